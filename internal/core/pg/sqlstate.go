@@ -51,12 +51,9 @@ func IsMissingTable(code string) bool {
 	return code == UndefinedTable || code == UndefinedColumn
 }
 
-// IsAboutEntry reports whether the error concerns one row or value of a statement: a value that the
-// server rejects, or a locked row. The store then runs each entry in a statement of its own, so that
-// the others are decided.
-func IsAboutEntry(code string) bool {
-	return strings.HasPrefix(code, classDataException) || code == LockNotAvailable
-}
+// IsBadValue reports whether the server rejects a value of a statement. The store then runs each entry in a
+// statement of its own, so that the others are decided.
+func IsBadValue(code string) bool { return strings.HasPrefix(code, classDataException) }
 
 // EncodingHint says what to do about Untranslatable.
 const EncodingHint = "the encoding of the database cannot store this text: use only characters that it " +

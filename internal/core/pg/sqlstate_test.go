@@ -17,7 +17,7 @@ func TestWhatEachCodeMeans(t *testing.T) {
 	}{
 		{"IsTransient", IsTransient, "40001 40P01 "},
 		{"IsMissingTable", IsMissingTable, "42703 42P01 "},
-		{"IsAboutEntry", IsAboutEntry, "22021 55P03 "},
+		{"IsBadValue", IsBadValue, "22021 "},
 		{"IsLostStatement", IsLostStatement, "26000 42P05 "},
 		{"IsLostByPooler",
 			func(code string) bool { return IsLostByPooler(code, "prepared statement did not exist") },

@@ -17,7 +17,7 @@ const defaultSettleWait = 5 * time.Millisecond
 // newBackground returns the calls of a store that nobody waits for.
 func (s *Store) newBackground(report func(error)) *batch.Background {
 	return batch.NewBackground(batch.BackgroundOptions{
-		Closing: s.engine.server.closing, Health: s.engine.server.health,
+		Closing: s.server.closing, Health: s.server.health,
 		Send: func() { batch.Enter(s.leasing, batch.NewCall()) },
 		Report: func(lost int, err error) {
 			report(fmt.Errorf("ratelimit/postgres: %d settlements are lost: %w", lost, err))
@@ -32,23 +32,23 @@ func (s *Store) Settle(h *batch.Settlement) {
 		return
 	}
 	key := strings.Clone(h.Key) // it may be a part of a long request
-	batch.Add(s.engine.background, &batch.Call{Order: batch.Before,
+	batch.Add(s.background, &batch.Call{Order: batch.Before,
 		Hits:  []ratelimit.Hit{{Limit: h.Limit, Key: key, Cost: -h.Back}},
 		Claim: h.DecidedAt, Window: algorithm.WindowOf(h.Limit, h.DecidedAt, h.Reset), End: s.settled},
-		s.engine.settleWait)
+		s.settleWait)
 }
 
 // Charge charges units of a row soon, which were admitted on a durable limit without the database: once, as
 // far as the quota goes, and also if there is no row. Rows.Charged learns what becomes of them.
 func (s *Store) Charge(row lease.RowID, l *ratelimit.Limit, units int64) {
-	batch.Add(s.engine.background, &batch.Call{Order: batch.Before, Partly: true,
+	batch.Add(s.background, &batch.Call{Order: batch.Before, Partly: true,
 		Hits: []ratelimit.Hit{{Limit: l, Key: row.Key, Cost: units}},
 		End: func(granted int64, err error) {
 			s.settled(granted, err)
-			if s.engine.learns != nil {
-				s.engine.learns.Charged(units, granted, err != nil)
+			if s.learns != nil {
+				s.learns.Charged(units, granted, err != nil)
 			}
-		}}, s.engine.settleWait)
+		}}, s.settleWait)
 }
 
 // addBackground plans a call that nobody waits for.
@@ -87,7 +87,7 @@ func addBackground(p *plan, r *request) {
 
 // applyBackground gives calls that nobody waits for their results. Of an entry, a row grants first what was
 // planned first.
-func (d *dispatch) applyBackground(requests []*request) {
+func (d *work) applyBackground(requests []*request) {
 	for _, r := range requests {
 		c := r.call
 		at := &r.positions[0]

@@ -12,7 +12,7 @@ package engine
 //   - store.go: Take and Reset, and what the registry of proxies has a store do. known.go: what needs no database, of
 //     one call or of a batch: units of leases and remembered refusals (package lease).
 //     server.go: statements, and the health of their server.
-//   - dispatch.go: the batch, and how its calls are finished. round.go: one round of it: plan, send, apply.
+//   - work.go: the batch, and how its calls are finished. round.go: one round of it: plan, send, apply.
 //     background.go: calls that nobody waits for, which go with it.
 //   - transaction.go: requests of several hits, all or nothing, in one transaction.
 //     simulate.go: the same decision in memory.

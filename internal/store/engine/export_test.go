@@ -19,7 +19,7 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 	for _, c := range calls {
 		c.Arrived = now
 	}
-	s.engine.decide(batch.NewQueue(batch.Options{Timeout: time.Minute, Background: s.engine.background}),
+	s.decide(batch.NewQueue(batch.Options{Timeout: time.Minute, Background: s.background}),
 		append([]*batch.Call(nil), calls...), now.Add(time.Minute))
 }
 
@@ -29,7 +29,7 @@ const OnPurpose = onPurpose
 // TakeFirst forgets all rows. The next transaction takes before it looks, as that of a new store. A schedule
 // then has the same outcome whatever came before it.
 func (s *Store) TakeFirst() {
-	lease.Forget(s.engine.rows)
+	lease.Forget(s.rows)
 }
 
 // CleanupSQL returns the statement that deletes expired rows of the unlogged table, which may have slots. A
@@ -38,7 +38,7 @@ func CleanupSQL(slots bool) string { return sharedStatements().cleanup[cleanupKe
 
 // AddSettlement adds a settlement for the next batch, and sends none by itself.
 func (s *Store) AddSettlement(h *batch.Settlement) {
-	s.engine.settleWait = time.Hour
+	s.settleWait = time.Hour
 	s.Settle(h)
 }
 

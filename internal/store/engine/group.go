@@ -207,6 +207,7 @@ const cellSize = 12
 
 var (
 	errColumns  = pg.ErrColumns
+	errShared   = errors.New("ratelimit/postgres: a value in the statement was refused")
 	errNoAnswer = errors.New("ratelimit/postgres: the server gave no answer for a key")
 )
 
@@ -218,6 +219,9 @@ func (g *group) read() {
 		err = errLocked
 	case pg.Untranslatable:
 		err = fmt.Errorf("%s: %w", pg.EncodingHint, err)
+	}
+	if len(g.entries) > 1 && pg.IsBadValue(g.statement.Code) {
+		err = fmt.Errorf("%w: %w", errShared, err)
 	}
 	if g.allOrNothing && errors.Is(err, pgdb.ErrRolledBack) {
 		err = nil // the rows say how much each row had room for

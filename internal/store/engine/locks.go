@@ -26,11 +26,10 @@ import (
 
 // errLocked is the error of a hit on a row that another transaction has locked.
 var errLocked = fmt.Errorf("%w: a transaction that has not ended has locked the row of a key: it is open, "+
-	"or its "+
-	"commit waits for a synchronous standby", ratelimit.ErrTimeout)
+	"or its commit waits for a synchronous standby", ratelimit.ErrTimeout)
 
 // lockWait is the longest wait of a statement of a batch for a lock.
-func (d *dispatch) lockWait() time.Duration { return time.Duration(d.settings[1]) * time.Millisecond }
+func (d *work) lockWait() time.Duration { return time.Duration(d.settings[1]) * time.Millisecond }
 
 const (
 	// A wait for a lock takes at most 1/lockShare of the timeout, so that a batch has time to go on after it.
@@ -43,11 +42,11 @@ const (
 
 // findLocked reports whether one of a request's rows counts as locked. due is whether the request is to try
 // again: the first caller does, and for all others the row counts as locked meanwhile.
-func (d *dispatch) findLocked(r *request) (locked, due bool) {
+func (d *work) findLocked(r *request) (locked, due bool) {
 	locked = false
 	due = false
 	for i := range r.call.Hits {
-		isLocked, isDue := lease.Locked(d.engine.rows, rowOf(&r.call.Hits[i]), lockedWaits*d.lockWait())
+		isLocked, isDue := lease.Locked(d.store.rows, rowOf(&r.call.Hits[i]), lockedWaits*d.lockWait())
 		locked = locked || isLocked
 		due = due || isDue
 	}
@@ -56,14 +55,15 @@ func (d *dispatch) findLocked(r *request) (locked, due bool) {
 
 // learnLocks remembers for which rows statements of their own have given up waiting, and forgets the rows
 // that statements have found free. It reports whether a statement of the plan has given up waiting.
-func (d *dispatch) learnLocks(p *plan) bool {
+func (d *work) learnLocks(p *plan) bool {
 	waited := false
 	for _, stage := range p.stages {
 		for _, g := range stage {
 			waited = waited || g.statement.Code == pg.LockNotAvailable
 		}
 	}
-	if !waited && !lease.AnyLocks(d.engine.rows) {
+	d.timedOut = d.timedOut || waited
+	if !waited && !lease.AnyLocks(d.store.rows) {
 		return false
 	}
 	for _, stage := range p.stages {
@@ -71,10 +71,10 @@ func (d *dispatch) learnLocks(p *plan) bool {
 			for _, e := range g.entries {
 				if g.statement.Code == pg.LockNotAvailable {
 					if len(g.entries) == 1 {
-						lease.TimedOut(d.engine.rows, e.id)
+						lease.TimedOut(d.store.rows, e.id)
 					}
 				} else if g.kind != look && (e.answered || g.statement.Err == nil) {
-					lease.Unlocked(d.engine.rows, e.id)
+					lease.Unlocked(d.store.rows, e.id)
 				}
 			}
 		}
@@ -84,7 +84,7 @@ func (d *dispatch) learnLocks(p *plan) bool {
 
 // refuseLocked fails the requests on rows that count as locked, and returns those to decide now. Others
 // wait: they are to try again, or statements have waited for their rows in vain lately.
-func (d *dispatch) refuseLocked(requests []*request) []*request {
+func (d *work) refuseLocked(requests []*request) []*request {
 	var now, waiting, refused []*request
 	for _, r := range requests {
 		switch locked, due := d.findLocked(r); {
@@ -97,16 +97,14 @@ func (d *dispatch) refuseLocked(requests []*request) []*request {
 		}
 	}
 	d.finish(refused, errLocked)
-	if len(waiting) > 0 {
-		d.wait(waiting)
-	}
+	d.wait(waiting)
 	return now
 }
 
 // hasWaited reports whether a statement has waited in vain for one of a request's rows lately.
-func (d *dispatch) hasWaited(r *request) bool {
+func (d *work) hasWaited(r *request) bool {
 	for i := range r.call.Hits {
-		if lease.HasTimedOut(d.engine.rows, rowOf(&r.call.Hits[i])) {
+		if lease.HasTimedOut(d.store.rows, rowOf(&r.call.Hits[i])) {
 			return true
 		}
 	}
@@ -114,43 +112,45 @@ func (d *dispatch) hasWaited(r *request) bool {
 }
 
 // wait puts requests into the queue beside that of the batch, which finishes them.
-func (d *dispatch) wait(requests []*request) {
-	e, q := d.engine, d.queue
+func (d *work) wait(requests []*request) {
+	if len(requests) == 0 {
+		return
+	}
+	s, q := d.store, d.queue
 	beside := batch.Beside(q,
-		func(calls []*batch.Call, deadline time.Time) { e.decideLocked(q, calls, deadline) },
-		func(calls []*batch.Call) { e.failCalls(q, calls, errLocked) })
+		func(calls []*batch.Call, deadline time.Time) { s.decideLocked(q, calls, deadline) },
+		func(calls []*batch.Call) { s.failCalls(q, calls, errLocked) })
 	for _, r := range requests {
 		r.finished = true
 		batch.Send(beside, r.call, r.call.Arrived)
 	}
 }
 
-// decideLocked decides calls that wait for locks, each by itself. Those that have waited in vain wait for
+// decideLocked decides calls that wait for locks, each by itself. Calls that reach their lock timeout wait for
 // the next batch, unless their rows count as locked now, or they have waited for a timeout.
-func (e *engine) decideLocked(q *batch.Queue, calls []*batch.Call, deadline time.Time) {
+func (s *Store) decideLocked(q *batch.Queue, calls []*batch.Call, deadline time.Time) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	d := newDispatch(ctx, e, q, calls)
-	d.stats = tally{}
+	d := newWork(ctx, s, q, calls)
 	d.end(batch.PanicError(func() {
-		waiting, err := d.decideRound(d.requests, shortWait(d.settings, int64(len(calls))), true)
+		again, err := d.decideRound(d.requests, shortWait(d.settings, int64(len(calls))), true)
 		if err != nil {
-			d.fail(d.requests, err)
+			d.fail(err)
 			return
 		}
-		var again, refused []*request
-		for _, r := range waiting {
+		var waiting, refused []*request
+		for _, r := range again {
 			locked, _ := d.findLocked(r)
 			if locked || time.Since(r.call.Arrived) >= q.Timeout {
 				refused = append(refused, r)
 			} else {
-				again = append(again, r)
+				waiting = append(waiting, r)
 			}
 		}
 		d.finish(refused, errLocked)
-		if len(again) > 0 {
+		if len(waiting) > 0 {
 			batch.Sleep(ctx, time.Millisecond) // the server may fail them at once
-			d.wait(again)
 		}
+		d.wait(waiting)
 	}))
 }

@@ -94,7 +94,7 @@ func addRequests(p *plan, requests []*request) {
 		for i := range c.Hits {
 			h := &c.Hits[i]
 			if c.Reset || h.Peek || h.Cost < 1 || h.Cost > 1 && h.Cost > h.Limit.Capacity() {
-				r.positions = append(r.positions, addUnusual(p, c, h))
+				r.positions = append(r.positions, addUnusual(p, r, h))
 				continue
 			}
 			id := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}
@@ -133,11 +133,11 @@ func addRequests(p *plan, requests []*request) {
 }
 
 // addUnusual plans a hit that does not simply charge.
-func addUnusual(p *plan, c *batch.Call, h *ratelimit.Hit) position {
+func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 	switch {
-	case c.Reset:
+	case r.call.Reset:
 		return add(p, reset, h.Limit, rowOf(h), 0)
-	case h.Cost < 0:
+	case h.Cost < 0 && !r.refunded:
 		// Refunds on one row are added up in one entry, and one look after it gives the decision of all: two
 		// statements for each of them would take too long.
 		if before := p.latest[rowOf(h)]; before != nil && before.refund != nil &&
@@ -326,6 +326,7 @@ type request struct {
 	call      *batch.Call
 	positions []position // of each hit
 	finished  bool       // the call has its decisions and is the caller's again
+	refunded  bool       // a refund took effect in an earlier round, and its row is still to be read
 
 	// Of a request of several hits: what the simulation says, see transaction.go.
 	decisions []ratelimit.Decision

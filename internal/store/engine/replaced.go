@@ -52,8 +52,8 @@ func (s *Store) see(read *pgdb.Statement) {
 	if !s.identity.see(read) {
 		return
 	}
-	lease.Forget(s.engine.rows)
-	batch.Forget(s.engine.background)
+	lease.Forget(s.rows)
+	batch.Forget(s.background)
 }
 
 // Tick reads serverSQL in the background, unless it does already. It is called about once a second. Requests
@@ -64,7 +64,7 @@ func (s *Store) Tick() {
 	}
 	go func() {
 		defer atomic.StoreInt32(&s.ticking, 0)
-		server := s.engine.server
+		server := s.server
 		ctx, cancel := context.WithTimeout(server.closing, tickTimeout)
 		defer cancel()
 		read := &pgdb.Statement{SQL: serverSQL}

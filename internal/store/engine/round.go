@@ -13,31 +13,30 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// round is one way of calls through a batch, made of values: plan (calls → entries → statements), send, apply
-// (rows → decisions → calls end). The first round of a batch has all of its requests, and calls that nobody
-// waits for. Further rounds have the requests that have waited for a lock in vain. The plans of a round run
-// in this order, in one pipeline.
+// round is one pass of calls through a batch: plan (calls → entries → statements), send, apply (rows →
+// decisions → calls end). The first round of a batch has all of its requests, and calls that nobody waits
+// for. A second round has the requests that failed because of others in their statement. The plans of a round
+// run in this order, in one pipeline.
 type round struct {
 	settings     []int64 // the first parameter of statements, see clockSQL
 	plan         *plan   // of singles, and of what comes before them
 	singles      []*request
 	transactions []*transaction
-	// of what comes after the requests: plan, or one after the transactions, if there are some
-	last       *plan
-	background []*request // calls that nobody waits for
+	last         *plan      // of what comes after the requests: plan, or one after the transactions if there are some
+	background   []*request // calls that nobody waits for
 }
 
-// decideRound decides requests in one round trip, or a few, and finishes those that are decided. It returns
-// those that have waited for a lock in vain.
-func (d *dispatch) decideRound(requests []*request, settings []int64, oneByOne bool) ([]*request, error) {
+// decideRound decides requests in one or more round trips, and finishes those that are decided. It returns
+// those that need another round: a statement reached its lock timeout, or failed because of another request.
+func (d *work) decideRound(requests []*request, settings []int64, oneByOne bool) ([]*request, error) {
 	r := d.planRound(requests, settings, oneByOne)
-	statements := r.plan.write(d.engine.texts, settings)
+	statements := r.plan.write(d.store.texts, settings)
 	entered := r.plan.entered
 	if len(r.transactions) > 0 {
 		statements, entered = writeAll(r.transactions, statements, entered)
 	}
 	if r.last != r.plan {
-		statements = append(statements, r.last.write(d.engine.texts, settings)...)
+		statements = append(statements, r.last.write(d.store.texts, settings)...)
 	}
 	failed, err := d.execute(statements, entered)
 	if err != nil && unsent(statements) {
@@ -58,9 +57,9 @@ func unsent(statements []*pgdb.Statement) bool {
 	return true
 }
 
-// planRound plans requests. With oneByOne, which is for requests that have failed with others, each hit has a
-// statement of its own, and nothing goes with them that nobody waits for.
-func (d *dispatch) planRound(requests []*request, settings []int64, oneByOne bool) *round {
+// planRound plans requests. With oneByOne, which is for requests that failed with others, each hit has a
+// statement of its own, and no call that nobody waits for goes with them.
+func (d *work) planRound(requests []*request, settings []int64, oneByOne bool) *round {
 	singles := requests
 	var several []*request
 	if d.several {
@@ -97,7 +96,7 @@ func (d *dispatch) planRound(requests []*request, settings []int64, oneByOne boo
 		}
 		for _, one := range several { // a transaction would fail if a row granted less
 			for _, row := range one.call.Rows {
-				d.engine.renew(row)
+				d.store.renew(row)
 			}
 		}
 	}
@@ -106,7 +105,7 @@ func (d *dispatch) planRound(requests []*request, settings []int64, oneByOne boo
 
 // collect returns the calls that nobody waits for and that go with requests. Units of leases are refunded
 // before a request refunds quota of their rows or resets them.
-func (d *dispatch) collect(requests []*request) []*request {
+func (d *work) collect(requests []*request) []*request {
 	idle := true
 	refunds := false
 	for _, r := range requests {
@@ -115,14 +114,14 @@ func (d *dispatch) collect(requests []*request) []*request {
 			idle = false
 			if hits[i].Cost < 0 || r.call.Reset {
 				refunds = true
-				lease.Drop(d.engine.rows, rowOf(&hits[i]))
+				lease.Drop(d.store.rows, rowOf(&hits[i]))
 			}
 		}
 	}
 	var collected []*request
 	var locked []*batch.Call
-	for _, c := range batch.Collect(d.engine.background, idle, refunds) {
-		if lease.HasTimedOut(d.engine.rows, rowOf(&c.Hits[0])) {
+	for _, c := range batch.Collect(d.store.background, idle, refunds) {
+		if lease.HasTimedOut(d.store.rows, rowOf(&c.Hits[0])) {
 			c.Err = errLocked
 			locked = append(locked, c)
 		} else {
@@ -162,13 +161,13 @@ func singlesAndSeveral(requests []*request) ([]*request, []*request) {
 // refuseKnown refuses the requests of several hits that are known not to fit since they
 // entered the queue, and returns the others: a request that cannot pass would make its
 // transaction fail.
-func (d *dispatch) refuseKnown(requests []*request) []*request {
+func (d *work) refuseKnown(requests []*request) []*request {
 	calls := make([]*batch.Call, 0, len(requests))
 	for _, r := range requests {
 		calls = append(calls, r.call)
 	}
-	d.engine.findRows(calls)
-	refused := d.engine.refuseKnown(calls, nil)
+	d.store.findRows(calls)
+	refused := d.store.refuseKnown(calls, nil)
 	if refused == 0 {
 		return requests
 	}
@@ -195,33 +194,26 @@ func writeAll(transactions []*transaction, statements []*pgdb.Statement,
 	return statements, entered
 }
 
-// apply reads the results of a round, or takes the error of its pipeline. It ends the calls that are decided,
-// and returns the requests that have waited for a lock in vain.
-func (d *dispatch) apply(r *round, failed bool, err error) ([]*request, error) {
-	if err == nil && failed {
-		if err = d.sendDivided(r); err != nil {
-			for _, t := range r.transactions { // they may have taken effect, and their requests fail
-				d.engine.slots.Leave(t.plan.entered)
-			}
-		}
-	}
+// apply reads the results of a round, or takes the error of its pipeline. It finishes the requests that are
+// decided, and returns those that need another round.
+func (d *work) apply(r *round, failed bool, err error) ([]*request, error) {
 	if err != nil {
 		return nil, err
 	}
-	waiting := d.applySingles(r, failed)
+	again := d.applySingles(r, failed)
 	for transactions := r.transactions; len(transactions) > 0; {
 		var next []*transaction
 		for _, t := range transactions {
-			again, late := t.finish()
-			next = append(next, again...)
-			waiting = append(waiting, late...)
+			further, late := t.finish()
+			next = append(next, further...)
+			again = append(again, late...)
 		}
 		if transactions = next; len(next) == 0 {
 			break
 		}
 		statements, entered := writeAll(next, nil, nil)
 		if _, err := d.execute(statements, entered); err != nil {
-			return waiting, err
+			return again, err
 		}
 	}
 	d.cleanUpAfter(r.plan)
@@ -229,22 +221,22 @@ func (d *dispatch) apply(r *round, failed bool, err error) ([]*request, error) {
 		r.last.free()
 	}
 	r.plan.free()
-	return waiting, nil
+	return again, nil
 }
 
 // cleanUpAfter has the rows cleaned up that a plan leaves.
-func (d *dispatch) cleanUpAfter(p *plan) {
-	if d.engine.cleaner.random() < d.engine.cleaner.probability {
-		d.engine.cleaner.after(p)
+func (d *work) cleanUpAfter(p *plan) {
+	if d.store.cleaner.random() < d.store.cleaner.probability {
+		d.store.cleaner.after(p)
 	}
 }
 
 // applyRows passes the rows of a plan on to the leases, and to engine.rows.
-func (d *dispatch) applyRows(p *plan) {
+func (d *work) applyRows(p *plan) {
 	if p.remembered {
 		d.updateLeases(p)
 	}
-	if d.engine.learns == nil || !d.engine.learns.Wanted() {
+	if d.store.learns == nil || !d.store.learns.Wanted() {
 		return
 	}
 	rows := make([]Row, 0, p.usedEntries)
@@ -253,25 +245,24 @@ func (d *dispatch) applyRows(p *plan) {
 			rows = append(rows, Row{ID: e.id, View: &e.view})
 		}
 	}
-	d.engine.learns.Learn(rows)
+	d.store.learns.Learn(rows)
 }
 
-// applySingles ends the requests that are decided by themselves, and returns those that have waited for a
-// lock in vain. failed is whether a statement has failed.
-func (d *dispatch) applySingles(r *round, failed bool) []*request {
+// applySingles finishes the requests that are decided by themselves, and returns those that need another
+// round. failed reports whether a statement has failed.
+func (d *work) applySingles(r *round, failed bool) []*request {
 	p := r.plan
 	p.read()
-	if failed || lease.AnyLocks(d.engine.rows) {
+	if failed || lease.AnyLocks(d.store.rows) {
 		d.learnLocks(p)
 	}
 	decideGranted(r.singles)
-	finishing := d.finishing[:0]
-	var waiting []*request
+	var again []*request
 	for _, one := range r.singles {
 		c := one.call
 		if granted := len(c.Decisions); granted < len(one.positions) || granted == 0 {
-			if err := d.decideUnusual(one); errors.Is(err, errLocked) {
-				waiting = append(waiting, one)
+			if err := d.decideUnusual(one); errors.Is(err, errLocked) || errors.Is(err, errShared) {
+				again = append(again, one)
 				continue
 			} else if err != nil {
 				d.finish([]*request{one}, err)
@@ -281,7 +272,6 @@ func (d *dispatch) applySingles(r *round, failed bool) []*request {
 		if len(c.Rows) > 0 {
 			d.addHeld(c, d.sent)
 		}
-		finishing = append(finishing, c)
 	}
 	if p.inFlight {
 		d.hold(r.singles)
@@ -292,23 +282,15 @@ func (d *dispatch) applySingles(r *round, failed bool) []*request {
 		d.applyRows(r.last)
 	}
 	d.applyBackground(r.background)
-	for _, one := range r.background {
-		finishing = append(finishing, one.call)
+	for _, one := range again {
+		one.finished = true // not yet, but finish skips it
 	}
-	d.finishing = finishing
-	// Not before: after a panic, end finishes what is not finished.
-	for _, one := range r.singles {
-		one.finished = true
-	}
-	for _, one := range r.background {
-		one.finished = true
-	}
-	for _, one := range waiting {
+	d.finish(r.background, nil)
+	d.finish(r.singles, nil)
+	for _, one := range again {
 		one.finished = false
 	}
-	d.engine.counts.add(&d.stats)
-	batch.Finish(d.queue, finishing, nil)
-	return waiting
+	return again
 }
 
 // decideGranted writes the decisions on hits that were simply granted, up to the first hit
@@ -349,11 +331,14 @@ func decideGranted(requests []*request) {
 
 // decideUnusual decides a request that was not simply granted: a refusal, a reset or a failed
 // statement. The error is that of its statement.
-func (d *dispatch) decideUnusual(r *request) error {
+func (d *work) decideUnusual(r *request) error {
 	c := r.call
 	c.Decisions = c.Decisions[:0]
 	d.clearRefunded(r)
 	if err := failure(r); err != nil {
+		if at := &r.positions[0]; at.refund != nil && at.refund.err == nil {
+			r.refunded = true
+		}
 		return err
 	}
 	if !c.Reset {
@@ -363,7 +348,7 @@ func (d *dispatch) decideUnusual(r *request) error {
 			c.Decisions = append(c.Decisions, decideOne(h, &e.view))
 			if e.kind == take && !e.remembered {
 				e.remembered = true
-				lease.Remember(d.engine.rows, e.id, &e.view, h.Cost, c.Decisions[i].RetryAfter, d.sequence)
+				lease.Remember(d.store.rows, e.id, &e.view, h.Cost, c.Decisions[i].RetryAfter, d.sequence)
 			}
 		}
 	}
@@ -376,38 +361,4 @@ func decideOne(h *ratelimit.Hit, v *algorithm.View) ratelimit.Decision {
 		return algorithm.Admitted(v.Limit, &v.Row, v.Now)
 	}
 	return algorithm.Refused(v.Limit, &v.Row, v.Now, h.Cost)
-}
-
-// sendDivided sends each entry by itself of the statements that failed because of a value of one of them: one
-// client's key must not fail the decisions on all others.
-func (d *dispatch) sendDivided(r *round) error {
-	statements := r.plan.divide(d.engine.texts, r.settings)
-	if r.plan.inFlight {
-		_ = d.enter(r.plan)
-	}
-	_, err := d.execute(statements, r.plan.entered)
-	return err
-}
-
-// divide returns a statement for each entry of the statements that failed because of a value
-// of one of them.
-func (p *plan) divide(texts *statements, settings []int64) []*pgdb.Statement {
-	var all []*pgdb.Statement
-	last := len(p.stages)
-	for _, stage := range p.stages {
-		for _, g := range stage {
-			code := g.statement.Code
-			if len(g.entries) < 2 || code == pg.LockNotAvailable || !pg.IsAboutEntry(code) {
-				continue
-			}
-			for _, e := range g.entries {
-				one := groupFor(p, last, g.statementKey, true)
-				one.entries = append(one.entries, e)
-				all = one.write(texts, settings, all)
-			}
-			g.entries = g.entries[:0]
-			g.statement = pgdb.Statement{}
-		}
-	}
-	return all
 }

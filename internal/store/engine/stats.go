@@ -91,7 +91,7 @@ func (c *counts) addError(class string) {
 
 // settled counts a settlement, or a charge after an outage. It is batch.Call.End.
 func (s *Store) settled(_ int64, err error) {
-	c := s.engine.counts
+	c := s.counts
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {
@@ -103,13 +103,14 @@ func (s *Store) settled(_ int64, err error) {
 
 // Stats returns the counts as of now.
 func (s *Store) Stats() Stats {
-	stats := Stats{Waiting: s.waiting(), InFlight: s.engine.slots.Count()}
-	rows := lease.Look(s.engine.rows)
+	stats := Stats{InFlight: s.slots.Count()}
+	stats.Waiting, _ = s.load()
+	rows := lease.Look(s.rows)
 	stats.BlockedKeys = rows.Refusing
 	stats.Leased = rows.Taken
 	stats.Leases = rows.Leases
 	stats.LeasedUnits = rows.Units
-	c := s.engine.counts
+	c := s.counts
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	stats.Add(&c.stats)

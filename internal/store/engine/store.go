@@ -120,18 +120,28 @@ type Rows interface {
 
 // Store counts in one database, or in one shard. All processes on it share its counts.
 type Store struct {
-	engine   *engine
-	workers  int
-	idle     sync.Pool // of calls
-	close    context.CancelFunc
-	leasing  *batch.Queue // of batches without requests
-	identity identity
-	ticking  int32 // 1 while Tick reads the identity of the server; atomic
-	closed   int32 // 1 after Close; atomic
+	server     *server
+	tables     *tables
+	cleaner    *cleaner
+	texts      *statements
+	rows       *lease.Set       // what is remembered of rows
+	learns     Rows             // gets the rows of decisions; may be nil
+	now        func() time.Time // Options.Now
+	counts     *counts
+	background *batch.Background
+	settleWait time.Duration // defaultSettleWait; tests change it
+	slots      *slots.Slots
+	workers    int
+	idle       sync.Pool // of calls
+	close      context.CancelFunc
+	leasing    *batch.Queue // of batches without requests
+	identity   identity
+	ticking    int32 // 1 while Tick reads the identity of the server; atomic
+	closed     int32 // 1 after Close; atomic
 
-	mu     sync.Mutex                     // guards all that follows
-	queues map[time.Duration]*batch.Queue // of Take and Reset, by timeout
-	opened []*batch.Queue                 // of OpenQueue
+	mu     sync.Mutex                     // guards the fields below
+	byTime map[time.Duration]*batch.Queue // of Take and Reset, by timeout
+	queues []*batch.Queue                 // these, and those of OpenQueue
 }
 
 // New returns a store on db, and closes db in its Close. It does not touch the network
@@ -156,29 +166,27 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	counts := newCounts()
 	server := &server{db: db, closing: closing, counts: counts}
 	server.health = health.New(closing, o.Random, server.ping)
-	e := &engine{
-		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, counts: counts,
-		learns: o.Rows,
+	s := &Store{
+		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, counts: counts, learns: o.Rows,
 		tables: newTables(server, o.DisableMigration, o.report),
 		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, random: o.Random,
 			report: o.report},
+		workers: o.Workers, close: cancel, byTime: map[time.Duration]*batch.Queue{},
 	}
-	s := &Store{engine: e, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
 	server.see = s.see
-	e.rows = lease.New(lease.Options{Max: o.MaxRows, Refusals: !o.NoRefusals, Leases: true,
+	s.rows = lease.New(lease.Options{Max: o.MaxRows, Refusals: !o.NoRefusals, Leases: true,
 		Horizon: o.LeaseHorizon, Hash: o.Hash, Maintain: func() { s.maintainLeases(o.report) },
 		Refund: func(r lease.Refund) { s.refund(r) }})
-	e.background = s.newBackground(o.report)
-	s.leasing = s.newQueue(closeTimeout)
+	s.background = s.newBackground(o.report)
+	s.leasing = s.newQueue(closeTimeout, nil, nil)
 	processes := texts.tables[processesTable]
 	guard := ""
 	if processes.Guard != "" {
 		guard = "SELECT true" + guardedSQL + processes.Guard
 	}
-	e.slots = slots.New(&slots.Database{DB: db, Closing: closing, Health: server.health, Report: o.report,
-		Run:   server.run,
-		Table: processes.Name, Guard: guard}, e.background, s.leasing)
-	e.cleaner.slots = e.slots.Used
+	s.slots = slots.New(&slots.Database{DB: db, Closing: closing, Health: server.health, Report: o.report,
+		Run: server.run, Table: processes.Name, Guard: guard}, s.background, s.leasing)
+	s.cleaner.slots = s.slots.Used
 	s.idle.New = func() any { return batch.NewCall() }
 	return s, nil
 }
@@ -192,17 +200,17 @@ func (o Options) report(err error) {
 
 // Prepare starts, in the background, what the first decision would otherwise wait for: a connection, and the
 // migration if one is due.
-func (s *Store) Prepare() { Start(s.engine.tables.setup) }
+func (s *Store) Prepare() { Start(s.tables.setup) }
 
 // Ready reports whether the tables of counts are as they must be.
-func (s *Store) Ready() bool { return Ready(s.engine.tables.setup) }
+func (s *Store) Ready() bool { return Ready(s.tables.setup) }
 
 // Health returns the health of the server of the store.
-func (s *Store) Health() *health.Health { return s.engine.server.health }
+func (s *Store) Health() *health.Health { return s.server.health }
 
 // Unavailable returns why no decision can be had now, or nil. The error wraps ratelimit.ErrUnavailable. Until
 // a decision is asked for, the store does not notice that the database has stopped answering.
-func (s *Store) Unavailable() error { return s.engine.server.health.Unavailable() }
+func (s *Store) Unavailable() error { return s.server.health.Unavailable() }
 
 // Take implements ratelimit.Store.
 func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
@@ -225,10 +233,9 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 
 // ask decides hits by what the process knows, or by a batch.
 func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.Hit,
-	decisions []ratelimit.Decision,
-	reset bool) error {
+	decisions []ratelimit.Decision, reset bool) error {
 	if ctx.Err() != nil {
-		return s.engine.server.health.Ended(ctx) // nothing is charged
+		return s.server.health.Ended(ctx) // nothing is charged
 	}
 	c := s.idle.Get().(*batch.Call)
 	c.Prepare(hits, reset)
@@ -250,7 +257,7 @@ func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.
 func askUntil(ctx context.Context, s *Store, q *batch.Queue, c *batch.Call,
 	decisions []ratelimit.Decision) error {
 	c.Cancellable = true
-	stop := context.AfterFunc(ctx, func() { batch.Cancel(c, s.engine.server.health.Ended(ctx)) })
+	stop := context.AfterFunc(ctx, func() { batch.Cancel(c, s.server.health.Ended(ctx)) })
 	batch.Send(q, c, time.Now())
 	batch.Wait(c)
 	if stop() {
@@ -289,35 +296,63 @@ const maxQueues = 16
 func (s *Store) queueFor(timeout time.Duration) *batch.Queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q := s.queues[timeout]
-	if q == nil && len(s.queues) >= maxQueues {
+	q := s.byTime[timeout]
+	if q == nil && len(s.byTime) >= maxQueues {
 		timeout = batch.RoundDown(timeout)
-		q = s.queues[timeout]
+		q = s.byTime[timeout]
 	}
 	if q == nil {
-		q = s.newQueue(timeout)
-		s.queues[timeout] = q
+		q = s.newQueue(timeout, nil, nil)
+		s.byTime[timeout] = q
+		s.queues = append(s.queues, q)
 	}
 	return q
 }
 
-// newQueue returns a queue for calls that have their hits and stored keys when they enter.
-func (s *Store) newQueue(timeout time.Duration) *batch.Queue {
+// OpenQueue returns a queue for calls that a proxy sends itself, with its own Fill, which may be nil, and
+// Deliver, see batch.Options. The queue lasts as long as the store.
+func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
+	q := s.newQueue(timeout, fill, deliver)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queues = append(s.queues, q)
+	return q
+}
+
+// newQueue returns a queue. Without deliver, its calls have passed decideKnown when they enter.
+func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
-		Timeout: timeout, Workers: s.workers, Health: s.engine.server.health,
-		Background: s.engine.background,
-		Decide:     func(calls []*batch.Call, deadline time.Time) { s.engine.decide(q, calls, deadline) },
+		Timeout: timeout, Workers: s.workers, Health: s.server.health, Background: s.background,
+		Fill: fill, Deliver: deliver,
+		Decide: func(calls []*batch.Call, deadline time.Time) {
+			if deliver != nil {
+				decided, unavailable := decideKnown(s, timeout, calls)
+				if decided > 0 {
+					calls = finishDecided(q, calls)
+				}
+				if unavailable != nil {
+					batch.Finish(q, calls, unavailable)
+					return
+				}
+				if len(calls) == 0 {
+					return
+				}
+			}
+			s.decide(q, calls, deadline)
+		},
 		Expire: func(calls []*batch.Call) {
-			s.engine.failCalls(q, calls,
-				s.engine.server.health.NoDecision(nil, true))
+			if deliver != nil {
+				storeKeys(calls)
+			}
+			s.failCalls(q, calls, s.server.health.NoDecision(nil, true))
 		},
 	})
 	return q
 }
 
 // Held returns how many slots of a row the requests of this process hold.
-func (s *Store) Held(row lease.RowID) int64 { return s.engine.slots.CountOf(row) }
+func (s *Store) Held(row lease.RowID) int64 { return s.slots.CountOf(row) }
 
 // closeTimeout bounds how long Close sends what nobody waits for.
 const closeTimeout = time.Second
@@ -328,43 +363,27 @@ func (s *Store) Close() {
 	if !atomic.CompareAndSwapInt32(&s.closed, 0, 1) {
 		return
 	}
-	for until := time.Now().Add(time.Second); s.busy() && time.Now().Before(until); {
-		time.Sleep(time.Millisecond)
+	for until := time.Now().Add(time.Second); time.Now().Before(until); time.Sleep(time.Millisecond) {
+		if _, busy := s.load(); !busy {
+			break
+		}
 	}
-	lease.End(s.engine.rows)
-	batch.Flush(s.engine.background, closeTimeout)
-	s.engine.slots.Close()
+	lease.End(s.rows)
+	batch.Flush(s.background, closeTimeout)
+	s.slots.Close()
 	s.close()
-	s.engine.server.db.Close()
+	s.server.db.Close()
 }
 
-// waiting is how many calls wait for a decision of the database.
-func (s *Store) waiting() int64 {
-	n := 0
+// load returns how many calls wait for a decision of the database, and whether a batch is in flight.
+func (s *Store) load() (int64, bool) {
+	waiting := 0
+	busy := false
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, q := range s.queues {
-		n += batch.Waiting(q)
+		waiting += batch.Waiting(q)
+		busy = busy || batch.Busy(q)
 	}
-	for _, q := range s.opened {
-		n += batch.Waiting(q)
-	}
-	return int64(n)
-}
-
-// busy reports whether a batch is in flight.
-func (s *Store) busy() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, q := range s.queues {
-		if batch.Busy(q) {
-			return true
-		}
-	}
-	for _, q := range s.opened {
-		if batch.Busy(q) {
-			return true
-		}
-	}
-	return false
+	return int64(waiting), busy
 }

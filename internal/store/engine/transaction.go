@@ -58,7 +58,7 @@ const (
 
 // transaction is some requests of several hits on their way to a decision.
 type transaction struct {
-	of       *dispatch
+	of       *work
 	settings []int64    // see clockSQL
 	requests []*request // without an answer, in the order of arrival
 	state    state
@@ -76,7 +76,7 @@ const maxTrips = 50
 
 // firstTransactions returns what the first round trip does for requests of several hits: one
 // transaction, or with oneByOne one for each request.
-func (d *dispatch) firstTransactions(requests []*request, settings []int64, oneByOne bool) []*transaction {
+func (d *work) firstTransactions(requests []*request, settings []int64, oneByOne bool) []*transaction {
 	for _, r := range requests {
 		r.passes = true
 		r.decisions = r.decisions[:0]
@@ -112,7 +112,7 @@ func (t *transaction) write() []*pgdb.Statement {
 	p := plans.Get().(*plan)
 	t.plan = p
 	p.oneByOne = t.oneByOne
-	t.sent = lease.Now(t.of.engine.rows)
+	t.sent = lease.Now(t.of.store.rows)
 	if t.state == looking {
 		for _, r := range t.requests {
 			for i := range r.call.Hits {
@@ -120,7 +120,7 @@ func (t *transaction) write() []*pgdb.Statement {
 				add(p, look, h.Limit, rowOf(h), 0)
 			}
 		}
-		return p.write(t.of.engine.texts, t.settings)
+		return p.write(t.of.store.texts, t.settings)
 	}
 	p.allOrNothing = true
 	p.sync = needsSync(t.requests)
@@ -139,7 +139,7 @@ func (t *transaction) write() []*pgdb.Statement {
 			return nil
 		}
 	}
-	statements := p.write(t.of.engine.texts, t.settings)
+	statements := p.write(t.of.store.texts, t.settings)
 	for _, s := range statements {
 		s.Joined = true
 	}
@@ -151,9 +151,9 @@ func (t *transaction) write() []*pgdb.Statement {
 const leastTight = time.Second
 
 // tight reports whether one of the rows of requests is likely to refuse.
-func (d *dispatch) tight(requests []*request) bool {
+func (d *work) tight(requests []*request) bool {
 	for _, r := range requests {
-		if lease.Tight(d.engine.rows, r.call.Hits) {
+		if lease.Tight(d.store.rows, r.call.Hits) {
 			return true
 		}
 	}
@@ -162,11 +162,11 @@ func (d *dispatch) tight(requests []*request) bool {
 
 // tighten remembers the rows of a plan that was carried out of which too little is left for another of its
 // hits.
-func (d *dispatch) tighten(p *plan) {
+func (d *work) tighten(p *plan) {
 	for _, e := range p.entries[:p.usedEntries] {
 		if e.kind == take && e.view.Free < e.cost {
 			l := e.view.Limit
-			lease.Tighten(d.engine.rows, e.id,
+			lease.Tighten(d.store.rows, e.id,
 				algorithm.RetryAfter(algorithm.Of(l).Passes(l, &e.view.Row, e.view.Now, e.cost)-e.view.Now))
 		}
 	}
@@ -309,7 +309,7 @@ func (t *transaction) simulate(rows map[lease.RowID]*snapshot) bool {
 			if wait < leastTight {
 				wait = leastTight
 			}
-			lease.Tighten(d.engine.rows, r.refusals[i].id, wait)
+			lease.Tighten(d.store.rows, r.refusals[i].id, wait)
 		}
 	}
 	if charges {
@@ -410,11 +410,11 @@ func (t *transaction) answerCommitted() {
 
 // answer finishes requests with the decisions that they have. sent is the lease clock, read before
 // their statements were sent.
-func (d *dispatch) answer(requests []*request, sent int64) {
+func (d *work) answer(requests []*request, sent int64) {
 	for _, r := range requests {
 		for i := range r.refusals {
 			refused := &r.refusals[i]
-			lease.Remember(d.engine.rows, refused.id, &refused.view, r.call.Hits[refused.hit].Cost,
+			lease.Remember(d.store.rows, refused.id, &refused.view, r.call.Hits[refused.hit].Cost,
 				r.decisions[refused.hit].RetryAfter, d.sequence)
 		}
 		r.call.Decisions = append(r.call.Decisions[:0], r.decisions...)

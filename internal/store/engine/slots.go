@@ -9,14 +9,14 @@ import (
 // enter gives the takes of a plan on limits InFlight (see plan.inFlight) their slots, which are p.entered
 // then. If the process has no name for them, the groups of these takes fail, with the error that enter
 // returns.
-func (d *dispatch) enter(p *plan) error {
+func (d *work) enter(p *plan) error {
 	p.entered = p.entered[:0]
 	var failure error
 	for _, g := range p.groups[:p.usedGroups] {
 		if !g.slots {
 			continue
 		}
-		session, err := d.engine.slots.Begin(d.ctx, d.queue.Timeout)
+		session, err := d.store.slots.Begin(d.ctx, d.queue.Timeout)
 		if err != nil {
 			g.failure = d.noDecision(err)
 			failure = g.failure
@@ -27,9 +27,7 @@ func (d *dispatch) enter(p *plan) error {
 			if most := e.view.Limit.Capacity(); n > most {
 				n = most
 			}
-			if e.first == 0 { // else its statement had no effect before
-				e.first = d.engine.slots.Numbers(session, n)
-			}
+			e.first = d.store.slots.Numbers(session, n)
 			p.entered = append(p.entered, slots.Range{Limit: e.view.Limit, Row: e.id, First: e.first, N: n})
 		}
 	}
@@ -40,12 +38,12 @@ func (d *dispatch) enter(p *plan) error {
 var inFlight = algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight})
 
 // hold gives the hits of requests their slots.
-func (d *dispatch) hold(requests []*request) {
+func (d *work) hold(requests []*request) {
 	for _, r := range requests {
 		for i := range r.positions {
 			at := &r.positions[i]
 			if e := at.entry; e != nil && e.first != 0 && at.nth < e.granted {
-				d.engine.slots.Hold(rangeOf(at), &r.call.Hits[i])
+				d.store.slots.Hold(rangeOf(at), &r.call.Hits[i])
 			}
 		}
 	}
@@ -59,7 +57,7 @@ func rangeOf(at *position) slots.Range {
 }
 
 // leaveEntered gives back the slots that a request may have, and of which its caller does not learn.
-func (d *dispatch) leaveEntered(r *request) {
+func (d *work) leaveEntered(r *request) {
 	var entered []slots.Range
 	for i := range r.positions {
 		at := &r.positions[i]
@@ -67,5 +65,5 @@ func (d *dispatch) leaveEntered(r *request) {
 			entered = append(entered, rangeOf(at))
 		}
 	}
-	d.engine.slots.LeaveUnsure(entered)
+	d.store.slots.LeaveUnsure(entered)
 }

@@ -12,44 +12,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// OpenQueue returns a queue for calls that a proxy sends itself, with its own Fill, which may be nil, and
-// Deliver, see batch.Options. The queue lasts as long as the store.
-func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
-	var q *batch.Queue
-	q = batch.NewQueue(batch.Options{
-		Timeout: timeout, Workers: s.workers, Health: s.engine.server.health, Background: s.engine.background,
-		Fill: fill, Deliver: deliver,
-		Decide: func(calls []*batch.Call, deadline time.Time) {
-			decided, unavailable := decideKnown(s, timeout, calls)
-			if decided > 0 {
-				calls = finishDecided(q, calls)
-			}
-			if unavailable != nil {
-				batch.Finish(q, calls, unavailable)
-			} else if len(calls) > 0 {
-				s.engine.decide(q, calls, deadline)
-			}
-		},
-		Expire: func(calls []*batch.Call) {
-			storeKeys(calls)
-			s.engine.failCalls(q, calls, s.engine.server.health.NoDecision(nil, true))
-		},
-	})
-	s.mu.Lock()
-	s.opened = append(s.opened, q)
-	s.mu.Unlock()
-	return q
-}
-
-// decideKnown decides the calls that need no database: the process holds units for all hits of a
-// call, or a refusal of one of them is known. It returns how many calls have decisions now, and why
-// the others cannot be decided, or nil. The keys are as they are stored after it.
+// decideKnown decides calls from memory: the leases have units for all hits of a call, or a refusal of one of
+// them is remembered. It returns how many calls have decisions now, and why the database cannot decide the
+// others, or nil. It replaces the keys of the hits by stored keys.
 func decideKnown(s *Store, timeout time.Duration, calls []*batch.Call) (int, error) {
 	storeKeys(calls)
-	rows := s.engine.rows
 	leased := 0
 	passes := false
-	empty := lease.Empty(rows)
+	empty := lease.Empty(s.rows)
 	for _, c := range calls {
 		c.Rows = c.Rows[:0]
 		if c.Reset || len(c.Hits) == 0 {
@@ -57,12 +27,12 @@ func decideKnown(s *Store, timeout time.Duration, calls []*batch.Call) (int, err
 		}
 		if c.Hits[0].Limit.Lease <= 0 {
 			if !empty {
-				c.Rows = lease.Find(rows, c.Hits, c.Rows)
+				c.Rows = lease.Find(s.rows, c.Hits, c.Rows)
 			}
 			continue
 		}
 		c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
-		if c.Rows, passes = lease.Take(rows, c.Hits, c.Decisions, c.Rows); passes {
+		if c.Rows, passes = lease.Take(s.rows, c.Hits, c.Decisions, c.Rows); passes {
 			leased++
 		} else {
 			c.Decisions = c.Decisions[:0]
@@ -73,18 +43,18 @@ func decideKnown(s *Store, timeout time.Duration, calls []*batch.Call) (int, err
 	}
 	unavailable := ratelimit.ErrClosed
 	if atomic.LoadInt32(&s.closed) == 0 {
-		unavailable = s.engine.server.health.Unavailable()
+		unavailable = s.server.health.Unavailable()
 	}
 	if unavailable == nil && timeout <= 0 {
 		unavailable = ratelimit.ErrTimeout // it may be computed from a deadline that has passed
 	}
-	return leased + s.engine.refuseKnown(calls, unavailable), unavailable
+	return leased + s.refuseKnown(calls, unavailable), unavailable
 }
 
-// storeKeys replaces the keys of hits by the text that stands for them in the tables. Most keys are
-// stored as they are, which one look at all of them shows: with a look at each, an exact request in
-// Traefik has 468 allocations instead of 453, and with a call of StoredKey for each 505 (go test -run
-// xxx -bench 'Interpreted$/Postgres$' -benchtime 8000x . in integration, in turns).
+// storeKeys replaces the keys of hits by their stored keys. Most keys are stored as they are, which one
+// inspection of all of them shows: with an inspection of each, an exact request in Traefik has 468 allocations
+// instead of 453, and with a call of StoredKey for each 505 (go test -run xxx -bench 'Interpreted$/Postgres$'
+// -benchtime 8000x . in integration, in turns).
 func storeKeys(calls []*batch.Call) {
 	keys := make([]string, 0, 8)
 	plain := true
@@ -113,17 +83,17 @@ func storeKeys(calls []*batch.Call) {
 	}
 }
 
-// refuseKnown decides the calls with a refusal that is known, and returns how many these are.
-// unavailable is why no decision can be had otherwise, or nil.
-func (e *engine) refuseKnown(calls []*batch.Call, unavailable error) int {
+// refuseKnown refuses the calls with a remembered refusal, and returns how many these are. unavailable is why
+// the database makes no decision, or nil.
+func (s *Store) refuseKnown(calls []*batch.Call, unavailable error) int {
 	if errors.Is(unavailable, ratelimit.ErrClosed) {
 		return 0
 	}
 	refused := 0
-	believe := unavailable != nil
+	outage := unavailable != nil
 	var last refusedHit
 	for _, c := range calls {
-		if len(c.Rows) == 0 || c.Apart && !believe {
+		if len(c.Rows) == 0 || c.Apart && !outage {
 			continue
 		}
 		for i, row := range c.Rows {
@@ -132,13 +102,12 @@ func (e *engine) refuseKnown(calls []*batch.Call, unavailable error) int {
 			}
 			h := &c.Hits[i]
 			if row == last.row && h.Limit == last.limit && h.Cost == last.cost && len(c.Hits) == 1 &&
-				!h.Peek &&
-				!c.Reset && len(c.Decisions) == 0 {
+				!h.Peek && !c.Reset && len(c.Decisions) == 0 {
 				c.Decisions = append(c.Decisions, last.decision)
 				refused++
 				break
 			}
-			if refusable(c, h) && lease.Refuses(e.rows, row, h, believe, &last.decision) {
+			if refusable(c, h) && lease.Refuses(s.rows, row, h, outage, &last.decision) {
 				last.row = row
 				last.limit = h.Limit
 				last.cost = h.Cost
@@ -153,12 +122,12 @@ func (e *engine) refuseKnown(calls []*batch.Call, unavailable error) int {
 		}
 	}
 	if refused > 0 {
-		e.counts.add(&tally{Blocked: int64(refused)})
+		s.counts.add(&tally{Blocked: int64(refused)})
 	}
 	return refused
 }
 
-// refusedHit is a hit that does not fit: its row, limit and cost, and the decision.
+// refusedHit is the last hit that refuseKnown refused: further hits of its key are likely to follow.
 type refusedHit struct {
 	row      *lease.Row
 	limit    *ratelimit.Limit
@@ -166,8 +135,8 @@ type refusedHit struct {
 	decision ratelimit.Decision
 }
 
-// refusable reports whether a hit can be refused, and its call with it. A refund is made in any case. Hits
-// apart are charged in any case, while the database can be asked.
+// refusable reports whether the refusal of a hit refuses its call. A call with a refund is never refused, and
+// neither is a call because of a hit apart, which is charged in any case.
 func refusable(c *batch.Call, h *ratelimit.Hit) bool {
 	if len(c.Decisions) > 0 || c.Reset || h.Peek || h.Apart {
 		return false
@@ -180,10 +149,10 @@ func refusable(c *batch.Call, h *ratelimit.Hit) bool {
 	return true
 }
 
-// findRows looks for the rows of calls again, which may have changed while the calls waited.
-func (e *engine) findRows(calls []*batch.Call) {
+// findRows finds the rows of calls again, because rows may be remembered since the calls arrived.
+func (s *Store) findRows(calls []*batch.Call) {
 	for _, c := range calls {
-		c.Rows = lease.Find(e.rows, c.Hits, c.Rows[:0])
+		c.Rows = lease.Find(s.rows, c.Hits, c.Rows[:0])
 	}
 }
 
@@ -203,13 +172,13 @@ func finishDecided(q *batch.Queue, calls []*batch.Call) []*batch.Call {
 	return calls[:n]
 }
 
-// failCalls ends the wait of calls for which no decision can be had. A known refusal is one.
-func (e *engine) failCalls(q *batch.Queue, calls []*batch.Call, err error) {
+// failCalls ends the wait of calls that the database does not decide, with err or with a remembered refusal.
+func (s *Store) failCalls(q *batch.Queue, calls []*batch.Call, err error) {
 	for _, c := range calls {
 		c.Decisions = c.Decisions[:0]
 	}
-	e.findRows(calls)
-	if e.refuseKnown(calls, err) > 0 {
+	s.findRows(calls)
+	if s.refuseKnown(calls, err) > 0 {
 		calls = finishDecided(q, calls)
 	}
 	batch.Finish(q, calls, err)

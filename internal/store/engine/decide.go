@@ -1,0 +1,216 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// work is a batch while a worker decides it. The worker owns it.
+type work struct {
+	store    *Store
+	queue    *batch.Queue
+	ctx      context.Context // ends at the batch's deadline; a statement has the queue's timeout
+	sequence int64           // the batch's number, see lease.Begin
+	sent     int64           // the time of lease.Now before the first statement was sent
+	settings []int64         // the first parameter of statements, see clockSQL
+	requests []*request
+	several  bool // a request has several hits
+	patient  bool // the batch had more than a timeout: the database answered when it began
+	timedOut bool // a statement gave up waiting for a lock
+
+	stats     tally         // is added to the counts before callers continue, since they may read the counts
+	finishing []*batch.Call // memory for finish
+	memory    []*request    // for requests
+}
+
+// decide decides the calls of a batch, and finishes each of them once, even if something panics.
+func (s *Store) decide(q *batch.Queue, calls []*batch.Call, deadline time.Time) {
+	began := time.Now()
+	wait := began.Sub(calls[0].Arrived) // of the call that came first
+	size := len(calls)
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	d := newWork(ctx, s, q, batch.Split(calls))
+	d.stats = tally{Batches: 1, Requests: int64(size)}
+	d.end(batch.PanicError(func() { run(d) }))
+	addBatch(s.counts, size, wait, time.Since(began))
+}
+
+// run decides the requests, and finishes those that are decided. Work.end finishes the others.
+func run(d *work) {
+	if !Ready(d.store.tables.setup) {
+		ctx, cancel := context.WithTimeout(d.ctx, d.queue.Timeout)
+		err := d.store.tables.setup.Await(ctx)
+		cancel()
+		if err != nil {
+			d.fail(err)
+			return
+		}
+	}
+	requests := d.requests
+	if lease.AnyLocks(d.store.rows) {
+		requests = d.refuseLocked(requests)
+	}
+	again, err := d.decideRound(requests, d.settings, false)
+	if err == nil && len(again) > 0 {
+		settings := shortWait(d.settings, int64(len(again)))
+		if d.timedOut { // one row of a statement was locked: the others are free
+			settings[1] = 1
+		}
+		again, err = d.decideRound(again, settings, true)
+	}
+	if err != nil {
+		d.fail(err)
+		return
+	}
+	d.wait(again)
+}
+
+// works are free for the next batch.
+var works = sync.Pool{New: func() any { return &work{} }}
+
+// newWork returns the work on a batch. It ends with end.
+func newWork(ctx context.Context, s *Store, q *batch.Queue, calls []*batch.Call) *work {
+	d := works.Get().(*work)
+	d.store = s
+	d.queue = q
+	d.ctx = ctx
+	d.sequence = lease.Begin(s.rows)
+	d.sent = lease.Now(s.rows)
+	d.stats = tally{}
+	d.timedOut = false
+	wait := (q.Timeout / lockShare).Milliseconds()
+	if wait < 1 {
+		wait = 1 // 0 would be no bound
+	}
+	d.settings = []int64{0, wait}
+	if s.now != nil {
+		d.settings[0] = s.now().UnixMicro()
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		d.patient = deadline.Sub(calls[0].Arrived) > q.Timeout
+	}
+	for len(d.memory) < len(calls) {
+		d.memory = append(d.memory, &request{})
+	}
+	d.requests = d.memory[:len(calls)]
+	d.several = false
+	for i, c := range calls {
+		r := d.requests[i]
+		r.call = c
+		r.finished = false
+		r.refunded = false
+		if len(c.Hits) > 1 {
+			d.several = true
+		}
+	}
+	return d
+}
+
+// execute runs statements, and reports whether one of them has failed. entered are the slots that they
+// charge.
+func (d *work) execute(statements []*pgdb.Statement, entered []slots.Range) (bool, error) {
+	d.stats.Statements += int64(len(statements))
+	failed, err := d.store.server.run(d.ctx, d.queue.Timeout, statements)
+	if err != nil && len(entered) > 0 {
+		d.store.slots.LeaveUnsure(entered)
+	}
+	if err != nil || !failed {
+		return failed, err
+	}
+	for _, s := range statements {
+		if pg.IsMissingTable(s.Code) {
+			d.store.tables.missing()
+			break
+		}
+	}
+	return true, nil
+}
+
+// clearRefunded forgets the known refusals of rows to which a request gave quota back, or may have.
+func (d *work) clearRefunded(r *request) {
+	c := r.call
+	for i := range c.Hits {
+		if c.Reset || c.Hits[i].Cost < 0 {
+			lease.Clear(d.store.rows, rowOf(&c.Hits[i]))
+			if c.Order == batch.With {
+				lease.Drop(d.store.rows, rowOf(&c.Hits[i])) // another batch may have charged units meanwhile
+			}
+		}
+	}
+}
+
+// finish ends the wait of the requests that are not finished, with their decisions or with an error. Instead
+// of an error, a request gets a remembered refusal.
+func (d *work) finish(requests []*request, err error) {
+	calls := d.finishing[:0]
+	var background []*batch.Call
+	for _, r := range requests {
+		switch {
+		case r.finished:
+		case r.call.Order == batch.With:
+			calls = append(calls, r.call)
+		default:
+			background = append(background, r.call)
+		}
+		r.finished = true
+	}
+	d.finishing = calls
+	d.store.counts.add(&d.stats)
+	batch.Finish(d.queue, background, err)
+	if err != nil {
+		d.store.failCalls(d.queue, calls, err)
+		return
+	}
+	batch.Finish(d.queue, calls, nil)
+}
+
+// fail ends the wait of the requests that are not finished, because their batch failed with err.
+func (d *work) fail(err error) {
+	d.stats.Failures++
+	for _, r := range d.requests {
+		if !r.finished {
+			d.clearRefunded(r)
+		}
+	}
+	d.finish(d.requests, d.noDecision(err))
+}
+
+// noDecision is the error of calls whose batch failed with err. A batch that had no connection all the time,
+// because others used all of them, has passed its deadline.
+func (d *work) noDecision(err error) error {
+	passed := d.patient && (d.ctx.Err() != nil || errors.Is(err, pg.ErrNoTurn))
+	return d.store.server.health.NoDecision(err, passed)
+}
+
+// errUndecided is the error of a request that a batch has left undecided.
+var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
+
+// end ends the wait of all requests that are left, after a panic, and makes the work
+// free for the next batch.
+func (d *work) end(err error) {
+	if err == nil {
+		err = errUndecided
+	}
+	for _, r := range d.requests {
+		if !r.finished {
+			r.finished = true
+			d.leaveEntered(r)
+			batch.Finish(d.queue, []*batch.Call{r.call}, err)
+		}
+		r.call = nil
+		r.positions = r.positions[:0] // what they point to belongs to other batches
+	}
+	d.store.counts.add(&d.stats)
+	d.store = nil
+	d.queue = nil
+	works.Put(d)
+}
