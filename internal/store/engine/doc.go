@@ -9,15 +9,15 @@ package engine
 // A call of Store.Take waits in a queue (package internal/core/batch). A worker collects the calls of a batch
 // and has them decided here:
 //
-//   - store.go: Take and Reset, and what the registry of proxies has a store do. known.go: what needs no database, of
-//     one call or of a batch: units of leases and remembered refusals (package lease).
+//   - store.go: Take and Reset, and what the registry of proxies has a store do. known.go: what needs no
+//     database, of one call or of a batch: units of leases and remembered refusals (package lease).
 //     server.go: statements, and the health of their server.
 //   - work.go: the batch, and how its calls are finished. round.go: one round of it: plan, send, apply.
 //     background.go: calls that nobody waits for, which go with it.
-//   - transaction.go: requests of several hits, all or nothing, in one transaction.
-//     simulate.go: the same decision in memory.
-//   - plan.go: hits become entries. group.go: entries become the parameters of a statement, and rows of its result are
-//     put into the entries.
+//   - transaction.go: requests of several hits, all or nothing, in one transaction. simulate.go: the same
+//     decision in memory.
+//   - plan.go: hits become entries. group.go: entries become the parameters of a statement, and rows of its
+//     result are put into the entries.
 //   - statement.go: the statements. Package algorithm has the part of each algorithm.
 //   - leases.go: charges and refunds of leases. enter.go: the slots that hits take.
 //   - locks.go: rows that another transaction has locked.

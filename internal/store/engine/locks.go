@@ -126,8 +126,8 @@ func (d *work) wait(requests []*request) {
 	}
 }
 
-// decideLocked decides calls that wait for locks, each by itself. Calls that reach their lock timeout wait for
-// the next batch, unless their rows count as locked now, or they have waited for a timeout.
+// decideLocked decides calls that wait for locks, each by itself. Calls that reach their lock timeout wait
+// for the next batch, unless their rows count as locked now, or they have waited for a timeout.
 func (s *Store) decideLocked(q *batch.Queue, calls []*batch.Call, deadline time.Time) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()

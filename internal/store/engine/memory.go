@@ -52,9 +52,9 @@ func decideKnown(s *Store, timeout time.Duration, calls []*batch.Call) (int, err
 }
 
 // storeKeys replaces the keys of hits by their stored keys. Most keys are stored as they are, which one
-// inspection of all of them shows: with an inspection of each, an exact request in Traefik has 468 allocations
-// instead of 453, and with a call of StoredKey for each 505 (go test -run xxx -bench 'Interpreted$/Postgres$'
-// -benchtime 8000x . in integration, in turns).
+// inspection of all of them shows: with an inspection of each, an exact request in Traefik has 468
+// allocations instead of 453, and with a call of StoredKey for each 505 (go test -run xxx -bench
+// 'Interpreted$/Postgres$' -benchtime 8000x . in integration, in turns).
 func storeKeys(calls []*batch.Call) {
 	keys := make([]string, 0, 8)
 	plain := true

@@ -168,31 +168,31 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	server.health = health.New(closing, o.Random, server.ping)
 	s := &Store{
 		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, counts: counts, learns: o.Rows,
-		tables: newTables(server, o.DisableMigration, o.report),
+		tables: newTables(server, o.DisableMigration, o.Report),
 		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, random: o.Random,
-			report: o.report},
+			report: o.Report},
 		workers: o.Workers, close: cancel, byTime: map[time.Duration]*batch.Queue{},
 	}
 	server.see = s.see
 	s.rows = lease.New(lease.Options{Max: o.MaxRows, Refusals: !o.NoRefusals, Leases: true,
-		Horizon: o.LeaseHorizon, Hash: o.Hash, Maintain: func() { s.maintainLeases(o.report) },
+		Horizon: o.LeaseHorizon, Hash: o.Hash, Maintain: func() { s.maintainLeases(o.Report) },
 		Refund: func(r lease.Refund) { s.refund(r) }})
-	s.background = s.newBackground(o.report)
+	s.background = s.newBackground(o.Report)
 	s.leasing = s.newQueue(closeTimeout, nil, nil)
 	processes := texts.tables[processesTable]
 	guard := ""
 	if processes.Guard != "" {
 		guard = "SELECT true" + guardedSQL + processes.Guard
 	}
-	s.slots = slots.New(&slots.Database{DB: db, Closing: closing, Health: server.health, Report: o.report,
+	s.slots = slots.New(&slots.Database{DB: db, Closing: closing, Health: server.health, Report: o.Report,
 		Run: server.run, Table: processes.Name, Guard: guard}, s.background, s.leasing)
 	s.cleaner.slots = s.slots.Used
 	s.idle.New = func() any { return batch.NewCall() }
 	return s, nil
 }
 
-// report passes a failure to OnError. A panic of OnError must not end the program.
-func (o Options) report(err error) {
+// Report passes a failure to OnError, unless it is nil. A panic of OnError does not end the program.
+func (o Options) Report(err error) {
 	if o.OnError != nil && err != nil {
 		_ = batch.PanicError(func() { o.OnError(err) })
 	}

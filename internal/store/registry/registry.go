@@ -91,52 +91,29 @@ type Registry struct {
 	started int32         // 1 after Start or End; atomic
 	running chan struct{} // closed when the goroutine has ended
 
-	tables, write, read step
-	migrated            bool      // the tables need not be made
-	failure             error     // of the last poll
-	listed              bool      // the last write of the row succeeded
-	renewed             time.Time // when the row was written
-	shown               applied   // what the row says
-	proxies             int64     // how many run
-	counted             time.Time // when they were counted
-	sure                time.Time // from then on, a smaller count is right
-	harmAt              time.Time // when to look at settings again
-	local               bool      // Notice has said that limits are local
-	reported            map[string]string
+	migrated bool          // the tables exist
+	backoff  time.Duration // from a failed poll to the next one; 0 after one that succeeded
+	retryAt  time.Time     // no poll before it
+	listed   bool          // the last write of the row succeeded
+	renewed  time.Time     // when the row was written
+	shown    applied       // what the row says
+	proxies  int64         // how many run
+	counted  time.Time     // when they were counted
+	sure     time.Time     // from then on, a smaller count is right
+	harmAt   time.Time     // when to check the settings again
+	local    bool          // Notice has said that limits are local
+	reported map[string]string
 
-	mu       sync.Mutex // guards all that follows
+	mu       sync.Mutex // guards the fields below
 	applied  applied
 	problems []string // of the policy, see cutProblems
 }
 
-// applied is the last change of the policy that a process obeys, and the oid of the log that has it: a
+// applied is the last change of the policy that a process applies, and the oid of the log that has it: a
 // restore makes another log. seq is -1 without a policy.
 type applied struct {
 	seq int64
 	log string
-}
-
-// step is a statement that is sent from time to time.
-type step struct {
-	err   error     // of the last attempt
-	until time.Time // when to try again after an error
-	wait  time.Duration
-}
-
-// done sets the result of an attempt. After an error, the next one waits for a second, then two, up to a
-// minute: in a restore the tables are missing for a while.
-func (s *step) done(now time.Time, err error) {
-	s.err = err
-	if s.wait *= 2; s.wait == 0 {
-		s.wait = time.Second
-	}
-	if s.wait > time.Minute {
-		s.wait = time.Minute
-	}
-	s.until = now.Add(s.wait)
-	if err == nil {
-		*s = step{}
-	}
 }
 
 // New returns the registration of a store on db. It does nothing before Start, and nothing at all without a
@@ -147,11 +124,10 @@ func New(db pgdb.DB, s Store, n *Node, o Options) *Registry {
 	}
 	closing, stop := context.WithCancel(context.Background())
 	return &Registry{db: db, store: s, node: n, options: o, closing: closing, stop: stop,
-		running: make(chan struct{}),
-		applied: applied{seq: -1}, reported: map[string]string{}}
+		running: make(chan struct{}), applied: applied{seq: -1}, reported: map[string]string{}}
 }
 
-// SetApplied sets the change of the policy that the process obeys, the log that has it, and the problems of
+// SetApplied sets the change of the policy that the process applies, the log that has it, and the problems of
 // rules.
 func (r *Registry) SetApplied(seq int64, log string, problems []string) {
 	r.mu.Lock()
@@ -194,12 +170,11 @@ func (r *Registry) run() {
 	for r.closing.Err() == nil {
 		interval := pollInterval
 		if r.store.Ready() {
-			r.failure = batch.PanicError(func() { r.poll(time.Now()) })
-			r.reportFailures()
+			r.pollSafely(time.Now())
 		} else {
 			interval /= 40 // the tables of counts are about to be made
 			if r.store.Local().On && r.store.Unavailable() == nil {
-				r.store.Prepare() // no request may come that would have them made
+				r.store.Prepare() // no request may come that has them made
 			}
 		}
 		r.noticeLocal(time.Now())
@@ -207,40 +182,74 @@ func (r *Registry) run() {
 	}
 }
 
-// poll counts the proxies, and renews the row if that is due.
-func (r *Registry) poll(now time.Time) {
+// pollSafely polls, unless the last poll failed lately, and reports a failure.
+func (r *Registry) pollSafely(now time.Time) {
 	r.store.Tick()
+	if now.Before(r.retryAt) {
+		return
+	}
+	var err error
+	if failure := batch.PanicError(func() { err = r.poll(now) }); failure != nil {
+		err = failure
+	}
+	if err == nil {
+		r.backoff = 0
+		r.report("poll", nil)
+		return
+	}
+	if r.backoff *= 2; r.backoff == 0 {
+		r.backoff = time.Second
+	}
+	if r.backoff > time.Minute {
+		r.backoff = time.Minute
+	}
+	r.retryAt = now.Add(r.backoff)
+	hint := ""
+	if strings.Contains(err.Error(), "permission denied for table") {
+		hint = " (its role needs GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_nodes, " +
+			"rate_limit_processes, and SELECT ON rate_limit_secrets)"
+	}
+	r.report("poll", fmt.Errorf("the registry of proxies: %w%s. Limits work without it; `nodes` does not show "+
+		"this proxy", err, hint))
+}
+
+// poll counts the proxies, and renews the row if that is due. A connection that fails is no error: requests
+// notice it.
+func (r *Registry) poll(now time.Time) error {
 	ctx, cancel := context.WithTimeout(r.closing, pollTimeout)
 	defer cancel()
 	if !now.Before(r.harmAt) {
 		r.harmAt = now.Add(harmInterval)
 		r.report("settings", pg.Harmful(ctx, r.db))
 	}
-	if !r.migrate(ctx, now) {
-		return
+	if !r.migrated && !r.options.DisableMigration {
+		err := makeTables(ctx, r.db)
+		if ctx.Err() != nil || errors.Is(err, errDown) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		r.migrated = true
 	}
-	var statements []*pgdb.Statement
-	reads := !now.Before(r.read.until)
-	if reads {
-		statements = append(statements, &pgdb.Statement{SQL: liveSQL, Args: []any{r.node.Name, r.node.Epoch}})
-	}
-	writes := r.isDue(now)
-	if writes {
+	live := &pgdb.Statement{SQL: liveSQL, Args: []any{r.node.Name, r.node.Epoch}}
+	statements := []*pgdb.Statement{live}
+	due := r.isDue(now)
+	if due {
 		statements = append(statements, r.renewal(now), &pgdb.Statement{SQL: cannotSQL, Unnamed: true})
-	}
-	if len(statements) == 0 {
-		return
 	}
 	if r.db.Run(ctx, statements) != nil {
 		r.sure = now.Add(reappear) // a crash empties the table
-		return
+		return nil
 	}
-	if reads {
-		r.readLive(statements[0], now)
+	r.readLive(live, now)
+	if due {
+		r.readRenewal(statements[1], statements[2])
+		if err := statements[1].Err; err != nil {
+			return err
+		}
 	}
-	if writes {
-		r.readRenewal(statements[len(statements)-2], statements[len(statements)-1], now)
-	}
+	return live.Err
 }
 
 // noticeLocal passes to Notice that limits are local, and that they are exact again. The row says it before.
@@ -254,37 +263,14 @@ func (r *Registry) noticeLocal(now time.Time) {
 		strconv.FormatFloat(100/l.Parts, 'g', 3, 64) + " % of each limit"
 	if !l.On {
 		r.renewed = time.Time{}
-		r.poll(now) // if that fails, the row does not say it
+		r.pollSafely(now) // if that fails, the row does not say it
 		text = fmt.Sprintf("limits are exact again: this proxy has admitted %d requests by itself, and "+
-			"refused %d. Of "+
-			"durable limits, %d units were charged, %d were beyond the quotas, and %d could not be charged",
+			"refused %d. Of durable limits, %d units were charged, %d were beyond the quotas, and %d could not be charged",
 			l.Admitted, l.Refused, l.Charged, l.Unfit, l.Lost)
 	}
 	if r.node.Notice != nil {
 		_ = batch.PanicError(func() { r.node.Notice(text) })
 	}
-}
-
-// reportFailures reports the failures of the last poll in one line.
-func (r *Registry) reportFailures() {
-	var failures []string
-	for _, err := range []error{r.failure, r.tables.err, r.write.err, r.read.err} {
-		if err == nil {
-			continue
-		}
-		text := err.Error()
-		if strings.Contains(text, "permission denied for table") {
-			text += " (its role needs GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_nodes, " +
-				"rate_limit_processes, and SELECT ON rate_limit_secrets)"
-		}
-		failures = append(failures, text)
-	}
-	var err error
-	if failures != nil {
-		err = errors.New("the registry of proxies: " + strings.Join(failures, "; ") +
-			". Limits work without it; `nodes` does not show this proxy")
-	}
-	r.report("poll", err)
 }
 
 // report passes a failure to Options.OnError, unless it is the last one of its kind. Nil is none.

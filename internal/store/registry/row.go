@@ -73,7 +73,7 @@ func (r *Registry) isDue(now time.Time) bool {
 	news := !r.listed || r.applied != r.shown
 	r.mu.Unlock()
 	age := now.Sub(r.renewed)
-	return !now.Before(r.write.until) && (age >= heartbeatInterval || news && age >= pollInterval)
+	return age >= heartbeatInterval || news && age >= pollInterval
 }
 
 // renewal returns the statement that renews the row.
@@ -102,8 +102,7 @@ func (r *Registry) renewal(now time.Time) *pgdb.Statement {
 }
 
 // readRenewal reads the results of the statements rowSQL and cannotSQL.
-func (r *Registry) readRenewal(renewal, cannot *pgdb.Statement, now time.Time) {
-	r.write.done(now, renewal.Err)
+func (r *Registry) readRenewal(renewal, cannot *pgdb.Statement) {
 	r.listed = renewal.Err == nil
 	if renewal.Code == "42P01" || renewal.Code == "42703" { // a table or a column is missing
 		r.migrated = false
@@ -123,7 +122,6 @@ func (r *Registry) readRenewal(renewal, cannot *pgdb.Statement, now time.Time) {
 // after a crash that emptied the table between two polls, when no Run failed: the row of this process is
 // missing.
 func (r *Registry) readLive(s *pgdb.Statement, now time.Time) {
-	r.read.done(now, s.Err)
 	counts := pg.Bigints(s.Result)
 	if s.Err != nil || len(counts) != 2 {
 		return
@@ -137,23 +135,6 @@ func (r *Registry) readLive(s *pgdb.Statement, now time.Time) {
 		r.proxies = n
 		r.store.SetProxies(n)
 	}
-}
-
-// migrate makes the tables of the registry, unless they are right. It reports whether they may be.
-func (r *Registry) migrate(ctx context.Context, now time.Time) bool {
-	if r.migrated || r.options.DisableMigration {
-		return true
-	}
-	if now.Before(r.tables.until) {
-		return false
-	}
-	err := makeTables(ctx, r.db)
-	if ctx.Err() != nil || errors.Is(err, errDown) {
-		return false
-	}
-	r.tables.done(now, err)
-	r.migrated = err == nil
-	return r.migrated
 }
 
 // errDown is the error of makeTables for a connection that failed.
@@ -177,8 +158,7 @@ func makeTables(ctx context.Context, db pgdb.DB) error {
 	}
 	if err := db.Exec(ctx, schema.NodesOnce); err != nil {
 		return fmt.Errorf("creating its tables (a role that may create tables can run caddy pg-ratelimit "+
-			"migrate, "+
-			"or schema.sql, instead): %w", err)
+			"migrate, or schema.sql, instead): %w", err)
 	}
 	return nil
 }

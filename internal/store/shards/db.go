@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// moveWait is the time between two looks for a shard that is nowhere: the servers learn of a
-// move one after the other.
+// moveWait is the time between two reads of the routes while no server has a shard: a move reaches the
+// servers one after the other.
 const moveWait = 5 * time.Millisecond
 
 // failingDB is the DB of a server with an address that cannot be used.
@@ -38,10 +38,10 @@ type shardDB struct {
 	shard  int
 }
 
-// newShardDB is a function because Yaegi gives all that a loop makes of a literal the last value.
+// newShardDB returns the DB of a shard. In Yaegi, a literal in a loop would get the last value.
 func newShardDB(r *routes, shard int) pgdb.DB { return &shardDB{routes: r, shard: shard} }
 
-// MaxConns is that of the database, for each of its servers.
+// MaxConns returns the bound on connections of the database, which each of its servers has.
 func (d *shardDB) MaxConns() int {
 	if b, ok := d.routes.db.(engine.Bounded); ok {
 		return b.MaxConns()
@@ -49,8 +49,8 @@ func (d *shardDB) MaxConns() int {
 	return math.MaxInt32
 }
 
-// Run implements DB. A statement that finds that the shard is not here has the code of a transaction that
-// lost, so that the store sends it again.
+// Run implements DB. A statement that does not find the shard gets the code of a serialization failure, so
+// that the store sends it again.
 func (d *shardDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	left := statements
 	for len(left) > 0 {
@@ -82,8 +82,8 @@ func unsent(statements []*pgdb.Statement) []*pgdb.Statement {
 	return all
 }
 
-// lostShard reports whether a statement did not find the shard. A transaction that lost against another one
-// has the code of the guard, and not its text.
+// lostShard reports whether a statement did not find the shard. A serialization failure has the code of the
+// guard, but not its text.
 func lostShard(statements []*pgdb.Statement) bool {
 	for _, s := range statements {
 		switch s.Code {
@@ -99,7 +99,7 @@ func lostShard(statements []*pgdb.Statement) bool {
 	return false
 }
 
-// notHere is the rest of Run after a statement that did not find the shard.
+// notHere reads the routes again after a statement that did not find the shard.
 func (d *shardDB) notHere(ctx context.Context, at route, statements []*pgdb.Statement, began time.Time) {
 	if !d.routes.again(ctx, d.shard, at, true, began) {
 		batch.Sleep(ctx, moveWait)

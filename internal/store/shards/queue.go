@@ -28,9 +28,9 @@ func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*bat
 	return &Queue{store: s, timeout: timeout, fill: fill, deliver: deliver}
 }
 
-// Ask has a call filled and decided that has arrived, and waits for it. With one engine, a batch fills its
-// calls together. The call of a queue was delivered then, unless that has failed. Other calls were not: those
-// of several subjects, those that could not be filled, and those without an engine.
+// Ask sends a call to the engine of its subject, and waits for its decision. With one engine, a batch fills
+// its calls together. A queue delivers its calls. Not delivered are a call of several subjects, one that could
+// not be filled, and one that finds no engine in time.
 func Ask(q *Queue, c *batch.Call, arrived time.Time) {
 	if atomic.LoadInt32(&q.open) == toOne {
 		batch.Send(q.to[0], c, arrived)

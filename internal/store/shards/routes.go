@@ -25,7 +25,7 @@ import (
 // because each has the metadata of Citus. The statements are then sent again, since they had no effect. A
 // statement that was sent and not answered is not sent again.
 
-// routes are where the shards are.
+// routes leads to the server of each shard.
 type routes struct {
 	db        pgdb.DB // of the database
 	elsewhere reaching
@@ -41,17 +41,17 @@ type routes struct {
 	read    time.Time          // when the routes were read
 }
 
-// route is where a shard is.
+// route leads to the server of a shard.
 type route struct {
 	address string
 	db      pgdb.DB
 }
 
 const (
-	// tablesOfShard is how many tables a shard has.
+	// tablesOfShard is the number of tables of a shard.
 	tablesOfShard = 3
-	// routesTimeout is for reading the routes from one server, if there are others. A caller with much time
-	// waits for mostRoutesTimeout.
+	// routesTimeout bounds a read of the routes from one of several servers. A caller with much time waits
+	// for up to mostRoutesTimeout.
 	routesTimeout     = 100 * time.Millisecond
 	mostRoutesTimeout = 500 * time.Millisecond
 )
@@ -97,17 +97,17 @@ func (r *routes) find(ctx context.Context) (bool, bool, error) {
 	return true, false, nil
 }
 
-// address is where a shard is.
+// address is a server of shards.
 type address struct {
 	host string
 	port int
 }
 
-// String is the address with its port.
+// String returns the host with its port.
 func (a address) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }
 
-// errIncomplete is the error of a server that does not know all shards: it may have left the cluster.
-var errIncomplete = errors.New("the server does not know the tables of all shards")
+// errIncomplete is the error of a server without the tables of all shards: it may have left the cluster.
+var errIncomplete = errors.New("the server does not list the tables of all shards")
 
 // ask reads the routes from a server.
 func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]engine.Table, error) {
@@ -192,7 +192,7 @@ func (r *routes) of(shard int) route {
 }
 
 // again reads the routes again after a failure at a route to a shard, and reports whether the shard is
-// elsewhere now. reached is whether the server of the route answers.
+// elsewhere now. reached reports whether the server of the route answers.
 func (r *routes) again(ctx context.Context, shard int, failed route, reached bool, since time.Time) bool {
 	r.reading.Lock()
 	defer r.reading.Unlock()

@@ -14,12 +14,13 @@ import (
 // A request of several subjects has its hits in several shards. Its home is the shard of the first hit that
 // names a subject, or else of the first hit, and not that of a hit apart if there are others. The hits of
 // other shards come first, each shard in a transaction of its own. If all of them pass, the home decides. If
-// a shard refuses, the others give back what they have charged. So nothing passes beyond a limit, but a
-// refused request holds some of it for a moment.
+// a shard refuses, the charges of the others are refunded. So nothing passes beyond a limit, but a refused
+// request holds some of it for a moment.
 
-// inShard are hits of a request that one shard decides together.
+// inShard holds the hits of a request that one shard decides or resets together.
 type inShard struct {
 	shard     int
+	reset     bool
 	at        []int // of each hit, its index in the request
 	hits      []ratelimit.Hit
 	decisions []ratelimit.Decision
@@ -53,7 +54,7 @@ func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 	}
 	holdSlots(hits, others, passes)
 	if !passes {
-		s.giveBack(timeout, others)
+		s.refund(timeout, others)
 	}
 	for _, shard := range append(others, home) {
 		if shard.err != nil {
@@ -112,14 +113,14 @@ func (s *Store) divide(hits []ratelimit.Hit) (*inShard, []*inShard) {
 	return home, others
 }
 
-// passingSlot is what a hit holds until it is known whether its request passes. Then the slot of the caller
-// holds it.
+// passingSlot returns a slot for a hit until its request is decided. Then the slot of the caller holds what
+// it holds.
 func passingSlot(of *ratelimit.Slot) *ratelimit.Slot {
 	return &ratelimit.Slot{Lost: func() { of.Lose() }}
 }
 
-// holdSlots has the slots of the caller hold what the hits of a request hold, or gives it back if the request
-// does not pass: the caller may ask again with the same slot.
+// holdSlots transfers the acquired slots to the caller's slots, or releases them if the request does not
+// pass: the caller may ask again with the same slot.
 func holdSlots(hits []ratelimit.Hit, all []*inShard, passes bool) {
 	for _, in := range all {
 		for i := range in.hits {
@@ -135,10 +136,10 @@ func holdSlots(hits []ratelimit.Hit, all []*inShard, passes bool) {
 	}
 }
 
-// holdSlot has a slot hold what another one holds.
+// holdSlot transfers what a slot holds to another one.
 func holdSlot(to, of *ratelimit.Slot) { to.Hold(func() { of.Release() }) }
 
-// takeAll decides the hits of some shards at the same time.
+// takeAll decides or resets the hits of some shards at the same time.
 func takeAll(ctx context.Context, s *Store, timeout time.Duration, all []*inShard) {
 	var others sync.WaitGroup
 	for i, in := range all {
@@ -151,8 +152,12 @@ func takeAll(ctx context.Context, s *Store, timeout time.Duration, all []*inShar
 	others.Wait()
 }
 
-// takeIn decides the hits of a shard.
+// takeIn decides or resets the hits of a shard.
 func takeIn(ctx context.Context, s *Store, timeout time.Duration, in *inShard) {
+	if in.reset {
+		in.err = s.engines[in.shard].Reset(ctx, timeout, in.hits)
+		return
+	}
 	in.decisions = make([]ratelimit.Decision, len(in.hits))
 	in.err = s.engines[in.shard].Take(ctx, timeout, in.hits, in.decisions)
 }
@@ -192,8 +197,7 @@ func allAllowed(all []*inShard) bool {
 	return true
 }
 
-// charged reports whether hits have a refund, which is made in any case, or one apart, which is decided in
-// any case.
+// charged reports whether a hit is a refund or apart: then it is decided in any case.
 func charged(in *inShard) bool {
 	for i := range in.hits {
 		if in.hits[i].Cost < 0 || in.hits[i].Apart {
@@ -215,10 +219,10 @@ func refundsOf(in *inShard) *inShard {
 	return some
 }
 
-// giveBack gives back what shards have charged for a request that does not pass, and waits for it until the
-// timeout. It is a settlement: a refund would take from a window that has begun since. A shard that cannot
-// be reached keeps the charge: less passes then, never more.
-func (s *Store) giveBack(timeout time.Duration, all []*inShard) {
+// refund settles the charges of a request that does not pass to nothing, and waits for that until the
+// timeout. A caller's refund would take from a window that has begun since, and a settlement does not. A
+// shard that cannot be reached keeps the charge: less passes then, never more.
+func (s *Store) refund(timeout time.Duration, all []*inShard) {
 	var waits []*inShard
 	most := 0 // hits of a shard
 	for _, in := range all {
@@ -246,7 +250,7 @@ func (s *Store) giveBack(timeout time.Duration, all []*inShard) {
 	}
 }
 
-// settleHit gives back what a hit was charged.
+// settleHit settles the charge of a hit to nothing.
 func settleHit(s *engine.Store, h *ratelimit.Hit, d *ratelimit.Decision) {
 	s.Settle(&batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: h.Cost, DecidedAt: d.DecidedAt,
 		Reset: d.Reset.UnixMicro(), Source: d.Source})
@@ -254,34 +258,19 @@ func settleHit(s *engine.Store, h *ratelimit.Hit, d *ratelimit.Decision) {
 
 // reset resets the rows of hits in their shards.
 func (s *Store) reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	byShard := make([][]ratelimit.Hit, len(s.engines))
-	for i := range hits {
-		h := hits[i]
-		shard := Of(subjectOf(&h), len(s.engines))
-		byShard[shard] = append(byShard[shard], h)
-	}
+	byShard := map[int]*inShard{}
 	var resets []*inShard
-	var all sync.WaitGroup
-	for shard := range byShard {
-		if len(byShard[shard]) > 0 {
-			in := newInShard(shard)
-			in.hits = byShard[shard]
+	for i := range hits {
+		shard := Of(subjectOf(&hits[i]), len(s.engines))
+		in := byShard[shard]
+		if in == nil {
+			in = newInShard(shard)
+			in.reset = true
+			byShard[shard] = in
 			resets = append(resets, in)
-			startReset(ctx, s, timeout, in, &all)
 		}
+		in.hits = append(in.hits, hits[i])
 	}
-	all.Wait()
+	takeAll(ctx, s, timeout, resets)
 	return failed(resets)
-}
-
-// startReset resets the rows of a shard in the background.
-func startReset(ctx context.Context, s *Store, timeout time.Duration, in *inShard, all *sync.WaitGroup) {
-	all.Add(1)
-	go func() {
-		err := batch.PanicError(func() { in.err = s.engines[in.shard].Reset(ctx, timeout, in.hits) })
-		if err != nil {
-			in.err = err
-		}
-		all.Done()
-	}()
 }

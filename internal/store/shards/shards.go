@@ -1,15 +1,16 @@
-// Package shards is the store on Postgres. It has one or more engines, each with its queues, leases and known
-// refusals. Without Citus it has one, the engine of the database. With Citus, the counts can be in shards:
-// schemas with the tables of counts, on the servers of Citus. The function rate_limit_shards of the database
-// says which shards there are, before the first queue exists. Then the engine of the database decides
-// nothing, and each shard has one, whose statements run at the server of the shard. Engines do not know of
-// shards: the names of the tables and the guard are values of an engine.
+// Package shards implements the store on Postgres. It has one or more engines, each with its queues, leases
+// and remembered refusals. Without Citus it has one, the engine of the database. With Citus, the counts can
+// be in shards: schemas with the tables of counts, on the servers of Citus. The function rate_limit_shards of
+// the database lists the shards, before the first queue exists. Then the engine of the database decides
+// nothing, and each shard has an engine that runs its statements at the server of the shard. An engine does
+// not depend on shards: the names of its tables and its guard are values.
 //
-// A row is in the shard of its subject, which is Hit.Subject, or the key as it is stored. A request of one
+// A row is in the shard of its subject, which is Hit.Subject, or the stored key without one. A request of one
 // subject is decided in its shard as on a single server.
 //
-//   - shards.go: the store. queue.go: queues of calls that a proxy sends. several.go: requests of several subjects.
-//     routes.go: on which server a shard is. db.go: the statements of a shard.
+//   - shards.go: the store. queue.go: queues of calls that a proxy sends.
+//   - several.go: requests of several subjects.
+//   - routes.go: the server of a shard. db.go: the statements of a shard.
 package shards
 
 import (
@@ -42,8 +43,8 @@ type Store struct {
 	closed bool
 }
 
-// reaching is a DB that can connect to other servers with what it knows of the database and of the account,
-// as that of pgxdb can. At does not touch the network yet.
+// reaching is a DB that can connect to other servers with its own database and account, as that of pgxdb can.
+// At does not touch the network yet.
 type reaching interface {
 	At(host string, port int) (pgdb.DB, error)
 }
@@ -59,12 +60,7 @@ func Open(db pgdb.DB, o engine.Options) (*Store, error) {
 	if other, ok := db.(reaching); ok {
 		s.routes = newRoutes(db, other)
 	}
-	report := func(err error) {
-		if err != nil && o.OnError != nil {
-			_ = batch.PanicError(func() { o.OnError(err) })
-		}
-	}
-	s.setup = engine.NewSetup(s.closing, base.Health(), report,
+	s.setup = engine.NewSetup(s.closing, base.Health(), func(err error) { o.Report(err) },
 		func(ctx context.Context) error { return s.find(ctx) })
 	return s, nil
 }
@@ -100,7 +96,8 @@ func (s *Store) find(ctx context.Context) error {
 		o := s.options
 		o.Tables = s.routes.tables[shard]
 		o.Of = n
-		var db pgdb.DB = newShardDB(s.routes, shard) //nolint:staticcheck // Yaegi does not convert an argument
+		//nolint:staticcheck // Yaegi does not convert an argument
+		var db pgdb.DB = newShardDB(s.routes, shard)
 		one, err := engine.New(db, o)
 		if err != nil {
 			return err
@@ -110,8 +107,8 @@ func (s *Store) find(ctx context.Context) error {
 	return nil
 }
 
-// Prepare starts, in the background, what the first decision would otherwise wait for: a connection, and the
-// migration if one is due.
+// Prepare starts, in the background, a connection and the migration if one is due, so that the first decision
+// does not wait for them.
 func (s *Store) Prepare() {
 	if !engine.Ready(s.setup) {
 		engine.Start(s.setup)
@@ -135,8 +132,8 @@ func (s *Store) Ready() bool {
 	return true
 }
 
-// await waits until the engines are known, and returns what is left of a timeout. While the database is down,
-// nothing waits.
+// await waits until the engines are found, and returns the rest of a timeout. While the database is down, it
+// returns at once.
 func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration, error) {
 	if engine.Ready(s.setup) {
 		return timeout, nil
@@ -163,7 +160,7 @@ func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration
 	return batch.RoundDown(time.Until(deadline)), nil
 }
 
-// all are the engine of the database, and those of the shards.
+// all returns the engine of the database, and those of the shards.
 func (s *Store) all() []*engine.Store {
 	all := []*engine.Store{s.base}
 	if engine.Ready(s.setup) && s.engines[0] != s.base {
@@ -172,7 +169,7 @@ func (s *Store) all() []*engine.Store {
 	return all
 }
 
-// Engine returns the engine that counts for a subject, or nil if that is not known yet.
+// Engine returns the engine that counts for a subject, or nil before the engines are found.
 func (s *Store) Engine(subject string) *engine.Store {
 	if !engine.Ready(s.setup) {
 		return nil
@@ -183,7 +180,7 @@ func (s *Store) Engine(subject string) *engine.Store {
 	return s.engines[Of(subject, len(s.engines))]
 }
 
-// Of is the shard of a subject: the first four bytes of its SHA-256, as a number, modulo the number
+// Of returns the shard of a subject: the first four bytes of its SHA-256, as a number, modulo the number
 // of shards. In SQL that is
 //
 //	('x' || left(encode(sha256(convert_to(subject, 'UTF8')), 'hex'), 8))::bit(32)::bigint % shards
@@ -192,7 +189,7 @@ func Of(subject string, shards int) int {
 	return int(binary.BigEndian.Uint32(sum[:4]) % uint32(shards))
 }
 
-// several is what shardOf returns for hits that are not in one shard.
+// several is the result of shardOf for hits that are not in one shard.
 const several = -1
 
 // shardOf returns the shard of all hits of a call, or several.
@@ -215,7 +212,7 @@ func (s *Store) shardOf(hits []ratelimit.Hit) int {
 	return shard
 }
 
-// subjectOf is the subject of a hit.
+// subjectOf returns the subject of a hit.
 func subjectOf(h *ratelimit.Hit) string {
 	if h.Subject != "" {
 		return h.Subject
@@ -267,7 +264,7 @@ func (s *Store) Leases() *lease.Set { return s.base.Leases() }
 // Health returns the health of the server of the database.
 func (s *Store) Health() *health.Health { return s.base.Health() }
 
-// Settle changes a counter soon, and does not wait for that. Its charge was made by an engine that is known.
+// Settle changes a counter soon, and does not wait for that.
 func (s *Store) Settle(h *batch.Settlement) {
 	subject := h.Subject
 	if subject == "" {
@@ -278,7 +275,7 @@ func (s *Store) Settle(h *batch.Settlement) {
 	}
 }
 
-// Answers implements local.Next. No shard answers before the shards are known.
+// Answers implements local.Next. No shard answers before the engines are found.
 func (s *Store) Answers(subject string) bool {
 	one := s.Engine(subject)
 	return one != nil && one.Unavailable() == nil
@@ -322,7 +319,7 @@ func (s *Store) Stats() engine.Stats {
 	return sum
 }
 
-// Tick has the engines look, in the background, whether their servers were restored or replaced.
+// Tick checks in the background whether the servers of the engines were restored or replaced.
 func (s *Store) Tick() {
 	for _, one := range s.all() {
 		one.Tick()
