@@ -74,17 +74,32 @@ func Admitted(l *ratelimit.Limit, r *Row, now int64) ratelimit.Decision {
 
 // ChargedAt returns the time to pass to Definition.Adjust for a charge at now. r is the row after the
 // charge. now can be earlier than the times of the row, if a statement with a later clock got the row
-// first. The charge then belongs to the row's current window, its last refill, or its last hit.
+// first. The charge then belongs to the row's current window, its last refill, or its last hit. A row that is
+// so far ahead that it counts as new has none of them.
 func ChargedAt(l *ratelimit.Limit, r *Row, now int64) int64 {
+	at := now
 	switch {
 	case l.Algorithm == ratelimit.FixedWindow || l.Algorithm == ratelimit.SlidingWindow:
-		return larger(now, r.Start)
+		at = r.Start
 	case l.Algorithm == ratelimit.TokenBucket && r.HasTokens:
-		return larger(now, r.Refill)
+		at = r.Refill
 	case l.Algorithm == ratelimit.SlidingLog && len(r.Hits) > 0:
-		return larger(now, r.Hits[len(r.Hits)-1])
+		at = r.Hits[len(r.Hits)-1]
 	}
-	return now
+	if at <= now {
+		return now
+	}
+	length := window(l)
+	switch {
+	case l.Calendar != ratelimit.NoCalendar:
+		length = r.Expires - r.Start
+	case l.Algorithm == ratelimit.TokenBucket:
+		length = bucketLength(l)
+	}
+	if ahead(at, now, length) {
+		return now
+	}
+	return at
 }
 
 // Refused returns the decision on a hit of the given cost that is not allowed.

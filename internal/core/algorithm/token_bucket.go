@@ -41,7 +41,12 @@ func fill(l *ratelimit.Limit, r *Row, now int64) (tokens float64, refill int64) 
 
 // bucketAhead reports whether the last refill lies so far ahead that the row counts as new.
 func bucketAhead(l *ratelimit.Limit, r *Row, now int64) bool {
-	return ahead(r.Refill, now, smaller(horizon, fillTime(l, float64(l.Capacity()))))
+	return ahead(r.Refill, now, bucketLength(l))
+}
+
+// bucketLength returns the time in which an empty bucket fills, at most horizon.
+func bucketLength(l *ratelimit.Limit) int64 {
+	return smaller(horizon, fillTime(l, float64(l.Capacity())))
 }
 
 // bucketFillsSQL is the time in which an empty bucket fills, in microseconds, as bucketAhead uses it.

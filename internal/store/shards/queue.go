@@ -29,8 +29,8 @@ func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*bat
 }
 
 // Ask sends a call to the engine of its subject, and waits for its decision. With one engine, a batch fills
-// its calls together. A queue delivers its calls. Not delivered are a call of several subjects, one that could
-// not be filled, and one that finds no engine in time.
+// its calls together. A queue delivers its calls. Not delivered are a call of several subjects, one that
+// could not be filled, and one that finds no engine in time.
 func Ask(q *Queue, c *batch.Call, arrived time.Time) {
 	if atomic.LoadInt32(&q.open) == toOne {
 		batch.Send(q.to[0], c, arrived)
