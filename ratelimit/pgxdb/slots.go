@@ -14,8 +14,9 @@ import (
 // refusalTime is the time for which slots are withheld after a failed attempt to connect.
 const refusalTime = 250 * time.Millisecond
 
-// maxRefused bounds the attempts of a call to connect while the pool is empty. A server counts logins under
-// way, and may refuse each of several that come at once.
+// maxRefused bounds the attempts of a call to connect while the pool is empty, or while all other slots are
+// withheld. A server counts logins under way and sessions that are ending, and may refuse each of several
+// logins that come at once.
 const maxRefused = 3
 
 var errClosed = errors.New("pgxdb: the DB is closed")
@@ -43,22 +44,26 @@ func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 			if first {
 				d.used.Store(true)
 			}
-			pg := conn.Conn().PgConn()
-			if encoding := pg.ParameterStatus("client_encoding"); encoding != "UTF8" {
+			server := conn.Conn().PgConn()
+			if encoding := server.ParameterStatus("client_encoding"); encoding != "UTF8" {
 				d.release(conn)
 				return nil, fmt.Errorf(
 					"pgxdb: the pool's connections have the client_encoding %s, must have UTF8", encoding)
 			}
-			if !shouldPing(pg.Conn()) || pg.Ping(ctx) == nil {
+			if !shouldPing(server.Conn()) || server.Ping(ctx) == nil {
 				return conn, nil
 			}
 			closeConn(conn)
 			d.release(conn)
-		case ctx.Err() != nil || alone || attempt >= maxRefused && d.connections() == 0:
+		case ctx.Err() != nil || alone && !isTooMany(err) ||
+			attempt >= maxRefused && (alone || d.connections() == 0):
 			d.free <- struct{}{}
 			return nil, d.withCause(ctx, err)
 		default:
 			d.withhold()
+			if alone {
+				wait(ctx, refusalTime)
+			}
 		}
 	}
 }
@@ -82,6 +87,20 @@ func (d *DB) withhold() {
 		}
 	}
 	time.AfterFunc(refusalTime, func() { d.addSlots(withheld) })
+}
+
+// isTooMany reports whether a server refused a login because it has too many.
+func isTooMany(err error) bool {
+	e := serverError(err)
+	return e != nil && e.Code == pg.TooManyConnections
+}
+
+// wait waits for a time, or until ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }
 
 // addSlots adds slots, or ends their withholding.

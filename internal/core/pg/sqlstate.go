@@ -29,6 +29,7 @@ const (
 	UndefinedTable         = "42P01"
 	DuplicateStatement     = "42P05" // another prepared statement has this name
 	NoSuchConstraint       = "42P10" // ON CONFLICT on a table without its primary key, which Citus is copying
+	TooManyConnections     = "53300"
 	LockNotAvailable       = "55P03" // lock_timeout has passed
 	AdminShutdown          = "57P01"
 	CrashShutdown          = "57P02"
