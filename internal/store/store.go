@@ -35,8 +35,8 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	return s, nil
 }
 
-// Prepare starts, in the background, what the first decision would otherwise wait for: a
-// connection, and the migration if one is due. It also begins the registration.
+// Prepare starts, in the background, a connection, the migration if one is due, and the registration, so that
+// the first decision does not wait for them.
 func (s *Store) Prepare() {
 	s.Store.Prepare()
 	s.Start()
@@ -49,7 +49,7 @@ func (s *Store) Tick() {
 }
 
 // Close implements ratelimit.Store. The row of the process in the registry says that it has ended. Calls in
-// flight may finish, for up to a second. Units of leases are given back, which takes up to another second.
+// flight may finish, for up to a second. Units of leases are refunded, which takes up to another second.
 func (s *Store) Close() {
 	if atomic.CompareAndSwapInt32(&s.closed, 0, 1) {
 		s.End()

@@ -42,7 +42,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// numberOfShards is how many shards a shardsDB has.
+// numberOfShards is the number of shards of a shardsDB.
 const numberOfShards = 16
 
 // makeShards makes a database with counts in shards: each is a schema.
@@ -55,8 +55,8 @@ func makeShards(t testing.TB, dsn string) {
 			sql += fmt.Sprintf("CREATE TABLE rl_s%d.%s (LIKE %s INCLUDING ALL);", shard, table, table)
 		}
 	}
-	sql += fmt.Sprintf(`CREATE FUNCTION rate_limit_shards() RETURNS TABLE (shard int, schema text) LANGUAGE sql
-	AS $$ SELECT n, 'rl_s' || n FROM generate_series(0, %d) n $$`, numberOfShards-1)
+	sql += fmt.Sprintf(`CREATE FUNCTION rate_limit_shards() RETURNS TABLE (shard int, schema text)
+	LANGUAGE sql AS $$ SELECT n, 'rl_s' || n FROM generate_series(0, %d) n $$`, numberOfShards-1)
 	if _, err := cluster.Connect(t, dsn).PgConn().Exec(context.Background(), sql).ReadAll(); err != nil {
 		t.Fatal(err)
 	}
@@ -68,9 +68,11 @@ type shardsDB struct {
 	open func() pgdb.DB
 }
 
-// routesSQL has what schema.ShardRoutes returns on Citus. The guard does nothing, and the port is the shard.
-const routesSQL = `SELECT p.shard::int, t.name, p.schema || '.' || t.name, 'pg_backend_pid()', 'host', p.shard::int
-FROM unnest($1::text[]) WITH ORDINALITY AS p(schema, shard), unnest(ARRAY['rate_limit_ephemeral', 'rate_limit_durable', 'rate_limit_processes']) AS t(name)`
+// routesSQL returns the columns of schema.ShardRoutes. The guard does nothing, and the port is the shard.
+const routesSQL = `SELECT p.shard::int, t.name, p.schema || '.' || t.name, 'pg_backend_pid()', 'host',
+	p.shard::int
+FROM unnest($1::text[]) WITH ORDINALITY AS p(schema, shard),
+	unnest(ARRAY['rate_limit_ephemeral', 'rate_limit_durable', 'rate_limit_processes']) AS t(name)`
 
 func (d *shardsDB) At(string, int) (pgdb.DB, error) {
 	return &shardsDB{DB: d.open(), open: d.open}, nil

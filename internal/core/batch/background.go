@@ -84,7 +84,7 @@ func send(b *Background, wait time.Duration) {
 	o := b.options
 	err := PanicError(func() {
 		for {
-			Sleep(o.Closing, wait)
+			health.Sleep(o.Closing, wait)
 			before := atomic.LoadInt32(&b.waits)
 			if before > 0 && o.Health.Unavailable() == nil {
 				o.Send()

@@ -212,15 +212,15 @@ func (h *Health) probe(timeout time.Duration) {
 			h.set(down, fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err))
 		}
 		h.mu.Unlock()
-		sleep(h.closing, interval/2+time.Duration(h.random()*float64(interval)))
+		Sleep(h.closing, interval/2+time.Duration(h.random()*float64(interval)))
 		if interval *= 2; interval > longestProbe {
 			interval = longestProbe
 		}
 	}
 }
 
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
+// Sleep waits for d, or until ctx ends.
+func Sleep(ctx context.Context, d time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	<-ctx.Done()

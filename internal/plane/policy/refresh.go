@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -20,7 +21,7 @@ func (p *Policy) poll() {
 	for p.closing.Err() == nil {
 		_ = p.Refresh(p.closing)
 		pause := time.Duration((0.75 + p.settings.Random()/2) * float64(p.settings.Refresh))
-		batch.Sleep(p.closing, pause)
+		health.Sleep(p.closing, pause)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -149,7 +150,7 @@ func (s *Store) decideLocked(q *batch.Queue, calls []*batch.Call, deadline time.
 		}
 		d.finish(refused, errLocked)
 		if len(waiting) > 0 {
-			batch.Sleep(ctx, time.Millisecond) // the server may fail them at once
+			health.Sleep(ctx, time.Millisecond) // the server may fail them at once
 		}
 		d.wait(waiting)
 	}))

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -52,7 +52,7 @@ func (t *tables) migrate(ctx context.Context) error {
 	if err == nil && !now.counters && !now.restoring && t.had {
 		// A restore drops the tables, and makes them a moment later. In between, nothing in the database
 		// shows the restore. So two inspections must find neither tables nor a restore.
-		batch.Sleep(ctx, restoreWait)
+		health.Sleep(ctx, restoreWait)
 		now, err = t.inspect(ctx)
 	}
 	if err == nil && now.restoring && !now.counters {

@@ -8,13 +8,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// After an outage, what was admitted on durable limits is charged: for each row one charge, which
+// After an outage, the units that were admitted on durable limits are charged: for each row one charge, which
 // is sent once. If its outcome is unknown, it is lost, and counted.
 
-// maxUnpaid bounds the charges that the database does not know. A row can have one for each outage.
+// maxUnpaid bounds the charges that are to be sent. A row can have one for each outage.
 const maxUnpaid = 10000
 
-// debt is what a row has admitted on a durable limit, until the database knows it.
+// debt holds the units of a durable limit that a row has admitted, until they are charged.
 type debt struct {
 	of            *row
 	subject       string // of the hits
@@ -25,8 +25,8 @@ type debt struct {
 	before, after algorithm.Row   // the share before the first charge, and after the last one
 }
 
-// owe adds what a hit has used to what the database does not know. share is the same hit on the share, and
-// before is the row before it. The caller holds the mutex.
+// owe adds the cost of a hit to the debt of its row. share is the same hit on the share, and before is the
+// row before it. The caller holds the mutex.
 func (k *Rows) owe(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now int64) {
 	d := r.debt
 	switch {
@@ -53,8 +53,8 @@ func (k *Rows) owe(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now i
 	d.after = r.row
 }
 
-// counts is how much of a debt still counts: in proportion, as much as the share has less for it. Nothing
-// counts after the end of its window.
+// counts returns the part of a debt that still counts: the part of the share that the debt still takes up.
+// Nothing counts after the end of its window.
 func (d *debt) counts(now int64) int64 {
 	left := usedOf(&d.share, &d.after, now) - usedOf(&d.share, &d.before, now)
 	switch {
@@ -66,20 +66,20 @@ func (d *debt) counts(now int64) int64 {
 	return int64(math.Ceil(float64(d.charge) * float64(left) / float64(d.taken)))
 }
 
-// usedOf is how much of its limit a row has used.
+// usedOf returns the part of its limit that a row has used.
 func usedOf(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
 	free, _ := algorithm.Of(l).Look(l, r, now)
 	return l.Capacity() - free
 }
 
-// Bill has charged what is not charged, as far as the database answers.
+// Bill charges the debts of the subjects for which the database answers.
 func (s *Shares) Bill() {
 	for _, d := range s.rows.bill(s.next) {
 		s.next.Charge(d.subject, d.of.id, d.limit, d.charge)
 	}
 }
 
-// bill takes the debts for which the database answers, with what still counts of them.
+// bill removes the debts for which the database answers, and returns what still counts of them.
 func (k *Rows) bill(next Next) []debt {
 	k.mu.Lock()
 	defer k.mu.Unlock()

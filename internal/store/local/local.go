@@ -1,8 +1,8 @@
-// Package local decides while the store does not: this process has a share of each limit. It remembers the
+// Package local decides while the store does not, at a share of each limit for this process. It remembers the
 // rows of the last decisions of the database, so that a row begins with the share of what was left. The
 // database's next decision on a row replaces what was counted here.
 //
-//   - local.go: decisions. rows.go: what it remembers. charge.go: what it owes to the database.
+//   - local.go: decisions. rows.go: the rows that it remembers. charge.go: its charges after an outage.
 package local
 
 import (
@@ -16,16 +16,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// linger is how long the database must have decided everything before that counts as exact again.
+// linger is the time for which the database must have decided everything before limits count as exact again.
 const linger = 2 * time.Second
 
-// Next is what a Shares needs of the store that it replaces.
+// Next is the store that a Shares replaces.
 type Next interface {
-	// Held is how many slots of a row the requests of this process hold.
+	// Held returns the number of slots of a row that the requests of this process hold.
 	Held(row lease.RowID) int64
 	// Charge charges units of a row of a subject soon, see engine.Store.Charge.
 	Charge(subject string, row lease.RowID, l *ratelimit.Limit, units int64)
-	// Answers reports whether the database answers for a subject, as far as that is known.
+	// Answers reports whether the database answers for a subject.
 	Answers(subject string) bool
 	Ready() bool
 	Unavailable() error
@@ -38,7 +38,7 @@ type Shares struct {
 	proxies int64 // atomic
 }
 
-// State is what a process has decided by itself since the database made no decisions.
+// State describes the decisions of a process by itself, in the current or the last outage.
 type State struct {
 	On                bool      // it still makes none
 	Since, Last       time.Time // of the first and of the last decision
@@ -50,7 +50,7 @@ type State struct {
 	Charged, Unfit, Lost int64
 }
 
-// New returns the shares of the limits of a store, which has been told to have rows learn its rows.
+// New returns the shares of the limits of a store. rows are the Options.Rows of its engines.
 func New(next Next, rows *Rows) *Shares { return &Shares{next: next, rows: rows, proxies: 1} }
 
 // UseLocal remembers the rows of the store's decisions, for TakeLocal.
@@ -59,9 +59,9 @@ func (s *Shares) UseLocal() { atomic.StoreInt32(&s.rows.on, 1) }
 // SetProxies says how many proxies there are, this one included.
 func (s *Shares) SetProxies(n int64) { atomic.StoreInt64(&s.proxies, n) }
 
-// TakeLocal is Take without the database, at this process's share of each limit: that of one of the proxies
-// that the registry showed last. cause is why the database has made no decision. TakeLocal reports false if
-// the hits cannot be decided.
+// TakeLocal is Take without the database, at this process's share of each limit: one of as many shares as the
+// registry showed proxies last. cause is the error of the database's decision. TakeLocal reports false if the
+// hits cannot be decided.
 func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
 	if ratelimit.ValidateHits(hits, decisions) != nil {
 		return false
@@ -100,7 +100,7 @@ func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []rateli
 		d.Limit = h.Limit.Capacity()
 		d.Remaining = algorithm.Remaining(d.Limit, d.Limit-used)
 		d.Source = ratelimit.FromMemory
-		d.DecidedAt = 0 // nothing is settled: the database does not know of the charge
+		d.DecidedAt = 0 // nothing is settled: the database does not have the charge
 		if t.rows[i].Blank() && t.taken[i].debt == nil {
 			delete(k.rows, t.taken[i].id)
 		}
@@ -144,15 +144,14 @@ func (t *taking) share(k *Rows, i int, h *ratelimit.Hit, parts float64) {
 	t.rows[i] = &r.row
 }
 
-// Local is what TakeLocal has decided since the database does not, or what it had decided when the database
-// did again.
+// Local returns the decisions of TakeLocal in the current or the last outage.
 func (s *Shares) Local() State {
 	s.rows.mu.Lock()
 	defer s.rows.mu.Unlock()
 	return s.rows.state
 }
 
-// Tick has charged what was admitted without the database, and ends the time of local limits.
+// Tick charges what was admitted without the database, and ends the time of local limits.
 func (s *Shares) Tick() {
 	s.Bill()
 	k := s.rows

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/local"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -83,7 +84,7 @@ const (
 type Registry struct {
 	db      pgdb.DB
 	store   Store
-	node    *Node // nil: there is no row
+	node    *Node // nil without a row
 	options Options
 
 	closing context.Context // ends with End
@@ -178,7 +179,7 @@ func (r *Registry) run() {
 			}
 		}
 		r.noticeLocal(time.Now())
-		batch.Sleep(r.closing, time.Duration((0.75+r.options.Random()/2)*float64(interval)))
+		health.Sleep(r.closing, time.Duration((0.75+r.options.Random()/2)*float64(interval)))
 	}
 }
 
@@ -209,12 +210,12 @@ func (r *Registry) pollSafely(now time.Time) {
 		hint = " (its role needs GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_nodes, " +
 			"rate_limit_processes, and SELECT ON rate_limit_secrets)"
 	}
-	r.report("poll", fmt.Errorf("the registry of proxies: %w%s. Limits work without it; `nodes` does not show "+
-		"this proxy", err, hint))
+	r.report("poll", fmt.Errorf("the registry of proxies: %w%s. Limits work without it; `nodes` does not "+
+		"show this proxy", err, hint))
 }
 
-// poll counts the proxies, and renews the row if that is due. A connection that fails is no error: requests
-// notice it.
+// poll counts the proxies, and renews the row if that is due. It returns no error for a connection that
+// fails: requests show that.
 func (r *Registry) poll(now time.Time) error {
 	ctx, cancel := context.WithTimeout(r.closing, pollTimeout)
 	defer cancel()
@@ -265,7 +266,8 @@ func (r *Registry) noticeLocal(now time.Time) {
 		r.renewed = time.Time{}
 		r.pollSafely(now) // if that fails, the row does not say it
 		text = fmt.Sprintf("limits are exact again: this proxy has admitted %d requests by itself, and "+
-			"refused %d. Of durable limits, %d units were charged, %d were beyond the quotas, and %d could not be charged",
+			"refused %d. Of durable limits, %d units were charged, %d were beyond the quotas, and %d could "+
+			"not be charged",
 			l.Admitted, l.Refused, l.Charged, l.Unfit, l.Lost)
 	}
 	if r.node.Notice != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -102,7 +102,7 @@ func lostShard(statements []*pgdb.Statement) bool {
 // notHere reads the routes again after a statement that did not find the shard.
 func (d *shardDB) notHere(ctx context.Context, at route, statements []*pgdb.Statement, began time.Time) {
 	if !d.routes.again(ctx, d.shard, at, true, began) {
-		batch.Sleep(ctx, moveWait)
+		health.Sleep(ctx, moveWait)
 	}
 	for _, s := range statements {
 		switch s.Code {

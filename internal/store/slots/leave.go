@@ -27,7 +27,7 @@ func (f *Slots) end(err error) {
 	}
 }
 
-// LeaveUnsure releases slots of which it is not known whether they were taken.
+// LeaveUnsure releases slots that may have been taken.
 func (f *Slots) LeaveUnsure(all []Range) {
 	f.Leave(all)
 	now := time.Now()
@@ -43,7 +43,7 @@ func (f *Slots) LeaveUnsure(all []Range) {
 	}
 }
 
-// againLocked returns the unsure slots that are due. Their time does not run while the database is down. The
+// againLocked returns the unsure slots that are due. While the database is down, their time does not run. The
 // caller holds mu.
 func (f *Slots) againLocked(now time.Time, down bool) []Range {
 	var again []Range

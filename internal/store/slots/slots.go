@@ -1,16 +1,16 @@
 // Package slots holds the slots of requests in flight.
 //
 // Hits on limits InFlight hold slots, see algorithm.InFlight. A slot begins with the take of its hit, in the
-// statement or transaction of the request. It ends with ratelimit.Slot.Release: the slot is then released by
-// the next batch, before its requests, see batch.Background. A release is sent again until the server has
-// answered: a slot is a number, so twice is once.
+// statement or transaction of the request. It ends with ratelimit.Slot.Release: the next batch then releases
+// the slot before its requests, see batch.Background. A release is repeated until the server has answered. A
+// slot is a number, so a repeated release has no effect.
 //
-// The name of the process in the numbers, here the session, is a row that the store renews. Its life for
-// others is ten seconds. The store itself believes in it for less (sessionTime), by two clocks: one of them
-// goes on while the process is stopped, the other one also while its machine is. After that, or if the row
-// has run out, the store takes a new session and enters the requests that run once more, as if they came now.
-// Those that do not fit have lost their slots. While the database does not answer, no other process takes
-// slots either, and nothing is lost.
+// The session is the name of the process in the numbers: a row that the store renews. For other processes it
+// expires ten seconds after its last renewal. The store uses it for a shorter time (sessionTime), by two
+// clocks: one of them continues while the process is stopped, the other one even while its machine is. After
+// that, or if the row has expired, the store begins a new session and takes slots again for the requests in
+// flight, as if they came now. Those that do not fit have lost their slots. While the database does not
+// answer, no other process takes slots either, and nothing is lost.
 package slots
 
 import (
@@ -30,38 +30,41 @@ import (
 )
 
 const (
-	// renewInterval is the time between two renewals, and tickInterval that between two looks at
+	// renewInterval is the time between two renewals, and tickInterval the time between two checks of
 	// the clocks.
 	renewInterval = 3 * time.Second
 	tickInterval  = 250 * time.Millisecond
-	// sessionTime is how long after the start of a renewal the store uses its session.
+	// sessionTime is the time from the start of a renewal during which the store uses its session.
 	sessionTime = 8 * time.Second
 	// renewTimeout is for one renewal.
 	renewTimeout = time.Second
-	// leaveAgain is the time between two attempts to give a slot back of which it is not known whether it was
-	// taken: the take may come after the first one, as on a server that hung. lateEnter is for how long,
-	// while the database answers.
+	// leaveAgain is the time between two releases of a slot that may have been taken: on a server that hung,
+	// the take may come after the first release. They end after lateEnter, in which the database answers.
 	leaveAgain = time.Second
 	lateEnter  = 10 * time.Second
 	// mostUnsure bounds such slots. Beyond it the session ends, and they end with it.
 	mostUnsure = 10000
 )
 
-// sessionSQL begins a session and ends the one before. Names do not come back: the row of a session stays for
-// a day. Those that a clock wrote that was an hour ahead or more are left out. renewSQL renews a session that
-// others have not seen run out.
+// sessionSQL begins a session and ends the one before. A name is used once: the row of a session stays for a
+// day. Names from a clock that was an hour or more ahead are left out. renewSQL renews a session that has not
+// expired for others.
 const (
 	sessionSQL = `WITH ended AS (UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint), swept AS (
-	DELETE FROM {table} WHERE seen < clock_timestamp() - interval '1 day' AND process < extract(epoch FROM clock_timestamp())::bigint - 946684800 - 86400)
+	DELETE FROM {table} WHERE seen < clock_timestamp() - interval '1 day'
+		AND process < extract(epoch FROM clock_timestamp())::bigint - 946684800 - 86400)
 INSERT INTO {table} (process, seen)
 SELECT greatest(extract(epoch FROM clock_timestamp())::bigint - 946684800,
-	coalesce(max(process) FILTER (WHERE process < extract(epoch FROM clock_timestamp())::bigint - 946684800 + 3600) + 1, 0)), clock_timestamp() FROM {table}
+	coalesce(max(process) FILTER (WHERE process < extract(epoch FROM clock_timestamp())::bigint - 946684800
+		+ 3600) + 1, 0)), clock_timestamp() FROM {table}
 ON CONFLICT (process) DO NOTHING RETURNING process`
-	renewSQL = `UPDATE {table} SET seen = clock_timestamp() WHERE process = $1::bigint AND seen BETWEEN clock_timestamp() - interval '8 s' AND clock_timestamp() + interval '8 s' RETURNING process`
-	endSQL   = `UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint`
+	renewSQL = `UPDATE {table} SET seen = clock_timestamp() WHERE process = $1::bigint
+	AND seen BETWEEN clock_timestamp() - interval '8 s' AND clock_timestamp() + interval '8 s'
+	RETURNING process`
+	endSQL = `UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint`
 )
 
-// Database is what slots need of the database.
+// Database has the connections and statements of a store, for its slots.
 type Database struct {
 	DB      pgdb.DB
 	Closing context.Context // ends when the store is closed
@@ -92,7 +95,7 @@ type Slots struct {
 	number  int64      // of the last slot
 	held    map[*heldSlots]bool
 	rows    map[lease.RowID]int64 // how many slots of each row are in held
-	unsure  []unsureSlots         // to be given back again
+	unsure  []unsureSlots         // to be released again
 	ticking bool
 }
 
@@ -103,11 +106,11 @@ type Range struct {
 	First, N int64
 }
 
-// unsureSlots are slots of which it is not known whether they were taken.
+// unsureSlots are slots that may have been taken.
 type unsureSlots struct {
 	Range
-	due   time.Time // when they are given back again
-	until time.Time // and when for the last time
+	due   time.Time // when they are released again
+	until time.Time // when they are released for the last time
 }
 
 // heldSlots are those of one hit that was admitted.
@@ -126,7 +129,7 @@ func New(d *Database, b *batch.Background, q *batch.Queue) *Slots {
 	return f
 }
 
-// statements returns what runs one of the statements above.
+// statements returns the pipeline of one of the statements above.
 func (f *Slots) statements(s *pgdb.Statement) []*pgdb.Statement {
 	s.SQL = strings.ReplaceAll(s.SQL, "{table}", f.database.Table)
 	if f.database.Guard == "" {
@@ -213,12 +216,12 @@ func (f *Slots) Numbers(session, n int64) int64 {
 // tick renews the session until the store is closed.
 func (f *Slots) tick() {
 	closing := f.database.Closing
-	for batch.Sleep(closing, tickInterval); closing.Err() == nil; batch.Sleep(closing, tickInterval) {
+	for health.Sleep(closing, tickInterval); closing.Err() == nil; health.Sleep(closing, tickInterval) {
 		f.database.Report(batch.PanicError(func() { f.renew(closing, time.Now()) }))
 	}
 }
 
-// renew renews the session if that is due, or begins another one if it cannot be used any more.
+// renew renews the session if that is due, or begins another one if the session has expired.
 func (f *Slots) renew(closing context.Context, now time.Time) {
 	f.mu.Lock()
 	session, fresh, age := f.session, f.fresh(now), now.Sub(f.renewed)
@@ -243,7 +246,7 @@ func (f *Slots) renew(closing context.Context, now time.Time) {
 		case renews.Rows == 1:
 			f.renewed = now
 		default:
-			f.renewed = time.Time{} // the row has run out
+			f.renewed = time.Time{} // the row has expired
 		}
 		f.mu.Unlock()
 		if replaced || renews.Rows == 1 {
@@ -257,7 +260,7 @@ func (f *Slots) renew(closing context.Context, now time.Time) {
 func (f *Slots) enterAgain(lost []*heldSlots) {
 	for len(lost) > 0 && f.database.Closing.Err() == nil {
 		if lost = f.tryToEnter(lost); len(lost) > 0 {
-			batch.Sleep(f.database.Closing, renewInterval)
+			health.Sleep(f.database.Closing, renewInterval)
 		}
 	}
 }
@@ -294,7 +297,7 @@ func (f *Slots) tryToEnter(lost []*heldSlots) []*heldSlots {
 	return undecided
 }
 
-// nextSlot is what a request holds in the next session.
+// nextSlot returns the slot of a request in the next session.
 func nextSlot(h *heldSlots) *ratelimit.Slot {
 	return &ratelimit.Slot{Lost: func() { h.slot.Lose() }}
 }
@@ -315,7 +318,7 @@ func (f *Slots) Hold(s Range, h *ratelimit.Hit) {
 	}
 }
 
-// release gives slots back that a hit has held.
+// release releases the slots of a hit.
 func (f *Slots) release(h *heldSlots) {
 	f.mu.Lock()
 	next := h.next
@@ -336,7 +339,7 @@ func (f *Slots) release(h *heldSlots) {
 	f.Leave([]Range{h.Range})
 }
 
-// Count is how many slots the requests of this store hold.
+// Count returns the number of slots that the requests of this store hold.
 func (f *Slots) Count() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -347,7 +350,7 @@ func (f *Slots) Count() int64 {
 	return n
 }
 
-// CountOf is how many slots of a row they hold.
+// CountOf returns the number of slots of a row that they hold.
 func (f *Slots) CountOf(row lease.RowID) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

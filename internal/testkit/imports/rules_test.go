@@ -50,7 +50,7 @@ var rules = []rule{
 	// It divides calls among stores, through an interface.
 	{"internal/store/shards", "batch engine health lease pg schema ratelimit pgdb", ""},
 	// It registers a store of any kind, through an interface.
-	{"internal/store/registry", "batch pg schema local ratelimit pgdb", ""},
+	{"internal/store/registry", "batch health pg schema local ratelimit pgdb", ""},
 	// It puts the stores together.
 	{"internal/store", "engine local shards registry pgdb", ""},
 	// It adds calls to the queue, and others decide them.
