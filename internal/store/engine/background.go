@@ -11,10 +11,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// defaultSettleWait is how long a settlement waits for the batch of a request.
+// defaultSettleWait is the time that a settlement waits for the batch of a request.
 const defaultSettleWait = 5 * time.Millisecond
 
-// newBackground returns the calls of a store that nobody waits for.
+// newBackground returns the queue of the calls that nobody waits for.
 func (s *Store) newBackground(report func(error)) *batch.Background {
 	return batch.NewBackground(batch.BackgroundOptions{
 		Closing: s.server.closing, Health: s.server.health,
@@ -38,8 +38,8 @@ func (s *Store) Settle(h *batch.Settlement) {
 		s.settleWait)
 }
 
-// Charge charges units of a row soon, which were admitted on a durable limit without the database: once, as
-// far as the quota goes, and also if there is no row. Rows.Charged learns what becomes of them.
+// Charge charges units of a row soon that were admitted on a durable limit without the database: once, and as
+// far as the quota goes. A missing row is made. Rows.Charged gets the outcome.
 func (s *Store) Charge(row lease.RowID, l *ratelimit.Limit, units int64) {
 	batch.Add(s.background, &batch.Call{Order: batch.Before, Partly: true,
 		Hits: []ratelimit.Hit{{Limit: l, Key: row.Key, Cost: units}},
@@ -85,8 +85,8 @@ func addBackground(p *plan, r *request) {
 	r.positions = append(r.positions[:0], at)
 }
 
-// applyBackground gives calls that nobody waits for their results. Of an entry, a row grants first what was
-// planned first.
+// applyBackground sets the results of calls that nobody waits for. A row grants the hits of an entry in the
+// order in which they were planned.
 func (d *work) applyBackground(requests []*request) {
 	for _, r := range requests {
 		c := r.call

@@ -135,7 +135,7 @@ func (d *work) execute(statements []*pgdb.Statement, entered []slots.Range) (boo
 	return true, nil
 }
 
-// clearRefunded forgets the known refusals of rows to which a request gave quota back, or may have.
+// clearRefunded clears the remembered refusals of rows to which a request refunded quota, or may have.
 func (d *work) clearRefunded(r *request) {
 	c := r.call
 	for i := range c.Hits {
@@ -184,7 +184,7 @@ func (d *work) fail(err error) {
 	d.finish(d.requests, d.noDecision(err))
 }
 
-// noDecision is the error of calls whose batch failed with err. A batch that had no connection all the time,
+// noDecision returns the error of the calls of a batch that failed with err. A batch that got no connection,
 // because others used all of them, has passed its deadline.
 func (d *work) noDecision(err error) error {
 	passed := d.patient && (d.ctx.Err() != nil || errors.Is(err, pg.ErrNoTurn))

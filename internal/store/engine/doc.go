@@ -1,4 +1,4 @@
-// Package engine counts in one Postgres database, or in one shard. All processes share the counts. It is
+// Package engine counts in one Postgres database, or in one shard. All processes share the counts, which are
 // exact: the server decides, one statement for many hits.
 //
 // There are two tables of one shape, see TableSQL: an UNLOGGED one, and a logged one for limits that are
@@ -7,19 +7,19 @@
 package engine
 
 // A call of Store.Take waits in a queue (package internal/core/batch). A worker collects the calls of a batch
-// and has them decided here:
+// and decides them here:
 //
-//   - store.go: Take and Reset, and what the registry of proxies has a store do. known.go: what needs no
-//     database, of one call or of a batch: units of leases and remembered refusals (package lease).
-//     server.go: statements, and the health of their server.
-//   - work.go: the batch, and how its calls are finished. round.go: one round of it: plan, send, apply.
-//     background.go: calls that nobody waits for, which go with it.
+//   - store.go: Take, Reset and queues. memory.go: decisions from memory, by the units of leases and by
+//     remembered refusals (package lease).
+//   - decide.go: a batch, and how its calls are finished. round.go: one round of it: plan, send, apply.
+//   - background.go: calls that nobody waits for, which go with a batch.
 //   - transaction.go: requests of several hits, all or nothing, in one transaction. simulate.go: the same
 //     decision in memory.
 //   - plan.go: hits become entries. group.go: entries become the parameters of a statement, and rows of its
-//     result are put into the entries.
+//     result are read into the entries.
 //   - statement.go: the statements. Package algorithm has the part of each algorithm.
-//   - leases.go: charges and refunds of leases. enter.go: the slots that hits take.
+//   - leases.go: charges and refunds of leases. slots.go: the slots that hits take.
 //   - locks.go: rows that another transaction has locked.
+//   - server.go: sends statements, and records the health of their server.
 //   - setup.go: work that comes before decisions. migrate.go: the two tables. cleanup.go: expired rows.
-//   - replaced.go: a server that was restored or replaced.
+//   - replaced.go: a server that was restored or replaced. stats.go: counts for metrics.

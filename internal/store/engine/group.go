@@ -18,8 +18,8 @@ type group struct {
 	statementKey
 	entries   []*entry
 	statement pgdb.Statement
-	// of a look: indexSQL. With a guard, also of a take of slots: their processes are read as of after the
-	// guard
+	// before is indexSQL before a look and, with a guard, before a take of slots, which has to read the
+	// table of processes as of after the guard.
 	before  pgdb.Statement
 	failure error // why the statement cannot be sent, or nil
 	only    bool  // the first entry has the statement to itself
@@ -186,7 +186,7 @@ func appendArrays(g *group, args []any) []any {
 // calendarUnits are the units of date_trunc, by ratelimit.Calendar.
 var calendarUnits = []string{"", "day", "week", "month", "year"}
 
-// timeZoneOf is the time zone of a limit as Postgres knows it.
+// timeZoneOf returns the name of a limit's time zone in Postgres.
 func timeZoneOf(l *ratelimit.Limit) string {
 	if l.Zone == "" {
 		return "UTC"

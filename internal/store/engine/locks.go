@@ -12,18 +12,17 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Another transaction may hold the lock of a row for a long time: an operator's open session, or a
-// program that hangs. One locked row must not delay the decisions on all others. A statement waits
-// for a lock for lockWait and then fails as a whole. Its requests are sent again at once, each in a
-// statement of its own that hardly waits, which finds the locked rows. Requests on these go into a queue
-// beside the batch's (batch.Beside), and so do further requests on a row for which a statement of its own
-// has waited in vain lately. One worker decides them, each by itself; the statements of a batch wait
-// together for no longer than one. So locked rows keep at most one worker, however many they are.
+// Another transaction may hold the lock of a row for a long time: an operator's open session, or a program
+// that hangs. One locked row must not delay the decisions on all others. A statement waits for a lock for
+// lockWait and then fails as a whole. Its requests are sent again at once, each in a statement of its own
+// that hardly waits, which finds the locked rows. Requests on these go into a queue beside the batch's
+// (batch.Beside), and so do further requests on a row with a recent lock timeout. One worker decides them,
+// each by itself; the statements of a batch wait together for no longer than one. So locked rows keep at most
+// one worker, however many they are.
 //
-// A row that is merely busy, because batches of other proxies lock the row one after the other, is
-// free again after some of these batches (TestBusyRowsAreWaitedFor). A row for which statements have
-// waited in vain for lockedWaits counts as locked, and its requests fail at once. One request in
-// lockMemory tries again.
+// A row that is merely busy, because batches of other proxies lock the row one after the other, is free again
+// after some of these batches (TestBusyRowsAreWaitedFor). A row that has reached lock timeouts for
+// lockedWaits counts as locked, and its requests fail at once. One request in lockMemory tries again.
 
 // errLocked is the error of a hit on a row that another transaction has locked.
 var errLocked = fmt.Errorf("%w: a transaction that has not ended has locked the row of a key: it is open, "+
@@ -36,13 +35,13 @@ const (
 	// A wait for a lock takes at most 1/lockShare of the timeout, so that a batch has time to go on after it.
 	lockShare = 5
 
-	// lockedWaits is how many lockWaits lie between the first and the last statement that have waited in
-	// vain for a row that counts as locked.
+	// lockedWaits is the number of lockWaits between the first and the last lock timeout of a row that counts
+	// as locked.
 	lockedWaits = 2
 )
 
-// findLocked reports whether one of a request's rows counts as locked. due is whether the request is to try
-// again: the first caller does, and for all others the row counts as locked meanwhile.
+// findLocked reports whether one of a request's rows counts as locked. due reports whether the request is to
+// try again: the first caller does, and for all others the row counts as locked meanwhile.
 func (d *work) findLocked(r *request) (locked, due bool) {
 	locked = false
 	due = false
@@ -54,8 +53,8 @@ func (d *work) findLocked(r *request) (locked, due bool) {
 	return locked, due
 }
 
-// learnLocks remembers for which rows statements of their own have given up waiting, and forgets the rows
-// that statements have found free. It reports whether a statement of the plan has given up waiting.
+// learnLocks remembers the rows that alone have reached their lock timeout, and clears those that statements
+// have locked. It reports whether a statement of the plan has reached its lock timeout.
 func (d *work) learnLocks(p *plan) bool {
 	waited := false
 	for _, stage := range p.stages {
@@ -84,7 +83,7 @@ func (d *work) learnLocks(p *plan) bool {
 }
 
 // refuseLocked fails the requests on rows that count as locked, and returns those to decide now. Others
-// wait: they are to try again, or statements have waited for their rows in vain lately.
+// wait: they are to try again, or their rows have a recent lock timeout.
 func (d *work) refuseLocked(requests []*request) []*request {
 	var now, waiting, refused []*request
 	for _, r := range requests {
@@ -102,7 +101,7 @@ func (d *work) refuseLocked(requests []*request) []*request {
 	return now
 }
 
-// hasWaited reports whether a statement has waited in vain for one of a request's rows lately.
+// hasWaited reports whether one of a request's rows has a recent lock timeout.
 func (d *work) hasWaited(r *request) bool {
 	for i := range r.call.Hits {
 		if lease.HasTimedOut(d.store.rows, rowOf(&r.call.Hits[i])) {

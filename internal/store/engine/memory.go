@@ -83,8 +83,8 @@ func storeKeys(calls []*batch.Call) {
 	}
 }
 
-// refuseKnown refuses the calls with a remembered refusal, and returns how many these are. unavailable is why
-// the database makes no decision, or nil.
+// refuseKnown refuses the calls with a remembered refusal, and returns their number. unavailable is the error
+// of a database that makes no decision, or nil.
 func (s *Store) refuseKnown(calls []*batch.Call, unavailable error) int {
 	if errors.Is(unavailable, ratelimit.ErrClosed) {
 		return 0

@@ -18,15 +18,15 @@ const TableSQL = schema.Counters
 // migrationSQL runs in one process at a time.
 const migrationSQL = schema.Lock + TableSQL
 
-// tables makes the two tables of counts what they must be, once, and again if they are dropped.
+// tables migrates the two tables of counts, once, and again if they are dropped.
 type tables struct {
 	server   *server
 	disabled bool // the operator makes the tables
 	setup    *Setup
-	had      bool // they have been as they must be; only the setup writes it
+	had      bool // the tables existed; only the setup writes it
 }
 
-// restoreWait is how long tables that were there must be gone until they are made again.
+// restoreWait is the time for which tables must be missing until they are made again.
 const restoreWait = time.Second
 
 // newTables returns tables that need a migration, unless it is disabled.
@@ -39,14 +39,14 @@ func newTables(s *server, disabled bool, report func(error)) *tables {
 	return t
 }
 
-// missing records that the tables are not there any more.
+// missing records that the tables are missing.
 func (t *tables) missing() {
 	if !t.disabled {
 		atomic.StoreInt32(&t.setup.ready, 0)
 	}
 }
 
-// migrate makes the tables of counts what they must be.
+// migrate makes or upgrades the tables of counts.
 func (t *tables) migrate(ctx context.Context) error {
 	now, err := t.inspect(ctx)
 	if err == nil && !now.counters && !now.restoring && t.had {
@@ -81,8 +81,8 @@ func (t *tables) create(ctx context.Context) error {
 		pg.Explain(ctx, t.server.db, failure))
 }
 
-// inspect finds out what tables there are, and which server has them, so that another one is noticed later. A
-// failure of the connection counts for the health of the database.
+// inspect finds the tables, and reads which server has them, to detect another one later. A failure of the
+// connection counts for the health of the database.
 func (t *tables) inspect(ctx context.Context) (tablesFound, error) {
 	sent := time.Now()
 	begin := t.server.health.Begin()

@@ -271,7 +271,7 @@ func (p *plan) read() {
 	}
 }
 
-// statementKind is what a statement does to its entries.
+// statementKind is the operation of a statement on its entries.
 type statementKind uint8
 
 const (
@@ -287,8 +287,8 @@ func rowOf(h *ratelimit.Hit) lease.RowID {
 	return lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}
 }
 
-// entry is what one statement does to one row: n hits of equal cost, a look, a refund or
-// a reset.
+// entry is the operation of one statement on one row: n hits of equal cost, a peek, a refund, a reset, or a
+// release of slots.
 type entry struct {
 	kind  statementKind
 	id    lease.RowID

@@ -28,7 +28,7 @@ type identity struct {
 
 // see reads the result of serverSQL, and reports whether the counters may lack what this process has charged:
 // the server was started again, is another one, or its policy was restored from a dump. A policy that is made
-// for the first time, or is gone, is no restore.
+// for the first time, or is gone, does not count as restored.
 func (i *identity) see(read *pgdb.Statement) bool {
 	columns, err := pg.Columns(read.Result)
 	if read.Err != nil || err != nil || len(columns) != 1 {
@@ -46,8 +46,8 @@ func (i *identity) see(read *pgdb.Statement) bool {
 	return lost
 }
 
-// see forgets what the process remembers of counters that may lack its charges: leases end without a refund,
-// and no row is denied from memory. read is the result of serverSQL.
+// see forgets the rows that the process remembers if the counters may lack its charges: leases end without a
+// refund. read is the result of serverSQL.
 func (s *Store) see(read *pgdb.Statement) {
 	if !s.identity.see(read) {
 		return
@@ -56,8 +56,8 @@ func (s *Store) see(read *pgdb.Statement) {
 	batch.Forget(s.background)
 }
 
-// Tick reads serverSQL in the background, unless it does already. It is called about once a second. Requests
-// notice if the database does not answer.
+// Tick reads serverSQL in the background, unless it does already. It is called about once a second. A failed
+// read changes nothing: requests show that the database does not answer.
 func (s *Store) Tick() {
 	if !atomic.CompareAndSwapInt32(&s.ticking, 0, 1) {
 		return

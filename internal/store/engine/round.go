@@ -22,7 +22,7 @@ type round struct {
 	plan         *plan   // of singles, and of what comes before them
 	singles      []*request
 	transactions []*transaction
-	last         *plan      // of what comes after the requests: plan, or one after the transactions if there are some
+	last         *plan      // of what comes after the requests: plan, or one after the transactions
 	background   []*request // calls that nobody waits for
 }
 

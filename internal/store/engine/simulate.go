@@ -21,11 +21,10 @@ func rowsOf(p *plan) map[lease.RowID]*snapshot {
 	return rows
 }
 
-// rowsBefore returns the rows as they were before the takes of a plan that was undone: a
-// refund at the same time undoes a Take. It returns nil if the plan does not say how all rows
-// of the requests were: a refund cannot be undone in memory, and neither can a Take by a limit
-// with a shorter window or a smaller bucket than another limit on the row. A request that the simulation
-// refused is not in the plan, and neither is a hit that only asks.
+// rowsBefore returns the rows as they were before the takes of a plan that was rolled back: an adjustment at
+// the same time undoes a take. It returns nil if the plan does not show all rows of the requests: a refund
+// cannot be undone in memory, and neither can a take by a limit with a shorter window or a smaller bucket
+// than another limit on the row. Requests that the simulation refused and peeks are not in the plan.
 func rowsBefore(p *plan, requests []*request) map[lease.RowID]*snapshot {
 	rows := map[lease.RowID]*snapshot{}
 	for i := p.usedEntries - 1; i >= 0; i-- {
@@ -59,8 +58,8 @@ func rowsBefore(p *plan, requests []*request) map[lease.RowID]*snapshot {
 	return rows
 }
 
-// simulate decides the requests in memory, one after the other, and reports whether one of
-// them charges anything or gives anything back.
+// simulate decides the requests in memory, one after the other, and reports whether one of them charges or
+// refunds anything.
 func simulate(requests []*request, rows map[lease.RowID]*snapshot) bool {
 	charges := false
 	var at []*algorithm.Row

@@ -6,9 +6,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// enter gives the takes of a plan on limits InFlight (see plan.inFlight) their slots, which are p.entered
-// then. If the process has no name for them, the groups of these takes fail, with the error that enter
-// returns.
+// enter numbers the slots of the takes of a plan on limits InFlight (see plan.inFlight), and sets p.entered
+// to them. Without a session, the groups of these takes fail, with the error that enter returns.
 func (d *work) enter(p *plan) error {
 	p.entered = p.entered[:0]
 	var failure error
@@ -37,7 +36,7 @@ func (d *work) enter(p *plan) error {
 // inFlight is the definition of limits InFlight.
 var inFlight = algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight})
 
-// hold gives the hits of requests their slots.
+// hold transfers the slots of granted hits to the slots of their callers.
 func (d *work) hold(requests []*request) {
 	for _, r := range requests {
 		for i := range r.positions {
@@ -49,14 +48,14 @@ func (d *work) hold(requests []*request) {
 	}
 }
 
-// rangeOf is the slots of a hit.
+// rangeOf returns the slots of a hit.
 func rangeOf(at *position) slots.Range {
 	return slots.Range{Limit: at.entry.view.Limit, Row: at.entry.id,
 		First: at.entry.first + at.nth*at.entry.cost,
 		N:     at.entry.cost}
 }
 
-// leaveEntered gives back the slots that a request may have, and of which its caller does not learn.
+// leaveEntered releases the slots that a request may have although it gets no decision.
 func (d *work) leaveEntered(r *request) {
 	var entered []slots.Range
 	for i := range r.positions {

@@ -14,7 +14,8 @@ import (
 // which makes an explicit transaction needless: the wait for locks, and that the commit does
 // not wait for the disk.
 const (
-	clockSQL = `WITH clock AS MATERIALIZED (SELECT coalesce(timestamptz 'epoch' + nullif(($1::bigint[])[1], 0) * interval '1 microsecond', clock_timestamp()) AS now{settings})`
+	clockSQL = `WITH clock AS MATERIALIZED (SELECT coalesce(timestamptz 'epoch'
+	+ nullif(($1::bigint[])[1], 0) * interval '1 microsecond', clock_timestamp()) AS now{settings})`
 	lockSQL  = `, set_config('lock_timeout', ($1::bigint[])[2]::text, true)`
 	asyncSQL = `, set_config('synchronous_commit', 'off', true)`
 	diskSQL  = `, set_config('synchronous_commit', 'local', true)` // waits for the disk, and for no standby
@@ -39,7 +40,8 @@ const takeSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slot, granted, {columns}, expires_at)
 SELECT {prefix}, i.key, i.slot, i.granted, {fresh}
 FROM (SELECT *, least(n, {quota} / {cost}) AS granted
-	FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($3::text[]) AS key, unnest($4::bigint[]) AS n{items} FROM clock) i) i{from}{order}
+	FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($3::text[]) AS key,
+		unnest($4::bigint[]) AS n{items} FROM clock) i) i{from}{order}
 ON CONFLICT (prefix, key) DO UPDATE SET (slot, granted, {columns}, expires_at) = (
 	{step})
 RETURNING slot::bigint, {granted}, (SELECT now FROM clock), {returned}`
@@ -57,8 +59,9 @@ const onPurpose = `pg_ratelimit fails this transaction on purpose, which is norm
 // transaction: see transaction.go.
 const (
 	grantedSQL    = `granted`
-	allGrantedSQL = `CASE WHEN granted < ($4::bigint[])[slot] THEN granted * set_config('pg_ratelimit.short', '1', true)::bigint ELSE granted END`
-	checkSQL      = `SELECT CASE current_setting('pg_ratelimit.short', true) WHEN '1' THEN ('` + onPurpose +
+	allGrantedSQL = `CASE WHEN granted < ($4::bigint[])[slot]
+	THEN granted * set_config('pg_ratelimit.short', '1', true)::bigint ELSE granted END`
+	checkSQL = `SELECT CASE current_setting('pg_ratelimit.short', true) WHEN '1' THEN ('` + onPurpose +
 		`a limit is used up' || left(current_setting('pg_ratelimit.short', true), 0))::int END`
 )
 
@@ -72,11 +75,14 @@ const (
 // the server would compile the statement, which takes 200 ms: indexSQL also turns that off. Statements
 // that write insert, and find a row by its conflict, which only the index of the primary key can tell.
 const (
-	indexSQL = `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`
-	findSQL  = `FROM {table} t WHERE t.prefix = u.prefix AND t.key >= u.key AND t.key <= u.key ORDER BY t.key LIMIT 1`
-	lookSQL  = clockSQL + `
+	indexSQL = `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true),
+	set_config('jit', 'off', true)`
+	findSQL = `FROM {table} t WHERE t.prefix = u.prefix AND t.key >= u.key AND t.key <= u.key
+	ORDER BY t.key LIMIT 1`
+	lookSQL = clockSQL + `
 SELECT u.slot, 0::bigint, (SELECT now FROM clock), {returned}
-FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot) LEFT JOIN LATERAL (SELECT * ` + findSQL + `) r ON true`
+FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot)
+	LEFT JOIN LATERAL (SELECT * ` + findSQL + `) r ON true`
 )
 
 // blankSQL begins a statement that changes the rows of keys. For a key without a row it inserts
@@ -85,29 +91,33 @@ FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot) LEFT
 const blankSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slot, count, prev_count, window_start, expires_at)
 SELECT i.prefix, i.key, i.slot, 0, 0, timestamptz '1800-01-01Z', timestamptz '1800-01-01Z'
-FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($2::text[]) AS prefix, unnest($3::text[]) AS key FROM clock) i` + orderSQL + `
+FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($2::text[]) AS prefix,
+	unnest($3::text[]) AS key FROM clock) i` + orderSQL + `
 ON CONFLICT (prefix, key) DO UPDATE SET `
 
-// refundSQL gives cost back, or charges it if it is below 0, see algorithm.Definition.Adjust. Leased units
-// and settlements have a claim; a caller's refund has 0, and {claimed} is NULL.
+// refundSQL refunds cost, or charges it if it is below 0, see algorithm.Definition.Adjust. Leased units and
+// settlements have a claim; a caller's refund has 0, and {claimed} is NULL.
 const refundSQL = blankSQL + `{adjust} WHERE {adjust_where}`
 
 // resetSQL makes rows blank: their quotas are full again.
 const resetSQL = blankSQL +
-	`(count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at) = (0, 0, excluded.window_start, NULL, NULL, NULL, NULL, excluded.expires_at){reset}`
+	`(count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at) =
+	(0, 0, excluded.window_start, NULL, NULL, NULL, NULL, excluded.expires_at){reset}`
 
-// releaseSQL releases slots. $2 to $5 are arrays with an element for each release: the prefix, the key, how
-// many slots, and the first one. A row can have several releases. One in a durable table waits for the disk:
-// else the server may have the slots again after a crash, and nobody releases them a second time. The row of
-// a key that has none gets numbers below 0, which are no slots.
+// releaseSQL releases slots. $2 to $5 are arrays with an element for each release: the prefix, the key, the
+// number of slots, and the first one. A row can have several releases. One in a durable table waits for the
+// disk: else the server may have the slots again after a crash, and nobody releases them a second time. The
+// row of a key that has none gets numbers below 0, which are not slots.
 const releaseSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slots, expires_at)
 SELECT u.prefix, u.key, array_agg(-u.first - i), timestamptz '1800-01-01Z'
-FROM clock, unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[]) AS u(prefix, key, n, first), generate_series(0, u.n - 1) i GROUP BY 1, 2
+FROM clock, unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[]) AS u(prefix, key, n, first),
+	generate_series(0, u.n - 1) i GROUP BY 1, 2
 ORDER BY u.prefix COLLATE "C", u.key COLLATE "C"
-ON CONFLICT (prefix, key) DO UPDATE SET slots = ARRAY(SELECT s FROM unnest(r.slots) s WHERE -s <> ALL (excluded.slots))`
+ON CONFLICT (prefix, key) DO UPDATE
+SET slots = ARRAY(SELECT s FROM unnest(r.slots) s WHERE -s <> ALL (excluded.slots))`
 
-// refundValues are what algorithms can use in refundSQL.
+// refundValues are the parameters of refundSQL that algorithms can use.
 var refundValues = strings.NewReplacer("{cost}", "($4::bigint[])[excluded.slot]",
 	"{quota}", "($5::bigint[])[excluded.slot]",
 	"{span}", "($6::bigint[])[excluded.slot]", "{events}", "($7::bigint[])[excluded.slot]", "{now}",
@@ -122,7 +132,8 @@ var refundValues = strings.NewReplacer("{cost}", "($4::bigint[])[excluded.slot]"
 // that have ended: its role need not be allowed to read the table of processes. The order of the statement is
 // that of the index for cleanups, and indexSQL runs before it.
 const cleanupSQL = clockSQL + `, deleted AS (DELETE FROM {table} WHERE ctid = ANY (ARRAY(
-	SELECT ctid FROM {table} WHERE prefix = $2::text AND expires_at <= (SELECT now FROM clock) - interval '1 minute' AND {no_slots}
+	SELECT ctid FROM {table}
+	WHERE prefix = $2::text AND expires_at <= (SELECT now FROM clock) - interval '1 minute' AND {no_slots}
 	ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1)
 SELECT count(*) FROM deleted`
 
@@ -153,7 +164,7 @@ func ownTables() map[string]Table {
 		processesTable: {Name: processesTable}}
 }
 
-// statementKey is what the text of a statement depends on.
+// statementKey has the properties that determine the text of a statement.
 type statementKey struct {
 	kind         statementKind
 	definition   *algorithm.Definition
@@ -172,7 +183,7 @@ type statements struct {
 	guarded bool
 }
 
-// cleanupKey is what the text of a cleanup depends on: the table, and whether the process has slots.
+// cleanupKey determines the text of a cleanup: the table, and whether the process has slots.
 type cleanupKey struct{ durable, slots bool }
 
 var (

@@ -12,7 +12,93 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// tally is what batches add to the counts.
+// Histogram counts values by size.
+type Histogram struct {
+	// Counts[i] counts the values that are above 1<<(i-1) and at most 1<<i. Counts[0] counts those that are
+	// at most 1, and the last element includes all that are larger.
+	Counts []int64 `json:"counts"`
+
+	// Sum is the sum of the values.
+	Sum int64 `json:"sum"`
+}
+
+// Stats counts the work of a store since it was made, and what is under way.
+type Stats struct {
+	Requests   int64 // calls of Take and Reset that went to the database
+	Batches    int64 // batches in which they went
+	Statements int64 // statements, retries included
+	RolledBack int64 // transactions undone because a request of several limits did not fit
+	Blocked    int64 // requests refused without asking the database
+	Leased     int64 // requests that passed without asking the database, see Limit.Lease
+	Failures   int64 // batches for which no decision came
+	Settled    int64 // settlements that were made
+	Unsettled  int64 // settlements that may not have had their effect
+
+	// Errors counts errors by class, see pg.Classes. It has an element for each class.
+	Errors map[string]int64
+
+	Sizes Histogram // requests in a batch
+	Waits Histogram // microseconds from the arrival of a batch's first request to the batch's start
+	Times Histogram // microseconds from a batch's start to its end
+
+	// The current state.
+	BlockedKeys int64 // keys with a remembered refusal
+	Leases      int64 // keys with a lease
+	LeasedUnits int64 // the units of leases
+	Waiting     int64 // requests that wait for a decision of the database
+	InFlight    int64 // slots that requests of this process hold
+}
+
+// done returns the counts since the store was made.
+func (s *Stats) done() []*int64 {
+	return []*int64{&s.Requests, &s.Batches, &s.Statements, &s.RolledBack, &s.Blocked, &s.Leased, &s.Failures,
+		&s.Settled, &s.Unsettled, &s.Sizes.Sum, &s.Waits.Sum, &s.Times.Sum}
+}
+
+// now returns the current state.
+func (s *Stats) now() []*int64 {
+	return []*int64{&s.BlockedKeys, &s.Leases, &s.LeasedUnits, &s.Waiting, &s.InFlight}
+}
+
+// Add adds the stats of another store.
+func (s *Stats) Add(other *Stats) {
+	s.add(other, 1)
+	to := s.now()
+	for i, n := range other.now() {
+		*to[i] += *n
+	}
+}
+
+// Subtract subtracts the counts of an earlier time.
+func (s *Stats) Subtract(before *Stats) { s.add(before, -1) }
+
+// add adds the counts of another store, multiplied by times.
+func (s *Stats) add(other *Stats, times int64) {
+	to := s.done()
+	for i, n := range other.done() {
+		*to[i] += times * *n
+	}
+	if s.Errors == nil {
+		s.Errors = map[string]int64{}
+	}
+	for class, n := range other.Errors {
+		s.Errors[class] += times * n
+	}
+	addCounts(&s.Sizes, &other.Sizes, times)
+	addCounts(&s.Waits, &other.Waits, times)
+	addCounts(&s.Times, &other.Times, times)
+}
+
+func addCounts(sum, other *Histogram, times int64) {
+	for len(sum.Counts) < len(other.Counts) {
+		sum.Counts = append(sum.Counts, 0)
+	}
+	for i, n := range other.Counts {
+		sum.Counts[i] += times * n
+	}
+}
+
+// tally counts the work of a batch.
 type tally struct {
 	Requests, Batches, Statements, RolledBack, Blocked, Failures int64 // as in Stats
 }
@@ -39,7 +125,7 @@ func newCounts() *counts {
 	return c
 }
 
-// add adds what a batch has done, and empties the tally.
+// add adds a tally, and empties it.
 func (c *counts) add(s *tally) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,7 +156,7 @@ func addBatch(c *counts, size int, wait, took time.Duration) {
 	c.mu.Unlock()
 }
 
-// bucketOf is the index of a value in Histogram.Counts.
+// bucketOf returns the index of a value in Histogram.Counts.
 func bucketOf(value int64) int {
 	if value <= 1 {
 		return 0
@@ -117,7 +203,7 @@ func (s *Store) Stats() Stats {
 	return stats
 }
 
-// classOf is the class of an SQLSTATE.
+// classOf returns the class of an SQLSTATE.
 func classOf(code string) string {
 	if len(code) >= 2 {
 		for _, class := range pg.Classes {
@@ -129,8 +215,8 @@ func classOf(code string) string {
 	return pg.OtherClass
 }
 
-// countErrors counts the errors of a call of DB.Run with these statements. failure is what Run
-// returned: it counts as one error, however many statements it leaves without an answer.
+// countErrors counts the errors of a call of DB.Run with these statements. failure is the error of Run: it
+// counts as one error, however many statements it leaves without an answer.
 func (c *counts) countErrors(statements []*pgdb.Statement, failure error) {
 	if failure != nil {
 		c.addError(classOfFailure(statements, failure))
@@ -144,7 +230,7 @@ func (c *counts) countErrors(statements []*pgdb.Statement, failure error) {
 	}
 }
 
-// classOfFailure is the class of an error of DB.Run.
+// classOfFailure returns the class of an error of DB.Run.
 func classOfFailure(statements []*pgdb.Statement, failure error) string {
 	if errors.Is(failure, context.DeadlineExceeded) {
 		return pg.TimeoutClass

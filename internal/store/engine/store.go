@@ -31,11 +31,11 @@ type Options struct {
 	Now                func() time.Time
 	OnError            func(error)
 
-	// Tables are other tables than those of the database, by the names of those; nil is none. The store makes
-	// none then. Of is among how many stores the keys are divided; 0 is 1.
+	// Tables replace the tables of the database, by their names. The store then makes no tables. Nil replaces
+	// none. Of is the number of stores among which the keys are divided; 0 is 1.
 	Tables map[string]Table
 	Of     int
-	// Rows learns the rows of decisions; nil learns nothing.
+	// Rows gets the rows of decisions; nil drops them.
 	Rows Rows
 	// Random and Hash replace rand.Float64 and the hash of keys in simulations. Nil does not.
 	Random func() float64
@@ -44,8 +44,8 @@ type Options struct {
 
 const (
 	defaultWorkers = 4
-	// defaultRows is how many rows a store remembers, at about 300 bytes each. Half of them may have leases.
-	// The keys of other rows ask the database.
+	// defaultRows is the number of rows that a store remembers, at about 300 bytes each. Half of them may
+	// have leases.
 	defaultRows         = 20000
 	defaultLeaseHorizon = time.Second
 	defaultCleanup      = 0.1
@@ -93,28 +93,26 @@ func (o Options) withDefaults() (Options, error) {
 // Table is a table of counts.
 type Table struct {
 	Name string // as in SQL
-	// Guard is a call that each statement makes, with a comma before it. It fails if the table is not here
-	// any more.
+	// Guard is a call that each statement makes, with a comma before it. It fails if the table has moved.
 	Guard string
 }
 
-// Bounded is a DB that knows how many connections it has at most.
+// Bounded is a DB with a bound on its connections.
 type Bounded interface{ MaxConns() int }
 
-// Row is a row as a decision of the database has left it. View is the store's again after the call that had
-// it.
+// Row is a row after a decision of the database. The store owns View, and reuses it after Learn.
 type Row struct {
 	ID   lease.RowID
 	View *algorithm.View
 }
 
-// Rows learns the rows of decisions.
+// Rows gets the rows of decisions, and the outcomes of Store.Charge.
 type Rows interface {
 	// Wanted reports whether Learn is to be called.
 	Wanted() bool
 	Learn(rows []Row)
-	// Charged says of how many units of Charge it is known what became of them, how many of these were
-	// charged, and whether the others may have been.
+	// Charged is called once for each Charge of units: charged of them were charged, and if lost is set, the
+	// others may have been.
 	Charged(units, charged int64, lost bool)
 }
 
@@ -156,7 +154,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 		return nil, err
 	}
 	if b, ok := db.(Bounded); ok && b.MaxConns() < o.Workers {
-		o.Workers = b.MaxConns() // a batch that waits for a connection would better go on collecting calls
+		o.Workers = b.MaxConns() // while a batch waits for a connection, its queue goes on collecting calls
 	}
 	closing, cancel := context.WithCancel(context.Background())
 	texts := sharedStatements()
@@ -167,8 +165,8 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	server := &server{db: db, closing: closing, counts: counts}
 	server.health = health.New(closing, o.Random, server.ping)
 	s := &Store{
-		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, counts: counts, learns: o.Rows,
-		tables: newTables(server, o.DisableMigration, o.Report),
+		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, counts: counts,
+		learns: o.Rows, tables: newTables(server, o.DisableMigration, o.Report),
 		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, random: o.Random,
 			report: o.Report},
 		workers: o.Workers, close: cancel, byTime: map[time.Duration]*batch.Queue{},
@@ -198,18 +196,18 @@ func (o Options) Report(err error) {
 	}
 }
 
-// Prepare starts, in the background, what the first decision would otherwise wait for: a connection, and the
-// migration if one is due.
+// Prepare starts, in the background, a connection and the migration if one is due, so that the first decision
+// does not wait for them.
 func (s *Store) Prepare() { Start(s.tables.setup) }
 
-// Ready reports whether the tables of counts are as they must be.
+// Ready reports whether the tables of counts exist in the current version.
 func (s *Store) Ready() bool { return Ready(s.tables.setup) }
 
 // Health returns the health of the server of the store.
 func (s *Store) Health() *health.Health { return s.server.health }
 
-// Unavailable returns why no decision can be had now, or nil. The error wraps ratelimit.ErrUnavailable. Until
-// a decision is asked for, the store does not notice that the database has stopped answering.
+// Unavailable returns an error that wraps ratelimit.ErrUnavailable while the database makes no decisions, and
+// nil otherwise. Only a request shows that the database has stopped answering.
 func (s *Store) Unavailable() error { return s.server.health.Unavailable() }
 
 // Take implements ratelimit.Store.
@@ -231,7 +229,7 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 	return ask(ctx, s, timeout, hits, nil, true)
 }
 
-// ask decides hits by what the process knows, or by a batch.
+// ask decides hits from memory, or by a batch.
 func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision, reset bool) error {
 	if ctx.Err() != nil {
@@ -253,7 +251,7 @@ func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.
 	return askUntil(ctx, s, q, c, decisions)
 }
 
-// askUntil is the rest of ask for a context that can end before the timeout.
+// askUntil sends a call of ask with a context that can end before the timeout.
 func askUntil(ctx context.Context, s *Store, q *batch.Queue, c *batch.Call,
 	decisions []ratelimit.Decision) error {
 	c.Cancellable = true
@@ -263,16 +261,15 @@ func askUntil(ctx context.Context, s *Store, q *batch.Queue, c *batch.Call,
 	if stop() {
 		return s.answer(c, decisions)
 	}
-	// ctx has ended the wait, or tried to. The call may still be in a batch, so it is
-	// not used again.
+	// ctx has ended the wait, or tried to. The call may still be in a batch, so it is not reused.
 	if c.Err == nil {
 		copy(decisions, c.Decisions)
 	}
 	return c.Err
 }
 
-// answer returns what a finished call has. The call is free for the next request after that, without
-// the keys: a key may be a part of a long request.
+// answer copies the decisions of a finished call, or returns its error. It frees the call for the next
+// request, without the keys: a key may be a part of a long request.
 func (s *Store) answer(c *batch.Call, decisions []ratelimit.Decision) error {
 	err := c.Err
 	if err == nil {
@@ -287,8 +284,8 @@ func (s *Store) answer(c *batch.Call, decisions []ratelimit.Decision) error {
 	return err
 }
 
-// maxQueues is how many timeouts have a queue of their own. A program has one or two, unless
-// it computes each timeout from a deadline.
+// maxQueues is the number of timeouts that have a queue of their own. A program has one or two, unless it
+// computes each timeout from a deadline.
 const maxQueues = 16
 
 // queueFor returns the queue for a timeout. With many different timeouts, a call may get the queue of
@@ -351,14 +348,14 @@ func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batc
 	return q
 }
 
-// Held returns how many slots of a row the requests of this process hold.
+// Held returns the number of slots of a row that the requests of this process hold.
 func (s *Store) Held(row lease.RowID) int64 { return s.slots.CountOf(row) }
 
-// closeTimeout bounds how long Close sends what nobody waits for.
+// closeTimeout bounds the time in which Close flushes the calls that nobody waits for.
 const closeTimeout = time.Second
 
 // Close implements ratelimit.Store. Calls in flight may finish, for up to a second.
-// Units of leases are given back, which takes up to another second.
+// Units of leases are refunded, which takes up to another second.
 func (s *Store) Close() {
 	if !atomic.CompareAndSwapInt32(&s.closed, 0, 1) {
 		return

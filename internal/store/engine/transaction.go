@@ -67,7 +67,7 @@ type transaction struct {
 	plan     *plan
 	check    pgdb.Statement // the last statement of takes
 	err      error          // why the statements were not sent, or nil
-	oneByOne bool           // each entry has a statement of its own, so that its failure tells the locked row
+	oneByOne bool           // each entry has a statement of its own, so that its failure shows the locked row
 }
 
 // maxTrips bounds the round trips of a transaction. Each that fails means that another
@@ -160,8 +160,7 @@ func (d *work) tight(requests []*request) bool {
 	return false
 }
 
-// tighten remembers the rows of a plan that was carried out of which too little is left for another of its
-// hits.
+// tighten remembers the rows of a committed plan that have too little left for another of its hits.
 func (d *work) tighten(p *plan) {
 	for _, e := range p.entries[:p.usedEntries] {
 		if e.kind == take && e.view.Free < e.cost {
@@ -172,8 +171,8 @@ func (d *work) tighten(p *plan) {
 	}
 }
 
-// needsSync reports whether one of the limits that requests charge wants the commit to wait
-// for the disk.
+// needsSync reports whether one of the limits that requests charge has SynchronousCommit, so that the commit
+// waits for the disk.
 func needsSync(requests []*request) bool {
 	for _, r := range requests {
 		hits := r.call.Hits
@@ -186,8 +185,8 @@ func needsSync(requests []*request) bool {
 	return false
 }
 
-// addCharges plans what a request charges, if it passes, and gives back in any case. Hits
-// that charge nothing have no entry.
+// addCharges plans the charges of a request, if it passes, and its refunds in any case. Hits that charge
+// nothing have no entry.
 func addCharges(p *plan, r *request) {
 	r.positions = r.positions[:0]
 	for i := range r.call.Hits {
@@ -225,8 +224,8 @@ func sortGroups(groups []*group) {
 	})
 }
 
-// finish reads the results. It finishes the requests that have an answer now, and returns what is to be done
-// for the others: further transactions, or, for those that have waited for a lock in vain, another round.
+// finish reads the results, and finishes the requests that have an answer now. For the others it returns
+// further transactions, or, after a lock timeout, the requests for another round.
 func (t *transaction) finish() (again []*transaction, waiting []*request) {
 	p := t.plan
 	t.plan = nil
