@@ -88,7 +88,7 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 // hold gives a hit that was charged its slots.
 func (s *Store) hold(h ratelimit.Hit) { h.Slot.Hold(func() { s.free(h) }) }
 
-// free gives back the slots of a hit that was charged.
+// free releases the slots of a hit that was charged.
 func (s *Store) free(h ratelimit.Hit) {
 	k := rowID{h.Limit.Durable, h.Limit.Prefix, h.StoredKey()}
 	st := s.stripeOf(k)
@@ -173,7 +173,7 @@ func (s *Store) Close() {
 	}
 }
 
-// Len is how many keys the store holds, including expired keys that are not yet removed.
+// Len returns the number of keys that the store holds, including expired keys that are not yet removed.
 func (s *Store) Len() int {
 	n := 0
 	for _, st := range s.stripes {

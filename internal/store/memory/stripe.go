@@ -77,7 +77,7 @@ func (s *stripe) removeEntry(e *indexedRow) {
 const leastShrunk = 1024
 
 // shrink frees memory once three quarters of the largest number of rows are gone: a map
-// never gives memory back.
+// never releases memory.
 func (s *stripe) shrink() {
 	if s.largest < leastShrunk || len(s.entries) > s.largest/4 {
 		return
@@ -90,7 +90,7 @@ func (s *stripe) shrink() {
 	}
 }
 
-// sweepSteps is how many rows each call looks at to find expired ones. A call adds fewer
+// sweepSteps is the number of rows that each call inspects to find expired ones. A call adds fewer
 // rows in general, so expired rows do not accumulate.
 const sweepSteps = 4
 
@@ -109,7 +109,7 @@ func (s *stripe) sweep(now int64) {
 	}
 }
 
-// displaceTries is how many rows displace looks at to find an expired one.
+// displaceTries is the number of rows that displace inspects to find an expired one.
 const displaceTries = 16
 
 // displace removes one row: an expired one among the next few, or else the next.

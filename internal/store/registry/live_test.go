@@ -69,7 +69,7 @@ func TestFewerProxiesCountLongAfterACrash(t *testing.T) {
 			poll := func(seconds int) {
 				for range seconds {
 					now = now.Add(time.Second)
-					r.poll(now)
+					_ = r.poll(now)
 				}
 			}
 			poll(20)
