@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -14,7 +16,7 @@ import (
 // X-Forwarded-For only.
 type addresses struct {
 	depth    int
-	excluded []*net.IPNet
+	excluded []netip.Prefix
 	plain    bool // the client's address is that of the connection
 }
 
@@ -33,7 +35,7 @@ func newAddresses(s *IPStrategy) (*addresses, error) {
 	}
 	a.depth = s.Depth
 	for _, text := range s.ExcludedIPs {
-		network, ok := parseNetwork(text)
+		network, ok := settings.ParseNetwork(strings.TrimSpace(text))
 		if !ok {
 			return nil,
 				&ratelimit.FieldError{Field: "ipStrategy.excludedIPs", Value: text,
@@ -48,19 +50,6 @@ func newAddresses(s *IPStrategy) (*addresses, error) {
 	}
 	a.plain = a.depth == 0 && len(a.excluded) == 0
 	return a, nil
-}
-
-// parseNetwork reads a network, or an address, which is a network of one.
-func parseNetwork(text string) (*net.IPNet, bool) {
-	text = strings.TrimSpace(text)
-	if ip := net.ParseIP(text); ip != nil {
-		if v4 := ip.To4(); v4 != nil {
-			ip = v4
-		}
-		return &net.IPNet{IP: ip, Mask: net.CIDRMask(len(ip)*8, len(ip)*8)}, true
-	}
-	_, network, err := net.ParseCIDR(text)
-	return network, err == nil
 }
 
 // client is the value of {client_ip}. If X-Forwarded-For gives no address, because it is shorter than the
@@ -91,23 +80,11 @@ func (a *addresses) forwarded(r *http.Request) string {
 		if text == "" {
 			continue
 		}
-		if address, err := parseAddress(text); err != nil || !a.excludes(address) {
+		if address, err := parseAddress(text); err != nil || !serve.IsIn(a.excluded, address) {
 			return text
 		}
 	}
 	return ""
-}
-
-// excludes reports whether an address is excluded.
-func (a *addresses) excludes(address netip.Addr) bool {
-	wide := address.As16()
-	ip := net.IP(wide[:])
-	for _, network := range a.excluded {
-		if network.Contains(ip) {
-			return true
-		}
-	}
-	return false
 }
 
 // parseAddress reads an address, which some proxies write with a port. An IPv4 address in

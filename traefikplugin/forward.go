@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// The request headers that tell the upstream what the proxy knows.
+// The request headers that forward sets.
 const (
 	userHeader       = "X-Ratelimit-User"
 	tierHeader       = "X-Ratelimit-Tier"
@@ -19,23 +19,19 @@ const (
 	exceededByHeader = "X-Ratelimit-Exceeded-By"
 )
 
-// removeForwarded removes a client's own headers of the names that forward sets, also if they
-// are written with underscores, which many upstreams take for the same.
+// removeForwarded removes a client's own headers of the names that forward sets, in any spelling.
 func removeForwarded(h http.Header) {
 	for name := range h {
-		switch len(name) {
-		case len(userHeader), len(keyHeader), len(exceededHeader), len(exceededByHeader):
-			if isForwarded(name) {
-				delete(h, name)
-			}
+		if len(name) >= len(userHeader) && isForwarded(name) {
+			delete(h, name)
 		}
 	}
 }
 
+// isForwarded reports whether forward sets a header. Many upstreams take underscores for hyphens.
 func isForwarded(name string) bool {
-	switch strings.ToLower(strings.Replace(name, "_", "-", -1)) {
-	case "x-ratelimit-user", "x-ratelimit-tier", "x-ratelimit-rule", "x-ratelimit-key-id",
-		"x-ratelimit-exceeded", "x-ratelimit-exceeded-by":
+	switch http.CanonicalHeaderKey(strings.Replace(name, "_", "-", -1)) {
+	case userHeader, tierHeader, keyHeader, ruleHeader, exceededHeader, exceededByHeader:
 		return true
 	}
 	return false
@@ -59,8 +55,8 @@ func unlistForwarded(h http.Header) {
 	h["Connection"] = []string{strings.Join(others, ", ")}
 }
 
-// forward sets the headers that tell the upstream what the policy knows, and which limit was exceeded and let
-// the request pass. What is unknown has no header.
+// forward sets the headers with what the policy says about a request, and with the limit that was exceeded
+// and let the request pass. What is unknown has no header.
 func forward(h http.Header, q *serve.Request) {
 	o := &q.Verdict
 	if h["Connection"] != nil {
@@ -84,29 +80,24 @@ func forward(h http.Header, q *serve.Request) {
 	}
 }
 
-// headerText is text as the value of a header. What a header cannot have is percent-encoded:
-// control characters, and spaces at the ends. So is a percent sign, so that no two texts have
-// one value.
+// escapes replaces the characters that the value of a header cannot have, and the percent sign, so that no
+// two texts have one value.
+var escapes = func() *strings.Replacer {
+	pairs := []string{"%", "%25", "\x7f", "%7F"}
+	for c := 0; c < ' '; c++ {
+		pairs = append(pairs, string(rune(c)), fmt.Sprintf("%%%02X", c))
+	}
+	return strings.NewReplacer(pairs...)
+}()
+
+// headerText returns text as the value of a header, which cannot begin or end with a space.
 func headerText(text string) string {
-	last := len(text) - 1
-	for i := 0; i <= last; i++ {
-		if text[i] < ' ' || text[i] == 0x7f || text[i] == '%' || text[i] == ' ' && (i == 0 || i == last) {
-			return encodedText(text)
-		}
+	text = escapes.Replace(text)
+	if strings.HasPrefix(text, " ") {
+		text = "%20" + text[1:]
+	}
+	if strings.HasSuffix(text, " ") {
+		text = text[:len(text)-1] + "%20"
 	}
 	return text
-}
-
-func encodedText(text string) string {
-	encoded := ""
-	last := len(text) - 1
-	for i := 0; i <= last; i++ {
-		c := text[i]
-		if c < ' ' || c == 0x7f || c == '%' || c == ' ' && (i == 0 || i == last) {
-			encoded += fmt.Sprintf("%%%02X", c)
-		} else {
-			encoded += text[i : i+1]
-		}
-	}
-	return encoded
 }

@@ -3,98 +3,108 @@ package traefikplugin
 import (
 	"net"
 	"net/http"
+	"net/url"
 	"path"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// value is the text of a piece for a request. It is the same as that of Caddy's
-// placeholder, so that both proxies make the same key. The frequent sources come first.
-func value(p *piece, r *http.Request, a *addresses) string {
-	if p.from == fromRemoteIP {
-		return hostOf(r.RemoteAddr)
-	}
-	if p.from == fromHeader {
-		return joined(r.Header[p.text])
-	}
-	return otherValue(p, r, a)
+// placeholder says what a value of a request is.
+type placeholder struct {
+	host, path bool // a part of the host or of the path
+	secret     bool // perhaps a credential, whatever the parameter is
+	address    bool // perhaps the address of a client; Caddy takes no other value for an address
 }
 
-func otherValue(p *piece, r *http.Request, a *addresses) string {
-	switch p.from {
-	case fromText:
+// placeholders are all placeholders by name. The name of one with a parameter ends with a dot.
+var placeholders = map[string]placeholder{
+	"client_ip": {address: true},
+	"remote_ip": {address: true},
+	"host":      {host: true},
+	"hostport":  {host: true},
+	"labels.":   {host: true},
+	"port":      {},
+	"scheme":    {},
+	"method":    {},
+	"uri":       {path: true, secret: true},
+	"path":      {path: true},
+	"path.":     {path: true, address: true},
+	"dir":       {path: true},
+	"file":      {path: true, address: true},
+	"query":     {secret: true, address: true},
+	"query.":    {address: true},
+	"header.":   {address: true},
+	"cookie.":   {secret: true, address: true},
+}
+
+// valueOf returns the text of a piece for a request. It is the same as that of Caddy's placeholder, so that
+// both proxies make the same key.
+func valueOf(p *piece, r *http.Request) string {
+	switch p.name {
+	case "":
 		return p.text
-	case fromClientIP:
-		text, _ := a.client(r)
+	case "client_ip":
+		text, _ := p.addresses.client(r)
 		return text
-	case fromHost:
+	case "remote_ip":
+		return hostOf(r.RemoteAddr)
+	case "host":
 		return serve.Host(hostOf(r.Host))
-	case fromMethod:
-		return r.Method
-	case fromPath:
-		return serve.Path(r.URL.Path)
-	case fromQuery:
-		return serve.QueryValue(r.URL, p.text)
-	case fromCookie:
-		return cookieOf(r, p.text)
-	}
-	return rareValue(p, r)
-}
-
-func rareValue(p *piece, r *http.Request) string {
-	u := serve.CleanURL(r.URL)
-	switch p.from {
-	case fromHostPort:
+	case "hostport":
 		return strings.ToLower(r.Host)
-	case fromPort:
+	case "labels.":
+		labels := strings.Split(strings.ToLower(hostOf(r.Host)), ".")
+		return elementAt(labels, len(labels)-1-p.n)
+	case "port":
 		_, port, _ := net.SplitHostPort(r.Host) // without a port it is empty
 		return port
-	case fromScheme:
+	case "scheme":
 		if r.TLS != nil {
 			return "https"
 		}
 		return "http"
-	case fromURI:
+	case "method":
+		return r.Method
+	case "path":
+		return serve.Path(r.URL.Path)
+	case "query.":
+		return serve.QueryValue(r.URL, p.text)
+	case "header.":
+		return strings.Join(r.Header[p.text], ",")
+	case "cookie.":
+		for _, c := range r.Cookies() {
+			if strings.EqualFold(c.Name, p.text) {
+				return c.Value // the first of that name
+			}
+		}
+		return ""
+	}
+	return partOf(p, serve.CleanURL(r.URL))
+}
+
+// partOf returns the text of a piece for a URL.
+func partOf(p *piece, u *url.URL) string {
+	dir, file := path.Split(u.Path)
+	switch p.name {
+	case "uri":
 		return u.RequestURI()
-	case fromRawQuery:
-		return u.RawQuery
-	case fromDir:
-		dir, _ := path.Split(u.Path)
+	case "path.":
+		return elementAt(strings.Split(strings.TrimPrefix(u.Path, "/"), "/"), p.n)
+	case "dir":
 		return dir
-	case fromFile:
-		_, file := path.Split(u.Path)
+	case "file":
 		return file
-	case fromLabel:
-		labels := strings.Split(strings.ToLower(hostOf(r.Host)), ".")
-		if p.n < len(labels) {
-			return labels[len(labels)-1-p.n]
-		}
-	case fromPart:
-		parts := strings.Split(strings.TrimPrefix(u.Path, "/"), "/")
-		if p.n < len(parts) {
-			return parts[p.n]
-		}
 	}
-	return ""
+	return u.RawQuery
 }
 
-// cookieOf is the value of the first cookie of that name, without regard to case.
-func cookieOf(r *http.Request, name string) string {
-	for _, c := range r.Cookies() {
-		if strings.EqualFold(c.Name, name) {
-			return c.Value
-		}
+// elementAt returns an element of a list, or "" beyond its ends.
+func elementAt(list []string, i int) string {
+	if i < 0 || i >= len(list) {
+		return ""
 	}
-	return ""
-}
-
-// joined is the text of several values of one name.
-func joined(values []string) string {
-	if len(values) == 1 {
-		return values[0]
-	}
-	return strings.Join(values, ",")
+	return list[i]
 }
 
 // hostOf returns an address without its port.

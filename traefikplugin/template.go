@@ -14,84 +14,39 @@ const wantKey = "text with {client_ip}, {remote_ip}, {host}, {method}, {path}, {
 	"{cookie.NAME}, {query.NAME} or another " +
 	"placeholder of the documentation, each in one pair of braces"
 
-// source is where the text of a piece comes from.
-type source = uint8
-
-const (
-	fromText source = iota
-	fromClientIP
-	fromRemoteIP
-	fromHost
-	fromMethod
-	fromPath
-	fromHeader
-	fromCookie
-	fromQuery
-	fromHostPort
-	fromPort
-	fromScheme
-	fromURI
-	fromRawQuery
-	fromDir
-	fromFile
-	fromLabel // of the host, counted from the right
-	fromPart  // of the path
-)
-
-// sources are the placeholders that have no parameter.
-var sources = map[string]source{
-	"client_ip":   fromClientIP,
-	"remote_ip":   fromRemoteIP,
-	"remote_host": fromRemoteIP,
-	"host":        fromHost,
-	"hostport":    fromHostPort,
-	"port":        fromPort,
-	"scheme":      fromScheme,
-	"method":      fromMethod,
-	"uri":         fromURI,
-	"path":        fromPath,
-	"dir":         fromDir,
-	"file":        fromFile,
-	"query":       fromRawQuery,
-}
-
-// piece is a part of a template: fixed text, or a value of the request.
+// piece is a part of a template: fixed text, or a placeholder.
 type piece struct {
-	from source
-	text string // fixed text, or the name of a header, cookie or query parameter
-	n    int    // which label of the host, or part of the path
-}
-
-// template is an serve.Text.
-type template struct {
-	pieces    []piece
+	placeholder
+	name      string // of the placeholder; "" is fixed text
+	text      string // fixed text, or the parameter of the placeholder
+	n         int    // the parameter as a number
 	addresses *addresses
 }
 
-// parseText is an serve.ParseText.
+// template is a serve.Text.
+type template struct{ pieces []piece }
+
+// parseText is a serve.ParseText.
 func (a *addresses) parseText(field, text string) (serve.Text, error) {
-	t := &template{addresses: a}
+	t := &template{}
 	rest := text
 	for rest != "" {
 		at := strings.IndexAny(rest, "{}")
 		if at < 0 {
-			t.pieces = append(t.pieces, piece{from: fromText, text: rest})
-			break
+			at = len(rest)
 		}
 		if at > 0 {
-			t.pieces = append(t.pieces, piece{from: fromText, text: rest[:at]})
+			t.pieces = append(t.pieces, piece{text: rest[:at]})
 			rest = rest[at:]
+			continue
 		}
 		end := strings.IndexByte(rest, '}')
 		if end <= 0 {
 			return nil, &ratelimit.FieldError{Field: field, Value: text, Want: wantKey}
 		}
-		p, ok := parsePlaceholder(rest[1:end])
+		p, ok := a.parsePlaceholder(rest[1:end])
 		if !ok {
 			return nil, &ratelimit.FieldError{Field: field, Value: text, Want: wantKey}
-		}
-		if p.from == fromClientIP && a.plain {
-			p.from = fromRemoteIP // which takes fewer steps
 		}
 		t.pieces = append(t.pieces, p)
 		rest = rest[end+1:]
@@ -100,47 +55,49 @@ func (a *addresses) parseText(field, text string) (serve.Text, error) {
 }
 
 // parsePlaceholder reads the text between two braces.
-func parsePlaceholder(name string) (piece, bool) {
-	if from, ok := sources[name]; ok {
-		return piece{from: from}, true
+func (a *addresses) parsePlaceholder(name string) (piece, bool) {
+	p := piece{name: name, addresses: a}
+	if dot := strings.IndexByte(name, '.'); dot >= 0 {
+		p.name = name[:dot+1]
+		p.text = name[dot+1:]
 	}
-	dot := strings.IndexByte(name, '.')
-	if dot < 0 || dot == len(name)-1 {
-		return piece{}, false
-	}
-	kind, rest := name[:dot], name[dot+1:]
-	switch kind {
-	case "header":
-		if http.CanonicalHeaderKey(rest) == "Host" {
-			return piece{from: fromHost}, true // Go has it in Request.Host, not in the headers
+	switch p.name {
+	case "remote_host":
+		p.name = "remote_ip"
+	case "client_ip":
+		if a.plain {
+			p.name = "remote_ip" // which takes fewer steps
 		}
-		return piece{from: fromHeader, text: http.CanonicalHeaderKey(rest)}, true
-	case "cookie":
-		return piece{from: fromCookie, text: rest}, true
-	case "query":
-		return piece{from: fromQuery, text: rest}, true
+	case "header.":
+		p.text = http.CanonicalHeaderKey(p.text)
+		p.secret = settings.CredentialHeader(p.text)
+		if p.text == "Host" { // Go has it in Request.Host, not in the headers
+			p.name = "host"
+			p.text = ""
+		}
+	case "query.":
+		p.secret = settings.CredentialName(p.text)
+	case "labels.", "path.":
+		n, err := strconv.Atoi(p.text)
+		if err != nil || n < 0 {
+			return piece{}, false
+		}
+		p.n = n
+		p.text = strconv.Itoa(n)
 	}
-	n, err := strconv.Atoi(rest)
-	if err != nil || n < 0 {
+	found, ok := placeholders[p.name]
+	if !ok || strings.HasSuffix(p.name, ".") && p.text == "" {
 		return piece{}, false
 	}
-	switch kind {
-	case "labels":
-		return piece{from: fromLabel, n: n}, true
-	case "path":
-		return piece{from: fromPart, n: n}, true
-	}
-	return piece{}, false
+	found.secret = found.secret || p.secret
+	p.placeholder = found
+	return p, true
 }
 
 // Secret implements serve.Text.
 func (t *template) Secret() bool {
-	for _, p := range t.pieces {
-		if p.from == fromURI || p.from == fromRawQuery {
-			return true // the query may have a secret
-		}
-		if p.from == fromCookie || p.from == fromHeader && settings.CredentialHeader(p.text) ||
-			p.from == fromQuery && settings.CredentialName(p.text) {
+	for i := range t.pieces {
+		if t.pieces[i].secret {
 			return true
 		}
 	}
@@ -149,8 +106,8 @@ func (t *template) Secret() bool {
 
 // Fixed implements serve.Text.
 func (t *template) Fixed() bool {
-	for _, p := range t.pieces {
-		if p.from != fromText {
+	for i := range t.pieces {
+		if t.pieces[i].name != "" {
 			return false
 		}
 	}
@@ -161,7 +118,7 @@ func (t *template) Fixed() bool {
 func (t *template) Shares(other serve.Text) bool {
 	for _, p := range t.pieces {
 		for _, q := range other.(*template).pieces {
-			if p.from != fromText && p == q {
+			if p.name != "" && p.name == q.name && p.text == q.text {
 				return true
 			}
 		}
@@ -173,18 +130,16 @@ func (t *template) Shares(other serve.Text) bool {
 func (t *template) Parts() serve.Parts {
 	parts := serve.Parts{}
 	for _, p := range t.pieces {
-		switch p.from {
-		case fromHost, fromHostPort, fromLabel:
-			parts.Host = true
-		case fromPath, fromURI, fromDir, fromFile, fromPart:
-			parts.Path = true
-		case fromHeader:
+		parts.Host = parts.Host || p.host
+		parts.Path = parts.Path || p.path
+		if p.name == "header." {
 			parts.Headers = append(parts.Headers, p.text)
-			if len(t.pieces) == 1 {
-				parts.Header = p.text
-			}
-		case fromRemoteIP:
-			parts.Connection = len(t.pieces) == 1
+		}
+	}
+	if len(t.pieces) == 1 {
+		parts.Connection = t.pieces[0].name == "remote_ip"
+		if len(parts.Headers) == 1 {
+			parts.Header = parts.Headers[0]
 		}
 	}
 	return parts
@@ -193,11 +148,11 @@ func (t *template) Parts() serve.Parts {
 // Of implements serve.Text. A value that the request does not have is empty.
 func (t *template) Of(q *serve.Request) string {
 	if q == nil {
-		return t.Key(&serve.Request{}, 0, 0)
+		q = &serve.Request{}
 	}
 	text := ""
 	for i := range t.pieces {
-		text += value(&t.pieces[i], q.HTTP, t.addresses)
+		text += valueOf(&t.pieces[i], q.HTTP)
 	}
 	return text
 }
@@ -206,21 +161,11 @@ func (t *template) Of(q *serve.Request) string {
 func (t *template) Key(q *serve.Request, v4, v6 int) string {
 	text := ""
 	for i := range t.pieces {
-		part := value(&t.pieces[i], q.HTTP, t.addresses)
-		if isClient(t.pieces[i].from) && serve.MaybeAddress(part, v4) {
+		part := valueOf(&t.pieces[i], q.HTTP)
+		if t.pieces[i].address {
 			part = serve.Network(part, v4, v6)
 		}
 		text += part
 	}
 	return text
-}
-
-// isClient reports whether a source may give the address of a client. No other source
-// gives text that Caddy would take for an address.
-func isClient(from source) bool {
-	switch from {
-	case fromClientIP, fromRemoteIP, fromHeader, fromCookie, fromQuery, fromRawQuery, fromFile, fromPart:
-		return true
-	}
-	return false
 }

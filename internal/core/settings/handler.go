@@ -47,16 +47,21 @@ const wantExempt = "networks or addresses with spaces between them, such as 10.0
 // readExempt reads Settings.Exempt.
 func readExempt(to *Settings, text string) error {
 	for _, word := range strings.Fields(text) {
-		network, err := netip.ParsePrefix(word)
-		if err != nil {
-			address, failure := netip.ParseAddr(word)
-			if failure != nil || address.Zone() != "" {
-				return &ratelimit.FieldError{Value: word, Want: wantExempt}
-			}
-			address = address.Unmap()
-			network = netip.PrefixFrom(address, address.BitLen())
+		network, ok := ParseNetwork(word)
+		if !ok {
+			return &ratelimit.FieldError{Value: word, Want: wantExempt}
 		}
-		to.Exempt = append(to.Exempt, network.Masked())
+		to.Exempt = append(to.Exempt, network)
 	}
 	return nil
+}
+
+// ParseNetwork reads a network, or an address without a zone, which is a network of one.
+func ParseNetwork(text string) (netip.Prefix, bool) {
+	if network, err := netip.ParsePrefix(text); err == nil {
+		return network.Masked(), true
+	}
+	address, err := netip.ParseAddr(text)
+	address = address.Unmap()
+	return netip.PrefixFrom(address, address.BitLen()), err == nil && address.Zone() == ""
 }

@@ -94,14 +94,14 @@ func match(s *Site, q *Request) error {
 // no request.
 func isExempt(s *Site, q *Request) bool {
 	address, assumed := s.Address(q.HTTP)
-	return !assumed && s.exempts(address)
+	return !assumed && IsIn(s.Exempt, address)
 }
 
-// exempts reports whether an address is in a network of Site.Exempt. The zero Addr is in none.
-func (s *Site) exempts(address netip.Addr) bool {
+// IsIn reports whether an address is in one of several networks. The zero Addr is in none.
+func IsIn(networks []netip.Prefix, address netip.Addr) bool {
 	address = address.Unmap().WithZone("")
-	for i := range s.Exempt {
-		if s.Exempt[i].Contains(address) {
+	for i := range networks {
+		if networks[i].Contains(address) {
 			return true
 		}
 	}
