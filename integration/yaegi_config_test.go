@@ -2,6 +2,7 @@ package integration
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -58,16 +59,28 @@ zones:
     cost: "{header.X-Cost}"
 `
 
-// fullLabels is fullYAML as Docker labels.
-var fullLabels = map[string]string{
-	"dsn": "memory", "maxConns": "6", "autoMigrate": "false", "cleanupProbability": "0.5", "prefix": "api",
-	"key": "{header.X-Tenant}", "algorithm": "token_bucket", "limit": "100 1h", "burst": "20", "cost": "2",
-	"durable": "true", "synchronousCommit": "true", "hashKey": "true", "timeout": "100ms", "onError": "deny",
-	"ipStrategy.depth": "1", "ipStrategy.excludedIPs": "10.0.0.0/8,192.0.2.1", "ipStrategy.ipv6Subnet": "64",
-	"zones[0].prefix": "per-client", "zones[0].key": "{client_ip}", "zones[0].limit": "30 1h",
-	"zones[0].algorithm": "fixed_window", "zones[0].durable": "false",
-	"zones[1].prefix": "all", "zones[1].key": "all", "zones[1].limit": "1000/1d",
-	"zones[1].cost": "{header.X-Cost}",
+// labelsOf adds a value as Docker labels.
+func labelsOf(labels map[string]string, name string, value any) {
+	switch value := value.(type) {
+	case map[string]any:
+		for key, below := range value {
+			labelsOf(labels, name+"."+key, below)
+		}
+	case []any:
+		var texts []string
+		for i, below := range value {
+			if text, ok := below.(string); ok {
+				texts = append(texts, text)
+			} else {
+				labelsOf(labels, fmt.Sprintf("%s[%d]", name, i), below)
+			}
+		}
+		if texts != nil {
+			labels[name] = strings.Join(texts, ",")
+		}
+	default:
+		labels[name] = fmt.Sprint(value)
+	}
 }
 
 // TestConfigurationComesThroughEveryProvider gives the plugin one configuration
@@ -86,9 +99,7 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 		t.Fatal(err)
 	}
 	labels := map[string]string{}
-	for name, value := range fullLabels {
-		labels["traefik.http.middlewares.limit.plugin.pg-ratelimit."+name] = value
-	}
+	labelsOf(labels, "traefik.http.middlewares.limit.plugin.pg-ratelimit", byFile)
 	var byLabels pluginConfigurations
 	if err := parser.Decode(labels, &byLabels, "traefik", "traefik.http"); err != nil {
 		t.Fatal(err)

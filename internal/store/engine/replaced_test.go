@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
@@ -109,72 +107,6 @@ func TestUnitsOutlastANewPolicy(t *testing.T) {
 			t.Errorf("no units are held after %s", sql)
 		}
 	}
-}
-
-// shardDB is a database with one shard, or the server of the shard: at most one host has the shard, and is
-// reached.
-type shardDB struct {
-	replacedDB
-	site  *site
-	host  string        // "" is that of the database
-	shard *atomic.Value // the host of the shard
-	looks *int64        // at the hosts; atomic
-}
-
-func (d *shardDB) At(host string, _ int) (pgdb.DB, error) {
-	server := &shardDB{site: d.site, host: host, shard: d.shard, looks: d.looks}
-	server.DB = d.site.db("")
-	if host == "standby" {
-		server.started = 1
-	}
-	return server, nil
-}
-
-func (d *shardDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	first := statements[0]
-	host := d.shard.Load().(string)
-	if d.host != "" && d.host != host {
-		for _, s := range statements {
-			s.Err = pg.ErrNotSent
-		}
-		return errors.New("no route to host")
-	}
-	switch first.SQL {
-	case schema.ShardsReady:
-		addRow(first, [][]byte{int8(1)})
-	case schema.ShardNames:
-		addRow(first, [][]byte{[]byte("shard")})
-	case schema.ShardRoutes:
-		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable", "rate_limit_processes"} {
-			addRow(first,
-				[][]byte{int4(1), []byte(table), []byte(table), []byte("pg_backend_pid()"), []byte(host),
-					int4(5432)})
-		}
-	default:
-		err := d.replacedDB.Run(ctx, statements)
-		if d.host != "" && first.SQL == engine.ServerSQL {
-			atomic.AddInt64(d.looks, 1)
-		}
-		return err
-	}
-	return nil
-}
-
-// The standby of a shard's server takes over, at an address of its own.
-func TestUnitsOfAShardThatFailedOverAreNotUsed(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.exec(engine.TableSQL)
-	d := &shardDB{site: s, shard: &atomic.Value{}, looks: new(int64)}
-	d.DB = s.db("")
-	d.shard.Store("primary")
-	store := s.proxy(d, lasting, registry.Node{})
-	store.Prepare()
-	holdUnits(t, s, store)
-	await.Within(t, longTime, "a look at the server", func() bool { return atomic.LoadInt64(d.looks) > 0 })
-	d.shard.Store("standby")
-	takeOne(t, store, hitOn("other", 10, true)) // finds the shard
-	await.Within(t, longTime, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
 }
 
 // A store that is not registered looks at the server after an outage only, and compares it with that of the
