@@ -1,11 +1,14 @@
 package page
 
 import (
+	"fmt"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // watchAge makes a page note when it begins to show its values as old, and the longest time for which its
@@ -62,5 +65,53 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 		}
 	}
 	b.await("#state", "enforced by 1 of 1 proxy")
+	b.forgive("503") // Chromium's own lines about the answers
+}
+
+const pageOfTwoServers = `{
+	admin off
+	persist_config off
+}
+
+http://%s {
+	bind 127.0.0.1
+	pg_ratelimit_page {
+		dsn %q
+		history %q
+		insecure
+	}
+}
+`
+
+// If the history is in a server of its own that is silent, its lists say so, and the rest stays current.
+func TestOnlyTheListsOfASilentServerAreOld(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 15 s")
+	}
+	s := startSite(t, cluster.Open(t), 1)
+	other := cluster.Private(t, cluster.Options{})
+	cluster.Execute(t, other.DSN("postgres"), schema.File)
+	address := harness.FreeAddress(t)
+	file := fmt.Sprintf(pageOfTwoServers, address, s.dsn, other.DSN("postgres"))
+	harness.RunCaddy(t, "the page", harness.Caddy(t, "../.."), file).AwaitAddress(t, address)
+	b := open(t, "http://"+address+"/", desktop)
+	b.await("#lists", "Nobody")
+	if err := other.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	for _, list := range []string{"#lists", "#lines"} {
+		b.await(list, "The database")
+		b.await(list, "what is below is of")
+	}
+	b.await("#state", "enforced by 1 of 1 proxy")
+	b.await("#changes", "rule free: created")
+	for _, found := range b.axe() {
+		t.Error(found)
+	}
+	if err := other.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	awaitWithout := `new Promise((found) => setInterval(() => document.querySelector('.away') || found(1), 50))`
+	value[int](b, awaitWithout)
 	b.forgive("503") // Chromium's own lines about the answers
 }

@@ -1,15 +1,15 @@
 'use strict'
 
-// A question is asked again after its milliseconds, and its answer is shown by its function. An answer is
-// {time, rows}, or has an error.
+// A question is asked again after its milliseconds, and its answer is shown by its function, or its error in an element.
+// An answer is {time, rows}, or has an error.
 const questions = {
 	state: [500, showState],
-	proxies: [1500, showProxies],
-	minutes: [3000, showMinutes],
-	changes: [3000, showChanges],
-	refused: [3000, showRefused],
-	near: [5000, showNear],
-	bans: [5000, showBans],
+	proxies: [1500, showProxies, 'proxies-list'],
+	minutes: [3000, showMinutes, 'lines'],
+	changes: [3000, showChanges, 'changes'],
+	refused: [3000, showRefused, 'lists'],
+	near: [5000, showNear, 'near-list'],
+	bans: [5000, showBans, 'bans-list'],
 }
 const answers = {} // the last ones with rows
 const $ = (id) => document.getElementById(id)
@@ -100,6 +100,15 @@ function showDown(text) {
 	document.body.classList.add('old')
 }
 
+// showAway says in a section that there is no new answer, and keeps the last one in grey. The rest of the page is current:
+// the database of the history or of the policy is another one, or slow.
+function showAway(id, last, text) {
+	if (last) last.away = true
+	const note = element(id === 'changes' ? 'li' : 'p', 'away', text[0].toUpperCase() + text.slice(1) +
+		(last ? ` (what is below is of ${clock(last.time)} UTC)` : ''))
+	fill(id, note, [...$(id).children].filter((child) => child.className !== 'away'))
+}
+
 const svg = (name, attributes, ...content) => {
 	const made = document.createElementNS('http://www.w3.org/2000/svg', name)
 	for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value)
@@ -142,7 +151,7 @@ function showChanges(answer) {
 		`${clock(c.at).slice(0, 5)} ${c.kind} ${c.which}: ${c.what.join(', ')} `, element('span', 'note', `by ${c.by}`)))
 	if (answer.rows.length > lines.length) lines.push(element('li', 'none', '… and more: caddy pg-ratelimit changes'))
 	fill('changes', nothing ? element('li', 'none', nothing.textContent) : lines)
-	if (answers.minutes) showMinutes(answers.minutes)
+	if (answers.minutes && !answers.minutes.away) showMinutes(answers.minutes)
 }
 
 // leads is a name that asks why it was refused.
@@ -227,7 +236,7 @@ async function ask(name, timeout, end = new AbortController().signal) {
 
 // repeat asks a question again and again. Without a state only the state is asked: a browser has six connections, and
 // questions that wait for the database would keep it from being asked.
-async function repeat(name, [interval, show]) {
+async function repeat(name, [interval, show, id]) {
 	const down = document.body.classList.contains('old')
 	if (!document.hidden && (name === 'state' || !down)) {
 		const answer = await ask(name, 1400)
@@ -236,9 +245,11 @@ async function repeat(name, [interval, show]) {
 			show(answer)
 		} else if (name === 'state') {
 			showDown(answer.error)
+		} else {
+			showAway(id, answers[name], answer.error)
 		}
 	}
-	setTimeout(repeat, interval, name, [interval, show])
+	setTimeout(repeat, interval, name, [interval, show, id])
 }
 
 $('why-form').addEventListener('submit', (event) => {
