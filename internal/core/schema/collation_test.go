@@ -26,10 +26,12 @@ func inEnglish(t *testing.T) *site {
 
 // libraryTables are the tables that the npm library makes. They have the collation of the database.
 const libraryTables = `
-	CREATE UNLOGGED TABLE rate_limit_ephemeral (prefix TEXT NOT NULL, key TEXT NOT NULL, count BIGINT, prev_count BIGINT, window_start TIMESTAMPTZ,
-		tokens DOUBLE PRECISION, last_refill TIMESTAMPTZ, expires_at TIMESTAMPTZ NOT NULL, PRIMARY KEY (prefix, key));
-	CREATE TABLE rate_limit_durable (prefix TEXT NOT NULL, key TEXT NOT NULL, count BIGINT, prev_count BIGINT, window_start TIMESTAMPTZ,
-		tokens DOUBLE PRECISION, last_refill TIMESTAMPTZ, expires_at TIMESTAMPTZ NOT NULL, PRIMARY KEY (prefix, key));`
+	CREATE UNLOGGED TABLE rate_limit_ephemeral (prefix TEXT NOT NULL, key TEXT NOT NULL, count BIGINT,
+		prev_count BIGINT, window_start TIMESTAMPTZ, tokens DOUBLE PRECISION, last_refill TIMESTAMPTZ,
+		expires_at TIMESTAMPTZ NOT NULL, PRIMARY KEY (prefix, key));
+	CREATE TABLE rate_limit_durable (prefix TEXT NOT NULL, key TEXT NOT NULL, count BIGINT, prev_count BIGINT,
+		window_start TIMESTAMPTZ, tokens DOUBLE PRECISION, last_refill TIMESTAMPTZ,
+		expires_at TIMESTAMPTZ NOT NULL, PRIMARY KEY (prefix, key));`
 
 // toByteOrder are the statements of the documentation that change the order of the tables.
 func toByteOrder(t *testing.T) string {
@@ -60,9 +62,11 @@ func TestDatabasesWithAnotherOrderOfText(t *testing.T) {
 			s.exec(`SELECT rate_limit_rule('r', per_minute => 10, algorithm => 'fixed_window');
 				INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1);
 				INSERT INTO rate_limit_users (user_id, tier) VALUES ('a', 'free'), ('B', 'free');
-				INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events) VALUES ('r', 'per_minute', 'a', 20);
+				INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events)
+					VALUES ('r', 'per_minute', 'a', 20);
 				INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at)
-					SELECT 'rule/r/per_minute', user_id, 9, date_trunc('minute', now()), now() + '1 h' FROM rate_limit_users`)
+					SELECT 'rule/r/per_minute', user_id, 9, date_trunc('minute', now()), now() + '1 h'
+						FROM rate_limit_users`)
 			s.want("SELECT string_agg(key, ' ' ORDER BY key) FROM rate_limit_ephemeral", test.order)
 			s.want("SELECT key, quota FROM rate_limit_used ORDER BY quota", "B 10\na 20")
 			s.want("SELECT key FROM rate_limit_near", "B")

@@ -29,11 +29,18 @@ func (s *site) document(document string, options string) (string, error) {
 // content is all that the tables of the policy have, without what is about the rows.
 const contentSQL = `SELECT string_agg(line, E'\n' ORDER BY line COLLATE "C") FROM (
 	SELECT 'tier ' || to_jsonb(t)::text AS line FROM rate_limit_tiers t
-	UNION ALL SELECT 'user ' || (to_jsonb(t) - '{created_at,updated_at}'::text[])::text FROM rate_limit_users t
-	UNION ALL SELECT 'key ' || (to_jsonb(t) - '{id,replaced_by,counted_as,created_at}'::text[])::text || concat(n.digest, c.digest) FROM rate_limit_api_keys t LEFT JOIN rate_limit_api_keys n ON n.id = t.replaced_by LEFT JOIN rate_limit_api_keys c ON c.id = t.counted_as
-	UNION ALL SELECT 'rule ' || (to_jsonb(t) - '{created_at,created_by,updated_at}'::text[])::text FROM rate_limit_rules t
+	UNION ALL SELECT 'user ' || (to_jsonb(t) - '{created_at,updated_at}'::text[])::text
+		FROM rate_limit_users t
+	UNION ALL SELECT 'key ' || (to_jsonb(t) - '{id,replaced_by,counted_as,created_at}'::text[])::text
+		|| concat(n.digest, c.digest) FROM rate_limit_api_keys t
+		LEFT JOIN rate_limit_api_keys n ON n.id = t.replaced_by
+		LEFT JOIN rate_limit_api_keys c ON c.id = t.counted_as
+	UNION ALL SELECT 'rule ' || (to_jsonb(t) - '{created_at,created_by,updated_at}'::text[])::text
+		FROM rate_limit_rules t
 	UNION ALL SELECT 'limit ' || to_jsonb(t)::text FROM rate_limit_rule_limits t
-	UNION ALL SELECT 'override ' || (to_jsonb(t) - '{id,key_id,created_at,created_by}'::text[])::text || coalesce(n.digest::text, '') FROM rate_limit_overrides t LEFT JOIN rate_limit_api_keys n ON n.id = t.key_id) AS all_rows`
+	UNION ALL SELECT 'override ' || (to_jsonb(t) - '{id,key_id,created_at,created_by}'::text[])::text
+		|| coalesce(n.digest::text, '') FROM rate_limit_overrides t
+		LEFT JOIN rate_limit_api_keys n ON n.id = t.key_id) AS all_rows`
 
 // A document makes the same policy in an empty database, and is made from there again. Where it comes
 // from, it changes nothing.
@@ -80,8 +87,10 @@ func TestManyRulesAreADocument(t *testing.T) {
 		t.Skip("it asserts a time")
 	}
 	s := newSite(t)
-	s.exec(`INSERT INTO rate_limit_rules (name, priority, paths) SELECT 'r' || i, i, ARRAY['/a/' || i] FROM generate_series(1, 10000) AS i;
-		INSERT INTO rate_limit_rule_limits (rule, name, events, per) SELECT name, 'per_hour', priority, '1 h' FROM rate_limit_rules`)
+	s.exec(`INSERT INTO rate_limit_rules (name, priority, paths) SELECT 'r' || i, i, ARRAY['/a/' || i]
+		FROM generate_series(1, 10000) AS i;
+		INSERT INTO rate_limit_rule_limits (rule, name, events, per) SELECT name, 'per_hour', priority, '1 h'
+			FROM rate_limit_rules`)
 	changes := s.text("SELECT max(seq) FROM rate_limit_changes")
 	began := time.Now()
 	if n := s.text("SELECT count(*) FROM rate_limit_apply(rate_limit_policy(true), true)"); n != "0" {
@@ -145,8 +154,12 @@ func randomPolicy(t *rapid.T) []statement {
 			draw("UTC", "Europe/Berlin"), prose())
 	}
 	for i := range count(4) {
-		add(`INSERT INTO rate_limit_api_keys (digest, hint, name, user_id, expires_at, revoked_at, tier, replaced_by, counted_as) VALUES (sha256($1::text::bytea), $2, $3, $4, $5::text::timestamptz, $6::text::timestamptz, $7,
-			(SELECT max(id) FROM rate_limit_api_keys), (SELECT min(id) FROM rate_limit_api_keys))`, fmt.Sprint(i), maybe("prl_4cQx"), maybe("production", "123", "null"), draw(users...), draw(times...), maybe(times[:3]...), maybe(tiers...))
+		add(`INSERT INTO rate_limit_api_keys (digest, hint, name, user_id, expires_at, revoked_at, tier,
+			replaced_by, counted_as) VALUES (sha256($1::text::bytea), $2, $3, $4, $5::text::timestamptz,
+			$6::text::timestamptz, $7,
+			(SELECT max(id) FROM rate_limit_api_keys), (SELECT min(id) FROM rate_limit_api_keys))`,
+			fmt.Sprint(i), maybe("prl_4cQx"), maybe("production", "123", "null"), draw(users...),
+			draw(times...), maybe(times[:3]...), maybe(tiers...))
 	}
 	for i := range count(6) {
 		rule := []string{"plan", "1", "null", "a.b-c_d", "true", "-"}[i]
@@ -157,8 +170,12 @@ func randomPolicy(t *rapid.T) []statement {
 			return nil
 		}
 		limited := rapid.IntRange(0, 4).Draw(t, "limits")
-		add(`INSERT INTO rate_limit_rules (name, family, priority, mode, action, hosts, paths, methods, networks, tiers, count_by, without_header, valid, cost, status, message, retry_after, comment, settle)
-			VALUES ($1, $2, $3, $4, 'block', $5, $6, $7, $8::text[]::cidr[], $9, coalesce($10::text[], '{user}'), $11, $12::text::tstzrange, $13, $14::text::int, $15, $16::text::interval, $17, $18)`,
+		add(`INSERT INTO rate_limit_rules (name, family, priority, mode, action, hosts, paths, methods,
+			networks, tiers, count_by, without_header, valid, cost, status, message, retry_after, comment,
+			settle)
+			VALUES ($1, $2, $3, $4, 'block', $5, $6, $7, $8::text[]::cidr[], $9, coalesce($10::text[],
+				'{user}'), $11, $12::text::tstzrange, $13, $14::text::int, $15, $16::text::interval, $17,
+				$18)`,
 			rule, maybe("plan", "no"), rapid.Int64Range(-3, 3).Draw(t, "priority"),
 			draw("enforce", "shadow", "off"), list("a.test", "*.b.test", "[::1]"),
 			list("/", "/a/*", "/u/*/f:#"),

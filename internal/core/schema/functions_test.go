@@ -21,7 +21,8 @@ func TestAProxySeenInTheFutureIsNotLive(t *testing.T) {
 func TestTheUseOfAKeyIsFoundByAnIndex(t *testing.T) {
 	s := newSite(t)
 	s.exec(`SELECT rate_limit_rule('r', per_minute => 10, per_day => 100);
-		INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) SELECT 'rule/r/per_minute', i, 1, now(), now() + '1 h' FROM generate_series(1, 2000) i;
+		INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at)
+			SELECT 'rule/r/per_minute', i, 1, now(), now() + '1 h' FROM generate_series(1, 2000) i;
 		ANALYZE`)
 	plan := s.text("EXPLAIN SELECT * FROM rate_limit_used WHERE key = '5'")
 	if !strings.Contains(plan, " using rate_limit_ephemeral_pkey") ||

@@ -64,7 +64,8 @@ func TestWhatPassedIsNotInTheIndexOfDecisions(t *testing.T) {
 	s := newHistory(t)
 	s.exec("SELECT rate_limit_make_partition('2026-11-21')")
 	s.exec(`INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node)
-		SELECT timestamptz '2026-11-21Z' + i * interval '1 second', 1, 5, CASE WHEN i % 1000 = 0 THEN 'limited' ELSE 'allowed' END, 'web', 'n' FROM generate_series(1, 20000) i`)
+		SELECT timestamptz '2026-11-21Z' + i * interval '1 second', 1, 5, CASE WHEN i % 1000 = 0 THEN
+			'limited' ELSE 'allowed' END, 'web', 'n' FROM generate_series(1, 20000) i`)
 	s.exec("VACUUM ANALYZE rate_limit_audit_20261121")
 	s.want("SELECT reltuples FROM pg_class WHERE relname = 'rate_limit_audit_20261121_decision_time_idx'",
 		"20")
@@ -115,9 +116,11 @@ func TestPartitionsAreMadeOnceByManyAtOnce(t *testing.T) {
 func TestTheHistoryInAnotherSchema(t *testing.T) {
 	s := open(t)
 	s.exec(`CREATE SCHEMA "a.Tenant"; SET search_path = "a.Tenant";` + schema.History +
-		`RESET search_path; CREATE TEMPORARY TABLE rate_limit_metrics (x int); CREATE TEMPORARY TABLE rate_limit_retention (what text)`)
+		`RESET search_path; CREATE TEMPORARY TABLE rate_limit_metrics (x int);
+		CREATE TEMPORARY TABLE rate_limit_retention (what text)`)
 	s.want(`SELECT what, name FROM "a.Tenant".rate_limit_upkeep('2026-11-21') LIMIT 1`,
 		`made "a.Tenant".rate_limit_audit_20261121`)
-	s.want(`SELECT count(*) FROM "a.Tenant".rate_limit_drop_expired('2027-02-20') WHERE held_by IS NULL AND name ~ 'audit'`, "1")
+	s.want(`SELECT count(*) FROM "a.Tenant".rate_limit_drop_expired('2027-02-20') WHERE held_by IS NULL
+		AND name ~ 'audit'`, "1")
 	s.want("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", "0")
 }

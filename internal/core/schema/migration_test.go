@@ -17,16 +17,24 @@ import (
 // everything describes what the migration makes. The columns say whether they are NOT NULL: from
 // Postgres 18 on, that is a constraint too, and its name does not matter.
 const everything = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
-	SELECT 'column ' || a.attrelid::regclass || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || ' ' || a.attnotnull || ' ' || coalesce(pg_get_expr(d.adbin, d.adrelid), '') AS line
+	SELECT 'column ' || a.attrelid::regclass || '.' || a.attname || ' '
+		|| format_type(a.atttypid, a.atttypmod) || ' ' || a.attnotnull || ' '
+		|| coalesce(pg_get_expr(d.adbin, d.adrelid), '') AS line
 		FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 		WHERE a.attrelid::regclass::text LIKE 'rate\_limit\_%' AND a.attnum > 0 AND NOT a.attisdropped
-	UNION ALL SELECT 'constraint ' || conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid::regclass::text LIKE 'rate\_limit\_%' AND contype <> 'n'
+	UNION ALL SELECT 'constraint ' || conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid)
+		FROM pg_constraint WHERE conrelid::regclass::text LIKE 'rate\_limit\_%' AND contype <> 'n'
 	UNION ALL SELECT 'trigger ' || pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
-	UNION ALL SELECT 'function ' || pg_get_functiondef(oid) || coalesce(proacl::text, '') FROM pg_proc WHERE proname LIKE 'rate\_limit\_%' AND prokind = 'f'
-	UNION ALL SELECT 'aggregate ' || a.aggfnoid || ' ' || a.aggtransfn || ' ' || coalesce(a.agginitval, '') FROM pg_aggregate a WHERE a.aggfnoid::text LIKE 'rate\_limit\_%'
-	UNION ALL SELECT 'view ' || pg_get_viewdef(oid) FROM pg_class WHERE relkind = 'v' AND relname LIKE 'rate\_limit\_%'
-	UNION ALL SELECT 'index ' || pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid::regclass::text LIKE 'rate\_limit\_%'
-	UNION ALL SELECT 'comment ' || classoid::regclass || ' ' || objsubid || ' ' || description FROM pg_description WHERE objoid >= 16384
+	UNION ALL SELECT 'function ' || pg_get_functiondef(oid) || coalesce(proacl::text, '') FROM pg_proc
+		WHERE proname LIKE 'rate\_limit\_%' AND prokind = 'f'
+	UNION ALL SELECT 'aggregate ' || a.aggfnoid || ' ' || a.aggtransfn || ' ' || coalesce(a.agginitval, '')
+		FROM pg_aggregate a WHERE a.aggfnoid::text LIKE 'rate\_limit\_%'
+	UNION ALL SELECT 'view ' || pg_get_viewdef(oid) FROM pg_class WHERE relkind = 'v'
+		AND relname LIKE 'rate\_limit\_%'
+	UNION ALL SELECT 'index ' || pg_get_indexdef(indexrelid) FROM pg_index
+		WHERE indrelid::regclass::text LIKE 'rate\_limit\_%'
+	UNION ALL SELECT 'comment ' || classoid::regclass || ' ' || objsubid || ' ' || description
+		FROM pg_description WHERE objoid >= 16384
 ) AS lines`
 
 // A store, MigratePolicy and MigrateHistory make all tables, on an empty database and beside tables of counts
@@ -108,24 +116,38 @@ func TestEverythingHasAComment(t *testing.T) {
 	s := newSite(t)
 	s.exec("SELECT rate_limit_upkeep()")
 	const counters = "('rate_limit_ephemeral', 'rate_limit_durable')"
-	s.want(`SELECT c.oid::regclass FROM pg_class c WHERE c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition AND c.relname NOT IN `+counters+` AND obj_description(c.oid, 'pg_class') IS NULL`, "")
-	s.want(`SELECT a.attrelid::regclass || '.' || a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid WHERE c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p', 'v')
-		AND c.relname NOT IN `+counters+` AND a.attnum > 0 AND NOT a.attisdropped AND col_description(a.attrelid, a.attnum) IS NULL`, "")
-	s.want(`SELECT p.oid::regprocedure FROM pg_proc p WHERE p.proname LIKE 'rate\_limit\_%' AND obj_description(p.oid, 'pg_proc') IS NULL`, "")
+	s.want(`SELECT c.oid::regclass FROM pg_class c WHERE c.relname LIKE 'rate\_limit\_%'
+		AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition AND c.relname NOT IN `+counters+`
+		AND obj_description(c.oid, 'pg_class') IS NULL`, "")
+	s.want(`SELECT a.attrelid::regclass || '.' || a.attname FROM pg_attribute a
+		JOIN pg_class c ON c.oid = a.attrelid WHERE c.relname LIKE 'rate\_limit\_%'
+		AND c.relkind IN ('r', 'p', 'v')
+		AND c.relname NOT IN `+counters+` AND a.attnum > 0 AND NOT a.attisdropped
+			AND col_description(a.attrelid, a.attnum) IS NULL`, "")
+	s.want(`SELECT p.oid::regprocedure FROM pg_proc p WHERE p.proname LIKE 'rate\_limit\_%'
+		AND obj_description(p.oid, 'pg_proc') IS NULL`, "")
 }
 
 // A store that counts makes the tables of counts and of the registry, and nothing else.
 func TestALimitAloneMakesNoPolicy(t *testing.T) {
 	s := open(t)
 	s.counts(s.db("")).Close()
-	s.want(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relname LIKE 'rate\_limit\_%' AND relkind IN ('r', 'p', 'v')`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_processes rate_limit_proxies rate_limit_secrets rate_limit_state")
-	s.want(`SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc WHERE proname LIKE 'rate\_limit\_%'`, "rate_limit_behind rate_limit_counter_key rate_limit_counter_tables rate_limit_counters rate_limit_delete_counters rate_limit_forget_person rate_limit_key_forms rate_limit_reset rate_limit_stored_keys rate_limit_usage_of")
+	s.want(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relname LIKE 'rate\_limit\_%'
+		AND relkind IN ('r', 'p', 'v')`,
+		"rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_processes "+
+			"rate_limit_proxies rate_limit_secrets rate_limit_state")
+	s.want(`SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc
+		WHERE proname LIKE 'rate\_limit\_%'`,
+		"rate_limit_behind rate_limit_counter_key rate_limit_counter_tables rate_limit_counters "+
+			"rate_limit_delete_counters rate_limit_forget_person rate_limit_key_forms rate_limit_reset "+
+			"rate_limit_stored_keys rate_limit_usage_of")
 }
 
 // On a server that is too old nothing is made.
 func TestAServerThatIsTooOldIsRefused(t *testing.T) {
 	s := open(t)
-	s.exec(`CREATE FUNCTION public.current_setting(name text) RETURNS text LANGUAGE sql AS $$ SELECT CASE name WHEN 'server_version_num' THEN '140023' ELSE '14.23' END $$;
+	s.exec(`CREATE FUNCTION public.current_setting(name text) RETURNS text LANGUAGE sql AS $$
+		SELECT CASE name WHEN 'server_version_num' THEN '140023' ELSE '14.23' END $$;
 		SET search_path = public, pg_catalog`)
 	for name, sql := range map[string]string{"counters": schema.Counters, "history": schema.History,
 		"policy": schema.Policy} {

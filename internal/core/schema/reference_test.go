@@ -20,10 +20,12 @@ func TestThePageOfThePolicyDescribesEachColumn(t *testing.T) {
 	before, rest, found := strings.Cut(string(file), from)
 	lines, after, ends := strings.Cut(rest, to)
 	// A column without a comment makes the text NULL.
-	want := "\n" + newSite(t).text(`SELECT string_agg(format(E'**%s**\n\n| column | type | default | meaning |\n'
+	want := "\n" + newSite(t).text(`SELECT
+		string_agg(format(E'**%s**\n\n| column | type | default | meaning |\n'
 			'|---|---|---|---|\n%s\n', relation, columns), E'\n' ORDER BY place) FROM (
 		SELECT place, relation, CASE WHEN bool_and(description IS NOT NULL) THEN string_agg(
-			concat('| ', c || name || c, ' | ', type, ' | ', c || regexp_replace(default_value, '^''(.*)''::.*$', '\1') || c,
+			concat('| ', c || name || c, ' | ', type, ' | ', c
+				|| regexp_replace(default_value, '^''(.*)''::.*$', '\1') || c,
 				' | ', replace(description, '|', '\|'), ' |'), E'\n' ORDER BY position) END AS columns
 		FROM rate_limit_policy_columns, chr(96) AS c GROUP BY place, relation) AS t`) + "\n\n"
 	switch {

@@ -104,7 +104,8 @@ func TestACallerCannotPutTablesOfItsOwnInPlace(t *testing.T) {
 	s := newSite(t)
 	_, administrator := s.roles()
 	s.exec("SET ROLE " + administrator)
-	s.exec(`CREATE TEMPORARY TABLE rate_limit_changes (kind text, ref text, by text, before jsonb, after jsonb);
+	s.exec(`CREATE TEMPORARY TABLE rate_limit_changes (kind text, ref text, by text,
+		before jsonb, after jsonb);
 		INSERT INTO public.rate_limit_tiers (tier) VALUES ('gold')`)
 	s.exec("RESET ROLE")
 	s.want("SELECT (SELECT count(*) FROM pg_temp.rate_limit_changes), (SELECT count(*) FROM "+

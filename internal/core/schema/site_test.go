@@ -37,7 +37,8 @@ func newSite(t testing.TB) *site {
 	s := open(t, schema.File)
 	s.exec(`INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2);
 		INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free'), ('bob', 'pro');
-		INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('ann'), 'ann'), (sha256('bob'), 'bob')`)
+		INSERT INTO rate_limit_api_keys (digest, user_id)
+			VALUES (sha256('ann'), 'ann'), (sha256('bob'), 'bob')`)
 	return s
 }
 
