@@ -104,8 +104,11 @@ type entry struct {
 	// empty is printed for people in place of an empty list.
 	empty string
 	// becomes is the outcome of a command that changes the row of the first argument. sql then returns NULL
-	// or false if there is no such row, and lacks the rest of the error about it; "" is that of known.
-	becomes, lacks string
+	// or false if the row is missing.
+	becomes string
+	// lacks is SQL for the rest of the error about a row that is missing; "" is that of known. With it, an
+	// empty list is that error.
+	lacks string
 
 	// do runs a command that is not SQL. An offline command needs no database, or finds it itself.
 	do       func(c *call) error
@@ -143,9 +146,6 @@ default, and deletes a limit or an override. A name that is not a setting lists 
 	}
 	for i := range e.flags {
 		e.flags[i].add(cmd.Flags())
-	}
-	for _, names := range e.alone {
-		cmd.MarkFlagsMutuallyExclusive(strings.Fields(names)...)
 	}
 	if e.together != "" {
 		cmd.MarkFlagsRequiredTogether(strings.Fields(e.together)...)

@@ -16,9 +16,10 @@ var decisions = []string{"allowed", "limited", "blocked", "rejected", "shadow", 
 const auditSQL = `SELECT a.time, a.decision, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id,
 	a.tier, a.address, a.method, a.host, a.path, a.status, a.cost, a.count, a.weight, a.quota, a.remaining,
 	a.retry_after, a.duration, a.node, a.region, a.also, a.id
-FROM rate_limit_audited a WHERE a.time >= @since::timestamptz AND a.time < @until::timestamptz
-	AND (@prefix::text IS NULL OR @prefix IN (a.prefix, a.prefix || '/' || a.limit_name)
-		OR @prefix = 'rule/' AND starts_with(a.prefix, @prefix))
+FROM rate_limit_audited a, (SELECT coalesce(@prefix::text, 'rule/' || @rule::text) AS prefix) p
+WHERE a.time >= @since::timestamptz AND a.time < @until::timestamptz
+	AND (p.prefix IS NULL OR p.prefix IN (a.prefix, a.prefix || '/' || a.limit_name)
+		OR p.prefix = 'rule/' AND starts_with(a.prefix, p.prefix))
 	AND (@user::text IS NULL OR a.user_id = @user) AND (@key_id::bigint IS NULL OR a.key_id = @key_id::bigint)
 	AND (@decision::text IS NULL OR a.decision = ANY (string_to_array(@decision, ',')))
 	AND (@address::inet IS NULL OR a.address && @address::inet)
@@ -57,17 +58,13 @@ newest last, until Ctrl-C: with --json, one object a line.
 		{name: "follow,f", value: false, usage: "go on with rows that are new, until Ctrl-C"},
 		most(50),
 	}, period("1h", "decided")...),
-	alone: []string{"follow until", "prefix rule"},
-	hide:  "tier cost duration region also id",
+	alone:  []string{"follow until", "prefix rule"},
+	hide:   "tier cost duration region also id",
+	choose: func(c *call) (string, string, error) { return auditSQL, c.noneRecorded("decision"), nil },
 	do: func(c *call) error {
-		if rule := c.text("rule"); rule != "" {
-			c.values["prefix"] = "rule/" + rule
-		}
-		c.values["horizon"] = nil
 		if c.is("follow") {
 			return c.follow()
 		}
-		c.sql, c.empty = auditSQL, c.noneRecorded("decision")
 		return c.ask()
 	},
 }
@@ -166,7 +163,9 @@ ORDER BY requests DESC, refused DESC, last DESC, prefix, name, user_id LIMIT @nu
 		case c.values["until"] != nil:
 			return "", "", errNoSince
 		case prefix != "" && !strings.HasPrefix(prefix, "rule/"):
-			return countersSQL + `, NULL) AS c WHERE c.expires_at > now()
+			return "SELECT @prefix AS prefix, " + counterColumns + `
+FROM (VALUES (true), (false)) AS t(durable) CROSS JOIN LATERAL rate_limit_counters(@prefix, t.durable) AS c
+WHERE c.expires_at > now()
 ORDER BY coalesce(c.count, cardinality(c.hits), c.slots) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key
 LIMIT @number::bigint`, "There are no counters.", nil
 		}
@@ -176,10 +175,9 @@ ORDER BY percent DESC, used DESC, rule, limit_name, key LIMIT @number::bigint`, 
 	},
 }
 
-// countersSQL are the counters of a prefix in both tables; the keys follow.
-const countersSQL = `SELECT @prefix AS prefix, c.key, t.durable, c.count, c.prev_count, c.window_start,
-	c.tokens, c.last_refill, cardinality(c.hits) AS hits, c.slots, c.expires_at
-FROM (VALUES (true), (false)) AS t(durable) CROSS JOIN LATERAL rate_limit_counters(@prefix, t.durable`
+// counterColumns are those of a counter, in both tables.
+const counterColumns = `c.key, t.durable, c.count, c.prev_count, c.window_start,
+	c.tokens, c.last_refill, cardinality(c.hits) AS hits, c.slots, c.expires_at`
 
 var getCommand = entry{
 	use: "get PREFIX KEY", kind: "counter of",
@@ -187,27 +185,15 @@ var getCommand = entry{
 	long:  `The prefix of a rule's limit is rule/RULE/LIMIT. KEY may be "-", to read it from standard input.`,
 	example: `  caddy pg-ratelimit get rule/free/per_hour acme
   caddy pg-ratelimit get per-key - < key.txt`,
-	args: []string{"", "secret"},
-	do: func(c *call) error {
-		c.values["prefix"] = c.name()
-		c.sql = strings.Replace(
-			countersSQL,
-			"\nFROM",
-			", u.algorithm, u.used, u.quota, u.percent, u.resets_at FROM",
-			1,
-		) + `, rate_limit_stored_keys(@KEY)) AS c
-LEFT JOIN rate_limit_used u ON starts_with(@prefix, 'rule/') AND u.rule = split_part(@prefix, '/', 2)
-	AND u.limit_name = split_part(@prefix, '/', 3) AND u.key = c.key
-	AND u.key = ANY (rate_limit_stored_keys(@KEY))`
-		rows, err := c.rows(c.sql)
-		switch {
-		case err != nil:
-			return err
-		case len(rows) == 0:
-			return c.notFound()
-		}
-		return c.show(rows, "")
-	},
+	args:  []string{"", "secret"},
+	lacks: noCounter,
+	sql: "SELECT @PREFIX AS prefix, " + counterColumns + `,
+	u.algorithm, u.used, u.quota, u.percent, u.resets_at
+FROM (VALUES (true), (false)) AS t(durable)
+CROSS JOIN LATERAL rate_limit_counters(@PREFIX, t.durable, rate_limit_stored_keys(@KEY)) AS c
+LEFT JOIN rate_limit_used u ON starts_with(@PREFIX, 'rule/') AND u.rule = split_part(@PREFIX, '/', 2)
+	AND u.limit_name = split_part(@PREFIX, '/', 3) AND u.key = c.key
+	AND u.key = ANY (rate_limit_stored_keys(@KEY))`,
 }
 
 var resetCommand = entry{
@@ -216,6 +202,7 @@ var resetCommand = entry{
 	long:    `A proxy that has refused the key within the last second may refuse it for up to a second more.`,
 	args:    []string{"", "secret"},
 	becomes: "reset",
+	lacks:   noCounter,
 	sql:     "SELECT rate_limit_reset(@PREFIX, @KEY) > 0",
 }
 

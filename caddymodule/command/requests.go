@@ -125,7 +125,6 @@ var replayed = strings.Fields(
 
 func replay(c *call) error {
 	rule := c.text("rule")
-	c.values["SETTING=VALUE"] = nil
 	settings, err := assignments(c.args, replayed, isLimit)
 	if err != nil {
 		return fmt.Errorf("%w: a replay changes limits, and not to which requests they apply", err)

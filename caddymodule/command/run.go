@@ -203,7 +203,7 @@ func (c *call) ask() error {
 		if rows, err = c.rows(sql); err != nil {
 			return err
 		}
-		if len(rows) == 0 && c.one {
+		if len(rows) == 0 && (c.one || c.lacks != "") {
 			return c.notFound()
 		}
 		for i, p := range c.parts {
@@ -271,10 +271,11 @@ var known = map[string]string{
 		FROM (SELECT name FROM rate_limit_rules ORDER BY name LIMIT 20) AS r`,
 	"tier": `SELECT 'must be one of ' || string_agg(tier, ', ' ORDER BY rank, tier)
 		FROM rate_limit_tiers`,
-	"user":       `SELECT 'not in the database: make it with: caddy pg-ratelimit users set USER tier=TIER'`,
-	"key":        `SELECT 'no key has this id, see: caddy pg-ratelimit keys list'`,
-	"counter of": `SELECT 'there is no counter of this prefix and key, so its full quota is left'`,
+	"user": `SELECT 'not in the database: make it with: caddy pg-ratelimit users set USER tier=TIER'`,
+	"key":  `SELECT 'no key has this id, see: caddy pg-ratelimit keys list'`,
 }
+
+const noCounter = `SELECT 'there is no counter of this prefix and key, so its full quota is left'`
 
 // name is the first argument, as it was read.
 func (c *call) name() string { return get[string](c, argumentNames(c.use)[0]) }

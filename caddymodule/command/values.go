@@ -50,7 +50,6 @@ func (c *call) read() (err error) {
 		if err := f.check(text); err != nil {
 			return err
 		}
-		c.values[name] = nil
 		if _, isText := f.value.(string); text != "" &&
 			(isText || c.cmd.Flags().Changed(long) || f.value != nil && f.kind == "") {
 			if c.values[name], err = c.value(f.kind, "--"+long, text); err != nil {
@@ -61,7 +60,7 @@ func (c *call) read() (err error) {
 	for i, name := range argumentNames(c.use) {
 		if i < len(c.args) {
 			kind := ""
-			if i < len(c.args) && i < len(c.entry.args) {
+			if i < len(c.entry.args) {
 				kind = c.entry.args[i]
 			}
 			if c.values[strings.Trim(name, "…")], err = c.value(kind, name, c.args[i]); err != nil {
