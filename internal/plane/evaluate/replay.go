@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,7 +16,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Replay is what other limits of a rule would have done to the requests in the audit log, beside what
+// Replay compares what other limits of a rule would have done to the requests in the audit log with what
 // happened to them.
 //
 // The limits decide with the steps of the proxies, at the time of each request. A request counts if the
@@ -47,7 +46,7 @@ type Replay struct {
 	WithoutCounter int64 `json:"refused_without_counter,omitempty"`
 	// Outcomes count what happened beside what would have happened.
 	Outcomes []Outcome `json:"outcomes"`
-	// Changed are the counters whose number of refusals changes the most.
+	// Changed are the counters with the largest change in the number of refusals.
 	Changed []Counter `json:"changed"`
 }
 
@@ -81,8 +80,6 @@ type Limits struct {
 	CostIsSet bool
 
 	words   string
-	limits  []policy.RuleLimit
-	index   map[string]int // in limits, by name
 	cost    int64
 	longest time.Duration // for which a limit counts a request
 
@@ -110,7 +107,7 @@ var limitsSQL = "SELECT r.action, r.count_by, r.cost, coalesce(" + policy.Limits
 	(SELECT coalesce(s.limits, '') FROM rate_limit_rule_states s WHERE s.name = r.name)
 FROM rate_limit_rules r WHERE r.name = $1`
 
-// ReadLimits reads the limits of a rule; nil if there is no such rule.
+// ReadLimits reads the limits of a rule; nil if the rule does not exist.
 func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, error) {
 	result, err := conn.Query(ctx, limitsSQL, rule)
 	if err != nil {
@@ -138,13 +135,12 @@ func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, erro
 		return nil, wrong("left with a limit")
 	}
 	l := &Limits{
-		Rule: rule, words: found.Words, limits: found.Limits, index: map[string]int{}, cost: found.Cost,
+		Rule: rule, words: found.Words, cost: found.Cost,
 		longest: time.Duration(found.Longest * float64(time.Second)), users: found.Users,
 		byKey: map[int64][]policy.Override{},
 	}
-	for i := range l.limits {
-		l.index[l.limits[i].Name] = i
-		if l.limits[i].Limit.Algorithm == ratelimit.InFlight {
+	for i := range found.Limits {
+		if found.Limits[i].Limit.Algorithm == ratelimit.InFlight {
 			return nil, wrong("without a limit of requests in flight: the audit log does not have when " +
 				"requests ended")
 		}
@@ -165,7 +161,7 @@ func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, erro
 	}
 	// The counters come from the audit log: the count by user, or by all, only says whether billing
 	// periods are those of users.
-	of := policy.Rule{Name: rule, CountBy: []string{"all"}, Cost: l.cost, Limits: l.limits}
+	of := policy.Rule{Name: rule, CountBy: []string{"all"}, Cost: l.cost, Limits: found.Limits}
 	if slices.ContainsFunc(found.CountBy, func(by string) bool {
 		return by == "key" || by == "user" || strings.HasPrefix(by, "user|") || strings.HasPrefix(by,
 			"key|user")
@@ -212,8 +208,7 @@ type sender struct {
 // requests.
 func Again(ctx context.Context, conn *pgx.Conn, l *Limits, from, until time.Time, most int) (*Replay, error) {
 	t := &trial{
-		Limits: l, prefix: "rule/" + l.Rule, counters: map[string]*counter{}, users: map[string]*[2]int64{},
-		names:      map[string]*string{},
+		Limits: l, prefix: "rule/" + l.Rule, counters: map[string]*counter{}, users: map[string]*userCount{},
 		identities: map[sender]*policy.Identity{},
 		replay: Replay{Rule: l.Rule, From: from.UTC(), Until: until.UTC(), Limits: l.words,
 			WarmUntil: from.Add(l.longest).UTC(),
@@ -248,8 +243,7 @@ type trial struct {
 	replay     Replay
 	passed     bool // a request has passed
 	counters   map[string]*counter
-	users      map[string]*[2]int64 // how many requests were, and would have been, refused
-	names      map[string]*string
+	users      map[string]*userCount
 	identities map[sender]*policy.Identity
 
 	verdict   policy.Verdict
@@ -259,10 +253,16 @@ type trial struct {
 	decisions []ratelimit.Decision
 }
 
-// counter is a counter: its rows by index in Limits.limits, and what was counted.
+// userCount counts how many requests of a user were, and would have been, refused.
+type userCount struct {
+	name       string
+	did, would int64
+}
+
+// counter is a counter: its rows by the name of the limit, and what was counted.
 type counter struct {
 	Counter
-	rows  []algorithm.Row
+	rows  map[string]*algorithm.Row
 	carry float64 // of a sample: the part of a request that is not counted yet
 }
 
@@ -304,7 +304,7 @@ func (t *trial) add(r *recorded) {
 	t.replay.Last = r.time.UTC()
 	c := t.counters[key]
 	if c == nil {
-		c = &counter{Counter{Key: strings.Clone(key)}, make([]algorithm.Row, len(t.limits)), 0}
+		c = &counter{Counter: Counter{Key: strings.Clone(key)}, rows: map[string]*algorithm.Row{}}
 		t.counters[c.Key] = c
 	}
 	c.carry += float64(r.count) * r.weight
@@ -321,13 +321,14 @@ func (t *trial) add(r *recorded) {
 	if r.user == "" {
 		return
 	}
-	if t.users[r.user] == nil {
-		name := strings.Clone(r.user)
-		t.users[name], t.names[name] = new([2]int64), &name
+	u := t.users[r.user]
+	if u == nil {
+		u = &userCount{name: strings.Clone(r.user)}
+		t.users[u.name] = u
 	}
-	t.users[r.user][0] += did
-	t.users[r.user][1] += would
-	c.User = t.names[r.user]
+	u.did += did
+	u.would += would
+	c.User = &u.name
 }
 
 // anyAddress is for rules that count nobody by the address. The counter itself comes from the row.
@@ -351,7 +352,10 @@ func (t *trial) decide(c *counter, r *recorded, own bool, n int64) int64 {
 		hit := t.verdict.Hits[i]
 		hit.Cost = cost
 		t.hits = append(t.hits, hit)
-		t.rows = append(t.rows, &c.rows[t.index[mark.Limit]])
+		if c.rows[mark.Limit] == nil {
+			c.rows[mark.Limit] = &algorithm.Row{}
+		}
+		t.rows = append(t.rows, c.rows[mark.Limit])
 		t.times = append(t.times, now)
 	}
 	switch len(t.hits) {
@@ -405,9 +409,9 @@ func (t *trial) conclude(most int) error {
 			r.Changed = append(r.Changed, c.Counter)
 		}
 	}
-	for refused := range maps.Values(t.users) {
-		o[0].UsersRefused += min(1, refused[0])
-		o[1].UsersRefused += min(1, refused[1])
+	for _, u := range t.users {
+		o[0].UsersRefused += min(1, u.did)
+		o[1].UsersRefused += min(1, u.would)
 	}
 	r.Outcomes = o
 	difference := func(c *Counter) int64 {
