@@ -10,7 +10,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -47,7 +46,17 @@ func (p *Policy) Refresh(ctx context.Context) error {
 		p.lookups.health.Answered()
 		p.lookups.setFailed(nil)
 		p.lookups.renewDue()
-		p.occasionally(ctx)
+		if p.settings.OnApplied != nil {
+			_ = batch.PanicError(func() {
+				p.settings.OnApplied(p.poller.applied, p.poller.log(), problems(p.snapshot()))
+			})
+		}
+		if now := p.settings.Now(); now.Sub(p.forgotten) >= forgetInterval {
+			p.forgotten = now
+			const sql = "SELECT rate_limit_forget()::text"
+			_, failure := read(ctx, p.db, loadTimeout, "deleting old changes", sql)
+			p.report("forget", failure)
+		}
 		return nil
 	}
 	switch {
@@ -79,7 +88,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 		return fmt.Errorf("%w; %w", err, needs)
 	}
 	if err != nil {
-		return p.others(ctx, err)
+		return err
 	}
 	p.polled = true
 	p.due.rules = p.due.rules || found.rules
@@ -101,21 +110,9 @@ func (p *Policy) refresh(ctx context.Context) error {
 			p.poller.snapshot = "" // all that follows a restore is read, and identities stay until then
 			p.stale = changes{}
 		}
-		return p.others(ctx, err)
+		return err
 	}
 	return nil
-}
-
-// others adds to a failure of a statement which tables are of another program.
-func (p *Policy) others(ctx context.Context, failure error) error {
-	if errors.Is(failure, ratelimit.ErrUnavailable) {
-		return failure
-	}
-	others, err := read(ctx, p.db, refreshTimeout, "looking for other tables", schema.Others)
-	if err != nil || len(others) != 1 || others[0] == "" {
-		return failure
-	}
-	return fmt.Errorf("%w; %s: %s", failure, others[0], schema.OthersHint)
 }
 
 // migrate creates or upgrades the tables, unless they are right, or the last attempt has failed
@@ -277,20 +274,5 @@ func (p *Policy) report(kind string, err error) {
 	p.reported[kind] = text
 	if err != nil && p.settings.OnError != nil {
 		_ = batch.PanicError(func() { p.settings.OnError(err) })
-	}
-}
-
-// occasionally does what is due from time to time. The caller holds refreshing. A failure is
-// reported and has no other effect.
-func (p *Policy) occasionally(ctx context.Context) {
-	if p.settings.OnApplied != nil {
-		_ = batch.PanicError(func() {
-			p.settings.OnApplied(p.poller.applied, p.poller.log(), problems(p.snapshot()))
-		})
-	}
-	if now := p.settings.Now(); now.Sub(p.forgotten) >= forgetInterval {
-		p.forgotten = now
-		_, err := read(ctx, p.db, 10*time.Second, "deleting old changes", "SELECT rate_limit_forget()::text")
-		p.report("forget", err)
 	}
 }
