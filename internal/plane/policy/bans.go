@@ -46,10 +46,7 @@ func newBanSet(bans []Ban) *banSet {
 			b.byNetwork[network] = lastBan(b.byNetwork[network], ban)
 			continue
 		}
-		of := Credential{Digest: ban.Digest}
-		if ban.Digest == [32]byte{} {
-			of.User = ban.User
-		}
+		of := credentialOf(&Identity{Digest: ban.Digest, User: ban.User})
 		b.bySender[of] = lastBan(b.bySender[of], ban)
 	}
 	return b

@@ -67,19 +67,24 @@ var OverrideSQL = `(to_jsonb(o) - 'reason'
 	|| jsonb_build_object('Unlimited', o.events IS NULL, ` + validSQL("o") + `))`
 
 // wholeSQL adds a row to each statement that reads the policy: whether the statement reads all of it, see
-// rowsOf.
+// readWhole.
 const wholeSQL = `
 UNION ALL
 SELECT json_build_object('Whole', ` + schema.PolicyWhole + `)`
 
+// sorted returns a statement of selects and wholeSQL, in an order that changes with the rows alone.
+func sorted(selects string) string {
+	return `SELECT a::text FROM (` + selects + wholeSQL + `) AS a(a) ORDER BY 1`
+}
+
 // rulesSQL returns the rules that can have an effect, and the overrides for tiers.
-var rulesSQL = `SELECT a::text FROM (SELECT json_build_object('Rule', to_jsonb(r)
+var rulesSQL = sorted(`SELECT json_build_object('Rule', to_jsonb(r)
 	- '{comment,updated_at}'::text[] || jsonb_build_object('SkipWithoutHeader', r.without_header = 'skip',
 	'RetryAfter', ` + durationSQL("r.retry_after") + `, ` + validSQL("r") + `, 'Limits', ` + LimitsSQL + `))
 	FROM rate_limit_rules r WHERE r.mode <> 'off' AND ` + dueSQL("r") + `
 UNION ALL
 SELECT json_build_object('Override', ` + OverrideSQL + `) FROM rate_limit_overrides o
-	WHERE o.tier IS NOT NULL AND ` + dueSQL("o") + wholeSQL + `) AS a(a) ORDER BY 1`
+	WHERE o.tier IS NOT NULL AND ` + dueSQL("o"))
 
 // banSQL returns a Ban of a row b of rate_limit_bans, with the user and the id of an API key that it is of.
 func banSQL(user, key string) string {
@@ -92,18 +97,18 @@ const newestBansSQL = `(SELECT * FROM rate_limit_bans WHERE until > now()
 	ORDER BY banned_at DESC, id DESC LIMIT 100000) b`
 
 // bansSQL returns the bans of networks and users that hold, and how many bans are in force.
-var bansSQL = `SELECT a::text FROM (SELECT json_build_object(` + banSQL("b.user_id", "b.key_id") + `)
+var bansSQL = sorted(`SELECT json_build_object(` + banSQL("b.user_id", "b.key_id") + `)
 	FROM ` + newestBansSQL + ` WHERE b.key_id IS NULL
 UNION ALL
 SELECT json_build_object('InForce', count(*)) FROM rate_limit_bans
-	WHERE until > now()` + wholeSQL + `) AS a(a) ORDER BY 1`
+	WHERE until > now()`)
 
 // bannedKeysSQL returns the bans of API keys, and of up to 100,000 API keys of banned users. It is a
 // statement of its own, so that other changes take effect while the table of API keys is locked.
-var bannedKeysSQL = `SELECT a::text FROM (` + bannedKeySQL + `b.key_id = k.id
+var bannedKeysSQL = sorted(bannedKeySQL + `b.key_id = k.id
 UNION ALL
 (` + bannedKeySQL + `b.user_id = k.user_id
-	ORDER BY k.id DESC LIMIT 100000)` + wholeSQL + `) AS a(a) ORDER BY 1`
+	ORDER BY k.id DESC LIMIT 100000)`)
 
 var bannedKeySQL = `SELECT json_build_object('Digest', encode(k.digest, 'hex'),
 	` + banSQL("k.user_id", "k.id") + `)

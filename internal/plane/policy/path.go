@@ -3,6 +3,7 @@ package policy
 import (
 	"encoding/hex"
 	"errors"
+	"net"
 	"net/netip"
 	"net/url"
 	"path"
@@ -71,18 +72,12 @@ var encoded = regexp.MustCompile("%[0-9A-Fa-f]{2}")
 // NormalHost returns the host of a request as rules match it: in lower case, without the port, without dots
 // at the end, and an IPv6 address without brackets.
 func NormalHost(host string) string {
-	if strings.HasPrefix(host, "[") {
-		if end := strings.IndexByte(host, ']'); end > 0 {
-			host = host[1:end]
-		}
-	} else if colon := strings.LastIndexByte(host, ':'); colon >= 0 && strings.IndexByte(host, ':') == colon {
-		host = host[:colon]
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
 	}
-	host = strings.TrimRight(strings.ToLower(host), ".")
-	if strings.IndexByte(host, ':') >= 0 {
-		if address, err := netip.ParseAddr(host); err == nil {
-			host = address.String()
-		}
+	host = strings.TrimRight(strings.ToLower(strings.Trim(host, "[]")), ".")
+	if address, err := netip.ParseAddr(host); err == nil {
+		host = address.String()
 	}
 	return host
 }
