@@ -29,7 +29,8 @@ const maxChanges = 1000
 
 // pollSQL returns what has become visible since the snapshot $1, which is that of the poll before, with the
 // snapshot of this statement in the row head, and schema.Server unless the server is a standby or the policy
-// is incomplete. The change of an override has the kind and the ref of what it is for.
+// is incomplete. The change of an override has the kind and the ref of what it is for, perhaps a key that is
+// gone.
 //
 // A transaction has become visible if it began between the two snapshots (its number is at least
 // xmax of the old snapshot, and below xmax of the new one), or if it was under way at the old
@@ -45,7 +46,8 @@ SELECT json_build_object('Snapshot', h.snapshot::text,
 	FROM head h
 UNION ALL
 (SELECT json_build_object('Kind', CASE c.kind WHEN 'override' THEN split_part(c.ref, '/', 1) ELSE c.kind END,
-	'Ref', CASE c.kind WHEN 'override' THEN substr(c.ref, strpos(c.ref, '/') + 1) ELSE c.ref END)::text FROM (
+	'Ref', CASE c.kind WHEN 'override'
+		THEN coalesce(nullif(substr(c.ref, strpos(c.ref, '/') + 1), ''), 'gone') ELSE c.ref END)::text FROM (
 	SELECT kind, ref FROM rate_limit_changes
 	WHERE xid >= pg_snapshot_xmax($1::text::pg_snapshot)
 		AND xid < pg_snapshot_xmax((SELECT snapshot FROM head))
