@@ -115,3 +115,23 @@ func TestOnlyTheListsOfASilentServerAreOld(t *testing.T) {
 	value[int](b, awaitWithout)
 	b.forgive("503") // Chromium's own lines about the answers
 }
+
+// A page of a database without tables says so, also if they are dropped, and shows them when they are made.
+func TestThePageOfADatabaseWithoutTables(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 20 s")
+	}
+	dsn := cluster.Open(t)
+	address := harness.FreeAddress(t)
+	file := fmt.Sprintf(pageOfTwoServers, address, dsn, dsn)
+	harness.RunCaddy(t, "the page", harness.Caddy(t, "../.."), file).AwaitAddress(t, address)
+	b := open(t, "http://"+address+"/", desktop)
+	for range 2 {
+		b.await("#state", "lacks the tables")
+		b.await("#lists", "has no history")
+		cluster.Execute(t, dsn, schema.File)
+		b.await("#state", "No proxy counts in this database")
+		b.await("#lists", "Nobody")
+		cluster.Execute(t, dsn, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+	}
+}

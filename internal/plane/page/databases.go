@@ -140,7 +140,8 @@ func (p *pools) rows(ctx context.Context, q *question, args ...any) (text []byte
 			q.sql+") q", args...).Scan(&text)
 	})
 	if absent(err) {
-		return []byte(`{"rows": [], "absent": true}`), nil
+		now := time.Now().UTC().Format(time.RFC3339Nano)
+		return fmt.Appendf(nil, `{"time": %q, "rows": [], "absent": true}`, now), nil
 	}
 	return text, err
 }

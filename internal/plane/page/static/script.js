@@ -78,8 +78,10 @@ function more(rows) {
 	return left > 0 ? [none(`… and ${number(left)} more`)] : []
 }
 
+const without = {state: 'stopped', said: 'This database has no proxies: it lacks the tables, which caddy pg-ratelimit migrate makes.'}
+
 function showState(answer) {
-	const [first, ...others] = answer.rows
+	const [first, ...others] = answer.absent ? [without] : answer.rows
 	const look = first.state === 'enforcing' && others.length > 0
 	$('banner').className = look ? 'look' : first.state
 	document.title = `${first.state} – pg-ratelimit`
