@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 // journey sends requests, for the counters of internal/testkit/journey.
@@ -31,7 +32,7 @@ func TestExactRequestsPass(t *testing.T) {
 }
 
 func TestRequestsWithPolicyPass(t *testing.T) {
-	dsn := withPolicy(t, people+
+	dsn := withPolicy(t, policytest.People+
 		`SELECT rate_limit_rule('all', tiers => '{anonymous,free,pro}', per_hour => 1000000,
 			per_day => 2000000);`)
 	c := start(t, `

@@ -16,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/promtool"
 )
 
@@ -63,7 +64,8 @@ func check(t *testing.T, input string, args ...string) {
 // value.
 func startMeasured(t *testing.T) {
 	t.Helper()
-	dsn := withPolicy(t, people+"SELECT rate_limit_rule('plan', tiers => '{anonymous}', per_hour => 2);")
+	dsn := withPolicy(t,
+		policytest.People+"SELECT rate_limit_rule('plan', tiers => '{anonymous}', per_hour => 2);")
 	c := start(t, `
 		:PORT {
 			pg_ratelimit PREFIX {

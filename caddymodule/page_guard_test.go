@@ -15,6 +15,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/page"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 // pageSite has the page for this machine.
@@ -189,9 +190,10 @@ func TestAPageThatStrangersReachIsNotLoaded(t *testing.T) {
 
 // An API key is in no answer: of a person who asks about one, and of a row that holds one.
 func TestThePageShowsNoAPIKey(t *testing.T) {
-	key, insert := insertKey(t, 7, "alice")
+	key, insert := policytest.NewKey(t, 7, "alice")
 	c := startPage(t, withPolicy(t,
-		people+insert+"; INSERT INTO rate_limit_bans (user_id, until, reason) VALUES ('alice', 'infinity', "+
+		policytest.People+insert+"; "+
+			"INSERT INTO rate_limit_bans (user_id, until, reason) VALUES ('alice', 'infinity', "+
 			"'leaked "+key+"')"))
 	for _, question := range []string{"why?who=" + key, "why?who=" + key + "x", "bans", key} {
 		_, _, answer := c.page("GET", "/api/"+question, "")

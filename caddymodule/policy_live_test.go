@@ -1,15 +1,13 @@
 package caddymodule_test
 
 import (
-	"encoding/hex"
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 // withPolicy returns a database that has the tables of the policy, and rows of sql.
@@ -19,23 +17,6 @@ func withPolicy(t *testing.T, sql string) (dsn string) {
 	cluster.Execute(t, dsn, sql)
 	return dsn
 }
-
-// insertKey returns a new API key, and SQL that gives it to a user.
-func insertKey(t *testing.T, id int, user string) (key, sql string) {
-	t.Helper()
-	key, err := policy.NewKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	digest := policy.Digest(key)
-	return key, fmt.Sprintf(
-		"INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (%d, '\\x%s', '%s');", id,
-		hex.EncodeToString(digest[:]), user)
-}
-
-const people = `
-	INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro');
-	INSERT INTO rate_limit_users (user_id, tier) VALUES ('alice', 'free'), ('bob', 'pro');`
 
 // policySite is a site with a policy alone, which shows the placeholders.
 const policySite = `
@@ -62,7 +43,7 @@ func startPolicy(t *testing.T, dsn string, limits ...string) *live {
 
 // The limits of rules and the zones of the configuration are charged together or not at all.
 func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
-	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}',
+	dsn := withPolicy(t, policytest.People+`SELECT rate_limit_rule('plan', tiers => '{free}',
 		algorithm => 'fixed_window', per_hour => 10);
 		SELECT rate_limit_rule('shadow', mode => 'shadow', algorithm => 'fixed_window', per_hour => 2);`)
 	c := startPolicy(t, dsn, "zone PREFIX {\nkey all\nlimit 4 1h\nalgorithm fixed_window\n}")

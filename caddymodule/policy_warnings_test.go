@@ -4,11 +4,13 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 // The log says once that the authentication comes too late to tell the user.
 func TestAnAuthenticationAfterThePolicyIsWarnedAbout(t *testing.T) {
-	dsn := withPolicy(t, people)
+	dsn := withPolicy(t, policytest.People)
 	c := start(t, strings.ReplaceAll(`
 		:PORT {
 			pg_ratelimit {

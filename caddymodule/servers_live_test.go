@@ -9,6 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/caddymodule"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 // onThreeServers has counters, policy and history in databases of their own.
@@ -41,7 +42,7 @@ const onThreeServers = `
 // says which policy the proxy applies.
 func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	counters, history := cluster.Open(t), cluster.Open(t)
-	policy := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}',
+	policy := withPolicy(t, policytest.People+`SELECT rate_limit_rule('plan', tiers => '{free}',
 		algorithm => 'fixed_window', per_hour => 2);`)
 	c := start(t, strings.NewReplacer("COUNTERS", counters, "POLICY", policy, "HISTORY", history).
 		Replace(onThreeServers))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 var waits = regexp.MustCompile(`"retryAfter":\d+|\bwait \d+`)
@@ -78,7 +79,7 @@ func (s *transcript) replay(text string) string {
 			if _, err := fmt.Sscanf(line, "key %d %s", &id, &user); err != nil {
 				s.t.Fatal(err)
 			}
-			key, sql := insertKey(s.t, id, user)
+			key, sql := policytest.NewKey(s.t, id, user)
 			s.database()
 			cluster.Execute(s.t, s.dsn, sql)
 			s.keys[fmt.Sprint("KEY", id)] = key
@@ -93,8 +94,8 @@ func (s *transcript) replay(text string) string {
 func (s *transcript) database() {
 	s.t.Helper()
 	if s.dsn == "" {
-		s.dsn = withPolicy(s.t, people)
-		s.keys["KEY0"], _ = insertKey(s.t, 0, "")
+		s.dsn = withPolicy(s.t, policytest.People)
+		s.keys["KEY0"], _ = policytest.NewKey(s.t, 0, "")
 	}
 }
 

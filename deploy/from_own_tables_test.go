@@ -93,18 +93,7 @@ func TestOwnTablesAreTakenOver(t *testing.T) {
 		}
 	}
 	last := script[strings.LastIndex(script, "SELECT 'key '"):strings.LastIndex(script, "COMMIT;")]
-	rows, err := conn.Query(t.Context(), last)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var left []string
-	for rows.Next() {
-		var line string
-		if err := rows.Scan(&line); err != nil {
-			t.Fatal(err)
-		}
-		left = append(left, line)
-	}
+	left := cluster.Texts(t, dsn, last)
 	if all := strings.Join(left, "\n"); len(left) != 2 ||
 		!strings.Contains(all, "of user 1: the digest is no SHA-256") ||
 		!strings.Contains(all, "user 2: no rule of the tier pro has per_day") {

@@ -1,15 +1,11 @@
 package integration
 
 import (
-	"context"
 	"strconv"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -22,23 +18,6 @@ const patience = 2 * time.Minute
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	within.Within(t, patience, what, done)
-}
-
-// queryLines runs a query and returns its rows, each as text.
-func queryLines(t *testing.T, dsn, sql string) []string {
-	t.Helper()
-	conn := cluster.Watch(t, t.Context(), dsn)
-	defer conn.Close(context.Background())
-	rows, err := conn.Query(t.Context(), "SELECT (q.*)::text FROM ("+sql+") q",
-		pgx.QueryExecModeSimpleProtocol)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return lines
 }
 
 // openStore returns a store on the database, which is closed at the end of the test. A

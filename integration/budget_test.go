@@ -11,6 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/seed"
 )
 
@@ -99,8 +100,8 @@ func TestABudgetOfTokensIsKeptAndInvoiced(t *testing.T) {
 	upstream := &model{random: rand.New(rand.NewPCG(seed.Of(t), 1)), reserve: reserve}
 	behind := httptest.NewServer(upstream)
 	t.Cleanup(behind.Close)
-	key, insert := newKey(t, 1, "alice")
-	dsn := policyDatabase(t, people+insert+fmt.Sprintf(`
+	key, insert := policytest.NewKey(t, 1, "alice")
+	dsn := policyDatabase(t, policytest.People+insert+fmt.Sprintf(`
 		ALTER TABLE rate_limit_api_keys ALTER id RESTART WITH 2;
 		SELECT rate_limit_rule('budget', count_by => '{key}', paths => '{/v1/*}', per_month => %d, cost => %d,
 			settle => 'json usage.total_tokens');

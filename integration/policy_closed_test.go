@@ -13,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 // openProxies starts a Caddy and a Traefik that let requests of unknown keys pass, and requests
@@ -70,9 +71,9 @@ func TestAnUnknownKeyOpensNothing(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")
 	cluster.Execute(t, dsn, schema.File)
-	banned, insert := newKey(t, 7, "alice")
-	ofBanned, insertOther := newKey(t, 8, "mallory")
-	cluster.Execute(t, dsn, people+`INSERT INTO rate_limit_users (user_id, tier)
+	banned, insert := policytest.NewKey(t, 7, "alice")
+	ofBanned, insertOther := policytest.NewKey(t, 8, "mallory")
+	cluster.Execute(t, dsn, policytest.People+`INSERT INTO rate_limit_users (user_id, tier)
 		VALUES ('mallory', 'free');`+insert+insertOther+`
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed/*}');
 		SELECT rate_limit_rule('members', action => 'block', paths => '{/members}', tiers => '{anonymous}');

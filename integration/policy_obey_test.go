@@ -9,6 +9,7 @@ import (
 	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 // askers ask proxies until the test ends, and count the answers.
@@ -120,8 +121,8 @@ func change(t *testing.T, dsn, sql string, urls []string, before, after int, hea
 
 // TestProxiesObeyWithinASecond changes keys, bans and limits by SQL.
 func TestProxiesObeyWithinASecond(t *testing.T) {
-	key, insert := newKey(t, 1, "alice")
-	dsn := policyDatabase(t, people+insert+`SELECT rate_limit_rule('plan', tiers => '{free,pro}',
+	key, insert := policytest.NewKey(t, 1, "alice")
+	dsn := policyDatabase(t, policytest.People+insert+`SELECT rate_limit_rule('plan', tiers => '{free,pro}',
 		algorithm => 'fixed_window', per_hour => 1000000);`)
 	urls := governedBy(t, dsn, decideAlways(object{}))
 	underLoad(t, urls)

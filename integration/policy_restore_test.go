@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 var (
@@ -71,9 +72,10 @@ func byStatus(answers map[string]map[int]int) map[int]int {
 // internal/plane/policy.
 func TestABackupIsRestoredUnderLoad(t *testing.T) {
 	const limit = 5
-	banned, insert := newKey(t, 7, "alice")
-	ofBanned, insertOther := newKey(t, 8, "mallory")
-	dsn := policyDatabase(t, people+`INSERT INTO rate_limit_users (user_id, tier) VALUES ('mallory', 'free'),
+	banned, insert := policytest.NewKey(t, 7, "alice")
+	ofBanned, insertOther := policytest.NewKey(t, 8, "mallory")
+	dsn := policyDatabase(t, policytest.People+`
+		INSERT INTO rate_limit_users (user_id, tier) VALUES ('mallory', 'free'),
 		('dave', 'free');`+insert+insertOther+fmt.Sprintf(`
 		INSERT INTO rate_limit_users (user_id, tier) SELECT 'u' || i, 'free' FROM generate_series(1, %d) AS i;
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed/*}');

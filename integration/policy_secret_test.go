@@ -16,6 +16,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 // traces are the forms in which an API key could be left behind: its middle, and what base64
@@ -193,9 +194,9 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 func keysToSearch(t *testing.T) (search *secretSearch, sql string) {
 	t.Helper()
 	search = &secretSearch{t: t, keys: map[string]string{}}
-	sql = people
+	sql = policytest.People
 	for i, what := range []string{"valid", "expired", "revoked", "unknown", "late"} {
-		key, insert := newKey(t, i+1, "alice")
+		key, insert := policytest.NewKey(t, i+1, "alice")
 		search.keys[what] = key
 		if what != "unknown" {
 			sql += insert

@@ -1,12 +1,9 @@
 package integration
 
 import (
-	"encoding/hex"
-	"fmt"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -25,24 +22,6 @@ func awaitObeyed(t *testing.T, dsn string, proxies int) {
 		return cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_nodes WHERE applied_seq >= "+
 			"(SELECT max(seq) FROM rate_limit_changes)") == int64(proxies)
 	})
-}
-
-// people are two users on two plans.
-const people = `
-	INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro');
-	INSERT INTO rate_limit_users (user_id, tier) VALUES ('alice', 'free'), ('bob', 'pro');`
-
-// newKey returns an API key, and SQL that gives it to a user.
-func newKey(t testing.TB, id int, user string) (key, sql string) {
-	t.Helper()
-	key, err := policy.NewKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	digest := policy.Digest(key)
-	return key, fmt.Sprintf(
-		"INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (%d, '\\x%s', '%s');", id,
-		hex.EncodeToString(digest[:]), user)
 }
 
 // governedBy starts two Caddies and a Traefik on a database with a policy and with further settings, and

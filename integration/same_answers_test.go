@@ -18,6 +18,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/seed"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -44,9 +45,10 @@ func TestTheProxiesAnswerTheSame(t *testing.T) {
 	}
 	number := seed.Of(t)
 	random := rand.New(rand.NewPCG(number, 1))
-	key, insert := newKey(t, 7, "alice")
-	revoked, insertRevoked := newKey(t, 8, "bob")
-	sql := people + insert + insertRevoked + "UPDATE rate_limit_api_keys SET revoked_at = now() WHERE id = " +
+	key, insert := policytest.NewKey(t, 7, "alice")
+	revoked, insertRevoked := policytest.NewKey(t, 8, "bob")
+	sql := policytest.People + insert + insertRevoked +
+		"UPDATE rate_limit_api_keys SET revoked_at = now() WHERE id = " +
 		"8; INSERT INTO rate_limit_bans (user_id) VALUES ('mallory');"
 	var all []*madeUp
 	for n := range configurations {
@@ -128,7 +130,9 @@ func rowsOf(prefixes string) string {
 }
 
 // rowsIn returns the counters of the prefixes in a database.
-func rowsIn(t *testing.T, dsn, prefixes string) []string { return queryLines(t, dsn, rowsOf(prefixes)) }
+func rowsIn(t *testing.T, dsn, prefixes string) []string {
+	return cluster.Texts(t, dsn, rowsOf(prefixes))
+}
 
 // ask sends all requests to one configuration in each proxy, and compares the answers. It adds their
 // statuses.
@@ -222,7 +226,7 @@ func checkHistoriesAreTheSame(t *testing.T, ofCaddy, ofPlugin string) {
 	for name, sql := range histories {
 		var byCaddy, byPlugin, alone []string
 		for until := time.Now().Add(patience); ; time.Sleep(time.Second) {
-			byCaddy, byPlugin = queryLines(t, ofCaddy, sql), queryLines(t, ofPlugin, sql)
+			byCaddy, byPlugin = cluster.Texts(t, ofCaddy, sql), cluster.Texts(t, ofPlugin, sql)
 			if alone = differ(byCaddy, byPlugin); len(byCaddy) > 1 && len(alone) == 0 ||
 				time.Now().After(until) {
 				break

@@ -10,6 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 // TestSmoke is the test of real programs in `make test`: two Caddys, and the plugin in Traefik's interpreter,
@@ -17,7 +18,8 @@ import (
 func TestSmoke(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")
-	cluster.Execute(t, dsn, schema.File+people+"SELECT rate_limit_rule('plan', tiers => '{free}', "+
+	cluster.Execute(t, dsn, schema.File+policytest.People+
+		"SELECT rate_limit_rule('plan', tiers => '{free}', "+
 		"algorithm => 'fixed_window', per_day => 20);")
 	var urls, pages []string
 	for range 2 {

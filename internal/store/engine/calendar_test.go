@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/seed"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -64,17 +65,9 @@ func (m *moment) local(us int64) int64 {
 // 2035, with the times at which their clocks change.
 func commonZones(s *site) map[string][]int64 {
 	s.t.Helper()
-	rows, err := s.conn.Query(context.Background(), "SELECT name FROM pg_timezone_names ORDER BY name")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		s.t.Fatal(err)
-	}
 	zones := map[string][]int64{}
 	seen := map[string]bool{}
-	for _, name := range names {
+	for _, name := range cluster.Texts(s.t, s.dsn, "SELECT name FROM pg_timezone_names ORDER BY name") {
 		location, err := time.LoadLocation(name)
 		if err != nil || name == "Local" || name == "localtime" {
 			continue

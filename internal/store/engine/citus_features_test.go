@@ -11,6 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -145,7 +146,7 @@ func (s *spread) testLocal(t *testing.T) {
 	lost.Key = down.Key
 	takeOne(t, store, down)
 	await.Within(t, longTime, "the registration", func() bool {
-		return len(s.rows(s.DSN(), "SELECT node FROM rate_limit_nodes WHERE node = 'local'")) == 1
+		return len(cluster.Texts(s.t, s.DSN(), "SELECT node FROM rate_limit_nodes WHERE node = 'local'")) == 1
 	})
 	if err := s.Workers[1].Kill(); err != nil {
 		t.Fatal(err)

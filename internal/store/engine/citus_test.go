@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/migrate"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
@@ -80,28 +78,12 @@ func (s *spread) store(t testing.TB, driver string, o engine.Options) *store.Sto
 	return newChain(t, drivers.All[driver](t, s.DSN()), o)
 }
 
-// rows runs a query with one column of texts on a server.
-func (s *spread) rows(dsn, sql string, args ...any) []string {
-	s.t.Helper()
-	conn := cluster.Watch(s.t, context.Background(), dsn)
-	defer conn.Close(context.Background())
-	found, err := conn.Query(context.Background(), sql, args...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	all, err := pgx.CollectRows(found, pgx.RowTo[string])
-	if err != nil {
-		s.t.Fatalf("%s: %v", sql, err)
-	}
-	return all
-}
-
 // counted is the sum of the counts of a prefix in a table, by the shard.
 func (s *spread) counted(table, prefix string) map[int]int64 {
 	s.t.Helper()
 	all := map[int]int64{}
 	for shard := range testShards {
-		text := s.rows(s.DSN(),
+		text := cluster.Texts(s.t, s.DSN(),
 			fmt.Sprintf("SELECT coalesce(sum(count), 0)::text FROM rl_s%d.%s WHERE prefix = $1", shard,
 				table), prefix)
 		n, err := strconv.ParseInt(text[0], 10, 64)
@@ -116,7 +98,8 @@ func (s *spread) counted(table, prefix string) map[int]int64 {
 // where is the worker of a shard.
 func (s *spread) where(shard int) int {
 	s.t.Helper()
-	port := s.rows(s.DSN(), "SELECT nodeport::text FROM citus_shards WHERE table_name = $1::regclass",
+	port := cluster.Texts(s.t, s.DSN(),
+		"SELECT nodeport::text FROM citus_shards WHERE table_name = $1::regclass",
 		fmt.Sprintf("rl_s%d.rate_limit_ephemeral", shard))
 	for i, w := range s.Workers {
 		if port[0] == fmt.Sprint(w.Port()) {
@@ -176,7 +159,7 @@ func (s *spread) testUninstall(t *testing.T) {
 		t.Fatal("the run-book has no SQL that uninstalls")
 	}
 	cluster.Execute(t, s.DSN(), sql)
-	if left := s.rows(s.DSN(), `SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'rl\_s%'
+	if left := cluster.Texts(s.t, s.DSN(), `SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'rl\_s%'
 UNION ALL SELECT relname::text FROM pg_class WHERE relname LIKE 'rate\_limit%' UNION ALL SELECT
 proname::text FROM pg_proc WHERE proname LIKE 'rate\_limit%'`); len(left) > 0 {
 		t.Errorf("left: %v", left)
@@ -216,7 +199,8 @@ func (s *spread) testOneRow(t *testing.T) {
 		}
 	}
 	for shard := range testShards {
-		for _, row := range s.rows(s.DSN(), fmt.Sprintf(`SELECT key || ': ' || count || ' in ' || ('x' ||
+		for _, row := range cluster.Texts(s.t, s.DSN(), fmt.Sprintf(`
+			SELECT key || ': ' || count || ' in ' || ('x' ||
 			left(encode(sha256(convert_to(regexp_replace(key, '^of ', ''), 'UTF8')), 'hex'),
 			8))::bit(32)::bigint %% %d
 FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256:%%'`, testShards, shard)) {
@@ -226,31 +210,31 @@ FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256
 		}
 	}
 	secret := ratelimit.DigestKey("secret")
-	if rows := s.rows(s.DSN(),
+	if rows := cluster.Texts(s.t, s.DSN(),
 		fmt.Sprintf("SELECT count::text FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key = $1",
 			shards.Of(secret, testShards)), secret); fmt.Sprint(rows) != "[2]" {
 		t.Errorf("a secret was counted %v times in its shard", rows)
 	}
-	if found := s.rows(s.DSN(),
+	if found := cluster.Texts(s.t, s.DSN(),
 		"SELECT count::text FROM rate_limit_counters('one', false, '{alice}')"); fmt.Sprint(found) != "[2]" {
 		t.Errorf("get: %v", found)
 	}
-	if all := s.rows(s.DSN(), "SELECT key FROM rate_limit_counters('one', false)"); len(all) != 2*len(keys)+
-		1 {
+	if all := cluster.Texts(s.t, s.DSN(), "SELECT key FROM rate_limit_counters('one', false)"); len(
+		all) != 2*len(keys)+1 {
 		t.Errorf("top: %d counters", len(all))
 	}
 	for _, want := range []string{"[1]", "[0]"} {
-		if reset := s.rows(s.DSN(),
+		if reset := cluster.Texts(s.t, s.DSN(),
 			"SELECT rate_limit_reset('one', 'alice')::text"); fmt.Sprint(reset) != want {
 			t.Errorf("reset: %v, want %s", reset, want)
 		}
 	}
 	for _, want := range []string{"[2]", "[]"} {
-		if found := s.rows(s.DSN(),
+		if found := cluster.Texts(s.t, s.DSN(),
 			"SELECT count::text FROM rate_limit_counters('one', false, '{b}')"); fmt.Sprint(found) != want {
 			t.Errorf("forget: %v, want %s", found, want)
 		}
-		s.rows(s.DSN(), "SELECT deleted::text FROM rate_limit_forget_person('b')")
+		cluster.Texts(s.t, s.DSN(), "SELECT deleted::text FROM rate_limit_forget_person('b')")
 	}
 }
 

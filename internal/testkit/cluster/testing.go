@@ -182,6 +182,25 @@ func Query[T any](t testing.TB, dsn, sql string, args ...any) (value T) {
 	return value
 }
 
+// Texts returns the rows of a query with one column of texts, on a connection that Connections does not
+// count.
+func Texts(t testing.TB, dsn, sql string, args ...any) []string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn := Watch(t, ctx, dsn)
+	defer conn.Close(ctx)
+	rows, err := conn.Query(ctx, sql, args...)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return all
+}
+
 // execute runs one statement on a connection of its own.
 func execute(dsn, sql string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
