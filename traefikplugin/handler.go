@@ -25,9 +25,7 @@ type handler struct {
 	// plain are the limits of all requests. Nil if each request has to be asked about before the queue.
 	plain *serve.LimitSet
 
-	queue    *shards.Queue // nil if the store decides at once
-	free     chan *serve.Request
-	requests *requestQueue // has both
+	requests *requestQueue
 }
 
 // ServeHTTP has the request decided, and serves it. With a policy, it asks the policy first: the hits of the
@@ -35,10 +33,11 @@ type handler struct {
 // a batch. The upstream is called outside of contain, because a panic of the upstream is not a panic of the
 // plugin.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if len(h.free) < spare {
-		grow(h.requests)
+	to := h.requests
+	if len(to.free) < spare {
+		grow(to)
 	}
-	q := <-h.free
+	q := <-to.free
 	q.HTTP = r
 	q.Writer = w
 	q.Site = h.site
@@ -47,8 +46,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q.Began = time.Now()
 	q.Arrived = q.Began
 	if q.Limits != nil || begin(h, q) {
-		if h.queue != nil {
-			shards.Ask(h.queue, q.Call, q.Arrived)
+		if to.queue != nil {
+			shards.Ask(to.queue, q.Call, q.Arrived)
 		}
 		if !q.Delivered {
 			deliver(h, q)
@@ -58,7 +57,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		serveDecided(h, q, w, r)
 		return
 	}
-	h.free <- q
+	to.free <- q
 	pass(h.upstream, w, r)
 }
 
@@ -80,7 +79,7 @@ func begin(h *handler, q *serve.Request) (waits bool) {
 // delivery has failed. Without a queue, it asks the store first.
 func deliver(h *handler, q *serve.Request) {
 	defer contain(h, q)
-	if h.queue == nil || errors.Is(q.Call.Err, ratelimit.ErrClosed) {
+	if h.requests.queue == nil || errors.Is(q.Call.Err, ratelimit.ErrClosed) {
 		serve.Fill([]*serve.Request{q})
 		serve.Take(q)
 		serve.Deliver([]*serve.Request{q})
@@ -101,15 +100,14 @@ func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.R
 	status := q.Outcome.Status
 	body := q.Body
 	q.Release()
-	h.free <- q
+	h.requests.free <- q
+	if flight != nil {
+		defer flight.End() // after a panic of the upstream, too, as when it aborts the response
+		r = r.WithContext(flight.Context)
+	}
 	if !admitted {
-		flight.End()
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(body)) // an error means that the client has closed the connection
-		return
-	}
-	if flight != nil {
-		passFlight(h.upstream, flight, settling, w, r)
 		return
 	}
 	if settling != nil {
@@ -119,31 +117,14 @@ func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.R
 	pass(h.upstream, w, r)
 }
 
-// passFlight is pass for a request with a flight, which ends with the request: also after a panic of the
-// upstream, as when it aborts the response. settling may be nil.
-func passFlight(u *upstream, flight *serve.Flight, settling *serve.Settling, w http.ResponseWriter,
-	r *http.Request) {
-	defer flight.End()
-	r = r.WithContext(flight.Context)
-	if settling != nil {
-		passSettled(u, settling, w, r)
-		return
-	}
-	pass(u, w, r)
-}
-
 // contain must be deferred. It turns a panic of the plugin into an outcome without a decision.
 func contain(h *handler, q *serve.Request) {
 	if failure := recover(); failure != nil {
-		panicked(h, q, failure)
+		q.Verdict.Reset() // it may be that of an earlier request
+		q.Hits = nil
+		q.Decisions = nil
+		q.Outcome = serve.NoDecision(h.site.OnError, fmt.Errorf("panic: %v", failure))
+		serve.LogNoDecision(h.site, q)
+		serve.Respond(q)
 	}
-}
-
-func panicked(h *handler, q *serve.Request, failure any) {
-	q.Verdict.Reset() // it may be that of an earlier request
-	q.Hits = nil
-	q.Decisions = nil
-	q.Outcome = serve.NoDecision(h.site.OnError, fmt.Errorf("panic: %v", failure))
-	serve.LogNoDecision(h.site, q)
-	serve.Respond(q)
 }

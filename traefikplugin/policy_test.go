@@ -153,8 +153,8 @@ func TestARequestThatPanicsHasNoUser(t *testing.T) {
 	if w := send(h, "X-User", "alice"); w.Body.String() != "alice|free|||2" {
 		t.Fatalf("the upstream is told %s", w.Body)
 	}
-	for len(h.free) > 1 { // the next request gets the memory of the last one
-		<-h.free
+	for len(h.requests.free) > 1 { // the next request gets the memory of the last one
+		<-h.requests.free
 	}
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.URL = nil

@@ -74,8 +74,6 @@ func newSetup(config *Config, name string, p *process) (*setup, error) {
 	h.use.Prepare()
 	h.plain = site.Same()
 	h.requests = queueOf(h.use.Limits, site.Timeout)
-	h.queue = h.requests.queue
-	h.free = h.requests.free
 	p.say(name, h.understood(made.policy))
 	return &setup{handler: h, made: made, config: config}, nil
 }

@@ -120,13 +120,7 @@ func (s *Settling) Header(status int, h http.Header) {
 	final := status >= http.StatusOK || status == http.StatusSwitchingProtocols
 	if final {
 		s.status = status
-	}
-	for i := range s.hits {
-		one := &s.hits[i]
-		if values := h[one.how.Header]; final && one.how.Header != "" && len(values) > 0 {
-			one.text = strings.Join(values, ", ")
-			one.found = true
-		}
+		s.read(h)
 	}
 	s.remove(h)
 	if final && s.body != nil {
@@ -145,6 +139,21 @@ func Headers(all []*Settling, status int, h http.Header) {
 	}
 	for _, s := range all {
 		s.remove(h)
+	}
+}
+
+// read reads the headers or trailers with costs.
+func (s *Settling) read(h http.Header) {
+	for i := range s.hits {
+		one := &s.hits[i]
+		values := h[one.how.Header]
+		if len(values) == 0 {
+			values = h[http.TrailerPrefix+one.how.Header]
+		}
+		if one.how.Header != "" && len(values) > 0 {
+			one.text = strings.Join(values, ", ")
+			one.found = true
+		}
 	}
 }
 
@@ -191,17 +200,7 @@ func (s *Settling) End(failed int, h http.Header) {
 	case s.status == 0:
 		s.status = failed
 	}
-	for i := range s.hits {
-		one := &s.hits[i]
-		values := h[one.how.Header]
-		if len(values) == 0 {
-			values = h[http.TrailerPrefix+one.how.Header]
-		}
-		if one.how.Header != "" && len(values) > 0 {
-			one.text = strings.Join(values, ", ")
-			one.found = true
-		}
-	}
+	s.read(h)
 	s.remove(h)
 	s.ended = true
 	if s.body != nil && s.body.whole() {
