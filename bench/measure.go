@@ -191,7 +191,7 @@ func (r *row) difference(title string) estimate {
 	return differenceOf(r.values(title), r.control.values(title))
 }
 
-// wide reports whether the ratio of the row's CPU to the control's is not known to 5 %.
+// wide reports whether the ratio of the row's CPU to the control's has a wide interval.
 func (r *row) wide() bool {
 	e := r.ratio()
 	return r.load.rate == 0 && math.Sqrt(e.high/e.low) > widest

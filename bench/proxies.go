@@ -16,7 +16,7 @@ type proxy struct {
 	address  string
 	database *database // where it counts, or nil
 	dsn      string    // of a database there; "" without a limit of pg_ratelimit
-	redis    string    // the address of the Redis where it counts, or ""
+	redis    string    // the address of its Redis, or ""
 	asked    *proxy    // the Caddy that has the limit instead, or nil
 }
 

@@ -27,16 +27,13 @@ type decider struct {
 func startDecider(t *testing.T) decider {
 	t.Helper()
 	text := read(t, "decide/Caddyfile")
-	dir, address := t.TempDir(), harness.FreeAddress(t)
+	address := harness.FreeAddress(t)
 	config := replaced(t, text, "{\n\tservers {", "{\n\tadmin off\n\tservers {", "http://:9080 {",
 		"http://:"+strings.TrimPrefix(address, "127.0.0.1:")+" {",
 		"\t\t\trewrite {header.X-Forwarded-Uri}\n", "\t\t\trewrite {header.X-Forwarded-Uri}\n\t\t\trespond "+
 			"/login \"{host} {method} {path} {query.user} {client_ip}\" 403\n",
 		"limit 100 1m", "limit 3 1m\n\t\t\ttimeout 50s\n\t\t\ton_error deny")
-	c := harness.Start(t, harness.Program{Path: harness.Caddy(t, root), Dir: dir,
-		Args: []string{"run", "--config", written(t, filepath.Join(dir, "Caddyfile"), config)},
-		Env: []string{"DATABASE_URL=" + cluster.Open(t), "HOME=" + dir, "XDG_CONFIG_HOME=" + dir,
-			"XDG_DATA_HOME=" + dir}})
+	c := harness.RunCaddy(t, "", harness.Caddy(t, root), config, "DATABASE_URL="+cluster.Open(t))
 	c.AwaitAddress(t, address)
 	return decider{c, address}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// openProxies starts a Caddy and a Traefik that let requests of unknown keys pass, and requests
+// openProxies starts a Caddy and a Traefik that let requests with invented keys pass, and requests
 // without a decision.
 func openProxies(t *testing.T, dsn, timeout string) (urls []string) {
 	t.Helper()
@@ -64,7 +64,7 @@ func lockKeys(t *testing.T, dsn string) (unlock func()) {
 	return func() { _ = conn.Close(context.Background()) }
 }
 
-// An unknown key or user opens nothing that is closed to all: while the
+// An invented key or user opens nothing that is closed to all: while the
 // database answers, while the table of API keys is locked, and while
 // the database is gone.
 func TestAnUnknownKeyOpensNothing(t *testing.T) {
@@ -144,7 +144,7 @@ func refuseAll(t *testing.T, state string, requests func() []asked) {
 	t.Logf("%s: %d requests", state, n)
 }
 
-// checkLimitOfAll sends requests with unknown keys to a path with a limit of 5 for all. The limit does not
+// checkLimitOfAll sends requests with invented keys to a path with a limit of 5 for all. The limit does not
 // depend on the sender, and its counter can be reached.
 func checkLimitOfAll(t *testing.T, plain *http.Client, urls []string) {
 	t.Helper()

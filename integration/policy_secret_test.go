@@ -127,7 +127,7 @@ func secretProxies(t *testing.T, dsn, storage string) (c *caddy, tr *traefik) {
 	return c, startTraefikWith(t, object{}, "DEBUG", routes)
 }
 
-// TestNothingOfAKeyIsLeftBehind uses valid, expired, revoked, unknown, malformed and imported
+// TestNothingOfAKeyIsLeftBehind uses valid, expired, revoked, invented, malformed and imported
 // keys in all places, while the database is up and while it is down. Afterwards neither the
 // database, with its files and its log of all statements, nor the proxies' logs, metrics, files
 // and answers have one of them.

@@ -68,7 +68,7 @@ func TestCaddyfiles(t *testing.T) {
 	}
 }
 
-// accepted asks Caddy for the settings that may stand in a block, by an unknown one.
+// accepted asks Caddy for the settings that may stand in a block, by a wrong one.
 func accepted(t *testing.T, caddyfile string) []string {
 	t.Helper()
 	_, log, err := caddy(t, "adapt", "--adapter", "caddyfile", "--config", written(t, "Caddyfile", caddyfile))

@@ -95,7 +95,7 @@ func TestRecipes(t *testing.T) {
 	}
 	for name := range sections {
 		if _, known := recipes[name]; !known {
-			t.Errorf("a section %q has recipes, which this test does not know", name)
+			t.Errorf("a section %q has recipes, and this test lacks it", name)
 		}
 	}
 	if len(sections[firstSection]) == 0 {
@@ -204,7 +204,7 @@ func pageSeesNothingElse(t *testing.T, k *kitchen) {
 	}
 }
 
-// loginsBan: after ten refusals an address is banned once. No other, no exempt and no unknown address is.
+// loginsBan: after ten refusals an address is banned once. No other, no exempt and no missing address is.
 func loginsBan(t *testing.T, k *kitchen) {
 	const ban = "SELECT ban_refused('login', 10, '10 minutes', '1 hour')"
 	post := func(address string) int {
@@ -229,7 +229,7 @@ func loginsBan(t *testing.T, k *kitchen) {
 			AND (SELECT sum(count) FROM rate_limit_audit WHERE decision = 'limited'
 			AND address = '192.0.2.10') = 9`) == "t"
 	})
-	// An address that is unknown, one that is known in part, and refusals that are too old.
+	// An address that is missing, one in part, and refusals that are too old.
 	k.execute(t, k.owner, `
 		SELECT rate_limit_make_partition(((now() - interval '11 minutes') AT TIME ZONE 'UTC')::date);
 		INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, limit_name, address, node,

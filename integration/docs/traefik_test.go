@@ -243,7 +243,7 @@ func checkMiddlewares(t *testing.T, c *traefikHTTP) {
 }
 
 // middleware makes a middleware of the plugin from its settings, which are
-// decoded as Traefik does it. Unknown settings, which Traefik drops, are errors.
+// decoded as Traefik does it. Other settings, which Traefik drops, are errors.
 func middleware(t *testing.T, settings map[string]any) http.Handler {
 	t.Helper()
 	config := traefikplugin.CreateConfig()

@@ -111,12 +111,13 @@ func TestOnlyTheListsOfASilentServerAreOld(t *testing.T) {
 	if err := other.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	awaitWithout := `new Promise((found) => setInterval(() => document.querySelector('.away') || found(1), 50))`
-	value[int](b, awaitWithout)
+	value[int](b, `new Promise((found) =>
+		setInterval(() => document.querySelector('.away') || found(1), 50))`)
 	b.forgive("503") // Chromium's own lines about the answers
 }
 
-// A page of a database without tables says so, also if they are dropped, and shows them when they are made.
+// A page of a database without tables says so, even after they are dropped, and shows them when they are
+// made.
 func TestThePageOfADatabaseWithoutTables(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 20 s")

@@ -97,7 +97,7 @@ func TestStatementOfAnotherSession(t *testing.T) {
 		}
 	}
 	run("SELECT 1")
-	// Its name is made from the text, so it is known before it is prepared.
+	// Its name is made from the text, so it exists before it is prepared.
 	s := &pgdb.Statement{SQL: "SELECT name FROM pg_prepared_statements WHERE statement = 'SELECT 1'"}
 	err = db.Run(context.Background(), []*pgdb.Statement{s})
 	if err != nil || s.Err != nil || len(s.Result) < 5 {

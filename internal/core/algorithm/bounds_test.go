@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestBounds checks, over whole schedules, the bound that each algorithm is known for: how
+// TestBounds checks, over whole schedules, the bound of each algorithm: how
 // much can pass in any stretch of time. A refund within the stretch may pass again. In some
 // schedules the clock is set back now and then: the latest time of the key's hits counts.
 func TestBounds(t *testing.T) {

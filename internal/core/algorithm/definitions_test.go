@@ -50,7 +50,7 @@ func (k *keys) peek(l *ratelimit.Limit, cost int64) ratelimit.Decision {
 	return k.decide(ratelimit.Hit{Limit: l, Key: "k", Cost: cost, Peek: true})[0]
 }
 
-// latest is when schedules end: the zones' rules are known until then, and a Postgres
+// latest is when schedules end: the zones have rules until then, and a Postgres
 // timestamp holds it.
 const latest = 4_000_000_000 * conformance.Second
 

@@ -57,7 +57,7 @@ func freeOfFixedWindow(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 }
 
 // freeOfCalendar: charges in the same day, week, month or year count together. A month or a
-// year is known by its first day.
+// year is named by its first day.
 func freeOfCalendar(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	zone, err := time.LoadLocation(l.Zone)
 	if err != nil {

@@ -106,7 +106,7 @@ func Update(t *Set, r *Row, a *Answer) {
 	ends := a.Sent + life
 	answered := algorithm.ChargedAt(v.Limit, &v.Row, v.Now)
 	late := r.answered - answered
-	if late <= 0 || late > patience { // else the answer is older than what is known
+	if late <= 0 || late > patience { // else the answer is older than the row
 		if r.known {
 			lose(r, v, answered)
 		}

@@ -233,7 +233,7 @@ func TestADamagedFileKeepsItsDay(t *testing.T) {
 	}
 }
 
-// A person is forgotten after the archive: the other rows are known to be in the file.
+// A person is forgotten after the archive: the other rows are in the file.
 func TestRowsThatWereDeletedSince(t *testing.T) {
 	_, conn := open(t)
 	makeDays(t, conn, 1, 1000)

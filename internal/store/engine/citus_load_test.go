@@ -17,7 +17,7 @@ const shardTimeout = 250 * time.Millisecond
 
 // shardsLoad takes from many keys until stop is closed, and counts by the shard.
 type shardsLoad struct {
-	Granted, Unknown [testShards]int64 // atomic; without an answer is unknown
+	Granted, Unknown [testShards]int64 // atomic; Unknown are those without an answer
 	Requests         int64
 }
 

@@ -191,7 +191,7 @@ func (s *spread) testOneRow(t *testing.T) {
 	keys := append([]string{"alice", "ä", "sha256:x"}, strings.Split("a b c d e f g h", " ")...)
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		store := s.store(t, driver, engine.Options{})
-		// it comes before the shards are known
+		// it comes before the shards are found
 		takeOne(t, store, ratelimit.Hit{Limit: l, Key: "secret", Secret: true, Cost: 1})
 		for _, key := range keys {
 			takeOne(t, store, ratelimit.Hit{Limit: l, Key: key, Cost: 1})

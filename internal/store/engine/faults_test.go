@@ -12,8 +12,8 @@ import (
 )
 
 // TestRowsOfAnOpenTransaction: another transaction has locked a row, or has inserted one, and is open. Once
-// that is known, requests on the row fail at once, and other rows are decided. When the transaction ends, the
-// row is decided, too.
+// the store has found that, requests on the row fail at once, and other rows are decided. When the
+// transaction ends, the row is decided, too.
 func TestRowsOfAnOpenTransaction(t *testing.T) {
 	for name, test := range map[string]struct{ key, sql string }{
 		"locked": {"old", "SELECT FROM rate_limit_ephemeral WHERE key = 'old' FOR UPDATE"},

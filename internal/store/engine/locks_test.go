@@ -65,7 +65,7 @@ func (d *lockedDB) transaction(ctx context.Context, statements []*pgdb.Statement
 }
 
 // TestLockedRowsDelayNoOthers: an open transaction has locked rows. All requests on other rows are decided in
-// time, and without a delay once it is known which rows are locked. No worker waits for locks all the time.
+// time, and without a delay once the locked rows are found. No worker waits for locks all the time.
 func TestLockedRowsDelayNoOthers(t *testing.T) {
 	for name, test := range map[string]struct {
 		rows    int

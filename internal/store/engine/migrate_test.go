@@ -84,7 +84,7 @@ func TestMigrationTakesNoLock(t *testing.T) {
 		"pg_advisory_xact_lock(1885827692)")
 	store := s.store(engine.Options{})
 	store.Prepare()
-	// With the tables known to be right, the call waits for the lock, not for a migration.
+	// With tables that were found right, the call waits for the lock, not for a migration.
 	done := make(chan error)
 	go func() { _, _, err := tryOne(store, longTime, fakeHits("k")[0]); done <- err }()
 	other := cluster.Connect(s.t, s.dsn)

@@ -53,8 +53,8 @@ func newSimProxy(run *simRun, number int) *simProxy {
 	p.site = &serve.Site{Timeout: run.plan.timeout, OnError: settings.Local}
 	p.site.UseStore(p.store)
 	applied := func(seq int64, log string, problems []string) { p.store.SetApplied(seq, log, problems) }
-	p.policy = policy.New(db, policy.Settings{DisableMigration: true, Health: p.store.Health(), Random: random,
-		OnApplied: applied})
+	p.policy = policy.New(db, policy.Settings{DisableMigration: true, Health: p.store.Health(),
+		Random: random, OnApplied: applied})
 	return p
 }
 

@@ -129,7 +129,7 @@ func (s *Store) take(hits []ratelimit.Hit, decisions []ratelimit.Decision) (bool
 	return all, nil
 }
 
-// Settle changes a counter by what is known of a request's cost afterwards.
+// Settle changes a counter by the cost that a request turned out to have.
 func (s *Store) Settle(h *batch.Settlement) {
 	if h.Source != ratelimit.FromMemory {
 		return

@@ -39,7 +39,7 @@ func processes() (map[int]process, error) {
 	return all, nil
 }
 
-// commandLine returns the command that started a process, "" if that is not known.
+// commandLine returns the command that started a process, "" if it cannot be read.
 func commandLine(pid int) string {
 	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,7 +25,7 @@ var stilted = regexp.MustCompile(`in vain` +
 	`|also (if|of|for|by|in|while|when)`)
 
 // mostStilted bounds the matches of stilted in all comments. It only shrinks.
-const mostStilted = 322
+const mostStilted = 98
 
 // mostColumns is the length of the longest line of SQL and Markdown, with tabs of four columns.
 // Golangci-lint checks Go.
@@ -47,13 +48,20 @@ var sources = sync.OnceValues(func() (all []*source, err error) {
 	err = eachFile(".go", func(path string) error {
 		s := &source{dir: filepath.ToSlash(filepath.Dir(path)), path: path, fset: token.NewFileSet()}
 		s.File, err = parser.ParseFile(s.fset, filepath.Join(root, path), nil, parser.ParseComments)
-		if err == nil && !ast.IsGenerated(s.File) {
+		if err == nil && !isGenerated(s.File) {
 			all = append(all, s)
 		}
 		return err
 	})
 	return all, err
 })
+
+// isGenerated reports whether a comment of a file says that it was generated.
+func isGenerated(f *ast.File) bool {
+	return slices.ContainsFunc(f.Comments, func(group *ast.CommentGroup) bool {
+		return strings.HasPrefix(group.Text(), "Code generated")
+	})
+}
 
 // eachFile calls do for each file of the repository with an ending.
 func eachFile(ending string, do func(path string) error) error {
@@ -161,8 +169,8 @@ func TestLinesOfSQLAndMarkdownAreShort(t *testing.T) {
 
 // longTests lists the packages with tests of more than 60 lines or ten words. It only shrinks.
 var longTests = map[string]bool{
-	"deploy": true, "internal/plane/policy": true, "internal/proxy/serve": true,
-	"caddymodule/command": true, "traefikplugin": true,
+	"internal/plane/policy": true, "internal/proxy/serve": true, "caddymodule/command": true,
+	"traefikplugin": true,
 }
 
 var wordOfName = regexp.MustCompile(`[A-Z][a-z0-9]+|[A-Z]+`)

@@ -39,7 +39,7 @@ var rules = []rule{
 	{"internal/core/lease", "algorithm ratelimit", ""},
 	// Proxies and the plane read texts with it, so it imports neither.
 	{"internal/core/settings", "ratelimit", ""},
-	// Drivers and those who run statements share what they handle of Postgres.
+	// Drivers and the users of statements share facts about Postgres.
 	{"internal/core/pg", "pgdb", ""},
 	// It is SQL text, which every package may run.
 	{"internal/core/schema", "pg", ""},

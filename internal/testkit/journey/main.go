@@ -59,7 +59,7 @@ func main() {
 	_ = os.RemoveAll(dir)
 }
 
-// block is where a block of statements begins, and how many times it has run.
+// block has the begin of a block of statements, and the number of its runs.
 type block struct{ line, column, count int }
 
 // read returns the blocks of a profile by the paths of their files, in the order of the files.
@@ -88,7 +88,7 @@ func read(profile string) map[string][]block {
 	return all
 }
 
-// called returns the functions of a file whose first block runs for nearly each request.
+// called returns the functions of a file with a first block that runs for nearly each request.
 func called(path string, blocks []block) (names []string) {
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)

@@ -4,7 +4,7 @@
 // A Leash is a small shell that reads a pipe. Only this process holds the other end of the pipe.
 // When this process is gone the pipe closes. The shell then ends the child that it got last, and removes the
 // folders that it was given. It needs nothing but /bin/sh, so it works on
-// Linux and macOS alike. Linux's parent-death signal is tied to a thread, is unknown elsewhere,
+// Linux and macOS alike. Linux's parent-death signal is tied to a thread, is missing elsewhere,
 // and removes no folder.
 package leash
 
