@@ -91,7 +91,7 @@ AGAIN = $(MAKE) --no-print-directory
 OTHER_VERSIONS = $(shell case $$(ls /usr/lib/postgresql 2>/dev/null | sort -n | tail -n 1) in (15) echo 18;; (18) echo 15;; (*) echo 15,18;; esac)
 
 # These tests count allocations, which the race detector makes itself, or send very many requests.
-UNRACED = ^(Test[A-Za-z]*Allocations|TestSimulation|TestASimulationRepeats)$$
+UNRACED = ^(Test[A-Za-z]*Allocations|TestSimulation)$$
 
 # These packages start no goroutine, and neither do their tests, which check millions of
 # random steps: the race detector would find nothing, and take four times as long.

@@ -25,16 +25,16 @@ func settlementOf(h ratelimit.Hit, d ratelimit.Decision, back int64) *batch.Sett
 		Reset: d.Reset.UnixMicro(), Source: d.Source}
 }
 
-// TestSettlementsEqual runs random schedules of hits and settlements with the SQL statements and with the Go
-// steps: every row must be equal. The same statement refunds the units of a lease. Their claim is a
-// time in the window of their charge, whatever has become of the row.
-func TestSettlementsEqual(t *testing.T) {
+// TestStepsEqual runs random schedules of hits and settlements, call by call, with the SQL statements and
+// with the Go steps: every decision and every row must be equal. The same statement refunds the units of a
+// lease. Their claim is a time in the window of their charge, whatever has become of the row.
+func TestStepsEqual(t *testing.T) {
 	b := newBench(t)
 	type charge struct {
 		hit      ratelimit.Hit
 		decision ratelimit.Decision
 	}
-	conformance.Check(t, 1500, func(t *rapid.T) {
+	conformance.Check(t, 3000, func(t *rapid.T) {
 		b.begin()
 		limits := b.drawTwo(t)
 		var charges []charge

@@ -86,7 +86,7 @@ func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	}
 	answered := make(chan []simAnswer, 1)
 	time.AfterFunc(time.Duration(way.at-sent),
-		func() { answered <- d.server.run(d.proxy, way.at, message, fate) }) // even if ctx ends before
+		func() { answered <- d.server.run(d.proxy, way.at, message) }) // even if ctx ends before
 	var answers []simAnswer
 	select {
 	case answers = <-answered:

@@ -32,12 +32,10 @@ type simServer struct {
 	holds    map[simHolder]int64
 	charged  map[lease.RowID]int64 // by takes
 	// units of messages with an answer that no proxy got, or that never arrived
-	unsure   map[lease.RowID]int64
-	broken   []string // what no proxy should send
-	sent     []int    // statements that were sent, by millisecond
-	probes   []int    // those of them that ask for a sign of life
-	messages int
-	hash     uint64 // of all messages: a sum, so that messages of one moment have no order
+	unsure map[lease.RowID]int64
+	broken []string // what no proxy should send
+	sent   []int    // statements that were sent, by millisecond
+	probes []int    // those of them that ask for a sign of life
 }
 
 // simNode is a row of the registry.
@@ -151,12 +149,11 @@ func (s *simStatement) digest(c chance) uint64 {
 }
 
 // run executes a message at a moment, in nanoseconds of the simulation.
-func (s *simServer) run(proxy int, at int64, message []simStatement, digest chance) []simAnswer {
+func (s *simServer) run(proxy int, at int64, message []simStatement) []simAnswer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now = at
 	s.advance(at)
-	s.messages++
 	answers := make([]simAnswer, len(message))
 	for from := 0; from < len(message); {
 		to := from
@@ -167,11 +164,6 @@ func (s *simServer) run(proxy int, at int64, message []simStatement, digest chan
 		s.transaction(proxy, message[from:to], answers[from:to])
 		from = to
 	}
-	seen := digest.of(at, int64(proxy))
-	for _, a := range answers {
-		seen = seen.of(int64(a.rows), int64(len(a.result)))
-	}
-	s.hash += uint64(seen)
 	return answers
 }
 

@@ -20,21 +20,6 @@ func (b *bench) drawTwo(t *rapid.T) []*ratelimit.Limit {
 	return limits
 }
 
-// TestStepsEqual runs random schedules, call by call, with the SQL statements and with the
-// Go steps: every decision and every row must be equal.
-func TestStepsEqual(t *testing.T) {
-	b := newBench(t)
-	conformance.Check(t, 3000, func(t *rapid.T) {
-		b.begin()
-		limits := b.drawTwo(t)
-		for n := rapid.IntRange(1, 12).Draw(t, "steps"); n > 0; n-- {
-			c := drawCall(t, limits)
-			b.drawStep(t, c.Hits[0].Limit)
-			b.askCall(t, c)
-		}
-	})
-}
-
 // TestBatchIsSequential decides random calls of one hit in one batch: each has the decision
 // that it would have alone, in the order of arrival.
 func TestBatchIsSequential(t *testing.T) {
