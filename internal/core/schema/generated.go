@@ -715,26 +715,27 @@ undecided_at: When a request last had no decision. NULL: none since its start.
 locally: How many it decided at its share of each limit, without the database.
 busiest: Its limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.
 $$);
-CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid) RETURNS bigint
+CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid, made_before timestamptz DEFAULT 'infinity') RETURNS bigint
 	LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF applied_seq IS NOT NULL AND to_regclass('rate_limit_changes') IS NOT NULL AND coalesce(log = to_regclass('rate_limit_changes'), true) THEN
-		RETURN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > applied_seq);
+		RETURN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > applied_seq AND c.at < made_before);
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_behind IS 'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it has no policy, or another log.';
+COMMENT ON FUNCTION rate_limit_behind IS 'How many changes of the policy a proxy has yet to obey that were made before a time, by two columns of rate_limit_nodes. NULL: it has no policy, or another log.';
 CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, n.region, n.version,
 		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
 		rate_limit_behind(n.applied_seq, n.log) AS behind, n.seen, n.local_from, n.local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems, n.admitted,
-			n.refused, n.undecided, n.undecided_at, n.locally, n.busiest FROM ( SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m WHERE m.system = (SELECT system_identifier FROM pg_control_system())
-	) AS n;
+			n.refused, n.undecided, n.undecided_at, n.locally, n.busiest, rate_limit_behind(n.applied_seq, n.log, n.seen - interval '10 s') AS late FROM (
+		SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m WHERE m.system = (SELECT system_identifier FROM pg_control_system()) ) AS n;
 CALL rate_limit_describe('rate_limit_proxies', $$
 The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of another server are not here. Of several proxies with one name, the second one has #2 after it.
 live: Whether it runs.
 policy: Whether it has a policy.
 behind: How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since they were restored.
 seconds_ago: How long ago seen was.
+late: How many of those behind had been made 10 seconds before seen, or earlier.
 $$);
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS WITH live AS ( SELECT p.*, p.cannot IS NOT NULL AS without_rights, coalesce(p.undecided_at > now() - interval '2 minutes', false) AS fails,
 			NOT p.policy AND bool_or(p.policy) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live ) SELECT f.state, f.node, f.said FROM (
@@ -743,9 +744,9 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS WITH l
 		SELECT 2, 'open', p.node, format('%s had requests without a decision until %s UTC, %s since its start: on_error says what became of them.', p.node, to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided)
 		FROM live p WHERE p.fails UNION ALL SELECT 3, 'local', p.node, format('%s limited by itself, at its share of each limit, until %s UTC.', p.node, to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))
 		FROM live p WHERE p.local_until > now() - interval '2 minutes' UNION ALL SELECT 4, 'without a policy', p.node, format('%s has no policy, and other proxies have one: no rule and no ban holds there.', p.node)
-		FROM live p WHERE p.without_policy UNION ALL SELECT 5, 'behind', p.node, format('%s has yet to obey %s of the policy.', p.node, CASE WHEN p.behind IS NULL THEN 'the tables' WHEN p.behind = 1 THEN '1 change'
-				ELSE p.behind || ' changes' END) FROM live p WHERE p.policy AND p.behind IS DISTINCT FROM 0 UNION ALL SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem) FROM live p, unnest(p.problems) AS problem UNION ALL
-		SELECT 7, 'gone', p.node, format('%s vanished at %s UTC.', p.node, to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS')) FROM rate_limit_proxies p WHERE NOT p.live AND p.ended IS NULL AND p.seen > now() - interval '10 minutes' UNION ALL
+		FROM live p WHERE p.without_policy UNION ALL SELECT 5, 'behind', p.node, format('%s has yet to obey %s of the policy.', p.node, CASE WHEN p.late IS NULL THEN 'the tables' WHEN p.late = 1 THEN '1 change' ELSE p.late || ' changes' END)
+		FROM live p WHERE p.policy AND p.late IS DISTINCT FROM 0 UNION ALL SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem) FROM live p, unnest(p.problems) AS problem UNION ALL SELECT 7, 'gone', p.node,
+			format('%s vanished at %s UTC.', p.node, to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS')) FROM rate_limit_proxies p WHERE NOT p.live AND p.ended IS NULL AND p.seen > now() - interval '10 minutes' UNION ALL
 		SELECT CASE WHEN bool_or(p.without_rights OR p.fails) THEN 8 ELSE 0 END, 'enforcing', NULL, format('Limits are enforced by %s of %s.', count(*) FILTER (WHERE NOT p.without_rights AND NOT p.fails AND NOT p.without_policy),
 				CASE count(*) WHEN 1 THEN '1 proxy' ELSE count(*) || ' proxies' END) FROM live p HAVING bool_or(NOT p.without_rights AND NOT p.fails) ) AS f ORDER BY f.place, f.node;
 CALL rate_limit_describe('rate_limit_state', $$

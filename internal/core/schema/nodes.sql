@@ -50,25 +50,28 @@ locally: How many it decided at its share of each limit, without the database.
 busiest: Its limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.
 $$);
 
-CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid) RETURNS bigint
+CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid,
+	made_before timestamptz DEFAULT 'infinity') RETURNS bigint
 	LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF applied_seq IS NOT NULL AND to_regclass('rate_limit_changes') IS NOT NULL
 		AND coalesce(log = to_regclass('rate_limit_changes'), true) THEN
-		RETURN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > applied_seq);
+		RETURN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > applied_seq
+			AND c.at < made_before);
 	END IF;
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_behind IS
-	'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it '
-	'has no policy, or another log.';
+	'How many changes of the policy a proxy has yet to obey that were made before a time, by two columns of '
+	'rate_limit_nodes. NULL: it has no policy, or another log.';
 CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS
 	SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, n.region, n.version,
 		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live,
 		n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
 		rate_limit_behind(n.applied_seq, n.log) AS behind, n.seen, n.local_from, n.local_until,
 		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems, n.admitted,
-			n.refused, n.undecided, n.undecided_at, n.locally, n.busiest
+			n.refused, n.undecided, n.undecided_at, n.locally, n.busiest,
+		rate_limit_behind(n.applied_seq, n.log, n.seen - interval '10 s') AS late
 	FROM (
 		SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m
 		WHERE m.system = (SELECT system_identifier FROM pg_control_system())
@@ -81,9 +84,12 @@ policy: Whether it has a policy.
 behind: How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since
 	they were restored.
 seconds_ago: How long ago seen was.
+late: How many of those behind had been made 10 seconds before seen, or earlier.
 $$);
 -- The first row says in what state the limits are, and each other row what else needs a look. A proxy
--- enforces if it decides, and has a policy where others have one.
+-- enforces if it decides, and has a policy where others have one. A proxy obeys a change within a second, and
+-- a large one within five, but writes that with its next heartbeat: where users are made all the time, behind
+-- is hardly ever 0, and late is.
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
 	WITH live AS (
 		SELECT p.*, p.cannot IS NOT NULL AS without_rights,
@@ -113,9 +119,9 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
 		FROM live p WHERE p.without_policy
 		UNION ALL
 		SELECT 5, 'behind', p.node, format('%s has yet to obey %s of the policy.', p.node,
-			CASE WHEN p.behind IS NULL THEN 'the tables' WHEN p.behind = 1 THEN '1 change'
-				ELSE p.behind || ' changes' END)
-		FROM live p WHERE p.policy AND p.behind IS DISTINCT FROM 0
+			CASE WHEN p.late IS NULL THEN 'the tables' WHEN p.late = 1 THEN '1 change'
+				ELSE p.late || ' changes' END)
+		FROM live p WHERE p.policy AND p.late IS DISTINCT FROM 0
 		UNION ALL
 		SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem)
 		FROM live p, unnest(p.problems) AS problem
