@@ -47,8 +47,9 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 	}
 }
 
-// evaluateInFull evaluates any request, without the memo of verdicts.
-func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
+// evaluateInFull evaluates any request, without the memo of verdicts. It returns the amounts of the sender,
+// and what is wrong with its API key, or NotRefused. The sender of such a key is nobody.
+func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) (*amounts, Reason) {
 	at := now.UnixMicro()
 	clearVerdict(o)
 	o.Tier = f.Tier
@@ -56,10 +57,11 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdi
 	var ban *Ban
 	reason := NotRefused
 	if id != nil {
-		sender = amountsOf(s, id)
-		ban = sender.ban
-		reason = invalid(id, sender, at)
+		known := amountsOf(s, id)
+		ban = known.ban
+		reason = invalid(id, known, at)
 		if reason == NotRefused {
+			sender = known
 			o.User = id.User
 			o.KeyID = id.KeyID
 			if id.Tier != "" && at < sender.tierUntil {
@@ -67,20 +69,17 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdi
 			}
 		}
 	}
-	if shutOut(networkBan(s.bans, f), ban, now, o) {
-		return
-	}
-	if reason != NotRefused {
-		if f.RejectUnknown {
-			rejectKey(s, f, reason, at, o)
-			if id.Known {
-				o.Ended = id
-			}
-			return
+	switch {
+	case shutOut(networkBan(s.bans, f), ban, now, o):
+	case reason != NotRefused && f.RejectUnknown:
+		rejectKey(s, f, reason, at, o)
+		if id.Known {
+			o.Ended = id
 		}
-		sender = nobody // as without a key
+	default:
+		decide(s.set, f, sender, at, o)
 	}
-	decide(s.set, f, sender, at, o)
+	return sender, reason
 }
 
 // invalid returns what is wrong with the API key of an identity, or NotRefused.

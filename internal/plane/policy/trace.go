@@ -29,15 +29,9 @@ type TracedRule struct {
 // Explain evaluates as Evaluate does, and returns what became of each rule.
 func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Trace) {
 	o, t := &Verdict{}, &Trace{Rules: map[string]TracedRule{}}
-	evaluateInFull(s, f, id, now, o)
+	sender, reason := evaluateInFull(s, f, id, now, o)
+	t.Key = reason
 	at := now.UnixMicro()
-	sender := nobody
-	if id != nil {
-		sender = amountsOf(s, id)
-		if t.Key = invalid(id, sender, at); t.Key != NotRefused {
-			sender = nobody
-		}
-	}
 	selected := &Verdict{Tier: o.Tier, impersonal: o.impersonal}
 	selectRules(match(s.set, f, selected), f, sender, at, selected)
 	applied := map[string]bool{}
