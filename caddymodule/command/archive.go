@@ -62,9 +62,8 @@ func (c *call) archive(o archive.Options) error {
 	if !c.json {
 		p := printer{headers: []string{}}
 		o.Done = func(d archive.Day) {
-			text, _ := json.Marshal(d)
-			day, _ := decode(text)
-			p.table([]any{day})
+			day, _ := json.Marshal(d)
+			p.table([]json.RawMessage{day})
 			_ = c.say("%s", p.String())
 			p.Reset()
 		}

@@ -2,6 +2,7 @@ package command
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os/signal"
@@ -70,15 +71,11 @@ func (c *call) followOnce(p *printer, seen map[[sha256.Size]byte]int, query, sho
 		return err
 	}
 	c.values["horizon"] = *horizon
-	var fresh []any
+	var fresh []json.RawMessage
 	for _, row := range found {
 		sum := sha256.Sum256(row)
 		if seen[sum] == 0 {
-			decoded, err := decode(row)
-			if err != nil {
-				return err
-			}
-			fresh = append(fresh, decoded)
+			fresh = append(fresh, row)
 		}
 		seen[sum] = query
 	}

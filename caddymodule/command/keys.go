@@ -1,7 +1,9 @@
 package command
 
 import (
+	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
@@ -84,9 +86,8 @@ func newKey(c *call) error {
 	}
 	digest := policy.Digest(key)
 	c.values["digest"], c.values["hint"] = fmt.Sprintf(`\x%x`, digest), policy.Hint(key)
-	var made object
+	var made json.RawMessage
 	if err := c.together(func() error {
-		made = nil
 		replaced, err := c.rows(c.before)
 		if err == nil && len(replaced) == 0 {
 			err = c.notFound()
@@ -95,12 +96,8 @@ func newKey(c *call) error {
 			return err
 		}
 		rows, err := c.rows(c.sql)
-		for _, row := range append(rows, replaced...) {
-			var is any
-			if is, err = decode(row); err != nil {
-				return err
-			}
-			made = append(made, is.(object)...)
+		if err == nil {
+			made = join(rows[0], replaced[0])
 		}
 		return err
 	}); err != nil {
@@ -108,10 +105,10 @@ func newKey(c *call) error {
 	}
 	c.printsKey = true
 	if c.json {
-		return c.show(append(made, field{"key", key}), "")
+		return c.show(join(made, json.RawMessage(`{"key":"`+key+`"}`)), "")
 	}
 	get := map[string]string{}
-	for _, f := range made {
+	for _, f := range fieldsOf(made) {
 		get[f.name] = cell(f.value)
 	}
 	said := c.cmd.ErrOrStderr()
@@ -121,4 +118,9 @@ func newKey(c *call) error {
 		fmt.Fprintf(said, "The key %s, which it replaces, ends: %s.\n", get["replaces"], get["replaced_at"])
 	}
 	return c.say("%s\n", key)
+}
+
+// join is a JSON object with the fields of two, which have some.
+func join(a, b json.RawMessage) json.RawMessage {
+	return slices.Concat(a[:len(a)-1], json.RawMessage(","), b[1:])
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,21 +16,20 @@ import (
 // for each field and a table for each list in it. A client may have put an API key into a wrong place: keys
 // are hidden, except for one that was just made.
 func (c *call) show(value any, empty string) error {
-	text, err := c.encode(value, "  ")
+	indent := ""
+	if c.json {
+		indent = "  "
+	}
+	text, err := c.encode(value, indent)
+	if err == nil && !c.json {
+		p := printer{hide: strings.Fields(c.hide)}
+		p.add(json.RawMessage(text), empty)
+		text = p.String()
+	}
 	if err != nil {
 		return err
 	}
-	if !c.json {
-		read, err := decode([]byte(text))
-		if err != nil {
-			return err
-		}
-		p := printer{hide: strings.Fields(c.hide)}
-		p.add(read, empty)
-		text = p.String()
-	}
-	_, err = io.WriteString(c.cmd.OutOrStdout(), text)
-	return err
+	return c.say("%s", text)
 }
 
 // say prints a text for people.
@@ -53,74 +51,31 @@ func (c *call) encode(value any, indent string) (string, error) {
 	return hideKeys(text.String()), err
 }
 
-// object is a JSON object with its fields in their order.
-type object []field
-
+// field is a field of a JSON object.
 type field struct {
 	name  string
-	value any
+	value json.RawMessage
 }
 
-// MarshalJSON keeps the order.
-func (o object) MarshalJSON() ([]byte, error) {
-	var text bytes.Buffer
-	for i, f := range o {
-		name, _ := json.Marshal(f.name)
-		text.WriteString(map[bool]string{true: "{", false: ","}[i == 0])
-		text.Write(name)
-		text.WriteByte(':')
-		encoder := json.NewEncoder(&text)
-		encoder.SetEscapeHTML(false)
-		if err := encoder.Encode(f.value); err != nil {
-			return nil, err
+// fieldsOf returns the fields of a JSON object in their order.
+func fieldsOf(object json.RawMessage) (fields []field) {
+	d := json.NewDecoder(bytes.NewReader(object))
+	_, _ = d.Token() // the server or an encoder has written it
+	for d.More() {
+		name, _ := d.Token()
+		f := field{name: fmt.Sprint(name)}
+		if d.Decode(&f.value) != nil {
+			break
 		}
+		fields = append(fields, f)
 	}
-	if len(o) == 0 {
-		return []byte("{}"), nil
-	}
-	return append(text.Bytes(), '}'), nil
+	return fields
 }
 
-// decode reads JSON: objects as object, lists as []any, numbers as json.Number.
-func decode(text []byte) (any, error) {
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.UseNumber()
-	return decodeNext(decoder)
-}
-
-func decodeNext(d *json.Decoder) (any, error) {
-	token, err := d.Token()
-	switch token {
-	case json.Delim('['):
-		list := []any{}
-		for d.More() && err == nil {
-			var item any
-			item, err = decodeNext(d)
-			list = append(list, item)
-		}
-		_, end := d.Token()
-		return list, first(err, end)
-	case json.Delim('{'):
-		o := object{}
-		for d.More() && err == nil {
-			var name json.Token
-			if name, err = d.Token(); err == nil {
-				f := field{name: name.(string)}
-				f.value, err = decodeNext(d)
-				o = append(o, f)
-			}
-		}
-		_, end := d.Token()
-		return o, first(err, end)
-	}
-	return token, err
-}
-
-func first(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
+// listOf returns the elements of a JSON list, and whether it is one.
+func listOf(value json.RawMessage) (list []json.RawMessage, isList bool) {
+	isList = value[0] == '[' && json.Unmarshal(value, &list) == nil
+	return list, isList
 }
 
 // printer writes rows as tables for people.
@@ -131,61 +86,58 @@ type printer struct {
 }
 
 // add adds a value; empty is said of an empty list.
-func (p *printer) add(value any, empty string) {
-	switch value := value.(type) {
-	case []any:
-		if len(value) == 0 {
+func (p *printer) add(value json.RawMessage, empty string) {
+	if list, isList := listOf(value); isList {
+		if len(list) == 0 {
 			p.WriteString(empty + "\n")
-			return
 		}
-		p.table(value)
-	case object:
-		var facts [][]string
-		for _, f := range value {
-			list, isList := f.value.([]any)
-			if f.value != nil && (!isList || !isTable(list)) && !slices.Contains(p.hide, f.name) {
-				facts = append(facts, []string{title(f.name), cell(f.value)})
-			}
+		p.table(list)
+		return
+	}
+	var facts [][]string
+	fields := fieldsOf(value)
+	for _, f := range fields {
+		list, isList := listOf(f.value)
+		if string(f.value) != "null" && (!isList || !isTable(list)) && !slices.Contains(p.hide, f.name) {
+			facts = append(facts, []string{title(f.name), cell(f.value)})
 		}
-		p.align(facts, 0)
-		for _, f := range value {
-			if list, isList := f.value.([]any); isList && len(list) > 0 && isTable(list) {
-				p.WriteString("\n" + title(f.name) + "\n")
-				p.table(list)
-			}
+	}
+	p.align(facts, 0)
+	for _, f := range fields {
+		if list, isList := listOf(f.value); isList && len(list) > 0 && isTable(list) {
+			p.WriteString("\n" + title(f.name) + "\n")
+			p.table(list)
 		}
 	}
 }
 
 // isTable reports whether a list has lines of its own: rows, sentences, or many names.
-func isTable(list []any) bool {
-	if len(list) == 0 {
-		return true
-	}
-	note, isText := list[0].(string)
-	_, isRow := list[0].(object)
-	return isRow || isText && (len(list) > 3 || strings.Contains(note, " "))
+func isTable(list []json.RawMessage) bool {
+	return len(list) == 0 || list[0][0] == '{' ||
+		list[0][0] == '"' && (len(list) > 3 || bytes.Contains(list[0], []byte(" ")))
 }
 
 // table adds a table of objects, without the columns that no row has, or a list of sentences.
-func (p *printer) table(rows []any) {
+func (p *printer) table(list []json.RawMessage) {
+	var rows [][]field
+	for _, item := range list {
+		if item[0] == '{' {
+			rows = append(rows, fieldsOf(item))
+		} else {
+			p.WriteString(cell(item) + "\n")
+		}
+	}
 	if len(rows) == 0 {
 		return
 	}
 	var lines [][]string
 	var headers []string
 	for _, row := range rows {
-		o, isRow := row.(object)
-		if !isRow {
-			p.WriteString(cell(row) + "\n")
-			continue
-		}
 		line := []string{}
 		headers = headers[:0]
-		for i, f := range o {
-			if p.headers == nil &&
-				slices.IndexFunc(rows, func(r any) bool { return given(r.(object)[i].value) }) < 0 ||
-				slices.Contains(p.hide, f.name) {
+		for i, f := range row {
+			isGiven := func(r []field) bool { return given(r[i].value) }
+			if p.headers == nil && !slices.ContainsFunc(rows, isGiven) || slices.Contains(p.hide, f.name) {
 				continue
 			}
 			headers = append(headers, strings.ToUpper(title(f.name)))
@@ -204,10 +156,7 @@ func (p *printer) table(rows []any) {
 }
 
 // given reports whether a value is one that people want to see in a column.
-func given(value any) bool {
-	list, isList := value.([]any)
-	return value != nil && (!isList || len(list) > 0)
-}
+func given(value json.RawMessage) bool { return string(value) != "null" && string(value) != "[]" }
 
 // align adds lines of cells with aligned columns.
 func (p *printer) align(lines [][]string, width int) {
@@ -228,28 +177,30 @@ const none = "-"
 var times = regexp.MustCompile(`^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?(\+00:00|Z)$`)
 
 // cell is the text of a value.
-func cell(value any) string {
-	switch value := value.(type) {
-	case nil:
+func cell(value json.RawMessage) string {
+	switch value[0] {
+	case 'n':
 		return none
-	case string:
-		if value == "infinity" { // of a time
+	case 't':
+		return "yes"
+	case 'f':
+		return "no"
+	case '"':
+		var is string
+		_ = json.Unmarshal(value, &is) // it is a text
+		if is == "infinity" {          // of a time
 			return "never"
 		}
-		return text(times.ReplaceAllString(value, "$1 ${2}Z"))
-	case bool:
-		return map[bool]string{true: "yes", false: "no"}[value]
-	case []any:
+		return text(times.ReplaceAllString(is, "$1 ${2}Z"))
+	case '[':
+		list, _ := listOf(value)
 		var all []string
-		for _, item := range value {
+		for _, item := range list {
 			all = append(all, cell(item))
 		}
 		return text(strings.Join(all, ", "))
-	case object:
-		raw, _ := json.Marshal(value)
-		return text(string(raw))
 	}
-	return fmt.Sprint(value)
+	return text(string(value)) // a number or an object
 }
 
 // text is without API keys, and has escapes for what could change a terminal or a table.

@@ -192,8 +192,16 @@ func (c *call) ask() error {
 	if c.becomes != "" {
 		return c.change(sql)
 	}
+	if c.one {
+		// Each part is a column of the row.
+		columns := "q.*"
+		for _, p := range c.parts {
+			columns += ", (SELECT coalesce(json_agg(p), '[]') FROM (" + p.sql + ") AS p) AS " + p.title
+		}
+		sql = "SELECT " + columns + " FROM (" + sql + ") AS q"
+	}
 	var rows []json.RawMessage
-	lists := make([][]json.RawMessage, len(c.parts))
+	more := map[string][]json.RawMessage{}
 	err := c.together(func() (err error) {
 		if c.before != "" {
 			if _, err := c.conn.Exec(c.ctx, c.before, c.values); err != nil {
@@ -206,38 +214,24 @@ func (c *call) ask() error {
 		if len(rows) == 0 && (c.one || c.lacks != "") {
 			return c.notFound()
 		}
-		for i, p := range c.parts {
-			if lists[i], err = c.rows(p.sql); err != nil {
-				return err
-			}
+		for i := 0; i < len(c.parts) && !c.one && !c.json && err == nil; i++ {
+			more[c.parts[i].title], err = c.rows(c.parts[i].sql)
 		}
 		if c.after != "" {
 			_, err = c.conn.Exec(c.ctx, c.after, c.values)
 		}
 		return err
 	})
-	if err != nil {
+	switch {
+	case err != nil:
+		return err
+	case c.one:
+		return c.show(rows[0], "")
+	}
+	if err := c.show(rows, empty); err != nil || c.json {
 		return err
 	}
-	if !c.one {
-		if err := c.show(rows, empty); err != nil || c.json {
-			return err
-		}
-		rest := object{}
-		for i, p := range c.parts {
-			rest = append(rest, field{p.title, lists[i]})
-		}
-		return c.show(rest, "")
-	}
-	row, err := decode(rows[0])
-	if err != nil {
-		return err
-	}
-	whole := row.(object)
-	for i, p := range c.parts {
-		whole = append(whole, field{p.title, lists[i]})
-	}
-	return c.show(whole, "")
+	return c.show(more, "")
 }
 
 // change changes what the first argument names, in one transaction, and prints what that then is.
@@ -262,7 +256,10 @@ func (c *call) changed(outcome string) error {
 	if !c.json {
 		return c.say("The %s %s is %s.\n", c.kind, text(c.name()), outcome)
 	}
-	return c.show(object{{"name", c.name()}, {"outcome", outcome}}, "")
+	return c.show(struct {
+		Name    string `json:"name"`
+		Outcome string `json:"outcome"`
+	}{c.name(), outcome}, "")
 }
 
 // known are the questions for what there is instead, by kind.
