@@ -9,11 +9,11 @@ import (
 // Traefik gives a plugin "" for an empty map, as in policy: {}, and decodes "" only into a list. So what may
 // be an empty map is a list of at most one.
 type Config struct {
-	// Other has the settings of the middleware itself, of its limit, and of the store. Its audit is also for
-	// the zones and the policy.
+	// Other has the settings of the middleware itself, of its limit, and of the store. Its audit is that of
+	// zones and of the policy, unless they have one.
 	Other Settings `json:"-" mapstructure:",remain"`
 
-	// Match says which requests the limit of the middleware itself is for.
+	// Match selects the requests of the limit of the middleware itself.
 	Match *serve.Match `json:"match,omitempty"`
 
 	// History records what happens to requests: an audit log, metrics by minute, hour and
@@ -40,15 +40,15 @@ type Settings = serve.Given
 type Zone struct {
 	Other Settings `json:"-" mapstructure:",remain"`
 
-	// Match says which requests the limit is for.
+	// Match selects the requests of the limit.
 	Match *serve.Match `json:"match,omitempty"`
 }
 
-// History is what is recorded of requests, and for how long. Requests do not wait for it.
+// History configures the records of requests. Requests do not wait for it.
 type History struct {
 	Other Settings `json:"-" mapstructure:",remain"`
 
-	// Retention is how long the history is kept. Default: what the database has.
+	// Retention has the ages of records that are deleted. Default: what the database has.
 	Retention []Settings `json:"retention,omitempty"`
 }
 

@@ -32,8 +32,13 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 		`ipStrategy.depth: "-1"`:   func(c *Config) { c.IPStrategy = &IPStrategy{Depth: -1} },
 		`zones[0].limit: missing`:  func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "z"}}} },
 		`zones[0].prefix: missing`: func(c *Config) { c.Zones = []Zone{{Other: Settings{"limit": "5 1m"}}} },
-		`policy.apiKey: "X-Api-Key": must be text with a placeholder, such as {header.X-Api-Key}`: func(c *Config) { c.Policy = []Settings{{"apiKey": "X-Api-Key"}} },
-		`policy.forwardHeaders: "maybe"`: func(c *Config) { c.Policy = []Settings{{"forwardHeaders": "maybe"}} },
+		`policy.apiKey: "X-Api-Key": must be text with a placeholder, such as ` +
+			`{header.X-Api-Key}`: func(c *Config) {
+			c.Policy = []Settings{{"apiKey": "X-Api-Key"}}
+		},
+		`policy.forwardHeaders: "maybe"`: func(c *Config) {
+			c.Policy = []Settings{{"forwardHeaders": "maybe"}}
+		},
 		`zones[0].audit: "sample 2": must be off, denied`: func(c *Config) {
 			c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "audit": "sample 2"}}}
 		},
@@ -49,14 +54,22 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 			c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m",
 				"hashKey": "x"}}}
 		},
-		`match: missing: must be given with paths, methods, hosts or headers`: func(c *Config) { c.Match = &serve.Match{} },
+		`match: missing: must be given with paths, methods, hosts or headers`: func(c *Config) {
+			c.Match = &serve.Match{}
+		},
 		`zones[0].match.paths: "api": must be a path such as /login`: func(c *Config) {
 			c.Zones = []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"},
 				Match: &serve.Match{Paths: []string{"/x", "api"}}}}
 		},
-		`match.hosts: "a:80": must be a host`:                    func(c *Config) { c.Match = &serve.Match{Hosts: []string{"a:80"}} },
-		`match.methods: "G T": must be methods such as GET`:      func(c *Config) { c.Match = &serve.Match{Methods: []string{"G T"}} },
-		`match.headers: "X-Plan:": must be the name of a header`: func(c *Config) { c.Match = &serve.Match{Headers: []string{"X-Plan:"}} },
+		`match.hosts: "a:80": must be a host`: func(c *Config) {
+			c.Match = &serve.Match{Hosts: []string{"a:80"}}
+		},
+		`match.methods: "G T": must be methods such as GET`: func(c *Config) {
+			c.Match = &serve.Match{Methods: []string{"G T"}}
+		},
+		`match.headers: "X-Plan:": must be the name of a header`: func(c *Config) {
+			c.Match = &serve.Match{Headers: []string{"X-Plan:"}}
+		},
 	} {
 		t.Setenv("DATABASE_URL", "")
 		c := valid()

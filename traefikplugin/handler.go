@@ -20,7 +20,7 @@ type handler struct {
 	process  *process
 	use      *host.Handle
 	site     *serve.Site
-	forward  bool // the upstream is told what the policy says
+	forward  bool // requests get headers with what the policy says
 
 	// plain are the limits of all requests. Nil if each request has to be asked about before the queue.
 	plain *serve.LimitSet

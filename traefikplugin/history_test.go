@@ -41,7 +41,9 @@ func TestTheMetricsSayWhatDecided(t *testing.T) {
 	cancel()
 	await.Within(t, time.Minute, "the store to be closed", func() bool { return isClosed(handlers[0]) })
 	var allowed, decided, limited, audited int
-	err := conn.QueryRow(t.Context(), `SELECT sum(allowed), sum(from_lease + from_database) FILTER (WHERE limited = 0), sum(limited), (SELECT sum(count) FROM rate_limit_audit)
+	err := conn.QueryRow(t.Context(), `SELECT sum(allowed),
+			sum(from_lease + from_database) FILTER (WHERE limited = 0), sum(limited),
+			(SELECT sum(count) FROM rate_limit_audit)
 		FROM rate_limit_metrics WHERE granularity = 'minute'`).Scan(&allowed, &decided, &limited, &audited)
 	if err != nil || allowed != passed+1 || decided != passed || limited != refused || audited != refused {
 		t.Errorf("%d passed, %d of them decided by a lease or by the database, %d refused, %d in the "+

@@ -2,12 +2,12 @@
 // on one Postgres database count together. Traefik interprets it with Yaegi: see
 // internal/testkit/imports/interpreted.go for the restrictions.
 //
-//   - config.go is the configuration, spelling.go reads its values in both spellings, settings.go checks it, with template.go and
-//     placeholder.go for keys and costs, and address.go for {client_ip}.
-//   - plugin.go makes the middleware. process.go is what all middlewares have together.
-//   - handler.go serves a request by the steps of package serve. queued.go has the queues, whose workers deliver all requests
-//     of a batch. leased.go serves a request if the process holds a lease.
-//   - forward.go tells the upstream what the policy says. shutdown.go writes the history when Traefik ends.
+//   - config.go is the configuration, spelling.go reads its values in both spellings, settings.go checks it,
+//     with template.go and placeholder.go for keys and costs, and address.go for {client_ip}.
+//   - plugin.go makes the middleware. setup.go and process.go have what middlewares share.
+//   - handler.go serves a request by the steps of package serve. queued.go has the queues. Their workers fill
+//     and deliver all requests of a batch. leased.go serves a request if the process holds a lease.
+//   - forward.go sets headers for the upstream. shutdown.go writes the history when Traefik ends.
 //   - response.go changes the headers of a response, and watches it for what the request cost.
 //
 // What a limit means is in package ratelimit. What both proxies do with a request is in package serve.

@@ -111,7 +111,8 @@ func (b *broken) Close()                                                      {}
 
 func TestOnErrorAppliesToFailuresAndPanics(t *testing.T) {
 	for _, err := range []error{nil, errors.New("down")} {
-		for onError, want := range map[string]int{"allow": http.StatusOK, "deny": http.StatusServiceUnavailable} {
+		for onError, want := range map[string]int{"allow": http.StatusOK,
+			"deny": http.StatusServiceUnavailable} {
 			c := valid()
 			c.Other["onError"] = onError
 			var next served

@@ -27,10 +27,11 @@ func withPolicy(t *testing.T, sql string) (dsn string) {
 
 const people = `
 	INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro');
-	INSERT INTO rate_limit_users (user_id, tier) VALUES ('alice', 'free'), ('bob', 'pro'), (E'line\nbreak', 'free');`
+	INSERT INTO rate_limit_users (user_id, tier) VALUES ('alice', 'free'), ('bob', 'pro'),
+		(E'line\nbreak', 'free');`
 
 // governed returns a middleware with a policy alone, unless edit adds limits. The upstream
-// answers with what the proxy tells it.
+// answers with the headers of the request that the proxy sets.
 func governed(t *testing.T, dsn string, edit func(c *Config)) http.Handler {
 	t.Helper()
 	c := CreateConfig()

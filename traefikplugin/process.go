@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// process is what all middlewares of this interpreter have together. A Traefik process has one interpreter
+// process has what all middlewares of this interpreter share. A Traefik process has one interpreter
 // for each plugin. At each reload, Traefik makes a new middleware for each router, and ends the contexts of
 // the old middlewares.
 type process struct {

@@ -22,12 +22,12 @@ type queues struct {
 	byTimeout map[time.Duration]*requestQueue
 }
 
-// spare is how many Requests a queue has that no request uses, as long as it has fewer than maxPending. They
-// are as many as may be taken between the moment when a request looks at them and that when it takes one.
+// spare is the number of unused Requests below which a queue makes another one. As many may be taken between
+// the moment when a request counts them and that when it takes one.
 const spare = 8
 
-// maxPending is how many requests may wait for a decision at once. Further requests wait
-// until another one is decided.
+// maxPending bounds the requests that wait for a decision at once. Further requests wait until another one is
+// decided.
 const maxPending = 2048
 
 // queueOf returns a database's queue for requests with that timeout. The caller holds the process's mutex.

@@ -28,8 +28,8 @@ type upstream struct {
 	wraps int32
 }
 
-// firstWraps is how many responses get a responseWriter at first, and mostWraps how many after one that
-// needed it, until no response gets one. They are variables for a test.
+// firstWraps is the number of responses that get a responseWriter at first, and mostWraps the number after
+// one that needed it, until no response gets one. They are variables for a test.
 var (
 	firstWraps int32 = 1000
 	mostWraps  int32 = 10000
@@ -43,9 +43,9 @@ func newUpstream(next http.Handler, fields settings.Fields) *upstream {
 	return u
 }
 
-// pass serves a request that passes. It is a function, and upstream is no http.Handler,
-// because the interpreter takes longer for a method, and for a handler that is interpreted. It has the
-// frequent case only.
+// pass serves a request that passes. It is a function, and upstream does not implement http.Handler, because
+// the interpreter takes longer for a method, and for a handler that is interpreted. It has the frequent case
+// only.
 func pass(u *upstream, w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	remaining := header["X-Ratelimit-Remaining"]
@@ -78,7 +78,7 @@ func passSettled(u *upstream, settling *serve.Settling, w http.ResponseWriter, r
 		settling.Head()
 	}
 	failed := http.StatusInternalServerError
-	// also if the upstream panics, because the client has gone
+	// The upstream panics if the client has gone.
 	defer func() { settling.End(failed, w.Header()) }()
 	own := newWriter(u, w)
 	own.settling = settling

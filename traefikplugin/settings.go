@@ -16,7 +16,7 @@ import (
 // compiled is a configuration after its check. Its DSNs are not checked yet.
 type compiled struct {
 	site    *serve.Site
-	forward bool // the upstream is told what the policy says
+	forward bool // as in handler
 
 	// The settings of the middleware, its limit and its store, and those of the policy and the history; nil
 	// if there is none.
@@ -240,7 +240,7 @@ func (c *Config) readHistory(to *compiled) error {
 	return named("history.retention.", settings.Read(settings.RetentionTable, retention, &read))
 }
 
-// only reads the settings of a list that stands for one map, see Config; nil if there is no list.
+// only reads the settings of a list that stands for one map, see Config. Without a list, it returns nil.
 func only(path string, list []Settings, tables ...[]settings.Setting) (settings.Values, error) {
 	if list == nil {
 		return nil, nil

@@ -9,9 +9,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// setup is what a configuration compiles to, and what it uses. All routers with the middleware share it, also
-// those of the next reload if neither the configuration nor a file with a DSN has changed. The process's
-// mutex guards what is below config.
+// setup has the compiled form of a configuration, and what it uses. All routers with the middleware share it,
+// and so do those of the next reload if neither the configuration nor a file with a DSN has changed. The
+// process's mutex guards what is below config.
 type setup struct {
 	handler *handler // without an upstream
 	made    *compiled

@@ -39,8 +39,10 @@ func TestTheRegistryHasWhatTheProxyDecided(t *testing.T) {
 	await.Within(t, time.Minute, "the row in the registry", func() bool {
 		conn := cluster.Watch(t, t.Context(), dsn)
 		defer conn.Close(t.Context())
-		err := conn.QueryRow(t.Context(), `SELECT admitted, refused, undecided, locally, (busiest->'1000000 1h'->0)::bigint, (busiest->'1000000 1h'->1)::bigint,
-			(busiest->'2 1h'->0)::bigint, (busiest->'2 1h'->1)::bigint FROM rate_limit_proxies`).Scan(&got[0], &got[1], &got[2], &got[3], &got[4], &got[5], &got[6], &got[7])
+		err := conn.QueryRow(t.Context(), `SELECT admitted, refused, undecided, locally,
+				(busiest->'1000000 1h'->0)::bigint, (busiest->'1000000 1h'->1)::bigint,
+				(busiest->'2 1h'->0)::bigint, (busiest->'2 1h'->1)::bigint FROM rate_limit_proxies`).
+			Scan(&got[0], &got[1], &got[2], &got[3], &got[4], &got[5], &got[6], &got[7])
 		return err == nil && got[1] == want[1]
 	})
 	for i := range want {
