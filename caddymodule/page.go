@@ -33,7 +33,7 @@ func init() {
 type Page struct {
 	PageSettings
 
-	settings settings.Page
+	insecure bool // see PageSettings
 	options  page.Options
 	dsn      Text         // of the counters, as configured
 	server   *page.Server // nil until the config has started
@@ -59,7 +59,7 @@ func (p *Page) Provision(ctx caddy.Context) error {
 	if err := settings.Read(settings.PageTable, values(&p.PageSettings), &read); err != nil {
 		return err
 	}
-	p.settings = read.Page
+	p.insecure = read.Insecure
 	p.options = page.Options{Hosts: strings.Fields(string(p.Hosts)), Version: version()}
 	if p.options.DSN, err = databaseDSN("dsn", cmp.Or(p.DSN, app.DSN)); err != nil {
 		return err

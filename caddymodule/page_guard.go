@@ -22,7 +22,7 @@ func (a *App) openPages(servers map[string]*caddyhttp.Server) error {
 		guardRoutes(server.Routes, asksForCertificates(server), nil)
 	}
 	for _, p := range a.pages {
-		if !p.settings.Insecure && !p.guarded {
+		if !p.insecure && !p.guarded {
 			return errOpenPage
 		}
 	}

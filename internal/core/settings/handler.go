@@ -8,11 +8,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Page says who may see a page.
-type Page struct {
-	Insecure bool // everybody may reach it
-}
-
 // OnError says what happens to a request without a decision, because the database did not answer in time.
 type OnError string
 

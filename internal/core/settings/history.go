@@ -12,9 +12,14 @@ import (
 type History struct {
 	Address AddressMode
 
-	// KeepAudit and KeepUsage limit the age of the audit log and of the metrics by day. 0 means as the
-	// database has it.
-	KeepAudit, KeepUsage time.Duration
+	// Retention lists the parts of the history that the database keeps for another time than it has set.
+	Retention []Retention
+}
+
+// Retention says how long a part of the history is kept.
+type Retention struct {
+	What string        // audit or metrics_day
+	Keep time.Duration // 24 hours or more
 }
 
 // Audit says which requests of a limit the audit log has.

@@ -99,8 +99,8 @@ func nodeName(name string, field func(to *Settings) *string) Setting {
 	return Setting{Name: name, Want: want, Read: read}
 }
 
-// retention returns the setting of how long a part of the history is kept.
-func retention(name string, field func(to *Settings) *time.Duration) Setting {
+// retention returns the setting of how long a part of the history is kept. what is Retention.What.
+func retention(name, what string) Setting {
 	read := func(to *Settings, text string) error {
 		if text == "" {
 			return nil
@@ -109,7 +109,7 @@ func retention(name string, field func(to *Settings) *time.Duration) Setting {
 		if err != nil || age < 24*time.Hour || age > MaxAge {
 			return errWant
 		}
-		*field(to) = age
+		to.History.Retention = append(to.History.Retention, Retention{what, age})
 		return nil
 	}
 	want := "a duration from 1d to 100y, such as 90d, 12w or 7y"

@@ -49,7 +49,7 @@ type Settings struct {
 	RejectUnknown bool           // refuse a request with an invalid API key; else ignore the key
 	Store         Store
 	History       History
-	Page          Page
+	Insecure      bool // everybody may reach a page
 }
 
 // Values are the settings of a part of a configuration as text, by their names in the tables. A setting that

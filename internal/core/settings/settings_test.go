@@ -32,6 +32,14 @@ func read(t *testing.T, table []settings.Setting, name, text string) (got settin
 	return got, nil
 }
 
+// kept returns the only retention, or 0.
+func kept(s *settings.Settings) any {
+	for _, r := range s.History.Retention {
+		return r.Keep
+	}
+	return time.Duration(0)
+}
+
 // A setting takes what its table says, and the error of any other text names the setting and the text.
 func TestSettingsTakeWhatTheirTablesSay(t *testing.T) {
 	const day = 24 * time.Hour
@@ -53,7 +61,7 @@ func TestSettingsTakeWhatTheirTablesSay(t *testing.T) {
 		{settings.HandlerTable, "timeout", func(s *settings.Settings) any { return s.Timeout },
 			map[string]any{"": 250 * time.Millisecond, "1ms": time.Millisecond, "1m": time.Minute,
 				"1.5s": 1500 * time.Millisecond}, []string{"0", "0s", "-1s", "999us", "61s", "soon", "250"}},
-		{settings.RetentionTable, "usage", func(s *settings.Settings) any { return s.History.KeepUsage },
+		{settings.RetentionTable, "usage", kept,
 			map[string]any{"": time.Duration(0), "1d": day, "90d": 90 * day, "12w": 84 * day,
 				"36h": 36 * time.Hour, "1y": 366 * day, "7y": 7 * 366 * day, "100y": 36600 * day},
 			[]string{"0d", "23h", "0y", "101y", "-1y", "1.5y", "y", "7 years", "90", "1y6d", "forever"}},

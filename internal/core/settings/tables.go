@@ -1,10 +1,6 @@
 package settings
 
-import (
-	"time"
-
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-)
+import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
 // LimitTable has the settings of a limit. The first is the prefix, an argument in a Caddyfile.
 var LimitTable = []Setting{
@@ -61,7 +57,7 @@ var PageTable = []Setting{
 	dsn("policy", WantPostgres),
 	dsn("history", WantPostgres),
 	{Name: "hosts", Form: Words, Want: "one or more host names"},
-	onOff("insecure", "off", func(to *Settings) *bool { return &to.Page.Insecure }),
+	onOff("insecure", "off", func(to *Settings) *bool { return &to.Insecure }),
 }
 
 // StoreTable has the settings of a store.
@@ -86,6 +82,6 @@ var HistoryTable = []Setting{
 
 // RetentionTable has a setting for each part of the history.
 var RetentionTable = []Setting{
-	retention("audit", func(to *Settings) *time.Duration { return &to.History.KeepAudit }),
-	retention("usage", func(to *Settings) *time.Duration { return &to.History.KeepUsage }),
+	retention("audit", "audit"),
+	retention("usage", "metrics_day"),
 }

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -225,11 +226,11 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 			`node: "` + strings.Repeat("n", 201) + `": must be up to 200 bytes of UTF-8 without NUL`},
 		{history.Settings{Region: "a\x00"}, `region: "a\x00": must be up to 200 bytes of UTF-8 without NUL`},
 		{history.Settings{MaxPending: -1}, `max_pending: "-1": must be 0 or more`},
-		{history.Settings{Retention: []history.Retention{{What: "logs", Keep: 24 * time.Hour}}},
+		{history.Settings{Retention: []settings.Retention{{What: "logs", Keep: 24 * time.Hour}}},
 			`retention: "logs": must be audit or metrics_day`},
-		{history.Settings{Retention: []history.Retention{{What: "audit usage", Keep: 24 * time.Hour}}},
+		{history.Settings{Retention: []settings.Retention{{What: "audit usage", Keep: 24 * time.Hour}}},
 			`retention: "audit usage": must be audit or metrics_day`},
-		{history.Settings{Retention: []history.Retention{{What: "metrics_day", Keep: time.Hour}}},
+		{history.Settings{Retention: []settings.Retention{{What: "metrics_day", Keep: time.Hour}}},
 			`retention metrics_day: "1h0m0s": must be 24h or more`},
 	} {
 		_, err := history.New(downDB, c.settings)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -222,7 +223,8 @@ func TestALockedRowIsWaitedForOneSecond(t *testing.T) {
 // the bound, and the retention is the same.
 func TestTablesThatAreGoneAreNotMadeAgain(t *testing.T) {
 	s := newSite(t)
-	w := s.writer(history.Settings{Retention: []history.Retention{{What: "audit", Keep: 7 * 24 * time.Hour}}})
+	kept := settings.Retention{What: "audit", Keep: 7 * 24 * time.Hour}
+	w := s.writer(history.Settings{Retention: []settings.Retention{kept}})
 	flush(t, w)
 	s.exec("DROP TABLE rate_limit_audit, rate_limit_metrics, rate_limit_writers, " +
 		"rate_limit_retention CASCADE")

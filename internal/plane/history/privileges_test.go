@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
@@ -34,7 +35,7 @@ func TestThePrivilegesOfTheDocumentation(t *testing.T) {
 
 	proxy := siteOn(t, s.dsn+"&options=-c%20role%3D"+role)
 	w := proxy.writer(
-		history.Settings{Retention: []history.Retention{{What: "metrics_day", Keep: 3000 * 24 * time.Hour},
+		history.Settings{Retention: []settings.Retention{{What: "metrics_day", Keep: 3000 * 24 * time.Hour},
 			{What: "audit", Keep: 48 * time.Hour}}})
 	history.Add(w, &history.Record{Time: time.Now(), Outcome: history.Limited, Prefix: "p", User: "anna",
 		Status: 429, Audit: auditAll})

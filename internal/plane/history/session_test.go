@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 )
@@ -30,7 +31,7 @@ func TestSettingsOfADatabaseChangeNothing(t *testing.T) {
 			db := open(t, s.dsn)
 			defer db.Close()
 			w := s.writerOn(db,
-				history.Settings{Retention: []history.Retention{{What: "audit", Keep: 36 * time.Hour}}})
+				history.Settings{Retention: []settings.Retention{{What: "audit", Keep: 36 * time.Hour}}})
 			year := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
 			for i, at := range []time.Time{year.Add(-time.Microsecond), year,
 				time.Date(2028, 2, 29, 12, 0, 0, 0, time.UTC)} {

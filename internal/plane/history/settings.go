@@ -20,7 +20,7 @@ type Settings struct {
 
 	// Retention is written to rate_limit_retention at the first connection. Parts that it leaves out
 	// keep their retention.
-	Retention []Retention
+	Retention []settings.Retention
 
 	// DisableMigration is for an operator who makes the tables with schema.sql. By default the Writer
 	// creates or upgrades them.
@@ -36,12 +36,6 @@ type Settings struct {
 	// OnError, if not nil, is called at most once a minute if a batch could not be written or something
 	// was dropped, and when Upkeep begins to fail. It must not block.
 	OnError func(error)
-}
-
-// Retention says how long a part of the history is kept.
-type Retention struct {
-	What string        // audit or metrics_day
-	Keep time.Duration // 24 hours or more
 }
 
 const (

@@ -30,7 +30,7 @@ func TestWhatHappenedIsInTheTables(t *testing.T) {
 			db := open(t, s.dsn)
 			defer db.Close()
 			w := s.writerOn(db, history.Settings{Region: "eu",
-				Retention: []history.Retention{{What: "audit", Keep: 30 * 24 * time.Hour}}})
+				Retention: []settings.Retention{{What: "audit", Keep: 30 * 24 * time.Hour}}})
 			history.Add(w, &history.Record{
 				Time: someTime, Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/api/per_hour",
 				Key: `a"b\c`, User: "anna", KeyID: 7, Tier: "pro",

@@ -238,23 +238,14 @@ func (h *Handle) openHistory(at *DataSources) (*history.Writer, error) {
 	p := h.process
 	shared, failure := h.share(fmt.Sprintf("history %#v %#v", at.Recorded, d.Settings),
 		func() (Resource, error) {
-			o := history.Settings{
-				Node: p.nodeName(&d.Settings), Region: d.Settings.Region, Address: at.Recorded.Address,
+			w, err := history.New(d.DB, history.Settings{
+				Node: p.nodeName(&d.Settings), Region: d.Settings.Region,
+				Address: at.Recorded.Address, Retention: at.Recorded.Retention,
 				DisableMigration: !d.Settings.AutoMigrate,
 				OnError: func(err error) {
-					p.Log(Line{Level: Error, Text: "the history",
-						Err: err})
+					p.Log(Line{Level: Error, Text: "the history", Err: err})
 				},
-			}
-			if at.Recorded.KeepAudit > 0 {
-				o.Retention = append(o.Retention, history.Retention{What: "audit",
-					Keep: at.Recorded.KeepAudit})
-			}
-			if at.Recorded.KeepUsage > 0 {
-				o.Retention = append(o.Retention, history.Retention{What: "metrics_day",
-					Keep: at.Recorded.KeepUsage})
-			}
-			w, err := history.New(d.DB, o)
+			})
 			return w, err
 		})
 	if failure != nil {
