@@ -10,13 +10,13 @@ import (
 	"unicode/utf8"
 )
 
-// results are all tables, as Markdown, after the command that measured them.
+// results returns all tables as Markdown, after the command that measured them.
 func (b *bench) results(args []string) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "`%s` on %s.\n", command(args), b.describeMachine())
-	fmt.Fprintf(&out, "%d or more rounds, in each of which a row and the one it is compared with take "+
-		"turns, %d of %v each. In brackets: intervals that hold the figure of another run with a "+
-		"probability of about %.0f %%. Ratios are of CPU, proxy and store together.\n",
+	fmt.Fprintf(&out, "At least %d rounds. In each, a row and its baseline alternate, %d turns of %v each. "+
+		"Brackets give the interval that contains the result of another run with a probability of about "+
+		"%.0f %%. Ratios compare CPU, proxy and store together.\n",
 		b.rounds, turns, b.slice, 100*confidence)
 	if b.before != "" {
 		b.reportBefore(&out)
@@ -51,8 +51,8 @@ func (b *bench) reportRows(w io.Writer) {
 			ratio += " of " + r.base.name
 		}
 		table = append(table, []string{
-			r.marked(), r.figures(cpuProxy).text(1), r.figures(cpuStore).text(1), ratio,
-			r.than(r.memory).text(2), r.than(r.redis).text(2),
+			r.nameWithMark(), r.figures(cpuProxy).text(1), r.figures(cpuStore).text(1), ratio,
+			r.ratioTo(r.memory).text(2), r.ratioTo(r.redis).text(2),
 			r.figures(perSecond).text(0), r.figures(walBytes).text(0),
 		})
 	}
@@ -60,16 +60,16 @@ func (b *bench) reportRows(w io.Writer) {
 	b.explainMark(w)
 }
 
-// than is the ratio of the row's CPU to that of a peer: both are compared with the same row.
-func (r *row) than(peer *row) estimate {
+// ratioTo estimates the ratio of the row's CPU to that of a peer. Both have the same baseline.
+func (r *row) ratioTo(peer *row) estimate {
 	if peer == nil {
 		return estimateOf(nil)
 	}
 	return r.ratio().over(peer.ratio())
 }
 
-// marked is the row's name, with a mark if it has a ratio with a wide interval.
-func (r *row) marked() string {
+// nameWithMark returns the row's name, with a mark if it has a ratio with a wide interval.
+func (r *row) nameWithMark() string {
 	if r.wide() {
 		return r.name + " \\*"
 	}
@@ -105,7 +105,7 @@ func (b *bench) reportBefore(w io.Writer) {
 		if ratio.low > noWorse {
 			verdict = "NO"
 		}
-		table = append(table, []string{r.marked(), r.figures(cpuAll).text(1),
+		table = append(table, []string{r.nameWithMark(), r.figures(cpuAll).text(1),
 			r.control.figures(cpuAll).text(1), r.difference(cpuAll).text(1), ratio.text(3), verdict})
 	}
 	writeTable(w, table)
@@ -122,7 +122,7 @@ func (b *bench) meaning() []string {
 		return b.rows[i]
 	}
 	exact, leased := find("Caddy + exact"), find("Caddy + leased")
-	redis := exact.than(exact.redis)
+	redis := exact.ratioTo(exact.redis)
 	if !redis.measured() || !leased.ratio().measured() {
 		return nil
 	}
@@ -135,7 +135,7 @@ func (b *bench) meaning() []string {
 		fmt.Sprintf("1,000 requests/s in Caddy take %s of a core more with an exact limit, and %s with a "+
 			"leased one.", percent(exact), percent(leased)),
 		fmt.Sprintf("An exact limit takes %s times the CPU of redis_rate with its Redis, and a leased one "+
-			"%s times.", redis.text(2), leased.than(leased.redis).text(2)),
+			"%s times.", redis.text(2), leased.ratioTo(leased.redis).text(2)),
 	}
 }
 

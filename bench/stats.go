@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// confidence is about how probable it is that an interval holds the figure of another run, which has an error
-// of its own. The difference of two runs varies by anotherRun times as much as one run.
+// confidence is the approximate probability that an interval contains the result of another run. The
+// difference of two runs varies by anotherRun times as much as one run.
 const (
 	confidence = 0.99
 	anotherRun = math.Sqrt2
 )
 
-// estimate is a figure and its interval. All are NaN of no values. Of too few values for the
-// confidence, the interval has no ends.
+// estimate is a figure and its interval. All three are NaN if there are no values. With too few values for
+// the confidence, the interval is unbounded.
 type estimate struct{ value, low, high float64 }
 
-// estimateOf is the median of the averages of all pairs of values (Hodges and Lehmann), with the
-// interval of Wilcoxon's signed ranks, made wider for another run. Unlike a mean, it is not moved by the
-// few values that something else on the machine has disturbed.
+// estimateOf returns the median of the averages of all pairs of values (Hodges and Lehmann), with the interval
+// of Wilcoxon's signed ranks, widened for another run. Unlike a mean, it ignores the few values that other
+// work on the machine disturbed.
 func estimateOf(values []float64) estimate {
 	n := len(values)
 	if n == 0 {
@@ -41,8 +41,8 @@ func estimateOf(values []float64) estimate {
 	return e
 }
 
-// leftOut returns how many averages of pairs of n values are below the interval; as many are above
-// it; -1 means that n values are too few.
+// leftOut returns how many of the pairwise averages of n values lie below the interval, and equally above it,
+// or -1 if n is too small.
 func leftOut(n int) int {
 	// ways[w] of the 2^n sets of ranks, from 1 to n, have the sum w.
 	ways := make([]float64, n*(n+1)/2+1)

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// tarred writes a tar.gz of files, by their names in the folder of the archive. All have one time.
-func tarred(w io.Writer, folder string, files map[string]string, modified time.Time) error {
+// writeTarGz writes files as a tar.gz, under their names in folder. All have the same modification time.
+func writeTarGz(w io.Writer, folder string, files map[string]string, modified time.Time) error {
 	compressed, err := gzip.NewWriterLevel(w, gzip.BestCompression)
 	if err != nil {
 		return err
@@ -37,8 +37,8 @@ func tarred(w io.Writer, folder string, files map[string]string, modified time.T
 	return errors.Join(archive.Close(), compressed.Close())
 }
 
-// zipped is tarred for Windows.
-func zipped(w io.Writer, folder string, files map[string]string, modified time.Time) error {
+// writeZip writes the same as a zip archive, for Windows.
+func writeZip(w io.Writer, folder string, files map[string]string, modified time.Time) error {
 	archive := zip.NewWriter(w)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		text, err := os.ReadFile(files[name])

@@ -28,8 +28,8 @@ import (
 // allPlatforms are those of a release.
 const allPlatforms = "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64"
 
-// beside are the files of the repository in each archive.
-var beside = []string{"CHANGELOG.md", "Caddyfile.example", "LICENSE", "README.md"}
+// extraFiles are the files of the repository in each archive.
+var extraFiles = []string{"CHANGELOG.md", "Caddyfile.example", "LICENSE", "README.md"}
 
 func main() {
 	out := flag.String("out", "bin/release", "the folder of the archives, which is emptied")
@@ -48,7 +48,7 @@ func main() {
 
 // release checks the repository in the current folder, and builds its archives.
 func release(out string, platforms []string) error {
-	if err := ready(); err != nil {
+	if err := checkReleasable(); err != nil {
 		return err
 	}
 	committed, err := git("log", "-1", "--format=%ct")
@@ -74,14 +74,14 @@ func release(out string, platforms []string) error {
 	return checksums(out, names)
 }
 
-// ready says what keeps this commit from being released. Tests check the rest.
-func ready() error {
+// checkReleasable reports what keeps this commit from being released. Tests check the rest.
+func checkReleasable() error {
 	changed, err := git("status", "--porcelain")
 	if err != nil {
 		return err
 	}
 	if changed != "" {
-		return fmt.Errorf("a release is made of a commit, and these files are not of one:\n%s", changed)
+		return fmt.Errorf("commit these files before a release:\n%s", changed)
 	}
 	tags, err := git("tag", "--points-at", "HEAD", "--list", "v*")
 	if err != nil {
@@ -142,13 +142,13 @@ func build(out, platform string, committed time.Time) (string, error) {
 		return "", fmt.Errorf("go build: %w\n%s", err, text)
 	}
 	files := map[string]string{filepath.Base(program): program}
-	for _, name := range beside {
+	for _, name := range extraFiles {
 		files[name] = name
 	}
 	for name, write := range map[string]func(io.Writer, string) error{"DEPENDENCIES.txt": dependencies,
-		"LICENSES.txt": licences, "schema.sql": tables} {
+		"LICENSES.txt": licences, "schema.sql": writeSchema} {
 		path := filepath.Join(dir, name)
-		if err := written(path, func(w io.Writer) error { return write(w, program) }); err != nil {
+		if err := writeFile(path, func(w io.Writer) error { return write(w, program) }); err != nil {
 			return "", err
 		}
 		files[name] = path
@@ -156,15 +156,15 @@ func build(out, platform string, committed time.Time) (string, error) {
 	folder := fmt.Sprintf("pg-ratelimit-caddy_%s_%s_%s", strings.TrimPrefix(host.Version, "v"),
 		system, processor)
 	if system == "windows" {
-		return folder + ".zip", written(filepath.Join(out, folder+".zip"),
-			func(w io.Writer) error { return zipped(w, folder, files, committed) })
+		return folder + ".zip", writeFile(filepath.Join(out, folder+".zip"),
+			func(w io.Writer) error { return writeZip(w, folder, files, committed) })
 	}
-	return folder + ".tar.gz", written(filepath.Join(out, folder+".tar.gz"),
-		func(w io.Writer) error { return tarred(w, folder, files, committed) })
+	return folder + ".tar.gz", writeFile(filepath.Join(out, folder+".tar.gz"),
+		func(w io.Writer) error { return writeTarGz(w, folder, files, committed) })
 }
 
-// tables writes the SQL that makes the tables.
-func tables(w io.Writer, _ string) error {
+// writeSchema writes the SQL that makes the tables.
+func writeSchema(w io.Writer, _ string) error {
 	_, err := io.WriteString(w, schema.File)
 	return err
 }
@@ -172,7 +172,7 @@ func tables(w io.Writer, _ string) error {
 // checksums writes SHA256SUMS, for sha256sum -c.
 func checksums(out string, names []string) error {
 	slices.Sort(names)
-	return written(filepath.Join(out, "SHA256SUMS"), func(w io.Writer) error {
+	return writeFile(filepath.Join(out, "SHA256SUMS"), func(w io.Writer) error {
 		for _, name := range names {
 			text, err := os.ReadFile(filepath.Join(out, name))
 			if err != nil {
@@ -186,8 +186,8 @@ func checksums(out string, names []string) error {
 	})
 }
 
-// written makes a file.
-func written(path string, write func(io.Writer) error) error {
+// writeFile creates the file at path and fills it by write.
+func writeFile(path string, write func(io.Writer) error) error {
 	file, err := os.Create(path)
 	if err != nil {
 		return err
