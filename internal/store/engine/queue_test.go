@@ -1,10 +1,13 @@
 package engine_test
 
 import (
+	"strings"
+	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -28,4 +31,37 @@ func (c *callers) ask(hits ...ratelimit.Hit) ([]ratelimit.Decision, error) {
 	call.Owner = o
 	batch.Enter(c.queue, call)
 	return o.delivered, call.Err
+}
+
+// TestAQueueFillsACallBeforeItFindsTheShard: the queue also delivers the call, unless its hits are in several
+// shards. A panic is the error of the call.
+func TestAQueueFillsACallBeforeItFindsTheShard(t *testing.T) {
+	_, store := newFakeCitus(t)
+	delivered := 0
+	q := store.OpenQueue(time.Minute, func(calls []*batch.Call) {
+		for _, c := range calls {
+			c.Hits = append(c.Hits[:0], c.Owner.([]ratelimit.Hit)...)
+			c.Decisions, c.Err = c.Decisions[:0], nil
+		}
+	}, func(calls []*batch.Call) { delivered += len(calls) })
+	for _, test := range []struct {
+		owner     any
+		delivered int
+		err       string
+	}{
+		{[]ratelimit.Hit{inShard(0)}, 1, ""},
+		{[]ratelimit.Hit{inShard(1)}, 1, ""},
+		{[]ratelimit.Hit{inShard(0), inShard(1)}, 0, ""},
+		{"no hits", 0, "panic"},
+	} {
+		c := batch.NewCall()
+		c.Owner = test.owner
+		delivered = 0
+		shards.Ask(q, c, time.Now())
+		hits, _ := test.owner.([]ratelimit.Hit)
+		if delivered != test.delivered || len(c.Decisions) != len(hits) ||
+			(test.err == "") != (c.Err == nil) || c.Err != nil && !strings.Contains(c.Err.Error(), test.err) {
+			t.Errorf("%v: %d delivered, %v, %v", test.owner, delivered, c.Decisions, c.Err)
+		}
+	}
 }
