@@ -20,9 +20,8 @@ func rehearsePgBouncer(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRehearsal(t)
-	port, config := harness.FreePort(t), r.dir+"/pgbouncer.ini"
-	r.env = append(r.env, "POOLER_CONFIG="+config, "POOLER_PORT="+strconv.Itoa(port))
-	r.file(config, fmt.Appendf(nil, `[databases]
+	port := harness.FreePort(t)
+	config := r.file("pgbouncer.ini", fmt.Appendf(nil, `[databases]
 postgres = host=127.0.0.1 port=%s
 [pgbouncer]
 listen_addr = 127.0.0.1
@@ -38,7 +37,8 @@ server_login_retry = 1
 logfile = %s/pgbouncer.log
 pidfile = %s/pgbouncer.pid
 `, r.variable("PGPORT"), port, r.dir, r.dir, r.dir))
-	r.file(r.dir+"/userlist.txt", []byte("\"postgres\" \"\"\n"))
+	r.env = append(r.env, "POOLER_CONFIG="+config, "POOLER_PORT="+strconv.Itoa(port))
+	r.file("userlist.txt", []byte("\"postgres\" \"\"\n"))
 	r.sh("a PgBouncer", program+` -q -d "$POOLER_CONFIG"`)
 	t.Cleanup(func() { r.sh("the end of PgBouncer", `kill -9 $(cat pgbouncer.pid)`) })
 	direct := r.dsn

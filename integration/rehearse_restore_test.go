@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/authority"
 	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
@@ -24,7 +25,7 @@ func rehearseRestoreAndFailover(t *testing.T) {
 			"rehearse does")
 	}
 	r := newRehearsal(t)
-	ca := newRehearsedCA(t, r)
+	ca := rehearsedCA{authority.New(t), r}
 	cert, key := ca.issue("s3", "localhost", time.Hour)
 	root := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(root, "backups"), 0o755); err != nil { // a bucket is a folder
@@ -38,7 +39,7 @@ func rehearseRestoreAndFailover(t *testing.T) {
 	gateway.AwaitAddress(t, "127.0.0.1:"+port)
 	r.env = append(r.env, "S3_ENDPOINT=localhost:"+port, "S3_BUCKET=backups", "S3_REGION=us-east-1",
 		"S3_KEY=backup", "S3_SECRET=backup-secret")
-	r.restores(ca.file)
+	r.restores(r.file("ca.crt", ca.PEM))
 	if files, _ := filepath.Glob(filepath.Join(root, "backups", "*")); len(files) == 0 {
 		t.Error("the bucket is empty")
 	}

@@ -3,15 +3,7 @@
 package integration
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,66 +11,27 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/authority"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// rehearsedCA is a certificate authority.
+// rehearsedCA is an authority whose certificates are files of the server.
 type rehearsedCA struct {
-	r    *rehearsal
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	file string // its certificate
+	*authority.Authority
+	r *rehearsal
 }
 
-func newRehearsedCA(t *testing.T, r *rehearsal) *rehearsedCA {
-	t.Helper()
-	ca := &rehearsedCA{r: r}
-	ca.file, _ = ca.issue("ca", "authority", 24*time.Hour)
-	return ca
+// issue replaces the files of a certificate and its key.
+func (ca rehearsedCA) issue(file, name string, validity time.Duration) (cert, key string) {
+	certPEM, keyPEM := ca.Issue(ca.r.t, name, validity, name, "localhost", "127.0.0.1")
+	return ca.r.file(file+".crt", certPEM), ca.r.file(file+".key", keyPEM)
 }
 
-// issue replaces the files of a certificate and its key. The first certificate is the authority's.
-func (ca *rehearsedCA) issue(file, name string, validity time.Duration) (cert, key string) {
-	t := ca.r.t
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		DNSNames: []string{name, "localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(validity),
-	}
-	parent, signer := ca.cert, ca.key
-	if parent == nil {
-		template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
-		parent, signer = template, private
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &private.PublicKey, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if ca.cert == nil {
-		if ca.cert, err = x509.ParseCertificate(der); err != nil {
-			t.Fatal(err)
-		}
-		ca.key = private
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, key = filepath.Join(ca.r.dir, file+".crt"), filepath.Join(ca.r.dir, file+".key")
-	ca.r.file(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	ca.r.file(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}))
-	return cert, key
-}
-
-// file writes a file of the account of the server.
-func (r *rehearsal) file(path string, text []byte) {
+// file writes a file of the account of the server and returns its path.
+func (r *rehearsal) file(name string, text []byte) string {
 	r.t.Helper()
+	path := filepath.Join(r.dir, name)
 	err := os.WriteFile(path, text, 0o600)
 	if err == nil && r.account != nil {
 		err = os.Chown(path, int(r.account.Uid), int(r.account.Gid))
@@ -86,17 +39,18 @@ func (r *rehearsal) file(path string, text []byte) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	return path
 }
 
 // rehearseTLS has the certificates of a client and of the server run out, and a password changed. New
 // connections use the renewed files without a restart of a proxy.
 func rehearseTLS(t *testing.T) {
 	r := newRehearsal(t)
-	ca := newRehearsedCA(t, r)
+	ca := rehearsedCA{authority.New(t), r}
+	root := r.file("ca.crt", ca.PEM)
 	serverCert, serverKey := ca.issue("server", "localhost", time.Hour)
 	clientCert, clientKey := ca.issue("client", "by_cert", time.Hour)
-	passfile := filepath.Join(r.dir, "passfile")
-	r.file(passfile, []byte("*:*:*:by_password:first\n"))
+	passfile := r.file("passfile", []byte("*:*:*:by_password:first\n"))
 	r.env = append(r.env, "PASSFILE="+passfile, "ROLE=by_password", "NEW_PASSWORD=second")
 	r.sh("TLS", fmt.Sprintf(`cd "$PGDATA"
 { echo 'hostssl all by_cert 127.0.0.1/32 cert'; echo 'hostssl all by_password 127.0.0.1/32 scram-sha-256'
@@ -105,9 +59,9 @@ mv new pg_hba.conf
 psql -c "ALTER SYSTEM SET ssl = on" -c "ALTER SYSTEM SET ssl_cert_file = '%s'" \
  -c "ALTER SYSTEM SET ssl_key_file = '%s'" -c "ALTER SYSTEM SET ssl_ca_file = '%s'" \
  -c "SELECT pg_reload_conf()" -c "CREATE ROLE by_cert LOGIN SUPERUSER" \
- -c "CREATE ROLE by_password LOGIN SUPERUSER PASSWORD 'first'"`, serverCert, serverKey, ca.file))
+ -c "CREATE ROLE by_password LOGIN SUPERUSER PASSWORD 'first'"`, serverCert, serverKey, root))
 	common := fmt.Sprintf("@localhost:%s/postgres?sslmode=verify-full&sslrootcert=%s", r.variable("PGPORT"),
-		ca.file)
+		root)
 	dsns := map[string]string{
 		"/cert":     "postgres://by_cert" + common + "&sslcert=" + clientCert + "&sslkey=" + clientKey,
 		"/password": "postgres://by_password" + common + "&passfile=" + passfile,

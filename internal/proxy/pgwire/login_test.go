@@ -6,7 +6,9 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/authority"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -90,8 +92,11 @@ func TestServerThatDoesNotKnowThePassword(t *testing.T) {
 
 // TestEncryption checks each sslmode with servers that offer TLS and that do not.
 func TestEncryption(t *testing.T) {
-	ca := newAuthority(t)
-	cert := ca.issue(t, "db.example", "db.example", "127.0.0.1")
+	ca := authority.New(t)
+	cert, err := tls.X509KeyPair(ca.Issue(t, "db.example", time.Hour, "db.example", "127.0.0.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	answer := func(letter string, hidden bool) func(*fakeSession) {
 		return func(s *fakeSession) {
 			s.write(letter)
@@ -111,19 +116,16 @@ func TestEncryption(t *testing.T) {
 		}
 	}
 	// What a server says to the request for TLS, and to a session without.
-	offers := func(s *fakeSession) { answer("S", false)(s) }
-	refuses := func(s *fakeSession) { answer("N", false)(s) }
-	breaks := func(s *fakeSession) { answer("S", true)(s) }
+	offers, refuses, breaks := answer("S", false), answer("N", false), answer("S", true)
 	for _, c := range []struct {
-		name   string
-		server func(*fakeSession)
-		mode   string
-		want   string // "tls", "plain" or an error
+		name       string
+		server     func(*fakeSession)
+		mode, want string // want is "tls", "plain" or an error
 	}{
 		{"offers", offers, "prefer", "tls"},
 		{"refuses", refuses, "disable", "plain"}, {"refuses", refuses, "prefer", "plain"},
 		{"refuses", refuses, "require", "does not offer TLS, which sslmode=require needs"},
-		{"refuses", refuses, "verify-full&sslrootcert=" + ca.file, "does not offer TLS"},
+		{"refuses", refuses, "verify-full&sslrootcert=" + fileOf(t, ca.PEM), "does not offer TLS"},
 		{"breaks", breaks, "prefer", "plain"}, {"breaks", breaks, "require", "TLS: "},
 		{"garbles", func(s *fakeSession) { s.write("E") }, "require", "does not know how to negotiate TLS"},
 	} {

@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/authority"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -19,11 +21,10 @@ import (
 // testdata/logins.txt stand for.
 func loginServer(t *testing.T) (c *cluster.Cluster, names map[string]string) {
 	t.Helper()
-	ca, other := newAuthority(t), newAuthority(t)
-	serverCert, serverKey := ca.issuePEM(t, "server", "127.0.0.1")
+	ca, other := authority.New(t), authority.New(t)
+	serverCert, serverKey := ca.Issue(t, "server", time.Hour, "127.0.0.1")
 	c = cluster.Private(t, cluster.Options{
-		Files: map[string][]byte{"test.crt": serverCert, "test.key": serverKey,
-			"test.ca": pemOf("CERTIFICATE", ca.cert.Raw)},
+		Files: map[string][]byte{"test.crt": serverCert, "test.key": serverKey, "test.ca": ca.PEM},
 		Config: map[string]string{"ssl": "on", "ssl_cert_file": "test.crt", "ssl_key_file": "test.key",
 			"ssl_ca_file": "test.ca"},
 		HBA: `local all all trust
@@ -49,17 +50,27 @@ hostnossl all only_plain 127.0.0.1/32 trust
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificate := func(a *authority) string {
-		cert, key := a.issuePEM(t, "by_cert")
-		return "sslcert=" + a.write(t, "client.crt", cert) + " sslkey=" + a.write(t, "client.key", key)
+	certificate := func(a *authority.Authority) string {
+		cert, key := a.Issue(t, "by_cert", time.Hour)
+		return "sslcert=" + fileOf(t, cert) + " sslkey=" + fileOf(t, key)
 	}
 	return c, map[string]string{
-		"<CERT>": certificate(ca), "<STRANGER>": certificate(other), "<ROOT>": ca.file,
-		"<OTHERROOT>": other.file, "<PASSWORD>": quote(password, true), "<SOCKETS>": c.SocketDir(),
-		"<PASSFILE>": ca.write(t, "pass", []byte("127.0.0.1:*:postgres:by_scram:"+
+		"<CERT>": certificate(ca), "<STRANGER>": certificate(other), "<ROOT>": fileOf(t, ca.PEM),
+		"<OTHERROOT>": fileOf(t, other.PEM), "<PASSWORD>": quote(password, true), "<SOCKETS>": c.SocketDir(),
+		"<PASSFILE>": fileOf(t, []byte("127.0.0.1:*:postgres:by_scram:"+
 			strings.NewReplacer(`\`, `\\`, `:`, `\:`).Replace(password)+"\n")),
-		"<AUTHORITY>": string(pemOf("CERTIFICATE", other.cert.Raw)), "<SECRET>": password,
+		"<AUTHORITY>": string(other.PEM), "<SECRET>": password,
 	}
+}
+
+// fileOf returns the path of a file with a text.
+func fileOf(t *testing.T, text []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // TestLoginToAServer logs in to a real server in every way that it supports.
