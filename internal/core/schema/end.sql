@@ -4,8 +4,8 @@
 --
 -- A body that is parsed when the function is made, by RETURN or BEGIN ATOMIC, needs no search_path, which
 -- would keep Postgres from inlining it, and an IMMUTABLE one uses no table. These are for everybody: views
--- and constraints call them, with the rights of the reader or the writer. So are rate_limit_counters, which
--- names its schema itself, and rate_limit_behind.
+-- and constraints call them, with the rights of the reader or the writer. So are rate_limit_counters and
+-- rate_limit_override_of, which name their schema, and rate_limit_behind.
 
 DO $$
 DECLARE
@@ -13,7 +13,8 @@ DECLARE
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname AS name FROM pg_proc p
 		WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema()))
-			AND p.proname LIKE 'rate\_limit\_%' AND p.proname <> 'rate_limit_counters'
+			AND p.proname LIKE 'rate\_limit\_%'
+			AND p.proname NOT IN ('rate_limit_counters', 'rate_limit_override_of')
 			AND p.provolatile <> 'i' AND p.prosqlbody IS NULL AND pg_has_role(p.proowner, 'USAGE')
 			AND NOT EXISTS (SELECT FROM unnest(p.proconfig) AS s WHERE s LIKE 'search_path=%')
 	LOOP

@@ -49,17 +49,22 @@ created_at: When the row was made.
 created_by: The role that made the row.
 $$);
 
--- Postgres inlines this body (see rate_limit_counters) and finds the rows by their indexes.
+-- Postgres inlines this body (see rate_limit_counters) and finds the rows by their indexes. It is not parsed
+-- when it is made: the tables could not be dropped before it.
+DO $do$ BEGIN
+	EXECUTE replace($sql$
 CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint)
-RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE BEGIN ATOMIC
-	SELECT o.id, o.events, o.burst FROM rate_limit_overrides o
+RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE AS $$
+	SELECT o.id, o.events, o.burst FROM {schema}.rate_limit_overrides o
 	WHERE o.rule = $1 AND o.limit_name = $2 AND o.valid @> now() AND (o.key_id = $4
-		OR o.user_id = coalesce($3, (SELECT k.user_id FROM rate_limit_api_keys k WHERE k.id = $4))
+		OR o.user_id = coalesce($3, (SELECT k.user_id FROM {schema}.rate_limit_api_keys k WHERE k.id = $4))
 		OR o.tier = (SELECT coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END)
-			FROM (SELECT) AS s LEFT JOIN rate_limit_api_keys k ON k.id = $4
-				LEFT JOIN rate_limit_users u ON u.user_id = coalesce($3, k.user_id)))
-	ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1;
-END;
+			FROM (SELECT) AS s LEFT JOIN {schema}.rate_limit_api_keys k ON k.id = $4
+				LEFT JOIN {schema}.rate_limit_users u ON u.user_id = coalesce($3, k.user_id)))
+	ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
+$$;
+$sql$, '{schema}', quote_ident(current_schema()));
+END $do$;
 COMMENT ON FUNCTION rate_limit_override_of IS
 	'The override of a limit that counts now for a user, or for an API key, as proxies choose it. No row: '
 	'the limit has its own amount.';
