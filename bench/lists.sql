@@ -17,7 +17,7 @@ INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at)
 SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - d, parent)
 	FROM unnest('{rate_limit_audit,rate_limit_metrics_minute,rate_limit_metrics_hour}'::text[]) parent,
 		generate_series(-1, 2) d \g /dev/null
-INSERT INTO rate_limit_audit (time, cost, duration_us, decision, reason, prefix, limit_name, key, user_id,
+INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, reason, prefix, limit_name, key, user_id,
 	address, host, method, path, node, quota, remaining)
 	SELECT now() - interval '24 hours' * (1 - i / 5000000.0), 1, 900,
 		CASE i % 10 WHEN 0 THEN 'limited' WHEN 1 THEN 'blocked' ELSE 'allowed' END,

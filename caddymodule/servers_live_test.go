@@ -68,7 +68,7 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	if err := caddymodule.FlushHistories(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	const audited = "SELECT string_agg(DISTINCT decision || ' ' || prefix, ', ') FROM rate_limit_audit " +
+	const audited = "SELECT string_agg(DISTINCT outcome || ' ' || prefix, ', ') FROM rate_limit_audit " +
 		"WHERE prefix LIKE 'rule/%'"
 	if got := cluster.Query[string](t, history, audited); got != "allowed rule/plan, limited rule/plan" {
 		t.Errorf("the audit log has %s", got)

@@ -22,7 +22,7 @@ var auditColumns = []struct{ name, postgres, duckdb string }{
 	{"time", "(extract(epoch FROM time) * 1000000)::bigint", "epoch_us(time)"},
 	{"cost", "", ""}, {"count", "", ""}, {"quota", "", ""}, {"remaining", "", ""}, {"key_id", "", ""},
 	{"retry_after_ms", "", ""}, {"duration_us", "", ""},
-	{"status", "", ""}, {"decision", "", ""}, {"reason", "", ""}, {"prefix", "", ""}, {"limit_name", "", ""},
+	{"status", "", ""}, {"outcome", "", ""}, {"reason", "", ""}, {"prefix", "", ""}, {"limit_name", "", ""},
 	{"key", "", ""}, {"user_id", "", ""}, {"tier", "", ""},
 	{"address", "regexp_replace(address::text, '^([^:]*)/32$|^(.*)/128$', '\\1\\2')", ""},
 	{"host", "", ""}, {"method", "", ""}, {"path", "", ""}, {"node", "", ""}, {"region", "", ""},

@@ -92,12 +92,12 @@ var histories = map[string]string{
 	"the counters": rowsOf("^c|^rule"),
 	// Equal refusals of a second are one row, with the path of the first. A hidden key has a salt of its
 	// database.
-	"the audit log": `SELECT concat_ws(' ', sum(count), decision, reason, prefix, limit_name, hidden, user_id,
+	"the audit log": `SELECT concat_ws(' ', sum(count), outcome, reason, prefix, limit_name, hidden, user_id,
 			key_id, tier, address, request,
 			status, cost, quota, min(duration_us) BETWEEN 1 AND 30000000, max(retry_after_ms) > 0)
-		FROM (SELECT *, CASE decision WHEN 'allowed' THEN concat_ws(' ', host, method, path) END AS request,
+		FROM (SELECT *, CASE outcome WHEN 'allowed' THEN concat_ws(' ', host, method, path) END AS request,
 			regexp_replace(key, '^sha256:.*', 'hidden') AS hidden FROM rate_limit_audit) a
-		GROUP BY decision, reason, prefix, limit_name, hidden, user_id, key_id, tier, address, request,
+		GROUP BY outcome, reason, prefix, limit_name, hidden, user_id, key_id, tier, address, request,
 		status, cost, quota`,
 	"the metrics": `SELECT concat_ws(' ', user_id, key_id, prefix, limit_name, endpoint, sum(requests),
 			sum(allowed), sum(limited), sum(blocked), sum(rejected), sum(errors), sum(shadow), sum(charged),

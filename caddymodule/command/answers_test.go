@@ -45,7 +45,7 @@ func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
 			now(), now() + interval '2 h'), ('web', 'x', 3, now(), now() + interval '2 h');
 		SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - d) FROM generate_series(0, 1)
 		AS d;
-		INSERT INTO rate_limit_audit (time, cost, duration_us, retry_after_ms, decision, prefix, limit_name,
+		INSERT INTO rate_limit_audit (time, cost, duration_us, retry_after_ms, outcome, prefix, limit_name,
 		key, user_id, address, host, path, node, count, weight, also)
 			SELECT now() - n * interval '1 s', 1, 1500, n * 1000, CASE n % 3 WHEN 0 THEN 'limited'
 			ELSE 'allowed' END, 'rule/free', 'per_hour', 'ann', 'ann', '192.0.2.7', 'x', '/' || n % 2, 'a', n,

@@ -22,7 +22,7 @@ func TestArchive(t *testing.T) {
 	}
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - n) FROM generate_series(1, " +
 		"70) n WHERE n IN (61, 62, 10)")
-	s.sql("INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) SELECT now() - n " +
+	s.sql("INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, node) SELECT now() - n " +
 		"* interval '1 day', 1, 5, 'limited', 'login', 'n1' FROM unnest('{61, 62, 62, 10}'::int[]) n")
 	var days []struct {
 		Day, Outcome, File string

@@ -8,12 +8,12 @@ import (
 const recording = `The audit log has what the configurations of the proxies say: with "audit denied", the
 default of a configuration with "history", only what was refused.`
 
-// decisions are those in the audit log.
-var decisions = []string{"allowed", "limited", "blocked", "rejected", "shadow", "error"}
+// outcomes are those in the audit log.
+var outcomes = []string{"allowed", "limited", "blocked", "rejected", "shadow", "error"}
 
 // auditSQL are rows of the audit log. A row of a transaction that has ended before @horizon is left out: xmin
 // has the last 32 bits of its number.
-const auditSQL = `SELECT a.time, a.decision, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id,
+const auditSQL = `SELECT a.time, a.outcome, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id,
 	a.tier, a.address, a.method, a.host, a.path, a.status, a.cost, a.count, a.weight, a.quota, a.remaining,
 	a.retry_after, a.duration, a.node, a.region, a.also, a.id
 FROM rate_limit_audited a, (SELECT coalesce(@prefix::text, 'rule/' || @rule::text) AS prefix) p
@@ -21,7 +21,7 @@ WHERE a.time >= @since::timestamptz AND a.time < @until::timestamptz
 	AND (p.prefix IS NULL OR p.prefix IN (a.prefix, a.prefix || '/' || a.limit_name)
 		OR p.prefix = 'rule/' AND starts_with(a.prefix, p.prefix))
 	AND (@user::text IS NULL OR a.user_id = @user) AND (@key_id::bigint IS NULL OR a.key_id = @key_id::bigint)
-	AND (@decision::text IS NULL OR a.decision = ANY (string_to_array(@decision, ',')))
+	AND (@outcome::text IS NULL OR a.outcome = ANY (string_to_array(@outcome, ',')))
 	AND (@address::inet IS NULL OR a.address && @address::inet)
 	AND (@host::text IS NULL OR a.host = @host) AND (@node::text IS NULL OR a.node = @node)
 	AND (@horizon::bigint IS NULL
@@ -30,7 +30,7 @@ WHERE a.time >= @since::timestamptz AND a.time < @until::timestamptz
 ORDER BY a.time DESC LIMIT @number::bigint`
 
 var auditCommand = entry{
-	use:   "audit [--follow] [--user USER] [--rule RULE | --prefix PREFIX] [--decision limited] [--since 1h]",
+	use:   "audit [--follow] [--user USER] [--rule RULE | --prefix PREFIX] [--outcome limited] [--since 1h]",
 	short: "Lists what happened to requests, the newest first",
 	long: `Flags that are given together must all hold. A row with a count above 1 stands for as many equal
 refusals within a second, and one with a weight for as many requests. LIMIT NAME is the limit
@@ -39,7 +39,7 @@ newest last, until Ctrl-C: with --json, one object a line.
 
 ` + recording,
 	example: `  caddy pg-ratelimit audit --follow --rule free
-  caddy pg-ratelimit audit --user acme --decision limited --since 24h
+  caddy pg-ratelimit audit --user acme --outcome limited --since 24h
   caddy pg-ratelimit audit --prefix web --since 2026-11-27 --until 2026-11-28 --json`,
 	flags: append([]flag{
 		{name: "user", usage: "of this user"},
@@ -47,9 +47,9 @@ newest last, until Ctrl-C: with --json, one object a line.
 		{name: "prefix", usage: "by the limit of this prefix, or by rule/RULE or rule/RULE/LIMIT"},
 		{name: "rule", usage: "by this rule"},
 		{
-			name:    "decision",
-			usage:   "one or more of " + strings.Join(decisions, ", ") + ", with commas between them",
-			choices: decisions,
+			name:    "outcome",
+			usage:   "one or more of " + strings.Join(outcomes, ", ") + ", with commas between them",
+			choices: outcomes,
 			list:    true,
 		},
 		{name: "address", kind: "network", usage: "from this address or network"},
@@ -60,7 +60,7 @@ newest last, until Ctrl-C: with --json, one object a line.
 	}, period("1h", "decided")...),
 	alone:  []string{"follow until", "prefix rule"},
 	hide:   "tier cost duration region also id",
-	choose: func(c *call) (string, string, error) { return auditSQL, c.noneRecorded("decision"), nil },
+	choose: func(c *call) (string, string, error) { return auditSQL, c.noneRecorded("outcome"), nil },
 	do: func(c *call) error {
 		if c.is("follow") {
 			return c.follow()
@@ -82,7 +82,7 @@ var whyCommand = entry{
 are those of the minute of --at, or of the last minute of the day before it that has some.`,
 	example: "  caddy pg-ratelimit why 192.0.2.7 --at 2026-11-27T14:05:00Z",
 	flags:   []flag{{name: "at", kind: "time", usage: "when (default now)"}},
-	hide: "time decision reason prefix limit_name key user_id key_id address method host path status " +
+	hide: "time outcome reason prefix limit_name key user_id key_id address method host path status " +
 		"requests quota remaining retry_after node",
 	sql: "SELECT * FROM rate_limit_why(@WHO, coalesce(@at::timestamptz, now()))",
 }

@@ -37,7 +37,7 @@ func bigDatabase(t *testing.T) *shell {
 		AS d`, *listUsers, *listUsers, *listKeys))
 	const slice = 200_000 // takes some seconds
 	for from := 1; from <= *listRows; from += slice {
-		s.sql(fmt.Sprintf(`INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix,
+		s.sql(fmt.Sprintf(`INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix,
 		limit_name, key, user_id, address, host, method, path, node, quota, remaining)
 		SELECT now() - interval '30 days' * (i / %[1]d.0), 1, 900, CASE i %% 4 WHEN 0 THEN 'limited'
 		ELSE 'allowed' END, 'rule/plan', 'per_hour', u, u,
@@ -89,8 +89,8 @@ func TestListsReadFewRows(t *testing.T) {
 		"keys list --user user-0000007": most,
 		"explain --user user-0000007":   most, "audit": most + 2*inAnHour, "top --since 1h": most +
 			2*inAnHour,
-		"audit --user user-0000007 --since 30d":                    most,
-		"audit --user user-0000007 --since 30d --decision limited": most,
+		"audit --user user-0000007 --since 30d":                   most,
+		"audit --user user-0000007 --since 30d --outcome limited": most,
 	} {
 		reads(line, most, func() { s.must(strings.Fields(line)...) })
 	}

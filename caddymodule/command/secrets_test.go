@@ -78,7 +78,7 @@ func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
 		{"keys", "revoke", key}, {"keys", "create", "--user", key},
 		{"users", "unban", key}, {"explain", key}, {key}, {"explain", "--ip", key},
 		{"explain", "--path", key}, {"top", "-n", key},
-		{"audit", "--user", key}, {"audit", "--user", key, "--json"}, {"audit", "--decision", key},
+		{"audit", "--user", key}, {"audit", "--user", key, "--json"}, {"audit", "--outcome", key},
 		{"audit", "--address", key}, {"audit", key}, {"audit", "--since", key},
 		{"usage", key}, {"usage", key, "--json"}, {"usage", "acme", "--month", key}, {"top", "--since", "1h",
 			"--prefix", key}, {"replay", "--rule", key},

@@ -222,17 +222,17 @@ func loginsBan(t *testing.T, k *kitchen) {
 		}
 	}
 	k.await(t, "the refusals in the audit log", func() bool {
-		return k.text(t, `SELECT (SELECT sum(count) FROM rate_limit_audit WHERE decision = 'limited'
+		return k.text(t, `SELECT (SELECT sum(count) FROM rate_limit_audit WHERE outcome = 'limited'
 			AND address = '192.0.2.9') = 10
-			AND (SELECT sum(count) FROM rate_limit_audit WHERE decision = 'limited'
+			AND (SELECT sum(count) FROM rate_limit_audit WHERE outcome = 'limited'
 			AND address = '198.51.100.7') = 10
-			AND (SELECT sum(count) FROM rate_limit_audit WHERE decision = 'limited'
+			AND (SELECT sum(count) FROM rate_limit_audit WHERE outcome = 'limited'
 			AND address = '192.0.2.10') = 9`) == "t"
 	})
 	// An address that is missing, one in part, and refusals that are too old.
 	k.execute(t, k.owner, `
 		SELECT rate_limit_make_partition(((now() - interval '11 minutes') AT TIME ZONE 'UTC')::date);
-		INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, limit_name, address, node,
+		INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, limit_name, address, node,
 		count)
 		SELECT now() - ago::interval, 1, 1, 'limited', 'rule/login', 'per_minute', address::inet, 'n', 20
 		FROM (VALUES (NULL, '0'), ('192.0.2.0/24', '0'), ('2001:db8::/48', '0'), ('192.0.2.77', '11 minutes'))
@@ -262,7 +262,7 @@ func loginsBan(t *testing.T, k *kitchen) {
 	if banned := k.text(t, ban); banned != "0" {
 		t.Errorf("after the ban was lifted: %s bans", banned)
 	}
-	k.execute(t, k.owner, `INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix,
+	k.execute(t, k.owner, `INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix,
 		limit_name, address, node, count)
 		VALUES (now(), 1, 1, 'limited', 'rule/login', 'per_minute', '192.0.2.9', 'n', 10),
 			(now(), 1, 1, 'limited', 'rule/login', 'per_minute', '2001:db8::1', 'n', 5),
@@ -284,7 +284,7 @@ func goesOnAfterARestore(t *testing.T, k *kitchen) {
 	})
 	k.await(t, "the history", func() bool {
 		return k.text(t, `SELECT EXISTS (SELECT FROM rate_limit_audit WHERE user_id = 'ann'
-			AND decision = 'allowed')
+			AND outcome = 'allowed')
 			AND EXISTS (SELECT FROM rate_limit_metrics_hour)
 			AND EXISTS (SELECT FROM rate_limit_traffic)`) == "t"
 	})

@@ -21,7 +21,7 @@ var grantee = regexp.MustCompile(` TO (caddy|proxy|administrator);`)
 // historyOfAClient is one row of each table of the history.
 const historyOfAClient = `
 	SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date);
-	INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, user_id, node)
+	INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, user_id, node)
 	VALUES (now(), 1, 100, 'allowed', 'web', 'acme', 'caddy');
 	SELECT rate_limit_upkeep();
 	INSERT INTO rate_limit_metrics (granularity, time, user_id, prefix, requests, settled, last_request,

@@ -186,11 +186,11 @@ COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a user w
 `
 
 const historyAnswers = `
-CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker = true) AS SELECT a.time, a.decision, a.decision IN ('limited', 'blocked', 'rejected') AS refused, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
+CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker = true) AS SELECT a.time, a.outcome, a.outcome IN ('limited', 'blocked', 'rejected') AS refused, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
 		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight, a.count * a.weight AS requests, a.quota, a.remaining,
 		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration, a.also, a.id, a.xmin FROM rate_limit_audit a;
 CALL rate_limit_describe('rate_limit_audited', $$
-The audit log for people. Conditions on time, user_id and decision are as fast as on rate_limit_audit.
+The audit log for people. Conditions on time, user_id and outcome are as fast as on rate_limit_audit.
 refused: Whether the requests were refused: limited, blocked or rejected. Requests without a decision are not.
 requests: How many requests the row stands for, estimated if only a sample is recorded.
 retry_after: Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it would never pass, or the time is not known.
@@ -203,13 +203,12 @@ RETURNS TABLE (prefix text, name text, user_id text, requests bigint, refused bi
 #variable_conflict use_column
 BEGIN
 	RETURN QUERY SELECT c.prefix, c.name, c.user_id, round(sum(c.requests))::bigint, round(coalesce(sum(c.requests) FILTER (WHERE c.refused), 0))::bigint,
-		coalesce(sum(c.count) FILTER (WHERE c.decision = 'error'), 0)::bigint, max(c.time)
+		coalesce(sum(c.count) FILTER (WHERE c.outcome = 'error'), 0)::bigint, max(c.time)
 	FROM (SELECT CASE $3 WHEN 'senders' THEN a.prefix END COLLATE "C" AS prefix, CASE $3 WHEN 'senders' THEN coalesce(a.key, host(a.address))
 				WHEN 'paths' THEN coalesce(a.host, '') || a.path END COLLATE "C" AS name,
 			CASE $3 WHEN 'senders' THEN a.user_id END COLLATE "C" AS user_id,
-			a.requests, a.refused, a.count, a.decision, a.time
-		FROM rate_limit_audited a WHERE a.time >= $1 AND a.time < $2 AND a.decision <> 'shadow' AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/'
-				AND starts_with(a.prefix, $4))) AS c
+			a.requests, a.refused, a.count, a.outcome, a.time
+		FROM rate_limit_audited a WHERE a.time >= $1 AND a.time < $2 AND a.outcome <> 'shadow' AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/' AND starts_with(a.prefix, $4))) AS c
 	WHERE c.name IS NOT NULL OR $3 = 'senders' GROUP BY 1, 2, 3;
 END $$;
 COMMENT ON FUNCTION rate_limit_top IS 'How many requests of a period the audit log has from each sender, and how many of them were refused or '
@@ -250,7 +249,7 @@ refused: Requests that a limit, a ban, a rule, or the check of the API key refus
 failed: Requests without a decision.
 shadow: Refusals that shadow rules would have made.
 $$);
-CREATE OR REPLACE FUNCTION rate_limit_why(who text, at timestamptz DEFAULT now()) RETURNS TABLE (said text, "time" timestamptz, decision text, reason text, prefix text, limit_name text,
+CREATE OR REPLACE FUNCTION rate_limit_why(who text, at timestamptz DEFAULT now()) RETURNS TABLE (said text, "time" timestamptz, outcome text, reason text, prefix text, limit_name text,
 	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer, requests bigint, quota bigint, remaining bigint, retry_after float8, node text)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
@@ -268,23 +267,23 @@ BEGIN
 	SELECT date_trunc('minute', max(f.time)) INTO minute FROM ( SELECT * FROM rate_limit_audit WHERE user_id = $1 UNION ALL SELECT * FROM rate_limit_audit WHERE key = ANY (keys)
 		UNION ALL SELECT * FROM rate_limit_audit WHERE key_id = number
 		UNION ALL SELECT * FROM rate_limit_audit WHERE address = ip) AS f
-	WHERE f.time >= $2 - interval '1 day' AND f.time < date_trunc('minute', $2) + interval '1 minute' AND f.decision NOT IN ('allowed', 'shadow');
+	WHERE f.time >= $2 - interval '1 day' AND f.time < date_trunc('minute', $2) + interval '1 minute' AND f.outcome NOT IN ('allowed', 'shadow');
 	IF minute IS NULL THEN
 		RETURN QUERY SELECT format('No refusal of %s is recorded in the day before %s UTC.', $1, to_char($2 AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')),
 			NULL::timestamptz, NULL, NULL, NULL, NULL, NULL, NULL, NULL::bigint, NULL::inet, NULL, NULL, NULL,
 			NULL::int, NULL::bigint, NULL::bigint, NULL::bigint, NULL::float8, NULL;
 		RETURN;
 	END IF;
-	RETURN QUERY SELECT format('%s %s%s at %s UTC, %s %s%s: %s.', $1, CASE a.decision WHEN 'error' THEN 'had no decision' ELSE 'was refused' END,
+	RETURN QUERY SELECT format('%s %s%s at %s UTC, %s %s%s: %s.', $1, CASE a.outcome WHEN 'error' THEN 'had no decision' ELSE 'was refused' END,
 			CASE WHEN a.count * a.weight > 1 THEN ' ' || round(a.count * a.weight) || ' times' END,
 			to_char(a.time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), a.method, a.host, a.path,
-			CASE WHEN a.decision = 'limited' THEN concat('the limit ', concat_ws('/', a.prefix, a.limit_name), CASE WHEN a.reason = 'no_quota' THEN ' has a quota of 0'
+			CASE WHEN a.outcome = 'limited' THEN concat('the limit ', concat_ws('/', a.prefix, a.limit_name), CASE WHEN a.reason = 'no_quota' THEN ' has a quota of 0'
 				ELSE concat(' had ', a.remaining, ' of ', a.quota, ' left', CASE WHEN a.retry_after > 0 THEN format(', and would have let it pass %s s later', ceil(a.retry_after)) END) END)
-			WHEN a.decision = 'blocked' AND a.prefix <> '' THEN concat('the rule ', a.prefix, ' blocks')
+			WHEN a.outcome = 'blocked' AND a.prefix <> '' THEN concat('the rule ', a.prefix, ' blocks')
 			ELSE replace(a.reason, '_', ' ') END),
-		a.time, a.decision, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.address, a.method,
+		a.time, a.outcome, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.address, a.method,
 		a.host, a.path, a.status, round(a.requests)::bigint, a.quota, a.remaining, a.retry_after, a.node
-	FROM rate_limit_audited a WHERE a.time >= minute AND a.time < minute + interval '1 minute' AND a.decision NOT IN ('allowed', 'shadow')
+	FROM rate_limit_audited a WHERE a.time >= minute AND a.time < minute + interval '1 minute' AND a.outcome NOT IN ('allowed', 'shadow')
 		AND (a.user_id = $1 OR a.key = ANY (keys) OR a.key_id = number OR a.address = ip)
 	ORDER BY a.time DESC LIMIT 100;
 END $$;
@@ -464,18 +463,18 @@ COMMENT ON FUNCTION rate_limit_retain IS 'Sets how long a part of the history is
 
 const historyTables = `
 CREATE TABLE IF NOT EXISTS rate_limit_audit ( time           timestamptz NOT NULL, cost           bigint NOT NULL, count          bigint NOT NULL DEFAULT 1, quota          bigint, remaining      bigint, key_id         bigint,
-	retry_after_ms bigint, duration_us    bigint NOT NULL, weight         double precision NOT NULL DEFAULT 1, status         integer, decision       text NOT NULL, reason         text, prefix         text NOT NULL, limit_name     text,
+	retry_after_ms bigint, duration_us    bigint NOT NULL, weight         double precision NOT NULL DEFAULT 1, status         integer, outcome        text NOT NULL, reason         text, prefix         text NOT NULL, limit_name     text,
 	key            text, user_id        text, tier           text, address        inet, host           text, method         text, path           text, node           text NOT NULL, region         text, also           text[],
-	id             bigint, CONSTRAINT decision_must_be_allowed_limited_blocked_rejected_shadow_error CHECK (decision IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error')) ) PARTITION BY RANGE (time);
+	id             bigint, CONSTRAINT outcome_must_be_allowed_limited_blocked_rejected_shadow_error CHECK (outcome IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error')) ) PARTITION BY RANGE (time);
 CREATE SEQUENCE IF NOT EXISTS rate_limit_audit_id OWNED BY rate_limit_audit.id;
 COMMENT ON SEQUENCE rate_limit_audit_id IS 'The numbers of the rows of rate_limit_audit.';
 CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
-CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON rate_limit_audit (decision, time) WHERE decision <> 'allowed';
+CREATE INDEX IF NOT EXISTS rate_limit_audit_outcome ON rate_limit_audit (outcome, time) WHERE outcome <> 'allowed';
 CREATE INDEX IF NOT EXISTS rate_limit_audit_who ON rate_limit_audit USING brin (time, key text_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001),
 	address inet_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001), key_id int8_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001)) WITH (pages_per_range = 8, autosummarize = on);
 CALL rate_limit_describe('rate_limit_audit', $$
-What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.
+What happened to requests: a row for each decision that is recorded. A row of outcome shadow stands beside the row of its request.
 time: When the request was decided, by the clock of the proxy.
 cost: What one request costs, or would have cost if it was refused.
 count: How many equal refusals within the same second this row stands for. The other columns are those of the first.
@@ -486,9 +485,9 @@ retry_after_ms: Of a refusal: the time until the request would pass, in millisec
 duration_us: How long the decision took, in microseconds.
 weight: How many requests each request of this row stands for: above 1 if only a sample is recorded. count * weight is the estimated number of requests.
 status: The status of a refusal. NULL: the request passed.
-decision: allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path
+outcome: allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path
 	is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.
-reason: More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, timeout or unavailable.
+reason: More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, timeout, overloaded or unavailable.
 prefix: The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is the name that
 	it had first; empty if none applied. Of several limits, that with the least remaining, or the one that
 	refused.

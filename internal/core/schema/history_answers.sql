@@ -1,7 +1,7 @@
 -- The queries of commands and the page on the history.
 
 CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker = true) AS
-	SELECT a.time, a.decision, a.decision IN ('limited', 'blocked', 'rejected') AS refused, a.reason,
+	SELECT a.time, a.outcome, a.outcome IN ('limited', 'blocked', 'rejected') AS refused, a.reason,
 		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
 		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight,
 			a.count * a.weight AS requests, a.quota, a.remaining,
@@ -9,7 +9,7 @@ CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker = true) AS
 		a.also, a.id, a.xmin
 	FROM rate_limit_audit a;
 CALL rate_limit_describe('rate_limit_audited', $$
-The audit log for people. Conditions on time, user_id and decision are as fast as on rate_limit_audit.
+The audit log for people. Conditions on time, user_id and outcome are as fast as on rate_limit_audit.
 refused: Whether the requests were refused: limited, blocked or rejected. Requests without a decision are not.
 requests: How many requests the row stands for, estimated if only a sample is recorded.
 retry_after: Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it
@@ -26,14 +26,14 @@ RETURNS TABLE (prefix text, name text, user_id text, requests bigint, refused bi
 BEGIN
 	RETURN QUERY SELECT c.prefix, c.name, c.user_id, round(sum(c.requests))::bigint,
 		round(coalesce(sum(c.requests) FILTER (WHERE c.refused), 0))::bigint,
-		coalesce(sum(c.count) FILTER (WHERE c.decision = 'error'), 0)::bigint, max(c.time)
+		coalesce(sum(c.count) FILTER (WHERE c.outcome = 'error'), 0)::bigint, max(c.time)
 	FROM (SELECT CASE $3 WHEN 'senders' THEN a.prefix END COLLATE "C" AS prefix,
 			CASE $3 WHEN 'senders' THEN coalesce(a.key, host(a.address))
 				WHEN 'paths' THEN coalesce(a.host, '') || a.path END COLLATE "C" AS name,
 			CASE $3 WHEN 'senders' THEN a.user_id END COLLATE "C" AS user_id,
-			a.requests, a.refused, a.count, a.decision, a.time
-		-- A row of decision shadow stands beside the row of its request.
-		FROM rate_limit_audited a WHERE a.time >= $1 AND a.time < $2 AND a.decision <> 'shadow'
+			a.requests, a.refused, a.count, a.outcome, a.time
+		-- A row of outcome shadow stands beside the row of its request.
+		FROM rate_limit_audited a WHERE a.time >= $1 AND a.time < $2 AND a.outcome <> 'shadow'
 			AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/'
 				AND starts_with(a.prefix, $4))) AS c
 	WHERE c.name IS NOT NULL OR $3 = 'senders' GROUP BY 1, 2, 3;
@@ -101,7 +101,7 @@ $$);
 
 -- Each way to find somebody is a scan of an index.
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at timestamptz DEFAULT now())
-RETURNS TABLE (said text, "time" timestamptz, decision text, reason text, prefix text, limit_name text,
+RETURNS TABLE (said text, "time" timestamptz, outcome text, reason text, prefix text, limit_name text,
 	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer,
 	requests bigint, quota bigint, remaining bigint, retry_after float8, node text)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
@@ -126,7 +126,7 @@ BEGIN
 		UNION ALL SELECT * FROM rate_limit_audit WHERE key_id = number
 		UNION ALL SELECT * FROM rate_limit_audit WHERE address = ip) AS f
 	WHERE f.time >= $2 - interval '1 day' AND f.time < date_trunc('minute', $2) + interval '1 minute'
-		AND f.decision NOT IN ('allowed', 'shadow');
+		AND f.outcome NOT IN ('allowed', 'shadow');
 	IF minute IS NULL THEN
 		RETURN QUERY SELECT format('No refusal of %s is recorded in the day before %s UTC.', $1,
 				to_char($2 AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')),
@@ -135,19 +135,19 @@ BEGIN
 		RETURN;
 	END IF;
 	RETURN QUERY SELECT format('%s %s%s at %s UTC, %s %s%s: %s.', $1,
-			CASE a.decision WHEN 'error' THEN 'had no decision' ELSE 'was refused' END,
+			CASE a.outcome WHEN 'error' THEN 'had no decision' ELSE 'was refused' END,
 			CASE WHEN a.count * a.weight > 1 THEN ' ' || round(a.count * a.weight) || ' times' END,
 			to_char(a.time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), a.method, a.host, a.path,
-			CASE WHEN a.decision = 'limited' THEN concat('the limit ', concat_ws('/', a.prefix, a.limit_name),
+			CASE WHEN a.outcome = 'limited' THEN concat('the limit ', concat_ws('/', a.prefix, a.limit_name),
 				CASE WHEN a.reason = 'no_quota' THEN ' has a quota of 0'
 				ELSE concat(' had ', a.remaining, ' of ', a.quota, ' left', CASE WHEN a.retry_after > 0
 					THEN format(', and would have let it pass %s s later', ceil(a.retry_after)) END) END)
-			WHEN a.decision = 'blocked' AND a.prefix <> '' THEN concat('the rule ', a.prefix, ' blocks')
+			WHEN a.outcome = 'blocked' AND a.prefix <> '' THEN concat('the rule ', a.prefix, ' blocks')
 			ELSE replace(a.reason, '_', ' ') END),
-		a.time, a.decision, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.address, a.method,
+		a.time, a.outcome, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.address, a.method,
 		a.host, a.path, a.status, round(a.requests)::bigint, a.quota, a.remaining, a.retry_after, a.node
 	FROM rate_limit_audited a WHERE a.time >= minute AND a.time < minute + interval '1 minute'
-		AND a.decision NOT IN ('allowed', 'shadow')
+		AND a.outcome NOT IN ('allowed', 'shadow')
 		AND (a.user_id = $1 OR a.key = ANY (keys) OR a.key_id = number OR a.address = ip)
 	ORDER BY a.time DESC LIMIT 100;
 END $$;

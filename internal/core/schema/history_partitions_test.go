@@ -20,7 +20,7 @@ func newHistory(t testing.TB) *site {
 
 // row is a row of the audit log.
 func row(at string) string {
-	return fmt.Sprintf("INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) "+
+	return fmt.Sprintf("INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, node) "+
 		"VALUES ('%s', 1, 5, 'limited', 'web', 'n');", at)
 }
 
@@ -59,20 +59,20 @@ func TestPartitionsAreThereBeforeTheFirstRow(t *testing.T) {
 }
 
 // With audit all, almost every row is of a request that passed. It has no entry in the index of
-// decisions, and a question about refusals uses the index.
-func TestWhatPassedIsNotInTheIndexOfDecisions(t *testing.T) {
+// outcomes, and a question about refusals uses the index.
+func TestWhatPassedIsNotInTheIndexOfOutcomes(t *testing.T) {
 	s := newHistory(t)
 	s.exec("SELECT rate_limit_make_partition('2026-11-21')")
-	s.exec(`INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node)
+	s.exec(`INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, node)
 		SELECT timestamptz '2026-11-21Z' + i * interval '1 second', 1, 5, CASE WHEN i % 1000 = 0 THEN
 			'limited' ELSE 'allowed' END, 'web', 'n' FROM generate_series(1, 20000) i`)
 	s.exec("VACUUM ANALYZE rate_limit_audit_20261121")
-	s.want("SELECT reltuples FROM pg_class WHERE relname = 'rate_limit_audit_20261121_decision_time_idx'",
+	s.want("SELECT reltuples FROM pg_class WHERE relname = 'rate_limit_audit_20261121_outcome_time_idx'",
 		"20")
-	s.exec("PREPARE refusals (text[]) AS SELECT * FROM rate_limit_audit WHERE decision = ANY ($1)")
+	s.exec("PREPARE refusals (text[]) AS SELECT * FROM rate_limit_audit WHERE outcome = ANY ($1)")
 	for range 7 { // the server may plan without the values after five times
 		if plan := s.text("EXPLAIN EXECUTE refusals ('{limited,blocked}')"); !strings.Contains(plan,
-			"rate_limit_audit_20261121_decision_time_idx") {
+			"rate_limit_audit_20261121_outcome_time_idx") {
 			t.Fatal(plan)
 		}
 	}

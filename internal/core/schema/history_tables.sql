@@ -13,7 +13,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	duration_us    bigint NOT NULL,
 	weight         double precision NOT NULL DEFAULT 1,
 	status         integer,
-	decision       text NOT NULL,
+	outcome        text NOT NULL,
 	reason         text,
 	prefix         text NOT NULL,
 	limit_name     text,
@@ -28,8 +28,8 @@ CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	region         text,
 	also           text[],
 	id             bigint,
-	CONSTRAINT decision_must_be_allowed_limited_blocked_rejected_shadow_error
-		CHECK (decision IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'))
+	CONSTRAINT outcome_must_be_allowed_limited_blocked_rejected_shadow_error
+		CHECK (outcome IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'))
 ) PARTITION BY RANGE (time);
 CREATE SEQUENCE IF NOT EXISTS rate_limit_audit_id OWNED BY rate_limit_audit.id;
 COMMENT ON SEQUENCE rate_limit_audit_id IS 'The numbers of the rows of rate_limit_audit.';
@@ -39,8 +39,8 @@ CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, t
 	WHERE user_id IS NOT NULL;
 -- Requests that passed have no entry: with audit all they are almost every row, and the index would double
 -- the cost of a row.
-CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON rate_limit_audit (decision, time)
-	WHERE decision <> 'allowed';
+CREATE INDEX IF NOT EXISTS rate_limit_audit_outcome ON rate_limit_audit (outcome, time)
+	WHERE outcome <> 'allowed';
 -- Bloom filters of 300 to 600 rows each: a write costs almost nothing, and of 1,000 blocks without a key or
 -- an address, one is read. The planner takes the index for its time.
 CREATE INDEX IF NOT EXISTS rate_limit_audit_who ON rate_limit_audit USING brin (time,
@@ -49,7 +49,7 @@ CREATE INDEX IF NOT EXISTS rate_limit_audit_who ON rate_limit_audit USING brin (
 	key_id int8_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001))
 	WITH (pages_per_range = 8, autosummarize = on);
 CALL rate_limit_describe('rate_limit_audit', $$
-What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside
+What happened to requests: a row for each decision that is recorded. A row of outcome shadow stands beside
 	the row of its request.
 time: When the request was decided, by the clock of the proxy.
 cost: What one request costs, or would have cost if it was refused.
@@ -64,10 +64,10 @@ duration_us: How long the decision took, in microseconds.
 weight: How many requests each request of this row stands for: above 1 if only a sample is recorded. count *
 	weight is the estimated number of requests.
 status: The status of a refusal. NULL: the request passed.
-decision: allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path
+outcome: allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path
 	is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.
 reason: More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked,
-	no_quota, timeout or unavailable.
+	no_quota, timeout, overloaded or unavailable.
 prefix: The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is the name that
 	it had first; empty if none applied. Of several limits, that with the least remaining, or the one that
 	refused.

@@ -109,7 +109,7 @@ func TestRowsThatComeAfterTheArchive(t *testing.T) {
 	// The partition was dropped. A writer makes a new one, and then two at once.
 	for _, name := range []string{"late", "later"} {
 		makePartition(t, conn, day(0))
-		execute(t, conn, "INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) "+
+		execute(t, conn, "INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, node) "+
 			"VALUES ($1, 1, 1, 'limited', $2, 'late')", day(0).Add(time.Hour), name)
 		want.add((&auditRow{Time: day(0).Add(time.Hour), Cost: 1, Count: 1, DurationUS: 1, Weight: 1,
 			Decision: "limited", Prefix: name, Node: "late"}).text())

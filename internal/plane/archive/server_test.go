@@ -141,7 +141,7 @@ type auditRow struct {
 	DurationUS   int64     `parquet:"duration_us"`
 	Weight       float64   `parquet:"weight"`
 	Status       *int32    `parquet:"status,optional"`
-	Decision     string    `parquet:"decision"`
+	Decision     string    `parquet:"outcome"`
 	Reason       *string   `parquet:"reason,optional"`
 	Prefix       string    `parquet:"prefix"`
 	LimitName    *string   `parquet:"limit_name,optional"`

@@ -179,7 +179,7 @@ func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, erro
 
 // recordedSQL reads the rows of a rule on a day or a part of it. Rows of the same time are in the order
 // in which they were written.
-const recordedSQL = `SELECT time, decision, prefix, coalesce(key, ''), coalesce(user_id, ''),
+const recordedSQL = `SELECT time, outcome, prefix, coalesce(key, ''), coalesce(user_id, ''),
 	coalesce(key_id, 0), coalesce(tier, ''), cost, count, weight, also
 FROM rate_limit_audit WHERE time >= $1::timestamptz AND time < $2::timestamptz AND (prefix = $3::text OR
 	$3::text = ANY (also))
@@ -187,9 +187,9 @@ ORDER BY time, ctid`
 
 // recorded is a row of recordedSQL.
 type recorded struct {
-	time             time.Time
-	decision, prefix string
-	key              string
+	time            time.Time
+	outcome, prefix string
+	key             string
 	sender
 	cost, count int64
 	weight      float64
@@ -226,7 +226,7 @@ func Again(ctx context.Context, conn *pgx.Conn, l *Limits, from, until time.Time
 		}
 		var r recorded
 		if _, err := pgx.ForEachRow(result, []any{
-			&r.time, &r.decision, &r.prefix, &r.key, &r.user, &r.keyID, &r.tier, &r.cost, &r.count,
+			&r.time, &r.outcome, &r.prefix, &r.key, &r.user, &r.keyID, &r.tier, &r.cost, &r.count,
 			&r.weight, &r.also,
 		}, func() error { t.add(&r); return nil }); err != nil {
 			return nil, err
@@ -285,14 +285,14 @@ func (t *trial) add(r *recorded) {
 	own, key := r.prefix == t.prefix, t.counterOf(r)
 	estimate := int64(float64(r.count)*r.weight + 0.5)
 	switch {
-	case r.decision == "shadow" && own:
+	case r.outcome == "shadow" && own:
 		t.replay.Shadow += estimate
 		return
-	case r.decision == "allowed" && key != "", r.decision == "limited" && own && key != "":
-	case r.decision == "limited" && own:
+	case r.outcome == "allowed" && key != "", r.outcome == "limited" && own && key != "":
+	case r.outcome == "limited" && own:
 		t.replay.WithoutCounter += estimate
 		return
-	case r.decision == "limited" && key != "":
+	case r.outcome == "limited" && key != "":
 		t.replay.ByOthers += estimate
 		return
 	default:
@@ -311,7 +311,7 @@ func (t *trial) add(r *recorded) {
 	n := int64(c.carry + 1e-9) // 100 times 0.01 is 1
 	c.carry -= float64(n)
 	would, did := n-t.decide(c, r, own, n), n
-	if r.decision == "allowed" {
+	if r.outcome == "allowed" {
 		t.passed, did = true, 0
 	}
 	c.Requests += n

@@ -33,7 +33,7 @@ const (
 
 // The texts of an auditRow, by their index. "" is NULL.
 const (
-	auditDecision = iota
+	auditOutcome = iota
 	auditReason
 	auditPrefix
 	auditLimit
@@ -57,7 +57,7 @@ var audit = newTable(&table{
 		auditDuration: "duration_us", auditStatus: "status",
 	},
 	texts: []string{
-		auditDecision: "decision", auditReason: "reason", auditPrefix: "prefix", auditLimit: "limit_name",
+		auditOutcome: "outcome", auditReason: "reason", auditPrefix: "prefix", auditLimit: "limit_name",
 		auditKey: "key", auditUser: "user_id", auditTier: "tier", auditAddress: "address",
 		auditHost: "host", auditMethod: "method", auditPath: "path", auditAlso: "also",
 		auditWeight: "weight",

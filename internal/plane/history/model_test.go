@@ -95,7 +95,7 @@ func sorted(text string) string {
 // check compares the tables.
 func (m *model) check(t testing.TB, s *site) {
 	t.Helper()
-	same(t, "audit", sorted(s.text(`SELECT to_char(time, 'YYYYMMDDHH24MISS'), decision,
+	same(t, "audit", sorted(s.text(`SELECT to_char(time, 'YYYYMMDDHH24MISS'), outcome,
 		concat_ws('/', prefix, limit_name), key,
 		coalesce(user_id, '-'), cost, sum(count)::bigint FROM rate_limit_audit
 		GROUP BY 1, 2, 3, 4, 5, 6`)), lines(m.audit))
@@ -237,8 +237,8 @@ func TestEqualRefusalsOfASecondAreOneRow(t *testing.T) {
 		}
 	}
 	flush(t, w)
-	same(t, "rows", s.text(`SELECT to_char(time, 'SS.MS'), decision, key, user_id, coalesce(key_id, 0), cost,
-		count, path FROM rate_limit_audit ORDER BY time, decision, key, user_id, key_id NULLS FIRST, cost`),
+	same(t, "rows", s.text(`SELECT to_char(time, 'SS.MS'), outcome, key, user_id, coalesce(key_id, 0), cost,
+		count, path FROM rate_limit_audit ORDER BY time, outcome, key, user_id, key_id NULLS FIRST, cost`),
 		`15.500 limited k anna 0 0 500 /0
 15.500 limited k anna 0 2 500 /0
 15.500 limited k ben 0 0 500 /0
@@ -266,10 +266,10 @@ func TestASampleEstimatesTheRequests(t *testing.T) {
 			Audit: settings.Audit{Level: settings.AuditSample, Share: 0.05}})
 	}
 	flush(t, w)
-	same(t, "refusals", s.text("SELECT count, weight::text FROM rate_limit_audit WHERE decision = 'limited'"),
+	same(t, "refusals", s.text("SELECT count, weight::text FROM rate_limit_audit WHERE outcome = 'limited'"),
 		"100 1")
 	// 1,000 are expected, with a standard deviation of 31.
-	if n := s.number("SELECT sum(count * weight)::bigint FROM rate_limit_audit WHERE decision = " +
+	if n := s.number("SELECT sum(count * weight)::bigint FROM rate_limit_audit WHERE outcome = " +
 		"'allowed'"); n < 20*750 || n > 20*1250 {
 		t.Errorf("the sample stands for %d requests, want about 20000", n)
 	}

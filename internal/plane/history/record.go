@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// OutcomeKind says what happened to a request. It is the column decision of the tables.
+// OutcomeKind says what happened to a request. It is the column outcome of the audit log.
 type OutcomeKind uint8
 
 const (

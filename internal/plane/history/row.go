@@ -63,7 +63,7 @@ func (x *auditRow) fill(r *Record, micros int64, weight string, mode settings.Ad
 	}
 	t := x.texts[:]
 	prefix, limit := SplitPrefix(r.Prefix)
-	t[auditDecision] = r.Outcome.String()
+	t[auditOutcome] = r.Outcome.String()
 	t[auditReason] = cleanText(r.Reason, maxText)
 	t[auditPrefix] = cleanText(prefix, maxText)
 	t[auditLimit] = cleanText(limit, maxText)

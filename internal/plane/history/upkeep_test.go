@@ -23,7 +23,7 @@ func (s *site) days(first string, n int) {
 	s.t.Helper()
 	s.exec(fmt.Sprintf(`SELECT rate_limit_make_partition(date '%[1]s' + n)
 		FROM generate_series(0, %[2]d - 1) n;
-		INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix,
+		INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix,
 			node) SELECT date '%[1]s'::timestamp AT TIME ZONE 'UTC' + n * interval '1 day', 1, 5,
 			'limited', 'web', 'n'
 		FROM generate_series(0, %[2]d - 1) n`, first, n))

@@ -54,9 +54,9 @@ func TestWhatHappenedIsInTheTables(t *testing.T) {
 				User: "anna", KeyID: 7, Status: 401})
 			flush(t, w)
 			same(t, "audit", s.text(`SELECT regexp_replace(row_to_json(a)::text, '"id":[1-9][0-9]*',
-				'"id":"N"') FROM rate_limit_audit a ORDER BY decision DESC`),
-				`{"time":"2026-11-20T12:30:15.5+00:00","cost":2,"count":1,"quota":100,"remaining":1,"key_id":7,"retry_after_ms":1500,"duration_us":1100,"weight":1,"status":429,"decision":"limited","reason":"no_quota","prefix":"rule/api","limit_name":"per_hour","key":"a\"b\\c","user_id":"anna","tier":"pro","address":"2001:db8:1:2::3","host":"api.example.com","method":"GET","path":"/v1/x","node":"n1","region":"eu","also":["other","k\"1","third","k\\2"],"id":"N"}
-{"time":"2026-11-20T12:30:15.5+00:00","cost":3,"count":1,"quota":null,"remaining":null,"key_id":null,"retry_after_ms":null,"duration_us":1,"weight":1,"status":null,"decision":"allowed","reason":null,"prefix":"","limit_name":null,"key":null,"user_id":"anna","tier":null,"address":null,"host":null,"method":null,"path":null,"node":"n1","region":"eu","also":null,"id":"N"}`)
+				'"id":"N"') FROM rate_limit_audit a ORDER BY outcome DESC`),
+				`{"time":"2026-11-20T12:30:15.5+00:00","cost":2,"count":1,"quota":100,"remaining":1,"key_id":7,"retry_after_ms":1500,"duration_us":1100,"weight":1,"status":429,"outcome":"limited","reason":"no_quota","prefix":"rule/api","limit_name":"per_hour","key":"a\"b\\c","user_id":"anna","tier":"pro","address":"2001:db8:1:2::3","host":"api.example.com","method":"GET","path":"/v1/x","node":"n1","region":"eu","also":["other","k\"1","third","k\\2"],"id":"N"}
+{"time":"2026-11-20T12:30:15.5+00:00","cost":3,"count":1,"quota":null,"remaining":null,"key_id":null,"retry_after_ms":null,"duration_us":1,"weight":1,"status":null,"outcome":"allowed","reason":null,"prefix":"","limit_name":null,"key":null,"user_id":"anna","tier":null,"address":null,"host":null,"method":null,"path":null,"node":"n1","region":"eu","also":null,"id":"N"}`)
 			same(t, "numbers", s.text("SELECT count(DISTINCT id) FROM rate_limit_audit"), "2")
 			same(t, "metrics", s.text(`SELECT time::text, user_id, key_id, prefix, limit_name, endpoint, region,
 				requests, allowed, limited, rejected, charged, settled, from_memory, from_lease, from_database,

@@ -100,7 +100,7 @@ func (n *numbers) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// requestSums are the requests of the minutes since the server of the page began, by prefix and decision. A
+// requestSums are the requests of the minutes since the server of the page began, by prefix and outcome. A
 // proxy may write a minute late.
 type requestSums struct {
 	mu    sync.Mutex // guards what follows
@@ -124,9 +124,9 @@ func (s *requestSums) read(ctx context.Context, tx pgx.Tx) error {
 		s.since = now.Truncate(time.Minute)
 	}
 	until := now.Add(-lateTime).Truncate(time.Minute)
-	rows, err := tx.Query(ctx, `SELECT prefix, decision, time < $2::timestamptz AS past, sum(n)::bigint AS n
+	rows, err := tx.Query(ctx, `SELECT prefix, outcome, time < $2::timestamptz AS past, sum(n)::bigint AS n
 FROM rate_limit_metrics, LATERAL (VALUES ('allowed', allowed), ('limited', limited), ('blocked', blocked),
-	('rejected', rejected), ('error', errors), ('shadow', shadow)) AS d(decision, n)
+	('rejected', rejected), ('error', errors), ('shadow', shadow)) AS d(outcome, n)
 WHERE granularity = 'minute' AND time >= $1::timestamptz GROUP BY 1, 2, 3`, s.since, until)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func (s *requestSums) Describe(chan<- *prometheus.Desc) {}
 var requestsDesc = prometheus.NewDesc(namespace+"_requests_total",
 	"Requests by prefix of the limit and by what happened, as in the history. They are those since this "+
 		"page's server has started.",
-	[]string{"prefix", "decision"}, nil)
+	[]string{"prefix", "outcome"}, nil)
 
 // Collect implements prometheus.Collector.
 func (s *requestSums) Collect(to chan<- prometheus.Metric) {

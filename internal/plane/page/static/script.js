@@ -221,7 +221,7 @@ async function askWhy() {
 	fill('why-said', visible(answer.rows[0].said))
 	const rows = answer.rows.filter((row) => row.time)
 	if (rows.length) fill('why-rows', table('Refusals', ['Time', 'Request', 'Decision', 'By', 'Quota', 'Address', 'Proxy'], rows.map((row) => [
-		clock(row.time), `${row.method ?? ''} ${row.host ?? ''}${row.path ?? ''}`, row.requests > 1 ? `${row.decision} × ${number(row.requests)}` : row.decision,
+		clock(row.time), `${row.method ?? ''} ${row.host ?? ''}${row.path ?? ''}`, row.requests > 1 ? `${row.outcome} × ${number(row.requests)}` : row.outcome,
 		[row.prefix, row.limit_name].filter(Boolean).join('/') || (row.reason ?? '').replaceAll('_', ' '), row.quota === null ? '' : `${number(row.remaining ?? 0)} of ${number(row.quota)} left`, row.address ?? '', row.node])))
 }
 
