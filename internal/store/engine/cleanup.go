@@ -40,22 +40,29 @@ type cleaner struct {
 	mu      sync.Mutex
 	running bool // guarded by mu
 
-	// How far the cleaner has gone through all prefixes, used or not.
-	// Only the cleanup that runs uses these.
-	durable bool      // the table
-	prefix  string    // the last prefix; "" is none
-	next    time.Time // when the next prefix is due
+	// The sweep through all prefixes. Only the cleanup that runs uses these fields.
+	last tablePrefix // the last one; without a name, the next one is the first of its table
+	next time.Time   // when the next prefix is due
 }
 
-// after cleans up after the statements of a plan. The callers draw a random number, and call it with
-// the probability of the cleaner.
+// tablePrefix names the rows of a prefix in one of the tables.
+type tablePrefix struct {
+	durable bool
+	name    string
+}
+
+// after cleans up after the statements of a plan, as of the time at which they were decided. The callers draw
+// a random number, and call it with the probability of the cleaner.
 func (c *cleaner) after(p *plan) {
-	var due []*pgdb.Statement
-	for _, stage := range p.stages {
-		for _, g := range stage {
-			if g.kind == take {
-				due = append(due, c.cleanup(g)...)
-			}
+	var due []tablePrefix
+	seen := map[tablePrefix]bool{}
+	now := int64(0)
+	for _, e := range p.entries[:p.usedEntries] {
+		of := tablePrefix{e.id.Durable, e.id.Prefix}
+		if e.kind == take && e.view.Now != 0 && !seen[of] {
+			now = e.view.Now
+			seen[of] = true
+			due = append(due, of)
 		}
 	}
 	if len(due) == 0 || c.server.closing.Err() != nil {
@@ -69,7 +76,7 @@ func (c *cleaner) after(p *plan) {
 	c.running = true
 	go func() {
 		var err error
-		if failure := batch.PanicError(func() { err = c.cleanUp(due) }); failure != nil {
+		if failure := batch.PanicError(func() { err = c.cleanUp(now, due) }); failure != nil {
 			err = failure
 		}
 		c.mu.Lock()
@@ -81,48 +88,45 @@ func (c *cleaner) after(p *plan) {
 	}()
 }
 
-// cleanup returns the statements that delete expired rows of a group's prefixes, as of the
-// time that the group was decided.
-func (c *cleaner) cleanup(g *group) []*pgdb.Statement {
-	var all []*pgdb.Statement
-	seen := map[string]bool{}
-	for _, e := range g.entries {
-		if !seen[e.id.Prefix] && e.view.Now != 0 {
-			seen[e.id.Prefix] = true
-			all = append(all, &pgdb.Statement{SQL: c.texts.cleanup[cleanupKey{g.durable, c.slots()}],
-				Args: []any{[]int64{e.view.Now, 0}, e.id.Prefix}, Unnamed: true})
+// cleanUp deletes the expired rows of prefixes, and those of the next prefix of the sweep if that is due. now
+// is the server's time.
+func (c *cleaner) cleanUp(now int64, due []tablePrefix) error {
+	for _, of := range due {
+		if err := c.deleteExpired(now, of); err != nil {
+			return err
 		}
 	}
-	return all
-}
-
-// cleanUp deletes the expired rows that are due, and those of the next prefix of the sweep.
-func (c *cleaner) cleanUp(due []*pgdb.Statement) error {
-	if err := c.deleteExpired(due); err != nil {
-		return err
+	if time.Now().Before(c.next) {
+		return nil
 	}
-	if now := time.Now(); !now.Before(c.next) {
-		c.next = now.Add(sweepInterval)
-		return c.sweep(due[0].Args[0])
-	}
-	return nil
-}
-
-// sweep cleans the next prefix of the tables, as of now.
-func (c *cleaner) sweep(now any) error {
+	c.next = time.Now().Add(sweepInterval)
 	statement := &pgdb.Statement{SQL: strings.Replace(nextPrefixSQL, "{table}",
-		c.texts.tables[tableName(c.durable)].Name, 1), Args: []any{c.prefix}, Unnamed: true}
+		c.texts.tables[tableName(c.last.durable)].Name, 1), Args: []any{c.last.name}, Unnamed: true}
 	if err := c.run(statement); err != nil {
 		return err
 	}
 	if statement.Rows == 0 || len(statement.Result) < 4 {
-		c.prefix = ""
-		c.durable = !c.durable
+		c.last.name = ""
+		c.last.durable = !c.last.durable
 		return nil
 	}
-	c.prefix = string(statement.Result[4:])
-	return c.deleteExpired([]*pgdb.Statement{{SQL: c.texts.cleanup[cleanupKey{c.durable, c.slots()}],
-		Args: []any{now, c.prefix}, Unnamed: true}})
+	c.last.name = string(statement.Result[4:])
+	return c.deleteExpired(now, c.last)
+}
+
+// deleteExpired deletes the expired rows of a prefix, until a statement finds fewer than it could delete.
+func (c *cleaner) deleteExpired(now int64, of tablePrefix) error {
+	for round := 0; round < cleanupRounds; round++ {
+		statement := &pgdb.Statement{SQL: c.texts.cleanup[cleanupKey{of.durable, c.slots()}],
+			Args: []any{[]int64{now, 0}, of.name}, Unnamed: true}
+		if err := c.run(statement); err != nil {
+			return err
+		}
+		if deleted := pg.Bigints(statement.Result); len(deleted) != 1 || deleted[0] < cleanupRows {
+			break
+		}
+	}
+	return nil
 }
 
 // run runs one statement.
@@ -142,23 +146,6 @@ func (c *cleaner) run(statement *pgdb.Statement) error {
 	}
 	if err != nil {
 		return fmt.Errorf("deleting expired rows: %w", err)
-	}
-	return nil
-}
-
-// deleteExpired runs cleanup statements until they find fewer rows than they could delete.
-func (c *cleaner) deleteExpired(due []*pgdb.Statement) error {
-	for round := 0; round < cleanupRounds && len(due) > 0; round++ {
-		var more []*pgdb.Statement
-		for _, statement := range due {
-			if err := c.run(statement); err != nil {
-				return err
-			}
-			if deleted := pg.Bigints(statement.Result); len(deleted) == 1 && deleted[0] >= cleanupRows {
-				more = append(more, statement)
-			}
-		}
-		due = more
 	}
 	return nil
 }

@@ -85,16 +85,7 @@ func (g *group) write(texts *statements, settings []int64, pipeline []*pgdb.Stat
 	g.n = n
 	key := g.statementKey
 	key.alike = alike
-	args := g.statement.Args[:0]
-	args = append(args, settings)
-	if alike {
-		args = append(args, l.Prefix, keys, n, cost, l.Capacity(), l.Window.Microseconds())
-		if len(g.definition.SQL.Needs) > 0 {
-			args = appendNeeds(g, args, l)
-		}
-	} else {
-		args = appendArrays(g, args)
-	}
+	args := appendValues(g, append(g.statement.Args[:0], settings), alike)
 	g.statement = pgdb.Statement{SQL: texts.texts[key], Args: args, Result: g.statement.Result}
 	if g.kind == look || g.slots && texts.guarded {
 		g.before = pgdb.Statement{SQL: texts.index, Joined: true, Result: g.before.Result}
@@ -117,25 +108,9 @@ func writeRelease(g *group, texts *statements, settings []int64) {
 		Args: []any{settings, prefixes, keys, n, numbers}}
 }
 
-// appendNeeds appends the parameters that the algorithm needs besides, of one limit.
-func appendNeeds(g *group, args []any, l *ratelimit.Limit) []any {
-	for _, p := range g.definition.SQL.Needs {
-		switch p {
-		case algorithm.EventsParameter:
-			args = append(args, l.Events)
-		case algorithm.UnitParameter:
-			args = append(args, calendarUnits[l.Calendar])
-		case algorithm.TimeZoneParameter:
-			args = append(args, timeZoneOf(l))
-		case algorithm.AnchorParameter:
-			args = append(args, l.Anchor)
-		}
-	}
-	return args
-}
-
-// appendArrays appends the parameters that differ from entry to entry.
-func appendArrays(g *group, args []any) []any {
+// appendValues appends the parameters that are values of entries: arrays, or if all entries are alike, the
+// values of the first one.
+func appendValues(g *group, args []any, alike bool) []any {
 	g.prefixes = g.prefixes[:0]
 	g.cost = g.cost[:0]
 	g.quotas = g.quotas[:0]
@@ -158,29 +133,48 @@ func appendArrays(g *group, args []any) []any {
 		g.timeZones = append(g.timeZones, timeZoneOf(l))
 		g.anchors = append(g.anchors, l.Anchor)
 		g.firsts = append(g.firsts, e.first)
+		if alike {
+			break
+		}
 	}
-	args = append(args, g.prefixes, g.keys)
+	args = append(args, textArgument(g.prefixes, alike), g.keys)
 	switch g.kind {
 	case refund:
 		return append(args, g.cost, g.quotas, g.spans, g.events, g.claims)
 	case take:
-		args = append(args, g.n, g.cost, g.quotas, g.spans)
+		args = append(args, g.n, argument(g.cost, alike), argument(g.quotas, alike), argument(g.spans, alike))
 		for _, p := range g.definition.SQL.Needs {
 			switch p {
 			case algorithm.EventsParameter:
-				args = append(args, g.events)
+				args = append(args, argument(g.events, alike))
 			case algorithm.UnitParameter:
-				args = append(args, g.units)
+				args = append(args, textArgument(g.units, alike))
 			case algorithm.TimeZoneParameter:
-				args = append(args, g.timeZones)
+				args = append(args, textArgument(g.timeZones, alike))
 			case algorithm.AnchorParameter:
-				args = append(args, g.anchors)
+				args = append(args, argument(g.anchors, alike))
 			case algorithm.SlotParameter:
 				args = append(args, g.firsts)
 			}
 		}
 	}
 	return args
+}
+
+// argument returns an array as a parameter, or its first element if all are alike.
+func argument(values []int64, alike bool) any {
+	if alike {
+		return values[0]
+	}
+	return values
+}
+
+// textArgument is argument for texts.
+func textArgument(values []string, alike bool) any {
+	if alike {
+		return values[0]
+	}
+	return values
 }
 
 // calendarUnits are the units of date_trunc, by ratelimit.Calendar.
@@ -206,7 +200,6 @@ const (
 const cellSize = 12
 
 var (
-	errColumns  = pg.ErrColumns
 	errShared   = errors.New("ratelimit/postgres: a value in the statement was refused")
 	errNoAnswer = errors.New("ratelimit/postgres: the server gave no answer for a key")
 )
@@ -278,7 +271,7 @@ func readCells(g *group, width int) error {
 	for at := 0; at < len(cells); at += width {
 		slot := cells[at].Value
 		if slot < 1 || slot > last {
-			return errColumns
+			return pg.ErrColumns
 		}
 		e := entries[slot-1]
 		e.answered = true
@@ -316,7 +309,7 @@ func readRowsCarefully(g *group, width int) error {
 		}
 	}
 	if len(g.cells) != g.statement.Rows*width {
-		return errColumns
+		return pg.ErrColumns
 	}
 	if err := readCells(g, width); err != nil {
 		return err

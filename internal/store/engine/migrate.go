@@ -48,17 +48,17 @@ func (t *tables) missing() {
 
 // migrate makes or upgrades the tables of counts.
 func (t *tables) migrate(ctx context.Context) error {
-	now, err := t.inspect(ctx)
-	if err == nil && !now.counters && !now.restoring && t.had {
+	ready, restoring, err := t.inspect(ctx)
+	if err == nil && !ready && !restoring && t.had {
 		// A restore drops the tables, and makes them a moment later. In between, nothing in the database
 		// shows the restore. So two inspections must find neither tables nor a restore.
 		health.Sleep(ctx, restoreWait)
-		now, err = t.inspect(ctx)
+		ready, restoring, err = t.inspect(ctx)
 	}
-	if err == nil && now.restoring && !now.counters {
+	if err == nil && restoring && !ready {
 		err = schema.ErrRestoring
 	}
-	if err == nil && !now.counters {
+	if err == nil && !ready {
 		err = t.create(ctx)
 	}
 	t.had = t.had || err == nil
@@ -73,7 +73,7 @@ func (t *tables) create(ctx context.Context) error {
 	}
 	// A program that creates the tables at the same moment without the advisory lock (the
 	// npm library does) can make this attempt fail, and the tables right.
-	if now, err := t.inspect(ctx); err == nil && now.counters {
+	if ready, _, err := t.inspect(ctx); err == nil && ready {
 		return nil
 	}
 	return fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable (a role that may, "+
@@ -81,42 +81,24 @@ func (t *tables) create(ctx context.Context) error {
 		pg.Explain(ctx, t.server.db, failure))
 }
 
-// inspect finds the tables, and reads which server has them, to detect another one later. A failure of the
-// connection counts for the health of the database.
-func (t *tables) inspect(ctx context.Context) (tablesFound, error) {
+// inspect reports whether the tables are ready, and whether a restore of the policy is under way or has
+// failed. It also reads which server has the tables, to detect another one later. A failure of the connection
+// counts for the health of the database.
+func (t *tables) inspect(ctx context.Context) (ready, restoring bool, err error) {
 	sent := time.Now()
 	begin := t.server.health.Begin()
-	read := &pgdb.Statement{SQL: serverSQL}
-	now, failed, err := lookForTables(ctx, t.server.db, read)
-	if failed {
-		err = t.server.health.Failed(begin, time.Since(sent), err)
-	} else {
-		t.server.see(read)
+	found := &pgdb.Statement{SQL: schema.Ready}
+	server := &pgdb.Statement{SQL: serverSQL}
+	if failure := t.server.db.Run(ctx, []*pgdb.Statement{found, server}); failure != nil {
+		return false, false, t.server.health.Failed(begin, time.Since(sent), failure)
 	}
-	return now, err
-}
-
-// tablesFound is a part of what schema.Ready returns.
-type tablesFound struct {
-	counters  bool // nothing is to be done
-	restoring bool // a restore of the policy is under way, or has failed
-}
-
-// lookForTables reports which tables are right, and whether the connection failed. It runs the others as
-// well.
-func lookForTables(ctx context.Context, db pgdb.DB, others ...*pgdb.Statement) (tablesFound, bool, error) {
-	statement := &pgdb.Statement{SQL: schema.Ready}
-	if err := db.Run(ctx, append([]*pgdb.Statement{statement}, others...)); err != nil {
-		return tablesFound{}, true, err
+	t.server.see(server)
+	if found.Err != nil {
+		return false, false, fmt.Errorf("looking for the tables: %w", found.Err)
 	}
-	if statement.Err != nil {
-		return tablesFound{}, false, fmt.Errorf("looking for the tables: %w", statement.Err)
+	columns := pg.Bigints(found.Result)
+	if len(columns) != 3 {
+		return false, false, nil
 	}
-	found := tablesFound{}
-	columns := pg.Bigints(statement.Result)
-	if len(columns) == 3 {
-		found.counters = columns[0] == 1
-		found.restoring = columns[2] == 1
-	}
-	return found, false, nil
+	return columns[0] == 1, columns[2] == 1, nil
 }

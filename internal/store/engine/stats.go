@@ -27,10 +27,10 @@ type Stats struct {
 	Requests   int64 // calls of Take and Reset that went to the database
 	Batches    int64 // batches in which they went
 	Statements int64 // statements, retries included
-	RolledBack int64 // transactions undone because a request of several limits did not fit
+	RolledBack int64 // transactions that were rolled back because a request of several limits did not fit
 	Blocked    int64 // requests refused without asking the database
 	Leased     int64 // requests that passed without asking the database, see Limit.Lease
-	Failures   int64 // batches for which no decision came
+	Failures   int64 // batches that got no decision
 	Settled    int64 // settlements that were made
 	Unsettled  int64 // settlements that may not have had their effect
 

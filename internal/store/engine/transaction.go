@@ -77,20 +77,34 @@ const maxTrips = 50
 // firstTransactions returns what the first round trip does for requests of several hits: one
 // transaction, or with oneByOne one for each request.
 func (d *work) firstTransactions(requests []*request, settings []int64, oneByOne bool) []*transaction {
+	if oneByOne {
+		return d.oneForEach(requests, settings, true)
+	}
+	first := d.newTransaction(requests, settings, false)
+	if d.tight(requests) {
+		first.state = looking
+	}
+	return []*transaction{first}
+}
+
+// oneForEach returns a transaction for each request.
+func (d *work) oneForEach(requests []*request, settings []int64, oneByOne bool) []*transaction {
+	var all []*transaction
+	for i := range requests {
+		all = append(all, d.newTransaction(requests[i:i+1], settings, oneByOne))
+	}
+	return all
+}
+
+// newTransaction returns a transaction that begins.
+func (d *work) newTransaction(requests []*request, settings []int64, oneByOne bool) *transaction {
 	for _, r := range requests {
 		r.passes = true
 		r.decisions = r.decisions[:0]
 		r.refusals = r.refusals[:0]
 	}
-	first := &transaction{of: d, settings: settings, requests: requests, oneByOne: oneByOne,
-		state: firstState(requests)}
-	if d.tight(requests) {
-		first.state = looking
-	}
-	if oneByOne && len(requests) > 1 {
-		return first.divide(nil)
-	}
-	return []*transaction{first}
+	return &transaction{of: d, settings: settings, requests: requests, state: firstState(requests),
+		oneByOne: oneByOne}
 }
 
 // firstState is taking if all hits of the requests are simply charged.
@@ -366,13 +380,7 @@ func (t *transaction) divide(err error) []*transaction {
 		t.of.finish(t.requests, err)
 		return nil
 	}
-	var divided []*transaction
-	for i, r := range t.requests {
-		r.passes = true
-		divided = append(divided, &transaction{of: t.of, settings: t.settings, requests: t.requests[i : i+1],
-			state: firstState(t.requests[i : i+1]), oneByOne: t.oneByOne})
-	}
-	return divided
+	return t.of.oneForEach(t.requests, t.settings, t.oneByOne)
 }
 
 // answerCommitted answers the requests after the takes of the transaction have taken effect.
