@@ -23,13 +23,14 @@ type Store struct {
 // process as a proxy of the database; nil does not. The error is a *ratelimit.FieldError for an option that
 // is out of its range, or a nil db.
 func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
-	rows := local.NewRows(o.Now)
-	o.Rows = rows
+	shares := local.New(o.Now)
+	o.Rows = shares
 	counts, err := shards.Open(db, o)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{Store: counts, Shares: local.New(counts, rows)}
+	shares.Replace(counts)
+	s := &Store{Store: counts, Shares: shares}
 	s.Registry = registry.New(db, s, n,
 		registry.Options{DisableMigration: o.DisableMigration, Random: o.Random, OnError: o.OnError})
 	return s, nil

@@ -27,7 +27,7 @@ type debt struct {
 
 // owe adds the cost of a hit to the debt of its row. share is the same hit on the share, and before is the
 // row before it. The caller holds the mutex.
-func (k *Rows) owe(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now int64) {
+func (s *Shares) owe(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now int64) {
 	d := r.debt
 	switch {
 	case d != nil && d.counts(now) == 0: // such as that of an earlier window
@@ -35,8 +35,8 @@ func (k *Rows) owe(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now i
 		d.taken = 0
 		d.before = *before
 	case d == nil:
-		if len(k.unpaid) >= maxUnpaid {
-			k.state.Lost += h.Cost
+		if len(s.unpaid) >= maxUnpaid {
+			s.state.Lost += h.Cost
 			return
 		}
 		d = &debt{of: r, subject: r.id.Key, before: *before}
@@ -44,7 +44,7 @@ func (k *Rows) owe(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now i
 			d.subject = strings.Clone(h.Subject) // it may be a part of a long request
 		}
 		r.debt = d
-		k.unpaid = append(k.unpaid, d)
+		s.unpaid = append(s.unpaid, d)
 	}
 	d.limit = h.Limit
 	d.charge += h.Cost
@@ -74,44 +74,44 @@ func usedOf(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
 
 // Bill charges the debts of the subjects for which the database answers.
 func (s *Shares) Bill() {
-	for _, d := range s.rows.bill(s.next) {
+	for _, d := range s.bill() {
 		s.next.Charge(d.subject, d.of.id, d.limit, d.charge)
 	}
 }
 
 // bill removes the debts for which the database answers, and returns what still counts of them.
-func (k *Rows) bill(next Next) []debt {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	now := k.serverTime()
+func (s *Shares) bill() []debt {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.serverTime()
 	var billed []debt
 	var left []*debt
-	for _, d := range k.unpaid {
-		if !next.Answers(d.subject) {
+	for _, d := range s.unpaid {
+		if !s.next.Answers(d.subject) {
 			left = append(left, d)
 			continue
 		}
 		if n := d.counts(now); n > 0 {
-			k.charging += n
+			s.charging += n
 			billed = append(billed, debt{of: d.of, subject: d.subject, limit: d.limit, charge: n})
 		}
 		if d.of.debt == d {
 			d.of.debt = nil
 		}
 	}
-	k.unpaid = left
+	s.unpaid = left
 	return billed
 }
 
 // Charged implements engine.Rows.
-func (k *Rows) Charged(units, charged int64, lost bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.charging -= units
-	k.state.Charged += charged
+func (s *Shares) Charged(units, charged int64, lost bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.charging -= units
+	s.state.Charged += charged
 	if lost {
-		k.state.Lost += units
+		s.state.Lost += units
 	} else {
-		k.state.Unfit += units - charged
+		s.state.Unfit += units - charged
 	}
 }

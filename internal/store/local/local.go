@@ -7,6 +7,7 @@ package local
 
 import (
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,11 +32,20 @@ type Next interface {
 	Unavailable() error
 }
 
-// Shares decides at this process's share of each limit.
+// Shares decides at this process's share of each limit. It remembers rows as the engine.Rows of the store.
 type Shares struct {
-	next    Next
-	rows    *Rows
+	on      int32 // 1 once rows are remembered; atomic
 	proxies int64 // atomic
+	next    Next
+	born    time.Time
+	now     func() time.Time // replaces the server's clock, or nil
+
+	mu       sync.Mutex // guards the fields below
+	rows     map[lease.RowID]*row
+	ahead    int64 // the server's clock less that of this process, in microseconds
+	unpaid   []*debt
+	charging int64 // units of charges under way
+	state    State
 }
 
 // State describes the decisions of a process by itself, in the current or the last outage.
@@ -50,11 +60,17 @@ type State struct {
 	Charged, Unfit, Lost int64
 }
 
-// New returns the shares of the limits of a store. rows are the Options.Rows of its engines.
-func New(next Next, rows *Rows) *Shares { return &Shares{next: next, rows: rows, proxies: 1} }
+// New returns the shares of the limits of a store, which Replace sets. now replaces the server's clock, for
+// tests; nil does not.
+func New(now func() time.Time) *Shares {
+	return &Shares{proxies: 1, born: time.Now(), now: now, rows: map[lease.RowID]*row{}}
+}
+
+// Replace sets the store that the Shares replaces. It is called once, before any decision.
+func (s *Shares) Replace(next Next) { s.next = next }
 
 // UseLocal remembers the rows of the store's decisions, for TakeLocal.
-func (s *Shares) UseLocal() { atomic.StoreInt32(&s.rows.on, 1) }
+func (s *Shares) UseLocal() { atomic.StoreInt32(&s.on, 1) }
 
 // SetProxies says how many proxies there are, this one included.
 func (s *Shares) SetProxies(n int64) { atomic.StoreInt64(&s.proxies, n) }
@@ -67,13 +83,12 @@ func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []rateli
 		return false
 	}
 	parts := float64(atomic.LoadInt64(&s.proxies))
-	k := s.rows
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	now := k.serverTime()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.serverTime()
 	t := newTaking(len(hits))
 	for i := range hits {
-		t.share(k, i, &hits[i], parts)
+		t.share(s, i, &hits[i], parts)
 		if hits[i].Limit.Algorithm == ratelimit.InFlight {
 			r := t.taken[i]
 			r.row.Slots = atomic.LoadInt64(&r.slots) + s.next.Held(r.id)
@@ -82,7 +97,7 @@ func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []rateli
 		t.nows[i] = now
 	}
 	all := algorithm.Decide(t.hits, t.rows, t.nows, decisions)
-	k.count(parts, all)
+	s.count(parts, all)
 	// A statement that was sent may have charged.
 	owed := errors.Is(cause, ratelimit.ErrUnavailable) && !errors.Is(cause, engine.ErrSent)
 	for i := range hits {
@@ -93,7 +108,7 @@ func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []rateli
 		case charged && h.Limit.Algorithm == ratelimit.InFlight:
 			t.taken[i].hold(h)
 		case charged && h.Limit.Durable && owed:
-			k.owe(t.taken[i], h, &t.hits[i], &t.before[i], now)
+			s.owe(t.taken[i], h, &t.hits[i], &t.before[i], now)
 		}
 		// What all proxies together have left, if the others have used as much as this one.
 		used := int64(float64(t.limits[i].Capacity()-d.Remaining) * parts)
@@ -102,7 +117,7 @@ func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []rateli
 		d.Source = ratelimit.FromMemory
 		d.DecidedAt = 0 // nothing is settled: the database does not have the charge
 		if t.rows[i].Blank() && t.taken[i].debt == nil {
-			delete(k.rows, t.taken[i].id)
+			delete(s.rows, t.taken[i].id)
 		}
 	}
 	return true
@@ -126,14 +141,14 @@ func newTaking(n int) *taking {
 }
 
 // share makes the hit i that of a share, with its row. The caller holds the mutex of the rows.
-func (t *taking) share(k *Rows, i int, h *ratelimit.Hit, parts float64) {
+func (t *taking) share(s *Shares, i int, h *ratelimit.Hit, parts float64) {
 	t.limits[i] = algorithm.ShareLimit(h.Limit, parts)
 	t.hits[i] = *h
 	t.hits[i].Limit = &t.limits[i]
 	if most := t.limits[i].Capacity(); h.Cost > most && h.Cost <= h.Limit.Capacity() {
 		t.hits[i].Cost = most // else it could never pass
 	}
-	r := k.of(lease.RowOf(h.Limit, h.StoredKey()))
+	r := s.of(lease.RowOf(h.Limit, h.StoredKey()))
 	if !r.shared {
 		r.shared = true
 		algorithm.ShareRow(&r.row, parts)
@@ -146,19 +161,18 @@ func (t *taking) share(k *Rows, i int, h *ratelimit.Hit, parts float64) {
 
 // Local returns the decisions of TakeLocal in the current or the last outage.
 func (s *Shares) Local() State {
-	s.rows.mu.Lock()
-	defer s.rows.mu.Unlock()
-	return s.rows.state
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
 }
 
 // Tick charges what was admitted without the database, and ends the time of local limits.
 func (s *Shares) Tick() {
 	s.Bill()
-	k := s.rows
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if time.Since(k.state.Last) >= linger && len(k.unpaid) == 0 && k.charging == 0 && s.next.Ready() &&
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.state.Last) >= linger && len(s.unpaid) == 0 && s.charging == 0 && s.next.Ready() &&
 		s.next.Unavailable() == nil {
-		k.state.On = false
+		s.state.On = false
 	}
 }

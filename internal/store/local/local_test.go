@@ -15,11 +15,17 @@ type down struct{ Next }
 
 func (*down) Held(lease.RowID) int64 { return 0 }
 
+func newDown() *Shares {
+	store := New(nil)
+	store.Replace(&down{})
+	return store
+}
+
 var errDown = fmt.Errorf("%w: test", ratelimit.ErrUnavailable)
 
 // A durable limit of requests in flight owes nothing: its slots end with their requests.
 func TestLocalSlotsAreNotCharged(t *testing.T) {
-	store := New(&down{}, NewRows(nil))
+	store := newDown()
 	l := conformance.InFlight("flight", 2)
 	l.Durable = true
 	decisions := make([]ratelimit.Decision, 1)
@@ -35,7 +41,7 @@ func TestLocalSlotsAreNotCharged(t *testing.T) {
 	if _, ok := take(); ok {
 		t.Error("a third slot of two is granted")
 	}
-	if n := len(store.rows.unpaid); n != 0 {
+	if n := len(store.unpaid); n != 0 {
 		t.Errorf("%d rows are to be charged", n)
 	}
 	first.Release()
@@ -46,7 +52,7 @@ func TestLocalSlotsAreNotCharged(t *testing.T) {
 
 // What is remembered is bounded.
 func TestLocalRowsAreBounded(t *testing.T) {
-	store := New(&down{}, NewRows(nil))
+	store := newDown()
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10, Window: time.Hour,
 		Durable: true}
 	decisions := make([]ratelimit.Decision, 1)
@@ -56,7 +62,7 @@ func TestLocalRowsAreBounded(t *testing.T) {
 			t.Fatal(decisions[0])
 		}
 	}
-	if rows, unpaid := len(store.rows.rows), len(store.rows.unpaid); rows > maxRows || unpaid > maxUnpaid {
+	if rows, unpaid := len(store.rows), len(store.unpaid); rows > maxRows || unpaid > maxUnpaid {
 		t.Errorf("%d rows, %d with charges", rows, unpaid)
 	}
 }

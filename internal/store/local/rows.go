@@ -2,7 +2,6 @@ package local
 
 import (
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,20 +14,6 @@ import (
 // maxRows bounds the rows that are remembered, at about 300 bytes each.
 const maxRows = 50000
 
-// Rows are the rows that a Shares remembers. They are engine.Rows for the stores that decide.
-type Rows struct {
-	on   int32 // 1 once rows are remembered; atomic
-	born time.Time
-	now  func() time.Time // replaces the server's clock, or nil
-
-	mu       sync.Mutex // guards all that follows
-	rows     map[lease.RowID]*row
-	ahead    int64 // the server's clock less that of this process, in microseconds
-	unpaid   []*debt
-	charging int64 // units of charges under way
-	state    State
-}
-
 // row is a row as the database decided last, or what this process has made of its share since.
 type row struct {
 	id     lease.RowID
@@ -39,35 +24,30 @@ type row struct {
 	debt   *debt // the last one; nil is none
 }
 
-// NewRows returns no rows. now replaces the server's clock, for tests; nil does not.
-func NewRows(now func() time.Time) *Rows {
-	return &Rows{born: time.Now(), now: now, rows: map[lease.RowID]*row{}}
-}
-
 // clock is this machine's time in microseconds. It never goes back.
-func (k *Rows) clock() int64 { return k.born.Add(time.Since(k.born)).UnixMicro() }
+func (s *Shares) clock() int64 { return s.born.Add(time.Since(s.born)).UnixMicro() }
 
 // serverTime is the server's time in microseconds. The caller holds the mutex.
-func (k *Rows) serverTime() int64 {
-	if k.now != nil {
-		return k.now().UnixMicro()
+func (s *Shares) serverTime() int64 {
+	if s.now != nil {
+		return s.now().UnixMicro()
 	}
-	return k.clock() + k.ahead
+	return s.clock() + s.ahead
 }
 
 // Wanted implements engine.Rows.
-func (k *Rows) Wanted() bool { return atomic.LoadInt32(&k.on) != 0 }
+func (s *Shares) Wanted() bool { return atomic.LoadInt32(&s.on) != 0 }
 
 // Learn implements engine.Rows. It is one loop, with what most
 // rows need inline, because the plugin is interpreted: see internal/testkit/imports.
-func (k *Rows) Learn(rows []engine.Row) {
-	now := k.clock()
-	k.mu.Lock()
+func (s *Shares) Learn(rows []engine.Row) {
+	now := s.clock()
+	s.mu.Lock()
 	for i := range rows {
 		view := rows[i].View
-		r := k.rows[rows[i].ID]
+		r := s.rows[rows[i].ID]
 		if r == nil {
-			r = k.add(rows[i].ID)
+			r = s.add(rows[i].ID)
 		}
 		if late := r.now - view.Now; late > 0 && late < lease.Trust {
 			continue // several batches may be under way
@@ -75,48 +55,48 @@ func (k *Rows) Learn(rows []engine.Row) {
 		r.row = view.Row
 		r.now = view.Now
 		r.shared = false
-		k.ahead = view.Now - now
+		s.ahead = view.Now - now
 	}
-	k.mu.Unlock()
+	s.mu.Unlock()
 }
 
 // of returns a row, which may be new. The caller holds the mutex.
-func (k *Rows) of(id lease.RowID) *row {
-	if r := k.rows[id]; r != nil {
+func (s *Shares) of(id lease.RowID) *row {
+	if r := s.rows[id]; r != nil {
 		return r
 	}
-	return k.add(id)
+	return s.add(id)
 }
 
 // add adds a row. The caller holds the mutex.
-func (k *Rows) add(id lease.RowID) *row {
-	if len(k.rows) >= maxRows {
+func (s *Shares) add(id lease.RowID) *row {
+	if len(s.rows) >= maxRows {
 		tries := 0
-		for other, r := range k.rows { // from a random one on
+		for other, r := range s.rows { // from a random one on
 			if tries++; r.debt == nil || tries > 16 {
-				delete(k.rows, other)
+				delete(s.rows, other)
 				break
 			}
 		}
 	}
 	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
 	r := &row{id: id}
-	k.rows[id] = r
+	s.rows[id] = r
 	return r
 }
 
 // count counts a decision at one of so many parts. The caller holds the mutex.
-func (k *Rows) count(parts float64, admitted bool) {
+func (s *Shares) count(parts float64, admitted bool) {
 	now := time.Now()
-	if !k.state.On {
-		k.state = State{On: true, Since: now}
+	if !s.state.On {
+		s.state = State{On: true, Since: now}
 	}
-	k.state.Last = now
-	k.state.Parts = parts
+	s.state.Last = now
+	s.state.Parts = parts
 	if admitted {
-		k.state.Admitted++
+		s.state.Admitted++
 	} else {
-		k.state.Refused++
+		s.state.Refused++
 	}
 }
 

@@ -223,20 +223,17 @@ func subjectOf(h *ratelimit.Hit) string {
 // Take implements ratelimit.Store.
 func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision) error {
-	if !engine.Ready(s.setup) {
+	if !engine.Ready(s.setup) || len(s.engines) > 1 { // else the engine validates the hits
 		if err := ratelimit.ValidateHits(hits, decisions); err != nil {
 			return err
 		}
-		var err error
-		if timeout, err = s.await(ctx, timeout); err != nil {
-			return err
-		}
+	}
+	timeout, err := s.await(ctx, timeout)
+	if err != nil {
+		return err
 	}
 	if len(s.engines) == 1 {
 		return s.engines[0].Take(ctx, timeout, hits, decisions)
-	}
-	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
-		return err
 	}
 	if shard := s.shardOf(hits); shard != several {
 		return s.engines[shard].Take(ctx, timeout, hits, decisions)
@@ -286,7 +283,7 @@ func (s *Store) Charge(subject string, row lease.RowID, l *ratelimit.Limit, unit
 	s.Engine(subject).Charge(row, l, units)
 }
 
-// Held returns how many slots of a row the requests of this process hold.
+// Held returns the number of slots of a row that the requests of this process hold.
 func (s *Store) Held(row lease.RowID) int64 {
 	n := int64(0)
 	for _, one := range s.all() {
