@@ -26,7 +26,7 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 // OnPurpose begins the error of a transaction that fails on purpose.
 const OnPurpose = onPurpose
 
-// TakeFirst forgets all rows. The next transaction takes before it looks, as that of a new store. A schedule
+// TakeFirst forgets all rows. The next transaction takes before it peeks, as that of a new store. A schedule
 // then has the same outcome whatever came before it.
 func (s *Store) TakeFirst() {
 	lease.Forget(s.rows)
@@ -44,7 +44,7 @@ func (s *Store) AddSettlement(h *batch.Settlement) {
 
 // Meaning describes a statement on rows.
 type Meaning struct {
-	Kind                         string // take, look, refund, reset or release
+	Kind                         string // take, peek, refund, reset or release
 	Width                        int    // columns of state in a result
 	Durable, Alike, AllOrNothing bool
 }
@@ -53,7 +53,7 @@ type Meaning struct {
 var Meanings = sync.OnceValue(func() map[string]Meaning {
 	all := map[string]Meaning{}
 	for key, text := range sharedStatements().texts {
-		m := Meaning{Kind: []string{"take", "look", "refund", "reset", "release"}[key.kind],
+		m := Meaning{Kind: []string{"take", "peek", "refund", "reset", "release"}[key.kind],
 			Durable: key.durable, Alike: key.alike, AllOrNothing: key.allOrNothing}
 		if key.definition != nil {
 			m.Width = key.definition.SQL.Width

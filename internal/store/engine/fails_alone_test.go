@@ -45,7 +45,7 @@ func TestOneStatementFails(t *testing.T) {
 			}
 		}
 	}
-	// Only the refund of a hit fails, not the look that follows it.
+	// Only the refund of a hit fails, not the peek that follows it.
 	failRefunds := failing("53100", "disk full",
 		func(s *pgdb.Statement) bool { return strings.Contains(s.SQL, "least(2 * ") })
 	store := newStore(t, &fakeDB{answer: failRefunds}, without)

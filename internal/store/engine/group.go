@@ -18,7 +18,7 @@ type group struct {
 	statementKey
 	entries   []*entry
 	statement pgdb.Statement
-	// before is indexSQL before a look and, with a guard, before a take of slots, which has to read the
+	// before is indexSQL before a peek and, with a guard, before a take of slots, which has to read the
 	// table of processes as of after the guard.
 	before  pgdb.Statement
 	failure error // why the statement cannot be sent, or nil
@@ -87,7 +87,7 @@ func (g *group) write(texts *statements, settings []int64, pipeline []*pgdb.Stat
 	key.alike = alike
 	args := appendValues(g, append(g.statement.Args[:0], settings), alike)
 	g.statement = pgdb.Statement{SQL: texts.texts[key], Args: args, Result: g.statement.Result}
-	if g.kind == look || g.slots && texts.guarded {
+	if g.kind == peek || g.slots && texts.guarded {
 		g.before = pgdb.Statement{SQL: texts.index, Joined: true, Result: g.before.Result}
 		pipeline = append(pipeline, &g.before)
 	}
@@ -219,7 +219,7 @@ func (g *group) read() {
 	if g.allOrNothing && errors.Is(err, pgdb.ErrRolledBack) {
 		err = nil // the rows say how much each row had room for
 	}
-	asks := g.kind == take || g.kind == look
+	asks := g.kind == take || g.kind == peek
 	if asks && err == nil {
 		err = readRows(g)
 	}

@@ -73,7 +73,7 @@ func (d *work) learnLocks(p *plan) bool {
 					if len(g.entries) == 1 {
 						lease.TimedOut(d.store.rows, e.id)
 					}
-				} else if g.kind != look && (e.answered || g.statement.Err == nil) {
+				} else if g.kind != peek && (e.answered || g.statement.Err == nil) {
 					lease.Unlocked(d.store.rows, e.id)
 				}
 			}

@@ -138,7 +138,7 @@ func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 	case r.call.Reset:
 		return add(p, reset, h.Limit, rowOf(h), 0)
 	case h.Cost < 0 && !r.refunded:
-		// Refunds on one row are added up in one entry, and one look after it gives the decision of all: two
+		// Refunds on one row are added up in one entry, and one peek after it gives the decision of all: two
 		// statements for each of them would take too long.
 		if before := p.latest[rowOf(h)]; before != nil && before.refund != nil &&
 			before.view.Limit.Equal(h.Limit) {
@@ -146,12 +146,12 @@ func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 			return position{entry: before, refund: before.refund}
 		}
 		given := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h))
-		looked := add(p, look, h.Limit, rowOf(h), 0)
-		looked.entry.refund = given.entry
-		looked.refund = given.entry
-		return looked
+		peeked := add(p, peek, h.Limit, rowOf(h), 0)
+		peeked.entry.refund = given.entry
+		peeked.refund = given.entry
+		return peeked
 	}
-	return add(p, look, h.Limit, rowOf(h), 0) // it only asks, or it can never pass
+	return add(p, peek, h.Limit, rowOf(h), 0) // it only asks, or it can never pass
 }
 
 // add finds or makes the entry for a hit.
@@ -185,7 +185,7 @@ func join(before *entry, k statementKind, l *ratelimit.Limit, cost int64) (posit
 	case k == refund:
 		before.cost = algorithm.AddRefund(before.cost, cost)
 		return position{entry: before}, true
-	case k == look || k == reset:
+	case k == peek || k == reset:
 		before.refund = nil
 		return position{entry: before}, true
 	case before.cost == cost:
@@ -276,7 +276,7 @@ type statementKind uint8
 
 const (
 	take statementKind = iota
-	look
+	peek
 	refund
 	reset
 	release // of slots
@@ -301,7 +301,7 @@ type entry struct {
 	claim, window int64 // of a refund that nobody waits for: those of its call, or 0
 	first         int64 // of a take on a limit InFlight, or of a release: the first slot
 
-	// The refund entry before this look; later refunds of the row are added to it.
+	// The refund entry before this peek; later refunds of the row are added to it.
 	refund *entry
 
 	// Of the result. A failed statement leaves err, and grants nothing.
@@ -314,7 +314,7 @@ type entry struct {
 }
 
 // position says what decides a hit: the hit is number nth of the equal hits of its entry. For a refund,
-// entry is the look that follows it, and refund is its own entry.
+// entry is the peek that follows it, and refund is its own entry.
 type position struct {
 	entry  *entry
 	nth    int64

@@ -355,7 +355,7 @@ func (d *work) decideUnusual(r *request) error {
 	return nil
 }
 
-// decideOne is the decision on a hit that was refunded, looked at or refused.
+// decideOne is the decision on a hit that was refunded, peeked at or refused.
 func decideOne(h *ratelimit.Hit, v *algorithm.View) ratelimit.Decision {
 	if h.Cost < 0 || h.Peek && algorithm.Fits(v.Limit, &v.Row, v.Now, h.Cost) {
 		return algorithm.Admitted(v.Limit, &v.Row, v.Now)

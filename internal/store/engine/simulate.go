@@ -12,7 +12,7 @@ type snapshot struct {
 	now int64
 }
 
-// rowsOf returns the rows that the looks of a plan have read.
+// rowsOf returns the rows that the peeks of a plan have read.
 func rowsOf(p *plan) map[lease.RowID]*snapshot {
 	rows := map[lease.RowID]*snapshot{}
 	for _, e := range p.entries[:p.usedEntries] {

@@ -257,7 +257,7 @@ func (s *simServer) onRows(proxy int, st *simStatement, a *simAnswer) bool {
 			return false
 		}
 		r := s.row(e.id)
-		if st.meaning.Kind != "look" {
+		if st.meaning.Kind != "peek" {
 			before, windows := simCopy(r), len(s.begins[e.id])
 			s.change(e.id.Durable, func() {
 				*r = before

@@ -65,7 +65,7 @@ const (
 		`a limit is used up' || left(current_setting('pg_ratelimit.short', true), 0))::int END`
 )
 
-// lookSQL reads the rows of the keys that have one.
+// peekSQL reads the rows of the keys that have one.
 //
 // A statement that reads rows could be planned on a young table to read all of it, and go on
 // doing so when the table has grown; without statistics, it could also be planned so on a large
@@ -79,7 +79,7 @@ const (
 	set_config('jit', 'off', true)`
 	findSQL = `FROM {table} t WHERE t.prefix = u.prefix AND t.key >= u.key AND t.key <= u.key
 	ORDER BY t.key LIMIT 1`
-	lookSQL = clockSQL + `
+	peekSQL = clockSQL + `
 SELECT u.slot, 0::bigint, (SELECT now FROM clock), {returned}
 FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot)
 	LEFT JOIN LATERAL (SELECT * ` + findSQL + `) r ON true`
@@ -211,7 +211,7 @@ func newStatements(tables map[string]Table) *statements {
 					s.addTake(statementKey{take, d, durable, sync, allOrNothing, false})
 					s.addTake(statementKey{take, d, durable, sync, allOrNothing, true})
 				}
-				s.add(lookSQL, statementKey{look, d, durable, sync, false, false})
+				s.add(peekSQL, statementKey{peek, d, durable, sync, false, false})
 				s.add(refundSQL, statementKey{refund, d, durable, sync, false, false})
 				s.add(resetSQL, statementKey{reset, d, durable, sync, false, false})
 			}
@@ -277,7 +277,7 @@ func (s *statements) add(template string, key statementKey) {
 	if step.Returned != "" {
 		returned = step.Returned
 	}
-	if key.kind == look && step.Looked != "" {
+	if key.kind == peek && step.Looked != "" {
 		returned = step.Looked
 	}
 	if step.ReadExpires {
@@ -285,7 +285,7 @@ func (s *statements) add(template string, key statementKey) {
 	}
 	settings := ""
 	t := s.tables[tableName(key.durable)]
-	if key.kind != look {
+	if key.kind != peek {
 		// the wait for locks bounds that of the guard
 		settings = commitSQL(key.durable, key.sync) + lockSQL + t.Guard
 	}

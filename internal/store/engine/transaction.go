@@ -31,27 +31,27 @@ import (
 // sends it again.
 //
 // Each refusal costs another round trip that way, and a line in the server's log. So a transaction on a row
-// that is likely to refuse (see lease.Tight) looks first: its first round trip reads the rows without a lock,
+// that is likely to refuse (see lease.Tight) peeks first: its first round trip reads the rows without a lock,
 // the requests are decided in memory, and only those that pass are sent as takes, which decide again.
 
 // state says what the next round trip of a transaction does, or how its last one ended:
 //
 //	taking    → committed, rolledBack, lockTimeout or divided
-//	looking   → looked, lockTimeout or divided
+//	peeking   → peeked, lockTimeout or divided
 //	committed → the end: the requests are answered
-//	rolledBack, looked → the requests are decided in memory. If none of them charges anything, they are
+//	rolledBack, peeked → the requests are decided in memory. If none of them charges anything, they are
 //	            answered; else those that pass are taking. If the results of rolledBack do not say how the
-//	            rows were, all are looking.
+//	            rows were, all are peeking.
 //	lockTimeout → the end: the requests wait for the lock, in another round
 //	divided   → one transaction for each request, each from the beginning; a single request gets the error
 type state uint8
 
 const (
 	taking      state = iota // charges the rows, if all have enough left
-	looking                  // reads the rows without a lock
+	peeking                  // reads the rows without a lock
 	committed                // the charges had their effect
 	rolledBack               // a row had too little left, so that nothing was charged
-	looked                   // the rows were read
+	peeked                   // the rows were read
 	lockTimeout              // a statement gave up waiting for a lock
 	divided                  // a statement failed by itself, or the transaction had too many round trips
 )
@@ -82,7 +82,7 @@ func (d *work) firstTransactions(requests []*request, settings []int64, oneByOne
 	}
 	first := d.newTransaction(requests, settings, false)
 	if d.tight(requests) {
-		first.state = looking
+		first.state = peeking
 	}
 	return []*transaction{first}
 }
@@ -114,7 +114,7 @@ func firstState(requests []*request) state {
 		for i := range hits {
 			h := &hits[i]
 			if h.Peek || h.Cost < 1 || h.Cost > 1 && h.Cost > h.Limit.Capacity() {
-				return looking
+				return peeking
 			}
 		}
 	}
@@ -127,11 +127,11 @@ func (t *transaction) write() []*pgdb.Statement {
 	t.plan = p
 	p.oneByOne = t.oneByOne
 	t.sent = lease.Now(t.of.store.rows)
-	if t.state == looking {
+	if t.state == peeking {
 		for _, r := range t.requests {
 			for i := range r.call.Hits {
 				h := &r.call.Hits[i]
-				add(p, look, h.Limit, rowOf(h), 0)
+				add(p, peek, h.Limit, rowOf(h), 0)
 			}
 		}
 		return p.write(t.of.store.texts, t.settings)
@@ -267,13 +267,13 @@ func (t *transaction) apply(p *plan) (again []*transaction, waiting []*request) 
 		}
 		t.answerCommitted()
 		return nil, nil
-	case looked:
+	case peeked:
 		rows = rowsOf(p)
 	case rolledBack:
 		d.stats.RolledBack++
 		rows = rowsBefore(p, t.requests)
 	}
-	t.state = looking
+	t.state = peeking
 	if rows == nil || t.simulate(rows) {
 		return []*transaction{t}, nil
 	}
@@ -306,8 +306,8 @@ func (t *transaction) readState(p *plan) {
 		return
 	}
 	t.state = rolledBack
-	if before == looking {
-		t.state = looked
+	if before == peeking {
+		t.state = peeked
 	}
 }
 
