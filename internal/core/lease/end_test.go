@@ -34,7 +34,7 @@ func TestAllUnitsAreRefundedAtTheEnd(t *testing.T) {
 	const keys = 20000
 	now := int64(1)
 	back := int64(0)
-	rows := lease.New(lease.Options{Max: 30000, Leases: true, Horizon: time.Hour,
+	rows := lease.New(lease.Options{Max: 30000, Horizon: time.Hour,
 		Clock:  func() int64 { return now },
 		Refund: func(r lease.Refund) { back += r.N }})
 	for i := range keys {
@@ -55,7 +55,7 @@ func TestUnitsThatEndAreRefundedTogether(t *testing.T) {
 	for _, drop := range []string{"", "other", "a"} {
 		now := int64(1)
 		keys := ""
-		rows := lease.New(lease.Options{Max: 10, Leases: true, Horizon: time.Second,
+		rows := lease.New(lease.Options{Max: 10, Horizon: time.Second,
 			Clock:  func() int64 { return now },
 			Refund: func(r lease.Refund) { keys += r.Row.Key }})
 		hitUntilHeld(rows, now, "a")
@@ -144,7 +144,7 @@ func TestARequestThatNeedsWhatIsHeldGetsIt(t *testing.T) {
 // has its units refunded.
 func TestAFloodOfRefusalsEvictsNoLease(t *testing.T) {
 	now := int64(1)
-	rows := lease.New(lease.Options{Max: 100, Refusals: true, Leases: true, Horizon: time.Hour,
+	rows := lease.New(lease.Options{Max: 100, Refusals: true, Horizon: time.Hour,
 		Clock: func() int64 { return now }})
 	for i := range 60 {
 		hitUntilHeld(rows, now, fmt.Sprint(i))

@@ -75,7 +75,6 @@ const StripeCount = 32
 type Options struct {
 	Max      int           // the most rows
 	Refusals bool          // rows are remembered that refuse
-	Leases   bool          // rows have leases
 	Horizon  time.Duration // of limits with long windows
 	Clock    func() int64  // replaces Now in tests; nil does not
 	Maintain func()        // runs in a goroutine while there are leases; it calls Sweep
@@ -119,11 +118,8 @@ func New(o Options) *Set {
 	}
 	t.shortestHorizon = t.horizon
 	for i := 0; i < StripeCount; i++ {
-		s := &Stripe{Rows: map[RowID]*Row{}}
-		if o.Leases {
-			s.demands = make([]demandCount, stripeDemands)
-		}
-		t.Stripes = append(t.Stripes, s)
+		t.Stripes = append(t.Stripes,
+			&Stripe{Rows: map[RowID]*Row{}, demands: make([]demandCount, stripeDemands)})
 	}
 	return t
 }

@@ -32,7 +32,7 @@ const (
 // twentieth of the window. It returns 0 for a limit without leases: a bucket that is refilled evenly gains no
 // tokens while it is full, so an early charge would let it gain more.
 func Horizon(t *Set, l *ratelimit.Limit) int64 {
-	if l.Lease <= 0 || !t.options.Leases || l.RefillsEvenly() {
+	if l.Lease <= 0 || l.RefillsEvenly() {
 		return 0
 	}
 	h := int64(l.Window/time.Microsecond) / 20

@@ -63,7 +63,7 @@ func newWorld(l *ratelimit.Limit, processes int) *world {
 // restart begins the process without leases. Refunds that were not sent are lost.
 func (p *process) restart() {
 	p.refunds = nil
-	p.leases = lease.New(lease.Options{Max: 10, Leases: true, Horizon: time.Second,
+	p.leases = lease.New(lease.Options{Max: 10, Horizon: time.Second,
 		Clock:  func() int64 { return p.w.time },
 		Refund: func(r lease.Refund) { p.refunds = append(p.refunds, r) }})
 }

@@ -172,7 +172,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 		workers: o.Workers, close: cancel, byTime: map[time.Duration]*batch.Queue{},
 	}
 	server.see = s.see
-	s.rows = lease.New(lease.Options{Max: o.MaxRows, Refusals: !o.NoRefusals, Leases: true,
+	s.rows = lease.New(lease.Options{Max: o.MaxRows, Refusals: !o.NoRefusals,
 		Horizon: o.LeaseHorizon, Hash: o.Hash, Maintain: func() { s.maintainLeases(o.Report) },
 		Refund: func(r lease.Refund) { s.refund(r) }})
 	s.background = s.newBackground(o.Report)
