@@ -5,6 +5,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -43,6 +44,24 @@ func TestAClockThatIsRightAgain(t *testing.T) {
 			step := conformance.DrawAdvance(t, l, got.RetryAfter)
 			k.Micro = min(k.Micro+step, latest)
 			other.Micro = k.Micro
+		}
+	})
+}
+
+// TestARowThatCountsAsNewIsChargedNow: the time of a charge is that of the row's window, refill or last hit
+// if the row is ahead, but not if the row is so far ahead that it counts as new.
+func TestARowThatCountsAsNewIsChargedNow(t *testing.T) {
+	conformance.EachDefinition(t, 300, func(t *rapid.T, name string) {
+		l := conformance.DrawLimit(t, name, "p")
+		k := drawState(t, l)
+		row := k.rows["p/k"]
+		if row == nil {
+			t.Skip()
+		}
+		now := k.Micro - conformance.DrawJump(t, l)*rapid.SampledFrom([]int64{1, 3}).Draw(t, "times")
+		got := algorithm.ChargedAt(l, row, now)
+		if got < now || conformance.Ahead(l, row, now) && got != now {
+			t.Fatalf("%+v, row %+v is charged at %d, want %d", *l, row, got, now)
 		}
 	})
 }

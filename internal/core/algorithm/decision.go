@@ -93,6 +93,8 @@ func ChargedAt(l *ratelimit.Limit, r *Row, now int64) int64 {
 	switch {
 	case l.Calendar != ratelimit.NoCalendar:
 		length = r.Expires - r.Start
+	case l.RefillsEvenly():
+		length = fills(l)
 	case l.Algorithm == ratelimit.TokenBucket:
 		length = bucketLength(l)
 	}
