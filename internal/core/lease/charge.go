@@ -132,8 +132,8 @@ func Update(t *Set, r *Row, a *Answer) {
 	setRest(r)
 }
 
-// takeIn gives a lease the units that were charged for it. late is whether their time is over. The caller
-// holds the mutex of the stripe.
+// takeIn gives a lease the units that were charged for it. late reports whether their time is over. The
+// caller holds the mutex of the stripe.
 func takeIn(t *Set, r *Row, units, claim int64, late bool, now int64) {
 	most := share(r, r.free+r.N+units) - r.N
 	if most < 0 || late || claim != r.claim {

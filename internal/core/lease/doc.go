@@ -23,9 +23,9 @@
 //     a horizon, and at most a share of what is left. A row that may be used up within the life of a lease
 //     gives no units. Units end one and a half horizons after the last answer on the row, and are refunded.
 //
-// Units are charged as further hits of the item of a request on the row that asks the database anyway. A
-// lease with few units left is renewed together with others, at most ten times a second, and so are refunds
-// made.
+// Units are charged as further hits in the entry of a request that asks the database for the row anyway. A
+// lease with few units left is renewed together with others, at most ten times a second. Refunds are gathered
+// as well.
 //
 // A crash or a lost answer loses the units until the window ends or the bucket is refilled: at most the share
 // of what was left, for each process and key.

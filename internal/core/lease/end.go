@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Refund is units that are to be refunded. It has no effect if the row has another claim.
+// Refund refunds N units of a row. It has no effect if the row has another claim.
 type Refund struct {
 	Row   RowID
 	Limit *ratelimit.Limit
@@ -15,7 +15,7 @@ type Refund struct {
 	Claim int64
 }
 
-// addRefund makes a refund. now is whether the next batch is to have it. Other refunds wait for Sweep: a
+// addRefund makes a refund. With now, the next batch has it. Other refunds wait for Sweep: a
 // statement for one row costs as much as the decisions of its batch.
 func addRefund(t *Set, r Refund, now bool) {
 	if now {
@@ -38,8 +38,8 @@ func refundAll(t *Set) {
 	}
 }
 
-// refundUnits has the units of a lease refunded. The lease stays. now is as of addRefund. The caller holds
-// the mutex of the stripe.
+// refundUnits refunds the units of a lease, which stays. now is as in addRefund. The caller holds the mutex
+// of the stripe.
 func refundUnits(t *Set, r *Row, now bool) {
 	if r.N > 0 {
 		addRefund(t, Refund{r.ID, r.Limit, r.N, r.claim}, now)
@@ -79,7 +79,7 @@ func Drop(t *Set, id RowID) {
 	refundAll(t)
 }
 
-// GiveUp has the units of a lease refunded at once, because a request of several hits was refused by the row.
+// GiveUp refunds the units of a lease at once, because the row refused a request of several hits.
 func GiveUp(t *Set, id RowID) {
 	change(t, id, false, func(s *Stripe, r *Row) {
 		if r.Limit != nil {

@@ -7,21 +7,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// lock says when statements gave up waiting for the lock of a row, in microseconds of Now.
+// lock has the times of the first and the last lock timeout of a row, in microseconds of Now.
 type lock struct{ first, last int64 }
 
 const (
-	// lockMemory is for how long a row counts as locked until another request tries, in microseconds.
+	// lockMemory is the time for which a row counts as locked until another request tries, in microseconds.
 	lockMemory = int64(100 * time.Millisecond / time.Microsecond)
 
-	// waitMemory is for how long a lock timeout of a row is remembered: nothing that no caller waits for is
-	// sent to the row.
+	// waitMemory is the time after a lock timeout of a row in which no call that nobody waits for is sent to
+	// the row.
 	waitMemory = int64(time.Second / time.Microsecond)
 
-	// longMemory is for how long a row is remembered for which no further statement has waited.
+	// longMemory is the time for which a lock timeout is remembered.
 	longMemory = int64(10 * time.Second / time.Microsecond)
 
-	// mostTight is for how long a row is tight at most.
+	// mostTight bounds the time for which a row is tight.
 	mostTight = 24 * time.Hour
 )
 

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// cleanupRows is the most that cleanupSQL deletes.
+	// cleanupRows is the LIMIT of cleanupSQL.
 	cleanupRows = 1000
 	// cleanupRounds bounds what one cleanup deletes, in statements of cleanupRows rows.
 	cleanupRounds = 100
-	// cleanupTimeout is for one statement.
+	// cleanupTimeout bounds one statement.
 	cleanupTimeout = 5 * time.Second
 	// sweepInterval is the least time between two prefixes of the sweep.
 	sweepInterval = time.Second

@@ -74,7 +74,7 @@ func run(d *work) {
 	d.wait(again)
 }
 
-// works are free for the next batch.
+// works holds works for reuse.
 var works = sync.Pool{New: func() any { return &work{} }}
 
 // newWork returns the work on a batch. It ends with end.

@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// group is the entries of one statement, and its parameters.
+// group holds the entries of one statement, and its parameters.
 type group struct {
 	statementKey
 	entries   []*entry
@@ -94,7 +94,7 @@ func (g *group) write(texts *statements, settings []int64, pipeline []*pgdb.Stat
 	return append(pipeline, &g.statement)
 }
 
-// writeRelease is write for releases of slots.
+// writeRelease fills in the statement of releases of slots.
 func writeRelease(g *group, texts *statements, settings []int64) {
 	var prefixes, keys []string
 	var n, numbers []int64
@@ -169,7 +169,7 @@ func argument(values []int64, alike bool) any {
 	return values
 }
 
-// textArgument is argument for texts.
+// textArgument returns an array of texts as a parameter, or its first element if all are alike.
 func textArgument(values []string, alike bool) any {
 	if alike {
 		return values[0]

@@ -13,8 +13,8 @@ import (
 )
 
 // decideKnown decides calls from memory: the leases have units for all hits of a call, or a refusal of one of
-// them is remembered. It returns how many calls have decisions now, and why the database cannot decide the
-// others, or nil. It replaces the keys of the hits by stored keys.
+// them is remembered. It returns the number of calls that have decisions, and an error if the database
+// cannot decide the others. It replaces the keys of the hits by stored keys.
 func decideKnown(s *Store, timeout time.Duration, calls []*batch.Call) (int, error) {
 	storeKeys(calls)
 	leased := 0

@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TableSQL is that of package postgres.
+// TableSQL makes the tables of counts, as postgres.TableSQL does.
 const TableSQL = schema.Counters
 
 // migrationSQL runs in one process at a time.

@@ -20,7 +20,7 @@ const serverSQL = `SELECT ` + schema.Server
 // tickTimeout bounds one read of it.
 const tickTimeout = 2 * time.Second
 
-// identity is the last schema.Server that a store has read. The zero value has read none.
+// identity is the last result of schema.Server that a store has read. The zero value is unknown.
 type identity struct {
 	mu               sync.Mutex // guards what follows
 	started, changes string

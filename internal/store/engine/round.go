@@ -224,7 +224,7 @@ func (d *work) apply(r *round, failed bool, err error) ([]*request, error) {
 	return again, nil
 }
 
-// cleanUpAfter has the rows cleaned up that a plan leaves.
+// cleanUpAfter cleans up after a plan, with the probability of the cleaner.
 func (d *work) cleanUpAfter(p *plan) {
 	if d.store.cleaner.random() < d.store.cleaner.probability {
 		d.store.cleaner.after(p)
@@ -355,7 +355,7 @@ func (d *work) decideUnusual(r *request) error {
 	return nil
 }
 
-// decideOne is the decision on a hit that was refunded, peeked at or refused.
+// decideOne returns the decision on a hit that is a refund or a peek, or was refused.
 func decideOne(h *ratelimit.Hit, v *algorithm.View) ratelimit.Decision {
 	if h.Cost < 0 || h.Peek && algorithm.Fits(v.Limit, &v.Row, v.Now, h.Cost) {
 		return algorithm.Admitted(v.Limit, &v.Row, v.Now)

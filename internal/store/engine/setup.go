@@ -86,7 +86,7 @@ func (s *Setup) Await(ctx context.Context) error {
 	return s.failure
 }
 
-// start is Start for a caller that holds the mutex.
+// start starts the work if it is due. The caller holds the mutex.
 func (s *Setup) start() {
 	if Ready(s) || s.running != nil || s.closing.Err() != nil || time.Now().Before(s.next) {
 		return

@@ -6,7 +6,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// snapshot is a row as it was at a time.
+// snapshot is the state of a row at a time.
 type snapshot struct {
 	row algorithm.Row
 	now int64

@@ -41,7 +41,7 @@ INSERT INTO {table} AS r (prefix, key, slot, granted, {columns}, expires_at)
 SELECT {prefix}, i.key, i.slot, i.granted, {fresh}
 FROM (SELECT *, least(n, {quota} / {cost}) AS granted
 	FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($3::text[]) AS key,
-		unnest($4::bigint[]) AS n{items} FROM clock) i) i{from}{order}
+		unnest($4::bigint[]) AS n{values} FROM clock) i) i{from}{order}
 ON CONFLICT (prefix, key) DO UPDATE SET (slot, granted, {columns}, expires_at) = (
 	{step})
 RETURNING slot::bigint, {granted}, (SELECT now FROM clock), {returned}`
@@ -240,24 +240,24 @@ func newStatements(tables map[string]Table) *statements {
 // addTake writes the text of a take.
 func (s *statements) addTake(key statementKey) {
 	step := key.definition.SQL
-	values := append([]algorithm.Parameter{{Name: "cost", Type: "bigint"}, {Name: "quota", Type: "bigint"},
+	parameters := append([]algorithm.Parameter{{Name: "cost", Type: "bigint"}, {Name: "quota", Type: "bigint"},
 		{Name: "span", Type: "bigint"}}, step.Needs...)
 	var inserted, updated []string // the values of an entry, for a new row and for one that exists
-	items := ""
-	for i, p := range values {
+	values := ""
+	for i, p := range parameters {
 		parameter := "$" + strconv.Itoa(firstValue+i) + "::" + p.Type
 		if key.alike {
 			inserted = append(inserted, "{"+p.Name+"}", parameter)
 			updated = append(updated, "{"+p.Name+"}", parameter)
 			continue
 		}
-		items += ", unnest(" + parameter + "[]) AS " + p.Name
+		values += ", unnest(" + parameter + "[]) AS " + p.Name
 		inserted = append(inserted, "{"+p.Name+"}", "i."+p.Name)
 		updated = append(updated, "{"+p.Name+"}", "("+parameter+"[])[excluded.slot]")
 	}
 	prefix, order := "$2::text", ""
 	if !key.alike {
-		items += ", unnest($2::text[]) AS prefix"
+		values += ", unnest($2::text[]) AS prefix"
 		prefix, order = "i.prefix", orderSQL
 	}
 	granted := grantedSQL
@@ -265,7 +265,8 @@ func (s *statements) addTake(key statementKey) {
 		granted = allGrantedSQL
 	}
 	template := strings.NewReplacer("{fresh}", step.Fresh, "{from}", step.From).Replace(takeSQL)
-	inserted = append(inserted, "{prefix}", prefix, "{items}", items, "{order}", order, "{granted}", granted)
+	inserted = append(inserted, "{prefix}", prefix, "{values}", values, "{order}", order,
+		"{granted}", granted)
 	template = strings.NewReplacer(inserted...).Replace(template)
 	s.add(strings.ReplaceAll(template, "{step}", strings.NewReplacer(updated...).Replace(step.Step)), key)
 }

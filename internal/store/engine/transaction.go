@@ -34,7 +34,7 @@ import (
 // that is likely to refuse (see lease.Tight) peeks first: its first round trip reads the rows without a lock,
 // the requests are decided in memory, and only those that pass are sent as takes, which decide again.
 
-// state says what the next round trip of a transaction does, or how its last one ended:
+// state is the purpose of the next round trip of a transaction, or the outcome of its last one:
 //
 //	taking    → committed, rolledBack, lockTimeout or divided
 //	peeking   → peeked, lockTimeout or divided
@@ -56,7 +56,7 @@ const (
 	divided                  // a statement failed by itself, or the transaction had too many round trips
 )
 
-// transaction is some requests of several hits on their way to a decision.
+// transaction decides requests of several hits, all or nothing.
 type transaction struct {
 	of       *work
 	settings []int64    // see clockSQL
@@ -161,7 +161,7 @@ func (t *transaction) write() []*pgdb.Statement {
 	return append(statements, &t.check)
 }
 
-// leastTight is for how long at least a row is tight that has refused a request of several hits.
+// leastTight is the least time for which a row is tight after it has refused a request of several hits.
 const leastTight = time.Second
 
 // tight reports whether one of the rows of requests is likely to refuse.
@@ -248,7 +248,7 @@ func (t *transaction) finish() (again []*transaction, waiting []*request) {
 	return again, waiting
 }
 
-// apply is finish, with the plan.
+// apply reads the results of a plan for finish.
 func (t *transaction) apply(p *plan) (again []*transaction, waiting []*request) {
 	d := t.of
 	t.readState(p)

@@ -72,12 +72,12 @@ func (s *Shares) Replace(next Next) { s.next = next }
 // UseLocal remembers the rows of the store's decisions, for TakeLocal.
 func (s *Shares) UseLocal() { atomic.StoreInt32(&s.on, 1) }
 
-// SetProxies says how many proxies there are, this one included.
+// SetProxies sets the number of proxies, this one included.
 func (s *Shares) SetProxies(n int64) { atomic.StoreInt64(&s.proxies, n) }
 
-// TakeLocal is Take without the database, at this process's share of each limit: one of as many shares as the
-// registry showed proxies last. cause is the error of the database's decision. TakeLocal reports false if the
-// hits cannot be decided.
+// TakeLocal decides hits without the database, at this process's share of each limit: one of as many shares
+// as the registry showed proxies last. cause is the error of the database's decision. TakeLocal reports false
+// if the hits cannot be decided.
 func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
 	if ratelimit.ValidateHits(hits, decisions) != nil {
 		return false
@@ -123,7 +123,7 @@ func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []rateli
 	return true
 }
 
-// taking is the hits of a request on the shares of their limits.
+// taking holds the hits of a request on the shares of their limits.
 type taking struct {
 	limits []ratelimit.Limit
 	hits   []ratelimit.Hit
@@ -140,7 +140,7 @@ func newTaking(n int) *taking {
 	}
 }
 
-// share makes the hit i that of a share, with its row. The caller holds the mutex of the rows.
+// share makes the hit i a hit on the share of its limit, with its row. The caller holds the mutex.
 func (t *taking) share(s *Shares, i int, h *ratelimit.Hit, parts float64) {
 	t.limits[i] = algorithm.ShareLimit(h.Limit, parts)
 	t.hits[i] = *h

@@ -14,7 +14,7 @@ import (
 // maxRows bounds the rows that are remembered, at about 300 bytes each.
 const maxRows = 50000
 
-// row is a row as the database decided last, or what this process has made of its share since.
+// row is the state of a row after the last decision of the database, or the share of this process.
 type row struct {
 	id     lease.RowID
 	row    algorithm.Row
@@ -100,7 +100,7 @@ func (s *Shares) count(parts float64, admitted bool) {
 	}
 }
 
-// hold gives a hit that was admitted its slots of the share.
+// hold transfers the slots of a hit that was admitted to its Slot.
 func (r *row) hold(h *ratelimit.Hit) {
 	cost := h.Cost
 	atomic.AddInt64(&r.slots, cost)

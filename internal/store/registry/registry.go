@@ -45,7 +45,7 @@ type Totals struct {
 
 // Store is the store of the process.
 type Store interface {
-	// Prepare makes the tables of counts, unless they are as they must be, which Ready reports.
+	// Prepare migrates the tables of counts, and Ready reports whether they are ready.
 	Prepare()
 	Ready() bool
 	Unavailable() error

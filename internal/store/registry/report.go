@@ -72,7 +72,7 @@ func (r *Report) Of(prefix string) *LimitReport {
 	return r.of(prefix)
 }
 
-// of is Of for a caller that holds the mutex.
+// of returns the counts of a limit. The caller holds the mutex.
 func (r *Report) of(prefix string) *LimitReport {
 	l := r.limits[prefix]
 	if l == nil {

@@ -140,7 +140,7 @@ func (r *Registry) readLive(s *pgdb.Statement, now time.Time) {
 // errDown is the error of makeTables for a connection that failed.
 var errDown = errors.New("no connection")
 
-// makeTables makes the tables of the registry what they must be.
+// makeTables makes or upgrades the tables of the registry.
 func makeTables(ctx context.Context, db pgdb.DB) error {
 	counts, nodes := &pgdb.Statement{SQL: schema.Ready}, &pgdb.Statement{SQL: schema.NodesReady}
 	if db.Run(ctx, []*pgdb.Statement{counts, nodes}) != nil {

@@ -162,7 +162,7 @@ func takeIn(ctx context.Context, s *Store, timeout time.Duration, in *inShard) {
 	in.err = s.engines[in.shard].Take(ctx, timeout, in.hits, in.decisions)
 }
 
-// startTake is takeIn in the background.
+// startTake calls takeIn in the background.
 func startTake(ctx context.Context, s *Store, timeout time.Duration, in *inShard, all *sync.WaitGroup) {
 	all.Add(1)
 	go func() {

@@ -63,7 +63,7 @@ func (f *Slots) againLocked(now time.Time, down bool) []Range {
 	return again
 }
 
-// closeTimeout is for the end of the session.
+// closeTimeout bounds the end of the session.
 const closeTimeout = 500 * time.Millisecond
 
 // Close ends the session, before the store is closed. All slots have been released.

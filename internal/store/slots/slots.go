@@ -36,7 +36,7 @@ const (
 	tickInterval  = 250 * time.Millisecond
 	// sessionTime is the time from the start of a renewal during which the store uses its session.
 	sessionTime = 8 * time.Second
-	// renewTimeout is for one renewal.
+	// renewTimeout bounds one renewal.
 	renewTimeout = time.Second
 	// leaveAgain is the time between two releases of a slot that may have been taken: on a server that hung,
 	// the take may come after the first release. They end after lateEnter, in which the database answers.
@@ -99,7 +99,7 @@ type Slots struct {
 	ticking bool
 }
 
-// Range is numbers of slots in a row that follow each other.
+// Range is a range of numbers of slots in a row.
 type Range struct {
 	Limit    *ratelimit.Limit
 	Row      lease.RowID
@@ -113,7 +113,7 @@ type unsureSlots struct {
 	until time.Time // when they are released for the last time
 }
 
-// heldSlots are those of one hit that was admitted.
+// heldSlots are the slots of one hit that was admitted.
 type heldSlots struct {
 	Range
 	slot  *ratelimit.Slot
@@ -302,7 +302,7 @@ func nextSlot(h *heldSlots) *ratelimit.Slot {
 	return &ratelimit.Slot{Lost: func() { h.slot.Lose() }}
 }
 
-// Hold gives a hit the slots that it was granted.
+// Hold transfers the slots that a hit was granted to its Slot.
 func (f *Slots) Hold(s Range, h *ratelimit.Hit) {
 	held := &heldSlots{Range: s, slot: h.Slot}
 	f.mu.Lock()
