@@ -8,7 +8,10 @@
 //	state      call answered   call timed out   connection failed   probe answered   probe failed
 //	answering  answering       suspected        down                answering        down
 //	suspected  answering       suspected        down                answering        down
-//	down       answering       down             down                answering        down
+//	down       down            down             down                answering        down
+//
+// A call that is answered does not end an outage. The probe does, because it also reads which server answers:
+// leases of a server that was replaced must end before a call uses them.
 //
 // A failure changes no state if the server has answered another call meanwhile: then only the connection has
 // failed, or the call waited for a lock. Neither does a timeout of less than fairTime, nor a probe without a
@@ -136,9 +139,11 @@ func (h *Health) Begin() int64 { return atomic.LoadInt64(&h.answers) }
 func (h *Health) Answered() {
 	atomic.StoreInt64(&h.answered, int64(time.Since(h.created)))
 	atomic.AddInt64(&h.answers, 1) // last: a reader of answers then reads answered
-	if h.Silent() {
+	if atomic.LoadInt32(&h.state) == suspected {
 		h.mu.Lock()
-		h.set(answering, nil)
+		if h.state == suspected {
+			h.set(answering, nil)
+		}
 		h.mu.Unlock()
 	}
 }
@@ -202,7 +207,8 @@ func (h *Health) probe(timeout time.Duration) {
 		cancel()
 		h.mu.Lock()
 		late := errors.Is(err, context.DeadlineExceeded)
-		if err == nil || h.answersOthers(begin, late, timeout) || h.closing.Err() != nil {
+		if err == nil || h.state != down && h.answersOthers(begin, late, timeout) ||
+			h.closing.Err() != nil {
 			h.probing = false
 			h.set(answering, nil)
 			h.mu.Unlock()

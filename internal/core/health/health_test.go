@@ -24,8 +24,8 @@ var transitions = []struct {
 	{[]string{"late", "answered"}, "answering"},
 	{[]string{"late", "lost"}, "down"},
 	{[]string{"lost", "late"}, "down"},
-	{[]string{"lost", "answered"}, "answering"},
-	{[]string{"lost", "answered", "late"}, "suspected"},
+	{[]string{"lost", "answered"}, "down"},
+	{[]string{"late", "answered", "late"}, "suspected"},
 }
 
 // TestEachFailureAndAnswerOfTheTable makes the transitions of the table in the package's comment.
