@@ -27,7 +27,7 @@ func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	if first {
 		ctx = context.WithValue(ctx, calling{}, true)
 	}
-	for attempt := 1; ; attempt++ {
+	for refused := 0; ; {
 		if d.closed.Load() {
 			return nil, errClosed
 		}
@@ -55,12 +55,14 @@ func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 			}
 			closeConn(conn)
 			d.release(conn)
-		case ctx.Err() != nil || alone && !isTooMany(err) ||
-			attempt >= maxRefused && (alone || d.connections() == 0):
+		case ctx.Err() != nil || alone && !isTooMany(err) || refused == maxRefused:
 			d.free <- struct{}{}
 			return nil, d.withCause(ctx, err)
 		default:
 			d.withhold()
+			if alone || d.connections() == 0 {
+				refused++
+			}
 			if alone {
 				wait(ctx, refusalTime)
 			}
