@@ -237,7 +237,7 @@ func (r *Registry) poll(now time.Time) error {
 	statements := []*pgdb.Statement{live}
 	due := r.isDue(now)
 	if due {
-		statements = append(statements, r.renewal(now), &pgdb.Statement{SQL: cannotSQL, Unnamed: true})
+		statements = append(statements, &pgdb.Statement{SQL: cannotSQL, Unnamed: true}, r.renewal(now))
 	}
 	if r.db.Run(ctx, statements) != nil {
 		r.sure = now.Add(reappear) // a crash empties the table
@@ -245,8 +245,8 @@ func (r *Registry) poll(now time.Time) error {
 	}
 	r.readLive(live, now)
 	if due {
-		r.readRenewal(statements[1], statements[2])
-		if err := statements[1].Err; err != nil {
+		r.readRenewal(statements[2], statements[1])
+		if err := statements[2].Err; err != nil {
 			return err
 		}
 	}
