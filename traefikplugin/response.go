@@ -143,7 +143,7 @@ type responseWriter struct {
 	length  string // the Content-Length, or ""
 }
 
-// WriteHeader sends the headers. If the length of the body is unknown, the response may be a
+// WriteHeader sends the headers. A response without a length may be a
 // stream. Its first part may come late. A client must not wait for the headers until then.
 func (w *responseWriter) WriteHeader(status int) {
 	if w.wrote {

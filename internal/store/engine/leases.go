@@ -46,8 +46,8 @@ func (s *Store) refund(r lease.Refund) {
 		Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: -r.N}}}, 0)
 }
 
-// chargeUnits charges units for the leases of the rows of a plan, as further hits of the entries that the plan
-// has. The row grants the hits of requests first.
+// chargeUnits charges units for the leases of the rows of a plan, as further hits of the entries that the
+// plan has. The row grants the hits of requests first.
 func (d *work) chargeUnits(p *plan) {
 	if !p.remembered {
 		return

@@ -240,8 +240,8 @@ func newStatements(tables map[string]Table) *statements {
 // addTake writes the text of a take.
 func (s *statements) addTake(key statementKey) {
 	step := key.definition.SQL
-	parameters := append([]algorithm.Parameter{{Name: "cost", Type: "bigint"}, {Name: "quota", Type: "bigint"},
-		{Name: "span", Type: "bigint"}}, step.Needs...)
+	parameters := append([]algorithm.Parameter{{Name: "cost", Type: "bigint"},
+		{Name: "quota", Type: "bigint"}, {Name: "span", Type: "bigint"}}, step.Needs...)
 	var inserted, updated []string // the values of an entry, for a new row and for one that exists
 	values := ""
 	for i, p := range parameters {
