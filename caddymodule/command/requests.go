@@ -158,7 +158,7 @@ func replay(c *call) error {
 	}
 	limits.CostIsSet = slices.ContainsFunc(settings, func(a assignment) bool { return a.name == "cost" })
 	most, _ := c.cmd.Flags().GetInt("number")
-	r, err := evaluate.Again(c.ctx, c.conn, limits, c.moment("since"), c.moment("until"), most)
+	r, err := evaluate.Run(c.ctx, c.conn, limits, c.moment("since"), c.moment("until"), most)
 	if err != nil {
 		return err
 	}

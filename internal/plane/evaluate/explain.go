@@ -1,6 +1,9 @@
-// Package evaluate decides requests for people, with the code of the proxies: a request that somebody
-// describes (explain.go), and recorded requests again with other limits (replay.go). It charges and
-// changes nothing. Commands print the structs of its results.
+// Package evaluate answers two questions of operators with the code of the proxies. Explain says what the
+// policy does with a described Request, and why: its Explanation has each Rule and Limit. Run decides the
+// recorded requests of a rule again with other Limits of that rule, and its Replay compares the result
+// with what happened. Commands print both results, as tables or JSON.
+//
+// The package only reads the database: it charges no limit and changes no row.
 package evaluate
 
 import (
@@ -26,51 +29,52 @@ import (
 // Request is a request as a proxy sees it. At most one of Key, KeyID and User is set.
 type Request struct {
 	Key   string // an API key; it is not stored
-	KeyID int64  // the same by its id
+	KeyID int64  // the id of an API key
 	User  string // a user that the proxy authenticated
 
-	// Facts has the other facts. A Tier is that of requests without a user. Host and Path are as in the
-	// request, and the zero Address is AssumedAddress.
+	// Facts has the other facts. Tier is that of requests without a user. Host and Path are those of the
+	// request, before policy.NormalHost and policy.NormalPath. The zero Address means AssumedAddress.
 	policy.Facts
-	// At is when the request comes.
+	// At is the time of the request.
 	At time.Time
 }
 
-// AssumedAddress is the client's address if none is given: rules that count by it would otherwise not
-// match. It is of a network for documentation, so few rules name it.
+// AssumedAddress replaces a missing address of the client. Without an address, rules that count by it would
+// not match. The address belongs to a network for documentation, so few rules name it.
 var AssumedAddress = netip.MustParseAddr("203.0.113.1")
 
-// ErrNoKey is that no API key has the KeyID of a Request.
+// ErrNoKey is returned if no API key has the KeyID of a Request.
 var ErrNoKey = errors.New("no key has this id, see: caddy pg-ratelimit keys list")
 
-// Explanation says what the policy does with a request, and why.
+// Explanation describes what the policy does with a request, and why.
 type Explanation struct {
-	// Result says it as the end of a sentence. Outcome is refused, exempt, limited or free.
+	// Result is a text, such as "would pass: no limit applies". Outcome is refused, exempt, limited or free.
 	Result  string    `json:"result"`
 	Outcome string    `json:"outcome"`
 	At      time.Time `json:"at"`
-	// KeyID and Key are of the API key: valid, expired, revoked or unknown. nil: none was given.
+	// KeyID is the id of the API key. Key is its state: valid, expired, revoked or unknown. Both are nil
+	// without a key.
 	KeyID *int64  `json:"key_id"`
 	Key   *string `json:"key"`
 	User  *string `json:"user"`
 	Tier  string  `json:"tier"`
-	// Reason, Status and Rule are of a refusal.
+	// Reason and Status describe a refusal. Rule is the rule that decides, if one does.
 	Reason *string `json:"reason"`
 	Status *int    `json:"status"`
 	Rule   *string `json:"rule"`
-	// Address is the client's. AddressAssumed is true or nil: it is AssumedAddress.
+	// Address is the client's address. AddressAssumed is true if that is AssumedAddress, else nil.
 	Address        string `json:"address"`
 	AddressAssumed *bool  `json:"address_assumed"`
-	// Path and Host are as rules see them. An ambiguous path is as it was given.
+	// Path and Host are the normal forms that rules match. An ambiguous path stays as it was given.
 	Path string `json:"path"`
 	Host string `json:"host"`
 
 	Rules []Rule `json:"rules"`
-	// Limits are those that the request is charged to.
+	// Limits are the limits that the request is charged to.
 	Limits []Limit `json:"limits"`
 }
 
-// Rule is a rule, whether it applies, and why: why not, or that it matches.
+// Rule describes whether a rule of the policy applies to a request, and why.
 type Rule struct {
 	Name     string  `json:"name"`
 	Action   string  `json:"action"`
@@ -81,23 +85,23 @@ type Rule struct {
 	Why      string  `json:"why"`
 }
 
-// Limit is a limit that a request is charged to.
+// Limit describes a limit that a request is charged to.
 type Limit struct {
 	Limit string `json:"limit"` // RULE/LIMIT
 	// CountedFor is the key of the counter.
 	CountedFor string `json:"counted_for"`
-	// Amount is nil for unlimited, and From where it comes from: rule, tier, user or key.
+	// Amount is nil for unlimited. From is the source of the amount: the rule, tier, user or key.
 	Amount    *int64 `json:"amount"`
 	From      string `json:"from"`
 	Window    string `json:"window"`
 	Algorithm string `json:"algorithm"`
 	Cost      int64  `json:"cost"`
-	// Settle says what a request really costs; nil is Cost.
+	// Settle names the actual cost of a request. nil means Cost.
 	Settle *string `json:"settle"`
-	// Left is the rest of the amount now, and below 0 the use beyond it.
+	// Left is the current rest of the amount. It is negative if more than the amount was used.
 	Left *int64 `json:"left"`
-	// Resets is ratelimit.Decision.Reset; nil for unlimited, and if the request can never pass.
-	// RetryAfter is in seconds, and nil if the request would pass now, or never.
+	// Resets is ratelimit.Decision.Reset. It is nil for unlimited, and if the request can never pass.
+	// RetryAfter is in seconds. It is nil if the request would pass now or never.
 	Resets     *time.Time `json:"resets"`
 	RetryAfter *float64   `json:"retry_after"`
 	Would      string     `json:"would"`
@@ -108,12 +112,12 @@ type Limit struct {
 	shadow  bool
 }
 
-// Explain says what the policy does with a request. conn and db are connections to the same database.
-// The bans and identities are those of now.
+// Explain returns what the policy does with a request. conn and db must be connections to the same database.
+// Explain uses the current rules, bans and identities, whatever r.At is.
 func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Explanation, error) {
 	facts := r.Facts
 	facts.Host, facts.Address = policy.NormalHost(r.Host), r.Address.WithZone("")
-	e := &Explanation{At: r.At, AddressAssumed: given(!r.Address.IsValid()), Host: facts.Host}
+	e := &Explanation{At: r.At, AddressAssumed: nilIfZero(!r.Address.IsValid()), Host: facts.Host}
 	if e.AddressAssumed != nil {
 		facts.Address = AssumedAddress
 	}
@@ -129,15 +133,15 @@ func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Ex
 		return nil, err
 	}
 	o, trace := policy.Explain(snapshot, &facts, id, e.At)
-	if ambiguous != nil { // proxies ask no further
+	if ambiguous != nil { // proxies refuse such a path before they evaluate the rules
 		o = &policy.Verdict{Tier: r.Tier, Reason: policy.AmbiguousPath, Status: http.StatusBadRequest}
 		e.Path = r.Path
 	}
-	e.Tier, e.User, e.Rule = o.Tier, given(o.User), given(o.Rule)
+	e.Tier, e.User, e.Rule = o.Tier, nilIfZero(o.User), nilIfZero(o.Rule)
 	if r.Key != "" || r.KeyID != 0 {
 		state := map[policy.Reason]string{policy.UnknownKey: "unknown", policy.KeyExpired: "expired",
 			policy.KeyRevoked: "revoked"}[trace.Key]
-		e.Key, e.KeyID = given(cmp.Or(state, "valid")), given(id.KeyID)
+		e.Key, e.KeyID = nilIfZero(cmp.Or(state, "valid")), nilIfZero(id.KeyID)
 	}
 	if e.Rules, err = explainRules(ctx, conn, trace, ambiguous != nil); err != nil {
 		return nil, err
@@ -147,29 +151,29 @@ func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Ex
 	}
 	for i, mark := range trace.Marks {
 		if !o.Refused() && !o.Exempt {
-			e.Limits = append(e.Limits, limitOf(&trace.Unlimited[i], mark, nil))
+			e.Limits = append(e.Limits, newLimit(&trace.Unlimited[i], mark, nil))
 		}
 	}
 	e.conclude(o)
 	return e, nil
 }
 
-// given is a pointer to a value, and nil for the zero value.
-func given[T comparable](value T) *T {
+// nilIfZero returns a pointer to a value, or nil for the zero value.
+func nilIfZero[T comparable](value T) *T {
 	if value == *new(T) {
 		return nil
 	}
 	return &value
 }
 
-// reasonTexts are reasons of the audit log in words.
+// reasonTexts describes reasons for people. Other reasons speak for themselves.
 var reasonTexts = map[policy.Reason]string{
 	policy.UnknownKey: "unknown API key", policy.KeyExpired: "expired API key",
 	policy.KeyRevoked:    "revoked API key",
 	policy.AmbiguousPath: "path with two meanings", policy.NoQuota: "a quota of 0",
 }
 
-// conclude sets the result.
+// conclude sets Outcome and Result, and the fields of a refusal.
 func (e *Explanation) conclude(o *policy.Verdict) {
 	refuse := func(reason, text string, status int) {
 		e.Outcome, e.Reason, e.Status = "refused", &reason, &status
@@ -200,7 +204,8 @@ func (e *Explanation) conclude(o *policy.Verdict) {
 	}
 }
 
-// explainRules says whether each rule applies. The trace has those that can have an effect.
+// explainRules returns all rules of the database, first those that apply. A rule that is not in the trace
+// cannot have an effect.
 func explainRules(ctx context.Context, conn *pgx.Conn, trace *policy.Trace, ambiguous bool) ([]Rule, error) {
 	result, err := conn.Query(ctx, `SELECT name, action, family, priority, mode, false, ''
 FROM rate_limit_rule_states`)
@@ -225,7 +230,7 @@ FROM rate_limit_rule_states`)
 	return rules, err
 }
 
-// identity returns what proxies read about the sender of a request; nil for nobody.
+// identity returns the identity of the sender of a request, or nil for an anonymous request.
 func identity(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*policy.Identity, error) {
 	sender := policy.Credential{}
 	switch {
@@ -250,10 +255,10 @@ func identity(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*p
 	return policy.ReadIdentity(db, sender)
 }
 
-// leftTimeout is for the decisions of a store that nobody else uses.
+// leftTimeout bounds the decisions of explainLimits.
 const leftTimeout = 10 * time.Second
 
-// explainLimits asks a store what is left of the limits of a verdict, and charges nothing.
+// explainLimits peeks at the counters of a verdict's limits.
 func explainLimits(ctx context.Context, db *pgxdb.DB, o *policy.Verdict) ([]Limit, error) {
 	limits := []Limit{}
 	if len(o.Hits) == 0 {
@@ -274,13 +279,13 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, o *policy.Verdict) ([]Limi
 		return nil, err
 	}
 	for i := range hits {
-		limits = append(limits, limitOf(&hits[i], o.Marks[i], &decisions[i]))
+		limits = append(limits, newLimit(&hits[i], o.Marks[i], &decisions[i]))
 	}
 	return limits, nil
 }
 
-// limitOf is a limit with what is left of it. Without a decision it is unlimited.
-func limitOf(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decision) Limit {
+// newLimit describes the limit of a hit. decision is nil if the limit is unlimited.
+func newLimit(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decision) Limit {
 	l := Limit{
 		Limit: mark.Rule + "/" + mark.Limit, CountedFor: hit.StoredKey(),
 		Algorithm: hit.Limit.Algorithm.String(),
@@ -294,7 +299,7 @@ func limitOf(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decision
 		return l
 	}
 	left := decision.Remaining
-	if mark.Overage { // the store counts up to a larger quota
+	if mark.Overage { // decision.Limit is larger than the quota
 		left = mark.Quota - (decision.Limit - decision.Remaining)
 	}
 	l.Amount, l.Left = &mark.Quota, &left
@@ -302,13 +307,13 @@ func limitOf(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decision
 		l.Resets = &reset
 	}
 	if decision.RetryAfter > 0 && decision.RetryAfter != ratelimit.Never {
-		l.RetryAfter = given(decision.RetryAfter.Seconds())
+		l.RetryAfter = nilIfZero(decision.RetryAfter.Seconds())
 	}
 	if !decision.Allowed {
 		l.Would = "refuse"
 		l.refuses = !mark.Shadow && !mark.Overage
 		if l.RetryAfter != nil {
-			l.Would += ", again in " + span(decision.RetryAfter)
+			l.Would += ", again in " + formatDuration(decision.RetryAfter)
 		}
 	}
 	switch {
@@ -320,18 +325,18 @@ func limitOf(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decision
 	return l
 }
 
-// calendarNames are the units in rate_limit_rule_limits.calendar, by ratelimit.Calendar.
+// calendarNames has the values of rate_limit_rule_limits.calendar, by ratelimit.Calendar.
 var calendarNames = []string{"-", "day", "week", "month", "year"}
 
 func window(l *ratelimit.Limit) string {
 	if l.Window > 0 {
-		return span(l.Window)
+		return formatDuration(l.Window)
 	}
 	return calendarNames[l.Calendar]
 }
 
-// span is a duration for people, as in 1h, 1m30s, 7d or 0.5s.
-func span(d time.Duration) string {
+// formatDuration returns a duration for people, such as 1h, 1m30s, 7d or 500ms.
+func formatDuration(d time.Duration) string {
 	const day = 24 * time.Hour
 	if d >= day && d%day == 0 {
 		return fmt.Sprintf("%dd", d/day)
@@ -345,7 +350,7 @@ func span(d time.Duration) string {
 	return text
 }
 
-// keepOpen is a connection that the store does not close.
+// keepOpen is a database that a store cannot close.
 type keepOpen struct{ *pgxdb.DB }
 
 func (keepOpen) Close() {}

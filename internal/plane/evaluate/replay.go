@@ -16,42 +16,43 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Replay compares what other limits of a rule would have done to the requests in the audit log with what
-// happened to them.
+// Replay compares what happened to the requests in the audit log with what other limits of a rule would have
+// done to them.
 //
-// The limits decide with the steps of the proxies, at the time of each request. A request counts if the
-// rule let it pass or refused it. One that another limit has refused does not count, since nothing was
-// charged. Nor does one that was blocked or rejected, or had no decision. A request that the rule has
-// refused is taken for one that all other limits would let pass. A token bucket keeps its times of
-// refill, while a store may delete the row of a full one, which begins anew.
+// The limits decide with the steps of the proxies, at the time of each request. A request counts if the rule
+// let it pass or refused it. A request that another limit refused does not count, because it was not charged.
+// Nor does a request that was blocked or rejected, or had no decision.
+//
+// Replay assumes that the other limits would have allowed a request that the rule refused. Its token buckets
+// keep their refill times; a store may delete a full bucket, which then starts afresh.
 type Replay struct {
 	Rule  string    `json:"rule"`
 	From  time.Time `json:"from"`
 	Until time.Time `json:"until"`
-	// Limits are those of the replay, in words.
+	// Limits describes the limits of the replay in words.
 	Limits string `json:"limits"`
-	// WarmUntil is when the longest window of the limits has passed. The counters begin empty, so until then
-	// the replay refuses less than the limits would have.
+	// WarmUntil is the end of the longest window that begins at From. The counters begin empty, so the replay
+	// refuses fewer requests before WarmUntil than the limits would have.
 	WarmUntil time.Time `json:"warm_until"`
 	// First and Last are the times of the first and the last request.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
-	// Weight is the most requests that one row of a sample stands for; 1 without a sample.
+	// Weight is the largest number of requests that one row of a sample represents. It is 1 without a sample.
 	Weight float64 `json:"weight"`
-	// Shadow counts the requests that the rule would have refused, but let pass as a shadow rule. ByOthers
-	// and WithoutCounter count requests that are left out: other limits refused them, or a limit of 0, which
-	// has no counter.
+	// Shadow counts the requests that the rule would have refused if it were not a shadow rule. ByOthers
+	// counts the omitted requests that other limits refused. WithoutCounter counts those that a limit of 0
+	// refused, which has no counter.
 	Shadow         int64 `json:"shadow,omitempty"`
 	ByOthers       int64 `json:"refused_by_others,omitempty"`
 	WithoutCounter int64 `json:"refused_without_counter,omitempty"`
-	// Outcomes count what happened beside what would have happened.
+	// Outcomes has two elements: what happened, and what would have happened.
 	Outcomes []Outcome `json:"outcomes"`
-	// Changed are the counters with the largest change in the number of refusals.
+	// Changed has the counters with the largest changes in the number of refusals.
 	Changed []Counter `json:"changed"`
 }
 
-// Outcome counts requests, and the counters and users with a request that was refused. A sample is
-// counted as what it stands for.
+// Outcome counts requests, and the counters and users with a refused request. A row of a sample counts as the
+// requests that it represents.
 type Outcome struct {
 	What            string `json:"what"`
 	Requests        int64  `json:"requests"`
@@ -64,34 +65,34 @@ type Outcome struct {
 // Counter compares what happened to the requests of one counter.
 type Counter struct {
 	Key string `json:"key"`
-	// User is that of the last request; nil for nobody.
+	// User is the user of the last request. It is nil for an anonymous request.
 	User     *string `json:"user_id"`
 	Requests int64   `json:"requests"`
-	// Refused counts the refused requests, and WithTheseLimits those that would have been.
+	// Refused counts the requests that were refused, and WithTheseLimits those that the replay refuses.
 	Refused         int64 `json:"refused"`
 	WithTheseLimits int64 `json:"with_these_limits"`
 }
 
-// Limits are the limits of a rule for a replay. The overrides that are in force now hold for the whole
-// period, as they would hold after a change of the rule.
+// Limits holds the limits of a rule for a replay. The overrides that are in force now hold for the whole
+// period, as they would after a change of the rule.
 type Limits struct {
 	Rule string
-	// CostIsSet: a request costs what the rule says, and not what it did.
+	// CostIsSet replaces the recorded costs of requests by the cost of the rule.
 	CostIsSet bool
 
-	words   string
-	cost    int64
-	longest time.Duration // for which a limit counts a request
+	description string
+	cost        int64
+	maxWindow   time.Duration // the longest time for which a limit counts a request
 
-	// snapshot has the limits as a rule that matches every request.
-	snapshot *policy.Snapshot
-	users    map[string]policy.Identity // with their own overrides and their billing periods
-	byKey    map[int64][]policy.Override
+	// snapshot has one rule with these limits, which matches every request.
+	snapshot     *policy.Snapshot
+	users        map[string]policy.Identity // the users with overrides or billing periods
+	keyOverrides map[int64][]policy.Override
 }
 
-// limitsSQL reads a rule $1: its limits, the overrides in force, the billing periods that limits may
-// follow, and in seconds the longest time for which a limit counts a request. A burst lasts longer than
-// a window.
+// limitsSQL reads the limits of a rule $1, the overrides in force, the billing periods that limits may
+// follow, and the longest time in seconds for which a limit counts a request. The refill of a burst can take
+// longer than a window.
 var limitsSQL = "SELECT r.action, r.count_by, r.cost, coalesce(" + policy.LimitsSQL + `, '[]'),
 	(SELECT coalesce(json_agg(` + policy.OverrideSQL + `), '[]') FROM rate_limit_overrides o
 		WHERE o.rule = r.name AND o.valid @> now()),
@@ -107,7 +108,8 @@ var limitsSQL = "SELECT r.action, r.count_by, r.cost, coalesce(" + policy.Limits
 	(SELECT coalesce(s.limits, '') FROM rate_limit_rule_states s WHERE s.name = r.name)
 FROM rate_limit_rules r WHERE r.name = $1`
 
-// ReadLimits reads the limits of a rule; nil if the rule does not exist.
+// ReadLimits reads the limits of a rule. It returns nil if the rule does not exist. The error is a
+// *ratelimit.FieldError if the rule has no limits, or limits that cannot be replayed.
 func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, error) {
 	result, err := conn.Query(ctx, limitsSQL, rule)
 	if err != nil {
@@ -135,9 +137,9 @@ func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, erro
 		return nil, wrong("left with a limit")
 	}
 	l := &Limits{
-		Rule: rule, words: found.Words, cost: found.Cost,
-		longest: time.Duration(found.Longest * float64(time.Second)), users: found.Users,
-		byKey: map[int64][]policy.Override{},
+		Rule: rule, description: found.Words, cost: found.Cost,
+		maxWindow: time.Duration(found.Longest * float64(time.Second)), users: found.Users,
+		keyOverrides: map[int64][]policy.Override{},
 	}
 	for i := range found.Limits {
 		if found.Limits[i].Limit.Algorithm == ratelimit.InFlight {
@@ -152,23 +154,23 @@ func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, erro
 		case o.Tier != "":
 			tiers = append(tiers, o)
 		case o.KeyID != 0:
-			l.byKey[o.KeyID] = append(l.byKey[o.KeyID], o)
+			l.keyOverrides[o.KeyID] = append(l.keyOverrides[o.KeyID], o)
 		default:
 			u := l.users[o.User]
 			u.Overrides = append(u.Overrides, o)
 			l.users[o.User] = u
 		}
 	}
-	// The counters come from the audit log: the count by user, or by all, only says whether billing
-	// periods are those of users.
-	of := policy.Rule{Name: rule, CountBy: []string{"all"}, Cost: l.cost, Limits: found.Limits}
+	// The keys of counters come from the audit log. count_by matters here only for billing periods: it
+	// determines whether they belong to users.
+	replayed := policy.Rule{Name: rule, CountBy: []string{"all"}, Cost: l.cost, Limits: found.Limits}
 	if slices.ContainsFunc(found.CountBy, func(by string) bool {
 		return by == "key" || by == "user" || strings.HasPrefix(by, "user|") || strings.HasPrefix(by,
 			"key|user")
 	}) {
-		of.CountBy = []string{"user"}
+		replayed.CountBy = []string{"user"}
 	}
-	l.snapshot = policy.Compile([]policy.Rule{of}, tiers, nil, 0)
+	l.snapshot = policy.Compile([]policy.Rule{replayed}, tiers, nil, 0)
 	for _, wrong := range l.snapshot.Wrong() {
 		if wrong.Override == "" {
 			return nil, wrong.Err
@@ -177,8 +179,8 @@ func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, erro
 	return l, nil
 }
 
-// recordedSQL reads the rows of a rule on a day or a part of it. Rows of the same time are in the order
-// in which they were written.
+// recordedSQL reads the rows of a rule from $1 until $2. Rows of the same time are in the order in which they
+// were written.
 const recordedSQL = `SELECT time, outcome, prefix, coalesce(key, ''), coalesce(user_id, ''),
 	coalesce(key_id, 0), coalesce(tier, ''), cost, count, weight, also
 FROM rate_limit_audit WHERE time >= $1::timestamptz AND time < $2::timestamptz AND (prefix = $3::text OR
@@ -196,25 +198,26 @@ type recorded struct {
 	also        []string
 }
 
-// sender holds the facts on which the amount of a limit depends.
+// sender holds the facts that determine the amount of a limit.
 type sender struct {
 	user  string
 	keyID int64
 	tier  string
 }
 
-// Again decides the recorded requests of a rule again, with other limits, and returns up to most
-// counters that change. The memory grows with the number of counters and of users, not with that of the
-// requests.
-func Again(ctx context.Context, conn *pgx.Conn, l *Limits, from, until time.Time, most int) (*Replay, error) {
-	t := &trial{
+// Run replays the requests recorded for a rule against l, and reports at most maxCounters changed counters.
+// Memory grows with counters and users, not with requests.
+func Run(
+	ctx context.Context, conn *pgx.Conn, l *Limits, from, until time.Time, maxCounters int,
+) (*Replay, error) {
+	t := &replayer{
 		Limits: l, prefix: "rule/" + l.Rule, counters: map[string]*counter{}, users: map[string]*userCount{},
 		identities: map[sender]*policy.Identity{},
-		replay: Replay{Rule: l.Rule, From: from.UTC(), Until: until.UTC(), Limits: l.words,
-			WarmUntil: from.Add(l.longest).UTC(),
+		replay: Replay{Rule: l.Rule, From: from.UTC(), Until: until.UTC(), Limits: l.description,
+			WarmUntil: from.Add(l.maxWindow).UTC(),
 			Weight:    1, Changed: []Counter{}},
 	}
-	// Each day is a statement of its own, so that the server never sorts more than a partition.
+	// Each day has a statement of its own, so that the server never sorts more than a partition.
 	for day := from.UTC(); day.Before(until); {
 		end := day.Truncate(24 * time.Hour).Add(24 * time.Hour)
 		if end.After(until) {
@@ -233,15 +236,16 @@ func Again(ctx context.Context, conn *pgx.Conn, l *Limits, from, until time.Time
 		}
 		day = end
 	}
-	return &t.replay, t.conclude(most)
+	return &t.replay, t.conclude(maxCounters)
 }
 
-// trial decides requests one after the other.
-type trial struct {
+// replayer decides the rows of the audit log one after the other, in the order of time. It reuses verdict,
+// hits, rows, times and decisions for each row.
+type replayer struct {
 	*Limits
 	prefix     string // of the rule
 	replay     Replay
-	passed     bool // a request has passed
+	passed     bool // a recorded request passed
 	counters   map[string]*counter
 	users      map[string]*userCount
 	identities map[sender]*policy.Identity
@@ -253,21 +257,21 @@ type trial struct {
 	decisions []ratelimit.Decision
 }
 
-// userCount counts how many requests of a user were, and would have been, refused.
+// userCount counts the requests of a user that were refused, and that the replay refuses.
 type userCount struct {
-	name       string
-	did, would int64
+	name                 string
+	refused, wouldRefuse int64
 }
 
-// counter is a counter: its rows by the name of the limit, and what was counted.
+// counter is the state of one counter of the rule: its counts, and its rows by the name of the limit.
 type counter struct {
 	Counter
 	rows  map[string]*algorithm.Row
-	carry float64 // of a sample: the part of a request that is not counted yet
+	carry float64 // of a sample: the fraction of a request that is not counted yet
 }
 
-// counterOf returns the key of the counter of the rule in a row; "" if the row has none.
-func (t *trial) counterOf(r *recorded) string {
+// counterOf returns the key of the rule's counter in a row, or "" if the row has none.
+func (t *replayer) counterOf(r *recorded) string {
 	if r.prefix == t.prefix {
 		return r.key
 	}
@@ -279,17 +283,17 @@ func (t *trial) counterOf(r *recorded) string {
 	return ""
 }
 
-// add decides the requests of a row.
-func (t *trial) add(r *recorded) {
+// add replays the requests of a row, and counts the result.
+func (t *replayer) add(r *recorded) {
 	t.replay.Weight = max(t.replay.Weight, r.weight)
-	own, key := r.prefix == t.prefix, t.counterOf(r)
+	byRule, key := r.prefix == t.prefix, t.counterOf(r)
 	estimate := int64(float64(r.count)*r.weight + 0.5)
 	switch {
-	case r.outcome == "shadow" && own:
+	case r.outcome == "shadow" && byRule:
 		t.replay.Shadow += estimate
 		return
-	case r.outcome == "allowed" && key != "", r.outcome == "limited" && own && key != "":
-	case r.outcome == "limited" && own:
+	case r.outcome == "allowed" && key != "", r.outcome == "limited" && byRule && key != "":
+	case r.outcome == "limited" && byRule:
 		t.replay.WithoutCounter += estimate
 		return
 	case r.outcome == "limited" && key != "":
@@ -308,15 +312,15 @@ func (t *trial) add(r *recorded) {
 		t.counters[c.Key] = c
 	}
 	c.carry += float64(r.count) * r.weight
-	n := int64(c.carry + 1e-9) // 100 times 0.01 is 1
+	n := int64(c.carry + 1e-9) // 100 additions of 0.01 must make 1
 	c.carry -= float64(n)
-	would, did := n-t.decide(c, r, own, n), n
+	wouldRefuse, refused := n-t.decide(c, r, byRule, n), n
 	if r.outcome == "allowed" {
-		t.passed, did = true, 0
+		t.passed, refused = true, 0
 	}
 	c.Requests += n
-	c.Refused += did
-	c.WithTheseLimits += would
+	c.Refused += refused
+	c.WithTheseLimits += wouldRefuse
 	c.User = nil
 	if r.user == "" {
 		return
@@ -326,22 +330,23 @@ func (t *trial) add(r *recorded) {
 		u = &userCount{name: strings.Clone(r.user)}
 		t.users[u.name] = u
 	}
-	u.did += did
-	u.would += would
+	u.refused += refused
+	u.wouldRefuse += wouldRefuse
 	c.User = &u.name
 }
 
-// anyAddress is for rules that count nobody by the address. The counter itself comes from the row.
+// anyAddress stands in for the client address, which a replayed rule does not use.
 var anyAddress = netip.MustParseAddr("192.0.2.1")
 
-// decide decides n equal requests of a row and returns how many pass.
-func (t *trial) decide(c *counter, r *recorded, own bool, n int64) int64 {
-	t.ask(r.sender)
+// decide decides n equal requests of a row, and returns the number that pass. byRule reports whether the row
+// was recorded under the replayed rule, and so has its cost.
+func (t *replayer) decide(c *counter, r *recorded, byRule bool, n int64) int64 {
+	t.evaluateSender(r.sender)
 	if t.verdict.Refused() {
-		return 0 // a limit of 0
+		return 0 // the rule has a limit of 0
 	}
 	cost, now := t.cost, r.time.UnixMicro()
-	if own && !t.CostIsSet && r.cost > 0 {
+	if byRule && !t.CostIsSet && r.cost > 0 {
 		cost = r.cost
 	}
 	t.hits, t.rows, t.times = t.hits[:0], t.rows[:0], t.times[:0]
@@ -371,31 +376,31 @@ func (t *trial) decide(c *counter, r *recorded, own bool, n int64) int64 {
 	t.decisions = append(t.decisions[:0], make([]ratelimit.Decision, len(t.hits))...)
 	for passed := range n {
 		if !algorithm.Decide(t.hits, t.rows, t.times, t.decisions) {
-			return passed // and so are the others: they come at the same time
+			return passed // the rest are refused too: they arrive at the same time
 		}
 	}
 	return n
 }
 
-// ask sets the verdict to the limits of a sender, with the amounts for its user, key and tier.
-func (t *trial) ask(s sender) {
+// evaluateSender sets t.verdict to the limits of a sender, with the amounts for its user, key and tier.
+func (t *replayer) evaluateSender(s sender) {
 	id := t.identities[s]
 	if id == nil {
-		of := t.Limits.users[s.user]
-		of.Known, of.User, of.KeyID, of.Tier = true, s.user, s.keyID, s.tier
+		known := t.Limits.users[s.user]
+		known.Known, known.User, known.KeyID, known.Tier = true, s.user, s.keyID, s.tier
 		if s.keyID != 0 {
-			of.Digest[0] = 1 // of any key: only that there is one counts
+			known.Digest[0] = 1 // any value: only the presence of a key matters
 		}
-		of.Overrides = slices.Concat(t.byKey[s.keyID], of.Overrides)
-		id = &of
+		known.Overrides = slices.Concat(t.keyOverrides[s.keyID], known.Overrides)
+		id = &known
 		t.identities[sender{strings.Clone(s.user), s.keyID, strings.Clone(s.tier)}] = id
 	}
 	policy.Evaluate(t.snapshot, &policy.Facts{Tier: s.tier, Address: anyAddress}, id, time.Time{}, &t.verdict)
 }
 
-// conclude adds the counters and the users up, and finds the counters that change the most. It fails if
-// the audit log lacks what a replay needs.
-func (t *trial) conclude(most int) error {
+// conclude sums up the counters and the users, and selects the counters that change most. It returns an error
+// if the audit log lacks the requests that a replay needs.
+func (t *replayer) conclude(maxCounters int) error {
 	r := &t.replay
 	o := []Outcome{{What: "what happened"}, {What: "with these limits"}}
 	for _, c := range t.counters {
@@ -410,8 +415,8 @@ func (t *trial) conclude(most int) error {
 		}
 	}
 	for _, u := range t.users {
-		o[0].UsersRefused += min(1, u.did)
-		o[1].UsersRefused += min(1, u.would)
+		o[0].UsersRefused += min(1, u.refused)
+		o[1].UsersRefused += min(1, u.wouldRefuse)
 	}
 	r.Outcomes = o
 	difference := func(c *Counter) int64 {
@@ -420,8 +425,8 @@ func (t *trial) conclude(most int) error {
 	slices.SortFunc(r.Changed, func(a, b Counter) int {
 		return cmp.Or(cmp.Compare(difference(&b), difference(&a)), strings.Compare(a.Key, b.Key))
 	})
-	r.Changed = r.Changed[:min(len(r.Changed), most)]
-	from, until := moment(r.From), moment(r.Until)
+	r.Changed = r.Changed[:min(len(r.Changed), maxCounters)]
+	from, until := formatTime(r.From), formatTime(r.Until)
 	if o[0].Requests == 0 && r.Shadow == 0 {
 		return fmt.Errorf("rule: %q: the audit log has no request that the rule has let pass or refused, "+
 			"from %s until %s", r.Rule, from, until)
@@ -434,5 +439,5 @@ func (t *trial) conclude(most int) error {
 	return nil
 }
 
-// moment is a time for people.
-func moment(t time.Time) string { return t.UTC().Format(time.DateTime) + "Z" }
+// formatTime returns a time for people.
+func formatTime(t time.Time) string { return t.UTC().Format(time.DateTime) + "Z" }

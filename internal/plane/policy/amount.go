@@ -8,35 +8,35 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// amount is one amount of a limit, ready to be taken. It does not change.
+// amount is a limit with one of its amounts. It is immutable.
 type amount struct {
 	limit     *ratelimit.Limit
 	mark      *Mark
 	unlimited bool
-	none      bool // nothing passes
+	zero      bool // no request passes
 }
 
-// choice is an amount that holds for some senders, for some time.
+// choice is the compiled Override of a limit. It holds from from until until, in microseconds.
 type choice struct {
-	tier        string // "" of an identity's
-	ofKey       bool   // of an identity's: of its key, and not of its user
+	tier        string // "" for an override of an identity
+	forKey      bool   // overrides for the API key of an identity, not for its user
 	from, until int64
 	amount      *amount
 }
 
-// limit is a limit of a rule, compiled.
+// limit is a compiled RuleLimit.
 type limit struct {
-	of       *Rule     // the rule
-	mark     *Mark     // of the rule
-	row      RuleLimit // with the prefix
-	own      *amount
-	tiers    []*choice
-	periodic bool // the windows may begin on a user's own day
+	rule      *Rule
+	mark      *Mark     // the rule's
+	row       RuleLimit // with the prefix
+	ownAmount *amount
+	tiers     []*choice
+	periodic  bool // the windows follow the billing period of a user
 }
 
-// mostCounted bounds the count of a limit with overage: 256 requests of the largest cost. Twice as much fits
-// into a bigint, because a sliding window adds two counts.
-const mostCounted = 1 << 61
+// maxCount bounds the count of a limit with overage. It is 256 times the largest cost, and twice maxCount
+// fits into a bigint, because a sliding window adds two counts.
+const maxCount = 1 << 61
 
 // newAmount compiles an amount of a limit. from is Mark.From.
 func newAmount(
@@ -56,10 +56,9 @@ func newAmount(
 	}
 	a.limit.Events = events
 	if unlimited || events == 0 {
-		a.none = !unlimited && !row.Overage
+		a.zero = !unlimited && !row.Overage
 		a.mark.Quota = 0
-		// The rest of the limit is checked as if it had an event, or as many as the burst:
-		// the time that a full burst takes means nothing here.
+		// Validate needs events, and refuses a burst that takes too long to refill.
 		a.limit.Events = 1
 		if a.limit.Burst > 1 {
 			a.limit.Events = a.limit.Burst
@@ -69,68 +68,70 @@ func newAmount(
 		return nil, err
 	}
 	if row.Overage {
-		// What is used beyond the quota is counted as well.
-		a.limit.Events = mostCounted
-	} else if !unlimited && !a.none {
+		// The store counts beyond the quota.
+		a.limit.Events = maxCount
+	} else if !unlimited && !a.zero {
 		a.mark.Quota = a.limit.Capacity()
 	}
 	return a, nil
 }
 
-// addChoice compiles an override of a limit and adds it to choices: a key's before a user's, and the one that
-// begins last first. from is Mark.From.
+// addChoice compiles an override of a limit and adds it to choices. Overrides for keys come before those for
+// users, and later beginnings come first. from is Mark.From.
 func addChoice(choices []*choice, l *limit, o *Override, from string) ([]*choice, error) {
 	a, err := newAmount(l.mark, &l.row, o.Events, o.Burst, o.Unlimited, from)
 	if err != nil {
 		return choices, err
 	}
 	choices = append(choices, &choice{
-		tier: o.Tier, ofKey: from == "key", from: beginOf(o.From), until: endOf(o.Until), amount: a,
+		tier: o.Tier, forKey: from == "key", from: beginOf(o.From), until: endOf(o.Until), amount: a,
 	})
 	sort.SliceStable(choices, func(i, j int) bool {
-		if choices[i].ofKey != choices[j].ofKey {
-			return choices[i].ofKey
+		if choices[i].forKey != choices[j].forKey {
+			return choices[i].forKey
 		}
 		return choices[i].from > choices[j].from
 	})
 	return choices, nil
 }
 
-// amounts belong to an identity and a snapshot. They do not change. An identity keeps those of the snapshot
-// that used it last.
-type amounts struct {
+// senderState holds what a snapshot says about an identity: bans, ends and overrides. It is immutable. An
+// Identity caches the state for the snapshot that used it last.
+type senderState struct {
 	set       *ruleSet
 	bans      *banSet
-	ban       *Ban   // of the identity, or nil; see senderBan
-	user, key string // parts of counters' keys
-	byKey     bool   // the request had an API key
+	ban       *Ban   // nil for none; see senderBan
+	user, key string // as in the keys of counters
+	hasKey    bool   // the request had an API key
 
 	tierUntil, expiresAt, revokedAt int64
 
-	// plainUntil is when the first of these ends, of an identity without a ban, overrides and a billing
-	// period; else always.
+	// plainUntil is the first of these ends, until which the sender is plain: the memo's verdict holds for an
+	// identity with a tier and a user, and without a ban, overrides and a billing period. It is always for
+	// any other identity.
 	plainUntil int64
 
-	adjusts bool // own or start is set
+	adjusted bool // overrides or periodStart is set
 
-	own      map[*limit][]*choice
-	start    time.Time // Identity.PeriodStart
-	timeZone string    // Identity.TimeZone
+	overrides   map[*limit][]*choice
+	periodStart time.Time // Identity.PeriodStart
+	timeZone    string    // Identity.TimeZone
 }
 
-// nobody has the amounts of a sender without an identity.
-var nobody = &amounts{}
+// anonymous is the state of a sender without an identity.
+var anonymous = &senderState{}
 
-// amountsOf returns the amounts of an identity under a snapshot.
-func amountsOf(s *Snapshot, id *Identity) *amounts {
-	if known, _ := id.amounts.Load().(*amounts); known != nil && known.set == s.set && known.bans == s.bans {
-		return known
+// senderStateOf returns the state of an identity under a snapshot, from the identity's cache if possible.
+func senderStateOf(s *Snapshot, id *Identity) *senderState {
+	last, _ := id.state.Load().(*senderState)
+	if last != nil && last.set == s.set && last.bans == s.bans {
+		return last
 	}
 	set := s.set
-	a := &amounts{
+	a := &senderState{
 		set: set, bans: s.bans, ban: senderBan(s.bans, id), user: userText(id.User),
-		byKey: id.Digest != [32]byte{}, own: make(map[*limit][]*choice),
-		start: id.PeriodStart, timeZone: id.TimeZone,
+		hasKey: id.Digest != [32]byte{}, overrides: make(map[*limit][]*choice),
+		periodStart: id.PeriodStart, timeZone: id.TimeZone,
 		tierUntil: endOf(id.TierUntil), expiresAt: endOf(id.ExpiresAt), revokedAt: endOf(id.RevokedAt),
 	}
 	if id.CountedAs != 0 {
@@ -148,13 +149,13 @@ func amountsOf(s *Snapshot, id *Identity) *amounts {
 		if o.KeyID != 0 {
 			from = "key"
 		}
-		if choices, err := addChoice(a.own[l], l, o, from); err == nil {
-			a.own[l] = choices
+		if choices, err := addChoice(a.overrides[l], l, o, from); err == nil {
+			a.overrides[l] = choices
 		}
 	}
-	a.adjusts = len(a.own) > 0 || !a.start.IsZero()
+	a.adjusted = len(a.overrides) > 0 || !a.periodStart.IsZero()
 	a.plainUntil = always
-	if !a.adjusts && a.ban == nil && id.Tier != "" && a.user != "" && (id.Known || !a.byKey) {
+	if !a.adjusted && a.ban == nil && id.Tier != "" && a.user != "" && (id.Known || !a.hasKey) {
 		a.plainUntil = a.tierUntil
 		for _, end := range []int64{a.expiresAt, a.revokedAt} {
 			if end < a.plainUntil {
@@ -162,27 +163,27 @@ func amountsOf(s *Snapshot, id *Identity) *amounts {
 			}
 		}
 	}
-	id.amounts.Store(a)
+	id.state.Store(a)
 	return a
 }
 
 // amountFor returns the amount of a limit for a sender at a time.
-func amountFor(l *limit, sender *amounts, at int64, o *Verdict) *amount {
-	a := l.own
-	if !o.impersonal {
+func amountFor(l *limit, sender *senderState, at int64, o *Verdict) *amount {
+	a := l.ownAmount
+	if !o.senderUnknown {
 		a = choose(l.tiers, o.Tier, at, a)
 	}
-	if !sender.adjusts {
+	if !sender.adjusted {
 		return a
 	}
-	a = choose(sender.own[l], "", at, a)
-	if sender.start.IsZero() || !l.periodic || a.unlimited || a.none {
+	a = choose(sender.overrides[l], "", at, a)
+	if sender.periodStart.IsZero() || !l.periodic || a.unlimited || a.zero {
 		return a
 	}
 	return anchored(sender, a)
 }
 
-// choose returns the first amount that holds at a time, or otherwise.
+// choose returns the first amount for a tier that holds at a time, or otherwise if there is none.
 func choose(choices []*choice, tier string, at int64, otherwise *amount) *amount {
 	for _, c := range choices {
 		if c.tier == tier && c.from <= at && at < c.until {
@@ -192,11 +193,11 @@ func choose(choices []*choice, tier string, at int64, otherwise *amount) *amount
 	return otherwise
 }
 
-// anchored returns an amount with windows that begin on the day of a user. Users with the same period share
-// it.
-func anchored(s *amounts, a *amount) *amount {
+// anchored returns an amount with windows that begin on the sender's billing day. Users with the same period
+// share the result.
+func anchored(s *senderState, a *amount) *amount {
 	l := *a.limit
-	l.Anchor = ratelimit.AnchorOn(l.Calendar, s.start)
+	l.Anchor = ratelimit.AnchorOn(l.Calendar, s.periodStart)
 	if s.timeZone != "" {
 		l.Zone = s.timeZone
 	}

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// never is the end of what does not end, in microseconds since the Unix epoch.
+// never is the time of an end that never comes, in microseconds since the Unix epoch.
 const never = math.MaxInt64
 
-// always is the beginning of what has no beginning.
+// always is the time before all others.
 const always = math.MinInt64
 
-// endOf returns an end in microseconds. The zero time is never.
+// endOf returns an end in microseconds. The zero time means never.
 func endOf(t time.Time) int64 {
 	if t.IsZero() {
 		return never
@@ -20,7 +20,7 @@ func endOf(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// beginOf returns a beginning in microseconds. The zero time is always.
+// beginOf returns a beginning in microseconds. The zero time means always.
 func beginOf(t time.Time) int64 {
 	if t.IsZero() {
 		return always
@@ -28,12 +28,12 @@ func beginOf(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// banSet holds bans, compiled. Of the bans of one network, user or API key, it holds the one that ends last.
+// banSet holds compiled bans: for each network, user and API key the ban that ends last.
 type banSet struct {
-	byNetwork map[netip.Prefix]*Ban
-	lengths   []int // of these networks
-	inForce   int64 // bans in the database
-	bySender  map[Credential]*Ban
+	byNetwork     map[netip.Prefix]*Ban
+	prefixLengths []int // the distinct ones of byNetwork
+	inForce       int64 // the number of bans in the database
+	bySender      map[Credential]*Ban
 }
 
 func newBanSet(bans []Ban) *banSet {
@@ -42,7 +42,7 @@ func newBanSet(bans []Ban) *banSet {
 		ban := &bans[i]
 		if ban.Network.IsValid() {
 			network := normalNetwork(ban.Network)
-			b.lengths = addLength(b.lengths, network)
+			b.prefixLengths = addLength(b.prefixLengths, network)
 			b.byNetwork[network] = lastBan(b.byNetwork[network], ban)
 			continue
 		}
@@ -52,7 +52,7 @@ func newBanSet(bans []Ban) *banSet {
 	return b
 }
 
-// lastBan returns the ban that ends last, of two. Either may be nil.
+// lastBan returns the one of two bans that ends last. Either may be nil.
 func lastBan(a, b *Ban) *Ban {
 	if a == nil || b != nil && endOf(b.Until) > endOf(a.Until) {
 		return b
@@ -60,11 +60,11 @@ func lastBan(a, b *Ban) *Ban {
 	return a
 }
 
-// networkBan returns the ban of a network of a request that ends last, or nil.
+// networkBan returns, of the bans of networks with the client's address, the one that ends last, or nil.
 func networkBan(b *banSet, f *Facts) *Ban {
 	var last *Ban
 	address := f.Address.Unmap()
-	for _, bits := range b.lengths {
+	for _, bits := range b.prefixLengths {
 		if bits <= address.BitLen() {
 			network, _ := address.Prefix(bits)
 			last = lastBan(last, b.byNetwork[network])
@@ -73,13 +73,13 @@ func networkBan(b *banSet, f *Facts) *Ban {
 	return last
 }
 
-// senderBan returns the ban of an identity that ends last, or nil: of its API key, or of its user.
+// senderBan returns, of the bans of an identity's API key and user, the one that ends last, or nil.
 func senderBan(b *banSet, id *Identity) *Ban {
 	return lastBan(b.bySender[Credential{Digest: id.Digest}], b.bySender[Credential{User: id.User}])
 }
 
-// shutOut refuses a request if one of two bans holds at a time. Either may be nil.
-func shutOut(ofNetwork, ofSender *Ban, now time.Time, o *Verdict) bool {
+// refuseBanned refuses a request and returns true if one of two bans holds at now. Either may be nil.
+func refuseBanned(ofNetwork, ofSender *Ban, now time.Time, o *Verdict) bool {
 	for _, ban := range []*Ban{ofNetwork, ofSender} {
 		if ban == nil || now.UnixMicro() >= endOf(ban.Until) {
 			continue
@@ -99,8 +99,8 @@ func shutOut(ofNetwork, ofSender *Ban, now time.Time, o *Verdict) bool {
 	return false
 }
 
-// addLength adds the length of a network to those that the networks of a map have. An address is looked up
-// once for each length: few lengths are in use, however many networks there are.
+// addLength adds the prefix length of a network to a list without duplicates. A search for an address takes
+// one look-up in a map for each length. Even many networks have few lengths.
 func addLength(lengths []int, network netip.Prefix) []int {
 	for _, bits := range lengths {
 		if bits == network.Bits() {
@@ -110,12 +110,12 @@ func addLength(lengths []int, network netip.Prefix) []int {
 	return append(lengths, network.Bits())
 }
 
-// plainAddress returns an address in the form for comparisons with networks: IPv4 in IPv6 form becomes IPv4,
-// and the zone goes.
+// plainAddress returns an address for comparisons with networks: without a zone, and as IPv4 if it is an IPv4
+// address in IPv6 form.
 func plainAddress(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// normalNetwork returns a network without bits beyond its length, and as IPv4 if it is of IPv4
-// addresses in IPv6 form.
+// normalNetwork returns a network without bits beyond its length, and as IPv4 if it has IPv4 addresses in
+// IPv6 form.
 func normalNetwork(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
@@ -123,5 +123,5 @@ func normalNetwork(p netip.Prefix) netip.Prefix {
 	return p.Masked()
 }
 
-// bannedMost bounds the bans that hold: the newest ones. bansSQL has it, too.
-const bannedMost = 100000
+// maxBans bounds the bans in memory. newestBansSQL has the same number.
+const maxBans = 100000

@@ -2,22 +2,22 @@ package policy
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
-// charge adds to the hits the amounts that hold for the sender at a time, drops those without an amount, and
-// moves those of shadow rules to the end, apart. A limit that lets nothing pass refuses the request.
-func charge(sender *amounts, at int64, o *Verdict) {
+// charge sets the limits of the hits to the amounts that hold for the sender at a time. It drops unlimited
+// hits, and moves those of shadow rules to the end, Apart. A limit with the amount 0 refuses the request.
+func charge(sender *senderState, at int64, o *Verdict) {
 	simple := true
 	kept := 0
 	var shadows []ratelimit.Hit
-	var marks []*Mark // of shadows
+	var marks []*Mark // marks[i] describes shadows[i]
 	for i, l := range o.limits {
-		a := l.own
-		if l.tiers != nil || sender.adjusts {
+		a := l.ownAmount
+		if l.tiers != nil || sender.adjusted {
 			a = amountFor(l, sender, at, o)
 		}
 		if a.unlimited {
 			continue
 		}
-		if a.none {
+		if a.zero {
 			if a.mark.Shadow {
 				o.Would = append(o.Would, a.mark)
 				continue

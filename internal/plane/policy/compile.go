@@ -12,68 +12,68 @@ import (
 // Wrong is a rule or an override that cannot be used.
 type Wrong struct {
 	Rule string
-	// Override is "" if the whole rule is not used. Otherwise it names the override that is not
-	// used, and the rest of the rule is used: "limit hour, tier free".
+	// Override is "" if the whole rule cannot be used. Otherwise it names the only override that cannot be
+	// used, such as "limit hour, tier free".
 	Override string
-	// Err says what is wrong, and what it should be.
+	// Err says what is wrong and what is allowed.
 	Err error
-	// Kept is true if the rule stays as it was in the Snapshot before.
+	// Kept reports whether the rule stays as it was in the previous Snapshot.
 	Kept bool
 }
 
-// Snapshot is rules, overrides and bans at one moment. It does not change, and any number of
-// goroutines may use it.
+// Snapshot holds the rules, overrides and bans of one moment. It is immutable and safe for concurrent use.
 type Snapshot struct {
 	set  *ruleSet
 	bans *banSet
 }
 
-// Compile makes a snapshot. overrides are those for tiers; those for users and keys belong to
-// identities. The snapshot keeps the lists, which must not change afterwards. remember is as in Settings.
+// Compile returns a snapshot. overrides has the overrides for tiers; an Identity has those for users and
+// keys. The snapshot keeps the slices, which the caller must not change afterwards. remember is
+// Settings.Remember.
 func Compile(rules []Rule, overrides []Override, bans []Ban, remember int) *Snapshot {
 	return &Snapshot{set: newRuleSet(rules, overrides, nil, remember), bans: newBanSet(bans)}
 }
 
-// Wrong returns the rules that cannot be used, and the overrides for tiers that are not used, in
-// the order of their names.
+// Wrong returns the rules and the overrides for tiers that cannot be used, sorted by rule.
 func (s *Snapshot) Wrong() []Wrong { return append([]Wrong(nil), s.set.wrong...) }
 
-// Rules returns how many rules have an effect.
+// Rules returns the number of rules in use.
 func (s *Snapshot) Rules() int { return len(s.set.rules) }
 
-// ruleSet is rules with their limits, compiled. Its slices hold pointers: in the interpreter a
-// function that has an element of a slice pays for memory of the element's size.
+// ruleSet holds compiled rules with their limits. Its slices hold pointers: in the interpreter, a function
+// with a variable of the element's type pays for memory of its size.
 type ruleSet struct {
 	rules  []*rule           // in the order in which they are tried
 	limits map[string]*limit // by prefix
 	index  *index
-	memo   *memo // nil without
+	memo   *memo // nil if disabled
 	wrong  []Wrong
 
 	mu       sync.Mutex // guards anchored
 	anchored map[anchorKey]*amount
 }
 
-// rule is a rule, compiled.
+// rule is a compiled Rule.
 type rule struct {
 	row         Rule
-	place       int // in ruleSet.rules
+	position    int // in ruleSet.rules
 	mark        *Mark
 	from, until int64
 	hosts       []*hostPattern
 	paths       []*pathPattern
 	endpoint    string // the paths as one text
 	networks    []netip.Prefix
-	sometimes   bool // it has conditions that the memo does not remember: see holds
-	by          counterBy
-	personal    bool // it does not apply to a sender that could not be looked up
+	dynamic     bool // has conditions on time or networks, which the memo cannot store
+	countBy     counterBy
+	needsSender bool // does not apply to a sender that could not be looked up
 	limits      []*limit
 }
 
 // prefixOf returns the prefix of the counters of a limit.
 func prefixOf(rule, limit string) string { return "rule/" + rule + "/" + limit }
 
-// newRuleSet compiles rules, and in place of one that cannot be used the rule of that name in before.
+// newRuleSet compiles rules. In place of a rule that cannot be used, it compiles the rule of the same name in
+// before, which are the rules of the snapshot in force.
 func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int) *ruleSet {
 	set := &ruleSet{limits: make(map[string]*limit), anchored: make(map[anchorKey]*amount)}
 	if remember > 0 {
@@ -102,7 +102,7 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 	rules := set.rules
 	sort.SliceStable(rules, func(i, j int) bool { return isBefore(&rules[i].row, &rules[j].row) })
 	for place, r := range rules {
-		r.place = place
+		r.position = place
 		for _, l := range r.limits {
 			set.limits[l.row.Limit.Prefix] = l
 		}
@@ -116,20 +116,20 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 	return set
 }
 
-// tried has the actions in the order in which rules are tried.
-var tried = map[Action]int{Exempt: 0, Block: 1, Charge: 2}
+// actionOrder ranks the actions in the order in which rules are tried.
+var actionOrder = map[Action]int{Exempt: 0, Block: 1, Charge: 2}
 
 func isBefore(a, b *Rule) bool {
 	switch {
 	case a.Action != b.Action:
-		return tried[a.Action] < tried[b.Action]
+		return actionOrder[a.Action] < actionOrder[b.Action]
 	case a.Priority != b.Priority:
 		return a.Priority > b.Priority
 	}
 	return a.Name < b.Name
 }
 
-// compileRule compiles a rule by itself, or returns what is wrong with it.
+// compileRule compiles one rule, or returns why it cannot be used.
 func compileRule(row *Rule) (*rule, error) {
 	r := &rule{row: *row, from: beginOf(row.From), until: endOf(row.Until)}
 	if row.Action == "" {
@@ -148,10 +148,10 @@ func compileRule(row *Rule) (*rule, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.by, err = parseCountBy(row); err != nil {
+	if r.countBy, err = parseCountBy(row); err != nil {
 		return nil, err
 	}
-	r.personal = len(row.Tiers) > 0 || r.row.Action == Charge && (r.by.sender || row.Family != "")
+	r.needsSender = len(row.Tiers) > 0 || r.row.Action == Charge && (r.countBy.usesSender || row.Family != "")
 	r.mark = &Mark{
 		Rule: row.Name, Shadow: row.Mode == settings.Shadow, From: "rule", Status: row.Status,
 		Message: row.Message, RetryAfter: row.RetryAfter,
@@ -173,11 +173,11 @@ func compileRule(row *Rule) (*rule, error) {
 	return r, nil
 }
 
-// check returns what constraints and triggers of the tables do not ensure: an action or a mode may be of a
-// later version, and limits may be missing after a restore.
+// check returns an error for values that the constraints and triggers of the tables cannot rule out: an
+// action or a mode of a later version, and missing limits after a restore.
 func (r *rule) check() error {
 	row := &r.row
-	_, isKnown := tried[row.Action]
+	_, isKnown := actionOrder[row.Action]
 	switch {
 	case !isKnown:
 		want := "one of limit, block, exempt"
@@ -202,14 +202,15 @@ func (r *rule) compileLimits() ([]*limit, error) {
 			return nil, err
 		}
 		calendar := row.Limit.Calendar
-		periodic := r.by.person && (calendar == ratelimit.Month || calendar == ratelimit.Year)
-		compiled = append(compiled, &limit{of: &r.row, mark: r.mark, row: row, own: own, periodic: periodic})
+		periodic := r.countBy.perSender && (calendar == ratelimit.Month || calendar == ratelimit.Year)
+		compiled = append(compiled,
+			&limit{rule: &r.row, mark: r.mark, row: row, ownAmount: own, periodic: periodic})
 	}
 	return compiled, nil
 }
 
-// addTierOverride adds an override for a tier to its limit, unless that has none, because its rule is
-// disabled for example.
+// addTierOverride adds an override for a tier to its limit. It ignores the override if the set does not have
+// the limit, for example because the rule is disabled.
 func (set *ruleSet) addTierOverride(o *Override) {
 	l := set.limits[prefixOf(o.Rule, o.Limit)]
 	if l == nil {

@@ -10,27 +10,27 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// dimensions are the names that CountBy may have, besides header:NAME.
-var dimensions = []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "all"}
+// dimensionNames are the names that CountBy may have, besides header:NAME.
+var dimensionNames = []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "all"}
 
 const wantCountBy = "user, key, tier, ip, ip/64, host, route, header:NAME, " +
 	"or alternatives of them such as user|ip, each once; or all alone"
 
 // counterBy is a parsed CountBy.
 type counterBy struct {
-	parts   [][]*counted // each has one dimension, or several, its alternatives
-	skips   bool         // Rule.SkipWithoutHeader
-	user    bool         // user alone
-	all     bool         // all alone
-	hasUser bool         // user is among them
-	sender  bool         // user, key or tier is among them
-	person  bool         // each counter of an identity's request is of one user or key
+	parts             [][]*dimension // the parts of the key; a part of several dimensions has alternatives
+	skipWithoutHeader bool           // Rule.SkipWithoutHeader
+	userOnly          bool           // CountBy is user
+	allOnly           bool           // CountBy is all
+	hasUser           bool           // CountBy contains user
+	usesSender        bool           // CountBy contains user, key or tier
+	perSender         bool           // each counter of an identity belongs to one user or key
 }
 
-// counted is a dimension that a rule counts by.
-type counted struct {
-	name   string // "header:" of a header
-	header string // canonical; "" for another dimension
+// dimension is a property that a rule counts by.
+type dimension struct {
+	name   string // "header:" for a header
+	header string // the canonical name; "" for another dimension
 	secret bool   // the header holds a secret
 }
 
@@ -40,51 +40,50 @@ func parseCountBy(row *Rule) (counterBy, error) {
 	if len(names) == 0 {
 		names = []string{"user"}
 	}
-	by := counterBy{skips: row.SkipWithoutHeader}
+	by := counterBy{skipWithoutHeader: row.SkipWithoutHeader}
 	seen := make(map[string]bool)
 	for _, name := range names {
-		var part []*counted
+		var part []*dimension
 		alternatives := strings.Split(name, "|")
-		certain := true // no alternative before is of something other than the sender
+		certain := true // all alternatives so far are of the sender
 		for _, text := range alternatives {
-			d := &counted{name: text}
+			d := &dimension{name: text}
 			if header := strings.TrimPrefix(text, "header:"); header != text && settings.HeaderName(header) {
 				d.name = "header:"
 				d.header = textproto.CanonicalMIMEHeaderKey(header)
 				d.secret = settings.CredentialHeader(d.header)
 				text = d.name + d.header
 			}
-			if seen[text] || d.header == "" && !isAmong(dimensions, text) ||
+			if seen[text] || d.header == "" && !contains(dimensionNames, text) ||
 				text == "all" && (len(names) > 1 || len(alternatives) > 1) {
 				return by, &ratelimit.FieldError{Field: "count_by", Value: name, Want: wantCountBy}
 			}
 			seen[text] = true
 			part = append(part, d)
 			// An identity with a billing period has a user, and may have no key.
-			by.person = by.person || certain &&
+			by.perSender = by.perSender || certain &&
 				(text == "user" || text == "key" && len(alternatives) == 1)
 			certain = certain && text == "key"
 		}
 		by.parts = append(by.parts, part)
 	}
 	by.hasUser = seen["user"]
-	by.user = by.hasUser && len(seen) == 1
-	by.all = seen["all"]
-	by.sender = by.hasUser || seen["key"] || seen["tier"]
+	by.userOnly = by.hasUser && len(seen) == 1
+	by.allOnly = seen["all"]
+	by.usesSender = by.hasUser || seen["key"] || seen["tier"]
 	return by, nil
 }
 
-// counterText returns a part of the key of a counter. The key is the values that the rule counts by,
-// in their order, with a space between them. In a value, a space is written %20 and a percent
-// sign %25. The value of a user is the user's id; "ip:" at the beginning of the id is written
-// "ip%3A". The value of a request without a user is "ip:" and the network. So no two senders
-// have the same key. A header that is missing or empty is noHeader. The value of one of several alternatives
-// begins with its number, see AlternativeKey. If a rule counts by user alone, the key is the user's id.
+// counterText escapes a value for the key of a counter. The key has the values that the rule counts by, in
+// their order, separated by spaces. In a value, a space is written %20 and a percent sign %25. The value of a
+// user is the user's id, in which a leading "ip:" is written "ip%3A". The value of a request without a user
+// is "ip:" and the network. Therefore no two senders have the same key. A header that is missing or empty has
+// the value noHeader. The value of an alternative begins with its number, see AlternativeKey.
 func counterText(value string) string { return counterEscapes.Replace(value) }
 
 var counterEscapes = strings.NewReplacer("%", "%25", " ", "%20")
 
-// userText returns the part of a counter's key that is a user.
+// userText returns the value of a user in the key of a counter.
 func userText(user string) string {
 	text := counterText(user)
 	if strings.HasPrefix(text, "ip:") {
@@ -93,7 +92,7 @@ func userText(user string) string {
 	return text
 }
 
-// nobodyText returns that part for a request without a user; "" if the address is unknown.
+// nobodyText returns that value for a request without a user, or "" if the address is unknown.
 func nobodyText(address netip.Addr) string {
 	text := networkText(address)
 	if text != "" {
@@ -102,7 +101,7 @@ func nobodyText(address netip.Addr) string {
 	return text
 }
 
-// addressText returns the one form of an address; "" if it is unknown.
+// addressText returns the canonical text of an address, or "" if it is unknown.
 func addressText(address netip.Addr) string {
 	if !address.IsValid() {
 		return ""
@@ -110,19 +109,19 @@ func addressText(address netip.Addr) string {
 	return plainAddress(address).String()
 }
 
-// NetworkOf returns the network that counts as one client: an IPv4 address, or the /64 of an IPv6
-// address. It is the zero Prefix if the address is unknown.
+// NetworkOf returns the network that counts as one client: a single IPv4 address, or the /64 of an IPv6
+// address. It returns the zero Prefix if the address is unknown.
 func NetworkOf(address netip.Addr) netip.Prefix {
 	bits := 64
 	address = address.Unmap()
 	if address.Is4() {
 		bits = 32
 	}
-	network, _ := address.Prefix(bits) // of a length that such an address has
+	network, _ := address.Prefix(bits) // bits fits the address
 	return network
 }
 
-// networkText returns an IPv4 address, or the /64 of an IPv6 address; "" if it is unknown.
+// networkText returns an IPv4 address or the /64 of an IPv6 address, or "" if the address is unknown.
 func networkText(address netip.Addr) string {
 	if !address.IsValid() {
 		return ""
@@ -130,13 +129,13 @@ func networkText(address netip.Addr) string {
 	return strings.TrimSuffix(NetworkOf(address).String(), "/32")
 }
 
-// noHeader is the part of a counter's key for a header that is missing or empty. No result of
-// counterText has a percent sign before another character than 2.
+// noHeader is the value of a header that is missing or empty. It differs from all results of counterText, in
+// which a 2 follows each percent sign.
 const noHeader = "%empty"
 
-// AlternativeKey returns the key, or a part of one, if the first of several alternatives that is not empty
-// has this text: its number, from 1 on, a bar, and the text, or its digest if it is a secret. So a header
-// with the text of an address is not that address.
+// AlternativeKey returns the value of an alternative in the key of a counter: its number from 1 on, a bar,
+// and text, or the digest of a secret text. The number distinguishes a header from an address with the same
+// text.
 func AlternativeKey(number int, text string, secret bool) string {
 	if secret {
 		text = ratelimit.DigestKey(text)
@@ -144,10 +143,10 @@ func AlternativeKey(number int, text string, secret bool) string {
 	return strconv.Itoa(number) + "|" + text
 }
 
-// counterKey returns the key of a rule's counters for a request, or "" if the request lacks what the rule
-// counts by, and whether it holds a secret. user is the result of userText or of nobodyText, key that of the
-// API key's id. Of alternatives, the first that the request has counts, and the last one as it would without
-// the others.
+// counterKey returns the key of a rule's counters for a request, and whether the key contains a secret. It
+// returns "" if the request lacks a value that the rule counts by. user is the result of userText or
+// nobodyText, and key the id of the API key. Of several alternatives, the first that the request has counts.
+// The last alternative counts as it would alone, with noHeader or the network of an anonymous request.
 func counterKey(by *counterBy, f *Facts, user, key, tier string) (text string, secret bool) {
 	text = ""
 	secret = false
@@ -158,7 +157,7 @@ func counterKey(by *counterBy, f *Facts, user, key, tier string) (text string, s
 			hides := false
 			switch d.name {
 			case "user":
-				if !more || !strings.HasPrefix(user, "ip:") { // nobody has that
+				if !more || !strings.HasPrefix(user, "ip:") { // anonymous requests lack this alternative
 					value = user
 				}
 			case "key":
@@ -175,8 +174,8 @@ func counterKey(by *counterBy, f *Facts, user, key, tier string) (text string, s
 				value = counterText(f.Route)
 			case "header:":
 				value = counterText(strings.Join(f.Header[d.header], ","))
-				hides = d.secret || isAmong(f.KeyHeaders, d.header)
-				if value == "" && !by.skips && !more {
+				hides = d.secret || contains(f.KeyHeaders, d.header)
+				if value == "" && !by.skipWithoutHeader && !more {
 					value = noHeader
 				}
 			case "all":
@@ -203,7 +202,7 @@ func counterKey(by *counterBy, f *Facts, user, key, tier string) (text string, s
 	return text, secret
 }
 
-func isAmong(names []string, name string) bool {
+func contains(names []string, name string) bool {
 	for i := range names {
 		if names[i] == name {
 			return true

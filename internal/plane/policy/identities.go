@@ -10,15 +10,14 @@ const (
 	// DefaultIdentities is the default size of the cache of identities.
 	DefaultIdentities = 100000
 
-	// MostUnknown bounds the unknown keys in the cache.
-	MostUnknown = 10000
-	// UnknownFor is the time that an unknown key stays in the cache.
-	UnknownFor    = 5 * time.Second
-	unknownMicros = int64(UnknownFor / time.Microsecond)
+	// MaxUnknown bounds the unknown keys in the cache.
+	MaxUnknown = 10000
+	// UnknownTTL is the time for which an unknown key stays in the cache.
+	UnknownTTL    = 5 * time.Second
+	unknownMicros = int64(UnknownTTL / time.Microsecond)
 )
 
-// Credential identifies a sender, and its identity in the cache: the digest of an API key, or else a user
-// that the proxy authenticated.
+// Credential identifies a sender: by the digest of an API key, or by the user that the proxy authenticated.
 type Credential struct {
 	Digest [32]byte
 	User   string // "" for an API key
@@ -31,57 +30,55 @@ func credentialOf(id *Identity) Credential {
 	return Credential{Digest: id.Digest}
 }
 
-// Identities caches keys and users of the database. If it is full, it evicts one that was not used since it
-// was last passed over (second chance, in the random order of a map). Keys that the database does not have
-// are in a map of their own, so that invented keys evict no real ones. A full map of them is emptied.
+// Identities caches API keys and users of the database. A full cache evicts by second chance, in the random
+// order of a map: it passes over a used entry once. Unknown keys have a map of their own, so that invented
+// keys evict no real ones. When that map is full, it is emptied.
 //
-// An identity that is evicted while a look-up of it is under way must not come back with what
-// the look-up read before. A look-up therefore begins with Generation, and Add caches nothing if
-// something was evicted since: a change that comes during a statement is rare.
+// A look-up must not cache a state from before an eviction. A look-up therefore begins with Generation, and
+// Add caches nothing if an identity was evicted since. A change during a statement is rare.
 type Identities struct {
-	most int
+	capacity int
 
 	mu         sync.RWMutex // guards what follows
-	known      map[Credential]*cached
-	texts      map[string]*cached     // by API key, of the known ones that have a text
-	users      map[string][]*cached   // by user; the user's keys, and the user
+	entries    map[Credential]*cached
+	texts      map[string]*cached     // those of entries with a text, by it
+	users      map[string][]*cached   // those of entries with a user, by user
 	unknown    map[Credential]*cached // keys that the database does not have
 	generation uint64
 }
 
-// cached is an identity in a cache.
+// cached is an entry of the cache.
 type cached struct {
-	of   Credential
-	text string // the API key, if Recall may find it
-	id   *Identity
-	at   int64  // when it was read, in microseconds
-	used uint32 // 1 since its last use, until it is passed over; atomic
+	credential Credential
+	text       string // the API key, if Recall may find it
+	id         *Identity
+	at         int64  // the time of the read, in microseconds
+	used       uint32 // atomic; 1 from a use until an eviction passes over it
 }
 
-// NewIdentities returns an empty cache of so many identities; below 1 it is
-// DefaultIdentities.
+// NewIdentities returns an empty cache for most identities. Below 1, most means DefaultIdentities.
 func NewIdentities(most int) *Identities {
 	if most < 1 {
 		most = DefaultIdentities
 	}
-	c := &Identities{most: most}
+	c := &Identities{capacity: most}
 	c.empty()
 	return c
 }
 
 func (c *Identities) empty() {
-	c.known = make(map[Credential]*cached)
+	c.entries = make(map[Credential]*cached)
 	c.texts = make(map[string]*cached)
 	c.users = make(map[string][]*cached)
 	c.unknown = make(map[Credential]*cached)
 }
 
-// FindIdentity returns the identity of a credential and when it was read from the database, in microseconds
-// since the Unix epoch; or nil if it must be looked up. An identity that is not Known means that the database
-// does not have the key.
+// FindIdentity returns a cached identity and the time of its read, in microseconds since the Unix epoch. It
+// returns nil if the identity must be looked up. If the identity is not Known, the database does not have the
+// key.
 func FindIdentity(c *Identities, of Credential, now time.Time) (*Identity, int64) {
 	c.mu.RLock()
-	e := c.known[of]
+	e := c.entries[of]
 	if e == nil {
 		e = c.unknown[of]
 		if e != nil && now.UnixMicro() >= e.at+unknownMicros {
@@ -98,38 +95,37 @@ func FindIdentity(c *Identities, of Credential, now time.Time) (*Identity, int64
 	return e.id, e.at
 }
 
-// Generation returns the argument of Add for a look-up that begins now.
+// Generation returns the value that a look-up which begins now must pass to Add.
 func (c *Identities) Generation() uint64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.generation
 }
 
-// Add caches what a look-up read. Recall finds the identity by text, unless that is "". Add reports false if
-// something was evicted after the look-up began: the identity is then not cached, and the database must be
-// asked again.
+// Add caches the result of a look-up. Recall finds the identity by text, unless that is "". Add reports false
+// and caches nothing if an identity was evicted since generation. The identity must then be looked up again.
 func (c *Identities) Add(id *Identity, text string, generation uint64, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.generation != generation {
 		return false
 	}
-	e := &cached{of: credentialOf(id), id: id, at: now.UnixMicro()}
-	if old := c.known[e.of]; old != nil && text == "" {
+	e := &cached{credential: credentialOf(id), id: id, at: now.UnixMicro()}
+	if old := c.entries[e.credential]; old != nil && text == "" {
 		text = old.text
 	}
-	c.forget(e.of)
-	if !id.Known && e.of.User == "" {
-		if len(c.unknown) >= MostUnknown {
+	c.remove(e.credential)
+	if !id.Known && e.credential.User == "" {
+		if len(c.unknown) >= MaxUnknown {
 			c.unknown = make(map[Credential]*cached)
 		}
-		c.unknown[e.of] = e
+		c.unknown[e.credential] = e
 		return true
 	}
-	for len(c.known) >= c.most {
+	for len(c.entries) >= c.capacity {
 		c.evictOne()
 	}
-	c.known[e.of] = e
+	c.entries[e.credential] = e
 	if text != "" {
 		e.text = text
 		c.texts[text] = e
@@ -140,24 +136,25 @@ func (c *Identities) Add(id *Identity, text string, generation uint64, now time.
 	return true
 }
 
-// evictOne evicts an identity that was not used, if it finds one.
+// evictOne evicts an identity that was not used since evictOne last passed over it. If there is none, it only
+// passes over all.
 func (c *Identities) evictOne() {
-	for of, e := range c.known {
+	for of, e := range c.entries {
 		if !atomic.CompareAndSwapUint32(&e.used, 1, 0) {
-			c.forget(of)
+			c.remove(of)
 			return
 		}
 	}
 }
 
-// forget removes the identity of a credential.
-func (c *Identities) forget(of Credential) {
+// remove deletes the identity of a credential from all maps.
+func (c *Identities) remove(of Credential) {
 	delete(c.unknown, of)
-	e := c.known[of]
+	e := c.entries[of]
 	if e == nil {
 		return
 	}
-	delete(c.known, of)
+	delete(c.entries, of)
 	delete(c.texts, e.text)
 	user := e.id.User
 	var left []*cached
@@ -177,7 +174,7 @@ func (c *Identities) EvictKey(digest [32]byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.generation++
-	c.forget(Credential{Digest: digest})
+	c.remove(Credential{Digest: digest})
 }
 
 // EvictUser evicts a user and the user's keys.
@@ -188,7 +185,7 @@ func (c *Identities) EvictUser(user string) {
 	all := c.users[user]
 	delete(c.users, user)
 	for i := range all {
-		c.forget(all[i].of)
+		c.remove(all[i].credential)
 	}
 }
 
@@ -200,11 +197,11 @@ func (c *Identities) EvictAll() {
 	c.empty()
 }
 
-// Len returns the numbers of identities and of unknown keys in the cache.
+// Len returns the numbers of cached identities and unknown keys.
 func (c *Identities) Len() (identities, unknown int) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	identities = len(c.known)
+	identities = len(c.entries)
 	unknown = len(c.unknown)
 	return identities, unknown
 }

@@ -103,7 +103,7 @@ func TestCachedIdentitiesAreWhatWasReadLast(t *testing.T) {
 				}
 				if id.Known || id.User != "" {
 					found++
-				} else if !now.Before(s.at.Add(policy.UnknownFor)) {
+				} else if !now.Before(s.at.Add(policy.UnknownTTL)) {
 					t.Fatalf("%q is unknown since %v at %v", name, s.at, now)
 				}
 			}
@@ -136,15 +136,15 @@ func TestInventedKeysPushOutNothing(t *testing.T) {
 	for n := range 100 {
 		c.Add(cachedKey(n, true), "", 0, now)
 	}
-	for n := 1000; n < 1000+3*policy.MostUnknown; n++ {
+	for n := 1000; n < 1000+3*policy.MaxUnknown; n++ {
 		c.Add(cachedKey(n, false), "", 0, now)
 	}
-	if known, unknown := c.Len(); known != 100 || unknown != policy.MostUnknown {
-		t.Errorf("%d identities and %d unknown keys, want 100 and %d", known, unknown, policy.MostUnknown)
+	if known, unknown := c.Len(); known != 100 || unknown != policy.MaxUnknown {
+		t.Errorf("%d identities and %d unknown keys, want 100 and %d", known, unknown, policy.MaxUnknown)
 	}
-	last := cachedKey(1000+3*policy.MostUnknown-1, false)
-	for after, want := range map[time.Duration]bool{0: true, policy.UnknownFor - time.Microsecond: true,
-		policy.UnknownFor: false} {
+	last := cachedKey(1000+3*policy.MaxUnknown-1, false)
+	for after, want := range map[time.Duration]bool{0: true, policy.UnknownTTL - time.Microsecond: true,
+		policy.UnknownTTL: false} {
 		if id, _ := policy.FindIdentity(c, policy.Credential{Digest: last.Digest},
 			now.Add(after)); (id != nil) != want {
 			t.Errorf("the key is remembered as unknown after %v: %v, want %v", after, id != nil, want)

@@ -5,25 +5,25 @@ import (
 	"strings"
 )
 
-// index finds the rules that may match a request. Each rule is filed under one kind of condition, under every
-// value of that kind: the kind with the fewest other rules.
+// index finds the rules that may match a request. It files each rule under every value of one kind of
+// condition (networks, paths, hosts or tiers): the kind that the fewest other rules share.
 type index struct {
-	// byText has rules under hosts, tiers, and the parts of paths before the first wildcard. A host with a
-	// dot before it stands for the names below it. Values of several kinds may be equal: a rule is found by
-	// a value of another kind, and then does not match.
-	byText map[string][]*rule
-	depth  int // no path that a rule is filed under has more slashes
-	labels int // no host below which a rule is filed has more dots
+	// byText files rules under hosts, tiers, and the parts of paths before the first wildcard. A host that
+	// begins with a dot stands for its subdomains. If values of two kinds are equal, a search also finds
+	// rules of the other kind, and keepMatching drops them.
+	byText     map[string][]*rule
+	maxSlashes int // the most slashes of a path in byText
+	maxDots    int // the most dots of a host in byText that begins with a dot
 
-	byNetwork map[netip.Prefix][]*rule
-	lengths   []int // of these networks
+	byNetwork     map[netip.Prefix][]*rule
+	prefixLengths []int // the distinct ones of byNetwork
 
-	others []*rule // rules without such conditions
+	unfiled []*rule // rules without such conditions
 }
 
-// filings returns the values of a rule, those of one kind together. The first are networks: most addresses
-// are in none, so a network comes before another value with as many rules.
-func filings(r *rule) [][]string {
+// conditionValues returns the values of a rule's conditions, one list for each kind. Networks come first,
+// because newIndex prefers the first of equally good kinds, and most addresses are in no network.
+func conditionValues(r *rule) [][]string {
 	var networks, paths, hosts []string
 	for _, network := range r.networks {
 		networks = append(networks, network.String())
@@ -37,22 +37,22 @@ func filings(r *rule) [][]string {
 	return [][]string{networks, paths, hosts, r.row.Tiers}
 }
 
-// newIndex files rules, which are in the order in which they are tried.
+// newIndex files rules.
 func newIndex(rules []*rule) *index {
 	x := &index{byText: make(map[string][]*rule), byNetwork: make(map[netip.Prefix][]*rule)}
 	count := make(map[string]int)
 	for _, r := range rules {
-		for _, values := range filings(r) {
+		for _, values := range conditionValues(r) {
 			for _, value := range values {
 				count[value]++
 			}
 		}
 	}
 	for _, r := range rules {
-		// A kind is as full as its fullest value of this rule.
+		// The fullest value of a kind determines how many rules a search has to try.
 		fewest := len(rules) + 1
 		chosen := -1
-		all := filings(r)
+		all := conditionValues(r)
 		for kind, values := range all {
 			most := 0
 			for _, value := range values {
@@ -65,18 +65,18 @@ func newIndex(rules []*rule) *index {
 		}
 		switch chosen {
 		case -1:
-			x.others = append(x.others, r)
+			x.unfiled = append(x.unfiled, r)
 		case 0:
 			for _, network := range r.networks {
 				x.byNetwork[network] = append(x.byNetwork[network], r)
-				x.lengths = addLength(x.lengths, network)
+				x.prefixLengths = addLength(x.prefixLengths, network)
 			}
 		default:
 			for _, value := range all[chosen] {
 				x.byText[value] = append(x.byText[value], r)
-				x.depth = larger(x.depth, strings.Count(value, "/"))
+				x.maxSlashes = larger(x.maxSlashes, strings.Count(value, "/"))
 				if strings.HasPrefix(value, ".") {
-					x.labels = larger(x.labels, strings.Count(value, "."))
+					x.maxDots = larger(x.maxDots, strings.Count(value, "."))
 				}
 			}
 		}
@@ -91,17 +91,17 @@ func larger(a, b int) int {
 	return b
 }
 
-// findRules appends to found, in order, the rules that match a request by tier, method, host
-// and path. Rules that are filed under networks are not among them.
+// findRules appends to found, in order, the rules that match a request by tier, method, host and path. It
+// omits rules that are filed under networks: see findByNetwork.
 func findRules(x *index, f *Facts, tier string, found []*rule) []*rule {
 	begin := len(found)
 	whole := f.Path
 	if strings.IndexByte(whole, '\\') >= 0 {
-		whole = slashed(whole) // what precedes a wildcard is the same in both readings
+		whole = backslashAsSlash(whole) // the part before a wildcard is the same in both readings
 	}
 	found = append(found, x.byText[""]...)
 	at := 0
-	for slashes := 0; slashes < x.depth && at < len(whole); slashes++ {
+	for slashes := 0; slashes < x.maxSlashes && at < len(whole); slashes++ {
 		next := strings.IndexByte(whole[at+1:], '/')
 		if next < 0 {
 			at = len(whole)
@@ -112,7 +112,7 @@ func findRules(x *index, f *Facts, tier string, found []*rule) []*rule {
 	}
 	found = append(found, x.byText[f.Host]...)
 	at = len(f.Host)
-	for dots := 0; dots < x.labels && at > 1; dots++ {
+	for dots := 0; dots < x.maxDots && at > 1; dots++ {
 		at = strings.LastIndexByte(f.Host[:at], '.')
 		if at < 1 {
 			break
@@ -120,16 +120,16 @@ func findRules(x *index, f *Facts, tier string, found []*rule) []*rule {
 		found = append(found, x.byText[f.Host[at:]]...)
 	}
 	found = append(found, x.byText[tier]...)
-	found = append(found, x.others...)
+	found = append(found, x.unfiled...)
 	return sortRules(keepMatching(found, begin, f, tier), begin)
 }
 
-// findNetworks appends the rules that are filed under networks of the address, and match by tier, method,
-// host and path. All of found is then in order.
-func findNetworks(x *index, f *Facts, tier string, found []*rule) []*rule {
+// findByNetwork appends the rules that are filed under a network of the client's address, and match by tier,
+// method, host and path. It sorts all of found.
+func findByNetwork(x *index, f *Facts, tier string, found []*rule) []*rule {
 	begin := len(found)
 	address := f.Address.Unmap()
-	for _, bits := range x.lengths {
+	for _, bits := range x.prefixLengths {
 		if bits <= address.BitLen() {
 			network, _ := address.Prefix(bits)
 			found = append(found, x.byNetwork[network]...)
@@ -146,7 +146,7 @@ func keepMatching(found []*rule, begin int, f *Facts, tier string) []*rule {
 	method := strings.ToUpper(f.Method)
 	end := begin
 	for _, r := range found[begin:] {
-		// Most rules have few conditions, and a call takes long in the interpreter.
+		// The nil checks avoid calls, which are slow in the interpreter: most rules have few conditions.
 		if (r.row.Tiers == nil || matchesTier(r, tier)) &&
 			(r.row.Methods == nil || matchesMethod(r, method)) &&
 			(r.hosts == nil || matchesHost(r, f.Host)) && (r.paths == nil || matchesPath(r, f.Path)) {
@@ -157,13 +157,13 @@ func keepMatching(found []*rule, begin int, f *Facts, tier string) []*rule {
 	return found[:end]
 }
 
-// sortRules sorts found[begin:] by place and drops what is there twice, such as a rule with two paths. Most
-// requests have few rules.
+// sortRules sorts found[begin:] by position and drops duplicates: the index finds a rule with two paths
+// twice. An insertion sort suits the few rules of most requests.
 func sortRules(found []*rule, begin int) []*rule {
 	rules := found[begin:]
 	for i, r := range rules {
 		at := i
-		for at > 0 && rules[at-1].place > r.place {
+		for at > 0 && rules[at-1].position > r.position {
 			rules[at] = rules[at-1]
 			at--
 		}

@@ -22,9 +22,9 @@ const (
 // digits62 are the digits of base 62, by value.
 const digits62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// NewKey makes an API key of 37 characters: KeyPrefix, 27 random digits of base 62, and a checksum of 6
-// digits. The checksum is the CRC-32 (IEEE) of all characters before it, in base 62, so that a mistyped key
-// is recognised without a database. Anybody can invent a key with a correct checksum.
+// NewKey returns an API key of 37 characters: KeyPrefix, 27 random digits of base 62, and a checksum of 6
+// digits. The checksum is the CRC-32 (IEEE) of all characters before it, in base 62. It detects a mistyped
+// key without the database, and proves nothing: anybody can invent a key with a correct checksum.
 func NewKey() (string, error) {
 	key := KeyPrefix
 	for len(key) < keyLength-checksumDigits {
@@ -47,9 +47,8 @@ func checksum(text string) string {
 	return string(digits)
 }
 
-// Check reports whether a key has the form and the checksum of a key that NewKey made. A
-// key that was made elsewhere and imported by its digest has neither: Check only those that
-// begin with KeyPrefix.
+// Check reports whether a key has the form and the checksum of a key of NewKey. Call it only for keys that
+// begin with KeyPrefix: a key that was imported by its digest may have any other form.
 func Check(key string) bool {
 	if len(key) != keyLength || !strings.HasPrefix(key, KeyPrefix) {
 		return false
@@ -58,12 +57,12 @@ func Check(key string) bool {
 	return strings.Trim(body[len(KeyPrefix):], digits62) == "" && checksum(body) == key[len(body):]
 }
 
-// Digest returns the SHA-256 of an API key, which is in the database instead of the key. A fast digest suits
-// keys with this much entropy.
+// Digest returns the SHA-256 of an API key. The database stores it instead of the key. A fast digest is safe
+// for keys with this much entropy.
 func Digest(key string) [32]byte { return sha256.Sum256([]byte(key)) }
 
-// Hint returns the form of a key in lists and logs: KeyPrefix and the first four of its random characters, as
-// in "prl_4cQx...". A key of another form has none ("").
+// Hint returns a short form of a key for lists and logs: KeyPrefix and the first four random characters, as
+// in "prl_4cQx...". It returns "" for a key of another form.
 func Hint(key string) string {
 	if !Check(key) {
 		return ""
@@ -71,8 +70,8 @@ func Hint(key string) string {
 	return key[:len(KeyPrefix)+4] + "..."
 }
 
-// Bearer returns the API key in a header: the value without spaces around it, and without the
-// scheme "Bearer ", in any case.
+// Bearer returns the API key in the value of a header. It removes surrounding spaces, and the scheme "Bearer
+// " in any case.
 func Bearer(value string) string {
 	value = strings.TrimSpace(value)
 	scheme := strings.IndexAny(value, " \t")
@@ -85,15 +84,15 @@ func Bearer(value string) string {
 	return value
 }
 
-// hiddenKey stands for an API key in a text that is stored.
+// hiddenKey replaces an API key in a stored text.
 const hiddenKey = "(key)"
 
-// keyLike matches texts that look like a key of NewKey, or a part of one.
+// keyLike matches a text that looks like a key of NewKey or the beginning of one.
 var keyLike = regexp.MustCompile("(?i:" + KeyPrefix + ")[0-9A-Za-z]{5,}")
 
-// HideKeys replaces API keys in a host or a path: the given key, unless it is "", and all that
-// looks like a key of NewKey, in any case, since a host is in lower case. A text that has such a key
-// in an encoded form is returned in plain form.
+// HideKeys replaces API keys in a host or a path: the given key, unless it is "", and every text that looks
+// like a key of NewKey, in any case because a host is in lower case. If a key is percent-encoded, HideKeys
+// returns the decoded text.
 func HideKeys(text, key string) string {
 	if key == "" && !strings.ContainsAny(text, "_%") {
 		return text
@@ -107,7 +106,7 @@ func HideKeys(text, key string) string {
 	return hidePlain(text, key)
 }
 
-// hidePlain hides keys that are not encoded.
+// hidePlain replaces keys that are not encoded.
 func hidePlain(text, key string) string {
 	if key != "" {
 		text = strings.ReplaceAll(text, key, hiddenKey)

@@ -7,9 +7,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Each statement of this package returns rows of one text: a row in JSON, which the standard library decodes,
-// since decoding field by field takes long in the interpreter. A rule and an override have all columns of
-// their tables. Values that Postgres and Go write differently are cast here. NULL is the zero value.
+// Each statement of this package returns rows with one column: a JSON object as text. The standard library
+// decodes it, which is faster in the interpreter than decoding field by field. A rule and an override have
+// all columns of their tables. The statements cast values that Postgres and Go write differently. NULL
+// becomes the zero value.
 
 // timeSQL returns an expression for a time.Time. A time that Go cannot represent, such as infinity, is NULL.
 func timeSQL(expression string) string {
@@ -17,7 +18,8 @@ func timeSQL(expression string) string {
 		THEN to_char(` + expression + ` AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') END`
 }
 
-// endSQL returns timeSQL for an end. An end before 1970, such as -infinity, is 1970.
+// endSQL returns an expression for the end of a range, as timeSQL does. An end before 1970, such as
+// -infinity, becomes 1970.
 func endSQL(expression string) string {
 	return `CASE WHEN ` + expression + ` < '1970-01-01 00:00+00' THEN '1970-01-01T00:00:00Z'
 		ELSE ` + timeSQL(expression) + ` END`
@@ -28,8 +30,8 @@ func validSQL(row string) string {
 	return `'From', ` + timeSQL(`lower(`+row+`.valid)`) + `, 'Until', ` + endSQL(`upper(`+row+`.valid)`)
 }
 
-// dueSQL returns a condition: a row can have an effect now or later.
-func dueSQL(row string) string {
+// relevantSQL returns a condition that holds if a row can have an effect now or later.
+func relevantSQL(row string) string {
 	return `coalesce(upper(` + row + `.valid) > now(), true)
 		AND coalesce(lower(` + row + `.valid) < '9999-12-31 00:00+00', true)`
 }
@@ -39,17 +41,18 @@ func durationSQL(expression string) string {
 	return `(extract(epoch FROM ` + expression + `) * 1000000000)::bigint`
 }
 
-// choiceSQL returns an expression for the place of a value in a list. A value of a later version is 255.
-func choiceSQL(list, expression string) string {
+// positionSQL returns an expression for the position of a value in a list, from 0 on. A value of a later
+// version has the position 255.
+func positionSQL(list, expression string) string {
 	return `coalesce(array_position('{` + list + `}'::text[], ` + expression + `), 256) - 1`
 }
 
-// LimitsSQL is the JSON of a []RuleLimit: the limits of a row r of rate_limit_rules.
+// LimitsSQL is an expression for the limits of a row r of rate_limit_rules, as the JSON of a []RuleLimit.
 var LimitsSQL = `(SELECT jsonb_agg(jsonb_build_object('Name', l.name, 'Unlimited', l.events IS NULL,
 	'Overage', l.on_exceed = 'overage', 'Limit', jsonb_build_object('Events', l.events,
 	'Window', ` + durationSQL("l.per") + `,
-	'Calendar', ` + choiceSQL("NULL,day,week,month,year", "l.calendar") + `, 'Zone', l.time_zone,
-	'Algorithm', ` + choiceSQL(algorithms(), "l.algorithm") + `, 'Burst', l.burst,
+	'Calendar', ` + positionSQL("NULL,day,week,month,year", "l.calendar") + `, 'Zone', l.time_zone,
+	'Algorithm', ` + positionSQL(algorithms(), "l.algorithm") + `, 'Burst', l.burst,
 	'Durable', l.durable)) ORDER BY l.name)
 	FROM rate_limit_rule_limits l WHERE l.rule = r.name)`
 
@@ -62,17 +65,18 @@ func algorithms() string {
 	return strings.Join(names, ",")
 }
 
-// OverrideSQL is the JSON of an Override: a row o of rate_limit_overrides.
+// OverrideSQL is an expression for a row o of rate_limit_overrides, as the JSON of an Override.
 var OverrideSQL = `(to_jsonb(o) - 'reason'
 	|| jsonb_build_object('Unlimited', o.events IS NULL, ` + validSQL("o") + `))`
 
-// wholeSQL adds a row to each statement that reads the policy: whether the statement reads all of it, see
-// readWhole.
+// wholeSQL adds a row to a statement that reads the policy. The row says whether the statement saw all of the
+// policy: see readWhole.
 const wholeSQL = `
 UNION ALL
 SELECT json_build_object('Whole', ` + schema.PolicyWhole + `)`
 
-// sorted returns a statement of selects and wholeSQL, in an order that changes with the rows alone.
+// sorted returns a statement of selects and wholeSQL. Its order depends only on the rows, so that equal rows
+// give equal results.
 func sorted(selects string) string {
 	return `SELECT a::text FROM (` + selects + wholeSQL + `) AS a(a) ORDER BY 1`
 }
@@ -81,22 +85,23 @@ func sorted(selects string) string {
 var rulesSQL = sorted(`SELECT json_build_object('Rule', to_jsonb(r)
 	- '{comment,updated_at}'::text[] || jsonb_build_object('SkipWithoutHeader', r.without_header = 'skip',
 	'RetryAfter', ` + durationSQL("r.retry_after") + `, ` + validSQL("r") + `, 'Limits', ` + LimitsSQL + `))
-	FROM rate_limit_rules r WHERE r.mode <> 'off' AND ` + dueSQL("r") + `
+	FROM rate_limit_rules r WHERE r.mode <> 'off' AND ` + relevantSQL("r") + `
 UNION ALL
 SELECT json_build_object('Override', ` + OverrideSQL + `) FROM rate_limit_overrides o
-	WHERE o.tier IS NOT NULL AND ` + dueSQL("o"))
+	WHERE o.tier IS NOT NULL AND ` + relevantSQL("o"))
 
-// banSQL returns a Ban of a row b of rate_limit_bans, with the user and the id of an API key that it is of.
+// banSQL returns the field Ban for a row b of rate_limit_bans. user and key are expressions for the banned
+// user and the id of the banned API key.
 func banSQL(user, key string) string {
 	return `'Ban', json_build_object('Network', b.network, 'User', ` + user + `, 'KeyID', ` + key + `,
 		'Until', ` + endSQL("b.until") + `, 'Reason', b.reason)`
 }
 
-// newestBansSQL has the bans that hold.
+// newestBansSQL selects the bans in force, up to maxBans of the newest.
 const newestBansSQL = `(SELECT * FROM rate_limit_bans WHERE until > now()
 	ORDER BY banned_at DESC, id DESC LIMIT 100000) b`
 
-// bansSQL returns the bans of networks and users that hold, and how many bans are in force.
+// bansSQL returns the newest bans of networks and users, and the number of all bans in force.
 var bansSQL = sorted(`SELECT json_build_object(` + banSQL("b.user_id", "b.key_id") + `)
 	FROM ` + newestBansSQL + ` WHERE b.key_id IS NULL
 UNION ALL
@@ -115,8 +120,8 @@ var bannedKeySQL = `SELECT json_build_object('Digest', encode(k.digest, 'hex'),
 	FROM rate_limit_api_keys k JOIN ` + newestBansSQL + ` ON `
 
 // identitiesSQL returns the API keys with the digests $1, and the users $2, each with its overrides. The
-// server plans it each time, since the tables grow by orders of magnitude. A tier of a key lasts as long as
-// the key.
+// statement is unnamed, so that the server plans it again as the tables grow by orders of magnitude. The tier
+// of a key lasts as long as the key.
 var identitiesSQL = `SELECT json_build_object('Digest', a.digest, 'Identity', json_build_object('KeyID', k.id,
 	'CountedAs', k.counted_as, 'ExpiresAt', ` + endSQL("k.expires_at") + `,
 	'RevokedAt', ` + endSQL("k.revoked_at") + `, 'Tier', coalesce(k.tier, u.tier),
@@ -131,11 +136,11 @@ SELECT json_build_object('Identity', json_build_object('Tier', u.tier,
 FROM unnest($2::text[]) AS a(user_id) 
 	LEFT JOIN rate_limit_users u ON u.user_id = a.user_id` + wholeSQL + `::text`
 
-// userSQL returns the fields that keys and users have in common. which is a condition on overrides o.
+// userSQL returns the fields that keys and users share. which is a condition that selects overrides o.
 func userSQL(user, which string) string {
 	return `'User', ` + user + `, 'Known', u.user_id IS NOT NULL,
 		'PeriodStart', u.period_start::text || 'T00:00:00Z',
 		'TimeZone', CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END,
 		'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o
-		WHERE (` + which + `) AND ` + dueSQL("o") + `)`
+		WHERE (` + which + `) AND ` + relevantSQL("o") + `)`
 }

@@ -16,77 +16,79 @@ import (
 )
 
 const (
-	// lookUpMost bounds the identities of one statement.
-	lookUpMost = 1000
-	// lookUpInterval is the least time from the start of a statement to that of the next.
+	// maxLookUpBatch bounds the identities of one statement.
+	maxLookUpBatch = 1000
+	// lookUpInterval is the minimum time between the starts of two statements.
 	lookUpInterval = 5 * time.Millisecond
-	// lookUpTimeout is for one statement.
+	// lookUpTimeout bounds one statement.
 	lookUpTimeout = 2 * time.Second
-	// waitingMost bounds the look-ups that callers wait for.
-	waitingMost = 20000
-	// crowdMost bounds the first look-ups for the clients of one network, see NetworkOf. So many fit
-	// into one statement, so that a client that sends invented keys delays the others by one
-	// statement at most.
-	crowdMost = lookUpMost
-	// staleMost bounds the repetitions of a look-up because the identity changed during it. After that the
-	// last answer counts, and is not cached.
-	staleMost = 3
+	// maxWaiting bounds the look-ups that wait for a statement.
+	maxWaiting = 20000
+	// maxPerNetwork bounds the look-ups of uncached senders for the clients of one network, see NetworkOf.
+	// They fit into one statement, so a client that sends invented keys delays the others by at most one
+	// statement.
+	maxPerNetwork = maxLookUpBatch
+	// maxStaleRetries bounds the retries of a look-up during which an identity changed. The last answer is
+	// then used and not cached.
+	maxStaleRetries = 3
 )
 
-// errCrowded is for a look-up that finds too many others waiting, of its network or in total.
-var errCrowded = fmt.Errorf("%w: too many API keys and users wait to be looked up", ratelimit.ErrUnavailable)
+// errTooManyWaiting is the error of a look-up if too many others wait, of its network or in total.
+var errTooManyWaiting = fmt.Errorf("%w: too many API keys and users wait to be looked up",
+	ratelimit.ErrUnavailable)
 
-// lookup is an identity that is looked up, perhaps for several callers.
+// lookup is the look-up of one identity, which several callers may share.
 //
-// States: waiting (in lookups.waiting), in flight (with the worker), done.
+// Its states are waiting (in lookups.waiting), in flight (owned by the worker) and done. The worker moves it
+// from waiting to in flight, and then to done, or back to waiting if an identity was evicted meanwhile.
 type lookup struct {
 	sender   Credential
 	text     string          // see Identities.Add
-	first    bool            // the sender is not remembered, and the look-up is in a crowd
-	network  netip.Prefix    // of the client, if first; see NetworkOf
+	uncached bool            // counted in lookups.perNetwork; false for a renewal
+	network  netip.Prefix    // the client's, if uncached; see NetworkOf
 	done     context.Context // ends when the look-up is done
 	finish   context.CancelFunc
 	attempts int // only the worker uses it
 
 	// Set before finish is called.
 	identity *Identity
-	err      error // only of this sender
+	err      error // of this sender alone
 }
 
-// lookups looks identities up and caches them. It sends one statement at a time, for many
-// identities. If an identity is evicted from the cache during a statement, the answer may have
-// the state from before the change: the identity is looked up again.
+// lookups looks up identities and caches them. A worker sends one statement at a time, for many identities.
+// If the cache evicts an identity during a statement, the answer may be older than the change. The worker
+// then looks up the identities of the statement again.
 type lookups struct {
 	db     pgdb.DB
 	cache  *Identities
 	health *health.Health
 	now    func() time.Time
 
-	mu       sync.Mutex             // guards all that follows
-	waiting  []*lookup              // renewals come first: a flood of others must not delay them
-	due      map[Credential]bool    // remembered senders, up to lookUpMost, for the next renewDue
-	bySender map[Credential]*lookup // those that wait or are in flight
-	crowds   map[netip.Prefix]int   // how many of them are first, by network
-	working  bool                   // a worker runs
-	started  time.Time              // the last statement
-	flying   bool                   // it is under way
-	failed   error                  // see setFailed
-	closed   bool
-	sent     int64 // statements
+	mu         sync.Mutex             // guards all that follows
+	waiting    []*lookup              // renewals first, so that a flood of others does not delay them
+	renewals   map[Credential]bool    // cached senders for the next renewDue, up to maxLookUpBatch
+	bySender   map[Credential]*lookup // the look-ups that wait or are in flight
+	perNetwork map[netip.Prefix]int   // the number of uncached ones among them
+	working    bool                   // a worker runs
+	started    time.Time              // the start of the last statement
+	inFlight   bool                   // that statement has no answer yet
+	pollErr    error                  // see setPollErr
+	closed     bool
+	sent       int64 // the number of statements
 }
 
 func newLookups(db pgdb.DB, cache *Identities, h *health.Health, now func() time.Time) *lookups {
 	return &lookups{
 		db: db, cache: cache, health: h, now: now,
-		due: make(map[Credential]bool), bySender: make(map[Credential]*lookup),
-		crowds: make(map[netip.Prefix]int),
+		renewals: make(map[Credential]bool), bySender: make(map[Credential]*lookup),
+		perNetwork: make(map[netip.Prefix]int),
 	}
 }
 
-// get looks up the sender of a request from an address, as long as health.Patience allows, and caches it with
-// text (see Identities.Add). The error is ratelimit.ErrUnavailable while the database does not answer or too
-// many wait, else that of health.NoDecision: a database is silent if a statement is under way for a timeout.
-// The look-up then goes on, for the next request.
+// get looks up the sender of a request and caches it with text (see Identities.Add). It waits as long as
+// health.Patience allows. The error is ratelimit.ErrUnavailable while the database does not answer or too
+// many look-ups wait, else that of health.NoDecision. The database counts as silent if a statement has had no
+// answer for timeout. After an error the look-up continues, for the next request.
 func (l *lookups) get(
 	ctx context.Context, timeout time.Duration, s Credential, text string, address netip.Addr,
 ) (*Identity, error) {
@@ -94,7 +96,7 @@ func (l *lookups) get(
 	if err != nil {
 		return nil, err
 	}
-	// A statement that is under way for so long already is not waited for.
+	// The time that the statement in flight has already taken counts.
 	err = waitFor(ctx, call.done, health.Patience(timeout, l.health.Silent())-l.silence())
 	switch {
 	case err == nil:
@@ -105,17 +107,17 @@ func (l *lookups) get(
 	return nil, l.health.NoDecision(err, l.silence() < timeout)
 }
 
-// silence returns the time since the statement under way began, or 0.
+// silence returns the time since the statement in flight began, or 0.
 func (l *lookups) silence() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.flying {
+	if !l.inFlight {
 		return 0
 	}
 	return time.Since(l.started)
 }
 
-// waitFor waits until done ends. The interpreter allows no select here, see internal/testkit/imports.
+// waitFor waits until done ends. It has no select because of the interpreter: see internal/testkit/imports.
 func waitFor(ctx, done context.Context, timeout time.Duration) error {
 	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -131,18 +133,18 @@ func waitFor(ctx, done context.Context, timeout time.Duration) error {
 	return ratelimit.ErrTimeout
 }
 
-// renew lets the next renewDue look up a sender that is remembered.
+// renew schedules a cached sender for the next renewDue.
 func (l *lookups) renew(s Credential) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.due) < lookUpMost {
+	if len(l.renewals) < maxLookUpBatch {
 		s.User = strings.Clone(s.User) // it may be a part of a long request
-		l.due[s] = true
+		l.renewals[s] = true
 	}
 }
 
-// renewDue looks up the senders that are due, for later requests. A statement costs the database much more
-// than an identity in it, so they wait for each other.
+// renewDue looks up the scheduled senders, for later requests. It looks them up together, because a statement
+// costs the database much more than an identity in it.
 func (l *lookups) renewDue() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -150,16 +152,16 @@ func (l *lookups) renewDue() {
 		return
 	}
 	var calls []*lookup
-	for s := range l.due {
+	for s := range l.renewals {
 		if l.bySender[s] == nil {
 			calls = append(calls, l.add(&lookup{sender: s}))
 		}
 	}
-	l.due = make(map[Credential]bool)
+	l.renewals = make(map[Credential]bool)
 	l.waiting = append(calls, l.waiting...)
 }
 
-// enter adds a sender to those that wait, unless the sender waits already or is in flight.
+// enter returns the look-up of a sender. It adds a new one unless one waits or is in flight.
 func (l *lookups) enter(s Credential, text string, network netip.Prefix) (*lookup, error) {
 	if _, err := l.state(); err != nil {
 		return nil, err
@@ -172,17 +174,17 @@ func (l *lookups) enter(s Credential, text string, network netip.Prefix) (*looku
 		return nil, ratelimit.ErrClosed
 	case call != nil:
 		return call, nil
-	case len(l.waiting) >= waitingMost || l.crowds[network] >= crowdMost:
-		return nil, errCrowded
+	case len(l.waiting) >= maxWaiting || l.perNetwork[network] >= maxPerNetwork:
+		return nil, errTooManyWaiting
 	}
 	s.User = strings.Clone(s.User) // it may be a part of a long request
-	call = l.add(&lookup{sender: s, text: text, first: true, network: network})
-	l.crowds[network]++
+	call = l.add(&lookup{sender: s, text: text, uncached: true, network: network})
+	l.perNetwork[network]++
 	l.waiting = append(l.waiting, call)
 	return call, nil
 }
 
-// add prepares a call that the caller adds to waiting, and starts the worker. It returns the call.
+// add prepares a look-up that the caller adds to waiting, starts the worker, and returns the look-up.
 func (l *lookups) add(call *lookup) *lookup {
 	call.done, call.finish = context.WithCancel(context.Background())
 	l.bySender[call.sender] = call
@@ -198,8 +200,8 @@ func (l *lookups) work() {
 	for {
 		l.mu.Lock()
 		n := len(l.waiting)
-		if n > lookUpMost {
-			n = lookUpMost
+		if n > maxLookUpBatch {
+			n = maxLookUpBatch
 		}
 		if n == 0 {
 			l.working = false
@@ -214,7 +216,7 @@ func (l *lookups) work() {
 		flight := append([]*lookup(nil), l.waiting[:n]...)
 		l.waiting = append([]*lookup(nil), l.waiting[n:]...)
 		l.started = time.Now()
-		l.flying = true
+		l.inFlight = true
 		l.sent++
 		l.mu.Unlock()
 
@@ -229,15 +231,15 @@ func (l *lookups) work() {
 		} else if errors.Is(err, ratelimit.ErrUnavailable) {
 			_ = l.health.Failed(begin, lookUpTimeout, err)
 		}
-		l.land(flight, err, generation)
+		l.finish(flight, err, generation)
 	}
 }
 
-// land handles the answer of a statement that began at a generation of the cache.
-func (l *lookups) land(flight []*lookup, err error, generation uint64) {
+// finish handles the answer of a statement. generation is that of the cache when the statement began.
+func (l *lookups) finish(flight []*lookup, err error, generation uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.flying = false
+	l.inFlight = false
 	if err != nil && errors.Is(err, ratelimit.ErrUnavailable) && !l.closed {
 		// The waiting look-ups would fail as well, one timeout later.
 		flight = append(flight, l.waiting...)
@@ -251,7 +253,7 @@ func (l *lookups) land(flight []*lookup, err error, generation uint64) {
 		}
 		call.attempts++
 		isStale := call.err == nil && !l.cache.Add(call.identity, call.text, generation, now)
-		if isStale && call.attempts <= staleMost && !l.closed {
+		if isStale && call.attempts <= maxStaleRetries && !l.closed {
 			again = append(again, call)
 		} else {
 			l.end(call)
@@ -260,38 +262,39 @@ func (l *lookups) land(flight []*lookup, err error, generation uint64) {
 	l.waiting = append(again, l.waiting...)
 }
 
-// end removes a look-up that is done, and wakes its callers.
+// end removes a look-up that is done and wakes its callers.
 func (l *lookups) end(call *lookup) {
 	delete(l.bySender, call.sender)
-	if call.first {
-		l.crowds[call.network]--
-		if l.crowds[call.network] == 0 {
-			delete(l.crowds, call.network)
+	if call.uncached {
+		l.perNetwork[call.network]--
+		if l.perNetwork[call.network] == 0 {
+			delete(l.perNetwork, call.network)
 		}
 	}
 	call.finish()
 }
 
-// setFailed records the error of the last poll, although the database answered, or nil.
-func (l *lookups) setFailed(err error) {
+// setPollErr records the error with which the database answered the last poll, or nil. All look-ups fail with
+// it.
+func (l *lookups) setPollErr(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.failed = err
+	l.pollErr = err
 }
 
-// state returns how many statements were sent, and the error of all look-ups, or nil.
+// state returns the number of statements, and the error with which all look-ups fail now, or nil.
 func (l *lookups) state() (sent int64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	sent = l.sent
 	err = l.health.Unavailable()
 	if err == nil {
-		err = l.failed
+		err = l.pollErr
 	}
 	return sent, err
 }
 
-// close fails the look-ups that wait, and all later ones.
+// close fails the waiting look-ups and all later ones.
 func (l *lookups) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

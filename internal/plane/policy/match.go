@@ -6,21 +6,23 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A new condition of a rule is a field of Rule, and a line in compileConditions, meets or holds, and unmet.
+// A new condition needs a field of Rule, and a line in compileConditions, in keepMatching or
+// matchesTimeAndNetwork, and in unmetConditions.
 
-// match returns, in order, the rules that match a request by tier, method, host and path, and by network if
-// the index has them there. The list must not be changed, and is valid until the next call with o.
+// match returns, in order, the rules that match a request by tier, method, host and path. Rules that the
+// index files under networks match by network as well. The caller must not change the list, which is valid
+// until the next call with o.
 func match(set *ruleSet, f *Facts, o *Verdict) []*rule {
 	if set.memo != nil && len(set.index.byNetwork) == 0 {
-		return remembered(set, f, o.Tier)
+		return findCached(set, f, o.Tier)
 	}
 	found := o.found[:0]
 	if set.memo != nil {
-		found = append(found, remembered(set, f, o.Tier)...)
+		found = append(found, findCached(set, f, o.Tier)...)
 	} else {
 		found = findRules(set.index, f, o.Tier, found)
 	}
-	found = findNetworks(set.index, f, o.Tier, found)
+	found = findByNetwork(set.index, f, o.Tier, found)
 	o.found = found
 	return found
 }
@@ -39,7 +41,7 @@ func (r *rule) compileConditions() error {
 		}
 		r.hosts = append(r.hosts, p)
 	}
-	everywhere := false // a path is /*
+	everywhere := false // one of the paths is /*
 	for _, path := range r.row.Paths {
 		p, err := parsePath(path)
 		if err != nil {
@@ -60,22 +62,22 @@ func (r *rule) compileConditions() error {
 		}
 		r.networks = append(r.networks, normalNetwork(network))
 	}
-	r.sometimes = r.networks != nil || r.from != always || r.until != never
+	r.dynamic = r.networks != nil || r.from != always || r.until != never
 	return nil
 }
 
-// holds reports whether a request meets the other conditions: those on the time and on the address.
-func holds(r *rule, f *Facts, at int64) bool {
+// matchesTimeAndNetwork reports whether a request meets the conditions on time and network.
+func matchesTimeAndNetwork(r *rule, f *Facts, at int64) bool {
 	return r.from <= at && at < r.until && matchesNetwork(r, f)
 }
 
 func matchesTier(r *rule, tier string) bool {
-	return len(r.row.Tiers) == 0 || isAmong(r.row.Tiers, tier)
+	return len(r.row.Tiers) == 0 || contains(r.row.Tiers, tier)
 }
 
-// matchesMethod reports whether a rule matches a method in upper case.
+// matchesMethod reports whether a rule matches a method, which must be in upper case.
 func matchesMethod(r *rule, method string) bool {
-	return len(r.row.Methods) == 0 || isAmong(r.row.Methods, method)
+	return len(r.row.Methods) == 0 || contains(r.row.Methods, method)
 }
 
 func matchesHost(r *rule, host string) bool {
@@ -87,15 +89,15 @@ func matchesHost(r *rule, host string) bool {
 	return len(r.hosts) == 0
 }
 
-// matchesPath reports whether a rule matches a path as NormalPath returns it.
+// matchesPath reports whether a rule matches a normal path. See NormalPath for the readings of a backslash.
 func matchesPath(r *rule, path string) bool {
 	if strings.IndexByte(path, '\\') < 0 {
 		return matchesReading(r, path)
 	}
 	if r.row.Action == Exempt {
-		return matchesReading(r, path) && matchesReading(r, slashed(path))
+		return matchesReading(r, path) && matchesReading(r, backslashAsSlash(path))
 	}
-	return matchesReading(r, path) || matchesReading(r, slashed(path))
+	return matchesReading(r, path) || matchesReading(r, backslashAsSlash(path))
 }
 
 func matchesReading(r *rule, path string) bool {
@@ -107,9 +109,9 @@ func matchesReading(r *rule, path string) bool {
 	return len(r.paths) == 0
 }
 
-// matchesNetwork reports whether a network of the rule contains the request's address, or the rule has none.
-// An assumed address, which may be that of a balancer, frees no request: neither from all limits, nor from
-// those of the next rule of a family.
+// matchesNetwork reports whether a network of the rule contains the client's address, or the rule has none.
+// An assumed address may be that of a balancer. It matches no exempt rule and no rule of a family, so that it
+// cannot free a request from limits.
 func matchesNetwork(r *rule, f *Facts) bool {
 	if r.networks == nil {
 		return true

@@ -5,87 +5,85 @@ import (
 	"sync"
 )
 
-// memo remembers which rules match by tier, method, host and path. If it is full, it begins anew. It is
-// bounded so, and finding a rule again costs less than a list of what is in use.
+// memo caches the rules that match by tier, method, host and path. A full memo is emptied, because finding
+// rules again costs less than keeping track of the entries in use.
 type memo struct {
-	most int // combinations, and a 64th of the most rules and hits
+	capacity int // the maximum of combinations, and a 64th of that of size
 
 	mu      sync.RWMutex // guards what follows
 	matches map[combination]*matches
-	size    int // how many rules and hits they have
+	size    int // the number of their rules and hits
 }
 
 // combination is a key of the memo.
 type combination struct{ tier, method, host, path string }
 
-// matches are the rules that match the requests with one combination, without those that are filed under
-// networks. They do not change.
+// matches holds the rules that match the requests with one combination, except rules filed under networks. It
+// is immutable.
 type matches struct {
-	found []*rule
-	seen  bool // what follows is known: from the second use on, since many requests come only once
+	rules    []*rule
+	complete bool // verdict is computed: from the second use on, because many combinations occur once
 
-	// verdict is that on all plain senders, see amounts.plainUntil, or nil. The key of each hit in byUser is
-	// the user.
-	verdict *Verdict
-	byUser  []int
+	// verdict holds for all plain senders, see senderState.plainUntil. It is nil if they get different ones.
+	// userHits are the indexes of its hits that count by user.
+	verdict  *Verdict
+	userHits []int
 }
 
-func newMemo(most int) *memo { return &memo{most: most, matches: make(map[combination]*matches)} }
+func newMemo(most int) *memo { return &memo{capacity: most, matches: make(map[combination]*matches)} }
 
-// longestRemembered is the most bytes of a path, host, method and tier together that the memo
-// remembers: a client chooses them.
-const longestRemembered = 512
+// maxMemoBytes bounds a combination in the memo, because a client chooses its texts.
+const maxMemoBytes = 512
 
-// remembered does what findRules does. The list must not be changed.
-func remembered(set *ruleSet, f *Facts, tier string) []*rule {
+// findCached returns the result of findRules, from the memo if possible. The caller must not change it.
+func findCached(set *ruleSet, f *Facts, tier string) []*rule {
 	all := set.memo
 	key := combination{tier, f.Method, f.Host, f.Path}
 	all.mu.RLock()
 	known := all.matches[key]
 	all.mu.RUnlock()
-	if known != nil && known.seen {
-		return known.found
+	if known != nil && known.complete {
+		return known.rules
 	}
 	m := &matches{}
 	if known == nil {
-		m.found = findRules(set.index, f, tier, make([]*rule, 0, 8))
+		m.rules = findRules(set.index, f, tier, make([]*rule, 0, 8))
 	} else {
-		m.found = known.found
-		m.seen = true
-		complete(m, f.Path, tier)
+		m.rules = known.rules
+		m.complete = true
+		cacheVerdict(m, f.Path, tier)
 	}
-	if len(f.Path)+len(f.Host)+len(f.Method)+len(tier) > longestRemembered {
-		return m.found
+	if len(f.Path)+len(f.Host)+len(f.Method)+len(tier) > maxMemoBytes {
+		return m.rules
 	}
 	// They may be parts of a long request.
 	stored := combination{
 		strings.Clone(tier), strings.Clone(f.Method), strings.Clone(f.Host), strings.Clone(f.Path),
 	}
 	all.mu.Lock()
-	if len(all.matches) >= all.most || all.size >= all.most*64 {
+	if len(all.matches) >= all.capacity || all.size >= all.capacity*64 {
 		all.matches = make(map[combination]*matches)
 		all.size = 0
 	}
 	all.matches[stored] = m
-	all.size += len(m.found)
+	all.size += len(m.rules)
 	if m.verdict != nil {
 		all.size += len(m.verdict.Hits)
 	}
 	all.mu.Unlock()
-	return m.found
+	return m.rules
 }
 
-// anybody stands for the user in the verdict of complete. No counter has such a key.
-const anybody = " "
+// anyUser stands for the user in the verdict of cacheVerdict. No user has this value in a key.
+const anyUser = " "
 
-// complete finds out whether the rules that match give one verdict on all plain senders at any time. It is
-// that on a request of anybody.
-func complete(m *matches, path, tier string) {
+// cacheVerdict sets m.verdict if the rules give the same verdict on all plain senders at any time.
+func cacheVerdict(m *matches, path, tier string) {
 	if strings.IndexByte(path, ';') >= 0 {
 		return
 	}
-	for _, r := range m.found {
-		if r.row.Action != Charge || r.sometimes || !r.by.user && !r.by.all {
+	for _, r := range m.rules {
+		if r.row.Action != Charge || r.dynamic || !r.countBy.userOnly && !r.countBy.allOnly {
 			return
 		}
 		for _, l := range r.limits {
@@ -97,13 +95,13 @@ func complete(m *matches, path, tier string) {
 		}
 	}
 	o := &Verdict{Tier: tier}
-	apply(m.found, &Facts{}, &amounts{user: anybody}, 0, o)
+	apply(m.rules, &Facts{}, &senderState{user: anyUser}, 0, o)
 	if o.Refused() {
 		return
 	}
 	for i := range o.Hits {
-		if o.Hits[i].Key == anybody {
-			m.byUser = append(m.byUser, i)
+		if o.Hits[i].Key == anyUser {
+			m.userHits = append(m.userHits, i)
 		}
 	}
 	m.verdict = o

@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Migrate makes the tables of the policy what they must be, and creates those of counts if they are missing.
-// If nothing is to be done, it costs one small query. Otherwise the role of the connection must be able to
+// Migrate creates or upgrades the tables of the policy, and creates the tables of counts if they are missing.
+// If they are up to date, it sends one small query. Otherwise the role of the connection must be allowed to
 // create tables in the first schema of its search_path. The error is ratelimit.ErrUnavailable if the database
 // does not answer.
 func Migrate(ctx context.Context, db pgdb.DB) error {

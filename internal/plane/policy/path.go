@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// ErrAmbiguousPath is for a path that names one resource or another, depending on the
-// server that reads it: see NormalPath. Refuse such a request with status 400.
+// ErrAmbiguousPath is returned by NormalPath for a path that names different resources on different servers.
+// Refuse such a request with status 400.
 var ErrAmbiguousPath = errors.New("the path has dot segments beside a parameter, an encoded slash or a " +
 	"backslash")
 
@@ -20,16 +20,17 @@ var ErrAmbiguousPath = errors.New("the path has dot segments beside a parameter,
 // (url.URL.EscapedPath). Percent-encoding is decoded once. Empty segments and a slash at the end are dropped,
 // and dot segments, encoded or not, are resolved. The path begins with a slash.
 //
-// Some servers take an encoded slash and a backslash for a slash, and others for a part of a
-// segment. Both are a backslash in the result. A rule matches such a path if it matches one of
-// the two readings, so rules for /api/* and for /u/*/files match /api%2Fx and /u/a%2Fb/files; a
-// rule that exempts must match both. Of a path that has dot segments as well, the two kinds of
-// server see different resources ("/a/b%2F..%2F..%2Fc" is /c, or is below /a), and a client
-// could choose which rule applies; NormalPath then returns ErrAmbiguousPath.
+// Some servers read an encoded slash and a backslash as a slash, and others as part of a segment. NormalPath
+// writes both as a backslash. A rule matches such a path if it matches one of the two readings, so rules for
+// /api/* and for /u/*/files match /api%2Fx and /u/a%2Fb/files. A rule that exempts must match both readings.
+// If the path has dot segments as well, the two kinds of server see different resources: for
+// "/a/b%2F..%2F..%2Fc", /c or a resource below /a. A client could then choose which rule applies, so
+// NormalPath returns ErrAmbiguousPath.
 //
-// Some servers ignore path parameters: in each segment, all from a semicolon on. Beside them, too,
-// dot segments ("..;x" is one) lead to ErrAmbiguousPath. Otherwise parameters stay in the result, and
-// Evaluate refuses the request with AmbiguousPath if its verdict depends on them.
+// Some servers ignore path parameters: the rest of a segment from a semicolon on. NormalPath returns
+// ErrAmbiguousPath for a path with parameters and dot segments; "..;x" counts as a dot segment. Otherwise
+// parameters stay in the result, and Evaluate refuses the request with AmbiguousPath if its verdict depends
+// on them.
 //
 // Upper and lower case differ.
 func NormalPath(escaped string) (string, error) {
@@ -48,15 +49,15 @@ func NormalPath(escaped string) (string, error) {
 
 var encodedSlashes = strings.NewReplacer("%2F", "\\", "%2f", "\\")
 
-// dotSegment matches a dot segment, perhaps with parameters, in a path that begins with a slash. A backslash
-// divides segments here.
+// dotSegment matches a dot segment, with or without parameters, in a path that begins with a slash. A
+// backslash separates segments.
 var dotSegment = regexp.MustCompile(`[/\\]\.\.?(;[^/\\]*)?([/\\]|$)`)
 
-// slashed returns the reading of a path of NormalPath in which a backslash divides segments.
-func slashed(text string) string { return path.Clean(strings.ReplaceAll(text, "\\", "/")) }
+// backslashAsSlash returns the reading of a normal path in which a backslash separates segments.
+func backslashAsSlash(text string) string { return path.Clean(strings.ReplaceAll(text, "\\", "/")) }
 
-// unescape decodes percent-encoding. A percent sign without two hexadecimal digits stays; the path of a
-// request has none, and is not for the interpreter.
+// unescape decodes percent-encoding. A percent sign without two hexadecimal digits stays. Only text that is
+// not the path of a request can have one.
 func unescape(text string) string {
 	if plain, err := url.PathUnescape(text); err == nil {
 		return plain
@@ -82,14 +83,14 @@ func NormalHost(host string) string {
 	return host
 }
 
-// isAmbiguous reports whether the parameters of a path change the verdict. The request then has, without the
-// parameters, another refusal, an exemption, or another limit that is enforced. Verdicts are compared, and
-// not the rules that match: a rule that gives the verdict in both readings still gives it.
-func isAmbiguous(set *ruleSet, f *Facts, sender *amounts, at int64, o *Verdict) bool {
+// isAmbiguous reports whether the parameters of a path change the verdict: whether the request without them
+// would get another refusal, another exemption, or other enforced limits. It compares verdicts instead of
+// matching rules, so a rule that decides both readings is not ambiguous.
+func isAmbiguous(set *ruleSet, f *Facts, sender *senderState, at int64, o *Verdict) bool {
 	for _, path := range withoutParameters(f.Path) {
 		without := *f
 		without.Path = path
-		other := Verdict{User: o.User, Tier: o.Tier, KeyID: o.KeyID, impersonal: o.impersonal}
+		other := Verdict{User: o.User, Tier: o.Tier, KeyID: o.KeyID, senderUnknown: o.senderUnknown}
 		apply(match(set, &without, &other), &without, sender, at, &other)
 		if other.Reason != o.Reason || other.Mark != o.Mark || other.Exempt != o.Exempt ||
 			!sameLimits(other.Marks, o.Marks) {
@@ -99,7 +100,8 @@ func isAmbiguous(set *ruleSet, f *Facts, sender *amounts, at int64, o *Verdict) 
 	return false
 }
 
-// sameLimits reports whether two lists have the same marks, but for those of shadow rules, which come last.
+// sameLimits reports whether two lists have the same marks. It ignores marks of shadow rules, which come
+// last.
 func sameLimits(a, b []*Mark) bool {
 	for i := 0; ; i++ {
 		ended := i == len(a) || a[i].Shadow
@@ -112,8 +114,8 @@ func sameLimits(a, b []*Mark) bool {
 	}
 }
 
-// withoutParameters returns the readings of a path of NormalPath in which the parameters are ignored, or none
-// if it has no parameters. An encoded slash may be a part of a parameter, or end it.
+// withoutParameters returns the readings of a normal path without its parameters, or nil if it has none.
+// There are two readings if an encoded slash may either belong to a parameter or end it.
 func withoutParameters(text string) []string {
 	if strings.IndexByte(text, ';') < 0 {
 		return nil

@@ -7,11 +7,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// hostPattern is a name. With below, it stands for every name below it, and then begins with a
-// dot.
+// hostPattern matches one host. If subdomains is set, name begins with a dot, and every subdomain matches
+// instead.
 type hostPattern struct {
-	name  string
-	below bool
+	name       string
+	subdomains bool
 }
 
 const wantHost = "a host such as example.com or *.example.com, without a port, and with international " +
@@ -28,7 +28,7 @@ func parseHost(text string) (*hostPattern, error) {
 		name = normal // an IPv6 address, in any of its forms
 	}
 	if !hostForm.MatchString(normal) || !strings.EqualFold(name, normal) ||
-		p.below && strings.HasPrefix(normal, "..") {
+		p.subdomains && strings.HasPrefix(normal, "..") {
 		return p, &ratelimit.FieldError{Field: "hosts", Value: text, Want: wantHost}
 	}
 	p.name = normal
@@ -39,15 +39,14 @@ func parseHost(text string) (*hostPattern, error) {
 var hostForm = regexp.MustCompile(`^[!-)+-.0-?A-~]+$`)
 
 func hostMatches(p *hostPattern, host string) bool {
-	if p.below {
+	if p.subdomains {
 		return len(host) > len(p.name) && strings.HasSuffix(host, p.name)
 	}
 	return host == p.name
 }
 
-// pathPattern is a path in parts. literal is the part before the first wildcard, without a
-// slash at its end; segments are those after it, where "*" is any one. With rest, anything
-// may follow, or nothing.
+// pathPattern matches a path in three parts: literal, which ends before the first wildcard and has no slash
+// at its end; segments, where "*" matches any one; and if rest is set, any remaining segments.
 type pathPattern struct {
 	literal  string
 	segments []string
@@ -90,7 +89,7 @@ func pathMatches(p *pathPattern, path string) bool {
 	if len(path) < at || path[:at] != p.literal || len(path) > at && path[at] != '/' {
 		return false
 	}
-	// What is left begins with a slash, or is empty. Only the root's is a slash alone.
+	// path[at:] is empty or begins with a slash. Only for the root is it a single slash.
 	for _, segment := range p.segments {
 		if len(path) < at+2 {
 			return false
@@ -107,10 +106,11 @@ func pathMatches(p *pathPattern, path string) bool {
 	return p.rest || at == len(path) || path == "/" && at == 0
 }
 
-// Conditions are hosts, paths and methods as in a rule, for other limits. They do not change.
+// Conditions matches requests by hosts, paths and methods as a rule does, for limits outside the policy. It
+// is immutable.
 type Conditions struct{ rule *rule }
 
-// NewConditions compiles conditions. A list that is empty holds for all requests. The error is a
+// NewConditions compiles conditions. An empty list matches all requests. The error is a
 // *ratelimit.FieldError.
 func NewConditions(hosts, paths, methods []string) (*Conditions, error) {
 	row := Rule{Name: "match", Action: Block, Hosts: hosts, Paths: paths, Methods: methods}
@@ -121,9 +121,9 @@ func NewConditions(hosts, paths, methods []string) (*Conditions, error) {
 	return &Conditions{r}, nil
 }
 
-// Hold reports whether the conditions hold for a request. escaped is its path as it was sent. A path that
-// names one resource or another, depending on the server that reads it (see NormalPath), matches if one of
-// its readings does, or if they are not known: a client must not choose which limits apply.
+// Hold reports whether the conditions match a request. escaped is its path as it was sent. If servers may
+// read the path differently (see NormalPath), it matches if any reading matches, or if the readings cannot be
+// determined. Otherwise a client could choose which limits apply.
 func (c *Conditions) Hold(method, host, escaped string) bool {
 	if !matchesMethod(c.rule, strings.ToUpper(method)) || !matchesHost(c.rule, NormalHost(host)) {
 		return false

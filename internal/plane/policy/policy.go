@@ -15,24 +15,24 @@ import (
 
 // Settings are the settings of a Policy.
 type Settings struct {
-	// Remember is for how many combinations of tier, method, host and path a snapshot remembers which rules
-	// match. It is worth its memory where the code is interpreted. 0 is none.
+	// Remember bounds the combinations of tier, method, host and path in the memo of a snapshot. The memo
+	// saves time where the code is interpreted. 0 disables it.
 	Remember int
 
-	// Refresh is the mean time between two polls for changes. 0 means
-	// DefaultRefresh; below 0 there are none but those of Policy.Refresh.
+	// Refresh is the mean time between two polls for changes. 0 means DefaultRefresh. A negative value
+	// disables the polls in the background, and leaves those of Policy.Refresh.
 	Refresh time.Duration
 
-	// MaxIdentities bounds the API keys and users that are remembered. 0 means
-	// DefaultIdentities. Unknown keys have a bound of their own, MostUnknown.
+	// MaxIdentities bounds the cached API keys and users. 0 means DefaultIdentities. MaxUnknown bounds the
+	// unknown keys.
 	MaxIdentities int
 
-	// DisableMigration leaves it to the operator to run schema.sql.
+	// DisableMigration leaves the tables to the operator, who runs schema.sql.
 	DisableMigration bool
 
-	// OnApplied is called after each poll with the highest number of a change that is obeyed,
-	// the log of changes that the number is of, and the rules that cannot be used, each with what
-	// it should be. It must not block. Nil is ignored. See registry.Registry.SetApplied.
+	// OnApplied is called after each poll with the highest number of an applied change, the log that has this
+	// number, and a text for each rule that cannot be used. It must not block. Nil is ignored. See
+	// registry.Registry.SetApplied.
 	OnApplied func(seq int64, log string, problems []string)
 
 	// Health is the health of the server, which the policy shares with the store. Required.
@@ -41,44 +41,43 @@ type Settings struct {
 	// Now replaces this machine's clock, for tests.
 	Now func() time.Time
 
-	// Random replaces random numbers from 0 to 1, for a simulation.
+	// Random returns numbers from 0 to 1. It replaces math/rand in a simulation.
 	Random func() float64
 
-	// OnError is called with failures that no caller sees, each once until it is over, and
-	// with the rules that cannot be used. It must not block. Nil drops them.
+	// OnError is called with failures in the background, and with the rules that cannot be used. A failure
+	// that repeats is reported once. OnError must not block. Nil drops the failures.
 	OnError func(error)
 }
 
 const (
-	// DefaultRefresh is the mean time between two polls: a change is obeyed within a second, for two cheap
-	// statements a second.
+	// DefaultRefresh is the default of Settings.Refresh. A change then takes effect within a second, at the
+	// cost of two cheap statements a second.
 	DefaultRefresh = 500 * time.Millisecond
 
-	// refreshTimeout is for a poll, and for each of the statements that follow it.
+	// refreshTimeout bounds a poll, and the statement that reads the banned API keys.
 	refreshTimeout = 2 * time.Second
-	// loadTimeout is for a statement that reads rules or bans, and for the migration.
+	// loadTimeout bounds a statement that reads rules or bans, and the migration.
 	loadTimeout = 30 * time.Second
-	// migrateInterval is the time between two migrations that fail.
+	// migrateInterval separates two attempts at a migration that fails.
 	migrateInterval = 10 * time.Second
-	// wholeInterval is the mean time between two reads of all rules and bans although no change is known. Up
-	// to a half more or less keeps the proxies apart.
-	wholeInterval = 10 * time.Minute
-	// renewMicros is the age at which an identity is looked up anew, in microseconds.
+	// fullReadInterval is the mean time between two reads of all rules and bans without a reported change. A
+	// random half more or less spreads the reads of the proxies.
+	fullReadInterval = 10 * time.Minute
+	// renewMicros is the age in microseconds at which a cached identity is looked up again.
 	renewMicros = int64(time.Minute / time.Microsecond)
-	// forgetInterval is the time between two deletions of old changes, each of up to 10,000.
+	// forgetInterval separates two deletions of old changes. Each deletes up to 10,000.
 	forgetInterval = time.Minute
 )
 
-// Stats are counts of a policy.
+// Stats holds counts of a Policy.
 type Stats struct {
 	Rules      int   // rules that have an effect
 	Wrong      int   // rules and overrides that cannot be used
-	Identities int   // API keys and users that are remembered
+	Identities int   // cached API keys and users
 	LookUps    int64 // statements that looked up API keys and users
-	Applied    int64 // the highest number of a change that is obeyed
+	Applied    int64 // the highest number of an applied change
 
-	// Polled is when the last poll that the database answered was over; the zero time is
-	// never.
+	// Polled is the end of the last successful poll. The zero time means that there was none.
 	Polled time.Time
 }
 
@@ -90,7 +89,7 @@ type Policy struct {
 	lookups    *lookups
 	identities *Identities
 	current    atomic.Value    // a *Snapshot, once there are rules
-	ready      context.Context // ends when current is set, or the policy is closed
+	ready      context.Context // ends when current is set or the policy is closed
 	setReady   context.CancelFunc
 	closing    context.Context
 	close      context.CancelFunc
@@ -98,28 +97,28 @@ type Policy struct {
 
 	refreshing sync.Mutex // locked during a refresh; guards all that follows
 	poller     poller
-	polled     bool // once: tables that are gone are not made again
+	polled     bool // a poll has succeeded; tables that vanish later are not created again
 	migrated   bool
-	lacking    error     // the last failure of the migration
-	migrateAt  time.Time // when it is tried again
-	due        changes   // of rules and bans: found, and not read yet
-	stale      changes   // of identities: found, and not forgotten yet
+	migrateErr error     // the failure of the last migration
+	migrateAt  time.Time // the time of the next attempt
+	due        changes   // rules and bans that changed and were not read yet
+	stale      changes   // identities that changed and were not evicted yet
 	rows       policyRows
-	wholeAt    time.Time // the next read of everything, whatever has changed
-	forgotten  time.Time
-	reported   map[string]string // the last error, by what failed
+	fullReadAt time.Time // the time of the next full read
+	forgotAt   time.Time
+	reported   map[string]string // the last error text, by the kind of failure
 
 	stats atomic.Value // a *Stats with Polled and Applied, after the first poll
 }
 
-// policyRows are the rules and bans as the database returned them.
+// policyRows holds the rules and bans as the database returned them.
 type policyRows struct {
 	rules []string
 	bans  []string // of networks and users
-	keys  []string // banned ones
+	keys  []string // banned API keys
 }
 
-// New returns a policy on db. It does not touch the network yet, and does not close db.
+// New returns a Policy on db. It sends nothing yet, and never closes db.
 func New(db pgdb.DB, s Settings) *Policy {
 	if s.Refresh == 0 {
 		s.Refresh = DefaultRefresh
@@ -140,8 +139,7 @@ func New(db pgdb.DB, s Settings) *Policy {
 	return p
 }
 
-// Prepare starts, in the background, what the first request would otherwise wait for, and
-// the polls.
+// Prepare starts the polls in the background. The first request would otherwise wait for the first poll.
 func (p *Policy) Prepare() {
 	p.started.Do(func() {
 		if p.settings.Refresh > 0 {
@@ -156,7 +154,7 @@ func (p *Policy) Close() {
 	p.lookups.close()
 }
 
-// Stats returns the counts as of now.
+// Stats returns the current counts.
 func (p *Policy) Stats() Stats {
 	stats := Stats{}
 	if polled, _ := p.stats.Load().(*Stats); polled != nil {
@@ -177,26 +175,27 @@ func (p *Policy) snapshot() *Snapshot {
 	return s
 }
 
-// Evaluate says what the policy does with a request: with the API key, else with the user that
-// the proxy authenticated; both are "" for neither. It writes the verdict to o.
+// Evaluate writes to o what the policy does with a request. The sender is the API key, or if key is "", the
+// user that the proxy authenticated. Both are "" for an anonymous request.
 //
-// The first rules may take timeout. A look-up of a key or a user that is not remembered may take
-// health.MostTimeouts of them. The error is ratelimit.ErrTimeout, or ratelimit.ErrUnavailable while the
-// database does not answer or too many wait, or ratelimit.ErrOverloaded if the time was over while the
-// database answered others. What is remembered needs no database, and a request that is banned is not looked
-// up.
+// Evaluate waits for the first rules at most for timeout, and for a look-up of a sender that is not cached at
+// most for health.MostTimeouts times that. A cached sender and a banned request need no look-up. The error is
 //
-// If a look-up fails, o is the verdict of what holds for every sender: bans, exempt and block rules without
-// tiers, and limits of rules that have neither tiers nor a family and count by no user, key or tier. The
-// error is returned unless that refuses the request, or exempts it and any key is good enough. Without rules,
-// o is empty.
+//   - ratelimit.ErrUnavailable while the database does not answer, or if too many look-ups wait
+//   - ratelimit.ErrOverloaded if the time ended while the database answered others
+//   - ratelimit.ErrTimeout if the time ended otherwise
+//
+// If a look-up fails, o has the verdict of the rules that hold for every sender: bans, exempt and block rules
+// without tiers, and limits of rules that have neither tiers nor a family and do not count by user, key or
+// tier. Evaluate returns the error unless this verdict refuses the request, or exempts it and the request
+// needs no valid key. Before the first rules, o is empty.
 func (p *Policy) Evaluate(
 	ctx context.Context, timeout time.Duration, key, user string, f *Facts, o *Verdict,
 ) error {
 	s := p.snapshot()
 	if s == nil {
 		began := time.Now()
-		if err := p.first(ctx, timeout); err != nil {
+		if err := p.waitForRules(ctx, timeout); err != nil {
 			o.Reset()
 			o.Tier = f.Tier
 			return err
@@ -230,7 +229,7 @@ func (p *Policy) Evaluate(
 	return nil
 }
 
-// lookUp evaluates the rules for a sender that is not remembered.
+// lookUp evaluates the rules for a sender that is not cached.
 func (p *Policy) lookUp(
 	ctx context.Context, timeout time.Duration, sender Credential, key string, f *Facts, o *Verdict,
 ) error {
@@ -240,7 +239,7 @@ func (p *Policy) lookUp(
 		return nil
 	}
 	text := ""
-	if p.settings.Remember > 0 && len(key) <= longestRemembered && Bearer(key) == key {
+	if p.settings.Remember > 0 && len(key) <= maxMemoBytes && Bearer(key) == key {
 		text = strings.Clone(key) // it may be a part of a long request
 	}
 	found, err := p.lookups.get(ctx, timeout, sender, text, f.Address)
@@ -253,8 +252,8 @@ func (p *Policy) lookUp(
 	return err
 }
 
-// first waits for the first rules.
-func (p *Policy) first(ctx context.Context, timeout time.Duration) error {
+// waitForRules waits until the policy has a snapshot.
+func (p *Policy) waitForRules(ctx context.Context, timeout time.Duration) error {
 	p.Prepare()
 	if _, err := p.lookups.state(); err != nil {
 		return err
@@ -268,11 +267,11 @@ func (p *Policy) first(ctx context.Context, timeout time.Duration) error {
 	return nil
 }
 
-// Recall does what p.Evaluate does for a request with a remembered API key, in fewer steps
-// for the interpreter: see internal/testkit/imports. It finds the key without a digest. Without it, such a
-// request takes 1.3 times the processor time in Traefik: see ask in package serve for the
-// benchmark. It reports false if p.Evaluate has to be called, and then leaves o as it is. It remembers
-// keys only with Settings.Remember.
+// Recall evaluates a request with a cached API key as p.Evaluate does, and reports true. If it reports false,
+// o is unchanged, and the caller must call p.Evaluate. Recall finds keys only with Settings.Remember.
+//
+// Recall takes fewer steps than p.Evaluate, and computes no digest. Without Recall, such a request takes 1.3
+// times the processor time in Traefik: see ask in package serve for the benchmark.
 func Recall(p *Policy, key string, f *Facts, o *Verdict) bool {
 	c := p.identities
 	c.mu.RLock()
@@ -288,7 +287,7 @@ func Recall(p *Policy, key string, f *Facts, o *Verdict) bool {
 	if atomic.LoadUint32(&e.used) == 0 {
 		atomic.StoreUint32(&e.used, 1)
 	}
-	// There are rules: p.Evaluate has used the key.
+	// There is a snapshot, because p.Evaluate has cached the key.
 	Evaluate(p.current.Load().(*Snapshot), f, e.id, now, o)
 	return true
 }

@@ -10,34 +10,32 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// poller finds out what has been changed, see pollSQL. It is used by one goroutine at a time.
+// poller finds the changes since its last poll, see pollSQL. Only one goroutine may use it at a time.
 type poller struct {
 	db pgdb.DB
 
-	// snapshot is the server's snapshot at the last successful poll. If it is "", the next poll
-	// says that everything has changed.
+	// snapshot is the database snapshot of the last successful poll. If it is "", the next poll returns
+	// everything.
 	snapshot string
-	// server is the last schema.Server: a snapshot means something only there.
+	// server is the schema.Server on which snapshot is valid.
 	server string
-	// applied is the highest number of a change that was visible.
+	// applied is the highest number of a visible change.
 	applied int64
 }
 
-// maxChanges bounds the changes that a poll handles one by one. A poll that finds more takes everything for
-// changed.
+// maxChanges bounds the changes that a poll handles one by one. A poll that finds more returns everything.
 const maxChanges = 1000
 
-// pollSQL returns what has become visible since the snapshot $1, which is that of the poll before, with the
-// snapshot of this statement in the row head, and schema.Server unless the server is a standby or the policy
-// is incomplete. The change of an override has the kind and the ref of what it is for, perhaps a key that is
-// gone.
+// pollSQL returns the changes that became visible since the snapshot $1 of the previous poll. The row head
+// has the snapshot of this statement, and schema.Server unless the server is a standby or the policy is
+// incomplete. The change of an override has the kind and the ref of the key, user or tier that it is for. The
+// ref of a deleted key is "gone".
 //
-// A transaction has become visible if it began between the two snapshots (its number is at least
-// xmax of the old snapshot, and below xmax of the new one), or if it was under way at the old
-// snapshot (it is in xip). The server itself returns only rows of transactions that have
-// committed. A sequence number would not do: transactions become visible in another order than
-// they write. One statement has one snapshot, so that no change falls between two polls and none
-// is seen twice. UNION ALL instead of OR lets both halves use the index.
+// A transaction became visible if it began between the two snapshots (its number is at least xmax of the old
+// snapshot, and below xmax of the new one), or if it was in progress at the old snapshot (it is in xip). The
+// server returns only rows of committed transactions. A sequence number would not do, because transactions
+// become visible in another order than they write. One statement has one snapshot, so no change falls between
+// two polls, and none is seen twice. UNION ALL instead of OR lets both halves use the index.
 const pollSQL = `WITH head AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot)
 SELECT json_build_object('Snapshot', h.snapshot::text,
 	'Applied', coalesce((SELECT max(seq) FROM rate_limit_changes), 0), 'Server', CASE WHEN pg_is_in_recovery()
@@ -56,31 +54,30 @@ UNION ALL
 	WHERE xid = ANY (ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))
 ) c LIMIT 1001)`
 
-// changes is the result of a poll.
+// changes holds the result of a poll.
 type changes struct {
 	rules      bool
 	bans       bool
-	keys       bool     // which API keys are banned
+	keys       bool     // the list of banned API keys
 	identities bool     // all of them
-	users      []string // identities of these users
-	digests    []string // identities of these API keys, as hexadecimal digests
+	users      []string // the identities of these users
+	digests    []string // the identities of the API keys with these hexadecimal digests
 }
 
-// everything is the result of a poll that cannot tell what has changed.
+// everything is the result of a poll that cannot determine the changes.
 var everything = changes{rules: true, bans: true, keys: true, identities: true}
 
-// errStandby is the error of a poll of a server that only replays another one.
+// errStandby is the error of a poll of a standby.
 var errStandby = errors.New("the server is a standby, must be the primary (target_session_attrs=read-write " +
 	"in the DSN): a standby does not tell which transactions are under way")
 
-// errIncomplete is for what was read while the policy did not have all its triggers, or had some disabled:
-// rows may be missing.
+// errIncomplete is the error of a read while triggers of the policy were missing or disabled. Rows may then
+// be missing.
 var errIncomplete = errors.New("triggers of the policy are missing or disabled, as during a restore and " +
 	"after one that has failed: what was read before is kept. If no restore is under way, repeat the " +
 	"restore, or make the triggers with: caddy pg-ratelimit migrate")
 
-// poll returns what has become visible since the last poll that returned no error. After a
-// failed poll the next one returns that as well.
+// poll returns the changes that became visible since the last poll without an error.
 func (p *poller) poll(ctx context.Context) (changes, error) {
 	statement := &pgdb.Statement{SQL: pollSQL, Args: []any{p.snapshot}}
 	if p.snapshot == "" {
@@ -125,7 +122,7 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 	return found, nil
 }
 
-// add adds a line of the log. Without a ref, the line is about all rows of a table.
+// add adds a line of the log. A line without a ref is about all rows of a table.
 func (c *changes) add(kind, ref string) {
 	switch kind {
 	case "tier", "rule", "limit":

@@ -15,7 +15,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// row is a row of a statement of load.go or poll.go. Most fields are empty.
+// row is a decoded row of a statement of this package. Each statement sets some of the fields.
 type row struct {
 	Whole    bool
 	Rule     *Rule
@@ -25,7 +25,7 @@ type row struct {
 	Ban      *Ban
 	Identity *Identity
 
-	// A poll has one row with the first three, and rows of changes.
+	// A poll returns one row with Snapshot, Server and Applied, and a row with Kind and Ref for each change.
 	Snapshot, Server string
 	Applied          int64
 	Kind, Ref        string
@@ -33,7 +33,7 @@ type row struct {
 	err error
 }
 
-// decode decodes rows. A row that does not have the fields of this version has an error.
+// decode decodes rows. It sets row.err if a row does not fit the fields of this version.
 func decode(texts []string) []*row {
 	rows := make([]*row, 0, len(texts))
 	for _, text := range texts {
@@ -50,7 +50,7 @@ func decode(texts []string) []*row {
 	return rows
 }
 
-// digestOf returns the bytes of a digest in hexadecimal; zeros for another text.
+// digestOf decodes a digest in hexadecimal. It returns zeros for any other text.
 func digestOf(text string) [32]byte {
 	var digest [32]byte
 	if decoded, err := hex.DecodeString(text); err == nil && len(decoded) == len(digest) {
@@ -59,8 +59,8 @@ func digestOf(text string) [32]byte {
 	return digest
 }
 
-// ReadSnapshot reads once what a Policy keeps up to date, for programs that explain what a proxy does. The
-// error wraps ratelimit.ErrUnavailable if the database does not answer.
+// ReadSnapshot reads the current snapshot, for programs that explain what a proxy does. The error wraps
+// ratelimit.ErrUnavailable if the database does not answer.
 func ReadSnapshot(ctx context.Context, db pgdb.DB) (*Snapshot, error) {
 	p := New(db, Settings{})
 	defer p.Close()
@@ -72,15 +72,16 @@ func ReadSnapshot(ctx context.Context, db pgdb.DB) (*Snapshot, error) {
 	return p.snapshot(), err
 }
 
-// decoded has the rows of rulesSQL, bansSQL and bannedKeysSQL.
+// decoded holds the decoded rows of rulesSQL, bansSQL and bannedKeysSQL.
 type decoded struct {
 	rules     []Rule
 	overrides []Override
 	bans      []Ban
-	inForce   int64 // bans
+	inForce   int64 // the number of bans in force
 }
 
-// decodePolicy decodes rows. A rule that does not have the fields of this version has an error.
+// decodePolicy decodes rows. It sets Rule.Err of a rule that does not fit the fields of this version, and
+// fails on such an override or ban.
 func decodePolicy(texts []string) (*decoded, error) {
 	d := &decoded{}
 	for _, r := range decode(texts) {
@@ -101,8 +102,8 @@ func decodePolicy(texts []string) (*decoded, error) {
 	return d, nil
 }
 
-// ReadIdentity reads an identity as ReadSnapshot does. Identity.Known is false if the database does not have
-// the key or the user.
+// ReadIdentity reads an identity, with errors as in ReadSnapshot. Identity.Known is false if the database
+// does not have the key or the user.
 func ReadIdentity(db pgdb.DB, s Credential) (*Identity, error) {
 	call := &lookup{sender: s}
 	if err := lookUp(db, []*lookup{call}); err != nil {
@@ -111,9 +112,9 @@ func ReadIdentity(db pgdb.DB, s Credential) (*Identity, error) {
 	return call.identity, call.err
 }
 
-// lookUp looks up the senders of calls, which all differ, in one statement, and sets the identity and the
-// error of each call. The Identity of a sender that the database does not have is not Known. lookUp does not
-// send the name of a user that no row can have: the statement would fail for all senders.
+// lookUp looks up the senders of calls in one statement, and sets the identity and the error of each call.
+// The senders must differ. If the database does not have a sender, its Identity is not Known. lookUp omits a
+// user name that no row can contain, because the statement would fail for all senders.
 func lookUp(db pgdb.DB, calls []*lookup) error {
 	digests := []string{}
 	users := []string{}
@@ -153,9 +154,9 @@ func lookUp(db pgdb.DB, calls []*lookup) error {
 	return nil
 }
 
-// readWhole runs a statement with wholeSQL, as read does. The error is errIncomplete if the policy did not
-// have all its triggers when the statement read it: a restore makes them after all rows, so that without them
-// rows may be missing. A statement sees the rows and the triggers in one snapshot.
+// readWhole runs a statement with wholeSQL, as read does. It returns errIncomplete if the policy did not have
+// all its triggers. A restore creates the triggers after all rows, so rows may be missing until then. The
+// statement sees the rows and the triggers in one snapshot.
 func readWhole(
 	ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string, args ...any,
 ) ([]string, error) {
@@ -171,7 +172,7 @@ func readWhole(
 	return nil, errIncomplete
 }
 
-// read runs a statement that returns rows of one text. what says in errors what it does.
+// read runs a statement and returns its only column. Errors begin with what, which describes the statement.
 func read(
 	ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string, args ...any,
 ) ([]string, error) {
@@ -190,7 +191,7 @@ func read(
 	return texts(statement)
 }
 
-// texts returns the rows of a statement. NULL is "".
+// texts returns the only column of a statement. NULL becomes "".
 func texts(statement *pgdb.Statement) ([]string, error) {
 	columns, err := pg.Columns(statement.Result)
 	if err != nil || len(columns) != statement.Rows {
@@ -205,5 +206,5 @@ func texts(statement *pgdb.Statement) ([]string, error) {
 
 var errColumns = errors.New("the server's answer does not have the statement's columns")
 
-// unavailable returns the error of a connection that failed, or that did not answer in time.
+// unavailable wraps the error of a connection that failed or did not answer in time.
 func unavailable(cause error) error { return fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, cause) }

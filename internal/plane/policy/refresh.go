@@ -13,9 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// poll refreshes until the policy is closed. The time to the next poll has a random part. Otherwise the
-// proxies would go on asking at the same moment once they have got an answer, or the end of their
-// connections, at the same moment.
+// poll refreshes until the policy is closed. The random part of each pause spreads the polls of the proxies,
+// which all resume at the same moment after an outage.
 func (p *Policy) poll() {
 	for p.closing.Err() == nil {
 		_ = p.Refresh(p.closing)
@@ -24,8 +23,8 @@ func (p *Policy) poll() {
 	}
 }
 
-// Refresh asks the database for changes now, and applies them before it returns. It also does the upkeep that
-// is due. It waits for another refresh that is under way.
+// Refresh polls for changes now, and applies them before it returns. It also deletes old changes if that is
+// due. Concurrent calls wait for each other.
 func (p *Policy) Refresh(ctx context.Context) error {
 	p.refreshing.Lock()
 	defer p.refreshing.Unlock()
@@ -44,15 +43,15 @@ func (p *Policy) Refresh(ctx context.Context) error {
 	if err == nil {
 		p.stats.Store(&Stats{Polled: p.settings.Now(), Applied: p.poller.applied})
 		p.lookups.health.Answered()
-		p.lookups.setFailed(nil)
+		p.lookups.setPollErr(nil)
 		p.lookups.renewDue()
 		if p.settings.OnApplied != nil {
 			_ = batch.PanicError(func() {
 				p.settings.OnApplied(p.poller.applied, p.poller.log(), problems(p.snapshot()))
 			})
 		}
-		if now := p.settings.Now(); now.Sub(p.forgotten) >= forgetInterval {
-			p.forgotten = now
+		if now := p.settings.Now(); now.Sub(p.forgotAt) >= forgetInterval {
+			p.forgotAt = now
 			const sql = "SELECT rate_limit_forget()::text"
 			_, failure := read(ctx, p.db, loadTimeout, "deleting old changes", sql)
 			p.report("forget", failure)
@@ -61,18 +60,17 @@ func (p *Policy) Refresh(ctx context.Context) error {
 	}
 	switch {
 	case !errors.Is(err, ratelimit.ErrUnavailable):
-		p.lookups.setFailed(unavailable(err))
+		p.lookups.setPollErr(unavailable(err))
 	case ctx.Err() == nil:
 		_ = p.lookups.health.Failed(begin, refreshTimeout, err)
 	}
 	return err
 }
 
-// refresh does the work of Refresh. Refresh handles its error.
+// refresh polls for changes and applies them. Refresh reports its error.
 func (p *Policy) refresh(ctx context.Context) error {
 	now := p.settings.Now()
-	// Tables that were there and are gone are not made again: they would be empty, and in the
-	// way of a restore.
+	// Tables that vanish after a poll are not created again. They would be empty and hinder a restore.
 	var needs error
 	if !p.polled {
 		needs = p.migrate(ctx, now)
@@ -98,16 +96,16 @@ func (p *Policy) refresh(ctx context.Context) error {
 	ofSenders := s != nil && len(s.bans.bySender) > 0
 	p.due.keys = p.due.keys || found.bans || ofSenders && len(found.digests) > 0
 	p.stale = found
-	defer p.forgetStale() // even if the rules cannot be read: the next poll does not return these changes
+	defer p.evictStale() // even if the rules cannot be read: the next poll does not return these changes
 	if err := p.migrate(ctx, now); errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}
-	if !now.Before(p.wholeAt) {
+	if !now.Before(p.fullReadAt) {
 		p.due = everything
 	}
 	if err := p.load(ctx, now); err != nil {
 		if errors.Is(err, errIncomplete) {
-			p.poller.snapshot = "" // all that follows a restore is read, and identities stay until then
+			p.poller.snapshot = "" // the next poll returns everything; until then identities stay
 			p.stale = changes{}
 		}
 		return err
@@ -115,15 +113,14 @@ func (p *Policy) refresh(ctx context.Context) error {
 	return nil
 }
 
-// migrate creates or upgrades the tables, unless they are right, or the last attempt has failed
-// a short time ago. It returns what is lacking. The polls work nevertheless if the tables are
-// there.
+// migrate creates or upgrades the tables, unless a migration has succeeded or failed within migrateInterval.
+// It returns the failure of the last attempt. A poll may succeed nevertheless, on tables that exist.
 func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	if p.settings.DisableMigration || p.migrated {
 		return nil
 	}
-	if p.lacking != nil && now.Before(p.migrateAt) {
-		return p.lacking
+	if p.migrateErr != nil && now.Before(p.migrateAt) {
+		return p.migrateErr
 	}
 	within, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
@@ -132,15 +129,15 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 		return err
 	}
 	p.migrated = err == nil
-	p.lacking = err
+	p.migrateErr = err
 	p.migrateAt = now.Add(migrateInterval)
 	p.report("migration", err)
 	return err
 }
 
-// forgetStale forgets the identities that have changed. It runs just before the snapshot of the
-// same change takes effect: in between, a tier that was renamed would be that of no rule.
-func (p *Policy) forgetStale() {
+// evictStale evicts the identities that changed. It runs just before the snapshot with the same change takes
+// effect, because an identity with the old name of a renamed tier would match no rule of the new snapshot.
+func (p *Policy) evictStale() {
 	found := p.stale
 	p.stale = changes{}
 	if found.identities {
@@ -175,7 +172,7 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 			return failure
 		}
 		keysFailed = failure != nil
-		if !keysFailed { // else they stay as they are
+		if !keysFailed { // otherwise the previous list stays in force
 			rows.keys = keys
 		}
 		p.report("banned keys", failure)
@@ -187,14 +184,14 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 		return err
 	}
 	if p.due.rules && p.due.bans {
-		p.wholeAt = now.Add(time.Duration((0.5 + p.settings.Random()) * float64(wholeInterval)))
+		p.fullReadAt = now.Add(time.Duration((0.5 + p.settings.Random()) * float64(fullReadInterval)))
 	}
 	p.due = changes{keys: keysFailed}
 	return nil
 }
 
-// compile makes the snapshot of rows, and lets it take effect. What is as before is not
-// compiled again.
+// compile compiles rows to a snapshot, and puts it in force. It keeps the compiled rules or bans if their
+// rows are unchanged.
 func (p *Policy) compile(rows policyRows) error {
 	old := p.snapshot()
 	sameRules := old != nil && reflect.DeepEqual(rows.rules, p.rows.rules)
@@ -233,13 +230,13 @@ func (p *Policy) compile(rows policyRows) error {
 	}
 	p.report("problems", problem)
 	p.rows = rows
-	p.forgetStale()
+	p.evictStale()
 	p.current.Store(next)
 	p.setReady()
 	return nil
 }
 
-// problems says which rules cannot be used, and whether too many bans are in force.
+// problems describes the rules that cannot be used, and too many bans in force.
 func problems(s *Snapshot) []string {
 	var all []string
 	for _, w := range s.set.wrong {
@@ -255,14 +252,14 @@ func problems(s *Snapshot) []string {
 		}
 		all = append(all, text)
 	}
-	if s.bans.inForce > bannedMost {
+	if s.bans.inForce > maxBans {
 		all = append(all, fmt.Sprintf("%d bans are in force, and only the newest %d hold: ban networks "+
-			"instead of addresses, or end some", s.bans.inForce, bannedMost))
+			"instead of addresses, or end some", s.bans.inForce, maxBans))
 	}
 	return all
 }
 
-// report passes a failure to OnError, unless it is the same as the last one of its kind.
+// report passes a failure to OnError, unless the last one of its kind had the same text.
 func (p *Policy) report(kind string, err error) {
 	text := ""
 	if err != nil {

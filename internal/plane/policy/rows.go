@@ -13,11 +13,11 @@ import (
 type Action string
 
 const (
-	// Charge takes the limits of the rule. It is the default; "" is Charge, too.
+	// Charge takes the limits of the rule. The action "" means Charge.
 	Charge Action = "limit"
-	// Block refuses.
+	// Block refuses the request.
 	Block Action = "block"
-	// Exempt frees a request from all limits of the policy.
+	// Exempt frees the request from all limits of the policy.
 	Exempt Action = "exempt"
 )
 
@@ -25,56 +25,54 @@ const (
 type Rule struct {
 	// Name identifies the rule. Required.
 	Name string
-	// Family names a group of rules. Only one of a group applies. "" is none.
+	// Family names a group of rules. At most one rule of a group applies. "" means no group.
 	Family string
-	// Priority puts rules in order: the higher one comes first.
+	// Priority orders rules with the same action. A higher one comes first.
 	Priority int64
-	// Mode says whether the rule has an effect; "" is settings.Enforce. A Shadow rule exempts from nothing.
+	// Mode determines whether the rule has an effect. "" means settings.Enforce. A shadow rule does not
+	// exempt.
 	Mode   settings.Mode
 	Action Action
 
-	// Hosts are names in any case and without a port; "*.example.com" is every name
-	// below example.com.
+	// Hosts are names in any case and without a port. "*.example.com" matches every name below example.com.
 	Hosts []string
-	// Paths begin with "/". A segment "*" is any one segment; a last segment "*" is the
-	// rest of the path, however long, and may be missing with its slash: "/api/*" is
-	// "/api", "/api/" and "/api/v1/x".
+	// Paths begin with "/". A segment "*" matches any one segment. A last segment "*" matches the rest of the
+	// path, or none: "/api/*" matches "/api", "/api/" and "/api/v1/x".
 	Paths []string
 	// Methods are names such as GET, in any case.
 	Methods []string
 	Tiers   []string
-	// Networks hold the client's address. IPv4 addresses in IPv6 form count as IPv4.
+	// Networks contain the client's address. IPv4 addresses in IPv6 form count as IPv4.
 	Networks []netip.Prefix
 
-	// CountBy says for what a limit is counted: any of user, key, tier, ip, ip/64, host, route, header:NAME,
-	// or of alternatives such as user|ip, where the first that a request has counts; or all alone, which is
-	// one counter for everybody. Empty is user.
+	// CountBy determines the key of the rule's counters. It has one or more of user, key, tier, ip, ip/64,
+	// host, route, header:NAME, and of alternatives such as user|ip, where the first that a request has
+	// counts. Or it has all alone, which is one counter for everybody. Empty means user.
 	CountBy []string `json:"count_by"`
-	// SkipWithoutHeader is for a header in CountBy: the rule does not match a request in which
-	// the header is missing or empty. Otherwise all such requests have one counter.
+	// SkipWithoutHeader determines what happens to requests in which a header of CountBy is missing or empty.
+	// If it is set, the rule does not match them. Otherwise they share one counter.
 	SkipWithoutHeader bool
 
-	// From and Until bound the time in which the rule is valid. Until itself is excluded. The zero time sets
-	// no bound.
+	// From and Until bound the time in which the rule is valid, without Until itself. The zero time sets no
+	// bound.
 	From, Until time.Time
 
-	// Cost is the charge of a request to each limit. 0 is 1.
+	// Cost is the charge of a request to each limit. 0 means 1.
 	Cost int64
-	// Settle says what a request really cost, see ParseSettle; "" is Cost.
+	// Settle names the actual cost of a request: see settings.ParseSettle. "" means Cost.
 	Settle string
-	// Status is of the answer to a refused request, from 400 to 599. 0 is 429 for limits
-	// and 403 for a block.
+	// Status is the status of a refusal, from 400 to 599. 0 means 429 for limits, and 403 for a block.
 	Status int
-	// Message is the text of that answer; "" is the proxy's own.
+	// Message is the text of a refusal. "" means the proxy's own text.
 	Message string
-	// RetryAfter is in the answer to a refused request. 0 is none for a block, and for limits
-	// the time until the request would pass.
+	// RetryAfter is sent with a refusal. For limits, 0 means the time until the request would pass. For a
+	// block, 0 sends none.
 	RetryAfter time.Duration
 
-	// Limits are for Charge alone, which needs at least one.
+	// Limits are the limits of a rule with the action Charge, at least one.
 	Limits []RuleLimit
 
-	// Err says why the row of the rule cannot be used. The rule is then left out and reported.
+	// Err, if not nil, is the error of decoding the row. Compile then reports the rule instead of using it.
 	Err error `json:"-"`
 }
 
@@ -82,17 +80,16 @@ type Rule struct {
 type RuleLimit struct {
 	// Name identifies the limit within its rule. Required.
 	Name string
-	// Limit has the algorithm and the amount. Compile sets its Prefix. Events of 0 let nothing pass.
+	// Limit has the algorithm and the amount. Compile sets its Prefix. With Events 0 no request passes.
 	Limit ratelimit.Limit
-	// Unlimited ignores the events: the limit holds only where an override has an amount.
+	// Unlimited ignores the events: only requests with an override are limited.
 	Unlimited bool
-	// Overage counts beyond the quota and never refuses. It needs a fixed or a sliding
-	// window.
+	// Overage counts beyond the quota and never refuses. It needs a fixed or a sliding window.
 	Overage bool
 }
 
-// Override is a row of rate_limit_overrides: another amount of one limit for a tier, a
-// user or an API key. Exactly one of Tier, User and KeyID is set.
+// Override is a row of rate_limit_overrides. It replaces the amount of one limit for a tier, a user or an API
+// key. Exactly one of Tier, User and KeyID is set.
 type Override struct {
 	Rule  string
 	Limit string `json:"limit_name"`
@@ -100,58 +97,59 @@ type Override struct {
 	User  string `json:"user_id"`
 	KeyID int64  `json:"key_id"`
 
-	// Events are the amount; 0 lets nothing pass. Unlimited ignores them.
+	// Events is the amount. With 0 no request passes. Unlimited ignores Events.
 	Events    int64
 	Unlimited bool
-	// Burst is that of the limit; 0 keeps the rule's own.
+	// Burst replaces the burst of the limit. 0 keeps the rule's own.
 	Burst int64
-	// From and Until are when the override is valid, as in Rule.
+	// From and Until bound the time in which the override is valid, as in Rule.
 	From, Until time.Time
 }
 
-// Ban is a row of rate_limit_bans: of Network, of the API key with the digest Digest, else of User.
+// Ban is a row of rate_limit_bans. It bans Network if that is valid, else the API key with Digest if that is
+// set, else User.
 type Ban struct {
 	Network netip.Prefix
-	// Digest is of an API key that is banned itself, or by a ban of its user. KeyID is of its row, and User
-	// has it.
+	// Digest, KeyID and User identify an API key that is banned, or a key of a banned user. KeyID is the id
+	// of its row, and User owns it.
 	Digest [32]byte `json:"-"`
 	KeyID  int64
 	User   string
-	// Until is when the ban ends; the zero time is never.
+	// Until is the end of the ban. The zero time means never.
 	Until  time.Time
 	Reason string
 }
 
-// Identity is an API key, or a user that the proxy authenticated, as in the database. It does not change
-// after its first use, and is not copied.
+// Identity is an API key in the database, or a user that the proxy authenticated. It must not be changed or
+// copied after its first use.
 type Identity struct {
-	// Digest is of the API key (see Digest). It is zero if the request had no key, and
-	// User then names the user that the proxy authenticated.
+	// Digest is the digest of the API key. It is zero if the request had no key. User then names the user
+	// that the proxy authenticated.
 	Digest [32]byte `json:"-"`
-	// Known is whether the database has the key, or the user.
+	// Known reports whether the database has the key or the user.
 	Known bool
-	// KeyID is of the key's row; 0 without a key.
+	// KeyID is the id of the key's row. 0 means no key.
 	KeyID int64
-	// CountedAs is the id of the key that this one shares counters with; 0 is KeyID.
+	// CountedAs is the id of the key that shares its counters with this key. 0 means KeyID.
 	CountedAs int64
 
 	User string
-	// Tier is the key's own, else the user's; "" is Facts.Tier.
+	// Tier is the key's own tier, else the user's. "" means Facts.Tier.
 	Tier string
-	// TierUntil is when Tier ends and Facts.Tier counts; the zero time is never.
+	// TierUntil is the time from which Facts.Tier replaces Tier. The zero time means never.
 	TierUntil time.Time
-	// PeriodStart is a day on which a billing period of the user begins: months and years
-	// that are counted by user or key begin on such days. Only the date counts. The zero
-	// time is the calendar's own months and years.
+	// PeriodStart is a day on which a billing period of the user begins. Months and years of limits that
+	// count by user or key begin on such days. Only the date matters. The zero time means calendar months and
+	// years.
 	PeriodStart time.Time
-	// TimeZone is that of these periods; "" is that of the limit.
+	// TimeZone is the time zone of these periods. "" means that of the limit.
 	TimeZone string
 
-	// ExpiresAt and RevokedAt end the key; the zero time is never.
+	// ExpiresAt and RevokedAt end the key. The zero time means never.
 	ExpiresAt, RevokedAt time.Time
 
-	// Overrides are those for this key and for the user.
+	// Overrides are the overrides for this key and for its user.
 	Overrides []Override
 
-	amounts atomic.Value // an *amounts, see amount.go
+	state atomic.Value // a *senderState
 }

@@ -5,39 +5,43 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// selectRules adds to o.Hits the hits of those of the found rules that charge the request, without amounts. A
-// rule of a family charges it unless an enforced rule of the family does. A rule that counts by something the
-// request lacks does not charge it, nor does a personal rule if the sender could not be read. It returns
-// false if a rule exempts or blocks the request: the verdict is then complete.
-func selectRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict) bool {
+// selectRules selects, of the matching rules, those that charge the request, and adds their hits to o.Hits
+// without amounts. It skips
+//
+//   - a rule of a family in which an enforced rule already charges the request
+//   - a rule that counts by something that the request lacks
+//   - a rule that needs the sender, if the sender could not be looked up
+//
+// It returns false if a rule exempts or blocks the request. The verdict is then complete.
+func selectRules(found []*rule, f *Facts, sender *senderState, at int64, o *Verdict) bool {
 	user := sender.user
 	for _, r := range found {
-		if r.sometimes && !holds(r, f, at) || o.impersonal && r.personal {
+		if r.dynamic && !matchesTimeAndNetwork(r, f, at) || o.senderUnknown && r.needsSender {
 			continue
 		}
 		if o.Endpoint == "" && r.row.Mode != settings.Shadow {
 			o.Endpoint = r.endpoint
 		}
 		if r.row.Action != Charge {
-			if end(o, r) {
+			if exemptOrBlock(o, r) {
 				return false
 			}
 			continue
 		}
-		if r.row.Family != "" && isAmong(o.families, r.row.Family) {
+		if r.row.Family != "" && contains(o.families, r.row.Family) {
 			continue
 		}
-		if user == "" && r.by.hasUser {
+		if user == "" && r.countBy.hasUser {
 			user = nobodyText(f.Address)
 		}
 		counter := user
 		subject := ""
 		secret := false
-		if r.by.all {
+		if r.countBy.allOnly {
 			counter = "all"
-		} else if !r.by.user {
-			counter, secret = counterKey(&r.by, f, user, sender.key, o.Tier)
-			if r.by.person {
+		} else if !r.countBy.userOnly {
+			counter, secret = counterKey(&r.countBy, f, user, sender.key, o.Tier)
+			if r.countBy.perSender {
 				subject = user
 			}
 		}
@@ -61,8 +65,9 @@ func selectRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict)
 	return true
 }
 
-// end completes the verdict with a rule that exempts or blocks, and returns true, unless it is a shadow rule.
-func end(o *Verdict, r *rule) bool {
+// exemptOrBlock completes the verdict with a rule that exempts or blocks, and returns true. It only records a
+// shadow rule, and returns false.
+func exemptOrBlock(o *Verdict, r *rule) bool {
 	if r.row.Mode == settings.Shadow {
 		o.Would = append(o.Would, r.mark)
 		return false

@@ -8,38 +8,37 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Trace says of each rule whether it applies, and why.
+// Trace describes how the policy evaluated a request.
 type Trace struct {
-	// Key says why the API key of the request is not valid, or is NotRefused.
+	// Key is the reason why the API key of the request is not valid, or NotRefused.
 	Key Reason
-	// Rules are the rules of the snapshot by name, also those that cannot be used.
+	// Rules has all rules of the snapshot by name, including those that cannot be used.
 	Rules map[string]TracedRule
-	// Unlimited are the limits of the rules that apply which have no amount. The Verdict does not
-	// have them. Marks[i] is about Unlimited[i].
+	// Unlimited has the hits of unlimited limits, which the Verdict omits. Marks[i] describes Unlimited[i].
 	Unlimited []ratelimit.Hit
 	Marks     []*Mark
 }
 
-// TracedRule says whether a rule applies to a request. Why says why not, or that the rule matches.
+// TracedRule says whether a rule applies to a request, and why.
 type TracedRule struct {
 	Applies bool
 	Why     string
 }
 
-// Explain evaluates as Evaluate does, and returns what became of each rule.
+// Explain evaluates a request as Evaluate does, and describes how.
 func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Trace) {
 	o, t := &Verdict{}, &Trace{Rules: map[string]TracedRule{}}
 	sender, reason := evaluateInFull(s, f, id, now, o)
 	t.Key = reason
 	at := now.UnixMicro()
-	selected := &Verdict{Tier: o.Tier, impersonal: o.impersonal}
+	selected := &Verdict{Tier: o.Tier, senderUnknown: o.senderUnknown}
 	selectRules(match(s.set, f, selected), f, sender, at, selected)
 	applied := map[string]bool{}
-	families := map[string]string{} // the enforced rule that applies
+	families := map[string]string{} // the enforced rule of each family
 	for i, l := range selected.limits {
-		applied[l.of.Name] = true
-		if l.of.Mode != settings.Shadow {
-			families[l.of.Family] = l.of.Name
+		applied[l.rule.Name] = true
+		if l.rule.Mode != settings.Shadow {
+			families[l.rule.Family] = l.rule.Name
 		}
 		if a := amountFor(l, sender, at, o); a.unlimited {
 			selected.Hits[i].Limit = a.limit
@@ -59,7 +58,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 		}
 	}
 	for _, r := range s.set.rules {
-		x := TracedRule{Why: unmet(r, f, sender, at, o)}
+		x := TracedRule{Why: unmetConditions(r, f, sender, at, o)}
 		switch {
 		case x.Why != "":
 		case o.Refused() && o.Reason != Blocked && o.Reason != NoQuota:
@@ -80,9 +79,9 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	return o, t
 }
 
-// unmet says which conditions of a rule a request does not meet, such as "methods: not GET"; "" is
-// none.
-func unmet(r *rule, f *Facts, sender *amounts, at int64, o *Verdict) string {
+// unmetConditions describes the conditions of a rule that a request does not meet, such as "methods: not
+// GET". It returns "" if there are none.
+func unmetConditions(r *rule, f *Facts, sender *senderState, at int64, o *Verdict) string {
 	var texts []string
 	check := func(condition string, met bool, has string) {
 		switch {
@@ -103,7 +102,7 @@ func unmet(r *rule, f *Facts, sender *amounts, at int64, o *Verdict) string {
 	}
 	check("paths", matchesPath(r, f.Path), f.Path)
 	if r.row.Action == Charge {
-		texts = append(texts, uncounted(r, f, sender, o.Tier)...)
+		texts = append(texts, missingKeyParts(r, f, sender, o.Tier)...)
 	}
 	return strings.Join(texts, "; ")
 }
@@ -118,15 +117,15 @@ func dependsOnParameters(r *rule, path string) bool {
 	return false
 }
 
-// uncounted says which parts of the counter's key a request lacks.
-func uncounted(r *rule, f *Facts, sender *amounts, tier string) []string {
+// missingKeyParts describes the parts of the counter's key that a request lacks.
+func missingKeyParts(r *rule, f *Facts, sender *senderState, tier string) []string {
 	user := sender.user
 	if user == "" {
 		user = nobodyText(f.Address)
 	}
 	var texts []string
-	for i, part := range r.by.parts {
-		by := counterBy{parts: [][]*counted{part}, skips: r.by.skips}
+	for i, part := range r.countBy.parts {
+		by := counterBy{parts: [][]*dimension{part}, skipWithoutHeader: r.countBy.skipWithoutHeader}
 		if text, _ := counterKey(&by, f, user, sender.key, tier); text == "" {
 			name := "user"
 			if len(r.row.CountBy) > 0 {
