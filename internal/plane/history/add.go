@@ -118,7 +118,7 @@ func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	}
 	w.stats.Recorded++
 	appendRow(p, r, micros, weight, w.settings.Address)
-	if r.Outcome != Allowed && len(r.Key) <= maxKey && len(r.User) <= maxKey {
+	if r.Outcome != Allowed && len(r.Key) <= maxKey && len(r.User) <= maxKey && len(r.Tier) <= maxText {
 		remember(p, &k)
 	}
 	for len(p.rows) > 0 && (len(p.rows)+w.sent.rows > w.settings.MaxPending ||

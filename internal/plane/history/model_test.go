@@ -224,6 +224,7 @@ func TestEqualRefusalsOfASecondAreOneRow(t *testing.T) {
 			{Outcome: history.Limited, Key: "l", User: "anna", Prefix: "p"},
 			{Outcome: history.Limited, Key: "k", User: "ben", Prefix: "p"},
 			{Outcome: history.Limited, Key: "k", User: "ben", Prefix: "p", KeyID: 7},
+			{Outcome: history.Limited, Key: "k", User: "ben", Prefix: "p", Tier: "pro"},
 			{Outcome: history.Limited, Key: "k", User: "anna", Prefix: "p", Cost: 2},
 			{Outcome: history.Shadow, Key: "k", User: "anna", Prefix: "p"},
 		} {
@@ -237,20 +238,24 @@ func TestEqualRefusalsOfASecondAreOneRow(t *testing.T) {
 		}
 	}
 	flush(t, w)
-	same(t, "rows", s.text(`SELECT to_char(time, 'SS.MS'), outcome, key, user_id, coalesce(key_id, 0), cost,
-		count, path FROM rate_limit_audit ORDER BY time, outcome, key, user_id, key_id NULLS FIRST, cost`),
-		`15.500 limited k anna 0 0 500 /0
-15.500 limited k anna 0 2 500 /0
-15.500 limited k ben 0 0 500 /0
-15.500 limited k ben 7 0 500 /0
-15.500 limited l anna 0 0 500 /0
-15.500 shadow k anna 0 0 500 /0
-16.000 limited k anna 0 0 500 /500
-16.000 limited k anna 0 2 500 /500
-16.000 limited k ben 0 0 500 /500
-16.000 limited k ben 7 0 500 /500
-16.000 limited l anna 0 0 500 /500
-16.000 shadow k anna 0 0 500 /500`)
+	same(t, "rows", s.text(`SELECT to_char(time, 'SS.MS'), outcome, key, user_id, coalesce(key_id, 0),
+		coalesce(tier, '-'),
+		cost, count, path FROM rate_limit_audit
+		ORDER BY time, outcome, key, user_id, key_id NULLS FIRST, tier, cost`),
+		`15.500 limited k anna 0 - 0 500 /0
+15.500 limited k anna 0 - 2 500 /0
+15.500 limited k ben 0 pro 0 500 /0
+15.500 limited k ben 0 - 0 500 /0
+15.500 limited k ben 7 - 0 500 /0
+15.500 limited l anna 0 - 0 500 /0
+15.500 shadow k anna 0 - 0 500 /0
+16.000 limited k anna 0 - 0 500 /500
+16.000 limited k anna 0 - 2 500 /500
+16.000 limited k ben 0 pro 0 500 /500
+16.000 limited k ben 0 - 0 500 /500
+16.000 limited k ben 7 - 0 500 /500
+16.000 limited l anna 0 - 0 500 /500
+16.000 shadow k anna 0 - 0 500 /500`)
 }
 
 // TestASampleEstimatesTheRequests: refusals are all there, and each of the sample has a weight.

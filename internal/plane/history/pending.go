@@ -14,10 +14,10 @@ const mostReused = 4 * batchRows
 
 // mergeKey identifies equal refusals within a second.
 type mergeKey struct {
-	outcome                   OutcomeKind
-	cost, keyID               int64
-	status                    int
-	prefix, key, user, reason string
+	outcome                         OutcomeKind
+	cost, keyID                     int64
+	status                          int
+	prefix, key, user, tier, reason string
 }
 
 // pending holds the rows of the audit log that wait for the next batch, oldest first. The Writer's
@@ -47,6 +47,7 @@ func merge(w *Writer, r *Record, second int64, k *mergeKey) bool {
 	k.prefix = r.Prefix
 	k.key = r.Key
 	k.user = r.User
+	k.tier = r.Tier
 	k.reason = r.Reason
 	p := &w.pending
 	if second != p.second {
@@ -72,6 +73,7 @@ func remember(p *pending, k *mergeKey) {
 	k.reason = own(x.texts[auditReason], k.reason)
 	k.key = own(x.texts[auditKey], k.key)
 	k.user = own(x.texts[auditUser], k.user)
+	k.tier = own(x.texts[auditTier], k.tier)
 	if len(p.merged) >= mostMerged {
 		p.merged = make(map[mergeKey]int64) // most of their rows are gone
 	}
