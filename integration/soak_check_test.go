@@ -224,7 +224,7 @@ func (s *soak) judgeFlights() {
 		s.t.Errorf("too few requests took the last slot: the load is too small")
 	}
 	held := "SELECT coalesce(sum(" +
-		strings.ReplaceAll(algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight}).SQL.Looked,
+		strings.ReplaceAll(algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight}).SQL.PeekReturned,
 			"{processes}", "rate_limit_processes") + "), 0)::bigint FROM " + l.table() + " WHERE prefix = $1"
 	n := int64(1)
 	for until := time.Now().Add(slotsFree); n > 0 &&

@@ -6,54 +6,54 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 // or charges the difference between the estimated and the real cost of a request. It applies to the
 // time of the original charge: see Definition.Adjust.
 
-// largestCount bounds a count after an adjustment, so that the sum of two counts fits into 64 bits.
-const largestCount = int64(1) << 61
+// maxCount bounds a count after an adjustment, so that the sum of two counts fits into 64 bits.
+const maxCount = int64(1) << 61
 
-// counted returns count after a refund of cost. A negative cost is charged, whether or not it fits,
+// adjustedCount returns count after a refund of cost. A negative cost is charged, whether or not it fits,
 // until twice the quota is used; a count above that stays as it is.
-func counted(l *ratelimit.Limit, count, cost int64) int64 {
+func adjustedCount(l *ratelimit.Limit, count, cost int64) int64 {
 	if cost >= 0 {
 		return larger(0, count-cost)
 	}
-	return larger(count, smaller(count-cost, smaller(2*l.Capacity(), largestCount)))
+	return larger(count, smaller(count-cost, smaller(2*l.Capacity(), maxCount)))
 }
 
-// countedSQL returns the SQL of counted for an expression that is never negative.
-func countedSQL(count string) string {
+// adjustedCountSQL returns the SQL of adjustedCount for an expression that is never negative.
+func adjustedCountSQL(count string) string {
 	return "greatest(0, least(" + count + " - {cost}, greatest(" + count +
 		", least(2 * {quota}, 2305843009213693952))))"
 }
 
-// mostRefunded bounds the sum of refunds. No row holds that much.
-const mostRefunded = int64(1) << 60
+// maxRefund bounds the sum of refunds. No row holds that much.
+const maxRefund = int64(1) << 60
 
-// AddRefund returns a + b, bounded by ±mostRefunded, which also bounds a and b. A negative refund is a
+// AddRefund returns a + b, bounded by ±maxRefund, which also bounds a and b. A negative refund is a
 // charge.
-func AddRefund(a, b int64) int64 { return larger(-mostRefunded, smaller(mostRefunded, a+b)) }
+func AddRefund(a, b int64) int64 { return larger(-maxRefund, smaller(maxRefund, a+b)) }
 
-// drainedSince returns how much GCRA can have gained since a charge at the time at. The unit is such
-// that a token is a Window in microseconds, and Events units come each microsecond. over reports that
-// the bucket has filled since, so that the charge no longer counts. With at 0, nothing has drained.
+// drainedSince returns how much a GCRA bucket can have gained since a charge at the time at. A token is
+// Window (in microseconds) units, so that the bucket gains Events units in a microsecond. over reports that
+// the bucket has filled since, and the charge no longer counts. If at is 0, nothing has drained.
 func drainedSince(l *ratelimit.Limit, now, at int64) (units int64, over bool) {
 	if at == 0 {
 		return 0, false
 	}
 	elapsed := larger(0, now-at)
-	if elapsed >= fills(l) {
+	if elapsed >= gcraFillTime(l) {
 		return 0, true
 	}
 	return elapsed * l.Events, false
 }
 
-// drainedSQL is units of drainedSince in SQL, and notDrainedSQL the negation of over.
+// drainedSQL computes the units of drainedSince, and notDrainedSQL the negation of over.
 const (
 	drainedSQL = "coalesce(greatest(0, (date_part('epoch', {now} - {claimed}) * 1000000)::bigint) " +
 		"* {events}, 0)"
-	notDrainedSQL = "coalesce({now} < {claimed} + " + gcraFillsSQL + " * interval '1 microsecond', true)"
+	notDrainedSQL = "coalesce({now} < {claimed} + " + gcraFillTimeSQL + " * interval '1 microsecond', true)"
 )
 
-// WindowOf returns a number for the window of a charge that was made at the time at, with the given
-// Reset in its decision. Adjustments of charges in one window of a row may be added up.
+// WindowOf returns a number that identifies the window of a charge. at is the time of the charge, and reset
+// the Reset of its decision. Adjustments of charges in one window of a row may be added up.
 func WindowOf(l *ratelimit.Limit, at, reset int64) int64 {
 	switch d := Of(l); {
 	case d.Lease != nil: // Reset is the end of a window

@@ -22,7 +22,7 @@ func (k *keys) drawCharge(t *rapid.T, l *ratelimit.Limit) (charged, bool) {
 
 // look returns what is left for the key "k", below 0 if the quota is overdrawn.
 func (k *keys) look(l *ratelimit.Limit) int64 {
-	free, _ := algorithm.Of(l).Look(l, k.rows["p/k"], k.Micro)
+	free, _ := algorithm.Of(l).Peek(l, k.rows["p/k"], k.Micro)
 	return free
 }
 
@@ -70,7 +70,7 @@ func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
 		unsettled := *settled.rows["p/k"]
 		d.Adjust(l, settled.rows["p/k"], now, estimate-real, decided.DecidedAt)
 		if over := windowOver(l, &before, now, decided.DecidedAt); over {
-			if free, reset := d.Look(l, &unsettled, now); free != settled.look(l) {
+			if free, reset := d.Peek(l, &unsettled, now); free != settled.look(l) {
 				t.Fatalf("%+v: after the window %d are left until %d, and %d after the settlement", *l, free,
 					reset, settled.look(l))
 			}
@@ -134,14 +134,14 @@ func TestOverdrawnQuotas(t *testing.T) {
 			}
 			passes := d.Passes(l, row, k.Micro, c)
 			for at, want := range map[int64]bool{passes: true, passes - 1: false} {
-				left, _ := d.Look(l, row, at)
+				left, _ := d.Peek(l, row, at)
 				if at < latest && (left >= c) != want {
 					t.Fatalf("%+v: cost %d, which passes at %d: %d are left at %d", *l, c, passes, left, at)
 				}
 			}
 		}
-		_, reset := d.Look(l, row, k.Micro)
-		if full, _ := d.Look(l, row, reset); reset < latest && full != l.Capacity() &&
+		_, reset := d.Peek(l, row, k.Micro)
+		if full, _ := d.Peek(l, row, reset); reset < latest && full != l.Capacity() &&
 			name != "sliding_window" {
 			t.Fatalf("%+v: %d are left at Reset", *l, full)
 		}
@@ -175,8 +175,8 @@ func TestWindowsOfCharges(t *testing.T) {
 		d.Adjust(l, &together, k.Micro, a+b, first.at)
 		d.Adjust(l, &apart, k.Micro, a, first.at)
 		d.Adjust(l, &apart, k.Micro, b, second.at)
-		got, _ := d.Look(l, &together, k.Micro)
-		if want, _ := d.Look(l, &apart, k.Micro); got != want && name != "gcra" || got > want+a+b {
+		got, _ := d.Peek(l, &together, k.Micro)
+		if want, _ := d.Peek(l, &apart, k.Micro); got != want && name != "gcra" || got > want+a+b {
 			t.Fatalf("%+v: %d are left, want %d", *l, got, want)
 		}
 	})

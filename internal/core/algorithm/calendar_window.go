@@ -14,7 +14,7 @@ import (
 
 func init() {
 	define(calendarWindow, "calendar", Definition{
-		Take: takeCalendar, Adjust: adjustCalendar, Look: lookCalendar, Passes: passesCalendar,
+		Take: takeCalendar, Adjust: adjustCalendar, Peek: peekCalendar, Passes: passesCalendar,
 		SQL: &calendarWindowSQL,
 	})
 }
@@ -46,13 +46,13 @@ func calendarAhead(r *Row, now int64) bool { return ahead(r.Start, now, r.Expire
 
 func adjustCalendar(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	if r.Start != 0 && now < r.Expires && !calendarAhead(r, now) && (at == 0 || at >= r.Start) {
-		r.Count = counted(l, r.Count, cost)
+		r.Count = adjustedCount(l, r.Count, cost)
 	}
 }
 
-// lookCalendar takes the end of the window from expires_at. The server wrote it, so the result does not
+// peekCalendar takes the end of the window from expires_at. The server wrote it, so the result does not
 // depend on the time-zone data of this process.
-func lookCalendar(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
+func peekCalendar(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 	if r.Start == 0 || r.Count == 0 || now >= r.Expires || calendarAhead(r, now) {
 		return l.Events, now
 	}
@@ -116,8 +116,8 @@ func inMonth(year int, month time.Month, day int) time.Time {
 }
 
 // firstMoment returns the time at which the clocks of a zone first show the date and time that midnight
-// shows in UTC, or a later one if they skip midnight. If the clocks are set back over midnight, there
-// are two midnights, and time.Date may return either of them.
+// shows in UTC, or a later one if they skip midnight. It exists because time.Date may return either of the
+// two midnights of a day on which the clocks are set back over midnight.
 func firstMoment(midnight time.Time, zone *time.Location) int64 {
 	at := midnight.Add(-26 * time.Hour).In(zone) // before the day begins in any zone
 	for {
@@ -187,7 +187,7 @@ var calendarWindowSQL = SQL{
 		OR r.window_start - (SELECT now FROM clock) > r.expires_at - r.window_start + interval '10 s',
 			true) AS fresh
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
-	Adjust: "count = " + countedSQL("greatest(0, r.count)"),
+	Adjust: "count = " + adjustedCountSQL("greatest(0, r.count)"),
 	AdjustWhere: "{now} < r.expires_at AND r.window_start - {now} <= r.expires_at - r.window_start + " +
 		"interval '10 s' AND r.window_start > timestamptz '1800-01-01Z' AND coalesce(r.window_start <= " +
 		"{claimed}, true)",

@@ -36,8 +36,8 @@ func Decide(hits []ratelimit.Hit, rows []*Row, nows []int64, decisions []ratelim
 	return all
 }
 
-// Refunded returns the refund of a hit with a negative Cost, at most MaxEvents. No quota is larger, and
-// sums of refunds within that bound cannot overflow.
+// Refunded returns the number of units that a hit with a negative Cost refunds, at most MaxEvents: no quota
+// is larger, and sums of refunds within this bound cannot overflow.
 func Refunded(h *ratelimit.Hit) int64 {
 	if h.Cost < -ratelimit.MaxEvents {
 		return ratelimit.MaxEvents
@@ -61,21 +61,21 @@ func charge(h *ratelimit.Hit, r *Row, now int64) bool {
 
 // Fits reports whether a hit of the given cost would pass at now.
 func Fits(l *ratelimit.Limit, r *Row, now, cost int64) bool {
-	free, _ := Of(l).Look(l, r, now)
+	free, _ := Of(l).Peek(l, r, now)
 	return free >= cost
 }
 
 // Admitted returns the decision on an allowed hit. r is the row after the hit.
 func Admitted(l *ratelimit.Limit, r *Row, now int64) ratelimit.Decision {
-	free, reset := Of(l).Look(l, r, now)
+	free, reset := Of(l).Peek(l, r, now)
 	return ratelimit.Decision{Allowed: true, Limit: l.Capacity(), Remaining: Remaining(l.Capacity(), free),
 		Reset: time.UnixMicro(reset), DecidedAt: ChargedAt(l, r, now)}
 }
 
 // ChargedAt returns the time to pass to Definition.Adjust for a charge at now. r is the row after the
-// charge. now can be earlier than the times of the row, if a statement with a later clock got the row
-// first. The charge then belongs to the row's current window, its last refill, or its last hit. A row that is
-// so far ahead that it counts as new has none of them.
+// charge. now can be earlier than the times of the row, if a statement with a later clock locked the row
+// first. The charge then belongs to the row's current window, its last refill, or its last hit, and ChargedAt
+// returns the time of that. It returns now for a row that counts as new because it is too far ahead.
 func ChargedAt(l *ratelimit.Limit, r *Row, now int64) int64 {
 	at := now
 	switch {
@@ -94,7 +94,7 @@ func ChargedAt(l *ratelimit.Limit, r *Row, now int64) int64 {
 	case l.Calendar != ratelimit.NoCalendar:
 		length = r.Expires - r.Start
 	case l.RefillsEvenly():
-		length = fills(l)
+		length = gcraFillTime(l)
 	case l.Algorithm == ratelimit.TokenBucket:
 		length = bucketLength(l)
 	}

@@ -1,12 +1,14 @@
-// Package algorithm defines how each algorithm of a Limit counts. A Definition holds an algorithm's
-// step in Go and the same step in SQL, one file for each algorithm. The step in Go is the definition;
-// tests of the store compare the SQL with it. A Row is the state of one key, a View that of a row as
-// a limit sees it, and SQL the parts from which the store builds its statements.
+// Package algorithm implements the algorithms of a Limit, once in Go and once in SQL, so that a decision
+// in memory equals the decision of the database.
+//
+// A Definition holds both steps of one algorithm; each algorithm has a file. The step in Go is the
+// reference, and tests of the store compare the SQL with it. A Row is the state of one key. A View is a
+// row at a time, under a limit. SQL holds the parts from which the store builds its statements.
 //
 // All functions are pure: they change the Row that they are given and nothing else. Times are
-// microseconds since the Unix epoch. After a clock was set back, now may lie before the times in a
-// row. The time in the row then counts, unless it lies further ahead than the length of a window, or
-// the time in which a full burst comes back, and clockSlack. Such a row counts as new; see ahead.
+// microseconds since the Unix epoch. After a clock was set back, now may be earlier than the times in a
+// row. The row's time then counts, with one exception: a row counts as new if its time is ahead of now by
+// more than clockSlack and the length of a window (for a bucket, the time to fill it). See ahead.
 package algorithm
 
 import (
@@ -15,9 +17,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Definition is one way to count.
+// Definition describes one algorithm to the stores. Its functions require a valid limit.
 type Definition struct {
-	// Name is the name in tests and errors.
+	// Name identifies the algorithm in tests and errors.
 	Name string
 
 	// Take charges as many of n hits of the given cost (1 ≤ cost ≤ Capacity) as fit, and returns their
@@ -33,33 +35,33 @@ type Definition struct {
 
 	// Look returns the remaining quota at now, negative if the quota is overdrawn, and the
 	// Decision.Reset of a hit that is allowed.
-	Look func(l *ratelimit.Limit, r *Row, now int64) (free, reset int64)
+	Peek func(l *ratelimit.Limit, r *Row, now int64) (free, reset int64)
 
 	// Passes returns the earliest time at which a cost (up to Capacity) would pass. The cost must not
 	// pass at now.
 	Passes func(l *ratelimit.Limit, r *Row, now, cost int64) int64
 
-	// Lease returns the time in microseconds, at most most, during which hits may use units charged in
-	// advance at now: using such a unit then has the same effect as charging it then. r is the row
-	// after the charge. claim is a time in the window of the charge, which Adjust takes to release
-	// units. A nil Lease means that no unit may be charged in advance.
+	// Lease returns the life of units that are charged in advance at now: the time in microseconds, at most
+	// most, during which using a unit has the same effect as charging it at the time of use. r is the row
+	// after the charge. claim is a time in the window of the charge; Adjust takes it as at to refund
+	// unused units. A nil Lease means that no unit may be charged in advance.
 	Lease func(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64)
 
-	// SQL is the step in SQL.
+	// SQL holds the step in SQL.
 	SQL *SQL
 
-	// lookAll is Look for many rows. If it is nil, LookAll calls Look for each.
-	lookAll func(views []*View)
+	// peekAll is Look for many rows. If it is nil, PeekAll calls Look for each.
+	peekAll func(views []*View)
 }
 
-// definitions holds the definitions by ratelimit.Algorithm, and that of calendarWindow. The init
-// functions of the algorithms' files fill it. It does not change after that.
+// definitions holds the definitions by ratelimit.Algorithm, and the one at calendarWindow. The init
+// functions of the algorithms' files fill it; it does not change afterwards.
 var definitions [calendarWindow + 1]*Definition
 
 // calendarWindow is the index of the definition of a FixedWindow with a Calendar.
 const calendarWindow = ratelimit.InFlight + 1
 
-// define sets the definition of an algorithm, or of calendarWindow. Only init functions call it.
+// define registers the definition of an algorithm, or of calendarWindow. Only init functions call it.
 func define(a ratelimit.Algorithm, name string, d Definition) {
 	d.Name = name
 	d.SQL.Width = strings.Count(d.SQL.Columns, ",") + 1
@@ -69,7 +71,7 @@ func define(a ratelimit.Algorithm, name string, d Definition) {
 	definitions[a] = &d
 }
 
-// Of returns the definition for a limit.
+// Of returns the definition that counts a limit.
 func Of(l *ratelimit.Limit) *Definition {
 	if l.Calendar != ratelimit.NoCalendar {
 		return definitions[calendarWindow]
@@ -83,9 +85,9 @@ func Of(l *ratelimit.Limit) *Definition {
 // All returns all definitions.
 func All() []*Definition { return append([]*Definition(nil), definitions[:]...) }
 
-// LookAll sets Quota, Free and Reset of views, which must all have limits of one definition. It handles
-// all rows in one loop, because Yaegi takes far longer for a call than for a round of a loop.
-func LookAll(views []*View) {
+// PeekAll sets Quota, Free and Reset of views. The limits of all views must have the same definition. It
+// handles all rows in one loop, because in Yaegi a call takes far longer than an iteration.
+func PeekAll(views []*View) {
 	if len(views) == 0 {
 		return
 	}
@@ -99,12 +101,12 @@ func LookAll(views []*View) {
 		}
 		v.Quota = quota
 	}
-	if d.lookAll != nil {
-		d.lookAll(views)
+	if d.peekAll != nil {
+		d.peekAll(views)
 		return
 	}
 	for _, v := range views {
-		free, reset := d.Look(v.Limit, &v.Row, v.Now)
+		free, reset := d.Peek(v.Limit, &v.Row, v.Now)
 		v.Free = free
 		v.Reset = reset
 	}

@@ -15,7 +15,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
 func init() {
 	define(ratelimit.FixedWindow, "fixed_window", Definition{
-		Take: takeFixed, Adjust: adjustFixed, Look: lookFixed, Passes: passesFixed, Lease: leaseInWindow,
+		Take: takeFixed, Adjust: adjustFixed, Peek: peekFixed, Passes: passesFixed, Lease: leaseInWindow,
 		SQL: &fixedWindowSQL,
 	})
 }
@@ -39,11 +39,11 @@ func takeFixed(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 func adjustFixed(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	if r.Start != 0 && now < r.Start+window(l) && !ahead(r.Start, now, window(l)) &&
 		(at == 0 || at >= r.Start) {
-		r.Count = counted(l, r.Count, cost)
+		r.Count = adjustedCount(l, r.Count, cost)
 	}
 }
 
-func lookFixed(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
+func peekFixed(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 	end := r.Start + window(l)
 	if r.Start == 0 || r.Count == 0 || now >= end || ahead(r.Start, now, window(l)) {
 		return l.Events, now
@@ -80,7 +80,7 @@ var fixedWindowSQL = SQL{
 		AND r.window_start > excluded.expires_at + interval '10 s', true) AS fresh
 	FROM (SELECT r.window_start + {span} * interval '1 microsecond' AS ends OFFSET 0) a OFFSET 0) b
 		OFFSET 0) c`,
-	Adjust: "count = " + countedSQL("greatest(0, r.count)"),
+	Adjust: "count = " + adjustedCountSQL("greatest(0, r.count)"),
 	AdjustWhere: "{now} < r.window_start + {span} * interval '1 microsecond' AND " + windowNotAheadSQL +
 		" AND coalesce(r.window_start <= {claimed}, true)",
 	Read: readCounts,

@@ -18,26 +18,26 @@ import (
 
 func init() {
 	define(ratelimit.GCRA, "gcra", Definition{
-		Take: takeGCRA, Adjust: adjustGCRA, Look: lookGCRA, Passes: passesGCRA, SQL: &gcraSQL,
+		Take: takeGCRA, Adjust: adjustGCRA, Peek: peekGCRA, Passes: passesGCRA, SQL: &gcraSQL,
 	})
 }
 
 // maxSpan bounds tokens times the Window. Limit.Validate keeps Capacity times the Window below it.
 const maxSpan = int64(1) << 62
 
-// gcraTokens is the state of a bucket at a time. refill may lie ahead of that time if the clock was set
+// gcraTokens is the state of a bucket at a time. refill may be later than that time if the clock was set
 // back.
 type gcraTokens struct{ tokens, refill, remainder int64 }
 
-// fillGCRA returns the state at now.
-func fillGCRA(l *ratelimit.Limit, r *Row, now int64) gcraTokens {
+// gcraAt returns the bucket of a row at now.
+func gcraAt(l *ratelimit.Limit, r *Row, now int64) gcraTokens {
 	if r.Refill == 0 || !r.HasTokens || gcraAhead(l, r, now) {
 		return gcraTokens{l.Capacity(), now, 0}
 	}
-	tokens := math.Floor(math.Max(-float64(mostOwed(l)), math.Min(float64(l.Capacity()), r.Tokens)))
+	tokens := math.Floor(math.Max(-float64(maxDebt(l)), math.Min(float64(l.Capacity()), r.Tokens)))
 	b := gcraTokens{int64(tokens), r.Refill, smaller(r.Remainder, l.Events-1)}
 	elapsed := larger(0, now-r.Refill)
-	if b.tokens == l.Capacity() || now >= b.has(l, l.Capacity()) {
+	if b.tokens == l.Capacity() || now >= b.timeOf(l, l.Capacity()) {
 		return gcraTokens{l.Capacity(), r.Refill + elapsed, 0}
 	}
 	gained := larger(0, elapsed*l.Events-b.remainder) / window(l)
@@ -45,23 +45,26 @@ func fillGCRA(l *ratelimit.Limit, r *Row, now int64) gcraTokens {
 	return gcraTokens{b.tokens + gained, r.Refill + moved/l.Events, moved % l.Events}
 }
 
-// fills returns the time in which an empty bucket fills, in microseconds.
-func fills(l *ratelimit.Limit) int64 { return (l.Capacity()*window(l) + l.Events - 1) / l.Events }
+// gcraFillTime returns the time in which an empty bucket fills, in microseconds.
+func gcraFillTime(l *ratelimit.Limit) int64 {
+	return (l.Capacity()*window(l) + l.Events - 1) / l.Events
+}
 
-const gcraFillsSQL = "({quota} * {span} + {events} - 1) / {events}"
+const gcraFillTimeSQL = "({quota} * {span} + {events} - 1) / {events}"
 
 // gcraAhead reports whether the last refill lies so far ahead that the row counts as new.
-func gcraAhead(l *ratelimit.Limit, r *Row, now int64) bool { return ahead(r.Refill, now, fills(l)) }
+func gcraAhead(l *ratelimit.Limit, r *Row, now int64) bool {
+	return ahead(r.Refill, now, gcraFillTime(l))
+}
 
-// mostOwed returns the largest debt of tokens that fits into the calculations. Adjustments go no
+// maxDebt returns the largest debt of tokens that fits into the calculations. Adjustments go no
 // further below 0.
-func mostOwed(l *ratelimit.Limit) int64 { return smaller(l.Capacity(), maxSpan/window(l)-l.Capacity()) }
+func maxDebt(l *ratelimit.Limit) int64 { return smaller(l.Capacity(), maxSpan/window(l)-l.Capacity()) }
 
-const mostOwedSQL = "least({quota}, 4611686018427387904 / {span} - {quota})"
+const maxDebtSQL = "least({quota}, 4611686018427387904 / {span} - {quota})"
 
-// has returns the time at which the bucket will have the given number of tokens, which it does not have
-// yet.
-func (b gcraTokens) has(l *ratelimit.Limit, tokens int64) int64 {
+// timeOf returns the time at which the bucket will have a number of tokens. It must have fewer now.
+func (b gcraTokens) timeOf(l *ratelimit.Limit, tokens int64) int64 {
 	return b.refill + ((tokens-b.tokens)*window(l)+b.remainder+l.Events-1)/l.Events
 }
 
@@ -73,7 +76,7 @@ func (b gcraTokens) store(r *Row) {
 }
 
 func takeGCRA(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
-	b := fillGCRA(l, r, now)
+	b := gcraAt(l, r, now)
 	granted := fit(b.tokens, n, cost)
 	if granted > 0 {
 		b.tokens -= granted * cost
@@ -82,14 +85,14 @@ func takeGCRA(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	if !r.HasTokens {
 		return 0
 	}
-	keepGCRA(l, r, b)
+	extendGCRA(l, r, b)
 	return granted
 }
 
-// keepGCRA moves Expires of the row beyond the time at which the bucket is full.
-func keepGCRA(l *ratelimit.Limit, r *Row, b gcraTokens) {
-	if full := b.has(l, l.Capacity()); r.Expires < full {
-		r.Expires = full + larger(bucketLinger, fills(l))
+// extendGCRA moves the row's Expires beyond the time at which the bucket is full.
+func extendGCRA(l *ratelimit.Limit, r *Row, b gcraTokens) {
+	if full := b.timeOf(l, l.Capacity()); r.Expires < full {
+		r.Expires = full + larger(bucketLinger, gcraFillTime(l))
 	}
 }
 
@@ -100,7 +103,7 @@ func adjustGCRA(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	if r.Refill == 0 || !r.HasTokens || over || gcraAhead(l, r, now) {
 		return
 	}
-	b := fillGCRA(l, r, now)
+	b := gcraAt(l, r, now)
 	if cost > 0 {
 		units := larger(0, mulDiv(cost, window(l), 1, false)-gained)
 		b.tokens += units / window(l)
@@ -109,7 +112,7 @@ func adjustGCRA(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 		b.refill -= back
 		b.remainder += back*l.Events - part
 	} else {
-		b.tokens = larger(b.tokens+cost, smaller(b.tokens, -mostOwed(l)))
+		b.tokens = larger(b.tokens+cost, smaller(b.tokens, -maxDebt(l)))
 	}
 	if b.tokens >= l.Capacity() {
 		b.tokens = l.Capacity()
@@ -118,23 +121,24 @@ func adjustGCRA(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	}
 	b.store(r)
 	if cost < 0 {
-		keepGCRA(l, r, b)
+		extendGCRA(l, r, b)
 	}
 }
 
-func lookGCRA(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
-	b := fillGCRA(l, r, now)
+func peekGCRA(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
+	b := gcraAt(l, r, now)
 	if b.tokens == l.Capacity() {
 		return b.tokens, larger(now, b.refill)
 	}
-	return b.tokens, b.has(l, l.Capacity())
+	return b.tokens, b.timeOf(l, l.Capacity())
 }
 
 func passesGCRA(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
-	return fillGCRA(l, r, now).has(l, cost)
+	return gcraAt(l, r, now).timeOf(l, cost)
 }
 
-// gcraFill computes fillGCRA in SQL: the columns filled, refill and rest of a row r at {at}, and fills.
+// gcraFill computes gcraAt of a row r at {at} in SQL, as the columns filled (its tokens), refill and rest
+// (its remainder). It also returns gcraFillTime as fills.
 const gcraFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN greatest({at}, r.last_refill)
 	ELSE r.last_refill + moved / events * interval '1 microsecond' END AS refill,
 		CASE WHEN had IS NULL OR isfull THEN 0 ELSE moved % events END AS rest,
@@ -148,8 +152,8 @@ const gcraFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN gr
 		greatest(0, (date_part('epoch', {at} - r.last_refill) * 1000000)::bigint) AS elapsed,
 		CASE WHEN r.last_refill <= {at} OR r.last_refill <= {at} + (fills + 10000000)
 			* interval '1 microsecond'
-			THEN floor(greatest(-` + mostOwedSQL + `, least({quota}, r.tokens)))::bigint END AS had
-	FROM (SELECT {span} AS span, {events} AS events, ` + gcraFillsSQL + ` AS fills
+			THEN floor(greatest(-` + maxDebtSQL + `, least({quota}, r.tokens)))::bigint END AS had
+	FROM (SELECT {span} AS span, {events} AS events, ` + gcraFillTimeSQL + ` AS fills
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e OFFSET 0)`
 
 var gcraSQL = SQL{
@@ -158,7 +162,7 @@ var gcraSQL = SQL{
 	Needs:    []Parameter{EventsParameter},
 	Fresh: `{quota} - i.granted * {cost}, i.now, 0,
 		i.now + ((i.granted * {cost} * {span} + {events} - 1) / {events}
-		+ greatest(60000000, ` + gcraFillsSQL + `)) * interval '1 microsecond'`,
+		+ greatest(60000000, ` + gcraFillTimeSQL + `)) * interval '1 microsecond'`,
 	Step: `SELECT excluded.slot, granted, CASE WHEN granted > 0 THEN left_over ELSE r.tokens END,
 		CASE WHEN granted > 0 THEN refill ELSE r.last_refill END, CASE WHEN granted > 0 THEN rest
 			ELSE r.remainder END,
@@ -172,7 +176,7 @@ var gcraSQL = SQL{
 		OFFSET 0) h`,
 	Adjust: `(tokens, last_refill, remainder, expires_at) = (SELECT after, refill, rest, CASE WHEN {cost} >= 0
 		OR r.expires_at >= full_at THEN r.expires_at
-		ELSE full_at + greatest(60000000, ` + gcraFillsSQL + `) * interval '1 microsecond' END
+		ELSE full_at + greatest(60000000, ` + gcraFillTimeSQL + `) * interval '1 microsecond' END
 	FROM (SELECT *, refill + (({quota} - after) * {span} + rest + {events} - 1) / {events}
 		* interval '1 microsecond' AS full_at
 	FROM (SELECT least({quota}, total) AS after, CASE WHEN total < {quota} THEN refill
@@ -182,13 +186,13 @@ var gcraSQL = SQL{
 		rest + back * {events} - part AS rest
 	FROM (SELECT *, (part - rest + {events} - 1) / {events} AS back
 	FROM (SELECT refill, rest, CASE WHEN {cost} > 0 THEN filled + units / {span}
-		ELSE greatest(filled + {cost}, least(filled, -` + mostOwedSQL + `)) END AS total,
+		ELSE greatest(filled + {cost}, least(filled, -` + maxDebtSQL + `)) END AS total,
 		units % {span} AS part
 	FROM (SELECT *, greatest(0, least(greatest(0, {cost})::numeric * {span},
 		9223372036854775807)::bigint - ` + drainedSQL + `) AS units
 	FROM ` + strings.ReplaceAll(gcraFill, "{at}", "{now}") + ` e OFFSET 0) f OFFSET 0) g OFFSET 0) h
 		OFFSET 0) i OFFSET 0) j OFFSET 0) k)`,
-	AdjustWhere: "r.tokens IS NOT NULL AND r.last_refill <= {now} + (" + gcraFillsSQL +
+	AdjustWhere: "r.tokens IS NOT NULL AND r.last_refill <= {now} + (" + gcraFillTimeSQL +
 		" + 10000000) * interval '1 microsecond' AND " + notDrainedSQL,
 	Read: readGCRA,
 }

@@ -11,17 +11,17 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 //
 // State: slots, the numbers. The high 32 bits name the process that holds the slot, which has a row
 // in rate_limit_processes and renews it. The low bits are a counter of the process. When the row of a
-// process runs out, its slots are free, and the next hit removes them. The name of a process is the
-// second of its start since 2000. A name younger than the lifetime of such a row counts without one,
-// because the snapshot of a statement may be older than the row. Negative numbers are not slots: they
-// record the release of a slot that the row did not have.
+// process expires, its slots are free, and the next hit removes them. The name of a process is the
+// time of its start, in seconds since 2000. A name younger than the lifetime of such a row counts even
+// without a row, because the snapshot of a statement may be older than the row. Negative numbers are not
+// slots: they record the release of a slot that was not in the row.
 //
 // A row does not say when its slots will be released, so RetryAfter and Reset are estimates.
 // expires_at is a day ahead, and changes rarely. A row with slots is not deleted.
 
 func init() {
 	define(ratelimit.InFlight, "in_flight", Definition{
-		Take: takeInFlight, Adjust: adjustInFlight, Look: lookInFlight, Passes: passesInFlight,
+		Take: takeInFlight, Adjust: adjustInFlight, Peek: peekInFlight, Passes: passesInFlight,
 		SQL: &inFlightSQL,
 	})
 }
@@ -52,7 +52,7 @@ func adjustInFlight(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	}
 }
 
-func lookInFlight(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
+func peekInFlight(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 	if r.Slots == 0 {
 		return l.Events, now
 	}
@@ -62,17 +62,18 @@ func lookInFlight(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 func passesInFlight(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return now + inFlightRetry }
 
 const (
-	// aliveSQL is an array of the processes with rows that have not run out; {processes} stands for
-	// their table. youngSQL is the newest name with a row that must be in the snapshot. A statement's time is
-	// that of its snapshot or earlier, so that a wait for a lock does not make rows older. Bounds
-	// exclude what a clock wrote that was ahead for a moment: rows more than 10 seconds ahead, and
-	// names more than an hour ahead. Names run ahead of the clock while many processes start.
+	// aliveSQL returns an array of the processes with rows that have not expired; {processes} stands for
+	// their table. youngSQL returns the newest name for which the snapshot must contain a row. Both use the
+	// time of the statement, which is not later than that of its snapshot, so that a wait for a lock does
+	// not age rows. Upper bounds exclude times from a clock that was ahead for a moment: rows more than 10
+	// seconds ahead, and names more than an hour ahead. Names run ahead of the clock while many processes
+	// start.
 	aliveSQL = `(SELECT coalesce(array_agg(process), '{}') FROM {processes}
 		WHERE seen BETWEEN statement_timestamp() - interval '10 s'
 		AND statement_timestamp() + interval '10 s')::bigint[]`
 	youngSQL = `(SELECT extract(epoch FROM statement_timestamp())::bigint - 946684810)`
 
-	// LiveSQL is a condition: the row has a slot that counts.
+	// LiveSQL tests whether the row has a slot of a process that is alive.
 	LiveSQL = `EXISTS (SELECT FROM unnest(slots) s WHERE s >> 32 = ANY (` + aliveSQL + `)
 		OR (s >> 32) - ` + youngSQL + ` BETWEEN 1 AND 3610)`
 )
@@ -80,8 +81,8 @@ const (
 var inFlightSQL = SQL{
 	Columns:  "slots",
 	Returned: "cardinality(slots)::bigint",
-	Looked: "(SELECT count(*) FROM unnest(slots) s WHERE s >> 32 = ANY (" + aliveSQL + ") OR (s >> 32) - " +
-		youngSQL + " BETWEEN 1 AND 3610)",
+	PeekReturned: "(SELECT count(*) FROM unnest(slots) s WHERE s >> 32 = ANY (" + aliveSQL + ") " +
+		"OR (s >> 32) - " + youngSQL + " BETWEEN 1 AND 3610)",
 	Needs: []Parameter{SlotParameter},
 	Fresh: "ARRAY(SELECT generate_series({first}, {first} + i.granted * {cost} - 1)), i.now + " +
 		"interval '1 day'",

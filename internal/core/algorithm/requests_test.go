@@ -120,8 +120,8 @@ func TestRefundUndoesTake(t *testing.T) {
 				d.Adjust(l, &after, k.Micro, cost, 0)
 			}
 		}
-		free, reset := d.Look(l, &row, k.Micro)
-		if f, r := d.Look(l, &after, k.Micro); f != free || r != reset {
+		free, reset := d.Peek(l, &row, k.Micro)
+		if f, r := d.Peek(l, &after, k.Micro); f != free || r != reset {
 			t.Fatalf("%+v: %d are free until %d, before a take of %d and its refund %d until %d\n%+v\n%+v",
 				*l, f, r, granted*cost, free, reset, row, after)
 		}

@@ -13,7 +13,7 @@ type Row struct {
 	Remainder int64   // see GCRA
 	Hits      []int64 // times, oldest first
 	Slots     int64   // see InFlight
-	Expires   int64   // expires_at: from then on the row has the same effect as no row
+	Expires   int64   // expires_at: from this time on, the row has the same effect as no row
 }
 
 // Blank reports whether the row has the same effect as no row at any time.
@@ -24,22 +24,22 @@ func (r *Row) Blank() bool {
 // Expired reports whether the row can be deleted.
 func (r *Row) Expired(now int64) bool { return r.Expires <= now && r.Slots == 0 }
 
-// clockSlack allows, in microseconds, for statements that read the clock in one order and lock a row in
-// the other. The SQL steps use the same number.
+// clockSlack is the tolerance, in microseconds, for statements that read the clock in one order and lock a
+// row in the other. The SQL steps use the same number.
 const clockSlack = 10 * 1000000
 
 // ahead reports whether a time in a row lies so far ahead of now that only a wrong clock can have
-// written it: by more than length and clockSlack. Such a row counts as new. The SQL steps first compare
-// with now, or with the end of a window, which usually suffices and is cheaper.
+// written it: by more than length plus clockSlack. Such a row counts as new. The SQL steps first compare
+// the time with now, or with the end of a window, which is cheaper and usually sufficient.
 func ahead(at, now, length int64) bool { return at > now+clockSlack+length }
 
-// View is a row at a time, as a limit sees it.
+// View is a row at a time, under a limit.
 type View struct {
 	Limit *ratelimit.Limit
 	Row   Row
 	Now   int64
 
-	// LookAll sets these: the full quota, the remaining quota (negative if it is overdrawn), and the
+	// PeekAll sets these: the full quota, the remaining quota (negative if it is overdrawn), and the
 	// Decision.Reset of an allowed hit.
 	Quota, Free, Reset int64
 }

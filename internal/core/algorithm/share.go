@@ -19,8 +19,8 @@ func ShareLimit(l *ratelimit.Limit, parts float64) ratelimit.Limit {
 	return shared
 }
 
-// ShareRow divides a row by parts: both what was used and what is left. Times stay, so windows end and
-// tokens come when they would have, because everything is in proportion to the limit.
+// ShareRow divides a row by parts: both the used and the remaining quota. Times stay, so windows end and
+// buckets refill at the same times as in the whole row.
 func ShareRow(r *Row, parts float64) {
 	r.Count = shareOf(r.Count, parts)
 	r.PrevCount = shareOf(r.PrevCount, parts)
@@ -35,7 +35,7 @@ func ShareRow(r *Row, parts float64) {
 	r.Hits = hits
 }
 
-// rounding is below any fraction of a quota, and above the error of a division.
+// rounding exceeds the error of a division, and is smaller than any fraction of a quota.
 const rounding = 1e-9
 
 // shareOf returns n divided by parts, rounded up.

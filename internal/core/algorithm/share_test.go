@@ -26,13 +26,13 @@ func TestSharesAreTheRow(t *testing.T) {
 						algorithm.Of(l).Take(l, &row, start, 1, used)
 					}
 					now := start + later.Microseconds()
-					free, _ := algorithm.Of(l).Look(l, &row, now)
+					free, _ := algorithm.Of(l).Peek(l, &row, now)
 					shared := algorithm.ShareLimit(l, parts)
 					if err := shared.Validate(); err != nil {
 						t.Fatalf("%s, one of %v: %v", l.Prefix, parts, err)
 					}
 					algorithm.ShareRow(&row, parts)
-					got, _ := algorithm.Of(&shared).Look(&shared, &row, now)
+					got, _ := algorithm.Of(&shared).Peek(&shared, &row, now)
 					if float64(got) > float64(free)/parts+1 || float64(got) < float64(free)/parts-2 {
 						t.Fatalf("%+v, %d used, %v later: one of %v has %d left of %d", *l, used, later,
 							parts, got, free)

@@ -14,13 +14,13 @@ import (
 
 func init() {
 	define(ratelimit.SlidingLog, "sliding_log", Definition{
-		Take: takeLog, Adjust: adjustLog, Look: lookLog, Passes: passesLog, SQL: &slidingLogSQL,
+		Take: takeLog, Adjust: adjustLog, Peek: peekLog, Passes: passesLog, SQL: &slidingLogSQL,
 	})
 }
 
-// live returns the hits of the Window up to the time at, which is now, or the time of the newest hit if
-// that is later.
-func live(l *ratelimit.Limit, r *Row, now int64) (hits []int64, at int64) {
+// liveHits returns the hits of the Window up to the time at. at is now, or the time of the newest hit if that
+// hit is later.
+func liveHits(l *ratelimit.Limit, r *Row, now int64) (hits []int64, at int64) {
 	if len(r.Hits) == 0 || logAhead(l, r, now) {
 		return nil, now
 	}
@@ -35,7 +35,7 @@ func logAhead(l *ratelimit.Limit, r *Row, now int64) bool {
 }
 
 func takeLog(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
-	young, at := live(l, r, now)
+	young, at := liveHits(l, r, now)
 	granted := fit(l.Events-int64(len(young)), n, cost)
 	if granted == 0 {
 		return 0
@@ -66,8 +66,8 @@ func adjustLog(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	r.Hits = append(hits, r.Hits[last:]...)
 }
 
-func lookLog(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
-	young, at := live(l, r, now)
+func peekLog(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
+	young, at := liveHits(l, r, now)
 	if len(young) == 0 {
 		return l.Events, at
 	}
@@ -75,16 +75,16 @@ func lookLog(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 }
 
 func passesLog(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
-	young, _ := live(l, r, now)
+	young, _ := liveHits(l, r, now)
 	missing := cost - (l.Events - int64(len(young)))
 	if missing < 1 {
-		return now // it passes now, since another hit of the request was on the row
+		return now // the hit passes now: another hit of its request was on the row
 	}
 	return young[missing-1] + window(l)
 }
 
-// width_bucket searches a sorted array: it returns how many elements are not above its first
-// argument.
+// slidingLogSQL searches the sorted array with width_bucket, which returns how many elements are at most its
+// first argument.
 var slidingLogSQL = SQL{
 	Columns: "hits",
 	Fresh:   "array_fill(i.now, ARRAY[(i.granted * {cost})::int]), i.now + {span} * interval '1 microsecond'",

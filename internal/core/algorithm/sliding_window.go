@@ -18,21 +18,21 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
 func init() {
 	define(ratelimit.SlidingWindow, "sliding_window", Definition{
-		Take: takeSliding, Adjust: adjustSliding, Look: lookSliding, lookAll: lookAllSliding,
+		Take: takeSliding, Adjust: adjustSliding, Peek: peekSliding, peekAll: peekAllSliding,
 		Passes: passesSliding, Lease: leaseInWindow, SQL: &slidingWindowSQL,
 	})
 }
 
-// slide returns the row's counters as of now.
-func slide(l *ratelimit.Limit, r *Row, now int64) (count, prev, start int64) {
+// countsAt returns the counts of the current and the previous window, and the start of the current one.
+func countsAt(l *ratelimit.Limit, r *Row, now int64) (count, prev, start int64) {
 	if r.Start != 0 && now < r.Start+window(l) && !ahead(r.Start, now, window(l)) {
 		return r.Count, r.PrevCount, r.Start
 	}
-	return slideOn(l, r, now)
+	return countsAfterWindow(l, r, now)
 }
 
-// slideOn is slide for a row with an ended window or that counts as new.
-func slideOn(l *ratelimit.Limit, r *Row, now int64) (count, prev, start int64) {
+// countsAfterWindow implements countsAt for a row with an ended window, and for one that counts as new.
+func countsAfterWindow(l *ratelimit.Limit, r *Row, now int64) (count, prev, start int64) {
 	if r.Start != 0 && now >= r.Start+window(l) && now < r.Start+2*window(l) {
 		return 0, r.Count, r.Start + window(l)
 	}
@@ -48,7 +48,7 @@ func weighted(l *ratelimit.Limit, prev, start, now int64) int64 {
 }
 
 func takeSliding(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
-	count, prev, start := slide(l, r, now)
+	count, prev, start := countsAt(l, r, now)
 	granted := fit(l.Events-count-weighted(l, prev, start, now), n, cost)
 	if granted > 0 {
 		r.Count, r.PrevCount, r.Start = count+granted*cost, prev, start
@@ -65,20 +65,20 @@ func adjustSliding(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	case r.Start == 0 || now >= r.Start+2*window(l) || ahead(r.Start, now, window(l)):
 	case at == 0 || at >= r.Start:
 		r.PrevCount = larger(0, r.PrevCount-larger(0, cost-r.Count))
-		r.Count = counted(l, r.Count, cost)
+		r.Count = adjustedCount(l, r.Count, cost)
 	case at >= r.Start-window(l) && r.PrevCount > 0:
-		r.PrevCount = counted(l, r.PrevCount, cost)
+		r.PrevCount = adjustedCount(l, r.PrevCount, cost)
 	}
 }
 
-func lookSliding(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
+func peekSliding(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 	v := View{Limit: l, Row: *r, Now: now}
-	lookAllSliding([]*View{&v})
+	peekAllSliding([]*View{&v})
 	return v.Free, v.Reset
 }
 
-// lookAllSliding implements Definition.lookAll. In the usual case its loop makes no calls.
-func lookAllSliding(views []*View) {
+// peekAllSliding implements Definition.peekAll. In the usual case its loop makes no calls.
+func peekAllSliding(views []*View) {
 	for _, v := range views {
 		r := &v.Row
 		now := v.Now
@@ -87,7 +87,7 @@ func lookAllSliding(views []*View) {
 		count := r.Count
 		prev := r.PrevCount
 		if start == 0 || now >= start+w || start > now+clockSlack+w {
-			count, prev, start = slideOn(v.Limit, r, now)
+			count, prev, start = countsAfterWindow(v.Limit, r, now)
 		}
 		v.Free = v.Limit.Events - count
 		v.Reset = start
@@ -104,7 +104,7 @@ func lookAllSliding(views []*View) {
 
 func passesSliding(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 	w := window(l)
-	count, prev, start := slide(l, r, now)
+	count, prev, start := countsAt(l, r, now)
 	if room := l.Events - count - cost; room >= 0 {
 		// The cost passes in this window, once prev·(w − elapsed) ≤ room·w.
 		return start + w - mulDiv(room, w, prev, false)
@@ -119,7 +119,7 @@ func passesSliding(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 var slidingWindowSQL = SQL{
 	Columns: "count, prev_count, window_start",
 	Fresh:   "i.granted * {cost}, 0, i.now, i.now + 2 * {span} * interval '1 microsecond'",
-	// As in slide, count, prev and start are as of now. passed is the elapsed time of the window. prev
+	// As in countsAt, count, prev and start are as of now. passed is the elapsed time of the window. prev
 	// counts for the rest of it, rounded up, which is prev − prev·passed/span rounded down. The product
 	// is exact: bigint where it fits, else numeric. elapsed is NULL for a row of another algorithm and
 	// for one too far ahead. No comparison with NULL is true, so the last case applies.
@@ -145,8 +145,8 @@ var slidingWindowSQL = SQL{
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	// An adjustment of a charge in the previous window does not change count.
 	Adjust: `count = CASE WHEN r.window_start > {claimed} THEN r.count
-		ELSE ` + countedSQL("greatest(0, r.count)") + ` END,
-	prev_count = CASE WHEN r.window_start > {claimed} THEN ` + countedSQL("r.prev_count") + `
+		ELSE ` + adjustedCountSQL("greatest(0, r.count)") + ` END,
+	prev_count = CASE WHEN r.window_start > {claimed} THEN ` + adjustedCountSQL("r.prev_count") + `
 		ELSE greatest(0, r.prev_count - greatest(0, {cost} - greatest(0, r.count))) END`,
 	AdjustWhere: `{now} < r.window_start + 2 * {span} * interval '1 microsecond' AND ` + windowNotAheadSQL + `
 	AND ({claimed} IS NULL OR r.window_start <= {claimed}

@@ -4,17 +4,17 @@ import (
 	"encoding/binary"
 )
 
-// SQL holds the parts of a statement that differ between algorithms. The store builds its statements
-// from them. A statement decides many entries at once: an entry is a number of equal hits on one row.
+// SQL holds the parts of a statement that differ between algorithms, from which the store builds its
+// statements. A statement decides many entries at once. An entry is a number of equal hits on one row.
 type SQL struct {
-	// Columns are the names of the state's columns. Returned is the expression that a statement
-	// returns for them; "" means Columns. It avoids NULL where NULL is usual, since rows without NULL
-	// are read faster.
+	// Columns lists the columns of the state. Returned is the expression that a statement returns for
+	// them; "" means Columns. It replaces NULL where NULL is usual, because rows without NULL are read
+	// faster.
 	Columns  string
 	Returned string
 
-	// Looked replaces Returned in a statement that only looks; "" means Returned.
-	Looked string
+	// PeekReturned replaces Returned in a peek; "" means Returned.
+	PeekReturned string
 
 	// ReadExpires adds expires_at to the returned columns.
 	ReadExpires bool
@@ -23,10 +23,10 @@ type SQL struct {
 	// Capacity) and span (its Window in microseconds).
 	Needs []Parameter
 
-	// Fresh holds the values of the columns and of expires_at for a key without a row, after granted
+	// Fresh lists the values of the columns and of expires_at for a key without a row, after granted
 	// hits. It can use i.granted, i.now, the entry's parameters by their names in braces ({cost},
-	// {quota} …), and the columns of From. From continues the FROM clause after i. It adds columns to
-	// an entry, and never entries.
+	// {quota} …), and the columns of From. From continues the FROM clause after i, with exactly one row
+	// for each entry.
 	Fresh string
 	From  string
 
@@ -34,11 +34,10 @@ type SQL struct {
 	// can use r (the current row), excluded (the row that Fresh would insert; excluded.granted bounds
 	// granted), and the parameters as in Fresh. A subquery computes each value that is used twice;
 	// its OFFSET 0 keeps the planner from copying the expression to each use. Every operator costs
-	// time even if it is not reached, because the server prepares all operators of a statement each
-	// time.
+	// time, even one that is not reached, because each execution prepares all operators of a statement.
 	Step string
 
-	// Reset holds further assignments of a reset.
+	// Reset holds the assignments of a reset beyond those of all algorithms; "" adds none.
 	Reset string
 
 	// Adjust holds the assignments that implement Definition.Adjust on the row r if AdjustWhere is

@@ -17,7 +17,7 @@ import (
 
 func init() {
 	define(ratelimit.TokenBucket, "token_bucket", Definition{
-		Take: takeBucket, Adjust: adjustBucket, Look: lookBucket, Passes: passesBucket, Lease: leaseOfBucket,
+		Take: takeBucket, Adjust: adjustBucket, Peek: peekBucket, Passes: passesBucket, Lease: leaseOfBucket,
 		SQL: &tokenBucketSQL,
 	})
 }
@@ -25,11 +25,11 @@ func init() {
 // bucketLinger is the shortest time, in microseconds, by which a bucket's row outlives the refill.
 const bucketLinger = 60 * 1000000
 
-// horizon bounds how far ahead expires_at lies: a hundred years, in microseconds.
-const horizon = int64(ratelimit.MaxWindow / 1000)
+// maxExpiry bounds how far expires_at lies in the future: a hundred years, in microseconds.
+const maxExpiry = int64(ratelimit.MaxWindow / 1000)
 
-// fill returns the tokens at now, and the time of the last refill.
-func fill(l *ratelimit.Limit, r *Row, now int64) (tokens float64, refill int64) {
+// bucketAt returns the tokens at now, and the time of the last refill.
+func bucketAt(l *ratelimit.Limit, r *Row, now int64) (tokens float64, refill int64) {
 	most, events := float64(l.Capacity()), float64(l.Events)
 	if r.Refill == 0 || !r.HasTokens || bucketAhead(l, r, now) {
 		return most, now
@@ -44,16 +44,16 @@ func bucketAhead(l *ratelimit.Limit, r *Row, now int64) bool {
 	return ahead(r.Refill, now, bucketLength(l))
 }
 
-// bucketLength returns the time in which an empty bucket fills, at most horizon.
+// bucketLength returns the time in which an empty bucket fills, in microseconds, at most maxExpiry.
 func bucketLength(l *ratelimit.Limit) int64 {
-	return smaller(horizon, fillTime(l, float64(l.Capacity())))
+	return smaller(maxExpiry, fillTime(l, float64(l.Capacity())))
 }
 
-// bucketFillsSQL is the time in which an empty bucket fills, in microseconds, as bucketAhead uses it.
+// bucketFillsSQL computes bucketLength.
 const bucketFillsSQL = "least(ceil({quota} / {events}::float8) * {span}, 3155760000000000)"
 
 // fillTime returns the time in which the given number of tokens is added, in whole windows. Its bound
-// is far above any wait, and low enough that adding a time to it does not overflow.
+// exceeds any wait, and is low enough that adding a time to it does not overflow.
 func fillTime(l *ratelimit.Limit, tokens float64) int64 {
 	const most = int64(1) << 61
 	windows := (int64(math.Ceil(tokens)) + l.Events - 1) / l.Events
@@ -64,7 +64,7 @@ func fillTime(l *ratelimit.Limit, tokens float64) int64 {
 }
 
 func takeBucket(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
-	tokens, refill := fill(l, r, now)
+	tokens, refill := bucketAt(l, r, now)
 	granted := fit(int64(math.Floor(tokens)), n, cost)
 	if granted > 0 {
 		r.Tokens, r.HasTokens, r.Refill = tokens-float64(granted*cost), true, refill
@@ -72,15 +72,15 @@ func takeBucket(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	if !r.HasTokens {
 		return 0
 	}
-	keepBucket(l, r)
+	extendBucket(l, r)
 	return granted
 }
 
-// keepBucket moves Expires of the row beyond the time at which the bucket is full.
-func keepBucket(l *ratelimit.Limit, r *Row) {
-	full := r.Refill + smaller(horizon, fillTime(l, float64(l.Capacity())-r.Tokens))
+// extendBucket moves the row's Expires beyond the time at which the bucket is full.
+func extendBucket(l *ratelimit.Limit, r *Row) {
+	full := r.Refill + smaller(maxExpiry, fillTime(l, float64(l.Capacity())-r.Tokens))
 	if r.Expires < full {
-		r.Expires = full + larger(bucketLinger, smaller(horizon, fillTime(l, float64(l.Capacity()))))
+		r.Expires = full + larger(bucketLinger, smaller(maxExpiry, fillTime(l, float64(l.Capacity()))))
 	}
 }
 
@@ -91,17 +91,17 @@ func adjustBucket(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 		return
 	}
 	most := l.Capacity()
-	tokens, refill := fill(l, r, now)
+	tokens, refill := bucketAt(l, r, now)
 	r.Tokens = math.Min(float64(most),
 		math.Max(tokens+float64(cost), math.Min(tokens, float64(-smaller(most, ratelimit.MaxEvents-most)))))
 	r.Refill = refill
 	if cost < 0 {
-		keepBucket(l, r)
+		extendBucket(l, r)
 	}
 }
 
-func lookBucket(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
-	tokens, refill := fill(l, r, now)
+func peekBucket(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
+	tokens, refill := bucketAt(l, r, now)
 	if missing := float64(l.Capacity()) - tokens; missing > 0 {
 		return int64(math.Floor(tokens)), refill + fillTime(l, missing)
 	}
@@ -123,7 +123,7 @@ func leaseOfBucket(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int
 }
 
 func passesBucket(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
-	tokens, refill := fill(l, r, now)
+	tokens, refill := bucketAt(l, r, now)
 	return refill + fillTime(l, float64(cost)-tokens)
 }
 

@@ -12,67 +12,67 @@ import (
 )
 
 // Background holds the calls that nobody waits for: settlements, refunds and charges of leases, releases of
-// slots, and charges after an outage. They go with the next batch of any queue that has this Background. If
-// none comes, a batch without requests takes them.
+// slots, and charges after an outage. The next batch of any queue with this Background takes them along. If
+// no batch comes, Background sends a batch without requests.
 //
-// A call that has failed by itself, as one on a locked row, goes alone: in a statement of its own, in a batch
-// without requests. It is lost if it has failed for longestTry, unless it is to be repeated.
+// A call that fails by itself, as one on a locked row, becomes isolated: it has a statement of its own in a
+// batch without requests. It is lost after failing for retryTime, unless Call.Repeat is set.
 type Background struct {
 	options BackgroundOptions
-	waits   int32 // the number of calls; atomic, so that the usual batch takes no lock
+	waiting int32 // the number of calls; atomic, so that a batch without such calls takes no lock
 
-	mu      sync.Mutex // guards all that follows
-	calls   []*Call    // in the order of arrival
-	alone   []*Call    // those that go alone
-	sending bool       // a goroutine sends batches without requests
+	mu       sync.Mutex // guards all that follows
+	calls    []*Call    // in the order of arrival
+	isolated []*Call    // calls with Isolated set
+	sending  bool       // a goroutine runs send
 }
 
 // BackgroundOptions configure a Background.
 type BackgroundOptions struct {
 	Closing context.Context         // ends when the store is closed
-	Health  *health.Health          // of the server
+	Health  *health.Health          // tracks the server
 	Send    func()                  // decides a batch without requests
-	Report  func(lost int, _ error) // is called when calls with an End are lost
+	Report  func(lost int, _ error) // reports how many calls with an End were lost, and why
 }
 
 const (
-	// MostTogether bounds the calls of a Background in a batch: more would delay its requests.
-	MostTogether = 500
+	// MaxPerBatch bounds the background calls of a batch with requests: more would delay the requests.
+	MaxPerBatch = 500
 
-	mostWaiting = 20000 // the bound on calls; further ones are lost
-	mostAlone   = 3     // the bound on calls in a batch that go alone
-	longestTry  = time.Minute
+	maxWaiting  = 20000 // bounds the calls of a Background; further ones are lost
+	maxIsolated = 3     // bounds the isolated calls of a batch
+	retryTime   = time.Minute
 
-	// longestPause is the longest time between two batches without requests that take no calls.
-	longestPause = 200 * time.Millisecond
+	// maxPause bounds the time between two batches without requests, if the first one has taken no calls.
+	maxPause = 200 * time.Millisecond
 )
 
-// ErrCrowded is the error of a call that is lost because too many wait.
-var ErrCrowded = errors.New("ratelimit: too many calls wait in the background")
+// ErrTooManyCalls is the error of a call that is lost because too many calls wait.
+var ErrTooManyCalls = errors.New("ratelimit: too many calls wait in the background")
 
 // NewBackground returns a Background without calls.
 func NewBackground(o BackgroundOptions) *Background { return &Background{options: o} }
 
-// Add adds a call. If no other batch takes it within wait, a batch without requests does. The call's End may
-// be called before Add returns.
+// Add adds a call. If no other batch takes the call within wait, a batch without requests does. End of the
+// call may be called before Add returns.
 func Add(b *Background, c *Call, wait time.Duration) {
-	if atomic.LoadInt32(&b.waits) < mostWaiting {
+	if atomic.LoadInt32(&b.waiting) < maxWaiting {
 		add(b, c, wait)
 	} else if c.End != nil {
-		c.End(0, ErrCrowded)
+		c.End(0, ErrTooManyCalls)
 	}
 }
 
-// add adds a call, however many wait.
+// add adds a call, even if too many wait.
 func add(b *Background, c *Call, wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if c.Alone {
-		b.alone = append(b.alone, c)
+	if c.Isolated {
+		b.isolated = append(b.isolated, c)
 	} else {
 		b.calls = append(b.calls, c)
 	}
-	atomic.StoreInt32(&b.waits, int32(len(b.calls)+len(b.alone)))
+	atomic.StoreInt32(&b.waiting, int32(len(b.calls)+len(b.isolated)))
 	if !b.sending {
 		b.sending = true
 		go send(b, wait)
@@ -85,21 +85,21 @@ func send(b *Background, wait time.Duration) {
 	err := PanicError(func() {
 		for {
 			health.Sleep(o.Closing, wait)
-			before := atomic.LoadInt32(&b.waits)
+			before := atomic.LoadInt32(&b.waiting)
 			if before > 0 && o.Health.Unavailable() == nil {
 				o.Send()
 			}
 			b.mu.Lock()
-			b.sending = len(b.calls)+len(b.alone) > 0 && o.Closing.Err() == nil
+			b.sending = len(b.calls)+len(b.isolated) > 0 && o.Closing.Err() == nil
 			sending := b.sending
 			b.mu.Unlock()
 			if !sending {
 				return
 			}
-			if wait = 2*wait + time.Millisecond; wait > longestPause {
-				wait = longestPause
+			if wait = 2*wait + time.Millisecond; wait > maxPause {
+				wait = maxPause
 			}
-			if atomic.LoadInt32(&b.waits) < before {
+			if atomic.LoadInt32(&b.waiting) < before {
 				wait = 0
 			}
 		}
@@ -109,19 +109,20 @@ func send(b *Background, wait time.Duration) {
 	}
 }
 
-// Collect removes the calls that go with a batch, and returns them. idle is for a batch without requests.
-// all is for a batch with refunds or resets of requests, which come after all refunds that wait. Otherwise
-// calls on one row are of one window.
+// Collect removes and returns the calls that a batch takes along. idle reports a batch without requests,
+// which also takes isolated calls. all takes all other calls: requests that refund or reset rows must come
+// after all waiting refunds. Unless all is set, Collect takes at most MaxPerBatch calls, and on each row
+// those of one window only.
 func Collect(b *Background, idle, all bool) []*Call {
 	var taken, left []*Call
-	if atomic.LoadInt32(&b.waits) == 0 {
+	if atomic.LoadInt32(&b.waiting) == 0 {
 		return taken
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	windows := map[lease.RowID]int64{}
 	for i, c := range b.calls {
-		if len(taken) == MostTogether && !all {
+		if len(taken) == MaxPerBatch && !all {
 			left = append(left, b.calls[i:]...)
 			break
 		}
@@ -135,28 +136,28 @@ func Collect(b *Background, idle, all bool) []*Call {
 	}
 	b.calls = left
 	if idle {
-		n := len(b.alone)
-		if n > mostAlone {
-			n = mostAlone
+		n := len(b.isolated)
+		if n > maxIsolated {
+			n = maxIsolated
 		}
-		taken = append(taken, b.alone[:n]...)
-		b.alone = b.alone[n:]
+		taken = append(taken, b.isolated[:n]...)
+		b.isolated = b.isolated[n:]
 	}
-	atomic.StoreInt32(&b.waits, int32(len(b.calls)+len(b.alone)))
+	atomic.StoreInt32(&b.waiting, int32(len(b.calls)+len(b.isolated)))
 	return taken
 }
 
-// Forget drops the calls with a Claim and without an End, which are refunds of leases: a restored
-// server may lack their charges.
-func Forget(b *Background) {
+// DropRefunds drops the refunds of leases, which are the calls with a Claim and without an End: a restored
+// server may lack the charges that they refund.
+func DropRefunds(b *Background) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.calls = withoutRefunds(b.calls)
-	b.alone = withoutRefunds(b.alone)
-	atomic.StoreInt32(&b.waits, int32(len(b.calls)+len(b.alone)))
+	b.isolated = withoutRefunds(b.isolated)
+	atomic.StoreInt32(&b.waiting, int32(len(b.calls)+len(b.isolated)))
 }
 
-// withoutRefunds returns the calls that Forget leaves.
+// withoutRefunds returns the calls that DropRefunds keeps.
 func withoutRefunds(calls []*Call) []*Call {
 	var left []*Call
 	for _, c := range calls {
@@ -167,9 +168,9 @@ func withoutRefunds(calls []*Call) []*Call {
 	return left
 }
 
-// endUnattended ends calls, or adds them again. err is set if their batch has no results: then their effects
-// are not known. A call with an Err of its own had no effect.
-func endUnattended(b *Background, calls []*Call, err error) {
+// endBackground ends calls, or adds them again to be retried. err is the error of their batch, or nil: if it
+// is set, the calls may or may not have had an effect. A call with an Err of its own had no effect.
+func endBackground(b *Background, calls []*Call, err error) {
 	now := time.Now()
 	lost := 0
 	var reason error
@@ -179,14 +180,14 @@ func endUnattended(b *Background, calls []*Call, err error) {
 		if c.Err != nil {
 			failure = c.Err
 			c.Err = nil
-			if !c.Alone {
-				c.Alone = true
-				c.failed = now
+			if !c.Isolated {
+				c.Isolated = true
+				c.failedAt = now
 			}
-			again = again || now.Sub(c.failed) < longestTry
+			again = again || now.Sub(c.failedAt) < retryTime
 		}
 		if failure != nil && again {
-			add(b, c, longestPause)
+			add(b, c, maxPause)
 			continue
 		}
 		if c.End == nil {
@@ -203,13 +204,14 @@ func endUnattended(b *Background, calls []*Call, err error) {
 	}
 }
 
-// Flush sends what waits, for as long as the database makes decisions, and at most for a time.
+// Flush sends the waiting calls. It gives up after most, or when the database is unavailable.
 func Flush(b *Background, most time.Duration) {
 	until := time.Now().Add(most)
-	for atomic.LoadInt32(&b.waits) > 0 && time.Now().Before(until) && b.options.Health.Unavailable() == nil {
-		before := atomic.LoadInt32(&b.waits)
+	for atomic.LoadInt32(&b.waiting) > 0 && time.Now().Before(until) &&
+		b.options.Health.Unavailable() == nil {
+		before := atomic.LoadInt32(&b.waiting)
 		b.options.Send()
-		if atomic.LoadInt32(&b.waits) >= before {
+		if atomic.LoadInt32(&b.waiting) >= before {
 			time.Sleep(time.Millisecond)
 		}
 	}

@@ -45,7 +45,7 @@ func (c *courier) send() {
 	for _, call := range calls {
 		call.Granted = call.Hits[0].Cost
 		call.Err, together = c.fail(c.tries)
-		if c.tries++; call.Alone {
+		if c.tries++; call.Isolated {
 			c.alone++
 		}
 	}
@@ -118,7 +118,7 @@ func TestTooManyCallsAreLost(t *testing.T) {
 		for i := range 20_001 {
 			batch.Add(c.background, c.call(fmt.Sprint(i), 1), time.Minute)
 		}
-		if len(c.ended) != 1 || !errors.Is(c.ended[0], batch.ErrCrowded) {
+		if len(c.ended) != 1 || !errors.Is(c.ended[0], batch.ErrTooManyCalls) {
 			t.Errorf("ended: %v", c.ended)
 		}
 		batch.Flush(c.background, time.Second)
@@ -136,11 +136,11 @@ func TestRefundsOfLeasesAreForgotten(t *testing.T) {
 		for _, alone := range []bool{false, true} {
 			settlement, refund := c.call("k", 1), c.call("k", 1)
 			settlement.Claim, refund.Claim, refund.End = 1, 1, nil
-			settlement.Alone, refund.Alone = alone, alone
+			settlement.Isolated, refund.Isolated = alone, alone
 			batch.Add(c.background, settlement, time.Minute)
 			batch.Add(c.background, refund, time.Minute)
 		}
-		batch.Forget(c.background)
+		batch.DropRefunds(c.background)
 		if n := len(batch.Collect(c.background, true, false)); n != 2 {
 			t.Errorf("%d calls wait, want two settlements", n)
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Call changes or reads rows: a Take or Reset that waits for its decision, or a call that nobody waits for
-// (see Background). A call that is waited for can be reused.
+// Call is a Take or Reset of one request, for which a caller waits, or one hit in the background, for which
+// nobody waits (see Background). A caller can reuse its Call for another request.
 //
 // The caller owns a Call until Send and after Wait; in between the Queue owns it. A cancelled Call (see
 // Cancel) may stay with its Queue and must not be reused.
@@ -18,47 +18,47 @@ type Call struct {
 	Hits      []ratelimit.Hit
 	Reset     bool                 // restore the full quotas of the keys of Hits, instead of charging
 	Decisions []ratelimit.Decision // one for each hit, unless Err is set
-	Err       error                // why Decisions are missing, or why a call Before or After had no effect
-	Owner     any                  // a value of the caller, which the Queue does not use
+	Err       error                // the reason why Decisions are missing, or a background call had no effect
+	Owner     any                  // any value of the caller; the Queue ignores it
 	Arrived   time.Time            // the time at which the call was sent
 
-	// Rows has what is remembered of the row of each hit, or nil. It may be shorter than Hits. The
-	// store sets it before the call is decided.
+	// Rows holds the remembered row of each hit, or nil for a hit without one. It may be shorter than Hits.
+	// The store sets it before it decides the call.
 	Rows []*lease.Row
 
-	// Apart reports whether one of Hits is Apart: see Split. Prepare and Options.Fill set it.
+	// Apart reports whether any of Hits is Apart; see Split. Prepare and Options.Fill set it.
 	Apart bool
 
-	// Cancellable allows Cancel. The caller sets it before Send.
+	// Cancellable permits Cancel. The caller sets it before Send.
 	Cancellable bool
 
-	// Order says when a batch decides the call: with its requests, which is the zero value, or before or
-	// after them. Nobody waits for a call before or after the requests, and the fields up to End are for such
-	// a call. It has one hit. If Claim is set, its cost is refunded or charged in any case.
-	Order  Order
-	Repeat bool  // sent again until it is answered; else only if it certainly had no effect
-	Partly bool  // as much of the cost is charged as fits
-	Claim  int64 // of the charge to correct, see Definition.Adjust; of a limit InFlight, the first slot
-	Window int64 // see algorithm.WindowOf: calls of one window of a row may be added up
-	Alone  bool  // the call has failed by itself, and has a statement of its own
+	// Order selects when a batch decides the call: with its requests (the zero value), or, in the background,
+	// before or after them. The fields from here to End are for background calls, which have one hit each. If
+	// Claim is set, the cost is refunded or charged even if it does not fit.
+	Order    Order
+	Repeat   bool  // retry after any failure; otherwise only if the call certainly had no effect
+	Partial  bool  // charge as much of the cost as fits
+	Claim    int64 // the charge to correct, see Definition.Adjust; of a limit InFlight, the first slot
+	Window   int64 // see algorithm.WindowOf; calls in one window of a row may be added up
+	Isolated bool  // send the call in a statement of its own, because it failed by itself before
 
-	// Granted is the cost that was charged of a call that may be granted in part. End is called once, after
-	// the call is decided or lost, with an error if it is lost. Nil does nothing.
-	Granted int64
-	End     func(granted int64, err error)
-	failed  time.Time // when the call failed by itself first
+	// Granted is the charged cost of a Partial call. End, unless it is nil, is called once: after the
+	// decision, or with an error if the call is lost.
+	Granted  int64
+	End      func(granted int64, err error)
+	failedAt time.Time // the time of the first failure by itself
 
 	finished int32 // 1 once Finish or Cancel has ended the wait of a cancellable call
 	done     chan struct{}
 
-	part *callPart // not nil in a part of another call
-	open int32     // the number of unfinished parts of this call; atomic
+	part      *callPart // not nil in a part of another call
+	openParts int32     // the number of unfinished parts of this call; atomic
 }
 
-// Order says when a batch decides a call.
+// Order selects when a batch decides a call.
 type Order uint8
 
-// The orders of calls. Somebody waits for those With the requests alone.
+// The orders of calls. Callers wait only for calls With the requests.
 const (
 	With Order = iota
 	Before
@@ -92,8 +92,8 @@ func (c *Call) Prepare(hits []ratelimit.Hit, reset bool) {
 	c.finished = 0
 }
 
-// Cancel ends the wait of a cancellable call with err. The call stays in its batch, so its hits may or
-// may not be charged.
+// Cancel ends the wait for a Cancellable call with err. The call stays in its batch, and its hits may or may
+// not be charged.
 func Cancel(c *Call, err error) {
 	if atomic.CompareAndSwapInt32(&c.finished, 0, 1) {
 		c.Err = err
@@ -103,14 +103,14 @@ func Cancel(c *Call, err error) {
 
 // callPart links a part to the call from which Split made it.
 type callPart struct {
-	whole *Call
-	at    []int // the indexes of the hits in whole.Hits
-	apart bool  // the part is a hit that is Apart
+	whole   *Call
+	indexes []int // the indexes of the hits in whole.Hits
+	apart   bool  // the part is a hit that is Apart
 }
 
-// Split replaces each call that has hits Apart by its parts: one call for each hit that is Apart, and
-// one for the others. Finish finishes the whole call with its last part. Several goroutines may finish
-// the parts: each part writes its own decisions, and only the part of the others may set Err.
+// Split replaces each call with hits that are Apart by its parts: one call for each of these hits, and one
+// for the others. Finish finishes the whole call with its last part. Several goroutines may finish the
+// parts: each part writes its own decisions, and only the part of the others may set Err.
 func Split(calls []*Call) []*Call {
 	for i, c := range calls {
 		if !c.Apart {
@@ -119,7 +119,7 @@ func Split(calls []*Call) []*Call {
 		split := append([]*Call(nil), calls[:i]...)
 		for _, c := range calls[i:] {
 			if c.Apart {
-				split = append(split, parts(c)...)
+				split = append(split, splitCall(c)...)
 			} else {
 				split = append(split, c)
 			}
@@ -129,37 +129,36 @@ func Split(calls []*Call) []*Call {
 	return calls
 }
 
-// parts returns the parts of a call.
-func parts(c *Call) []*Call {
+// splitCall returns the parts of a call.
+func splitCall(c *Call) []*Call {
 	var made []*Call
 	var together *Call
 	for i := range c.Hits {
 		h := &c.Hits[i]
 		if !h.Apart && together != nil {
 			together.Hits = append(together.Hits, *h)
-			together.part.at = append(together.part.at, i)
+			together.part.indexes = append(together.part.indexes, i)
 			continue
 		}
 		p := NewCall()
 		p.Hits = append(p.Hits, *h)
 		p.Arrived = c.Arrived
-		p.part = &callPart{whole: c, at: []int{i}, apart: h.Apart}
+		p.part = &callPart{whole: c, indexes: []int{i}, apart: h.Apart}
 		if !h.Apart {
 			together = p
 		}
 		made = append(made, p)
 	}
-	c.open = int32(len(made))
+	c.openParts = int32(len(made))
 	c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
 	return made
 }
 
-// finishPart copies the decisions or the error of a part into its whole call. It returns that call if
-// this was the last part, and nil otherwise. A hit that is Apart and has no decision does not fail the
-// call.
+// finishPart copies the decisions or the error of a part into the whole call. It returns the whole call if
+// this was its last part, and nil otherwise. A failed part that is Apart does not fail the whole call.
 func finishPart(c *Call) *Call {
 	whole := c.part.whole
-	for i, at := range c.part.at {
+	for i, at := range c.part.indexes {
 		switch {
 		case c.Err == nil:
 			whole.Decisions[at] = c.Decisions[i]
@@ -170,15 +169,14 @@ func finishPart(c *Call) *Call {
 			whole.Err = c.Err
 		}
 	}
-	if atomic.AddInt32(&whole.open, -1) > 0 {
+	if atomic.AddInt32(&whole.openParts, -1) > 0 {
 		return nil
 	}
 	return whole
 }
 
-// Finish ends the wait of calls. Calls without an Err of their own get err. It must be called exactly
-// once for each call of a batch. Finish sets the elements of calls to nil, because the callers own
-// their calls again.
+// Finish ends the wait for calls. Calls without an Err of their own get err. A batch must finish each of its
+// calls exactly once. Finish sets the elements of calls to nil, because the callers own their calls again.
 func Finish(q *Queue, calls []*Call, err error) {
 	n := 0
 	var unattended []*Call
@@ -211,7 +209,7 @@ func Finish(q *Queue, calls []*Call, err error) {
 		callEach(q.deliver, calls[:n])
 	}
 	if len(unattended) > 0 {
-		endUnattended(q.background, unattended, err)
+		endBackground(q.background, unattended, err)
 	}
 	for i := 0; i < n; i++ {
 		c := calls[i]
@@ -220,8 +218,8 @@ func Finish(q *Queue, calls []*Call, err error) {
 	}
 }
 
-// callEach calls f with all calls. If f panics, callEach calls it again with one call after the other,
-// sets Err in those with which it panics again, and returns false.
+// callEach calls f with all calls, and reports whether f returned. If f panics, callEach retries it with one
+// call at a time, and sets Err of those with which f panics again.
 func callEach(f func(calls []*Call), calls []*Call) bool {
 	if PanicError(func() { f(calls) }) == nil {
 		return true
@@ -235,7 +233,7 @@ func callEach(f func(calls []*Call), calls []*Call) bool {
 	return false
 }
 
-// PanicError runs f and returns a panic as an error.
+// PanicError runs f, and returns an error if f panics.
 func PanicError(f func()) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -3,14 +3,17 @@
 // gathered form the next batch. A lone call waits for one round trip, many calls share one, and no
 // timer is involved. The busier a process is, the larger its batches are.
 //
-// A Call holds the hits of one request. A Queue collects Calls, and passes each batch to the function
-// Options.Decide. It makes no decisions itself. Queue.mu guards the queue, and is not held while Decide
-// runs. Finish ends the wait of each call exactly once.
+// A Call holds the hits of one request. A Queue collects Calls; its workers form batches, and pass each one
+// to Options.Decide. The package makes no decisions itself. A Background holds calls that nobody waits for,
+// such as settlements, until a batch of a Queue takes them along. Split divides a call into parts if some of
+// its hits are decided independently.
 //
-//   - call.go: a call, its parts (hits that are decided independently), and the end of its wait.
-//   - background.go: calls that nobody waits for.
-//   - queue.go: calls enter the queue and wait. worker.go: workers form batches. pace.go: the size of
-//     batches.
+// Invariants:
+//   - A caller owns its Call until Send and after Wait. In between the Queue owns the call, and while a batch
+//     is in flight, its worker does.
+//   - Finish ends the wait of each call exactly once, even if Decide fails.
+//   - No mutex is held while Decide runs.
+//   - The number of hits in a batch is bounded. The bound adapts to the time that batches take (type pace).
 //
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package batch

@@ -7,11 +7,11 @@ import (
 )
 
 const (
-	// startHits bounds the hits of the first batches: those of all workers together must fit into a
-	// timeout of a slow server. The bound then adapts. It grows to firstHits, and up to ceilingHits
-	// while a full batch takes hardly longer than a small one: its time is then the latency of the
-	// connection, and more hits cost nothing. It falls, down to floorHits, while full batches take too
-	// much of the timeout. The last call of a batch may exceed the bound.
+	// startHits bounds the hits of the first batches: a slow server must be able to decide the batches of
+	// all workers within a timeout. The bound then adapts. It grows to firstHits, and further to
+	// ceilingHits while a full batch takes hardly longer than a small one: the time of a batch is then the
+	// latency of the connection, and more hits cost nothing. It falls, down to floorHits, while full batches
+	// take too much of the timeout. The last call of a batch may exceed the bound.
 	floorHits   = 8
 	startHits   = 100
 	firstHits   = 400
@@ -21,12 +21,12 @@ const (
 	smallBatch = 100
 )
 
-// pace adapts the size of batches to the time they take. The queue's mutex guards it.
+// pace adapts the size of batches to the time that they take. The queue's mutex guards it.
 type pace struct {
-	batchTime time.Duration // a moving average of the time of batches
-	latency   time.Duration // the time of the fastest batches; 0 is unknown
-	maxHits   int           // the bound on the hits of the next batch
-	full      int           // the number of batches that reached maxHits since it was set
+	batchTime   time.Duration // a moving average of the time of batches
+	latency     time.Duration // the time of the fastest batches; 0 if unknown
+	maxHits     int           // the bound on the hits of the next batch
+	fullBatches int           // the number of batches that reached maxHits since it was set
 }
 
 // sample describes a finished batch.
@@ -35,7 +35,7 @@ type sample struct {
 	late    bool // took is a timeout or more, or the deadline has passed
 	hits    int
 	maxHits int  // pace.maxHits when the batch was collected
-	alone   bool // no other batch was in flight then
+	only    bool // no other batch was in flight then
 }
 
 // update adapts the pace after a batch.
@@ -49,8 +49,8 @@ func (p *pace) update(o sample, timeout time.Duration, workers int) {
 		switch {
 		case p.latency == 0 || o.took < p.latency:
 			p.latency = o.took // batches cannot be faster than the connection
-		case o.alone && o.hits <= smallBatch && o.hits <= o.maxHits/4 || o.maxHits == floorHits:
-			p.latency = (7*p.latency + o.took) / 8 // the time was not that of the hits
+		case o.only && o.hits <= smallBatch && o.hits <= o.maxHits/4 || o.maxHits == floorHits:
+			p.latency = (7*p.latency + o.took) / 8 // so few hits cannot have taken this time
 		}
 	}
 	if o.maxHits != p.maxHits {
@@ -64,8 +64,8 @@ func (p *pace) update(o sample, timeout time.Duration, workers int) {
 	case o.late || o.hits < o.maxHits:
 	case slow:
 		p.setMaxHits(p.maxHits * 3 / 4)
-	case p.full < workers-1: // the batches beside this one had fewer hits
-		p.full++
+	case p.fullBatches < workers-1: // the batches beside this one had fewer hits
+		p.fullBatches++
 	case o.took <= p.latency*3/2 || p.maxHits < firstHits && o.took < timeout/8:
 		p.setMaxHits(p.maxHits * 3 / 2)
 	case p.maxHits > firstHits:
@@ -86,13 +86,13 @@ func (p *pace) setMaxHits(most int) {
 		most = ceilingHits
 	}
 	p.maxHits = most
-	p.full = 0
+	p.fullBatches = 0
 }
 
-// longestWait returns how long a call may have waited and still join a batch, which takes up to a
-// timeout. During an outage a call must have more time left than batches take. A call that has waited
-// for at most a fifth of its timeout always joins, so that a slow batch cannot be the last one.
-func longestWait(p *pace, timeout time.Duration, outage bool) time.Duration {
+// maxWait returns the longest time that a call may have waited and still join a batch. A batch takes up to a
+// timeout; during an outage, the time that recent batches took decides instead. A call that has waited for
+// at most a fifth of its timeout always joins, because otherwise one slow batch could be the last one.
+func maxWait(p *pace, timeout time.Duration, outage bool) time.Duration {
 	if !outage {
 		return health.Patience(timeout, outage) - timeout
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 )
 
-// Queue collects calls in batches and has them decided. The type worker describes how batches form.
-// Create one with NewQueue.
+// Queue collects calls into batches, and passes the batches to Options.Decide. The type worker describes how
+// batches form. NewQueue makes a Queue.
 type Queue struct {
 	Timeout    time.Duration // Options.Timeout; does not change
 	health     *health.Health
@@ -20,63 +20,64 @@ type Queue struct {
 	deliver    func(calls []*Call)
 	background *Background
 
-	mu         sync.Mutex // guards the fields below
-	pending    []*Call    // in the order of arrival
-	collecting bool       // a worker is about to collect the pending calls
-	running    int        // the number of running workers
-	inFlight   int        // the number of batches in flight
-	sent       int        // the number of calls in these batches
-	free       []*worker  // idle workers, to reuse their memory
-	pace       pace
-	beside     any // nil, or the *Queue of Beside: Yaegi does not support a type that contains itself
+	mu              sync.Mutex // guards the fields below
+	pending         []*Call    // in the order of arrival
+	collecting      bool       // a worker is about to collect the pending calls
+	running         int        // the number of running workers
+	batchesInFlight int        // the number of batches in flight
+	callsInFlight   int        // the number of calls in these batches
+	idleWorkers     []*worker  // idle workers, to reuse their memory
+	pace            pace
+	beside          any // nil, or the *Queue of Beside: Yaegi does not support a type that contains itself
 }
 
-// worker forms batches: it collects the pending calls, decides them with Queue.decide, and repeats
-// both until no calls are left. At most one worker at a time is the collecting one; Queue.collecting
-// is true while there is one. If its batch is in flight for longer than patience, another worker
-// becomes the collecting one, up to Options.Workers, and the first ends after its batch.
+// worker forms batches: it collects the pending calls, decides them with Queue.decide, and repeats both until
+// no calls are left. At most one worker at a time collects, and Queue.collecting is set while there is one.
+// If its batch is in flight for longer than slowBatch, another worker replaces it as the collecting one, and
+// the first worker ends after its batch. At most Options.Workers run at once.
 type worker struct {
 	calls  []*Call // memory for a batch
 	sample sample  // of the batch
 
 	// Guarded by the queue's mutex.
-	watch    *time.Timer // runs overdue
-	inFlight bool
-	replaced bool // another worker collects now
+	slowTimer *time.Timer // runs overdue
+	inFlight  bool
+	replaced  bool // another worker has become the collecting one
 }
 
 // Options configure a Queue.
 type Options struct {
 	// Timeout bounds the time that the database takes for a statement. A call waits for its decision as long
-	// as health.Patience allows, and for its batch a timeout less.
+	// as health.Patience allows. It may wait a timeout less to join a batch.
 	Timeout time.Duration
 
-	// Health is the health of the server. Nil means a server that always answers.
+	// Health tracks the server. Nil means a server that always answers.
 	Health *health.Health
 
 	// Workers bounds the number of batches in flight at once.
 	Workers int
 
-	// Decide decides the calls of a batch before the deadline of the call that came first. It ends the
-	// wait of each call with Finish, exactly once, and must not panic.
+	// Decide decides the calls of a batch by deadline, which is that of the call that came first. It passes
+	// each call to Finish exactly once, and must not panic.
 	Decide func(calls []*Call, deadline time.Time)
 
-	// Expire ends, with Finish, the wait of calls that have too little time left for a batch. Nil
-	// finishes them with the error of health.NoDecision.
+	// Expire passes calls that have too little time left for a batch to Finish. Nil finishes them with the
+	// error of health.NoDecision.
 	Expire func(calls []*Call)
 
-	// Fill sets the Hits of calls that were just collected, and Apart, and clears their Decisions and Err.
-	// Deliver gets calls that are finished, before their callers continue. If one of them panics, it is
-	// called again with one call after the other, and the calls with which it panics again fail. Nil does
-	// nothing.
+	// Fill, unless it is nil, sets Hits and Apart of calls that were just collected, and clears their
+	// Decisions and Err. Deliver, unless it is nil, is called with finished calls before their callers
+	// continue. If either panics, it is called again with one call at a time, and the calls with which it
+	// panics again fail.
 	Fill    func(calls []*Call)
 	Deliver func(calls []*Call)
 
-	// Background gets the calls that nobody waits for after Finish. Nil is for a queue without such calls.
+	// Background holds the calls that nobody waits for. Finish passes those of a batch to it, to be ended or
+	// retried. Nil is for a queue without such calls.
 	Background *Background
 }
 
-// NewQueue returns a Queue. It has goroutines only while there are calls.
+// NewQueue returns an empty Queue, which runs goroutines only while it has calls.
 func NewQueue(o Options) *Queue {
 	if o.Health == nil {
 		o.Health = health.New(context.Background(), nil, nil)
@@ -85,8 +86,8 @@ func NewQueue(o Options) *Queue {
 		decide: o.Decide, expire: o.Expire, fill: o.Fill, deliver: o.Deliver, background: o.Background}
 }
 
-// Send adds a call to the queue. Wait must follow. arrived is the current time, or an earlier one for a
-// call that another queue passes on to q, which then finishes it.
+// Send adds a call to the queue; Wait must follow. arrived is the time from which the deadline of the call
+// counts. It is in the past for a call that moves to q from another queue.
 func Send(q *Queue, c *Call, arrived time.Time) {
 	c.Arrived = arrived
 	q.mu.Lock()
@@ -99,9 +100,9 @@ func Send(q *Queue, c *Call, arrived time.Time) {
 	}
 }
 
-// Beside returns the queue beside q, for calls that must not delay the others. At most one batch of
-// them is in flight. decide and expire are as in Options. The first call of Beside creates the queue;
-// later calls ignore their arguments.
+// Beside returns the side queue of q, for calls that must not delay the others. At most one batch of the side
+// queue is in flight. decide and expire are as in Options. The first call of Beside creates the side queue;
+// later calls ignore decide and expire.
 func Beside(q *Queue, decide func(calls []*Call, deadline time.Time), expire func(calls []*Call)) *Queue {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -124,10 +125,10 @@ func Enter(q *Queue, c *Call) {
 	<-c.done
 }
 
-// Waiting returns the number of calls that are pending or in flight, in q and beside it.
+// Waiting returns the number of calls that are pending or in flight, in q and its side queue.
 func Waiting(q *Queue) int {
 	q.mu.Lock()
-	n := len(q.pending) + q.sent
+	n := len(q.pending) + q.callsInFlight
 	beside, ok := q.beside.(*Queue)
 	q.mu.Unlock()
 	if ok {
@@ -136,7 +137,7 @@ func Waiting(q *Queue) int {
 	return n
 }
 
-// Busy reports whether a worker runs or is about to start, for q or the queue beside it.
+// Busy reports whether a worker of q or its side queue runs or is about to start.
 func Busy(q *Queue) bool {
 	q.mu.Lock()
 	busy := q.running > 0 || q.collecting
@@ -145,7 +146,7 @@ func Busy(q *Queue) bool {
 	return busy || ok && Busy(beside)
 }
 
-// RoundDown keeps the three highest bits of a duration, so that there are few different results.
+// RoundDown clears all but the three highest bits of a duration, so that similar durations become equal.
 func RoundDown(d time.Duration) time.Duration {
 	unit := time.Duration(1)
 	for d/unit >= 8 {

@@ -7,9 +7,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 )
 
-// patience is the time that a batch may be in flight before another worker collects the next one, so
-// that one slow statement does not delay all calls.
-const patience = 5 * time.Millisecond
+// slowBatch is the time in flight after which another worker collects the next batch, so that one slow
+// statement does not delay all calls.
+const slowBatch = 5 * time.Millisecond
 
 // startWorker runs a worker. The caller has set Queue.collecting.
 func startWorker(q *Queue) {
@@ -19,21 +19,20 @@ func startWorker(q *Queue) {
 	work(q, w)
 }
 
-// takeWorker returns an idle worker, or a new one, and counts it as running. The caller holds the
-// mutex.
+// takeWorker returns an idle or a new worker, and counts it as running. The caller holds the mutex.
 func takeWorker(q *Queue) *worker {
 	q.running++
-	n := len(q.free)
+	n := len(q.idleWorkers)
 	if n == 0 {
 		return &worker{}
 	}
-	w := q.free[n-1]
-	q.free = q.free[:n-1]
+	w := q.idleWorkers[n-1]
+	q.idleWorkers = q.idleWorkers[:n-1]
 	w.replaced = false
 	return w
 }
 
-// work runs batches until no calls are left or another worker collects. A panic must not leave this
+// work runs batches until no calls are left, or another worker collects. A panic must not leave this
 // goroutine: in a plugin it would end the proxy.
 func work(q *Queue, w *worker) {
 	for {
@@ -60,13 +59,13 @@ func work(q *Queue, w *worker) {
 	}
 	q.mu.Lock()
 	q.running--
-	q.free = append(q.free, w)
+	q.idleWorkers = append(q.idleWorkers, w)
 	q.mu.Unlock()
 }
 
-// collect returns the calls of the next batch in the order of arrival, and the calls that have too
-// little time left for one: a batch that cannot be answered in time would waste the time of all calls
-// in it. silent reports an outage.
+// collect removes the pending calls of the next batch, and those with too little time left for one. It
+// returns both in the order of arrival. Expired calls must not join a batch: a batch with their deadline
+// would end too early for all of its calls. silent reports an outage.
 func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -74,7 +73,7 @@ func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 	if len(pending) == 0 {
 		return nil, nil
 	}
-	oldest := time.Now().Add(-longestWait(&q.pace, q.Timeout, silent))
+	oldest := time.Now().Add(-maxWait(&q.pace, q.Timeout, silent))
 	late := 0
 	for late < len(pending) && pending[late].Arrived.Before(oldest) {
 		late++
@@ -105,18 +104,18 @@ func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 		return nil, expired
 	}
 	w.inFlight = true
-	w.sample = sample{hits: hits, maxHits: q.pace.maxHits, alone: q.inFlight == 0}
-	q.inFlight++
-	q.sent += len(w.calls)
-	if w.watch == nil {
-		w.watch = time.AfterFunc(patience, func() { overdue(q, w) })
+	w.sample = sample{hits: hits, maxHits: q.pace.maxHits, only: q.batchesInFlight == 0}
+	q.batchesInFlight++
+	q.callsInFlight += len(w.calls)
+	if w.slowTimer == nil {
+		w.slowTimer = time.AfterFunc(slowBatch, func() { replaceSlowWorker(q, w) })
 	} else {
-		w.watch.Reset(patience)
+		w.slowTimer.Reset(slowBatch)
 	}
 	return w.calls, expired
 }
 
-// stopCollecting reports whether a worker that found no calls may end. If so, the next call starts
+// stopCollecting reports whether a worker that found no calls may end. If it may, the next call starts
 // another worker.
 func stopCollecting(q *Queue) bool {
 	q.mu.Lock()
@@ -134,18 +133,18 @@ func finishBatch(q *Queue, w *worker, started, deadline time.Time) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w.inFlight = false
-	w.watch.Stop()
-	q.inFlight--
-	q.sent -= len(w.calls)
+	w.slowTimer.Stop()
+	q.batchesInFlight--
+	q.callsInFlight -= len(w.calls)
 	w.sample.took = now.Sub(started)
 	w.sample.late = w.sample.took >= q.Timeout || !now.Before(deadline)
 	q.pace.update(w.sample, q.Timeout, q.maxWorkers)
 	return w.replaced
 }
 
-// overdue runs when a batch has been in flight for longer than patience. It makes another worker
-// collect, unless Options.Workers are running.
-func overdue(q *Queue, w *worker) {
+// replaceSlowWorker runs when the batch of w has been in flight for slowBatch. It starts another worker,
+// which becomes the collecting one, or runs again later if Options.Workers are running.
+func replaceSlowWorker(q *Queue, w *worker) {
 	var other *worker
 	q.mu.Lock()
 	if w.inFlight && !w.replaced {
@@ -153,7 +152,7 @@ func overdue(q *Queue, w *worker) {
 			w.replaced = true
 			other = takeWorker(q)
 		} else {
-			w.watch.Reset(patience)
+			w.slowTimer.Reset(slowBatch)
 		}
 	}
 	q.mu.Unlock()
@@ -162,7 +161,7 @@ func overdue(q *Queue, w *worker) {
 	}
 }
 
-// expireCalls ends the wait of calls that have too little time left.
+// expireCalls ends the wait for calls that have too little time left.
 func expireCalls(q *Queue, calls []*Call) {
 	if q.expire == nil {
 		Finish(q, calls, q.health.NoDecision(nil, true))
@@ -173,7 +172,7 @@ func expireCalls(q *Queue, calls []*Call) {
 	}
 }
 
-// fillCalls sets the hits of calls with Queue.fill. It finishes the calls that fail, and returns the others.
+// fillCalls sets the hits of calls by Options.Fill. It finishes the calls that fail, and returns the others.
 func fillCalls(q *Queue, calls []*Call) []*Call {
 	if q.fill == nil || callEach(q.fill, calls) {
 		return calls

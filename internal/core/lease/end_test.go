@@ -97,7 +97,7 @@ func TestALeaseLivesOn(t *testing.T) {
 		if before == 0 || !passed || w.held() < before-1 {
 			t.Fatalf("%v: of %d units, %d are held, %+v", a, before, w.held(), d[0])
 		}
-		if free, _ := algorithm.Of(w.limit).Look(w.limit, &w.row,
+		if free, _ := algorithm.Of(w.limit).Peek(w.limit, &w.row,
 			w.server()); d[0].Remaining != free+w.held() {
 			t.Errorf("%v: %d are said to be left, want %d", a, d[0].Remaining, free+w.held())
 		}

@@ -305,7 +305,7 @@ func TestNothingIsHeldLongAfterTheLastHit(t *testing.T) {
 		if n := w.held(); n != 0 {
 			t.Fatalf("%+v: %d units are held", *w.limit, n)
 		}
-		free, _ := algorithm.Of(w.limit).Look(w.limit, &w.row, w.server())
+		free, _ := algorithm.Of(w.limit).Peek(w.limit, &w.row, w.server())
 		if want := w.oracle.free(w.server()); free != want || w.oracle.wrong != nil {
 			t.Fatalf("%+v: %d are left in the row, and %d by what was admitted; %v", *w.limit, free, want,
 				w.oracle.wrong)

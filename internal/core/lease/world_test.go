@@ -152,7 +152,7 @@ func (w *world) execute(f *flight) {
 		a.Units = d.Take(l, &w.row, now, f.asked, 1)
 		w.oracle.watch(&w.row)
 	}
-	free, reset := d.Look(l, &w.row, now)
+	free, reset := d.Peek(l, &w.row, now)
 	a.View = &algorithm.View{Limit: l, Row: w.row, Now: now, Free: free, Reset: reset}
 	f.answers = append(f.answers, a)
 }

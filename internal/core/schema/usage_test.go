@@ -61,7 +61,7 @@ func TestUsedAndLeftAddUpToTheQuota(t *testing.T) {
 			number(r.Remainder), hits, r.Slots, at(r.Expires), at(k.Micro)).Scan(&used, &resets); err != nil {
 			t.Fatal(err)
 		}
-		left, reset := algorithm.Of(l).Look(l, r, k.Micro)
+		left, reset := algorithm.Of(l).Peek(l, r, k.Micro)
 		if used != l.Capacity()-left {
 			t.Errorf("%+v, %+v at %d: %d are used, and %d of %d are left", *l, *r, k.Micro, used,
 				left, l.Capacity())

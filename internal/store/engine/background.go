@@ -41,7 +41,7 @@ func (s *Store) Settle(h *batch.Settlement) {
 // Charge charges units of a row soon that were admitted on a durable limit without the database: once, and as
 // far as the quota goes. A missing row is made. Rows.Charged gets the outcome.
 func (s *Store) Charge(row lease.RowID, l *ratelimit.Limit, units int64) {
-	batch.Add(s.background, &batch.Call{Order: batch.Before, Partly: true,
+	batch.Add(s.background, &batch.Call{Order: batch.Before, Partial: true,
 		Hits: []ratelimit.Hit{{Limit: l, Key: row.Key, Cost: units}},
 		End: func(granted int64, err error) {
 			s.settled(granted, err)
@@ -56,10 +56,10 @@ func addBackground(p *plan, r *request) {
 	c := r.call
 	h := &c.Hits[0]
 	oneByOne := p.oneByOne
-	p.oneByOne = c.Alone
+	p.oneByOne = c.Isolated
 	at := position{}
 	switch before := p.latest[rowOf(h)]; {
-	case c.Partly:
+	case c.Partial:
 		at = add(p, take, h.Limit, rowOf(h), 1)
 		at.entry.n += h.Cost - 1
 		if len(c.Rows) > 0 {
@@ -70,7 +70,7 @@ func addBackground(p *plan, r *request) {
 	case h.Limit.Algorithm == ratelimit.InFlight: // a row can have several releases in a statement
 		at.entry = nextEntry(p)
 		*at.entry = entry{kind: release, id: rowOf(h), n: h.Cost, first: c.Claim}
-		g := groupFor(p, 0, statementKey{kind: release, durable: h.Limit.Durable}, c.Alone)
+		g := groupFor(p, 0, statementKey{kind: release, durable: h.Limit.Durable}, c.Isolated)
 		g.entries = append(g.entries, at.entry)
 	case before != nil && before.kind == refund && before.window == c.Window &&
 		before.view.Limit.Equal(h.Limit):

@@ -28,7 +28,7 @@ func (s *spread) testFeatures(t *testing.T) {
 
 // moving moves the shard of a key until stop is called, which returns how often that was.
 func (s *spread) moving(t *testing.T, key string) (stop func() int) {
-	shard := shards.Of(key, testShards)
+	shard := shards.ShardOf(key, testShards)
 	ended := make(chan int, 1)
 	stopped := int32(0)
 	t.Cleanup(func() { atomic.StoreInt32(&stopped, 1) })
@@ -170,7 +170,7 @@ func (s *spread) testLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.Within(t, 30*time.Second, "the charges of the time without the worker", func() bool {
-		return s.counted("rate_limit_durable", "local")[shards.Of(down.Key, testShards)] == 11
+		return s.counted("rate_limit_durable", "local")[shards.ShardOf(down.Key, testShards)] == 11
 	})
 	await.Within(t, 30*time.Second, "the end of local limits", func() bool { return !store.Local().On })
 	if n := left(t, store, up); n != 90 {

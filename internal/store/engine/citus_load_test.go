@@ -36,7 +36,7 @@ func (l *shardsLoad) run(store ratelimit.Store, limit *ratelimit.Limit, callers,
 				default:
 				}
 				key := fmt.Sprint("key ", i%keys)
-				shard := shards.Of(key, testShards)
+				shard := shards.ShardOf(key, testShards)
 				err := store.Take(context.Background(), shardTimeout,
 					[]ratelimit.Hit{{Limit: limit, Key: key, Cost: 1}}, d)
 				atomic.AddInt64(&l.Requests, 1)
@@ -87,7 +87,7 @@ func (s *spread) compare(t *testing.T, l *shardsLoad, table, prefix string, lost
 // keyIn is a key of a shard.
 func keyIn(shard int) string {
 	for i := 0; ; i++ {
-		if key := fmt.Sprint("in ", i); shards.Of(key, testShards) == shard {
+		if key := fmt.Sprint("in ", i); shards.ShardOf(key, testShards) == shard {
 			return key
 		}
 	}

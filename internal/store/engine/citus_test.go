@@ -212,7 +212,7 @@ FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256
 	secret := ratelimit.DigestKey("secret")
 	if rows := cluster.Texts(s.t, s.DSN(),
 		fmt.Sprintf("SELECT count::text FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key = $1",
-			shards.Of(secret, testShards)), secret); fmt.Sprint(rows) != "[2]" {
+			shards.ShardOf(secret, testShards)), secret); fmt.Sprint(rows) != "[2]" {
 		t.Errorf("a secret was counted %v times in its shard", rows)
 	}
 	if found := cluster.Texts(s.t, s.DSN(),
@@ -241,7 +241,7 @@ FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256
 // apartFrom is a key in another shard than a subject.
 func apartFrom(subject string) string {
 	for i := 0; ; i++ {
-		if key := fmt.Sprint("k", i); shards.Of(key, testShards) != shards.Of(subject, testShards) {
+		if key := fmt.Sprint("k", i); shards.ShardOf(key, testShards) != shards.ShardOf(subject, testShards) {
 			return key
 		}
 	}

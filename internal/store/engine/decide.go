@@ -121,7 +121,7 @@ func (d *work) execute(statements []*pgdb.Statement, entered []slots.Range) (boo
 	d.stats.Statements += int64(len(statements))
 	failed, err := d.store.server.run(d.ctx, d.queue.Timeout, statements)
 	if err != nil && len(entered) > 0 {
-		d.store.slots.LeaveUnsure(entered)
+		d.store.slots.ReleaseUncertain(entered)
 	}
 	if err != nil || !failed {
 		return failed, err

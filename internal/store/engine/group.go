@@ -231,7 +231,7 @@ func (g *group) read() {
 		}
 	}
 	if g.kind == take && err == nil {
-		algorithm.LookAll(g.views)
+		algorithm.PeekAll(g.views)
 	}
 }
 

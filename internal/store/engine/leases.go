@@ -35,7 +35,7 @@ func (s *Store) renew(row *lease.Row) {
 		return
 	}
 	if l, n := lease.Ask(s.rows, row); n > 0 {
-		batch.Add(s.background, &batch.Call{Order: batch.After, Partly: true, Rows: []*lease.Row{row},
+		batch.Add(s.background, &batch.Call{Order: batch.After, Partial: true, Rows: []*lease.Row{row},
 			Hits: []ratelimit.Hit{{Limit: l, Key: row.ID.Key, Cost: n}}}, 0)
 	}
 }

@@ -53,7 +53,7 @@ func (s *Store) see(read *pgdb.Statement) {
 		return
 	}
 	lease.Forget(s.rows)
-	batch.Forget(s.background)
+	batch.DropRefunds(s.background)
 }
 
 // Tick reads serverSQL in the background, unless it does already. It is called about once a second. A failed

@@ -15,7 +15,7 @@ func (d *work) enter(p *plan) error {
 		if !g.slots {
 			continue
 		}
-		session, err := d.store.slots.Begin(d.ctx, d.queue.Timeout)
+		session, err := d.store.slots.Session(d.ctx, d.queue.Timeout)
 		if err != nil {
 			g.failure = d.noDecision(err)
 			failure = g.failure
@@ -26,7 +26,7 @@ func (d *work) enter(p *plan) error {
 			if most := e.view.Limit.Capacity(); n > most {
 				n = most
 			}
-			e.first = d.store.slots.Numbers(session, n)
+			e.first = d.store.slots.Allocate(session, n)
 			p.entered = append(p.entered, slots.Range{Limit: e.view.Limit, Row: e.id, First: e.first, N: n})
 		}
 	}
@@ -64,5 +64,5 @@ func (d *work) leaveEntered(r *request) {
 			entered = append(entered, rangeOf(at))
 		}
 	}
-	d.store.slots.LeaveUnsure(entered)
+	d.store.slots.ReleaseUncertain(entered)
 }

@@ -278,8 +278,8 @@ func (s *statements) add(template string, key statementKey) {
 	if step.Returned != "" {
 		returned = step.Returned
 	}
-	if key.kind == peek && step.Looked != "" {
-		returned = step.Looked
+	if key.kind == peek && step.PeekReturned != "" {
+		returned = step.PeekReturned
 	}
 	if step.ReadExpires {
 		returned += ", expires_at"

@@ -349,7 +349,7 @@ func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batc
 }
 
 // Held returns the number of slots of a row that the requests of this process hold.
-func (s *Store) Held(row lease.RowID) int64 { return s.slots.CountOf(row) }
+func (s *Store) Held(row lease.RowID) int64 { return s.slots.CountRow(row) }
 
 // closeTimeout bounds the time in which Close flushes the calls that nobody waits for.
 const closeTimeout = time.Second

@@ -68,7 +68,7 @@ func (d *debt) counts(now int64) int64 {
 
 // usedOf returns the part of its limit that a row has used.
 func usedOf(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
-	free, _ := algorithm.Of(l).Look(l, r, now)
+	free, _ := algorithm.Of(l).Peek(l, r, now)
 	return l.Capacity() - free
 }
 

@@ -1,4 +1,10 @@
-// Package memory is the store of package ratelimit/memory, and what proxies need of the store beyond that.
+// Package memory implements a store that counts in this process, for package ratelimit/memory and for proxies
+// with dsn memory.
+//
+// A Store divides its keys into stripes, each with a mutex and a bound on its rows. Beyond the bound, a
+// stripe evicts rows; an evicted key has its full quota again. Package algorithm decides. A request locks the
+// stripes of its hits in the order of their indexes, decides all hits, and unlocks them, so that its hits are
+// charged all together or not at all.
 package memory
 
 import (
@@ -13,7 +19,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// defaultCapacity is the default of Options.Capacity: some 200 MB, at about 200 bytes a key.
+// defaultCapacity replaces an Options.Capacity of 0. At about 200 bytes a key, it takes some 200 MB.
 const defaultCapacity = 1000000
 
 // Options are those of package ratelimit/memory.
@@ -30,14 +36,13 @@ type Store struct {
 }
 
 const (
-	mostStripes = 64
-	// leastKeys is the fewest keys of a stripe: a store for few keys has one stripe, and
-	// then keeps its bound exactly.
-	leastKeys = 1024
+	maxStripes = 64
+	// minKeysPerStripe is the smallest bound of a stripe if there are several. A store for fewer keys has one
+	// stripe, which keeps the bound exactly.
+	minKeysPerStripe = 1024
 )
 
-// New returns an empty store. The error is a *ratelimit.FieldError for an option that is
-// out of its range.
+// New returns an empty store. The error is a *ratelimit.FieldError for an option out of range.
 func New(o Options) (*Store, error) {
 	if o.Capacity < 0 {
 		return nil,
@@ -49,12 +54,12 @@ func New(o Options) (*Store, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	n := o.Capacity / leastKeys
+	n := o.Capacity / minKeysPerStripe
 	if n < 1 {
 		n = 1
 	}
-	if n > mostStripes {
-		n = mostStripes
+	if n > maxStripes {
+		n = maxStripes
 	}
 	s := &Store{now: o.Now, seed: maphash.MakeSeed()}
 	for i := 0; i < n; i++ {
@@ -72,24 +77,24 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
 		return err
 	}
-	all, err := s.take(hits, decisions)
+	all, err := s.decide(hits, decisions)
 	if err != nil {
 		return err
 	}
 	for i := range hits {
 		if hits[i].Limit.Algorithm == ratelimit.InFlight && decisions[i].Allowed && !hits[i].Peek &&
 			(all || hits[i].Apart) {
-			s.hold(hits[i])
+			s.holdSlots(hits[i])
 		}
 	}
 	return nil
 }
 
-// hold gives a hit that was charged its slots.
-func (s *Store) hold(h ratelimit.Hit) { h.Slot.Hold(func() { s.free(h) }) }
+// holdSlots passes the slots of a charged hit to the caller's Slot.
+func (s *Store) holdSlots(h ratelimit.Hit) { h.Slot.Hold(func() { s.releaseSlots(h) }) }
 
-// free releases the slots of a hit that was charged.
-func (s *Store) free(h ratelimit.Hit) {
+// releaseSlots releases the slots of a charged hit.
+func (s *Store) releaseSlots(h ratelimit.Hit) {
 	k := rowID{h.Limit.Durable, h.Limit.Prefix, h.StoredKey()}
 	st := s.stripeOf(k)
 	st.mu.Lock()
@@ -102,8 +107,8 @@ func (s *Store) free(h ratelimit.Hit) {
 	}
 }
 
-// take decides hits, and reports whether all that are not apart are allowed.
-func (s *Store) take(hits []ratelimit.Hit, decisions []ratelimit.Decision) (bool, error) {
+// decide decides hits, and reports whether all of them are allowed, except those that are Apart.
+func (s *Store) decide(hits []ratelimit.Hit, decisions []ratelimit.Decision) (bool, error) {
 	keys, stripes, err := s.lock(hits)
 	defer unlock(stripes)
 	if err != nil {
@@ -129,7 +134,7 @@ func (s *Store) take(hits []ratelimit.Hit, decisions []ratelimit.Decision) (bool
 	return all, nil
 }
 
-// Settle changes a counter by the cost that a request turned out to have.
+// Settle corrects a charge of this store to the real cost of its request.
 func (s *Store) Settle(h *batch.Settlement) {
 	if h.Source != ratelimit.FromMemory {
 		return
@@ -184,8 +189,9 @@ func (s *Store) Len() int {
 	return n
 }
 
-// lock returns the keys of the hits, and their stripes once each, which it has locked. The
-// order of the locks is that of the stripes, so two calls cannot wait for each other.
+// lock locks the stripes of the hits, and returns the keys of the hits and each locked stripe once. The
+// caller unlocks the stripes, also after an error. Stripes are locked in the order of their indexes, so that
+// two calls cannot wait for each other.
 func (s *Store) lock(hits []ratelimit.Hit) ([]rowID, []*stripe, error) {
 	keys := make([]rowID, len(hits))
 	var at []int
@@ -195,10 +201,10 @@ func (s *Store) lock(hits []ratelimit.Hit) ([]rowID, []*stripe, error) {
 			return nil, nil, h.Validate()
 		}
 		keys[i] = rowID{h.Limit.Durable, h.Limit.Prefix, h.StoredKey()}
-		at = append(at, s.stripeAt(keys[i]))
+		at = append(at, s.stripeIndex(keys[i]))
 	}
 	if len(hits) == 0 {
-		at = []int{0} // it says whether the store is closed
+		at = []int{0} // any stripe shows whether the store is closed
 	}
 	sort.Ints(at)
 	var stripes []*stripe
@@ -223,12 +229,12 @@ func unlock(stripes []*stripe) {
 	}
 }
 
-// stripeAt is the index of a key's stripe.
-func (s *Store) stripeAt(k rowID) int {
+// stripeIndex returns the index of a key's stripe.
+func (s *Store) stripeIndex(k rowID) int {
 	if len(s.stripes) == 1 {
 		return 0
 	}
 	return int(maphash.String(s.seed, k.key) % uint64(len(s.stripes)))
 }
 
-func (s *Store) stripeOf(k rowID) *stripe { return s.stripes[s.stripeAt(k)] }
+func (s *Store) stripeOf(k rowID) *stripe { return s.stripes[s.stripeIndex(k)] }

@@ -13,39 +13,39 @@ type rowID struct {
 	prefix, key string
 }
 
-// stripe is a part of the keys under a lock of its own. All methods need the lock.
+// stripe holds the rows of some keys. Callers of its methods hold mu.
 //
-// entries holds every row once, in no order, so that each call can sweep a few of them. The
-// map cannot serve for that: ranging over a map that has shrunk visits its empty slots.
+// entries holds every row once, in no order, so that each call can sweep a few of them. Ranging over the
+// map instead would be slow after it has shrunk, because it visits empty slots of the map.
 type stripe struct {
 	mu      sync.Mutex
 	closed  bool
 	max     int
 	rows    map[rowID]*indexedRow
-	largest int // the most rows since the map was made
+	largest int // the largest number of rows since the map was made
 	entries []*indexedRow
-	next    int // where the sweep continues
+	next    int // the index in entries at which the sweep continues
 }
 
 // indexedRow is a row and its index in entries.
 type indexedRow struct {
-	key rowID
-	at  int
-	row algorithm.Row
+	key   rowID
+	index int
+	row   algorithm.Row
 }
 
 func newStripe(max int) *stripe { return &stripe{max: max, rows: map[rowID]*indexedRow{}} }
 
-// row returns a key's row, and makes it if there is none. A later call of row may displace it.
-// A charge to a displaced row is lost.
+// row returns the row of a key, which may be new. A later call of row may evict it; a charge to an evicted
+// row is lost.
 func (s *stripe) row(k rowID, now int64) *algorithm.Row {
 	e := s.rows[k]
 	if e == nil {
 		if len(s.entries) >= s.max {
-			s.displace(now)
+			s.evict(now)
 		}
 		k.key = strings.Clone(k.key) // the key may be a part of a long request
-		e = &indexedRow{key: k, at: len(s.entries)}
+		e = &indexedRow{key: k, index: len(s.entries)}
 		s.rows[k] = e
 		s.entries = append(s.entries, e)
 		if len(s.entries) > s.largest {
@@ -55,7 +55,7 @@ func (s *stripe) row(k rowID, now int64) *algorithm.Row {
 	return &e.row
 }
 
-// remove deletes a key's row, if there is one.
+// remove deletes the row of a key, if it exists.
 func (s *stripe) remove(k rowID) {
 	if e := s.rows[k]; e != nil {
 		s.removeEntry(e)
@@ -65,21 +65,21 @@ func (s *stripe) remove(k rowID) {
 func (s *stripe) removeEntry(e *indexedRow) {
 	last := len(s.entries) - 1
 	moved := s.entries[last]
-	s.entries[e.at] = moved
-	moved.at = e.at
+	s.entries[e.index] = moved
+	moved.index = e.index
 	s.entries[last] = nil
 	s.entries = s.entries[:last]
 	delete(s.rows, e.key)
 	s.shrink()
 }
 
-// leastShrunk is the size below which memory is not worth freeing.
-const leastShrunk = 1024
+// minShrink is the number of rows from which on freeing memory is worth the work.
+const minShrink = 1024
 
-// shrink frees memory once three quarters of the largest number of rows are gone: a map
-// never releases memory.
+// shrink copies the rows into new memory once three quarters of the largest number of rows are gone, because
+// a map never releases memory.
 func (s *stripe) shrink() {
-	if s.largest < leastShrunk || len(s.entries) > s.largest/4 {
+	if s.largest < minShrink || len(s.entries) > s.largest/4 {
 		return
 	}
 	s.largest = len(s.entries)
@@ -90,8 +90,8 @@ func (s *stripe) shrink() {
 	}
 }
 
-// sweepSteps is the number of rows that each call inspects to find expired ones. A call adds fewer
-// rows in general, so expired rows do not accumulate.
+// sweepSteps is the number of rows that each call inspects to find expired ones. It exceeds the number of
+// rows that most calls add, so that expired rows do not accumulate.
 const sweepSteps = 4
 
 // sweep deletes the expired rows among the next few.
@@ -102,19 +102,19 @@ func (s *stripe) sweep(now int64) {
 		}
 		e := s.entries[s.next]
 		if e.row.Expired(now) {
-			s.removeEntry(e) // the last row gets its index and is next
+			s.removeEntry(e) // the last row moves to this index, and is inspected next
 		} else {
 			s.next++
 		}
 	}
 }
 
-// displaceTries is the number of rows that displace inspects to find an expired one.
-const displaceTries = 16
+// evictTries is the number of rows that evict inspects to find an expired one.
+const evictTries = 16
 
-// displace removes one row: an expired one among the next few, or else the next.
-func (s *stripe) displace(now int64) {
-	for i := 0; i < displaceTries; i++ {
+// evict deletes one row: the first expired one of the next evictTries rows, or else the last of them.
+func (s *stripe) evict(now int64) {
+	for i := 0; i < evictTries; i++ {
 		s.next++
 		if s.next >= len(s.entries) {
 			s.next = 0

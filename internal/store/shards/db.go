@@ -14,11 +14,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// moveWait is the time between two reads of the routes while no server has a shard: a move reaches the
-// servers one after the other.
+// moveWait is the time between two reads of the routes while no server has a shard: during a move, the
+// servers change their metadata one after the other.
 const moveWait = 5 * time.Millisecond
 
-// failingDB is the DB of a server with an address that cannot be used.
+// failingDB is the DB of a server with an invalid address. All of its calls fail with err.
 type failingDB struct{ err error }
 
 func newFailing(err error) pgdb.DB { return &failingDB{err: err} }
@@ -32,16 +32,17 @@ func (d *failingDB) Run(_ context.Context, statements []*pgdb.Statement) error {
 func (d *failingDB) Exec(context.Context, string) error { return d.err }
 func (d *failingDB) Close()                             {}
 
-// shardDB is the DB of a shard: it runs statements where the shard is.
+// shardDB is the DB of a shard. It runs statements on the server that has the shard.
 type shardDB struct {
 	routes *routes
 	shard  int
 }
 
-// newShardDB returns the DB of a shard. In Yaegi, a literal in a loop would get the last value.
+// newShardDB returns the DB of a shard. It is a function because in Yaegi a literal in a loop would get the
+// loop's last value.
 func newShardDB(r *routes, shard int) pgdb.DB { return &shardDB{routes: r, shard: shard} }
 
-// MaxConns returns the bound on connections of the database, which each of its servers has.
+// MaxConns returns the bound on the connections to each server.
 func (d *shardDB) MaxConns() int {
 	if b, ok := d.routes.db.(engine.Bounded); ok {
 		return b.MaxConns()
@@ -49,22 +50,22 @@ func (d *shardDB) MaxConns() int {
 	return math.MaxInt32
 }
 
-// Run implements DB. A statement that does not find the shard gets the code of a serialization failure, so
-// that the store sends it again.
+// Run implements pgdb.DB. A statement that did not find the shard gets the code of a serialization failure,
+// so that the engine retries it.
 func (d *shardDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	left := statements
 	for len(left) > 0 {
-		to := d.routes.of(d.shard)
+		to := d.routes.routeTo(d.shard)
 		began := time.Now()
 		err := to.db.Run(ctx, left)
 		if err == nil {
 			if lostShard(left) {
-				d.notHere(ctx, to, left, began)
+				d.handleLostShard(ctx, to, left, began)
 			}
 			return nil
 		}
 		left = unsent(left)
-		if len(left) == 0 || ctx.Err() != nil || !d.routes.again(ctx, d.shard, to, false, began) {
+		if len(left) == 0 || ctx.Err() != nil || !d.routes.reroute(ctx, d.shard, to, false, began) {
 			return fmt.Errorf("shard %d at %s: %w", d.shard, to.address, err)
 		}
 	}
@@ -82,8 +83,8 @@ func unsent(statements []*pgdb.Statement) []*pgdb.Statement {
 	return all
 }
 
-// lostShard reports whether a statement did not find the shard. A serialization failure has the code of the
-// guard, but not its text.
+// lostShard reports whether a statement did not find the shard. The guard fails with the code of a
+// serialization failure, so lostShard recognizes it by its text.
 func lostShard(statements []*pgdb.Statement) bool {
 	for _, s := range statements {
 		switch s.Code {
@@ -99,9 +100,11 @@ func lostShard(statements []*pgdb.Statement) bool {
 	return false
 }
 
-// notHere reads the routes again after a statement that did not find the shard.
-func (d *shardDB) notHere(ctx context.Context, at route, statements []*pgdb.Statement, began time.Time) {
-	if !d.routes.again(ctx, d.shard, at, true, began) {
+// handleLostShard reads the routes again after a statement that did not find the shard, and makes the engine
+// retry the statements.
+func (d *shardDB) handleLostShard(ctx context.Context, at route, statements []*pgdb.Statement,
+	began time.Time) {
+	if !d.routes.reroute(ctx, d.shard, at, true, began) {
 		health.Sleep(ctx, moveWait)
 	}
 	for _, s := range statements {
@@ -112,10 +115,10 @@ func (d *shardDB) notHere(ctx context.Context, at route, statements []*pgdb.Stat
 	}
 }
 
-// Exec implements DB.
+// Exec implements pgdb.DB.
 func (d *shardDB) Exec(ctx context.Context, sql string) error {
-	return d.routes.of(d.shard).db.Exec(ctx, sql)
+	return d.routes.routeTo(d.shard).db.Exec(ctx, sql)
 }
 
-// Close implements DB. The routes close the connections, which other shards use as well.
+// Close implements pgdb.DB. It does nothing: the routes close the connections, which shards share.
 func (d *shardDB) Close() {}

@@ -10,68 +10,67 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Queue is a queue of each engine, for calls that a proxy sends itself. It lasts as long as its store.
+// Queue passes the calls of a proxy to a queue of each engine. It lives as long as its store.
 type Queue struct {
 	store         *Store
 	timeout       time.Duration
 	fill, deliver func(calls []*batch.Call)
 
-	open int32          // 0 before to is set, then toOne or toMany; atomic
-	mu   sync.Mutex     // guards the setting of to
-	to   []*batch.Queue // by engine
+	opened int32          // 0 before to is set, then toOne or toMany; atomic
+	mu     sync.Mutex     // guards the setting of to
+	queues []*batch.Queue // by engine
 }
 
-const toOne, toMany = 1, 2
+const oneQueue, manyQueues = 1, 2
 
-// OpenQueue returns a queue with a fill and a deliver of its own, see batch.Options.
+// OpenQueue returns a Queue. fill and deliver are as in batch.Options.
 func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *Queue {
 	return &Queue{store: s, timeout: timeout, fill: fill, deliver: deliver}
 }
 
-// Ask sends a call to the engine of its subject, and waits for its decision. With one engine, a batch fills
-// its calls together. A queue delivers its calls. Not delivered are a call of several subjects, one that
-// could not be filled, and one that finds no engine in time.
+// Ask sends a call to the engine of its subject, and waits for its decision. With one engine, fill is called
+// for all calls of a batch at once, otherwise for each call. deliver is not called for a call of several
+// subjects, for one that fill failed, or if the engines are not found in time.
 func Ask(q *Queue, c *batch.Call, arrived time.Time) {
-	if atomic.LoadInt32(&q.open) == toOne {
-		batch.Send(q.to[0], c, arrived)
+	if atomic.LoadInt32(&q.opened) == oneQueue {
+		batch.Send(q.queues[0], c, arrived)
 	} else if !sendToAny(q, c, arrived) {
 		return
 	}
 	batch.Wait(c)
 }
 
-// sendToAny sends a call to one of any number of engines. It reports false if the call has its decisions or
-// an error instead.
+// sendToAny sends a call to the engine of its subject. It returns false if the call already has its decisions
+// or an error, and was not sent.
 func sendToAny(q *Queue, c *batch.Call, arrived time.Time) bool {
 	err := prepare(q)
-	if err != nil || len(q.to) > 1 { // the hits select the engine
+	if err != nil || len(q.queues) > 1 { // the hits select the engine
 		c.Err = batch.PanicError(func() { q.fill([]*batch.Call{c}) })
 	}
 	switch {
 	case err != nil:
 		c.Err = err
 		return false
-	case len(q.to) == 1:
-		batch.Send(q.to[0], c, arrived)
+	case len(q.queues) == 1:
+		batch.Send(q.queues[0], c, arrived)
 		return true
 	case c.Err != nil:
 		return false
 	}
-	shard := q.store.shardOf(c.Hits)
-	if shard == several {
+	shard := q.store.commonShard(c.Hits)
+	if shard == severalShards {
 		c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
 		c.Err = q.store.takeSeveral(context.Background(), q.timeout, c.Hits, c.Decisions)
 		return false
 	}
-	batch.Send(q.to[shard], c, arrived)
+	batch.Send(q.queues[shard], c, arrived)
 	return true
 }
 
-// prepare waits for the engines, and opens a queue of each. The error is that of engines that are not found
-// in time.
+// prepare waits for the engines, and opens a queue of each. It fails if the engines are not found in time.
 func prepare(q *Queue) error {
 	s := q.store
-	if atomic.LoadInt32(&q.open) != 0 {
+	if atomic.LoadInt32(&q.opened) != 0 {
 		return nil
 	}
 	if _, err := s.await(context.Background(), q.timeout); err != nil {
@@ -79,18 +78,18 @@ func prepare(q *Queue) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.to != nil {
+	if q.queues != nil {
 		return nil
 	}
-	open := int32(toOne)
+	open := int32(oneQueue)
 	fill := q.fill
 	if len(s.engines) > 1 {
-		open = toMany
+		open = manyQueues
 		fill = nil
 	}
-	for _, one := range s.engines {
-		q.to = append(q.to, one.OpenQueue(q.timeout, fill, q.deliver))
+	for _, e := range s.engines {
+		q.queues = append(q.queues, e.OpenQueue(q.timeout, fill, q.deliver))
 	}
-	atomic.StoreInt32(&q.open, open)
+	atomic.StoreInt32(&q.opened, open)
 	return nil
 }

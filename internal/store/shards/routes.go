@@ -15,53 +15,53 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// The statements of a shard run at the server that has the shard, on the table in which Citus has the rows
-// (the placement). Citus moves a shard to another server: it copies the rows, while it holds a lock that the
-// guard of each statement takes as well. So a statement is before or after a move, and after it fails with
-// serialization_failure, because the shard is not here. A shard keeps the numbers of its placements in a
-// move. So the texts of statements stay, and only the route changes.
+// The statements of a shard run on the server that has the shard, on the table in which Citus stores the rows
+// (the placement). When Citus moves a shard to another server, it copies the rows under a lock, which the
+// guard of each statement takes too. A statement therefore runs before or after a move. After the move, it
+// fails on the old server with serialization_failure. A shard keeps the names of its placements, so that a
+// move changes the route of the shard, but not the texts of its statements.
 //
-// A route is read again if a shard is not where it was, or if its server cannot be reached: from any server,
-// because each has the metadata of Citus. The statements are then sent again, since they had no effect. A
-// statement that was sent and not answered is not sent again.
+// routes reads the routes again if a statement did not find its shard, or if the server of the shard cannot
+// be reached. It asks any server, because each has the metadata of Citus. Statements that certainly had no
+// effect are then sent to the new server. A statement that was sent and not answered is not retried.
 
-// routes leads to the server of each shard.
+// routes holds the server of each shard, and the connections to these servers.
 type routes struct {
-	db        pgdb.DB // of the database
-	elsewhere reaching
+	db        pgdb.DB // the database
+	connector connector
 	schemas   []string                  // by shard; find sets it
 	tables    []map[string]engine.Table // by shard; find sets it
-	reading   sync.Mutex                // of again
-	closing   sync.WaitGroup            // connections to servers without a shard
+	reading   sync.Mutex                // held while reroute reads the routes
+	closing   sync.WaitGroup            // counts connections that are being closed
 
 	mu      sync.Mutex // guards all that follows
 	closed  bool
-	to      []route            // by shard
+	byShard []route            // by shard
 	servers map[string]pgdb.DB // by address
-	read    time.Time          // when the routes were read
+	readAt  time.Time          // when the routes were read
 }
 
-// route leads to the server of a shard.
+// route is the server of a shard.
 type route struct {
 	address string
 	db      pgdb.DB
 }
 
 const (
-	// tablesOfShard is the number of tables of a shard.
-	tablesOfShard = 3
-	// routesTimeout bounds a read of the routes from one of several servers. A caller with much time waits
-	// for up to mostRoutesTimeout.
+	// tablesPerShard is the number of tables of a shard.
+	tablesPerShard = 3
+	// routesTimeout bounds a read of the routes from one server. A caller with a late deadline waits longer,
+	// up to mostRoutesTimeout.
 	routesTimeout     = 100 * time.Millisecond
 	mostRoutesTimeout = 500 * time.Millisecond
 )
 
-func newRoutes(db pgdb.DB, e reaching) *routes {
-	return &routes{db: db, elsewhere: e, servers: map[string]pgdb.DB{}}
+func newRoutes(db pgdb.DB, e connector) *routes {
+	return &routes{db: db, connector: e, servers: map[string]pgdb.DB{}}
 }
 
-// find reports whether the counts are in shards. If they are, it sets the routes. It also reports whether the
-// connection has failed.
+// find reports whether the counts are in shards, and sets the routes if they are. Its second result reports
+// whether the connection failed.
 func (r *routes) find(ctx context.Context) (bool, bool, error) {
 	shards := &pgdb.Statement{SQL: schema.ShardsReady, Unnamed: true}
 	if err := r.db.Run(ctx, []*pgdb.Statement{shards}); err != nil {
@@ -88,7 +88,7 @@ func (r *routes) find(ctx context.Context) (bool, bool, error) {
 	for _, name := range names {
 		r.schemas = append(r.schemas, string(name))
 	}
-	to, tables, err := r.ask(ctx, r.db)
+	to, tables, err := r.query(ctx, r.db)
 	if err != nil {
 		return false, false, err
 	}
@@ -97,7 +97,7 @@ func (r *routes) find(ctx context.Context) (bool, bool, error) {
 	return true, false, nil
 }
 
-// address is a server of shards.
+// address is the address of a server.
 type address struct {
 	host string
 	port int
@@ -109,8 +109,8 @@ func (a address) String() string { return net.JoinHostPort(a.host, strconv.Itoa(
 // errIncomplete is the error of a server without the tables of all shards: it may have left the cluster.
 var errIncomplete = errors.New("the server does not list the tables of all shards")
 
-// ask reads the routes from a server.
-func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]engine.Table, error) {
+// query reads the address and the tables of each shard from a server.
+func (r *routes) query(ctx context.Context, db pgdb.DB) ([]address, []map[string]engine.Table, error) {
 	s := &pgdb.Statement{SQL: schema.ShardRoutes, Args: []any{r.schemas}, Unnamed: true}
 	if err := db.Run(ctx, []*pgdb.Statement{s}); err != nil {
 		return nil, nil, err
@@ -142,18 +142,18 @@ func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]e
 		to[shard] = a
 	}
 	for shard := range tables {
-		if len(tables[shard]) != tablesOfShard {
+		if len(tables[shard]) != tablesPerShard {
 			return nil, nil, errIncomplete
 		}
 	}
 	return to, tables, nil
 }
 
-// set sets the routes. It opens the servers that are new, and closes those that have no shard.
+// set sets the routes. It opens connections to new servers, and closes those to servers without a shard.
 func (r *routes) set(to []address) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.read = time.Now()
+	r.readAt = time.Now()
 	if r.closed {
 		return
 	}
@@ -166,7 +166,7 @@ func (r *routes) set(to []address) {
 			db = r.servers[name]
 		}
 		if db == nil {
-			opened, err := r.elsewhere.At(at.host, at.port)
+			opened, err := r.connector.At(at.host, at.port)
 			db = opened
 			if err != nil {
 				db = newFailing(err)
@@ -181,26 +181,27 @@ func (r *routes) set(to []address) {
 		}
 	}
 	r.servers = used
-	r.to = next
+	r.byShard = next
 }
 
-// of returns the route to a shard.
-func (r *routes) of(shard int) route {
+// routeTo returns the route to a shard.
+func (r *routes) routeTo(shard int) route {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.to[shard]
+	return r.byShard[shard]
 }
 
-// again reads the routes again after a failure at a route to a shard, and reports whether the shard is
-// elsewhere now. reached reports whether the server of the route answers.
-func (r *routes) again(ctx context.Context, shard int, failed route, reached bool, since time.Time) bool {
+// reroute reads the routes again after the route failed led to an error, and reports whether the shard now
+// has another server. reached reports whether the server of failed answered. since is the time before the
+// failed call: routes that were read later are not read again.
+func (r *routes) reroute(ctx context.Context, shard int, failed route, reached bool, since time.Time) bool {
 	r.reading.Lock()
 	defer r.reading.Unlock()
 	if ctx.Err() != nil {
 		return false
 	}
 	r.mu.Lock()
-	known := r.to[shard].address != failed.address || r.read.After(since)
+	known := r.byShard[shard].address != failed.address || r.readAt.After(since)
 	dbs := []pgdb.DB{r.db}
 	for name, db := range r.servers {
 		if name != failed.address {
@@ -221,7 +222,7 @@ func (r *routes) again(ctx context.Context, shard int, failed route, reached boo
 		}
 		for _, db := range dbs {
 			limited, cancel := context.WithTimeout(ctx, limit)
-			to, _, err := r.ask(limited, db)
+			to, _, err := r.query(limited, db)
 			cancel()
 			if err == nil {
 				r.set(to)
@@ -232,7 +233,7 @@ func (r *routes) again(ctx context.Context, shard int, failed route, reached boo
 			}
 		}
 	}
-	return r.of(shard).address != failed.address
+	return r.routeTo(shard).address != failed.address
 }
 
 // close closes the connections to the servers of the shards.

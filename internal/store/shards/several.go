@@ -11,48 +11,48 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A request of several subjects has its hits in several shards. Its home is the shard of the first hit that
-// names a subject, or else of the first hit, and not that of a hit apart if there are others. The hits of
-// other shards come first, each shard in a transaction of its own. If all of them pass, the home decides. If
-// a shard refuses, the charges of the others are refunded. So nothing passes beyond a limit, but a refused
-// request holds some of it for a moment.
+// A request of several subjects can have hits in several shards. One of them is the home of the request: the
+// shard of the first hit with a Subject, or else of the first hit. A hit that is Apart selects the home only
+// if all hits are. The other shards decide first, each in a transaction of its own. If all of them allow
+// their hits, the home decides. If a shard refuses, the charges of the other shards are refunded. No limit is
+// exceeded, but a refused request holds units of some limits for a moment.
 
-// inShard holds the hits of a request that one shard decides or resets together.
-type inShard struct {
+// shardHits holds the hits of a request that one shard decides or resets together.
+type shardHits struct {
 	shard     int
 	reset     bool
-	at        []int // of each hit, its index in the request
+	indexes   []int // the index of each hit in the request
 	hits      []ratelimit.Hit
 	decisions []ratelimit.Decision
 	err       error
 }
 
-func newInShard(shard int) *inShard { return &inShard{shard: shard} }
+func newShardHits(shard int) *shardHits { return &shardHits{shard: shard} }
 
-// takeSeveral decides hits that are not in one shard.
+// takeSeveral decides hits that are in several shards.
 func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision) error {
 	ctx, cancel := health.WithDeadline(ctx, time.Now(), timeout)
 	defer cancel()
 	home, others := s.divide(hits)
 	takeAll(ctx, s, timeout, others)
-	err := failed(others)
+	err := firstError(others)
 	passes := err == nil && allAllowed(others)
-	if passes || charged(home) {
+	if passes || hasUnconditional(home) {
 		if !passes {
-			home = refundsOf(home)
+			home = unconditional(home)
 		}
-		takeAll(ctx, s, timeout, []*inShard{home})
+		takeAll(ctx, s, timeout, []*shardHits{home})
 		if passes {
-			err = failed([]*inShard{home})
+			err = firstError([]*shardHits{home})
 		}
-		passes = passes && err == nil && allAllowed([]*inShard{home})
+		passes = passes && err == nil && allAllowed([]*shardHits{home})
 	}
 	for i := range decisions {
 		decisions[i] = ratelimit.Decision{Allowed: true, Limit: hits[i].Limit.Capacity(),
 			Source: ratelimit.Undecided}
 	}
-	holdSlots(hits, others, passes)
+	transferSlots(hits, others, passes)
 	if !passes {
 		s.refund(timeout, others)
 	}
@@ -60,7 +60,7 @@ func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 		if shard.err != nil {
 			continue
 		}
-		for i, at := range shard.at {
+		for i, at := range shard.indexes {
 			if i < len(shard.decisions) {
 				decisions[at] = shard.decisions[i]
 			}
@@ -69,15 +69,15 @@ func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 	return err
 }
 
-// divide divides the hits of a request: those of its home, and those of other shards. A hit apart of another
-// shard is by itself, so that its refusal refuses nothing.
-func (s *Store) divide(hits []ratelimit.Hit) (*inShard, []*inShard) {
-	home := newInShard(0)
+// divide returns the hits in the home of a request, and those in other shards. A hit in another shard that is
+// Apart has a shardHits of its own, so that its refusal refuses no other hit.
+func (s *Store) divide(hits []ratelimit.Hit) (*shardHits, []*shardHits) {
+	home := newShardHits(0)
 	shards := make([]int, len(hits))
 	best := 0
 	for i := range hits {
 		h := &hits[i]
-		shards[i] = Of(subjectOf(h), len(s.engines))
+		shards[i] = ShardOf(subjectOf(h), len(s.engines))
 		rank := 1
 		switch {
 		case h.Apart:
@@ -91,44 +91,44 @@ func (s *Store) divide(hits []ratelimit.Hit) (*inShard, []*inShard) {
 			best = rank
 		}
 	}
-	byShard := map[int]*inShard{home.shard: home}
-	var others []*inShard
+	byShard := map[int]*shardHits{home.shard: home}
+	var others []*shardHits
 	for i := range hits {
 		h := hits[i]
 		shard := shards[i]
 		to := byShard[shard]
 		if to != home && h.Slot != nil {
-			h.Slot = passingSlot(h.Slot)
+			h.Slot = temporarySlot(h.Slot)
 		}
 		if to == nil || h.Apart && to != home {
-			to = newInShard(shard)
+			to = newShardHits(shard)
 			others = append(others, to)
 			if !h.Apart {
 				byShard[shard] = to
 			}
 		}
 		to.hits = append(to.hits, h)
-		to.at = append(to.at, i)
+		to.indexes = append(to.indexes, i)
 	}
 	return home, others
 }
 
-// passingSlot returns a slot for a hit until its request is decided. Then the slot of the caller holds what
-// it holds.
-func passingSlot(of *ratelimit.Slot) *ratelimit.Slot {
+// temporarySlot returns a Slot for a hit until its request is decided; transferSlot then transfers its slots
+// to the caller's Slot.
+func temporarySlot(of *ratelimit.Slot) *ratelimit.Slot {
 	return &ratelimit.Slot{Lost: func() { of.Lose() }}
 }
 
-// holdSlots transfers the acquired slots to the caller's slots, or releases them if the request does not
-// pass: the caller may ask again with the same slot.
-func holdSlots(hits []ratelimit.Hit, all []*inShard, passes bool) {
-	for _, in := range all {
-		for i := range in.hits {
-			h := &in.hits[i]
+// transferSlots transfers the acquired slots to the caller's Slots. If the request does not pass, it releases
+// them, because the caller may retry with the same Slots.
+func transferSlots(hits []ratelimit.Hit, all []*shardHits, passes bool) {
+	for _, part := range all {
+		for i := range part.hits {
+			h := &part.hits[i]
 			switch {
 			case h.Slot == nil:
-			case passes && in.err == nil || h.Apart:
-				holdSlot(hits[in.at[i]].Slot, h.Slot)
+			case passes && part.err == nil || h.Apart:
+				transferSlot(hits[part.indexes[i]].Slot, h.Slot)
 			default:
 				h.Slot.Release()
 			}
@@ -136,60 +136,60 @@ func holdSlots(hits []ratelimit.Hit, all []*inShard, passes bool) {
 	}
 }
 
-// holdSlot transfers what a slot holds to another one.
-func holdSlot(to, of *ratelimit.Slot) { to.Hold(func() { of.Release() }) }
+// transferSlot makes the Slot to hold the slots of the Slot of.
+func transferSlot(to, of *ratelimit.Slot) { to.Hold(func() { of.Release() }) }
 
-// takeAll decides or resets the hits of some shards at the same time.
-func takeAll(ctx context.Context, s *Store, timeout time.Duration, all []*inShard) {
+// takeAll decides or resets the hits of all concurrently, and waits for all of them.
+func takeAll(ctx context.Context, s *Store, timeout time.Duration, all []*shardHits) {
 	var others sync.WaitGroup
-	for i, in := range all {
+	for i, part := range all {
 		if i == len(all)-1 {
-			takeIn(ctx, s, timeout, in)
+			takeIn(ctx, s, timeout, part)
 		} else {
-			startTake(ctx, s, timeout, in, &others)
+			startTake(ctx, s, timeout, part, &others)
 		}
 	}
 	others.Wait()
 }
 
-// takeIn decides or resets the hits of a shard.
-func takeIn(ctx context.Context, s *Store, timeout time.Duration, in *inShard) {
-	if in.reset {
-		in.err = s.engines[in.shard].Reset(ctx, timeout, in.hits)
+// takeIn decides or resets the hits of one shard.
+func takeIn(ctx context.Context, s *Store, timeout time.Duration, part *shardHits) {
+	if part.reset {
+		part.err = s.engines[part.shard].Reset(ctx, timeout, part.hits)
 		return
 	}
-	in.decisions = make([]ratelimit.Decision, len(in.hits))
-	in.err = s.engines[in.shard].Take(ctx, timeout, in.hits, in.decisions)
+	part.decisions = make([]ratelimit.Decision, len(part.hits))
+	part.err = s.engines[part.shard].Take(ctx, timeout, part.hits, part.decisions)
 }
 
-// startTake calls takeIn in the background.
-func startTake(ctx context.Context, s *Store, timeout time.Duration, in *inShard, all *sync.WaitGroup) {
+// startTake runs takeIn in the background, and counts it in all.
+func startTake(ctx context.Context, s *Store, timeout time.Duration, part *shardHits, all *sync.WaitGroup) {
 	all.Add(1)
 	go func() {
-		if err := batch.PanicError(func() { takeIn(ctx, s, timeout, in) }); err != nil {
-			in.err = err
+		if err := batch.PanicError(func() { takeIn(ctx, s, timeout, part) }); err != nil {
+			part.err = err
 		}
 		all.Done()
 	}()
 }
 
-// failed returns the error of one of the shards. The failure of a hit apart fails nothing.
-func failed(all []*inShard) error {
-	for _, in := range all {
-		for i := range in.hits {
-			if in.err != nil && !in.hits[i].Apart {
-				return in.err
+// firstError returns the first error of a shard. It ignores the errors of hits that are Apart.
+func firstError(all []*shardHits) error {
+	for _, part := range all {
+		for i := range part.hits {
+			if part.err != nil && !part.hits[i].Apart {
+				return part.err
 			}
 		}
 	}
 	return nil
 }
 
-// allAllowed reports whether the request passes, as far as these shards are asked.
-func allAllowed(all []*inShard) bool {
-	for _, in := range all {
-		for i := range in.decisions {
-			if !in.decisions[i].Allowed && !in.hits[i].Apart {
+// allAllowed reports whether these shards allow all of their hits, except those that are Apart.
+func allAllowed(all []*shardHits) bool {
+	for _, part := range all {
+		for i := range part.decisions {
+			if !part.decisions[i].Allowed && !part.hits[i].Apart {
 				return false
 			}
 		}
@@ -197,60 +197,61 @@ func allAllowed(all []*inShard) bool {
 	return true
 }
 
-// charged reports whether a hit is a refund or apart: then it is decided in any case.
-func charged(in *inShard) bool {
-	for i := range in.hits {
-		if in.hits[i].Cost < 0 || in.hits[i].Apart {
+// hasUnconditional reports whether any hit is a refund or Apart. Such a hit is decided even if the request
+// does not pass.
+func hasUnconditional(part *shardHits) bool {
+	for i := range part.hits {
+		if part.hits[i].Cost < 0 || part.hits[i].Apart {
 			return true
 		}
 	}
 	return false
 }
 
-// refundsOf returns the hits for which charged is true.
-func refundsOf(in *inShard) *inShard {
-	some := &inShard{shard: in.shard}
-	for i := range in.hits {
-		if in.hits[i].Cost < 0 || in.hits[i].Apart {
-			some.hits = append(some.hits, in.hits[i])
-			some.at = append(some.at, in.at[i])
+// unconditional returns the hits that are refunds or Apart.
+func unconditional(part *shardHits) *shardHits {
+	some := &shardHits{shard: part.shard}
+	for i := range part.hits {
+		if part.hits[i].Cost < 0 || part.hits[i].Apart {
+			some.hits = append(some.hits, part.hits[i])
+			some.indexes = append(some.indexes, part.indexes[i])
 		}
 	}
 	return some
 }
 
-// refund settles the charges of a request that does not pass to nothing, and waits for that until the
-// timeout. A caller's refund would take from a window that has begun since, and a settlement does not. A
-// shard that cannot be reached keeps the charge: less passes then, never more.
-func (s *Store) refund(timeout time.Duration, all []*inShard) {
-	var waits []*inShard
-	most := 0 // hits of a shard
-	for _, in := range all {
-		if in.err != nil || !allAllowed([]*inShard{in}) {
+// refund settles the charges of a refused request to 0, and waits up to the timeout. It uses settlements
+// because a hit with a negative cost would also refund from a window that has begun since the charge. A shard
+// that cannot be reached keeps the charge, so that less passes, never more.
+func (s *Store) refund(timeout time.Duration, all []*shardHits) {
+	var waits []*shardHits
+	most := 0 // the largest number of hits in a shard
+	for _, part := range all {
+		if part.err != nil || !allAllowed([]*shardHits{part}) {
 			continue
 		}
-		if len(in.hits) > most {
-			most = len(in.hits)
+		if len(part.hits) > most {
+			most = len(part.hits)
 		}
-		wait := newInShard(in.shard) // without hits, since the settlements go with the next batch
+		wait := newShardHits(part.shard) // without hits: its batch takes the settlements along
 		waits = append(waits, wait)
-		for i := range in.hits {
-			h := &in.hits[i]
+		for i := range part.hits {
+			h := &part.hits[i]
 			if h.Cost > 0 && !h.Peek && !h.Apart && h.Slot == nil {
-				d := &in.decisions[i]
-				settleHit(s.engines[in.shard], h, d)
+				d := &part.decisions[i]
+				settleHit(s.engines[part.shard], h, d)
 				if d.Remaining += h.Cost; d.Remaining > d.Limit {
 					d.Remaining = d.Limit
 				}
 			}
 		}
 	}
-	for sent := 0; sent < most; sent += batch.MostTogether {
+	for sent := 0; sent < most; sent += batch.MaxPerBatch {
 		takeAll(context.Background(), s, timeout, waits)
 	}
 }
 
-// settleHit settles the charge of a hit to nothing.
+// settleHit settles the charge of a hit to 0.
 func settleHit(s *engine.Store, h *ratelimit.Hit, d *ratelimit.Decision) {
 	s.Settle(&batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: h.Cost, DecidedAt: d.DecidedAt,
 		Reset: d.Reset.UnixMicro(), Source: d.Source})
@@ -258,19 +259,19 @@ func settleHit(s *engine.Store, h *ratelimit.Hit, d *ratelimit.Decision) {
 
 // reset resets the rows of hits in their shards.
 func (s *Store) reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	byShard := map[int]*inShard{}
-	var resets []*inShard
+	byShard := map[int]*shardHits{}
+	var resets []*shardHits
 	for i := range hits {
-		shard := Of(subjectOf(&hits[i]), len(s.engines))
-		in := byShard[shard]
-		if in == nil {
-			in = newInShard(shard)
-			in.reset = true
-			byShard[shard] = in
-			resets = append(resets, in)
+		shard := ShardOf(subjectOf(&hits[i]), len(s.engines))
+		part := byShard[shard]
+		if part == nil {
+			part = newShardHits(shard)
+			part.reset = true
+			byShard[shard] = part
+			resets = append(resets, part)
 		}
-		in.hits = append(in.hits, hits[i])
+		part.hits = append(part.hits, hits[i])
 	}
 	takeAll(ctx, s, timeout, resets)
-	return failed(resets)
+	return firstError(resets)
 }

@@ -1,16 +1,15 @@
-// Package shards implements the store on Postgres. It has one or more engines, each with its queues, leases
-// and remembered refusals. Without Citus it has one, the engine of the database. With Citus, the counts can
-// be in shards: schemas with the tables of counts, on the servers of Citus. The function rate_limit_shards of
-// the database lists the shards, before the first queue exists. Then the engine of the database decides
-// nothing, and each shard has an engine that runs its statements at the server of the shard. An engine does
-// not depend on shards: the names of its tables and its guard are values.
+// Package shards implements the store on Postgres, on one server or on the servers of Citus.
 //
-// A row is in the shard of its subject, which is Hit.Subject, or the stored key without one. A request of one
-// subject is decided in its shard as on a single server.
+// A Store has one or more engines (package engine), each with its own queues, leases and remembered refusals.
+// Without Citus, it has the engine of the database. With Citus, the counts can be in shards, which are
+// schemas with the tables of counts. The function rate_limit_shards of the database lists them. Each shard
+// then has an engine, which runs its statements on the server of the shard (shardDB, routes), and the engine
+// of the database decides nothing. A Store finds its engines before the first decision, and never changes
+// them.
 //
-//   - shards.go: the store. queue.go: queues of calls that a proxy sends.
-//   - several.go: requests of several subjects.
-//   - routes.go: the server of a shard. db.go: the statements of a shard.
+// A row is in the shard of its subject, which is Hit.Subject, or the stored key if that is empty. A request
+// of one subject is decided in one shard, as on a single server. A request of several subjects is divided:
+// see shardHits.
 package shards
 
 import (
@@ -28,9 +27,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Store counts in Postgres.
+// Store counts in Postgres. It implements ratelimit.Store, and what proxies need beyond that.
 type Store struct {
-	base    *engine.Store // of the database; it shows whether the database answers
+	base    *engine.Store // the engine of the database; its Health is that of the database
 	options engine.Options
 	routes  *routes // nil if db cannot connect to other servers
 	closing context.Context
@@ -43,13 +42,13 @@ type Store struct {
 	closed bool
 }
 
-// reaching is a DB that can connect to other servers with its own database and account, as that of pgxdb can.
-// At does not touch the network yet.
-type reaching interface {
+// connector is a DB that can connect to other servers with its own database and account, as that of pgxdb
+// can. At does not use the network.
+type connector interface {
 	At(host string, port int) (pgdb.DB, error)
 }
 
-// Open returns a store on db, and closes db in its Close. It does not touch the network yet.
+// Open returns a store on db, without using the network. The store owns db: Close closes it.
 func Open(db pgdb.DB, o engine.Options) (*Store, error) {
 	base, err := engine.New(db, o)
 	if err != nil {
@@ -57,7 +56,7 @@ func Open(db pgdb.DB, o engine.Options) (*Store, error) {
 	}
 	s := &Store{base: base, options: o}
 	s.closing, s.stop = context.WithCancel(context.Background())
-	if other, ok := db.(reaching); ok {
+	if other, ok := db.(connector); ok {
 		s.routes = newRoutes(db, other)
 	}
 	s.setup = engine.NewSetup(s.closing, base.Health(), func(err error) { o.Report(err) },
@@ -65,7 +64,7 @@ func Open(db pgdb.DB, o engine.Options) (*Store, error) {
 	return s, nil
 }
 
-// find finds the engines, once.
+// find sets the engines. It runs until it succeeds once.
 func (s *Store) find(ctx context.Context) error {
 	found := false
 	if s.routes != nil {
@@ -98,34 +97,34 @@ func (s *Store) find(ctx context.Context) error {
 		o.Of = n
 		//nolint:staticcheck // Yaegi does not convert an argument
 		var db pgdb.DB = newShardDB(s.routes, shard)
-		one, err := engine.New(db, o)
+		e, err := engine.New(db, o)
 		if err != nil {
 			return err
 		}
-		s.engines = append(s.engines, one)
+		s.engines = append(s.engines, e)
 	}
 	return nil
 }
 
-// Prepare starts, in the background, a connection and the migration if one is due, so that the first decision
-// does not wait for them.
+// Prepare connects, finds the engines, and runs a migration if one is due, in the background, so that the
+// first decision does not wait for them.
 func (s *Store) Prepare() {
 	if !engine.Ready(s.setup) {
 		engine.Start(s.setup)
 		return
 	}
-	for _, one := range s.engines {
-		one.Prepare()
+	for _, e := range s.engines {
+		e.Prepare()
 	}
 }
 
-// Ready reports whether the tables of counts are as they must be.
+// Ready reports whether the tables of counts exist in the current version.
 func (s *Store) Ready() bool {
 	if !engine.Ready(s.setup) {
 		return false
 	}
-	for _, one := range s.engines {
-		if !one.Ready() {
+	for _, e := range s.engines {
+		if !e.Ready() {
 			return false
 		}
 	}
@@ -133,7 +132,7 @@ func (s *Store) Ready() bool {
 }
 
 // await waits until the engines are found, and returns the rest of a timeout. While the database is down, it
-// returns at once.
+// fails at once.
 func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration, error) {
 	if engine.Ready(s.setup) {
 		return timeout, nil
@@ -177,24 +176,24 @@ func (s *Store) Engine(subject string) *engine.Store {
 	if len(s.engines) == 1 {
 		return s.base
 	}
-	return s.engines[Of(subject, len(s.engines))]
+	return s.engines[ShardOf(subject, len(s.engines))]
 }
 
-// Of returns the shard of a subject: the first four bytes of its SHA-256, as a number, modulo the number
+// ShardOf returns the shard of a subject: the first four bytes of its SHA-256, as a number, modulo the number
 // of shards. In SQL that is
 //
 //	('x' || left(encode(sha256(convert_to(subject, 'UTF8')), 'hex'), 8))::bit(32)::bigint % shards
-func Of(subject string, shards int) int {
+func ShardOf(subject string, shards int) int {
 	sum := sha256.Sum256([]byte(subject))
 	return int(binary.BigEndian.Uint32(sum[:4]) % uint32(shards))
 }
 
-// several is the result of shardOf for hits that are not in one shard.
-const several = -1
+// severalShards is the result of commonShard for hits in different shards.
+const severalShards = -1
 
-// shardOf returns the shard of all hits of a call, or several.
-func (s *Store) shardOf(hits []ratelimit.Hit) int {
-	shard := several
+// commonShard returns the shard of all hits of a call, or severalShards.
+func (s *Store) commonShard(hits []ratelimit.Hit) int {
+	shard := severalShards
 	subject := ""
 	for i := range hits {
 		h := &hits[i]
@@ -203,9 +202,9 @@ func (s *Store) shardOf(hits []ratelimit.Hit) int {
 			continue
 		}
 		subject = of
-		next := Of(of, len(s.engines))
+		next := ShardOf(of, len(s.engines))
 		if i > 0 && next != shard {
-			return several
+			return severalShards
 		}
 		shard = next
 	}
@@ -235,7 +234,7 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 	if len(s.engines) == 1 {
 		return s.engines[0].Take(ctx, timeout, hits, decisions)
 	}
-	if shard := s.shardOf(hits); shard != several {
+	if shard := s.commonShard(hits); shard != severalShards {
 		return s.engines[shard].Take(ctx, timeout, hits, decisions)
 	}
 	return s.takeSeveral(ctx, timeout, hits, decisions)
@@ -255,27 +254,27 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 	return s.reset(ctx, left, hits)
 }
 
-// Leases returns the rows that the engine of the database remembers. With shards it remembers none.
+// Leases returns the rows that the engine of the database remembers. With shards there are none.
 func (s *Store) Leases() *lease.Set { return s.base.Leases() }
 
 // Health returns the health of the server of the database.
 func (s *Store) Health() *health.Health { return s.base.Health() }
 
-// Settle changes a counter soon, and does not wait for that.
+// Settle corrects a charge in the background.
 func (s *Store) Settle(h *batch.Settlement) {
 	subject := h.Subject
 	if subject == "" {
 		subject = h.Key
 	}
-	if one := s.Engine(subject); one != nil {
-		one.Settle(h)
+	if e := s.Engine(subject); e != nil {
+		e.Settle(h)
 	}
 }
 
 // Answers implements local.Next. No shard answers before the engines are found.
 func (s *Store) Answers(subject string) bool {
-	one := s.Engine(subject)
-	return one != nil && one.Unavailable() == nil
+	e := s.Engine(subject)
+	return e != nil && e.Unavailable() == nil
 }
 
 // Charge implements local.Next, after Answers.
@@ -286,31 +285,32 @@ func (s *Store) Charge(subject string, row lease.RowID, l *ratelimit.Limit, unit
 // Held returns the number of slots of a row that the requests of this process hold.
 func (s *Store) Held(row lease.RowID) int64 {
 	n := int64(0)
-	for _, one := range s.all() {
-		n += one.Held(row)
+	for _, e := range s.all() {
+		n += e.Held(row)
 	}
 	return n
 }
 
-// Unavailable returns why no shard can decide, or nil if one of them can, see engine.Store.Unavailable.
+// Unavailable returns nil if a shard can decide, and otherwise the error of one of the shards. See
+// engine.Store.Unavailable.
 func (s *Store) Unavailable() error {
 	if !engine.Ready(s.setup) {
 		return s.base.Unavailable()
 	}
 	var err error
-	for _, one := range s.engines {
-		if err = one.Unavailable(); err == nil {
+	for _, e := range s.engines {
+		if err = e.Unavailable(); err == nil {
 			return nil
 		}
 	}
 	return err
 }
 
-// Stats returns the counts as of now.
+// Stats returns the sums of the engines' Stats.
 func (s *Store) Stats() engine.Stats {
 	sum := engine.Stats{}
-	for _, one := range s.all() {
-		stats := one.Stats()
+	for _, e := range s.all() {
+		stats := e.Stats()
 		sum.Add(&stats)
 	}
 	return sum
@@ -318,8 +318,8 @@ func (s *Store) Stats() engine.Stats {
 
 // Tick checks in the background whether the servers of the engines were restored or replaced.
 func (s *Store) Tick() {
-	for _, one := range s.all() {
-		one.Tick()
+	for _, e := range s.all() {
+		e.Tick()
 	}
 }
 
@@ -341,7 +341,7 @@ func (s *Store) Close() {
 	s.base.Close()
 }
 
-// startClose closes a store, or a DB, in the background.
+// startClose closes a store or a DB in the background, and counts it in closing until it is closed.
 func startClose(closing *sync.WaitGroup, what interface{ Close() }) {
 	closing.Add(1)
 	go func() {

@@ -1,16 +1,17 @@
-// Package slots holds the slots of requests in flight.
+// Package slots keeps the slots that requests in flight hold of limits InFlight (see algorithm.InFlight), so
+// that each slot ends with its request, or soon after its process.
 //
-// Hits on limits InFlight hold slots, see algorithm.InFlight. A slot begins with the take of its hit, in the
-// statement or transaction of the request. It ends with ratelimit.Slot.Release: the next batch then releases
-// the slot before its requests, see batch.Background. A release is repeated until the server has answered. A
-// slot is a number, so a repeated release has no effect.
+// A slot is a number. A hit takes its slots in the statement or transaction of its request, and
+// ratelimit.Slot.Release ends them: the next batch then releases them before it decides its requests (see
+// batch.Background). A release is retried until the server has answered. It has no effect the second time,
+// because no other slot of the row ever has the same number.
 //
-// The session is the name of the process in the numbers: a row that the store renews. For other processes it
-// expires ten seconds after its last renewal. The store uses it for a shorter time (sessionTime), by two
-// clocks: one of them continues while the process is stopped, the other one even while its machine is. After
-// that, or if the row has expired, the store begins a new session and takes slots again for the requests in
-// flight, as if they came now. Those that do not fit have lost their slots. While the database does not
-// answer, no other process takes slots either, and nothing is lost.
+// The high bits of the number name a session, which is a row that this process renews. For other processes
+// the session expires ten seconds after its last renewal. The store stops using the session earlier
+// (sessionTime), by two clocks: one continues while the process is stopped, the other even while the machine
+// is. It then begins a new session, as it does if the row has expired, and takes slots again for all requests
+// in flight. Requests for which no slots are left lose theirs (ratelimit.Slot.Lost). While the database does
+// not answer, no other process takes slots either, and nothing is lost.
 package slots
 
 import (
@@ -30,25 +31,25 @@ import (
 )
 
 const (
-	// renewInterval is the time between two renewals, and tickInterval the time between two checks of
-	// the clocks.
+	// renewInterval is the time between two renewals of the session, and tickInterval the time between two
+	// checks whether one is due.
 	renewInterval = 3 * time.Second
 	tickInterval  = 250 * time.Millisecond
-	// sessionTime is the time from the start of a renewal during which the store uses its session.
+	// sessionTime bounds the use of a session, from the time at which its last renewal was sent.
 	sessionTime = 8 * time.Second
 	// renewTimeout bounds one renewal.
 	renewTimeout = time.Second
-	// leaveAgain is the time between two releases of a slot that may have been taken: on a server that hung,
-	// the take may come after the first release. They end after lateEnter, in which the database answers.
-	leaveAgain = time.Second
-	lateEnter  = 10 * time.Second
-	// mostUnsure bounds such slots. Beyond it the session ends, and they end with it.
-	mostUnsure = 10000
+	// releaseInterval is the time between two releases of an uncertain slot: on a server that hung, the take
+	// may run after the first release. The releases end once the database has answered for lateTakeTime.
+	releaseInterval = time.Second
+	lateTakeTime    = 10 * time.Second
+	// maxUncertain bounds the uncertain slots. Beyond it the session ends, and all slots with it.
+	maxUncertain = 10000
 )
 
-// sessionSQL begins a session and ends the one before. A name is used once: the row of a session stays for a
-// day. Names from a clock that was an hour or more ahead are left out. renewSQL renews a session that has not
-// expired for others.
+// sessionSQL begins a session, ends the previous one ($1), and returns the name of the new one. A name is
+// never reused: the row of a session stays for a day. New names ignore names from a clock that was an hour or
+// more ahead. renewSQL renews a session that has not expired for other processes.
 const (
 	sessionSQL = `WITH ended AS (UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint), swept AS (
 	DELETE FROM {table} WHERE seen < clock_timestamp() - interval '1 day'
@@ -64,56 +65,57 @@ ON CONFLICT (process) DO NOTHING RETURNING process`
 	endSQL = `UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint`
 )
 
-// Database has the connections and statements of a store, for its slots.
+// Database holds the connections and statements of a store, for its Slots.
 type Database struct {
 	DB      pgdb.DB
 	Closing context.Context // ends when the store is closed
 	Health  *health.Health
-	Report  func(error) // gets failures that no caller sees
+	Report  func(error) // reports failures that no call returns
 
-	// Run runs statements, each attempt within the timeout. It reports whether a statement has failed.
+	// Run runs statements, with the timeout for each attempt. It reports whether a statement has failed.
 	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
 
-	// Table has the sessions. Guard is a statement that runs before those on it; "" is none.
+	// Table holds the sessions. Guard runs before each statement on Table; "" adds none.
 	Table, Guard string
 }
 
-// Slots are the slots of a store.
+// Slots holds the slots of a store, and keeps its session. Each request in flight holds a ratelimit.Slot, and
+// Slots a heldSlots for it.
 type Slots struct {
 	database   *Database
 	background *batch.Background // for releases
 	queue      *batch.Queue      // for the takes of requests that are entered again
-	left       func(granted int64, err error)
+	onRelease  func(granted int64, err error)
 
 	used int32 // 1 after the first session; atomic
 
 	starting sync.Mutex // held while a session begins
 
-	mu      sync.Mutex // guards all that follows
-	session int64      // 0 before the first
-	renewed time.Time  // when the last renewal was sent
-	number  int64      // of the last slot
-	held    map[*heldSlots]bool
-	rows    map[lease.RowID]int64 // how many slots of each row are in held
-	unsure  []unsureSlots         // to be released again
-	ticking bool
+	mu         sync.Mutex // guards all that follows
+	session    int64      // 0 before the first
+	renewedAt  time.Time  // when the last renewal was sent
+	lastNumber int64      // of the last slot
+	held       map[*heldSlots]bool
+	rows       map[lease.RowID]int64 // how many slots of each row are in held
+	uncertain  []uncertainSlots      // to be released again
+	ticking    bool
 }
 
-// Range is a range of numbers of slots in a row.
+// Range describes N consecutive slots of a row, from First on.
 type Range struct {
 	Limit    *ratelimit.Limit
 	Row      lease.RowID
 	First, N int64
 }
 
-// unsureSlots are slots that may have been taken.
-type unsureSlots struct {
+// uncertainSlots are slots that may or may not have been taken.
+type uncertainSlots struct {
 	Range
 	due   time.Time // when they are released again
 	until time.Time // when they are released for the last time
 }
 
-// heldSlots are the slots of one hit that was admitted.
+// heldSlots are the slots of one admitted hit.
 type heldSlots struct {
 	Range
 	slot  *ratelimit.Slot
@@ -121,52 +123,52 @@ type heldSlots struct {
 	ended bool            // the hit has released them
 }
 
-// New returns the slots of a store, which has none yet.
+// New returns Slots without slots or a session.
 func New(d *Database, b *batch.Background, q *batch.Queue) *Slots {
-	f := &Slots{database: d, background: b, queue: q, held: map[*heldSlots]bool{},
+	s := &Slots{database: d, background: b, queue: q, held: map[*heldSlots]bool{},
 		rows: map[lease.RowID]int64{}}
-	f.left = func(_ int64, err error) { f.end(err) }
-	return f
+	s.onRelease = func(_ int64, err error) { s.releaseEnded(err) }
+	return s
 }
 
-// statements returns the pipeline of one of the statements above.
-func (f *Slots) statements(s *pgdb.Statement) []*pgdb.Statement {
-	s.SQL = strings.ReplaceAll(s.SQL, "{table}", f.database.Table)
-	if f.database.Guard == "" {
-		return []*pgdb.Statement{s}
+// statements returns the pipeline for sessionSQL, renewSQL or endSQL.
+func (s *Slots) statements(statement *pgdb.Statement) []*pgdb.Statement {
+	statement.SQL = strings.ReplaceAll(statement.SQL, "{table}", s.database.Table)
+	if s.database.Guard == "" {
+		return []*pgdb.Statement{statement}
 	}
-	return []*pgdb.Statement{{SQL: f.database.Guard, Joined: true, Unnamed: true}, s}
+	return []*pgdb.Statement{{SQL: s.database.Guard, Joined: true, Unnamed: true}, statement}
 }
 
-// current returns the session, and whether the store may use it.
-func (f *Slots) current() (int64, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.session, f.fresh(time.Now())
+// current returns the session, and reports whether the store may use it.
+func (s *Slots) current() (int64, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.session, s.usable(time.Now())
 }
 
-// fresh reports whether the store may use its session. The caller holds mu.
-func (f *Slots) fresh(now time.Time) bool {
-	return f.session != 0 && now.Sub(f.renewed) < sessionTime &&
-		now.Round(0).Sub(f.renewed.Round(0)) < sessionTime
+// usable reports whether the store may use its session. The caller holds mu.
+func (s *Slots) usable(now time.Time) bool {
+	return s.session != 0 && now.Sub(s.renewedAt) < sessionTime &&
+		now.Round(0).Sub(s.renewedAt.Round(0)) < sessionTime
 }
 
-// Begin returns a session that is fresh. It begins one if there is none. The timeout is for its statement.
-func (f *Slots) Begin(ctx context.Context, timeout time.Duration) (int64, error) {
-	session, ok := f.current()
+// Session returns a usable session, which may be new. timeout bounds the statement that begins a session.
+func (s *Slots) Session(ctx context.Context, timeout time.Duration) (int64, error) {
+	session, ok := s.current()
 	if ok {
 		return session, nil
 	}
-	f.starting.Lock()
-	defer f.starting.Unlock()
-	before, begun := f.current()
+	s.starting.Lock()
+	defer s.starting.Unlock()
+	before, begun := s.current()
 	if begun {
 		return before, nil
 	}
 	sent := time.Now()
 	for {
 		begins := &pgdb.Statement{SQL: sessionSQL, Args: []any{before}, Unnamed: true}
-		if _, err := f.database.Run(ctx, timeout, f.statements(begins)); err != nil {
+		if _, err := s.database.Run(ctx, timeout, s.statements(begins)); err != nil {
 			return 0, err
 		}
 		if begins.Err != nil {
@@ -177,58 +179,58 @@ func (f *Slots) Begin(ctx context.Context, timeout time.Duration) (int64, error)
 			break
 		}
 	}
-	atomic.StoreInt32(&f.used, 1)
-	f.mu.Lock()
-	f.session = session
-	f.renewed = sent
+	atomic.StoreInt32(&s.used, 1)
+	s.mu.Lock()
+	s.session = session
+	s.renewedAt = sent
 	var lost []*heldSlots
-	for h := range f.held {
+	for h := range s.held {
 		lost = append(lost, h)
 	}
-	f.held = map[*heldSlots]bool{}
-	f.rows = map[lease.RowID]int64{}
-	f.unsure = nil
-	tick := !f.ticking
-	f.ticking = true
-	f.mu.Unlock()
+	s.held = map[*heldSlots]bool{}
+	s.rows = map[lease.RowID]int64{}
+	s.uncertain = nil
+	tick := !s.ticking
+	s.ticking = true
+	s.mu.Unlock()
 	if len(lost) > 0 {
-		go f.enterAgain(lost)
+		go s.retake(lost)
 	}
 	if tick {
-		go f.tick()
+		go s.tick()
 	}
 	return session, nil
 }
 
-// Numbers returns the first of so many numbers of slots of a session.
-func (f *Slots) Numbers(session, n int64) int64 {
+// Allocate returns the first of n consecutive slot numbers of a session.
+func (s *Slots) Allocate(session, n int64) int64 {
 	const most = int64(1)<<32 - 1
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.number+n > most {
-		f.number = 0
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lastNumber+n > most {
+		s.lastNumber = 0
 	}
-	first := session<<32 | (f.number + 1)
-	f.number += n
+	first := session<<32 | (s.lastNumber + 1)
+	s.lastNumber += n
 	return first
 }
 
 // tick renews the session until the store is closed.
-func (f *Slots) tick() {
-	closing := f.database.Closing
+func (s *Slots) tick() {
+	closing := s.database.Closing
 	for health.Sleep(closing, tickInterval); closing.Err() == nil; health.Sleep(closing, tickInterval) {
-		f.database.Report(batch.PanicError(func() { f.renew(closing, time.Now()) }))
+		s.database.Report(batch.PanicError(func() { s.renew(closing, time.Now()) }))
 	}
 }
 
-// renew renews the session if that is due, or begins another one if the session has expired.
-func (f *Slots) renew(closing context.Context, now time.Time) {
-	f.mu.Lock()
-	session, fresh, age := f.session, f.fresh(now), now.Sub(f.renewed)
-	down := f.database.Health.Unavailable() != nil
-	again := f.againLocked(now, down)
-	f.mu.Unlock()
-	f.Leave(again)
+// renew renews the session if that is due. If the session has expired, renew begins another one.
+func (s *Slots) renew(closing context.Context, now time.Time) {
+	s.mu.Lock()
+	session, fresh, age := s.session, s.usable(now), now.Sub(s.renewedAt)
+	down := s.database.Health.Unavailable() != nil
+	again := s.dueUncertain(now, down)
+	s.mu.Unlock()
+	s.Release(again)
 	if fresh && age < renewInterval || down {
 		return
 	}
@@ -236,51 +238,51 @@ func (f *Slots) renew(closing context.Context, now time.Time) {
 	defer cancel()
 	if fresh {
 		renews := &pgdb.Statement{SQL: renewSQL, Args: []any{session}, Unnamed: true}
-		if err := f.database.DB.Run(ctx, f.statements(renews)); err != nil || renews.Err != nil {
-			return // requests notice that the database does not answer
+		if err := s.database.DB.Run(ctx, s.statements(renews)); err != nil || renews.Err != nil {
+			return // requests detect that the database does not answer
 		}
-		f.mu.Lock()
-		replaced := f.session != session // meanwhile, by a batch
+		s.mu.Lock()
+		replaced := s.session != session // by a batch in the meantime
 		switch {
 		case replaced:
 		case renews.Rows == 1:
-			f.renewed = now
+			s.renewedAt = now
 		default:
-			f.renewed = time.Time{} // the row has expired
+			s.renewedAt = time.Time{} // the row has expired
 		}
-		f.mu.Unlock()
+		s.mu.Unlock()
 		if replaced || renews.Rows == 1 {
 			return
 		}
 	}
-	_, _ = f.Begin(ctx, renewTimeout) // the next tick tries again
+	_, _ = s.Session(ctx, renewTimeout) // the next tick tries again
 }
 
-// enterAgain enters requests that run into the session that has begun, until there is a decision on each.
-func (f *Slots) enterAgain(lost []*heldSlots) {
-	for len(lost) > 0 && f.database.Closing.Err() == nil {
-		if lost = f.tryToEnter(lost); len(lost) > 0 {
-			health.Sleep(f.database.Closing, renewInterval)
+// retake takes slots of the new session for requests in flight, and retries until each has a decision.
+func (s *Slots) retake(lost []*heldSlots) {
+	for len(lost) > 0 && s.database.Closing.Err() == nil {
+		if lost = s.tryRetake(lost); len(lost) > 0 {
+			health.Sleep(s.database.Closing, renewInterval)
 		}
 	}
 }
 
-// tryToEnter enters requests, and returns those without a decision. Those that do not fit have lost their
-// slots.
-func (f *Slots) tryToEnter(lost []*heldSlots) []*heldSlots {
+// tryRetake takes slots for requests once, and returns those without a decision. Requests that are refused
+// lose their slots.
+func (s *Slots) tryRetake(lost []*heldSlots) []*heldSlots {
 	calls := make([]*batch.Call, len(lost))
 	for i, h := range lost {
 		next := nextSlot(h)
-		f.mu.Lock()
+		s.mu.Lock()
 		ended := h.ended
 		h.next = next
-		f.mu.Unlock()
+		s.mu.Unlock()
 		if ended {
 			continue
 		}
 		calls[i] = batch.NewCall()
 		calls[i].Prepare([]ratelimit.Hit{{Limit: h.Limit, Key: h.Row.Key, Cost: h.N, Slot: next}}, false)
-		batch.Send(f.queue, calls[i], time.Now())
+		batch.Send(s.queue, calls[i], time.Now())
 	}
 	var undecided []*heldSlots
 	for i, c := range calls {
@@ -297,65 +299,66 @@ func (f *Slots) tryToEnter(lost []*heldSlots) []*heldSlots {
 	return undecided
 }
 
-// nextSlot returns the slot of a request in the next session.
+// nextSlot returns the Slot with which a request in flight takes slots of the next session.
 func nextSlot(h *heldSlots) *ratelimit.Slot {
 	return &ratelimit.Slot{Lost: func() { h.slot.Lose() }}
 }
 
-// Hold transfers the slots that a hit was granted to its Slot.
-func (f *Slots) Hold(s Range, h *ratelimit.Hit) {
-	held := &heldSlots{Range: s, slot: h.Slot}
-	f.mu.Lock()
-	current := s.First>>32 == f.session
+// Hold passes the granted slots of a hit to its Slot. If a new session has begun meanwhile, it takes slots of
+// that session instead.
+func (s *Slots) Hold(r Range, h *ratelimit.Hit) {
+	held := &heldSlots{Range: r, slot: h.Slot}
+	s.mu.Lock()
+	current := r.First>>32 == s.session
 	if current {
-		f.held[held] = true
-		f.rows[s.Row] += s.N
+		s.held[held] = true
+		s.rows[r.Row] += r.N
 	}
-	f.mu.Unlock()
-	h.Slot.Hold(func() { f.release(held) })
+	s.mu.Unlock()
+	h.Slot.Hold(func() { s.releaseHeld(held) })
 	if !current {
-		go f.enterAgain([]*heldSlots{held})
+		go s.retake([]*heldSlots{held})
 	}
 }
 
-// release releases the slots of a hit.
-func (f *Slots) release(h *heldSlots) {
-	f.mu.Lock()
+// releaseHeld releases the slots of a hit.
+func (s *Slots) releaseHeld(h *heldSlots) {
+	s.mu.Lock()
 	next := h.next
 	h.ended = true
-	if f.held[h] {
-		delete(f.held, h)
-		if n := f.rows[h.Row] - h.N; n > 0 {
-			f.rows[h.Row] = n
+	if s.held[h] {
+		delete(s.held, h)
+		if n := s.rows[h.Row] - h.N; n > 0 {
+			s.rows[h.Row] = n
 		} else {
-			delete(f.rows, h.Row)
+			delete(s.rows, h.Row)
 		}
 	}
-	f.mu.Unlock()
+	s.mu.Unlock()
 	if next != nil {
 		next.Release()
 		return
 	}
-	f.Leave([]Range{h.Range})
+	s.Release([]Range{h.Range})
 }
 
-// Count returns the number of slots that the requests of this store hold.
-func (f *Slots) Count() int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// Count returns the number of slots that the requests in flight hold.
+func (s *Slots) Count() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	n := int64(0)
-	for _, held := range f.rows {
+	for _, held := range s.rows {
 		n += held
 	}
 	return n
 }
 
-// CountOf returns the number of slots of a row that they hold.
-func (f *Slots) CountOf(row lease.RowID) int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.rows[row]
+// CountRow returns the number of slots of a row that they hold.
+func (s *Slots) CountRow(row lease.RowID) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rows[row]
 }
 
-// Used reports whether there has been a session.
-func (f *Slots) Used() bool { return atomic.LoadInt32(&f.used) == 1 }
+// Used reports whether a session was ever begun.
+func (s *Slots) Used() bool { return atomic.LoadInt32(&s.used) == 1 }

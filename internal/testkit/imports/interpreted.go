@@ -8,7 +8,7 @@ package imports
 //
 //   - Work for each request is done in one loop for all calls of a batch: serve.Fill, serve.Deliver,
 //     addRequests, storeKeys, refuseKnown and readCells in package engine, respond.SetAllHeaders,
-//     algorithm.LookAll. Without the loop of LookAll a request on sliding_window takes 1.1 times the
+//     algorithm.PeekAll. Without the loop of PeekAll a request on sliding_window takes 1.1 times the
 //     processor time, and 1.4 times if all keys differ.
 //   - Functions on the path of each request take their subject as an argument instead of a receiver.
 //   - The frequent case is inline in a loop, and a function has the rare case.

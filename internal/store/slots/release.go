@@ -1,0 +1,82 @@
+package slots
+
+import (
+	"context"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// Release releases slots. It retries each release until the server has answered.
+func (s *Slots) Release(all []Range) {
+	for _, r := range all {
+		batch.Add(s.background, &batch.Call{Order: batch.Before, Repeat: true, Claim: r.First,
+			End: s.onRelease, Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: r.N}}}, 0)
+	}
+}
+
+// releaseEnded implements batch.Call.End for releases. After a lost release it ends the session, and with it
+// the slots.
+func (s *Slots) releaseEnded(err error) {
+	if err != nil {
+		s.mu.Lock()
+		s.renewedAt = time.Time{}
+		s.mu.Unlock()
+	}
+}
+
+// ReleaseUncertain releases slots that may or may not have been taken.
+func (s *Slots) ReleaseUncertain(all []Range) {
+	s.Release(all)
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range all {
+		s.uncertain = append(s.uncertain,
+			uncertainSlots{Range: r, due: now.Add(releaseInterval), until: now.Add(lateTakeTime)})
+	}
+	if len(s.uncertain) > maxUncertain {
+		s.uncertain = nil
+		s.renewedAt = time.Time{}
+	}
+}
+
+// dueUncertain returns the uncertain slots that are due for another release. While the database is down,
+// their time does not run. The caller holds mu.
+func (s *Slots) dueUncertain(now time.Time, down bool) []Range {
+	var again []Range
+	var left []uncertainSlots
+	for _, r := range s.uncertain {
+		if down {
+			r.until = now.Add(lateTakeTime)
+		} else if now.After(r.due) {
+			again = append(again, r.Range)
+			r.due = now.Add(releaseInterval)
+		}
+		if down || r.due.Before(r.until) {
+			left = append(left, r)
+		}
+	}
+	s.uncertain = left
+	return again
+}
+
+// closeTimeout bounds the statement of Close.
+const closeTimeout = 500 * time.Millisecond
+
+// Close ends the session. The caller has released all slots, and closes the store afterwards.
+func (s *Slots) Close() {
+	s.mu.Lock()
+	session := s.session
+	s.mu.Unlock()
+	if session == 0 || s.database.Health.Unavailable() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	// After a failure the session expires.
+	_ = s.database.DB.Run(ctx,
+		s.statements(&pgdb.Statement{SQL: endSQL, Args: []any{session}, Unnamed: true}))
+}
