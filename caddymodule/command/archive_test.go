@@ -50,7 +50,7 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-func TestArchiveIsToldWhatIsWrong(t *testing.T) {
+func TestArchiveReportsInvalidArguments(t *testing.T) {
 	s := newShell(t, schema.File)
 	dir := t.TempDir()
 	tomorrow := time.Now().AddDate(0, 0, 2).Format(time.DateOnly)

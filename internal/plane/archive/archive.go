@@ -1,29 +1,29 @@
 // Package archive copies closed days of the audit log to Parquet files, and optionally drops them.
 //
-// Run archives the partitions of the audit log that ended before a time, each in one transaction, to a
-// Destination: a folder or a bucket of S3. It returns a Day with a Result for each partition.
+// The database keeps the audit log only for its retention. Run copies the partitions that ended before a
+// time, each in one transaction, to a Destination: a folder or a bucket of S3. It returns a Day with a Result
+// for each partition.
 //
-// A day in UTC becomes one file, such as audit/2026/08/2026-08-01.parquet, with the columns of the
-// table. Rows that come later become 2026-08-01-2.parquet, and so on. No file is replaced or deleted.
+// A day in UTC becomes one file, such as audit/2026/08/2026-08-01.parquet, with the columns of the table.
+// Rows that are written later become 2026-08-01-2.parquet, and so on. Run never replaces or deletes a file.
 //
-// Run reads the rows of a partition in their physical order, skips those that the files of the day
-// have, and writes the others to a temporary file. It reads them again, compares each value with the
-// file, and stores the file under the next free name. With Options.Drop it then drops the table and
-// commits. Each row is therefore in one file, wherever the process ends:
+// Run reads the rows of a partition in their physical order, skips those that the files of the day contain,
+// and writes the others to a temporary file. It reads the rows again, compares each value with the file, and
+// stores the file under the next free name. With Options.Drop it then drops the table and commits. Each row
+// is therefore in exactly one file, wherever the process ends:
 //
 //   - Before the file is stored, only a temporary file exists, which the next run overwrites.
 //   - After that, the table is still whole. The next run finds its rows in the file and does not write
 //     them again.
 //   - The drop and its commit are one step of the database.
 //
-// With Drop, the table is locked against writers from the first read to the drop, so that no row is
-// added in between. A writer for that day waits, and then creates a new partition. A day is never
-// detached: it stays in rate_limit_audit until the transaction that compared it drops it. Without Drop,
-// both reads have the snapshot of the transaction, and writers go on. Run also archives tables that
-// somebody detached; it finds them by their names.
+// With Drop, the table is locked against writers from the first read to the drop, so that no row is added in
+// between. A writer for that day waits, and then creates a new partition. Run never detaches a day: it stays
+// in rate_limit_audit until the transaction that compared it drops it. Without Drop, both reads use the
+// snapshot of the transaction, and writers continue. Run also archives detached tables, which it finds by
+// their names.
 //
-// The files: archive.go is a run, day.go one partition, parquet.go the rows and their files,
-// destination.go a folder, and s3.go a bucket, which the build tag nos3 leaves out (s3_left_out.go).
+// The build tag nos3 omits the client for S3.
 package archive
 
 import (
@@ -44,20 +44,20 @@ type Options struct {
 	Before time.Time
 	// To is the destination of the files.
 	To Destination
-	// Drop drops each day after all its rows are in files. The retention of the audit log must have
-	// ended for all these days.
+	// Drop drops each day after all its rows are in files. All selected days must be older than the retention
+	// of the audit log.
 	Drop bool
-	// Now is the present. The zero time means the server's.
+	// Now replaces the server's clock. The zero time means the server's clock.
 	Now time.Time
 	// Patience bounds the time that a statement waits for a lock of another session. 0 means 5 s.
 	Patience time.Duration
 	// Done, if not nil, is called after each partition, whatever its Result.
 	Done func(Day)
-	// Warn, if not nil, is called if upkeep may delete days before a failed run is repaired.
+	// Warn, if not nil, is called if upkeep may delete days before a failed run can be repaired.
 	Warn func(error)
 }
 
-// Result says what happened to a partition.
+// Result describes the effect of Run on a partition.
 type Result string
 
 // The results.
@@ -81,26 +81,26 @@ type Day struct {
 	Problem   string  `json:"problem,omitempty"`
 }
 
-// margin is the time to repair a failed run before upkeep deletes the days that it left.
-const margin = 7 * 24 * time.Hour
+// repairTime is the time to repair a failed run before upkeep deletes its days.
+const repairTime = 7 * 24 * time.Hour
 
 const defaultPatience = 5 * time.Second
 
-// lockKey is the advisory lock that a run holds: the first 8 bytes of the SHA-256 of "pg_ratelimit archive".
+// lockKey identifies the advisory lock that a run holds: the first 8 bytes of the SHA-256 of "pg_ratelimit
+// archive".
 const lockKey int64 = -5131800380699130006
 
-// ErrRunning is the error of a run while another one works on the same database.
+// ErrRunning is returned by Run while another run archives the same database.
 var ErrRunning = errors.New("another archive of this database is running: wait until it ends")
 
-// Run archives the days that ended at or before o.Before. It returns what it did, even with an error. A
-// problem with one partition does not stop the others. The connection must not be shared, or lead to a
-// pooler that gives each transaction another session.
+// Run archives the days that ended at or before o.Before. It returns the handled partitions, even with an
+// error. A problem with one partition does not stop the others. The connection must not be shared, and must
+// not lead to a pooler that gives each transaction another session.
 func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	if o.Patience <= 0 {
 		o.Patience = defaultPatience
 	}
-	// Only a scan that begins at the first page, in one process, returns rows in the order of the
-	// table.
+	// Rows come in physical order only from a scan by one process that begins at the first page.
 	for _, setting := range []string{fmt.Sprintf("lock_timeout = %d", max(1, o.Patience.Milliseconds())),
 		"statement_timeout = 0",
 		"idle_session_timeout = 0", "idle_in_transaction_session_timeout = 0", "jit = off",
@@ -110,13 +110,13 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 			return nil, err
 		}
 	}
-	// If this process is killed, the server then frees the lock. Servers on some systems do not support
-	// this.
+	// With this setting, the server releases the lock if this process is killed. Servers on some systems do
+	// not support it.
 	if _, err := conn.Exec(ctx, "SET client_connection_check_interval = '1s'"); err != nil &&
 		ctx.Err() != nil {
 		return nil, err
 	}
-	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", lockKey); code(err) == "55P03" {
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", lockKey); sqlState(err) == "55P03" {
 		return nil, ErrRunning
 	} else if err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		// the end of the session does that too
+		// After an error, the end of the session releases the lock.
 		_, _ = conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", lockKey)
 	}()
 	if o.Now.IsZero() {
@@ -161,9 +161,10 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 		if o.Done != nil {
 			o.Done(day)
 		}
-		// Others may be archived if the reason is about this partition.
-		var known *problem
-		if err != nil && (ctx.Err() != nil || conn.IsClosed() || !errors.As(err, &known) && code(err) == "") {
+		// Continue only if the error concerns this partition alone.
+		var partial *problem
+		if err != nil && (ctx.Err() != nil || conn.IsClosed() ||
+			!errors.As(err, &partial) && sqlState(err) == "") {
 			return days, fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
@@ -177,8 +178,8 @@ func beforeError(before time.Time, want string) error {
 	return &ratelimit.FieldError{Field: "--before", Value: before.UTC().Format(time.RFC3339), Want: want}
 }
 
-// checkOwner returns an error if the role does not own the audit log: partitions have the privileges of
-// its owner.
+// checkOwner returns an error if the role does not own the audit log. Partitions have the privileges of the
+// owner.
 func checkOwner(ctx context.Context, conn *pgx.Conn) error {
 	var role, owner string
 	err := conn.QueryRow(ctx, "SELECT current_user, relowner::regrole::text FROM pg_class "+
@@ -195,8 +196,8 @@ func checkOwner(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// checkRetention returns an error if o.Drop would drop days within the retention. Without Drop, it
-// warns if upkeep may delete days that a failed run left.
+// checkRetention returns an error if o.Drop would drop days within the retention. Without Drop, it warns if
+// upkeep may delete a day within repairTime after o.Before.
 func checkRetention(ctx context.Context, conn *pgx.Conn, o Options) error {
 	var kept time.Time
 	err := conn.QueryRow(ctx, "SELECT $1::timestamptz - least(keep, interval '1000 years') FROM "+
@@ -212,24 +213,24 @@ func checkRetention(ctx context.Context, conn *pgx.Conn, o Options) error {
 				"(rate_limit_retention) keeps "+
 				"later days in the database. Leave out --drop, or shorten the retention",
 				kept.UTC().Format(time.RFC3339)))
-	case !o.Drop && o.Warn != nil && o.Before.Sub(kept) < margin:
+	case !o.Drop && o.Warn != nil && o.Before.Sub(kept) < repairTime:
 		o.Warn(beforeError(o.Before,
 			fmt.Sprintf("%s or later. Upkeep deletes days of the audit log after their retention "+
 				"(rate_limit_retention), "+
 				"archived or not, and a week must be left to repair an archive that fails. Archive younger "+
 				"days, or lengthen the retention",
-				kept.Add(margin).UTC().Format(time.RFC3339))))
+				kept.Add(repairTime).UTC().Format(time.RFC3339))))
 	}
 	return nil
 }
 
-// problem is the reason why one partition was not archived. Others may still be.
+// problem is an error of one partition. Run continues with the others.
 type problem struct{ text string }
 
 func (p *problem) Error() string { return p.text }
 
-// code returns the SQLSTATE of an error, or "".
-func code(err error) string {
+// sqlState returns the SQLSTATE of an error, or "".
+func sqlState(err error) string {
 	var e *pgconn.PgError
 	if errors.As(err, &e) {
 		return e.Code

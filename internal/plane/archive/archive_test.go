@@ -52,9 +52,9 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 			t.Errorf("%+v, want it archived", d)
 		}
 	}
-	long := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
+	oldTime := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
 	for _, name := range files(t, dir) {
-		if err := os.Chtimes(filepath.Join(dir, name), long, long); err != nil {
+		if err := os.Chtimes(filepath.Join(dir, name), oldTime, oldTime); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -65,7 +65,7 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 		}
 	}
 	for _, name := range files(t, dir) {
-		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || !info.ModTime().Equal(long) {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || !info.ModTime().Equal(oldTime) {
 			t.Errorf("%s was written again: %v, %v", name, info.ModTime(), err)
 		}
 	}

@@ -17,7 +17,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// partition is a table with the rows of a day, which is or was a partition of rate_limit_audit.
+// partition is a table with the rows of a day. It is a partition of rate_limit_audit, or was one before
+// somebody detached it.
 type partition struct {
 	oid   uint32
 	name  string
@@ -43,7 +44,7 @@ ORDER BY c.relname`)
 			return all, nil
 		}
 	}
-	if code(err) == "42P01" {
+	if sqlState(err) == "42P01" {
 		err = errors.New("there is no table rate_limit_audit: run caddy pg-ratelimit migrate")
 	}
 	return nil, err
@@ -63,14 +64,14 @@ func archiveDay(ctx context.Context, conn *pgx.Conn, o Options, p partition, day
 	_, err = tx.Exec(ctx, "LOCK TABLE ONLY "+p.table+" IN "+mode+" MODE")
 	same := false
 	if err == nil {
-		// Another process may have dropped it and made one with the same name.
+		// Another process may have dropped the table and created one with the same name.
 		err = tx.QueryRow(ctx, "SELECT coalesce(to_regclass($1)::oid = $2::oid, false)", p.table,
 			p.oid).Scan(&same)
 	}
 	switch {
-	case code(err) == "55P03":
+	case sqlState(err) == "55P03":
 		return &problem{"another transaction locks " + p.name + ": the next run tries again"}
-	case code(err) == "42P01", err == nil && !same:
+	case sqlState(err) == "42P01", err == nil && !same:
 		return &problem{p.name + " was dropped meanwhile by another process"}
 	case err != nil:
 		return err
@@ -81,7 +82,7 @@ func archiveDay(ctx context.Context, conn *pgx.Conn, o Options, p partition, day
 	return drop(ctx, tx, o, p, day)
 }
 
-// store makes sure that all rows of the partition are in files.
+// store ensures that all rows of the partition are in files.
 func store(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) error {
 	if err := tx.QueryRow(ctx, "SELECT count(*) FROM ONLY "+p.table).Scan(&day.Rows); err != nil {
 		return err
@@ -94,15 +95,15 @@ func store(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) err
 	if err != nil {
 		return err
 	}
-	files, free, err := filesOf(ctx, o.To, p.day)
+	files, free, err := listFiles(ctx, o.To, p.day)
 	if err != nil {
 		return err
 	}
-	// Only the numbers of rows are compared where nothing is dropped: all days of the database are
-	// read each time.
+	// Without Drop, equal numbers of rows suffice: comparing the rows would read all days of the database in
+	// each run.
 	inFiles, last := int64(0), ""
 	for _, name := range files {
-		n, err := useFile(ctx, o.To, name, func(*parquet.File) error { return nil })
+		n, err := withFile(ctx, o.To, name, func(*parquet.File) error { return nil })
 		if err != nil {
 			return err
 		}
@@ -112,30 +113,31 @@ func store(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) err
 		day.Result, day.File = Unchanged, last
 		return nil
 	}
-	known := map[digest]int{}
+	digests := map[digest]int{}
 	for _, name := range files {
-		if _, err := useFile(ctx, o.To, name,
-			func(f *parquet.File) error { return addDigests(f, known) }); err != nil {
+		if _, err := withFile(ctx, o.To, name,
+			func(f *parquet.File) error { return addDigests(f, digests) }); err != nil {
 			return err
 		}
 	}
-	// A row is new if it is in no file. Each row of a file stands for one row of the table.
-	isNew := func(left map[digest]int) func(digest) bool {
+	// A row is new if it is in no file. Each row of a file matches at most one row of the table, since equal
+	// rows may occur twice.
+	isNew := func(unmatched map[digest]int) func(digest) bool {
 		return func(d digest) bool {
-			left[d]--
-			return left[d] < 0
+			unmatched[d]--
+			return unmatched[d] < 0
 		}
 	}
-	name := fileOf(p.day, free)
+	name := fileName(p.day, free)
 	f, err := o.To.temporary(name)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		_ = f.Close()
-		_ = os.Remove(f.Name()) // unless it is in its place
+		_ = os.Remove(f.Name()) // it fails if the file was stored
 	}()
-	rows, err := writeFile(ctx, tx, f, p, columns, isNew(maps.Clone(known)))
+	rows, err := writeFile(ctx, tx, f, p, columns, isNew(maps.Clone(digests)))
 	if err != nil {
 		return err
 	}
@@ -143,7 +145,7 @@ func store(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) err
 		day.Result, day.File = Unchanged, last
 		return nil
 	}
-	if err := compare(ctx, tx, f, p, columns, isNew(known)); err != nil {
+	if err := verify(ctx, tx, f, p, columns, isNew(digests)); err != nil {
 		return fmt.Errorf("%s was read back: %w", f.Name(), err)
 	}
 	if day.Bytes, err = f.Seek(0, io.SeekEnd); err != nil {
@@ -156,8 +158,8 @@ func store(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) err
 	return nil
 }
 
-// useFile calls do with an open file of the destination, and returns the number of its rows.
-func useFile(ctx context.Context, to Destination, name string, do func(*parquet.File) error) (int64, error) {
+// withFile calls do with an open file of the destination, and returns the number of rows in the file.
+func withFile(ctx context.Context, to Destination, name string, do func(*parquet.File) error) (int64, error) {
 	s, err := to.open(ctx, name)
 	if err != nil {
 		return 0, fmt.Errorf("opening %s: %w", name, err)
@@ -173,11 +175,10 @@ func useFile(ctx context.Context, to Destination, name string, do func(*parquet.
 	return f.NumRows(), nil
 }
 
-// dropWait bounds the time that others wait for the lock on the audit log in one attempt to drop.
+// dropWait bounds one attempt to drop a table, during which others wait for the audit log.
 const dropWait = 100 * time.Millisecond
 
-// drop drops the table and commits. It retries for up to o.Patience, because a reader of the audit log
-// may hold a lock.
+// drop drops the table and commits. It retries for up to o.Patience, because a reader may lock the audit log.
 func drop(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) error {
 	if _, err := tx.Exec(ctx,
 		fmt.Sprintf("SET LOCAL lock_timeout = %d", dropWait.Milliseconds())); err != nil {
@@ -194,7 +195,7 @@ func drop(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) erro
 			}
 			return err
 		}
-		if rolled := attempt.Rollback(ctx); rolled != nil || code(err) != "55P03" {
+		if rolled := attempt.Rollback(ctx); rolled != nil || sqlState(err) != "55P03" {
 			return errors.Join(err, rolled)
 		}
 		if time.Now().After(end) {
@@ -216,8 +217,8 @@ func dayName(day time.Time) string { return day.Format(time.DateOnly) }
 
 const extension = ".parquet"
 
-// fileOf returns the name of the n-th file of a day, counted from 1.
-func fileOf(day time.Time, n int) string {
+// fileName returns the name of the n-th file of a day, counted from 1.
+func fileName(day time.Time, n int) string {
 	number := ""
 	if n > 1 {
 		number = "-" + strconv.Itoa(n)
@@ -225,9 +226,9 @@ func fileOf(day time.Time, n int) string {
 	return path.Join("audit", day.Format("2006/01"), dayName(day)+number+extension)
 }
 
-// filesOf returns the files of a day, and the first free number.
-func filesOf(ctx context.Context, to Destination, day time.Time) (names []string, free int, err error) {
-	stem := strings.TrimSuffix(fileOf(day, 1), extension)
+// listFiles returns the names of the files of a day, and a number above all of theirs for fileName.
+func listFiles(ctx context.Context, to Destination, day time.Time) (names []string, free int, err error) {
+	stem := strings.TrimSuffix(fileName(day, 1), extension)
 	all, err := to.list(ctx, stem)
 	if err != nil {
 		return nil, 0, fmt.Errorf("listing the files of %s: %w", dayName(day), err)
@@ -236,9 +237,9 @@ func filesOf(ctx context.Context, to Destination, day time.Time) (names []string
 	for _, name := range all {
 		n := 1
 		if number, ok := strings.CutPrefix(strings.TrimSuffix(name, extension), stem+"-"); ok {
-			n, _ = strconv.Atoi(number) // fileOf has no such name then
+			n, _ = strconv.Atoi(number) // after an error, name differs from fileName
 		}
-		if name == fileOf(day, n) {
+		if name == fileName(day, n) {
 			names, free = append(names, name), max(free, n+1)
 		}
 	}

@@ -15,18 +15,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Destination stores files in a folder or a bucket of S3. The names of files are relative to it, with
-// slashes.
+// Destination stores files in a folder or a bucket of S3. Names of files are relative to it, with slashes.
 type Destination interface {
 	// prepare returns an error if the destination does not exist.
 	prepare(ctx context.Context) error
-	// list returns the names that begin with prefix.
+	// list returns the names of the files that begin with prefix.
 	list(ctx context.Context, prefix string) ([]string, error)
-	// open opens a file.
 	open(ctx context.Context, name string) (source, error)
-	// temporary creates the file that store will rename.
+	// temporary creates a file that the caller writes and passes to store.
 	temporary(name string) (*os.File, error)
-	// store gives the temporary file its name, atomically. It fails if a file has that name.
+	// store stores the temporary file under name, atomically and durably.
 	store(ctx context.Context, f *os.File, size int64, name string) error
 }
 
@@ -39,8 +37,8 @@ type source interface {
 
 const scheme = "s3://"
 
-// NewDestination returns the destination s3://bucket/prefix, or else the folder to. A folder must
-// exist, so that a file system that is not mounted does not fill the disk below. No error contains
+// NewDestination returns the destination s3://BUCKET/PREFIX, or else the folder to. A folder must exist, so
+// that files for an unmounted file system do not fill the disk of its mount point. No error contains
 // credentials.
 func NewDestination(to string) (Destination, error) {
 	switch {
@@ -85,13 +83,13 @@ func (d directory) list(_ context.Context, prefix string) ([]string, error) {
 	return names, err
 }
 
-// file is a source on this machine.
-type file struct {
+// localFile is a source on this machine.
+type localFile struct {
 	*os.File
 	size int64
 }
 
-func (f file) Size() int64 { return f.size }
+func (f localFile) Size() int64 { return f.size }
 
 func (d directory) open(_ context.Context, name string) (source, error) {
 	f, err := os.Open(d.path(name))
@@ -102,7 +100,7 @@ func (d directory) open(_ context.Context, name string) (source, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return file{f, info.Size()}, nil
+	return localFile{f, info.Size()}, nil
 }
 
 func (d directory) temporary(name string) (*os.File, error) {
@@ -120,11 +118,11 @@ func (d directory) store(_ context.Context, f *os.File, _ int64, name string) er
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	// which cannot sync a folder
+	// Windows cannot sync a folder.
 	if err := os.Rename(f.Name(), d.path(name)); err != nil || runtime.GOOS == "windows" {
 		return err
 	}
-	// Each folder may be new, and is an entry of the one above.
+	// Each folder on the path may be a new entry of its parent.
 	for folder := path.Dir(name); ; folder = path.Dir(folder) {
 		opened, err := os.Open(d.path(folder))
 		if err == nil {

@@ -18,8 +18,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// readTable calls read for each row of a partition, in their physical order. read must not keep the
-// row.
+// readTable calls read for each row of a partition, in physical order. read must not keep the row.
 func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column,
 	read func(parquet.Row) error) error {
 	names := make([]string, len(columns))
@@ -27,7 +26,7 @@ func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column,
 	for i, c := range columns {
 		names[i], targets[i] = c.sql(), c.kind().target()
 	}
-	// The description of the result lets the server send it in the binary form.
+	// With the description of the result, pgx asks for binary values.
 	result, err := tx.Query(ctx, "SELECT "+strings.Join(names, ", ")+" FROM ONLY "+p.table,
 		pgx.QueryExecModeDescribeExec)
 	if err != nil {
@@ -47,15 +46,16 @@ func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column,
 	return err
 }
 
-// The memory that a file takes is that of one group of rows.
+// Writing or reading a file needs the memory of one group of rows.
 const (
 	groupRows       = 50_000
 	pageBytes       = 256 << 10
 	dictionaryBytes = 1 << 20 // a column with more different values is not stored as a dictionary
-	readBytes       = 1 << 20 // that are read at once of a column
+	readBytes       = 1 << 20 // of a column in one read
 )
 
-// writeFile writes the new rows to a file, and returns their number. It fails on a row of another day.
+// writeFile writes the new rows of a partition to a file, and returns their number. It fails on a row of
+// another day.
 func writeFile(ctx context.Context, tx pgx.Tx, to io.Writer, p partition, columns []column,
 	isNew func(digest) bool) (rows int64, err error) {
 	w := parquet.NewGenericWriter[any](to, schemaOf("rate_limit_audit", columns),
@@ -83,8 +83,8 @@ func writeFile(ctx context.Context, tx pgx.Tx, to io.Writer, p partition, column
 	return rows, errors.Join(err, w.Close())
 }
 
-// compare reads the new rows of the partition again, and compares each value with the file.
-func compare(ctx context.Context, tx pgx.Tx, written *os.File, p partition, columns []column,
+// verify reads the new rows of the partition again, and compares each value with the file.
+func verify(ctx context.Context, tx pgx.Tx, written *os.File, p partition, columns []column,
 	isNew func(digest) bool) error {
 	info, err := written.Stat()
 	if err != nil {
@@ -136,14 +136,14 @@ func namesOf(s *parquet.Schema) []string {
 	return names
 }
 
-// addDigests counts the rows of a file by their digests.
-func addDigests(f *parquet.File, known map[digest]int) error {
+// addDigests adds the rows of a file to the counts by digest.
+func addDigests(f *parquet.File, digests map[digest]int) error {
 	reader := parquet.NewGenericReader[any](f, f.Schema())
 	defer reader.Close()
 	h := hasher{names: namesOf(f.Schema())}
 	_, err := parquet.CopyRows(parquet.RowWriterFunc(func(rows []parquet.Row) (int, error) {
 		for _, row := range rows {
-			known[h.digest(row)]++
+			digests[h.digest(row)]++
 		}
 		return len(rows), nil
 	}), reader)
@@ -159,8 +159,8 @@ type hasher struct {
 	value []byte
 }
 
-// digest returns the digest of a row. It leaves NULL out, so that adding a column does not change the
-// digests of older files.
+// digest returns the digest of a row. It omits NULL, so that a new column does not change the digests of rows
+// in older files.
 func (h *hasher) digest(row parquet.Row) digest {
 	h.value = h.value[:0]
 	for _, v := range row {
@@ -183,15 +183,15 @@ type column struct {
 	notNull       bool
 }
 
-// valueKind says how a file represents the values of a type of Postgres.
+// valueKind describes the representation of a Postgres type in a file.
 type valueKind struct {
-	field  reflect.Type // of a field, for the schema
-	tag    string       // of the field
-	target func() any   // makes what a value of the database is read into
+	field  reflect.Type // the type of a field in the schema
+	tag    string       // the tag of that field
+	target func() any   // returns a target for Scan
 }
 
-// kinds holds the types with a representation of their own. All others are text.
-var kinds = map[string]valueKind{
+// valueKinds has the types with a representation of their own. All other types are text.
+var valueKinds = map[string]valueKind{
 	"timestamp with time zone": {reflect.TypeFor[time.Time](), "timestamp(microsecond),delta",
 		func() any { return new(pgtype.Timestamptz) }},
 	"date":             {reflect.TypeFor[int32](), "date", func() any { return new(pgtype.Date) }},
@@ -205,7 +205,7 @@ var kinds = map[string]valueKind{
 var textKind = valueKind{reflect.TypeFor[string](), "dict", func() any { return new(pgtype.Text) }}
 
 func (c column) kind() valueKind {
-	if k, ok := kinds[c.sqlType]; ok {
+	if k, ok := valueKinds[c.sqlType]; ok {
 		return k
 	}
 	return textKind
@@ -216,11 +216,11 @@ func (c column) list() bool { return strings.HasSuffix(c.kind().tag, "list") }
 // sql returns the SQL expression of the column's value.
 func (c column) sql() string {
 	name := pgx.Identifier{c.name}.Sanitize()
-	_, own := kinds[c.sqlType]
+	_, own := valueKinds[c.sqlType]
 	switch {
 	case own:
 		return name
-	case c.sqlType == "inet": // only its text says whether an address is a network
+	case c.sqlType == "inet": // pgx reads addresses and networks alike
 		return "abbrev(" + name + ")"
 	}
 	return name + "::text"
@@ -244,7 +244,7 @@ WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped ORDER BY
 	})
 }
 
-// schemaOf returns the schema of a file. A struct keeps the order of the columns.
+// schemaOf returns the schema of a file. It is made of a struct, which keeps the order of the columns.
 func schemaOf(table string, columns []column) *parquet.Schema {
 	fields := make([]reflect.StructField, len(columns))
 	for i, c := range columns {
@@ -264,15 +264,15 @@ func schemaOf(table string, columns []column) *parquet.Schema {
 	return parquet.NewSchema(table, parquet.SchemaOf(reflect.New(reflect.StructOf(fields)).Interface()))
 }
 
-// Definition levels of a list. Any list and any of its elements may be NULL. The level of any other
-// value is 1 if its column may be NULL, else 0. The level of NULL is 0.
+// Definition levels of a list. A list and each of its elements may be NULL. The level of NULL is 0, and that
+// of any other value is 1 if its column may be NULL, else 0.
 const (
 	levelEmptyList   = 1
 	levelNullElement = 2
 	levelElement     = 3
 )
 
-// appendTo appends a value from the database to a row. i is the number of the column.
+// appendTo appends a value from the database to a row. i is the index of the column.
 func (c column) appendTo(row parquet.Row, i int, target any) (parquet.Row, error) {
 	value := parquet.NullValue()
 	switch v := target.(type) {

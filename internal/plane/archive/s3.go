@@ -28,20 +28,20 @@ type s3 struct {
 
 const (
 	uploadThreads = 2
-	// roleTimeout bounds each request for the credentials of a role, which many machines lack.
+	// roleTimeout bounds each request for role credentials; many machines have no role.
 	roleTimeout = 5 * time.Second
 )
 
-// newS3 returns the bucket and the prefix in s3://BUCKET/PREFIX as a destination. The environment
-// configures it, as it does other tools for S3:
+// newS3 returns the destination s3://BUCKET/PREFIX. The environment configures it, as it does other tools for
+// S3:
 //
 //   - AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN if there is one
 //   - else AWS_PROFILE (default: default) in AWS_SHARED_CREDENTIALS_FILE (default:
 //     ~/.aws/credentials)
 //   - else the role of the machine, the container or the pod
 //   - AWS_REGION or AWS_DEFAULT_REGION
-//   - AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL: the address of another server than Amazon's, such
-//     as https://s3.example.com. The name of the bucket is in the path then.
+//   - AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL: the address of a server other than Amazon's, such as
+//     https://s3.example.com; the bucket name then goes in the path
 func newS3(to string) (Destination, error) {
 	bucket, prefix, _ := strings.Cut(strings.TrimPrefix(to, scheme), "/")
 	if bucket == "" || strings.ContainsAny(to, "?#@") {
@@ -55,11 +55,11 @@ func newS3(to string) (Destination, error) {
 	creds := credentials.NewChainCredentials(
 		[]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{},
 			&credentials.IAM{Client: &http.Client{Timeout: roleTimeout}}})
-	region, lookup := firstOf("AWS_REGION", "AWS_DEFAULT_REGION"), minio.BucketLookupAuto
-	if endpoint != amazon {
+	region, lookup := firstEnv("AWS_REGION", "AWS_DEFAULT_REGION"), minio.BucketLookupAuto
+	if endpoint != defaultEndpoint {
 		lookup = minio.BucketLookupPath
 		if region == "" {
-			region = "us-east-1" // what servers other than Amazon's expect if they have no regions
+			region = "us-east-1" // the default of servers without regions
 		}
 	}
 	client, err := minio.New(endpoint,
@@ -70,10 +70,10 @@ func newS3(to string) (Destination, error) {
 	return &s3{client, bucket, strings.Trim(prefix, "/")}, nil
 }
 
-// amazon is the default endpoint.
-const amazon = "s3.amazonaws.com"
+// defaultEndpoint is Amazon's server.
+const defaultEndpoint = "s3.amazonaws.com"
 
-// endpoint returns the host of the server, and whether to use TLS.
+// endpoint returns the host of the server, and whether it uses TLS.
 func endpoint() (host string, secure bool, err error) {
 	for _, name := range []string{"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"} {
 		text := os.Getenv(name)
@@ -88,10 +88,11 @@ func endpoint() (host string, secure bool, err error) {
 		}
 		return u.Host, u.Scheme == "https", nil
 	}
-	return amazon, true, nil
+	return defaultEndpoint, true, nil
 }
 
-func firstOf(names ...string) string {
+// firstEnv returns the first environment variable that is set, or "".
+func firstEnv(names ...string) string {
 	for _, name := range names {
 		if value := os.Getenv(name); value != "" {
 			return value
@@ -104,7 +105,6 @@ func (s *s3) String() string { return scheme + path.Join(s.bucket, s.prefix) }
 
 func (s *s3) key(name string) string { return path.Join(s.prefix, name) }
 
-// prepare implements Destination.
 func (s *s3) prepare(ctx context.Context) error {
 	there, err := s.client.BucketExists(ctx, s.bucket)
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *s3) prepare(ctx context.Context) error {
 	return nil
 }
 
-// temporary creates a file on this machine, which disappears when the process ends.
+// temporary creates a file on this machine without a name, which disappears when the process ends.
 func (s *s3) temporary(string) (*os.File, error) {
 	f, err := os.CreateTemp("", "pg-ratelimit-archive-*"+extension)
 	if err == nil {
@@ -160,13 +160,13 @@ func (s *s3) open(ctx context.Context, name string) (source, error) {
 	if err != nil {
 		return nil, errors.Join(err, object.Close())
 	}
-	return remote{object, info.Size}, nil
+	return s3Object{object, info.Size}, nil
 }
 
-// remote is an object that is read in ranges.
-type remote struct {
+// s3Object is a source that reads ranges of an object.
+type s3Object struct {
 	*minio.Object
 	size int64
 }
 
-func (r remote) Size() int64 { return r.size }
+func (r s3Object) Size() int64 { return r.size }

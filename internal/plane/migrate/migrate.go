@@ -1,5 +1,9 @@
-// Package migrate makes the tables of the counters, of the history and of the policy, or brings them up to
-// date in place and keeps their rows.
+// Package migrate creates the tables of the counters, of the history and of the policy, or upgrades them in
+// place. It serves the command for operators; proxies migrate the tables that they use by themselves.
+//
+// Run migrates each of the three in a transaction of its own, keeps their rows, and changes nothing in tables
+// that are up to date. It waits for locks in short attempts, so that other sessions do not wait behind it.
+// With Citus it also creates the tables of the shards, in a fixed number.
 package migrate
 
 import (
@@ -16,13 +20,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-// Done says what Run did to the tables of the counters, of the history and of the policy: created,
-// upgraded or up to date.
+// Done has the result of Run for the tables of the counters, of the history and of the policy: created,
+// upgraded or up to date. "" means that Run ended before them.
 type Done struct {
 	Counters string `json:"counters"`
 	History  string `json:"history"`
 	Policy   string `json:"policy"`
-	// Shards is nil if the counts are not in shards.
+	// Shards is the result for the tables of the shards. It is nil if the counts are not in shards.
 	Shards *string `json:"shards,omitempty"`
 }
 
@@ -34,18 +38,18 @@ const (
 )
 
 const (
-	// Patience bounds the wait for the locks of tables.
+	// Patience bounds the retries of a migration that waits for locks.
 	Patience = 10 * time.Second
-	// lockAttempt is the time between two attempts at a lock.
+	// lockAttempt separates two attempts to lock the tables.
 	lockAttempt = 200 * time.Millisecond
 	// lockNotAvailable is the SQLSTATE of a lock timeout.
 	lockNotAvailable = "55P03"
-	// mostShards bounds the number of shards: each has three tables, and in each proxy a queue.
-	mostShards = 256
+	// maxShards bounds the number of shards. Each shard has three tables, and a queue in each proxy.
+	maxShards = 256
 )
 
-// Run makes all tables in a database. With Citus its counts get so many shards; with 0 they have the shards
-// that they had, or none. After an error, Done has what was done.
+// Run creates or upgrades all tables in a database. With Citus, shards is the number of shards for the
+// counts. 0 keeps the existing shards, or none. After an error, Done has the results so far.
 func Run(ctx context.Context, conn *pgx.Conn, shards int) (done Done, err error) {
 	var counters, policy, restoring, nodes, history int32
 	err = conn.QueryRow(ctx, "SELECT * FROM ("+schema.Ready+") AS a, ("+schema.NodesReady+") AS b, "+
@@ -67,24 +71,24 @@ func Run(ctx context.Context, conn *pgx.Conn, shards int) (done Done, err error)
 	if err != nil {
 		return done, err
 	}
-	schemas, err := shardsOf(ctx, conn)
+	schemas, err := shardSchemas(ctx, conn)
 	if err == nil && shards+len(schemas) > 0 {
-		var is string
-		is, err = makeShards(ctx, conn, cmp.Or(shards, len(schemas)), len(schemas))
-		done.Shards = &is
+		var result string
+		result, err = makeShards(ctx, conn, cmp.Or(shards, len(schemas)), len(schemas))
+		done.Shards = &result
 	}
 	return done, err
 }
 
-// makeTables runs the SQL of a migration in one transaction, unless the tables are ready. first is a table
-// that exists if an older version of the tables does.
+// makeTables runs the SQL of a migration in one transaction, unless the tables are ready. The existence of
+// the table first distinguishes an upgrade.
 func makeTables(ctx context.Context, conn *pgx.Conn, ready bool, first, sql string) (string, error) {
 	if ready {
 		return upToDate, nil
 	}
-	exists, err := value[bool](ctx, conn, "SELECT to_regclass($1::text) IS NOT NULL", first)
-	// A session that waits for the lock of a table makes all others wait behind it, so each attempt is
-	// short. A text of several commands without parameters is one transaction.
+	exists, err := queryValue[bool](ctx, conn, "SELECT to_regclass($1::text) IS NOT NULL", first)
+	// All other sessions queue behind one that waits for the lock of a table, so each attempt is short.
+	// Several commands in one text without parameters are one transaction.
 	for until := time.Now().Add(Patience); err == nil; {
 		_, err = conn.PgConn().Exec(ctx, schema.Lock+sql).ReadAll()
 		var failed *pgconn.PgError
@@ -106,14 +110,14 @@ func makeTables(ctx context.Context, conn *pgx.Conn, ready bool, first, sql stri
 	return created, nil
 }
 
-// makeShards makes the tables of so many shards in a database with Citus. It can run any number of times. The
-// number of shards cannot change, because it says in which shard a row is.
-func makeShards(ctx context.Context, conn *pgx.Conn, shards, had int) (string, error) {
-	if shards < 1 || shards > mostShards {
-		return "", fmt.Errorf("--shards: %d: must be from 1 to %d", shards, mostShards)
+// makeShards creates the tables of the shards in a database with Citus. It is idempotent. The number of
+// shards cannot change from existing (0 for none), because it determines the shard of a row.
+func makeShards(ctx context.Context, conn *pgx.Conn, shards, existing int) (string, error) {
+	if shards < 1 || shards > maxShards {
+		return "", fmt.Errorf("--shards: %d: must be from 1 to %d", shards, maxShards)
 	}
-	version, err := value[string](ctx, conn, "SELECT coalesce(max(extversion), '') FROM pg_extension WHERE "+
-		"extname = 'citus'")
+	version, err := queryValue[string](ctx, conn,
+		"SELECT coalesce(max(extversion), '') FROM pg_extension WHERE extname = 'citus'")
 	if err != nil {
 		return "", err
 	}
@@ -125,13 +129,13 @@ func makeShards(ctx context.Context, conn *pgx.Conn, shards, had int) (string, e
 	if major, _, _ := strings.Cut(version, "."); len(major) < 2 || major < "12" {
 		return "", fmt.Errorf("--citus: the server has Citus %s: it must be 12 or newer", version)
 	}
-	if had > 0 && had != shards {
+	if existing > 0 && existing != shards {
 		return "", fmt.Errorf("--shards: %d: must be %d, the number with which the counts were made: it "+
 			"says in "+
-			"which shard a counter is", shards, had)
+			"which shard a counter is", shards, existing)
 	}
-	prefix, err := value[string](ctx, conn, "SELECT CASE current_schema() WHEN 'public' THEN 'rl_s' ELSE "+
-		"current_schema() || '_s' END")
+	prefix, err := queryValue[string](ctx, conn,
+		"SELECT CASE current_schema() WHEN 'public' THEN 'rl_s' ELSE current_schema() || '_s' END")
 	if err != nil {
 		return "", err
 	}
@@ -146,15 +150,16 @@ func makeShards(ctx context.Context, conn *pgx.Conn, shards, had int) (string, e
 			return "", fmt.Errorf("making the shard %s: %w", name, err)
 		}
 	}
-	if err := run(ctx, conn, schema.Shards); err != nil || had > 0 {
+	if err := run(ctx, conn, schema.Shards); err != nil || existing > 0 {
 		return upToDate, err
 	}
-	// It comes last: proxies take the database for whole from then on.
+	// The function comes last, because proxies use the shards once it exists.
 	return created, run(ctx, conn, strings.Replace(schema.ShardsFunction, "$1", "ARRAY["+strings.Join(names,
 		", ")+"]", 1))
 }
 
-// run runs commands in one transaction, each by itself: Citus passes the text of a command on to the workers.
+// run runs commands in one transaction, each in a query of its own, because Citus forwards the whole text of
+// a query to the workers.
 func run(ctx context.Context, conn *pgx.Conn, sql string) error {
 	return pgx.BeginFunc(ctx, conn, func(pgx.Tx) error {
 		command := "SET LOCAL lock_timeout = '10s';\n"
@@ -172,9 +177,9 @@ func run(ctx context.Context, conn *pgx.Conn, sql string) error {
 	})
 }
 
-// shardsOf are the schemas of the shards, or none if the counts are not in shards.
-func shardsOf(ctx context.Context, conn *pgx.Conn) ([]string, error) {
-	if found, err := value[int32](ctx, conn, schema.ShardsReady); err != nil || found == 0 {
+// shardSchemas returns the schemas of the shards, or none if the counts are not in shards.
+func shardSchemas(ctx context.Context, conn *pgx.Conn) ([]string, error) {
+	if found, err := queryValue[int32](ctx, conn, schema.ShardsReady); err != nil || found == 0 {
 		return nil, err
 	}
 	result, err := conn.Query(ctx, schema.ShardNames)
@@ -184,8 +189,8 @@ func shardsOf(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	return pgx.CollectRows(result, pgx.RowTo[string])
 }
 
-// value runs a query with one row and one column.
-func value[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) (is T, err error) {
-	err = conn.QueryRow(ctx, sql, args...).Scan(&is)
-	return is, err
+// queryValue runs a query that returns one row with one column.
+func queryValue[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) (result T, err error) {
+	err = conn.QueryRow(ctx, sql, args...).Scan(&result)
+	return result, err
 }

@@ -11,54 +11,54 @@ import (
 )
 
 const (
-	// answerTimeout bounds how long a request waits for the database. It then gets the last answer, if there
-	// is one.
+	// answerTimeout bounds the time that a request waits for the database. The request then gets the previous
+	// answer, if there is one.
 	answerTimeout = 1200 * time.Millisecond
-	// askTimeout bounds a statement.
+	// askTimeout bounds most statements.
 	askTimeout = 20 * time.Second
-	// stateTimeout bounds the statement of the state. It is below answerTimeout, so that a request gets its
-	// error and not the answer before it: the page says within two seconds that the database is away.
+	// stateTimeout bounds the statement of the state. It is below answerTimeout, so that a request gets the
+	// error instead of the previous answer, and the page reports an outage within two seconds.
 	stateTimeout = time.Second
-	// share is the quotient of the time for which an answer is used and the time of its statement, so that
-	// open pages load the server by at most a twentieth.
-	share = 20
-	// keep is the longest time for which an answer is used.
-	keep = time.Minute
+	// loadFactor is the ratio of the time for which an answer is used to the time that its statement took.
+	// Open pages therefore load the database by at most a twentieth.
+	loadFactor = 20
+	// maxAge bounds the age of an answer that a request gets.
+	maxAge = time.Minute
 )
 
-// question is a statement that returns the rows of an answer.
+// question is a statement. Its rows are the answer, which is used for between interval and maxInterval.
 type question struct {
-	of       dataset
-	interval time.Duration // how long an answer is used at least
-	longest  time.Duration // how long it is used at most before the question is asked again
-	timeout  time.Duration
-	sql      string
+	data        dataset
+	interval    time.Duration
+	maxInterval time.Duration
+	timeout     time.Duration
+	sql         string
 }
 
-// questions are asked by their names. Many pages that ask at once share a statement.
+// questions has the questions of the API by name. Concurrent requests share a statement.
 var questions = map[string]question{
-	"state": {ofCounters, 400 * time.Millisecond, 400 * time.Millisecond, stateTimeout, `
+	"state": {counterData, 400 * time.Millisecond, 400 * time.Millisecond, stateTimeout, `
 SELECT * FROM rate_limit_state`},
-	"proxies": {ofCounters, time.Second, keep, askTimeout, `
+	"proxies": {counterData, time.Second, maxAge, askTimeout, `
 SELECT node, region, version, live, ended, cannot, policy, behind, seen, admitted, refused, undecided, locally
 FROM rate_limit_proxies ORDER BY node`},
-	"minutes": {ofHistory, 2 * time.Second, keep, askTimeout, `SELECT * FROM rate_limit_minutes
+	"minutes": {historyData, 2 * time.Second, maxAge, askTimeout, `SELECT * FROM rate_limit_minutes
 WHERE time > now() - interval '1 hour' ORDER BY time`},
-	"changes": {ofPolicy, 2 * time.Second, keep, askTimeout, `
+	"changes": {policyData, 2 * time.Second, maxAge, askTimeout, `
 SELECT at, by, kind, which, what FROM rate_limit_changed
 WHERE at > now() - interval '1 hour' ORDER BY at DESC, seq DESC LIMIT 50`},
-	"refused": {ofHistory, 2 * time.Second, keep, askTimeout, `
+	"refused": {historyData, 2 * time.Second, maxAge, askTimeout, `
 SELECT * FROM rate_limit_refused(now() - interval '1 hour')`},
-	"near": {ofPolicy, 5 * time.Second, keep, askTimeout, `
+	"near": {policyData, 5 * time.Second, maxAge, askTimeout, `
 SELECT rule, limit_name, key, used, quota, percent, count(*) OVER () AS total
 FROM rate_limit_near ORDER BY percent DESC, rule, limit_name, key LIMIT 50`},
-	"bans": {ofPolicy, 2 * time.Second, keep, askTimeout, `
+	"bans": {policyData, 2 * time.Second, maxAge, askTimeout, `
 SELECT kind, banned, until, reason, banned_at, banned_by, count(*) OVER () AS total
 FROM rate_limit_banned ORDER BY banned_at DESC, id LIMIT 200`},
 }
 
-// why is asked with a sender and a time, "" for now.
-var why = question{of: ofHistory, timeout: askTimeout,
+// why is the question why a sender was refused. Its arguments are the sender, and a time or "" for now.
+var why = question{data: historyData, timeout: askTimeout,
 	sql: `SELECT * FROM rate_limit_why($1, coalesce(nullif($2, '')::timestamptz, now()))`}
 
 // answer is the last answer to a question.
@@ -66,12 +66,12 @@ type answer struct {
 	mu   sync.Mutex // guards what follows
 	text []byte
 	err  error
-	at   time.Time     // when text was read
-	next time.Time     // when it is asked again
-	done chan struct{} // is closed when the statement under way ends; nil: none is
+	at   time.Time     // the time of text
+	next time.Time     // the time from which a request asks again
+	done chan struct{} // closed when the statement in flight ends; nil if none is
 }
 
-// serveAPI answers a question.
+// serveAPI answers the question name.
 func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, name string) {
 	var text []byte
 	var err error
@@ -88,14 +88,14 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, name string) {
 		err = &failure{http.StatusNotFound, "", "there is no such question: " + name}
 	}
 	if err != nil {
-		failureOf(err).write(w)
+		newFailure(err).write(w)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(hideKeys(text)) // an error means that the client has closed the connection
 }
 
-// why says why a sender was refused. An API key is not accepted as a sender, because logs contain the URL.
+// why asks why a sender was refused. It rejects an API key as the sender, because logs contain the URL.
 func (s *Server) why(ctx context.Context, who, at string) ([]byte, error) {
 	switch {
 	case apiKeys.MatchString(who):
@@ -106,15 +106,16 @@ func (s *Server) why(ctx context.Context, who, at string) ([]byte, error) {
 			Want: "a user, an address, # and the number of an API key, or the key of a counter"}
 	}
 	select {
-	case s.asking <- struct{}{}:
-		defer func() { <-s.asking }()
+	case s.senderSlots <- struct{}{}:
+		defer func() { <-s.senderSlots }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	return s.pools.rows(ctx, &why, who, at)
 }
 
-// last returns the last answer to a question, and asks again if it is old.
+// last returns the last answer to a question. It first asks again if the answer is old, and waits for up to
+// answerTimeout.
 func (s *Server) last(ctx context.Context, name string) ([]byte, error) {
 	a := s.answers[name]
 	a.mu.Lock()
@@ -137,13 +138,13 @@ func (s *Server) last(ctx context.Context, name string) ([]byte, error) {
 	switch {
 	case a.err != nil:
 		return nil, a.err
-	case a.text == nil || a.done != nil && time.Since(a.at) > keep:
+	case a.text == nil || a.done != nil && time.Since(a.at) > maxAge:
 		return nil, &failure{http.StatusServiceUnavailable, "", "the database has not answered yet"}
 	}
 	return a.text, nil
 }
 
-// ask asks a question, and ends what waits for its answer.
+// ask asks a question, stores the answer, and wakes the requests that wait for it.
 func (s *Server) ask(name string, a *answer) {
 	q := questions[name]
 	began := time.Now()
@@ -152,7 +153,7 @@ func (s *Server) ask(name string, a *answer) {
 	defer a.mu.Unlock()
 	a.next = time.Now().Add(q.interval)
 	if err == nil {
-		rest := min(max(q.interval, share*time.Since(began)), q.longest)
+		rest := min(max(q.interval, loadFactor*time.Since(began)), q.maxInterval)
 		a.next, a.at, a.text = time.Now().Add(rest), time.Now(), text
 	}
 	a.err = err
@@ -160,8 +161,8 @@ func (s *Server) ask(name string, a *answer) {
 	a.done = nil
 }
 
-// absent reports whether an error is that the database has no such table or function.
-func absent(err error) bool {
+// isMissing reports whether an error means that a table or a function does not exist.
+func isMissing(err error) bool {
 	of, answered := pgError(err)
 	return answered && (of.Code == "42P01" || of.Code == "42883")
 }

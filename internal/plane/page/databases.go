@@ -16,41 +16,41 @@ import (
 )
 
 const (
-	// mostAsking is the number of questions about senders that are asked at once, and mostConnections the
-	// number of connections to a database.
-	mostAsking, mostConnections = 3, 8
-	// idleTime is the time for which an unused connection stays open.
+	// maxSenderQuestions bounds the concurrent questions about senders, and maxConnections the connections to
+	// one database.
+	maxSenderQuestions, maxConnections = 3, 8
+	// idleTime bounds the time for which an unused connection stays open.
 	idleTime = time.Minute
-	// connectTimeout bounds a login, if the DSN does not.
+	// connectTimeout bounds a login unless the DSN does.
 	connectTimeout = 10 * time.Second
 )
 
-// dataset is something that may be in a database of its own.
+// dataset identifies data that may have a database of its own.
 type dataset int
 
 // The values of dataset.
 const (
-	ofCounters dataset = iota
-	ofPolicy
-	ofHistory
+	counterData dataset = iota
+	policyData
+	historyData
 	datasets
 )
 
-// dsns are the DSNs of the datasets.
+// dsns has the DSN of each dataset.
 type dsns [datasets]string
 
 func (o *Options) dsns() dsns { return dsns{o.DSN, cmp.Or(o.Policy, o.DSN), cmp.Or(o.History, o.DSN)} }
 
-// pools have the connections to the databases.
+// pools holds the connections to the databases, one pool for each DSN.
 type pools struct {
 	dsns  dsns
 	byDSN map[string]*pgxpool.Pool
 }
 
-// newPools makes pools without a connection, and names their databases.
+// newPools returns pools without connections, and a text that names their databases.
 func newPools(o *Options) (p *pools, names string, err error) {
 	p = &pools{o.dsns(), map[string]*pgxpool.Pool{}}
-	for of, dsn := range p.dsns {
+	for data, dsn := range p.dsns {
 		if p.byDSN[dsn] != nil {
 			continue
 		}
@@ -59,9 +59,9 @@ func newPools(o *Options) (p *pools, names string, err error) {
 			return nil, "", err
 		}
 		at := config.ConnConfig
-		names += fmt.Sprintf("%s%s at %s:%d", []string{"", ", policy in ", ", history in "}[of], at.Database,
-			at.Host, at.Port)
-		config.MaxConns, config.MaxConnIdleTime = mostConnections, idleTime
+		names += fmt.Sprintf("%s%s at %s:%d", []string{"", ", policy in ", ", history in "}[data],
+			at.Database, at.Host, at.Port)
+		config.MaxConns, config.MaxConnIdleTime = maxConnections, idleTime
 		config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 			if o.Renew == nil {
 				return nil
@@ -70,7 +70,7 @@ func newPools(o *Options) (p *pools, names string, err error) {
 			if err != nil {
 				return err
 			}
-			renewed, err := configOf(now.dsns()[of])
+			renewed, err := configOf(now.dsns()[data])
 			if err == nil {
 				*c = *renewed.ConnConfig
 			}
@@ -83,7 +83,7 @@ func newPools(o *Options) (p *pools, names string, err error) {
 	return p, names, nil
 }
 
-// configOf reads a DSN. An error does not repeat it: what is wrong may be a password.
+// configOf parses a DSN. Its error does not contain the DSN, which may contain a password.
 func configOf(dsn string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -101,19 +101,20 @@ func configOf(dsn string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// close closes the unused connections. The others are closed after their use.
+// close closes the idle connections now, and the others after their use.
 func (p *pools) close() {
 	for _, one := range p.byDSN {
-		go one.Close() // it waits for those in use
+		go one.Close() // waits for connections in use
 	}
 }
 
-// read runs something in a transaction that can change nothing.
-func (p *pools) read(ctx context.Context, of dataset, timeout time.Duration,
+// read calls do in a read-only transaction. The error is a *downError if the database does not answer within
+// timeout.
+func (p *pools) read(ctx context.Context, data dataset, timeout time.Duration,
 	do func(ctx context.Context, tx pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err := pgx.BeginTxFunc(ctx, p.byDSN[p.dsns[of]], pgx.TxOptions{AccessMode: pgx.ReadOnly},
+	err := pgx.BeginTxFunc(ctx, p.byDSN[p.dsns[data]], pgx.TxOptions{AccessMode: pgx.ReadOnly},
 		func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "SELECT set_config('statement_timeout', $1, true), "+
 				"set_config('TimeZone', 'UTC', true), set_config('jit', 'off', true)",
@@ -132,21 +133,22 @@ func (p *pools) read(ctx context.Context, of dataset, timeout time.Duration,
 	return &downError{err}
 }
 
-// rows returns the rows of a question as JSON, with the time of the database.
+// rows returns the rows of a question as JSON, with the time of the database. If the tables are missing,
+// there are no rows, and absent is true.
 func (p *pools) rows(ctx context.Context, q *question, args ...any) (text []byte, err error) {
-	err = p.read(ctx, q.of, q.timeout, func(ctx context.Context, tx pgx.Tx) error {
+	err = p.read(ctx, q.data, q.timeout, func(ctx context.Context, tx pgx.Tx) error {
 		return tx.QueryRow(ctx, "SELECT json_build_object('time', clock_timestamp(), 'rows', "+
 			"coalesce(json_agg(q), '[]'))::text FROM ("+
 			q.sql+") q", args...).Scan(&text)
 	})
-	if absent(err) {
+	if isMissing(err) {
 		now := time.Now().UTC().Format(time.RFC3339Nano)
 		return fmt.Appendf(nil, `{"time": %q, "rows": [], "absent": true}`, now), nil
 	}
 	return text, err
 }
 
-// pgError returns the error that the database has answered with. An error that ends the session is not an
+// pgError returns the error with which the database answered. An error that ends the session is not an
 // answer.
 func pgError(err error) (*pgconn.PgError, bool) {
 	of, is := errorAs[*pgconn.PgError](err)

@@ -13,29 +13,29 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// namespace begins the names of the metrics. Those of Caddy itself begin with caddy_.
+// namespace begins the names of the metrics. Names of the Caddy module begin with caddy_ instead.
 const namespace = "pg_ratelimit"
 
-// serveMetrics serves the numbers of all proxies for Prometheus.
+// serveMetrics serves the metrics of all proxies for Prometheus.
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
-	n := new(numbers)
-	n.proxies, n.up = s.proxies(r.Context(), ofCounters)
-	n.obeying = n.proxies
-	if s.pools.dsns[ofPolicy] != s.pools.dsns[ofCounters] {
-		n.obeying, _ = s.proxies(r.Context(), ofPolicy)
+	n := new(proxyCollector)
+	n.proxies, n.up = s.proxies(r.Context(), counterData)
+	n.policyProxies = n.proxies
+	if s.pools.dsns[policyData] != s.pools.dsns[counterData] {
+		n.policyProxies, _ = s.proxies(r.Context(), policyData)
 	}
-	// after a failure the sums stay as they were
-	_ = s.pools.read(r.Context(), ofHistory, askTimeout, s.requests.read)
+	// After a failure the sums stay as they were.
+	_ = s.pools.read(r.Context(), historyData, askTimeout, s.requests.read)
 	registry := prometheus.NewPedanticRegistry()
 	if err := errors.Join(registry.Register(n), registry.Register(&s.requests)); err != nil {
-		failureOf(err).write(w)
+		newFailure(err).write(w)
 		return
 	}
 	w.Header().Del("Cache-Control")
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
 
-// proxy is a proxy that runs, or has vanished.
+// proxy is a row of rate_limit_proxies that has not ended in an orderly way.
 type proxy struct {
 	Node    string
 	Version *string
@@ -45,8 +45,8 @@ type proxy struct {
 }
 
 // proxies reads the registry of a database, and reports whether it answers.
-func (s *Server) proxies(ctx context.Context, of dataset) (found []proxy, up bool) {
-	err := s.pools.read(ctx, of, answerTimeout, func(ctx context.Context, tx pgx.Tx) error {
+func (s *Server) proxies(ctx context.Context, data dataset) (found []proxy, up bool) {
+	err := s.pools.read(ctx, data, answerTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `SELECT node, version, live AND cannot IS NULL AS up, policy, behind
 FROM rate_limit_proxies WHERE ended IS NULL ORDER BY node`)
 		if err == nil {
@@ -58,17 +58,18 @@ FROM rate_limit_proxies WHERE ended IS NULL ORDER BY node`)
 	return found, err == nil || answered
 }
 
-// numbers are the states of the database and the proxies. docs/page.md lists the metrics.
-type numbers struct {
-	up               bool
-	proxies, obeying []proxy // with the counters, and with the policy
+// proxyCollector collects the states of the database and the proxies. docs/page.md lists the metrics.
+type proxyCollector struct {
+	up                     bool
+	proxies, policyProxies []proxy // on the databases of the counters and of the policy
 }
 
-// Describe implements prometheus.Collector. It names nothing: the registry checks what Collect sends.
-func (*numbers) Describe(chan<- *prometheus.Desc) {}
+// Describe implements prometheus.Collector. It sends no descriptions, so the registry checks the metrics when
+// it collects them.
+func (*proxyCollector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (n *numbers) Collect(to chan<- prometheus.Metric) {
+func (n *proxyCollector) Collect(to chan<- prometheus.Metric) {
 	gauge := func(name, help string, value float64, labels ...string) {
 		names, values := []string{}, []string{}
 		for i := 0; i < len(labels); i += 2 {
@@ -77,16 +78,16 @@ func (n *numbers) Collect(to chan<- prometheus.Metric) {
 		desc := prometheus.NewDesc(namespace+"_"+name, help, names, nil)
 		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, values...)
 	}
-	gauge("database_up", "1 if the database answers the page, else 0.", oneIf(n.up))
+	gauge("database_up", "1 if the database answers the page, else 0.", boolGauge(n.up))
 	for _, p := range n.proxies {
 		version := ""
 		if p.Version != nil {
 			version = *p.Version
 		}
 		gauge("proxy_up", "1 if the proxy counts in the database now, 0 if it is gone or cannot decide.",
-			oneIf(p.Up), "node", p.Node, "version", version)
+			boolGauge(p.Up), "node", p.Node, "version", version)
 	}
-	for _, p := range n.obeying {
+	for _, p := range n.policyProxies {
 		if !p.Policy {
 			continue
 		}
@@ -100,19 +101,19 @@ func (n *numbers) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// requestSums are the requests of the minutes since the server of the page began, by prefix and outcome. A
-// proxy may write a minute late.
+// requestSums counts the requests since the first scrape of this server, by prefix and outcome. It reads
+// minutes again until they are final, because a proxy may write a minute late.
 type requestSums struct {
-	mu    sync.Mutex // guards what follows
-	since time.Time  // the first minute that is read again
-	past  map[[2]string]int64
-	last  map[[2]string]int64 // of the minutes from since on
+	mu        sync.Mutex // guards what follows
+	since     time.Time  // the first minute that is not final
+	finalSums map[[2]string]int64
+	openSums  map[[2]string]int64 // the minutes from since on
 }
 
-// lateTime is the time after a minute in which a proxy may still write it.
+// lateTime bounds the time after a minute in which a proxy may still add to it.
 const lateTime = 15 * time.Minute
 
-// read reads the minutes that may have changed.
+// read reads the minutes from s.since on, and adds those that have become final to finalSums.
 func (s *requestSums) read(ctx context.Context, tx pgx.Tx) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,14 +132,14 @@ WHERE granularity = 'minute' AND time >= $1::timestamptz GROUP BY 1, 2, 3`, s.si
 	if err != nil {
 		return err
 	}
-	past, last := maps.Clone(s.past), map[[2]string]int64{}
+	finalSums, openSums := maps.Clone(s.finalSums), map[[2]string]int64{}
 	var labels [2]string
-	var isPast bool
+	var isFinal bool
 	var n int64
-	_, err = pgx.ForEachRow(rows, []any{&labels[0], &labels[1], &isPast, &n}, func() error {
-		sums := last
-		if isPast {
-			sums = past
+	_, err = pgx.ForEachRow(rows, []any{&labels[0], &labels[1], &isFinal, &n}, func() error {
+		sums := openSums
+		if isFinal {
+			sums = finalSums
 		}
 		sums[labels] += n
 		return nil
@@ -146,14 +147,14 @@ WHERE granularity = 'minute' AND time >= $1::timestamptz GROUP BY 1, 2, 3`, s.si
 	if err != nil {
 		return err
 	}
-	s.past, s.last = past, last
+	s.finalSums, s.openSums = finalSums, openSums
 	if until.After(s.since) {
 		s.since = until
 	}
 	return nil
 }
 
-// Describe implements prometheus.Collector, as numbers does.
+// Describe implements prometheus.Collector, as that of proxyCollector does.
 func (s *requestSums) Describe(chan<- *prometheus.Desc) {}
 
 var requestsDesc = prometheus.NewDesc(namespace+"_requests_total",
@@ -165,8 +166,8 @@ var requestsDesc = prometheus.NewDesc(namespace+"_requests_total",
 func (s *requestSums) Collect(to chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sums := maps.Clone(s.past)
-	for labels, n := range s.last {
+	sums := maps.Clone(s.finalSums)
+	for labels, n := range s.openSums {
 		sums[labels] += n
 	}
 	for labels, n := range sums {
@@ -175,8 +176,9 @@ func (s *requestSums) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-func oneIf(is bool) float64 {
-	if is {
+// boolGauge returns 1 for true and 0 for false.
+func boolGauge(v bool) float64 {
+	if v {
 		return 1
 	}
 	return 0

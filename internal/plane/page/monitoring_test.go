@@ -14,8 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// metricsOfProxies are the labels of the metrics that the page has of a proxy that has done all that there
-// is.
+// metricsOfProxies returns the labels of all metrics of the page, by name.
 func metricsOfProxies(t *testing.T) map[string][]string {
 	t.Helper()
 	dsn := cluster.Open(t, schema.File)
@@ -42,8 +41,8 @@ func metricsOfProxies(t *testing.T) map[string][]string {
 	return metrics
 }
 
-// The alerts, their tests and the dashboard use metrics and labels that the page has, so they work for
-// Traefik alone.
+// The alerts, their tests and the dashboard use only metrics and labels of the page, so they work for Traefik
+// alone.
 func TestAlertsAndTheDashboardUseMetricsOfThePage(t *testing.T) {
 	metrics := metricsOfProxies(t)
 	use := regexp.MustCompile(

@@ -20,35 +20,36 @@ import (
 
 // Options are the settings of a Server.
 type Options struct {
-	// DSN is the database of the counters. Policy and History are those of the policy and the history, "" if
-	// they are in the same.
+	// DSN, Policy and History are the DSNs of the counters, the policy and the history. "" for Policy or
+	// History means DSN.
 	DSN, Policy, History string
-	// Renew returns Options with the DSNs for new connections, which may have changed. Nil means those above.
+	// Renew, if not nil, returns Options with the current DSNs for a new connection, for passwords that
+	// change.
 	Renew func() (Options, error)
-	// Hosts are the names under which the page is reached, besides addresses and localhost.
+	// Hosts are the host names of the page, besides addresses and localhost.
 	Hosts []string
-	// Version is that of the program.
+	// Version is the version of the program.
 	Version string
 }
 
 // Server serves the page and its API.
 type Server struct {
-	options  Options
-	hosts    []string
-	database string
-	pools    *pools
-	answers  map[string]*answer
-	asking   chan struct{} // one for each question about a sender
-	closing  context.Context
-	shut     context.CancelFunc
-	requests requestSums
+	options     Options
+	hosts       []string
+	database    string
+	pools       *pools
+	answers     map[string]*answer
+	senderSlots chan struct{} // a semaphore for questions about senders
+	closing     context.Context
+	cancel      context.CancelFunc
+	requests    requestSums
 }
 
-// New returns a server. It does not touch the network before a request.
+// New returns a Server. It connects at the first request.
 func New(o Options) (*Server, error) {
 	s := &Server{
-		options: o, answers: map[string]*answer{}, asking: make(chan struct{}, mostAsking),
-		requests: requestSums{past: map[[2]string]int64{}},
+		options: o, answers: map[string]*answer{}, senderSlots: make(chan struct{}, maxSenderQuestions),
+		requests: requestSums{finalSums: map[[2]string]int64{}},
 	}
 	for _, host := range o.Hosts {
 		if host == "" || strings.ContainsAny(host, "/:@*, ") {
@@ -64,20 +65,20 @@ func New(o Options) (*Server, error) {
 	if s.pools, s.database, err = newPools(&s.options); err != nil {
 		return nil, err
 	}
-	s.closing, s.shut = context.WithCancel(context.Background())
+	s.closing, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
 
 // Close closes all connections.
 func (s *Server) Close() {
-	s.shut()
+	s.cancel()
 	s.pools.close()
 }
 
-// ServeHTTP serves the page, with its API below api/, at the path that is left of the request.
+// ServeHTTP serves the page, its API below api/, and metrics. The caller strips any prefix of the path.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	setSafeHeaders(w.Header())
-	if !s.knowsHost(r) {
+	if !s.isOwnHost(r) {
 		errHost.write(w)
 		return
 	}
@@ -102,16 +103,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 //go:embed static
 var static embed.FS
 
-// types are the files that the page loads, by the end of their names.
-var types = map[string]string{
+// contentTypes has the content types of the page's files by extension. Other files are not served.
+var contentTypes = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
 	".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
 
-// serveStatic serves a file of the page. It reports false if there is none.
+// serveStatic serves a file of the page. It reports false if the file does not exist.
 func serveStatic(w http.ResponseWriter, name string) bool {
 	text, err := static.ReadFile("static/" + name)
-	kind := types[path.Ext(name)]
+	kind := contentTypes[path.Ext(name)]
 	if err != nil || kind == "" {
 		return false
 	}
@@ -120,14 +121,14 @@ func serveStatic(w http.ResponseWriter, name string) bool {
 	return true
 }
 
-// policyOfContent lets the page load only what it serves itself.
-const policyOfContent = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; " +
-	"connect-src 'self'; font-src 'self'; " +
+// contentSecurityPolicy allows the page to load only files of this server.
+const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; " +
+	"img-src 'self' data:; connect-src 'self'; font-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// setSafeHeaders sets the headers of every answer.
+// setSafeHeaders sets the security headers, which every answer has.
 func setSafeHeaders(h http.Header) {
-	h.Set("Content-Security-Policy", policyOfContent)
+	h.Set("Content-Security-Policy", contentSecurityPolicy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Referrer-Policy", "no-referrer")
@@ -141,9 +142,10 @@ var errHost = &failure{http.StatusMisdirectedRequest, "host",
 	"the page is not for this host name: use the address that it listens on, or name the host in its " +
 		"settings (`hosts`, or --host of the command)"}
 
-// knowsHost reports whether the host of a request is one of the page. Any other name could be made to lead to
-// this machine, and a proxy that makes certificates on demand has one for it. An address cannot.
-func (s *Server) knowsHost(r *http.Request) bool {
+// isOwnHost reports whether the host of a request is an address, localhost or one of Options.Hosts. An
+// attacker can point any other name to this machine (DNS rebinding), and a proxy with certificates on demand
+// then has a certificate for it.
+func (s *Server) isOwnHost(r *http.Request) bool {
 	name, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
 		name = r.Host
@@ -156,7 +158,7 @@ func (s *Server) knowsHost(r *http.Request) bool {
 	return slices.Contains(s.hosts, name)
 }
 
-// failure is the answer to a request that is refused or has failed.
+// failure is an error with the answer to the request that caused it.
 type failure struct {
 	status      int
 	field, text string
@@ -175,15 +177,15 @@ func (f *failure) write(w http.ResponseWriter) {
 	_, _ = w.Write(hideKeys(text)) // an error means that the client has closed the connection
 }
 
-// failureOf is an error as an answer.
-func failureOf(err error) *failure {
+// newFailure returns the answer for an error.
+func newFailure(err error) *failure {
 	if f, is := errorAs[*failure](err); is {
 		return f
 	}
 	if wrong, is := errorAs[*ratelimit.FieldError](err); is {
 		return &failure{http.StatusBadRequest, wrong.Field, err.Error()}
 	}
-	// the time of the question is not a time
+	// Class 22 means invalid data: only the time in a question can be invalid.
 	if of, answered := pgError(err); answered && strings.HasPrefix(of.Code, "22") {
 		return &failure{http.StatusBadRequest, "at", "at: must be a time, such as 2026-11-27 14:05: " +
 			of.Message}
@@ -193,14 +195,14 @@ func failureOf(err error) *failure {
 	return &failure{http.StatusServiceUnavailable, "", err.Error()}
 }
 
-// errorAs is errors.As with a result.
+// errorAs returns the first error of a type in the tree of err, as errors.As does.
 func errorAs[E error](err error) (as E, is bool) {
 	is = errors.As(err, &as)
 	return as, is
 }
 
-// apiKeys are API keys, and parts of them that are longer than the hints of keys.
+// apiKeys matches API keys, and parts of them that are longer than policy.Hint.
 var apiKeys = regexp.MustCompile("(?i)" + regexp.QuoteMeta(policy.KeyPrefix) + `[0-9A-Za-z]{5,}`)
 
-// hideKeys hides API keys in an answer.
+// hideKeys replaces API keys in an answer by their prefix.
 func hideKeys(text []byte) []byte { return apiKeys.ReplaceAll(text, []byte(policy.KeyPrefix+"...")) }
