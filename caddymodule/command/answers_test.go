@@ -13,11 +13,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-// documented is a line of docs/policy.md under "Answers in SQL": a command, and where the same is in SQL.
+// documented matches a line of docs/policy.md under "Answers in SQL": a command, and the view or function
+// with the same rows.
 var documented = regexp.MustCompile("(?m)^- `([^`]+)`: `([^`]+)`")
 
-// What a command lists is answered by one SELECT, of what docs/policy.md names: the columns of a name in both
-// have the same values.
+// Each command lists the same values as the view or function that docs/policy.md names, in the columns that
+// both have.
 func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
 	text, err := os.ReadFile("../../docs/policy.md")
 	if err != nil {
@@ -47,10 +48,10 @@ func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
 		AS d;
 		INSERT INTO rate_limit_audit (time, cost, duration_us, retry_after_ms, outcome, prefix, limit_name,
 		key, user_id, address, host, path, node, count, weight, also)
-			SELECT now() - n * interval '1 s', 1, 1500, n * 1000, CASE n % 3 WHEN 0 THEN 'limited'
-			ELSE 'allowed' END, 'rule/free', 'per_hour', 'ann', 'ann', '192.0.2.7', 'x', '/' || n % 2, 'a', n,
-			2,
-				'{rule/free,ann}' FROM generate_series(1, 6) AS n;
+			SELECT now() - n * interval '1 s', 1, 1500, n * 1000,
+				CASE n % 3 WHEN 0 THEN 'limited' ELSE 'allowed' END, 'rule/free', 'per_hour', 'ann', 'ann',
+				'192.0.2.7', 'x', '/' || n % 2, 'a', n, 2, '{rule/free,ann}'
+			FROM generate_series(1, 6) AS n;
 		INSERT INTO rate_limit_metrics (granularity, time, user_id, key_id, prefix, requests, limited,
 			settled, last_request) VALUES
 			('day', '2026-11-02Z', 'ann', 0, 'web', 5, 1, 4, '2026-11-02 10:00Z'),
@@ -61,8 +62,7 @@ func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
 		selected := answers(t,
 			one[string](s, "SELECT coalesce(json_agg(q), '[]')::text FROM (SELECT * FROM "+q[2]+") AS q"))
 		maps.DeleteFunc(selected[0], func(name string, _ any) bool {
-			_,
-				shared := listed[0][name]
+			_, shared := listed[0][name]
 			return !shared
 		})
 		if len(selected[0]) < 3 {
@@ -74,7 +74,7 @@ func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
 	}
 }
 
-// answers are rows of JSON.
+// answers decodes a JSON list of rows, and fails the test if the list is empty.
 func answers(t *testing.T, text string) (rows []map[string]any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(text), &rows); err != nil || len(rows) == 0 {
@@ -83,7 +83,7 @@ func answers(t *testing.T, text string) (rows []map[string]any) {
 	return rows
 }
 
-// rowsOf is a text of rows, without the columns that another row lacks, in any order.
+// rowsOf formats rows with the columns of like only, sorted.
 func rowsOf(rows []map[string]any, like map[string]any) string {
 	var all []string
 	for _, row := range rows {

@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
 )
 
-var archiveCommand = entry{
+var archiveCommand = commandSpec{
 	use:   "archive --before AGE --to DESTINATION [--drop]",
 	short: "Copies old days of the audit log to Parquet files",
 	long: `Each day in UTC that ended before --before becomes a file, such as
@@ -29,33 +29,33 @@ longer than --before.`,
 	example: `  caddy pg-ratelimit archive --before 60d --to /srv/archive
   caddy pg-ratelimit archive --before 90d --to s3://logs/limits --drop`,
 	flags: []flag{
-		{name: "before", kind: "ago", needed: true,
+		{name: "before", kind: "ago", required: true,
 			usage: "archive days that ended before: an age such as 60d, or a time such as 2026-08-01"},
-		{name: "to", usage: "a folder that exists, or s3://BUCKET/PREFIX", needed: true},
+		{name: "to", usage: "a folder that exists, or s3://BUCKET/PREFIX", required: true},
 		{
 			name:  "drop",
 			value: false,
 			usage: "drop the days whose rows are in files, if the retention has ended for them",
 		},
 	},
-	do: func(c *call) error {
-		to, err := archive.NewDestination(c.text("to"))
+	do: func(c *invocation) error {
+		to, err := archive.NewDestination(c.flag("to"))
 		if err != nil {
 			return err
 		}
-		return c.archive(archive.Options{To: to, Before: c.moment("before"), Drop: c.is("drop")})
+		return c.archive(archive.Options{To: to, Before: c.moment("before"), Drop: c.boolFlag("drop")})
 	},
 }
 
-// archiveMemory is the soft limit of Go's memory while it archives, in bytes.
+// archiveMemory is the soft limit of Go's memory during an archive run, in bytes.
 const archiveMemory = 100 << 20
 
-// archive runs the archive until it is done or interrupted. People see a line when a partition
-// is done; JSON is printed at the end.
-func (c *call) archive(o archive.Options) error {
+// archive copies the days until all are copied or a signal arrives. It prints a line as each day completes.
+// With --json it prints all days at the end.
+func (c *invocation) archive(o archive.Options) error {
 	ctx, stop := signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	limit := debug.SetMemoryLimit(-1) // reads it
+	limit := debug.SetMemoryLimit(-1) // a negative limit only returns the current one
 	debug.SetMemoryLimit(min(limit, archiveMemory))
 	defer debug.SetMemoryLimit(limit)
 	o.Warn = func(err error) { fmt.Fprintln(c.cmd.ErrOrStderr(), "Warning:", err) }
@@ -64,13 +64,13 @@ func (c *call) archive(o archive.Options) error {
 		o.Done = func(d archive.Day) {
 			day, _ := json.Marshal(d)
 			p.table([]json.RawMessage{day})
-			_ = c.say("%s", p.String())
+			_ = c.printf("%s", p.String())
 			p.Reset()
 		}
 	}
 	days, err := archive.Run(ctx, c.conn, o)
 	if err != nil {
-		err = errors.New(err.Error()) // it says what is to be done, also about errors of the server
+		err = errors.New(err.Error()) // without a PgError, which describeError would rewrite
 	}
 	if ctx.Err() != nil {
 		err = errors.New("interrupted: the next run goes on where this one was")
@@ -79,9 +79,9 @@ func (c *call) archive(o archive.Options) error {
 	case c.json:
 		err = errors.Join(err, c.show(append([]archive.Day{}, days...), ""))
 	case len(days) == 0 && err == nil:
-		err = c.say(
+		err = c.printf(
 			"No day of the audit log that is not archived yet ended before %s.\n",
-			shownTime(o.Before),
+			displayTime(o.Before),
 		)
 	}
 	return err

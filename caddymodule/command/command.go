@@ -1,16 +1,14 @@
-// Package command has the commands `caddy pg-ratelimit …`. Most are an entry of a table: words, SQL, and what
-// people see of its rows. psql gets the same rows of the same views and functions.
+// Package command implements the administrator's commands, `caddy pg-ratelimit …`, which read and change
+// the policy, the history and the tables in Postgres.
 //
-//   - command.go: the root, the entries, and how cobra has them
-//   - run.go: how an entry runs; what is asked of the database
-//   - values.go: what flags and arguments say
-//   - print.go: JSON for programs, tables for people
-//   - errors.go: errors of the server, and locks that others hold
-//   - policy.go, set.go, keys.go: the entries on the policy
-//   - history.go, follow.go, requests.go: those on requests, recorded or described
-//   - tables.go, archive.go, page.go: those on the tables, their archive, the page and the settings
+// A commandSpec describes a command: its usage, its flags, and usually one SQL statement. Go code is the
+// exception (its field do). An invocation is one run of a command. It connects, parses the flags and
+// arguments into named SQL parameters, runs the statement, and prints the rows: as tables for people, or
+// unchanged as JSON with --json. A printer formats the tables. The statements use the views and functions
+// that psql users call, so both see the same rows.
 //
-// No error contains an API key.
+// A change of the policy is one transaction. No output contains an API key, except that of the two commands
+// that create one.
 package command
 
 import (
@@ -25,10 +23,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// ExpandDSN replaces the placeholders of a DSN. shown replaces the DSN in errors.
+// ExpandDSN replaces the placeholders of a DSN. It also returns the text that stands for the DSN in errors.
 type ExpandDSN func(configured string) (dsn, shown string, err error)
 
-// New returns the command with all its subcommands, for caddycmd.RegisterCommand.
+// New returns the command pg-ratelimit with all its subcommands, for caddycmd.RegisterCommand.
 func New(expand ExpandDSN) caddycmd.Command {
 	return caddycmd.Command{
 		Name:  "pg-ratelimit",
@@ -40,25 +38,25 @@ database apply a change within a second. psql gets the same rows: \df+ rate_limi
 \dv+ rate_limit_* list the functions and views.
 
 The database is that of --dsn, or of the environment variable DATABASE_URL.`,
-		CobraFunc: func(cmd *cobra.Command) { build(cmd, expand) },
+		CobraFunc: func(cmd *cobra.Command) { buildRoot(cmd, expand) },
 	}
 }
 
-// tool holds the flags of the root, which all commands share.
+// tool holds the persistent flags, which all commands share.
 type tool struct {
 	dsn    string
 	json   bool
 	expand ExpandDSN
 }
 
-// root has all commands.
-var root = entry{
+// root lists all commands.
+var root = commandSpec{
 	example: `  caddy pg-ratelimit migrate
   caddy pg-ratelimit rules set free family=plan tiers=free per_hour=1000
   caddy pg-ratelimit users set acme tier=free
   caddy pg-ratelimit keys create --user acme
   caddy pg-ratelimit explain --user acme --path /api/v1/x --ip 192.0.2.1`,
-	commands: []entry{
+	commands: []commandSpec{
 		migrateCommand, policyCommand, rulesCommand, tiersCommand, usersCommand, keysCommand, bansCommand,
 		banCommand, unbanCommand, explainCommand, topCommand, getCommand, resetCommand, changesCommand,
 		nodesCommand, stateCommand, auditCommand, whyCommand, usageCommand, pageCommand, replayCommand,
@@ -66,8 +64,8 @@ var root = entry{
 	},
 }
 
-// build adds the commands to the root, which Caddy has made.
-func build(cmd *cobra.Command, expand ExpandDSN) {
+// buildRoot adds the persistent flags and all subcommands to cmd, which Caddy has created.
+func buildRoot(cmd *cobra.Command, expand ExpandDSN) {
 	t := &tool{expand: expand}
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&t.dsn, "dsn", "", "Postgres URL or key=value pairs, or a placeholder such as "+
@@ -78,64 +76,70 @@ func build(cmd *cobra.Command, expand ExpandDSN) {
 	t.group(cmd, &root)
 }
 
-// entry is a command: what people write, what its help says, and what it does.
-type entry struct {
-	// use has the names of the arguments after that of the command and before all flags. With "...", there
-	// may be more of them.
+// commandSpec describes a command: its usage, its help, and its effect.
+type commandSpec struct {
+	// use lists the name of the command, then its arguments, then its flags. After "...", further arguments
+	// may follow.
 	use, short, long, example string
 	flags                     []flag
-	// alone lists flags that exclude each other, as in "for until", and together those that need each other.
-	alone    []string
-	together string
-	// kind names the kind of row of the first argument, here and in the entries below.
+	// exclusive lists groups of flags that exclude each other, such as "for until". requiredTogether is one
+	// group of flags that must be given together.
+	exclusive        []string
+	requiredTogether string
+	// kind names the row that the first argument selects, such as "rule". Subcommands inherit it.
 	kind string
-	// args are the kinds of the first arguments, see read; "" is a text.
+	// args are the kinds of the arguments, in order; see invocation.value. Missing ones are plain text.
 	args []string
 
-	// sql has the rows that the command prints. @NAME is an argument, @key_id the flag --key-id; NULL: not
-	// given. before is a call that comes first, and after one that comes last.
+	// sql selects the rows that the command prints. @NAME is an argument, and @key_id the flag --key-id. An
+	// argument that is not given is NULL. before and after are SQL run before and after sql, in the same
+	// transaction.
 	before, sql, after string
-	// choose returns sql and empty for the flags.
-	choose func(c *call) (sql, empty string, err error)
-	// hide lists the columns that --json alone prints. With one, there is one row. parts are further lists.
-	hide  string
-	one   bool
-	parts []part
-	// empty is printed for people in place of an empty list.
+	// choose returns sql and empty if they depend on the flags.
+	choose func(c *invocation) (sql, empty string, err error)
+	// jsonOnly lists the columns that only --json prints.
+	jsonOnly string
+	// singleRow requires sql to return one row, which is printed as a list of fields.
+	singleRow bool
+	// sections are further lists, printed after the rows of sql. Without singleRow, --json omits them.
+	sections []section
+	// empty is printed instead of a table without rows.
 	empty string
-	// becomes is the outcome of a command that changes the row of the first argument. sql then returns NULL
-	// or false if the row is missing.
-	becomes string
-	// lacks is SQL for the rest of the error about a row that is missing; "" is that of known. With it, an
-	// empty list is that error.
-	lacks string
+	// doneText completes "The rule x is …" for a command that changes the row of its first argument. If it
+	// is set, sql returns NULL or false for a missing row.
+	doneText string
+	// notFoundSQL selects the end of the error for a missing row. If it is empty, hintSQL[kind] supplies the
+	// end. If it is set, an empty result is that error too.
+	notFoundSQL string
 
-	// do runs a command that is not SQL. An offline command needs no database, or finds it itself.
-	do       func(c *call) error
+	// do replaces sql by Go code.
+	do func(c *invocation) error
+	// offline commands run without a connection, or connect themselves.
 	offline  bool
-	commands []entry
+	commands []commandSpec // the subcommands
 }
 
-// part is a list with a title.
-type part struct{ title, sql string }
+// section is a titled list that follows the rows of a command.
+type section struct{ title, sql string }
 
-// flag is a flag of a command.
+// flag describes a flag of a command.
 type flag struct {
-	// name is the long name, and after a comma the letter.
+	// name is the long name, optionally followed by a comma and the one-letter name.
 	name string
-	// value is its default, and has its type: string, bool, int or []string.
+	// value is the default: a string, bool, int or []string. Nil is a string without a default.
 	value any
 	usage string
-	kind  string // see read
-	// choices are the only values; one that is a list has several with commas between them.
+	kind  string // see invocation.value
+	// choices are the permitted values, if not nil. With list, a value may be several choices separated by
+	// commas.
 	choices []string
 	list    bool
-	// needed: the command fails without the flag.
-	needed bool
+	// required makes the command fail without the flag.
+	required bool
 }
 
-// build makes the command of an entry, and those below it.
-func (t *tool) build(e *entry) *cobra.Command {
+// build returns the cobra command for e, with its subcommands.
+func (t *tool) build(e *commandSpec) *cobra.Command {
 	cmd := &cobra.Command{Use: e.use, Short: e.short, Long: e.long, Example: e.example, Args: e.check}
 	if strings.Contains(e.use, "SETTING=VALUE") {
 		cmd.Long = strings.TrimSpace(e.short + `. The settings that are named change, in one
@@ -147,12 +151,13 @@ default, and deletes a limit or an override. A name that is not a setting lists 
 	for i := range e.flags {
 		e.flags[i].add(cmd.Flags())
 	}
-	if e.together != "" {
-		cmd.MarkFlagsRequiredTogether(strings.Fields(e.together)...)
+	if e.requiredTogether != "" {
+		cmd.MarkFlagsRequiredTogether(strings.Fields(e.requiredTogether)...)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c := &call{tool: t, entry: e, ctx: cmp.Or(cmd.Context(), context.Background()), cmd: cmd, args: args}
-		return withoutKeys(c.run())
+		ctx := cmp.Or(cmd.Context(), context.Background())
+		c := &invocation{tool: t, commandSpec: e, ctx: ctx, cmd: cmd, args: args}
+		return redactError(c.run())
 	}
 	if len(e.commands) > 0 {
 		t.group(cmd, e)
@@ -160,9 +165,9 @@ default, and deletes a limit or an override. A name that is not a setting lists 
 	return cmd
 }
 
-// group adds the commands below that of an entry, and says which there are if a word is none of them. Their
-// first examples are those of an entry without examples.
-func (t *tool) group(cmd *cobra.Command, e *entry) {
+// group adds e's subcommands to cmd. An unknown subcommand gets an error that lists them. If e has no
+// example, the help shows the first example of each subcommand.
+func (t *tool) group(cmd *cobra.Command, e *commandSpec) {
 	var names []string
 	for _, below := range e.commands {
 		below.kind = cmp.Or(below.kind, e.kind)
@@ -179,7 +184,7 @@ func (t *tool) group(cmd *cobra.Command, e *entry) {
 		if len(args) == 0 {
 			return cmd.Help()
 		}
-		return withoutKeys(fmt.Errorf("%s: %q: must be one of %s", cmd.CommandPath(), args[0],
+		return redactError(fmt.Errorf("%s: %q: must be one of %s", cmd.CommandPath(), args[0],
 			strings.Join(names, ", ")))
 	}
 }
@@ -200,9 +205,9 @@ func (f *flag) add(flags *pflag.FlagSet) {
 	}
 }
 
-// check checks the number of the arguments of a command, and its flags. Cobra's own checks repeat the
-// arguments in their errors, and one of them may be an API key.
-func (e *entry) check(cmd *cobra.Command, args []string) error {
+// check validates the number of arguments, and the required and exclusive flags. Cobra's own checks quote
+// the arguments in their errors, and an argument may be an API key.
+func (e *commandSpec) check(cmd *cobra.Command, args []string) error {
 	names := argumentNames(cmd.Use)
 	if len(args) < len(names) || len(args) > len(names) && !strings.Contains(cmd.Use, "...") {
 		if len(names) == 0 {
@@ -211,13 +216,13 @@ func (e *entry) check(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("%s has the arguments %s, and got %d: see --help", cmd.CommandPath(),
 			strings.Join(names, " "), len(args))
 	}
-	// Cobra checks flags later, in its own words.
+	// Cobra would check required flags later, with another error text.
 	for i := range e.flags {
-		if f := &e.flags[i]; f.needed && !cmd.Flags().Changed(f.name) {
-			return missing(cmd.Flags().Lookup(f.name))
+		if f := &e.flags[i]; f.required && !cmd.Flags().Changed(f.name) {
+			return missingFlag(cmd.Flags().Lookup(f.name))
 		}
 	}
-	for _, names := range e.alone {
+	for _, names := range e.exclusive {
 		var given []string
 		for _, name := range strings.Fields(names) {
 			if cmd.Flags().Changed(name) {
@@ -238,8 +243,8 @@ func argumentNames(use string) []string {
 	return strings.Fields(line)[1:]
 }
 
-// flagError says in the words of our other errors what cobra and pflag say about a flag. It does not
-// repeat the letters of an unknown short flag, which may be a part of an API key.
+// flagError rewrites an error of pflag in the form of the other errors. It does not quote unknown short
+// flags, which may be part of an API key.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	var empty *pflag.ValueRequiredError
@@ -254,28 +259,28 @@ func flagError(cmd *cobra.Command, err error) error {
 		err = fmt.Errorf("--%s: %s has no such flag: must be one of %s", unknown.GetSpecifiedName(),
 			cmd.CommandPath(), strings.Join(names, ", "))
 	case errors.As(err, &empty):
-		err = missing(empty.GetFlag())
+		err = missingFlag(empty.GetFlag())
 	case errors.As(err, &wrong):
 		want := "a whole number"
 		if wrong.GetFlag().Value.Type() == "bool" {
 			want = "true or false"
 		}
-		err = must(shown(wrong.GetFlag()), wrong.GetValue(), want)
+		err = invalid(flagName(wrong.GetFlag()), wrong.GetValue(), want)
 	case errors.As(err, &malformed):
 		err = fmt.Errorf("%s: must be --name, or --name and a value", malformed.GetSpecifiedFlag())
 	}
-	return withoutKeys(err)
+	return redactError(err)
 }
 
-// shown is a flag as the other errors name it.
-func shown(flag *pflag.Flag) string {
+// flagName returns the name of a flag in errors.
+func flagName(flag *pflag.Flag) string {
 	if flag.Name == "number" {
 		return "-" + flag.Shorthand
 	}
 	return "--" + flag.Name
 }
 
-// missing is the error about a flag without a value, or one that must be given and is not.
-func missing(flag *pflag.Flag) error {
-	return must(shown(flag), "", "given with a value: "+flag.Usage)
+// missingFlag returns the error for a required flag that is not given, or has no value.
+func missingFlag(flag *pflag.Flag) error {
+	return invalid(flagName(flag), "", "given with a value: "+flag.Usage)
 }

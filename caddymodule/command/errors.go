@@ -14,13 +14,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-// deadlockDetected is the SQLSTATE of a transaction that waited for another one, which waited for it.
+// deadlockDetected is the SQLSTATE of a transaction that the server rolled back to break a deadlock.
 const deadlockDetected = "40P01"
 
-// failure says what an error of the server means.
-func (c *call) failure(err error) error {
+// describeError replaces an error of the server by one that names the cause and the remedy. It returns other
+// errors, and nil, unchanged.
+func (c *invocation) describeError(err error) error {
 	var failed *pgconn.PgError
-	if !errors.As(err, &failed) { // nil, or not of the server
+	if !errors.As(err, &failed) {
 		return err
 	}
 	switch failed.Code {
@@ -32,7 +33,7 @@ func (c *call) failure(err error) error {
 		return fmt.Errorf(
 			"the tables of the %s are missing, or older than this program (%s): make them with: "+
 				"caddy pg-ratelimit migrate",
-			missingPart(failed.Message),
+			missingTables(failed.Message),
 			failed.Message,
 		)
 	case "42501":
@@ -46,7 +47,7 @@ func (c *call) failure(err error) error {
 	case "2BP01":
 		return fmt.Errorf("something of another program depends on the tables: %s", failed.Detail)
 	case "55P03":
-		return c.locked()
+		return c.lockTimeoutError()
 	case deadlockDetected:
 		return errors.New("another session changes the same rows: try again")
 	case "25006":
@@ -54,7 +55,7 @@ func (c *call) failure(err error) error {
 	}
 	if name := failed.ConstraintName; strings.Contains(name, "_must_") || strings.Contains(name, "_needs_") {
 		text := strings.ReplaceAll(name, "_", " ")
-		if failed.Code != "23514" && failed.Detail != "" { // of a check, the detail is the whole row
+		if failed.Code != "23514" && failed.Detail != "" { // the detail of a check is the whole row
 			text += ": " + failed.Detail
 		}
 		return errors.New(text)
@@ -65,8 +66,8 @@ func (c *call) failure(err error) error {
 	return errors.New(failed.Message)
 }
 
-// missingPart says what is missing by a message of the server.
-func missingPart(message string) string {
+// missingTables returns which group of tables lacks the table that a message of the server names.
+func missingTables(message string) string {
 	for name, part := range map[string]string{
 		"rate_limit_nodes": "registry of proxies", "rate_limit_proxies": "registry of proxies",
 		"rate_limit_audit": "history", "rate_limit_metrics": "history", "rate_limit_upkeep": "history",
@@ -78,9 +79,9 @@ func missingPart(message string) string {
 	return "policy"
 }
 
-// holdersSQL returns the other sessions that have had a lock on our tables for the duration $1 or longer, and
-// do not wait themselves. Reading is a lock, too, which only migrations wait for: $2. Of a session of another
-// role, the server may show neither the state nor the times.
+// holdersSQL selects the other sessions that have held a lock on our tables for the duration $1 or longer,
+// and do not wait themselves. $2 includes read locks, which only migrations wait for. The server may hide the
+// state and the times of a session of another role.
 const holdersSQL = `SELECT coalesce(string_agg(DISTINCT concat_ws(', ',
 	coalesce('pid ' || l.pid, 'a prepared transaction'),
 	'application ' || nullif(a.application_name, ''), 'role ' || a.usename, a.state,
@@ -93,10 +94,10 @@ WHERE l.granted AND c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p')
 	AND coalesce(a.xact_start <= clock_timestamp() - $1::interval, true)
 	AND ($2 OR l.mode <> 'AccessShareLock')`
 
-// locked is the error about a lock timeout. It names who may hold the lock.
-func (c *call) locked() error {
+// lockTimeoutError returns the error for a lock timeout. It names the sessions that may hold the lock.
+func (c *invocation) lockTimeoutError() error {
 	var holders string
-	waited := time.Since(c.began)
+	waited := time.Since(c.lockWaitStart)
 	long := fmt.Sprintf("%d microseconds", waited.Microseconds()*9/10)
 	err := c.conn.QueryRow(context.Background(), holdersSQL, long, c.cmd.Name() == "migrate").
 		Scan(&holders)

@@ -15,18 +15,19 @@ import (
 const (
 	// followInterval is the time between two queries for new decisions.
 	followInterval = time.Second
-	// followedTime is the age of the oldest row that a query returns. A proxy writes within seconds: what it
-	// writes later, after an outage of the database, is left out.
-	followedTime = 2 * time.Minute
-	// mostNew bounds the rows of a query, unless -n is larger.
-	mostNew = 1000
-	// followMemory is the number of queries after which a row is forgotten that none of them returned.
+	// followWindow is the age of the oldest row that a query returns. Proxies usually write within seconds.
+	// Rows that they write later, after an outage of the database, are left out.
+	followWindow = 2 * time.Minute
+	// maxNew bounds the rows of a query, unless -n is larger.
+	maxNew = 1000
+	// followMemory bounds the memory of rows: a row's hash is dropped after so many queries that did not
+	// return the row.
 	followMemory = 240
 )
 
-// follow prints the newest decisions, and then those that proxies write, the newest last. It returns when a
-// signal ends the program.
-func (c *call) follow() (err error) {
+// follow prints the newest decisions, then each new one as proxies write it, the newest last. It returns on
+// SIGINT or SIGTERM.
+func (c *invocation) follow() (err error) {
 	ctx, stop := signal.NotifyContext(c.ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	c.ctx = ctx
@@ -35,9 +36,9 @@ func (c *call) follow() (err error) {
 	if _, err := fmt.Sscan(most, &shown); err != nil {
 		return err
 	}
-	c.values["number"] = fmt.Sprint(max(shown, mostNew))
-	p := printer{hide: strings.Fields(c.hide), headers: []string{}}
-	seen := map[[sha256.Size]byte]int{} // the last query that returned a row
+	c.values["number"] = fmt.Sprint(max(shown, maxNew))
+	p := printer{hidden: strings.Fields(c.jsonOnly), headers: []string{}}
+	seen := map[[sha256.Size]byte]int{} // the hash of a row → the last query that returned it
 	for query := 1; err == nil; query++ {
 		if err = c.followOnce(&p, seen, query, shown); err != nil {
 			break
@@ -45,12 +46,13 @@ func (c *call) follow() (err error) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(followInterval):
-			err = c.tick()
+			err = c.readClock()
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
-		c.values["since"], c.values["until"] = stamp(c.now.Add(-followedTime)), stamp(c.now.Add(followedTime))
+		c.values["since"] = formatTime(c.now.Add(-followWindow))
+		c.values["until"] = formatTime(c.now.Add(followWindow))
 	}
 	if ctx.Err() != nil {
 		return nil
@@ -58,10 +60,10 @@ func (c *call) follow() (err error) {
 	return err
 }
 
-func (c *call) followOnce(p *printer, seen map[[sha256.Size]byte]int, query, shown int) error {
-	// Before the rows: what becomes visible in between is found twice, and printed once. Transactions become
-	// visible in another order than they begin and write: what a query has not had before belongs to one from
-	// the horizon of the query before on.
+// followOnce prints the rows of a query that no earlier query returned. The first query prints at most shown.
+func (c *invocation) followOnce(p *printer, seen map[[sha256.Size]byte]int, query, shown int) error {
+	// Read the snapshot's xmin before the rows. The next query returns the rows from that transaction on, so
+	// it misses none. Rows that both queries return are dropped by their hash.
 	horizon, err := c.scalar("pg_snapshot_xmin(pg_current_snapshot())")
 	if err != nil {
 		return err
@@ -82,20 +84,20 @@ func (c *call) followOnce(p *printer, seen map[[sha256.Size]byte]int, query, sho
 	maps.DeleteFunc(seen, func(_ [sha256.Size]byte, last int) bool { return last < query-followMemory })
 	if query == 1 {
 		fresh = fresh[:min(len(fresh), shown)]
-	} else if len(fresh) >= mostNew {
+	} else if len(fresh) >= maxNew {
 		fmt.Fprintf(c.cmd.ErrOrStderr(), "There are more than %d new rows: the others are left out. "+
-			"Other flags show fewer.\n", mostNew)
+			"Other flags show fewer.\n", maxNew)
 	}
 	slices.Reverse(fresh)
 	if !c.json {
 		p.table(fresh)
 		defer p.Reset()
-		return c.say("%s", p.String())
+		return c.printf("%s", p.String())
 	}
 	for _, row := range fresh {
 		text, err := c.encode(row, "")
 		if err == nil {
-			err = c.say("%s", text)
+			err = c.printf("%s", text)
 		}
 		if err != nil {
 			return err

@@ -14,11 +14,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// followed is a list that goes on.
+// followed collects the output of a running audit --follow.
 type followed struct {
 	t    *testing.T
 	mu   sync.Mutex
-	text bytes.Buffer // what it has printed
+	text bytes.Buffer // guarded by mu
 	end  func()
 }
 
@@ -28,7 +28,7 @@ func (w *followed) Write(text []byte) (int, error) {
 	return w.text.Write(text)
 }
 
-// times returns how often it has printed a text.
+// times returns how often text was printed.
 func (w *followed) times(text string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -40,7 +40,7 @@ func (w *followed) await(text string) {
 	await.Within(w.t, time.Minute, text, func() bool { return w.times(text) > 0 })
 }
 
-// follow begins to follow a list.
+// follow starts audit --follow with further args, until the test ends.
 func (s *shell) follow(t *testing.T, args ...string) *followed {
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &followed{t: t}
@@ -59,7 +59,7 @@ func (s *shell) follow(t *testing.T, args ...string) *followed {
 	return w
 }
 
-// Rows are new in a transaction that ends after others that began later, and in a partition of their own.
+// A row is new even if its transaction commits after later ones, or if the row is in another partition.
 func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date + i) FROM " +

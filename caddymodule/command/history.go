@@ -4,15 +4,15 @@ import (
 	"strings"
 )
 
-// recording says which requests the audit log has.
-const recording = `The audit log has what the configurations of the proxies say: with "audit denied", the
+// auditScope explains to users which requests the audit log contains.
+const auditScope = `The audit log has what the configurations of the proxies say: with "audit denied", the
 default of a configuration with "history", only what was refused.`
 
-// outcomes are those in the audit log.
+// outcomes are the values of the audit log's column outcome.
 var outcomes = []string{"allowed", "limited", "blocked", "rejected", "shadow", "error"}
 
-// auditSQL are rows of the audit log. A row of a transaction that has ended before @horizon is left out: xmin
-// has the last 32 bits of its number.
+// auditSQL selects rows of the audit log. It leaves out rows of transactions before @horizon. xmin is the low
+// 32 bits of the number of a row's transaction.
 const auditSQL = `SELECT a.time, a.outcome, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id,
 	a.tier, a.address, a.method, a.host, a.path, a.status, a.cost, a.count, a.weight, a.quota, a.remaining,
 	a.retry_after, a.duration, a.node, a.region, a.also, a.id
@@ -29,7 +29,7 @@ WHERE a.time >= @since::timestamptz AND a.time < @until::timestamptz
 			<= pg_snapshot_xmax(pg_current_snapshot())::text::bigint - @horizon::bigint)
 ORDER BY a.time DESC LIMIT @number::bigint`
 
-var auditCommand = entry{
+var auditCommand = commandSpec{
 	use:   "audit [--follow] [--user USER] [--rule RULE | --prefix PREFIX] [--outcome limited] [--since 1h]",
 	short: "Lists what happened to requests, the newest first",
 	long: `Flags that are given together must all hold. A row with a count above 1 stands for as many equal
@@ -37,13 +37,13 @@ refusals within a second, and one with a weight for as many requests. LIMIT NAME
 that refused the request, or the one with the least left. --follow goes on with new rows, the
 newest last, until Ctrl-C: with --json, one object a line.
 
-` + recording,
+` + auditScope,
 	example: `  caddy pg-ratelimit audit --follow --rule free
   caddy pg-ratelimit audit --user acme --outcome limited --since 24h
   caddy pg-ratelimit audit --prefix web --since 2026-11-27 --until 2026-11-28 --json`,
 	flags: append([]flag{
 		{name: "user", usage: "of this user"},
-		aKey("with the API key of this number"),
+		keyIDFlag("with the API key of this number"),
 		{name: "prefix", usage: "by the limit of this prefix, or by rule/RULE or rule/RULE/LIMIT"},
 		{name: "rule", usage: "by this rule"},
 		{
@@ -56,38 +56,40 @@ newest last, until Ctrl-C: with --json, one object a line.
 		{name: "host", usage: "to this host"},
 		{name: "node", usage: "decided by this proxy"},
 		{name: "follow,f", value: false, usage: "go on with rows that are new, until Ctrl-C"},
-		most(50),
-	}, period("1h", "decided")...),
-	alone:  []string{"follow until", "prefix rule"},
-	hide:   "tier cost duration region also id",
-	choose: func(c *call) (string, string, error) { return auditSQL, c.noneRecorded("outcome"), nil },
-	do: func(c *call) error {
-		if c.is("follow") {
+		limitFlag(50),
+	}, periodFlags("1h", "decided")...),
+	exclusive: []string{"follow until", "prefix rule"},
+	jsonOnly:  "tier cost duration region also id",
+	choose: func(c *invocation) (string, string, error) {
+		return auditSQL, c.emptyAuditText("outcome"), nil
+	},
+	do: func(c *invocation) error {
+		if c.boolFlag("follow") {
 			return c.follow()
 		}
-		return c.ask()
+		return c.runSQL()
 	},
 }
 
-// noneRecorded returns the text for people if the audit log has no such row.
-func (c *call) noneRecorded(what string) string {
-	return "No such " + what + " is in the audit log from " + shownTime(c.moment("since")) + " until " +
-		shownTime(c.moment("until")) + ".\n" + recording
+// emptyAuditText returns the text to print if no row of the audit log matches the flags.
+func (c *invocation) emptyAuditText(what string) string {
+	return "No such " + what + " is in the audit log from " + displayTime(c.moment("since")) + " until " +
+		displayTime(c.moment("until")) + ".\n" + auditScope
 }
 
-var whyCommand = entry{
+var whyCommand = commandSpec{
 	use:   "why WHO [--at TIME]",
 	short: "Says why requests of somebody were refused",
 	long: `WHO is a user, an address, the key of a counter, or # and the number of an API key. The refusals
 are those of the minute of --at, or of the last minute of the day before it that has some.`,
 	example: "  caddy pg-ratelimit why 192.0.2.7 --at 2026-11-27T14:05:00Z",
 	flags:   []flag{{name: "at", kind: "time", usage: "when (default now)"}},
-	hide: "time outcome reason prefix limit_name key user_id key_id address method host path status " +
+	jsonOnly: "time outcome reason prefix limit_name key user_id key_id address method host path status " +
 		"requests quota remaining retry_after node",
 	sql: "SELECT * FROM rate_limit_why(@WHO, coalesce(@at::timestamptz, now()))",
 }
 
-var usageCommand = entry{
+var usageCommand = commandSpec{
 	use:   "usage USER [--month 2026-11 | --since 7d]",
 	short: "Shows what a user did, by day, by API key and by limit",
 	long: `The key 0 is for requests without one. Months and days are in UTC, and a day counts as a whole.
@@ -96,9 +98,9 @@ they really cost. Proxies with a history count every request, whatever is in the
 	example: "  caddy pg-ratelimit usage acme --month 2026-11",
 	flags: append(
 		[]flag{{name: "month", kind: "month", usage: "a month such as 2026-11 (default the current one)"}},
-		period("", "the days")...),
-	alone: []string{"month since", "month until"},
-	choose: func(c *call) (string, string, error) {
+		periodFlags("", "the days")...),
+	exclusive: []string{"month since", "month until"},
+	choose: func(c *invocation) (string, string, error) {
 		if c.values["until"] != nil && c.values["since"] == nil {
 			return "", "", errNoSince
 		}
@@ -110,7 +112,7 @@ CROSS JOIN LATERAL rate_limit_usage_between(@USER, f.day,
 	},
 }
 
-var nodesCommand = entry{
+var nodesCommand = commandSpec{
 	use:   "nodes",
 	short: "Lists the proxies, and whether each has applied all changes of the policy",
 	long: `CANNOT has the statements that give a proxy the privileges that it lacks to decide. A proxy that
@@ -120,23 +122,23 @@ has ended, or has not been seen for 10 seconds and is gone, stays in the list fo
 	WHEN live THEN 'live' WHEN ended IS NOT NULL THEN 'ended' ELSE 'gone' END AS state, live, ended, cannot,
 	epoch, policy, behind, seen, local_from, local_until, problems, admitted, refused, undecided, locally
 FROM rate_limit_proxies ORDER BY node`,
-	hide: "live epoch",
-	parts: []part{{"Rules that cannot be used, or may not mean what they say:",
+	jsonOnly: "live epoch",
+	sections: []section{{"Rules that cannot be used, or may not mean what they say:",
 		"SELECT * FROM rate_limit_rule_warnings ORDER BY rule, field"}},
 }
 
-var stateCommand = entry{
+var stateCommand = commandSpec{
 	use:   "state",
 	short: "Says whether limits are enforced, and what needs a look",
 	sql:   "SELECT * FROM rate_limit_state",
 }
 
-var topCommand = entry{
+var topCommand = commandSpec{
 	use:   "top [--prefix PREFIX] [--since 1h [--by path]] [-n 20]",
 	short: "Lists the counters that are closest to their limits, or with --since the busiest senders",
 	long: `--prefix is the begin of that of a rule, such as rule/free, or the prefix of a limit in the
 configuration of a proxy. --since lists the counters and users with the most requests in the
-audit log since then, and how many of these were refused; --by path lists paths. ` + "\n\n" + recording + `
+audit log since then, and how many of these were refused; --by path lists paths. ` + "\n\n" + auditScope + `
 So REQUESTS are then refusals only.`,
 	example: `  caddy pg-ratelimit top --prefix rule/free/ -n 5
   caddy pg-ratelimit top --since 1h`,
@@ -148,17 +150,17 @@ So REQUESTS are then refusals only.`,
 			usage:   "with --since: sender or path",
 			choices: []string{"sender", "path"},
 		},
-		most(20),
-	}, period("", "requests")...),
-	choose: func(c *call) (string, string, error) {
-		prefix := c.text("prefix")
+		limitFlag(20),
+	}, periodFlags("", "requests")...),
+	choose: func(c *invocation) (string, string, error) {
+		prefix := c.flag("prefix")
 		switch {
 		case c.values["since"] != nil:
 			return `SELECT * FROM rate_limit_top(@since, @until, @by || 's', coalesce(@prefix, ''))
 ORDER BY requests DESC, refused DESC, last DESC, prefix, name, user_id LIMIT @number::bigint`,
-				c.noneRecorded("request"), nil
-		case c.text("by") == "path":
-			return "", "", must("--by", "path", "given with --since: counters "+
+				c.emptyAuditText("request"), nil
+		case c.flag("by") == "path":
+			return "", "", invalid("--by", "path", "given with --since: counters "+
 				"have no paths. The metrics have them where the configuration says: route {path}")
 		case c.values["until"] != nil:
 			return "", "", errNoSince
@@ -175,18 +177,18 @@ ORDER BY percent DESC, used DESC, rule, limit_name, key LIMIT @number::bigint`, 
 	},
 }
 
-// counterColumns are those of a counter, in both tables.
+// counterColumns selects a counter's columns, which the durable and the unlogged table share.
 const counterColumns = `c.key, t.durable, c.count, c.prev_count, c.window_start,
 	c.tokens, c.last_refill, cardinality(c.hits) AS hits, c.slots, c.expires_at`
 
-var getCommand = entry{
+var getCommand = commandSpec{
 	use: "get PREFIX KEY", kind: "counter of",
 	short: "Shows a counter",
 	long:  `The prefix of a rule's limit is rule/RULE/LIMIT. KEY may be "-", to read it from standard input.`,
 	example: `  caddy pg-ratelimit get rule/free/per_hour acme
   caddy pg-ratelimit get per-key - < key.txt`,
-	args:  []string{"", "secret"},
-	lacks: noCounter,
+	args:        []string{"", "secret"},
+	notFoundSQL: noCounter,
 	sql: "SELECT @PREFIX AS prefix, " + counterColumns + `,
 	u.algorithm, u.used, u.quota, u.percent, u.resets_at
 FROM (VALUES (true), (false)) AS t(durable)
@@ -196,17 +198,18 @@ LEFT JOIN rate_limit_used u ON starts_with(@PREFIX, 'rule/') AND u.rule = split_
 	AND u.key = ANY (rate_limit_stored_keys(@KEY))`,
 }
 
-var resetCommand = entry{
+var resetCommand = commandSpec{
 	use: "reset PREFIX KEY", kind: "counter of",
-	short:   "Deletes a counter as get finds it, so that its key has the full quota again",
-	long:    `A proxy that has refused the key within the last second may refuse it for up to a second more.`,
-	args:    []string{"", "secret"},
-	becomes: "reset",
-	lacks:   noCounter,
-	sql:     "SELECT rate_limit_reset(@PREFIX, @KEY) > 0",
+	short: "Deletes a counter as get finds it, so that its key has the full quota again",
+	long: "A proxy that has refused the key within the last second may refuse it for up to a second " +
+		"more.",
+	args:        []string{"", "secret"},
+	doneText:    "reset",
+	notFoundSQL: noCounter,
+	sql:         "SELECT rate_limit_reset(@PREFIX, @KEY) > 0",
 }
 
-var forgetCommand = entry{
+var forgetCommand = commandSpec{
 	use:   "forget [--user USER | --ip ADDRESS | --key KEY | --key-id ID] [--account] [--dry-run]",
 	short: "Deletes all that is stored about a person",
 	long: `Deletes counters, rows of the audit log, usage, overrides and bans in one transaction, and prints
@@ -227,14 +230,14 @@ Only the owner of the tables of the history can change them.`,
 			kind:  "secret",
 			usage: `an API key, or the key of a counter; "-" reads it from standard input`,
 		},
-		aKey("an API key by its number"),
+		keyIDFlag("an API key by its number"),
 		{name: "account", value: false, usage: "delete the user and the API keys as well"},
 		{name: "dry-run", value: false, usage: "count the rows, and delete none"},
 	},
-	alone: []string{"user ip key key-id"},
-	choose: func(c *call) (string, string, error) {
-		if c.text("user")+c.text("ip")+c.text("key")+c.text("key-id") == "" {
-			return "", "", must(
+	exclusive: []string{"user ip key key-id"},
+	choose: func(c *invocation) (string, string, error) {
+		if c.flag("user")+c.flag("ip")+c.flag("key")+c.flag("key-id") == "" {
+			return "", "", invalid(
 				"--user, --ip, --key or --key-id",
 				"",
 				"given: it says who is to be forgotten",

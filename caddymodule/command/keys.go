@@ -8,10 +8,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-var keysCommand = entry{
+var keysCommand = commandSpec{
 	use: "keys", kind: "key",
 	short: "Makes, lists, changes, revokes and rotates API keys",
-	commands: []entry{{
+	commands: []commandSpec{{
 		use:   "create --user USER [--name NAME] [--tier TIER] [--expires WHEN]",
 		short: "Makes an API key and prints it, only once",
 		long: `The key is on standard output, and everything else on standard error. The database has only a
@@ -19,7 +19,7 @@ digest of the key, so nothing can print it again.`,
 		example: `  caddy pg-ratelimit keys create --user acme --name production
   caddy pg-ratelimit keys create --user acme --expires 90d | vault kv put secret/acme key=-`,
 		flags: []flag{
-			{name: "user", usage: "the user that gets the key", needed: true},
+			{name: "user", usage: "the user that gets the key", required: true},
 			{name: "name", usage: "what the key is for"},
 			{name: "tier", usage: "the tier of the key (default: that of the user)"},
 			{
@@ -37,7 +37,7 @@ FROM (SELECT @digest::bytea AS digest, @hint::text AS hint, @user::text AS user_
 	}, {
 		use:   "list [--user USER] [-n 100]",
 		short: "Lists the API keys by their first characters, and with a history what each did",
-		flags: []flag{{name: "user", usage: "keys of this user only"}, most(100)},
+		flags: []flag{{name: "user", usage: "keys of this user only"}, limitFlag(100)},
 		empty: "There are no keys.",
 		sql: `SELECT k.*, r.* FROM (SELECT * FROM rate_limit_key_states
 	WHERE @user::text IS NULL OR user_id = @user ORDER BY id LIMIT @number::bigint) AS k
@@ -52,12 +52,12 @@ for this key, and RULE/LIMIT.burst another burst. revoked_at= makes a revoked ke
 		args: []string{"key"},
 		do:   setter("rate_limit_key"),
 	}, {
-		use:    "revoke ID",
-		short:  "Ends an API key now",
-		args:   []string{"key"},
-		one:    true,
-		before: "SELECT rate_limit_revoke_key(@ID::bigint)",
-		sql:    "SELECT * FROM rate_limit_key_states WHERE id = @ID::bigint",
+		use:       "revoke ID",
+		short:     "Ends an API key now",
+		args:      []string{"key"},
+		singleRow: true,
+		before:    "SELECT rate_limit_revoke_key(@ID::bigint)",
+		sql:       "SELECT * FROM rate_limit_key_states WHERE id = @ID::bigint",
 	}, {
 		use:   "rotate ID [--grace 24h]",
 		short: "Makes an API key in place of another one, and ends that one after a grace",
@@ -77,9 +77,9 @@ FROM rate_limit_rotate_key(@ID::bigint, @grace::interval, @digest::bytea, @hint)
 const newKeySQL = `SELECT * FROM rate_limit_key_states
 WHERE id = (SELECT id FROM rate_limit_api_keys WHERE digest = @digest::bytea)`
 
-// newKey makes a key of random bytes, stores it by the SQL of the entry, and prints it. No other command
+// newKey creates a random API key, stores its digest with before, and prints the key. No other function
 // prints a key.
-func newKey(c *call) error {
+func newKey(c *invocation) error {
 	key, err := policy.NewKey()
 	if err != nil {
 		return err
@@ -87,7 +87,7 @@ func newKey(c *call) error {
 	digest := policy.Digest(key)
 	c.values["digest"], c.values["hint"] = fmt.Sprintf(`\x%x`, digest), policy.Hint(key)
 	var made json.RawMessage
-	if err := c.together(func() error {
+	if err := c.inTransaction(func() error {
 		replaced, err := c.rows(c.before)
 		if err == nil && len(replaced) == 0 {
 			err = c.notFound()
@@ -97,7 +97,7 @@ func newKey(c *call) error {
 		}
 		rows, err := c.rows(c.sql)
 		if err == nil {
-			made = join(rows[0], replaced[0])
+			made = mergeObjects(rows[0], replaced[0])
 		}
 		return err
 	}); err != nil {
@@ -105,7 +105,7 @@ func newKey(c *call) error {
 	}
 	c.printsKey = true
 	if c.json {
-		return c.show(join(made, json.RawMessage(`{"key":"`+key+`"}`)), "")
+		return c.show(mergeObjects(made, json.RawMessage(`{"key":"`+key+`"}`)), "")
 	}
 	get := map[string]string{}
 	for _, f := range fieldsOf(made) {
@@ -114,13 +114,13 @@ func newKey(c *call) error {
 	said := c.cmd.ErrOrStderr()
 	fmt.Fprintf(said, "This is the key %s of the user %s. Nothing can show it again. It ends: %s.\n",
 		get["id"], get["user_id"], get["expires_at"])
-	if get["replaces"] != none {
+	if get["replaces"] != noValue {
 		fmt.Fprintf(said, "The key %s, which it replaces, ends: %s.\n", get["replaces"], get["replaced_at"])
 	}
-	return c.say("%s\n", key)
+	return c.printf("%s\n", key)
 }
 
-// join is a JSON object with the fields of two, which have some.
-func join(a, b json.RawMessage) json.RawMessage {
+// mergeObjects returns a JSON object with the fields of two objects that are not empty.
+func mergeObjects(a, b json.RawMessage) json.RawMessage {
 	return slices.Concat(a[:len(a)-1], json.RawMessage(","), b[1:])
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 )
 
-// The sizes of TestListsReadFewRows. At full size, with -v for the times:
+// Sizes of TestListsReadFewRows. At full size, with -v for the times:
 // go test -v -run TestListsReadFewRows ./caddymodule/command -users 100000 -keys 1000000 -rows 50000000
 var (
 	listUsers = flag.Int("users", 5000, "users of TestListsReadFewRows")
@@ -61,8 +61,7 @@ func (s *shell) rowsRead() (rows, scans int64) {
 		one[int64](s, fmt.Sprintf(sum, "seq_scan + idx_scan"))
 }
 
-// A list, and what is known of a user, reads the rows that it shows, and not those of everybody, however many
-// there are.
+// A list, and the page of a user, read only the rows that they show, however large the tables are.
 func TestListsReadFewRows(t *testing.T) {
 	s := bigDatabase(t)
 	most := int64(min(*listUsers, *listKeys, *listRows) / 4)

@@ -25,16 +25,18 @@ func TestCommandsSayWhoHoldsALock(t *testing.T) {
 	s.sql("DROP FUNCTION rate_limit_policy_version")
 	ctx := context.Background()
 	for _, c := range []struct {
-		held string // by the other session
-		args []string
+		lockSQL string // of the other session
+		args    []string
 	}{
-		{"UPDATE rate_limit_rules SET comment = 'x'", []string{"rules", "set", "plan", "per_hour=9"}},
-		{"LOCK TABLE rate_limit_rules IN ROW EXCLUSIVE MODE", []string{"migrate"}},
+		{lockSQL: "UPDATE rate_limit_rules SET comment = 'x'",
+			args: []string{"rules", "set", "plan", "per_hour=9"}},
+		{lockSQL: "LOCK TABLE rate_limit_rules IN ROW EXCLUSIVE MODE", args: []string{"migrate"}},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			conn := cluster.Connect(t, s.dsn)
 			defer conn.Close(ctx)
-			if _, err := conn.Exec(ctx, "SET application_name = 'the holder'; BEGIN; "+c.held); err != nil {
+			if _, err := conn.Exec(ctx,
+				"SET application_name = 'the holder'; BEGIN; "+c.lockSQL); err != nil {
 				t.Fatal(err)
 			}
 			begun := time.Now()
@@ -52,7 +54,7 @@ func TestCommandsSayWhoHoldsALock(t *testing.T) {
 		})
 	}
 	if got := s.must("rules", "list"); !strings.Contains(got, "per_hour 7/1h") {
-		t.Errorf("afterwards there are %q", got)
+		t.Errorf("the rules are %q, want per_hour 7/1h unchanged", got)
 	}
 }
 

@@ -16,10 +16,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// pageShutdown is for requests that are under way when the page ends.
+// pageShutdown is how long servePage waits for requests in flight when it ends.
 const pageShutdown = time.Second
 
-var pageCommand = entry{
+var pageCommand = commandSpec{
 	use:   "page [--listen 127.0.0.1:2020]",
 	short: "Serves a page that shows what all proxies do, and why a request was refused",
 	long: `It reads the database only, so it shows Traefik, too. Its API is below /api/, and /metrics has the
@@ -37,16 +37,16 @@ another machine, use ssh -L, or the handler pg_ratelimit_page behind an authenti
 			usage: "listen on addresses that other machines reach, for everybody",
 		},
 	},
-	do: func(c *call) error {
+	do: func(c *invocation) error {
 		dsn, err := c.database()
 		if err == nil {
-			err = checkListen(c.text("listen"), c.is("insecure"))
+			err = checkListen(c.flag("listen"), c.boolFlag("insecure"))
 		}
 		if err != nil {
 			return err
 		}
 		return c.servePage(webpage.Options{
-			DSN: dsn, Version: host.Version, Hosts: c.texts("host"),
+			DSN: dsn, Version: host.Version, Hosts: c.flagList("host"),
 			Renew: func() (webpage.Options, error) {
 				now, err := c.database()
 				return webpage.Options{DSN: now}, err
@@ -55,36 +55,36 @@ another machine, use ssh -L, or the handler pg_ratelimit_page behind an authenti
 	},
 }
 
-// checkListen refuses an address that others can reach.
+// checkListen returns an error for an address that other machines can reach, unless insecure is true.
 func checkListen(listen string, insecure bool) error {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
-		return must("--listen", listen, "an address and a port, such as 127.0.0.1:2020")
+		return invalid("--listen", listen, "an address and a port, such as 127.0.0.1:2020")
 	}
 	address, err := netip.ParseAddr(host)
 	if insecure || host == "localhost" || err == nil && address.IsLoopback() {
 		return nil
 	}
-	return must("--listen", listen, "an address of this machine alone, such as "+
+	return invalid("--listen", listen, "an address of this machine alone, such as "+
 		"127.0.0.1:2020, or used with --insecure: the page has no login")
 }
 
 // servePage serves the page until a signal ends it.
-func (c *call) servePage(o webpage.Options) error {
+func (c *invocation) servePage(o webpage.Options) error {
 	s, err := webpage.New(o)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	listener, err := net.Listen("tcp", c.text("listen"))
+	listener, err := net.Listen("tcp", c.flag("listen"))
 	if err != nil {
-		return must("--listen", c.text("listen"), "a free port: "+err.Error())
+		return invalid("--listen", c.flag("listen"), "a free port: "+err.Error())
 	}
 	ctx, stop := signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	server := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	context.AfterFunc(ctx, func() {
-		s.Close() // ends statements
+		s.Close() // cancels the statements of requests in flight
 		within, cancel := context.WithTimeout(context.Background(), pageShutdown)
 		defer cancel()
 		if server.Shutdown(within) != nil {

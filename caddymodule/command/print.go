@@ -12,34 +12,33 @@ import (
 	"unicode"
 )
 
-// show prints a value: as JSON, or for people as tables. A list of objects is a table, an object is a line
-// for each field and a table for each list in it. A client may have put an API key into a wrong place: keys
-// are hidden, except for one that was just made.
-func (c *call) show(value any, empty string) error {
+// show prints value as JSON with --json, else as tables. A list of objects becomes a table. An object becomes
+// a line for each field, and a table for each list in it. show prints empty instead of an empty list. It
+// redacts API keys, which a client may have sent in a wrong place, unless the command has just made one.
+func (c *invocation) show(value any, empty string) error {
 	indent := ""
 	if c.json {
 		indent = "  "
 	}
 	text, err := c.encode(value, indent)
 	if err == nil && !c.json {
-		p := printer{hide: strings.Fields(c.hide)}
+		p := printer{hidden: strings.Fields(c.jsonOnly)}
 		p.add(json.RawMessage(text), empty)
 		text = p.String()
 	}
 	if err != nil {
 		return err
 	}
-	return c.say("%s", text)
+	return c.printf("%s", text)
 }
 
-// say prints a text for people.
-func (c *call) say(format string, args ...any) error {
+func (c *invocation) printf(format string, args ...any) error {
 	_, err := fmt.Fprintf(c.cmd.OutOrStdout(), format, args...)
 	return err
 }
 
-// encode is a value as JSON, with an end of the line.
-func (c *call) encode(value any, indent string) (string, error) {
+// encode returns value as JSON that ends with a newline.
+func (c *invocation) encode(value any, indent string) (string, error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
@@ -48,19 +47,18 @@ func (c *call) encode(value any, indent string) (string, error) {
 	if c.printsKey {
 		return text.String(), err
 	}
-	return hideKeys(text.String()), err
+	return redactKeys(text.String()), err
 }
 
-// field is a field of a JSON object.
 type field struct {
 	name  string
 	value json.RawMessage
 }
 
-// fieldsOf returns the fields of a JSON object in their order.
+// fieldsOf returns the fields of a JSON object in the order of the text.
 func fieldsOf(object json.RawMessage) (fields []field) {
 	d := json.NewDecoder(bytes.NewReader(object))
-	_, _ = d.Token() // the server or an encoder has written it
+	_, _ = d.Token() // the server or an encoder wrote the object, so it is valid
 	for d.More() {
 		name, _ := d.Token()
 		f := field{name: fmt.Sprint(name)}
@@ -72,20 +70,22 @@ func fieldsOf(object json.RawMessage) (fields []field) {
 	return fields
 }
 
-// listOf returns the elements of a JSON list, and whether it is one.
+// listOf returns the elements of a JSON list, and whether value is a list.
 func listOf(value json.RawMessage) (list []json.RawMessage, isList bool) {
 	isList = value[0] == '[' && json.Unmarshal(value, &list) == nil
 	return list, isList
 }
 
-// printer writes rows as tables for people.
+// printer formats JSON values as tables for people.
 type printer struct {
 	strings.Builder
-	hide    []string // columns
-	headers []string // of a table that goes on; nil for a table that is whole
+	hidden []string // names of columns to leave out
+	// headers are those that the first call of table has printed, for a table that further calls continue.
+	// They are empty before the first call, and nil if each call prints a table of its own.
+	headers []string
 }
 
-// add adds a value; empty is said of an empty list.
+// add appends value, or empty if value is an empty list.
 func (p *printer) add(value json.RawMessage, empty string) {
 	if list, isList := listOf(value); isList {
 		if len(list) == 0 {
@@ -98,7 +98,7 @@ func (p *printer) add(value json.RawMessage, empty string) {
 	fields := fieldsOf(value)
 	for _, f := range fields {
 		list, isList := listOf(f.value)
-		if string(f.value) != "null" && (!isList || !isTable(list)) && !slices.Contains(p.hide, f.name) {
+		if string(f.value) != "null" && (!isList || !isTable(list)) && !slices.Contains(p.hidden, f.name) {
 			facts = append(facts, []string{title(f.name), cell(f.value)})
 		}
 	}
@@ -111,13 +111,14 @@ func (p *printer) add(value json.RawMessage, empty string) {
 	}
 }
 
-// isTable reports whether a list has lines of its own: rows, sentences, or many names.
+// isTable reports whether each element of a list has its own line: rows, sentences, or more than three names.
 func isTable(list []json.RawMessage) bool {
 	return len(list) == 0 || list[0][0] == '{' ||
 		list[0][0] == '"' && (len(list) > 3 || bytes.Contains(list[0], []byte(" ")))
 }
 
-// table adds a table of objects, without the columns that no row has, or a list of sentences.
+// table appends a table of objects that have the same fields, or a list of sentences. It leaves out columns
+// without a value in any row, unless further calls continue the table.
 func (p *printer) table(list []json.RawMessage) {
 	var rows [][]field
 	for _, item := range list {
@@ -130,21 +131,23 @@ func (p *printer) table(list []json.RawMessage) {
 	if len(rows) == 0 {
 		return
 	}
+	var columns []int
+	headers := []string{}
+	for i, f := range rows[0] {
+		isGiven := func(r []field) bool { return hasValue(r[i].value) }
+		if !slices.Contains(p.hidden, f.name) && (p.headers != nil || slices.ContainsFunc(rows, isGiven)) {
+			columns = append(columns, i)
+			headers = append(headers, strings.ToUpper(title(f.name)))
+		}
+	}
 	var lines [][]string
-	var headers []string
+	if len(p.headers) == 0 {
+		lines = append(lines, headers)
+	}
 	for _, row := range rows {
 		line := []string{}
-		headers = headers[:0]
-		for i, f := range row {
-			isGiven := func(r []field) bool { return given(r[i].value) }
-			if p.headers == nil && !slices.ContainsFunc(rows, isGiven) || slices.Contains(p.hide, f.name) {
-				continue
-			}
-			headers = append(headers, strings.ToUpper(title(f.name)))
-			line = append(line, cell(f.value))
-		}
-		if lines == nil && len(p.headers) == 0 {
-			lines = append(lines, headers)
+		for _, i := range columns {
+			line = append(line, cell(row[i].value))
 		}
 		lines = append(lines, line)
 	}
@@ -155,59 +158,58 @@ func (p *printer) table(list []json.RawMessage) {
 	p.align(lines, width)
 }
 
-// given reports whether a value is one that people want to see in a column.
-func given(value json.RawMessage) bool { return string(value) != "null" && string(value) != "[]" }
+// hasValue reports whether value is worth a column: neither null nor an empty list.
+func hasValue(value json.RawMessage) bool { return string(value) != "null" && string(value) != "[]" }
 
-// align adds lines of cells with aligned columns.
+// align appends lines of cells with aligned columns, each at least width characters wide.
 func (p *printer) align(lines [][]string, width int) {
 	w := tabwriter.NewWriter(&p.Builder, width, 0, 2, ' ', 0)
 	for _, line := range lines {
 		fmt.Fprintln(w, strings.Join(line, "\t"))
 	}
-	_ = w.Flush() // to a Builder
+	_ = w.Flush() // writes to a Builder, which never fails
 }
 
-// title is a name for people.
 func title(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
-// none is the cell of a value that is not there.
-const none = "-"
+// noValue is the cell of a missing value.
+const noValue = "-"
 
-// times matches the times of the server in JSON.
-var times = regexp.MustCompile(`^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?(\+00:00|Z)$`)
+// serverTime matches a time in UTC as the server writes it in JSON.
+var serverTime = regexp.MustCompile(`^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?(\+00:00|Z)$`)
 
-// cell is the text of a value.
+// cell returns a JSON value as the text of a cell.
 func cell(value json.RawMessage) string {
 	switch value[0] {
 	case 'n':
-		return none
+		return noValue
 	case 't':
 		return "yes"
 	case 'f':
 		return "no"
 	case '"':
-		var is string
-		_ = json.Unmarshal(value, &is) // it is a text
-		if is == "infinity" {          // of a time
+		var s string
+		_ = json.Unmarshal(value, &s)
+		if s == "infinity" { // a time
 			return "never"
 		}
-		return text(times.ReplaceAllString(is, "$1 ${2}Z"))
+		return printable(serverTime.ReplaceAllString(s, "$1 ${2}Z"))
 	case '[':
 		list, _ := listOf(value)
 		var all []string
 		for _, item := range list {
 			all = append(all, cell(item))
 		}
-		return text(strings.Join(all, ", "))
+		return printable(strings.Join(all, ", "))
 	}
-	return text(string(value)) // a number or an object
+	return printable(string(value)) // a number or an object
 }
 
-// text is without API keys, and has escapes for what could change a terminal or a table.
-func text(value string) string {
-	value = hideKeys(value)
+// printable redacts API keys in value, and quotes it if it has characters that could disturb a terminal.
+func printable(value string) string {
+	value = redactKeys(value)
 	if value == "" {
-		return none
+		return noValue
 	}
 	if strings.IndexFunc(value, func(c rune) bool { return !unicode.IsPrint(c) }) >= 0 {
 		return strconv.Quote(value)

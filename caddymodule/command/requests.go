@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-var explainCommand = entry{
+var explainCommand = commandSpec{
 	use:   "explain [--key KEY | --key-id ID | --user USER] --method GET --path /x --ip ADDRESS",
 	short: "Shows what the policy does with a request, and why",
 	long: `Shows the user and the tier, the bans, each rule and why it applies or not, and of each limit the
@@ -23,7 +23,7 @@ proxies. Nothing is charged. Zones in the configurations of proxies are not part
   caddy pg-ratelimit explain --user acme --path / --at 2026-11-27`,
 	flags: []flag{
 		{name: "key", kind: "secret", usage: `API key, or "-" to read it from standard input`},
-		aKey("API key by its number"),
+		keyIDFlag("API key by its number"),
 		{name: "user", usage: "user that the proxy authenticated"},
 		{name: "tier", value: "anonymous", usage: "tier of requests without a user"},
 		{
@@ -44,34 +44,35 @@ proxies. Nothing is charged. Zones in the configurations of proxies are not part
 		{name: "header", value: []string(nil), usage: `header of the request, as in "X-Tenant: blue"`},
 		{name: "at", kind: "time", usage: "when the request comes (default now)"},
 	},
-	alone: []string{"key key-id user"},
-	hide:  "outcome reason status rule host mode retry_after",
-	do:    explain,
+	exclusive: []string{"key key-id user"},
+	jsonOnly:  "outcome reason status rule host mode retry_after",
+	do:        explain,
 }
 
-func explain(c *call) error {
-	path, _, _ := strings.Cut(c.text("path"), "?")
+func explain(c *invocation) error {
+	path, _, _ := strings.Cut(c.flag("path"), "?")
 	if !strings.HasPrefix(path, "/") {
-		return must("--path", path, "a path that begins with a slash")
+		return invalid("--path", path, "a path that begins with a slash")
 	}
-	r := &evaluate.Request{Key: get[string](c, "key"), User: c.text("user"), At: c.now, Facts: policy.Facts{
-		Tier: c.text("tier"), RejectUnknown: c.text("unknown-key") != "anonymous",
-		Method: strings.ToUpper(c.text("method")), Host: c.text("host"), Path: path, Route: c.text("route"),
+	r := &evaluate.Request{Key: get[string](c, "key"), User: c.flag("user"), At: c.now, Facts: policy.Facts{
+		Tier: c.flag("tier"), RejectUnknown: c.flag("unknown-key") != "anonymous",
+		Method: strings.ToUpper(c.flag("method")), Host: c.flag("host"), Path: path, Route: c.flag("route"),
 		Header: http.Header{},
 	}}
 	if at := c.moment("at"); !at.IsZero() {
 		r.At = at
 	}
-	r.KeyID, _ = strconv.ParseInt(get[string](c, "key_id"), 10, 64) // 0: none
-	r.Address, _ = netip.ParseAddr(get[string](c, "ip"))            // none
-	for _, header := range c.texts("header") {
+	// Without the flag, the results are 0 and the zero Addr, which mean none.
+	r.KeyID, _ = strconv.ParseInt(get[string](c, "key_id"), 10, 64)
+	r.Address, _ = netip.ParseAddr(get[string](c, "ip"))
+	for _, header := range c.flagList("header") {
 		name, value, found := strings.Cut(header, ":")
 		if !found || strings.TrimSpace(name) == "" {
-			return must("--header", strings.TrimSpace(name), `a name and a value, as in "X-Tenant: blue"`)
+			return invalid("--header", strings.TrimSpace(name), `a name and a value, as in "X-Tenant: blue"`)
 		}
 		r.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
-	db, err := c.driver()
+	db, err := c.openDriver()
 	if err != nil {
 		return err
 	}
@@ -94,7 +95,7 @@ func explain(c *call) error {
 	}{e, bans}, "")
 }
 
-var replayCommand = entry{
+var replayCommand = commandSpec{
 	use:   "replay --rule RULE [SETTING=VALUE ...] [--since 7d]",
 	short: "Shows what other limits of a rule would have done to the recorded requests",
 	long: `Decides the requests in the audit log again, at the time of each, by the code of the proxies.
@@ -110,29 +111,28 @@ addresses, a rule that counts by address counts several clients as one.`,
 	example: `  caddy pg-ratelimit replay --rule free per_hour=500 algorithm=token_bucket burst=20 --since 24h
   caddy pg-ratelimit replay --rule protect limit.burst=50/10s --since 2026-11-20 --until 2026-11-27`,
 	flags: append(
-		[]flag{{name: "rule", usage: "the rule", needed: true}, most(10)},
-		period("7d", "requests")...),
+		[]flag{{name: "rule", usage: "the rule", required: true}, limitFlag(10)},
+		periodFlags("7d", "requests")...),
 	kind: "rule",
 	do:   replay,
 }
 
-// replayed are the settings of a rule that a replay can change: those of its limits, and what a request
-// costs.
-var replayed = strings.Fields(
+// replaySettings are the settings of a rule that a replay can change: its limits, and the cost of a request.
+var replaySettings = strings.Fields(
 	"cost per_second per_minute per_hour per_day per_month algorithm burst durable " +
 		"on_exceed limit.NAME",
 )
 
-func replay(c *call) error {
-	rule := c.text("rule")
-	settings, err := assignments(c.args, replayed, isLimit)
+func replay(c *invocation) error {
+	rule := c.flag("rule")
+	settings, err := assignments(c.args, replaySettings, isLimit)
 	if err != nil {
 		return fmt.Errorf("%w: a replay changes limits, and not to which requests they apply", err)
 	}
 	var limits *evaluate.Limits
-	err = c.together(func() error {
+	err = c.inTransaction(func() error {
 		if len(settings) > 0 {
-			// A rule that is off may lack limits: the error about that is that of ReadLimits.
+			// A rule that is off may have no limits, so the error for that comes from ReadLimits.
 			found, err := c.conn.Exec(c.ctx, "UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1", rule)
 			if err == nil && found.RowsAffected() > 0 {
 				_, err = c.set("rate_limit_rule", rule, c.args, true)
@@ -144,13 +144,13 @@ func replay(c *call) error {
 		if limits, err = evaluate.ReadLimits(c.ctx, c.conn, rule); err != nil {
 			return err
 		}
-		return errUndone
+		return errRollback
 	})
 	if err != nil {
 		return err
 	}
 	if limits == nil {
-		is, err := c.scalar(known["rule"])
+		is, err := c.scalar(hintSQL["rule"])
 		if err != nil {
 			return err
 		}

@@ -20,26 +20,27 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// call is a run of a command.
-type call struct {
+// invocation is one run of a command. One goroutine uses it.
+type invocation struct {
 	*tool
-	*entry
-	ctx  context.Context
-	cmd  *cobra.Command
-	args []string
-	conn *pgx.Conn // nil of a command that is offline
-	at   string    // the DSN
-	now  time.Time // by the clock of the server, which is the one that decides
-	// values are those of flags and arguments for SQL, by their names in it.
+	*commandSpec
+	ctx         context.Context
+	cmd         *cobra.Command
+	args        []string
+	conn        *pgx.Conn // nil for an offline command
+	expandedDSN string
+	now         time.Time // by the clock of the server
+	// values maps the names of SQL parameters to the values of flags and arguments.
 	values pgx.NamedArgs
-	// printsKey: the command makes a key, and prints it.
+	// printsKey stops show from redacting API keys, for a command that has made one.
 	printsKey bool
-	// began is when the wait for locks may have begun.
-	began time.Time
+	// lockWaitStart is the earliest time at which a statement may have begun to wait for a lock.
+	lockWaitStart time.Time
 }
 
-// run connects to the database, reads flags and arguments, and does what the entry says.
-func (c *call) run() error {
+// run connects to the database unless the command is offline, parses flags and arguments, and executes the
+// command.
+func (c *invocation) run() error {
 	if !c.offline {
 		if err := c.connect(); err != nil {
 			return err
@@ -51,29 +52,29 @@ func (c *call) run() error {
 		if c.do != nil {
 			err = c.do(c)
 		} else {
-			err = c.ask()
+			err = c.runSQL()
 		}
 	}
-	return c.failure(err)
+	return c.describeError(err)
 }
 
-func (c *call) close() {
+func (c *invocation) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = c.conn.Close(ctx) // the server detects a lost connection by itself
 }
 
-// connectTimeout is for a DSN without a connect_timeout.
+// connectTimeout applies to a DSN without connect_timeout.
 const connectTimeout = 10 * time.Second
 
-// database is the DSN, without its placeholders.
+// database returns the DSN of --dsn or of the environment, with its placeholders replaced.
 func (t *tool) database() (string, error) {
 	dsn := cmp.Or(t.dsn, os.Getenv(settings.EnvDSN))
 	switch dsn {
 	case "":
-		return "", must("dsn", "", "a database: give --dsn, or set "+settings.EnvDSN)
+		return "", invalid("dsn", "", "a database: give --dsn, or set "+settings.EnvDSN)
 	case settings.MemoryDSN:
-		return "", must(
+		return "", invalid(
 			"dsn",
 			dsn,
 			"a Postgres URL or key=value pairs: counters in memory are only in the proxy",
@@ -84,17 +85,17 @@ func (t *tool) database() (string, error) {
 }
 
 // connect connects to the database. An error never contains the password.
-func (c *call) connect() (err error) {
-	if c.at, err = c.database(); err != nil {
+func (c *invocation) connect() (err error) {
+	if c.expandedDSN, err = c.database(); err != nil {
 		return err
 	}
 	// The driver of the proxies checks the DSN, so that both accept the same ones.
-	db, err := c.driver()
+	db, err := c.openDriver()
 	if err != nil {
 		return err
 	}
 	db.Close()
-	pool, err := pgxpool.ParseConfig(c.at) // a DSN may have settings of a pool
+	pool, err := pgxpool.ParseConfig(c.expandedDSN) // a DSN may have settings of a pool
 	if err != nil {
 		return err
 	}
@@ -105,41 +106,44 @@ func (c *call) connect() (err error) {
 		"caddy pg-ratelimit",
 	)
 	config.RuntimeParams["client_encoding"] = "UTF8"
-	config.RuntimeParams["timezone"] = "UTC" // of times in texts that the server makes
+	config.RuntimeParams["timezone"] = "UTC" // the server formats some times itself
 	// A pooler may give each transaction another session.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	if c.conn, err = pgx.ConnectConfig(c.ctx, config); err != nil {
 		return fmt.Errorf("dsn: %w", err)
 	}
-	return c.tick()
+	return c.readClock()
 }
 
-// tick reads the clock of the server.
-func (c *call) tick() error { return c.conn.QueryRow(c.ctx, "SELECT now()").Scan(&c.now) }
+// readClock sets now from the clock of the server.
+func (c *invocation) readClock() error { return c.conn.QueryRow(c.ctx, "SELECT now()").Scan(&c.now) }
 
-// driver is a connection as proxies have one, for their packages. It connects when it is first used.
-func (c *call) driver() (*pgxdb.DB, error) { return pgxdb.Open(c.at, pgxdb.Options{MaxConns: 1}) }
+// openDriver returns a second database connection over the driver of the proxies, for packages that need
+// one. It connects on first use, and the caller closes it.
+func (c *invocation) openDriver() (*pgxdb.DB, error) {
+	return pgxdb.Open(c.expandedDSN, pgxdb.Options{MaxConns: 1})
+}
 
 const (
-	// mostAttempts bounds how often a transaction runs.
-	mostAttempts = 10
-	// begin undoes settings of the role or the database that would cost statements their time.
-	begin = "BEGIN; SET LOCAL jit = off; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = 0; " +
-		"SET LOCAL timezone = 'UTC'"
+	// maxAttempts bounds the attempts of a transaction.
+	maxAttempts = 10
+	// beginSQL overrides settings of the role or the database that would slow down or end statements.
+	beginSQL = "BEGIN; SET LOCAL jit = off; SET LOCAL lock_timeout = '10s'; " +
+		"SET LOCAL statement_timeout = 0; SET LOCAL timezone = 'UTC'"
 )
 
-// shard matches the server's message about a table that Citus has moved to another server.
-var shard = regexp.MustCompile(`relation "[^"]*rate_limit_[a-z]+_[0-9]+" does not exist`)
+// movedShard matches the server's error for a table that Citus has moved to another server.
+var movedShard = regexp.MustCompile(`relation "[^"]*rate_limit_[a-z]+_[0-9]+" does not exist`)
 
-// errUndone ends a transaction that is to be undone.
-var errUndone = errors.New("undone")
+// errRollback makes inTransaction roll back and return nil.
+var errRollback = errors.New("undone")
 
-// together does something in one transaction, all or nothing, and again if the server ends the transaction to
-// break a deadlock, or moves a shard.
-func (c *call) together(do func() error) error {
+// inTransaction runs do in a transaction, which it commits if do returns nil. It retries after a deadlock,
+// and when Citus has moved a shard, so do may run several times.
+func (c *invocation) inTransaction(do func() error) error {
 	for attempt := 1; ; attempt++ {
-		c.began = time.Now()
-		tx, err := c.conn.BeginTx(c.ctx, pgx.TxOptions{BeginQuery: begin})
+		c.lockWaitStart = time.Now()
+		tx, err := c.conn.BeginTx(c.ctx, pgx.TxOptions{BeginQuery: beginSQL})
 		if err != nil {
 			return err
 		}
@@ -150,9 +154,9 @@ func (c *call) together(do func() error) error {
 		}
 		var failed *pgconn.PgError
 		isToRepeat := errors.As(err, &failed) &&
-			(failed.Code == deadlockDetected || shard.MatchString(failed.Message))
-		if !isToRepeat || attempt == mostAttempts || c.ctx.Err() != nil {
-			if errors.Is(err, errUndone) {
+			(failed.Code == deadlockDetected || movedShard.MatchString(failed.Message))
+		if !isToRepeat || attempt == maxAttempts || c.ctx.Err() != nil {
+			if errors.Is(err, errRollback) {
 				return nil
 			}
 			return err
@@ -161,8 +165,8 @@ func (c *call) together(do func() error) error {
 	}
 }
 
-// rows are the rows of SQL, each a JSON object with the columns in their order.
-func (c *call) rows(sql string) (rows []json.RawMessage, err error) {
+// rows returns the rows of a query as JSON objects, with their fields in the order of the columns.
+func (c *invocation) rows(sql string) (rows []json.RawMessage, err error) {
 	var text string
 	sql = "WITH q AS (" + sql + ") SELECT coalesce(json_agg(q), '[]')::text FROM q"
 	err = c.conn.QueryRow(c.ctx, sql, c.values).
@@ -173,15 +177,15 @@ func (c *call) rows(sql string) (rows []json.RawMessage, err error) {
 	return rows, err
 }
 
-// scalar returns the only value of SQL; nil for NULL, and without a row.
-func (c *call) scalar(sql string, args ...any) (*string, error) {
+// scalar returns the value of an SQL expression as text, or nil for NULL and for a query without rows.
+func (c *invocation) scalar(sql string, args ...any) (*string, error) {
 	var value *string
 	err := c.conn.QueryRow(c.ctx, "SELECT ("+sql+")::text", args...).Scan(&value)
 	return value, err
 }
 
-// ask does what the SQL of an entry says, in one transaction, and prints it.
-func (c *call) ask() error {
+// runSQL executes before, sql, the sections and after in one transaction, and prints the rows.
+func (c *invocation) runSQL() error {
 	sql, empty := c.sql, c.empty
 	if c.choose != nil {
 		var err error
@@ -189,20 +193,20 @@ func (c *call) ask() error {
 			return err
 		}
 	}
-	if c.becomes != "" {
-		return c.change(sql)
+	if c.doneText != "" {
+		return c.runChange(sql)
 	}
-	if c.one {
-		// Each part is a column of the row.
+	if c.singleRow {
+		// Each section becomes a column of the row, which holds a list.
 		columns := "q.*"
-		for _, p := range c.parts {
+		for _, p := range c.sections {
 			columns += ", (SELECT coalesce(json_agg(p), '[]') FROM (" + p.sql + ") AS p) AS " + p.title
 		}
 		sql = "SELECT " + columns + " FROM (" + sql + ") AS q"
 	}
 	var rows []json.RawMessage
 	more := map[string][]json.RawMessage{}
-	err := c.together(func() (err error) {
+	err := c.inTransaction(func() (err error) {
 		if c.before != "" {
 			if _, err := c.conn.Exec(c.ctx, c.before, c.values); err != nil {
 				return err
@@ -211,11 +215,11 @@ func (c *call) ask() error {
 		if rows, err = c.rows(sql); err != nil {
 			return err
 		}
-		if len(rows) == 0 && (c.one || c.lacks != "") {
+		if len(rows) == 0 && (c.singleRow || c.notFoundSQL != "") {
 			return c.notFound()
 		}
-		for i := 0; i < len(c.parts) && !c.one && !c.json && err == nil; i++ {
-			more[c.parts[i].title], err = c.rows(c.parts[i].sql)
+		for i := 0; i < len(c.sections) && !c.singleRow && !c.json && err == nil; i++ {
+			more[c.sections[i].title], err = c.rows(c.sections[i].sql)
 		}
 		if c.after != "" {
 			_, err = c.conn.Exec(c.ctx, c.after, c.values)
@@ -225,7 +229,7 @@ func (c *call) ask() error {
 	switch {
 	case err != nil:
 		return err
-	case c.one:
+	case c.singleRow:
 		return c.show(rows[0], "")
 	}
 	if err := c.show(rows, empty); err != nil || c.json {
@@ -234,9 +238,9 @@ func (c *call) ask() error {
 	return c.show(more, "")
 }
 
-// change changes what the first argument names, in one transaction, and prints what that then is.
-func (c *call) change(sql string) error {
-	if err := c.together(func() error {
+// runChange changes the row of the first argument by sql, in a transaction, and prints the outcome.
+func (c *invocation) runChange(sql string) error {
+	if err := c.inTransaction(func() error {
 		is, err := c.scalar(sql, c.values)
 		if err == nil && (is == nil || *is == "false") {
 			err = c.notFound()
@@ -245,16 +249,16 @@ func (c *call) change(sql string) error {
 	}); err != nil {
 		return err
 	}
-	return c.changed(c.becomes)
+	return c.printOutcome(c.doneText)
 }
 
-// changed prints what a command has done to what its first argument names.
-func (c *call) changed(outcome string) error {
+// printOutcome prints that the row of the first argument is now outcome.
+func (c *invocation) printOutcome(outcome string) error {
 	if strings.HasSuffix(outcome, " to") {
-		outcome += " " + text(c.args[1])
+		outcome += " " + printable(c.args[1])
 	}
 	if !c.json {
-		return c.say("The %s %s is %s.\n", c.kind, text(c.name()), outcome)
+		return c.printf("The %s %s is %s.\n", c.kind, printable(c.name()), outcome)
 	}
 	return c.show(struct {
 		Name    string `json:"name"`
@@ -262,8 +266,8 @@ func (c *call) changed(outcome string) error {
 	}{c.name(), outcome}, "")
 }
 
-// known are the questions for what there is instead, by kind.
-var known = map[string]string{
+// hintSQL maps a kind of row to SQL for the end of the error for a missing row.
+var hintSQL = map[string]string{
 	"rule": `SELECT coalesce('must be one of ' || string_agg(name, ', ' ORDER BY name), 'there are no rules')
 		FROM (SELECT name FROM rate_limit_rules ORDER BY name LIMIT 20) AS r`,
 	"tier": `SELECT 'must be one of ' || string_agg(tier, ', ' ORDER BY rank, tier)
@@ -274,16 +278,16 @@ var known = map[string]string{
 
 const noCounter = `SELECT 'there is no counter of this prefix and key, so its full quota is left'`
 
-// name is the first argument, as it was read.
-func (c *call) name() string { return get[string](c, argumentNames(c.use)[0]) }
+// name returns the parsed first argument.
+func (c *invocation) name() string { return get[string](c, argumentNames(c.use)[0]) }
 
-// notFound is the error about a name that the database does not have.
-func (c *call) notFound() error {
-	is, err := c.scalar(cmp.Or(c.lacks, known[c.kind]), c.values)
+// notFound returns the error for a first argument that selects no row.
+func (c *invocation) notFound() error {
+	is, err := c.scalar(cmp.Or(c.notFoundSQL, hintSQL[c.kind]), c.values)
 	switch {
 	case err != nil:
 		return err
-	case c.kind == "counter of": // without the key, which may be a secret
+	case c.kind == "counter of": // omit the key, which may be a secret
 		return errors.New(*is)
 	case c.kind == "key":
 		return fmt.Errorf("key: %s: %s", c.name(), *is)
@@ -291,16 +295,17 @@ func (c *call) notFound() error {
 	return fmt.Errorf("%s: %q: %s", c.kind, c.name(), *is)
 }
 
-// apiKeys matches API keys in a text, also mistyped ones.
+// apiKeys matches API keys in a text, including mistyped ones.
 var apiKeys = regexp.MustCompile(`prl_[0-9A-Za-z]{5,}`)
 
-// withoutKeys hides the API keys in the text of an error. An argument in a wrong place may be a key.
-func withoutKeys(err error) error {
+// redactError redacts the API keys in an error, since a misplaced argument may be one. The result wraps
+// nothing if there was a key.
+func redactError(err error) error {
 	if err == nil || !apiKeys.MatchString(err.Error()) {
 		return err
 	}
-	return errors.New(hideKeys(err.Error()))
+	return errors.New(redactKeys(err.Error()))
 }
 
-// hideKeys replaces the API keys in a text.
-func hideKeys(text string) string { return apiKeys.ReplaceAllString(text, "prl_...") }
+// redactKeys replaces each API key in text by "prl_...".
+func redactKeys(text string) string { return apiKeys.ReplaceAllString(text, "prl_...") }

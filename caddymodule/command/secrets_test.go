@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// everything is the text of all rows of all tables in the database.
+// everything returns the text of all rows of all tables in the database.
 func (s *shell) everything() string {
 	s.t.Helper()
 	conn := cluster.Connect(s.t, s.dsn)
@@ -68,21 +68,22 @@ func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
 	}
 	printed := ""
 	for _, args := range [][]string{
-		{"keys", "list"}, {"keys", "list", "--json"}, {"users", "get", "acme"}, {"users", "get", "acme",
-			"--json"},
-		{"changes"}, {"changes", "--json"}, {"explain", "--key", key}, {"explain", "--key", key, "--json"},
-		{"rules", "list"}, {"nodes"},
-		{"get", "per-key", key}, {"reset", "per-key", key}, {"users", "get", key}, {"rules", "enable", key},
-		{"rules", "set", "x", key},
-		{"rules", "set", "x", key + "=1"}, {"rules", "set", "x", "per_hour=" + key}, {"ban", key},
+		{"keys", "list"}, {"keys", "list", "--json"},
+		{"users", "get", "acme"}, {"users", "get", "acme", "--json"},
+		{"changes"}, {"changes", "--json"}, {"rules", "list"}, {"nodes"},
+		{"explain", "--key", key}, {"explain", "--key", key, "--json"}, {"explain", key},
+		{"explain", "--ip", key}, {"explain", "--path", key},
+		{"get", "per-key", key}, {"reset", "per-key", key},
+		{"rules", "enable", key}, {"rules", "set", "x", key}, {"rules", "set", "x", key + "=1"},
+		{"rules", "set", "x", "per_hour=" + key},
+		{"users", "get", key}, {"users", "unban", key}, {"ban", key}, {key},
 		{"keys", "revoke", key}, {"keys", "create", "--user", key},
-		{"users", "unban", key}, {"explain", key}, {key}, {"explain", "--ip", key},
-		{"explain", "--path", key}, {"top", "-n", key},
 		{"audit", "--user", key}, {"audit", "--user", key, "--json"}, {"audit", "--outcome", key},
 		{"audit", "--address", key}, {"audit", key}, {"audit", "--since", key},
-		{"usage", key}, {"usage", key, "--json"}, {"usage", "acme", "--month", key}, {"top", "--since", "1h",
-			"--prefix", key}, {"replay", "--rule", key},
-		{"replay", "--rule", "x", key}, {"replay", "--rule", "x", "per_hour=" + key}, {"upkeep", key},
+		{"usage", key}, {"usage", key, "--json"}, {"usage", "acme", "--month", key},
+		{"top", "-n", key}, {"top", "--since", "1h", "--prefix", key},
+		{"replay", "--rule", key}, {"replay", "--rule", "x", key},
+		{"replay", "--rule", "x", "per_hour=" + key}, {"upkeep", key},
 		{"forget", key}, {"forget", "--ip", key}, {"forget", "--key-id", key},
 		{"keys", "create", "--user", "acme", "--tier", key}, {"keys", "set", "1", key + "=1"},
 		{"keys", "set", "1", "x/" + key + "=1"}, {"keys", "set", key, "tier="},
@@ -106,7 +107,7 @@ func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
 	}
 }
 
-// A key made elsewhere has another form. It is a secret too.
+// A key that another program made has another form, and is a secret too.
 func TestAForeignKeyIsNotRepeated(t *testing.T) {
 	s := newShell(t, schema.File)
 	const key = "sk-live-0123456789"

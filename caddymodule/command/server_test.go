@@ -34,8 +34,8 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// What a command cannot use because another program has a table of the same name is named, and
-// migrate does not send people in circles.
+// If another program has a table of the same name, the error names the table, and no command tells the user
+// to run migrate, which fails too.
 func TestATableOfAnotherProgramIsNamed(t *testing.T) {
 	for table, use := range map[string][]string{
 		"rate_limit_rules": {"rules", "list"}, "rate_limit_metrics": {"usage", "acme"},
@@ -54,15 +54,11 @@ func TestATableOfAnotherProgramIsNamed(t *testing.T) {
 
 func TestMigratePrintsWhatItRuns(t *testing.T) {
 	s := newShell(t)
-	// It needs no database.
+	// Without --dsn: printing needs no database.
 	out := s.caddy("pg-ratelimit", "migrate", "--print")
 	if out.err != nil || out.stdout != schema.File {
-		t.Errorf(
-			"migrate --print is not the schema: %v, %d bytes of %d",
-			out.err,
-			len(out.stdout),
-			len(schema.File),
-		)
+		t.Errorf("migrate --print wrote %d bytes, error %v; want the %d bytes of the schema",
+			len(out.stdout), out.err, len(schema.File))
 	}
 	s.sql(out.stdout)
 	if got := s.must("migrate"); got != "counters  up to date\nhistory   up to date\npolicy    up to date\n" {
@@ -70,7 +66,7 @@ func TestMigratePrintsWhatItRuns(t *testing.T) {
 	}
 }
 
-// as runs commands as a role.
+// as returns a shell that runs commands as a role.
 func (s *shell) as(role string) *shell {
 	return &shell{t: s.t, dsn: s.dsn + "&options=-c%20role%3D" + role}
 }

@@ -9,12 +9,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A setting of a row of the policy is an argument of the function that changes the row: the catalog has its
-// name and its type. A setting limit.NAME of a rule is an element of the argument limits. A setting
-// RULE/LIMIT of a user or a key, or RULE/LIMIT.burst, is an override.
+// Most settings of a row are arguments of the SQL function that changes the row. The catalog supplies their
+// names and types. The setting limit.NAME of a rule is an element of the argument limits. The settings
+// RULE/LIMIT and RULE/LIMIT.burst of a user or a key are overrides.
 
-// holders maps a function to the argument of rate_limit_override that names the same row, and its type.
-var holders = map[string][2]string{
+// overrideOwners maps a function to the argument of rate_limit_override that names the same row, and to the
+// argument's type.
+var overrideOwners = map[string][2]string{
 	"rate_limit_user": {"user_id", "text"},
 	"rate_limit_key":  {"key_id", "bigint"},
 }
@@ -23,11 +24,11 @@ const argumentsSQL = `SELECT a.name, format_type(a.type, NULL) FROM pg_proc p
 	CROSS JOIN LATERAL unnest(p.proargnames, p.proargtypes::oid[]) WITH ORDINALITY AS a(name, type, place)
 WHERE p.oid = $1::text::regproc ORDER BY a.place`
 
-// assignment is name=value. An empty value takes the setting back.
+// assignment is a parsed name=value. An empty value resets the setting to its default.
 type assignment struct{ name, value string }
 
-// assignments splits texts of the form name=value. known are the names that are allowed; isKnown allows
-// others.
+// assignments parses texts of the form name=value. It accepts the names in known, and those for which isKnown
+// returns true. Each name may occur once.
 func assignments(texts, known []string, isKnown func(name string) bool) (all []assignment, err error) {
 	names := strings.Join(known, ", ")
 	for _, text := range texts {
@@ -48,11 +49,11 @@ func assignments(texts, known []string, isKnown func(name string) bool) (all []a
 // isLimit reports whether a setting is a limit of any window.
 func isLimit(name string) bool { return strings.HasPrefix(name, "limit.") && len(name) > len("limit.") }
 
-// setter is the command that sets settings by a function.
-func setter(function string) func(c *call) error {
-	return func(c *call) error {
+// setter returns the do of a command that changes settings with an SQL function.
+func setter(function string) func(c *invocation) error {
+	return func(c *invocation) error {
 		outcome := ""
-		err := c.together(func() (err error) {
+		err := c.inTransaction(func() (err error) {
 			force := c.cmd.Flags().Lookup("force")
 			outcome, err = c.set(
 				function,
@@ -65,14 +66,14 @@ func setter(function string) func(c *call) error {
 		if err != nil {
 			return err
 		}
-		return c.changed(outcome)
+		return c.printOutcome(outcome)
 	}
 }
 
-// set calls a function, and those of the overrides, and returns created or changed. An empty value takes a
-// setting back to its default, and deletes a limit or an override. An amount of 0, which lets nothing pass,
-// needs force.
-func (c *call) set(function, id string, texts []string, force bool) (outcome string, err error) {
+// set applies assignments to the row id with an SQL function, and those to overrides with the functions for
+// overrides. It returns "created" or "changed". An empty value resets a setting to its default, and deletes
+// a limit or an override. An amount of 0, which refuses every request, requires force.
+func (c *invocation) set(function, id string, texts []string, force bool) (outcome string, err error) {
 	result, err := c.conn.Query(c.ctx, argumentsSQL, function)
 	if err != nil {
 		return "", err
@@ -89,7 +90,7 @@ func (c *call) set(function, id string, texts []string, force bool) (outcome str
 		}
 	}
 	isOther := func(string) bool { return false }
-	holder, isHolder := holders[function]
+	holder, isHolder := overrideOwners[function]
 	if function == "rate_limit_rule" {
 		known, isOther = append(known, "limit.NAME"), isLimit
 	} else if isHolder {
@@ -106,11 +107,11 @@ func (c *call) set(function, id string, texts []string, force bool) (outcome str
 		sql += fmt.Sprintf(", %s => $%d::%s", pgx.Identifier{name}.Sanitize(), len(values), kind)
 	}
 	for _, a := range all {
-		window, isAmount := windows[a.name]
+		window, isAmount := amountWindows[a.name]
 		amount, _, _ := strings.Cut(a.value, "/")
 		switch {
 		case (isAmount || isLimit(a.name)) && strings.Trim(amount, "0 ") == "" && amount != "" && !force:
-			return "", must(
+			return "", invalid(
 				a.name,
 				a.value,
 				"above 0, or given with --force: it would refuse every request, which action=block says",
@@ -150,20 +151,20 @@ func (c *call) set(function, id string, texts []string, force bool) (outcome str
 			}
 		}
 	}
-	// What waits for the end of the transaction is checked now.
+	// Check deferred constraints now, so that their errors come before the commit.
 	_, err = c.conn.Exec(c.ctx, "SET CONSTRAINTS ALL IMMEDIATE")
 	return outcome, err
 }
 
-// windows are those of the amounts that are named by them.
-var windows = map[string]string{
+// amountWindows maps the name of an amount to its window.
+var amountWindows = map[string]string{
 	"per_second": "1s", "per_minute": "1m", "per_hour": "1h", "per_day": "1d",
 	"per_month": "1mo calendar", "in_flight": "in_flight",
 }
 
-// setOverride sets or deletes the amount of an override, or sets or resets its burst. holder is the argument
-// that names the holder.
-func (c *call) setOverride(holder, id string, a assignment) error {
+// setOverride sets or deletes the amount of an override, or sets or resets its burst. holder is the SQL
+// argument that names the user or the key, with $3 as its value.
+func (c *invocation) setOverride(holder, id string, a assignment) error {
 	limit, isBurst := strings.CutSuffix(a.name, ".burst")
 	rule, name, _ := strings.Cut(limit, "/")
 	call, more := "rate_limit_override($1, $2, ", ""

@@ -27,7 +27,7 @@ func newShell(t testing.TB, sql ...string) *shell {
 	return &shell{t: t, dsn: cluster.Open(t, sql...)}
 }
 
-// output has the texts that a command has printed.
+// output is what a command printed, and its error.
 type output struct {
 	stdout, stderr string
 	err            error
@@ -51,7 +51,7 @@ func (s *shell) caddy(args ...string) output {
 	return output{stdout.String(), stderr.String(), err}
 }
 
-// root is `caddy …`.
+// root returns the command `caddy` with args.
 func (s *shell) root(args ...string) *cobra.Command {
 	registered := command.New(func(configured string) (string, string, error) {
 		return configured, configured,
@@ -67,7 +67,7 @@ func (s *shell) root(args ...string) *cobra.Command {
 	return root
 }
 
-// must is run for a command that must succeed. It returns what was printed on standard output.
+// must runs a command that must succeed, and returns its standard output.
 func (s *shell) must(args ...string) string {
 	s.t.Helper()
 	out := s.run(args...)
@@ -77,7 +77,7 @@ func (s *shell) must(args ...string) string {
 	return out.stdout
 }
 
-// fails is run for a command that must fail with all these texts in the error.
+// fails runs a command that must fail with all of wants in its error.
 func (s *shell) fails(wants []string, args ...string) {
 	s.t.Helper()
 	out := s.run(args...)
@@ -91,13 +91,13 @@ func (s *shell) fails(wants []string, args ...string) {
 	}
 }
 
-// sql runs a command of SQL as the owner of the database.
+// sql executes SQL as the owner of the database.
 func (s *shell) sql(sql string) {
 	s.t.Helper()
 	cluster.Execute(s.t, s.dsn, sql)
 }
 
-// one returns the only value of a query.
+// one returns the value of a query with one row and one column.
 func one[T any](s *shell, sql string, args ...any) T {
 	s.t.Helper()
 	conn := cluster.Connect(s.t, s.dsn)

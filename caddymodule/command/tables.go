@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/migrate"
 )
 
-var migrateCommand = entry{
+var migrateCommand = commandSpec{
 	use:   "migrate [--print | --citus --shards N]",
 	short: "Creates the tables, or upgrades them in place",
 	long: `The command may run any number of times, and while proxies use the tables. The role must be able
@@ -25,14 +25,14 @@ to create tables. The number of shards cannot change later.`,
 		{name: "shards", value: 0,
 			usage: "how many shards the counters have; one or two for each server that there will ever be"},
 	},
-	together: "citus shards",
-	do: func(c *call) error {
-		if c.is("print") {
+	requiredTogether: "citus shards",
+	do: func(c *invocation) error {
+		if c.boolFlag("print") {
 			_, err := io.WriteString(c.cmd.OutOrStdout(), schema.File)
 			return err
 		}
 		shards, err := c.cmd.Flags().GetInt("shards")
-		if err == nil && c.is("citus") && shards == 0 {
+		if err == nil && c.boolFlag("citus") && shards == 0 {
 			err = errors.New("--shards: 0: must be 1 or more")
 		}
 		if err == nil {
@@ -42,22 +42,22 @@ to create tables. The number of shards cannot change later.`,
 			return err
 		}
 		defer c.close()
-		c.began = time.Now()
+		c.lockWaitStart = time.Now()
 		done, err := migrate.Run(c.ctx, c.conn, shards)
 		if done == (migrate.Done{}) {
 			return err
 		}
-		return errors.Join(c.failure(err), c.show(done, ""))
+		return errors.Join(c.describeError(err), c.show(done, ""))
 	},
 }
 
-var upkeepCommand = entry{
+var upkeepCommand = commandSpec{
 	use:   "upkeep",
 	short: "Makes partitions of the audit log, adds metrics up, and deletes what is past its retention",
 	long: `Proxies with a history do this about once a minute. The command is for when none runs. It
 deletes up to 20,000 rows of each kind.`,
-	do: func(c *call) error {
-		db, err := c.driver()
+	do: func(c *invocation) error {
+		db, err := c.openDriver()
 		if err != nil {
 			return err
 		}
@@ -67,9 +67,9 @@ deletes up to 20,000 rows of each kind.`,
 		case err != nil && did.IsNothing():
 			return err
 		case did.Busy && !c.json:
-			return c.say("Another process does the upkeep.\n")
+			return c.printf("Another process does the upkeep.\n")
 		}
-		// After a failure, the rest was done nevertheless.
-		return errors.Join(c.failure(err), c.show(did, ""))
+		// Upkeep continues after a failure, so print what it did.
+		return errors.Join(c.describeError(err), c.show(did, ""))
 	},
 }

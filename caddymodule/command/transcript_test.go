@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write the transcripts anew")
 
-// What differs from run to run.
+// varying replaces texts that differ from run to run.
 var varying = []struct {
 	what *regexp.Regexp
 	with string
@@ -39,8 +39,7 @@ var varying = []struct {
 //	= SELECT …       a query; its rows are output
 //	# …              a comment
 //
-// All other lines are output: that of standard error begins with "stderr: ", an error with
-// "error: ".
+// All other lines are output. Lines of standard error begin with "stderr: ", and errors with "error: ".
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -71,7 +70,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// replay runs the commands of a transcript and returns it with what they print now.
+// replay runs the commands of a transcript, and returns the transcript with their current output.
 func replay(t *testing.T, transcript string) string {
 	s := newShell(t, schema.File)
 	user := one[string](s, "SELECT session_user::text")
@@ -106,7 +105,7 @@ func replay(t *testing.T, transcript string) string {
 	return got.String()
 }
 
-// shown returns the output of a command, without what differs from run to run.
+// shown returns the output of a command with varying applied.
 func shown(out output, user string) string {
 	text := strings.ReplaceAll(out.stdout, "\n\n", "\n.\n") // an empty line belongs to the transcript
 	said := out.stderr

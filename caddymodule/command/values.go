@@ -18,35 +18,34 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A flag that the table does not have is a mistake of the table, which the tests of the examples find.
+// flag returns the text of a flag, or its default. It panics if the command does not declare the flag.
+func (c *invocation) flag(flag string) string { return c.cmd.Flags().Lookup(flag).Value.String() }
 
-func (c *call) text(flag string) string { return c.cmd.Flags().Lookup(flag).Value.String() }
+func (c *invocation) boolFlag(flag string) bool { return c.flag(flag) == "true" }
 
-func (c *call) is(flag string) bool { return c.text(flag) == "true" }
-
-func (c *call) texts(flag string) []string {
+func (c *invocation) flagList(flag string) []string {
 	return c.cmd.Flags().Lookup(flag).Value.(pflag.SliceValue).GetSlice()
 }
 
-// get is the value of a flag or an argument; the zero value if it is not given.
-func get[T any](c *call, name string) T {
+// get returns the parsed value of a flag or an argument, or the zero value if it is not given.
+func get[T any](c *invocation, name string) T {
 	value, _ := c.values[name].(T)
 	return value
 }
 
-// moment is the value of a flag that is a time; the zero time if it is not given, or never.
-func (c *call) moment(name string) time.Time {
+// moment returns the time of a flag, or the zero time if the flag is not given or is never.
+func (c *invocation) moment(name string) time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, get[string](c, name))
 	return t
 }
 
-// read reads the flags and the arguments.
-func (c *call) read() (err error) {
+// read parses flags and arguments into values.
+func (c *invocation) read() (err error) {
 	c.values = pgx.NamedArgs{}
 	for i := range c.flags {
 		f := &c.flags[i]
 		long, _, _ := strings.Cut(f.name, ",")
-		name, text := strings.ReplaceAll(long, "-", "_"), c.text(long)
+		name, text := strings.ReplaceAll(long, "-", "_"), c.flag(long)
 		if err := f.check(text); err != nil {
 			return err
 		}
@@ -60,8 +59,8 @@ func (c *call) read() (err error) {
 	for i, name := range argumentNames(c.use) {
 		if i < len(c.args) {
 			kind := ""
-			if i < len(c.entry.args) {
-				kind = c.entry.args[i]
+			if i < len(c.commandSpec.args) {
+				kind = c.commandSpec.args[i]
 			}
 			if c.values[strings.Trim(name, "…")], err = c.value(kind, name, c.args[i]); err != nil {
 				return err
@@ -72,19 +71,19 @@ func (c *call) read() (err error) {
 	if c.cmd.Flags().Lookup("until") != nil && c.values["since"] != nil {
 		if until.IsZero() {
 			until = c.now
-			c.values["until"] = stamp(until)
+			c.values["until"] = formatTime(until)
 		}
 		if !since.Before(until) {
-			return must("--since", c.text("since"), "before the end, "+shownTime(until))
+			return invalid("--since", c.flag("since"), "before the end, "+displayTime(until))
 		}
 	}
 	return nil
 }
 
-// check checks a flag that has choices, and the number of lines of a list.
+// check returns an error unless text is one of the flag's choices, or for -n a number in range.
 func (f *flag) check(text string) error {
-	if n, err := strconv.Atoi(text); f.name == most(0).name && (err != nil || n < 1 || n > 100000) {
-		return must("-n", text, "from 1 to 100000")
+	if n, err := strconv.Atoi(text); f.name == limitFlag(0).name && (err != nil || n < 1 || n > 100000) {
+		return invalid("-n", text, "from 1 to 100000")
 	}
 	if f.choices == nil || text == f.value || text == "" {
 		return nil
@@ -95,27 +94,27 @@ func (f *flag) check(text string) error {
 	}
 	for _, item := range given {
 		if !slices.Contains(f.choices, item) {
-			return must("--"+f.name, item, want)
+			return invalid("--"+f.name, item, want)
 		}
 	}
 	return nil
 }
 
-// most is the flag of a list that says how many lines it has.
-func most(lines int) flag { return flag{name: "number,n", value: lines, usage: "how many"} }
+// limitFlag returns the flag -n, which bounds the lines of a list.
+func limitFlag(lines int) flag { return flag{name: "number,n", value: lines, usage: "how many"} }
 
-// aKey is the flag of an API key by its number.
-func aKey(usage string) flag { return flag{name: "key-id", kind: "key", usage: usage} }
+// keyIDFlag returns the flag --key-id, which selects an API key by its number.
+func keyIDFlag(usage string) flag { return flag{name: "key-id", kind: "key", usage: usage} }
 
-// banFlags say how long a ban lasts, and why.
+// banFlags set the end of a ban and its reason.
 var banFlags = []flag{
 	{name: "for", kind: "lasting", usage: "how long, such as 1h or 7d (default: for ever)"},
 	{name: "until", kind: "end", usage: "until when, such as 2026-12-31 or 2026-12-31T18:00:00Z"},
 	{name: "reason", usage: "for people; clients do not see it"},
 }
 
-// period are the flags of a period of the history.
-func period(since, what string) []flag {
+// periodFlags returns the flags --since and --until, which bound a period of the history.
+func periodFlags(since, what string) []flag {
 	return []flag{
 		{
 			name:  "since",
@@ -127,21 +126,22 @@ func period(since, what string) []flag {
 	}
 }
 
-// must returns the error about a field that holds a value, or "" if it is missing.
-func must(field, value, want string) error {
+// invalid returns the error for a field with a value that is not as want says, or for a missing field if
+// value is "".
+func invalid(field, value, want string) error {
 	return &ratelimit.FieldError{Field: field, Value: value, Want: want}
 }
 
-// errNoSince is for --until alone, with a command that works without --since.
-var errNoSince = must("--since", "", "given with --until")
+// errNoSince refuses --until without --since.
+var errNoSince = invalid("--since", "", "given with --until")
 
 const wantTime = "a time such as 2026-11-27, 2026-11-27T18:00:00Z or 2026-11-27T18:00:00+01:00"
 
-// value reads a text as a kind of value, or as a type of SQL, in the form in which the server reads it: a
-// string, of an array a []string. Lists have commas. A duration in place of a time ends or begins now. The
-// error is about the field.
-func (c *call) value(kind, field, text string) (any, error) {
-	want := func(what string) error { return must(field, text, what) }
+// value parses text as a kind of flag or as an SQL type. It returns a string in a form that the server
+// accepts, or a []string for an array, whose elements are separated by commas in text. A duration in place of
+// a time is relative to now. Errors name the field.
+func (c *invocation) value(kind, field, text string) (any, error) {
+	want := func(what string) error { return invalid(field, text, what) }
 	if kind == "secret" {
 		return c.secret(field, text)
 	}
@@ -153,7 +153,10 @@ func (c *call) value(kind, field, text string) (any, error) {
 	switch kind {
 	case "bigint", "integer", "amount":
 		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
-			return nil, want("a whole number" + map[bool]string{true: ", or unlimited"}[kind == "amount"])
+			if kind == "amount" {
+				return nil, want("a whole number, or unlimited")
+			}
+			return nil, want("a whole number")
 		}
 	case "key":
 		if id, err := strconv.ParseInt(text, 10, 64); err != nil || id < 1 {
@@ -178,10 +181,10 @@ func (c *call) value(kind, field, text string) (any, error) {
 		return text + "-01", nil
 	case "duration", "lasting", "interval":
 		if wrong != nil {
-			return nil, want(
-				map[bool]string{true: "a duration such as 30s, 5m, 1h or 1d",
-					false: "a duration such as 30m, 24h or 7d"}[kind == "interval"],
-			)
+			if kind == "interval" {
+				return nil, want("a duration such as 30s, 5m, 1h or 1d")
+			}
+			return nil, want("a duration such as 30m, 24h or 7d")
 		}
 		if kind == "lasting" && lasts == 0 {
 			return nil, want("above 0")
@@ -191,15 +194,15 @@ func (c *call) value(kind, field, text string) (any, error) {
 		if !isTime {
 			return nil, want(wantTime)
 		}
-		return stamp(at), nil
+		return formatTime(at), nil
 	case "ago":
 		if age, err := settings.ParseAge(text); err == nil {
-			return stamp(c.now.Add(-age)), nil
+			return formatTime(c.now.Add(-age)), nil
 		}
 		if !isTime {
 			return nil, want("a duration before now such as 30m, 24h or 7d, or " + wantTime)
 		}
-		return stamp(at), nil
+		return formatTime(at), nil
 	case "end", "timestamp with time zone":
 		switch {
 		case text == "never":
@@ -211,7 +214,7 @@ func (c *call) value(kind, field, text string) (any, error) {
 		case !at.After(c.now):
 			return nil, want("in the future")
 		}
-		return stamp(at), nil
+		return formatTime(at), nil
 	case "tstzrange":
 		from, until, found := strings.Cut(text, "..")
 		begin, hasBegin := readTime(from)
@@ -250,22 +253,22 @@ func (c *call) value(kind, field, text string) (any, error) {
 	return text, nil
 }
 
-// readNetwork reads a network, or an address as the network of this one address. A network of IPv4 addresses
-// in IPv6 form becomes one of IPv4.
+// readNetwork parses a network, or an address as the network of that one address. It converts IPv4-mapped
+// networks to IPv4.
 func readNetwork(field, text string) (string, error) {
 	network, err := netip.ParsePrefix(text)
 	if address, alone := netip.ParseAddr(text); alone == nil && address.Zone() == "" {
 		network, err = netip.PrefixFrom(address, address.BitLen()), nil
 	}
 	if err != nil {
-		return "", must(
+		return "", invalid(
 			field,
 			text,
 			"a network or an address, such as 192.0.2.0/24, 192.0.2.1 or 2001:db8::/32",
 		)
 	}
 	if network != network.Masked() {
-		return "", must(field, text, "the first address of the network: "+network.Masked().String())
+		return "", invalid(field, text, "the first address of the network: "+network.Masked().String())
 	}
 	if network.Addr().Is4In6() && network.Bits() >= 96 {
 		network = netip.PrefixFrom(network.Addr().Unmap(), network.Bits()-96)
@@ -273,26 +276,27 @@ func readNetwork(field, text string) (string, error) {
 	return network.String(), nil
 }
 
-// stamp is a time as the server reads it.
-func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+// formatTime formats a time for the server.
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// shownTime is a time for people.
-func shownTime(t time.Time) string { return t.UTC().Format(time.DateTime) + "Z" }
+// displayTime formats a time for people.
+func displayTime(t time.Time) string { return t.UTC().Format(time.DateTime) + "Z" }
 
-// readTime reads a point in time, in UTC.
+// readTime parses a time, in UTC unless text has an offset, and reports whether text is one.
 func readTime(text string) (time.Time, bool) {
 	for _, layout := range []string{time.RFC3339Nano, time.DateOnly, "2006-01-02T15:04", "2006-01-02 15:04",
 		time.DateTime} {
 		if t, err := time.Parse(layout, text); err == nil {
-			return t.UTC().Truncate(time.Microsecond), true // the database has no more digits
+			return t.UTC().Truncate(time.Microsecond), true // the precision of the database
 		}
 	}
 	return time.Time{}, false
 }
 
-// secret is a text that may be a secret. "-" reads it from standard input, so that it is in no list of
-// processes and in no history of a shell. What the database cannot store is its digest, as in counters.
-func (c *call) secret(name, text string) (string, error) {
+// secret returns an argument that may be a secret. "-" reads it from standard input, which keeps it out of
+// the list of processes and the history of the shell. A key that the database cannot store as text is
+// replaced by its digest, as in counters.
+func (c *invocation) secret(name, text string) (string, error) {
 	if text == "-" {
 		const most = 64 << 10
 		read, err := io.ReadAll(io.LimitReader(c.cmd.InOrStdin(), most))

@@ -16,10 +16,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-var policyCommand = entry{
+var policyCommand = commandSpec{
 	use:   "policy",
 	short: "Keeps the policy in a file",
-	commands: []entry{{
+	commands: []commandSpec{{
 		use:   "export [--users]",
 		short: "Prints the policy as a file, without fields that have their defaults",
 		long: `The file has the tiers, the rules with their limits, and the overrides for tiers, always in the
@@ -47,8 +47,8 @@ changed. A field that the file lacks gets its default. Rows that the file does n
 	}},
 }
 
-func exportPolicy(c *call) error {
-	policy, err := c.scalar("rate_limit_policy($1)", c.is("users"))
+func exportPolicy(c *invocation) error {
+	policy, err := c.scalar("rate_limit_policy($1)", c.boolFlag("users"))
 	if err != nil {
 		return err
 	}
@@ -71,8 +71,8 @@ FROM rate_limit_rule_warnings WHERE field = 'tiers'`)
 	return err
 }
 
-// applyPolicy makes the policy as the file that is the argument has it, and prints the changes.
-func applyPolicy(c *call) error {
+// applyPolicy changes the policy to match the file of the first argument, and prints the changes.
+func applyPolicy(c *invocation) error {
 	name := c.args[0]
 	read := func() ([]byte, error) { return os.ReadFile(name) }
 	if name == "-" {
@@ -87,13 +87,13 @@ func applyPolicy(c *call) error {
 	}
 	c.sql = "SELECT * FROM rate_limit_apply(@document::jsonb, @prune::boolean, @dry_run::boolean)"
 	c.empty = "The policy is as the file has it."
-	if err := c.ask(); err != nil || c.json || !c.is("dry-run") {
+	if err := c.runSQL(); err != nil || c.json || !c.boolFlag("dry-run") {
 		return err
 	}
-	return c.say("\nNothing is changed: this was a dry run.\n")
+	return c.printf("\nNothing is changed: this was a dry run.\n")
 }
 
-// toYAML returns a document of JSON as YAML. The fields that name a row come first.
+// toYAML converts a JSON document to YAML. Fields are in the order of fieldOrder.
 func toYAML(document string) ([]byte, error) {
 	decoder := json.NewDecoder(strings.NewReader(document))
 	decoder.UseNumber()
@@ -108,23 +108,9 @@ func toYAML(document string) ([]byte, error) {
 	return text.Bytes(), err
 }
 
-// order has the sections and the fields that come first, and those that come last.
-var order = []string{
-	"name",
-	"tiers",
-	"users",
-	"keys",
-	"rules",
-	"digest",
-	"rule",
-	"limit_name",
-	"user_id",
-	"tier",
-	"key_id",
-	"",
-	"limits",
-	"overrides",
-}
+// fieldOrder is the order of sections and fields in a file. Names that are not listed take the place of "".
+var fieldOrder = []string{"name", "tiers", "users", "keys", "rules", "digest", "rule", "limit_name",
+	"user_id", "tier", "key_id", "", "limits", "overrides"}
 
 func yamlOf(value any) *yaml.Node {
 	switch value := value.(type) {
@@ -144,7 +130,7 @@ func yamlOf(value any) *yaml.Node {
 		}
 		return n
 	case string:
-		// It gets quotes if it could be something else.
+		// The tag makes the encoder quote a string that looks like another type.
 		n := &yaml.Node{Kind: yaml.ScalarNode, Value: value, Tag: "!!str"}
 		isOdd := func(r rune) bool { return !unicode.IsPrint(r) }
 		if value != strings.TrimSpace(value) || strings.ContainsFunc(value, isOdd) {
@@ -155,18 +141,18 @@ func yamlOf(value any) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(value)}
 }
 
-// compareFields sorts fields by order, and others by their names, in the place of "".
+// compareFields compares names by fieldOrder, then alphabetically.
 func compareFields(a, b string) int {
 	place := func(name string) int {
-		if at := slices.Index(order, name); at >= 0 {
+		if at := slices.Index(fieldOrder, name); at >= 0 {
 			return at
 		}
-		return slices.Index(order, "")
+		return slices.Index(fieldOrder, "")
 	}
 	return cmp.Or(place(a)-place(b), strings.Compare(a, b))
 }
 
-// toJSON returns a document of YAML as JSON. Values are texts, which the server reads as its types.
+// toJSON converts a YAML document to JSON. Scalars become strings, which the server converts to its types.
 func toJSON(file []byte) (string, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(file))
 	var document, more yaml.Node

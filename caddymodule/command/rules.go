@@ -1,0 +1,90 @@
+package command
+
+var rulesCommand = commandSpec{
+	use: "rules", kind: "rule",
+	short: "Lists and changes rules",
+	commands: []commandSpec{{
+		use:   "list",
+		short: "Lists all rules in the order in which proxies try them, with their limits and problems",
+		empty: "There are no rules.",
+		sql:   "SELECT * FROM rate_limit_rule_states",
+	}, {
+		use:   "set NAME SETTING=VALUE ...",
+		short: "Makes a rule, or changes settings of one",
+		long: `per_second, per_minute, per_hour, per_day, per_month and in_flight are how much may pass, or
+unlimited. limit.NAME is a limit of any window, as in 100/10s, 10000/1mo calendar Europe/Berlin
+or 5/in_flight. algorithm, burst, durable and on_exceed are for all limits of the rule. valid is
+FROM..UNTIL, where either may be missing.`,
+		example: `  caddy pg-ratelimit rules set free tiers=free algorithm=token_bucket per_hour=1000 burst=20
+  caddy pg-ratelimit rules set protect paths='/api/v1/*' count_by=all per_second=100 mode=shadow
+  caddy pg-ratelimit rules set friday limit.burst=50/10s valid=2026-11-27..2026-11-30
+  caddy pg-ratelimit rules set protect paths=`,
+		flags: []flag{
+			{name: "force", value: false, usage: "allow an amount of 0, which refuses every request"},
+		},
+		do: setter("rate_limit_rule"),
+	},
+		ruleMode("enable", "enforce", "on: its limits apply"),
+		ruleMode("disable", "off", "off: it is ignored"), {
+			use:      "rename NAME NEW",
+			short:    "Gives a rule another name, and with it new counters",
+			doneText: "renamed to",
+			sql:      "SELECT rate_limit_rename('rule', @NAME, @NEW)",
+		}, {
+			use:      "delete NAME",
+			short:    "Deletes a rule with its limits and overrides",
+			doneText: "deleted",
+			sql:      "SELECT rate_limit_delete_rule(@NAME)",
+		}},
+}
+
+// ruleMode returns a command that sets the mode of a rule.
+func ruleMode(name, mode, help string) commandSpec {
+	return commandSpec{
+		use:      name + " NAME",
+		short:    "Turns a rule " + help,
+		doneText: name + "d",
+		sql: "SELECT rate_limit_rule(name, mode => '" + mode + "') FROM rate_limit_rules " +
+			"WHERE name = @NAME",
+	}
+}
+
+var tiersCommand = commandSpec{
+	use: "tiers", kind: "tier",
+	short: "Lists and changes tiers: the plans that users are on",
+	commands: []commandSpec{{
+		use:   "list",
+		short: "Lists the tiers, with how many users and keys are on each, and the rules for it",
+		empty: "There are no tiers.",
+		sql:   "SELECT * FROM rate_limit_tier_states ORDER BY rank, tier",
+	}, {
+		use:     "set TIER [SETTING=VALUE ...]",
+		short:   "Makes a tier, or changes settings of one",
+		example: "  caddy pg-ratelimit tiers set pro rank=2 comment='49 dollars a month'",
+		do:      setter("rate_limit_tier"),
+	}, {
+		use:      "rename TIER NEW",
+		short:    "Gives a tier another name, which its users, keys, overrides and rules then have",
+		doneText: "renamed to",
+		sql:      "SELECT rate_limit_rename('tier', @TIER, @NEW)",
+	}, {
+		use:      "delete TIER",
+		short:    "Deletes a tier that nothing uses",
+		doneText: "deleted",
+		sql:      "SELECT rate_limit_delete_tier(@TIER)",
+	}},
+}
+
+var changesCommand = commandSpec{
+	use:   "changes [--since 1h] [-n 100]",
+	short: "Lists the changes of the policy in the last 30 days, the latest first",
+	long:  "--json has the rows before and after.",
+	flags: []flag{
+		{name: "since", value: "1h", kind: "duration", usage: "changes of the last 30m, 24h, 7d …"},
+		limitFlag(100),
+	},
+	jsonOnly: "ref key_id before after",
+	empty:    "Nothing was changed.",
+	sql: `SELECT * FROM rate_limit_changed WHERE at >= now() - @since::interval
+ORDER BY at DESC, seq DESC LIMIT @number::bigint`,
+}

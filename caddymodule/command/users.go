@@ -1,0 +1,150 @@
+package command
+
+import "net/netip"
+
+// ownedSections list the keys of @USER, and the overrides and bans of the user and of these keys.
+var ownedSections = []section{
+	{
+		"keys",
+		`SELECT k.*, r.* FROM rate_limit_key_states k
+LEFT JOIN LATERAL rate_limit_recent(k.user_id, k.id) r ON true
+WHERE k.user_id = @USER ORDER BY k.id`,
+	},
+	{
+		"overrides",
+		`SELECT o.rule, o.limit_name, o.key_id, coalesce(o.events::text, 'unlimited') AS amount, o.burst,
+	nullif(o.valid, '(,)') AS valid, o.reason
+FROM rate_limit_overrides o WHERE o.user_id = @USER OR o.key_id ` + keysOfUser + `
+ORDER BY o.rule, o.limit_name, o.key_id NULLS FIRST, lower(o.valid) NULLS FIRST`,
+	},
+	{"bans", bansSQL + " WHERE user_id = @USER OR key_id " + keysOfUser + " ORDER BY id"},
+}
+
+const (
+	keysOfUser = "IN (SELECT id FROM rate_limit_api_keys WHERE user_id = @USER)"
+	userFields = "tier, tier_until, period_start, time_zone, comment, created_at, updated_at"
+	bansSQL    = "SELECT kind, banned, until, banned_by, banned_at, reason FROM rate_limit_banned"
+	// banArguments completes the arguments of rate_limit_ban. A NULL end makes the ban permanent.
+	banArguments = ", until => coalesce(now() + @for::interval, @until::timestamptz), reason => @reason)"
+)
+
+var usersCommand = commandSpec{
+	use: "users", kind: "user",
+	short: "Shows, changes, bans and deletes users",
+	commands: []commandSpec{{
+		use:       "get USER",
+		short:     "Shows a user: tier, keys, overrides, bans, usage, and what is used of the limits",
+		singleRow: true,
+		sql: "SELECT n.user_id, " + userFields + `, r.*
+FROM (SELECT @USER::text AS user_id) AS n LEFT JOIN rate_limit_users u USING (user_id)
+LEFT JOIN LATERAL rate_limit_recent(n.user_id) AS r ON true
+WHERE u.user_id IS NOT NULL OR EXISTS (SELECT FROM rate_limit_banned b WHERE b.user_id = n.user_id)`,
+		sections: append(ownedSections[:3:3], section{"used", `SELECT * FROM rate_limit_used_by(@USER)
+UNION ALL
+SELECT u.* FROM (SELECT DISTINCT ON (coalesce(counted_as, id)) id FROM rate_limit_api_keys
+	WHERE user_id = @USER) k, rate_limit_used_by(@USER, k.id) u`}),
+	}, {
+		use:   "list [--tier TIER] [--sort last] [-n 100]",
+		short: "Lists the users, and with a history what each did today and this month",
+		flags: []flag{
+			{name: "tier", usage: "users of this tier only"},
+			{name: "sort", value: "name", usage: "name, or last for those without requests first",
+				choices: []string{"name", "last"}},
+			limitFlag(100),
+		},
+		choose: func(c *invocation) (string, string, error) {
+			last := ""
+			if c.flag("sort") == "last" { // the history may be missing
+				last = `(SELECT max(h.last_request) FROM rate_limit_metrics h
+		WHERE h.granularity = 'day' AND h.user_id = u.user_id) NULLS FIRST, `
+			}
+			return `SELECT u.user_id, u.tier, u.state, r.* FROM (SELECT u.* FROM rate_limit_user_states u
+	WHERE @tier::text IS NULL OR u.tier = @tier ORDER BY ` + last + `u.user_id LIMIT @number::bigint) AS u
+LEFT JOIN LATERAL rate_limit_recent(u.user_id) AS r ON true`, "There are no users.", nil
+		},
+	}, {
+		use:   "set USER SETTING=VALUE ...",
+		short: "Makes a user, or changes settings of one",
+		long: `A new user needs a tier. tier_until is a duration such as 90d, a time, or never. RULE/LIMIT is
+another amount of a limit for this user, a number or unlimited, and RULE/LIMIT.burst another
+burst.`,
+		example: `  caddy pg-ratelimit users set acme tier=pro tier_until=30d
+  caddy pg-ratelimit users set acme free/per_hour=5000
+  caddy pg-ratelimit users set acme free/per_hour=`,
+		do: setter("rate_limit_user"),
+	}, {
+		use:       "delete USER",
+		short:     "Deletes a user with its keys and overrides, and prints what the user had",
+		long:      "A ban of the user stays. To shut a user out and keep the keys, see users ban.",
+		singleRow: true,
+		// The lock keeps new keys from being created before the user is deleted.
+		before:   "SELECT FROM rate_limit_users WHERE user_id = @USER FOR UPDATE",
+		sql:      "SELECT user_id AS deleted, " + userFields + " FROM rate_limit_users WHERE user_id = @USER",
+		sections: ownedSections,
+		after:    "SELECT rate_limit_delete_user(@USER)",
+	}, {
+		use:     "ban USER",
+		short:   "Shuts a user out, with all its keys",
+		example: "  caddy pg-ratelimit users ban acme --for 24h --reason 'ticket 4711'",
+		flags:   banFlags, exclusive: []string{"for until"}, singleRow: true,
+		before: "SELECT rate_limit_ban(user_id => @USER" + banArguments,
+		sql:    bansSQL + " WHERE user_id = @USER",
+	}, {
+		use:         "unban USER",
+		short:       "Lifts the ban of a user",
+		doneText:    "unbanned",
+		sql:         "SELECT rate_limit_unban(user_id => @USER)",
+		notFoundSQL: "SELECT 'not banned'",
+	}},
+}
+
+var bansCommand = commandSpec{
+	use:   "bans",
+	short: "Lists the networks, users and keys that are shut out",
+	empty: "There are no bans.",
+	sql:   bansSQL + " ORDER BY network, user_id, key_id",
+}
+
+var banCommand = commandSpec{
+	use:     "ban NETWORK",
+	short:   "Shuts a network or an address out",
+	example: "  caddy pg-ratelimit ban 192.0.2.0/24 --for 1h --reason scraping",
+	flags: append(
+		[]flag{{name: "yes", value: false, usage: "ban the network however wide it is"}},
+		banFlags...),
+	exclusive: []string{"for until"},
+	args:      []string{"network"}, singleRow: true,
+	before: "SELECT rate_limit_ban(network => @NETWORK::cidr" + banArguments,
+	choose: func(c *invocation) (string, string, error) {
+		network := netip.MustParsePrefix(get[string](c, "NETWORK"))
+		if isWide(network) && !c.boolFlag("yes") {
+			return "", "", invalid(
+				"NETWORK",
+				network.String(),
+				"an IPv4 /8 or an IPv6 /16 at most, which is as much as one organisation holds, or given "+
+					"with --yes: a wider ban shuts out all kinds of clients",
+			)
+		}
+		return bansSQL + " WHERE network = @NETWORK::cidr", "", nil
+	},
+}
+
+// isWide reports whether a network is larger than any that one organisation holds: the largest assignments
+// are an IPv4 /8 and an IPv6 /16.
+func isWide(network netip.Prefix) bool {
+	mapped := netip.MustParsePrefix("::ffff:0:0/96")
+	if network.Addr().Is4() {
+		return network.Bits() < 8
+	}
+	return network.Bits() < 16 || network.Overlaps(mapped) && network.Bits() < mapped.Bits()+8
+}
+
+var unbanCommand = commandSpec{
+	use: "unban NETWORK", kind: "network",
+	short:    "Lifts the ban of a network or an address",
+	args:     []string{"network"},
+	doneText: "unbanned",
+	sql:      "SELECT rate_limit_unban(network => @NETWORK::inet)",
+	notFoundSQL: `SELECT 'not banned' || coalesce('; banned are ' || string_agg(b.banned, ', '), '')
+		FROM rate_limit_banned b WHERE rate_limit_network(b.network) && rate_limit_network(@NETWORK::inet)`,
+}
