@@ -9,19 +9,18 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
-// waiter is a call that waits for a connection. A waiter is in Pool.waiting until
-// its wait ends; done, c and failed are guarded by the pool's mutex until then.
+// waiter is a call that waits for a connection. It is in Pool.waiting until its wait ends, and until then the
+// pool's mutex guards done, c and failed.
 type waiter struct {
-	ready  chan struct{} // gets one value when done is set
+	ready  chan struct{} // receives one value when done is set
 	done   bool          // c or failed is set
 	c      *conn
 	failed *runError
 }
 
-// takeIdle takes the connection that was used last, if there is an idle one, it is in
-// good order, and ctx has not ended. The caller owns it until release or drop. A
-// connection on which anything came while it was idle is not used: that is its end,
-// the error that announces the end, or, which is rare, a notice.
+// takeIdle returns the most recently used idle connection, or nil if none is usable or ctx has ended. The
+// caller owns the connection until release or drop. takeIdle drops a connection that received anything while
+// it was idle: the end of the connection, the error before the end, or rarely a notice.
 func takeIdle(p *Pool, ctx context.Context) *conn {
 	now := time.Since(p.created)
 	p.mu.Lock()
@@ -41,7 +40,7 @@ func takeIdle(p *Pool, ctx context.Context) *conn {
 	return c
 }
 
-// acquire waits for a connection. The caller owns it until release or drop.
+// acquire waits for a connection, until ctx ends. The caller owns the connection until release or drop.
 func (p *Pool) acquire(ctx context.Context) (*conn, *runError) {
 	w := &waiter{ready: make(chan struct{}, 1)}
 	for {
@@ -75,7 +74,7 @@ func (p *Pool) acquire(ctx context.Context) (*conn, *runError) {
 	return w.c, w.failed
 }
 
-// cancelWait ends a wait because ctx ended.
+// cancelWait ends the wait of w with the error of ctx.
 func (p *Pool) cancelWait(ctx context.Context, w *waiter) {
 	defer p.logPanic()
 	p.mu.Lock()
@@ -101,13 +100,13 @@ func (p *Pool) cancelWait(ctx context.Context, w *waiter) {
 	p.endWait(w, nil, &runError{err: wrapError(ctx, state, nil)})
 }
 
-// noTurn is the error of a wait that ended although there are connections.
+// noTurn returns the error of a call whose time ended while all connections were in use.
 func noTurn(ctx context.Context, state string) error {
 	return fmt.Errorf("%w: %w", pg.ErrNoTurn, wrapError(ctx, state, nil))
 }
 
-// endWait gives a waiter its connection or its error. The caller holds the mutex
-// and has removed w from the list.
+// endWait passes a connection or an error to a waiter. The caller holds the mutex and has removed w from
+// Pool.waiting.
 func (p *Pool) endWait(w *waiter, c *conn, failed *runError) {
 	w.done = true
 	w.c = c
@@ -115,9 +114,8 @@ func (p *Pool) endWait(w *waiter, c *conn, failed *runError) {
 	w.ready <- struct{}{}
 }
 
-// release returns a connection to the pool. c.usable says whether it can be used
-// again. Anything that is left in its buffer would be taken for the next answer, so
-// such a connection is closed. So is one to a primary that was replaced.
+// release returns a connection to the pool if c.usable is set, else closes it. It also closes a connection to
+// a replaced primary, and one with unread bytes in its buffer, which the next call would read as its answer.
 func release(p *Pool, c *conn) {
 	if !c.usable || c.discard || c.r != c.w || c.generation != atomic.LoadInt32(&p.targets.generation) {
 		p.drop(c, c.usable)
@@ -134,8 +132,7 @@ func release(p *Pool, c *conn) {
 	p.mu.Unlock()
 }
 
-// putConn gives a connection to the first waiter, or makes it idle. The caller
-// holds the mutex.
+// putConn passes a connection to the first waiter, or adds it to the idle ones. The caller holds the mutex.
 func putConn(p *Pool, c *conn) {
 	c.unnamed = p.unnamed
 	if len(p.waiting) > 0 {
@@ -150,7 +147,7 @@ func putConn(p *Pool, c *conn) {
 	}
 }
 
-// drop closes a connection that the caller owns.
+// drop closes a connection that the caller owns, after a Terminate message if terminate is set.
 func (p *Pool) drop(c *conn, terminate bool) {
 	closeConn(c, terminate)
 	p.mu.Lock()

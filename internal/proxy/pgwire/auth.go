@@ -19,8 +19,8 @@ const (
 	authSASLFinal = 12
 )
 
-// logIn reads what the server sends after the StartupMessage and answers its
-// requests for authentication, until the server is ready for statements.
+// logIn answers the server's requests for authentication after the StartupMessage, until the server is ready
+// for statements. It returns the error that the server reported, or another one.
 func logIn(c *conn, cfg *config, password string) (*serverError, error) {
 	authenticated, accepted := false, false
 	for {
@@ -74,7 +74,7 @@ func logIn(c *conn, cfg *config, password string) (*serverError, error) {
 var errBinding = errors.New("the server logs in by another method, channel_binding=require wants " +
 	"scram-sha-256")
 
-// authenticate answers one request for authentication.
+// authenticate answers a request for authentication. data is the request without its number.
 func authenticate(c *conn, cfg *config, password string, request uint32, data []byte) (*serverError, error) {
 	method := map[uint32]string{authCleartext: "password", authMD5: "md5", authSASL: "scram-sha-256"}[request]
 	if method == "" {
@@ -104,7 +104,7 @@ func authenticate(c *conn, cfg *config, password string, request uint32, data []
 	return nil, send(c, 'p', password+"\x00")
 }
 
-// md5Response returns what the method md5 sends instead of the password.
+// md5Response returns the hash that the method md5 sends instead of the password.
 func md5Response(user, password string, salt []byte) string {
 	inner := md5.Sum([]byte(password + user))
 	outer := md5.Sum(append([]byte(hex.EncodeToString(inner[:])), salt...))

@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// cancelTimeout bounds one request to cancel.
+// cancelTimeout bounds a CancelRequest, with its connection.
 const cancelTimeout = 2 * time.Second
 
-// cancel asks the server, in another goroutine, to cancel what it does for a
-// connection, and closes the connection then. The caller owns c and must still
-// release it.
+// cancel starts a goroutine that asks the server to cancel the statements of c, and then closes c.raw. The
+// caller still owns c, and must release it.
 func (p *Pool) cancel(c *conn) {
 	p.mu.Lock()
 	tooMany := p.cancels >= p.cfg.maxConns
@@ -41,7 +40,7 @@ func (p *Pool) runCancel(c *conn) {
 	sendCancel(c)
 }
 
-// sendCancel sends a CancelRequest, which needs a connection of its own.
+// sendCancel sends a CancelRequest on a new connection, as the protocol requires.
 func sendCancel(c *conn) {
 	if len(c.cancelKey) == 0 {
 		return

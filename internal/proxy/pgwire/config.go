@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// config is a connection string, the environment and the defaults, validated.
+// config holds the validated parameters of a connection string, the environment and the defaults. It does not
+// change after parseConfig.
 type config struct {
 	targets        []target
 	user           string
@@ -42,7 +43,7 @@ func (t target) unix() bool {
 	return strings.HasPrefix(t.host, "/")
 }
 
-// String is for errors.
+// String formats the target for errors.
 func (t target) String() string {
 	if t.unix() {
 		return t.host + "/.s.PGSQL." + t.port
@@ -64,14 +65,13 @@ func variable(parameter string) string {
 	return "PG" + strings.ToUpper(strings.ReplaceAll(parameter, "_", ""))
 }
 
-// ignored are the beginnings of the names of parameters without effect here: they configure what this client
-// never does, or tune what it leaves at its defaults.
+// ignored lists prefixes of the names of parameters that have no effect in this client.
 var ignored = []string{"servicefile", "krb", "gss", "sslcompression", "sslpassword", "sslkeylogfile",
 	"max_protocol_version", "keepalives", "tcp_user_timeout", "fallback_application_name", "pool_", "oauth_",
 	"scram_", "description_cache_capacity", "statement_cache_capacity", "default_query_exec_mode"}
 
-// parameters are the parameters of a connection string that have not been read yet.
-// Those that nothing reads are settings of the session.
+// parameters holds the parameters of a connection string that have not been taken yet. Those that nothing
+// takes become settings of the session.
 type parameters struct {
 	values   map[string]string
 	env      func(string) (string, bool)
@@ -79,8 +79,8 @@ type parameters struct {
 	err      error // of the first parameter that is invalid
 }
 
-// take returns a parameter's value and removes it. The environment replaces a
-// missing parameter, but not an empty one.
+// take removes a parameter and returns its value. The environment replaces a missing parameter, but not an
+// empty one.
 func (p *parameters) take(name string) string {
 	value, ok := p.values[name]
 	delete(p.values, name)
@@ -91,14 +91,14 @@ func (p *parameters) take(name string) string {
 	return value
 }
 
-// fail sets the error, unless another parameter had one before.
+// fail records err unless an earlier parameter has failed.
 func (p *parameters) fail(err error) {
 	if p.err == nil {
 		p.err = err
 	}
 }
 
-// invalid is fail for a parameter's value.
+// invalid records an error for the value of a parameter.
 func (p *parameters) invalid(name, value, want string) {
 	if strings.Contains(value, "@") || name == "port" && p.hidePort {
 		p.fail(fmt.Errorf("%s in the dsn must be %s", name, want))
@@ -107,7 +107,7 @@ func (p *parameters) invalid(name, value, want string) {
 	p.fail(fmt.Errorf("%s is %q, must be %s", name, value, want))
 }
 
-// oneOf takes a parameter that must be one of words; "" is the first of them.
+// oneOf takes a parameter that must be one of words. A missing one is the first of them.
 func (p *parameters) oneOf(name string, words ...string) string {
 	value := p.take(name)
 	if value == "" {
@@ -126,7 +126,7 @@ func (p *parameters) oneOf(name string, words ...string) string {
 	return ""
 }
 
-// number takes a parameter that must be a whole number; "" is missing.
+// number takes a parameter that must be a whole number of at least least, or returns missing without one.
 func (p *parameters) number(name string, least, missing int) int {
 	value := p.take(name)
 	if value == "" {
@@ -139,7 +139,7 @@ func (p *parameters) number(name string, least, missing int) int {
 	return n
 }
 
-// duration takes a parameter that must be a Go duration; "" is missing.
+// duration takes a parameter that must be a Go duration, or returns missing without one.
 func (p *parameters) duration(name string, missing time.Duration) time.Duration {
 	value := p.take(name)
 	if value == "" {
@@ -152,8 +152,8 @@ func (p *parameters) duration(name string, missing time.Duration) time.Duration 
 	return d
 }
 
-// parseConfig validates a connection string. It reads certificates and keys to
-// report errors in them early.
+// parseConfig parses and validates a connection string. It reads certificates and keys, to report their
+// errors early.
 func parseConfig(dsn string, env func(string) (string, bool), log func(string)) (*config, error) {
 	values, err := parseDSN(dsn)
 	if err != nil {
@@ -173,7 +173,7 @@ func parseConfig(dsn string, env func(string) (string, bool), log func(string)) 
 	return c, nil
 }
 
-// fixed are parameters that it would be unsafe to ignore, with the values that change nothing.
+// fixed lists parameters that would be unsafe to ignore, each with the values that have no effect.
 var fixed = [][]string{
 	{"service", ""}, {"hostaddr", ""}, {"sslcrl", ""}, {"sslcrldir", ""}, {"requirepeer", ""},
 	{"require_auth", ""}, {"ssl", ""}, {"gssencmode", "disable", "prefer"}, {"min_protocol_version", "3.0"},
@@ -183,7 +183,7 @@ var fixed = [][]string{
 	{"ssl_min_protocol_version", "TLSv1.2"}, {"ssl_max_protocol_version", "TLSv1.3"}, // Go's bounds
 }
 
-// rejectUnsupported refuses other values of fixed parameters.
+// rejectUnsupported fails for a fixed parameter with another value.
 func rejectUnsupported(_ *config, p *parameters) {
 	for _, f := range fixed {
 		p.oneOf(f[0], f[1:]...)
@@ -215,7 +215,7 @@ func readTargets(c *config, p *parameters) {
 	}
 }
 
-// defaultHost is the folder where a server of this machine has its socket.
+// defaultHost returns the folder of the local server's socket, or localhost without one.
 func defaultHost() string {
 	for _, folder := range []string{"/var/run/postgresql", "/private/tmp", "/tmp"} {
 		if _, err := os.Stat(folder); err == nil {
@@ -243,7 +243,7 @@ func readLogin(c *config, p *parameters) {
 	}
 }
 
-// home returns a path in the account's home folder, or "" if there is none.
+// home returns a path in the user's home folder, or "" if the user has none.
 func (c *config) home(path string) string {
 	if home, _ := c.env("HOME"); home != "" {
 		return home + "/" + path
@@ -262,7 +262,7 @@ func readConnections(c *config, p *parameters) {
 	c.idleTimeout = p.duration("pool_max_conn_idle_time", 5*time.Minute)
 }
 
-// readSettings keeps the remaining parameters as settings of the session.
+// readSettings stores the remaining parameters as settings of the session.
 func readSettings(c *config, p *parameters) {
 	c.settings = map[string]string{}
 	for _, name := range []string{"application_name", "options"} {

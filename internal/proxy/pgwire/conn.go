@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Bounds of what is accepted from a server. The buffer grows as data arrives, not
-// as a message announces it.
+// Bounds of the messages that a client accepts. The buffer grows as data arrives, not to the length that a
+// message announces.
 const (
 	maxMessage      = 16 << 20
 	maxErrorMessage = 1 << 20 // of an error or a notice
@@ -20,7 +20,7 @@ const (
 	idleBuffer      = 256 << 10 // a larger one is not kept by an idle connection
 )
 
-// errTruncated is the error of a connection that the server closed.
+// errTruncated reports that the server closed the connection.
 var errTruncated = errors.New("the server closed the connection")
 
 // A Read after the deadline waits for lateRead, and at most mostLate of them follow one another: they
@@ -30,7 +30,7 @@ const (
 	mostLate = 8
 )
 
-// longAgo as a deadline ends the Read or Write that is under way.
+// longAgo is a deadline that ends a Read or Write in progress.
 var longAgo = time.Unix(1, 0)
 
 // conn is one connection. It has one owner at a time: a dial, the pool while the
@@ -129,7 +129,7 @@ func fill(c *conn) error {
 	return err
 }
 
-// fillInTime is fill before the deadline.
+// fillInTime is fill without reads after the deadline.
 func fillInTime(c *conn) error {
 	if !c.watching {
 		return read(c)
@@ -163,7 +163,7 @@ func read(c *conn) error {
 	return readError(err)
 }
 
-// readError is the error of a Read that read nothing.
+// readError returns the error of a Read that returned no bytes.
 func readError(err error) error {
 	switch {
 	case err == nil:
@@ -186,7 +186,7 @@ func send(c *conn, kind byte, body string) error {
 // its length field.
 func putLength(b []byte, i int) { binary.BigEndian.PutUint32(b[i:], uint32(len(b)-i)) }
 
-// startWatching gives the reading side to the watcher.
+// startWatching passes the reading side of the connection to the watcher.
 func startWatching(c *conn) {
 	if c.watching {
 		return
@@ -201,7 +201,7 @@ func startWatching(c *conn) {
 	c.resume <- struct{}{}
 }
 
-// shrink makes room in the buffer and gives up memory that has grown.
+// shrink empties the buffer, and replaces buffers that have grown.
 func shrink(c *conn) {
 	copy(c.buf, c.buf[c.r:c.w])
 	c.w -= c.r
@@ -213,7 +213,7 @@ func shrink(c *conn) {
 	c.grown = false
 }
 
-// watch is the watcher. It ends when resume is closed.
+// watch runs the watcher until resume is closed.
 func watch(c *conn) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -232,8 +232,7 @@ func watch(c *conn) {
 	}
 }
 
-// interrupter returns a function that makes the Read or Write under way fail, and
-// all later ones.
+// interrupter returns a function that makes the Read or Write in progress fail, and all later ones.
 func interrupter(raw net.Conn) func() {
 	return func() {
 		defer func() { _ = recover() }()
@@ -241,8 +240,8 @@ func interrupter(raw net.Conn) func() {
 	}
 }
 
-// closeConn closes the connection, after sending Terminate if terminate says so.
-// The owner calls it, once or more.
+// closeConn closes the connection, after a Terminate message if terminate is set. Only the owner calls
+// closeConn. Further calls do nothing.
 func closeConn(c *conn, terminate bool) {
 	if c.closed {
 		return

@@ -21,8 +21,7 @@ const (
 	longAttempt  = 10 * time.Second
 )
 
-// keepAlive is the time between TCP's keep-alive probes of a connection. They notice
-// that a firewall has forgotten the connection.
+// keepAlive is the time between TCP's keep-alive probes, which find connections that a firewall has dropped.
 const keepAlive = 15 * time.Second
 
 // peer is one address of a target.
@@ -32,7 +31,7 @@ type peer struct {
 	address string
 }
 
-// encryption says whether an attempt uses TLS.
+// encryption selects whether an attempt uses TLS.
 type encryption int
 
 const (
@@ -41,7 +40,7 @@ const (
 	tlsOnly
 )
 
-// connectError says why an attempt to connect failed.
+// connectError describes a failed attempt to connect.
 type connectError struct {
 	text    string
 	code    string // the SQLSTATE, if the server reported an error
@@ -50,8 +49,8 @@ type connectError struct {
 	final   bool   // an attempt with another host would fail as well
 }
 
-// connect tries the targets in order. It returns a connection with its watcher, or
-// what went wrong with each target, and the last SQLSTATE.
+// connect tries the targets in order. It returns a connection with a running watcher, or an error with the
+// failure of each target and the last SQLSTATE.
 func connect(ctx context.Context, cfg *config, targets *targetMemory) (*conn, *connectError) {
 	var all connectError
 	var texts []string
@@ -76,7 +75,7 @@ func connect(ctx context.Context, cfg *config, targets *targetMemory) (*conn, *c
 	return nil, &all
 }
 
-// attemptLimit bounds one attempt if there are so many addresses to try.
+// attemptLimit returns the bound of one attempt, which depends on the number of addresses to try.
 func (c *config) attemptLimit(addresses int) time.Duration {
 	switch {
 	case c.attemptTimeout > 0:
@@ -126,7 +125,7 @@ func lookUp(ctx context.Context, t target, limit time.Duration) ([]peer, error) 
 	return peers, err
 }
 
-// connectPeer tries one address, with or without TLS or both, as sslmode says.
+// connectPeer tries one address with each encryption that sslmode permits.
 func connectPeer(ctx context.Context, cfg *config, targets *targetMemory, to peer,
 	limit time.Duration) (*conn, *connectError) {
 	ctx, stop := context.WithTimeout(ctx, limit)
@@ -160,7 +159,7 @@ func (c *config) encryptions(t target) []encryption {
 	return []encryption{tlsOnly}
 }
 
-// attempt makes one connection.
+// attempt connects to an address, logs in, and checks the session.
 func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer,
 	enc encryption) (*conn, *connectError) {
 	raw, err := (&net.Dialer{KeepAlive: keepAlive}).DialContext(ctx, to.network, to.address)
@@ -198,7 +197,7 @@ func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer,
 	return c, nil
 }
 
-// startTLS begins TLS if enc says so and the server offers it.
+// startTLS starts TLS if enc requires or prefers it and the server offers it.
 func startTLS(ctx context.Context, c *conn, cfg *config, enc encryption) *connectError {
 	if enc == plain {
 		return nil
@@ -227,7 +226,7 @@ func startTLS(ctx context.Context, c *conn, cfg *config, enc encryption) *connec
 	return nil
 }
 
-// requestTLS asks the server whether it offers TLS: 'S' is yes.
+// requestTLS asks the server for TLS, and returns its reply: 'S' for yes.
 func requestTLS(raw net.Conn) (byte, error) {
 	reply := make([]byte, 1)
 	_, err := raw.Write([]byte("\x00\x00\x00\x08\x04\xd2\x16\x2f"))
@@ -237,10 +236,9 @@ func requestTLS(raw net.Conn) (byte, error) {
 	return reply[0], err
 }
 
-// startSession logs in.
+// startSession sends the StartupMessage and logs in.
 func startSession(c *conn, cfg *config) *connectError {
-	// If the Write fails, the server may have said why, for example that it does not
-	// accept the client's certificate. So read what it sent.
+	// If the Write fails, the server may have sent the reason, such as a refused client certificate.
 	_, _ = c.nc.Write(cfg.startup())
 	reported, err := logIn(c, cfg, cfg.passwordFor(c.peer.target))
 	switch {
@@ -288,8 +286,8 @@ func askServer(ctx context.Context, c *conn, sql string) (*pgdb.Statement, *conn
 	return st, nil
 }
 
-// checkTimeline refuses a primary that another one has replaced. A server that does not tell its timeline
-// is not refused.
+// checkTimeline returns an error for a primary that another one has replaced. It accepts a server that does
+// not report its timeline.
 func checkTimeline(ctx context.Context, c *conn, targets *targetMemory) *connectError {
 	st, failed := askServer(ctx, c, pg.TimelineSQL)
 	if failed != nil {

@@ -10,18 +10,16 @@ import (
 )
 
 const (
-	// dialInterval is the time between the starts of two dials while the first one
-	// is not finished. If a server does not answer, the pool starts its dials one
-	// after the other, so that there is always a recent one when the server is back.
+	// dialInterval is the least time between the starts of two dials while the first is not finished. While a
+	// server does not answer, dials start one after another, so a recent one is under way when it returns.
 	dialInterval = 250 * time.Millisecond
 
-	// replaceAfter is the age at which a dial is stopped to start a new one, if
-	// MaxConns does not allow both.
+	// replaceAfter is the age at which a dial is stopped for a new one if MaxConns does not allow both.
 	replaceAfter = time.Second
 )
 
-// dial is a connection being made, in a goroutine of its own. The call that
-// wanted it may have ended when it is there: then another call gets it.
+// dial is a connection being made in its own goroutine. If the call that needed the connection has ended by
+// then, another call gets the connection.
 type dial struct {
 	ctx      context.Context
 	stop     context.CancelFunc
@@ -40,7 +38,7 @@ func (p *Pool) dialIfNeeded() {
 		return
 	}
 	if p.open > 0 && now.Sub(p.lastFailure) < dialInterval {
-		return // the server just refused another connection, and there are others
+		return // the server just refused a connection, and others are open
 	}
 	if p.open >= p.cfg.maxConns {
 		for _, d := range p.dials {
@@ -55,7 +53,7 @@ func (p *Pool) dialIfNeeded() {
 	p.startDial()
 }
 
-// startDial starts a dial. The caller holds the mutex.
+// startDial starts a dial unconditionally. The caller holds the mutex.
 func (p *Pool) startDial() {
 	ctx, stop := context.WithCancel(context.Background())
 	d := &dial{ctx: ctx, stop: stop, start: time.Now()}
@@ -78,14 +76,15 @@ func connectSafely(ctx context.Context, p *Pool) (c *conn, failed *connectError)
 			failed = &connectError{text: panicError(r).Error()}
 		}
 	}()
-	cfg, err := p.renewed()
+	cfg, err := p.currentConfig()
 	if err != nil {
 		return nil, &connectError{text: err.Error()}
 	}
 	return connect(ctx, cfg, &p.targets)
 }
 
-// dialFinished hands over a new connection, or fails the waiters with the error of the dial.
+// dialFinished puts a new connection into the pool. If the dial failed and no other connection exists, it
+// ends all waits with the error of the dial.
 func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 	p.mu.Lock()
 	for i := range p.dials {
@@ -121,7 +120,7 @@ func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 			}
 			p.waiting = nil
 		}
-		// The calls that wait then may be the last ones that come for a long time.
+		// No later call may arrive to start a dial, so a timer starts one for those still waiting.
 		time.AfterFunc(dialInterval, p.dialAgain)
 	}
 	p.dialIfNeeded()
@@ -136,7 +135,7 @@ func (p *Pool) dialAgain() {
 	p.mu.Unlock()
 }
 
-// destination names the targets, the user and the database for errors.
+// destination describes the targets, the user and the database for errors.
 func (c *config) destination() string {
 	names := make([]string, len(c.targets))
 	for i := range c.targets {
@@ -149,7 +148,8 @@ func (c *config) destination() string {
 	return text
 }
 
-// logPanic keeps a panic from ending the program. It must be deferred.
+// logPanic recovers a panic and logs it, since a panic in a goroutine would end the program. Callers defer
+// logPanic.
 func (p *Pool) logPanic() {
 	if r := recover(); r != nil {
 		p.log(panicError(r).Error())

@@ -1,5 +1,9 @@
-// Package pgwire is a small Postgres client: a pgdb.DB for programs that cannot have a full driver, such as a
-// Traefik plugin, which is interpreted. It uses only the standard library.
+// Package pgwire is a small Postgres client for programs that cannot use a full driver, such as a Traefik
+// plugin, which Yaegi interprets. It imports only the standard library.
+//
+// A Pool implements pgdb.DB over a bounded number of connections. A conn has one owner at a time: the dial
+// that makes it, the pool while it is idle, or the call that acquired it. A call without an idle connection
+// becomes a waiter, and a dial may start. A call sends its statements as one pipeline.
 //
 // # Protocol
 //

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// parseDSN splits a connection string into parameters, by libpq's names ("dbname",
-// never "database"). It checks the syntax only. Its errors never quote text that
-// could be part of a password; in a malformed string that is nearly all of it.
+// parseDSN splits a connection string into parameters by libpq's names ("dbname", never "database"). It
+// checks only the syntax. Its errors quote no text that could be part of a password, which in a malformed
+// string is nearly all of the text.
 func parseDSN(dsn string) (map[string]string, error) {
 	if strings.Contains(dsn, "\x00") {
 		return nil, errors.New("dsn holds a NUL byte, must be text")
@@ -36,10 +36,9 @@ func userinfo(rest string) int {
 	return -1
 }
 
-// parseURL reads what follows the scheme: user:password@host:port,host:port/dbname?name=value&…
-// Where libpq and RFC 3986 differ, it follows libpq, except that it refuses a second
-// "@": the password probably contains one that must be quoted, and the rest of the
-// password would be taken for a host and be shown in errors.
+// parseURL parses the URL after its scheme: user:password@host:port,host:port/dbname?name=value&…
+// Where libpq and RFC 3986 differ, parseURL follows libpq, except that it refuses a second "@". Probably the
+// password contains the first one, and errors would show the rest of the password as a host.
 func parseURL(rest string) (map[string]string, error) {
 	var parts [][2]string // names of parameters, and their values as they are in the URL
 	add := func(name, value string) {
@@ -77,7 +76,7 @@ func parseURL(rest string) (map[string]string, error) {
 			parts = append(parts, [2]string{name, value})
 		}
 	}
-	found := map[string]string{} // of several values of a name, the last
+	found := map[string]string{} // the last value of each name
 	for _, part := range parts {
 		name, err := decode(part[0])
 		if err != nil {
@@ -95,7 +94,7 @@ func parseURL(rest string) (map[string]string, error) {
 	return found, nil
 }
 
-// hostAndPort matches a host, which is in brackets if it is an IPv6 address, and perhaps a colon and a port.
+// hostAndPort matches a host with an optional port. An IPv6 address is in brackets.
 var hostAndPort = regexp.MustCompile(`(?s)^(?:\[([^][]+)\]|([^][:]*))(?::(.*))?$`)
 
 // splitHosts splits host:port,host:port… into two lists, of hosts and of ports.
@@ -116,15 +115,14 @@ func splitHosts(list string) (string, string, error) {
 
 var errPairs = errors.New("dsn must be a postgres:// URL or name=value pairs")
 
-// pair matches a name, the value in quotes or without, and spaces. A backslash takes the next character as
-// it is.
+// pair matches a name, a value with or without quotes, and spaces. A backslash escapes the next character.
 var (
 	pair = regexp.MustCompile(`(?s)^([^=]*)=[ \t\n\r\v\f]*` +
 		`(?:'((?:[^'\\]|\\.)*)'|((?:[^ \t\n\r\v\f\\]|\\.?)*))[ \t\n\r\v\f]*`)
 	backslash = regexp.MustCompile(`(?s)\\(.?)`)
 )
 
-// parsePairs reads name=value name='quoted value' …
+// parsePairs parses name=value name='quoted value' …
 func parsePairs(dsn string) (map[string]string, error) {
 	found := map[string]string{}
 	const spaces = " \t\n\r\v\f"
@@ -150,10 +148,10 @@ func parsePairs(dsn string) (map[string]string, error) {
 	return found, nil
 }
 
-// nameForm is the form of a parameter's name.
+// nameForm matches the name of a parameter.
 var nameForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*$`)
 
-// parameterName checks the form of a parameter's name and returns libpq's name for it.
+// parameterName validates the name of a parameter, and returns libpq's name for it.
 func parameterName(name string) (string, error) {
 	switch {
 	case name == "":
@@ -166,8 +164,8 @@ func parameterName(name string) (string, error) {
 	return name, nil
 }
 
-// decode undoes the percent-encoding of a part of a URL, without spaces around it.
-// The error is the end of a sentence and quotes nothing.
+// decode trims spaces and undoes the percent-encoding of a part of a URL. Its error completes a sentence, and
+// quotes nothing.
 func decode(raw string) (string, error) {
 	raw = strings.Trim(raw, " ")
 	if strings.Contains(raw, " ") {

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// errClosed is the error of all calls of a closed pool.
+// errClosed is the error of calls on a closed pool.
 var errClosed = errors.New("pgwire: the pool is closed")
 
-// maxErrorText is the number of bytes kept of each field of a server's error.
+// maxErrorText bounds each field of a server's error, in bytes.
 const maxErrorText = 1000
 
-// serverError is an ErrorResponse. Within this package it is never passed as an
-// error, since interpreted code cannot get it out of an error again.
+// serverError is an ErrorResponse. It does not implement error, since interpreted code could not extract it
+// with errors.As.
 type serverError struct {
 	severity string
 	code     string
@@ -56,7 +56,7 @@ func parseError(body []byte) *serverError {
 // fatal reports whether the server ended the session with this error.
 func (e *serverError) fatal() bool { return e.severity == "FATAL" || e.severity == "PANIC" }
 
-// err is the error for callers.
+// err returns e as an error for callers of the package.
 func (e *serverError) err() error {
 	return errors.New(e.String())
 }
@@ -65,7 +65,7 @@ func (e *serverError) String() string {
 	return printable(e.severity) + ": " + e.message + " (SQLSTATE " + e.code + ")"
 }
 
-// unexpected is the error of a message that must not come at this point.
+// unexpected returns the error for a message that the protocol does not allow at this point.
 func unexpected(kind byte) error {
 	return fmt.Errorf("the server sent an unexpected message %q (0x%02x)", string(rune(kind)), kind)
 }
@@ -80,8 +80,8 @@ func printable(s string) string {
 	}, s)
 }
 
-// wrapError says what the connection was doing when err came. If ctx ended, or the
-// deadline of the socket, which is ctx's, the result wraps ctx's error.
+// wrapError adds to err the operation that failed. If ctx has ended, or the socket's deadline, which is that
+// of ctx, the result wraps the error of ctx instead of err.
 func wrapError(ctx context.Context, doing string, err error) error {
 	ended := ctx.Err()
 	switch {

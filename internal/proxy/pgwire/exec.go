@@ -8,8 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
-// Exec implements pgdb.DB. What the text changes in the session, with SET for
-// example, stays with one connection of the pool.
+// Exec implements pgdb.DB. Changes to the session, such as by SET, stay with one connection of the pool.
 func (p *Pool) Exec(ctx context.Context, sql string) error {
 	if strings.Contains(sql, "\x00") {
 		return errors.New("pgwire: the SQL text holds a NUL byte")
@@ -25,14 +24,14 @@ func (p *Pool) Exec(ctx context.Context, sql string) error {
 	failed = simpleQuery(ctx, c, sql)
 	c.usable = stop()
 	if failed != nil {
-		settle(p, c, failed)
+		noteFailure(p, c, failed)
 		return failed.err
 	}
 	return nil
 }
 
-// simpleQuery sends SQL text of any number of commands in the simple protocol. It
-// never asks for a retry: the answer does not tell how far the server got.
+// simpleQuery sends SQL text with any number of commands in the simple protocol. Its errors never allow a
+// retry, since the answer does not show how many commands took effect.
 func simpleQuery(ctx context.Context, c *conn, sql string) *runError {
 	if err := send(c, 'Q', sql+"\x00"); err != nil {
 		return connectionLost(ctx, c, err)

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// checkIdleLater has closeExpired called. The caller holds the mutex.
+// checkIdleLater schedules closeExpired. The caller holds the mutex.
 func (p *Pool) checkIdleLater() {
 	p.idleTimer = time.AfterFunc(p.cfg.idleTimeout/2+time.Millisecond, p.closeExpired)
 }
 
-// closeExpired closes the idle connections that are too old, were idle for too long, got something
-// from the server, or are to a primary that was replaced. After a quiet time, a request should not
-// wait for a login: one connection is kept however long it is idle, and if none is left, closeExpired
-// opens another. A timer calls closeExpired from the first idle connection on.
+// closeExpired closes idle connections that are too old, were idle for too long, received something, or lead
+// to a replaced primary. It keeps one connection however long the connection is idle, and opens one if none
+// is left, so that a request after a quiet time does not wait for a login. A timer calls closeExpired from
+// the first idle connection on.
 func (p *Pool) closeExpired() {
 	defer p.logPanic()
 	now := time.Since(p.created)

@@ -10,8 +10,7 @@ import (
 // Parameters are sent as text. An array is built with a fixed number of calls,
 // whatever its length.
 
-// elementQuoting quotes elements that are separated by NUL bytes, and separates
-// them by commas.
+// elementQuoting converts elements separated by NUL bytes to quoted elements separated by commas.
 var elementQuoting = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\x00", `","`)
 
 // appendParameters appends the length and the text of each parameter.
@@ -54,7 +53,7 @@ func appendParameters(b []byte, args []any) ([]byte, error) {
 	return b, nil
 }
 
-// invalidParameter is the error of the parameter at i.
+// invalidParameter returns the error for the parameter with index i.
 func invalidParameter(i int, err error) error {
 	return fmt.Errorf("pgwire: parameter $%d %w", i+1, err)
 }

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// passwordFor returns the password for a target: that of the connection string, or
-// the first match in the password file, or "". The file is read each time, so that
-// it can change.
+// passwordFor returns the password for a target: that of the connection string, else the first match in the
+// password file, else "". It reads the file each time, so that the file can change.
 func (c *config) passwordFor(t target) string {
 	if c.password != "" || c.passfile == "" {
 		return c.password
@@ -51,5 +50,5 @@ var (
 	unescaped = strings.NewReplacer("\x00", `\`, "\x01", ":")
 )
 
-// matches reports whether a field of the file is for a value. * is for every value.
+// matches reports whether a field of the file matches a value. "*" matches every value.
 func matches(field, value string) bool { return field == "*" || unescaped.Replace(field) == value }

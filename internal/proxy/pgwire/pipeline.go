@@ -10,9 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// largeRequest is the size in bytes above which a request is written in another
-// goroutine while the answers are read. Client and server could otherwise each
-// wait for the other to read.
+// largeRequest is the size in bytes above which another goroutine writes a request while the call reads the
+// answers. Otherwise client and server could each wait for the other to read.
 const largeRequest = 64 << 10
 
 // pipeline sends statements and reads their answers.
@@ -57,8 +56,8 @@ func pipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, unname
 	return failed
 }
 
-// pipelineWithout does the same without the transaction of statement i, which
-// cannot be sent. The statement has its error already.
+// pipelineWithout is pipeline without the transaction of statement i, whose parameters are invalid. The
+// statement has its Err already.
 func pipelineWithout(ctx context.Context, c *conn, statements []*pgdb.Statement, i int,
 	unnamed bool) *runError {
 	for _, pr := range c.statements {
@@ -80,8 +79,7 @@ func pipelineWithout(ctx context.Context, c *conn, statements []*pgdb.Statement,
 	return pipeline(ctx, c, others, unnamed)
 }
 
-// transaction returns the first and the last index of the transaction that
-// statement i belongs to.
+// transaction returns the first and the last index of the statements in the transaction of statement i.
 func transaction(statements []*pgdb.Statement, i int) (int, int) {
 	first := i
 	for first > 0 && statements[first-1].Joined {
@@ -94,7 +92,7 @@ func transaction(statements []*pgdb.Statement, i int) (int, int) {
 	return first, last
 }
 
-// notSent handles a Write that failed after n bytes.
+// notSent handles a Write that failed after n bytes. With n = 0 the statements can be sent again.
 func notSent(ctx context.Context, c *conn, statements []*pgdb.Statement, n int, err error) *runError {
 	failed := connectionLost(ctx, c, err)
 	if n == 0 && !failed.running {
@@ -106,9 +104,9 @@ func notSent(ctx context.Context, c *conn, statements []*pgdb.Statement, n int, 
 	return failed
 }
 
-// transactionFailed handles the failure of statement i, which fails its
-// transaction. It returns failed with what is to be done about this one; if the
-// connection is lost, err is set, and so is Err of the statements after i.
+// transactionFailed handles the failure of statement i, and so of its transaction. It returns failed with
+// this transaction added if it can be sent again. If the connection is lost, transactionFailed sets err of
+// the result, and Err of all further statements.
 func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statement, i int, a *answerError,
 	failed *runError) *runError {
 	first, last := transaction(statements, i)
@@ -140,7 +138,7 @@ func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statemen
 	}
 	setFailed(statements[i], e.err(), e.code)
 	if lost || stale {
-		c.discard = true // the server's statements are not as c remembers them
+		c.discard = true // c.statements no longer matches the session
 	}
 	if !retry && !stale {
 		return failed
@@ -154,9 +152,8 @@ func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statemen
 	return failed
 }
 
-// sessionEnded handles a fatal error that came instead of the answer to a
-// transaction. left are the statements from this transaction on; started says
-// whether the server had begun to run it.
+// sessionEnded handles a fatal error in place of the answer to a transaction. left has the statements from
+// this transaction on. started reports whether the server had begun to run the transaction.
 func sessionEnded(left []*pgdb.Statement, started bool, e *serverError, failed *runError) *runError {
 	lost := pg.IsLostByPooler(e.code, e.message)
 	ended := &runError{err: e.err(), code: e.code, lost: lost, unnamed: lost}
@@ -173,7 +170,7 @@ func sessionEnded(left []*pgdb.Statement, started bool, e *serverError, failed *
 	return ended
 }
 
-// connectionLost is the error of a connection that failed.
+// connectionLost returns the error for a connection that failed.
 func connectionLost(ctx context.Context, c *conn, err error) *runError {
 	return &runError{
 		err:     wrapError(ctx, "asking "+c.peer.String(), err),
@@ -181,8 +178,8 @@ func connectionLost(ctx context.Context, c *conn, err error) *runError {
 	}
 }
 
-// startWriting writes the request in another goroutine. finishWriting must
-// follow when all answers have been read.
+// startWriting writes the request in another goroutine. The caller calls finishWriting after it has read all
+// answers.
 func startWriting(c *conn) {
 	c.grown = true
 	c.writing = make(chan error, 1)

@@ -21,8 +21,8 @@ type Options struct {
 	// Logger gets messages for the operator. Nil drops them.
 	Logger func(message string)
 
-	// Renew returns the connection string for a new connection, which may have changed. The bounds of
-	// the pool stay those of the first one. Nil means that of Open.
+	// Renew returns the connection string for each new connection, if the string may change. The bounds of
+	// the pool stay those of the first string. Nil means that all connections use the string of Open.
 	Renew func() (string, error)
 
 	// LookupEnv replaces os.LookupEnv.
@@ -36,13 +36,13 @@ type Pool struct {
 	cfg     *config
 	log     func(string)
 	renew   func() (string, error) // see Options; nil if the connection string does not change
-	moved   []target               // of At; nil means the targets of the connection string
+	moved   []target               // set by At; nil means the targets of the connection string
 	created time.Time
 	targets targetMemory
 
 	mu          sync.Mutex // guards the fields below
 	dsn         string     // the latest connection string
-	login       *config    // of dsn: that of new connections
+	login       *config    // parsed from dsn, for new connections
 	closed      bool
 	idle        []*conn     // the one used last is at the end and is used next
 	open        int         // connections: idle, in use, and being made
@@ -57,9 +57,8 @@ type Pool struct {
 	lost        int         // how many times prepared statements were lost
 }
 
-// Open reads a connection string (see the package's comment), the environment and
-// certificates, and returns a pool that connects when it is first used. An error
-// names the parameter and never contains a password.
+// Open parses a connection string (see the package comment), reads the environment and certificates, and
+// returns a pool that connects on first use. An error names the parameter, and never contains a password.
 func Open(dsn string, o Options) (*Pool, error) {
 	if o.LookupEnv == nil {
 		o.LookupEnv = os.LookupEnv
@@ -80,7 +79,7 @@ func Open(dsn string, o Options) (*Pool, error) {
 	return &Pool{cfg: cfg, renew: o.Renew, dsn: dsn, login: cfg, log: o.Logger, created: time.Now()}, nil
 }
 
-// safeConfig is parseConfig with errors that never contain a password.
+// safeConfig calls parseConfig, and replaces errors that could contain a password.
 func safeConfig(dsn string, env func(string) (string, bool), log func(string)) (*config, error) {
 	cfg, err := parseConfig(dsn, env, log)
 	if err != nil && strings.Contains(err.Error(), "password=") {
@@ -93,9 +92,9 @@ func safeConfig(dsn string, env func(string) (string, bool), log func(string)) (
 	return cfg, nil
 }
 
-// renewed returns the settings of a new connection. Idle connections to another server or database, or
-// of another user, are closed; others when they are released.
-func (p *Pool) renewed() (*config, error) {
+// currentConfig returns the configuration for a new connection, from Options.Renew. If the server, the
+// database or the user has changed, all older connections expire: idle ones at once, others on release.
+func (p *Pool) currentConfig() (*config, error) {
 	if p.renew == nil {
 		return p.cfg, nil
 	}
@@ -136,7 +135,7 @@ func (p *Pool) At(host string, port int) (pgdb.DB, error) {
 // MaxConns returns the bound on the connections.
 func (p *Pool) MaxConns() int { return p.cfg.maxConns }
 
-// Close implements pgdb.DB. It does not wait for calls in flight: they finish, and then their
+// Close implements pgdb.DB. It does not wait for calls in flight. They finish, and then their
 // connections are closed. Further calls of Close do nothing.
 func (p *Pool) Close() {
 	p.mu.Lock()

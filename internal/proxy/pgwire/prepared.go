@@ -75,8 +75,8 @@ func appendStatement(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool
 	return append(b, endLast...), pr
 }
 
-// appendUnprepared does the same for a statement that is not prepared yet, or is
-// not to be, and in every other unusual case.
+// appendUnprepared is appendStatement for a statement that is not prepared yet or must not be, and for every
+// other unusual case.
 func appendUnprepared(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool) ([]byte, *prepared) {
 	st.Err = errPending
 	st.Code = ""
@@ -126,7 +126,7 @@ func appendUnprepared(c *conn, b []byte, st *pgdb.Statement, joined, unnamed boo
 	return b, pr
 }
 
-// refuse sets the error of a statement with a parameter that cannot be sent.
+// refuse sets Err of a statement with an invalid parameter.
 func refuse(st *pgdb.Statement, err error) {
 	st.Err = err
 	if errors.Is(err, errNUL) {
@@ -134,7 +134,7 @@ func refuse(st *pgdb.Statement, err error) {
 	}
 }
 
-// Types of parameters, by Postgres's numbers, and errors of parameters.
+// OIDs of the types of parameters, and errors of parameters.
 var (
 	oidUnknown   = []byte{0, 0, 0, 0} // the text of the statement decides
 	oidBigint    = []byte{0, 0, 0, 20}
@@ -168,7 +168,7 @@ func appendParse(b []byte, st *pgdb.Statement, pr *prepared) []byte {
 	return b
 }
 
-// takeDescription reads a RowDescription.
+// takeDescription stores the columns of a RowDescription in pr.
 func takeDescription(pr *prepared, body []byte) error {
 	errRows := errors.New("the server described its rows in an impossible way")
 	if len(body) < 2 {

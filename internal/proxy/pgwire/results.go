@@ -16,7 +16,7 @@ var (
 	readyIdle    = []byte("Z\x00\x00\x00\x05I")
 )
 
-// answerError says why a statement did not succeed.
+// answerError describes the failure of a statement.
 type answerError struct {
 	server  *serverError // what the server reported, or nil
 	started bool         // the server had begun to run the statement
@@ -61,10 +61,10 @@ func readAnswer(c *conn, st *pgdb.Statement, pr *prepared, joined bool) *answerE
 // length and equal heads. readRows takes many of them at a time, since an interpreter pays for
 // each step. readMessages takes all other rows one by one.
 
-// columnSize is the size of such a column in a row: its length and its value.
+// columnSize is the size of an eight-byte column in a row: its length and its value.
 const columnSize = 4 + 8
 
-// layout describes the message of such a row.
+// layout describes the messages of rows that have only eight-byte columns.
 type layout struct {
 	head    []byte // type, length, number of columns
 	size    int    // of the whole message
@@ -100,8 +100,7 @@ func readRows(c *conn, st *pgdb.Statement, l *layout, seen []byte) []byte {
 			n += size
 		}
 		if n > 0 {
-			// If a value contains the bytes of a head, they are removed as well, and
-			// the length differs.
+			// A value that contains the bytes of a head loses them too, and then the length differs.
 			columns := bytes.ReplaceAll(seen[:n], l.head, nil)
 			if len(columns) != n/size*l.columns {
 				return seen

@@ -21,8 +21,7 @@ const maxAttempts = 4
 // maxLost is the number of losses of prepared statements after which the pool stops preparing them.
 const maxLost = 2
 
-// runError says what went wrong in one attempt to run statements. A nil *runError
-// means that nothing did.
+// runError describes a failed attempt to run statements. Nil means success.
 type runError struct {
 	retry    []*pgdb.Statement // whole transactions that had no effect and may be sent again
 	unnamed  bool              // send them without prepared statements
@@ -78,7 +77,7 @@ func runOn(p *Pool, ctx context.Context, had time.Duration, c *conn, statements 
 		_ = c.raw.SetDeadline(time.Time{})
 	}
 	if failed != nil {
-		settle(p, c, failed)
+		noteFailure(p, c, failed)
 	}
 	return failed
 }
@@ -100,8 +99,8 @@ func guardedPipeline(ctx context.Context, c *conn, statements []*pgdb.Statement,
 	return failed
 }
 
-// settle updates the connection and the pool after a failed attempt.
-func settle(p *Pool, c *conn, failed *runError) {
+// noteFailure updates the connection and the pool after a failed attempt.
+func noteFailure(p *Pool, c *conn, failed *runError) {
 	if failed.err != nil && !failed.reusable {
 		c.usable = false
 	}
@@ -113,7 +112,7 @@ func settle(p *Pool, c *conn, failed *runError) {
 	}
 }
 
-// runAgain runs statements after a first attempt that failed, or without one.
+// runAgain runs statements until they succeed or may not be sent again, at most maxAttempts times.
 func runAgain(p *Pool, ctx context.Context, had time.Duration, statements []*pgdb.Statement,
 	failed *runError) error {
 	unnamed := false
@@ -158,7 +157,7 @@ func setFailed(st *pgdb.Statement, err error, code string) {
 	st.Code = code
 }
 
-// countLost counts a loss of prepared statements.
+// countLost counts a loss of prepared statements, and after maxLost of them stops preparing statements.
 func (p *Pool) countLost() {
 	p.mu.Lock()
 	p.lost++

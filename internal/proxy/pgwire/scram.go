@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// maxIterations bounds the work that a server can cause. Postgres's default is 4,096.
+// maxIterations bounds the work that a server can demand. Postgres's default is 4,096.
 const maxIterations = 10000000
 
-// scram is one exchange of RFC 5802 with SHA-256 (RFC 7677).
+// scram is the state of an exchange by RFC 5802 with SHA-256 (RFC 7677).
 type scram struct {
 	mechanism string
 	header    string // the GS2 header, which says whether the client supports channel binding
@@ -83,7 +83,7 @@ func nextSASL(c *conn, want uint32) (string, *serverError, error) {
 	}
 }
 
-// newScram chooses the mechanism. endPoint is nil if the channel cannot be bound.
+// newScram selects the mechanism. endPoint is nil if channel binding is not possible.
 func newScram(offered []string, endPoint []byte, binding string) (*scram, error) {
 	plus := false
 	for _, mechanism := range offered {

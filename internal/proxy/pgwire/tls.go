@@ -17,7 +17,7 @@ type tlsSettings struct {
 	key  string
 }
 
-// readTLS reads the ssl… parameters, and the files to check them.
+// readTLS takes the ssl… parameters, and reads the files to validate them.
 func readTLS(c *config, p *parameters) {
 	s := &c.tls
 	s.root = p.take("sslrootcert")
@@ -65,7 +65,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// config returns the configuration of a handshake with a host.
+// config returns the TLS configuration for a handshake with a host.
 func (s *tlsSettings) config(host string) (*tls.Config, error) {
 	t := &tls.Config{ServerName: host}
 	if s.cert != "" {
@@ -95,7 +95,7 @@ func (s *tlsSettings) config(host string) (*tls.Config, error) {
 	return t, nil
 }
 
-// verifyChain checks that one of the roots issued the server's certificate, for any name.
+// verifyChain checks that one of the roots issued the server's certificate. It does not check the name.
 func verifyChain(roots *x509.CertPool, certs []*x509.Certificate) error {
 	if len(certs) == 0 {
 		return errors.New("the server sent no certificate")
