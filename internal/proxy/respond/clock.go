@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// clockPeriod is the time for which a Clock keeps its estimate at least, and clockNoise the least
-	// difference that a Clock corrects.
+	// clockPeriod is how long a Clock keeps an estimate at least. clockNoise is the least difference that a
+	// Clock corrects.
 	clockPeriod = 10 * time.Second
 	clockNoise  = 1500 * time.Millisecond
 )
 
-// Clock estimates by how much the clock of a database is ahead of this process, so that clients get times by
-// the clock of the proxy. A nil Clock finds no difference.
+// Clock estimates how far the clock of a database is ahead of this process, so that clients get times by the
+// clock of the proxy. A nil Clock always estimates 0.
 type Clock struct {
 	// Latest is the latest result of Ahead; atomic.
 	Latest int64
@@ -26,9 +26,9 @@ type Clock struct {
 	began          time.Time // of the period of latest
 }
 
-// Ahead returns by how many whole seconds the database is ahead; below 0 it is behind. now is the moment at
-// which the decisions of a request came. A decision is never later than now by the clock of the database, so
-// the largest difference of a period is the best one.
+// Ahead returns by how many whole seconds the database is ahead, or below 0 behind. now is the time at which
+// the decisions of a request arrived. The database decides before now, so each difference is at most the true
+// one, and the largest of a period is the best estimate.
 func (c *Clock) Ahead(decisions []ratelimit.Decision, now time.Time) int64 {
 	if c == nil {
 		return 0

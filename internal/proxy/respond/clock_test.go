@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// decidedAt returns the decisions of a request that a server with a clock ahead decided some time before now.
+// decidedAt returns the decisions of a server whose clock is ahead, made some time ago.
 func decidedAt(now time.Time, ahead, ago time.Duration) []ratelimit.Decision {
 	return []ratelimit.Decision{{Allowed: true, Limit: 5, DecidedAt: now.Add(ahead - ago).UnixMicro()}}
 }
@@ -54,7 +54,7 @@ func TestTheClockOfTheDatabaseMayBeSet(t *testing.T) {
 	}
 }
 
-// A database with a clock that is ahead does not shift the times of a client.
+// The times that a client gets do not depend on the clock of the database.
 func TestResetIsByTheClockOfTheProxy(t *testing.T) {
 	now := time.Now()
 	for source, want := range map[ratelimit.Source]int64{
@@ -83,8 +83,7 @@ func TestResetIsByTheClockOfTheProxy(t *testing.T) {
 	}
 }
 
-// The fields of X-RateLimit describe a quota that a client can plan with, even if too many of its requests
-// run.
+// The X-RateLimit headers describe a quota that a client can plan with, even if a limit in_flight is tighter.
 func TestTheFieldsDescribeAQuotaBesideSlots(t *testing.T) {
 	slots := &ratelimit.Limit{Prefix: "slots", Algorithm: ratelimit.InFlight, Events: 4}
 	tokens := &ratelimit.Limit{Prefix: "tokens", Events: 1000, Window: time.Minute}

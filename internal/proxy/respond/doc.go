@@ -1,11 +1,11 @@
-// Package respond writes the response of a limit: the X-RateLimit fields, the RateLimit fields of the IETF
-// draft, Retry-After, and the body of a refusal.
+// Package respond writes what a client sees of a limit: the X-RateLimit headers, the RateLimit fields of the
+// IETF draft, Retry-After, and the body of a refusal.
 //
-// An Outcome says what happens to a request, and which decision the fields describe. SetFields writes the
-// fields into a response; RestoreHeaders and RestoreFields put them back after an upstream has set its own.
-//
-//   - outcome.go: the outcome, and which of several decisions is the tightest. clock.go: clocks that differ.
-//   - headers.go, ietf.go, salt.go: the fields. refusal.go: the body. upstream.go: the fields of an upstream.
+// An Outcome holds the result for a request: whether the request passes, and which decision the headers
+// describe. Of several decisions, Tightest selects that one. SetHeaders and SetFields write the headers, and
+// return them as OwnHeaders and OwnFields. An upstream may set headers of the same names, so RestoreHeaders
+// and RestoreFields write our own again just before a response is sent. A Clock converts times of the
+// database to the clock of the proxy. A Salt protects the partition keys in RateLimit fields.
 //
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package respond

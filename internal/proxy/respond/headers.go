@@ -8,8 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// OwnHeaders are the values that SetHeaders set: the limit, what is remaining and the reset ("" if there is
-// none). It is nil if SetHeaders set none.
+// OwnHeaders holds the values that SetHeaders has set, in the order limit, remaining, reset. The reset is ""
+// if it was not set. OwnHeaders is nil if none was set.
 type OwnHeaders []string
 
 // SetHeaders sets the headers of a request's response: X-RateLimit-Limit,
@@ -68,8 +68,8 @@ func SetOverage(h http.Header, overage int64) {
 	}
 }
 
-// HasLessRemaining reports whether headers that something else has set describe a limit with less
-// remaining. If there are several, the last one counts.
+// HasLessRemaining reports whether h already describes a limit with less remaining. If h has several values,
+// the last one counts.
 func HasLessRemaining(h http.Header, remaining int64) bool {
 	values := h["X-Ratelimit-Remaining"]
 	if len(values) == 0 {
@@ -79,7 +79,7 @@ func HasLessRemaining(h http.Header, remaining int64) bool {
 	return err == nil && n < remaining
 }
 
-// Response is an argument of SetAllHeaders: the response to a request that was decided.
+// Response is the response to a decided request, for SetAllHeaders.
 type Response struct {
 	Header   http.Header
 	Decision *ratelimit.Decision

@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The headers share memory, which must not show.
+// The values share memory, so appending to one header must not change another.
 func TestHeadersOfARefusal(t *testing.T) {
 	d := ratelimit.Decision{Limit: ratelimit.MaxEvents, Remaining: 0, Reset: time.Unix(1700000000, 1),
 		RetryAfter: 1500 * time.Millisecond}
@@ -38,8 +38,7 @@ func TestHeadersOfARefusal(t *testing.T) {
 	}
 }
 
-// TestManyResponsesAreAsEach: SetAllHeaders does what SetHeaders and Refuse do for each
-// response.
+// TestManyResponsesAreAsEach compares SetAllHeaders with SetHeaders and Content for each response.
 func TestManyResponsesAreAsEach(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		numbers := rapid.SampledFrom([]int64{0, 1, 9, 99, 1_000_000, 1 << 62})

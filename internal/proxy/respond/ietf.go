@@ -14,17 +14,18 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The names of the fields of the draft, as http.Header has them.
+// Canonical names of the fields of the draft.
 const (
 	policyField = "Ratelimit-Policy"
 	limitField  = "Ratelimit"
 )
 
-// OwnFields are RateLimit-Policy and RateLimit as SetFields has set them.
+// OwnFields holds RateLimit-Policy and RateLimit as SetFields has set them.
 type OwnFields struct{ policy, limit string }
 
-// SetFields is SetHeaders for a configuration with Fields. Without a salt, RateLimit and RateLimit-Policy
-// have no pk. Hits and decisions are those of the outcome. It returns nil for what it does not set.
+// SetFields is SetHeaders for a configuration with Fields. hits and decisions are those of the outcome.
+// Without a salt, RateLimit and RateLimit-Policy have no pk. A result is nil if SetFields did not set its
+// headers.
 func SetFields(
 	h http.Header, f settings.Fields, salt *Salt, o *Outcome, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision,
@@ -42,8 +43,8 @@ func SetFields(
 	return own, &OwnFields{addMembers(h, policyField, policies), addMembers(h, limitField, limits)}
 }
 
-// addMembers adds members to a field, after those of a limit that has decided the request before. It returns
-// the field.
+// addMembers appends members to a field, after those of an earlier limit on the request, and returns the
+// field.
 func addMembers(h http.Header, field string, members []string) string {
 	text := strings.Join(append(h[field], members...), ", ")
 	h[field] = []string{text}
@@ -73,8 +74,8 @@ func restoreField(h http.Header, name, own string) {
 	h[name] = values[0:1:1]
 }
 
-// fieldsOf writes a member for each limit that enforces, the tightest first. A limit without a decision
-// has none in RateLimit. Without a salt the members have no partitions.
+// fieldsOf returns a member for each enforcing limit, the tightest first. A limit without a decision has no
+// member in RateLimit. Without a salt the members have no partitions.
 func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, salt string) ([]string,
 	[]string) {
 	var order []int
@@ -110,7 +111,7 @@ func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, 
 	return policies, limits
 }
 
-// isBefore reports whether the member of a decision stands before that of another one.
+// isBefore reports whether the member of a comes before that of b.
 func isBefore(a, b *ratelimit.Decision) bool {
 	if a.Source == ratelimit.Undecided || b.Source == ratelimit.Undecided {
 		return a.Source != ratelimit.Undecided
@@ -132,8 +133,8 @@ func parameter(name string, n int64) string {
 	return name + strconv.FormatInt(n, 10)
 }
 
-// windowSeconds returns the time in which the whole quota comes back, or -1 if it is not the same for all
-// windows, or no whole number of seconds.
+// windowSeconds returns the time in which the whole quota returns, or -1 if it differs between windows or is
+// not a whole number of seconds.
 func windowSeconds(l *ratelimit.Limit) int64 {
 	switch l.Calendar {
 	case ratelimit.Day:
@@ -197,8 +198,8 @@ func fieldString(text string) string {
 	return string(append(name, '"'))
 }
 
-// partition returns a digest of a key, by which clients distinguish keys of a limit without seeing them. The
-// salt is secret.
+// partition returns a salted digest of a key. Clients can tell the keys of a limit apart by it, and cannot
+// recover a key.
 func partition(h *ratelimit.Hit, salt string) string {
 	sum := sha256.Sum256([]byte(salt + h.Limit.Prefix + "\x00" + h.Key))
 	return base64.StdEncoding.EncodeToString(sum[:9])

@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// fields are RateLimit-Policy and RateLimit of decisions, without pk.
+// fields returns RateLimit-Policy and RateLimit of decisions, without pk.
 func fields(hits []ratelimit.Hit, decisions []ratelimit.Decision) (policy, limit string) {
 	h := http.Header{}
 	o := outcome(hits, decisions)
@@ -76,11 +76,12 @@ func TestTheFieldsOfSeveralLimits(t *testing.T) {
 	})
 	if policy != `"refused";q=9;w=60, "wide";q=9;w=60, "undecided";q=9;w=60` ||
 		rates != `"refused";r=0;t=1, "wide";r=5;t=0` {
-		t.Errorf("the fields are %s and %s", policy, rates)
+		t.Errorf("got %s and %s, want the refused limit first, and undecided in the policy alone",
+			policy, rates)
 	}
 }
 
-// What a later limit in this proxy has added to the members stays.
+// RestoreFields removes the members of an upstream, and keeps those of a later limit in this proxy.
 func TestTheFieldsOfAnUpstream(t *testing.T) {
 	limit := ratelimit.Limit{Prefix: "first", Events: 9, Window: time.Minute}
 	later := limit

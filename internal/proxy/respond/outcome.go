@@ -7,27 +7,27 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Outcome says what happens to a request.
+// Outcome is the result for a request: whether it passes, and what its response shows.
 type Outcome struct {
-	// Status is 0 if the request passes, else the status of its refusal: 429 if a
-	// limit refused it, or what the rule of that limit says, 503 if no decision was
-	// possible and OnError is Deny or Err is ratelimit.ErrOverloaded, or what the policy says.
+	// Status is 0 if the request passes, else the status of its refusal. A limit refuses with 429, or with
+	// the status of its rule. The policy refuses with the status of its rule or reason. Without a decision
+	// the status is 503, if OnError is Deny or Err is ratelimit.ErrOverloaded.
 	Status int
 
 	// Reason is set if the policy alone refused the request.
 	Reason policy.Reason
 
-	// Message is the text of a refusal; "" is that of Status or Reason.
+	// Message is the text of a refusal. If it is "", Status or Reason supplies the text.
 	Message string
 
-	// Wait is for Retry-After instead of the time of Decision; 0 is none of its own.
+	// Wait replaces the wait of Decision in Retry-After, unless it is 0.
 	Wait time.Duration
 
 	// Overage counts the units beyond the quota of a limit with overage.
 	Overage int64
 
-	// Hit is the index of the hit that decides: the refused hit with the longest RetryAfter. If all hits
-	// pass, it is the hit with the least remaining, of a limit other than in_flight if there is one.
+	// Hit is the index of the deciding hit: the refused hit with the longest RetryAfter. If all hits pass, it
+	// is the hit with the least remaining, preferably on a limit other than in_flight.
 	Hit int
 
 	// Decision is the decision on Hit, or nil without a decision.
@@ -37,20 +37,20 @@ type Outcome struct {
 	// a quota.
 	Shown *ratelimit.Decision
 
-	// Ahead is by how many seconds the clock of the database is ahead of this process.
+	// Ahead is the result of Clock.Ahead, in seconds.
 	Ahead int64
 
-	// Exceeded is the index of a hit beyond its quota that passed, because of overage or the mode shadow, and
-	// ExceededBy by how many units. ExceededBy is 0 without such a hit.
+	// Exceeded is the index of a hit that passed although it exceeds its quota, because of overage or the
+	// mode shadow. ExceededBy is the number of units beyond the quota, or 0 without such a hit.
 	Exceeded   int
 	ExceededBy int64
 
-	// Err is the reason for a request without a decision.
+	// Err is the reason why no decision was possible, or nil.
 	Err error
 }
 
-// Tightest returns the indices of the decision that decides and of the one that the X-RateLimit fields
-// describe, see Outcome. It ignores hits that are Apart, and returns -1 without others.
+// Tightest returns the indices of the deciding hit and of the hit that the X-RateLimit headers describe; see
+// Outcome. It ignores hits that are Apart. Without other hits, both are -1.
 func Tightest(hits []ratelimit.Hit, decisions []ratelimit.Decision) (decides, shown int) {
 	decides = -1
 	shown = -1
@@ -87,8 +87,8 @@ func tighter(a, b *ratelimit.Decision) bool {
 	return a.RetryAfter > b.RetryAfter
 }
 
-// RetrySeconds is the value of Retry-After: whole seconds, rounded up, at least 1. It is
-// 0 if no limit refused the request, or if the request can never pass.
+// RetrySeconds returns the value of Retry-After: whole seconds, rounded up, at least 1. It returns 0 if no
+// limit refused the request, or if the request can never pass.
 func (o *Outcome) RetrySeconds() int64 {
 	if o.Wait > 0 {
 		return retrySeconds(o.Wait)
@@ -99,7 +99,7 @@ func (o *Outcome) RetrySeconds() int64 {
 	return retrySeconds(o.Decision.RetryAfter)
 }
 
-// retrySeconds is RetrySeconds for the RetryAfter of a refusal.
+// retrySeconds rounds the wait of a refusal up to whole seconds, at least 1. It returns 0 for Never.
 func retrySeconds(wait time.Duration) int64 {
 	if wait == ratelimit.Never {
 		return 0
@@ -111,12 +111,12 @@ func retrySeconds(wait time.Duration) int64 {
 	return seconds
 }
 
-// resetSeconds returns Decision.Reset by the clock of this process, in Unix seconds, rounded up. ahead is
+// resetSeconds converts Decision.Reset to the clock of this process, in Unix seconds, rounded up. ahead is
 // Outcome.Ahead.
 func resetSeconds(d *ratelimit.Decision, ahead int64) int64 {
 	seconds := d.Reset.Add(time.Second - 1).Unix()
 	if d.Source == ratelimit.FromMemory {
-		return seconds // by the clock of this process
+		return seconds // already by the clock of this process
 	}
 	return seconds - ahead
 }

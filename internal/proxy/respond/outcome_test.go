@@ -19,7 +19,7 @@ func outcome(hits []ratelimit.Hit, decisions []ratelimit.Decision) respond.Outco
 	return o
 }
 
-// The headers describe a refusal that never ends rather than one that does.
+// Of several refusals, the headers describe one that never ends.
 func TestNoRetryAfterIfTheRequestCanNeverPass(t *testing.T) {
 	limit := &ratelimit.Limit{}
 	o := outcome([]ratelimit.Hit{{Limit: limit}, {Limit: limit}, {Limit: limit}}, []ratelimit.Decision{
@@ -30,7 +30,7 @@ func TestNoRetryAfterIfTheRequestCanNeverPass(t *testing.T) {
 	respond.SetHeaders(h, &o)
 	if h.Get("X-RateLimit-Limit") != "2" || h.Get("Retry-After") != "" ||
 		o.Body() != `{"error":"Too many requests"}` {
-		t.Errorf("%v, %s", h, o.Body())
+		t.Errorf("got headers %v and body %s, want the limit 2 and no Retry-After", h, o.Body())
 	}
 }
 

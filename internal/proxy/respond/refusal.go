@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// Content returns the body of a refusal, and sets the headers that describe it.
+// Content returns the body of a refusal, and sets its Content-Type and Content-Length in h.
 func (o *Outcome) Content(h http.Header) string {
 	body := o.Body()
 	h["Content-Type"] = []string{"application/json"}
@@ -20,7 +20,7 @@ func (o *Outcome) Content(h http.Header) string {
 // request can never pass. The error is Text.
 func (o *Outcome) Body() string { return refusalBody(o.Text(), o.RetrySeconds()) }
 
-// refusalBody returns the JSON of a refusal; 0 seconds is never.
+// refusalBody returns the JSON of a refusal, without retryAfter if seconds is 0.
 func refusalBody(text string, seconds int64) string {
 	// JSON of text never fails: bytes that are not UTF-8 are replaced.
 	quoted, _ := json.Marshal(text)
@@ -31,7 +31,7 @@ func refusalBody(text string, seconds int64) string {
 	return body + "}"
 }
 
-// Text returns Message, or without one says why the request does not pass.
+// Text returns Message, or without one a text for the reason of the refusal.
 func (o *Outcome) Text() string {
 	if o.Message != "" {
 		return o.Message
@@ -56,5 +56,4 @@ func (o *Outcome) Text() string {
 	return tooMany
 }
 
-// tooMany is the text of a refusal by a limit.
 const tooMany = "Too many requests"

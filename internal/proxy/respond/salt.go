@@ -9,24 +9,25 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Salt keeps keys from being guessed from their digests. All proxies that count in a database share one:
-// the migration makes it. With counters in memory, each process has its own. Salt reads it on first use.
+// Salt is a secret that keeps clients from guessing keys from their digests. All proxies on a database share
+// the salt that the migration creates, and read it on first use. With counters in memory, each process has a
+// random one.
 type Salt struct {
 	db pgdb.DB // nil in memory
 
 	mu      sync.Mutex    // guards what follows
-	value   string        // "" is not read yet
-	reading chan struct{} // closed when the goroutine that reads it ends; nil if none does
-	next    time.Time     // when to read it, after a failure
+	value   string        // "" until it has been read
+	reading chan struct{} // closed when the goroutine that reads the value ends; nil without one
+	next    time.Time     // the earliest next attempt, after a failure
 }
 
 const (
 	saltSQL     = `SELECT value FROM rate_limit_secrets WHERE name = 'partition'`
 	saltTimeout = time.Second
-	saltRetry   = time.Second // its role may lack the right to read it
+	saltRetry   = time.Second // the role may lack the privilege for a long time
 )
 
-// NewSalt returns the salt of a database, or for nil that of counters in memory.
+// NewSalt returns the salt of a database, or a random one if db is nil.
 func NewSalt(db pgdb.DB) *Salt {
 	s := &Salt{db: db}
 	if db == nil {
@@ -61,7 +62,7 @@ func (s *Salt) text() string {
 	return s.value
 }
 
-// read reads the salt, and closes done.
+// read reads the salt from the database, and closes done.
 func (s *Salt) read(done chan struct{}) {
 	value := ""
 	defer func() {

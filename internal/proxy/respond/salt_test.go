@@ -22,7 +22,7 @@ func (saltDB) Run(_ context.Context, statements []*pgdb.Statement) error {
 	return nil
 }
 
-// The first answer has pk already.
+// Even the first response has pk: it waits until the salt has been read.
 func TestTheFirstAnswerHasAPartitionKey(t *testing.T) {
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "a", Events: 5, Window: time.Minute}, Key: "k"}}
 	decisions := []ratelimit.Decision{{Allowed: true, Limit: 5, Remaining: 4}}
@@ -30,6 +30,6 @@ func TestTheFirstAnswerHasAPartitionKey(t *testing.T) {
 	h := http.Header{}
 	respond.SetFields(h, settings.Fields{IETF: true}, respond.NewSalt(saltDB{}), &o, hits, decisions)
 	if got := h.Get("RateLimit"); !strings.Contains(got, ";pk=:") {
-		t.Errorf("RateLimit: %s", got)
+		t.Errorf("RateLimit is %s, want a member with pk", got)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The fields of a limit replace those of an upstream, also where the limit has none.
+// RestoreHeaders also removes a header of the upstream for which the limit has no value.
 func TestTheFieldsOfTheLimitReplaceThoseOfAnUpstream(t *testing.T) {
 	for _, test := range []struct {
 		reset time.Time
@@ -31,6 +31,6 @@ func TestTheFieldsOfTheLimitReplaceThoseOfAnUpstream(t *testing.T) {
 	}
 	h := http.Header{"X-Ratelimit-Limit": {"3"}}
 	if respond.RestoreHeaders(h, nil); h.Get("X-RateLimit-Limit") != "3" {
-		t.Errorf("without a decision: %v", h)
+		t.Errorf("without own headers, got %v, want the upstream's limit 3", h)
 	}
 }
