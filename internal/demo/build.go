@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// build builds Caddy if there is a command for it. If the context ends, the command is
-// interrupted. The Go command then ends its compilers.
+// build runs the command that builds Caddy, if there is one. When the context ends, build interrupts the
+// command, which then ends its compilers.
 func build(ctx context.Context, o options, tell io.Writer) error {
 	if o.build == "" {
 		return nil
@@ -23,7 +23,7 @@ func build(ctx context.Context, o options, tell io.Writer) error {
 	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", o.build)
 	cmd.Stdout, cmd.Stderr = &said, &said
-	// In a group of its own, Ctrl-C reaches it only through this program.
+	// In its own process group, Ctrl-C reaches the command only through this program.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = caddyStop
@@ -37,7 +37,7 @@ func build(ctx context.Context, o options, tell io.Writer) error {
 	return nil
 }
 
-// lastLines is the end of a log.
+// lastLines returns the last five lines of a log.
 func lastLines(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return strings.Join(lines[max(0, len(lines)-5):], "\n")

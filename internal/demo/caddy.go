@@ -20,17 +20,17 @@ const (
 	caddyStop  = 10 * time.Second // for requests under way to end
 )
 
-// caddy is a Caddy that runs.
+// caddy is a running Caddy.
 type caddy struct {
 	cmd    *exec.Cmd
-	end    context.CancelFunc // asks it to end, and kills it after caddyStop
+	end    context.CancelFunc // asks Caddy to end, and kills it after caddyStop
 	leash  *leash.Leash
-	log    string // its log's path
+	log    string // the path of its log
 	port   string
-	exited chan struct{} // closed when it has ended
+	exited chan struct{} // closed when Caddy has ended
 }
 
-// startCaddy runs Caddy with what its Caddyfile takes from the environment.
+// startCaddy starts Caddy with the environment variables that the Caddyfile uses.
 func startCaddy(o options, dsn, upstream string) (*caddy, error) {
 	c := &caddy{log: filepath.Join(o.state, "caddy.log"), port: o.port, exited: make(chan struct{})}
 	log, err := os.Create(c.log)
@@ -45,7 +45,7 @@ func startCaddy(o options, dsn, upstream string) (*caddy, error) {
 	home := filepath.Join(o.state, "caddy")
 	c.cmd.Env = append(os.Environ(), "DATABASE_URL="+dsn, "UPSTREAM="+upstream, "PORT="+o.port,
 		"XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home)
-	// In a group of its own Ctrl-C reaches it only by way of this program.
+	// In its own process group, Ctrl-C reaches Caddy only through this program.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
 	c.cmd.WaitDelay = caddyStop
@@ -65,8 +65,8 @@ func startCaddy(o options, dsn, upstream string) (*caddy, error) {
 	return c, nil
 }
 
-// awaitAnswer waits until Caddy listens, which it does once its whole config
-// has loaded. A request would use up one of the limit.
+// awaitAnswer waits until Caddy listens, which is when its whole config has loaded. It sends no request,
+// since a request would be charged to the limit.
 func (c *caddy) awaitAnswer(ctx context.Context) error {
 	for deadline := time.Now().Add(caddyStart); ; {
 		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", c.port))
@@ -86,15 +86,15 @@ func (c *caddy) awaitAnswer(ctx context.Context) error {
 	}
 }
 
-// stop asks Caddy to end and waits until it has. It lets requests under way
-// end first, for a while.
+// stop asks Caddy to end, and waits until it has. Caddy first finishes requests in flight, for at most
+// caddyStop.
 func (c *caddy) stop() error {
 	c.end()
 	<-c.exited
 	return c.leash.End()
 }
 
-// tail is the end of Caddy's log.
+// tail returns the end of Caddy's log.
 func (c *caddy) tail() string {
 	text, err := os.ReadFile(c.log)
 	if err != nil {
@@ -103,14 +103,12 @@ func (c *caddy) tail() string {
 	return lastLines(string(text))
 }
 
-// checkPort is an error if Caddy could not listen on the port. It would share
-// one with another Caddy, so it does not find out by itself.
+// checkPort returns an error if the port is in use. Caddy itself would share the port with another Caddy.
 func checkPort(port string) error {
 	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
 		return fmt.Errorf("PORT is %q, must be a number from 1 to 65535", port)
 	}
-	// Where one program has the port on loopback alone, some systems give
-	// it to another on all addresses.
+	// If a program has the port on loopback only, some systems let another one listen on all addresses.
 	for _, host := range []string{"", "127.0.0.1"} {
 		l, err := net.Listen("tcp", net.JoinHostPort(host, port))
 		if errors.Is(err, syscall.EADDRINUSE) {

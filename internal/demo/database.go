@@ -15,11 +15,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// connectTimeout bounds the look at a database that somebody else runs.
+// connectTimeout bounds the check that the database of DATABASE_URL answers.
 const connectTimeout = 10 * time.Second
 
-// startDatabase is the database to count in: the one of DATABASE_URL, which
-// must answer, or that of a private cluster.
+// startDatabase returns the database to count in: that of DATABASE_URL, which must answer, or a private
+// cluster that it starts.
 func startDatabase(ctx context.Context, o options, out io.Writer) (dsn string, stop func() error, err error) {
 	if o.databaseURL != "" {
 		if err := ping(ctx, o.databaseURL); err != nil {
@@ -42,11 +42,11 @@ func startDatabase(ctx context.Context, o options, out io.Writer) (dsn string, s
 	return c.DSN("postgres"), c.Stop, nil
 }
 
-// oneLine is an error as one line. pgx gives each address that it has tried a line.
+// oneLine returns an error as one line. pgx writes a line for each address that it has tried.
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// noteFolder writes down where the cluster lies if that is not in the state
-// folder, for `make clean` to find it.
+// noteFolder records the folder of the cluster if it is not in the state folder, so that `make clean` finds
+// it.
 func noteFolder(state, wanted, used string) error {
 	note := filepath.Join(state, "postgres.elsewhere")
 	if used != wanted {
@@ -66,8 +66,8 @@ func ping(ctx context.Context, dsn string) error {
 	return db.Exec(ctx, "SELECT 1")
 }
 
-// shown is a DSN without its password.
-func shown(dsn string) string {
+// redact returns a DSN without its password.
+func redact(dsn string) string {
 	u, err := url.Parse(dsn)
 	if err != nil || u.Scheme == "" {
 		return "of DATABASE_URL"

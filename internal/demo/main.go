@@ -1,6 +1,6 @@
-// Command demo is the program of `make run`: a Postgres, an upstream that says
-// hello, and a Caddy in front of it that limits requests. It finds or makes
-// what it needs, and leaves no process behind.
+// Command demo is the program of `make run`. It starts a Postgres, an upstream that responds with a greeting,
+// and a Caddy in front of the upstream that limits requests. It downloads or builds missing programs, and
+// leaves no process running.
 package main
 
 import (
@@ -38,14 +38,14 @@ func main() {
 	}
 }
 
-// options holds what the command line and the environment say.
+// options holds the flags and the environment.
 type options struct {
 	port, caddy, config, state, build string
 	databaseURL                       string
 }
 
-// run starts all parts, waits until the context ends or a part does, and stops
-// them: Caddy first, so that it never lacks its database.
+// run starts all servers, waits until the context or a server ends, and stops the rest: Caddy first, so that
+// it never runs without its database.
 func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err := checkPort(o.port); err != nil {
 		return err
@@ -88,7 +88,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if o.databaseURL == "" {
 		kept += "; make clean deletes them"
 	}
-	fmt.Fprintf(out, welcome, o.port, shown(dsn), kept, o.config, filepath.Join(o.state, "caddy.log"))
+	fmt.Fprintf(out, welcome, o.port, redact(dsn), kept, o.config, filepath.Join(o.state, "caddy.log"))
 	database := "" // a shell with DATABASE_URL has started this program
 	if o.databaseURL == "" {
 		database = "DATABASE_URL='" + dsn + "' "
@@ -107,7 +107,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 }
 
-// hello is the upstream that Caddy protects.
+// hello responds as the upstream behind Caddy.
 func hello(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	fmt.Fprintf(w, "Hello from %s at %s.\n", r.URL.Path, time.Now().Format(time.TimeOnly))
@@ -129,7 +129,7 @@ Try it, more often than the limit allows:
   for i in $(seq 12); do curl -s -o /dev/null -w '%%{http_code} ' http://localhost:%[1]s/; done; echo
 `
 
-// historyWelcome shows the history, with how a command finds the database.
+// historyWelcome explains the history. %[1]s sets the database for a command, and %[2]s is Caddy.
 const historyWelcome = `
 List what happened to these requests, and the keys with the most requests:
 

@@ -23,8 +23,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// asProgram is the variable that makes this test binary be the demo, or, with
-// Caddy's arguments, a Caddy.
+// asProgram is the environment variable with which the test binary acts as the demo, or with Caddy's
+// arguments as Caddy.
 const asProgram = "PG_RATELIMIT_DEMO_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// actAsCaddy answers with its pid, its DSN, its arguments and the answer of the upstream.
+// actAsCaddy serves a response with its pid, its DSN, its arguments and the upstream's response.
 func actAsCaddy() {
 	signals := make(chan os.Signal, 10)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -64,7 +64,7 @@ func actAsCaddy() {
 	fmt.Println("signal:", <-signals)
 }
 
-// demo is a demo that runs, in a process group of its own.
+// demo is a running demo, in its own process group.
 type demo struct {
 	cmd    *exec.Cmd
 	port   string
@@ -76,7 +76,7 @@ type demo struct {
 
 func freePort(t *testing.T) string { return strconv.Itoa(harness.FreePort(t)) }
 
-// command is the demo, with this test binary as its Caddy.
+// command returns a command that runs the demo, with the test binary as its Caddy.
 func command(t *testing.T, databaseURL string, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -89,7 +89,7 @@ func command(t *testing.T, databaseURL string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// start starts the demo and waits until it says that it is up.
+// start starts the demo, and waits until it prints that it is ready.
 func start(t *testing.T, state, databaseURL string) *demo {
 	t.Helper()
 	d := &demo{port: freePort(t), state: state}
@@ -115,8 +115,7 @@ func start(t *testing.T, state, databaseURL string) *demo {
 	}
 }
 
-// ask returns what the demo's Caddy answers: its pid, its database, its arguments,
-// what the upstream says.
+// ask sends a request, and returns what actAsCaddy responded.
 func (d *demo) ask(t *testing.T, path string) (pid int, database, args, upstream string) {
 	t.Helper()
 	answer, err := http.Get("http://127.0.0.1:" + d.port + path)
@@ -147,8 +146,7 @@ func awaitGone(t *testing.T, pids ...int) {
 	}
 }
 
-// runs reports whether a process is there and not a zombie that nobody has
-// waited for, as it stays in some containers.
+// runs reports whether a process exists and is not a zombie. Some containers never reap zombies.
 func runs(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 		return false
@@ -157,7 +155,7 @@ func runs(pid int) bool {
 	return err != nil || !strings.HasPrefix(strings.TrimSpace(string(out)), "Z")
 }
 
-// cluster is the folder of the database that the demo keeps.
+// cluster returns the folder of the demo's database.
 func (d *demo) cluster(t *testing.T) string {
 	t.Helper()
 	elsewhere, err := os.ReadFile(filepath.Join(d.state, "postgres.elsewhere"))
@@ -169,13 +167,13 @@ func (d *demo) cluster(t *testing.T) string {
 	return folder
 }
 
-// postmaster is the pid of the server on that database.
+// postmaster returns the pid of the server of the demo's database.
 func (d *demo) postmaster(t *testing.T) int {
 	t.Helper()
 	return number(t, filepath.Join(d.cluster(t), "data", "postmaster.pid"))
 }
 
-// number is the number in the first line of a file.
+// number returns the number in the first line of a file.
 func number(t *testing.T, path string) int {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -291,8 +289,8 @@ func TestShown(t *testing.T) {
 		"postgres://h/db?password=secret&sslmode=no": "postgres://h/db?password=xxxxx&sslmode=no",
 		"host=h password=secret":                     "of DATABASE_URL",
 	} {
-		if got := shown(dsn); got != want {
-			t.Errorf("shown(%q) is %q, want %q", dsn, got, want)
+		if got := redact(dsn); got != want {
+			t.Errorf("redact(%q) is %q, want %q", dsn, got, want)
 		}
 	}
 }

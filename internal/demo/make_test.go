@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// The demo's user begins with make, and README.md names the Go that is needed.
+// A user of the demo starts with make, so without the right Go the error must name the version, as README.md
+// does.
 func TestMakeWithoutTheRightGoTellsWhatToInstall(t *testing.T) {
 	text, err := os.ReadFile("../../xcaddy/go.mod")
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// madeByDemo is the comment of the rules and users, and the name of the API keys, that the demo makes.
+// madeByDemo is the comment of the demo's rules and users, and the name of its API keys.
 const madeByDemo = "made by make run"
 
-// policySQL makes the tiers, rules and users that are not there. The limits are small, so that a few
+// policySQL creates the missing tiers, rules and users of the demo. The limits are small, so that a few
 // requests show them.
 const policySQL = `INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2), ('enterprise', 3)
 	ON CONFLICT DO NOTHING;
@@ -29,14 +29,13 @@ const policySQL = `INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1),
 	INSERT INTO rate_limit_users (user_id, tier, comment) VALUES ('ann', 'free', '` + madeByDemo +
 	`'), ('acme', 'pro', '` + madeByDemo + `') ON CONFLICT DO NOTHING`
 
-// ownSQL is whether somebody else has a policy in the database.
+// ownSQL selects whether the database has a policy that the demo did not create.
 const ownSQL = `SELECT EXISTS (SELECT FROM rate_limit_rules WHERE comment IS DISTINCT FROM '` + madeByDemo +
 	`')
 	OR EXISTS (SELECT FROM rate_limit_users WHERE comment IS DISTINCT FROM '` + madeByDemo + `')`
 
-// makePolicy makes what is not there of the policy of the demo: rules, the users ann and acme, and
-// their keys, which the file in the state folder has for the next start. own says that the database
-// is not the demo's.
+// makePolicy creates what is missing of the demo's policy: rules, the users ann and acme, and their API keys.
+// It stores the keys in the state folder for the next start. own reports that the database is not the demo's.
 func makePolicy(ctx context.Context, dsn, state string, own bool) (keys map[string]string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -45,7 +44,7 @@ func makePolicy(ctx context.Context, dsn, state string, own bool) (keys map[stri
 		return nil, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	// One demo at a time, until conn is closed.
+	// The lock excludes other demos until conn is closed.
 	if _, err := conn.Exec(ctx,
 		"SELECT pg_advisory_lock(hashtextextended('pg-ratelimit make run', 0))"); err != nil {
 		return nil, err
@@ -98,7 +97,8 @@ func makePolicy(ctx context.Context, dsn, state string, own bool) (keys map[stri
 	return keys, os.WriteFile(path, text, 0o600)
 }
 
-// policyWelcome shows the policy: with the port, the keys, and how a command finds the database.
+// policyWelcome explains the policy. Its arguments are the port, the keys of ann and acme, the text that sets
+// the database for a command, and Caddy.
 const policyWelcome = `
 Below /api/ a policy in the database limits by API key. The user ann begins on the plan free, with 5
 requests a minute, and acme on pro, with 50. What you change stays, also for the next run. Their keys:

@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// end ends the demo.
+// end interrupts the demo, and waits until it has ended.
 func (d *demo) end(t *testing.T) {
 	t.Helper()
 	if err := d.cmd.Process.Signal(os.Interrupt); err != nil {
@@ -20,7 +20,7 @@ func (d *demo) end(t *testing.T) {
 	}
 }
 
-// keys are the lines with the keys that the demo has printed.
+// keys returns the lines with API keys that the demo has printed.
 func (d *demo) keys() string {
 	return strings.Join(regexp.MustCompile(`(?m)^  (ANN|ACME)=\S+$`).FindAllString(d.said, -1), " ")
 }

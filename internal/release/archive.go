@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// writeTarGz writes files as a tar.gz, under their names in folder. All have the same modification time.
+// writeTarGz writes a tar.gz of files, which map a name below folder to a path. All entries have the same
+// modification time.
 func writeTarGz(w io.Writer, folder string, files map[string]string, modified time.Time) error {
 	compressed, err := gzip.NewWriterLevel(w, gzip.BestCompression)
 	if err != nil {
@@ -37,7 +38,7 @@ func writeTarGz(w io.Writer, folder string, files map[string]string, modified ti
 	return errors.Join(archive.Close(), compressed.Close())
 }
 
-// writeZip writes the same as a zip archive, for Windows.
+// writeZip is writeTarGz for a zip archive, which Windows users expect.
 func writeZip(w io.Writer, folder string, files map[string]string, modified time.Time) error {
 	archive := zip.NewWriter(w)
 	for _, name := range slices.Sorted(maps.Keys(files)) {

@@ -25,10 +25,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// allPlatforms are those of a release.
+// allPlatforms lists the platforms of a release.
 const allPlatforms = "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64"
 
-// extraFiles are the files of the repository in each archive.
+// extraFiles lists the files of the repository that each archive contains.
 var extraFiles = []string{"CHANGELOG.md", "Caddyfile.example", "LICENSE", "README.md"}
 
 func main() {
@@ -46,7 +46,7 @@ func main() {
 	}
 }
 
-// release checks the repository in the current folder, and builds its archives.
+// release builds the archives of the repository in the current folder, if its commit can be released.
 func release(out string, platforms []string) error {
 	if err := checkReleasable(); err != nil {
 		return err
@@ -74,7 +74,7 @@ func release(out string, platforms []string) error {
 	return checksums(out, names)
 }
 
-// checkReleasable reports what keeps this commit from being released. Tests check the rest.
+// checkReleasable returns an error for uncommitted changes and for wrong tags. Tests check the rest.
 func checkReleasable() error {
 	changed, err := git("status", "--porcelain")
 	if err != nil {
@@ -97,8 +97,8 @@ func checkReleasable() error {
 	return checkTags(strings.Fields(tags))
 }
 
-// checkTags reports a tag other than a version: for one such tag, Traefik's catalogue refuses the whole
-// repository.
+// checkTags returns an error for a tag that is not a version. Traefik's catalogue refuses a repository with
+// such a tag.
 func checkTags(tags []string) error {
 	for _, tag := range tags {
 		if !regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)$`).MatchString(tag) {
@@ -117,7 +117,7 @@ func git(args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// build makes the archive of a platform, and returns its name.
+// build creates the archive of a platform in out, and returns its name.
 func build(out, platform string, committed time.Time) (string, error) {
 	system, processor, found := strings.Cut(platform, "/")
 	if !found {
@@ -132,7 +132,7 @@ func build(out, platform string, committed time.Time) (string, error) {
 	if system == "windows" {
 		program += ".exe"
 	}
-	// Nothing of the machine may reach the program: no path, no settings of Go, no identifier of the build.
+	// The program must not depend on this machine: no path, no settings of Go, no identifier of the build.
 	compile := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=",
 		"-tags=nobadger,nomysql,nopgx", "-o", program, ".")
 	compile.Dir = "xcaddy"
@@ -163,7 +163,7 @@ func build(out, platform string, committed time.Time) (string, error) {
 		func(w io.Writer) error { return writeTarGz(w, folder, files, committed) })
 }
 
-// writeSchema writes the SQL that makes the tables.
+// writeSchema writes the SQL that creates the tables.
 func writeSchema(w io.Writer, _ string) error {
 	_, err := io.WriteString(w, schema.File)
 	return err

@@ -9,7 +9,7 @@ func TestATagThatIsNoVersionStopsARelease(t *testing.T) {
 	for _, tag := range []string{"v0.1", "1.0.1", "V0.2.2", "v.1.6.0", "nightly", "v0.3.0rc1",
 		"v0.1.0-rc.1", "v01.0.0"} {
 		if checkTags([]string{"v0.1.0", tag}) == nil {
-			t.Errorf("the tag %s stops no release", tag)
+			t.Errorf("checkTags accepts the tag %s, want an error", tag)
 		}
 	}
 }

@@ -14,10 +14,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// module is the path of this module, which the program has from the clone.
+// module is the path of this module. The program is built with the module's source in this repository, so it
+// has no checksum.
 const module = "github.com/pgratelimit/pg-ratelimit"
 
-// dependencies writes the version of Go and all modules in a program, with their checksums as in go.sum.
+// dependencies writes the version of Go and the modules of a program, with their checksums as in go.sum.
 func dependencies(w io.Writer, program string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -39,7 +40,7 @@ func dependencies(w io.Writer, program string) error {
 
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense|notice)`)
 
-// licences writes the licence files of all modules in a program. The program must be distributed with them.
+// licences writes the licence files of all modules of a program, which must accompany the program.
 func licences(w io.Writer, program string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -79,7 +80,7 @@ func licences(w io.Writer, program string) error {
 	return nil
 }
 
-// folderOf returns the folder where the source of a module is on this machine.
+// folderOf returns the folder of a module's source on this machine.
 func folderOf(path string) (string, error) {
 	list := exec.Command("go", "list", "-m", "-json", path)
 	list.Dir = "xcaddy"
