@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 )
 
-// checkOut writes the files of a repository's commit into a folder below the temporary one.
+// checkOut writes the files of a commit into a new folder below b.dir.
 func (b *bench) checkOut(repository, commit string) (folder string) {
 	archive := filepath.Join(b.dir, "before.tar")
 	folder = filepath.Join(b.dir, "before")
@@ -21,10 +21,10 @@ func (b *bench) checkOut(repository, commit string) (folder string) {
 	return folder
 }
 
-// noWorse is the highest lower end of a ratio's interval at which a version counts as not worse.
+// noWorse is the bound for the lower end of a ratio's interval up to which a version counts as not worse.
 const noWorse = 1.03
 
-// besideBefore are the rows of pg_ratelimit, each beside the same row of the version before.
+// besideBefore returns the rows of pg_ratelimit, each beside the same row of the version before.
 func besideBefore(rows []*row) (all []*row) {
 	for _, r := range rows {
 		if !r.ours() || r.load.rate > 0 {

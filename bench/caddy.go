@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// caddyfile configures a Caddy that answers by itself: its address, and its limit.
+// caddyfile configures a Caddy that responds itself. Its arguments include the address and the limit.
 const caddyfile = `{
 	admin off
 	persist_config off
@@ -25,12 +25,12 @@ http://%[1]s {
 }
 `
 
-// configureCaddy is the Caddyfile of p.
+// configureCaddy returns the Caddyfile of p.
 func configureCaddy(p *proxy) string {
 	return fmt.Sprintf(caddyfile, p.address, p.directive())
 }
 
-// directive is the limit of p in a Caddyfile.
+// directive returns the limit of p in a Caddyfile.
 func (p *proxy) directive() string {
 	l := p.row.limit
 	if l == nil {
@@ -66,8 +66,8 @@ func (b *bench) startCaddy(p *proxy) *harness.Process {
 		b.file("caddyfile", configureCaddy(p)), "--adapter", "caddyfile")
 }
 
-// buildCaddy returns the program of a Caddy: the one of `make build`, the one with the peers, or
-// the one of the version before.
+// buildCaddy builds the Caddy of a row on first use, and returns its path: that of `make build`, that with
+// the peers, or that of the version before.
 func (b *bench) buildCaddy(r *row) string {
 	module, name := filepath.Join(root, "xcaddy"), "bench-caddy"
 	switch {

@@ -11,10 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuTime is the processor time that a process and its children have taken, in microseconds. It
-// includes threads and children that have ended. The main thread must have started the children. The
-// clocks of processes count nanoseconds, but of children that have ended Linux reports only multiples
-// of 10 ms.
+// cpuTime returns the processor time of a process and its children in microseconds, including threads and
+// children that have ended. The main thread must have started the children. The clocks of processes count
+// nanoseconds. For children that have ended, Linux reports multiples of 10 ms.
 func cpuTime(pid int) float64 {
 	parent := must(procfs.NewProc(pid))
 	for {
@@ -22,7 +21,7 @@ func cpuTime(pid int) float64 {
 		total := must(clockOf(pid))
 		for _, child := range strings.Fields(
 			string(must(os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))))) {
-			// or else the child has ended meanwhile
+			// An error means that the child has ended meanwhile.
 			if cpu, err := clockOf(must(strconv.Atoi(child))); err == nil {
 				total += cpu
 			}
@@ -34,7 +33,7 @@ func cpuTime(pid int) float64 {
 	}
 }
 
-// clockOf reads the clock of a process's processor time, in microseconds.
+// clockOf returns the processor time of a process without its children, in microseconds.
 func clockOf(pid int) (float64, error) {
 	const allThreads = 2 // CPUCLOCK_SCHED of Linux
 	var t unix.Timespec

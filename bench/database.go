@@ -13,8 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// database is a Postgres server. Its settings are Postgres's own, with fsync and
-// synchronous_commit on.
+// database is a Postgres server with default settings, so with fsync and synchronous_commit on.
 type database struct {
 	server     *cluster.Cluster
 	control    *pgx.Conn
@@ -35,7 +34,7 @@ func (d *database) stop() error {
 	return errors.Join(d.control.Close(context.Background()), d.server.Stop())
 }
 
-// create makes an empty database and returns its DSN.
+// create creates an empty database and returns its DSN.
 func (d *database) create(ctx context.Context) string {
 	d.databases++
 	name := fmt.Sprint("bench", d.databases)
@@ -43,14 +42,13 @@ func (d *database) create(ctx context.Context) string {
 	return d.server.DSN(name)
 }
 
-// wal is the number of bytes that the server has written to its log so far.
+// wal returns the number of bytes that the server has written to its write-ahead log.
 func (d *database) wal(ctx context.Context) (bytes float64) {
 	check(d.control.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::float8`).Scan(&bytes))
 	return bytes
 }
 
-// query runs commands and returns the value that the last one selects, if it
-// selects one.
+// query executes SQL commands, and returns the value that the last one selects, or "".
 func query(ctx context.Context, dsn string, commands ...string) string {
 	conn := must(pgx.Connect(ctx, dsn))
 	defer conn.Close(ctx)

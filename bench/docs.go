@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// The lines of docs/performance.md between which a run writes its results.
+// Lines of docs/performance.md between which a run writes its results.
 const (
 	resultsBegin = "<!-- `make bench` writes the lines from here -->\n"
 	resultsEnd   = "<!-- to here -->\n"
@@ -33,7 +33,7 @@ func (b *bench) writeDocs(folder string, args []string) error {
 		os.WriteFile(filepath.Join(folder, "benchmark.svg"), b.picture(), 0o644))
 }
 
-// command is the command of a run with arguments.
+// command returns the shell command for a run with these arguments.
 func command(args []string) string {
 	text := "make bench"
 	if len(args) >= 2 && args[0] == "-before" {

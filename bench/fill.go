@@ -11,10 +11,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-// policyRowsOf is SQL that fills the tables of a policy: so many users on three tiers, each user with an
-// API key, and a rule for each tier. The loads send these API keys, see keyName; a
-// policy takes keys that were made elsewhere. Triggers and checks of foreign keys are off
-// for the many rows, since they would take most of the time.
+// policyRowsOf returns SQL that fills the tables of a policy: keys users on three tiers, each with an API
+// key, and a rule for each tier. The loads send these API keys, whose texts are those of keyName. Triggers
+// and checks of foreign keys are off, since they would take most of the time.
 func policyRowsOf(keys int) string {
 	return fmt.Sprintf(`
 	SET LOCAL session_replication_role = replica;
@@ -33,8 +32,7 @@ func policyRowsOf(keys int) string {
 	ANALYZE`, keys)
 }
 
-// withPolicy makes a database with a policy of a million API keys, in tables that schema makes, and
-// returns its DSN.
+// withPolicy returns the DSN of a new database with a policy of a million API keys, in the tables of schema.
 func (d *database) withPolicy(ctx context.Context, schema string) (dsn string) {
 	if d.policies[schema] == "" {
 		log.Print("filling the tables of a policy")
@@ -45,7 +43,7 @@ func (d *database) withPolicy(ctx context.Context, schema string) (dsn string) {
 	return d.policies[schema]
 }
 
-// schema is the SQL that makes the tables of a proxy.
+// schema returns the SQL that creates the tables for the proxy of a row.
 func (b *bench) schema(r *row) string {
 	if r.before {
 		if text, err := os.ReadFile(filepath.Join(b.beforeDir, "schema.sql")); err == nil {
@@ -58,7 +56,7 @@ func (b *bench) schema(r *row) string {
 	return schema.File
 }
 
-// fill sends one request for each of a million keys. The first time, it prints the memory of a key.
+// fill sends one request for each of a million keys. The first call prints the memory that a key takes.
 func (b *bench) fill(p *proxy) {
 	log.Print("sending requests for a million keys")
 	b.wrong(b.sendInTurn(p, million), p.row.name)

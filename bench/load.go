@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// keyHeader carries the key that a request counts against.
+// keyHeader is the request header with the key to charge.
 const keyHeader = "X-Key"
 
-// load says which requests to send.
+// load describes the requests to send.
 type load struct {
 	draw        draw
 	keys        int
@@ -27,15 +27,15 @@ type load struct {
 	rate        int // requests a second, whether or not answers arrive; 0 is as many as are answered
 }
 
-// draw draws the number of a key, from 0.
+// draw returns the number of the key of the next request, from 0.
 type draw func(c *connection, keys int) int
 
 func uniform(_ *connection, keys int) int { return rand.IntN(keys) }
 
-// zipf is Zipf's law with exponent 1: the key in place k comes with weight ln((k+1)/k).
+// zipf draws by Zipf's law with exponent 1: the key of rank k has the weight ln((k+1)/k).
 func zipf(_ *connection, keys int) int { return int(math.Pow(float64(keys), rand.Float64())) - 1 }
 
-// used draws nine of ten keys as uniform does, and each of the others is a new one.
+// used draws nine of ten keys like uniform, and a new key otherwise.
 func used(c *connection, keys int) int {
 	if rand.Float64() < 0.9 {
 		return rand.IntN(keys)
@@ -43,22 +43,22 @@ func used(c *connection, keys int) int {
 	return keys + int(c.client.fresh.Add(1))
 }
 
-// inTurn draws one key after the other.
+// inTurn draws the keys in order.
 func inTurn(c *connection, keys int) int { return int(c.client.fresh.Add(1)-1) % keys }
 
-// keyName is the name of key n. Keys look like the addresses of clients.
+// keyName returns the text of key n, which looks like the address of a client.
 func keyName(n int) string { return fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, n&255) }
 
-// client sends a load to a proxy, on connections that it keeps.
+// client sends a load to a proxy over persistent connections.
 type client struct {
 	address     string
 	load        load
 	head        string       // of a request, up to the key
-	fresh       atomic.Int64 // of used and inTurn: keys drawn so far
+	fresh       atomic.Int64 // new keys that used and inTurn have drawn
 	connections []*connection
 }
 
-// connection is used by one goroutine at a time.
+// connection is a persistent connection. One goroutine at a time uses it.
 type connection struct {
 	client *client
 	net    net.Conn // nil before the first request, and after a failure
@@ -66,7 +66,7 @@ type connection struct {
 	buffer []byte
 }
 
-// result is the result of a load for some time.
+// result sums up the responses to a load.
 type result struct {
 	requests  int         // answered
 	status    map[int]int // of the answers
@@ -85,10 +85,10 @@ func newClient(address string, l load) *client {
 	return c
 }
 
-// run sends requests for so long, and waits for all answers. Without a rate, each connection sends
-// its next request after the answer to the last one. With a rate, the latency of a request counts
-// from when it was due, even if no connection was free then: a load that waits for answers sends
-// less while an answer is late, and does not see how many requests that delays.
+// run sends requests for the duration d, and waits for all answers. Without a rate, each connection sends its
+// next request after the answer to the last one. With a rate, the latency of a request counts from its due
+// time, even if no connection was free then. Otherwise the load would slow down while answers are late, and
+// so hide the delay of further requests (coordinated omission).
 func (c *client) run(d time.Duration) *result {
 	return c.send(func(i int, began time.Time) (due time.Time, more bool) {
 		if c.load.rate == 0 {
@@ -104,7 +104,7 @@ func (c *client) sendN(n int) *result {
 	return c.send(func(i int, _ time.Time) (due time.Time, more bool) { return due, i < n })
 }
 
-// send sends requests, by number, while next has more, and not before each is due.
+// send sends requests, each at its due time, until next reports that there are no more.
 func (c *client) send(next func(i int, began time.Time) (due time.Time, more bool)) *result {
 	total := newResult()
 	var mu sync.Mutex // guards total
@@ -172,7 +172,6 @@ func (c *connection) ask(key string) (status int, err error) {
 	return response.StatusCode, errors.Join(err, response.Body.Close())
 }
 
-// close closes the connections.
 func (c *client) close() {
 	for _, from := range c.connections {
 		if from.net != nil {
@@ -194,7 +193,7 @@ func (r *result) add(other *result) {
 	r.latencies = append(r.latencies, other.latencies...)
 }
 
-// unlike counts the requests that got no answer, or one with none of these statuses.
+// unlike returns the number of requests without an answer, or with a status other than these.
 func (r *result) unlike(statuses ...int) int {
 	n := r.requests + r.failed
 	for _, status := range statuses {
@@ -203,7 +202,7 @@ func (r *result) unlike(statuses ...int) int {
 	return n
 }
 
-// percentile is that of the latencies.
+// percentile returns the p-th percentile of the latencies, in milliseconds.
 func (r *result) percentile(p int) float64 {
 	if len(r.latencies) == 0 {
 		return math.NaN()

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// describeMachine says in a line what the figures were measured on.
+// describeMachine returns a line that describes the machine and the programs of a run.
 func (b *bench) describeMachine() string {
 	programs := []string{"Go " + strings.TrimPrefix(runtime.Version(), "go")}
 	if len(b.postgres) > 0 {
@@ -26,7 +26,7 @@ func (b *bench) describeMachine() string {
 	} {
 		if m.program != "" {
 			info := must(buildinfo.ReadFile(m.program))
-			// the module of Traefik's program is Traefik's own
+			// In Traefik's program, the main module is Traefik.
 			for _, d := range append(info.Deps, &info.Main) {
 				if d.Path == m.module {
 					programs = append(programs,
@@ -47,7 +47,7 @@ func (b *bench) describeMachine() string {
 	return fmt.Sprintf("%d cores%s%s. %s", runtime.NumCPU(), model(), busy, strings.Join(programs, ", "))
 }
 
-// model is the processor's name after " of ", or "" where the system does not tell it.
+// model returns " of " and the name of the processor, or "" if the system does not report one.
 func model() string {
 	text, _ := os.ReadFile("/proc/cpuinfo")
 	if name := regexp.MustCompile(`(?m)^model name\s*: (.+)$`).FindSubmatch(text); name != nil {

@@ -1,11 +1,11 @@
-// Command bench measures Caddy and Traefik with and without limits, and the core
-// without a proxy. `make bench` runs it. bench/README.md explains its rows and
-// columns, and the rules that make its figures comparable.
+// Command bench measures Caddy and Traefik with and without limits, and the core without a proxy. `make
+// bench` runs it. bench/README.md explains its rows and columns, and the rules that make its figures
+// comparable.
 //
-// The files, in the order of a run: main.go prepares it. rows.go lists what is measured. proxies.go,
-// caddy.go, traefik.go, redis.go and database.go start servers, fill.go fills their tables, and
-// before.go makes a checkout of another version. load.go, measure.go and cpu_linux.go measure the
-// rows. stats.go, report.go, docs.go, picture.go and machine.go print results.
+// A row is a proxy with a limit under a load. Its base is the row that it is compared with, usually the same
+// proxy without a limit. A bench measures a row and a fresh copy of its base, the control, in turns, so that
+// both see the same machine. Each round of turns is a sample, and an estimate summarizes the samples. A peer
+// is a limiter of another project.
 package main
 
 import (
@@ -25,10 +25,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// root is the repository's folder. The program runs in the folder bench.
+// root is the folder of the repository. The program runs in the folder bench.
 const root = ".."
 
-// bench is a run: its options, its servers and its results.
+// bench is a run of the benchmark: its options, its servers and its results.
 type bench struct {
 	ctx    context.Context // ends when the user interrupts the run
 	rounds int
@@ -124,24 +124,24 @@ func (b *bench) run(only string, all bool, docs string) (err error) {
 	return nil
 }
 
-// complain adds a line about what makes figures doubtful.
+// complain adds a line to complaints, and prints it.
 func (b *bench) complain(format string, args ...any) {
 	b.complaints = append(b.complaints, fmt.Sprintf(format, args...))
 	log.Print(b.complaints[len(b.complaints)-1])
 }
 
-// wrong reports requests that did not get the answer that they should have.
+// wrong reports requests without the expected answer.
 func (b *bench) wrong(requests int, name string) {
 	if requests > 0 {
 		b.complain("%s: %d requests had a wrong answer, or none.", name, requests)
 	}
 }
 
-// failure is an error that ends the run.
+// failure is the value with which check panics, to end the run.
 type failure struct{ error }
 
-// check ends the run if there is an error: it panics, and catch returns the error.
-// No part of the benchmark can go on after a failure.
+// check ends the run unless err is nil: it panics, and catch returns the error. The benchmark cannot continue
+// after a failure.
 func check(err error) {
 	if err != nil {
 		panic(failure{err})
@@ -154,7 +154,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// catch is to be deferred. It adds the error that check has panicked with to err.
+// catch adds the error of a panic of check to err. Callers defer catch.
 func catch(err *error) {
 	if v := recover(); v != nil {
 		f, ok := v.(failure)

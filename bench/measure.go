@@ -23,17 +23,17 @@ const (
 	p99Ms     = "p99 ms"
 )
 
-// widest is the ratio of an interval's end to its middle above which a row is measured again.
+// widest bounds the ratio of an interval's end to its middle. Rows beyond it are measured again.
 const widest = 1.05
 
-// turns is the number of times a row has load in a round.
+// turns is how often a row has load in a round.
 const turns = 10
 
-// fewest are the rounds that an interval needs, see leftOut.
+// fewest is the least number of rounds for an interval, see leftOut.
 const fewest = 8
 
-// side is a row or its control while they are measured. Each has a Postgres of its own, so what a
-// proxy and its store do later than its requests, as a lease and the history do, counts for that side.
+// side is a row or its control during their measurement. Each side has its own Postgres, so that work after
+// the requests, such as by leases and the history, counts for the right side.
 type side struct {
 	row    *row
 	proxy  *proxy
@@ -42,7 +42,7 @@ type side struct {
 	result *result // of the round
 }
 
-// measure measures a row and its control, each with a proxy that it starts.
+// measure starts a proxy each for a row and its control, and measures them.
 func (b *bench) measure(r *row) {
 	defer b.stopProxies()
 	control := *r.base
@@ -60,9 +60,9 @@ func (b *bench) measure(r *row) {
 	log.Printf("%s: %d rounds: %s of %s", r.name, len(r.samples), r.ratio().text(3), r.base.name)
 }
 
-// takeTurns measures a row and its control in turns: in each round the one and the other have load for
-// ten short times each, in alternating order. So both see the same machine. A row with a wide interval
-// is measured for up to twice as many further rounds.
+// takeTurns measures a row and its control in turns: in each round both have load for ten short times, in
+// alternating order, so that other work on the machine affects both alike. A row with a wide interval is
+// measured for up to twice as many further rounds.
 func (b *bench) takeTurns(first, second *side) {
 	order := []*side{first, second}
 	for round := 0; round < b.rounds || round < 3*b.rounds && first.row.wide(); round++ {
@@ -83,7 +83,7 @@ func (b *bench) takeTurns(first, second *side) {
 	}
 }
 
-// open starts the proxy of a row, with the Postgres of this number, and makes a client.
+// open starts the proxy of a row with the Postgres of index server, and makes a client.
 func (b *bench) open(r *row, server int) *side {
 	p := b.startProxy(r, server)
 	switch {
@@ -109,7 +109,7 @@ func (s *side) sample(after sample) sample {
 	return of
 }
 
-// totals holds what a proxy and its store have used so far.
+// totals returns what a proxy and its store have used so far.
 func (b *bench) totals(p *proxy) sample {
 	s := sample{cpuProxy: cpuTime(p.PID())}
 	if p.asked != nil {
@@ -124,7 +124,7 @@ func (b *bench) totals(p *proxy) sample {
 	return s
 }
 
-// sendInTurn sends a request for each of so many keys.
+// sendInTurn sends a request for each key, and returns how many got a wrong answer.
 func (b *bench) sendInTurn(p *proxy, keys int) (wrong int) {
 	c := newClient(p.address, load{draw: inTurn, keys: keys, connections: hundred.connections})
 	defer c.close()
@@ -135,7 +135,7 @@ func (b *bench) sendInTurn(p *proxy, keys int) (wrong int) {
 	return wrong
 }
 
-// statuses are those of answers that are as wanted.
+// statuses returns the expected statuses of answers.
 func (r *row) statuses() []int {
 	if r.limit != nil && r.limit.limit == scarce {
 		return []int{http.StatusOK, http.StatusTooManyRequests}
@@ -143,8 +143,8 @@ func (r *row) statuses() []int {
 	return []int{http.StatusOK}
 }
 
-// attempt measures something, and reports whether it could. What fails is left out of the
-// report, so that a run without Redis, or with one proxy that ends, reports the rest.
+// attempt calls f, and reports whether f succeeded. The report leaves out what failed, so that a run without
+// Redis, or with a proxy that ends, reports the rest.
 func (b *bench) attempt(name string, f func()) bool {
 	err := func() (err error) {
 		defer catch(&err)
@@ -158,7 +158,7 @@ func (b *bench) attempt(name string, f func()) bool {
 	return err == nil
 }
 
-// values are a figure in each round.
+// values returns a figure of each round.
 func (r *row) values(title string) (all []float64) {
 	for _, s := range r.samples {
 		all = append(all, s[title])
@@ -166,7 +166,7 @@ func (r *row) values(title string) (all []float64) {
 	return all
 }
 
-// figures estimates a figure of the row; it is not measured if it is 0 in each round.
+// figures estimates a figure of the row. A figure that is 0 in each round counts as not measured.
 func (r *row) figures(title string) estimate {
 	values := r.values(title)
 	if !slices.ContainsFunc(values, func(v float64) bool { return v != 0 }) {
@@ -197,5 +197,5 @@ func (r *row) wide() bool {
 	return r.load.rate == 0 && math.Sqrt(e.high/e.low) > widest
 }
 
-// logged are the lines of a proxy's log that make its figures doubtful.
+// logged matches lines of a proxy's log that make its figures doubtful.
 var logged = regexp.MustCompile(`(no decision|database failed|history has dropped).{0,60}`)

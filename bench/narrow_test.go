@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A run writes lines that the test of Markdown accepts: prose of 110 columns, and tables as they are.
+// narrow wraps prose at 110 columns, as the test of Markdown requires, and does not wrap tables.
 func TestResultsAreWrappedOutsideTables(t *testing.T) {
 	words := strings.Repeat("µs/request ", 30)
 	got := narrow(words + "end.\n| a  | " + words + "|\n")

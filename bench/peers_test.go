@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// peers are the proxies with other limiters, with another limit.
+// peers returns the rows of other limiters, with another limit.
 func peers(limit string) (rows []*row) {
 	for _, r := range allRows() {
 		if r.limit != nil && !r.ours() && r.load.connections == hundred.connections {
@@ -19,7 +19,7 @@ func peers(limit string) (rows []*row) {
 	return rows
 }
 
-// startBench is a run that only starts proxies, until the test's end.
+// startBench returns a bench for starting proxies. It stops them when the test ends.
 func startBench(t *testing.T) *bench {
 	b := newBench(t.Context())
 	b.dir = t.TempDir()
@@ -27,8 +27,8 @@ func startBench(t *testing.T) *bench {
 	return b
 }
 
-// TestPeersLimit starts each of the other limiters as the benchmark does. If one did not count,
-// it would look fast.
+// TestPeersLimit checks that the other limiters count as the benchmark starts them. One that does not count
+// would look fast.
 func TestPeersLimit(t *testing.T) {
 	b := startBench(t)
 	rows := peers("3 1h")

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Sizes in the picture, in pixels. A README shows it about as wide as it is.
+// Sizes in the picture, in pixels. A README shows the picture at about this size.
 const (
 	pictureWidth = 900
 	labelWidth   = 205 // left of the bars
@@ -18,7 +18,7 @@ const (
 	panelTop     = 34 // above the bars of a panel
 )
 
-// pictureHead has the colours, for light and for dark pages. The names are classes.
+// pictureHead begins the picture, with a class for each colour on light and on dark pages.
 const pictureHead = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d %[2]d"
 width="%[1]d" height="%[2]d"
 role="img" font-family="system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif" font-size="13">
@@ -35,9 +35,9 @@ role="img" font-family="system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, 
 <rect class="page" width="%[1]d" height="%[2]d" rx="8"/>
 `
 
-// picture draws the rows that have bars as SVG: for each proxy a panel with 64 connections and one
-// with more. A bar is the CPU of a row's request ÷ that of one without a limit. A line is the
-// ratio's interval.
+// picture returns an SVG with the rows that have bars: for each proxy a panel with 64 connections and one
+// with more. A bar is the CPU of a row's request ÷ that of a request without a limit. A line is the interval
+// of the ratio.
 func (b *bench) picture() []byte {
 	var out bytes.Buffer
 	longest := 1.0
@@ -92,7 +92,7 @@ func (b *bench) picture() []byte {
 	return []byte(head + out.String() + "</svg>\n")
 }
 
-// toPlain is the row's ratio to the one without a limit, 1 of that row itself.
+// toPlain returns the row's ratio to the row without a limit, which is 1 for that row itself.
 func (r *row) toPlain() estimate {
 	if r.base == nil {
 		return estimate{1, 1, 1}
@@ -100,7 +100,7 @@ func (r *row) toPlain() estimate {
 	return r.ratio()
 }
 
-// drawBar draws a row from a point to the right. A ratio of 1 is so long as scale says.
+// drawBar draws a row from a point to the right. scale is the length of a ratio of 1, in pixels.
 func drawBar(out *bytes.Buffer, r *row, x, y int, scale float64) {
 	ratio := r.toPlain()
 	fmt.Fprintf(out, `<rect class="%s" x="%d" y="%d" width="%.1f" height="%d"/>`+"\n", r.class(), x, y,
@@ -114,7 +114,7 @@ func drawBar(out *bytes.Buffer, r *row, x, y int, scale float64) {
 	fmt.Fprintf(out, `<text x="%.1f" y="%d">%s</text>`+"\n", float64(x)+ratio.high*scale+7, y+13, label)
 }
 
-// class is the kind of the row's bar, see pictureHead.
+// class returns the class of the row's bar, see pictureHead.
 func (r *row) class() string {
 	switch l := r.limit; {
 	case l == nil:

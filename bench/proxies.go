@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// proxy is a Caddy or a Traefik that runs.
+// proxy is a running Caddy or Traefik.
 type proxy struct {
 	*harness.Process
 	row      *row // which says how it is configured
@@ -20,11 +20,12 @@ type proxy struct {
 	asked    *proxy    // the Caddy that has the limit instead, or nil
 }
 
-// decisionTimeout is for one decision. A slower one is answered with 503, which the
-// benchmark reports. Letting the request pass would look fast.
+// decisionTimeout bounds a decision. A slower one gets status 503, which the benchmark reports. Letting the
+// request pass would look fast.
 const decisionTimeout = "1s"
 
-// startProxy starts the proxy of a row, after the Caddy that it asks. server is the number of its Postgres.
+// startProxy starts the proxy of a row, after the Caddy that the proxy asks. server is the index of its
+// Postgres.
 func (b *bench) startProxy(r *row, server int) *proxy {
 	p := &proxy{row: r, address: must(harness.FindAddress())}
 	switch {
@@ -50,7 +51,7 @@ func (b *bench) startProxy(r *row, server int) *proxy {
 	return p
 }
 
-// start starts p, and waits until it answers.
+// start starts p with the function start, and waits until p answers.
 func (p *proxy) start(b *bench, start func(*proxy) *harness.Process) {
 	p.Process = start(p)
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -76,13 +77,13 @@ func (b *bench) file(ending, text string) string {
 	return f.Name()
 }
 
-// launch runs a server in a folder.
+// launch starts a program in a folder.
 func (b *bench) launch(name, dir, path string, args ...string) *harness.Process {
 	return must(harness.Launch(harness.Program{Name: name, Path: path, Args: args, Dir: dir,
 		Env: []string{"XDG_CONFIG_HOME=" + b.dir, "XDG_DATA_HOME=" + b.dir}}))
 }
 
-// stopProxies stops all proxies, and reports what they have logged.
+// stopProxies stops all proxies, and complains about doubtful lines in their logs.
 func (b *bench) stopProxies() {
 	for _, p := range b.proxies {
 		if err := p.Stop(); err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// startRedis starts the Redis of the peers, unless it runs already, and returns its address. It
-// keeps nothing on disk, which is the fastest way to run it.
+// startRedis starts the Redis of the peers on the first call, and returns its address. The Redis stores
+// nothing on disk, which is its fastest configuration.
 func (b *bench) startRedis() string {
 	if b.redis == nil {
 		b.redisServer = must(harness.Installed(b.ctx, "redis-server"))

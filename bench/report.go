@@ -112,7 +112,8 @@ func (b *bench) reportBefore(w io.Writer) {
 	b.explainMark(w)
 }
 
-// meaning says in two sentences what the figures mean for a user; nothing if the rows are not measured.
+// meaning returns two sentences with what the figures mean for a user, or nothing if the rows are not
+// measured.
 func (b *bench) meaning() []string {
 	find := func(name string) *row {
 		i := slices.IndexFunc(b.rows, func(r *row) bool { return r.name == name })
@@ -139,8 +140,8 @@ func (b *bench) meaning() []string {
 	}
 }
 
-// writeTable writes a table in Markdown, unless it has only its first line, the head. It leaves
-// columns out that have no values.
+// writeTable writes a table in Markdown without the columns that have no values. A table with only its head
+// is not written.
 func writeTable(w io.Writer, table [][]string) {
 	if len(table) == 1 {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// row is a line of a table: a proxy with a limit, under a load.
+// row is a row of a table: a proxy with a limit, under a load.
 type row struct {
 	name    string
 	bar     string     // its name in the picture; "" is not there
@@ -29,7 +29,7 @@ type row struct {
 	wrong   int      // requests without an answer, or with one that they should not have
 }
 
-// limitSpec is a limit of pg_ratelimit, or of another limiter.
+// limitSpec describes a limit of pg_ratelimit or of another limiter.
 type limitSpec struct {
 	peer      limiter  // "" is pg_ratelimit. A peer takes only a limit.
 	algorithm string   // "" is sliding_window
@@ -37,24 +37,24 @@ type limitSpec struct {
 	lease     string   // the share of the quota that the process may take in advance; "" is none
 	options   string   // further lines of a Caddyfile; Traefik takes `audit …` alone
 	zones     []string // further limits of the same request
-	// a rule of the policy for each tier, instead of limits of the configuration; see policyRowsOf
+	// The limits are the rules of the policy, instead of limits of the configuration; see policyRowsOf.
 	policy bool
 	asked  bool // a Caddy has the limit, which a Traefik asks by forwardAuth
 }
 
-// events are the hits that the limit admits in its window.
+// events returns the number of hits that the limit admits in its window.
 func (l *limitSpec) events() int {
 	events, _, _ := strings.Cut(l.limit, " ")
 	return must(strconv.Atoi(events))
 }
 
-// window is the length of the limit's window.
+// window returns the length of the limit's window.
 func (l *limitSpec) window() string {
 	_, window, _ := strings.Cut(l.limit, " ")
 	return window
 }
 
-// limiter is one of the peers: limiters that others have made.
+// limiter names a peer: a limiter of another project.
 type limiter string
 
 const (
@@ -78,8 +78,7 @@ const (
 	ampleLog = "1000 1s"
 )
 
-// The loads. Most have few keys: each is so busy that leases serve it, even while something else
-// slows the machine down.
+// Loads. Most have few keys, each so busy that leases serve it even while other work slows the machine down.
 var (
 	hundred  = load{draw: uniform, keys: 100, connections: 64}
 	wide     = load{draw: uniform, keys: 100, connections: 256}
@@ -89,7 +88,7 @@ var (
 	tenZipf  = load{draw: zipf, keys: 10000, connections: 64}
 )
 
-// The limits. Those of peers are of limiters in the memory of a Caddy and of a Traefik, and on Redis.
+// Limits of pg_ratelimit, and of the peers in the memory of Caddy and of Traefik and on Redis.
 var (
 	exact      = &limitSpec{limit: ample}
 	leased     = &limitSpec{limit: ample, lease: share}
@@ -99,7 +98,7 @@ var (
 	redisRate  = &limitSpec{peer: onRedis, limit: ample}
 )
 
-// column makes the rows of one proxy under one load.
+// column builds the rows of one proxy under one load.
 type column struct {
 	rows    []*row
 	traefik bool
@@ -107,16 +106,20 @@ type column struct {
 	ending  string // of their names
 }
 
-// add adds a row. name follows the proxy's name in the name of the row.
+// add adds a row, and returns it. name follows the proxy's name in the name of the row.
 func (c *column) add(name, bar string, base *row, limit *limitSpec) *row {
-	name = map[bool]string{false: "Caddy ", true: "Traefik "}[c.traefik] + name + c.ending
-	r := &row{name: name, bar: bar, base: base, load: c.load, traefik: c.traefik, limit: limit}
+	proxyName := "Caddy "
+	if c.traefik {
+		proxyName = "Traefik "
+	}
+	r := &row{name: proxyName + name + c.ending, bar: bar, base: base, load: c.load, traefik: c.traefik,
+		limit: limit}
 	c.rows = append(c.rows, r)
 	return r
 }
 
-// compare adds the rows of a proxy without a limit, with the limiters of others, and with
-// pg_ratelimit. With more connections, these are the most important ones.
+// compare adds the rows of the proxy without a limit, with the peers, and with pg_ratelimit, and returns the
+// exact one. With more connections it adds only the most important ones.
 func (c *column) compare() (exactRow *row) {
 	few := c.load.connections > hundred.connections
 	itself, redisName, memoryLimit := "mholt/caddy-ratelimit", "redis_rate", caddyRate
@@ -140,7 +143,7 @@ func (c *column) compare() (exactRow *row) {
 	return exactRow
 }
 
-// allRows are all rows, in the order of their table.
+// allRows returns all rows, in the order of their table.
 func allRows() (rows []*row) {
 	further := &column{load: hundred}
 	with := func(name string, base *row, l load, limit limitSpec) *row {
@@ -161,7 +164,7 @@ func allRows() (rows []*row) {
 			rows = append(rows, ask.rows...)
 		}
 	}
-	// many keys: a lease for each must not cost more than it saves
+	// With many keys, a lease for each must not cost more than it saves.
 	for _, traefik := range []bool{false, true} {
 		for _, keys := range []int{1000, 10000} {
 			c := &column{traefik: traefik, load: load{draw: uniform, keys: keys, connections: 64},
@@ -212,8 +215,8 @@ func allRows() (rows []*row) {
 	return append(rows, further.rows...)
 }
 
-// choose returns the selected rows, and those without a base that they are compared with.
-// Without all, it leaves further rows out.
+// choose returns the selected rows, and the rows without a limit that they are compared with. Without all, it
+// leaves out rows with more set.
 func choose(rows []*row, selects func(name string) bool, all bool) []*row {
 	chosen := map[*row]bool{}
 	for _, r := range rows {

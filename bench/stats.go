@@ -14,13 +14,13 @@ const (
 	anotherRun = math.Sqrt2
 )
 
-// estimate is a figure and its interval. All three are NaN if there are no values. With too few values for
-// the confidence, the interval is unbounded.
+// estimate is a figure with its interval. Without values all three are NaN. With too few values for the
+// confidence, the interval is unbounded.
 type estimate struct{ value, low, high float64 }
 
-// estimateOf returns the median of the averages of all pairs of values (Hodges and Lehmann), with the interval
-// of Wilcoxon's signed ranks, widened for another run. Unlike a mean, it ignores the few values that other
-// work on the machine disturbed.
+// estimateOf returns the median of the averages of all pairs of values (Hodges and Lehmann), with the
+// interval of Wilcoxon's signed ranks, widened for another run. Unlike a mean, it ignores the few values that
+// other work on the machine disturbed.
 func estimateOf(values []float64) estimate {
 	n := len(values)
 	if n == 0 {
@@ -44,7 +44,7 @@ func estimateOf(values []float64) estimate {
 // leftOut returns how many of the pairwise averages of n values lie below the interval, and equally above it,
 // or -1 if n is too small.
 func leftOut(n int) int {
-	// ways[w] of the 2^n sets of ranks, from 1 to n, have the sum w.
+	// ways[w] is how many of the 2^n sets of ranks from 1 to n have the sum w.
 	ways := make([]float64, n*(n+1)/2+1)
 	ways[0] = 1
 	for rank := 1; rank <= n; rank++ {
@@ -89,7 +89,8 @@ func (e estimate) over(other estimate) estimate {
 
 func (e estimate) measured() bool { return !math.IsNaN(e.value) }
 
-// text writes an estimate as "value (low–high)", with so many decimal places; "" if it was not measured.
+// text formats an estimate as "value (low–high)" with a number of decimal places, or as "" if it was not
+// measured.
 func (e estimate) text(places int) string {
 	switch {
 	case !e.measured():
@@ -100,7 +101,7 @@ func (e estimate) text(places int) string {
 	return number(e.value, places) + " (" + number(e.low, places) + "–" + number(e.high, places) + ")"
 }
 
-// number writes 12345.678 as 12,345.7, with so many decimal places.
+// number formats 12345.678 as 12,345.7 with a number of decimal places.
 func number(v float64, places int) string {
 	text := fmt.Sprintf("%.*f", places, math.Abs(v))
 	whole, _, _ := strings.Cut(text, ".")

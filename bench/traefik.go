@@ -14,14 +14,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// object is an object of a configuration file.
+// object is a JSON object of a configuration file.
 type object = map[string]any
 
 // pluginModule is the module that Traefik interprets.
 const pluginModule = "github.com/pgratelimit/pg-ratelimit"
 
-// startTraefik starts p as a Traefik. Traefik has no handler that answers, so it
-// stands in front of an upstream in this process, which says ok.
+// startTraefik starts p as a Traefik. Traefik cannot respond itself, so it gets an upstream in this process
+// that responds "ok".
 func (b *bench) startTraefik(p *proxy) *harness.Process {
 	if b.traefik == "" {
 		b.traefik = must(harness.Traefik(b.ctx, filepath.Join(root, "integration")))
@@ -46,12 +46,12 @@ func (b *bench) startTraefik(p *proxy) *harness.Process {
 	if p.row.limit != nil && !p.row.limit.asked {
 		args = append(args, "--experimental.localPlugins.pg-ratelimit.moduleName="+pluginModule)
 	}
-	text := must(json.Marshal(object{"http": config})) // JSON is YAML, too
+	text := must(json.Marshal(object{"http": config})) // valid YAML
 	return b.launch(p.row.name, b.pluginFolder(p.row), b.traefik,
 		append(args, "--providers.file.filename="+b.file("yml", string(text)))...)
 }
 
-// pluginFolder is the folder in which a Traefik runs. Traefik looks for local plugins below it.
+// pluginFolder returns the working folder of a Traefik, below which Traefik looks for local plugins.
 func (b *bench) pluginFolder(r *row) string {
 	dir, source := filepath.Join(b.dir, "plugin"), root
 	if r.before {
@@ -65,7 +65,7 @@ func (b *bench) pluginFolder(r *row) string {
 	return dir
 }
 
-// traefikLimit is the middleware of a Traefik, or nil.
+// traefikLimit returns the middleware of a Traefik, or nil without a limit.
 func traefikLimit(p *proxy) object {
 	switch l := p.row.limit; {
 	case l == nil:
@@ -76,7 +76,7 @@ func traefikLimit(p *proxy) object {
 			"sourceCriterion": object{"requestHeaderName": keyHeader},
 		}
 		if l.peer == onRedis {
-			// redis_rate has keys of the same names and of another type in database 0.
+			// In database 0, redis_rate has keys with the same names and another type.
 			limit["redis"] = object{"endpoints": []string{p.redis}, "db": 1}
 		}
 		return object{"rateLimit": limit}
