@@ -99,8 +99,8 @@ func parseAddress(text string) (netip.Addr, error) {
 	return address.Unmap(), err
 }
 
-// addressOf is the address of a client, and whether it is assumed, see client. One that cannot be read is
-// unknown.
+// addressOf returns the address of a client, and whether the address is assumed; see client. It returns the
+// zero Addr for text that is not an address.
 func addressOf(a *addresses, r *http.Request) (netip.Addr, bool) {
 	if a.plain {
 		if connection, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {

@@ -55,8 +55,8 @@ func unlistForwarded(h http.Header) {
 	h["Connection"] = []string{strings.Join(others, ", ")}
 }
 
-// forward sets the headers with what the policy says about a request, and with the limit that was exceeded
-// and let the request pass. What is unknown has no header.
+// forward sets the headers that describe a request to the upstream: the verdict of the policy, and a limit
+// that let the request pass beyond its quota. It sets no header without a value.
 func forward(h http.Header, q *serve.Request) {
 	o := &q.Verdict
 	if h["Connection"] != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// The metrics say of each request whether a lease or the database decided it, and refusals are counted, also
-// if the audit log has refusals only.
+// The metrics count each request by its source, a lease or the database, and count refusals, even if the
+// audit log has only refusals.
 func TestTheMetricsSayWhatDecided(t *testing.T) {
 	const passed, refused = 40, 25
 	dsn := cluster.Open(t)
