@@ -23,7 +23,7 @@ import (
 // Node describes a process to the registry.
 type Node struct {
 	Name            string // the same after each start; several processes may have it
-	Version, Region string // of the program, and where it runs; "" is unknown
+	Version, Region string // of the program, and where it runs; "" if not available
 	Epoch           int64  // another number after each start; with Name the key of the row
 	// Notice is called when limits are local, and when they are exact again. It must not block. Nil drops the
 	// text.
