@@ -8,13 +8,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// latest is the year 2200, in microseconds since 1970. Times outside of 1970 to latest are replaced:
-// they would create partitions that nobody needs.
-const latest = 7258118400 * 1000000
+// maxMicros is the year 2200, in microseconds since 1970. A later time, or one before 1970, is replaced by
+// the current time, because it would create a useless partition.
+const maxMicros = 7258118400 * 1000000
 
-// Add records what happened to a request. It copies r, never waits for the database, and is safe for
-// concurrent use. It is a function and not a method because Traefik calls it for each request: see
-// internal/testkit/imports.
+// Add adds the record of a request. It copies r, never waits for the database, and is safe for concurrent
+// use. A call of a function costs less in Traefik than that of a method: see internal/testkit/imports.
 func Add(w *Writer, r *Record) {
 	micros := w.micros(r.Time)
 	audited := r.Audit.Level == settings.AuditAll || r.Audit.Level != settings.AuditOff &&
@@ -50,10 +49,10 @@ func Add(w *Writer, r *Record) {
 	}
 }
 
-// micros returns a time in microseconds since 1970.
+// micros returns a time in microseconds since 1970, or the current time for one beyond maxMicros.
 func (w *Writer) micros(t time.Time) int64 {
 	micros := t.UnixMicro()
-	if micros <= 0 || micros > latest {
+	if micros <= 0 || micros > maxMicros {
 		micros = w.settings.Now().UnixMicro()
 	}
 	return micros
@@ -63,8 +62,8 @@ func (w *Writer) micros(t time.Time) int64 {
 func addToMetrics(w *Writer, r *Record, micros int64) {
 	at := micros / 60000000
 	c := w.totals.last
-	if c == nil || c.minute != at || c.of.user != r.User || c.of.keyID != r.KeyID ||
-		c.of.prefix != r.Prefix || c.of.endpoint != r.Endpoint {
+	if c == nil || c.minute != at || c.key.user != r.User || c.key.keyID != r.KeyID ||
+		c.key.prefix != r.Prefix || c.key.endpoint != r.Endpoint {
 		c = w.totals.cellOf(at, cellKey{r.KeyID, r.User, r.Prefix, r.Endpoint})
 		if c == nil {
 			if r.Outcome != Shadow {
@@ -77,8 +76,8 @@ func addToMetrics(w *Writer, r *Record, micros int64) {
 	addToCell(w, c, r, micros)
 }
 
-// addToCell adds a record to its cell, and what it was charged to those of all its limits. The caller holds
-// the mutex.
+// addToCell adds a record to its cell, and its charges to the cells of all its limits. The caller holds the
+// mutex.
 func addToCell(w *Writer, c *cell, r *Record, micros int64) {
 	d := r.Outcome
 	if d > Failed {
@@ -108,8 +107,8 @@ func addToCell(w *Writer, c *cell, r *Record, micros int64) {
 	}
 }
 
-// addRow adds a record to the audit log. If a batch is full, it returns a function that wakes the
-// writing goroutine, and otherwise nil. The caller holds the mutex.
+// addRow adds a record to the audit log. If the rows fill a parcel, addRow returns a function that starts a
+// flush, else nil. The caller holds the mutex, and calls the function without it.
 func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	p := &w.pending
 	var k mergeKey
@@ -119,10 +118,10 @@ func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	w.stats.Recorded++
 	appendRow(p, r, micros, weight, w.settings.Address)
 	if r.Outcome != Allowed && len(r.Key) <= maxKey && len(r.User) <= maxKey && len(r.Tier) <= maxText {
-		remember(p, &k)
+		addMerged(p, &k)
 	}
-	for len(p.rows) > 0 && (len(p.rows)+w.sent.rows > w.settings.MaxPending ||
-		p.bytes+w.sent.bytes > int64(w.settings.MaxPending)*pendingRowBytes) {
+	for len(p.rows) > 0 && (len(p.rows)+w.sendingLoad.rows > w.settings.MaxPending ||
+		p.bytes+w.sendingLoad.bytes > int64(w.settings.MaxPending)*pendingRowBytes) {
 		w.stats.Dropped += p.rows[0].numbers[auditCount]
 		p.remove(1)
 	}

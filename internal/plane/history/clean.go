@@ -10,7 +10,7 @@ import (
 
 const (
 	maxText    = 255 // bytes of a host, a prefix and other names
-	maxKey     = 512 // bytes of a key and of a user, as the other tables have them
+	maxKey     = 512 // bytes of a key and of a user, as in the other tables
 	maxMethod  = 32  // bytes
 	maxPath    = 500 // characters
 	maxAlso    = 16  // texts: 8 limits
@@ -76,9 +76,8 @@ func networkText(address netip.Addr, bits int) string {
 	return network.String()
 }
 
-// maskKey returns a key with masked addresses. If the key is an address or a network, it is masked as a
-// whole. Otherwise maskKey masks in it the client's address, and the network of 64 bits that proxies
-// treat as one client.
+// maskKey returns a key with masked addresses. It masks a key that is an address or a network as a whole. In
+// any other key it masks the client's address, and the /64 that proxies treat as one client.
 func maskKey(mode settings.AddressMode, key string, client netip.Addr) string {
 	if mode == settings.AddressFull || key == "" {
 		return key
@@ -105,13 +104,13 @@ func maskKey(mode settings.AddressMode, key string, client netip.Addr) string {
 	}
 	text := client.String()
 	if strings.HasPrefix(masked, text) {
-		// Do not mask twice.
+		// Unmask first, so that the last step does not mask twice.
 		key = strings.ReplaceAll(key, masked, text)
 	}
 	return strings.ReplaceAll(key, text, masked)
 }
 
-// maskedText returns the replacement of an address, or of a network of the given number of bits.
+// maskedText returns the replacement for an address, or for a network with a prefix of so many bits.
 func maskedText(mode settings.AddressMode, address netip.Addr, bits int) string {
 	if mode == settings.AddressOff {
 		return hiddenText

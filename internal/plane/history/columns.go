@@ -7,12 +7,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// table lists the columns that a Writer sends for each row, by kind. A row has its values in this order.
-// The names are those of the arguments of an SQL function, and each argument is an array. No position has
-// a meaning in SQL.
+// table lists the columns that a Writer sends to an SQL function, by kind. A row has its values in this
+// order. Each column is an array that the function takes as an argument of the same name, so the order means
+// nothing in SQL.
 type table struct {
 	function       string
-	one            []string // arguments that all rows share
+	shared         []string // arguments with one value for all rows
 	numbers, texts []string
 	sql            string // the call of the function
 }
@@ -28,7 +28,7 @@ const (
 	auditRetry
 	auditDuration
 	auditStatus
-	auditNumbers // how many there are
+	auditNumbers // their number
 )
 
 // The texts of an auditRow, by their index. "" is NULL.
@@ -50,7 +50,7 @@ const (
 )
 
 var audit = newTable(&table{
-	function: "rate_limit_record_audit", one: []string{"node", "region"},
+	function: "rate_limit_record_audit", shared: []string{"node", "region"},
 	numbers: []string{
 		auditTime: "time", auditCost: "cost", auditCount: "count", auditQuota: "quota",
 		auditRemaining: "remaining", auditKeyID: "key_id", auditRetry: "retry_after_ms",
@@ -85,7 +85,7 @@ const (
 )
 
 var metrics = newTable(&table{
-	function: "rate_limit_record_metrics", one: []string{"region"},
+	function: "rate_limit_record_metrics", shared: []string{"region"},
 	numbers: []string{
 		cellTime: "time", cellKeyID: "key_id", cellRequests: "requests", cellAllowed: "allowed",
 		cellLimited: "limited", cellBlocked: "blocked", cellRejected: "rejected", cellShadow: "shadow",
@@ -99,7 +99,7 @@ var metrics = newTable(&table{
 // newTable sets the call of a table's function.
 func newTable(t *table) *table {
 	var names []string
-	names = append(append(append(names, t.one...), t.numbers...), t.texts...)
+	names = append(append(append(names, t.shared...), t.numbers...), t.texts...)
 	for i, name := range names {
 		names[i] = `"` + name + `" => $` + strconv.Itoa(i+1)
 	}
@@ -108,7 +108,7 @@ func newTable(t *table) *table {
 }
 
 // statement returns the statement that writes n rows. row returns the values of a row.
-func (t *table) statement(one []any, n int, row func(i int) ([]int64, []string)) *pgdb.Statement {
+func (t *table) statement(args []any, n int, row func(i int) ([]int64, []string)) *pgdb.Statement {
 	numbers := make([][]int64, len(t.numbers))
 	for i := range numbers {
 		numbers[i] = make([]int64, n)
@@ -127,10 +127,10 @@ func (t *table) statement(one []any, n int, row func(i int) ([]int64, []string))
 		}
 	}
 	for _, values := range numbers {
-		one = append(one, values)
+		args = append(args, values)
 	}
 	for _, values := range texts {
-		one = append(one, values)
+		args = append(args, values)
 	}
-	return &pgdb.Statement{SQL: t.sql, Args: one, Joined: true}
+	return &pgdb.Statement{SQL: t.sql, Args: args, Joined: true}
 }

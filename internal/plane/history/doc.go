@@ -1,17 +1,18 @@
-// Package history records what happened to requests: the audit log, and the metrics, which usage and
-// invoices add up.
+// Package history records the outcomes of requests in Postgres, without slowing requests: each decision in
+// the audit log, and sums in the metrics, from which usage and invoices are computed.
 //
-// A Writer collects Records off the path of the requests, and writes them to Postgres in batches. Add
-// never waits. When the database is slow or down, records wait in memory up to a bound; beyond it the
-// oldest are dropped, and Stats counts them. Each batch has a number and is written exactly once, even
-// if an attempt to write it has an unknown result. Upkeep creates and drops partitions, and applies the
-// retention.
+// Add copies a Record of a request into a Writer, which turns it into a row of the audit log and adds it to a
+// cell of the metrics. Equal refusals within a second share a row, and requests of one minute, user, key,
+// limit and endpoint share a cell. A background flush each second moves rows and cells into parcels, and
+// sends each parcel in a transaction. Upkeep creates and drops partitions, and applies the retention.
 //
-//   - record.go: what is recorded of a request. settings.go: the settings of a Writer.
-//   - add.go: a record is added. clean.go: texts as Postgres can store them, and masked addresses.
-//   - pending.go, row.go: the rows of the audit log that wait. totals.go, buckets.go: the metrics that wait.
-//   - writer.go: the background work. send.go, parcel.go: a batch is written, once. columns.go: the columns.
-//   - upkeep.go: partitions and retention. tend.go: a Writer calls it.
+// Three invariants hold:
+//
+//   - Add never waits for the database. While the database is slow or down, rows and cells wait in memory up
+//     to a bound. Beyond it the oldest rows and the newest cells are dropped, and Stats counts them.
+//   - Each parcel is written at most once. Its number is stored in the same transaction, and it does not
+//     change until its result is known. After an unknown result it is sent again under its number.
+//   - No text of a request can make a parcel fail: texts are valid UTF-8 without NUL and of bounded length.
 //
 // Yaegi interprets this package in Traefik: see internal/testkit/imports.
 package history

@@ -8,13 +8,13 @@ var (
 )
 
 // KeepUp does the upkeep once, as a Writer does it in the background.
-func KeepUp(w *Writer) error { return w.keepUp() }
+func KeepUp(w *Writer) error { return w.runUpkeep() }
 
 // Columns returns the arguments of the function that writes a table.
 func Columns(function string) []string {
 	for _, t := range []*table{audit, metrics} {
 		if t.function == function {
-			return append(append(append([]string(nil), t.one...), t.numbers...), t.texts...)
+			return append(append(append([]string(nil), t.shared...), t.numbers...), t.texts...)
 		}
 	}
 	return nil

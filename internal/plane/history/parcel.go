@@ -7,19 +7,19 @@ const (
 	batchCells = 1000
 )
 
-// parcel is a batch of rows and metrics to write. It does not change until its result is known.
+// parcel is a batch of rows and cells, which one transaction writes. It is immutable once it has a number.
 type parcel struct {
-	number int64 // 0 until it is sent
+	number int64 // 0 until it is first sent
 	rows   []auditRow
 	cells  []*cell // of one minute
 }
 
-// load is the size of parcels.
+// load is the total size of some parcels.
 type load struct {
 	rows      int
-	bytes     int64 // text of the rows
-	decisions int64 // that the rows stand for
-	requests  int64 // of the metrics
+	bytes     int64 // of the texts of the rows
+	decisions int64 // in the rows
+	requests  int64 // in the cells
 }
 
 // add adds the size of a parcel to l if sign is 1, and subtracts it if sign is -1.
@@ -34,9 +34,9 @@ func (l *load) add(p *parcel, sign int64) {
 	}
 }
 
-// parts splits a batch by kind, and one of a single kind into halves. It returns nil if there is
-// nothing to split.
-func (p *parcel) parts() []*parcel {
+// split divides a parcel by kind, and one of a single kind into halves. It returns nil for a single row or
+// cell.
+func (p *parcel) split() []*parcel {
 	if len(p.rows) > 0 && len(p.cells) > 0 {
 		return []*parcel{{rows: p.rows}, {cells: p.cells}}
 	}
@@ -50,8 +50,8 @@ func (p *parcel) parts() []*parcel {
 const beginSQL = "SELECT rate_limit_begin_batch(writer => $1, node => $2, region => $3, batch => $4, " +
 	"written => $5, dropped => $6)"
 
-// statements returns the transaction that writes a batch. written and dropped are the totals including
-// it.
+// statements returns the transaction that writes a parcel. written and dropped are the totals of the Writer,
+// including this parcel.
 func (w *Writer) statements(p *parcel, written, dropped int64) []*pgdb.Statement {
 	node, region := w.settings.Node, w.settings.Region
 	all := []*pgdb.Statement{{

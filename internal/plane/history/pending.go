@@ -6,13 +6,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
-// mostMerged bounds the refusals of one second to which equal ones can be added.
-const mostMerged = 20000
+// maxMerged bounds the distinct refusals of one second that equal ones can join.
+const maxMerged = 20000
 
-// mostReused is the number of rows for which memory is kept while no row waits.
-const mostReused = 4 * batchRows
+// maxReusedRows bounds the memory that is kept while no row waits.
+const maxReusedRows = 4 * batchRows
 
-// mergeKey identifies equal refusals within a second.
+// mergeKey has the values in which refusals of one row are equal.
 type mergeKey struct {
 	outcome                         OutcomeKind
 	cost, keyID                     int64
@@ -20,15 +20,15 @@ type mergeKey struct {
 	prefix, key, user, tier, reason string
 }
 
-// pending holds the rows of the audit log that wait for the next batch, oldest first. The Writer's
-// mutex guards it.
+// pending holds the rows of the audit log that wait for the next parcel, oldest first. Rows are numbered from
+// the start of the Writer. The Writer's mutex guards pending.
 type pending struct {
 	rows      []auditRow
-	first     int64 // the number of rows[0] since the start
+	first     int64 // the number of rows[0]
 	decisions int64 // the sum of the rows' counts
 	bytes     int64
 
-	// merged are the numbers of the rows of refusals in one second. Rows before first are gone.
+	// merged has the numbers of the rows of refusals in second. Rows before first were removed.
 	second int64
 	merged map[mergeKey]int64
 }
@@ -36,8 +36,8 @@ type pending struct {
 // end returns the number of the next row.
 func (p *pending) end() int64 { return p.first + int64(len(p.rows)) }
 
-// merge sets k to the key of a refusal, adds the refusal to the row of an equal one in the same second, and
-// reports whether there is such a row. If not, the caller may append a row and call remember. The caller
+// merge sets k to the key of a refusal, and adds the refusal to the row of an equal one in the same second.
+// It reports false without such a row. The caller may then append a row and call addMerged. The caller
 // holds the mutex.
 func merge(w *Writer, r *Record, second int64, k *mergeKey) bool {
 	k.outcome = r.Outcome
@@ -65,23 +65,23 @@ func merge(w *Writer, r *Record, second int64, k *mergeKey) bool {
 	return true
 }
 
-// remember adds k, the key of the last row, to merged. It replaces the texts of k, which belong to the
+// addMerged adds k, the key of the last row, to merged. It replaces the texts of k, which belong to the
 // request, by copies that the row owns.
-func remember(p *pending, k *mergeKey) {
+func addMerged(p *pending, k *mergeKey) {
 	x := &p.rows[len(p.rows)-1]
-	k.prefix = own(x.texts[auditPrefix], k.prefix)
-	k.reason = own(x.texts[auditReason], k.reason)
-	k.key = own(x.texts[auditKey], k.key)
-	k.user = own(x.texts[auditUser], k.user)
-	k.tier = own(x.texts[auditTier], k.tier)
-	if len(p.merged) >= mostMerged {
-		p.merged = make(map[mergeKey]int64) // most of their rows are gone
+	k.prefix = shareText(x.texts[auditPrefix], k.prefix)
+	k.reason = shareText(x.texts[auditReason], k.reason)
+	k.key = shareText(x.texts[auditKey], k.key)
+	k.user = shareText(x.texts[auditUser], k.user)
+	k.tier = shareText(x.texts[auditTier], k.tier)
+	if len(p.merged) >= maxMerged {
+		p.merged = make(map[mergeKey]int64) // most of their rows were removed
 	}
 	p.merged[*k] = p.end() - 1
 }
 
-// own returns the text of the row if it equals that of the request, or else a copy.
-func own(ofRow, ofRequest string) string {
+// shareText returns the text of the row if it equals that of the request, or else a copy of the latter.
+func shareText(ofRow, ofRequest string) string {
 	if ofRow == ofRequest {
 		return ofRow
 	}
@@ -104,8 +104,8 @@ func (p *pending) take(n int) []auditRow {
 	return rows
 }
 
-// remove removes the oldest n rows. If few are left, it moves them to the front, so that their memory
-// is reused.
+// remove removes the oldest n rows. It moves the remaining rows to the front if they are few, to reuse the
+// memory.
 func (p *pending) remove(n int) {
 	for i := 0; i < n; i++ {
 		p.decisions -= p.rows[i].numbers[auditCount]
@@ -123,12 +123,12 @@ func (p *pending) remove(n int) {
 		p.rows[i] = auditRow{}
 	}
 	p.rows = p.rows[:len(left)]
-	if len(left) == 0 && cap(p.rows) > mostReused {
+	if len(left) == 0 && cap(p.rows) > maxReusedRows {
 		p.rows = nil
 	}
 }
 
-// before returns the number of the first row of the given second, or end.
+// before returns the number of the first row of a second, or end if there is none.
 func (p *pending) before(second int64) int64 {
 	for i := range p.rows {
 		if p.rows[i].numbers[auditTime]/1000000 == second {

@@ -18,10 +18,9 @@ const (
 	Limited
 	// Blocked means that a ban or a block rule refused it.
 	Blocked
-	// Rejected means that it was refused for its API key or its path.
+	// Rejected means that it was refused because of its API key or its path.
 	Rejected
-	// Shadow means that a shadow rule would have refused it. Another record of the request says what
-	// happened to it.
+	// Shadow means that a shadow rule would have refused it. Another record has the outcome of the request.
 	Shadow
 	// Failed means that no decision was possible. Record.Status says whether the request passed.
 	Failed
@@ -38,45 +37,43 @@ func (d OutcomeKind) String() string {
 	return "error"
 }
 
-// Record describes one request. A Writer counts it in the metrics, and writes it to the audit log if Audit
-// says so.
+// Record describes one request. A Writer adds it to the metrics, and depending on Audit to the audit log.
 type Record struct {
-	Time    time.Time // when it was decided
+	Time    time.Time // the time of the decision
 	Outcome OutcomeKind
-	Reason  string // more about a refusal, such as banned; "" is none
+	Reason  string // the reason for a refusal, such as banned; "" means none
 
-	// Prefix is the prefix of a configured limit, or of a limit of a rule, or RulePrefix and the counter
-	// of a rule that has none; "" is none. Of several limits, it is that of the limit that refused the
-	// request, or of the one with the least remaining.
+	// Prefix is the prefix of a configured limit or of a limit of a rule. For a rule without limits it is
+	// RulePrefix and the counter of the rule, and "" for no limit. Of several limits, it belongs to the one
+	// that refused the request, or else to the one with the least remaining.
 	Prefix string
-	Key    string // of the counter, as it is stored: a digest if it is a secret
+	Key    string // the stored key of the counter: a digest if it is a secret
 
-	User  string // "" is nobody
-	KeyID int64  // 0 is none
+	User  string // "" for an anonymous request
+	KeyID int64  // 0 for no API key
 	Tier  string
 
-	Address            netip.Addr // the zero Addr is unknown
+	Address            netip.Addr // the zero Addr if it is unknown
 	Host, Method, Path string     // Path without the query
 
 	// Endpoint is the operator's name for the path: the route, or the paths of a rule or a zone. It is never
-	// a path that the client has chosen. "" is none.
+	// a path that the client chooses. "" means none.
 	Endpoint string
 
-	// Hits are those of a request that passed, which its limits have charged; Add does not keep them. Those
-	// that are Unsettled cost what Settle says later. nil: none is.
+	// Hits are the charged hits of a request that passed. Add does not keep them. If Unsettled[i] is set,
+	// Settle adds the cost of Hits[i] later. A nil Unsettled means that all costs are final.
 	Hits      []ratelimit.Hit
 	Unsettled []bool
 
-	// of the request, in units, 0 or more; of a refused request, what it would have cost
-	Cost             int64
+	Cost             int64         // in units, 0 or more; of a refused request, what it would have cost
 	Quota, Remaining int64         // in units, of the limit of Prefix; Quota is 0 if no limit decided
 	Status           int           // the HTTP status of a refusal; 0 if the request passed
-	RetryAfter       time.Duration // of a refusal; 0 is unknown, ratelimit.Never is never
-	Duration         time.Duration // how long the decision took
+	RetryAfter       time.Duration // of a refusal; 0 if unknown; may be ratelimit.Never
+	Duration         time.Duration // the time that the decision took
 	Source           ratelimit.Source
 
-	// Also lists the other limits that were asked about the request, whether or not they charged it:
-	// prefix, key, prefix, key and so on.
+	// Also has the other limits that were asked about the request, whether or not they charged it, as pairs
+	// of prefix and key.
 	Also []string
 
 	Audit settings.Audit

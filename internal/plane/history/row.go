@@ -8,13 +8,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// RulePrefix begins the prefix of a limit of a rule: rule/, the counter of the rule, and behind a slash the
-// name of the limit.
+// RulePrefix begins the prefix of a limit of a rule, which continues with the counter of the rule, a slash
+// and the name of the limit.
 const RulePrefix = "rule/"
 
-// SplitPrefix returns the prefix of a limit as the tables have it, and the name of the limit if it is one
-// of a rule. The counter of a rule has no slash.
-func SplitPrefix(prefix string) (of, limit string) {
+// SplitPrefix splits the prefix of a limit of a rule into the prefix as the tables have it, and the name of
+// the limit. It returns any other prefix unchanged. The counter of a rule contains no slash.
+func SplitPrefix(prefix string) (counter, limit string) {
 	if !strings.HasPrefix(prefix, RulePrefix) {
 		return prefix, ""
 	}
@@ -33,7 +33,7 @@ type auditRow struct {
 	bytes   int64 // of the texts
 }
 
-// orNull returns n, or a number that stands for NULL if n is 0.
+// orNull returns n, or -1 for 0: a negative number is written as NULL.
 func orNull(n int64) int64 {
 	if n == 0 {
 		return -1
@@ -41,8 +41,8 @@ func orNull(n int64) int64 {
 	return n
 }
 
-// fill sets x to the row of a record. It copies the record's texts, because a substring keeps the whole
-// text in memory: that of a path includes the query.
+// fill sets x to the row of a record. It copies the texts of the record, because a substring keeps the whole
+// text in memory, for a path including the query.
 func (x *auditRow) fill(r *Record, micros int64, weight string, mode settings.AddressMode) {
 	n := &x.numbers
 	n[auditTime] = micros
@@ -88,7 +88,7 @@ func (x *auditRow) fill(r *Record, micros int64, weight string, mode settings.Ad
 	x.bytes = int64(at)
 }
 
-// alsoText returns Record.Also as a literal of a text[].
+// alsoText returns Record.Also as the literal of a text[].
 func alsoText(r *Record, mode settings.AddressMode) string {
 	var b strings.Builder
 	for i := 0; i+1 < len(r.Also) && i < maxAlso; i += 2 {
@@ -108,7 +108,7 @@ func alsoText(r *Record, mode settings.AddressMode) string {
 	return b.String()
 }
 
-// writeElement writes an element of an array literal.
+// writeElement appends a quoted element of an array literal.
 func writeElement(b *strings.Builder, text string) {
 	if strings.IndexByte(text, '\\') >= 0 {
 		text = strings.ReplaceAll(text, `\`, `\\`)
@@ -121,7 +121,7 @@ func writeElement(b *strings.Builder, text string) {
 	b.WriteByte('"')
 }
 
-// weightText returns the number of requests that one of a sample represents.
+// weightText returns the number of requests that one request of a sample represents.
 func weightText(share float64) string {
 	return strconv.FormatFloat(1/share, 'g', -1, 64)
 }

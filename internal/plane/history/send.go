@@ -13,44 +13,44 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// result is the outcome of an attempt to write a batch.
+// result is the outcome of an attempt to write a parcel.
 type result int
 
 const (
 	written result = iota
-	// unknown: the batch may be written. It is sent again under its number.
+	// unknown means that the parcel may be written. It is sent again under its number.
 	unknown
-	// refused: the batch is not written, and would be refused again.
+	// refused means that the parcel is not written, and would be refused again. It is split or dropped.
 	refused
 )
 
-// prepareInterval is the time between two attempts to migrate the tables or to write the retention.
+// prepareInterval separates two attempts to migrate the tables or to write the retention.
 const prepareInterval = 10 * time.Second
 
-// write writes what is due, or everything pending if all is set.
+// write writes the rows and cells that are due, or everything pending if all is set.
 func (w *Writer) write(ctx context.Context, all bool) error {
-	lacking := w.prepare(ctx)
-	if errors.Is(lacking, ratelimit.ErrUnavailable) {
-		return lacking
+	prepareErr := w.prepare(ctx)
+	if errors.Is(prepareErr, ratelimit.ErrUnavailable) {
+		return prepareErr
 	}
 	w.mu.Lock()
 	until := w.pending.end()
 	now := w.settings.Now().Unix()
-	if !all && now != w.delayed && len(w.pending.rows) < w.batchRows {
-		// Equal refusals of this second can still become one row.
+	if !all && now != w.delayedSecond && len(w.pending.rows) < w.batchRows {
+		// Rows of this second wait for equal refusals, but at most for one flush.
 		until = w.pending.before(now)
-		w.delayed = now
+		w.delayedSecond = now
 	}
-	due := all || time.Since(w.totalled) >= totalsInterval
+	due := all || time.Since(w.collectedAt) >= totalsInterval
 	if due {
 		w.totals.collect()
-		w.totalled = time.Now()
+		w.collectedAt = time.Now()
 	}
 	w.mu.Unlock()
 	for {
 		p := w.next(until)
 		if p == nil && due {
-			// What was left from before may have been in the way.
+			// The outbox may not have been empty at the first collect.
 			due = false
 			w.mu.Lock()
 			w.totals.collect()
@@ -58,21 +58,22 @@ func (w *Writer) write(ctx context.Context, all bool) error {
 			continue
 		}
 		if p == nil {
-			if lacking != nil {
-				w.report(lacking)
+			if prepareErr != nil {
+				w.report(prepareErr)
 			}
 			return nil
 		}
 		if err := w.send(ctx, p); err != nil {
-			if lacking != nil {
-				return fmt.Errorf("%w; %w", err, lacking)
+			if prepareErr != nil {
+				return fmt.Errorf("%w; %w", err, prepareErr)
 			}
 			return err
 		}
 	}
 }
 
-// next returns the batch to send next, or nil. It takes rows with numbers below until.
+// next returns the parcel to send next, or nil. A new parcel has rows with numbers below until. It is empty
+// if only the count of dropped decisions changed.
 func (w *Writer) next(until int64) *parcel {
 	if len(w.sending) > 0 {
 		return w.sending[0]
@@ -94,16 +95,16 @@ func (w *Writer) next(until int64) *parcel {
 	if len(p.rows) == 0 && len(p.cells) == 0 && w.stats.Dropped == w.reported {
 		return nil
 	}
-	w.sent.add(p, 1)
+	w.sendingLoad.add(p, 1)
 	w.sending = append(w.sending, p)
 	return p
 }
 
 // prepare creates or upgrades the tables, and then writes the retention, each until it succeeds. After an
-// error batches can still be written to existing tables, unless it is ratelimit.ErrUnavailable.
+// error other than ratelimit.ErrUnavailable, parcels can still be written to existing tables.
 func (w *Writer) prepare(ctx context.Context) error {
 	if w.ready && w.retained || time.Since(w.preparedAt) < prepareInterval {
-		return w.lacking
+		return w.prepareErr
 	}
 	within, cancel := context.WithTimeout(ctx, prepareTimeout)
 	defer cancel()
@@ -119,12 +120,12 @@ func (w *Writer) prepare(ctx context.Context) error {
 		err = w.retain(within)
 		w.retained = err == nil
 	}
-	w.lacking = err
+	w.prepareErr = err
 	w.preparedAt = time.Now()
 	return err
 }
 
-// retain writes the retention. If the role may not shorten a retention, it stays, and OnError is called.
+// retain writes the retention. If the role may not shorten a retention, retain keeps it and calls OnError.
 func (w *Writer) retain(ctx context.Context) error {
 	statements := make([]*pgdb.Statement, 0, len(w.settings.Retention))
 	for _, r := range w.settings.Retention {
@@ -152,7 +153,7 @@ func (w *Writer) retain(ctx context.Context) error {
 	return nil
 }
 
-// intervalText returns a duration as an interval of Postgres.
+// intervalText returns a duration as the text of a Postgres interval.
 func intervalText(d time.Duration) string {
 	if d%day == 0 {
 		return fmt.Sprintf("%d days", d/day)
@@ -160,7 +161,8 @@ func intervalText(d time.Duration) string {
 	return fmt.Sprintf("%d seconds", d/time.Second)
 }
 
-// send sends a batch. After an error the batch must be sent again later.
+// send sends the first parcel of sending. It removes the parcel if it was written, and splits or drops it if
+// it was refused. After an error the parcel must be sent again.
 func (w *Writer) send(ctx context.Context, p *parcel) error {
 	if p.number == 0 {
 		w.number++
@@ -175,27 +177,27 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	within, cancel := context.WithTimeout(ctx, sendTimeout)
 	err := w.db.Run(within, statements)
 	cancel()
-	became, code, failure := resultOf(statements, err)
-	if became == written {
+	outcome, code, failure := resultOf(statements, err)
+	if outcome == written {
 		w.reported = dropped
 		w.done(p, false)
 		return nil
 	}
 	if isMissing(code) {
-		w.retained = len(w.settings.Retention) == 0 // a restore may bring tables without it
+		w.retained = len(w.settings.Retention) == 0 // restored tables may have another retention
 	}
 	text := fmt.Errorf("writing the history: %w", failure)
 	if code == pg.Untranslatable {
 		text = fmt.Errorf("writing the history: %s: %w", pg.EncodingHint, failure)
 	}
-	if became == unknown {
+	if outcome == unknown {
 		return text
 	}
 	w.mu.Lock()
 	w.stats.Failures++
 	w.stats.LastError = text.Error()
 	w.mu.Unlock()
-	parts := p.parts()
+	parts := p.split()
 	if parts == nil {
 		w.done(p, true)
 		w.report(text)
@@ -205,31 +207,31 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	return nil
 }
 
-// done removes the first batch from sending, because it is written or dropped.
+// done removes the first parcel from sending, and counts it as written or dropped.
 func (w *Writer) done(p *parcel, isDropped bool) {
 	w.sending = w.sending[1:]
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.sent.add(p, -1)
+	w.sendingLoad.add(p, -1)
 	var l load
 	l.add(p, 1)
 	if isDropped {
-		w.lose(l)
+		w.drop(l)
 		return
 	}
 	w.stats.Written += l.decisions
 	w.stats.Batches++
 }
 
-// lose counts a load as dropped. The caller holds the mutex.
-func (w *Writer) lose(l load) {
+// drop counts a load as dropped. The caller holds the mutex.
+func (w *Writer) drop(l load) {
 	w.stats.Dropped += l.decisions
 	w.stats.DroppedMetrics += l.requests
 }
 
-// resultOf returns the result of a transaction. err is the error of DB.Run. failure and its code say
-// why the batch is not written.
-func resultOf(statements []*pgdb.Statement, err error) (became result, code string, failure error) {
+// resultOf returns the result of a transaction. err is the error of DB.Run. failure is the reason why the
+// parcel is not written, and code its SQLSTATE.
+func resultOf(statements []*pgdb.Statement, err error) (outcome result, code string, failure error) {
 	first := statements[0]
 	if first.Err != nil && first.Code == uniqueViolation {
 		return written, "", nil // by an earlier attempt
@@ -251,8 +253,8 @@ func resultOf(statements []*pgdb.Statement, err error) (became result, code stri
 
 const uniqueViolation = "23505"
 
-// isFinal reports whether the same batch would fail again. A driver that cannot send a parameter
-// returns no code.
+// isFinal reports whether the same parcel would fail again. The code is "" if a driver cannot send a
+// parameter.
 func isFinal(code string) bool {
 	if code == "" {
 		return true
@@ -265,7 +267,7 @@ func isFinal(code string) bool {
 	return false
 }
 
-// isMissing reports whether tables or functions are missing, or old.
+// isMissing reports whether a code means that tables or functions are missing or old.
 func isMissing(code string) bool {
 	return pg.IsMissingTable(code) || code == "42883" || code == "3F000"
 }

@@ -11,30 +11,30 @@ import (
 
 // Settings are the settings of a Writer. The zero value has the defaults.
 type Settings struct {
-	// Node and Region name the process and its place in the tables. Node "" means the name of the
-	// machine. Each has up to 200 bytes.
+	// Node and Region name the process and its region in the tables. Node "" means the name of the machine.
+	// Each has up to 200 bytes.
 	Node, Region string
 
-	// Address selects how addresses are written to the audit log; "" is settings.AddressFull.
+	// Address selects the form of addresses in the audit log. "" means settings.AddressFull.
 	Address settings.AddressMode
 
-	// Retention is written to rate_limit_retention at the first connection. Parts that it leaves out
-	// keep their retention.
+	// Retention is written to rate_limit_retention at the first connection. Parts of the history that it
+	// omits keep their retention.
 	Retention []settings.Retention
 
-	// DisableMigration is for an operator who makes the tables with schema.sql. By default the Writer
-	// creates or upgrades them.
+	// DisableMigration leaves the tables to the operator, who runs schema.sql. By default the Writer creates
+	// or upgrades them.
 	DisableMigration bool
 
-	// MaxPending bounds the rows of the audit log that wait in memory, and their texts to 1 KiB for
-	// each row. Beyond it the oldest rows are dropped. 0 means DefaultMaxPending.
+	// MaxPending bounds the rows of the audit log in memory, and their texts to 1 KiB times MaxPending.
+	// Beyond it the oldest rows are dropped. 0 means DefaultMaxPending.
 	MaxPending int
 
 	// Now replaces this machine's clock, for tests.
 	Now func() time.Time
 
-	// OnError, if not nil, is called at most once a minute if a batch could not be written or something
-	// was dropped, and when Upkeep begins to fail. It must not block.
+	// OnError, if not nil, is called at most once a minute if a parcel could not be written or records were
+	// dropped, and when Upkeep begins to fail. It must not block.
 	OnError func(error)
 }
 
@@ -42,12 +42,12 @@ const (
 	// DefaultMaxPending is the default of Settings.MaxPending.
 	DefaultMaxPending = 20000
 
-	maxName         = 200  // bytes of the names of node and region
-	pendingRowBytes = 1024 // of text, for each of MaxPending rows
+	maxName         = 200  // bytes of Node and Region
+	pendingRowBytes = 1024 // bytes of text for each of MaxPending rows
 	day             = 24 * time.Hour
 )
 
-// check fills in the defaults. The error is a *ratelimit.FieldError.
+// check validates the settings and sets the defaults. The error is a *ratelimit.FieldError.
 func (s *Settings) check() error {
 	if s.Node == "" {
 		s.Node, _ = os.Hostname()

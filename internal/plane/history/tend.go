@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// upkeepInterval is the time between two calls of keepUp.
+	// upkeepInterval separates two calls of runUpkeep.
 	upkeepInterval = time.Minute
-	// upkeepAge is the least time between two upkeeps of any processes.
+	// upkeepAge is the minimum time between two upkeeps of all processes.
 	upkeepAge = 45 * time.Second
 	// upkeepTimeout bounds one upkeep.
 	upkeepTimeout = 5 * time.Minute
 )
 
-// upkeepLoop runs upkeep until the Writer is closed. Each process begins after a random delay.
+// upkeepLoop runs the upkeep until the Writer is closed. Each process begins after a random delay.
 func (w *Writer) upkeepLoop() {
 	interval := time.Duration(rand.Int63n(int64(upkeepInterval)))
 	for {
@@ -31,13 +31,13 @@ func (w *Writer) upkeepLoop() {
 			return
 		}
 		interval = upkeepInterval
-		w.reportUpkeep(w.keepUp())
+		w.reportUpkeep(w.runUpkeep())
 	}
 }
 
-// keepUp runs upkeep unless another process has just done so, by the clock of the database: the clock
-// of this machine may be wrong, and then everything recorded would be past its retention.
-func (w *Writer) keepUp() error {
+// runUpkeep runs the upkeep unless another process has just done so. It uses the clock of the database,
+// because with a wrong clock of this machine, the whole history could be past its retention.
+func (w *Writer) runUpkeep() error {
 	ctx, cancel := context.WithTimeout(w.closing, upkeepTimeout)
 	defer cancel()
 	var failure error

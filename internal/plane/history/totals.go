@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// other replaces the user and the endpoint of a request beyond the bound below.
+	// other replaces the user and the endpoint of a request beyond maxMinuteCells.
 	other = "(other)"
 
-	maxCells  = 10000 // of a minute, then further users and endpoints are one
-	mostCells = 50000 // of all minutes that wait
+	maxMinuteCells  = 10000 // of one minute; further users and endpoints share a cell
+	maxWaitingCells = 50000 // of all minutes
 )
 
-// cellKey names a row of rate_limit_metrics within a minute. The prefix is that of the limit.
+// cellKey identifies a row of rate_limit_metrics within a minute. The prefix is that of the limit.
 type cellKey struct {
 	keyID                  int64
 	user, prefix, endpoint string
@@ -26,17 +26,17 @@ type cellKey struct {
 // cell holds the sums to add to the rows of a minute, its hour and its day.
 type cell struct {
 	minute  int64 // since 1970
-	of      cellKey
+	key     cellKey
 	isOther bool
 	numbers [cellNumbers]int64
 	latency [bounds + 1]int64 // by bucket
 }
 
-// row returns the values of a cell, in the order of metrics.
+// row returns the values of a cell in the order of metrics.
 func (c *cell) row() ([]int64, []string) {
 	n := &c.numbers
 	n[cellTime] = c.minute * 60000000
-	n[cellKeyID] = c.of.keyID
+	n[cellKeyID] = c.key.keyID
 	n[cellRequests] = c.requests()
 	var text []byte
 	text = append(text, '{')
@@ -50,8 +50,8 @@ func (c *cell) row() ([]int64, []string) {
 		}
 		text = strconv.AppendInt(text, c.latency[b], 10)
 	}
-	prefix, limit := SplitPrefix(c.of.prefix)
-	return n[:], []string{c.of.user, prefix, limit, c.of.endpoint, string(append(text, '}'))}
+	prefix, limit := SplitPrefix(c.key.prefix)
+	return n[:], []string{c.key.user, prefix, limit, c.key.endpoint, string(append(text, '}'))}
 }
 
 // requests returns the number of requests, without decisions of shadow rules.
@@ -65,28 +65,29 @@ func (c *cell) requests() int64 {
 
 // minute holds the cells of one minute.
 type minute struct {
-	cells map[cellKey]*cell // that wait
-	known map[cellKey]bool  // up to maxCells, also those that are written already
+	cells map[cellKey]*cell // waiting
+	seen  map[cellKey]bool  // up to maxMinuteCells, including cells already written
 }
 
 // totals holds the metrics that wait for the next batch. The Writer's mutex guards it.
 type totals struct {
 	minutes map[int64]*minute
-	last    *cell   // that of the last record
-	waiting int     // cells of minutes and of left
-	left    []*cell // the next batches take these first; those of a minute stand together
+	last    *cell   // the cell of the last record
+	waiting int     // the number of cells in minutes and outbox
+	outbox  []*cell // cells for the next parcels, grouped by minute
 }
 
 func newTotals() totals { return totals{minutes: make(map[int64]*minute)} }
 
-// cellOf returns a cell, or nil if there are too many. The caller has checked the cell of the last record.
+// cellOf returns the cell of a key in a minute, or nil if too many cells wait. The caller should first try
+// the cell of the last record.
 func (t *totals) cellOf(at int64, k cellKey) *cell {
 	m := t.minutes[at]
 	if m == nil {
 		if len(t.minutes) >= 3 {
 			t.endMinutes(at)
 		}
-		m = &minute{cells: make(map[cellKey]*cell), known: make(map[cellKey]bool)}
+		m = &minute{cells: make(map[cellKey]*cell), seen: make(map[cellKey]bool)}
 		t.minutes[at] = m
 	}
 	if c := m.cells[k]; c != nil {
@@ -95,7 +96,7 @@ func (t *totals) cellOf(at int64, k cellKey) *cell {
 	k.user = cleanText(k.user, maxKey)
 	k.prefix = cleanText(k.prefix, maxText)
 	k.endpoint = cleanText(k.endpoint, maxText)
-	isOther := len(m.known) >= maxCells && !m.known[k]
+	isOther := len(m.seen) >= maxMinuteCells && !m.seen[k]
 	if isOther {
 		k.keyID = 0
 		k.user = other
@@ -104,22 +105,22 @@ func (t *totals) cellOf(at int64, k cellKey) *cell {
 	if c := m.cells[k]; c != nil {
 		return c
 	}
-	if t.waiting >= mostCells {
+	if t.waiting >= maxWaitingCells {
 		return nil
 	}
 	k.user = strings.Clone(k.user)
 	k.prefix = strings.Clone(k.prefix)
 	k.endpoint = strings.Clone(k.endpoint)
-	c := &cell{minute: at, of: k, isOther: isOther}
+	c := &cell{minute: at, key: k, isOther: isOther}
 	m.cells[k] = c
 	t.waiting++
 	if !isOther {
-		m.known[k] = true
+		m.seen[k] = true
 	}
 	return c
 }
 
-// endMinutes deletes the minutes in which nothing waits, except those next to at.
+// endMinutes deletes the minutes without waiting cells, except at and its neighbours.
 func (t *totals) endMinutes(at int64) {
 	for i, m := range t.minutes {
 		if (i < at-1 || i > at+1) && len(m.cells) == 0 {
@@ -128,7 +129,7 @@ func (t *totals) endMinutes(at int64) {
 	}
 }
 
-// add adds units that a limit charged, and what they are settled to.
+// add adds the units that a limit charged, and the units to which they were settled.
 func (c *cell) add(charged, settled int64) {
 	c.numbers[cellCharged] += charged
 	if c.numbers[cellCharged] < 0 {
@@ -140,34 +141,34 @@ func (c *cell) add(charged, settled int64) {
 	}
 }
 
-// addCharges adds what a request that passed was charged to the metrics of each of its limits. c is the
-// cell of the record.
+// addCharges adds the charges of a request that passed to the cell of each limit. c is the cell of the
+// record.
 func (t *totals) addCharges(c *cell, r *Record) {
 	for i := range r.Hits {
 		h := &r.Hits[i]
 		if h.Peek || h.Apart || h.Cost < 1 || h.Limit.Algorithm == ratelimit.InFlight {
 			continue
 		}
-		of := c
+		target := c
 		if h.Limit.Prefix != r.Prefix {
-			of = t.cellOf(c.minute, cellKey{r.KeyID, r.User, h.Limit.Prefix, r.Endpoint})
-			if of == nil {
+			target = t.cellOf(c.minute, cellKey{r.KeyID, r.User, h.Limit.Prefix, r.Endpoint})
+			if target == nil {
 				continue
 			}
-			if of.numbers[cellLast] < c.numbers[cellLast] {
-				of.numbers[cellLast] = c.numbers[cellLast]
+			if target.numbers[cellLast] < c.numbers[cellLast] {
+				target.numbers[cellLast] = c.numbers[cellLast]
 			}
 		}
 		if i < len(r.Unsettled) && r.Unsettled[i] {
-			of.add(h.Cost, 0)
+			target.add(h.Cost, 0)
 		} else {
-			of.add(h.Cost, h.Cost)
+			target.add(h.Cost, h.Cost)
 		}
 	}
 }
 
-// Settled says what a hit of a request cost by the response. The other fields are those of the request's
-// Record, and the prefix of the hit.
+// Settled is the actual cost of a hit, from the response. The other fields are those of the request's Record,
+// and the prefix of the hit.
 type Settled struct {
 	Time             time.Time
 	User             string
@@ -176,7 +177,7 @@ type Settled struct {
 	Units            int64 // 0 or more
 }
 
-// Settle records what a hit cost that was Unsettled in a Record. After Close it does nothing.
+// Settle records the actual cost of a hit that was Unsettled in a Record. After Close it does nothing.
 func Settle(w *Writer, s *Settled) {
 	micros := w.micros(s.Time)
 	w.mu.Lock()
@@ -194,37 +195,36 @@ func Settle(w *Writer, s *Settled) {
 	}
 }
 
-// collect moves what waits to left, if that is empty.
+// collect moves all cells to the outbox if that is empty.
 func (t *totals) collect() {
-	if len(t.left) > 0 {
+	if len(t.outbox) > 0 {
 		return
 	}
 	t.last = nil
 	for _, m := range t.minutes {
 		for _, c := range m.cells {
-			t.left = append(t.left, c)
+			t.outbox = append(t.outbox, c)
 		}
 		m.cells = make(map[cellKey]*cell)
 	}
 }
 
-// take removes and returns cells of left, all of one minute.
+// take removes and returns up to batchCells cells of one minute from the outbox.
 func (t *totals) take() []*cell {
 	n := 0
-	for n < len(t.left) && n < batchCells && t.left[n].minute == t.left[0].minute {
+	for n < len(t.outbox) && n < batchCells && t.outbox[n].minute == t.outbox[0].minute {
 		n++
 	}
-	cells := t.left[:n]
-	t.left = t.left[n:]
+	cells := t.outbox[:n]
+	t.outbox = t.outbox[n:]
 	t.waiting -= n
 	return cells
 }
 
-// all removes and returns everything that waits. Only a closing Writer calls it, as t is unusable
-// afterwards.
-func (t *totals) all() []*cell {
-	left := t.left
-	t.left = nil
+// drain removes and returns all cells. t cannot be used afterwards.
+func (t *totals) drain() []*cell {
+	cells := t.outbox
+	t.outbox = nil
 	t.collect()
-	return append(left, t.left...)
+	return append(cells, t.outbox...)
 }

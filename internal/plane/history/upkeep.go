@@ -10,10 +10,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// UpkeepReport says what Upkeep did. Partitions are given by the names of their tables, with the
-// schema. Empty lists are not nil, so that they are [] in JSON.
+// UpkeepReport describes the effects of Upkeep. Partitions have the names of their tables, with the schema.
+// Empty lists are not nil, so that they are [] in JSON.
 type UpkeepReport struct {
-	// Busy reports that another process was doing the upkeep, so that this one did nothing.
+	// Busy reports that this upkeep did nothing, because another process was doing it.
 	Busy bool `json:"busy"`
 
 	Made    []string `json:"made"`    // new partitions
@@ -31,20 +31,19 @@ func (r *UpkeepReport) IsNothing() bool {
 	return !r.Busy && r.Deleted == 0 && len(r.Made)+len(r.Dropped)+len(r.Skipped) == 0
 }
 
-// Upkeep maintains the history, which needs it about once a minute. It creates the partitions of today
-// and the next 7 days, and deletes what is past its retention at the time now.
-// The zero time means the present by the clock of the database. Any number of processes may call it at
-// any time. Only the owner of the tables can create partitions for another time than the present, or
-// delete what is due in the future.
+// Upkeep maintains the history, which needs it about once a minute. It creates the partitions of today and
+// the next 7 days, and deletes rows that are past their retention at the time now. The zero time means the
+// current time of the database. Any number of processes may call Upkeep at any time. Only the owner of the
+// tables can create partitions for another time, or delete rows before their retention ends.
 //
-// Writers wait for up to 100 ms while it drops partitions. It skips those that another session uses, and
-// the next Upkeep retries. The report says what was done before an error.
+// Writers wait for up to 100 ms while Upkeep drops partitions. Upkeep skips partitions that another session
+// uses, and the next Upkeep retries. After an error, the report has the effects so far.
 func Upkeep(ctx context.Context, db pgdb.DB, now time.Time) (UpkeepReport, error) {
 	return doUpkeep(ctx, db, now, 0)
 }
 
-// The queries of an upkeep return what it did, to what, and to how many rows. Time $1 is text, so that any
-// driver can send it.
+// The queries of an upkeep return effects, each with an object and a number of rows. The time $1 is text, so
+// that any driver can send it.
 const (
 	upkeepSQL = `SELECT what, CASE what WHEN 'skipped' THEN name || ': held by another session' ELSE name END,
 		rows FROM rate_limit_upkeep($1::text::timestamptz, $2::text::interval)`

@@ -16,46 +16,49 @@ import (
 )
 
 const (
-	// flushInterval is the longest time between two flushes.
+	// flushInterval bounds the time between two flushes.
 	flushInterval = time.Second
-	// totalsInterval is the time between two writes of metrics.
+	// totalsInterval separates two writes of metrics.
 	totalsInterval = 10 * time.Second
-	// sendTimeout bounds the attempt to write a batch. After it the result is unknown.
+	// sendTimeout bounds an attempt to write a parcel. After it the result is unknown.
 	sendTimeout = 5 * time.Second
 	// prepareTimeout bounds a migration and the write of the retention.
 	prepareTimeout = 30 * time.Second
 	// closeTimeout bounds Close.
 	closeTimeout = 2 * time.Second
-	// reportInterval is the least time between two calls of OnError.
+	// reportInterval is the minimum time between two calls of OnError.
 	reportInterval = time.Minute
 )
 
-// Stats counts the work of a Writer. It counts decisions, not rows: each refusal in a merged row
-// counts, and a sampled request counts once. Recorded is Written + Dropped + Pending.
+// Stats counts the work of a Writer. It counts decisions, not rows: each refusal in a merged row counts, and
+// a sampled request counts once. Recorded is the sum of Written, Dropped and Pending.
 type Stats struct {
 	Recorded int64 // decisions for the audit log
 	Written  int64 // decisions in the audit log
 	Dropped  int64 // decisions that will never be in the audit log
-	Pending  int64 // decisions that wait
+	Pending  int64 // decisions that are not written yet
 
-	// Requests that will never be in the metrics. Close adds what is still pending.
+	// DroppedMetrics counts requests that will never be in the metrics. Close adds those still pending.
 	DroppedMetrics int64
-	// Requests that the metrics have without their user and endpoint, because a minute had more than 10,000
-	// combinations.
+	// Other counts requests that are in the metrics without their user and endpoint, because a minute had
+	// more than 10,000 combinations.
 	Other int64
 
-	Batches   int64  // batches that were written
+	Batches   int64  // parcels that were written
 	Failures  int64  // attempts that failed
 	LastError string // the failure of the last attempt; "" if it succeeded
 }
 
 // Writer writes the history of one process to Postgres. It is safe for concurrent use.
+//
+// The mutex guards the records that Add collects. One flush at a time owns the parcels: it takes rows and
+// cells under the mutex, and sends them without it.
 type Writer struct {
 	db       pgdb.DB
 	settings Settings
-	name     string // random; it names the process in rate_limit_writers
+	name     string // random; identifies the process in rate_limit_writers
 
-	batchRows int // the most rows of a batch; as soon as so many wait, they are written
+	batchRows int // the maximum of a parcel; a flush starts when so many wait
 
 	closing context.Context // ends when Close begins
 	shut    context.CancelFunc
@@ -64,34 +67,34 @@ type Writer struct {
 	started sync.Once
 	loops   sync.WaitGroup
 
-	mu      sync.Mutex // guards the fields below
-	pending pending
-	totals  totals
-	sent    load // the size of the batches in sending
-	failing bool // the last attempt failed
-	closed  bool
-	stats   Stats
-	wake    context.CancelFunc // ends the wait between two flushes
-	busy    context.Context    // ends with the running flush; nil if none runs
+	mu          sync.Mutex // guards the fields below
+	pending     pending
+	totals      totals
+	sendingLoad load // the load of the parcels in sending
+	failing     bool // the last attempt failed
+	closed      bool
+	stats       Stats
+	wake        context.CancelFunc // starts the next flush
+	busy        context.Context    // ends with the running flush; nil if none runs
 
 	// Only the running flush uses these.
-	sending       []*parcel // batches that are to be sent, the first one maybe again
-	number        int64     // of the last batch
+	sending       []*parcel // parcels to send; an attempt for the first one may have failed
+	number        int64     // the number of the last parcel
 	reported      int64     // the drops recorded in rate_limit_writers
 	ready         bool      // the tables are up to date
 	retained      bool      // the retention is written
-	lacking       error     // why not
-	preparedAt    time.Time // the last attempt at both
-	delayed       int64     // the second with rows that were left for the next flush
-	totalled      time.Time // the last write of metrics
+	prepareErr    error     // the last error of prepare
+	preparedAt    time.Time // the last call of prepare that tried
+	delayedSecond int64     // the second with rows that a flush left to the next one
+	collectedAt   time.Time // the last time that all cells were due
 	reportedAt    time.Time // the last call of OnError
-	reportedDrops int64     // the drops reported to OnError, and Stats.Other
+	reportedDrops int64     // the sum of drops and Stats.Other reported to OnError
 
 	upkeepText string // the last failure of Upkeep; only upkeepLoop uses it
 }
 
-// New returns a Writer on db, without using the network. The caller keeps owning db. The error is a
-// *ratelimit.FieldError.
+// New returns a Writer on db. It sends nothing yet, and never closes db. The error is a *ratelimit.FieldError
+// if a setting is not valid.
 func New(db pgdb.DB, s Settings) (*Writer, error) {
 	if db == nil {
 		return nil, &ratelimit.FieldError{Field: "db", Want: "a DB, such as pgxdb.Open returns"}
@@ -104,7 +107,7 @@ func New(db pgdb.DB, s Settings) (*Writer, error) {
 		return nil, fmt.Errorf("no random bits for the name of the history's writer: %w", err)
 	}
 	w := &Writer{db: db, settings: s, name: hex.EncodeToString(name), totals: newTotals(),
-		totalled: time.Now(), ready: s.DisableMigration, retained: len(s.Retention) == 0}
+		collectedAt: time.Now(), ready: s.DisableMigration, retained: len(s.Retention) == 0}
 	w.batchRows = batchRows
 	if half := (s.MaxPending + 1) / 2; w.batchRows > half {
 		w.batchRows = half
@@ -116,7 +119,7 @@ func New(db pgdb.DB, s Settings) (*Writer, error) {
 	return w, nil
 }
 
-// Prepare starts writing in the background.
+// Prepare starts the flushes and the upkeep in the background.
 func (w *Writer) Prepare() {
 	w.started.Do(func() {
 		w.mu.Lock()
@@ -154,7 +157,7 @@ func (w *Writer) writeLoop() {
 	}
 }
 
-// Flush writes everything pending now. The error says why something is still pending. After Close it is
+// Flush writes everything pending now. After an error, some of it is still pending. After Close the error is
 // ratelimit.ErrClosed.
 func (w *Writer) Flush(ctx context.Context) error {
 	if w.closing.Err() != nil {
@@ -163,7 +166,7 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return w.flush(ctx, true)
 }
 
-// flush writes what is due, or everything if all is set. It returns a panic, such as one of a driver,
+// flush writes the rows and cells that are due, or everything if all is set. It returns a panic of a driver
 // as an error.
 func (w *Writer) flush(ctx context.Context, all bool) error {
 	release, err := w.acquire(ctx)
@@ -191,7 +194,7 @@ func (w *Writer) flush(ctx context.Context, all bool) error {
 	return failure
 }
 
-// acquire waits until no other flush is running. The caller must call release at the end of its own.
+// acquire waits until no other flush runs. The caller must call the result at the end of its own flush.
 func (w *Writer) acquire(ctx context.Context) (func(), error) {
 	for {
 		w.mu.Lock()
@@ -219,7 +222,7 @@ func (w *Writer) acquire(ctx context.Context) (func(), error) {
 	}
 }
 
-// report calls OnError if something failed or was dropped, at most once in reportInterval.
+// report calls OnError if failure is not nil or records were dropped, at most once in reportInterval.
 func (w *Writer) report(failure error) {
 	stats := w.Stats()
 	dropped := stats.Dropped + stats.DroppedMetrics
@@ -236,7 +239,7 @@ func (w *Writer) report(failure error) {
 	if stats.Other > 0 {
 		text += fmt.Sprintf("%d requests since the start are in the metrics with the user and the endpoint "+
 			"%s: a minute had more than %d combinations of user, API key, limit and endpoint; ",
-			stats.Other, other, maxCells)
+			stats.Other, other, maxMinuteCells)
 	}
 	switch {
 	case failure == nil:
@@ -256,12 +259,12 @@ func (w *Writer) Stats() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	stats := w.stats
-	stats.Pending = w.pending.decisions + w.sent.decisions
+	stats.Pending = w.pending.decisions + w.sendingLoad.decisions
 	return stats
 }
 
-// Close writes what is pending, for up to 2 s, and ends the background work. Whatever is pending
-// afterwards counts as dropped, including a batch with an unknown result. Later records are dropped.
+// Close writes pending records for up to 2 s, and ends the background work. Records that are still pending
+// then count as dropped, including a parcel with an unknown result. Later records are dropped.
 func (w *Writer) Close() {
 	w.mu.Lock()
 	if w.closed {
@@ -280,10 +283,10 @@ func (w *Writer) Close() {
 	w.kill()
 	w.loops.Wait()
 	w.mu.Lock()
-	w.sent.decisions += w.pending.decisions
-	w.sent.add(&parcel{cells: w.totals.all()}, 1)
-	w.lose(w.sent)
-	w.sent = load{}
+	w.sendingLoad.decisions += w.pending.decisions
+	w.sendingLoad.add(&parcel{cells: w.totals.drain()}, 1)
+	w.drop(w.sendingLoad)
+	w.sendingLoad = load{}
 	w.pending = pending{}
 	w.totals = newTotals()
 	w.mu.Unlock()
