@@ -29,7 +29,7 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 		t.Skip("takes 30 s")
 	}
 	database := cluster.Private(t, cluster.Options{})
-	s := startSite(t, database.DSN("postgres"), 1)
+	s := startSite(t, database.DSN("postgres"))
 	signal := func(what syscall.Signal) func() error {
 		return func() error { return syscall.Kill(s.pagePID, what) }
 	}
@@ -88,7 +88,7 @@ func TestOnlyTheListsOfASilentServerAreOld(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 15 s")
 	}
-	s := startSite(t, cluster.Open(t), 1)
+	s := startSite(t, cluster.Open(t))
 	other := cluster.Private(t, cluster.Options{})
 	cluster.Execute(t, other.DSN("postgres"), schema.File)
 	address := harness.FreeAddress(t)
