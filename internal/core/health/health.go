@@ -1,8 +1,8 @@
-// Package health keeps whether a server of Postgres answers. One Health per server is asked by all that
-// waits for the server, so that the difference between an overload and an outage is made only here.
+// Package health tracks whether a Postgres server answers, and thereby distinguishes an overload (the server
+// answers others) from an outage. All users of a server share one Health.
 //
 // A server is in one of three states. While it is down, requests fail at once. While it is suspected, they
-// wait for one timeout instead of four. While it is not answering, the server is asked in the background
+// wait for one timeout instead of four. Unless it is answering, a probe in the background asks the server
 // until it answers.
 //
 //	state      call answered   call timed out   connection failed   probe answered   probe failed
@@ -14,8 +14,8 @@
 // leases of a server that was replaced must end before a call uses them.
 //
 // A failure changes no state if the server has answered another call meanwhile: then only the connection has
-// failed, or the call waited for a lock. Neither does a timeout of less than fairTime, nor a probe without a
-// connection because others use all of them. The time that this process loses, in a queue or without the
+// failed, or the call waited for a lock. Neither does a timeout of less than minTimeout, nor a probe without
+// a connection because others use all of them. The time that this process loses, in a queue or without the
 // processor, does not count as a failure: drivers count a timeout from the time at which statements are sent.
 package health
 
@@ -31,56 +31,55 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// fairTime is the least timeout that shows something about the server. A shorter one may end although the
-// server is well.
-const fairTime = 50 * time.Millisecond
+// minTimeout is the shortest timeout that counts. A shorter one may end although the server is well.
+const minTimeout = 50 * time.Millisecond
 
 const (
-	// firstProbe and longestProbe bound the time between two probes. A random part keeps the proxies from
-	// asking at the same moment.
-	firstProbe   = 25 * time.Millisecond
-	longestProbe = 500 * time.Millisecond
+	// minProbeInterval and maxProbeInterval bound the time between two probes. A random part keeps proxies
+	// from probing at the same moment.
+	minProbeInterval = 25 * time.Millisecond
+	maxProbeInterval = 500 * time.Millisecond
 
-	// leastProbeTime and mostProbeTime bound the wait for the answer to a probe.
-	leastProbeTime = 250 * time.Millisecond
-	mostProbeTime  = 2 * time.Second
+	// minProbeTime and maxProbeTime bound the wait for the answer to a probe.
+	minProbeTime = 250 * time.Millisecond
+	maxProbeTime = 2 * time.Second
 )
 
-// The states. The order is that of severity.
+// The states, in the order of severity.
 const (
 	answering = iota
 	suspected
 	down
 )
 
-// Health is the state of a server. Create one with New.
+// Health tracks the state of a server. New makes one.
 type Health struct {
-	ask     func(ctx context.Context) error
+	ping    func(ctx context.Context) error
 	closing context.Context
 	random  func() float64
 	created time.Time
 
 	// Atomic, so that a call need not take the mutex.
-	state    int32
-	answers  int64 // the number of answers
-	answered int64 // the time of the last one, in nanoseconds since created
+	state       int32
+	answerCount int64 // the number of answers so far
+	answeredAt  int64 // the time of the last answer, in nanoseconds since created
 
 	mu      sync.Mutex // guards the fields below, and changes of state
-	cause   error      // the error of Unavailable; nil unless the state is down
-	probing bool       // a goroutine asks the server
+	outage  error      // the error of Unavailable; nil unless the state is down
+	probing bool       // a goroutine runs probe
 }
 
-// New returns the Health of a server that answers. ask asks the server for a sign of life, by the time ctx
-// ends; it must not panic. Nothing is asked after the end of closing. random returns numbers in [0, 1).
-func New(closing context.Context, random func() float64, ask func(ctx context.Context) error) *Health {
-	return &Health{ask: ask, closing: closing, random: random, created: time.Now()}
+// New returns the Health of a server in the state answering. ping returns nil if the server answers before
+// ctx ends; it must not panic, and is not called after closing has ended. random returns numbers in [0, 1).
+func New(closing context.Context, random func() float64, ping func(ctx context.Context) error) *Health {
+	return &Health{ping: ping, closing: closing, random: random, created: time.Now()}
 }
 
 // MostTimeouts is the number of timeouts in the deadline of a request.
 const MostTimeouts = 4
 
-// Patience returns the time that a request may wait, from its arrival: MostTimeouts timeouts while the server
-// answers others, and one while it is silent.
+// Patience returns how long a request may wait after its arrival: MostTimeouts timeouts while the server
+// answers others, and one while the server is silent.
 func Patience(timeout time.Duration, silent bool) time.Duration {
 	if silent {
 		return timeout
@@ -116,7 +115,7 @@ func (h *Health) Unavailable() error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.cause
+	return h.outage
 }
 
 // NoDecision returns the error of a request after its call failed with err. passed reports whether the
@@ -133,12 +132,12 @@ func (h *Health) NoDecision(err error, passed bool) error {
 }
 
 // Begin returns the begin of a call, for Failed.
-func (h *Health) Begin() int64 { return atomic.LoadInt64(&h.answers) }
+func (h *Health) Begin() int64 { return atomic.LoadInt64(&h.answerCount) }
 
 // Answered records that the server answered a call.
 func (h *Health) Answered() {
-	atomic.StoreInt64(&h.answered, int64(time.Since(h.created)))
-	atomic.AddInt64(&h.answers, 1) // last: a reader of answers then reads answered
+	atomic.StoreInt64(&h.answeredAt, int64(time.Since(h.created)))
+	atomic.AddInt64(&h.answerCount, 1) // last: a reader of answers then reads answered
 	if atomic.LoadInt32(&h.state) == suspected {
 		h.mu.Lock()
 		if h.state == suspected {
@@ -152,7 +151,7 @@ func (h *Health) Answered() {
 // ratelimit.ErrUnavailable if err shows that the server is down.
 func (h *Health) Failed(begin int64, timeout time.Duration, err error) error {
 	late := errors.Is(err, context.DeadlineExceeded)
-	if late && timeout < fairTime || h.answersOthers(begin, late, timeout) {
+	if late && timeout < minTimeout || h.answersOthers(begin, late, timeout) {
 		return err
 	}
 	h.mu.Lock()
@@ -180,30 +179,30 @@ func (h *Health) Failed(begin int64, timeout time.Duration, err error) error {
 // answer in the last four fifths of this time counts, else a server that hangs would seem to answer. A stall
 // of this process may have the server suspected without a reason, until its next answer.
 func (h *Health) answersOthers(begin int64, late bool, timeout time.Duration) bool {
-	if atomic.LoadInt64(&h.answers) == begin {
+	if atomic.LoadInt64(&h.answerCount) == begin {
 		return false
 	}
-	return !late || time.Since(h.created)-time.Duration(atomic.LoadInt64(&h.answered)) < timeout-timeout/5
+	return !late || time.Since(h.created)-time.Duration(atomic.LoadInt64(&h.answeredAt)) < timeout-timeout/5
 }
 
 // set changes the state. The caller holds the mutex.
 func (h *Health) set(state int32, cause error) {
-	h.cause = cause
+	h.outage = cause
 	atomic.StoreInt32(&h.state, state)
 }
 
 // probe asks the server until it answers.
 func (h *Health) probe(timeout time.Duration) {
-	if timeout < leastProbeTime {
-		timeout = leastProbeTime
+	if timeout < minProbeTime {
+		timeout = minProbeTime
 	}
-	if timeout > mostProbeTime {
-		timeout = mostProbeTime
+	if timeout > maxProbeTime {
+		timeout = maxProbeTime
 	}
-	for interval := firstProbe; ; {
+	for interval := minProbeInterval; ; {
 		ctx, cancel := context.WithTimeout(h.closing, timeout)
 		begin := h.Begin()
-		err := h.ask(ctx)
+		err := h.ping(ctx)
 		cancel()
 		h.mu.Lock()
 		late := errors.Is(err, context.DeadlineExceeded)
@@ -219,8 +218,8 @@ func (h *Health) probe(timeout time.Duration) {
 		}
 		h.mu.Unlock()
 		Sleep(h.closing, interval/2+time.Duration(h.random()*float64(interval)))
-		if interval *= 2; interval > longestProbe {
-			interval = longestProbe
+		if interval *= 2; interval > maxProbeInterval {
+			interval = maxProbeInterval
 		}
 	}
 }

@@ -8,160 +8,161 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// patience bounds the wait for the answer to a charge, in microseconds. If the answer comes later, the lease
-// gets the units of both charges.
-const patience = 2000000
+// answerTimeout is the time after which a charge without an answer is repeated, in microseconds. If the
+// answer comes later, the lease gets the units of both charges.
+const answerTimeout = 2000000
 
-// Renew reports whether a lease has the units of a hit. If few are left after it, one of the next batches
-// charges further units, together with those of other leases. The caller holds the mutex of the stripe.
-func Renew(t *Set, r *Row, cost int64) bool {
+// Renew reports whether a lease has the units of a hit. If the hit leaves fewer than Floor units, Renew
+// queues the lease for the next Sweep, which charges further units. The caller holds the mutex of the stripe.
+func Renew(s *Set, r *Row, cost int64) bool {
 	if r.N < cost+r.Floor {
 		r.Floor = 0
-		t.mu.Lock()
-		t.renewed = append(t.renewed, r)
-		t.mu.Unlock()
+		s.mu.Lock()
+		s.renewals = append(s.renewals, r)
+		s.mu.Unlock()
 	}
 	return r.N >= cost
 }
 
-// Ask returns the limit of the lease of a row, and how many units to charge for it now: what its hits used in
-// a horizon, at most four times as much as before and a few, and at most the share of what is left, less what
-// the lease has. 0 is nothing.
-func Ask(t *Set, r *Row) (*ratelimit.Limit, int64) {
-	s := t.Stripes[r.stripe]
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	now := Now(t)
-	if r.Limit == nil || !r.known || now < r.asked {
+// NextCharge returns the limit of the lease of a row, and the number of units to charge for it now, or 0. The
+// charge fills the lease up to the units that hits use in a horizon. After the charge, the lease has at most
+// four times as many units as after the last one, plus 8, and at most maxUnits.
+func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
+	stripe := s.Stripes[r.stripeIndex]
+	stripe.Mu.Lock()
+	defer stripe.Mu.Unlock()
+	now := Now(s)
+	if r.Limit == nil || !r.hasAnswer || now < r.nextChargeAt {
 		return nil, 0
 	}
-	settle(s, r)
-	elapsed := now - r.since
+	settle(stripe, r)
+	elapsed := now - r.usedSince
 	if elapsed < r.horizon/8+1 {
 		elapsed = r.horizon/8 + 1
 	}
 	target := int64(float64(r.used) * float64(r.horizon) / float64(elapsed))
-	if target < leastHits*r.perHit/2 {
-		r.asked = now + r.horizon/4
+	if target < minHits*r.costPerHit/2 {
+		r.nextChargeAt = now + r.horizon/4
 		return nil, 0
 	}
-	if most := 4*r.asks + 8; target > most {
+	if most := 4*r.unitsAfterCharge + 8; target > most {
 		target = most
 	}
-	if most := share(r, r.free+r.N); target > most {
+	if most := maxUnits(r, r.remaining+r.N); target > most {
 		target = most
 	}
 	if target <= r.N {
-		if !ending(r, now) {
-			r.asked = now + r.horizon/4
+		if !endsSoon(r, now) {
+			r.nextChargeAt = now + r.horizon/4
 			return nil, 0
 		}
 		target = r.N + 1 // the answer extends the life of all units
 	}
-	r.since = now
+	r.usedSince = now
 	r.used = 0
-	r.asked = now + patience
+	r.nextChargeAt = now + answerTimeout
 	return r.Limit, target - r.N
 }
 
-// ending reports whether the units of a lease end within half of a horizon.
-func ending(r *Row, now int64) bool {
+// endsSoon reports whether the units of a lease expire within half a horizon.
+func endsSoon(r *Row, now int64) bool {
 	return time.Duration(now+r.horizon/2)*time.Microsecond >= r.Ends
 }
 
-// share returns the most that this process may hold of what is left.
-func share(r *Row, left int64) int64 {
-	if left <= r.lost {
+// maxUnits bounds the units of a lease. left is the remaining quota, including these units.
+func maxUnits(r *Row, left int64) int64 {
+	if left <= r.drainPerLife {
 		return 0
 	}
 	return int64(r.Limit.Lease * float64(left))
 }
 
-// Answer is the state of a row after a statement.
+// Answer describes a row after a statement.
 type Answer struct {
-	View    *algorithm.View
-	Sent    int64 // the time of Now before the statement was sent
-	Refused bool  // a hit of a caller was refused
-	Asked   bool  // units were asked for
-	Units   int64 // how many of them were charged
+	View      *algorithm.View
+	Sent      int64 // the time of Now before the statement was sent
+	Refused   bool  // a hit of a caller was refused
+	Requested bool  // units were asked for
+	Units     int64 // how many of them were charged
 }
 
-// Update updates the lease of a row with an answer. Of the units in it, the lease gets no more than the share
-// of what is left. The others are refunded. It evicts no row.
-func Update(t *Set, r *Row, a *Answer) {
+// Update updates the lease of a row with an answer, and adds the charged units to it, up to maxUnits. It
+// refunds the others. Update evicts no rows.
+func Update(s *Set, r *Row, a *Answer) {
 	v := a.View
-	s := t.Stripes[r.stripe]
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
+	stripe := s.Stripes[r.stripeIndex]
+	stripe.Mu.Lock()
+	defer stripe.Mu.Unlock()
 	if r.Limit == nil || !r.Limit.Equal(v.Limit) { // the lease has ended
 		if a.Units > 0 {
 			_, claim := algorithm.Of(v.Limit).Lease(v.Limit, &v.Row, v.Now, 0)
-			addRefund(t, Refund{r.ID, v.Limit, a.Units, claim}, true)
+			addRefund(s, Refund{r.ID, v.Limit, a.Units, claim}, true)
 		}
 		return
 	}
-	now := Now(t)
-	settle(s, r)
-	life, claim := algorithm.Of(v.Limit).Lease(v.Limit, &v.Row, v.Now, mostLife(r))
+	now := Now(s)
+	settle(stripe, r)
+	life, claim := algorithm.Of(v.Limit).Lease(v.Limit, &v.Row, v.Now, maxLife(r))
 	ends := a.Sent + life
 	answered := algorithm.ChargedAt(v.Limit, &v.Row, v.Now)
-	late := r.answered - answered
-	if late <= 0 || late > patience { // else the answer is older than the row
-		if r.known {
-			lose(r, v, answered)
+	late := r.answeredAt - answered
+	if late <= 0 || late > answerTimeout { // else the answer is older than the row
+		if r.hasAnswer {
+			updateDrain(r, v, answered)
 		}
-		r.answered = answered
-		r.free = v.Free
-		if reset := time.UnixMicro(v.Reset); !r.known || !reset.Equal(r.Reset) {
+		r.answeredAt = answered
+		r.remaining = v.Free
+		if reset := time.UnixMicro(v.Reset); !r.hasAnswer || !reset.Equal(r.Reset) {
 			r.Reset = reset
 			r.ResetText = strconv.FormatInt(reset.Add(time.Second-1).Unix(), 10)
 		}
 		if claim != r.claim {
-			refundUnits(t, r, false)
+			refundUnits(s, r, false)
 			r.claim = claim
 		}
 		r.Ends = time.Duration(ends) * time.Microsecond
 	}
-	r.known = true
+	r.hasAnswer = true
 	if a.Refused {
-		refundUnits(t, r, true)
+		refundUnits(s, r, true)
 	}
-	if a.Asked {
-		takeIn(t, r, a.Units, claim, now >= ends, now)
+	if a.Requested {
+		addUnits(s, r, a.Units, claim, now >= ends, now)
 	}
 	setRest(r)
 }
 
-// takeIn gives a lease the units that were charged for it. late reports whether their time is over. The
-// caller holds the mutex of the stripe.
-func takeIn(t *Set, r *Row, units, claim int64, late bool, now int64) {
-	most := share(r, r.free+r.N+units) - r.N
+// addUnits adds the units of a charge to a lease, and refunds those that it cannot keep. late reports that
+// the units have already expired. The caller holds the mutex of the stripe.
+func addUnits(s *Set, r *Row, units, claim int64, late bool, now int64) {
+	most := maxUnits(r, r.remaining+r.N+units) - r.N
 	if most < 0 || late || claim != r.claim {
 		most = 0
 	}
 	if excess := units - most; excess > 0 {
-		addRefund(t, Refund{r.ID, r.Limit, excess, claim}, true)
+		addRefund(s, Refund{r.ID, r.Limit, excess, claim}, true)
 		if claim == r.claim {
-			r.free += excess
+			r.remaining += excess
 		}
 		units = most
 	}
-	r.asked = 0
+	r.nextChargeAt = 0
 	if units == 0 {
-		r.asked = now + r.horizon/4
+		r.nextChargeAt = now + r.horizon/4
 		return
 	}
 	r.N += units
-	r.counted = r.N
-	r.asks = r.N
+	r.settledUnits = r.N
+	r.unitsAfterCharge = r.N
 	r.Floor = r.N / 4
-	r.gained = units
-	r.gainedAt = now
+	r.lastCharge = units
+	r.lastChargeAt = now
 }
 
-// setRest sets Rest after a change of what is left or of the units. The caller holds the mutex of the stripe.
+// setRest sets Rest after a change of the remaining quota or of the units. The caller holds the mutex of the
+// stripe.
 func setRest(r *Row) {
-	r.Rest = r.free
+	r.Rest = r.remaining
 	if most := r.Limit.Capacity() - r.N; r.Rest > most {
 		r.Rest = most
 	}
@@ -170,35 +171,35 @@ func setRest(r *Row) {
 	}
 }
 
-// lose derives from an answer what the row loses to all processes in a life of units. If no more is left, the
-// row gives no units: they could be unused when others need them. The caller holds the mutex of the stripe.
-func lose(r *Row, v *algorithm.View, answered int64) {
-	life := mostLife(r)
-	elapsed := answered - r.answered
-	lost := r.free - v.Free
+// updateDrain sets drainPerLife from an answer. While no more than this is left, maxUnits is 0: unused units
+// could be missing to other processes. The caller holds the mutex of the stripe.
+func updateDrain(r *Row, v *algorithm.View, answered int64) {
+	life := maxLife(r)
+	elapsed := answered - r.answeredAt
+	lost := r.remaining - v.Free
 	switch {
 	case elapsed < 0:
 		return
 	case elapsed < life:
-		lost += int64(float64(r.lost) * float64(life-elapsed) / float64(life))
+		lost += int64(float64(r.drainPerLife) * float64(life-elapsed) / float64(life))
 	default:
 		lost = int64(float64(lost) * float64(life) / float64(elapsed))
 	}
 	if lost < 0 {
-		lost = 0 // the window has turned, or units came back
+		lost = 0 // a new window has begun, or units were refunded
 	}
-	r.lost = lost
+	r.drainPerLife = lost
 }
 
-// HeldSince returns how many of the units of a row the lease had at a time of Now. A statement that was sent
-// at that time does not count these units as left. It may count units that came later.
-func HeldSince(t *Set, r *Row, since int64) int64 {
-	s := t.Stripes[r.stripe]
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
+// UnitsAt returns how many of the units of a lease it had already at a time of Now. To a statement that was
+// sent at that time, these units are charged. Units that were added later may be free to it.
+func UnitsAt(s *Set, r *Row, since int64) int64 {
+	stripe := s.Stripes[r.stripeIndex]
+	stripe.Mu.Lock()
+	defer stripe.Mu.Unlock()
 	held := r.N
-	if r.gainedAt > since {
-		held -= r.gained
+	if r.lastChargeAt > since {
+		held -= r.lastCharge
 	}
 	if r.Limit == nil || held < 0 {
 		return 0

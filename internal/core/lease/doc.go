@@ -1,32 +1,37 @@
-// Package lease remembers rows of the tables, so that many hits need no database. A process has one Set. Each
-// Row of it holds any of these:
+// Package lease remembers rows of the tables, so that a process can decide many hits without the database. A
+// store has one Set. Each Row in the Set holds any of these:
 //
-//   - A refusal: until when the row refuses a cost (refusal.go).
-//   - A lock: when statements last gave up waiting for the row, and whether a transaction on it is likely to
-//     be rolled back (lock.go).
-//   - A lease: units that were charged to the row before a hit uses them (take.go, charge.go, end.go).
+//   - A refusal: the row as it was when it refused a hit. It refuses further hits that cannot pass yet.
+//   - A lock: the lock timeouts of statements on the row.
+//   - A time until which transactions on the row peek before they charge, because the row is likely to
+//     refuse.
+//   - A lease: units that were charged to the row in advance. Hits use them without a round trip.
 //
-// The map of rows is divided into stripes, each with a mutex. Rows with a lease take at most half of the Set,
-// and the other rows the other half: a flood of keys that are used up evicts no lease.
+// The rows are divided into stripes, each with a mutex. At most half of Options.Max rows have a lease, and at
+// most half have none, so that a flood of used-up keys evicts no lease.
+//
+// Times are microseconds on the monotonic clock that Now returns (since Set.Born), unless a comment names the
+// server's clock. The package has functions instead of methods because the interpreter of Traefik calls
+// functions several times faster: see internal/testkit/imports/interpreted.go.
 //
 // # Leases
 //
-// Units are charged to the row before a hit uses them. So no more passes than was charged, whatever the
-// process does. Three rules keep leases from doing harm:
+// All units of a lease have been charged to the row before a hit uses them, so that no more passes than was
+// charged, even if the process crashes. Three rules keep leases from doing harm:
 //
-//   - A unit is not used after its charge has stopped to count. Each charge has a time from which on its
-//     units are not used, see algorithm.Definition.Lease. The monotonic clock of this machine measures it
-//     from before the statement was sent, so a slow answer makes the lease shorter, never longer.
-//   - A refund does not undo the charges of others. Each charge has a claim, and a refund has no effect if
-//     the row has another one: its window has ended, its bucket was refilled, or it was reset.
-//   - Units that nobody uses are not missing to other processes for long. A lease holds what its key used in
-//     a horizon, and at most a share of what is left. A row that may be used up within the life of a lease
-//     gives no units. Units end one and a half horizons after the last answer on the row, and are refunded.
+//   - No unit is used after its charge has stopped to count. Each charge has an end for its units, see
+//     algorithm.Definition.Lease. It is measured from the time before the statement was sent, so that a slow
+//     answer makes the life of units shorter, never longer.
+//   - A refund never undoes charges of other processes. Each charge has a claim, and a refund has no effect
+//     if the row has another one: the window has ended, the bucket was refilled, or the row was reset.
+//   - Unused units are not withheld from other processes for long. A lease holds what its key used in a
+//     horizon, and at most a share of what is left. A row that may be used up within the life of units gives
+//     none. Units expire one and a half horizons after the last answer on the row, and are refunded.
 //
-// Units are charged as further hits in the entry of a request that asks the database for the row anyway. A
-// lease with few units left is renewed together with others, at most ten times a second. Refunds are gathered
-// as well.
+// A request that asks the database charges units for the leases of its rows as well, as further hits of their
+// entries. Other leases with few units left are renewed together, at most ten times a second. Refunds are
+// made in the same way.
 //
-// A crash or a lost answer loses the units until the window ends or the bucket is refilled: at most the share
-// of what was left, for each process and key.
+// A crash or a lost answer loses the units of a lease until the window ends or the bucket is refilled: for
+// each process and key, at most the share of what was left.
 package lease

@@ -23,9 +23,9 @@ func hitUntilHeld(rows *lease.Set, now int64, key string) {
 		if passed || found[0] == nil {
 			continue
 		}
-		_, n := lease.Ask(rows, found[0])
+		_, n := lease.NextCharge(rows, found[0])
 		view := algorithm.View{Limit: busy, Row: algorithm.Row{Start: 1e15}, Now: 1e15 + now, Free: 20000}
-		lease.Update(rows, found[0], &lease.Answer{View: &view, Sent: now, Asked: n > 0, Units: n})
+		lease.Update(rows, found[0], &lease.Answer{View: &view, Sent: now, Requested: n > 0, Units: n})
 	}
 }
 
@@ -40,13 +40,13 @@ func TestAllUnitsAreRefundedAtTheEnd(t *testing.T) {
 	for i := range keys {
 		hitUntilHeld(rows, now, fmt.Sprint(i))
 	}
-	held := lease.Look(rows)
+	held := lease.Stats(rows)
 	if held.Leases > 15000 || held.Leases < 14000 || held.Units < held.Leases {
 		t.Fatalf("%d keys have leases of %d units", held.Leases, held.Units)
 	}
-	lease.End(rows)
-	if back != held.Units || lease.Look(rows) != (lease.Figures{Taken: held.Taken}) {
-		t.Errorf("%d of %d units were refunded, and there are %+v", back, held.Units, lease.Look(rows))
+	lease.EndAll(rows)
+	if back != held.Units || lease.Stats(rows) != (lease.Figures{Decided: held.Decided}) {
+		t.Errorf("%d of %d units were refunded, and there are %+v", back, held.Units, lease.Stats(rows))
 	}
 }
 
@@ -64,13 +64,13 @@ func TestUnitsThatEndAreRefundedTogether(t *testing.T) {
 		if keys != "" {
 			t.Errorf("before Sweep, units of %q are refunded", keys)
 		}
-		lease.Drop(rows, lease.RowOf(busy, drop))
+		lease.EndLease(rows, lease.RowOf(busy, drop))
 		if (keys == "a") != (drop == "a") {
 			t.Errorf("a refund on the row of %q has units of %q refunded", drop, keys)
 		}
 		lease.Sweep(rows)
-		if lease.Look(rows).Units != 0 {
-			t.Errorf("after their end, units are held: %+v", lease.Look(rows))
+		if lease.Stats(rows).Units != 0 {
+			t.Errorf("after their end, units are held: %+v", lease.Stats(rows))
 		}
 		if keys != "ab" && keys != "ba" {
 			t.Errorf("units of %q are refunded, want ab", keys)
@@ -149,13 +149,13 @@ func TestAFloodOfRefusalsEvictsNoLease(t *testing.T) {
 	for i := range 60 {
 		hitUntilHeld(rows, now, fmt.Sprint(i))
 	}
-	before := lease.Look(rows)
+	before := lease.Stats(rows)
 	for i := range 1000 {
 		view := algorithm.View{Limit: conformance.Limits("", 3)[0], Now: 1e15}
-		lease.Remember(rows, lease.RowID{Prefix: "q", Key: fmt.Sprint(i)}, &view, 1, time.Hour,
-			lease.Begin(rows))
+		lease.RememberRefusal(rows, lease.RowID{Prefix: "q", Key: fmt.Sprint(i)}, &view, 1, time.Hour,
+			lease.NextSequence(rows))
 	}
-	after := lease.Look(rows)
+	after := lease.Stats(rows)
 	if before.Leases < 45 || before.Leases > 50 || after.Leases != before.Leases ||
 		after.Units != before.Units || after.Refusing != 50 {
 		t.Errorf("before: %+v, after 1,000 refusals: %+v", before, after)

@@ -178,7 +178,7 @@ func drawAdvance(t *rapid.T, w *world) int64 {
 
 // reset resets the row, as a request of p does.
 func (w *world) reset(p *process) {
-	lease.Drop(p.leases, row)
+	lease.EndLease(p.leases, row)
 	w.row = algorithm.Row{}
 	w.time++ // no row is deleted and made again within a microsecond
 	slack := w.oracle.slack + w.held() + w.returning()
@@ -242,7 +242,7 @@ func TestNothingPassesThatTheLimitDoesNotAllow(t *testing.T) {
 				if rapid.Bool().Draw(t, "crash") {
 					p.batches = nil
 				} else {
-					lease.End(p.leases)
+					lease.EndAll(p.leases)
 					w.execute(p.send())
 				}
 				p.restart()
@@ -298,7 +298,7 @@ func TestNothingIsHeldLongAfterTheLastHit(t *testing.T) {
 		}
 		if closes {
 			for _, p := range w.processes {
-				lease.End(p.leases)
+				lease.EndAll(p.leases)
 			}
 			round()
 		}

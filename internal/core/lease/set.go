@@ -16,292 +16,295 @@ type RowID struct {
 	Prefix, Key string
 }
 
-// RowOf returns the row of a key of a limit. The key is as it is stored.
+// RowOf returns the row of a stored key of a limit.
 func RowOf(l *ratelimit.Limit, key string) RowID { return RowID{l.Durable, l.Prefix, key} }
 
-// Row holds the state of a row that a process remembers. The mutex of its stripe guards all fields but ID.
+// Row is a remembered row. The mutex of its stripe guards all fields but ID.
 type Row struct {
-	ID     RowID
-	stripe uint64 // its index in Set.Stripes
-	gone   bool   // the row was deleted from its stripe
-	plain  bool   // the row is in Set.plain
+	ID          RowID
+	stripeIndex uint64 // the index in Set.Stripes
+	deleted     bool   // the row was deleted from its stripe
+	unleased    bool   // the row counts in Set.unleased
 
-	refusal *refusal // nil without one
-	lock    *lock    // nil without one
-	tight   int64    // the time of Now until which a transaction on the row looks before it takes
+	refusal   *refusal // nil without one
+	lock      *lock    // nil without one
+	peekUntil int64    // until this time, a transaction peeks at the row before it charges; 0 if it need not
 
-	// Limit is that of the lease; nil without one. The interpreted plugin reads the next fields and
-	// decrements N. Rest+N of the quota are left. Units are not used from Ends on, a time since Set.Born. A
-	// hit that would leave less than Floor calls Renew first.
+	// Limit is the limit of the lease; nil without a lease. The interpreted plugin reads the fields up to
+	// ResetText, and decrements N when it uses units of the lease. Rest+N of the quota are left. The units
+	// expire at Ends, measured from Set.Born. A hit that would leave fewer than Floor units calls Renew
+	// first.
 	Limit          *ratelimit.Limit
 	N, Floor, Rest int64
 	Ends           time.Duration
 	Reset          time.Time // Decision.Reset of a hit that the last answer would admit
 	ResetText      string    // Reset in Unix seconds, rounded up, as a response header has it
 
-	horizon  int64 // Horizon of Limit
-	claim    int64 // of the units, see algorithm.Definition.Lease
-	free     int64 // what was left in the last answer, without the units of the lease
-	known    bool  // there was an answer
-	answered int64 // the time of the last answer by algorithm.ChargedAt, in microseconds
-	lost     int64 // what the row loses in a life of units, by the answers
-	counted  int64 // N without what the plugin has used since settle
-	used     int64 // units that hits used or lacked since the time in since
-	swept    int64 // what used was when Sweep saw the lease last
-	since    int64 // when the lease began, or units were asked for last
-	asked    int64 // no units are asked for before this time
-	asks     int64 // how many units the lease had after the last charge
-	gained   int64 // how many of the units were charged last
-	gainedAt int64 // when they came
-	perHit   int64 // the mean cost of the hits that began the lease
+	horizon          int64 // the Horizon of Limit
+	claim            int64 // the claim of the units, see algorithm.Definition.Lease
+	remaining        int64 // the remaining quota by the last answer, without the units of the lease
+	hasAnswer        bool  // the fields above are from an answer
+	answeredAt       int64 // the algorithm.ChargedAt of the last answer, by the server's clock
+	drainPerLife     int64 // the expected drop of the row's remaining quota in a life of units
+	settledUnits     int64 // N at the last settle; the plugin has used settledUnits-N units since
+	used             int64 // the units that hits used, or needed and did not get, since usedSince
+	usedAtSweep      int64 // used at the last Sweep
+	usedSince        int64 // the time of the last charge, or of the first hit that counted for the lease
+	nextChargeAt     int64 // no units are charged before this time
+	unitsAfterCharge int64 // N after the last charge
+	lastCharge       int64 // the number of units charged last
+	lastChargeAt     int64 // the time at which these units were added
+	costPerHit       int64 // the mean cost of the hits that began the lease
 }
 
-// Stripe is a division of a Set: the rows of the keys with the same remainder of their hash.
+// Stripe holds the rows of a Set for the keys with the same remainder of their hash.
 type Stripe struct {
 	Mu      sync.Mutex // guards all that follows
 	Rows    map[RowID]*Row
 	demands []demandCount
-	limit   *ratelimit.Limit // of the last hit without a lease
-	horizon int64            // Horizon of limit
-	cleared [8]int64         // see Begin
-	taken   int64            // requests that leases have decided
+	limit   *ratelimit.Limit // the limit of the last hit without a lease
+	horizon int64            // the Horizon of limit
+	cleared [8]int64         // see NextSequence
+	decided int64            // requests decided by leases
 }
 
-// StripeCount is the number of stripes of a Set. The interpreted plugin finds the stripe of a key as Find
-// does.
+// StripeCount is the number of stripes of a Set. The interpreted plugin finds the stripe of a key in the same
+// way as Find.
 const StripeCount = 32
 
 // Options configure a Set.
 type Options struct {
-	Max      int           // the most rows
-	Refusals bool          // rows are remembered that refuse
-	Horizon  time.Duration // of limits with long windows
-	Clock    func() int64  // replaces Now in tests; nil does not
-	Maintain func()        // runs in a goroutine while there are leases; it calls Sweep
-	Refund   func(Refund)  // makes a refund; it is called with a mutex of the Set
-	// Hash replaces maphash.String in simulations; nil does not.
+	Max      int           // bounds the rows
+	Refusals bool          // remember refusals
+	Horizon  time.Duration // bounds Horizon
+	Clock    func() int64  // replaces Now in tests; nil is the monotonic clock
+	Maintain func()        // runs in a goroutine while leases exist, and calls Sweep; nil runs nothing
+	Refund   func(Refund)  // sends a refund; it is called with a mutex of the Set held
+	// Hash replaces maphash.String in simulations; nil is maphash.String.
 	Hash func(seed maphash.Seed, key string) uint64
 }
 
-// Set holds the rows that a process remembers.
+// Set holds the rows that a store remembers.
 type Set struct {
 	Stripes []*Stripe
 	Seed    maphash.Seed
-	Born    time.Time // when Now was 0
+	Born    time.Time // the time at which Now was 0
 	Hash    func(seed maphash.Seed, key string) uint64
 
 	options         Options
 	horizon         int64 // Options.Horizon in microseconds
 	rows            int64 // the number of rows; atomic
-	plain           int64 // of those, the ones without a lease; atomic
+	unleased        int64 // the number of rows without a lease; atomic
 	locks           int64 // the number of rows with a lock; atomic
-	tight           int64 // the number of rows that are or were tight; atomic
+	peekRows        int64 // the number of rows with peekUntil; atomic
 	leases          int64 // the number of leases; atomic
-	hand            int64 // the stripe from which the next row is evicted; atomic
-	sequence        int64 // see Begin; atomic
+	evictStripe     int64 // the last stripe that evictRows tried; atomic
+	sequence        int64 // the last number of NextSequence; atomic
 	maintaining     int32 // 1 while Options.Maintain runs; atomic
-	ended           int32 // 1 after End; atomic
-	shortestHorizon int64 // of all leases so far; atomic
-	swept           int64 // when Sweep has seen all leases last; atomic
+	ended           int32 // 1 after EndAll; atomic
+	shortestHorizon int64 // the shortest horizon of all leases so far; atomic
+	sweptAt         int64 // the time of the last full Sweep; atomic
 
-	mu      sync.Mutex // guards the fields below; taken after that of a stripe
-	refunds []Refund
-	renewed []*Row // leases that need further units
+	mu       sync.Mutex // guards the fields below; taken after that of a stripe
+	refunds  []Refund
+	renewals []*Row // leases with few units left
 }
 
-// New returns a Set without rows.
+// New returns an empty Set.
 func New(o Options) *Set {
-	t := &Set{Seed: maphash.MakeSeed(), Hash: maphash.String, Born: time.Now(), options: o,
+	s := &Set{Seed: maphash.MakeSeed(), Hash: maphash.String, Born: time.Now(), options: o,
 		horizon: int64(o.Horizon / time.Microsecond)}
 	if o.Hash != nil {
-		t.Hash = o.Hash
+		s.Hash = o.Hash
 	}
-	t.shortestHorizon = t.horizon
+	s.shortestHorizon = s.horizon
 	for i := 0; i < StripeCount; i++ {
-		t.Stripes = append(t.Stripes,
-			&Stripe{Rows: map[RowID]*Row{}, demands: make([]demandCount, stripeDemands)})
+		s.Stripes = append(s.Stripes,
+			&Stripe{Rows: map[RowID]*Row{}, demands: make([]demandCount, demandsPerStripe)})
 	}
-	return t
+	return s
 }
 
 // Now returns the time since Born in microseconds.
-func Now(t *Set) int64 {
-	if t.options.Clock != nil {
-		return t.options.Clock()
+func Now(s *Set) int64 {
+	if s.options.Clock != nil {
+		return s.options.Clock()
 	}
-	return int64(time.Since(t.Born) / time.Microsecond)
+	return int64(time.Since(s.Born) / time.Microsecond)
 }
 
-// Empty reports whether no rows are remembered.
-func Empty(t *Set) bool { return atomic.LoadInt64(&t.rows) == 0 }
+// Empty reports whether the Set has no rows.
+func Empty(s *Set) bool { return atomic.LoadInt64(&s.rows) == 0 }
 
-// Find appends the row of each hit to rows, or nil for one that is not remembered. Keys are as they are
-// stored.
-func Find(t *Set, hits []ratelimit.Hit, rows []*Row) []*Row {
-	if atomic.LoadInt64(&t.rows) == 0 {
+// Find appends the row of each hit to rows, or nil for a hit without a row in the Set. The hits have stored
+// keys.
+func Find(s *Set, hits []ratelimit.Hit, rows []*Row) []*Row {
+	if atomic.LoadInt64(&s.rows) == 0 {
 		return rows
 	}
 	for i := range hits {
 		h := &hits[i]
-		s := t.Stripes[t.Hash(t.Seed, h.Key)%StripeCount]
-		s.Mu.Lock()
-		r := s.Rows[RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}]
-		s.Mu.Unlock()
+		stripe := s.Stripes[s.Hash(s.Seed, h.Key)%StripeCount]
+		stripe.Mu.Lock()
+		r := stripe.Rows[RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}]
+		stripe.Mu.Unlock()
 		rows = append(rows, r)
 	}
 	return rows
 }
 
-// change locks the stripe of a row, runs f with the row, counts it, and evicts others if there are too many.
-// It adds a row that is not remembered if add is set. f is not called without a row.
-func change(t *Set, id RowID, add bool, f func(s *Stripe, r *Row)) {
-	hash := t.Hash(t.Seed, id.Key)
-	s := t.Stripes[hash%StripeCount]
-	s.Mu.Lock()
-	r := s.Rows[id]
+// withRow calls f with the row id while the mutex of its stripe is held. If the Set lacks the row, withRow
+// adds it if add is set, and otherwise does not call f. Afterwards it refreshes the row, and evicts other
+// rows if there are too many.
+func withRow(s *Set, id RowID, add bool, f func(stripe *Stripe, r *Row)) {
+	hash := s.Hash(s.Seed, id.Key)
+	stripe := s.Stripes[hash%StripeCount]
+	stripe.Mu.Lock()
+	r := stripe.Rows[id]
 	if r == nil && add {
-		r = addRow(t, s, id, hash%StripeCount)
+		r = addRow(s, stripe, id, hash%StripeCount)
 	}
 	if r != nil {
-		f(s, r)
-		keep(t, s, r)
+		f(stripe, r)
+		refreshRow(s, stripe, r)
 	}
-	s.Mu.Unlock()
+	stripe.Mu.Unlock()
 	if add {
-		trim(t, r)
+		evictRows(s, r)
 	}
 }
 
-// addRow adds a row. The caller holds the mutex of the stripe, and calls keep and trim.
-func addRow(t *Set, s *Stripe, id RowID, stripe uint64) *Row {
+// addRow adds a row. The caller holds the mutex of the stripe, and calls refreshRow and evictRows afterwards.
+func addRow(s *Set, stripe *Stripe, id RowID, index uint64) *Row {
 	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
-	r := &Row{ID: id, stripe: stripe, plain: true}
-	s.Rows[id] = r
-	atomic.AddInt64(&t.rows, 1)
-	atomic.AddInt64(&t.plain, 1)
+	r := &Row{ID: id, stripeIndex: index, unleased: true}
+	stripe.Rows[id] = r
+	atomic.AddInt64(&s.rows, 1)
+	atomic.AddInt64(&s.unleased, 1)
 	return r
 }
 
-// keep counts a row after a change, and deletes it if it holds nothing any more. The caller holds the mutex
-// of the stripe.
-func keep(t *Set, s *Stripe, r *Row) {
-	if r.gone {
+// refreshRow removes what has expired from a row, updates the counts of the Set, and deletes the row if
+// nothing is left. It is called after each change of a row. The caller holds the mutex of the stripe.
+func refreshRow(s *Set, stripe *Stripe, r *Row) {
+	if r.deleted {
 		return
 	}
-	now := Now(t)
+	now := Now(s)
 	if r.refusal != nil && now >= r.refusal.end() {
 		r.refusal = nil
 	}
-	if r.lock != nil && now-r.lock.last >= longMemory {
-		setLock(t, r, nil)
+	if r.lock != nil && now-r.lock.last >= lockExpiry {
+		setLock(s, r, nil)
 	}
-	if r.tight != 0 && now >= r.tight {
-		setTight(t, r, 0)
+	if r.peekUntil != 0 && now >= r.peekUntil {
+		setPeekUntil(s, r, 0)
 	}
 	plain := r.Limit == nil
-	if plain != r.plain {
-		r.plain = plain
+	if plain != r.unleased {
+		r.unleased = plain
 		if plain {
-			atomic.AddInt64(&t.plain, 1)
+			atomic.AddInt64(&s.unleased, 1)
 		} else {
-			atomic.AddInt64(&t.plain, -1)
+			atomic.AddInt64(&s.unleased, -1)
 		}
 	}
-	if plain && r.refusal == nil && r.lock == nil && r.tight == 0 {
-		r.gone = true
-		delete(s.Rows, r.ID)
-		atomic.AddInt64(&t.rows, -1)
-		atomic.AddInt64(&t.plain, -1)
+	if plain && r.refusal == nil && r.lock == nil && r.peekUntil == 0 {
+		r.deleted = true
+		delete(stripe.Rows, r.ID)
+		atomic.AddInt64(&s.rows, -1)
+		atomic.AddInt64(&s.unleased, -1)
 	}
 }
 
-// half returns how many rows may have a lease, and how many may have none.
-func half(t *Set) int64 { return int64(t.options.Max+1) / 2 }
+// halfOfMax bounds the rows with a lease, and also the rows without one.
+func halfOfMax(s *Set) int64 { return int64(s.options.Max+1) / 2 }
 
-// trim evicts rows without a lease until there are no more than half of Options.Max. It spares one row. The
-// caller holds no mutex.
-func trim(t *Set, spared *Row) {
-	for tries := 0; tries < 4*StripeCount && atomic.LoadInt64(&t.plain) > half(t); tries++ {
-		s := t.Stripes[atomic.AddInt64(&t.hand, 1)%StripeCount]
-		s.Mu.Lock()
-		evict(t, s, spared)
-		s.Mu.Unlock()
+// evictRows evicts rows without a lease, except for spared, until halfOfMax of them are left. The caller
+// holds no mutex.
+func evictRows(s *Set, spared *Row) {
+	for tries := 0; tries < 4*StripeCount && atomic.LoadInt64(&s.unleased) > halfOfMax(s); tries++ {
+		stripe := s.Stripes[atomic.AddInt64(&s.evictStripe, 1)%StripeCount]
+		stripe.Mu.Lock()
+		evictRow(s, stripe, spared)
+		stripe.Mu.Unlock()
 	}
 }
 
-// evict deletes a row of a stripe without a lease: one among a few that holds nothing any more, or else any.
-// It spares one row. The caller holds the mutex of the stripe. Iteration over a map starts at random.
-func evict(t *Set, s *Stripe, spared *Row) {
+// evictRow deletes a row without a lease, except for spared, from a stripe: one of the next few that has
+// expired, or else any. The caller holds the mutex of the stripe. Iteration over a map starts at a random
+// row.
+func evictRow(s *Set, stripe *Stripe, spared *Row) {
 	steps := 0
 	var evicted *Row
-	for _, r := range s.Rows {
-		if r == spared || !r.plain {
+	for _, r := range stripe.Rows {
+		if r == spared || !r.unleased {
 			continue
 		}
 		evicted = r
-		keep(t, s, r)
-		if steps++; steps == 16 || r.gone {
+		refreshRow(s, stripe, r)
+		if steps++; steps == 16 || r.deleted {
 			break
 		}
 	}
 	if evicted != nil {
 		evicted.refusal = nil
-		setLock(t, evicted, nil)
-		setTight(t, evicted, 0)
-		keep(t, s, evicted)
+		setLock(s, evicted, nil)
+		setPeekUntil(s, evicted, 0)
+		refreshRow(s, stripe, evicted)
 	}
 }
 
-// Figures count what a Set holds.
+// Figures are counts of a Set.
 type Figures struct {
 	Refusing int64 // rows with a refusal
 	Leases   int64
 	Units    int64 // of all leases
-	Taken    int64 // requests that leases have decided, those of the interpreted plugin in units
+	Decided  int64 // requests decided by leases; the interpreted plugin counts units instead
 }
 
-// Look returns what a Set holds, and deletes the rows that hold nothing any more.
-func Look(t *Set) Figures {
+// Stats returns the counts of a Set. It also deletes rows that have expired.
+func Stats(s *Set) Figures {
 	f := Figures{}
-	for _, s := range t.Stripes {
-		s.Mu.Lock()
-		for _, r := range s.Rows {
-			keep(t, s, r)
+	for _, stripe := range s.Stripes {
+		stripe.Mu.Lock()
+		for _, r := range stripe.Rows {
+			refreshRow(s, stripe, r)
 			if r.refusal != nil {
 				f.Refusing++
 			}
 			if r.Limit != nil {
-				settle(s, r)
+				settle(stripe, r)
 				f.Leases++
 				f.Units += r.N
 			}
 		}
-		f.Taken += s.taken
-		s.Mu.Unlock()
+		f.Decided += stripe.decided
+		stripe.Mu.Unlock()
 	}
 	return f
 }
 
-// Forget forgets all rows without a refund, because the tables may lack what was charged.
-func Forget(t *Set) {
-	sequence := Begin(t)
-	for _, s := range t.Stripes {
-		s.Mu.Lock()
-		for i := range s.cleared {
-			s.cleared[i] = sequence
+// Clear ends all leases and refusals without refunds, because the tables may lack the charges.
+func Clear(s *Set) {
+	sequence := NextSequence(s)
+	for _, stripe := range s.Stripes {
+		stripe.Mu.Lock()
+		for i := range stripe.cleared {
+			stripe.cleared[i] = sequence
 		}
-		for _, r := range s.Rows {
+		for _, r := range stripe.Rows {
 			r.refusal = nil
 			r.N = 0
-			r.counted = 0
-			setTight(t, r, 0)
-			endLease(t, r)
-			keep(t, s, r)
+			r.settledUnits = 0
+			setPeekUntil(s, r, 0)
+			endLease(s, r)
+			refreshRow(s, stripe, r)
 		}
-		s.Mu.Unlock()
+		stripe.Mu.Unlock()
 	}
-	t.mu.Lock()
-	t.refunds = nil
-	t.renewed = nil
-	t.mu.Unlock()
+	s.mu.Lock()
+	s.refunds = nil
+	s.renewals = nil
+	s.mu.Unlock()
 }

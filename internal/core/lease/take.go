@@ -7,8 +7,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// demandCount counts the demand for one key without a lease, in memory that does not grow. If two keys have
-// one demandCount, it stays with the key that has more hits. Their costs are added up.
+// demandCount counts the hits on one key without a lease, in memory that does not grow. Keys can share a
+// demandCount: it then counts the key with more hits.
 type demandCount struct {
 	hash  uint64
 	since int64
@@ -17,85 +17,86 @@ type demandCount struct {
 }
 
 const (
-	stripeDemands = 512
+	demandsPerStripe = 512
 
-	// leastHits is the number of hits in a horizon with which a key gets a lease. A lease with half as many
-	// hits is not renewed.
-	leastHits = 4
+	// minHits is the number of hits in a horizon from which on a key gets a lease. A lease with fewer than
+	// half as many is not renewed.
+	minHits = 4
 
-	// leastHorizon is the shortest horizon in microseconds. A limit with a shorter one gets no leases: they
-	// would end before they are used.
-	leastHorizon = 10000
+	// minHorizon is the shortest horizon of a lease, in microseconds. Shorter leases would end before they
+	// are used.
+	minHorizon = 10000
 )
 
-// Horizon returns how far ahead the leases of a limit are sized, in microseconds: Options.Horizon, or a
-// twentieth of the window. It returns 0 for a limit without leases: a bucket that is refilled evenly gains no
-// tokens while it is full, so an early charge would let it gain more.
-func Horizon(t *Set, l *ratelimit.Limit) int64 {
+// Horizon returns the time for which the units of a lease should last, in microseconds: a twentieth of the
+// limit's window, at most Options.Horizon. It returns 0 for a limit without leases. A bucket that is refilled
+// evenly has none: it gains no tokens while it is full, so that an early charge would let it gain more.
+func Horizon(s *Set, l *ratelimit.Limit) int64 {
 	if l.Lease <= 0 || l.RefillsEvenly() {
 		return 0
 	}
 	h := int64(l.Window/time.Microsecond) / 20
-	if h > t.horizon {
-		h = t.horizon
+	if h > s.horizon {
+		h = s.horizon
 	}
-	if h < leastHorizon {
+	if h < minHorizon {
 		return 0
 	}
 	return h
 }
 
-// mostLife returns how long units may be used after an answer at most, in microseconds.
-func mostLife(r *Row) int64 { return r.horizon * 3 / 2 }
+// maxLife bounds the time for which units may be used after an answer, in microseconds.
+func maxLife(r *Row) int64 { return r.horizon * 3 / 2 }
 
-// Take decides a request from leases if all of its hits have their units: it then uses them all, writes the
-// decisions, and returns true. Otherwise it uses none, and counts the demand. It appends the row of each hit
-// to rows, or nil for one that is not remembered. Keys are as they are stored.
-func Take(t *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*Row) ([]*Row, bool) {
-	now := Now(t)
+// Take decides a request from leases if the leases have units for all of its hits. It then uses the units,
+// sets decisions, and returns true. Otherwise it uses none, and counts the demand for leases. It appends the
+// row of each hit to rows, or nil for a hit without a row in the Set. The hits have stored keys.
+func Take(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*Row) ([]*Row, bool) {
+	now := Now(s)
 	all := true
 	for i := range hits {
 		h := &hits[i]
-		hash := t.Hash(t.Seed, h.Key)
-		s := t.Stripes[hash%StripeCount]
-		s.Mu.Lock()
-		r := s.Rows[RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}]
+		hash := s.Hash(s.Seed, h.Key)
+		stripe := s.Stripes[hash%StripeCount]
+		stripe.Mu.Lock()
+		r := stripe.Rows[RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}]
 		switch {
 		case h.Limit.Lease <= 0 || h.Cost < 1:
 			all = false
 		case r == nil || r.Limit == nil:
 			all = false
-			r = demand(t, s, r, h, hash, now)
+			r = countDemand(s, stripe, r, h, hash, now)
 		default:
-			all = use(t, s, r, h, all, now, &decisions[i]) && all
+			all = useUnits(s, stripe, r, h, all, now, &decisions[i]) && all
 		}
 		if all && i == len(hits)-1 {
-			s.taken++
+			stripe.decided++
 		}
-		s.Mu.Unlock()
+		stripe.Mu.Unlock()
 		rows = append(rows, r)
 	}
 	if !all && len(hits) > 1 {
-		undo(t, hits, decisions, rows)
+		returnUnits(s, hits, decisions, rows)
 	}
 	return rows, all
 }
 
-// use uses the units of a lease for a hit, and decides it, if the lease has its cost. It counts the demand if
-// not, or if may is not set. The caller holds the mutex of the stripe.
-func use(t *Set, s *Stripe, r *Row, h *ratelimit.Hit, may bool, now int64, d *ratelimit.Decision) bool {
+// useUnits decides a hit from the units of a lease, and reports whether the lease had enough. Otherwise, or
+// if may is not set, it only counts the demand. The caller holds the mutex of the stripe.
+func useUnits(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, may bool, now int64,
+	d *ratelimit.Decision) bool {
 	if r.Limit != h.Limit {
 		if !r.Limit.Equal(h.Limit) {
-			endLease(t, r)
-			keep(t, s, r)
+			endLease(s, r)
+			refreshRow(s, stripe, r)
 			return false
 		}
 		r.Limit = h.Limit // a reload makes new limits
 	}
-	settle(s, r)
+	settle(stripe, r)
 	if !may || r.N < h.Cost || time.Duration(now)*time.Microsecond >= r.Ends {
-		if r.free-h.Cost <= r.lost {
-			refundUnits(t, r, true) // near the limit the database decides. The refund comes before the hit
+		if r.remaining-h.Cost <= r.drainPerLife {
+			refundUnits(s, r, true) // near the limit, the database decides, after this refund
 		}
 		if !h.Peek {
 			r.used += h.Cost
@@ -103,57 +104,58 @@ func use(t *Set, s *Stripe, r *Row, h *ratelimit.Hit, may bool, now int64, d *ra
 		return false
 	}
 	if !h.Peek {
-		Renew(t, r, h.Cost)
+		Renew(s, r, h.Cost)
 		r.used += h.Cost
 		r.N -= h.Cost
-		r.counted = r.N
+		r.settledUnits = r.N
 	}
 	*d = ratelimit.Decision{Allowed: true, Limit: h.Limit.Capacity(), Remaining: r.Rest + r.N, Reset: r.Reset,
-		DecidedAt: r.answered, Source: ratelimit.FromLease}
+		DecidedAt: r.answeredAt, Source: ratelimit.FromLease}
 	return true
 }
 
-// undo returns to the leases the units that hits of a request have used.
-func undo(t *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*Row) {
+// returnUnits undoes useUnits for the hits of a request that another hit has failed.
+func returnUnits(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*Row) {
 	for i := range hits {
 		h := &hits[i]
 		if decisions[i].Source != ratelimit.FromLease || h.Peek {
 			continue
 		}
 		r := rows[i]
-		s := t.Stripes[r.stripe]
-		s.Mu.Lock()
-		settle(s, r)
+		stripe := s.Stripes[r.stripeIndex]
+		stripe.Mu.Lock()
+		settle(stripe, r)
 		if r.Limit != nil {
 			r.N += h.Cost
-			r.counted = r.N
+			r.settledUnits = r.N
 		} else {
-			addRefund(t, Refund{r.ID, h.Limit, h.Cost, r.claim}, true)
+			addRefund(s, Refund{r.ID, h.Limit, h.Cost, r.claim}, true)
 		}
-		s.Mu.Unlock()
+		stripe.Mu.Unlock()
 	}
 }
 
-// settle counts what the plugin has used. The caller holds the mutex of the stripe.
-func settle(s *Stripe, r *Row) {
-	used := r.counted - r.N
+// settle counts the units that the plugin has used since the last settle. The caller holds the mutex of the
+// stripe.
+func settle(stripe *Stripe, r *Row) {
+	used := r.settledUnits - r.N
 	r.used += used
-	s.taken += used
-	r.counted = r.N
+	stripe.decided += used
+	r.settledUnits = r.N
 }
 
-// demand counts a hit on a row without a lease. If its key has shown demand, a lease without units begins. It
-// returns the row, or nil. The caller holds the mutex of the stripe.
-func demand(t *Set, s *Stripe, r *Row, h *ratelimit.Hit, hash uint64, now int64) *Row {
-	if h.Limit != s.limit {
-		s.limit = h.Limit
-		s.horizon = Horizon(t, h.Limit)
+// countDemand counts a hit on a row without a lease. After minHits hits in a horizon, it begins a lease. It
+// returns the row, which may be new, or nil. The caller holds the mutex of the stripe.
+func countDemand(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, now int64) *Row {
+	if h.Limit != stripe.limit {
+		stripe.limit = h.Limit
+		stripe.horizon = Horizon(s, h.Limit)
 	}
-	if s.horizon == 0 || h.Peek {
+	if stripe.horizon == 0 || h.Peek {
 		return r
 	}
-	c := &s.demands[hash/StripeCount%stripeDemands]
-	if c.hits == 0 || now-c.since > s.horizon {
+	c := &stripe.demands[hash/StripeCount%demandsPerStripe]
+	if c.hits == 0 || now-c.since > stripe.horizon {
 		c.hash = hash
 		c.since = now
 		c.hits = 1
@@ -166,38 +168,39 @@ func demand(t *Set, s *Stripe, r *Row, h *ratelimit.Hit, hash uint64, now int64)
 	}
 	c.hits++
 	c.cost += h.Cost
-	if c.hits < leastHits {
+	if c.hits < minHits {
 		return r
 	}
-	return begin(t, s, r, h, hash, c)
+	return beginLease(s, stripe, r, h, hash, c)
 }
 
-// begin begins a lease without units by the demand for it, unless there are too many. It returns the row, or
-// nil. The caller holds the mutex of the stripe.
-func begin(t *Set, s *Stripe, r *Row, h *ratelimit.Hit, hash uint64, c *demandCount) *Row {
-	if h.Cost > h.Limit.Capacity() || atomic.LoadInt64(&t.leases) >= half(t) ||
-		atomic.LoadInt32(&t.ended) != 0 {
+// beginLease begins a lease without units, unless there are too many leases; the next charge for the row adds
+// units according to the counted demand. It returns the row, which may be new, or nil. The caller holds the
+// mutex of the stripe.
+func beginLease(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, c *demandCount) *Row {
+	if h.Cost > h.Limit.Capacity() || atomic.LoadInt64(&s.leases) >= halfOfMax(s) ||
+		atomic.LoadInt32(&s.ended) != 0 {
 		return r
 	}
 	if r == nil {
-		r = addRow(t, s, RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}, hash%StripeCount)
+		r = addRow(s, stripe, RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}, hash%StripeCount)
 	}
 	r.Limit = h.Limit
-	r.horizon = s.horizon
-	r.since = c.since
+	r.horizon = stripe.horizon
+	r.usedSince = c.since
 	r.used = c.cost
-	r.perHit = c.cost / c.hits
+	r.costPerHit = c.cost / c.hits
 	*c = demandCount{}
-	keep(t, s, r)
-	atomic.AddInt64(&t.leases, 1)
+	refreshRow(s, stripe, r)
+	atomic.AddInt64(&s.leases, 1)
 	for {
-		shortest := atomic.LoadInt64(&t.shortestHorizon)
-		if r.horizon >= shortest || atomic.CompareAndSwapInt64(&t.shortestHorizon, shortest, r.horizon) {
+		shortest := atomic.LoadInt64(&s.shortestHorizon)
+		if r.horizon >= shortest || atomic.CompareAndSwapInt64(&s.shortestHorizon, shortest, r.horizon) {
 			break
 		}
 	}
-	if t.options.Maintain != nil && atomic.CompareAndSwapInt32(&t.maintaining, 0, 1) {
-		go t.options.Maintain()
+	if s.options.Maintain != nil && atomic.CompareAndSwapInt32(&s.maintaining, 0, 1) {
+		go s.options.Maintain()
 	}
 	return r
 }

@@ -118,7 +118,7 @@ func (p *process) sendOn(cost int64, r *lease.Row) *flight {
 	f := &flight{sent: p.w.time, cost: cost, row: r, returns: p.refunds}
 	p.refunds = nil
 	if r != nil {
-		_, f.asked = lease.Ask(p.leases, r)
+		_, f.asked = lease.NextCharge(p.leases, r)
 	}
 	p.batches = append(p.batches, f)
 	return f
@@ -139,7 +139,7 @@ func (w *world) execute(f *flight) {
 	if f.cost == 0 && f.asked == 0 {
 		return
 	}
-	a := lease.Answer{Sent: f.sent, Asked: f.asked > 0}
+	a := lease.Answer{Sent: f.sent, Requested: f.asked > 0}
 	if f.cost > 0 {
 		f.admitted = d.Take(l, &w.row, now, 1, f.cost) == 1
 		a.Refused = !f.admitted
@@ -181,7 +181,7 @@ func (p *process) forget(f *flight) {
 func (w *world) held() int64 {
 	sum := int64(0)
 	for _, p := range w.processes {
-		sum += lease.Look(p.leases).Units
+		sum += lease.Stats(p.leases).Units
 		for _, f := range p.batches {
 			for _, a := range f.answers {
 				sum += a.Units

@@ -45,8 +45,8 @@ func (s *Store) Charge(row lease.RowID, l *ratelimit.Limit, units int64) {
 		Hits: []ratelimit.Hit{{Limit: l, Key: row.Key, Cost: units}},
 		End: func(granted int64, err error) {
 			s.settled(granted, err)
-			if s.learns != nil {
-				s.learns.Charged(units, granted, err != nil)
+			if s.rowObserver != nil {
+				s.rowObserver.Charged(units, granted, err != nil)
 			}
 		}}, s.settleWait)
 }
@@ -64,12 +64,12 @@ func addBackground(p *plan, r *request) {
 		at.entry.n += h.Cost - 1
 		if len(c.Rows) > 0 {
 			at.entry.row = c.Rows[0]
-			at.entry.last = h.Cost
+			at.entry.leaseUnits = h.Cost
 			p.remembered = true
 		}
 	case h.Limit.Algorithm == ratelimit.InFlight: // a row can have several releases in a statement
 		at.entry = nextEntry(p)
-		*at.entry = entry{kind: release, id: rowOf(h), n: h.Cost, first: c.Claim}
+		*at.entry = entry{kind: release, id: rowOf(h), n: h.Cost, firstSlot: c.Claim}
 		g := groupFor(p, 0, statementKey{kind: release, durable: h.Limit.Durable}, c.Isolated)
 		g.entries = append(g.entries, at.entry)
 	case before != nil && before.kind == refund && before.window == c.Window &&

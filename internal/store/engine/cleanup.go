@@ -51,9 +51,9 @@ type tablePrefix struct {
 	name    string
 }
 
-// after cleans up after the statements of a plan, as of the time at which they were decided. The callers draw
-// a random number, and call it with the probability of the cleaner.
-func (c *cleaner) after(p *plan) {
+// start starts a cleanup of the prefixes of a plan, as of the time of its decisions, unless a cleanup runs.
+// Callers call it with cleaner.probability.
+func (c *cleaner) start(p *plan) {
 	var due []tablePrefix
 	seen := map[tablePrefix]bool{}
 	now := int64(0)

@@ -13,22 +13,22 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// work is a batch while a worker decides it. The worker owns it.
+// work decides the calls of one batch. The worker of the batch owns it.
 type work struct {
-	store    *Store
-	queue    *batch.Queue
-	ctx      context.Context // ends at the batch's deadline; a statement has the queue's timeout
-	sequence int64           // the batch's number, see lease.Begin
-	sent     int64           // the time of lease.Now before the first statement was sent
-	settings []int64         // the first parameter of statements, see clockSQL
-	requests []*request
-	several  bool // a request has several hits
-	patient  bool // the batch had more than a timeout: the database answered when it began
-	timedOut bool // a statement gave up waiting for a lock
+	store      *Store
+	queue      *batch.Queue
+	ctx        context.Context // ends at the batch's deadline; a statement has the queue's timeout
+	sequence   int64           // the batch's number, see lease.NextSequence
+	sent       int64           // the time of lease.Now before the first statement was sent
+	settings   []int64         // the first parameter of statements, see clockSQL
+	requests   []*request
+	hasSeveral bool // any request has several hits
+	answering  bool // the batch began with more than a timeout: the database was answering
+	timedOut   bool // a statement reached its lock timeout
 
-	stats     tally         // is added to the counts before callers continue, since they may read the counts
-	finishing []*batch.Call // memory for finish
-	memory    []*request    // for requests
+	stats         tally         // added to the counts before callers continue, so that they can read them
+	finishing     []*batch.Call // memory for finish
+	spareRequests []*request    // memory for requests
 }
 
 // decide decides the calls of a batch, and finishes each of them once, even if something panics.
@@ -40,12 +40,13 @@ func (s *Store) decide(q *batch.Queue, calls []*batch.Call, deadline time.Time) 
 	defer cancel()
 	d := newWork(ctx, s, q, batch.Split(calls))
 	d.stats = tally{Batches: 1, Requests: int64(size)}
-	d.end(batch.PanicError(func() { run(d) }))
+	d.end(batch.PanicError(func() { decideRequests(d) }))
 	addBatch(s.counts, size, wait, time.Since(began))
 }
 
-// run decides the requests, and finishes those that are decided. Work.end finishes the others.
-func run(d *work) {
+// decideRequests decides the requests of a batch, and finishes those that it decides. work.end finishes the
+// others.
+func decideRequests(d *work) {
 	if !Ready(d.store.tables.setup) {
 		ctx, cancel := context.WithTimeout(d.ctx, d.queue.Timeout)
 		err := d.store.tables.setup.Await(ctx)
@@ -61,7 +62,7 @@ func run(d *work) {
 	}
 	again, err := d.decideRound(requests, d.settings, false)
 	if err == nil && len(again) > 0 {
-		settings := shortWait(d.settings, int64(len(again)))
+		settings := divideWait(d.settings, int64(len(again)))
 		if d.timedOut { // one row of a statement was locked: the others are free
 			settings[1] = 1
 		}
@@ -74,16 +75,16 @@ func run(d *work) {
 	d.wait(again)
 }
 
-// works holds works for reuse.
-var works = sync.Pool{New: func() any { return &work{} }}
+// idleWorks holds the memory of finished batches, for the next ones.
+var idleWorks = sync.Pool{New: func() any { return &work{} }}
 
-// newWork returns the work on a batch. It ends with end.
+// newWork returns the work for a batch. The caller must call end.
 func newWork(ctx context.Context, s *Store, q *batch.Queue, calls []*batch.Call) *work {
-	d := works.Get().(*work)
+	d := idleWorks.Get().(*work)
 	d.store = s
 	d.queue = q
 	d.ctx = ctx
-	d.sequence = lease.Begin(s.rows)
+	d.sequence = lease.NextSequence(s.rows)
 	d.sent = lease.Now(s.rows)
 	d.stats = tally{}
 	d.timedOut = false
@@ -96,32 +97,31 @@ func newWork(ctx context.Context, s *Store, q *batch.Queue, calls []*batch.Call)
 		d.settings[0] = s.now().UnixMicro()
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		d.patient = deadline.Sub(calls[0].Arrived) > q.Timeout
+		d.answering = deadline.Sub(calls[0].Arrived) > q.Timeout
 	}
-	for len(d.memory) < len(calls) {
-		d.memory = append(d.memory, &request{})
+	for len(d.spareRequests) < len(calls) {
+		d.spareRequests = append(d.spareRequests, &request{})
 	}
-	d.requests = d.memory[:len(calls)]
-	d.several = false
+	d.requests = d.spareRequests[:len(calls)]
+	d.hasSeveral = false
 	for i, c := range calls {
 		r := d.requests[i]
 		r.call = c
 		r.finished = false
 		r.refunded = false
 		if len(c.Hits) > 1 {
-			d.several = true
+			d.hasSeveral = true
 		}
 	}
 	return d
 }
 
-// execute runs statements, and reports whether one of them has failed. entered are the slots that they
-// charge.
-func (d *work) execute(statements []*pgdb.Statement, entered []slots.Range) (bool, error) {
+// execute runs statements, and reports whether any of them failed. allocated are the slots that they take.
+func (d *work) execute(statements []*pgdb.Statement, allocated []slots.Range) (bool, error) {
 	d.stats.Statements += int64(len(statements))
 	failed, err := d.store.server.run(d.ctx, d.queue.Timeout, statements)
-	if err != nil && len(entered) > 0 {
-		d.store.slots.ReleaseUncertain(entered)
+	if err != nil && len(allocated) > 0 {
+		d.store.slots.ReleaseUncertain(allocated)
 	}
 	if err != nil || !failed {
 		return failed, err
@@ -135,21 +135,23 @@ func (d *work) execute(statements []*pgdb.Statement, entered []slots.Range) (boo
 	return true, nil
 }
 
-// clearRefunded clears the remembered refusals of rows to which a request refunded quota, or may have.
+// clearRefunded clears the remembered refusals and the leases of the rows that a request refunds or resets.
+// The refund may or may not have taken effect.
 func (d *work) clearRefunded(r *request) {
 	c := r.call
 	for i := range c.Hits {
 		if c.Reset || c.Hits[i].Cost < 0 {
-			lease.Clear(d.store.rows, rowOf(&c.Hits[i]))
+			lease.ClearRefusal(d.store.rows, rowOf(&c.Hits[i]))
 			if c.Order == batch.With {
-				lease.Drop(d.store.rows, rowOf(&c.Hits[i])) // another batch may have charged units meanwhile
+				// Another batch may have charged units meanwhile.
+				lease.EndLease(d.store.rows, rowOf(&c.Hits[i]))
 			}
 		}
 	}
 }
 
-// finish ends the wait of the requests that are not finished, with their decisions or with an error. Instead
-// of an error, a request gets a remembered refusal.
+// finish ends the wait for the requests that are not finished, with their decisions or with an error. A
+// remembered refusal replaces the error.
 func (d *work) finish(requests []*request, err error) {
 	calls := d.finishing[:0]
 	var background []*batch.Call
@@ -173,7 +175,7 @@ func (d *work) finish(requests []*request, err error) {
 	batch.Finish(d.queue, calls, nil)
 }
 
-// fail ends the wait of the requests that are not finished, because their batch failed with err.
+// fail ends the wait for the requests that are not finished, after their batch failed with err.
 func (d *work) fail(err error) {
 	d.stats.Failures++
 	for _, r := range d.requests {
@@ -184,18 +186,17 @@ func (d *work) fail(err error) {
 	d.finish(d.requests, d.noDecision(err))
 }
 
-// noDecision returns the error of the calls of a batch that failed with err. A batch that got no connection,
-// because others used all of them, has passed its deadline.
+// noDecision returns the error for the calls of a batch that failed with err. A batch without a connection,
+// because others used all of them, counts as late.
 func (d *work) noDecision(err error) error {
-	passed := d.patient && (d.ctx.Err() != nil || errors.Is(err, pg.ErrNoTurn))
+	passed := d.answering && (d.ctx.Err() != nil || errors.Is(err, pg.ErrNoTurn))
 	return d.store.server.health.NoDecision(err, passed)
 }
 
-// errUndecided is the error of a request that a batch has left undecided.
+// errUndecided is the error of a request that a batch left undecided.
 var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
 
-// end ends the wait of all requests that are left, after a panic, and makes the work
-// free for the next batch.
+// end finishes all requests that are left, with err or errUndecided, and frees the work for another batch.
 func (d *work) end(err error) {
 	if err == nil {
 		err = errUndecided
@@ -203,7 +204,7 @@ func (d *work) end(err error) {
 	for _, r := range d.requests {
 		if !r.finished {
 			r.finished = true
-			d.leaveEntered(r)
+			d.releaseUncertain(r)
 			batch.Finish(d.queue, []*batch.Call{r.call}, err)
 		}
 		r.call = nil
@@ -212,5 +213,5 @@ func (d *work) end(err error) {
 	d.store.counts.add(&d.stats)
 	d.store = nil
 	d.queue = nil
-	works.Put(d)
+	idleWorks.Put(d)
 }

@@ -29,7 +29,7 @@ const OnPurpose = onPurpose
 // TakeFirst forgets all rows. The next transaction takes before it peeks, as that of a new store. A schedule
 // then has the same outcome whatever came before it.
 func (s *Store) TakeFirst() {
-	lease.Forget(s.rows)
+	lease.Clear(s.rows)
 }
 
 // CleanupSQL returns the statement that deletes expired rows of the unlogged table, which may have slots. A
@@ -54,7 +54,7 @@ var Meanings = sync.OnceValue(func() map[string]Meaning {
 	all := map[string]Meaning{}
 	for key, text := range sharedStatements().texts {
 		m := Meaning{Kind: []string{"take", "peek", "refund", "reset", "release"}[key.kind],
-			Durable: key.durable, Alike: key.alike, AllOrNothing: key.allOrNothing}
+			Durable: key.durable, Alike: key.uniform, AllOrNothing: key.allOrNothing}
 		if key.definition != nil {
 			m.Width = key.definition.SQL.Width
 		}

@@ -18,12 +18,12 @@ type group struct {
 	statementKey
 	entries   []*entry
 	statement pgdb.Statement
-	// before is indexSQL before a peek and, with a guard, before a take of slots, which has to read the
-	// table of processes as of after the guard.
-	before  pgdb.Statement
-	failure error // why the statement cannot be sent, or nil
-	only    bool  // the first entry has the statement to itself
-	slots   bool  // a take on limits InFlight
+	// preparation is indexSQL. It runs before a peek, and with a guard also before a take of slots, which
+	// must read the table of processes after the guard has run.
+	preparation pgdb.Statement
+	failure     error // the reason why the statement cannot be sent, or nil
+	single      bool  // the group has one entry, and takes no others
+	slots       bool  // a take on limits InFlight
 
 	// Memory for results, see readRows.
 	cells []algorithm.Cell
@@ -59,14 +59,14 @@ func (g *group) write(texts *statements, settings []int64, pipeline []*pgdb.Stat
 	n := g.n[:0]
 	l := entries[0].view.Limit
 	cost := entries[0].cost
-	alike := g.kind == take && !g.slots
+	uniform := g.kind == take && !g.slots
 	for _, e := range entries {
 		keys = append(keys, e.id.Key)
 		if e.view.Limit != l || e.cost != cost {
-			alike = false
+			uniform = false
 		}
 	}
-	if alike && len(entries) > 1 {
+	if uniform && len(entries) > 1 {
 		// The keys are different, because a row occurs once in a statement.
 		sort.Strings(keys)
 		sorted := g.sorted[:0]
@@ -84,12 +84,12 @@ func (g *group) write(texts *statements, settings []int64, pipeline []*pgdb.Stat
 	g.keys = keys
 	g.n = n
 	key := g.statementKey
-	key.alike = alike
-	args := appendValues(g, append(g.statement.Args[:0], settings), alike)
+	key.uniform = uniform
+	args := appendValues(g, append(g.statement.Args[:0], settings), uniform)
 	g.statement = pgdb.Statement{SQL: texts.texts[key], Args: args, Result: g.statement.Result}
 	if g.kind == peek || g.slots && texts.guarded {
-		g.before = pgdb.Statement{SQL: texts.index, Joined: true, Result: g.before.Result}
-		pipeline = append(pipeline, &g.before)
+		g.preparation = pgdb.Statement{SQL: texts.index, Joined: true, Result: g.preparation.Result}
+		pipeline = append(pipeline, &g.preparation)
 	}
 	return append(pipeline, &g.statement)
 }
@@ -102,15 +102,15 @@ func writeRelease(g *group, texts *statements, settings []int64) {
 		prefixes = append(prefixes, e.id.Prefix)
 		keys = append(keys, e.id.Key)
 		n = append(n, e.n)
-		numbers = append(numbers, e.first)
+		numbers = append(numbers, e.firstSlot)
 	}
 	g.statement = pgdb.Statement{SQL: texts.texts[g.statementKey],
 		Args: []any{settings, prefixes, keys, n, numbers}}
 }
 
-// appendValues appends the parameters that are values of entries: arrays, or if all entries are alike, the
+// appendValues appends the parameters that hold values of entries: arrays, or if the entries are uniform, the
 // values of the first one.
-func appendValues(g *group, args []any, alike bool) []any {
+func appendValues(g *group, args []any, uniform bool) []any {
 	g.prefixes = g.prefixes[:0]
 	g.cost = g.cost[:0]
 	g.quotas = g.quotas[:0]
@@ -132,27 +132,28 @@ func appendValues(g *group, args []any, alike bool) []any {
 		g.units = append(g.units, calendarUnits[l.Calendar])
 		g.timeZones = append(g.timeZones, timeZoneOf(l))
 		g.anchors = append(g.anchors, l.Anchor)
-		g.firsts = append(g.firsts, e.first)
-		if alike {
+		g.firsts = append(g.firsts, e.firstSlot)
+		if uniform {
 			break
 		}
 	}
-	args = append(args, textArgument(g.prefixes, alike), g.keys)
+	args = append(args, textArgument(g.prefixes, uniform), g.keys)
 	switch g.kind {
 	case refund:
 		return append(args, g.cost, g.quotas, g.spans, g.events, g.claims)
 	case take:
-		args = append(args, g.n, argument(g.cost, alike), argument(g.quotas, alike), argument(g.spans, alike))
+		args = append(args, g.n, argument(g.cost, uniform), argument(g.quotas, uniform),
+			argument(g.spans, uniform))
 		for _, p := range g.definition.SQL.Needs {
 			switch p {
 			case algorithm.EventsParameter:
-				args = append(args, argument(g.events, alike))
+				args = append(args, argument(g.events, uniform))
 			case algorithm.UnitParameter:
-				args = append(args, textArgument(g.units, alike))
+				args = append(args, textArgument(g.units, uniform))
 			case algorithm.TimeZoneParameter:
-				args = append(args, textArgument(g.timeZones, alike))
+				args = append(args, textArgument(g.timeZones, uniform))
 			case algorithm.AnchorParameter:
-				args = append(args, argument(g.anchors, alike))
+				args = append(args, argument(g.anchors, uniform))
 			case algorithm.SlotParameter:
 				args = append(args, g.firsts)
 			}
@@ -161,17 +162,17 @@ func appendValues(g *group, args []any, alike bool) []any {
 	return args
 }
 
-// argument returns an array as a parameter, or its first element if all are alike.
-func argument(values []int64, alike bool) any {
-	if alike {
+// argument returns values as a parameter, or values[0] if all entries are uniform.
+func argument(values []int64, uniform bool) any {
+	if uniform {
 		return values[0]
 	}
 	return values
 }
 
-// textArgument returns an array of texts as a parameter, or its first element if all are alike.
-func textArgument(values []string, alike bool) any {
-	if alike {
+// textArgument returns values as a parameter, or values[0] if all entries are uniform.
+func textArgument(values []string, uniform bool) any {
+	if uniform {
 		return values[0]
 	}
 	return values
@@ -200,7 +201,7 @@ const (
 const cellSize = 12
 
 var (
-	errShared   = errors.New("ratelimit/postgres: a value in the statement was refused")
+	errBadValue = errors.New("ratelimit/postgres: a value in the statement was refused")
 	errNoAnswer = errors.New("ratelimit/postgres: the server gave no answer for a key")
 )
 
@@ -214,19 +215,19 @@ func (g *group) read() {
 		err = fmt.Errorf("%s: %w", pg.EncodingHint, err)
 	}
 	if len(g.entries) > 1 && pg.IsBadValue(g.statement.Code) {
-		err = fmt.Errorf("%w: %w", errShared, err)
+		err = fmt.Errorf("%w: %w", errBadValue, err)
 	}
 	if g.allOrNothing && errors.Is(err, pgdb.ErrRolledBack) {
 		err = nil // the rows say how much each row had room for
 	}
-	asks := g.kind == take || g.kind == peek
-	if asks && err == nil {
+	returnsRows := g.kind == take || g.kind == peek
+	if returnsRows && err == nil {
 		err = readRows(g)
 	}
 	for _, e := range g.entries {
 		if err != nil {
 			e.err = err
-		} else if asks && !e.answered {
+		} else if returnsRows && !e.answered {
 			e.err = errNoAnswer
 		}
 	}

@@ -28,7 +28,7 @@ import (
 var errLocked = fmt.Errorf("%w: a transaction that has not ended has locked the row of a key: it is open, "+
 	"or its commit waits for a synchronous standby", ratelimit.ErrTimeout)
 
-// lockWait is the longest wait of a statement of a batch for a lock.
+// lockWait returns the lock timeout of the statements of a batch.
 func (d *work) lockWait() time.Duration { return time.Duration(d.settings[1]) * time.Millisecond }
 
 const (
@@ -40,8 +40,8 @@ const (
 	lockedWaits = 2
 )
 
-// findLocked reports whether one of a request's rows counts as locked. due reports whether the request is to
-// try again: the first caller does, and for all others the row counts as locked meanwhile.
+// findLocked reports whether any row of a request counts as locked. due reports whether the request must try
+// the row again, see lease.Locked.
 func (d *work) findLocked(r *request) (locked, due bool) {
 	locked = false
 	due = false
@@ -53,9 +53,10 @@ func (d *work) findLocked(r *request) (locked, due bool) {
 	return locked, due
 }
 
-// learnLocks remembers the rows that alone have reached their lock timeout, and clears those that statements
-// have locked. It reports whether a statement of the plan has reached its lock timeout.
-func (d *work) learnLocks(p *plan) bool {
+// recordLocks records the rows that reached a lock timeout in a statement of their own, and clears the lock
+// timeouts of rows that statements have locked. It reports whether any statement of the plan reached its lock
+// timeout.
+func (d *work) recordLocks(p *plan) bool {
 	waited := false
 	for _, stage := range p.stages {
 		for _, g := range stage {
@@ -71,10 +72,10 @@ func (d *work) learnLocks(p *plan) bool {
 			for _, e := range g.entries {
 				if g.statement.Code == pg.LockNotAvailable {
 					if len(g.entries) == 1 {
-						lease.TimedOut(d.store.rows, e.id)
+						lease.RecordLockTimeout(d.store.rows, e.id)
 					}
 				} else if g.kind != peek && (e.answered || g.statement.Err == nil) {
-					lease.Unlocked(d.store.rows, e.id)
+					lease.ClearLockTimeouts(d.store.rows, e.id)
 				}
 			}
 		}
@@ -82,13 +83,14 @@ func (d *work) learnLocks(p *plan) bool {
 	return waited
 }
 
-// refuseLocked fails the requests on rows that count as locked, and returns those to decide now. Others
-// wait: they are to try again, or their rows have a recent lock timeout.
+// refuseLocked fails the requests on rows that count as locked, and returns the requests to decide now.
+// Others wait in the side queue, because they must try a locked row again, or one of their rows had a recent
+// lock timeout.
 func (d *work) refuseLocked(requests []*request) []*request {
 	var now, waiting, refused []*request
 	for _, r := range requests {
 		switch locked, due := d.findLocked(r); {
-		case due || !locked && d.hasWaited(r):
+		case due || !locked && d.hadLockTimeout(r):
 			waiting = append(waiting, r)
 		case locked:
 			refused = append(refused, r)
@@ -101,17 +103,17 @@ func (d *work) refuseLocked(requests []*request) []*request {
 	return now
 }
 
-// hasWaited reports whether one of a request's rows has a recent lock timeout.
-func (d *work) hasWaited(r *request) bool {
+// hadLockTimeout reports whether any row of a request had a recent lock timeout.
+func (d *work) hadLockTimeout(r *request) bool {
 	for i := range r.call.Hits {
-		if lease.HasTimedOut(d.store.rows, rowOf(&r.call.Hits[i])) {
+		if lease.HadLockTimeout(d.store.rows, rowOf(&r.call.Hits[i])) {
 			return true
 		}
 	}
 	return false
 }
 
-// wait puts requests into the queue beside that of the batch, which finishes them.
+// wait puts requests into the side queue of the batch's queue, which finishes them.
 func (d *work) wait(requests []*request) {
 	if len(requests) == 0 {
 		return
@@ -127,13 +129,13 @@ func (d *work) wait(requests []*request) {
 }
 
 // decideLocked decides calls that wait for locks, each by itself. Calls that reach their lock timeout wait
-// for the next batch, unless their rows count as locked now, or they have waited for a timeout.
+// for the next batch, unless their rows now count as locked, or they have waited for a timeout.
 func (s *Store) decideLocked(q *batch.Queue, calls []*batch.Call, deadline time.Time) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	d := newWork(ctx, s, q, calls)
 	d.end(batch.PanicError(func() {
-		again, err := d.decideRound(d.requests, shortWait(d.settings, int64(len(calls))), true)
+		again, err := d.decideRound(d.requests, divideWait(d.settings, int64(len(calls))), true)
 		if err != nil {
 			d.fail(err)
 			return

@@ -12,10 +12,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// decideKnown decides calls from memory: the leases have units for all hits of a call, or a refusal of one of
-// them is remembered. It returns the number of calls that have decisions, and an error if the database
-// cannot decide the others. It replaces the keys of the hits by stored keys.
-func decideKnown(s *Store, timeout time.Duration, calls []*batch.Call) (int, error) {
+// decideFromMemory decides calls from memory, if leases have units for all of their hits, or a refusal of one
+// of the hits is remembered. It returns the number of decided calls, and the reason why the database cannot
+// decide the others, or nil. It replaces the keys of the hits by their stored keys.
+func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int, error) {
 	storeKeys(calls)
 	leased := 0
 	passes := false
@@ -48,7 +48,7 @@ func decideKnown(s *Store, timeout time.Duration, calls []*batch.Call) (int, err
 	if unavailable == nil && timeout <= 0 {
 		unavailable = ratelimit.ErrTimeout // it may be computed from a deadline that has passed
 	}
-	return leased + s.refuseKnown(calls, unavailable), unavailable
+	return leased + s.refuseRemembered(calls, unavailable), unavailable
 }
 
 // storeKeys replaces the keys of hits by their stored keys. Most keys are stored as they are, which one
@@ -83,9 +83,9 @@ func storeKeys(calls []*batch.Call) {
 	}
 }
 
-// refuseKnown refuses the calls with a remembered refusal, and returns their number. unavailable is the error
-// of a database that makes no decision, or nil.
-func (s *Store) refuseKnown(calls []*batch.Call, unavailable error) int {
+// refuseRemembered refuses the calls with a remembered refusal, and returns their number. unavailable is the
+// error of a database that makes no decisions, or nil.
+func (s *Store) refuseRemembered(calls []*batch.Call, unavailable error) int {
 	if errors.Is(unavailable, ratelimit.ErrClosed) {
 		return 0
 	}
@@ -127,7 +127,7 @@ func (s *Store) refuseKnown(calls []*batch.Call, unavailable error) int {
 	return refused
 }
 
-// refusedHit is the last hit that refuseKnown refused: further hits of its key are likely to follow.
+// refusedHit is the last hit that refuseRemembered refused. It saves time if further hits of its key follow.
 type refusedHit struct {
 	row      *lease.Row
 	limit    *ratelimit.Limit
@@ -135,8 +135,8 @@ type refusedHit struct {
 	decision ratelimit.Decision
 }
 
-// refusable reports whether the refusal of a hit refuses its call. A call with a refund is never refused, and
-// neither is a call because of a hit apart, which is charged in any case.
+// refusable reports whether the refusal of a hit refuses its call. A call with a refund is never refused. A
+// hit that is Apart refuses no call.
 func refusable(c *batch.Call, h *ratelimit.Hit) bool {
 	if len(c.Decisions) > 0 || c.Reset || h.Peek || h.Apart {
 		return false
@@ -149,14 +149,14 @@ func refusable(c *batch.Call, h *ratelimit.Hit) bool {
 	return true
 }
 
-// findRows finds the rows of calls again, because rows may be remembered since the calls arrived.
+// findRows finds the rows of calls again, because the rows may have been remembered after the calls arrived.
 func (s *Store) findRows(calls []*batch.Call) {
 	for _, c := range calls {
 		c.Rows = lease.Find(s.rows, c.Hits, c.Rows[:0])
 	}
 }
 
-// finishDecided ends the wait of the calls with decisions, and returns the others.
+// finishDecided ends the wait for the calls with decisions, and returns the others.
 func finishDecided(q *batch.Queue, calls []*batch.Call) []*batch.Call {
 	var decided []*batch.Call
 	n := 0
@@ -172,13 +172,13 @@ func finishDecided(q *batch.Queue, calls []*batch.Call) []*batch.Call {
 	return calls[:n]
 }
 
-// failCalls ends the wait of calls that the database does not decide, with err or with a remembered refusal.
+// failCalls ends the wait for calls without a decision of the database, with err or a remembered refusal.
 func (s *Store) failCalls(q *batch.Queue, calls []*batch.Call, err error) {
 	for _, c := range calls {
 		c.Decisions = c.Decisions[:0]
 	}
 	s.findRows(calls)
-	if s.refuseKnown(calls, err) > 0 {
+	if s.refuseRemembered(calls, err) > 0 {
 		calls = finishDecided(q, calls)
 	}
 	batch.Finish(q, calls, err)

@@ -23,7 +23,7 @@ type tables struct {
 	server   *server
 	disabled bool // the operator makes the tables
 	setup    *Setup
-	had      bool // the tables existed; only the setup writes it
+	existed  bool // the tables existed; only the setup writes it
 }
 
 // restoreWait is the time for which tables must be missing until they are made again.
@@ -49,7 +49,7 @@ func (t *tables) missing() {
 // migrate makes or upgrades the tables of counts.
 func (t *tables) migrate(ctx context.Context) error {
 	ready, restoring, err := t.inspect(ctx)
-	if err == nil && !ready && !restoring && t.had {
+	if err == nil && !ready && !restoring && t.existed {
 		// A restore drops the tables, and makes them a moment later. In between, nothing in the database
 		// shows the restore. So two inspections must find neither tables nor a restore.
 		health.Sleep(ctx, restoreWait)
@@ -61,7 +61,7 @@ func (t *tables) migrate(ctx context.Context) error {
 	if err == nil && !ready {
 		err = t.create(ctx)
 	}
-	t.had = t.had || err == nil
+	t.existed = t.existed || err == nil
 	return err
 }
 
@@ -92,7 +92,7 @@ func (t *tables) inspect(ctx context.Context) (ready, restoring bool, err error)
 	if failure := t.server.db.Run(ctx, []*pgdb.Statement{found, server}); failure != nil {
 		return false, false, t.server.health.Failed(begin, time.Since(sent), failure)
 	}
-	t.server.see(server)
+	t.server.onIdentity(server)
 	if found.Err != nil {
 		return false, false, fmt.Errorf("looking for the tables: %w", found.Err)
 	}

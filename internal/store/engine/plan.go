@@ -29,13 +29,13 @@ type plan struct {
 	oneByOne     bool // each entry has a statement of its own
 	remembered   bool // an entry has a row
 
-	entered []slots.Range // the slots that the takes charge, see slots.go
+	allocated []slots.Range // the slots that the takes charge, see slots.go
 
 	entries     []*entry // those in use, then those that are free
 	usedEntries int      // entries in use
 	groups      []*group // likewise
 	usedGroups  int
-	recent      map[*ratelimit.Limit]*group // the takes of the first stage
+	recent      map[*ratelimit.Limit]*group // the groups of takes in the first stage
 }
 
 // plans are empty plans. The user of a plan calls free after the last use of its entries.
@@ -61,8 +61,8 @@ func (p *plan) free() {
 		e.id.Key = ""
 		e.row = nil
 	}
-	*p = plan{stages: p.stages[:0], latest: p.latest, statements: p.statements[:0], entered: p.entered[:0],
-		entries: p.entries, groups: p.groups, recent: p.recent}
+	*p = plan{stages: p.stages[:0], latest: p.latest, statements: p.statements[:0],
+		allocated: p.allocated[:0], entries: p.entries, groups: p.groups, recent: p.recent}
 	for l := range p.recent {
 		delete(p.recent, l)
 	}
@@ -193,8 +193,7 @@ func nextEntry(p *plan) *entry {
 	return e
 }
 
-// groupFor returns the group of a statement of a stage, for another entry. With only, the entry has a
-// statement of its own.
+// groupFor returns the group of a stage for another entry. With only, the entry gets a group of its own.
 func groupFor(p *plan, stage int, key statementKey, only bool) *group {
 	for len(p.stages) <= stage {
 		if len(p.stages) < cap(p.stages) {
@@ -205,7 +204,7 @@ func groupFor(p *plan, stage int, key statementKey, only bool) *group {
 	}
 	if !only {
 		for _, g := range p.stages[stage] {
-			if g.statementKey == key && !g.only {
+			if g.statementKey == key && !g.single {
 				return g
 			}
 		}
@@ -218,7 +217,7 @@ func groupFor(p *plan, stage int, key statementKey, only bool) *group {
 	g.statementKey = key
 	g.entries = g.entries[:0]
 	g.failure = nil
-	g.only = only
+	g.single = only
 	g.slots = key.kind == take && key.definition == inFlight
 	p.inFlight = p.inFlight || g.slots
 	p.stages[stage] = append(p.stages[stage], g)
@@ -231,7 +230,7 @@ func (p *plan) write(texts *statements, settings []int64) []*pgdb.Statement {
 	p.statements = p.statements[:0]
 	for i, stage := range p.stages {
 		if i == 1 {
-			settings = shortWait(settings, int64(len(p.stages)))
+			settings = divideWait(settings, int64(len(p.stages)))
 		}
 		for _, g := range stage {
 			p.statements = g.write(texts, settings, p.statements)
@@ -240,10 +239,10 @@ func (p *plan) write(texts *statements, settings []int64) []*pgdb.Statement {
 	return p.statements
 }
 
-// shortWait returns settings with a wait for locks that is so many times shorter. If a row is
-// locked, a statement of each stage may wait for it, and the batch has time for few whole waits.
-func shortWait(settings []int64, times int64) []int64 {
-	wait := settings[1] / times
+// divideWait returns settings with the lock timeout divided by n. If a row is locked, a statement of each
+// stage may wait for it, and the batch has time for few whole waits.
+func divideWait(settings []int64, n int64) []int64 {
+	wait := settings[1] / n
 	if wait < 1 {
 		wait = 1
 	}
@@ -280,19 +279,19 @@ func rowOf(h *ratelimit.Hit) lease.RowID {
 type entry struct {
 	kind  statementKind
 	id    lease.RowID
-	row   *lease.Row // of a take: what is remembered of the row, or nil
+	row   *lease.Row // for a take: the remembered row, or nil
 	stage int
 	n     int64
 	cost  int64
 
-	last          int64 // of a take: how many of n are units for a lease
-	claim, window int64 // of a refund that nobody waits for: those of its call, or 0
-	first         int64 // of a take on a limit InFlight, or of a release: the first slot
+	leaseUnits    int64 // for a take: how many of n are units for a lease
+	claim, window int64 // for a background refund: those of its call; otherwise 0
+	firstSlot     int64 // for a take on a limit InFlight, or a release: the first slot
 
 	// The refund entry before this peek; later refunds of the row are added to it.
 	refund *entry
 
-	// Of the result. A failed statement leaves err, and grants nothing.
+	// The fields below are results. After a failed statement, err is set, and granted is 0.
 	answered bool
 	granted  int64
 	view     algorithm.View // the row after the entry; Limit is set before
@@ -301,8 +300,8 @@ type entry struct {
 	remembered bool // a hit was refused, and the refusal is remembered: all hits of the entry have one cost
 }
 
-// position leads from a hit to its entry: the hit is number nth of the equal hits of entry. For a refund,
-// entry is the peek that follows it, and refund is its own entry.
+// position maps a hit to its entry. Of the equal hits of entry, it has the index nth. For a refund, entry is
+// the peek after the refund, and refund is the entry of the refund itself.
 type position struct {
 	entry  *entry
 	nth    int64
@@ -316,13 +315,13 @@ type request struct {
 	finished  bool       // the call has its decisions and is the caller's again
 	refunded  bool       // a refund took effect in an earlier round, and its row is still to be read
 
-	// Of a request of several hits: what the simulation says, see transaction.go.
+	// For a request of several hits, the outcome of the simulation, see transaction.go.
 	decisions []ratelimit.Decision
 	passes    bool
 	refusals  []refusal
 }
 
-// refusal is a row that refused a hit, as the simulation saw it.
+// refusal is a row that refused a hit in the simulation.
 type refusal struct {
 	id   lease.RowID
 	view algorithm.View

@@ -20,16 +20,16 @@ const serverSQL = `SELECT ` + schema.Server
 // tickTimeout bounds one read of it.
 const tickTimeout = 2 * time.Second
 
-// identity is the last result of schema.Server that a store has read. The zero value is unknown.
+// identity holds the last schema.Server that a store has read. The zero value holds none.
 type identity struct {
 	mu               sync.Mutex // guards what follows
 	started, changes string
 }
 
-// see reads the result of serverSQL, and reports whether the counters may lack what this process has charged:
-// the server was started again, is another one, or its policy was restored from a dump. A policy that is made
-// for the first time, or is gone, does not count as restored.
-func (i *identity) see(read *pgdb.Statement) bool {
+// update reads the result of serverSQL, and reports whether the counts may lack charges of this process: the
+// server was restarted, is another one, or its policy was restored from a dump. A policy that was created or
+// dropped does not count as restored.
+func (i *identity) update(read *pgdb.Statement) bool {
 	columns, err := pg.Columns(read.Result)
 	if read.Err != nil || err != nil || len(columns) != 1 {
 		return false
@@ -46,13 +46,13 @@ func (i *identity) see(read *pgdb.Statement) bool {
 	return lost
 }
 
-// see forgets the rows that the process remembers if the counters may lack its charges: leases end without a
-// refund. read is the result of serverSQL.
-func (s *Store) see(read *pgdb.Statement) {
-	if !s.identity.see(read) {
+// checkIdentity clears the remembered rows if the counts may lack charges of this process. Leases then end
+// without a refund. read is the result of serverSQL.
+func (s *Store) checkIdentity(read *pgdb.Statement) {
+	if !s.identity.update(read) {
 		return
 	}
-	lease.Forget(s.rows)
+	lease.Clear(s.rows)
 	batch.DropRefunds(s.background)
 }
 
@@ -70,7 +70,7 @@ func (s *Store) Tick() {
 		read := &pgdb.Statement{SQL: serverSQL}
 		_ = batch.PanicError(func() {
 			if server.db.Run(ctx, []*pgdb.Statement{read}) == nil {
-				s.see(read)
+				s.checkIdentity(read)
 			}
 		})
 	}()

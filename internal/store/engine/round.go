@@ -13,10 +13,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// round is one pass of calls through a batch: plan (calls → entries → statements), send, apply (rows →
-// decisions → calls end). The first round of a batch has all of its requests, and calls that nobody waits
-// for. A second round has the requests that failed because of others in their statement. The plans of a round
-// run in this order, in one pipeline.
+// round is one pass of requests through a batch: plan (calls → entries → statements), send, apply (rows →
+// decisions → calls end). The first round of a batch has all of its requests, and background calls. A second
+// round has the requests that failed because of others in their statement. All plans of a round are sent in
+// one pipeline, in this order.
 type round struct {
 	settings     []int64 // the first parameter of statements, see clockSQL
 	plan         *plan   // of singles, and of what comes before them
@@ -26,19 +26,20 @@ type round struct {
 	background   []*request // calls that nobody waits for
 }
 
-// decideRound decides requests in one or more round trips, and finishes those that are decided. It returns
-// those that need another round: a statement reached its lock timeout, or failed because of another request.
+// decideRound decides requests in one or more round trips, and finishes those that it decides. It returns
+// those that need another round: their statement reached its lock timeout, or failed because of another
+// request.
 func (d *work) decideRound(requests []*request, settings []int64, oneByOne bool) ([]*request, error) {
 	r := d.planRound(requests, settings, oneByOne)
 	statements := r.plan.write(d.store.texts, settings)
-	entered := r.plan.entered
+	allocated := r.plan.allocated
 	if len(r.transactions) > 0 {
-		statements, entered = writeAll(r.transactions, statements, entered)
+		statements, allocated = writeAll(r.transactions, statements, allocated)
 	}
 	if r.last != r.plan {
 		statements = append(statements, r.last.write(d.store.texts, settings)...)
 	}
-	failed, err := d.execute(statements, entered)
+	failed, err := d.execute(statements, allocated)
 	if err != nil && unsent(statements) {
 		for _, one := range r.background {
 			one.call.Err = err // it certainly had no effect
@@ -57,21 +58,21 @@ func unsent(statements []*pgdb.Statement) bool {
 	return true
 }
 
-// planRound plans requests. With oneByOne, which is for requests that failed with others, each hit has a
-// statement of its own, and no call that nobody waits for goes with them.
+// planRound plans requests. If oneByOne is set, as when requests are retried after failing together, each hit
+// gets its own statement, and background calls are left out.
 func (d *work) planRound(requests []*request, settings []int64, oneByOne bool) *round {
 	singles := requests
 	var several []*request
-	if d.several {
+	if d.hasSeveral {
 		singles, several = singlesAndSeveral(requests)
 	}
 	p := plans.Get().(*plan)
 	p.oneByOne = oneByOne
 	r := &round{settings: settings, plan: p, singles: singles, last: p}
 	if !oneByOne {
-		r.background = d.collect(requests)
+		r.background = d.collectBackground(requests)
 		if len(several) > 0 {
-			several = d.refuseKnown(several)
+			several = d.refuseRemembered(several)
 		}
 	}
 	for _, one := range r.background {
@@ -81,7 +82,7 @@ func (d *work) planRound(requests []*request, settings []int64, oneByOne bool) *
 	}
 	addRequests(p, singles)
 	if p.inFlight {
-		_ = d.enter(p) // its error is that of the hits
+		_ = d.allocateSlots(p) // its error is that of the hits
 	}
 	if len(several) > 0 {
 		r.transactions = d.firstTransactions(several, settings, oneByOne)
@@ -103,9 +104,9 @@ func (d *work) planRound(requests []*request, settings []int64, oneByOne bool) *
 	return r
 }
 
-// collect returns the calls that nobody waits for and that go with requests. Units of leases are refunded
-// before a request refunds quota of their rows or resets them.
-func (d *work) collect(requests []*request) []*request {
+// collectBackground returns the background calls to send with requests. If a request refunds or resets a row,
+// the units of its lease are refunded first.
+func (d *work) collectBackground(requests []*request) []*request {
 	idle := true
 	refunds := false
 	for _, r := range requests {
@@ -114,14 +115,14 @@ func (d *work) collect(requests []*request) []*request {
 			idle = false
 			if hits[i].Cost < 0 || r.call.Reset {
 				refunds = true
-				lease.Drop(d.store.rows, rowOf(&hits[i]))
+				lease.EndLease(d.store.rows, rowOf(&hits[i]))
 			}
 		}
 	}
 	var collected []*request
 	var locked []*batch.Call
 	for _, c := range batch.Collect(d.store.background, idle, refunds) {
-		if lease.HasTimedOut(d.store.rows, rowOf(&c.Hits[0])) {
+		if lease.HadLockTimeout(d.store.rows, rowOf(&c.Hits[0])) {
 			c.Err = errLocked
 			locked = append(locked, c)
 		} else {
@@ -135,8 +136,8 @@ func (d *work) collect(requests []*request) []*request {
 	return collected
 }
 
-// singlesAndSeveral returns the requests that are decided by themselves, which are those of one hit, of none,
-// and resets, and the others, which are all or nothing.
+// singlesAndSeveral splits requests into those decided alone (at most one hit, or a reset) and those with
+// several hits, which pass as a whole or not at all.
 func singlesAndSeveral(requests []*request) ([]*request, []*request) {
 	var singles, several []*request
 	for i, r := range requests {
@@ -158,16 +159,15 @@ func singlesAndSeveral(requests []*request) ([]*request, []*request) {
 	return singles, several
 }
 
-// refuseKnown refuses the requests of several hits that are known not to fit since they
-// entered the queue, and returns the others: a request that cannot pass would make its
-// transaction fail.
-func (d *work) refuseKnown(requests []*request) []*request {
+// refuseRemembered refuses requests with several hits if a refusal remembered since they entered the queue
+// shows that they cannot pass, because such a request would roll back its transaction. It returns the others.
+func (d *work) refuseRemembered(requests []*request) []*request {
 	calls := make([]*batch.Call, 0, len(requests))
 	for _, r := range requests {
 		calls = append(calls, r.call)
 	}
 	d.store.findRows(calls)
-	refused := d.store.refuseKnown(calls, nil)
+	refused := d.store.refuseRemembered(calls, nil)
 	if refused == 0 {
 		return requests
 	}
@@ -184,18 +184,18 @@ func (d *work) refuseKnown(requests []*request) []*request {
 	return left
 }
 
-// writeAll adds the statements of transactions, and the slots that they charge.
+// writeAll appends the statements of transactions, and the slots that they take.
 func writeAll(transactions []*transaction, statements []*pgdb.Statement,
-	entered []slots.Range) ([]*pgdb.Statement, []slots.Range) {
+	allocated []slots.Range) ([]*pgdb.Statement, []slots.Range) {
 	for _, t := range transactions {
 		statements = append(statements, t.write()...)
-		entered = append(entered, t.plan.entered...)
+		allocated = append(allocated, t.plan.allocated...)
 	}
-	return statements, entered
+	return statements, allocated
 }
 
-// apply reads the results of a round, or takes the error of its pipeline. It finishes the requests that are
-// decided, and returns those that need another round.
+// apply reads the results of a round, or returns err, the error of its pipeline. It finishes the requests
+// that are decided, and returns those that need another round.
 func (d *work) apply(r *round, failed bool, err error) ([]*request, error) {
 	if err != nil {
 		return nil, err
@@ -211,12 +211,12 @@ func (d *work) apply(r *round, failed bool, err error) ([]*request, error) {
 		if transactions = next; len(next) == 0 {
 			break
 		}
-		statements, entered := writeAll(next, nil, nil)
-		if _, err := d.execute(statements, entered); err != nil {
+		statements, allocated := writeAll(next, nil, nil)
+		if _, err := d.execute(statements, allocated); err != nil {
 			return again, err
 		}
 	}
-	d.cleanUpAfter(r.plan)
+	d.startCleanup(r.plan)
 	if r.last != r.plan {
 		r.last.free()
 	}
@@ -224,19 +224,19 @@ func (d *work) apply(r *round, failed bool, err error) ([]*request, error) {
 	return again, nil
 }
 
-// cleanUpAfter cleans up after a plan, with the probability of the cleaner.
-func (d *work) cleanUpAfter(p *plan) {
+// startCleanup sometimes starts a cleanup of expired rows, with probability cleaner.probability.
+func (d *work) startCleanup(p *plan) {
 	if d.store.cleaner.random() < d.store.cleaner.probability {
-		d.store.cleaner.after(p)
+		d.store.cleaner.start(p)
 	}
 }
 
-// applyRows passes the rows of a plan on to the leases, and to engine.rows.
+// applyRows passes a plan's rows to the leases and to Options.Rows.
 func (d *work) applyRows(p *plan) {
 	if p.remembered {
 		d.updateLeases(p)
 	}
-	if d.store.learns == nil || !d.store.learns.Wanted() {
+	if d.store.rowObserver == nil || !d.store.rowObserver.Enabled() {
 		return
 	}
 	rows := make([]Row, 0, p.usedEntries)
@@ -245,23 +245,23 @@ func (d *work) applyRows(p *plan) {
 			rows = append(rows, Row{ID: e.id, View: &e.view})
 		}
 	}
-	d.store.learns.Learn(rows)
+	d.store.rowObserver.Observe(rows)
 }
 
-// applySingles finishes the requests that are decided by themselves, and returns those that need another
-// round. failed reports whether a statement has failed.
+// applySingles finishes the requests that are decided alone, and returns those that need another round.
+// failed reports whether any statement failed.
 func (d *work) applySingles(r *round, failed bool) []*request {
 	p := r.plan
 	p.read()
 	if failed || lease.AnyLocks(d.store.rows) {
-		d.learnLocks(p)
+		d.recordLocks(p)
 	}
 	decideGranted(r.singles)
 	var again []*request
 	for _, one := range r.singles {
 		c := one.call
 		if granted := len(c.Decisions); granted < len(one.positions) || granted == 0 {
-			if err := d.decideUnusual(one); errors.Is(err, errLocked) || errors.Is(err, errShared) {
+			if err := d.decideUnusual(one); errors.Is(err, errLocked) || errors.Is(err, errBadValue) {
 				again = append(again, one)
 				continue
 			} else if err != nil {
@@ -270,11 +270,11 @@ func (d *work) applySingles(r *round, failed bool) []*request {
 			}
 		}
 		if len(c.Rows) > 0 {
-			d.addHeld(c, d.sent)
+			d.addLeasedUnits(c, d.sent)
 		}
 	}
 	if p.inFlight {
-		d.hold(r.singles)
+		d.holdSlots(r.singles)
 	}
 	d.applyRows(p)
 	if r.last != p {
@@ -293,8 +293,8 @@ func (d *work) applySingles(r *round, failed bool) []*request {
 	return again
 }
 
-// decideGranted writes the decisions on hits that were simply granted, up to the first hit
-// of each request that was not. It does so in one loop for all requests.
+// decideGranted sets the decisions on the granted takes of requests. For each request, it stops at the first
+// hit that was not granted. All requests are handled in one loop, for Yaegi.
 func decideGranted(requests []*request) {
 	micros := int64(0)
 	reset := time.UnixMicro(0)
@@ -329,8 +329,8 @@ func decideGranted(requests []*request) {
 	}
 }
 
-// decideUnusual decides a request that was not simply granted: a refusal, a reset or a failed
-// statement. The error is that of its statement.
+// decideUnusual decides a request that decideGranted did not decide: a refusal, a refund, a reset or a failed
+// statement. It returns the error of the statement.
 func (d *work) decideUnusual(r *request) error {
 	c := r.call
 	c.Decisions = c.Decisions[:0]
@@ -345,18 +345,19 @@ func (d *work) decideUnusual(r *request) error {
 		for i := range c.Hits {
 			h := &c.Hits[i]
 			e := r.positions[i].entry
-			c.Decisions = append(c.Decisions, decideOne(h, &e.view))
+			c.Decisions = append(c.Decisions, decisionOn(h, &e.view))
 			if e.kind == take && !e.remembered {
 				e.remembered = true
-				lease.Remember(d.store.rows, e.id, &e.view, h.Cost, c.Decisions[i].RetryAfter, d.sequence)
+				lease.RememberRefusal(d.store.rows, e.id, &e.view, h.Cost, c.Decisions[i].RetryAfter,
+					d.sequence)
 			}
 		}
 	}
 	return nil
 }
 
-// decideOne returns the decision on a hit that is a refund or a peek, or was refused.
-func decideOne(h *ratelimit.Hit, v *algorithm.View) ratelimit.Decision {
+// decisionOn returns the decision on a hit that was refunded, peeked or refused.
+func decisionOn(h *ratelimit.Hit, v *algorithm.View) ratelimit.Decision {
 	if h.Cost < 0 || h.Peek && algorithm.Fits(v.Limit, &v.Row, v.Now, h.Cost) {
 		return algorithm.Admitted(v.Limit, &v.Row, v.Now)
 	}

@@ -21,7 +21,7 @@ type server struct {
 	counts  *counts         // for errors
 	// see is called with the result of serverSQL, before requests are decided again after an outage: another
 	// server may have taken over.
-	see func(read *pgdb.Statement)
+	onIdentity func(read *pgdb.Statement)
 }
 
 // ErrSent is in the error of a batch that the database may have decided before the connection failed.
@@ -112,7 +112,7 @@ func (s *server) ping(ctx context.Context) error {
 		s.counts.countErrors(statements, err)
 	}
 	if err == nil {
-		s.see(statements[0])
+		s.onIdentity(statements[0])
 	}
 	return err
 }

@@ -102,7 +102,7 @@ func (s *Setup) start() {
 		}
 		cancel()
 		s.mu.Lock()
-		s.finished(err)
+		s.recordResult(err)
 		s.mu.Unlock()
 		if s.closing.Err() == nil { // else it was interrupted
 			s.report(err)
@@ -111,8 +111,8 @@ func (s *Setup) start() {
 	}()
 }
 
-// finished records how an attempt has ended. The caller holds the mutex.
-func (s *Setup) finished(err error) {
+// recordResult records the outcome of an attempt. The caller holds the mutex.
+func (s *Setup) recordResult(err error) {
 	s.running = nil
 	s.failure = err
 	if err == nil {

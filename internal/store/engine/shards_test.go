@@ -207,7 +207,7 @@ func TestEarlyLocalChargesAreBilledToTheirShards(t *testing.T) {
 	}
 	c.set(answerShards, nil)
 	takeOne(t, store, inShard(1))
-	store.Bill()
+	store.ChargeDebts()
 	if shard := <-billed; shard != 3 {
 		t.Errorf("billed to shard %d, want 3", shard)
 	}

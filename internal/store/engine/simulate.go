@@ -12,8 +12,8 @@ type snapshot struct {
 	now int64
 }
 
-// rowsOf returns the rows that the peeks of a plan have read.
-func rowsOf(p *plan) map[lease.RowID]*snapshot {
+// peekedRows returns the rows that the peeks of a plan have read.
+func peekedRows(p *plan) map[lease.RowID]*snapshot {
 	rows := map[lease.RowID]*snapshot{}
 	for _, e := range p.entries[:p.usedEntries] {
 		rows[e.id] = &snapshot{row: e.view.Row, now: e.view.Now}

@@ -6,10 +6,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// enter numbers the slots of the takes of a plan on limits InFlight (see plan.inFlight), and sets p.entered
-// to them. Without a session, the groups of these takes fail, with the error that enter returns.
-func (d *work) enter(p *plan) error {
-	p.entered = p.entered[:0]
+// allocateSlots numbers the slots of the takes of a plan on limits InFlight (see plan.inFlight), and sets
+// p.allocated. Without a session, it fails the groups of these takes, and returns the error.
+func (d *work) allocateSlots(p *plan) error {
+	p.allocated = p.allocated[:0]
 	var failure error
 	for _, g := range p.groups[:p.usedGroups] {
 		if !g.slots {
@@ -26,8 +26,9 @@ func (d *work) enter(p *plan) error {
 			if most := e.view.Limit.Capacity(); n > most {
 				n = most
 			}
-			e.first = d.store.slots.Allocate(session, n)
-			p.entered = append(p.entered, slots.Range{Limit: e.view.Limit, Row: e.id, First: e.first, N: n})
+			e.firstSlot = d.store.slots.Allocate(session, n)
+			p.allocated = append(p.allocated,
+				slots.Range{Limit: e.view.Limit, Row: e.id, First: e.firstSlot, N: n})
 		}
 	}
 	return failure
@@ -36,12 +37,12 @@ func (d *work) enter(p *plan) error {
 // inFlight is the definition of limits InFlight.
 var inFlight = algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight})
 
-// hold transfers the slots of granted hits to the slots of their callers.
-func (d *work) hold(requests []*request) {
+// holdSlots transfers the slots of granted hits to the Slots of their callers.
+func (d *work) holdSlots(requests []*request) {
 	for _, r := range requests {
 		for i := range r.positions {
 			at := &r.positions[i]
-			if e := at.entry; e != nil && e.first != 0 && at.nth < e.granted {
+			if e := at.entry; e != nil && e.firstSlot != 0 && at.nth < e.granted {
 				d.store.slots.Hold(rangeOf(at), &r.call.Hits[i])
 			}
 		}
@@ -51,18 +52,18 @@ func (d *work) hold(requests []*request) {
 // rangeOf returns the slots of a hit.
 func rangeOf(at *position) slots.Range {
 	return slots.Range{Limit: at.entry.view.Limit, Row: at.entry.id,
-		First: at.entry.first + at.nth*at.entry.cost,
+		First: at.entry.firstSlot + at.nth*at.entry.cost,
 		N:     at.entry.cost}
 }
 
-// leaveEntered releases the slots that a request may have although it gets no decision.
-func (d *work) leaveEntered(r *request) {
-	var entered []slots.Range
+// releaseUncertain releases the slots that a request without a decision may have taken.
+func (d *work) releaseUncertain(r *request) {
+	var allocated []slots.Range
 	for i := range r.positions {
 		at := &r.positions[i]
-		if at.entry != nil && at.entry.kind == take && at.entry.first != 0 {
-			entered = append(entered, rangeOf(at))
+		if at.entry != nil && at.entry.kind == take && at.entry.firstSlot != 0 {
+			allocated = append(allocated, rangeOf(at))
 		}
 	}
-	d.store.slots.ReleaseUncertain(entered)
+	d.store.slots.ReleaseUncertain(allocated)
 }

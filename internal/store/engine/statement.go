@@ -171,7 +171,7 @@ type statementKey struct {
 	durable      bool
 	sync         bool // of a durable table: the commit waits for the disk
 	allOrNothing bool // a take of a transaction that fails if a row grants less
-	alike        bool // a take of entries with one limit and one cost
+	uniform      bool // a take of entries with one limit and one cost
 }
 
 // statements holds the text of each statement that a store runs. It does not change.
@@ -188,13 +188,14 @@ type cleanupKey struct{ durable, slots bool }
 
 var (
 	writeStatements sync.Once
-	ofOneServer     *statements
+	// sharedTexts holds the texts for the tables of a database.
+	sharedTexts *statements
 )
 
 // sharedStatements are the texts for one server, which all stores of the process share.
 func sharedStatements() *statements {
-	writeStatements.Do(func() { ofOneServer = newStatements(ownTables()) })
-	return ofOneServer
+	writeStatements.Do(func() { sharedTexts = newStatements(ownTables()) })
+	return sharedTexts
 }
 
 // newStatements writes all texts for the tables of a store.
@@ -246,7 +247,7 @@ func (s *statements) addTake(key statementKey) {
 	values := ""
 	for i, p := range parameters {
 		parameter := "$" + strconv.Itoa(firstValue+i) + "::" + p.Type
-		if key.alike {
+		if key.uniform {
 			inserted = append(inserted, "{"+p.Name+"}", parameter)
 			updated = append(updated, "{"+p.Name+"}", parameter)
 			continue
@@ -256,7 +257,7 @@ func (s *statements) addTake(key statementKey) {
 		updated = append(updated, "{"+p.Name+"}", "("+parameter+"[])[excluded.slot]")
 	}
 	prefix, order := "$2::text", ""
-	if !key.alike {
+	if !key.uniform {
 		values += ", unnest($2::text[]) AS prefix"
 		prefix, order = "i.prefix", orderSQL
 	}

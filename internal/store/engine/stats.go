@@ -49,22 +49,22 @@ type Stats struct {
 	InFlight    int64 // slots that requests of this process hold
 }
 
-// done returns the counts since the store was made.
-func (s *Stats) done() []*int64 {
+// totals returns the fields that count since the store was made.
+func (s *Stats) totals() []*int64 {
 	return []*int64{&s.Requests, &s.Batches, &s.Statements, &s.RolledBack, &s.Blocked, &s.Leased, &s.Failures,
 		&s.Settled, &s.Unsettled, &s.Sizes.Sum, &s.Waits.Sum, &s.Times.Sum}
 }
 
-// now returns the current state.
-func (s *Stats) now() []*int64 {
+// gauges returns the fields of the current state.
+func (s *Stats) gauges() []*int64 {
 	return []*int64{&s.BlockedKeys, &s.Leases, &s.LeasedUnits, &s.Waiting, &s.InFlight}
 }
 
 // Add adds the stats of another store.
 func (s *Stats) Add(other *Stats) {
 	s.add(other, 1)
-	to := s.now()
-	for i, n := range other.now() {
+	to := s.gauges()
+	for i, n := range other.gauges() {
 		*to[i] += *n
 	}
 }
@@ -74,8 +74,8 @@ func (s *Stats) Subtract(before *Stats) { s.add(before, -1) }
 
 // add adds the counts of another store, multiplied by times.
 func (s *Stats) add(other *Stats, times int64) {
-	to := s.done()
-	for i, n := range other.done() {
+	to := s.totals()
+	for i, n := range other.totals() {
 		*to[i] += times * *n
 	}
 	if s.Errors == nil {
@@ -175,7 +175,7 @@ func (c *counts) addError(class string) {
 	c.stats.Errors[class]++
 }
 
-// settled counts a settlement, or a charge after an outage. It is batch.Call.End.
+// settled counts a settlement, or a charge after an outage. It implements batch.Call.End.
 func (s *Store) settled(_ int64, err error) {
 	c := s.counts
 	c.mu.Lock()
@@ -190,10 +190,10 @@ func (s *Store) settled(_ int64, err error) {
 // Stats returns the counts as of now.
 func (s *Store) Stats() Stats {
 	stats := Stats{InFlight: s.slots.Count()}
-	stats.Waiting, _ = s.load()
-	rows := lease.Look(s.rows)
+	stats.Waiting, _ = s.pendingCalls()
+	rows := lease.Stats(s.rows)
 	stats.BlockedKeys = rows.Refusing
-	stats.Leased = rows.Taken
+	stats.Leased = rows.Decided
 	stats.Leases = rows.Leases
 	stats.LeasedUnits = rows.Units
 	c := s.counts

@@ -25,19 +25,19 @@ type Options struct {
 	DisableMigration   bool
 	CleanupProbability float64
 	Workers            int
-	MaxRows            int  // how many rows are remembered; 0 is defaultRows
-	NoRefusals         bool // no hit is refused from memory
+	MaxRows            int  // bounds the remembered rows; 0 is defaultRows
+	NoRefusals         bool // do not refuse hits from memory
 	LeaseHorizon       time.Duration
 	Now                func() time.Time
 	OnError            func(error)
 
-	// Tables replace the tables of the database, by their names. The store then makes no tables. Nil replaces
-	// none. Of is the number of stores among which the keys are divided; 0 is 1.
+	// Tables replaces the tables of the database, by their names; nil replaces none. With Tables, the store
+	// creates no tables. Shards is the number of stores that share the keys and MaxRows; 0 is 1.
 	Tables map[string]Table
-	Of     int
-	// Rows gets the rows of decisions; nil drops them.
-	Rows Rows
-	// Random and Hash replace rand.Float64 and the hash of keys in simulations. Nil does not.
+	Shards int
+	// Rows observes the rows of decisions; nil observes nothing.
+	Rows RowObserver
+	// Random and Hash replace rand.Float64 and the hash of keys in simulations; nil replaces nothing.
 	Random func() float64
 	Hash   func(seed maphash.Seed, key string) uint64
 }
@@ -68,13 +68,13 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Tables != nil {
 		o.DisableMigration = true
 	}
-	if o.Of == 0 {
-		o.Of = 1
+	if o.Shards == 0 {
+		o.Shards = 1
 	}
 	if o.MaxRows == 0 {
 		o.MaxRows = defaultRows
 	}
-	o.MaxRows = (o.MaxRows + o.Of - 1) / o.Of
+	o.MaxRows = (o.MaxRows + o.Shards - 1) / o.Shards
 	if o.LeaseHorizon == 0 {
 		o.LeaseHorizon = defaultLeaseHorizon
 	}
@@ -92,50 +92,52 @@ func (o Options) withDefaults() (Options, error) {
 
 // Table is a table of counts.
 type Table struct {
-	Name string // as in SQL
-	// Guard is a call that each statement makes, with a comma before it. It fails if the table has moved.
+	Name string // quoted for SQL, with its schema if that is needed
+	// Guard is an SQL call with a comma before it, which fails if the table has moved; "" adds none. Each
+	// statement on the table makes the call.
 	Guard string
 }
 
 // Bounded is a DB with a bound on its connections.
 type Bounded interface{ MaxConns() int }
 
-// Row is a row after a decision of the database. The store owns View, and reuses it after Learn.
+// Row is a row after a decision of the database. The store owns View, and reuses it after Observe.
 type Row struct {
 	ID   lease.RowID
 	View *algorithm.View
 }
 
-// Rows gets the rows of decisions, and the outcomes of Store.Charge.
-type Rows interface {
-	// Wanted reports whether Learn is to be called.
-	Wanted() bool
-	Learn(rows []Row)
-	// Charged is called once for each Charge of units: charged of them were charged, and if lost is set, the
-	// others may have been.
+// RowObserver observes the rows of decisions, and the outcomes of Store.Charge.
+type RowObserver interface {
+	// Enabled reports whether to call Observe.
+	Enabled() bool
+	// Observe is called with the rows of a plan.
+	Observe(rows []Row)
+	// Charged is called once for each Charge. Of its units, charged were charged; if lost is set, the others
+	// may or may not have been charged.
 	Charged(units, charged int64, lost bool)
 }
 
 // Store counts in one database, or in one shard. All processes on it share its counts.
 type Store struct {
-	server     *server
-	tables     *tables
-	cleaner    *cleaner
-	texts      *statements
-	rows       *lease.Set       // what is remembered of rows
-	learns     Rows             // gets the rows of decisions; may be nil
-	now        func() time.Time // Options.Now
-	counts     *counts
-	background *batch.Background
-	settleWait time.Duration // defaultSettleWait; tests change it
-	slots      *slots.Slots
-	workers    int
-	idle       sync.Pool // of calls
-	close      context.CancelFunc
-	leasing    *batch.Queue // of batches without requests
-	identity   identity
-	ticking    int32 // 1 while Tick reads the identity of the server; atomic
-	closed     int32 // 1 after Close; atomic
+	server      *server
+	tables      *tables
+	cleaner     *cleaner
+	texts       *statements
+	rows        *lease.Set       // the remembered rows
+	rowObserver RowObserver      // Options.Rows; may be nil
+	now         func() time.Time // Options.Now
+	counts      *counts
+	background  *batch.Background
+	settleWait  time.Duration // defaultSettleWait; tests change it
+	slots       *slots.Slots
+	workers     int
+	idle        sync.Pool // unused calls
+	close       context.CancelFunc
+	leasing     *batch.Queue // runs batches without requests
+	identity    identity
+	ticking     int32 // 1 while Tick reads the identity of the server; atomic
+	closed      int32 // 1 after Close; atomic
 
 	mu     sync.Mutex                     // guards the fields below
 	byTime map[time.Duration]*batch.Queue // of Take and Reset, by timeout
@@ -166,12 +168,12 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	server.health = health.New(closing, o.Random, server.ping)
 	s := &Store{
 		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, counts: counts,
-		learns: o.Rows, tables: newTables(server, o.DisableMigration, o.Report),
+		rowObserver: o.Rows, tables: newTables(server, o.DisableMigration, o.Report),
 		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, random: o.Random,
 			report: o.Report},
 		workers: o.Workers, close: cancel, byTime: map[time.Duration]*batch.Queue{},
 	}
-	server.see = s.see
+	server.onIdentity = s.checkIdentity
 	s.rows = lease.New(lease.Options{Max: o.MaxRows, Refusals: !o.NoRefusals,
 		Horizon: o.LeaseHorizon, Hash: o.Hash, Maintain: func() { s.maintainLeases(o.Report) },
 		Refund: func(r lease.Refund) { s.refund(r) }})
@@ -229,7 +231,7 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 	return ask(ctx, s, timeout, hits, nil, true)
 }
 
-// ask decides hits from memory, or by a batch.
+// ask decides hits from memory, or sends them to a queue and waits.
 func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision, reset bool) error {
 	if ctx.Err() != nil {
@@ -237,7 +239,8 @@ func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.
 	}
 	c := s.idle.Get().(*batch.Call)
 	c.Prepare(hits, reset)
-	if decided, unavailable := decideKnown(s, timeout, []*batch.Call{c}); decided > 0 || unavailable != nil {
+	decided, unavailable := decideFromMemory(s, timeout, []*batch.Call{c})
+	if decided > 0 || unavailable != nil {
 		if decided == 0 {
 			c.Err = unavailable
 		}
@@ -316,7 +319,7 @@ func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*bat
 	return q
 }
 
-// newQueue returns a queue. Without deliver, its calls have passed decideKnown when they enter.
+// newQueue returns a queue. Without deliver, callers send only calls that decideFromMemory has not decided.
 func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
@@ -324,7 +327,7 @@ func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batc
 		Fill: fill, Deliver: deliver,
 		Decide: func(calls []*batch.Call, deadline time.Time) {
 			if deliver != nil {
-				decided, unavailable := decideKnown(s, timeout, calls)
+				decided, unavailable := decideFromMemory(s, timeout, calls)
 				if decided > 0 {
 					calls = finishDecided(q, calls)
 				}
@@ -361,19 +364,20 @@ func (s *Store) Close() {
 		return
 	}
 	for until := time.Now().Add(time.Second); time.Now().Before(until); time.Sleep(time.Millisecond) {
-		if _, busy := s.load(); !busy {
+		if _, busy := s.pendingCalls(); !busy {
 			break
 		}
 	}
-	lease.End(s.rows)
+	lease.EndAll(s.rows)
 	batch.Flush(s.background, closeTimeout)
 	s.slots.Close()
 	s.close()
 	s.server.db.Close()
 }
 
-// load returns how many calls wait for a decision of the database, and whether a batch is in flight.
-func (s *Store) load() (int64, bool) {
+// pendingCalls returns the number of calls that wait for a decision of the database, and reports whether any
+// worker is busy.
+func (s *Store) pendingCalls() (int64, bool) {
 	waiting := 0
 	busy := false
 	s.mu.Lock()

@@ -31,8 +31,8 @@ import (
 // sends it again.
 //
 // Each refusal costs another round trip that way, and a line in the server's log. So a transaction on a row
-// that is likely to refuse (see lease.Tight) peeks first: its first round trip reads the rows without a lock,
-// the requests are decided in memory, and only those that pass are sent as takes, which decide again.
+// that is likely to refuse (see lease.ShouldPeek) peeks first: its first round trip reads the rows without a
+// lock, the requests are decided in memory, and only those that pass are sent as takes, which decide again.
 
 // state is the purpose of the next round trip of a transaction, or the outcome of its last one:
 //
@@ -58,12 +58,12 @@ const (
 
 // transaction decides requests of several hits, all or nothing.
 type transaction struct {
-	of       *work
+	work     *work
 	settings []int64    // see clockSQL
 	requests []*request // without an answer, in the order of arrival
 	state    state
 	trips    int   // round trips so far
-	sent     int64 // the lease clock, read before the last round trip
+	sent     int64 // lease.Now before the last round trip
 	plan     *plan
 	check    pgdb.Statement // the last statement of takes
 	err      error          // why the statements were not sent, or nil
@@ -74,21 +74,21 @@ type transaction struct {
 // transaction has succeeded, so it takes a very busy row to reach the bound.
 const maxTrips = 50
 
-// firstTransactions returns what the first round trip does for requests of several hits: one
-// transaction, or with oneByOne one for each request.
+// firstTransactions returns the transactions for requests of several hits: one for all of them, or with
+// oneByOne one for each.
 func (d *work) firstTransactions(requests []*request, settings []int64, oneByOne bool) []*transaction {
 	if oneByOne {
-		return d.oneForEach(requests, settings, true)
+		return d.oneTransactionEach(requests, settings, true)
 	}
 	first := d.newTransaction(requests, settings, false)
-	if d.tight(requests) {
+	if d.shouldPeek(requests) {
 		first.state = peeking
 	}
 	return []*transaction{first}
 }
 
-// oneForEach returns a transaction for each request.
-func (d *work) oneForEach(requests []*request, settings []int64, oneByOne bool) []*transaction {
+// oneTransactionEach returns a transaction for each request.
+func (d *work) oneTransactionEach(requests []*request, settings []int64, oneByOne bool) []*transaction {
 	var all []*transaction
 	for i := range requests {
 		all = append(all, d.newTransaction(requests[i:i+1], settings, oneByOne))
@@ -96,19 +96,19 @@ func (d *work) oneForEach(requests []*request, settings []int64, oneByOne bool) 
 	return all
 }
 
-// newTransaction returns a transaction that begins.
+// newTransaction returns a transaction in its start state.
 func (d *work) newTransaction(requests []*request, settings []int64, oneByOne bool) *transaction {
 	for _, r := range requests {
 		r.passes = true
 		r.decisions = r.decisions[:0]
 		r.refusals = r.refusals[:0]
 	}
-	return &transaction{of: d, settings: settings, requests: requests, state: firstState(requests),
+	return &transaction{work: d, settings: settings, requests: requests, state: startState(requests),
 		oneByOne: oneByOne}
 }
 
-// firstState is taking if all hits of the requests are simply charged.
-func firstState(requests []*request) state {
+// startState returns taking if all hits of the requests are simple charges, and peeking otherwise.
+func startState(requests []*request) state {
 	for _, r := range requests {
 		hits := r.call.Hits
 		for i := range hits {
@@ -126,7 +126,7 @@ func (t *transaction) write() []*pgdb.Statement {
 	p := plans.Get().(*plan)
 	t.plan = p
 	p.oneByOne = t.oneByOne
-	t.sent = lease.Now(t.of.store.rows)
+	t.sent = lease.Now(t.work.store.rows)
 	if t.state == peeking {
 		for _, r := range t.requests {
 			for i := range r.call.Hits {
@@ -134,7 +134,7 @@ func (t *transaction) write() []*pgdb.Statement {
 				add(p, peek, h.Limit, rowOf(h), 0)
 			}
 		}
-		return p.write(t.of.store.texts, t.settings)
+		return p.write(t.work.store.texts, t.settings)
 	}
 	p.allOrNothing = true
 	p.sync = needsSync(t.requests)
@@ -149,11 +149,11 @@ func (t *transaction) write() []*pgdb.Statement {
 		sortGroups(stage)
 	}
 	if p.inFlight {
-		if t.err = t.of.enter(p); t.err != nil {
+		if t.err = t.work.allocateSlots(p); t.err != nil {
 			return nil
 		}
 	}
-	statements := p.write(t.of.store.texts, t.settings)
+	statements := p.write(t.work.store.texts, t.settings)
 	for _, s := range statements {
 		s.Joined = true
 	}
@@ -161,25 +161,27 @@ func (t *transaction) write() []*pgdb.Statement {
 	return append(statements, &t.check)
 }
 
-// leastTight is the least time for which a row is tight after it has refused a request of several hits.
-const leastTight = time.Second
+// minPeekTime is the least time for which transactions peek at a row that has refused a request of several
+// hits.
+const minPeekTime = time.Second
 
-// tight reports whether one of the rows of requests is likely to refuse.
-func (d *work) tight(requests []*request) bool {
+// shouldPeek reports whether the row of any hit of requests is likely to refuse.
+func (d *work) shouldPeek(requests []*request) bool {
 	for _, r := range requests {
-		if lease.Tight(d.store.rows, r.call.Hits) {
+		if lease.ShouldPeek(d.store.rows, r.call.Hits) {
 			return true
 		}
 	}
 	return false
 }
 
-// tighten remembers the rows of a committed plan that have too little left for another of its hits.
-func (d *work) tighten(p *plan) {
+// expectRefusals calls lease.ExpectRefusal for the rows of a committed plan that have too little left for
+// another hit of the same cost.
+func (d *work) expectRefusals(p *plan) {
 	for _, e := range p.entries[:p.usedEntries] {
 		if e.kind == take && e.view.Free < e.cost {
 			l := e.view.Limit
-			lease.Tighten(d.store.rows, e.id,
+			lease.ExpectRefusal(d.store.rows, e.id,
 				algorithm.RetryAfter(algorithm.Of(l).Passes(l, &e.view.Row, e.view.Now, e.cost)-e.view.Now))
 		}
 	}
@@ -250,7 +252,7 @@ func (t *transaction) finish() (again []*transaction, waiting []*request) {
 
 // apply reads the results of a plan for finish.
 func (t *transaction) apply(p *plan) (again []*transaction, waiting []*request) {
-	d := t.of
+	d := t.work
 	t.readState(p)
 	var rows map[lease.RowID]*snapshot
 	switch t.state {
@@ -260,15 +262,15 @@ func (t *transaction) apply(p *plan) (again []*transaction, waiting []*request) 
 		return nil, t.requests
 	case committed:
 		d.applyRows(p)
-		d.tighten(p)
-		d.cleanUpAfter(p)
+		d.expectRefusals(p)
+		d.startCleanup(p)
 		if p.inFlight {
-			d.hold(t.requests)
+			d.holdSlots(t.requests)
 		}
 		t.answerCommitted()
 		return nil, nil
 	case peeked:
-		rows = rowsOf(p)
+		rows = peekedRows(p)
 	case rolledBack:
 		d.stats.RolledBack++
 		rows = rowsBefore(p, t.requests)
@@ -289,7 +291,7 @@ func (t *transaction) readState(p *plan) {
 		return
 	}
 	p.read()
-	waited := t.of.learnLocks(p)
+	waited := t.work.recordLocks(p)
 	t.err = t.failure(p)
 	switch {
 	case t.err != nil && waited:
@@ -301,7 +303,7 @@ func (t *transaction) readState(p *plan) {
 		t.state = committed
 		return
 	}
-	if t.trips++; t.trips == maxTrips || sharedRow(p) {
+	if t.trips++; t.trips == maxTrips || hasMixedRow(p) {
 		t.err = ratelimit.ErrTimeout
 		return
 	}
@@ -314,15 +316,15 @@ func (t *transaction) readState(p *plan) {
 // simulate decides the requests in memory. It reports whether one of them charges anything: then the
 // transaction is taking. Otherwise the requests are answered.
 func (t *transaction) simulate(rows map[lease.RowID]*snapshot) bool {
-	d := t.of
+	d := t.work
 	charges := simulate(t.requests, rows)
 	for _, r := range t.requests {
 		for i := range r.refusals {
 			wait := r.decisions[r.refusals[i].hit].RetryAfter
-			if wait < leastTight {
-				wait = leastTight
+			if wait < minPeekTime {
+				wait = minPeekTime
 			}
-			lease.Tighten(d.store.rows, r.refusals[i].id, wait)
+			lease.ExpectRefusal(d.store.rows, r.refusals[i].id, wait)
 		}
 	}
 	if charges {
@@ -333,9 +335,9 @@ func (t *transaction) simulate(rows map[lease.RowID]*snapshot) bool {
 	return charges
 }
 
-// sharedRow reports whether limits of different algorithms are on one row of a plan. Each
-// reads columns of its own, so the simulation cannot decide them together.
-func sharedRow(p *plan) bool {
+// hasMixedRow reports whether a plan has limits of different algorithms on one row. Each of them reads
+// columns of its own, so that the simulation cannot decide them together.
+func hasMixedRow(p *plan) bool {
 	algorithms := make(map[lease.RowID]*algorithm.Definition, p.usedEntries)
 	for _, e := range p.entries[:p.usedEntries] {
 		d := algorithm.Of(e.view.Limit)
@@ -376,11 +378,11 @@ func (t *transaction) failure(p *plan) error {
 // the error.
 func (t *transaction) divide(err error) []*transaction {
 	if len(t.requests) == 1 {
-		t.of.clearRefunded(t.requests[0])
-		t.of.finish(t.requests, err)
+		t.work.clearRefunded(t.requests[0])
+		t.work.finish(t.requests, err)
 		return nil
 	}
-	return t.of.oneForEach(t.requests, t.settings, t.oneByOne)
+	return t.work.oneTransactionEach(t.requests, t.settings, t.oneByOne)
 }
 
 // answerCommitted answers the requests after the takes of the transaction have taken effect.
@@ -392,16 +394,16 @@ func (t *transaction) answerCommitted() {
 				r.call.Err = errNoAnswer // the server granted less and did not fail
 			}
 			if len(r.call.Rows) > 0 && len(r.call.Decisions) == len(r.positions) {
-				t.of.addHeld(r.call, t.sent)
+				t.work.addLeasedUnits(r.call, t.sent)
 			}
 		}
-		t.of.finish(t.requests, nil)
+		t.work.finish(t.requests, nil)
 		return
 	}
 	for _, r := range t.requests {
 		for i := range r.positions {
 			if r.positions[i].refund != nil {
-				t.of.clearRefunded(r)
+				t.work.clearRefunded(r)
 			}
 			e := r.positions[i].entry
 			if e == nil {
@@ -412,7 +414,7 @@ func (t *transaction) answerCommitted() {
 			r.decisions[i] = d
 		}
 	}
-	t.of.answer(t.requests, t.sent)
+	t.work.answer(t.requests, t.sent)
 }
 
 // answer finishes requests with the decisions that they have. sent is the lease clock, read before
@@ -421,14 +423,14 @@ func (d *work) answer(requests []*request, sent int64) {
 	for _, r := range requests {
 		for i := range r.refusals {
 			refused := &r.refusals[i]
-			lease.Remember(d.store.rows, refused.id, &refused.view, r.call.Hits[refused.hit].Cost,
+			lease.RememberRefusal(d.store.rows, refused.id, &refused.view, r.call.Hits[refused.hit].Cost,
 				r.decisions[refused.hit].RetryAfter, d.sequence)
 		}
 		r.call.Decisions = append(r.call.Decisions[:0], r.decisions...)
 		if len(r.call.Rows) > 0 {
-			d.addHeld(r.call, sent)
+			d.addLeasedUnits(r.call, sent)
 		}
-		d.dropRefused(r)
+		d.refundRefused(r)
 	}
 	d.finish(requests, nil)
 }

@@ -8,38 +8,38 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// After an outage, the units that were admitted on durable limits are charged: for each row one charge, which
-// is sent once. If its outcome is unknown, it is lost, and counted.
+// After an outage, the units that were admitted on durable limits are charged. Each row gets one charge,
+// which is sent once. A charge with an unknown outcome counts as lost.
 
-// maxUnpaid bounds the charges that are to be sent. A row can have one for each outage.
+// maxUnpaid bounds the debts. A row can have one for each outage.
 const maxUnpaid = 10000
 
-// debt holds the units of a durable limit that a row has admitted, until they are charged.
+// debt holds the units that a row of a durable limit has admitted during an outage, until they are charged.
 type debt struct {
-	of            *row
-	subject       string // of the hits
+	row           *row
+	subject       string // the subject of the hits
 	limit         *ratelimit.Limit
 	charge        int64
-	share         ratelimit.Limit // the share of limit, as of the last charge
-	taken         int64           // what charge has taken of the share
-	before, after algorithm.Row   // the share before the first charge, and after the last one
+	share         ratelimit.Limit // the share of limit at the last hit
+	shareUsed     int64           // the part of the share's quota that charge has used
+	before, after algorithm.Row   // the row of the share before the first hit, and after the last one
 }
 
-// owe adds the cost of a hit to the debt of its row. share is the same hit on the share, and before is the
-// row before it. The caller holds the mutex.
-func (s *Shares) owe(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now int64) {
+// addDebt adds the cost of a hit to the debt of its row. share is the same hit on the share, and before is
+// the row before the hit. The caller holds the mutex.
+func (s *Shares) addDebt(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now int64) {
 	d := r.debt
 	switch {
-	case d != nil && d.counts(now) == 0: // such as that of an earlier window
+	case d != nil && d.remaining(now) == 0: // such as a debt of an earlier window
 		d.charge = 0
-		d.taken = 0
+		d.shareUsed = 0
 		d.before = *before
 	case d == nil:
 		if len(s.unpaid) >= maxUnpaid {
 			s.state.Lost += h.Cost
 			return
 		}
-		d = &debt{of: r, subject: r.id.Key, before: *before}
+		d = &debt{row: r, subject: r.id.Key, before: *before}
 		if h.Subject != "" {
 			d.subject = strings.Clone(h.Subject) // it may be a part of a long request
 		}
@@ -49,38 +49,39 @@ func (s *Shares) owe(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now
 	d.limit = h.Limit
 	d.charge += h.Cost
 	d.share = *share.Limit
-	d.taken += share.Cost
+	d.shareUsed += share.Cost
 	d.after = r.row
 }
 
-// counts returns the part of a debt that still counts: the part of the share that the debt still takes up.
-// Nothing counts after the end of its window.
-func (d *debt) counts(now int64) int64 {
-	left := usedOf(&d.share, &d.after, now) - usedOf(&d.share, &d.before, now)
+// remaining returns the part of a debt that still counts: it shrinks as the share regains quota, and is 0
+// after the window of its hits has ended.
+func (d *debt) remaining(now int64) int64 {
+	left := usedQuota(&d.share, &d.after, now) - usedQuota(&d.share, &d.before, now)
 	switch {
 	case left <= 0:
 		return 0
-	case left >= d.taken:
+	case left >= d.shareUsed:
 		return d.charge
 	}
-	return int64(math.Ceil(float64(d.charge) * float64(left) / float64(d.taken)))
+	return int64(math.Ceil(float64(d.charge) * float64(left) / float64(d.shareUsed)))
 }
 
-// usedOf returns the part of its limit that a row has used.
-func usedOf(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
+// usedQuota returns the used part of the quota of a row.
+func usedQuota(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
 	free, _ := algorithm.Of(l).Peek(l, r, now)
 	return l.Capacity() - free
 }
 
-// Bill charges the debts of the subjects for which the database answers.
-func (s *Shares) Bill() {
-	for _, d := range s.bill() {
-		s.next.Charge(d.subject, d.of.id, d.limit, d.charge)
+// ChargeDebts charges the debts of the subjects for which the database answers.
+func (s *Shares) ChargeDebts() {
+	for _, d := range s.takeDebts() {
+		s.next.Charge(d.subject, d.row.id, d.limit, d.charge)
 	}
 }
 
-// bill removes the debts for which the database answers, and returns what still counts of them.
-func (s *Shares) bill() []debt {
+// takeDebts removes the debts of the subjects for which the database answers, and returns what still counts
+// of them.
+func (s *Shares) takeDebts() []debt {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.serverTime()
@@ -91,12 +92,12 @@ func (s *Shares) bill() []debt {
 			left = append(left, d)
 			continue
 		}
-		if n := d.counts(now); n > 0 {
+		if n := d.remaining(now); n > 0 {
 			s.charging += n
-			billed = append(billed, debt{of: d.of, subject: d.subject, limit: d.limit, charge: n})
+			billed = append(billed, debt{row: d.row, subject: d.subject, limit: d.limit, charge: n})
 		}
-		if d.of.debt == d {
-			d.of.debt = nil
+		if d.row.debt == d {
+			d.row.debt = nil
 		}
 	}
 	s.unpaid = left

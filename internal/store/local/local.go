@@ -1,8 +1,10 @@
-// Package local decides while the store does not, at a share of each limit for this process. It remembers the
-// rows of the last decisions of the database, so that a row begins with the share of what was left. The
-// database's next decision on a row replaces what was counted here.
+// Package local decides requests while the database makes no decisions, at a share of each limit for this
+// process.
 //
-//   - local.go: decisions. rows.go: the rows that it remembers. charge.go: its charges after an outage.
+// Shares remembers rows of the database's last decisions (it is an engine.RowObserver). During an outage, a
+// row is divided by the number of proxies, both its used and its remaining quota. Together the proxies then
+// admit about what the limit allows. Units that were admitted on durable limits become debts, which are
+// charged after the outage. The database's next decision on a row replaces the share.
 package local
 
 import (
@@ -17,14 +19,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// linger is the time for which the database must have decided everything before limits count as exact again.
+// linger is the time without local decisions after which limits count as exact again.
 const linger = 2 * time.Second
 
 // Next is the store that a Shares replaces.
 type Next interface {
 	// Held returns the number of slots of a row that the requests of this process hold.
 	Held(row lease.RowID) int64
-	// Charge charges units of a row of a subject soon, see engine.Store.Charge.
+	// Charge charges units of a row in the background, see engine.Store.Charge.
 	Charge(subject string, row lease.RowID, l *ratelimit.Limit, units int64)
 	// Answers reports whether the database answers for a subject.
 	Answers(subject string) bool
@@ -32,31 +34,31 @@ type Next interface {
 	Unavailable() error
 }
 
-// Shares decides at this process's share of each limit. It remembers rows as the engine.Rows of the store.
+// Shares decides at this process's share of each limit. It implements engine.RowObserver.
 type Shares struct {
-	on      int32 // 1 once rows are remembered; atomic
-	proxies int64 // atomic
-	next    Next
-	born    time.Time
-	now     func() time.Time // replaces the server's clock, or nil
+	remembering int32 // 1 after UseLocal; atomic
+	proxies     int64 // the number of shares of each limit; atomic
+	next        Next
+	born        time.Time
+	now         func() time.Time // replaces the server's clock, or nil
 
-	mu       sync.Mutex // guards the fields below
-	rows     map[lease.RowID]*row
-	ahead    int64 // the server's clock less that of this process, in microseconds
-	unpaid   []*debt
-	charging int64 // units of charges under way
-	state    State
+	mu          sync.Mutex // guards the fields below
+	rows        map[lease.RowID]*row
+	clockOffset int64 // the server's clock minus that of this machine, in microseconds
+	unpaid      []*debt
+	charging    int64 // units of charges under way
+	state       State
 }
 
 // State describes the decisions of a process by itself, in the current or the last outage.
 type State struct {
-	On                bool      // it still makes none
+	On                bool      // limits are not exact yet
 	Since, Last       time.Time // of the first and of the last decision
-	Parts             float64   // the last share of each limit was one of so many
+	Parts             float64   // the number of shares at the last decision
 	Admitted, Refused int64     // requests
 
-	// Units that were admitted on durable limits: those that were charged, that were beyond the quotas, and
-	// that may not have been charged.
+	// Charged, Unfit and Lost count units that were admitted on durable limits: those charged, those not
+	// charged because they exceeded the quota, and those that may or may not have been charged.
 	Charged, Unfit, Lost int64
 }
 
@@ -69,8 +71,8 @@ func New(now func() time.Time) *Shares {
 // Replace sets the store that the Shares replaces. It is called once, before any decision.
 func (s *Shares) Replace(next Next) { s.next = next }
 
-// UseLocal remembers the rows of the store's decisions, for TakeLocal.
-func (s *Shares) UseLocal() { atomic.StoreInt32(&s.on, 1) }
+// UseLocal starts remembering the rows of decisions, for TakeLocal.
+func (s *Shares) UseLocal() { atomic.StoreInt32(&s.remembering, 1) }
 
 // SetProxies sets the number of proxies, this one included.
 func (s *Shares) SetProxies(n int64) { atomic.StoreInt64(&s.proxies, n) }
@@ -86,17 +88,17 @@ func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []rateli
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.serverTime()
-	t := newTaking(len(hits))
+	t := newShareHits(len(hits))
 	for i := range hits {
-		t.share(s, i, &hits[i], parts)
+		t.add(s, i, &hits[i], parts)
 		if hits[i].Limit.Algorithm == ratelimit.InFlight {
-			r := t.taken[i]
+			r := t.rows[i]
 			r.row.Slots = atomic.LoadInt64(&r.slots) + s.next.Held(r.id)
 			t.before[i] = r.row
 		}
 		t.nows[i] = now
 	}
-	all := algorithm.Decide(t.hits, t.rows, t.nows, decisions)
+	all := algorithm.Decide(t.hits, t.states, t.nows, decisions)
 	s.count(parts, all)
 	// A statement that was sent may have charged.
 	owed := errors.Is(cause, ratelimit.ErrUnavailable) && !errors.Is(cause, engine.ErrSent)
@@ -106,9 +108,9 @@ func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []rateli
 		charged := h.Cost > 0 && !h.Peek && d.Allowed && (all || h.Apart)
 		switch {
 		case charged && h.Limit.Algorithm == ratelimit.InFlight:
-			t.taken[i].hold(h)
+			t.rows[i].holdSlots(h)
 		case charged && h.Limit.Durable && owed:
-			s.owe(t.taken[i], h, &t.hits[i], &t.before[i], now)
+			s.addDebt(t.rows[i], h, &t.hits[i], &t.before[i], now)
 		}
 		// What all proxies together have left, if the others have used as much as this one.
 		used := int64(float64(t.limits[i].Capacity()-d.Remaining) * parts)
@@ -116,47 +118,47 @@ func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []rateli
 		d.Remaining = algorithm.Remaining(d.Limit, d.Limit-used)
 		d.Source = ratelimit.FromMemory
 		d.DecidedAt = 0 // nothing is settled: the database does not have the charge
-		if t.rows[i].Blank() && t.taken[i].debt == nil {
-			delete(s.rows, t.taken[i].id)
+		if t.states[i].Blank() && t.rows[i].debt == nil {
+			delete(s.rows, t.rows[i].id)
 		}
 	}
 	return true
 }
 
-// taking holds the hits of a request on the shares of their limits.
-type taking struct {
+// shareHits holds the hits of a request on the shares of their limits, with their rows.
+type shareHits struct {
 	limits []ratelimit.Limit
 	hits   []ratelimit.Hit
-	taken  []*row
+	rows   []*row
 	before []algorithm.Row
-	rows   []*algorithm.Row
+	states []*algorithm.Row
 	nows   []int64
 }
 
-func newTaking(n int) *taking {
-	return &taking{
-		limits: make([]ratelimit.Limit, n), hits: make([]ratelimit.Hit, n), taken: make([]*row, n),
-		before: make([]algorithm.Row, n), rows: make([]*algorithm.Row, n), nows: make([]int64, n),
+func newShareHits(n int) *shareHits {
+	return &shareHits{
+		limits: make([]ratelimit.Limit, n), hits: make([]ratelimit.Hit, n), rows: make([]*row, n),
+		before: make([]algorithm.Row, n), states: make([]*algorithm.Row, n), nows: make([]int64, n),
 	}
 }
 
-// share makes the hit i a hit on the share of its limit, with its row. The caller holds the mutex.
-func (t *taking) share(s *Shares, i int, h *ratelimit.Hit, parts float64) {
+// add adds the hit i on the share of its limit, with its row. The caller holds the mutex.
+func (t *shareHits) add(s *Shares, i int, h *ratelimit.Hit, parts float64) {
 	t.limits[i] = algorithm.ShareLimit(h.Limit, parts)
 	t.hits[i] = *h
 	t.hits[i].Limit = &t.limits[i]
 	if most := t.limits[i].Capacity(); h.Cost > most && h.Cost <= h.Limit.Capacity() {
 		t.hits[i].Cost = most // else it could never pass
 	}
-	r := s.of(lease.RowOf(h.Limit, h.StoredKey()))
-	if !r.shared {
-		r.shared = true
+	r := s.rowOf(lease.RowOf(h.Limit, h.StoredKey()))
+	if !r.isShare {
+		r.isShare = true
 		algorithm.ShareRow(&r.row, parts)
 		r.debt = nil // the next one is of this share
 	}
-	t.taken[i] = r
+	t.rows[i] = r
 	t.before[i] = r.row
-	t.rows[i] = &r.row
+	t.states[i] = &r.row
 }
 
 // Local returns the decisions of TakeLocal in the current or the last outage.
@@ -166,9 +168,9 @@ func (s *Shares) Local() State {
 	return s.state
 }
 
-// Tick charges what was admitted without the database, and ends the time of local limits.
+// Tick charges debts, and ends the time of local limits. It is called about once a second.
 func (s *Shares) Tick() {
-	s.Bill()
+	s.ChargeDebts()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if time.Since(s.state.Last) >= linger && len(s.unpaid) == 0 && s.charging == 0 && s.next.Ready() &&

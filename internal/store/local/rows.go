@@ -14,33 +14,33 @@ import (
 // maxRows bounds the rows that are remembered, at about 300 bytes each.
 const maxRows = 50000
 
-// row is the state of a row after the last decision of the database, or the share of this process.
+// row holds a row as of the last decision of the database, or as of the last decision at the share of this
+// process.
 type row struct {
-	id     lease.RowID
-	row    algorithm.Row
-	now    int64 // the server's time of the decision
-	shared bool  // row is the share
-	slots  int64 // that requests hold of the share, on a limit InFlight; atomic
-	debt   *debt // the last one; nil is none
+	id        lease.RowID
+	row       algorithm.Row
+	decidedAt int64 // the server's time of the decision
+	isShare   bool  // row has been divided into shares
+	slots     int64 // the slots that requests hold of the share; atomic
+	debt      *debt // the debt of the share, or nil
 }
 
-// clock is this machine's time in microseconds. It never goes back.
+// clock returns this machine's time in microseconds. It never goes back.
 func (s *Shares) clock() int64 { return s.born.Add(time.Since(s.born)).UnixMicro() }
 
-// serverTime is the server's time in microseconds. The caller holds the mutex.
+// serverTime returns the server's time in microseconds. The caller holds the mutex.
 func (s *Shares) serverTime() int64 {
 	if s.now != nil {
 		return s.now().UnixMicro()
 	}
-	return s.clock() + s.ahead
+	return s.clock() + s.clockOffset
 }
 
-// Wanted implements engine.Rows.
-func (s *Shares) Wanted() bool { return atomic.LoadInt32(&s.on) != 0 }
+// Enabled implements engine.RowObserver.
+func (s *Shares) Enabled() bool { return atomic.LoadInt32(&s.remembering) != 0 }
 
-// Learn implements engine.Rows. It is one loop, with what most
-// rows need inline, because the plugin is interpreted: see internal/testkit/imports.
-func (s *Shares) Learn(rows []engine.Row) {
+// Observe implements engine.RowObserver. It is one loop, with the frequent case inline, for Yaegi.
+func (s *Shares) Observe(rows []engine.Row) {
 	now := s.clock()
 	s.mu.Lock()
 	for i := range rows {
@@ -49,26 +49,26 @@ func (s *Shares) Learn(rows []engine.Row) {
 		if r == nil {
 			r = s.add(rows[i].ID)
 		}
-		if late := r.now - view.Now; late > 0 && late < lease.Trust {
+		if late := r.decidedAt - view.Now; late > 0 && late < lease.Trust {
 			continue // several batches may be under way
 		}
 		r.row = view.Row
-		r.now = view.Now
-		r.shared = false
-		s.ahead = view.Now - now
+		r.decidedAt = view.Now
+		r.isShare = false
+		s.clockOffset = view.Now - now
 	}
 	s.mu.Unlock()
 }
 
-// of returns a row, which may be new. The caller holds the mutex.
-func (s *Shares) of(id lease.RowID) *row {
+// rowOf returns a row, which may be new. The caller holds the mutex.
+func (s *Shares) rowOf(id lease.RowID) *row {
 	if r := s.rows[id]; r != nil {
 		return r
 	}
 	return s.add(id)
 }
 
-// add adds a row. The caller holds the mutex.
+// add adds a row, and evicts another if there are too many. The caller holds the mutex.
 func (s *Shares) add(id lease.RowID) *row {
 	if len(s.rows) >= maxRows {
 		tries := 0
@@ -85,7 +85,7 @@ func (s *Shares) add(id lease.RowID) *row {
 	return r
 }
 
-// count counts a decision at one of so many parts. The caller holds the mutex.
+// count counts a decision at one share of parts. The caller holds the mutex.
 func (s *Shares) count(parts float64, admitted bool) {
 	now := time.Now()
 	if !s.state.On {
@@ -100,8 +100,8 @@ func (s *Shares) count(parts float64, admitted bool) {
 	}
 }
 
-// hold transfers the slots of a hit that was admitted to its Slot.
-func (r *row) hold(h *ratelimit.Hit) {
+// holdSlots passes the slots of an admitted hit to its Slot.
+func (r *row) holdSlots(h *ratelimit.Hit) {
 	cost := h.Cost
 	atomic.AddInt64(&r.slots, cost)
 	h.Slot.Hold(func() { atomic.AddInt64(&r.slots, -cost) })

@@ -65,7 +65,7 @@ func TestFewerProxiesCountLongAfterACrash(t *testing.T) {
 			r := New(db, store, &Node{Name: "n", Epoch: 1}, Options{DisableMigration: true})
 			r.migrated = true
 			now := time.Now()
-			r.harmAt = now.Add(time.Hour)
+			r.checkSettingsAt = now.Add(time.Hour)
 			poll := func(seconds int) {
 				for range seconds {
 					now = now.Add(time.Second)

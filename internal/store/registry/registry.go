@@ -24,26 +24,26 @@ import (
 type Node struct {
 	Name            string // the same after each start; several processes may have it
 	Version, Region string // of the program, and where it runs; "" if not available
-	Epoch           int64  // another number after each start; with Name the key of the row
-	// Notice is called when limits are local, and when they are exact again. It must not block. Nil drops the
-	// text.
+	Epoch           int64  // differs after each start; Name and Epoch are the key of the row
+	// Notice is called when limits become local, and when they are exact again. It must not block. Nil drops
+	// the text.
 	Notice func(text string)
-	// Leave is called by End. It reports whether no other store has the row, which then gets its end. Nil is
-	// true.
+	// Leave is called by End. It reports whether no other store of the process uses the row, so that End
+	// marks it as ended. Nil means true.
 	Leave func() bool
 	// Totals returns the counts of the row. Nil leaves them NULL.
 	Totals func() Totals
 }
 
-// Totals are counts of requests since the start of the process. Each is in one of the first three.
+// Totals counts requests since the start of the process. Each request is in one of the first three.
 type Totals struct {
 	Admitted, Refused, Undecided int64
-	UndecidedAt                  time.Time // of the last one in Undecided
-	Local                        int64     // of Admitted and Refused, those decided without the database
-	Busiest                      string    // of the busiest limits: the JSON {prefix: [admitted, refused]}
+	UndecidedAt                  time.Time // the time of the last undecided request
+	Local                        int64     // admitted or refused without the database
+	Busiest                      string    // the busiest limits, as JSON {prefix: [admitted, refused]}
 }
 
-// Store is the store of the process.
+// Store is the store that a Registry reports on.
 type Store interface {
 	// Prepare migrates the tables of counts, and Ready reports whether they are ready.
 	Prepare()
@@ -60,7 +60,7 @@ type Store interface {
 // Options are the settings of a Registry.
 type Options struct {
 	DisableMigration bool           // the operator makes the tables
-	Random           func() float64 // nil is rand.Float64; simulations have another one
+	Random           func() float64 // replaces rand.Float64 in simulations; nil is rand.Float64
 	OnError          func(error)    // reports failures; must not block; nil drops them
 }
 
@@ -73,18 +73,18 @@ const (
 	heartbeatInterval = 3 * time.Second
 	pollTimeout       = 2 * time.Second
 	leaveTimeout      = 500 * time.Millisecond
-	harmInterval      = time.Minute // between two looks at settings that do harm
-	// missed is the time without an answer after which the rows of other proxies may be old, and reappear the
-	// time that they may take to be renewed.
-	missed   = 2 * heartbeatInterval
-	reappear = 10 * time.Second
+	settingsInterval  = time.Minute // between two checks for harmful settings
+	// staleAfter is the time without an answer after which the rows of other proxies may be outdated.
+	// returnTime is the time that the other proxies may take to renew them.
+	staleAfter = 2 * heartbeatInterval
+	returnTime = 10 * time.Second
 )
 
 // Registry renews the row of a process. One goroutine uses it, except for the fields that a mutex guards.
 type Registry struct {
 	db      pgdb.DB
 	store   Store
-	node    *Node // nil without a row
+	node    *Node // nil for a process without a row
 	options Options
 
 	closing context.Context // ends with End
@@ -92,18 +92,18 @@ type Registry struct {
 	started int32         // 1 after Start or End; atomic
 	running chan struct{} // closed when the goroutine has ended
 
-	migrated bool          // the tables exist
-	backoff  time.Duration // from a failed poll to the next one; 0 after one that succeeded
-	retryAt  time.Time     // no poll before it
-	listed   bool          // the last write of the row succeeded
-	renewed  time.Time     // when the row was written
-	shown    applied       // what the row says
-	proxies  int64         // how many run
-	counted  time.Time     // when they were counted
-	sure     time.Time     // from then on, a smaller count is right
-	harmAt   time.Time     // when to check the settings again
-	local    bool          // Notice has said that limits are local
-	reported map[string]string
+	migrated        bool          // the tables of the registry exist
+	backoff         time.Duration // from a failed poll to the next one; 0 after a success
+	retryAt         time.Time     // the time of the next poll after a failure
+	written         bool          // the last write of the row succeeded
+	writtenAt       time.Time     // when the row was written
+	writtenChange   applied       // the change in the row
+	proxies         int64         // the number of running proxies
+	countedAt       time.Time     // when they were counted
+	exactFrom       time.Time     // a smaller count is ignored before this time
+	checkSettingsAt time.Time     // when to check the settings again
+	localNoticed    bool          // Notice has reported that limits are local
+	reported        map[string]string
 
 	mu       sync.Mutex // guards the fields below
 	applied  applied
@@ -117,8 +117,7 @@ type applied struct {
 	log string
 }
 
-// New returns the registration of a store on db. It does nothing before Start, and nothing at all without a
-// node.
+// New returns a Registry for a store on db. It does nothing before Start, and nothing at all if n is nil.
 func New(db pgdb.DB, s Store, n *Node, o Options) *Registry {
 	if o.Random == nil {
 		o.Random = rand.Float64
@@ -156,7 +155,7 @@ func (r *Registry) End() {
 		return
 	}
 	<-r.running
-	if last && r.listed && r.store.Unavailable() == nil {
+	if last && r.written && r.store.Unavailable() == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 		defer cancel()
 		// After a failure the row is that of a proxy that vanished.
@@ -219,8 +218,8 @@ func (r *Registry) pollSafely(now time.Time) {
 func (r *Registry) poll(now time.Time) error {
 	ctx, cancel := context.WithTimeout(r.closing, pollTimeout)
 	defer cancel()
-	if !now.Before(r.harmAt) {
-		r.harmAt = now.Add(harmInterval)
+	if !now.Before(r.checkSettingsAt) {
+		r.checkSettingsAt = now.Add(settingsInterval)
 		r.report("settings", pg.Harmful(ctx, r.db))
 	}
 	if !r.migrated && !r.options.DisableMigration {
@@ -240,7 +239,7 @@ func (r *Registry) poll(now time.Time) error {
 		statements = append(statements, &pgdb.Statement{SQL: cannotSQL, Unnamed: true}, r.renewal(now))
 	}
 	if r.db.Run(ctx, statements) != nil {
-		r.sure = now.Add(reappear) // a crash empties the table
+		r.exactFrom = now.Add(returnTime) // a crash empties the table
 		return nil
 	}
 	r.readLive(live, now)
@@ -256,14 +255,14 @@ func (r *Registry) poll(now time.Time) error {
 // noticeLocal passes to Notice that limits are local, and that they are exact again. The row says it before.
 func (r *Registry) noticeLocal(now time.Time) {
 	l := r.store.Local()
-	if l.On == r.local {
+	if l.On == r.localNoticed {
 		return
 	}
-	r.local = l.On
+	r.localNoticed = l.On
 	text := "the database makes no decisions: this proxy limits by itself, at " +
 		strconv.FormatFloat(100/l.Parts, 'g', 3, 64) + " % of each limit"
 	if !l.On {
-		r.renewed = time.Time{}
+		r.writtenAt = time.Time{}
 		r.pollSafely(now) // if that fails, the row does not say it
 		text = fmt.Sprintf("limits are exact again: this proxy has admitted %d requests by itself, and "+
 			"refused %d. Of durable limits, %d units were charged, %d were beyond the quotas, and %d could "+

@@ -13,9 +13,9 @@ import (
 
 // mostBusy and busyBytes bound the limits in Report.Read, and mostReported those that are counted.
 const (
-	mostBusy     = 20
-	busyBytes    = 500
-	mostReported = 10000
+	maxBusy     = 20
+	busyBytes   = 500
+	maxReported = 10000
 )
 
 // Report counts the requests of this process on a database since its start, for its row. A nil Report counts
@@ -37,10 +37,10 @@ type LimitReport struct {
 }
 
 // started is the epoch of this process.
-var started = time.Now().UnixMicro()
+var processEpoch = time.Now().UnixMicro()
 
 // joined holds the reports of this process, by name and DSN.
-var joined = struct {
+var reports = struct {
 	mu      sync.Mutex // guards reports
 	reports map[string]*Report
 }{reports: map[string]*Report{}}
@@ -48,36 +48,36 @@ var joined = struct {
 // Join returns the row of this process for a store on a database, with its name and epoch. Stores with the
 // same name and DSN have one Report.
 func Join(name, dsn string) (*Node, *Report) {
-	joined.mu.Lock()
-	defer joined.mu.Unlock()
-	r := joined.reports[name+" "+dsn]
+	reports.mu.Lock()
+	defer reports.mu.Unlock()
+	r := reports.reports[name+" "+dsn]
 	if r == nil {
 		r = &Report{limits: map[string]*LimitReport{}}
-		joined.reports[name+" "+dsn] = r
+		reports.reports[name+" "+dsn] = r
 	}
 	r.stores++
 	leave := func() bool {
-		joined.mu.Lock()
-		defer joined.mu.Unlock()
+		reports.mu.Lock()
+		defer reports.mu.Unlock()
 		r.stores--
 		return r.stores == 0
 	}
-	return &Node{Name: name, Epoch: started, Totals: func() Totals { return r.Read() }, Leave: leave}, r
+	return &Node{Name: name, Epoch: processEpoch, Totals: func() Totals { return r.Read() }, Leave: leave}, r
 }
 
 // Of returns the counts of a limit. Beyond mostReported limits they are in no row.
 func (r *Report) Of(prefix string) *LimitReport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.of(prefix)
+	return r.limit(prefix)
 }
 
-// of returns the counts of a limit. The caller holds the mutex.
-func (r *Report) of(prefix string) *LimitReport {
+// limit implements Of for a caller that holds the mutex.
+func (r *Report) limit(prefix string) *LimitReport {
 	l := r.limits[prefix]
 	if l == nil {
 		l = &LimitReport{prefix: prefix}
-		if len(r.limits) < mostReported {
+		if len(r.limits) < maxReported {
 			r.limits[prefix] = l
 		}
 	}
@@ -115,7 +115,7 @@ func (r *Report) Count(admitted bool, hits []ratelimit.Hit, decisions []ratelimi
 		if hits[i].Apart || !admitted && decisions[i].Allowed {
 			continue
 		}
-		l := r.of(hits[i].Limit.Prefix)
+		l := r.limit(hits[i].Limit.Prefix)
 		if admitted {
 			l.admitted++
 		} else {
@@ -145,7 +145,7 @@ func (r *Report) Read() Totals {
 	})
 	busiest := map[string][]int64{}
 	sum.Busiest = "{}"
-	for i := 0; i < len(busy) && i < mostBusy; i++ {
+	for i := 0; i < len(busy) && i < maxBusy; i++ {
 		busiest[strings.ToValidUTF8(busy[i].prefix, "")] = []int64{busy[i].admitted, busy[i].refused}
 		text, err := json.Marshal(busiest)
 		if err != nil || len(text) > busyBytes {

@@ -44,17 +44,17 @@ const (
 )
 
 // mostProblems bounds the bytes of problems in the row. Reports of the policy have all of them.
-const mostProblems = 400
+const maxProblems = 400
 
 // cutProblems returns the first problems, within mostProblems, and how many follow them.
 func cutProblems(problems []string) []string {
 	cut := make([]string, 0, len(problems)) // nil would be NULL
 	size := 0
 	for i, text := range problems {
-		if size += len(text); size > mostProblems {
+		if size += len(text); size > maxProblems {
 			left := len(problems) - i
 			if i == 0 {
-				cut = append(cut, strings.ToValidUTF8(text[:mostProblems], "")+" …")
+				cut = append(cut, strings.ToValidUTF8(text[:maxProblems], "")+" …")
 				left--
 			}
 			if left > 0 {
@@ -70,9 +70,9 @@ func cutProblems(problems []string) []string {
 // isDue reports whether the row is to be renewed.
 func (r *Registry) isDue(now time.Time) bool {
 	r.mu.Lock()
-	news := !r.listed || r.applied != r.shown
+	news := !r.written || r.applied != r.writtenChange
 	r.mu.Unlock()
-	age := now.Sub(r.renewed)
+	age := now.Sub(r.writtenAt)
 	return age >= heartbeatInterval || news && age >= pollInterval
 }
 
@@ -80,8 +80,8 @@ func (r *Registry) isDue(now time.Time) bool {
 func (r *Registry) renewal(now time.Time) *pgdb.Statement {
 	var seq, log, problems, since, until, admitted, refused, undecided, locally, busiest, undecidedAt any
 	r.mu.Lock()
-	if r.shown = r.applied; r.shown.seq >= 0 {
-		seq, log, problems = r.shown.seq, r.shown.log, r.problems
+	if r.writtenChange = r.applied; r.writtenChange.seq >= 0 {
+		seq, log, problems = r.writtenChange.seq, r.writtenChange.log, r.problems
 	}
 	r.mu.Unlock()
 	if l := r.store.Local(); !l.On && !l.Since.IsZero() {
@@ -95,7 +95,7 @@ func (r *Registry) renewal(now time.Time) *pgdb.Statement {
 			undecidedAt = now.Sub(t.UndecidedAt).Microseconds()
 		}
 	}
-	r.renewed = now
+	r.writtenAt = now
 	return &pgdb.Statement{SQL: rowSQL, Unnamed: true, Args: []any{r.node.Name, r.node.Epoch, r.node.Version,
 		r.node.Region, seq, log, problems, since, until, admitted, refused, undecided, locally, busiest,
 		undecidedAt}}
@@ -103,7 +103,7 @@ func (r *Registry) renewal(now time.Time) *pgdb.Statement {
 
 // readRenewal reads the results of the statements rowSQL and cannotSQL.
 func (r *Registry) readRenewal(renewal, cannot *pgdb.Statement) {
-	r.listed = renewal.Err == nil
+	r.written = renewal.Err == nil
 	if renewal.Code == "42P01" || renewal.Code == "42703" { // a table or a column is missing
 		r.migrated = false
 	}
@@ -127,11 +127,11 @@ func (r *Registry) readLive(s *pgdb.Statement, now time.Time) {
 		return
 	}
 	n, own := counts[0], counts[1]
-	if !r.counted.IsZero() && now.Sub(r.counted) > missed || r.listed && own == 0 {
-		r.sure = now.Add(reappear)
+	if !r.countedAt.IsZero() && now.Sub(r.countedAt) > staleAfter || r.written && own == 0 {
+		r.exactFrom = now.Add(returnTime)
 	}
-	r.counted = now
-	if n > r.proxies || n > 0 && now.After(r.sure) {
+	r.countedAt = now
+	if n > r.proxies || n > 0 && now.After(r.exactFrom) {
 		r.proxies = n
 		r.store.SetProxies(n)
 	}

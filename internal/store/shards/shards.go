@@ -94,7 +94,7 @@ func (s *Store) find(ctx context.Context) error {
 	for shard := len(s.engines); shard < n; shard++ {
 		o := s.options
 		o.Tables = s.routes.tables[shard]
-		o.Of = n
+		o.Shards = n
 		//nolint:staticcheck // Yaegi does not convert an argument
 		var db pgdb.DB = newShardDB(s.routes, shard)
 		e, err := engine.New(db, o)
