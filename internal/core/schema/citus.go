@@ -2,8 +2,8 @@ package schema
 
 // The counts of a database can be divided into shards, which are schemas on the servers of Citus.
 const (
-	// ShardsFunction creates the function that returns the shards. $1 stands for the array of their
-	// schemas. Citus passes functions on to new workers.
+	// ShardsFunction creates the function that returns the shards. The caller replaces $1 by the array of
+	// their schemas. Citus copies functions to new workers.
 	ShardsFunction = `CREATE OR REPLACE FUNCTION rate_limit_shards() RETURNS TABLE (shard int,
 		schema text) LANGUAGE sql IMMUTABLE AS $$
 	SELECT p.shard::int - 1, p.schema FROM unnest($1::text[]) WITH ORDINALITY AS p(schema, shard) $$;
@@ -14,7 +14,7 @@ COMMENT ON FUNCTION rate_limit_shards() IS
 	// ShardTables creates the tables of a shard in the first schema of the search_path.
 	ShardTables = counters
 
-	// Shards creates what the shards share, and stops counting in the tables outside them.
+	// Shards creates the functions that the shards share, and stops counting in the tables outside them.
 	Shards = citusShards
 
 	// ShardsReady returns 1 if the counts are in shards.

@@ -1,6 +1,6 @@
--- The last commands of each part. Functions find their tables in the schema in which they lie, whatever the
--- search_path of the caller is: a caller of one with the rights of the owner cannot put tables of its own in
--- place. Only the owner may call them without a grant.
+-- The last commands of each part. Functions get the search_path of their own schema, whatever that of the
+-- caller is. Otherwise the caller of a function with the rights of the owner could make it use other tables.
+-- Only the owner may call functions without a grant.
 --
 -- A body that is parsed when the function is made, by RETURN or BEGIN ATOMIC, needs no search_path, which
 -- would keep Postgres from inlining it, and an IMMUTABLE one uses no table. These are for everybody: views

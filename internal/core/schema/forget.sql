@@ -1,5 +1,5 @@
--- Deletes everything that is stored about a person. Only the owner of the tables can do so: the function
--- has the rights of the calling role. It skips what a database lacks, such as a policy or a history.
+-- Deletes all stored data about a person. The function has the rights of the calling role, so only the owner
+-- of the tables can use it. It skips parts that the database lacks, such as a policy or a history.
 
 CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL,
 	key text DEFAULT NULL, address inet DEFAULT NULL,

@@ -301,7 +301,7 @@ const historyVersion = "1"
 
 const historyMetrics = `
 CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN least(a + b, 9223372036854775807);
-COMMENT ON FUNCTION rate_limit_add IS 'The sum of two numbers, or the largest bigint, so that no number that a proxy sends makes a later sum fail.';
+COMMENT ON FUNCTION rate_limit_add IS 'The sum of two numbers, at most the largest bigint: no number that a proxy sends can make a sum fail.';
 CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[]
 	LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
@@ -310,7 +310,7 @@ BEGIN
 	END LOOP;
 	RETURN a;
 END $$;
-COMMENT ON FUNCTION rate_limit_add_buckets IS 'The sum of two arrays, element by element. The shorter one is continued with zeros.';
+COMMENT ON FUNCTION rate_limit_add_buckets IS 'The sum of two arrays, element by element. Missing elements count as 0.';
 CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[], INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
 COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by element: of the latencies of several rows of rate_limit_metrics.';
 CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p double precision) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -323,9 +323,9 @@ CREATE OR REPLACE VIEW rate_limit_traffic WITH (security_invoker = true) AS SELE
 	FROM rate_limit_metrics m;
 CALL rate_limit_describe('rate_limit_traffic', $$
 rate_limit_metrics with percentiles of the time that decisions took.
-p50_ms: What 50 % of the decisions took at most, in milliseconds.
-p95_ms: What 95 % of the decisions took at most, in milliseconds.
-p99_ms: What 99 % of the decisions took at most, in milliseconds.
+p50_ms: The median duration of the decisions, in milliseconds.
+p95_ms: The duration that 95 % of the decisions did not exceed, in milliseconds.
+p99_ms: The duration that 99 % of the decisions did not exceed, in milliseconds.
 $$);
 `
 
@@ -333,13 +333,13 @@ const historyPartitions = `
 CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END::text
 $$;
-COMMENT ON FUNCTION rate_limit_caller IS 'The role that called, also in a function with the rights of the owner.';
+COMMENT ON FUNCTION rate_limit_caller IS 'The role of the caller, even in a function with the rights of the owner.';
 CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean
 	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
 BEGIN
 	RETURN (SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = 'rate_limit_retention'::regclass);
 END $$;
-COMMENT ON FUNCTION rate_limit_owns_history IS 'Whether the role that called has the rights of the owner of the history.';
+COMMENT ON FUNCTION rate_limit_owns_history IS 'Whether the role of the caller has the rights of the owner of the history.';
 CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit_audit') RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz)
 	LANGUAGE sql STABLE SECURITY DEFINER SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz
@@ -349,7 +349,7 @@ CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit
 		WHERE i.inhparent = $1::regclass) AS p
 	ORDER BY 3
 $$;
-COMMENT ON FUNCTION rate_limit_partitions IS 'The partitions of a table of the history, with the names of their schemas, and from when until when each has rows.';
+COMMENT ON FUNCTION rate_limit_partitions IS 'The partitions of a table of the history, with their schemas, and the beginning and the end of each.';
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date, parent text DEFAULT 'rate_limit_audit')
 	RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC' AS $$
 DECLARE
@@ -385,9 +385,8 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_make_partition IS 'Makes the partition of a table of the history for a day in UTC, and returns its name with the schema; '
-	'NULL: there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached. For a role that does not own the '
-	'tables, the day must be within 8 days of today.';
+COMMENT ON FUNCTION rate_limit_make_partition IS 'Creates the partition of a table of the history for a day in UTC, and returns its name with the schema. '
+	'NULL: it exists already. Writers do not wait. The name is rate_limit_audit_YYYYMMDD, followed by _2 if a detached table has that name. For a role that does not own the tables, the day must be within 8 days of today.';
 `
 
 const historyRecord = `
@@ -467,33 +466,33 @@ CREATE TABLE IF NOT EXISTS rate_limit_audit ( time           timestamptz NOT NUL
 	key            text, user_id        text, tier           text, address        inet, host           text, method         text, path           text, node           text NOT NULL, region         text, also           text[],
 	id             bigint, CONSTRAINT outcome_must_be_allowed_limited_blocked_rejected_shadow_error CHECK (outcome IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error')) ) PARTITION BY RANGE (time);
 CREATE SEQUENCE IF NOT EXISTS rate_limit_audit_id OWNED BY rate_limit_audit.id;
-COMMENT ON SEQUENCE rate_limit_audit_id IS 'The numbers of the rows of rate_limit_audit.';
+COMMENT ON SEQUENCE rate_limit_audit_id IS 'The ids of the rows of rate_limit_audit.';
 CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_audit_outcome ON rate_limit_audit (outcome, time) WHERE outcome <> 'allowed';
 CREATE INDEX IF NOT EXISTS rate_limit_audit_who ON rate_limit_audit USING brin (time, key text_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001),
 	address inet_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001), key_id int8_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001)) WITH (pages_per_range = 8, autosummarize = on);
 CALL rate_limit_describe('rate_limit_audit', $$
-What happened to requests: a row for each decision that is recorded. A row of outcome shadow stands beside the row of its request.
-time: When the request was decided, by the clock of the proxy.
-cost: What one request costs, or would have cost if it was refused.
-count: How many equal refusals within the same second this row stands for. The other columns are those of the first.
+The audit log: a row for each recorded decision. A row with the outcome shadow is in addition to the row of its request.
+time: The time of the decision, by the clock of the proxy.
+cost: The cost of one request, or of a refused one, what it would have cost.
+count: The number of equal refusals within the same second that this row represents. The other columns are those of the first.
 quota: The full quota. NULL: no limit decided.
-remaining: What was left of the quota after the decision.
+remaining: The rest of the quota after the decision.
 key_id: The id of the API key in rate_limit_api_keys. NULL: none.
 retry_after_ms: Of a refusal: the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is not known.
-duration_us: How long the decision took, in microseconds.
-weight: How many requests each request of this row stands for: above 1 if only a sample is recorded. count * weight is the estimated number of requests.
+duration_us: The time that the decision took, in microseconds.
+weight: The number of requests that each request of this row represents: above 1 if only a sample is recorded. count * weight is the estimated number of requests.
 status: The status of a refusal. NULL: the request passed.
 outcome: allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path
 	is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.
-reason: More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, timeout, overloaded or unavailable.
-prefix: The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is the name that
-	it had first; empty if none applied. Of several limits, that with the least remaining, or the one that
-	refused.
+reason: The reason for a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, timeout, overloaded or unavailable.
+prefix: The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is its first
+	name; empty if no limit applied. Of several limits, that of the one that refused, else of the one with the
+	least remaining.
 limit_name: The name of the limit of the rule. NULL: a limit in a configuration.
-key: The key of the counter, as it is stored: a digest if it is a secret.
-user_id: The user. NULL: nobody.
+key: The stored key of the counter: a digest if it is a secret.
+user_id: The user. NULL: an anonymous request.
 tier: The tier of the user, with a policy.
 address: The address of the client, or its network, as audit_address says.
 host: The host of the request.
@@ -501,8 +500,8 @@ method: The method of the request.
 path: The path of the request without the query, up to 500 characters.
 node: The name of the proxy.
 region: The region of the proxy, if its configuration has one.
-also: The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix, key and so on. NULL: none.
-id: A number that no other row has.
+also: The other limits that were asked about the request, whether they charged it or not, as pairs of prefix and key. NULL: none.
+id: A unique number.
 $$);
 CREATE TABLE IF NOT EXISTS rate_limit_metrics ( granularity   text NOT NULL, time          timestamptz NOT NULL, user_id       text NOT NULL DEFAULT '', key_id        bigint NOT NULL DEFAULT 0, prefix        text NOT NULL DEFAULT '',
 	limit_name    text NOT NULL DEFAULT '', endpoint      text NOT NULL DEFAULT '', region        text NOT NULL DEFAULT '', requests      bigint NOT NULL DEFAULT 0, allowed       bigint NOT NULL DEFAULT 0,
@@ -512,10 +511,10 @@ CREATE TABLE IF NOT EXISTS rate_limit_metrics ( granularity   text NOT NULL, tim
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (user_id, time, key_id, prefix, limit_name, endpoint, region, granularity);
 CREATE INDEX IF NOT EXISTS rate_limit_metrics_time ON rate_limit_metrics USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CALL rate_limit_describe('rate_limit_metrics', $$
-What happened to the requests of a user and an API key, by the limit that decided and by the endpoint, in a minute, an hour or a day, in all proxies of a region. Usage and invoices are sums of it.
+Sums of the requests of a user and an API key, by the limit that decided and by the endpoint, in a minute, an hour or a day, over all proxies of a region. Usage and invoices are computed from them.
 granularity: minute, hour or day: each request counts in all three.
-time: When the minute, hour or day (in UTC) begins.
-user_id: The user; empty: nobody; (other): users beyond the first 10,000 combinations of a proxy in a minute.
+time: The beginning of the minute, hour or day (in UTC).
+user_id: The user; empty: anonymous requests; (other): users beyond the first 10,000 combinations of a proxy in a minute.
 key_id: The id of the API key; 0: none, or (other).
 prefix: As in rate_limit_audit.
 limit_name: The name of the limit of the rule; empty: a limit in a configuration, or none.
@@ -525,16 +524,16 @@ requests: All requests: allowed, limited, blocked, rejected and errors together.
 allowed: Requests that passed.
 limited: Requests that a limit refused.
 blocked: Requests that a ban or a block rule refused.
-rejected: Requests that were refused for their API key or their path.
+rejected: Requests that were refused because of their API key or their path.
 errors: Requests without a decision, whether they passed or not.
 shadow: Decisions of shadow rules that would have refused. Their requests count in the other columns.
-charged: The units that the requests that passed were charged by this limit, whichever limit they count for.
-settled: What they really cost by their responses, when these have ended: charged, where the limit does not settle.
-from_memory: Requests of those limited that a proxy refused without asking the database.
-from_lease: Requests of those allowed that a proxy let pass with units of a lease, without asking the database.
-from_database: Requests that the database decided: neither the memory of the proxy nor a lease could.
-last_request: When the last request came.
-latency: How many decisions took how long, in buckets: see rate_limit_percentile.
+charged: Units that this limit charged for requests that passed, including requests counted under another limit.
+settled: Their actual cost once the responses end; equal to charged if the limit has no settle.
+from_memory: Limited requests that a proxy refused from memory, without asking the database.
+from_lease: Allowed requests that a proxy let pass with units of a lease, without asking the database.
+from_database: Requests that the database decided, because neither the memory of the proxy nor a lease could.
+last_request: The time of the last request.
+latency: The numbers of decisions by their duration, in buckets: see rate_limit_percentile.
 $$);
 DO $$
 DECLARE
@@ -553,24 +552,24 @@ END $$;
 CREATE TABLE IF NOT EXISTS rate_limit_writers ( writer  text NOT NULL CONSTRAINT rate_limit_writers_pkey PRIMARY KEY, node    text NOT NULL, region  text, batch   bigint NOT NULL, written bigint NOT NULL DEFAULT 0,
 	dropped bigint NOT NULL DEFAULT 0, seen    timestamptz NOT NULL DEFAULT now() );
 CALL rate_limit_describe('rate_limit_writers', $$
-The processes that write the history, and how far each of them is. A row that was not renewed for 30 days is deleted.
+The processes that write the history, and the progress of each. A row that was not renewed for 30 days is deleted.
 writer: A random name of the process.
 node: The name of the proxy.
-region: Where it runs, if its configuration says so.
-batch: The number of the last batch that was written. A batch that is sent again after a failure is written once.
-written: How many decisions the process has written to rate_limit_audit.
-dropped: How many decisions the process could not write, because the database was slow or down for too long.
-seen: When the last batch was written.
+region: The region of the proxy, if its configuration has one.
+batch: The number of the last batch that was written. It prevents that a batch is written twice if it is sent again after a failure.
+written: The number of decisions that the process has written to rate_limit_audit.
+dropped: The number of decisions that the process could not write, because the database was slow or down for too long.
+seen: The time of the last batch.
 $$);
 CREATE TABLE IF NOT EXISTS rate_limit_retention ( what   text NOT NULL CONSTRAINT rate_limit_retention_pkey PRIMARY KEY, keep   interval NOT NULL, set_by text, set_at timestamptz NOT NULL DEFAULT now(), upkeep_at timestamptz,
 	CONSTRAINT what_must_be_audit_or_metrics_of_minute_hour_or_day CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day')), CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day') );
 INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('metrics_minute', '7 days'), ('metrics_hour', '90 days'), ('metrics_day', '7 years') ON CONFLICT DO NOTHING;
 CALL rate_limit_describe('rate_limit_retention', $$
-How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says when it starts.
-what: audit, metrics_minute, metrics_hour or metrics_day.
-keep: How long. Without a row for it, a part of the history is kept for ever.
-set_by: The proxy or the role that set it. NULL: the default.
-set_at: When it was set.
+The retention of each part of the history. Upkeep deletes older rows. A proxy with a retention in its configuration writes it when it starts.
+what: The part of the history: audit, metrics_minute, metrics_hour or metrics_day.
+keep: The retention. A part without a row is kept for ever.
+set_by: The proxy or the role that set the retention. NULL: it is the default.
+set_at: When the retention was set.
 upkeep_at: When upkeep last ran.
 $$);
 `
@@ -581,8 +580,8 @@ CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS
 BEGIN
 	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years') FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
-COMMENT ON FUNCTION rate_limit_cutoff IS 'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: '
-	'it is kept for ever. For a role other than the owner of the tables, now is at most the present.';
+COMMENT ON FUNCTION rate_limit_cutoff IS 'The time before which a part of the history (what) is past its retention at a time (now). NULL: it is '
+	'kept for ever. For a role other than the owner of the tables, now is at most the current time.';
 CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text
 	LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT string_agg(DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction'), ', ') FROM pg_locks l
@@ -632,7 +631,7 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired IS 'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
-	'past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron; one of the proxies runs it about once a minute.';
+	'past their retention. It keeps a partition in use, and held_by names the user. Writers wait for up to 100 ms. One of the proxies runs it about once a minute, or pg_cron does.';
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'
 	SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
@@ -679,10 +678,10 @@ BEGIN
 	RETURN NEXT;
 	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
 END $$;
-COMMENT ON FUNCTION rate_limit_upkeep IS 'Makes the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics for today '
-	'and 7 more days, and deletes days of rate_limit_metrics that are past their retention: up to 20,000 in a run. It waits for a lock for 1 s at most. It returns what it did; '
-	'skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For a role that does not own the tables, now is the present. For pg_cron; one of the '
-	'proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
+COMMENT ON FUNCTION rate_limit_upkeep IS 'Creates the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics for today '
+	'and the next 7 days, and deletes up to 20,000 rows of days of rate_limit_metrics that are past their retention. It waits for a lock for at most 1 s. It returns its effects: made or deleted; skipped, with '
+	'a table that another session has locked; or busy, if another process runs it, or ran it within the pause. For a role that does not own the tables, now is the current time. One of the proxies runs it about once '
+	'a minute, or pg_cron does. rate_limit_drop_expired drops expired partitions.';
 `
 
 const nodes = `
@@ -722,7 +721,7 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_behind IS 'How many changes of the policy a proxy has yet to obey that were made before a time, by two columns of rate_limit_nodes. NULL: it has no policy, or another log.';
+COMMENT ON FUNCTION rate_limit_behind IS 'The number of policy changes before a time that a proxy has not applied yet, from two columns of rate_limit_nodes. NULL: the proxy has no policy, or another log.';
 CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, n.region, n.version,
 		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
 		rate_limit_behind(n.applied_seq, n.log) AS behind, n.seen, n.local_from, n.local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems, n.admitted,
@@ -849,17 +848,17 @@ CREATE TABLE IF NOT EXISTS rate_limit_changes ( seq    bigint GENERATED ALWAYS A
 CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
 CALL rate_limit_describe('rate_limit_changes', $$
-What was changed in the tables of the policy, for 30 days. Triggers write it, proxies poll it.
+The changes of the policy of the last 30 days. Triggers write them, and proxies poll them.
 seq: The order in which the lines were written. Lines of other transactions may become visible later.
-xid: The transaction. Proxies use it to find what has become visible since their last poll.
-kind: What was changed: a tier, user, key, rule, limit, override or ban.
-ref: Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an
-	override or a ban what it is for: tier/..., user/..., key/<digest>, network/.... NULL: all, because one
-	statement changed more than 1,000 rows, or emptied the table.
+xid: The transaction. Proxies use it to find the changes that became visible since their last poll.
+kind: The kind of the changed row: tier, user, key, rule, limit, override or ban.
+ref: The changed row: the name of a tier or rule, rule/limit, the user, or the hexadecimal digest of a key.
+	For an override or a ban, its target: tier/..., user/..., key/<digest> or network/.... NULL: all rows,
+	because one statement changed more than 1,000 rows or emptied the table.
 at: When the transaction began.
-by: The role that made the change, and in parentheses the person, if the setting rate_limit.person has a name.
-before: The row before. NULL: it is new.
-after: The row after. NULL: it was deleted.
+by: The role that made the change, and in parentheses the person in the setting rate_limit.person, if any.
+before: The row before the change. NULL: it is new.
+after: The row after the change. NULL: it was deleted.
 $$);
 `
 
@@ -1400,12 +1399,12 @@ COMMENT ON FUNCTION rate_limit_delete_override IS 'Deletes the overrides of a li
 const policyLists = `
 CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false)
 	FROM unnest(list) AS item);
-COMMENT ON FUNCTION rate_limit_each_matches IS 'Whether a list has elements, none of them a list, and each of them matches a regular expression. Constraints use it.';
+COMMENT ON FUNCTION rate_limit_each_matches IS 'Whether a list is non-empty and one-dimensional, and every element matches a regular expression.';
 CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0
 		THEN (extract(year FROM span) * 12 + extract(month FROM span))::text || ' months' WHEN extract(epoch FROM span) % 3600 = 0 THEN trunc(extract(epoch FROM span) / 3600)::text || 'h'
 	WHEN extract(epoch FROM span) % 60 = 0 THEN trunc(extract(epoch FROM span) / 60)::text || 'm' WHEN extract(epoch FROM span) % 1 = 0 THEN trunc(extract(epoch FROM span))::text || 's'
 	WHEN extract(epoch FROM span) % 0.001 = 0 THEN trunc(extract(epoch FROM span) * 1000)::text || 'ms' ELSE trunc(extract(epoch FROM span) * 1000000)::text || 'us' END;
-COMMENT ON FUNCTION rate_limit_span IS 'A time in the largest unit of which it is a multiple, as in 90s or 24h.';
+COMMENT ON FUNCTION rate_limit_span IS 'An interval as a multiple of the largest unit that divides it, such as 90s or 24h.';
 `
 
 const policyOverrideAmounts = `
@@ -1451,9 +1450,10 @@ CREATE INDEX IF NOT EXISTS rate_limit_overrides_tier ON rate_limit_overrides (ti
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_user_id ON rate_limit_overrides (user_id) WHERE user_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_key_id ON rate_limit_overrides (key_id) WHERE key_id IS NOT NULL;
 CALL rate_limit_describe('rate_limit_overrides', $$
-Other amounts of a limit for a tier, a user or an API key. The override for the key counts, else the one for
-	the user, else the one for the tier. Of several that are valid the one that became valid last counts.
-id: Tells overrides apart.
+Amounts that replace the amount of a limit for a tier, a user or an API key. The override for the key applies,
+	else the one for the user, else the one for the tier. Of several valid ones, the one that became valid
+	last applies.
+id: The number of the override.
 rule: The rule of the limit.
 limit_name: The name of the limit.
 tier: For all users of this tier.
@@ -1476,7 +1476,7 @@ RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE AS $$
 $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
-COMMENT ON FUNCTION rate_limit_override_of IS 'The override of a limit that counts now for a user, or for an API key, as proxies choose it. No row: the limit has its own amount.';
+COMMENT ON FUNCTION rate_limit_override_of IS 'The override of a limit that applies now to a user, or to an API key, as proxies choose it. No row: the limit has its own amount.';
 CREATE TABLE IF NOT EXISTS rate_limit_bans ( id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_bans_pkey PRIMARY KEY, network    cidr CONSTRAINT rate_limit_bans_network_must_not_be_banned_twice UNIQUE,
 	user_id    text CONSTRAINT rate_limit_bans_user_id_must_not_be_banned_twice UNIQUE, key_id     bigint CONSTRAINT rate_limit_bans_key_id_must_not_be_banned_twice UNIQUE
 		CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE, until      timestamptz NOT NULL DEFAULT 'infinity', reason     text, banned_at  timestamptz NOT NULL DEFAULT now(),
@@ -1484,8 +1484,8 @@ CREATE TABLE IF NOT EXISTS rate_limit_bans ( id         bigint GENERATED BY DEFA
 	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512) );
 CREATE INDEX IF NOT EXISTS rate_limit_bans_until ON rate_limit_bans (until);
 CALL rate_limit_describe('rate_limit_bans', $$
-Networks, users and API keys that are shut out. Deleting the row lifts the ban.
-id: Tells bans apart.
+The banned networks, users and API keys. Deleting the row lifts the ban.
+id: The number of the ban.
 network: All addresses of this network.
 user_id: This user, also one that the proxy authenticates and rate_limit_users does not have.
 key_id: This API key.
@@ -1496,7 +1496,7 @@ banned_by: The role that made the ban.
 $$);
 CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96'
 	THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
-COMMENT ON FUNCTION rate_limit_network IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both forms for one.';
+COMMENT ON FUNCTION rate_limit_network IS 'An IPv4 address or network in IPv6 form as IPv4, and any other unchanged: proxies treat both forms as equal.';
 `
 
 const policyPeople = `
@@ -1564,7 +1564,7 @@ BEGIN
 	GET DIAGNOSTICS forgotten = ROW_COUNT;
 	RETURN forgotten;
 END $$;
-COMMENT ON FUNCTION rate_limit_forget IS 'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many changes it deleted.';
+COMMENT ON FUNCTION rate_limit_forget IS 'Deletes bans that ended more than 30 days ago, and up to 10,000 changes that are older than 30 days. Returns the number of deleted changes.';
 `
 
 const policyRenames = `
@@ -1582,7 +1582,7 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_rename_references IS 'Gives the bans of a user, and the rules for a tier, its new name.';
+COMMENT ON FUNCTION rate_limit_rename_references IS 'Updates the bans of a renamed user, and the rules for a renamed tier.';
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id) EXECUTE FUNCTION rate_limit_rename_references();
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();
 `
@@ -1725,7 +1725,7 @@ CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS tex
 		WHEN r->>'key_id' IS NOT NULL THEN concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k WHERE k.id = (r->>'key_id')::bigint))
 		ELSE concat('tier/', r->>'tier') END
 $$;
-COMMENT ON FUNCTION rate_limit_change_ref IS 'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key itself says it.';
+COMMENT ON FUNCTION rate_limit_change_ref IS 'Returns the ref of a changed row. For a ban or override of a deleted key it is key/; the change of the key itself has the digest.';
 CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	kind CONSTANT text := TG_ARGV[0];
@@ -1862,12 +1862,12 @@ CALL rate_limit_describe('rate_limit_banned', $$
 The bans that are in force.
 kind: network, user or key.
 banned: The network, the user, or the id of the key.
-remaining: How long it is until then. NULL: for ever.
+remaining: The time until the ban ends. NULL: never.
 $$);
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE BEGIN ATOMIC SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1]
 		ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END, CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END WHERE cardinality(count_by) = 1;
 END;
-COMMENT ON FUNCTION rate_limit_counted IS 'What the key of a counter is of if it has one part, such as user, and the key without the number of the alternative.';
+COMMENT ON FUNCTION rate_limit_counted IS 'For the key of a counter with one part: the dimension, such as user, and the key without the number of the alternative.';
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS WITH amounts AS ( SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, (date_part('epoch', l.per) * 1000000)::bigint AS span,
 			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst,
 			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
@@ -1877,19 +1877,20 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS WITH am
 	FROM amounts a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota) AS q CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count,
 			a.window_start, a.tokens, a.last_refill, a.remainder, a.hits, a.slots, a.expires_at) AS u;
 CALL rate_limit_describe('rate_limit_used', $$
-The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.
+The counters of rules, and the use of each. Overrides apply to counters of one user or one API key.
 rule: The rule.
 algorithm: The algorithm of the limit.
 limit_name: The limit of the rule.
-key: What is counted, as in the counters.
-used: How much of the quota is used now.
+key: The key of the counter.
+used: The used part of the quota now.
 quota: The full quota: the burst, or the events. NULL: unlimited.
 percent: used in percent of quota.
-resets_at: The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used; or, for in_flight, nobody knows.
+resets_at: The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra,
+	when the full quota is available again. NULL: nothing is used; or the time is unknown, for in_flight.
 $$);
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
 CALL rate_limit_describe('rate_limit_near', $$
-The counters of rules of which at least 80 % is used. Unlimited ones do not appear.
+The counters of rules with at least 80 % of their quota used. Unlimited counters do not appear.
 $$);
 CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) ||
 		': not in rate_limit_tiers, so no user has them' AS warning FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name UNION ALL
@@ -1898,9 +1899,9 @@ CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) A
 	SELECT r.name, split_part(f, ':', 1), 'cannot be used: ' || f FROM rate_limit_rules r CROSS JOIN LATERAL rate_limit_rule_fault(r.paths, r.hosts, r.count_by) AS f WHERE f IS NOT NULL AND r.mode <> 'off' UNION ALL
 	SELECT m[1], 'proxies', format('%s cannot use it: %s', p.node, m[2]) FROM rate_limit_proxies p, unnest(p.problems) AS problem, regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
 CALL rate_limit_describe('rate_limit_rule_warnings', $$
-Rules that proxies cannot use, or that may not mean what they say.
+Rules that proxies cannot use, or that probably do not have the intended effect.
 field: The column, the name of the limit, or proxies.
-warning: What it is, for people.
+warning: The text of the warning.
 $$);
 `
 

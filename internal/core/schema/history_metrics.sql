@@ -1,14 +1,13 @@
--- Sums of facts, and percentiles of latencies.
+-- Functions for sums of rate_limit_metrics, and for percentiles of latencies.
 
 CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN least(a + b, 9223372036854775807);
 COMMENT ON FUNCTION rate_limit_add IS
-	'The sum of two numbers, or the largest bigint, so that no number that a proxy sends makes a '
-	'later sum fail.';
+	'The sum of two numbers, at most the largest bigint: no number that a proxy sends can make a sum fail.';
 
--- A loop is half the work of an array_agg over unnest. It adds as rate_limit_add does, which it would find
--- only by a search_path.
+-- A loop takes half the time of an array_agg over unnest. It repeats rate_limit_add, because a call of that
+-- function would depend on the search_path.
 CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[]
 	LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
@@ -18,7 +17,7 @@ BEGIN
 	RETURN a;
 END $$;
 COMMENT ON FUNCTION rate_limit_add_buckets IS
-	'The sum of two arrays, element by element. The shorter one is continued with zeros.';
+	'The sum of two arrays, element by element. Missing elements count as 0.';
 CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[],
 	INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
 COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS
@@ -45,7 +44,7 @@ CREATE OR REPLACE VIEW rate_limit_traffic WITH (security_invoker = true) AS
 	FROM rate_limit_metrics m;
 CALL rate_limit_describe('rate_limit_traffic', $$
 rate_limit_metrics with percentiles of the time that decisions took.
-p50_ms: What 50 % of the decisions took at most, in milliseconds.
-p95_ms: What 95 % of the decisions took at most, in milliseconds.
-p99_ms: What 99 % of the decisions took at most, in milliseconds.
+p50_ms: The median duration of the decisions, in milliseconds.
+p95_ms: The duration that 95 % of the decisions did not exceed, in milliseconds.
+p99_ms: The duration that 99 % of the decisions did not exceed, in milliseconds.
 $$);

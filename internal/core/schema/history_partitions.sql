@@ -1,20 +1,18 @@
--- The functions about the partitions of rate_limit_audit, rate_limit_metrics_minute and
--- rate_limit_metrics_hour: one for each day in UTC, from midnight to midnight, whatever the TimeZone of the
--- session is.
+-- Functions for the partitions of rate_limit_audit, rate_limit_metrics_minute and rate_limit_metrics_hour.
+-- Each partition has one day in UTC, from midnight to midnight, whatever the TimeZone of the session.
 --
--- A new partition is made as a table of its own and attached then. That takes a lock on
--- the whole table which writers do not wait for: CREATE TABLE ... PARTITION OF would stop them. The
--- same lock keeps other processes from making the same partition. There is no DEFAULT partition,
--- because DETACH ... CONCURRENTLY does not work with one, and a new partition would have to wait until
--- all of its rows are read.
+-- A new partition is created as a table and then attached. The lock that this takes on the parent does not
+-- block writers, as CREATE TABLE ... PARTITION OF would. It also prevents other processes from creating the
+-- same partition. There is no DEFAULT partition: DETACH ... CONCURRENTLY does not work with one, and
+-- attaching a partition would first scan it.
 
--- The functions run with the rights of the owner. What they may delete or make depends on the role of
--- the caller.
+-- The functions run with the rights of the owner. The role of the caller determines what they may create or
+-- delete.
 CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END::text
 $$;
 COMMENT ON FUNCTION rate_limit_caller IS
-	'The role that called, also in a function with the rights of the owner.';
+	'The role of the caller, even in a function with the rights of the owner.';
 CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean
 	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
 BEGIN
@@ -22,7 +20,7 @@ BEGIN
 		WHERE c.oid = 'rate_limit_retention'::regclass);
 END $$;
 COMMENT ON FUNCTION rate_limit_owns_history IS
-	'Whether the role that called has the rights of the owner of the history.';
+	'Whether the role of the caller has the rights of the owner of the history.';
 
 CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit_audit')
 	RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz)
@@ -37,8 +35,7 @@ CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit
 	ORDER BY 3
 $$;
 COMMENT ON FUNCTION rate_limit_partitions IS
-	'The partitions of a table of the history, with the names of their schemas, and from when until when '
-	'each has rows.';
+	'The partitions of a table of the history, with their schemas, and the beginning and the end of each.';
 
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date, parent text DEFAULT 'rate_limit_audit')
 	RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC' AS $$
@@ -56,7 +53,7 @@ BEGIN
 			AND p.ends > day::timestamptz) THEN
 			RETURN NULL;
 		END IF;
-		-- Another process may have made it before this one gets the lock.
+		-- Another process may create the partition before this one gets the lock.
 		EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent::regclass);
 	END LOOP;
 	-- A writer drops rows that get this code, so that a wrong clock does not hold up the rows behind them.
@@ -65,7 +62,7 @@ BEGIN
 			rate_limit_caller()
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	-- Somebody may have detached a table of the name.
+	-- A detached table may have the name.
 	FOR n IN 1..1000 LOOP
 		name := parent || to_char(day, '_YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
 		EXIT WHEN to_regclass(space || '.' || name) IS NULL;
@@ -79,14 +76,14 @@ BEGIN
 		space, name, day::timestamptz, (day + 1)::timestamptz);
 	RETURN space || '.' || name;
 EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
-	-- The snapshot of a transaction that is REPEATABLE READ does not show the other's partition.
+	-- Under REPEATABLE READ, the snapshot does not show a partition that another process created.
 	IF current_setting('transaction_isolation') = 'read committed' THEN
 		RAISE;
 	END IF;
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_make_partition IS
-	'Makes the partition of a table of the history for a day in UTC, and returns its name with the schema; '
-	'NULL: there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or '
-	'with _2 behind it if a table of that name is there that was detached. For a role that does not own the '
-	'tables, the day must be within 8 days of today.';
+	'Creates the partition of a table of the history for a day in UTC, and returns its name with the schema. '
+	'NULL: it exists already. Writers do not wait. The name is rate_limit_audit_YYYYMMDD, followed by _2 if '
+	'a detached table has that name. For a role that does not own the tables, the day must be within 8 days '
+	'of today.';

@@ -1,6 +1,6 @@
 -- The tables of the history. rate_limit_audit has one partition for each day in UTC, see
--- history_partitions.sql. No table refers to a table of the policy: a rule or a user can be
--- deleted, and what happened stays.
+-- history_partitions.sql. No table refers to a table of the policy, so that the history of a deleted rule or
+-- user stays.
 
 CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	time           timestamptz NOT NULL,
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_audit (
 		CHECK (outcome IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'))
 ) PARTITION BY RANGE (time);
 CREATE SEQUENCE IF NOT EXISTS rate_limit_audit_id OWNED BY rate_limit_audit.id;
-COMMENT ON SEQUENCE rate_limit_audit_id IS 'The numbers of the rows of rate_limit_audit.';
+COMMENT ON SEQUENCE rate_limit_audit_id IS 'The ids of the rows of rate_limit_audit.';
 CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time)
 	WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time)
@@ -41,39 +41,39 @@ CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, t
 -- the cost of a row.
 CREATE INDEX IF NOT EXISTS rate_limit_audit_outcome ON rate_limit_audit (outcome, time)
 	WHERE outcome <> 'allowed';
--- Bloom filters of 300 to 600 rows each: a write costs almost nothing, and of 1,000 blocks without a key or
--- an address, one is read. The planner takes the index for its time.
+-- Bloom filters of 300 to 600 rows each: writes cost almost nothing, and about one in 1,000 block ranges
+-- without the value is read needlessly. time is included so that the planner chooses this index.
 CREATE INDEX IF NOT EXISTS rate_limit_audit_who ON rate_limit_audit USING brin (time,
 	key text_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001),
 	address inet_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001),
 	key_id int8_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001))
 	WITH (pages_per_range = 8, autosummarize = on);
 CALL rate_limit_describe('rate_limit_audit', $$
-What happened to requests: a row for each decision that is recorded. A row of outcome shadow stands beside
-	the row of its request.
-time: When the request was decided, by the clock of the proxy.
-cost: What one request costs, or would have cost if it was refused.
-count: How many equal refusals within the same second this row stands for. The other columns are those of the
-	first.
+The audit log: a row for each recorded decision. A row with the outcome shadow is in addition to the row of
+	its request.
+time: The time of the decision, by the clock of the proxy.
+cost: The cost of one request, or of a refused one, what it would have cost.
+count: The number of equal refusals within the same second that this row represents. The other columns are
+	those of the first.
 quota: The full quota. NULL: no limit decided.
-remaining: What was left of the quota after the decision.
+remaining: The rest of the quota after the decision.
 key_id: The id of the API key in rate_limit_api_keys. NULL: none.
 retry_after_ms: Of a refusal: the time until the request would pass, in milliseconds. NULL: the request
 	passed, it would never pass, or the time is not known.
-duration_us: How long the decision took, in microseconds.
-weight: How many requests each request of this row stands for: above 1 if only a sample is recorded. count *
-	weight is the estimated number of requests.
+duration_us: The time that the decision took, in microseconds.
+weight: The number of requests that each request of this row represents: above 1 if only a sample is recorded.
+	count * weight is the estimated number of requests.
 status: The status of a refusal. NULL: the request passed.
 outcome: allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path
 	is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.
-reason: More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked,
+reason: The reason for a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked,
 	no_quota, timeout, overloaded or unavailable.
-prefix: The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is the name that
-	it had first; empty if none applied. Of several limits, that with the least remaining, or the one that
-	refused.
+prefix: The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is its first
+	name; empty if no limit applied. Of several limits, that of the one that refused, else of the one with the
+	least remaining.
 limit_name: The name of the limit of the rule. NULL: a limit in a configuration.
-key: The key of the counter, as it is stored: a digest if it is a secret.
-user_id: The user. NULL: nobody.
+key: The stored key of the counter: a digest if it is a secret.
+user_id: The user. NULL: an anonymous request.
 tier: The tier of the user, with a policy.
 address: The address of the client, or its network, as audit_address says.
 host: The host of the request.
@@ -81,18 +81,18 @@ method: The method of the request.
 path: The path of the request without the query, up to 500 characters.
 node: The name of the proxy.
 region: The region of the proxy, if its configuration has one.
-also: The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix,
-	key and so on. NULL: none.
-id: A number that no other row has.
+also: The other limits that were asked about the request, whether they charged it or not, as pairs of prefix
+	and key. NULL: none.
+id: A unique number.
 $$);
 
--- The facts: what metrics, usage and invoices are read from. A proxy adds each request to its minute, its
--- hour and its day at once, so that nothing is computed later, and days have the last seconds. Minutes and
--- hours have one partition for each day in UTC, see history_partitions.sql, and days have one table.
+-- The sums from which metrics, usage and invoices are computed. A proxy adds each request to its minute, its
+-- hour and its day in one statement, so that days are always current. Minutes and hours have one partition
+-- for each day in UTC, see history_partitions.sql, and days have one table.
 --
--- The unique index begins with the user, because a user is looked up in all days. A period is found by the
--- BRIN index, which costs a write almost nothing. There is no primary key: pg_restore --clean cannot drop
--- those of partitions.
+-- The unique index begins with the user, because queries look up a user in all days. The BRIN index, which
+-- costs a write almost nothing, finds a period. A unique index replaces a primary key, because pg_restore
+-- --clean cannot drop primary keys of partitions.
 CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	granularity   text NOT NULL,
 	time          timestamptz NOT NULL,
@@ -123,11 +123,12 @@ CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (
 CREATE INDEX IF NOT EXISTS rate_limit_metrics_time ON rate_limit_metrics USING brin (time)
 	WITH (pages_per_range = 16, autosummarize = on);
 CALL rate_limit_describe('rate_limit_metrics', $$
-What happened to the requests of a user and an API key, by the limit that decided and by the endpoint, in a
-	minute, an hour or a day, in all proxies of a region. Usage and invoices are sums of it.
+Sums of the requests of a user and an API key, by the limit that decided and by the endpoint, in a minute, an
+	hour or a day, over all proxies of a region. Usage and invoices are computed from them.
 granularity: minute, hour or day: each request counts in all three.
-time: When the minute, hour or day (in UTC) begins.
-user_id: The user; empty: nobody; (other): users beyond the first 10,000 combinations of a proxy in a minute.
+time: The beginning of the minute, hour or day (in UTC).
+user_id: The user; empty: anonymous requests; (other): users beyond the first 10,000 combinations of a proxy
+	in a minute.
 key_id: The id of the API key; 0: none, or (other).
 prefix: As in rate_limit_audit.
 limit_name: The name of the limit of the rule; empty: a limit in a configuration, or none.
@@ -139,20 +140,19 @@ requests: All requests: allowed, limited, blocked, rejected and errors together.
 allowed: Requests that passed.
 limited: Requests that a limit refused.
 blocked: Requests that a ban or a block rule refused.
-rejected: Requests that were refused for their API key or their path.
+rejected: Requests that were refused because of their API key or their path.
 errors: Requests without a decision, whether they passed or not.
 shadow: Decisions of shadow rules that would have refused. Their requests count in the other columns.
-charged: The units that the requests that passed were charged by this limit, whichever limit they count for.
-settled: What they really cost by their responses, when these have ended: charged, where the limit does not
-	settle.
-from_memory: Requests of those limited that a proxy refused without asking the database.
-from_lease: Requests of those allowed that a proxy let pass with units of a lease, without asking the
-	database.
-from_database: Requests that the database decided: neither the memory of the proxy nor a lease could.
-last_request: When the last request came.
-latency: How many decisions took how long, in buckets: see rate_limit_percentile.
+charged: Units that this limit charged for requests that passed, including requests counted under another
+	limit.
+settled: Their actual cost once the responses end; equal to charged if the limit has no settle.
+from_memory: Limited requests that a proxy refused from memory, without asking the database.
+from_lease: Allowed requests that a proxy let pass with units of a lease, without asking the database.
+from_database: Requests that the database decided, because neither the memory of the proxy nor a lease could.
+last_request: The time of the last request.
+latency: The numbers of decisions by their duration, in buckets: see rate_limit_percentile.
 $$);
--- LIKE takes over the comments of the columns, which partitions have from it in turn.
+-- LIKE copies the comments of the columns to the partitions.
 DO $$
 DECLARE
 	part text;
@@ -164,7 +164,7 @@ BEGIN
 			COMMENT ON TABLE rate_limit_metrics_%1$s IS ''The %1$ss of rate_limit_metrics, in UTC.''',
 			part, CASE WHEN part <> 'day' THEN 'PARTITION BY RANGE (time)' END);
 	END LOOP;
-	-- Logical replication finds rows by it, as by a primary key.
+	-- Logical replication identifies rows by this index, as by a primary key.
 	EXECUTE (SELECT format('ALTER TABLE rate_limit_metrics_day REPLICA IDENTITY USING INDEX %I', c.relname)
 		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 		WHERE i.indrelid = 'rate_limit_metrics_day'::regclass AND i.indisunique);
@@ -180,16 +180,17 @@ CREATE TABLE IF NOT EXISTS rate_limit_writers (
 	seen    timestamptz NOT NULL DEFAULT now()
 );
 CALL rate_limit_describe('rate_limit_writers', $$
-The processes that write the history, and how far each of them is. A row that was not renewed for 30 days is
+The processes that write the history, and the progress of each. A row that was not renewed for 30 days is
 	deleted.
 writer: A random name of the process.
 node: The name of the proxy.
-region: Where it runs, if its configuration says so.
-batch: The number of the last batch that was written. A batch that is sent again after a failure is written
-	once.
-written: How many decisions the process has written to rate_limit_audit.
-dropped: How many decisions the process could not write, because the database was slow or down for too long.
-seen: When the last batch was written.
+region: The region of the proxy, if its configuration has one.
+batch: The number of the last batch that was written. It prevents that a batch is written twice if it is sent
+	again after a failure.
+written: The number of decisions that the process has written to rate_limit_audit.
+dropped: The number of decisions that the process could not write, because the database was slow or down for
+	too long.
+seen: The time of the last batch.
 $$);
 
 CREATE TABLE IF NOT EXISTS rate_limit_retention (
@@ -206,11 +207,11 @@ INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('met
 	('metrics_hour', '90 days'), ('metrics_day', '7 years')
 	ON CONFLICT DO NOTHING;
 CALL rate_limit_describe('rate_limit_retention', $$
-How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says when it
-	starts.
-what: audit, metrics_minute, metrics_hour or metrics_day.
-keep: How long. Without a row for it, a part of the history is kept for ever.
-set_by: The proxy or the role that set it. NULL: the default.
-set_at: When it was set.
+The retention of each part of the history. Upkeep deletes older rows. A proxy with a retention in its
+	configuration writes it when it starts.
+what: The part of the history: audit, metrics_minute, metrics_hour or metrics_day.
+keep: The retention. A part without a row is kept for ever.
+set_by: The proxy or the role that set the retention. NULL: it is the default.
+set_at: When the retention was set.
 upkeep_at: When upkeep last ran.
 $$);

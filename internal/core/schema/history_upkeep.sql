@@ -1,5 +1,5 @@
--- The functions that delete what is past its retention. Only a caller with the rights of the owner may pass
--- a future time: the role of the proxies may run the functions, but not delete what must be kept.
+-- Functions that delete history past its retention. Only a caller with the rights of the owner may pass a
+-- future time. The role of the proxies may run the functions, but cannot delete history within its retention.
 --
 -- rate_limit_upkeep takes no lock that blocks readers or writers, so it does not drop partitions.
 -- rate_limit_drop_expired does.
@@ -12,8 +12,8 @@ BEGIN
 		FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
 COMMENT ON FUNCTION rate_limit_cutoff IS
-	'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: '
-	'it is kept for ever. For a role other than the owner of the tables, now is at most the present.';
+	'The time before which a part of the history (what) is past its retention at a time (now). NULL: it is '
+	'kept for ever. For a role other than the owner of the tables, now is at most the current time.';
 
 CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text
 	LANGUAGE sql STABLE SECURITY DEFINER AS $$
@@ -45,7 +45,7 @@ BEGIN
 		held_by := expired.held_by;
 		IF held_by IS NULL THEN
 			BEGIN
-				-- Writers wait behind this lock, hence for a short time only, and once.
+				-- Writers wait behind this lock, so it is tried once, and for a short time only.
 				IF NOT busy ? expired.parent THEN
 					EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', expired.parent::regclass);
 					busy := busy || jsonb_build_object(expired.parent, NULL);
@@ -74,8 +74,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired IS
 	'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
-	'past their retention, except for those that something else uses: held_by. Writers wait for up to '
-	'100 ms. For pg_cron; one of the proxies runs it about once a minute.';
+	'past their retention. It keeps a partition in use, and held_by names the user. Writers wait for up to '
+	'100 ms. One of the proxies runs it about once a minute, or pg_cron does.';
 
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0')
 	RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'
@@ -136,10 +136,10 @@ BEGIN
 		WHERE r.what = free.what;
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep IS
-	'Makes the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics for today '
-	'and 7 more days, and deletes days of rate_limit_metrics that are past their retention: up to 20,000 in '
-	'a run. It waits for a lock for 1 s at most. It returns what it did; '
-	'skipped, and a table that another session has locked; or busy: another process does it, or has done it '
-	'within the pause. For a role that does not own the tables, now is the present. For pg_cron; one of the '
-	'proxies runs it about once a minute. For partitions that are past their retention there is '
-	'rate_limit_drop_expired.';
+	'Creates the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics for today '
+	'and the next 7 days, and deletes up to 20,000 rows of days of rate_limit_metrics that are past their '
+	'retention. It waits for a lock for at most 1 s. It returns its effects: made or deleted; skipped, with '
+	'a table that another session has locked; or busy, if another process runs it, or ran it within the '
+	'pause. '
+	'For a role that does not own the tables, now is the current time. One of the proxies runs it about once '
+	'a minute, or pg_cron does. rate_limit_drop_expired drops expired partitions.';

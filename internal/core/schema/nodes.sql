@@ -62,8 +62,8 @@ BEGIN
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_behind IS
-	'How many changes of the policy a proxy has yet to obey that were made before a time, by two columns of '
-	'rate_limit_nodes. NULL: it has no policy, or another log.';
+	'The number of policy changes before a time that a proxy has not applied yet, from two columns of '
+	'rate_limit_nodes. NULL: the proxy has no policy, or another log.';
 CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS
 	SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, n.region, n.version,
 		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live,
@@ -86,10 +86,10 @@ behind: How many changes of the policy it has yet to obey. NULL: it has none, or
 seconds_ago: How long ago seen was.
 late: How many of those behind had been made 10 seconds before seen, or earlier.
 $$);
--- The first row says in what state the limits are, and each other row what else needs a look. A proxy
--- enforces if it decides, and has a policy where others have one. A proxy obeys a change within a second, and
--- a large one within five, but writes that with its next heartbeat: where users are made all the time, behind
--- is hardly ever 0, and late is.
+-- The first row has the state of all limits, and each other row a problem. A proxy enforces limits if it
+-- makes decisions, and has a policy if other proxies do. A proxy applies a change within a second, and a
+-- large one within five, but reports that with its next heartbeat. While users are created all the time,
+-- behind is therefore rarely 0, but late is.
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
 	WITH live AS (
 		SELECT p.*, p.cannot IS NOT NULL AS without_rights,

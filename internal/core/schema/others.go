@@ -1,8 +1,8 @@
 package schema
 
-// The tables of each part, as elements of a VALUES list, each with a column that tables of other programs do
-// not have. The parts reject such a table, which CREATE TABLE IF NOT EXISTS would keep, and a server that is
-// too old.
+// The marks are the tables of each part, as elements of a VALUES list, each with a column that tables of
+// other programs lack. A part rejects a table without that column, which CREATE TABLE IF NOT EXISTS would
+// keep, and a server that is too old.
 const (
 	counterMarks = `('rate_limit_ephemeral', 'prefix'), ('rate_limit_durable', 'prefix'),
 	('rate_limit_processes', 'process')`
@@ -44,7 +44,7 @@ END $others$;
 	refuseHistory  = refuseBegin + historyMarks + refuseEnd
 )
 
-// OthersHint says what to do about a table that Others names.
+// OthersHint is the advice about a table that Others names.
 const OthersHint = "rename it, or give pg-ratelimit a schema of its own, with CREATE SCHEMA limits, and " +
 	"search_path=limits in the DSN of all proxies and commands"
 

@@ -4,13 +4,13 @@ import "github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 
 //go:generate go test . -run TestTheGoFileIsCurrent -update
 
-// Counters creates the two tables of counts, or upgrades those of the npm library pg-ratelimit in place
-// and keeps their rows. It includes Nodes.
+// Counters creates or upgrades the two tables of counts, including those of the npm library pg-ratelimit. It
+// includes Nodes.
 const Counters = counterTables + Nodes
 
 const counterTables = refuseCounters + counters + usage + forget
 
-// Nodes creates the registry of the proxies.
+// Nodes creates or upgrades the registry of the proxies.
 const Nodes = refuseNodes + describe + nodes + end
 
 // History creates or upgrades the tables, functions and the view of the history. It needs neither
@@ -25,21 +25,21 @@ const Policy = refusePolicy + describe + policyLists + policyPeople + policyRule
 	policyRuleFunction + policyProxyFunctions + policyViews + policyAnswers + policyCommands +
 	policyDocument + end + policyEnd
 
-// Lock lets one process at a time run the rest of a migration. The number of the lock is arbitrary.
-// lock_timeout bounds the wait for a table in use, because all other users of the table, and so
-// decisions, wait behind it. No other timeout ends a migration.
+// Lock begins a migration that only one process at a time runs. The number of the lock is arbitrary.
+// lock_timeout bounds the wait for a table in use, because decisions wait behind it. No other timeout ends a
+// migration.
 const Lock = pg.GuardSQL + `SELECT pg_advisory_xact_lock(1885827692);
 SELECT set_config('lock_timeout', '200ms', true);`
 
-// longerWait is for tables that decisions do not need. Their writers may take longer.
+// longerWait allows a longer wait for tables that decisions do not need.
 const longerWait = `
 SELECT set_config('lock_timeout', '500ms', true);`
 
 // NodesOnce is Nodes for concurrent processes.
 const NodesOnce = Lock + Nodes
 
-// HistoryOnce is History for concurrent processes: once they have the lock, all but the first find that
-// nothing is to be done.
+// HistoryOnce is History for concurrent processes. The first one with the lock runs History, and the others
+// then find the tables up to date.
 const HistoryOnce = Lock + longerWait + `
 DO $once$ BEGIN
 	IF NOT ` + historyReady + ` THEN
@@ -56,8 +56,8 @@ DO $once$ BEGIN
 END $once$;`
 
 // File is the text of schema.sql in a release, for psql and other programs that run each command in a
-// transaction of its own. The registry, the history and the policy are a transaction each, and wait for
-// a proxy that creates the same tables.
+// transaction of its own. The registry, the history and the policy have a transaction each, and wait for a
+// proxy that creates the same tables.
 const File = `-- The tables of pg-ratelimit. Run this file if proxies may not create them: psql -f schema.sql
 -- It creates the tables, or upgrades those of the npm library pg-ratelimit and of older versions, and
 -- keeps their rows. It can run any number of times. A proxy runs the same SQL on first use, unless
@@ -77,8 +77,8 @@ COMMIT;
 RESET statement_timeout;
 `
 
-// waitForOthers takes the lock of Lock. It sets no lock_timeout, because a person who runs the file can
-// wait for locks of tables.
+// waitForOthers takes the lock of Lock. It sets no lock_timeout, because an operator can wait for locks of
+// tables.
 const waitForOthers = `
 DO $$ BEGIN PERFORM set_config(name, '0', true) FROM pg_settings
 	WHERE name = 'transaction_timeout'; PERFORM pg_advisory_xact_lock(1885827692); END $$;

@@ -1,4 +1,4 @@
--- The lists of commands besides the views. These functions too have the rights of the calling role.
+-- Functions and views for the lists of commands. They have the rights of the calling role.
 
 CREATE OR REPLACE FUNCTION rate_limit_used_by(user_id text, key_id bigint DEFAULT NULL)
 	RETURNS TABLE (rule text, limit_name text, key text, algorithm text, used bigint, quota bigint,

@@ -79,7 +79,7 @@ CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL,
 		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment) AS f $$;
 COMMENT ON FUNCTION rate_limit_user IS 'Makes a user, or changes one. A new user needs a tier.';
 
--- A key that is taken back is valid again for the person that revoked it, too.
+-- Resetting revoked_at also clears revoked_by.
 CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL,
 	expires_at timestamptz DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column

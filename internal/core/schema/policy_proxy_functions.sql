@@ -1,5 +1,5 @@
--- The deletions of proxies. The function has the rights of the owner of the tables, so that the role of the
--- proxies needs no right to delete. It can only delete old changes and bans.
+-- Deletes old changes and bans on behalf of proxies. The function has the rights of the owner of the tables,
+-- so that the role of the proxies needs no right to delete.
 
 CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -12,5 +12,5 @@ BEGIN
 	RETURN forgotten;
 END $$;
 COMMENT ON FUNCTION rate_limit_forget IS
-	'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many '
-	'changes it deleted.';
+	'Deletes bans that ended more than 30 days ago, and up to 10,000 changes that are older than 30 days. '
+	'Returns the number of deleted changes.';

@@ -1,11 +1,11 @@
--- rate_limit_rename_references renames a user or a tier in rows without a foreign key to it: a ban may name
--- a user that has no row, and the tiers of a rule are a list.
+-- Renames a user or a tier in rows without a foreign key to it. A ban may name a user without a row, and the
+-- tiers of a rule are a list.
 
 CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_users' THEN
-		-- Of two bans the one that ends later stays.
+		-- If both names are banned, keep the ban that ends later.
 		DELETE FROM rate_limit_bans b USING rate_limit_bans o
 			WHERE b.user_id IN (OLD.user_id, NEW.user_id) AND o.user_id IN (OLD.user_id, NEW.user_id)
 				AND (b.until, b.id) < (o.until, o.id);
@@ -21,7 +21,7 @@ BEGIN
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_rename_references IS
-	'Gives the bans of a user, and the rules for a tier, its new name.';
+	'Updates the bans of a renamed user, and the rules for a renamed tier.';
 CREATE OR REPLACE TRIGGER rate_limit_rename_references
 	AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id)
 	EXECUTE FUNCTION rate_limit_rename_references();

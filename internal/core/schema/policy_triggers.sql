@@ -1,13 +1,13 @@
--- The triggers that write rate_limit_changes, one line for each changed row, and one line for a
--- statement that changes more than 1,000 rows or empties a table.
+-- Triggers that write rate_limit_changes: one line for each changed row, or a single line for a statement
+-- that changes more than 1,000 rows or empties a table.
 --
--- The function has the rights of the owner of the tables. So a role that may change the policy
--- needs no right to write the log, and can neither forge nor leave out a line. It reads the names
--- of its kind and of the key columns from the arguments of the trigger.
+-- The function has the rights of the owner of the tables. A role that may change the policy therefore needs
+-- no right to write the log, and can neither forge nor omit a line. The arguments of the trigger are the kind
+-- and the key columns.
 --
--- Old and new rows are matched by key and reference. A row that moves to another reference (an
--- override that is given to another user) gives two lines, like a deletion and an insertion, so
--- that proxies read both. An update that changes nothing gives none.
+-- An update matches old and new rows by key and ref. If the ref of a row changes, such as the user of an
+-- override, it writes two lines, like a deletion and an insertion, so that proxies read both. An update
+-- without a change writes none.
 
 CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT CASE
@@ -24,13 +24,13 @@ CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS tex
 		ELSE concat('tier/', r->>'tier') END
 $$;
 COMMENT ON FUNCTION rate_limit_change_ref IS
-	'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key '
-	'itself says it.';
+	'Returns the ref of a changed row. For a ban or override of a deleted key it is key/; the change of the '
+	'key itself has the digest.';
 
 CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	kind CONSTANT text := TG_ARGV[0];
-	-- The name of a person stands behind the role, so that it cannot be taken for a role.
+	-- The name of a person follows the role, so that it cannot pass for a role.
 	actor CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user
 		ELSE current_setting('role') END
 		|| coalesce(' (' || nullif(left(current_setting('rate_limit.person', true), 100), '') || ')', '');

@@ -1,5 +1,5 @@
--- Triggers reject rules that proxies could not use, as far as SQL can tell. Constraints would reject every
--- change of an older row that violates them, even one that turns the rule off.
+-- Triggers that reject rules which proxies cannot use, as far as SQL can check. Constraints would reject
+-- every change of an older row that violates them, even one that turns the rule off.
 --
 -- A rule and its limits are written by several commands, so the triggers that compare them wait for
 -- the end of the transaction. A rule that is off may be incomplete.

@@ -1,5 +1,5 @@
--- The views show used quotas and banned clients. They have the rights of the calling role, so that the
--- row-level security of the tables applies to them.
+-- Views of used quotas and banned clients. They have the rights of the calling role, so that the row-level
+-- security of the tables applies.
 
 CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
 	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user'
@@ -12,7 +12,7 @@ CALL rate_limit_describe('rate_limit_banned', $$
 The bans that are in force.
 kind: network, user or key.
 banned: The network, the user, or the id of the key.
-remaining: How long it is until then. NULL: for ever.
+remaining: The time until the ban ends. NULL: never.
 $$);
 
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text)
@@ -23,8 +23,8 @@ CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text)
 	WHERE cardinality(count_by) = 1;
 END;
 COMMENT ON FUNCTION rate_limit_counted IS
-	'What the key of a counter is of if it has one part, such as user, and the key without the number of the '
-	'alternative.';
+	'For the key of a counter with one part: the dimension, such as user, and the key without the number of '
+	'the alternative.';
 
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 	WITH amounts AS (
@@ -56,24 +56,23 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			a.window_start, a.tokens, a.last_refill,
 			a.remainder, a.hits, a.slots, a.expires_at) AS u;
 CALL rate_limit_describe('rate_limit_used', $$
-The counters of rules, and how much of each is used. The overrides count for counters of one user or one API
-	key.
+The counters of rules, and the use of each. Overrides apply to counters of one user or one API key.
 rule: The rule.
 algorithm: The algorithm of the limit.
 limit_name: The limit of the rule.
-key: What is counted, as in the counters.
-used: How much of the quota is used now.
+key: The key of the counter.
+used: The used part of the quota now.
 quota: The full quota: the burst, or the events. NULL: unlimited.
 percent: used in percent of quota.
 resets_at: The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra,
-	when all is back. NULL: nothing is used; or, for in_flight, nobody knows.
+	when the full quota is available again. NULL: nothing is used; or the time is unknown, for in_flight.
 $$);
 
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
 	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u
 		WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
 CALL rate_limit_describe('rate_limit_near', $$
-The counters of rules of which at least 80 % is used. Unlimited ones do not appear.
+The counters of rules with at least 80 % of their quota used. Unlimited counters do not appear.
 $$);
 
 CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS
@@ -98,7 +97,7 @@ CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) A
 	FROM rate_limit_proxies p, unnest(p.problems) AS problem,
 		regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
 CALL rate_limit_describe('rate_limit_rule_warnings', $$
-Rules that proxies cannot use, or that may not mean what they say.
+Rules that proxies cannot use, or that probably do not have the intended effect.
 field: The column, the name of the limit, or proxies.
-warning: What it is, for people.
+warning: The text of the warning.
 $$);

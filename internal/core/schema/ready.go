@@ -1,15 +1,15 @@
 package schema
 
-// NodeIsLive is a condition: the row n of rate_limit_nodes belongs to a running proxy.
+// NodeIsLive is a condition that holds if the row n of rate_limit_nodes belongs to a running proxy.
 const NodeIsLive = `(n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s'
 	AND n.system = (SELECT system_identifier FROM pg_control_system()))`
 
-// NodesReady tests whether Nodes is up to date.
+// NodesReady returns 1 if Nodes is up to date, and 0 otherwise.
 const NodesReady = `SELECT (to_regclass('rate_limit_nodes') IS NOT NULL
 	AND to_regclass('rate_limit_secrets') IS NOT NULL AND to_regclass('rate_limit_proxies') IS NOT NULL)::int`
 
-// Cannot is an expression for the statements that would let the role of the session make decisions, or
-// NULL if it can.
+// Cannot is an expression for the statements that would allow the role of the session to make decisions, or
+// NULL if the role can make them.
 const Cannot = `(SELECT string_agg(CASE WHEN to_regclass(t.name) IS NULL THEN 'create the table ' || t.name ||
 	' with caddy pg-ratelimit migrate, or schema.sql'
 		ELSE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %I', t.name, current_user) END, '; '
@@ -23,14 +23,14 @@ const Cannot = `(SELECT string_agg(CASE WHEN to_regclass(t.name) IS NULL THEN 'c
 // takes no lock on the tables.
 const HistoryReady = `SELECT ` + historyReady + `::int`
 
-// historyReady is a condition: History is up to date.
+// historyReady is a condition that holds if History is up to date.
 const historyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL)
 	AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + historyVersion + `
 		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_history_version()')), false)
 	FROM (VALUES ` + historyMarks + `) AS t(name, mark))`
 
-// PolicyWhole is a condition: the tables have all triggers that write rate_limit_changes, and no
-// trigger of the policy is disabled. The migration creates them with the tables. A restore creates them
+// PolicyWhole is a condition that holds if the tables have all triggers that write rate_limit_changes, and no
+// trigger of the policy is disabled. The migration creates triggers with the tables. A restore creates them
 // after all rows, or disables them while it writes rows, so tables without them may lack rows.
 const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname IN ('rate_limit_log_insert',
 	'rate_limit_log_update', 'rate_limit_log_delete', 'rate_limit_log_truncate')) >= 28
@@ -38,8 +38,8 @@ const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname IN ('rate_limit_log
 	WHERE g.tgname LIKE 'rate\_limit\_%'
 		AND g.tgrelid IN (SELECT to_regclass(t.name) FROM (VALUES ` + policyMarks + `) AS t(name, mark)))`
 
-// Ready returns three ints: 1 if Counters is up to date, 1 if Policy is, and 1 if InPart. It only reads
-// the catalogue, and takes no lock on the tables.
+// Ready returns three ints, each 0 or 1: whether Counters is up to date, whether Policy is, and InPart. It
+// only reads the catalogue, and takes no lock on the tables.
 //
 // The tables and their keys come from one snapshot. to_regclass would also find tables that another
 // process created after the snapshot, without their keys.
@@ -57,11 +57,11 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 ` + policyReady + `::int,
 ` + InPart + `::int`
 
-// InPart is a condition: only some of the tables exist, because a restore is running or has failed. It
-// looks for a function of the policy without all triggers of the policy, the version of the history
-// without all its tables, a function of the registry without the registry and tables of counts, or one
-// of these without its primary key. pg_dump sorts by name and kind: a restore creates functions before
-// tables, and tables before keys and triggers, and drops them in the opposite order. So
+// InPart is a condition that holds if only some of the tables exist, because a restore is running or has
+// failed. It looks for a function of the policy without all triggers of the policy, the version of the
+// history without all its tables, a function of the registry without the registry and tables of counts, or
+// one of these without its primary key. pg_dump sorts by kind and name: a restore creates functions before
+// tables, and tables before keys and triggers, and drops them in the opposite order. Therefore
 // rate_limit_apply is the first function of the policy that a restore creates, and the last one that it
 // drops.
 const InPart = `(EXISTS (SELECT FROM pg_catalog.pg_proc p
@@ -78,7 +78,7 @@ const InPart = `(EXISTS (SELECT FROM pg_catalog.pg_proc p
 		WHERE c.relname IN ('rate_limit_ephemeral', 'rate_limit_durable') AND pg_table_is_visible(c.oid)
 		AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)))`
 
-// policyReady is a condition: Policy is up to date.
+// policyReady is a condition that holds if Policy is up to date.
 const policyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND ` + PolicyWhole + `
 	AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + policyVersion + `
 		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_policy_version()')), false)
