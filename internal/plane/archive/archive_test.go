@@ -28,8 +28,7 @@ func resultsOf(days []archive.Day) []archive.Result {
 	return all
 }
 
-// problem runs an archive that must end with an error and must not archive the first day, and
-// returns why.
+// problem runs an archive that must fail for the first day, and returns the problem.
 func problem(t *testing.T, conn *pgx.Conn, o archive.Options) string {
 	t.Helper()
 	days, err := archive.Run(t.Context(), conn, o)
@@ -39,7 +38,7 @@ func problem(t *testing.T, conn *pgx.Conn, o archive.Options) string {
 	return days[0].Problem
 }
 
-// A run after another one drops what is in files already, and writes no file again.
+// A second run drops days that are in files already, and rewrites no file.
 func TestDroppedDaysAreInFiles(t *testing.T) {
 	_, conn := open(t)
 	makeDays(t, conn, 4, 3000)
@@ -233,7 +232,7 @@ func TestADamagedFileKeepsItsDay(t *testing.T) {
 	}
 }
 
-// A person is forgotten after the archive: the other rows are in the file.
+// Rows are deleted after the archive, to forget a person. The file still has all other rows.
 func TestRowsThatWereDeletedSince(t *testing.T) {
 	_, conn := open(t)
 	makeDays(t, conn, 1, 1000)
@@ -253,7 +252,7 @@ func TestRowsThatWereDeletedSince(t *testing.T) {
 	}
 }
 
-// What the retention keeps stays in the database.
+// A run with Drop refuses days within the retention.
 func TestTheRetentionIsNotDropped(t *testing.T) {
 	_, conn := open(t)
 	makeDays(t, conn, 1, 10)
@@ -270,8 +269,7 @@ func TestTheRetentionIsNotDropped(t *testing.T) {
 	}
 }
 
-// A newer version, or an administrator, adds a column. The file has it too, and a file from before it
-// does not change.
+// A newer version, or an administrator, adds a column. New files have the column, and older files stay.
 func TestAColumnThatIsAddedIsArchived(t *testing.T) {
 	_, conn := open(t)
 	makeDays(t, conn, 2, 1000)
@@ -341,8 +339,8 @@ func TestATableThatAViewNeedsIsNotDropped(t *testing.T) {
 	}
 }
 
-// What is archived must stay for a week, so that a failure can be repaired before upkeep deletes
-// it.
+// A run warns unless its days stay for another week, so that a failure can be repaired before upkeep deletes
+// them.
 func TestRetentionShouldLeaveAWeek(t *testing.T) {
 	_, conn := open(t)
 	makeDays(t, conn, 1, 10)

@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
 )
 
-// cleanEnvironment removes what configures S3.
+// cleanEnvironment clears the environment variables of S3.
 func cleanEnvironment(t *testing.T) {
 	t.Helper()
 	for _, entry := range os.Environ() {
@@ -64,7 +64,7 @@ func TestDestinationsThatAreNotUsable(t *testing.T) {
 	}
 }
 
-// A server that does not answer is an error that names the bucket, and no day is detached.
+// If the server does not answer, the error names the bucket, and no row is deleted.
 func TestAServerForS3ThatDoesNotAnswer(t *testing.T) {
 	cleanEnvironment(t)
 	_, conn := open(t)

@@ -53,14 +53,14 @@ func number(t testing.TB, conn *pgx.Conn, sql string) int64 {
 
 func partitionName(d time.Time) string { return "rate_limit_audit_" + d.Format("20060102") }
 
-// makePartition makes the partition of a day, as writers do.
+// makePartition creates the partition of a day, as writers do.
 func makePartition(t testing.TB, conn *pgx.Conn, d time.Time) {
 	t.Helper()
 	execute(t, conn, "SELECT rate_limit_make_partition($1::date)", d)
 }
 
-// fill adds rows to a day. They have all kinds of values: NULL, each type's smallest and
-// largest, empty and long texts, every script, addresses and networks of both families, arrays.
+// fill adds rows to a day, with all kinds of values: NULL, the limits of each type, empty and long texts,
+// several scripts, addresses and networks of both families, and arrays.
 func fill(t testing.TB, conn *pgx.Conn, d time.Time, rows int) {
 	t.Helper()
 	execute(t, conn, `
@@ -88,7 +88,7 @@ SELECT $1::timestamptz + (i * 7919 % $2) * (interval '1 day' / $2),
 FROM generate_series(1, $2::int) i`, d, rows)
 }
 
-// makeDays makes full days, from day 0.
+// makeDays creates full days, from day 0 on.
 func makeDays(t testing.TB, conn *pgx.Conn, days, rows int) {
 	t.Helper()
 	for n := range days {
@@ -97,7 +97,7 @@ func makeDays(t testing.TB, conn *pgx.Conn, days, rows int) {
 	}
 }
 
-// options archive into a folder all days before day n.
+// options returns options that archive all days before day n into a folder.
 func options(t testing.TB, dir string, n int) archive.Options {
 	t.Helper()
 	to, err := archive.NewDestination(dir)
@@ -117,7 +117,7 @@ func run(t testing.TB, conn *pgx.Conn, o archive.Options) []archive.Day {
 	return days
 }
 
-// sum is the number of rows and a checksum of each of them, whatever their order.
+// sum has the number of rows, and a checksum that does not depend on their order.
 type sum struct {
 	rows int64
 	hash uint64
@@ -129,7 +129,7 @@ func (s *sum) add(text string) {
 	s.hash += binary.BigEndian.Uint64(digest[:])
 }
 
-// auditRow is a row as a reader with a struct reads it. It shares nothing with the package.
+// auditRow is a row as a reader with a struct reads it, independently of the package.
 type auditRow struct {
 	Time         time.Time `parquet:"time,timestamp(microsecond:utc)"`
 	Cost         int64     `parquet:"cost"`
@@ -157,7 +157,7 @@ type auditRow struct {
 	Also         []*string `parquet:"also,list,optional"`
 }
 
-// text is the row as text, equal for equal rows.
+// text returns the row as text, equal for equal rows.
 func (r *auditRow) text() string {
 	return fmt.Sprintf("%d %d %d %s %s %s %s %d %x %s %q %s %q %s %s %s %s %s %s %s %s %q %s %s",
 		r.Time.UnixMicro(), r.Cost, r.Count, whole(r.Quota), whole(r.Remaining), whole(r.KeyID),
@@ -181,7 +181,7 @@ func str(v *string) string {
 	return fmt.Sprintf("%q", *v)
 }
 
-// list is a list as text. A reader into a slice cannot tell NULL from an empty list.
+// list returns a list as text. A reader into a slice cannot distinguish NULL from an empty list.
 func list(v []*string) string {
 	out := "["
 	for _, e := range v {
@@ -190,10 +190,9 @@ func list(v []*string) string {
 	return out + "]"
 }
 
-// inDatabase is the sum of the rows of a table.
+// inDatabase returns the sum of the rows of a table.
 func inDatabase(t testing.TB, conn *pgx.Conn, table string) sum {
 	t.Helper()
-	// The number of a row is not in the archive.
 	rows, err := conn.Query(t.Context(), "SELECT * FROM "+table)
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +224,7 @@ func inDatabase(t testing.TB, conn *pgx.Conn, table string) sum {
 	return s
 }
 
-// files are the names of the files in a folder, relative to it.
+// files returns the names of the files in a folder, relative to it.
 func files(t testing.TB, dir string) []string {
 	t.Helper()
 	var names []string
@@ -242,7 +241,7 @@ func files(t testing.TB, dir string) []string {
 	return names
 }
 
-// inFiles is the sum of the rows of all files in a folder.
+// inFiles returns the sum of the rows of all files in a folder.
 func inFiles(t testing.TB, dir string) sum {
 	t.Helper()
 	var s sum

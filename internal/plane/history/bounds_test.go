@@ -18,8 +18,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestAFloodOfUsersBecomesOther: the sums stay right, limits stay apart, and the log says so. The bound
-// is that of a minute, however often it is written.
+// Users beyond the bound of a minute count as (other). The sums stay correct for each limit, and OnError
+// reports the excess. The bound holds for the minute, however often it is written.
 func TestAFloodOfUsersBecomesOther(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{})
@@ -51,7 +51,7 @@ func TestAFloodOfUsersBecomesOther(t *testing.T) {
 	}
 }
 
-// TestCostsThatClientsChooseBreakNoSum: the largest number stands for a sum that is larger.
+// A sum of costs that exceeds a bigint becomes the largest bigint.
 func TestCostsThatClientsChooseBreakNoSum(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{})
@@ -61,7 +61,7 @@ func TestCostsThatClientsChooseBreakNoSum(t *testing.T) {
 				r := history.Record{Time: someTime.Add(time.Duration(round/2) * time.Minute), Outcome: d,
 					User: "anna", Prefix: "p", Cost: 1 << 62, Hits: hits("p", 1<<62)}
 				for _, i := range history.AddCounted(w, []history.Record{r}) {
-					t.Errorf("record %d was not added", i)
+					t.Errorf("record %d: got it refused, want it added", i)
 				}
 				history.Settle(w, &history.Settled{Time: r.Time, User: "anna", Prefix: "p", Units: 1 << 62})
 			}
@@ -78,7 +78,7 @@ func TestCostsThatClientsChooseBreakNoSum(t *testing.T) {
 	}
 }
 
-// TestAFloodOfKeysInOneSecondIsBounded: refusals that could become one row need memory, too.
+// The memory for refusals that equal ones could join is bounded.
 func TestAFloodOfKeysInOneSecondIsBounded(t *testing.T) {
 	s := &site{t: t}
 	w := s.writerOn(downDB, history.Settings{DisableMigration: true})
@@ -97,11 +97,11 @@ func TestAFloodOfKeysInOneSecondIsBounded(t *testing.T) {
 	stats := w.Stats()
 	if stats.Recorded != records+1 || stats.Dropped+stats.Pending != records+1 ||
 		stats.Pending != history.DefaultMaxPending+1 {
-		t.Errorf("stats %+v, and one row must stand for two", stats)
+		t.Errorf("got the stats %+v, want one row for two refusals", stats)
 	}
 }
 
-// fakeDB is a database that answers everything with what the function returns.
+// fakeDB is a database that answers each call with the result of the function.
 type fakeDB func(ctx context.Context) error
 
 func (f fakeDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
@@ -115,13 +115,13 @@ func (f fakeDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 func (f fakeDB) Exec(ctx context.Context, _ string) error { return f(ctx) }
 func (fakeDB) Close()                                     {}
 
-// downDB refuses, and hangingDB answers when the caller gives up.
+// downDB refuses all calls, and hangingDB answers when the context ends.
 var (
 	downDB    = fakeDB(func(context.Context) error { return errors.New("connection refused") })
 	hangingDB = fakeDB(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 )
 
-// TestMemoryIsBoundedWhileTheDatabaseIsDown: whatever clients send, and for how long.
+// Memory is bounded, whatever clients send and however long the database is down.
 func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it fills the memory of a proxy")
@@ -167,7 +167,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestCloseEndsThoughTheDatabaseHangs: in bounded time, and no goroutine is left.
+// Close returns in bounded time, and leaves no goroutine.
 func TestCloseEndsThoughTheDatabaseHangs(t *testing.T) {
 	synctest.Test(t, closeWhileTheDatabaseHangs)
 }
@@ -193,12 +193,12 @@ func closeWhileTheDatabaseHangs(t *testing.T) {
 		t.Errorf("stats %+v", stats)
 	}
 	if err := w.Flush(context.Background()); !errors.Is(err, ratelimit.ErrClosed) {
-		t.Errorf("Flush after Close: %v", err)
+		t.Errorf("Flush after Close: got %v, want ErrClosed", err)
 	}
 	w.Prepare()
 }
 
-// TestCloseWritesWhatIsPending, even if Prepare was never called.
+// Close writes pending records even without a call of Prepare.
 func TestCloseWritesWhatIsPending(t *testing.T) {
 	s := newSite(t)
 	for _, prepared := range []bool{true, false} {
@@ -216,7 +216,7 @@ func TestCloseWritesWhatIsPending(t *testing.T) {
 	}
 }
 
-// TestWrongSettingsAreNamed: each error names the field.
+// The error of New names the wrong setting.
 func TestWrongSettingsAreNamed(t *testing.T) {
 	for _, c := range []struct {
 		settings history.Settings
@@ -252,7 +252,7 @@ func TestBoundsOfBuckets(t *testing.T) {
 		100 * time.Microsecond << 19: 19, 100*time.Microsecond<<19 + 1: 20, math.MaxInt64: 20,
 	} {
 		if got := history.BucketOf(d); got != want {
-			t.Errorf("%v is in bucket %d, want %d", d, got, want)
+			t.Errorf("%v: got bucket %d, want %d", d, got, want)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// TestAWriterSendsEveryColumn: the functions that write have an argument for each column of their table.
+// The SQL functions that write a table have an argument for each of its columns.
 func TestAWriterSendsEveryColumn(t *testing.T) {
 	s := siteOn(t, cluster.Open(t, schema.History))
 	for _, name := range []string{"rate_limit_record_audit", "rate_limit_record_metrics"} {

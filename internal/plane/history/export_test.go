@@ -1,13 +1,13 @@
 package history
 
-// What the tests of package history_test see.
+// These functions give package history_test access to internals.
 var (
 	CleanText = cleanText
 	CleanPath = cleanPath
 	MaskKey   = maskKey
 )
 
-// KeepUp does the upkeep once, as a Writer does it in the background.
+// KeepUp runs the upkeep once, as a Writer does in the background.
 func KeepUp(w *Writer) error { return w.runUpkeep() }
 
 // Columns returns the arguments of the function that writes a table.

@@ -76,7 +76,7 @@ func (m *model) add(r *history.Record) {
 	}
 }
 
-// lines are sums as text, sorted.
+// lines returns the sums as sorted lines.
 func lines(sums map[string][]int64) string {
 	var all []string
 	for key, amounts := range sums {
@@ -92,7 +92,7 @@ func sorted(text string) string {
 	return strings.Join(all, "\n")
 }
 
-// check compares the tables.
+// check compares the tables with the model.
 func (m *model) check(t testing.TB, s *site) {
 	t.Helper()
 	same(t, "audit", sorted(s.text(`SELECT to_char(time, 'YYYYMMDDHH24MISS'), outcome,
@@ -141,7 +141,7 @@ func someRecord(t *rapid.T) history.Record {
 	return r
 }
 
-// settle has some hits of a record settled, for 7 units more than they were charged.
+// settle settles some hits of a record for 7 units more than they were charged.
 func settle(t *rapid.T, w *history.Writer, r *history.Record) {
 	for i, h := range r.Hits {
 		if h.Cost == 0 || !rapid.Bool().Draw(t, "settled") {
@@ -178,7 +178,8 @@ func addSome(t *rapid.T, w *history.Writer) []history.Record {
 	return records
 }
 
-// TestTheTablesAddUpToTheRequests: over midnight, with refusals merged, by two Writers.
+// Two Writers record requests over midnight, with merged refusals. The sums in the tables are those of the
+// model.
 func TestTheTablesAddUpToTheRequests(t *testing.T) {
 	s := newSite(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -206,7 +207,7 @@ func TestTheTablesAddUpToTheRequests(t *testing.T) {
 		m.check(t, s)
 		written := writers[0].Stats().Written + writers[1].Stats().Written
 		if written != m.decisions {
-			rt.Errorf("the Writers count %d decisions, want %d", written, m.decisions)
+			rt.Errorf("got %d decisions in Stats, want %d", written, m.decisions)
 		}
 		if t.Failed() {
 			rt.FailNow()
@@ -214,7 +215,7 @@ func TestTheTablesAddUpToTheRequests(t *testing.T) {
 	})
 }
 
-// TestEqualRefusalsOfASecondAreOneRow: requests that passed are a row each.
+// Equal refusals of a second share a row, and each request that passed has a row of its own.
 func TestEqualRefusalsOfASecondAreOneRow(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{})
@@ -258,7 +259,7 @@ func TestEqualRefusalsOfASecondAreOneRow(t *testing.T) {
 16.000 shadow k anna 0 - 0 500 /500`)
 }
 
-// TestASampleEstimatesTheRequests: refusals are all there, and each of the sample has a weight.
+// A sample contains all refusals, and its rows have weights that add up to the number of requests.
 func TestASampleEstimatesTheRequests(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{MaxPending: 100000})
@@ -276,12 +277,12 @@ func TestASampleEstimatesTheRequests(t *testing.T) {
 	// 1,000 are expected, with a standard deviation of 31.
 	if n := s.number("SELECT sum(count * weight)::bigint FROM rate_limit_audit WHERE outcome = " +
 		"'allowed'"); n < 20*750 || n > 20*1250 {
-		t.Errorf("the sample stands for %d requests, want about 20000", n)
+		t.Errorf("got a sample of %d requests, want about 20000", n)
 	}
 	same(t, "metrics", s.text("SELECT allowed, limited FROM rate_limit_metrics_day"), "20000 100")
 }
 
-// TestManyWritersDoNotWaitForEachOther: they write the same rows at once, in another order each.
+// Many Writers write the same rows at once, each in another order, without deadlocks.
 func TestManyWritersDoNotWaitForEachOther(t *testing.T) {
 	s := newSite(t)
 	const count, records = 6, 3000

@@ -43,14 +43,14 @@ func startLoad(w *history.Writer) *load {
 	return l
 }
 
-// end stops the load, and returns how many records it has added.
+// end stops the load, and returns the number of its records.
 func (l *load) end() int64 {
 	l.stop()
 	l.ended.Wait()
 	return l.added
 }
 
-// exact fails if the tables and the counts of dropped decisions do not add up to the records.
+// exact reports an error unless rows and dropped decisions add up to the records.
 func exact(t testing.TB, s *site, w *history.Writer, added int64) {
 	t.Helper()
 	stats := w.Stats()
@@ -66,8 +66,7 @@ func exact(t testing.TB, s *site, w *history.Writer, added int64) {
 		fmt.Sprint(stats.Written, stats.Dropped))
 }
 
-// TestAnOutageDropsTheOldestAndCountsThem: all that was decided during an outage is in the tables,
-// or counts as dropped.
+// Each decision during an outage is either in the tables or counted as dropped.
 func TestAnOutageDropsTheOldestAndCountsThem(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it fills the memory of a proxy")
@@ -115,7 +114,7 @@ func TestAnOutageDropsTheOldestAndCountsThem(t *testing.T) {
 	}
 }
 
-// forgetfulDB loses the answers to some calls, which the server has obeyed.
+// forgetfulDB executes all calls, and loses some of the answers.
 type forgetfulDB struct {
 	pgdb.DB
 	calls int
@@ -138,8 +137,8 @@ func (f *forgetfulDB) Run(ctx context.Context, statements []*pgdb.Statement) err
 	return errLost
 }
 
-// TestABatchWithAnUnknownOutcomeIsWrittenOnce: it is sent again under its number, and what comes
-// meanwhile is another batch.
+// A parcel with an unknown result is sent again under its number, and written once. Records that arrive
+// meanwhile go into another parcel.
 func TestABatchWithAnUnknownOutcomeIsWrittenOnce(t *testing.T) {
 	s := newSite(t)
 	w := s.writerOn(&forgetfulDB{DB: s.db()}, history.Settings{})
@@ -159,7 +158,7 @@ func TestABatchWithAnUnknownOutcomeIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// TestARowThatTheServerRefusesStopsNoOther: it is dropped after it has failed alone.
+// A row that the server refuses is dropped once it has failed alone, and all others are written.
 func TestARowThatTheServerRefusesStopsNoOther(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{})
@@ -190,7 +189,8 @@ func TestARowThatTheServerRefusesStopsNoOther(t *testing.T) {
 	}
 }
 
-// TestALockedRowIsWaitedForOneSecond, so that decisions on the same connection go on. Nothing is lost.
+// A flush waits for a locked row for one second, so that decisions on the same connection go on. No record is
+// lost.
 func TestALockedRowIsWaitedForOneSecond(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{})
@@ -219,8 +219,8 @@ func TestALockedRowIsWaitedForOneSecond(t *testing.T) {
 	exact(t, s, w, 2)
 }
 
-// TestTablesThatAreGoneAreNotMadeAgain: they would be in the way of a restore. Nothing is lost until
-// the bound, and the retention is the same.
+// A Writer does not create tables that vanish, because they would hinder a restore. It keeps records up to
+// the bound, and writes the retention again.
 func TestTablesThatAreGoneAreNotMadeAgain(t *testing.T) {
 	s := newSite(t)
 	kept := settings.Retention{What: "audit", Keep: 7 * 24 * time.Hour}

@@ -12,8 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 )
 
-// TestSettingsOfADatabaseChangeNothing: days are those of UTC, also at the end of a year, and all
-// texts and times are understood.
+// Settings of the database, such as TimeZone and DateStyle, have no effect on days, texts and times.
 func TestSettingsOfADatabaseChangeNothing(t *testing.T) {
 	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
@@ -61,8 +60,8 @@ func TestSettingsOfADatabaseChangeNothing(t *testing.T) {
 	}
 }
 
-// TestAWrongClockDeletesNothing: a proxy with a clock that is years ahead keeps up by the clock of the
-// database, though it owns the tables.
+// A proxy with a clock years ahead uses the clock of the database for upkeep, even as the owner of the
+// tables.
 func TestAWrongClockDeletesNothing(t *testing.T) {
 	s := newSite(t)
 	right := s.writer(history.Settings{})
@@ -86,7 +85,7 @@ func TestAWrongClockDeletesNothing(t *testing.T) {
 			"interval '7 days'"), "7")
 }
 
-// TestOneOfManyWritersKeepsUp: a hundred proxies do not take turns at it.
+// Of a hundred proxies, one runs the upkeep in each interval.
 func TestOneOfManyWritersKeepsUp(t *testing.T) {
 	s := newSite(t)
 	const ahead = "SELECT count(*) FROM rate_limit_partitions() WHERE begins > now()"

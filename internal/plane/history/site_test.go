@@ -19,7 +19,7 @@ import (
 // someTime is a time in the middle of a second, of a minute and of a day.
 var someTime = time.Date(2026, 11, 20, 12, 30, 15, 500_000_000, time.UTC)
 
-// site is a database, and Writers on it.
+// site has a database and the Writers on it.
 type site struct {
 	t    testing.TB
 	dsn  string
@@ -56,7 +56,7 @@ func (s *site) number(sql string) int64 {
 	return cluster.Query[int64](s.t, s.dsn, sql)
 }
 
-// text returns all rows of a query, their columns with a space between.
+// text returns all rows of a query, with spaces between columns.
 func (s *site) text(sql string) string {
 	s.t.Helper()
 	rows, err := s.pool.Query(context.Background(), sql)
@@ -123,10 +123,10 @@ func flush(t testing.TB, w *history.Writer) {
 	}
 }
 
-// same fails if a text is not what it should be.
+// same reports an error if two texts differ.
 func same(t testing.TB, what, got, want string) {
 	t.Helper()
 	if got != want {
-		t.Errorf("%s:\n%s\nwant\n%s", what, got, want)
+		t.Errorf("%s: got\n%s\nwant\n%s", what, got, want)
 	}
 }

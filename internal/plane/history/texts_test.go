@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
-// TestAddressesAreMaskedAlsoInKeys: the address of the client is neither in its column nor in a key.
+// With masking, the full address of a client is neither in its column nor in a key.
 func TestAddressesAreMaskedAlsoInKeys(t *testing.T) {
 	s := newSite(t)
 	add := func(w *history.Writer, address string, keys ...string) {
@@ -57,7 +57,7 @@ func TestAddressesAreMaskedAlsoInKeys(t *testing.T) {
 	}
 }
 
-// TestAMaskedKeyIsMaskedOnce: the network's text begins with the text of some addresses in it.
+// A masked key is not masked again, although the text of a network begins with that of some addresses in it.
 func TestAMaskedKeyIsMaskedOnce(t *testing.T) {
 	for _, c := range []struct{ client, key, want string }{
 		{"192.0.2.0", "u 192.0.2.0", "u 192.0.2.0/24"},
@@ -70,7 +70,7 @@ func TestAMaskedKeyIsMaskedOnce(t *testing.T) {
 	}
 }
 
-// TestNoQueryAndNoBrokenTextReachesTheTables: clients choose hosts, paths, methods and users.
+// Hosts, paths, methods and users from clients are stored without queries and invalid text.
 func TestNoQueryAndNoBrokenTextReachesTheTables(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{})
@@ -103,8 +103,7 @@ func TestNoQueryAndNoBrokenTextReachesTheTables(t *testing.T) {
 	}
 }
 
-// FuzzTextsOfClients: whatever a client sends, Postgres can store it, and it is no longer than
-// allowed.
+// FuzzTextsOfClients checks that Postgres can store any text from a client, and that its length is bounded.
 func FuzzTextsOfClients(f *testing.F) {
 	for _, text := range []string{"", "/a", "a?b", "\xff\x00", strings.Repeat("ä", 300),
 		strings.Repeat("\x80", 999), "192.0.2.1", "2001:db8::/64", "x 2001:db8::1"} {

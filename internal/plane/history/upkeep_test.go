@@ -12,13 +12,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// newUpkeepSite is a site with the tables of the history.
+// newUpkeepSite returns a site with the tables of the history.
 func newUpkeepSite(t testing.TB) *site {
 	t.Helper()
 	return siteOn(t, cluster.Open(t, schema.History))
 }
 
-// days makes the partitions of some days, with a row in each.
+// days creates the partitions of some days, with a row in each.
 func (s *site) days(first string, n int) {
 	s.t.Helper()
 	s.exec(fmt.Sprintf(`SELECT rate_limit_make_partition(date '%[1]s' + n)
@@ -47,7 +47,7 @@ func at(t testing.TB, text string) time.Time {
 	return now
 }
 
-// short are the days of partitions.
+// short returns the days of partitions.
 func short(names []string) string {
 	var all []string
 	for _, name := range names {
@@ -58,7 +58,7 @@ func short(names []string) string {
 	return strings.Join(all, " ")
 }
 
-// A partition that a reader holds does not keep the others.
+// Upkeep drops the other partitions while a reader uses one.
 func TestAPartitionThatIsHeldStopsNothing(t *testing.T) {
 	s := newUpkeepSite(t)
 	s.days("2026-08-01", 3)
@@ -70,7 +70,7 @@ func TestAPartitionThatIsHeldStopsNothing(t *testing.T) {
 	report := s.upkeep("2026-11-21T12:00:00Z")
 	if want := fmt.Sprintf("public.rate_limit_audit_20260802: held by pid %d", reader.PgConn().PID()); len(
 		report.Skipped) != 1 || report.Skipped[0] != want {
-		t.Errorf("skipped %q, want %q", report.Skipped, want)
+		t.Errorf("got the skipped partitions %q, want %q", report.Skipped, want)
 	}
 	if short(report.Dropped) != "20260801 20260803" {
 		t.Errorf("dropped %s", short(report.Dropped))

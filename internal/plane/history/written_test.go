@@ -22,7 +22,7 @@ func hits(pairs ...any) (all []ratelimit.Hit) {
 
 var auditAll = settings.Audit{Level: settings.AuditAll}
 
-// TestWhatHappenedIsInTheTables: each column has what the record has.
+// Each column of the tables has the value of the record.
 func TestWhatHappenedIsInTheTables(t *testing.T) {
 	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +80,7 @@ hour 2026-11-20 13:00:00+00 anna 7 1 0`)
 			same(t, "retention", s.text("SELECT keep::text, set_by FROM rate_limit_retention "+
 				"WHERE what = 'audit'"), "30 days n1")
 			if got, want := w.Stats(), (history.Stats{Recorded: 2, Written: 2, Batches: 2}); got != want {
-				t.Errorf("stats %+v, want %+v", got, want)
+				t.Errorf("got the stats %+v, want %+v", got, want)
 			}
 		})
 	}

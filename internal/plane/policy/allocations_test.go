@@ -6,7 +6,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// Deciding allocates nothing where the counters are of users.
+// Evaluate allocates no memory if all rules count by user.
 func TestADecisionAllocatesNothing(t *testing.T) {
 	for _, remember := range []int{0, 1000} {
 		decide := policytest.Repeat(1000, remember)
@@ -15,7 +15,7 @@ func TestADecisionAllocatesNothing(t *testing.T) {
 			least = min(least, testing.AllocsPerRun(10, func() { decide(64) }))
 		}
 		if least > 0 {
-			t.Errorf("remember %d: 64 decisions allocate", remember)
+			t.Errorf("remember %d: 64 decisions allocated memory, want none", remember)
 		}
 	}
 }

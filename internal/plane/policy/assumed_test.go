@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// An address that may be a balancer's frees no request from the limit of its family, and counts for blocks
-// and for limits that stand alone.
+// An assumed address, which may be a balancer's, does not free a request from the limit of a family. It
+// matches block rules and limits without a family.
 func TestAnAssumedAddressFreesNoRequest(t *testing.T) {
 	inside := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	rule := func(name, family string, priority, events int64, networks []netip.Prefix) policy.Rule {
@@ -29,7 +29,7 @@ func TestAnAssumedAddressFreesNoRequest(t *testing.T) {
 			got += " " + m.Rule
 		}
 		if got != want {
-			t.Errorf("assumed %t: the rules are%s, want%s", assumed, got, want)
+			t.Errorf("assumed %t: got the rules%s, want%s", assumed, got, want)
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// A proxy finds each change in whatever order the transactions commit, and a rule is never in force without
-// all its limits. What is rolled back, and what waits to be committed, is not there.
+// A proxy finds each change, in whatever order the transactions commit. A rule is never in force without
+// all its limits. Changes that were rolled back or are not committed have no effect.
 func TestRulesArriveInWhateverOrderTheyAreCommitted(t *testing.T) {
 	s := newSite(t)
 	p := s.policy(policy.Settings{})

@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// On a server that was started at another time, everything is read anew.
+// After a restart of the server, a proxy reads all rules and identities again.
 func TestAServerThatWasStartedAgain(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")
@@ -37,8 +37,8 @@ func TestAServerThatWasStartedAgain(t *testing.T) {
 	same(t, "after its start", decided(t, p, "key of ann", ""), "ann pro")
 }
 
-// The tables are dropped and made again with other rows, in one transaction, as a restored dump
-// does. The log of changes begins anew and says nothing of the old rows.
+// One transaction drops the tables and creates them with other rows, as the restore of a dump does. The new
+// log of changes does not mention the old rows.
 func TestTablesThatAreMadeAgain(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")
@@ -56,8 +56,8 @@ func TestTablesThatAreMadeAgain(t *testing.T) {
 	same(t, "what was reported", s.reports(), "")
 }
 
-// The primary is lost with its latest changes, and a replica takes its place. A change that
-// was obeyed and lost is obeyed no more, and the next one is not missed.
+// The primary fails with its latest changes, and a replica takes over. A change that was applied and lost has
+// no effect any longer, and the next change is applied.
 func TestAReplicaIsPromoted(t *testing.T) {
 	cluster.Tool(t, "pg_basebackup")
 	replicating := cluster.Options{Config: map[string]string{"wal_level": "replica",

@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// A proxy 150 ms from the policy's database applies changes, and the rules that it has read while the way is
-// cut.
+// A proxy 150 ms from the database applies changes. While the connection is cut, it applies the rules that it
+// has read.
 func TestAPolicyFarAway(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")

@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// FuzzRules: whatever row of the database a rule is read from, it is usable or reported, and no request makes
-// it fail. Patterns of hosts and paths match as a loop over their segments does.
+// FuzzRules checks that a rule of any row is either usable or reported, that no request makes it panic, and
+// that patterns of hosts and paths match as a loop over their segments does.
 func FuzzRules(f *testing.F) {
 	for _, row := range []string{
 		`{"Paths":["/u/*/files","/api/*"],"Hosts":["*.example.com","[::1]"],"Methods":["GET"],
@@ -46,7 +46,7 @@ func FuzzRules(f *testing.F) {
 	f.Fuzz(func(t *testing.T, row, pathPattern, hostPattern, path, host string) {
 		if how, err := settings.ParseSettle(row); err == nil && how != nil {
 			if again, err := settings.ParseSettle(how.Text); err != nil || !reflect.DeepEqual(how, again) {
-				t.Errorf("%q is %+v, and of that %+v, %v", row, how, again, err)
+				t.Errorf("%q: got %+v, and compiled again %+v, %v, want the same", row, how, again, err)
 			}
 		}
 		f := policy.Facts{Tier: "gold", Method: "GET", Host: policy.NormalHost(host),
@@ -60,7 +60,7 @@ func FuzzRules(f *testing.F) {
 		if rules, overrides, err := policy.DecodeRules(rows); err == nil {
 			s := policy.Compile(rules, overrides, nil, 4)
 			if s.Rules()+len(s.Wrong()) == 0 && rules[0].Mode != settings.Off {
-				t.Errorf("%s is neither used nor reported", row)
+				t.Errorf("got neither a rule nor a report of %s, want one of them", row)
 			}
 			policy.Evaluate(s, &f, &policy.Identity{User: "ann", Known: true}, policytest.Now, &o)
 			for i := range o.Hits {

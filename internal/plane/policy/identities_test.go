@@ -20,8 +20,8 @@ func cachedKey(n int, known bool) *policy.Identity {
 	return id
 }
 
-// The cache returns what was added last, unless it was evicted or pushed out; a look-up that
-// was under way during an eviction adds nothing; and it never holds more than it may.
+// The cache returns the identity that was added last, unless it was evicted. A look-up that began before an
+// eviction adds nothing. The cache never exceeds its capacity.
 func TestCachedIdentitiesAreWhatWasReadLast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		most := rapid.IntRange(1, 12).Draw(t, "most")
@@ -121,12 +121,12 @@ func TestAKeyInUseOutlivesOthers(t *testing.T) {
 	c.Add(used, "", 0, now)
 	for n := 1; n < 10000; n++ {
 		if id, _ := policy.FindIdentity(c, policy.Credential{Digest: used.Digest}, now); id != used {
-			t.Fatalf("the key in use is gone after %d others", n)
+			t.Fatalf("the key in use was evicted after %d others, want it cached", n)
 		}
 		c.Add(cachedKey(n, true), "", 0, now)
 	}
 	if n, _ := c.Len(); n != 100 {
-		t.Errorf("%d identities, want 100", n)
+		t.Errorf("got %d identities, want 100", n)
 	}
 }
 
@@ -140,14 +140,14 @@ func TestInventedKeysPushOutNothing(t *testing.T) {
 		c.Add(cachedKey(n, false), "", 0, now)
 	}
 	if known, unknown := c.Len(); known != 100 || unknown != policy.MaxUnknown {
-		t.Errorf("%d identities and %d unknown keys, want 100 and %d", known, unknown, policy.MaxUnknown)
+		t.Errorf("got %d identities and %d unknown keys, want 100 and %d", known, unknown, policy.MaxUnknown)
 	}
 	last := cachedKey(1000+3*policy.MaxUnknown-1, false)
 	for after, want := range map[time.Duration]bool{0: true, policy.UnknownTTL - time.Microsecond: true,
 		policy.UnknownTTL: false} {
 		if id, _ := policy.FindIdentity(c, policy.Credential{Digest: last.Digest},
 			now.Add(after)); (id != nil) != want {
-			t.Errorf("the key is remembered as unknown after %v: %v, want %v", after, id != nil, want)
+			t.Errorf("cached as unknown after %v: got %v, want %v", after, id != nil, want)
 		}
 	}
 	// The key is made: the database now has it.

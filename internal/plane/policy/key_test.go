@@ -24,12 +24,12 @@ func TestNewKeysAreRandomAndHaveTheForm(t *testing.T) {
 	for range 1000 {
 		key := newKey(t)
 		if seen[key] || len(key) != 37 || !strings.HasPrefix(key, "prl_") || !policy.Check(key) {
-			t.Fatalf("key %q: not new, or not of the form", key)
+			t.Fatalf("got the key %q, want a new one of the form of NewKey", key)
 		}
 		seen[key] = true
 		secret, ok := new(big.Int).SetString(swapCase(key[4:31]), 62)
 		if !ok || secret.BitLen() > 161 {
-			t.Fatalf("key %q holds %v, want at most 161 bits", key, secret)
+			t.Fatalf("key %q: got the secret %v, want at most 161 bits", key, secret)
 		}
 		for i := range 160 {
 			ones += int(secret.Bit(i))
@@ -38,11 +38,11 @@ func TestNewKeysAreRandomAndHaveTheForm(t *testing.T) {
 	}
 	// 160,000 fair bits: half of them, give or take 0.0125 (ten standard deviations).
 	if share := float64(ones) / float64(bits); share < 0.4875 || share > 0.5125 {
-		t.Errorf("%.4f of the bits are set, want a half", share)
+		t.Errorf("got %.4f of the bits set, want a half", share)
 	}
 }
 
-// swapCase changes between the digits of big.Int, which has lower case first, and ours.
+// swapCase converts between the digits of big.Int, which has lower case first, and those of NewKey.
 func swapCase(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -59,12 +59,12 @@ func TestAKeyOfAnotherReleaseStaysValid(t *testing.T) {
 	for _, key := range []string{"prl_0000000000000000000000000003aBIz1",
 		"prl_4cQx0aZ0bY1cX2dW3eV4fU5gT6h2cTYVB"} {
 		if !policy.Check(key) {
-			t.Errorf("%s does not pass", key)
+			t.Errorf("Check(%s): got false, want true", key)
 		}
 	}
 }
 
-// A CRC-32 finds every mistyped character and every two neighbours that were swapped.
+// The checksum detects every mistyped character and every two swapped neighbours.
 func TestAMistypedKeyIsRefusedWithoutADatabase(t *testing.T) {
 	key := newKey(t)
 	for i := range key {
@@ -92,15 +92,15 @@ func TestAMistypedKeyIsRefusedWithoutADatabase(t *testing.T) {
 func TestAHintShowsLittleOfAKey(t *testing.T) {
 	key := newKey(t)
 	if hint := policy.Hint(key); hint != key[:8]+"..." {
-		t.Errorf("hint of %s is %s", key, hint)
+		t.Errorf("Hint(%s): got %s, want KeyPrefix and four characters", key, hint)
 	}
 	for _, foreign := range []string{"", "sk_live_secret", "prl_secret", key[:36] + "!"} {
 		if hint := policy.Hint(foreign); hint != "" {
-			t.Errorf("hint of %q is %q, want none", foreign, hint)
+			t.Errorf("Hint(%q): got %q, want none", foreign, hint)
 		}
 	}
 	if digest := policy.Digest(key); digest != sha256.Sum256([]byte(key)) {
-		t.Errorf("digest is %x", digest)
+		t.Errorf("got the digest %x, want that of the key's text", digest)
 	}
 }
 
@@ -112,7 +112,7 @@ func TestBearerIsCutOff(t *testing.T) {
 		"Bearer": "", "Bearer ": "", "": "",
 	} {
 		if got := policy.Bearer(value); got != want {
-			t.Errorf("Bearer(%q) is %q, want %q", value, got, want)
+			t.Errorf("Bearer(%q): got %q, want %q", value, got, want)
 		}
 	}
 }
@@ -134,7 +134,7 @@ func TestKeysInHostsAndPathsAreHidden(t *testing.T) {
 		{"/\u0130" + key, "", "/\u0130(key)"},
 	} {
 		if got := policy.HideKeys(step.text, step.key); got != step.want {
-			t.Errorf("HideKeys(%q, %q) is %q, want %q", step.text, step.key, got, step.want)
+			t.Errorf("HideKeys(%q, %q): got %q, want %q", step.text, step.key, got, step.want)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// All fields of a rule and its limits arrive as they are in the database.
+// A hit and its mark have the values of the rule and the limit in the database.
 func TestRulesArriveWhole(t *testing.T) {
 	s := newSite(t)
 	s.exec("UPDATE rate_limit_tiers SET comment = 'x'")
@@ -32,7 +32,7 @@ func TestRulesArriveWhole(t *testing.T) {
 	want := ratelimit.Limit{Prefix: "rule/r/per_second", Algorithm: ratelimit.GCRA, Events: 10,
 		Window: time.Second, Burst: 4, Durable: true}
 	if limit != want || hit.Cost != 3 || hit.Key != "api.example.com" {
-		t.Errorf("the hit is %+v on %+v, want %+v", hit, limit, want)
+		t.Errorf("got the hit %+v on %+v, want %+v", hit, limit, want)
 	}
 	if mark.Status != 402 || mark.Message != `pay "now"` || mark.RetryAfter != 90*time.Second ||
 		mark.From != "rule" {

@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// A statement of a proxy that waits for a table has locked none that TRUNCATE ... CASCADE locks after it. So
-// the two never wait for each other.
+// A statement of a proxy that waits for a table has not locked a table that TRUNCATE ... CASCADE locks later.
+// Therefore the two never deadlock.
 func TestStatementsLockTheTablesInTheOrderOfTruncate(t *testing.T) {
 	s := newSite(t)
 	other, watching := cluster.Connect(t, s.dsn), cluster.Connect(t, s.dsn)
@@ -47,7 +47,7 @@ func TestStatementsLockTheTablesInTheOrderOfTruncate(t *testing.T) {
 				t.Fatal(err)
 			}
 			if later > 0 {
-				t.Errorf("this waits for %s, and has locked %d later tables: %s", table, later, sql)
+				t.Errorf("waiting for %s, got locks on %d later tables, want none: %s", table, later, sql)
 			}
 			if _, err := other.Exec(t.Context(), "COMMIT"); err != nil {
 				t.Fatal(err)
@@ -57,7 +57,7 @@ func TestStatementsLockTheTablesInTheOrderOfTruncate(t *testing.T) {
 			}
 		}
 		if !waited {
-			t.Errorf("this waits for no table: %s", sql)
+			t.Errorf("got no wait for a table, want one: %s", sql)
 		}
 	}
 }

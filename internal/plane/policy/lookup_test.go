@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 )
 
-// A key that is revoked while it is looked up is refused at once, although the database
-// answered before the revocation: the answer is not used, and not kept.
+// A key that is revoked during its look-up is refused at once, although the database answered before the
+// revocation. The answer is neither used nor cached.
 func TestAKeyRevokedDuringItsLookUp(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")
@@ -46,8 +46,8 @@ func TestAKeyRevokedDuringItsLookUp(t *testing.T) {
 	}
 }
 
-// However many unknown keys arrive, their look-ups share statements. One statement at a time is
-// under way, and at most one begins in 5 ms.
+// The look-ups of any number of unknown keys share statements. One statement is in flight at a time, and at
+// most one begins within 5 ms.
 func TestAFloodOfInventedKeys(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")
@@ -77,10 +77,10 @@ func TestAFloodOfInventedKeys(t *testing.T) {
 	clients.Wait()
 	took, sent := time.Since(began), p.Stats().LookUps-before
 	if most := int64(took/(5*time.Millisecond)) + 2; sent > most || sent < 100 {
-		t.Errorf("%d statements in %v, want 100 to %d", sent, took, most)
+		t.Errorf("got %d statements in %v, want 100 to %d", sent, took, most)
 	}
 	if m.most != 1 {
-		t.Errorf("%d statements were under way at once, want 1", m.most)
+		t.Errorf("got %d statements in flight at once, want 1", m.most)
 	}
 	m.set(func() { m.down = true })
 	same(t, "the real key afterwards, without the database", decided(t, p, "key of ann", ""), "ann free")
@@ -89,8 +89,8 @@ func TestAFloodOfInventedKeys(t *testing.T) {
 		decided(t, p, "prl_00000000000000000000000000000000x", ""), " anonymous 401 unknown_key")
 }
 
-// Rows that are written without triggers, as by a subscription, are obeyed nevertheless: rules are read anew
-// about every ten minutes, at a moment of each proxy's own, and an identity once a minute.
+// Rows that are written without triggers, as by a subscription, take effect nevertheless. A proxy reads all
+// rules about every ten minutes, at a random time, and an identity once a minute.
 func TestEverythingIsReadAnewNowAndThen(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")
@@ -118,7 +118,7 @@ func TestEverythingIsReadAnewNowAndThen(t *testing.T) {
 		func() bool { return decided(t, p, "key of ann", "") == "ann pro rule/plan/per_hour=1000" })
 }
 
-// Changes that are older than 30 days are deleted, a part each minute.
+// Changes that are older than 30 days are deleted, some each minute.
 func TestOldChangesAreForgotten(t *testing.T) {
 	s := newSite(t)
 	s.exec("INSERT INTO rate_limit_changes (kind, by, at) SELECT 'user', 'test', now() - interval '31 " +
@@ -131,6 +131,6 @@ func TestOldChangesAreForgotten(t *testing.T) {
 		refresh(t, p)
 	}
 	if n := s.number("SELECT count(*) FROM rate_limit_changes WHERE kind = 'user'"); n != 1 {
-		t.Errorf("%d changes are left, want 1", n)
+		t.Errorf("got %d changes, want 1", n)
 	}
 }

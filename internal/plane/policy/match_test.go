@@ -21,7 +21,7 @@ var (
 	requestCount = flag.Int("requests", 10000, "requests in TestManyRulesDecideAsALoopDoes")
 )
 
-// Few rules that have much in common, so that most requests match several.
+// The rules are few and have much in common, so that most requests match several.
 func TestRulesDecideAsALoopOverThemDoes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "n") }
@@ -54,7 +54,7 @@ func TestRulesDecideAsALoopOverThemDoes(t *testing.T) {
 	})
 }
 
-// Without an answer about the sender, what is left decides as a loop does over a world that has nothing else.
+// Without a look-up of the sender, Evaluate decides as a loop over the rules that do not need the sender.
 func TestWithoutALookUpOneFilterIsLeft(t *testing.T) {
 	limited, refused := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -104,7 +104,7 @@ func TestWithoutALookUpOneFilterIsLeft(t *testing.T) {
 		}
 	})
 	if limited == 0 || refused == 0 {
-		t.Errorf("%d hits and %d refusals: the test shows nothing", limited, refused)
+		t.Errorf("got %d hits and %d refusals, want some of both", limited, refused)
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// middle is a DB between a policy and its database, which can fail, keep answers back,
-// and lead to another database.
+// middle is a DB between a policy and its database. It can fail, delay answers, and switch to another
+// database.
 type middle struct {
 	mu      sync.Mutex
 	db      pgdb.DB

@@ -13,8 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// naive decides by looking at each rule for each request, as the documentation of the
-// package says.
+// naive is the oracle: it tries each rule for each request, as the package comment describes.
 type naive struct {
 	world *policytest.World
 	rules []naiveRule // in the order of their priorities
@@ -65,7 +64,7 @@ func (n *naive) banned(f *policy.Facts, id *policy.Identity, now time.Time) bool
 	return false
 }
 
-// blocked is the outcome of a request that a rule without tiers blocks, or "".
+// blocked returns the outcome of a request that a rule without tiers blocks, or "".
 func (n *naive) blocked(f *policy.Facts, now time.Time) string {
 	var would policy.Verdict
 	for _, action := range []policy.Action{policy.Exempt, policy.Block} {
@@ -189,8 +188,8 @@ func status(r *policy.Rule, otherwise int) int {
 	return otherwise
 }
 
-// in reports whether a network contains an address, bit by bit. IPv4 in IPv6 form is IPv4, and
-// is not in a larger network of IPv6.
+// in reports whether a network contains an address, bit by bit. An IPv4 address in IPv6 form counts as
+// IPv4, and is in no larger network of IPv6.
 func in(network netip.Prefix, address netip.Addr) bool {
 	if !address.IsValid() {
 		return false
@@ -254,7 +253,7 @@ func pathMatches(want, have []string) bool {
 	return len(want) == len(have)
 }
 
-// naiveKey is the key of a counter, for values without spaces and percent signs.
+// naiveKey returns the key of a counter, for values without spaces and percent signs.
 func naiveKey(r *policy.Rule, f *policy.Facts, o *policy.Verdict) string {
 	by := r.CountBy
 	if len(by) == 0 {
@@ -288,7 +287,7 @@ func naiveKey(r *policy.Rule, f *policy.Facts, o *policy.Verdict) string {
 	return strings.Join(parts, " ")
 }
 
-// naivePart is the text of one dimension. The last alternative counts as one that stands alone.
+// naivePart returns the value of one part of a key. The last alternative counts as it would alone.
 func naivePart(r *policy.Rule, f *policy.Facts, o *policy.Verdict, name, network string, last bool) string {
 	switch name {
 	case "user":
@@ -324,9 +323,8 @@ func naivePart(r *policy.Rule, f *policy.Facts, o *policy.Verdict, name, network
 	return text
 }
 
-// hitOf is the hit on a limit, or nil if nothing limits. The amount is that of the most
-// specific override that is valid; of several, of the last to have begun. Events of 0 let
-// nothing pass.
+// hitOf returns the hit on a limit, or nil if it is unlimited. The amount is that of the most specific valid
+// override; of several, that of the one with the latest beginning. With Events 0 no request passes.
 func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, tier string,
 	now time.Time) (*ratelimit.Hit, *policy.Mark) {
 	best := policy.Override{Events: l.Limit.Events, Unlimited: l.Unlimited, Burst: l.Limit.Burst}

@@ -17,7 +17,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// askAs is a request to a path from an address. It returns the outcome in short, and the error.
+// askAs sends a request to a path from an address, and returns a short text of the outcome, and the error.
 func askAs(p *policy.Policy, timeout time.Duration, key, user, path, address string) (string, error) {
 	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "a.test", Path: path,
 		Address: netip.MustParseAddr(address)}
@@ -26,7 +26,7 @@ func askAs(p *policy.Policy, timeout time.Duration, key, user, path, address str
 	return outcomeText(&o), err
 }
 
-// A look-up may take four timeouts. So it answers although the database is farther away than one.
+// A look-up may take four timeouts, so it succeeds although a round trip takes longer than one.
 func TestALookUpMayTakeFourTimeouts(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")
@@ -58,8 +58,8 @@ func TestALookUpMayTakeFourTimeouts(t *testing.T) {
 	same(t, "a late answer", <-answer, "ann free <nil>")
 }
 
-// While the table of API keys is locked, a policy applies changes of rules, and reports the tables that it
-// cannot read.
+// While the table of API keys is locked, a policy applies changes of rules, and reports that it cannot read
+// the table.
 func TestRulesAreObeyedWhileTheKeysAreLocked(t *testing.T) {
 	s := newSite(t)
 	p := s.policy(policy.Settings{})
@@ -80,8 +80,8 @@ func TestRulesAreObeyedWhileTheKeysAreLocked(t *testing.T) {
 	}
 }
 
-// The clients of one network cannot fill the queue of look-ups for the others, and do not delay
-// the renewal of what is remembered.
+// The clients of one network cannot fill the queue of look-ups for others, and do not delay the renewal of
+// cached identities.
 func TestAFloodFromOneNetwork(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")
@@ -114,10 +114,10 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 	}
 	clients.Wait()
 	if err := ask("another", "2001:db8::ffff"); !crowded(err) {
-		t.Errorf("the network has no bound: %v", err)
+		t.Errorf("a network with too many look-ups: got %v, want it refused", err)
 	}
 	if err := ask("another", "2001:db8:9::1"); crowded(err) {
-		t.Errorf("another network: %v", err)
+		t.Errorf("another network: got %v, want it looked up", err)
 	}
 	// The key is due for a renewal, and shares the next statement with the flood.
 	s.exec("SET session_replication_role = replica; UPDATE rate_limit_users SET tier = 'pro'; RESET " +
@@ -144,7 +144,8 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 		func() bool { return !crowded(ask("yet another", "2001:db8::ffff")) })
 }
 
-// Of more than 100,000 bans, the newest hold, with and without the database, and the log and the node say so.
+// Of more than 100,000 bans, only the newest are applied, with and without the database. The log and the
+// registry report the excess.
 func TestOfTooManyBansTheNewestHold(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: makes 100,001 bans")

@@ -66,12 +66,12 @@ func TestAClientCannotWriteAPathInAnotherWay(t *testing.T) {
 		got, err := policy.NormalPath(escaped)
 		if got != want || (err != nil) != (want == "") ||
 			err != nil && !errors.Is(err, policy.ErrAmbiguousPath) {
-			t.Errorf("NormalPath(%q) is %q, %v, want %q", escaped, got, err, want)
+			t.Errorf("NormalPath(%q): got %q, %v, want %q", escaped, got, err, want)
 		}
 	}
 }
 
-// A server may take an encoded slash for a slash, or for a part of a segment.
+// A server may read an encoded slash as a slash, or as part of a segment.
 func TestARuleMatchesBothReadingsOfAnEncodedSlash(t *testing.T) {
 	for _, step := range []struct {
 		pattern, path   string
@@ -187,13 +187,12 @@ func TestAClientCannotWriteAHostInAnotherWay(t *testing.T) {
 		"2001:db8:0::1": "2001:db8::1", "": "", ":80": "", ".": "",
 	} {
 		if got := policy.NormalHost(host); got != want {
-			t.Errorf("NormalHost(%q) is %q, want %q", host, got, want)
+			t.Errorf("NormalHost(%q): got %q, want %q", host, got, want)
 		}
 	}
 }
 
-// FuzzNormalPath: what NormalPath returns is as normal as it gets, and a valid
-// path means what net/url and path.Clean make of it.
+// FuzzNormalPath checks that NormalPath is idempotent, and agrees with net/url and path.Clean on valid paths.
 func FuzzNormalPath(f *testing.F) {
 	for _, seed := range []string{"/", "/a/../b", "/a%2F..%2Fb", `/\..\`, "//a//", "/%2e%2e/%2e", "/%",
 		"/a/..;/b"} {
@@ -215,13 +214,13 @@ func FuzzNormalPath(f *testing.F) {
 		if again,
 			err := policy.NormalPath((&url.URL{Path: got}).EscapedPath()); err != nil &&
 			!strings.Contains(got, `\`) || err == nil && again != got {
-			t.Fatalf("NormalPath(%q) is %q, and of that %q, %v", escaped, got, again, err)
+			t.Fatalf("NormalPath(%q): got %q, and of that %q, %v, want the same", escaped, got, again, err)
 		}
 		got = path.Clean(strings.ReplaceAll(got, `\`, "/"))
 		if u, err := url.ParseRequestURI(escaped); err == nil && strings.HasPrefix(u.Path, "/") &&
 			!strings.Contains(u.Path, `\`) && u.EscapedPath() == escaped {
 			if clean := path.Clean(u.Path); clean != got {
-				t.Fatalf("NormalPath(%q) is %q, want %q", escaped, got, clean)
+				t.Fatalf("NormalPath(%q): got %q, want %q", escaped, got, clean)
 			}
 		}
 	})

@@ -18,7 +18,7 @@ func perHour(events int64) []policy.RuleLimit {
 	return []policy.RuleLimit{{Name: "hour", Limit: ratelimit.Limit{Events: events, Window: time.Hour}}}
 }
 
-// decide compiles rules and decides one request. No rule may be wrong.
+// decide compiles rules, which must all be usable, and decides one request.
 func decide(t *testing.T, rules []policy.Rule, f *policy.Facts, id *policy.Identity) *policy.Verdict {
 	t.Helper()
 	s := policy.Compile(rules, nil, nil, 0)
@@ -30,7 +30,7 @@ func decide(t *testing.T, rules []policy.Rule, f *policy.Facts, id *policy.Ident
 	return &o
 }
 
-// prefixes are those of the hits, with ! for a shadow.
+// prefixes returns the prefixes of the hits, with ! before one of a shadow rule.
 func prefixes(o *policy.Verdict) string {
 	var list []string
 	for i, h := range o.Hits {
@@ -120,7 +120,7 @@ func TestNoTwoSendersShareACounter(t *testing.T) {
 		{skipping, policy.Facts{Header: http.Header{"X-B": {""}}}, "a", ""},
 	} {
 		if got := key(test.rule, &test.f, test.user); got != test.want {
-			t.Errorf("count by %v of %q: %q, want %q", test.rule.CountBy, test.user, got, test.want)
+			t.Errorf("count by %v of %q: got %q, want %q", test.rule.CountBy, test.user, got, test.want)
 		}
 	}
 }
@@ -130,7 +130,7 @@ func TestAHeaderThatHoldsASecretIsStoredAsADigest(t *testing.T) {
 		rules := []policy.Rule{{Name: "r", CountBy: []string{"header:" + name}, Limits: perHour(1)}}
 		o := decide(t, rules, &policy.Facts{Path: "/", Header: http.Header{name: {"secret"}}}, nil)
 		if len(o.Hits) != 1 || o.Hits[0].Secret != want {
-			t.Errorf("%s: hits are %+v, want one that is secret: %v", name, o.Hits, want)
+			t.Errorf("%s: got the hits %+v, want one with Secret %v", name, o.Hits, want)
 		}
 	}
 }
@@ -175,12 +175,12 @@ func TestAWrongRuleIsDisabledAloneAndNamed(t *testing.T) {
 		list := s.Wrong()
 		if len(list) != 1 || list[0].Rule != bad.Name || !strings.HasPrefix(list[0].Err.Error(), want) ||
 			!strings.Contains(list[0].Err.Error(), "must be") {
-			t.Errorf("wrong rules are %v, want %s", list, want)
+			t.Errorf("got the wrong rules %v, want %s", list, want)
 		}
 		var o policy.Verdict
 		policy.Evaluate(s, &policy.Facts{Path: "/"}, nil, now, &o)
 		if got := prefixes(&o); got != "rule/good/hour" {
-			t.Errorf("%s: hits are %s, want those of the good rule", want, got)
+			t.Errorf("%s: got the hits %s, want those of the good rule", want, got)
 		}
 	}
 	overrides := []policy.Override{{Rule: "good", Limit: "hour", Tier: "t", Events: -1},

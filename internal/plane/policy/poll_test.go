@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// Sixteen writers commit in another order than they write, use savepoints, and roll back.
-// Every change that becomes visible is found by exactly one poll.
+// Sixteen writers commit in another order than they write, use savepoints, and roll back. Exactly one poll
+// finds each change that becomes visible.
 func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 	s := newSite(t)
 	db := s.db()
@@ -75,20 +75,20 @@ func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(users) < 200 {
-		t.Fatalf("only %d changes", len(users))
+		t.Fatalf("got %d changes, want more", len(users))
 	}
 	for _, user := range users {
 		if found[user] != 1 {
-			t.Errorf("the user %q was found %d times", user, found[user])
+			t.Errorf("the user %q: got %d changes, want 1", user, found[user])
 		}
 		delete(found, user)
 	}
 	if len(found) > 0 {
-		t.Errorf("%d changes were found that are not there", len(found))
+		t.Errorf("got %d changes of users that were not written, want none", len(found))
 	}
 }
 
-// writeUsers writes some users in a transaction that commits, or not, after a random time.
+// writeUsers writes some users in a transaction, and commits it or rolls it back after a random time.
 func writeUsers(ctx context.Context, conn *pgx.Conn, random *rand.Rand, name string) error {
 	tx, err := conn.Begin(ctx)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// recalled says in short what becomes of a GET request of an API key without the database, or
+// recalled returns a short text of the outcome of a GET request of an API key without the database, or
 // "not remembered".
 func recalled(p *policy.Policy, key string) string {
 	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com",
@@ -22,7 +22,7 @@ func recalled(p *policy.Policy, key string) string {
 	return outcomeText(&o)
 }
 
-// A key is recalled for a minute. No more keys are remembered than identities.
+// Recall finds a key for a minute. The cache has no more keys than identities.
 func TestRememberedKeysAreBounded(t *testing.T) {
 	s := newSite(t)
 	for i := range 20 {
@@ -42,14 +42,14 @@ func TestRememberedKeysAreBounded(t *testing.T) {
 		}
 	}
 	if known != 3 {
-		t.Errorf("%d keys are remembered, want 3", known)
+		t.Errorf("got %d cached keys, want 3", known)
 	}
 	same(t, "a key", recalled(p, "key of user19"), "user19 free")
 	s.after(time.Minute)
 	same(t, "a key after a minute", recalled(p, "key of user19"), "not remembered")
 }
 
-// A recalled key leads to the decision of a policy that remembers nothing, in random worlds.
+// Recall decides as a policy without a memo does, in random worlds.
 func TestARecalledKeyIsDecidedAsAnyOther(t *testing.T) {
 	simple := 0
 	for seed := range 3 {

@@ -39,9 +39,9 @@ func dump(t *testing.T, s *site) []string {
 	return commands
 }
 
-// A backup is restored over the tables, command by command, with a poll, a look-up and the
-// start of another proxy between any two commands: nobody who is limited, blocked or banned
-// gets through, and the restore meets no table that a proxy has made.
+// A backup is restored over the tables, command by command, with a poll, a look-up and the start of another
+// proxy after each command. No request that is limited, blocked or banned passes, and no proxy creates a
+// table that the restore would create.
 func TestARestoreOpensNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it restores many times")

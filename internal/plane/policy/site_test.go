@@ -21,10 +21,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// longTime is a timeout that no test comes near.
+// longTime is a timeout that no test reaches.
 const longTime = time.Minute
 
-// site is a database with policies on it.
+// site has a database and the policies on it.
 type site struct {
 	t    testing.TB
 	dsn  string
@@ -35,7 +35,7 @@ type site struct {
 	reported []string
 }
 
-// newSite makes a database with the tables of the policy.
+// newSite returns a site with the tables of the policy.
 func newSite(t testing.TB) *site {
 	t.Helper()
 	return siteOn(t,
@@ -85,7 +85,7 @@ func (s *site) begin() pgx.Tx {
 	return tx
 }
 
-// user makes a user with an API key named after the user.
+// user creates a user, and an API key with the name of the user.
 func (s *site) user(user, tier string) {
 	s.t.Helper()
 	s.exec("INSERT INTO rate_limit_users (user_id, tier) VALUES ($1, $2)", user, tier)
@@ -93,7 +93,7 @@ func (s *site) user(user, tier string) {
 	s.exec("INSERT INTO rate_limit_api_keys (digest, user_id) VALUES ($1, $2)", digest[:], user)
 }
 
-// policy returns a policy that polls at calls of Refresh.
+// policy returns a policy that polls only at calls of Refresh.
 func (s *site) policy(settings policy.Settings) *policy.Policy {
 	s.t.Helper()
 	return s.policyOn(s.db(), settings)
@@ -125,7 +125,7 @@ func (s *site) policyOn(db pgdb.DB, settings policy.Settings) *policy.Policy {
 	return p
 }
 
-// after moves the time of the policies.
+// after advances the clock of the policies.
 func (s *site) after(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +150,7 @@ func refresh(t testing.TB, p *policy.Policy) {
 	}
 }
 
-// decided says in short what becomes of a GET request of an API key, or of a user.
+// decided returns a short text of the outcome of a GET request of an API key, or of a user.
 func decided(t testing.TB, p *policy.Policy, key, user string) string {
 	t.Helper()
 	text, err := tryDecide(p, key, user)
@@ -170,7 +170,7 @@ func tryDecide(p *policy.Policy, key, user string) (string, error) {
 	return outcomeText(&o), nil
 }
 
-// outcomeText is an outcome in short.
+// outcomeText returns a short text of an outcome.
 func outcomeText(o *policy.Verdict) string {
 	text := o.User + " " + o.Tier
 	if o.Refused() {
@@ -182,10 +182,10 @@ func outcomeText(o *policy.Verdict) string {
 	return text
 }
 
-// same fails if a text is not what it should be.
+// same reports an error if two texts differ.
 func same(t testing.TB, what, got, want string) {
 	t.Helper()
 	if got != want {
-		t.Errorf("%s: %q, want %q", what, got, want)
+		t.Errorf("%s: got %q, want %q", what, got, want)
 	}
 }

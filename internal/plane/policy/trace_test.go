@@ -8,8 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// In random worlds, Explain decides what Decide decides. The rules that it says apply are those of the
-// outcome, and a rule that gives way does so to one that applies.
+// In random worlds, Explain decides as Evaluate does. The rules that apply are those of the verdict, and a
+// rule that gives way names one that applies.
 func TestExplainSaysWhatDecideDoes(t *testing.T) {
 	applied, refusals, exempts, families := 0, 0, 0, 0
 	for seed := 1; seed <= 120; seed++ {

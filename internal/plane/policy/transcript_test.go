@@ -65,7 +65,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// replayed is a policy of a transcript, and what it has printed.
+// replayed has the policy of a transcript and its output.
 type replayed struct {
 	*site
 	middle  *middle
@@ -94,7 +94,7 @@ func (r *replayed) poll() {
 	}
 }
 
-// replay runs a transcript and returns it with what the policy decides now.
+// replay runs a transcript, and returns it with the current decisions.
 func (r *replayed) replay(transcript string) string {
 	r.t.Helper()
 	lines := slices.DeleteFunc(slices.Collect(strings.Lines(transcript)), func(line string) bool {
@@ -155,7 +155,7 @@ func (r *replayed) command(words []string) {
 	}
 }
 
-// ask returns what becomes of a request in short.
+// ask returns a short text of the outcome of a request.
 func (r *replayed) ask(words []string) string {
 	r.t.Helper()
 	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com",

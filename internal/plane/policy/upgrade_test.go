@@ -13,16 +13,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// version0 makes an older version of the tables: it lacks a view, an index and a comment.
+// version0 creates an older version of the tables, without a view, an index and a comment.
 const version0 = `DROP VIEW rate_limit_near;
 	DROP INDEX rate_limit_bans_until;
 	COMMENT ON TABLE rate_limit_rules IS 'The rules.';
 	CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql
 		IMMUTABLE PARALLEL SAFE AS 'SELECT 0'`
 
-// TestAnUpgradeStopsNoDecision: a proxy upgrades the tables of an older version in place, while requests come
-// with API keys that it has not seen. It decides all the time: by the tables as they are as long as a
-// transaction of another session keeps it from changing them, and by the new ones afterwards.
+// A proxy upgrades the tables of an older version in place, while requests arrive with uncached API keys. It
+// decides all the time: by the old tables while a transaction of another session prevents the upgrade, and by
+// the new tables afterwards.
 func TestAnUpgradeStopsNoDecision(t *testing.T) {
 	const keys = 5000
 	ctx := context.Background()
@@ -58,7 +58,7 @@ func TestAnUpgradeStopsNoDecision(t *testing.T) {
 			user := fmt.Sprint("user-", 1+decisions.Load()%keys)
 			got, err := tryDecide(p, "key-"+user[len("user-"):], "")
 			if want := user + " free rule/plan/per_hour=1000"; err != nil || got != want {
-				t.Errorf("decided %q, %v, want %q", got, err, want)
+				t.Errorf("got %q, %v, want %q", got, err, want)
 				return
 			}
 		}
@@ -93,7 +93,7 @@ func TestAnUpgradeStopsNoDecision(t *testing.T) {
 		t.Error("the comment is that of the older version")
 	}
 	if n := s.number("SELECT count(*) FROM rate_limit_api_keys"); n != keys {
-		t.Errorf("there are %d API keys, want %d", n, keys)
+		t.Errorf("got %d API keys, want %d", n, keys)
 	}
 	same(t, "afterwards", decided(t, p, "key-1", ""), "user-1 free rule/plan/per_hour=1000")
 }
