@@ -12,7 +12,7 @@ import (
 )
 
 // policyRowsOf returns SQL that fills the tables of a policy: keys users on three tiers, each with an API
-// key, and a rule for each tier. The loads send these API keys, whose texts are those of keyName. Triggers
+// key, and a rule for each tier. The loads send these API keys, named by keyName. Triggers
 // and checks of foreign keys are off, since they would take most of the time.
 func policyRowsOf(keys int) string {
 	return fmt.Sprintf(`

@@ -26,7 +26,7 @@ const (
 // widest bounds the ratio of an interval's end to its middle. Rows beyond it are measured again.
 const widest = 1.05
 
-// turns is how often a row has load in a round.
+// turns is the number of times that a row has load in a round.
 const turns = 10
 
 // fewest is the least number of rounds for an interval, see leftOut.

@@ -44,7 +44,7 @@ func estimateOf(values []float64) estimate {
 // leftOut returns how many of the pairwise averages of n values lie below the interval, and equally above it,
 // or -1 if n is too small.
 func leftOut(n int) int {
-	// ways[w] is how many of the 2^n sets of ranks from 1 to n have the sum w.
+	// ways[w] counts the sets of ranks from 1 to n with the sum w, of 2^n sets.
 	ways := make([]float64, n*(n+1)/2+1)
 	ways[0] = 1
 	for rank := 1; rank <= n; rank++ {

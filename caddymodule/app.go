@@ -32,8 +32,8 @@ type App struct {
 	History *History `json:"history,omitempty"`
 
 	metrics *metrics
-	uses    []*host.Handle      // of the handlers
-	http    func() (any, error) // the app with the handlers, when all apps are set up
+	handles []*host.Handle      // one for each handler
+	http    func() (any, error) // returns the app http, once all apps are provisioned
 	pages   []*Page
 
 	datasets map[string]datasets // by the DSN of the limits
@@ -64,7 +64,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	return nil
 }
 
-// settings are the app's settings, without a DSN.
+// settings parses the app's settings. The result has no DSN.
 func (a *App) settings() (settings.Store, error) {
 	var read settings.Settings
 	from := values(&a.StoreSettings)
@@ -75,9 +75,9 @@ func (a *App) settings() (settings.Store, error) {
 	return read.Store, err
 }
 
-// open opens what a handler needs, or shares it with others.
+// open opens the databases of a handler, or shares them with other handlers, and adds them to the metrics.
 func (a *App) open(h *Handler) (*host.Handle, error) {
-	at, err := a.places(h)
+	at, err := a.dataSources(h)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (a *App) open(h *Handler) (*host.Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.uses = append(a.uses, u)
+	a.handles = append(a.handles, u)
 	a.addDatasets(h, at)
 	for _, r := range u.Resources {
 		a.metrics.watch(r)
@@ -93,8 +93,8 @@ func (a *App) open(h *Handler) (*host.Handle, error) {
 	return u, err
 }
 
-// places finds out where a handler counts, and where its policy and its history are.
-func (a *App) places(h *Handler) (*host.DataSources, error) {
+// dataSources returns the databases of a handler's counters, policy and history.
+func (a *App) dataSources(h *Handler) (*host.DataSources, error) {
 	s, err := a.settings()
 	if err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func (a *App) places(h *Handler) (*host.DataSources, error) {
 // because a config that is only validated, or that fails to load, must not touch a database.
 func (a *App) Start() error {
 	caddy.Log().Named(logName).Info("rate limits are enforced", zap.String("version", version()))
-	for _, u := range a.uses {
+	for _, u := range a.handles {
 		u.Prepare()
 	}
 	if a.http == nil {
@@ -140,7 +140,8 @@ func (a *App) Start() error {
 // Stop does nothing, because requests may still be in flight. See Cleanup.
 func (a *App) Stop() error { return nil }
 
-// Cleanup closes all that handlers share if the process ends. Otherwise each handler releases what it uses.
+// Cleanup closes all shared databases if the process is exiting. Otherwise each handler releases its own
+// handle.
 func (a *App) Cleanup() error {
 	if caddy.Exiting() {
 		closeAll()

@@ -22,7 +22,6 @@ func init() {
 	httpcaddyfile.RegisterGlobalOption("pg_ratelimit", parseApp)
 }
 
-// parseHandler sets up a handler from its directive.
 func parseHandler(helper httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	h := new(Handler)
 	if err := h.UnmarshalCaddyfile(helper.Dispenser); err != nil {
@@ -31,7 +30,6 @@ func parseHandler(helper httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, err
 	return h, nil
 }
 
-// handlerTable has the settings of a handler.
 var handlerTable = slices.Concat(settings.LimitTable, settings.HandlerTable)
 
 // UnmarshalCaddyfile reads the handler's directive. Its syntax is in docs/caddy.md.
@@ -76,7 +74,6 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return b.blocks["policy"].locate(part.Err)
 }
 
-// readZone reads a zone.
 func (h *Handler) readZone(b *block) error {
 	d := b.d
 	args := d.RemainingArgs()
@@ -100,7 +97,7 @@ func (h *Handler) readZone(b *block) error {
 	return nil
 }
 
-// readMatch reads a zone's block of matchers.
+// readMatch adds a matcher set to a zone. It accepts a block or one matcher, but no named matcher.
 func (z *Zone) readMatch(b *block) error {
 	token := b.d.Token()
 	if b.d.NextArg() {
@@ -113,7 +110,7 @@ func (z *Zone) readMatch(b *block) error {
 	}
 	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(b.d)
 	if err != nil {
-		return fmt.Errorf("%smatch: %w", b.title, err) // it has the line already
+		return fmt.Errorf("%smatch: %w", b.title, err) // err includes the line
 	}
 	if len(set) == 0 {
 		return errorAt(token, fmt.Errorf("%smatch: missing: must be a block of request matchers", b.title))
@@ -122,7 +119,7 @@ func (z *Zone) readMatch(b *block) error {
 	return nil
 }
 
-// parseApp sets up the app from the global option. Its syntax is in docs/caddy.md.
+// parseApp parses the global option. Its syntax is in docs/caddy.md.
 func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
 	d.Next() // the option's name
 	if existing != nil {

@@ -1,17 +1,14 @@
-// Package caddymodule is pg_ratelimit for Caddy: the HTTP handler module http.handlers.pg_ratelimit, and the
-// app module pg_ratelimit, which has its defaults. Handler and App document the settings, in JSON and in a
-// Caddyfile.
+// Package caddymodule adapts pg_ratelimit to Caddy. It registers the handler http.handlers.pg_ratelimit, the
+// app pg_ratelimit, which holds defaults, the handler pg_ratelimit_page, and the commands `caddy pg-ratelimit
+// …`.
 //
-//   - handler.go, generated.go, policy.go, key.go, placeholder.go: the handler's settings, and texts with
-//     placeholders. serve.go serves a request by the steps of package serve, report.go reports to logs, spans
+// A Handler is the configuration of limits, and compiles into a serve.Site, which decides its requests. An
+// App opens the databases of all handlers through a host.Process, so handlers with equal settings share one
+// pool of connections, which outlives a reload. Settings are Text in the fields of these types, by their JSON
+// names, and package settings parses them for the Caddyfile and JSON alike. A template is a text with
+// placeholders. A responseWriter keeps the headers of the limit in responses of upstreams. A Page shows what
+// all proxies on a database do, and opens only behind a guard.
 //
-// and events, refusal.go refuses it, response.go changes the headers of its response.
-//   - app.go, process.go, dsn.go: the place where handlers count, and the log. same_path.go: a warning.
-//   - history.go: what is recorded of requests.
-//   - caddyfile.go, subdirectives.go, fields.go: reading a Caddyfile.
-//   - metrics.go, policy_metrics.go, state_metrics.go: metrics for Prometheus.
-//   - page.go, page_guard.go: the page, and what must be in front of it.
-//   - package command: caddy pg-ratelimit …
-//
-// What a limit means is in package ratelimit. What both proxies do with a request is in package settings.
+// The package has no rules of its own for limits. Package ratelimit defines limits, and package serve the
+// steps of a request in both proxies.
 package caddymodule

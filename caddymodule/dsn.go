@@ -10,15 +10,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// expandDSN replaces the placeholders of a configured DSN. shown is the text that an error may show instead
+// expandDSN replaces the placeholders of a configured DSN. It also returns the text that errors show instead
 // of the DSN.
 func expandDSN(configured string) (dsn, shown string, err error) {
 	if configured == "" {
 		return "", "$" + settings.EnvDSN, nil
 	}
 	shown = showDSN(configured)
-	// An unknown placeholder is left unchanged: a brace may be part of
-	// a password.
+	// Unknown placeholders stay unchanged, since a brace may be part of a password.
 	dsn, err = caddy.NewReplacer().ReplaceOrErr(configured, true, false)
 	if err != nil {
 		return "", "", &ratelimit.FieldError{Field: "dsn", Value: shown, Want: settings.WantDSN + ": " +
@@ -27,7 +26,7 @@ func expandDSN(configured string) (dsn, shown string, err error) {
 	return dsn, shown, nil
 }
 
-// dsnOf is the DSN of a part of a configuration.
+// dsnOf returns the DSN for a configured text, which may be empty.
 func dsnOf(configured Text) (host.DSN, error) {
 	dsn, shown, err := expandDSN(string(configured))
 	d := host.DSN{DSN: dsn, Shown: shown, Password: holdsPassword(string(configured))}
@@ -56,8 +55,8 @@ func holdsPassword(configured string) bool {
 	}
 }
 
-// showDSN is the part of a DSN that cannot contain a password: all of it if it is one word
-// or one placeholder, else the scheme of a URL.
+// showDSN returns the part of a DSN that cannot contain a password: all of a single word or placeholder, else
+// the scheme of a URL.
 func showDSN(dsn string) string {
 	inside, isPlaceholder := strings.CutPrefix(dsn, "{")
 	inside, closed := strings.CutSuffix(inside, "}")

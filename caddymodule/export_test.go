@@ -15,7 +15,7 @@ func FlushHistories(ctx context.Context) (failure error) {
 	if err != nil {
 		return err
 	}
-	for _, u := range loaded.(*App).uses {
+	for _, u := range loaded.(*App).handles {
 		for _, r := range u.Resources {
 			if w, ok := r.(*history.Writer); ok {
 				failure = errors.Join(failure, w.Flush(ctx))

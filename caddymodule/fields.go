@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
-// Text is the value of a setting. JSON may have it as text, as a number, as true or false, or as an array of
-// these: the words of a setting.
+// Text is the value of a setting. JSON may have a string, a number, a boolean, or an array of these, which
+// are the words of the setting.
 type Text string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -34,8 +34,8 @@ func (t *Text) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// Duration is the value of a setting that is a duration. JSON may have it as text, or in nanoseconds, as
-// other durations of Caddy.
+// Duration is the value of a setting that is a duration. JSON may have a string, or a number of nanoseconds
+// as for other durations of Caddy.
 type Duration string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -51,7 +51,7 @@ func (d *Duration) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// values are the settings in the fields of a struct, by their names in JSON.
+// values returns the settings in the fields of a struct, by their JSON names.
 func values(of any) settings.Values {
 	all := settings.Values{}
 	v := reflect.ValueOf(of).Elem()
@@ -63,7 +63,7 @@ func values(of any) settings.Values {
 	return all
 }
 
-// field returns the field of a struct that has a name in JSON: that of a setting.
+// field returns the field of a struct with a JSON name.
 func field(of any, name string) reflect.Value {
 	v := reflect.ValueOf(of).Elem()
 	for _, f := range reflect.VisibleFields(v.Type()) {

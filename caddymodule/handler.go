@@ -72,9 +72,9 @@ type Handler struct {
 	site           *serve.Site
 	use            *host.Handle
 	metrics        *metrics
-	noUser         atomic.Bool // the log has a warning that no authentication came before
+	noUser         atomic.Bool // whether warnOfOrder has warned
 	events         *events     // nil without the app events
-	hasErrorRoutes bool        // of a subroute around the handler
+	hasErrorRoutes bool        // the subroute around the handler has error routes
 }
 
 // CaddyModule returns the Caddy module information.
@@ -83,7 +83,7 @@ func (*Handler) CaddyModule() caddy.ModuleInfo {
 		New: func() caddy.Module { return new(Handler) }}
 }
 
-// Provision sets up the handler.
+// Provision compiles the settings, and opens the handler's databases without connecting.
 func (h *Handler) Provision(ctx caddy.Context) error {
 	h.logger = ctx.Logger()
 	h.hasErrorRoutes = inSubrouteWithErrorRoutes(ctx)
@@ -129,7 +129,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	}
 	h.metrics = app.metrics
 	for _, z := range h.site.Zones {
-		h.metrics.begin(z, h.use.Limits.DB == nil)
+		h.metrics.initSeries(z, h.use.Limits.DB == nil)
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func pathsOf(sets caddyhttp.MatcherSets) string {
 	return strings.Join(paths, " ")
 }
 
-// Cleanup ends what the handler uses.
+// Cleanup releases the handler's share of its databases.
 func (h *Handler) Cleanup() error {
 	if h.use != nil {
 		h.use.Release()
@@ -158,8 +158,8 @@ func (h *Handler) Cleanup() error {
 	return nil
 }
 
-// compile checks the configuration, and sets up the fields that need nothing from Caddy.
-// The parser of the Caddyfile calls compile too, so that an error names the line.
+// compile validates the settings, and sets the fields that do not depend on a running Caddy. The Caddyfile
+// parser also calls compile, so that errors name the line.
 func (h *Handler) compile() error {
 	c := serve.Configuration{
 		Handler: values(&h.HandlerSettings), Limit: values(&h.LimitSettings), Policy: h.Policy.values(),
@@ -175,7 +175,7 @@ func (h *Handler) compile() error {
 	if err != nil {
 		return err
 	}
-	site.Address, site.Recording, site.Watcher = clientAddress, authenticated, watcher{h}
+	site.Address, site.UserOf, site.Watcher = clientAddress, authenticated, watcher{h}
 	site.Log = func(line host.Line) { write(h.logger, line) }
 	site.Settled = func(prefix string, outcome serve.SettleOutcome) {
 		h.metrics.settlements.WithLabelValues(prefix, string(outcome)).Inc()

@@ -19,8 +19,8 @@ type History struct {
 	Retention *Retention `json:"retention,omitempty"`
 }
 
-// compile checks the settings. Errors are *ratelimit.FieldError, with the names of the
-// Caddyfile's subdirectives. Of a nil History there are none.
+// compile validates the settings. Errors are *ratelimit.FieldError with the names of Caddyfile subdirectives.
+// A nil History has nil settings.
 func (h *History) compile() (*settings.History, error) {
 	if h == nil {
 		return nil, nil
@@ -59,7 +59,7 @@ func (r *Retention) check() error {
 	return settings.Read(settings.RetentionTable, values(r), &settings.Settings{})
 }
 
-// authenticated is the user of the authentication in front of a handler, or "".
+// authenticated returns the user that an authentication in front of the handler has set, or "".
 func authenticated(r *http.Request) string {
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if !ok {

@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// clientIP is the long form of the Caddyfile's {client_ip}.
+// clientIP is the full name of the placeholder {client_ip}.
 const clientIP = "{http.vars." + caddyhttp.ClientIPVarKey + "}"
 
 // Key implements serve.Text. A client's address and a single placeholder are looked up directly, because a
@@ -32,21 +32,21 @@ func (t *template) Key(q *serve.Request, v4, v6 int) string {
 		value, _ := repl.GetString(t.single)
 		return serve.Network(valueInKey(q.HTTP, t.single, value), v4, v6)
 	}
-	// ReplaceFunc returns only errors of the function, and the function returns none.
+	// ReplaceFunc returns only errors of its function, which returns none.
 	text, _ := repl.ReplaceFunc(t.text, func(name string, value any) (any, error) {
 		return serve.Network(valueInKey(q.HTTP, name, caddy.ToString(value)), v4, v6), nil
 	})
 	return text
 }
 
-// The beginnings of the placeholders of a URI, and of those of its query parameters.
+// Prefixes of the placeholders of a URI, and of its query parameters.
 const (
 	uriPrefix   = "http.request.uri"
 	queryPrefix = uriPrefix + ".query."
 )
 
-// valueInKey is the text for a placeholder in a key. It is the same as that of the Traefik plugin, so
-// that both proxies make the same key.
+// valueInKey returns the text for a placeholder in a key. The Traefik plugin returns the same text, so both
+// proxies make the same key.
 func valueInKey(r *http.Request, placeholder, text string) string {
 	switch {
 	case placeholder == "http.request.host":
@@ -61,7 +61,7 @@ func valueInKey(r *http.Request, placeholder, text string) string {
 	return text
 }
 
-// valueFor is the text for a placeholder if the request had another URL.
+// valueFor returns the text of a placeholder as if the request had the URL u.
 func valueFor(r *http.Request, u *url.URL, placeholder string) string {
 	other := r.WithContext(r.Context())
 	other.URL = u
@@ -111,7 +111,7 @@ func (t *template) Parts() serve.Parts {
 	return parts
 }
 
-// isCredential reports whether a placeholder gives a secret.
+// isCredential reports whether a placeholder may stand for a secret.
 func isCredential(placeholder string) bool {
 	if name, ok := strings.CutPrefix(placeholder, "http.request.header."); ok {
 		return settings.CredentialHeader(name)

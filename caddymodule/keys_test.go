@@ -42,7 +42,7 @@ func TestAnEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 	for _, user := range []string{"ann", "", ""} {
 		r := request()
 		r.Header.Set("X-User", user)
-		let(t, h, r)
+		serveOnce(t, h, r)
 	}
 	var prefixes []string
 	for _, entry := range logs.FilterMessage(
@@ -55,7 +55,7 @@ func TestAnEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 }
 
 // let has a handler serve a request, which it may refuse.
-func let(t *testing.T, h *Handler, r *http.Request) {
+func serveOnce(t *testing.T, h *Handler, r *http.Request) {
 	t.Helper()
 	var refusal caddyhttp.HandlerError
 	if err := h.ServeHTTP(httptest.NewRecorder(), r, emptyPage); err != nil && !errors.As(err, &refusal) {
@@ -101,7 +101,7 @@ func TestTheLogSaysThatTheDatabaseAnswersAgain(t *testing.T) {
 		return ratelimit.Decision{Allowed: true, Limit: 1, Source: ratelimit.FromPostgres}, nil
 	})
 	for i, want := range []int{0, 0, 1, 1} {
-		let(t, h, request())
+		serveOnce(t, h, request())
 		if n := logs.FilterMessage("the database answers again").Len(); n != want {
 			t.Errorf("after request %d it was logged %d times, want %d", i+1, n, want)
 		}

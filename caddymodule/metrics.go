@@ -17,19 +17,19 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// All names begin with these two.
+// The name of each metric begins with namespace and subsystem.
 const namespace, subsystem = "caddy", "pg_ratelimit"
 
 // metrics are the metrics of the limits among Caddy's. No label has a key, a user or a path:
 // there may be millions of them, and they may be secret. docs/metrics.md describes all metrics and labels.
 type metrics struct {
-	decisions       *prometheus.CounterVec // on the limits of the configuration
-	policyDecisions *prometheus.CounterVec // on the limits of rules
+	decisions       *prometheus.CounterVec // for limits of the configuration
+	policyDecisions *prometheus.CounterVec // for limits of rules
 	policyRequests  *prometheus.CounterVec
 	settlements     *prometheus.CounterVec
 	duration        prometheus.Histogram
 
-	// What the handlers of the config use, for state.
+	// The resources that the handlers of the config share. The collector state reads them.
 	mu        sync.Mutex // guards all that follows
 	collected map[host.Resource]bool
 	stores    []collectedStore
@@ -37,7 +37,7 @@ type metrics struct {
 	histories []*history.Writer
 }
 
-// newMetrics registers the metrics. Each config has its own registry.
+// newMetrics registers the metrics in the registry of a config.
 func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 	var all error
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -64,8 +64,8 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 	return m, errors.Join(all, registry.Register(m.duration), registry.Register(state{m}))
 }
 
-// begin has the series of a limit begin at 0.
-func (m *metrics) begin(z *serve.Zone, inMemory bool) {
+// initSeries creates the series of a limit, so that they begin at 0.
+func (m *metrics) initSeries(z *serve.Zone, inMemory bool) {
 	prefix := z.Limit.Prefix
 	if z.Settle != nil {
 		for _, outcome := range serve.SettleOutcomes {
@@ -90,8 +90,8 @@ func (m *metrics) begin(z *serve.Zone, inMemory bool) {
 // noSource is the source of requests without a decision.
 const noSource = "none"
 
-// decided counts a request that was decided, or that could not be decided.
-func (m *metrics) decided(q *serve.Request) {
+// countDecision counts a request with a decision, or one for which no decision was possible.
+func (m *metrics) countDecision(q *serve.Request) {
 	m.duration.Observe(time.Since(q.Began).Seconds())
 	marks := q.Verdict.Marks
 	for i := range q.Hits {
@@ -115,16 +115,16 @@ func (m *metrics) decided(q *serve.Request) {
 	}
 }
 
-// outcomeOf returns the outcome of a hit, or "" if the hit does not count: another hit of the request was
-// refused, or without a decision the hit could have refused nothing. mark is nil for a limit of the
-// configuration.
+// outcomeOf returns the outcome of a hit as a label, or "" if the metrics do not count the hit: another hit
+// of the request was refused, or no decision was possible and the hit could not have refused the request.
+// mark is nil for a limit of the configuration.
 func outcomeOf(q *serve.Request, i int, mark *policy.Mark) string {
 	o, shadow := &q.Outcome, q.Hits[i].Apart
 	if o.Err != nil {
 		if shadow {
 			return ""
 		}
-		return withoutDecision(o)
+		return undecidedOutcome(o)
 	}
 	d := &q.Decisions[i]
 	switch {
@@ -144,8 +144,8 @@ func outcomeOf(q *serve.Request, i int, mark *policy.Mark) string {
 	return "allowed"
 }
 
-// withoutDecision returns the outcome of a request without a decision.
-func withoutDecision(o *respond.Outcome) string {
+// undecidedOutcome returns the outcome of a request without a decision.
+func undecidedOutcome(o *respond.Outcome) string {
 	switch {
 	case errors.Is(o.Err, ratelimit.ErrOverloaded):
 		return "overloaded"
@@ -155,12 +155,12 @@ func withoutDecision(o *respond.Outcome) string {
 	return "error_passed"
 }
 
-// policyOutcome returns what the policy says about a request.
+// policyOutcome returns the policy's verdict on a request as a label.
 func policyOutcome(q *serve.Request) string {
 	v := &q.Verdict
 	switch {
 	case q.Outcome.Err != nil:
-		return withoutDecision(&q.Outcome)
+		return undecidedOutcome(&q.Outcome)
 	case v.Refused():
 		return v.Reason.String()
 	case v.Exempt:

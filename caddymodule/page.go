@@ -37,7 +37,7 @@ type Page struct {
 	options  page.Options
 	dsn      Text         // of the counters, as configured
 	server   *page.Server // nil until the config has started
-	guarded  bool         // something keeps strangers out
+	guarded  bool         // an authentication or a matcher of networks precedes the page
 	open     int32        // 1 once the config has started; atomic
 }
 
@@ -78,13 +78,13 @@ func (p *Page) Provision(ctx caddy.Context) error {
 	return err
 }
 
-// serve has the page serve, with the databases of the handlers of the config.
+// serve starts the page, with the databases of the config's handlers.
 func (p *Page) serve(a *App) error {
 	p.dsn = cmp.Or(p.DSN, a.DSN)
 	at := a.datasets[p.options.DSN]
 	p.options.Policy, p.options.History = cmp.Or(p.options.Policy, at.policy.DSN), cmp.Or(p.options.History,
 		at.history.DSN)
-	p.options.Renew = func() (page.Options, error) { return p.renewed(at) }
+	p.options.Renew = func() (page.Options, error) { return p.currentOptions(at) }
 	var err error
 	if p.server, err = page.New(p.options); err == nil {
 		atomic.StoreInt32(&p.open, 1)
@@ -92,8 +92,8 @@ func (p *Page) serve(a *App) error {
 	return err
 }
 
-// renewed are the DSNs for new connections.
-func (p *Page) renewed(at datasets) (now page.Options, err error) {
+// currentOptions returns the DSNs for new connections, which may have changed.
+func (p *Page) currentOptions(at datasets) (now page.Options, err error) {
 	dsnOf := func(field string, configured Text, of host.DataSource) string {
 		dsn := ""
 		if err == nil && configured != "" {
@@ -110,13 +110,14 @@ func (p *Page) renewed(at datasets) (now page.Options, err error) {
 	return now, err
 }
 
-// datasets are the databases of the policy and the history of limits. A DSN is "" if there is none.
+// datasets holds the databases of the policy and the history that belong to a database of counters. A DSN is
+// "" without one.
 type datasets struct{ policy, history host.DataSource }
 
-// addDatasets remembers where the policy and the history of a handler's limits are. Those of the first
-// handler that has any are shown.
-func (a *App) addDatasets(h *Handler, places *host.DataSources) {
-	dsn := places.Limits.DSN
+// addDatasets records the databases of a handler's policy and history, under the DSN of its counters. The
+// first handler with a policy or a history determines that database.
+func (a *App) addDatasets(h *Handler, sources *host.DataSources) {
+	dsn := sources.Limits.DSN
 	if dsn == settings.MemoryDSN {
 		return
 	}
@@ -125,15 +126,15 @@ func (a *App) addDatasets(h *Handler, places *host.DataSources) {
 	}
 	at := a.datasets[dsn]
 	if h.site.Policy != nil && at.policy.DSN == "" {
-		at.policy = places.Policy
+		at.policy = sources.Policy
 	}
-	if places.Records && at.history.DSN == "" {
-		at.history = places.History
+	if sources.Records && at.history.DSN == "" {
+		at.history = sources.History
 	}
 	a.datasets[dsn] = at
 }
 
-// databaseDSN is the DSN in a field of a page, which is not that of counters in memory.
+// databaseDSN returns the DSN of a field of the page. It refuses memory.
 func databaseDSN(field string, configured Text) (string, error) {
 	dsn, shown, err := expandDSN(string(configured))
 	var s settings.Store
@@ -151,7 +152,7 @@ func databaseDSN(field string, configured Text) (string, error) {
 	return s.DSN, err
 }
 
-// Cleanup ends the page.
+// Cleanup closes the server of the page.
 func (p *Page) Cleanup() error {
 	if p.server != nil {
 		p.server.Close()

@@ -11,12 +11,12 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 )
 
-// errOpenPage is the error of a page that everybody could reach.
+// errOpenPage refuses a page that everybody could reach.
 var errOpenPage = fmt.Errorf("pg_ratelimit_page: nothing in front of it keeps strangers out: put an " +
 	"authentication (basic_auth, forward_auth, client certificates) or a " +
 	"matcher of networks (remote_ip, client_ip) in front of it in its route, or set insecure")
 
-// openPages opens the pages of a config, if something is in front of each of them.
+// openPages starts the pages of a config. It returns an error if a page has no guard in front of it.
 func (a *App) openPages(servers map[string]*caddyhttp.Server) error {
 	for _, server := range servers {
 		guardRoutes(server.Routes, asksForCertificates(server), nil)
@@ -34,7 +34,7 @@ func (a *App) openPages(servers map[string]*caddyhttp.Server) error {
 	return nil
 }
 
-// asksForCertificates reports whether all clients of a server must have a certificate.
+// asksForCertificates reports whether a server requires a certificate of each client.
 func asksForCertificates(s *caddyhttp.Server) bool {
 	for _, p := range s.TLSConnPolicies {
 		if c := p.ClientAuthentication; c == nil || c.Mode != "" && c.Mode != "require_and_verify" {
@@ -44,11 +44,12 @@ func asksForCertificates(s *caddyhttp.Server) bool {
 	return len(s.TLSConnPolicies) > 0
 }
 
-// guardRoutes marks the pages in a list of routes that have a guard in front of them. guarded is whether
-// there is one in front of the list, and hosts are the names of all requests that reach it, which the pages
-// are for; nil is any. It reports whether there is a guard in front of what follows the list.
+// guardRoutes sets guarded and the host names of the pages in a list of routes. guarded reports whether a
+// guard precedes the list. hosts are the names of the requests that reach the list; nil means any.
+// guardRoutes returns whether a guard precedes whatever follows the list.
 func guardRoutes(list caddyhttp.RouteList, guarded bool, hosts []string) bool {
-	var matched []caddyhttp.MatcherSets // of routes with a guard, for requests that are as they were there
+	// matched holds the matchers of earlier routes with a guard, until a handler rewrites requests.
+	var matched []caddyhttp.MatcherSets
 	for i := range list {
 		route := &list[i]
 		inside, names := guarded || restrictsNetworks(route.MatcherSets), hosts
@@ -70,7 +71,7 @@ func guardRoutes(list caddyhttp.RouteList, guarded bool, hosts []string) bool {
 				guards = guards || authenticates(handler)
 			}
 			inside = inside || guards
-			// of a group one route handles a request
+			// Only one route of a group handles a request.
 			if _, isList := handler.(*caddyhttp.Subroute); rewrites(handler) &&
 				(!isList || route.Group == "") {
 				matched = nil
@@ -85,8 +86,8 @@ func guardRoutes(list caddyhttp.RouteList, guarded bool, hosts []string) bool {
 	return guarded
 }
 
-// hostsOf are the names of the hosts that a route is for; nil if it is for others, too. A pattern such as
-// *.example.com names none.
+// hostsOf returns the host names to which a route is restricted, or nil without a restriction. A pattern such
+// as *.example.com contributes no name.
 func hostsOf(sets caddyhttp.MatcherSets) (names []string) {
 	for _, set := range sets {
 		var own []string
@@ -119,7 +120,7 @@ func rewrites(handler any) bool {
 	return ok && module.CaddyModule().ID == "http.handlers.rewrite"
 }
 
-// restrictsNetworks reports whether a route is for some addresses of clients only.
+// restrictsNetworks reports whether a route matches only some client addresses.
 func restrictsNetworks(sets caddyhttp.MatcherSets) bool {
 	for _, set := range sets {
 		restricted := false
@@ -137,8 +138,8 @@ func restrictsNetworks(sets caddyhttp.MatcherSets) bool {
 	return len(sets) > 0
 }
 
-// authenticates reports whether a handler lets only those pass who say who they are. forward_auth is a
-// reverse proxy that handles the responses of another server.
+// authenticates reports whether a handler passes on only authenticated requests. forward_auth is a reverse
+// proxy that handles the responses of another server.
 func authenticates(handler any) bool {
 	if proxy, ok := handler.(*reverseproxy.Handler); ok {
 		return len(proxy.HandleResponse) > 0

@@ -16,15 +16,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// expandShorthands replaces the short placeholders of a Caddyfile, such as {client_ip},
-// and {remote_ip}, which only the Traefik plugin has otherwise. The Caddyfile's parser has
-// replaced its own already. In JSON, a short placeholder would be unknown, and therefore
-// empty, and all clients would share a quota.
+// expandShorthands replaces short placeholders, such as {client_ip}, by their full names. The Caddyfile
+// parser has replaced its own, so this is for JSON, and for {remote_ip}, which is a shorthand of the Traefik
+// plugin. Without it such a placeholder would be empty, and all clients would share a quota.
 func expandShorthands(text string) string {
 	segment := caddyfile.Segment{{Text: text}}
 	httpcaddyfile.NewShorthandReplacer().ApplyToSegment(&segment)
 	text = strings.ReplaceAll(segment[0].Text, "{remote_ip}", "{http.request.remote.host}")
-	// Go has the Host header in Request.Host, not in the headers.
+	// net/http moves the Host header from the headers to Request.Host.
 	const header = "{http.request.header."
 	for _, host := range []string{"Host}", "host}", "HOST}"} {
 		text = strings.ReplaceAll(text, header+host, "{http.request.host}")
@@ -34,12 +33,12 @@ func expandShorthands(text string) string {
 
 // template is text with placeholders.
 type template struct {
-	text   string // "" is not a text
+	text   string // never ""
 	single string // the placeholder, if the text is one and nothing else
 	fixed  bool   // no placeholder
 }
 
-// parseText is an serve.ParseText. Text may have shorthands.
+// parseText implements serve.ParseText. configured may have short placeholders.
 func parseText(field, configured string) (serve.Text, error) {
 	t := &template{text: expandShorthands(configured)}
 	if err := checkPlaceholders(field, t.text, configured); err != nil {
@@ -69,8 +68,7 @@ func (t *template) Of(q *serve.Request) string {
 	return repl.ReplaceAll(t.text, "")
 }
 
-// placeholdersIn returns the names of the placeholders in a text, and what follows a brace that is not
-// closed.
+// placeholdersIn returns the names of the placeholders in a text, and the text after an unclosed brace.
 func placeholdersIn(text string) (names []string, unclosed string) {
 	for {
 		at := strings.IndexByte(text, '{')
@@ -91,9 +89,8 @@ func placeholdersIn(text string) (names []string, unclosed string) {
 	}
 }
 
-// checkPlaceholders returns an error for text with a placeholder that cannot exist. It
-// would be empty for all requests. Shorthands are expanded already. configured is the text
-// as the user wrote it.
+// checkPlaceholders returns an error for text with a placeholder that cannot exist, and so would be empty for
+// all requests. text has no shorthands. configured is the text as the user wrote it.
 func checkPlaceholders(field, text, configured string) error {
 	names, wrong := placeholdersIn(text)
 	if at := slices.IndexFunc(names, func(name string) bool { return !mayExist(name) }); at >= 0 {
@@ -109,8 +106,8 @@ func checkPlaceholders(field, text, configured string) error {
 			`brace that is text is \{)`}
 }
 
-// mayExist reports whether a placeholder of that name can have a value. Other modules set
-// placeholders while they handle a request, but those of http.request are known.
+// mayExist reports whether a placeholder can have a value. The names in http.request are fixed. Other names
+// may belong to modules that set them during a request.
 func mayExist(name string) (may bool) {
 	if !strings.Contains(name, ".") || strings.ContainsAny(name, " \"{") {
 		return false
@@ -118,7 +115,7 @@ func mayExist(name string) (may bool) {
 	if !strings.HasPrefix(name, "http.request.") {
 		return true
 	}
-	// Whether these have a value depends on the connection, or in an older Caddy on the request.
+	// These have a value only for some connections, or in an older Caddy for some requests.
 	for _, depends := range []string{"http.request.tls.", "http.request.cookie."} {
 		if strings.HasPrefix(name, depends) {
 			return true
@@ -126,7 +123,7 @@ func mayExist(name string) (may bool) {
 	}
 	defer func() {
 		if recover() != nil {
-			may = true // the placeholder exists, and needs a real connection
+			may = true // the placeholder exists, but needs a real connection
 		}
 	}()
 	local := context.WithValue(context.Background(), http.LocalAddrContextKey, net.Addr(&net.TCPAddr{}))

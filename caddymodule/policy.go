@@ -26,7 +26,7 @@ type Policy struct {
 	PolicySettings
 }
 
-// values are the settings; nil without a policy.
+// values returns the settings, or nil without a policy.
 func (p *Policy) values() settings.Values {
 	if p == nil {
 		return nil
@@ -34,9 +34,8 @@ func (p *Policy) values() settings.Values {
 	return values(&p.PolicySettings)
 }
 
-// Asked implements serve.Watcher. It counts and logs what the policy says about a request, and sets the
-// placeholders of Policy.
-func (h watcher) Asked(q *serve.Request) {
+// OnVerdict implements serve.Watcher. It counts and logs the verdict, and sets the placeholders of Policy.
+func (h watcher) OnVerdict(q *serve.Request) {
 	o := &q.Verdict
 	repl := q.Data.(*caddy.Replacer)
 	setPolicyPlaceholders(repl, o)

@@ -19,19 +19,19 @@ import (
 // it, so it cannot use the logger of a config.
 const logName = "pg_ratelimit"
 
-// closeDelay is the time for which connections and counts of a config stay open after the config has ended,
-// in addition to the timeout of its handlers. A config that is loaded within this time uses the same
-// connections. If the DSN is memory, it also uses the same counts.
+// closeDelay is the time for which the connections and counts of a config stay open after the config has
+// ended, in addition to the timeout of its handlers. A config that is loaded within this time takes over the
+// connections, and with the DSN memory also the counts.
 const closeDelay = 30 * time.Second
 
-// proxy is shared by the configs of this process.
+// proxy holds what all configs of this process share.
 var proxy = &host.Process{
 	Kind: "caddy", Version: version(), Delay: closeDelay, Connect: connect,
 	Log: func(line host.Line) { write(caddy.Log().Named(logName), line) },
 }
 
-// connect is an host.Process's Connect. The DSN may contain a password, so an error contains what may be
-// shown instead.
+// connect implements host.Process.Connect. Its errors contain at.Shown instead of the DSN, which may have a
+// password.
 func connect(at *host.DataSource) (pgdb.DB, error) {
 	db, err := pgxdb.Open(at.DSN, pgxdb.Options{MaxConns: at.MaxConns, Renew: at.Renew})
 	var field *ratelimit.FieldError
@@ -41,7 +41,7 @@ func connect(at *host.DataSource) (pgdb.DB, error) {
 	return db, err
 }
 
-// levels are those of Caddy's log.
+// levels maps levels to those of Caddy's log.
 var levels = map[host.Level]zapcore.Level{host.Info: zap.InfoLevel, host.Warn: zap.WarnLevel,
 	host.Error: zap.ErrorLevel}
 
@@ -64,8 +64,8 @@ func write(l *zap.Logger, line host.Line) {
 	l.Log(levels[line.Level], text, fields...)
 }
 
-// closeAll closes all that handlers share, because the process ends: this writes pending records and refunds
-// the units of leases. Histories are closed before the databases that they are in.
+// closeAll closes all shared resources at the end of the process, which writes pending records and refunds
+// the units of leases. It closes a history before its database.
 func closeAll() {
 	for _, databases := range []bool{false, true} {
 		var wg sync.WaitGroup

@@ -11,18 +11,17 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// The errors for a site's error routes. They do not contain the error of the database, which
-// is only logged: error pages often show {http.error.message} to clients.
+// Errors for the error routes of a site. They omit the error of the database, which is only logged, because
+// error pages often show {http.error.message} to clients.
 var (
 	errTooMany     = errors.New("too many requests")
 	errUnavailable = errors.New("no rate limit decision was possible")
 )
 
-// refuse responds to a request that does not pass, or returns an error for the site's
-// error routes.
+// refuse responds to a refused request, or returns an error for the site's error routes.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, q *serve.Request) error {
 	outcome := &q.Outcome
-	// caddyhttp.Error is not called, because it walks the stack.
+	// caddyhttp.Error would walk the stack.
 	err := caddyhttp.HandlerError{Err: errTooMany, StatusCode: outcome.Status}
 	switch {
 	case outcome.Err != nil:

@@ -26,7 +26,7 @@ type events struct {
 	sampler host.Sampler
 }
 
-// openEvents returns nil if the config has no app for events.
+// openEvents returns the emitter of refusals, or nil if the config has no app events.
 func openEvents(ctx caddy.Context) (*events, error) {
 	app, err := ctx.AppIfConfigured("events")
 	if errors.Is(err, caddy.ErrNotConfigured) {
@@ -38,8 +38,8 @@ func openEvents(ctx caddy.Context) (*events, error) {
 	return &events{app: app.(*caddyevents.App), ctx: ctx}, nil
 }
 
-// emit emits a refusal, at most one a second. Clients choose how many requests are refused, and what listens
-// may run a program.
+// emit emits a refusal, at most one a second. Clients can cause any number of refusals, and a listener may
+// run a program for each event.
 func (e *events) emit(f *facts) {
 	skipped, ok := e.sampler.Next(time.Now(), time.Second)
 	if !ok {
@@ -49,15 +49,15 @@ func (e *events) emit(f *facts) {
 		"status": f.status, "reason": f.reason, "skipped": skipped})
 }
 
-// placeholders begins the names of the placeholders of a decision.
+// placeholders is the prefix of the placeholders of a decision.
 const placeholders = "http.pg_ratelimit."
 
-// facts are the fields of a decision in placeholders, events and traces.
+// facts holds the fields of a decision for placeholders, events and traces.
 type facts struct {
 	limit, remaining int64 // -1 without a decision
 	wait             int64 // seconds until a refused request would pass; 0 is none
 	exceededBy       int64 // units beyond the quota of exceeded; 0 is none
-	// on the limit that refused, or has the least left; without a limit if there is none
+	// The hit on the limit that refused or has the least left. Limit is nil without one.
 	hit      ratelimit.Hit
 	exceeded string // the prefix of a limit that let the request pass beyond its quota
 	status   int    // of a refusal
@@ -96,8 +96,8 @@ func (f *facts) key() string {
 	return f.hit.StoredKey()
 }
 
-// value is a caddy.ReplacerFunc. Placeholders without a value are "", because the text of an unknown
-// placeholder is left as it is.
+// value implements caddy.ReplacerFunc. A placeholder without a value is "", because Caddy leaves unknown
+// placeholders in a text.
 func (f *facts) value(name string) (any, bool) {
 	rest, ok := strings.CutPrefix(name, placeholders)
 	if !ok {

@@ -13,9 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// responseWriter removes the X-RateLimit headers of an upstream from a response, and sets those of the module
-// again, which an informational response (such as 103) may have removed. There is at most one for a request.
-// Several handlers share it.
+// responseWriter replaces the X-RateLimit headers of an upstream by those of the module. It also sets the
+// headers again after an informational response (such as 103), which may remove them. All handlers of a
+// request share one responseWriter.
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
 	own     respond.OwnHeaders // or nil
@@ -24,8 +24,8 @@ type responseWriter struct {
 	informs bool               // there was an informational response
 	wrote   bool               // the final headers
 
-	facts    facts             // of the latest handler, for placeholders
-	settling []*serve.Settling // of the handlers that settle the request
+	facts    facts             // set by the latest handler, for placeholders
+	settling []*serve.Settling // one for each handler that settles the request
 }
 
 // responseWriterIn returns the responseWriter of an earlier handler, or nil.
@@ -59,7 +59,7 @@ func (w *responseWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// send sends the headers of a handler that has not called WriteHeader.
+// send calls WriteHeader unless a handler has called it.
 func (w *responseWriter) send() {
 	if !w.wrote {
 		w.WriteHeader(http.StatusOK)

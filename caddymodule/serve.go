@@ -24,8 +24,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return err
 	}
 	if flight != nil {
-		// Caddy's placeholders and matchers hold r, so that the handlers behind this one must get no copy of
-		// it.
+		// Caddy's placeholders and matchers refer to r, so the next handlers must get r itself and not a
+		// copy.
 		before := r.Context()
 		*r = *r.WithContext(flight.Context)
 		defer func() { *r = *r.WithContext(before) }() // error routes do not end with the flight
@@ -36,12 +36,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return next.ServeHTTP(w, r)
 }
 
-// freeRequests holds memory for the next requests, to save allocations.
+// freeRequests pools Requests, to save allocations.
 var freeRequests = sync.Pool{New: func() any { return new(serve.Request) }}
 
-// admit returns the writer of the response if the request passes, and what is to be settled after it, or nil.
-// If it does not pass, admit has responded and returns nil, or returns an error for the site's error routes.
-// It sets the flight of a request that has one.
+// admit decides a request. If the request passes, admit returns the writer for its response, and the
+// settlement to end after the response, or nil. Otherwise admit has responded and returns nil, or returns an
+// error for the site's error routes. admit sets *flight if the request holds slots.
 func (h *Handler) admit(w http.ResponseWriter, r *http.Request, flight **serve.Flight) (http.ResponseWriter,
 	*serve.Settling, error) {
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
@@ -78,18 +78,18 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, flight **serve.F
 	return w, q.Settling, nil
 }
 
-// clientAddress is the address of the client, as trusted_proxies says. The zero Addr is an unknown address,
-// or one that cannot be parsed.
+// clientAddress returns the address of the client according to trusted_proxies, or the zero Addr without a
+// valid one. Caddy never assumes an address.
 func clientAddress(r *http.Request) (address netip.Addr, assumed bool) {
 	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 	address, _ = netip.ParseAddr(text)
 	return address.WithZone(""), false // a client can choose a long one
 }
 
-// setHeaders sets the headers of a response.
+// setHeaders sets the headers of the limit, and stores them in w. It keeps X-RateLimit headers of an earlier
+// handler with a tighter limit.
 func (h *Handler) setHeaders(w *responseWriter, q *serve.Request) {
 	outcome, fields := &q.Outcome, h.site.Fields
-	// an earlier handler may have set those of a tighter limit
 	if outcome.Status == 0 && outcome.Decision != nil {
 		fields.X = fields.X && !respond.HasLessRemaining(w.Header(), outcome.Decision.Remaining)
 	}
@@ -109,12 +109,12 @@ func (h *Handler) setHeaders(w *responseWriter, q *serve.Request) {
 	}
 }
 
-// watcher counts and logs what happens to the requests of a handler.
+// watcher counts and logs the requests of a handler. It implements serve.Watcher.
 type watcher struct{ *Handler }
 
-// Decided implements serve.Watcher.
-func (h watcher) Decided(q *serve.Request) {
-	h.metrics.decided(q)
+// OnDecision implements serve.Watcher.
+func (h watcher) OnDecision(q *serve.Request) {
+	h.metrics.countDecision(q)
 	if q.Outcome.Err != nil || !h.logger.Core().Enabled(zapcore.DebugLevel) {
 		return
 	}

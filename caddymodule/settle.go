@@ -9,7 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// serveSettled passes a request on, and settles it after its response, even if that is broken off.
+// serveSettled passes a request on, and settles the request after its response, even if the response is
+// incomplete.
 func serveSettled(settling *serve.Settling, w http.ResponseWriter, r *http.Request,
 	next caddyhttp.Handler) error {
 	if r.Method == http.MethodHead {

@@ -14,14 +14,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 )
 
-// state reads the stores, the policies and the histories of a config when the metrics are read, so
-// that these metrics cost a request nothing.
+// state collects the figures of a config's stores, policies and histories when Prometheus reads the metrics,
+// so they take no time of requests.
 type state struct{ of *metrics }
 
 // Describe implements prometheus.Collector.
 func (s state) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(s, to) }
 
-// Collect implements prometheus.Collector. The metrics are always the same ones, whatever there is.
+// Collect implements prometheus.Collector. It always sends the same metrics, even without a store, a policy
+// or a history.
 func (s state) Collect(to chan<- prometheus.Metric) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
@@ -30,7 +31,7 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 	collectHistories(to, s.of.histories)
 }
 
-// watch adds what handlers share to the metrics, once. A store in memory counts nothing.
+// watch adds a resource to the metrics, unless it has been added. A store in memory has no figures.
 func (m *metrics) watch(r host.Resource) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -50,7 +51,7 @@ func (m *metrics) watch(r host.Resource) {
 	}
 }
 
-// describe describes a metric. Its labels have fixed values.
+// describe returns the description of a metric with constant labels.
 func describe(name, help string, labels prometheus.Labels) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, name), help, nil, labels)
 }
@@ -63,14 +64,14 @@ func gauge(to chan<- prometheus.Metric, name string, value float64, help string)
 	to <- prometheus.MustNewConstMetric(describe(name, help, nil), prometheus.GaugeValue, value)
 }
 
-// collectedStore is a store on Postgres, and what it had counted when this config began to use it. A store
-// can outlive the config that opened it, and the counters of a config start at 0.
+// collectedStore is a store on Postgres, with its figures when this config began to use it. The counters of a
+// config start at 0, and a store can outlive the config that opened it.
 type collectedStore struct {
 	*counts.Store
 	before engine.Stats
 }
 
-// collectStores adds up what the stores have counted for a config.
+// collectStores sends the sums of the stores' figures since this config began to use them.
 func collectStores(to chan<- prometheus.Metric, stores []collectedStore) {
 	sum := engine.Stats{}
 	up, local := 1.0, 0.0
@@ -123,15 +124,15 @@ func histogram(to chan<- prometheus.Metric, name string, h engine.Histogram, lea
 		buckets)
 }
 
-// collectedPolicy is a policy, since when this config uses it, and how many statements it had sent
-// then. A policy can outlive the config that opened it, and the counters of a config start at 0.
+// collectedPolicy is a policy, with the time when this config began to use it and the statements that it had
+// sent until then. The counters of a config start at 0, and a policy can outlive the config that opened it.
 type collectedPolicy struct {
 	*policy.Policy
 	since   time.Time
 	lookUps int64
 }
 
-// collectPolicies adds up the statements of the policies. Of all else, the highest value counts.
+// collectPolicies sends the sum of the policies' statements, and the maximum of each other figure.
 func collectPolicies(to chan<- prometheus.Metric, policies []collectedPolicy) {
 	var most policy.Stats
 	age := time.Duration(0)
@@ -155,8 +156,7 @@ func collectPolicies(to chan<- prometheus.Metric, policies []collectedPolicy) {
 	gauge(to, "policy_age_seconds", age.Seconds(), "The time since the database last answered about changes.")
 }
 
-// collectHistories adds up what the histories have counted. A history outlives a config, and its
-// counters go on.
+// collectHistories sends the sums of the histories' figures, which continue across configs.
 func collectHistories(to chan<- prometheus.Metric, histories []*history.Writer) {
 	var sum history.Stats
 	for _, w := range histories {

@@ -12,15 +12,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// addresses finds a client's address as Traefik's own ipStrategy does, which looks at the first line of
-// X-Forwarded-For only.
+// addresses determines the address of a client by an IPStrategy.
 type addresses struct {
 	depth    int
 	excluded []netip.Prefix
-	plain    bool // the client's address is that of the connection
+	plain    bool // without a strategy: the client's address is that of the connection
 }
 
-// newAddresses reads an IPStrategy. nil means the address of the connection.
+// newAddresses compiles an IPStrategy. Nil means the address of the connection.
 func newAddresses(s *IPStrategy) (*addresses, error) {
 	if s == nil {
 		return &addresses{plain: true}, nil
@@ -52,9 +51,9 @@ func newAddresses(s *IPStrategy) (*addresses, error) {
 	return a, nil
 }
 
-// client is the value of {client_ip}. If X-Forwarded-For gives no address, because it is shorter than the
-// depth, has only excluded addresses, or has something else in the place of the client's, it is the address
-// of the connection. That may be the address of a balancer: assumed is then true.
+// client returns the value of {client_ip}. If X-Forwarded-For is shorter than the depth, has only excluded
+// addresses, or has other text in the client's place, client returns the address of the connection. This may
+// be the address of a load balancer, so assumed is then true.
 func (a *addresses) client(r *http.Request) (text string, assumed bool) {
 	if a.plain {
 		return hostOf(r.RemoteAddr), false
@@ -65,8 +64,8 @@ func (a *addresses) client(r *http.Request) (text string, assumed bool) {
 	return hostOf(r.RemoteAddr), true
 }
 
-// forwarded is the client in X-Forwarded-For; "" if it has none. A client can write any text there. Some
-// balancers add a line of their own behind those of the client, so all lines count, as one list.
+// forwarded returns the client's entry in X-Forwarded-For, or "" without one. A client can write any text
+// there. Some load balancers add their own line after those of the client, so all lines count as one list.
 func (a *addresses) forwarded(r *http.Request) string {
 	forwarded := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
 	if a.depth > 0 {
@@ -87,8 +86,8 @@ func (a *addresses) forwarded(r *http.Request) string {
 	return ""
 }
 
-// parseAddress reads an address, which some proxies write with a port. An IPv4 address in
-// IPv6 form is an IPv4 address.
+// parseAddress parses an address, which some proxies write with a port. It converts IPv4-mapped addresses to
+// IPv4.
 func parseAddress(text string) (netip.Addr, error) {
 	address, err := netip.ParseAddr(text)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 
 func bits(n int) *int { return &n }
 
-// The addresses are those that package pkg/ip of Traefik v3.6 gives for the same configuration and request.
-// Where it gives none, or no address, the address is that of the connection.
+// The expected addresses come from package pkg/ip of Traefik v3.6 for the same configuration and request.
+// Where it returns none, the expected address is that of the connection.
 func TestClientAddress(t *testing.T) {
 	excluded := []string{"10.0.0.0/8", "2001:db8:1::/48", "192.0.2.1"}
 	for _, c := range []struct {
@@ -39,7 +39,7 @@ func TestClientAddress(t *testing.T) {
 		{"excluded, not an address", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80",
 			"203.0.113.1, nonsense", "192.0.2.7"},
 		{"excluded, all", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "10.0.0.1", "192.0.2.7"},
-		// HAProxy adds its line behind those that a client has sent.
+		// HAProxy adds its line after those of the client.
 		{"depth, a line of the client", &IPStrategy{Depth: 1}, "192.0.2.7:80",
 			"198.51.100.1, 198.51.100.2\n203.0.113.1", "203.0.113.1"},
 		{"excluded, a line of the client", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80",

@@ -4,28 +4,28 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// Config is the middleware's part of Traefik's dynamic configuration. All settings that are one value are in
-// Other, which Traefik fills with what has no field: docs/settings.md lists them, and values reads them.
-// Traefik gives a plugin "" for an empty map, as in policy: {}, and decodes "" only into a list. So what may
-// be an empty map is a list of at most one.
+// Config is the middleware's section of Traefik's dynamic configuration. Traefik puts all settings without a
+// field into Other. docs/settings.md lists them, and values reads them. For an empty map, as in policy: {},
+// Traefik passes "" to a plugin, and decodes "" only into a list. So a field for a map that may be empty is a
+// list of at most one element.
 type Config struct {
-	// Other has the settings of the middleware itself, of its limit, and of the store. Its audit is that of
-	// zones and of the policy, unless they have one.
+	// Other has the settings of the middleware itself, of its limit, and of the store. Its audit is the
+	// default of zones and the policy.
 	Other Settings `json:"-" mapstructure:",remain"`
 
 	// Match selects the requests of the limit of the middleware itself.
 	Match *serve.Match `json:"match,omitempty"`
 
-	// History records what happens to requests: an audit log, metrics by minute, hour and
-	// day, and the usage of users and API keys. Default: only with an audit.
+	// History records requests: an audit log, metrics by minute, hour and day, and the usage of users and API
+	// keys. Default: only with an audit.
 	History []History `json:"history,omitempty"`
 
-	// Policy applies the rules in the database to the same requests: what it says and all
-	// limits here are decided together. With a policy there may be no limit here.
+	// Policy applies the rules in the database to the same requests. Its limits and all limits here are
+	// decided together. With a policy, limits here are optional.
 	Policy []Settings `json:"policy,omitempty"`
 
-	// Zones are further limits on the same request: it passes only if all limits have
-	// room, and is charged to all of them or to none.
+	// Zones are further limits on the same request. The request passes only if all limits have room, and is
+	// charged to all of them or to none.
 	Zones []Zone `json:"zones,omitempty"`
 
 	// IPStrategy defines {client_ip}, as in Traefik's own sourceCriterion. Default:
@@ -33,10 +33,10 @@ type Config struct {
 	IPStrategy *IPStrategy `json:"ipStrategy,omitempty"`
 }
 
-// Settings are those that are one value.
+// Settings maps the names of settings to their values.
 type Settings = serve.Given
 
-// Zone is one limit.
+// Zone is a further limit.
 type Zone struct {
 	Other Settings `json:"-" mapstructure:",remain"`
 
@@ -48,29 +48,27 @@ type Zone struct {
 type History struct {
 	Other Settings `json:"-" mapstructure:",remain"`
 
-	// Retention has the ages of records that are deleted. Default: what the database has.
+	// Retention has the ages at which records are deleted. Default: those in the database.
 	Retention []Settings `json:"retention,omitempty"`
 }
 
 // IPStrategy chooses an address from X-Forwarded-For as Traefik's does.
 type IPStrategy struct {
-	// Depth takes the address at this place, counted from the right.
+	// Depth selects the address at this position, counted from the right.
 	Depth int `json:"depth,omitempty"`
 
-	// ExcludedIPs takes the first address from the right that is not in these
-	// addresses and networks. Depth, if it is set, is used instead.
+	// ExcludedIPs selects the first address from the right that is not in these addresses and networks. Depth
+	// takes precedence.
 	ExcludedIPs []string `json:"excludedIPs,omitempty"`
 
-	// IPv6Subnet is the ipv6Prefix of all limits that have none of their own, under the
-	// name that it has in Traefik. From 1 to 128.
+	// IPv6Subnet is the default ipv6Prefix of all limits, from 1 to 128. The name is Traefik's.
 	IPv6Subnet *int `json:"ipv6Subnet,omitempty"`
 
-	// Other are settings that have none of these names.
+	// Other holds settings with other names, which are errors.
 	Other Settings `json:"-" mapstructure:",remain"`
 }
 
-// CreateConfig returns a configuration in which nothing is set. Traefik decodes its dynamic configuration
-// into it.
+// CreateConfig returns an empty configuration, into which Traefik decodes its dynamic configuration.
 func CreateConfig() *Config {
 	return &Config{Other: Settings{}}
 }

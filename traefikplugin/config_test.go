@@ -10,15 +10,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// valid is a valid configuration.
+// valid returns a valid configuration.
 func valid() *Config {
 	c := CreateConfig()
 	c.Other["dsn"], c.Other["prefix"], c.Other["limit"] = "memory", "api", "100 1m"
 	return c
 }
 
-// TestWrongSettingsAreRefused, with their names in Traefik: in each part of a configuration, and what only
-// Traefik has. Tests of package serve and of the Caddy module have the other settings.
+// TestWrongSettingsAreRefused checks that errors have the names of settings in Traefik, in each section of a
+// configuration and for settings that only Traefik has. Tests of package serve and of the Caddy module cover
+// other settings.
 func TestWrongSettingsAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		`cost: "{nobody}"`:  func(c *Config) { c.Other["cost"] = "{nobody}" },
@@ -86,7 +87,7 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 	}
 }
 
-// Kubernetes gives Traefik numbers as floating-point numbers.
+// Kubernetes passes numbers to Traefik as floating-point numbers.
 func TestANumberInCaddysSpellingIsWholeText(t *testing.T) {
 	c := valid()
 	c.Other = map[string]any{"burst": float64(1000000), "max_conns": 4, "cleanup_probability": 0.25}

@@ -15,7 +15,7 @@ import (
 
 const passwordWarning = "the dsn in the configuration holds a password"
 
-// logged returns what the plugin logs while do runs.
+// logged returns the lines that the plugin logs while do runs.
 func logged(t *testing.T, do func()) string {
 	t.Helper()
 	return loggedUntil(t, "", do)
@@ -33,7 +33,7 @@ func loggedUntil(t *testing.T, want string, do func()) string {
 	return text.String()
 }
 
-// lockedBuffer is a buffer that the goroutines of a store may write to.
+// lockedBuffer is a bytes.Buffer for several goroutines.
 type lockedBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -89,7 +89,7 @@ func TestTheDSNMayBeInAFile(t *testing.T) {
 	}
 }
 
-// The log warns once for each database of a password that Traefik's API shows.
+// The log warns once for each database if Traefik's API shows its password.
 func TestTheLogWarnsOfAPasswordInTheConfiguration(t *testing.T) {
 	for dsn, want := range map[string]int{"postgres://u:hunter2@127.0.0.1:1/db": 1,
 		"postgres://u@127.0.0.1:1/db": 0, "memory": 0} {

@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// The request headers that forward sets.
+// Request headers that forward sets.
 const (
 	userHeader       = "X-Ratelimit-User"
 	tierHeader       = "X-Ratelimit-Tier"
@@ -19,7 +19,7 @@ const (
 	exceededByHeader = "X-Ratelimit-Exceeded-By"
 )
 
-// removeForwarded removes a client's own headers of the names that forward sets, in any spelling.
+// removeForwarded removes headers of a client that isForwarded reports, in any spelling.
 func removeForwarded(h http.Header) {
 	for name := range h {
 		if len(name) >= len(userHeader) && isForwarded(name) {
@@ -28,7 +28,8 @@ func removeForwarded(h http.Header) {
 	}
 }
 
-// isForwarded reports whether forward sets a header. Many upstreams take underscores for hyphens.
+// isForwarded reports whether an upstream could take a header for one that forward sets. Many upstreams treat
+// underscores as hyphens.
 func isForwarded(name string) bool {
 	switch http.CanonicalHeaderKey(strings.Replace(name, "_", "-", -1)) {
 	case userHeader, tierHeader, keyHeader, ruleHeader, exceededHeader, exceededByHeader:
@@ -37,8 +38,8 @@ func isForwarded(name string) bool {
 	return false
 }
 
-// unlistForwarded removes the names that forward sets from Connection: a proxy does not pass on
-// the headers that Connection names, and a client could so hide them from the upstream.
+// unlistForwarded removes the names of forward's headers from Connection. A proxy does not pass on headers
+// that Connection names, so a client could hide them from the upstream.
 func unlistForwarded(h http.Header) {
 	var others []string
 	for _, value := range h["Connection"] {
@@ -80,8 +81,8 @@ func forward(h http.Header, q *serve.Request) {
 	}
 }
 
-// escapes replaces the characters that the value of a header cannot have, and the percent sign, so that no
-// two texts have one value.
+// escapes percent-encodes the characters that a header's value cannot have, and the percent sign, so that
+// different texts have different values.
 var escapes = func() *strings.Replacer {
 	pairs := []string{"%", "%25", "\x7f", "%7F"}
 	for c := 0; c < ' '; c++ {
@@ -90,7 +91,7 @@ var escapes = func() *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }()
 
-// headerText returns text as the value of a header, which cannot begin or end with a space.
+// headerText encodes text as the value of a header, which cannot begin or end with a space.
 func headerText(text string) string {
 	text = escapes.Replace(text)
 	if strings.HasPrefix(text, " ") {

@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// FuzzTemplates: any text of a key, a cost, a matcher or an address in the configuration is refused with an
-// error that names the setting, or gives a text for any request.
+// FuzzTemplates configures any text as a key, a cost, a matcher or an address. Either an error names the
+// setting, or the template returns a text for any request.
 func FuzzTemplates(f *testing.F) {
 	for _, text := range []string{
 		"{client_ip}", "{header.X-Key}|{cookie.id} | {path}", "t:{query.a}{uri}{query}",

@@ -13,25 +13,26 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// handler is the middleware. It does not change after New.
+// handler is the middleware. It is immutable after New.
 type handler struct {
 	upstream *upstream
 	name     string
 	process  *process
 	use      *host.Handle
 	site     *serve.Site
-	forward  bool // requests get headers with what the policy says
+	forward  bool // set headers that describe the request to the upstream
 
-	// plain are the limits of all requests. Nil if each request has to be asked about before the queue.
+	// plain holds the limits if they are the same for all requests. If it is nil, each request needs begin
+	// before the queue.
 	plain *serve.LimitSet
 
 	requests *requestQueue
 }
 
-// ServeHTTP has the request decided, and serves it. With a policy, it asks the policy first: the hits of the
-// policy go with those of the configuration through the queue. A worker of the queue delivers all requests of
-// a batch. The upstream is called outside of contain, because a panic of the upstream is not a panic of the
-// plugin.
+// ServeHTTP decides a request, and serves it. With a policy, it evaluates the policy first, so that the hits
+// of the policy and of the configuration pass the queue together. A worker of the queue delivers all requests
+// of a batch. ServeHTTP calls the upstream outside of recoverPanic, which must not handle panics of the
+// upstream.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	to := h.requests
 	if len(to.free) < spare {
@@ -61,11 +62,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	pass(h.upstream, w, r)
 }
 
-// begin asks the policy about a request, and finds its limits. It reports whether the store decides the
-// request. Otherwise it delivers the request.
+// begin evaluates the policy for a request, and finds its limits. It reports whether the store has to decide
+// the request. If not, begin has delivered it.
 func begin(h *handler, q *serve.Request) (waits bool) {
-	waits = false // after a panic, too
-	defer contain(h, q)
+	waits = false // the result after a panic
+	defer recoverPanic(h, q)
 	if h.site.Policy != nil {
 		removeForwarded(q.HTTP.Header)
 	}
@@ -75,21 +76,21 @@ func begin(h *handler, q *serve.Request) (waits bool) {
 	return waits
 }
 
-// deliver delivers a request that no worker has: its store is closed, the request is of several shards, or
-// delivery has failed. Without a queue, it asks the store first.
+// deliver delivers a request that no worker delivered: its store is closed, its hits are on several shards,
+// or a delivery panicked. Without a queue, it asks the store first.
 func deliver(h *handler, q *serve.Request) {
-	defer contain(h, q)
+	defer recoverPanic(h, q)
 	if h.requests.queue == nil || errors.Is(q.Call.Err, ratelimit.ErrClosed) {
 		serve.Fill([]*serve.Request{q})
 		serve.Take(q)
 		serve.Deliver([]*serve.Request{q})
 		return
 	}
-	serve.Delivered([]*batch.Call{q.Call})
+	serve.DeliverCalls([]*batch.Call{q.Call})
 }
 
-// serveDecided serves a request that was decided. It is a function of its own because ServeHTTP would take
-// longer for all requests.
+// serveDecided serves a decided request in the less frequent cases. In ServeHTTP itself, the interpreter
+// would spend time on this code for all requests.
 func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.Request) {
 	if q.Admitted && q.Asked && h.forward {
 		forward(r.Header, q)
@@ -102,7 +103,7 @@ func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.R
 	q.Release()
 	h.requests.free <- q
 	if flight != nil {
-		defer flight.End() // after a panic of the upstream, too, as when it aborts the response
+		defer flight.End() // an upstream that aborts the response panics
 		r = r.WithContext(flight.Context)
 	}
 	if !admitted {
@@ -117,8 +118,8 @@ func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.R
 	pass(h.upstream, w, r)
 }
 
-// contain must be deferred. It turns a panic of the plugin into an outcome without a decision.
-func contain(h *handler, q *serve.Request) {
+// recoverPanic turns a panic of the plugin into an outcome without a decision. Callers defer it.
+func recoverPanic(h *handler, q *serve.Request) {
 	if failure := recover(); failure != nil {
 		q.Verdict.Reset() // it may be that of an earlier request
 		q.Hits = nil

@@ -23,7 +23,7 @@ func TestTheMetricsSayWhatDecided(t *testing.T) {
 		c.Other["dsn"], c.Other["prefix"], c.Other["limit"], c.Other["timeout"], c.Other["onError"],
 			c.Other["audit"], c.Other["lease"] = dsn, limit, limit, "30s", "deny", "denied", "5%"
 		handlers[i] = open(t, ctx, p, &next, c)
-		handlers[i].use.After = 0 // no request waits
+		handlers[i].use.After = 0 // no request can still arrive
 	}
 	for range passed {
 		ask(handlers[0])
@@ -76,7 +76,7 @@ func TestSecretsAreNotRecorded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		made.site.Hide()
+		made.site.FindSecrets()
 		if r := made.site.Hidden; r.Host != c.host || r.Path != c.path {
 			t.Errorf("%s: hides the host %v and the path %v, want %v and %v", name, r.Host, r.Path, c.host,
 				c.path)

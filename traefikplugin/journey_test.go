@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// TestLeasedRequestsPass is for the counters of internal/testkit/journey.
+// TestLeasedRequestsPass sends the requests that internal/testkit/journey counts.
 func TestLeasedRequestsPass(t *testing.T) {
 	if testing.CoverMode() != "count" {
 		t.Skip("runs for internal/testkit/journey")

@@ -15,29 +15,28 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// leasedHandler is the middleware for the frequent kind of limit with a lease: one limit with a fixed
-// cost, and a frequent key that is not a secret. It does not change.
+// leasedHandler is the middleware for the most frequent configuration with a lease: one limit with a fixed
+// cost, and a key of FrequentKey that is not secret. It is immutable.
 type leasedHandler struct {
 	upstream *upstream
 	queued   *handler // decides the requests for which the lease has too few units
 	zone     *serve.Zone
 	limit    *ratelimit.Limit
-	row      lease.RowID // without the key
-	quota    string      // of the limit
+	row      lease.RowID // a template without the key
+	quota    string      // X-RateLimit-Limit
 	cost     int64
 	clock    *respond.Clock
-	admitted *int64 // counts the requests that it lets pass; atomic
+	admitted *int64 // counts the requests that a lease admits; atomic
 
-	// Of the store's lease.Set, and rows.
+	// The leases of the store, and fields of rows that the interpreter reads faster here.
 	rows    *lease.Set
 	stripes []*lease.Stripe
 	seed    maphash.Seed
 	born    time.Time
 }
 
-// withLeases returns the handler of a middleware: a leasedHandler if the middleware is of its
-// kind, else h. For another kind of middleware, the queue decides by leases. So it does with a
-// history, because the queue records requests.
+// withLeases returns a leasedHandler for configurations that it can serve, else h. All others, and all with a
+// history, go through the queue, which uses leases too and records requests.
 func withLeases(h *handler) http.Handler {
 	store := h.use.Limits.Postgres
 	f := h.plain
@@ -57,11 +56,12 @@ func withLeases(h *handler) http.Handler {
 		rows:     rows, stripes: rows.Stripes, seed: rows.Seed, born: rows.Born}
 }
 
-// ServeHTTP lets a request pass and sets its headers, if the lease of its row has its cost. Together with
-// passLeased it does what lease.Take does, in few functions, because each call takes long in the interpreter,
-// and so does each intermediate value of a function, even if it is not reached. Through the queue such a
-// request takes 6 times the processor time (benchmark Interpreted/Postgres,_leased in integration, in turns).
-// TestALeaseDecidesAsTheQueue runs both forms on the same requests.
+// ServeHTTP passes a request on with the headers of the limit if the lease of its row has enough units.
+// Otherwise the queue decides. Together with passLeased it repeats lease.Take in few functions, because the
+// interpreter takes long for each call, and for each intermediate value of a function even if it is not
+// reached. Through the queue such a request takes 6 times the processor time (benchmark
+// Interpreted/Postgres,_leased in integration, in turns). TestALeaseDecidesAsTheQueue compares both on the
+// same requests.
 func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	row := h.row
 	row.Key = serve.FrequentKey(h.zone, r)
@@ -77,7 +77,8 @@ func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.queued.ServeHTTP(w, r)
 }
 
-// passLeased uses units of a lease for a request, and lets it pass. The caller has locked the stripe.
+// passLeased takes the cost of a request from its lease, and passes the request on. The caller has locked the
+// stripe, and passLeased unlocks it.
 func passLeased(h *leasedHandler, s *lease.Stripe, l *lease.Row, w http.ResponseWriter, r *http.Request) {
 	l.N -= h.cost
 	reset := l.ResetText

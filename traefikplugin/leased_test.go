@@ -14,12 +14,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/seed"
 )
 
-// names returns the names of headers.
+// names returns the sorted names of headers.
 func names(h http.Header) []string { return slices.Sorted(maps.Keys(h)) }
 
-// TestALeaseDecidesAsTheQueue: a middleware that decides by leases and one that leaves all to the queue
-// give the same random requests the same responses. Each has a row of its own. The quota is not used up,
-// because a leasedHandler leaves refusals to the queue.
+// TestALeaseDecidesAsTheQueue sends the same random requests to a leasedHandler and to a handler without one,
+// and compares the responses. Each has its own row. The requests do not use up the quota, because a
+// leasedHandler leaves refusals to the queue.
 func TestALeaseDecidesAsTheQueue(t *testing.T) {
 	dsn := cluster.Open(t)
 	random := seed.New(t)
@@ -44,8 +44,8 @@ func TestALeaseDecidesAsTheQueue(t *testing.T) {
 					t.Fatal("no leases")
 				}
 				leased.upstream = newUpstream(counting(&byLease), other.site.Fields)
-				// The number in the header does not count units that are on their way between the row and the
-				// store, so it is exact when none are.
+				// The header does not count units on their way between the row and the store, so it is exact
+				// when there are none.
 				isExact := false
 				for n := 0; byLease.Load() < 200 || !isExact; n++ {
 					if n == 20000 {

@@ -8,9 +8,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// write writes a line about a middleware, or "", to Traefik's log. What goes to log.Writer has the level
-// ERROR there, so that everybody sees it, and the standard output has the level DEBUG. Nothing else can be
-// chosen. os.Stderr is not that log.
+// write writes a line to Traefik's log. middleware is the name of a middleware, or "". A plugin can select
+// only two levels: log.Writer has the level ERROR, which everybody sees, and the standard output has the
+// level DEBUG. Traefik's log does not include os.Stderr.
 func write(middleware string, line host.Line) {
 	text := "pg_ratelimit: "
 	if middleware != "" {
@@ -41,8 +41,8 @@ func write(middleware string, line host.Line) {
 	fmt.Fprintln(log.Writer(), text)
 }
 
-// recovered ends a panic, which would end Traefik if it left a goroutine of the plugin. It
-// must be deferred.
+// recovered recovers a panic and logs it. A panic that left a goroutine of the plugin would end Traefik.
+// Callers defer it.
 func recovered() {
 	if p := recover(); p != nil {
 		write("", host.Line{Level: host.Error, Text: "a panic", Err: fmt.Errorf("%v", p)})

@@ -10,14 +10,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// placeholder says what a value of a request is.
+// placeholder describes the value of a placeholder.
 type placeholder struct {
-	host, path bool // a part of the host or of the path
-	secret     bool // perhaps a credential, whatever the parameter is
-	address    bool // perhaps the address of a client; Caddy takes no other value for an address
+	host, path bool // derived from the host or the path
+	secret     bool // may be a credential, whatever the parameter is
+	address    bool // may be a client's address; Caddy treats no other value as an address
 }
 
-// placeholders are all placeholders by name. The name of one with a parameter ends with a dot.
+// placeholders maps names to placeholders. The name of one with a parameter ends with a dot.
 var placeholders = map[string]placeholder{
 	"client_ip": {address: true},
 	"remote_ip": {address: true},
@@ -38,8 +38,8 @@ var placeholders = map[string]placeholder{
 	"cookie.":   {secret: true, address: true},
 }
 
-// valueOf returns the text of a piece for a request. It is the same as that of Caddy's placeholder, so that
-// both proxies make the same key.
+// valueOf returns the text of a piece for a request. Caddy's placeholder has the same text, so both proxies
+// make the same key.
 func valueOf(p *piece, r *http.Request) string {
 	switch p.name {
 	case "":
@@ -75,7 +75,7 @@ func valueOf(p *piece, r *http.Request) string {
 	case "cookie.":
 		for _, c := range r.Cookies() {
 			if strings.EqualFold(c.Name, p.text) {
-				return c.Value // the first of that name
+				return c.Value // the first cookie of that name
 			}
 		}
 		return ""
@@ -83,7 +83,7 @@ func valueOf(p *piece, r *http.Request) string {
 	return partOf(p, serve.CleanURL(r.URL))
 }
 
-// partOf returns the text of a piece for a URL.
+// partOf returns the text of a piece that depends on the URL alone.
 func partOf(p *piece, u *url.URL) string {
 	dir, file := path.Split(u.Path)
 	switch p.name {
@@ -107,7 +107,7 @@ func elementAt(list []string, i int) string {
 	return list[i]
 }
 
-// hostOf returns an address without its port.
+// hostOf returns the host of an address with a port, or the address if it has none.
 func hostOf(address string) string {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

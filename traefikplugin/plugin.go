@@ -1,16 +1,19 @@
 // Package traefikplugin is the Traefik middleware plugin pg-ratelimit, which enforces limits that all proxies
-// on one Postgres database count together. Traefik interprets it with Yaegi: see
-// internal/testkit/imports/interpreted.go for the restrictions.
+// on one Postgres database count together.
 //
-//   - config.go is the configuration, spelling.go reads its values in both spellings, settings.go checks it,
-//     with template.go and placeholder.go for keys and costs, and address.go for {client_ip}.
-//   - plugin.go makes the middleware. setup.go and process.go have what middlewares share.
-//   - handler.go serves a request by the steps of package serve. queued.go has the queues. Their workers fill
-//     and deliver all requests of a batch. leased.go serves a request if the process holds a lease.
-//   - forward.go sets headers for the upstream. shutdown.go writes the history when Traefik ends.
-//   - response.go changes the headers of a response, and watches it for what the request cost.
+// New compiles a Config into a setup, which all routers with the middleware share, and returns a handler. A
+// process holds the setups, across reloads, and the databases of all middlewares. A handler evaluates the
+// policy, and puts the request into the requestQueue of its database. A worker of the queue fills and
+// delivers all requests of a batch by the steps of package serve. A leasedHandler decides requests for keys
+// that have a lease without the queue. A responseWriter keeps the headers of the limit in responses of
+// upstreams. A template is a text with placeholders, and addresses determines {client_ip}.
 //
-// What a limit means is in package ratelimit. What both proxies do with a request is in package serve.
+// The package has no rules of its own for limits. Package ratelimit defines limits, and package serve the
+// steps of a request in both proxies. No panic of the plugin may leave a goroutine, because it would end
+// Traefik.
+//
+// Traefik interprets this package with Yaegi: see internal/testkit/imports/interpreted.go for the
+// restrictions.
 package traefikplugin
 
 import (
@@ -23,11 +26,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// New returns the middleware. It does not wait for the database. ctx ends at the next reload.
-// The middleware then releases what it shares. It still serves requests that arrive later.
+// New returns the middleware, and does not wait for the database. ctx ends at the next reload. The middleware
+// then releases shared resources, and still serves requests that arrive later.
 //
-// An error names the setting as Config has it, such as zones[0].limit, what it holds (never a DSN),
-// and what it must be.
+// An error has the name of the setting in Config, such as zones[0].limit, its value (never a DSN), and the
+// values that it may have.
 func New(ctx context.Context, next http.Handler, config *Config, name string) (http.Handler, error) {
 	h, err := newHandler(ctx, next, config, name, shared)
 	if err != nil {
@@ -39,10 +42,10 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 	return withLeases(h), nil
 }
 
-// started is 1 once the log has the version; atomic.
+// started is 1 once New has logged the version; atomic.
 var started int32
 
-// newHandler returns a handler of a process.
+// newHandler returns the handler of a middleware in a process.
 func newHandler(ctx context.Context, next http.Handler, config *Config, name string, p *process) (*handler,
 	error) {
 	if config == nil {

@@ -10,24 +10,23 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// process has what all middlewares of this interpreter share. A Traefik process has one interpreter
-// for each plugin. At each reload, Traefik makes a new middleware for each router, and ends the contexts of
-// the old middlewares.
+// process holds what all middlewares of this interpreter share. Traefik has one interpreter for each plugin.
+// At each reload, Traefik creates a new middleware for each router, and ends the contexts of the old ones.
 type process struct {
 	host     *host.Process
 	attached int32 // 1 once flushAtShutdown has found a server; atomic
 
 	mu     sync.Mutex        // guards what follows
-	said   map[string]string // what the log has of each middleware
-	setups map[string]*setup // the latest of each middleware
+	logged map[string]string // the last text of logOnce, by middleware
+	setups map[string]*setup // the latest setup, by middleware
 }
 
 // shared is the process of all middlewares.
 var shared = newProcess(10 * time.Second)
 
 const (
-	// leaseHorizon is for how long leases should last. A renewal takes far more time interpreted than
-	// compiled, so leases last longer than the default.
+	// leaseHorizon is the horizon of leases. It is longer than the default, because a renewal takes far more
+	// time interpreted than compiled.
 	leaseHorizon = 4 * time.Second
 
 	// remembered bounds the combinations of tier, method, host and path for which a policy caches the
@@ -37,18 +36,18 @@ const (
 	remembered = 16384
 )
 
-// program names this program. Traefik does not tell plugins its version.
+// program names this program in the registry. Plugins cannot read the version of Traefik.
 var program = "Traefik, pg-ratelimit " + host.Version
 
-// newProcess returns a process in which what has no user is closed after a delay.
+// newProcess returns a process that closes unused resources after a delay.
 func newProcess(delay time.Duration) *process {
-	return &process{said: map[string]string{}, setups: map[string]*setup{}, host: &host.Process{
+	return &process{logged: map[string]string{}, setups: map[string]*setup{}, host: &host.Process{
 		Kind: "traefik", Version: program, Delay: delay, LeaseHorizon: leaseHorizon, Remember: remembered,
 		Log: func(line host.Line) { write("", line) }, Connect: connect,
 	}}
 }
 
-// connect is an host.Process's Connect. Errors of pgwire have no DSN.
+// connect implements host.Process.Connect. Errors of pgwire contain no DSN.
 func connect(at *host.DataSource) (pgdb.DB, error) {
 	db, err := pgwire.Open(at.DSN,
 		pgwire.Options{MaxConns: at.MaxConns, Renew: at.Renew,
@@ -59,10 +58,11 @@ func connect(at *host.DataSource) (pgdb.DB, error) {
 	return db, nil
 }
 
-// say logs what a middleware has understood, unless the log has it. The caller holds the mutex.
-func (p *process) say(middleware, text string) {
-	if p.said[middleware] != text {
-		p.said[middleware] = text
+// logOnce logs a text about a middleware, unless it is the last one logged about it. The caller holds the
+// mutex.
+func (p *process) logOnce(middleware, text string) {
+	if p.logged[middleware] != text {
+		p.logged[middleware] = text
 		write("", host.Line{Text: text})
 	}
 }

@@ -10,34 +10,35 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
 )
 
-// requestQueue is the Requests that no request uses, and the queue that they enter.
+// requestQueue holds a queue of the store, and a pool of Requests for it.
 type requestQueue struct {
 	queue *shards.Queue // nil if the store decides at once, as a store in memory does
 	free  chan *serve.Request
-	made  int32 // how many there are; atomic
+	made  int32 // the number of Requests, free or in use; atomic
 }
 
-// queues are those of a database, by the timeout of their requests. The process's mutex guards them.
+// queues holds the queues of a database, by the timeout of their requests. The process's mutex guards the
+// map.
 type queues struct {
 	byTimeout map[time.Duration]*requestQueue
 }
 
-// spare is the number of unused Requests below which a queue makes another one. As many may be taken between
-// the moment when a request counts them and that when it takes one.
+// spare bounds the requests that may take a Request between the check and the receive in ServeHTTP. With
+// fewer free ones, ServeHTTP adds another.
 const spare = 8
 
-// maxPending bounds the requests that wait for a decision at once. Further requests wait until another one is
-// decided.
+// maxPending bounds the Requests of a queue. Further requests wait until one is free.
 const maxPending = 2048
 
-// queueOf returns a database's queue for requests with that timeout. The caller holds the process's mutex.
+// queueOf returns a database's queue for requests with a timeout, and creates it on first use. The caller
+// holds the process's mutex.
 func queueOf(d *host.Database, timeout time.Duration) *requestQueue {
 	all := d.Keep(func() any { return &queues{map[time.Duration]*requestQueue{}} }).(*queues)
 	q := all.byTimeout[timeout]
 	if q == nil {
 		q = &requestQueue{free: make(chan *serve.Request, maxPending)}
 		if d.Postgres != nil {
-			q.queue = d.Postgres.OpenQueue(timeout, serve.Filled, serve.Delivered)
+			q.queue = d.Postgres.OpenQueue(timeout, serve.FillCalls, serve.DeliverCalls)
 		}
 		all.byTimeout[timeout] = q
 	}
@@ -53,7 +54,7 @@ func grow(q *requestQueue) {
 	q.free <- newRequest()
 }
 
-// newRequest returns a Request with a Call. The worker of a queue owns it while the Call is in the queue.
+// newRequest returns a Request with a Call. A worker of the queue owns both while the Call is in the queue.
 func newRequest() *serve.Request {
 	q := &serve.Request{Call: batch.NewCall()}
 	q.Call.Owner = q

@@ -23,16 +23,16 @@ type upstream struct {
 	next   http.Handler
 	fields bool // there may be RateLimit and RateLimit-Policy
 
-	// How many of the next responses get a responseWriter, unless one of them needs it; atomic. Below 0
-	// it does not change, and all responses get one.
+	// wraps is the number of next responses that get a responseWriter; atomic. It grows if one of them needs
+	// it. If it is below 0, all responses get one.
 	wraps int32
 }
 
-// firstWraps is the number of responses that get a responseWriter at first, and mostWraps the number after
+// firstWraps is the number of responses that get a responseWriter at first, and maxWraps the number after
 // one that needed it, until no response gets one. They are variables for a test.
 var (
 	firstWraps int32 = 1000
-	mostWraps  int32 = 10000
+	maxWraps   int32 = 10000
 )
 
 func newUpstream(next http.Handler, fields settings.Fields) *upstream {
@@ -44,8 +44,8 @@ func newUpstream(next http.Handler, fields settings.Fields) *upstream {
 }
 
 // pass serves a request that passes. It is a function, and upstream does not implement http.Handler, because
-// the interpreter takes longer for a method, and for a handler that is interpreted. It has the frequent case
-// only.
+// the interpreter takes longer for a method, and for an interpreted handler. It contains only the frequent
+// case.
 func pass(u *upstream, w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	remaining := header["X-Ratelimit-Remaining"]
@@ -57,11 +57,12 @@ func pass(u *upstream, w http.ResponseWriter, r *http.Request) {
 	after := header["X-Ratelimit-Remaining"]
 	if len(after) != 1 || after[0] != remaining[0] || len(header["X-Ratelimit-Limit"]) != 1 ||
 		len(header["X-Ratelimit-Reset"]) != 1 {
-		atomic.StoreInt32(&u.wraps, mostWraps) // this response would have needed a responseWriter
+		atomic.StoreInt32(&u.wraps, maxWraps) // this response would have needed a responseWriter
 	}
 }
 
-// passWrapped is pass with a responseWriter. A request without a decision has no headers, and needs none.
+// passWrapped is pass with a responseWriter. A request without a decision has no headers of ours, and needs
+// no responseWriter.
 func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
 	own := newWriter(u, w)
 	if len(own.limit) == 0 && own.fields == nil {
@@ -72,13 +73,14 @@ func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
 	countWraps(u, own.needed)
 }
 
-// passSettled is pass for a request that is to be settled: the response gets a responseWriter, which flushes.
+// passSettled is pass for a request that is settled after its response. The response always gets a
+// responseWriter.
 func passSettled(u *upstream, settling *serve.Settling, w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		settling.Head()
 	}
 	failed := http.StatusInternalServerError
-	// The upstream panics if the client has gone.
+	// The upstream panics if the client has left.
 	defer func() { settling.End(failed, w.Header()) }()
 	own := newWriter(u, w)
 	own.settling = settling
@@ -86,7 +88,7 @@ func passSettled(u *upstream, settling *serve.Settling, w http.ResponseWriter, r
 	failed = 0
 }
 
-// newWriter returns a responseWriter for the headers that a response has.
+// newWriter returns a responseWriter that keeps the headers now in w.
 func newWriter(u *upstream, w http.ResponseWriter) *responseWriter {
 	header := w.Header()
 	own := &responseWriter{
@@ -112,11 +114,12 @@ func serveWrapped(u *upstream, own *responseWriter, r *http.Request) {
 	}
 }
 
-// countWraps counts a response with a responseWriter. needed is whether it needed one.
+// countWraps updates wraps after a response with a responseWriter. needed reports whether the response needed
+// it.
 func countWraps(u *upstream, needed bool) {
 	n := atomic.LoadInt32(&u.wraps)
 	if n > 0 && needed {
-		atomic.StoreInt32(&u.wraps, mostWraps)
+		atomic.StoreInt32(&u.wraps, maxWraps)
 	} else if n > 0 {
 		atomic.CompareAndSwapInt32(&u.wraps, n, n-1)
 	}
@@ -131,7 +134,7 @@ func countWraps(u *upstream, needed bool) {
 type responseWriter struct {
 	http.ResponseWriter
 
-	// Our own headers. The slices have no spare capacity, so Header.Add does not change them.
+	// The headers of the limit. The slices have no spare capacity, so Header.Add does not change them.
 	limit, remaining, reset []string
 	overage                 []string // nil is none
 	fields                  *respond.OwnFields
@@ -143,8 +146,8 @@ type responseWriter struct {
 	length  string // the Content-Length, or ""
 }
 
-// WriteHeader sends the headers. A response without a length may be a
-// stream. Its first part may come late. A client must not wait for the headers until then.
+// WriteHeader sends the headers. A response without a length may be a stream with a late first part, so
+// WriteHeader flushes its headers.
 func (w *responseWriter) WriteHeader(status int) {
 	if w.wrote {
 		w.ResponseWriter.WriteHeader(status)
@@ -179,7 +182,8 @@ func (w *responseWriter) WriteHeader(status int) {
 	}
 }
 
-// Write sends a part of the body. It compares its length as text, which needs one call.
+// Write sends a part of the body. It flushes unless the part is the whole body. It compares lengths as text,
+// which takes one call.
 func (w *responseWriter) Write(body []byte) (int, error) {
 	if !w.wrote {
 		w.WriteHeader(http.StatusOK)
@@ -194,12 +198,12 @@ func (w *responseWriter) Write(body []byte) (int, error) {
 	return n, err
 }
 
-// flush has no error: without a flush, the client gets the text later.
+// flush flushes the response. It ignores errors, which only delay the text.
 func flush(w *responseWriter) {
 	_ = http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// restore replaces the headers of an upstream.
+// restore replaces the headers of an upstream by those of the limit.
 func restore(w *responseWriter, h http.Header) {
 	if w.fields != nil {
 		respond.RestoreFields(h, w.fields)
@@ -209,7 +213,7 @@ func restore(w *responseWriter, h http.Header) {
 	}
 }
 
-// restoreLimit replaces the X-RateLimit headers of an upstream, unless they are still our own.
+// restoreLimit replaces the X-RateLimit headers of an upstream, unless they are still those of the limit.
 func restoreLimit(w *responseWriter, h http.Header) {
 	if same(h["X-Ratelimit-Limit"], w.limit) && same(h["X-Ratelimit-Remaining"], w.remaining) &&
 		same(h["X-Ratelimit-Reset"], w.reset) {

@@ -13,13 +13,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// compiled is a configuration after its check. Its DSNs are not checked yet.
+// compiled is a validated configuration. Its DSNs are not validated yet.
 type compiled struct {
 	site    *serve.Site
 	forward bool // as in handler
 
-	// The settings of the middleware, its limit and its store, and those of the policy and the history; nil
-	// if there is none.
+	// own has the settings of the middleware, its limit and its store. policy and history are nil without
+	// one.
 	own, policy, history settings.Values
 
 	store    settings.Store
@@ -27,7 +27,7 @@ type compiled struct {
 	recorded *settings.History // nil without a history
 }
 
-// compile checks the configuration.
+// compile validates the configuration.
 func (c *Config) compile() (*compiled, error) {
 	made := &compiled{}
 	a, err := newAddresses(c.IPStrategy)
@@ -40,7 +40,7 @@ func (c *Config) compile() (*compiled, error) {
 		return nil, err
 	}
 	if made.policy,
-		err = only("policy", c.Policy, settings.PolicyTable,
+		err = readOne("policy", c.Policy, settings.PolicyTable,
 		[]settings.Setting{dsnFile, forwardHeaders}); err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (c *Config) compile() (*compiled, error) {
 	}
 	if made.forward,
 		err = settings.ParseSwitch("forward_headers", made.policy["forward_headers"]); err != nil {
-		return nil, named("policy.", err)
+		return nil, nameError("policy.", err)
 	}
 	configuration := &serve.Configuration{Handler: made.own, Limit: made.own, Matches: c.Match != nil,
 		Policy: made.policy,
@@ -66,21 +66,21 @@ func (c *Config) compile() (*compiled, error) {
 	}
 	site, read, err := configuration.Compile()
 	if part, ok := err.(*serve.PartError); ok {
-		return nil, named(pathOf(part.Zone), part.Err)
+		return nil, nameError(pathOf(part.Zone), part.Err)
 	}
 	if err != nil {
-		return nil, named("", err)
+		return nil, nameError("", err)
 	}
 	site.Address = func(r *http.Request) (netip.Addr, bool) { return addressOf(a, r) }
 	made.site = site
 	if err := settings.Read(settings.StoreTable, made.own, read); err != nil {
-		return nil, named("", err)
+		return nil, nameError("", err)
 	}
 	made.store = read.Store
 	return made, c.setMatchers(site)
 }
 
-// pathOf begins the names of the settings of a zone in errors, see serve.PartError.
+// pathOf returns the prefix of names of settings in errors, for a zone or a part; see serve.PartError.
 func pathOf(zone int) string {
 	switch zone {
 	case serve.PolicyPart:
@@ -91,7 +91,7 @@ func pathOf(zone int) string {
 	return "zones[" + strconv.Itoa(zone) + "]."
 }
 
-// setMatchers sets which requests the limits are for.
+// setMatchers sets Match of the zones.
 func (c *Config) setMatchers(site *serve.Site) error {
 	own := len(site.Zones) - len(c.Zones)
 	for i, z := range site.Zones {
@@ -109,7 +109,7 @@ func (c *Config) setMatchers(site *serve.Site) error {
 		}
 		m, err := match.Compile()
 		if err != nil {
-			return named(path, err)
+			return nameError(path, err)
 		}
 		z.Match = func(r *http.Request) (bool, error) { return m.Matches(r), nil }
 		z.Endpoint = strings.Join(match.Paths, " ")
@@ -117,7 +117,7 @@ func (c *Config) setMatchers(site *serve.Site) error {
 	return nil
 }
 
-// readDSNs reads the DSNs, also those in files.
+// readDSNs returns the DSNs, and reads those in files.
 func (c *compiled) readDSNs() (*serve.DSNs, error) {
 	var err error
 	dsns := &serve.DSNs{Where: "here, in a file that dsnFile names,"}
@@ -133,15 +133,15 @@ func (c *compiled) readDSNs() (*serve.DSNs, error) {
 	return dsns, nil
 }
 
-// changed reports whether a file has another DSN than at the time of places, or cannot be read.
-func (c *compiled) changed() bool {
+// dsnChanged reports whether a file has another DSN than at the time of dataSources, or cannot be read.
+func (c *compiled) dsnChanged() bool {
 	now, err := c.readDSNs()
 	return err != nil || now.Limits.DSN != c.dsns.Limits.DSN || now.Policy.DSN != c.dsns.Policy.DSN ||
 		now.History.DSN != c.dsns.History.DSN
 }
 
-// places finds out where the limits are counted, and where the policy and the history are.
-func (c *compiled) places() (*host.DataSources, error) {
+// dataSources returns the databases of the counters, the policy and the history.
+func (c *compiled) dataSources() (*host.DataSources, error) {
 	dsns, err := c.readDSNs()
 	if err != nil {
 		return nil, err
@@ -149,12 +149,12 @@ func (c *compiled) places() (*host.DataSources, error) {
 	c.dsns = dsns
 	at, err := c.site.DataSources(c.store, dsns, c.own["audit"], c.recorded)
 	if part, ok := err.(*serve.PartError); ok {
-		return nil, named(pathOf(part.Zone), part.Err)
+		return nil, nameError(pathOf(part.Zone), part.Err)
 	}
-	return at, named("", err)
+	return at, nameError("", err)
 }
 
-// dsnOf is the DSN of a part, or that in its file.
+// dsnOf returns the DSN of a part, or the DSN in the part's file.
 func dsnOf(path string, part settings.Values) (host.DSN, error) {
 	configured := part["dsn"]
 	d := host.DSN{DSN: configured, Password: settings.HasPassword(configured)}
@@ -172,7 +172,7 @@ func dsnOf(path string, part settings.Values) (host.DSN, error) {
 	return d, err
 }
 
-// readDSN reads the DSN of a part in a file.
+// readDSN reads the DSN in a file. path names the setting in errors.
 func readDSN(path, file string) (string, error) {
 	wrong := &ratelimit.FieldError{Field: path + "dsnFile", Value: file}
 	text, err := os.ReadFile(file)
@@ -188,9 +188,9 @@ func readDSN(path, file string) (string, error) {
 	return dsn, nil
 }
 
-// named returns an error of a setting with the name that its field has in Config: path,
+// nameError returns an error of a setting with the name that its field has in Config: path,
 // and the name in camel case.
-func named(path string, err error) error {
+func nameError(path string, err error) error {
 	field, ok := err.(*ratelimit.FieldError)
 	if !ok {
 		return err
@@ -213,7 +213,7 @@ func camelCase(name string) string {
 	return text
 }
 
-// readHistory reads the settings of a history.
+// readHistory parses the settings of the history.
 func (c *Config) readHistory(to *compiled) error {
 	if c.History == nil {
 		return nil
@@ -230,18 +230,18 @@ func (c *Config) readHistory(to *compiled) error {
 		[]settings.Setting{dsnFile}); err != nil {
 		return err
 	}
-	retention, err := only("history.retention", c.History[0].Retention, settings.RetentionTable)
+	retention, err := readOne("history.retention", c.History[0].Retention, settings.RetentionTable)
 	if err != nil {
 		return err
 	}
 	if err := settings.Read(settings.HistoryTable, to.history, &read); err != nil {
-		return named("history.", err)
+		return nameError("history.", err)
 	}
-	return named("history.retention.", settings.Read(settings.RetentionTable, retention, &read))
+	return nameError("history.retention.", settings.Read(settings.RetentionTable, retention, &read))
 }
 
-// only reads the settings of a list that stands for one map, see Config. Without a list, it returns nil.
-func only(path string, list []Settings, tables ...[]settings.Setting) (settings.Values, error) {
+// readOne reads the settings of a list that stands for one map, see Config. Without a list, it returns nil.
+func readOne(path string, list []Settings, tables ...[]settings.Setting) (settings.Values, error) {
 	if list == nil {
 		return nil, nil
 	}

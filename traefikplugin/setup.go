@@ -9,17 +9,17 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// setup has the compiled form of a configuration, and what it uses. All routers with the middleware share it,
-// and so do those of the next reload if neither the configuration nor a file with a DSN has changed. The
-// process's mutex guards what is below config.
+// setup holds a compiled configuration and its resources. All routers with the middleware share it, and those
+// of the next reload too if neither the configuration nor a file with a DSN has changed. The process's mutex
+// guards the fields below config.
 type setup struct {
-	handler *handler // without an upstream
+	handler *handler // a template without an upstream
 	made    *compiled
 	config  *Config
 
-	load  <-chan struct{} // ends with the latest load of Traefik's configuration that uses it
-	loads int             // how many loads use it
-	ends  int             // how many times it had no load
+	load  <-chan struct{} // closed when the latest load of Traefik's configuration with this setup ends
+	loads int             // the number of loads that use the setup
+	ends  int             // how often loads has become 0
 }
 
 // setup returns the setup of a middleware, until the end of ctx. The contexts of all middlewares of one load
@@ -34,7 +34,7 @@ func (p *process) setup(ctx context.Context, config *Config, name string) (*setu
 	if s != nil && s.load == ctx.Done() {
 		return s, nil // another router
 	}
-	if s == nil || s.made.changed() {
+	if s == nil || s.made.dsnChanged() {
 		made, err := newSetup(config, name, p)
 		if err != nil {
 			return nil, err
@@ -58,13 +58,13 @@ func newSetup(config *Config, name string, p *process) (*setup, error) {
 		return nil, err
 	}
 	site := made.site
-	at, err := made.places()
+	at, err := made.dataSources()
 	if err != nil {
 		return nil, err
 	}
 	h := &handler{name: name, process: p, site: site, forward: made.forward}
 	site.Log = func(line host.Line) { write(name, line) }
-	site.Recording = func(r *http.Request) string {
+	site.UserOf = func(r *http.Request) string {
 		p.watch(r)
 		return ""
 	}
@@ -72,14 +72,14 @@ func newSetup(config *Config, name string, p *process) (*setup, error) {
 		return nil, err
 	}
 	h.use.Prepare()
-	h.plain = site.Same()
+	h.plain = site.LimitsOfAll()
 	h.requests = queueOf(h.use.Limits, site.Timeout)
-	p.say(name, h.understood(made.policy))
+	p.logOnce(name, h.describe(made.policy))
 	return &setup{handler: h, made: made, config: config}, nil
 }
 
-// release takes a load off a setup. Its last requests may not have reached it yet, and the next load may use
-// it again.
+// release removes a load from a setup. If none is left, the setup ends after a delay: its last requests may
+// still arrive, and the next load may use it again.
 func (p *process) release(name string, s *setup) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +95,7 @@ func (p *process) release(name string, s *setup) {
 	})
 }
 
-// end ends a setup, unless it was used again since it had no load for that many times.
+// end ends a setup, unless another load has used it since s.ends was ends.
 func (p *process) end(name string, s *setup, ends int) {
 	p.mu.Lock()
 	unused := s.loads == 0 && s.ends == ends

@@ -13,13 +13,13 @@ import (
 const (
 	// shutdownInterval is the time between two flushes after a shutdown has begun.
 	shutdownInterval = 20 * time.Millisecond
-	// shutdownTimeout is for all of these flushes. Traefik waits 10 s for requests in flight by default.
+	// shutdownTimeout bounds all these flushes together. Traefik waits 10 s for requests in flight by
+	// default.
 	shutdownTimeout = time.Minute
 )
 
-// watch has the histories written when the server of a request begins to shut down. Traefik does
-// not tell plugins that the process is about to end. All its servers shut down at the same time, so that
-// one of them is enough.
+// watch flushes the histories when the server of a request begins to shut down, since Traefik does not notify
+// plugins of its end. All servers shut down at the same time, so one of them is enough.
 func (p *process) watch(r *http.Request) {
 	if atomic.LoadInt32(&p.attached) != 0 {
 		return
@@ -30,8 +30,8 @@ func (p *process) watch(r *http.Request) {
 	}
 }
 
-// flushUntilTheEnd writes all that is pending, again and again: requests in flight are still served. It
-// delays nothing.
+// flushUntilTheEnd flushes the histories repeatedly, because requests in flight still add records. It delays
+// neither requests nor the shutdown.
 func (p *process) flushUntilTheEnd() {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
@@ -45,9 +45,9 @@ func (p *process) flushUntilTheEnd() {
 	}
 }
 
-// flushHistory writes what is pending in a history.
+// flushHistory writes the pending records of a resource that is a history.
 func flushHistory(ctx context.Context, resource host.Resource) {
 	if w, ok := resource.(*history.Writer); ok {
-		_ = w.Flush(ctx) // the history reports it
+		_ = w.Flush(ctx) // the history logs its errors
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The settings that only this proxy has.
+// Settings that only this proxy has.
 var (
 	dsnFile        = settings.Setting{Name: "dsn_file"}
 	forwardHeaders = settings.Setting{Name: "forward_headers"}
@@ -62,7 +62,7 @@ func values(path string, given Settings, fields string, tables ...[]settings.Set
 	return read, nil
 }
 
-// plainText is a value as Traefik converts it to text. Numbers from Kubernetes are floating-point numbers.
+// plainText converts a value to text as Traefik does. Numbers from Kubernetes are floating-point numbers.
 func plainText(value any) string {
 	if value == nil {
 		return ""
@@ -73,8 +73,8 @@ func plainText(value any) string {
 	return fmt.Sprint(value)
 }
 
-// understood says what a middleware has understood of its configuration, for the log. It has no DSN.
-func (h *handler) understood(policy settings.Values) string {
+// describe returns a description of the compiled configuration for the log, without DSNs.
+func (h *handler) describe(policy settings.Values) string {
 	var parts []string
 	for _, z := range h.site.Zones {
 		parts = append(parts,

@@ -14,19 +14,19 @@ const wantKey = "text with {client_ip}, {remote_ip}, {host}, {method}, {path}, {
 	"{cookie.NAME}, {query.NAME} or another " +
 	"placeholder of the documentation, each in one pair of braces"
 
-// piece is a part of a template: fixed text, or a placeholder.
+// piece is fixed text or a placeholder in a template.
 type piece struct {
 	placeholder
-	name      string // of the placeholder; "" is fixed text
+	name      string // the name of the placeholder, or "" for fixed text
 	text      string // fixed text, or the parameter of the placeholder
 	n         int    // the parameter as a number
 	addresses *addresses
 }
 
-// template is a serve.Text.
+// template implements serve.Text.
 type template struct{ pieces []piece }
 
-// parseText is a serve.ParseText.
+// parseText implements serve.ParseText.
 func (a *addresses) parseText(field, text string) (serve.Text, error) {
 	t := &template{}
 	rest := text
@@ -54,7 +54,7 @@ func (a *addresses) parseText(field, text string) (serve.Text, error) {
 	return t, nil
 }
 
-// parsePlaceholder reads the text between two braces.
+// parsePlaceholder parses the text between two braces.
 func (a *addresses) parsePlaceholder(name string) (piece, bool) {
 	p := piece{name: name, addresses: a}
 	if dot := strings.IndexByte(name, '.'); dot >= 0 {
@@ -66,7 +66,7 @@ func (a *addresses) parsePlaceholder(name string) (piece, bool) {
 		p.name = "remote_ip"
 	case "client_ip":
 		if a.plain {
-			p.name = "remote_ip" // which takes fewer steps
+			p.name = "remote_ip" // has the same value, and takes fewer steps
 		}
 	case "header.":
 		p.text = http.CanonicalHeaderKey(p.text)

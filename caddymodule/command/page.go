@@ -16,7 +16,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// pageShutdown is how long servePage waits for requests in flight when it ends.
+// pageShutdown is the time for which servePage waits for requests in flight when it ends.
 const pageShutdown = time.Second
 
 var pageCommand = commandSpec{

@@ -27,7 +27,7 @@ func newShell(t testing.TB, sql ...string) *shell {
 	return &shell{t: t, dsn: cluster.Open(t, sql...)}
 }
 
-// output is what a command printed, and its error.
+// output has the texts that a command printed, and its error.
 type output struct {
 	stdout, stderr string
 	err            error

@@ -86,9 +86,9 @@ type watcher struct {
 	onError func(r *http.Request, err error)
 }
 
-func (watcher) Asked(*serve.Request) {}
+func (watcher) OnVerdict(*serve.Request) {}
 
-func (w watcher) Decided(q *serve.Request) {
+func (w watcher) OnDecision(q *serve.Request) {
 	if q.Outcome.Err != nil {
 		w.onError(q.HTTP, q.Outcome.Err)
 	}

@@ -21,17 +21,18 @@ import (
 )
 
 const (
-	// memoryNotice is for the log when counters in memory are opened.
+	// memoryNotice is logged when counters in memory are opened.
 	memoryNotice = "dsn is memory: limits are counted in this process only"
 
-	// passwordWarning is for the log if a DSN in a configuration holds a password: proxies show their
+	// passwordWarning is logged if a DSN in a configuration holds a password, because proxies show their
 	// configurations in APIs and debug logs.
 	passwordWarning = "the dsn in the configuration holds a password, which the proxy's API and its debug " +
 		"log " +
 		"may show: put it into a file or into the environment"
 )
 
-// Database is a database that handlers share, its store, and what the log has said about its failures.
+// Database is a database that handlers share, with its store, its row in the registry, and the log of its
+// failures.
 type Database struct {
 	Settings settings.Store
 	Store    ratelimit.Store  // nil if the database has the history only
@@ -43,15 +44,15 @@ type Database struct {
 	Outage   *Outage
 
 	log    func(Line)
-	warned int32 // 1 once the log has that a DSN in the configuration holds a password; atomic
+	warned int32 // 1 once passwordWarning has been logged; atomic
 	closed int32 // 1 once the database is closed; atomic
 
 	mu     sync.Mutex                           // guards what follows
-	limits map[ratelimit.Limit]*ratelimit.Limit // of all handlers on it
+	limits map[ratelimit.Limit]*ratelimit.Limit // the limits of all its handlers, see Limit
 	kept   any                                  // see Keep
 }
 
-// openDatabase opens a database.
+// openDatabase opens a database, or shares an open one.
 func (h *Handle) openDatabase(at *DataSource) (*Database, error) {
 	p := h.process
 	shared, err := h.share(fmt.Sprintf("database %#v", at.Store), func() (Resource, error) {
@@ -92,7 +93,7 @@ func (p *Process) openDatabase(at *DataSource) (*Database, error) {
 	return d, d.openStore(p)
 }
 
-// openStore opens the store, and adds it to the row of the process in the registry.
+// openStore opens the store of the database, with the process's row in the registry.
 func (d *Database) openStore(p *Process) error {
 	s := &d.Settings
 	o := engine.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability,
@@ -117,7 +118,7 @@ func (d *Database) openStore(p *Process) error {
 	return nil
 }
 
-// nodeName returns the name of this proxy: that of the settings, or the host name, a slash and Kind.
+// nodeName returns the name of this proxy: NodeName of the settings, or the host name, a slash and Kind.
 func (p *Process) nodeName(s *settings.Store) string {
 	if s.NodeName != "" {
 		return s.NodeName
@@ -129,21 +130,21 @@ func (p *Process) nodeName(s *settings.Store) string {
 	return host + "/" + p.Kind
 }
 
-// failed logs a failure in the background, such as that of a cleanup. A closed database logs nothing.
+// failed logs a failure of background work, such as a cleanup, unless the database is closed.
 func (d *Database) failed(err error) {
 	if atomic.LoadInt32(&d.closed) == 0 {
 		d.Outage.Failed(d.log, Line{Level: Error, Text: "the database failed", Err: err}, false, time.Now())
 	}
 }
 
-// notice logs that limits are local, or exact again.
+// notice logs that decisions are local, or exact again.
 func (d *Database) notice(text string) {
 	if atomic.LoadInt32(&d.closed) == 0 {
 		d.log(Line{Level: Warn, Text: text})
 	}
 }
 
-// Prepare implements Resource: it connects and creates the tables, in the background.
+// Prepare implements Resource. It connects and creates the tables in the background.
 func (d *Database) Prepare() {
 	if d.Postgres != nil {
 		d.Postgres.Prepare()
@@ -160,8 +161,8 @@ func (d *Database) Close() {
 	d.Store.Close()
 }
 
-// Limit returns the one of equal limits that all handlers on the database use: two limits are then equal if
-// their addresses are, and a lease outlives a reload.
+// Limit returns the canonical copy of a limit on this database, so that equal limits have equal pointers, and
+// a lease outlives a reload.
 func (d *Database) Limit(l *ratelimit.Limit) *ratelimit.Limit {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -173,7 +174,8 @@ func (d *Database) Limit(l *ratelimit.Limit) *ratelimit.Limit {
 	return one
 }
 
-// Keep returns what an adapter keeps as long as the database is open. The first call makes it.
+// Keep returns the adapter's data for the database, which live as long as the database is open. The first
+// call makes the data with make.
 func (d *Database) Keep(make func() any) any {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -183,7 +185,7 @@ func (d *Database) Keep(make func() any) any {
 	return d.kept
 }
 
-// openPolicy opens the policy of a handler.
+// openPolicy opens the policy of a handler, or shares an open one.
 func (h *Handle) openPolicy(at *DataSources) (*policy.Policy, error) {
 	d, err := h.openDatabase(&at.Policy)
 	if err != nil {
@@ -215,8 +217,8 @@ func (h *Handle) openPolicy(at *DataSources) (*policy.Policy, error) {
 	return shared.(*policy.Policy), nil
 }
 
-// policyFailed logs a failure that the policy reports, once until the failure is over: the database does not
-// answer, or rules cannot be used.
+// policyFailed logs a failure of the policy once until it is over: the database does not answer, or rules are
+// invalid.
 func (d *Database) policyFailed(counters *Database, err error) {
 	if atomic.LoadInt32(&d.closed) != 0 {
 		return
@@ -228,8 +230,8 @@ func (d *Database) policyFailed(counters *Database, err error) {
 	d.log(line)
 }
 
-// openHistory opens the history of a handler. The database is closed after the history, which writes what is
-// pending when it is closed.
+// openHistory opens the history of a handler, or shares an open one. A history writes its pending records
+// when it is closed, so its database is closed after it.
 func (h *Handle) openHistory(at *DataSources) (*history.Writer, error) {
 	d, err := h.openDatabase(&at.History)
 	if err != nil {

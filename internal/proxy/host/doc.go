@@ -1,10 +1,10 @@
-// Package host holds what the handlers of a proxy share: databases, with their stores, policies and
-// histories. Handlers with equal settings share one of each. The last of them closes it.
+// Package host holds what the handlers of a proxy share: databases, each with its store, policies and
+// histories.
 //
-//   - process.go: a process, a handler's share of what the process has open, and reference counts.
-//   - source.go: which databases a handler uses. database.go: an open database, and what works in it.
-//   - outage.go: what the log says about a database without decisions. log.go: lines of the log.
-//   - version.go: the version of pg-ratelimit.
+// A Process has one Resource for each distinct set of settings, with a reference count. Open returns a Handle
+// with references to the resources that the DataSources of a handler require. The last End closes a resource.
+// After Release a Handle stays open for a while, so that a reload takes over its resources. An Outage and a
+// Sampler bound how much the handlers log.
 //
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package host

@@ -9,13 +9,13 @@ import (
 type Line struct {
 	Level   Level
 	Text    string
-	Setting string // the subject of Text; "" without
-	Prefix  string // of the limit; "" without
+	Setting string // the setting that Text concerns, or ""
+	Prefix  string // the prefix of the limit, or ""
 	Err     error
-	Dropped int64 // how many such lines were not logged since the last one
+	Dropped int64 // the number of such lines dropped since the last one
 
-	// Lasted and Undecided are for a line after an outage: how long the outage lasted, and how many requests
-	// had no decision.
+	// Lasted and Undecided describe an outage that has ended: its duration, and the number of requests
+	// without a decision.
 	Lasted    time.Duration
 	Undecided int64
 }
@@ -30,15 +30,15 @@ const (
 	Error
 )
 
-// Sampler bounds how often a failure is logged: while a database is down, every request fails alike.
+// Sampler bounds how often a failure is logged, since every request fails alike while a database is down.
 type Sampler struct {
 	mu      sync.Mutex // guards all that follows
 	next    time.Time
 	dropped int64
 }
 
-// Next reports whether a line may be logged at now, at least least after the last one, and how many lines
-// were dropped since then.
+// Next reports whether a line may be logged at now, which is if the last one is at least least ago, and
+// returns the number of lines dropped since then.
 func (s *Sampler) Next(now time.Time, least time.Duration) (dropped int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,20 +9,20 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Outage logs failures of a database that makes no decisions: at most a line a second, and one line when the
-// database answers again.
+// Outage logs the failures of a database that makes no decisions: at most a line a second, and one line when
+// the database answers again.
 type Outage struct {
 	sampler Sampler
 	under   int32 // 1 during an outage; atomic
-	shown   int32 // the highest Level at which the log shows the outage; atomic
+	shown   int32 // the highest Level logged during the outage; atomic
 
 	mu        sync.Mutex // guards what follows
 	began     time.Time
-	undecided int64 // requests
+	undecided int64 // requests without a decision during the outage
 }
 
-// Failed logs a failure, of a request or in the background. An outage begins only if the database does not
-// answer: neither a locked row nor a decision that came too late begins one.
+// Failed logs a failure of a request or of background work. An outage begins only if the database does not
+// answer: neither a locked row nor a late decision begins one.
 func (o *Outage) Failed(log func(Line), line Line, ofRequest bool, now time.Time) {
 	if errors.Is(line.Err, ratelimit.ErrUnavailable) || ofRequest && o.IsUnderWay() {
 		o.mu.Lock()
@@ -48,8 +48,8 @@ func (o *Outage) Failed(log func(Line), line Line, ofRequest bool, now time.Time
 // IsUnderWay reports whether there is an outage. It is cheap.
 func (o *Outage) IsUnderWay() bool { return atomic.LoadInt32(&o.under) == 1 }
 
-// Ended logs that an outage has ended if the decisions of a request show it, at the level at which the log
-// shows the outage. A refusal from memory does not show it.
+// Ended logs the end of an outage, at the level of the outage, if one of the decisions comes from the
+// database. A refusal from memory proves nothing.
 func (o *Outage) Ended(log func(Line), decisions []ratelimit.Decision, now time.Time) {
 	answered := false
 	for i := range decisions {

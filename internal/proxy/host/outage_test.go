@@ -9,7 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// All requests of an outage are in one count with its time, however few lines the log has.
+// However few lines are logged during an outage, the last one has its duration and the number of all its
+// requests.
 func TestAnOutageIsOneCount(t *testing.T) {
 	var o host.Outage
 	var logged []host.Line

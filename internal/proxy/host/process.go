@@ -10,57 +10,57 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Process says how a process connects and logs, and holds what its handlers share: databases, and the
-// policies and histories in them. The exported fields do not change after the first Open.
+// Process holds what the handlers of a process share: databases, and the policies and histories in them. The
+// exported fields configure it, and do not change after the first Open.
 type Process struct {
-	Kind    string // caddy or traefik: the end of its name if the settings have no NodeName
-	Version string // of the proxy, and of pg-ratelimit in it
+	Kind    string // caddy or traefik, see nodeName
+	Version string // the versions of the proxy and of pg-ratelimit
 
-	// Connect returns a driver that has not connected yet. MaxConns is 0 if the DSN has the number.
+	// Connect returns a driver that connects on first use. MaxConns is 0 if the DSN has the bound.
 	Connect func(at *DataSource) (pgdb.DB, error)
-	// Log logs what belongs to no single handler.
+	// Log logs lines that concern no single handler.
 	Log func(Line)
-	// Delay is the life of a Handle after its Release: the handlers of a reload share its resources, and
-	// the last requests of its handler may still be on their way to the handler.
+	// Delay is the time for which a Handle stays open after Release. The handlers of a reload then share its
+	// resources, and the last requests of its handler can still arrive.
 	Delay time.Duration
 
-	LeaseHorizon time.Duration // for how long leases should last; 0 is a second
+	LeaseHorizon time.Duration // the horizon of leases; 0 means a second
 	Remember     int           // see policy.Settings
 
 	mu     sync.Mutex // guards all that follows, and the fields of each sharing
 	shared map[string]*sharing
 }
 
-// Resource is shared by handlers. Both methods may be called several times.
+// Resource is a store, a policy or a history that handlers share. Its methods may be called several times.
 type Resource interface {
 	Prepare() // connects, in the background
 	Close()
 }
 
-// sharing is a Resource with the number of Handles that have it.
+// sharing is a Resource with its reference count.
 type sharing struct {
 	of    Resource
 	users int
 }
 
-// Handle is one handler's share of what a Process has open, until its Release. One goroutine at a time calls
-// its methods.
+// Handle holds one handler's references to the resources of a Process, until Release. One goroutine at a time
+// calls its methods.
 type Handle struct {
 	Limits  *Database
 	Policy  *policy.Policy  // nil without
 	History *history.Writer // nil without
-	// Resources are all of these, and their databases. What works in a database comes after the database, and
+	// Resources lists all of these and their databases. A policy or a history comes after its database, and
 	// is closed before it.
 	Resources []Resource
 
-	// After is the time between Release and the end.
+	// After is the time between Release and End.
 	After time.Duration
 
 	process *Process
-	names   []string // of Resources
+	names   []string // the names of Resources in the Process
 }
 
-// Open opens what a handler needs, or shares what is open. It does not touch the network, see Handle.Prepare.
+// Open opens the databases of a handler, or shares open ones. It does not connect; see Handle.Prepare.
 // timeout is that of the handler's requests.
 func (p *Process) Open(at *DataSources, timeout time.Duration) (*Handle, error) {
 	h := &Handle{process: p, After: p.Delay + timeout}
@@ -88,7 +88,8 @@ func (h *Handle) open(at *DataSources) error {
 	return err
 }
 
-// share returns the Resource with a name, and opens it if there is none. The name holds all its settings.
+// share returns the Resource with a name, which consists of all its settings, and adds a reference. It opens
+// the Resource if there is none.
 func (h *Handle) share(name string, open func() (Resource, error)) (Resource, error) {
 	p := h.process
 	p.mu.Lock()
@@ -111,7 +112,7 @@ func (h *Handle) share(name string, open func() (Resource, error)) (Resource, er
 	return s.of, nil
 }
 
-// leave takes a user off the Resource with a name, and reports whether it was the last one.
+// leave removes a reference to a Resource, and reports whether it was the last one.
 func (p *Process) leave(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +125,7 @@ func (p *Process) leave(name string) bool {
 	return true
 }
 
-// Shared returns all that handlers share now.
+// Shared returns all open resources.
 func (p *Process) Shared() []Resource {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,19 +136,19 @@ func (p *Process) Shared() []Resource {
 	return all
 }
 
-// Prepare connects, in the background.
+// Prepare connects all resources in the background.
 func (h *Handle) Prepare() {
 	for _, r := range h.Resources {
 		r.Prepare()
 	}
 }
 
-// Release ends the handle after the time After. It is called once.
+// Release calls End after the time After. Callers call it once.
 func (h *Handle) Release() {
 	time.AfterFunc(h.After, func() { h.End() })
 }
 
-// End closes at once what has no other user.
+// End removes the references now, and closes each resource that has no other.
 func (h *Handle) End() {
 	defer h.recovered()
 	for i := len(h.names) - 1; i >= 0; i-- {
@@ -157,7 +158,7 @@ func (h *Handle) End() {
 	}
 }
 
-// recovered ends a panic, which would end the proxy. It must be deferred.
+// recovered recovers a panic, which would end the proxy, and logs it. Callers defer it.
 func (h *Handle) recovered() {
 	if failure := recover(); failure != nil {
 		h.process.Log(Line{Level: Error, Text: "closing a database", Err: fmt.Errorf("panic: %v", failure)})

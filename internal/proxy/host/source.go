@@ -4,19 +4,19 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
-// DSN is the DSN of a part of a configuration.
+// DSN is a DSN of a configuration, and where it comes from.
 type DSN struct {
-	DSN      string // "" without one of its own
-	Shown    string // what an error may show of it
-	Password bool   // the configuration shows a password in it
+	DSN      string // "" if it is not configured
+	Shown    string // the text for errors, without a password
+	Password bool   // the configuration contains a password
 
-	// From names the file or the placeholders that hold the DSN, and Renew reads them again. "" and nil mean
-	// that the DSN does not change.
+	// From names the file or the placeholders that hold the DSN, and Renew reads them again. They are "" and
+	// nil if the DSN does not change.
 	From  string
 	Renew func() (string, error)
 }
 
-// DataSource is a database, and how a handler uses it.
+// DataSource describes a database, with the settings of a handler for it.
 type DataSource struct {
 	settings.Store        // resolved
 	Shown          string // see DSN
@@ -32,7 +32,7 @@ func (s *DataSource) Current() (string, error) {
 	return s.Renew()
 }
 
-// DataSources are the databases of a handler: for its counters, its policy and its history.
+// DataSources holds the databases of a handler's counters, policy and history.
 type DataSources struct {
 	Limits, Policy, History DataSource
 

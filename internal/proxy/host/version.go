@@ -1,6 +1,6 @@
 package host
 
 // Version is the version of pg-ratelimit: the newest release in CHANGELOG.md, or the next one with -dev.
-// xcaddy/go.mod has it, too. It is a constant because an interpreted program cannot find out how it was
-// built.
+// xcaddy/go.mod has the same version. It is a constant because an interpreted program has no build
+// information.
 const Version = "v0.1.0"

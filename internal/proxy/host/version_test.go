@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// TestTheVersionIsThatOfTheChangelog: the newest release, or a later one with -dev if there are changes
-// since then. A Caddy that `make build` builds says the same in list-modules.
+// TestTheVersionIsThatOfTheChangelog checks that Version is the newest release, or a later one with -dev if
+// there are changes since then. The Caddy of `make build` lists the same version.
 func TestTheVersionIsThatOfTheChangelog(t *testing.T) {
 	text, err := os.ReadFile("../../../CHANGELOG.md")
 	if err != nil {

@@ -100,7 +100,7 @@ func (p *Pool) cancelWait(ctx context.Context, w *waiter) {
 	p.endWait(w, nil, &runError{err: wrapError(ctx, state, nil)})
 }
 
-// noTurn returns the error of a call whose time ended while all connections were in use.
+// noTurn returns the error of a call that ran out of time while all connections were in use.
 func noTurn(ctx context.Context, state string) error {
 	return fmt.Errorf("%w: %w", pg.ErrNoTurn, wrapError(ctx, state, nil))
 }

@@ -56,7 +56,7 @@ func pipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, unname
 	return failed
 }
 
-// pipelineWithout is pipeline without the transaction of statement i, whose parameters are invalid. The
+// pipelineWithout is pipeline without the transaction of statement i, which has invalid parameters. The
 // statement has its Err already.
 func pipelineWithout(ctx context.Context, c *conn, statements []*pgdb.Statement, i int,
 	unnamed bool) *runError {

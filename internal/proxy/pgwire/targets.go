@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
-// avoidFor is how long a target that did not answer is tried last.
+// avoidFor is the time for which a target that did not answer is tried last.
 const avoidFor = 10 * time.Second
 
 // targetMemory records which targets did not answer lately. They are tried last, so that new

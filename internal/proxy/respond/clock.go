@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// clockPeriod is how long a Clock keeps an estimate at least. clockNoise is the least difference that a
-	// Clock corrects.
+	// clockPeriod is the least time for which a Clock keeps an estimate. clockNoise is the least difference
+	// that a Clock corrects.
 	clockPeriod = 10 * time.Second
 	clockNoise  = 1500 * time.Millisecond
 )

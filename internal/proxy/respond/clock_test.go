@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// decidedAt returns the decisions of a server whose clock is ahead, made some time ago.
+// decidedAt returns the decisions of a server with a clock that is ahead, made some time ago.
 func decidedAt(now time.Time, ahead, ago time.Duration) []ratelimit.Decision {
 	return []ratelimit.Decision{{Allowed: true, Limit: 5, DecidedAt: now.Add(ahead - ago).UnixMicro()}}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// ask asks the policy about a request, and does what it says. The frequent case is a known API key, which
-// needs the fewest steps: see policy.Recall.
+// ask evaluates the policy for a request, and applies the verdict. The frequent case, a cached API key, takes
+// the fewest steps: see policy.Recall.
 func ask(s *Site, q *Request) {
 	q.Asked = true
 	known := true
@@ -42,21 +42,21 @@ func ask(s *Site, q *Request) {
 			Wait: v.RetryAfter}
 	}
 	if s.Watcher != nil {
-		s.Watcher.Asked(q)
+		s.Watcher.OnVerdict(q)
 	}
 }
 
-// evaluate asks a policy, perhaps in the database. With an error, Verdict is without what is unknown: if the
-// request may pass, its hits are still taken.
+// evaluate evaluates a policy, possibly with a query of the database. After an error, Verdict lacks what
+// could not be looked up. If the request may pass, its hits are charged anyway.
 func evaluate(s *Site, q *Request, live *policy.Policy) error {
 	return live.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, &q.Verdict)
 }
 
-// plainHost are the characters of hosts that policy.NormalHost does not change, unless they end with a dot.
+// plainHost has the characters of hosts that policy.NormalHost does not change, except for a final dot.
 const plainHost = "abcdefghijklmnopqrstuvwxyz0123456789-_."
 
-// setFacts sets the facts of a request for the policy. It reports false for a path that has two meanings. The
-// frequent forms are taken as they are, and functions change all others: an interpreted call takes long.
+// setFacts sets the facts of a request for the policy. It returns false for an ambiguous path. It stores
+// frequent forms directly, and normalizes only others with functions, because an interpreted call takes long.
 func setFacts(s *Site, q *Request) bool {
 	p := s.Policy
 	f := &q.Facts
@@ -101,7 +101,7 @@ func setFacts(s *Site, q *Request) bool {
 	return true
 }
 
-// HostOf returns the host of a request as policy.NormalHost does.
+// HostOf returns the host of a request, normalized by policy.NormalHost.
 func HostOf(r *http.Request) string {
 	if strings.Trim(r.Host, plainHost) != "" || strings.HasSuffix(r.Host, ".") {
 		return policy.NormalHost(r.Host)

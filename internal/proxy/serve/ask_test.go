@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// header is a Text: the placeholder of a header.
+// header is a Text that consists of the placeholder of a header.
 type header string
 
 func (h header) Of(q *Request) string            { return q.HTTP.Header.Get(string(h)) }
@@ -23,8 +23,8 @@ func (h header) Parts() Parts {
 	return Parts{Headers: []string{string(h)}, Header: string(h)}
 }
 
-// The host, the path and the API key of a request have the forms that package policy gives
-// them, although setFacts takes frequent ones as they are.
+// setFacts stores frequent hosts, paths and API keys directly. The facts must be the same as normalized by
+// package policy.
 func TestThePolicyKnowsARequestInItsOneForm(t *testing.T) {
 	s := &Site{
 		Policy:  &Policy{Key: header("Authorization"), key: "Authorization", tier: "t"},

@@ -9,23 +9,23 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Configuration is the configuration of a handler as a proxy has it, in text.
+// Configuration is the configuration of a handler as text, before Compile.
 type Configuration struct {
-	Handler settings.Values // of settings.HandlerTable
-	// the limit of the handler itself. Its audit applies to the zones and the policy, too.
+	Handler settings.Values // the settings of settings.HandlerTable
+	// Limit is the handler's own limit. Its audit is also the default of the zones and the policy.
 	Limit   settings.Values
-	Matches bool              // this limit has a matcher
+	Matches bool              // Limit has a matcher
 	Zones   []settings.Values // further limits
-	Policy  settings.Values   // of settings.PolicyTable; nil without a policy
+	Policy  settings.Values   // the settings of settings.PolicyTable; nil without a policy
 
-	// IPv6Prefix is the prefix of limits that have none of their own; "" is the default.
+	// IPv6Prefix is the ipv6_prefix of limits without their own; "" is the default.
 	IPv6Prefix string
 
 	Parse                   ParseText
 	KeyExample, UserExample string // placeholders for errors about the policy
 }
 
-// PartError is an error about the policy, the history or a zone of a configuration.
+// PartError is an error in the policy, the history or a zone of a configuration.
 type PartError struct {
 	Zone int // the index in Configuration.Zones, PolicyPart or HistoryPart
 	Name string
@@ -51,9 +51,9 @@ func ZoneName(at int, prefix string) string {
 	return "zone " + strconv.Quote(prefix)
 }
 
-// Compile checks a configuration, and returns its Site and the settings of the handler. The Site lacks its
-// store and what a proxy adds. Limits are in the order of the configuration: that of the handler first, if it
-// has one. Errors are *ratelimit.FieldError, or *PartError with one.
+// Compile validates a configuration, and returns its Site and the settings of the handler. The caller adds
+// the store and the functions of the proxy to the Site. Zones has the limit of the handler first, if it has
+// one. Errors are *ratelimit.FieldError, or *PartError that wraps one.
 func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 	read := &settings.Settings{}
 	if err := settings.Read(settings.HandlerTable, c.Handler, read); err != nil {
@@ -92,7 +92,7 @@ func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 	return s, read, nil
 }
 
-// hasLimit reports whether the handler itself has any setting of a limit, besides its audit.
+// hasLimit reports whether the handler itself has a setting of a limit other than audit.
 func (c *Configuration) hasLimit() bool {
 	for i := range settings.LimitTable {
 		if name := settings.LimitTable[i].Name; name != "audit" && c.Limit[name] != "" {
@@ -102,8 +102,8 @@ func (c *Configuration) hasLimit() bool {
 	return c.Matches
 }
 
-// limitMissing returns the error of a configuration with zones and a setting of a limit of its own, such as a
-// prefix or a key, but without the limit.
+// limitMissing returns the error for a handler with zones that has settings of its own limit, such as a key,
+// but no limit.
 func limitMissing(from settings.Values) error {
 	stray := "other settings of a limit"
 	if from["key"] != "" {
@@ -116,11 +116,11 @@ func limitMissing(from settings.Values) error {
 	return &ratelimit.FieldError{Field: "limit", Want: want}
 }
 
-// RulePrefix begins the prefixes of the policy's limits. With a policy, no limit of a configuration may begin
-// with it: a request that is charged to both could be on one row twice.
+// RulePrefix begins the prefixes of the policy's limits. With a policy, no prefix of a configuration may
+// begin with it, since a request charged to both limits could hit one row twice.
 const RulePrefix = history.RulePrefix
 
-// add compiles a limit.
+// add compiles a limit, and appends it to the zones of s.
 func (c *Configuration) add(s *Site, from settings.Values) error {
 	if from["ipv6_prefix"] == "" {
 		from["ipv6_prefix"] = c.IPv6Prefix

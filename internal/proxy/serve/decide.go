@@ -10,7 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TakeLocal returns the outcome of a request without a decision of the store because of err.
+// TakeLocal returns the outcome of a request after the store failed with err. With on_error local it decides
+// the request in this process if it can.
 func TakeLocal(s *Site, q *Request, err error) respond.Outcome {
 	overloaded := errors.Is(err, ratelimit.ErrOverloaded)
 	if overloaded && !canRefuse(q) {
@@ -22,15 +23,15 @@ func TakeLocal(s *Site, q *Request, err error) respond.Outcome {
 		return NoDecision(s.OnError, err)
 	}
 	outcome := Judge(q)
-	outcome.Overage = 0 // it would be a guess, and a client may be billed for an overage
+	outcome.Overage = 0 // an estimate, for which no client may be billed
 	return outcome
 }
 
-// overloadedWait is for Retry-After of a request that is refused because of ratelimit.ErrOverloaded.
+// overloadedWait is the Retry-After of a request that ratelimit.ErrOverloaded refuses.
 const overloadedWait = time.Second
 
-// NoDecision returns the outcome of a request without a decision because of err. With ratelimit.ErrOverloaded
-// the request is refused, whatever onError says: the database answers.
+// NoDecision returns the outcome of a request without a decision because of err. ratelimit.ErrOverloaded
+// refuses the request whatever onError is, since the database answers.
 func NoDecision(onError settings.OnError, err error) respond.Outcome {
 	o := respond.Outcome{Err: err}
 	if errors.Is(err, ratelimit.ErrOverloaded) {
@@ -55,8 +56,9 @@ func canRefuse(q *Request) bool {
 	return false
 }
 
-// Judge returns the outcome of a request by its Decisions, which are as many as its Hits. Those of the policy
-// come last. Hits that are Apart refuse nothing. A decision on a limit with overage becomes one on its quota.
+// Judge returns the outcome of a request from its Decisions, one for each of its Hits. Those of the policy
+// come last. Hits that are Apart never refuse. Judge converts a decision on a limit with overage to one on
+// its quota.
 func Judge(q *Request) respond.Outcome {
 	decisions := q.Decisions
 	marks := q.Verdict.Marks
@@ -72,7 +74,7 @@ func Judge(q *Request) respond.Outcome {
 		}
 	}
 	out := respond.Outcome{}
-	for i := range decisions { // a shadow hit lacks units
+	for i := range decisions { // find shadow hits without room
 		if wouldRefuse(&q.Hits[i], &decisions[i]) && q.Hits[i].Cost-decisions[i].Remaining > out.ExceededBy {
 			out.Exceeded = i
 			out.ExceededBy = q.Hits[i].Cost - decisions[i].Remaining
@@ -103,8 +105,8 @@ func Judge(q *Request) respond.Outcome {
 	return out
 }
 
-// countQuota makes a decision on a limit with overage one on its quota, and returns how much is used beyond
-// the quota.
+// countQuota converts a decision on a limit with overage to one on its quota, and returns the units used
+// beyond the quota.
 func countQuota(d *ratelimit.Decision, quota int64) int64 {
 	used := d.Limit - d.Remaining
 	d.Limit = quota

@@ -68,7 +68,7 @@ func TestTheDecisionsOnAPolicyAreJudged(t *testing.T) {
 	}
 }
 
-// A limit that lets a request pass beyond its quota is named, with the units beyond.
+// The outcome names a limit that let a request pass beyond its quota, with the units beyond.
 func TestAnExceededLimitIsNamed(t *testing.T) {
 	overage := &policy.Mark{Overage: true, Quota: 5}
 	trial := &policy.Mark{Overage: true, Quota: 5, Shadow: true}
@@ -104,7 +104,7 @@ func TestAnExceededLimitIsNamed(t *testing.T) {
 	}
 }
 
-// What a client reads is valid JSON whatever an operator writes.
+// The body of a refusal is valid JSON whatever message an operator writes.
 func TestTheMessageOfARuleIsJSON(t *testing.T) {
 	for text, want := range map[string]string{
 		`say "no"` + "\n": `{"error":"say \"no\"\n"}`,

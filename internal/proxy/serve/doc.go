@@ -1,12 +1,15 @@
-// Package serve takes a request through its steps: the policy, the limits that match, their decision, the
-// record and the settlement. Decide in steps.go lists the steps. An adapter supplies the texts of
-// placeholders and the driver of the database, serves the request, and responds.
+// Package serve takes a request through the steps that both proxies share: the policy, the limits that match,
+// their decision, the record for the history, and the settlement. An adapter parses placeholders, connects to
+// the database, serves the request, and sends the response.
 //
-//   - configuration.go: a configuration as text becomes a Site. sources.go: the databases of a Site.
-//   - site.go: a Site. zone.go: a limit. limits.go: the limits of a request. match.go: matchers for Traefik.
-//   - request.go: a request. steps.go: its steps. ask.go, policy.go: the policy. decide.go: the decision.
-//   - record.go: what the history has. settle.go, settle_body.go: what a request cost by its response.
-//   - flight.go: requests in flight. url.go, network.go: one form of a host, a path and an address.
+// A Configuration is the text of a handler's settings. Compile turns it into a Site with Zones, its limits.
+// A LimitSet is a combination of zones that apply together. A Request goes through Begin, Fill, Take and
+// Deliver; Decide calls them in this order. In Traefik a queue calls Fill and Deliver for all requests of a
+// batch. A Flight holds the slots of a request until its end, and a Settling charges what its response cost.
+//
+// A Site and all that it refers to is immutable after Prepare, except for its cache of LimitSets. A Request
+// has one owner: the goroutine that serves it, or the worker of the queue while its Call waits. Adapters end
+// a Flight and a Settling after each response, even after a panic.
 //
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package serve

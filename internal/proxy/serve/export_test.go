@@ -8,11 +8,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
-// RecordOf returns what a record has of a request that was delivered, without its details. user is that of
-// the proxy's authentication.
+// RecordOf returns the history record of a delivered request, without hits and duration. user is the user
+// that the proxy authenticated.
 func RecordOf(q *Request, audit settings.Audit, user string) history.Record {
 	var r history.Record
-	q.Site = &Site{Recording: func(*http.Request) string { return user }}
+	q.Site = &Site{UserOf: func(*http.Request) string { return user }}
 	q.Limits = &LimitSet{Audit: audit}
 	q.Asked = true
 	setCounts(&r, q, time.Time{})

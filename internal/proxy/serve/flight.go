@@ -6,10 +6,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Flight holds the slots of a request with hits on limits in_flight. The adapter serves the request with
-// Context, and calls End when the request has ended, after a refusal and a panic too.
+// Flight holds the slots of a request's in_flight limits. The adapter serves the request with Context, and
+// calls End when the request finishes, even after a refusal or a panic.
 type Flight struct {
-	// Context is that of the request. It ends, too, if the process has lost a slot of the request.
+	// Context is derived from the request's. It also ends if the process loses a slot of the request.
 	Context context.Context
 
 	cancel context.CancelFunc
@@ -26,14 +26,14 @@ func hasSlots(hits []ratelimit.Hit) bool {
 	return false
 }
 
-// NewFlight returns the flight of a request with a context.
+// NewFlight returns the flight of a request with the context ctx.
 func NewFlight(ctx context.Context) *Flight {
 	f := &Flight{}
 	f.Context, f.cancel = context.WithCancel(ctx)
 	return f
 }
 
-// Attach sets the slots of the hits on limits in_flight. It can be called again for the same hits.
+// Attach sets Slot of each hit on a limit in_flight. Further calls for the same hits set the same slots.
 func (f *Flight) Attach(hits []ratelimit.Hit) {
 	n := 0
 	for i := range hits {
@@ -48,7 +48,7 @@ func (f *Flight) Attach(hits []ratelimit.Hit) {
 	}
 }
 
-// End releases the slots. A nil Flight has none.
+// End cancels Context and releases the slots. It does nothing for a nil Flight.
 func (f *Flight) End() {
 	if f == nil {
 		return

@@ -16,8 +16,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// FuzzTextsOfRequests: whatever a client sends as a cost, an address, a path or a query, the cost refunds
-// nothing, a key has one form, and the answer is a valid one.
+// FuzzTextsOfRequests sends any text as a cost, an address, a path or a query. The cost must refund nothing,
+// a key must have one form, and the response must be valid.
 func FuzzTextsOfRequests(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"18446744073709551616", "0"}, {"-1", "+5"}, {"::ffff:192.0.2.1", "/a/../b?x;y"},
@@ -64,8 +64,8 @@ func FuzzTextsOfRequests(f *testing.F) {
 	})
 }
 
-// FuzzAnswersOfUpstreams: whatever an upstream answers, in whatever parts, the request costs from 0 to the
-// largest quota, and the parts do not matter.
+// FuzzAnswersOfUpstreams sends any response of an upstream in any parts. The cost must be from 0 to the
+// largest quota, and must not depend on the parts.
 func FuzzAnswersOfUpstreams(f *testing.F) {
 	for _, text := range []string{
 		`{"usage":{"total_tokens":25}}`, "data: {\"usage\":{\"total_tokens\":5}}\n\ndata: [DONE]\n\n",

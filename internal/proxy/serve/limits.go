@@ -7,16 +7,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// LimitSet is a combination of limits of a Site that apply to a request. It does not change.
+// LimitSet is a combination of limits of a Site that apply together to a request. It is immutable.
 type LimitSet struct {
-	Zones []*Zone // without those that are off
+	Zones []*Zone // excludes those that are off
 
 	// Hits and Settles have one element for each of Zones.
-	Hits    []ratelimit.Hit    // without what depends on the request
-	Settles []*settings.Settle // nil if the charge is the cost
+	Hits    []ratelimit.Hit    // templates: Fill sets the keys, and costs if Varies
+	Settles []*settings.Settle // nil elements are not settled
 
 	Audit    settings.Audit
-	Endpoint string // of the first of Zones that has one
+	Endpoint string // the first one in Zones that is not ""
 
 	Varies   bool // costs of Hits depend on the request
 	Shadow   bool // one of Hits is Apart
@@ -25,8 +25,8 @@ type LimitSet struct {
 	Simple   bool // neither Shadow, Settled nor InFlight, and the fields of a response are x alone
 }
 
-// mostSets bounds Site.sets: clients choose which limits match their requests.
-const mostSets = 256
+// maxSets bounds Site.sets, because clients choose which limits match their requests.
+const maxSets = 256
 
 func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 	t := &LimitSet{}
@@ -53,8 +53,8 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 	return t
 }
 
-// match finds the limits that match a request. There is a LimitSet for each combination that occurred: a few,
-// because requests to one path have one.
+// match sets Limits to the limits that match a request. Site.sets caches a LimitSet for each combination that
+// has occurred. There are few, because requests to one path usually match the same limits.
 func match(s *Site, q *Request) error {
 	q.matched = q.matched[:0]
 	for _, z := range s.Zones {
@@ -81,7 +81,7 @@ func match(s *Site, q *Request) error {
 			}
 		}
 		t = newLimitSet(s, zones)
-		if len(s.sets) >= mostSets {
+		if len(s.sets) >= maxSets {
 			s.sets = map[string]*LimitSet{}
 		}
 		s.sets[string(q.matched)] = t
@@ -90,8 +90,7 @@ func match(s *Site, q *Request) error {
 	return nil
 }
 
-// isExempt reports whether the limits of the configuration do not count a request. An assumed address exempts
-// no request.
+// isExempt reports whether a request comes from an exempt network. An assumed address never does.
 func isExempt(s *Site, q *Request) bool {
 	address, assumed := s.Address(q.HTTP)
 	return !assumed && IsIn(s.Exempt, address)

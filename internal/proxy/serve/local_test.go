@@ -14,7 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// goneDB is a database without a connection.
+// goneDB is a database that cannot be reached.
 type goneDB struct{}
 
 var errGone = errors.New("connection refused")
@@ -23,8 +23,8 @@ func (goneDB) Run(context.Context, []*pgdb.Statement) error { return errGone }
 func (goneDB) Exec(context.Context, string) error           { return errGone }
 func (goneDB) Close()                                       {}
 
-// Without the database, the use of a limit with overage by all proxies is a guess, and no client may be
-// billed for it.
+// Without the database, the use of a limit by all proxies is an estimate, and no client may be billed for an
+// estimated overage.
 func TestWithoutTheDatabaseThereIsNoOverage(t *testing.T) {
 	store, err := counts.Open(goneDB{}, engine.Options{CleanupProbability: -1}, nil)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Match selects the requests of a limit of a configuration, in the words of a rule: all fields that are set
-// must hold, and of each list one element. It is for Traefik: Caddy has matchers.
+// Match selects the requests of a limit in Traefik; Caddy has its own matchers. As in a rule, each field that
+// is set must match, and of each list one element.
 type Match struct {
 	// Paths are paths such as /login or /api/*, where * is a whole segment, or at the end the rest.
 	Paths []string `json:"paths,omitempty"`
@@ -24,7 +24,7 @@ type Match struct {
 	// Headers are names, for a header that is not empty, or a name, a colon and a value.
 	Headers []string `json:"headers,omitempty"`
 
-	// Other are settings that have none of these names.
+	// Other holds settings with other names, which are errors.
 	Other Given `json:"-" mapstructure:",remain"`
 }
 
@@ -32,14 +32,14 @@ type Match struct {
 // case or as in Caddy.
 type Given = map[string]any
 
-// Matcher is a compiled Match. It does not change.
+// Matcher is a compiled Match. It is immutable.
 type Matcher struct {
 	conditions *policy.Conditions
 	names      []string // of headers; canonical
-	values     []string // "" is any that is not empty
+	values     []string // "" matches any value that is not empty
 }
 
-// Compile returns the Matcher.
+// Compile validates m and returns its Matcher.
 func (m *Match) Compile() (*Matcher, error) {
 	if len(m.Paths)+len(m.Methods)+len(m.Hosts)+len(m.Headers) == 0 {
 		want := "given with paths, methods, hosts or headers, or left out for all requests"

@@ -7,15 +7,15 @@ import (
 
 const allIPv4 = 32
 
-// MaybeAddress reports whether text may be an address that Network changes. It is cheap.
+// MaybeAddress reports whether text may be an address that Network changes. It is much faster than Network.
 func MaybeAddress(text string, v4 int) bool {
 	return v4 < allIPv4 || strings.IndexByte(text, ':') >= 0
 }
 
-// Network returns the network of an address, "2001:db8::/64": the first v4 bits of an IPv4
-// address, or the first v6 bits of an IPv6 address. If all bits count, it is the address
-// without the length. An address has one form: IPv6 in lower case and without a zone, and an IPv4
-// address in IPv6 form as IPv4. Text that is not an address is unchanged.
+// Network returns the network of an address, such as "2001:db8::/64": the first v4 bits of an IPv4 address,
+// or the first v6 bits of an IPv6 address. If all bits count, it returns the address without a length. It
+// normalizes addresses: IPv6 in lower case and without a zone, and IPv4-mapped addresses as IPv4. Network
+// returns other text unchanged.
 func Network(text string, v4, v6 int) string {
 	if !MaybeAddress(text, v4) {
 		return text

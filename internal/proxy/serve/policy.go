@@ -6,21 +6,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Policy is the policy of a Site, compiled.
+// Policy is the compiled policy settings of a Site.
 type Policy struct {
 	Key, User, Tier, Route Text // nil if they are not configured
 
 	// Live is the policy of the database. Site.Open sets it.
 	Live *policy.Policy
 
-	key     string   // the header with the API key; "" if another text has it
-	headers []string // all headers that hold it
-	tier    string   // unless Tier has placeholders
-	reject  bool     // requests with keys that are not valid
+	key     string   // the header with the API key; "" if Key is another text
+	headers []string // all headers in Key
+	tier    string   // the value of Tier if it is fixed
+	reject  bool     // refuse requests with invalid API keys
 }
 
-// newPolicy reads and checks a policy. keyExample and userExample are placeholders for errors. Errors are
-// *ratelimit.FieldError, with the names of settings.PolicyTable.
+// newPolicy parses the settings of a policy. Errors show keyExample and userExample. They are
+// *ratelimit.FieldError with the names of settings.PolicyTable.
 func newPolicy(from settings.Values, parse ParseText, keyExample, userExample string) (*Policy, error) {
 	p := &Policy{tier: settings.DefaultTier}
 	var err error
@@ -55,7 +55,7 @@ func newPolicy(from settings.Values, parse ParseText, keyExample, userExample st
 	return p, nil
 }
 
-// parseIfSet returns nil for text that was left out.
+// parseIfSet parses a setting, or returns nil for one that is not set.
 func parseIfSet(field string, from settings.Values, parse ParseText) (Text, error) {
 	if from[field] == "" {
 		return nil, nil
@@ -63,7 +63,7 @@ func parseIfSet(field string, from settings.Values, parse ParseText) (Text, erro
 	return parse(field, from[field])
 }
 
-// parseSender reads text that identifies the sender of a request, and so must have a placeholder.
+// parseSender parses a text that identifies the sender of a request, and so must have a placeholder.
 func parseSender(field string, from settings.Values, parse ParseText, example string) (Text, error) {
 	text, err := parseIfSet(field, from, parse)
 	if err == nil && text != nil && text.Fixed() {

@@ -12,12 +12,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// record records requests that were delivered at a moment. What history.AddCounted can add needs few facts,
-// and is added together.
+// record records delivered requests. Plain records go to history.AddCounted together; the rest to addOne with
+// all details.
 func record(all []*Request, now time.Time) {
 	records := make([]history.Record, len(all))
-	counted := make([]*Request, 0, len(all)) // the requests of records
-	var writer *history.Writer               // of counted
+	counted := make([]*Request, 0, len(all)) // the requests whose plain records are in records
+	var writer *history.Writer               // the history of the requests in counted
 	for _, q := range all {
 		s := q.Site
 		if s.History != writer {
@@ -42,7 +42,8 @@ func record(all []*Request, now time.Time) {
 	addCounted(writer, records, counted)
 }
 
-// addCounted adds the records of requests, and adds one by one those that cannot be added together.
+// addCounted adds plain records of the requests of. It passes those that history.AddCounted returns to
+// addOne.
 func addCounted(w *history.Writer, records []history.Record, of []*Request) {
 	if len(of) == 0 {
 		return
@@ -55,7 +56,7 @@ func addCounted(w *history.Writer, records []history.Record, of []*Request) {
 	}
 }
 
-// addOne adds a record that has its counts, with all details, and those of shadow rules and limits.
+// addOne completes a record that setCounts has filled, and adds the record and those of shadow limits.
 func addOne(r *history.Record, q *Request) {
 	s := q.Site
 	r.Method = q.HTTP.Method
@@ -71,7 +72,7 @@ func addOne(r *history.Record, q *Request) {
 		}
 		r.Host = HostOf(q.HTTP)
 	}
-	if r.Path == "" { // so it is if the path is ambiguous
+	if r.Path == "" { // the facts have no path if it is ambiguous
 		r.Path = Path(q.HTTP.URL.EscapedPath())
 	}
 	if s.Hidden.Host {
@@ -90,8 +91,8 @@ func addOne(r *history.Record, q *Request) {
 	*r = history.Record{}
 }
 
-// setCounts sets in a record what the metrics have of a request, and what the audit log has besides the
-// details of addOne.
+// setCounts sets the fields of a record that metrics use, and those of the audit log that addOne does not
+// set.
 func setCounts(r *history.Record, q *Request, now time.Time) {
 	s := q.Site
 	o := &q.Outcome
@@ -100,8 +101,8 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 	r.Audit = q.Limits.Audit
 	r.Hits = q.Hits
 	r.Status = o.Status
-	if s.Recording != nil {
-		r.User = s.Recording(q.HTTP)
+	if s.UserOf != nil {
+		r.User = s.UserOf(q.HTTP)
 		if s.Hidden.User {
 			r.User = ""
 		}
@@ -128,9 +129,9 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 	if len(q.Hits) == 0 {
 		setRule(r, &q.Verdict)
 	} else {
-		if at := enforced(q); at >= 0 {
+		if at := enforcedHit(q); at >= 0 {
 			r.Prefix = q.Hits[at].Limit.Prefix
-			if !q.Hits[at].Peek { // which charges nothing
+			if !q.Hits[at].Peek { // a peek charges nothing
 				r.Cost = q.Hits[at].Cost
 			}
 		}
@@ -139,7 +140,7 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 	switch {
 	case o.Err != nil:
 		r.Outcome = history.Failed
-		r.Reason = failureOf(o.Err)
+		r.Reason = failureReason(o.Err)
 	case d != nil:
 		r.Quota = d.Limit
 		r.Remaining = d.Remaining
@@ -153,9 +154,9 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 	}
 }
 
-// enforced returns the index of the hit that a record is about: that of the decision, or without one the
-// first that enforces anything; -1 is none.
-func enforced(q *Request) int {
+// enforcedHit returns the index of the hit that a record describes: the deciding hit, or the first one after
+// it that is not Apart. It returns -1 without one.
+func enforcedHit(q *Request) int {
 	at := q.Outcome.Hit
 	for at < len(q.Hits) && q.Hits[at].Apart {
 		at++
@@ -166,14 +167,14 @@ func enforced(q *Request) int {
 	return at
 }
 
-// setKeys sets in a record the keys of a request, if it may be in the audit log.
+// setKeys sets the keys of a record that may enter the audit log.
 func setKeys(r *history.Record, q *Request) {
 	o := &q.Outcome
 	hits := q.Hits
 	if len(hits) == 0 || r.Audit.Level < settings.AuditSample && o.Status == 0 && o.Err == nil {
 		return
 	}
-	at := enforced(q)
+	at := enforcedHit(q)
 	if at >= 0 {
 		r.Key = hits[at].StoredKey()
 	}
@@ -182,9 +183,9 @@ func setKeys(r *history.Record, q *Request) {
 	}
 }
 
-// hideKeys hides API keys in the host and the path of a record: clients write them there. The key of the
-// request is hidden if the policy has it, or could not look it up. An unknown key is any text: hiding it
-// would let clients hide their requests.
+// hideKeys redacts API keys in the host and the path of a record, where clients write them. It redacts the
+// request's own key if the policy has the key or could not look the key up. Redacting an unknown key, which
+// may be any text, would let clients hide their requests.
 func hideKeys(r *history.Record, q *Request) {
 	key := q.Key
 	switch q.Outcome.Reason {
@@ -198,7 +199,7 @@ func hideKeys(r *history.Record, q *Request) {
 	r.Path = policy.HideKeys(r.Path, key)
 }
 
-// setRule sets in a record which rule refused or exempted a request.
+// setRule sets the prefix of a record to the rule that refused or exempted the request.
 func setRule(r *history.Record, p *policy.Verdict) {
 	if p.Rule == "" {
 		return
@@ -209,8 +210,8 @@ func setRule(r *history.Record, p *policy.Verdict) {
 	}
 }
 
-// alsoOf returns the prefixes and keys of the hits other than the one at an index, which has that key; -1 is
-// none. Limits of one rule that have the same key are there once, as rule/ and its counter.
+// alsoOf returns the prefixes and keys of all hits except that at index at, which has this key; with -1 it
+// excludes none. Limits of one rule with the same key appear once, with the prefix of the rule.
 func alsoOf(at int, key string, hits []ratelimit.Hit) []string {
 	var also []string
 	prefix := ""
@@ -234,7 +235,7 @@ func alsoOf(at int, key string, hits []ratelimit.Hit) []string {
 	return also
 }
 
-// setRefusal sets in a record why a request was refused without a decision on a limit.
+// setRefusal sets the outcome and the reason of a request that was refused without a decision on a limit.
 func setRefusal(r *history.Record, o *respond.Outcome) {
 	r.RetryAfter = o.Wait
 	r.Reason = o.Reason.String()
@@ -251,8 +252,8 @@ func setRefusal(r *history.Record, o *respond.Outcome) {
 	}
 }
 
-// failureOf returns the reason of a request without a decision.
-func failureOf(err error) string {
+// failureReason returns the reason in the history for a request without a decision.
+func failureReason(err error) string {
 	switch {
 	case errors.Is(err, ratelimit.ErrOverloaded):
 		return "overloaded"
@@ -262,8 +263,8 @@ func failureOf(err error) string {
 	return "unavailable"
 }
 
-// addShadows adds a record to a history for each shadow rule, and each limit of the configuration in the mode
-// shadow, that would have refused a request. r is the record of the request.
+// addShadows adds a record for each shadow rule, and for each limit of the configuration in the mode shadow,
+// that would have refused the request. r is the record of the request.
 func addShadows(w *history.Writer, r *history.Record, q *Request) {
 	o := &q.Outcome
 	p := &q.Verdict
@@ -286,7 +287,7 @@ func addShadows(w *history.Writer, r *history.Record, q *Request) {
 			addShadow(w, r, nil, &hits[i], &decisions[i])
 		}
 	}
-	last := "" // the limits of a rule stand together
+	last := "" // the limits of a rule are adjacent
 	for i, m := range p.Marks {
 		d := &decisions[first+i]
 		if m.Rule != last && wouldRefuse(&hits[first+i], d) {
@@ -296,13 +297,13 @@ func addShadows(w *history.Writer, r *history.Record, q *Request) {
 	}
 }
 
-// wouldRefuse reports whether a limit in the mode shadow lacks room for its hit.
+// wouldRefuse reports whether a limit in the mode shadow would have refused its hit.
 func wouldRefuse(h *ratelimit.Hit, d *ratelimit.Decision) bool {
 	return h.Apart && !d.Allowed && d.Source != ratelimit.Undecided
 }
 
-// addShadow adds a record of a shadow rule, or of a limit of the configuration, which has no mark. r is the
-// record of the request. Without a count, the hit and the decision are nil.
+// addShadow adds the record of a shadow rule, or of a shadow limit of the configuration, for which m is nil.
+// r is the record of the request. h and d are nil for a rule without a count.
 func addShadow(w *history.Writer, r *history.Record, m *policy.Mark, h *ratelimit.Hit,
 	d *ratelimit.Decision) {
 	shadow := *r

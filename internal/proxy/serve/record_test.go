@@ -1,6 +1,7 @@
 package serve_test
 
 import (
+	"cmp"
 	"errors"
 	"reflect"
 	"testing"
@@ -27,9 +28,9 @@ func TestAHistoryNeedsPostgres(t *testing.T) {
 	}
 }
 
-// limited is a request on two limits of a configuration and three of a policy. The last is that of
-// a shadow rule.
-func limited() ([]ratelimit.Hit, []ratelimit.Decision, *policy.Verdict) {
+// requestOnFiveLimits returns the hits, decisions and verdict of a request on two limits of a configuration
+// and three of a policy. The last is that of a shadow rule.
+func requestOnFiveLimits() ([]ratelimit.Hit, []ratelimit.Decision, *policy.Verdict) {
 	limit := func(prefix string) *ratelimit.Limit {
 		return &ratelimit.Limit{Prefix: prefix, Events: 10, Window: time.Minute}
 	}
@@ -53,8 +54,7 @@ func limited() ([]ratelimit.Hit, []ratelimit.Decision, *policy.Verdict) {
 
 func TestARecordSaysWhatHappened(t *testing.T) {
 	key := ratelimit.DigestKey("prl_secret")
-	all := settings.Audit{Level: settings.AuditAll}
-	hits, decisions, said := limited()
+	hits, decisions, verdict := requestOnFiveLimits()
 	allowed := respond.Outcome{Hit: 0, Decision: &decisions[0]}
 	refused := ratelimit.Decision{Limit: 10, RetryAfter: time.Minute, Source: ratelimit.FromBlocked}
 	nobody := &policy.Verdict{Tier: "anonymous"}
@@ -62,113 +62,158 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 		outcome   respond.Outcome
 		hits      []ratelimit.Hit
 		decisions []ratelimit.Decision
-		said      *policy.Verdict
-		audit     settings.Audit
+		verdict   *policy.Verdict // nil without a policy
+		audit     settings.Level  // 0 means AuditAll
 		want      history.Record
 	}{
-		"one limit": {allowed, hits[:1], decisions[:1], nil, all,
-			history.Record{Prefix: "web", Key: "192.0.2.1", Cost: 2, Quota: 10, Remaining: 5,
-				Source: ratelimit.FromLease}},
+		"one limit": {
+			outcome:   allowed,
+			hits:      hits[:1],
+			decisions: decisions[:1],
+			want: history.Record{Prefix: "web", Key: "192.0.2.1", Cost: 2, Quota: 10, Remaining: 5,
+				Source: ratelimit.FromLease},
+		},
 		"a limit refuses": {
-			respond.Outcome{Status: 429, Hit: 1, Decision: &refused}, hits[:2], decisions[:2], nil,
-			settings.Audit{Level: settings.AuditDenied},
-			history.Record{Outcome: history.Limited, Prefix: "key", Key: key, Cost: 1, Quota: 10, Status: 429,
-				RetryAfter: time.Minute, Source: ratelimit.FromBlocked, Also: []string{"web", "192.0.2.1"}},
+			outcome:   respond.Outcome{Status: 429, Hit: 1, Decision: &refused},
+			hits:      hits[:2],
+			decisions: decisions[:2],
+			audit:     settings.AuditDenied,
+			want: history.Record{Outcome: history.Limited, Prefix: "key", Key: key, Cost: 1, Quota: 10,
+				Status: 429, RetryAfter: time.Minute, Source: ratelimit.FromBlocked,
+				Also: []string{"web", "192.0.2.1"}},
 		},
 		"a request that passes and is not in the audit log": {
-			respond.Outcome{Hit: 1, Decision: &decisions[1]}, hits[:2], decisions[:2], nil,
-			settings.Audit{Level: settings.AuditDenied},
-			history.Record{Prefix: "key", Cost: 1, Quota: 10, Remaining: 5, Source: ratelimit.FromLease},
+			outcome:   respond.Outcome{Hit: 1, Decision: &decisions[1]},
+			hits:      hits[:2],
+			decisions: decisions[:2],
+			audit:     settings.AuditDenied,
+			want: history.Record{Prefix: "key", Cost: 1, Quota: 10, Remaining: 5,
+				Source: ratelimit.FromLease},
 		},
-		"a policy": {allowed, hits, decisions, said, all, history.Record{
-			Prefix: "web", Key: "192.0.2.1", User: "alice", Tier: "free", KeyID: 7, Cost: 2, Quota: 10,
-			Remaining: 5, Source: ratelimit.FromLease,
-			Also: []string{"key", key, "rule/plan", "alice", "rule/trial", "alice"},
-		}},
+		"a policy": {
+			outcome:   allowed,
+			hits:      hits,
+			decisions: decisions,
+			verdict:   verdict,
+			want: history.Record{Prefix: "web", Key: "192.0.2.1", User: "alice", Tier: "free", KeyID: 7,
+				Cost: 2, Quota: 10, Remaining: 5, Source: ratelimit.FromLease,
+				Also: []string{"key", key, "rule/plan", "alice", "rule/trial", "alice"}},
+		},
 		"a rule refuses": {
-			respond.Outcome{Status: 402, Hit: 3, Decision: &refused, Wait: time.Hour}, hits, decisions, said,
-			all,
-			history.Record{
-				Outcome: history.Limited, Prefix: "rule/plan/per_day", Key: "alice", User: "alice",
-				Tier: "free", KeyID: 7, Cost: 3, Quota: 10, Status: 402,
+			outcome:   respond.Outcome{Status: 402, Hit: 3, Decision: &refused, Wait: time.Hour},
+			hits:      hits,
+			decisions: decisions,
+			verdict:   verdict,
+			want: history.Record{Outcome: history.Limited, Prefix: "rule/plan/per_day", Key: "alice",
+				User: "alice", Tier: "free", KeyID: 7, Cost: 3, Quota: 10, Status: 402,
 				RetryAfter: time.Minute, Source: ratelimit.FromBlocked,
-				Also: []string{"web", "192.0.2.1", "key", key, "rule/trial", "alice"},
-			},
+				Also: []string{"web", "192.0.2.1", "key", key, "rule/trial", "alice"}},
 		},
-		"a shadow rule alone": {respond.Outcome{}, hits[4:], decisions[4:],
-			&policy.Verdict{User: "alice", Rule: "trial", Marks: said.Marks[2:]}, all, history.Record{
-				User: "alice", Also: []string{"rule/trial", "alice"},
-			}},
-		"free": {respond.Outcome{}, nil, nil, nobody, all, history.Record{Tier: "anonymous"}},
-		"exempt": {respond.Outcome{}, nil, nil, &policy.Verdict{Exempt: true, Rule: "well"}, all,
-			history.Record{Prefix: "rule/well"}},
+		"a shadow rule alone": {
+			hits:      hits[4:],
+			decisions: decisions[4:],
+			verdict:   &policy.Verdict{User: "alice", Rule: "trial", Marks: verdict.Marks[2:]},
+			want:      history.Record{User: "alice", Also: []string{"rule/trial", "alice"}},
+		},
+		"free": {
+			verdict: nobody,
+			want:    history.Record{Tier: "anonymous"},
+		},
+		"exempt": {
+			verdict: &policy.Verdict{Exempt: true, Rule: "well"},
+			want:    history.Record{Prefix: "rule/well"},
+		},
 		"banned": {
-			respond.Outcome{Status: 403, Reason: policy.Banned, Wait: time.Hour}, nil, nil,
-			&policy.Verdict{User: "mallory"}, all,
-			history.Record{Outcome: history.Blocked, Reason: "banned", User: "mallory", Status: 403,
+			outcome: respond.Outcome{Status: 403, Reason: policy.Banned, Wait: time.Hour},
+			verdict: &policy.Verdict{User: "mallory"},
+			want: history.Record{Outcome: history.Blocked, Reason: "banned", User: "mallory", Status: 403,
 				RetryAfter: time.Hour},
 		},
 		"blocked": {
-			respond.Outcome{Status: 451, Reason: policy.Blocked}, nil, nil,
-			&policy.Verdict{Rule: "shut", Mark: &policy.Mark{Rule: "shut"}}, all,
-			history.Record{Outcome: history.Blocked, Reason: "blocked", Prefix: "rule/shut", Status: 451},
+			outcome: respond.Outcome{Status: 451, Reason: policy.Blocked},
+			verdict: &policy.Verdict{Rule: "shut", Mark: &policy.Mark{Rule: "shut"}},
+			want: history.Record{Outcome: history.Blocked, Reason: "blocked", Prefix: "rule/shut",
+				Status: 451},
 		},
 		"no quota": {
-			respond.Outcome{Status: 429, Reason: policy.NoQuota}, nil, nil,
-			&policy.Verdict{Rule: "plan", Mark: &policy.Mark{Rule: "plan", Limit: "per_day"}}, all,
-			history.Record{Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/plan/per_day",
+			outcome: respond.Outcome{Status: 429, Reason: policy.NoQuota},
+			verdict: &policy.Verdict{Rule: "plan", Mark: &policy.Mark{Rule: "plan", Limit: "per_day"}},
+			want: history.Record{Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/plan/per_day",
 				Status: 429, RetryAfter: ratelimit.Never},
 		},
-		"unknown key": {respond.Outcome{Status: 401, Reason: policy.UnknownKey}, nil, nil, nobody, all,
-			history.Record{Outcome: history.Rejected, Reason: "unknown_key", Tier: "anonymous", Status: 401}},
-		"expired key": {respond.Outcome{Status: 401, Reason: policy.KeyExpired}, nil, nil, nobody, all,
-			history.Record{Outcome: history.Rejected, Reason: "key_expired", Tier: "anonymous", Status: 401}},
-		"revoked key": {respond.Outcome{Status: 401, Reason: policy.KeyRevoked}, nil, nil, nobody, all,
-			history.Record{Outcome: history.Rejected, Reason: "key_revoked", Tier: "anonymous", Status: 401}},
-		"ambiguous": {respond.Outcome{Status: 400, Reason: policy.AmbiguousPath}, nil, nil, nobody, all,
-			history.Record{Outcome: history.Rejected, Reason: "ambiguous_path", Tier: "anonymous",
-				Status: 400}},
+		"unknown key": {
+			outcome: respond.Outcome{Status: 401, Reason: policy.UnknownKey},
+			verdict: nobody,
+			want: history.Record{Outcome: history.Rejected, Reason: "unknown_key", Tier: "anonymous",
+				Status: 401},
+		},
+		"expired key": {
+			outcome: respond.Outcome{Status: 401, Reason: policy.KeyExpired},
+			verdict: nobody,
+			want: history.Record{Outcome: history.Rejected, Reason: "key_expired", Tier: "anonymous",
+				Status: 401},
+		},
+		"revoked key": {
+			outcome: respond.Outcome{Status: 401, Reason: policy.KeyRevoked},
+			verdict: nobody,
+			want: history.Record{Outcome: history.Rejected, Reason: "key_revoked", Tier: "anonymous",
+				Status: 401},
+		},
+		"ambiguous": {
+			outcome: respond.Outcome{Status: 400, Reason: policy.AmbiguousPath},
+			verdict: nobody,
+			want: history.Record{Outcome: history.Rejected, Reason: "ambiguous_path", Tier: "anonymous",
+				Status: 400},
+		},
 		"too late, and it passes": {
-			serve.NoDecision(settings.Allow, ratelimit.ErrTimeout), hits[:1], decisions[:1], nil, all,
-			history.Record{Outcome: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1",
+			outcome:   serve.NoDecision(settings.Allow, ratelimit.ErrTimeout),
+			hits:      hits[:1],
+			decisions: decisions[:1],
+			want: history.Record{Outcome: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1",
 				Cost: 2},
 		},
 		"too late, and a shadow comes first": {
-			serve.NoDecision(settings.Allow, ratelimit.ErrTimeout), []ratelimit.Hit{hits[4], hits[0]},
-			decisions[:2], nil, all,
-			history.Record{Outcome: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1",
+			outcome:   serve.NoDecision(settings.Allow, ratelimit.ErrTimeout),
+			hits:      []ratelimit.Hit{hits[4], hits[0]},
+			decisions: decisions[:2],
+			want: history.Record{Outcome: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1",
 				Cost: 2, Also: []string{"rule/trial", "alice"}},
 		},
 		"no database, and it is refused": {
-			serve.NoDecision(settings.Deny, errors.Join(ratelimit.ErrUnavailable,
-				errors.New("password hunter2"))), nil, nil, nobody, all,
-			history.Record{Outcome: history.Failed, Reason: "unavailable", Tier: "anonymous", Status: 503},
+			outcome: serve.NoDecision(settings.Deny,
+				errors.Join(ratelimit.ErrUnavailable, errors.New("password hunter2"))),
+			verdict: nobody,
+			want: history.Record{Outcome: history.Failed, Reason: "unavailable", Tier: "anonymous",
+				Status: 503},
 		},
 		"a cost of 0": {
-			respond.Outcome{Decision: &decisions[0]}, []ratelimit.Hit{{Limit: hits[0].Limit, Key: "k",
-				Cost: 1, Peek: true}}, decisions[:1], nil, all,
-			history.Record{Prefix: "web", Key: "k", Quota: 10, Remaining: 5, Source: ratelimit.FromLease},
+			outcome:   respond.Outcome{Decision: &decisions[0]},
+			hits:      []ratelimit.Hit{{Limit: hits[0].Limit, Key: "k", Cost: 1, Peek: true}},
+			decisions: decisions[:1],
+			want: history.Record{Prefix: "web", Key: "k", Quota: 10, Remaining: 5,
+				Source: ratelimit.FromLease},
 		},
 	} {
 		q := &serve.Request{Outcome: c.outcome, Hits: c.hits, Decisions: c.decisions}
-		if c.said != nil {
-			q.Verdict = *c.said
+		if c.verdict != nil {
+			q.Verdict = *c.verdict
 		}
-		got := serve.RecordOf(q, c.audit, "")
-		c.want.Audit = c.audit
+		audit := settings.Audit{Level: cmp.Or(c.audit, settings.AuditAll)}
+		got := serve.RecordOf(q, audit, "")
+		c.want.Audit = audit
 		if !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%s:\n%+v, want\n%+v", name, got, c.want)
+			t.Errorf("%s: got\n%+v, want\n%+v", name, got, c.want)
 		}
 	}
 }
 
-// A user that another program authenticated stays, unless the policy has a user.
+// A record has the user that the proxy authenticated, unless the policy has a user.
 func TestAUserOfAnotherAuthenticationStays(t *testing.T) {
 	for of, want := range map[*serve.Request]string{
 		{}: "ann", {Verdict: policy.Verdict{User: "bob"}}: "bob",
 	} {
 		if r := serve.RecordOf(of, settings.Audit{}, "ann"); r.User != want {
-			t.Errorf("%q, want %q", r.User, want)
+			t.Errorf("user %q, want %q", r.User, want)
 		}
 	}
 }

@@ -10,29 +10,30 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Request is a request on its way through a Site. It is used for one request after another. The goroutine
-// that serves the request owns it until Release, except while Call is in a queue.
+// Request is the state of a request on its way through a Site. A Request is reused after Release. The
+// goroutine that serves the request owns it, except while Call is in a queue.
 type Request struct {
 	Site *Site
 	HTTP *http.Request
-	Data any // what the texts of a proxy need besides HTTP
+	Data any // what the proxy's Texts need besides HTTP
 
-	Limits    *LimitSet // of the configuration, for this request
+	Limits    *LimitSet // the limits of the configuration that apply
 	Hits      []ratelimit.Hit
 	Decisions []ratelimit.Decision
 	Err       error   // why the store made no Decisions
 	Flight    *Flight // nil if the request holds no slots
 
-	// Asked is set if the policy was asked, with the rest of this group. Otherwise Verdict is empty.
+	// Asked reports that the policy was evaluated, and the rest of this group set. Otherwise Verdict is
+	// empty.
 	Asked     bool
-	Key, User string // the API key of the request, or without one the user
+	Key, User string // the request's API key, or without one its user
 	Facts     policy.Facts
 	Verdict   policy.Verdict
 
 	Began    time.Time
 	Arrived  time.Time // the wait for the decision counts from then
 	Outcome  respond.Outcome
-	Settling *Settling // what is to be settled after the response; nil without
+	Settling *Settling // settles the request after the response; nil without a settlement
 
 	// Deliver sets Delivered, and Admitted or the Body of a refusal. Without a Writer the proxy responds.
 	Delivered bool
@@ -40,14 +41,14 @@ type Request struct {
 	Body      string
 	Writer    http.ResponseWriter
 
-	Call *batch.Call // of a proxy with a queue
+	Call *batch.Call // the request's call in a queue; nil without a queue
 
-	failure error  // why the policy could not be asked
+	failure error  // why the policy could not be evaluated
 	waited  bool   // the store has to decide Hits
-	matched []byte // which of Site.Zones are for the request
+	matched []byte // which of Site.Zones match the request
 }
 
-// Release makes a Request ready for another request, and drops what may be a part of a long request.
+// Release prepares a Request for reuse, and drops references to the memory of its request.
 func (q *Request) Release() {
 	for i := range q.Hits {
 		q.Hits[i] = ratelimit.Hit{}

@@ -16,28 +16,28 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Settling watches the response of a request that passes, and settles the request's hits at its end: the
-// store charges or refunds the difference between what the request was charged and what it really cost.
-// Header and Body are called by one goroutine after the other.
+// Settling watches the response of a request that passed, and settles the request's hits at its end: the
+// store charges or refunds the difference between the charge and the real cost. One goroutine at a time calls
+// Header and Body.
 type Settling struct {
 	site    *Site
 	hits    []settledHit
-	headers []string     // with costs, even of hits that are not settled because nothing was charged
+	headers []string     // headers with costs, even of hits that were not charged and so are not settled
 	body    *settledBody // nil if no hit needs the body's text
-	head    bool         // the client gets no body, whatever is written
+	head    bool         // the client gets no body
 	status  int          // 0 before the response
-	ended   bool         // a write of an outer handler after the end does not count
+	ended   bool         // later writes by outer handlers do not count
 	sent    int64        // bytes of the body; atomic
 
 	client   context.Context // ends early if the client leaves
-	requests int             // hits of the request
-	recorded history.Settled // of the request, if there is a history
+	requests int             // the number of the request's hits
+	recorded history.Settled // the record to complete, if there is a history
 }
 
-// clientLeft is the status of a request that ended before its response, because the client left.
+// clientLeft is the status of a request if its client left before the response.
 const clientLeft = 499
 
-// settler is a store that can settle, as those of proxies can.
+// settler is a store that can settle, such as those of proxies.
 type settler interface{ Settle(s *batch.Settlement) }
 
 // settledHit is a hit that is to be settled.
@@ -50,7 +50,7 @@ type settledHit struct {
 	batch.Settlement
 }
 
-// SettleOutcome says what became of the settlement of a hit.
+// SettleOutcome is the outcome of the settlement of a hit.
 type SettleOutcome string
 
 // The values of SettleOutcome.
@@ -62,10 +62,10 @@ const (
 	SettledInvalid SettleOutcome = "invalid" // the response has text that cannot be a cost
 )
 
-// SettleOutcomes are all of them.
+// SettleOutcomes lists all outcomes.
 var SettleOutcomes = []SettleOutcome{SettledMore, SettledLess, SettledSame, SettledMissing, SettledInvalid}
 
-// NewSettling returns the Settling of a request that passes, or nil if there is nothing to settle.
+// NewSettling returns the Settling of a request that passed, or nil if there is nothing to settle.
 func NewSettling(site *Site, q *Request) *Settling {
 	var s *Settling
 	settles := q.Limits.Settles
@@ -128,7 +128,7 @@ func (s *Settling) Header(status int, h http.Header) {
 	}
 }
 
-// Headers is Header for the Settlings of several handlers, which may want the same header.
+// Headers calls Header for the Settlings of several handlers, which may read the same header.
 func Headers(all []*Settling, status int, h http.Header) {
 	for _, s := range all {
 		seen := h
@@ -165,7 +165,7 @@ func (s *Settling) remove(h http.Header) {
 	}
 }
 
-// Head marks the request as a HEAD: the client gets no body.
+// Head marks the request as a HEAD, so that the client gets no body.
 func (s *Settling) Head() { s.head = true }
 
 // Body reads a part of the body that was sent.
@@ -179,7 +179,7 @@ func (s *Settling) Body(part []byte) {
 	}
 }
 
-// Sent is Body for a settlement that does not read the body.
+// Sent counts n bytes of the body, for a Settling that does not read the body.
 func (s *Settling) Sent(n int64) {
 	if !s.head {
 		atomic.AddInt64(&s.sent, n)
@@ -189,8 +189,8 @@ func (s *Settling) Sent(n int64) {
 // ReadsBody reports whether Body needs the text.
 func (s *Settling) ReadsBody() bool { return s.body != nil }
 
-// End settles. It is called once, after the response, which may be incomplete. failed is the status of a
-// response that is still to come, or 0. h holds the headers, and perhaps trailers.
+// End settles the hits. Callers call it once, after the response, which may be incomplete. failed is the
+// status of a response that an outer handler will send, or 0. h holds the headers, and any trailers.
 func (s *Settling) End(failed int, h http.Header) {
 	switch {
 	case s.status == 0 && failed == 0:
@@ -210,7 +210,7 @@ func (s *Settling) End(failed int, h http.Header) {
 	s.settle()
 }
 
-// settleLate settles in a goroutine, because the body has to be read first.
+// settleLate settles in its own goroutine, because parsing the body takes time.
 func (s *Settling) settleLate() {
 	defer func() {
 		if failure := recover(); failure != nil {
@@ -255,7 +255,7 @@ func (s *Settling) settle() {
 	}
 }
 
-// attach returns which hits of the request it settles, and copies from the record what Settle needs.
+// attach stores in s what Settle needs of the record, and returns which hits of the request s settles.
 func (s *Settling) attach(r *history.Record) []bool {
 	s.recorded = history.Settled{Time: r.Time, User: r.User, KeyID: r.KeyID, Prefix: "",
 		Endpoint: r.Endpoint, Units: 0}
@@ -266,7 +266,7 @@ func (s *Settling) attach(r *history.Record) []bool {
 	return unsettled
 }
 
-// report counts a hit that was settled, and logs a response with an invalid cost, at most once a minute.
+// report counts a settled hit, and logs a response with an invalid cost, at most once a minute.
 func (s *Settling) report(prefix string, outcome SettleOutcome, err error) {
 	site := s.site
 	if site.Settled != nil {
@@ -281,7 +281,7 @@ func (s *Settling) report(prefix string, outcome SettleOutcome, err error) {
 	}
 }
 
-// costOf returns the cost of a hit by the response.
+// costOf returns the cost of a hit according to the response.
 func (s *Settling) costOf(one *settledHit) (int64, SettleOutcome, error) {
 	how := one.how
 	switch {
@@ -317,13 +317,13 @@ func (s *Settling) costOf(one *settledHit) (int64, SettleOutcome, error) {
 	return cost, SettledSame, nil
 }
 
-// settledConn counts what is sent on a connection that was taken over, such as a WebSocket.
+// settledConn counts the bytes sent on a hijacked connection, such as a WebSocket.
 type settledConn struct {
 	net.Conn
 	settling []*Settling
 }
 
-// SettledConn returns a connection that was taken over, for Settlings that count what is sent.
+// SettledConn wraps a hijacked connection, so that the Settlings count the bytes sent on it.
 func SettledConn(c net.Conn, settling ...*Settling) net.Conn {
 	return &settledConn{c, settling}
 }

@@ -9,27 +9,27 @@ import (
 )
 
 const (
-	// mostBody bounds the buffer of a body, and mostEvent that of an event of a stream.
-	mostBody  = 4 << 20
-	mostEvent = 1 << 20
+	// maxBody bounds the buffer of a body, and maxEvent that of an event of a stream.
+	maxBody  = 4 << 20
+	maxEvent = 1 << 20
 
-	// mostBodies bounds the buffers of all bodies together.
-	mostBodies = 64 << 20
+	// maxBodies bounds the buffers of all bodies together.
+	maxBodies = 64 << 20
 )
 
-// bufferedBytes counts what is buffered of all bodies; atomic.
+// bufferedBytes is the size of all buffers of bodies; atomic.
 var bufferedBytes int64
 
-// settledBody reads costs from a body of JSON, or from the last event with a cost of an event stream. The
-// parts are buffered and decoded as a whole: an interpreter would take long for each byte.
+// settledBody reads costs from a JSON body, or from the last event with a cost of an event stream. It buffers
+// the parts and decodes them as a whole, because an interpreter would take long for each byte.
 type settledBody struct {
-	reads    bool   // the body is of JSON
-	stream   bool   // it is of events
-	invalid  string // why it cannot be read, or ""
-	buffered int64  // of bufferedBytes
-	text     []byte // the body so far, or the line of a stream that has begun
-	event    []byte // the data of the event that has begun
-	long     bool   // this event, or line, is too long
+	reads    bool   // the body is JSON or a stream of events
+	stream   bool   // the body is a stream of events
+	invalid  string // why the body cannot be read, or ""
+	buffered int64  // this body's share of bufferedBytes
+	text     []byte // the body so far, or the current line of a stream
+	event    []byte // the data of the current event
+	long     bool   // the current event or line is too long
 }
 
 // begin reads the headers of the response.
@@ -46,13 +46,13 @@ func (b *settledBody) begin(h http.Header) {
 	b.reads = b.stream || kind == "" || strings.Contains(kind, "json")
 }
 
-// whole reports whether the body has to be read at its end.
+// whole reports whether the body is decoded at its end, as a single JSON text.
 func (b *settledBody) whole() bool { return b.reads && !b.stream && b.invalid == "" && len(b.text) > 0 }
 
-// buffer appends to a buffer, and reports whether it may.
+// buffer appends part to a buffer if the bounds allow, and reports whether it did.
 func (b *settledBody) buffer(to, part []byte, most int) ([]byte, bool) {
 	n := int64(len(part))
-	if len(to)+len(part) > most || atomic.LoadInt64(&bufferedBytes)+n > mostBodies {
+	if len(to)+len(part) > most || atomic.LoadInt64(&bufferedBytes)+n > maxBodies {
 		return to, false
 	}
 	atomic.AddInt64(&bufferedBytes, n)
@@ -60,7 +60,7 @@ func (b *settledBody) buffer(to, part []byte, most int) ([]byte, bool) {
 	return append(to, part...), true
 }
 
-// drop counts bytes that are no longer buffered.
+// drop subtracts n bytes from the buffered ones.
 func (b *settledBody) drop(n int) {
 	atomic.AddInt64(&bufferedBytes, -int64(n))
 	b.buffered -= int64(n)
@@ -80,7 +80,7 @@ func (b *settledBody) write(part []byte, hits []settledHit) {
 	}
 	if !b.stream {
 		ok := false
-		if b.text, ok = b.buffer(b.text, part, mostBody); !ok {
+		if b.text, ok = b.buffer(b.text, part, maxBody); !ok {
 			b.release()
 			b.invalid = "too long"
 		}
@@ -107,12 +107,12 @@ func (b *settledBody) write(part []byte, hits []settledHit) {
 
 func (b *settledBody) addToLine(part []byte) {
 	ok := false
-	if b.text, ok = b.buffer(b.text, part, mostEvent); !ok {
+	if b.text, ok = b.buffer(b.text, part, maxEvent); !ok {
 		b.long = true
 	}
 }
 
-// readLine reads a line of a stream. An empty one ends an event.
+// readLine reads a line of a stream. An empty line ends an event.
 func (b *settledBody) readLine(line []byte, hits []settledHit) {
 	line = bytes.TrimSuffix(line, []byte("\r"))
 	if len(line) == 0 {
@@ -124,12 +124,13 @@ func (b *settledBody) readLine(line []byte, hits []settledHit) {
 		return
 	}
 	ok := false
-	if b.event, ok = b.buffer(b.event, data, mostEvent); !ok {
+	if b.event, ok = b.buffer(b.event, data, maxEvent); !ok {
 		b.long = true
 	}
 }
 
-// readEvent reads the costs in an event. The lines of its data are joined, which leaves JSON as it is.
+// readEvent reads the costs in an event, and begins the next one. The data lines are joined without
+// separators, which does not change JSON.
 func (b *settledBody) readEvent(hits []settledHit) {
 	if !b.long {
 		readCosts(b.event, hits)
@@ -139,7 +140,7 @@ func (b *settledBody) readEvent(hits []settledHit) {
 	b.long = false
 }
 
-// end reads the rest of the body.
+// end reads the buffered rest of the body.
 func (b *settledBody) end(hits []settledHit) {
 	switch {
 	case !b.reads || b.invalid != "":
@@ -151,11 +152,11 @@ func (b *settledBody) end(hits []settledHit) {
 	}
 }
 
-// readCosts sets the texts of hits that have a cost in a JSON text.
+// readCosts sets the text of each hit with a cost in a JSON text.
 func readCosts(text []byte, hits []settledHit) {
 	for i := range hits {
 		path := hits[i].how.Path
-		// most events of a stream have none
+		// Most events of a stream have no cost, so search before decoding.
 		if path == nil || !bytes.Contains(text, []byte(path[len(path)-1])) {
 			continue
 		}
@@ -166,7 +167,7 @@ func readCosts(text []byte, hits []settledHit) {
 	}
 }
 
-// jsonAt returns the text of a value in JSON. A null is not found.
+// jsonAt returns the text of the value at path in JSON, and whether there is one other than null.
 func jsonAt(text []byte, path []string) (string, bool) {
 	rest := json.RawMessage(text)
 	for _, name := range path {

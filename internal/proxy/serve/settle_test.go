@@ -19,13 +19,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// settling is a request of cost 10 that passed a limit with a settle.
+// settling is a request of cost 10 that passed a limit with the setting settle.
 type settling struct {
 	*serve.Settling
 	store    ratelimit.Store
 	hit      ratelimit.Hit
 	outcomes chan string
-	leave    func() // ends the connection of the client
+	leave    func() // closes the connection of the client
 }
 
 func newSettling(t testing.TB, text string) *settling {
@@ -57,13 +57,13 @@ func newSettling(t testing.TB, text string) *settling {
 	return s
 }
 
-// used ends the request, and returns its outcome and what is counted then.
+// used ends the request, and returns the outcome of its settlement and the units counted after it.
 func (s *settling) used(t testing.TB) string {
 	t.Helper()
 	return s.usedAfter(t, 0)
 }
 
-// usedAfter is used after a failure with a status, or 0.
+// usedAfter is used for a request that failed with a status, or 0.
 func (s *settling) usedAfter(t testing.TB, failed int) string {
 	t.Helper()
 	s.End(failed, http.Header{})
@@ -76,7 +76,7 @@ func (s *settling) usedAfter(t testing.TB, failed int) string {
 	return fmt.Sprint(outcome, " ", 1<<40-decisions[0].Remaining)
 }
 
-// TestAnEventStreamIsReadInAnyParts: however the parts are cut, the last event with the field counts.
+// TestAnEventStreamIsReadInAnyParts splits a stream at each position. The last event with the field counts.
 func TestAnEventStreamIsReadInAnyParts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := newSettling(t, "json usage.total_tokens")
@@ -114,8 +114,8 @@ func TestAnEventStreamIsReadInAnyParts(t *testing.T) {
 	})
 }
 
-// TestBodiesAreReadWithinBounds: what is too long, encoded or of another type stays as estimated, and no
-// memory stays in use.
+// TestBodiesAreReadWithinBounds checks that a body that is too long, encoded or of another type leaves the
+// charge unchanged, and that no buffer stays in use.
 func TestBodiesAreReadWithinBounds(t *testing.T) {
 	const body = `{"usage":{"total_tokens":25}}`
 	long := strings.Repeat(" ", 4<<20)
@@ -161,7 +161,8 @@ func TestBodiesAreReadWithinBounds(t *testing.T) {
 	})
 }
 
-// TestAResponseThatNeverCameIsSettledByItsError: by the status of that, and by a body without a byte.
+// TestAResponseThatNeverCameIsSettledByItsError checks that the status of the error counts, with an empty
+// body.
 func TestAResponseThatNeverCameIsSettledByItsError(t *testing.T) {
 	for text, want := range map[string]string{"bytes": "less 0", "status 502 = 7, else 0": "less 7",
 		"header X-Tokens": "less 0"} {
@@ -172,8 +173,8 @@ func TestAResponseThatNeverCameIsSettledByItsError(t *testing.T) {
 	}
 }
 
-// A cost other than a whole number leaves the estimate, which the log says once a minute, with the header and
-// its value.
+// A cost other than a whole number leaves the charge unchanged. The log has a line once a minute, with the
+// header and its value.
 func TestTheLogNamesACostThatIsNone(t *testing.T) {
 	for value, shown := range map[string]string{"0.0042": `"0.0042"`, "": `missing`,
 		strings.Repeat("9", 5000): `"` + strings.Repeat("9", 40) + `…"`} {
@@ -234,8 +235,8 @@ func TestAHeaderWithACostIsRemovedWithoutADecision(t *testing.T) {
 	s.End(0, http.Header{})
 }
 
-// An answer of 5xx, or none, costs nothing where the response says the cost. A request keeps its charge if
-// the client left.
+// If the response determines the cost, a response of 5xx, or none, costs nothing. If the client left, the
+// charge stays.
 func TestAFailedAnswerCostsNothing(t *testing.T) {
 	for _, how := range []string{"header X-Tokens", "json usage.total"} {
 		for _, c := range []struct {

@@ -15,9 +15,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Site is the middleware of one configuration, compiled. The fields are set before Prepare, and do not change
-// after it. Functions may be nil. An interpreter is confused by types that refer back to themselves: Request
-// refers to Site, and Site refers to Request only through interfaces.
+// Site is the compiled configuration of one handler. Callers set the fields before Prepare, and nothing
+// changes them afterwards. Hits, UserOf and Settled may be nil. Address is required with a Policy, a History
+// or Exempt. Yaegi mishandles mutually recursive types, so Site refers to Request only through interfaces.
 type Site struct {
 	Store   ratelimit.Store // see UseStore
 	Timeout time.Duration   // of the database; see ratelimit.Store.Take
@@ -25,8 +25,8 @@ type Site struct {
 	Fields  settings.Fields
 	Salt    *respond.Salt
 	Clock   *respond.Clock
-	Zones   []*Zone        // all, with those that are off
-	Policy  *Policy        // nil without
+	Zones   []*Zone        // including those that are off
+	Policy  *Policy        // nil without a policy
 	Exempt  []netip.Prefix // requests from there are exempt from Zones
 
 	// History records requests; nil records none. Hidden is not recorded, because it holds a secret: see
@@ -34,54 +34,53 @@ type Site struct {
 	History *history.Writer
 	Hidden  Parts
 
-	// Watcher is called with what happens to requests; it may be nil.
+	// Watcher observes requests; nil observes none.
 	Watcher Watcher
-	// Log logs lines for operators. Outage is that of the database; without it, requests without a
-	// decision are not logged.
+	// Log logs lines for operators. Outage is the outage log of the database. If it is nil, requests without
+	// a decision are not logged.
 	Log    func(host.Line)
 	Outage *host.Outage
 	// Report counts the requests; nil counts nothing.
 	Report *registry.Report
 
-	// Hits returns further hits of a request: those of a Go program, which has no Zones.
+	// Hits returns further hits of a request. Go programs, which have no Zones, use it.
 	Hits func(r *http.Request) []ratelimit.Hit
 
-	// Address returns the address of a client. The zero Addr is unknown. assumed means that the address may
-	// belong to a balancer.
+	// Address returns the address of a client, or the zero Addr without one. assumed reports that the address
+	// may be that of a load balancer.
 	Address func(r *http.Request) (address netip.Addr, assumed bool)
-	// Recording is called before a request is recorded. It returns the user of the proxy's authentication, or
-	// "".
-	Recording func(r *http.Request) (user string)
-	// Settled is called for each hit that was settled, perhaps by another goroutine.
+	// UserOf returns the user that the proxy authenticated, or "". It is called before a request is recorded.
+	UserOf func(r *http.Request) (user string)
+	// Settled is called for each settled hit, possibly from another goroutine.
 	Settled func(prefix string, outcome SettleOutcome)
 
-	postgres *store.Store // Store, or nil if Store counts elsewhere
+	postgres *store.Store // Store, or nil if Store does not count in Postgres
 
-	// reopen calls retry with what replaces closed databases: requests can come long after a reload. If
-	// nothing can replace them, it does not call retry.
+	// reopen opens closed databases again and calls retry with them, since requests can come long after a
+	// reload. If it cannot, it does not call retry.
 	reopen func(retry func(again *host.Handle))
 
-	audit   settings.Audit // of the handler, for what the policy says
-	invalid host.Sampler   // of costs of responses, in the log
-	all     *LimitSet
-	none    *LimitSet
-	matches bool // one of Zones has a Match
+	audit   settings.Audit // the handler's setting, for requests that the policy alone decides
+	invalid host.Sampler   // bounds log lines about invalid costs in responses
+	all     *LimitSet      // all limits that are on
+	none    *LimitSet      // no limits
+	matches bool           // one of Zones has a Match
 
 	mu   sync.Mutex // guards sets
 	sets map[string]*LimitSet
 }
 
-// Watcher is called with what happens to the requests of a Site.
+// Watcher observes the requests of a Site.
 type Watcher interface {
-	// Asked follows the question to the policy, with the verdict, or with the Outcome of a request that the
-	// policy could not decide.
-	Asked(q *Request)
-	// Decided follows the decision on the hits of a request, or the failure to decide.
-	Decided(q *Request)
+	// OnVerdict is called after the evaluation of the policy. q has the Verdict, or an Outcome if the policy
+	// could not decide the request.
+	OnVerdict(q *Request)
+	// OnDecision is called after the decision on the hits of a request, or the failure to decide.
+	OnDecision(q *Request)
 }
 
-// Open opens what the site needs, and prepares the site for its first request. It does not touch the network,
-// see host.Handle.Prepare.
+// Open opens the databases of the site, and prepares the site for its first request. It does not connect; see
+// host.Handle.Prepare.
 func (s *Site) Open(p *host.Process, at *host.DataSources) (*host.Handle, error) {
 	opened, err := p.Open(at, s.Timeout)
 	if err != nil {
@@ -97,7 +96,7 @@ func (s *Site) Open(p *host.Process, at *host.DataSources) (*host.Handle, error)
 		s.Policy.Live = opened.Policy
 	}
 	s.History = opened.History
-	s.Hide()
+	s.FindSecrets()
 	for _, z := range s.Zones {
 		z.Hit.Limit = d.Limit(z.Hit.Limit)
 		for _, w := range z.Warnings() {
@@ -116,7 +115,7 @@ func (s *Site) Open(p *host.Process, at *host.DataSources) (*host.Handle, error)
 	return opened, nil
 }
 
-// UseStore sets the store. Without UseStore, no request is decided with settings.Local.
+// UseStore sets the store. With on_error local, it also turns on the store's local decisions.
 func (s *Site) UseStore(counters ratelimit.Store) {
 	s.Store = counters
 	s.postgres = nil
@@ -128,8 +127,8 @@ func (s *Site) UseStore(counters ratelimit.Store) {
 	}
 }
 
-// setAudit reads which requests are in the audit log: text is the setting of the handler, and the default of
-// its limits. It returns the one that records most, which is off if nothing is to be recorded.
+// setAudit parses the audit settings of the limits. text is the handler's setting, and the default for its
+// limits. setAudit returns the setting that records most, or off if none records anything.
 func (s *Site) setAudit(text string, hasHistory bool) (settings.Audit, error) {
 	most := settings.Audit{Level: settings.AuditOff}
 	unset := settings.Audit{Level: settings.AuditOff}
@@ -152,9 +151,9 @@ func (s *Site) setAudit(text string, hasHistory bool) (settings.Audit, error) {
 	return most, nil
 }
 
-// Hide finds out what is not recorded: the parts of a request in the API key of the policy, or in a key that
-// is hashed by the configuration.
-func (s *Site) Hide() {
+// FindSecrets sets Hidden to the parts of a request that the policy's API key or a key with hash_key may
+// contain.
+func (s *Site) FindSecrets() {
 	var secrets []Text
 	if s.Policy != nil && s.Policy.Key != nil {
 		secrets = append(secrets, s.Policy.Key)
@@ -172,7 +171,8 @@ func (s *Site) Hide() {
 	}
 }
 
-// Prepare comes before the first request, when all else is set.
+// Prepare computes the sets of limits. Callers call it once, after the fields are set and before the first
+// request.
 func (s *Site) Prepare() {
 	s.sets = map[string]*LimitSet{}
 	s.matches = false
@@ -184,8 +184,8 @@ func (s *Site) Prepare() {
 	s.none = newLimitSet(s, nil)
 }
 
-// Same returns the limits of all requests, or nil if each request has to be asked about: see Begin.
-func (s *Site) Same() *LimitSet {
+// LimitsOfAll returns the limits if they are the same for all requests, or nil if each request needs Begin.
+func (s *Site) LimitsOfAll() *LimitSet {
 	if s.matches || len(s.Exempt) > 0 || s.Policy != nil || s.all.InFlight || len(s.all.Hits) == 0 {
 		return nil
 	}

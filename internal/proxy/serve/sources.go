@@ -6,15 +6,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// DSNs are those of a configuration.
+// DSNs holds the DSNs of a configuration.
 type DSNs struct {
 	Limits, Policy, History host.DSN
 	Where                   string // where they can be set, for errors; see settings.Store.Resolve
 }
 
-// DataSources returns where a site counts, and where its policy and its history are. in has the settings of
-// all these databases, without the DSNs. audit is the setting of the handler. recorded has the settings of
-// the history. If recorded is nil, there is a history only if an audit asks for one.
+// DataSources returns the databases of a site's counters, policy and history. in has the settings that all of
+// them share, without DSNs. audit is the setting of the handler. recorded has the settings of the history. If
+// it is nil, the site has a history only if an audit setting requires one.
 func (s *Site) DataSources(
 	in settings.Store, dsns *DSNs, audit string, recorded *settings.History,
 ) (*host.DataSources, error) {
@@ -60,7 +60,8 @@ func sourceOf(s settings.Store, dsn *host.DSN, where string) (host.DataSource, e
 	return host.DataSource{Store: resolved, Shown: dsn.Shown, Password: dsn.Password, Renew: dsn.Renew}, err
 }
 
-// otherSource returns the database of a policy or a history: that of the limits, without a DSN of its own.
+// otherSource returns the database of a policy or a history. Without its own DSN, it is the database of the
+// limits.
 func otherSource(
 	limits *host.DataSource, s settings.Store, dsn *host.DSN, where string,
 ) (host.DataSource, error) {
@@ -72,7 +73,8 @@ func otherSource(
 	return sourceOf(s, dsn, where)
 }
 
-// partError returns the error of a part with a DSN of its own; else the error is about that of the limits.
+// partError names the part in an error if the part has its own DSN. Otherwise the error concerns the DSN of
+// the limits.
 func partError(part int, name string, dsn *host.DSN, err error) error {
 	if dsn.DSN == "" {
 		return err

@@ -14,8 +14,8 @@ import (
 )
 
 // Decide decides a request, sets its Outcome, and responds if the request has a Writer. The proxy then serves
-// the request with the context of Flight, and calls Settling.End and Flight.End after the response. An error
-// is that of Zone.Match.
+// the request with Flight.Context, and calls Settling.End and Flight.End after the response. Its error comes
+// from Zone.Match.
 func Decide(s *Site, q *Request) error {
 	q.Site = s
 	q.Began = time.Now()
@@ -31,9 +31,9 @@ func Decide(s *Site, q *Request) error {
 	return nil
 }
 
-// Begin asks the policy about a request, and finds the limits of the configuration that apply to it: a
-// matcher can use what the policy says. It reports whether the store has to decide the request: then Fill
-// follows. Deliver follows in any case. Site and Began are set.
+// Begin evaluates the policy for a request, and then finds the limits of the configuration that apply, since
+// a matcher can use the verdict. It reports whether the store has to decide the request. If so, Fill follows,
+// and Deliver in any case. Callers set Site and Began before.
 func Begin(q *Request) (waits bool, err error) {
 	s := q.Site
 	q.Outcome = respond.Outcome{}
@@ -66,13 +66,13 @@ func Begin(q *Request) (waits bool, err error) {
 		q.Flight = NewFlight(q.HTTP.Context())
 	}
 	if q.failure != nil {
-		q.Arrived = time.Now() // the limits that hold nevertheless have the whole time
+		q.Arrived = time.Now() // after the policy failed, the limits have the whole timeout
 	}
 	return true, nil
 }
 
-// Filled is Fill for the calls of a queue, which requests own.
-func Filled(calls []*batch.Call) {
+// FillCalls calls Fill for the requests that own the calls of a queue.
+func FillCalls(calls []*batch.Call) {
 	all := make([]*Request, len(calls))
 	for i, c := range calls {
 		all[i] = c.Owner.(*Request)
@@ -80,8 +80,8 @@ func Filled(calls []*batch.Call) {
 	Fill(all)
 }
 
-// Fill makes the hits of requests and of their Calls: those of the limits of the configuration, and those of
-// the policy. After a panic, a request has none.
+// Fill sets the hits of requests and of their Calls: those of the configuration, then those of the policy. If
+// a panic ends Fill, the current request has no hits.
 func Fill(all []*Request) {
 	for _, q := range all {
 		f := q.Limits
@@ -120,7 +120,7 @@ func Fill(all []*Request) {
 	}
 }
 
-// Take has the store decide the hits of a request, and sets its Decisions or Err.
+// Take asks the store for decisions on the hits of a request, and sets its Decisions or Err.
 func Take(q *Request) {
 	q.Decisions = append(q.Decisions[:0], make([]ratelimit.Decision, len(q.Hits))...)
 	if len(q.Hits) == 0 {
@@ -133,12 +133,13 @@ func Take(q *Request) {
 	}
 }
 
-// background is the context of all decisions, instead of the context of a request: a client that closes its
-// connection must not fail the batch of its request, and its end would be logged as a failure of the
-// database. The timeout bounds the wait.
+// background is the context of all decisions, instead of the request's. A client that closes its connection
+// must not fail the batch of its request, which would be logged as a failure of the database. The timeout
+// bounds the wait.
 var background = context.Background()
 
-// take asks a store in the rest of the time of a request. A tenth of it changes nothing.
+// take asks a store. If the policy took more than a tenth of the timeout, the store gets only what is left of
+// the timeout.
 func take(from ratelimit.Store, q *Request) error {
 	ctx := background
 	timeout := q.Site.Timeout
@@ -150,9 +151,9 @@ func take(from ratelimit.Store, q *Request) error {
 	return from.Take(ctx, timeout, q.Hits, q.Decisions)
 }
 
-// Delivered is Deliver for calls of a queue, with their decisions. The owners of calls are requests. A call
-// of a store that is closed is left to Take.
-func Delivered(calls []*batch.Call) {
+// DeliverCalls passes the decisions of a queue's calls to the requests that own them, and calls Deliver. It
+// leaves calls that a closed store refused to Take.
+func DeliverCalls(calls []*batch.Call) {
 	all := make([]*Request, 0, len(calls))
 	for _, c := range calls {
 		q := c.Owner.(*Request)
@@ -164,16 +165,16 @@ func Delivered(calls []*batch.Call) {
 		q.Err = c.Err
 		all = append(all, q)
 		for i := range c.Hits {
-			c.Hits[i].Key = "" // it may be a part of a long request, which must not be kept
+			c.Hits[i].Key = "" // a key may keep the memory of a long request
 			c.Hits[i].Subject = ""
 		}
 	}
 	Deliver(all)
 }
 
-// Deliver ends requests on one database, which have their decisions, an Err, or nothing to decide: it makes
-// their outcomes, counts and records them, prepares their settlements, and responds to those with a Writer.
-// The frequent requests of Traefik take one loop, because each call takes long in the interpreter: with
+// Deliver ends requests on one database, which have Decisions, an Err, or nothing to decide. It sets their
+// outcomes, counts and records them, prepares their settlements, and responds to those with a Writer.
+// Frequent requests of Traefik take one loop, because the interpreter takes long for each call. With
 // deliverOne for all of them, a request takes 2.4 times the processor time.
 func Deliver(all []*Request) {
 	var recorded, answered []*Request
@@ -182,12 +183,12 @@ func Deliver(all []*Request) {
 		return
 	}
 	now := time.Now()
-	first := all[0].Site // the others share its database
+	first := all[0].Site // all sites share its database
 	ahead := first.Clock.Ahead(all[0].Decisions, now)
 	outage := first.Outage != nil && first.Outage.IsUnderWay()
 	for _, q := range all {
 		if q.Delivered {
-			continue // a queue delivers again after a panic
+			continue // after a panic, a queue delivers all calls again
 		}
 		s := q.Site
 		if outage && q.Err == nil {
@@ -239,13 +240,13 @@ func Deliver(all []*Request) {
 		q.Delivered = true
 		q.Site.Report.Count(q.Admitted, q.Hits, q.Decisions)
 		for i := range q.Hits {
-			q.Hits[i].Key = "" // as in Delivered
+			q.Hits[i].Key = "" // as in DeliverCalls
 			q.Hits[i].Subject = ""
 		}
 	}
 }
 
-// deliverOne makes the outcome of any request, counts it, prepares its settlement, and responds.
+// deliverOne sets the outcome of any request, counts it, prepares its settlement, and responds.
 func deliverOne(q *Request, ahead int64) {
 	s := q.Site
 	if q.waited {
@@ -257,13 +258,13 @@ func deliverOne(q *Request, ahead int64) {
 		}
 		q.Outcome.Ahead = ahead
 		if s.Watcher != nil {
-			s.Watcher.Decided(q)
+			s.Watcher.OnDecision(q)
 		}
 		if q.Outcome.Err != nil {
 			LogNoDecision(s, q)
 		}
 		if q.failure != nil && q.Outcome.Status == 0 {
-			q.Outcome.Err = q.failure // the limits let it pass, without what the policy would have said
+			q.Outcome.Err = q.failure // the limits let the request pass, but the policy could not decide
 		}
 	}
 	if q.Asked || len(q.Hits) > 0 {
@@ -282,7 +283,7 @@ func deliverOne(q *Request, ahead int64) {
 	}
 }
 
-// Respond sets the fields of the response to a request that was decided. For a refusal it sets Body.
+// Respond sets the headers of the response to a decided request, and Admitted. For a refusal it sets Body.
 func Respond(q *Request) {
 	h := q.Writer.Header()
 	s := q.Site
@@ -294,8 +295,8 @@ func Respond(q *Request) {
 	}
 }
 
-// LogNoDecision logs that no decision on a request was possible, and what happens to such requests. The log
-// has at most a line a second for all handlers on a database, and one when the database answers again.
+// LogNoDecision logs that no decision on a request was possible, and whether such requests pass. It logs at
+// most a line a second for all handlers on a database. Outage.Ended logs when the database answers again.
 func LogNoDecision(s *Site, q *Request) {
 	line := host.Line{Level: host.Error, Text: "no decision: refusing requests", Err: q.Outcome.Err}
 	if q.Outcome.Status == 0 {

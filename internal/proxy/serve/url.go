@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Host returns a host as keys have it: in lower case, and without the dot that may end a full name.
+// Host normalizes a host for keys: lower case, without the dot that may end a full name.
 func Host(host string) string {
 	return strings.TrimSuffix(strings.ToLower(host), ".")
 }
 
-// Path returns a path as keys have it: without empty, "." and ".." parts, because a client could otherwise
-// name one page in many ways. Traefik changes the path of a request so.
+// Path normalizes a path for keys: it removes empty, "." and ".." segments, with which a client could name
+// one page in many ways. Traefik normalizes request paths the same way.
 func Path(text string) string {
 	if !strings.Contains(text, "//") && !strings.Contains(text, "/.") {
 		return text
@@ -25,23 +25,23 @@ func Path(text string) string {
 	return clean
 }
 
-// CleanURL returns the URL of a request as keys have it: its path as Path returns it, with one form of each
-// escape, and its query with & instead of a semicolon, as in Traefik. If nothing changes, it returns u.
+// CleanURL normalizes the URL of a request for keys: the path by Path, with one form of each escape, and the
+// query with & instead of semicolons, as in Traefik. If nothing changes, it returns u.
 func CleanURL(u *url.URL) *url.URL {
 	clean := Path(u.Path)
-	if clean == u.Path && strings.IndexByte(u.RawQuery, ';') < 0 && oneForm(u.RawPath) == u.RawPath {
+	if clean == u.Path && strings.IndexByte(u.RawQuery, ';') < 0 && normalizeEscapes(u.RawPath) == u.RawPath {
 		return u
 	}
 	changed := *u
 	changed.Path = clean
-	changed.RawPath = Path(oneForm(u.RawPath))
+	changed.RawPath = Path(normalizeEscapes(u.RawPath))
 	changed.RawQuery = strings.Replace(u.RawQuery, ";", "&", -1)
 	return &changed
 }
 
-// oneForm returns an escaped path with upper-case digits in its escapes, and without escapes of characters
-// that need none (RFC 3986, 6.2.2). Traefik changes the path of a request so.
-func oneForm(escaped string) string {
+// normalizeEscapes returns an escaped path with upper-case digits in its escapes, and without escapes of
+// unreserved characters (RFC 3986, 6.2.2). Traefik normalizes request paths the same way.
+func normalizeEscapes(escaped string) string {
 	if strings.IndexByte(escaped, '%') < 0 {
 		return escaped
 	}
@@ -68,10 +68,10 @@ func isUnreserved(c byte) bool {
 		c == '_' || c == '~'
 }
 
-// QueryValue returns the text of a query parameter: its values, separated by commas. As in Traefik, a
-// semicolon ends a value. The standard library drops a parameter that has one.
+// QueryValue returns the values of a query parameter, separated by commas. As in Traefik, a semicolon ends a
+// value. The standard library would drop a parameter with a semicolon.
 func QueryValue(u *url.URL, name string) string {
-	parsed, _ := url.ParseQuery(CleanURL(u).RawQuery) // an error is about other parameters
+	parsed, _ := url.ParseQuery(CleanURL(u).RawQuery) // an error concerns other parameters
 	values := parsed[name]
 	if len(values) == 1 {
 		return values[0]

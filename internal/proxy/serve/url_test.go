@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// A client cannot choose among several keys by writing one path in several ways.
+// A client cannot get several keys by writing one path in several ways.
 func TestOnePathIsOneKey(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "/": "/", "*": "*", "/a/b": "/a/b", "/a/b/": "/a/b/", "/.well-known/x": "/.well-known/x",
@@ -17,7 +17,7 @@ func TestOnePathIsOneKey(t *testing.T) {
 		if got := serve.Path(text); got != want {
 			t.Errorf("%q is %q, want %q", text, got, want)
 		}
-		// As Traefik does it.
+		// Traefik normalizes paths by this function.
 		u := url.URL{Path: text}
 		if text != "" && text != "*" && u.JoinPath().Path != want {
 			t.Errorf("%q is %q in Traefik, want %q", text, u.JoinPath().Path, want)
@@ -61,7 +61,7 @@ func TestOneURIIsOneKey(t *testing.T) {
 		if u.RequestURI() != text {
 			t.Errorf("%q was changed to %q", text, u.RequestURI())
 		}
-		// Traefik has cleaned the path before the plugin sees it.
+		// Traefik passes a cleaned path to the plugin.
 		if got := serve.CleanURL(u.JoinPath()).RequestURI(); got != want {
 			t.Errorf("%q is %q in Traefik, want %q", text, got, want)
 		}

@@ -13,11 +13,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Text is text with placeholders, as a proxy reads them. It does not change.
+// Text is a parsed text with placeholders. Each proxy implements it for its own placeholders. It is
+// immutable.
 type Text interface {
-	// Of returns the text for a request. Fixed text needs no request: q may be nil.
+	// Of returns the text for a request. q may be nil for a Fixed text.
 	Of(q *Request) string
-	// Key is Of for the key of a limit: a value has one form, and of an address v4 or v6 bits count.
+	// Key returns the text as a key: it normalizes values, and keeps v4 or v6 bits of addresses.
 	Key(q *Request, v4, v6 int) string
 	// Fixed reports whether the text has no placeholder.
 	Fixed() bool
@@ -25,60 +26,61 @@ type Text interface {
 	Secret() bool
 	// Shares reports whether another text has one of the placeholders.
 	Shares(other Text) bool
-	// Parts returns the parts of a request that the placeholders stand for.
+	// Parts returns the parts of a request on which the text depends.
 	Parts() Parts
 }
 
-// Parts are parts of a request.
+// Parts lists parts of a request.
 type Parts struct {
 	User, Host, Path bool
 	Headers          []string // canonical
-	Header           string   // the header of a text that is one placeholder and nothing else
-	Connection       bool     // the text is the address of the connection and nothing else
+	Header           string   // set if the text is the placeholder of this header alone
+	Connection       bool     // the text is the address of the connection alone
 }
 
-// ParseText reads text with placeholders. An error is a *ratelimit.FieldError and names the field.
+// ParseText parses text with placeholders. An error is a *ratelimit.FieldError for the field.
 type ParseText func(field, text string) (Text, error)
 
-// Zone is a limit of a configuration, compiled. It does not change after Site.Prepare.
+// Zone is a compiled limit of a configuration. It does not change after Site.Prepare.
 type Zone struct {
 	settings.ConfiguredLimit
 
 	Configured settings.Values
-	KeyText    string // as it is configured, or the default
-	Key        Text   // with alternatives, it is for the configuration alone
+	KeyText    string // the configured text, or the default
+	Key        Text   // requests use alternatives instead, if there are any
 	Secret     bool   // the key is stored as a digest
 
-	// Match reports whether the limit applies to a request; nil means to all requests.
+	// Match reports whether the limit applies to a request. Nil applies to all requests.
 	Match func(r *http.Request) (bool, error)
-	// Endpoint lists the paths of Match, for the history; "" is none.
+	// Endpoint lists the paths of Match for the history, or is "".
 	Endpoint string
 
 	Index int // in Site.Zones
 
-	// Hit is the charge of a request, without what depends on the request.
+	// Hit is the template for the hits of requests.
 	Hit ratelimit.Hit
 
-	fixed      string // the key, if it is the same for all requests; else ""
-	header     string // the key is the value of this header; else ""
+	fixed      string // the key if it is the same for all requests, else ""
+	header     string // the header whose value is the key, else ""
 	connection bool   // the key is the address of the connection
 
-	alternatives []alternative // of the key; nil without
+	alternatives []alternative // nil if the key has none
 	cost         Text          // nil for a fixed cost
 	audit        settings.Audit
 	empty        int32 // 1 once the log has a warning that the key was empty; atomic
 }
 
-// alternative is one of several keys. The first that is not empty is the key of a request.
+// alternative is one of several keys. The first one that is not empty is the key of a request.
 type alternative struct {
 	text   Text
 	secret bool
 }
 
-// defaultKey is the key of a limit without one.
+// defaultKey is the key of a limit without a configured key.
 const defaultKey = "{client_ip}"
 
-// NewZone reads and checks a limit. Errors are *ratelimit.FieldError, with the names of settings.LimitTable.
+// NewZone parses the settings of a limit. Errors are *ratelimit.FieldError with the names of
+// settings.LimitTable.
 func NewZone(from settings.Values, parse ParseText) (*Zone, error) {
 	read, err := settings.ReadLimit(from)
 	if err != nil {
@@ -117,7 +119,7 @@ func NewZone(from settings.Values, parse ParseText) (*Zone, error) {
 	return z, nil
 }
 
-// isSecret reports whether keys of a text are stored as digests.
+// isSecret reports whether keys from a text are stored as digests.
 func (z *Zone) isSecret(text Text) bool {
 	if z.HashKey != nil {
 		return *z.HashKey
@@ -125,7 +127,7 @@ func (z *Zone) isSecret(text Text) bool {
 	return text.Secret()
 }
 
-// hideIfShared makes keys secret that contain the API key of the policy.
+// hideIfShared makes the keys of z secret if they may contain the policy's API key.
 func (z *Zone) hideIfShared(key Text) {
 	if z.HashKey != nil {
 		return
@@ -141,8 +143,8 @@ func (z *Zone) hideIfShared(key Text) {
 // Frequent reports whether FrequentKey can return a key.
 func (z *Zone) Frequent() bool { return z.fixed != "" || z.header != "" || z.connection }
 
-// FrequentKey returns the key of a request if it is fixed, the value of a header that the request has once,
-// or the address of the connection. Else it returns "". It takes fewer steps than setKey.
+// FrequentKey returns the key of a request if the key is fixed, a header that occurs once, or the address of
+// the connection. Otherwise it returns "". It takes fewer steps than setKey.
 func FrequentKey(z *Zone, r *http.Request) string {
 	key := z.fixed
 	if key != "" {
@@ -159,7 +161,7 @@ func FrequentKey(z *Zone, r *http.Request) string {
 	return key
 }
 
-// connectionOf returns the address of the connection of a request without its port.
+// connectionOf returns the remote address of a request, without the port.
 func connectionOf(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -191,30 +193,30 @@ func alternativeKey(z *Zone, q *Request) string {
 	return ""
 }
 
-// mostCost is more than any quota.
-const mostCost = 1 << 62
+// maxCost exceeds any quota.
+const maxCost = 1 << 62
 
-// setCost sets the cost of a request's hit if it depends on the request.
+// setCost sets the cost of a request's hit if the cost depends on the request.
 func setCost(z *Zone, q *Request, hit *ratelimit.Hit) {
 	if z.cost != nil {
 		hit.Cost = ParseCost(z.cost.Of(q))
 	}
 }
 
-// ParseCost reads the cost of a request. Clients often choose the text, and must get neither a refund nor a
-// free pass out of it: 0, and text other than a whole number, count as 1.
+// ParseCost parses the cost of a request. Clients often choose the text, and must not gain a refund or a free
+// pass: 0, and text other than a whole number, count as 1.
 func ParseCost(text string) int64 {
 	cost, err := strconv.ParseUint(text, 10, 64)
 	switch {
-	case cost > mostCost: // including a number beyond 64 bits
-		return mostCost
+	case cost > maxCost: // including a number beyond 64 bits
+		return maxCost
 	case err != nil || cost == 0:
 		return 1
 	}
 	return int64(cost)
 }
 
-// warnEmpty warns once that the key of a request is empty: all such requests share one quota.
+// warnEmpty logs once that the key of a request is empty. All such requests share one quota.
 func warnEmpty(s *Site, z *Zone) {
 	if s.Log != nil && atomic.CompareAndSwapInt32(&z.empty, 0, 1) {
 		s.Log(host.Line{Level: host.Warn, Prefix: z.Limit.Prefix,
@@ -223,8 +225,8 @@ func warnEmpty(s *Site, z *Zone) {
 }
 
 // checkRows returns an error if two hits of one request could be on the same row, which ratelimit.Store does
-// not allow. Two limits with one prefix and one table could be, unless both keys are fixed and differ: a
-// client often chooses the value of a placeholder. at is the index of the second of the two limits.
+// not allow, with the index of the second limit. Hits of two limits with the same prefix and table could be,
+// unless both keys are fixed and differ, since a client often chooses the value of a placeholder.
 func checkRows(zones []*Zone) (at int, err error) {
 	for i := range zones {
 		for j := range zones[:i] {

@@ -30,7 +30,7 @@ func compile(handler settings.Values, zones ...settings.Values) (*serve.Site, er
 	return site, err
 }
 
-// A client that names its cost gets no free pass.
+// A client that chooses its cost gets no free pass.
 func TestCostOfARequest(t *testing.T) {
 	for text, want := range map[string]int64{
 		"1": 1, "7": 7, "0": 1, "00": 1, "": 1, "-3": 1, "-0": 1, "2.5": 1, "many": 1,
