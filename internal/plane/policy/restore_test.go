@@ -21,7 +21,7 @@ func dump(t *testing.T, s *site) []string {
 	}
 	var commands []string
 	var command strings.Builder
-	quoted := false // in a function's body
+	quoted, atomic := false, false // in the body of a function
 	for line := range strings.Lines(string(out)) {
 		if command.Len() == 0 &&
 			(strings.HasPrefix(line, "--") || strings.HasPrefix(line, `\`) || strings.TrimSpace(line) == "") {
@@ -31,7 +31,13 @@ func dump(t *testing.T, s *site) []string {
 		if (strings.Count(line, "$$")+strings.Count(line, "$_$"))%2 == 1 {
 			quoted = !quoted
 		}
-		if !quoted && strings.HasSuffix(strings.TrimSpace(line), ";") {
+		switch strings.TrimSpace(line) {
+		case "BEGIN ATOMIC":
+			atomic = true
+		case "END;":
+			atomic = false
+		}
+		if !quoted && !atomic && strings.HasSuffix(strings.TrimSpace(line), ";") {
 			commands = append(commands, command.String())
 			command.Reset()
 		}
