@@ -27,8 +27,8 @@ func (c *invocation) describeError(err error) error {
 	switch failed.Code {
 	case "42P01", "42703", "42883": // no such table, column or function
 		var others *string
-		if c.conn.QueryRow(context.Background(), schema.Others).Scan(&others) == nil && others != nil {
-			return fmt.Errorf("%s: %s", *others, schema.OthersHint)
+		if c.conn.QueryRow(context.Background(), schema.ForeignTables).Scan(&others) == nil && others != nil {
+			return fmt.Errorf("%s: %s", *others, schema.ForeignTablesHint)
 		}
 		return fmt.Errorf(
 			"the tables of the %s are missing, or older than this program (%s): make them with: "+

@@ -121,7 +121,7 @@ func Open(dsn string, o Options) (*DB, error) {
 	})
 }
 
-// open returns a DB with a pool of its own. renew is nil for the settings of a program's pool.
+// open returns a DB with a new pool. renew is nil for the settings of a program's pool.
 func open(config *pgxpool.Config, renew renewal) (*DB, error) {
 	d := &DB{config: config.Copy(), renew: renew, destination: destinationOf(&config.ConnConfig.Config)}
 	config.MinConns = 1            // so that after a quiet time no request waits for a login
@@ -155,7 +155,7 @@ func open(config *pgxpool.Config, renew renewal) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.on(pool), nil
+	return d.usePool(pool), nil
 }
 
 // At returns a DB for another server of the same database, with the settings of this one.
@@ -183,11 +183,11 @@ func New(pool *pgxpool.Pool) (*DB, error) {
 		return nil, &ratelimit.FieldError{Field: "pool", Want: "a pool, such as pgxpool.New returns"}
 	}
 	d := &DB{shared: true, config: pool.Config()}
-	return d.on(pool), nil
+	return d.usePool(pool), nil
 }
 
-// on sets the pool of d and returns d.
-func (d *DB) on(pool *pgxpool.Pool) *DB {
+// usePool sets the pool of d, and returns d.
+func (d *DB) usePool(pool *pgxpool.Pool) *DB {
 	most := int(pool.Config().MaxConns)
 	d.pool, d.free = pool, make(chan struct{}, most)
 	d.addSlots(most)

@@ -16,13 +16,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// connection is the state of a connection until its end. Only the call that has the connection uses it.
+// connection is the state of a connection. Only the call that has acquired the connection uses it.
 type connection struct {
 	conn      *pgconn.PgConn
-	prepared  map[string]*prepared // by the texts: those that the server has, and those that are on their way
-	unguarded int                  // how many times the connection may be used without pg.Guard
+	prepared  map[string]*prepared // by text: statements that the server has, or is about to have
+	unguarded int                  // the number of further uses without pg.Guard
 
-	// The pipeline under way. Its memory is used again.
+	// The current pipeline. The next one reuses its memory.
 	sent   []*pgdb.Statement
 	params []parameters // of sent
 	buffer []byte       // of all values
@@ -30,21 +30,21 @@ type connection struct {
 	oids   []uint32
 }
 
-// parameters are the parameters of a statement.
+// parameters are the encoded parameters of a statement.
 type parameters struct {
 	values [][]byte
 	oids   []uint32
-	of     *prepared // nil if the text is sent without preparing it
+	of     *prepared // nil for a statement that is not prepared
 }
 
-// prepared is a statement that the connection has prepared or, until it is ready, may have.
+// prepared is a statement that the connection has prepared, or has begun to prepare.
 type prepared struct {
 	pgconn.StatementDescription
 	ready bool // the server has confirmed it
 }
 
-// newPrepared returns a statement with a name made from the text, so that behind a pooler a statement which
-// another session left on the server's connection has the same text.
+// newPrepared returns a statement with a name made from its text. Behind a pooler, a statement of another
+// session with the same name therefore has the same text.
 func newPrepared(sql string) *prepared {
 	sum := sha256.Sum256([]byte(sql))
 	return &prepared{StatementDescription: pgconn.StatementDescription{
@@ -103,7 +103,7 @@ func endOfFirst(statements []*pgdb.Statement) int {
 	return n
 }
 
-// add encodes a transaction. If one of its statements cannot be sent, none is.
+// add encodes a transaction. If one of its statements cannot be encoded, add sends none of them.
 func (c *connection) add(transaction []*pgdb.Statement) {
 	before := len(c.params)
 	for i, s := range transaction {
@@ -118,8 +118,8 @@ func (c *connection) add(transaction []*pgdb.Statement) {
 
 var binaryFormat = []int16{1}
 
-// send puts the statements into the buffer of the pipeline, with a Sync after each transaction. (A batch of
-// pgx is one implicit transaction, so that a bad row would fail all.)
+// send adds the statements to the pipeline, with a Sync after each transaction. (A batch of pgx is one
+// implicit transaction, in which one bad row would fail all.)
 func (c *connection) send(p *pgconn.Pipeline, unnamed bool) {
 	for i, s := range c.sent {
 		to := &c.params[i]
@@ -183,7 +183,7 @@ func (c *connection) readTransaction(p *pgconn.Pipeline, first int) (
 	}
 }
 
-// readRows appends the rows of a result to that of a statement.
+// readRows appends the rows of a result to Result of a statement.
 func readRows(r *pgconn.ResultReader, s *pgdb.Statement) error {
 	for r.NextRow() {
 		for _, column := range r.Values() {
@@ -200,7 +200,7 @@ func readRows(r *pgconn.ResultReader, s *pgdb.Statement) error {
 	return err
 }
 
-// transactionFailed handles the error of a statement that fails its transaction, which begins with first and
+// transactionFailed handles the error of a statement. Its transaction begins with the statement first, and
 // ends before next.
 func (c *connection) transactionFailed(first, failed, next int, e *pgconn.PgError, a *attempt) {
 	rollBack(c.sent[first:next], failed-first, e)

@@ -17,15 +17,16 @@ import (
 // certain that the transaction had no effect.
 const maxAttempts = 4
 
-// maxLost is the number of times that prepared statements are lost before the DB stops preparing them.
-const maxLost = 2
+// maxLostStatements is the number of times that prepared statements may be lost before the DB stops preparing
+// statements.
+const maxLostStatements = 2
 
-// attempt is one attempt to run statements, and its outcome.
+// attempt describes one attempt to run statements, and its outcome.
 type attempt struct {
 	retry   []*pgdb.Statement // whole transactions that had no effect and may be sent again
-	unnamed bool              // do not prepare statements; afterwards: the next attempt must not do so
-	lost    bool              // the server did not have our prepared statements
-	close   bool              // the connection must not be used again
+	unnamed bool              // do not prepare statements; set by an attempt for the next one
+	lost    bool              // the server lacked prepared statements of this connection
+	close   bool              // the connection must be closed
 }
 
 // Run implements pgdb.DB.
@@ -39,7 +40,7 @@ func (d *DB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	}
 	a := attempt{}
 	for n := 1; ; n++ {
-		a = attempt{unnamed: a.unnamed || d.lost.Load() >= maxLost}
+		a = attempt{unnamed: a.unnamed || d.lost.Load() >= maxLostStatements}
 		err := d.try(ctx, had, statements, &a)
 		if len(a.retry) == 0 || n == maxAttempts || ctx.Err() != nil {
 			return err
@@ -48,9 +49,9 @@ func (d *DB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	}
 }
 
-// try runs statements on a connection of the pool. Afterwards the Err of each is set, unless it is retried.
-// had is the time that ctx had left at the call, or 0 without a deadline. The error is that of the connection
-// or ctx.
+// try runs statements on a connection of the pool, and sets Err of each statement that it does not put into
+// a.retry. had is the time that ctx had left at the call, or 0 without a deadline. The error is that of the
+// connection or ctx.
 func (d *DB) try(ctx context.Context, had time.Duration, statements []*pgdb.Statement, a *attempt) error {
 	for _, s := range statements {
 		s.Err, s.Code, s.Result, s.Rows = nil, "", s.Result[:0], 0
@@ -90,8 +91,8 @@ func (d *DB) try(ctx context.Context, had time.Duration, statements []*pgdb.Stat
 	return err
 }
 
-// answerContext returns the context of the answer to statements that are about to be sent: ctx, but with a
-// deadline after had. The time of a call thus bounds the database, not this process.
+// answerContext returns the context for the answer to statements that are about to be sent. It ends like ctx,
+// except that a deadline counts from now: had later. The deadline thus bounds the database, not this process.
 func answerContext(ctx context.Context, had time.Duration) (context.Context, context.CancelFunc) {
 	if had <= 0 {
 		return ctx, func() {}
@@ -125,7 +126,7 @@ func (d *DB) Exec(ctx context.Context, sql string) error {
 // closeConn closes a connection, so that the pool does not keep it.
 func closeConn(conn *pgxpool.Conn) { _ = conn.Conn().PgConn().Close(context.Background()) }
 
-// setFailed sets the error of statements.
+// setFailed sets Err and Code of statements.
 func setFailed(statements []*pgdb.Statement, err error) {
 	code := ""
 	if e := serverError(err); e != nil {
@@ -136,13 +137,13 @@ func setFailed(statements []*pgdb.Statement, err error) {
 	}
 }
 
-// rollBack sets the errors of a transaction that failed with statement i.
+// rollBack sets the errors of a transaction after its statement i failed.
 func rollBack(statements []*pgdb.Statement, i int, err error) {
 	setFailed(statements, pgdb.ErrRolledBack)
 	setFailed(statements[i:i+1], err)
 }
 
-// serverError returns the error that the server reported, or nil if err is another one.
+// serverError returns the error of the server in err, or nil.
 func serverError(err error) *pgconn.PgError {
 	var e *pgconn.PgError
 	errors.As(err, &e)

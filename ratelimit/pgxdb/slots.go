@@ -37,7 +37,7 @@ func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 			return nil, d.withCause(ctx, fmt.Errorf("%w: pgxdb: none of the %d connections became free: %w",
 				pg.ErrNoTurn, d.MaxConns(), ctx.Err()))
 		}
-		alone := d.alone()
+		alone := d.lastSlot()
 		conn, err := d.pool.Acquire(ctx)
 		switch {
 		case err == nil:
@@ -91,7 +91,7 @@ func (d *DB) withhold() {
 	time.AfterFunc(refusalTime, func() { d.addSlots(withheld) })
 }
 
-// isTooMany reports whether a server refused a login because it has too many.
+// isTooMany reports whether a server refused a login because of too many connections.
 func isTooMany(err error) bool {
 	e := serverError(err)
 	return e != nil && e.Code == pg.TooManyConnections
@@ -115,14 +115,14 @@ func (d *DB) addSlots(n int) {
 	}
 }
 
-// alone reports whether all other slots are withheld.
-func (d *DB) alone() bool {
+// lastSlot reports whether all slots but one are withheld.
+func (d *DB) lastSlot() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.slots == 1
 }
 
-// connections returns how many connections there are.
+// connections returns the number of open connections.
 func (d *DB) connections() int32 {
 	stat := d.pool.Stat()
 	return stat.AcquiredConns() + stat.IdleConns()

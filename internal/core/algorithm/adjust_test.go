@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// charged is a hit that passed.
+// charged is an admitted hit.
 type charged struct{ cost, at, window int64 }
 
 // drawCharge charges a hit of the key "k" that fits, or nothing.
@@ -20,15 +20,15 @@ func (k *keys) drawCharge(t *rapid.T, l *ratelimit.Limit) (charged, bool) {
 	return charged{cost, d.DecidedAt, algorithm.WindowOf(l, d.DecidedAt, d.Reset.UnixMicro())}, d.Allowed
 }
 
-// look returns what is left for the key "k", below 0 if the quota is overdrawn.
-func (k *keys) look(l *ratelimit.Limit) int64 {
+// remaining returns the remaining quota of the key "k", below 0 if it is overdrawn.
+func (k *keys) remaining(l *ratelimit.Limit) int64 {
 	free, _ := algorithm.Of(l).Peek(l, k.rows["p/k"], k.Micro)
 	return free
 }
 
-// TestASettlementIsAsIfTheRequestHadCostThatMuch: a row with a charge that is settled later has as much
-// left as one that was charged the real cost at once. Where charges drain, it may have less, and
-// never more. What ends after the window of its charge changes nothing.
+// TestASettlementIsAsIfTheRequestHadCostThatMuch checks that a settled row has as much left as one that was
+// charged the real cost at once. Where charges drain, it may have less, never more. A settlement after the
+// window of its charge changes nothing.
 func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
 	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
@@ -70,13 +70,13 @@ func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
 		unsettled := *settled.rows["p/k"]
 		d.Adjust(l, settled.rows["p/k"], now, estimate-real, decided.DecidedAt)
 		if over := windowOver(l, &before, now, decided.DecidedAt); over {
-			if free, reset := d.Peek(l, &unsettled, now); free != settled.look(l) {
+			if free, reset := d.Peek(l, &unsettled, now); free != settled.remaining(l) {
 				t.Fatalf("%+v: after the window %d are left until %d, and %d after the settlement", *l, free,
-					reset, settled.look(l))
+					reset, settled.remaining(l))
 			}
 			return
 		}
-		got, want := settled.look(l), once.look(l)
+		got, want := settled.remaining(l), once.remaining(l)
 		drains := name == "gcra"
 		if got > want || got < want && !(drains && now > decided.DecidedAt) {
 			t.Fatalf("%+v: estimate %d, real cost %d, %d µs later: %d are left, want %d", *l, estimate, real,
@@ -119,7 +119,7 @@ func TestOverdrawnQuotas(t *testing.T) {
 		more := rapid.OneOf(rapid.Int64Range(1, l.Capacity()), rapid.Just(2*l.Capacity()),
 			rapid.Just(int64(1)<<60)).Draw(t, "more")
 		d.Adjust(l, row, k.Micro, -more, one.at)
-		free := k.look(l)
+		free := k.remaining(l)
 		// Quotas so large that twice as much is too much for the calculations can be overdrawn by less.
 		owed := 2 * float64(l.Capacity()) * float64(l.Window.Microseconds())
 		large := l.Capacity() > 1<<51 || owed > 1<<61 || owed/float64(l.Events) > float64(horizon)/2
@@ -149,14 +149,14 @@ func TestOverdrawnQuotas(t *testing.T) {
 			t.Fatalf("%+v: the row expires %d µs before Reset", *l, reset-row.Expires)
 		}
 		d.Adjust(l, row, k.Micro, 2*l.Capacity(), 0)
-		if left := k.look(l); left < min(l.Capacity(), free+2*l.Capacity()) {
+		if left := k.remaining(l); left < min(l.Capacity(), free+2*l.Capacity()) {
 			t.Fatalf("%+v: %d are left after a refund of twice the quota", *l, left)
 		}
 	})
 }
 
-// TestWindowsOfCharges: two charges have one window only if a settlement of both at once has the
-// effect of one after the other.
+// TestWindowsOfCharges checks that if two charges have one window, settling their sum has the same effect as
+// settling one after the other.
 func TestWindowsOfCharges(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")

@@ -86,7 +86,7 @@ func bounded(l *ratelimit.Limit, log []entry) error {
 	return nil
 }
 
-// most returns how much may pass in so many microseconds, both ends included.
+// most bounds the cost that may pass in a number of microseconds, both ends included.
 func most(l *ratelimit.Limit, time int64) *big.Int {
 	window, full := big.NewInt(l.Window.Microseconds()), big.NewInt(l.Capacity())
 	gained := new(big.Int)

@@ -50,12 +50,12 @@ func (k *keys) peek(l *ratelimit.Limit, cost int64) ratelimit.Decision {
 	return k.decide(ratelimit.Hit{Limit: l, Key: "k", Cost: cost, Peek: true})[0]
 }
 
-// latest is when schedules end: the zones have rules until then, and a Postgres
-// timestamp holds it.
+// latest is the time at which schedules end: until then the zones have rules, and a Postgres timestamp can
+// hold it.
 const latest = 4_000_000_000 * conformance.Second
 
-// TestDefinitions runs random schedules and compares each decision with the oracle: whether
-// the hit passes, what remains, when it would pass, and Reset.
+// TestDefinitions runs random schedules and compares each decision with the oracle: Allowed, Remaining,
+// RetryAfter and Reset.
 func TestDefinitions(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		k := newKeys()
@@ -103,7 +103,7 @@ func TestDefinitions(t *testing.T) {
 	})
 }
 
-// agrees compares what a decision says besides Allowed with the oracle.
+// agrees compares a decision, except for Allowed, with the oracle.
 func agrees(l *ratelimit.Limit, log []entry, now int64, cost int64, d ratelimit.Decision) error {
 	fits := func(cost, at int64) bool { return free(l, log, at).Cmp(big.NewRat(cost, 1)) >= 0 }
 	full := l.Capacity()
@@ -184,7 +184,7 @@ func TestExtremes(t *testing.T) {
 	}
 }
 
-// TestExpiredRowMeansNoRow: from Expires on, a row decides as no row does.
+// TestExpiredRowMeansNoRow checks that from Expires on, a row decides as no row does.
 func TestExpiredRowMeansNoRow(t *testing.T) {
 	conformance.EachDefinition(t, 500, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")

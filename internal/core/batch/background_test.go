@@ -15,8 +15,8 @@ import (
 
 var errTest = errors.New("test")
 
-// courier sends the calls of a Background. fail gets how often a call was sent before, and returns the error
-// of the call itself and that of its batch.
+// courier sends the calls of a Background. fail gets the number of earlier attempts of a call, and returns
+// the error of the call itself and that of its batch.
 type courier struct {
 	background *batch.Background
 	queue      *batch.Queue
@@ -61,7 +61,8 @@ func (c *courier) call(key string, window int64) *batch.Call {
 	}
 }
 
-// TestACallIsSentAgainUntilItHadItsEffect, and not if it may have had it.
+// TestACallIsSentAgainUntilItHadItsEffect also checks that a call is not retried if it may have had an
+// effect.
 func TestACallIsSentAgainUntilItHadItsEffect(t *testing.T) {
 	failsOnce := func(own, together error) func(int) (error, error) {
 		return func(tries int) (error, error) {
@@ -129,8 +130,8 @@ func TestTooManyCallsAreLost(t *testing.T) {
 	})
 }
 
-// TestRefundsOfLeasesAreForgotten: a server that has taken over may not have their charges.
-func TestRefundsOfLeasesAreForgotten(t *testing.T) {
+// TestRefundsOfLeasesAreDropped drops refunds, because a server that has taken over may lack the charges.
+func TestRefundsOfLeasesAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCourier(t.Context(), func(int) (error, error) { return nil, nil })
 		for _, alone := range []bool{false, true} {
@@ -147,7 +148,7 @@ func TestRefundsOfLeasesAreForgotten(t *testing.T) {
 	})
 }
 
-// TestABatchHasOneWindowOfARow, unless a request refunds: all refunds that wait come before it.
+// TestABatchHasOneWindowOfARow, unless a request refunds: then all waiting refunds come first.
 func TestABatchHasOneWindowOfARow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCourier(t.Context(), func(int) (error, error) { return nil, nil })

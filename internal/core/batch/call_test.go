@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// panics are calls with which a function panics, and the calls that are decided.
+// panics lists the calls with which a function panics, and the calls that are decided.
 var panics = []struct {
 	during string
 	broken map[string]bool
@@ -27,8 +27,8 @@ var panics = []struct {
 	{"deliver", map[string]bool{"first": true, "a": true, "b": true, "c": true}, "first a b c"},
 }
 
-// TestPanicsFailOnlyTheirCalls: a call with which Fill or Deliver panics fails, and the
-// calls beside it do not. Hits that Fill has begun to set are not decided.
+// TestPanicsFailOnlyTheirCalls fails a call with which Fill or Deliver panics, and no other call. Hits that
+// Fill has begun to set are not decided.
 func TestPanicsFailOnlyTheirCalls(t *testing.T) {
 	for _, test := range panics {
 		synctest.Test(t, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestCancelRacesWithFinish: the wait ends once, with the decision or with the error.
+// TestCancelRacesWithFinish ends the wait once, with the decision or with the error.
 func TestCancelRacesWithFinish(t *testing.T) {
 	enough := errors.New("enough")
 	d := newQueue(batch.Options{}, always(0))

@@ -14,7 +14,7 @@ func part(cost int64, apart bool) ratelimit.Hit {
 	return ratelimit.Hit{Limit: &ratelimit.Limit{Events: 5}, Cost: cost, Apart: apart}
 }
 
-// divided are hits, the calls that they are divided into, and the outcome.
+// divided lists hits, the calls that Split makes of them, and the outcome.
 var divided = []struct {
 	name  string
 	hits  []ratelimit.Hit
@@ -33,7 +33,7 @@ var divided = []struct {
 		"[1][2]", "failure"},
 }
 
-// TestHitsApartAreCallsOfTheirOwn, and the whole call is finished once, with its last part.
+// TestHitsApartAreCallsOfTheirOwn also checks that the whole call is finished once, with its last part.
 func TestHitsApartAreCallsOfTheirOwn(t *testing.T) {
 	failure := errors.New("failure")
 	for _, test := range divided {

@@ -40,7 +40,7 @@ func newQueue(o batch.Options, takes func(n int) time.Duration) *decider {
 	return d
 }
 
-// always is a duration that all batches take.
+// always returns the same duration for all batches.
 func always(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
 
 // decide allows every hit. Remaining of its decision is the hit's cost.
@@ -68,7 +68,7 @@ func (d *decider) decide(calls []*batch.Call, deadline time.Time) {
 	batch.Finish(d.queue, calls, nil)
 }
 
-// send sends a call of so many hits.
+// send sends a call of n hits.
 func (d *decider) send(owner string, hits int) *batch.Call {
 	c := batch.NewCall()
 	c.Owner = owner
@@ -96,7 +96,7 @@ func wait(began time.Time, calls ...*batch.Call) time.Duration {
 	return time.Since(began)
 }
 
-// ms are times in milliseconds.
+// ms returns times in milliseconds.
 func ms(times ...float64) (all []time.Duration) {
 	for _, t := range times {
 		all = append(all, time.Duration(t*float64(time.Millisecond)))
@@ -104,8 +104,8 @@ func ms(times ...float64) (all []time.Duration) {
 	return all
 }
 
-// schedules say when calls come, how long batches take (the last time is that of all later ones), which calls
-// share a batch, when each is finished, and how long the first call of the last batch has waited.
+// schedules list the arrivals of calls, the times of batches (the last one applies to all later ones), the
+// calls that share a batch, the end of each call, and the wait of the first call of the last batch.
 var schedules = map[string]struct {
 	workers     int
 	takes, come []time.Duration
@@ -184,7 +184,7 @@ func TestOneBatchAtATimeAfterASlowOne(t *testing.T) {
 	})
 }
 
-// TestBatchSize: the first batches have up to 100 hits, later ones up to 400, or more once a full
+// TestBatchSize checks the bounds: 100 hits for the first batches, 400 for later ones, and more once a full
 // batch takes no longer than a small one.
 func TestBatchSize(t *testing.T) {
 	for _, test := range []struct {
@@ -244,7 +244,7 @@ func repeat(hits, calls int) []int {
 	return all
 }
 
-// TestCallersKeepTheirTime: if the queue is never empty, each call still has its whole
+// TestCallersKeepTheirTime checks that with a queue that is never empty, each call still has its whole
 // timeout, and no call fails that a batch could answer in time.
 func TestCallersKeepTheirTime(t *testing.T) {
 	for _, callers := range []int{1, 300, 1000, 6000, 18_000} { // 18,000 calls wait for 180 of their 200 ms

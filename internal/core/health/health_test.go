@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// transitions are those of the table in the package's comment: calls, and the state after them.
+// transitions are the rows of the table in the package comment: calls, and the state after them.
 var transitions = []struct {
 	calls []string
 	want  string

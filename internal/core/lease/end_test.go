@@ -50,7 +50,8 @@ func TestAllUnitsAreRefundedAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestUnitsThatEndAreRefundedTogether, by Sweep. A refund of a request on their row has them refunded before.
+// TestUnitsThatEndAreRefundedTogether checks Sweep. The refund of a request on a row refunds the units of the
+// row first.
 func TestUnitsThatEndAreRefundedTogether(t *testing.T) {
 	for _, drop := range []string{"", "other", "a"} {
 		now := int64(1)
@@ -78,7 +79,7 @@ func TestUnitsThatEndAreRefundedTogether(t *testing.T) {
 	}
 }
 
-// TestALeaseLivesOn: the answer on a hit of a key extends the life of the units that are left.
+// TestALeaseLivesOn checks that an answer to a hit extends the life of the remaining units.
 func TestALeaseLivesOn(t *testing.T) {
 	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow,
 		ratelimit.TokenBucket} {
@@ -104,7 +105,7 @@ func TestALeaseLivesOn(t *testing.T) {
 	}
 }
 
-// decide has a process decide a hit, with the answer at once.
+// decide decides a hit in a process, with an immediate answer.
 func (p *process) decide(cost int64) {
 	if !p.hit(cost) {
 		f := p.batches[len(p.batches)-1]
@@ -113,8 +114,8 @@ func (p *process) decide(cost int64) {
 	}
 }
 
-// TestARequestThatNeedsWhatIsHeldGetsIt: little is left in the row, and the units of the process are refunded
-// before the database decides a hit that is larger than the lease.
+// TestARequestThatNeedsWhatIsHeldGetsIt sends a hit that is larger than the lease while little is left in the
+// row. The units of the process are refunded before the database decides the hit.
 func TestARequestThatNeedsWhatIsHeldGetsIt(t *testing.T) {
 	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow,
 		ratelimit.TokenBucket} {
@@ -140,8 +141,8 @@ func TestARequestThatNeedsWhatIsHeldGetsIt(t *testing.T) {
 	}
 }
 
-// TestAFloodOfRefusalsEvictsNoLease: rows without a lease take half of the memory. A lease that is evicted
-// has its units refunded.
+// TestAFloodOfRefusalsEvictsNoLease fills the memory with rows without a lease, which take at most half of
+// it. The units of an evicted lease are refunded.
 func TestAFloodOfRefusalsEvictsNoLease(t *testing.T) {
 	now := int64(1)
 	rows := lease.New(lease.Options{Max: 100, Refusals: true, Horizon: time.Hour,

@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// oracle checks what passes against the definition of a limit. It has the times of hits
-// that passed, and of the row's windows or refills, and no charges.
+// oracle checks the admitted hits against the definition of a limit. It records the times of admitted hits,
+// and of windows or refills, and no charges.
 type oracle struct {
 	limit   *ratelimit.Limit
 	slack   int64 // what may pass besides, after a reset or a step of the server's clock
@@ -25,7 +25,7 @@ type oracle struct {
 
 type passed struct{ at, cost int64 }
 
-// watch notes where the row's windows or refills lie.
+// watch records the times of windows or refills of the row.
 func (o *oracle) watch(r *algorithm.Row) {
 	start := r.Start
 	if o.limit.Algorithm == ratelimit.TokenBucket {
@@ -39,7 +39,7 @@ func (o *oracle) watch(r *algorithm.Row) {
 	}
 }
 
-// admit notes that a hit has passed.
+// admit records an admitted hit.
 func (o *oracle) admit(at, cost int64) {
 	o.passed = append(o.passed, passed{at, cost})
 	if left := o.free(at); left < -o.slack && o.wrong == nil {
@@ -47,7 +47,7 @@ func (o *oracle) admit(at, cost int64) {
 	}
 }
 
-// between returns the cost that passed from one time until before another.
+// between returns the cost admitted from one time until before another.
 func (o *oracle) between(from, to int64) int64 {
 	sum := int64(0)
 	for _, p := range o.passed {
@@ -58,7 +58,7 @@ func (o *oracle) between(from, to int64) int64 {
 	return sum
 }
 
-// free returns the quota that is left at a time.
+// free returns the remaining quota at a time.
 func (o *oracle) free(at int64) int64 {
 	w := o.limit.Window.Microseconds()
 	if len(o.windows) == 0 {
@@ -109,7 +109,7 @@ func (o *oracle) free(at int64) int64 {
 	return tokens
 }
 
-// freeEvenly is free of a bucket that gains its tokens evenly: w of a token are one.
+// freeEvenly implements free for a bucket that gains its tokens evenly. A token is w units.
 func (o *oracle) freeEvenly(at int64) int64 {
 	w := o.limit.Window.Microseconds()
 	full := o.limit.Capacity() * w
@@ -155,7 +155,7 @@ func drawLeased(t *rapid.T) *ratelimit.Limit {
 	return l
 }
 
-// drawAdvance draws by how much the time moves: often to where something changes.
+// drawAdvance draws by how far the time moves: often to a time at which something changes.
 func drawAdvance(t *rapid.T, w *world) int64 {
 	window := w.limit.Window.Microseconds()
 	horizon := window / 20
@@ -262,8 +262,8 @@ func TestNothingPassesThatTheLimitDoesNotAllow(t *testing.T) {
 	}
 }
 
-// TestNothingIsHeldLongAfterTheLastHit: two horizons after the last hit the row says exactly what
-// was admitted, if batches are answered quickly.
+// TestNothingIsHeldLongAfterTheLastHit checks that two horizons after the last hit, the row has exactly the
+// charges of the admitted hits, if batches are answered quickly.
 func TestNothingIsHeldLongAfterTheLastHit(t *testing.T) {
 	held := 0
 	conformance.Check(t, 1500, func(t *rapid.T) {

@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// world is one row, and the processes that hold leases of it. The row changes by the Go steps,
-// which package postgres holds equal to its SQL.
+// world is one row, and the processes with leases on it. The Go steps change the row; tests of package
+// postgres compare them with the SQL.
 type world struct {
 	limit     *ratelimit.Limit
 	time      int64 // true time, which all monotonic clocks measure
@@ -22,10 +22,10 @@ type world struct {
 	oracle    *oracle
 }
 
-// server is the server's time.
+// server returns the server's time.
 func (w *world) server() int64 { return w.time + w.step }
 
-// process is a set of leases and its batches under way.
+// process is a process: a Set, and its batches in flight.
 type process struct {
 	w       *world
 	leases  *lease.Set
@@ -34,7 +34,7 @@ type process struct {
 	refunds []lease.Refund // for the next batch
 }
 
-// flight is a batch that was sent, and maybe executed, and not answered.
+// flight is a batch that was sent, and possibly executed, but not answered.
 type flight struct {
 	sent     int64
 	cost     int64 // of the hit that waits; 0 if there is none
@@ -68,7 +68,7 @@ func (p *process) restart() {
 		Refund: func(r lease.Refund) { p.refunds = append(p.refunds, r) }})
 }
 
-// hit has a process decide a hit from its lease, or sends a batch with it.
+// hit decides a hit from the lease of a process, or sends it in a batch.
 func (p *process) hit(cost int64) bool {
 	if p.plugin = !p.plugin; p.plugin && p.quick(cost) {
 		p.w.oracle.admit(p.w.server(), cost)
@@ -105,7 +105,7 @@ func (p *process) quick(cost int64) bool {
 // send sends a batch without a hit.
 func (p *process) send() *flight { return p.sendOn(0, nil) }
 
-// sweep sends what Sweep makes due.
+// sweep sends the charges and refunds that Sweep returns.
 func (p *process) sweep() *flight {
 	for _, r := range lease.Sweep(p.leases) {
 		return p.sendOn(0, r) // there is one row
@@ -157,7 +157,7 @@ func (w *world) execute(f *flight) {
 	f.answers = append(f.answers, a)
 }
 
-// answer gives a process the answer to a batch.
+// answer delivers the answer to a batch to its process.
 func (p *process) answer(f *flight) {
 	for i := range f.answers {
 		if f.row != nil {

@@ -15,18 +15,18 @@ const (
 	historyMarks = `('rate_limit_audit', 'duration_us'), ('rate_limit_metrics', 'settled'),
 	('rate_limit_writers', 'batch'), ('rate_limit_retention', 'keep')`
 
-	othersBegin = `SELECT string_agg(format('the table %s.%I is of another program (it has no column "%s")',
+	foreignBegin = `SELECT string_agg(format('the table %s.%I is of another program (it has no column "%s")',
 		c.relnamespace::regnamespace, c.relname, t.mark), '; ' ORDER BY t.name)
 	FROM (VALUES `
-	othersEnd = `) AS t(name, mark) JOIN pg_catalog.pg_class c ON c.oid = to_regclass(t.name)
+	foreignEnd = `) AS t(name, mark) JOIN pg_catalog.pg_class c ON c.oid = to_regclass(t.name)
 	WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = t.mark
 		AND NOT a.attisdropped)`
 
 	refuseBegin = `
 DO $others$
 DECLARE
-	others CONSTANT text := (` + othersBegin
-	refuseEnd = othersEnd + `);
+	others CONSTANT text := (` + foreignBegin
+	refuseEnd = foreignEnd + `);
 BEGIN
 	IF current_setting('server_version_num')::int < 150000 THEN
 		RAISE EXCEPTION 'pg-ratelimit needs PostgreSQL 15 or newer, and this server is %',
@@ -34,7 +34,7 @@ BEGIN
 			USING ERRCODE = 'feature_not_supported';
 	END IF;
 	IF others IS NOT NULL THEN
-		RAISE EXCEPTION '%: ` + OthersHint + `', others USING ERRCODE = 'duplicate_table';
+		RAISE EXCEPTION '%: ` + ForeignTablesHint + `', others USING ERRCODE = 'duplicate_table';
 	END IF;
 END $others$;
 `
@@ -44,10 +44,10 @@ END $others$;
 	refuseHistory  = refuseBegin + historyMarks + refuseEnd
 )
 
-// OthersHint is the advice about a table that Others names.
-const OthersHint = "rename it, or give pg-ratelimit a schema of its own, with CREATE SCHEMA limits, and " +
-	"search_path=limits in the DSN of all proxies and commands"
+// ForeignTablesHint is the advice about a table that ForeignTables names.
+const ForeignTablesHint = "rename it, or give pg-ratelimit a schema of its own, with CREATE SCHEMA limits, " +
+	"and search_path=limits in the DSN of all proxies and commands"
 
-// Others returns a text that names the tables of other programs with names of this schema, or NULL.
-const Others = othersBegin + counterMarks + ", " + nodeMarks + ", " + policyMarks + ", " +
-	historyMarks + othersEnd
+// ForeignTables returns a text that names the tables of other programs with names of this schema, or NULL.
+const ForeignTables = foreignBegin + counterMarks + ", " + nodeMarks + ", " + policyMarks + ", " +
+	historyMarks + foreignEnd

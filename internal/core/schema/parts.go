@@ -31,8 +31,8 @@ const Policy = refusePolicy + describe + policyLists + policyPeople + policyRule
 const Lock = pg.GuardSQL + `SELECT pg_advisory_xact_lock(1885827692);
 SELECT set_config('lock_timeout', '200ms', true);`
 
-// longerWait allows a longer wait for tables that decisions do not need.
-const longerWait = `
+// longerLockTimeout allows a longer wait for tables that decisions do not need.
+const longerLockTimeout = `
 SELECT set_config('lock_timeout', '500ms', true);`
 
 // NodesOnce is Nodes for concurrent processes.
@@ -40,7 +40,7 @@ const NodesOnce = Lock + Nodes
 
 // HistoryOnce is History for concurrent processes. The first one with the lock runs History, and the others
 // then find the tables up to date.
-const HistoryOnce = Lock + longerWait + `
+const HistoryOnce = Lock + longerLockTimeout + `
 DO $once$ BEGIN
 	IF NOT ` + historyReady + ` THEN
 		EXECUTE $history$` + History + `$history$;
@@ -66,20 +66,20 @@ const File = `-- The tables of pg-ratelimit. Run this file if proxies may not cr
 -- PostgreSQL 15 or newer.
 SET statement_timeout = 0;
 ` + counterTables + `
-BEGIN;` + waitForOthers + Nodes + `
+BEGIN;` + waitForMigrations + Nodes + `
 COMMIT;
 
-BEGIN;` + waitForOthers + History + `
+BEGIN;` + waitForMigrations + History + `
 COMMIT;
 
-BEGIN;` + waitForOthers + Policy + `
+BEGIN;` + waitForMigrations + Policy + `
 COMMIT;
 RESET statement_timeout;
 `
 
-// waitForOthers takes the lock of Lock. It sets no lock_timeout, because an operator can wait for locks of
-// tables.
-const waitForOthers = `
+// waitForMigrations takes the lock of Lock. It sets no lock_timeout, because an operator can wait for locks
+// of tables.
+const waitForMigrations = `
 DO $$ BEGIN PERFORM set_config(name, '0', true) FROM pg_settings
 	WHERE name = 'transaction_timeout'; PERFORM pg_advisory_xact_lock(1885827692); END $$;
 `

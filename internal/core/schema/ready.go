@@ -8,10 +8,11 @@ const NodeIsLive = `(n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' 
 const NodesReady = `SELECT (to_regclass('rate_limit_nodes') IS NOT NULL
 	AND to_regclass('rate_limit_secrets') IS NOT NULL AND to_regclass('rate_limit_proxies') IS NOT NULL)::int`
 
-// Cannot is an expression for the statements that would allow the role of the session to make decisions, or
-// NULL if the role can make them.
-const Cannot = `(SELECT string_agg(CASE WHEN to_regclass(t.name) IS NULL THEN 'create the table ' || t.name ||
-	' with caddy pg-ratelimit migrate, or schema.sql'
+// MissingGrants is an expression for the statements that would allow the role of the session to make
+// decisions, or NULL if the role can make them.
+const MissingGrants = `(SELECT string_agg(
+	CASE WHEN to_regclass(t.name) IS NULL THEN 'create the table ' || t.name ||
+		' with caddy pg-ratelimit migrate, or schema.sql'
 		ELSE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %I', t.name, current_user) END, '; '
 			ORDER BY t.name)
 	FROM (VALUES ('rate_limit_durable'), ('rate_limit_ephemeral')) AS t(name)
@@ -38,8 +39,8 @@ const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname IN ('rate_limit_log
 	WHERE g.tgname LIKE 'rate\_limit\_%'
 		AND g.tgrelid IN (SELECT to_regclass(t.name) FROM (VALUES ` + policyMarks + `) AS t(name, mark)))`
 
-// Ready returns three ints, each 0 or 1: whether Counters is up to date, whether Policy is, and InPart. It
-// only reads the catalogue, and takes no lock on the tables.
+// Ready returns three ints, each 0 or 1: whether Counters is up to date, whether Policy is, and
+// RestoredInPart. It only reads the catalogue, and takes no lock on the tables.
 //
 // The tables and their keys come from one snapshot. to_regclass would also find tables that another
 // process created after the snapshot, without their keys.
@@ -55,16 +56,16 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 			'rate_limit_forget_person') AND pg_function_is_visible(p.oid)))::int
 	FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name)),
 ` + policyReady + `::int,
-` + InPart + `::int`
+` + RestoredInPart + `::int`
 
-// InPart is a condition that holds if only some of the tables exist, because a restore is running or has
-// failed. It looks for a function of the policy without all triggers of the policy, the version of the
+// RestoredInPart is a condition that holds if only some of the tables exist, because a restore is running or
+// has failed. It looks for a function of the policy without all triggers of the policy, the version of the
 // history without all its tables, a function of the registry without the registry and tables of counts, or
 // one of these without its primary key. pg_dump sorts by kind and name: a restore creates functions before
 // tables, and tables before keys and triggers, and drops them in the opposite order. Therefore
 // rate_limit_apply is the first function of the policy that a restore creates, and the last one that it
 // drops.
-const InPart = `(EXISTS (SELECT FROM pg_catalog.pg_proc p
+const RestoredInPart = `(EXISTS (SELECT FROM pg_catalog.pg_proc p
 	WHERE p.proname IN ('rate_limit_apply', 'rate_limit_policy_version') AND pg_function_is_visible(p.oid))
 	AND NOT ` + PolicyWhole + `
 	OR EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname = 'rate_limit_history_version'
@@ -84,9 +85,9 @@ const policyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND ` + P
 		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_policy_version()')), false)
 	FROM (VALUES ` + policyMarks + `) AS t(name, mark))`
 
-// Server is an expression for the identity of the data that a session reads, as one text: the start of
-// the server in microseconds, and after a space the oid of rate_limit_changes, or 0 if that is missing.
-// A failover, a restart and a restore of the server's files change the former, a restore of a dump of
-// the policy changes the latter.
-const Server = `concat((extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, ' ',
+// ServerIdentity is an expression for the identity of the data that a session reads, as one text: the start
+// of the server in microseconds, and after a space the oid of rate_limit_changes, or 0 if that is missing. A
+// failover, a restart and a restore of the server's files change the former, a restore of a dump of the
+// policy changes the latter.
+const ServerIdentity = `concat((extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, ' ',
 	coalesce(to_regclass('rate_limit_changes')::oid, 0))`

@@ -48,7 +48,7 @@ func TestARestoreIsFoundByItsFirstFunction(t *testing.T) {
 		names = append(names, found[1])
 	}
 	first := slices.Min(names)
-	if query := schema.InPart; !strings.Contains(query, "'"+first+"'") {
-		t.Errorf("the first function of the policy is %s, which InPart does not look for", first)
+	if query := schema.RestoredInPart; !strings.Contains(query, "'"+first+"'") {
+		t.Errorf("the first function of the policy is %s, which RestoredInPart does not look for", first)
 	}
 }

@@ -1,9 +1,11 @@
-// Package settings reads the settings of proxies: their names, values, defaults and what they must be. It
-// imports neither a proxy nor the plane, so that commands and both proxies configure alike.
+// Package settings reads and validates the settings of proxies, so that the Caddyfile, the JSON of Caddy, the
+// configuration of Traefik and the commands accept the same values.
 //
-//   - tables.go: the tables of settings. setting.go: how they are read. kinds.go: numbers, switches, names.
-//   - limit.go, key.go, settle.go, handler.go, store.go, history.go: values that need more than a line.
-//   - credentials.go: names of secrets. password.go: passwords in a DSN.
+// A table (LimitTable, HandlerTable, StoreTable …) lists Settings, each with its name, its form, its default,
+// and functions that read and validate its text. Read applies a table to Values, which are texts by name, and
+// sets the fields of Settings. Every setting is read before any is validated, so that their order does not
+// matter. Errors are *ratelimit.FieldError, with the names of the table. The package imports neither a proxy
+// nor the plane.
 //
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package settings

@@ -8,21 +8,22 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// ConfiguredLimit is a limit of a configuration, read and checked. The adapters read its key, its audit and
-// the text of its cost.
+// ConfiguredLimit is a valid limit of a configuration. The adapters read its key, its audit and the text of
+// its cost.
 type ConfiguredLimit struct {
 	Limit      ratelimit.Limit
-	Cost       int64 // 0 if each request has its own
+	Cost       int64 // 0 if a placeholder gives the cost
 	Settle     *Settle
-	HashKey    *bool // nil if the key decides
-	IPv4, IPv6 int   // how many bits of an address count
+	HashKey    *bool // nil means to hash keys that contain a secret
+	IPv4, IPv6 int   // the number of bits of an address that belong to the key
 	Mode       Mode
 
-	// Alternatives are the texts of the key; nil without. The first that is not empty counts.
+	// Alternatives lists the alternatives of the key. The first one that is not empty is the key of a
+	// request. Nil means that the key has no alternatives.
 	Alternatives []string
 }
 
-// Mode says whether a limit has an effect.
+// Mode selects the effect of a limit.
 type Mode string
 
 // The values of Mode.
@@ -79,8 +80,8 @@ func readCost(to *Settings, text string) error {
 	return err
 }
 
-// readRate reads the events and the window of a limit, or for ratelimit.InFlight how many requests may run at
-// once.
+// readRate reads the events and the window of a limit, or for ratelimit.InFlight the number of requests in
+// flight.
 func readRate(to *Settings, text string) error {
 	l := &to.Limit.Limit
 	if l.Algorithm != ratelimit.InFlight {
@@ -107,8 +108,8 @@ func readLease(to *Settings, text string) error {
 	return err
 }
 
-// leastLeaseWindow is the shortest window of a limit with leases, see package lease.
-const leastLeaseWindow = 200 * time.Millisecond
+// minLeaseWindow is the shortest window of a limit with leases, see package lease.
+const minLeaseWindow = 200 * time.Millisecond
 
 // Warning is a note for operators about a valid setting.
 type Warning struct {
@@ -129,8 +130,8 @@ func (l *ConfiguredLimit) Warnings() []Warning {
 		"does nothing for a limit that is not durable")
 	warn(limit.Lease > 0 && limit.RefillsEvenly(), "lease",
 		"does nothing for a token_bucket with a burst below its events")
-	warn(limit.Lease > 0 && limit.Window < leastLeaseWindow, "lease",
-		"does nothing for a window below "+leastLeaseWindow.String())
+	warn(limit.Lease > 0 && limit.Window < minLeaseWindow, "lease",
+		"does nothing for a window below "+minLeaseWindow.String())
 	warn(l.Cost > limit.Capacity(), "cost", "is above the whole quota: no request passes")
 	return warnings
 }

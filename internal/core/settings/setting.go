@@ -8,27 +8,27 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Setting is one setting of a configuration. The Caddyfile, the JSON of Caddy and the configuration of
-// Traefik share it. docs/settings.md and docs/page.md describe it.
+// Setting describes one setting. The Caddyfile, the JSON of Caddy and the configuration of Traefik share it.
+// docs/settings.md and docs/page.md describe the settings.
 type Setting struct {
 	Name     string // in a Caddyfile and in JSON; in Traefik in camel case
 	Form     Form
 	Duration bool      // the JSON of Caddy may have nanoseconds
-	Want     string    // what the value must be
-	Settings []Setting // of a block
+	Want     string    // the valid values, to follow "must be"
+	Settings []Setting // the settings in a Block
 
-	// Read reads the value, or Unset if the setting was left out, without regard to other settings. An error
-	// other than a *ratelimit.FieldError means that the value is not what Want says. If the Field of an error
-	// is "", it means Name. If Read is nil, the adapters read the setting.
+	// Read reads the value, or Unset if the setting was left out, without regard to other settings. It
+	// returns a *ratelimit.FieldError, in which an empty Field means Name, or any other error if the value
+	// does not match Want. If Read is nil, the adapters read the setting.
 	Read  func(to *Settings, text string) error
 	Unset string
 
-	// Validate checks the value beside all other settings, after their Read. Its errors are as those of Read.
-	// It may be nil.
+	// Validate checks the value after all settings have been read. Its errors are like those of Read. It may
+	// be nil.
 	Validate func(to *Settings, text string) error
 }
 
-// Form is the form of a setting in a Caddyfile.
+// Form is the syntax of a setting in a Caddyfile.
 type Form uint8
 
 // The values of Form.
@@ -39,25 +39,24 @@ const (
 	Block        // of Setting.Settings
 )
 
-// Settings are the values of the tables. Each table sets its part.
+// Settings holds the values of all tables. Each table sets its own fields.
 type Settings struct {
 	Limit         ConfiguredLimit
-	Timeout       time.Duration // for the decision on a request
+	Timeout       time.Duration // bounds the decision on a request
 	OnError       OnError
 	Fields        Fields
-	Exempt        []netip.Prefix // requests from there are exempt from the limits
-	RejectUnknown bool           // refuse a request with an invalid API key; else ignore the key
+	Exempt        []netip.Prefix // the addresses that are exempt from the limits
+	RejectUnknown bool           // refuse requests with an invalid API key, instead of ignoring the key
 	Store         Store
 	History       History
-	Insecure      bool // everybody may reach a page
+	Insecure      bool // serve the page to everybody
 }
 
-// Values are the settings of a part of a configuration as text, by their names in the tables. A setting that
-// was left out is "" or missing.
+// Values holds the settings of a table as text, by name. A setting that was left out is "" or missing.
 type Values = map[string]string
 
-// Read reads the settings of a table, and then validates them as a whole, so that their order does not
-// matter. Errors are *ratelimit.FieldError, with the names of the table.
+// Read reads and validates the settings of a table. Errors are *ratelimit.FieldError, with the names of the
+// table.
 func Read(table []Setting, from Values, to *Settings) error {
 	for i := range table {
 		if err := table[i].apply(table[i].Read, to, from); err != nil {
@@ -72,7 +71,7 @@ func Read(table []Setting, from Values, to *Settings) error {
 	return nil
 }
 
-// apply calls Read or Validate, if there is one. An error shows what the configuration has, and never Unset.
+// apply calls f, which is Read, Validate or nil. Its error shows the configured value, never Unset.
 func (s *Setting) apply(f func(to *Settings, text string) error, to *Settings, from Values) error {
 	if f == nil {
 		return nil
@@ -95,5 +94,5 @@ func (s *Setting) apply(f func(to *Settings, text string) error, to *Settings, f
 	return wrong
 }
 
-// errWant is the error of a value that is not what Setting.Want says.
+// errWant is the error of a value that does not match Setting.Want.
 var errWant = errors.New("not what the setting must be")

@@ -34,7 +34,8 @@ func Migrate(ctx context.Context, db pgdb.DB) error {
 
 // isReady reports whether the tables are up to date, and whether some of them exist.
 func isReady(ctx context.Context, db pgdb.DB) (ready, inPart bool, err error) {
-	statement := &pgdb.Statement{SQL: `SELECT (` + schema.HistoryReady + `), (` + schema.InPart + `)::int`}
+	const readySQL = `SELECT (` + schema.HistoryReady + `), (` + schema.RestoredInPart + `)::int`
+	statement := &pgdb.Statement{SQL: readySQL}
 	if err := db.Run(ctx, []*pgdb.Statement{statement}); err != nil {
 		return false, false, fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
 	}

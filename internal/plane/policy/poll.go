@@ -17,7 +17,7 @@ type poller struct {
 	// snapshot is the database snapshot of the last successful poll. If it is "", the next poll returns
 	// everything.
 	snapshot string
-	// server is the schema.Server on which snapshot is valid.
+	// server is the schema.ServerIdentity on which snapshot is valid.
 	server string
 	// applied is the highest number of a visible change.
 	applied int64
@@ -27,9 +27,9 @@ type poller struct {
 const maxChanges = 1000
 
 // pollSQL returns the changes that became visible since the snapshot $1 of the previous poll. The row head
-// has the snapshot of this statement, and schema.Server unless the server is a standby or the policy is
-// incomplete. The change of an override has the kind and the ref of the key, user or tier that it is for. The
-// ref of a deleted key is "gone".
+// has the snapshot of this statement, and schema.ServerIdentity unless the server is a standby or the policy
+// is incomplete. The change of an override has the kind and the ref of the key, user or tier that it is for.
+// The ref of a deleted key is "gone".
 //
 // A transaction became visible if it began between the two snapshots (its number is at least xmax of the old
 // snapshot, and below xmax of the new one), or if it was in progress at the old snapshot (it is in xip). The
@@ -40,7 +40,7 @@ const pollSQL = `WITH head AS MATERIALIZED (SELECT pg_current_snapshot() AS snap
 SELECT json_build_object('Snapshot', h.snapshot::text,
 	'Applied', coalesce((SELECT max(seq) FROM rate_limit_changes), 0), 'Server', CASE WHEN pg_is_in_recovery()
 		THEN 'standby' WHEN NOT ` + schema.PolicyWhole + ` THEN 'incomplete'
-		ELSE ` + schema.Server + ` END)::text
+		ELSE ` + schema.ServerIdentity + ` END)::text
 	FROM head h
 UNION ALL
 (SELECT json_build_object('Kind', CASE c.kind WHEN 'override' THEN split_part(c.ref, '/', 1) ELSE c.kind END,

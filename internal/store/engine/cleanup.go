@@ -35,14 +35,14 @@ type cleaner struct {
 	probability float64
 	random      func() float64
 	report      func(error)
-	slots       func() bool // whether the process has limits InFlight
+	slots       func() bool // reports whether the process has used limits InFlight
 
 	mu      sync.Mutex
 	running bool // guarded by mu
 
 	// The sweep through all prefixes. Only the cleanup that runs uses these fields.
-	last tablePrefix // the last one; without a name, the next one is the first of its table
-	next time.Time   // when the next prefix is due
+	swept     tablePrefix // the last prefix; without a name, the sweep continues with the first of the table
+	nextSweep time.Time   // when the next prefix is due
 }
 
 // tablePrefix names the rows of a prefix in one of the tables.
@@ -96,22 +96,22 @@ func (c *cleaner) cleanUp(now int64, due []tablePrefix) error {
 			return err
 		}
 	}
-	if time.Now().Before(c.next) {
+	if time.Now().Before(c.nextSweep) {
 		return nil
 	}
-	c.next = time.Now().Add(sweepInterval)
+	c.nextSweep = time.Now().Add(sweepInterval)
 	statement := &pgdb.Statement{SQL: strings.Replace(nextPrefixSQL, "{table}",
-		c.texts.tables[tableName(c.last.durable)].Name, 1), Args: []any{c.last.name}, Unnamed: true}
+		c.texts.tables[tableName(c.swept.durable)].Name, 1), Args: []any{c.swept.name}, Unnamed: true}
 	if err := c.run(statement); err != nil {
 		return err
 	}
 	if statement.Rows == 0 || len(statement.Result) < 4 {
-		c.last.name = ""
-		c.last.durable = !c.last.durable
+		c.swept.name = ""
+		c.swept.durable = !c.swept.durable
 		return nil
 	}
-	c.last.name = string(statement.Result[4:])
-	return c.deleteExpired(now, c.last)
+	c.swept.name = string(statement.Result[4:])
+	return c.deleteExpired(now, c.swept)
 }
 
 // deleteExpired deletes the expired rows of a prefix, until a statement finds fewer than it could delete.

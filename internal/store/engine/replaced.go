@@ -15,12 +15,12 @@ import (
 )
 
 // serverSQL identifies the server that has the counters.
-const serverSQL = `SELECT ` + schema.Server
+const serverSQL = `SELECT ` + schema.ServerIdentity
 
-// tickTimeout bounds one read of it.
-const tickTimeout = 2 * time.Second
+// identityTimeout bounds one read of serverSQL.
+const identityTimeout = 2 * time.Second
 
-// identity holds the last schema.Server that a store has read. The zero value holds none.
+// identity holds the last schema.ServerIdentity that a store has read. The zero value holds none.
 type identity struct {
 	mu               sync.Mutex // guards what follows
 	started, changes string
@@ -65,7 +65,7 @@ func (s *Store) Tick() {
 	go func() {
 		defer atomic.StoreInt32(&s.ticking, 0)
 		server := s.server
-		ctx, cancel := context.WithTimeout(server.closing, tickTimeout)
+		ctx, cancel := context.WithTimeout(server.closing, identityTimeout)
 		defer cancel()
 		read := &pgdb.Statement{SQL: serverSQL}
 		_ = batch.PanicError(func() {

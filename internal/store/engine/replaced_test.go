@@ -20,7 +20,7 @@ import (
 // replacedDB changes what the server says of itself.
 type replacedDB struct {
 	pgdb.DB
-	started, changes int64 // are added to the last digits of schema.Server; atomic
+	started, changes int64 // are added to the last digits of schema.ServerIdentity; atomic
 	down             int32 // 1 if the server does not answer; atomic
 	asked            int64 // atomic
 }

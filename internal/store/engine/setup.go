@@ -15,8 +15,8 @@ import (
 // Setup is work on the database that must be done before decisions are possible. It runs in the background,
 // once if it succeeds, and again after a failure.
 //
-// States: ready; the work is under way (running is set); the last attempt failed (failure is set), and none
-// is started before next.
+// States: ready; an attempt is in progress (attempt is set); the last attempt failed (failure is set), and
+// none starts before retryAt.
 type Setup struct {
 	health  *health.Health
 	closing context.Context
@@ -26,10 +26,10 @@ type Setup struct {
 	ready int32 // 1 once the work is done; atomic, so that a batch need not take the mutex
 
 	mu      sync.Mutex      // guards all that follows
-	running context.Context // ends with the attempt that is under way
-	failure error
-	retryIn time.Duration
-	next    time.Time
+	attempt context.Context // ends with the current attempt; nil without one
+	failure error           // the error of the last attempt, or nil
+	retryIn time.Duration   // the time from the next failure to another attempt
+	retryAt time.Time       // no attempt starts before this time
 }
 
 const (
@@ -41,8 +41,8 @@ const (
 	longestSetupRetry = 10 * time.Second
 )
 
-// NewSetup returns a Setup that nothing has started. The failures of work that show the health of the server
-// are health.Failed's. report gets failures.
+// NewSetup returns a Setup that was not started. work passes errors that show the health of the server to
+// health.Failed. report is called with the error of each attempt.
 func NewSetup(closing context.Context, h *health.Health, report func(error),
 	work func(ctx context.Context) error) *Setup {
 	return &Setup{health: h, closing: closing, report: report, work: work}
@@ -62,7 +62,7 @@ func Start(s *Setup) {
 func (s *Setup) Await(ctx context.Context) error {
 	s.mu.Lock()
 	s.start()
-	running := s.running
+	running := s.attempt
 	failure := s.failure
 	s.mu.Unlock()
 	if Ready(s) {
@@ -88,11 +88,11 @@ func (s *Setup) Await(ctx context.Context) error {
 
 // start starts the work if it is due. The caller holds the mutex.
 func (s *Setup) start() {
-	if Ready(s) || s.running != nil || s.closing.Err() != nil || time.Now().Before(s.next) {
+	if Ready(s) || s.attempt != nil || s.closing.Err() != nil || time.Now().Before(s.retryAt) {
 		return
 	}
 	running, done := context.WithCancel(context.Background())
-	s.running = running
+	s.attempt = running
 	s.failure = nil
 	go func() {
 		ctx, cancel := context.WithTimeout(s.closing, setupTimeout)
@@ -113,7 +113,7 @@ func (s *Setup) start() {
 
 // recordResult records the outcome of an attempt. The caller holds the mutex.
 func (s *Setup) recordResult(err error) {
-	s.running = nil
+	s.attempt = nil
 	s.failure = err
 	if err == nil {
 		atomic.StoreInt32(&s.ready, 1)
@@ -127,5 +127,5 @@ func (s *Setup) recordResult(err error) {
 	if s.retryIn > longestSetupRetry {
 		s.retryIn = longestSetupRetry
 	}
-	s.next = time.Now().Add(s.retryIn)
+	s.retryAt = time.Now().Add(s.retryIn)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 )
 
-// simColumns are the columns that a statement of an algorithm returns.
+// simColumns returns the columns that a statement of an algorithm returns.
 func simColumns(d *algorithm.Definition, r *algorithm.Row) [][]byte {
 	tokens := simBigint(int64(math.Float64bits(r.Tokens)))
 	switch d.Name {
@@ -39,7 +39,7 @@ func simColumns(d *algorithm.Definition, r *algorithm.Row) [][]byte {
 
 func simBigint(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 
-// simTime is a timestamptz; 0 is NULL.
+// simTime returns a timestamptz; 0 is NULL.
 func simTime(micros int64) []byte {
 	if micros == 0 {
 		return nil
@@ -66,7 +66,7 @@ func (a *simAnswer) addTexts(columns ...string) {
 	a.rows++
 }
 
-// fail makes an answer an error of the server.
+// fail turns an answer into an error of the server.
 func (a *simAnswer) fail(code, text string) {
 	a.err = fmt.Errorf("%s (SQLSTATE %s)", text, code)
 	a.code = code
@@ -75,7 +75,7 @@ func (a *simAnswer) fail(code, text string) {
 // nodeIsLive is schema.NodeIsLive.
 func (n simNode) live() bool { return n.seen > simNow()-10_000_000 }
 
-// others executes a statement that is not on rows.
+// others executes a statement that reads or writes no rows of counts.
 func (s *simServer) others(st *simStatement, a *simAnswer, short bool) {
 	is := func(beginning string) bool { return strings.HasPrefix(st.sql, beginning) }
 	switch {
@@ -132,7 +132,7 @@ const (
 	simWhole = `{"Whole" : true}`
 )
 
-// identity is schema.Server.
+// identity implements schema.ServerIdentity.
 func (s *simServer) identity() string { return fmt.Sprint(s.started, " 8") }
 
 // policy answers a statement of a policy.

@@ -11,14 +11,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// simAdmitted is a hit that was admitted: when it was decided, or when the unit of a lease was used, in
-// microseconds.
+// simAdmitted is an admitted hit, with the time in microseconds at which it was decided, or used a unit of a
+// lease.
 type simAdmitted struct {
 	at, cost int64
 	source   ratelimit.Source
 }
 
-// checkLimits fails if more has passed than a limit allows, in a time in which the database answers.
+// checkLimits fails if more passed than a limit allows while the database answered.
 func (r *simRun) checkLimits() {
 	for id, all := range r.admitted {
 		l := r.server.limits[id.Prefix]
@@ -43,8 +43,8 @@ func (r *simRun) checkLimits() {
 	}
 }
 
-// excused reports whether a hit is within the stated bounds of a server that has ended: its charge is on a
-// table or a server that is gone.
+// excused reports whether a hit is within the documented bounds of a server that has ended: its charge is in
+// a table or on a server that no longer exists.
 func (r *simRun) excused(id lease.RowID, hit simAdmitted) bool {
 	at := (hit.at - simBorn.UnixMicro()) * 1000
 	for _, o := range r.plan.outages {
@@ -61,7 +61,7 @@ func (r *simRun) excused(id lease.RowID, hit simAdmitted) bool {
 	return false
 }
 
-// simNotice bounds the use of units that were charged on a server that is gone: a proxy asks twice a
+// simNotice bounds the use of units that were charged on a lost server: a proxy checks the server twice a
 // second.
 const simNotice = 700 * time.Millisecond
 
@@ -72,7 +72,7 @@ type simTruth struct {
 	row               algorithm.Row // of limits without leases
 }
 
-// turn begins a window; 0 is a row that was lost.
+// turn begins a window; 0 means that the row was lost.
 func (t *simTruth) turn(start int64) {
 	window := t.limit.Window.Microseconds()
 	switch {
@@ -103,7 +103,7 @@ func (t *simTruth) take(hit simAdmitted) bool {
 	return t.used+weighted <= l.Capacity()
 }
 
-// checkLeases fails if units have not come home after a time without requests.
+// checkLeases fails if units of leases are not refunded after a time without requests.
 func (r *simRun) checkLeases() {
 	for _, p := range r.proxies {
 		if n := p.store.Stats().LeasedUnits; n > 0 {
@@ -156,7 +156,7 @@ func (r *simRun) checkCharges() {
 	}
 }
 
-// simInstant is a short time. What proxies do in step is within it.
+// simInstant is a short time, within which proxies act in step.
 const simInstant = 20 * time.Millisecond
 
 // checkStampede fails if proxies send much more after an outage than before it: in a second, or in a short
@@ -196,7 +196,7 @@ func (r *simRun) checkStampede() {
 	}
 }
 
-// most is the most of what was sent in a millisecond, within a time between two others.
+// most returns the largest number of messages sent in a millisecond between two times.
 func most(sent []int, from, to int64, width time.Duration) int {
 	begin, end, n := int(from/1e6)+1, int(to/1e6), int(width.Milliseconds())
 	most, sum := 0, 0

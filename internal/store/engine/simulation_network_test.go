@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// chance is random numbers without a state. What is drawn depends on the seed and on what it is for, not on
-// which goroutine comes first.
+// chance returns random numbers without a state. A number depends on the seed and on its purpose, not on the
+// order of goroutines.
 type chance uint64
 
 // of is the chance for some numbers.
@@ -45,13 +45,13 @@ func (c chance) wait(mean time.Duration) time.Duration {
 	return time.Duration(-math.Log(1-c.share())*float64(mean)) + 1
 }
 
-// simBorn is when bubbles of synctest begin.
+// simBorn is the time at which bubbles of synctest begin.
 var simBorn = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// simSince is the time of the simulation in nanoseconds.
+// simSince returns the time of the simulation in nanoseconds.
 func simSince() int64 { return int64(time.Since(simBorn)) }
 
-// simDB is the way of one proxy to the server.
+// simDB is the connection of one proxy to the server.
 type simDB struct {
 	server *simServer
 	plan   *simPlan
@@ -65,8 +65,8 @@ var (
 	errSimRefused = errors.New("connection refused")
 )
 
-// Run sends a message, and waits for the answers. What happens to the message depends on its contents and on
-// when it is sent, so a store that does the same at the same time meets the same.
+// Run sends a message, and waits for the answers. The fate of a message depends on its contents and its time,
+// so that runs with the same messages are equal.
 func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	message := make([]simStatement, 0, len(statements))
 	sent := simSince()
@@ -110,8 +110,7 @@ func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	return nil
 }
 
-// lose records units with a charge or a refund that a proxy has no answer to, and returns the error
-// at a time.
+// lose records the units of charges and refunds without an answer, and returns the error at a time.
 func (d *simDB) lose(ctx context.Context, message []simStatement, at int64, err error) error {
 	d.server.mu.Lock()
 	for i := range message {
@@ -126,7 +125,7 @@ func (d *simDB) lose(ctx context.Context, message []simStatement, at int64, err 
 	return err
 }
 
-// sleepUntil reports whether ctx has not ended before.
+// sleepUntil sleeps until a time, and reports whether ctx is still alive.
 func sleepUntil(ctx context.Context, at int64) bool {
 	timer := time.NewTimer(time.Duration(min(at-simSince(), int64(time.Hour))))
 	defer timer.Stop()

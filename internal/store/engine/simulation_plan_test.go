@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// simPlan has the events of a simulation. The seed determines all of them.
+// simPlan holds the events of a simulation, which the seed determines.
 type simPlan struct {
 	seed     chance
 	proxies  int
@@ -37,7 +37,7 @@ const (
 	simSlow      simKind = "slow"      // messages take longer
 )
 
-// simOutage goes wrong from a time to another one, in nanoseconds of the simulation.
+// simOutage is a fault between two times, in nanoseconds of the simulation.
 type simOutage struct {
 	kind     simKind
 	from, to int64
@@ -45,10 +45,10 @@ type simOutage struct {
 	extra    int64 // the time that messages take longer
 }
 
-// ends reports whether the server ends.
+// ends reports whether the fault ends the server.
 func (o *simOutage) ends() bool { return o.kind == simCrash || o.kind == simFailover }
 
-// stops reports whether all proxies are without decisions.
+// stops reports whether no proxy gets decisions during the fault.
 func (o *simOutage) stops() bool { return o.ends() || o.kind == simHole || o.kind == simHang }
 
 func (o *simOutage) String() string {
@@ -151,8 +151,8 @@ func (p *simPlan) drawOutages(c chance) {
 	}
 }
 
-// lull reports whether nobody asks for the contested key: during some outages, so that units are refunded
-// after them.
+// lull reports whether no request uses the contested key. This holds during some outages, so that units are
+// refunded after them.
 func (p *simPlan) lull() bool {
 	now := simSince()
 	return slices.ContainsFunc(p.outages, func(o simOutage) bool {
@@ -160,20 +160,19 @@ func (p *simPlan) lull() bool {
 	})
 }
 
-// simWay is the way of a message: it is there at a time, or lost, or a failure comes at that
-// time.
+// simWay is the fate of a message: it arrives at a time, is lost, or fails at a time.
 type simWay struct {
 	at      int64
 	lost    bool
 	failure error
 }
 
-// concerns reports whether an outage concerns a proxy.
+// concerns reports whether an outage affects a proxy.
 func (p *simPlan) concerns(o *simOutage, proxy int) bool {
 	return o.kind != simPartition || p.seed.of(20, o.from, int64(proxy)).below(3) == 0
 }
 
-// outward is the way to the server.
+// outward returns the fate of a message to the server.
 func (p *simPlan) outward(proxy int, sent, at int64, c chance) simWay {
 	for i := range p.outages {
 		switch o := &p.outages[i]; {
@@ -193,7 +192,7 @@ func (p *simPlan) outward(proxy int, sent, at int64, c chance) simWay {
 	return p.drop(at, c)
 }
 
-// homeward is the way of the answer.
+// homeward returns the fate of an answer.
 func (p *simPlan) homeward(proxy int, sent, at int64, c chance) simWay {
 	for i := range p.outages {
 		switch o := &p.outages[i]; {
@@ -223,7 +222,7 @@ func (s *simServer) failsOver() bool {
 	return slices.ContainsFunc(s.outages, func(o simOutage) bool { return o.kind == simFailover })
 }
 
-// advance does what the outages have done until a time. The caller holds the mutex.
+// advance applies the effects of outages up to a time. The caller holds the mutex.
 func (s *simServer) advance(at int64) {
 	for len(s.outages) > 0 && s.outages[0].to <= at {
 		o := s.outages[0]

@@ -20,7 +20,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// simProxy does with requests what a proxy does, without a network.
+// simProxy handles requests as a proxy does, without a network.
 type simProxy struct {
 	run    *simRun
 	number int
@@ -75,16 +75,16 @@ func (p *simProxy) load() {
 	p.hits.Wait()
 }
 
-// simKeys is the number of keys. Few of them are frequent.
+// simKeys is the number of keys. A few of them are frequent.
 const simKeys = 1_000_000
 
-// key draws a key: the logarithm of its number is distributed evenly.
+// key draws the number of a key, with an evenly distributed logarithm.
 func (c chance) key() string {
 	return fmt.Sprint("k", int64(math.Pow(simKeys, c.share())))
 }
 
-// work is the time that a proxy needs. Nothing else in the proxy happens at the same nanosecond, so that the
-// order of goroutines is the same each time.
+// work sleeps for the time that a proxy needs. Random delays keep two events of a proxy from sharing a
+// nanosecond, so that each run has the same order.
 func (c chance) work() { time.Sleep(time.Duration(1 + c.below(int64(50*time.Microsecond)))) }
 
 // request decides a request.
@@ -127,8 +127,8 @@ func (p *simProxy) request(c chance) {
 	}
 }
 
-// user draws a user. Of the requests that wait for the first rules, one has a user: the others would look
-// their users up at the same moment, in any order.
+// user draws a user. Until the first rules arrive, only one request gets a user; otherwise waiting requests
+// would look users up at once, in an unpredictable order.
 func (p *simProxy) user(c chance) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,7 +139,7 @@ func (p *simProxy) user(c chance) string {
 	return "user-" + c.key()
 }
 
-// late fails if a call has taken longer than it may.
+// late fails the simulation if a call took too long.
 func (p *simProxy) late(what string, began time.Time, err error) {
 	if took := time.Since(began); took > health.MostTimeouts*p.run.plan.timeout {
 		p.run.fail("%s: %s took %v with a timeout of %v: %v", p.name, what, took, p.run.plan.timeout, err)

@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// simServer is a model of Postgres for what stores and policies ask. A message (the statements of one DB.Run)
-// takes effect at one moment. The rows are changed by the Go steps, to which other tests hold the SQL.
+// simServer is a model of Postgres for stores and policies. A message (the statements of one DB.Run) takes
+// effect at one moment. The Go steps change the rows; other tests compare them with the SQL.
 type simServer struct {
 	mu     sync.Mutex // guards all that follows
 	limits map[string]*ratelimit.Limit
@@ -41,17 +41,18 @@ type simServer struct {
 // simNode is a row of the registry.
 type simNode struct{ seen int64 }
 
-// simWindow is when a row was changed first in a window, and when the window began; 0 if the row was lost.
+// simWindow is the time at which a row was changed first in a window, and the begin of the window; 0 if the
+// row was lost.
 type simWindow struct{ at, start int64 }
 
-// simUndo takes a change back.
+// simUndo undoes a change.
 type simUndo struct {
 	at     int64
 	logged bool
 	undo   func()
 }
 
-// longestLag bounds the time that a standby lacks, in nanoseconds.
+// longestLag bounds the changes that a standby lacks, in nanoseconds.
 const longestLag = int64(500 * time.Millisecond)
 
 func newSimServer(limits []*ratelimit.Limit, outages []simOutage) *simServer {
@@ -67,7 +68,7 @@ func newSimServer(limits []*ratelimit.Limit, outages []simOutage) *simServer {
 	return s
 }
 
-// simStatement is a copy of a statement. The store uses the memory of a statement again.
+// simStatement is a copy of a statement, because the store reuses the memory of statements.
 type simStatement struct {
 	sql     string
 	meaning engine.Meaning // of a statement on rows
@@ -128,8 +129,8 @@ func readStatement(s *pgdb.Statement) simStatement {
 	return read
 }
 
-// digest is the same for statements that ask for the same. Their entries may be in another order, because a
-// store ranges over maps.
+// digest returns the same text for statements with the same entries. Their order may differ, because a store
+// ranges over maps.
 func (s *simStatement) digest(c chance) uint64 {
 	c = c.text(s.sql)
 	if s.entries == nil {
@@ -246,7 +247,7 @@ func (s *simServer) row(id lease.RowID) *algorithm.Row {
 	return r
 }
 
-// onRows executes a statement on rows, and reports whether a row has granted less than it was asked for.
+// onRows executes a statement on rows, and reports whether any row granted less than the statement asked for.
 func (s *simServer) onRows(proxy int, st *simStatement, a *simAnswer) bool {
 	now := simNow()
 	short := false
@@ -289,13 +290,13 @@ func (s *simServer) onRows(proxy int, st *simStatement, a *simAnswer) bool {
 	return short
 }
 
-// simHolder is a proxy that has charged a row.
+// simHolder is a proxy with charges on a row.
 type simHolder struct {
 	proxy int
 	id    lease.RowID
 }
 
-// hold records what a proxy has charged on this timeline, less its refunds.
+// hold records the charges of a proxy on this timeline, less its refunds.
 func (s *simServer) hold(proxy int, id lease.RowID, units int64) {
 	if !id.Durable || s.timeline == 0 {
 		return
@@ -310,7 +311,7 @@ func (s *simServer) hold(proxy int, id lease.RowID, units int64) {
 	}
 }
 
-// begin records in which window a row was charged.
+// begin records the window in which a row was charged.
 func (s *simServer) begin(id lease.RowID, r *algorithm.Row) {
 	start := r.Start
 	if r.HasTokens {

@@ -18,10 +18,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// longTime is a timeout that no test comes near.
+// longTime is a timeout that no test reaches.
 const longTime = time.Minute
 
-// without turns the optional work of a store off: each hit is one statement.
+// without turns the optional work of a store off, so that each hit is one statement.
 var without = engine.Options{CleanupProbability: -1, NoRefusals: true}
 
 // site is a database with stores on it.
@@ -119,14 +119,14 @@ func newProxy(t testing.TB, db pgdb.DB, o engine.Options, n registry.Node) *stor
 	return opened
 }
 
-// counting is a store that counts what it does.
+// counting is a store that counts its calls.
 type counting interface {
 	ratelimit.Store
 	Stats() engine.Stats
 	Leases() *lease.Set
 }
 
-// report is OnError of the stores.
+// report implements OnError of the stores.
 func (s *site) report(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,7 +205,7 @@ func left(t failer, store ratelimit.Store, h ratelimit.Hit) int64 {
 	return takeOne(t, store, h).Remaining
 }
 
-// hitOn is a hit on the only key of a limit in an hour.
+// hitOn returns a hit on the only key of a limit with a window of an hour.
 func hitOn(prefix string, events int64, durable bool) ratelimit.Hit {
 	l := &ratelimit.Limit{Prefix: prefix, Algorithm: ratelimit.FixedWindow, Events: events, Window: time.Hour,
 		Durable: durable}

@@ -120,28 +120,28 @@ type RowObserver interface {
 
 // Store counts in one database, or in one shard. All processes on it share its counts.
 type Store struct {
-	server      *server
-	tables      *tables
-	cleaner     *cleaner
-	texts       *statements
-	rows        *lease.Set       // the remembered rows
-	rowObserver RowObserver      // Options.Rows; may be nil
-	now         func() time.Time // Options.Now
-	counts      *counts
-	background  *batch.Background
-	settleWait  time.Duration // defaultSettleWait; tests change it
-	slots       *slots.Slots
-	workers     int
-	idle        sync.Pool // unused calls
-	close       context.CancelFunc
-	leasing     *batch.Queue // runs batches without requests
-	identity    identity
-	ticking     int32 // 1 while Tick reads the identity of the server; atomic
-	closed      int32 // 1 after Close; atomic
+	server          *server
+	tables          *tables
+	cleaner         *cleaner
+	texts           *statements
+	rows            *lease.Set       // the remembered rows
+	rowObserver     RowObserver      // Options.Rows; may be nil
+	now             func() time.Time // Options.Now
+	counts          *counts
+	background      *batch.Background
+	settleWait      time.Duration // defaultSettleWait; tests change it
+	slots           *slots.Slots
+	workers         int
+	idleCalls       sync.Pool // unused calls
+	close           context.CancelFunc
+	backgroundQueue *batch.Queue // runs batches without requests
+	identity        identity
+	ticking         int32 // 1 while Tick reads the identity of the server; atomic
+	closed          int32 // 1 after Close; atomic
 
-	mu     sync.Mutex                     // guards the fields below
-	byTime map[time.Duration]*batch.Queue // of Take and Reset, by timeout
-	queues []*batch.Queue                 // these, and those of OpenQueue
+	mu        sync.Mutex                     // guards the fields below
+	byTimeout map[time.Duration]*batch.Queue // of Take and Reset, by timeout
+	queues    []*batch.Queue                 // these, and those of OpenQueue
 }
 
 // New returns a store on db, and closes db in its Close. It does not touch the network
@@ -171,23 +171,23 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 		rowObserver: o.Rows, tables: newTables(server, o.DisableMigration, o.Report),
 		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, random: o.Random,
 			report: o.Report},
-		workers: o.Workers, close: cancel, byTime: map[time.Duration]*batch.Queue{},
+		workers: o.Workers, close: cancel, byTimeout: map[time.Duration]*batch.Queue{},
 	}
 	server.onIdentity = s.checkIdentity
 	s.rows = lease.New(lease.Options{Max: o.MaxRows, Refusals: !o.NoRefusals,
 		Horizon: o.LeaseHorizon, Hash: o.Hash, Maintain: func() { s.maintainLeases(o.Report) },
 		Refund: func(r lease.Refund) { s.refund(r) }})
 	s.background = s.newBackground(o.Report)
-	s.leasing = s.newQueue(closeTimeout, nil, nil)
+	s.backgroundQueue = s.newQueue(closeTimeout, nil, nil)
 	processes := texts.tables[processesTable]
 	guard := ""
 	if processes.Guard != "" {
 		guard = "SELECT true" + guardedSQL + processes.Guard
 	}
 	s.slots = slots.New(&slots.Database{DB: db, Closing: closing, Health: server.health, Report: o.Report,
-		Run: server.run, Table: processes.Name, Guard: guard}, s.background, s.leasing)
+		Run: server.run, Table: processes.Name, Guard: guard}, s.background, s.backgroundQueue)
 	s.cleaner.slots = s.slots.Used
-	s.idle.New = func() any { return batch.NewCall() }
+	s.idleCalls.New = func() any { return batch.NewCall() }
 	return s, nil
 }
 
@@ -237,7 +237,7 @@ func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.
 	if ctx.Err() != nil {
 		return s.server.health.Ended(ctx) // nothing is charged
 	}
-	c := s.idle.Get().(*batch.Call)
+	c := s.idleCalls.Get().(*batch.Call)
 	c.Prepare(hits, reset)
 	decided, unavailable := decideFromMemory(s, timeout, []*batch.Call{c})
 	if decided > 0 || unavailable != nil {
@@ -283,27 +283,27 @@ func (s *Store) answer(c *batch.Call, decisions []ratelimit.Decision) error {
 		c.Hits[i].Subject = ""
 		c.Hits[i].Slot = nil
 	}
-	s.idle.Put(c)
+	s.idleCalls.Put(c)
 	return err
 }
 
-// maxQueues is the number of timeouts that have a queue of their own. A program has one or two, unless it
+// maxTimeouts is the number of timeouts with a queue of their own. A program has one or two, unless it
 // computes each timeout from a deadline.
-const maxQueues = 16
+const maxTimeouts = 16
 
 // queueFor returns the queue for a timeout. With many different timeouts, a call may get the queue of
 // a timeout that is up to a fifth shorter.
 func (s *Store) queueFor(timeout time.Duration) *batch.Queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q := s.byTime[timeout]
-	if q == nil && len(s.byTime) >= maxQueues {
+	q := s.byTimeout[timeout]
+	if q == nil && len(s.byTimeout) >= maxTimeouts {
 		timeout = batch.RoundDown(timeout)
-		q = s.byTime[timeout]
+		q = s.byTimeout[timeout]
 	}
 	if q == nil {
 		q = s.newQueue(timeout, nil, nil)
-		s.byTime[timeout] = q
+		s.byTimeout[timeout] = q
 		s.queues = append(s.queues, q)
 	}
 	return q

@@ -58,21 +58,21 @@ const (
 
 // transaction decides requests of several hits, all or nothing.
 type transaction struct {
-	work     *work
-	settings []int64    // see clockSQL
-	requests []*request // without an answer, in the order of arrival
-	state    state
-	trips    int   // round trips so far
-	sent     int64 // lease.Now before the last round trip
-	plan     *plan
-	check    pgdb.Statement // the last statement of takes
-	err      error          // why the statements were not sent, or nil
-	oneByOne bool           // each entry has a statement of its own, so that its failure shows the locked row
+	work       *work
+	settings   []int64    // see clockSQL
+	requests   []*request // without an answer, in the order of arrival
+	state      state
+	roundTrips int   // round trips so far
+	sent       int64 // lease.Now before the last round trip
+	plan       *plan
+	check      pgdb.Statement // the last statement of takes
+	err        error          // why the statements were not sent, or nil
+	oneByOne   bool           // each entry has its own statement, so that a failure shows the locked row
 }
 
-// maxTrips bounds the round trips of a transaction. Each that fails means that another
-// transaction has succeeded, so it takes a very busy row to reach the bound.
-const maxTrips = 50
+// maxRoundTrips bounds the round trips of a transaction. Another transaction has succeeded whenever one of
+// them fails, so that only a very busy row reaches the bound.
+const maxRoundTrips = 50
 
 // firstTransactions returns the transactions for requests of several hits: one for all of them, or with
 // oneByOne one for each.
@@ -138,7 +138,7 @@ func (t *transaction) write() []*pgdb.Statement {
 	}
 	p.allOrNothing = true
 	p.sync = needsSync(t.requests)
-	if t.trips == 0 {
+	if t.roundTrips == 0 {
 		addRequests(p, t.requests) // all hits are simply charged
 	} else {
 		for _, r := range t.requests {
@@ -303,7 +303,7 @@ func (t *transaction) readState(p *plan) {
 		t.state = committed
 		return
 	}
-	if t.trips++; t.trips == maxTrips || hasMixedRow(p) {
+	if t.roundTrips++; t.roundTrips == maxRoundTrips || hasMixedRow(p) {
 		t.err = ratelimit.ErrTimeout
 		return
 	}
@@ -387,7 +387,7 @@ func (t *transaction) divide(err error) []*transaction {
 
 // answerCommitted answers the requests after the takes of the transaction have taken effect.
 func (t *transaction) answerCommitted() {
-	if t.trips == 0 {
+	if t.roundTrips == 0 {
 		decideGranted(t.requests)
 		for _, r := range t.requests {
 			if len(r.call.Decisions) < len(r.positions) {

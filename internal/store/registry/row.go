@@ -24,7 +24,7 @@ VALUES ($1::text, $2::bigint, nullif($3::text, ''), nullif($4::text, ''), now(),
 	coalesce($7::text[], '{}'), now() - $8::bigint * interval '1 us', now() - $9::bigint * interval '1 us',
 	$10::bigint, $11::bigint, $12::bigint, $13::bigint, $14::text::jsonb,
 	now() - $15::bigint * interval '1 us',
-	` + schema.Cannot + `)
+	` + schema.MissingGrants + `)
 ON CONFLICT (node, epoch) DO UPDATE SET version = excluded.version, region = excluded.region,
 	seen = excluded.seen, ended = NULL, system = excluded.system, cannot = excluded.cannot,
 	admitted = excluded.admitted, refused = excluded.refused, undecided = excluded.undecided,
@@ -38,7 +38,7 @@ ON CONFLICT (node, epoch) DO UPDATE SET version = excluded.version, region = exc
 // its row. liveSQL counts the proxies, and the row of this process among them.
 const (
 	endedSQL  = `UPDATE rate_limit_nodes SET ended = now() WHERE node = $1 AND epoch = $2`
-	cannotSQL = `SELECT coalesce(` + schema.Cannot + `, '')`
+	cannotSQL = `SELECT coalesce(` + schema.MissingGrants + `, '')`
 	liveSQL   = `SELECT count(*), count(*) FILTER (WHERE n.node = $1 AND n.epoch = $2::bigint)
 	FROM rate_limit_nodes n WHERE ` + schema.NodeIsLive
 )
