@@ -47,7 +47,7 @@ func TestAFloodOfUsersBecomesOther(t *testing.T) {
 	const other = "2000 requests since the start are in the metrics with the user and the endpoint " +
 		"(other): a minute had more than 10000 combinations"
 	if all := s.reports(); len(all) != 1 || !strings.HasPrefix(all[0], other) {
-		t.Errorf("reports %q", all)
+		t.Errorf("got the reports %q, want one that begins with %q", all, other)
 	}
 }
 
@@ -74,7 +74,7 @@ func TestCostsThatClientsChooseBreakNoSum(t *testing.T) {
 			"hour 1 9223372036854775807 9223372036854775807 24\n"+
 			"minute 2 9223372036854775807 9223372036854775807 24")
 	if stats := w.Stats(); stats.DroppedMetrics != 0 {
-		t.Errorf("stats %+v", stats)
+		t.Errorf("got the stats %+v, want DroppedMetrics 0", stats)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestAFloodOfKeysInOneSecondIsBounded(t *testing.T) {
 			Audit: auditAll})
 	}
 	if grown := heap() - before; grown > 60<<20 {
-		t.Errorf("the writer holds %d MB", grown>>20)
+		t.Errorf("got %d MB in the Writer, want at most 60", grown>>20)
 	}
 	history.Add(w, &history.Record{Time: someTime, Key: fmt.Sprint(key, records-1), Outcome: history.Limited,
 		Audit: auditAll})
@@ -143,20 +143,22 @@ func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 		}
 	}
 	if grown := heap() - before; grown > 100<<20 {
-		t.Errorf("the writer holds %d MB", grown>>20)
+		t.Errorf("got %d MB in the Writer, want at most 100", grown>>20)
 	}
 	stats := w.Stats()
 	if stats.Recorded != records || stats.Dropped+stats.Pending != records ||
 		stats.Pending > history.DefaultMaxPending {
-		t.Errorf("stats %+v", stats)
+		t.Errorf("got the stats %+v, want %d recorded and at most %d pending", stats, records,
+			history.DefaultMaxPending)
 	}
-	// What is being sent counts beside the bound.
+	// Cells in the parcel being sent count in addition to the bound.
 	if missing := stats.DroppedMetrics - (records - 50000); missing > 0 || missing < -1000 {
-		t.Errorf("stats %+v", stats)
+		t.Errorf("got %d dropped from the metrics, want up to 1000 fewer than %d", stats.DroppedMetrics,
+			records-50000)
 	}
 	w.Close()
 	if stats := w.Stats(); stats.Pending != 0 || stats.Dropped != records {
-		t.Errorf("stats after Close %+v", stats)
+		t.Errorf("after Close: got the stats %+v, want 0 pending and %d dropped", stats, records)
 	}
 }
 
@@ -184,13 +186,13 @@ func closeWhileTheDatabaseHangs(t *testing.T) {
 	began := time.Now()
 	w.Close()
 	if took := time.Since(began); took > 15*time.Second {
-		t.Errorf("Close took %v", took)
+		t.Errorf("Close took %v, want at most 15 s", took)
 	}
 	w.Close()
 	history.Add(w, &history.Record{Time: someTime, User: "anna", Audit: auditAll})
 	if stats := w.Stats(); stats.Recorded != 3001 || stats.Dropped != 3001 || stats.Pending != 0 ||
 		stats.DroppedMetrics != 3001 {
-		t.Errorf("stats %+v", stats)
+		t.Errorf("after Close: got the stats %+v, want 3001 recorded and dropped", stats)
 	}
 	if err := w.Flush(context.Background()); !errors.Is(err, ratelimit.ErrClosed) {
 		t.Errorf("Flush after Close: got %v, want ErrClosed", err)
@@ -236,11 +238,11 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		_, err := history.New(downDB, c.settings)
 		var field *ratelimit.FieldError
 		if !errors.As(err, &field) || err.Error() != c.want {
-			t.Errorf("%v, want %s", err, c.want)
+			t.Errorf("got the error %v, want %s", err, c.want)
 		}
 	}
 	if _, err := history.New(nil, history.Settings{}); err == nil {
-		t.Error("a Writer without a database")
+		t.Error("New without a database: got a Writer, want an error")
 	}
 }
 

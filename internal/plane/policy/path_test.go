@@ -105,7 +105,8 @@ func TestARuleMatchesBothReadingsOfAnEncodedSlash(t *testing.T) {
 			policy.Evaluate(policy.Compile([]policy.Rule{rule}, nil, nil, remember),
 				&policy.Facts{Path: path}, nil, now, &o)
 			if blocks != step.blocks || o.Exempt != step.exempts {
-				t.Errorf("%s of %s: blocks %v, exempts %v", step.pattern, step.path, blocks, o.Exempt)
+				t.Errorf("%s of %s: got blocks %v, exempts %v, want %v, %v", step.pattern, step.path, blocks,
+					o.Exempt, step.blocks, step.exempts)
 			}
 		}
 	}

@@ -67,10 +67,11 @@ func TestABillingPeriodBeginsOnTheUsersDay(t *testing.T) {
 		policy.Evaluate(s, &policy.Facts{Path: "/"}, test.id, now, &o)
 		l := o.Hits[0].Limit
 		if l.Anchor != 30 || l.Zone != test.zone || l.Events != test.events || l.Validate() != nil {
-			t.Errorf("the limit of %s is %+v", test.id.User, *l)
+			t.Errorf("%s: got the limit %+v, want %d events from day 30 in %s", test.id.User, *l, test.events,
+				test.zone)
 		}
 		if shared := o.Hits[1].Limit; shared.Anchor != 0 || shared.Zone != "Asia/Tokyo" {
-			t.Errorf("a limit that users share begins on a day of one of them: %+v", *shared)
+			t.Errorf("got the shared limit %+v, want calendar months in Asia/Tokyo", *shared)
 		}
 		if test.id != c && first != nil && first != l {
 			t.Error("users with the same period have two limits")
@@ -187,6 +188,6 @@ func TestAWrongRuleIsDisabledAloneAndNamed(t *testing.T) {
 		{Rule: "gone", Limit: "hour", Tier: "t", Events: 1}}
 	list := policy.Compile([]policy.Rule{good("good")}, overrides, nil, 0).Wrong()
 	if len(list) != 1 || list[0].Override != "limit hour, tier t" {
-		t.Errorf("wrong overrides are %v", list)
+		t.Errorf("got the wrong overrides %v, want that of limit hour, tier t", list)
 	}
 }
