@@ -58,7 +58,7 @@ func TestAReloadKeepsCounts(t *testing.T) {
 		c.load(fmt.Sprintf(site, i))
 		c.expect(http.StatusOK, "/")
 	}
-	// A config without the handler in between keeps the counts, too.
+	// A config without the handler in between also keeps the counts.
 	c.load(`:PORT`)
 	if err := caddy.Stop(); err != nil {
 		t.Fatal(err)

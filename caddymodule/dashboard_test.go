@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// dashboard has the fields of a dashboard that the tests check.
+// dashboard is a dashboard of Grafana, with the fields that the tests check.
 type dashboard struct{ Panels []panel }
 
 type panel struct {

@@ -23,7 +23,7 @@ func TestTheJSONHasTypes(t *testing.T) {
 	z := h.site.Zones[0]
 	if z.Limit.Events != 100 || z.Cost != 5 || !z.Limit.Durable || *z.HashKey || len(h.site.Exempt) != 2 ||
 		!h.site.Fields.IETF || h.site.Timeout.String() != "250ms" {
-		t.Errorf("%+v, %+v", z, h.site)
+		t.Errorf("zone %+v of site %+v, want the values of %s", z, h.site, config)
 	}
 	var text Handler
 	if err := caddy.StrictUnmarshalJSON([]byte(strings.Replace(config, "250000000", `"1s"`, 1)),
@@ -31,7 +31,7 @@ func TestTheJSONHasTypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := text.compile(); err != nil || text.site.Timeout.String() != "1s" {
-		t.Errorf("%v, %+v", err, text.site)
+		t.Errorf("error %v, site %+v; want a timeout of 1s", err, text.site)
 	}
 	for kept, want := range map[string]string{"7776000000000000": "2160h0m0s", `"90d"`: "90d"} {
 		var r Retention

@@ -68,12 +68,12 @@ func TestThePageRefusesWhatItIsNotFor(t *testing.T) {
 	c := startPage(t, cluster.Open(t))
 	status, header, _ := c.page("GET", "", "")
 	if status != http.StatusPermanentRedirect || header.Get("Location") != "/limits/" {
-		t.Errorf("without a slash: status %d, to %q", status, header.Get("Location"))
+		t.Errorf("without a slash: status %d to %q, want 308 to /limits/", status, header.Get("Location"))
 	}
 	status, header, _ = c.page("GET", "/", "")
 	if policy := header.Get("Content-Security-Policy"); status != http.StatusOK || !strings.HasPrefix(policy,
 		"default-src 'none'") || strings.Contains(policy, "unsafe") {
-		t.Errorf("status %d, policy %q", status, policy)
+		t.Errorf("status %d, policy %q; want 200 and default-src 'none'", status, policy)
 	}
 	if header.Get("Cross-Origin-Resource-Policy") != "same-origin" ||
 		header.Get("X-Frame-Options") != "DENY" || header.Get("Access-Control-Allow-Origin") != "" {

@@ -56,14 +56,14 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	})
 	if n := cluster.Query[int](t, counters, "SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE "+
 		"'rule/plan/%' AND key = 'alice' OR key = '127.0.0.1'"); n != 2 {
-		t.Errorf("%d counters in their database", n)
+		t.Errorf("the database of the counters has %d counters, want 2", n)
 	}
 	if n := cluster.Query[int](t, counters,
 		"SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_rules', 'rate_limit_audit')"); n != 0 {
-		t.Errorf("%d tables of the policy and of the history beside the counters", n)
+		t.Errorf("the database of the counters has %d other tables, want 0", n)
 	}
 	if n := cluster.Query[int](t, policy, "SELECT count(*) FROM rate_limit_ephemeral"); n != 0 {
-		t.Errorf("%d counters beside the policy", n)
+		t.Errorf("the database of the policy has %d counters, want 0", n)
 	}
 	if err := caddymodule.FlushHistories(t.Context()); err != nil {
 		t.Fatal(err)
@@ -71,16 +71,16 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	const audited = "SELECT string_agg(DISTINCT outcome || ' ' || prefix, ', ') FROM rate_limit_audit " +
 		"WHERE prefix LIKE 'rule/%'"
 	if got := cluster.Query[string](t, history, audited); got != "allowed rule/plan, limited rule/plan" {
-		t.Errorf("the audit log has %s", got)
+		t.Errorf("the audit log has %s, want an allowed and a limited row of rule/plan", got)
 	}
 	if n := cluster.Query[int](t, history, "SELECT count(*) FROM pg_class WHERE relname IN "+
 		"('rate_limit_rules', 'rate_limit_ephemeral', 'rate_limit_nodes')"); n != 0 {
-		t.Errorf("%d other tables beside the history", n)
+		t.Errorf("the database of the history has %d other tables, want 0", n)
 	}
 	obeys := "SELECT coalesce(max(applied_seq), -1) FROM rate_limit_nodes WHERE node = 'here'"
 	await.Within(t, time.Minute, "what the proxy obeys, in the registry",
 		func() bool { return cluster.Query[int](t, policy, obeys) > 0 })
 	if n := cluster.Query[int](t, counters, obeys); n != -1 {
-		t.Errorf("the registry of the counters has the change %d", n)
+		t.Errorf("the registry of the counters has the change %d, want none (-1)", n)
 	}
 }

@@ -83,7 +83,7 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 		}
 	}
 	if n := len(shared.host.Shared()); n != 0 {
-		t.Errorf("%d databases are open after errors only", n)
+		t.Errorf("%d resources are open after errors, want 0", n)
 	}
 }
 

@@ -47,7 +47,7 @@ func TestCountsInMemorySurviveAReload(t *testing.T) {
 		cancel()
 	}
 	if next.n.Load() != 2 {
-		t.Errorf("%d passed over three reloads with a limit of 2", next.n.Load())
+		t.Errorf("%d requests passed over three reloads, want 2", next.n.Load())
 	}
 }
 

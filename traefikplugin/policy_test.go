@@ -125,7 +125,7 @@ func TestTheUpstreamLearnsWhoARequestIs(t *testing.T) {
 	}
 	silent := governed(t, dsn, func(c *Config) { c.Policy[0]["forwardHeaders"] = "" })
 	if w := send(silent, append([]string{"X-User", "alice"}, forged...)...); w.Body.String() != "||||0" {
-		t.Errorf("without forwardHeaders the upstream is told %s", w.Body)
+		t.Errorf("without forwardHeaders the upstream gets %s, want none", w.Body)
 	}
 }
 

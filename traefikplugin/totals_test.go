@@ -24,7 +24,7 @@ func TestTheRegistryHasWhatTheProxyDecided(t *testing.T) {
 	}
 	leased, ok := withLeases(made("1000000 1h", "5%")).(*leasedHandler)
 	if !ok {
-		t.Fatal("no leases")
+		t.Fatal("withLeases returns no leasedHandler")
 	}
 	for ; next.n.Load() < 1000 || *leased.admitted == 0; ask(leased) {
 		if next.n.Load() == 20000 {

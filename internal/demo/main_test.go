@@ -217,7 +217,7 @@ func TestEverySignalEndsEverything(t *testing.T) {
 				t.Errorf("it says at its end: %q, %v", rest, err)
 			}
 			if err := d.cmd.Wait(); err != nil || d.stderr.Len() > 0 {
-				t.Errorf("it ended with %v: %s", err, d.stderr.String())
+				t.Errorf("the demo ended with %v, want no error: %s", err, d.stderr.String())
 			}
 			awaitGone(t, pid)
 			log, err := os.ReadFile(filepath.Join(d.state, "caddy.log"))
@@ -252,7 +252,7 @@ func TestThePrivateClusterIsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := d.cmd.Wait(); err != nil || d.stderr.Len() > 0 {
-			t.Errorf("it ended with %v: %s", err, d.stderr.String())
+			t.Errorf("the demo ended with %v, want no error: %s", err, d.stderr.String())
 		}
 		if runs(caddy) || runs(server) {
 			t.Error("Caddy or Postgres runs after the demo has ended")

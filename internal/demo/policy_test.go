@@ -16,7 +16,7 @@ func (d *demo) end(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := d.cmd.Wait(); err != nil || d.stderr.Len() > 0 {
-		t.Errorf("it ended with %v: %s", err, d.stderr.String())
+		t.Errorf("the demo ended with %v, want no error: %s", err, d.stderr.String())
 	}
 }
 

@@ -26,18 +26,18 @@ func TestAnOutageIsOneCount(t *testing.T) {
 	}
 	o.Ended(log, []ratelimit.Decision{{Source: ratelimit.FromBlocked}}, now)
 	if len(logged) != 3 || !o.IsUnderWay() {
-		t.Errorf("a refusal from memory ends it: %+v", logged)
+		t.Errorf("after a refusal from memory, got %+v; want no line, and the outage under way", logged)
 	}
 	answered := []ratelimit.Decision{{Source: ratelimit.FromBlocked}, {Source: ratelimit.FromPostgres}}
 	o.Ended(log, answered, now.Add(3*time.Second))
 	last := logged[len(logged)-1]
 	if len(logged) != 4 || last.Lasted != 3*time.Second || last.Undecided != 2000 || last.Level != host.Warn {
-		t.Errorf("%+v", logged)
+		t.Errorf("got %+v, want a last warning after 3 s with 2000 requests", logged)
 	}
 	if o.Ended(log, answered, now); len(logged) != 4 || o.IsUnderWay() {
-		t.Error("it ends twice")
+		t.Error("a second Ended logs again, want no line")
 	}
 	if o.Failed(log, host.Line{Err: ratelimit.ErrTimeout}, true, now); o.IsUnderWay() {
-		t.Error("a late decision is an outage")
+		t.Error("a late decision begins an outage, want none")
 	}
 }

@@ -47,13 +47,13 @@ func TestInvalidAnswers(t *testing.T) {
 			err := p.Run(within(t, longTime), []*pgdb.Statement{st, after})
 			if err == nil || !strings.Contains(err.Error(), c.want) ||
 				strings.Contains(err.Error(), "sEcReT") {
-				t.Errorf("%v; want %q", err, c.want)
+				t.Errorf("Run returns %v, want an error with %q and without the secret", err, c.want)
 			}
 			if st.Err == nil || after.Err == nil {
-				t.Errorf("statements: %v, %v", st.Err, after.Err)
+				t.Errorf("the statements have the errors %v and %v, want two errors", st.Err, after.Err)
 			}
 			if n := f.accepted.Load(); n != 1 {
-				t.Errorf("%d connections: it was run again", n)
+				t.Errorf("%d connections, want 1: the statements must not run again", n)
 			}
 			await.Within(t, longTime, "the connection is closed", func() bool { return f.open.Load() == 0 })
 		})

@@ -74,7 +74,7 @@ func TestDSNEnvironment(t *testing.T) {
 	}
 	if want := map[string]string{"application_name": "ea",
 		"options": "-c a=b"}; !reflect.DeepEqual(c.settings, want) {
-		t.Errorf("settings %v", c.settings)
+		t.Errorf("the settings are %v, want %v", c.settings, want)
 	}
 	// The connection string wins, even with nothing in it.
 	c, err = parseConfig("host=h port='' user=u dbname=d password=p connect_timeout=", all, nil)
@@ -87,10 +87,10 @@ func TestDSNEnvironment(t *testing.T) {
 	}
 	if _, err := parseConfig("", env("PGSSLMODE", "maybe"), nil); err == nil ||
 		!strings.Contains(err.Error(), `sslmode is "maybe"`) {
-		t.Errorf("PGSSLMODE: %v", err)
+		t.Errorf("with PGSSLMODE=maybe the error is %v, want one about sslmode", err)
 	}
 	if c, err = parseConfig("host=h", noEnv, nil); err != nil || c.user == "" {
-		t.Errorf("the account's name is the default user: %v", err)
+		t.Errorf("user %q, error %v; want the name of the account", c.user, err)
 	}
 }
 

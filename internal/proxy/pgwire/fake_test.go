@@ -19,7 +19,7 @@ import (
 // a subtest for each: a function literal in a loop is confused there with the
 // one before it, if that still runs in another goroutine.
 
-// fakeServer speaks the protocol as a script says, which a real one would not.
+// fakeServer follows a script, which may break the protocol.
 type fakeServer struct {
 	t        *testing.T
 	listener net.Listener
@@ -59,7 +59,7 @@ func newRawFake(t *testing.T, script func(*fakeSession)) (*fakeServer, string) {
 	return newTLSFake(t, nil, script)
 }
 
-// newTLSFake does it over TLS from the first byte on.
+// newTLSFake is newFake over TLS from the first byte on.
 func newTLSFake(t *testing.T, config *tls.Config, script func(*fakeSession)) (*fakeServer, string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -138,7 +138,7 @@ func (s *fakeSession) first() (kind uint32, body []byte) {
 	return binary.BigEndian.Uint32(head[4:]), body
 }
 
-// msg is one message.
+// msg returns a message of the protocol.
 func msg(kind byte, body string) string {
 	b := append([]byte{kind, 0, 0, 0, 0}, body...)
 	putLength(b, 1)
@@ -159,7 +159,7 @@ var (
 	msgAnswered = msgBound + msgDone + msgReady
 )
 
-// field is a column's description after its name.
+// field returns the description of a column after its name.
 func field(oid uint32) string {
 	b := make([]byte, 18)
 	binary.BigEndian.PutUint32(b[6:], oid)
@@ -175,7 +175,7 @@ func msgAuth(number uint32, rest string) string {
 	return msg('R', string(binary.BigEndian.AppendUint32(nil, number))+rest)
 }
 
-// msgRow is a row; a column "NULL" is NULL.
+// msgRow returns the message of a row. A column "NULL" becomes NULL.
 func msgRow(columns ...string) string {
 	b := binary.BigEndian.AppendUint16(nil, uint16(len(columns)))
 	for _, c := range columns {
@@ -246,10 +246,10 @@ func serveAll(s *fakeSession) {
 // waitForEnd waits until the connection ends.
 func waitForEnd(s *fakeSession) { _, _ = io.Copy(io.Discard, s.Conn) }
 
-// noEnv is an empty environment.
+// noEnv looks variables up in an empty environment.
 func noEnv(string) (string, bool) { return "", false }
 
-// env is an environment of pairs.
+// env returns a function that looks variables up in pairs of names and values.
 func env(pairs ...string) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		for i := 0; i < len(pairs); i += 2 {
@@ -276,10 +276,10 @@ func open(t testing.TB, dsn string, o Options) *Pool {
 	return p
 }
 
-// longTime is for what happens soon, also on a busy machine.
+// longTime bounds events that happen soon, even on a busy machine.
 const longTime = time.Minute
 
-// within is a context that ends after d, or with the test.
+// within returns a context that ends after d, or with the test.
 func within(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), d)
@@ -315,7 +315,7 @@ func succeeds(t testing.TB, p *Pool, statements ...*pgdb.Statement) bool {
 	return true
 }
 
-// cells are the columns of a result, row after row. NULL is "NULL".
+// cells returns the columns of a result, row after row, with "NULL" for NULL.
 func cells(t testing.TB, st *pgdb.Statement) []string {
 	t.Helper()
 	var all []string

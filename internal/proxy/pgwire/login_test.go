@@ -68,7 +68,7 @@ func TestInvalidLogins(t *testing.T) {
 	}
 }
 
-// TestServerThatDoesNotKnowThePassword: the login ends at the server's signature.
+// TestServerThatDoesNotKnowThePassword checks that a login fails at a wrong signature of the server.
 func TestServerThatDoesNotKnowThePassword(t *testing.T) {
 	asked := make(chan string, 1)
 	_, dsn := newRawFake(t, func(s *fakeSession) {

@@ -49,19 +49,20 @@ func TestConnectionLostDuringAPipeline(t *testing.T) {
 			}
 			if all[0].Err != nil || all[1].Err == nil || all[2].Err == nil ||
 				errors.Is(all[1].Err, pgdb.ErrRolledBack) {
-				t.Errorf("%v, %v, %v", all[0].Err, all[1].Err, all[2].Err)
+				t.Errorf("the errors are %v, %v, %v; want nil for the first, and its own for the second",
+					all[0].Err, all[1].Err, all[2].Err)
 			}
 			if strings.HasPrefix(c.want, "FATAL") && !strings.Contains(c.want, all[1].Code) {
-				t.Errorf("code %q", all[1].Code)
+				t.Errorf("the code is %q, want that of %q", all[1].Code, c.want)
 			}
 			if n := f.accepted.Load(); n != 1 {
-				t.Errorf("%d connections: it was run again", n)
+				t.Errorf("%d connections, want 1: the statements must not run again", n)
 			}
 		})
 	}
 }
 
-// TestServerThatEndsEverySession: the number of attempts is bounded.
+// TestServerThatEndsEverySession checks that the number of attempts is bounded.
 func TestServerThatEndsEverySession(t *testing.T) {
 	f, dsn := newFake(t, func(s *fakeSession) {
 		s.request()
@@ -72,7 +73,8 @@ func TestServerThatEndsEverySession(t *testing.T) {
 	st := stmt("A")
 	err := p.Run(within(t, longTime), []*pgdb.Statement{st})
 	if err == nil || st.Err == nil || st.Code != "57P01" || f.accepted.Load() != maxAttempts {
-		t.Errorf("%v, %v, %s, %d connections", err, st.Err, st.Code, f.accepted.Load())
+		t.Errorf("got %v, %v, code %s after %d connections; want code 57P01 after %d", err, st.Err, st.Code,
+			f.accepted.Load(), maxAttempts)
 	}
 }
 

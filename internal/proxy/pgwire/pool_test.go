@@ -17,7 +17,7 @@ func TestCloseWhileConnecting(t *testing.T) {
 	await.Within(t, longTime, "it connects", func() bool { return f.open.Load() == 1 })
 	p.Close()
 	if err := <-done; err == nil {
-		t.Error("no error")
+		t.Error("a call on a closed pool has no error, want one")
 	}
 	await.Within(t, longTime, "it is closed",
 		func() bool { p.mu.Lock(); defer p.mu.Unlock(); return f.open.Load() == 0 && p.open == 0 })

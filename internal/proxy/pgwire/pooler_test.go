@@ -94,6 +94,6 @@ func TestPoolerThatEndsTheSession(t *testing.T) {
 		run(t, p, stmt("A"))
 	}
 	if n := f.accepted.Load(); n != 3 {
-		t.Errorf("%d connections", n)
+		t.Errorf("%d connections, want 3", n)
 	}
 }

@@ -40,7 +40,7 @@ func TestScramRFC7677(t *testing.T) {
 	for _, verdict := range []string{"v=7rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=", "v=", "", "v=!",
 		"e=other-error"} {
 		if err := s.verify(verdict); err == nil {
-			t.Errorf("verdict %q is believed", verdict)
+			t.Errorf("verify accepts the final message %q, want an error", verdict)
 		}
 	}
 }

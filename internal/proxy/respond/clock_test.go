@@ -50,7 +50,7 @@ func TestTheClockOfTheDatabaseMayBeSet(t *testing.T) {
 		t.Errorf("%d s ahead by a decision of this process", got)
 	}
 	if got := (*respond.Clock)(nil).Ahead(decidedAt(now, time.Hour, 0), now); got != 0 {
-		t.Errorf("%d s ahead without a clock", got)
+		t.Errorf("a nil Clock is %d s ahead, want 0", got)
 	}
 }
 

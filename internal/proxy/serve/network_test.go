@@ -40,7 +40,7 @@ func TestNetworkOfAnAddress(t *testing.T) {
 	for _, wrong := range [][2]string{{"-1", ""}, {"0", ""}, {"33", ""}, {"", "-1"}, {"", "129"}} {
 		if _, err := settings.ReadLimit(settings.Values{"prefix": "a", "limit": "5 1m",
 			"ipv4_prefix": wrong[0], "ipv6_prefix": wrong[1]}); err == nil {
-			t.Errorf("%v is not refused", wrong)
+			t.Errorf("%v is accepted, want an error", wrong)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func TestNetworksAreExempt(t *testing.T) {
 		}
 	}
 	if exempt(netip.Addr{}, false) || exempt(netip.MustParseAddr("10.1.2.3"), true) {
-		t.Error("an unknown or an assumed address is exempt")
+		t.Error("an unknown or an assumed address is exempt, want neither")
 	}
 	for text, word := range map[string]string{
 		"10.0.0.0/33": "10.0.0.0/33", "10.0.0.1 everybody": "everybody", "fe80::1%eth0": "fe80::1%eth0",
