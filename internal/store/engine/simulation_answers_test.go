@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 )
 
@@ -89,7 +90,7 @@ func (s *simServer) others(st *simStatement, a *simAnswer, short bool) {
 		a.addTexts(s.identity())
 	case is("WITH gone AS (DELETE FROM rate_limit_nodes"):
 		s.setNode(nodeKey(st), simNode{seen: simNow()})
-	case is("SELECT coalesce((SELECT string_agg(CASE WHEN to_regclass"):
+	case is("SELECT coalesce(" + schema.MissingGrants):
 		a.addTexts("")
 	case is("SELECT count(*), count(*) FILTER (WHERE n.node"):
 		live, own := int64(0), int64(0)
