@@ -61,7 +61,7 @@ newest last, until Ctrl-C: with --json, one object a line.
 	exclusive: []string{"follow until", "prefix rule"},
 	jsonOnly:  "tier cost duration region also id",
 	choose: func(c *invocation) (string, string, error) {
-		return auditSQL, c.emptyAuditText("outcome"), nil
+		return auditSQL, c.emptyAuditText(), nil
 	},
 	do: func(c *invocation) error {
 		if c.boolFlag("follow") {
@@ -72,8 +72,8 @@ newest last, until Ctrl-C: with --json, one object a line.
 }
 
 // emptyAuditText returns the text to print if no row of the audit log matches the flags.
-func (c *invocation) emptyAuditText(what string) string {
-	return "No such " + what + " is in the audit log from " + displayTime(c.moment("since")) + " until " +
+func (c *invocation) emptyAuditText() string {
+	return "No such request is in the audit log from " + displayTime(c.moment("since")) + " until " +
 		displayTime(c.moment("until")) + ".\n" + auditScope
 }
 
@@ -158,7 +158,7 @@ So REQUESTS are then refusals only.`,
 		case c.values["since"] != nil:
 			return `SELECT * FROM rate_limit_top(@since, @until, @by || 's', coalesce(@prefix, ''))
 ORDER BY requests DESC, refused DESC, last DESC, prefix, name, user_id LIMIT @number::bigint`,
-				c.emptyAuditText("request"), nil
+				c.emptyAuditText(), nil
 		case c.flag("by") == "path":
 			return "", "", invalid("--by", "path", "given with --since: counters "+
 				"have no paths. The metrics have them where the configuration says: route {path}")
