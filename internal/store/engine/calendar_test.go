@@ -25,8 +25,8 @@ type moment struct {
 }
 
 // period is the result of Postgres for a moment: its period, and what the clocks in the zone show at the
-// moment and at the end of the period.
-type period struct{ Start, End, Local, EndLocal int64 }
+// moment, and at the start and the end of the period.
+type period struct{ Start, End, Local, StartLocal, EndLocal int64 }
 
 // periods asks Postgres about moments.
 func periods(s *site, moments []moment) []period {
@@ -39,7 +39,8 @@ func periods(s *site, moments []moment) []period {
 	}
 	micros := func(at string) string { return "(date_part('epoch', " + at + ") * 1000000)::bigint" }
 	rows, err := s.conn.Query(context.Background(), "SELECT "+micros("w.starts")+", "+micros("w.ends")+", "+
-		micros("i.now AT TIME ZONE i.zone")+", "+micros("w.ends AT TIME ZONE i.zone")+`
+		micros("i.now AT TIME ZONE i.zone")+", "+micros("w.starts AT TIME ZONE i.zone")+", "+
+		micros("w.ends AT TIME ZONE i.zone")+`
 		FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY
 			AS u(unit, zone, at, anchor, n),
 		LATERAL (SELECT u.unit, u.zone, timestamptz 'epoch' + u.at * interval '1 microsecond' AS now) i,
@@ -143,7 +144,7 @@ func TestCalendarOfEveryZone(t *testing.T) {
 		for i, p := range periods(s, moments) {
 			m := &moments[i]
 			total++
-			if m.local(m.now) != p.Local || m.local(p.End) != p.EndLocal {
+			if m.local(m.now) != p.Local || m.local(p.Start) != p.StartLocal || m.local(p.End) != p.EndLocal {
 				unknown++ // the zone files of both may be of different years
 				continue
 			}
