@@ -170,6 +170,7 @@ func TestOfTooManyBansTheNewestHold(t *testing.T) {
 		}
 	}
 	m.set(func() { m.down = false })
+	s.awaitAnswers()
 	s.exec("DELETE FROM rate_limit_bans WHERE user_id = 'u100000'")
 	refresh(t, p)
 	got, err := askAs(p, longTime, "", "u200000", "/", "198.51.100.1")

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"math/rand"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
@@ -29,6 +31,8 @@ type site struct {
 	t    testing.TB
 	dsn  string
 	pool *pgxpool.Pool
+
+	health []*health.Health // of the policies
 
 	mu       sync.Mutex
 	now      time.Time // the time of the policies; zero is that of this machine
@@ -120,9 +124,18 @@ func (s *site) policyOn(db pgdb.DB, settings policy.Settings) *policy.Policy {
 	settings.Health = health.New(s.t.Context(), rand.Float64, func(ctx context.Context) error {
 		return db.Run(ctx, []*pgdb.Statement{{SQL: "SELECT 'answers'"}})
 	})
+	s.health = append(s.health, settings.Health)
 	p := policy.New(db, settings)
 	s.t.Cleanup(func() { p.Close(); db.Close() })
 	return p
+}
+
+// awaitAnswers waits until probes have ended the outages that the policies saw.
+func (s *site) awaitAnswers() {
+	s.t.Helper()
+	await.Within(s.t, time.Minute, "the end of the outage", func() bool {
+		return !slices.ContainsFunc(s.health, (*health.Health).Silent)
+	})
 }
 
 // after advances the clock of the policies.

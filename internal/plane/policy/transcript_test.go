@@ -138,6 +138,7 @@ func (r *replayed) command(words []string) {
 		r.t.Cleanup(func() { close(hold) })
 	case "up":
 		r.middle.set(func() { r.middle.down = false })
+		r.awaitAnswers()
 		r.poll()
 	case "after":
 		d, err := time.ParseDuration(words[1])
