@@ -16,7 +16,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// rehearsedCA is an authority whose certificates are files of the server.
+// rehearsedCA issues certificates and stores them as files of the server.
 type rehearsedCA struct {
 	*authority.Authority
 	r *rehearsal

@@ -34,8 +34,8 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// If another program has a table of the same name, the error names the table, and no command tells the user
-// to run migrate, which fails too.
+// If another program has a table of the same name, the error names the table. It does not recommend migrate,
+// which fails too.
 func TestATableOfAnotherProgramIsNamed(t *testing.T) {
 	for table, use := range map[string][]string{
 		"rate_limit_rules": {"rules", "list"}, "rate_limit_metrics": {"usage", "acme"},

@@ -138,8 +138,8 @@ var errNoSince = invalid("--since", "", "given with --until")
 const wantTime = "a time such as 2026-11-27, 2026-11-27T18:00:00Z or 2026-11-27T18:00:00+01:00"
 
 // value parses text as a kind of flag or as an SQL type. It returns a string in a form that the server
-// accepts, or a []string for an array, whose elements are separated by commas in text. A duration in place of
-// a time is relative to now. Errors name the field.
+// accepts, or a []string for an array. Commas in text separate its elements. A duration in place of a time is
+// relative to now. Errors name the field.
 func (c *invocation) value(kind, field, text string) (any, error) {
 	want := func(what string) error { return invalid(field, text, what) }
 	if kind == "secret" {

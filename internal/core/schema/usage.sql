@@ -140,7 +140,7 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 				+ CASE WHEN t.passed < span THEN span ELSE 2 * span END * interval '1 microsecond'
 			WHEN 'sliding_log' THEN (SELECT min(hit) FROM unnest(hits) AS hit WHERE hit > t.oldest)
 				+ span * interval '1 microsecond'
-			-- Nobody knows when requests end.
+			-- The end of a request in flight is unknown.
 			WHEN 'in_flight' THEN NULL
 			ELSE last_refill + least(CASE WHEN t.evenly
 				THEN div((t.quota - b.had) * span + b.part + events - 1, events)

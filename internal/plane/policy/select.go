@@ -12,7 +12,7 @@ import (
 //   - a rule that counts by something that the request lacks
 //   - a rule that needs the sender, if the sender could not be looked up
 //
-// It returns false if a rule exempts or blocks the request. The verdict is then complete.
+// selectRules returns false if a rule exempts or blocks the request. The verdict is then complete.
 func selectRules(found []*rule, f *Facts, sender *senderState, at int64, o *Verdict) bool {
 	user := sender.user
 	for _, r := range found {

@@ -16,7 +16,7 @@ import (
 // all details.
 func record(all []*Request, now time.Time) {
 	records := make([]history.Record, len(all))
-	counted := make([]*Request, 0, len(all)) // the requests whose plain records are in records
+	counted := make([]*Request, 0, len(all)) // the requests of records, in its order
 	var writer *history.Writer               // the history of the requests in counted
 	for _, q := range all {
 		s := q.Site

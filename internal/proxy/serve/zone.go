@@ -61,7 +61,7 @@ type Zone struct {
 	Hit ratelimit.Hit
 
 	fixed      string // the key if it is the same for all requests, else ""
-	header     string // the header whose value is the key, else ""
+	header     string // the header that contains the key, or ""
 	connection bool   // the key is the address of the connection
 
 	alternatives []alternative // nil if the key has none
