@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -48,7 +48,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q.Arrived = q.Began
 	if q.Limits != nil || begin(h, q) {
 		if to.queue != nil {
-			shards.Ask(to.queue, q.Call, q.Arrived)
+			store.Ask(to.queue, q.Call, q.Arrived)
 		}
 		if !q.Delivered {
 			deliver(h, q)

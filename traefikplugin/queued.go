@@ -7,12 +7,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 )
 
 // requestQueue holds a queue of the store, and a pool of Requests for it.
 type requestQueue struct {
-	queue *shards.Queue // nil if the store decides at once, as a store in memory does
+	queue *store.Queue // nil if the store decides at once, as a store in memory does
 	free  chan *serve.Request
 	made  int32 // the number of Requests, free or in use; atomic
 }

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
@@ -28,7 +28,7 @@ func (s *spread) testFeatures(t *testing.T) {
 
 // moving moves the shard of a key until stop is called, which returns how often that was.
 func (s *spread) moving(t *testing.T, key string) (stop func() int) {
-	shard := shards.ShardOf(key, testShards)
+	shard := store.ShardOf(key, testShards)
 	ended := make(chan int, 1)
 	stopped := int32(0)
 	t.Cleanup(func() { atomic.StoreInt32(&stopped, 1) })
@@ -134,17 +134,17 @@ func (s *spread) at(worker int) string {
 
 func (s *spread) testLocal(t *testing.T) {
 	ctx := context.Background()
-	store := newProxy(t, drivers.All["pgxdb"](t, s.DSN()),
+	proxy := newProxy(t, drivers.All["pgxdb"](t, s.DSN()),
 		engine.Options{OnError: func(err error) { t.Log("reported:", err) }},
 		registry.Node{Name: "local", Epoch: 7})
-	store.UseLocal()
-	store.Prepare()
+	proxy.UseLocal()
+	proxy.Prepare()
 	down, up := hitOn("local", 100, true), hitOn("local", 100, true)
 	down.Key, up.Key = s.at(1), s.at(0)
 	down.Limit.SynchronousCommit = true // the kill loses nothing
 	lost := hitOn("lost", 1000, false)
 	lost.Key = down.Key
-	takeOne(t, store, down)
+	takeOne(t, proxy, down)
 	await.Within(t, longTime, "the registration", func() bool {
 		return len(cluster.Texts(s.t, s.DSN(), "SELECT node FROM rate_limit_nodes WHERE node = 'local'")) == 1
 	})
@@ -152,28 +152,28 @@ func (s *spread) testLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.Within(t, longTime, "an outage", func() bool {
-		_, _, err := tryOne(store, longTime, lost)
+		_, _, err := tryOne(proxy, longTime, lost)
 		return errors.Is(err, ratelimit.ErrUnavailable)
 	})
 	for range 10 {
 		decisions := make([]ratelimit.Decision, 1)
-		_, _, err := tryOne(store, longTime, down)
-		if err == nil || !store.TakeLocal(err, []ratelimit.Hit{down}, decisions) || !decisions[0].Allowed {
+		_, _, err := tryOne(proxy, longTime, down)
+		if err == nil || !proxy.TakeLocal(err, []ratelimit.Hit{down}, decisions) || !decisions[0].Allowed {
 			t.Fatalf("%+v, %v", decisions, err)
 		}
-		takeOne(t, store, up)
+		takeOne(t, proxy, up)
 	}
-	if !store.Local().On {
+	if !proxy.Local().On {
 		t.Error("the store does not say that it decides by itself")
 	}
 	if err := s.Workers[1].Restart(ctx); err != nil {
 		t.Fatal(err)
 	}
 	await.Within(t, 30*time.Second, "the charges of the time without the worker", func() bool {
-		return s.counted("rate_limit_durable", "local")[shards.ShardOf(down.Key, testShards)] == 11
+		return s.counted("rate_limit_durable", "local")[store.ShardOf(down.Key, testShards)] == 11
 	})
-	await.Within(t, 30*time.Second, "the end of local limits", func() bool { return !store.Local().On })
-	if n := left(t, store, up); n != 90 {
+	await.Within(t, 30*time.Second, "the end of local limits", func() bool { return !proxy.Local().On })
+	if n := left(t, proxy, up); n != 90 {
 		t.Errorf("of the shard that was up, %d are left, want 90", n)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -21,7 +21,7 @@ type shardsLoad struct {
 	Requests         int64
 }
 
-func (l *shardsLoad) run(store ratelimit.Store, limit *ratelimit.Limit, callers, keys int,
+func (l *shardsLoad) run(to ratelimit.Store, limit *ratelimit.Limit, callers, keys int,
 	stop <-chan struct{}) *sync.WaitGroup {
 	var all sync.WaitGroup
 	for c := range callers {
@@ -36,8 +36,8 @@ func (l *shardsLoad) run(store ratelimit.Store, limit *ratelimit.Limit, callers,
 				default:
 				}
 				key := fmt.Sprint("key ", i%keys)
-				shard := shards.ShardOf(key, testShards)
-				err := store.Take(context.Background(), shardTimeout,
+				shard := store.ShardOf(key, testShards)
+				err := to.Take(context.Background(), shardTimeout,
 					[]ratelimit.Hit{{Limit: limit, Key: key, Cost: 1}}, d)
 				atomic.AddInt64(&l.Requests, 1)
 				switch {
@@ -87,7 +87,7 @@ func (s *spread) compare(t *testing.T, l *shardsLoad, table, prefix string, lost
 // keyIn is a key of a shard.
 func keyIn(shard int) string {
 	for i := 0; ; i++ {
-		if key := fmt.Sprint("in ", i); shards.ShardOf(key, testShards) == shard {
+		if key := fmt.Sprint("in ", i); store.ShardOf(key, testShards) == shard {
 			return key
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/migrate"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/citus"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
@@ -212,7 +211,7 @@ FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256
 	secret := ratelimit.DigestKey("secret")
 	if rows := cluster.Texts(s.t, s.DSN(),
 		fmt.Sprintf("SELECT count::text FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key = $1",
-			shards.ShardOf(secret, testShards)), secret); fmt.Sprint(rows) != "[2]" {
+			store.ShardOf(secret, testShards)), secret); fmt.Sprint(rows) != "[2]" {
 		t.Errorf("a secret was counted %v times in its shard", rows)
 	}
 	if found := cluster.Texts(s.t, s.DSN(),
@@ -241,7 +240,7 @@ FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256
 // apartFrom is a key in another shard than a subject.
 func apartFrom(subject string) string {
 	for i := 0; ; i++ {
-		if key := fmt.Sprint("k", i); shards.ShardOf(key, testShards) != shards.ShardOf(subject, testShards) {
+		if key := fmt.Sprint("k", i); store.ShardOf(key, testShards) != store.ShardOf(subject, testShards) {
 			return key
 		}
 	}

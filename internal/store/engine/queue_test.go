@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -36,9 +36,9 @@ func (c *callers) ask(hits ...ratelimit.Hit) ([]ratelimit.Decision, error) {
 // TestAQueueFillsACallBeforeItFindsTheShard: the queue also delivers the call, unless its hits are in several
 // shards. A panic is the error of the call.
 func TestAQueueFillsACallBeforeItFindsTheShard(t *testing.T) {
-	_, store := newFakeCitus(t)
+	_, citus := newFakeCitus(t)
 	delivered := 0
-	q := store.OpenQueue(time.Minute, func(calls []*batch.Call) {
+	q := citus.OpenQueue(time.Minute, func(calls []*batch.Call) {
 		for _, c := range calls {
 			c.Hits = append(c.Hits[:0], c.Owner.([]ratelimit.Hit)...)
 			c.Decisions, c.Err = c.Decisions[:0], nil
@@ -57,7 +57,7 @@ func TestAQueueFillsACallBeforeItFindsTheShard(t *testing.T) {
 		c := batch.NewCall()
 		c.Owner = test.owner
 		delivered = 0
-		shards.Ask(q, c, time.Now())
+		store.Ask(q, c, time.Now())
 		hits, _ := test.owner.([]ratelimit.Hit)
 		if delivered != test.delivered || len(c.Decisions) != len(hits) ||
 			(test.err == "") != (c.Err == nil) || c.Err != nil && !strings.Contains(c.Err.Error(), test.err) {

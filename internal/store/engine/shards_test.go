@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -22,9 +22,9 @@ type fakeCitus struct {
 }
 
 // openShards opens a store that counts in shards if the database does.
-func openShards(t testing.TB, db pgdb.DB, o engine.Options) *shards.Store {
+func openShards(t testing.TB, db pgdb.DB, o engine.Options) *store.Store {
 	t.Helper()
-	s, err := shards.Open(db, o)
+	s, err := store.Open(db, o, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func openShards(t testing.TB, db pgdb.DB, o engine.Options) *shards.Store {
 func (c *fakeCitus) At(_ string, port int) (pgdb.DB, error) { return &c.shards[port], nil }
 
 // newFakeCitus returns a database, and a store on it that has found the shards.
-func newFakeCitus(t *testing.T) (*fakeCitus, *shards.Store) {
+func newFakeCitus(t *testing.T) (*fakeCitus, *store.Store) {
 	t.Helper()
 	c := &fakeCitus{}
 	c.set(answerShards, nil)
@@ -86,7 +86,7 @@ func apartIn(shard int) ratelimit.Hit {
 var errWorkerDown = errors.New("the worker is down")
 
 // stop stops the server of a shard, and has the store find that.
-func (c *fakeCitus) stop(t *testing.T, store *shards.Store, shard int) {
+func (c *fakeCitus) stop(t *testing.T, store *store.Store, shard int) {
 	t.Helper()
 	c.shards[shard].set(failWith(errWorkerDown), failWith(errWorkerDown))
 	if _, _, err := tryOne(store, longTime, inShard(shard)); !errors.Is(err, ratelimit.ErrUnavailable) {

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/store/local"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -55,7 +54,7 @@ func (*counted) Ready() bool          { return true }
 func (*counted) Unavailable() error   { return nil }
 func (s *counted) SetProxies(n int64) { s.n = n }
 func (*counted) Tick()                {}
-func (*counted) Local() local.State   { return local.State{} }
+func (*counted) Local() Local         { return Local{} }
 
 // A crash empties the registry. Whether a poll fails meanwhile or not, fewer proxies count only 10 s later.
 func TestFewerProxiesCountLongAfterACrash(t *testing.T) {

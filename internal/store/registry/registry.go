@@ -16,7 +16,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/local"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -54,7 +53,19 @@ type Store interface {
 	// Tick is called about once a second.
 	Tick()
 	// Local returns the decisions that this process makes by itself.
-	Local() local.State
+	Local() Local
+}
+
+// Local describes the decisions of a process by itself, in the current or the last outage.
+type Local struct {
+	On                bool      // limits are not exact yet
+	Since, Last       time.Time // of the first and of the last decision
+	Parts             float64   // the number of shares at the last decision
+	Admitted, Refused int64     // requests
+
+	// Charged, Unfit and Lost count units that were admitted on durable limits: those charged, those not
+	// charged because they exceeded the quota, and those that may or may not have been charged.
+	Charged, Unfit, Lost int64
 }
 
 // Options are the settings of a Registry.

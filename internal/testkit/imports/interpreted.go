@@ -48,9 +48,8 @@ var Interpreted = []string{
 	"internal/core/pg", "internal/core/schema", "internal/core/settings",
 	"internal/plane/history", "internal/plane/policy",
 	"internal/proxy/host", "internal/proxy/pgwire", "internal/proxy/respond", "internal/proxy/serve",
-	"internal/store", "internal/store/engine",
-	"internal/store/local", "internal/store/memory",
-	"internal/store/registry", "internal/store/shards", "internal/store/slots",
+	"internal/store", "internal/store/engine", "internal/store/memory", "internal/store/registry",
+	"internal/store/slots",
 	"ratelimit", "ratelimit/pgdb",
 	"traefikplugin",
 }

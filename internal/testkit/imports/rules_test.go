@@ -45,14 +45,10 @@ var rules = []rule{
 	{"internal/core/schema", "pg", ""},
 	// It is all that drivers and their users share.
 	{"ratelimit/pgdb", "", ""},
-	// It decides without a database, and calls the next store through an interface.
-	{"internal/store/local", "algorithm engine lease ratelimit", ""},
-	// It divides calls among stores, through an interface.
-	{"internal/store/shards", "batch engine health lease pg schema ratelimit pgdb", ""},
 	// It registers a store of any kind, through an interface.
-	{"internal/store/registry", "batch health pg schema local ratelimit pgdb", ""},
-	// It puts the stores together.
-	{"internal/store", "engine local shards registry pgdb", ""},
+	{"internal/store/registry", "batch health pg schema ratelimit pgdb", ""},
+	// It divides calls among engines, and decides without them.
+	{"internal/store", "engine registry algorithm batch health lease pg schema ratelimit pgdb", ""},
 	// It adds calls to the queue, and others decide them.
 	{"internal/store/slots", "batch health lease pg ratelimit pgdb", ""},
 	// The store uses every driver as a pgdb.DB, and imports no proxy.
@@ -81,7 +77,7 @@ var rules = []rule{
 	// An adapter is thin and does not import the other one; pgdb is for the driver's type, batch for
 	// the interpreter.
 	{"traefikplugin", "batch host serve respond lease settings pgwire ratelimit history policy pgdb " +
-		"shards", ""},
+		"store", ""},
 	// It decides as proxies do, and imports none; settings is for headers with secrets, and algorithm
 	// for deciding requests again.
 	{"internal/plane/evaluate", "settings ratelimit algorithm pgxdb policy postgres",
@@ -211,7 +207,7 @@ func interpreted(t *testing.T) []string {
 
 // The list of interpreted packages is complete, and short. A package more has to be worth its entry.
 func TestTheInterpretedPackagesAreListed(t *testing.T) {
-	const most = 30
+	const most = 21
 	dirs := interpreted(t)
 	slices.Sort(dirs)
 	listed := slices.Sorted(slices.Values(Interpreted))

@@ -1,4 +1,4 @@
-package local
+package store
 
 import (
 	"strings"
@@ -8,6 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -89,7 +90,7 @@ func (s *Shares) add(id lease.RowID) *row {
 func (s *Shares) count(parts float64, admitted bool) {
 	now := time.Now()
 	if !s.state.On {
-		s.state = State{On: true, Since: now}
+		s.state = registry.Local{On: true, Since: now}
 	}
 	s.state.Last = now
 	s.state.Parts = parts

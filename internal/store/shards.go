@@ -1,4 +1,4 @@
-// Package shards implements the store on Postgres, on one server or on the servers of Citus.
+// Package store is the store of a proxy that counts in Postgres, on one server or on the servers of Citus.
 //
 // A Store has one or more engines (package engine), each with its own queues, leases and remembered refusals.
 // Without Citus, it has the engine of the database. With Citus, the counts can be in shards, which are
@@ -10,7 +10,10 @@
 // A row is in the shard of its subject, which is Hit.Subject, or the stored key if that is empty. A request
 // of one subject is decided in one shard, as on a single server. A request of several subjects is divided:
 // see shardHits.
-package shards
+//
+// While the database makes no decisions, Shares decides, at a share of each limit for this process. A
+// registry.Registry registers the process as a proxy.
+package store
 
 import (
 	"context"
@@ -23,12 +26,17 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Store counts in Postgres. It implements ratelimit.Store, and what proxies need beyond that.
+// Store counts in Postgres, or at this process's shares of limits, and registers the process as a proxy. It
+// implements ratelimit.Store, and what proxies need beyond that.
 type Store struct {
+	*Shares
+	*registry.Registry
+
 	base    *engine.Store // the engine of the database; its Health is that of the database
 	options engine.Options
 	routes  *routes // nil if db cannot connect to other servers
@@ -48,19 +56,26 @@ type connector interface {
 	At(host string, port int) (pgdb.DB, error)
 }
 
-// Open returns a store on db, without using the network. The store owns db: Close closes it.
-func Open(db pgdb.DB, o engine.Options) (*Store, error) {
+// Open returns a store on db, and closes db in its Close. It does not touch the network yet. n registers the
+// process as a proxy of the database; nil does not. The error is a *ratelimit.FieldError for an option that
+// is out of its range, or a nil db.
+func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
+	shares := newShares(o.Now)
+	o.Rows = shares
 	base, err := engine.New(db, o)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{base: base, options: o}
+	s := &Store{Shares: shares, base: base, options: o}
 	s.closing, s.stop = context.WithCancel(context.Background())
 	if other, ok := db.(connector); ok {
 		s.routes = newRoutes(db, other)
 	}
 	s.setup = engine.NewSetup(s.closing, base.Health(), func(err error) { o.Report(err) },
 		func(ctx context.Context) error { return s.find(ctx) })
+	shares.replace(s)
+	s.Registry = registry.New(db, s, n,
+		registry.Options{DisableMigration: o.DisableMigration, Random: o.Random, OnError: o.OnError})
 	return s, nil
 }
 
@@ -106,9 +121,10 @@ func (s *Store) find(ctx context.Context) error {
 	return nil
 }
 
-// Prepare connects, finds the engines, and runs a migration if one is due, in the background, so that the
-// first decision does not wait for them.
+// Prepare connects, finds the engines, runs a migration if one is due, and registers the process, in the
+// background, so that the first decision does not wait for them.
 func (s *Store) Prepare() {
+	s.Start()
 	if !engine.Ready(s.setup) {
 		engine.Start(s.setup)
 		return
@@ -271,13 +287,13 @@ func (s *Store) Settle(h *batch.Settlement) {
 	}
 }
 
-// Answers implements local.Next. No shard answers before the engines are found.
+// Answers implements counts. No shard answers before the engines are found.
 func (s *Store) Answers(subject string) bool {
 	e := s.Engine(subject)
 	return e != nil && e.Unavailable() == nil
 }
 
-// Charge implements local.Next, after Answers.
+// Charge implements counts, after Answers.
 func (s *Store) Charge(subject string, row lease.RowID, l *ratelimit.Limit, units int64) {
 	s.Engine(subject).Charge(row, l, units)
 }
@@ -316,18 +332,26 @@ func (s *Store) Stats() engine.Stats {
 	return sum
 }
 
-// Tick checks in the background whether the servers of the engines were restored or replaced.
+// Tick checks in the background whether the servers of the engines were restored or replaced, and charges
+// debts. It is called about once a second.
 func (s *Store) Tick() {
 	for _, e := range s.all() {
 		e.Tick()
 	}
+	s.Shares.Tick()
 }
 
-// Close implements ratelimit.Store.
+// Close implements ratelimit.Store. The row of the process in the registry says that it has ended. Calls in
+// flight may finish, for up to a second. Units of leases are refunded, which takes up to another second.
 func (s *Store) Close() {
 	s.mu.Lock()
+	again := s.closed
 	s.closed = true
 	s.mu.Unlock()
+	if again {
+		return
+	}
+	s.End()
 	s.stop()
 	var closing sync.WaitGroup
 	all := s.all()

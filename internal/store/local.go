@@ -1,11 +1,4 @@
-// Package local decides requests while the database makes no decisions, at a share of each limit for this
-// process.
-//
-// Shares remembers rows of the database's last decisions (it is an engine.RowObserver). During an outage, a
-// row is divided by the number of proxies, both its used and its remaining quota. Together the proxies then
-// admit about what the limit allows. Units that were admitted on durable limits become debts, which are
-// charged after the outage. The database's next decision on a row replaces the share.
-package local
+package store
 
 import (
 	"errors"
@@ -16,14 +9,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // linger is the time without local decisions after which limits count as exact again.
 const linger = 2 * time.Second
 
-// Next is the store that a Shares replaces.
-type Next interface {
+// counts is the Store that a Shares replaces.
+type counts interface {
 	// Held returns the number of slots of a row that the requests of this process hold.
 	Held(row lease.RowID) int64
 	// Charge charges units of a row in the background, see engine.Store.Charge.
@@ -34,11 +28,16 @@ type Next interface {
 	Unavailable() error
 }
 
-// Shares decides at this process's share of each limit. It implements engine.RowObserver.
+// Shares decides requests while the database makes no decisions, at a share of each limit for this process.
+//
+// It remembers rows of the database's last decisions, as an engine.RowObserver. During an outage, a row is
+// divided by the number of proxies, both its used and its remaining quota. Together the proxies then admit
+// about what the limit allows. Units that were admitted on durable limits become debts, which are charged
+// after the outage. The database's next decision on a row replaces the share.
 type Shares struct {
 	remembering int32 // 1 after UseLocal; atomic
 	proxies     int64 // the number of shares of each limit; atomic
-	next        Next
+	next        counts
 	born        time.Time
 	now         func() time.Time // replaces the server's clock, or nil
 
@@ -47,29 +46,17 @@ type Shares struct {
 	clockOffset int64 // the server's clock minus that of this machine, in microseconds
 	unpaid      []*debt
 	charging    int64 // units of charges under way
-	state       State
+	state       registry.Local
 }
 
-// State describes the decisions of a process by itself, in the current or the last outage.
-type State struct {
-	On                bool      // limits are not exact yet
-	Since, Last       time.Time // of the first and of the last decision
-	Parts             float64   // the number of shares at the last decision
-	Admitted, Refused int64     // requests
-
-	// Charged, Unfit and Lost count units that were admitted on durable limits: those charged, those not
-	// charged because they exceeded the quota, and those that may or may not have been charged.
-	Charged, Unfit, Lost int64
-}
-
-// New returns the shares of the limits of a store, which Replace sets. now replaces the server's clock, for
-// tests; nil does not.
-func New(now func() time.Time) *Shares {
+// newShares returns the shares of the limits of a store, which replace sets. now replaces the server's clock,
+// for tests; nil does not.
+func newShares(now func() time.Time) *Shares {
 	return &Shares{proxies: 1, born: time.Now(), now: now, rows: map[lease.RowID]*row{}}
 }
 
-// Replace sets the store that the Shares replaces. It is called once, before any decision.
-func (s *Shares) Replace(next Next) { s.next = next }
+// replace sets the store that the Shares replaces. It is called once, before any decision.
+func (s *Shares) replace(next counts) { s.next = next }
 
 // UseLocal starts remembering the rows of decisions, for TakeLocal.
 func (s *Shares) UseLocal() { atomic.StoreInt32(&s.remembering, 1) }
@@ -162,7 +149,7 @@ func (t *shareHits) add(s *Shares, i int, h *ratelimit.Hit, parts float64) {
 }
 
 // Local returns the decisions of TakeLocal in the current or the last outage.
-func (s *Shares) Local() State {
+func (s *Shares) Local() registry.Local {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state

@@ -1,4 +1,4 @@
-package local
+package store
 
 import (
 	"fmt"
@@ -11,13 +11,13 @@ import (
 )
 
 // down is a store that decides nothing, and holds no slots.
-type down struct{ Next }
+type down struct{ counts }
 
 func (*down) Held(lease.RowID) int64 { return 0 }
 
 func newDown() *Shares {
-	store := New(nil)
-	store.Replace(&down{})
+	store := newShares(nil)
+	store.replace(&down{})
 	return store
 }
 
