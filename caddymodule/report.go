@@ -69,7 +69,7 @@ func factsOf(q *serve.Request) facts {
 	outcome := &q.Outcome
 	f := facts{limit: -1, remaining: -1, wait: outcome.RetrySeconds(), status: outcome.Status,
 		reason: outcome.Reason.String(), failed: outcome.Err != nil, exceededBy: outcome.ExceededBy}
-	if len(q.Hits) > 0 && (outcome.Decision != nil || outcome.Status != 0) {
+	if outcome.Hit < len(q.Hits) && (outcome.Decision != nil || outcome.Status != 0) {
 		f.hit = q.Hits[outcome.Hit]
 	}
 	if d := outcome.Decision; d != nil {

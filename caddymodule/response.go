@@ -52,7 +52,7 @@ func (w *responseWriter) WriteHeader(status int) {
 		if w.informs && len(w.Header()["X-Ratelimit-Overage"]) == 0 {
 			respond.SetOverage(w.Header(), w.overage)
 		}
-		serve.Headers(w.settling, status, w.Header())
+		serve.ReadHeaders(status, w.Header(), w.settling...)
 		w.wrote = status >= http.StatusOK || status == http.StatusSwitchingProtocols
 		w.informs = w.informs || !w.wrote
 	}

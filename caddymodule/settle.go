@@ -13,9 +13,6 @@ import (
 // incomplete.
 func serveSettled(settling *serve.Settling, w http.ResponseWriter, r *http.Request,
 	next caddyhttp.Handler) error {
-	if r.Method == http.MethodHead {
-		settling.Head()
-	}
 	failed := http.StatusInternalServerError // also after a panic
 	defer func() { settling.End(failed, w.Header()) }()
 	err := next.ServeHTTP(w, r)

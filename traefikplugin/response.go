@@ -76,9 +76,6 @@ func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
 // passSettled is pass for a request that is settled after its response. The response always gets a
 // responseWriter.
 func passSettled(u *upstream, settling *serve.Settling, w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodHead {
-		settling.Head()
-	}
 	failed := http.StatusInternalServerError
 	// The upstream panics if the client has left.
 	defer func() { settling.End(failed, w.Header()) }()
@@ -169,7 +166,7 @@ func (w *responseWriter) WriteHeader(status int) {
 		restoreLimit(w, h)
 	}
 	if w.settling != nil {
-		w.settling.Header(status, h)
+		serve.ReadHeaders(status, h, w.settling)
 	}
 	if w.informs && w.overage != nil && len(h["X-Ratelimit-Overage"]) == 0 {
 		h["X-Ratelimit-Overage"] = w.overage
@@ -238,7 +235,7 @@ func (w *upgradeWriter) Header() http.Header {
 	if w.hijacked {
 		restore(w.responseWriter, h)
 		if w.responseWriter.settling != nil {
-			w.responseWriter.settling.Header(http.StatusSwitchingProtocols, h)
+			serve.ReadHeaders(http.StatusSwitchingProtocols, h, w.responseWriter.settling)
 		}
 	}
 	return h

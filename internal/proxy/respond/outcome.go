@@ -27,7 +27,8 @@ type Outcome struct {
 	Overage int64
 
 	// Hit is the index of the deciding hit: the refused hit with the longest RetryAfter. If all hits pass, it
-	// is the hit with the least remaining, preferably on a limit other than in_flight.
+	// is the hit with the least remaining, preferably on a limit other than in_flight. Without a decision it
+	// is the first hit that is not Apart. If there is none, it is the number of hits.
 	Hit int
 
 	// Decision is the decision on Hit, or nil without a decision.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -45,15 +46,29 @@ func NoDecision(onError settings.OnError, err error) respond.Outcome {
 
 // canRefuse reports whether a decision on one of the hits could have refused the request.
 func canRefuse(q *Request) bool {
-	marks := q.Verdict.Marks
-	first := len(q.Hits) - len(marks)
 	for i := range q.Hits {
 		h := &q.Hits[i]
-		if !h.Apart && !h.Peek && h.Cost >= 0 && (i < first || !marks[i-first].Overage) {
+		m := MarkOf(q, i)
+		if !h.Apart && !h.Peek && h.Cost >= 0 && (m == nil || !m.Overage) {
 			return true
 		}
 	}
 	return false
+}
+
+// MarkOf returns the mark of a hit of the policy, or nil for a hit of the configuration. The hits of the
+// policy are the last.
+func MarkOf(q *Request, i int) *policy.Mark {
+	marks := q.Verdict.Marks
+	if i += len(marks) - len(q.Hits); i >= 0 {
+		return marks[i]
+	}
+	return nil
+}
+
+// wouldRefuse reports whether a limit in the mode shadow would have refused its hit.
+func wouldRefuse(h *ratelimit.Hit, d *ratelimit.Decision) bool {
+	return h.Apart && !d.Allowed && d.Source != ratelimit.Undecided
 }
 
 // Judge returns the outcome of a request from its Decisions, one for each of its Hits. Those of the policy
@@ -61,32 +76,33 @@ func canRefuse(q *Request) bool {
 // its quota.
 func Judge(q *Request) respond.Outcome {
 	decisions := q.Decisions
-	marks := q.Verdict.Marks
-	first := len(decisions) - len(marks)
 	overage := int64(0)
 	over := 0 // the index of the hit with the overage
-	for i, m := range marks {
-		if m.Overage {
-			if beyond := countQuota(&decisions[first+i], m.Quota); beyond > overage && !m.Shadow {
+	out := respond.Outcome{}
+	for i := range decisions {
+		h := &q.Hits[i]
+		d := &decisions[i]
+		m := MarkOf(q, i)
+		if m != nil && m.Overage {
+			if beyond := countQuota(d, m.Quota); beyond > overage && !m.Shadow {
 				overage = beyond
-				over = first + i
+				over = i
 			}
 		}
-	}
-	out := respond.Outcome{}
-	for i := range decisions { // find shadow hits without room
-		if wouldRefuse(&q.Hits[i], &decisions[i]) && q.Hits[i].Cost-decisions[i].Remaining > out.ExceededBy {
+		if wouldRefuse(h, d) && h.Cost-d.Remaining > out.ExceededBy {
 			out.Exceeded = i
-			out.ExceededBy = q.Hits[i].Cost - decisions[i].Remaining
+			out.ExceededBy = h.Cost - d.Remaining
 		}
 	}
 	at, shown := respond.Tightest(q.Hits, decisions)
 	if at < 0 {
+		out.Hit = len(decisions)
 		return out
 	}
 	out.Hit = at
 	out.Decision = &decisions[at]
 	out.Shown = &decisions[shown]
+	m := MarkOf(q, at)
 	switch {
 	case decisions[at].Allowed:
 		out.Overage = overage
@@ -94,8 +110,7 @@ func Judge(q *Request) respond.Outcome {
 			out.Exceeded = over
 			out.ExceededBy = overage
 		}
-	case at >= first:
-		m := marks[at-first]
+	case m != nil:
 		out.Status = m.Status
 		out.Message = m.Message
 		out.Wait = m.RetryAfter

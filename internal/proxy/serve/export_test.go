@@ -8,14 +8,20 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
-// RecordOf returns the history record of a delivered request, without hits and duration. user is the user
-// that the proxy authenticated.
+// RecordOf returns the history record of a delivered request, or of one that the store failed with q.Err,
+// without hits and duration. user is the user that the proxy authenticated.
 func RecordOf(q *Request, audit settings.Audit, user string) history.Record {
 	var r history.Record
 	q.Site = &Site{UserOf: func(*http.Request) string { return user }}
+	q.HTTP = &http.Request{}
 	q.Limits = &LimitSet{Audit: audit}
 	q.Asked = true
-	setCounts(&r, q, time.Time{})
+	if q.Err != nil {
+		q.waited = true
+		deliverOne(q, 0)
+	}
+	setSender(&r, q, time.Time{})
+	setOutcome(&r, q)
 	setKeys(&r, q)
 	r.Hits = nil
 	r.Duration = 0

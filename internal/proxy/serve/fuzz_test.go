@@ -81,7 +81,7 @@ func FuzzAnswersOfUpstreams(f *testing.F) {
 		}
 		used := func(settle string, h http.Header, part int) string {
 			s := newSettling(t, settle)
-			s.Header(http.StatusOK, h)
+			serve.ReadHeaders(http.StatusOK, h, s.Settling)
 			for rest := range slices.Chunk(text, part) {
 				s.Body(rest)
 			}

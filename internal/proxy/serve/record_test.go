@@ -1,7 +1,6 @@
 package serve_test
 
 import (
-	"cmp"
 	"errors"
 	"reflect"
 	"testing"
@@ -63,7 +62,7 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 		hits      []ratelimit.Hit
 		decisions []ratelimit.Decision
 		verdict   *policy.Verdict // nil without a policy
-		audit     settings.Level  // 0 means AuditAll
+		err       error           // of the store
 		want      history.Record
 	}{
 		"one limit": {
@@ -77,18 +76,16 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 			outcome:   respond.Outcome{Status: 429, Hit: 1, Decision: &refused},
 			hits:      hits[:2],
 			decisions: decisions[:2],
-			audit:     settings.AuditDenied,
 			want: history.Record{Outcome: history.Limited, Prefix: "key", Key: key, Cost: 1, Quota: 10,
 				Status: 429, RetryAfter: time.Minute, Source: ratelimit.FromBlocked,
 				Also: []string{"web", "192.0.2.1"}},
 		},
-		"a request that passes and is not in the audit log": {
+		"two limits": {
 			outcome:   respond.Outcome{Hit: 1, Decision: &decisions[1]},
 			hits:      hits[:2],
 			decisions: decisions[:2],
-			audit:     settings.AuditDenied,
-			want: history.Record{Prefix: "key", Cost: 1, Quota: 10, Remaining: 5,
-				Source: ratelimit.FromLease},
+			want: history.Record{Prefix: "key", Key: key, Cost: 1, Quota: 10, Remaining: 5,
+				Source: ratelimit.FromLease, Also: []string{"web", "192.0.2.1"}},
 		},
 		"a policy": {
 			outcome:   allowed,
@@ -110,6 +107,7 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 				Also: []string{"web", "192.0.2.1", "key", key, "rule/trial", "alice"}},
 		},
 		"a shadow rule alone": {
+			outcome:   respond.Outcome{Hit: 1},
 			hits:      hits[4:],
 			decisions: decisions[4:],
 			verdict:   &policy.Verdict{User: "alice", Rule: "trial", Marks: verdict.Marks[2:]},
@@ -166,16 +164,14 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 				Status: 400},
 		},
 		"too late, and it passes": {
-			outcome:   serve.NoDecision(settings.Allow, ratelimit.ErrTimeout),
-			hits:      hits[:1],
-			decisions: decisions[:1],
+			err:  ratelimit.ErrTimeout,
+			hits: hits[:1],
 			want: history.Record{Outcome: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1",
 				Cost: 2},
 		},
 		"too late, and a shadow comes first": {
-			outcome:   serve.NoDecision(settings.Allow, ratelimit.ErrTimeout),
-			hits:      []ratelimit.Hit{hits[4], hits[0]},
-			decisions: decisions[:2],
+			err:  ratelimit.ErrTimeout,
+			hits: []ratelimit.Hit{hits[4], hits[0]},
 			want: history.Record{Outcome: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1",
 				Cost: 2, Also: []string{"rule/trial", "alice"}},
 		},
@@ -194,11 +190,11 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 				Source: ratelimit.FromLease},
 		},
 	} {
-		q := &serve.Request{Outcome: c.outcome, Hits: c.hits, Decisions: c.decisions}
+		q := &serve.Request{Outcome: c.outcome, Hits: c.hits, Decisions: c.decisions, Err: c.err}
 		if c.verdict != nil {
 			q.Verdict = *c.verdict
 		}
-		audit := settings.Audit{Level: cmp.Or(c.audit, settings.AuditAll)}
+		audit := settings.Audit{Level: settings.AuditAll}
 		got := serve.RecordOf(q, audit, "")
 		c.want.Audit = audit
 		if !reflect.DeepEqual(got, c.want) {

@@ -18,16 +18,15 @@ import (
 
 // Settling watches the response of a request that passed, and settles the request's hits at its end: the
 // store charges or refunds the difference between the charge and the real cost. One goroutine at a time calls
-// Header and Body.
+// ReadHeaders and Body.
 type Settling struct {
-	site    *Site
-	hits    []settledHit
-	headers []string     // headers with costs, even of hits that were not charged and so are not settled
-	body    *settledBody // nil if no hit needs the body's text
-	head    bool         // the client gets no body
-	status  int          // 0 before the response
-	ended   bool         // later writes by outer handlers do not count
-	sent    int64        // bytes of the body; atomic
+	site   *Site
+	hits   []settledHit
+	body   *settledBody // nil if no hit needs the body's text
+	head   bool         // the client gets no body
+	status int          // 0 before the response
+	ended  bool         // later writes by outer handlers do not count
+	sent   int64        // bytes of the body; atomic
 
 	client   context.Context // ends early if the client leaves
 	requests int             // the number of the request's hits
@@ -40,13 +39,13 @@ const clientLeft = 499
 // settler is a store that can settle, such as those of proxies.
 type settler interface{ Settle(s *batch.Settlement) }
 
-// settledHit is a hit that is to be settled.
+// settledHit is a hit with a setting settle. Its Limit is nil if the hit was not charged: it is not settled,
+// but a header with its cost is removed.
 type settledHit struct {
-	at    int // of the hits of the request
-	how   *settings.Settle
-	cost  int64 // what was charged
-	text  string
-	found bool // text is that of the response
+	at     int // of the hits of the request
+	how    *settings.Settle
+	cost   int64    // what was charged
+	values []string // the texts of the cost in the response; nil without one
 	batch.Settlement
 }
 
@@ -67,75 +66,52 @@ var SettleOutcomes = []SettleOutcome{SettledMore, SettledLess, SettledSame, Sett
 
 // NewSettling returns the Settling of a request that passed, or nil if there is nothing to settle.
 func NewSettling(site *Site, q *Request) *Settling {
-	var s *Settling
+	s := &Settling{site: site, client: q.HTTP.Context(), requests: len(q.Hits),
+		head: q.HTTP.Method == http.MethodHead}
 	settles := q.Limits.Settles
 	for i := range q.Hits {
 		var how *settings.Settle
 		if i < len(settles) {
 			how = settles[i]
-		} else if i-len(settles) < len(q.Verdict.Marks) {
-			how = q.Verdict.Marks[i-len(settles)].Settle
+		} else if m := MarkOf(q, i); m != nil {
+			how = m.Settle
 		}
 		h := &q.Hits[i]
 		d := &q.Decisions[i]
 		if how == nil {
 			continue
 		}
-		charged := d.Allowed && d.DecidedAt != 0 && !h.Peek && h.Cost >= 1 &&
-			h.Limit.Algorithm != ratelimit.InFlight
-		if !charged && how.Header == "" {
+		one := settledHit{at: i, how: how, cost: h.Cost}
+		if d.Allowed && d.DecidedAt != 0 && !h.Peek && h.Cost >= 1 &&
+			h.Limit.Algorithm != ratelimit.InFlight {
+			one.Settlement = batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Subject: h.Subject,
+				DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source}
+			if how.Path != nil {
+				s.body = &settledBody{}
+			}
+		} else if how.Header == "" {
 			continue
 		}
-		if s == nil {
-			s = &Settling{site: site, client: q.HTTP.Context(), requests: len(q.Hits)}
-		}
-		if how.Header != "" {
-			s.headers = append(s.headers, how.Header)
-		}
-		if !charged {
-			continue
-		}
-		if how.Path != nil && s.body == nil {
-			s.body = &settledBody{}
-		}
-		one := settledHit{at: i, how: how, cost: h.Cost, text: "", found: false}
-		one.Limit = h.Limit
-		one.Key = h.StoredKey()
-		one.Subject = h.Subject
-		one.DecidedAt = d.DecidedAt
-		one.Reset = d.Reset.UnixMicro()
-		one.Source = d.Source
 		s.hits = append(s.hits, one)
+	}
+	if s.hits == nil {
+		return nil
 	}
 	return s
 }
 
-// Header reads the headers of a response before they are sent, and those of an informational response. It
-// removes the headers with costs.
-func (s *Settling) Header(status int, h http.Header) {
-	if s.ended {
-		s.remove(h)
-		return
-	}
+// ReadHeaders reads the headers of a response, final or informational, before they are sent, and removes the
+// headers with costs. Several Settlings may read the same header.
+func ReadHeaders(status int, h http.Header, all ...*Settling) {
 	final := status >= http.StatusOK || status == http.StatusSwitchingProtocols
-	if final {
-		s.status = status
-		s.read(h)
-	}
-	s.remove(h)
-	if final && s.body != nil {
-		s.body.begin(h)
-	}
-}
-
-// Headers calls Header for the Settlings of several handlers, which may read the same header.
-func Headers(all []*Settling, status int, h http.Header) {
 	for _, s := range all {
-		seen := h
-		if len(all) > 1 {
-			seen = h.Clone()
+		if final && !s.ended {
+			s.status = status
+			s.read(h)
+			if s.body != nil {
+				s.body.begin(h)
+			}
 		}
-		s.Header(status, seen)
 	}
 	for _, s := range all {
 		s.remove(h)
@@ -146,35 +122,27 @@ func Headers(all []*Settling, status int, h http.Header) {
 func (s *Settling) read(h http.Header) {
 	for i := range s.hits {
 		one := &s.hits[i]
-		values := h[one.how.Header]
-		if len(values) == 0 {
-			values = h[http.TrailerPrefix+one.how.Header]
-		}
-		if one.how.Header != "" && len(values) > 0 {
-			one.text = strings.Join(values, ", ")
-			one.found = true
+		name := one.how.Header
+		if values := h[name]; len(values) > 0 { // no header has the name ""
+			one.values = values
+		} else if values := h[http.TrailerPrefix+name]; len(values) > 0 {
+			one.values = values
 		}
 	}
 }
 
-// remove removes the headers with costs.
+// remove removes the headers and trailers with costs.
 func (s *Settling) remove(h http.Header) {
-	for _, name := range s.headers {
-		delete(h, name)
-		delete(h, http.TrailerPrefix+name)
+	for i := range s.hits {
+		delete(h, s.hits[i].how.Header)
+		delete(h, http.TrailerPrefix+s.hits[i].how.Header)
 	}
 }
-
-// Head marks the request as a HEAD, so that the client gets no body.
-func (s *Settling) Head() { s.head = true }
 
 // Body reads a part of the body that was sent.
 func (s *Settling) Body(part []byte) {
-	if s.head {
-		return
-	}
-	atomic.AddInt64(&s.sent, int64(len(part)))
-	if s.body != nil && !s.ended {
+	s.Sent(int64(len(part)))
+	if s.body != nil && !s.head && !s.ended {
 		s.body.write(part, s.hits)
 	}
 }
@@ -193,11 +161,12 @@ func (s *Settling) ReadsBody() bool { return s.body != nil }
 // status of a response that an outer handler will send, or 0. h holds the headers, and any trailers.
 func (s *Settling) End(failed int, h http.Header) {
 	switch {
-	case s.status == 0 && failed == 0:
-		s.Header(http.StatusOK, h) // the server sends the headers of a handler that has sent nothing
-	case s.status == 0 && s.client.Err() != nil:
+	case s.status != 0:
+	case failed == 0:
+		ReadHeaders(http.StatusOK, h, s) // the server sends the headers of a handler that has sent nothing
+	case s.client.Err() != nil:
 		s.status = clientLeft
-	case s.status == 0:
+	default:
 		s.status = failed
 	}
 	s.read(h)
@@ -225,68 +194,48 @@ func (s *Settling) settle() {
 		s.body.end(s.hits)
 		s.body.release()
 	}
-	store, settles := s.site.Store.(settler)
+	site := s.site
+	store, settles := site.Store.(settler)
 	for i := range s.hits {
 		one := &s.hits[i]
+		if one.Limit == nil {
+			continue
+		}
+		prefix := one.Limit.Prefix
 		cost, outcome, err := s.costOf(one)
-		if err != nil || outcome == SettledMissing {
-			cost = one.cost
-		} else {
-			one.Back = one.cost - cost
-			if one.Back != 0 {
-				settlement := one.Settlement
-				if settles {
-					store.Settle(&settlement)
-				}
-			}
-			switch {
-			case one.Back < 0:
+		if one.Back = one.cost - cost; one.Back != 0 {
+			outcome = SettledLess
+			if one.Back < 0 {
 				outcome = SettledMore
-			case one.Back > 0:
-				outcome = SettledLess
+			}
+			settlement := one.Settlement
+			if settles {
+				store.Settle(&settlement)
 			}
 		}
-		if s.site.History != nil {
-			s.recorded.Prefix = one.Limit.Prefix
+		if site.History != nil {
+			s.recorded.Prefix = prefix
 			s.recorded.Units = cost
-			history.Settle(s.site.History, &s.recorded)
+			history.Settle(site.History, &s.recorded)
 		}
-		s.report(one.Limit.Prefix, outcome, err)
+		if site.Settled != nil {
+			site.Settled(prefix, outcome)
+		}
+		if err == nil || site.Log == nil {
+			continue
+		}
+		if dropped, ok := site.invalid.Next(time.Now(), time.Minute); ok {
+			site.Log(host.Line{Level: host.Warn, Text: "a request stays charged as estimated", Prefix: prefix,
+				Err: err, Dropped: dropped})
+		}
 	}
 }
 
-// attach stores in s what Settle needs of the record, and returns which hits of the request s settles.
-func (s *Settling) attach(r *history.Record) []bool {
-	s.recorded = history.Settled{Time: r.Time, User: r.User, KeyID: r.KeyID, Prefix: "",
-		Endpoint: r.Endpoint, Units: 0}
-	unsettled := make([]bool, s.requests)
-	for i := range s.hits {
-		unsettled[s.hits[i].at] = true
-	}
-	return unsettled
-}
-
-// report counts a settled hit, and logs a response with an invalid cost, at most once a minute.
-func (s *Settling) report(prefix string, outcome SettleOutcome, err error) {
-	site := s.site
-	if site.Settled != nil {
-		site.Settled(prefix, outcome)
-	}
-	if err == nil || site.Log == nil {
-		return
-	}
-	if dropped, ok := site.invalid.Next(time.Now(), time.Minute); ok {
-		site.Log(host.Line{Level: host.Warn, Text: "a request stays charged as estimated", Prefix: prefix,
-			Err: err, Dropped: dropped})
-	}
-}
-
-// costOf returns the cost of a hit according to the response.
+// costOf returns the cost of a hit according to the response, or without a valid one what was charged.
 func (s *Settling) costOf(one *settledHit) (int64, SettleOutcome, error) {
 	how := one.how
+	wrong := &ratelimit.FieldError{Field: "settle " + how.Text}
 	switch {
-	case s.status == 0:
-		return 0, SettledMissing, nil
 	case how.Bytes:
 		return atomic.LoadInt64(&s.sent), SettledSame, nil
 	case how.Statuses != nil:
@@ -299,22 +248,34 @@ func (s *Settling) costOf(one *settledHit) (int64, SettleOutcome, error) {
 	case s.status >= http.StatusInternalServerError:
 		return 0, SettledSame, nil // an upstream that has failed has done nothing
 	case how.Path != nil && s.body.invalid != "":
-		return 0, SettledInvalid, &ratelimit.FieldError{Field: "settle " + how.Text, Value: s.body.invalid,
-			Want: "of a body that can be read"}
-	case !one.found:
-		return 0, SettledMissing, nil
+		wrong.Value = s.body.invalid
+		wrong.Want = "of a body that can be read"
+		return one.cost, SettledInvalid, wrong
+	case one.values == nil:
+		return one.cost, SettledMissing, nil
 	}
-	cost, err := strconv.ParseInt(one.text, 10, 64)
-	if err != nil || cost < 0 || cost > ratelimit.MaxEvents {
-		const most = 40
-		text := one.text
-		if len(text) > most {
-			text = text[:most] + "…"
-		}
-		return 0, SettledInvalid, &ratelimit.FieldError{Field: "settle " + how.Text, Value: text,
-			Want: "a whole number from 0 to 9007199254740992 in the response"}
+	text := strings.Join(one.values, ", ")
+	cost, err := strconv.ParseInt(text, 10, 64)
+	if err == nil && cost >= 0 && cost <= ratelimit.MaxEvents {
+		return cost, SettledSame, nil
 	}
-	return cost, SettledSame, nil
+	const most = 40
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	wrong.Value = text
+	wrong.Want = "a whole number from 0 to 9007199254740992 in the response"
+	return one.cost, SettledInvalid, wrong
+}
+
+// attach stores in s what Settle needs of the record, and returns which hits of the request s settles.
+func (s *Settling) attach(r *history.Record) []bool {
+	s.recorded = history.Settled{Time: r.Time, User: r.User, KeyID: r.KeyID, Endpoint: r.Endpoint}
+	unsettled := make([]bool, s.requests)
+	for i := range s.hits {
+		unsettled[s.hits[i].at] = s.hits[i].Limit != nil
+	}
+	return unsettled
 }
 
 // settledConn counts the bytes sent on a hijacked connection, such as a WebSocket.

@@ -102,7 +102,7 @@ func TestAnEventStreamIsReadInAnyParts(t *testing.T) {
 				stream += end
 			}
 		}
-		s.Header(200, http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}})
+		serve.ReadHeaders(200, http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}}, s.Settling)
 		for rest := stream; rest != ""; {
 			n := rapid.IntRange(1, len(rest)).Draw(rt, "part")
 			s.Body([]byte(rest[:n]))
@@ -144,7 +144,7 @@ func TestBodiesAreReadWithinBounds(t *testing.T) {
 	} {
 		for range 30 { // more than may be buffered, if anything stayed
 			s := newSettling(t, "json usage.total_tokens")
-			s.Header(200, test.header)
+			serve.ReadHeaders(200, test.header, s.Settling)
 			for _, part := range test.parts {
 				s.Body([]byte(part))
 			}
@@ -155,7 +155,7 @@ func TestBodiesAreReadWithinBounds(t *testing.T) {
 	}
 	await.Within(t, time.Minute, "the memory", func() bool {
 		s := newSettling(t, "json usage.total_tokens")
-		s.Header(200, http.Header{})
+		serve.ReadHeaders(200, http.Header{}, s.Settling)
 		s.Body([]byte(`{"text":"` + long[:4<<20-100] + `","usage":{"total_tokens":25}}`))
 		return s.used(t) == "more 25"
 	})
@@ -191,7 +191,7 @@ func TestTheLogNamesACostThatIsNone(t *testing.T) {
 				&serve.Request{HTTP: httptest.NewRequest(http.MethodGet, "/", nil),
 					Limits: &serve.LimitSet{Settles: []*settings.Settle{how}},
 					Hits:   []ratelimit.Hit{s.hit}, Decisions: decisions})
-			one.Header(http.StatusOK, http.Header{"X-Cost": {value}})
+			serve.ReadHeaders(http.StatusOK, http.Header{"X-Cost": {value}}, one)
 			one.End(0, http.Header{})
 		}
 		if want := "settle header X-Cost: " + shown + ": must be a whole number"; len(lines) != 1 ||
@@ -228,7 +228,7 @@ func TestAHeaderWithACostIsRemovedWithoutADecision(t *testing.T) {
 			Limits: &serve.LimitSet{Settles: []*settings.Settle{how}}, Hits: hits,
 			Decisions: make([]ratelimit.Decision, 1)})
 	for _, h := range []http.Header{{"X-Tokens": {"5"}}, {"Trailer:X-Tokens": {"5"}}} {
-		if s.Header(http.StatusOK, h); len(h) > 0 {
+		if serve.ReadHeaders(http.StatusOK, h, s); len(h) > 0 {
 			t.Error(h)
 		}
 	}
@@ -259,7 +259,7 @@ func TestAFailedAnswerCostsNothing(t *testing.T) {
 				if c.status >= 500 {
 					h.Set("X-Tokens", "7")
 				}
-				s.Header(c.status, h)
+				serve.ReadHeaders(c.status, h, s.Settling)
 			}
 			if c.leaves {
 				s.leave()

@@ -261,6 +261,9 @@ func deliverOne(q *Request, ahead int64) {
 			s.Watcher.OnDecision(q)
 		}
 		if q.Outcome.Err != nil {
+			for q.Outcome.Hit < len(q.Hits) && q.Hits[q.Outcome.Hit].Apart {
+				q.Outcome.Hit++
+			}
 			LogNoDecision(s, q)
 		}
 		if q.failure != nil && q.Outcome.Status == 0 {
