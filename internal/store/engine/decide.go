@@ -9,7 +9,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -117,7 +116,7 @@ func newWork(ctx context.Context, s *Store, q *batch.Queue, calls []*batch.Call)
 }
 
 // execute runs statements, and reports whether any of them failed. allocated are the slots that they take.
-func (d *work) execute(statements []*pgdb.Statement, allocated []slots.Range) (bool, error) {
+func (d *work) execute(statements []*pgdb.Statement, allocated []slotRange) (bool, error) {
 	d.stats.Statements += int64(len(statements))
 	failed, err := d.store.server.run(d.ctx, d.queue.Timeout, statements)
 	if err != nil && len(allocated) > 0 {

@@ -6,7 +6,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -29,7 +28,7 @@ type plan struct {
 	oneByOne     bool // each entry has a statement of its own
 	remembered   bool // an entry has a row
 
-	allocated []slots.Range // the slots that the takes charge, see slots.go
+	allocated []slotRange // the slots that the takes charge, see slots.go
 
 	entries     []*entry // those in use, then those that are free
 	usedEntries int      // entries in use

@@ -8,7 +8,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -186,7 +185,7 @@ func (d *work) refuseRemembered(requests []*request) []*request {
 
 // writeAll appends the statements of transactions, and the slots that they take.
 func writeAll(transactions []*transaction, statements []*pgdb.Statement,
-	allocated []slots.Range) ([]*pgdb.Statement, []slots.Range) {
+	allocated []slotRange) ([]*pgdb.Statement, []slotRange) {
 	for _, t := range transactions {
 		statements = append(statements, t.write()...)
 		allocated = append(allocated, t.plan.allocated...)

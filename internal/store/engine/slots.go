@@ -2,7 +2,6 @@ package engine
 
 import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -28,7 +27,7 @@ func (d *work) allocateSlots(p *plan) error {
 			}
 			e.firstSlot = d.store.slots.Allocate(session, n)
 			p.allocated = append(p.allocated,
-				slots.Range{Limit: e.view.Limit, Row: e.id, First: e.firstSlot, N: n})
+				slotRange{Limit: e.view.Limit, Row: e.id, First: e.firstSlot, N: n})
 		}
 	}
 	return failure
@@ -50,15 +49,15 @@ func (d *work) holdSlots(requests []*request) {
 }
 
 // rangeOf returns the slots of a hit.
-func rangeOf(at *position) slots.Range {
-	return slots.Range{Limit: at.entry.view.Limit, Row: at.entry.id,
+func rangeOf(at *position) slotRange {
+	return slotRange{Limit: at.entry.view.Limit, Row: at.entry.id,
 		First: at.entry.firstSlot + at.nth*at.entry.cost,
 		N:     at.entry.cost}
 }
 
 // releaseUncertain releases the slots that a request without a decision may have taken.
 func (d *work) releaseUncertain(r *request) {
-	var allocated []slots.Range
+	var allocated []slotRange
 	for i := range r.positions {
 		at := &r.positions[i]
 		if at.entry != nil && at.entry.kind == take && at.entry.firstSlot != 0 {

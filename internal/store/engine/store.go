@@ -14,7 +14,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -130,7 +129,7 @@ type Store struct {
 	counts          *counts
 	background      *batch.Background
 	settleWait      time.Duration // defaultSettleWait; tests change it
-	slots           *slots.Slots
+	slots           *slots
 	workers         int
 	idleCalls       sync.Pool // unused calls
 	close           context.CancelFunc
@@ -184,7 +183,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	if processes.Guard != "" {
 		guard = "SELECT true" + guardedSQL + processes.Guard
 	}
-	s.slots = slots.New(&slots.Database{DB: db, Closing: closing, Health: server.health, Report: o.Report,
+	s.slots = newSlots(&slotDatabase{DB: db, Closing: closing, Health: server.health, Report: o.Report,
 		Run: server.run, Table: processes.Name, Guard: guard}, s.background, s.backgroundQueue)
 	s.cleaner.slots = s.slots.Used
 	s.idleCalls.New = func() any { return batch.NewCall() }

@@ -49,7 +49,6 @@ var Interpreted = []string{
 	"internal/plane/history", "internal/plane/policy",
 	"internal/proxy/host", "internal/proxy/pgwire", "internal/proxy/respond", "internal/proxy/serve",
 	"internal/store", "internal/store/engine", "internal/store/memory", "internal/store/registry",
-	"internal/store/slots",
 	"ratelimit", "ratelimit/pgdb",
 	"traefikplugin",
 }

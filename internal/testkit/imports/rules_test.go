@@ -49,11 +49,8 @@ var rules = []rule{
 	{"internal/store/registry", "batch health pg schema ratelimit pgdb", ""},
 	// It divides calls among engines, and decides without them.
 	{"internal/store", "engine registry algorithm batch health lease pg schema ratelimit pgdb", ""},
-	// It adds calls to the queue, and others decide them.
-	{"internal/store/slots", "batch health lease pg ratelimit pgdb", ""},
 	// The store uses every driver as a pgdb.DB, and imports no proxy.
-	{"internal/store/engine", "slots batch pg lease ratelimit " +
-		"health algorithm schema pgdb", ""},
+	{"internal/store/engine", "batch pg lease ratelimit health algorithm schema pgdb", ""},
 	// It is the store of Go programs.
 	{"ratelimit/postgres", "store engine ratelimit pgdb", ""},
 	// Decisions about rules are pure functions. The rules are read over a pgdb.DB.
@@ -207,7 +204,7 @@ func interpreted(t *testing.T) []string {
 
 // The list of interpreted packages is complete, and short. A package more has to be worth its entry.
 func TestTheInterpretedPackagesAreListed(t *testing.T) {
-	const most = 21
+	const most = 20
 	dirs := interpreted(t)
 	slices.Sort(dirs)
 	listed := slices.Sorted(slices.Values(Interpreted))

@@ -1,18 +1,4 @@
-// Package slots keeps the slots that requests in flight hold of limits InFlight (see algorithm.InFlight), so
-// that each slot ends with its request, or soon after its process.
-//
-// A slot is a number. A hit takes its slots in the statement or transaction of its request, and
-// ratelimit.Slot.Release ends them: the next batch then releases them before it decides its requests (see
-// batch.Background). A release is retried until the server has answered. It has no effect the second time,
-// because no other slot of the row ever has the same number.
-//
-// The high bits of the number name a session, which is a row that this process renews. For other processes
-// the session expires ten seconds after its last renewal. The store stops using the session earlier
-// (sessionTime), by two clocks: one continues while the process is stopped, the other even while the machine
-// is. It then begins a new session, as it does if the row has expired, and takes slots again for all requests
-// in flight. Requests for which no slots are left lose theirs (ratelimit.Slot.Lost). While the database does
-// not answer, no other process takes slots either, and nothing is lost.
-package slots
+package engine
 
 import (
 	"context"
@@ -65,8 +51,8 @@ ON CONFLICT (process) DO NOTHING RETURNING process`
 	endSQL = `UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint`
 )
 
-// Database holds the connections and statements of a store, for its Slots.
-type Database struct {
+// slotDatabase holds the connections and statements of a store, for its slots.
+type slotDatabase struct {
 	DB      pgdb.DB
 	Closing context.Context // ends when the store is closed
 	Health  *health.Health
@@ -79,10 +65,23 @@ type Database struct {
 	Table, Guard string
 }
 
-// Slots holds the slots of a store, and keeps its session. Each request in flight holds a ratelimit.Slot, and
-// Slots a heldSlots for it.
-type Slots struct {
-	database   *Database
+// slots keeps the slots that requests in flight hold of limits InFlight (see algorithm.InFlight). Each slot
+// ends with its request, or soon after its process. Each request in flight holds a ratelimit.Slot, and slots
+// a heldSlots for it.
+//
+// A slot is a number. A hit takes its slots in the statement or transaction of its request, and
+// ratelimit.Slot.Release ends them: the next batch then releases them before it decides its requests (see
+// batch.Background). A release is retried until the server has answered. It has no effect the second time,
+// because no other slot of the row ever has the same number.
+//
+// The high bits of the number name a session, which is a row that this process renews. For other processes
+// the session expires ten seconds after its last renewal. The store stops using the session earlier
+// (sessionTime), by two clocks: one continues while the process is stopped, the other even while the machine
+// is. It then begins a new session, as it does if the row has expired, and takes slots again for all requests
+// in flight. Requests for which no slots are left lose theirs (ratelimit.Slot.Lost). While the database does
+// not answer, no other process takes slots either, and nothing is lost.
+type slots struct {
+	database   *slotDatabase
 	background *batch.Background // for releases
 	queue      *batch.Queue      // for the takes of requests that are entered again
 	onRelease  func(granted int64, err error)
@@ -101,8 +100,8 @@ type Slots struct {
 	ticking    bool
 }
 
-// Range describes N consecutive slots of a row, from First on.
-type Range struct {
+// slotRange describes N consecutive slots of a row, from First on.
+type slotRange struct {
 	Limit    *ratelimit.Limit
 	Row      lease.RowID
 	First, N int64
@@ -110,29 +109,29 @@ type Range struct {
 
 // uncertainSlots are slots that may or may not have been taken.
 type uncertainSlots struct {
-	Range
+	slotRange
 	due   time.Time // when they are released again
 	until time.Time // when they are released for the last time
 }
 
 // heldSlots are the slots of one admitted hit.
 type heldSlots struct {
-	Range
+	slotRange
 	slot  *ratelimit.Slot
 	next  *ratelimit.Slot // in the next session; nil in the session of the slots
 	ended bool            // the hit has released them
 }
 
-// New returns Slots without slots or a session.
-func New(d *Database, b *batch.Background, q *batch.Queue) *Slots {
-	s := &Slots{database: d, background: b, queue: q, held: map[*heldSlots]bool{},
+// newSlots returns slots without a session, of which requests hold none.
+func newSlots(d *slotDatabase, b *batch.Background, q *batch.Queue) *slots {
+	s := &slots{database: d, background: b, queue: q, held: map[*heldSlots]bool{},
 		rows: map[lease.RowID]int64{}}
 	s.onRelease = func(_ int64, err error) { s.releaseEnded(err) }
 	return s
 }
 
 // statements returns the pipeline for sessionSQL, renewSQL or endSQL.
-func (s *Slots) statements(statement *pgdb.Statement) []*pgdb.Statement {
+func (s *slots) statements(statement *pgdb.Statement) []*pgdb.Statement {
 	statement.SQL = strings.ReplaceAll(statement.SQL, "{table}", s.database.Table)
 	if s.database.Guard == "" {
 		return []*pgdb.Statement{statement}
@@ -141,20 +140,20 @@ func (s *Slots) statements(statement *pgdb.Statement) []*pgdb.Statement {
 }
 
 // current returns the session, and reports whether the store may use it.
-func (s *Slots) current() (int64, bool) {
+func (s *slots) current() (int64, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.session, s.usable(time.Now())
 }
 
 // usable reports whether the store may use its session. The caller holds mu.
-func (s *Slots) usable(now time.Time) bool {
+func (s *slots) usable(now time.Time) bool {
 	return s.session != 0 && now.Sub(s.renewedAt) < sessionTime &&
 		now.Round(0).Sub(s.renewedAt.Round(0)) < sessionTime
 }
 
 // Session returns a usable session, which may be new. timeout bounds the statement that begins a session.
-func (s *Slots) Session(ctx context.Context, timeout time.Duration) (int64, error) {
+func (s *slots) Session(ctx context.Context, timeout time.Duration) (int64, error) {
 	session, ok := s.current()
 	if ok {
 		return session, nil
@@ -203,7 +202,7 @@ func (s *Slots) Session(ctx context.Context, timeout time.Duration) (int64, erro
 }
 
 // Allocate returns the first of n consecutive slot numbers of a session.
-func (s *Slots) Allocate(session, n int64) int64 {
+func (s *slots) Allocate(session, n int64) int64 {
 	const most = int64(1)<<32 - 1
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,7 +215,7 @@ func (s *Slots) Allocate(session, n int64) int64 {
 }
 
 // tick renews the session until the store is closed.
-func (s *Slots) tick() {
+func (s *slots) tick() {
 	closing := s.database.Closing
 	for health.Sleep(closing, tickInterval); closing.Err() == nil; health.Sleep(closing, tickInterval) {
 		s.database.Report(batch.PanicError(func() { s.renew(closing, time.Now()) }))
@@ -224,7 +223,7 @@ func (s *Slots) tick() {
 }
 
 // renew renews the session if that is due. If the session has expired, renew begins another one.
-func (s *Slots) renew(closing context.Context, now time.Time) {
+func (s *slots) renew(closing context.Context, now time.Time) {
 	s.mu.Lock()
 	session, fresh, age := s.session, s.usable(now), now.Sub(s.renewedAt)
 	down := s.database.Health.Unavailable() != nil
@@ -259,7 +258,7 @@ func (s *Slots) renew(closing context.Context, now time.Time) {
 }
 
 // retake takes slots of the new session for requests in flight, and retries until each has a decision.
-func (s *Slots) retake(lost []*heldSlots) {
+func (s *slots) retake(lost []*heldSlots) {
 	for len(lost) > 0 && s.database.Closing.Err() == nil {
 		if lost = s.tryRetake(lost); len(lost) > 0 {
 			health.Sleep(s.database.Closing, renewInterval)
@@ -269,7 +268,7 @@ func (s *Slots) retake(lost []*heldSlots) {
 
 // tryRetake takes slots for requests once, and returns those without a decision. Requests that are refused
 // lose their slots.
-func (s *Slots) tryRetake(lost []*heldSlots) []*heldSlots {
+func (s *slots) tryRetake(lost []*heldSlots) []*heldSlots {
 	calls := make([]*batch.Call, len(lost))
 	for i, h := range lost {
 		next := nextSlot(h)
@@ -306,8 +305,8 @@ func nextSlot(h *heldSlots) *ratelimit.Slot {
 
 // Hold passes the granted slots of a hit to its Slot. If a new session has begun meanwhile, it takes slots of
 // that session instead.
-func (s *Slots) Hold(r Range, h *ratelimit.Hit) {
-	held := &heldSlots{Range: r, slot: h.Slot}
+func (s *slots) Hold(r slotRange, h *ratelimit.Hit) {
+	held := &heldSlots{slotRange: r, slot: h.Slot}
 	s.mu.Lock()
 	current := r.First>>32 == s.session
 	if current {
@@ -322,7 +321,7 @@ func (s *Slots) Hold(r Range, h *ratelimit.Hit) {
 }
 
 // releaseHeld releases the slots of a hit.
-func (s *Slots) releaseHeld(h *heldSlots) {
+func (s *slots) releaseHeld(h *heldSlots) {
 	s.mu.Lock()
 	next := h.next
 	h.ended = true
@@ -339,11 +338,11 @@ func (s *Slots) releaseHeld(h *heldSlots) {
 		next.Release()
 		return
 	}
-	s.Release([]Range{h.Range})
+	s.Release([]slotRange{h.slotRange})
 }
 
 // Count returns the number of slots that the requests in flight hold.
-func (s *Slots) Count() int64 {
+func (s *slots) Count() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := int64(0)
@@ -354,11 +353,11 @@ func (s *Slots) Count() int64 {
 }
 
 // CountRow returns the number of slots of a row that they hold.
-func (s *Slots) CountRow(row lease.RowID) int64 {
+func (s *slots) CountRow(row lease.RowID) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.rows[row]
 }
 
 // Used reports whether a session was ever begun.
-func (s *Slots) Used() bool { return atomic.LoadInt32(&s.used) == 1 }
+func (s *slots) Used() bool { return atomic.LoadInt32(&s.used) == 1 }

@@ -1,4 +1,4 @@
-package slots
+package engine
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 )
 
 // Release releases slots. It retries each release until the server has answered.
-func (s *Slots) Release(all []Range) {
+func (s *slots) Release(all []slotRange) {
 	for _, r := range all {
 		batch.Add(s.background, &batch.Call{Order: batch.Before, Repeat: true, Claim: r.First,
 			End: s.onRelease, Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: r.N}}}, 0)
@@ -19,7 +19,7 @@ func (s *Slots) Release(all []Range) {
 
 // releaseEnded implements batch.Call.End for releases. After a lost release it ends the session, and with it
 // the slots.
-func (s *Slots) releaseEnded(err error) {
+func (s *slots) releaseEnded(err error) {
 	if err != nil {
 		s.mu.Lock()
 		s.renewedAt = time.Time{}
@@ -28,14 +28,14 @@ func (s *Slots) releaseEnded(err error) {
 }
 
 // ReleaseUncertain releases slots that may or may not have been taken.
-func (s *Slots) ReleaseUncertain(all []Range) {
+func (s *slots) ReleaseUncertain(all []slotRange) {
 	s.Release(all)
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range all {
 		s.uncertain = append(s.uncertain,
-			uncertainSlots{Range: r, due: now.Add(releaseInterval), until: now.Add(lateTakeTime)})
+			uncertainSlots{slotRange: r, due: now.Add(releaseInterval), until: now.Add(lateTakeTime)})
 	}
 	if len(s.uncertain) > maxUncertain {
 		s.uncertain = nil
@@ -45,14 +45,14 @@ func (s *Slots) ReleaseUncertain(all []Range) {
 
 // dueUncertain returns the uncertain slots that are due for another release. While the database is down,
 // their time does not run. The caller holds mu.
-func (s *Slots) dueUncertain(now time.Time, down bool) []Range {
-	var again []Range
+func (s *slots) dueUncertain(now time.Time, down bool) []slotRange {
+	var again []slotRange
 	var left []uncertainSlots
 	for _, r := range s.uncertain {
 		if down {
 			r.until = now.Add(lateTakeTime)
 		} else if now.After(r.due) {
-			again = append(again, r.Range)
+			again = append(again, r.slotRange)
 			r.due = now.Add(releaseInterval)
 		}
 		if down || r.due.Before(r.until) {
@@ -63,18 +63,18 @@ func (s *Slots) dueUncertain(now time.Time, down bool) []Range {
 	return again
 }
 
-// closeTimeout bounds the statement of Close.
-const closeTimeout = 500 * time.Millisecond
+// endTimeout bounds the statement that ends the session in Close.
+const endTimeout = 500 * time.Millisecond
 
 // Close ends the session. The caller has released all slots, and closes the store afterwards.
-func (s *Slots) Close() {
+func (s *slots) Close() {
 	s.mu.Lock()
 	session := s.session
 	s.mu.Unlock()
 	if session == 0 || s.database.Health.Unavailable() != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	// After a failure the session expires.
 	_ = s.database.DB.Run(ctx,
