@@ -6,7 +6,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
@@ -73,12 +72,12 @@ type collectedStore struct {
 
 // collectStores sends the sums of the stores' figures since this config began to use them.
 func collectStores(to chan<- prometheus.Metric, stores []collectedStore) {
-	sum := engine.Stats{}
+	sum := engine.NewStats()
 	up, local := 1.0, 0.0
 	for _, s := range stores {
 		now := s.Stats()
-		now.Subtract(&s.before)
-		sum.Add(&now)
+		now.Subtract(s.before)
+		sum.Add(now)
 		if s.Unavailable() != nil {
 			up = 0
 		}
@@ -88,40 +87,42 @@ func collectStores(to chan<- prometheus.Metric, stores []collectedStore) {
 	}
 	gauge(to, "database_up", up, "1 if all databases answer requests.")
 	gauge(to, "local", local, "1 while this Caddy limits by itself.")
-	counter(to, "batches_total", sum.Batches, "Batches of requests sent to the databases.", nil)
-	counter(to, "batched_requests_total", sum.Requests, "Requests in these batches.", nil)
-	counter(to, "statements_total", sum.Statements, "Statements of these batches, with retries.", nil)
-	counter(to, "rolled_back_total", sum.RolledBack, "Transactions undone because a limit refused.", nil)
-	counter(to, "failed_batches_total", sum.Failures, "Batches for which no decision came.", nil)
-	counter(to, "settlements_lost_total", sum.Unsettled, "Settlements that may not have arrived.", nil)
-	for _, class := range pg.Classes {
-		counter(to, "errors_total", sum.Errors[class], "Errors of the databases by class.",
+	counter(to, "batches_total", sum[engine.Batches], "Batches of requests sent to the databases.", nil)
+	counter(to, "batched_requests_total", sum[engine.Requests], "Requests in these batches.", nil)
+	counter(to, "statements_total", sum[engine.Statements], "Statements of these batches, with retries.", nil)
+	counter(to, "rolled_back_total", sum[engine.RolledBack],
+		"Transactions undone because a limit refused.", nil)
+	counter(to, "failed_batches_total", sum[engine.Failures], "Batches for which no decision came.", nil)
+	counter(to, "settlements_lost_total", sum[engine.Unsettled],
+		"Settlements that may not have arrived.", nil)
+	for class, n := range sum.ErrorsByClass() {
+		counter(to, "errors_total", n, "Errors of the databases by class.",
 			prometheus.Labels{"class": class})
 	}
 	// Batches have from 1 to 1<<12 requests, and wait or take from 1<<7 µs (128 µs) to 1<<23 µs (8.4 s).
 	const microsecond = 1e-6
-	histogram(to, "batch_size", sum.Sizes, 0, 12, 1, "Requests in a batch.")
-	histogram(to, "batch_wait_seconds", sum.Waits, 7, 23, microsecond,
+	histogram(to, "batch_size", sum[engine.Sizes:], 0, 12, 1, "Requests in a batch.")
+	histogram(to, "batch_wait_seconds", sum[engine.Waits:], 7, 23, microsecond,
 		"How long the first request of a batch waited.")
-	histogram(to, "batch_duration_seconds", sum.Times, 7, 23, microsecond,
+	histogram(to, "batch_duration_seconds", sum[engine.Times:], 7, 23, microsecond,
 		"How long the databases took for a batch, with retries.")
-	gauge(to, "blocked_keys", float64(sum.BlockedKeys), "Keys refused from memory.")
-	gauge(to, "leased_units", float64(sum.LeasedUnits), "Units charged in advance and not used yet.")
+	gauge(to, "blocked_keys", float64(sum[engine.BlockedKeys]), "Keys refused from memory.")
+	gauge(to, "leased_units", float64(sum[engine.LeasedUnits]), "Units charged in advance and not used yet.")
 }
 
-// histogram sends a histogram with the buckets from 1<<least to 1<<most units.
-func histogram(to chan<- prometheus.Metric, name string, h engine.Histogram, least, most int, unit float64,
+// histogram sends the histogram at the begin of stats, with the buckets from 1<<least to 1<<most units.
+func histogram(to chan<- prometheus.Metric, name string, stats engine.Stats, least, most int, unit float64,
 	help string) {
 	buckets := make(map[float64]uint64, most-least+1)
 	total := int64(0)
-	for i, n := range h.Counts {
+	for i, n := range stats[:engine.HistogramSize-1] {
 		total += n
 		if i >= least && i <= most {
 			buckets[math.Ldexp(1, i)*unit] = uint64(total)
 		}
 	}
-	to <- prometheus.MustNewConstHistogram(describe(name, help, nil), uint64(total), float64(h.Sum)*unit,
-		buckets)
+	sum := float64(stats[engine.HistogramSize-1]) * unit
+	to <- prometheus.MustNewConstHistogram(describe(name, help, nil), uint64(total), sum, buckets)
 }
 
 // collectedPolicy is a policy, with the time when this config began to use it and the statements that it had

@@ -324,10 +324,9 @@ func (s *Store) Unavailable() error {
 
 // Stats returns the sums of the engines' Stats.
 func (s *Store) Stats() engine.Stats {
-	sum := engine.Stats{}
+	sum := engine.NewStats()
 	for _, e := range s.all() {
-		stats := e.Stats()
-		sum.Add(&stats)
+		sum.Add(e.Stats())
 	}
 	return sum
 }

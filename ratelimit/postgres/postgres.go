@@ -95,9 +95,10 @@ func (s *Store) Unavailable() error { return s.inner.Unavailable() }
 func (s *Store) Stats() Stats {
 	c := s.inner.Stats()
 	return Stats{
-		Requests: c.Requests, Batches: c.Batches, Statements: c.Statements, RolledBack: c.RolledBack,
-		Blocked: c.Blocked, BlockedKeys: c.BlockedKeys,
-		Leased: c.Leased, LeasedUnits: c.LeasedUnits, Failures: c.Failures, Errors: c.Errors,
+		Requests: c[engine.Requests], Batches: c[engine.Batches], Statements: c[engine.Statements],
+		RolledBack: c[engine.RolledBack], Blocked: c[engine.Blocked], BlockedKeys: c[engine.BlockedKeys],
+		Leased: c[engine.Leased], LeasedUnits: c[engine.LeasedUnits], Failures: c[engine.Failures],
+		Errors: c.ErrorsByClass(),
 	}
 }
 

@@ -25,7 +25,6 @@ type Queue struct {
 	collecting      bool       // a worker is about to collect the pending calls
 	running         int        // the number of running workers
 	batchesInFlight int        // the number of batches in flight
-	callsInFlight   int        // the number of calls in these batches
 	idleWorkers     []*worker  // idle workers, to reuse their memory
 	pace            pace
 	beside          any // nil, or the *Queue of Beside: Yaegi does not support a type that contains itself
@@ -123,18 +122,6 @@ func Wait(c *Call) { <-c.done }
 func Enter(q *Queue, c *Call) {
 	Send(q, c, time.Now())
 	<-c.done
-}
-
-// Waiting returns the number of calls that are pending or in flight, in q and its side queue.
-func Waiting(q *Queue) int {
-	q.mu.Lock()
-	n := len(q.pending) + q.callsInFlight
-	beside, ok := q.beside.(*Queue)
-	q.mu.Unlock()
-	if ok {
-		n += Waiting(beside)
-	}
-	return n
 }
 
 // Busy reports whether a worker of q or its side queue runs or is about to start.

@@ -106,7 +106,6 @@ func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 	w.inFlight = true
 	w.sample = sample{hits: hits, maxHits: q.pace.maxHits, only: q.batchesInFlight == 0}
 	q.batchesInFlight++
-	q.callsInFlight += len(w.calls)
 	if w.slowTimer == nil {
 		w.slowTimer = time.AfterFunc(slowBatch, func() { replaceSlowWorker(q, w) })
 	} else {
@@ -135,7 +134,6 @@ func finishBatch(q *Queue, w *worker, started, deadline time.Time) bool {
 	w.inFlight = false
 	w.slowTimer.Stop()
 	q.batchesInFlight--
-	q.callsInFlight -= len(w.calls)
 	w.sample.took = now.Sub(started)
 	w.sample.late = w.sample.took >= q.Timeout || !now.Before(deadline)
 	q.pace.update(w.sample, q.Timeout, q.maxWorkers)

@@ -102,9 +102,22 @@ const (
 	OtherClass      = "other"
 )
 
+// ClassCount is the number of Classes.
+const ClassCount = 19
+
 // Classes lists the classes by which errors are counted: the first two characters of SQLSTATEs, and the
 // classes above. The set is fixed, so that a server cannot add labels to metrics.
-var Classes = []string{
+var Classes = [ClassCount]string{
 	"08", "0A", "22", "23", "25", "26", "28", "3D", "40", "42", "53", "54", "55", "57", "58", "XX",
 	TimeoutClass, ConnectionClass, OtherClass,
+}
+
+// ClassOf returns the index in Classes of an SQLSTATE or of one of the classes above.
+func ClassOf(code string) int {
+	for i, class := range Classes {
+		if strings.HasPrefix(code, class) {
+			return i
+		}
+	}
+	return ClassCount - 1
 }

@@ -49,4 +49,12 @@ func TestWhatEachCodeMeans(t *testing.T) {
 			t.Errorf("%s: %s; want %s", c.name, got, c.want)
 		}
 	}
+	for code, want := range map[string]string{
+		"40001": "40", "XX000": "XX", TimeoutClass: TimeoutClass, "": OtherClass, "2": OtherClass,
+		"99999": OtherClass,
+	} {
+		if got := Classes[ClassOf(code)]; got != want {
+			t.Errorf("the class of %q is %q; want %q", code, got, want)
+		}
+	}
 }

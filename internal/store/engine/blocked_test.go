@@ -22,8 +22,8 @@ func asked(t *testing.T, store *engine.Store, h ratelimit.Hit) (ratelimit.Decisi
 	before := store.Stats()
 	d := takeOne(t, store, h)
 	after := store.Stats()
-	sent := after.Statements > before.Statements
-	if d.Source == ratelimit.FromBlocked && (sent || after.Blocked != before.Blocked+1) ||
+	sent := after[engine.Statements] > before[engine.Statements]
+	if d.Source == ratelimit.FromBlocked && (sent || after[engine.Blocked] != before[engine.Blocked]+1) ||
 		d.Source == ratelimit.FromPostgres && !sent {
 		t.Fatalf("%+v, and the counts went from %+v to %+v", d, before, after)
 	}
@@ -107,8 +107,9 @@ func TestRefusalFromBeforeAReset(t *testing.T) {
 				}
 			}
 			if d := <-done; d.Allowed || d.Source != ratelimit.FromPostgres ||
-				store.Stats().BlockedKeys != 0 {
-				t.Errorf("before: %+v, and %d keys are taken for used up", d, store.Stats().BlockedKeys)
+				store.Stats()[engine.BlockedKeys] != 0 {
+				t.Errorf("before: %+v, and %d keys are taken for used up", d,
+					store.Stats()[engine.BlockedKeys])
 			}
 			// What began later is remembered.
 			for _, source := range []ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromBlocked} {

@@ -136,7 +136,7 @@ func (c *cleaner) run(statement *pgdb.Statement) error {
 	statements := []*pgdb.Statement{{SQL: c.texts.index, Joined: true}, statement}
 	err := c.server.db.Run(ctx, statements)
 	if c.server.closing.Err() == nil {
-		c.server.counts.countErrors(statements, err)
+		countErrors(c.server.stats, statements, err)
 	}
 	if err == nil && len(lostTransactions(statements)) > 0 {
 		return errLost

@@ -25,7 +25,6 @@ type work struct {
 	answering  bool // the batch began with more than a timeout: the database was answering
 	timedOut   bool // a statement reached its lock timeout
 
-	stats         tally         // added to the counts before callers continue, so that they can read them
 	finishing     []*batch.Call // memory for finish
 	spareRequests []*request    // memory for requests
 }
@@ -33,14 +32,15 @@ type work struct {
 // decide decides the calls of a batch, and finishes each of them once, even if something panics.
 func (s *Store) decide(q *batch.Queue, calls []*batch.Call, deadline time.Time) {
 	began := time.Now()
-	wait := began.Sub(calls[0].Arrived) // of the call that came first
-	size := len(calls)
+	addValue(s.stats, Waits, began.Sub(calls[0].Arrived).Microseconds()) // of the call that came first
+	addValue(s.stats, Sizes, int64(len(calls)))
+	count(s.stats, Batches, 1)
+	count(s.stats, Requests, int64(len(calls)))
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	d := newWork(ctx, s, q, batch.Split(calls))
-	d.stats = tally{Batches: 1, Requests: int64(size)}
 	d.end(batch.PanicError(func() { decideRequests(d) }))
-	addBatch(s.counts, size, wait, time.Since(began))
+	addValue(s.stats, Times, time.Since(began).Microseconds())
 }
 
 // decideRequests decides the requests of a batch, and finishes those that it decides. work.end finishes the
@@ -85,7 +85,6 @@ func newWork(ctx context.Context, s *Store, q *batch.Queue, calls []*batch.Call)
 	d.ctx = ctx
 	d.sequence = lease.NextSequence(s.rows)
 	d.sent = lease.Now(s.rows)
-	d.stats = tally{}
 	d.timedOut = false
 	wait := (q.Timeout / lockShare).Milliseconds()
 	if wait < 1 {
@@ -117,7 +116,7 @@ func newWork(ctx context.Context, s *Store, q *batch.Queue, calls []*batch.Call)
 
 // execute runs statements, and reports whether any of them failed. allocated are the slots that they take.
 func (d *work) execute(statements []*pgdb.Statement, allocated []slotRange) (bool, error) {
-	d.stats.Statements += int64(len(statements))
+	count(d.store.stats, Statements, int64(len(statements)))
 	failed, err := d.store.server.run(d.ctx, d.queue.Timeout, statements)
 	if err != nil && len(allocated) > 0 {
 		d.store.slots.ReleaseUncertain(allocated)
@@ -165,7 +164,6 @@ func (d *work) finish(requests []*request, err error) {
 		r.finished = true
 	}
 	d.finishing = calls
-	d.store.counts.add(&d.stats)
 	batch.Finish(d.queue, background, err)
 	if err != nil {
 		d.store.failCalls(d.queue, calls, err)
@@ -176,7 +174,7 @@ func (d *work) finish(requests []*request, err error) {
 
 // fail ends the wait for the requests that are not finished, after their batch failed with err.
 func (d *work) fail(err error) {
-	d.stats.Failures++
+	count(d.store.stats, Failures, 1)
 	for _, r := range d.requests {
 		if !r.finished {
 			d.clearRefunded(r)
@@ -209,7 +207,6 @@ func (d *work) end(err error) {
 		r.call = nil
 		r.positions = r.positions[:0] // what they point to belongs to other batches
 	}
-	d.store.counts.add(&d.stats)
 	d.store = nil
 	d.queue = nil
 	idleWorks.Put(d)

@@ -24,16 +24,16 @@ var lasting = engine.Options{CleanupProbability: -1, LeaseHorizon: time.Minute}
 func holdUnits(t *testing.T, s *site, store counting) {
 	t.Helper()
 	passed := int64(0)
-	for until := time.Now().Add(20 * time.Second); store.Stats().Leased < 10; passed++ {
+	for until := time.Now().Add(20 * time.Second); store.Stats()[engine.Leased] < 10; passed++ {
 		if time.Now().After(until) || !passes(t, store, leasedHit) {
-			t.Fatalf("of %d requests, %d were decided by a lease", passed, store.Stats().Leased)
+			t.Fatalf("of %d requests, %d were decided by a lease", passed, store.Stats()[engine.Leased])
 		}
 	}
 	await.Within(t, longTime, "the units on their way to arrive", func() bool {
-		held := store.Stats().LeasedUnits
-		return used(t, s, leasedHit) == passed+held && store.Stats().LeasedUnits == held
+		held := store.Stats()[engine.LeasedUnits]
+		return used(t, s, leasedHit) == passed+held && store.Stats()[engine.LeasedUnits] == held
 	})
-	if store.Stats().LeasedUnits == 0 {
+	if store.Stats()[engine.LeasedUnits] == 0 {
 		t.Fatal("no units are held")
 	}
 }

@@ -122,7 +122,7 @@ func (s *Store) refuseRemembered(calls []*batch.Call, unavailable error) int {
 		}
 	}
 	if refused > 0 {
-		s.counts.add(&tally{Blocked: int64(refused)})
+		count(s.stats, Blocked, int64(refused))
 	}
 	return refused
 }

@@ -66,14 +66,14 @@ func TestUnitsOfAReplacedServerAreNotUsed(t *testing.T) {
 				func() bool { return atomic.LoadInt64(&d.asked) > 1 })
 			full := hitOn("full", 1, true)
 			takeOne(t, store, full)
-			if takeOne(t, store, full).Allowed || store.Stats().BlockedKeys != 1 {
+			if takeOne(t, store, full).Allowed || store.Stats()[engine.BlockedKeys] != 1 {
 				t.Fatal("no refusal is remembered")
 			}
 			s.exec("DELETE FROM rate_limit_durable WHERE prefix = 'full'")
 			s.exec("UPDATE rate_limit_durable SET count = 5")
 			lose(s, d)
 			await.Within(t, longTime, "the end of the leases",
-				func() bool { return store.Stats().LeasedUnits == 0 })
+				func() bool { return store.Stats()[engine.LeasedUnits] == 0 })
 			await.Within(t, longTime, "the end of the refusal",
 				func() bool { return takeOne(t, store, full).Allowed })
 			store.Close()
@@ -103,7 +103,7 @@ func TestUnitsOutlastANewPolicy(t *testing.T) {
 		"DROP TABLE rate_limit_changes"} {
 		s.exec(sql)
 		looked()
-		if store.Stats().LeasedUnits == 0 {
+		if store.Stats()[engine.LeasedUnits] == 0 {
 			t.Errorf("no units are held after %s", sql)
 		}
 	}
@@ -124,5 +124,6 @@ func TestTheFirstOutageEndsUnitsOfAReplacedServer(t *testing.T) {
 		t.Error("a decision without a server")
 	}
 	atomic.StoreInt32(&d.down, 0)
-	await.Within(t, longTime, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
+	await.Within(t, longTime, "the end of the leases",
+		func() bool { return store.Stats()[engine.LeasedUnits] == 0 })
 }

@@ -178,7 +178,7 @@ func (d *work) refuseRemembered(requests []*request) []*request {
 			left = append(left, r)
 		}
 	}
-	d.stats.Requests -= int64(refused)
+	count(d.store.stats, Requests, -int64(refused))
 	d.finish(decided, nil)
 	return left
 }

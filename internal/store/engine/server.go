@@ -18,7 +18,7 @@ type server struct {
 	db      pgdb.DB
 	health  *health.Health
 	closing context.Context // ends when the store is closed
-	counts  *counts         // for errors
+	stats   Stats           // for errors
 	// see is called with the result of serverSQL, before requests are decided again after an outage: another
 	// server may have taken over.
 	onIdentity func(read *pgdb.Statement)
@@ -49,7 +49,7 @@ func (s *server) run(ctx context.Context, timeout time.Duration, statements []*p
 			continue // nothing was sent
 		}
 		if err != nil {
-			s.counts.countErrors(statements, err)
+			countErrors(s.stats, statements, err)
 			if noTurn {
 				return true, err
 			}
@@ -70,7 +70,7 @@ func (s *server) run(ctx context.Context, timeout time.Duration, statements []*p
 			}
 		}
 		if fails {
-			s.counts.countErrors(statements, nil)
+			countErrors(s.stats, statements, nil)
 		}
 		failed = failed || fails
 		if !fails || attempt == maxRetries {
@@ -109,7 +109,7 @@ func (s *server) ping(ctx context.Context) error {
 		return failure
 	}
 	if err != nil && s.closing.Err() == nil {
-		s.counts.countErrors(statements, err)
+		countErrors(s.stats, statements, err)
 	}
 	if err == nil {
 		s.onIdentity(statements[0])

@@ -95,7 +95,7 @@ func TestASettlementIsRepeated(t *testing.T) {
 	store.Settle(settlementOf(h, d, 7))
 	await.Within(t, longTime, "an outage", func() bool { return store.Unavailable() != nil })
 	lost.Store(false)
-	await.Within(t, longTime, "the settlement", func() bool { return store.Stats().Settled == 1 })
+	await.Within(t, longTime, "the settlement", func() bool { return store.Stats()[engine.Settled] == 1 })
 	if got := left(t, store, h); got != 97 {
 		t.Errorf("%d are left, want 97", got)
 	}
@@ -125,8 +125,8 @@ func TestALeasedKeyIsSettled(t *testing.T) {
 	}
 	store.Settle(settlementOf(h, leased, 1))
 	await.Within(t, longTime, "the settlements",
-		func() bool { settled := store.Stats().Settled; return settled == 2 })
-	if held := store.Stats().LeasedUnits; held == 0 {
+		func() bool { settled := store.Stats()[engine.Settled]; return settled == 2 })
+	if held := store.Stats()[engine.LeasedUnits]; held == 0 {
 		t.Error("nothing is held any more")
 	}
 	store.Close() // refunds the units

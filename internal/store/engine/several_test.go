@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -85,7 +86,7 @@ func TestSeveralLimitsAreAllOrNothing(t *testing.T) {
 			return
 		}
 	})
-	if n := b.store.Stats().RolledBack; n == 0 {
+	if n := b.store.Stats()[engine.RolledBack]; n == 0 {
 		t.Error("no transaction was undone: the test does not test")
 	}
 }

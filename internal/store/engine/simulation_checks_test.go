@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -106,7 +107,7 @@ func (t *simTruth) take(hit simAdmitted) bool {
 // checkLeases fails if units of leases are not refunded after a time without requests.
 func (r *simRun) checkLeases() {
 	for _, p := range r.proxies {
-		if n := p.store.Stats().LeasedUnits; n > 0 {
+		if n := p.store.Stats()[engine.LeasedUnits]; n > 0 {
 			r.fail("%s holds %d units after %v without requests", p.name, n, simQuiet)
 		}
 	}

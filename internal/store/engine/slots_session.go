@@ -341,18 +341,7 @@ func (s *slots) releaseHeld(h *heldSlots) {
 	s.Release([]slotRange{h.slotRange})
 }
 
-// Count returns the number of slots that the requests in flight hold.
-func (s *slots) Count() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := int64(0)
-	for _, held := range s.rows {
-		n += held
-	}
-	return n
-}
-
-// CountRow returns the number of slots of a row that they hold.
+// CountRow returns the number of slots of a row that the requests in flight hold.
 func (s *slots) CountRow(row lease.RowID) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

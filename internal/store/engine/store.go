@@ -126,7 +126,7 @@ type Store struct {
 	rows            *lease.Set       // the remembered rows
 	rowObserver     RowObserver      // Options.Rows; may be nil
 	now             func() time.Time // Options.Now
-	counts          *counts
+	stats           Stats            // with counts; the current state is in other fields
 	background      *batch.Background
 	settleWait      time.Duration // defaultSettleWait; tests change it
 	slots           *slots
@@ -162,11 +162,11 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	if o.Tables != nil {
 		texts = newStatements(o.Tables)
 	}
-	counts := newCounts()
-	server := &server{db: db, closing: closing, counts: counts}
+	stats := NewStats()
+	server := &server{db: db, closing: closing, stats: stats}
 	server.health = health.New(closing, o.Random, server.ping)
 	s := &Store{
-		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, counts: counts,
+		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, stats: stats,
 		rowObserver: o.Rows, tables: newTables(server, o.DisableMigration, o.Report),
 		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, random: o.Random,
 			report: o.Report},
@@ -363,7 +363,7 @@ func (s *Store) Close() {
 		return
 	}
 	for until := time.Now().Add(time.Second); time.Now().Before(until); time.Sleep(time.Millisecond) {
-		if _, busy := s.pendingCalls(); !busy {
+		if !s.isBusy() {
 			break
 		}
 	}
@@ -374,16 +374,14 @@ func (s *Store) Close() {
 	s.server.db.Close()
 }
 
-// pendingCalls returns the number of calls that wait for a decision of the database, and reports whether any
-// worker is busy.
-func (s *Store) pendingCalls() (int64, bool) {
-	waiting := 0
-	busy := false
+// isBusy reports whether any worker is busy.
+func (s *Store) isBusy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, q := range s.queues {
-		waiting += batch.Waiting(q)
-		busy = busy || batch.Busy(q)
+		if batch.Busy(q) {
+			return true
+		}
 	}
-	return int64(waiting), busy
+	return false
 }

@@ -272,7 +272,7 @@ func (t *transaction) apply(p *plan) (again []*transaction, waiting []*request) 
 	case peeked:
 		rows = peekedRows(p)
 	case rolledBack:
-		d.stats.RolledBack++
+		count(d.store.stats, RolledBack, 1)
 		rows = rowsBefore(p, t.requests)
 	}
 	t.state = peeking
