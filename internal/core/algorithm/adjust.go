@@ -31,15 +31,18 @@ const maxRefund = int64(1) << 60
 // charge.
 func AddRefund(a, b int64) int64 { return larger(-maxRefund, smaller(maxRefund, a+b)) }
 
-// drainedSince returns how much a GCRA bucket can have gained since a charge at the time at. A token is
-// Window (in microseconds) units, so that the bucket gains Events units in a microsecond. over reports that
-// the bucket has filled since, and the charge no longer counts. If at is 0, nothing has drained.
-func drainedSince(l *ratelimit.Limit, now, at int64) (units int64, over bool) {
-	if at == 0 {
-		return 0, false
-	}
+// drainedSince returns how much a bucket can have gained since a charge at the time at. If it is refilled
+// evenly, a token is Window (in microseconds) units, so that it gains Events units in a microsecond. over
+// reports that the charge no longer counts: the bucket has filled since, or a token bucket has been refilled,
+// see leaseOfBucket. If at is 0, nothing has drained.
+func drainedSince(l *ratelimit.Limit, r *Row, now, at int64) (units int64, over bool) {
 	elapsed := larger(0, now-at)
-	if elapsed >= gcraFillTime(l) {
+	switch {
+	case at == 0:
+		return 0, false
+	case !evenly(l):
+		return 0, at < r.Refill || now >= r.Refill+window(l)
+	case elapsed >= fillTime(l):
 		return 0, true
 	}
 	return elapsed * l.Events, false

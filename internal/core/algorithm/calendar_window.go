@@ -14,52 +14,10 @@ import (
 
 func init() {
 	define(calendarWindow, "calendar", Definition{
-		Take: takeCalendar, Adjust: adjustCalendar, Peek: peekCalendar, Passes: passesCalendar,
+		Take: takeFixed, Adjust: adjustFixed, Peek: peekFixed, Passes: passesFixed,
 		SQL: &calendarWindowSQL,
 	})
 }
-
-func takeCalendar(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
-	fresh := calendarAhead(r, now)
-	at := now
-	if !fresh {
-		at = larger(now, r.Start)
-	}
-	start, end := Period(l, at)
-	fresh = fresh || r.Start < start
-	used := r.Count
-	if fresh {
-		used = 0
-	}
-	granted := fit(l.Events-used, n, cost)
-	if fresh {
-		r.Start = start
-		r.PrevCount = 0
-	}
-	r.Count = used + granted*cost
-	r.Expires = end
-	return granted
-}
-
-// calendarAhead reports whether the window of a row begins so far ahead that the row counts as new.
-func calendarAhead(r *Row, now int64) bool { return ahead(r.Start, now, r.Expires-r.Start) }
-
-func adjustCalendar(l *ratelimit.Limit, r *Row, now, cost, at int64) {
-	if r.Start != 0 && now < r.Expires && !calendarAhead(r, now) && (at == 0 || at >= r.Start) {
-		r.Count = adjustedCount(l, r.Count, cost)
-	}
-}
-
-// peekCalendar takes the end of the window from expires_at. The server wrote it, so the result does not
-// depend on the time-zone data of this process.
-func peekCalendar(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
-	if r.Start == 0 || r.Count == 0 || now >= r.Expires || calendarAhead(r, now) {
-		return l.Events, now
-	}
-	return l.Events - r.Count, r.Expires
-}
-
-func passesCalendar(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return r.Expires }
 
 // Period returns the start of the calendar unit that contains now, and the start of the next one, in
 // microseconds since the Unix epoch.
@@ -175,18 +133,10 @@ var calendarWindowSQL = SQL{
 	ReadExpires: true,
 	Fresh:       "i.granted * {cost}, NULL, w.starts, w.ends",
 	From:        ", LATERAL (" + PeriodSQL("i.now", "{unit}", "{zone}", "{anchor}") + ") w",
-	Step: `SELECT excluded.slot, granted, used + granted * {cost},
-		CASE WHEN NOT fresh THEN r.prev_count END,
-		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,
-		CASE WHEN fresh OR r.window_start < excluded.expires_at THEN excluded.expires_at
-			ELSE (SELECT ends
-				FROM (` + PeriodSQL("r.window_start", "{unit}", "{zone}", "{anchor}") + `) w) END
-	FROM (SELECT *, greatest(0, least(excluded.granted, ({quota} - used) / {cost})) AS granted
-	FROM (SELECT *, CASE WHEN fresh THEN 0 ELSE greatest(0, r.count) END AS used
-	FROM (SELECT coalesce(r.window_start < excluded.window_start
-		OR r.window_start - (SELECT now FROM clock) > r.expires_at - r.window_start + interval '10 s',
-			true) AS fresh
-	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
+	Step: windowStepSQL(`CASE WHEN r.window_start >= excluded.expires_at
+			THEN (SELECT ends FROM (`+PeriodSQL("r.window_start", "{unit}", "{zone}", "{anchor}")+`) w)
+			ELSE excluded.expires_at END`, `r.window_start < excluded.window_start
+		OR r.window_start - (SELECT now FROM clock) > r.expires_at - r.window_start + interval '10 s'`),
 	Adjust: "count = " + adjustedCountSQL("greatest(0, r.count)"),
 	AdjustWhere: "{now} < r.expires_at AND r.window_start - {now} <= r.expires_at - r.window_start + " +
 		"interval '10 s' AND r.window_start > timestamptz '1800-01-01Z' AND coalesce(r.window_start <= " +

@@ -77,28 +77,8 @@ func Admitted(l *ratelimit.Limit, r *Row, now int64) ratelimit.Decision {
 // first. The charge then belongs to the row's current window, its last refill, or its last hit, and ChargedAt
 // returns the time of that. It returns now for a row that counts as new because it is too far ahead.
 func ChargedAt(l *ratelimit.Limit, r *Row, now int64) int64 {
-	at := now
-	switch {
-	case l.Algorithm == ratelimit.FixedWindow || l.Algorithm == ratelimit.SlidingWindow:
-		at = r.Start
-	case l.Algorithm == ratelimit.TokenBucket && r.HasTokens:
-		at = r.Refill
-	case l.Algorithm == ratelimit.SlidingLog && len(r.Hits) > 0:
-		at = r.Hits[len(r.Hits)-1]
-	}
-	if at <= now {
-		return now
-	}
-	length := window(l)
-	switch {
-	case l.Calendar != ratelimit.NoCalendar:
-		length = r.Expires - r.Start
-	case l.RefillsEvenly():
-		length = gcraFillTime(l)
-	case l.Algorithm == ratelimit.TokenBucket:
-		length = bucketLength(l)
-	}
-	if ahead(at, now, length) {
+	at, _ := rowTime(l, r)
+	if at <= now || countsAsNew(l, r, now) {
 		return now
 	}
 	return at

@@ -8,7 +8,7 @@
 // All functions are pure: they change the Row that they are given and nothing else. Times are
 // microseconds since the Unix epoch. After a clock was set back, now may be earlier than the times in a
 // row. The row's time then counts, with one exception: a row counts as new if its time is ahead of now by
-// more than clockSlack and the length of a window (for a bucket, the time to fill it). See ahead.
+// more than clockSlack and the length of a window (for a bucket, the time to fill it). See countsAsNew.
 package algorithm
 
 import (

@@ -20,32 +20,43 @@ func init() {
 	})
 }
 
+// windowEnd returns the end of the window of a row. It takes that of a calendar window from expires_at. The
+// server wrote it, so the result does not depend on the time-zone data of this process.
+func windowEnd(l *ratelimit.Limit, r *Row) int64 {
+	if l.Calendar != ratelimit.NoCalendar {
+		return r.Expires
+	}
+	return r.Start + window(l)
+}
+
 func takeFixed(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
-	fresh := r.Start == 0 || now >= r.Start+window(l) || ahead(r.Start, now, window(l))
-	used := r.Count
-	if fresh {
-		used = 0
+	if countsAsNew(l, r, now) {
+		r.Start = 0
 	}
-	granted := fit(l.Events-used, n, cost)
-	if fresh {
-		r.Start = now
-		r.PrevCount = 0
+	start, end := r.Start, r.Start+window(l)
+	if l.Calendar != ratelimit.NoCalendar {
+		start, end = Period(l, larger(now, r.Start))
+	} else if r.Start == 0 || now >= end {
+		start, end = now, now+window(l)
 	}
-	r.Count = used + granted*cost
-	r.Expires = r.Start + window(l)
+	if r.Start < start {
+		r.Start, r.Count, r.PrevCount = start, 0, 0
+	}
+	granted := fit(l.Events-r.Count, n, cost)
+	r.Count += granted * cost
+	r.Expires = end
 	return granted
 }
 
 func adjustFixed(l *ratelimit.Limit, r *Row, now, cost, at int64) {
-	if r.Start != 0 && now < r.Start+window(l) && !ahead(r.Start, now, window(l)) &&
-		(at == 0 || at >= r.Start) {
+	if r.Start != 0 && now < windowEnd(l, r) && !countsAsNew(l, r, now) && (at == 0 || at >= r.Start) {
 		r.Count = adjustedCount(l, r.Count, cost)
 	}
 }
 
 func peekFixed(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
-	end := r.Start + window(l)
-	if r.Start == 0 || r.Count == 0 || now >= end || ahead(r.Start, now, window(l)) {
+	end := windowEnd(l, r)
+	if r.Start == 0 || r.Count == 0 || now >= end || countsAsNew(l, r, now) {
 		return l.Events, now
 	}
 	return l.Events - r.Count, end
@@ -60,26 +71,31 @@ func leaseInWindow(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int
 	return smaller(most, r.Start+window(l)-now), r.Start
 }
 
-func passesFixed(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return r.Start + window(l) }
+func passesFixed(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return windowEnd(l, r) }
 
-// windowNotAheadSQL is the negation of ahead for an adjustment.
+// windowNotAheadSQL is the negation of countsAsNew for an adjustment.
 const windowNotAheadSQL = "r.window_start <= {now} + ({span} + 10000000) * interval '1 microsecond'"
 
-var fixedWindowSQL = SQL{
-	Columns:  "count, prev_count, window_start",
-	Returned: "count, coalesce(prev_count, 0), window_start",
-	Fresh:    "i.granted * {cost}, NULL, i.now, i.now + {span} * interval '1 microsecond'",
-	Step: `SELECT excluded.slot, granted,
+// windowStepSQL returns SQL.Step for windows that have a fixed end. ends is the end of the row's window, and
+// fresh the condition on which a new window begins, or NULL for a row without a window.
+func windowStepSQL(ends, fresh string) string {
+	return `SELECT excluded.slot, granted,
 		CASE WHEN fresh THEN granted * {cost} ELSE greatest(0, r.count) + granted * {cost} END,
 		CASE WHEN NOT fresh THEN r.prev_count END,
 		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,
 		CASE WHEN fresh THEN excluded.expires_at ELSE ends END
 	FROM (SELECT *, CASE WHEN fresh THEN excluded.granted
 		ELSE greatest(0, least(excluded.granted, ({quota} - greatest(0, r.count)) / {cost})) END AS granted
-	FROM (SELECT ends, coalesce(excluded.window_start >= ends OR r.window_start > excluded.expires_at
-		AND r.window_start > excluded.expires_at + interval '10 s', true) AS fresh
-	FROM (SELECT r.window_start + {span} * interval '1 microsecond' AS ends OFFSET 0) a OFFSET 0) b
-		OFFSET 0) c`,
+	FROM (SELECT ends, coalesce(` + fresh + `, true) AS fresh
+	FROM (SELECT ` + ends + ` AS ends OFFSET 0) a OFFSET 0) b OFFSET 0) c`
+}
+
+var fixedWindowSQL = SQL{
+	Columns:  "count, prev_count, window_start",
+	Returned: "count, coalesce(prev_count, 0), window_start",
+	Fresh:    "i.granted * {cost}, NULL, i.now, i.now + {span} * interval '1 microsecond'",
+	Step: windowStepSQL("r.window_start + {span} * interval '1 microsecond'", `excluded.window_start >= ends
+		OR r.window_start > excluded.expires_at AND r.window_start > excluded.expires_at + interval '10 s'`),
 	Adjust: "count = " + adjustedCountSQL("greatest(0, r.count)"),
 	AdjustWhere: "{now} < r.window_start + {span} * interval '1 microsecond' AND " + windowNotAheadSQL +
 		" AND coalesce(r.window_start <= {claimed}, true)",

@@ -1,7 +1,6 @@
 package algorithm
 
 import (
-	"math"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -18,127 +17,18 @@ import (
 
 func init() {
 	define(ratelimit.GCRA, "gcra", Definition{
-		Take: takeGCRA, Adjust: adjustGCRA, Peek: peekGCRA, Passes: passesGCRA, SQL: &gcraSQL,
+		Take: takeBucket, Adjust: adjustBucket, Peek: peekBucket, Passes: passesBucket, SQL: &gcraSQL,
 	})
 }
 
-// maxSpan bounds tokens times the Window. Limit.Validate keeps Capacity times the Window below it.
-const maxSpan = int64(1) << 62
+const (
+	// gcraFillTimeSQL computes fillTime, and maxDebtSQL maxDebt.
+	gcraFillTimeSQL = "({quota} * {span} + {events} - 1) / {events}"
+	maxDebtSQL      = "least({quota}, 4611686018427387904 / {span} - {quota})"
+)
 
-// gcraTokens is the state of a bucket at a time. refill may be later than that time if the clock was set
-// back.
-type gcraTokens struct{ tokens, refill, remainder int64 }
-
-// gcraAt returns the bucket of a row at now.
-func gcraAt(l *ratelimit.Limit, r *Row, now int64) gcraTokens {
-	if r.Refill == 0 || !r.HasTokens || gcraAhead(l, r, now) {
-		return gcraTokens{l.Capacity(), now, 0}
-	}
-	tokens := math.Floor(math.Max(-float64(maxDebt(l)), math.Min(float64(l.Capacity()), r.Tokens)))
-	b := gcraTokens{int64(tokens), r.Refill, smaller(r.Remainder, l.Events-1)}
-	elapsed := larger(0, now-r.Refill)
-	if b.tokens == l.Capacity() || now >= b.timeOf(l, l.Capacity()) {
-		return gcraTokens{l.Capacity(), r.Refill + elapsed, 0}
-	}
-	gained := larger(0, elapsed*l.Events-b.remainder) / window(l)
-	moved := b.remainder + gained*window(l)
-	return gcraTokens{b.tokens + gained, r.Refill + moved/l.Events, moved % l.Events}
-}
-
-// gcraFillTime returns the time in which an empty bucket fills, in microseconds.
-func gcraFillTime(l *ratelimit.Limit) int64 {
-	return (l.Capacity()*window(l) + l.Events - 1) / l.Events
-}
-
-const gcraFillTimeSQL = "({quota} * {span} + {events} - 1) / {events}"
-
-// gcraAhead reports whether the last refill lies so far ahead that the row counts as new.
-func gcraAhead(l *ratelimit.Limit, r *Row, now int64) bool {
-	return ahead(r.Refill, now, gcraFillTime(l))
-}
-
-// maxDebt returns the largest debt of tokens that fits into the calculations. Adjustments go no
-// further below 0.
-func maxDebt(l *ratelimit.Limit) int64 { return smaller(l.Capacity(), maxSpan/window(l)-l.Capacity()) }
-
-const maxDebtSQL = "least({quota}, 4611686018427387904 / {span} - {quota})"
-
-// timeOf returns the time at which the bucket will have a number of tokens. It must have fewer now.
-func (b gcraTokens) timeOf(l *ratelimit.Limit, tokens int64) int64 {
-	return b.refill + ((tokens-b.tokens)*window(l)+b.remainder+l.Events-1)/l.Events
-}
-
-func (b gcraTokens) store(r *Row) {
-	r.Tokens = float64(b.tokens)
-	r.HasTokens = true
-	r.Refill = b.refill
-	r.Remainder = b.remainder
-}
-
-func takeGCRA(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
-	b := gcraAt(l, r, now)
-	granted := fit(b.tokens, n, cost)
-	if granted > 0 {
-		b.tokens -= granted * cost
-		b.store(r)
-	}
-	if !r.HasTokens {
-		return 0
-	}
-	extendGCRA(l, r, b)
-	return granted
-}
-
-// extendGCRA moves the row's Expires beyond the time at which the bucket is full.
-func extendGCRA(l *ratelimit.Limit, r *Row, b gcraTokens) {
-	if full := b.timeOf(l, l.Capacity()); r.Expires < full {
-		r.Expires = full + larger(bucketLinger, gcraFillTime(l))
-	}
-}
-
-// adjustGCRA refunds what cannot have been refilled since the charge. It refunds a fraction of a token
-// by moving the last refill back.
-func adjustGCRA(l *ratelimit.Limit, r *Row, now, cost, at int64) {
-	gained, over := drainedSince(l, now, at)
-	if r.Refill == 0 || !r.HasTokens || over || gcraAhead(l, r, now) {
-		return
-	}
-	b := gcraAt(l, r, now)
-	if cost > 0 {
-		units := larger(0, mulDiv(cost, window(l), 1, false)-gained)
-		b.tokens += units / window(l)
-		part := units % window(l)
-		back := (part - b.remainder + l.Events - 1) / l.Events
-		b.refill -= back
-		b.remainder += back*l.Events - part
-	} else {
-		b.tokens = larger(b.tokens+cost, smaller(b.tokens, -maxDebt(l)))
-	}
-	if b.tokens >= l.Capacity() {
-		b.tokens = l.Capacity()
-		b.refill = larger(now, r.Refill) // a full bucket gains nothing
-		b.remainder = 0
-	}
-	b.store(r)
-	if cost < 0 {
-		extendGCRA(l, r, b)
-	}
-}
-
-func peekGCRA(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
-	b := gcraAt(l, r, now)
-	if b.tokens == l.Capacity() {
-		return b.tokens, larger(now, b.refill)
-	}
-	return b.tokens, b.timeOf(l, l.Capacity())
-}
-
-func passesGCRA(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
-	return gcraAt(l, r, now).timeOf(l, cost)
-}
-
-// gcraFill computes gcraAt of a row r at {at} in SQL, as the columns filled (its tokens), refill and rest
-// (its remainder). It also returns gcraFillTime as fills.
+// gcraFill computes bucketAt of a row r at {at} in SQL, as the columns filled (its tokens), refill and rest
+// (its remainder). It also returns fillTime as fills.
 const gcraFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN greatest({at}, r.last_refill)
 	ELSE r.last_refill + moved / events * interval '1 microsecond' END AS refill,
 		CASE WHEN had IS NULL OR isfull THEN 0 ELSE moved % events END AS rest,

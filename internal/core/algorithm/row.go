@@ -28,10 +28,30 @@ func (r *Row) Expired(now int64) bool { return r.Expires <= now && r.Slots == 0 
 // row in the other. The SQL steps use the same number.
 const clockSlack = 10 * 1000000
 
-// ahead reports whether a time in a row lies so far ahead of now that only a wrong clock can have
-// written it: by more than length plus clockSlack. Such a row counts as new. The SQL steps first compare
-// the time with now, or with the end of a window, which is cheaper and usually sufficient.
-func ahead(at, now, length int64) bool { return at > now+clockSlack+length }
+// rowTime returns the latest time that a charge under a limit has written into a row: the start of its
+// window, its last refill, or its newest hit. length is that of the window, or the time in which an empty
+// bucket fills. Both are 0 without such a time.
+func rowTime(l *ratelimit.Limit, r *Row) (at, length int64) {
+	switch {
+	case l.Calendar != ratelimit.NoCalendar:
+		return r.Start, r.Expires - r.Start
+	case l.Algorithm == ratelimit.FixedWindow || l.Algorithm == ratelimit.SlidingWindow:
+		return r.Start, window(l)
+	case l.Algorithm == ratelimit.SlidingLog && len(r.Hits) > 0:
+		return r.Hits[len(r.Hits)-1], window(l)
+	case (l.Algorithm == ratelimit.TokenBucket || l.Algorithm == ratelimit.GCRA) && r.HasTokens:
+		return r.Refill, fillTime(l)
+	}
+	return 0, 0
+}
+
+// countsAsNew reports whether the time of a row lies so far ahead of now that only a wrong clock can have
+// written it: by more than its length plus clockSlack. The SQL steps first compare the time with now, or with
+// the end of a window, which is cheaper and usually sufficient.
+func countsAsNew(l *ratelimit.Limit, r *Row, now int64) bool {
+	at, length := rowTime(l, r)
+	return at > now+clockSlack+length
+}
 
 // View is a row at a time, under a limit.
 type View struct {

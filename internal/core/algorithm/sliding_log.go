@@ -21,17 +21,12 @@ func init() {
 // liveHits returns the hits of the Window up to the time at. at is now, or the time of the newest hit if that
 // hit is later.
 func liveHits(l *ratelimit.Limit, r *Row, now int64) (hits []int64, at int64) {
-	if len(r.Hits) == 0 || logAhead(l, r, now) {
+	if len(r.Hits) == 0 || countsAsNew(l, r, now) {
 		return nil, now
 	}
 	at = larger(now, r.Hits[len(r.Hits)-1])
 	cutoff := at - window(l)
 	return r.Hits[sort.Search(len(r.Hits), func(i int) bool { return r.Hits[i] > cutoff }):], at
-}
-
-// logAhead reports whether the newest hit lies so far ahead that the row counts as new.
-func logAhead(l *ratelimit.Limit, r *Row, now int64) bool {
-	return len(r.Hits) > 0 && ahead(r.Hits[len(r.Hits)-1], now, window(l))
 }
 
 func takeLog(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
@@ -52,7 +47,7 @@ func takeLog(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 // adjustLog removes hits: those of the charge, or the newest. It cannot add to a charge, because a log
 // with more than Events hits would have no bound.
 func adjustLog(l *ratelimit.Limit, r *Row, now, cost, at int64) {
-	if logAhead(l, r, now) {
+	if countsAsNew(l, r, now) {
 		return
 	}
 	first := 0

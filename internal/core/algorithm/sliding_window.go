@@ -25,7 +25,7 @@ func init() {
 
 // countsAt returns the counts of the current and the previous window, and the start of the current one.
 func countsAt(l *ratelimit.Limit, r *Row, now int64) (count, prev, start int64) {
-	if r.Start != 0 && now < r.Start+window(l) && !ahead(r.Start, now, window(l)) {
+	if r.Start != 0 && now < r.Start+window(l) && !countsAsNew(l, r, now) {
 		return r.Count, r.PrevCount, r.Start
 	}
 	return countsAfterWindow(l, r, now)
@@ -62,7 +62,7 @@ func takeSliding(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 // reset since.
 func adjustSliding(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	switch {
-	case r.Start == 0 || now >= r.Start+2*window(l) || ahead(r.Start, now, window(l)):
+	case r.Start == 0 || now >= r.Start+2*window(l) || countsAsNew(l, r, now):
 	case at == 0 || at >= r.Start:
 		r.PrevCount = larger(0, r.PrevCount-larger(0, cost-r.Count))
 		r.Count = adjustedCount(l, r.Count, cost)

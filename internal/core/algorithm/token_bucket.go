@@ -28,84 +28,159 @@ const bucketLinger = 60 * 1000000
 // maxExpiry bounds how far expires_at lies in the future: a hundred years, in microseconds.
 const maxExpiry = int64(ratelimit.MaxWindow / 1000)
 
-// bucketAt returns the tokens at now, and the time of the last refill.
-func bucketAt(l *ratelimit.Limit, r *Row, now int64) (tokens float64, refill int64) {
-	most, events := float64(l.Capacity()), float64(l.Events)
-	if r.Refill == 0 || !r.HasTokens || bucketAhead(l, r, now) {
-		return most, now
+// maxSpan bounds tokens times the Window. Limit.Validate keeps Capacity times the Window below it for a
+// bucket that is refilled evenly. Adding a time to it does not overflow.
+const maxSpan = int64(1) << 62
+
+// bucket is the state of a bucket at a time. Its last refill was remainder ÷ parts microseconds after refill,
+// see schedule. That may be later than the time, if the clock was set back. A float64 holds all differences
+// of tokens exactly.
+type bucket struct {
+	tokens            float64
+	refill, remainder int64
+}
+
+// evenly reports whether a bucket gains its tokens one by one.
+func evenly(l *ratelimit.Limit) bool { return l.Algorithm == ratelimit.GCRA || l.RefillsEvenly() }
+
+// schedule returns how a bucket is refilled: by step tokens each Window ÷ parts.
+func schedule(l *ratelimit.Limit) (step, parts int64) {
+	if evenly(l) {
+		return 1, l.Events
 	}
-	windows := larger(0, now-r.Refill) / window(l)
+	return l.Events, 1
+}
+
+// bucketAt returns the bucket of a row at now.
+func bucketAt(l *ratelimit.Limit, r *Row, now int64) bucket {
+	most := float64(l.Capacity())
+	if r.Refill == 0 || !r.HasTokens || countsAsNew(l, r, now) {
+		return bucket{most, now, 0}
+	}
+	step, parts := schedule(l)
+	b := bucket{r.Tokens, r.Refill, smaller(r.Remainder, parts-1)}
+	elapsed := larger(0, now-r.Refill)
+	if evenly(l) {
+		b.tokens = math.Floor(math.Max(-float64(maxDebt(l)), math.Min(most, r.Tokens)))
+		if b.tokens == most || now >= b.timeOf(l, most) {
+			return bucket{most, r.Refill + elapsed, 0}
+		}
+	}
+	steps := larger(0, elapsed*parts-b.remainder) / window(l)
+	moved := b.remainder + steps*window(l)
 	// The conversion keeps the compiler from fusing product and sum into one rounding.
-	return math.Min(most, r.Tokens+float64(float64(windows)*events)), r.Refill + windows*window(l)
+	gained := float64(float64(steps) * float64(step))
+	return bucket{math.Min(most, b.tokens+gained), r.Refill + moved/parts, moved % parts}
 }
 
-// bucketAhead reports whether the last refill lies so far ahead that the row counts as new.
-func bucketAhead(l *ratelimit.Limit, r *Row, now int64) bool {
-	return ahead(r.Refill, now, bucketLength(l))
+// timeOf returns the time at which the bucket will have a number of tokens. It must have fewer now.
+func (b bucket) timeOf(l *ratelimit.Limit, tokens float64) int64 {
+	step, parts := schedule(l)
+	steps := (int64(math.Ceil(tokens-b.tokens)) + step - 1) / step
+	if steps > maxSpan/window(l) {
+		return b.refill + maxSpan
+	}
+	return b.refill + (steps*window(l)+b.remainder+parts-1)/parts
 }
 
-// bucketLength returns the time in which an empty bucket fills, in microseconds, at most maxExpiry.
-func bucketLength(l *ratelimit.Limit) int64 {
-	return smaller(maxExpiry, fillTime(l, float64(l.Capacity())))
+// fillTime returns the time in which an empty bucket fills, in microseconds, at most maxExpiry.
+func fillTime(l *ratelimit.Limit) int64 {
+	empty := bucket{}
+	return smaller(maxExpiry, empty.timeOf(l, float64(l.Capacity())))
 }
 
-// bucketFillsSQL computes bucketLength.
+// bucketFillsSQL computes fillTime of a token bucket.
 const bucketFillsSQL = "least(ceil({quota} / {events}::float8) * {span}, 3155760000000000)"
 
-// fillTime returns the time in which the given number of tokens is added, in whole windows. Its bound
-// exceeds any wait, and is low enough that adding a time to it does not overflow.
-func fillTime(l *ratelimit.Limit, tokens float64) int64 {
-	const most = int64(1) << 61
-	windows := (int64(math.Ceil(tokens)) + l.Events - 1) / l.Events
-	if windows > most/window(l) {
-		return most
+// maxDebt returns the largest debt of tokens that fits into the calculations. Adjustments go no
+// further below 0.
+func maxDebt(l *ratelimit.Limit) int64 {
+	most := int64(ratelimit.MaxEvents)
+	if evenly(l) {
+		most = maxSpan / window(l)
 	}
-	return windows * window(l)
+	return smaller(l.Capacity(), most-l.Capacity())
+}
+
+func (b bucket) store(l *ratelimit.Limit, r *Row) {
+	r.Tokens = b.tokens
+	r.HasTokens = true
+	r.Refill = b.refill
+	if evenly(l) {
+		r.Remainder = b.remainder
+	}
+}
+
+// extend moves the row's Expires beyond the time at which the bucket is full.
+func (b bucket) extend(l *ratelimit.Limit, r *Row) {
+	full := b.timeOf(l, float64(l.Capacity()))
+	if !evenly(l) {
+		full = smaller(full, b.refill+maxExpiry)
+	}
+	if r.Expires < full {
+		r.Expires = full + larger(bucketLinger, fillTime(l))
+	}
 }
 
 func takeBucket(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
-	tokens, refill := bucketAt(l, r, now)
-	granted := fit(int64(math.Floor(tokens)), n, cost)
+	b := bucketAt(l, r, now)
+	granted := fit(int64(math.Floor(b.tokens)), n, cost)
 	if granted > 0 {
-		r.Tokens, r.HasTokens, r.Refill = tokens-float64(granted*cost), true, refill
+		b.tokens -= float64(granted * cost)
+		b.store(l, r)
 	}
 	if !r.HasTokens {
 		return 0
 	}
-	extendBucket(l, r)
+	b.extend(l, r)
 	return granted
 }
 
-// extendBucket moves the row's Expires beyond the time at which the bucket is full.
-func extendBucket(l *ratelimit.Limit, r *Row) {
-	full := r.Refill + smaller(maxExpiry, fillTime(l, float64(l.Capacity())-r.Tokens))
-	if r.Expires < full {
-		r.Expires = full + larger(bucketLinger, smaller(maxExpiry, fillTime(l, float64(l.Capacity()))))
-	}
-}
-
-// adjustBucket has no effect after a refill; see leaseOfBucket. A float64 holds all differences of
-// tokens exactly.
+// adjustBucket refunds what cannot have been refilled since the charge. If the bucket is refilled evenly, it
+// refunds a fraction of a token by moving the last refill back.
 func adjustBucket(l *ratelimit.Limit, r *Row, now, cost, at int64) {
-	if !r.HasTokens || bucketAhead(l, r, now) || at != 0 && (at < r.Refill || now >= r.Refill+window(l)) {
+	gained, over := drainedSince(l, r, now, at)
+	if r.Refill == 0 || !r.HasTokens || over || countsAsNew(l, r, now) {
 		return
 	}
-	most := l.Capacity()
-	tokens, refill := bucketAt(l, r, now)
-	r.Tokens = math.Min(float64(most),
-		math.Max(tokens+float64(cost), math.Min(tokens, float64(-smaller(most, ratelimit.MaxEvents-most)))))
-	r.Refill = refill
+	b := bucketAt(l, r, now)
+	switch {
+	case cost <= 0:
+		b.tokens = math.Max(b.tokens+float64(cost), math.Min(b.tokens, -float64(maxDebt(l))))
+	case evenly(l):
+		units := larger(0, mulDiv(cost, window(l), 1, false)-gained)
+		b.tokens += float64(units / window(l))
+		part := units % window(l)
+		back := (part - b.remainder + l.Events - 1) / l.Events
+		b.refill -= back
+		b.remainder += back*l.Events - part
+	default:
+		b.tokens += float64(cost)
+	}
+	if most := float64(l.Capacity()); b.tokens >= most {
+		b.tokens = most
+		if evenly(l) {
+			b.refill = larger(now, r.Refill) // a full bucket gains nothing
+			b.remainder = 0
+		}
+	}
+	b.store(l, r)
 	if cost < 0 {
-		extendBucket(l, r)
+		b.extend(l, r)
 	}
 }
 
 func peekBucket(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
-	tokens, refill := bucketAt(l, r, now)
-	if missing := float64(l.Capacity()) - tokens; missing > 0 {
-		return int64(math.Floor(tokens)), refill + fillTime(l, missing)
+	b := bucketAt(l, r, now)
+	free = int64(math.Floor(b.tokens))
+	if most := float64(l.Capacity()); b.tokens < most {
+		return free, b.timeOf(l, most)
 	}
-	return int64(math.Floor(tokens)), larger(now, refill)
+	return free, larger(now, b.refill)
+}
+
+func passesBucket(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
+	return bucketAt(l, r, now).timeOf(l, float64(cost))
 }
 
 // leaseOfBucket lets units live until the next refill. Charging early differs from charging late if a
@@ -120,11 +195,6 @@ func peekBucket(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 func leaseOfBucket(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64) {
 	end := r.Refill + window(l) - now
 	return smaller(most, end-end/4), r.Refill
-}
-
-func passesBucket(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
-	tokens, refill := bucketAt(l, r, now)
-	return refill + fillTime(l, float64(cost)-tokens)
 }
 
 var tokenBucketSQL = SQL{
