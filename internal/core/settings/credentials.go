@@ -1,32 +1,24 @@
 package settings
 
-import "strings"
+import "regexp"
 
-// credentialHeaders carry secrets, although their names contain none of credentialWords.
-var credentialHeaders = []string{"authorization", "proxy-authorization", "cookie"}
+var (
+	credentialName = regexp.MustCompile(
+		`(?i)password|secret|token|api[_-]?key|auth-key|private-key|credential`)
+	credentialHeader = regexp.MustCompile(`(?i)^(?:(?:proxy-)?authorization|cookie)$`)
+
+	// password matches a DSN, a URL or key=value pairs, with a password other than an empty one.
+	password = regexp.MustCompile(`(?is)://[^:]*:.+@|password[\s\v]*=[\s\v]*(?:[^\s\v&']|'(?:[^']|$))`)
+)
+
+// CredentialName reports whether a value of that name, such as a query parameter, is likely to be a secret.
+func CredentialName(name string) bool { return credentialName.MatchString(name) }
 
 // CredentialHeader reports whether a request header of that name holds a secret. By default, a key
 // that contains a secret is stored as a digest.
 func CredentialHeader(name string) bool {
-	for _, known := range credentialHeaders {
-		if strings.EqualFold(name, known) {
-			return true
-		}
-	}
-	return CredentialName(name)
+	return credentialHeader.MatchString(name) || CredentialName(name)
 }
 
-// credentialWords occur in the names of secrets.
-var credentialWords = []string{"password", "secret", "token", "api_key", "api-key", "apikey", "auth-key",
-	"private-key", "credential"}
-
-// CredentialName reports whether a value of that name, such as a query parameter, is likely to be a secret.
-func CredentialName(name string) bool {
-	name = strings.ToLower(name)
-	for _, word := range credentialWords {
-		if strings.Contains(name, word) {
-			return true
-		}
-	}
-	return false
-}
+// HasPassword reports whether a DSN holds a password, such as sslpassword.
+func HasPassword(dsn string) bool { return password.MatchString(dsn) }

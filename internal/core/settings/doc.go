@@ -2,10 +2,9 @@
 // configuration of Traefik and the commands accept the same values.
 //
 // A table (LimitTable, HandlerTable, StoreTable …) lists Settings, each with its name, its form, its default,
-// and functions that read and validate its text. Read applies a table to Values, which are texts by name, and
-// sets the fields of Settings. Every setting is read before any is validated, so that their order does not
-// matter. Errors are *ratelimit.FieldError, with the names of the table. The package imports neither a proxy
-// nor the plane.
+// and a function that reads and validates its text. Read applies a table to Values, which are texts by name,
+// and sets the fields of Settings, in the order of the table. Errors are *ratelimit.FieldError, with the
+// names of the table. The package imports neither a proxy nor the plane.
 //
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package settings

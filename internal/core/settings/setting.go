@@ -17,15 +17,11 @@ type Setting struct {
 	Want     string    // the valid values, to follow "must be"
 	Settings []Setting // the settings in a Block
 
-	// Read reads the value, or Unset if the setting was left out, without regard to other settings. It
-	// returns a *ratelimit.FieldError, in which an empty Field means Name, or any other error if the value
-	// does not match Want. If Read is nil, the adapters read the setting.
+	// Read reads and validates the value, or Unset if the setting was left out. The settings before it in the
+	// table have been read. It returns a *ratelimit.FieldError, in which an empty Field means Name, or any
+	// other error if the value does not match Want. If Read is nil, the adapters read the setting.
 	Read  func(to *Settings, text string) error
 	Unset string
-
-	// Validate checks the value after all settings have been read. Its errors are like those of Read. It may
-	// be nil.
-	Validate func(to *Settings, text string) error
 }
 
 // Form is the syntax of a setting in a Caddyfile.
@@ -56,31 +52,25 @@ type Settings struct {
 type Values = map[string]string
 
 // Read reads and validates the settings of a table. Errors are *ratelimit.FieldError, with the names of the
-// table.
+// table, and show the configured value, never Unset.
 func Read(table []Setting, from Values, to *Settings) error {
 	for i := range table {
-		if err := table[i].apply(table[i].Read, to, from); err != nil {
-			return err
-		}
-	}
-	for i := range table {
-		if err := table[i].apply(table[i].Validate, to, from); err != nil {
+		if err := table[i].readFrom(from, to); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// apply calls f, which is Read, Validate or nil. Its error shows the configured value, never Unset.
-func (s *Setting) apply(f func(to *Settings, text string) error, to *Settings, from Values) error {
-	if f == nil {
-		return nil
-	}
+func (s *Setting) readFrom(from Values, to *Settings) error {
 	value := from[s.Name]
 	if value == "" {
 		value = s.Unset
 	}
-	err := f(to, value)
+	if s.Read == nil {
+		return nil
+	}
+	err := s.Read(to, value)
 	if err == nil {
 		return nil
 	}

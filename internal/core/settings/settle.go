@@ -26,71 +26,49 @@ type Settle struct {
 const wantSettle = "header <name>, bytes, json <path> as in usage.total_tokens, or statuses as in " +
 	"status 401 403 = 1, else 0"
 
-// settledStatuses matches the text of statuses, with one space between words. As in the table, a cost has at
-// most 15 digits.
-var settledStatuses = regexp.MustCompile(`^status((?: [1-5][0-9]{2})+) = ([0-9]{1,15}), else ([0-9]{1,15})$`)
+// headerToken matches the name of a header.
+const headerToken = "[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+
+// settlePattern matches the text of a Settle, with one space between words. As in the table of rules, a cost
+// has at most 15 digits.
+var settlePattern = regexp.MustCompile("^(?:(bytes)|header (" + headerToken + ")|" +
+	`json ([^. ]+(?:\.[^. ]+)*)|status((?: [1-5][0-9]{2})+) = ([0-9]{1,15}), else ([0-9]{1,15}))$`)
 
 // ParseSettle reads a Settle; "" is none, which is nil. The error is a *ratelimit.FieldError.
 func ParseSettle(text string) (*Settle, error) {
-	words := strings.Fields(text)
-	if len(words) == 0 {
+	s := &Settle{Text: strings.Join(strings.Fields(text), " ")}
+	if s.Text == "" {
 		return nil, nil
 	}
-	s := &Settle{Text: strings.Join(words, " ")}
-	ok := false
-	switch {
-	case words[0] == "bytes":
-		s.Bytes = true
-		ok = len(words) == 1
-	case words[0] == "header" && len(words) == 2:
-		s.Header = textproto.CanonicalMIMEHeaderKey(words[1])
-		ok = HeaderName(words[1])
-	case words[0] == "json" && len(words) == 2:
-		s.Path = strings.Split(words[1], ".")
-		ok = true
-		for _, name := range s.Path {
-			ok = ok && name != ""
-		}
-	case words[0] == "status":
-		parts := settledStatuses.FindStringSubmatch(s.Text)
-		ok = len(parts) == 4
-		if ok {
-			for _, word := range strings.Fields(parts[1]) {
-				status, _ := strconv.Atoi(word) // the pattern has numbers that fit
-				s.Statuses = append(s.Statuses, status)
-			}
-			s.Cost, _ = strconv.ParseInt(parts[2], 10, 64)
-			s.Else, _ = strconv.ParseInt(parts[3], 10, 64)
-		}
-	}
-	if !ok {
+	parts := settlePattern.FindStringSubmatch(s.Text)
+	if parts == nil {
 		return nil, &ratelimit.FieldError{Field: "settle", Value: text, Want: wantSettle}
 	}
+	s.Bytes = parts[1] != ""
+	s.Header = textproto.CanonicalMIMEHeaderKey(parts[2])
+	if parts[3] != "" {
+		s.Path = strings.Split(parts[3], ".")
+	}
+	for _, word := range strings.Fields(parts[4]) {
+		status, _ := strconv.Atoi(word) // the pattern has numbers that fit
+		s.Statuses = append(s.Statuses, status)
+	}
+	s.Cost, _ = strconv.ParseInt(parts[5], 10, 64)
+	s.Else, _ = strconv.ParseInt(parts[6], 10, 64)
 	return s, nil
 }
 
 // readSettle reads ConfiguredLimit.Settle.
 func readSettle(to *Settings, text string) (err error) {
 	to.Limit.Settle, err = ParseSettle(text)
-	return err
-}
-
-// checkSettle refuses a settlement of a slot.
-func checkSettle(to *Settings, text string) error {
 	if to.Limit.Settle != nil && to.Limit.Limit.Algorithm == ratelimit.InFlight {
 		want := "left out with in_flight: a slot ends with its request"
 		return &ratelimit.FieldError{Value: text, Want: want}
 	}
-	return nil
+	return err
 }
 
+var headerName = regexp.MustCompile("^" + headerToken + "$")
+
 // HeaderName reports whether text is a token, as the names of headers are.
-func HeaderName(text string) bool {
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		if c <= ' ' || c >= 0x7f || strings.IndexByte(`"(),/:;<=>?@[\]{}`, c) >= 0 {
-			return false
-		}
-	}
-	return text != ""
-}
+func HeaderName(text string) bool { return headerName.MatchString(text) }
