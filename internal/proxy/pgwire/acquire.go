@@ -33,11 +33,17 @@ func takeIdle(p *Pool, ctx context.Context) *conn {
 	p.idle = p.idle[:n]
 	p.mu.Unlock()
 	c.lastUsed = now
-	if now > c.expires || c.generation != atomic.LoadInt32(&p.targets.generation) || len(c.readDone) > 0 {
+	if !p.fresh(c, now) {
 		p.drop(c, true)
 		return nil
 	}
 	return c
+}
+
+// fresh reports whether an idle connection is not too old, leads to the current primary, and has received
+// nothing.
+func (p *Pool) fresh(c *conn, now time.Duration) bool {
+	return now <= c.expires && c.generation == atomic.LoadInt32(&p.targets.generation) && len(c.readDone) == 0
 }
 
 // acquire waits for a connection, until ctx ends. The caller owns the connection until release or drop.

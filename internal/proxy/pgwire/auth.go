@@ -2,6 +2,8 @@ package pgwire
 
 import (
 	"crypto/md5"
+	"crypto/rand"
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -19,53 +21,53 @@ const (
 	authSASLFinal = 12
 )
 
+// loginState is the state of a login. The server asks for at most one authentication. In SCRAM, each side
+// sends two messages.
+type loginState int
+
+const (
+	notAsked      loginState = iota // the server has not asked for an authentication
+	answered                        // the client has sent its password, or a hash of it
+	scramBegun                      // the client has sent its first message
+	scramProven                     // the client has proved that it has the password
+	scramVerified                   // the server has proved it, too
+	accepted                        // the server has accepted the login
+)
+
+// login is a login under way.
+type login struct {
+	c        *conn
+	cfg      *config
+	password string
+	state    loginState
+	scram    *scram // from scramBegun on
+}
+
 // logIn answers the server's requests for authentication after the StartupMessage, until the server is ready
 // for statements. It returns the error that the server reported, or another one.
 func logIn(c *conn, cfg *config, password string) (*serverError, error) {
-	authenticated, accepted := false, false
+	l := &login{c: c, cfg: cfg, password: password}
 	for {
 		kind, body, err := next(c)
 		if err != nil {
 			return nil, err
 		}
-		switch kind {
-		case 'R':
-			if accepted || len(body) < 4 {
-				return nil, unexpected(kind)
-			}
-			request := binary.BigEndian.Uint32(body)
-			if request == authOK {
-				accepted = true
-				if !authenticated && cfg.binding == "require" {
-					return nil, errBinding
-				}
-				continue
-			}
-			if authenticated {
-				return nil, fmt.Errorf("the server asks for a second authentication, number %d", request)
-			}
-			authenticated = true
-			reported, err := authenticate(c, cfg, password, request, body[4:])
-			if reported != nil || err != nil {
-				return reported, err
-			}
-		case 'K':
-			if len(body) < 8 || len(body) > 4+256 {
-				return nil, unexpected(kind)
-			}
-			c.cancelKey = append([]byte(nil), body...)
-		case 'E':
+		switch {
+		case kind == 'E':
 			return parseError(body), nil
-		case 'Z':
-			if !accepted || len(body) != 1 || body[0] != 'I' {
-				return nil, unexpected(kind)
-			}
+		case kind == 'R' && len(body) >= 4 && l.state != accepted:
+			err = l.answer(binary.BigEndian.Uint32(body), string(body[4:]))
+		case kind == 'K' && len(body) >= 8 && len(body) <= 4+256:
+			c.cancelKey = append([]byte(nil), body...)
+		case kind == 'Z' && string(body) == "I" && l.state == accepted:
 			return nil, nil
-		case 'N', 'S', 'A':
-		case 'v':
-			return nil, errors.New("the server does not speak protocol 3.0")
+		case kind == 'v':
+			err = errors.New("the server does not speak protocol 3.0")
 		default:
-			return nil, unexpected(kind)
+			err = unexpected(kind)
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 }
@@ -74,39 +76,82 @@ func logIn(c *conn, cfg *config, password string) (*serverError, error) {
 var errBinding = errors.New("the server logs in by another method, channel_binding=require wants " +
 	"scram-sha-256")
 
-// authenticate answers a request for authentication. data is the request without its number.
-func authenticate(c *conn, cfg *config, password string, request uint32, data []byte) (*serverError, error) {
-	method := map[uint32]string{authCleartext: "password", authMD5: "md5", authSASL: "scram-sha-256"}[request]
-	if method == "" {
-		return nil, fmt.Errorf("the server asks for authentication number %d, which is not supported "+
-			"(GSSAPI is 7, SSPI is 9)", request)
-	}
-	if request == authSASL && !strings.Contains(string(data), "SCRAM-SHA-256\x00") {
-		return nil, fmt.Errorf("the server asks for authentication by %s, which is not supported",
-			printable(strings.Join(strings.Fields(strings.Replace(string(data), "\x00", " ", -1)), ", ")))
-	}
-	if cfg.binding == "require" && request != authSASL {
-		return nil, errBinding
-	}
-	if password == "" {
-		return nil, fmt.Errorf("the server asks for a password (method %s) and there is none: "+
-			"it must be in the dsn, in PGPASSWORD or in the password file", method)
-	}
-	switch request {
-	case authMD5:
-		if len(data) != 4 {
-			return nil, errors.New("the server sent a wrong salt for md5")
+// answer answers an authentication request. data is the request without its number.
+func (l *login) answer(request uint32, data string) error {
+	switch {
+	case request == authOK && (l.state == notAsked || l.state == answered || l.state == scramVerified):
+		if l.cfg.binding == "require" && l.state != scramVerified {
+			return errBinding
 		}
-		password = md5Response(cfg.user, password, data)
-	case authSASL:
-		return scramLogIn(c, cfg, password, strings.Split(string(data), "\x00"))
+		l.state = accepted
+		return nil
+	case request == authSASLNext && l.state == scramBegun:
+		response, err := l.scram.respond(data, l.password, l.c.deadline)
+		if err != nil {
+			return err
+		}
+		l.state = scramProven
+		return send(l.c, 'p', response)
+	case request == authSASLFinal && l.state == scramProven:
+		l.state = scramVerified
+		return l.scram.verify(data)
+	case l.state != notAsked:
+		return fmt.Errorf("the server broke off the authentication with a request of number %d", request)
 	}
-	return nil, send(c, 'p', password+"\x00")
+	return l.begin(request, data)
 }
 
-// md5Response returns the hash that the method md5 sends instead of the password.
-func md5Response(user, password string, salt []byte) string {
-	inner := md5.Sum([]byte(password + user))
-	outer := md5.Sum(append([]byte(hex.EncodeToString(inner[:])), salt...))
-	return "md5" + hex.EncodeToString(outer[:])
+// begin answers the request that selects the method.
+func (l *login) begin(request uint32, data string) error {
+	method := map[uint32]string{authCleartext: "password", authMD5: "md5", authSASL: "scram-sha-256"}[request]
+	if method == "" {
+		return fmt.Errorf("the server asks for authentication number %d, which is not supported "+
+			"(GSSAPI is 7, SSPI is 9)", request)
+	}
+	if request == authSASL && !strings.Contains(data, "SCRAM-SHA-256\x00") {
+		return fmt.Errorf("the server asks for authentication by %s, which is not supported",
+			printable(strings.Join(strings.Fields(strings.Replace(data, "\x00", " ", -1)), ", ")))
+	}
+	if l.cfg.binding == "require" && request != authSASL {
+		return errBinding
+	}
+	if l.password == "" {
+		return fmt.Errorf("the server asks for a password (method %s) and there is none: "+
+			"it must be in the dsn, in PGPASSWORD or in the password file", method)
+	}
+	if request == authSASL {
+		return l.beginScram(data)
+	}
+	password := l.password
+	if request == authMD5 {
+		if len(data) != 4 {
+			return errors.New("the server sent a wrong salt for md5")
+		}
+		password = "md5" + md5Hex(md5Hex(password+l.cfg.user)+data)
+	}
+	l.state = answered
+	return send(l.c, 'p', password+"\x00")
+}
+
+// beginScram sends the first message of SCRAM, with the best mechanism that the server offers.
+func (l *login) beginScram(offered string) error {
+	s, err := newScram(offered, serverEndPoint(l.c, l.cfg.binding), l.cfg.binding)
+	if err != nil {
+		return err
+	}
+	random := make([]byte, 18)
+	if _, err := rand.Read(random); err != nil {
+		return err
+	}
+	first := s.first("", base64.StdEncoding.EncodeToString(random))
+	l.scram = s
+	l.state = scramBegun
+	length := binary.BigEndian.AppendUint32(nil, uint32(len(first)))
+	return send(l.c, 'p', s.mechanism+"\x00"+string(length)+first)
+}
+
+// md5Hex returns the MD5 sum of a text as hexadecimal digits.
+func md5Hex(text string) string {
+	sum := md5.Sum([]byte(text))
+	return hex.EncodeToString(sum[:])
 }

@@ -73,10 +73,9 @@ var ignored = []string{"servicefile", "krb", "gss", "sslcompression", "sslpasswo
 // parameters holds the parameters of a connection string that have not been taken yet. Those that nothing
 // takes become settings of the session.
 type parameters struct {
-	values   map[string]string
-	env      func(string) (string, bool)
-	hidePort bool  // the port may be a part of the password
-	err      error // of the first parameter that is invalid
+	values map[string]string
+	env    func(string) (string, bool)
+	err    error // of the first parameter that is invalid; it quotes no value, which may hold a password
 }
 
 // take removes a parameter and returns its value. The environment replaces a missing parameter, but not an
@@ -91,20 +90,11 @@ func (p *parameters) take(name string) string {
 	return value
 }
 
-// fail records err unless an earlier parameter has failed.
-func (p *parameters) fail(err error) {
+// fail records that a parameter is invalid, unless an earlier one is.
+func (p *parameters) fail(name, want string) {
 	if p.err == nil {
-		p.err = err
+		p.err = errors.New(name + " must be " + want)
 	}
-}
-
-// invalid records an error for the value of a parameter.
-func (p *parameters) invalid(name, value, want string) {
-	if strings.Contains(value, "@") || name == "port" && p.hidePort {
-		p.fail(fmt.Errorf("%s in the dsn must be %s", name, want))
-		return
-	}
-	p.fail(fmt.Errorf("%s is %q, must be %s", name, value, want))
 }
 
 // oneOf takes a parameter that must be one of words. A missing one is the first of them.
@@ -122,7 +112,7 @@ func (p *parameters) oneOf(name string, words ...string) string {
 	if words[0] == "" {
 		want = "empty: it is not supported"
 	}
-	p.invalid(name, value, want)
+	p.fail(name, want)
 	return ""
 }
 
@@ -134,7 +124,7 @@ func (p *parameters) number(name string, least, missing int) int {
 	}
 	n, err := strconv.Atoi(value)
 	if err != nil || n < least || n > 1<<31-1 {
-		p.invalid(name, value, "a whole number from "+strconv.Itoa(least))
+		p.fail(name, "a whole number from "+strconv.Itoa(least))
 	}
 	return n
 }
@@ -147,30 +137,9 @@ func (p *parameters) duration(name string, missing time.Duration) time.Duration 
 	}
 	d, err := time.ParseDuration(value)
 	if err != nil || d <= 0 {
-		p.invalid(name, value, "a duration above zero, such as 30m")
+		p.fail(name, "a duration above zero, such as 30m")
 	}
 	return d
-}
-
-// parseConfig parses and validates a connection string. It reads certificates and keys, to report their
-// errors early.
-func parseConfig(dsn string, env func(string) (string, bool), log func(string)) (*config, error) {
-	values, err := parseDSN(dsn)
-	if err != nil {
-		return nil, err
-	}
-	p := &parameters{values: values, env: env}
-	p.hidePort = isURL(dsn) && userinfo(afterScheme(dsn)) < 0
-	c := &config{env: env, log: log}
-	for _, step := range []func(*config, *parameters){
-		rejectUnsupported, readTargets, readLogin, readTLS, readConnections, readSettings,
-	} {
-		step(c, p)
-		if p.err != nil {
-			return nil, p.err
-		}
-	}
-	return c, nil
 }
 
 // fixed lists parameters that would be unsafe to ignore, each with the values that have no effect.
@@ -183,23 +152,56 @@ var fixed = [][]string{
 	{"ssl_min_protocol_version", "TLSv1.2"}, {"ssl_max_protocol_version", "TLSv1.3"}, // Go's bounds
 }
 
-// rejectUnsupported fails for a fixed parameter with another value.
-func rejectUnsupported(_ *config, p *parameters) {
+// parseConfig parses and validates a connection string. It reads certificates and keys, to report their
+// errors early.
+func parseConfig(dsn string, env func(string) (string, bool), log func(string)) (*config, error) {
+	values, err := parseDSN(dsn)
+	if err != nil {
+		return nil, err
+	}
+	p := &parameters{values: values, env: env}
 	for _, f := range fixed {
 		p.oneOf(f[0], f[1:]...)
 	}
+	c := &config{
+		env: env, log: log, targets: p.targets(), tls: p.tls(),
+		user: p.take("user"), password: p.take("password"), dbname: p.take("dbname"),
+		passfile:       p.take("passfile"),
+		session:        p.oneOf("target_session_attrs", "any", "read-write", "primary"),
+		binding:        p.oneOf("channel_binding", "prefer", "disable", "require"),
+		attemptTimeout: time.Duration(p.number("connect_timeout", 0, 0)) * time.Second,
+		maxConns:       p.number("pool_max_conns", 1, 8),
+		maxLifetime:    p.duration("pool_max_conn_lifetime", time.Hour),
+		idleTimeout:    p.duration("pool_max_conn_idle_time", 5*time.Minute),
+		settings:       p.settings(),
+	}
+	if c.user == "" {
+		if account, err := user.Current(); err == nil {
+			c.user = account.Username
+		}
+	}
+	if c.user == "" {
+		p.fail("user", "given: the operating system has no name for the account")
+	}
+	if home, _ := env("HOME"); home != "" && c.passfile == "" {
+		c.passfile = home + "/.pgpass"
+	}
+	if p.err != nil {
+		return nil, p.err
+	}
+	_, err = c.tls.config("")
+	return c, err
 }
 
-// readTargets combines hosts and ports into targets.
-func readTargets(c *config, p *parameters) {
-	port := p.take("port")
-	hosts, ports := strings.Split(p.take("host"), ","), strings.Split(port, ",")
+// targets combines hosts and ports into targets.
+func (p *parameters) targets() []target {
+	hosts, ports := strings.Split(p.take("host"), ","), strings.Split(p.take("port"), ",")
 	if len(ports) > 1 && len(ports) != len(hosts) {
-		p.invalid("port", port, fmt.Sprintf("one port, or %d, as many as there are hosts", len(hosts)))
-		return
+		p.fail("port", fmt.Sprintf("one port, or %d, as many as there are hosts", len(hosts)))
 	}
-	for i := range hosts {
-		t := target{host: hosts[i], port: ports[i%len(ports)]}
+	var targets []target
+	for i, host := range hosts {
+		t := target{host: host, port: ports[i%len(ports)]}
 		if t.host == "" {
 			t.host = defaultHost()
 		}
@@ -208,11 +210,12 @@ func readTargets(c *config, p *parameters) {
 		}
 		n, err := strconv.Atoi(t.port)
 		if err != nil || n < 1 || n > 65535 {
-			p.invalid("port", t.port, "a number from 1 to 65535")
+			p.fail("port", "a number from 1 to 65535")
 		}
 		t.port = strconv.Itoa(n)
-		c.targets = append(c.targets, t)
+		targets = append(targets, t)
 	}
+	return targets
 }
 
 // defaultHost returns the folder of the local server's socket, or localhost without one.
@@ -225,49 +228,12 @@ func defaultHost() string {
 	return "localhost"
 }
 
-// readLogin reads the user, the password and the database.
-func readLogin(c *config, p *parameters) {
-	c.user, c.password, c.dbname = p.take("user"), p.take("password"), p.take("dbname")
-	if c.user == "" {
-		account, err := user.Current()
-		if err != nil || account.Username == "" {
-			p.fail(errors.New(
-				"user is empty, must be given: the operating system does not know the account's name"))
-			return
-		}
-		c.user = account.Username
-	}
-	c.passfile = p.take("passfile")
-	if c.passfile == "" {
-		c.passfile = c.home(".pgpass")
-	}
-}
-
-// home returns a path in the user's home folder, or "" if the user has none.
-func (c *config) home(path string) string {
-	if home, _ := c.env("HOME"); home != "" {
-		return home + "/" + path
-	}
-	return ""
-}
-
-// readConnections reads the parameters of connections, of the choice of a host, and
-// of pgx's pool.
-func readConnections(c *config, p *parameters) {
-	c.session = p.oneOf("target_session_attrs", "any", "read-write", "primary")
-	c.binding = p.oneOf("channel_binding", "prefer", "disable", "require")
-	c.attemptTimeout = time.Duration(p.number("connect_timeout", 0, 0)) * time.Second
-	c.maxConns = p.number("pool_max_conns", 1, 8)
-	c.maxLifetime = p.duration("pool_max_conn_lifetime", time.Hour)
-	c.idleTimeout = p.duration("pool_max_conn_idle_time", 5*time.Minute)
-}
-
-// readSettings stores the remaining parameters as settings of the session.
-func readSettings(c *config, p *parameters) {
-	c.settings = map[string]string{}
+// settings takes the remaining parameters, which are settings of the session.
+func (p *parameters) settings() map[string]string {
+	settings := map[string]string{}
 	for _, name := range []string{"application_name", "options"} {
 		if value := p.take(name); value != "" {
-			c.settings[name] = value
+			settings[name] = value
 		}
 	}
 	for name, value := range p.values {
@@ -276,9 +242,10 @@ func readSettings(c *config, p *parameters) {
 			kept = kept && !strings.HasPrefix(name, start)
 		}
 		if kept {
-			c.settings[name] = value
+			settings[name] = value
 		}
 	}
+	return settings
 }
 
 // startup returns the StartupMessage.

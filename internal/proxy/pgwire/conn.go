@@ -89,28 +89,32 @@ func newConn(raw net.Conn, to peer) *conn {
 	}
 }
 
-// next reads one message. Its body is valid until the next call.
+// next reads one message. It skips messages that may come at any time. The body is valid until the next call.
 func next(c *conn) (byte, []byte, error) {
-	for c.w-c.r < 5 {
-		if err := fill(c); err != nil {
-			return 0, nil, err
+	for {
+		for c.w-c.r < 5 {
+			if err := fill(c); err != nil {
+				return 0, nil, err
+			}
+		}
+		kind := c.buf[c.r]
+		length := binary.BigEndian.Uint32(c.buf[c.r+1:])
+		if length < 4 || length > maxMessage || length > maxErrorMessage && (kind == 'E' || kind == 'N') {
+			return 0, nil, fmt.Errorf("the server announced a message %q (0x%02x) of %d bytes, which is "+
+				"not accepted", string(rune(kind)), kind, length)
+		}
+		size := int(length) + 1
+		for c.w-c.r < size {
+			if err := fill(c); err != nil {
+				return 0, nil, err
+			}
+		}
+		body := c.buf[c.r+5 : c.r+size]
+		c.r += size
+		if kind != 'N' && kind != 'S' && kind != 'A' {
+			return kind, body, nil
 		}
 	}
-	kind := c.buf[c.r]
-	length := binary.BigEndian.Uint32(c.buf[c.r+1:])
-	if length < 4 || length > maxMessage || length > maxErrorMessage && (kind == 'E' || kind == 'N') {
-		return 0, nil, fmt.Errorf("the server announced a message %q (0x%02x) of %d bytes, which is not "+
-			"accepted", string(rune(kind)), kind, length)
-	}
-	size := int(length) + 1
-	for c.w-c.r < size {
-		if err := fill(c); err != nil {
-			return 0, nil, err
-		}
-	}
-	body := c.buf[c.r+5 : c.r+size]
-	c.r += size
-	return kind, body, nil
 }
 
 // fill reads more into the buffer. It may move what is there. What has come before the deadline

@@ -40,39 +40,68 @@ const (
 	tlsOnly
 )
 
-// connectError describes a failed attempt to connect.
+// connectError describes failed attempts to connect.
 type connectError struct {
-	text    string
-	code    string // the SQLSTATE, if the server reported an error
+	text    string // of all attempts
+	code    string // the last SQLSTATE, if the server reported an error
 	network bool   // the connection failed before the server reported anything
 	retry   bool   // an attempt with another encryption may succeed
 	final   bool   // an attempt with another host would fail as well
 }
 
-// connect tries the targets in order. It returns a connection with a running watcher, or an error with the
-// failure of each target and the last SQLSTATE.
+// networkError returns the error of a connection that failed before the server reported anything.
+func networkError(text string) *connectError { return &connectError{text: text, network: true} }
+
+// add adds the error of an attempt at an address. network and final are those of the last attempt.
+func (e *connectError) add(address string, failed *connectError) {
+	if e.text != "" {
+		e.text += "; "
+	}
+	e.text += address + ": " + failed.text
+	e.network = failed.network
+	e.final = failed.final
+	if failed.code != "" {
+		e.code = failed.code
+	}
+}
+
+// connect tries the addresses of the targets in order. It returns a connection with a running watcher, or the
+// errors of all attempts.
 func connect(ctx context.Context, cfg *config, targets *targetMemory) (*conn, *connectError) {
-	var all connectError
-	var texts []string
+	all := &connectError{}
 	for _, i := range targets.order(len(cfg.targets)) {
-		c, failed := connectTarget(ctx, cfg, targets, cfg.targets[i])
+		c := connectTarget(ctx, cfg, targets, cfg.targets[i], all)
+		if c != nil || all.network {
+			targets.record(i, c != nil)
+		}
 		if c != nil {
-			targets.record(i, true)
 			return c, nil
 		}
-		if failed.network {
-			targets.record(i, false)
+		if all.final || ctx.Err() != nil {
+			break
 		}
-		texts = append(texts, failed.text)
-		if failed.code != "" {
-			all.code = failed.code
+	}
+	return nil, all
+}
+
+// connectTarget tries the addresses of one target. It returns nil after it has added its errors to all.
+func connectTarget(ctx context.Context, cfg *config, targets *targetMemory, t target,
+	all *connectError) *conn {
+	peers, err := lookUp(ctx, t, cfg.attemptLimit(len(cfg.targets)))
+	if err != nil {
+		all.add(t.String(), networkError(err.Error()))
+	}
+	for _, to := range peers {
+		c, failed := connectPeer(ctx, cfg, targets, to, cfg.attemptLimit(len(cfg.targets)*len(peers)))
+		if c != nil {
+			return c
 		}
+		all.add(to.address, failed)
 		if failed.final || ctx.Err() != nil {
 			break
 		}
 	}
-	all.text = strings.Join(texts, "; ")
-	return nil, &all
+	return nil
 }
 
 // attemptLimit returns the bound of one attempt, which depends on the number of addresses to try.
@@ -84,30 +113,6 @@ func (c *config) attemptLimit(addresses int) time.Duration {
 		return shortAttempt
 	}
 	return longAttempt
-}
-
-// connectTarget tries the addresses of one target.
-func connectTarget(ctx context.Context, cfg *config, targets *targetMemory, t target) (*conn,
-	*connectError) {
-	peers, err := lookUp(ctx, t, cfg.attemptLimit(len(cfg.targets)))
-	if err != nil {
-		return nil, &connectError{text: t.String() + ": " + err.Error(), network: true}
-	}
-	var texts []string
-	last := &connectError{}
-	for _, to := range peers {
-		c, failed := connectPeer(ctx, cfg, targets, to, cfg.attemptLimit(len(cfg.targets)*len(peers)))
-		if c != nil {
-			return c, nil
-		}
-		texts = append(texts, to.address+": "+failed.text)
-		last = failed
-		if failed.final || ctx.Err() != nil {
-			break
-		}
-	}
-	last.text = strings.Join(texts, "; ")
-	return nil, last
 }
 
 // lookUp finds a target's addresses.
@@ -164,7 +169,7 @@ func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer,
 	enc encryption) (*conn, *connectError) {
 	raw, err := (&net.Dialer{KeepAlive: keepAlive}).DialContext(ctx, to.network, to.address)
 	if err != nil {
-		return nil, &connectError{text: err.Error(), network: true}
+		return nil, networkError(err.Error())
 	}
 	c := newConn(raw, to)
 	c.generation = atomic.LoadInt32(&targets.generation)
@@ -176,13 +181,10 @@ func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer,
 		failed = startSession(c, cfg)
 	}
 	if failed == nil {
-		failed = checkSession(ctx, c, cfg.session)
-	}
-	if failed == nil && len(cfg.targets) > 1 && cfg.session != "any" {
-		failed = checkTimeline(ctx, c, targets)
+		failed = checkSession(ctx, c, cfg, targets)
 	}
 	if !stop() && failed == nil {
-		failed = &connectError{text: ctx.Err().Error(), network: true}
+		failed = networkError(ctx.Err().Error())
 	}
 	if failed != nil {
 		if ctx.Err() != nil && failed.network {
@@ -205,7 +207,7 @@ func startTLS(ctx context.Context, c *conn, cfg *config, enc encryption) *connec
 	reply, err := requestTLS(c.raw)
 	switch {
 	case err != nil:
-		return &connectError{text: "asking for TLS: " + err.Error(), network: true}
+		return networkError("asking for TLS: " + err.Error())
 	case reply == 'N' && enc == tlsIfOffered:
 		return nil
 	case reply == 'N':
@@ -249,52 +251,35 @@ func startSession(c *conn, cfg *config) *connectError {
 		return &connectError{text: reported.String(), code: reported.code, final: !elsewhere,
 			retry: reported.code == pg.InvalidAuthorization}
 	case err != nil:
-		return &connectError{text: err.Error(), network: true}
+		return networkError(err.Error())
 	}
 	return nil
 }
 
-// checkSession asks the server whether the session is as target_session_attrs requires.
-func checkSession(ctx context.Context, c *conn, session string) *connectError {
+// checkSession checks that the session is as target_session_attrs requires, and with several targets that no
+// other primary has replaced the server. It accepts a server that does not report its timeline.
+func checkSession(ctx context.Context, c *conn, cfg *config, targets *targetMemory) *connectError {
 	condition := map[string]string{
 		"read-write": "NOT current_setting('transaction_read_only')::bool",
 		"primary":    "NOT pg_catalog.pg_is_in_recovery()",
-	}[session]
+	}[cfg.session]
 	if condition == "" {
 		return nil
 	}
-	st, failed := askServer(ctx, c, "SELECT 1 WHERE "+condition)
+	session, timeline := &pgdb.Statement{SQL: "SELECT 1 WHERE " + condition},
+		&pgdb.Statement{SQL: pg.TimelineSQL}
+	failed := pipeline(ctx, c, []*pgdb.Statement{session, timeline}, true)
 	switch {
-	case failed != nil:
-		return failed
-	case st.Err != nil:
-		return &connectError{text: st.Err.Error(), code: st.Code}
-	case st.Rows == 0:
-		return &connectError{text: "target_session_attrs is " + session + ": another kind of " +
+	case failed != nil && failed.err != nil:
+		return &connectError{text: failed.err.Error(), code: failed.code, network: failed.code == ""}
+	case session.Err != nil:
+		return &connectError{text: session.Err.Error(), code: session.Code}
+	case session.Rows == 0:
+		return &connectError{text: "target_session_attrs is " + cfg.session + ": another kind of " +
 			"server is wanted"}
 	}
-	return nil
-}
-
-// askServer runs a statement on a new connection.
-func askServer(ctx context.Context, c *conn, sql string) (*pgdb.Statement, *connectError) {
-	st := &pgdb.Statement{SQL: sql}
-	failed := pipeline(ctx, c, []*pgdb.Statement{st}, true)
-	if failed != nil && failed.err != nil {
-		return nil, &connectError{text: failed.err.Error(), code: failed.code, network: failed.code == ""}
-	}
-	return st, nil
-}
-
-// checkTimeline returns an error for a primary that another one has replaced. It accepts a server that does
-// not report its timeline.
-func checkTimeline(ctx context.Context, c *conn, targets *targetMemory) *connectError {
-	st, failed := askServer(ctx, c, pg.TimelineSQL)
-	if failed != nil {
-		return failed
-	}
-	columns, err := pg.Columns(st.Result)
-	if st.Err != nil || err != nil || len(columns) != 1 {
+	columns, err := pg.Columns(timeline.Result)
+	if len(cfg.targets) == 1 || timeline.Err != nil || err != nil || len(columns) != 1 {
 		return nil
 	}
 	generation, ok := targets.current(string(columns[0]))

@@ -31,7 +31,10 @@
 // sslsni=0, load_balance_hosts=random, requirepeer, require_auth, ssl, sslcertmode, sslnegotiation=direct,
 // gssencmode=require, and a client_encoding other than UTF8. A login fails if the server asks for GSSAPI,
 // SSPI, Kerberos or OAuth. With sslmode=verify-full, a server's certificate must have the host as a subject
-// alternative name; a common name is not enough.
+// alternative name; a common name is not enough. Unlike libpq, Open reads no files in ~/.postgresql:
+// sslrootcert, sslcert and sslkey name the files.
+//
+// Errors name a parameter, and never quote its value: a malformed string may have a password anywhere.
 //
 // # Prepared statements
 //

@@ -3,6 +3,7 @@ package pgwire
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"regexp"
 	"strings"
@@ -15,25 +16,11 @@ func parseDSN(dsn string) (map[string]string, error) {
 	if strings.Contains(dsn, "\x00") {
 		return nil, errors.New("dsn holds a NUL byte, must be text")
 	}
-	if isURL(dsn) {
-		return parseURL(afterScheme(dsn))
+	scheme, rest, isURL := strings.Cut(dsn, "://")
+	if isURL && (scheme == "postgres" || scheme == "postgresql") {
+		return parseURL(rest)
 	}
 	return parsePairs(dsn)
-}
-
-func isURL(dsn string) bool {
-	return strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://")
-}
-
-func afterScheme(dsn string) string { return dsn[strings.Index(dsn, "//")+2:] }
-
-// userinfo returns the length of user:password before an "@" in what follows a
-// URL's scheme, or -1. Only a "/" ends the search, as in libpq.
-func userinfo(rest string) int {
-	if i := strings.IndexAny(rest, "@/"); i >= 0 && rest[i] == '@' {
-		return i
-	}
-	return -1
 }
 
 // parseURL parses the URL after its scheme: user:password@host:port,host:port/dbname?name=value&…
@@ -46,7 +33,7 @@ func parseURL(rest string) (map[string]string, error) {
 			parts = append(parts, [2]string{name, value})
 		}
 	}
-	if i := userinfo(rest); i >= 0 {
+	if i := strings.IndexAny(rest, "@/"); i >= 0 && rest[i] == '@' { // a "/" ends the search, as in libpq
 		user, password, _ := strings.Cut(rest[:i], ":")
 		add("user", user)
 		add("password", password)
@@ -79,11 +66,11 @@ func parseURL(rest string) (map[string]string, error) {
 	found := map[string]string{} // the last value of each name
 	for _, part := range parts {
 		name, err := decode(part[0])
-		if err != nil {
-			return nil, fmt.Errorf("dsn: a parameter's name after \"?\" in a URL %w", err)
+		if err == nil {
+			name, err = parameterName(name)
 		}
-		if name, err = parameterName(name); err != nil {
-			return nil, err
+		if err != nil {
+			return nil, fmt.Errorf("dsn: a parameter's name %w", err)
 		}
 		value, err := decode(part[1])
 		if err != nil {
@@ -94,21 +81,21 @@ func parseURL(rest string) (map[string]string, error) {
 	return found, nil
 }
 
-// hostAndPort matches a host with an optional port. An IPv6 address is in brackets.
-var hostAndPort = regexp.MustCompile(`(?s)^(?:\[([^][]+)\]|([^][:]*))(?::(.*))?$`)
-
 // splitHosts splits host:port,host:port… into two lists, of hosts and of ports.
 func splitHosts(list string) (string, string, error) {
 	var hosts, ports []string
 	for _, item := range strings.Split(list, ",") {
-		parts := hostAndPort.FindStringSubmatch(item)
-		if parts == nil {
+		host, port, err := net.SplitHostPort(item)
+		if err != nil {
+			host, port, err = net.SplitHostPort(item + ":")
+		}
+		if err != nil || strings.HasPrefix(item, "[]") {
 			return "", "", errors.New(
 				`dsn: an IPv6 host in a URL must be in brackets, and only ":" and a port after them, ` +
 					`such as [::1]:5432`)
 		}
-		hosts = append(hosts, parts[1]+parts[2])
-		ports = append(ports, parts[3])
+		hosts = append(hosts, host)
+		ports = append(ports, port)
 	}
 	return strings.Join(hosts, ","), strings.Join(ports, ","), nil
 }
@@ -151,15 +138,14 @@ func parsePairs(dsn string) (map[string]string, error) {
 // nameForm matches the name of a parameter.
 var nameForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*$`)
 
-// parameterName validates the name of a parameter, and returns libpq's name for it.
+// parameterName validates the name of a parameter, and returns libpq's name for it. Its error completes a
+// sentence.
 func parameterName(name string) (string, error) {
-	switch {
-	case name == "":
-		return "", errors.New("dsn: a parameter without a name")
-	case name == "database":
+	if !nameForm.MatchString(name) {
+		return "", errors.New("must be letters, digits, underscores and dots")
+	}
+	if name == "database" {
 		return "dbname", nil
-	case !nameForm.MatchString(name):
-		return "", errors.New("dsn: a parameter's name must be letters, digits, underscores and dots")
 	}
 	return name, nil
 }
@@ -168,15 +154,9 @@ func parameterName(name string) (string, error) {
 // quotes nothing.
 func decode(raw string) (string, error) {
 	raw = strings.Trim(raw, " ")
-	if strings.Contains(raw, " ") {
-		return "", errors.New("holds a space, must have %20 instead")
-	}
 	value, err := url.PathUnescape(raw)
-	if err != nil {
-		return "", errors.New("holds a % without two hexadecimal digits after it, must have %25 instead")
-	}
-	if strings.Contains(value, "\x00") {
-		return "", errors.New("holds %00, must be text")
+	if err != nil || strings.Contains(raw, " ") || strings.Contains(value, "\x00") {
+		return "", errors.New("must be text with %20 for a space, and %25 for a percent sign")
 	}
 	return value, nil
 }

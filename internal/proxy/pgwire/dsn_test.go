@@ -86,7 +86,7 @@ func TestDSNEnvironment(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	if _, err := parseConfig("", env("PGSSLMODE", "maybe"), nil); err == nil ||
-		!strings.Contains(err.Error(), `sslmode is "maybe"`) {
+		!strings.Contains(err.Error(), "sslmode must be") {
 		t.Errorf("with PGSSLMODE=maybe the error is %v, want one about sslmode", err)
 	}
 	if c, err = parseConfig("host=h", noEnv, nil); err != nil || c.user == "" {

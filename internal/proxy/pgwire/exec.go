@@ -61,7 +61,7 @@ func simpleQuery(ctx context.Context, c *conn, sql string) *runError {
 				return &runError{err: e.err(), code: e.code, reusable: !pg.ClosesConnection(e.code)}
 			}
 			return nil
-		case 'C', 'T', 'D', 'I', 'N', 'S', 'A':
+		case 'C', 'T', 'D', 'I':
 		default:
 			return connectionLost(ctx, c, unexpected(kind))
 		}

@@ -2,7 +2,6 @@ package pgwire
 
 import (
 	"math/rand"
-	"sync/atomic"
 	"time"
 )
 
@@ -18,7 +17,7 @@ func (p *Pool) checkIdleLater() {
 func (p *Pool) closeExpired() {
 	defer p.logPanic()
 	now := time.Since(p.created)
-	var expired, good, idle []*conn
+	var expired, idle []*conn
 	p.mu.Lock()
 	p.idleTimer = nil
 	if p.closed {
@@ -26,17 +25,8 @@ func (p *Pool) closeExpired() {
 		return
 	}
 	for _, c := range p.idle {
-		if now > c.expires || c.generation != atomic.LoadInt32(&p.targets.generation) || len(c.readDone) > 0 {
+		if !p.fresh(c, now) || now-c.lastUsed >= p.cfg.idleTimeout && p.open-len(expired) > 1 {
 			expired = append(expired, c)
-		} else {
-			good = append(good, c)
-		}
-	}
-	left := p.open - len(expired)
-	for _, c := range good {
-		if now-c.lastUsed >= p.cfg.idleTimeout && left > 1 {
-			expired = append(expired, c)
-			left--
 		} else {
 			idle = append(idle, c)
 		}

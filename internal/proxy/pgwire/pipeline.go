@@ -20,6 +20,10 @@ func pipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, unname
 	plan := c.plan[:0]
 	last := len(statements) - 1
 	for i, st := range statements {
+		st.Err = errPending
+		st.Code = ""
+		st.Result = st.Result[:0]
+		st.Rows = 0
 		var pr *prepared
 		request, pr = appendStatement(c, request, st, st.Joined && i < last, unnamed)
 		if pr == nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -69,27 +68,14 @@ func Open(dsn string, o Options) (*Pool, error) {
 	if o.MaxConns < 0 {
 		return nil, errors.New("pgwire: MaxConns must not be negative")
 	}
-	cfg, err := safeConfig(dsn, o.LookupEnv, o.Logger)
+	cfg, err := parseConfig(dsn, o.LookupEnv, o.Logger)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("pgwire: %w", err)
 	}
 	if o.MaxConns > 0 {
 		cfg.maxConns = o.MaxConns
 	}
 	return &Pool{cfg: cfg, renew: o.Renew, dsn: dsn, login: cfg, log: o.Logger, created: time.Now()}, nil
-}
-
-// safeConfig calls parseConfig, and replaces errors that could contain a password.
-func safeConfig(dsn string, env func(string) (string, bool), log func(string)) (*config, error) {
-	cfg, err := parseConfig(dsn, env, log)
-	if err != nil && strings.Contains(err.Error(), "password=") {
-		err = errors.New(
-			`dsn: the value of a parameter holds "password=", as if a separator were missing before it`)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("pgwire: %w", err)
-	}
-	return cfg, nil
 }
 
 // currentConfig returns the configuration for a new connection, from Options.Renew. If the server, the
@@ -107,9 +93,9 @@ func (p *Pool) currentConfig() (*config, error) {
 	if dsn == p.dsn {
 		return p.login, nil
 	}
-	cfg, err := safeConfig(dsn, p.cfg.env, p.log)
+	cfg, err := parseConfig(dsn, p.cfg.env, p.log)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("pgwire: %w", err)
 	}
 	if p.moved != nil {
 		cfg.targets = p.moved

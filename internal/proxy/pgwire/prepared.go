@@ -57,10 +57,6 @@ func appendStatement(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool
 	if unnamed || c.unnamed || st.Unnamed || pr == nil || pr.state != isReady || pr.params != len(st.Args) {
 		return appendUnprepared(c, b, st, joined, unnamed || c.unnamed || st.Unnamed)
 	}
-	st.Err = errPending
-	st.Code = ""
-	st.Result = st.Result[:0]
-	st.Rows = 0
 	start := len(b)
 	b = append(b, pr.bind...)
 	b, err := appendParameters(b, st.Args)
@@ -78,10 +74,6 @@ func appendStatement(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool
 // appendUnprepared is appendStatement for a statement that is not prepared yet or must not be, and for every
 // other unusual case.
 func appendUnprepared(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool) ([]byte, *prepared) {
-	st.Err = errPending
-	st.Code = ""
-	st.Result = st.Result[:0]
-	st.Rows = 0
 	if strings.Contains(st.SQL, "\x00") {
 		st.Err = errors.New("pgwire: the SQL text holds a NUL byte")
 		return nil, nil

@@ -188,7 +188,6 @@ func readMessages(c *conn, st *pgdb.Statement, pr *prepared, joined, started boo
 			}
 			st.Err = nil
 			return nil
-		case 'N', 'S', 'A':
 		default:
 			return &answerError{started: started, err: unexpected(kind)}
 		}

@@ -1,14 +1,12 @@
 package pgwire
 
 import (
+	"crypto"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
-	"crypto/sha512"
 	"crypto/subtle"
 	"crypto/tls"
 	"encoding/base64"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"strconv"
@@ -29,111 +27,48 @@ type scram struct {
 	final     []byte // the signature by which the server proves that it has the password
 }
 
-// scramLogIn logs in with the best mechanism that the server offers.
-func scramLogIn(c *conn, cfg *config, password string, offered []string) (*serverError, error) {
-	s, err := newScram(offered, serverEndPoint(c, cfg.binding), cfg.binding)
-	if err != nil {
-		return nil, err
-	}
-	random := make([]byte, 18)
-	if _, err := rand.Read(random); err != nil {
-		return nil, err
-	}
-	s.begin("", base64.StdEncoding.EncodeToString(random))
-	first := s.header + s.bare
-	message := append([]byte(s.mechanism+"\x00"), 0, 0, 0, 0)
-	binary.BigEndian.PutUint32(message[len(message)-4:], uint32(len(first)))
-	if err := send(c, 'p', string(message)+first); err != nil {
-		return nil, err
-	}
-	challenge, reported, err := nextSASL(c, authSASLNext)
-	if reported != nil || err != nil {
-		return reported, err
-	}
-	response, err := s.respond(challenge, password, c.deadline)
-	if err != nil {
-		return nil, err
-	}
-	if err := send(c, 'p', response); err != nil {
-		return nil, err
-	}
-	final, reported, err := nextSASL(c, authSASLFinal)
-	if reported != nil || err != nil {
-		return reported, err
-	}
-	return nil, s.verify(final)
-}
-
-// nextSASL reads the server's next message of the exchange.
-func nextSASL(c *conn, want uint32) (string, *serverError, error) {
-	for {
-		kind, body, err := next(c)
-		switch {
-		case err != nil:
-			return "", nil, err
-		case kind == 'N' || kind == 'S':
-		case kind == 'E':
-			return "", parseError(body), nil
-		case kind == 'R' && len(body) >= 4 && binary.BigEndian.Uint32(body) == want:
-			return string(body[4:]), nil, nil
-		default:
-			return "", nil, fmt.Errorf("the server broke off the authentication by SCRAM: %w",
-				unexpected(kind))
-		}
-	}
-}
-
 // newScram selects the mechanism. endPoint is nil if channel binding is not possible.
-func newScram(offered []string, endPoint []byte, binding string) (*scram, error) {
-	plus := false
-	for _, mechanism := range offered {
-		plus = plus || mechanism == "SCRAM-SHA-256-PLUS"
-	}
+func newScram(offered string, endPoint []byte, binding string) (*scram, error) {
+	const plus = "SCRAM-SHA-256-PLUS"
+	s := &scram{mechanism: "SCRAM-SHA-256", header: "n,,"}
 	switch {
-	case plus && endPoint != nil:
-		return &scram{mechanism: "SCRAM-SHA-256-PLUS", header: "p=tls-server-end-point,,", binding: endPoint},
-			nil
+	case endPoint != nil && strings.Contains(offered, plus+"\x00"):
+		s.mechanism = plus
+		s.header = "p=tls-server-end-point,,"
+		s.binding = endPoint
 	case binding == "require":
 		return nil, errors.New(
 			"channel_binding is require, but the server does not offer it on this connection")
 	case endPoint != nil:
 		// This header says that the client supports channel binding. The server refuses
 		// the login if it offered it: then an attacker has removed the offer.
-		return &scram{mechanism: "SCRAM-SHA-256", header: "y,,"}, nil
+		s.header = "y,,"
 	}
-	return &scram{mechanism: "SCRAM-SHA-256", header: "n,,"}, nil
+	return s, nil
 }
 
-// begin sets the first message. Its user is empty for Postgres, which takes the user
-// from the StartupMessage.
-func (s *scram) begin(user, nonce string) {
+// first returns the first message. Its user is empty for Postgres, which takes the user from the
+// StartupMessage.
+func (s *scram) first(user, nonce string) string {
 	s.nonce = nonce
 	s.bare = "n=" + user + ",r=" + nonce
+	return s.header + s.bare
 }
 
 // respond returns the answer to the server's challenge, which proves that the client
 // has the password.
 func (s *scram) respond(challenge, password string, deadline time.Time) (string, error) {
-	nonce := ""
-	iterations := 0
-	var salt []byte
+	attributes := map[string]string{}
 	for _, attribute := range strings.Split(challenge, ",") {
-		var err error
-		switch {
-		case strings.HasPrefix(attribute, "r="):
-			nonce = attribute[2:]
-		case strings.HasPrefix(attribute, "s="):
-			salt, err = base64.StdEncoding.DecodeString(attribute[2:])
-		case strings.HasPrefix(attribute, "i="):
-			iterations, err = strconv.Atoi(attribute[2:])
-		case strings.HasPrefix(attribute, "m="):
-			err = errors.New("extension")
-		}
-		if err != nil {
-			return "", errors.New("the server's challenge for SCRAM is malformed")
-		}
+		name, value, _ := strings.Cut(attribute, "=")
+		attributes[name] = value
 	}
-	if !strings.HasPrefix(nonce, s.nonce) || nonce == s.nonce || len(salt) == 0 {
+	_, extended := attributes["m"]
+	nonce := attributes["r"]
+	salt, wrongSalt := base64.StdEncoding.DecodeString(attributes["s"])
+	iterations, wrongNumber := strconv.Atoi(attributes["i"])
+	if extended || !strings.HasPrefix(nonce, s.nonce) || nonce == s.nonce || wrongSalt != nil ||
+		len(salt) == 0 || wrongNumber != nil {
 		return "", errors.New("the server's challenge for SCRAM is malformed, or not for us")
 	}
 	if iterations < 1 || iterations > maxIterations {
@@ -205,18 +140,17 @@ func serverEndPoint(c *conn, binding string) []byte {
 	if len(certs) == 0 {
 		return nil
 	}
-	raw := certs[0].Raw
 	name := certs[0].SignatureAlgorithm.String()
+	hash := crypto.SHA256
 	switch {
 	case strings.Contains(name, "SHA384"):
-		sum := sha512.Sum384(raw)
-		return sum[:]
+		hash = crypto.SHA384
 	case strings.Contains(name, "SHA512"):
-		sum := sha512.Sum512(raw)
-		return sum[:]
-	case strings.Contains(name, "SHA") || strings.Contains(name, "MD5"):
-		sum := sha256.Sum256(raw)
-		return sum[:]
+		hash = crypto.SHA512
+	case !strings.Contains(name, "SHA") && !strings.Contains(name, "MD5"):
+		return nil
 	}
-	return nil
+	sum := hash.New()
+	sum.Write(certs[0].Raw)
+	return sum.Sum(nil)
 }

@@ -17,19 +17,18 @@ const (
 
 func newRFCScram(t *testing.T) *scram {
 	t.Helper()
-	s, err := newScram([]string{"SCRAM-SHA-256", ""}, nil, "prefer")
+	s, err := newScram("SCRAM-SHA-256\x00\x00", nil, "prefer")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.begin("user", rfcNonce)
+	if got := s.first("user", rfcNonce); got != "n,,n=user,r="+rfcNonce {
+		t.Errorf("first message %q", got)
+	}
 	return s
 }
 
 func TestScramRFC7677(t *testing.T) {
 	s := newRFCScram(t)
-	if got := s.header + s.bare; got != "n,,n=user,r="+rfcNonce {
-		t.Errorf("first message %q", got)
-	}
 	got, err := s.respond(rfcChallenge, "pencil", time.Time{})
 	if err != nil || got != rfcResponse {
 		t.Errorf("response %q, %v; want %q", got, err, rfcResponse)
@@ -72,9 +71,9 @@ func TestScramChallenges(t *testing.T) {
 }
 
 func TestScramMechanism(t *testing.T) {
-	both, one := []string{"SCRAM-SHA-256-PLUS", "SCRAM-SHA-256", ""}, []string{"SCRAM-SHA-256"}
+	both, one := "SCRAM-SHA-256-PLUS\x00SCRAM-SHA-256\x00\x00", "SCRAM-SHA-256\x00\x00"
 	for _, c := range []struct {
-		offered   []string
+		offered   string
 		endPoint  []byte
 		binding   string
 		mechanism string

@@ -17,73 +17,54 @@ type tlsSettings struct {
 	key  string
 }
 
-// readTLS takes the ssl… parameters, and reads the files to validate them.
-func readTLS(c *config, p *parameters) {
-	s := &c.tls
-	s.root = p.take("sslrootcert")
+// tls takes the ssl… parameters.
+func (p *parameters) tls() tlsSettings {
+	modes := []string{"prefer", "disable", "allow", "require", "verify-ca", "verify-full"}
+	s := tlsSettings{root: p.take("sslrootcert"), cert: p.take("sslcert"), key: p.take("sslkey")}
 	if s.root == "system" { // any server could get a certificate of the system's roots
-		s.mode = p.oneOf("sslmode", "verify-full")
-	} else {
-		s.mode = p.oneOf("sslmode", "prefer", "disable", "allow", "require", "verify-ca", "verify-full")
+		modes = modes[5:]
 	}
-	s.cert, s.key = p.take("sslcert"), p.take("sslkey")
-	if s.mode == "disable" {
-		s.cert, s.key = "", ""
-	} else if s.cert == "" && s.key == "" {
-		cert, key := c.home(".postgresql/postgresql.crt"), c.home(".postgresql/postgresql.key")
-		if exists(cert) && exists(key) {
-			s.cert, s.key = cert, key
-		}
+	s.mode = p.oneOf("sslmode", modes...)
+	if s.mode == "verify-ca" && s.root == "" {
+		p.fail("sslmode", "verify-full, which checks the name, or there must be an sslrootcert: under the "+
+			"system's roots any server of any name would do")
 	}
 	if (s.cert == "") != (s.key == "") {
-		p.fail(errors.New("sslcert and sslkey must be given together"))
+		p.fail("sslcert and sslkey", "given together")
 	}
 	if s.mode == "disable" {
-		return
+		return tlsSettings{mode: s.mode}
 	}
-	if root := c.home(".postgresql/root.crt"); s.root == "" && exists(root) {
-		s.root = root
-	}
-	if s.mode == "verify-ca" && s.root == "" {
-		p.fail(errors.New("sslmode verify-ca needs an sslrootcert: under the system's roots any server of " +
-			"any name would do; verify-full checks the name"))
-	}
-	for _, t := range c.targets {
-		if !t.unix() { // unix sockets have no TLS
-			_, err := s.config(t.host)
-			p.fail(err)
-			return
-		}
-	}
-}
-
-func exists(path string) bool {
-	if path == "" {
-		return false
-	}
-	_, err := os.Stat(path)
-	return err == nil
+	return s
 }
 
 // config returns the TLS configuration for a handshake with a host.
 func (s *tlsSettings) config(host string) (*tls.Config, error) {
 	t := &tls.Config{ServerName: host}
 	if s.cert != "" {
-		pair, err := tls.LoadX509KeyPair(s.cert, s.key)
+		cert, err := readFile("sslcert", s.cert)
 		if err != nil {
-			return nil, fmt.Errorf("sslcert is %q and sslkey is %q, must be a certificate and its key, "+
-				"which must not be encrypted: %w", s.cert, s.key, err)
+			return nil, err
+		}
+		key, err := readFile("sslkey", s.key)
+		if err != nil {
+			return nil, err
+		}
+		pair, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("sslcert and sslkey must be a certificate and its key, which must not be "+
+				"encrypted: %w", err)
 		}
 		t.Certificates = []tls.Certificate{pair}
 	}
 	if s.root != "" && s.root != "system" {
-		pem, err := os.ReadFile(s.root)
+		pem, err := readFile("sslrootcert", s.root)
 		if err != nil {
-			return nil, fmt.Errorf("sslrootcert: %w", err)
+			return nil, err
 		}
 		t.RootCAs = x509.NewCertPool()
 		if !t.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("sslrootcert is %q, must be a PEM file with certificates", s.root)
+			return nil, errors.New("sslrootcert must be a PEM file with certificates")
 		}
 	}
 	// Go checks the certificate and the name in it, unless InsecureSkipVerify is set.
@@ -93,6 +74,16 @@ func (s *tlsSettings) config(host string) (*tls.Config, error) {
 			func(state tls.ConnectionState) error { return verifyChain(t.RootCAs, state.PeerCertificates) }
 	}
 	return t, nil
+}
+
+// readFile reads the file that a parameter names. Its error does not have the name of the file, in which a
+// malformed connection string may hold a password.
+func readFile(parameter, name string) ([]byte, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s cannot be read: %w", parameter, errors.Unwrap(err))
+	}
+	return text, nil
 }
 
 // verifyChain checks that one of the roots issued the server's certificate. It does not check the name.
