@@ -29,7 +29,7 @@ longer than --before.`,
 	example: `  caddy pg-ratelimit archive --before 60d --to /srv/archive
   caddy pg-ratelimit archive --before 90d --to s3://logs/limits --drop`,
 	flags: []flag{
-		{name: "before", kind: "ago", required: true,
+		{name: "before", kind: ago, required: true,
 			usage: "archive days that ended before: an age such as 60d, or a time such as 2026-08-01"},
 		{name: "to", usage: "a folder that exists, or s3://BUCKET/PREFIX", required: true},
 		{

@@ -58,8 +58,8 @@ func TestArchiveReportsInvalidArguments(t *testing.T) {
 		want string
 		args []string
 	}{
-		{"--before", []string{"--to", dir}},
-		{"--to", []string{"--before", "60d"}},
+		{`"before"`, []string{"--to", dir}},
+		{`"to"`, []string{"--before", "60d"}},
 		{"--before: \"soon\"", []string{"--before", "soon", "--to", dir}},
 		{"in the past", []string{"--before", tomorrow, "--to", dir}},
 		{"a folder that exists", []string{"--before", "60d", "--to", filepath.Join(dir, "missing")}},

@@ -82,45 +82,35 @@ type commandSpec struct {
 	// may follow.
 	use, short, long, example string
 	flags                     []flag
-	// exclusive lists groups of flags that exclude each other, such as "for until". requiredTogether is one
-	// group of flags that must be given together.
-	exclusive        []string
-	requiredTogether string
-	// kind names the row that the first argument selects, such as "rule". Subcommands inherit it.
-	kind string
-	// args are the kinds of the arguments, in order; see invocation.value. Missing ones are plain text.
-	args []string
+	// exclusive lists groups of flags that exclude each other, such as "for until".
+	exclusive []string
+	// noun names the row that the first argument selects, such as "rule". Subcommands inherit it.
+	noun string
+	// args are the kinds of the arguments, in order. Missing ones are plain text.
+	args []kind
 
 	// sql selects the rows that the command prints. @NAME is an argument, and @key_id the flag --key-id. An
-	// argument that is not given is NULL. before and after are SQL run before and after sql, in the same
-	// transaction.
-	before, sql, after string
-	// choose returns sql and empty if they depend on the flags.
-	choose func(c *invocation) (sql, empty string, err error)
+	// argument that is not given is NULL. before is SQL run before sql, in the same transaction.
+	before, sql string
 	// jsonOnly lists the columns that only --json prints.
 	jsonOnly string
-	// singleRow requires sql to return one row, which is printed as a list of fields.
-	singleRow bool
-	// sections are further lists, printed after the rows of sql. Without singleRow, --json omits them.
-	sections []section
 	// empty is printed instead of a table without rows.
 	empty string
-	// doneText completes "The rule x is …" for a command that changes the row of its first argument. If it
-	// is set, sql returns NULL or false for a missing row.
+	// singleRow prints the row of sql as a list of fields. Without a row the command fails.
+	singleRow bool
+	// doneText completes "The rule x is …" for a command that changes the row of its first argument. Without
+	// a row of sql, the command fails.
 	doneText string
-	// notFoundSQL selects the end of the error for a missing row. If it is empty, hintSQL[kind] supplies the
-	// end. If it is set, an empty result is that error too.
-	notFoundSQL string
+	// notFound says what the first argument must be, in the error for a missing row. The default is an entry
+	// of the list of the command. If notFound is set, a list without rows is that error too.
+	notFound string
 
 	// do replaces sql by Go code.
 	do func(c *invocation) error
-	// offline commands run without a connection, or connect themselves.
+	// offline commands run without a connection, or connect themselves. Their arguments are not parsed.
 	offline  bool
 	commands []commandSpec // the subcommands
 }
-
-// section is a titled list that follows the rows of a command.
-type section struct{ title, sql string }
 
 // flag describes a flag of a command.
 type flag struct {
@@ -129,11 +119,7 @@ type flag struct {
 	// value is the default: a string, bool, int or []string. Nil is a string without a default.
 	value any
 	usage string
-	kind  string // see invocation.value
-	// choices are the permitted values, if not nil. With list, a value may be several choices separated by
-	// commas.
-	choices []string
-	list    bool
+	kind  kind
 	// required makes the command fail without the flag.
 	required bool
 }
@@ -149,10 +135,10 @@ default, and deletes a limit or an override. A name that is not a setting lists 
 ` + e.long)
 	}
 	for i := range e.flags {
-		e.flags[i].add(cmd.Flags())
+		e.flags[i].add(cmd)
 	}
-	if e.requiredTogether != "" {
-		cmd.MarkFlagsRequiredTogether(strings.Fields(e.requiredTogether)...)
+	for _, names := range e.exclusive {
+		cmd.MarkFlagsMutuallyExclusive(strings.Fields(names)...)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmp.Or(cmd.Context(), context.Background())
@@ -170,7 +156,7 @@ default, and deletes a limit or an override. A name that is not a setting lists 
 func (t *tool) group(cmd *cobra.Command, e *commandSpec) {
 	var names []string
 	for _, below := range e.commands {
-		below.kind = cmp.Or(below.kind, e.kind)
+		below.noun = cmp.Or(below.noun, e.noun)
 		c := t.build(&below)
 		names = append(names, c.Name())
 		cmd.AddCommand(c)
@@ -189,7 +175,8 @@ func (t *tool) group(cmd *cobra.Command, e *commandSpec) {
 	}
 }
 
-func (f *flag) add(flags *pflag.FlagSet) {
+func (f *flag) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
 	name, short, _ := strings.Cut(f.name, ",")
 	switch value := f.value.(type) {
 	case nil:
@@ -203,37 +190,23 @@ func (f *flag) add(flags *pflag.FlagSet) {
 	case []string:
 		flags.StringArrayP(name, short, value, f.usage)
 	}
+	if f.required {
+		_ = cmd.MarkFlagRequired(name) // fails only for a flag that is not there
+	}
 }
 
-// check validates the number of arguments, and the required and exclusive flags. Cobra's own checks quote
-// the arguments in their errors, and an argument may be an API key.
+// check validates the number of arguments. Cobra's own check quotes them in its error, and an argument may be
+// an API key.
 func (e *commandSpec) check(cmd *cobra.Command, args []string) error {
 	names := argumentNames(cmd.Use)
-	if len(args) < len(names) || len(args) > len(names) && !strings.Contains(cmd.Use, "...") {
-		if len(names) == 0 {
-			return fmt.Errorf("%s has no arguments, and got %d: see --help", cmd.CommandPath(), len(args))
-		}
-		return fmt.Errorf("%s has the arguments %s, and got %d: see --help", cmd.CommandPath(),
-			strings.Join(names, " "), len(args))
+	switch {
+	case len(args) == len(names) || len(args) > len(names) && strings.Contains(cmd.Use, "..."):
+		return nil
+	case len(names) == 0:
+		return fmt.Errorf("%s has no arguments, and got %d: see --help", cmd.CommandPath(), len(args))
 	}
-	// Cobra would check required flags later, with another error text.
-	for i := range e.flags {
-		if f := &e.flags[i]; f.required && !cmd.Flags().Changed(f.name) {
-			return missingFlag(cmd.Flags().Lookup(f.name))
-		}
-	}
-	for _, names := range e.exclusive {
-		var given []string
-		for _, name := range strings.Fields(names) {
-			if cmd.Flags().Changed(name) {
-				given = append(given, "--"+name)
-			}
-		}
-		if len(given) > 1 {
-			return fmt.Errorf("%s: only one of these flags may be given", strings.Join(given, " and "))
-		}
-	}
-	return nil
+	return fmt.Errorf("%s has the arguments %s, and got %d: see --help", cmd.CommandPath(),
+		strings.Join(names, " "), len(args))
 }
 
 // argumentNames returns the names of the arguments in a Use.
@@ -249,38 +222,22 @@ func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	var empty *pflag.ValueRequiredError
 	var wrong *pflag.InvalidValueError
-	var malformed *pflag.InvalidSyntaxError
 	switch {
-	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() != "":
-		err = fmt.Errorf("%s has no such short flag: see --help", cmd.CommandPath())
-	case errors.As(err, &unknown):
+	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
 		var names []string
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) { names = append(names, "--"+flag.Name) })
 		err = fmt.Errorf("--%s: %s has no such flag: must be one of %s", unknown.GetSpecifiedName(),
 			cmd.CommandPath(), strings.Join(names, ", "))
 	case errors.As(err, &empty):
-		err = missingFlag(empty.GetFlag())
+		err = invalid("--"+empty.GetFlag().Name, "", "given with a value: "+empty.GetFlag().Usage)
 	case errors.As(err, &wrong):
 		want := "a whole number"
 		if wrong.GetFlag().Value.Type() == "bool" {
 			want = "true or false"
 		}
-		err = invalid(flagName(wrong.GetFlag()), wrong.GetValue(), want)
-	case errors.As(err, &malformed):
-		err = fmt.Errorf("%s: must be --name, or --name and a value", malformed.GetSpecifiedFlag())
+		err = invalid("--"+wrong.GetFlag().Name, wrong.GetValue(), want)
+	default:
+		err = fmt.Errorf("%s has no such short flag: see --help", cmd.CommandPath())
 	}
 	return redactError(err)
-}
-
-// flagName returns the name of a flag in errors.
-func flagName(flag *pflag.Flag) string {
-	if flag.Name == "number" {
-		return "-" + flag.Shorthand
-	}
-	return "--" + flag.Name
-}
-
-// missingFlag returns the error for a required flag that is not given, or has no value.
-func missingFlag(flag *pflag.Flag) error {
-	return invalid(flagName(flag), "", "given with a value: "+flag.Usage)
 }

@@ -30,12 +30,8 @@ func (c *invocation) describeError(err error) error {
 		if c.conn.QueryRow(context.Background(), schema.ForeignTables).Scan(&others) == nil && others != nil {
 			return fmt.Errorf("%s: %s", *others, schema.ForeignTablesHint)
 		}
-		return fmt.Errorf(
-			"the tables of the %s are missing, or older than this program (%s): make them with: "+
-				"caddy pg-ratelimit migrate",
-			missingTables(failed.Message),
-			failed.Message,
-		)
+		return fmt.Errorf("tables are missing, or older than this program (%s): make them with: "+
+			"caddy pg-ratelimit migrate", failed.Message)
 	case "42501":
 		return fmt.Errorf(
 			"the role %q may not do this: %s: use the administrator's role, see Roles in docs/policy.md",
@@ -64,19 +60,6 @@ func (c *invocation) describeError(err error) error {
 		return fmt.Errorf("%s (%s)", failed.Message, failed.Hint)
 	}
 	return errors.New(failed.Message)
-}
-
-// missingTables returns which group of tables lacks the table that a message of the server names.
-func missingTables(message string) string {
-	for name, part := range map[string]string{
-		"rate_limit_nodes": "registry of proxies", "rate_limit_proxies": "registry of proxies",
-		"rate_limit_audit": "history", "rate_limit_metrics": "history", "rate_limit_upkeep": "history",
-	} {
-		if strings.Contains(message, name) {
-			return part
-		}
-	}
-	return "policy"
 }
 
 // holdersSQL selects the other sessions that have held a lock on our tables for the duration $1 or longer,

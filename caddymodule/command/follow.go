@@ -1,12 +1,11 @@
 package command
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -17,42 +16,32 @@ const (
 	followInterval = time.Second
 	// followWindow is the age of the oldest row that a query returns. Proxies usually write within seconds.
 	// Rows that they write later, after an outage of the database, are left out.
-	followWindow = 2 * time.Minute
+	followWindow = "2m"
 	// maxNew bounds the rows of a query, unless -n is larger.
 	maxNew = 1000
-	// followMemory bounds the memory of rows: a row's hash is dropped after so many queries that did not
-	// return the row.
-	followMemory = 240
 )
 
 // follow prints the newest decisions, then each new one as proxies write it, the newest last. It returns on
 // SIGINT or SIGTERM.
-func (c *invocation) follow() (err error) {
+func (c *invocation) follow() error {
 	ctx, stop := signal.NotifyContext(c.ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	c.ctx = ctx
-	most := get[string](c, "number")
-	shown := 0
-	if _, err := fmt.Sscan(most, &shown); err != nil {
-		return err
-	}
-	c.values["number"] = fmt.Sprint(max(shown, maxNew))
+	shown, err := strconv.Atoi(c.value("number"))
+	c.values["number"] = strconv.Itoa(max(shown, maxNew))
 	p := printer{hidden: strings.Fields(c.jsonOnly), headers: []string{}}
-	seen := map[[sha256.Size]byte]int{} // the hash of a row → the last query that returned it
-	for query := 1; err == nil; query++ {
-		if err = c.followOnce(&p, seen, query, shown); err != nil {
+	var seen map[int64]bool // the ids of the rows of the last query, nil before the first
+	for err == nil {
+		if seen, err = c.followOnce(&p, seen, shown); err != nil {
 			break
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(followInterval):
-			err = c.readClock()
 		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		c.values["since"] = formatTime(c.now.Add(-followWindow))
-		c.values["until"] = formatTime(c.now.Add(followWindow))
+		var since []string
+		since, err = c.parse([]input{{text: followWindow, kind: ago}})
+		c.values["since"], c.values["until"] = strings.Join(since, ""), "infinity"
 	}
 	if ctx.Err() != nil {
 		return nil
@@ -60,29 +49,32 @@ func (c *invocation) follow() (err error) {
 	return err
 }
 
-// followOnce prints the rows of a query that no earlier query returned. The first query prints at most shown.
-func (c *invocation) followOnce(p *printer, seen map[[sha256.Size]byte]int, query, shown int) error {
+// followOnce prints the rows of a query that are not in seen, and returns the ids of all its rows. The first
+// query prints at most shown.
+func (c *invocation) followOnce(p *printer, seen map[int64]bool, shown int) (map[int64]bool, error) {
 	// Read the snapshot's xmin before the rows. The next query returns the rows from that transaction on, so
-	// it misses none. Rows that both queries return are dropped by their hash.
+	// it misses none. Rows that both queries return are dropped by their ids.
 	horizon, err := c.scalar("pg_snapshot_xmin(pg_current_snapshot())")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	found, err := c.rows(auditSQL)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	c.values["horizon"] = *horizon
 	var fresh []json.RawMessage
+	ids := map[int64]bool{}
 	for _, row := range found {
-		sum := sha256.Sum256(row)
-		if seen[sum] == 0 {
+		var audited struct{ ID int64 }
+		if err := json.Unmarshal(row, &audited); err != nil {
+			return nil, err
+		}
+		if ids[audited.ID] = true; !seen[audited.ID] {
 			fresh = append(fresh, row)
 		}
-		seen[sum] = query
 	}
-	maps.DeleteFunc(seen, func(_ [sha256.Size]byte, last int) bool { return last < query-followMemory })
-	if query == 1 {
+	if seen == nil {
 		fresh = fresh[:min(len(fresh), shown)]
 	} else if len(fresh) >= maxNew {
 		fmt.Fprintf(c.cmd.ErrOrStderr(), "There are more than %d new rows: the others are left out. "+
@@ -92,7 +84,7 @@ func (c *invocation) followOnce(p *printer, seen map[[sha256.Size]byte]int, quer
 	if !c.json {
 		p.table(fresh)
 		defer p.Reset()
-		return c.printf("%s", p.String())
+		return ids, c.printf("%s", p.String())
 	}
 	for _, row := range fresh {
 		text, err := c.encode(row, "")
@@ -100,8 +92,8 @@ func (c *invocation) followOnce(p *printer, seen map[[sha256.Size]byte]int, quer
 			err = c.printf("%s", text)
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return ids, nil
 }

@@ -65,8 +65,9 @@ func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date + i) FROM " +
 		"generate_series(-1, 1) AS i")
 	insert := func(user, ago string) string {
-		return fmt.Sprintf("INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, node, "+
-			"user_id) VALUES (now() - interval '%s', 1, 1, 'limited', 'web', 'edge', '%s')", ago, user)
+		return fmt.Sprintf("INSERT INTO rate_limit_audit (id, time, cost, duration_us, outcome, prefix, "+
+			"node, user_id) VALUES (nextval('rate_limit_audit_id'), now() - interval '%s', 1, 1, 'limited', "+
+			"'web', 'edge', '%s')", ago, user)
 	}
 	s.sql(insert("a", "30 s") + ";" + insert("b", "20 s") + ";" + insert("c", "10 s") + ";" +
 		strings.Replace(insert("other", "1 s"), "web", "api", 1))
@@ -89,8 +90,9 @@ func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.await(named("late"))
-	s.sql("INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, node, user_id) SELECT " +
-		"now(), 1, 1, 'limited', 'web', 'edge', i FROM generate_series(1, 1001) AS i")
+	s.sql("INSERT INTO rate_limit_audit (id, time, cost, duration_us, outcome, prefix, node, user_id) " +
+		"SELECT nextval('rate_limit_audit_id'), now(), 1, 1, 'limited', 'web', 'edge', i " +
+		"FROM generate_series(1, 1001) AS i")
 	w.await("more than 1000 new rows")
 	w.end()
 	for user, want := range map[string]int{"a": 0, "other": 0, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1, "g": 1,

@@ -8,8 +8,10 @@ import (
 const auditScope = `The audit log has what the configurations of the proxies say: with "audit denied", the
 default of a configuration with "history", only what was refused.`
 
-// outcomes are the values of the audit log's column outcome.
-var outcomes = []string{"allowed", "limited", "blocked", "rejected", "shadow", "error"}
+// outcomes is the kind of lists of values of the audit log's column outcome.
+var outcomes = kind{
+	"CASE WHEN string_to_array(t, ',') <@ '{allowed,limited,blocked,rejected,shadow,error}' THEN t END",
+	"one or more of allowed, limited, blocked, rejected, shadow, error, with commas between them"}
 
 // auditSQL selects rows of the audit log. It leaves out rows of transactions before @horizon. xmin is the low
 // 32 bits of the number of a row's transaction.
@@ -46,28 +48,20 @@ newest last, until Ctrl-C: with --json, one object a line.
 		keyIDFlag("with the API key of this number"),
 		{name: "prefix", usage: "by the limit of this prefix, or by rule/RULE or rule/RULE/LIMIT"},
 		{name: "rule", usage: "by this rule"},
-		{
-			name:    "outcome",
-			usage:   "one or more of " + strings.Join(outcomes, ", ") + ", with commas between them",
-			choices: outcomes,
-			list:    true,
-		},
-		{name: "address", kind: "network", usage: "from this address or network"},
+		{name: "outcome", kind: outcomes, usage: outcomes.want},
+		{name: "address", kind: network, usage: "from this address or network"},
 		{name: "host", usage: "to this host"},
 		{name: "node", usage: "decided by this proxy"},
 		{name: "follow,f", value: false, usage: "go on with rows that are new, until Ctrl-C"},
-		limitFlag(50),
+		limitFlag("50"),
 	}, periodFlags("1h", "decided")...),
 	exclusive: []string{"follow until", "prefix rule"},
 	jsonOnly:  "tier cost duration region also id",
-	choose: func(c *invocation) (string, string, error) {
-		return auditSQL, c.emptyAuditText(), nil
-	},
 	do: func(c *invocation) error {
 		if c.boolFlag("follow") {
 			return c.follow()
 		}
-		return c.runSQL()
+		return c.list(auditSQL, c.emptyAuditText())
 	},
 }
 
@@ -83,10 +77,10 @@ var whyCommand = commandSpec{
 	long: `WHO is a user, an address, the key of a counter, or # and the number of an API key. The refusals
 are those of the minute of --at, or of the last minute of the day before it that has some.`,
 	example: "  caddy pg-ratelimit why 192.0.2.7 --at 2026-11-27T14:05:00Z",
-	flags:   []flag{{name: "at", kind: "time", usage: "when (default now)"}},
+	flags:   []flag{{name: "at", value: "now", kind: moment, usage: "when"}},
 	jsonOnly: "time outcome reason prefix limit_name key user_id key_id address method host path status " +
 		"requests quota remaining retry_after node",
-	sql: "SELECT * FROM rate_limit_why(@WHO, coalesce(@at::timestamptz, now()))",
+	sql: "SELECT * FROM rate_limit_why(@WHO, @at::timestamptz)",
 }
 
 var usageCommand = commandSpec{
@@ -97,19 +91,13 @@ CHARGED are the units that a limit charged before the requests that passed, and 
 they really cost. Proxies with a history count every request, whatever is in the audit log.`,
 	example: "  caddy pg-ratelimit usage acme --month 2026-11",
 	flags: append(
-		[]flag{{name: "month", kind: "month", usage: "a month such as 2026-11 (default the current one)"}},
+		[]flag{{name: "month", kind: month, usage: "a month such as 2026-11 (default the current one)"}},
 		periodFlags("", "the days")...),
 	exclusive: []string{"month since", "month until"},
-	choose: func(c *invocation) (string, string, error) {
-		if c.values["until"] != nil && c.values["since"] == nil {
-			return "", "", errNoSince
-		}
-		return `SELECT u.* FROM (SELECT coalesce((@since::timestamptz AT TIME ZONE 'UTC')::date, @month::date,
-	date_trunc('month', now() AT TIME ZONE 'UTC')::date) AS day) AS f
-CROSS JOIN LATERAL rate_limit_usage_between(@USER, f.day,
-	coalesce(((@until::timestamptz - interval '1 microsecond') AT TIME ZONE 'UTC')::date,
-		(f.day + interval '1 month')::date - 1)) AS u`, "", nil
-	},
+	sql: `SELECT u.* FROM (SELECT coalesce(@since::timestamptz::date, @month::date,
+	date_trunc('month', now())::date) AS day) AS f CROSS JOIN LATERAL rate_limit_usage_between(@USER, f.day,
+	CASE WHEN @since::timestamptz IS NULL THEN (f.day + interval '1 month')::date - 1
+		ELSE (@until::timestamptz - interval '1 microsecond')::date END) AS u`,
 }
 
 var nodesCommand = commandSpec{
@@ -123,8 +111,17 @@ has ended, or has not been seen for 10 seconds and is gone, stays in the list fo
 	epoch, policy, behind, seen, local_from, local_until, problems, admitted, refused, undecided, locally
 FROM rate_limit_proxies ORDER BY node`,
 	jsonOnly: "live epoch",
-	sections: []section{{"Rules that cannot be used, or may not mean what they say:",
-		"SELECT * FROM rate_limit_rule_warnings ORDER BY rule, field"}},
+	do: func(c *invocation) error {
+		err := c.list(c.sql, c.empty)
+		if err != nil || c.json {
+			return err
+		}
+		rules, err := c.rows("SELECT * FROM rate_limit_rule_warnings ORDER BY rule, field")
+		if err != nil {
+			return err
+		}
+		return c.show(map[string]any{"Rules that cannot be used, or may not mean what they say:": rules}, "")
+	},
 }
 
 var stateCommand = commandSpec{
@@ -144,51 +141,47 @@ So REQUESTS are then refusals only.`,
   caddy pg-ratelimit top --since 1h`,
 	flags: append([]flag{
 		{name: "prefix", usage: "counters of this prefix only"},
-		{
-			name:    "by",
-			value:   "sender",
-			usage:   "with --since: sender or path",
-			choices: []string{"sender", "path"},
-		},
-		limitFlag(20),
+		{name: "by", value: "sender", kind: oneOf("sender", "path"), usage: "with --since: sender or path"},
+		limitFlag("20"),
 	}, periodFlags("", "requests")...),
-	choose: func(c *invocation) (string, string, error) {
+	do: func(c *invocation) error {
 		prefix := c.flag("prefix")
 		switch {
 		case c.values["since"] != nil:
-			return `SELECT * FROM rate_limit_top(@since, @until, @by || 's', coalesce(@prefix, ''))
+			return c.list(`SELECT * FROM rate_limit_top(@since, @until, @by || 's', coalesce(@prefix, ''))
 ORDER BY requests DESC, refused DESC, last DESC, prefix, name, user_id LIMIT @number::bigint`,
-				c.emptyAuditText(), nil
+				c.emptyAuditText())
 		case c.flag("by") == "path":
-			return "", "", invalid("--by", "path", "given with --since: counters "+
+			return invalid("--by", "path", "given with --since: counters "+
 				"have no paths. The metrics have them where the configuration says: route {path}")
-		case c.values["until"] != nil:
-			return "", "", errNoSince
 		case prefix != "" && !strings.HasPrefix(prefix, "rule/"):
-			return "SELECT @prefix AS prefix, " + counterColumns + `
+			return c.list("SELECT @prefix AS prefix, "+counterColumns+`
 FROM (VALUES (true), (false)) AS t(durable) CROSS JOIN LATERAL rate_limit_counters(@prefix, t.durable) AS c
 WHERE c.expires_at > now()
 ORDER BY coalesce(c.count, cardinality(c.hits), c.slots) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key
-LIMIT @number::bigint`, "There are no counters.", nil
+LIMIT @number::bigint`, "There are no counters.")
 		}
-		return `SELECT * FROM rate_limit_used WHERE used > 0 AND quota IS NOT NULL
+		return c.list(`SELECT * FROM rate_limit_used WHERE used > 0 AND quota IS NOT NULL
 	AND starts_with('rule/' || rule || '/' || limit_name, coalesce(@prefix, ''))
-ORDER BY percent DESC, used DESC, rule, limit_name, key LIMIT @number::bigint`, "Nothing is used.", nil
+ORDER BY percent DESC, used DESC, rule, limit_name, key LIMIT @number::bigint`, "Nothing is used.")
 	},
 }
+
+// counterNoun is the noun of counters. Their first argument is the prefix.
+const counterNoun = "counter of"
 
 // counterColumns selects a counter's columns, which the durable and the unlogged table share.
 const counterColumns = `c.key, t.durable, c.count, c.prev_count, c.window_start,
 	c.tokens, c.last_refill, cardinality(c.hits) AS hits, c.slots, c.expires_at`
 
 var getCommand = commandSpec{
-	use: "get PREFIX KEY", kind: "counter of",
+	use: "get PREFIX KEY", noun: counterNoun,
 	short: "Shows a counter",
 	long:  `The prefix of a rule's limit is rule/RULE/LIMIT. KEY may be "-", to read it from standard input.`,
 	example: `  caddy pg-ratelimit get rule/free/per_hour acme
   caddy pg-ratelimit get per-key - < key.txt`,
-	args:        []string{"", "secret"},
-	notFoundSQL: noCounter,
+	args:     []kind{{}, secret},
+	notFound: "in the database",
 	sql: "SELECT @PREFIX AS prefix, " + counterColumns + `,
 	u.algorithm, u.used, u.quota, u.percent, u.resets_at
 FROM (VALUES (true), (false)) AS t(durable)
@@ -199,14 +192,13 @@ LEFT JOIN rate_limit_used u ON starts_with(@PREFIX, 'rule/') AND u.rule = split_
 }
 
 var resetCommand = commandSpec{
-	use: "reset PREFIX KEY", kind: "counter of",
+	use: "reset PREFIX KEY", noun: counterNoun,
 	short: "Deletes a counter as get finds it, so that its key has the full quota again",
 	long: "A proxy that has refused the key within the last second may refuse it for up to a second " +
 		"more.",
-	args:        []string{"", "secret"},
-	doneText:    "reset",
-	notFoundSQL: noCounter,
-	sql:         "SELECT rate_limit_reset(@PREFIX, @KEY) > 0",
+	args:     []kind{{}, secret},
+	doneText: "reset",
+	sql:      "SELECT WHERE rate_limit_reset(@PREFIX, @KEY) > 0",
 }
 
 var forgetCommand = commandSpec{
@@ -224,10 +216,10 @@ Only the owner of the tables of the history can change them.`,
 	example: "  caddy pg-ratelimit forget --user acme --account --dry-run",
 	flags: []flag{
 		{name: "user", usage: "a user, with all its API keys"},
-		{name: "ip", kind: "address", usage: "the address of a client: of IPv6, all of the same /64"},
+		{name: "ip", kind: address, usage: "the address of a client: of IPv6, all of the same /64"},
 		{
 			name:  "key",
-			kind:  "secret",
+			kind:  secret,
 			usage: `an API key, or the key of a counter; "-" reads it from standard input`,
 		},
 		keyIDFlag("an API key by its number"),
@@ -235,17 +227,14 @@ Only the owner of the tables of the history can change them.`,
 		{name: "dry-run", value: false, usage: "count the rows, and delete none"},
 	},
 	exclusive: []string{"user ip key key-id"},
-	choose: func(c *invocation) (string, string, error) {
-		if c.flag("user")+c.flag("ip")+c.flag("key")+c.flag("key-id") == "" {
-			return "", "", invalid(
-				"--user, --ip, --key or --key-id",
-				"",
-				"given: it says who is to be forgotten",
-			)
-		}
-		return `SELECT f.name AS "table", f.deleted, nullif(f.kept, 0) AS kept
+	empty:     "There are no tables.",
+	sql: `SELECT f.name AS "table", f.deleted, nullif(f.kept, 0) AS kept
 FROM rate_limit_forget_person(@user, @key_id::bigint, @key, @ip::inet, @account::boolean,
 	@dry_run::boolean) AS f`,
-			"There are no tables.", nil
+	do: func(c *invocation) error {
+		if c.flag("user")+c.flag("ip")+c.flag("key")+c.flag("key-id") == "" {
+			return invalid("--user, --ip, --key or --key-id", "", "given: it says who is to be forgotten")
+		}
+		return c.list(c.sql, c.empty)
 	},
 }

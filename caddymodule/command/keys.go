@@ -9,7 +9,7 @@ import (
 )
 
 var keysCommand = commandSpec{
-	use: "keys", kind: "key",
+	use: "keys", noun: "key",
 	short: "Makes, lists, changes, revokes and rotates API keys",
 	commands: []commandSpec{{
 		use:   "create --user USER [--name NAME] [--tier TIER] [--expires WHEN]",
@@ -24,20 +24,19 @@ digest of the key, so nothing can print it again.`,
 			{name: "tier", usage: "the tier of the key (default: that of the user)"},
 			{
 				name:  "expires",
-				kind:  "end",
+				kind:  end,
 				usage: "when the key ends: 90d, 2026-12-31 or never (default never)",
 			},
 		},
-		before: `SELECT NULL AS replaces, NULL AS replaced_at
+		before: `SELECT rate_limit_set('rate_limit_api_keys', '{digest}', to_jsonb(k), NULL)
 FROM (SELECT @digest::bytea AS digest, @hint::text AS hint, @user::text AS user_id, @name::text AS name,
-		@tier::text AS tier, @expires::timestamptz AS expires_at) AS k,
-	rate_limit_set('rate_limit_api_keys', '{digest}', to_jsonb(k), NULL)`,
+		@tier::text AS tier, @expires::timestamptz AS expires_at) AS k`,
 		sql: newKeySQL,
 		do:  newKey,
 	}, {
 		use:   "list [--user USER] [-n 100]",
 		short: "Lists the API keys by their first characters, and with a history what each did",
-		flags: []flag{{name: "user", usage: "keys of this user only"}, limitFlag(100)},
+		flags: []flag{{name: "user", usage: "keys of this user only"}, limitFlag("100")},
 		empty: "There are no keys.",
 		sql: `SELECT k.*, r.* FROM (SELECT * FROM rate_limit_key_states
 	WHERE @user::text IS NULL OR user_id = @user ORDER BY id LIMIT @number::bigint) AS k
@@ -49,12 +48,12 @@ LEFT JOIN LATERAL rate_limit_recent(k.user_id, k.id) AS r ON true`,
 for this key, and RULE/LIMIT.burst another burst. revoked_at= makes a revoked key valid again.`,
 		example: `  caddy pg-ratelimit keys set 7 tier=bulk free/per_hour=5000
   caddy pg-ratelimit keys set 7 tier= free/per_hour=`,
-		args: []string{"key"},
+		args: []kind{keyID},
 		do:   setter("rate_limit_key"),
 	}, {
 		use:       "revoke ID",
 		short:     "Ends an API key now",
-		args:      []string{"key"},
+		args:      []kind{keyID},
 		singleRow: true,
 		before:    "SELECT rate_limit_revoke_key(@ID::bigint)",
 		sql:       "SELECT * FROM rate_limit_key_states WHERE id = @ID::bigint",
@@ -63,19 +62,19 @@ for this key, and RULE/LIMIT.burst another burst. revoked_at= makes a revoked ke
 		short: "Makes an API key in place of another one, and ends that one after a grace",
 		long: `The new key has the name, the tier, the end, the overrides and the bans of the old one, and
 limits that count by key count both as one. If the key has leaked, give --grace 0s.`,
-		args: []string{"key"},
+		args: []kind{keyID},
 		flags: []flag{
-			{name: "grace", value: "24h", kind: "duration", usage: "how long the old key stays valid"},
+			{name: "grace", value: "24h", kind: duration, usage: "how long the old key stays valid"},
 		},
-		before: `SELECT replaces, replaced_at
-FROM rate_limit_rotate_key(@ID::bigint, @grace::interval, @digest::bytea, @hint)`,
-		sql: newKeySQL,
-		do:  newKey,
+		before: "SELECT rate_limit_rotate_key(@ID::bigint, @grace::interval, @digest::bytea, @hint)",
+		sql:    newKeySQL,
+		do:     newKey,
 	}},
 }
 
-const newKeySQL = `SELECT * FROM rate_limit_key_states
-WHERE id = (SELECT id FROM rate_limit_api_keys WHERE digest = @digest::bytea)`
+const newKeySQL = `SELECT s.*, o.id AS replaces, least(o.revoked_at, o.expires_at) AS replaced_at
+FROM rate_limit_api_keys k JOIN rate_limit_key_states s ON s.id = k.id
+LEFT JOIN rate_limit_api_keys o ON o.replaced_by = k.id WHERE k.digest = @digest::bytea`
 
 // newKey creates a random API key, stores its digest with before, and prints the key. No other function
 // prints a key.
@@ -86,26 +85,14 @@ func newKey(c *invocation) error {
 	}
 	digest := policy.Digest(key)
 	c.values["digest"], c.values["hint"] = fmt.Sprintf(`\x%x`, digest), policy.Hint(key)
-	var made json.RawMessage
-	if err := c.inTransaction(func() error {
-		replaced, err := c.rows(c.before)
-		if err == nil && len(replaced) == 0 {
-			err = c.notFound()
-		}
-		if err != nil {
-			return err
-		}
-		rows, err := c.rows(c.sql)
-		if err == nil {
-			made = mergeObjects(rows[0], replaced[0])
-		}
-		return err
-	}); err != nil {
+	rows, err := c.change(c.sql)
+	if err != nil {
 		return err
 	}
 	c.printsKey = true
+	made := rows[0]
 	if c.json {
-		return c.show(mergeObjects(made, json.RawMessage(`{"key":"`+key+`"}`)), "")
+		return c.show(slices.Concat(made[:len(made)-1], json.RawMessage(`,"key":"`+key+`"}`)), "")
 	}
 	get := map[string]string{}
 	for _, f := range fieldsOf(made) {
@@ -118,9 +105,4 @@ func newKey(c *invocation) error {
 		fmt.Fprintf(said, "The key %s, which it replaces, ends: %s.\n", get["replaces"], get["replaced_at"])
 	}
 	return c.printf("%s\n", key)
-}
-
-// mergeObjects returns a JSON object with the fields of two objects that are not empty.
-func mergeObjects(a, b json.RawMessage) json.RawMessage {
-	return slices.Concat(a[:len(a)-1], json.RawMessage(","), b[1:])
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"unicode"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -85,9 +84,9 @@ func applyPolicy(c *invocation) error {
 	if c.values["document"], err = toJSON(file); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	c.sql = "SELECT * FROM rate_limit_apply(@document::jsonb, @prune::boolean, @dry_run::boolean)"
-	c.empty = "The policy is as the file has it."
-	if err := c.runSQL(); err != nil || c.json || !c.boolFlag("dry-run") {
+	err = c.list("SELECT * FROM rate_limit_apply(@document::jsonb, @prune::boolean, @dry_run::boolean)",
+		"The policy is as the file has it.")
+	if err != nil || c.json || !c.boolFlag("dry-run") {
 		return err
 	}
 	return c.printf("\nNothing is changed: this was a dry run.\n")
@@ -131,12 +130,7 @@ func yamlOf(value any) *yaml.Node {
 		return n
 	case string:
 		// The tag makes the encoder quote a string that looks like another type.
-		n := &yaml.Node{Kind: yaml.ScalarNode, Value: value, Tag: "!!str"}
-		isOdd := func(r rune) bool { return !unicode.IsPrint(r) }
-		if value != strings.TrimSpace(value) || strings.ContainsFunc(value, isOdd) {
-			n.Style = yaml.DoubleQuotedStyle
-		}
-		return n
+		return &yaml.Node{Kind: yaml.ScalarNode, Value: value, Tag: "!!str"}
 	}
 	return &yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(value)}
 }
@@ -152,59 +146,39 @@ func compareFields(a, b string) int {
 	return cmp.Or(place(a)-place(b), strings.Compare(a, b))
 }
 
-// toJSON converts a YAML document to JSON. Scalars become strings, which the server converts to its types.
+// toJSON converts a YAML document to JSON.
 func toJSON(file []byte) (string, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(file))
-	var document, more yaml.Node
+	var document, more jsonText
 	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
-		return "", errors.New(
-			"the file is empty: must have one or more of the sections tiers, users, keys, " +
-				"rules, overrides",
-		)
+		return "", errors.New("the file is empty: must have one or more of the sections tiers, users, " +
+			"keys, rules, overrides")
 	} else if err != nil {
 		return "", err
 	}
 	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
 		return "", errors.Join(errors.New("must be one document of YAML"), err)
 	}
-	value, err := valueOf(document.Content[0])
-	if err != nil {
-		return "", err
-	}
-	text, err := json.Marshal(value)
-	return string(text), err
+	return string(document.RawMessage), nil
 }
 
-func valueOf(n *yaml.Node) (any, error) {
+// jsonText is a value of YAML as JSON. Scalars become strings, which the server converts to its types.
+type jsonText struct{ json.RawMessage }
+
+// UnmarshalYAML implements yaml.Unmarshaler. The decoder replaces an alias, and refuses a name that is given
+// twice. It does not call UnmarshalYAML for null, so elements are pointers.
+func (t *jsonText) UnmarshalYAML(n *yaml.Node) (err error) {
+	var value any = &n.Value
 	switch n.Kind {
-	case yaml.AliasNode:
-		return valueOf(n.Alias)
 	case yaml.MappingNode:
-		fields := map[string]any{}
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			name := n.Content[i]
-			if _, isThere := fields[name.Value]; isThere {
-				return nil, fmt.Errorf("line %d: %s: must be given once", name.Line, name.Value)
-			}
-			var err error
-			if fields[name.Value], err = valueOf(n.Content[i+1]); err != nil {
-				return nil, err
-			}
-		}
-		return fields, nil
+		value = &map[string]*jsonText{}
+		err = n.Decode(value)
 	case yaml.SequenceNode:
-		list := []any{}
-		for _, item := range n.Content {
-			value, err := valueOf(item)
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, value)
-		}
-		return list, nil
+		value = &[]*jsonText{}
+		err = n.Decode(value)
 	}
-	if n.ShortTag() == "!!null" {
-		return nil, nil
+	if err == nil {
+		t.RawMessage, err = json.Marshal(value)
 	}
-	return n.Value, nil
+	return err
 }

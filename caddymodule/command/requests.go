@@ -22,27 +22,23 @@ proxies. Nothing is charged. Zones in the configurations of proxies are not part
   caddy pg-ratelimit explain --key - --path /api/v1/x < key.txt
   caddy pg-ratelimit explain --user acme --path / --at 2026-11-27`,
 	flags: []flag{
-		{name: "key", kind: "secret", usage: `API key, or "-" to read it from standard input`},
+		{name: "key", kind: secret, usage: `API key, or "-" to read it from standard input`},
 		keyIDFlag("API key by its number"),
 		{name: "user", usage: "user that the proxy authenticated"},
 		{name: "tier", value: "anonymous", usage: "tier of requests without a user"},
-		{
-			name:    "unknown-key",
-			value:   "reject",
-			usage:   "what proxies do with unknown keys: reject or anonymous",
-			choices: []string{"reject", "anonymous"},
-		},
+		{name: "unknown-key", value: "reject", kind: oneOf("reject", "anonymous"),
+			usage: "what proxies do with unknown keys: reject or anonymous"},
 		{name: "method", value: "GET", usage: "method"},
 		{name: "path", value: "/", usage: "path, as it is sent"},
 		{name: "host", usage: "host"},
 		{
 			name:  "ip",
-			kind:  "address",
+			kind:  address,
 			usage: "address of the client (default " + evaluate.AssumedAddress.String() + ")",
 		},
 		{name: "route", usage: "name of the route, as the configuration of the proxy sets it"},
 		{name: "header", value: []string(nil), usage: `header of the request, as in "X-Tenant: blue"`},
-		{name: "at", kind: "time", usage: "when the request comes (default now)"},
+		{name: "at", value: "now", kind: moment, usage: "when the request comes"},
 	},
 	exclusive: []string{"key key-id user"},
 	jsonOnly:  "outcome reason status rule host mode retry_after",
@@ -54,17 +50,14 @@ func explain(c *invocation) error {
 	if !strings.HasPrefix(path, "/") {
 		return invalid("--path", path, "a path that begins with a slash")
 	}
-	r := &evaluate.Request{Key: get[string](c, "key"), User: c.flag("user"), At: c.now, Facts: policy.Facts{
+	r := &evaluate.Request{Key: c.value("key"), User: c.flag("user"), At: c.moment("at"), Facts: policy.Facts{
 		Tier: c.flag("tier"), RejectUnknown: c.flag("unknown-key") != "anonymous",
 		Method: strings.ToUpper(c.flag("method")), Host: c.flag("host"), Path: path, Route: c.flag("route"),
 		Header: http.Header{},
 	}}
-	if at := c.moment("at"); !at.IsZero() {
-		r.At = at
-	}
 	// Without the flag, the results are 0 and the zero Addr, which mean none.
-	r.KeyID, _ = strconv.ParseInt(get[string](c, "key_id"), 10, 64)
-	r.Address, _ = netip.ParseAddr(get[string](c, "ip"))
+	r.KeyID, _ = strconv.ParseInt(c.value("key_id"), 10, 64)
+	r.Address, _ = netip.ParseAddr(c.value("ip"))
 	for _, header := range c.flagList("header") {
 		name, value, found := strings.Cut(header, ":")
 		if !found || strings.TrimSpace(name) == "" {
@@ -111,9 +104,9 @@ addresses, a rule that counts by address counts several clients as one.`,
 	example: `  caddy pg-ratelimit replay --rule free per_hour=500 algorithm=token_bucket burst=20 --since 24h
   caddy pg-ratelimit replay --rule protect limit.burst=50/10s --since 2026-11-20 --until 2026-11-27`,
 	flags: append(
-		[]flag{{name: "rule", usage: "the rule", required: true}, limitFlag(10)},
+		[]flag{{name: "rule", usage: "the rule", required: true}, limitFlag("10")},
 		periodFlags("7d", "requests")...),
-	kind: "rule",
+	noun: "rule",
 	do:   replay,
 }
 
@@ -150,14 +143,10 @@ func replay(c *invocation) error {
 		return err
 	}
 	if limits == nil {
-		is, err := c.scalar(hintSQL["rule"])
-		if err != nil {
-			return err
-		}
-		return fmt.Errorf("rule: %q: %s", rule, *is)
+		return c.missing(rule)
 	}
 	limits.CostIsSet = slices.ContainsFunc(settings, func(a assignment) bool { return a.name == "cost" })
-	most, _ := c.cmd.Flags().GetInt("number")
+	most, _ := strconv.Atoi(c.value("number")) // parse has checked it
 	r, err := evaluate.Run(c.ctx, c.conn, limits, c.moment("since"), c.moment("until"), most)
 	if err != nil {
 		return err

@@ -1,7 +1,7 @@
 package command
 
 var rulesCommand = commandSpec{
-	use: "rules", kind: "rule",
+	use: "rules", noun: "rule",
 	short: "Lists and changes rules",
 	commands: []commandSpec{{
 		use:   "list",
@@ -29,12 +29,12 @@ FROM..UNTIL, where either may be missing.`,
 			use:      "rename NAME NEW",
 			short:    "Gives a rule another name, and with it new counters",
 			doneText: "renamed to",
-			sql:      "SELECT rate_limit_rename('rule', @NAME, @NEW)",
+			sql:      "SELECT WHERE rate_limit_rename('rule', @NAME, @NEW)",
 		}, {
 			use:      "delete NAME",
 			short:    "Deletes a rule with its limits and overrides",
 			doneText: "deleted",
-			sql:      "SELECT rate_limit_delete_rule(@NAME)",
+			sql:      "SELECT WHERE rate_limit_delete_rule(@NAME)",
 		}},
 }
 
@@ -50,7 +50,7 @@ func ruleMode(name, mode, help string) commandSpec {
 }
 
 var tiersCommand = commandSpec{
-	use: "tiers", kind: "tier",
+	use: "tiers", noun: "tier",
 	short: "Lists and changes tiers: the plans that users are on",
 	commands: []commandSpec{{
 		use:   "list",
@@ -66,12 +66,12 @@ var tiersCommand = commandSpec{
 		use:      "rename TIER NEW",
 		short:    "Gives a tier another name, which its users, keys, overrides and rules then have",
 		doneText: "renamed to",
-		sql:      "SELECT rate_limit_rename('tier', @TIER, @NEW)",
+		sql:      "SELECT WHERE rate_limit_rename('tier', @TIER, @NEW)",
 	}, {
 		use:      "delete TIER",
 		short:    "Deletes a tier that nothing uses",
 		doneText: "deleted",
-		sql:      "SELECT rate_limit_delete_tier(@TIER)",
+		sql:      "SELECT WHERE rate_limit_delete_tier(@TIER)",
 	}},
 }
 
@@ -80,8 +80,8 @@ var changesCommand = commandSpec{
 	short: "Lists the changes of the policy in the last 30 days, the latest first",
 	long:  "--json has the rows before and after.",
 	flags: []flag{
-		{name: "since", value: "1h", kind: "duration", usage: "changes of the last 30m, 24h, 7d …"},
-		limitFlag(100),
+		{name: "since", value: "1h", kind: duration, usage: "changes of the last 30m, 24h, 7d …"},
+		limitFlag("100"),
 	},
 	jsonOnly: "ref key_id before after",
 	empty:    "Nothing was changed.",

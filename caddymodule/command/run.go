@@ -29,7 +29,6 @@ type invocation struct {
 	args        []string
 	conn        *pgx.Conn // nil for an offline command
 	expandedDSN string
-	now         time.Time // by the clock of the server
 	// values maps the names of SQL parameters to the values of flags and arguments.
 	values pgx.NamedArgs
 	// printsKey stops show from redacting API keys, for a command that has made one.
@@ -41,19 +40,20 @@ type invocation struct {
 // run connects to the database unless the command is offline, parses flags and arguments, and executes the
 // command.
 func (c *invocation) run() error {
-	if !c.offline {
-		if err := c.connect(); err != nil {
-			return err
-		}
-		defer c.close()
+	if c.offline {
+		return c.do(c)
 	}
+	if err := c.connect(); err != nil {
+		return err
+	}
+	defer c.close()
 	err := c.read()
-	if err == nil {
-		if c.do != nil {
-			err = c.do(c)
-		} else {
-			err = c.runSQL()
-		}
+	switch {
+	case err != nil:
+	case c.do != nil:
+		err = c.do(c)
+	default:
+		err = c.list(c.sql, c.empty)
 	}
 	return c.describeError(err)
 }
@@ -74,11 +74,8 @@ func (t *tool) database() (string, error) {
 	case "":
 		return "", invalid("dsn", "", "a database: give --dsn, or set "+settings.EnvDSN)
 	case settings.MemoryDSN:
-		return "", invalid(
-			"dsn",
-			dsn,
-			"a Postgres URL or key=value pairs: counters in memory are only in the proxy",
-		)
+		return "", invalid("dsn", dsn, "a Postgres URL or key=value pairs: counters in memory are only in "+
+			"the proxy")
 	}
 	dsn, _, err := t.expand(dsn)
 	return dsn, err
@@ -106,17 +103,15 @@ func (c *invocation) connect() (err error) {
 		"caddy pg-ratelimit",
 	)
 	config.RuntimeParams["client_encoding"] = "UTF8"
-	config.RuntimeParams["timezone"] = "UTC" // the server formats some times itself
+	// The server parses and formats times.
+	config.RuntimeParams["timezone"], config.RuntimeParams["datestyle"] = "UTC", "ISO"
 	// A pooler may give each transaction another session.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	if c.conn, err = pgx.ConnectConfig(c.ctx, config); err != nil {
 		return fmt.Errorf("dsn: %w", err)
 	}
-	return c.readClock()
+	return nil
 }
-
-// readClock sets now from the clock of the server.
-func (c *invocation) readClock() error { return c.conn.QueryRow(c.ctx, "SELECT now()").Scan(&c.now) }
 
 // openDriver returns a second database connection over the driver of the proxies, for packages that need
 // one. It connects on first use, and the caller closes it.
@@ -184,72 +179,35 @@ func (c *invocation) scalar(sql string, args ...any) (*string, error) {
 	return value, err
 }
 
-// runSQL executes before, sql, the sections and after in one transaction, and prints the rows.
-func (c *invocation) runSQL() error {
-	sql, empty := c.sql, c.empty
-	if c.choose != nil {
-		var err error
-		if sql, empty, err = c.choose(c); err != nil {
-			return err
-		}
+// list executes before and sql in one transaction, and prints the rows, or empty if there are none. A command
+// that changes a row prints its doneText.
+func (c *invocation) list(sql, empty string) error {
+	rows, err := c.change(sql)
+	switch {
+	case err != nil:
+		return err
+	case len(rows) == 0 && (c.singleRow || c.doneText != "" || c.notFound != ""):
+		return c.missing(c.name())
+	case c.doneText != "":
+		return c.printOutcome(c.doneText)
+	case c.singleRow:
+		return c.show(rows[0], "")
 	}
-	if c.doneText != "" {
-		return c.runChange(sql)
-	}
-	if c.singleRow {
-		// Each section becomes a column of the row, which holds a list.
-		columns := "q.*"
-		for _, p := range c.sections {
-			columns += ", (SELECT coalesce(json_agg(p), '[]') FROM (" + p.sql + ") AS p) AS " + p.title
-		}
-		sql = "SELECT " + columns + " FROM (" + sql + ") AS q"
-	}
-	var rows []json.RawMessage
-	more := map[string][]json.RawMessage{}
-	err := c.inTransaction(func() (err error) {
+	return c.show(rows, empty)
+}
+
+// change executes before and sql in one transaction, and returns the rows of sql.
+func (c *invocation) change(sql string) (rows []json.RawMessage, err error) {
+	err = c.inTransaction(func() (err error) {
 		if c.before != "" {
 			if _, err := c.conn.Exec(c.ctx, c.before, c.values); err != nil {
 				return err
 			}
 		}
-		if rows, err = c.rows(sql); err != nil {
-			return err
-		}
-		if len(rows) == 0 && (c.singleRow || c.notFoundSQL != "") {
-			return c.notFound()
-		}
-		for i := 0; i < len(c.sections) && !c.singleRow && !c.json && err == nil; i++ {
-			more[c.sections[i].title], err = c.rows(c.sections[i].sql)
-		}
-		if c.after != "" {
-			_, err = c.conn.Exec(c.ctx, c.after, c.values)
-		}
+		rows, err = c.rows(sql)
 		return err
 	})
-	switch {
-	case err != nil:
-		return err
-	case c.singleRow:
-		return c.show(rows[0], "")
-	}
-	if err := c.show(rows, empty); err != nil || c.json {
-		return err
-	}
-	return c.show(more, "")
-}
-
-// runChange changes the row of the first argument by sql, in a transaction, and prints the outcome.
-func (c *invocation) runChange(sql string) error {
-	if err := c.inTransaction(func() error {
-		is, err := c.scalar(sql, c.values)
-		if err == nil && (is == nil || *is == "false") {
-			err = c.notFound()
-		}
-		return err
-	}); err != nil {
-		return err
-	}
-	return c.printOutcome(c.doneText)
+	return rows, err
 }
 
 // printOutcome prints that the row of the first argument is now outcome.
@@ -258,7 +216,7 @@ func (c *invocation) printOutcome(outcome string) error {
 		outcome += " " + printable(c.args[1])
 	}
 	if !c.json {
-		return c.printf("The %s %s is %s.\n", c.kind, printable(c.name()), outcome)
+		return c.printf("The %s %s is %s.\n", c.noun, printable(c.name()), outcome)
 	}
 	return c.show(struct {
 		Name    string `json:"name"`
@@ -266,33 +224,15 @@ func (c *invocation) printOutcome(outcome string) error {
 	}{c.name(), outcome}, "")
 }
 
-// hintSQL maps a kind of row to SQL for the end of the error for a missing row.
-var hintSQL = map[string]string{
-	"rule": `SELECT coalesce('must be one of ' || string_agg(name, ', ' ORDER BY name), 'there are no rules')
-		FROM (SELECT name FROM rate_limit_rules ORDER BY name LIMIT 20) AS r`,
-	"tier": `SELECT 'must be one of ' || string_agg(tier, ', ' ORDER BY rank, tier)
-		FROM rate_limit_tiers`,
-	"user": `SELECT 'not in the database: make it with: caddy pg-ratelimit users set USER tier=TIER'`,
-	"key":  `SELECT 'no key has this id, see: caddy pg-ratelimit keys list'`,
-}
-
-const noCounter = `SELECT 'there is no counter of this prefix and key, so its full quota is left'`
-
 // name returns the parsed first argument.
-func (c *invocation) name() string { return get[string](c, argumentNames(c.use)[0]) }
+func (c *invocation) name() string { return c.value(argumentNames(c.use)[0]) }
 
-// notFound returns the error for a first argument that selects no row.
-func (c *invocation) notFound() error {
-	is, err := c.scalar(cmp.Or(c.notFoundSQL, hintSQL[c.kind]), c.values)
-	switch {
-	case err != nil:
-		return err
-	case c.kind == "counter of": // omit the key, which may be a secret
-		return errors.New(*is)
-	case c.kind == "key":
-		return fmt.Errorf("key: %s: %s", c.name(), *is)
+// missing returns the error for a name that selects no row.
+func (c *invocation) missing(name string) error {
+	if c.noun == counterNoun { // omit the key, which may be a secret
+		return errors.New("there is no counter of this prefix and key, so its full quota is left")
 	}
-	return fmt.Errorf("%s: %q: %s", c.kind, c.name(), *is)
+	return invalid(c.noun, name, cmp.Or(c.notFound, "listed by: caddy pg-ratelimit "+c.noun+"s list"))
 }
 
 // apiKeys matches API keys in a text, including mistyped ones.

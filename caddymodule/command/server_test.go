@@ -9,7 +9,7 @@ import (
 
 func TestMigrate(t *testing.T) {
 	s := newShell(t)
-	s.fails([]string{"the tables of the policy are missing", "caddy pg-ratelimit migrate"}, "rules", "list")
+	s.fails([]string{"tables are missing", "caddy pg-ratelimit migrate"}, "rules", "list")
 	if got := s.must("migrate"); got != "counters  created\nhistory   created\npolicy    created\n" {
 		t.Errorf("the first time it printed %q", got)
 	}

@@ -13,11 +13,10 @@ import (
 // names and types. The setting limit.NAME of a rule is an element of the argument limits. The settings
 // RULE/LIMIT and RULE/LIMIT.burst of a user or a key are overrides.
 
-// overrideOwners maps a function to the argument of rate_limit_override that names the same row, and to the
-// argument's type.
-var overrideOwners = map[string][2]string{
-	"rate_limit_user": {"user_id", "text"},
-	"rate_limit_key":  {"key_id", "bigint"},
+// overrideOwners maps a function to the argument of rate_limit_override for the same row, whose name is $3.
+var overrideOwners = map[string]string{
+	"rate_limit_user": "user_id => $3",
+	"rate_limit_key":  "key_id => $3::bigint",
 }
 
 const argumentsSQL = `SELECT a.name, format_type(a.type, NULL) FROM pg_proc p
@@ -101,21 +100,18 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 	if err != nil {
 		return "", err
 	}
-	sql, values := "SELECT "+function+"($1::"+arguments[0].Type, []any{id}
-	add := func(name, kind string, value any) {
-		values = append(values, value)
-		sql += fmt.Sprintf(", %s => $%d::%s", pgx.Identifier{name}.Sanitize(), len(values), kind)
-	}
+	var inputs []input
 	for _, a := range all {
 		window, isAmount := amountWindows[a.name]
 		amount, _, _ := strings.Cut(a.value, "/")
+		kind := typeKinds[types[a.name]]
+		if isAmount {
+			kind.want += ", or unlimited"
+		}
 		switch {
 		case (isAmount || isLimit(a.name)) && strings.Trim(amount, "0 ") == "" && amount != "" && !force:
-			return "", invalid(
-				a.name,
-				a.value,
-				"above 0, or given with --force: it would refuse every request, which action=block says",
-			)
+			return "", invalid(a.name, a.value,
+				"above 0, or given with --force: it would refuse every request, which action=block says")
 		case isLimit(a.name) && !isHolder:
 			limits = append(limits, a.name[len("limit."):]+"="+a.value)
 		case isOther(a.name):
@@ -124,29 +120,29 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 		case isAmount && a.value == "unlimited":
 			limits = append(limits, a.name+"="+a.value+"/"+window)
 		default:
-			kind := types[a.name]
-			if isAmount {
-				kind = "amount"
-			}
-			value, err := c.value(kind, a.name, a.value)
-			if err != nil {
-				return "", err
-			}
-			add(a.name, types[a.name], value)
+			inputs = append(inputs, input{a.name, a.value, kind})
 		}
 	}
-	if limits != nil {
-		add("limits", "text[]", limits)
+	parsed, err := c.parse(inputs)
+	if err != nil {
+		return "", err
 	}
-	if reset != nil {
-		add("reset", "text[]", reset)
+	sql, values := "SELECT "+function+"($1::"+arguments[0].Type+", reset => $2::text[]", []any{id, reset}
+	for i, value := range parsed {
+		values = append(values, value)
+		name := inputs[i].field
+		sql += fmt.Sprintf(", %s => $%d::%s", pgx.Identifier{name}.Sanitize(), len(values), types[name])
+	}
+	if limits != nil {
+		values = append(values, limits)
+		sql += fmt.Sprintf(", limits => $%d::text[]", len(values))
 	}
 	if err := c.conn.QueryRow(c.ctx, sql+")", values...).Scan(&outcome); err != nil {
 		return "", err
 	}
 	for _, a := range all {
 		if isHolder && isOther(a.name) {
-			if err := c.setOverride(holder[0]+" => $3::"+holder[1], id, a); err != nil {
+			if err := c.setOverride(holder, id, a); err != nil {
 				return "", err
 			}
 		}
@@ -167,35 +163,24 @@ var amountWindows = map[string]string{
 func (c *invocation) setOverride(holder, id string, a assignment) error {
 	limit, isBurst := strings.CutSuffix(a.name, ".burst")
 	rule, name, _ := strings.Cut(limit, "/")
-	call, more := "rate_limit_override($1, $2, ", ""
-	values := []any{rule, name, id}
-	switch {
-	case a.value == "" && isBurst:
-		more = ", reset => '{burst}'"
-	case a.value == "":
-		call = "rate_limit_delete_override($1, $2, "
-	case isBurst:
-		if _, err := c.value("bigint", a.name, a.value); err != nil {
-			return err
+	if a.value == "" && !isBurst {
+		there, err := c.scalar("CASE WHEN rate_limit_delete_override($1, $2, "+holder+`) THEN true
+			ELSE (SELECT true FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2) END`,
+			rule, name, id)
+		if err == nil && there == nil {
+			err = errors.New(limit + ": no such limit: see: caddy pg-ratelimit rules list")
 		}
-		more = ", burst => $4::bigint"
-		values = append(values, a.value)
-	default:
-		more = ", amount => $4::text"
-		values = append(values, a.value)
-	}
-	var is string
-	err := c.conn.QueryRow(c.ctx, "SELECT "+call+holder+more+")::text", values...).Scan(&is)
-	if err != nil || is != "false" {
 		return err
 	}
-	there, err := c.scalar(
-		"SELECT true FROM rate_limit_rule_limits WHERE rule = $1 AND name = $2",
-		rule,
-		name,
-	)
-	if err == nil && there == nil {
-		err = errors.New(limit + ": no such limit: see: caddy pg-ratelimit rules list")
+	argument := ", amount => $4)"
+	if isBurst {
+		argument = ", burst => nullif($4, '')::bigint, reset => CASE $4 WHEN '' THEN '{burst}'::text[] END)"
+		if a.value != "" {
+			if _, err := c.parse([]input{{a.name, a.value, typeKinds["bigint"]}}); err != nil {
+				return err
+			}
+		}
 	}
+	_, err := c.scalar("rate_limit_override($1, $2, "+holder+argument, rule, name, id, a.value)
 	return err
 }

@@ -25,15 +25,14 @@ to create tables. The number of shards cannot change later.`,
 		{name: "shards", value: 0,
 			usage: "how many shards the counters have; one or two for each server that there will ever be"},
 	},
-	requiredTogether: "citus shards",
 	do: func(c *invocation) error {
 		if c.boolFlag("print") {
 			_, err := io.WriteString(c.cmd.OutOrStdout(), schema.File)
 			return err
 		}
 		shards, err := c.cmd.Flags().GetInt("shards")
-		if err == nil && c.boolFlag("citus") && shards == 0 {
-			err = errors.New("--shards: 0: must be 1 or more")
+		if err == nil && c.boolFlag("citus") != (shards > 0) {
+			err = invalid("--shards", c.flag("shards"), "1 or more with --citus, and is only for it")
 		}
 		if err == nil {
 			err = c.connect()
@@ -62,7 +61,7 @@ deletes up to 20,000 rows of each kind.`,
 			return err
 		}
 		defer db.Close()
-		did, err := history.Upkeep(c.ctx, db, c.now)
+		did, err := history.Upkeep(c.ctx, db, time.Time{})
 		switch {
 		case err != nil && did.IsNothing():
 			return err

@@ -2,25 +2,22 @@ package command
 
 import "net/netip"
 
-// ownedSections list the keys of @USER, and the overrides and bans of the user and of these keys.
-var ownedSections = []section{
-	{
-		"keys",
-		`SELECT k.*, r.* FROM rate_limit_key_states k
+// ownedColumns selects the keys of @USER, and the overrides and bans of the user and of these keys.
+var ownedColumns = listColumn("keys", `SELECT k.*, r.* FROM rate_limit_key_states k
 LEFT JOIN LATERAL rate_limit_recent(k.user_id, k.id) r ON true
-WHERE k.user_id = @USER ORDER BY k.id`,
-	},
-	{
-		"overrides",
-		`SELECT o.rule, o.limit_name, o.key_id, coalesce(o.events::text, 'unlimited') AS amount, o.burst,
-	nullif(o.valid, '(,)') AS valid, o.reason
-FROM rate_limit_overrides o WHERE o.user_id = @USER OR o.key_id ` + keysOfUser + `
-ORDER BY o.rule, o.limit_name, o.key_id NULLS FIRST, lower(o.valid) NULLS FIRST`,
-	},
-	{"bans", bansSQL + " WHERE user_id = @USER OR key_id " + keysOfUser + " ORDER BY id"},
+WHERE k.user_id = @USER ORDER BY k.id`) + listColumn("overrides", `SELECT o.rule, o.limit_name, o.key_id,
+	coalesce(o.events::text, 'unlimited') AS amount, o.burst, nullif(o.valid, '(,)') AS valid, o.reason
+FROM rate_limit_overrides o WHERE o.user_id = @USER OR o.key_id `+keysOfUser+`
+ORDER BY o.rule, o.limit_name, o.key_id NULLS FIRST, lower(o.valid) NULLS FIRST`) +
+	listColumn("bans", bansSQL+" WHERE user_id = @USER OR key_id "+keysOfUser+" ORDER BY id")
+
+// listColumn returns a further column of a SELECT: the rows of sql as a list.
+func listColumn(name, sql string) string {
+	return ", (SELECT coalesce(json_agg(p), '[]') FROM (" + sql + ") AS p) AS " + name
 }
 
 const (
+	inBans     = "listed by: caddy pg-ratelimit bans"
 	keysOfUser = "IN (SELECT id FROM rate_limit_api_keys WHERE user_id = @USER)"
 	userFields = "tier, tier_until, period_start, time_zone, comment, created_at, updated_at"
 	bansSQL    = "SELECT kind, banned, until, banned_by, banned_at, reason FROM rate_limit_banned"
@@ -29,38 +26,37 @@ const (
 )
 
 var usersCommand = commandSpec{
-	use: "users", kind: "user",
+	use: "users", noun: "user",
 	short: "Shows, changes, bans and deletes users",
 	commands: []commandSpec{{
 		use:       "get USER",
 		short:     "Shows a user: tier, keys, overrides, bans, usage, and what is used of the limits",
 		singleRow: true,
-		sql: "SELECT n.user_id, " + userFields + `, r.*
+		sql: "SELECT n.user_id, " + userFields + ", r.*" + ownedColumns + listColumn("used", `SELECT *
+FROM rate_limit_used_by(@USER) UNION ALL SELECT u.* FROM (SELECT DISTINCT ON (coalesce(counted_as, id)) id
+	FROM rate_limit_api_keys WHERE user_id = @USER) k, rate_limit_used_by(@USER, k.id) u`) + `
 FROM (SELECT @USER::text AS user_id) AS n LEFT JOIN rate_limit_users u USING (user_id)
 LEFT JOIN LATERAL rate_limit_recent(n.user_id) AS r ON true
 WHERE u.user_id IS NOT NULL OR EXISTS (SELECT FROM rate_limit_banned b WHERE b.user_id = n.user_id)`,
-		sections: append(ownedSections[:3:3], section{"used", `SELECT * FROM rate_limit_used_by(@USER)
-UNION ALL
-SELECT u.* FROM (SELECT DISTINCT ON (coalesce(counted_as, id)) id FROM rate_limit_api_keys
-	WHERE user_id = @USER) k, rate_limit_used_by(@USER, k.id) u`}),
 	}, {
 		use:   "list [--tier TIER] [--sort last] [-n 100]",
 		short: "Lists the users, and with a history what each did today and this month",
 		flags: []flag{
 			{name: "tier", usage: "users of this tier only"},
-			{name: "sort", value: "name", usage: "name, or last for those without requests first",
-				choices: []string{"name", "last"}},
-			limitFlag(100),
+			{name: "sort", value: "name", kind: oneOf("name", "last"),
+				usage: "name, or last for those without requests first"},
+			limitFlag("100"),
 		},
-		choose: func(c *invocation) (string, string, error) {
+		do: func(c *invocation) error {
 			last := ""
 			if c.flag("sort") == "last" { // the history may be missing
 				last = `(SELECT max(h.last_request) FROM rate_limit_metrics h
 		WHERE h.granularity = 'day' AND h.user_id = u.user_id) NULLS FIRST, `
 			}
-			return `SELECT u.user_id, u.tier, u.state, r.* FROM (SELECT u.* FROM rate_limit_user_states u
-	WHERE @tier::text IS NULL OR u.tier = @tier ORDER BY ` + last + `u.user_id LIMIT @number::bigint) AS u
-LEFT JOIN LATERAL rate_limit_recent(u.user_id) AS r ON true`, "There are no users.", nil
+			return c.list(`SELECT u.user_id, u.tier, u.state, r.*
+FROM (SELECT u.* FROM rate_limit_user_states u
+	WHERE @tier::text IS NULL OR u.tier = @tier ORDER BY `+last+`u.user_id LIMIT @number::bigint) AS u
+LEFT JOIN LATERAL rate_limit_recent(u.user_id) AS r ON true`, "There are no users.")
 		},
 	}, {
 		use:   "set USER SETTING=VALUE ...",
@@ -78,10 +74,9 @@ burst.`,
 		long:      "A ban of the user stays. To shut a user out and keep the keys, see users ban.",
 		singleRow: true,
 		// The lock keeps new keys from being created before the user is deleted.
-		before:   "SELECT FROM rate_limit_users WHERE user_id = @USER FOR UPDATE",
-		sql:      "SELECT user_id AS deleted, " + userFields + " FROM rate_limit_users WHERE user_id = @USER",
-		sections: ownedSections,
-		after:    "SELECT rate_limit_delete_user(@USER)",
+		before: "SELECT FROM rate_limit_users WHERE user_id = @USER FOR UPDATE",
+		sql: "SELECT user_id AS deleted, " + userFields + ownedColumns + `
+FROM rate_limit_users WHERE user_id = @USER AND rate_limit_delete_user(@USER)`,
 	}, {
 		use:     "ban USER",
 		short:   "Shuts a user out, with all its keys",
@@ -90,11 +85,11 @@ burst.`,
 		before: "SELECT rate_limit_ban(user_id => @USER" + banArguments,
 		sql:    bansSQL + " WHERE user_id = @USER",
 	}, {
-		use:         "unban USER",
-		short:       "Lifts the ban of a user",
-		doneText:    "unbanned",
-		sql:         "SELECT rate_limit_unban(user_id => @USER)",
-		notFoundSQL: "SELECT 'not banned'",
+		use:      "unban USER",
+		short:    "Lifts the ban of a user",
+		doneText: "unbanned",
+		sql:      "SELECT WHERE rate_limit_unban(user_id => @USER)",
+		notFound: inBans,
 	}},
 }
 
@@ -113,19 +108,17 @@ var banCommand = commandSpec{
 		[]flag{{name: "yes", value: false, usage: "ban the network however wide it is"}},
 		banFlags...),
 	exclusive: []string{"for until"},
-	args:      []string{"network"}, singleRow: true,
+	args:      []kind{network}, singleRow: true,
 	before: "SELECT rate_limit_ban(network => @NETWORK::cidr" + banArguments,
-	choose: func(c *invocation) (string, string, error) {
-		network := netip.MustParsePrefix(get[string](c, "NETWORK"))
+	sql:    bansSQL + " WHERE network = @NETWORK::cidr",
+	do: func(c *invocation) error {
+		network := netip.MustParsePrefix(c.name())
 		if isWide(network) && !c.boolFlag("yes") {
-			return "", "", invalid(
-				"NETWORK",
-				network.String(),
-				"an IPv4 /8 or an IPv6 /16 at most, which is as much as one organisation holds, or given "+
-					"with --yes: a wider ban shuts out all kinds of clients",
-			)
+			return invalid("NETWORK", network.String(), "an IPv4 /8 or an IPv6 /16 at most, which is as "+
+				"much as one organisation holds, or given with --yes: a wider ban shuts "+
+				"out all kinds of clients")
 		}
-		return bansSQL + " WHERE network = @NETWORK::cidr", "", nil
+		return c.list(c.sql, "")
 	},
 }
 
@@ -140,11 +133,10 @@ func isWide(network netip.Prefix) bool {
 }
 
 var unbanCommand = commandSpec{
-	use: "unban NETWORK", kind: "network",
+	use: "unban NETWORK", noun: "network",
 	short:    "Lifts the ban of a network or an address",
-	args:     []string{"network"},
+	args:     []kind{network},
 	doneText: "unbanned",
-	sql:      "SELECT rate_limit_unban(network => @NETWORK::inet)",
-	notFoundSQL: `SELECT 'not banned' || coalesce('; banned are ' || string_agg(b.banned, ', '), '')
-		FROM rate_limit_banned b WHERE rate_limit_network(b.network) && rate_limit_network(@NETWORK::inet)`,
+	sql:      "SELECT WHERE rate_limit_unban(network => @NETWORK::inet)",
+	notFound: inBans,
 }

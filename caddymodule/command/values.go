@@ -1,22 +1,118 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/pflag"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
+
+// kind is a form of texts. The zero kind is any text.
+type kind struct {
+	// sql is the value of the text t. For other texts it is NULL, or a data exception.
+	sql  string
+	want string // what a text must be, in errors
+}
+
+const (
+	isDuration  = `t ~ '^([0-9.]+(y|w|d|h|m|s|ms|us))+$'`
+	networkOfT  = `(SELECT network(rate_limit_network(n)) FROM (SELECT t::inet) AS i(n) WHERE n = network(n))`
+	wantTime    = "a time such as 2026-11-27, 2026-11-27T18:00:00Z or 2026-11-27T18:00:00+01:00"
+	wantNetwork = "a network without bits behind its length, or an address, such as 192.0.2.0/24, " +
+		"192.0.2.1 or 2001:db8::/32"
+)
+
+// The kinds of flags and arguments. A time is relative to the clock of the server.
+var (
+	// secret is a text that no error and no output repeats. See invocation.readSecret.
+	secret = kind{want: "a secret"}
+	keyID  = kind{"CASE WHEN t::bigint > 0 THEN t END",
+		"the number of a key, as in: caddy pg-ratelimit keys list"}
+	lines    = kind{"CASE WHEN t::bigint BETWEEN 1 AND 100000 THEN t END", "from 1 to 100000"}
+	month    = kind{"CASE WHEN length(t) = 7 THEN (t || '-01')::date END", "a month such as 2026-11"}
+	duration = kind{"CASE WHEN " + isDuration + " THEN t::interval END", "a duration such as 30m, 24h or 7d"}
+	moment   = kind{"t::timestamptz", wantTime}
+	ago      = kind{"CASE WHEN " + isDuration + " THEN now() - t::interval ELSE t::timestamptz END",
+		"a duration before now such as 30m, 24h or 7d, or " + wantTime}
+	end = kind{`(SELECT e FROM (SELECT CASE WHEN t = 'never' THEN 'infinity' WHEN ` + isDuration +
+		` THEN now() + t::interval ELSE t::timestamptz END) AS a(e) WHERE e > now())`,
+		"in the future: a duration such as 24h or 90d, " + wantTime + ", or never"}
+	address = kind{"CASE WHEN t NOT LIKE '%/%' THEN host(rate_limit_network(t::inet)) END",
+		"an address such as 192.0.2.1 or 2001:db8::1"}
+	network = kind{networkOfT, wantNetwork}
+)
+
+// typeKinds maps a type of the database to its kind.
+var typeKinds = map[string]kind{
+	"bigint":   {"t::bigint", "a whole number"},
+	"integer":  {"t::integer", "a whole number"},
+	"boolean":  {"t::boolean", "true or false"},
+	"date":     {"t::date", "a day such as 2026-11-27"},
+	"interval": duration,
+	"tstzrange": {"('[' || replace(t, '..', ',') || ')')::tstzrange", "FROM..UNTIL, where either may be " +
+		"missing, a time is such as 2026-11-27 or 2026-11-27T18:00:00Z, and the end is after the begin"},
+	"timestamp with time zone": end,
+	"text[]":                   arrayOf("CASE WHEN t <> '' THEN t END", "values with commas between them"),
+	"cidr[]":                   arrayOf(networkOfT, wantNetwork),
+}
+
+// arrayOf returns the kind of a list with commas between its elements, which have the value sql.
+func arrayOf(sql, want string) kind {
+	return kind{"(SELECT array_agg(e ORDER BY place) FROM (SELECT place, " + sql + ` AS e
+	FROM (SELECT btrim(u) AS t, place
+		FROM unnest(string_to_array(t, ',')) WITH ORDINALITY AS u(u, place)) AS l) AS e
+	HAVING count(e) = count(*))`, want}
+}
+
+// oneOf returns the kind of the given texts.
+func oneOf(texts ...string) kind {
+	return kind{"CASE WHEN t IN ('" + strings.Join(texts, "', '") + "') THEN t END",
+		strings.Join(texts, " or ")}
+}
+
+// input is a text of the command line. field names it in errors.
+type input struct {
+	field, text string
+	kind        kind
+}
+
+// parse converts texts to values that the server accepts, in one round trip. Errors name the field.
+func (c *invocation) parse(inputs []input) (values []string, err error) {
+	batch := &pgx.Batch{}
+	for _, in := range inputs {
+		batch.Queue("SELECT ("+cmp.Or(in.kind.sql, "t")+")::text FROM (SELECT $1::text) AS i(t)", in.text)
+	}
+	results := c.conn.SendBatch(c.ctx, batch)
+	defer func() { _ = results.Close() }() // returns the error of a result again
+	for _, in := range inputs {
+		var value *string
+		err := results.QueryRow().Scan(&value)
+		var failed *pgconn.PgError
+		switch {
+		case value != nil:
+			values = append(values, *value)
+		case err != nil && !(errors.As(err, &failed) && strings.HasPrefix(failed.Code, dataException)):
+			return nil, err
+		case in.kind == keyID: // the text may be a key
+			return nil, errors.New(in.field + ": must be " + keyID.want)
+		default:
+			return nil, invalid(in.field, in.text, cmp.Or(in.kind.want, "a text that the database can store"))
+		}
+	}
+	return values, nil
+}
+
+// dataException is the class of the SQLSTATEs of values that are not of their type.
+const dataException = "22"
 
 // flag returns the text of a flag, or its default. It panics if the command does not declare the flag.
 func (c *invocation) flag(flag string) string { return c.cmd.Flags().Lookup(flag).Value.String() }
@@ -27,89 +123,88 @@ func (c *invocation) flagList(flag string) []string {
 	return c.cmd.Flags().Lookup(flag).Value.(pflag.SliceValue).GetSlice()
 }
 
-// get returns the parsed value of a flag or an argument, or the zero value if it is not given.
-func get[T any](c *invocation, name string) T {
-	value, _ := c.values[name].(T)
+// value returns the parsed value of a flag or an argument, or "" if it is not given.
+func (c *invocation) value(name string) string {
+	value, _ := c.values[name].(string)
 	return value
 }
 
 // moment returns the time of a flag, or the zero time if the flag is not given or is never.
 func (c *invocation) moment(name string) time.Time {
-	t, _ := time.Parse(time.RFC3339Nano, get[string](c, name))
-	return t
+	t, _ := time.Parse("2006-01-02 15:04:05.999999-07", c.value(name))
+	return t.UTC()
 }
 
 // read parses flags and arguments into values.
-func (c *invocation) read() (err error) {
-	c.values = pgx.NamedArgs{}
+func (c *invocation) read() error {
+	var names []string
+	var inputs []input
+	add := func(name, field, text string, kind kind) error {
+		if kind == secret {
+			var err error
+			if text, err = c.readSecret(field, text); err != nil {
+				return err
+			}
+		}
+		names, inputs = append(names, name), append(inputs, input{field, text, kind})
+		return nil
+	}
 	for i := range c.flags {
 		f := &c.flags[i]
 		long, _, _ := strings.Cut(f.name, ",")
-		name, text := strings.ReplaceAll(long, "-", "_"), c.flag(long)
-		if err := f.check(text); err != nil {
-			return err
-		}
-		if _, isText := f.value.(string); text != "" &&
-			(isText || c.cmd.Flags().Changed(long) || f.value != nil && f.kind == "") {
-			if c.values[name], err = c.value(f.kind, "--"+long, text); err != nil {
+		if text := c.flag(long); text != "" {
+			if err := add(strings.ReplaceAll(long, "-", "_"), "--"+long, text, f.kind); err != nil {
 				return err
 			}
 		}
 	}
 	for i, name := range argumentNames(c.use) {
 		if i < len(c.args) {
-			kind := ""
+			var kind kind
 			if i < len(c.commandSpec.args) {
 				kind = c.commandSpec.args[i]
 			}
-			if c.values[strings.Trim(name, "…")], err = c.value(kind, name, c.args[i]); err != nil {
+			if err := add(strings.Trim(name, "…"), name, c.args[i], kind); err != nil {
 				return err
 			}
 		}
 	}
-	since, until := c.moment("since"), c.moment("until")
-	if c.cmd.Flags().Lookup("until") != nil && c.values["since"] != nil {
-		if until.IsZero() {
-			until = c.now
-			c.values["until"] = formatTime(until)
-		}
-		if !since.Before(until) {
-			return invalid("--since", c.flag("since"), "before the end, "+displayTime(until))
-		}
+	values, err := c.parse(inputs)
+	if err != nil {
+		return err
 	}
-	return nil
+	c.values = pgx.NamedArgs{}
+	for i, name := range names {
+		c.values[name] = values[i]
+	}
+	return c.checkPeriod()
 }
 
-// check returns an error unless text is one of the flag's choices, or for -n a number in range.
-func (f *flag) check(text string) error {
-	if n, err := strconv.Atoi(text); f.name == limitFlag(0).name && (err != nil || n < 1 || n > 100000) {
-		return invalid("-n", text, "from 1 to 100000")
-	}
-	if f.choices == nil || text == f.value || text == "" {
-		return nil
-	}
-	given, want := []string{text}, strings.Join(f.choices, " or ")
-	if f.list {
-		given, want = strings.Split(text, ","), "one of "+strings.Join(f.choices, ", ")
-	}
-	for _, item := range given {
-		if !slices.Contains(f.choices, item) {
-			return invalid("--"+f.name, item, want)
-		}
+// checkPeriod returns an error if --until is given without --since, or is not after it.
+func (c *invocation) checkPeriod() error {
+	since, until := c.cmd.Flags().Lookup("since"), c.cmd.Flags().Lookup("until")
+	switch {
+	case since == nil || until == nil:
+	case since.Value.String() == "" && until.Changed:
+		return invalid("--since", "", "given with --until")
+	case since.Value.String() != "" && !c.moment("since").Before(c.moment("until")):
+		return invalid("--since", since.Value.String(), "before the end, "+displayTime(c.moment("until")))
 	}
 	return nil
 }
 
 // limitFlag returns the flag -n, which bounds the lines of a list.
-func limitFlag(lines int) flag { return flag{name: "number,n", value: lines, usage: "how many"} }
+func limitFlag(most string) flag {
+	return flag{name: "number,n", value: most, usage: "how many", kind: lines}
+}
 
 // keyIDFlag returns the flag --key-id, which selects an API key by its number.
-func keyIDFlag(usage string) flag { return flag{name: "key-id", kind: "key", usage: usage} }
+func keyIDFlag(usage string) flag { return flag{name: "key-id", kind: keyID, usage: usage} }
 
 // banFlags set the end of a ban and its reason.
 var banFlags = []flag{
-	{name: "for", kind: "lasting", usage: "how long, such as 1h or 7d (default: for ever)"},
-	{name: "until", kind: "end", usage: "until when, such as 2026-12-31 or 2026-12-31T18:00:00Z"},
+	{name: "for", kind: duration, usage: "how long, such as 1h or 7d (default: for ever)"},
+	{name: "until", kind: end, usage: "until when, such as 2026-12-31 or 2026-12-31T18:00:00Z"},
 	{name: "reason", usage: "for people; clients do not see it"},
 }
 
@@ -119,10 +214,10 @@ func periodFlags(since, what string) []flag {
 		{
 			name:  "since",
 			value: since,
-			kind:  "ago",
+			kind:  ago,
 			usage: what + " since then: 30m, 24h or 7d before now, or a time such as 2026-11-27T18:00:00Z",
 		},
-		{name: "until", kind: "ago", usage: what + " before then, in the same forms (default now)"},
+		{name: "until", value: "now", kind: ago, usage: what + " before then, in the same forms"},
 	}
 }
 
@@ -132,171 +227,13 @@ func invalid(field, value, want string) error {
 	return &ratelimit.FieldError{Field: field, Value: value, Want: want}
 }
 
-// errNoSince refuses --until without --since.
-var errNoSince = invalid("--since", "", "given with --until")
-
-const wantTime = "a time such as 2026-11-27, 2026-11-27T18:00:00Z or 2026-11-27T18:00:00+01:00"
-
-// value parses text as a kind of flag or as an SQL type. It returns a string in a form that the server
-// accepts, or a []string for an array. Commas in text separate its elements. A duration in place of a time is
-// relative to now. Errors name the field.
-func (c *invocation) value(kind, field, text string) (any, error) {
-	want := func(what string) error { return invalid(field, text, what) }
-	if kind == "secret" {
-		return c.secret(field, text)
-	}
-	if !utf8.ValidString(text) || strings.Contains(text, "\x00") {
-		return nil, want("a text in UTF-8 without a zero byte")
-	}
-	at, isTime := readTime(text)
-	lasts, wrong := ratelimit.ParseWindow(text)
-	switch kind {
-	case "bigint", "integer", "amount":
-		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
-			if kind == "amount" {
-				return nil, want("a whole number, or unlimited")
-			}
-			return nil, want("a whole number")
-		}
-	case "key":
-		if id, err := strconv.ParseInt(text, 10, 64); err != nil || id < 1 {
-			const number = "the number of a key, as in: caddy pg-ratelimit keys list"
-			if field == "ID" { // it may be a key
-				return nil, errors.New("ID: must be " + number)
-			}
-			return nil, want(number)
-		}
-	case "boolean":
-		if text != "true" && text != "false" {
-			return nil, want("true or false")
-		}
-	case "date":
-		if _, err := time.Parse(time.DateOnly, text); err != nil {
-			return nil, want("a day such as 2026-11-27")
-		}
-	case "month":
-		if _, err := time.Parse("2006-01", text); err != nil {
-			return nil, want("a month such as 2026-11")
-		}
-		return text + "-01", nil
-	case "duration", "lasting", "interval":
-		if wrong != nil {
-			if kind == "interval" {
-				return nil, want("a duration such as 30s, 5m, 1h or 1d")
-			}
-			return nil, want("a duration such as 30m, 24h or 7d")
-		}
-		if kind == "lasting" && lasts == 0 {
-			return nil, want("above 0")
-		}
-		return strconv.FormatInt(lasts.Microseconds(), 10) + " microseconds", nil // days vary
-	case "time":
-		if !isTime {
-			return nil, want(wantTime)
-		}
-		return formatTime(at), nil
-	case "ago":
-		if age, err := settings.ParseAge(text); err == nil {
-			return formatTime(c.now.Add(-age)), nil
-		}
-		if !isTime {
-			return nil, want("a duration before now such as 30m, 24h or 7d, or " + wantTime)
-		}
-		return formatTime(at), nil
-	case "end", "timestamp with time zone":
-		switch {
-		case text == "never":
-			return "infinity", nil
-		case wrong == nil && lasts > 0:
-			at = c.now.Add(lasts)
-		case !isTime:
-			return nil, want("a duration such as 24h or 90d, " + wantTime + ", or never")
-		case !at.After(c.now):
-			return nil, want("in the future")
-		}
-		return formatTime(at), nil
-	case "tstzrange":
-		from, until, found := strings.Cut(text, "..")
-		begin, hasBegin := readTime(from)
-		end, hasEnd := readTime(until)
-		if !found || from != "" && !hasBegin || until != "" && !hasEnd ||
-			hasBegin && hasEnd && !begin.Before(end) {
-			return nil, want(
-				"FROM..UNTIL, where either may be missing, a time is such as 2026-11-27 or " +
-					"2026-11-27T18:00:00Z, and the end is after the begin",
-			)
-		}
-		return "[" + from + "," + until + ")", nil
-	case "address":
-		address, err := netip.ParseAddr(text)
-		if err != nil {
-			return nil, want("an address such as 192.0.2.1 or 2001:db8::1")
-		}
-		return address.Unmap().WithZone("").String(), nil
-	case "network":
-		return readNetwork(field, text)
-	case "text[]", "cidr[]":
-		items := strings.Split(text, ",")
-		for i := range items {
-			var err error
-			if items[i] = strings.TrimSpace(items[i]); items[i] == "" {
-				return nil, want("values with commas between them")
-			}
-			if kind == "cidr[]" {
-				if items[i], err = readNetwork(field, items[i]); err != nil {
-					return nil, err
-				}
-			}
-		}
-		return items, nil
-	}
-	return text, nil
-}
-
-// readNetwork parses a network, or an address as the network of that one address. It converts IPv4-mapped
-// networks to IPv4.
-func readNetwork(field, text string) (string, error) {
-	network, err := netip.ParsePrefix(text)
-	if address, alone := netip.ParseAddr(text); alone == nil && address.Zone() == "" {
-		network, err = netip.PrefixFrom(address, address.BitLen()), nil
-	}
-	if err != nil {
-		return "", invalid(
-			field,
-			text,
-			"a network or an address, such as 192.0.2.0/24, 192.0.2.1 or 2001:db8::/32",
-		)
-	}
-	if network != network.Masked() {
-		return "", invalid(field, text, "the first address of the network: "+network.Masked().String())
-	}
-	if network.Addr().Is4In6() && network.Bits() >= 96 {
-		network = netip.PrefixFrom(network.Addr().Unmap(), network.Bits()-96)
-	}
-	return network.String(), nil
-}
-
-// formatTime formats a time for the server.
-func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
-
 // displayTime formats a time for people.
-func displayTime(t time.Time) string { return t.UTC().Format(time.DateTime) + "Z" }
+func displayTime(t time.Time) string { return t.Format(time.DateTime) + "Z" }
 
-// readTime parses a time, in UTC unless text has an offset, and reports whether text is one.
-func readTime(text string) (time.Time, bool) {
-	for _, layout := range []string{time.RFC3339Nano, time.DateOnly, "2006-01-02T15:04", "2006-01-02 15:04",
-		time.DateTime} {
-		if t, err := time.Parse(layout, text); err == nil {
-			return t.UTC().Truncate(time.Microsecond), true // the precision of the database
-		}
-	}
-	return time.Time{}, false
-}
-
-// secret returns an argument that may be a secret. "-" reads it from standard input, which keeps it out of
-// the list of processes and the history of the shell. A key that the database cannot store as text is
+// readSecret returns an argument that may be a secret. "-" reads it from standard input, which keeps it out
+// of the list of processes and the history of the shell. A key that the database cannot store as text is
 // replaced by its digest, as in counters.
-func (c *invocation) secret(name, text string) (string, error) {
+func (c *invocation) readSecret(name, text string) (string, error) {
 	if text == "-" {
 		const most = 64 << 10
 		read, err := io.ReadAll(io.LimitReader(c.cmd.InOrStdin(), most))

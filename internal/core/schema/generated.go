@@ -202,6 +202,9 @@ RETURNS TABLE (prefix text, name text, user_id text, requests bigint, refused bi
 	last timestamptz) LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
+	IF $3 IN ('senders', 'paths') IS NOT TRUE THEN
+		RAISE EXCEPTION 'list: %: must be senders or paths', to_json($3) USING ERRCODE = 'invalid_parameter_value';
+	END IF;
 	RETURN QUERY SELECT c.prefix, c.name, c.user_id, round(sum(c.requests))::bigint, round(coalesce(sum(c.requests) FILTER (WHERE c.refused), 0))::bigint,
 		coalesce(sum(c.count) FILTER (WHERE c.outcome = 'error'), 0)::bigint, max(c.time)
 	FROM (SELECT CASE $3 WHEN 'senders' THEN a.prefix END COLLATE "C" AS prefix, CASE $3 WHEN 'senders' THEN coalesce(a.key, host(a.address))
@@ -921,7 +924,7 @@ BEGIN
 	IF $2 < '0' THEN
 		RAISE EXCEPTION 'grace: %: must be 0 or longer', to_json($2) USING ERRCODE = 'invalid_parameter_value';
 	ELSIF old.id IS NULL THEN
-		RETURN;
+		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
 	ELSIF old.replaced_by IS NOT NULL THEN
 		RAISE EXCEPTION 'key: %: it was replaced by the key % already', $1, old.replaced_by USING ERRCODE = 'object_not_in_prerequisite_state';
 	ELSIF least(old.revoked_at, old.expires_at) <= now() THEN
@@ -938,7 +941,7 @@ BEGIN
 	RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION rate_limit_rotate_key IS 'Makes an API key in place of a valid one, with its name, tier, end, counters, overrides and bans, and '
-	'ends the old key after the grace. digest is the SHA-256 of the new key, and hint its first characters. No row: there is no such key.';
+	'ends the old key after the grace. digest is the SHA-256 of the new key, and hint its first characters.';
 `
 
 const policyDocument = `
@@ -1091,7 +1094,12 @@ BEGIN
 	ELSIF part IS NULL THEN
 		RETURN message;
 	ELSIF fields ->> part[1] IS NULL OR part[1] IN ('digest', 'hint') THEN
-		RETURN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%' THEN ': ' || detail ELSE '' END;
+		RETURN concat((SELECT string_agg(format('%s: %s', f.key, f.value), ', ' ORDER BY f.key) || ': ' FROM jsonb_each(nullif(fields, 'null')) AS f WHERE f.key IN (SELECT a.attname FROM pg_constraint c
+				JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)
+				WHERE c.contype = 'c' AND c.conname = fault AND a.attname NOT IN ('digest', 'hint', 'key_id')
+				UNION SELECT unnest('{algorithm,per,events,burst}'::name[]) WHERE fault LIKE 'override%')),
+			replace(fault, '_', ' '), CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%'
+			THEN ': ' || detail END);
 	END IF;
 	RETURN concat(part[1], ': ', fields -> part[1], ': ', replace(split_part(part[2], 'rate_limit', 1), '_', ' '), substring(part[2] FROM 'rate_limit.*'), CASE WHEN part[2] LIKE '%rate_limit_tiers' THEN
 			(SELECT ', which has ' || string_agg(t.tier, ', ' ORDER BY t.rank, t.tier) FROM rate_limit_tiers t)
@@ -1284,7 +1292,7 @@ CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, nam
 BEGIN
 	PERFORM FROM rate_limit_api_keys k WHERE k.id = $1 FOR UPDATE;
 	IF NOT FOUND THEN
-		RAISE EXCEPTION 'key: %: no key has this id', coalesce($1::text, 'NULL') USING ERRCODE = 'no_data_found';
+		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
 	END IF;
 	RETURN rate_limit_set('rate_limit_api_keys', '{id}', jsonb_build_object('id', $1, 'tier', $2, 'name', $3, 'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
 		CASE WHEN 'revoked_at' = ANY ($5) THEN $5 || '{revoked_by}' ELSE $5 END);

@@ -24,6 +24,10 @@ RETURNS TABLE (prefix text, name text, user_id text, requests bigint, refused bi
 	last timestamptz) LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
+	IF $3 IN ('senders', 'paths') IS NOT TRUE THEN
+		RAISE EXCEPTION 'list: %: must be senders or paths', to_json($3)
+			USING ERRCODE = 'invalid_parameter_value';
+	END IF;
 	RETURN QUERY SELECT c.prefix, c.name, c.user_id, round(sum(c.requests))::bigint,
 		round(coalesce(sum(c.requests) FILTER (WHERE c.refused), 0))::bigint,
 		coalesce(sum(c.count) FILTER (WHERE c.outcome = 'error'), 0)::bigint, max(c.time)

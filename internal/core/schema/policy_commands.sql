@@ -78,7 +78,7 @@ BEGIN
 		RAISE EXCEPTION 'grace: %: must be 0 or longer', to_json($2)
 			USING ERRCODE = 'invalid_parameter_value';
 	ELSIF old.id IS NULL THEN
-		RETURN;
+		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
 	ELSIF old.replaced_by IS NOT NULL THEN
 		RAISE EXCEPTION 'key: %: it was replaced by the key % already', $1, old.replaced_by
 			USING ERRCODE = 'object_not_in_prerequisite_state';
@@ -104,4 +104,4 @@ END $$;
 COMMENT ON FUNCTION rate_limit_rotate_key IS
 	'Makes an API key in place of a valid one, with its name, tier, end, counters, overrides and bans, and '
 	'ends the old key after the grace. digest is the SHA-256 of the new key, and hint its first '
-	'characters. No row: there is no such key.';
+	'characters.';

@@ -224,8 +224,13 @@ BEGIN
 	ELSIF part IS NULL THEN
 		RETURN message;
 	ELSIF fields ->> part[1] IS NULL OR part[1] IN ('digest', 'hint') THEN
-		RETURN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%'
-			THEN ': ' || detail ELSE '' END;
+		RETURN concat((SELECT string_agg(format('%s: %s', f.key, f.value), ', ' ORDER BY f.key) || ': '
+			FROM jsonb_each(nullif(fields, 'null')) AS f WHERE f.key IN (SELECT a.attname FROM pg_constraint c
+				JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)
+				WHERE c.contype = 'c' AND c.conname = fault AND a.attname NOT IN ('digest', 'hint', 'key_id')
+				UNION SELECT unnest('{algorithm,per,events,burst}'::name[]) WHERE fault LIKE 'override%')),
+			replace(fault, '_', ' '), CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%'
+			THEN ': ' || detail END);
 	END IF;
 	RETURN concat(part[1], ': ', fields -> part[1], ': ',
 		replace(split_part(part[2], 'rate_limit', 1), '_', ' '), substring(part[2] FROM 'rate_limit.*'),

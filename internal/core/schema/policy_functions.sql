@@ -86,8 +86,7 @@ CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, nam
 BEGIN
 	PERFORM FROM rate_limit_api_keys k WHERE k.id = $1 FOR UPDATE;
 	IF NOT FOUND THEN
-		RAISE EXCEPTION 'key: %: no key has this id', coalesce($1::text, 'NULL')
-			USING ERRCODE = 'no_data_found';
+		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
 	END IF;
 	RETURN rate_limit_set('rate_limit_api_keys', '{id}', jsonb_build_object('id', $1, 'tier', $2, 'name', $3,
 		'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
