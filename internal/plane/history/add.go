@@ -122,8 +122,9 @@ func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	}
 	for len(p.rows) > 0 && (len(p.rows)+w.sendingLoad.rows > w.settings.MaxPending ||
 		p.bytes+w.sendingLoad.bytes > int64(w.settings.MaxPending)*pendingRowBytes) {
-		w.stats.Dropped += p.rows[0].numbers[auditCount]
-		p.remove(1)
+		oldest := p.take(1)
+		w.stats.Dropped += oldest[0].numbers[auditCount]
+		oldest[0] = auditRow{} // release the texts
 	}
 	if len(p.rows) == w.batchRows && !w.failing {
 		return w.wake

@@ -9,9 +9,6 @@ import (
 // maxMerged bounds the distinct refusals of one second that equal ones can join.
 const maxMerged = 20000
 
-// maxReusedRows bounds the memory that is kept while no row waits.
-const maxReusedRows = 4 * batchRows
-
 // mergeKey has the values in which refusals of one row are equal.
 type mergeKey struct {
 	outcome                         OutcomeKind
@@ -99,33 +96,14 @@ func appendRow(p *pending, r *Record, micros int64, weight string, mode settings
 
 // take removes and returns the oldest n rows.
 func (p *pending) take(n int) []auditRow {
-	rows := append([]auditRow(nil), p.rows[:n]...)
-	p.remove(n)
-	return rows
-}
-
-// remove removes the oldest n rows. It moves the remaining rows to the front if they are few, to reuse the
-// memory.
-func (p *pending) remove(n int) {
-	for i := 0; i < n; i++ {
-		p.decisions -= p.rows[i].numbers[auditCount]
-		p.bytes -= p.rows[i].bytes
-		p.rows[i] = auditRow{} // release the texts
+	rows := p.rows[:n:n]
+	for i := range rows {
+		p.decisions -= rows[i].numbers[auditCount]
+		p.bytes -= rows[i].bytes
 	}
+	p.rows = p.rows[n:]
 	p.first += int64(n)
-	left := p.rows[n:]
-	if len(left) > n {
-		p.rows = left
-		return
-	}
-	copy(p.rows, left)
-	for i := n; i < len(p.rows); i++ {
-		p.rows[i] = auditRow{}
-	}
-	p.rows = p.rows[:len(left)]
-	if len(left) == 0 && cap(p.rows) > maxReusedRows {
-		p.rows = nil
-	}
+	return rows
 }
 
 // before returns the number of the first row of a second, or end if there is none.

@@ -41,22 +41,13 @@ func (w *Writer) write(ctx context.Context, all bool) error {
 		until = w.pending.before(now)
 		w.delayedSecond = now
 	}
-	due := all || time.Since(w.collectedAt) >= totalsInterval
-	if due {
-		w.totals.collect()
+	if all || time.Since(w.collectedAt) >= totalsInterval {
+		w.cellsDue = w.totals.waiting
 		w.collectedAt = time.Now()
 	}
 	w.mu.Unlock()
 	for {
 		p := w.next(until)
-		if p == nil && due {
-			// The outbox may not have been empty at the first collect.
-			due = false
-			w.mu.Lock()
-			w.totals.collect()
-			w.mu.Unlock()
-			continue
-		}
 		if p == nil {
 			if prepareErr != nil {
 				w.report(prepareErr)
@@ -87,11 +78,11 @@ func (w *Writer) next(until int64) *parcel {
 	if due := int(until - w.pending.first); n > due {
 		n = due
 	}
-	p := &parcel{}
+	p := &parcel{cells: w.totals.take(w.cellsDue)}
+	w.cellsDue -= len(p.cells)
 	if n > 0 {
 		p.rows = w.pending.take(n)
 	}
-	p.cells = w.totals.take()
 	if len(p.rows) == 0 && len(p.cells) == 0 && w.stats.Dropped == w.reported {
 		return nil
 	}

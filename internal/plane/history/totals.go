@@ -72,9 +72,8 @@ type minute struct {
 // totals holds the metrics that wait for the next batch. The Writer's mutex guards it.
 type totals struct {
 	minutes map[int64]*minute
-	last    *cell   // the cell of the last record
-	waiting int     // the number of cells in minutes and outbox
-	outbox  []*cell // cells for the next parcels, grouped by minute
+	last    *cell // the cell of the last record, or nil if that does not wait
+	waiting int   // the number of waiting cells
 }
 
 func newTotals() totals { return totals{minutes: make(map[int64]*minute)} }
@@ -195,36 +194,25 @@ func Settle(w *Writer, s *Settled) {
 	}
 }
 
-// collect moves all cells to the outbox if that is empty.
-func (t *totals) collect() {
-	if len(t.outbox) > 0 {
-		return
+// take removes and returns up to most cells of one minute, and up to batchCells.
+func (t *totals) take(most int) []*cell {
+	if most > batchCells {
+		most = batchCells
 	}
+	var cells []*cell
 	t.last = nil
 	for _, m := range t.minutes {
-		for _, c := range m.cells {
-			t.outbox = append(t.outbox, c)
+		for k, c := range m.cells {
+			if len(cells) >= most {
+				break
+			}
+			cells = append(cells, c)
+			delete(m.cells, k)
 		}
-		m.cells = make(map[cellKey]*cell)
+		if len(cells) > 0 {
+			break
+		}
 	}
-}
-
-// take removes and returns up to batchCells cells of one minute from the outbox.
-func (t *totals) take() []*cell {
-	n := 0
-	for n < len(t.outbox) && n < batchCells && t.outbox[n].minute == t.outbox[0].minute {
-		n++
-	}
-	cells := t.outbox[:n]
-	t.outbox = t.outbox[n:]
-	t.waiting -= n
+	t.waiting -= len(cells)
 	return cells
-}
-
-// drain removes and returns all cells. t cannot be used afterwards.
-func (t *totals) drain() []*cell {
-	cells := t.outbox
-	t.outbox = nil
-	t.collect()
-	return append(cells, t.outbox...)
 }

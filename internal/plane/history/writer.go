@@ -51,7 +51,7 @@ type Stats struct {
 
 // Writer writes the history of one process to Postgres. It is safe for concurrent use.
 //
-// The mutex guards the records that Add collects. One flush at a time owns the parcels: it takes rows and
+// The mutex mu guards the records that Add collects. One flush at a time owns the parcels: it takes rows and
 // cells under the mutex, and sends them without it.
 type Writer struct {
 	db       pgdb.DB
@@ -75,20 +75,20 @@ type Writer struct {
 	closed      bool
 	stats       Stats
 	wake        context.CancelFunc // starts the next flush
-	busy        context.Context    // ends with the running flush; nil if none runs
 
-	// Only the running flush uses these.
-	sending       []*parcel // parcels to send; an attempt for the first one may have failed
-	number        int64     // the number of the last parcel
-	reported      int64     // the drops recorded in rate_limit_writers
-	ready         bool      // the tables are up to date
-	retained      bool      // the retention is written
-	prepareErr    error     // the last error of prepare
-	preparedAt    time.Time // the last call of prepare that tried
-	delayedSecond int64     // the second with rows that a flush left to the next one
-	collectedAt   time.Time // the last time that all cells were due
-	reportedAt    time.Time // the last call of OnError
-	reportedDrops int64     // the sum of drops and Stats.Other reported to OnError
+	flushing      sync.Mutex // locked during a flush; guards the fields below
+	sending       []*parcel  // parcels to send; an attempt for the first one may have failed
+	number        int64      // the number of the last parcel
+	reported      int64      // the drops recorded in rate_limit_writers
+	ready         bool       // the tables are up to date
+	retained      bool       // the retention is written
+	prepareErr    error      // the last error of prepare
+	preparedAt    time.Time  // the last call of prepare that tried
+	delayedSecond int64      // the second with rows that a flush left to the next one
+	cellsDue      int        // the number of cells to write; requests add further ones
+	collectedAt   time.Time  // the last time that all cells were due
+	reportedAt    time.Time  // the last call of OnError
+	reportedDrops int64      // the sum of drops and Stats.Other reported to OnError
 
 	upkeepText string // the last failure of Upkeep; only upkeepLoop uses it
 }
@@ -166,14 +166,11 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return w.flush(ctx, true)
 }
 
-// flush writes the rows and cells that are due, or everything if all is set. It returns a panic of a driver
-// as an error.
+// flush writes the rows and cells that are due, or everything if all is set. It first waits for the running
+// flush, which ends with w.life at the latest. It returns a panic of a driver as an error.
 func (w *Writer) flush(ctx context.Context, all bool) error {
-	release, err := w.acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer release()
+	w.flushing.Lock()
+	defer w.flushing.Unlock()
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(w.life, cancel)
@@ -192,34 +189,6 @@ func (w *Writer) flush(ctx context.Context, all bool) error {
 	w.mu.Unlock()
 	w.report(failure)
 	return failure
-}
-
-// acquire waits until no other flush runs. The caller must call the result at the end of its own flush.
-func (w *Writer) acquire(ctx context.Context) (func(), error) {
-	for {
-		w.mu.Lock()
-		busy := w.busy
-		if busy == nil {
-			ended, end := context.WithCancel(context.Background())
-			w.busy = ended
-			w.mu.Unlock()
-			return func() {
-				w.mu.Lock()
-				w.busy = nil
-				w.mu.Unlock()
-				end()
-			}, nil
-		}
-		w.mu.Unlock()
-		either, cancel := context.WithCancel(ctx)
-		stop := context.AfterFunc(busy, cancel)
-		<-either.Done()
-		stop()
-		cancel()
-		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("waiting for another flush of the history: %w", err)
-		}
-	}
 }
 
 // report calls OnError if failure is not nil or records were dropped, at most once in reportInterval.
@@ -284,7 +253,9 @@ func (w *Writer) Close() {
 	w.loops.Wait()
 	w.mu.Lock()
 	w.sendingLoad.decisions += w.pending.decisions
-	w.sendingLoad.add(&parcel{cells: w.totals.drain()}, 1)
+	for w.totals.waiting > 0 {
+		w.sendingLoad.add(&parcel{cells: w.totals.take(batchCells)}, 1)
+	}
 	w.drop(w.sendingLoad)
 	w.sendingLoad = load{}
 	w.pending = pending{}
