@@ -1,5 +1,5 @@
 // Package evaluate answers two questions of operators with the code of the proxies. Explain says what the
-// policy does with a described Request, and why: its Explanation has each Rule and Limit. Run decides the
+// policy does with a described Request, and why: its Explanation has each rule and Limit. Run decides the
 // recorded requests of a rule again with other Limits of that rule, and its Replay compares the result
 // with what happened. Commands print both results, as tables or JSON.
 //
@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"sort"
 	"strings"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
@@ -69,20 +67,10 @@ type Explanation struct {
 	Path string `json:"path"`
 	Host string `json:"host"`
 
-	Rules []Rule `json:"rules"`
+	// Rules are all rules of the policy, first those that apply.
+	Rules []policy.TracedRule `json:"rules"`
 	// Limits are the limits that the request is charged to.
 	Limits []Limit `json:"limits"`
-}
-
-// Rule describes whether a rule of the policy applies to a request, and why.
-type Rule struct {
-	Name     string  `json:"name"`
-	Action   string  `json:"action"`
-	Family   *string `json:"family"`
-	Priority int64   `json:"priority"`
-	Mode     string  `json:"mode"`
-	Applies  bool    `json:"applies"`
-	Why      string  `json:"why"`
 }
 
 // Limit describes a limit that a request is charged to.
@@ -106,10 +94,8 @@ type Limit struct {
 	RetryAfter *float64   `json:"retry_after"`
 	Would      string     `json:"would"`
 
-	rule    string
-	status  int
+	mark    *policy.Mark
 	refuses bool
-	shadow  bool
 }
 
 // Explain returns what the policy does with a request. conn and db must be connections to the same database.
@@ -121,9 +107,8 @@ func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Ex
 	if e.AddressAssumed != nil {
 		facts.Address = AssumedAddress
 	}
-	var ambiguous error
-	facts.Path, ambiguous = policy.NormalPath(r.Path)
-	e.Address, e.Path = facts.Address.Unmap().String(), facts.Path
+	facts.Path, _ = policy.NormalPath(r.Path) // "" if it is ambiguous
+	e.Address, e.Path = facts.Address.Unmap().String(), cmp.Or(facts.Path, r.Path)
 	id, err := identity(ctx, conn, db, r)
 	if err != nil {
 		return nil, err
@@ -133,19 +118,16 @@ func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Ex
 		return nil, err
 	}
 	o, trace := policy.Explain(snapshot, &facts, id, e.At)
-	if ambiguous != nil { // proxies refuse such a path before they evaluate the rules
-		o = &policy.Verdict{Tier: r.Tier, Reason: policy.AmbiguousPath, Status: http.StatusBadRequest}
-		e.Path = r.Path
-	}
 	e.Tier, e.User, e.Rule = o.Tier, nilIfZero(o.User), nilIfZero(o.Rule)
 	if r.Key != "" || r.KeyID != 0 {
 		state := map[policy.Reason]string{policy.UnknownKey: "unknown", policy.KeyExpired: "expired",
 			policy.KeyRevoked: "revoked"}[trace.Key]
 		e.Key, e.KeyID = nilIfZero(cmp.Or(state, "valid")), nilIfZero(id.KeyID)
 	}
-	if e.Rules, err = explainRules(ctx, conn, trace, ambiguous != nil); err != nil {
-		return nil, err
-	}
+	sort.SliceStable(trace.Rules, func(i, j int) bool {
+		return trace.Rules[i].Applies && !trace.Rules[j].Applies
+	})
+	e.Rules = trace.Rules
 	if e.Limits, err = explainLimits(ctx, db, o); err != nil {
 		return nil, err
 	}
@@ -195,39 +177,13 @@ func (e *Explanation) conclude(o *policy.Verdict) {
 	for i := range e.Limits {
 		switch l := &e.Limits[i]; {
 		case l.refuses:
-			refuse("limit "+l.Limit, "limit "+l.Limit, l.status)
-			e.Rule = &l.rule
+			refuse("limit "+l.Limit, "limit "+l.Limit, l.mark.Status)
+			e.Rule = &l.mark.Rule
 			return
-		case !l.shadow:
+		case !l.mark.Shadow:
 			e.Outcome, e.Result = "limited", "would pass, and be charged to limits"
 		}
 	}
-}
-
-// explainRules returns all rules of the database, first those that apply. A rule that is not in the trace
-// cannot have an effect.
-func explainRules(ctx context.Context, conn *pgx.Conn, trace *policy.Trace, ambiguous bool) ([]Rule, error) {
-	result, err := conn.Query(ctx, `SELECT name, action, family, priority, mode, false, ''
-FROM rate_limit_rule_states`)
-	if err != nil {
-		return nil, err
-	}
-	rules, err := pgx.CollectRows(result, pgx.RowToStructByPos[Rule])
-	for i := range rules {
-		x := &rules[i]
-		found, isTraced := trace.Rules[x.Name]
-		x.Applies, x.Why = found.Applies, found.Why
-		switch {
-		case x.Mode == string(settings.Off):
-			x.Applies, x.Why = false, "mode: off"
-		case !isTraced:
-			x.Why = "valid: it has ended"
-		case ambiguous:
-			x.Applies, x.Why = false, "the request is refused before: "+policy.AmbiguousPath.String()
-		}
-	}
-	sort.SliceStable(rules, func(i, j int) bool { return rules[i].Applies && !rules[j].Applies })
-	return rules, err
 }
 
 // identity returns the identity of the sender of a request, or nil for an anonymous request.
@@ -290,7 +246,7 @@ func newLimit(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decisio
 		Limit: mark.Rule + "/" + mark.Limit, CountedFor: hit.StoredKey(),
 		Algorithm: hit.Limit.Algorithm.String(),
 		From:      "the " + mark.From, Cost: hit.Cost, Window: window(hit.Limit), Would: "pass",
-		rule: mark.Rule, status: mark.Status, shadow: mark.Shadow,
+		mark: mark,
 	}
 	if mark.Settle != nil {
 		l.Settle = &mark.Settle.Text

@@ -179,23 +179,24 @@ func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, erro
 	return l, nil
 }
 
-// recordedSQL reads the rows of a rule from $1 until $2. Rows of the same time are in the order in which they
-// were written.
-const recordedSQL = `SELECT time, outcome, prefix, coalesce(key, ''), coalesce(user_id, ''),
-	coalesce(key_id, 0), coalesce(tier, ''), cost, count, weight, also
-FROM rate_limit_audit WHERE time >= $1::timestamptz AND time < $2::timestamptz AND (prefix = $3::text OR
-	$3::text = ANY (also))
+// recordedSQL reads the requests of a rule from $1 until $2, with the key of the rule's counter. Rows of the
+// same time are in the order in which they were written.
+const recordedSQL = `SELECT time, outcome, prefix = $3, coalesce(CASE WHEN prefix = $3 THEN key
+	ELSE (SELECT also[i + 1] FROM generate_subscripts(also, 1) i WHERE i % 2 = 1 AND also[i] = $3 LIMIT 1)
+	END, ''), coalesce(user_id, ''), coalesce(key_id, 0), coalesce(tier, ''), cost, count * weight, weight
+FROM rate_limit_audit WHERE time >= $1::timestamptz AND time < $2::timestamptz
+	AND outcome IN ('allowed', 'limited', 'shadow') AND (prefix = $3::text OR $3::text = ANY (also))
 ORDER BY time, ctid`
 
 // recorded is a row of recordedSQL.
 type recorded struct {
-	time            time.Time
-	outcome, prefix string
-	key             string
+	time    time.Time
+	outcome string
+	byRule  bool   // the row was recorded under the rule, and so has its cost
+	key     string // "" if the rule had no counter
 	sender
-	cost, count int64
-	weight      float64
-	also        []string
+	cost             int64
+	requests, weight float64
 }
 
 // sender holds the facts that determine the amount of a limit.
@@ -211,11 +212,10 @@ func Run(
 	ctx context.Context, conn *pgx.Conn, l *Limits, from, until time.Time, maxCounters int,
 ) (*Replay, error) {
 	t := &replayer{
-		Limits: l, prefix: "rule/" + l.Rule, counters: map[string]*counter{}, users: map[string]*userCount{},
-		identities: map[sender]*policy.Identity{},
+		Limits: l, counters: map[string]*counter{}, identities: map[sender]*policy.Identity{},
+		users: [2]map[string]bool{{}, {}},
 		replay: Replay{Rule: l.Rule, From: from.UTC(), Until: until.UTC(), Limits: l.description,
-			WarmUntil: from.Add(l.maxWindow).UTC(),
-			Weight:    1, Changed: []Counter{}},
+			WarmUntil: from.Add(l.maxWindow).UTC(), Weight: 1, Changed: []Counter{}},
 	}
 	// Each day has a statement of its own, so that the server never sorts more than a partition.
 	for day := from.UTC(); day.Before(until); {
@@ -223,15 +223,14 @@ func Run(
 		if end.After(until) {
 			end = until
 		}
-		result, err := conn.Query(ctx, recordedSQL, day, end, t.prefix)
+		result, err := conn.Query(ctx, recordedSQL, day, end, "rule/"+l.Rule)
 		if err != nil {
 			return nil, err
 		}
 		var r recorded
 		if _, err := pgx.ForEachRow(result, []any{
-			&r.time, &r.outcome, &r.prefix, &r.key, &r.user, &r.keyID, &r.tier, &r.cost, &r.count,
-			&r.weight, &r.also,
-		}, func() error { t.add(&r); return nil }); err != nil {
+			&r.time, &r.outcome, &r.byRule, &r.key, &r.user, &r.keyID, &r.tier, &r.cost, &r.requests,
+			&r.weight}, func() error { t.add(&r); return nil }); err != nil {
 			return nil, err
 		}
 		day = end
@@ -243,11 +242,10 @@ func Run(
 // hits, rows, times and decisions for each row.
 type replayer struct {
 	*Limits
-	prefix     string // of the rule
 	replay     Replay
 	passed     bool // a recorded request passed
 	counters   map[string]*counter
-	users      map[string]*userCount
+	users      [2]map[string]bool // those with a refused request: in the log, and in the replay
 	identities map[sender]*policy.Identity
 
 	verdict   policy.Verdict
@@ -257,12 +255,6 @@ type replayer struct {
 	decisions []ratelimit.Decision
 }
 
-// userCount counts the requests of a user that were refused, and that the replay refuses.
-type userCount struct {
-	name                 string
-	refused, wouldRefuse int64
-}
-
 // counter is the state of one counter of the rule: its counts, and its rows by the name of the limit.
 type counter struct {
 	Counter
@@ -270,83 +262,61 @@ type counter struct {
 	carry float64 // of a sample: the fraction of a request that is not counted yet
 }
 
-// counterOf returns the key of the rule's counter in a row, or "" if the row has none.
-func (t *replayer) counterOf(r *recorded) string {
-	if r.prefix == t.prefix {
-		return r.key
-	}
-	for i := 0; i+1 < len(r.also); i += 2 {
-		if r.also[i] == t.prefix {
-			return r.also[i+1]
-		}
-	}
-	return ""
-}
-
 // add replays the requests of a row, and counts the result.
 func (t *replayer) add(r *recorded) {
 	t.replay.Weight = max(t.replay.Weight, r.weight)
-	byRule, key := r.prefix == t.prefix, t.counterOf(r)
-	estimate := int64(float64(r.count)*r.weight + 0.5)
+	estimate := int64(r.requests + 0.5)
 	switch {
-	case r.outcome == "shadow" && byRule:
+	case r.outcome == "shadow" && r.byRule:
 		t.replay.Shadow += estimate
 		return
-	case r.outcome == "allowed" && key != "", r.outcome == "limited" && byRule && key != "":
-	case r.outcome == "limited" && byRule:
+	case r.outcome == "limited" && r.byRule && r.key == "":
 		t.replay.WithoutCounter += estimate
 		return
-	case r.outcome == "limited" && key != "":
+	case r.outcome == "limited" && !r.byRule && r.key != "":
 		t.replay.ByOthers += estimate
 		return
-	default:
+	case r.outcome == "shadow" || r.key == "":
 		return
 	}
 	if t.replay.First.IsZero() {
 		t.replay.First = r.time.UTC()
 	}
 	t.replay.Last = r.time.UTC()
-	c := t.counters[key]
+	c := t.counters[r.key]
 	if c == nil {
-		c = &counter{Counter: Counter{Key: strings.Clone(key)}, rows: map[string]*algorithm.Row{}}
-		t.counters[c.Key] = c
+		c = &counter{Counter: Counter{Key: r.key}, rows: map[string]*algorithm.Row{}}
+		t.counters[r.key] = c
 	}
-	c.carry += float64(r.count) * r.weight
+	c.carry += r.requests
 	n := int64(c.carry + 1e-9) // 100 additions of 0.01 must make 1
 	c.carry -= float64(n)
-	wouldRefuse, refused := n-t.decide(c, r, byRule, n), n
+	wouldRefuse, refused := n-t.decide(c, r, n), n
 	if r.outcome == "allowed" {
 		t.passed, refused = true, 0
 	}
+	c.User = nilIfZero(r.user)
 	c.Requests += n
 	c.Refused += refused
 	c.WithTheseLimits += wouldRefuse
-	c.User = nil
-	if r.user == "" {
-		return
+	for i, n := range []int64{refused, wouldRefuse} {
+		if n > 0 && r.user != "" {
+			t.users[i][r.user] = true
+		}
 	}
-	u := t.users[r.user]
-	if u == nil {
-		u = &userCount{name: strings.Clone(r.user)}
-		t.users[u.name] = u
-	}
-	u.refused += refused
-	u.wouldRefuse += wouldRefuse
-	c.User = &u.name
 }
 
 // anyAddress stands in for the client address, which a replayed rule does not use.
 var anyAddress = netip.MustParseAddr("192.0.2.1")
 
-// decide decides n equal requests of a row, and returns the number that pass. byRule reports whether the row
-// was recorded under the replayed rule, and so has its cost.
-func (t *replayer) decide(c *counter, r *recorded, byRule bool, n int64) int64 {
+// decide decides n equal requests of a row, and returns the number that pass.
+func (t *replayer) decide(c *counter, r *recorded, n int64) int64 {
 	t.evaluateSender(r.sender)
 	if t.verdict.Refused() {
 		return 0 // the rule has a limit of 0
 	}
 	cost, now := t.cost, r.time.UnixMicro()
-	if byRule && !t.CostIsSet && r.cost > 0 {
+	if r.byRule && !t.CostIsSet && r.cost > 0 {
 		cost = r.cost
 	}
 	t.hits, t.rows, t.times = t.hits[:0], t.rows[:0], t.times[:0]
@@ -362,16 +332,6 @@ func (t *replayer) decide(c *counter, r *recorded, byRule bool, n int64) int64 {
 		}
 		t.rows = append(t.rows, c.rows[mark.Limit])
 		t.times = append(t.times, now)
-	}
-	switch len(t.hits) {
-	case 0:
-		return n
-	case 1:
-		l := t.hits[0].Limit
-		if n == 0 || cost > l.Capacity() {
-			return 0
-		}
-		return algorithm.Of(l).Take(l, t.rows[0], now, n, cost)
 	}
 	t.decisions = append(t.decisions[:0], make([]ratelimit.Decision, len(t.hits))...)
 	for passed := range n {
@@ -393,7 +353,7 @@ func (t *replayer) evaluateSender(s sender) {
 		}
 		known.Overrides = slices.Concat(t.keyOverrides[s.keyID], known.Overrides)
 		id = &known
-		t.identities[sender{strings.Clone(s.user), s.keyID, strings.Clone(s.tier)}] = id
+		t.identities[s] = id
 	}
 	policy.Evaluate(t.snapshot, &policy.Facts{Tier: s.tier, Address: anyAddress}, id, time.Time{}, &t.verdict)
 }
@@ -401,8 +361,7 @@ func (t *replayer) evaluateSender(s sender) {
 // conclude sums up the counters and the users, and selects the counters that change most. It returns an error
 // if the audit log lacks the requests that a replay needs.
 func (t *replayer) conclude(maxCounters int) error {
-	r := &t.replay
-	o := []Outcome{{What: "what happened"}, {What: "with these limits"}}
+	r, o := &t.replay, []Outcome{{What: "what happened"}, {What: "with these limits"}}
 	for _, c := range t.counters {
 		for i, refused := range []int64{c.Refused, c.WithTheseLimits} {
 			o[i].Requests += c.Requests
@@ -414,9 +373,8 @@ func (t *replayer) conclude(maxCounters int) error {
 			r.Changed = append(r.Changed, c.Counter)
 		}
 	}
-	for _, u := range t.users {
-		o[0].UsersRefused += min(1, u.refused)
-		o[1].UsersRefused += min(1, u.wouldRefuse)
+	for i, users := range t.users {
+		o[i].UsersRefused = int64(len(users))
 	}
 	r.Outcomes = o
 	difference := func(c *Counter) int64 {
@@ -426,7 +384,8 @@ func (t *replayer) conclude(maxCounters int) error {
 		return cmp.Or(cmp.Compare(difference(&b), difference(&a)), strings.Compare(a.Key, b.Key))
 	})
 	r.Changed = r.Changed[:min(len(r.Changed), maxCounters)]
-	from, until := formatTime(r.From), formatTime(r.Until)
+	const layout = time.DateTime + "Z"
+	from, until := r.From.Format(layout), r.Until.Format(layout)
 	if o[0].Requests == 0 && r.Shadow == 0 {
 		return fmt.Errorf("rule: %q: the audit log has no request that the rule has let pass or refused, "+
 			"from %s until %s", r.Rule, from, until)
@@ -438,6 +397,3 @@ func (t *replayer) conclude(maxCounters int) error {
 	}
 	return nil
 }
-
-// formatTime returns a time for people.
-func formatTime(t time.Time) string { return t.UTC().Format(time.DateTime) + "Z" }

@@ -19,6 +19,8 @@ type Wrong struct {
 	Err error
 	// Kept reports whether the rule stays as it was in the previous Snapshot.
 	Kept bool
+
+	row *Rule // nil for an override
 }
 
 // Snapshot holds the rules, overrides and bans of one moment. It is immutable and safe for concurrent use.
@@ -48,6 +50,7 @@ type ruleSet struct {
 	index  *index
 	memo   *memo // nil if disabled
 	wrong  []Wrong
+	off    []*Rule // with the mode off
 
 	mu       sync.Mutex // guards anchored
 	anchored map[anchorKey]*amount
@@ -82,11 +85,12 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 	for i := range rows {
 		row := &rows[i]
 		if row.Mode == settings.Off {
+			set.off = append(set.off, row)
 			continue
 		}
 		r, err := compileRule(row)
 		if err != nil {
-			wrong := Wrong{Rule: row.Name, Err: err}
+			wrong := Wrong{Rule: row.Name, Err: err, row: row}
 			for _, last := range before {
 				if last.row.Name == row.Name {
 					r, _ = compileRule(&last.row) // a copy, since this set writes into its rules

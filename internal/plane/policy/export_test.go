@@ -32,5 +32,5 @@ func DecodeRules(texts []string) ([]Rule, []Override, error) {
 var EvaluateUnknown = evaluateUnknown
 
 // Statements are those that read the rows of several tables, with their arguments.
-var Statements = map[string][]any{rulesSQL: nil, bansSQL: nil, bannedKeysSQL: nil,
+var Statements = map[string][]any{effectiveRulesSQL: nil, bansSQL: nil, bannedKeysSQL: nil,
 	identitiesSQL: {[]string{}, []string{}}}

@@ -81,14 +81,19 @@ func sorted(selects string) string {
 	return `SELECT a::text FROM (` + selects + wholeSQL + `) AS a(a) ORDER BY 1`
 }
 
-// rulesSQL returns the rules that can have an effect, and the overrides for tiers.
-var rulesSQL = sorted(`SELECT json_build_object('Rule', to_jsonb(r)
+// effectiveRulesSQL returns the rules that can have an effect, and the overrides for tiers.
+var effectiveRulesSQL = rulesSQL("r.mode <> 'off' AND " + relevantSQL("r"))
+
+// rulesSQL returns the rules r that meet a condition, and the overrides for tiers that can have an effect.
+func rulesSQL(condition string) string {
+	return sorted(`SELECT json_build_object('Rule', to_jsonb(r)
 	- '{comment,updated_at}'::text[] || jsonb_build_object('SkipWithoutHeader', r.without_header = 'skip',
 	'RetryAfter', ` + durationSQL("r.retry_after") + `, ` + validSQL("r") + `, 'Limits', ` + LimitsSQL + `))
-	FROM rate_limit_rules r WHERE r.mode <> 'off' AND ` + relevantSQL("r") + `
+	FROM rate_limit_rules r WHERE ` + condition + `
 UNION ALL
 SELECT json_build_object('Override', ` + OverrideSQL + `) FROM rate_limit_overrides o
 	WHERE o.tier IS NOT NULL AND ` + relevantSQL("o"))
+}
 
 // banSQL returns the field Ban for a row b of rate_limit_bans. user and key are expressions for the banned
 // user and the id of the banned API key.

@@ -104,6 +104,7 @@ type Policy struct {
 	due        changes   // rules and bans that changed and were not read yet
 	stale      changes   // identities that changed and were not evicted yet
 	rows       policyRows
+	rulesSQL   string
 	fullReadAt time.Time // the time of the next full read
 	forgotAt   time.Time
 	reported   map[string]string // the last error text, by the kind of failure
@@ -130,7 +131,7 @@ func New(db pgdb.DB, s Settings) *Policy {
 		s.Random = rand.Float64
 	}
 	p := &Policy{
-		db: db, settings: s, identities: NewIdentities(s.MaxIdentities),
+		db: db, settings: s, identities: NewIdentities(s.MaxIdentities), rulesSQL: effectiveRulesSQL,
 		poller: poller{db: db}, reported: make(map[string]string),
 	}
 	p.closing, p.close = context.WithCancel(context.Background())

@@ -59,11 +59,12 @@ func digestOf(text string) [32]byte {
 	return digest
 }
 
-// ReadSnapshot reads the current snapshot, for programs that explain what a proxy does. The error wraps
+// ReadSnapshot reads a snapshot for Explain, which also has the rules without an effect. The error wraps
 // ratelimit.ErrUnavailable if the database does not answer.
 func ReadSnapshot(ctx context.Context, db pgdb.DB) (*Snapshot, error) {
 	p := New(db, Settings{})
 	defer p.Close()
+	p.rulesSQL = rulesSQL("true")
 	p.due = everything
 	err := p.load(ctx, time.Time{})
 	if err == nil && p.due.keys {
@@ -86,12 +87,11 @@ func decodePolicy(texts []string) (*decoded, error) {
 	d := &decoded{}
 	for _, r := range decode(texts) {
 		switch {
-		case r.Rule != nil && r.err != nil:
-			d.rules = append(d.rules, Rule{Name: r.Rule.Name, Err: r.err})
+		case r.Rule != nil:
+			r.Rule.Err = r.err
+			d.rules = append(d.rules, *r.Rule)
 		case r.err != nil:
 			return nil, fmt.Errorf("an override or a ban: %w", r.err)
-		case r.Rule != nil:
-			d.rules = append(d.rules, *r.Rule)
 		case r.Override != nil:
 			d.overrides = append(d.overrides, *r.Override)
 		case r.Ban != nil:

@@ -160,7 +160,7 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 	rows := p.rows
 	var err error
 	if p.due.rules {
-		rows.rules, err = readWhole(ctx, p.db, loadTimeout, "reading the rules", rulesSQL)
+		rows.rules, err = readWhole(ctx, p.db, loadTimeout, "reading the rules", p.rulesSQL)
 	}
 	if p.due.bans && err == nil {
 		rows.bans, err = readWhole(ctx, p.db, loadTimeout, "reading the bans", bansSQL)

@@ -12,8 +12,9 @@ import (
 type Trace struct {
 	// Key is the reason why the API key of the request is not valid, or NotRefused.
 	Key Reason
-	// Rules has all rules of the snapshot by name, including those that cannot be used.
-	Rules map[string]TracedRule
+	// Rules has all rules of the snapshot in the order in which they are tried, and then those that cannot be
+	// used and those with the mode off.
+	Rules []TracedRule
 	// Unlimited has the hits of unlimited limits, which the Verdict omits. Marks[i] describes Unlimited[i].
 	Unlimited []ratelimit.Hit
 	Marks     []*Mark
@@ -21,14 +22,33 @@ type Trace struct {
 
 // TracedRule says whether a rule applies to a request, and why.
 type TracedRule struct {
-	Applies bool
-	Why     string
+	Name     string        `json:"name"`
+	Action   Action        `json:"action"`
+	Family   *string       `json:"family"` // nil for none
+	Priority int64         `json:"priority"`
+	Mode     settings.Mode `json:"mode"`
+	Applies  bool          `json:"applies"`
+	Why      string        `json:"why"`
 }
 
-// Explain evaluates a request as Evaluate does, and describes how.
+// add adds a rule to the trace.
+func (t *Trace) add(row *Rule, applies bool, why string) {
+	x := TracedRule{Name: row.Name, Action: row.Action, Priority: row.Priority, Mode: row.Mode,
+		Applies: applies, Why: why}
+	if row.Family != "" {
+		x.Family = &row.Family
+	}
+	t.Rules = append(t.Rules, x)
+}
+
+// Explain evaluates a request as Evaluate does, and describes how. Facts.Path is "" for an ambiguous path:
+// proxies refuse such a request before they evaluate the rules.
 func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Trace) {
-	o, t := &Verdict{}, &Trace{Rules: map[string]TracedRule{}}
+	o, t := &Verdict{}, &Trace{}
 	sender, reason := evaluateInFull(s, f, id, now, o)
+	if f.Path == "" {
+		RefuseAmbiguous(o)
+	}
 	t.Key = reason
 	at := now.UnixMicro()
 	selected := &Verdict{Tier: o.Tier, senderUnknown: o.senderUnknown}
@@ -52,29 +72,31 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	if o.Exempt || o.Reason == Blocked {
 		applied[o.Rule] = true
 	}
-	for _, w := range s.set.wrong {
-		if w.Override == "" {
-			t.Rules[w.Rule] = TracedRule{Why: "it cannot be used: " + w.Err.Error()}
-		}
-	}
 	for _, r := range s.set.rules {
-		x := TracedRule{Why: unmetConditions(r, f, sender, at, o)}
+		applies, why := false, unmetConditions(r, f, sender, at, o)
 		switch {
-		case x.Why != "":
-		case o.Refused() && o.Reason != Blocked && o.Reason != NoQuota:
-			x.Why = "the request is refused before: " + string(o.Reason)
+		case f.Path == "", why == "" && o.Refused() && o.Reason != Blocked && o.Reason != NoQuota:
+			why = "the request is refused before: " + string(o.Reason)
+		case why != "":
 		case applied[r.row.Name]:
-			x.Applies = true
-			x.Why = "matches"
+			applies, why = true, "matches"
 			if r.row.Mode == settings.Shadow {
-				x.Why = "matches, in the shadow"
+				why = "matches, in the shadow"
 			}
 		case o.Exempt || o.Reason == Blocked:
-			x.Why = "the rule " + o.Rule + " comes first"
+			why = "the rule " + o.Rule + " comes first"
 		default:
-			x.Why = "family " + r.row.Family + ": the rule " + families[r.row.Family] + " comes first"
+			why = "family " + r.row.Family + ": the rule " + families[r.row.Family] + " comes first"
 		}
-		t.Rules[r.row.Name] = x
+		t.add(&r.row, applies, why)
+	}
+	for _, w := range s.set.wrong {
+		if w.row != nil {
+			t.add(w.row, false, "it cannot be used: "+w.Err.Error())
+		}
+	}
+	for _, row := range s.set.off {
+		t.add(row, false, "mode: off")
 	}
 	return o, t
 }

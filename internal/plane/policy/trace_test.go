@@ -43,10 +43,10 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 				want = map[string]bool{}
 			}
 			var why []string
-			for name, r := range trace.Rules {
-				if r.Applies != want[name] || r.Why == "" {
-					t.Fatalf("seed %d: %s: applies %t (%s), the outcome says %t: %s", seed, name, r.Applies,
-						r.Why, want[name], policytest.Text(&o))
+			for _, r := range trace.Rules {
+				if r.Applies != want[r.Name] || r.Why == "" {
+					t.Fatalf("seed %d: %s: applies %t (%s), the outcome says %t: %s", seed, r.Name, r.Applies,
+						r.Why, want[r.Name], policytest.Text(&o))
 				}
 				if r.Applies {
 					applied++
