@@ -77,7 +77,8 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 		"('rate_limit_rules', 'rate_limit_ephemeral', 'rate_limit_nodes')"); n != 0 {
 		t.Errorf("the database of the history has %d other tables, want 0", n)
 	}
-	obeys := "SELECT coalesce(max(applied_seq), -1) FROM rate_limit_nodes WHERE node = 'here'"
+	obeys := "SELECT coalesce(max((report->>'applied_seq')::bigint), -1) FROM rate_limit_nodes " +
+		"WHERE node = 'here'"
 	await.Within(t, time.Minute, "what the proxy obeys, in the registry",
 		func() bool { return cluster.Query[int](t, policy, obeys) > 0 })
 	if n := cluster.Query[int](t, counters, obeys); n != -1 {

@@ -19,7 +19,8 @@ func policyDatabase(t *testing.T, sql string) (dsn string) {
 func awaitObeyed(t *testing.T, dsn string, proxies int) {
 	t.Helper()
 	await(t, "the proxies to obey all changes", func() bool {
-		return cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_nodes WHERE applied_seq >= "+
+		return cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_nodes "+
+			"WHERE (report->>'applied_seq')::bigint >= "+
 			"(SELECT max(seq) FROM rate_limit_changes)") == int64(proxies)
 	})
 }

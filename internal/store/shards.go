@@ -74,8 +74,7 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	s.setup = engine.NewSetup(s.closing, base.Health(), func(err error) { o.Report(err) },
 		func(ctx context.Context) error { return s.find(ctx) })
 	shares.replace(s)
-	s.Registry = registry.New(db, s, n,
-		registry.Options{DisableMigration: o.DisableMigration, Random: o.Random, OnError: o.OnError})
+	s.Registry = registry.New(db, s, n, o)
 	return s, nil
 }
 

@@ -1,25 +1,12 @@
 -- The registry of the proxies.
 
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes (
-	node        text NOT NULL,
-	region      text,
-	version     text,
-	applied_seq bigint,
-	seen        timestamptz NOT NULL DEFAULT now(),
-	problems    text[] NOT NULL DEFAULT '{}',
-	epoch       bigint NOT NULL DEFAULT 0,
-	log         oid,
-	local_from  timestamptz,
-	local_until timestamptz,
-	cannot      text,
-	ended       timestamptz,
-	system      bigint DEFAULT (pg_control_system()).system_identifier,
-	admitted    bigint,
-	refused     bigint,
-	undecided   bigint,
-	undecided_at timestamptz,
-	locally     bigint,
-	busiest     jsonb,
+	node   text NOT NULL,
+	epoch  bigint NOT NULL DEFAULT 0,
+	seen   timestamptz NOT NULL DEFAULT now(),
+	ended  timestamptz,
+	system bigint DEFAULT (pg_control_system()).system_identifier,
+	report json NOT NULL DEFAULT '{}',
 	CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY (node, epoch),
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
 ) WITH (fillfactor = 50);
@@ -28,26 +15,13 @@ The proxies that count here. A proxy renews its row every 3 seconds. The row of 
 	vanished is deleted after a day. A crash of the server empties the table, and proxies that run write their
 	rows again.
 node: The name of the proxy. It is the same after each start. Several proxies may have it.
-region: Where it runs, if its configuration says so.
-version: The version of its program.
-applied_seq: The highest rate_limit_changes.seq that it obeys. NULL: it has no policy.
-seen: When it renewed this row. A proxy is gone 10 seconds after that.
-problems: The rules that it cannot use, each with what it should be.
 epoch: Another number after each start of the process.
-log: The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: it has no policy.
-local_from: When it last began to limit by itself, because the database made no decisions. NULL: it has not,
-	since it came to the list.
-local_until: When that ended.
-cannot: Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.
+seen: When it renewed this row. A proxy is gone 10 seconds after that.
+ended: When it stopped in order. NULL: it runs, or it vanished.
 system: The system identifier of the server that the proxy wrote to. A row of another one came with a restored
 	copy, and says nothing about proxies here.
-ended: When it stopped in order. NULL: it runs, or it vanished.
-admitted: How many requests it has admitted since its start, those included that it decided locally.
-refused: How many it has refused, those included that it decided locally.
-undecided: How many had no decision: on_error says what became of them.
-undecided_at: When a request last had no decision. NULL: none since its start.
-locally: How many it decided at its share of each limit, without the database.
-busiest: Its limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.
+report: What the proxy says about itself. rate_limit_proxies has it in columns. Its times are microseconds by
+	the proxy's clock, which clock had at seen.
 $$);
 
 CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid,
@@ -65,25 +39,42 @@ COMMENT ON FUNCTION rate_limit_behind IS
 	'The number of policy changes before a time that a proxy has not applied yet, from two columns of '
 	'rate_limit_nodes. NULL: the proxy has no policy, or another log.';
 CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS
-	SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, n.region, n.version,
+	SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
 		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live,
-		n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
-		rate_limit_behind(n.applied_seq, n.log) AS behind, n.seen, n.local_from, n.local_until,
-		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems, n.admitted,
-			n.refused, n.undecided, n.undecided_at, n.locally, n.busiest,
-		rate_limit_behind(n.applied_seq, n.log, n.seen - interval '10 s') AS late
+		n.ended, r.cannot, n.epoch, r.applied_seq IS NOT NULL AS policy,
+		rate_limit_behind(r.applied_seq, r.log) AS behind, n.seen,
+		n.seen + (r.local_from - r.clock) * interval '1 us' AS local_from,
+		n.seen + (r.local_until - r.clock) * interval '1 us' AS local_until,
+		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago,
+		coalesce(r.problems, '{}') AS problems, r.admitted, r.refused, r.undecided,
+		n.seen + (r.undecided_at - r.clock) * interval '1 us' AS undecided_at, r.locally, r.busiest,
+		rate_limit_behind(r.applied_seq, r.log, n.seen - interval '10 s') AS late
 	FROM (
 		SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m
 		WHERE m.system = (SELECT system_identifier FROM pg_control_system())
-	) AS n;
+	) AS n, json_to_record(n.report) AS r(region text, version text, cannot text, applied_seq bigint, log oid,
+		problems text[], clock bigint, local_from bigint, local_until bigint, admitted bigint, refused bigint,
+		undecided bigint, undecided_at bigint, locally bigint, busiest json);
 CALL rate_limit_describe('rate_limit_proxies', $$
 The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of
 	another server are not here. Of several proxies with one name, the second one has #2 after it.
+region: Where it runs, if its configuration says so.
+version: The version of its program.
 live: Whether it runs.
+cannot: Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.
 policy: Whether it has a policy.
 behind: How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since
 	they were restored.
+local_from: When it last began to limit by itself, because the database made no decisions. NULL: it has not.
+local_until: When that ended.
 seconds_ago: How long ago seen was.
+problems: The rules that it cannot use, each with what it should be.
+admitted: How many requests it has admitted since its start, those included that it decided locally.
+refused: How many it has refused, those included that it decided locally.
+undecided: How many had no decision: on_error says what became of them.
+undecided_at: When a request last had no decision. NULL: none since its start.
+locally: How many it decided at its share of each limit, without the database.
+busiest: Its limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.
 late: How many of those behind had been made 10 seconds before seen, or earlier.
 $$);
 -- The first row has the state of all limits, and each other row a problem. A proxy enforces limits if it
@@ -91,51 +82,44 @@ $$);
 -- large one within five, but reports that with its next heartbeat. While users are created all the time,
 -- behind is therefore rarely 0, but late is.
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
-	WITH live AS (
-		SELECT p.*, p.cannot IS NOT NULL AS without_rights,
-			coalesce(p.undecided_at > now() - interval '2 minutes', false) AS fails,
-			NOT p.policy AND bool_or(p.policy) OVER () AS without_policy
-		FROM rate_limit_proxies p WHERE p.live
+	WITH proxies AS (
+		SELECT p.*, coalesce(p.undecided_at > now() - interval '2 minutes', false) AS fails,
+			NOT p.policy AND bool_or(p.policy) FILTER (WHERE p.live) OVER () AS without_policy
+		FROM rate_limit_proxies p
+	), live AS (
+		SELECT p.*, p.fails OR p.cannot IS NOT NULL AS open FROM proxies p WHERE p.live
 	)
 	SELECT f.state, f.node, f.said FROM (
 		SELECT 0 AS place, 'stopped' AS state, NULL::text AS node, 'No proxy counts in this database.' AS said
 		WHERE NOT EXISTS (SELECT FROM live)
 		UNION ALL
-		SELECT 1, 'open', p.node, format('%s cannot decide: its role lacks privileges, and on_error says '
-			'what becomes of requests. To let it: %s', p.node, p.cannot)
-		FROM live p WHERE p.without_rights
-		UNION ALL
-		SELECT 2, 'open', p.node, format('%s had requests without a decision until %s UTC, %s since its '
-			'start: on_error says what became of them.', p.node,
-			to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided)
-		FROM live p WHERE p.fails
-		UNION ALL
-		SELECT 3, 'local', p.node, format('%s limited by itself, at its share of each limit, until %s UTC.',
-			p.node, to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))
-		FROM live p WHERE p.local_until > now() - interval '2 minutes'
-		UNION ALL
-		SELECT 4, 'without a policy', p.node,
-			format('%s has no policy, and other proxies have one: no rule and no ban holds there.', p.node)
-		FROM live p WHERE p.without_policy
-		UNION ALL
-		SELECT 5, 'behind', p.node, format('%s has yet to obey %s of the policy.', p.node,
-			CASE WHEN p.late IS NULL THEN 'the tables' WHEN p.late = 1 THEN '1 change'
-				ELSE p.late || ' changes' END)
-		FROM live p WHERE p.policy AND p.late IS DISTINCT FROM 0
+		SELECT s.place, s.state, p.node, p.node || ' ' || s.said
+		FROM proxies p CROSS JOIN LATERAL (VALUES
+			(1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
+				'what becomes of requests. To let it: ' || p.cannot),
+			(2, 'open', p.fails, format('had requests without a decision until %s UTC, %s since its start: '
+				'on_error says what became of them.',
+				to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided)),
+			(3, 'local', p.local_until > now() - interval '2 minutes',
+				format('limited by itself, at its share of each limit, until %s UTC.',
+				to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))),
+			(4, 'without a policy', p.without_policy,
+				'has no policy, and other proxies have one: no rule and no ban holds there.'),
+			(5, 'behind', p.policy AND p.late IS DISTINCT FROM 0, format('has yet to obey %s of the policy.',
+				CASE WHEN p.late IS NULL THEN 'the tables' WHEN p.late = 1 THEN '1 change'
+				ELSE p.late || ' changes' END)),
+			(7, 'gone', p.ended IS NULL AND p.seen > now() - interval '10 minutes',
+				format('vanished at %s UTC.', to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS')))
+		) AS s(place, state, holds, said) WHERE s.holds AND p.live = (s.state <> 'gone')
 		UNION ALL
 		SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem)
 		FROM live p, unnest(p.problems) AS problem
 		UNION ALL
-		SELECT 7, 'gone', p.node,
-			format('%s vanished at %s UTC.', p.node, to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS'))
-		FROM rate_limit_proxies p
-		WHERE NOT p.live AND p.ended IS NULL AND p.seen > now() - interval '10 minutes'
-		UNION ALL
-		SELECT CASE WHEN bool_or(p.without_rights OR p.fails) THEN 8 ELSE 0 END, 'enforcing', NULL,
+		SELECT CASE WHEN bool_or(p.open) THEN 8 ELSE 0 END, 'enforcing', NULL,
 			format('Limits are enforced by %s of %s.',
-				count(*) FILTER (WHERE NOT p.without_rights AND NOT p.fails AND NOT p.without_policy),
+				count(*) FILTER (WHERE NOT p.open AND NOT p.without_policy),
 				CASE count(*) WHEN 1 THEN '1 proxy' ELSE count(*) || ' proxies' END)
-		FROM live p HAVING bool_or(NOT p.without_rights AND NOT p.fails)
+		FROM live p HAVING bool_or(NOT p.open)
 	) AS f ORDER BY f.place, f.node;
 CALL rate_limit_describe('rate_limit_state', $$
 Whether limits are enforced, in a sentence. The first row has the state of all: enforcing, open or stopped.

@@ -35,8 +35,15 @@ SELECT set_config('lock_timeout', '200ms', true);`
 const longerLockTimeout = `
 SELECT set_config('lock_timeout', '500ms', true);`
 
-// NodesOnce is Nodes for concurrent processes.
-const NodesOnce = Lock + Nodes
+// NodesOnce is Nodes for concurrent processes. It fails without the tables of counts, and during a restore.
+const NodesOnce = Lock + `
+DO $once$ BEGIN
+	IF (SELECT r.counters = 0 OR r.restoring = 1
+		FROM (` + Ready + `) AS r(counters, policy, restoring)) THEN
+		RAISE EXCEPTION '` + restoring + `';
+	END IF;
+	EXECUTE $nodes$` + Nodes + `$nodes$;
+END $once$;`
 
 // HistoryOnce is History for concurrent processes. The first one with the lock runs History, and the others
 // then find the tables up to date.

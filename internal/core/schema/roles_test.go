@@ -85,8 +85,8 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		t.Error(err)
 	}
 	s.transcript("testdata/roles/proxy.txt")
-	const rowSQL = "SELECT concat(node, ' ', epoch, ' ', applied_seq = (SELECT max(seq) FROM " +
-		"rate_limit_changes)) FROM rate_limit_nodes"
+	const rowSQL = "SELECT concat(node, ' ', epoch, ' ', report->>'applied_seq' = " +
+		"(SELECT max(seq)::text FROM rate_limit_changes)) FROM rate_limit_nodes"
 	if err := p.Refresh(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -18,8 +18,8 @@ import (
 func metricsOfProxies(t *testing.T) map[string][]string {
 	t.Helper()
 	dsn := cluster.Open(t, schema.File)
-	cluster.Execute(t, dsn, `INSERT INTO rate_limit_nodes (node, version, applied_seq, seen)
-		VALUES ('edge', 'v1', 0, now());
+	cluster.Execute(t, dsn, `INSERT INTO rate_limit_nodes (node, report)
+		VALUES ('edge', '{"version": "v1", "applied_seq": 0}');
 		SELECT rate_limit_upkeep();
 		INSERT INTO rate_limit_metrics (granularity, time, prefix, requests, allowed, last_request)
 		VALUES ('minute', date_trunc('minute', now()) + interval '1 minute', 'web', 1, 1, now())`)

@@ -104,7 +104,7 @@ func (d *Database) openStore(p *Process) error {
 	if !s.InMemoryBlock {
 		o.NoRefusals = true
 	}
-	node, report := registry.Join(p.nodeName(s), s.DSN)
+	node := registry.Join(p.nodeName(s), s.DSN)
 	node.Version = p.Version
 	node.Region = s.Region
 	node.Notice = d.notice
@@ -114,7 +114,7 @@ func (d *Database) openStore(p *Process) error {
 	}
 	d.Store = inPostgres
 	d.Postgres = inPostgres
-	d.Report = report
+	d.Report = node.Report
 	return nil
 }
 

@@ -218,7 +218,7 @@ func localChargesAreMadeOnce(t *testing.T, driver string, state int, want string
 		"rate_limit_durable"); got != rows {
 		t.Errorf("the database has %s, want %s", got, rows)
 	}
-	if got := s.text("SELECT (local_from < local_until)::text FROM rate_limit_nodes"); got != "true" {
+	if got := s.text("SELECT (local_from < local_until)::text FROM rate_limit_proxies"); got != "true" {
 		t.Errorf("the registry has no time of local limits: %s", got)
 	}
 }

@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -21,9 +20,9 @@ import (
 )
 
 // nodesSQL is the registry of proxies, in one text.
-const nodesSQL = `SELECT coalesce(string_agg(concat_ws(' ', node, epoch, version, applied_seq,
-	nullif(array_to_string(problems, ';'), '')), ', ' ORDER BY node, epoch), '') FROM rate_limit_nodes
-	WHERE ended IS NULL`
+const nodesSQL = `SELECT coalesce(string_agg(concat_ws(' ', node, epoch, report->>'version',
+	report->>'applied_seq', (SELECT string_agg(p, ';') FROM json_array_elements_text(report->'problems') p)),
+	', ' ORDER BY node, epoch), '') FROM rate_limit_nodes WHERE ended IS NULL`
 
 func (s *site) wantNodes(want string) {
 	s.t.Helper()
@@ -43,8 +42,9 @@ func (s *site) wantNodes(want string) {
 
 // node opens a store of the process n, over one of the drivers.
 func (s *site) node(driver string, epoch int64) *store.Store {
-	opened := s.proxy(drivers.All[driver](s.t, s.dsn), engine.Options{},
-		registry.Node{Name: "n", Version: "v1", Epoch: epoch})
+	n := registry.Join(fmt.Sprint(epoch), s.dsn)
+	n.Name, n.Version, n.Epoch = "n", "v1", epoch
+	opened := s.proxy(drivers.All[driver](s.t, s.dsn), engine.Options{}, *n)
 	opened.Prepare()
 	return opened
 }
@@ -69,7 +69,7 @@ func TestAProxyIsInTheRegistry(t *testing.T) {
 				s.wantNodes("n 7 v1 12 rule a: wrong;rule b: wrong")
 				// Another store of the process has no policy, and takes nothing away.
 				other := s.node("pgxdb", 7)
-				s.exec("UPDATE rate_limit_nodes SET version = '-' WHERE node = 'n'")
+				s.exec("UPDATE rate_limit_nodes SET report = '{}' WHERE node = 'n'")
 				s.wantNodes("n 7 v1 12 rule a: wrong;rule b: wrong")
 				other.Close()
 				store.Close()
@@ -84,24 +84,16 @@ func TestAProxyIsInTheRegistry(t *testing.T) {
 func TestARowOfTheRegistryIsSmall(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	totals := func() registry.Totals {
-		most := map[string][]int64{}
-		for i := range 11 { // serve.Totals has at most 500 bytes
-			most[fmt.Sprint("a limit ", i)] = []int64{1e12, 1e12}
-		}
-		text, err := json.Marshal(most)
-		if err != nil {
-			t.Error(err)
-		}
-		return registry.Totals{Admitted: 1e15, Refused: 1e15, Undecided: 1e15, Local: 1e15,
-			Busiest: string(text)}
+	n := registry.Join(strings.Repeat("n", 200), s.dsn)
+	n.Version, n.Region = "v1.2.3", "eu-central-1"
+	for i := range 20 {
+		n.Report.Of(fmt.Sprint("a limit ", i)).Leased = 5e13
 	}
+	n.Report.Undecided()
 	if _, err := s.conn.PgConn().Exec(context.Background(), engine.TableSQL).ReadAll(); err != nil {
 		t.Fatal(err)
 	}
-	name := strings.Repeat("n", 200)
-	store := s.proxy(s.db(""), engine.Options{},
-		registry.Node{Name: name, Version: "v1.2.3", Region: "eu-central-1", Totals: totals})
+	store := s.proxy(s.db(""), engine.Options{}, *n)
 	store.Prepare()
 	problems := make([]string, 1000)
 	for i := range problems {
@@ -109,17 +101,18 @@ func TestARowOfTheRegistryIsSmall(t *testing.T) {
 	}
 	store.SetApplied(1, "1", problems)
 	await.Within(t, longTime, "the problems", func() bool {
-		return s.text("SELECT coalesce(max(problems[cardinality(problems)]), '') FROM rate_limit_nodes") ==
+		return s.text("SELECT coalesce(max(problems[cardinality(problems)]), '') FROM rate_limit_proxies") ==
 			"and 990 more"
 	})
 	store.SetApplied(1, "1", []string{strings.Repeat("ü", 1000), "b"})
 	await.Within(t, longTime, "the problems", func() bool {
-		return s.text("SELECT coalesce(max(problems[1]), '') FROM rate_limit_nodes") == strings.Repeat("ü",
+		return s.text("SELECT coalesce(max(problems[1]), '') FROM rate_limit_proxies") == strings.Repeat("ü",
 			200)+" …"
 	})
 	const want = "t 1000000000000000 and 1 more u"
-	if got := s.text("SELECT concat_ws(' ', pg_column_size(n.*) <= 1536, admitted, problems[2], " +
-		"c.relpersistence) FROM rate_limit_nodes n JOIN pg_class c ON c.oid = n.tableoid"); got != want {
+	if got := s.text("SELECT concat_ws(' ', pg_column_size(n.*) <= 1536, p.admitted, p.problems[2], " +
+		"c.relpersistence) FROM rate_limit_proxies p, rate_limit_nodes n " +
+		"JOIN pg_class c ON c.oid = n.tableoid"); got != want {
 		t.Errorf("the row is not small: %s (%s bytes)", got,
 			s.text("SELECT pg_column_size(n.*) FROM rate_limit_nodes n"))
 	}
@@ -212,8 +205,8 @@ func TestAProxyThatCannotDecideSaysSo(t *testing.T) {
 	cannot := func(want string) {
 		t.Helper()
 		await.Within(t, longTime, "the registry to say "+want, func() bool {
-			return s.text("SELECT coalesce(string_agg(concat_ws(' ', node, region, cannot), ', '), '') "+
-				"FROM rate_limit_nodes") == want
+			return s.text("SELECT coalesce(string_agg(concat_ws(' ', node, report->>'region', "+
+				"report->>'cannot'), ', '), '') FROM rate_limit_nodes") == want
 		})
 	}
 	grant := "GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_ephemeral TO " + role

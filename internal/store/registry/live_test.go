@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -29,14 +30,12 @@ func (d *table) Run(_ context.Context, statements []*pgdb.Statement) error {
 		s.Rows = 1
 		switch {
 		case strings.HasPrefix(s.SQL, "SELECT count(*)"):
-			own := int64(0)
+			n := d.others
 			if d.own {
-				own = 1
+				n++
 			}
-			for _, n := range []int64{d.others + own, own} {
-				s.Result = binary.BigEndian.AppendUint32(s.Result, 8)
-				s.Result = binary.BigEndian.AppendUint64(s.Result, uint64(n))
-			}
+			s.Result = binary.BigEndian.AppendUint32(s.Result, 8)
+			s.Result = binary.BigEndian.AppendUint64(s.Result, uint64(n))
 		case s.SQL == rowSQL:
 			d.own = true
 		case s.SQL == cannotSQL:
@@ -61,8 +60,7 @@ func TestFewerProxiesCountLongAfterACrash(t *testing.T) {
 	for name, polled := range map[string]bool{"a poll fails": true, "no poll fails": false} {
 		t.Run(name, func(t *testing.T) {
 			db, store := &table{others: 2}, &counted{}
-			r := New(db, store, &Node{Name: "n", Epoch: 1}, Options{DisableMigration: true})
-			r.migrated = true
+			r := New(db, store, &Node{Name: "n", Epoch: 1}, engine.Options{DisableMigration: true})
 			now := time.Now()
 			r.checkSettingsAt = now.Add(time.Hour)
 			poll := func(seconds int) {

@@ -1,5 +1,8 @@
 // Package registry keeps the row of this process in rate_limit_nodes, the registry of proxies, and reads
-// there how many proxies run. report.go counts requests for the row, and row.go writes it.
+// there how many proxies run.
+//
+// A Registry polls once a second for its store. The row has what the Report of the process says, as one JSON
+// object, which the view rate_limit_proxies reads.
 package registry
 
 import (
@@ -10,12 +13,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -27,22 +31,11 @@ type Node struct {
 	// Notice is called when limits become local, and when they are exact again. It must not block. Nil drops
 	// the text.
 	Notice func(text string)
-	// Leave is called by End. It reports whether no other store of the process uses the row, so that End
-	// marks it as ended. Nil means true.
-	Leave func() bool
-	// Totals returns the counts of the row. Nil leaves them NULL.
-	Totals func() Totals
+	// Report has the rest of the row. The stores of a process that have the row share it.
+	Report *Report
 }
 
-// Totals counts requests since the start of the process. Each request is in one of the first three.
-type Totals struct {
-	Admitted, Refused, Undecided int64
-	UndecidedAt                  time.Time // the time of the last undecided request
-	Local                        int64     // admitted or refused without the database
-	Busiest                      string    // the busiest limits, as JSON {prefix: [admitted, refused]}
-}
-
-// Store is the store that a Registry reports on.
+// Store is the store that a Registry polls for.
 type Store interface {
 	// Prepare migrates the tables of counts, and Ready reports whether they are ready.
 	Prepare()
@@ -68,13 +61,6 @@ type Local struct {
 	Charged, Unfit, Lost int64
 }
 
-// Options are the settings of a Registry.
-type Options struct {
-	DisableMigration bool           // the operator makes the tables
-	Random           func() float64 // replaces rand.Float64 in simulations; nil is rand.Float64
-	OnError          func(error)    // reports failures; must not block; nil drops them
-}
-
 const (
 	// pollInterval is the mean time between two polls. It varies by a quarter, so that proxies do not ask
 	// together.
@@ -85,88 +71,90 @@ const (
 	pollTimeout       = 2 * time.Second
 	leaveTimeout      = 500 * time.Millisecond
 	settingsInterval  = time.Minute // between two checks for harmful settings
-	// staleAfter is the time without an answer after which the rows of other proxies may be outdated.
-	// returnTime is the time that the other proxies may take to renew them.
-	staleAfter = 2 * heartbeatInterval
-	returnTime = 10 * time.Second
+	// fewerPolls is the number of successive polls, about one a second, that must find fewer proxies than
+	// before. A crash empties the table, and the others may need 10 seconds to write their rows again.
+	fewerPolls = 12
 )
 
-// Registry renews the row of a process. One goroutine uses it, except for the fields that a mutex guards.
+// rowSQL renews the row, and deletes those of earlier processes of its name and of processes that were silent
+// for a day. endedSQL ends the row. liveSQL counts the proxies. cannotSQL returns why the process makes no
+// decisions, also to one that may not write its row.
+const (
+	rowSQL = `WITH gone AS (DELETE FROM rate_limit_nodes n WHERE n.seen < now() - interval '1 day'
+	OR n.node = $1::text AND n.epoch <> $2::bigint AND NOT ` + schema.NodeIsLive + `)
+INSERT INTO rate_limit_nodes (node, epoch, report) VALUES ($1::text, $2::bigint, $3::text::json)
+ON CONFLICT (node, epoch) DO UPDATE SET seen = excluded.seen, ended = NULL, system = excluded.system,
+	report = excluded.report`
+	endedSQL  = `UPDATE rate_limit_nodes SET ended = now() WHERE node = $1 AND epoch = $2`
+	liveSQL   = `SELECT count(*) FROM rate_limit_nodes n WHERE ` + schema.NodeIsLive
+	cannotSQL = `SELECT coalesce(` + schema.MissingGrants + `, '')`
+)
+
+// Registry renews the row of a process. One goroutine uses it.
 type Registry struct {
 	db      pgdb.DB
 	store   Store
 	node    *Node // nil for a process without a row
-	options Options
+	options engine.Options
 
 	closing context.Context // ends with End
 	stop    context.CancelFunc
-	started int32         // 1 after Start or End; atomic
-	running chan struct{} // closed when the goroutine has ended
+	start   sync.Once      // by Start or End
+	running sync.WaitGroup // counts the goroutine
 
-	migrated        bool          // the tables of the registry exist
 	backoff         time.Duration // from a failed poll to the next one; 0 after a success
 	retryAt         time.Time     // the time of the next poll after a failure
-	written         bool          // the last write of the row succeeded
 	writtenAt       time.Time     // when the row was written
-	writtenChange   applied       // the change in the row
 	proxies         int64         // the number of running proxies
-	countedAt       time.Time     // when they were counted
-	exactFrom       time.Time     // a smaller count is ignored before this time
+	fewer           int           // how many successive polls have found fewer
 	checkSettingsAt time.Time     // when to check the settings again
 	localNoticed    bool          // Notice has reported that limits are local
 	reported        map[string]string
-
-	mu       sync.Mutex // guards the fields below
-	applied  applied
-	problems []string // of the policy, see cutProblems
 }
 
-// applied is the last change of the policy that a process applies, and the oid of the log that has it: a
-// restore makes another log. seq is -1 without a policy.
-type applied struct {
-	seq int64
-	log string
-}
-
-// New returns a Registry for a store on db. It does nothing before Start, and nothing at all if n is nil.
-func New(db pgdb.DB, s Store, n *Node, o Options) *Registry {
-	if o.Random == nil {
-		o.Random = rand.Float64
+// New returns a Registry for a store on db with options. It does nothing before Start, and nothing at all if
+// n is nil.
+func New(db pgdb.DB, s Store, n *Node, options engine.Options) *Registry {
+	if options.Random == nil {
+		options.Random = rand.Float64
+	}
+	if n != nil && n.Report == nil {
+		n.Report = newReport()
 	}
 	closing, stop := context.WithCancel(context.Background())
-	return &Registry{db: db, store: s, node: n, options: o, closing: closing, stop: stop,
-		running: make(chan struct{}), applied: applied{seq: -1}, reported: map[string]string{}}
+	return &Registry{db: db, store: s, node: n, options: options, closing: closing, stop: stop,
+		proxies: 1, reported: map[string]string{}}
 }
 
 // SetApplied sets the change of the policy that the process applies, the log that has it, and the problems of
 // rules.
 func (r *Registry) SetApplied(seq int64, log string, problems []string) {
-	r.mu.Lock()
-	r.applied = applied{seq: seq, log: log}
-	r.problems = cutProblems(problems)
-	r.mu.Unlock()
+	if r.node != nil {
+		r.node.Report.setApplied(seq, log, problems)
+	}
 }
 
 // Start starts the goroutine, once.
 func (r *Registry) Start() {
-	if r.node != nil && atomic.CompareAndSwapInt32(&r.started, 0, 1) {
-		go r.run()
+	if r.node != nil {
+		r.start.Do(func() {
+			r.running.Add(1)
+			go r.run()
+		})
 	}
 }
 
-// End ends the goroutine, and writes into the row that the process has ended. It is called once, before db is
-// closed.
+// End ends the goroutine, and with the last store that has the row writes into it that the process has ended.
+// It is called once, before db is closed.
 func (r *Registry) End() {
 	r.stop()
 	if r.node == nil {
 		return
 	}
-	last := r.node.Leave == nil || r.node.Leave()
-	if atomic.CompareAndSwapInt32(&r.started, 0, 1) {
-		return
-	}
-	<-r.running
-	if last && r.written && r.store.Unavailable() == nil {
+	last := r.node.Report.leave()
+	r.start.Do(func() {})
+	r.running.Wait()
+	if last && !r.writtenAt.IsZero() && r.store.Unavailable() == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 		defer cancel()
 		// After a failure the row is that of a proxy that vanished.
@@ -177,7 +165,7 @@ func (r *Registry) End() {
 
 // run polls until End.
 func (r *Registry) run() {
-	defer close(r.running)
+	defer r.running.Done()
 	for r.closing.Err() == nil {
 		interval := pollInterval
 		if r.store.Ready() {
@@ -203,25 +191,26 @@ func (r *Registry) pollSafely(now time.Time) {
 	if failure := batch.PanicError(func() { err = r.poll(now) }); failure != nil {
 		err = failure
 	}
-	if err == nil {
+	r.backoff *= 2
+	switch {
+	case err == nil:
 		r.backoff = 0
-		r.report("poll", nil)
-		return
-	}
-	if r.backoff *= 2; r.backoff == 0 {
+	case r.backoff == 0:
 		r.backoff = time.Second
-	}
-	if r.backoff > time.Minute {
+	case r.backoff > time.Minute:
 		r.backoff = time.Minute
 	}
 	r.retryAt = now.Add(r.backoff)
-	hint := ""
-	if strings.Contains(err.Error(), "permission denied for table") {
-		hint = " (its role needs GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_nodes, " +
-			"rate_limit_processes, and SELECT ON rate_limit_secrets)"
+	if err != nil {
+		hint := ""
+		if strings.Contains(err.Error(), "permission denied for table") {
+			hint = " (its role needs GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_nodes, " +
+				"rate_limit_processes, and SELECT ON rate_limit_secrets)"
+		}
+		err = fmt.Errorf("the registry of proxies: %w%s. Limits work without it; `nodes` does not show "+
+			"this proxy", err, hint)
 	}
-	r.report("poll", fmt.Errorf("the registry of proxies: %w%s. Limits work without it; `nodes` does not "+
-		"show this proxy", err, hint))
+	r.report("poll", err)
 }
 
 // poll counts the proxies, and renews the row if that is due. It returns no error for a connection that
@@ -233,34 +222,69 @@ func (r *Registry) poll(now time.Time) error {
 		r.checkSettingsAt = now.Add(settingsInterval)
 		r.report("settings", pg.Harmful(ctx, r.db))
 	}
-	if !r.migrated && !r.options.DisableMigration {
-		err := makeTables(ctx, r.db)
-		if ctx.Err() != nil || errors.Is(err, errDown) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		r.migrated = true
-	}
-	live := &pgdb.Statement{SQL: liveSQL, Args: []any{r.node.Name, r.node.Epoch}}
+	live := &pgdb.Statement{SQL: liveSQL}
+	cannot := &pgdb.Statement{SQL: cannotSQL, Unnamed: true}
+	renewal := &pgdb.Statement{SQL: rowSQL, Unnamed: true}
 	statements := []*pgdb.Statement{live}
-	due := r.isDue(now)
-	if due {
-		statements = append(statements, &pgdb.Statement{SQL: cannotSQL, Unnamed: true}, r.renewal(now))
+	age := now.Sub(r.writtenAt)
+	if age >= heartbeatInterval || age >= pollInterval && r.node.Report.hasNews() {
+		renewal.Args = []any{r.node.Name, r.node.Epoch, r.node.Report.makeRow(r.node, now)}
+		statements = []*pgdb.Statement{live, cannot, renewal}
 	}
 	if r.db.Run(ctx, statements) != nil {
-		r.exactFrom = now.Add(returnTime) // a crash empties the table
+		r.fewer = 0
 		return nil
 	}
-	r.readLive(live, now)
-	if due {
-		r.readRenewal(statements[2], statements[1])
-		if err := statements[2].Err; err != nil {
-			return err
+	if live.Code == pg.UndefinedTable && !r.options.DisableMigration {
+		return r.makeTable(ctx)
+	}
+	if counts := pg.Bigints(live.Result); len(counts) == 1 {
+		r.setProxies(counts[0])
+	}
+	if len(statements) > 1 {
+		r.readCannot(cannot)
+		if renewal.Err == nil {
+			r.writtenAt = now
 		}
 	}
-	return live.Err
+	if live.Err != nil {
+		return live.Err
+	}
+	return renewal.Err
+}
+
+// makeTable makes the table, which lacks if the tables of counts were made by an older program.
+func (r *Registry) makeTable(ctx context.Context) error {
+	if err := r.db.Exec(ctx, schema.NodesOnce); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("creating its tables (a role that may create tables can run caddy pg-ratelimit "+
+			"migrate, or schema.sql, instead): %w", err)
+	}
+	return nil
+}
+
+// setProxies sets the number of proxies that a poll has found. Fewer than before must be found again and
+// again: after an outage, those that have not come back yet count.
+func (r *Registry) setProxies(n int64) {
+	r.fewer++
+	if n >= r.proxies || n > 0 && r.fewer >= fewerPolls {
+		r.proxies, r.fewer = n, 0
+		r.store.SetProxies(n)
+	}
+}
+
+// readCannot reads the result of cannotSQL into the row.
+func (r *Registry) readCannot(cannot *pgdb.Statement) {
+	if cannot.Err != nil || len(cannot.Result) < 4 {
+		return
+	}
+	text := string(cannot.Result[4:])
+	r.node.Report.setCannot(text)
+	var err error
+	if text != "" {
+		err = errors.New("this proxy makes no decisions, because its role lacks privileges. To let it: " +
+			text)
+	}
+	r.report("cannot", err)
 }
 
 // noticeLocal passes to Notice that limits are local, and that they are exact again. The row says it before.
@@ -273,6 +297,7 @@ func (r *Registry) noticeLocal(now time.Time) {
 	text := "the database makes no decisions: this proxy limits by itself, at " +
 		strconv.FormatFloat(100/l.Parts, 'g', 3, 64) + " % of each limit"
 	if !l.On {
+		r.node.Report.setLocal(l.Since, l.Last)
 		r.writtenAt = time.Time{}
 		r.pollSafely(now) // if that fails, the row does not say it
 		text = fmt.Sprintf("limits are exact again: this proxy has admitted %d requests by itself, and "+
@@ -285,14 +310,14 @@ func (r *Registry) noticeLocal(now time.Time) {
 	}
 }
 
-// report passes a failure to Options.OnError, unless it is the last one of its kind. Nil is none.
+// report passes a failure to the options, unless it is the last one of its kind. Nil is none.
 func (r *Registry) report(kind string, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if text != "" && text != r.reported[kind] && r.options.OnError != nil {
-		_ = batch.PanicError(func() { r.options.OnError(err) })
+	if text != r.reported[kind] {
+		r.options.Report(err)
 	}
 	r.reported[kind] = text
 }

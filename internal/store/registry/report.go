@@ -3,6 +3,7 @@ package registry
 import (
 	"encoding/json"
 	"sort"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,20 +12,45 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// mostBusy and busyBytes bound the limits in Report.Read, and mostReported those that are counted.
 const (
+	// maxBusy and busyBytes bound the limits in the row, and maxReported those that are counted.
 	maxBusy     = 20
 	busyBytes   = 500
 	maxReported = 10000
+	// maxProblems bounds the bytes of problems in the row. Reports of the policy have all of them.
+	maxProblems = 400
 )
 
-// Report counts the requests of this process on a database since its start, for its row. A nil Report counts
-// nothing.
+// Report has what a process reports in its row: its state, and its requests since its start. A nil Report
+// counts nothing.
 type Report struct {
 	mu     sync.Mutex // guards what follows, without LimitReport.Leased
-	sum    Totals
+	row    row
+	news   bool                    // the row is to be written with the next poll
 	limits map[string]*LimitReport // by prefix
-	stores int                     // how many stores have the row; joined.mu guards it
+	stores int                     // how many stores have the row
+}
+
+// row is the column report of rate_limit_nodes. Its times are microseconds by the clock of this machine, and
+// Clock is the time of the write, so that the server can express them by its own clock. 0 is none.
+type row struct {
+	Version    string   `json:"version,omitempty"`
+	Region     string   `json:"region,omitempty"`
+	Clock      int64    `json:"clock"`
+	AppliedSeq *int64   `json:"applied_seq,omitempty"` // nil without a policy
+	Log        string   `json:"log,omitempty"`         // the oid of its log: a restore makes another
+	Problems   []string `json:"problems,omitempty"`    // of the policy, see cutProblems
+	Cannot     string   `json:"cannot,omitempty"`
+	LocalFrom  int64    `json:"local_from,omitempty"`
+	LocalUntil int64    `json:"local_until,omitempty"`
+
+	// Each request is in one of the first three.
+	Admitted    int64           `json:"admitted"`
+	Refused     int64           `json:"refused"`
+	Undecided   int64           `json:"undecided"`
+	UndecidedAt int64           `json:"undecided_at,omitempty"` // of the last one
+	Locally     int64           `json:"locally"`                // admitted or refused without the database
+	Busiest     json.RawMessage `json:"busiest"`                // {prefix: [admitted, refused]}
 }
 
 // LimitReport counts the requests of a limit.
@@ -36,36 +62,42 @@ type LimitReport struct {
 	admitted, refused int64
 }
 
-// started is the epoch of this process.
+// processEpoch is the epoch of this process.
 var processEpoch = time.Now().UnixMicro()
 
-// joined holds the reports of this process, by name and DSN.
+// reports holds the reports of this process, by name and DSN.
 var reports = struct {
 	mu      sync.Mutex // guards reports
 	reports map[string]*Report
 }{reports: map[string]*Report{}}
 
-// Join returns the row of this process for a store on a database, with its name and epoch. Stores with the
-// same name and DSN have one Report.
-func Join(name, dsn string) (*Node, *Report) {
+func newReport() *Report { return &Report{limits: map[string]*LimitReport{}} }
+
+// Join returns the row of this process for a store on a database, with its name, epoch and Report. Stores
+// with the same name and DSN have one Report.
+func Join(name, dsn string) *Node {
 	reports.mu.Lock()
 	defer reports.mu.Unlock()
 	r := reports.reports[name+" "+dsn]
 	if r == nil {
-		r = &Report{limits: map[string]*LimitReport{}}
+		r = newReport()
 		reports.reports[name+" "+dsn] = r
 	}
+	r.mu.Lock()
 	r.stores++
-	leave := func() bool {
-		reports.mu.Lock()
-		defer reports.mu.Unlock()
-		r.stores--
-		return r.stores == 0
-	}
-	return &Node{Name: name, Epoch: processEpoch, Totals: func() Totals { return r.Read() }, Leave: leave}, r
+	r.mu.Unlock()
+	return &Node{Name: name, Epoch: processEpoch, Report: r}
 }
 
-// Of returns the counts of a limit. Beyond mostReported limits they are in no row.
+// leave records that a store has ended, and reports whether no other one has the row.
+func (r *Report) leave() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stores--
+	return r.stores <= 0
+}
+
+// Of returns the counts of a limit. Beyond maxReported limits they are in no row.
 func (r *Report) Of(prefix string) *LimitReport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,8 +123,8 @@ func (r *Report) Undecided() {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.sum.Undecided++
-	r.sum.UndecidedAt = time.Now()
+	r.row.Undecided++
+	r.row.UndecidedAt = time.Now().UnixMicro()
 }
 
 // Count counts a request that was decided. So do the limits that it is charged to, or that refuse it.
@@ -103,9 +135,9 @@ func (r *Report) Count(admitted bool, hits []ratelimit.Hit, decisions []ratelimi
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if admitted {
-		r.sum.Admitted++
+		r.row.Admitted++
 	} else {
-		r.sum.Refused++
+		r.row.Refused++
 	}
 	local := int64(0)
 	for i := range decisions {
@@ -122,18 +154,54 @@ func (r *Report) Count(admitted bool, hits []ratelimit.Hit, decisions []ratelimi
 			l.refused++
 		}
 	}
-	r.sum.Local += local
+	r.row.Locally += local
 }
 
-// Read returns what was counted. Of the limits it has the busiest ones.
-func (r *Report) Read() Totals {
+// setApplied sets the change of the policy that the process applies, and what belongs to it.
+func (r *Report) setApplied(seq int64, log string, problems []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	sum := r.sum
+	row := &r.row
+	r.news = r.news || row.AppliedSeq == nil || *row.AppliedSeq != seq || row.Log != log
+	row.AppliedSeq, row.Log = &seq, log
+	row.Problems = cutProblems(problems)
+}
+
+// setCannot sets why the process makes no decisions; "" if it makes them.
+func (r *Report) setCannot(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.news = r.news || r.row.Cannot != text
+	r.row.Cannot = text
+}
+
+// setLocal sets the times of the first and the last decision without the database.
+func (r *Report) setLocal(from, until time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.row.LocalFrom = from.UnixMicro()
+	r.row.LocalUntil = until.UnixMicro()
+}
+
+// hasNews reports whether the row has changed, beyond counts, since it was made.
+func (r *Report) hasNews() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.news
+}
+
+// makeRow returns the column report as JSON: with the busiest limits of those that were counted.
+func (r *Report) makeRow(n *Node, now time.Time) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.news = false
+	row := r.row
+	row.Version, row.Region = n.Version, n.Region
+	row.Clock = now.UnixMicro()
 	var busy []LimitReport
 	for _, l := range r.limits {
 		leased := atomic.LoadInt64(&l.Leased)
-		sum.Admitted += leased
+		row.Admitted += leased
 		busy = append(busy, LimitReport{prefix: l.prefix, admitted: l.admitted + leased, refused: l.refused})
 	}
 	sort.Slice(busy, func(i, j int) bool {
@@ -144,14 +212,36 @@ func (r *Report) Read() Totals {
 		return a.prefix < b.prefix
 	})
 	busiest := map[string][]int64{}
-	sum.Busiest = "{}"
+	row.Busiest = json.RawMessage("{}")
 	for i := 0; i < len(busy) && i < maxBusy; i++ {
-		busiest[strings.ToValidUTF8(busy[i].prefix, "")] = []int64{busy[i].admitted, busy[i].refused}
+		busiest[busy[i].prefix] = []int64{busy[i].admitted, busy[i].refused}
 		text, err := json.Marshal(busiest)
 		if err != nil || len(text) > busyBytes {
 			break
 		}
-		sum.Busiest = string(text)
+		row.Busiest = text
 	}
-	return sum
+	text, _ := json.Marshal(row) // a row is always JSON
+	return string(text)
+}
+
+// cutProblems returns the first problems, within maxProblems, and how many follow them.
+func cutProblems(problems []string) []string {
+	var cut []string
+	size := 0
+	for i, text := range problems {
+		if size += len(text); size > maxProblems {
+			left := len(problems) - i
+			if i == 0 {
+				cut = append(cut, strings.ToValidUTF8(text[:maxProblems], "")+" …")
+				left--
+			}
+			if left > 0 {
+				cut = append(cut, "and "+strconv.Itoa(left)+" more")
+			}
+			break
+		}
+		cut = append(cut, text)
+	}
+	return cut
 }

@@ -45,8 +45,8 @@ var rules = []rule{
 	{"internal/core/schema", "pg", ""},
 	// It is all that drivers and their users share.
 	{"ratelimit/pgdb", "", ""},
-	// It registers a store of any kind, through an interface.
-	{"internal/store/registry", "batch health pg schema ratelimit pgdb", ""},
+	// It registers a store of any kind, through an interface; engine is for the options.
+	{"internal/store/registry", "batch engine health pg schema ratelimit pgdb", ""},
 	// It divides calls among engines, and decides without them.
 	{"internal/store", "engine registry algorithm batch health lease pg schema ratelimit pgdb", ""},
 	// The store uses every driver as a pgdb.DB, and imports no proxy.
