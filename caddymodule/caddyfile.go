@@ -45,25 +45,25 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if len(args) == 1 {
 		h.Prefix = Text(args[0])
 	}
+	argument := h.Prefix
 	var zones []*block
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		var err error
-		argument := h.Prefix
+	var err error
+	for nesting := d.Nesting(); err == nil && d.NextBlock(nesting); {
 		if d.Val() == "zone" {
 			zones = append(zones, newBlock(d))
 			err = h.readZone(zones[len(zones)-1])
 		} else {
 			err = b.read(h, handlerTable, "zone")
 		}
-		if err == nil && argument != "" && h.Prefix != argument {
-			err = b.wrong("prefix", string(h.Prefix), "left out, or the same as the argument "+strconv.Quote(
-				string(argument)))
-		}
-		if err != nil {
-			return err
-		}
 	}
-	err := h.compile()
+	if err != nil {
+		return err
+	}
+	if argument != "" && h.Prefix != argument {
+		return b.wrong("prefix", string(h.Prefix), "left out, or the same as the argument "+strconv.Quote(
+			string(argument)))
+	}
+	err = h.compile()
 	var part *serve.PartError
 	switch {
 	case !errors.As(err, &part):
@@ -82,19 +82,16 @@ func (h *Handler) readZone(b *block) error {
 	}
 	z := &Zone{LimitSettings: LimitSettings{Prefix: Text(args[0])}}
 	b.title = serve.ZoneName(len(h.Zones), args[0]) + ": "
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		var err error
+	h.Zones = append(h.Zones, z)
+	var err error
+	for nesting := d.Nesting(); err == nil && d.NextBlock(nesting); {
 		if d.Val() == "match" {
 			err = z.readMatch(b)
 		} else {
 			err = b.read(z, settings.LimitTable[1:], "match") // the prefix is the argument
 		}
-		if err != nil {
-			return err
-		}
 	}
-	h.Zones = append(h.Zones, z)
-	return nil
+	return err
 }
 
 // readMatch adds a matcher set to a zone. It accepts a block or one matcher, but no named matcher.
@@ -130,10 +127,8 @@ func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
 		return nil, b.wrong("pg_ratelimit", strings.Join(args, " "), "a block: a global option has no prefix")
 	}
 	a := new(App)
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		if err := b.read(a, settings.StoreTable); err != nil {
-			return nil, err
-		}
+	if err := b.readAll(a, settings.StoreTable); err != nil {
+		return nil, err
 	}
 	if _, err := a.settings(); err != nil {
 		return nil, b.locate(err)

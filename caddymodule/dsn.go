@@ -1,7 +1,7 @@
 package caddymodule
 
 import (
-	"strings"
+	"regexp"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -43,31 +43,21 @@ func dsnOf(configured Text) (host.DSN, error) {
 // holdsPassword reports whether a configured DSN holds a password, other than by a
 // placeholder.
 func holdsPassword(configured string) bool {
-	without := ""
-	for {
-		before, after, found := strings.Cut(configured, "{")
-		_, rest, closed := strings.Cut(after, "}")
-		if !found || !closed {
-			return settings.HasPassword(without + configured)
-		}
-		without += before
-		configured = rest
-	}
+	return settings.HasPassword(inBraces.ReplaceAllLiteralString(configured, ""))
 }
+
+var (
+	inBraces = regexp.MustCompile(`\{[^}]*\}`)
+	// publicDSN matches a single word or placeholder, and publicScheme the scheme of a URL.
+	publicDSN    = regexp.MustCompile(`^(?:\{[^{} @=]*\}|[^{}@= '"/?]*)$`)
+	publicScheme = regexp.MustCompile(`^[^{}@= '"/?]*://`)
+)
 
 // showDSN returns the part of a DSN that cannot contain a password: all of a single word or placeholder, else
 // the scheme of a URL.
 func showDSN(dsn string) string {
-	inside, isPlaceholder := strings.CutPrefix(dsn, "{")
-	inside, closed := strings.CutSuffix(inside, "}")
-	if isPlaceholder && closed && !strings.ContainsAny(inside, "{} @=") {
+	if publicDSN.MatchString(dsn) {
 		return dsn
 	}
-	if !strings.ContainsAny(dsn, "{}@= '\"/?") {
-		return dsn
-	}
-	if scheme, _, isURL := strings.Cut(dsn, "://"); isURL && !strings.ContainsAny(scheme, "{}@= '\"/?") {
-		return scheme + "://…"
-	}
-	return "…"
+	return publicScheme.FindString(dsn) + "…"
 }

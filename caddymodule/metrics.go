@@ -7,12 +7,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -29,12 +28,8 @@ type metrics struct {
 	settlements     *prometheus.CounterVec
 	duration        prometheus.Histogram
 
-	// The resources that the handlers of the config share. The collector state reads them.
-	mu        sync.Mutex // guards all that follows
-	collected map[host.Resource]bool
-	stores    []collectedStore
-	policies  []collectedPolicy
-	histories []*history.Writer
+	mu      sync.Mutex // guards watched
+	watched map[host.Resource]baseline
 }
 
 // newMetrics registers the metrics in the registry of a config.
@@ -47,7 +42,7 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 		return v
 	}
 	m := &metrics{
-		collected: map[host.Resource]bool{},
+		watched: map[host.Resource]baseline{},
 		decisions: vec("decisions_total", "Requests by limit of the configuration, outcome, and source of "+
 			"the decision.", "prefix", "outcome", "source"),
 		policyDecisions: vec("policy_decisions_total", "Requests by limit of a rule, outcome, and source of "+
@@ -90,66 +85,54 @@ func (m *metrics) initSeries(z *serve.Zone, inMemory bool) {
 // noSource is the source of requests without a decision.
 const noSource = "none"
 
-// countDecision counts a request with a decision, or one for which no decision was possible.
-func (m *metrics) countDecision(q *serve.Request) {
-	m.duration.Observe(time.Since(q.Began).Seconds())
-	marks := q.Verdict.Marks
+// count counts a request with a decision, or one for which no decision was possible, and logs the limits that
+// refused it.
+func (h *Handler) count(q *serve.Request) {
+	h.metrics.duration.Observe(time.Since(q.Began).Seconds())
 	for i := range q.Hits {
-		var mark *policy.Mark
-		if at := i - len(q.Hits) + len(marks); at >= 0 { // the hits of the policy are the last
-			mark = marks[at]
-		}
-		outcome := outcomeOf(q, i, mark)
-		if outcome == "" {
+		hit, d, mark := &q.Hits[i], &q.Decisions[i], serve.MarkOf(q, i)
+		outcome, source, text := "allowed", d.Source.String(), ""
+		switch {
+		case q.Err != nil && hit.Apart: // could not have refused the request
 			continue
-		}
-		source := noSource
-		if q.Outcome.Err == nil {
-			source = q.Decisions[i].Source.String()
+		case q.Err != nil:
+			outcome, source = undecidedOutcome(q.Err, q.Outcome.Status), noSource
+		case d.Source == ratelimit.Undecided:
+			continue
+		case hit.Apart && d.Allowed:
+			outcome = "would_allow"
+		case hit.Apart:
+			outcome, text = "would_deny", "a limit in the mode shadow would have refused"
+		case !d.Allowed:
+			outcome = "denied"
+			if i == q.Outcome.Hit {
+				text = "request refused"
+			}
+		case q.Outcome.Status != 0: // another limit refused
+			continue
+		case mark != nil && mark.Overage && q.Outcome.Overage > 0 && d.Remaining == 0:
+			outcome = "overage"
 		}
 		if mark != nil {
-			m.policyDecisions.WithLabelValues(mark.Rule, mark.Limit, outcome, source).Inc()
+			h.metrics.policyDecisions.WithLabelValues(mark.Rule, mark.Limit, outcome, source).Inc()
 		} else {
-			m.decisions.WithLabelValues(q.Hits[i].Limit.Prefix, outcome, source).Inc()
+			h.metrics.decisions.WithLabelValues(hit.Limit.Prefix, outcome, source).Inc()
 		}
+		if text == "" || !h.logger.Core().Enabled(zapcore.DebugLevel) {
+			continue
+		}
+		h.logger.Debug(text, zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()),
+			zap.Int64("cost", hit.Cost), zap.Int64("limit", d.Limit), zap.Int64("remaining", d.Remaining),
+			zap.Duration("retry_after", d.RetryAfter))
 	}
 }
 
-// outcomeOf returns the outcome of a hit as a label, or "" if the metrics do not count the hit: another hit
-// of the request was refused, or no decision was possible and the hit could not have refused the request.
-// mark is nil for a limit of the configuration.
-func outcomeOf(q *serve.Request, i int, mark *policy.Mark) string {
-	o, shadow := &q.Outcome, q.Hits[i].Apart
-	if o.Err != nil {
-		if shadow {
-			return ""
-		}
-		return undecidedOutcome(o)
-	}
-	d := &q.Decisions[i]
+// undecidedOutcome returns the outcome of a request without a decision, as a label. status is 0 if it passed.
+func undecidedOutcome(err error, status int) string {
 	switch {
-	case d.Source == ratelimit.Undecided:
-		return ""
-	case shadow && d.Allowed:
-		return "would_allow"
-	case shadow:
-		return "would_deny"
-	case !d.Allowed:
-		return "denied"
-	case o.Status != 0:
-		return ""
-	case mark != nil && mark.Overage && o.Overage > 0 && d.Remaining == 0:
-		return "overage"
-	}
-	return "allowed"
-}
-
-// undecidedOutcome returns the outcome of a request without a decision.
-func undecidedOutcome(o *respond.Outcome) string {
-	switch {
-	case errors.Is(o.Err, ratelimit.ErrOverloaded):
+	case errors.Is(err, ratelimit.ErrOverloaded):
 		return "overloaded"
-	case o.Status == http.StatusServiceUnavailable:
+	case status == http.StatusServiceUnavailable:
 		return "error_refused"
 	}
 	return "error_passed"
@@ -160,7 +143,7 @@ func policyOutcome(q *serve.Request) string {
 	v := &q.Verdict
 	switch {
 	case q.Outcome.Err != nil:
-		return undecidedOutcome(&q.Outcome)
+		return undecidedOutcome(q.Outcome.Err, q.Outcome.Status)
 	case v.Refused():
 		return v.Reason.String()
 	case v.Exempt:

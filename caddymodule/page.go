@@ -33,12 +33,12 @@ func init() {
 type Page struct {
 	PageSettings
 
-	insecure bool // see PageSettings
-	options  page.Options
-	dsn      Text         // of the counters, as configured
-	server   *page.Server // nil until the config has started
-	guarded  bool         // an authentication or a matcher of networks precedes the page
-	open     int32        // 1 once the config has started; atomic
+	insecure bool     // see PageSettings
+	hosts    []string // of the page, besides addresses and localhost
+	dsn      Text     // of the counters, as configured
+	guarded  bool     // an authentication or a matcher of networks precedes the page
+
+	server atomic.Pointer[page.Server] // nil until the config has started
 }
 
 // CaddyModule returns the Caddy module information.
@@ -59,55 +59,54 @@ func (p *Page) Provision(ctx caddy.Context) error {
 	if err := settings.Read(settings.PageTable, values(&p.PageSettings), &read); err != nil {
 		return err
 	}
-	p.insecure = read.Insecure
-	p.options = page.Options{Hosts: strings.Fields(string(p.Hosts)), Version: version()}
-	if p.options.DSN, err = databaseDSN("dsn", cmp.Or(p.DSN, app.DSN)); err != nil {
-		return err
+	p.insecure, p.hosts, p.dsn = read.Insecure, strings.Fields(string(p.Hosts)), cmp.Or(p.DSN, app.DSN)
+	options, err := p.options(datasets{})
+	if err == nil {
+		_, err = page.New(options) // serve makes another one, when all handlers are known
 	}
-	if p.Policy != "" {
-		if p.options.Policy, err = databaseDSN("policy", p.Policy); err != nil {
-			return err
-		}
-	}
-	if p.History != "" {
-		if p.options.History, err = databaseDSN("history", p.History); err != nil {
-			return err
-		}
-	}
-	_, err = page.New(p.options) // serve makes another one, when all handlers are known
 	return err
 }
 
 // serve starts the page, with the databases of the config's handlers.
 func (p *Page) serve(a *App) error {
-	p.dsn = cmp.Or(p.DSN, a.DSN)
-	at := a.datasets[p.options.DSN]
-	p.options.Policy, p.options.History = cmp.Or(p.options.Policy, at.policy.DSN), cmp.Or(p.options.History,
-		at.history.DSN)
-	p.options.Renew = func() (page.Options, error) { return p.currentOptions(at) }
-	var err error
-	if p.server, err = page.New(p.options); err == nil {
-		atomic.StoreInt32(&p.open, 1)
+	dsn, err := databaseDSN("dsn", p.dsn)
+	if err != nil {
+		return err
+	}
+	at := a.datasets[dsn]
+	options, err := p.options(at)
+	if err != nil {
+		return err
+	}
+	options.Renew = func() (page.Options, error) { return p.options(at) }
+	server, err := page.New(options)
+	if err == nil {
+		p.server.Store(server)
 	}
 	return err
 }
 
-// currentOptions returns the DSNs for new connections, which may have changed.
-func (p *Page) currentOptions(at datasets) (now page.Options, err error) {
-	dsnOf := func(field string, configured Text, of host.DataSource) string {
-		dsn := ""
-		if err == nil && configured != "" {
-			dsn, err = databaseDSN(field, configured)
-		} else if err == nil {
-			dsn, err = of.Current()
-		}
-		return dsn
+// options returns the settings of the page, with the current DSNs. The policy and the history are those of
+// the page, or else those in at.
+func (p *Page) options(at datasets) (o page.Options, err error) {
+	o = page.Options{Hosts: p.hosts, Version: version()}
+	if o.DSN, err = databaseDSN("dsn", p.dsn); err != nil {
+		return o, err
 	}
-	now.Policy, now.History = dsnOf("policy", p.Policy, at.policy), dsnOf("history", p.History, at.history)
-	if err == nil {
-		now.DSN, err = databaseDSN("dsn", p.dsn)
+	if p.Policy != "" {
+		o.Policy, err = databaseDSN("policy", p.Policy)
+	} else {
+		o.Policy, err = at.policy.Current()
 	}
-	return now, err
+	if err != nil {
+		return o, err
+	}
+	if p.History != "" {
+		o.History, err = databaseDSN("history", p.History)
+	} else {
+		o.History, err = at.history.Current()
+	}
+	return o, err
 }
 
 // datasets holds the databases of the policy and the history that belong to a database of counters. A DSN is
@@ -154,15 +153,16 @@ func databaseDSN(field string, configured Text) (string, error) {
 
 // Cleanup closes the server of the page.
 func (p *Page) Cleanup() error {
-	if p.server != nil {
-		p.server.Close()
+	if server := p.server.Load(); server != nil {
+		server.Close()
 	}
 	return nil
 }
 
 // ServeHTTP serves the page. Its links are relative, so its own path must end with a slash.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
-	if atomic.LoadInt32(&p.open) == 0 {
+	server := p.server.Load()
+	if server == nil {
 		return caddyhttp.Error(http.StatusServiceUnavailable, errOpenPage)
 	}
 	original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
@@ -171,7 +171,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Han
 		http.Redirect(w, r, original.URL.Path+"/", http.StatusPermanentRedirect)
 		return nil
 	}
-	p.server.ServeHTTP(w, r)
+	server.ServeHTTP(w, r)
 	return nil
 }
 
@@ -190,12 +190,7 @@ func (p *Page) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if args := d.RemainingArgs(); len(args) > 0 {
 		return b.wrong("pg_ratelimit_page", strings.Join(args, " "), "a block, or nothing")
 	}
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		if err := b.read(p, settings.PageTable); err != nil {
-			return err
-		}
-	}
-	return nil
+	return b.readAll(p, settings.PageTable)
 }
 
 // Interface guards

@@ -64,7 +64,7 @@ func guardRoutes(list caddyhttp.RouteList, guarded bool, hosts []string) bool {
 			switch handler := handler.(type) {
 			case *Page:
 				handler.guarded = handler.guarded || inside
-				handler.options.Hosts = append(handler.options.Hosts, names...)
+				handler.hosts = append(handler.hosts, names...)
 			case *caddyhttp.Subroute:
 				guards = guardRoutes(handler.Routes, inside, names) && !inside || guards
 			default:
@@ -116,8 +116,7 @@ func rewrites(handler any) bool {
 		}
 		return false
 	}
-	module, ok := handler.(caddy.Module)
-	return ok && module.CaddyModule().ID == "http.handlers.rewrite"
+	return isModule(handler, "http.handlers.rewrite")
 }
 
 // restrictsNetworks reports whether a route matches only some client addresses.
@@ -144,6 +143,10 @@ func authenticates(handler any) bool {
 	if proxy, ok := handler.(*reverseproxy.Handler); ok {
 		return len(proxy.HandleResponse) > 0
 	}
+	return isModule(handler, "http.handlers.authentication")
+}
+
+func isModule(handler any, id caddy.ModuleID) bool {
 	module, ok := handler.(caddy.Module)
-	return ok && module.CaddyModule().ID == "http.handlers.authentication"
+	return ok && module.CaddyModule().ID == id
 }

@@ -34,7 +34,10 @@ func (p *Policy) values() settings.Values {
 	return values(&p.PolicySettings)
 }
 
-// OnVerdict implements serve.Watcher. It counts and logs the verdict, and sets the placeholders of Policy.
+// watcher implements serve.Watcher.
+type watcher struct{ *Handler }
+
+// OnVerdict counts and logs the verdict, and sets the placeholders of Policy.
 func (h watcher) OnVerdict(q *serve.Request) {
 	o := &q.Verdict
 	repl := q.Data.(*caddy.Replacer)

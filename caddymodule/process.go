@@ -41,10 +41,6 @@ func connect(at *host.DataSource) (pgdb.DB, error) {
 	return db, err
 }
 
-// levels maps levels to those of Caddy's log.
-var levels = map[host.Level]zapcore.Level{host.Info: zap.InfoLevel, host.Warn: zap.WarnLevel,
-	host.Error: zap.ErrorLevel}
-
 // write writes a line to a log.
 func write(l *zap.Logger, line host.Line) {
 	text, fields := line.Text, []zap.Field{}
@@ -61,7 +57,7 @@ func write(l *zap.Logger, line host.Line) {
 		fields = append(fields, zap.Duration("outage", line.Lasted), zap.Int64("requests_without_decision",
 			line.Undecided))
 	}
-	l.Log(levels[line.Level], text, fields...)
+	l.Log(zapcore.Level(line.Level), text, fields...)
 }
 
 // closeAll closes all shared resources at the end of the process, which writes pending records and refunds

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"errors"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -38,62 +40,33 @@ func openEvents(ctx caddy.Context) (*events, error) {
 	return &events{app: app.(*caddyevents.App), ctx: ctx}, nil
 }
 
-// emit emits a refusal, at most one a second. Clients can cause any number of refusals, and a listener may
-// run a program for each event.
-func (e *events) emit(f *facts) {
-	skipped, ok := e.sampler.Next(time.Now(), time.Second)
-	if !ok {
-		return
-	}
-	e.app.Emit(e.ctx, refusedEvent, map[string]any{"prefix": f.prefix(), "key": f.key(), "wait": f.wait,
-		"status": f.status, "reason": f.reason, "skipped": skipped})
-}
-
 // placeholders is the prefix of the placeholders of a decision.
 const placeholders = "http.pg_ratelimit."
 
-// facts holds the fields of a decision for placeholders, events and traces.
+// facts holds what placeholders, events and traces show of a decided request. It outlives the Request, which
+// is reused.
 type facts struct {
-	limit, remaining int64 // -1 without a decision
-	wait             int64 // seconds until a refused request would pass; 0 is none
-	exceededBy       int64 // units beyond the quota of exceeded; 0 is none
-	// The hit on the limit that refused or has the least left. Limit is nil without one.
-	hit      ratelimit.Hit
-	exceeded string // the prefix of a limit that let the request pass beyond its quota
-	status   int    // of a refusal
-	reason   string // of a refusal by the policy alone
-	failed   bool   // no decision was possible
+	respond.Outcome
+	decision ratelimit.Decision // a copy of Outcome.Decision
+	hit      ratelimit.Hit      // on the limit that refused or has the least left, or on noLimit
+	exceeded string             // the prefix of a limit that let the request pass beyond its quota
 }
 
-func factsOf(q *serve.Request) facts {
-	outcome := &q.Outcome
-	f := facts{limit: -1, remaining: -1, wait: outcome.RetrySeconds(), status: outcome.Status,
-		reason: outcome.Reason.String(), failed: outcome.Err != nil, exceededBy: outcome.ExceededBy}
-	if outcome.Hit < len(q.Hits) && (outcome.Decision != nil || outcome.Status != 0) {
-		f.hit = q.Hits[outcome.Hit]
-	}
-	if d := outcome.Decision; d != nil {
-		f.limit, f.remaining = d.Limit, d.Remaining
-	}
-	if f.exceededBy > 0 {
-		f.exceeded = q.Hits[outcome.Exceeded].Limit.Prefix
-	}
-	return f
-}
+var noLimit ratelimit.Limit
 
-// prefix returns the prefix of the limit, and key the key as it is stored.
-func (f *facts) prefix() string {
-	if f.hit.Limit == nil {
-		return ""
+// set sets the facts of a request.
+func (f *facts) set(q *serve.Request) {
+	*f = facts{Outcome: q.Outcome, hit: ratelimit.Hit{Limit: &noLimit}}
+	if f.Decision != nil {
+		f.decision = *f.Decision
+		f.Decision = &f.decision
 	}
-	return f.hit.Limit.Prefix
-}
-
-func (f *facts) key() string {
-	if f.hit.Limit == nil {
-		return ""
+	if f.Hit < len(q.Hits) && (f.Decision != nil || f.Status != 0) {
+		f.hit = q.Hits[f.Hit]
 	}
-	return f.hit.StoredKey()
+	if f.ExceededBy > 0 {
+		f.exceeded = q.Hits[f.Exceeded].Limit.Prefix
+	}
 }
 
 // value implements caddy.ReplacerFunc. A placeholder without a value is "", because Caddy leaves unknown
@@ -103,40 +76,46 @@ func (f *facts) value(name string) (any, bool) {
 	if !ok {
 		return nil, false
 	}
+	n, known := int64(0), f.Decision != nil
 	switch rest {
 	case "prefix":
-		return f.prefix(), true
+		return f.hit.Limit.Prefix, true
 	case "key":
-		return f.key(), true
-	case "limit":
-		return countText(f.limit, 0), true
-	case "remaining":
-		return countText(f.remaining, 0), true
-	case "retry_after":
-		return countText(f.wait, 1), true
+		return f.hit.StoredKey(), true
 	case "exceeded":
 		return f.exceeded, true
+	case "limit":
+		n = f.decision.Limit
+	case "remaining":
+		n = f.decision.Remaining
+	case "retry_after":
+		n = f.RetrySeconds()
+		known = n > 0
 	case "exceeded_by":
-		return countText(f.exceededBy, 1), true
+		n = f.ExceededBy
+		known = n > 0
+	default:
+		return nil, false
 	}
-	return nil, false
+	if !known {
+		return "", true
+	}
+	return strconv.FormatInt(n, 10), true
 }
 
-// countText returns a number of at least least as text, and "" for a smaller one.
-func countText(n, least int64) string {
-	if n < least {
-		return ""
-	}
-	return strconv.FormatInt(n, 10)
-}
-
-// report adds the decision to the span of a request, and emits an event for a refusal.
-func (h *Handler) report(q *serve.Request, f *facts) {
-	if span := trace.SpanFromContext(q.HTTP.Context()); span.IsRecording() {
+// report adds the decision to the span of a request, and emits an event for a refusal, at most one a second.
+// Clients can cause any number of refusals, and a listener may run a program for each event.
+func (h *Handler) report(r *http.Request, f *facts) {
+	if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
 		f.addTo(span)
 	}
-	if q.Outcome.Status != 0 && h.events != nil {
-		h.events.emit(f)
+	if f.Status == 0 || h.events == nil {
+		return
+	}
+	if skipped, ok := h.events.sampler.Next(time.Now(), time.Second); ok {
+		h.events.app.Emit(h.events.ctx, refusedEvent, map[string]any{"prefix": f.hit.Limit.Prefix,
+			"key": f.hit.StoredKey(), "wait": f.RetrySeconds(), "status": f.Status,
+			"reason": f.Reason.String(), "skipped": skipped})
 	}
 }
 
@@ -144,19 +123,20 @@ func (h *Handler) report(q *serve.Request, f *facts) {
 func (f *facts) addTo(span trace.Span) {
 	outcome := "allowed"
 	switch {
-	case f.failed:
+	case f.Err != nil:
 		outcome = "error"
-	case f.status != 0:
+	case f.Status != 0:
 		outcome = "refused"
 	}
 	attributes := []attribute.KeyValue{attribute.String("pg_ratelimit.outcome", outcome),
-		attribute.String("pg_ratelimit.prefix", f.prefix()), attribute.String("pg_ratelimit.key", f.key())}
-	if f.limit >= 0 {
-		attributes = append(attributes, attribute.Int64("pg_ratelimit.limit", f.limit),
-			attribute.Int64("pg_ratelimit.remaining", f.remaining))
+		attribute.String("pg_ratelimit.prefix", f.hit.Limit.Prefix),
+		attribute.String("pg_ratelimit.key", f.hit.StoredKey())}
+	if f.Decision != nil {
+		attributes = append(attributes, attribute.Int64("pg_ratelimit.limit", f.decision.Limit),
+			attribute.Int64("pg_ratelimit.remaining", f.decision.Remaining))
 	}
-	if f.wait > 0 {
-		attributes = append(attributes, attribute.Int64("pg_ratelimit.retry_after", f.wait))
+	if wait := f.RetrySeconds(); wait > 0 {
+		attributes = append(attributes, attribute.Int64("pg_ratelimit.retry_after", wait))
 	}
 	span.AddEvent("pg_ratelimit.decision", trace.WithAttributes(attributes...))
 }

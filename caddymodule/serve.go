@@ -7,12 +7,9 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // ServeHTTP passes the request on, or refuses it.
@@ -58,7 +55,9 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, flight **serve.F
 	if err := serve.Decide(h.site, q); err != nil {
 		return nil, nil, err
 	}
-	if !q.Asked && len(q.Hits) == 0 {
+	if len(q.Hits) > 0 {
+		h.count(q)
+	} else if !q.Asked {
 		return w, nil, nil // no limit is for the request
 	}
 	changes := responseWriterIn(w) // that of an earlier handler
@@ -69,8 +68,8 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, flight **serve.F
 			w = changes
 		}
 	}
-	changes.facts = factsOf(q)
-	h.report(q, &changes.facts)
+	changes.facts.set(q)
+	h.report(r, &changes.facts)
 	h.setHeaders(changes, q)
 	if q.Outcome.Status != 0 {
 		return nil, nil, h.refuse(w, r, q)
@@ -106,31 +105,5 @@ func (h *Handler) setHeaders(w *responseWriter, q *serve.Request) {
 	}
 	if q.Settling != nil {
 		w.settling = append(w.settling, q.Settling)
-	}
-}
-
-// watcher counts and logs the requests of a handler. It implements serve.Watcher.
-type watcher struct{ *Handler }
-
-// OnDecision implements serve.Watcher.
-func (h watcher) OnDecision(q *serve.Request) {
-	h.metrics.countDecision(q)
-	if q.Outcome.Err != nil || !h.logger.Core().Enabled(zapcore.DebugLevel) {
-		return
-	}
-	for i := range q.Hits {
-		d := &q.Decisions[i]
-		text := "a limit in the mode shadow would have refused"
-		switch {
-		case q.Hits[i].Apart && !d.Allowed && d.Source != ratelimit.Undecided:
-		case q.Outcome.Status != 0 && i == q.Outcome.Hit:
-			text = "request refused"
-		default:
-			continue
-		}
-		hit := &q.Hits[i]
-		h.logger.Debug(text, zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()),
-			zap.Int64("cost", hit.Cost), zap.Int64("limit", d.Limit), zap.Int64("remaining", d.Remaining),
-			zap.Duration("retry_after", d.RetryAfter))
 	}
 }

@@ -29,6 +29,14 @@ func newBlock(d *caddyfile.Dispenser) *block {
 	return &block{d: d, start: d.Token(), seen: map[string]caddyfile.Token{}, blocks: map[string]*block{}}
 }
 
+// readAll reads all subdirectives of the block, see read.
+func (b *block) readAll(into any, table []settings.Setting) (err error) {
+	for nesting := b.d.Nesting(); err == nil && b.d.NextBlock(nesting); {
+		err = b.read(into, table)
+	}
+	return err
+}
+
 // read reads the subdirective at which the dispenser is into the field of a struct that has its
 // name in JSON. others are the names of subdirectives that are in no table.
 func (b *block) read(into any, table []settings.Setting, others ...string) error {
@@ -83,10 +91,8 @@ func (b *block) setBlock(field reflect.Value, s *settings.Setting, text string) 
 	inner := newBlock(b.d)
 	b.blocks[s.Name] = inner
 	inner.title = b.title + s.Name + ": "
-	for nesting := b.d.Nesting(); b.d.NextBlock(nesting); {
-		if err := inner.read(field.Interface(), s.Settings); err != nil {
-			return err
-		}
+	if err := inner.readAll(field.Interface(), s.Settings); err != nil {
+		return err
 	}
 	if settings, ok := field.Interface().(interface{ check() error }); ok {
 		return inner.locate(settings.check())

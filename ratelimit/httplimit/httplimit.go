@@ -63,14 +63,14 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 	if o.DenyOnError {
 		site.OnError = settings.Deny
 	}
-	if o.OnError != nil {
-		site.Watcher = watcher{o.OnError}
-	}
 	site.Prepare()
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			q := &serve.Request{HTTP: r, Writer: w}
 			_ = serve.Decide(site, q) // fails only in matchers, and site has none
+			if o.OnError != nil && q.Outcome.Err != nil {
+				o.OnError(r, q.Outcome.Err)
+			}
 			if !q.Admitted {
 				w.WriteHeader(q.Outcome.Status)
 				_, _ = io.WriteString(w, q.Body) // an error means that the client has closed the connection
@@ -79,19 +79,6 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 			next.ServeHTTP(w, r)
 		})
 	}, nil
-}
-
-// watcher calls onError for requests without a decision.
-type watcher struct {
-	onError func(r *http.Request, err error)
-}
-
-func (watcher) OnVerdict(*serve.Request) {}
-
-func (w watcher) OnDecision(q *serve.Request) {
-	if q.Outcome.Err != nil {
-		w.onError(q.HTTP, q.Outcome.Err)
-	}
 }
 
 // hitsByAddress returns an Options.Hits that charges 1 to the address of the connection.

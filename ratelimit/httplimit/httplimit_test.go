@@ -184,6 +184,22 @@ func TestAHitWithoutALimit(t *testing.T) {
 	}
 }
 
+// A hit that is Apart refuses nothing, and no header describes it.
+func TestAHitThatIsApartRefusesNothing(t *testing.T) {
+	full := &ratelimit.Limit{Prefix: "full", Events: 1, Window: time.Hour}
+	roomy := &ratelimit.Limit{Prefix: "roomy", Events: 5, Window: time.Hour}
+	for quota, hits := range map[string][]ratelimit.Hit{
+		"":  {{Limit: full, Key: "k", Cost: 2, Apart: true}},
+		"5": {{Limit: full, Key: "k", Cost: 2, Apart: true}, {Limit: roomy, Key: "k", Cost: 1}},
+	} {
+		o := httplimit.Options{Hits: func(*http.Request) []ratelimit.Hit { return hits }}
+		h := wrap(t, newStore(t), o)
+		if a := get(h, "@"); a.Code != http.StatusTeapot || a.Header().Get("X-RateLimit-Limit") != quota {
+			t.Errorf("%d with %v, want to pass with the quota %q", a.Code, a.Header(), quota)
+		}
+	}
+}
+
 func TestWrongOptionsAreRefused(t *testing.T) {
 	limit := &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}
 	store := newStore(t)

@@ -22,7 +22,7 @@ type LimitSet struct {
 	Shadow   bool // one of Hits is Apart
 	Settled  bool // one of Settles is not nil
 	InFlight bool // one of Hits is on a limit in_flight
-	Simple   bool // neither Shadow, Settled nor InFlight, and the fields of a response are x alone
+	Simple   bool // neither Shadow, Settled, InFlight nor Site.Hits, and the fields of a response are x alone
 }
 
 // maxSets bounds Site.sets, because clients choose which limits match their requests.
@@ -49,7 +49,7 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 		t.Settled = t.Settled || z.Settle != nil
 	}
 	t.InFlight = hasSlots(t.Hits)
-	t.Simple = !t.Shadow && !t.Settled && !t.InFlight && !s.Fields.IETF
+	t.Simple = !t.Shadow && !t.Settled && !t.InFlight && !s.Fields.IETF && s.Hits == nil
 	return t
 }
 

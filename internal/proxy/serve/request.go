@@ -20,7 +20,7 @@ type Request struct {
 	Limits    *LimitSet // the limits of the configuration that apply
 	Hits      []ratelimit.Hit
 	Decisions []ratelimit.Decision
-	Err       error   // why the store made no Decisions
+	Err       error   // why there are no Decisions
 	Flight    *Flight // nil if the request holds no slots
 
 	// Asked reports that the policy was evaluated, and the rest of this group set. Otherwise Verdict is

@@ -34,7 +34,7 @@ type Site struct {
 	History *history.Writer
 	Hidden  Parts
 
-	// Watcher observes requests; nil observes none.
+	// Watcher observes verdicts of the policy; nil observes none.
 	Watcher Watcher
 	// Log logs lines for operators. Outage is the outage log of the database. If it is nil, requests without
 	// a decision are not logged.
@@ -70,13 +70,11 @@ type Site struct {
 	sets map[string]*LimitSet
 }
 
-// Watcher observes the requests of a Site.
+// Watcher observes the requests of a Site with a policy.
 type Watcher interface {
 	// OnVerdict is called after the evaluation of the policy. q has the Verdict, or an Outcome if the policy
 	// could not decide the request.
 	OnVerdict(q *Request)
-	// OnDecision is called after the decision on the hits of a request, or the failure to decide.
-	OnDecision(q *Request)
 }
 
 // Open opens the databases of the site, and prepares the site for its first request. It does not connect; see

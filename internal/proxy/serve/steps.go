@@ -194,7 +194,7 @@ func Deliver(all []*Request) {
 		if outage && q.Err == nil {
 			s.Outage.Ended(s.Log, q.Decisions, now)
 		}
-		if !q.waited || q.Err != nil || q.Writer == nil || s.Watcher != nil || !q.Limits.Simple ||
+		if !q.waited || q.Err != nil || q.Writer == nil || !q.Limits.Simple ||
 			q.Asked && !q.Verdict.Simple || len(q.Hits) == 0 || q.failure != nil {
 			deliverOne(q, ahead)
 			if s.History != nil && (q.Asked || len(q.Hits) > 0) {
@@ -253,13 +253,11 @@ func deliverOne(q *Request, ahead int64) {
 		if q.Err != nil {
 			q.Decisions = make([]ratelimit.Decision, len(q.Hits))
 			q.Outcome = TakeLocal(s, q, q.Err)
+			q.Err = q.Outcome.Err
 		} else {
 			q.Outcome = Judge(q)
 		}
 		q.Outcome.Ahead = ahead
-		if s.Watcher != nil {
-			s.Watcher.OnDecision(q)
-		}
 		if q.Outcome.Err != nil {
 			for q.Outcome.Hit < len(q.Hits) && q.Hits[q.Outcome.Hit].Apart {
 				q.Outcome.Hit++
