@@ -68,9 +68,9 @@ func addBackground(p *plan, r *request) {
 			p.remembered = true
 		}
 	case h.Limit.Algorithm == ratelimit.InFlight: // a row can have several releases in a statement
-		at.entry = nextEntry(p)
-		*at.entry = entry{kind: release, id: rowOf(h), n: h.Cost, firstSlot: c.Claim}
-		g := groupFor(p, 0, statementKey{kind: release, durable: h.Limit.Durable}, c.Isolated)
+		at.entry = &entry{kind: release, id: rowOf(h), n: h.Cost, firstSlot: c.Claim}
+		key := statementKey{kind: release, definition: inFlight, durable: h.Limit.Durable}
+		g := groupFor(p, 0, key, c.Isolated)
 		g.entries = append(g.entries, at.entry)
 	case before != nil && before.kind == refund && before.window == c.Window &&
 		before.view.Limit.Equal(h.Limit):

@@ -57,7 +57,7 @@ func (c *cleaner) start(p *plan) {
 	var due []tablePrefix
 	seen := map[tablePrefix]bool{}
 	now := int64(0)
-	for _, e := range p.entries[:p.usedEntries] {
+	for _, e := range p.entries {
 		of := tablePrefix{e.id.Durable, e.id.Prefix}
 		if e.kind == take && e.view.Now != 0 && !seen[of] {
 			now = e.view.Now
@@ -117,7 +117,7 @@ func (c *cleaner) cleanUp(now int64, due []tablePrefix) error {
 // deleteExpired deletes the expired rows of a prefix, until a statement finds fewer than it could delete.
 func (c *cleaner) deleteExpired(now int64, of tablePrefix) error {
 	for round := 0; round < cleanupRounds; round++ {
-		statement := &pgdb.Statement{SQL: c.texts.cleanup[cleanupKey{of.durable, c.slots()}],
+		statement := &pgdb.Statement{SQL: c.texts.cleanup(of.durable, c.slots()),
 			Args: []any{[]int64{now, 0}, of.name}, Unnamed: true}
 		if err := c.run(statement); err != nil {
 			return err

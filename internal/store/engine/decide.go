@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -24,27 +23,54 @@ type work struct {
 	hasSeveral bool // any request has several hits
 	answering  bool // the batch began with more than a timeout: the database was answering
 	timedOut   bool // a statement reached its lock timeout
-
-	finishing     []*batch.Call // memory for finish
-	spareRequests []*request    // memory for requests
 }
 
-// decide decides the calls of a batch, and finishes each of them once, even if something panics.
+// decide decides the calls of a batch.
 func (s *Store) decide(q *batch.Queue, calls []*batch.Call, deadline time.Time) {
 	began := time.Now()
 	addValue(s.stats, Waits, began.Sub(calls[0].Arrived).Microseconds()) // of the call that came first
 	addValue(s.stats, Sizes, int64(len(calls)))
 	count(s.stats, Batches, 1)
 	count(s.stats, Requests, int64(len(calls)))
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
-	defer cancel()
-	d := newWork(ctx, s, q, batch.Split(calls))
-	d.end(batch.PanicError(func() { decideRequests(d) }))
+	decideCalls(s, q, batch.Split(calls), deadline, decideRequests)
 	addValue(s.stats, Times, time.Since(began).Microseconds())
 }
 
-// decideRequests decides the requests of a batch, and finishes those that it decides. work.end finishes the
-// others.
+// errUndecided is the error of a request that a batch left undecided.
+var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
+
+// decideCalls runs decide with the work for calls, and finishes those that decide leaves, even if it panics.
+func decideCalls(s *Store, q *batch.Queue, calls []*batch.Call, deadline time.Time, decide func(d *work)) {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	wait := (q.Timeout / lockShare).Milliseconds()
+	if wait < 1 {
+		wait = 1 // 0 would be no bound
+	}
+	d := &work{store: s, queue: q, ctx: ctx, sequence: lease.NextSequence(s.rows), sent: lease.Now(s.rows),
+		settings: []int64{0, wait}, answering: deadline.Sub(calls[0].Arrived) > q.Timeout}
+	if s.now != nil {
+		d.settings[0] = s.now().UnixMicro()
+	}
+	requests := make([]request, len(calls))
+	for i, c := range calls {
+		requests[i].call = c
+		d.requests = append(d.requests, &requests[i])
+		d.hasSeveral = d.hasSeveral || len(c.Hits) > 1
+	}
+	err := batch.PanicError(func() { decide(d) })
+	if err == nil {
+		err = errUndecided
+	}
+	for _, r := range d.requests {
+		if !r.finished {
+			d.releaseUncertain(r)
+			batch.Finish(q, []*batch.Call{r.call}, err)
+		}
+	}
+}
+
+// decideRequests decides the requests of a batch, and finishes those that it decides.
 func decideRequests(d *work) {
 	if !Ready(d.store.tables.setup) {
 		ctx, cancel := context.WithTimeout(d.ctx, d.queue.Timeout)
@@ -72,46 +98,6 @@ func decideRequests(d *work) {
 		return
 	}
 	d.wait(again)
-}
-
-// idleWorks holds the memory of finished batches, for the next ones.
-var idleWorks = sync.Pool{New: func() any { return &work{} }}
-
-// newWork returns the work for a batch. The caller must call end.
-func newWork(ctx context.Context, s *Store, q *batch.Queue, calls []*batch.Call) *work {
-	d := idleWorks.Get().(*work)
-	d.store = s
-	d.queue = q
-	d.ctx = ctx
-	d.sequence = lease.NextSequence(s.rows)
-	d.sent = lease.Now(s.rows)
-	d.timedOut = false
-	wait := (q.Timeout / lockShare).Milliseconds()
-	if wait < 1 {
-		wait = 1 // 0 would be no bound
-	}
-	d.settings = []int64{0, wait}
-	if s.now != nil {
-		d.settings[0] = s.now().UnixMicro()
-	}
-	if deadline, ok := ctx.Deadline(); ok {
-		d.answering = deadline.Sub(calls[0].Arrived) > q.Timeout
-	}
-	for len(d.spareRequests) < len(calls) {
-		d.spareRequests = append(d.spareRequests, &request{})
-	}
-	d.requests = d.spareRequests[:len(calls)]
-	d.hasSeveral = false
-	for i, c := range calls {
-		r := d.requests[i]
-		r.call = c
-		r.finished = false
-		r.refunded = false
-		if len(c.Hits) > 1 {
-			d.hasSeveral = true
-		}
-	}
-	return d
 }
 
 // execute runs statements, and reports whether any of them failed. allocated are the slots that they take.
@@ -151,8 +137,7 @@ func (d *work) clearRefunded(r *request) {
 // finish ends the wait for the requests that are not finished, with their decisions or with an error. A
 // remembered refusal replaces the error.
 func (d *work) finish(requests []*request, err error) {
-	calls := d.finishing[:0]
-	var background []*batch.Call
+	var calls, background []*batch.Call
 	for _, r := range requests {
 		switch {
 		case r.finished:
@@ -163,7 +148,6 @@ func (d *work) finish(requests []*request, err error) {
 		}
 		r.finished = true
 	}
-	d.finishing = calls
 	batch.Finish(d.queue, background, err)
 	if err != nil {
 		d.store.failCalls(d.queue, calls, err)
@@ -188,26 +172,4 @@ func (d *work) fail(err error) {
 func (d *work) noDecision(err error) error {
 	passed := d.answering && (d.ctx.Err() != nil || errors.Is(err, pg.ErrNoTurn))
 	return d.store.server.health.NoDecision(err, passed)
-}
-
-// errUndecided is the error of a request that a batch left undecided.
-var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
-
-// end finishes all requests that are left, with err or errUndecided, and frees the work for another batch.
-func (d *work) end(err error) {
-	if err == nil {
-		err = errUndecided
-	}
-	for _, r := range d.requests {
-		if !r.finished {
-			r.finished = true
-			d.releaseUncertain(r)
-			batch.Finish(d.queue, []*batch.Call{r.call}, err)
-		}
-		r.call = nil
-		r.positions = r.positions[:0] // what they point to belongs to other batches
-	}
-	d.store = nil
-	d.queue = nil
-	idleWorks.Put(d)
 }

@@ -23,5 +23,4 @@
 //   - Each call of a batch is finished exactly once, even if something panics.
 //   - A row occurs at most once in a statement, and all statements lock rows in the same order.
 //   - No lock in the database is held from one round trip to the next.
-//   - A plan and all that it points to belongs to one round; the next round reuses its memory.
 package engine

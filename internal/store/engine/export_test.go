@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 )
@@ -34,7 +35,7 @@ func (s *Store) TakeFirst() {
 
 // CleanupSQL returns the statement that deletes expired rows of the unlogged table, which may have slots. A
 // store runs it at random moments.
-func CleanupSQL(slots bool) string { return sharedStatements().cleanup[cleanupKey{slots: slots}] }
+func CleanupSQL(slots bool) string { return newStatements(ownTables()).cleanup(false, slots) }
 
 // AddSettlement adds a settlement for the next batch, and sends none by itself.
 func (s *Store) AddSettlement(h *batch.Settlement) {
@@ -52,13 +53,18 @@ type Meaning struct {
 // Meanings are those of all statements on rows, by text. A text can be that of several algorithms.
 var Meanings = sync.OnceValue(func() map[string]Meaning {
 	all := map[string]Meaning{}
-	for key, text := range sharedStatements().texts {
-		m := Meaning{Kind: []string{"take", "peek", "refund", "reset", "release"}[key.kind],
-			Durable: key.durable, Alike: key.uniform, AllOrNothing: key.allOrNothing}
-		if key.definition != nil {
-			m.Width = key.definition.SQL.Width
+	texts := newStatements(ownTables())
+	for _, d := range algorithm.All() {
+		for kind, name := range []string{"take", "peek", "refund", "reset", "release"} {
+			for flags := range 16 {
+				key := statementKey{kind: statementKind(kind), definition: d, durable: flags&1 != 0,
+					sync: flags&2 != 0, allOrNothing: flags&4 != 0, uniform: flags&8 != 0}
+				if key.kind == take || flags < 4 {
+					all[texts.find(key).sql] = Meaning{Kind: name, Width: d.SQL.Width, Durable: key.durable,
+						Alike: key.uniform, AllOrNothing: key.allOrNothing}
+				}
+			}
 		}
-		all[text] = m
 	}
 	return all
 })

@@ -13,169 +13,107 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// group holds the entries of one statement, and its parameters.
+// group holds the entries of one statement.
 type group struct {
 	statementKey
+	stage     int
 	entries   []*entry
 	statement pgdb.Statement
-	// preparation is indexSQL. It runs before a peek, and with a guard also before a take of slots, which
-	// must read the table of processes after the guard has run.
-	preparation pgdb.Statement
-	failure     error // the reason why the statement cannot be sent, or nil
-	single      bool  // the group has one entry, and takes no others
-	slots       bool  // a take on limits InFlight
-
-	// Memory for results, see readRows.
-	cells []algorithm.Cell
-	rows  []*algorithm.Row
-	views []*algorithm.View
-
-	// Memory for parameters: arrays with an element for each entry.
-	keys                        []string
-	n                           []int64
-	prefixes                    []string
-	cost, quotas, spans, events []int64
-	claims                      []int64  // of refunds
-	units, timeZones            []string // on the calendar
-	anchors                     []int64
-	firsts                      []int64 // of slots
-
-	sorted []*entry // memory for entries
+	failure   error // the reason why the statement cannot be sent, or nil
+	single    bool  // the group has one entry, and takes no others
+	slots     bool  // a take on limits InFlight
 }
 
 // write fills in the statement, and appends it to those of a pipeline, after the one that comes before it.
 // One that cannot be sent is left out. settings are its first parameter, see clockSQL.
 func (g *group) write(texts *statements, settings []int64, pipeline []*pgdb.Statement) []*pgdb.Statement {
 	if g.failure != nil {
-		g.statement = pgdb.Statement{Err: g.failure, Result: g.statement.Result}
+		g.statement.Err = g.failure
 		return pipeline
 	}
-	if g.kind == release {
-		writeRelease(g, texts, settings)
-		return append(pipeline, &g.statement)
-	}
 	entries := g.entries
-	keys := g.keys[:0]
-	n := g.n[:0]
-	l := entries[0].view.Limit
-	cost := entries[0].cost
-	uniform := g.kind == take && !g.slots
-	for _, e := range entries {
-		keys = append(keys, e.id.Key)
-		if e.view.Limit != l || e.cost != cost {
-			uniform = false
+	key := g.statementKey
+	key.uniform = g.kind == take && !g.slots
+	keys := make([]string, len(entries))
+	for i, e := range entries {
+		keys[i] = e.id.Key
+		if e.view.Limit != entries[0].view.Limit || e.cost != entries[0].cost {
+			key.uniform = false
 		}
 	}
-	if uniform && len(entries) > 1 {
+	if key.uniform && len(entries) > 1 {
 		// The keys are different, because a row occurs once in a statement.
 		sort.Strings(keys)
-		sorted := g.sorted[:0]
-		sorted = append(sorted, entries...)
+		sorted := make([]*entry, len(entries))
 		for _, e := range entries {
 			sorted[sort.SearchStrings(keys, e.id.Key)] = e
 		}
-		g.sorted = entries
 		g.entries = sorted
-		entries = sorted
 	}
-	for _, e := range entries {
-		n = append(n, e.n)
+	text := texts.find(key)
+	prefix := algorithm.Parameter{Name: "prefix", Type: "text"}
+	args := append(make([]any, 0, 8), settings, argument(g.entries, prefix, key.uniform), keys)
+	for _, p := range text.parameters {
+		args = append(args, argument(g.entries, p, key.uniform && p.Name != "n"))
 	}
-	g.keys = keys
-	g.n = n
-	key := g.statementKey
-	key.uniform = uniform
-	args := appendValues(g, append(g.statement.Args[:0], settings), uniform)
-	g.statement = pgdb.Statement{SQL: texts.texts[key], Args: args, Result: g.statement.Result}
+	size := len(entries) * (stateColumn + g.definition.SQL.Width) * cellSize
+	g.statement = pgdb.Statement{SQL: text.sql, Args: args, Result: make([]byte, 0, size)}
 	if g.kind == peek || g.slots && texts.guarded {
-		g.preparation = pgdb.Statement{SQL: texts.index, Joined: true, Result: g.preparation.Result}
-		pipeline = append(pipeline, &g.preparation)
+		// indexSQL runs before a peek, and with a guard also before a take of slots, which must read the
+		// table of processes after the guard has run.
+		pipeline = append(pipeline, &pgdb.Statement{SQL: texts.index, Joined: true})
 	}
 	return append(pipeline, &g.statement)
 }
 
-// writeRelease fills in the statement of releases of slots.
-func writeRelease(g *group, texts *statements, settings []int64) {
-	var prefixes, keys []string
-	var n, numbers []int64
-	for _, e := range g.entries {
-		prefixes = append(prefixes, e.id.Prefix)
-		keys = append(keys, e.id.Key)
-		n = append(n, e.n)
-		numbers = append(numbers, e.firstSlot)
+// argument returns a parameter of entries: an array, or if uniform is set, the value of all of them.
+func argument(entries []*entry, p algorithm.Parameter, uniform bool) any {
+	if uniform {
+		entries = entries[:1]
 	}
-	g.statement = pgdb.Statement{SQL: texts.texts[g.statementKey],
-		Args: []any{settings, prefixes, keys, n, numbers}}
-}
-
-// appendValues appends the parameters that hold values of entries: arrays, or if the entries are uniform, the
-// values of the first one.
-func appendValues(g *group, args []any, uniform bool) []any {
-	g.prefixes = g.prefixes[:0]
-	g.cost = g.cost[:0]
-	g.quotas = g.quotas[:0]
-	g.spans = g.spans[:0]
-	g.events = g.events[:0]
-	g.claims = g.claims[:0]
-	g.units = g.units[:0]
-	g.timeZones = g.timeZones[:0]
-	g.anchors = g.anchors[:0]
-	g.firsts = g.firsts[:0]
-	for _, e := range g.entries {
+	var numbers []int64
+	var texts []string
+	if p.Type == "text" {
+		texts = make([]string, len(entries))
+	} else {
+		numbers = make([]int64, len(entries))
+	}
+	for i, e := range entries {
 		l := e.view.Limit
-		g.prefixes = append(g.prefixes, l.Prefix)
-		g.cost = append(g.cost, e.cost)
-		g.quotas = append(g.quotas, l.Capacity())
-		g.spans = append(g.spans, l.Window.Microseconds())
-		g.events = append(g.events, l.Events)
-		g.claims = append(g.claims, e.claim)
-		g.units = append(g.units, calendarUnits[l.Calendar])
-		g.timeZones = append(g.timeZones, timeZoneOf(l))
-		g.anchors = append(g.anchors, l.Anchor)
-		g.firsts = append(g.firsts, e.firstSlot)
-		if uniform {
-			break
+		switch p.Name {
+		case "n":
+			numbers[i] = e.n
+		case "cost":
+			numbers[i] = e.cost
+		case "quota":
+			numbers[i] = l.Capacity()
+		case "span":
+			numbers[i] = l.Window.Microseconds()
+		case "events":
+			numbers[i] = l.Events
+		case "claim":
+			numbers[i] = e.claim
+		case "first":
+			numbers[i] = e.firstSlot
+		case "anchor":
+			numbers[i] = l.Anchor
+		case "prefix":
+			texts[i] = e.id.Prefix
+		case "unit":
+			texts[i] = calendarUnits[l.Calendar]
+		case "zone":
+			texts[i] = timeZoneOf(l)
 		}
 	}
-	args = append(args, textArgument(g.prefixes, uniform), g.keys)
-	switch g.kind {
-	case refund:
-		return append(args, g.cost, g.quotas, g.spans, g.events, g.claims)
-	case take:
-		args = append(args, g.n, argument(g.cost, uniform), argument(g.quotas, uniform),
-			argument(g.spans, uniform))
-		for _, p := range g.definition.SQL.Needs {
-			switch p {
-			case algorithm.EventsParameter:
-				args = append(args, argument(g.events, uniform))
-			case algorithm.UnitParameter:
-				args = append(args, textArgument(g.units, uniform))
-			case algorithm.TimeZoneParameter:
-				args = append(args, textArgument(g.timeZones, uniform))
-			case algorithm.AnchorParameter:
-				args = append(args, argument(g.anchors, uniform))
-			case algorithm.SlotParameter:
-				args = append(args, g.firsts)
-			}
-		}
+	switch {
+	case uniform && p.Type == "text":
+		return texts[0]
+	case uniform:
+		return numbers[0]
+	case p.Type == "text":
+		return texts
 	}
-	return args
-}
-
-// argument returns values as a parameter, or values[0] if all entries are uniform.
-func argument(values []int64, uniform bool) any {
-	if uniform {
-		return values[0]
-	}
-	return values
-}
-
-// textArgument returns values as a parameter, or values[0] if all entries are uniform.
-func textArgument(values []string, uniform bool) any {
-	if uniform {
-		return values[0]
-	}
-	return values
+	return numbers
 }
 
 // calendarUnits are the units of date_trunc, by ratelimit.Calendar.
@@ -217,9 +155,6 @@ func (g *group) read() {
 	if len(g.entries) > 1 && pg.IsBadValue(g.statement.Code) {
 		err = fmt.Errorf("%w: %w", errBadValue, err)
 	}
-	if g.allOrNothing && errors.Is(err, pgdb.ErrRolledBack) {
-		err = nil // the rows say how much each row had room for
-	}
 	returnsRows := g.kind == take || g.kind == peek
 	if returnsRows && err == nil {
 		err = readRows(g)
@@ -230,9 +165,6 @@ func (g *group) read() {
 		} else if returnsRows && !e.answered {
 			e.err = errNoAnswer
 		}
-	}
-	if g.kind == take && err == nil {
-		algorithm.PeekAll(g.views)
 	}
 }
 
@@ -248,23 +180,19 @@ func readRows(g *group) error {
 	// 510 (go test -run xxx -bench 'Interpreted$/Postgres,_many_keys' -benchtime 5000x . in
 	// integration, in turns).
 	n := g.statement.Rows * width
-	if n > cap(g.cells) {
-		g.cells = make([]algorithm.Cell, n)
-	}
-	g.cells = g.cells[:n]
-	if err := binary.Read(bytes.NewReader(g.statement.Result), binary.BigEndian, g.cells); err != nil {
+	cells := make([]algorithm.Cell, n)
+	if err := binary.Read(bytes.NewReader(g.statement.Result), binary.BigEndian, cells); err != nil {
 		return err
 	}
-	return readCells(g, width)
+	return readCells(g, cells, nil, width)
 }
 
-// readCells reads rows that are in cells.
-func readCells(g *group, width int) error {
-	cells := g.cells
+// readCells reads rows that are in cells, and the states of rows that are in arrays.
+func readCells(g *group, cells []algorithm.Cell, arrays [][]byte, width int) error {
 	entries := g.entries
 	last := int64(len(entries))
-	rows := g.rows[:0]
-	views := g.views[:0]
+	rows := make([]*algorithm.Row, 0, len(entries))
+	views := make([]*algorithm.View, 0, len(entries))
 	now := int64(0)
 	if len(cells) > timeColumn {
 		now = cells[timeColumn].Value + algorithm.PostgresEpoch // the same in all rows
@@ -281,42 +209,39 @@ func readCells(g *group, width int) error {
 		rows = append(rows, &e.view.Row)
 		views = append(views, &e.view)
 	}
-	g.rows = rows
-	g.views = views
 	if g.definition.SQL.Read != nil && len(rows) > 0 {
 		g.definition.SQL.Read(cells[stateColumn:], width, rows)
+	}
+	for i := range arrays {
+		g.definition.SQL.ReadArray(arrays[i], rows[i])
+	}
+	if g.kind == take {
+		algorithm.PeekAll(views)
 	}
 	return nil
 }
 
 // readRowsCarefully reads rows with columns of any length.
 func readRowsCarefully(g *group, width int) error {
-	step := g.definition.SQL
-	g.cells = g.cells[:0]
-	var arrays [][]byte // of each row the state, if it is an array
 	columns, err := pg.Columns(g.statement.Result)
 	if err != nil {
 		return err
 	}
+	if len(columns) != g.statement.Rows*width {
+		return pg.ErrColumns
+	}
+	var cells []algorithm.Cell
+	var arrays [][]byte // of each row the state, if it is an array
 	for column, value := range columns {
 		c := algorithm.Cell{}
 		if len(value) == 8 {
 			c.Length = 8
 			c.Value = int64(binary.BigEndian.Uint64(value))
 		}
-		g.cells = append(g.cells, c)
-		if step.ReadArray != nil && column%width == stateColumn {
+		cells = append(cells, c)
+		if g.definition.SQL.ReadArray != nil && column%width == stateColumn {
 			arrays = append(arrays, value)
 		}
 	}
-	if len(g.cells) != g.statement.Rows*width {
-		return pg.ErrColumns
-	}
-	if err := readCells(g, width); err != nil {
-		return err
-	}
-	for i := range arrays {
-		step.ReadArray(arrays[i], g.rows[i])
-	}
-	return nil
+	return readCells(g, cells, arrays, width)
 }

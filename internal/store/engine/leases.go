@@ -52,7 +52,7 @@ func (d *work) chargeUnits(p *plan) {
 	if !p.remembered {
 		return
 	}
-	for _, e := range p.entries[:p.usedEntries] {
+	for _, e := range p.entries {
 		if e.row == nil || e.kind != take || p.latest[e.id] != e {
 			continue
 		}
@@ -65,7 +65,7 @@ func (d *work) chargeUnits(p *plan) {
 
 // updateLeases passes the results of takes to the leases of their rows.
 func (d *work) updateLeases(p *plan) {
-	for _, e := range p.entries[:p.usedEntries] {
+	for _, e := range p.entries {
 		if e.row == nil || e.kind != take || e.view.Limit.Lease <= 0 || e.err != nil || !e.answered {
 			continue
 		}

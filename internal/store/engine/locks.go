@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -58,25 +57,20 @@ func (d *work) findLocked(r *request) (locked, due bool) {
 // timeout.
 func (d *work) recordLocks(p *plan) bool {
 	waited := false
-	for _, stage := range p.stages {
-		for _, g := range stage {
-			waited = waited || g.statement.Code == pg.LockNotAvailable
-		}
+	for _, g := range p.groups {
+		waited = waited || g.statement.Code == pg.LockNotAvailable
 	}
 	d.timedOut = d.timedOut || waited
 	if !waited && !lease.AnyLocks(d.store.rows) {
 		return false
 	}
-	for _, stage := range p.stages {
-		for _, g := range stage {
-			for _, e := range g.entries {
-				if g.statement.Code == pg.LockNotAvailable {
-					if len(g.entries) == 1 {
-						lease.RecordLockTimeout(d.store.rows, e.id)
-					}
-				} else if g.kind != peek && (e.answered || g.statement.Err == nil) {
-					lease.ClearLockTimeouts(d.store.rows, e.id)
-				}
+	for _, g := range p.groups {
+		s := &g.statement
+		for _, e := range g.entries {
+			if s.Code == pg.LockNotAvailable && len(g.entries) == 1 {
+				lease.RecordLockTimeout(d.store.rows, e.id)
+			} else if g.kind != peek && (s.Err == nil || s.Rows > 0) {
+				lease.ClearLockTimeouts(d.store.rows, e.id)
 			}
 		}
 	}
@@ -120,7 +114,7 @@ func (d *work) wait(requests []*request) {
 	}
 	s, q := d.store, d.queue
 	beside := batch.Beside(q,
-		func(calls []*batch.Call, deadline time.Time) { s.decideLocked(q, calls, deadline) },
+		func(calls []*batch.Call, deadline time.Time) { decideCalls(s, q, calls, deadline, decideLocked) },
 		func(calls []*batch.Call) { s.failCalls(q, calls, errLocked) })
 	for _, r := range requests {
 		r.finished = true
@@ -130,29 +124,25 @@ func (d *work) wait(requests []*request) {
 
 // decideLocked decides calls that wait for locks, each by itself. Calls that reach their lock timeout wait
 // for the next batch, unless their rows now count as locked, or they have waited for a timeout.
-func (s *Store) decideLocked(q *batch.Queue, calls []*batch.Call, deadline time.Time) {
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
-	defer cancel()
-	d := newWork(ctx, s, q, calls)
-	d.end(batch.PanicError(func() {
-		again, err := d.decideRound(d.requests, divideWait(d.settings, int64(len(calls))), true)
-		if err != nil {
-			d.fail(err)
-			return
+func decideLocked(d *work) {
+	q := d.queue
+	again, err := d.decideRound(d.requests, divideWait(d.settings, int64(len(d.requests))), true)
+	if err != nil {
+		d.fail(err)
+		return
+	}
+	var waiting, refused []*request
+	for _, r := range again {
+		locked, _ := d.findLocked(r)
+		if locked || time.Since(r.call.Arrived) >= q.Timeout {
+			refused = append(refused, r)
+		} else {
+			waiting = append(waiting, r)
 		}
-		var waiting, refused []*request
-		for _, r := range again {
-			locked, _ := d.findLocked(r)
-			if locked || time.Since(r.call.Arrived) >= q.Timeout {
-				refused = append(refused, r)
-			} else {
-				waiting = append(waiting, r)
-			}
-		}
-		d.finish(refused, errLocked)
-		if len(waiting) > 0 {
-			health.Sleep(ctx, time.Millisecond) // the server may fail them at once
-		}
-		d.wait(waiting)
-	}))
+	}
+	d.finish(refused, errLocked)
+	if len(waiting) > 0 {
+		health.Sleep(d.ctx, time.Millisecond) // the server may fail them at once
+	}
+	d.wait(waiting)
 }

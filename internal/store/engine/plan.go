@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"sync"
+	"sort"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -15,12 +15,12 @@ import (
 // entry goes into a later stage: another statement, which runs after those of the stages
 // before it. So the hits on a row are decided in the order in which they were added, and
 // each statement locks its rows in the same order as all others.
-//
-// A plan and all that it points to are used for one batch after another.
 type plan struct {
-	stages     [][]*group
-	latest     map[lease.RowID]*entry
-	statements []*pgdb.Statement
+	groups  []*group
+	stages  int // of the groups
+	entries []*entry
+	latest  map[lease.RowID]*entry
+	recent  map[*ratelimit.Limit]*group // the groups of takes in the first stage
 
 	allOrNothing bool // the plan is a transaction, which fails if a row grants less than a take asks for
 	sync         bool // the commit of the transaction waits for the disk
@@ -29,43 +29,12 @@ type plan struct {
 	remembered   bool // an entry has a row
 
 	allocated []slotRange // the slots that the takes charge, see slots.go
-
-	entries     []*entry // those in use, then those that are free
-	usedEntries int      // entries in use
-	groups      []*group // likewise
-	usedGroups  int
-	recent      map[*ratelimit.Limit]*group // the groups of takes in the first stage
 }
 
-// plans are empty plans. The user of a plan calls free after the last use of its entries.
-var plans = sync.Pool{New: func() any {
-	return &plan{latest: map[lease.RowID]*entry{}, recent: map[*ratelimit.Limit]*group{}}
-}}
-
-func (p *plan) free() {
-	// Keys may be parts of long requests, so none of them remains.
-	for i := range p.stages {
-		for _, g := range p.stages[i] {
-			for j := range g.keys {
-				g.keys[j] = ""
-			}
-			if g.kind == release {
-				g.statement = pgdb.Statement{}
-			}
-		}
-		p.stages[i] = p.stages[i][:0]
-	}
-	for _, e := range p.entries[:p.usedEntries] {
-		delete(p.latest, e.id) // an interpreter pays more to range over a map
-		e.id.Key = ""
-		e.row = nil
-	}
-	*p = plan{stages: p.stages[:0], latest: p.latest, statements: p.statements[:0],
-		allocated: p.allocated[:0], entries: p.entries, groups: p.groups, recent: p.recent}
-	for l := range p.recent {
-		delete(p.recent, l)
-	}
-	plans.Put(p)
+// newPlan returns an empty plan for about so many entries.
+func newPlan(entries int) *plan {
+	return &plan{entries: make([]*entry, 0, entries), latest: make(map[lease.RowID]*entry, entries),
+		recent: map[*ratelimit.Limit]*group{}}
 }
 
 // addRequests plans the requests. One loop has the frequent case: with a call of add for each hit, an exact
@@ -101,7 +70,7 @@ func addRequests(p *plan, requests []*request) {
 				limit = h.Limit
 				g = p.recent[limit]
 			}
-			if e != nil || g == nil || p.usedEntries == len(p.entries) {
+			if e != nil || g == nil {
 				at := add(p, take, h.Limit, id, h.Cost)
 				at.entry.row = row
 				r.positions = append(r.positions, at)
@@ -109,9 +78,8 @@ func addRequests(p *plan, requests []*request) {
 				continue
 			}
 			// What add does, for a limit that the plan has and a row that it has not.
-			e = p.entries[p.usedEntries]
-			p.usedEntries++
-			*e = entry{id: id, row: row, n: 1, cost: h.Cost, view: algorithm.View{Limit: h.Limit}}
+			e = &entry{id: id, row: row, n: 1, cost: h.Cost, view: algorithm.View{Limit: h.Limit}}
+			p.entries = append(p.entries, e)
 			p.latest[id] = e
 			g.entries = append(g.entries, e)
 			r.positions = append(r.positions, position{entry: e})
@@ -151,8 +119,8 @@ func add(p *plan, k statementKind, l *ratelimit.Limit, id lease.RowID, cost int6
 		}
 		stage = before.stage + 1
 	}
-	e := nextEntry(p)
-	*e = entry{kind: k, id: id, stage: stage, n: 1, cost: cost, view: algorithm.View{Limit: l}}
+	e := &entry{kind: k, id: id, stage: stage, n: 1, cost: cost, view: algorithm.View{Limit: l}}
+	p.entries = append(p.entries, e)
 	p.latest[id] = e
 	g := groupFor(p, stage, statementKey{k, algorithm.Of(l), l.Durable, l.SynchronousCommit || p.sync,
 		p.allOrNothing && k == take, false}, p.oneByOne)
@@ -182,60 +150,42 @@ func join(before *entry, k statementKind, l *ratelimit.Limit, cost int64) (posit
 	return position{}, false
 }
 
-// nextEntry returns an entry that the plan has not used yet.
-func nextEntry(p *plan) *entry {
-	if p.usedEntries == len(p.entries) {
-		p.entries = append(p.entries, &entry{})
-	}
-	e := p.entries[p.usedEntries]
-	p.usedEntries++
-	return e
-}
-
 // groupFor returns the group of a stage for another entry. With only, the entry gets a group of its own.
 func groupFor(p *plan, stage int, key statementKey, only bool) *group {
-	for len(p.stages) <= stage {
-		if len(p.stages) < cap(p.stages) {
-			p.stages = p.stages[:len(p.stages)+1]
-		} else {
-			p.stages = append(p.stages, []*group(nil))
-		}
-	}
 	if !only {
-		for _, g := range p.stages[stage] {
-			if g.statementKey == key && !g.single {
+		for _, g := range p.groups {
+			if g.stage == stage && g.statementKey == key && !g.single {
 				return g
 			}
 		}
 	}
-	if p.usedGroups == len(p.groups) {
-		p.groups = append(p.groups, &group{})
-	}
-	g := p.groups[p.usedGroups]
-	p.usedGroups++
-	g.statementKey = key
-	g.entries = g.entries[:0]
-	g.failure = nil
-	g.single = only
-	g.slots = key.kind == take && key.definition == inFlight
+	g := &group{statementKey: key, stage: stage, single: only,
+		slots: key.kind == take && key.definition == inFlight}
+	p.groups = append(p.groups, g)
 	p.inFlight = p.inFlight || g.slots
-	p.stages[stage] = append(p.stages[stage], g)
+	if p.stages <= stage {
+		p.stages = stage + 1
+	}
 	return g
 }
 
 // write returns the plan's statements in the order in which they run. settings are their
 // first parameter, see clockSQL.
 func (p *plan) write(texts *statements, settings []int64) []*pgdb.Statement {
-	p.statements = p.statements[:0]
-	for i, stage := range p.stages {
-		if i == 1 {
-			settings = divideWait(settings, int64(len(p.stages)))
-		}
-		for _, g := range stage {
-			p.statements = g.write(texts, settings, p.statements)
-		}
+	later := settings
+	if p.stages > 1 {
+		groups := p.groups
+		sort.SliceStable(groups, func(i, j int) bool { return groups[i].stage < groups[j].stage })
+		later = divideWait(settings, int64(p.stages))
 	}
-	return p.statements
+	var statements []*pgdb.Statement
+	for _, g := range p.groups {
+		if g.stage > 0 {
+			settings = later
+		}
+		statements = g.write(texts, settings, statements)
+	}
+	return statements
 }
 
 // divideWait returns settings with the lock timeout divided by n. If a row is locked, a statement of each
@@ -250,10 +200,8 @@ func divideWait(settings []int64, n int64) []int64 {
 
 // read copies the results of the statements into the entries.
 func (p *plan) read() {
-	for _, stage := range p.stages {
-		for _, g := range stage {
-			g.read()
-		}
+	for _, g := range p.groups {
+		g.read()
 	}
 }
 
@@ -315,9 +263,8 @@ type request struct {
 	refunded  bool       // a refund took effect in an earlier round, and its row is still to be read
 
 	// For a request of several hits, the outcome of the simulation, see transaction.go.
-	decisions []ratelimit.Decision
-	passes    bool
-	refusals  []refusal
+	passes   bool
+	refusals []refusal
 }
 
 // refusal is a row that refused a hit in the simulation.

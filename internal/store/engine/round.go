@@ -65,7 +65,7 @@ func (d *work) planRound(requests []*request, settings []int64, oneByOne bool) *
 	if d.hasSeveral {
 		singles, several = singlesAndSeveral(requests)
 	}
-	p := plans.Get().(*plan)
+	p := newPlan(len(requests))
 	p.oneByOne = oneByOne
 	r := &round{settings: settings, plan: p, singles: singles, last: p}
 	if !oneByOne {
@@ -84,8 +84,8 @@ func (d *work) planRound(requests []*request, settings []int64, oneByOne bool) *
 		_ = d.allocateSlots(p) // its error is that of the hits
 	}
 	if len(several) > 0 {
-		r.transactions = d.firstTransactions(several, settings, oneByOne)
-		r.last = plans.Get().(*plan)
+		r.transactions = d.newTransactions(several, settings, oneByOne, oneByOne)
+		r.last = newPlan(0)
 	}
 	if !oneByOne {
 		d.chargeUnits(p)
@@ -216,10 +216,6 @@ func (d *work) apply(r *round, failed bool, err error) ([]*request, error) {
 		}
 	}
 	d.startCleanup(r.plan)
-	if r.last != r.plan {
-		r.last.free()
-	}
-	r.plan.free()
 	return again, nil
 }
 
@@ -238,8 +234,8 @@ func (d *work) applyRows(p *plan) {
 	if d.store.rowObserver == nil || !d.store.rowObserver.Enabled() {
 		return
 	}
-	rows := make([]Row, 0, p.usedEntries)
-	for _, e := range p.entries[:p.usedEntries] {
+	rows := make([]Row, 0, len(p.entries))
+	for _, e := range p.entries {
 		if e.answered && e.err == nil {
 			rows = append(rows, Row{ID: e.id, View: &e.view})
 		}
@@ -303,6 +299,10 @@ func decideGranted(requests []*request) {
 		for i := range positions {
 			at := &positions[i]
 			e := at.entry
+			if e == nil { // the simulation has decided the hit
+				decisions = append(decisions, r.call.Decisions[i])
+				continue
+			}
 			if at.nth >= e.granted {
 				break // only takes that succeeded grant anything
 			}

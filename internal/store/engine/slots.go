@@ -10,7 +10,7 @@ import (
 func (d *work) allocateSlots(p *plan) error {
 	p.allocated = p.allocated[:0]
 	var failure error
-	for _, g := range p.groups[:p.usedGroups] {
+	for _, g := range p.groups {
 		if !g.slots {
 			continue
 		}

@@ -22,7 +22,7 @@ const (
 )
 
 // takeSQL decides n hits of equal cost on each key. It has two forms. If all entries have one
-// limit and one cost, their values are parameters, and the keys come in byte order. Else each
+// limit and one cost, their values are parameters, and the keys come in byte order. Otherwise each
 // value is an array with an element for each entry, and the server sorts the entries.
 //
 // Either way each writer locks its rows in the order of prefix and key, so no two writers can
@@ -40,8 +40,8 @@ const takeSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slot, granted, {columns}, expires_at)
 SELECT {prefix}, i.key, i.slot, i.granted, {fresh}
 FROM (SELECT *, least(n, {quota} / {cost}) AS granted
-	FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($3::text[]) AS key,
-		unnest($4::bigint[]) AS n{values} FROM clock) i) i{from}{order}
+	FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($3::text[]) AS key{values}
+		FROM clock) i) i{from}{order}
 ON CONFLICT (prefix, key) DO UPDATE SET (slot, granted, {columns}, expires_at) = (
 	{step})
 RETURNING slot::bigint, {granted}, (SELECT now FROM clock), {returned}`
@@ -117,14 +117,6 @@ ORDER BY u.prefix COLLATE "C", u.key COLLATE "C"
 ON CONFLICT (prefix, key) DO UPDATE
 SET slots = ARRAY(SELECT s FROM unnest(r.slots) s WHERE -s <> ALL (excluded.slots))`
 
-// refundValues are the parameters of refundSQL that algorithms can use.
-var refundValues = strings.NewReplacer("{cost}", "($4::bigint[])[excluded.slot]",
-	"{quota}", "($5::bigint[])[excluded.slot]",
-	"{span}", "($6::bigint[])[excluded.slot]", "{events}", "($7::bigint[])[excluded.slot]", "{now}",
-	"(SELECT now FROM clock)",
-	"{claimed}",
-	"(timestamptz 'epoch' + nullif(($8::bigint[])[excluded.slot], 0) * interval '1 microsecond')")
-
 // cleanupSQL deletes up to 1,000 rows of a prefix that expired at least a minute ago. A decision in flight
 // may have read the clock a while ago, and the clock may be set back: the minute keeps the rows that still
 // mean something then. The statement skips rows that a decision has locked, and never waits. A row with slots
@@ -141,8 +133,13 @@ SELECT count(*) FROM deleted`
 // the index.
 const nextPrefixSQL = `SELECT prefix FROM {table} WHERE prefix > $1::text ORDER BY prefix LIMIT 1`
 
-// firstValue is the number of the first parameter in takeSQL that is a value of an entry.
-const firstValue = 5
+// The parameters of statements have the numbers 1 (see clockSQL), 2 (the prefixes), 3 (the keys), and from
+// firstValue on those of parametersOf.
+const firstValue = 4
+
+// claimedSQL is the time of the charge that a refund undoes, or NULL.
+const claimedSQL = `(timestamptz 'epoch'
+	+ nullif(($8::bigint[])[excluded.slot], 0) * interval '1 microsecond')`
 
 // Names of the tables. The npm library pg-ratelimit shares the first two.
 const (
@@ -174,87 +171,79 @@ type statementKey struct {
 	uniform      bool // a take of entries with one limit and one cost
 }
 
-// statements holds the text of each statement that a store runs. It does not change.
+// templates are the statements by statementKind.
+var templates = []string{takeSQL, peekSQL, refundSQL, resetSQL, releaseSQL}
+
+// statementText is the text of a statement.
+type statementText struct {
+	sql        string
+	parameters []algorithm.Parameter // from firstValue on
+}
+
+// statements writes the texts of the statements that a store runs.
 type statements struct {
-	texts   map[statementKey]string
-	cleanup map[cleanupKey]string
-	tables  map[string]Table // by the names of ownTables
+	tables  map[string]Table // by the names of ownTables; does not change
 	index   string           // indexSQL, with the guard: the tables of a place move together
 	guarded bool
+
+	mu    sync.Mutex // guards texts
+	texts map[statementKey]*statementText
 }
 
-// cleanupKey determines the text of a cleanup: the table, and whether the process has slots.
-type cleanupKey struct{ durable, slots bool }
-
-var (
-	writeStatements sync.Once
-	// sharedTexts holds the texts for the tables of a database.
-	sharedTexts *statements
-)
-
-// sharedStatements are the texts for one server, which all stores of the process share.
-func sharedStatements() *statements {
-	writeStatements.Do(func() { sharedTexts = newStatements(ownTables()) })
-	return sharedTexts
-}
-
-// newStatements writes all texts for the tables of a store.
+// newStatements returns the statements on tables.
 func newStatements(tables map[string]Table) *statements {
-	s := &statements{texts: map[statementKey]string{}, cleanup: map[cleanupKey]string{}, tables: tables,
-		index: indexSQL, guarded: tables[ephemeralTable].Guard != ""}
+	s := &statements{texts: map[statementKey]*statementText{}, tables: tables, index: indexSQL,
+		guarded: tables[ephemeralTable].Guard != ""}
 	if s.guarded {
 		s.index += guardedSQL + tables[ephemeralTable].Guard
-	}
-	for _, d := range algorithm.All() {
-		for _, durable := range []bool{false, true} {
-			for _, sync := range []bool{false, true} {
-				for _, allOrNothing := range []bool{false, true} {
-					s.addTake(statementKey{take, d, durable, sync, allOrNothing, false})
-					s.addTake(statementKey{take, d, durable, sync, allOrNothing, true})
-				}
-				s.add(peekSQL, statementKey{peek, d, durable, sync, false, false})
-				s.add(refundSQL, statementKey{refund, d, durable, sync, false, false})
-				s.add(resetSQL, statementKey{reset, d, durable, sync, false, false})
-			}
-		}
-	}
-	for _, durable := range []bool{false, true} {
-		t := tables[tableName(durable)]
-		noSlots := map[bool]string{false: "coalesce(slots, '{}') = '{}'",
-			true: "(slots IS NULL OR NOT " + algorithm.LiveSQL + ")"}
-		for slots, none := range noSlots {
-			text := strings.NewReplacer("{settings}", commitSQL(durable, false), "{no_slots}",
-				none).Replace(cleanupSQL)
-			s.cleanup[cleanupKey{durable, slots}] = s.named(text, t)
-		}
-		settings := lockSQL
-		if durable {
-			settings += diskSQL
-		}
-		s.texts[statementKey{kind: release, durable: durable}] = s.named(strings.ReplaceAll(releaseSQL,
-			"{settings}",
-			settings+t.Guard), t)
 	}
 	return s
 }
 
-// addTake writes the text of a take.
-func (s *statements) addTake(key statementKey) {
-	step := key.definition.SQL
-	parameters := append([]algorithm.Parameter{{Name: "cost", Type: "bigint"},
-		{Name: "quota", Type: "bigint"}, {Name: "span", Type: "bigint"}}, step.Needs...)
+// find returns the text of a statement, which is written once.
+func (s *statements) find(key statementKey) *statementText {
+	s.mu.Lock()
+	text := s.texts[key]
+	if text == nil {
+		text = s.write(key)
+		s.texts[key] = text
+	}
+	s.mu.Unlock()
+	return text
+}
+
+// parametersOf returns the parameters of a statement that hold values of its entries.
+func parametersOf(key statementKey) []algorithm.Parameter {
+	cost := algorithm.Parameter{Name: "cost", Type: "bigint"}
+	quota := algorithm.Parameter{Name: "quota", Type: "bigint"}
+	span := algorithm.Parameter{Name: "span", Type: "bigint"}
+	n := algorithm.Parameter{Name: "n", Type: "bigint"}
+	switch key.kind {
+	case take:
+		return append([]algorithm.Parameter{n, cost, quota, span}, key.definition.SQL.Needs...)
+	case refund:
+		return []algorithm.Parameter{cost, quota, span, algorithm.EventsParameter,
+			{Name: "claim", Type: "bigint"}}
+	case release:
+		return []algorithm.Parameter{n, algorithm.SlotParameter}
+	}
+	return nil
+}
+
+// write writes the text of a statement.
+func (s *statements) write(key statementKey) *statementText {
+	parameters := parametersOf(key)
 	var inserted, updated []string // the values of an entry, for a new row and for one that exists
 	values := ""
 	for i, p := range parameters {
 		parameter := "$" + strconv.Itoa(firstValue+i) + "::" + p.Type
-		if key.uniform {
-			inserted = append(inserted, "{"+p.Name+"}", parameter)
-			updated = append(updated, "{"+p.Name+"}", parameter)
-			continue
+		ofNew, ofOld := parameter, parameter
+		if !key.uniform || p.Name == "n" {
+			values += ", unnest(" + parameter + "[]) AS " + p.Name
+			ofNew, ofOld = "i."+p.Name, "("+parameter+"[])[excluded.slot]"
 		}
-		values += ", unnest(" + parameter + "[]) AS " + p.Name
-		inserted = append(inserted, "{"+p.Name+"}", "i."+p.Name)
-		updated = append(updated, "{"+p.Name+"}", "("+parameter+"[])[excluded.slot]")
+		inserted = append(inserted, "{"+p.Name+"}", ofNew)
+		updated = append(updated, "{"+p.Name+"}", ofOld)
 	}
 	prefix, order := "$2::text", ""
 	if !key.uniform {
@@ -265,15 +254,6 @@ func (s *statements) addTake(key statementKey) {
 	if key.allOrNothing {
 		granted = allGrantedSQL
 	}
-	template := strings.NewReplacer("{fresh}", step.Fresh, "{from}", step.From).Replace(takeSQL)
-	inserted = append(inserted, "{prefix}", prefix, "{values}", values, "{order}", order,
-		"{granted}", granted)
-	template = strings.NewReplacer(inserted...).Replace(template)
-	s.add(strings.ReplaceAll(template, "{step}", strings.NewReplacer(updated...).Replace(step.Step)), key)
-}
-
-// add writes the text of one statement.
-func (s *statements) add(template string, key statementKey) {
 	step := key.definition.SQL
 	returned := step.Columns
 	if step.Returned != "" {
@@ -285,16 +265,36 @@ func (s *statements) add(template string, key statementKey) {
 	if step.ReadExpires {
 		returned += ", expires_at"
 	}
-	settings := ""
 	t := s.tables[tableName(key.durable)]
-	if key.kind != peek {
-		// the wait for locks bounds that of the guard
-		settings = commitSQL(key.durable, key.sync) + lockSQL + t.Guard
+	settings := lockSQL + t.Guard // the wait for locks bounds that of the guard
+	switch {
+	case key.kind == peek:
+		settings = ""
+	case key.kind == release && key.durable:
+		settings = diskSQL + settings
+	default:
+		settings = commitSQL(key.durable, key.sync) + settings
 	}
-	text := strings.NewReplacer("{columns}", step.Columns, "{returned}", returned,
-		"{settings}", settings, "{reset}", step.Reset, "{adjust}", refundValues.Replace(step.Adjust),
-		"{adjust_where}", refundValues.Replace(step.AdjustWhere)).Replace(template)
-	s.texts[key] = s.named(text, t)
+	sql := strings.NewReplacer("{fresh}", step.Fresh, "{from}", step.From).Replace(templates[key.kind])
+	sql = strings.NewReplacer(append(inserted, "{prefix}", prefix, "{values}", values, "{order}", order,
+		"{granted}", granted)...).Replace(sql)
+	update := strings.NewReplacer(append(updated, "{now}", "(SELECT now FROM clock)",
+		"{claimed}", claimedSQL)...)
+	sql = strings.NewReplacer("{columns}", step.Columns, "{returned}", returned, "{settings}", settings,
+		"{reset}", step.Reset, "{step}", update.Replace(step.Step), "{adjust}", update.Replace(step.Adjust),
+		"{adjust_where}", update.Replace(step.AdjustWhere)).Replace(sql)
+	return &statementText{sql: s.named(sql, t), parameters: parameters}
+}
+
+// cleanup returns the text of a cleanup of a table. slots reports whether the process has used limits
+// InFlight.
+func (s *statements) cleanup(durable, slots bool) string {
+	none := "coalesce(slots, '{}') = '{}'"
+	if slots {
+		none = "(slots IS NULL OR NOT " + algorithm.LiveSQL + ")"
+	}
+	return s.named(strings.NewReplacer("{settings}", commitSQL(durable, false), "{no_slots}", none).
+		Replace(cleanupSQL), s.tables[tableName(durable)])
 }
 
 // guardedSQL precedes a guard in a statement that has no lockSQL: the guard waits for no more than that.

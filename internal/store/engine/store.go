@@ -100,7 +100,7 @@ type Table struct {
 // Bounded is a DB with a bound on its connections.
 type Bounded interface{ MaxConns() int }
 
-// Row is a row after a decision of the database. The store owns View, and reuses it after Observe.
+// Row is a row after a decision of the database. The store owns View.
 type Row struct {
 	ID   lease.RowID
 	View *algorithm.View
@@ -158,10 +158,10 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 		o.Workers = b.MaxConns() // while a batch waits for a connection, its queue goes on collecting calls
 	}
 	closing, cancel := context.WithCancel(context.Background())
-	texts := sharedStatements()
-	if o.Tables != nil {
-		texts = newStatements(o.Tables)
+	if o.Tables == nil {
+		o.Tables = ownTables()
 	}
+	texts := newStatements(o.Tables)
 	stats := NewStats()
 	server := &server{db: db, closing: closing, stats: stats}
 	server.health = health.New(closing, o.Random, server.ping)
