@@ -38,8 +38,8 @@ var commands = map[string]func(t *testing.T, command string){
 	`psql "$DATABASE_URL" -f deploy/back-to-npm.sql`:                    ranBy("integration", "TestNpmGuide"),
 	`psql "$DATABASE_URL" -f schema.sql`:                                createsTheTables,
 
-	"cd internal/store/engine && go test -run TestLeasesOverADistance -v .": ranBy("internal/store/engine",
-		"TestLeasesOverADistance"),
+	"cd internal/store/engine && go test -run TestLeasesAcrossRegions -v .": ranBy("internal/store/engine",
+		"TestLeasesAcrossRegions"),
 
 	"make bench":                isMakeTarget,
 	"make test-archive":         isMakeTarget,

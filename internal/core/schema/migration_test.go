@@ -31,6 +31,8 @@ const everything = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 		FROM pg_aggregate a WHERE a.aggfnoid::text LIKE 'rate\_limit\_%'
 	UNION ALL SELECT 'view ' || pg_get_viewdef(oid) FROM pg_class WHERE relkind = 'v'
 		AND relname LIKE 'rate\_limit\_%'
+	UNION ALL SELECT concat_ws(' ', 'table', relname, relpersistence, reloptions) FROM pg_class
+		WHERE relkind IN ('r', 'p') AND relname LIKE 'rate\_limit\_%'
 	UNION ALL SELECT 'index ' || pg_get_indexdef(indexrelid) FROM pg_index
 		WHERE indrelid::regclass::text LIKE 'rate\_limit\_%'
 	UNION ALL SELECT 'comment ' || classoid::regclass || ' ' || objsubid || ' ' || description
@@ -49,8 +51,14 @@ func TestAllWaysLeadToTheSameTables(t *testing.T) {
 	}
 	model.want("SELECT count(*) FROM rate_limit_users", "2")
 	for name, before := range map[string]string{
-		"empty": "", "counters": schema.Counters, "a table is gone": schema.File +
-			"DROP TABLE rate_limit_durable", "all but the last command": schema.File +
+		"empty":                "",
+		"counters":             schema.Counters,
+		"npm":                  libraryTables,
+		"npm, a table is gone": libraryTables + "DROP TABLE rate_limit_durable",
+		"a table is gone":      schema.File + "DROP TABLE rate_limit_durable",
+		"a column is gone":     schema.File + "ALTER TABLE rate_limit_ephemeral DROP COLUMN remainder",
+		"an index is gone":     schema.File + "DROP INDEX idx_rate_limit_durable_cleanup",
+		"all but the last command": schema.File +
 			"DROP FUNCTION rate_limit_policy_version, rate_limit_history_version",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,11 +14,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-var units = map[ratelimit.Calendar]string{ratelimit.Day: "day", ratelimit.Week: "week",
+var calendarUnits = map[ratelimit.Calendar]string{ratelimit.Day: "day", ratelimit.Week: "week",
 	ratelimit.Month: "month", ratelimit.Year: "year"}
 
-// moment is a time in a zone, and a limit on its calendar.
-type moment struct {
+// calendarMoment is a time in a zone, and a limit on its calendar.
+type calendarMoment struct {
 	location *time.Location
 	limit    ratelimit.Limit
 	now      int64
@@ -28,13 +28,13 @@ type moment struct {
 // moment, and at the start and the end of the period.
 type period struct{ Start, End, Local, StartLocal, EndLocal int64 }
 
-// periods asks Postgres about moments.
-func periods(s *site, moments []moment) []period {
+// periodsInSQL returns the periods that Postgres computes for moments.
+func periodsInSQL(s *testDB, moments []calendarMoment) []period {
 	s.t.Helper()
 	var zones, calendars []string
 	var times, anchors []int64
 	for _, m := range moments {
-		zones, calendars = append(zones, m.limit.Zone), append(calendars, units[m.limit.Calendar])
+		zones, calendars = append(zones, m.limit.Zone), append(calendars, calendarUnits[m.limit.Calendar])
 		times, anchors = append(times, m.now), append(anchors, m.limit.Anchor)
 	}
 	micros := func(at string) string { return "(date_part('epoch', " + at + ") * 1000000)::bigint" }
@@ -56,15 +56,15 @@ func periods(s *site, moments []moment) []period {
 	return all
 }
 
-// local returns what the clocks in the zone show, by the zone files of Go.
-func (m *moment) local(us int64) int64 {
+// localTime returns what the clocks in the zone show, by the zone files of Go.
+func (m *calendarMoment) localTime(us int64) int64 {
 	_, offset := time.UnixMicro(us).In(m.location).Zone()
 	return us + int64(offset)*second
 }
 
 // commonZones returns the zones that both Go and Postgres have, one of those that are the same from 2000 to
 // 2035, with the times at which their clocks change.
-func commonZones(s *site) map[string][]int64 {
+func commonZones(s *testDB) map[string][]int64 {
 	s.t.Helper()
 	zones := map[string][]int64{}
 	seen := map[string]bool{}
@@ -89,15 +89,15 @@ func commonZones(s *site) map[string][]int64 {
 		}
 	}
 	if len(zones) < 150 {
-		s.t.Fatalf("both have only %d zones", len(zones))
+		s.t.Fatalf("Go and Postgres share %d zones, want at least 150", len(zones))
 	}
 	return zones
 }
 
-// momentsOf draws moments in a zone: around each change of its clocks, at the ends of months and years, and
-// far beyond what zone files list. Periods of half of them begin on a day of their own, often that of the
+// drawMoments draws moments in a zone: around each change of its clocks, at the ends of months and years, and
+// region beyond what zone files list. Periods of half of them begin on a day of their own, often that of the
 // change or the last of a month.
-func momentsOf(random *rand.Rand, name string, changes []int64) (moments []moment) {
+func drawMoments(random *rand.Rand, name string, changes []int64) (moments []calendarMoment) {
 	location, err := time.LoadLocation(name)
 	if err != nil {
 		panic(err)
@@ -109,7 +109,7 @@ func momentsOf(random *rand.Rand, name string, changes []int64) (moments []momen
 		if random.IntN(2) == 0 {
 			l.Anchor = ratelimit.AnchorOn(l.Calendar, near.AddDate(0, 0, random.IntN(3)-1))
 		}
-		moments = append(moments, moment{location, l, now})
+		moments = append(moments, calendarMoment{location, l, now})
 	}
 	const hour = 3600 * second
 	for _, change := range changes {
@@ -130,33 +130,34 @@ func momentsOf(random *rand.Rand, name string, changes []int64) (moments []momen
 	return moments
 }
 
-// TestCalendarOfEveryZone compares the windows on the calendar that Go and
-// Postgres compute, in all time zones, around each change of their clocks.
+// Go and Postgres compute the same windows on the calendar, in all time zones, around each change of their
+// clocks.
 func TestCalendarOfEveryZone(t *testing.T) {
 	t.Parallel()
-	s, random := newSite(t), seed.New(t)
+	s, random := newTestDB(t), seed.New(t)
 	unknown, total, zones := 0, 0, 0
 	for name, changes := range commonZones(s) {
 		if zones++; testing.Short() && zones > 30 { // others each time
 			break
 		}
-		moments := momentsOf(random, name, changes)
-		for i, p := range periods(s, moments) {
+		moments := drawMoments(random, name, changes)
+		for i, p := range periodsInSQL(s, moments) {
 			m := &moments[i]
 			total++
-			if m.local(m.now) != p.Local || m.local(p.Start) != p.StartLocal || m.local(p.End) != p.EndLocal {
+			if m.localTime(m.now) != p.Local || m.localTime(p.Start) != p.StartLocal ||
+				m.localTime(p.End) != p.EndLocal {
 				unknown++ // the zone files of both may be of different years
 				continue
 			}
 			start, end := algorithm.Period(&m.limit, m.now)
 			if start != p.Start || end != p.End || start > m.now || end <= m.now {
-				t.Errorf("%+v at %d: from %d to %d in Go, from %d to %d in Postgres", m.limit, m.now,
-					start, end, p.Start, p.End)
+				t.Errorf("%+v at %d: Go has the window %d to %d, want %d to %d as in Postgres", m.limit,
+					m.now, start, end, p.Start, p.End)
 			}
 		}
 	}
 	if unknown > total/20 {
-		t.Errorf("of %d moments, zones differ at %d", total, unknown)
+		t.Errorf("zones differ at %d of %d moments, want at most 5 %%", unknown, total)
 	}
 	t.Logf("%d moments, %d in zones that differ", total, unknown)
 }

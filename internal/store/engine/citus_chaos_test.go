@@ -18,11 +18,11 @@ import (
 var chaosLimit = &ratelimit.Limit{Prefix: "chaos", Algorithm: ratelimit.FixedWindow, Events: 1 << 40,
 	Window: 24 * time.Hour}
 
-// totalOf adds up what all loads have counted so far.
-func totalOf(all []*shardsLoad) *shardsLoad {
-	sum := &shardsLoad{}
+// sumLoads returns the sum of the counts of all loads so far.
+func sumLoads(all []*shardLoad) *shardLoad {
+	sum := &shardLoad{}
 	for _, l := range all {
-		now := l.copy()
+		now := l.snapshot()
 		sum.Requests += now.Requests
 		for shard := range testShards {
 			sum.Granted[shard] += now.Granted[shard]
@@ -32,7 +32,7 @@ func totalOf(all []*shardsLoad) *shardsLoad {
 	return sum
 }
 
-func unknownOf(l *shardsLoad) int64 {
+func sumUnknown(l *shardLoad) int64 {
 	n := int64(0)
 	for shard := range testShards {
 		n += l.Unknown[shard]
@@ -40,21 +40,21 @@ func unknownOf(l *shardsLoad) int64 {
 	return n
 }
 
-// testChaos has moves, a rebalance, an added and a drained worker, and a killed worker and coordinator, while
-// eight proxies count. All that was granted is counted in each shard that was not on the killed worker.
-func (s *spread) testChaos(t *testing.T) {
+// testChaos moves and rebalances shards, adds and drains a worker, and kills a worker and the coordinator,
+// while eight proxies count. Each shard that was not on the killed worker has counted all that was granted.
+func (s *citusDB) testChaos(t *testing.T) {
 	ctx := context.Background()
-	var all []*shardsLoad
+	var all []*shardLoad
 	var running []*sync.WaitGroup
 	stop := make(chan struct{})
 	for i := range 8 {
 		db := drivers.All[[]string{"pgxdb", "pgwire"}[i%2]](t, s.DSN()+"&pool_max_conns=4")
-		l := &shardsLoad{}
+		l := &shardLoad{}
 		all, running = append(all, l),
-			append(running, l.run(newChain(t, db, engine.Options{}), chaosLimit, 4, 400, stop))
+			append(running, l.run(openStore(t, db, engine.Options{}, nil), chaosLimit, 4, 400, stop))
 	}
 	await.Within(t, time.Minute, "decisions of all proxies", func() bool {
-		return !slices.ContainsFunc(all, func(l *shardsLoad) bool { return l.copy().Requests <= 100 })
+		return !slices.ContainsFunc(all, func(l *shardLoad) bool { return l.snapshot().Requests <= 100 })
 	})
 	until := time.Now().Add(*citusLoad)
 	lost := map[int]bool{}
@@ -63,14 +63,14 @@ func (s *spread) testChaos(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, shard := range []int{0, 1} {
-		s.move(shard, added)
+		s.moveShard(shard, added)
 	}
 	cluster.Execute(t, s.DSN(), "SELECT rebalance_table_shards(shard_transfer_mode := 'block_writes')")
 	t.Log("a worker was added and has shards: ", time.Until(until))
 	// Drain it, and remove it.
 	for shard := range testShards {
-		if s.where(shard) == added {
-			s.move(shard, shard%3)
+		if s.workerOf(shard) == added {
+			s.moveShard(shard, shard%3)
 		}
 	}
 	cluster.Execute(t, s.DSN(),
@@ -84,31 +84,30 @@ func (s *spread) testChaos(t *testing.T) {
 		t.Error(err)
 	}
 	time.Sleep(time.Second)
-	before := totalOf(all)
+	before := sumLoads(all)
 	time.Sleep(time.Second)
-	after := totalOf(all)
-	if failures := unknownOf(after) - unknownOf(before); failures > (after.Requests-before.Requests)/100 ||
+	after := sumLoads(all)
+	if failures := sumUnknown(after) - sumUnknown(before); failures > (after.Requests-before.Requests)/100 ||
 		after.Requests == before.Requests {
-		t.Errorf("%d of %d requests had no answer without the coordinator", failures,
+		t.Errorf("without the coordinator, %d of %d requests had no answer, want at most 1 %%", failures,
 			after.Requests-before.Requests)
 	}
 	if err := s.Coordinator.Restart(ctx); err != nil {
 		t.Fatal(err)
 	}
 	for shard := range testShards {
-		lost[shard] = s.where(shard) == 2
+		lost[shard] = s.workerOf(shard) == 2
 	}
 	if err := s.Workers[2].Kill(); err != nil {
 		t.Error(err)
 	}
 	time.Sleep(time.Second)
-	before = totalOf(all)
+	before = sumLoads(all)
 	time.Sleep(time.Second)
-	after = totalOf(all)
+	after = sumLoads(all)
 	for shard := range testShards {
 		if goes := after.Granted[shard] > before.Granted[shard]; goes == lost[shard] {
-			t.Errorf("shard %d: granted while worker 2 is down: %v, of worker 2: %v", shard, goes,
-				lost[shard])
+			t.Errorf("shard %d grants while worker 2 is down: %v, want %v", shard, goes, !lost[shard])
 		}
 	}
 	if err := s.Workers[2].Restart(ctx); err != nil {
@@ -118,11 +117,11 @@ func (s *spread) testChaos(t *testing.T) {
 	moves := 0
 	for ; time.Now().Before(until); moves++ {
 		shard := moves % testShards
-		s.move(shard, (s.where(shard)+1)%3)
+		s.moveShard(shard, (s.workerOf(shard)+1)%3)
 	}
-	before = totalOf(all)
-	await.Within(t, longTime, "decisions in all shards again", func() bool {
-		after = totalOf(all)
+	before = sumLoads(all)
+	await.Within(t, testTimeout, "decisions in all shards again", func() bool {
+		after = sumLoads(all)
 		for shard := range testShards {
 			if after.Granted[shard] == before.Granted[shard] {
 				return false
@@ -135,5 +134,5 @@ func (s *spread) testChaos(t *testing.T) {
 		one.Wait()
 	}
 	t.Logf("%d more moves", moves)
-	s.compare(t, totalOf(all), "rate_limit_ephemeral", chaosLimit.Prefix, lost)
+	s.checkCounts(t, sumLoads(all), "rate_limit_ephemeral", chaosLimit.Prefix, lost)
 }

@@ -15,13 +15,13 @@ import (
 // shardTimeout is for one request of the tests that move shards.
 const shardTimeout = 250 * time.Millisecond
 
-// shardsLoad takes from many keys until stop is closed, and counts by the shard.
-type shardsLoad struct {
+// shardLoad takes from many keys until stop is closed, and counts by the shard.
+type shardLoad struct {
 	Granted, Unknown [testShards]int64 // atomic; Unknown are those without an answer
 	Requests         int64
 }
 
-func (l *shardsLoad) run(to ratelimit.Store, limit *ratelimit.Limit, callers, keys int,
+func (l *shardLoad) run(to ratelimit.Store, limit *ratelimit.Limit, callers, keys int,
 	stop <-chan struct{}) *sync.WaitGroup {
 	var all sync.WaitGroup
 	for c := range callers {
@@ -53,9 +53,9 @@ func (l *shardsLoad) run(to ratelimit.Store, limit *ratelimit.Limit, callers, ke
 	return &all
 }
 
-// copy is the counts as of now.
-func (l *shardsLoad) copy() *shardsLoad {
-	c := &shardsLoad{Requests: atomic.LoadInt64(&l.Requests)}
+// snapshot returns a copy of the counts.
+func (l *shardLoad) snapshot() *shardLoad {
+	c := &shardLoad{Requests: atomic.LoadInt64(&l.Requests)}
 	for shard := range testShards {
 		c.Granted[shard] = atomic.LoadInt64(&l.Granted[shard])
 		c.Unknown[shard] = atomic.LoadInt64(&l.Unknown[shard])
@@ -63,11 +63,11 @@ func (l *shardsLoad) copy() *shardsLoad {
 	return c
 }
 
-// compare compares what was granted with what was counted. A request without an answer may have counted.
-func (s *spread) compare(t *testing.T, l *shardsLoad, table, prefix string, lost map[int]bool) {
+// checkCounts compares what was granted with what was counted. A request without an answer may have counted.
+func (s *citusDB) checkCounts(t *testing.T, l *shardLoad, table, prefix string, lost map[int]bool) {
 	t.Helper()
 	granted, unknown := int64(0), int64(0)
-	counted := s.counted(table, prefix)
+	counted := s.countsByShard(table, prefix)
 	sum := int64(0)
 	for shard := range testShards {
 		granted += l.Granted[shard]
@@ -77,15 +77,15 @@ func (s *spread) compare(t *testing.T, l *shardsLoad, table, prefix string, lost
 			continue
 		}
 		if counted[shard] < l.Granted[shard] || counted[shard] > l.Granted[shard]+l.Unknown[shard] {
-			t.Errorf("shard %d: granted %d, without an answer %d, counted %d", shard, l.Granted[shard],
-				l.Unknown[shard], counted[shard])
+			t.Errorf("shard %d counted %d, want %d to %d", shard, counted[shard], l.Granted[shard],
+				l.Granted[shard]+l.Unknown[shard])
 		}
 	}
 	t.Logf("%d requests: granted %d, without an answer %d, counted %d", l.Requests, granted, unknown, sum)
 }
 
-// keyIn is a key of a shard.
-func keyIn(shard int) string {
+// keyInShard returns a key of a shard.
+func keyInShard(shard int) string {
 	for i := 0; ; i++ {
 		if key := fmt.Sprint("in ", i); store.ShardOf(key, testShards) == shard {
 			return key

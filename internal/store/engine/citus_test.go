@@ -29,14 +29,14 @@ var (
 // testShards is the number of shards.
 const testShards = 16
 
-// spread is a Citus with counts in shards.
-type spread struct {
+// citusDB is a Citus with counts in shards.
+type citusDB struct {
 	t testing.TB
 	*citus.Servers
 }
 
-// newSpread starts a Citus.
-func newSpread(t testing.TB, workers int) *spread {
+// startCitus starts a Citus.
+func startCitus(t testing.TB, workers int) *citusDB {
 	t.Helper()
 	if *citusBin == "" {
 		t.Skip("make test-citus runs this")
@@ -52,12 +52,12 @@ func newSpread(t testing.TB, workers int) *spread {
 			t.Error(err)
 		}
 	})
-	s := &spread{t, servers}
+	s := &citusDB{t, servers}
 	s.migrate(testShards)
 	return s
 }
 
-func (s *spread) migrate(shards int) {
+func (s *citusDB) migrate(shards int) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -68,17 +68,17 @@ func (s *spread) migrate(shards int) {
 	}
 }
 
-// store opens a store.
-func (s *spread) store(t testing.TB, driver string, o engine.Options) *store.Store {
+// openStore opens a store.
+func (s *citusDB) openStore(t testing.TB, driver string, o engine.Options) *store.Store {
 	t.Helper()
 	if o.OnError == nil {
 		o.OnError = func(err error) { t.Log("reported:", err) }
 	}
-	return newChain(t, drivers.All[driver](t, s.DSN()), o)
+	return openStore(t, drivers.All[driver](t, s.DSN()), o, nil)
 }
 
-// counted is the sum of the counts of a prefix in a table, by the shard.
-func (s *spread) counted(table, prefix string) map[int]int64 {
+// countsByShard returns the sum of the counts of a prefix in each shard of a table.
+func (s *citusDB) countsByShard(table, prefix string) map[int]int64 {
 	s.t.Helper()
 	all := map[int]int64{}
 	for shard := range testShards {
@@ -94,8 +94,8 @@ func (s *spread) counted(table, prefix string) map[int]int64 {
 	return all
 }
 
-// where is the worker of a shard.
-func (s *spread) where(shard int) int {
+// workerOf returns the worker that has a shard.
+func (s *citusDB) workerOf(shard int) int {
 	s.t.Helper()
 	port := cluster.Texts(s.t, s.DSN(),
 		"SELECT nodeport::text FROM citus_shards WHERE table_name = $1::regclass",
@@ -105,13 +105,13 @@ func (s *spread) where(shard int) int {
 			return i
 		}
 	}
-	s.t.Fatalf("shard %d is at port %s", shard, port[0])
+	s.t.Fatalf("shard %d is at port %s, which no worker has", shard, port[0])
 	return 0
 }
 
-func (s *spread) move(shard, worker int) {
+func (s *citusDB) moveShard(shard, worker int) {
 	s.t.Helper()
-	if s.where(shard) == worker {
+	if s.workerOf(shard) == worker {
 		return
 	}
 	err := s.Move(context.Background(), fmt.Sprintf("rl_s%d", shard), worker)
@@ -125,28 +125,30 @@ func (s *spread) move(shard, worker int) {
 	}
 }
 
-// TestCitus is one test, because a Citus takes a while to start.
+// TestCitus runs all tests on one Citus, which takes a while to start.
 func TestCitus(t *testing.T) {
-	s := newSpread(t, 3)
+	s := startCitus(t, 3)
 	t.Run("the migration is idempotent and refuses another number of shards", s.testMigration)
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		t.Run(driver+" passes the conformance suite", func(t *testing.T) {
 			conformance.Store(t, func(t testing.TB) ratelimit.Store {
 				// other tests have the prefixes, too
 				rename := func(l *ratelimit.Limit) { l.Prefix = t.Name() + " " + l.Prefix }
-				store := s.store(t, driver, engine.Options{NoRefusals: true})
-				return &changing{Store: store, change: rename,
+				store := s.openStore(t, driver, engine.Options{NoRefusals: true})
+				return &limitChanger{Store: store, change: rename,
 					limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
 			})
 		})
 	}
 	t.Run("one limit and key is one row", s.testOneRow)
-	s.testFeatures(t)
+	for _, driver := range []string{"pgxdb", "pgwire"} {
+		t.Run(driver+": slots stay while shards move", func(t *testing.T) { s.testSlots(t, driver) })
+	}
 	t.Run("chaos", s.testChaos)
 	t.Run("an uninstall leaves nothing", s.testUninstall)
 }
 
-func (s *spread) testUninstall(t *testing.T) {
+func (s *citusDB) testUninstall(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/runbook.md")
 	if err != nil {
 		t.Fatal(err)
@@ -158,38 +160,40 @@ func (s *spread) testUninstall(t *testing.T) {
 		t.Fatal("the run-book has no SQL that uninstalls")
 	}
 	cluster.Execute(t, s.DSN(), sql)
-	if left := cluster.Texts(s.t, s.DSN(), `SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'rl\_s%'
+	left := cluster.Texts(s.t, s.DSN(), `SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'rl\_s%'
 UNION ALL SELECT relname::text FROM pg_class WHERE relname LIKE 'rate\_limit%' UNION ALL SELECT
-proname::text FROM pg_proc WHERE proname LIKE 'rate\_limit%'`); len(left) > 0 {
-		t.Errorf("left: %v", left)
+proname::text FROM pg_proc WHERE proname LIKE 'rate\_limit%'`)
+	if len(left) > 0 {
+		t.Errorf("the uninstall leaves %v, want nothing", left)
 	}
 }
 
-func (s *spread) testMigration(t *testing.T) {
+func (s *citusDB) testMigration(t *testing.T) {
 	s.migrate(testShards)
 	conn := cluster.Connect(t, s.DSN())
 	defer conn.Close(context.Background())
 	if _, err := migrate.Run(context.Background(), conn, 8); err == nil ||
 		!strings.Contains(err.Error(), "--shards: 8: must be 16") {
-		t.Errorf("another number: %v", err)
+		t.Errorf("8 shards: error %v, want --shards: 8: must be 16", err)
 	}
-	if m, err := migrate.Run(context.Background(), conn, 0); err != nil || m.Shards == nil ||
-		*m.Shards != "up to date" {
-		t.Errorf("%+v, %v", m, err)
+	m, err := migrate.Run(context.Background(), conn, 0)
+	if err != nil || m.Shards == nil || *m.Shards != "up to date" {
+		t.Errorf("again: %+v, %v; want the shards up to date", m, err)
 	}
-	_, err := conn.Exec(context.Background(),
+	_, err = conn.Exec(context.Background(),
 		"INSERT INTO rate_limit_ephemeral (prefix, key, expires_at) VALUES ('x', 'y', now())")
 	if err == nil || !strings.Contains(err.Error(), "in shards") {
-		t.Errorf("a program that does not know of shards counts beside them: %v", err)
+		t.Errorf("a program without shards counts beside them: error %v, want in shards", err)
 	}
 }
 
-// testOneRow: all stores have a key in the same shard, which SQL computes as well, and the commands find it.
-func (s *spread) testOneRow(t *testing.T) {
+// testOneRow checks that all stores and SQL find the same shard for a key, and that the commands find the
+// row.
+func (s *citusDB) testOneRow(t *testing.T) {
 	l := &ratelimit.Limit{Prefix: "one", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}
 	keys := append([]string{"alice", "ä", "sha256:x"}, strings.Split("a b c d e f g h", " ")...)
 	for _, driver := range []string{"pgxdb", "pgwire"} {
-		store := s.store(t, driver, engine.Options{})
+		store := s.openStore(t, driver, engine.Options{})
 		// it comes before the shards are found
 		takeOne(t, store, ratelimit.Hit{Limit: l, Key: "secret", Secret: true, Cost: 1})
 		for _, key := range keys {
@@ -198,47 +202,37 @@ func (s *spread) testOneRow(t *testing.T) {
 		}
 	}
 	for shard := range testShards {
-		for _, row := range cluster.Texts(s.t, s.DSN(), fmt.Sprintf(`
+		rows := cluster.Texts(s.t, s.DSN(), fmt.Sprintf(`
 			SELECT key || ': ' || count || ' in ' || ('x' ||
 			left(encode(sha256(convert_to(regexp_replace(key, '^of ', ''), 'UTF8')), 'hex'),
 			8))::bit(32)::bigint %% %d
-FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256:%%'`, testShards, shard)) {
+FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256:%%'`, testShards, shard))
+		for _, row := range rows {
 			if !strings.HasSuffix(row, fmt.Sprintf(": 2 in %d", shard)) {
-				t.Errorf("shard %d has the row %s", shard, row)
+				t.Errorf("shard %d has the row %q, want : 2 in %[1]d", shard, row)
 			}
 		}
 	}
 	secret := ratelimit.DigestKey("secret")
-	if rows := cluster.Texts(s.t, s.DSN(),
-		fmt.Sprintf("SELECT count::text FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key = $1",
-			store.ShardOf(secret, testShards)), secret); fmt.Sprint(rows) != "[2]" {
-		t.Errorf("a secret was counted %v times in its shard", rows)
-	}
-	if found := cluster.Texts(s.t, s.DSN(),
-		"SELECT count::text FROM rate_limit_counters('one', false, '{alice}')"); fmt.Sprint(found) != "[2]" {
-		t.Errorf("get: %v", found)
-	}
-	if all := cluster.Texts(s.t, s.DSN(), "SELECT key FROM rate_limit_counters('one', false)"); len(
-		all) != 2*len(keys)+1 {
-		t.Errorf("top: %d counters", len(all))
-	}
-	for _, want := range []string{"[1]", "[0]"} {
-		if reset := cluster.Texts(s.t, s.DSN(),
-			"SELECT rate_limit_reset('one', 'alice')::text"); fmt.Sprint(reset) != want {
-			t.Errorf("reset: %v, want %s", reset, want)
+	for _, c := range []struct{ sql, want string }{
+		{fmt.Sprintf("SELECT count::text FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key = "+
+			"'%s'", store.ShardOf(secret, testShards), secret), "[2]"},
+		{"SELECT count::text FROM rate_limit_counters('one', false, '{alice}')", "[2]"},
+		{"SELECT count(*)::text FROM rate_limit_counters('one', false)", fmt.Sprintf("[%d]", 2*len(keys)+1)},
+		{"SELECT rate_limit_reset('one', 'alice')::text", "[1]"},
+		{"SELECT rate_limit_reset('one', 'alice')::text", "[0]"},
+		{"SELECT count::text FROM rate_limit_counters('one', false, '{b}')", "[2]"},
+		{"SELECT count(deleted)::text FROM rate_limit_forget_person('b')", ""},
+		{"SELECT count::text FROM rate_limit_counters('one', false, '{b}')", "[]"},
+	} {
+		if got := fmt.Sprint(cluster.Texts(s.t, s.DSN(), c.sql)); c.want != "" && got != c.want {
+			t.Errorf("%s: got %s, want %s", c.sql, got, c.want)
 		}
-	}
-	for _, want := range []string{"[2]", "[]"} {
-		if found := cluster.Texts(s.t, s.DSN(),
-			"SELECT count::text FROM rate_limit_counters('one', false, '{b}')"); fmt.Sprint(found) != want {
-			t.Errorf("forget: %v, want %s", found, want)
-		}
-		cluster.Texts(s.t, s.DSN(), "SELECT deleted::text FROM rate_limit_forget_person('b')")
 	}
 }
 
-// apartFrom is a key in another shard than a subject.
-func apartFrom(subject string) string {
+// keyInOtherShard returns a key in another shard than a subject.
+func keyInOtherShard(subject string) string {
 	for i := 0; ; i++ {
 		if key := fmt.Sprint("k", i); store.ShardOf(key, testShards) != store.ShardOf(subject, testShards) {
 			return key

@@ -5,20 +5,17 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// expire makes rows of a prefix that have expired, and as many that have not.
-func (s *site) expire(table, prefix string, rows int) {
+// insertExpiring inserts rows of a prefix that have expired ("dead"), and as many that have not ("live").
+func (s *testDB) insertExpiring(table, prefix string, rows int) {
 	s.t.Helper()
 	s.exec(fmt.Sprintf(`INSERT INTO %s (prefix, key, count, window_start, expires_at)
 		SELECT '%s', kind || n, 1, now() - interval '2 hours', now() + CASE kind WHEN 'dead' THEN -1 ELSE 1
@@ -26,156 +23,85 @@ func (s *site) expire(table, prefix string, rows int) {
 		FROM generate_series(1, %d) n, (VALUES ('dead'), ('live')) AS k(kind)`, table, prefix, rows))
 }
 
-func (s *site) left(table, prefix, kind string) string {
+// countRows returns how many rows a table has of the prefixes p and other, dead and live.
+func (s *testDB) countRows(table string) string {
 	s.t.Helper()
-	return s.text("SELECT count(*)::text FROM "+table+" WHERE prefix = $1 AND key LIKE $2", prefix, kind+"%")
+	return s.queryText("SELECT format('p: %s dead, %s live; other: %s dead', " +
+		"count(*) FILTER (WHERE prefix = 'p' AND key LIKE 'dead%'), " +
+		"count(*) FILTER (WHERE prefix = 'p' AND key LIKE 'live%'), " +
+		"count(*) FILTER (WHERE prefix = 'other' AND key LIKE 'dead%')) FROM " + table)
 }
 
-// TestCleanup: expired rows go from both tables, also those of prefixes that are not in
-// use, and rows that live stay.
+// A cleanup deletes the expired rows of both tables, also with prefixes that are not in use, and no others.
 func TestCleanup(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		probability float64
 		want        string
-		others      string
-	}{{1, "0", "0"}, {-1, "2500", "10"}} {
-		s := newSite(t)
+	}{
+		{probability: 1, want: "p: 0 dead, 2500 live; other: 0 dead"},
+		{probability: -1, want: "p: 2500 dead, 2500 live; other: 10 dead"},
+	} {
+		s := newTestDB(t)
 		s.exec(engine.TableSQL)
-		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable"} {
-			s.expire(table, "p", 2500)
-			s.expire(table, "other", 10)
+		tables := []string{"rate_limit_ephemeral", "rate_limit_durable"}
+		for _, table := range tables {
+			s.insertExpiring(table, "p", 2500)
+			s.insertExpiring(table, "other", 10)
 		}
-		store := s.store(engine.Options{CleanupProbability: test.probability})
-		for i := range 50 {
-			for _, durable := range []bool{false, true} {
-				h := hitOn("p", 10, durable)
-				h.Key = fmt.Sprint(i)
-				takeOne(t, store, h)
-			}
+		store := s.openEngine(engine.Options{CleanupProbability: test.probability})
+		for range 50 {
+			takeAll(t, store, hitOn("p", 100_000, false), hitOn("p", 100_000, true))
 		}
-		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable"} {
-			if test.probability > 0 {
-				await.Within(t, longTime, "expired rows to go", func() bool {
-					passes(t, store, hitOn("p", 100_000, false), hitOn("p", 100_000, true))
-					return s.left(table, "p", "dead") == "0" && s.left(table, "other", "dead") == "0"
-				})
-			}
-			if dead, live, others := s.left(table, "p", "dead"), s.left(table, "p", "live"),
-				s.left(table, "other", "dead"); dead != test.want || live != "2500" || others != test.others {
-				t.Errorf("probability %v, %s: %s dead, %s live and %s others are left, want %s, 2500 and %s",
-					test.probability, table, dead, live, others, test.want, test.others)
-			}
+		for _, table := range tables {
+			await.Within(t, testTimeout, table+" to have "+test.want, func() bool {
+				takeAll(t, store, hitOn("p", 100_000, false), hitOn("p", 100_000, true))
+				return s.countRows(table) == test.want
+			})
 		}
-		s.nothingReported()
+		s.requireNoReports()
 	}
 }
 
-// cleanUp runs the statement that deletes a prefix's expired rows, once.
-func cleanUp(db pgdb.DB, prefix string, now int64) (deleted int64, err error) {
-	statement := &pgdb.Statement{SQL: engine.CleanupSQL(prefix == "s"), Args: []any{[]int64{now, 0}, prefix}}
-	if err := db.Run(context.Background(), []*pgdb.Statement{statement}); err != nil || statement.Err != nil {
-		return 0, errors.Join(err, statement.Err)
-	}
-	return int64(binary.BigEndian.Uint64(statement.Result[4:])), nil
-}
-
-// TestCleanupIsBounded: a statement deletes at most 1,000 rows, and skips rows that another
-// session has locked.
+// A statement deletes at most 1,000 rows, and skips rows that another session has locked.
 func TestCleanupIsBounded(t *testing.T) {
-	s := newSite(t)
+	s := newTestDB(t)
 	s.exec(engine.TableSQL)
-	s.expire("rate_limit_ephemeral", "p", 1500)
-	db := s.db("")
+	s.insertExpiring("rate_limit_ephemeral", "p", 1500)
+	db := s.openDB("")
 	defer db.Close()
 	now := time.Now().UnixMicro()
-	for i, want := range []int64{1000, 500, 0} {
-		if gone, err := cleanUp(db, "p", now); err != nil || gone != want {
-			t.Errorf("cleanup %d: %d rows, %v; want %d", i, gone, err, want)
+	check := func(what, prefix string, now, want int64) {
+		t.Helper()
+		statement := &pgdb.Statement{SQL: engine.CleanupSQL(prefix == "s"),
+			Args: []any{[]int64{now, 0}, prefix}}
+		err := db.Run(context.Background(), []*pgdb.Statement{statement})
+		if err := errors.Join(err, statement.Err); err != nil {
+			t.Fatal(err)
+		}
+		if deleted := int64(binary.BigEndian.Uint64(statement.Result[4:])); deleted != want {
+			t.Errorf("%s: %d rows deleted, want %d", what, deleted, want)
 		}
 	}
-	// A row is as good as none from its expires_at on, and goes a minute later.
+	check("1,500 expired rows", "p", now, 1000)
+	check("500 expired rows", "p", now, 500)
+	check("no expired rows", "p", now, 0)
+	// A row does not count from its expires_at on, and is deleted a minute later.
 	s.exec(`INSERT INTO rate_limit_ephemeral (prefix, key, expires_at)
 		VALUES ('q', 'k', timestamptz 'epoch' + $1 * interval '1 microsecond')`, now)
-	for i, want := range []int64{0, 1} {
-		if gone, err := cleanUp(db, "q", now+60*conformance.Second-1+int64(i)); err != nil || gone != want {
-			t.Errorf("%d microseconds early: %d rows, %v; want %d", 1-i, gone, err, want)
-		}
-	}
+	check("a minute less a microsecond after expires_at", "q", now+60*conformance.Second-1, 0)
+	check("a minute after expires_at", "q", now+60*conformance.Second, 1)
 	// A row with the slots of a process that runs stays.
 	s.exec("DELETE FROM rate_limit_ephemeral")
 	s.exec(`INSERT INTO rate_limit_processes (process, seen) VALUES (7, now())`)
 	s.exec(`INSERT INTO rate_limit_ephemeral (prefix, key, slots, expires_at)
 		VALUES ('s', 'held', ARRAY[7::bigint << 32], now() - interval '1 h'),
 			('s', 'ended', ARRAY[8::bigint << 32], now() - interval '1 h')`)
-	if gone, err := cleanUp(db, "s", now); err != nil || gone != 1 {
-		t.Errorf("beside slots: %d rows, %v; want 1", gone, err)
-	}
+	check("a row with slots of a live process, and one without", "s", now, 1)
 	s.exec("DELETE FROM rate_limit_ephemeral")
-	s.expire("rate_limit_ephemeral", "p", 3)
-	tx, err := cluster.Connect(s.t, s.dsn).Begin(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(context.Background(),
-		"SELECT FROM rate_limit_ephemeral WHERE key = 'dead2' FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
-	if gone, err := cleanUp(db, "p", now); err != nil || gone != 2 {
-		t.Errorf("beside a lock: %d rows, %v; want 2", gone, err)
-	}
-	if err := tx.Commit(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	if gone, err := cleanUp(db, "p", now); err != nil || gone != 1 {
-		t.Errorf("without the lock: %d rows, %v; want 1", gone, err)
-	}
-}
-
-// TestCleanupOfTheLibrary: the npm library deletes expired rows in an order of its own, so its
-// statement and a batch can wait for each other. Then Postgres ends one of the two. The batch
-// runs again, and no caller gets an error.
-func TestCleanupOfTheLibrary(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.exec("ALTER DATABASE " + s.text("SELECT current_database()") + " SET deadlock_timeout = '10ms'")
-	store := s.store(engine.Options{CleanupProbability: -1})
-	limit := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000,
-		Window: time.Millisecond}
-	until := time.Now().Add(time.Duration(conformance.Long()) * 2 * time.Second)
-	var group sync.WaitGroup
-	deleted := int64(0)
-	library := cluster.Connect(s.t, s.dsn)
-	group.Add(1)
-	go func() {
-		defer group.Done()
-		for time.Now().Before(until) {
-			// It does not look at errors either.
-			tag, _ := library.Exec(context.Background(),
-				"DELETE FROM rate_limit_ephemeral WHERE prefix = 'p' AND expires_at < clock_timestamp()")
-			deleted += tag.RowsAffected()
-		}
-	}()
-	for caller := range 4 {
-		group.Add(1)
-		go func() {
-			defer group.Done()
-			for time.Now().Before(until) {
-				var hits []ratelimit.Hit
-				for i := range 50 {
-					hits = append(hits,
-						ratelimit.Hit{Limit: limit, Key: fmt.Sprint((i*7 + caller) % 60), Cost: 1})
-				}
-				// Each has a queue, and so a connection, of its own.
-				if err := store.Take(context.Background(), longTime+time.Duration(caller)*time.Second, hits,
-					make([]ratelimit.Decision, len(hits))); err != nil {
-					t.Error(err)
-				}
-			}
-		}()
-	}
-	group.Wait()
-	if deleted == 0 {
-		t.Error("the library deleted nothing")
-	}
+	s.insertExpiring("rate_limit_ephemeral", "p", 3)
+	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'dead2' FOR UPDATE")
+	check("three rows, one locked", "p", now, 2)
+	s.exec("COMMIT")
+	check("the row that was locked", "p", now, 1)
 }

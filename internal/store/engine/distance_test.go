@@ -14,35 +14,33 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// far is a region in TestLeasesOverADistance.
-type far struct {
+// region is a group of proxies at a distance from the database.
+type region struct {
 	away  time.Duration
 	store *engine.Store
 }
 
-// subject is a key in TestLeasesOverADistance, and what happened to its requests.
+// subject is a key, and counts what happened to its requests.
 type subject struct {
 	key     string
-	rate    float64      // hits a second in all regions together
+	rate    float64      // hits a second, summed over all regions
 	asked   atomic.Int64 // requests
-	waited  atomic.Int64 // those that waited for the distance
+	waited  atomic.Int64 // requests that waited for a round trip to another region
 	passed  atomic.Int64
 	mu      sync.Mutex
-	windows map[time.Time]int64 // what passed, by the Reset of the decision
+	windows map[time.Time]int64 // hits that passed, by the Reset of the decision
 }
 
-// distanceWindow is the window of the limits in TestLeasesOverADistance, which lasts for distanceWindows of
-// them.
+// distanceWindow is the window of the limits in TestLeasesAcrossRegions. The test lasts for distanceWindows.
 const (
 	distanceWindow  = time.Minute
 	distanceWindows = 2
 )
 
-// TestLeasesOverADistance has regions that share limits in the database of the first one, in the virtual time
-// of the simulation. Ten subjects have demand for up to twice their limits, or for up to half of them. No
-// limit is exceeded. A limit with more demand is used up, and of one with less, few requests wait for the
-// distance.
-func TestLeasesOverADistance(t *testing.T) {
+// Three regions share limits in the database of the first one, in the virtual time of the simulation. Ten
+// subjects have demand for up to twice their limits, or for up to half of them. No limit is exceeded. Limits
+// with more demand are used up. Under limits with less demand, few requests wait for the distance.
+func TestLeasesAcrossRegions(t *testing.T) {
 	for _, a := range []ratelimit.Algorithm{ratelimit.FixedWindow, ratelimit.SlidingWindow} {
 		for _, c := range []struct {
 			perSecond int64
@@ -58,7 +56,7 @@ func TestLeasesOverADistance(t *testing.T) {
 				}
 				t.Run(name, func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						leaseOverADistance(t, a, c.perSecond, c.demand, lonely)
+						checkLeasesOverDistance(t, a, c.perSecond, c.demand, lonely)
 						time.Sleep(time.Minute) // goroutines end
 					})
 				})
@@ -67,25 +65,20 @@ func TestLeasesOverADistance(t *testing.T) {
 	}
 }
 
-func leaseOverADistance(t *testing.T, a ratelimit.Algorithm, perSecond int64, demand float64, lonely bool) {
+func checkLeasesOverDistance(t *testing.T, a ratelimit.Algorithm, perSecond int64, demand float64,
+	lonely bool) {
 	events := perSecond * int64(distanceWindow/time.Second)
 	limit := &ratelimit.Limit{Prefix: "far", Algorithm: a, Events: events, Window: distanceWindow,
 		Lease: 0.05}
 	server := newSimServer([]*ratelimit.Limit{limit}, nil)
 	seed := chance(perSecond)
-	regions := []*far{{away: 0}, {away: 80 * time.Millisecond}, {away: 150 * time.Millisecond}}
+	regions := []*region{{away: 0}, {away: 80 * time.Millisecond}, {away: 150 * time.Millisecond}}
 	for i, r := range regions {
-		db := &simDB{server: server, plan: &simPlan{noise: time.Millisecond}, proxy: i,
-			chance: seed.of(1, int64(i)), far: r.away / 2}
-		var err error
-		hash := func(_ maphash.Seed, key string) uint64 { return uint64(seed.of(3).text(key)) }
-		if r.store,
-			err = engine.New(db,
-			engine.Options{DisableMigration: true, Random: seed.of(2, int64(i)).share,
-				Hash: hash}); err != nil {
-			t.Fatal(err)
-		}
-		defer r.store.Close()
+		db := &simDB{server: server, plan: &simPlan{meanJitter: time.Millisecond}, proxy: i,
+			chance: seed.with(1, int64(i)), minLatency: r.away / 2}
+		hash := func(_ maphash.Seed, key string) uint64 { return uint64(seed.with(3).withText(key)) }
+		r.store = newEngine(t, db, engine.Options{DisableMigration: true,
+			Random: seed.with(2, int64(i)).float, Hash: hash})
 	}
 	var subjects []*subject
 	for i := range 10 {
@@ -103,7 +96,7 @@ func leaseOverADistance(t *testing.T, a ratelimit.Algorithm, perSecond int64, de
 			}
 			if share > 0 {
 				running.Go(func() {
-					load(t, &running, s, r, limit, seed.of(4, int64(n), int64(i)),
+					sendLoad(t, &running, s, r, limit, seed.with(4, int64(n), int64(i)),
 						s.rate*share, ends)
 				})
 			}
@@ -123,32 +116,32 @@ func leaseOverADistance(t *testing.T, a ratelimit.Algorithm, perSecond int64, de
 		}
 		for reset, passed := range s.windows {
 			if a == ratelimit.FixedWindow && passed > limit.Events {
-				t.Errorf("%s: %d passed in the window until %v, the limit is %d", s.key, passed, reset,
+				t.Errorf("%s: %d passed in the window until %v, want at most %d", s.key, passed, reset,
 					limit.Events)
 			}
 		}
-		if most := float64(limit.Events) * float64(distanceWindows+1); float64(s.passed.Load()) > most {
-			t.Errorf("%s: %d passed, more than %.0f in %d windows", s.key, s.passed.Load(), most,
-				distanceWindows)
+		if bound := limit.Events * (distanceWindows + 1); s.passed.Load() > bound {
+			t.Errorf("%s: %d passed in %d windows, want at most %d", s.key, s.passed.Load(), distanceWindows,
+				bound)
 		}
 	}
 	share := float64(waited) / float64(asked)
 	t.Logf("%.1f %% of %d requests of keys with more than 10/s waited for the distance; %.1f %% of the "+
 		"quota of the busiest key was used", 100*share, asked, 100*used)
 	if demand < 1 && share > 0.1 {
-		t.Errorf("%.1f %% of the requests waited for the distance", 100*share)
+		t.Errorf("%.1f %% of the requests waited for the distance, want at most 10 %%", 100*share)
 	}
 	if demand > 1 && lonely && used < 0.99 {
-		t.Errorf("%.1f %% of the quota was used", 100*used)
+		t.Errorf("%.1f %% of the quota was used, want at least 99 %%", 100*used)
 	}
 }
 
-// load sends hits of a key to the store of a region, whether the ones before have been decided or not.
-func load(t *testing.T, running *sync.WaitGroup, s *subject, r *far, limit *ratelimit.Limit, c chance,
+// sendLoad sends hits of a key to a region's store, without waiting for decisions on earlier hits.
+func sendLoad(t *testing.T, running *sync.WaitGroup, s *subject, r *region, limit *ratelimit.Limit, c chance,
 	rate float64, ends time.Time) {
 	mean := time.Duration(float64(time.Second) / rate)
 	for n := int64(0); time.Now().Before(ends); n++ {
-		time.Sleep(c.of(n).wait(mean))
+		time.Sleep(c.with(n).duration(mean))
 		running.Go(func() {
 			decisions := make([]ratelimit.Decision, 1)
 			if err := r.store.Take(context.Background(), 20*time.Second,

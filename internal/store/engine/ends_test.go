@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestCloseWaitsForCalls: Close lets calls in flight finish, but not for longer than a second.
+// Close waits for calls in flight for at most a second.
 func TestCloseWaitsForCalls(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -29,21 +29,21 @@ func TestCloseWaitsForCalls(t *testing.T) {
 				}
 				return admit(ctx, statements)
 			}
-			store := newStore(t, db, engine.Options{CleanupProbability: -1})
+			store := newEngine(t, db, engine.Options{CleanupProbability: -1})
 			done := make(chan error)
 			go func() { _, _, err := tryOne(store, 10*time.Second, fakeHits("a")[0]); done <- err }()
 			synctest.Wait()
-			started := time.Now()
+			start := time.Now()
 			store.Close()
-			if took := time.Since(started); hangs != (took >= time.Second) || took > 2*time.Second {
-				t.Errorf("hangs %v: Close took %v", hangs, took)
+			if took := time.Since(start); hangs != (took >= time.Second) || took > 2*time.Second {
+				t.Errorf("hangs %v: Close took %v, want at most a second more than the call", hangs, took)
 			}
 			if err := <-done; (err != nil) != hangs {
-				t.Errorf("hangs %v: %v", hangs, err)
+				t.Errorf("hangs %v: the call ended with error %v", hangs, err)
 			}
-			if _, _, err := tryOne(store, time.Second, fakeHits("a")[0]); !errors.Is(err,
-				ratelimit.ErrClosed) {
-				t.Errorf("after Close: %v", err)
+			_, _, err := tryOne(store, time.Second, fakeHits("a")[0])
+			if !errors.Is(err, ratelimit.ErrClosed) {
+				t.Errorf("after Close: error %v, want ErrClosed", err)
 			}
 		})
 	}

@@ -7,14 +7,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// serverError is the answer to a statement that the server refuses.
-func serverError(s *pgdb.Statement, code, text string) {
+// failStatement sets the result of a statement to an error of the server.
+func failStatement(s *pgdb.Statement, code, text string) {
 	s.Result, s.Rows, s.Code, s.Err = s.Result[:0], 0, code, errors.New(text)
 }
 
-// failing answers as admit does, except to the statements that fail selects: these fail. The
+// failWhere answers as admit does, except to the statements that fail selects: these fail. The
 // other statements of their transactions are rolled back.
-func failing(code, text string, fail func(s *pgdb.Statement) bool) answerFunc {
+func failWhere(code, text string, fail func(s *pgdb.Statement) bool) answerFunc {
 	return func(ctx context.Context, statements []*pgdb.Statement) error {
 		for from := 0; from < len(statements); {
 			to := from + 1
@@ -33,7 +33,7 @@ func failing(code, text string, fail func(s *pgdb.Statement) bool) answerFunc {
 				for _, other := range transaction {
 					other.Err = pgdb.ErrRolledBack
 				}
-				serverError(s, code, text)
+				failStatement(s, code, text)
 				break
 			}
 		}
@@ -41,8 +41,8 @@ func failing(code, text string, fail func(s *pgdb.Statement) bool) answerFunc {
 	}
 }
 
-// raw answers each statement that returns rows with these bytes.
-func raw(rows int, result []byte) answerFunc {
+// answerBytes answers each statement that returns rows with these bytes.
+func answerBytes(rows int, result []byte) answerFunc {
 	return func(_ context.Context, statements []*pgdb.Statement) error {
 		for _, s := range statements {
 			if returnsRows(s) {
@@ -53,12 +53,12 @@ func raw(rows int, result []byte) answerFunc {
 	}
 }
 
-// between is a DB with a function of a test between the store and the database.
-type between struct {
+// betweenDB is a DB with a function of a test between the store and the database.
+type betweenDB struct {
 	pgdb.DB
 	run func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error
 }
 
-func (d *between) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *betweenDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	return d.run(ctx, statements, d.DB.Run)
 }

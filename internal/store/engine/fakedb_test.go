@@ -18,12 +18,12 @@ type answerFunc func(ctx context.Context, statements []*pgdb.Statement) error
 // fakeDB is a database with answers of a test. The tables are right.
 type fakeDB struct {
 	mu     sync.Mutex
-	runs   int // except for those that look at the tables and those of the prober
+	runs   int // pipelines, except those that check the tables or probe the server
 	probes int
 	closed bool
 
 	answer answerFunc // guarded by mu; nil is admit
-	probe  answerFunc // for the prober; nil answers at once
+	probe  answerFunc // for the prober; nil answers immediately
 }
 
 func (d *fakeDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
@@ -37,10 +37,10 @@ func (d *fakeDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 		d.probes++
 		answer = d.probe
 		if answer == nil {
-			answer = rows([][]byte{int4(1)})
+			answer = answerRows([][]byte{int4(1)})
 		}
 	case strings.Contains(statements[0].SQL, "to_regclass"):
-		answer = rows([][]byte{int4(1), int4(1)})
+		answer = answerRows([][]byte{int4(1), int4(1)})
 	default:
 		d.runs++
 		if answer == nil {
@@ -74,16 +74,16 @@ func (d *fakeDB) count() (runs, probes int) {
 func int4(n int64) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
 func int8(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 
-// fakeNow is the fake server's time, as a timestamptz: that of the process at its start.
+// fakeNow is the time of the fake server as a timestamptz: when the process started.
 var fakeNow = int8(time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Microseconds())
 
-// grantedRow is the row that a statement of fixed windows returns for an entry.
+// grantedRow returns a result row of a statement on fixed windows.
 func grantedRow(slot, granted, count int64) [][]byte {
 	return [][]byte{int8(slot), int8(granted), fakeNow, int8(count), int8(0), fakeNow}
 }
 
 // addRow adds a row to a statement's result; nil columns are NULL.
-func addRow(s *pgdb.Statement, columns [][]byte) {
+func addRow(s *pgdb.Statement, columns ...[]byte) {
 	for _, c := range columns {
 		size := int64(len(c))
 		if c == nil {
@@ -105,8 +105,8 @@ func returnsRows(s *pgdb.Statement) bool {
 	return strings.Contains(s.SQL, "RETURNING slot") || strings.Contains(s.SQL, "LEFT JOIN")
 }
 
-// keysOf are the keys that a statement is about.
-func keysOf(s *pgdb.Statement) []string {
+// statementKeys returns the keys of the rows of a statement.
+func statementKeys(s *pgdb.Statement) []string {
 	if len(s.Args) < 3 {
 		return nil
 	}
@@ -115,21 +115,21 @@ func keysOf(s *pgdb.Statement) []string {
 
 // admit admits every hit on a fixed window.
 func admit(ctx context.Context, statements []*pgdb.Statement) error {
-	return granting(func(_ string, n int64) int64 { return n })(ctx, statements)
+	return grantUpTo(func(_ string, n int64) int64 { return n })(ctx, statements)
 }
 
 // refuse refuses every hit.
 func refuse(ctx context.Context, statements []*pgdb.Statement) error {
-	return granting(func(string, int64) int64 { return 0 })(ctx, statements)
+	return grantUpTo(func(string, int64) int64 { return 0 })(ctx, statements)
 }
 
-// granting grants so many of n hits on a key with a fixed window. A refused row has a count
+// grantUpTo grants so many of n hits on a key with a fixed window. A refused row has a count
 // of 5. A transaction that grants too little is undone.
-func granting(granted func(key string, n int64) int64) answerFunc {
+func grantUpTo(granted func(key string, n int64) int64) answerFunc {
 	return func(_ context.Context, statements []*pgdb.Statement) error {
 		begin, short := 0, false
 		for at, s := range statements {
-			for i, key := range keysOf(s) {
+			for i, key := range statementKeys(s) {
 				if !returnsRows(s) {
 					continue
 				}
@@ -141,7 +141,7 @@ func granting(granted func(key string, n int64) int64) answerFunc {
 				if got < n || n == 0 && granted(key, 1) == 0 {
 					short, count = true, 5
 				}
-				addRow(s, grantedRow(int64(i+1), got, count))
+				addRow(s, grantedRow(int64(i+1), got, count)...)
 			}
 			if s.Joined {
 				continue
@@ -150,7 +150,7 @@ func granting(granted func(key string, n int64) int64) answerFunc {
 				for _, other := range statements[begin:at] {
 					other.Err = pgdb.ErrRolledBack
 				}
-				serverError(s, "22P02", engine.OnPurpose)
+				failStatement(s, "22P02", engine.OnPurpose)
 			}
 			begin, short = at+1, false
 		}
@@ -158,13 +158,13 @@ func granting(granted func(key string, n int64) int64) answerFunc {
 	}
 }
 
-// rows answers each statement that returns rows with the same rows.
-func rows(all ...[][]byte) answerFunc {
+// answerRows answers each statement that returns rows with the same rows.
+func answerRows(all ...[][]byte) answerFunc {
 	return func(_ context.Context, statements []*pgdb.Statement) error {
 		for _, s := range statements {
 			for _, row := range all {
 				if returnsRows(s) || len(s.Args) == 0 && !isCheck(s) {
-					addRow(s, row)
+					addRow(s, row...)
 				}
 			}
 		}
@@ -178,7 +178,7 @@ func hang(ctx context.Context, _ []*pgdb.Statement) error {
 	return ctx.Err()
 }
 
-// failWith is a connection that fails.
+// failWith returns an answerFunc that fails every pipeline with err.
 func failWith(err error) answerFunc {
 	return func(context.Context, []*pgdb.Statement) error { return err }
 }

@@ -11,10 +11,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestRowsOfAnOpenTransaction: another transaction has locked a row, or has inserted one, and is open. Once
-// the store has found that, requests on the row fail at once, and other rows are decided. When the
-// transaction ends, the row is decided, too.
-func TestRowsOfAnOpenTransaction(t *testing.T) {
+// Another transaction has locked or inserted a row, and is open. Once the store has detected that, requests
+// on the row fail immediately, and other rows are decided. After the transaction, the row is decided, too.
+func TestRowsLockedByOpenTransaction(t *testing.T) {
 	for name, test := range map[string]struct{ key, sql string }{
 		"locked": {"old", "SELECT FROM rate_limit_ephemeral WHERE key = 'old' FOR UPDATE"},
 		"inserted": {"young",
@@ -23,8 +22,8 @@ func TestRowsOfAnOpenTransaction(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t)
-			store := s.store(without)
+			s := newTestDB(t)
+			store := s.openEngine(bareOptions)
 			hit := func(key string) ratelimit.Hit {
 				h := hitOn("p", 1000, false)
 				h.Key = key
@@ -36,32 +35,32 @@ func TestRowsOfAnOpenTransaction(t *testing.T) {
 			for range 6 { // their batches have both rows
 				group.Go(func() {
 					for range 3 {
-						if _, _, err := tryOne(store, 150*time.Millisecond, hit(test.key)); !errors.Is(err,
-							ratelimit.ErrTimeout) {
-							t.Errorf("of the row of the transaction: %v", err)
+						_, _, err := tryOne(store, 150*time.Millisecond, hit(test.key))
+						if !errors.Is(err, ratelimit.ErrTimeout) {
+							t.Errorf("hit on the locked row: error %v, want ErrTimeout", err)
 						}
 					}
 				})
 				group.Go(func() {
 					for i := range 10 {
-						if _, _, err := tryOne(store, longTime, hit(fmt.Sprint("free", i))); err != nil {
-							t.Errorf("of another row: %v", err)
+						if _, _, err := tryOne(store, testTimeout, hit(fmt.Sprint("free", i))); err != nil {
+							t.Errorf("hit on another row: error %v, want none", err)
 						}
 					}
 				})
 			}
 			const limit = 2 * time.Second
-			await.Within(t, longTime, "a request on the row to fail long before its timeout", func() bool {
+			await.Within(t, testTimeout, "a request on the row to fail long before its timeout", func() bool {
 				_, took, err := tryOne(store, limit, hit(test.key))
 				if !errors.Is(err, ratelimit.ErrTimeout) {
-					t.Errorf("while the transaction is open: %v", err)
+					t.Errorf("while the transaction is open: error %v, want ErrTimeout", err)
 				}
 				return took < limit/2
 			})
 			group.Wait()
 			takeOne(t, store, hit("free"))
 			s.exec("COMMIT")
-			await.Within(t, longTime, "the row to be decided", func() bool {
+			await.Within(t, testTimeout, "the row to be decided", func() bool {
 				_, _, err := tryOne(store, limit, hit(test.key))
 				return err == nil
 			})

@@ -2,7 +2,7 @@ package engine_test
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -17,16 +17,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// tripDB is a DB that counts pipelines with takes, and loses the answers to some.
-type tripDB struct {
+// roundTripDB is a DB that counts pipelines with takes.
+type roundTripDB struct {
 	pgdb.DB
 	mu    sync.Mutex
 	trips int
-	lose  string // the answers to pipelines with this text are lost
-	lost  int    // answers
 }
 
-func (d *tripDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *roundTripDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	err := d.DB.Run(ctx, statements)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -36,52 +34,38 @@ func (d *tripDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 			break
 		}
 	}
-	for _, s := range statements {
-		if d.lose != "" && strings.Contains(s.SQL, d.lose) {
-			d.lost++
-			for _, s := range statements {
-				s.Err = errors.New("the connection is lost")
-			}
-			return errors.New("the connection is lost")
-		}
-	}
 	return err
 }
 
-// enter takes n slots of a key, one by one, and returns those that are held. lost is for all of them.
-func enter(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, n int, lost func()) []*ratelimit.Slot {
+// takeSlots takes n slots of a key, one by one, and returns the slots that it got. Each calls lost when it is
+// lost.
+func takeSlots(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, n int,
+	lost func()) []*ratelimit.Slot {
 	t.Helper()
 	var held []*ratelimit.Slot
 	for range n {
 		slot := &ratelimit.Slot{Lost: lost}
-		decisions := make([]ratelimit.Decision, 1)
-		if err := store.Take(context.Background(), longTime,
-			[]ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: slot}}, decisions); err != nil {
-			t.Fatal(err)
-		}
-		if decisions[0].Allowed {
+		if takeOne(t, store, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Slot: slot}).Allowed {
 			held = append(held, slot)
 		}
 	}
 	return held
 }
 
-// awaitFree waits until so many slots of a key are free.
+// awaitFree waits until want slots of a key are free.
 func awaitFree(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, want int64) {
 	t.Helper()
-	await.Within(t, longTime, "free slots", func() bool {
-		decisions := make([]ratelimit.Decision, 1)
-		err := store.Take(context.Background(), longTime,
-			[]ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Peek: true}}, decisions)
-		return err == nil && decisions[0].Remaining == want
+	await.Within(t, testTimeout, fmt.Sprint(want, " free slots"), func() bool {
+		d, _, err := tryOne(store, testTimeout, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true})
+		return err == nil && d.Remaining == want
 	})
 }
 
 // A request through six limits (two are on trial, one is of requests in flight and one is durable)
 // takes one round trip if it is admitted.
 func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
-	db := &tripDB{DB: drivers.All["pgxdb"](t, cluster.Open(t))}
-	store := newStore(t, db, engine.Options{CleanupProbability: -1})
+	db := &roundTripDB{DB: drivers.All["pgxdb"](t, cluster.Open(t))}
+	store := newEngine(t, db, engine.Options{CleanupProbability: -1})
 	var hits []ratelimit.Hit
 	for _, name := range []string{"shadow 1", "shadow 2", "durable", "window", "log"} {
 		l := &ratelimit.Limit{Prefix: name, Events: 100, Window: time.Hour, Durable: name == "durable"}
@@ -98,57 +82,50 @@ func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 		db.mu.Lock()
 		before := db.trips
 		db.mu.Unlock()
-		if err := store.Take(context.Background(), longTime, hits, decisions); err != nil {
+		if err := store.Take(context.Background(), testTimeout, hits, decisions); err != nil {
 			t.Fatal(err)
 		}
 		db.mu.Lock()
 		if trips := db.trips - before; trips != 1 {
-			t.Errorf("request %d took %d round trips", i, trips)
+			t.Errorf("request %d took %d round trips, want 1", i, trips)
 		}
 		db.mu.Unlock()
-		for _, d := range decisions {
-			if !d.Allowed {
-				t.Errorf("request %d: %+v", i, decisions)
-			}
+		if !allAllowed(decisions) {
+			t.Errorf("request %d: got %+v, want all allowed", i, decisions)
 		}
 		store.AddSettlement(settlementOf(hits[3], decisions[3], -2)) // goes with the next request
 	}
-	peek := hits[3]
-	peek.Peek = true
-	if d := takeOne(t, store, peek); d.Remaining != 100-10-2*10 {
-		t.Errorf("%d are left of the settled limit", d.Remaining)
+	if got := remaining(t, store, hits[3]); got != 100-10-2*10 {
+		t.Errorf("%d units are left of the settled limit, want 70", got)
 	}
 }
 
 // The slots of a process are free when its row has expired. The process finds that out, and keeps those that
 // others have not taken in the meantime.
-func TestSlotsOfAStoppedProcess(t *testing.T) {
+func TestStoppedProcessLosesSlots(t *testing.T) {
 	t.Parallel()
 	dsn := cluster.Open(t)
-	stopped := newStore(t, drivers.All["pgxdb"](t, dsn), engine.Options{})
-	other := newStore(t, drivers.All["pgwire"](t, dsn), engine.Options{})
+	stopped := newEngine(t, drivers.All["pgxdb"](t, dsn), engine.Options{})
+	other := newEngine(t, drivers.All["pgwire"](t, dsn), engine.Options{})
 	for _, durable := range []bool{false, true} {
 		l := conformance.InFlight("flight", 3)
 		l.Durable = durable
 		var mu sync.Mutex
 		lost := 0
-		held := enter(t, stopped, l, 4, func() { mu.Lock(); lost++; mu.Unlock() })
-		if len(held) != 3 || len(enter(t, other, l, 1, nil)) != 0 {
-			t.Fatalf("%d slots of 3", len(held))
+		held := takeSlots(t, stopped, l, 4, func() { mu.Lock(); lost++; mu.Unlock() })
+		if len(held) != 3 || len(takeSlots(t, other, l, 1, nil)) != 0 {
+			t.Fatalf("%d slots were taken, want 3", len(held))
 		}
-		// As if it had begun long ago and been stopped for ten seconds.
-		cluster.Execute(t, dsn, `UPDATE rate_limit_processes SET process = process - 1000, seen =
-			'-infinity' WHERE process IN (SELECT s >> 32 FROM rate_limit_ephemeral, unnest(slots) s UNION
-			SELECT s >> 32 FROM rate_limit_durable, unnest(slots) s);
-			UPDATE rate_limit_ephemeral SET slots = ARRAY(SELECT s - (1000::bigint << 32) FROM unnest(slots)
-			s);
-			UPDATE rate_limit_durable SET slots = ARRAY(SELECT s - (1000::bigint << 32) FROM unnest(slots)
-			s)`)
-		taken := enter(t, other, l, 2, nil)
+		// As if the process had started long ago and been stopped for ten seconds.
+		table := map[bool]string{false: "rate_limit_ephemeral", true: "rate_limit_durable"}[durable]
+		cluster.Execute(t, dsn, fmt.Sprintf(`UPDATE rate_limit_processes SET process = process - 1000,
+			seen = '-infinity' WHERE process IN (SELECT s >> 32 FROM %s, unnest(slots) s);
+			UPDATE %[1]s SET slots = ARRAY(SELECT s - (1000::bigint << 32) FROM unnest(slots) s)`, table))
+		taken := takeSlots(t, other, l, 2, nil)
 		if len(taken) != 2 {
-			t.Fatalf("another process has %d slots of 2", len(taken))
+			t.Fatalf("another process took %d slots, want 2", len(taken))
 		}
-		await.Within(t, longTime, "two requests to lose their slots",
+		await.Within(t, testTimeout, "two requests to lose their slots",
 			func() bool { mu.Lock(); defer mu.Unlock(); return lost == 2 })
 		awaitFree(t, other, l, 0)
 		for _, s := range append(held, taken...) {
@@ -157,7 +134,7 @@ func TestSlotsOfAStoppedProcess(t *testing.T) {
 		awaitFree(t, other, l, 3)
 		awaitFree(t, stopped, l, 3)
 		if lost != 2 {
-			t.Errorf("%d slots are lost", lost)
+			t.Errorf("%d slots were lost, want 2", lost)
 		}
 	}
 }

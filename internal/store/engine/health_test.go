@@ -14,91 +14,85 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestDatabaseThatFails: all calls fail with ErrUnavailable and the cause. Calls after the
-// first fail at once, without a statement, for hours. When the database answers
-// again, the store finds that without any call.
-func TestDatabaseThatFails(t *testing.T) {
+// All calls fail with ErrUnavailable and the cause. Calls after the first fail immediately, without a
+// statement, for hours. When the database answers again, the store detects that without any call.
+func TestFailingDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
 		db := &fakeDB{answer: failWith(broken), probe: failWith(broken)}
-		store := newStore(t, db, engine.Options{CleanupProbability: -1})
-		if _, took,
-			err := tryOne(store, time.Second, fakeHits("k")[0]); !errors.Is(err, ratelimit.ErrUnavailable) ||
-			!errors.Is(err, broken) || took != 0 {
-			t.Errorf("the first call: %v after %v", err, took)
-		}
-		q := newCallers(store, time.Second)
-		for began := time.Now(); time.Since(began) < time.Hour; time.Sleep(time.Second) {
+		store := newEngine(t, db, engine.Options{CleanupProbability: -1})
+		q := newQueueCaller(store, time.Second)
+		for start := time.Now(); time.Since(start) < time.Hour; time.Sleep(time.Second) {
 			_, took, err := tryOne(store, time.Second, fakeHits("k")[0])
-			_, queued := q.ask(fakeHits("k")...)
+			_, queued := q.take(fakeHits("k")...)
 			for _, err := range []error{err, queued,
 				store.Reset(context.Background(), time.Second, fakeHits("k"))} {
 				if !errors.Is(err, ratelimit.ErrUnavailable) || !errors.Is(err, broken) || took != 0 {
-					t.Fatalf("%v after %v", err, took)
+					t.Fatalf("after %v: error %v, want ErrUnavailable and its cause after 0s", took, err)
 				}
 			}
 		}
 		runs, probes := db.count()
 		if runs != 1 || probes < 3600 || probes > 4*3600 {
-			t.Errorf("in an hour %d batches and %d probes", runs, probes)
+			t.Errorf("in an hour %d batches and %d probes, want 1, and 1 to 4 a second", runs, probes)
 		}
 		db.set(nil, nil)
 		time.Sleep(time.Second)
-		if _, probes = db.count(); true {
-			time.Sleep(time.Hour)
-		}
+		_, probes = db.count()
+		time.Sleep(time.Hour)
 		if _, after := db.count(); after != probes {
-			t.Errorf("%d probes of a database that answers", after-probes)
+			t.Errorf("%d probes of a database that answers, want none", after-probes)
 		}
 		if _, took, err := tryOne(store, time.Second, fakeHits("k")[0]); err != nil || took != 0 {
-			t.Errorf("when the database is back: %v after %v", err, took)
+			t.Errorf("when the database is back: error %v after %v, want none after 0s", err, took)
 		}
 		store.Close()
-		if _, err := q.ask(fakeHits("k")...); !errors.Is(err, ratelimit.ErrClosed) {
-			t.Errorf("after Close: %v", err)
+		if _, err := q.take(fakeHits("k")...); !errors.Is(err, ratelimit.ErrClosed) {
+			t.Errorf("after Close: error %v, want ErrClosed", err)
 		}
 	})
 }
 
-// stalled is a database that answers nothing, not even about its tables.
-type stalled struct{}
+// stalledDB is a DB that never answers, not even a check of its tables.
+type stalledDB struct{}
 
-func (stalled) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (stalledDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	return hang(ctx, statements)
 }
-func (stalled) Exec(ctx context.Context, _ string) error { return hang(ctx, nil) }
-func (stalled) Close()                                   {}
+func (stalledDB) Exec(ctx context.Context, _ string) error { return hang(ctx, nil) }
+func (stalledDB) Close()                                   {}
 
-// TestFewWaitForAHangingDatabase: while the database does not answer, from the start or
-// later, only the requests of the first moments wait for their timeouts.
-func TestFewWaitForAHangingDatabase(t *testing.T) {
-	for name, db := range map[string]pgdb.DB{"from the start": stalled{},
+// While the database does not answer, from the start or later, only the first requests wait for their
+// timeouts.
+func TestFewRequestsWaitForHangingDatabase(t *testing.T) {
+	for name, db := range map[string]pgdb.DB{"from the start": stalledDB{},
 		"later": &fakeDB{answer: hang, probe: hang}} {
 		synctest.Test(t, func(t *testing.T) {
 			const timeout, outage = 250 * time.Millisecond, 2 * time.Minute
-			store := newStore(t, db, engine.Options{CleanupProbability: -1})
+			store := newEngine(t, db, engine.Options{CleanupProbability: -1})
 			var waited, last atomic.Int64
 			var group sync.WaitGroup
-			began := time.Now()
-			for time.Since(began) < outage {
+			start := time.Now()
+			for time.Since(start) < outage {
 				group.Go(func() {
-					asked := time.Since(began)
+					asked := time.Since(start)
 					switch _, took, err := tryOne(store, timeout, fakeHits("k")[0]); {
 					case took > timeout:
-						t.Errorf("%s: %v after %v", name, err, took)
+						t.Errorf("%s: error %v after %v, want it after at most %v", name, err, took, timeout)
 					case took > 0:
 						waited.Add(1)
 						last.Store(max(last.Load(), int64(asked)))
 					case !errors.Is(err, ratelimit.ErrUnavailable):
-						t.Errorf("%s: %v at once", name, err)
+						t.Errorf("%s: error %v immediately, want ErrUnavailable", name, err)
 					}
 				})
 				time.Sleep(5 * time.Millisecond)
 			}
 			group.Wait()
-			// The first timeout starts the prober. The prober's first timeout is the proof.
+			// The first timeout starts the prober. Its first timeout proves the outage.
 			if got := time.Duration(last.Load()); waited.Load() == 0 || got > 600*time.Millisecond {
-				t.Errorf("%s: %d requests waited, the last that came after %v", name, waited.Load(), got)
+				t.Errorf("%s: %d requests waited, the last one arrived after %v, want at most 600ms", name,
+					waited.Load(), got)
 			}
 			store.Close()
 			time.Sleep(time.Minute) // a migration may still hang

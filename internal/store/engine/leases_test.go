@@ -1,6 +1,8 @@
 package engine_test
 
 import (
+	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,45 +14,46 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// leasedHit is a hit on the only key of a limit with a lease, 30,000 an hour.
+// leasedHit is a hit on a limit of 30,000 an hour with a lease.
 var leasedHit = ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "leased", Events: 30000, Window: time.Hour,
 	Lease: 0.05, Durable: true}, Key: "k", Cost: 1}
 
-// lasting makes leases outlast a test on a machine that is busy with others: no units end by themselves.
-var lasting = engine.Options{CleanupProbability: -1, LeaseHorizon: time.Minute}
+// longLeaseOptions let leases outlast a test, even on a busy machine.
+var longLeaseOptions = engine.Options{CleanupProbability: -1, LeaseHorizon: time.Minute}
 
 // holdUnits sends hits until the store has a lease with units, and the row was charged for the hits and for
 // these units: no charge or refund is under way.
-func holdUnits(t *testing.T, s *site, store counting) {
+func holdUnits(t *testing.T, s *testDB, store storeWithStats) {
 	t.Helper()
 	passed := int64(0)
 	for until := time.Now().Add(20 * time.Second); store.Stats()[engine.Leased] < 10; passed++ {
-		if time.Now().After(until) || !passes(t, store, leasedHit) {
-			t.Fatalf("of %d requests, %d were decided by a lease", passed, store.Stats()[engine.Leased])
+		if time.Now().After(until) || !takeAll(t, store, leasedHit) {
+			t.Fatalf("a lease decided %d of %d requests, want at least 10", store.Stats()[engine.Leased],
+				passed)
 		}
 	}
-	await.Within(t, longTime, "the units on their way to arrive", func() bool {
+	await.Within(t, testTimeout, "the units on their way to arrive", func() bool {
 		held := store.Stats()[engine.LeasedUnits]
-		return used(t, s, leasedHit) == passed+held && store.Stats()[engine.LeasedUnits] == held
+		return chargedUnits(t, s, leasedHit) == passed+held && store.Stats()[engine.LeasedUnits] == held
 	})
 	if store.Stats()[engine.LeasedUnits] == 0 {
-		t.Fatal("no units are held")
+		t.Fatal("LeasedUnits is 0, want units of a lease")
 	}
 }
 
-// used returns the charges of the row of a hit, as another process sees it.
-func used(t *testing.T, s *site, h ratelimit.Hit) int64 {
+// chargedUnits returns the charges of the row of a hit, as another process sees it.
+func chargedUnits(t *testing.T, s *testDB, h ratelimit.Hit) int64 {
 	t.Helper()
-	return h.Limit.Capacity() - left(t, s.store(without), h)
+	return h.Limit.Capacity() - remaining(t, s.openEngine(bareOptions), h)
 }
 
-// leasing is a store that gives each limit a lease that can have one.
-type leasing struct{ changing }
+// leasingStore is a store that gives each limit a lease that can have one.
+type leasingStore struct{ limitChanger }
 
-// LosesUnits is for conformance.
-func (*leasing) LosesUnits() {}
+// LosesUnits implements conformance.LosesUnits.
+func (*leasingStore) LosesUnits() {}
 
-// TestConformanceWithLeases needs one driver: leases are decided above it.
+// One driver suffices, because leases are decided above drivers.
 func TestConformanceWithLeases(t *testing.T) {
 	conformance.Store(t, func(t testing.TB) ratelimit.Store {
 		o := engine.Options{OnError: func(err error) { t.Errorf("reported: %v", err) }}
@@ -61,8 +64,42 @@ func TestConformanceWithLeases(t *testing.T) {
 				*l = leased
 			}
 		}
-		store := newStore(t, drivers.All["pgwire"](t, cluster.Open(t)), o)
-		return &leasing{changing{Store: store, change: lease,
+		store := newEngine(t, drivers.All["pgwire"](t, cluster.Open(t)), o)
+		return &leasingStore{limitChanger{Store: store, change: lease,
 			limits: map[*ratelimit.Limit]*ratelimit.Limit{}}}
 	})
+}
+
+// limitChanger is a store that replaces the limits of its hits by changed copies.
+type limitChanger struct {
+	ratelimit.Store
+	change func(l *ratelimit.Limit)
+
+	mu     sync.Mutex
+	limits map[*ratelimit.Limit]*ratelimit.Limit // the changed copy of each limit
+}
+
+func (c *limitChanger) withChangedLimits(hits []ratelimit.Hit) []ratelimit.Hit {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := append([]ratelimit.Hit(nil), hits...)
+	for i := range all {
+		l := all[i].Limit
+		if l != nil && c.limits[l] == nil {
+			other := *l
+			c.change(&other)
+			c.limits[l] = &other
+		}
+		all[i].Limit = c.limits[l]
+	}
+	return all
+}
+
+func (c *limitChanger) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
+	decisions []ratelimit.Decision) error {
+	return c.Store.Take(ctx, timeout, c.withChangedLimits(hits), decisions)
+}
+
+func (c *limitChanger) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
+	return c.Store.Reset(ctx, timeout, c.withChangedLimits(hits))
 }

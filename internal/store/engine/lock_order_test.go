@@ -13,9 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestStatementsComeInOneOrder: whatever order the hits of a request come in, its statements come in the same
-// order, so that no two processes lock the rows of one limit and wait for those of another.
-func TestStatementsComeInOneOrder(t *testing.T) {
+// The statements of a request have the same order, whatever the order of its hits. So no two processes lock
+// rows of one limit while they wait for each other's rows of another limit.
+func TestStatementsHaveOneOrder(t *testing.T) {
 	var hits []ratelimit.Hit
 	for _, durable := range []bool{false, true} {
 		for _, l := range conformance.Limits("", 9) {
@@ -33,13 +33,13 @@ func TestStatementsComeInOneOrder(t *testing.T) {
 			return errors.New("this is enough")
 		}}
 		random.Shuffle(len(hits), func(i, j int) { hits[i], hits[j] = hits[j], hits[i] })
-		store := newStore(t, db, without)
-		store.DecideBatch([]*batch.Call{callFor(false, hits...)})
+		store := newEngine(t, db, bareOptions)
+		store.DecideBatch([]*batch.Call{newCall(false, hits...)})
 		if first == "" {
 			first = order
 		}
 		if order != first || strings.Count(order, "rate_limit_durable") == 0 {
-			t.Fatalf("the statements come in the order\n%s\nand in the order\n%s", first, order)
+			t.Fatalf("the statements have the order\n%s\nwant\n%s", order, first)
 		}
 		store.Close()
 	}

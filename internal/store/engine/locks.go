@@ -20,7 +20,7 @@ import (
 // one worker, however many they are.
 //
 // A row that is merely busy, because batches of other proxies lock the row one after the other, is free again
-// after some of these batches (TestBusyRowsAreWaitedFor). A row that has reached lock timeouts for
+// after some of these batches (TestRequestWaitsForBusyRow). A row that has reached lock timeouts for
 // lockedWaits counts as locked, and its requests fail at once. One request in lockMemory tries again.
 
 // errLocked is the error of a hit on a row that another transaction has locked.

@@ -13,14 +13,14 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// lockedDB is a database in which another transaction holds the locks of all rows with keys that begin
-// with "locked".
+// lockedDB is a database in which another transaction has locked all rows with keys that begin with "locked".
 type lockedDB struct {
-	waited atomic.Int64 // the time that statements have waited for locks
+	waited atomic.Int64 // nanoseconds that statements have waited for locks
 }
 
 func (d *lockedDB) answer(ctx context.Context, statements []*pgdb.Statement) error {
@@ -29,7 +29,7 @@ func (d *lockedDB) answer(ctx context.Context, statements []*pgdb.Statement) err
 		for statements[last].Joined {
 			last++
 		}
-		if err := d.transaction(ctx, statements[first:last+1]); err != nil {
+		if err := d.runTransaction(ctx, statements[first:last+1]); err != nil {
 			return err
 		}
 		first = last + 1
@@ -37,101 +37,103 @@ func (d *lockedDB) answer(ctx context.Context, statements []*pgdb.Statement) err
 	return nil
 }
 
-func (d *lockedDB) transaction(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *lockedDB) runTransaction(ctx context.Context, statements []*pgdb.Statement) error {
 	isLocked := func(key string) bool { return strings.HasPrefix(key, "locked") }
 	for _, s := range statements {
 		code := ""
-		if slices.ContainsFunc(keysOf(s), isLocked) {
+		// Each statement of a take sets its lock timeout, in milliseconds, from its first argument.
+		if slices.ContainsFunc(statementKeys(s), isLocked) {
 			wait := time.Duration(s.Args[0].([]int64)[1]) * time.Millisecond
 			d.waited.Add(int64(wait))
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
 			case <-time.After(wait):
-				code = "55P03"
+				code = pg.LockNotAvailable
 			}
-		} else if strings.Contains(s.SQL, "(SELECT 0)") {
-			code = "22012"
 		}
 		if code != "" {
 			for _, other := range statements {
 				other.Err = pgdb.ErrRolledBack
 			}
-			serverError(s, code, "it fails")
+			failStatement(s, code, "it fails")
 			return nil
 		}
 	}
 	return admit(ctx, statements)
 }
 
-// TestLockedRowsDelayNoOthers: an open transaction has locked rows. All requests on other rows are decided in
-// time, and without a delay once the locked rows are found. No worker waits for locks all the time.
+// An open transaction has locked rows. Requests on other rows are decided within 100 ms, and within 5 ms once
+// the store has detected the locked rows. No worker waits for locks all the time.
 func TestLockedRowsDelayNoOthers(t *testing.T) {
+	const (
+		timeout     = 250 * time.Millisecond
+		detection   = 150 * time.Millisecond // after it, the store has detected the locked rows
+		maxWait     = 100 * time.Millisecond // of requests on other rows before detection
+		maxOverhead = 5 * time.Millisecond   // of requests on other rows after detection
+	)
 	for name, test := range map[string]struct {
 		rows    int
-		several bool
+		several bool // two limits
 	}{
-		"20 locked rows":              {20, false},
-		"a locked row":                {1, false},
-		"20 locked rows, two limits":  {20, true},
-		"a locked row and two limits": {1, true},
+		"20 locked rows":             {rows: 20},
+		"a locked row":               {rows: 1},
+		"20 locked rows, two limits": {rows: 20, several: true},
+		"a locked row, two limits":   {rows: 1, several: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			db := &lockedDB{}
-			store := newStore(t, &fakeDB{answer: db.answer}, without)
+			store := newEngine(t, &fakeDB{answer: db.answer}, bareOptions)
 			born := time.Now()
 			var group sync.WaitGroup
-			ask := func(key string, want error) {
+			take := func(key string, want error) {
 				group.Go(func() {
 					hits := fakeHits(key)
 					if test.several {
 						hits = fakeHits(key, "and "+key)
 					}
 					d := make([]ratelimit.Decision, len(hits))
-					began := time.Now()
-					if err := store.Take(context.Background(), 250*time.Millisecond, hits, d); !errors.Is(err,
-						want) || err == nil && !allAllowed(d) {
-						t.Errorf("%s: %s: %v, %+v", name, key, err, d)
+					start := time.Now()
+					err := store.Take(context.Background(), timeout, hits, d)
+					if !errors.Is(err, want) || err == nil && !allAllowed(d) {
+						t.Errorf("%s: %s: %v, %+v; want error %v", name, key, err, d, want)
 					}
-					took, known := time.Since(began), began.Sub(born) > 150*time.Millisecond
-					if want == nil && (took > 100*time.Millisecond || known && took > 5*time.Millisecond) {
-						t.Errorf("%s: %s took %v, %v after the lock", name, key, took, began.Sub(born))
+					bound := maxWait
+					if start.Sub(born) > detection {
+						bound = maxOverhead
+					}
+					if took := time.Since(start); want == nil && took > bound {
+						t.Errorf("%s: %s took %v, want at most %v", name, key, took, bound)
 					}
 				})
 			}
 			for range 100 {
 				for i := range test.rows {
-					ask(fmt.Sprint("locked", i), ratelimit.ErrTimeout)
+					take(fmt.Sprint("locked", i), ratelimit.ErrTimeout)
 				}
 				for i := range 5 {
-					ask(fmt.Sprint("free", i), nil)
+					take(fmt.Sprint("free", i), nil)
 				}
 				time.Sleep(25 * time.Millisecond)
 			}
 			group.Wait()
 			if waited := time.Duration(db.waited.Load()); waited > 6*time.Second {
-				t.Errorf("%s: statements of four workers have waited for locks for %s in 2.5 seconds", name,
-					waited)
+				t.Errorf("%s: four workers waited for locks for %s in 2.5s, want at most 6s", name, waited)
 			}
 			store.Close()
 		})
 	}
 }
 
-// TestBusyRowsAreWaitedFor: batches of other proxies lock a row one after the other. The request is decided
-// within its own time, and later ones at once.
-func TestBusyRowsAreWaitedFor(t *testing.T) {
-	for name, test := range map[string]struct {
-		busy    time.Duration // the time until statements get the lock
-		several bool
-	}{
-		"a busy row":                {busy: 140 * time.Millisecond},
-		"a busy row and two limits": {busy: 140 * time.Millisecond, several: true},
-	} {
+// Batches of other proxies lock a row one after the other. The request is decided within its own timeout, and
+// later ones immediately.
+func TestRequestWaitsForBusyRow(t *testing.T) {
+	const busy = 140 * time.Millisecond // until statements get the lock
+	for _, keys := range [][]string{{"busy"}, {"busy", "and another"}} {
 		synctest.Test(t, func(t *testing.T) {
-			began := time.Now()
+			start := time.Now()
 			answer := func(ctx context.Context, statements []*pgdb.Statement) error {
-				left := time.Until(began.Add(test.busy))
+				left := time.Until(start.Add(busy))
 				select {
 				case <-ctx.Done():
 					return ctx.Err()
@@ -142,61 +144,58 @@ func TestBusyRowsAreWaitedFor(t *testing.T) {
 				}
 				for _, s := range statements {
 					s.Err = pgdb.ErrRolledBack
-					if !s.Joined || len(keysOf(s)) > 0 {
-						serverError(s, "55P03", "canceling statement due to lock timeout")
+					if !s.Joined || len(statementKeys(s)) > 0 {
+						failStatement(s, pg.LockNotAvailable, "canceling statement due to lock timeout")
 					}
 				}
 				return nil
 			}
-			store := newStore(t, &fakeDB{answer: answer}, without)
-			hits := fakeHits("busy")
-			if test.several {
-				hits = fakeHits("busy", "and another")
-			}
+			store := newEngine(t, &fakeDB{answer: answer}, bareOptions)
+			hits := fakeHits(keys...)
 			take := func() error {
 				return store.Take(context.Background(), 250*time.Millisecond, hits,
 					make([]ratelimit.Decision, len(hits)))
 			}
 			if err := take(); err != nil {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%q: error %v, want none", keys, err)
 			}
-			time.Sleep(time.Until(began.Add(250 * time.Millisecond)))
+			time.Sleep(time.Until(start.Add(250 * time.Millisecond)))
 			if err := take(); err != nil {
-				t.Errorf("%s, when it is free: %v", name, err)
+				t.Errorf("%q, when the row is free: error %v, want none", keys, err)
 			}
 			store.Close()
 		})
 	}
 }
 
-// TestDecidedHitsAreNotDecidedAgain: one statement of a batch ends by its lock timeout. The
-// row of a hit that was decided meanwhile is locked by then. That hit is charged once.
-func TestDecidedHitsAreNotDecidedAgain(t *testing.T) {
+// One statement of a batch fails with its lock timeout. Another hit of the batch was already decided. It is
+// not charged again.
+func TestLockTimeoutChargesNoHitTwice(t *testing.T) {
 	sent := map[string]int{}
 	answer := func(ctx context.Context, statements []*pgdb.Statement) error {
 		if err := admit(ctx, statements); err != nil {
 			return err
 		}
 		for _, s := range statements {
-			for _, key := range keysOf(s) {
+			for _, key := range statementKeys(s) {
 				sent[key]++
 			}
-			if slices.Contains(keysOf(s), "locked") && sent["locked"] == 1 {
-				serverError(s, "55P03", "canceling statement due to lock timeout")
+			if slices.Contains(statementKeys(s), "locked") && sent["locked"] == 1 {
+				failStatement(s, pg.LockNotAvailable, "canceling statement due to lock timeout")
 			}
 		}
 		return nil
 	}
-	store := newStore(t, &fakeDB{answer: answer}, without)
-	free, locked := callFor(false, fakeHits("free")...), callFor(false, hitOn("durable", 5, true))
+	store := newEngine(t, &fakeDB{answer: answer}, bareOptions)
+	free, locked := newCall(false, fakeHits("free")...), newCall(false, hitOn("durable", 5, true))
 	locked.Hits[0].Key = "locked"
 	store.DecideBatch([]*batch.Call{free, locked})
 	for _, c := range []*batch.Call{free, locked} {
 		if c.Err != nil || !allAllowed(c.Decisions) {
-			t.Errorf("%s: %v, %+v", c.Hits[0].Key, c.Err, c.Decisions)
+			t.Errorf("%s: %v, %+v; want it allowed", c.Hits[0].Key, c.Err, c.Decisions)
 		}
 	}
 	if sent["free"] != 1 || sent["locked"] != 2 {
-		t.Errorf("charged %v", sent)
+		t.Errorf("statements per key: %v, want free:1 locked:2", sent)
 	}
 }

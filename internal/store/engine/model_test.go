@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,16 +20,16 @@ import (
 
 const second = conformance.Second
 
-// latest is when schedules end: a Postgres timestamp holds it, and both Go and Postgres have zone files
+// maxTime is when schedules end: a Postgres timestamp holds it, and both Go and Postgres have zone files
 // until then.
-const latest = 4_000_000_000 * second
+const maxTime = 4_000_000_000 * second
 
-// earliest is when schedules begin: a reset leaves a window of the year 1800, and two of the longest windows
+// minTime is when schedules start: a reset leaves a window of the year 1800, and two of the longest windows
 // end in 2000.
-const earliest = 1_000_000_000 * second
+const minTime = 1_000_000_000 * second
 
-// horizon is a hundred years in microseconds.
-const horizon = int64(ratelimit.MaxWindow / time.Microsecond)
+// maxWindowMicros is a hundred years in microseconds.
+const maxWindowMicros = int64(ratelimit.MaxWindow / time.Microsecond)
 
 // model decides requests one after the other with the Go steps.
 type model map[string]*algorithm.Row
@@ -73,7 +73,7 @@ func (m model) decideBatch(now int64, calls []*batch.Call) [][]ratelimit.Decisio
 	return all
 }
 
-// rowSQL returns a row as text, as rowText does. A window that began in 1800 is none.
+// rowSQL returns a row as text, as formatRow does. A window that began in 1800 is none.
 const rowSQL = `SELECT concat_ws(' ', coalesce(count, 0), coalesce(prev_count, 0),
 	micros(nullif(window_start, '1800-01-01Z')), CASE WHEN tokens IS NULL THEN 'NULL' ELSE
 	encode(float8send(tokens), 'hex') END,
@@ -86,8 +86,8 @@ const rowSQL = `SELECT concat_ws(' ', coalesce(count, 0), coalesce(prev_count, 0
 const microsSQL = `CREATE FUNCTION micros(t timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS
 	$$ SELECT coalesce((extract(epoch FROM t) * 1000000)::bigint, 0) $$`
 
-// rowText is a row's state, in the words of rowSQL. Rows that mean the same as no row are "".
-func rowText(r *algorithm.Row) string {
+// formatRow formats a row as rowSQL does. It returns "" for a row that means the same as no row.
+func formatRow(r *algorithm.Row) string {
 	if r.Blank() {
 		return ""
 	}
@@ -96,18 +96,15 @@ func rowText(r *algorithm.Row) string {
 		tokens = fmt.Sprintf("%016x", math.Float64bits(r.Tokens))
 	}
 	hits := ""
-	for i, at := range r.Hits {
-		hits += map[bool]string{true: "{", false: ","}[i == 0] + strconv.FormatInt(at, 10)
-	}
-	if hits != "" {
-		hits = " " + hits + "}"
+	if len(r.Hits) > 0 {
+		hits = " {" + strings.Trim(strings.ReplaceAll(fmt.Sprint(r.Hits), " ", ","), "[]") + "}"
 	}
 	return fmt.Sprintf("%d %d %d %s %d %d%s %d", r.Count, r.PrevCount, r.Start, tokens, r.Refill, r.Remainder,
 		hits, r.Expires)
 }
 
-// bench is a store and a model. A test decides the batches of the store at times that it sets.
-type bench struct {
+// modelTest compares a store with a model, in batches and at times that the test determines.
+type modelTest struct {
 	store *engine.Store
 	clock *conformance.Clock
 	model model
@@ -117,27 +114,27 @@ type bench struct {
 	retryAfter int64 // of the last refusal, in microseconds
 }
 
-func newBench(t *testing.T) *bench {
-	s := newSite(t)
+func newModelTest(t *testing.T) *modelTest {
+	s := newTestDB(t)
 	s.exec(engine.TableSQL + microsSQL)
-	b := &bench{clock: conformance.NewClock(), db: &rowReader{DB: s.db("")}}
-	o := without
+	b := &modelTest{clock: conformance.NewClock(), db: &rowReader{DB: s.openDB("")}}
+	o := bareOptions
 	o.Now = b.clock.Now
 	o.DisableMigration = true
-	b.store = s.storeOn(b.db, o)
+	b.store = s.openEngineOn(b.db, o)
 	return b
 }
 
-// begin starts a schedule.
-func (b *bench) begin() {
+// startSchedule starts a schedule.
+func (b *modelTest) startSchedule() {
 	*b.clock = *conformance.NewClock()
 	b.model = model{}
 	b.retryAfter = 0
 	b.store.TakeFirst()
 }
 
-// prefix returns a prefix that no schedule has used.
-func (b *bench) prefix() string {
+// newPrefix returns a prefix that no schedule has used.
+func (b *modelTest) newPrefix() string {
 	b.n++
 	return fmt.Sprint("p", b.n)
 }
@@ -155,14 +152,14 @@ func (d *rowReader) Run(ctx context.Context, statements []*pgdb.Statement) error
 	return d.DB.Run(ctx, append(statements[:len(statements):len(statements)], d.read))
 }
 
-// readRow has the row of a hit read after each pipeline.
-func (d *rowReader) readRow(h ratelimit.Hit) {
+// readAfterEachRun makes d read the row of a hit after each pipeline.
+func (d *rowReader) readAfterEachRun(h ratelimit.Hit) {
 	table := map[bool]string{false: "rate_limit_ephemeral", true: "rate_limit_durable"}[h.Limit.Durable]
 	d.read = &pgdb.Statement{SQL: fmt.Sprintf(rowSQL, table), Args: []any{h.Limit.Prefix, h.StoredKey()}}
 }
 
-// text is the row that was read; "" if there is none.
-func (d *rowReader) text(t failer) string {
+// result returns the row that was read; "" if there is none.
+func (d *rowReader) result(t failer) string {
 	if d.read.Err != nil {
 		t.Fatalf("%v", d.read.Err)
 	}
@@ -172,27 +169,26 @@ func (d *rowReader) text(t failer) string {
 	return string(d.read.Result[4:])
 }
 
-// callFor returns a call that asks for hits.
-func callFor(reset bool, hits ...ratelimit.Hit) *batch.Call {
+// newCall returns a call that takes hits, or resets their keys.
+func newCall(reset bool, hits ...ratelimit.Hit) *batch.Call {
 	c := batch.NewCall()
 	c.Prepare(hits, reset)
 	return c
 }
 
-// ask decides one hit in Postgres and in Go, and fails unless the decisions and the rows
-// are equal.
-func (b *bench) ask(t failer, h ratelimit.Hit) ratelimit.Decision {
-	return b.askCall(t, callFor(false, h))
+// checkHit decides one hit in Postgres and in Go, and fails unless the decisions and the rows are equal.
+func (b *modelTest) checkHit(t failer, h ratelimit.Hit) ratelimit.Decision {
+	return b.checkCall(t, newCall(false, h))
 }
 
-func (b *bench) askCall(t failer, c *batch.Call) ratelimit.Decision {
+func (b *modelTest) checkCall(t failer, c *batch.Call) ratelimit.Decision {
 	h := c.Hits[0]
-	b.db.readRow(h)
+	b.db.readAfterEachRun(h)
 	want := b.model.decide(b.clock.Micro, c)
 	b.store.DecideBatch([]*batch.Call{c})
-	compare(t, "", b.clock.Micro, h, c, want)
-	if got, want := b.db.text(t), rowText(b.model.row(h)); got != want {
-		t.Fatalf("%+v of %+v at %d leaves\n  Go %s\n SQL %s", h, *h.Limit, b.clock.Micro, want, got)
+	requireEqual(t, "", b.clock.Micro, h, c, want)
+	if got, want := b.db.result(t), formatRow(b.model.row(h)); got != want {
+		t.Fatalf("%+v of %+v at %d leaves the row\n got %s\nwant %s", h, *h.Limit, b.clock.Micro, got, want)
 	}
 	if c.Reset {
 		return ratelimit.Decision{}
@@ -201,15 +197,17 @@ func (b *bench) askCall(t failer, c *batch.Call) ratelimit.Decision {
 	return want[0]
 }
 
-// compare compares a call that Postgres has decided with the decisions in Go.
-func compare(t failer, what string, now int64, h ratelimit.Hit, c *batch.Call, want []ratelimit.Decision) {
+// requireEqual fails unless the decisions of a call, which Postgres made, are those that Go made.
+func requireEqual(t failer, what string, now int64, h ratelimit.Hit, c *batch.Call,
+	want []ratelimit.Decision) {
 	if c.Err != nil || len(c.Decisions) != len(want) {
-		t.Fatalf("%s%+v of %+v at %d: %v, %+v", what, h, *h.Limit, now, c.Err, c.Decisions)
+		t.Fatalf("%s%+v of %+v at %d: got %v, %+v, want %+v", what, h, *h.Limit, now, c.Err, c.Decisions,
+			want)
 	}
 	for i := range want {
 		if want[i] != c.Decisions[i] {
-			t.Fatalf("%s%+v, hit %d, of %+v at %d:\n  Go %+v\n SQL %+v", what, c.Hits[i], i, *c.Hits[i].Limit,
-				now, want[i], c.Decisions[i])
+			t.Fatalf("%s%+v, hit %d, of %+v at %d:\n got %+v\nwant %+v", what, c.Hits[i], i, *c.Hits[i].Limit,
+				now, c.Decisions[i], want[i])
 		}
 	}
 }
@@ -238,24 +236,24 @@ func drawCall(t *rapid.T, limits []*ratelimit.Limit) *batch.Call {
 	case 5, 6, 7, 8:
 		h.Cost = -h.Cost
 	}
-	return callFor(what == 0, h)
+	return newCall(what == 0, h)
 }
 
-// drawStep moves the clock: forwards, often to where a window or the last RetryAfter ends,
-// and backwards by seconds. At times it jumps far ahead or back.
-func (b *bench) drawStep(t *rapid.T, l *ratelimit.Limit) {
+// moveClock draws a step of the clock: forwards, often to the end of a window or of the last RetryAfter, and
+// backwards by seconds. At times the clock jumps far ahead or back.
+func (b *modelTest) moveClock(t *rapid.T, l *ratelimit.Limit) {
 	switch rapid.IntRange(0, 24).Draw(t, "clock") {
 	case 0:
 		b.clock.Micro += conformance.DrawJump(t, l)
 	case 1, 2:
-		b.clock.Micro = max(b.clock.Micro-conformance.DrawJump(t, l), earliest)
+		b.clock.Micro = max(b.clock.Micro-conformance.DrawJump(t, l), minTime)
 	}
-	w, retry := conformance.Span(l), b.retryAfter%horizon
+	w, retry := conformance.Span(l), b.retryAfter%maxWindowMicros
 	b.clock.Micro += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(-5*second, 5*second),
 		rapid.Int64Range(0, 3*w),
 		rapid.SampledFrom([]int64{1, -1, w, w - 1, w + 1, 2 * w, 2*w - 1}),
 		rapid.SampledFrom([]int64{retry, max(0, retry-1)})).Draw(t, "advance")
-	if b.clock.Micro > latest {
+	if b.clock.Micro > maxTime {
 		b.clock.Micro = conformance.NewClock().Micro
 	}
 }

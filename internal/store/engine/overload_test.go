@@ -14,15 +14,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestAWaitIsNoOutage: while the database answers, requests wait for their decisions beyond the timeout, as
-// long as the batches of others or a processor that others use make them wait. After four timeouts they are
-// overloaded. A statement without an answer is an outage after one timeout, and the requests that wait behind
-// it fail then.
-func TestAWaitIsNoOutage(t *testing.T) {
+// While the database answers, requests wait beyond the timeout for batches of others, at most four
+// timeouts. Then they fail with ErrOverloaded. A statement without an answer is an outage after one
+// timeout, and fails the requests behind it.
+func TestSlowBatchesAreOverload(t *testing.T) {
 	const timeout = 250 * time.Millisecond
 	for name, test := range map[string]struct {
-		batch time.Duration // how long one takes
-		count int           // requests, one a batch
+		batch time.Duration // the time of a batch
+		count int           // requests, each in a batch of its own
 		want  func(n int, took time.Duration, err error) bool
 	}{
 		"within the timeout": {200 * time.Millisecond, 4, func(n int, took time.Duration, err error) bool {
@@ -45,7 +44,7 @@ func TestAWaitIsNoOutage(t *testing.T) {
 					return ctx.Err()
 				}
 			}
-			store := newStore(t, fewConns{&fakeDB{answer: answer, probe: answer}, 1}, without)
+			store := newEngine(t, fewConnsDB{&fakeDB{answer: answer, probe: answer}, 1}, bareOptions)
 			if _, _, err := tryOne(store, time.Minute, fakeHits("first")[0]); err != nil {
 				t.Fatal(err)
 			}
@@ -56,11 +55,11 @@ func TestAWaitIsNoOutage(t *testing.T) {
 					for i := range hits {
 						hits[i] = fakeHits(fmt.Sprint(n))[0]
 					}
-					began := time.Now()
+					start := time.Now()
 					err := store.Take(context.Background(), timeout, hits,
 						make([]ratelimit.Decision, len(hits)))
-					if took := time.Since(began); !test.want(n, took, err) {
-						t.Errorf("%s: request %d after %v: %v", name, n, took, err)
+					if took := time.Since(start); !test.want(n, took, err) {
+						t.Errorf("%s: request %d ended with %v after %v", name, n, err, took)
 					}
 				})
 				synctest.Wait()
@@ -71,35 +70,38 @@ func TestAWaitIsNoOutage(t *testing.T) {
 	}
 }
 
-// TestAPoolWithoutAFreeConnectionIsNoOutage: a batch waits for a connection while others use all of them.
-func TestAPoolWithoutAFreeConnectionIsNoOutage(t *testing.T) {
+// A batch waits for a connection while others use all of them.
+func TestBusyPoolIsOverload(t *testing.T) {
 	const timeout = 250 * time.Millisecond
 	for _, free := range []time.Duration{600 * time.Millisecond, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			began := time.Now()
+			start := time.Now()
 			answer := func(ctx context.Context, statements []*pgdb.Statement) error {
 				select {
-				case <-time.After(time.Until(began.Add(free))):
+				case <-time.After(time.Until(start.Add(free))):
 					return admit(ctx, statements)
 				case <-ctx.Done():
 					return fmt.Errorf("%w: %w", pg.ErrNoTurn, ctx.Err())
 				}
 			}
-			store := newStore(t, &fakeDB{answer: answer, probe: answer}, without)
+			store := newEngine(t, &fakeDB{answer: answer, probe: answer}, bareOptions)
 			defer store.Close()
 			_, took, err := tryOne(store, timeout, fakeHits("a")[0])
-			if free < 4*timeout && (err != nil || took != free) ||
-				free > 4*timeout && (!errors.Is(err, ratelimit.ErrOverloaded) || took != 4*timeout) {
-				t.Errorf("a connection is free after %v: %v after %v", free, err, took)
+			want := error(nil)
+			if free > 4*timeout {
+				want = ratelimit.ErrOverloaded
+			}
+			if !errors.Is(err, want) || took != min(free, 4*timeout) {
+				t.Errorf("a connection is free after %v: error %v after %v, want %v", free, err, took, want)
 			}
 		})
 	}
 }
 
-// fewConns is a DB with a bound on its connections.
-type fewConns struct {
+// fewConnsDB is a DB with a bound on its connections.
+type fewConnsDB struct {
 	pgdb.DB
 	n int
 }
 
-func (d fewConns) MaxConns() int { return d.n }
+func (d fewConnsDB) MaxConns() int { return d.n }

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"hash/crc32"
 	"maps"
@@ -22,21 +23,22 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// recorder keeps a statement of each text that runs.
-type recorder struct {
+// statementCapture is a DB that keeps one statement per SQL text.
+type statementCapture struct {
 	pgdb.DB
 	mu   sync.Mutex
 	seen map[string]pgdb.Statement
-	free map[string]bool // texts that run without the settings of the planner before them
+	// texts that also run in transactions without planner settings
+	withoutPlannerSettings map[string]bool
 }
 
-func (d *recorder) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *statementCapture) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	d.mu.Lock()
-	off := false // for the transaction
+	plannerSettings := false // whether the transaction has them
 	for i, s := range statements {
-		off = i > 0 && statements[i-1].Joined &&
-			(off || strings.Contains(statements[i-1].SQL, "'enable_sort', 'off', true"))
-		d.free[s.SQL] = d.free[s.SQL] || !off
+		plannerSettings = i > 0 && statements[i-1].Joined &&
+			(plannerSettings || strings.Contains(statements[i-1].SQL, "'enable_sort', 'off', true"))
+		d.withoutPlannerSettings[s.SQL] = d.withoutPlannerSettings[s.SQL] || !plannerSettings
 		if strings.Contains(s.SQL, "rate_limit_") && !strings.Contains(s.SQL, "to_regclass") {
 			d.seen[s.SQL] = pgdb.Statement{SQL: s.SQL, Args: append([]any(nil), s.Args...),
 				Unnamed: s.Unnamed}
@@ -46,62 +48,40 @@ func (d *recorder) Run(ctx context.Context, statements []*pgdb.Statement) error 
 	return d.DB.Run(ctx, statements)
 }
 
-// literal writes a parameter in SQL.
-func literal(arg any) string {
-	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
-	switch arg := arg.(type) {
+// parameter returns the type of an argument that a DB sends, and a literal of this type. An array is
+// repeated, so that a statement is planned for a batch of many entries.
+func parameter(arg any, repeat int) (sqlType, literal string) {
+	switch values := arg.(type) {
 	case []string:
-		var all []string
-		for _, s := range arg {
-			all = append(all, quote(s))
-		}
-		return "ARRAY[" + strings.Join(all, ", ") + "]::text[]"
+		sqlType, arg = "text[]", slices.Repeat(values, repeat)
 	case []int64:
-		return strings.ReplaceAll(fmt.Sprintf("ARRAY%d::bigint[]", arg), " ", ", ")
-	case string:
-		return quote(arg)
-	case nil:
-		return "NULL"
-	}
-	return fmt.Sprint(arg)
-}
-
-// many repeats an array, so that a statement is planned for a batch of many entries.
-func many(arg any) any {
-	switch arg := arg.(type) {
-	case []string:
-		return slices.Repeat(arg, 300)
-	case []int64:
-		return slices.Repeat(arg, 300)
-	}
-	return arg
-}
-
-// typeOf is the type that a DB sends with a parameter.
-func typeOf(arg any) string {
-	switch arg.(type) {
-	case []string:
-		return "text[]"
-	case []int64:
-		return "bigint[]"
+		sqlType, arg = "bigint[]", slices.Repeat(values, repeat)
 	case int64:
-		return "bigint"
+		return "bigint", fmt.Sprint(values)
+	case nil:
+		return "text", "NULL"
+	default:
+		return "text", fmt.Sprintf("'%s'", arg)
 	}
-	return "text"
+	array, err := json.Marshal(arg)
+	if err != nil {
+		panic(err)
+	}
+	return sqlType, "'{" + strings.Trim(string(array), "[]") + "}'"
 }
 
-// comesSorted reports whether a statement is a take with keys that the store has sorted.
-func comesSorted(sql string) bool {
+// isSortedTake reports whether a statement is a take with sorted keys.
+func isSortedTake(sql string) bool {
 	return strings.Contains(sql, "INSERT INTO") && strings.Contains(sql, "unnest(") &&
 		!strings.Contains(sql, "ORDER BY")
 }
 
-// planNode finds the names of the nodes of a plan.
+// planNode matches the nodes of a plan, and captures their names.
 var planNode = regexp.MustCompile(`(?m)^(?: *->  )?([A-Z][A-Za-z ]+?)(?: on .*)?  \(cost`)
 
-// reorders returns a node of a plan that may change the order of its rows, or "".
-// A nested loop keeps the order if one of its sides has one row.
-func reorders(plan string) string {
+// reorderingNode returns the name of a node in a plan that may change the order of its rows, or "". A nested
+// loop keeps the order if one of its sides has one row.
+func reorderingNode(plan string) string {
 	for _, found := range planNode.FindAllStringSubmatch(plan, -1) {
 		switch found[1] {
 		case "Insert", "CTE Scan", "Result", "Subquery Scan", "ProjectSet", "Nested Loop", "Limit":
@@ -112,14 +92,17 @@ func reorders(plan string) string {
 	return ""
 }
 
-// scanNode finds the scans of the counters in a plan, and their conditions.
+// scanNode matches the scans of the counters in a plan, and captures their conditions.
 var scanNode = regexp.MustCompile(`-> +([A-Z][A-Za-z ]+?)(?: using (\S+))? on (rate_limit_\w+).*` +
 	`(?:\n +((?:Index|TID) Cond: .*))?`)
 
-// readsTooMuch returns a scan of a plan that may read more rows than the statement is about: it
-// is not one of rows by their place, of one key by the primary key, or of expired rows, of
-// prefixes, and of so many rows of a prefix by an index in its order.
-func readsTooMuch(plan string) string {
+// unexpectedScan returns a scan in a plan that may read rows of other entries, or "". It allows scans of
+//   - rows by their place (TID),
+//   - one key, by the primary key,
+//   - expired rows, by the index for cleanups,
+//   - the next prefix, by an index-only scan with a LIMIT,
+//   - the first rows of a prefix, to count them, by the index for cleanups with a LIMIT.
+func unexpectedScan(plan string) string {
 	for _, scan := range scanNode.FindAllStringSubmatch(plan, -1) {
 		node, index, table, condition := scan[1], scan[2], scan[3], scan[4]
 		byKey := index == table+"_pkey" &&
@@ -138,24 +121,27 @@ func readsTooMuch(plan string) string {
 	return ""
 }
 
-// TestPlansUseTheIndexes has each statement of a store planned on tables of several sizes, with several
-// statistics, fresh and seven times on one connection, since the server considers one plan for all parameters
-// from the sixth time on: no plan reads other rows than those it is about, and none sorts rows of a table. A
-// take with sorted keys keeps their order: its plan has only nodes that return rows in the order of their
-// source, and no join but with one row.
+// Each statement of a store is planned on empty, young and large tables, with fresh and stale statistics,
+// and seven times on one connection, because the server considers one plan for all parameters from the
+// sixth time on. No plan reads rows of other entries. A take with sorted keys keeps their order: its plan
+// has only nodes that return rows in the order of their source, and joins only with one row.
 func TestPlansUseTheIndexes(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newTestDB(t)
 	s.exec(engine.TableSQL)
-	p := &planner{site: s, recorder: recordAll(s), conn: cluster.Connect(s.t, s.dsn)}
-	sorted := 0 // takes with sorted keys
+	p := &planner{testDB: s, statementCapture: captureStatements(s), conn: cluster.Connect(s.t, s.dsn)}
+	const minStatements = 70
+	// in both tables, by itself and in a transaction
+	sortedTakes := 2 * 2 * len(conformance.Definitions())
+	got := 0
 	for text := range p.seen {
-		if comesSorted(text) {
-			sorted++
+		if isSortedTake(text) {
+			got++
 		}
 	}
-	if len(p.seen) < 70 || sorted != 2*2*6 { // by table, and by itself or in a transaction
-		t.Fatalf("%d statements, %d with sorted keys", len(p.seen), sorted)
+	if len(p.seen) < minStatements || got != sortedTakes {
+		t.Fatalf("captured %d statements and %d sorted takes, want at least %d and %d", len(p.seen), got,
+			minStatements, sortedTakes)
 	}
 	large := 1_000_000
 	if testing.Short() {
@@ -166,38 +152,43 @@ func TestPlansUseTheIndexes(t *testing.T) {
 		"('rate_limit_ephemeral', 'rate_limit_durable')"
 	for _, step := range []struct {
 		name, sql string
-		rows      int  // that are added, after the SQL
-		kept      bool // the connection keeps its plans
-		modes     string
+		rows      int    // added after the SQL
+		kept      bool   // whether the connection keeps its plans
+		modes     string // values of plan_cache_mode
 	}{
-		{"empty tables", "TRUNCATE " + both, 0, false, "auto force_generic_plan"},
-		{"young tables", "", 20, false, "auto"},
-		{"young tables, plans kept", "", 0, true, "auto"},
-		{"young tables, analyzed", "ANALYZE", 0, false, "auto"},
-		{"tables analyzed while they were empty", "TRUNCATE " + both + "; ANALYZE", 0, false, "auto"},
-		{"large tables, plans kept", "", large, true, "auto"},
-		{"large tables, not analyzed", "", 0, false, "auto force_generic_plan"},
-		{"large tables, last analyzed without rows", stale, 0, false, "auto force_generic_plan"},
-		{"large tables, analyzed, plans kept", "ANALYZE", 0, true, "auto"},
-		{"large tables, analyzed", "", 0, false, "auto force_generic_plan"},
+		{name: "empty tables", sql: "TRUNCATE " + both, modes: "auto force_generic_plan"},
+		{name: "young tables", rows: 20, modes: "auto"},
+		{name: "young tables, plans kept", kept: true, modes: "auto"},
+		{name: "young tables, analyzed", sql: "ANALYZE", modes: "auto"},
+		{name: "tables analyzed while they were empty", sql: "TRUNCATE " + both + "; ANALYZE", modes: "auto"},
+		{name: "large tables, plans kept", rows: large, kept: true, modes: "auto"},
+		{name: "large tables, not analyzed", modes: "auto force_generic_plan"},
+		{name: "large tables, last analyzed without rows", sql: stale, modes: "auto force_generic_plan"},
+		{name: "large tables, analyzed, plans kept", sql: "ANALYZE", kept: true, modes: "auto"},
+		{name: "large tables, analyzed", modes: "auto force_generic_plan"},
 	} {
 		if step.sql != "" {
 			s.exec(step.sql)
 		}
-		p.fill(step.rows)
+		p.insertRows(step.rows)
 		for mode := range strings.FieldsSeq(step.modes) {
 			// make test-all plans these, most of them seven times
 			if mode != "auto" || !testing.Short() {
-				p.explain(t, step.name, mode, !step.kept)
+				if !step.kept {
+					p.conn = cluster.Connect(p.t, p.dsn)
+				}
+				p.checkPlans(t, step.name, mode)
 			}
 		}
 	}
 }
 
-// recordAll has a store send each of its statements.
-func recordAll(s *site) *recorder {
-	db := &recorder{DB: s.db(""), seen: map[string]pgdb.Statement{}, free: map[string]bool{}}
-	store := s.storeOn(db, engine.Options{CleanupProbability: 1, DisableMigration: true, NoRefusals: true})
+// captureStatements makes a store send each of its statements.
+func captureStatements(s *testDB) *statementCapture {
+	db := &statementCapture{DB: s.openDB(""), seen: map[string]pgdb.Statement{},
+		withoutPlannerSettings: map[string]bool{}}
+	store := s.openEngineOn(db,
+		engine.Options{CleanupProbability: 1, DisableMigration: true, NoRefusals: true})
 	for _, durable := range []bool{false, true} {
 		for _, l := range conformance.Limits("", 20) {
 			l.Durable = durable
@@ -208,17 +199,17 @@ func recordAll(s *site) *recorder {
 			two.Cost = 2
 			for _, hits := range [][]ratelimit.Hit{{h}, {peek}, {refund}, {h, other}, {h, two},
 				{peek, other}} {
-				passes(s.t, store, hits...)
+				takeAll(s.t, store, hits...)
 			}
-			store.DecideBatch([]*batch.Call{callFor(false, h), callFor(false, two)})
-			if err := store.Reset(context.Background(), longTime, []ratelimit.Hit{h}); err != nil {
+			store.DecideBatch([]*batch.Call{newCall(false, h), newCall(false, two)})
+			if err := store.Reset(context.Background(), testTimeout, []ratelimit.Hit{h}); err != nil {
 				s.t.Fatal(err)
 			}
 		}
 	}
-	await.Within(s.t, longTime, "cleanups of both tables", func() bool {
-		passes(s.t, store, hitOn("p", 1000, false))
-		passes(s.t, store, hitOn("p", 1000, true))
+	await.Within(s.t, testTimeout, "cleanups of both tables", func() bool {
+		takeAll(s.t, store, hitOn("p", 1000, false))
+		takeAll(s.t, store, hitOn("p", 1000, true))
 		db.mu.Lock()
 		defer db.mu.Unlock()
 		cleanups := 0
@@ -232,18 +223,19 @@ func recordAll(s *site) *recorder {
 	store.Close()
 	db.mu.Lock() // a cleanup may still be ending
 	defer db.mu.Unlock()
-	return &recorder{seen: maps.Clone(db.seen), free: maps.Clone(db.free)}
+	return &statementCapture{seen: maps.Clone(db.seen),
+		withoutPlannerSettings: maps.Clone(db.withoutPlannerSettings)}
 }
 
-// planner plans recorded statements.
+// planner plans captured statements.
 type planner struct {
-	*site
-	*recorder
-	conn *pgx.Conn // keeps its plans
+	*testDB
+	*statementCapture
+	conn *pgx.Conn // prepares statements once, and keeps their plans
 }
 
-// fill adds rows to both tables.
-func (p *planner) fill(rows int) {
+// insertRows adds rows to both tables.
+func (p *planner) insertRows(rows int) {
 	for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable"} {
 		p.exec(fmt.Sprintf(`INSERT INTO %s (prefix, key, count, window_start, expires_at)
 			SELECT 'p' || n %% 10, n::text, 1, now(), now() + (n %% 100 - 50) * interval '1 minute'
@@ -251,43 +243,33 @@ func (p *planner) fill(rows int) {
 	}
 }
 
-// explain fails for each statement with a wrong plan.
-func (p *planner) explain(t *testing.T, when, mode string, fresh bool) {
-	if fresh {
-		p.conn = cluster.Connect(p.t, p.dsn)
-	}
+// checkPlans prepares each statement, and fails the test for unexpected plans. when names the state of the
+// tables.
+func (p *planner) checkPlans(t *testing.T, when, mode string) {
 	for _, statement := range p.seen {
-		mode := mode
-		var args, types []string
+		var literals, types []string
 		for i, arg := range statement.Args {
-			if i > 0 { // the first are the settings
-				arg = many(arg)
+			repeat := 300
+			if i == 0 { // the settings
+				repeat = 1
 			}
-			args = append(args, literal(arg))
-			types = append(types, typeOf(arg))
+			sqlType, literal := parameter(arg, repeat)
+			literals, types = append(literals, literal), append(types, sqlType)
 		}
-		key := fmt.Sprintf("s%x", crc32.ChecksumIEEE([]byte(statement.SQL)))
-		if _, err := p.conn.Exec(context.Background(),
-			"PREPARE "+key+" ("+strings.Join(types, ", ")+") AS "+statement.SQL); err != nil &&
-			!strings.Contains(err.Error(), "already exists") {
+		name := fmt.Sprintf("s%x", crc32.ChecksumIEEE([]byte(statement.SQL)))
+		_, err := p.conn.Exec(context.Background(),
+			"PREPARE "+name+" ("+strings.Join(types, ", ")+") AS "+statement.SQL)
+		if err != nil && !strings.Contains(err.Error(), "already exists") {
 			t.Fatal(err)
 		}
-		if statement.Unnamed {
-			mode = "force_custom_plan"
-		}
-		// "off" if each transaction with the statement sets it
-		free := map[bool]string{true: "on", false: "off"}[p.free[statement.SQL]]
-		if _, err := p.conn.Exec(context.Background(), "SET plan_cache_mode = "+mode+
-			"; SET enable_seqscan = "+free+"; SET enable_sort = "+free); err != nil {
-			t.Fatal(err)
-		}
+		p.setPlanner(t, statement, mode)
 		times := 7
 		if mode != "auto" {
 			times = 1 // the next plan would be the same
 		}
 		for range times {
 			rows, err := p.conn.Query(context.Background(),
-				"EXPLAIN EXECUTE "+key+"("+strings.Join(args, ", ")+")")
+				"EXPLAIN EXECUTE "+name+"("+strings.Join(literals, ", ")+")")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -296,16 +278,32 @@ func (p *planner) explain(t *testing.T, when, mode string, fresh bool) {
 				t.Fatal(err)
 			}
 			plan := strings.Join(lines, "\n") + "\n"
-			if node := reorders(plan); comesSorted(statement.SQL) &&
+			if node := reorderingNode(plan); isSortedTake(statement.SQL) &&
 				(node != "" || !strings.Contains(plan, "ProjectSet")) {
 				t.Errorf("%s: a %s may change the order of the keys:\n%.300s\n%s", when, node,
 					statement.SQL, plan)
 				break
 			}
-			if scan := readsTooMuch(plan); scan != "" {
+			if scan := unexpectedScan(plan); scan != "" {
 				t.Errorf("%s: %s:\n%.600s\n%s", when, scan, statement.SQL, plan)
 				break
 			}
 		}
+	}
+}
+
+// setPlanner sets the planner as the transactions with a statement do, and plan_cache_mode to mode unless the
+// statement is unnamed.
+func (p *planner) setPlanner(t *testing.T, statement pgdb.Statement, mode string) {
+	if statement.Unnamed {
+		mode = "force_custom_plan"
+	}
+	enabled := "off"
+	if p.withoutPlannerSettings[statement.SQL] {
+		enabled = "on"
+	}
+	if _, err := p.conn.Exec(context.Background(), "SET plan_cache_mode = "+mode+
+		"; SET enable_seqscan = "+enabled+"; SET enable_sort = "+enabled); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -24,13 +24,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// asWorker is the environment variable that makes this test binary one of the
-// processes of TestProcesses: a job in JSON.
-const asWorker = "PG_RATELIMIT_TEST_WORKER"
+// workerEnv is the environment variable that makes this test binary a process of TestProcesses: its job in
+// JSON.
+const workerEnv = "PG_RATELIMIT_TEST_WORKER"
 
 func TestMain(m *testing.M) {
-	if text := os.Getenv(asWorker); text != "" {
-		var j job
+	if text := os.Getenv(workerEnv); text != "" {
+		var j workerJob
 		if err := json.Unmarshal([]byte(text), &j); err != nil {
 			panic(err)
 		}
@@ -42,42 +42,40 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// job is the work of a process.
-type job struct {
+// workerJob is the work of a process.
+type workerJob struct {
 	DSN      string
 	Number   int
 	Duration time.Duration
 }
 
-// result has the cost that was admitted of each row, and the failures.
-type result struct {
+// workerResult has the cost that was admitted of each row, and the failures.
+type workerResult struct {
 	Admitted map[string]int64
 	Calls    int
 	Errors   []string
 }
 
-// crowded are limits of all algorithms, in both tables. Their quotas do not come back while the
-// test runs.
-func crowded() []*ratelimit.Limit {
+// limitsWithoutReset returns limits of all algorithms, in both tables, with quotas that do not come back
+// during the test.
+func limitsWithoutReset() []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
 	for _, durable := range []bool{false, true} {
-		name := map[bool]string{false: "e", true: "d"}[durable]
-		for a := ratelimit.SlidingWindow; a <= ratelimit.GCRA; a++ {
-			limits = append(limits,
-				&ratelimit.Limit{Prefix: name + a.String(), Algorithm: a, Events: 20,
-					Window: 1000 * 24 * time.Hour, Durable: durable})
+		for _, l := range conformance.Limits(map[bool]string{false: "e", true: "d"}[durable], 20) {
+			l.Durable = durable
+			if l.Calendar == ratelimit.NoCalendar {
+				l.Window = 1000 * 24 * time.Hour
+			}
+			limits = append(limits, l)
 		}
-		limits = append(limits,
-			&ratelimit.Limit{Prefix: name + "calendar", Algorithm: ratelimit.FixedWindow, Events: 20,
-				Calendar: ratelimit.Year, Durable: durable})
 	}
 	return limits
 }
 
-// churning are limits with windows that turn all the time.
-func churning() []*ratelimit.Limit {
+// limitsWithShortWindows returns limits with windows of 20 ms, in both tables.
+func limitsWithShortWindows() []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
-	for _, l := range crowded() {
+	for _, l := range limitsWithoutReset() {
 		if l.Calendar == ratelimit.NoCalendar {
 			l.Prefix, l.Window, l.Events = "churn"+l.Prefix, 20*time.Millisecond, 5
 			limits = append(limits, l)
@@ -86,15 +84,15 @@ func churning() []*ratelimit.Limit {
 	return limits
 }
 
-const crowdedKeys = 200
+const numProcessKeys = 200
 
-// leastCalls is the number of calls of each caller on a slow machine: enough to use up some quotas.
-const leastCalls = 100
+// minCalls is the number of calls of each caller on a slow machine: enough to exhaust some quotas.
+const minCalls = 100
 
-// run is a process: stores with different numbers of connections and workers, and callers
-// that take, peek, refund and reset, on several limits at once.
-func (j job) run() result {
-	r := result{Admitted: map[string]int64{}}
+// run runs a process: stores with different numbers of connections and workers, and callers that take, peek,
+// refund and reset, on several limits in one request.
+func (j workerJob) run() workerResult {
+	r := workerResult{Admitted: map[string]int64{}}
 	var mu sync.Mutex
 	fail := func(err error) {
 		mu.Lock()
@@ -104,7 +102,7 @@ func (j job) run() result {
 	var group sync.WaitGroup
 	var calls atomic.Int64 // of all 16 callers
 	until := time.Now().Add(j.Duration)
-	lasting, churned := crowded(), churning()
+	lasting, churned := limitsWithoutReset(), limitsWithShortWindows()
 	for _, workers := range []int{1 + j.Number, 8} {
 		var db pgdb.DB
 		var err error
@@ -128,31 +126,29 @@ func (j job) run() result {
 			go func() {
 				defer group.Done()
 				random := rand.New(rand.NewSource(int64(j.Number*1000 + workers*100 + caller)))
-				for call := 0; call < leastCalls || time.Now().Before(until); call++ {
+				for call := 0; call < minCalls || time.Now().Before(until); call++ {
 					// The keys move on, so that there is always something left.
-					hits, churn := drawCrowded(random, int(calls.Add(1)/(2*16*leastCalls)), lasting, churned)
+					era := int(calls.Add(1) / (2 * 16 * minCalls))
+					hits, churn := drawProcessRequest(random, era, lasting, churned)
 					decisions := make([]ratelimit.Decision, len(hits))
 					// Two timeouts are two queues.
 					err := store.Take(context.Background(),
-						longTime+time.Duration(random.Intn(2))*time.Second, hits, decisions)
+						testTimeout+time.Duration(random.Intn(2))*time.Second, hits, decisions)
 					if err != nil {
 						fail(err)
 						continue
 					}
-					all := true
-					for _, d := range decisions {
-						all = all && d.Allowed
-					}
+					allowed := allAllowed(decisions)
 					mu.Lock()
 					r.Calls++
 					for _, h := range hits {
-						if all && !churn {
+						if allowed && !churn {
 							r.Admitted[h.Limit.Prefix+"/"+h.Key] += h.Cost
 						}
 					}
 					mu.Unlock()
 					if churn && random.Intn(20) == 0 {
-						if err := store.Reset(context.Background(), longTime, hits); err != nil {
+						if err := store.Reset(context.Background(), testTimeout, hits); err != nil {
 							fail(err)
 						}
 					}
@@ -164,20 +160,21 @@ func (j job) run() result {
 	return r
 }
 
-// drawCrowded draws a request: of one to four limits that last, or that churn. Requests often
-// have a limit and a cost in common, and often not.
-func drawCrowded(random *rand.Rand, era int, lasting, churned []*ratelimit.Limit) (hits []ratelimit.Hit,
-	churn bool) {
+// drawProcessRequest draws a request of one to four limits, either all without a reset or all with short
+// windows (churn). era is a part of the keys. Some requests have a limit and a cost in common.
+func drawProcessRequest(random *rand.Rand, era int,
+	lasting, churned []*ratelimit.Limit) (hits []ratelimit.Hit, churn bool) {
 	limits := slices.Clone(lasting)
 	if churn = random.Intn(4) == 0; churn {
 		limits = slices.Clone(churned)
 	}
 	random.Shuffle(len(limits), func(i, j int) { limits[i], limits[j] = limits[j], limits[i] })
 	for _, l := range limits[:1+random.Intn(4)*random.Intn(2)] {
-		h := ratelimit.Hit{Limit: l, Key: fmt.Sprintf("%d/%d", era, random.Intn(1+random.Intn(crowdedKeys))),
+		key := fmt.Sprint(random.Intn(1 + random.Intn(numProcessKeys)))
+		h := ratelimit.Hit{Limit: l, Key: fmt.Sprint(era, "/", key),
 			Cost: 1 + random.Int63n(2)*random.Int63n(8)}
 		if churn {
-			h.Key = fmt.Sprint(random.Intn(1 + random.Intn(crowdedKeys)))
+			h.Key = key
 			if h.Cost = random.Int63n(8) - 2; h.Cost == 0 {
 				h.Cost, h.Peek = 1, true
 			}
@@ -187,15 +184,15 @@ func drawCrowded(random *rand.Rand, era int, lasting, churned []*ratelimit.Limit
 	return hits, churn
 }
 
-// TestProcesses lets four processes, each with two stores, take from the same
-// rows, with a cleanup after each statement, and others' statements in between:
-// no deadlock, no error, and each row was charged what was admitted of it.
+// Four processes, each with two stores, take from the same rows, with a cleanup after each statement and
+// statements of the npm library in between: no deadlock, no error, and each row was charged what was
+// admitted.
 func TestProcesses(t *testing.T) {
-	s := newSite(t)
+	s := newTestDB(t)
 	s.exec(engine.TableSQL)
 	results := startWorkers(s)
 	ctx, stop := context.WithCancel(context.Background())
-	others := sendAsTheLibrary(ctx, s)
+	others := sendLibraryStatements(ctx, s)
 	admitted := map[string]int64{}
 	calls := 0
 	for range 4 {
@@ -210,37 +207,34 @@ func TestProcesses(t *testing.T) {
 	}
 	stop()
 	others.Wait()
-	if deadlocks := s.text("SELECT deadlocks::text FROM pg_stat_database WHERE datname = " +
-		"current_database()"); deadlocks != "0" {
-		t.Errorf("%s deadlocks", deadlocks)
-	}
-	if calls < 200 || len(admitted) < crowdedKeys {
-		t.Errorf("only %d calls, on %d rows", calls, len(admitted))
+	s.awaitText("SELECT deadlocks::text FROM pg_stat_database WHERE datname = current_database()", "0")
+	if calls < 200 || len(admitted) < numProcessKeys {
+		t.Errorf("%d calls, on %d rows, want at least 200 and %d", calls, len(admitted), numProcessKeys)
 	}
 	t.Logf("%d calls, on %d rows", calls, len(admitted))
-	s.charged(admitted)
+	s.checkCharges(admitted)
 }
 
-// startWorkers starts four processes.
-func startWorkers(s *site) <-chan result {
+// startWorkers starts four processes, and returns a channel of their results.
+func startWorkers(s *testDB) <-chan workerResult {
 	self, err := os.Executable()
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	duration := time.Duration(conformance.Long()) * 8 * time.Second
-	results := make(chan result, 4)
+	results := make(chan workerResult, 4)
 	for number := range 4 {
-		text, err := json.Marshal(job{DSN: s.dsn, Number: number, Duration: duration})
+		text, err := json.Marshal(workerJob{DSN: s.dsn, Number: number, Duration: duration})
 		if err != nil {
 			s.t.Fatal(err)
 		}
 		go func() {
 			cmd := exec.Command(self)
-			cmd.Env = append(os.Environ(), asWorker+"="+string(text))
+			cmd.Env = append(os.Environ(), workerEnv+"="+string(text))
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
 			out, err := cmd.Output()
-			var r result
+			var r workerResult
 			if err == nil {
 				err = json.Unmarshal(out, &r)
 			}
@@ -253,8 +247,8 @@ func startWorkers(s *site) <-chan result {
 	return results
 }
 
-// sendAsTheLibrary sends others' statements on four connections until ctx ends.
-func sendAsTheLibrary(ctx context.Context, s *site) *sync.WaitGroup {
+// sendLibraryStatements sends statements of the npm library on four connections until ctx ends.
+func sendLibraryStatements(ctx context.Context, s *testDB) *sync.WaitGroup {
 	var others sync.WaitGroup
 	for other := range 4 {
 		conn := cluster.Connect(s.t, s.dsn)
@@ -263,7 +257,7 @@ func sendAsTheLibrary(ctx context.Context, s *site) *sync.WaitGroup {
 			defer others.Done()
 			random := rand.New(rand.NewSource(int64(other)))
 			for ctx.Err() == nil {
-				for _, sql := range likeTheLibrary(other, random) {
+				for _, sql := range libraryStatements(other, random) {
 					if _, err := conn.Exec(context.Background(), sql); err != nil {
 						s.t.Errorf("%s: %v", sql, err)
 						return
@@ -275,12 +269,12 @@ func sendAsTheLibrary(ctx context.Context, s *site) *sync.WaitGroup {
 	return &others
 }
 
-// charged compares what was admitted with what the tables say.
-func (s *site) charged(admitted map[string]int64) {
+// checkCharges fails the test unless the tables were charged what was admitted.
+func (s *testDB) checkCharges(admitted map[string]int64) {
 	s.t.Helper()
-	store := s.store(engine.Options{CleanupProbability: -1})
+	store := s.openEngine(engine.Options{CleanupProbability: -1})
 	used := 0
-	for _, l := range crowded() {
+	for _, l := range limitsWithoutReset() {
 		var hits []ratelimit.Hit
 		for row := range admitted {
 			if key, ok := strings.CutPrefix(row, l.Prefix+"/"); ok {
@@ -288,18 +282,18 @@ func (s *site) charged(admitted map[string]int64) {
 			}
 		}
 		if len(hits) == 0 {
-			s.t.Errorf("nothing was admitted of %s", l.Prefix)
+			s.t.Errorf("%s: nothing was admitted", l.Prefix)
 			continue
 		}
 		decisions := make([]ratelimit.Decision, len(hits))
-		if err := store.Take(context.Background(), longTime, hits, decisions); err != nil {
+		if err := store.Take(context.Background(), testTimeout, hits, decisions); err != nil {
 			s.t.Fatal(err)
 		}
 		for i, h := range hits {
 			cost := admitted[l.Prefix+"/"+h.Key]
 			if cost > l.Events || decisions[i].Remaining != l.Events-cost {
-				s.t.Errorf("%s %s: %d of %d were admitted, and %d are left", l.Prefix, h.Key, cost, l.Events,
-					decisions[i].Remaining)
+				s.t.Errorf("%s %s: %d of %d were admitted, and %d are left, want %d", l.Prefix, h.Key, cost,
+					l.Events, decisions[i].Remaining, l.Events-cost)
 			}
 			if decisions[i].Remaining == 0 {
 				used++
@@ -307,33 +301,32 @@ func (s *site) charged(admitted map[string]int64) {
 		}
 	}
 	if used == 0 {
-		s.t.Error("no quota was used up")
+		s.t.Error("no quota was exhausted")
 	}
 }
 
-// likeTheLibrary are statements of the shape that the npm library sends: one row
-// in one statement, or locked in a transaction. The last kind makes rows that a
-// cleanup may delete, out of those that are in use.
-func likeTheLibrary(kind int, random *rand.Rand) []string {
-	key := fmt.Sprint(random.Intn(crowdedKeys))
-	where := " WHERE prefix = 'churnesliding_window' AND key = '" + key + "'"
+// libraryStatements returns statements as the npm library sends them: for one row in one statement (kind
+// 0), or locked in a transaction (1 and 2). Those of kind 3 make a row expire that is in use, so that a
+// cleanup may delete it.
+func libraryStatements(kind int, random *rand.Rand) []string {
+	key := fmt.Sprint(random.Intn(numProcessKeys))
 	switch kind {
 	case 0:
 		return []string{`INSERT INTO rate_limit_ephemeral AS r (prefix, key, count, window_start, expires_at)
-			VALUES ('churnefixed_window', '` + key + `', 1, clock_timestamp(), clock_timestamp() + interval
-			'20 ms')
-			ON CONFLICT (prefix, key) DO UPDATE SET count = CASE WHEN r.expires_at < clock_timestamp() THEN
-			1 ELSE r.count + 1 END`}
+			VALUES ('churnefixed_window', '` + key + `', 1, clock_timestamp(), clock_timestamp() + '20 ms')
+			ON CONFLICT (prefix, key) DO UPDATE
+			SET count = CASE WHEN r.expires_at < clock_timestamp() THEN 1 ELSE r.count + 1 END`}
 	case 1, 2:
-		return []string{"BEGIN", `INSERT INTO rate_limit_ephemeral (prefix, key, count, prev_count,
-			window_start, expires_at)
-			VALUES ('churnesliding_window', '` + key + `', 0, 0, clock_timestamp(), clock_timestamp() +
-			interval '40 ms') ON CONFLICT DO NOTHING`,
+		where := " WHERE prefix = 'churnesliding_window' AND key = '" + key + "'"
+		return []string{"BEGIN", `INSERT INTO rate_limit_ephemeral
+			(prefix, key, count, prev_count, window_start, expires_at) VALUES ('churnesliding_window',
+			'` + key + `', 0, 0, clock_timestamp(), clock_timestamp() + '40 ms') ON CONFLICT DO NOTHING`,
 			"SELECT FROM rate_limit_ephemeral" + where + " FOR UPDATE",
 			"UPDATE rate_limit_ephemeral SET count = count + 1, prev_count = 0" + where, "COMMIT"}
 	}
-	old := "interval '1 hour' * " + fmt.Sprint(1+random.Intn(3))
-	return []string{`UPDATE rate_limit_` + []string{"ephemeral", "durable"}[random.Intn(2)] +
-		` SET expires_at = clock_timestamp() - ` + old + `, window_start = clock_timestamp() - ` + old +
-		`, hits = NULL WHERE prefix = '` + churning()[random.Intn(10)].Prefix + `' AND key = '` + key + `'`}
+	l := limitsWithShortWindows()[random.Intn(10)]
+	return []string{fmt.Sprintf(`UPDATE rate_limit_%s SET expires_at = clock_timestamp() - '%d h'::interval,
+		window_start = clock_timestamp() - '%[2]d h'::interval, hits = NULL
+		WHERE prefix = '%s' AND key = '%s'`, []string{"ephemeral", "durable"}[random.Intn(2)],
+		1+random.Intn(3), l.Prefix, key)}
 }

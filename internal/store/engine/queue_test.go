@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,31 +12,31 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// callers enter a queue that belongs to the program, as the interpreted plugin does.
-type callers struct{ queue *batch.Queue }
+// queueCaller sends calls through a queue of its own, as the interpreted plugin does.
+type queueCaller struct{ queue *batch.Queue }
 
-type order struct{ delivered []ratelimit.Decision }
+// callOwner owns a call of a queueCaller.
+type callOwner struct{ delivered []ratelimit.Decision }
 
-func newCallers(store *engine.Store, timeout time.Duration) *callers {
-	return &callers{store.OpenQueue(timeout, nil, func(calls []*batch.Call) {
+func newQueueCaller(store *engine.Store, timeout time.Duration) *queueCaller {
+	return &queueCaller{store.OpenQueue(timeout, nil, func(calls []*batch.Call) {
 		for _, call := range calls {
-			call.Owner.(*order).delivered = append([]ratelimit.Decision(nil), call.Decisions...)
+			call.Owner.(*callOwner).delivered = append([]ratelimit.Decision(nil), call.Decisions...)
 		}
 	})}
 }
 
-// ask enters the queue with a call.
-func (c *callers) ask(hits ...ratelimit.Hit) ([]ratelimit.Decision, error) {
-	call, o := batch.NewCall(), &order{}
+// take sends a call through the queue, and returns what was delivered.
+func (c *queueCaller) take(hits ...ratelimit.Hit) ([]ratelimit.Decision, error) {
+	call, o := batch.NewCall(), &callOwner{}
 	call.Prepare(hits, false)
 	call.Owner = o
 	batch.Enter(c.queue, call)
 	return o.delivered, call.Err
 }
 
-// TestAQueueFillsACallBeforeItFindsTheShard: the queue also delivers the call, unless its hits are in several
-// shards. A panic is the error of the call.
-func TestAQueueFillsACallBeforeItFindsTheShard(t *testing.T) {
+// The queue also delivers the call, unless its hits are in several shards. A panic becomes the call's error.
+func TestQueueFillsCallBeforeSharding(t *testing.T) {
 	_, citus := newFakeCitus(t)
 	delivered := 0
 	q := citus.OpenQueue(time.Minute, func(calls []*batch.Call) {
@@ -49,9 +50,9 @@ func TestAQueueFillsACallBeforeItFindsTheShard(t *testing.T) {
 		delivered int
 		err       string
 	}{
-		{[]ratelimit.Hit{inShard(0)}, 1, ""},
-		{[]ratelimit.Hit{inShard(1)}, 1, ""},
-		{[]ratelimit.Hit{inShard(0), inShard(1)}, 0, ""},
+		{[]ratelimit.Hit{hitInShard(0)}, 1, ""},
+		{[]ratelimit.Hit{hitInShard(1)}, 1, ""},
+		{[]ratelimit.Hit{hitInShard(0), hitInShard(1)}, 0, ""},
 		{"no hits", 0, "panic"},
 	} {
 		c := batch.NewCall()
@@ -59,9 +60,12 @@ func TestAQueueFillsACallBeforeItFindsTheShard(t *testing.T) {
 		delivered = 0
 		store.Ask(q, c, time.Now())
 		hits, _ := test.owner.([]ratelimit.Hit)
-		if delivered != test.delivered || len(c.Decisions) != len(hits) ||
-			(test.err == "") != (c.Err == nil) || c.Err != nil && !strings.Contains(c.Err.Error(), test.err) {
-			t.Errorf("%v: %d delivered, %v, %v", test.owner, delivered, c.Decisions, c.Err)
+		if delivered != test.delivered || len(c.Decisions) != len(hits) {
+			t.Errorf("%v: %d calls delivered, decisions %v; want %d and %d", test.owner, delivered,
+				c.Decisions, test.delivered, len(hits))
+		}
+		if (test.err == "") != (c.Err == nil) || !strings.Contains(fmt.Sprint(c.Err), test.err) {
+			t.Errorf("%v: error %v, want %q", test.owner, c.Err, test.err)
 		}
 	}
 }

@@ -15,16 +15,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestFewRefusalsAreInTheLogOfTheServer: of the refusals that reach the database, at most one in a hundred
-// leaves an error in the server's log, which says that it is normal: with one client that is refused among
-// others that pass, and with many at once. Each new key may leave one, if requests come at the same time.
-func TestFewRefusalsAreInTheLogOfTheServer(t *testing.T) {
+// Of the refusals that reach the database, at most one in a hundred leaves an error in the server's log,
+// which says that it is normal: with one client that is refused among others that pass, and with many
+// concurrent clients. Each new key may leave one error, if its requests come at the same time.
+func TestFewRefusalsReachServerLog(t *testing.T) {
 	for _, driver := range []string{"pgxdb", "pgwire"} {
-		s := newSite(t)
+		s := newTestDB(t)
 		s.exec(engine.TableSQL)
 		var mu sync.Mutex  // guards lines
 		var lines []string // the errors of statements: the server's log has a line for each
-		db := &between{drivers.All[driver](t, s.dsn),
+		db := &betweenDB{drivers.All[driver](t, s.dsn),
 			func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
 				err := send(ctx, statements)
 				mu.Lock()
@@ -36,7 +36,7 @@ func TestFewRefusalsAreInTheLogOfTheServer(t *testing.T) {
 				}
 				return err
 			}}
-		store := s.storeOn(db,
+		store := s.openEngineOn(db,
 			engine.Options{DisableMigration: true, CleanupProbability: -1, NoRefusals: true})
 		refused := int64(0)
 		for _, l := range conformance.Limits("", 3) {
@@ -44,36 +44,34 @@ func TestFewRefusalsAreInTheLogOfTheServer(t *testing.T) {
 			open.Prefix, open.Events, open.Burst = "open "+l.Prefix, 1000, 0
 			for i := range 50 {
 				key := fmt.Sprint("k", i/25)
-				if !passes(t, store, ratelimit.Hit{Limit: &open, Key: "all", Cost: 1},
-					ratelimit.Hit{Limit: &closed, Key: key, Cost: 1}) {
+				all := ratelimit.Hit{Limit: &open, Key: "all", Cost: 1}
+				if !takeAll(t, store, all, ratelimit.Hit{Limit: &closed, Key: key, Cost: 1}) {
 					refused++
 				}
-				passes(t, store, ratelimit.Hit{Limit: &open, Key: "all", Cost: 1},
-					ratelimit.Hit{Limit: &open, Key: "other", Cost: 1})
+				takeAll(t, store, all, ratelimit.Hit{Limit: &open, Key: "other", Cost: 1})
 			}
 		}
 		if len(lines) > 0 || refused < 100 {
-			t.Errorf("%s: of %d refusals one after the other, %d are in the log: %q", driver, refused,
-				len(lines), lines)
+			t.Errorf("%s: of %d sequential refusals, the log has %d, want 0 of at least 100: %q", driver,
+				refused, len(lines), lines)
 		}
-		n := refuseAtOnce(t, store)
+		n := refuseConcurrently(t, store)
 		if int64(len(lines))*100 > n {
-			t.Errorf("%s: of %d refusals, %d are in the log", driver, n, len(lines))
+			t.Errorf("%s: the log has %d of %d concurrent refusals, want at most 1 %%", driver, len(lines), n)
 		}
+		const want = "pg_ratelimit fails this transaction on purpose, which is normal: a limit is used up"
 		for _, line := range lines {
-			if !strings.HasPrefix(line, "22P02") ||
-				!strings.Contains(line,
-					"pg_ratelimit fails this transaction on purpose, which is normal: a limit is used up") {
-				t.Errorf("%s: the log has %q", driver, line)
+			if !strings.HasPrefix(line, "22P02") || !strings.Contains(line, want) {
+				t.Errorf("%s: the log has %q, want 22P02 and %q", driver, line, want)
 			}
 		}
-		t.Logf("%s: of %d refusals one after the other none, and of %d at once %d are in the log", driver,
-			refused, n, len(lines))
+		t.Logf("%s: the log has none of %d sequential refusals, and %d of %d concurrent ones", driver,
+			refused, len(lines), n)
 	}
 }
 
-// refuseAtOnce has many clients use up limits, and returns how many requests were refused.
-func refuseAtOnce(t *testing.T, store ratelimit.Store) int64 {
+// refuseConcurrently exhausts limits with many clients, and returns how many requests were refused.
+func refuseConcurrently(t *testing.T, store ratelimit.Store) int64 {
 	var refused atomic.Int64
 	var clients sync.WaitGroup
 	for range 16 {
@@ -81,7 +79,7 @@ func refuseAtOnce(t *testing.T, store ratelimit.Store) int64 {
 			for i := range 400 {
 				h := hitOn("few", 20, false)
 				h.Key = fmt.Sprint("k", i%8)
-				if !passes(t, store, h, hitOn("open", 1000, true)) {
+				if !takeAll(t, store, h, hitOn("open", 1000, true)) {
 					refused.Add(1)
 				}
 			}

@@ -13,16 +13,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// replacedDB changes what the server says of itself.
+// replacedDB is a DB that changes the identity of its server.
 type replacedDB struct {
 	pgdb.DB
-	started, changes int64 // are added to the last digits of schema.ServerIdentity; atomic
-	down             int32 // 1 if the server does not answer; atomic
-	asked            int64 // atomic
+	started int64 // is added to the start time in schema.ServerIdentity; atomic
+	down    int32 // 1 if the server does not answer; atomic
+	asked   int64 // how often the identity was read; atomic
 }
 
 func (d *replacedDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
@@ -34,96 +33,88 @@ func (d *replacedDB) Run(ctx context.Context, statements []*pgdb.Statement) erro
 		if s.SQL == engine.ServerSQL && s.Rows == 1 {
 			atomic.AddInt64(&d.asked, 1)
 			started, changes, _ := strings.Cut(string(s.Result[4:]), " ")
-			first, _ := strconv.ParseInt(started, 10, 64)
-			second, _ := strconv.ParseInt(changes, 10, 64)
-			text := fmt.Sprint(first+atomic.LoadInt64(&d.started), " ", second+atomic.LoadInt64(&d.changes))
+			n, _ := strconv.ParseInt(started, 10, 64)
+			text := fmt.Sprint(n+atomic.LoadInt64(&d.started), " ", changes)
 			s.Result = append(binary.BigEndian.AppendUint32(s.Result[:0], uint32(len(text))), text...)
 		}
 	}
 	return err
 }
 
-// The server was replaced by a standby that lacks the last charges, a backup of its files was put back, or a
-// dump of the database was restored. The units of leases were charged on rows that do not say so: no unit is
-// used or refunded. A row that was used up is asked for again.
-func TestUnitsOfAReplacedServerAreNotUsed(t *testing.T) {
+// The server was replaced by a standby that lacks the last charges, or a backup or a dump was restored. Its
+// rows lack the charges of leases, so no unit is used or refunded. The store sends hits on refused rows
+// again.
+func TestReplacedServerEndsLeases(t *testing.T) {
 	t.Parallel()
-	for name, lose := range map[string]func(s *site, d *replacedDB){
-		"started again": func(_ *site, d *replacedDB) { atomic.StoreInt64(&d.started, 1) },
-		"the policy restored from a dump": func(s *site, _ *replacedDB) {
+	for name, lose := range map[string]func(s *testDB, d *replacedDB){
+		"started again": func(_ *testDB, d *replacedDB) { atomic.StoreInt64(&d.started, 1) },
+		"the policy restored from a dump": func(s *testDB, _ *replacedDB) {
 			s.exec("ALTER TABLE rate_limit_changes RENAME TO rate_limit_changes_before; CREATE TABLE " +
 				"rate_limit_changes (LIKE rate_limit_changes_before)")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t)
+			s := newTestDB(t)
 			s.exec("CREATE TABLE rate_limit_changes ()")
-			d := &replacedDB{DB: s.db("")}
-			store := s.proxy(d, lasting, registry.Node{})
+			d := &replacedDB{DB: s.openDB("")}
+			store := s.openProxy(d, longLeaseOptions, registry.Node{})
 			store.Prepare()
 			holdUnits(t, s, store)
-			await.Within(t, longTime, "the first look at the server",
+			await.Within(t, testTimeout, "the first check of the server",
 				func() bool { return atomic.LoadInt64(&d.asked) > 1 })
 			full := hitOn("full", 1, true)
 			takeOne(t, store, full)
 			if takeOne(t, store, full).Allowed || store.Stats()[engine.BlockedKeys] != 1 {
-				t.Fatal("no refusal is remembered")
+				t.Fatalf("%d refusals are remembered, want 1", store.Stats()[engine.BlockedKeys])
 			}
 			s.exec("DELETE FROM rate_limit_durable WHERE prefix = 'full'")
 			s.exec("UPDATE rate_limit_durable SET count = 5")
 			lose(s, d)
-			await.Within(t, longTime, "the end of the leases",
+			await.Within(t, testTimeout, "the end of the leases",
 				func() bool { return store.Stats()[engine.LeasedUnits] == 0 })
-			await.Within(t, longTime, "the end of the refusal",
+			await.Within(t, testTimeout, "the end of the refusal",
 				func() bool { return takeOne(t, store, full).Allowed })
 			store.Close()
-			if n := used(t, s, leasedHit); n != 5 {
-				t.Errorf("the row has %d units after the leases have ended, want 5: it was not charged "+
-					"for theirs", n)
+			if n := chargedUnits(t, s, leasedHit); n != 5 {
+				t.Errorf("the row has %d charged units after the leases, want 5", n)
 			}
-			s.nothingReported()
+			s.requireNoReports()
 		})
 	}
 }
 
-// The tables of the policy are made while a proxy runs, or dropped: its units stay.
-func TestUnitsOutlastANewPolicy(t *testing.T) {
+// The tables of the policy are created while a proxy runs, or dropped. The proxy keeps its units.
+func TestLeasesOutlastNewPolicy(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	d := &replacedDB{DB: s.db("")}
-	store := s.proxy(d, lasting, registry.Node{})
+	s := newTestDB(t)
+	d := &replacedDB{DB: s.openDB("")}
+	store := s.openProxy(d, longLeaseOptions, registry.Node{})
 	store.Prepare()
 	holdUnits(t, s, store)
-	looked := func() {
-		asked := atomic.LoadInt64(&d.asked)
-		await.Within(t, longTime, "two looks at the server",
-			func() bool { return atomic.LoadInt64(&d.asked) > asked+1 })
-	}
 	for _, sql := range []string{"SELECT 1", "CREATE TABLE rate_limit_changes ()",
 		"DROP TABLE rate_limit_changes"} {
 		s.exec(sql)
-		looked()
+		asked := atomic.LoadInt64(&d.asked)
+		await.Within(t, testTimeout, "two checks of the server",
+			func() bool { return atomic.LoadInt64(&d.asked) > asked+1 })
 		if store.Stats()[engine.LeasedUnits] == 0 {
-			t.Errorf("no units are held after %s", sql)
+			t.Errorf("LeasedUnits is 0 after %s, want units", sql)
 		}
 	}
 }
 
-// A store that is not registered looks at the server after an outage only, and compares it with that of the
-// beginning.
-func TestTheFirstOutageEndsUnitsOfAReplacedServer(t *testing.T) {
-	s := newSite(t)
-	d := &replacedDB{DB: s.db("")}
-	store := s.storeOn(d, lasting)
+// A store that is not registered checks the server only after an outage, against its identity at the start.
+func TestFirstOutageDetectsReplacedServer(t *testing.T) {
+	s := newTestDB(t)
+	d := &replacedDB{DB: s.openDB("")}
+	store := s.openEngineOn(d, longLeaseOptions)
 	holdUnits(t, s, store)
 	atomic.StoreInt64(&d.started, 1)
 	atomic.StoreInt32(&d.down, 1)
-	h := hitOn("other", 10, true)
-	if err := store.Take(context.Background(), longTime, []ratelimit.Hit{h},
-		make([]ratelimit.Decision, 1)); err == nil {
-		t.Error("a decision without a server")
+	if _, _, err := tryOne(store, testTimeout, hitOn("other", 10, true)); err == nil {
+		t.Error("a hit is decided without a server, want an error")
 	}
 	atomic.StoreInt32(&d.down, 0)
-	await.Within(t, longTime, "the end of the leases",
+	await.Within(t, testTimeout, "the end of the leases",
 		func() bool { return store.Stats()[engine.LeasedUnits] == 0 })
 }

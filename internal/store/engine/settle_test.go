@@ -19,31 +19,31 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// settlementOf says that a hit which was allowed cost so much less than it was charged.
+// settlementOf returns a settlement of an allowed hit, which cost back units less than it was charged.
 func settlementOf(h ratelimit.Hit, d ratelimit.Decision, back int64) *batch.Settlement {
 	return &batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: back, DecidedAt: d.DecidedAt,
 		Reset: d.Reset.UnixMicro(), Source: d.Source}
 }
 
-// TestStepsEqual runs random schedules of hits and settlements, call by call, with the SQL statements and
-// with the Go steps: every decision and every row must be equal. The same statement refunds the units of a
-// lease. Their claim is a time in the window of their charge, whatever has become of the row.
-func TestStepsEqual(t *testing.T) {
-	b := newBench(t)
+// In random schedules of hits and settlements, call by call, the SQL statements and the Go steps make the
+// same decisions and rows. The statement of settlements also refunds units of leases. Their claim is a time
+// in the window of their charge, whatever the row has now.
+func TestSQLAndGoStepsAreEqual(t *testing.T) {
+	b := newModelTest(t)
 	type charge struct {
 		hit      ratelimit.Hit
 		decision ratelimit.Decision
 	}
 	conformance.Check(t, 3000, func(t *rapid.T) {
-		b.begin()
-		limits := b.drawTwo(t)
+		b.startSchedule()
+		limits := b.drawTwoLimits(t)
 		var charges []charge
 		for n := rapid.IntRange(1, 12).Draw(t, "steps"); n > 0; n-- {
-			b.drawStep(t, limits[0])
+			b.moveClock(t, limits[0])
 			if len(charges) == 0 || rapid.Bool().Draw(t, "hit") {
 				c := drawCall(t, limits)
 				h := c.Hits[0]
-				if d := b.askCall(t, c); d.Allowed && h.Cost > 0 && !h.Peek {
+				if d := b.checkCall(t, c); d.Allowed && h.Cost > 0 && !h.Peek {
 					charges = append(charges, charge{h, d})
 				}
 				continue
@@ -61,24 +61,24 @@ func TestStepsEqual(t *testing.T) {
 			}
 			settlement := settlementOf(one.hit, one.decision, back)
 			settlement.DecidedAt = claim
-			b.db.readRow(one.hit)
+			b.db.readAfterEachRun(one.hit)
 			b.store.AddSettlement(settlement)
-			b.store.DecideBatch([]*batch.Call{callFor(false)})
-			before := rowText(row)
+			b.store.DecideBatch([]*batch.Call{newCall(false)})
+			before := formatRow(row)
 			algorithm.Of(one.hit.Limit).Adjust(one.hit.Limit, row, b.clock.Micro, back, claim)
-			if got, want := b.db.text(t), rowText(row); got != want {
-				t.Fatalf("%+v of %+v, back %d of %d at %d changes\n     %s to\n  Go %s\n SQL %s", one.hit,
-					*one.hit.Limit, back, claim, b.clock.Micro, before, want, got)
+			if got, want := b.db.result(t), formatRow(row); got != want {
+				t.Fatalf("%+v of %+v, back %d of %d at %d changes\n     %s to\n got %s\nwant %s", one.hit,
+					*one.hit.Limit, back, claim, b.clock.Micro, before, got, want)
 			}
 		}
 	})
 }
 
-// TestASettlementIsRepeated if it was certainly not sent.
-func TestASettlementIsRepeated(t *testing.T) {
-	s := newSite(t)
+// A settlement is sent again if it was certainly not sent.
+func TestUnsentSettlementIsRepeated(t *testing.T) {
+	s := newTestDB(t)
 	var lost atomic.Bool
-	store := s.storeOn(&between{s.db(""),
+	store := s.openEngineOn(&betweenDB{s.openDB(""),
 		func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
 			if !lost.Load() {
 				return send(ctx, statements)
@@ -87,50 +87,49 @@ func TestASettlementIsRepeated(t *testing.T) {
 				s.Err = pg.ErrNotSent
 			}
 			return errors.New("the server refuses connections")
-		}}, without)
+		}}, bareOptions)
 	h := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Hour}, Key: "k",
 		Cost: 10}
 	d := takeOne(t, store, h)
 	lost.Store(true)
 	store.Settle(settlementOf(h, d, 7))
-	await.Within(t, longTime, "an outage", func() bool { return store.Unavailable() != nil })
+	await.Within(t, testTimeout, "an outage", func() bool { return store.Unavailable() != nil })
 	lost.Store(false)
-	await.Within(t, longTime, "the settlement", func() bool { return store.Stats()[engine.Settled] == 1 })
-	if got := left(t, store, h); got != 97 {
-		t.Errorf("%d are left, want 97", got)
+	await.Within(t, testTimeout, "the settlement", func() bool { return store.Stats()[engine.Settled] == 1 })
+	if got := remaining(t, store, h); got != 97 {
+		t.Errorf("%d units are left, want 97", got)
 	}
 }
 
-// TestALeasedKeyIsSettled: a settlement changes the row, and does not end the lease. What the process holds
-// passes.
-func TestALeasedKeyIsSettled(t *testing.T) {
-	s := newSite(t)
-	store, other := s.store(engine.Options{LeaseHorizon: time.Minute}), s.store(without)
+// A settlement changes the row, and does not end the lease. Hits within the units of the lease pass.
+func TestSettlementKeepsLease(t *testing.T) {
+	s := newTestDB(t)
+	store, other := s.openEngine(engine.Options{LeaseHorizon: time.Minute}), s.openEngine(bareOptions)
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10000, Window: time.Hour,
 		Lease: 0.5}
 	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
 	var leased ratelimit.Decision
 	passed := int64(0)
-	await.Within(t, longTime, "a lease", func() bool {
+	await.Within(t, testTimeout, "a lease", func() bool {
 		leased = takeOne(t, store, h)
 		passed++
 		return leased.Source == ratelimit.FromLease
 	})
-	left := func() int64 { return left(t, other, h) }
+	left := func() int64 { return remaining(t, other, h) }
 	before := left()
 	store.Settle(settlementOf(h, leased, -4000))
-	await.Within(t, longTime, "the charge", func() bool { return left() <= before-4000 })
+	await.Within(t, testTimeout, "the charge", func() bool { return left() <= before-4000 })
 	if d := takeOne(t, store, h); d.Source != ratelimit.FromLease {
-		t.Errorf("%+v: the lease has ended", d)
+		t.Errorf("got %+v, want it from the lease", d)
 	}
 	store.Settle(settlementOf(h, leased, 1))
-	await.Within(t, longTime, "the settlements",
+	await.Within(t, testTimeout, "the settlements",
 		func() bool { settled := store.Stats()[engine.Settled]; return settled == 2 })
 	if held := store.Stats()[engine.LeasedUnits]; held == 0 {
-		t.Error("nothing is held any more")
+		t.Error("LeasedUnits is 0 after the settlements, want units")
 	}
 	store.Close() // refunds the units
 	if got, want := left(), 10000-(passed+1)-4000+1; got != want {
-		t.Errorf("%d are left, want %d", got, want)
+		t.Errorf("%d units are left, want %d", got, want)
 	}
 }

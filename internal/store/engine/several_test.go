@@ -14,12 +14,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// drawSmall draws limits of several algorithms in both tables that a few hits use up. Two
-// of them may share their rows.
-func (b *bench) drawSmall(t *rapid.T) []*ratelimit.Limit {
+// drawSmallLimits draws limits with small quotas, of several algorithms, in both tables. Two of them may
+// share their rows.
+func (b *modelTest) drawSmallLimits(t *rapid.T) []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
 	for n := rapid.IntRange(2, 4).Draw(t, "limits"); n > 0; n-- {
-		l := drawLimit(t, b.prefix())
+		l := drawLimit(t, b.newPrefix())
 		l.Events = min(l.Events, 12)
 		l.Burst = min(l.Burst, 12)
 		limits = append(limits, l)
@@ -30,8 +30,8 @@ func (b *bench) drawSmall(t *rapid.T) []*ratelimit.Limit {
 	return limits
 }
 
-// drawSeveral draws a request of several hits, each on a row of its own.
-func drawSeveral(t *rapid.T, limits []*ratelimit.Limit, refunds bool) *batch.Call {
+// drawRequest draws a request of several hits, each on a row of its own.
+func drawRequest(t *rapid.T, limits []*ratelimit.Limit, refunds bool) *batch.Call {
 	var hits []ratelimit.Hit
 	rows := map[string]bool{}
 	for _, l := range limits {
@@ -53,63 +53,63 @@ func drawSeveral(t *rapid.T, limits []*ratelimit.Limit, refunds bool) *batch.Cal
 		}
 		hits = append(hits, h)
 	}
-	return callFor(refunds && rapid.IntRange(0, 15).Draw(t, "reset") == 0, hits...)
+	return newCall(refunds && rapid.IntRange(0, 15).Draw(t, "reset") == 0, hits...)
 }
 
-// TestSeveralLimitsAreAllOrNothing decides random batches of requests of several limits: each
-// decision is that of the Go steps, one request after the other.
+// In random batches of requests of several limits, each decision is that of the Go steps, one request after
+// the other.
 func TestSeveralLimitsAreAllOrNothing(t *testing.T) {
-	b := newBench(t)
+	b := newModelTest(t)
 	conformance.Check(t, 500, func(t *rapid.T) {
-		b.begin()
-		limits := b.drawSmall(t)
-		mixed := limits[0].Prefix == limits[1].Prefix &&
+		b.startSchedule()
+		limits := b.drawSmallLimits(t)
+		sharesRows := limits[0].Prefix == limits[1].Prefix &&
 			(algorithm.Of(limits[0]) != algorithm.Of(limits[1]) || limits[0].Calendar != ratelimit.NoCalendar)
 		for batches := rapid.IntRange(1, 4).Draw(t, "batches"); batches > 0; batches-- {
-			b.drawStep(t, limits[0])
+			b.moveClock(t, limits[0])
 			refunds := rapid.Bool().Draw(t, "refunds")
 			var calls []*batch.Call
 			for n := rapid.IntRange(1, 10).Draw(t, "requests"); n > 0; n-- {
-				calls = append(calls, drawSeveral(t, limits, refunds))
+				calls = append(calls, drawRequest(t, limits, refunds))
 			}
-			if !mixed {
-				b.decideBatch(t, calls)
+			if !sharesRows {
+				b.checkBatch(t, calls)
 				continue
 			}
-			// Such requests are decided each by itself, in an order of their own.
+			// The store decides each such request separately, in no fixed order.
 			b.store.DecideBatch(calls)
 			for _, c := range calls {
 				if c.Err != nil || len(c.Decisions) != len(c.Hits) && !c.Reset {
-					t.Fatalf("%+v: %v, %+v", c.Hits, c.Err, c.Decisions)
+					t.Fatalf("%+v: got %v, %+v; want a decision for each hit", c.Hits, c.Err, c.Decisions)
 				}
 			}
 			return
 		}
 	})
-	if n := b.store.Stats()[engine.RolledBack]; n == 0 {
-		t.Error("no transaction was undone: the test does not test")
+	if b.store.Stats()[engine.RolledBack] == 0 {
+		t.Error("RolledBack is 0: no request of a batch was refused")
 	}
 }
 
-// TestManyLargeRefunds: their sum on one row exceeds 64 bits. They never charge anything.
+// The sum of the refunds overflows int64. The row must stay at its full quota.
 func TestManyLargeRefunds(t *testing.T) {
-	s := newSite(t)
-	store := s.store(without)
+	s := newTestDB(t)
+	store := s.openEngine(bareOptions)
 	h := hitOn("p", 10, false)
 	takeOne(t, store, h)
 	var calls []*batch.Call
 	for range 1025 {
-		back := h
-		back.Cost = math.MinInt64
-		calls = append(calls, callFor(false, back, hitOn("aside", 2000, false)))
+		refund := h
+		refund.Cost = math.MinInt64
+		calls = append(calls, newCall(false, refund, hitOn("aside", 2000, false)))
 	}
 	store.DecideBatch(calls)
 	for _, c := range calls {
 		if c.Err != nil || !allAllowed(c.Decisions) {
-			t.Fatal(c.Err, c.Decisions)
+			t.Fatalf("refund: error %v, decisions %+v, want all allowed", c.Err, c.Decisions)
 		}
 	}
-	if left := left(t, store, h); left != 10 {
-		t.Errorf("%d of 10 are left", left)
+	if got := remaining(t, store, h); got != 10 {
+		t.Errorf("%d units are left, want 10", got)
 	}
 }

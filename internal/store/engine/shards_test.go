@@ -10,7 +10,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -21,18 +21,7 @@ type fakeCitus struct {
 	shards [testShards]fakeDB
 }
 
-// openShards opens a store that counts in shards if the database does.
-func openShards(t testing.TB, db pgdb.DB, o engine.Options) *store.Store {
-	t.Helper()
-	s, err := store.Open(db, o, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
-}
-
-// At is the server of the shard that is the port.
+// At returns the server of a shard. The port is the shard's number.
 func (c *fakeCitus) At(_ string, port int) (pgdb.DB, error) { return &c.shards[port], nil }
 
 // newFakeCitus returns a database, and a store on it that has found the shards.
@@ -43,28 +32,27 @@ func newFakeCitus(t *testing.T) (*fakeCitus, *store.Store) {
 	for shard := range c.shards {
 		c.shards[shard].set(answerShards, nil)
 	}
-	store := openShards(t, c, without)
+	store := openStore(t, c, bareOptions, nil)
 	takeOne(t, store, ratelimit.Hit{Limit: fakeLimit, Key: "first", Cost: 1})
 	return c, store
 }
 
-// answerShards is a server of Citus that admits every hit.
+// answerShards answers as a server of Citus that admits every hit.
 func answerShards(ctx context.Context, statements []*pgdb.Statement) error {
 	switch s := statements[0]; s.SQL {
 	case schema.ShardsReady:
-		addRow(s, [][]byte{int4(1)})
+		addRow(s, int4(1))
 	case schema.ShardNames:
 		for shard := range testShards {
-			addRow(s, [][]byte{fmt.Append(nil, "rl_s", shard)})
+			addRow(s, fmt.Append(nil, "rl_s", shard))
 		}
 	case schema.ShardRoutes:
 		for shard := range int64(testShards) {
 			for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable",
 				"rate_limit_processes"} {
-				name := fmt.Sprintf("rl_s%d.%s_1", shard, table)
-				addRow(s,
-					[][]byte{int4(shard + 1), []byte(table), []byte(name), []byte("rate_limit_guard(1)"),
-						[]byte("host"), int4(shard)})
+				name := fmt.Appendf(nil, "rl_s%d.%s_1", shard, table)
+				addRow(s, int4(shard+1), []byte(table), name, []byte("rate_limit_guard(1)"), []byte("host"),
+					int4(shard))
 			}
 		}
 	default:
@@ -73,58 +61,58 @@ func answerShards(ctx context.Context, statements []*pgdb.Statement) error {
 	return nil
 }
 
-func inShard(shard int) ratelimit.Hit {
-	return ratelimit.Hit{Limit: fakeLimit, Key: keyIn(shard), Cost: 1}
+func hitInShard(shard int) ratelimit.Hit {
+	return ratelimit.Hit{Limit: fakeLimit, Key: keyInShard(shard), Cost: 1}
 }
 
-func apartIn(shard int) ratelimit.Hit {
-	h := inShard(shard)
+func apartHitInShard(shard int) ratelimit.Hit {
+	h := hitInShard(shard)
 	h.Apart = true
 	return h
 }
 
 var errWorkerDown = errors.New("the worker is down")
 
-// stop stops the server of a shard, and has the store find that.
-func (c *fakeCitus) stop(t *testing.T, store *store.Store, shard int) {
+// stopShard stops the server of a shard, and takes a hit there, so that the store detects the outage.
+func (c *fakeCitus) stopShard(t *testing.T, store *store.Store, shard int) {
 	t.Helper()
 	c.shards[shard].set(failWith(errWorkerDown), failWith(errWorkerDown))
-	if _, _, err := tryOne(store, longTime, inShard(shard)); !errors.Is(err, ratelimit.ErrUnavailable) {
-		t.Errorf("a shard that is down: %v", err)
+	if _, _, err := tryOne(store, testTimeout, hitInShard(shard)); !errors.Is(err, ratelimit.ErrUnavailable) {
+		t.Errorf("a shard that is down: error %v, want ErrUnavailable", err)
 	}
 }
 
-func TestAHitApartOfAShardThatIsDownFailsNothing(t *testing.T) {
+func TestApartHitOnStoppedShardFailsNothing(t *testing.T) {
 	c, store := newFakeCitus(t)
-	c.stop(t, store, 1)
+	c.stopShard(t, store, 1)
 	for name, hits := range map[string][]ratelimit.Hit{
-		"before an enforced limit": {apartIn(1), inShard(2)},
-		"before others apart":      {apartIn(1), apartIn(2), apartIn(1)},
+		"before an enforced limit": {apartHitInShard(1), hitInShard(2)},
+		"before others apart":      {apartHitInShard(1), apartHitInShard(2), apartHitInShard(1)},
 	} {
 		decisions := make([]ratelimit.Decision, len(hits))
-		err := store.Take(context.Background(), longTime, hits, decisions)
+		err := store.Take(context.Background(), testTimeout, hits, decisions)
 		if err != nil || decisions[0].Source != ratelimit.Undecided ||
 			decisions[1].Source != ratelimit.FromPostgres || !decisions[1].Allowed {
-			t.Errorf("%s: %+v, %v", name, decisions, err)
+			t.Errorf("%s: %+v, %v; want the first undecided and the second allowed", name, decisions, err)
 		}
 	}
 }
 
-func TestARefusalStandsIfTheHomeOfTheRequestIsDown(t *testing.T) {
+func TestRefusalHoldsWithHomeShardDown(t *testing.T) {
 	c, store := newFakeCitus(t)
-	c.stop(t, store, 1)
+	c.stopShard(t, store, 1)
 	c.shards[2].set(refuse, nil)
-	refund := inShard(1)
+	refund := hitInShard(1)
 	refund.Subject = refund.Key
 	refund.Cost = -1
 	decisions := make([]ratelimit.Decision, 2)
-	if err := store.Take(context.Background(), longTime, []ratelimit.Hit{inShard(2), refund},
-		decisions); err != nil || decisions[0].Allowed {
-		t.Errorf("%+v, %v", decisions, err)
+	err := store.Take(context.Background(), testTimeout, []ratelimit.Hit{hitInShard(2), refund}, decisions)
+	if err != nil || decisions[0].Allowed {
+		t.Errorf("got %+v, %v; want a refusal by shard 2", decisions, err)
 	}
 }
 
-func TestARefusedRequestGivesBackToTheWindowOfItsCharge(t *testing.T) {
+func TestRefusalRefundsWindowOfCharge(t *testing.T) {
 	c, store := newFakeCitus(t)
 	c.shards[2].set(refuse, nil)
 	var claims []int64
@@ -136,13 +124,14 @@ func TestARefusedRequestGivesBackToTheWindowOfItsCharge(t *testing.T) {
 		}
 		return admit(ctx, statements)
 	}, nil)
-	home := inShard(2)
+	home := hitInShard(2)
 	home.Subject = home.Key
 	decisions := make([]ratelimit.Decision, 2)
-	err := store.Take(context.Background(), longTime, []ratelimit.Hit{inShard(1), home}, decisions)
+	err := store.Take(context.Background(), testTimeout, []ratelimit.Hit{hitInShard(1), home}, decisions)
 	if err != nil || decisions[1].Allowed || decisions[0].Remaining != 5 ||
 		fmt.Sprint(claims) != fmt.Sprint([]int64{decisions[0].DecidedAt}) {
-		t.Errorf("%+v, %v; given back with the times %v", decisions, err, claims)
+		t.Errorf("got %+v, %v, refunds at %v; want a refusal, and one refund at the time of the charge",
+			decisions, err, claims)
 	}
 }
 
@@ -154,10 +143,10 @@ func (c *fakeCitus) failOnce(shard int, code, text string) (routesRead *int) {
 		switch {
 		case statements[0].SQL == schema.ShardRoutes:
 			read++
-		case len(keysOf(statements[0])) > 0 && !failed:
+		case len(statementKeys(statements[0])) > 0 && !failed:
 			failed = true
 			for _, s := range statements {
-				serverError(s, code, text)
+				failStatement(s, code, text)
 			}
 			return nil
 		}
@@ -166,7 +155,7 @@ func (c *fakeCitus) failOnce(shard int, code, text string) (routesRead *int) {
 	return &read
 }
 
-func TestOnlyAShardThatMovedHasItsRouteReadAgain(t *testing.T) {
+func TestOnlyMovedShardsRereadRoutes(t *testing.T) {
 	c, store := newFakeCitus(t)
 	for text, want := range map[string]int{
 		"could not serialize access due to concurrent update": 0,
@@ -174,41 +163,62 @@ func TestOnlyAShardThatMovedHasItsRouteReadAgain(t *testing.T) {
 		"placement 7 is being moved":                          1,
 	} {
 		read := c.failOnce(1, "40001", text)
-		takeOne(t, store, inShard(1))
+		takeOne(t, store, hitInShard(1))
 		if *read != want {
 			t.Errorf("%s: the routes were read %d times, want %d", text, *read, want)
 		}
 	}
 }
 
-func TestEarlyLocalChargesAreBilledToTheirShards(t *testing.T) {
+// A proxy decides by itself for the shards that are down, and charges them later.
+func TestLocalChargesReachTheirShards(t *testing.T) {
 	c := &fakeCitus{}
 	c.set(failWith(errWorkerDown), failWith(errWorkerDown))
 	for shard := range c.shards {
 		c.shards[shard].set(answerShards, nil)
 	}
-	store := newChain(t, c, without)
+	store := openStore(t, c, bareOptions, nil)
 	store.UseLocal()
-	h := hitOn("early", 10, true)
-	h.Key = keyIn(3)
-	if decisions := make([]ratelimit.Decision, 1); !store.TakeLocal(ratelimit.ErrUnavailable,
-		[]ratelimit.Hit{h}, decisions) || !decisions[0].Allowed {
-		t.Fatalf("%+v", decisions)
+	takeLocal := func(shard int) {
+		t.Helper()
+		h := hitOn("local", 10, true)
+		h.Key = keyInShard(shard)
+		d := make([]ratelimit.Decision, 1)
+		if !store.TakeLocal(ratelimit.ErrUnavailable, []ratelimit.Hit{h}, d) || !d[0].Allowed {
+			t.Fatalf("shard %d: got %+v, want a local decision that allows", shard, d)
+		}
 	}
-	billed := make(chan int, testShards)
+	takeLocal(3) // before the store has found the shards
+	c.set(answerShards, nil)
+	takeOne(t, store, hitInShard(1))
+	c.stopShard(t, store, 1)
+	takeLocal(1)
+	if !store.Local().On {
+		t.Error("Local().On is false while a shard is down, want true")
+	}
+	takeOne(t, store, hitInShard(2))
+	charged := make(chan string, testShards)
 	for shard := range c.shards {
 		c.shards[shard].set(func(ctx context.Context, statements []*pgdb.Statement) error {
-			if slices.ContainsFunc(statements,
-				func(s *pgdb.Statement) bool { return slices.Contains(keysOf(s), h.Key) }) {
-				billed <- shard
+			for _, s := range statements {
+				for _, key := range statementKeys(s) {
+					charged <- fmt.Sprint(key, " on ", shard)
+				}
 			}
 			return admit(ctx, statements)
 		}, nil)
 	}
-	c.set(answerShards, nil)
-	takeOne(t, store, inShard(1))
+	await.Within(t, testTimeout, "shard 1 to decide", func() bool {
+		_, _, err := tryOne(store, testTimeout, hitInShard(1))
+		return err == nil
+	})
+	for len(charged) > 0 {
+		<-charged
+	}
 	store.ChargeDebts()
-	if shard := <-billed; shard != 3 {
-		t.Errorf("billed to shard %d, want 3", shard)
+	got := []string{<-charged, <-charged}
+	slices.Sort(got)
+	if want := []string{keyInShard(3) + " on 3", keyInShard(1) + " on 1"}; !slices.Equal(got, want) {
+		t.Errorf("charged %q, want %q", got, want)
 	}
 }

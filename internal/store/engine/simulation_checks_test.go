@@ -25,18 +25,18 @@ func (r *simRun) checkLimits() {
 		l := r.server.limits[id.Prefix]
 		slices.SortFunc(all, func(a, b simAdmitted) int { return cmp.Compare(a.at, b.at) })
 		windows := r.server.begins[id]
-		row := simTruth{limit: l}
+		row := simCounter{limit: l}
 		for _, hit := range all {
 			for len(windows) > 0 && windows[0].at <= hit.at {
-				row.turn(windows[0].start)
+				row.startWindow(windows[0].start)
 				windows = windows[1:]
 			}
 			// FromMemory: the database does not answer
-			if hit.source == ratelimit.FromMemory || r.excused(id, hit) {
+			if hit.source == ratelimit.FromMemory || r.isWithinDocumentedLoss(id, hit) {
 				continue
 			}
 			if !row.take(hit) {
-				r.fail("%s of %s (%s, %d in %v, lease %v): a hit too many at %v", id.Key, id.Prefix,
+				r.fail("%s of %s (%s, %d in %v, lease %v): a hit beyond the limit at %v", id.Key, id.Prefix,
 					l.Algorithm, l.Capacity(), l.Window, l.Lease, time.UnixMicro(hit.at).Sub(simBorn))
 				break
 			}
@@ -44,12 +44,12 @@ func (r *simRun) checkLimits() {
 	}
 }
 
-// excused reports whether a hit is within the documented bounds of a server that has ended: its charge is in
-// a table or on a server that no longer exists.
-func (r *simRun) excused(id lease.RowID, hit simAdmitted) bool {
+// isWithinDocumentedLoss reports whether the charge of a hit may be lost, within the documented bounds,
+// with a server that has ended.
+func (r *simRun) isWithinDocumentedLoss(id lease.RowID, hit simAdmitted) bool {
 	at := (hit.at - simBorn.UnixMicro()) * 1000
 	for _, o := range r.plan.outages {
-		if !o.ends() {
+		if !o.endsServer() {
 			continue
 		}
 		if hit.source == ratelimit.FromLease && at >= o.from-o.lag && at < o.to+int64(simNotice) {
@@ -62,23 +62,23 @@ func (r *simRun) excused(id lease.RowID, hit simAdmitted) bool {
 	return false
 }
 
-// simNotice bounds the use of units that were charged on a lost server: a proxy checks the server twice a
-// second.
+// simNotice bounds the time for which a proxy uses units that were charged on a lost server: it checks the
+// server twice a second.
 const simNotice = 700 * time.Millisecond
 
-// simTruth counts what was admitted in the windows of the database.
-type simTruth struct {
+// simCounter counts what was admitted in the windows of the database.
+type simCounter struct {
 	limit             *ratelimit.Limit
 	start, used, prev int64
 	row               algorithm.Row // of limits without leases
 }
 
-// turn begins a window; 0 means that the row was lost.
-func (t *simTruth) turn(start int64) {
+// startWindow starts a window; 0 means that the row was lost.
+func (t *simCounter) startWindow(start int64) {
 	window := t.limit.Window.Microseconds()
 	switch {
 	case start == 0 || t.start == 0:
-		*t = simTruth{limit: t.limit, start: start}
+		*t = simCounter{limit: t.limit, start: start}
 	case t.limit.Algorithm == ratelimit.TokenBucket:
 		t.used = max(0, t.used-t.limit.Events*((start-t.start)/window))
 	case t.limit.Algorithm == ratelimit.SlidingWindow && start == t.start+window:
@@ -89,8 +89,8 @@ func (t *simTruth) turn(start int64) {
 	t.start = start
 }
 
-// take reports whether a hit fits.
-func (t *simTruth) take(hit simAdmitted) bool {
+// take counts a hit, and reports whether it is within the limit.
+func (t *simCounter) take(hit simAdmitted) bool {
 	l := t.limit
 	if l.Algorithm == ratelimit.GCRA || l.Algorithm == ratelimit.SlidingLog {
 		return algorithm.Of(l).Take(l, &t.row, hit.at, 1, hit.cost) == 1
@@ -108,7 +108,7 @@ func (t *simTruth) take(hit simAdmitted) bool {
 func (r *simRun) checkLeases() {
 	for _, p := range r.proxies {
 		if n := p.store.Stats()[engine.LeasedUnits]; n > 0 {
-			r.fail("%s holds %d units after %v without requests", p.name, n, simQuiet)
+			r.fail("%s holds %d units after %v without requests, want 0", p.name, n, simQuiet)
 		}
 	}
 	now := simSince()
@@ -134,8 +134,8 @@ func (r *simRun) checkLeases() {
 		}
 		r.homes++
 		if lost := row.Count - used; lost > unsure {
-			r.fail("%s of %s: %d of %d units that were charged were not used and did not come home", id.Key,
-				id.Prefix, lost, row.Count)
+			r.fail("%s of %s: %d of %d charged units were neither used nor refunded, want at most %d", id.Key,
+				id.Prefix, lost, row.Count, unsure)
 		}
 	}
 }
@@ -152,7 +152,8 @@ func (r *simRun) checkCharges() {
 			admitted += hit.cost
 		}
 		if charged > admitted+r.server.unsure[id] {
-			r.fail("%s of %s: %d units were admitted, and %d charged", id.Key, id.Prefix, admitted, charged)
+			r.fail("%s of %s: %d units were charged, want at most %d", id.Key, id.Prefix, charged,
+				admitted+r.server.unsure[id])
 		}
 	}
 }
@@ -160,11 +161,12 @@ func (r *simRun) checkCharges() {
 // simInstant is a short time, within which proxies act in step.
 const simInstant = 20 * time.Millisecond
 
-// checkStampede fails if proxies send much more after an outage than before it: in a second, or in a short
-// time.
+// checkStampede fails if proxies send many more statements after an outage than before it, in a second or
+// in a simInstant.
 func (r *simRun) checkStampede() {
 	for i, o := range r.plan.outages {
-		if !o.stops() || o.from == 0 || i+1 < len(r.plan.outages) && r.plan.outages[i+1].from == o.to {
+		another := i+1 < len(r.plan.outages) && r.plan.outages[i+1].from == o.to // follows immediately
+		if !o.stopsDecisions() || o.from == 0 || another {
 			continue
 		}
 		first := o.from
@@ -172,47 +174,47 @@ func (r *simRun) checkStampede() {
 			first = r.plan.outages[i-1].from
 		}
 		for _, width := range []time.Duration{time.Second, simInstant} {
-			before := most(r.server.sent, first-int64(3*time.Second), first, width)
+			before := maxWithin(r.server.sent, first-int64(3*time.Second), first, width)
 			from := o.to
 			if o.kind == simHang && width < time.Second {
-				// what was sent is answered at once, and its senders go on
+				// the server answers what was sent, and the senders continue
 				from += int64(60 * time.Millisecond)
 			}
-			after := most(r.server.sent, from, from+int64(2*time.Second), width)
+			after := maxWithin(r.server.sent, from, from+int64(2*time.Second), width)
 			spare := 10 + before/5
 			if width < time.Second {
 				// few statements vary more: of 10,000 seeds, one or two have a little more by chance
 				spare += 10
 			}
 			if after > 2*before+spare {
-				r.fail("after the %s until %v, %d statements within %v, and %d before it", o.kind,
-					time.Duration(o.to), after, width, before)
+				r.fail("after the %s until %v: %d statements within %v, want at most %d", o.kind,
+					time.Duration(o.to), after, width, 2*before+spare)
 			}
 		}
-		if n := most(r.server.probes, o.to, o.to+int64(time.Second), simInstant); o.kind != simHang &&
-			n > 5+len(r.proxies)/4 {
-			r.fail("after the %s until %v, %d of %d proxies ask for a sign of life within %v", o.kind,
-				time.Duration(o.to), n, len(r.proxies), simInstant)
+		probes := maxWithin(r.server.probes, o.to, o.to+int64(time.Second), simInstant)
+		if maxProbes := 5 + len(r.proxies)/4; o.kind != simHang && probes > maxProbes {
+			r.fail("after the %s until %v: %d proxies probe the server within %v, want at most %d", o.kind,
+				time.Duration(o.to), probes, simInstant, maxProbes)
 		}
 	}
 }
 
-// most returns the largest number of messages sent in a millisecond between two times.
-func most(sent []int, from, to int64, width time.Duration) int {
-	begin, end, n := int(from/1e6)+1, int(to/1e6), int(width.Milliseconds())
-	most, sum := 0, 0
-	for at := begin; at < end && at < len(sent); at++ {
-		sum += sent[at]
-		if at >= begin+n {
-			sum -= sent[at-n]
+// maxWithin returns the largest number of messages sent within width between two times.
+func maxWithin(sent []int, from, to int64, width time.Duration) int {
+	start, end, n := int(from/1e6)+1, int(to/1e6), int(width.Milliseconds())
+	maxSum, sum := 0, 0
+	for i := start; i < end && i < len(sent); i++ {
+		sum += sent[i]
+		if i >= start+n {
+			sum -= sent[i-n]
 		}
-		most = max(most, sum)
+		maxSum = max(maxSum, sum)
 	}
-	return most
+	return maxSum
 }
 
-// checkFairness fails if a proxy has got less than half of its share of the contested key over a minute. Of a
-// small share, a proxy may have got less by chance, but not five standard deviations less.
+// checkFairness fails if a proxy got less than half of its share of the contested key over a minute. It
+// allows for chance: a difference of five standard deviations.
 func (r *simRun) checkFairness() {
 	if len(r.plan.outages) > 0 || r.plan.load < time.Minute {
 		return
@@ -224,7 +226,7 @@ func (r *simRun) checkFairness() {
 	for _, p := range r.proxies {
 		share := all / int64(len(r.proxies))
 		if less := float64(share - p.admitted); 2*p.admitted < share && less > 5*math.Sqrt(float64(share)) {
-			r.fail("%s has got %d of the contested key, and its share is %d", p.name, p.admitted, share)
+			r.fail("%s got %d of the contested key, want at least half of %d", p.name, p.admitted, share)
 		}
 	}
 }

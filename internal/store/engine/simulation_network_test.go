@@ -13,8 +13,8 @@ import (
 // order of goroutines.
 type chance uint64
 
-// of is the chance for some numbers.
-func (c chance) of(numbers ...int64) chance {
+// with returns the chance for a purpose, which numbers identify.
+func (c chance) with(numbers ...int64) chance {
 	x := uint64(c)
 	for _, n := range numbers { // splitmix64
 		x += uint64(n) + 0x9e3779b97f4a7c15
@@ -25,27 +25,27 @@ func (c chance) of(numbers ...int64) chance {
 	return chance(x)
 }
 
-// text is the chance for a text.
-func (c chance) text(s string) chance {
+// withText returns the chance for a purpose, which a text identifies.
+func (c chance) withText(s string) chance {
 	x := uint64(14695981039346656037) // FNV-1a
 	for i := range len(s) {
 		x = (x ^ uint64(s[i])) * 1099511628211
 	}
-	return c.of(int64(x))
+	return c.with(int64(x))
 }
 
-// below returns a number from 0 to n-1.
-func (c chance) below(n int64) int64 { return int64(uint64(c.of(1)) % uint64(n)) }
+// intn returns a number from 0 to n-1.
+func (c chance) intn(n int64) int64 { return int64(uint64(c.with(1)) % uint64(n)) }
 
-// share returns a number from 0 to 1.
-func (c chance) share() float64 { return float64(uint64(c.of(2))>>11) / (1 << 53) }
+// float returns a number from 0 to 1.
+func (c chance) float() float64 { return float64(uint64(c.with(2))>>11) / (1 << 53) }
 
-// wait returns a time that is distributed as that between random events.
-func (c chance) wait(mean time.Duration) time.Duration {
-	return time.Duration(-math.Log(1-c.share())*float64(mean)) + 1
+// duration returns a time between random events, with an exponential distribution.
+func (c chance) duration(mean time.Duration) time.Duration {
+	return time.Duration(-math.Log(1-c.float())*float64(mean)) + 1
 }
 
-// simBorn is the time at which bubbles of synctest begin.
+// simBorn is the time at which bubbles of synctest start.
 var simBorn = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // simSince returns the time of the simulation in nanoseconds.
@@ -53,11 +53,11 @@ func simSince() int64 { return int64(time.Since(simBorn)) }
 
 // simDB is the connection of one proxy to the server.
 type simDB struct {
-	server *simServer
-	plan   *simPlan
-	proxy  int
-	chance chance
-	far    time.Duration // the least time of a message, one way
+	server     *simServer
+	plan       *simPlan
+	proxy      int
+	chance     chance
+	minLatency time.Duration // of a message, one way
 }
 
 var (
@@ -70,30 +70,32 @@ var (
 func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	message := make([]simStatement, 0, len(statements))
 	sent := simSince()
-	fate := d.chance.of(sent)
+	fate := d.chance.with(sent)
 	for _, s := range statements {
 		s.Result, s.Rows, s.Err, s.Code = s.Result[:0], 0, nil, ""
 		message = append(message, readStatement(s))
-		fate = fate.of(int64(message[len(message)-1].digest(0)))
+		fate = fate.with(int64(message[len(message)-1].digest(0)))
 	}
-	d.server.count(sent, message)
-	way := d.plan.outward(d.proxy, sent, sent+int64(d.far+fate.of(1).wait(d.plan.noise)), fate.of(2))
+	d.server.recordSent(sent, message)
+	at := sent + int64(d.minLatency+fate.with(1).duration(d.plan.meanJitter))
+	way := d.plan.requestFate(d.proxy, sent, at, fate.with(2))
 	if way.lost {
 		return d.lose(ctx, message, math.MaxInt64, nil)
 	}
 	if way.failure != nil {
 		return d.lose(ctx, message, way.at, way.failure)
 	}
-	answered := make(chan []simAnswer, 1)
+	answered := make(chan []pgdb.Statement, 1)
 	time.AfterFunc(time.Duration(way.at-sent),
 		func() { answered <- d.server.run(d.proxy, way.at, message) }) // even if ctx ends before
-	var answers []simAnswer
+	var answers []pgdb.Statement
 	select {
 	case answers = <-answered:
 	case <-ctx.Done():
 		return d.lose(ctx, message, 0, ctx.Err())
 	}
-	way = d.plan.homeward(d.proxy, way.at, way.at+int64(d.far+fate.of(3).wait(d.plan.noise)), fate.of(4))
+	at = way.at + int64(d.minLatency+fate.with(3).duration(d.plan.meanJitter))
+	way = d.plan.replyFate(d.proxy, way.at, at, fate.with(4))
 	if way.lost {
 		return d.lose(ctx, message, math.MaxInt64, nil)
 	}
@@ -105,7 +107,7 @@ func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	}
 	for i, s := range statements {
 		a := &answers[i]
-		s.Result, s.Rows, s.Err, s.Code = append(s.Result, a.result...), a.rows, a.err, a.code
+		s.Result, s.Rows, s.Err, s.Code = append(s.Result, a.Result...), a.Rows, a.Err, a.Code
 	}
 	return nil
 }

@@ -10,18 +10,18 @@ import (
 
 // simPlan holds the events of a simulation, which the seed determines.
 type simPlan struct {
-	seed     chance
-	proxies  int
-	load     time.Duration // for how long there are requests
-	timeout  time.Duration
-	rate     float64       // requests a second at each proxy
-	far      time.Duration // the mean of the least time to the server
-	noise    time.Duration // the mean of what is added
-	drops    float64       // the share of the messages that are lost without a trace
-	contest  *ratelimit.Limit
-	client   *ratelimit.Limit
-	outages  []simOutage
-	contests float64 // the share of the requests that want the contested key
+	seed           chance
+	proxies        int
+	load           time.Duration // for how long there are requests
+	timeout        time.Duration
+	rate           float64       // requests a second at each proxy
+	minLatency     time.Duration // to the server, one way; the mean of all proxies
+	meanJitter     time.Duration // added to the latency of each message
+	lossRate       float64       // the share of lost messages
+	contested      *ratelimit.Limit
+	client         *ratelimit.Limit
+	outages        []simOutage
+	contestedShare float64 // the share of requests for the contested key
 }
 
 // simKind is a kind of fault.
@@ -29,11 +29,11 @@ type simKind string
 
 const (
 	simCrash simKind = "crash" // the unlogged table is empty after it
-	// to a standby that lacks the last transactions, and has no unlogged table
+	// to a standby, which lacks the last transactions and the rows of the unlogged table
 	simFailover  simKind = "failover"
 	simHang      simKind = "hang"      // nothing is executed until its end
 	simHole      simKind = "hole"      // messages vanish
-	simPartition simKind = "partition" // those of some proxies vanish
+	simPartition simKind = "partition" // messages of some proxies vanish
 	simSlow      simKind = "slow"      // messages take longer
 )
 
@@ -45,17 +45,20 @@ type simOutage struct {
 	extra    int64 // the time that messages take longer
 }
 
-// ends reports whether the fault ends the server.
-func (o *simOutage) ends() bool { return o.kind == simCrash || o.kind == simFailover }
+// endsServer reports whether the fault ends the server.
+func (o *simOutage) endsServer() bool { return o.kind == simCrash || o.kind == simFailover }
 
-// stops reports whether no proxy gets decisions during the fault.
-func (o *simOutage) stops() bool { return o.ends() || o.kind == simHole || o.kind == simHang }
+// stopsDecisions reports whether no proxy gets decisions during the fault.
+func (o *simOutage) stopsDecisions() bool {
+	return o.endsServer() || o.kind == simHole || o.kind == simHang
+}
 
 func (o *simOutage) String() string {
 	return fmt.Sprintf("%s %v-%v", o.kind, time.Duration(o.from), time.Duration(o.to))
 }
 
-// quiet is the time at the end of a simulation without requests, and calm the least time between two outages.
+// simQuiet is the time at the end of a simulation without requests, and simCalm the shortest time between
+// outages.
 const (
 	simQuiet = 5 * time.Second
 	simCalm  = 7 * time.Second
@@ -67,55 +70,55 @@ const simTimeout = 250*time.Millisecond + 123457
 
 // newSimPlan draws a plan. Most are small; one in twenty has 1,000 proxies, for a shorter time.
 func newSimPlan(seed uint64) *simPlan {
-	c := chance(0).of(int64(seed))
-	p := &simPlan{seed: c, proxies: 3 + int(c.of(1).below(28)), load: 65 * time.Second, timeout: simTimeout,
-		rate: 3 + 9*c.of(2).share()}
+	c := chance(0).with(int64(seed))
+	p := &simPlan{seed: c, proxies: 3 + int(c.with(1).intn(28)), load: 65 * time.Second, timeout: simTimeout,
+		rate: 3 + 9*c.with(2).float()}
 	switch seed % 20 {
 	case 7:
 		p.proxies = 1000
 		p.load = 14 * time.Second
 		p.rate = 4
 	case 13:
-		p.proxies = 100 + int(c.of(3).below(200))
+		p.proxies = 100 + int(c.with(3).intn(200))
 		p.load = 25 * time.Second
 		p.rate = 4
 	}
-	p.far = time.Duration(100+c.of(4).below(2000)) * time.Microsecond
-	if c.of(5).below(4) == 0 {
-		p.far *= 10
+	p.minLatency = time.Duration(100+c.with(4).intn(2000)) * time.Microsecond
+	if c.with(5).intn(4) == 0 {
+		p.minLatency *= 10
 	}
-	p.noise = p.far / 3
-	if c.of(6).below(2) == 0 {
-		p.drops = 0.002 * c.of(7).share()
+	p.meanJitter = p.minLatency / 3
+	if c.with(6).intn(2) == 0 {
+		p.lossRate = 0.002 * c.with(7).float()
 	}
-	p.contests = 0.5
-	p.drawLimits(c.of(8))
-	if c.of(9).below(4) > 0 || p.load < simCalm*4 {
-		p.drawOutages(c.of(10))
+	p.contestedShare = 0.5
+	p.drawLimits(c.with(8))
+	if c.with(9).intn(4) > 0 || p.load < simCalm*4 {
+		p.drawOutages(c.with(10))
 	}
 	return p
 }
 
-// drawLimits draws the limit of the contested key, with a demand of all proxies of about twice as much,
-// and that of clients.
+// drawLimits draws the limit of the contested key, with about half of what all proxies request, and the
+// limit of clients.
 func (p *simPlan) drawLimits(c chance) {
 	window := []time.Duration{time.Second, 4 * time.Second, 10 * time.Second,
-		30 * time.Second}[c.of(1).below(4)]
-	want := p.rate * p.contests * float64(p.proxies) * window.Seconds()
-	p.contest = &ratelimit.Limit{
+		30 * time.Second}[c.with(1).intn(4)]
+	want := p.rate * p.contestedShare * float64(p.proxies) * window.Seconds()
+	p.contested = &ratelimit.Limit{
 		Prefix: "contest",
 		Algorithm: []ratelimit.Algorithm{ratelimit.FixedWindow, ratelimit.SlidingWindow,
-			ratelimit.TokenBucket}[c.of(2).below(3)],
-		Events: max(1, int64(want/2)), Window: window, Durable: c.of(3).below(2) == 0,
+			ratelimit.TokenBucket}[c.with(2).intn(3)],
+		Events: max(1, int64(want/2)), Window: window, Durable: c.with(3).intn(2) == 0,
 	}
-	if c.of(4).below(4) > 0 {
-		p.contest.Lease = []float64{0.02, 0.1, 0.5}[c.of(5).below(3)]
+	if c.with(4).intn(4) > 0 {
+		p.contested.Lease = []float64{0.02, 0.1, 0.5}[c.with(5).intn(3)]
 	}
 	p.client = &ratelimit.Limit{
-		Prefix: "client", Algorithm: ratelimit.Algorithm(c.of(6).below(5)), Events: 3 + c.of(7).below(30),
-		Window: time.Duration(500+c.of(8).below(15000)) * time.Millisecond, Durable: c.of(9).below(2) == 0,
+		Prefix: "client", Algorithm: ratelimit.Algorithm(c.with(6).intn(5)), Events: 3 + c.with(7).intn(30),
+		Window: time.Duration(500+c.with(8).intn(15000)) * time.Millisecond, Durable: c.with(9).intn(2) == 0,
 	}
-	if p.client.Algorithm <= ratelimit.TokenBucket && c.of(10).below(2) == 0 {
+	if p.client.Algorithm <= ratelimit.TokenBucket && c.with(10).intn(2) == 0 {
 		p.client.Lease = 0.3
 	}
 }
@@ -123,23 +126,24 @@ func (p *simPlan) drawLimits(c chance) {
 // drawOutages draws outages with calm between them.
 func (p *simPlan) drawOutages(c chance) {
 	kinds := []simKind{simCrash, simFailover, simHang, simHole, simPartition, simSlow}
-	if c.of(3).below(6) == 0 {
+	if c.with(3).intn(6) == 0 {
 		// before the first rules are read
-		p.outages = append(p.outages, simOutage{kind: simHole, to: c.of(4).below(3e9)})
+		p.outages = append(p.outages, simOutage{kind: simHole, to: c.with(4).intn(3e9)})
 	}
-	at := simCalm + time.Duration(c.of(1).below(int64(time.Second)))
+	at := simCalm + time.Duration(c.with(1).intn(int64(time.Second)))
 	for n := int64(0); ; n++ {
-		d := c.of(2, n)
-		length := time.Second + time.Duration(d.of(1).below(int64(3*time.Second)))
+		d := c.with(2, n)
+		length := time.Second + time.Duration(d.with(1).intn(int64(3*time.Second)))
 		if at+length+4*time.Second > p.load {
 			return
 		}
-		o := simOutage{kind: kinds[d.of(2).below(int64(len(kinds)))], from: int64(at), to: int64(at + length),
-			lag: d.of(3).below(longestLag), extra: 1e8 + d.of(4).below(8e8)}
-		if o.ends() && d.of(5).below(2) == 0 { // the server hangs before it ends
+		kind := kinds[d.with(2).intn(int64(len(kinds)))]
+		o := simOutage{kind: kind, from: int64(at), to: int64(at + length),
+			lag: d.with(3).intn(maxLag), extra: 1e8 + d.with(4).intn(8e8)}
+		if o.endsServer() && d.with(5).intn(2) == 0 { // the server hangs before it ends
 			hang := o
 			hang.kind = simHang
-			hang.to = hang.from + int64(time.Second) + d.of(6).below(int64(time.Second))
+			hang.to = hang.from + int64(time.Second) + d.with(6).intn(int64(time.Second))
 			shift := hang.to - hang.from
 			o.from += shift
 			o.to += shift
@@ -147,44 +151,44 @@ func (p *simPlan) drawOutages(c chance) {
 			p.outages = append(p.outages, hang)
 		}
 		p.outages = append(p.outages, o)
-		at += length + simCalm + time.Duration(d.of(7).below(int64(4*time.Second)))
+		at += length + simCalm + time.Duration(d.with(7).intn(int64(4*time.Second)))
 	}
 }
 
-// lull reports whether no request uses the contested key. This holds during some outages, so that units are
-// refunded after them.
-func (p *simPlan) lull() bool {
+// isQuiet reports whether no request uses the contested key. This holds during some outages, so that units
+// are refunded after them.
+func (p *simPlan) isQuiet() bool {
 	now := simSince()
 	return slices.ContainsFunc(p.outages, func(o simOutage) bool {
-		return o.ends() && o.extra%2 == 0 && now >= o.from && now < o.to+int64(time.Second)
+		return o.endsServer() && o.extra%2 == 0 && now >= o.from && now < o.to+int64(time.Second)
 	})
 }
 
-// simWay is the fate of a message: it arrives at a time, is lost, or fails at a time.
-type simWay struct {
+// messageFate is the fate of a message: it arrives at a time, is lost, or fails at a time.
+type messageFate struct {
 	at      int64
 	lost    bool
 	failure error
 }
 
-// concerns reports whether an outage affects a proxy.
-func (p *simPlan) concerns(o *simOutage, proxy int) bool {
-	return o.kind != simPartition || p.seed.of(20, o.from, int64(proxy)).below(3) == 0
+// affects reports whether an outage affects a proxy.
+func (p *simPlan) affects(o *simOutage, proxy int) bool {
+	return o.kind != simPartition || p.seed.with(20, o.from, int64(proxy)).intn(3) == 0
 }
 
-// outward returns the fate of a message to the server.
-func (p *simPlan) outward(proxy int, sent, at int64, c chance) simWay {
+// requestFate returns the fate of a message to the server.
+func (p *simPlan) requestFate(proxy int, sent, at int64, c chance) messageFate {
 	for i := range p.outages {
 		switch o := &p.outages[i]; {
-		case !p.concerns(o, proxy) || o.to <= sent || at < o.from:
-		case o.ends() && sent < o.from:
-			return simWay{at: o.from + c.below(int64(time.Millisecond)), failure: errSimReset}
-		case o.ends() && at < o.to:
-			return simWay{at: 2*at - sent, failure: errSimRefused}
+		case !p.affects(o, proxy) || o.to <= sent || at < o.from:
+		case o.endsServer() && sent < o.from:
+			return messageFate{at: o.from + c.intn(int64(time.Millisecond)), failure: errSimReset}
+		case o.endsServer() && at < o.to:
+			return messageFate{at: 2*at - sent, failure: errSimRefused}
 		case o.kind == simHang && at < o.to:
-			at = o.to + c.below(int64(20*time.Millisecond))
+			at = o.to + c.intn(int64(20*time.Millisecond))
 		case o.kind == simHole || o.kind == simPartition:
-			return simWay{lost: true}
+			return messageFate{lost: true}
 		case o.kind == simSlow && sent >= o.from:
 			at += o.extra
 		}
@@ -192,29 +196,29 @@ func (p *simPlan) outward(proxy int, sent, at int64, c chance) simWay {
 	return p.drop(at, c)
 }
 
-// homeward returns the fate of an answer.
-func (p *simPlan) homeward(proxy int, sent, at int64, c chance) simWay {
+// replyFate returns the fate of an answer.
+func (p *simPlan) replyFate(proxy int, sent, at int64, c chance) messageFate {
 	for i := range p.outages {
 		switch o := &p.outages[i]; {
-		case !p.concerns(o, proxy) || o.to <= sent || at < o.from:
-		case o.ends():
-			return simWay{at: o.from + c.below(int64(time.Millisecond)), failure: errSimReset}
+		case !p.affects(o, proxy) || o.to <= sent || at < o.from:
+		case o.endsServer():
+			return messageFate{at: o.from + c.intn(int64(time.Millisecond)), failure: errSimReset}
 		case o.kind == simHole || o.kind == simPartition:
-			return simWay{lost: true}
+			return messageFate{lost: true}
 		}
 	}
 	return p.drop(at, c)
 }
 
 // drop loses a few messages, and resets the connections of a few others.
-func (p *simPlan) drop(at int64, c chance) simWay {
-	switch share := c.of(1).share(); {
-	case share < p.drops:
-		return simWay{lost: true}
-	case share < 1.5*p.drops:
-		return simWay{at: at, failure: errSimReset}
+func (p *simPlan) drop(at int64, c chance) messageFate {
+	switch share := c.with(1).float(); {
+	case share < p.lossRate:
+		return messageFate{lost: true}
+	case share < 1.5*p.lossRate:
+		return messageFate{at: at, failure: errSimReset}
 	}
-	return simWay{at: at}
+	return messageFate{at: at}
 }
 
 // failsOver reports whether a standby is to take over. The caller holds the mutex.
@@ -227,7 +231,7 @@ func (s *simServer) advance(at int64) {
 	for len(s.outages) > 0 && s.outages[0].to <= at {
 		o := s.outages[0]
 		s.outages = s.outages[1:]
-		if !o.ends() {
+		if !o.endsServer() {
 			continue
 		}
 		s.started = o.to

@@ -29,7 +29,7 @@ type simProxy struct {
 	store  *store.Store
 	policy *policy.Policy
 	site   *serve.Site
-	hits   sync.WaitGroup // of the requests under way
+	hits   sync.WaitGroup // of requests in flight
 
 	mu       sync.Mutex // guards all that follows
 	waits    bool       // a request with a user has come
@@ -39,12 +39,12 @@ type simProxy struct {
 // newSimProxy starts a proxy.
 func newSimProxy(run *simRun, number int) *simProxy {
 	p := &simProxy{run: run, number: number, name: fmt.Sprint("proxy", number),
-		chance: run.plan.seed.of(30, int64(number))}
-	db := &simDB{server: run.server, plan: run.plan, proxy: number, chance: p.chance.of(1),
-		far: p.chance.of(2).wait(run.plan.far/2) + run.plan.far/2}
+		chance: run.plan.seed.with(30, int64(number))}
+	db := &simDB{server: run.server, plan: run.plan, proxy: number, chance: p.chance.with(1),
+		minLatency: p.chance.with(2).duration(run.plan.minLatency/2) + run.plan.minLatency/2}
 	var err error
-	random := func() float64 { return p.chance.of(3, simSince()).share() }
-	hash := func(_ maphash.Seed, key string) uint64 { return uint64(p.chance.of(4).text(key)) }
+	random := func() float64 { return p.chance.with(3, simSince()).float() }
+	hash := func(_ maphash.Seed, key string) uint64 { return uint64(p.chance.with(4).withText(key)) }
 	p.store, err = store.Open(db, engine.Options{DisableMigration: true, Random: random, Hash: hash},
 		&registry.Node{Name: p.name, Epoch: int64(number) + 1})
 	if err != nil {
@@ -58,19 +58,19 @@ func newSimProxy(run *simRun, number int) *simProxy {
 	return p
 }
 
-// load sends requests at random moments until the load ends.
-func (p *simProxy) load() {
+// sendRequests sends requests at random moments until the load ends.
+func (p *simProxy) sendRequests() {
 	mean := time.Duration(float64(time.Second) / p.run.plan.rate)
-	time.Sleep(p.chance.of(5).wait(500 * time.Millisecond))
+	time.Sleep(p.chance.with(5).duration(500 * time.Millisecond))
 	p.store.Prepare()
-	time.Sleep(p.chance.of(6).wait(100 * time.Millisecond))
+	time.Sleep(p.chance.with(6).duration(100 * time.Millisecond))
 	p.policy.Prepare()
 	for n := int64(0); ; n++ {
-		time.Sleep(p.chance.of(7, n).wait(mean))
+		time.Sleep(p.chance.with(7, n).duration(mean))
 		if time.Since(simBorn) > p.run.plan.load {
 			break
 		}
-		p.hits.Go(func() { p.request(p.chance.of(8, n)) })
+		p.hits.Go(func() { p.handleRequest(p.chance.with(8, n)) })
 	}
 	p.hits.Wait()
 }
@@ -78,80 +78,80 @@ func (p *simProxy) load() {
 // simKeys is the number of keys. A few of them are frequent.
 const simKeys = 1_000_000
 
-// key draws the number of a key, with an evenly distributed logarithm.
-func (c chance) key() string {
-	return fmt.Sprint("k", int64(math.Pow(simKeys, c.share())))
+// randomKey draws a key by its number, with an evenly distributed logarithm.
+func (c chance) randomKey() string {
+	return fmt.Sprint("k", int64(math.Pow(simKeys, c.float())))
 }
 
-// work sleeps for the time that a proxy needs. Random delays keep two events of a proxy from sharing a
-// nanosecond, so that each run has the same order.
-func (c chance) work() { time.Sleep(time.Duration(1 + c.below(int64(50*time.Microsecond)))) }
+// sleepBriefly sleeps for the time that a proxy needs. Random delays keep two events of a proxy from
+// sharing a nanosecond, so that each run has the same order.
+func (c chance) sleepBriefly() { time.Sleep(time.Duration(1 + c.intn(int64(50*time.Microsecond)))) }
 
-// request decides a request.
-func (p *simProxy) request(c chance) {
+// handleRequest decides a request.
+func (p *simProxy) handleRequest(c chance) {
 	plan := p.run.plan
 	var verdict policy.Verdict
 	var hits []ratelimit.Hit
-	what := c.of(1).share()
-	if what < plan.contests && plan.lull() {
+	what := c.with(1).float()
+	if what < plan.contestedShare && plan.isQuiet() {
 		return
 	}
-	if what < plan.contests {
-		hits = append(hits, ratelimit.Hit{Limit: plan.contest, Key: "all", Cost: 1})
+	if what < plan.contestedShare {
+		hits = append(hits, ratelimit.Hit{Limit: plan.contested, Key: "all", Cost: 1})
 	}
-	if what >= plan.contests || what < 0.05 {
-		hits = append(hits, ratelimit.Hit{Limit: plan.client, Key: c.of(2).key(), Cost: 1})
+	if what >= plan.contestedShare || what < 0.05 {
+		hits = append(hits, ratelimit.Hit{Limit: plan.client, Key: c.with(2).randomKey(), Cost: 1})
 	}
 	if what > 0.7 {
 		facts := policy.Facts{Tier: "anonymous", Address: netip.AddrFrom4([4]byte{10, 0, 0, 1}),
 			Method: "GET", Host: "h", Path: "/"}
-		began := time.Now()
-		err := p.policy.Evaluate(context.Background(), p.run.plan.timeout, "", p.user(c.of(3)), &facts,
+		start := time.Now()
+		err := p.policy.Evaluate(context.Background(), p.run.plan.timeout, "", p.pickUser(c.with(3)), &facts,
 			&verdict)
-		p.late("the policy", began, err)
+		p.checkDuration("the policy", start, err)
 		hits = append(hits, verdict.Hits...)
-		c.of(4).work()
+		c.with(4).sleepBriefly()
 	}
 	decisions := make([]ratelimit.Decision, len(hits))
-	began := time.Now()
+	start := time.Now()
 	err := p.store.Take(context.Background(), plan.timeout, hits, decisions)
-	p.late("the decision", began, err)
+	p.checkDuration("the decision", start, err)
 	q := &serve.Request{Hits: hits, Decisions: decisions}
 	out := serve.Judge(q)
 	if err != nil {
-		c.of(5).work()
+		c.with(5).sleepBriefly()
 		out = serve.TakeLocal(p.site, q, err)
 	}
 	if out.Err == nil && out.Status == 0 {
-		p.admit(hits, decisions)
+		p.recordAdmitted(hits, decisions)
 	}
 }
 
-// user draws a user. Until the first rules arrive, only one request gets a user; otherwise waiting requests
-// would look users up at once, in an unpredictable order.
-func (p *simProxy) user(c chance) string {
+// pickUser draws a user. Until the first rules arrive, only one request gets a user; otherwise waiting
+// requests would look users up at once, in an unpredictable order.
+func (p *simProxy) pickUser(c chance) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.waits && p.policy.Stats().Polled.IsZero() {
 		return ""
 	}
 	p.waits = true
-	return "user-" + c.key()
+	return "user-" + c.randomKey()
 }
 
-// late fails the simulation if a call took too long.
-func (p *simProxy) late(what string, began time.Time, err error) {
-	if took := time.Since(began); took > health.MostTimeouts*p.run.plan.timeout {
+// checkDuration fails the simulation if a call took too long.
+func (p *simProxy) checkDuration(what string, start time.Time, err error) {
+	if took := time.Since(start); took > health.MostTimeouts*p.run.plan.timeout {
 		p.run.fail("%s: %s took %v with a timeout of %v: %v", p.name, what, took, p.run.plan.timeout, err)
 	}
 }
 
-// admit records a request that was admitted.
-func (p *simProxy) admit(hits []ratelimit.Hit, decisions []ratelimit.Decision) {
+// recordAdmitted records a request that was admitted.
+func (p *simProxy) recordAdmitted(hits []ratelimit.Hit, decisions []ratelimit.Decision) {
 	now := time.Now().UnixMicro()
 	p.mu.Lock()
 	for _, h := range hits {
-		if h.Limit == p.run.plan.contest && time.Since(simBorn) > 5*time.Second {
+		if h.Limit == p.run.plan.contested && time.Since(simBorn) > 5*time.Second {
 			p.admitted++
 		}
 	}

@@ -20,29 +20,29 @@ type simServer struct {
 	limits map[string]*ratelimit.Limit
 	rows   map[lease.RowID]*algorithm.Row
 	nodes  map[string]simNode
-	begins map[lease.RowID][]simWindow // in which windows the rows were charged
+	begins map[lease.RowID][]simWindow // the windows in which the rows were charged
 
-	outages  []simOutage // those that are to come
+	outages  []simOutage // future outages
 	timeline int64
 	started  int64     // when the server was started
 	changes  int       // of the policy
 	now      int64     // of the message that is executed, in nanoseconds of the simulation
 	open     []simUndo // of the transaction that is executed
-	undo     []simUndo // of logged tables, if a standby is to take over that lacks the last of them
+	undo     []simUndo // of logged tables, if a standby without the last changes will take over
 	holds    map[simHolder]int64
 	charged  map[lease.RowID]int64 // by takes
 	// units of messages with an answer that no proxy got, or that never arrived
-	unsure map[lease.RowID]int64
-	broken []string // what no proxy should send
-	sent   []int    // statements that were sent, by millisecond
-	probes []int    // those of them that ask for a sign of life
+	unsure     map[lease.RowID]int64
+	violations []string // statements that no proxy should send
+	sent       []int    // statements that were sent, by millisecond
+	probes     []int    // of these, reads of the identity of the server
 }
 
 // simNode is a row of the registry.
 type simNode struct{ seen int64 }
 
-// simWindow is the time at which a row was changed first in a window, and the begin of the window; 0 if the
-// row was lost.
+// simWindow is the time at which a row was first changed in a window, and the start of the window, which is
+// 0 if the row was lost.
 type simWindow struct{ at, start int64 }
 
 // simUndo undoes a change.
@@ -52,8 +52,8 @@ type simUndo struct {
 	undo   func()
 }
 
-// longestLag bounds the changes that a standby lacks, in nanoseconds.
-const longestLag = int64(500 * time.Millisecond)
+// maxLag bounds the lag of a standby, in nanoseconds.
+const maxLag = int64(500 * time.Millisecond)
 
 func newSimServer(limits []*ratelimit.Limit, outages []simOutage) *simServer {
 	s := &simServer{
@@ -84,15 +84,7 @@ type simEntry struct {
 	claim   int64
 }
 
-// simAnswer is the answer to a statement.
-type simAnswer struct {
-	result []byte
-	rows   int
-	err    error
-	code   string
-}
-
-// readStatement copies a statement.
+// readStatement returns a copy of a statement.
 func readStatement(s *pgdb.Statement) simStatement {
 	meaning, onRows := engine.Meanings()[s.SQL]
 	read := simStatement{sql: s.SQL, meaning: meaning, joined: s.Joined}
@@ -132,44 +124,44 @@ func readStatement(s *pgdb.Statement) simStatement {
 // digest returns the same text for statements with the same entries. Their order may differ, because a store
 // ranges over maps.
 func (s *simStatement) digest(c chance) uint64 {
-	c = c.text(s.sql)
+	c = c.withText(s.sql)
 	if s.entries == nil {
 		for _, arg := range s.args {
 			if texts, ok := arg.([]string); ok {
 				arg = slices.Sorted(slices.Values(texts))
 			}
-			c = c.text(fmt.Sprint(arg))
+			c = c.withText(fmt.Sprint(arg))
 		}
 		return uint64(c)
 	}
 	sum := uint64(0)
 	for _, e := range s.entries {
-		sum += uint64(c.text(e.id.Prefix).text(e.id.Key).of(e.n, e.cost, e.claim))
+		sum += uint64(c.withText(e.id.Prefix).withText(e.id.Key).with(e.n, e.cost, e.claim))
 	}
 	return sum
 }
 
-// run executes a message at a moment, in nanoseconds of the simulation.
-func (s *simServer) run(proxy int, at int64, message []simStatement) []simAnswer {
+// run executes a message at a time in nanoseconds of the simulation, and returns statements with the results.
+func (s *simServer) run(proxy int, at int64, message []simStatement) []pgdb.Statement {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now = at
 	s.advance(at)
-	answers := make([]simAnswer, len(message))
+	answers := make([]pgdb.Statement, len(message))
 	for from := 0; from < len(message); {
 		to := from
 		for message[to].joined {
 			to++
 		}
 		to++
-		s.transaction(proxy, message[from:to], answers[from:to])
+		s.runTransaction(proxy, message[from:to], answers[from:to])
 		from = to
 	}
 	return answers
 }
 
-// count counts statements that are sent at a time.
-func (s *simServer) count(at int64, message []simStatement) {
+// recordSent counts statements that are sent at a time.
+func (s *simServer) recordSent(at int64, message []simStatement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for int(at/1e6) >= len(s.sent) {
@@ -177,25 +169,25 @@ func (s *simServer) count(at int64, message []simStatement) {
 		s.probes = append(s.probes, make([]int, 1000)...)
 	}
 	s.sent[at/1e6] += len(message)
-	if message[0].sql == "SELECT 1" {
+	if message[0].sql == engine.ServerSQL {
 		s.probes[at/1e6]++
 	}
 }
 
-// simNow is the server's clock, in microseconds.
+// simNow returns the time of the server, in microseconds.
 func simNow() int64 { return time.Now().UnixMicro() }
 
-// transaction executes statements that take effect together.
-func (s *simServer) transaction(proxy int, statements []simStatement, answers []simAnswer) {
+// runTransaction executes statements that take effect together.
+func (s *simServer) runTransaction(proxy int, statements []simStatement, answers []pgdb.Statement) {
 	s.open = s.open[:0]
 	short := false
 	for i := range statements {
 		st := &statements[i]
 		if st.entries != nil {
-			short = s.onRows(proxy, st, &answers[i]) || short
+			short = s.executeOnRows(proxy, st, &answers[i]) || short
 			continue
 		}
-		if s.others(st, &answers[i], short); answers[i].err == nil {
+		if s.executeOther(st, &answers[i], short); answers[i].Err == nil {
 			continue
 		}
 		for _, c := range slices.Backward(s.open) {
@@ -203,7 +195,7 @@ func (s *simServer) transaction(proxy int, statements []simStatement, answers []
 		}
 		for j := range answers {
 			if j != i {
-				answers[j].err = pgdb.ErrRolledBack
+				answers[j].Err = pgdb.ErrRolledBack
 			}
 		}
 		return
@@ -218,7 +210,7 @@ func (s *simServer) transaction(proxy int, statements []simStatement, answers []
 	}
 	if old := s.undo[:0]; len(s.undo) > 10000 {
 		for _, c := range s.undo {
-			if s.now-c.at < 2*longestLag {
+			if s.now-c.at < 2*maxLag {
 				old = append(old, c)
 			}
 		}
@@ -226,12 +218,13 @@ func (s *simServer) transaction(proxy int, statements []simStatement, answers []
 	}
 }
 
-// change records how a change is undone.
-func (s *simServer) change(logged bool, undo func()) {
+// recordChange records how to undo a change.
+func (s *simServer) recordChange(logged bool, undo func()) {
 	s.open = append(s.open, simUndo{s.now, logged, undo})
 }
 
-func simCopy(r *algorithm.Row) algorithm.Row {
+// copyRow returns a copy of a row that shares no memory with it.
+func copyRow(r *algorithm.Row) algorithm.Row {
 	c := *r
 	c.Hits = slices.Clone(r.Hits)
 	return c
@@ -247,20 +240,21 @@ func (s *simServer) row(id lease.RowID) *algorithm.Row {
 	return r
 }
 
-// onRows executes a statement on rows, and reports whether any row granted less than the statement asked for.
-func (s *simServer) onRows(proxy int, st *simStatement, a *simAnswer) bool {
+// executeOnRows executes a statement on rows, and reports whether any row granted less than the statement
+// asked for.
+func (s *simServer) executeOnRows(proxy int, st *simStatement, a *pgdb.Statement) bool {
 	now := simNow()
 	short := false
 	for i, e := range st.entries {
 		l := s.limits[e.id.Prefix]
 		if l == nil || l.Durable != e.id.Durable {
-			s.broken = append(s.broken, "a row of an unknown limit: "+e.id.Prefix)
+			s.violations = append(s.violations, "a row of an unknown limit: "+e.id.Prefix)
 			return false
 		}
 		r := s.row(e.id)
 		if st.meaning.Kind != "peek" {
-			before, windows := simCopy(r), len(s.begins[e.id])
-			s.change(e.id.Durable, func() {
+			before, windows := copyRow(r), len(s.begins[e.id])
+			s.recordChange(e.id.Durable, func() {
 				*r = before
 				s.begins[e.id] = s.begins[e.id][:windows]
 			})
@@ -271,21 +265,19 @@ func (s *simServer) onRows(proxy int, st *simStatement, a *simAnswer) bool {
 		case "take":
 			n = d.Take(l, r, now, e.n, e.cost)
 			short = short || st.meaning.AllOrNothing && n < e.n
-			s.begin(e.id, r)
-			s.hold(proxy, e.id, n*e.cost)
+			s.recordWindow(e.id, r)
+			s.recordHold(proxy, e.id, n*e.cost)
 			s.charged[e.id] += n * e.cost
-			s.change(e.id.Durable, func() { s.charged[e.id] -= n * e.cost })
+			s.recordChange(e.id.Durable, func() { s.charged[e.id] -= n * e.cost })
 		case "refund":
 			d.Adjust(l, r, now, e.cost, e.claim)
-			s.hold(proxy, e.id, -e.cost)
+			s.recordHold(proxy, e.id, -e.cost)
 			continue
 		case "reset":
 			*r = algorithm.Row{}
 			continue
 		}
-		a.add(simBigint(int64(i+1)), simBigint(n), simTime(now))
-		a.add(simColumns(d, r)...)
-		a.rows++
+		addRow(a, append([][]byte{int8(int64(i + 1)), int8(n), simTime(now)}, simColumns(d, r)...)...)
 	}
 	return short
 }
@@ -296,23 +288,23 @@ type simHolder struct {
 	id    lease.RowID
 }
 
-// hold records the charges of a proxy on this timeline, less its refunds.
-func (s *simServer) hold(proxy int, id lease.RowID, units int64) {
+// recordHold records the charges of a proxy on this timeline, less its refunds.
+func (s *simServer) recordHold(proxy int, id lease.RowID, units int64) {
 	if !id.Durable || s.timeline == 0 {
 		return
 	}
 	holder := simHolder{proxy, id}
 	s.holds[holder] += units
-	s.change(true, func() { s.holds[holder] -= units })
+	s.recordChange(true, func() { s.holds[holder] -= units })
 	if n := s.holds[holder]; units < 0 && n < 0 {
-		s.broken = append(s.broken,
-			fmt.Sprintf("at %v proxy%d gives back %d units of %s that were charged on a server that is gone",
+		s.violations = append(s.violations,
+			fmt.Sprintf("at %v proxy%d refunds %d units of %s that were charged on a server that is gone",
 				time.Duration(s.now), proxy, -n, id.Key))
 	}
 }
 
-// begin records the window in which a row was charged.
-func (s *simServer) begin(id lease.RowID, r *algorithm.Row) {
+// recordWindow records the window in which a row was charged.
+func (s *simServer) recordWindow(id lease.RowID, r *algorithm.Row) {
 	start := r.Start
 	if r.HasTokens {
 		start = r.Refill

@@ -13,12 +13,11 @@ import (
 )
 
 // The simulation runs proxies in virtual time: the real queues, leases, policy and fallback, over a model of
-// Postgres. A seed says how many proxies there are, what they ask for, how long each message takes, and what
-// goes wrong.
+// Postgres. A seed determines the proxies, their requests, the latency of each message, and the faults.
 //
-//   - simulation_plan_test.go: what a seed says. simulation_network_test.go: the way of a message.
-//   - simulation_server_test.go: the model of Postgres. simulation_answers_test.go: what it answers.
-//   - simulation_proxy_test.go: what a proxy does. simulation_checks_test.go: what must hold.
+//   - simulation_plan_test.go: the plan of a seed. simulation_network_test.go: the network.
+//   - simulation_server_test.go: the model of Postgres. simulation_answers_test.go: its results.
+//   - simulation_proxy_test.go: a proxy. simulation_checks_test.go: the checks.
 
 var (
 	simSeeds = flag.Int("simulate-seeds", 20, "how many seeds TestSimulation runs")
@@ -49,14 +48,14 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 	policyLimit := &ratelimit.Limit{Prefix: "rule/plan/requests", Algorithm: ratelimit.TokenBucket,
 		Events: 40, Window: 10 * time.Second, Durable: true}
 	r := &simRun{plan: plan,
-		server:   newSimServer([]*ratelimit.Limit{plan.contest, plan.client, policyLimit}, plan.outages),
+		server:   newSimServer([]*ratelimit.Limit{plan.contested, plan.client, policyLimit}, plan.outages),
 		admitted: map[lease.RowID][]simAdmitted{}}
 	synctest.Test(t, func(t *testing.T) {
 		var all sync.WaitGroup
 		for n := range plan.proxies {
 			p := newSimProxy(r, n)
 			r.proxies = append(r.proxies, p)
-			all.Go(p.load)
+			all.Go(p.sendRequests)
 		}
 		time.Sleep(plan.load / 2)
 		r.server.mu.Lock()
@@ -75,7 +74,7 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 	r.checkCharges()
 	r.checkStampede()
 	r.checkFairness()
-	for i, text := range r.server.broken {
+	for i, text := range r.server.violations {
 		if i < 3 {
 			r.fail("%s", text)
 		}
@@ -87,8 +86,7 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 // their charge, and a charge of a local decision that was older than its window.
 var foundFaults = []uint64{43, 57, 468}
 
-// TestSimulation runs many seeds. To run one of them: go test -run TestSimulation -simulate-seeds 1
-// -simulate-first SEED.
+// To run one seed: go test -run TestSimulation -simulate-seeds 1 -simulate-first SEED.
 func TestSimulation(t *testing.T) {
 	if raced {
 		t.Skip("the simulation runs without the race detector, which would take too long")

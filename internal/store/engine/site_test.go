@@ -18,14 +18,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// longTime is a timeout that no test reaches.
-const longTime = time.Minute
+// testTimeout is a timeout that no test reaches.
+const testTimeout = time.Minute
 
-// without turns the optional work of a store off, so that each hit is one statement.
-var without = engine.Options{CleanupProbability: -1, NoRefusals: true}
+// bareOptions turn the optional work of an engine off, so that each hit is one statement.
+var bareOptions = engine.Options{CleanupProbability: -1, NoRefusals: true}
 
-// site is a database with stores on it.
-type site struct {
+// testDB is the database of a test, with helpers that open stores on it.
+type testDB struct {
 	t    testing.TB
 	dsn  string
 	conn *pgx.Conn
@@ -34,25 +34,25 @@ type site struct {
 	reported []error // by OnError
 }
 
-func newSite(t testing.TB) *site {
+func newTestDB(t testing.TB) *testDB {
 	t.Helper()
-	s := &site{t: t, dsn: cluster.Open(t)}
+	s := &testDB{t: t, dsn: cluster.Open(t)}
 	s.conn = cluster.Connect(s.t, s.dsn)
 	return s
 }
 
-func (s *site) exec(sql string, args ...any) {
+func (s *testDB) exec(sql string, args ...any) {
 	s.t.Helper()
 	if _, err := s.conn.Exec(context.Background(), sql, args...); err != nil {
 		s.t.Fatalf("%s: %v", sql, err)
 	}
 }
 
-// text returns the only cell of a query.
-func (s *site) text(sql string, args ...any) string {
+// queryText returns the only cell of a query's result, or "NULL".
+func (s *testDB) queryText(sql string) string {
 	s.t.Helper()
 	var text *string
-	if err := s.conn.QueryRow(context.Background(), sql, args...).Scan(&text); err != nil {
+	if err := s.conn.QueryRow(context.Background(), sql).Scan(&text); err != nil {
 		s.t.Fatalf("%s: %v", sql, err)
 	}
 	if text == nil {
@@ -61,8 +61,8 @@ func (s *site) text(sql string, args ...any) string {
 	return *text
 }
 
-// db connects to the database, with settings added to the DSN.
-func (s *site) db(settings string) pgdb.DB {
+// openDB opens a DB on the database, with settings added to the DSN.
+func (s *testDB) openDB(settings string) pgdb.DB {
 	s.t.Helper()
 	dsn := s.dsn
 	if settings != "" {
@@ -71,22 +71,22 @@ func (s *site) db(settings string) pgdb.DB {
 	return drivers.All["pgxdb"](s.t, dsn)
 }
 
-// store opens a store.
-func (s *site) store(o engine.Options) *engine.Store {
+// openEngine opens an engine over pgxdb. It passes its errors to report unless o has an OnError.
+func (s *testDB) openEngine(o engine.Options) *engine.Store {
 	s.t.Helper()
-	return s.storeOn(s.db(""), o)
+	return s.openEngineOn(s.openDB(""), o)
 }
 
-func (s *site) storeOn(db pgdb.DB, o engine.Options) *engine.Store {
+func (s *testDB) openEngineOn(db pgdb.DB, o engine.Options) *engine.Store {
 	s.t.Helper()
 	if o.OnError == nil {
 		o.OnError = s.report
 	}
-	return newStore(s.t, db, o)
+	return newEngine(s.t, db, o)
 }
 
-// proxy opens the store of a proxy.
-func (s *site) proxy(db pgdb.DB, o engine.Options, n registry.Node) *store.Store {
+// openProxy opens the store of a proxy, which passes its errors to report.
+func (s *testDB) openProxy(db pgdb.DB, o engine.Options, n registry.Node) *store.Store {
 	s.t.Helper()
 	if o.OnError == nil {
 		o.OnError = s.report
@@ -94,13 +94,13 @@ func (s *site) proxy(db pgdb.DB, o engine.Options, n registry.Node) *store.Store
 	if n.Name == "" {
 		n = registry.Node{Name: "n", Epoch: 1}
 	}
-	return newProxy(s.t, db, o, n)
+	return openStore(s.t, db, o, &n)
 }
 
-// newChain returns the chain of stores of a Go program on any DB.
-func newChain(t testing.TB, db pgdb.DB, o engine.Options) *store.Store {
+// openStore opens a store on any DB: of a proxy, or of a Go program if node is nil.
+func openStore(t testing.TB, db pgdb.DB, o engine.Options, node *registry.Node) *store.Store {
 	t.Helper()
-	opened, err := store.Open(db, o, nil)
+	opened, err := store.Open(db, o, node)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,43 +108,32 @@ func newChain(t testing.TB, db pgdb.DB, o engine.Options) *store.Store {
 	return opened
 }
 
-// newProxy returns the store of a proxy on any DB.
-func newProxy(t testing.TB, db pgdb.DB, o engine.Options, n registry.Node) *store.Store {
-	t.Helper()
-	opened, err := store.Open(db, o, &n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(opened.Close)
-	return opened
-}
-
-// counting is a store that counts its calls.
-type counting interface {
+// storeWithStats is an engine, or a store with one.
+type storeWithStats interface {
 	ratelimit.Store
 	Stats() engine.Stats
 	Leases() *lease.Set
 }
 
 // report implements OnError of the stores.
-func (s *site) report(err error) {
+func (s *testDB) report(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reported = append(s.reported, err)
 }
 
-// nothingReported fails if a store had a failure in the background.
-func (s *site) nothingReported() {
+// requireNoReports fails the test if a store reported an error.
+func (s *testDB) requireNoReports() {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.reported) > 0 {
-		s.t.Errorf("reported: %v", s.reported)
+		s.t.Errorf("reported: %v, want nothing", s.reported)
 	}
 }
 
-// newStore returns a store on any DB.
-func newStore(t testing.TB, db pgdb.DB, o engine.Options) *engine.Store {
+// newEngine returns an engine on any DB.
+func newEngine(t testing.TB, db pgdb.DB, o engine.Options) *engine.Store {
 	t.Helper()
 	store, err := engine.New(db, o)
 	if err != nil {
@@ -154,12 +143,12 @@ func newStore(t testing.TB, db pgdb.DB, o engine.Options) *engine.Store {
 	return store
 }
 
-// takeOne decides one hit.
+// takeOne takes one hit, and fails the test unless it is decided.
 func takeOne(t failer, store ratelimit.Store, h ratelimit.Hit) ratelimit.Decision {
 	if t, ok := t.(testing.TB); ok {
 		t.Helper()
 	}
-	d, _, err := tryOne(store, longTime, h)
+	d, _, err := tryOne(store, testTimeout, h)
 	if err != nil {
 		t.Fatalf("cost %d of %s: %v", h.Cost, h.Limit.Prefix, err)
 	}
@@ -171,19 +160,19 @@ type failer interface {
 	Fatalf(format string, args ...any)
 }
 
-// tryOne decides one hit with a timeout, and returns how long that took.
+// tryOne takes one hit with a timeout, and returns how long that took.
 func tryOne(store ratelimit.Store, timeout time.Duration, h ratelimit.Hit) (ratelimit.Decision, time.Duration,
 	error) {
 	d := make([]ratelimit.Decision, 1)
-	started := time.Now()
+	start := time.Now()
 	err := store.Take(context.Background(), timeout, []ratelimit.Hit{h}, d)
-	return d[0], time.Since(started), err
+	return d[0], time.Since(start), err
 }
 
-// passes decides a request of several hits, and reports whether all were allowed.
-func passes(t testing.TB, store ratelimit.Store, hits ...ratelimit.Hit) bool {
+// takeAll takes a request of several hits, and reports whether all are allowed.
+func takeAll(t testing.TB, store ratelimit.Store, hits ...ratelimit.Hit) bool {
 	decisions := make([]ratelimit.Decision, len(hits))
-	if err := store.Take(context.Background(), longTime, hits, decisions); err != nil {
+	if err := store.Take(context.Background(), testTimeout, hits, decisions); err != nil {
 		t.Errorf("Take: %v", err)
 		return false
 	}
@@ -199,8 +188,8 @@ func allAllowed(decisions []ratelimit.Decision) bool {
 	return true
 }
 
-// left returns the rest of a hit's quota.
-func left(t failer, store ratelimit.Store, h ratelimit.Hit) int64 {
+// remaining returns how many units are left of a hit's quota.
+func remaining(t failer, store ratelimit.Store, h ratelimit.Hit) int64 {
 	h.Cost, h.Peek = 1, true
 	return takeOne(t, store, h).Remaining
 }

@@ -11,24 +11,24 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// drawTwo draws two limits, which often share their rows.
-func (b *bench) drawTwo(t *rapid.T) []*ratelimit.Limit {
-	limits := []*ratelimit.Limit{drawLimit(t, b.prefix()), drawLimit(t, b.prefix())}
+// drawTwoLimits draws two limits, which often share their rows.
+func (b *modelTest) drawTwoLimits(t *rapid.T) []*ratelimit.Limit {
+	limits := []*ratelimit.Limit{drawLimit(t, b.newPrefix()), drawLimit(t, b.newPrefix())}
 	if rapid.Bool().Draw(t, "the limits share their rows") {
 		limits[1].Prefix, limits[1].Durable = limits[0].Prefix, limits[0].Durable
 	}
 	return limits
 }
 
-// TestBatchIsSequential decides random calls of one hit in one batch: each has the decision
-// that it would have alone, in the order of arrival.
+// Each call of a random batch of calls of one hit has the decision that it would have alone, in the order of
+// arrival.
 func TestBatchIsSequential(t *testing.T) {
-	b := newBench(t)
+	b := newModelTest(t)
 	conformance.Check(t, 500, func(t *rapid.T) {
-		b.begin()
-		limits := b.drawTwo(t)
+		b.startSchedule()
+		limits := b.drawTwoLimits(t)
 		for batches := rapid.IntRange(1, 3).Draw(t, "batches"); batches > 0; batches-- {
-			b.drawStep(t, limits[0])
+			b.moveClock(t, limits[0])
 			var calls []*batch.Call
 			for n := rapid.IntRange(1, 20).Draw(t, "calls"); n > 0; n-- {
 				c := drawCall(t, limits)
@@ -37,22 +37,20 @@ func TestBatchIsSequential(t *testing.T) {
 				}
 				calls = append(calls, c)
 			}
-			b.decideBatch(t, calls)
+			b.checkBatch(t, calls)
 		}
 	})
 }
 
-// decideBatch decides calls as one batch in Postgres and in Go, and fails unless the
-// decisions are equal, and the row of the last call.
-func (b *bench) decideBatch(t failer, calls []*batch.Call) {
-	last := calls[len(calls)-1].Hits[0]
-	b.db.readRow(last)
+// checkBatch decides calls as one batch in Postgres and in Go, and fails unless the decisions are equal.
+func (b *modelTest) checkBatch(t failer, calls []*batch.Call) {
+	b.db.readAfterEachRun(calls[len(calls)-1].Hits[0])
 	wants := b.model.decideBatch(b.clock.Micro, calls)
 	b.store.DecideBatch(calls)
 	for i, c := range calls {
 		for j := range c.Decisions {
-			// Equal hits are decided at once: an early one sees the Reset that all of them
-			// leave, an early refund also what remains.
+			// Equal hits are decided together: the first one has the Reset that all of them leave, and a
+			// refund also the units that remain.
 			if j < len(wants[i]) && c.Decisions[j].Allowed {
 				wants[i][j].Reset = c.Decisions[j].Reset
 				if c.Hits[j].Cost < 0 {
@@ -63,12 +61,13 @@ func (b *bench) decideBatch(t failer, calls []*batch.Call) {
 				}
 			}
 		}
-		compare(t, fmt.Sprintf("call %d of %s: ", i, batchText(calls)), b.clock.Micro, c.Hits[0], c, wants[i])
+		what := fmt.Sprintf("call %d of %s: ", i, formatBatch(calls))
+		requireEqual(t, what, b.clock.Micro, c.Hits[0], c, wants[i])
 	}
 }
 
-// batchText lists the calls of a batch.
-func batchText(calls []*batch.Call) string {
+// formatBatch formats the calls of a batch, one a line.
+func formatBatch(calls []*batch.Call) string {
 	text := ""
 	for i, c := range calls {
 		text += fmt.Sprintf("\n%d, reset %v:", i, c.Reset)

@@ -1,12 +1,9 @@
 package engine_test
 
 import (
-	"context"
 	"errors"
 	"math"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -14,52 +11,19 @@ import (
 )
 
 func TestOptionsOutOfRange(t *testing.T) {
-	for field, o := range map[string]engine.Options{
-		"db":                 {},
-		"Workers":            {Workers: -1},
-		"CleanupProbability": {CleanupProbability: math.NaN()},
+	for _, test := range []struct {
+		db      pgdb.DB
+		options engine.Options
+		field   string
+	}{
+		{db: nil, field: "db"},
+		{db: &fakeDB{}, options: engine.Options{Workers: -1}, field: "Workers"},
+		{db: &fakeDB{}, options: engine.Options{CleanupProbability: math.NaN()}, field: "CleanupProbability"},
 	} {
-		var db pgdb.DB
-		if field != "db" {
-			db = &fakeDB{}
-		}
-		var wrong *ratelimit.FieldError
-		if store, err := engine.New(db, o); store != nil || !errors.As(err, &wrong) || wrong.Field != field {
-			t.Errorf("%s: %v", field, err)
+		var fieldErr *ratelimit.FieldError
+		_, err := engine.New(test.db, test.options)
+		if !errors.As(err, &fieldErr) || fieldErr.Field != test.field {
+			t.Errorf("New: error %v, want a FieldError for %s", err, test.field)
 		}
 	}
-}
-
-// changing is a store for limits that a test changes.
-type changing struct {
-	ratelimit.Store
-	change func(l *ratelimit.Limit)
-
-	mu     sync.Mutex
-	limits map[*ratelimit.Limit]*ratelimit.Limit // those of the test, and the changed ones
-}
-
-func (c *changing) changed(hits []ratelimit.Hit) []ratelimit.Hit {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all := append([]ratelimit.Hit(nil), hits...)
-	for i := range all {
-		l := all[i].Limit
-		if l != nil && c.limits[l] == nil {
-			other := *l
-			c.change(&other)
-			c.limits[l] = &other
-		}
-		all[i].Limit = c.limits[l]
-	}
-	return all
-}
-
-func (c *changing) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
-	decisions []ratelimit.Decision) error {
-	return c.Store.Take(ctx, timeout, c.changed(hits), decisions)
-}
-
-func (c *changing) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	return c.Store.Reset(ctx, timeout, c.changed(hits))
 }
