@@ -46,9 +46,7 @@ func responseWriterIn(w http.ResponseWriter) *responseWriter {
 func (w *responseWriter) WriteHeader(status int) {
 	if !w.wrote {
 		respond.RestoreHeaders(w.Header(), w.own)
-		if w.fields != nil {
-			respond.RestoreFields(w.Header(), w.fields)
-		}
+		respond.RestoreFields(w.Header(), w.fields)
 		if w.informs && len(w.Header()["X-Ratelimit-Overage"]) == 0 {
 			respond.SetOverage(w.Header(), w.overage)
 		}

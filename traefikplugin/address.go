@@ -9,7 +9,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // addresses determines the address of a client by an IPStrategy.
@@ -24,31 +23,23 @@ func newAddresses(s *IPStrategy) (*addresses, error) {
 	if s == nil {
 		return &addresses{plain: true}, nil
 	}
-	if _, err := values("ipStrategy.", s.Other, "depth excludedIPs ipv6Subnet"); err != nil {
-		return nil, err
-	}
-	a := &addresses{}
+	r := &reader{}
+	r.values("ipStrategy.", s.Other, "depth excludedIPs ipv6Subnet")
 	if s.Depth < 0 {
-		return nil,
-			&ratelimit.FieldError{Field: "ipStrategy.depth", Value: strconv.Itoa(s.Depth), Want: "0 or more"}
+		r.invalid("ipStrategy.depth", strconv.Itoa(s.Depth), "0 or more")
 	}
-	a.depth = s.Depth
+	a := &addresses{depth: s.Depth, plain: s.Depth == 0 && len(s.ExcludedIPs) == 0}
 	for _, text := range s.ExcludedIPs {
 		network, ok := settings.ParseNetwork(strings.TrimSpace(text))
 		if !ok {
-			return nil,
-				&ratelimit.FieldError{Field: "ipStrategy.excludedIPs", Value: text,
-					Want: "an IP address, or a network such as 10.0.0.0/8"}
+			r.invalid("ipStrategy.excludedIPs", text, "an IP address, or a network such as 10.0.0.0/8")
 		}
 		a.excluded = append(a.excluded, network)
 	}
 	if s.IPv6Subnet != nil && (*s.IPv6Subnet < 1 || *s.IPv6Subnet > 128) {
-		return nil,
-			&ratelimit.FieldError{Field: "ipStrategy.ipv6Subnet", Value: strconv.Itoa(*s.IPv6Subnet),
-				Want: "a whole number from 1 to 128"}
+		r.invalid("ipStrategy.ipv6Subnet", strconv.Itoa(*s.IPv6Subnet), "a whole number from 1 to 128")
 	}
-	a.plain = a.depth == 0 && len(a.excluded) == 0
-	return a, nil
+	return a, r.err
 }
 
 // client returns the value of {client_ip}. If X-Forwarded-For is shorter than the depth, has only excluded
@@ -101,11 +92,6 @@ func parseAddress(text string) (netip.Addr, error) {
 // addressOf returns the address of a client, and whether the address is assumed; see client. It returns the
 // zero Addr for text that is not an address.
 func addressOf(a *addresses, r *http.Request) (netip.Addr, bool) {
-	if a.plain {
-		if connection, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
-			return connection.Addr().Unmap(), false
-		}
-	}
 	text, assumed := a.client(r)
 	address, _ := parseAddress(text)
 	return address.WithZone(""), assumed // a client can choose a long one

@@ -91,10 +91,11 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 func TestANumberInCaddysSpellingIsWholeText(t *testing.T) {
 	c := valid()
 	c.Other = map[string]any{"burst": float64(1000000), "max_conns": 4, "cleanup_probability": 0.25}
-	read, err := values("", c.Other, "", settings.LimitTable, settings.StoreTable)
+	r := &reader{}
+	read := r.values("", c.Other, "", settings.LimitTable, settings.StoreTable)
 	if want := (settings.Values{"burst": "1000000", "max_conns": "4",
-		"cleanup_probability": "0.25"}); err != nil || !reflect.DeepEqual(read, want) {
-		t.Errorf("%v, %v; want %v", read, err, want)
+		"cleanup_probability": "0.25"}); r.err != nil || !reflect.DeepEqual(read, want) {
+		t.Errorf("%v, %v; want %v", read, r.err, want)
 	}
 }
 

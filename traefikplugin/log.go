@@ -3,7 +3,6 @@ package traefikplugin
 import (
 	"fmt"
 	"log"
-	"strconv"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
@@ -28,11 +27,10 @@ func write(middleware string, line host.Line) {
 		text += ": " + line.Err.Error()
 	}
 	if line.Lasted > 0 {
-		text += ", after " + line.Lasted.String() + ": " + strconv.FormatInt(line.Undecided, 10) +
-			" requests had no decision"
+		text += fmt.Sprintf(", after %s: %d requests had no decision", line.Lasted.String(), line.Undecided)
 	}
 	if line.Dropped > 0 {
-		text += " (and " + strconv.FormatInt(line.Dropped, 10) + " more failures since the last line)"
+		text += fmt.Sprintf(" (and %d more failures since the last line)", line.Dropped)
 	}
 	if line.Level == host.Info {
 		fmt.Println(text)

@@ -21,9 +21,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync/atomic"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
 // New returns the middleware, and does not wait for the database. ctx ends at the next reload. The middleware
@@ -36,14 +33,8 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 	if err != nil {
 		return nil, fmt.Errorf("pg_ratelimit: %w", err)
 	}
-	if atomic.CompareAndSwapInt32(&started, 0, 1) {
-		write("", host.Line{Text: "rate limits are enforced by " + program})
-	}
 	return withLeases(h), nil
 }
-
-// started is 1 once New has logged the version; atomic.
-var started int32
 
 // newHandler returns the handler of a middleware in a process.
 func newHandler(ctx context.Context, next http.Handler, config *Config, name string, p *process) (*handler,

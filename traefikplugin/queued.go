@@ -17,11 +17,8 @@ type requestQueue struct {
 	made  int32 // the number of Requests, free or in use; atomic
 }
 
-// queues holds the queues of a database, by the timeout of their requests. The process's mutex guards the
-// map.
-type queues struct {
-	byTimeout map[time.Duration]*requestQueue
-}
+// queues holds the queues of a database, by the timeout of their requests. The process's mutex guards it.
+type queues map[time.Duration]*requestQueue
 
 // spare bounds the requests that may take a Request between the check and the receive in ServeHTTP. With
 // fewer free ones, ServeHTTP adds another.
@@ -33,14 +30,14 @@ const maxPending = 2048
 // queueOf returns a database's queue for requests with a timeout, and creates it on first use. The caller
 // holds the process's mutex.
 func queueOf(d *host.Database, timeout time.Duration) *requestQueue {
-	all := d.Keep(func() any { return &queues{map[time.Duration]*requestQueue{}} }).(*queues)
-	q := all.byTimeout[timeout]
+	all := d.Keep(func() any { return queues{} }).(queues)
+	q := all[timeout]
 	if q == nil {
 		q = &requestQueue{free: make(chan *serve.Request, maxPending)}
 		if d.Postgres != nil {
 			q.queue = d.Postgres.OpenQueue(timeout, serve.FillCalls, serve.DeliverCalls)
 		}
-		all.byTimeout[timeout] = q
+		all[timeout] = q
 	}
 	return q
 }

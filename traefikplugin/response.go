@@ -65,7 +65,7 @@ func pass(u *upstream, w http.ResponseWriter, r *http.Request) {
 // no responseWriter.
 func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
 	own := newWriter(u, w)
-	if len(own.limit) == 0 && own.fields == nil {
+	if own.own == nil && own.fields == nil {
 		u.next.ServeHTTP(w, r)
 		return
 	}
@@ -88,11 +88,8 @@ func passSettled(u *upstream, settling *serve.Settling, w http.ResponseWriter, r
 // newWriter returns a responseWriter that keeps the headers now in w.
 func newWriter(u *upstream, w http.ResponseWriter) *responseWriter {
 	header := w.Header()
-	own := &responseWriter{
-		ResponseWriter: w, fields: nil, settling: nil,
-		limit: header["X-Ratelimit-Limit"], remaining: header["X-Ratelimit-Remaining"],
-		reset: header["X-Ratelimit-Reset"], overage: header["X-Ratelimit-Overage"],
-	}
+	own := &responseWriter{ResponseWriter: w, fields: nil, settling: nil, own: respond.OwnHeadersIn(header),
+		overage: header["X-Ratelimit-Overage"]}
 	if u.fields {
 		own.fields = respond.OwnFieldsIn(header)
 	}
@@ -131,11 +128,10 @@ func countWraps(u *upstream, needed bool) {
 type responseWriter struct {
 	http.ResponseWriter
 
-	// The headers of the limit. The slices have no spare capacity, so Header.Add does not change them.
-	limit, remaining, reset []string
-	overage                 []string // nil is none
-	fields                  *respond.OwnFields
-	settling                *serve.Settling // nil if there is nothing to settle
+	own      respond.OwnHeaders // of the limit, or nil
+	overage  []string           // nil is none
+	fields   *respond.OwnFields // nil is none
+	settling *serve.Settling    // nil if there is nothing to settle
 
 	informs bool   // there was an informational response
 	wrote   bool   // the final headers
@@ -154,16 +150,12 @@ func (w *responseWriter) WriteHeader(status int) {
 	if values := h["Content-Length"]; len(values) != 0 {
 		w.length = values[0]
 	}
-	if w.fields != nil {
-		respond.RestoreFields(h, w.fields)
-	}
-	switch {
-	case len(w.limit) == 0: // only fields
-	case status == http.StatusTooManyRequests && len(h["X-Ratelimit-Limit"]) == 1:
+	if status == http.StatusTooManyRequests && len(h["X-Ratelimit-Limit"]) == 1 {
 		// Another limit in this proxy may have refused the request: its headers stay.
 		// An upstream's header would have been added to our own.
-	default:
-		restoreLimit(w, h)
+		respond.RestoreFields(h, w.fields)
+	} else {
+		restore(w, h)
 	}
 	if w.settling != nil {
 		serve.ReadHeaders(status, h, w.settling)
@@ -202,54 +194,36 @@ func flush(w *responseWriter) {
 
 // restore replaces the headers of an upstream by those of the limit.
 func restore(w *responseWriter, h http.Header) {
-	if w.fields != nil {
-		respond.RestoreFields(h, w.fields)
-	}
-	if len(w.limit) != 0 {
-		restoreLimit(w, h)
+	respond.RestoreFields(h, w.fields)
+	if respond.RestoreHeaders(h, w.own) {
+		w.needed = true
 	}
 }
-
-// restoreLimit replaces the X-RateLimit headers of an upstream, unless they are still those of the limit.
-func restoreLimit(w *responseWriter, h http.Header) {
-	if same(h["X-Ratelimit-Limit"], w.limit) && same(h["X-Ratelimit-Remaining"], w.remaining) &&
-		same(h["X-Ratelimit-Reset"], w.reset) {
-		return
-	}
-	w.needed = true
-	respond.RestoreHeaders(h, respond.OwnHeaders{w.limit[0], w.remaining[0], w.reset[0]})
-}
-
-func same(values, own []string) bool { return len(values) == 1 && values[0] == own[0] }
 
 // upgradeWriter is the responseWriter of a request to change the protocol. A reverse proxy
 // takes over the connection, adds the headers of the upstream to those of the writer, and
 // sends what Header then returns.
 type upgradeWriter struct {
-	responseWriter *responseWriter
-	hijacked       bool
+	*responseWriter
+	hijacked bool
 }
 
 func (w *upgradeWriter) Header() http.Header {
-	h := w.responseWriter.ResponseWriter.Header()
+	h := w.ResponseWriter.Header()
 	if w.hijacked {
 		restore(w.responseWriter, h)
-		if w.responseWriter.settling != nil {
-			serve.ReadHeaders(http.StatusSwitchingProtocols, h, w.responseWriter.settling)
+		if w.settling != nil {
+			serve.ReadHeaders(http.StatusSwitchingProtocols, h, w.settling)
 		}
 	}
 	return h
 }
 
-func (w *upgradeWriter) WriteHeader(status int) { w.responseWriter.WriteHeader(status) }
-
-func (w *upgradeWriter) Write(body []byte) (int, error) { return w.responseWriter.Write(body) }
-
 func (w *upgradeWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, buffered, err := http.NewResponseController(w.responseWriter.ResponseWriter).Hijack()
+	conn, buffered, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	w.hijacked = err == nil
-	if w.hijacked && w.responseWriter.settling != nil {
-		conn = serve.SettledConn(conn, w.responseWriter.settling)
+	if w.hijacked && w.settling != nil {
+		conn = serve.SettledConn(conn, w.settling)
 	}
 	return conn, buffered, err
 }

@@ -2,10 +2,12 @@ package traefikplugin
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"reflect"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
@@ -74,8 +76,22 @@ func newSetup(config *Config, name string, p *process) (*setup, error) {
 	h.use.Prepare()
 	h.plain = site.LimitsOfAll()
 	h.requests = queueOf(h.use.Limits, site.Timeout)
+	p.logOnce("", "rate limits are enforced by "+program)
 	p.logOnce(name, h.describe(made.policy))
 	return &setup{handler: h, made: made, config: config}, nil
+}
+
+// describe returns a description of the compiled configuration for the log, without DSNs.
+func (h *handler) describe(policy settings.Values) string {
+	text := "middleware " + h.name + ": "
+	for _, z := range h.site.Zones {
+		text += fmt.Sprintf("limit %s: %s (%s, %s), key %s; ", z.Limit.Prefix, z.Configured["limit"],
+			z.Limit.Algorithm.String(), string(z.Mode), z.KeyText)
+	}
+	if policy != nil {
+		text += fmt.Sprintf("policy with apiKey %q and user %q; ", policy["api_key"], policy["user"])
+	}
+	return text + "onError " + string(h.site.OnError)
 }
 
 // release removes a load from a setup. If none is left, the setup ends after a delay: its last requests may

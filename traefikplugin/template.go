@@ -24,7 +24,11 @@ type piece struct {
 }
 
 // template implements serve.Text.
-type template struct{ pieces []piece }
+type template struct {
+	pieces   []piece
+	variable bool // has a placeholder
+	secret   bool // has one that may be a credential
+}
 
 // parseText implements serve.ParseText.
 func (a *addresses) parseText(field, text string) (serve.Text, error) {
@@ -40,15 +44,17 @@ func (a *addresses) parseText(field, text string) (serve.Text, error) {
 			rest = rest[at:]
 			continue
 		}
+		p, ok := piece{}, false
 		end := strings.IndexByte(rest, '}')
-		if end <= 0 {
-			return nil, &ratelimit.FieldError{Field: field, Value: text, Want: wantKey}
+		if end > 0 {
+			p, ok = a.parsePlaceholder(rest[1:end])
 		}
-		p, ok := a.parsePlaceholder(rest[1:end])
 		if !ok {
 			return nil, &ratelimit.FieldError{Field: field, Value: text, Want: wantKey}
 		}
 		t.pieces = append(t.pieces, p)
+		t.secret = t.secret || p.secret
+		t.variable = true
 		rest = rest[end+1:]
 	}
 	return t, nil
@@ -56,63 +62,45 @@ func (a *addresses) parseText(field, text string) (serve.Text, error) {
 
 // parsePlaceholder parses the text between two braces.
 func (a *addresses) parsePlaceholder(name string) (piece, bool) {
-	p := piece{name: name, addresses: a}
+	parameter := ""
 	if dot := strings.IndexByte(name, '.'); dot >= 0 {
-		p.name = name[:dot+1]
-		p.text = name[dot+1:]
+		parameter = name[dot+1:]
+		name = name[:dot+1]
 	}
-	switch p.name {
-	case "remote_host":
-		p.name = "remote_ip"
-	case "client_ip":
-		if a.plain {
-			p.name = "remote_ip" // has the same value, and takes fewer steps
-		}
+	switch {
+	case name == "remote_host" || name == "client_ip" && a.plain:
+		name = "remote_ip" // has the same value, and takes fewer steps
+	case name == "header." && strings.EqualFold(parameter, "Host"):
+		name = "host" // Go has it in Request.Host, not in the headers
+		parameter = ""
+	}
+	found, ok := placeholders[name]
+	if !ok || strings.HasSuffix(name, ".") && parameter == "" {
+		return piece{}, false
+	}
+	p := piece{placeholder: found, name: name, text: parameter, addresses: a}
+	switch name {
 	case "header.":
-		p.text = http.CanonicalHeaderKey(p.text)
+		p.text = http.CanonicalHeaderKey(parameter)
 		p.secret = settings.CredentialHeader(p.text)
-		if p.text == "Host" { // Go has it in Request.Host, not in the headers
-			p.name = "host"
-			p.text = ""
-		}
 	case "query.":
-		p.secret = settings.CredentialName(p.text)
+		p.secret = settings.CredentialName(parameter)
 	case "labels.", "path.":
-		n, err := strconv.Atoi(p.text)
+		n, err := strconv.Atoi(parameter)
 		if err != nil || n < 0 {
 			return piece{}, false
 		}
 		p.n = n
 		p.text = strconv.Itoa(n)
 	}
-	found, ok := placeholders[p.name]
-	if !ok || strings.HasSuffix(p.name, ".") && p.text == "" {
-		return piece{}, false
-	}
-	found.secret = found.secret || p.secret
-	p.placeholder = found
 	return p, true
 }
 
 // Secret implements serve.Text.
-func (t *template) Secret() bool {
-	for i := range t.pieces {
-		if t.pieces[i].secret {
-			return true
-		}
-	}
-	return false
-}
+func (t *template) Secret() bool { return t.secret }
 
 // Fixed implements serve.Text.
-func (t *template) Fixed() bool {
-	for i := range t.pieces {
-		if t.pieces[i].name != "" {
-			return false
-		}
-	}
-	return true
-}
+func (t *template) Fixed() bool { return !t.variable }
 
 // Shares implements serve.Text.
 func (t *template) Shares(other serve.Text) bool {

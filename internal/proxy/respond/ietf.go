@@ -59,10 +59,12 @@ func OwnFieldsIn(h http.Header) *OwnFields {
 	return &OwnFields{h[policyField][0], h[limitField][0]}
 }
 
-// RestoreFields is RestoreHeaders for OwnFields.
+// RestoreFields is RestoreHeaders for OwnFields. Nil restores nothing.
 func RestoreFields(h http.Header, own *OwnFields) {
-	restoreField(h, policyField, own.policy)
-	restoreField(h, limitField, own.limit)
+	if own != nil {
+		restoreField(h, policyField, own.policy)
+		restoreField(h, limitField, own.limit)
+	}
 }
 
 func restoreField(h http.Header, name, own string) {
