@@ -18,20 +18,6 @@ import (
 // servers change their metadata one after the other.
 const moveWait = 5 * time.Millisecond
 
-// failingDB is the DB of a server with an invalid address. All of its calls fail with err.
-type failingDB struct{ err error }
-
-func newFailing(err error) pgdb.DB { return &failingDB{err: err} }
-
-func (d *failingDB) Run(_ context.Context, statements []*pgdb.Statement) error {
-	for _, s := range statements {
-		s.Err = pg.ErrNotSent
-	}
-	return d.err
-}
-func (d *failingDB) Exec(context.Context, string) error { return d.err }
-func (d *failingDB) Close()                             {}
-
 // shardDB is the DB of a shard. It runs statements on the server that has the shard.
 type shardDB struct {
 	routes *routes
@@ -59,8 +45,8 @@ func (d *shardDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 		began := time.Now()
 		err := to.db.Run(ctx, left)
 		if err == nil {
-			if lostShard(left) {
-				d.handleLostShard(ctx, to, left, began)
+			if lostShard(left) && !d.routes.reroute(ctx, d.shard, to, true, began) {
+				health.Sleep(ctx, moveWait)
 			}
 			return nil
 		}
@@ -83,36 +69,21 @@ func unsent(statements []*pgdb.Statement) []*pgdb.Statement {
 	return all
 }
 
-// lostShard reports whether a statement did not find the shard. The guard fails with the code of a
-// serialization failure, so lostShard recognizes it by its text.
+// lostShard reports whether a statement did not find the shard, and gives it the code of a serialization
+// failure. The guard fails with this code, so lostShard recognizes it by its text.
 func lostShard(statements []*pgdb.Statement) bool {
-	for _, s := range statements {
-		switch s.Code {
-		case pg.UndefinedTable, pg.NoSuchConstraint:
-			return true
-		case pg.SerializationFailure:
-			if text := s.Err.Error(); strings.Contains(text, "is not here") ||
-				strings.Contains(text, "is being moved") {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// handleLostShard reads the routes again after a statement that did not find the shard, and makes the engine
-// retry the statements.
-func (d *shardDB) handleLostShard(ctx context.Context, at route, statements []*pgdb.Statement,
-	began time.Time) {
-	if !d.routes.reroute(ctx, d.shard, at, true, began) {
-		health.Sleep(ctx, moveWait)
-	}
+	lost := false
 	for _, s := range statements {
 		switch s.Code {
 		case pg.UndefinedTable, pg.NoSuchConstraint:
 			s.Code = pg.SerializationFailure
+			lost = true
+		case pg.SerializationFailure:
+			text := s.Err.Error()
+			lost = lost || strings.Contains(text, "is not here") || strings.Contains(text, "is being moved")
 		}
 	}
+	return lost
 }
 
 // Exec implements pgdb.DB.

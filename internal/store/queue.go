@@ -16,12 +16,10 @@ type Queue struct {
 	timeout       time.Duration
 	fill, deliver func(calls []*batch.Call)
 
-	opened int32          // 0 before to is set, then toOne or toMany; atomic
-	mu     sync.Mutex     // guards the setting of to
+	opened int32          // the number of queues, once they are set; atomic
+	mu     sync.Mutex     // guards the setting of queues
 	queues []*batch.Queue // by engine
 }
-
-const oneQueue, manyQueues = 1, 2
 
 // OpenQueue returns a Queue. fill and deliver are as in batch.Options.
 func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *Queue {
@@ -32,7 +30,7 @@ func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*bat
 // for all calls of a batch at once, otherwise for each call. deliver is not called for a call of several
 // subjects, for one that fill failed, or if the engines are not found in time.
 func Ask(q *Queue, c *batch.Call, arrived time.Time) {
-	if atomic.LoadInt32(&q.opened) == oneQueue {
+	if atomic.LoadInt32(&q.opened) == 1 {
 		batch.Send(q.queues[0], c, arrived)
 	} else if !sendToAny(q, c, arrived) {
 		return
@@ -81,15 +79,13 @@ func prepare(q *Queue) error {
 	if q.queues != nil {
 		return nil
 	}
-	open := int32(oneQueue)
 	fill := q.fill
 	if len(s.engines) > 1 {
-		open = manyQueues
 		fill = nil
 	}
 	for _, e := range s.engines {
 		q.queues = append(q.queues, e.OpenQueue(q.timeout, fill, q.deliver))
 	}
-	atomic.StoreInt32(&q.opened, open)
+	atomic.StoreInt32(&q.opened, int32(len(q.queues)))
 	return nil
 }

@@ -93,8 +93,7 @@ func (r *routes) find(ctx context.Context) (bool, bool, error) {
 		return false, false, err
 	}
 	r.tables = tables
-	r.set(to)
-	return true, false, nil
+	return true, false, r.set(to)
 }
 
 // address is the address of a server.
@@ -149,31 +148,28 @@ func (r *routes) query(ctx context.Context, db pgdb.DB) ([]address, []map[string
 	return to, tables, nil
 }
 
-// set sets the routes. It opens connections to new servers, and closes those to servers without a shard.
-func (r *routes) set(to []address) {
+// set sets the routes. It opens connections to new servers, and closes those to servers without a shard. It
+// fails for an invalid address.
+func (r *routes) set(to []address) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.readAt = time.Now()
 	if r.closed {
-		return
+		return nil
 	}
 	used := map[string]pgdb.DB{}
 	next := make([]route, 0, len(to))
 	for _, at := range to {
 		name := at.String()
-		db := used[name]
-		if db == nil {
-			db = r.servers[name]
-		}
-		if db == nil {
-			opened, err := r.connector.At(at.host, at.port)
-			db = opened
+		if r.servers[name] == nil {
+			db, err := r.connector.At(at.host, at.port)
 			if err != nil {
-				db = newFailing(err)
+				return err
 			}
+			r.servers[name] = db
 		}
-		used[name] = db
-		next = append(next, route{address: name, db: db})
+		used[name] = r.servers[name]
+		next = append(next, route{address: name, db: used[name]})
 	}
 	for name, db := range r.servers {
 		if used[name] == nil {
@@ -182,6 +178,7 @@ func (r *routes) set(to []address) {
 	}
 	r.servers = used
 	r.byShard = next
+	return nil
 }
 
 // routeTo returns the route to a shard.
@@ -225,10 +222,9 @@ func (r *routes) reroute(ctx context.Context, shard int, failed route, reached b
 			to, _, err := r.query(limited, db)
 			cancel()
 			if err == nil {
-				r.set(to)
-				break
+				err = r.set(to)
 			}
-			if ctx.Err() != nil {
+			if err == nil || ctx.Err() != nil {
 				break
 			}
 		}

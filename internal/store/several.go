@@ -7,7 +7,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -20,33 +19,33 @@ import (
 // shardHits holds the hits of a request that one shard decides or resets together.
 type shardHits struct {
 	shard     int
-	reset     bool
 	indexes   []int // the index of each hit in the request
 	hits      []ratelimit.Hit
 	decisions []ratelimit.Decision
 	err       error
 }
 
-func newShardHits(shard int) *shardHits { return &shardHits{shard: shard} }
-
 // takeSeveral decides hits that are in several shards.
 func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision) error {
 	ctx, cancel := health.WithDeadline(ctx, time.Now(), timeout)
 	defer cancel()
+	take := func(part *shardHits) error {
+		part.decisions = make([]ratelimit.Decision, len(part.hits))
+		return s.engines[part.shard].Take(ctx, timeout, part.hits, part.decisions)
+	}
 	home, others := s.divide(hits)
-	takeAll(ctx, s, timeout, others)
-	err := firstError(others)
-	passes := err == nil && allAllowed(others)
-	if passes || hasUnconditional(home) {
-		if !passes {
-			home = unconditional(home)
-		}
-		takeAll(ctx, s, timeout, []*shardHits{home})
+	forAll(others, take)
+	passes, err := result(others)
+	if !passes {
+		home = unconditional(home)
+	}
+	if len(home.hits) > 0 {
+		ofHome := []*shardHits{home}
+		forAll(ofHome, take)
 		if passes {
-			err = firstError([]*shardHits{home})
+			passes, err = result(ofHome)
 		}
-		passes = passes && err == nil && allAllowed([]*shardHits{home})
 	}
 	for i := range decisions {
 		decisions[i] = ratelimit.Decision{Allowed: true, Limit: hits[i].Limit.Capacity(),
@@ -56,14 +55,12 @@ func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 	if !passes {
 		s.refund(timeout, others)
 	}
-	for _, shard := range append(others, home) {
-		if shard.err != nil {
+	for _, part := range append(others, home) {
+		if part.err != nil {
 			continue
 		}
-		for i, at := range shard.indexes {
-			if i < len(shard.decisions) {
-				decisions[at] = shard.decisions[i]
-			}
+		for i, at := range part.indexes {
+			decisions[at] = part.decisions[i]
 		}
 	}
 	return err
@@ -72,22 +69,19 @@ func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 // divide returns the hits in the home of a request, and those in other shards. A hit in another shard that is
 // Apart has a shardHits of its own, so that its refusal refuses no other hit.
 func (s *Store) divide(hits []ratelimit.Hit) (*shardHits, []*shardHits) {
-	home := newShardHits(0)
-	shards := make([]int, len(hits))
+	home := &shardHits{}
 	best := 0
 	for i := range hits {
-		h := &hits[i]
-		shards[i] = ShardOf(subjectOf(h), len(s.engines))
 		rank := 1
 		switch {
-		case h.Apart:
-		case h.Subject == "":
+		case hits[i].Apart:
+		case hits[i].Subject == "":
 			rank = 2
 		default:
 			rank = 3
 		}
 		if rank > best {
-			home.shard = shards[i]
+			home.shard = s.shardOf(&hits[i])
 			best = rank
 		}
 	}
@@ -95,13 +89,13 @@ func (s *Store) divide(hits []ratelimit.Hit) (*shardHits, []*shardHits) {
 	var others []*shardHits
 	for i := range hits {
 		h := hits[i]
-		shard := shards[i]
+		shard := s.shardOf(&h)
 		to := byShard[shard]
 		if to != home && h.Slot != nil {
 			h.Slot = temporarySlot(h.Slot)
 		}
 		if to == nil || h.Apart && to != home {
-			to = newShardHits(shard)
+			to = &shardHits{shard: shard}
 			others = append(others, to)
 			if !h.Apart {
 				byShard[shard] = to
@@ -139,76 +133,46 @@ func transferSlots(hits []ratelimit.Hit, all []*shardHits, passes bool) {
 // transferSlot makes the Slot to hold the slots of the Slot of.
 func transferSlot(to, of *ratelimit.Slot) { to.Hold(func() { of.Release() }) }
 
-// takeAll decides or resets the hits of all concurrently, and waits for all of them.
-func takeAll(ctx context.Context, s *Store, timeout time.Duration, all []*shardHits) {
-	var others sync.WaitGroup
-	for i, part := range all {
-		if i == len(all)-1 {
-			takeIn(ctx, s, timeout, part)
-		} else {
-			startTake(ctx, s, timeout, part, &others)
-		}
+// forAll sets err of all to the results of do, which it calls concurrently.
+func forAll(all []*shardHits, do func(part *shardHits) error) {
+	var running sync.WaitGroup
+	for _, part := range all {
+		start(&running, part, do)
 	}
-	others.Wait()
+	running.Wait()
 }
 
-// takeIn decides or resets the hits of one shard.
-func takeIn(ctx context.Context, s *Store, timeout time.Duration, part *shardHits) {
-	if part.reset {
-		part.err = s.engines[part.shard].Reset(ctx, timeout, part.hits)
-		return
-	}
-	part.decisions = make([]ratelimit.Decision, len(part.hits))
-	part.err = s.engines[part.shard].Take(ctx, timeout, part.hits, part.decisions)
-}
-
-// startTake runs takeIn in the background, and counts it in all.
-func startTake(ctx context.Context, s *Store, timeout time.Duration, part *shardHits, all *sync.WaitGroup) {
-	all.Add(1)
+// start sets err of a part to the result of do in the background, and counts it in running until then.
+func start(running *sync.WaitGroup, part *shardHits, do func(part *shardHits) error) {
+	running.Add(1)
 	go func() {
-		if err := batch.PanicError(func() { takeIn(ctx, s, timeout, part) }); err != nil {
+		if err := batch.PanicError(func() { part.err = do(part) }); err != nil {
 			part.err = err
 		}
-		all.Done()
+		running.Done()
 	}()
 }
 
-// firstError returns the first error of a shard. It ignores the errors of hits that are Apart.
-func firstError(all []*shardHits) error {
+// result reports whether these shards allow all of their hits, and returns the first error of a shard. It
+// ignores the hits that are Apart.
+func result(all []*shardHits) (passes bool, err error) {
+	passes = true
 	for _, part := range all {
 		for i := range part.hits {
-			if part.err != nil && !part.hits[i].Apart {
-				return part.err
+			switch {
+			case part.hits[i].Apart:
+			case part.err != nil:
+				return false, part.err
+			case !part.decisions[i].Allowed:
+				passes = false
 			}
 		}
 	}
-	return nil
+	return passes, nil
 }
 
-// allAllowed reports whether these shards allow all of their hits, except those that are Apart.
-func allAllowed(all []*shardHits) bool {
-	for _, part := range all {
-		for i := range part.decisions {
-			if !part.decisions[i].Allowed && !part.hits[i].Apart {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// hasUnconditional reports whether any hit is a refund or Apart. Such a hit is decided even if the request
-// does not pass.
-func hasUnconditional(part *shardHits) bool {
-	for i := range part.hits {
-		if part.hits[i].Cost < 0 || part.hits[i].Apart {
-			return true
-		}
-	}
-	return false
-}
-
-// unconditional returns the hits that are refunds or Apart.
+// unconditional returns the hits that are refunds or Apart, which are decided even if the request does not
+// pass.
 func unconditional(part *shardHits) *shardHits {
 	some := &shardHits{shard: part.shard}
 	for i := range part.hits {
@@ -224,22 +188,22 @@ func unconditional(part *shardHits) *shardHits {
 // because a hit with a negative cost would also refund from a window that has begun since the charge. A shard
 // that cannot be reached keeps the charge, so that less passes, never more.
 func (s *Store) refund(timeout time.Duration, all []*shardHits) {
-	var waits []*shardHits
+	var charged []*shardHits
 	most := 0 // the largest number of hits in a shard
 	for _, part := range all {
-		if part.err != nil || !allAllowed([]*shardHits{part}) {
+		if passes, _ := result([]*shardHits{part}); !passes || part.err != nil {
 			continue
 		}
 		if len(part.hits) > most {
 			most = len(part.hits)
 		}
-		wait := newShardHits(part.shard) // without hits: its batch takes the settlements along
-		waits = append(waits, wait)
+		charged = append(charged, part)
 		for i := range part.hits {
 			h := &part.hits[i]
 			if h.Cost > 0 && !h.Peek && !h.Apart && h.Slot == nil {
 				d := &part.decisions[i]
-				settleHit(s.engines[part.shard], h, d)
+				s.engines[part.shard].Settle(&batch.Settlement{Limit: h.Limit, Key: h.StoredKey(),
+					Back: h.Cost, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source})
 				if d.Remaining += h.Cost; d.Remaining > d.Limit {
 					d.Remaining = d.Limit
 				}
@@ -247,31 +211,9 @@ func (s *Store) refund(timeout time.Duration, all []*shardHits) {
 		}
 	}
 	for sent := 0; sent < most; sent += batch.MaxPerBatch {
-		takeAll(context.Background(), s, timeout, waits)
+		forAll(charged, func(part *shardHits) error { // its batch takes the settlements along
+			_ = s.engines[part.shard].Take(context.Background(), timeout, nil, nil)
+			return nil
+		})
 	}
-}
-
-// settleHit settles the charge of a hit to 0.
-func settleHit(s *engine.Store, h *ratelimit.Hit, d *ratelimit.Decision) {
-	s.Settle(&batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: h.Cost, DecidedAt: d.DecidedAt,
-		Reset: d.Reset.UnixMicro(), Source: d.Source})
-}
-
-// reset resets the rows of hits in their shards.
-func (s *Store) reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	byShard := map[int]*shardHits{}
-	var resets []*shardHits
-	for i := range hits {
-		shard := ShardOf(subjectOf(&hits[i]), len(s.engines))
-		part := byShard[shard]
-		if part == nil {
-			part = newShardHits(shard)
-			part.reset = true
-			byShard[shard] = part
-			resets = append(resets, part)
-		}
-		part.hits = append(part.hits, hits[i])
-	}
-	takeAll(ctx, s, timeout, resets)
-	return firstError(resets)
 }

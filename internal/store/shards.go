@@ -209,15 +209,11 @@ const severalShards = -1
 // commonShard returns the shard of all hits of a call, or severalShards.
 func (s *Store) commonShard(hits []ratelimit.Hit) int {
 	shard := severalShards
-	subject := ""
 	for i := range hits {
-		h := &hits[i]
-		of := subjectOf(h)
-		if i > 0 && of == subject {
+		if i > 0 && subjectOf(&hits[i]) == subjectOf(&hits[i-1]) {
 			continue
 		}
-		subject = of
-		next := ShardOf(of, len(s.engines))
+		next := s.shardOf(&hits[i])
 		if i > 0 && next != shard {
 			return severalShards
 		}
@@ -225,6 +221,9 @@ func (s *Store) commonShard(hits []ratelimit.Hit) int {
 	}
 	return shard
 }
+
+// shardOf returns the shard of a hit.
+func (s *Store) shardOf(h *ratelimit.Hit) int { return ShardOf(subjectOf(h), len(s.engines)) }
 
 // subjectOf returns the subject of a hit.
 func subjectOf(h *ratelimit.Hit) string {
@@ -262,11 +261,21 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 			return hits[i].Validate()
 		}
 	}
-	left, err := s.await(ctx, timeout)
+	timeout, err := s.await(ctx, timeout)
 	if err != nil {
 		return err
 	}
-	return s.reset(ctx, left, hits)
+	home, others := s.divide(hits)
+	others = append(others, home)
+	forAll(others, func(part *shardHits) error {
+		return s.engines[part.shard].Reset(ctx, timeout, part.hits)
+	})
+	for _, part := range others {
+		if part.err != nil {
+			return part.err
+		}
+	}
+	return nil
 }
 
 // Leases returns the rows that the engine of the database remembers. With shards there are none.
