@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
-// renewal reads the settings again for a new connection.
-type renewal func() (*pgconn.Config, error)
+// renewal sets what has changed in the settings of a new connection, such as the password.
+type renewal func(context.Context, *pgx.ConnConfig) error
 
 // errUnused keeps the pool from connecting before the first call.
 var errUnused = errors.New("pgxdb: no call yet")
@@ -23,31 +23,28 @@ var errUnused = errors.New("pgxdb: no call yet")
 // calling is the key of a value in the context of a call. The pool's own contexts have none.
 type calling struct{}
 
-// renewSettings has a new connection use the DSN, the certificates and the passwords that were renewed.
-// Connections to another server or database, or of another user, end when they are free.
-func (d *DB) renewSettings(c *pgconn.Config) error {
-	now, err := d.renew()
-	if err != nil {
+// beforeConnect renews the settings of a new connection. Connections to another server or database, or of
+// another user, end when they are free.
+func (d *DB) beforeConnect(ctx context.Context, c *pgx.ConnConfig) error {
+	if !d.used.Load() && ctx.Value(calling{}) == nil {
+		return errUnused
+	}
+	if err := d.renew(ctx, c); err != nil {
 		return err
 	}
-	c.Host, c.Port, c.Database, c.User = now.Host, now.Port, now.Database, now.User
-	c.TLSConfig, c.Password, c.Fallbacks = now.TLSConfig, now.Password, now.Fallbacks
+	to := fmt.Sprintf("%q %d %q %q", c.Host, c.Port, c.Database, c.User)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if to := destinationOf(now); to != d.destination {
-		d.destination, d.timeline = to, ""
+	if d.destination != "" && to != d.destination {
+		d.timeline = ""
 		d.pool.Reset()
 	}
+	d.destination = to
 	return nil
 }
 
-// destinationOf returns a text that differs for connections that do not replace each other.
-func destinationOf(c *pgconn.Config) string {
-	return fmt.Sprintf("%q %d %q %q", c.Host, c.Port, c.Database, c.User)
-}
-
 // moveTo changes the settings of a connection to one server into those of a connection to another one.
-func moveTo(c *pgconn.Config, host string, port int) {
+func moveTo(c *pgx.ConnConfig, host string, port int) {
 	at := func(settings *tls.Config) *tls.Config {
 		if settings != nil && settings.ServerName != "" {
 			settings = settings.Clone()
@@ -98,7 +95,7 @@ func (d *DB) checkTimeline(ctx context.Context, conn *pgconn.PgConn) error {
 // logins records how the latest login ended. It is a tracer, which pgx calls for each login, including
 // logins that continue after their calls have ended.
 type logins struct {
-	failed atomic.Pointer[error] // nil after a login that succeeded
+	ended atomic.Pointer[error] // its error; nil before the first login
 }
 
 var _ pgx.ConnectTracer = (*logins)(nil)
@@ -110,18 +107,5 @@ func (l *logins) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartD
 
 // TraceConnectEnd implements pgx.ConnectTracer.
 func (l *logins) TraceConnectEnd(_ context.Context, data pgx.TraceConnectEndData) {
-	if data.Err == nil {
-		l.failed.Store(nil)
-		return
-	}
-	l.failed.Store(&data.Err)
+	l.ended.Store(&data.Err)
 }
-
-// TraceQueryStart implements pgx.QueryTracer, which a tracer must do.
-func (l *logins) TraceQueryStart(
-	ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	return ctx
-}
-
-// TraceQueryEnd implements pgx.QueryTracer.
-func (l *logins) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

@@ -105,52 +105,45 @@ func Open(dsn string, o Options) (*DB, error) {
 	c.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn(), DeadlineDelay: lateTime}
 	}
-	return open(config, func() (*pgconn.Config, error) {
+	return open(config, func(_ context.Context, c *pgx.ConnConfig) (err error) {
 		text := dsn
 		if o.Renew != nil {
-			var err error
 			if text, err = o.Renew(); err != nil {
-				return nil, err
+				return err
 			}
 		}
-		fresh, err := parse(text)
+		now, err := parse(text)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		return &fresh.ConnConfig.Config, nil
+		to := now.ConnConfig
+		c.Host, c.Port, c.Database, c.User = to.Host, to.Port, to.Database, to.User
+		c.TLSConfig, c.Password, c.Fallbacks = to.TLSConfig, to.Password, to.Fallbacks
+		return nil
 	})
 }
 
-// open returns a DB with a new pool. renew is nil for the settings of a program's pool.
+// open returns a DB with a new pool.
 func open(config *pgxpool.Config, renew renewal) (*DB, error) {
-	d := &DB{config: config.Copy(), renew: renew, destination: destinationOf(&config.ConnConfig.Config)}
-	config.MinConns = 1            // so that after a quiet time no request waits for a login
-	before := config.BeforeConnect // of the program's pool
-	config.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
-		switch {
-		case !d.used.Load() && ctx.Value(calling{}) == nil:
-			return errUnused
-		case renew != nil:
-			return d.renewSettings(&c.Config)
-		case before != nil:
-			return before(ctx, c)
-		}
-		return nil
-	}
-	if wanted := config.ConnConfig.ValidateConnect; wanted != nil && severalHosts(config.ConnConfig) {
-		config.ConnConfig.ValidateConnect = func(ctx context.Context, c *pgconn.PgConn) error {
-			if err := wanted(ctx, c); err != nil {
+	d := &DB{config: config.Copy(), renew: renew}
+	config.MinConns = 1 // so that after a quiet time no request waits for a login
+	config.BeforeConnect = d.beforeConnect
+	c := config.ConnConfig
+	if wanted := c.ValidateConnect; wanted != nil && severalHosts(c) {
+		c.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+			if err := wanted(ctx, conn); err != nil {
 				return err
 			}
-			return d.checkTimeline(ctx, c)
+			return d.checkTimeline(ctx, conn)
 		}
 	}
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // see acquire
-	if others := config.ConnConfig.Tracer; others != nil {
-		config.ConnConfig.Tracer = multitracer.New(&d.logins, others)
-	} else {
-		config.ConnConfig.Tracer = &d.logins
+	tracer := &multitracer.Tracer{}
+	if c.Tracer != nil {
+		tracer = multitracer.New(c.Tracer)
 	}
+	tracer.ConnectTracers = append(tracer.ConnectTracers, &d.logins)
+	c.Tracer = tracer
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		return nil, err
@@ -161,16 +154,11 @@ func open(config *pgxpool.Config, renew renewal) (*DB, error) {
 // At returns a DB for another server of the same database, with the settings of this one.
 func (d *DB) At(host string, port int) (pgdb.DB, error) {
 	config := d.config.Copy()
-	moveTo(&config.ConnConfig.Config, host, port)
-	if d.renew == nil {
-		return open(config, nil)
-	}
-	return open(config, func() (*pgconn.Config, error) {
-		c, err := d.renew()
-		if err == nil {
-			moveTo(c, host, port)
-		}
-		return c, err
+	moveTo(config.ConnConfig, host, port)
+	return open(config, func(ctx context.Context, c *pgx.ConnConfig) error {
+		err := d.renew(ctx, c)
+		moveTo(c, host, port)
+		return err
 	})
 }
 
@@ -183,6 +171,9 @@ func New(pool *pgxpool.Pool) (*DB, error) {
 		return nil, &ratelimit.FieldError{Field: "pool", Want: "a pool, such as pgxpool.New returns"}
 	}
 	d := &DB{shared: true, config: pool.Config()}
+	if d.renew = d.config.BeforeConnect; d.renew == nil {
+		d.renew = func(context.Context, *pgx.ConnConfig) error { return nil }
+	}
 	return d.usePool(pool), nil
 }
 

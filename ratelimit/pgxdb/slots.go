@@ -137,8 +137,8 @@ func (d *DB) release(conn *pgxpool.Conn) {
 // withCause adds the failure of the latest login to the error of a call that ran out of time while the pool
 // was empty. Over a slow network a login takes longer than a call, and then no call gets its error.
 func (d *DB) withCause(ctx context.Context, err error) error {
-	failed := d.logins.failed.Load()
-	if ctx.Err() == nil || failed == nil || d.connections() > 0 {
+	failed := d.logins.ended.Load()
+	if ctx.Err() == nil || failed == nil || *failed == nil || d.connections() > 0 {
 		return err
 	}
 	return fmt.Errorf("pgxdb: no connection yet (the last attempt: %s): %w", (*failed).Error(), err)
