@@ -67,7 +67,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 // settings parses the app's settings. The result has no DSN.
 func (a *App) settings() (settings.Store, error) {
 	var read settings.Settings
-	from := values(&a.StoreSettings)
+	from := values(a)
 	if err := expandNames(from, "node_name", "region"); err != nil {
 		return read.Store, err
 	}

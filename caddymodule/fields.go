@@ -51,13 +51,16 @@ func (d *Duration) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// values returns the settings in the fields of a struct, by their JSON names.
+// values returns the settings in the fields of a struct, by their JSON names, or nil for a nil pointer.
 func values(of any) settings.Values {
+	v := reflect.ValueOf(of)
+	if v.IsNil() {
+		return nil
+	}
 	all := settings.Values{}
-	v := reflect.ValueOf(of).Elem()
-	for i := range v.NumField() {
-		if v.Field(i).Kind() == reflect.String {
-			all[nameOf(v.Type().Field(i))] = v.Field(i).String()
+	for _, f := range reflect.VisibleFields(v.Elem().Type()) {
+		if f.Type.Kind() == reflect.String {
+			all[nameOf(f)] = v.Elem().FieldByIndex(f.Index).String()
 		}
 	}
 	return all

@@ -35,10 +35,10 @@ func TestTheJSONHasTypes(t *testing.T) {
 	}
 	for kept, want := range map[string]string{"7776000000000000": "2160h0m0s", `"90d"`: "90d"} {
 		var r Retention
-		if err := caddy.StrictUnmarshalJSON([]byte(`{"audit": `+kept+`}`), &r); err != nil ||
-			r.check() != nil ||
-			string(r.Audit) != want {
-			t.Errorf("%s: %v, %v, %+v", kept, err, r.check(), r)
+		err := caddy.StrictUnmarshalJSON([]byte(`{"audit": `+kept+`}`), &r)
+		_, invalid := (&History{Retention: &r}).compile()
+		if err != nil || invalid != nil || string(r.Audit) != want {
+			t.Errorf("%s: %v, %v, %+v", kept, err, invalid, r)
 		}
 	}
 	for wrong, want := range map[string]string{

@@ -161,15 +161,16 @@ func (h *Handler) Cleanup() error {
 // compile validates the settings, and sets the fields that do not depend on a running Caddy. The Caddyfile
 // parser also calls compile, so that errors name the line.
 func (h *Handler) compile() error {
+	own := values(h)
 	c := serve.Configuration{
-		Handler: values(&h.HandlerSettings), Limit: values(&h.LimitSettings), Policy: h.Policy.values(),
+		Handler: own, Limit: own, Policy: values(h.Policy),
 		Parse: parseText, KeyExample: "{header.X-Api-Key}", UserExample: "{http.auth.user.id}",
 	}
 	for i, z := range h.Zones {
 		if z == nil {
 			return fmt.Errorf("zone %d: null: must be an object", i+1)
 		}
-		c.Zones = append(c.Zones, values(&z.LimitSettings))
+		c.Zones = append(c.Zones, values(z))
 	}
 	site, _, err := c.Compile()
 	if err != nil {

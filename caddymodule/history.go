@@ -26,13 +26,11 @@ func (h *History) compile() (*settings.History, error) {
 		return nil, nil
 	}
 	var read settings.Settings
-	if err := settings.Read(settings.HistoryTable, values(&h.HistorySettings), &read); err != nil {
+	if err := settings.Read(settings.HistoryTable, values(h), &read); err != nil {
 		return nil, err
 	}
-	if h.Retention != nil {
-		if err := settings.Read(settings.RetentionTable, values(h.Retention), &read); err != nil {
-			return nil, fmt.Errorf("retention: %w", err)
-		}
+	if err := settings.Read(settings.RetentionTable, values(h.Retention), &read); err != nil {
+		return nil, fmt.Errorf("retention: %w", err)
 	}
 	return &read.History, nil
 }
@@ -48,15 +46,6 @@ func expandNames(in settings.Values, fields ...string) error {
 		in[field] = text
 	}
 	return nil
-}
-
-func (h *History) check() error {
-	_, err := h.compile()
-	return err
-}
-
-func (r *Retention) check() error {
-	return settings.Read(settings.RetentionTable, values(r), &settings.Settings{})
 }
 
 // authenticated returns the user that an authentication in front of the handler has set, or "".

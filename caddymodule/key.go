@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -39,11 +40,8 @@ func (t *template) Key(q *serve.Request, v4, v6 int) string {
 	return text
 }
 
-// Prefixes of the placeholders of a URI, and of its query parameters.
-const (
-	uriPrefix   = "http.request.uri"
-	queryPrefix = uriPrefix + ".query."
-)
+// uriPrefix begins the placeholders of a URI.
+const uriPrefix = "http.request.uri"
 
 // valueInKey returns the text for a placeholder in a key. The Traefik plugin returns the same text, so both
 // proxies make the same key.
@@ -111,19 +109,18 @@ func (t *template) Parts() serve.Parts {
 	return parts
 }
 
+var (
+	secretPlaceholder = regexp.MustCompile(`^http\.request\.(?:cookie\.|(?:orig_)?uri(?:\.query)?$)`)
+	namedPlaceholder  = regexp.MustCompile(`^http\.(?:request\.uri\.query|auth\.user)\.(.*)`)
+)
+
 // isCredential reports whether a placeholder may stand for a secret.
 func isCredential(placeholder string) bool {
 	if name, ok := strings.CutPrefix(placeholder, "http.request.header."); ok {
 		return settings.CredentialHeader(name)
 	}
-	for _, prefix := range []string{queryPrefix, "http.auth.user."} {
-		if name, ok := strings.CutPrefix(placeholder, prefix); ok {
-			return settings.CredentialName(name)
-		}
+	if named := namedPlaceholder.FindStringSubmatch(placeholder); named != nil {
+		return settings.CredentialName(named[1])
 	}
-	switch placeholder {
-	case "http.request.uri", "http.request.uri.query", "http.request.orig_uri", "http.request.orig_uri.query":
-		return true // the query may have a secret
-	}
-	return strings.HasPrefix(placeholder, "http.request.cookie.")
+	return secretPlaceholder.MatchString(placeholder) // also the query of a URI
 }

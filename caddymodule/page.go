@@ -56,7 +56,7 @@ func (p *Page) Provision(ctx caddy.Context) error {
 	app := loaded.(*App)
 	app.pages = append(app.pages, p) // it checks at its start what is in front of them
 	var read settings.Settings
-	if err := settings.Read(settings.PageTable, values(&p.PageSettings), &read); err != nil {
+	if err := settings.Read(settings.PageTable, values(p), &read); err != nil {
 		return err
 	}
 	p.insecure, p.hosts, p.dsn = read.Insecure, strings.Fields(string(p.Hosts)), cmp.Or(p.DSN, app.DSN)

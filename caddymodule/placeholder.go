@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -24,12 +25,10 @@ func expandShorthands(text string) string {
 	httpcaddyfile.NewShorthandReplacer().ApplyToSegment(&segment)
 	text = strings.ReplaceAll(segment[0].Text, "{remote_ip}", "{http.request.remote.host}")
 	// net/http moves the Host header from the headers to Request.Host.
-	const header = "{http.request.header."
-	for _, host := range []string{"Host}", "host}", "HOST}"} {
-		text = strings.ReplaceAll(text, header+host, "{http.request.host}")
-	}
-	return text
+	return hostHeader.ReplaceAllLiteralString(text, "{http.request.host}")
 }
+
+var hostHeader = regexp.MustCompile(`\{http\.request\.header\.(?i:host)\}`)
 
 // template is text with placeholders.
 type template struct {
@@ -68,25 +67,20 @@ func (t *template) Of(q *serve.Request) string {
 	return repl.ReplaceAll(t.text, "")
 }
 
+// braces matches an escaped brace, a placeholder, and an unclosed one.
+var braces = regexp.MustCompile(`\\\{|\{([^}]*)(\}|$)`)
+
 // placeholdersIn returns the names of the placeholders in a text, and the text after an unclosed brace.
 func placeholdersIn(text string) (names []string, unclosed string) {
-	for {
-		at := strings.IndexByte(text, '{')
-		if at < 0 {
-			return names, ""
+	for _, match := range braces.FindAllStringSubmatch(text, -1) {
+		switch {
+		case match[2] != "":
+			names = append(names, match[1])
+		case match[0] != `\{`:
+			unclosed = match[0]
 		}
-		escaped := at > 0 && text[at-1] == '\\'
-		text = text[at+1:]
-		if escaped {
-			continue
-		}
-		name, after, closed := strings.Cut(text, "}")
-		if !closed {
-			return names, "{" + text
-		}
-		names = append(names, name)
-		text = after
 	}
+	return names, unclosed
 }
 
 // checkPlaceholders returns an error for text with a placeholder that cannot exist, and so would be empty for

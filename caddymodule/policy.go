@@ -8,7 +8,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
@@ -24,14 +23,6 @@ import (
 // charges it `{http.pg_ratelimit.reason}` | Why the policy alone refused the request: see docs/caddy.md
 type Policy struct {
 	PolicySettings
-}
-
-// values returns the settings, or nil without a policy.
-func (p *Policy) values() settings.Values {
-	if p == nil {
-		return nil
-	}
-	return values(&p.PolicySettings)
 }
 
 // watcher implements serve.Watcher.

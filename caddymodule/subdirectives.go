@@ -82,7 +82,7 @@ func (b *block) set(field reflect.Value, s *settings.Setting, args []string) err
 	return nil
 }
 
-// setBlock reads the block of a subdirective into a new struct, and checks it if it can check itself.
+// setBlock reads the block of a subdirective into a new struct, and checks it.
 func (b *block) setBlock(field reflect.Value, s *settings.Setting, text string) error {
 	if text != "" {
 		return b.wrong(s.Name, text, "a block, or nothing")
@@ -94,10 +94,7 @@ func (b *block) setBlock(field reflect.Value, s *settings.Setting, text string) 
 	if err := inner.readAll(field.Interface(), s.Settings); err != nil {
 		return err
 	}
-	if settings, ok := field.Interface().(interface{ check() error }); ok {
-		return inner.locate(settings.check())
-	}
-	return nil
+	return inner.locate(settings.Read(s.Settings, values(field.Interface()), new(settings.Settings)))
 }
 
 // wrong returns an error about a value. "" is a value that is missing.
