@@ -76,7 +76,7 @@ func TestSecretsAreNotRecorded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		made.site.FindSecrets()
+		made.site.Prepare()
 		if r := made.site.Hidden; r.Host != c.host || r.Path != c.path {
 			t.Errorf("%s: hides the host %v and the path %v, want %v and %v", name, r.Host, r.Path, c.host,
 				c.path)

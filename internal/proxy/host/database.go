@@ -43,9 +43,9 @@ type Database struct {
 	Clock    *respond.Clock
 	Outage   *Outage
 
-	log    func(Line)
-	warned int32 // 1 once passwordWarning has been logged; atomic
-	closed int32 // 1 once the database is closed; atomic
+	log    func(Line) // does nothing once the database is closed
+	warned int32      // 1 once passwordWarning has been logged; atomic
+	closed int32      // 1 once the database is closed; atomic
 
 	mu     sync.Mutex                           // guards what follows
 	limits map[ratelimit.Limit]*ratelimit.Limit // the limits of all its handlers, see Limit
@@ -71,8 +71,13 @@ func (h *Handle) openDatabase(at *DataSource) (*Database, error) {
 
 func (p *Process) openDatabase(at *DataSource) (*Database, error) {
 	d := &Database{
-		Settings: at.Store, Outage: &Outage{}, Clock: &respond.Clock{}, log: p.Log,
+		Settings: at.Store, Outage: &Outage{}, Clock: &respond.Clock{},
 		limits: map[ratelimit.Limit]*ratelimit.Limit{},
+	}
+	d.log = func(line Line) {
+		if atomic.LoadInt32(&d.closed) == 0 {
+			p.Log(line)
+		}
 	}
 	if at.DSN == settings.MemoryDSN {
 		p.Log(Line{Level: Warn, Text: memoryNotice})
@@ -107,7 +112,7 @@ func (d *Database) openStore(p *Process) error {
 	node := registry.Join(p.nodeName(s), s.DSN)
 	node.Version = p.Version
 	node.Region = s.Region
-	node.Notice = d.notice
+	node.Notice = func(text string) { d.log(Line{Level: Warn, Text: text}) }
 	inPostgres, err := store.Open(d.DB, o, node)
 	if err != nil {
 		return err
@@ -130,18 +135,9 @@ func (p *Process) nodeName(s *settings.Store) string {
 	return host + "/" + p.Kind
 }
 
-// failed logs a failure of background work, such as a cleanup, unless the database is closed.
+// failed logs a failure of background work, such as a cleanup.
 func (d *Database) failed(err error) {
-	if atomic.LoadInt32(&d.closed) == 0 {
-		d.Outage.Failed(d.log, Line{Level: Error, Text: "the database failed", Err: err}, false, time.Now())
-	}
-}
-
-// notice logs that decisions are local, or exact again.
-func (d *Database) notice(text string) {
-	if atomic.LoadInt32(&d.closed) == 0 {
-		d.log(Line{Level: Warn, Text: text})
-	}
+	d.Outage.Failed(d.log, Line{Level: Error, Text: "the database failed", Err: err}, false, time.Now())
 }
 
 // Prepare implements Resource. It connects and creates the tables in the background.
@@ -220,9 +216,6 @@ func (h *Handle) openPolicy(at *DataSources) (*policy.Policy, error) {
 // policyFailed logs a failure of the policy once until it is over: the database does not answer, or rules are
 // invalid.
 func (d *Database) policyFailed(counters *Database, err error) {
-	if atomic.LoadInt32(&d.closed) != 0 {
-		return
-	}
 	line := Line{Level: Error, Text: "the policy", Err: err}
 	if counters == d { // else no decision would show that the database answers again
 		d.Outage.Failed(func(Line) {}, line, false, time.Now())

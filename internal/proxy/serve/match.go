@@ -2,6 +2,7 @@ package serve
 
 import (
 	"net/http"
+	"regexp"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
@@ -39,6 +40,8 @@ type Matcher struct {
 	values     []string // "" matches any value that is not empty
 }
 
+var methodName = regexp.MustCompile(`^[A-Za-z-]+$`)
+
 // Compile validates m and returns its Matcher.
 func (m *Match) Compile() (*Matcher, error) {
 	if len(m.Paths)+len(m.Methods)+len(m.Hosts)+len(m.Headers) == 0 {
@@ -46,7 +49,7 @@ func (m *Match) Compile() (*Matcher, error) {
 		return nil, &ratelimit.FieldError{Field: "match", Want: want}
 	}
 	for _, text := range m.Methods {
-		if text == "" || strings.Trim(strings.ToUpper(text), "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {
+		if !methodName.MatchString(text) {
 			return nil, &ratelimit.FieldError{Field: "match.methods", Value: text,
 				Want: "methods such as GET"}
 		}
@@ -60,13 +63,9 @@ func (m *Match) Compile() (*Matcher, error) {
 	}
 	compiled := &Matcher{conditions: conditions}
 	for _, text := range m.Headers {
-		name := text
-		value := ""
-		if at := strings.IndexByte(text, ':'); at >= 0 {
-			name = text[:at]
-			value = strings.TrimSpace(text[at+1:])
-		}
-		if !settings.HeaderName(name) || len(name) < len(text) && value == "" {
+		name, value, hasValue := strings.Cut(text, ":")
+		value = strings.TrimSpace(value)
+		if !settings.HeaderName(name) || hasValue && value == "" {
 			want := "the name of a header, or a name, a colon and a value, as in X-Plan: gold"
 			return nil, &ratelimit.FieldError{Field: "match.headers", Value: text, Want: want}
 		}

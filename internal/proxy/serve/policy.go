@@ -24,16 +24,16 @@ type Policy struct {
 func newPolicy(from settings.Values, parse ParseText, keyExample, userExample string) (*Policy, error) {
 	p := &Policy{tier: settings.DefaultTier}
 	var err error
-	if p.Key, err = parseSender("api_key", from, parse, keyExample); err != nil {
+	if p.Key, err = parseSetting("api_key", from, parse, keyExample); err != nil {
 		return nil, err
 	}
-	if p.User, err = parseSender("user", from, parse, userExample); err != nil {
+	if p.User, err = parseSetting("user", from, parse, userExample); err != nil {
 		return nil, err
 	}
-	if p.Tier, err = parseIfSet("tier", from, parse); err != nil {
+	if p.Tier, err = parseSetting("tier", from, parse, ""); err != nil {
 		return nil, err
 	}
-	if p.Route, err = parseIfSet("route", from, parse); err != nil {
+	if p.Route, err = parseSetting("route", from, parse, ""); err != nil {
 		return nil, err
 	}
 	if p.Key != nil {
@@ -55,18 +55,14 @@ func newPolicy(from settings.Values, parse ParseText, keyExample, userExample st
 	return p, nil
 }
 
-// parseIfSet parses a setting, or returns nil for one that is not set.
-func parseIfSet(field string, from settings.Values, parse ParseText) (Text, error) {
+// parseSetting parses a setting, or returns nil for one that is not set. A text with an example identifies
+// the sender of a request, and so must have a placeholder.
+func parseSetting(field string, from settings.Values, parse ParseText, example string) (Text, error) {
 	if from[field] == "" {
 		return nil, nil
 	}
-	return parse(field, from[field])
-}
-
-// parseSender parses a text that identifies the sender of a request, and so must have a placeholder.
-func parseSender(field string, from settings.Values, parse ParseText, example string) (Text, error) {
-	text, err := parseIfSet(field, from, parse)
-	if err == nil && text != nil && text.Fixed() {
+	text, err := parse(field, from[field])
+	if err == nil && example != "" && text.Fixed() {
 		want := "text with a placeholder, such as " + example + ": all requests would have the same"
 		err = &ratelimit.FieldError{Field: field, Value: from[field], Want: want}
 	}

@@ -30,7 +30,7 @@ type Site struct {
 	Exempt  []netip.Prefix // requests from there are exempt from Zones
 
 	// History records requests; nil records none. Hidden is not recorded, because it holds a secret: see
-	// Hide.
+	// Prepare.
 	History *history.Writer
 	Hidden  Parts
 
@@ -94,7 +94,6 @@ func (s *Site) Open(p *host.Process, at *host.DataSources) (*host.Handle, error)
 		s.Policy.Live = opened.Policy
 	}
 	s.History = opened.History
-	s.FindSecrets()
 	for _, z := range s.Zones {
 		z.Hit.Limit = d.Limit(z.Hit.Limit)
 		for _, w := range z.Warnings() {
@@ -149,27 +148,16 @@ func (s *Site) setAudit(text string, hasHistory bool) (settings.Audit, error) {
 	return most, nil
 }
 
-// FindSecrets sets Hidden to the parts of a request that the policy's API key or a key with hash_key may
-// contain.
-func (s *Site) FindSecrets() {
-	var secrets []Text
-	if s.Policy != nil && s.Policy.Key != nil {
-		secrets = append(secrets, s.Policy.Key)
-	}
-	for _, z := range s.Zones {
-		if z.HashKey != nil && *z.HashKey {
-			secrets = append(secrets, z.Key)
-		}
-	}
-	for _, secret := range secrets {
-		parts := secret.Parts()
-		s.Hidden.User = s.Hidden.User || parts.User
-		s.Hidden.Host = s.Hidden.Host || parts.Host
-		s.Hidden.Path = s.Hidden.Path || parts.Path
-	}
+// hide adds to Hidden the parts of a request that a secret may contain.
+func (s *Site) hide(secret Text) {
+	parts := secret.Parts()
+	s.Hidden.User = s.Hidden.User || parts.User
+	s.Hidden.Host = s.Hidden.Host || parts.Host
+	s.Hidden.Path = s.Hidden.Path || parts.Path
 }
 
-// Prepare computes the sets of limits. Callers call it once, after the fields are set and before the first
+// Prepare computes the sets of limits and Hidden: the parts of a request that the policy's API key or a key
+// with hash_key may contain. Callers call it once, after the fields are set and before the first
 // request.
 func (s *Site) Prepare() {
 	s.sets = map[string]*LimitSet{}
@@ -177,6 +165,12 @@ func (s *Site) Prepare() {
 	for i, z := range s.Zones {
 		z.Index = i
 		s.matches = s.matches || z.Match != nil
+		if z.HashKey != nil && *z.HashKey {
+			s.hide(z.Key)
+		}
+	}
+	if s.Policy != nil && s.Policy.Key != nil {
+		s.hide(s.Policy.Key)
 	}
 	s.all = newLimitSet(s, s.Zones)
 	s.none = newLimitSet(s, nil)

@@ -23,10 +23,10 @@ func (s *Site) DataSources(
 		p.Recorded = *recorded
 	}
 	var err error
-	if p.Limits, err = sourceOf(in, &dsns.Limits, dsns.Where); err != nil {
+	if p.Limits, err = sourceOf(in, &dsns.Limits, dsns.Where, nil); err != nil {
 		return nil, err
 	}
-	p.Policy, err = otherSource(&p.Limits, in, &dsns.Policy, dsns.Where)
+	p.Policy, err = sourceOf(in, &dsns.Policy, dsns.Where, &p.Limits)
 	if err == nil && s.Policy != nil && p.Policy.DSN == settings.MemoryDSN {
 		want := settings.WantPostgres + ": the rules of a policy are in Postgres"
 		err = &ratelimit.FieldError{Field: "dsn", Value: settings.MemoryDSN, Want: want}
@@ -34,7 +34,7 @@ func (s *Site) DataSources(
 	if err != nil {
 		return nil, partError(PolicyPart, "policy", &dsns.Policy, err)
 	}
-	if p.History, err = otherSource(&p.Limits, in, &dsns.History, dsns.Where); err != nil {
+	if p.History, err = sourceOf(in, &dsns.History, dsns.Where, &p.Limits); err != nil {
 		return nil, partError(HistoryPart, "history", &dsns.History, err)
 	}
 	p.History.HistoryOnly = p.History.DSN != p.Limits.DSN
@@ -52,25 +52,20 @@ func (s *Site) DataSources(
 	return p, nil
 }
 
-// sourceOf returns the database of a DSN.
-func sourceOf(s settings.Store, dsn *host.DSN, where string) (host.DataSource, error) {
-	s.DSN = dsn.DSN
-	s.From = dsn.From
-	resolved, err := s.Resolve(where)
-	return host.DataSource{Store: resolved, Shown: dsn.Shown, Password: dsn.Password, Renew: dsn.Renew}, err
-}
-
-// otherSource returns the database of a policy or a history. Without its own DSN, it is the database of the
-// limits.
-func otherSource(
-	limits *host.DataSource, s settings.Store, dsn *host.DSN, where string,
+// sourceOf returns the database of a DSN. limits is the database of the limits, which is that of a policy or
+// a history without its own DSN, or nil.
+func sourceOf(
+	in settings.Store, dsn *host.DSN, where string, limits *host.DataSource,
 ) (host.DataSource, error) {
-	if dsn.DSN == "" || dsn.DSN == limits.DSN {
+	if limits != nil && (dsn.DSN == "" || dsn.DSN == limits.DSN) {
 		at := *limits
 		at.Password = at.Password || dsn.Password
 		return at, nil
 	}
-	return sourceOf(s, dsn, where)
+	in.DSN = dsn.DSN
+	in.From = dsn.From
+	resolved, err := in.Resolve(where)
+	return host.DataSource{Store: resolved, Shown: dsn.Shown, Password: dsn.Password, Renew: dsn.Renew}, err
 }
 
 // partError names the part in an error if the part has its own DSN. Otherwise the error concerns the DSN of

@@ -96,8 +96,8 @@ func Fill(all []*Request) {
 			if hits[i].Key == "" {
 				setKey(z, q, &hits[i])
 			}
-			if f.Varies {
-				setCost(z, q, &hits[i])
+			if f.Varies && z.cost != nil {
+				hits[i].Cost = ParseCost(z.cost.Of(q))
 			}
 		}
 		if q.Site.Hits != nil {

@@ -3,6 +3,7 @@ package serve
 import (
 	"net/url"
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -39,28 +40,18 @@ func CleanURL(u *url.URL) *url.URL {
 	return &changed
 }
 
+var escape = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
+
 // normalizeEscapes returns an escaped path with upper-case digits in its escapes, and without escapes of
 // unreserved characters (RFC 3986, 6.2.2). Traefik normalizes request paths the same way.
 func normalizeEscapes(escaped string) string {
-	if strings.IndexByte(escaped, '%') < 0 {
-		return escaped
-	}
-	text := make([]byte, 0, len(escaped))
-	for i := 0; i < len(escaped); i++ {
-		c := escaped[i]
-		if c == '%' && i+2 < len(escaped) {
-			n, err := strconv.ParseUint(escaped[i+1:i+3], 16, 8)
-			if err == nil && isUnreserved(byte(n)) {
-				text = append(text, byte(n))
-			} else {
-				text = append(text, strings.ToUpper(escaped[i:i+3])...)
-			}
-			i += 2
-			continue
+	return escape.ReplaceAllStringFunc(escaped, func(text string) string {
+		n, err := strconv.ParseUint(text[1:], 16, 8)
+		if err == nil && isUnreserved(byte(n)) {
+			return string(rune(n))
 		}
-		text = append(text, c)
-	}
-	return string(text)
+		return strings.ToUpper(text)
+	})
 }
 
 func isUnreserved(c byte) bool {

@@ -170,38 +170,29 @@ func connectionOf(r *http.Request) string {
 	return host
 }
 
-// setKey sets the key of a request's hit, and warns if it is empty.
+// setKey sets the key of a request's hit. It logs once that a key is empty, because all such requests share
+// one quota.
 func setKey(z *Zone, q *Request, hit *ratelimit.Hit) {
 	if z.alternatives == nil {
 		hit.Key = z.Key.Key(q, z.IPv4, z.IPv6)
 	} else {
-		hit.Key = alternativeKey(z, q)
 		hit.Secret = false // an alternative that is a secret is a digest
 	}
-	if hit.Key == "" {
-		warnEmpty(q.Site, z)
-	}
-}
-
-func alternativeKey(z *Zone, q *Request) string {
 	for i := range z.alternatives {
 		one := &z.alternatives[i]
 		if text := one.text.Key(q, z.IPv4, z.IPv6); text != "" {
-			return policy.AlternativeKey(i+1, text, one.secret)
+			hit.Key = policy.AlternativeKey(i+1, text, one.secret)
+			return
 		}
 	}
-	return ""
+	if log := q.Site.Log; hit.Key == "" && log != nil && atomic.CompareAndSwapInt32(&z.empty, 0, 1) {
+		log(host.Line{Level: host.Warn, Prefix: z.Limit.Prefix,
+			Text: "the key of a request is empty: all such requests share one quota"})
+	}
 }
 
 // maxCost exceeds any quota.
 const maxCost = 1 << 62
-
-// setCost sets the cost of a request's hit if the cost depends on the request.
-func setCost(z *Zone, q *Request, hit *ratelimit.Hit) {
-	if z.cost != nil {
-		hit.Cost = ParseCost(z.cost.Of(q))
-	}
-}
 
 // ParseCost parses the cost of a request. Clients often choose the text, and must not gain a refund or a free
 // pass: 0, and text other than a whole number, count as 1.
@@ -216,36 +207,19 @@ func ParseCost(text string) int64 {
 	return int64(cost)
 }
 
-// warnEmpty logs once that the key of a request is empty. All such requests share one quota.
-func warnEmpty(s *Site, z *Zone) {
-	if s.Log != nil && atomic.CompareAndSwapInt32(&z.empty, 0, 1) {
-		s.Log(host.Line{Level: host.Warn, Prefix: z.Limit.Prefix,
-			Text: "the key of a request is empty: all such requests share one quota"})
-	}
-}
-
 // checkRows returns an error if two hits of one request could be on the same row, which ratelimit.Store does
 // not allow, with the index of the second limit. Hits of two limits with the same prefix and table could be,
 // unless both keys are fixed and differ, since a client often chooses the value of a placeholder.
 func checkRows(zones []*Zone) (at int, err error) {
-	for i := range zones {
-		for j := range zones[:i] {
-			if mayShareRow(zones[j], zones[i]) {
+	for i, z := range zones {
+		for _, earlier := range zones[:i] {
+			differ := z.fixed != "" && earlier.fixed != "" && z.fixed != earlier.fixed
+			if z.Limit.Prefix == earlier.Limit.Prefix && z.Limit.Durable == earlier.Limit.Durable && !differ {
 				want := "another name: an earlier limit on the same request counts under it in the same " +
-					"table, " +
-					"where the two keys could be the same"
-				return i, &ratelimit.FieldError{Field: "prefix", Value: zones[i].Limit.Prefix, Want: want}
+					"table, where the two keys could be the same"
+				return i, &ratelimit.FieldError{Field: "prefix", Value: z.Limit.Prefix, Want: want}
 			}
 		}
 	}
 	return 0, nil
-}
-
-// mayShareRow reports whether hits of two limits could be on the same row.
-func mayShareRow(a, b *Zone) bool {
-	if a.Limit.Prefix != b.Limit.Prefix || a.Limit.Durable != b.Limit.Durable {
-		return false
-	}
-	fixed := a.fixed != "" && b.fixed != ""
-	return !fixed || a.fixed == b.fixed
 }
