@@ -209,7 +209,7 @@ func keysToSearch(t *testing.T) (search *secretSearch, sql string) {
 	search.keys["malicious"] = `'); DROP TABLE rate_limit_tiers; SELECT 4711 AS "%0a` + "\xff" + `{{.X}}\`
 	imported := policy.Digest(search.keys["imported"])
 	return search, sql + fmt.Sprintf(`
-		INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (9, '\x%x', 'bob');`, imported) + `
+		INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (9, '\x%s', 'bob');`, imported) + `
 		UPDATE rate_limit_api_keys SET expires_at = now() - interval '1 s' WHERE id = 2;
 		UPDATE rate_limit_api_keys SET revoked_at = now() WHERE id = 3;
 		SELECT rate_limit_rule('plan', per_hour => 1000);

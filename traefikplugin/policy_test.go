@@ -2,7 +2,6 @@ package traefikplugin
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -74,10 +73,9 @@ func newKey(t *testing.T, id int, user string) (key, sql string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	digest := policy.Digest(key)
 	return key,
 		fmt.Sprintf("INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (%d, '\\x%s', '%s');", id,
-			hex.EncodeToString(digest[:]), user)
+			policy.Digest(key), user)
 }
 
 // An upstream learns which limit let a request pass beyond its quota, and by how much.

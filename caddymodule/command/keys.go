@@ -83,8 +83,7 @@ func newKey(c *invocation) error {
 	if err != nil {
 		return err
 	}
-	digest := policy.Digest(key)
-	c.values["digest"], c.values["hint"] = fmt.Sprintf(`\x%x`, digest), policy.Hint(key)
+	c.values["digest"], c.values["hint"] = `\x`+policy.Digest(key), policy.Hint(key)
 	rows, err := c.change(c.sql)
 	if err != nil {
 		return err

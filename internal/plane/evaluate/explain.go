@@ -193,16 +193,14 @@ func identity(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*p
 	case r.Key != "":
 		sender.Digest = policy.Digest(r.Key)
 	case r.KeyID != 0:
-		var found []byte
-		err := conn.QueryRow(ctx, "SELECT digest FROM rate_limit_api_keys WHERE id = $1",
-			r.KeyID).Scan(&found)
+		err := conn.QueryRow(ctx, "SELECT encode(digest, 'hex') FROM rate_limit_api_keys WHERE id = $1",
+			r.KeyID).Scan(&sender.Digest)
 		if errors.Is(err, pgx.ErrNoRows) {
 			err = fmt.Errorf("key: %d: %w", r.KeyID, ErrNoKey)
 		}
 		if err != nil {
 			return nil, err
 		}
-		copy(sender.Digest[:], found)
 	case r.User != "":
 		sender.User = r.User
 	default:

@@ -349,7 +349,7 @@ func (t *replayer) evaluateSender(s sender) {
 		known := t.Limits.users[s.user]
 		known.Known, known.User, known.KeyID, known.Tier = true, s.user, s.keyID, s.tier
 		if s.keyID != 0 {
-			known.Digest[0] = 1 // any value: only the presence of a key matters
+			known.Digest = "any" // only the presence of a key matters
 		}
 		known.Overrides = slices.Concat(t.keyOverrides[s.keyID], known.Overrides)
 		id = &known

@@ -8,30 +8,24 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// amount is a limit with one of its amounts. It is immutable.
+// limit is a compiled RuleLimit.
+type limit struct {
+	rule     *rule
+	row      RuleLimit // with the prefix
+	own      *amount   // of the rule
+	tiers    []*amount // of overrides for tiers
+	periodic bool      // the windows follow the billing period of a user
+}
+
+// amount is a limit with the amount of its rule or of an Override. It is immutable.
 type amount struct {
 	limit     *ratelimit.Limit
 	mark      *Mark
 	unlimited bool
 	zero      bool // no request passes
-}
 
-// choice is the compiled Override of a limit. It holds from from until until, in microseconds.
-type choice struct {
-	tier        string // "" for an override of an identity
-	forKey      bool   // overrides for the API key of an identity, not for its user
-	from, until int64
-	amount      *amount
-}
-
-// limit is a compiled RuleLimit.
-type limit struct {
-	rule      *Rule
-	mark      *Mark     // the rule's
-	row       RuleLimit // with the prefix
-	ownAmount *amount
-	tiers     []*choice
-	periodic  bool // the windows follow the billing period of a user
+	tier        string // of an override for a tier
+	from, until int64  // the override holds from from until until, in microseconds
 }
 
 // maxCount bounds the count of a limit with overage. It is 256 times the largest cost, and twice maxCount
@@ -39,60 +33,63 @@ type limit struct {
 const maxCount = 1 << 61
 
 // newAmount compiles an amount of a limit. from is Mark.From.
-func newAmount(
-	rule *Mark, row *RuleLimit, events, burst int64, unlimited bool, from string,
-) (*amount, error) {
-	l := row.Limit
-	mark := *rule
-	a := &amount{limit: &l, mark: &mark, unlimited: unlimited}
-	a.mark.Limit = row.Name
-	a.mark.Overage = row.Overage
-	a.mark.Quota = events
-	a.mark.From = from
-	a.mark.simple = !a.mark.Shadow && !a.mark.Overage && a.mark.Status == 429 && a.mark.Message == "" &&
-		a.mark.RetryAfter == 0 && a.mark.Settle == nil && l.Algorithm != ratelimit.InFlight
-	if burst > 0 {
-		a.limit.Burst = burst
+func newAmount(l *limit, o *Override, from string) (*amount, error) {
+	quota := l.row.Limit
+	mark := *l.rule.mark
+	a := &amount{limit: &quota, mark: &mark, unlimited: o.Unlimited, tier: o.Tier, from: beginOf(o.From),
+		until: endOf(o.Until)}
+	mark.Limit = l.row.Name
+	mark.Overage = l.row.Overage
+	mark.Quota = o.Events
+	mark.From = from
+	mark.simple = !mark.Shadow && !mark.Overage && mark.Status == 429 && mark.Message == "" &&
+		mark.RetryAfter == 0 && mark.Settle == nil && quota.Algorithm != ratelimit.InFlight
+	if o.Burst > 0 {
+		quota.Burst = o.Burst
 	}
-	a.limit.Events = events
-	if unlimited || events == 0 {
-		a.zero = !unlimited && !row.Overage
-		a.mark.Quota = 0
+	quota.Events = o.Events
+	if o.Unlimited || o.Events == 0 {
+		a.zero = !o.Unlimited && !mark.Overage
+		mark.Quota = 0
 		// Validate needs events, and refuses a burst that takes too long to refill.
-		a.limit.Events = 1
-		if a.limit.Burst > 1 {
-			a.limit.Events = a.limit.Burst
+		quota.Events = 1
+		if quota.Burst > 1 {
+			quota.Events = quota.Burst
 		}
 	}
-	if err := a.limit.Validate(); err != nil {
+	if err := quota.Validate(); err != nil {
 		return nil, err
 	}
-	if row.Overage {
+	if mark.Overage {
 		// The store counts beyond the quota.
-		a.limit.Events = maxCount
-	} else if !unlimited && !a.zero {
-		a.mark.Quota = a.limit.Capacity()
+		quota.Events = maxCount
+	} else if !o.Unlimited && !a.zero {
+		mark.Quota = quota.Capacity()
 	}
 	return a, nil
 }
 
-// addChoice compiles an override of a limit and adds it to choices. Overrides for keys come before those for
-// users, and later beginnings come first. from is Mark.From.
-func addChoice(choices []*choice, l *limit, o *Override, from string) ([]*choice, error) {
-	a, err := newAmount(l.mark, &l.row, o.Events, o.Burst, o.Unlimited, from)
-	if err != nil {
-		return choices, err
+// addOverride adds the amount of an override to those of its limit. It ignores the override if the set does
+// not have the limit, for example because the rule is disabled. Amounts for keys come before those for users,
+// and later beginnings come first. from is Mark.From.
+func (set *ruleSet) addOverride(all map[*limit][]*amount, o *Override, from string) error {
+	l := set.limits[prefixOf(o.Rule, o.Limit)]
+	if l == nil {
+		return nil
 	}
-	choices = append(choices, &choice{
-		tier: o.Tier, forKey: from == "key", from: beginOf(o.From), until: endOf(o.Until), amount: a,
-	})
-	sort.SliceStable(choices, func(i, j int) bool {
-		if choices[i].forKey != choices[j].forKey {
-			return choices[i].forKey
+	a, err := newAmount(l, o, from)
+	if err != nil {
+		return err
+	}
+	amounts := append(all[l], a)
+	sort.SliceStable(amounts, func(i, j int) bool {
+		if amounts[i].mark.From != amounts[j].mark.From {
+			return amounts[i].mark.From == "key"
 		}
-		return choices[i].from > choices[j].from
+		return amounts[i].from > amounts[j].from
 	})
-	return choices, nil
+	all[l] = amounts
+	return nil
 }
 
 // senderState holds what a snapshot says about an identity: bans, ends and overrides. It is immutable. An
@@ -113,7 +110,7 @@ type senderState struct {
 
 	adjusted bool // overrides or periodStart is set
 
-	overrides   map[*limit][]*choice
+	overrides   map[*limit][]*amount
 	periodStart time.Time // Identity.PeriodStart
 	timeZone    string    // Identity.TimeZone
 }
@@ -130,7 +127,7 @@ func senderStateOf(s *Snapshot, id *Identity) *senderState {
 	set := s.set
 	a := &senderState{
 		set: set, bans: s.bans, ban: senderBan(s.bans, id), user: userText(id.User),
-		hasKey: id.Digest != [32]byte{}, overrides: make(map[*limit][]*choice),
+		hasKey: id.Digest != "", overrides: make(map[*limit][]*amount),
 		periodStart: id.PeriodStart, timeZone: id.TimeZone,
 		tierUntil: endOf(id.TierUntil), expiresAt: endOf(id.ExpiresAt), revokedAt: endOf(id.RevokedAt),
 	}
@@ -141,17 +138,11 @@ func senderStateOf(s *Snapshot, id *Identity) *senderState {
 	}
 	for i := range id.Overrides {
 		o := &id.Overrides[i]
-		l := set.limits[prefixOf(o.Rule, o.Limit)]
-		if l == nil {
-			continue
-		}
 		from := "user"
 		if o.KeyID != 0 {
 			from = "key"
 		}
-		if choices, err := addChoice(a.overrides[l], l, o, from); err == nil {
-			a.overrides[l] = choices
-		}
+		_ = set.addOverride(a.overrides, o, from) // one that cannot be used has no effect
 	}
 	a.adjusted = len(a.overrides) > 0 || !a.periodStart.IsZero()
 	a.plainUntil = always
@@ -169,7 +160,7 @@ func senderStateOf(s *Snapshot, id *Identity) *senderState {
 
 // amountFor returns the amount of a limit for a sender at a time.
 func amountFor(l *limit, sender *senderState, at int64, o *Verdict) *amount {
-	a := l.ownAmount
+	a := l.own
 	if !o.senderUnknown {
 		a = choose(l.tiers, o.Tier, at, a)
 	}
@@ -184,10 +175,10 @@ func amountFor(l *limit, sender *senderState, at int64, o *Verdict) *amount {
 }
 
 // choose returns the first amount for a tier that holds at a time, or otherwise if there is none.
-func choose(choices []*choice, tier string, at int64, otherwise *amount) *amount {
-	for _, c := range choices {
-		if c.tier == tier && c.from <= at && at < c.until {
-			return c.amount
+func choose(amounts []*amount, tier string, at int64, otherwise *amount) *amount {
+	for _, a := range amounts {
+		if a.tier == tier && a.from <= at && at < a.until {
+			return a
 		}
 	}
 	return otherwise

@@ -10,7 +10,7 @@ func charge(sender *senderState, at int64, o *Verdict) {
 	var shadows []ratelimit.Hit
 	var marks []*Mark // marks[i] describes shadows[i]
 	for i, l := range o.limits {
-		a := l.ownAmount
+		a := l.own
 		if l.tiers != nil || sender.adjusted {
 			a = amountFor(l, sender, at, o)
 		}

@@ -111,8 +111,16 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 			set.limits[l.row.Limit.Prefix] = l
 		}
 	}
+	tiers := make(map[*limit][]*amount)
 	for i := range overrides {
-		set.addTierOverride(&overrides[i])
+		o := &overrides[i]
+		if err := set.addOverride(tiers, o, "tier"); err != nil {
+			of := "limit " + o.Limit + ", tier " + o.Tier
+			set.wrong = append(set.wrong, Wrong{Rule: o.Rule, Override: of, Err: err})
+		}
+	}
+	for l, amounts := range tiers {
+		l.tiers = amounts
 	}
 	wrong := set.wrong
 	sort.SliceStable(wrong, func(i, j int) bool { return wrong[i].Rule < wrong[j].Rule })
@@ -199,36 +207,16 @@ func (r *rule) check() error {
 func (r *rule) compileLimits() ([]*limit, error) {
 	var compiled []*limit
 	for i := range r.row.Limits {
-		row := r.row.Limits[i]
-		row.Limit.Prefix = prefixOf(r.row.Name, row.Name)
-		own, err := newAmount(r.mark, &row, row.Limit.Events, 0, row.Unlimited, "rule")
+		l := &limit{rule: r, row: r.row.Limits[i]}
+		l.row.Limit.Prefix = prefixOf(r.row.Name, l.row.Name)
+		calendar := l.row.Limit.Calendar
+		l.periodic = r.countBy.perSender && (calendar == ratelimit.Month || calendar == ratelimit.Year)
+		var err error
+		l.own, err = newAmount(l, &Override{Events: l.row.Limit.Events, Unlimited: l.row.Unlimited}, "rule")
 		if err != nil {
 			return nil, err
 		}
-		calendar := row.Limit.Calendar
-		periodic := r.countBy.perSender && (calendar == ratelimit.Month || calendar == ratelimit.Year)
-		compiled = append(compiled,
-			&limit{rule: &r.row, mark: r.mark, row: row, ownAmount: own, periodic: periodic})
+		compiled = append(compiled, l)
 	}
 	return compiled, nil
-}
-
-// addTierOverride adds an override for a tier to its limit. It ignores the override if the set does not have
-// the limit, for example because the rule is disabled.
-func (set *ruleSet) addTierOverride(o *Override) {
-	l := set.limits[prefixOf(o.Rule, o.Limit)]
-	if l == nil {
-		return
-	}
-	choices, err := addChoice(l.tiers, l, o, "tier")
-	if err == nil && o.Tier == "" {
-		want := "a tier: overrides for users and keys belong to identities"
-		err = &ratelimit.FieldError{Field: "tier", Want: want}
-	}
-	if err != nil {
-		of := "limit " + o.Limit + ", tier " + o.Tier
-		set.wrong = append(set.wrong, Wrong{Rule: o.Rule, Override: of, Err: err})
-		return
-	}
-	l.tiers = choices
 }

@@ -19,12 +19,12 @@ const (
 
 // Credential identifies a sender: by the digest of an API key, or by the user that the proxy authenticated.
 type Credential struct {
-	Digest [32]byte
+	Digest string // "" without an API key
 	User   string // "" for an API key
 }
 
 func credentialOf(id *Identity) Credential {
-	if id.Digest == [32]byte{} {
+	if id.Digest == "" {
 		return Credential{User: id.User}
 	}
 	return Credential{Digest: id.Digest}
@@ -170,7 +170,7 @@ func (c *Identities) remove(of Credential) {
 }
 
 // EvictKey evicts an API key, known or unknown.
-func (c *Identities) EvictKey(digest [32]byte) {
+func (c *Identities) EvictKey(digest string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.generation++

@@ -3,6 +3,7 @@ package policy
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"hash/crc32"
 	"math/big"
@@ -57,9 +58,12 @@ func Check(key string) bool {
 	return strings.Trim(body[len(KeyPrefix):], digits62) == "" && checksum(body) == key[len(body):]
 }
 
-// Digest returns the SHA-256 of an API key. The database stores it instead of the key. A fast digest is safe
-// for keys with this much entropy.
-func Digest(key string) [32]byte { return sha256.Sum256([]byte(key)) }
+// Digest returns the SHA-256 of an API key in hexadecimal. The database stores it instead of the key. A fast
+// digest is safe for keys with this much entropy.
+func Digest(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:])
+}
 
 // Hint returns a short form of a key for lists and logs: KeyPrefix and the first four random characters, as
 // in "prl_4cQx...". It returns "" for a key of another form.

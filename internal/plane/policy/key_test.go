@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"math/big"
 	"strings"
 	"testing"
@@ -99,8 +100,8 @@ func TestAHintShowsLittleOfAKey(t *testing.T) {
 			t.Errorf("Hint(%q): got %q, want none", foreign, hint)
 		}
 	}
-	if digest := policy.Digest(key); digest != sha256.Sum256([]byte(key)) {
-		t.Errorf("got the digest %x, want that of the key's text", digest)
+	if got, want := policy.Digest(key), fmt.Sprintf("%x", sha256.Sum256([]byte(key))); got != want {
+		t.Errorf("got the digest %s, want %s", got, want)
 	}
 }
 

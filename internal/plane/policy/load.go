@@ -95,10 +95,11 @@ SELECT json_build_object('Override', ` + OverrideSQL + `) FROM rate_limit_overri
 	WHERE o.tier IS NOT NULL AND ` + relevantSQL("o"))
 }
 
-// banSQL returns the field Ban for a row b of rate_limit_bans. user and key are expressions for the banned
-// user and the id of the banned API key.
-func banSQL(user, key string) string {
+// banSQL returns the field Ban for a row b of rate_limit_bans. user, key and digest are expressions for the
+// banned user, and for the id and the digest of the banned API key.
+func banSQL(user, key, digest string) string {
 	return `'Ban', json_build_object('Network', b.network, 'User', ` + user + `, 'KeyID', ` + key + `,
+		'Digest', ` + digest + `,
 		'Until', ` + endSQL("b.until") + `, 'Reason', b.reason)`
 }
 
@@ -107,7 +108,7 @@ const newestBansSQL = `(SELECT * FROM rate_limit_bans WHERE until > now()
 	ORDER BY banned_at DESC, id DESC LIMIT 100000) b`
 
 // bansSQL returns the newest bans of networks and users, and the number of all bans in force.
-var bansSQL = sorted(`SELECT json_build_object(` + banSQL("b.user_id", "b.key_id") + `)
+var bansSQL = sorted(`SELECT json_build_object(` + banSQL("b.user_id", "b.key_id", "NULL") + `)
 	FROM ` + newestBansSQL + ` WHERE b.key_id IS NULL
 UNION ALL
 SELECT json_build_object('InForce', count(*)) FROM rate_limit_bans
@@ -120,14 +121,13 @@ UNION ALL
 (` + bannedKeySQL + `b.user_id = k.user_id
 	ORDER BY k.id DESC LIMIT 100000)`)
 
-var bannedKeySQL = `SELECT json_build_object('Digest', encode(k.digest, 'hex'),
-	` + banSQL("k.user_id", "k.id") + `)
+var bannedKeySQL = `SELECT json_build_object(` + banSQL("k.user_id", "k.id", "encode(k.digest, 'hex')") + `)
 	FROM rate_limit_api_keys k JOIN ` + newestBansSQL + ` ON `
 
 // identitiesSQL returns the API keys with the digests $1, and the users $2, each with its overrides. The
 // statement is unnamed, so that the server plans it again as the tables grow by orders of magnitude. The tier
 // of a key lasts as long as the key.
-var identitiesSQL = `SELECT json_build_object('Digest', a.digest, 'Identity', json_build_object('KeyID', k.id,
+var identitiesSQL = `SELECT json_build_object('Identity', json_build_object('Digest', a.digest, 'KeyID', k.id,
 	'CountedAs', k.counted_as, 'ExpiresAt', ` + endSQL("k.expires_at") + `,
 	'RevokedAt', ` + endSQL("k.revoked_at") + `, 'Tier', coalesce(k.tier, u.tier),
 	'TierUntil', CASE WHEN k.tier IS NULL THEN ` + endSQL("u.tier_until") + ` END,

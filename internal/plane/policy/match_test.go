@@ -84,7 +84,7 @@ func TestWithoutALookUpOneFilterIsLeft(t *testing.T) {
 		var o policy.Verdict
 		for range 20 {
 			sender, now := w.Request(pick, &f)
-			if sender == nil || sender.Digest != [32]byte{} {
+			if sender == nil || sender.Digest != "" {
 				continue
 			}
 			id := &policy.Identity{User: sender.User}

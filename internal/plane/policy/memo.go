@@ -87,8 +87,8 @@ func cacheVerdict(m *matches, path, tier string) {
 			return
 		}
 		for _, l := range r.limits {
-			for _, c := range l.tiers {
-				if c.tier == tier && (c.from != always || c.until != never) {
+			for _, a := range l.tiers {
+				if a.tier == tier && (a.from != always || a.until != never) {
 					return
 				}
 			}

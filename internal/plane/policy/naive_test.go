@@ -56,7 +56,7 @@ func (n *naive) banned(f *policy.Facts, id *policy.Identity, now time.Time) bool
 	for _, b := range n.world.Bans {
 		holds := b.Network.IsValid() && in(b.Network, f.Address) ||
 			id != nil &&
-				(b.User != "" && b.User == id.User || b.Digest != [32]byte{} && b.Digest == id.Digest)
+				(b.User != "" && b.User == id.User || b.Digest != "" && b.Digest == id.Digest)
 		if holds && isValid(time.Time{}, b.Until, now) {
 			return true
 		}
@@ -93,7 +93,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 		return "banned 403"
 	}
 	if id != nil {
-		byKey := id.Digest != [32]byte{}
+		byKey := id.Digest != ""
 		ended := policy.NotRefused
 		switch {
 		case byKey && !id.Known:

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,7 +20,6 @@ type row struct {
 	Rule     *Rule
 	Override *Override
 	InForce  int64
-	Digest   string // of the Ban or the Identity, in hexadecimal
 	Ban      *Ban
 	Identity *Identity
 
@@ -39,24 +37,9 @@ func decode(texts []string) []*row {
 	for _, text := range texts {
 		r := &row{}
 		r.err = json.Unmarshal([]byte(text), r)
-		switch {
-		case r.Ban != nil:
-			r.Ban.Digest = digestOf(r.Digest)
-		case r.Identity != nil:
-			r.Identity.Digest = digestOf(r.Digest)
-		}
 		rows = append(rows, r)
 	}
 	return rows
-}
-
-// digestOf decodes a digest in hexadecimal. It returns zeros for any other text.
-func digestOf(text string) [32]byte {
-	var digest [32]byte
-	if decoded, err := hex.DecodeString(text); err == nil && len(decoded) == len(digest) {
-		copy(digest[:], decoded)
-	}
-	return digest
 }
 
 // ReadSnapshot reads a snapshot for Explain, which also has the rules without an effect. The error wraps
@@ -125,7 +108,7 @@ func lookUp(db pgdb.DB, calls []*lookup) error {
 		call.identity = &Identity{Digest: call.sender.Digest, User: user}
 		call.err = nil
 		if user == "" {
-			digests = append(digests, hex.EncodeToString(call.sender.Digest[:]))
+			digests = append(digests, call.sender.Digest)
 		} else if len(user) <= ratelimit.MaxKey && utf8.ValidString(user) && strings.IndexByte(user, 0) < 0 {
 			users = append(users, user)
 		}

@@ -148,7 +148,7 @@ func (p *Policy) evictStale() {
 		p.identities.EvictUser(user)
 	}
 	for _, digest := range found.digests {
-		p.identities.EvictKey(digestOf(digest))
+		p.identities.EvictKey(digest)
 	}
 }
 

@@ -112,7 +112,7 @@ type Ban struct {
 	Network netip.Prefix
 	// Digest, KeyID and User identify an API key that is banned, or a key of a banned user. KeyID is the id
 	// of its row, and User owns it.
-	Digest [32]byte `json:"-"`
+	Digest string
 	KeyID  int64
 	User   string
 	// Until is the end of the ban. The zero time means never.
@@ -123,9 +123,9 @@ type Ban struct {
 // Identity is an API key in the database, or a user that the proxy authenticated. It must not be changed or
 // copied after its first use.
 type Identity struct {
-	// Digest is the digest of the API key. It is zero if the request had no key. User then names the user
-	// that the proxy authenticated.
-	Digest [32]byte `json:"-"`
+	// Digest is the Digest of the API key. It is "" if the request had no key. User then names the user that
+	// the proxy authenticated.
+	Digest string
 	// Known reports whether the database has the key or the user.
 	Known bool
 	// KeyID is the id of the key's row. 0 means no key.

@@ -56,9 +56,10 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	applied := map[string]bool{}
 	families := map[string]string{} // the enforced rule of each family
 	for i, l := range selected.limits {
-		applied[l.rule.Name] = true
-		if l.rule.Mode != settings.Shadow {
-			families[l.rule.Family] = l.rule.Name
+		row := &l.rule.row
+		applied[row.Name] = true
+		if row.Mode != settings.Shadow {
+			families[row.Family] = row.Name
 		}
 		if a := amountFor(l, sender, at, o); a.unlimited {
 			selected.Hits[i].Limit = a.limit

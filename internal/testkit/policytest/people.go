@@ -20,5 +20,5 @@ func NewKey(t testing.TB, id int, user string) (key, sql string) {
 		t.Fatal(err)
 	}
 	return key, fmt.Sprintf("INSERT INTO rate_limit_api_keys (id, digest, user_id) "+
-		"VALUES (%d, '\\x%x', '%s');", id, policy.Digest(key), user)
+		"VALUES (%d, '\\x%s', '%s');", id, policy.Digest(key), user)
 }

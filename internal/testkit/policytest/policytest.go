@@ -207,7 +207,7 @@ func newOverride(pick Pick, w *World) policy.Override {
 }
 
 // digest is that of an identity's API key, if it has one.
-func digest(identity int) [32]byte { return policy.Digest(strconv.Itoa(identity)) }
+func digest(identity int) string { return policy.Digest(strconv.Itoa(identity)) }
 
 func newIdentity(pick Pick, w *World, i int) *policy.Identity {
 	id := &policy.Identity{Known: pick(6) > 0, User: "user" + strconv.Itoa(pick(8)),
