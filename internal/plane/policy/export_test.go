@@ -15,7 +15,8 @@ func NewPoller(db pgdb.DB) *Poller { return &Poller{poller{db: db}} }
 // Poll returns the users of the changes that have become visible, and whether there were
 // too many to name.
 func (p *Poller) Poll(ctx context.Context) (users []string, everything bool, err error) {
-	found, err := p.poll(ctx)
+	found, polled, err := p.poll(ctx)
+	p.polled = polled
 	return found.users, found.identities, err
 }
 

@@ -101,9 +101,8 @@ type Policy struct {
 	migrated   bool
 	migrateErr error     // the failure of the last migration
 	migrateAt  time.Time // the time of the next attempt
-	due        changes   // rules and bans that changed and were not read yet
-	stale      changes   // identities that changed and were not evicted yet
 	rows       policyRows
+	keysDue    bool // the banned API keys could not be read
 	rulesSQL   string
 	fullReadAt time.Time // the time of the next full read
 	forgotAt   time.Time

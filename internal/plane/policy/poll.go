@@ -14,19 +14,22 @@ import (
 type poller struct {
 	db pgdb.DB
 
-	// snapshot is the database snapshot of the last successful poll. If it is "", the next poll returns
-	// everything.
-	snapshot string
-	// server is the schema.ServerIdentity on which snapshot is valid.
-	server string
-	// applied is the highest number of a visible change.
-	applied int64
+	// polled is the head of the last poll with changes that were applied. The next poll returns the changes
+	// since then, or everything if polled.Snapshot is "".
+	polled head
+}
+
+// head is what a poll returns beside the changes.
+type head struct {
+	Snapshot string // of the database
+	Server   string // the schema.ServerIdentity on which Snapshot is valid
+	Applied  int64  // the highest number of a visible change
 }
 
 // maxChanges bounds the changes that a poll handles one by one. A poll that finds more returns everything.
 const maxChanges = 1000
 
-// pollSQL returns the changes that became visible since the snapshot $1 of the previous poll. The row head
+// pollSQL returns the changes that became visible since the snapshot $1 of the previous poll. The row Head
 // has the snapshot of this statement, and schema.ServerIdentity unless the server is a standby or the policy
 // is incomplete. The change of an override has the kind and the ref of the key, user or tier that it is for.
 // The ref of a deleted key is "gone".
@@ -37,10 +40,10 @@ const maxChanges = 1000
 // become visible in another order than they write. One statement has one snapshot, so no change falls between
 // two polls, and none is seen twice. UNION ALL instead of OR lets both halves use the index.
 const pollSQL = `WITH head AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot)
-SELECT json_build_object('Snapshot', h.snapshot::text,
+SELECT json_build_object('Head', json_build_object('Snapshot', h.snapshot::text,
 	'Applied', coalesce((SELECT max(seq) FROM rate_limit_changes), 0), 'Server', CASE WHEN pg_is_in_recovery()
 		THEN 'standby' WHEN NOT ` + schema.PolicyWhole + ` THEN 'incomplete'
-		ELSE ` + schema.ServerIdentity + ` END)::text
+		ELSE ` + schema.ServerIdentity + ` END))::text
 	FROM head h
 UNION ALL
 (SELECT json_build_object('Kind', CASE c.kind WHEN 'override' THEN split_part(c.ref, '/', 1) ELSE c.kind END,
@@ -77,49 +80,45 @@ var errIncomplete = errors.New("triggers of the policy are missing or disabled, 
 	"after one that has failed: what was read before is kept. If no restore is under way, repeat the " +
 	"restore, or make the triggers with: caddy pg-ratelimit migrate")
 
-// poll returns the changes that became visible since the last poll without an error.
-func (p *poller) poll(ctx context.Context) (changes, error) {
-	statement := &pgdb.Statement{SQL: pollSQL, Args: []any{p.snapshot}}
-	if p.snapshot == "" {
+// poll returns the changes that became visible since p.polled, and its successor.
+func (p *poller) poll(ctx context.Context) (found changes, polled head, err error) {
+	statement := &pgdb.Statement{SQL: pollSQL, Args: []any{p.polled.Snapshot}}
+	if p.polled.Snapshot == "" {
 		statement.Args[0] = nil
 	}
 	if err := p.db.Run(ctx, []*pgdb.Statement{statement}); err != nil {
-		return changes{}, unavailable(err)
+		return found, polled, unavailable(err)
 	}
 	answers, err := texts(statement)
 	if statement.Err != nil {
 		err = statement.Err
 	}
-	if err != nil {
-		return changes{}, fmt.Errorf("reading the changes: %w", err)
-	}
-	found := changes{}
-	head := &row{}
 	for _, r := range decode(answers) {
 		switch {
 		case r.err != nil:
-			return changes{}, fmt.Errorf("reading the changes: %w", r.err)
-		case r.Server != "":
-			head = r
+			err = r.err
+		case r.Head != nil:
+			polled = *r.Head
 		default:
 			found.add(r.Kind, r.Ref)
 		}
 	}
-	switch head.Server {
-	case "standby":
-		p.snapshot = ""
-		return changes{}, errStandby
-	case "incomplete":
-		p.snapshot = ""
-		return changes{}, errIncomplete
+	if err != nil {
+		return found, polled, fmt.Errorf("reading the changes: %w", err)
 	}
-	if p.snapshot == "" || len(answers)-1 > maxChanges || head.Server != p.server {
+	if p.polled.Snapshot == "" || len(answers)-1 > maxChanges || polled.Server != p.polled.Server {
 		found = everything
 	}
-	p.applied = head.Applied
-	p.snapshot = head.Snapshot
-	p.server = head.Server
-	return found, nil
+	switch polled.Server {
+	case "standby":
+		err = errStandby
+	case "incomplete":
+		err = errIncomplete
+	}
+	if err != nil {
+		p.polled.Snapshot = ""
+	}
+	return found, polled, err
 }
 
 // add adds a line of the log. A line without a ref is about all rows of a table.
@@ -142,4 +141,6 @@ func (c *changes) add(kind, ref string) {
 }
 
 // log returns the oid of rate_limit_changes.
-func (p *poller) log() string { return p.server[strings.IndexByte(p.server, ' ')+1:] }
+func (p *poller) log() string {
+	return p.polled.Server[strings.IndexByte(p.polled.Server, ' ')+1:]
+}

@@ -23,10 +23,9 @@ type row struct {
 	Ban      *Ban
 	Identity *Identity
 
-	// A poll returns one row with Snapshot, Server and Applied, and a row with Kind and Ref for each change.
-	Snapshot, Server string
-	Applied          int64
-	Kind, Ref        string
+	// A poll returns one row with Head, and a row with Kind and Ref for each change.
+	Head      *head
+	Kind, Ref string
 
 	err error
 }
@@ -48,12 +47,11 @@ func ReadSnapshot(ctx context.Context, db pgdb.DB) (*Snapshot, error) {
 	p := New(db, Settings{})
 	defer p.Close()
 	p.rulesSQL = rulesSQL("true")
-	p.due = everything
-	err := p.load(ctx, time.Time{})
-	if err == nil && p.due.keys {
+	s, err := p.load(ctx, everything)
+	if err == nil && p.keysDue {
 		err = unavailable(errors.New("the banned API keys cannot be read"))
 	}
-	return p.snapshot(), err
+	return s, err
 }
 
 // decoded holds the decoded rows of rulesSQL, bansSQL and bannedKeysSQL.

@@ -41,13 +41,13 @@ func (p *Policy) Refresh(ctx context.Context) error {
 	}
 	p.report("refresh", err)
 	if err == nil {
-		p.stats.Store(&Stats{Polled: p.settings.Now(), Applied: p.poller.applied})
+		p.stats.Store(&Stats{Polled: p.settings.Now(), Applied: p.poller.polled.Applied})
 		p.lookups.health.Answered()
 		p.lookups.setPollErr(nil)
 		p.lookups.renewDue()
 		if p.settings.OnApplied != nil {
 			_ = batch.PanicError(func() {
-				p.settings.OnApplied(p.poller.applied, p.poller.log(), problems(p.snapshot()))
+				p.settings.OnApplied(p.poller.polled.Applied, p.poller.log(), problems(p.snapshot()))
 			})
 		}
 		if now := p.settings.Now(); now.Sub(p.forgotAt) >= forgetInterval {
@@ -79,7 +79,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 		}
 	}
 	within, cancel := context.WithTimeout(ctx, refreshTimeout)
-	found, err := p.poller.poll(within)
+	found, polled, err := p.poller.poll(within)
 	cancel()
 	if err != nil && needs != nil && !errors.Is(err, errIncomplete) &&
 		!errors.Is(err, ratelimit.ErrUnavailable) {
@@ -89,27 +89,34 @@ func (p *Policy) refresh(ctx context.Context) error {
 		return err
 	}
 	p.polled = true
-	p.due.rules = p.due.rules || found.rules
-	p.due.bans = p.due.bans || found.bans
-	// The user of a key may have changed.
-	s := p.snapshot()
-	ofSenders := s != nil && len(s.bans.bySender) > 0
-	p.due.keys = p.due.keys || found.bans || ofSenders && len(found.digests) > 0
-	p.stale = found
-	defer p.evictStale() // even if the rules cannot be read: the next poll does not return these changes
 	if err := p.migrate(ctx, now); errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}
+	due := found
 	if !now.Before(p.fullReadAt) {
-		p.due = everything
+		due = everything
 	}
-	if err := p.load(ctx, now); err != nil {
-		if errors.Is(err, errIncomplete) {
-			p.poller.snapshot = "" // the next poll returns everything; until then identities stay
-			p.stale = changes{}
-		}
+	// The user of a key may have changed.
+	s := p.snapshot()
+	ofSenders := s != nil && len(s.bans.bySender) > 0
+	due.keys = due.keys || p.keysDue || due.bans || ofSenders && len(due.digests) > 0
+	next, err := p.load(ctx, due)
+	if errors.Is(err, errIncomplete) {
+		p.poller.polled.Snapshot = "" // the next poll returns everything; until then identities stay
 		return err
 	}
+	p.evict(found) // even if the rules cannot be read
+	if err != nil {
+		return err
+	}
+	if next != nil {
+		p.current.Store(next)
+		p.setReady()
+	}
+	if due.rules && due.bans {
+		p.fullReadAt = now.Add(time.Duration((0.5 + p.settings.Random()) * float64(fullReadInterval)))
+	}
+	p.poller.polled = polled
 	return nil
 }
 
@@ -135,11 +142,9 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// evictStale evicts the identities that changed. It runs just before the snapshot with the same change takes
+// evict evicts the identities that changed. It runs just before the snapshot with the same change takes
 // effect, because an identity with the old name of a renamed tier would match no rule of the new snapshot.
-func (p *Policy) evictStale() {
-	found := p.stale
-	p.stale = changes{}
+func (p *Policy) evict(found changes) {
 	if found.identities {
 		p.identities.EvictAll()
 		return
@@ -152,71 +157,48 @@ func (p *Policy) evictStale() {
 	}
 }
 
-// load reads the rules and bans that are due.
-func (p *Policy) load(ctx context.Context, now time.Time) error {
-	if !p.due.rules && !p.due.bans && !p.due.keys {
-		return nil
-	}
+// load reads the rules and bans that are due, and compiles them to a snapshot. It keeps the compiled rules or
+// bans if their rows are unchanged, and returns nil if both are.
+func (p *Policy) load(ctx context.Context, due changes) (*Snapshot, error) {
 	rows := p.rows
 	var err error
-	if p.due.rules {
+	if due.rules {
 		rows.rules, err = readWhole(ctx, p.db, loadTimeout, "reading the rules", p.rulesSQL)
 	}
-	if p.due.bans && err == nil {
+	if due.bans && err == nil {
 		rows.bans, err = readWhole(ctx, p.db, loadTimeout, "reading the bans", bansSQL)
 	}
-	keysFailed := false
-	if p.due.keys && err == nil {
+	if err != nil {
+		return nil, err
+	}
+	if due.keys {
 		keys, failure := readWhole(ctx, p.db, refreshTimeout, "reading the banned API keys", bannedKeysSQL)
 		if errors.Is(failure, errIncomplete) {
-			return failure
+			return nil, failure
 		}
-		keysFailed = failure != nil
-		if !keysFailed { // otherwise the previous list stays in force
+		p.keysDue = failure != nil
+		if !p.keysDue { // otherwise the previous list stays in force
 			rows.keys = keys
 		}
 		p.report("banned keys", failure)
 	}
-	if err == nil {
-		err = p.compile(rows)
-	}
-	if err != nil {
-		return err
-	}
-	if p.due.rules && p.due.bans {
-		p.fullReadAt = now.Add(time.Duration((0.5 + p.settings.Random()) * float64(fullReadInterval)))
-	}
-	p.due = changes{keys: keysFailed}
-	return nil
-}
-
-// compile compiles rows to a snapshot, and puts it in force. It keeps the compiled rules or bans if their
-// rows are unchanged.
-func (p *Policy) compile(rows policyRows) error {
-	old := p.snapshot()
-	sameRules := old != nil && reflect.DeepEqual(rows.rules, p.rows.rules)
-	sameBans := old != nil && reflect.DeepEqual(rows.bans, p.rows.bans) &&
-		reflect.DeepEqual(rows.keys, p.rows.keys)
-	if sameRules && sameBans {
-		return nil
-	}
 	next := &Snapshot{}
-	if sameBans {
-		next.bans = old.bans
-	} else {
+	old := p.snapshot()
+	if old != nil {
+		*next = *old
+	}
+	if old == nil || !reflect.DeepEqual(rows.bans, p.rows.bans) || !reflect.DeepEqual(rows.keys, p.rows.keys) {
 		d, err := decodePolicy(append(append([]string(nil), rows.bans...), rows.keys...))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		next.bans = newBanSet(d.bans)
 		next.bans.inForce = d.inForce
 	}
-	if sameRules {
-		next.set = old.set
-	} else {
+	if old == nil || !reflect.DeepEqual(rows.rules, p.rows.rules) {
 		d, err := decodePolicy(rows.rules)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		var before []*rule
 		if old != nil {
@@ -224,16 +206,16 @@ func (p *Policy) compile(rows policyRows) error {
 		}
 		next.set = newRuleSet(d.rules, d.overrides, before, p.settings.Remember)
 	}
+	p.rows = rows
+	if old != nil && next.set == old.set && next.bans == old.bans {
+		return nil, nil
+	}
 	var problem error
 	if all := problems(next); all != nil {
 		problem = errors.New(strings.Join(all, "; "))
 	}
 	p.report("problems", problem)
-	p.rows = rows
-	p.evictStale()
-	p.current.Store(next)
-	p.setReady()
-	return nil
+	return next, nil
 }
 
 // problems describes the rules that cannot be used, and too many bans in force.
