@@ -81,14 +81,14 @@ func (set *ruleSet) addOverride(all map[*limit][]*amount, o *Override, from stri
 	if err != nil {
 		return err
 	}
-	amounts := append(all[l], a)
+	all[l] = append(all[l], a)
+	amounts := all[l]
 	sort.SliceStable(amounts, func(i, j int) bool {
 		if amounts[i].mark.From != amounts[j].mark.From {
 			return amounts[i].mark.From == "key"
 		}
 		return amounts[i].from > amounts[j].from
 	})
-	all[l] = amounts
 	return nil
 }
 

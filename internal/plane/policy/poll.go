@@ -81,7 +81,9 @@ var errIncomplete = errors.New("triggers of the policy are missing or disabled, 
 	"restore, or make the triggers with: caddy pg-ratelimit migrate")
 
 // poll returns the changes that became visible since p.polled, and its successor.
-func (p *poller) poll(ctx context.Context) (found changes, polled head, err error) {
+func (p *poller) poll(ctx context.Context) (changes, head, error) {
+	found := changes{}
+	polled := head{}
 	statement := &pgdb.Statement{SQL: pollSQL, Args: []any{p.polled.Snapshot}}
 	if p.polled.Snapshot == "" {
 		statement.Args[0] = nil

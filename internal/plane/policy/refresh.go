@@ -187,7 +187,8 @@ func (p *Policy) load(ctx context.Context, due changes) (*Snapshot, error) {
 	if old != nil {
 		*next = *old
 	}
-	if old == nil || !reflect.DeepEqual(rows.bans, p.rows.bans) || !reflect.DeepEqual(rows.keys, p.rows.keys) {
+	if old == nil || !reflect.DeepEqual(rows.bans, p.rows.bans) ||
+		!reflect.DeepEqual(rows.keys, p.rows.keys) {
 		d, err := decodePolicy(append(append([]string(nil), rows.bans...), rows.keys...))
 		if err != nil {
 			return nil, err

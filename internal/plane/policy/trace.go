@@ -76,7 +76,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	for _, r := range s.set.rules {
 		applies, why := false, unmetConditions(r, f, sender, at, o)
 		switch {
-		case f.Path == "", why == "" && o.Refused() && o.Reason != Blocked && o.Reason != NoQuota:
+		case f.Path == "" || why == "" && o.Refused() && o.Reason != Blocked && o.Reason != NoQuota:
 			why = "the request is refused before: " + string(o.Reason)
 		case why != "":
 		case applied[r.row.Name]:
