@@ -85,7 +85,8 @@ func rotated(t *testing.T, dsn string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cluster.Execute(t, dsn, fmt.Sprintf("SELECT rate_limit_rotate_key(1, '1 h', '\\x%s')", policy.Digest(next)))
+	cluster.Execute(t, dsn,
+		fmt.Sprintf("SELECT rate_limit_rotate_key(1, '1 h', '\\x%s')", policy.Digest(next)))
 	awaitObeyed(t, dsn, 2)
 	return next
 }
