@@ -51,42 +51,46 @@ func (s *Store) Charge(row lease.RowID, l *ratelimit.Limit, units int64) {
 		}}, s.settleWait)
 }
 
-// addBackground plans a call that nobody waits for.
-func addBackground(p *plan, r *request) {
-	c := r.call
-	h := &c.Hits[0]
-	oneByOne := p.oneByOne
-	p.oneByOne = c.Isolated
-	at := position{}
-	switch before := p.latest[rowOf(h)]; {
-	case c.Partial:
-		at = add(p, take, h.Limit, rowOf(h), 1)
-		at.entry.n += h.Cost - 1
-		if len(c.Rows) > 0 {
-			at.entry.row = c.Rows[0]
-			at.entry.leaseUnits = h.Cost
-			p.remembered = true
+// addBackground plans the calls of an order that nobody waits for.
+func addBackground(p *plan, requests []*request, order batch.Order) {
+	for _, r := range requests {
+		c := r.call
+		if c.Order != order {
+			continue
 		}
-	case h.Limit.Algorithm == ratelimit.InFlight: // a row can have several releases in a statement
-		at.entry = &entry{kind: release, id: rowOf(h), n: h.Cost, firstSlot: c.Claim}
-		key := statementKey{kind: release, definition: inFlight, durable: h.Limit.Durable}
-		g := groupFor(p, 0, key, c.Isolated)
-		g.entries = append(g.entries, at.entry)
-	case before != nil && before.kind == refund && before.window == c.Window &&
-		before.view.Limit.Equal(h.Limit):
-		before.cost = algorithm.AddRefund(before.cost, -h.Cost)
-		at.entry = before
-	default:
-		at = add(p, refund, h.Limit, rowOf(h), -h.Cost)
-		at.entry.claim = c.Claim
-		at.entry.window = c.Window
+		h := &c.Hits[0]
+		p.oneByOne = c.Isolated
+		at := position{}
+		switch before := p.latest[rowOf(h)]; {
+		case c.Partial:
+			at = add(p, take, h.Limit, rowOf(h), 1)
+			at.entry.n += h.Cost - 1
+			if len(c.Rows) > 0 {
+				at.entry.row = c.Rows[0]
+				at.entry.leaseUnits = h.Cost
+				p.remembered = true
+			}
+		case h.Limit.Algorithm == ratelimit.InFlight: // a row can have several releases in a statement
+			at.entry = &entry{kind: release, id: rowOf(h), n: h.Cost, firstSlot: c.Claim}
+			key := statementKey{kind: release, definition: inFlight, durable: h.Limit.Durable}
+			g := groupFor(p, 0, key, c.Isolated)
+			g.entries = append(g.entries, at.entry)
+		case before != nil && before.kind == refund && before.window == c.Window &&
+			before.view.Limit.Equal(h.Limit):
+			before.cost = algorithm.AddRefund(before.cost, -h.Cost)
+			at.entry = before
+		default:
+			at = add(p, refund, h.Limit, rowOf(h), -h.Cost)
+			at.entry.claim = c.Claim
+			at.entry.window = c.Window
+		}
+		r.positions = append(r.positions[:0], at)
 	}
-	p.oneByOne = oneByOne
-	r.positions = append(r.positions[:0], at)
+	p.oneByOne = false // background calls go with no requests that are decided one by one
 }
 
-// applyBackground sets the results of calls that nobody waits for. A row grants the hits of an entry in the
-// order in which they were planned.
+// applyBackground ends calls that nobody waits for. A row grants the hits of an entry in the order in which
+// they were planned.
 func (d *work) applyBackground(requests []*request) {
 	for _, r := range requests {
 		c := r.call
@@ -100,4 +104,5 @@ func (d *work) applyBackground(requests []*request) {
 		}
 		d.clearRefunded(r)
 	}
+	d.finish(requests, nil)
 }

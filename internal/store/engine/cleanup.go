@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -20,15 +20,13 @@ const (
 	cleanupRounds = 100
 	// cleanupTimeout bounds one statement.
 	cleanupTimeout = 5 * time.Second
-	// sweepInterval is the least time between two prefixes of the sweep.
-	sweepInterval = time.Second
 )
 
 // errLost ends a cleanup that has lost against another transaction. A later cleanup deletes the rows.
 var errLost = errors.New("the transaction was lost")
 
-// cleaner deletes expired rows now and then, in the background, one cleanup at a time: those
-// of the prefixes of a plan, and those of one more prefix of the tables.
+// cleaner deletes expired rows now and then, in the background, one cleanup at a time. Each cleanup deletes
+// those of the next prefix of the tables.
 type cleaner struct {
 	server      *server
 	texts       *statements
@@ -37,88 +35,49 @@ type cleaner struct {
 	report      func(error)
 	slots       func() bool // reports whether the process has used limits InFlight
 
-	mu      sync.Mutex
-	running bool // guarded by mu
+	running int32 // 1 while a cleanup runs; atomic
 
-	// The sweep through all prefixes. Only the cleanup that runs uses these fields.
-	swept     tablePrefix // the last prefix; without a name, the sweep continues with the first of the table
-	nextSweep time.Time   // when the next prefix is due
-}
-
-// tablePrefix names the rows of a prefix in one of the tables.
-type tablePrefix struct {
+	// The last prefix that was cleaned. Without a name, the next one is the first of the table. Only the
+	// cleanup that runs uses these fields.
 	durable bool
-	name    string
+	prefix  string
 }
 
-// start starts a cleanup of the prefixes of a plan, as of the time of its decisions, unless a cleanup runs.
-// Callers call it with cleaner.probability.
-func (c *cleaner) start(p *plan) {
-	var due []tablePrefix
-	seen := map[tablePrefix]bool{}
-	now := int64(0)
-	for _, e := range p.entries {
-		of := tablePrefix{e.id.Durable, e.id.Prefix}
-		if e.kind == take && e.view.Now != 0 && !seen[of] {
-			now = e.view.Now
-			seen[of] = true
-			due = append(due, of)
-		}
-	}
-	if len(due) == 0 || c.server.closing.Err() != nil {
+// start starts a cleanup with cleaner.probability, unless one runs. settings are the first parameter of its
+// statements, see clockSQL.
+func (c *cleaner) start(settings []int64) {
+	if c.random() >= c.probability || c.server.closing.Err() != nil ||
+		!atomic.CompareAndSwapInt32(&c.running, 0, 1) {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.running {
-		return
-	}
-	c.running = true
 	go func() {
 		var err error
-		if failure := batch.PanicError(func() { err = c.cleanUp(now, due) }); failure != nil {
+		if failure := batch.PanicError(func() { err = c.cleanUp(settings) }); failure != nil {
 			err = failure
 		}
-		c.mu.Lock()
-		c.running = false
-		c.mu.Unlock()
+		atomic.StoreInt32(&c.running, 0)
 		if c.server.closing.Err() == nil && !errors.Is(err, errLost) {
 			c.report(err)
 		}
 	}()
 }
 
-// cleanUp deletes the expired rows of prefixes, and those of the next prefix of the sweep if that is due. now
-// is the server's time.
-func (c *cleaner) cleanUp(now int64, due []tablePrefix) error {
-	for _, of := range due {
-		if err := c.deleteExpired(now, of); err != nil {
-			return err
-		}
-	}
-	if time.Now().Before(c.nextSweep) {
-		return nil
-	}
-	c.nextSweep = time.Now().Add(sweepInterval)
-	statement := &pgdb.Statement{SQL: strings.Replace(nextPrefixSQL, "{table}",
-		c.texts.tables[tableName(c.swept.durable)].Name, 1), Args: []any{c.swept.name}, Unnamed: true}
-	if err := c.run(statement); err != nil {
+// cleanUp deletes the expired rows of the next prefix, until a statement finds fewer than it could delete.
+func (c *cleaner) cleanUp(settings []int64) error {
+	next := &pgdb.Statement{SQL: strings.Replace(nextPrefixSQL, "{table}",
+		c.texts.tables[tableName(c.durable)].Name, 1), Args: []any{c.prefix}, Unnamed: true}
+	if err := c.run(next); err != nil {
 		return err
 	}
-	if statement.Rows == 0 || len(statement.Result) < 4 {
-		c.swept.name = ""
-		c.swept.durable = !c.swept.durable
+	if next.Rows == 0 || len(next.Result) < 4 {
+		c.prefix = ""
+		c.durable = !c.durable
 		return nil
 	}
-	c.swept.name = string(statement.Result[4:])
-	return c.deleteExpired(now, c.swept)
-}
-
-// deleteExpired deletes the expired rows of a prefix, until a statement finds fewer than it could delete.
-func (c *cleaner) deleteExpired(now int64, of tablePrefix) error {
+	c.prefix = string(next.Result[4:])
 	for round := 0; round < cleanupRounds; round++ {
-		statement := &pgdb.Statement{SQL: c.texts.cleanup(of.durable, c.slots()),
-			Args: []any{[]int64{now, 0}, of.name}, Unnamed: true}
+		statement := &pgdb.Statement{SQL: c.texts.cleanup(c.durable, c.slots()),
+			Args: []any{settings, c.prefix}, Unnamed: true}
 		if err := c.run(statement); err != nil {
 			return err
 		}

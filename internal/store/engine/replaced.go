@@ -64,14 +64,8 @@ func (s *Store) Tick() {
 	}
 	go func() {
 		defer atomic.StoreInt32(&s.ticking, 0)
-		server := s.server
-		ctx, cancel := context.WithTimeout(server.closing, identityTimeout)
+		ctx, cancel := context.WithTimeout(s.server.closing, identityTimeout)
 		defer cancel()
-		read := &pgdb.Statement{SQL: serverSQL}
-		_ = batch.PanicError(func() {
-			if server.db.Run(ctx, []*pgdb.Statement{read}) == nil {
-				s.checkIdentity(read)
-			}
-		})
+		_ = s.server.ping(ctx)
 	}()
 }

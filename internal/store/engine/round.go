@@ -12,39 +12,101 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// round is one pass of requests through a batch: plan (calls → entries → statements), send, apply (rows →
-// decisions → calls end). The first round of a batch has all of its requests, and background calls. A second
-// round has the requests that failed because of others in their statement. All plans of a round are sent in
-// one pipeline, in this order.
-type round struct {
-	settings     []int64 // the first parameter of statements, see clockSQL
-	plan         *plan   // of singles, and of what comes before them
-	singles      []*request
-	transactions []*transaction
-	last         *plan      // of what comes after the requests: plan, or one after the transactions
-	background   []*request // calls that nobody waits for
-}
-
-// decideRound decides requests in one or more round trips, and finishes those that it decides. It returns
-// those that need another round: their statement reached its lock timeout, or failed because of another
-// request.
+// decideRound decides requests in one or more round trips, and finishes those that it decides: plan (calls →
+// entries → statements), send, apply (rows → decisions → calls end). It returns those that need another
+// round: their statement reached its lock timeout, or failed because of another request. The first round of a
+// batch has all of its requests, and background calls.
+//
+// If oneByOne is set, as when requests are retried after failing together, each hit gets its own statement,
+// and background calls are left out.
 func (d *work) decideRound(requests []*request, settings []int64, oneByOne bool) ([]*request, error) {
-	r := d.planRound(requests, settings, oneByOne)
-	statements := r.plan.write(d.store.texts, settings)
-	allocated := r.plan.allocated
-	if len(r.transactions) > 0 {
-		statements, allocated = writeAll(r.transactions, statements, allocated)
+	singles, several := requests, []*request(nil)
+	if d.hasSeveral {
+		singles, several = singlesAndSeveral(requests)
 	}
-	if r.last != r.plan {
-		statements = append(statements, r.last.write(d.store.texts, settings)...)
+	var background []*request // calls that nobody waits for
+	p := newPlan(len(requests))
+	p.oneByOne = oneByOne
+	last := p // for what comes after the requests
+	if !oneByOne {
+		background = d.collectBackground(requests)
+		if len(several) > 0 {
+			several = d.refuseRemembered(several)
+		}
+		addBackground(p, background, batch.Before)
 	}
-	failed, err := d.execute(statements, allocated)
-	if err != nil && unsent(statements) {
-		for _, one := range r.background {
-			one.call.Err = err // it certainly had no effect
+	addRequests(p, singles)
+	if p.inFlight {
+		_ = d.allocateSlots(p) // its error is that of the hits
+	}
+	if len(several) > 0 {
+		last = newPlan(0)
+	}
+	if !oneByOne {
+		d.chargeUnits(p)
+		addBackground(last, background, batch.After)
+		for _, one := range several { // a transaction would fail if a row granted less
+			for _, row := range one.call.Rows {
+				d.store.renew(row)
+			}
 		}
 	}
-	return d.apply(r, failed, err)
+	transactions := d.newTransactions(several, settings, oneByOne, oneByOne)
+	statements, allocated := writeAll(transactions, p.write(d.store.texts, settings), p.allocated)
+	if last != p {
+		statements = append(statements, last.write(d.store.texts, settings)...)
+	}
+	failed, err := d.execute(statements, allocated)
+	if err != nil {
+		if unsent(statements) {
+			for _, one := range background {
+				one.call.Err = err // it certainly had no effect
+			}
+		}
+		return nil, err
+	}
+	p.read()
+	if failed || lease.AnyLocks(d.store.rows) {
+		d.recordLocks(p)
+	}
+	done, again := d.applySingles(singles)
+	if p.inFlight {
+		d.holdSlots(done)
+	}
+	d.applyRows(p)
+	if last != p {
+		last.read()
+		d.applyRows(last)
+	}
+	d.applyBackground(background)
+	d.finish(done, nil)
+	if !failed {
+		d.store.cleaner.start(d.settings)
+	}
+	waiting, err := d.finishTransactions(transactions)
+	return append(again, waiting...), err
+}
+
+// finishTransactions finishes transactions that were sent, in one or more further round trips. It returns the
+// requests that need another round.
+func (d *work) finishTransactions(transactions []*transaction) ([]*request, error) {
+	var again []*request
+	for len(transactions) > 0 {
+		var next []*transaction
+		for _, one := range transactions {
+			further, late := one.finish()
+			next = append(next, further...)
+			again = append(again, late...)
+		}
+		if len(next) > 0 {
+			statements, allocated := writeAll(next, nil, nil)
+			if _, err := d.execute(statements, allocated); err != nil {
+				return again, err
+			}
+		}
+		transactions = next
+	}
+	return again, nil
 }
 
 // unsent reports whether no statement has reached the server.
@@ -55,52 +117,6 @@ func unsent(statements []*pgdb.Statement) bool {
 		}
 	}
 	return true
-}
-
-// planRound plans requests. If oneByOne is set, as when requests are retried after failing together, each hit
-// gets its own statement, and background calls are left out.
-func (d *work) planRound(requests []*request, settings []int64, oneByOne bool) *round {
-	singles := requests
-	var several []*request
-	if d.hasSeveral {
-		singles, several = singlesAndSeveral(requests)
-	}
-	p := newPlan(len(requests))
-	p.oneByOne = oneByOne
-	r := &round{settings: settings, plan: p, singles: singles, last: p}
-	if !oneByOne {
-		r.background = d.collectBackground(requests)
-		if len(several) > 0 {
-			several = d.refuseRemembered(several)
-		}
-	}
-	for _, one := range r.background {
-		if one.call.Order == batch.Before {
-			addBackground(p, one)
-		}
-	}
-	addRequests(p, singles)
-	if p.inFlight {
-		_ = d.allocateSlots(p) // its error is that of the hits
-	}
-	if len(several) > 0 {
-		r.transactions = d.newTransactions(several, settings, oneByOne, oneByOne)
-		r.last = newPlan(0)
-	}
-	if !oneByOne {
-		d.chargeUnits(p)
-		for _, one := range r.background {
-			if one.call.Order == batch.After {
-				addBackground(r.last, one)
-			}
-		}
-		for _, one := range several { // a transaction would fail if a row granted less
-			for _, row := range one.call.Rows {
-				d.store.renew(row)
-			}
-		}
-	}
-	return r
 }
 
 // collectBackground returns the background calls to send with requests. If a request refunds or resets a row,
@@ -129,9 +145,7 @@ func (d *work) collectBackground(requests []*request) []*request {
 		}
 	}
 	batch.Finish(d.queue, locked, nil)
-	if len(collected) > 0 {
-		d.requests = append(append([]*request(nil), d.requests...), collected...)
-	}
+	d.requests = append(d.requests, collected...)
 	return collected
 }
 
@@ -139,21 +153,12 @@ func (d *work) collectBackground(requests []*request) []*request {
 // several hits, which pass as a whole or not at all.
 func singlesAndSeveral(requests []*request) ([]*request, []*request) {
 	var singles, several []*request
-	for i, r := range requests {
-		switch {
-		case len(r.call.Hits) < 2 || r.call.Reset:
-			if several != nil {
-				singles = append(singles, r)
-			}
-		case several == nil: // most batches have none of these
-			singles = append(singles, requests[:i]...)
-			several = append(several, r)
-		default:
+	for _, r := range requests {
+		if len(r.call.Hits) < 2 || r.call.Reset {
+			singles = append(singles, r)
+		} else {
 			several = append(several, r)
 		}
-	}
-	if several == nil {
-		return requests, nil
 	}
 	return singles, several
 }
@@ -193,39 +198,6 @@ func writeAll(transactions []*transaction, statements []*pgdb.Statement,
 	return statements, allocated
 }
 
-// apply reads the results of a round, or returns err, the error of its pipeline. It finishes the requests
-// that are decided, and returns those that need another round.
-func (d *work) apply(r *round, failed bool, err error) ([]*request, error) {
-	if err != nil {
-		return nil, err
-	}
-	again := d.applySingles(r, failed)
-	for transactions := r.transactions; len(transactions) > 0; {
-		var next []*transaction
-		for _, t := range transactions {
-			further, late := t.finish()
-			next = append(next, further...)
-			again = append(again, late...)
-		}
-		if transactions = next; len(next) == 0 {
-			break
-		}
-		statements, allocated := writeAll(next, nil, nil)
-		if _, err := d.execute(statements, allocated); err != nil {
-			return again, err
-		}
-	}
-	d.startCleanup(r.plan)
-	return again, nil
-}
-
-// startCleanup sometimes starts a cleanup of expired rows, with probability cleaner.probability.
-func (d *work) startCleanup(p *plan) {
-	if d.store.cleaner.random() < d.store.cleaner.probability {
-		d.store.cleaner.start(p)
-	}
-}
-
 // applyRows passes a plan's rows to the leases and to Options.Rows.
 func (d *work) applyRows(p *plan) {
 	if p.remembered {
@@ -243,17 +215,13 @@ func (d *work) applyRows(p *plan) {
 	d.store.rowObserver.Observe(rows)
 }
 
-// applySingles finishes the requests that are decided alone, and returns those that need another round.
-// failed reports whether any statement failed.
-func (d *work) applySingles(r *round, failed bool) []*request {
-	p := r.plan
-	p.read()
-	if failed || lease.AnyLocks(d.store.rows) {
-		d.recordLocks(p)
-	}
-	decideGranted(r.singles)
+// applySingles decides requests of at most one hit by their rows. It finishes those that failed, and returns
+// those with decisions, and those that need another round.
+func (d *work) applySingles(requests []*request) ([]*request, []*request) {
+	decideGranted(requests)
+	decided := make([]*request, 0, len(requests))
 	var again []*request
-	for _, one := range r.singles {
+	for _, one := range requests {
 		c := one.call
 		if granted := len(c.Decisions); granted < len(one.positions) || granted == 0 {
 			if err := d.decideUnusual(one); errors.Is(err, errLocked) || errors.Is(err, errBadValue) {
@@ -267,25 +235,9 @@ func (d *work) applySingles(r *round, failed bool) []*request {
 		if len(c.Rows) > 0 {
 			d.addLeasedUnits(c, d.sent)
 		}
+		decided = append(decided, one)
 	}
-	if p.inFlight {
-		d.holdSlots(r.singles)
-	}
-	d.applyRows(p)
-	if r.last != p {
-		r.last.read()
-		d.applyRows(r.last)
-	}
-	d.applyBackground(r.background)
-	for _, one := range again {
-		one.finished = true // not yet, but finish skips it
-	}
-	d.finish(r.background, nil)
-	d.finish(r.singles, nil)
-	for _, one := range again {
-		one.finished = false
-	}
-	return again
+	return decided, again
 }
 
 // decideGranted sets the decisions on the granted takes of requests. For each request, it stops at the first

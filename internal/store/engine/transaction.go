@@ -239,7 +239,6 @@ func (t *transaction) finish() (again []*transaction, waiting []*request) {
 	case took:
 		d.applyRows(p)
 		d.expectRefusals(p)
-		d.startCleanup(p)
 		if p.inFlight {
 			d.holdSlots(t.requests)
 		}
