@@ -19,40 +19,47 @@ type Rate struct {
 // "100 1m" or "100/1m", or a calendar unit, as in "10000 1mo calendar", optionally with a time
 // zone: "10000 1d calendar Europe/Berlin". The error is a *FieldError.
 func ParseRate(text string) (Rate, error) {
+	invalid := func(want string) (Rate, error) { return Rate{}, &FieldError{"limit", text, want} }
 	fields := strings.Fields(strings.Replace(text, "/", " ", 1))
-	if len(fields) > 2 && fields[2] == "calendar" {
-		// A zone may contain a slash too.
-		fields = strings.Fields(text)
-		if first := strings.SplitN(fields[0], "/", 2); len(first) == 2 {
-			fields = append(first, fields[1:]...)
+	onCalendar := len(fields) > 2 && fields[2] == "calendar"
+	if len(fields) != 2 && !onCalendar {
+		return invalid(wantEvents)
+	}
+	events, err := strconv.ParseInt(fields[0], 10, 64)
+	if err != nil || events < 1 || events > MaxEvents {
+		return invalid(wantEvents)
+	}
+	r := Rate{Events: events}
+	if !onCalendar {
+		r.Window, err = ParseWindow(fields[1])
+		if err != nil || !isWindow(r.Window) {
+			return invalid("a window " + wantWindow + ", " + wantUnits)
 		}
-		return parseCalendar(text, fields)
+		return r, nil
 	}
-	if len(fields) != 2 {
-		return Rate{}, &FieldError{"limit", text, wantEvents}
+	for unit := range calendarUnits {
+		if unit > 0 && fields[1] == calendarUnits[unit] {
+			r.Calendar = Calendar(unit)
+		}
 	}
-	r, err := parseEvents(text, fields[0])
-	if err != nil {
-		return Rate{}, err
+	if r.Calendar == NoCalendar {
+		return invalid(wantCalendar)
 	}
-	r.Window, err = ParseWindow(fields[1])
-	if err != nil || r.Window < MinWindow || r.Window > MaxWindow || r.Window%time.Microsecond != 0 {
-		return Rate{}, &FieldError{"limit", text, wantWindow}
+	r.Zone = strings.Join(fields[3:], "/") // the slash that was replaced may be one of the zone
+	if !strings.HasSuffix(strings.TrimSpace(text), r.Zone) || checkZone(r.Zone) != nil {
+		return invalid("with " + wantZone)
 	}
 	return r, nil
-}
-
-func parseEvents(text, events string) (Rate, error) {
-	n, err := strconv.ParseInt(events, 10, 64)
-	if err != nil || n < 1 || n > MaxEvents {
-		return Rate{}, &FieldError{"limit", text, wantEvents}
-	}
-	return Rate{Events: n}, nil
 }
 
 // ParseWindow parses a duration such as "250ms", "1m", "1h30m", "1d" or "2w". It accepts the
 // syntax of time.ParseDuration, with d for 24 hours and w for 7 days in front.
 func ParseWindow(text string) (time.Duration, error) {
+	invalid := func(what string) (time.Duration, error) {
+		return 0, fmt.Errorf("%q is %s", text, what)
+	}
+	const notDuration = "not a duration such as 30s, 1m, 1h30m, 1d or 2w"
+	const tooLong = "longer than a hundred years"
 	rest := text
 	var days time.Duration
 	for _, unit := range []string{"w", "d"} {
@@ -62,14 +69,14 @@ func ParseWindow(text string) (time.Duration, error) {
 		}
 		n, err := strconv.ParseUint(rest[:at], 10, 31)
 		if err != nil {
-			return 0, fmt.Errorf("%q is not a duration such as 30s, 1m, 1h30m, 1d or 2w", text)
+			return invalid(notDuration)
 		}
 		day := 24 * time.Hour
 		if unit == "w" {
 			day = 7 * 24 * time.Hour
 		}
 		if n > uint64(MaxWindow/day)+1 {
-			return 0, fmt.Errorf("%q is longer than a hundred years", text)
+			return invalid(tooLong)
 		}
 		days += time.Duration(n) * day
 		rest = rest[at+1:]
@@ -79,10 +86,10 @@ func ParseWindow(text string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(rest)
 	if err != nil || d < 0 {
-		return 0, fmt.Errorf("%q is not a duration such as 30s, 1m, 1h30m, 1d or 2w", text)
+		return invalid(notDuration)
 	}
 	if days+d < 0 { // beyond the longest Duration
-		return 0, fmt.Errorf("%q is longer than a hundred years", text)
+		return invalid(tooLong)
 	}
 	return days + d, nil
 }
@@ -90,36 +97,9 @@ func ParseWindow(text string) (time.Duration, error) {
 const (
 	wantUnits = "with the units ms, s, m, h, d and w, as in 100 1m, or on the calendar, as in " +
 		"10000 1mo calendar"
-	wantEvents = "a whole number of events from 1 to 9007199254740992, then a window " + wantUnits
-	wantWindow = "a window from 1ms to 876600h (100 years) in whole microseconds, " + wantUnits
-	wantZone   = "with a time zone of the IANA database, such as Europe/Berlin, that this machine knows"
+	wantEvents   = "a whole number of events from 1 to 9007199254740992, then a window " + wantUnits
+	wantWindow   = "from 1ms to 876600h (100 years) in whole microseconds"
+	wantZone     = "a time zone of the IANA database, such as Europe/Berlin, that this machine knows"
+	wantCalendar = "events, then 1d, 1w, 1mo or 1y, the word calendar, and perhaps a time zone, as in " +
+		"10000 1mo calendar Europe/Berlin"
 )
-
-const wantCalendar = "events, then 1d, 1w, 1mo or 1y, the word calendar, and perhaps a time zone, as in " +
-	"10000 1mo calendar Europe/Berlin"
-
-// parseCalendar parses the fields of "10000 1mo calendar [zone]".
-func parseCalendar(text string, fields []string) (Rate, error) {
-	if len(fields) > 4 {
-		return Rate{}, &FieldError{"limit", text, wantCalendar}
-	}
-	rate, err := parseEvents(text, fields[0])
-	if err != nil {
-		return Rate{}, err
-	}
-	for unit := range calendarUnits {
-		if unit > 0 && fields[1] == calendarUnits[unit] {
-			rate.Calendar = Calendar(unit)
-		}
-	}
-	if rate.Calendar == NoCalendar {
-		return Rate{}, &FieldError{"limit", text, wantCalendar}
-	}
-	if len(fields) == 4 {
-		rate.Zone = fields[3]
-		if err := checkZone(rate.Zone); err != nil {
-			return Rate{}, &FieldError{"limit", text, wantZone}
-		}
-	}
-	return rate, nil
-}

@@ -6,19 +6,21 @@ import (
 	"time"
 )
 
+// wantCount is the range of Events and Burst.
+const wantCount = "a whole number from 1 to 9007199254740992"
+
 // Validate returns a *FieldError for the first invalid field, or nil.
 func (l *Limit) Validate() error {
 	if l.Prefix == "" || len(l.Prefix) > MaxPrefix || !storable(l.Prefix) {
-		return &FieldError{"prefix", l.Prefix,
-			"a name of 1 to " + strconv.Itoa(MaxPrefix) + " bytes of UTF-8 without NUL"}
+		return &FieldError{"prefix", l.Prefix, "a name of 1 to 255 bytes of UTF-8 without NUL"}
 	}
 	if int(l.Algorithm) >= len(algorithms) {
 		return &FieldError{"algorithm", l.Algorithm.String(), wantAlgorithm()}
 	}
 	algorithm := &algorithms[l.Algorithm]
+	events := strconv.FormatInt(l.Events, 10)
 	if l.Events < 1 || l.Events > MaxEvents {
-		return &FieldError{"events", strconv.FormatInt(l.Events, 10),
-			"a whole number from 1 to " + strconv.Itoa(MaxEvents)}
+		return &FieldError{"events", events, wantCount}
 	}
 	switch {
 	case l.Calendar != NoCalendar || l.Zone != "":
@@ -29,26 +31,23 @@ func (l *Limit) Validate() error {
 		if l.Window != 0 {
 			return &FieldError{"window", l.Window.String(), "left out: " + algorithm.name + " has none"}
 		}
-	case l.Window < MinWindow || l.Window > MaxWindow || l.Window%time.Microsecond != 0:
-		return &FieldError{"window", l.Window.String(),
-			"from 1ms to 876600h (100 years) in whole microseconds"}
+	case !isWindow(l.Window):
+		return &FieldError{"window", l.Window.String(), wantWindow}
 	}
 	if l.Anchor != 0 && (l.Anchor < 0 || l.Anchor > maxAnchor || l.Calendar != Month && l.Calendar != Year) {
 		return &FieldError{"anchor", strconv.FormatInt(l.Anchor, 10),
 			"0, or for months and years on the calendar a day of 1970 to 1972 as AnchorOn returns it"}
 	}
+	burst := strconv.FormatInt(l.Burst, 10)
 	if l.Burst != 0 && !algorithm.burst {
-		return &FieldError{"burst", strconv.FormatInt(l.Burst, 10),
-			"left out: " + algorithm.name + " has none"}
+		return &FieldError{"burst", burst, "left out: " + algorithm.name + " has none"}
 	}
 	if l.Burst < 0 || l.Burst > MaxEvents {
-		return &FieldError{"burst", strconv.FormatInt(l.Burst, 10),
-			"a whole number from 1 to " + strconv.Itoa(MaxEvents)}
+		return &FieldError{"burst", burst, wantCount}
 	}
 	if l.Events > algorithm.maxEvents {
-		return &FieldError{"events", strconv.FormatInt(l.Events, 10),
-			"at most " + strconv.FormatInt(algorithm.maxEvents, 10) + " for " + algorithm.name +
-				", which keeps each of them"}
+		return &FieldError{"events", events, "at most " + strconv.FormatInt(algorithm.maxEvents, 10) +
+			" for " + algorithm.name + ", which keeps each of them"}
 	}
 	if err := l.validateLease(); err != nil {
 		return err
@@ -59,28 +58,30 @@ func (l *Limit) Validate() error {
 	return nil
 }
 
+// isWindow reports whether a Limit may have the Window.
+func isWindow(d time.Duration) bool {
+	return d >= MinWindow && d <= MaxWindow && d%time.Microsecond == 0
+}
+
 // validateLease returns a *FieldError if Lease is out of range or not supported by the limit.
 func (l *Limit) validateLease() error {
-	if l.Lease == 0 {
-		return nil
-	}
-	if math.IsNaN(l.Lease) || l.Lease < MinLease || l.Lease > MaxLease {
-		return &FieldError{"lease", strconv.FormatFloat(l.Lease, 'g', -1, 64),
-			"0 for none, or a share from 0.001 to 0.5"}
-	}
-	reason := algorithms[l.Algorithm].noLease
+	name, reason := algorithms[l.Algorithm].name, algorithms[l.Algorithm].noLease
 	if l.Calendar != NoCalendar {
+		name += " on the calendar"
 		reason = "only the database knows when such a window ends"
 	}
-	if reason != "" {
-		name := algorithms[l.Algorithm].name
-		if l.Calendar != NoCalendar {
-			name += " on the calendar"
-		}
-		return &FieldError{"lease", strconv.FormatFloat(l.Lease, 'g', -1, 64),
-			"left out for " + name + ": " + reason}
+	want := ""
+	switch {
+	case l.Lease == 0:
+		return nil
+	case math.IsNaN(l.Lease) || l.Lease < MinLease || l.Lease > MaxLease:
+		want = "0 for none, or a share from 0.001 to 0.5"
+	case reason == "":
+		return nil
+	default:
+		want = "left out for " + name + ": " + reason
 	}
-	return nil
+	return &FieldError{"lease", strconv.FormatFloat(l.Lease, 'g', -1, 64), want}
 }
 
 // validateCalendar returns a *FieldError if Calendar, Zone or the fields that depend on them
@@ -99,8 +100,7 @@ func (l *Limit) validateCalendar() error {
 		return &FieldError{"window", l.Window.String(), "0 for a limit on the calendar"}
 	}
 	if err := checkZone(l.Zone); err != nil {
-		return &FieldError{"zone", l.Zone,
-			"a time zone of the IANA database, such as Europe/Berlin, that this machine knows"}
+		return &FieldError{"zone", l.Zone, wantZone}
 	}
 	return nil
 }
