@@ -16,7 +16,8 @@ import (
 // linger is the time without local decisions after which limits count as exact again.
 const linger = 2 * time.Second
 
-// counts is the Store that a Shares replaces.
+// counts is the Store that a Shares replaces. It is an interface because Yaegi confuses types that refer to
+// each other.
 type counts interface {
 	// Held returns the number of slots of a row that the requests of this process hold.
 	Held(row lease.RowID) int64

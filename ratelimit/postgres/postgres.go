@@ -71,10 +71,7 @@ type Store struct{ inner *store.Store }
 func New(db pgdb.DB, o Options) (*Store, error) {
 	options := engine.Options{
 		DisableMigration: o.DisableMigration, CleanupProbability: o.CleanupProbability, Workers: o.Workers,
-		LeaseHorizon: o.LeaseHorizon, Now: o.Now, OnError: o.OnError,
-	}
-	if o.DisableInMemoryBlock {
-		options.NoRefusals = true
+		NoRefusals: o.DisableInMemoryBlock, LeaseHorizon: o.LeaseHorizon, Now: o.Now, OnError: o.OnError,
 	}
 	inner, err := store.Open(db, options, nil)
 	if err != nil {

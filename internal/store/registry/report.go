@@ -228,20 +228,17 @@ func (r *Report) makeRow(n *Node, now time.Time) string {
 // cutProblems returns the first problems, within maxProblems, and how many follow them.
 func cutProblems(problems []string) []string {
 	var cut []string
-	size := 0
+	left := maxProblems
 	for i, text := range problems {
-		if size += len(text); size > maxProblems {
-			left := len(problems) - i
-			if i == 0 {
-				cut = append(cut, strings.ToValidUTF8(text[:maxProblems], "")+" …")
-				left--
+		if len(text) > left {
+			text = strings.ToValidUTF8(text[:left], "") + " …"
+			if more := len(problems) - i - 1; more > 0 {
+				text += " and " + strconv.Itoa(more) + " more"
 			}
-			if left > 0 {
-				cut = append(cut, "and "+strconv.Itoa(left)+" more")
-			}
-			break
+			return append(cut, text)
 		}
 		cut = append(cut, text)
+		left -= len(text)
 	}
 	return cut
 }
