@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
@@ -60,29 +61,19 @@ func newRoutes(db pgdb.DB, e connector) *routes {
 	return &routes{db: db, connector: e, servers: map[string]pgdb.DB{}}
 }
 
-// find reports whether the counts are in shards, and sets the routes if they are. Its second result reports
-// whether the connection failed.
-func (r *routes) find(ctx context.Context) (bool, bool, error) {
-	shards := &pgdb.Statement{SQL: schema.ShardsReady, Unnamed: true}
-	if err := r.db.Run(ctx, []*pgdb.Statement{shards}); err != nil {
-		return false, true, err
+// find reports whether the counts are in shards, and sets the routes if they are. h is the health of the
+// database.
+func (r *routes) find(ctx context.Context, h *health.Health) (bool, error) {
+	found, err := r.ask(ctx, h, schema.ShardsReady)
+	if err != nil || len(found) != 1 || pg.Bigint(found[0]) != 1 {
+		return false, err
 	}
-	if shards.Err != nil {
-		return false, false, fmt.Errorf("looking for shards: %w", shards.Err)
+	names, err := r.ask(ctx, h, schema.ShardNames)
+	if err != nil {
+		return false, err
 	}
-	if found := pg.Bigints(shards.Result); len(found) != 1 || found[0] != 1 {
-		return false, false, nil
-	}
-	shards = &pgdb.Statement{SQL: schema.ShardNames, Unnamed: true}
-	if err := r.db.Run(ctx, []*pgdb.Statement{shards}); err != nil {
-		return false, true, err
-	}
-	names, err := pg.Columns(shards.Result)
-	if err == nil {
-		err = shards.Err
-	}
-	if err != nil || len(names) == 0 {
-		return false, false, fmt.Errorf("reading rate_limit_shards(): %w", err)
+	if len(names) == 0 {
+		return false, errors.New("rate_limit_shards() returns no shards")
 	}
 	r.schemas = nil
 	for _, name := range names {
@@ -90,10 +81,24 @@ func (r *routes) find(ctx context.Context) (bool, bool, error) {
 	}
 	to, tables, err := r.query(ctx, r.db)
 	if err != nil {
-		return false, false, err
+		return false, err
 	}
 	r.tables = tables
-	return true, false, r.set(to)
+	return true, r.set(to)
+}
+
+// ask returns the columns that a statement on the database returns.
+func (r *routes) ask(ctx context.Context, h *health.Health, sql string) ([][]byte, error) {
+	s := &pgdb.Statement{SQL: sql, Unnamed: true}
+	sent := time.Now()
+	begin := h.Begin()
+	if err := r.db.Run(ctx, []*pgdb.Statement{s}); err != nil {
+		return nil, h.Failed(begin, time.Since(sent), err)
+	}
+	if s.Err != nil {
+		return nil, fmt.Errorf("looking for shards: %w", s.Err)
+	}
+	return pg.Columns(s.Result)
 }
 
 // address is the address of a server.

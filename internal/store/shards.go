@@ -82,17 +82,10 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 func (s *Store) find(ctx context.Context) error {
 	found := false
 	if s.routes != nil {
-		sent := time.Now()
-		h := s.base.Health()
-		begin := h.Begin()
-		some, down, err := s.routes.find(ctx)
-		if down {
-			err = h.Failed(begin, time.Since(sent), err)
-		}
-		if err != nil {
+		var err error
+		if found, err = s.routes.find(ctx, s.base.Health()); err != nil {
 			return err
 		}
-		found = some
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
