@@ -18,54 +18,44 @@ type waiter struct {
 	failed *runError
 }
 
-// takeIdle returns the most recently used idle connection, or nil if none is usable or ctx has ended. The
-// caller owns the connection until release or drop. takeIdle drops a connection that received anything while
-// it was idle: the end of the connection, the error before the end, or rarely a notice.
-func takeIdle(p *Pool, ctx context.Context) *conn {
-	now := time.Since(p.created)
-	p.mu.Lock()
-	n := len(p.idle) - 1
-	if n < 0 || ctx.Err() != nil {
-		p.mu.Unlock()
-		return nil
-	}
-	c := p.idle[n]
-	p.idle = p.idle[:n]
-	p.mu.Unlock()
-	c.lastUsed = now
-	if !p.fresh(c, now) {
-		p.drop(c, true)
-		return nil
-	}
-	return c
-}
-
 // fresh reports whether an idle connection is not too old, leads to the current primary, and has received
 // nothing.
 func (p *Pool) fresh(c *conn, now time.Duration) bool {
 	return now <= c.expires && c.generation == atomic.LoadInt32(&p.targets.generation) && len(c.readDone) == 0
 }
 
-// acquire waits for a connection, until ctx ends. The caller owns the connection until release or drop.
-func (p *Pool) acquire(ctx context.Context) (*conn, *runError) {
-	w := &waiter{ready: make(chan struct{}, 1)}
+// acquire returns the most recently used idle connection, or waits for one until ctx ends. The caller owns
+// the connection until release or drop. acquire drops a connection that received anything while it was idle:
+// the end of the connection, the error before the end, or rarely a notice.
+func acquire(p *Pool, ctx context.Context) (*conn, *runError) {
+	now := time.Since(p.created)
 	for {
 		if ctx.Err() != nil {
 			return nil, &runError{err: noTurn(ctx, "no time left")}
 		}
-		if c := takeIdle(p, ctx); c != nil {
+		p.mu.Lock()
+		n := len(p.idle) - 1
+		if n < 0 {
+			return p.wait(ctx)
+		}
+		c := p.idle[n]
+		p.idle = p.idle[:n]
+		p.mu.Unlock()
+		c.lastUsed = now
+		if p.fresh(c, now) {
 			return c, nil
 		}
-		p.mu.Lock()
-		if p.closed {
-			p.mu.Unlock()
-			return nil, &runError{err: errClosed}
-		}
-		if len(p.idle) == 0 {
-			break
-		}
-		p.mu.Unlock()
+		p.drop(c, true)
 	}
+}
+
+// wait waits for a connection until ctx ends. The caller holds the mutex, and wait unlocks it.
+func (p *Pool) wait(ctx context.Context) (*conn, *runError) {
+	if p.closed {
+		p.mu.Unlock()
+		return nil, &runError{err: errClosed}
+	}
+	w := &waiter{ready: make(chan struct{}, 1)}
 	p.waiting = append(p.waiting, w)
 	p.dialIfNeeded()
 	p.mu.Unlock()

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
 // Authentication requests, as the server numbers them.
@@ -44,32 +46,41 @@ type login struct {
 }
 
 // logIn answers the server's requests for authentication after the StartupMessage, until the server is ready
-// for statements. It returns the error that the server reported, or another one.
-func logIn(c *conn, cfg *config, password string) (*serverError, error) {
+// for statements.
+func logIn(c *conn, cfg *config, password string) *connectError {
 	l := &login{c: c, cfg: cfg, password: password}
 	for {
 		kind, body, err := next(c)
 		if err != nil {
-			return nil, err
+			return networkError(err.Error())
 		}
 		switch {
 		case kind == 'E':
-			return parseError(body), nil
+			return refused(parseError(body))
 		case kind == 'R' && len(body) >= 4 && l.state != accepted:
 			err = l.answer(binary.BigEndian.Uint32(body), string(body[4:]))
 		case kind == 'K' && len(body) >= 8 && len(body) <= 4+256:
 			c.cancelKey = append([]byte(nil), body...)
 		case kind == 'Z' && string(body) == "I" && l.state == accepted:
-			return nil, nil
+			return nil
 		case kind == 'v':
 			err = errors.New("the server does not speak protocol 3.0")
 		default:
 			err = unexpected(kind)
 		}
 		if err != nil {
-			return nil, err
+			return networkError(err.Error())
 		}
 	}
+}
+
+// refused returns the error of a login that the server refused.
+func refused(e *serverError) *connectError {
+	// A server that is starting, stopping or full says nothing about other hosts. A server
+	// without an entry for this client in pg_hba.conf may have one for another encryption.
+	elsewhere := strings.HasPrefix(e.code, "57") || strings.HasPrefix(e.code, "53")
+	return &connectError{text: e.String(), code: e.code, final: !elsewhere,
+		retry: e.code == pg.InvalidAuthorization}
 }
 
 // errBinding refuses a login without SCRAM.

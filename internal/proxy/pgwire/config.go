@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"os/user"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -254,13 +253,8 @@ func (c *config) startup() []byte {
 	if c.dbname != "" {
 		b = append(b, "database\x00"+c.dbname+"\x00"...)
 	}
-	names := make([]string, 0, len(c.settings))
-	for name := range c.settings {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for _, name := range names {
-		b = append(b, name+"\x00"+c.settings[name]+"\x00"...)
+	for name, value := range c.settings {
+		b = append(b, name+"\x00"+value+"\x00"...)
 	}
 	b = append(b, 0)
 	putLength(b, 0)

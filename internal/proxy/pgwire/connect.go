@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -178,7 +177,9 @@ func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer,
 	_ = raw.SetDeadline(c.deadline)
 	failed := startTLS(ctx, c, cfg, enc)
 	if failed == nil {
-		failed = startSession(c, cfg)
+		// If the Write fails, the server may have sent the reason, such as a refused client certificate.
+		_, _ = c.nc.Write(cfg.startup())
+		failed = logIn(c, cfg, cfg.passwordFor(to.target))
 	}
 	if failed == nil {
 		failed = checkSession(ctx, c, cfg, targets)
@@ -236,24 +237,6 @@ func requestTLS(raw net.Conn) (byte, error) {
 		_, err = io.ReadFull(raw, reply)
 	}
 	return reply[0], err
-}
-
-// startSession sends the StartupMessage and logs in.
-func startSession(c *conn, cfg *config) *connectError {
-	// If the Write fails, the server may have sent the reason, such as a refused client certificate.
-	_, _ = c.nc.Write(cfg.startup())
-	reported, err := logIn(c, cfg, cfg.passwordFor(c.peer.target))
-	switch {
-	case reported != nil:
-		// A server that is starting, stopping or full says nothing about other hosts. A server
-		// without an entry for this client in pg_hba.conf may have one for another encryption.
-		elsewhere := strings.HasPrefix(reported.code, "57") || strings.HasPrefix(reported.code, "53")
-		return &connectError{text: reported.String(), code: reported.code, final: !elsewhere,
-			retry: reported.code == pg.InvalidAuthorization}
-	case err != nil:
-		return networkError(err.Error())
-	}
-	return nil
 }
 
 // checkSession checks that the session is as target_session_attrs requires, and with several targets that no

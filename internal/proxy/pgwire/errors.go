@@ -36,11 +36,7 @@ func parseError(body []byte) *serverError {
 			value = value[:maxErrorText]
 		}
 		switch field[0] {
-		case 'S':
-			if e.severity == "ERROR" {
-				e.severity = string(value)
-			}
-		case 'V': // the same, not translated; it comes after S
+		case 'S', 'V': // V is not translated, and comes after S
 			e.severity = string(value)
 		case 'C':
 			e.code = printable(string(value))

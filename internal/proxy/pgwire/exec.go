@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Exec implements pgdb.DB. Changes to the session, such as by SET, stay with one connection of the pool.
@@ -13,7 +14,7 @@ func (p *Pool) Exec(ctx context.Context, sql string) error {
 	if strings.Contains(sql, "\x00") {
 		return errors.New("pgwire: the SQL text holds a NUL byte")
 	}
-	c, failed := p.acquire(ctx)
+	c, failed := acquire(p, ctx)
 	if failed != nil {
 		return failed.err
 	}
@@ -36,34 +37,13 @@ func simpleQuery(ctx context.Context, c *conn, sql string) *runError {
 	if err := send(c, 'Q', sql+"\x00"); err != nil {
 		return connectionLost(ctx, c, err)
 	}
-	var e *serverError
-	for {
-		kind, body, err := next(c)
-		if err != nil {
-			return connectionLost(ctx, c, err)
-		}
-		switch kind {
-		case 'E':
-			if e == nil {
-				e = parseError(body)
-			}
-			if e.fatal() {
-				return &runError{err: e.err(), code: e.code}
-			}
-		case 'Z':
-			if len(body) != 1 {
-				return connectionLost(ctx, c, unexpected(kind))
-			}
-			if body[0] != 'I' {
-				c.discard = true // a transaction is still open
-			}
-			if e != nil {
-				return &runError{err: e.err(), code: e.code, reusable: !pg.ClosesConnection(e.code)}
-			}
-			return nil
-		case 'C', 'T', 'D', 'I':
-		default:
-			return connectionLost(ctx, c, unexpected(kind))
-		}
+	a := readMessages(c, &pgdb.Statement{}, &prepared{simple: true}, false, true)
+	switch {
+	case a == nil:
+		return nil
+	case a.server == nil:
+		return connectionLost(ctx, c, a.err)
 	}
+	return &runError{err: a.server.err(), code: a.server.code,
+		reusable: !a.server.fatal() && !pg.ClosesConnection(a.server.code)}
 }

@@ -1,6 +1,7 @@
 package pgwire
 
 import (
+	"errors"
 	"os"
 	"runtime"
 	"strings"
@@ -16,14 +17,12 @@ func (c *config) passwordFor(t target) string {
 	if err != nil || !info.Mode().IsRegular() {
 		return ""
 	}
-	if runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
-		c.log("the password file " + c.passfile + " is not used: others may read it; its mode must be " +
-			"0600 or less")
-		return ""
-	}
 	text, err := os.ReadFile(c.passfile)
+	if err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
+		err = errors.New("others may read it; its mode must be 0600 or less")
+	}
 	if err != nil {
-		c.log("the password file is not used: " + err.Error())
+		c.log("the password file " + c.passfile + " is not used: " + err.Error())
 		return ""
 	}
 	dbname := c.dbname

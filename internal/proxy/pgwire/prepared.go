@@ -30,6 +30,7 @@ type prepared struct {
 	params int
 	bind   string // the Bind message up to the number of parameters
 	state  int
+	simple bool // a text of any number of commands, in the simple protocol
 
 	described bool    // columns and layout are known
 	columns   int     // of a row

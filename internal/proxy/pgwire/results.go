@@ -145,21 +145,22 @@ func readMessages(c *conn, st *pgdb.Statement, pr *prepared, joined, started boo
 		}
 		switch kind {
 		case 'D':
-			if !started || complete || e != nil {
-				return &answerError{started: started, err: unexpected(kind)}
+			switch {
+			case !started || e != nil || complete && !pr.simple:
+				err = unexpected(kind)
+			case len(body) < 2 || pr.described && int(binary.BigEndian.Uint16(body)) != pr.columns:
+				err = errRow
+			default:
+				st.Result = append(st.Result, body[2:]...)
+				st.Rows++
 			}
-			if len(body) < 2 || pr.described && int(binary.BigEndian.Uint16(body)) != pr.columns {
-				return &answerError{started: started, err: errRow}
-			}
-			st.Result = append(st.Result, body[2:]...)
-			st.Rows++
 		case '1':
 			pr.state = isReady
 		case '2':
 			started = true
 		case 'T':
-			if err := takeDescription(pr, body); err != nil {
-				return &answerError{started: started, err: err}
+			if !pr.simple {
+				err = takeDescription(pr, body)
 			}
 		case 'n':
 			pr.described = true
@@ -189,7 +190,10 @@ func readMessages(c *conn, st *pgdb.Statement, pr *prepared, joined, started boo
 			st.Err = nil
 			return nil
 		default:
-			return &answerError{started: started, err: unexpected(kind)}
+			err = unexpected(kind)
+		}
+		if err != nil {
+			return &answerError{started: started, err: err}
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// A statement usually takes the path Run, takeIdle, runOn, pipeline,
+// A statement usually takes the path Run, acquire, runOn, pipeline,
 // appendStatement, fill, readAnswer, release. doc.go says why these functions look
 // as they do.
 
@@ -32,24 +32,35 @@ type runError struct {
 	running  bool              // the server may still work on the request
 }
 
-// Run implements pgdb.DB.
+// Run implements pgdb.DB. It sends statements until they succeed or may not be sent again, at most
+// maxAttempts times.
 func (p *Pool) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	if len(statements) == 0 {
-		return nil
-	}
 	had := time.Duration(0)
 	if deadline, ok := ctx.Deadline(); ok {
 		had = time.Until(deadline)
 	}
-	c := takeIdle(p, ctx)
-	if c == nil {
-		return runAgain(p, ctx, had, statements, nil)
+	failed := &runError{retry: statements}
+	unnamed := false
+	for attempt := 0; len(failed.retry) > 0 && attempt < maxAttempts; attempt++ {
+		if attempt > 0 && ctx.Err() != nil {
+			break
+		}
+		left := failed.retry
+		c, none := acquire(p, ctx)
+		if none != nil {
+			setAllFailed(left, fmt.Errorf("%w: %w", pg.ErrNotSent, none.err), none.code)
+			return none.err
+		}
+		unnamed = unnamed || failed.unnamed
+		failed = runOn(p, ctx, had, c, left, unnamed)
+		if failed == nil {
+			return nil
+		}
 	}
-	failed := runOn(p, ctx, had, c, statements, false)
-	if failed == nil {
-		return nil
+	if failed.err != nil {
+		setAllFailed(failed.retry, failed.err, failed.code)
 	}
-	return runAgain(p, ctx, had, statements, failed)
+	return failed.err // nil if Err of each statement says how it ended
 }
 
 // runOn runs statements on a connection that the caller owns, and releases it. had is the time that ctx
@@ -110,36 +121,6 @@ func noteFailure(p *Pool, c *conn, failed *runError) {
 	if failed.lost {
 		p.countLost()
 	}
-}
-
-// runAgain runs statements until they succeed or may not be sent again, at most maxAttempts times.
-func runAgain(p *Pool, ctx context.Context, had time.Duration, statements []*pgdb.Statement,
-	failed *runError) error {
-	unnamed := false
-	attempt := 1
-	if failed == nil {
-		setAllFailed(statements, errPending, "")
-		failed = &runError{retry: statements}
-		attempt = 0
-	}
-	for len(failed.retry) > 0 && attempt < maxAttempts && (ctx.Err() == nil || attempt == 0) {
-		attempt++
-		unnamed = unnamed || failed.unnamed
-		left := failed.retry
-		c, none := p.acquire(ctx)
-		if none != nil {
-			setAllFailed(left, fmt.Errorf("%w: %w", pg.ErrNotSent, none.err), none.code)
-			return none.err
-		}
-		failed = runOn(p, ctx, had, c, left, unnamed)
-		if failed == nil {
-			return nil
-		}
-	}
-	if failed.err != nil {
-		setAllFailed(failed.retry, failed.err, failed.code)
-	}
-	return failed.err // nil if Err of each statement says how it ended
 }
 
 // errPending is the Err of a statement until its result is known.
