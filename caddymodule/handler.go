@@ -1,11 +1,13 @@
 package caddymodule
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
@@ -72,9 +74,11 @@ type Handler struct {
 	site           *serve.Site
 	use            *host.Handle
 	metrics        *metrics
-	noUser         atomic.Bool // whether warnOfOrder has warned
-	events         *events     // nil without the app events
-	hasErrorRoutes bool        // the subroute around the handler has error routes
+	noUser         atomic.Bool      // whether warnOfOrder has warned
+	events         *caddyevents.App // nil without the app events
+	ctx            caddy.Context    // of events
+	refusals       host.Sampler     // bounds events
+	hasErrorRoutes bool             // the subroute around the handler has error routes
 }
 
 // CaddyModule returns the Caddy module information.
@@ -115,12 +119,13 @@ func (h *Handler) provision(ctx caddy.Context) error {
 			h.site.Zones[own+i].Endpoint = pathsOf(matchers)
 		}
 	}
-	var err error
-	if h.events, err = openEvents(ctx); err != nil {
+	loaded, err := ctx.AppIfConfigured("events")
+	if err == nil {
+		h.events, h.ctx = loaded.(*caddyevents.App), ctx
+	} else if !errors.Is(err, caddy.ErrNotConfigured) {
 		return err
 	}
-	loaded, err := ctx.App("pg_ratelimit")
-	if err != nil {
+	if loaded, err = ctx.App("pg_ratelimit"); err != nil {
 		return err
 	}
 	app := loaded.(*App)

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -63,32 +62,24 @@ func valueInKey(r *http.Request, placeholder, text string) string {
 func valueFor(r *http.Request, u *url.URL, placeholder string) string {
 	other := r.WithContext(r.Context())
 	other.URL = u
-	repl := caddy.NewReplacer()
-	caddyhttp.PrepareRequest(other, repl, nil, &caddyhttp.Server{})
-	text, _ := repl.GetString(placeholder)
+	text, _ := replacerOf(other).GetString(placeholder)
 	return text
 }
 
-// Secret implements serve.Text.
-func (t *template) Secret() bool {
-	names, _ := placeholdersIn(t.text)
-	return slices.ContainsFunc(names, isCredential)
-}
-
-// Shares implements serve.Text.
-func (t *template) Shares(other serve.Text) bool {
-	names, _ := placeholdersIn(t.text)
-	others, _ := placeholdersIn(other.(*template).text)
-	return slices.ContainsFunc(names, func(name string) bool {
-		return slices.ContainsFunc(others, func(other string) bool { return strings.EqualFold(other, name) })
-	})
+// replacerOf returns a replacer for a request that no server has prepared.
+func replacerOf(r *http.Request) *caddy.Replacer {
+	repl := caddy.NewReplacer()
+	caddyhttp.PrepareRequest(r, repl, nil, &caddyhttp.Server{})
+	return repl
 }
 
 // Parts implements serve.Text.
 func (t *template) Parts() serve.Parts {
-	var parts serve.Parts
+	parts := serve.Parts{Fixed: t.fixed}
 	names, _ := placeholdersIn(t.text)
 	for _, name := range names {
+		parts.Placeholders = append(parts.Placeholders, strings.ToLower(name))
+		parts.Secret = parts.Secret || isCredential(name)
 		header, ok := strings.CutPrefix(name, "http.request.header.")
 		switch {
 		case ok:

@@ -70,15 +70,14 @@ func (m *metrics) initSeries(z *serve.Zone, inMemory bool) {
 	if z.Mode == settings.Shadow {
 		return
 	}
-	sources := map[string][]string{"error_passed": {noSource}, "error_refused": {noSource},
-		"overloaded": {noSource}, "allowed": {"postgres", "lease"}, "denied": {"postgres", "blocked"}}
+	series := [][]string{{"allowed", "postgres"}, {"allowed", "lease"}, {"denied", "postgres"},
+		{"denied", "blocked"}}
 	if inMemory {
-		sources["allowed"], sources["denied"] = []string{"memory"}, []string{"memory"}
+		series = [][]string{{"allowed", "memory"}, {"denied", "memory"}}
 	}
-	for outcome, all := range sources {
-		for _, source := range all {
-			m.decisions.WithLabelValues(prefix, outcome, source)
-		}
+	for _, s := range append(series, []string{"error_passed", noSource}, []string{"error_refused", noSource},
+		[]string{"overloaded", noSource}) {
+		m.decisions.WithLabelValues(prefix, s[0], s[1])
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -50,9 +49,6 @@ func parseText(field, configured string) (serve.Text, error) {
 	}
 	return t, nil
 }
-
-// Fixed implements serve.Text.
-func (t *template) Fixed() bool { return t.fixed }
 
 // Of implements serve.Text.
 func (t *template) Of(q *serve.Request) string {
@@ -125,8 +121,6 @@ func mayExist(name string) (may bool) {
 	if err != nil {
 		return true
 	}
-	repl := caddy.NewReplacer()
-	caddyhttp.PrepareRequest(r, repl, nil, &caddyhttp.Server{})
-	_, may = repl.Get(name)
+	_, may = replacerOf(r).Get(name)
 	return may
 }

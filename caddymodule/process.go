@@ -30,13 +30,13 @@ var proxy = &host.Process{
 	Log: func(line host.Line) { write(caddy.Log().Named(logName), line) },
 }
 
-// connect implements host.Process.Connect. Its errors contain at.Shown instead of the DSN, which may have a
-// password.
+// connect implements host.Process.Connect. Its errors contain at.Configured.Shown instead of the DSN, which
+// may have a password.
 func connect(at *host.DataSource) (pgdb.DB, error) {
-	db, err := pgxdb.Open(at.DSN, pgxdb.Options{MaxConns: at.MaxConns, Renew: at.Renew})
+	db, err := pgxdb.Open(at.DSN, pgxdb.Options{MaxConns: at.MaxConns, Renew: at.Configured.Renew})
 	var field *ratelimit.FieldError
 	if errors.As(err, &field) {
-		return nil, &ratelimit.FieldError{Field: field.Field, Value: at.Shown, Want: field.Want}
+		return nil, &ratelimit.FieldError{Field: field.Field, Value: at.Configured.Shown, Want: field.Want}
 	}
 	return db, err
 }

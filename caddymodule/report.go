@@ -1,18 +1,14 @@
 package caddymodule
 
 import (
-	"errors"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -20,25 +16,6 @@ import (
 
 // refusedEvent is the name of the event in the app events.
 const refusedEvent = "pg_ratelimit.refused"
-
-// events emits refusals to the app events.
-type events struct {
-	app     *caddyevents.App
-	ctx     caddy.Context
-	sampler host.Sampler
-}
-
-// openEvents returns the emitter of refusals, or nil if the config has no app events.
-func openEvents(ctx caddy.Context) (*events, error) {
-	app, err := ctx.AppIfConfigured("events")
-	if errors.Is(err, caddy.ErrNotConfigured) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &events{app: app.(*caddyevents.App), ctx: ctx}, nil
-}
 
 // placeholders is the prefix of the placeholders of a decision.
 const placeholders = "http.pg_ratelimit."
@@ -112,8 +89,8 @@ func (h *Handler) report(r *http.Request, f *facts) {
 	if f.Status == 0 || h.events == nil {
 		return
 	}
-	if skipped, ok := h.events.sampler.Next(time.Now(), time.Second); ok {
-		h.events.app.Emit(h.events.ctx, refusedEvent, map[string]any{"prefix": f.hit.Limit.Prefix,
+	if skipped, ok := h.refusals.Next(time.Now(), time.Second); ok {
+		h.events.Emit(h.ctx, refusedEvent, map[string]any{"prefix": f.hit.Limit.Prefix,
 			"key": f.hit.StoredKey(), "wait": f.RetrySeconds(), "status": f.Status,
 			"reason": f.Reason.String(), "skipped": skipped})
 	}

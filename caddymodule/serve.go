@@ -92,12 +92,12 @@ func (h *Handler) setHeaders(w *responseWriter, q *serve.Request) {
 	if outcome.Status == 0 && outcome.Decision != nil {
 		fields.X = fields.X && !respond.HasLessRemaining(w.Header(), outcome.Decision.Remaining)
 	}
-	own, ownFields := respond.SetFields(w.Header(), fields, h.site.Salt, outcome, q.Hits, q.Decisions)
+	own := respond.SetFields(w.Header(), fields, h.site.Salt, outcome, q.Hits, q.Decisions)
 	if own != nil {
 		w.own = own
 	}
-	if ownFields != nil {
-		w.fields = ownFields
+	if fields.IETF {
+		w.fields = respond.OwnFieldsIn(w.Header())
 	}
 	if outcome.Overage > 0 && h.site.Fields.X {
 		respond.SetOverage(w.Header(), outcome.Overage)

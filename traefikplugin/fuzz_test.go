@@ -32,7 +32,7 @@ func FuzzTemplates(f *testing.F) {
 			if !errors.As(err, &wrong) || wrong.Field != "key" || wrong.Value != text {
 				t.Errorf("%q: %v", text, err)
 			}
-		} else if got := t1.Key(&serve.Request{HTTP: r}, 24, 64); t1.Fixed() &&
+		} else if got := t1.Key(&serve.Request{HTTP: r}, 24, 64); t1.Parts().Fixed &&
 			!strings.ContainsAny(text, "{}") && got != text {
 			t.Errorf("%q is %q", text, got)
 		}

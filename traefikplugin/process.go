@@ -50,7 +50,7 @@ func newProcess(delay time.Duration) *process {
 // connect implements host.Process.Connect. Errors of pgwire contain no DSN.
 func connect(at *host.DataSource) (pgdb.DB, error) {
 	db, err := pgwire.Open(at.DSN,
-		pgwire.Options{MaxConns: at.MaxConns, Renew: at.Renew,
+		pgwire.Options{MaxConns: at.MaxConns, Renew: at.Configured.Renew,
 			Logger: func(text string) { write("", host.Line{Level: host.Error, Text: text}) }})
 	if err != nil {
 		return nil, fmt.Errorf("dsn: %w", err)

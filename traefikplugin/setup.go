@@ -86,7 +86,7 @@ func (h *handler) describe(policy settings.Values) string {
 	text := "middleware " + h.name + ": "
 	for _, z := range h.site.Zones {
 		text += fmt.Sprintf("limit %s: %s (%s, %s), key %s; ", z.Limit.Prefix, z.Configured["limit"],
-			z.Limit.Algorithm.String(), string(z.Mode), z.KeyText)
+			z.Limit.Algorithm.String(), string(z.Mode), z.Configured["key"])
 	}
 	if policy != nil {
 		text += fmt.Sprintf("policy with apiKey %q and user %q; ", policy["api_key"], policy["user"])

@@ -24,11 +24,7 @@ type piece struct {
 }
 
 // template implements serve.Text.
-type template struct {
-	pieces   []piece
-	variable bool // has a placeholder
-	secret   bool // has one that may be a credential
-}
+type template struct{ pieces []piece }
 
 // parseText implements serve.ParseText.
 func (a *addresses) parseText(field, text string) (serve.Text, error) {
@@ -53,8 +49,6 @@ func (a *addresses) parseText(field, text string) (serve.Text, error) {
 			return nil, &ratelimit.FieldError{Field: field, Value: text, Want: wantKey}
 		}
 		t.pieces = append(t.pieces, p)
-		t.secret = t.secret || p.secret
-		t.variable = true
 		rest = rest[end+1:]
 	}
 	return t, nil
@@ -96,28 +90,15 @@ func (a *addresses) parsePlaceholder(name string) (piece, bool) {
 	return p, true
 }
 
-// Secret implements serve.Text.
-func (t *template) Secret() bool { return t.secret }
-
-// Fixed implements serve.Text.
-func (t *template) Fixed() bool { return !t.variable }
-
-// Shares implements serve.Text.
-func (t *template) Shares(other serve.Text) bool {
-	for _, p := range t.pieces {
-		for _, q := range other.(*template).pieces {
-			if p.name != "" && p.name == q.name && p.text == q.text {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // Parts implements serve.Text.
 func (t *template) Parts() serve.Parts {
-	parts := serve.Parts{}
+	parts := serve.Parts{Fixed: true}
 	for _, p := range t.pieces {
+		if p.name != "" {
+			parts.Fixed = false
+			parts.Placeholders = append(parts.Placeholders, p.name+p.text)
+		}
+		parts.Secret = parts.Secret || p.secret
 		parts.Host = parts.Host || p.host
 		parts.Path = parts.Path || p.path
 		if p.name == "header." {

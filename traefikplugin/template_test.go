@@ -36,7 +36,7 @@ func TestCredentialsInAKeyAreSecret(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if parsed.Secret() != want {
+		if parsed.Parts().Secret != want {
 			t.Errorf("%s: secret is %v", text, !want)
 		}
 	}

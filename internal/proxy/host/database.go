@@ -63,7 +63,7 @@ func (h *Handle) openDatabase(at *DataSource) (*Database, error) {
 		return nil, err
 	}
 	d := shared.(*Database)
-	if at.Password && atomic.CompareAndSwapInt32(&d.warned, 0, 1) {
+	if at.Configured.Password && atomic.CompareAndSwapInt32(&d.warned, 0, 1) {
 		p.Log(Line{Level: Warn, Text: passwordWarning})
 	}
 	return d, nil

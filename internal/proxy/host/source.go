@@ -18,18 +18,16 @@ type DSN struct {
 
 // DataSource describes a database, with the settings of a handler for it.
 type DataSource struct {
-	settings.Store        // resolved
-	Shown          string // see DSN
-	Password       bool
-	Renew          func() (string, error)
+	settings.Store // resolved
+	Configured     DSN
 }
 
 // Current returns the DSN for a new connection.
 func (s *DataSource) Current() (string, error) {
-	if s.Renew == nil {
+	if s.Configured.Renew == nil {
 		return s.DSN, nil
 	}
-	return s.Renew()
+	return s.Configured.Renew()
 }
 
 // DataSources holds the databases of a handler's counters, policy and history.

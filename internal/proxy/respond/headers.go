@@ -5,12 +5,33 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // OwnHeaders holds the values that SetHeaders has set, in the order limit, remaining, reset. The reset is ""
 // if it was not set. OwnHeaders is nil if none was set.
 type OwnHeaders []string
+
+// SetFields is SetHeaders for a configuration with Fields. hits and decisions are those of the outcome.
+// Without a salt, RateLimit and RateLimit-Policy have no pk. OwnFieldsIn finds the fields in h.
+func SetFields(
+	h http.Header, f settings.Fields, salt *Salt, o *Outcome, hits []ratelimit.Hit,
+	decisions []ratelimit.Decision,
+) OwnHeaders {
+	var own OwnHeaders
+	if f.X {
+		own = SetHeaders(h, o)
+	} else if o.Status != 0 {
+		setRefusalHeaders(h, o)
+	}
+	if f.IETF && o.Decision != nil {
+		policies, limits := fieldsOf(o, hits, decisions, salt.text())
+		addMembers(h, policyField, policies)
+		addMembers(h, limitField, limits)
+	}
+	return own
+}
 
 // SetHeaders sets the headers of a request's response: X-RateLimit-Limit,
 // X-RateLimit-Remaining and X-RateLimit-Reset (Unix seconds, rounded up; none if the request can
@@ -31,7 +52,7 @@ func SetHeaders(h http.Header, o *Outcome) OwnHeaders {
 		text = strconv.AppendInt(text, d.Remaining, 10)
 		remainingEnd := len(text)
 		if !d.Reset.IsZero() {
-			text = strconv.AppendInt(text, resetSeconds(d, o.Ahead), 10)
+			text = strconv.AppendInt(text, localReset(d, o.Ahead).Add(time.Second-1).Unix(), 10)
 		}
 		all := string(text)
 		own = []string{all[:limitEnd], all[limitEnd:remainingEnd], all[remainingEnd:]}
@@ -103,7 +124,7 @@ func SetAllHeaders(responses []Response, ahead int64) {
 		}
 		seconds := d.Reset.Add(time.Second - 1).Unix()
 		if d.Source != ratelimit.FromMemory {
-			seconds -= ahead // as resetSeconds
+			seconds -= ahead // as localReset
 		}
 		if seconds != reset {
 			reset = seconds

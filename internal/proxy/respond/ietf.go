@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -23,32 +22,9 @@ const (
 // OwnFields holds RateLimit-Policy and RateLimit as SetFields has set them.
 type OwnFields struct{ policy, limit string }
 
-// SetFields is SetHeaders for a configuration with Fields. hits and decisions are those of the outcome.
-// Without a salt, RateLimit and RateLimit-Policy have no pk. A result is nil if SetFields did not set its
-// headers.
-func SetFields(
-	h http.Header, f settings.Fields, salt *Salt, o *Outcome, hits []ratelimit.Hit,
-	decisions []ratelimit.Decision,
-) (OwnHeaders, *OwnFields) {
-	var own OwnHeaders
-	if f.X {
-		own = SetHeaders(h, o)
-	} else if o.Status != 0 {
-		setRefusalHeaders(h, o)
-	}
-	if !f.IETF || o.Decision == nil {
-		return own, nil
-	}
-	policies, limits := fieldsOf(o, hits, decisions, salt.text())
-	return own, &OwnFields{addMembers(h, policyField, policies), addMembers(h, limitField, limits)}
-}
-
-// addMembers appends members to a field, after those of an earlier limit on the request, and returns the
-// field.
-func addMembers(h http.Header, field string, members []string) string {
-	text := strings.Join(append(h[field], members...), ", ")
-	h[field] = []string{text}
-	return text
+// addMembers appends members to a field, after those of an earlier limit on the request.
+func addMembers(h http.Header, field string, members []string) {
+	h[field] = []string{strings.Join(append(h[field], members...), ", ")}
 }
 
 // OwnFieldsIn returns the fields in a header that SetFields has set, or nil.
@@ -171,11 +147,7 @@ func secondsUntil(o *Outcome, at int, d *ratelimit.Decision, now time.Time) int6
 		}
 		return seconds
 	}
-	reset := d.Reset
-	if d.Source != ratelimit.FromMemory {
-		reset = reset.Add(-time.Duration(o.Ahead) * time.Second)
-	}
-	if rest := reset.Sub(now); rest > 0 {
+	if rest := localReset(d, o.Ahead).Sub(now); rest > 0 {
 		seconds = int64((rest + time.Second - 1) / time.Second)
 	}
 	return seconds

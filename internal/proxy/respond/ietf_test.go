@@ -93,7 +93,8 @@ func TestTheFieldsOfAnUpstream(t *testing.T) {
 				hits := []ratelimit.Hit{{Limit: limit}}
 				decisions := []ratelimit.Decision{{Allowed: true, Limit: 9, Remaining: 8}}
 				o := outcome(hits, decisions)
-				_, own := respond.SetFields(h, settings.Fields{IETF: true}, nil, &o, hits, decisions)
+				respond.SetFields(h, settings.Fields{IETF: true}, nil, &o, hits, decisions)
+				own := respond.OwnFieldsIn(h)
 				return own
 			}
 			first, second := set(&limit), set(&later)

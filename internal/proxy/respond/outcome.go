@@ -112,12 +112,10 @@ func retrySeconds(wait time.Duration) int64 {
 	return seconds
 }
 
-// resetSeconds converts Decision.Reset to the clock of this process, in Unix seconds, rounded up. ahead is
-// Outcome.Ahead.
-func resetSeconds(d *ratelimit.Decision, ahead int64) int64 {
-	seconds := d.Reset.Add(time.Second - 1).Unix()
-	if d.Source == ratelimit.FromMemory {
-		return seconds // already by the clock of this process
+// localReset converts Decision.Reset to the clock of this process. ahead is Outcome.Ahead.
+func localReset(d *ratelimit.Decision, ahead int64) time.Time {
+	if d.Source == ratelimit.FromMemory { // already by that clock
+		return d.Reset
 	}
-	return seconds - ahead
+	return d.Reset.Add(-time.Duration(ahead) * time.Second)
 }

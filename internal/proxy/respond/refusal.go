@@ -36,19 +36,8 @@ func (o *Outcome) Text() string {
 	if o.Message != "" {
 		return o.Message
 	}
-	switch o.Reason {
-	case policy.UnknownKey:
-		return "Unknown API key"
-	case policy.KeyExpired:
-		return "Expired API key"
-	case policy.KeyRevoked:
-		return "Revoked API key"
-	case policy.Banned:
-		return "Banned"
-	case policy.Blocked:
-		return "Forbidden"
-	case policy.AmbiguousPath:
-		return "Ambiguous path"
+	if text := reasonTexts[o.Reason]; text != "" {
+		return text
 	}
 	if o.Err != nil {
 		return "Service unavailable"
@@ -57,3 +46,9 @@ func (o *Outcome) Text() string {
 }
 
 const tooMany = "Too many requests"
+
+var reasonTexts = map[policy.Reason]string{
+	policy.UnknownKey: "Unknown API key", policy.KeyExpired: "Expired API key",
+	policy.KeyRevoked: "Revoked API key", policy.Banned: "Banned", policy.Blocked: "Forbidden",
+	policy.AmbiguousPath: "Ambiguous path",
+}

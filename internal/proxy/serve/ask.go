@@ -17,20 +17,14 @@ import (
 // the fewest steps: see policy.Recall.
 func ask(s *Site, q *Request) {
 	q.Asked = true
-	known := true
-	switch {
-	case !setFacts(s, q):
+	if !setFacts(s, q) {
 		q.Verdict.Reset()
 		policy.RefuseAmbiguous(&q.Verdict)
-	case q.Key == "" || !policy.Recall(s.Policy.Live, q.Key, &q.Facts, &q.Verdict):
-		known = false
-	}
-	if !known {
-		err := evaluate(s, q, s.Policy.Live)
-		if s.reopen != nil && errors.Is(err, ratelimit.ErrClosed) {
-			s.reopen(func(again *host.Handle) { err = evaluate(s, q, again.Policy) })
+	} else if q.Key == "" || !policy.Recall(s.Policy.Live, q.Key, &q.Facts, &q.Verdict) {
+		q.failure = evaluate(s, q, s.Policy.Live)
+		if s.reopen != nil && errors.Is(q.failure, ratelimit.ErrClosed) {
+			s.reopen(func(again *host.Handle) { q.failure = evaluate(s, q, again.Policy) })
 		}
-		q.failure = err
 	}
 	v := &q.Verdict
 	switch {

@@ -16,9 +16,6 @@ type header string
 
 func (h header) Of(q *Request) string            { return q.HTTP.Header.Get(string(h)) }
 func (h header) Key(q *Request, _, _ int) string { return h.Of(q) }
-func (header) Fixed() bool                       { return false }
-func (header) Secret() bool                      { return false }
-func (header) Shares(Text) bool                  { return false }
 func (h header) Parts() Parts {
 	return Parts{Headers: []string{string(h)}, Header: string(h)}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -18,9 +19,9 @@ func TakeLocal(s *Site, q *Request, err error) respond.Outcome {
 	if overloaded && !canRefuse(q) {
 		return respond.Outcome{Err: err}
 	}
-	local := s.postgres != nil && s.OnError == settings.Local && !overloaded &&
-		!errors.Is(err, ratelimit.ErrClosed)
-	if !local || !s.postgres.TakeLocal(err, q.Hits, q.Decisions) {
+	local := s.OnError == settings.Local && !overloaded && !errors.Is(err, ratelimit.ErrClosed)
+	inPostgres, ok := s.Store.(*store.Store)
+	if !local || !ok || !inPostgres.TakeLocal(err, q.Hits, q.Decisions) {
 		return NoDecision(s.OnError, err)
 	}
 	outcome := Judge(q)

@@ -31,8 +31,8 @@ func TestWithoutTheDatabaseThereIsNoOverage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	site := &Site{Timeout: time.Second, OnError: settings.Local}
-	site.UseStore(store)
+	site := &Site{Store: store, Timeout: time.Second, OnError: settings.Local}
+	site.Prepare()
 	store.SetProxies(10)
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow,
 		Events: 1000, Window: time.Hour}, Key: "k", Cost: 1}}

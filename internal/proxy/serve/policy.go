@@ -43,7 +43,7 @@ func newPolicy(from settings.Values, parse ParseText, keyExample, userExample st
 	}
 	if p.Tier != nil {
 		p.tier = ""
-		if p.Tier.Fixed() {
+		if p.Tier.Parts().Fixed {
 			p.tier = p.Tier.Of(nil)
 		}
 	}
@@ -62,7 +62,7 @@ func parseSetting(field string, from settings.Values, parse ParseText, example s
 		return nil, nil
 	}
 	text, err := parse(field, from[field])
-	if err == nil && example != "" && text.Fixed() {
+	if err == nil && example != "" && text.Parts().Fixed {
 		want := "text with a placeholder, such as " + example + ": all requests would have the same"
 		err = &ratelimit.FieldError{Field: field, Value: from[field], Want: want}
 	}

@@ -19,8 +19,8 @@ import (
 // changes them afterwards. Hits, UserOf and Settled may be nil. Address is required with a Policy, a History
 // or Exempt. Yaegi mishandles mutually recursive types, so Site refers to Request only through interfaces.
 type Site struct {
-	Store   ratelimit.Store // see UseStore
-	Timeout time.Duration   // of the database; see ratelimit.Store.Take
+	Store   ratelimit.Store
+	Timeout time.Duration // of the database; see ratelimit.Store.Take
 	OnError settings.OnError
 	Fields  settings.Fields
 	Salt    *respond.Salt
@@ -53,8 +53,6 @@ type Site struct {
 	UserOf func(r *http.Request) (user string)
 	// Settled is called for each settled hit, possibly from another goroutine.
 	Settled func(prefix string, outcome SettleOutcome)
-
-	postgres *store.Store // Store, or nil if Store does not count in Postgres
 
 	// reopen opens closed databases again and calls retry with them, since requests can come long after a
 	// reload. If it cannot, it does not call retry.
@@ -89,7 +87,7 @@ func (s *Site) Open(p *host.Process, at *host.DataSources) (*host.Handle, error)
 	s.Clock = d.Clock
 	s.Outage = d.Outage
 	s.Report = d.Report
-	s.UseStore(d.Store)
+	s.Store = d.Store
 	if s.Policy != nil {
 		s.Policy.Live = opened.Policy
 	}
@@ -112,40 +110,24 @@ func (s *Site) Open(p *host.Process, at *host.DataSources) (*host.Handle, error)
 	return opened, nil
 }
 
-// UseStore sets the store. With on_error local, it also turns on the store's local decisions.
-func (s *Site) UseStore(counters ratelimit.Store) {
-	s.Store = counters
-	s.postgres = nil
-	if inPostgres, ok := counters.(*store.Store); ok {
-		s.postgres = inPostgres
-	}
-	if s.postgres != nil && s.OnError == settings.Local {
-		s.postgres.UseLocal()
-	}
-}
-
-// setAudit parses the audit settings of the limits. text is the handler's setting, and the default for its
-// limits. setAudit returns the setting that records most, or off if none records anything.
-func (s *Site) setAudit(text string, hasHistory bool) (settings.Audit, error) {
+// setAudit sets the audit settings of the limits, which Compile has checked. text is the handler's setting,
+// and the default for its limits. setAudit returns the setting that records most, or off if none records
+// anything.
+func (s *Site) setAudit(text string, hasHistory bool) settings.Audit {
 	most := settings.Audit{Level: settings.AuditOff}
-	unset := settings.Audit{Level: settings.AuditOff}
+	unset := most
 	if hasHistory {
 		unset.Level = settings.AuditDenied
 	}
-	var err error
-	if s.audit, err = settings.ParseAudit(text, unset); err != nil {
-		return most, err
-	}
+	s.audit, _ = settings.ParseAudit(text, unset)
 	if s.Policy != nil {
 		most = s.audit
 	}
 	for _, z := range s.Zones {
-		if z.audit, err = settings.ParseAudit(z.Configured["audit"], s.audit); err != nil {
-			return most, err
-		}
+		z.audit, _ = settings.ParseAudit(z.Configured["audit"], s.audit)
 		most = settings.MoreAudit(most, z.audit)
 	}
-	return most, nil
+	return most
 }
 
 // hide adds to Hidden the parts of a request that a secret may contain.
@@ -157,9 +139,12 @@ func (s *Site) hide(secret Text) {
 }
 
 // Prepare computes the sets of limits and Hidden: the parts of a request that the policy's API key or a key
-// with hash_key may contain. Callers call it once, after the fields are set and before the first
-// request.
+// with hash_key may contain. With on_error local, it turns on the local decisions of a store. Callers call it
+// once, after the fields are set and before the first request.
 func (s *Site) Prepare() {
+	if inPostgres, ok := s.Store.(*store.Store); ok && s.OnError == settings.Local {
+		inPostgres.UseLocal()
+	}
 	s.sets = map[string]*LimitSet{}
 	s.matches = false
 	for i, z := range s.Zones {

@@ -38,10 +38,7 @@ func (s *Site) DataSources(
 		return nil, partError(HistoryPart, "history", &dsns.History, err)
 	}
 	p.History.HistoryOnly = p.History.DSN != p.Limits.DSN
-	most, failure := s.setAudit(audit, recorded != nil)
-	if failure != nil {
-		return nil, failure
-	}
+	most := s.setAudit(audit, recorded != nil)
 	inMemory := p.History.DSN == settings.MemoryDSN
 	p.Records = most.Level != settings.AuditOff || recorded != nil && (!inMemory || dsns.History.DSN != "")
 	if p.Records && inMemory {
@@ -59,13 +56,13 @@ func sourceOf(
 ) (host.DataSource, error) {
 	if limits != nil && (dsn.DSN == "" || dsn.DSN == limits.DSN) {
 		at := *limits
-		at.Password = at.Password || dsn.Password
+		at.Configured.Password = at.Configured.Password || dsn.Password
 		return at, nil
 	}
 	in.DSN = dsn.DSN
 	in.From = dsn.From
 	resolved, err := in.Resolve(where)
-	return host.DataSource{Store: resolved, Shown: dsn.Shown, Password: dsn.Password, Renew: dsn.Renew}, err
+	return host.DataSource{Store: resolved, Configured: *dsn}, err
 }
 
 // partError names the part in an error if the part has its own DSN. Otherwise the error concerns the DSN of

@@ -120,35 +120,31 @@ func Fill(all []*Request) {
 	}
 }
 
-// Take asks the store for decisions on the hits of a request, and sets its Decisions or Err.
+// background is the context of all decisions, instead of the request's. A client that closes its connection
+// must not fail the batch of its request, which would be logged as a failure of the database. The timeout
+// bounds the wait.
+var background = context.Background()
+
+// Take asks the store for decisions on the hits of a request, and sets its Decisions or Err. If the policy
+// took more than a tenth of the timeout, the store gets only what is left of it.
 func Take(q *Request) {
 	q.Decisions = append(q.Decisions[:0], make([]ratelimit.Decision, len(q.Hits))...)
 	if len(q.Hits) == 0 {
 		return
 	}
 	s := q.Site
-	q.Err = take(s.Store, q)
-	if s.reopen != nil && errors.Is(q.Err, ratelimit.ErrClosed) {
-		s.reopen(func(again *host.Handle) { q.Err = take(again.Limits.Store, q) })
-	}
-}
-
-// background is the context of all decisions, instead of the request's. A client that closes its connection
-// must not fail the batch of its request, which would be logged as a failure of the database. The timeout
-// bounds the wait.
-var background = context.Background()
-
-// take asks a store. If the policy took more than a tenth of the timeout, the store gets only what is left of
-// the timeout.
-func take(from ratelimit.Store, q *Request) error {
 	ctx := background
-	timeout := q.Site.Timeout
-	if q.Asked && time.Since(q.Arrived) > timeout/10 {
-		within, cancel := health.WithDeadline(ctx, q.Arrived, timeout)
+	if q.Asked && time.Since(q.Arrived) > s.Timeout/10 {
+		within, cancel := health.WithDeadline(ctx, q.Arrived, s.Timeout)
 		defer cancel()
 		ctx = within
 	}
-	return from.Take(ctx, timeout, q.Hits, q.Decisions)
+	q.Err = s.Store.Take(ctx, s.Timeout, q.Hits, q.Decisions)
+	if s.reopen != nil && errors.Is(q.Err, ratelimit.ErrClosed) {
+		s.reopen(func(again *host.Handle) {
+			q.Err = again.Limits.Store.Take(ctx, s.Timeout, q.Hits, q.Decisions)
+		})
+	}
 }
 
 // DeliverCalls passes the decisions of a queue's calls to the requests that own them, and calls Deliver. It

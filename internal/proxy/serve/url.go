@@ -63,9 +63,5 @@ func isUnreserved(c byte) bool {
 // value. The standard library would drop a parameter with a semicolon.
 func QueryValue(u *url.URL, name string) string {
 	parsed, _ := url.ParseQuery(CleanURL(u).RawQuery) // an error concerns other parameters
-	values := parsed[name]
-	if len(values) == 1 {
-		return values[0]
-	}
-	return strings.Join(values, ",")
+	return strings.Join(parsed[name], ",")
 }

@@ -3,6 +3,7 @@ package serve
 import (
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -16,26 +17,36 @@ import (
 // Text is a parsed text with placeholders. Each proxy implements it for its own placeholders. It is
 // immutable.
 type Text interface {
-	// Of returns the text for a request. q may be nil for a Fixed text.
+	// Of returns the text for a request. q may be nil for a fixed text.
 	Of(q *Request) string
 	// Key returns the text as a key: it normalizes values, and keeps v4 or v6 bits of addresses.
 	Key(q *Request, v4, v6 int) string
-	// Fixed reports whether the text has no placeholder.
-	Fixed() bool
-	// Secret reports whether a placeholder stands for a credential.
-	Secret() bool
-	// Shares reports whether another text has one of the placeholders.
-	Shares(other Text) bool
-	// Parts returns the parts of a request on which the text depends.
+	// Parts returns what the text depends on.
 	Parts() Parts
 }
 
-// Parts lists parts of a request.
+// Parts lists the placeholders of a Text, and the parts of a request for which they stand.
 type Parts struct {
+	Fixed            bool     // the text has no placeholder
+	Placeholders     []string // in one spelling
+	Secret           bool     // one stands for a credential
 	User, Host, Path bool
 	Headers          []string // canonical
 	Header           string   // set if the text is the placeholder of this header alone
 	Connection       bool     // the text is the address of the connection alone
+}
+
+// share reports whether two texts have a placeholder in common.
+func share(a, b Text) bool {
+	others := b.Parts().Placeholders
+	for _, one := range a.Parts().Placeholders {
+		for _, other := range others {
+			if one == other {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // ParseText parses text with placeholders. An error is a *ratelimit.FieldError for the field.
@@ -46,9 +57,7 @@ type Zone struct {
 	settings.ConfiguredLimit
 
 	Configured settings.Values
-	KeyText    string // the configured text, or the default
-	Key        Text   // requests use alternatives instead, if there are any
-	Secret     bool   // the key is stored as a digest
+	Key        Text // requests use alternatives instead, if there are any
 
 	// Match reports whether the limit applies to a request. Nil applies to all requests.
 	Match func(r *http.Request) (bool, error)
@@ -79,21 +88,20 @@ type alternative struct {
 // defaultKey is the key of a limit without a configured key.
 const defaultKey = "{client_ip}"
 
-// NewZone parses the settings of a limit. Errors are *ratelimit.FieldError with the names of
-// settings.LimitTable.
+// NewZone parses the settings of a limit, and keeps them with the default of the key. Errors are
+// *ratelimit.FieldError with the names of settings.LimitTable.
 func NewZone(from settings.Values, parse ParseText) (*Zone, error) {
+	if from["key"] == "" {
+		from["key"] = defaultKey
+	}
 	read, err := settings.ReadLimit(from)
 	if err != nil {
 		return nil, err
 	}
-	z := &Zone{ConfiguredLimit: *read, Configured: from, KeyText: from["key"]}
-	if z.KeyText == "" {
-		z.KeyText = defaultKey
-	}
-	if z.Key, err = parse("key", z.KeyText); err != nil {
+	z := &Zone{ConfiguredLimit: *read, Configured: from}
+	if z.Key, err = parse("key", from["key"]); err != nil {
 		return nil, err
 	}
-	z.Secret = z.isSecret(z.Key)
 	for _, one := range z.Alternatives {
 		text, err := parse("key", one)
 		if err != nil {
@@ -110,12 +118,12 @@ func NewZone(from settings.Values, parse ParseText) (*Zone, error) {
 		parts := z.Key.Parts()
 		z.header = parts.Header
 		z.connection = parts.Connection
-		if z.Key.Fixed() {
+		if parts.Fixed {
 			z.fixed = z.Key.Of(nil)
 		}
 	}
 	apart := z.Mode == settings.Shadow
-	z.Hit = ratelimit.Hit{Limit: &z.Limit, Cost: z.Cost, Secret: z.Secret, Apart: apart}
+	z.Hit = ratelimit.Hit{Limit: &z.Limit, Cost: z.Cost, Secret: z.isSecret(z.Key), Apart: apart}
 	return z, nil
 }
 
@@ -124,7 +132,7 @@ func (z *Zone) isSecret(text Text) bool {
 	if z.HashKey != nil {
 		return *z.HashKey
 	}
-	return text.Secret()
+	return text.Parts().Secret
 }
 
 // hideIfShared makes the keys of z secret if they may contain the policy's API key.
@@ -132,11 +140,10 @@ func (z *Zone) hideIfShared(key Text) {
 	if z.HashKey != nil {
 		return
 	}
-	z.Secret = z.Secret || z.Key.Shares(key)
-	z.Hit.Secret = z.Secret
+	z.Hit.Secret = z.Hit.Secret || share(z.Key, key)
 	for i := range z.alternatives {
 		one := &z.alternatives[i]
-		one.secret = one.secret || one.text.Shares(key)
+		one.secret = one.secret || share(one.text, key)
 	}
 }
 
@@ -155,10 +162,39 @@ func FrequentKey(z *Zone, r *http.Request) string {
 	} else if z.connection {
 		key = connectionOf(r)
 	}
-	if z.IPv4 < allIPv4 || strings.IndexByte(key, ':') >= 0 { // as in MaybeAddress
+	if z.IPv4 < allIPv4 || strings.IndexByte(key, ':') >= 0 { // as in Network
 		return Network(key, z.IPv4, z.IPv6)
 	}
 	return key
+}
+
+const allIPv4 = 32
+
+// Network returns the network of an address, such as "2001:db8::/64": the first v4 bits of an IPv4 address,
+// or the first v6 bits of an IPv6 address. If all bits count, it returns the address without a length. It
+// normalizes addresses: IPv6 in lower case and without a zone, and IPv4-mapped addresses as IPv4. Network
+// returns other text unchanged.
+func Network(text string, v4, v6 int) string {
+	if v4 >= allIPv4 && strings.IndexByte(text, ':') < 0 {
+		return text
+	}
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		return text
+	}
+	address = address.Unmap().WithZone("")
+	bits := v4
+	if address.Is6() {
+		bits = v6
+	}
+	if bits >= address.BitLen() {
+		return address.String()
+	}
+	prefix, err := address.Prefix(bits)
+	if err != nil {
+		return text
+	}
+	return prefix.String()
 }
 
 // connectionOf returns the remote address of a request, without the port.

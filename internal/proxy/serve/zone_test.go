@@ -17,10 +17,9 @@ type text string
 
 func (t text) Of(*serve.Request) string            { return string(t) }
 func (t text) Key(*serve.Request, int, int) string { return string(t) }
-func (t text) Fixed() bool                         { return !strings.Contains(string(t), "{") }
-func (text) Secret() bool                          { return false }
-func (text) Shares(serve.Text) bool                { return false }
-func (text) Parts() serve.Parts                    { return serve.Parts{} }
+func (t text) Parts() serve.Parts {
+	return serve.Parts{Fixed: !strings.Contains(string(t), "{")}
+}
 
 // compile compiles a configuration with zones.
 func compile(handler settings.Values, zones ...settings.Values) (*serve.Site, error) {

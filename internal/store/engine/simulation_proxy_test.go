@@ -50,8 +50,8 @@ func newSimProxy(run *simRun, number int) *simProxy {
 	if err != nil {
 		panic(err)
 	}
-	p.site = &serve.Site{Timeout: run.plan.timeout, OnError: settings.Local}
-	p.site.UseStore(p.store)
+	p.site = &serve.Site{Store: p.store, Timeout: run.plan.timeout, OnError: settings.Local}
+	p.site.Prepare()
 	applied := func(seq int64, log string, problems []string) { p.store.SetApplied(seq, log, problems) }
 	p.policy = policy.New(db, policy.Settings{DisableMigration: true, Health: p.store.Health(),
 		Random: random, OnApplied: applied})
