@@ -15,7 +15,7 @@ import (
 // modulePath is the path of the Go module, which Traefik calls the plugin's.
 const modulePath = "github.com/pgratelimit/pg-ratelimit"
 
-// compose is a Compose file, as docker compose reads it.
+// compose returns a Compose file, as docker compose reads it.
 func compose(t *testing.T, path string) *types.Project {
 	t.Helper()
 	options, err := cli.NewProjectOptions([]string{path},

@@ -20,7 +20,7 @@ const root = ".."
 // tag is the version in the names of our images.
 var tag = strings.TrimPrefix(host.Version, "v")
 
-// read is the text of a file.
+// read returns the text of a file.
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -39,7 +39,7 @@ type image struct {
 	health  []string
 }
 
-// stages are those of the Dockerfile, as BuildKit reads it.
+// stages returns the stages of the Dockerfile, as BuildKit reads it.
 func stages(t *testing.T) []instructions.Stage {
 	t.Helper()
 	file, err := os.Open("Dockerfile")
@@ -61,7 +61,7 @@ func stages(t *testing.T) []instructions.Stage {
 	return all
 }
 
-// stage is the stage of a name, "" for the last one.
+// stage returns the stage with the name, or the last one if name is "".
 func stage(t *testing.T, name string) instructions.Stage {
 	t.Helper()
 	all := stages(t)
@@ -160,7 +160,7 @@ func TestTheImageIsBuiltAsMakeBuildDoes(t *testing.T) {
 	}
 }
 
-// pluginFiles are the files and folders of the repository in the image of the plugin.
+// pluginFiles returns the files and folders of the repository in the image of the plugin.
 func pluginFiles(t *testing.T) (paths []string) {
 	t.Helper()
 	for _, c := range stage(t, "plugin").Commands {

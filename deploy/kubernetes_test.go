@@ -91,10 +91,10 @@ func readManifest(t *testing.T, path string) *manifest {
 	return m
 }
 
-// container is the only one of the pods.
+// container returns the only container of the pods.
 func (m *manifest) container() core.Container { return m.deployment.Spec.Template.Spec.Containers[0] }
 
-// port is the number of a port of the container, which a probe or the Service names.
+// port returns the number of a named container port.
 func (m *manifest) port(t *testing.T, name intstr.IntOrString) int32 {
 	t.Helper()
 	for _, port := range m.container().Ports {
@@ -248,7 +248,7 @@ func TestTheManifestGivesTraefikThePlugin(t *testing.T) {
 	}
 }
 
-// traefikVersion is that of the Traefik that the tests run, as its images are named.
+// traefikVersion returns the tag of the Traefik image that the tests run.
 func traefikVersion(t *testing.T) string {
 	t.Helper()
 	text := read(t, filepath.Join(root, "integration", "traefik", "go.mod"))

@@ -19,7 +19,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// upstream is an app that answers "app". It returns its address.
+// upstream starts an app that responds "app", and returns its address.
 func upstream(t *testing.T) string {
 	t.Helper()
 	server := httptest.NewServer(

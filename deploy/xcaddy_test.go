@@ -41,7 +41,7 @@ func xcaddy(t *testing.T, command, goproxy string) string {
 	return filepath.Join(cmd.Dir, "caddy")
 }
 
-// documented are the commands of the documentation that run xcaddy: one with a clone and its GOPROXY,
+// documented returns the commands of the documentation that run xcaddy: one with a clone and its GOPROXY,
 // and one without.
 func documented(t *testing.T) (goproxy, ofClone, ofRelease string) {
 	t.Helper()

@@ -39,7 +39,7 @@ type archiveTarget struct {
 	env     []string
 }
 
-// archiveTargets are a new folder, and a new bucket of a server for S3 if there is one.
+// archiveTargets returns a new folder, and a new bucket of a server for S3 if there is one.
 func archiveTargets(t *testing.T) []archiveTarget {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,7 +64,7 @@ func archiveTargets(t *testing.T) []archiveTarget {
 	})
 }
 
-// archiveCommand is caddy pg-ratelimit archive.
+// archiveCommand returns caddy pg-ratelimit archive.
 func archiveCommand(t *testing.T, dsn string, target archiveTarget, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(buildCaddy(t), append([]string{"pg-ratelimit", "archive", "--dsn", dsn, "--before",
@@ -106,7 +106,7 @@ func archiveAll(t *testing.T, cmd *exec.Cmd) int64 {
 	}
 }
 
-// peakMemory is the most memory that a process had, in bytes; 0 if it has ended, or the system
+// peakMemory returns the most memory that a process had, in bytes; 0 if it has ended, or the system
 // does not tell.
 func peakMemory(pid int) int64 {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

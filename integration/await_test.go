@@ -38,8 +38,8 @@ func openStore(t *testing.T, dsn string, options ...postgres.Options) ratelimit.
 	return store
 }
 
-// number is the whole number that a text is.
-func number(t testing.TB, text string) int64 {
+// parseInt parses text as a whole number.
+func parseInt(t testing.TB, text string) int64 {
 	t.Helper()
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {

@@ -57,8 +57,8 @@ var onlyInTraefik = []string{"ipStrategy", "forwardHeaders", "nodeName", "region
 
 var capital = regexp.MustCompile("[A-Z]")
 
-// inCaddy is the name of a setting in Caddy.
-func inCaddy(name string) string {
+// caddySettingName returns the name of a setting in Caddy.
+func caddySettingName(name string) string {
 	return capital.ReplaceAllStringFunc(name, func(letter string) string {
 		return "_" +
 			strings.ToLower(letter)
@@ -87,17 +87,17 @@ func subdirectives(settings object) string {
 			if name == "match" {
 				value = matchers(value)
 			}
-			fmt.Fprintf(&b, "%s {\n%s}\n", inCaddy(name), subdirectives(value))
+			fmt.Fprintf(&b, "%s {\n%s}\n", caddySettingName(name), subdirectives(value))
 		case bool:
-			fmt.Fprintf(&b, "%s %s\n", inCaddy(name), onOff(value))
+			fmt.Fprintf(&b, "%s %s\n", caddySettingName(name), onOff(value))
 		default:
-			fmt.Fprintf(&b, "%s %v\n", inCaddy(name), value)
+			fmt.Fprintf(&b, "%s %v\n", caddySettingName(name), value)
 		}
 	}
 	return b.String()
 }
 
-// matchers are the lists of a match as matchers of Caddy.
+// matchers returns the lists of a match as matchers of Caddy.
 func matchers(match object) object {
 	all := object{}
 	for name, list := range match {
@@ -113,7 +113,7 @@ func onOff(on bool) string {
 	return "off"
 }
 
-// answersTo are the statuses of the answers to n requests.
+// answersTo returns the statuses of the answers to n requests.
 func answersTo(t *testing.T, n int, url string, headers ...string) string {
 	t.Helper()
 	var all []string

@@ -43,8 +43,9 @@ func (m *model) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintf(w, `{"usage":{"total_tokens":%d}}`, tokens)
 }
 
-// said returns the tokens of the answers since the upstream began, and forgets what was beyond the reserves.
-func (m *model) said() (tokens, beyond int64) {
+// takeTotals returns the tokens of the answers since the upstream began, and forgets what was beyond the
+// reserves.
+func (m *model) takeTotals() (tokens, beyond int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	tokens, beyond = m.tokens, m.beyond
@@ -78,8 +79,8 @@ func atOnceStatuses(t *testing.T, proxies map[string]string, key string, n int) 
 	return counts
 }
 
-// rotated returns a key that replaces the key 1, which both proxies have read.
-func rotated(t *testing.T, dsn string) string {
+// rotateKey returns a key that replaces the key 1, which both proxies have read.
+func rotateKey(t *testing.T, dsn string) string {
 	t.Helper()
 	next, err := policy.NewKey()
 	if err != nil {
@@ -117,7 +118,7 @@ func TestABudgetOfTokensIsKeptAndInvoiced(t *testing.T) {
 		passed += statuses[http.StatusOK]
 		failed += statuses[http.StatusServiceUnavailable]
 		refused += statuses[http.StatusTooManyRequests]
-		tokens, beyond := upstream.said()
+		tokens, beyond := upstream.takeTotals()
 		if tokens > max(budget, before)+beyond {
 			t.Fatalf("wave %d: %d tokens of %d are spent, and the reserves were too low by %d", wave, tokens,
 				budget, beyond)
@@ -127,10 +128,10 @@ func TestABudgetOfTokensIsKeptAndInvoiced(t *testing.T) {
 			return cluster.Query[int64](t, dsn, counted) == tokens
 		})
 		if wave == 2 {
-			key = rotated(t, dsn)
+			key = rotateKey(t, dsn)
 		}
 	}
-	tokens, _ := upstream.said()
+	tokens, _ := upstream.takeTotals()
 	if tokens < budget-reserve || failed == 0 || upstream.answers != passed+failed {
 		t.Fatalf("%d tokens of %d are spent, %d requests passed and %d failed, and the upstream answered %d",
 			tokens, budget, passed, failed, upstream.answers)

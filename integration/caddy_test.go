@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// caddyfile is a config without anything that does not belong to the test: no
+// caddyfile returns a config without anything that does not belong to the test: no
 // admin endpoint, no certificates, and a log that programs can read. It is for all hosts.
 func caddyfile(address, dsn string, routes []route) string {
 	var b strings.Builder
@@ -132,7 +132,7 @@ func startCaddy(t *testing.T, dsn string, routes ...route) *caddy {
 // ownWarnings are the messages of level warn that a stock Caddy logs in normal operation.
 var ownWarnings = []string{"admin endpoint disabled", "exiting; byeee!! 👋"}
 
-// complaints are the lines of a Caddy's log that say that something is not
+// complaints returns the lines of a Caddy's log that say that something is not
 // well: of another level than info and debug, or no JSON.
 func (c *caddy) complaints() []string {
 	var lines []string

@@ -251,7 +251,7 @@ type tableFault struct {
 	begin, end func() error
 }
 
-// serverFaults are the faults of a server and of the networks before it.
+// serverFaults returns the faults of a server and of the networks before it.
 func serverFaults(server *cluster.Cluster, networks ...*slownet.Proxy) []tableFault {
 	each := func(do func(*slownet.Proxy)) func() error {
 		return func() error {

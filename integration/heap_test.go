@@ -26,5 +26,5 @@ func heapOnceAt(t *testing.T, admin string) int64 {
 	if found == nil {
 		t.Fatalf("no heap profile: %.300s", text)
 	}
-	return number(t, found[1])
+	return parseInt(t, found[1])
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/httplimit"
 )
 
-// madeUp is a random configuration that both proxies can have. The names of settings are those of Caddy,
-// which Traefik has too.
-type madeUp struct {
+// randomConfig is a random configuration that both proxies can have. The names of settings are those of
+// Caddy, which Traefik has too.
+type randomConfig struct {
 	settings settings.Values
 	zones    []settings.Values // the setting match is the path of requests
 	policy   object            // nil without
@@ -38,7 +38,7 @@ var keysInGo = map[string]func(r *http.Request) string{
 	"{method}-{header.X-User}": func(r *http.Request) string { return r.Method + "-" + userOf(r) },
 }
 
-// userOf is a header. A program takes the network of an address itself.
+// userOf returns a header. A program takes the network of an address itself.
 func userOf(r *http.Request) string {
 	return serve.Network(strings.Join(r.Header["X-User"], ","), 32, 64)
 }
@@ -52,8 +52,8 @@ var otherKeys = []string{"{client_ip}", "{host}", "{hostport}", "{labels.1}", "{
 func pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(from))] }
 
 // makeUp makes a configuration of random settings. Nothing in it depends on the time of a request.
-func makeUp(random *rand.Rand, n int) *madeUp {
-	c := &madeUp{settings: settings.Values{"timeout": "30s", "on_error": "deny",
+func makeUp(random *rand.Rand, n int) *randomConfig {
+	c := &randomConfig{settings: settings.Values{"timeout": "30s", "on_error": "deny",
 		"fields": pick(random, "x", "x",
 			"ietf", "x ietf")}, inGo: n%2 == 0}
 	if c.inGo {
@@ -80,7 +80,7 @@ func makeUp(random *rand.Rand, n int) *madeUp {
 var madeUpWindows = []string{"100003s", "110017s", "120011s"}
 
 // zoneOf makes the limit at a place of random settings.
-func zoneOf(random *rand.Rand, c *madeUp, prefix string, at int) settings.Values {
+func zoneOf(random *rand.Rand, c *randomConfig, prefix string, at int) settings.Values {
 	window := " " + madeUpWindows[at]
 	z := settings.Values{"algorithm": pick(random, "sliding_window", "fixed_window", "token_bucket",
 		"sliding_log", "gcra"), "limit": fmt.Sprint(2+random.IntN(40), window)}
@@ -124,8 +124,8 @@ func zoneOf(random *rand.Rand, c *madeUp, prefix string, at int) settings.Values
 	return z
 }
 
-// limit is the configuration of a proxy; path begins those of its requests.
-func (c *madeUp) limit(path string) object {
+// limit returns the configuration of a proxy; path begins those of its requests.
+func (c *randomConfig) limit(path string) object {
 	o := object{"inMemoryBlock": "off", "audit": "all", "history": object{}}
 	for name, value := range c.settings {
 		o[name] = value
@@ -148,8 +148,8 @@ func (c *madeUp) limit(path string) object {
 	return o
 }
 
-// inProgram is the configuration in a program with httplimit.
-func (c *madeUp) inProgram(t *testing.T, store ratelimit.Store) func(http.Handler) http.Handler {
+// inProgram returns the configuration in a program with httplimit.
+func (c *randomConfig) inProgram(t *testing.T, store ratelimit.Store) func(http.Handler) http.Handler {
 	t.Helper()
 	var read []*settings.ConfiguredLimit
 	for _, z := range c.zones {
@@ -177,7 +177,7 @@ func (c *madeUp) inProgram(t *testing.T, store ratelimit.Store) func(http.Handle
 	return limited
 }
 
-// rulesOf are the rules for the requests of a configuration.
+// rulesOf returns the rules for the requests of a configuration.
 func rulesOf(path string) string {
 	name := strings.Trim(path, "/")
 	return strings.NewReplacer("NAME", name, "PATH", path).Replace(`
@@ -221,9 +221,9 @@ func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
 	return q
 }
 
-// behindAll is the server behind all proxies. It says what it got of the header with a secret, and sends
+// startUpstream returns the server behind all proxies. Its response has the header with a secret, and sends
 // costs.
-func behindAll(t *testing.T) *url.URL {
+func startUpstream(t *testing.T) *url.URL {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -250,9 +250,9 @@ var (
 	waitTimes = regexp.MustCompile(`"retryAfter":\d+|in \d+ seconds?`)
 )
 
-// shown is an answer without what differs between two equal ones: moments, and what a proxy adds to all
-// answers.
-func (c *madeUp) shown(answer harness.Answer) string {
+// normalizeAnswer returns an answer without what differs between two equal ones: moments, and what a proxy
+// adds to all answers.
+func (c *randomConfig) normalizeAnswer(answer harness.Answer) string {
 	h := answer.Header
 	for _, name := range []string{"Date", "Server", "Via", "Content-Length"} {
 		h.Del(name)

@@ -76,35 +76,35 @@ func tryDemo(t *testing.T, demo, dsn string, args ...string) {
 		t.Fatalf("it prints %d lines to try, want 10: %q", len(d.lines), d.lines)
 	}
 
-	shows(t, d.typed(demoAnn, demoAcme, demoAcmeAsks), "HTTP/1.1 200", "X-Ratelimit-Limit: 50\r")
-	shows(t, d.typed(demoAnn, demoAcme, demoAnnAsks), "HTTP/1.1 200", "X-Ratelimit-Limit: 5\r",
+	wantContains(t, d.runInShell(demoAnn, demoAcme, demoAcmeAsks), "HTTP/1.1 200", "X-Ratelimit-Limit: 50\r")
+	wantContains(t, d.runInShell(demoAnn, demoAcme, demoAnnAsks), "HTTP/1.1 200", "X-Ratelimit-Limit: 5\r",
 		"Hello from /api/hello")
-	shows(t, d.typed(0), "HTTP/1.1 200", "X-Ratelimit-Limit: 10\r", "Hello from /")
-	shows(t, d.typed(1), "200 200 200 200 200 200 200 200 200 429 ")
-	shows(t, d.typed(demoUpgrade), "The user ann is changed.")
+	wantContains(t, d.runInShell(0), "HTTP/1.1 200", "X-Ratelimit-Limit: 10\r", "Hello from /")
+	wantContains(t, d.runInShell(1), "200 200 200 200 200 200 200 200 200 429 ")
+	wantContains(t, d.runInShell(demoUpgrade), "The user ann is changed.")
 	await(t, "the plan pro of ann", func() bool {
-		return strings.Contains(d.typed(demoAnn, demoAnnAsksAgain), "X-Ratelimit-Limit: 50\r")
+		return strings.Contains(d.runInShell(demoAnn, demoAnnAsksAgain), "X-Ratelimit-Limit: 50\r")
 	})
 	metrics := "http://localhost:" + port + "/metrics"
-	shows(t, p.Log(), "\n  metrics   "+metrics+"\n")
-	shows(t, harness.Ask(t, harness.Get(metrics)).Body, "\ncaddy_pg_ratelimit_policy_decisions_total{")
+	wantContains(t, p.Log(), "\n  metrics   "+metrics+"\n")
+	wantContains(t, harness.Ask(t, harness.Get(metrics)).Body, "\ncaddy_pg_ratelimit_policy_decisions_total{")
 	limits := "http://localhost:" + port + "/limits/"
-	shows(t, p.Log(), "\n  page      "+limits+"\n")
-	shows(t, harness.Ask(t, harness.Get(limits)).Body, "<!doctype html>")
-	shows(t, harness.Ask(t, harness.Get(limits+"api/state")).Body, `"state":"enforcing"`)
+	wantContains(t, p.Log(), "\n  page      "+limits+"\n")
+	wantContains(t, harness.Ask(t, harness.Get(limits)).Body, "<!doctype html>")
+	wantContains(t, harness.Ask(t, harness.Get(limits+"api/state")).Body, `"state":"enforcing"`)
 	// A proxy writes the history in the background.
-	await(t, "the history of the requests", func() bool {
-		return showsAll(d.typed(demoAudit), "ann", "acme", "rule/pro", "/api/hello", "allowed", "limited",
-			"demo", "127.0.0.1") &&
-			showsAll(d.typed(demoTop), "demo", "127.0.0.1", "rule/free", "rule/pro", "ann")
+	await(t, "the history", func() bool {
+		return showsAll(d.runInShell(demoAudit), "ann", "acme", "rule/pro", "/api/hello", "allowed",
+			"limited", "demo", "127.0.0.1") &&
+			showsAll(d.runInShell(demoTop), "demo", "127.0.0.1", "rule/free", "rule/pro", "ann")
 	})
 	if err := p.Stop(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// typed runs lines in one shell, and returns what they print.
-func (d *demoLines) typed(which ...int) string {
+// runInShell runs lines in one shell, and returns what they print.
+func (d *demoLines) runInShell(which ...int) string {
 	d.t.Helper()
 	var script []string
 	for _, i := range which {
@@ -119,8 +119,8 @@ func (d *demoLines) typed(which ...int) string {
 	return string(out)
 }
 
-// shows fails unless a text has all parts.
-func shows(t *testing.T, said string, parts ...string) {
+// wantContains fails unless a text has all parts.
+func wantContains(t *testing.T, said string, parts ...string) {
 	t.Helper()
 	if !showsAll(said, parts...) {
 		t.Errorf("it shows\n%s\nwant %q", said, parts)

@@ -18,7 +18,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// guideSQL are the SQL statements of the migration guide, by its code blocks.
+// guideSQL returns the SQL statements of the migration guide, by its code blocks.
 func guideSQL(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/migrating-from-npm.md")

@@ -38,7 +38,7 @@ type shared struct {
 	admitted atomic.Int64 // the costs of what has passed
 }
 
-// node is a hit in the form of the Node program.
+// node returns a hit in the form of the Node program.
 func (s *shared) node(cost int64) nodeHit {
 	table := tables[0].name
 	if s.limit.Durable {
@@ -79,7 +79,7 @@ func (s *shared) byCaddy(t *testing.T, client *http.Client, url string) taker {
 	}
 }
 
-// route is the limit in Caddy.
+// route returns the limit in Caddy.
 func (s *shared) route() route {
 	return route{"/" + s.limit.Prefix, "", decideAlways(object{"prefix": s.limit.Prefix,
 		"algorithm": s.limit.Algorithm.String(),

@@ -29,7 +29,7 @@ func openProxies(t *testing.T, dsn, timeout string) (urls []string) {
 	return urls
 }
 
-// clientFrom is a client with an address of the loopback network.
+// clientFrom returns a client with an address of the loopback network.
 func clientFrom(address string) *http.Client {
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
 	return &http.Client{Timeout: 30 * time.Second,

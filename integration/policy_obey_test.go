@@ -58,8 +58,8 @@ func (s *askers) take() map[string]map[int]int {
 	return answers
 }
 
-// asUser returns requests of a user, one kind for each proxy.
-func asUser(t *testing.T, urls []string, user string) map[string]func() int {
+// requestsAsUser returns requests of a user, one kind for each proxy.
+func requestsAsUser(t *testing.T, urls []string, user string) map[string]func() int {
 	kinds := map[string]func() int{}
 	for _, url := range urls {
 		kinds[user+" at "+url] = func() int {
@@ -72,7 +72,7 @@ func asUser(t *testing.T, urls []string, user string) map[string]func() int {
 // underLoad sends requests of another user to the proxies until the test ends. All must pass.
 func underLoad(t *testing.T, urls []string) {
 	t.Helper()
-	load := askOften(t, asUser(t, urls, "carol"))
+	load := askOften(t, requestsAsUser(t, urls, "carol"))
 	t.Cleanup(func() {
 		for kind, answers := range load.take() {
 			if len(answers) != 1 || answers[http.StatusOK] == 0 {

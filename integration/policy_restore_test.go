@@ -89,8 +89,8 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 	folder := t.TempDir()
 	backup, policyBackup := filepath.Join(folder, "limits.dump"), filepath.Join(folder, "policy.dump")
 	shut := askShutOut(t, urls, banned, ofBanned)
-	limited := askOften(t, asUser(t, urls, "dave"))
-	askOften(t, asUser(t, urls, "carol"))
+	limited := askOften(t, requestsAsUser(t, urls, "dave"))
+	askOften(t, requestsAsUser(t, urls, "carol"))
 	await(t, "the limit", func() bool { return byStatus(limited.take())[429] > 0 })
 	restoreTool(t, "pg_dump", "-Fc", "-d", dsn, "-f", backup)
 	restoreTool(t, "pg_dump", append([]string{"-Fc", "-f", policyBackup}, dataOfPolicy(dsn)[2:]...)...)
@@ -108,7 +108,7 @@ type restoreWay struct {
 	args        []string
 }
 
-// restoreWays are the ways to restore a backup of everything, and one of the policy's data.
+// restoreWays returns the ways to restore a backup of everything, and one of the policy's data.
 func restoreWays(dsn, backup, policyBackup string) []restoreWay {
 	ofPolicy := dataOfPolicy(dsn)
 	empty := ""
@@ -128,7 +128,7 @@ func restoreWays(dsn, backup, policyBackup string) []restoreWay {
 	}
 }
 
-// dataOfPolicy are the arguments of pg_dump and pg_restore for the data of the policy alone.
+// dataOfPolicy returns the arguments of pg_dump and pg_restore for the data of the policy alone.
 func dataOfPolicy(dsn string) []string {
 	ofPolicy := []string{"-a", "--disable-triggers", "-d", dsn}
 	for _, table := range policyTables {

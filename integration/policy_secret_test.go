@@ -19,9 +19,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// traces are the forms in which an API key could be left behind: its middle, and what base64
+// keyFragments returns the forms in which an API key could be left behind: its middle, and what base64
 // makes of that. They leave out what a hint shows.
-func traces(key string) []string {
+func keyFragments(key string) []string {
 	middle := key[len(key)/2-6 : len(key)/2+6]
 	encoded := base64.StdEncoding.EncodeToString([]byte(key))
 	return []string{middle, encoded[len(encoded)/2-8 : len(encoded)/2+8]}
@@ -41,7 +41,7 @@ func (s *secretSearch) in(where, text string) {
 	s.texts++
 	s.visited += len(text)
 	for what, key := range s.keys {
-		for _, trace := range traces(key) {
+		for _, trace := range keyFragments(key) {
 			if at := strings.Index(text, trace); at >= 0 {
 				s.t.Errorf("%s has the %s key: …%q…", where, what, text[max(0, at-200):min(len(text), at+80)])
 				break
@@ -77,7 +77,7 @@ var keySources = []struct{ path, placeholder string }{
 	{"/other", "{header.X-Customer}"}, {"/param", "{query.c}"},
 }
 
-// requestsWith are requests to a proxy with an API key in each place.
+// requestsWith returns requests to a proxy with an API key in each place.
 func requestsWith(url, key string) []*http.Request {
 	query := neturl.QueryEscape(key)
 	return []*http.Request{

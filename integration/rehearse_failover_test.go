@@ -10,12 +10,12 @@ import (
 	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 )
 
-// server is the DSN of one of both servers.
+// server returns the DSN of one of both servers.
 func (r *rehearsal) server(port string) string {
 	return "postgres://postgres@127.0.0.1:" + r.variable(port) + "/postgres?sslmode=disable"
 }
 
-// variable is a variable of the commands.
+// variable returns a variable of the commands.
 func (r *rehearsal) variable(name string) string {
 	for _, v := range slices.Backward(r.env) { // the last one counts
 		if value, ok := strings.CutPrefix(v, name+"="); ok {
@@ -31,7 +31,7 @@ func (r *rehearsal) replicateSynchronously() {
 	r.t.Helper()
 	r.page("Replicate", 0)
 	r.page("Replicate", 1)
-	r.decided()
+	r.awaitDecisions()
 	await(r.t, "the standby to be synchronous", func() bool {
 		return r.number("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1
 	})
@@ -48,7 +48,7 @@ func (r *rehearsal) loseThePrimary() {
 func (r *rehearsal) decidedWithin(what string, since time.Time, patience time.Duration) {
 	r.t.Helper()
 	late := within.Lateness()
-	r.decided()
+	r.awaitDecisions()
 	took := time.Since(since)
 	if busy := late(); took > patience+4*busy {
 		r.t.Errorf("the proxies decided %v after %s, want %v at most on a machine that is %v late", took,

@@ -44,7 +44,7 @@ pidfile = %s/pgbouncer.pid
 	direct := r.dsn
 	r.dsn = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port)
 	r.proxies()
-	r.decided()
+	r.awaitDecisions()
 	r.dsn = direct
 	r.replicateSynchronously()
 	admitted := r.ask("/", 500, "k")

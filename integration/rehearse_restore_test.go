@@ -39,7 +39,7 @@ func rehearseRestoreAndFailover(t *testing.T) {
 	gateway.AwaitAddress(t, "127.0.0.1:"+port)
 	r.env = append(r.env, "S3_ENDPOINT=localhost:"+port, "S3_BUCKET=backups", "S3_REGION=us-east-1",
 		"S3_KEY=backup", "S3_SECRET=backup-secret")
-	r.restores(r.file("ca.crt", ca.PEM))
+	r.destroyAndRestore(r.file("ca.crt", ca.PEM))
 	if files, _ := filepath.Glob(filepath.Join(root, "backups", "*")); len(files) == 0 {
 		t.Error("the bucket is empty")
 	}
@@ -53,7 +53,7 @@ func rehearseRestoreAndFailover(t *testing.T) {
 		t.Fatalf("the page restores without %q", before)
 	}
 	r.sh("a restore to a later moment", strings.Replace(restore, before, after, 1))
-	r.decided()
+	r.awaitDecisions()
 	if bans := r.number("SELECT count(*) FROM rate_limit_bans WHERE network = '198.51.100.0/24'"); bans != 1 {
 		t.Error("a change that the first restore undid is missing after a restore to a later moment")
 	}
@@ -79,8 +79,8 @@ func (r *rehearsal) failsOver() {
 	}
 	r.page("Back up", 3)
 	r.sh("a pg_rewind that fails", "set +e; STANDBY_PORT=1\n"+r.blocks["Fail over"][1]+"! pg_ctl status")
-	r.follows()
-	r.obeyed()
+	r.makeOldPrimaryStandby()
+	r.awaitPolicyApplied()
 
 	// Back to the first server.
 	r.exchange("PGDATA", "STANDBY")
@@ -88,12 +88,12 @@ func (r *rehearsal) failsOver() {
 	r.loseThePrimary()
 	r.page("Fail over", 0)
 	r.page("Back up", 3)
-	r.follows()
-	r.obeyed()
+	r.makeOldPrimaryStandby()
+	r.awaitPolicyApplied()
 }
 
-// follows makes the old primary the standby of the new one.
-func (r *rehearsal) follows() {
+// makeOldPrimaryStandby makes the old primary the standby of the new one.
+func (r *rehearsal) makeOldPrimaryStandby() {
 	r.t.Helper()
 	r.page("Fail over", 1)
 	await(r.t, "the old primary to follow", func() bool {
@@ -107,11 +107,12 @@ func (r *rehearsal) exchange(a, b string) {
 	r.env = append(r.env, a+"="+r.variable(b), b+"="+r.variable(a))
 }
 
-// restores destroys a database and restores it to a point in time, from a server with a certificate of ca.
-func (r *rehearsal) restores(ca string) {
+// destroyAndRestore destroys a database and restores it to a point in time, from a server with a certificate
+// of ca.
+func (r *rehearsal) destroyAndRestore(ca string) {
 	t := r.t
 	r.proxies()
-	r.decided()
+	r.awaitDecisions()
 	cluster.Execute(t, r.dsn, "INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro'); INSERT INTO "+
 		"rate_limit_users (user_id, tier) VALUES ('ann', 'free'); SELECT rate_limit_rule('early', action "+
 		"=> 'block', paths => '{/early}')")
@@ -119,10 +120,10 @@ func (r *rehearsal) restores(ca string) {
 	r.page("Back up", 1)
 	r.sh("the authority of the server for S3", `echo "repo1-storage-ca-file=`+ca+`" >> "$PGBACKREST_CONFIG"`)
 	r.page("Back up", 2)
-	r.decided()
+	r.awaitDecisions()
 	admitted := r.ask("/", 300, "k")
 	r.sh("a ban", "caddy pg-ratelimit ban 192.0.2.0/24")
-	r.obeyed()
+	r.awaitPolicyApplied()
 	r.sh("a standby is awaited from the next reload on",
 		`psql -c "ALTER SYSTEM SET synchronous_standby_names = '*'"`)
 	r.page("Back up", 3)
@@ -140,14 +141,14 @@ func (r *rehearsal) restores(ca string) {
 	r.env = append(r.env, "UNDONE="+r.text("SELECT now()::text"))
 	cluster.Execute(t, r.dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}'); "+
 		"DELETE FROM rate_limit_rules WHERE name = 'early'")
-	r.obeyed()
+	r.awaitPolicyApplied()
 	r.answers("before the restore", map[string]int{"/early": 200, "/later": 403}, "new")
 	r.answers("before the restore", map[string]int{"/": 429}, "spent")
 	r.page("Restore to a point in time", 0)
 	r.destroy()
 	r.page("Restore to a point in time", 1)
-	r.decided()
-	r.obeyed()
+	r.awaitDecisions()
+	r.awaitPolicyApplied()
 	within.Pause(time.Second) // within which proxies notice
 	r.page("Restore to a point in time", 2)
 	r.sh("the saved changes", "grep -F 198.51.100.0/24 changes.json")

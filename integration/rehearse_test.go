@@ -99,7 +99,7 @@ pg_ctl start -w -l "$PGDATA/../log"`, port, dir))
 	return r
 }
 
-// rehearsedBlocks are the commands of the page, by heading.
+// rehearsedBlocks returns the commands of the page, by heading.
 func rehearsedBlocks(t *testing.T) map[string][]string {
 	t.Helper()
 	page, err := os.ReadFile("../docs/recovery.md")
@@ -174,8 +174,8 @@ func (r *rehearsal) ask(path string, n int, key string) (admitted int64) {
 	return int64(result.Status[http.StatusOK])
 }
 
-// decided waits until both proxies decide.
-func (r *rehearsal) decided() {
+// awaitDecisions waits until both proxies decide.
+func (r *rehearsal) awaitDecisions() {
 	r.t.Helper()
 	for _, url := range r.urls {
 		await(r.t, "decisions of "+url, func() bool {
@@ -185,8 +185,8 @@ func (r *rehearsal) decided() {
 	}
 }
 
-// obeyed waits until both proxies are in the registry and obey all changes.
-func (r *rehearsal) obeyed() { awaitObeyed(r.t, r.dsn, 2) }
+// awaitPolicyApplied waits until both proxies are in the registry and obey all changes.
+func (r *rehearsal) awaitPolicyApplied() { awaitObeyed(r.t, r.dsn, 2) }
 
 func (r *rehearsal) number(sql string) int64 { return cluster.Query[int64](r.t, r.dsn, sql) }
 
@@ -205,7 +205,7 @@ func (r *rehearsal) proxies() {
 	}
 }
 
-// rehearsedLimit is a limit for each X-Key.
+// rehearsedLimit returns a limit for each X-Key.
 func rehearsedLimit(prefix string, quota int) object {
 	return object{"timeout": "2s", "onError": "deny", "prefix": prefix, "key": "{header.X-Key}",
 		"limit": fmt.Sprint(quota, " 1h"), "algorithm": "fixed_window"}

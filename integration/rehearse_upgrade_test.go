@@ -15,11 +15,11 @@ import (
 func rehearseUpgrade(t *testing.T) {
 	r := newRehearsal(t)
 	r.proxies()
-	r.decided()
+	r.awaitDecisions()
 	r.ask("/", rehearsedQuota+500, "spent")
 	tools := filepath.Dir(cluster.Tool(t, "pg_upgrade"))
 	r.env = append(r.env, "OLD_BIN="+tools, "NEW_BIN="+tools)
 	r.page("Upgrade", 0)
-	r.decided()
+	r.awaitDecisions()
 	r.answers("after pg_upgrade", map[string]int{"/": http.StatusTooManyRequests}, "spent")
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// handled serves each configuration below its path.
-func handled(t *testing.T, all map[string]http.Handler) string {
+// serveHandlers serves each configuration below its path.
+func serveHandlers(t *testing.T, all map[string]http.Handler) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		all["/"+strings.SplitN(r.URL.Path, "/", 3)[1]+"/"].ServeHTTP(w, r)
@@ -50,7 +50,7 @@ func TestTheProxiesAnswerTheSame(t *testing.T) {
 	sql := policytest.People + insert + insertRevoked +
 		"UPDATE rate_limit_api_keys SET revoked_at = now() WHERE id = " +
 		"8; INSERT INTO rate_limit_bans (user_id) VALUES ('mallory');"
-	var all []*madeUp
+	var all []*randomConfig
 	for n := range configurations {
 		all = append(all, makeUp(random, n))
 		sql += rulesOf(fmt.Sprintf("/c%d/", n))
@@ -136,7 +136,8 @@ func rowsIn(t *testing.T, dsn, prefixes string) []string {
 
 // ask sends all requests to one configuration in each proxy, and compares the answers. It adds their
 // statuses.
-func (c *madeUp) ask(t *testing.T, n int, sent []*madeUpRequest, names, urls []string, statuses *sync.Map) {
+func (c *randomConfig) ask(t *testing.T, n int, sent []*madeUpRequest, names, urls []string,
+	statuses *sync.Map) {
 	client := &http.Client{Transport: &http.Transport{}, CheckRedirect: func(*http.Request,
 		[]*http.Request) error {
 		return http.ErrUseLastResponse
@@ -177,7 +178,7 @@ func (c *madeUp) ask(t *testing.T, n int, sent []*madeUpRequest, names, urls []s
 						answer.Header.Values(field), err)
 				}
 			}
-			answers[at] = c.shown(answer)
+			answers[at] = c.normalizeAnswer(answer)
 			statuses.Store(answer.Status, true)
 		}
 		for at := range answers {
@@ -194,9 +195,9 @@ func (c *madeUp) ask(t *testing.T, n int, sent []*madeUpRequest, names, urls []s
 
 // serveAll serves configurations by Caddy, the plugin and httplimit, each with a database, and returns their
 // URLs.
-func serveAll(t *testing.T, all []*madeUp, dsns []string) (urls []string) {
+func serveAll(t *testing.T, all []*randomConfig, dsns []string) (urls []string) {
 	t.Helper()
-	upstream := behindAll(t)
+	upstream := startUpstream(t)
 	var routes []route
 	p := loadPlugin(t)
 	store := openStore(t, dsns[2], postgres.Options{DisableInMemoryBlock: true})
@@ -216,7 +217,7 @@ func serveAll(t *testing.T, all []*madeUp, dsns []string) (urls []string) {
 	config := harness.Replace(t, caddyfile(address, dsns[0], routes), "dsn ", "in_memory_block off\n\t\tdsn ")
 	caddy := launchConfig(t, buildCaddy(t), address, config)
 	caddy.AwaitAddress(t, address)
-	return []string{caddy.url, handled(t, middlewares), handled(t, program)}
+	return []string{caddy.url, serveHandlers(t, middlewares), serveHandlers(t, program)}
 }
 
 // checkHistoriesAreTheSame compares what Caddy and the plugin have recorded, once they have: requests are

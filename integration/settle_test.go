@@ -14,9 +14,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// settledUpstream answers in the ways in which a request can be settled. A stream goes on after it has sent
-// its first event when something is sent on the channel.
-func settledUpstream(t *testing.T, goOn <-chan struct{}) string {
+// startSettlingUpstream answers in the ways in which a request can be settled. A stream goes on after it has
+// sent its first event when something is sent on the channel.
+func startSettlingUpstream(t *testing.T, goOn <-chan struct{}) string {
 	const usage = `{"id":"a","usage":{"total_tokens":%s}}`
 	answer := func(tokens, header string) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -86,8 +86,8 @@ func settledUpstream(t *testing.T, goOn <-chan struct{}) string {
 	return server.URL
 }
 
-// countedOf returns the count of a key of a limit.
-func countedOf(t *testing.T, dsn, prefix, key string) int64 {
+// countOf returns the count of a key of a limit.
+func countOf(t *testing.T, dsn, prefix, key string) int64 {
 	t.Helper()
 	return cluster.Query[int64](t, dsn,
 		"SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_ephemeral WHERE prefix = $1 AND key = $2",
@@ -129,7 +129,7 @@ func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 	t.Parallel()
 	dsn := cluster.Open(t)
 	goOn := make(chan struct{})
-	upstream := settledUpstream(t, goOn)
+	upstream := startSettlingUpstream(t, goOn)
 	kinds := []string{"header", "bytes", "json", "status"}
 	settles := map[string]string{"header": "header x-tokens", "bytes": "bytes",
 		"json": "json usage.total_tokens", "status": "status 401 403 = 1, else 0"}
@@ -152,7 +152,7 @@ func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 				func() bool {
 					same := true
 					for i, kind := range kinds {
-						got[i] = countedOf(t, dsn, proxy+"-"+kind, name)
+						got[i] = countOf(t, dsn, proxy+"-"+kind, name)
 						same = same && (got[i] == want[i] || want[i] < 0 && got[i] > 10)
 					}
 					return same
@@ -162,7 +162,7 @@ func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 	// Nothing is settled twice.
 	time.Sleep(50 * time.Millisecond) // what does not happen has no event
 	for proxy := range proxies {
-		if got := countedOf(t, dsn, proxy+"-header", "GET /plain"); got != 25 {
+		if got := countOf(t, dsn, proxy+"-header", "GET /plain"); got != 25 {
 			t.Errorf("%s: %d are counted later", proxy, got)
 		}
 	}

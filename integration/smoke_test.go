@@ -31,14 +31,14 @@ func TestSmoke(t *testing.T) {
 		c.AwaitAddress(t, limits)
 		urls, pages = append(urls, c.url), append(pages, "http://"+page)
 	}
-	urls = append(urls, interpreted(t, dsn))
+	urls = append(urls, serveInterpreted(t, dsn))
 	t.Run("a limit is shared exactly", func(t *testing.T) { checkShared(t, urls) })
 	t.Run("a change of the policy is obeyed", func(t *testing.T) { checkPolicy(t, dsn, urls) })
 	t.Run("the page answers", func(t *testing.T) { checkPages(t, pages) })
 	t.Run("an outage", func(t *testing.T) { checkOutage(t, server, urls) })
 }
 
-// smokeRoutes are the limits of TestSmoke.
+// smokeRoutes returns the limits of TestSmoke.
 func smokeRoutes() []route {
 	return []route{
 		{"/shared", "", decideAlways(object{"prefix": "shared", "key": "all", "limit": "90 1d",
@@ -51,8 +51,8 @@ func smokeRoutes() []route {
 	}
 }
 
-// interpreted serves the plugin with the limits of TestSmoke, in an interpreter, and returns its URL.
-func interpreted(t *testing.T, dsn string) string {
+// serveInterpreted serves the plugin with the limits of TestSmoke, in an interpreter, and returns its URL.
+func serveInterpreted(t *testing.T, dsn string) string {
 	t.Helper()
 	p := loadPlugin(t)
 	mux := http.NewServeMux()

@@ -71,8 +71,8 @@ func (by attacker) request(address string) *http.Request {
 	return r
 }
 
-// undocumented says what is wrong with an answer, or "".
-func undocumented(r *http.Request, answer *harness.Answer, err error) string {
+// undocumentedAnswer says what is wrong with an answer, or "".
+func undocumentedAnswer(r *http.Request, answer *harness.Answer, err error) string {
 	text := fmt.Sprintf("%s %.100s: %d %v %.200q %v", r.Method, r.URL, answer.Status, answer.Header,
 		answer.Body, err)
 	ours := answer.Header.Get("Content-Type") == "application/json"
@@ -146,7 +146,7 @@ func (s *soak) attack() {
 						answer, err := harness.AskBy(client, r)
 						mu.Lock()
 						statuses[answer.Status]++
-						if text := undocumented(r, &answer, err); text != "" && len(wrong) < 5 {
+						if text := undocumentedAnswer(r, &answer, err); text != "" && len(wrong) < 5 {
 							wrong = append(wrong, text)
 						}
 						mu.Unlock()

@@ -34,8 +34,8 @@ const (
 	lateOf, mostBlackout = 1000, 2
 )
 
-// touches reports whether something between two times may be due to the event.
-func (e *event) touches(from, to time.Duration) bool {
+// overlaps reports whether something between two times may be due to the event.
+func (e *event) overlaps(from, to time.Duration) bool {
 	return from <= e.ended+exactWithin && to >= e.began
 }
 
@@ -44,7 +44,7 @@ func (s *soak) judgeAnswers() {
 	late, wrong := 0, 0
 	for i := range s.load.odds {
 		o := &s.load.odds[i]
-		if s.explained(o) {
+		if s.isExplained(o) {
 			continue
 		}
 		busy := s.busy(o.began, o.ended)
@@ -80,7 +80,7 @@ func (s *soak) judgeAnswers() {
 		for second := range int(time.Since(s.load.began) / time.Second) {
 			at := time.Duration(second) * time.Second
 			if r.undecided[second] > r.decided[second] && !slices.ContainsFunc(s.events,
-				func(e *event) bool { return e.touches(at, at+time.Second) }) &&
+				func(e *event) bool { return e.overlaps(at, at+time.Second) }) &&
 				!s.busy(at, at+time.Second) {
 				blackout++
 			} else {
@@ -101,10 +101,10 @@ func (s *soak) busy(from, to time.Duration) bool {
 	})
 }
 
-// explained reports whether a fault explains an answer.
-func (s *soak) explained(o *odd) bool {
+// isExplained reports whether a fault explains an answer.
+func (s *soak) isExplained(o *odd) bool {
 	for _, e := range s.events {
-		if e.touches(o.began, o.ended) && e.explains(o) {
+		if e.overlaps(o.began, o.ended) && e.mayExplain(o) {
 			e.explained++
 			return true
 		}
@@ -112,8 +112,8 @@ func (s *soak) explained(o *odd) bool {
 	return false
 }
 
-// explains reports whether an answer is due to the event, if it came at that time.
-func (e *event) explains(o *odd) bool {
+// mayExplain reports whether an answer is due to the event, if it came at that time.
+func (e *event) mayExplain(o *odd) bool {
 	dead := e.proxy == o.proxy && o.began <= e.ended
 	switch {
 	case o.unheard && e.fault.reloads:
@@ -148,7 +148,7 @@ func (s *soak) judgeAdmissions() {
 		most += int(math.Ceil(u.lane.refill * (u.last - u.first + time.Second).Seconds()))
 		quiet := true
 		for _, e := range s.events {
-			if !e.touches(u.first, u.last) {
+			if !e.overlaps(u.first, u.last) {
 				continue
 			}
 			quiet = quiet && e.fault.decides && e.proxy < 0
@@ -202,7 +202,7 @@ func (s *soak) judgeFlights() {
 	for _, a := range s.load.arrivals {
 		most := l.quota
 		for _, e := range s.events {
-			if e.touches(a.at, a.at) {
+			if e.overlaps(a.at, a.at) {
 				most += s.allowance(e, &use{lane: l})
 			}
 		}

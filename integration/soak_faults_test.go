@@ -48,8 +48,8 @@ func (e *event) String() string {
 	return fmt.Sprintf("%6v  %s (%v, choice %d)", e.at, e.fault.name, e.lasts, e.choice)
 }
 
-// plan is the faults of a soak. The same seed and duration give the same plan. All faults occur before one
-// occurs again.
+// plan returns the faults of a soak. The same seed and duration give the same plan. All faults occur before
+// one occurs again.
 func plan(seed uint64, duration time.Duration) (all []*event) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var next []int
@@ -174,7 +174,7 @@ var faults = []fault{
 	}},
 }
 
-// table is the table of a lane's rows.
+// table returns the table of a lane's rows.
 func (l *lane) table() string {
 	if l.durable {
 		return "rate_limit_durable"

@@ -88,21 +88,21 @@ func (s *soak) judgeGrowthOf(proxy int) {
 		for _, stacks := range g.goroutines {
 			counts = append(counts, int64(stacks[stack]))
 		}
-		if grows(counts, moreGoroutines) {
+		if hasGrown(counts, moreGoroutines) {
 			s.t.Errorf("%s: goroutines: %v at\n%s", s.proxies[proxy].name, counts, stack)
 		}
 	}
-	if grows(g.heap, moreHeap) {
+	if hasGrown(g.heap, moreHeap) {
 		s.t.Errorf("%s: bytes of the heap: %v", s.proxies[proxy].name, g.heap)
 	}
-	if grows(g.connections, moreGoroutines) {
+	if hasGrown(g.connections, moreGoroutines) {
 		s.t.Errorf("connections of all proxies: %v", g.connections)
 	}
 }
 
-// grows reports whether the least of the last third of the numbers is so much more than the most of the
+// hasGrown reports whether the least of the last third of the numbers is so much more than the most of the
 // first.
-func grows(numbers []int64, more int64) bool {
+func hasGrown(numbers []int64, more int64) bool {
 	third := len(numbers) / 3
 	first, last := numbers[0], numbers[len(numbers)-1]
 	for i := range third {

@@ -199,7 +199,7 @@ func (s *soakLoad) hold(ctx context.Context) {
 	s.mu.Unlock()
 }
 
-// use is the use of a key. The caller holds the mutex.
+// use returns the use of a key. The caller holds the mutex.
 func (s *soakLoad) use(l *lane, key string) *use {
 	u := s.uses[l.name+" "+key]
 	if u == nil {
@@ -209,7 +209,7 @@ func (s *soakLoad) use(l *lane, key string) *use {
 	return u
 }
 
-// keyAt is the key of the requests at a time.
+// keyAt returns the key of the requests at a time.
 func keyAt(at time.Duration, n int) string {
 	if n%8 == 0 {
 		return forever

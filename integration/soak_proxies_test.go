@@ -22,7 +22,7 @@ type soakProxy struct {
 	process          func() *harness.Process
 }
 
-// soakRoutes are the lanes of a proxy. limit replaces the first limit, if it is not "".
+// soakRoutes returns the lanes of a proxy. limit replaces the first limit, if it is not "".
 func soakRoutes(name, upstream, limit string) (routes []route) {
 	for i := range lanes {
 		l := &lanes[i]

@@ -148,9 +148,9 @@ func (s *soakServers) failOver(away time.Duration) error {
 	return s.follow()
 }
 
-// heal waits until the primary has its standby and writes, and returns how often its unlogged tables were
-// emptied since the last call. A server that has ended is started.
-func (s *soakServers) heal() (crashes int, err error) {
+// restoreServers waits until the primary has its standby and writes, and returns how often its unlogged
+// tables were emptied since the last call. A server that has ended is started.
+func (s *soakServers) restoreServers() (crashes int, err error) {
 	for until := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		var synchronous int64
 		synchronous, err = s.number(

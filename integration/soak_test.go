@@ -64,7 +64,7 @@ func TestSoak(t *testing.T) {
 		s.load.urls = append(s.load.urls, p.url)
 	}
 	awaitObeyed(t, s.servers.dsn, soakProxies)
-	if _, err := s.servers.heal(); err != nil {
+	if _, err := s.servers.restoreServers(); err != nil {
 		t.Fatal(err)
 	}
 	s.load.began = time.Now()
@@ -76,7 +76,7 @@ func TestSoak(t *testing.T) {
 	for _, e := range s.events {
 		s.sleepUntil(max(e.at, well))
 		s.sample()
-		s.suffer(e)
+		s.injectFault(e)
 		well = e.ended + 2*exactWithin
 	}
 	s.sleepUntil(max(*soakDuration, well))
@@ -95,12 +95,12 @@ func TestSoak(t *testing.T) {
 
 func (s *soak) sleepUntil(at time.Duration) { time.Sleep(time.Until(s.load.began.Add(at))) }
 
-// suffer has a fault, and waits until the servers are well.
-func (s *soak) suffer(e *event) {
+// injectFault has a fault, and waits until the servers are well.
+func (s *soak) injectFault(e *event) {
 	e.began = time.Since(s.load.began)
 	err := e.fault.do(s, e)
 	if err == nil {
-		e.crashes, err = s.servers.heal()
+		e.crashes, err = s.servers.restoreServers()
 	}
 	e.ended = time.Since(s.load.began)
 	if err != nil {

@@ -23,7 +23,7 @@ var builtTraefik = sync.OnceValues(func() (string, error) {
 	return harness.Traefik(context.Background(), ".")
 })
 
-// traefikProgram is a real Traefik, built on first use and kept for later runs.
+// traefikProgram returns a real Traefik, built on first use and kept for later runs.
 func traefikProgram(t testing.TB) string {
 	t.Helper()
 	path, err := builtTraefik()
@@ -53,7 +53,7 @@ func startTraefik(t testing.TB, routes []route, env ...string) *traefik {
 	return startTraefikWith(t, object{}, "INFO", routes, env...)
 }
 
-// startTraefikWith is startTraefik with further settings of the entry point, and with another
+// startTraefikWith is like startTraefik with further settings of the entry point, and with another
 // level of the log.
 func startTraefikWith(t testing.TB, entryPoint object, logLevel string, routes []route,
 	env ...string) *traefik {

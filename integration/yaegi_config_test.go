@@ -110,7 +110,7 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 		"Docker": byLabels.HTTP.Middlewares["limit"].Plugin["pg-ratelimit"],
 	} {
 		for zone := range 3 { // so that none shares counters with another provider
-			prefixed(config, zone, name)
+			makePrefixUnique(config, zone, name)
 		}
 		h := p.mustHandler(t, ok, config)
 		// Costs: 2 of 20 tokens, 1 of 30, and 100 of 1000.
@@ -182,8 +182,8 @@ func TestEmptyMapsAreTheDefaults(t *testing.T) {
 	awaitHistory(t, dsn, len(configs))
 }
 
-// prefixed makes a prefix of the configuration unique.
-func prefixed(config map[string]any, zone int, name string) {
+// makePrefixUnique makes a prefix of the configuration unique.
+func makePrefixUnique(config map[string]any, zone int, name string) {
 	if zone == 0 {
 		config["prefix"] = config["prefix"].(string) + "-" + name
 		return

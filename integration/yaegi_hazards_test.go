@@ -88,7 +88,7 @@ var hazards = []hazard{
 	}, {
 		name: "a deferred call, or a started method, in a loop or with what is set again later: it gets " +
 			"the later value",
-		found: evaluatesLate,
+		found: evaluatesArgumentsLate,
 	}, {
 		name: "a struct literal that is assigned, not to a new variable: a caller, a closure and a pointer " +
 			"do not see it",
@@ -141,7 +141,7 @@ var hazards = []hazard{
 		},
 	}, {
 		name:  "a := of several values that sets a variable again: it makes another variable of that name",
-		found: redeclares,
+		found: redeclaresVariable,
 	}, {
 		name: "a recover in a deferred function literal of a function with results that have no names: " +
 			"after a panic it returns what the caller's variable had",

@@ -33,7 +33,7 @@ func TestInterpretedCodeAvoidsWhatYaegiGetsWrong(t *testing.T) {
 	}
 }
 
-// hazardsIn are the hazards in a file, each with its place.
+// hazardsIn returns the hazards in a file, each with its place.
 func hazardsIn(t *testing.T, path string) []string {
 	t.Helper()
 	fset := token.NewFileSet()

@@ -104,7 +104,7 @@ func loadPlugin(t testing.TB, env ...string) *plugin {
 	return loadPluginOf(t, "..", env...)
 }
 
-// loadPluginOf is loadPlugin for a folder of the repository.
+// loadPluginOf is like loadPlugin for a folder of the repository.
 func loadPluginOf(t testing.TB, folder string, env ...string) *plugin {
 	t.Helper()
 	m := readManifest(t)
@@ -162,8 +162,8 @@ func decode(config map[string]any, to any) error {
 	return decoder.Decode(config)
 }
 
-// compiled makes a middleware of the compiled plugin, as mustHandler does of the interpreted one.
-func compiled(t testing.TB, next http.Handler, config map[string]any) http.Handler {
+// compiledHandler makes a middleware of the compiled plugin, as mustHandler does of the interpreted one.
+func compiledHandler(t testing.TB, next http.Handler, config map[string]any) http.Handler {
 	t.Helper()
 	decoded := traefikplugin.CreateConfig()
 	if err := decode(config, decoded); err != nil {
@@ -176,7 +176,7 @@ func compiled(t testing.TB, next http.Handler, config map[string]any) http.Handl
 	return h
 }
 
-// mustHandler is handler for a valid configuration. The middleware lasts as long as the
+// mustHandler is like handler for a valid configuration. The middleware lasts as long as the
 // test.
 func (p *plugin) mustHandler(t testing.TB, next http.Handler, config map[string]any) http.Handler {
 	t.Helper()
@@ -196,7 +196,7 @@ func ask(h http.Handler, headers ...string) *httptest.ResponseRecorder {
 	return askPath(h, "/a/b?q=1", headers...)
 }
 
-// askPath is ask for another path.
+// askPath is like ask for another path.
 func askPath(h http.Handler, path string, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodGet, "http://example.com"+path, nil)
 	for i := 0; i+1 < len(headers); i += 2 {

@@ -13,7 +13,7 @@ import (
 // request that makes the plugin panic is answered by onError, and the others are decided.
 func TestInterpretedPanicFailsOneRequest(t *testing.T) {
 	dsn := cluster.Open(t)
-	byGo := compiled(t, ok, object{"dsn": dsn, "prefix": "go", "key": "{path}", "limit": "1000 1h",
+	byGo := compiledHandler(t, ok, object{"dsn": dsn, "prefix": "go", "key": "{path}", "limit": "1000 1h",
 		"timeout": "30s", "onError": "deny"})
 	p := loadPlugin(t)
 	byYaegi := p.mustHandler(t, ok, object{"dsn": dsn, "prefix": "yaegi", "key": "{path}", "limit": "1000 1h",

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// functionOf is the type and the body of a function; nil if the node is none or has no body.
+// functionOf returns the type and the body of a function; nil if the node is none or has no body.
 func functionOf(n ast.Node) (*ast.FuncType, *ast.BlockStmt) {
 	switch f := n.(type) {
 	case *ast.FuncDecl:
@@ -18,7 +18,7 @@ func functionOf(n ast.Node) (*ast.FuncType, *ast.BlockStmt) {
 	return nil, nil
 }
 
-// resultsOf are the names of the results of a function, in their order. There are none if a node
+// resultsOf returns the names of the results of a function, in their order. There are none if a node
 // is not a function or its results have no names.
 func resultsOf(n ast.Node) []string {
 	f, body := functionOf(n)
@@ -175,7 +175,7 @@ func readsAny(statements []ast.Stmt, unset map[string]bool) bool {
 	return reads
 }
 
-// without is the variables that are still unset after an assignment.
+// without returns the variables that are still unset after an assignment.
 func without(unset map[string]bool, assign *ast.AssignStmt) map[string]bool {
 	left := maps.Clone(unset)
 	for _, e := range assign.Lhs {

@@ -120,9 +120,9 @@ func setsAny(n ast.Node, after token.Pos, names map[string]bool) bool {
 	})
 }
 
-// evaluatesLate reports whether a node is a loop with a deferred call or a started method, or a
+// evaluatesArgumentsLate reports whether a node is a loop with a deferred call or a started method, or a
 // function that sets again what it has given to one.
-func evaluatesLate(n ast.Node) bool {
+func evaluatesArgumentsLate(n ast.Node) bool {
 	if inLoop(n, func(n ast.Node) bool { return lateCall(n) != nil }) {
 		return true
 	}
@@ -150,7 +150,7 @@ func evaluatesLate(n ast.Node) bool {
 	})
 }
 
-// lateCall is the call that a node defers, or the call of a method that it starts; nil for all
+// lateCall returns the call that a node defers, or the call of a method that it starts; nil for all
 // others.
 func lateCall(n ast.Node) *ast.CallExpr {
 	switch n := n.(type) {
@@ -164,9 +164,9 @@ func lateCall(n ast.Node) *ast.CallExpr {
 	return nil
 }
 
-// redeclares reports whether a node is a function or block in which a := of several values sets a
+// redeclaresVariable reports whether a node is a function or block in which a := of several values sets a
 // variable of the same block, a parameter or a result.
-func redeclares(n ast.Node) bool {
+func redeclaresVariable(n ast.Node) bool {
 	block, _ := n.(*ast.BlockStmt)
 	known := map[string]bool{}
 	if f, body := functionOf(n); body != nil {

@@ -131,7 +131,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// refusal is the body of a refused request.
+// refusal returns the body of a refused request.
 func refusal(t *testing.T) string {
 	t.Helper()
 	h := middleware(t, map[string]any{"dsn": "memory", "prefix": "web", "key": "refusal", "limit": "1 1h"})
@@ -143,7 +143,7 @@ func refusal(t *testing.T) string {
 	return answer.Body.String()
 }
 
-// outage is the body of a request without a decision.
+// outage returns the body of a request without a decision.
 func outage(t *testing.T) string {
 	t.Helper()
 	answer := ask(middleware(t, map[string]any{"dsn": unreachable, "prefix": "outage", "limit": "1 1h",

@@ -87,7 +87,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// ranBy is the check of a command that another test runs, with all of its
+// ranBy returns the check of a command that another test runs, with all of its
 // parts: the test is there.
 func ranBy(folder, test string) func(*testing.T, string) {
 	return func(t *testing.T, command string) {
@@ -109,7 +109,7 @@ func runs(t *testing.T, command string) {
 	}
 }
 
-// makeTargets are the targets of the Makefile.
+// makeTargets returns the targets of the Makefile.
 func makeTargets(t *testing.T) []string {
 	t.Helper()
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))

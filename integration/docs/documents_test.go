@@ -222,7 +222,7 @@ var (
 	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
 )
 
-// anchors are the targets of links into a Markdown text, as GitHub makes them.
+// anchors returns the targets of links into a Markdown text, as GitHub makes them.
 func anchors(text string) []string {
 	var all []string
 	for _, match := range heading.FindAllStringSubmatch(text, -1) {

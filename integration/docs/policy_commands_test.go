@@ -87,7 +87,7 @@ func TestThePolicyPageListsAllCommands(t *testing.T) {
 	}
 }
 
-// subcommands are the commands below a command, by its --help.
+// subcommands returns the commands below a command, by its --help.
 func subcommands(t *testing.T, of ...string) []string {
 	t.Helper()
 	help, _, err := caddy(t, append(append([]string{"pg-ratelimit"}, of...), "--help")...)

@@ -112,7 +112,7 @@ func (k *kitchen) startCaddy(t *testing.T, config, dsn string) {
 	harness.RunCaddy(t, "", harness.Caddy(t, root), config, "DATABASE_URL="+dsn).AwaitAddress(t, k.proxy)
 }
 
-// real is SQL of the page with the roles of this kitchen.
+// real returns SQL of the page with the roles of this kitchen.
 func (k *kitchen) real(sql string) string {
 	return k.rename.ReplaceAllStringFunc(sql, func(role string) string { return k.renamed[role] })
 }
@@ -131,7 +131,7 @@ func (k *kitchen) sql(t *testing.T, sql string) {
 	k.obeyed(t)
 }
 
-// text is the only value of a query by the owner of the tables.
+// text returns the only value of a query by the owner of the tables.
 func (k *kitchen) text(t *testing.T, query string) string {
 	t.Helper()
 	return k.value(t, k.owner, query)
@@ -150,7 +150,7 @@ func (k *kitchen) value(t *testing.T, conn *pgx.Conn, query string) string {
 	return string(last.Rows[0][0])
 }
 
-// asCustomer is the only value of a query by the customers' page.
+// asCustomer returns the only value of a query by the customers' page.
 func (k *kitchen) asCustomer(t *testing.T, query string) string {
 	t.Helper()
 	k.execute(t, k.owner, k.real("SET ROLE customer_page"))

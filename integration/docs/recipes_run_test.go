@@ -50,7 +50,8 @@ type shell struct {
 	out *bufio.Reader
 }
 
-// environmentOf is that of commands: with a caddy, the programs of Postgres, a folder and a database.
+// environmentOf returns the environment of commands: with a caddy, the programs of Postgres, a folder and a
+// database.
 func environmentOf(t *testing.T, folder, dsn string) []string {
 	t.Helper()
 	programs := t.TempDir()
@@ -114,7 +115,7 @@ func (s *shell) run(t *testing.T, command string) (lines []string, status string
 	}
 }
 
-// must is run for a command that must succeed and print something.
+// must is like run for a command that must succeed and print something.
 func (s *shell) must(t *testing.T, command string) []string {
 	t.Helper()
 	lines, status := s.run(t, command)
@@ -163,7 +164,7 @@ type statement struct {
 	shown []string
 }
 
-// statementsOf are the statements of a block. Each ends with a semicolon at the end of a line.
+// statementsOf returns the statements of a block. Each ends with a semicolon at the end of a line.
 func statementsOf(text string) []statement {
 	var all []statement
 	var sql strings.Builder
@@ -210,7 +211,7 @@ func (k *kitchen) runSQL(t *testing.T, b block) {
 	}
 }
 
-// rowsOf are the rows of a statement as the page shows them. A command that changes no row says so.
+// rowsOf returns the rows of a statement as the page shows them. A command that changes no row says so.
 func (k *kitchen) rowsOf(t *testing.T, conn *pgx.Conn, sql string) []string {
 	t.Helper()
 	results, err := conn.PgConn().Exec(context.Background(), sql).ReadAll()

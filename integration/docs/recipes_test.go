@@ -290,7 +290,7 @@ func goesOnAfterARestore(t *testing.T, k *kitchen) {
 	})
 }
 
-// asText is a block without its fence, for messages.
+// asText returns a block without its fence, for messages.
 func asText(lines []string) string { return strings.Join(lines, "\n") }
 
 // namesAnotherDatabase gives the shell the DSN of an empty database.

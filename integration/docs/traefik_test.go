@@ -282,7 +282,7 @@ func ask(h http.Handler, headers ...string) *httptest.ResponseRecorder {
 // lastOfCell is the last name in the first column of a row: Traefik's, if Caddy has another one.
 var lastOfCell = regexp.MustCompile("(?m)^\\|[^|]*`([^`|]+)` \\|")
 
-// traefikNames are Traefik's names of the settings in a section's tables.
+// traefikNames returns Traefik's names of the settings in a section's tables.
 func traefikNames(t *testing.T, title string) []string {
 	t.Helper()
 	var names []string

@@ -58,7 +58,7 @@ var browser = sync.OnceValue(func() error {
 	return chromedp.Do(ctx)
 })
 
-// size is that of a window.
+// size is the size of a browser window.
 type size struct{ width, height int64 }
 
 var (
@@ -171,7 +171,7 @@ func result[T any](b *tab, action chromedp.Action[T]) T {
 	return made
 }
 
-// value is that of a JavaScript expression.
+// value returns the value of a JavaScript expression.
 func value[T any](b *tab, expression string) T {
 	b.Helper()
 	return result(b, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))

@@ -38,7 +38,7 @@ func writeTarGz(w io.Writer, folder string, files map[string]string, modified ti
 	return errors.Join(archive.Close(), compressed.Close())
 }
 
-// writeZip is writeTarGz for a zip archive, which Windows users expect.
+// writeZip is like writeTarGz for a zip archive, which Windows users expect.
 func writeZip(w io.Writer, folder string, files map[string]string, modified time.Time) error {
 	archive := zip.NewWriter(w)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
