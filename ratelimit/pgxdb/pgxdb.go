@@ -72,7 +72,6 @@ type DB struct {
 	renew  renewal
 
 	mu          sync.Mutex // guards the fields below
-	slots       int        // those that are not withheld, see withhold
 	timeline    string     // the latest one of a primary, see pg.TimelineSQL
 	destination string     // of the latest connection
 }
@@ -179,9 +178,10 @@ func New(pool *pgxpool.Pool) (*DB, error) {
 
 // usePool sets the pool of d, and returns d.
 func (d *DB) usePool(pool *pgxpool.Pool) *DB {
-	most := int(pool.Config().MaxConns)
-	d.pool, d.free = pool, make(chan struct{}, most)
-	d.addSlots(most)
+	d.pool, d.free = pool, make(chan struct{}, pool.Config().MaxConns)
+	for range cap(d.free) {
+		d.free <- struct{}{}
+	}
 	return d
 }
 

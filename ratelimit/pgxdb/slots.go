@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -14,9 +15,8 @@ import (
 // refusalTime is the time for which slots are withheld after a failed attempt to connect.
 const refusalTime = 250 * time.Millisecond
 
-// maxRefused bounds the attempts of a call to connect while the pool is empty, or while all other slots are
-// withheld. A server counts logins under way and sessions that are ending, and may refuse each of several
-// logins that come at once.
+// maxRefused bounds the further attempts of a call to connect while the pool is empty. A server counts logins
+// under way and sessions that are ending, and may refuse each of several logins that come at once.
 const maxRefused = 3
 
 var errClosed = errors.New("pgxdb: the DB is closed")
@@ -37,7 +37,6 @@ func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 			return nil, d.withCause(ctx, fmt.Errorf("%w: pgxdb: none of the %d connections became free: %w",
 				pg.ErrNoTurn, d.MaxConns(), ctx.Err()))
 		}
-		alone := d.lastSlot()
 		conn, err := d.pool.Acquire(ctx)
 		switch {
 		case err == nil:
@@ -55,40 +54,39 @@ func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 			}
 			closeConn(conn)
 			d.release(conn)
-		case ctx.Err() != nil || alone && !isTooMany(err) || refused == maxRefused:
+		case ctx.Err() != nil || d.connections() == 0 && (!isTooMany(err) || refused == maxRefused):
 			d.free <- struct{}{}
 			return nil, d.withCause(ctx, err)
-		default:
+		case d.connections() > 0:
 			d.withhold()
-			if alone || d.connections() == 0 {
-				refused++
-			}
-			if alone {
-				wait(ctx, refusalTime)
-			}
+		default:
+			refused++
+			wait(ctx, time.Duration(rand.Int64N(int64(refusalTime)))) // others try at other times
+			d.free <- struct{}{}
 		}
 	}
 }
 
 // withhold withholds the slot of a call that could not connect for refusalTime, and with it the slots that
-// have neither a call nor an idle connection. One slot always stays.
+// have neither a call nor an idle connection. The call then waits for the slot, and thus the connection, of
+// another call.
 //
 // The slots bound how many calls have a connection or open one. The pool's own bound is not enough: a server
-// may allow fewer connections. The call then waits for the slot, and thus the connection, of another call.
+// may allow fewer connections.
 func (d *DB) withhold() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.free <- struct{}{}
-	withheld := 0
-	for idle := int(d.pool.Stat().IdleConns()); d.slots > 1 && len(d.free) > idle; {
+	withheld := 1
+	for idle := int(d.pool.Stat().IdleConns()); len(d.free) > idle; {
 		select {
 		case <-d.free:
-			d.slots--
 			withheld++
 		default:
 		}
 	}
-	time.AfterFunc(refusalTime, func() { d.addSlots(withheld) })
+	time.AfterFunc(refusalTime, func() {
+		for range withheld {
+			d.free <- struct{}{}
+		}
+	})
 }
 
 // isTooMany reports whether a server refused a login because of too many connections.
@@ -103,23 +101,6 @@ func wait(ctx context.Context, d time.Duration) {
 	case <-time.After(d):
 	case <-ctx.Done():
 	}
-}
-
-// addSlots adds slots, or ends their withholding.
-func (d *DB) addSlots(n int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.slots += n
-	for range n {
-		d.free <- struct{}{}
-	}
-}
-
-// lastSlot reports whether all slots but one are withheld.
-func (d *DB) lastSlot() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.slots == 1
 }
 
 // connections returns the number of open connections.
