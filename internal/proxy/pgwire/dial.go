@@ -95,10 +95,8 @@ func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 	}
 	switch {
 	case c != nil && (p.closed || c.generation != atomic.LoadInt32(&p.targets.generation)):
-		p.open--
-		p.dialIfNeeded()
 		p.mu.Unlock()
-		closeConn(c, true)
+		p.drop(c, true)
 		return
 	case c != nil:
 		p.lastError = ""
@@ -111,14 +109,14 @@ func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 		if !d.replaced {
 			p.lastError = failed.text
 			p.lastFailure = time.Now()
-		}
-		// If another connection is in use or being made, the waiters wait for it.
-		if !d.replaced && p.open == len(p.idle)+len(p.dials) && len(p.dials) == 0 {
-			err := errors.New("pgwire: no connection " + p.login.destination() + ": " + failed.text)
-			for _, w := range p.waiting {
-				p.endWait(w, nil, &runError{err: err, code: failed.code})
+			// If another connection is in use or being made, the waiters wait for it.
+			if len(p.dials) == 0 && p.open == len(p.idle) {
+				err := errors.New("pgwire: no connection " + p.login.destination() + ": " + failed.text)
+				for _, w := range p.waiting {
+					p.endWait(w, nil, &runError{err: err, code: failed.code})
+				}
+				p.waiting = nil
 			}
-			p.waiting = nil
 		}
 		// No later call may arrive to start a dial, so a timer starts one for those still waiting.
 		time.AfterFunc(dialInterval, p.dialAgain)

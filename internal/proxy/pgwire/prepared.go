@@ -46,17 +46,27 @@ const (
 	describeMessage = "D\x00\x00\x00\x06P\x00"
 	executeMessage  = "E\x00\x00\x00\x09\x00\x00\x00\x00\x00"
 	syncMessage     = "S\x00\x00\x00\x04"
-	endJoined       = bindEnd + executeMessage
-	endLast         = bindEnd + executeMessage + syncMessage
 )
 
 // appendStatement appends a statement's messages to b. joined says that another
 // statement of its transaction follows. If the statement cannot be sent,
 // appendStatement sets Err and returns no plan.
 func appendStatement(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool) ([]byte, *prepared) {
+	end := executeMessage + syncMessage
+	if joined {
+		end = executeMessage
+	}
 	pr := c.statements[st.SQL]
 	if unnamed || c.unnamed || st.Unnamed || pr == nil || pr.state != isReady || pr.params != len(st.Args) {
-		return appendUnprepared(c, b, st, joined, unnamed || c.unnamed || st.Unnamed)
+		pr = prepare(c, st, unnamed || c.unnamed || st.Unnamed)
+		if pr == nil {
+			return nil, nil
+		}
+		if pr.state == isAbsent {
+			b = appendParse(b, st, pr)
+			end = describeMessage + end
+			pr.state = isSent
+		}
 	}
 	start := len(b)
 	b = append(b, pr.bind...)
@@ -65,23 +75,21 @@ func appendStatement(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool
 		refuse(st, err)
 		return nil, nil
 	}
-	binary.BigEndian.PutUint32(b[start+1:], uint32(len(b)+len(bindEnd)-start-1))
-	if joined {
-		return append(b, endJoined...), pr
-	}
-	return append(b, endLast...), pr
+	b = append(b, bindEnd...)
+	putLength(b[start:], 1)
+	return append(b, end...), pr
 }
 
-// appendUnprepared is appendStatement for a statement that is not prepared yet or must not be, and for every
-// other unusual case.
-func appendUnprepared(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool) ([]byte, *prepared) {
+// prepare returns the plan of a statement that is not prepared yet or must not be, and of every other unusual
+// case. If the statement cannot be sent, prepare sets Err and returns nil.
+func prepare(c *conn, st *pgdb.Statement, unnamed bool) *prepared {
 	if strings.Contains(st.SQL, "\x00") {
 		st.Err = errors.New("pgwire: the SQL text holds a NUL byte")
-		return nil, nil
+		return nil
 	}
 	if len(st.Args) > 65535 {
 		st.Err = fmt.Errorf("pgwire: %d parameters, must be 65535 or less", len(st.Args))
-		return nil, nil
+		return nil
 	}
 	pr := c.statements[st.SQL]
 	if pr == nil || unnamed {
@@ -95,28 +103,7 @@ func appendUnprepared(c *conn, b []byte, st *pgdb.Statement, joined, unnamed boo
 	pr.params = len(st.Args)
 	pr.bind = "B\x00\x00\x00\x00\x00" + pr.name + "\x00\x00\x00" +
 		string([]byte{byte(pr.params >> 8), byte(pr.params)})
-	parse := pr.state == isAbsent
-	if parse {
-		b = appendParse(b, st, pr)
-	}
-	bind := len(b)
-	b = append(b, pr.bind...)
-	b, err := appendParameters(b, st.Args)
-	if err != nil {
-		refuse(st, err)
-		return nil, nil
-	}
-	b = append(b, bindEnd...)
-	binary.BigEndian.PutUint32(b[bind+1:], uint32(len(b)-bind-1))
-	if parse {
-		pr.state = isSent
-		b = append(b, describeMessage...)
-	}
-	b = append(b, executeMessage...)
-	if !joined {
-		b = append(b, syncMessage...)
-	}
-	return b, pr
+	return pr
 }
 
 // refuse sets Err of a statement with an invalid parameter.
