@@ -60,10 +60,7 @@ func (a *addresses) client(r *http.Request) (text string, assumed bool) {
 func (a *addresses) forwarded(r *http.Request) string {
 	forwarded := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
 	if a.depth > 0 {
-		if len(forwarded) < a.depth {
-			return ""
-		}
-		return strings.TrimSpace(forwarded[len(forwarded)-a.depth])
+		return strings.TrimSpace(elementAt(forwarded, len(forwarded)-a.depth))
 	}
 	for i := len(forwarded) - 1; i >= 0; i-- {
 		text := strings.TrimSpace(forwarded[i])

@@ -48,12 +48,8 @@ func grow(q *requestQueue) {
 		atomic.AddInt32(&q.made, -1)
 		return
 	}
-	q.free <- newRequest()
-}
-
-// newRequest returns a Request with a Call. A worker of the queue owns both while the Call is in the queue.
-func newRequest() *serve.Request {
-	q := &serve.Request{Call: batch.NewCall()}
-	q.Call.Owner = q
-	return q
+	// A worker of the queue owns the Request and its Call while the Call is in the queue.
+	request := &serve.Request{Call: batch.NewCall()}
+	request.Call.Owner = request
+	q.free <- request
 }

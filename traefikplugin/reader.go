@@ -36,17 +36,16 @@ func (r *reader) invalid(field, value, want string) {
 	r.fail("", &ratelimit.FieldError{Field: field, Value: value, Want: want})
 }
 
-// nameError returns an error of a setting with the name that its field has in Config: path,
-// and the name in camel case.
+// nameError gives the field in an error of a setting the name that it has in Config: path, and the name in
+// camel case. It returns the error.
 func nameError(path string, err error) error {
 	if part, ok := err.(*serve.PartError); ok {
 		return nameError(pathOf(part.Zone), part.Err)
 	}
-	field, ok := err.(*ratelimit.FieldError)
-	if !ok {
-		return err
+	if field, ok := err.(*ratelimit.FieldError); ok {
+		field.Field = path + camelCase(field.Field)
 	}
-	return &ratelimit.FieldError{Field: path + camelCase(field.Field), Value: field.Value, Want: field.Want}
+	return err
 }
 
 // camelCase turns on_error into onError. It does not change the name of an environment

@@ -20,25 +20,21 @@ import (
 // because most upstreams have no such headers, and the interpreter takes long for each method of a
 // responseWriter.
 type upstream struct {
-	next   http.Handler
-	fields bool // there may be RateLimit and RateLimit-Policy
+	next http.Handler
 
 	// wraps is the number of next responses that get a responseWriter; atomic. It grows if one of them needs
 	// it. If it is below 0, all responses get one.
 	wraps int32
 }
 
-// firstWraps is the number of responses that get a responseWriter at first, and maxWraps the number after
-// one that needed it, until no response gets one. They are variables for a test.
-var (
-	firstWraps int32 = 1000
-	maxWraps   int32 = 10000
-)
+// maxWraps is the number of responses that get a responseWriter, at first and after one that needed it, until
+// no response gets one. It is a variable for a test.
+var maxWraps int32 = 10000
 
 func newUpstream(next http.Handler, fields settings.Fields) *upstream {
-	u := &upstream{next: next, fields: fields.IETF, wraps: firstWraps}
-	if u.fields {
-		u.wraps = -1
+	u := &upstream{next: next, wraps: maxWraps}
+	if fields.IETF {
+		u.wraps = -1 // there may be RateLimit and RateLimit-Policy
 	}
 	return u
 }
@@ -64,13 +60,18 @@ func pass(u *upstream, w http.ResponseWriter, r *http.Request) {
 // passWrapped is pass with a responseWriter. A request without a decision has no headers of ours, and needs
 // no responseWriter.
 func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
-	own := newWriter(u, w)
+	own := newWriter(w)
 	if own.own == nil && own.fields == nil {
 		u.next.ServeHTTP(w, r)
 		return
 	}
 	serveWrapped(u, own, r)
-	countWraps(u, own.needed)
+	n := atomic.LoadInt32(&u.wraps)
+	if n > 0 && own.needed {
+		atomic.StoreInt32(&u.wraps, maxWraps)
+	} else if n > 0 {
+		atomic.CompareAndSwapInt32(&u.wraps, n, n-1)
+	}
 }
 
 // passSettled is pass for a request that is settled after its response. The response always gets a
@@ -79,21 +80,17 @@ func passSettled(u *upstream, settling *serve.Settling, w http.ResponseWriter, r
 	failed := http.StatusInternalServerError
 	// The upstream panics if the client has left.
 	defer func() { settling.End(failed, w.Header()) }()
-	own := newWriter(u, w)
+	own := newWriter(w)
 	own.settling = settling
 	serveWrapped(u, own, r)
 	failed = 0
 }
 
 // newWriter returns a responseWriter that keeps the headers now in w.
-func newWriter(u *upstream, w http.ResponseWriter) *responseWriter {
+func newWriter(w http.ResponseWriter) *responseWriter {
 	header := w.Header()
-	own := &responseWriter{ResponseWriter: w, fields: nil, settling: nil, own: respond.OwnHeadersIn(header),
-		overage: header["X-Ratelimit-Overage"]}
-	if u.fields {
-		own.fields = respond.OwnFieldsIn(header)
-	}
-	return own
+	return &responseWriter{ResponseWriter: w, settling: nil, own: respond.OwnHeadersIn(header),
+		fields: respond.OwnFieldsIn(header), overage: header["X-Ratelimit-Overage"]}
 }
 
 // serveWrapped serves a request with a responseWriter.
@@ -105,17 +102,6 @@ func serveWrapped(u *upstream, own *responseWriter, r *http.Request) {
 	}
 	if !own.wrote { // the server sends the headers of a handler that has sent nothing
 		restore(own, own.ResponseWriter.Header())
-	}
-}
-
-// countWraps updates wraps after a response with a responseWriter. needed reports whether the response needed
-// it.
-func countWraps(u *upstream, needed bool) {
-	n := atomic.LoadInt32(&u.wraps)
-	if n > 0 && needed {
-		atomic.StoreInt32(&u.wraps, maxWraps)
-	} else if n > 0 {
-		atomic.CompareAndSwapInt32(&u.wraps, n, n-1)
 	}
 }
 

@@ -58,8 +58,8 @@ func limitHeaders(t *testing.T, server *httptest.Server) string {
 // whichever of the headers it sends. After a response that has both, the later ones have those of the limit
 // again.
 func TestAnUpstreamWithoutHeadersGetsTheWriterOfTheServer(t *testing.T) {
-	defer func(first, most int32) { firstWraps, maxWraps = first, most }(firstWraps, maxWraps)
-	firstWraps, maxWraps = 2, 3
+	defer func(most int32) { maxWraps = most }(maxWraps)
+	maxWraps = 3
 	for _, name := range []string{"Limit", "Remaining", "Reset"} {
 		w := httptest.NewRecorder()
 		native, sends := false, true
@@ -75,8 +75,8 @@ func TestAnUpstreamWithoutHeadersGetsTheWriterOfTheServer(t *testing.T) {
 			sends, native bool
 			values        int // of the header
 		}{
-			{false, false, 1}, {false, false, 1}, {false, true, 1}, {true, true, 2}, {true, false, 1},
-			{false, false, 1},
+			{false, false, 1}, {false, false, 1}, {false, false, 1}, {false, true, 1}, {true, true, 2},
+			{true, false, 1}, {false, false, 1},
 			{true, false, 1}, {false, false, 1}, {false, false, 1}, {false, false, 1}, {false, true, 1},
 			{true, true, 2},
 		} {
