@@ -20,8 +20,7 @@ func RecordOf(q *Request, audit settings.Audit, user string) history.Record {
 		q.waited = true
 		deliverOne(q, 0)
 	}
-	setSender(&r, q, time.Time{})
-	setOutcome(&r, q)
+	setCounts(&r, q, time.Time{})
 	setKeys(&r, q)
 	r.Hits = nil
 	r.Duration = 0

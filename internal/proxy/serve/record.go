@@ -25,7 +25,7 @@ func record(all []*Request, now time.Time) {
 			writer = s.History
 		}
 		r := &records[len(counted)]
-		setSender(r, q, now)
+		setCounts(r, q, now)
 		d := q.Outcome.Decision
 		if d == nil || q.Outcome.Err != nil || q.Settling != nil || !q.Limits.Simple ||
 			r.Audit.Level >= settings.AuditSample ||
@@ -33,7 +33,6 @@ func record(all []*Request, now time.Time) {
 			addOne(r, q)
 			continue
 		}
-		setOutcome(r, q)
 		if r.Outcome != history.Allowed {
 			r.Key = q.Hits[q.Outcome.Hit].StoredKey()
 		}
@@ -56,26 +55,26 @@ func addCounted(w *history.Writer, records []history.Record, of []*Request) {
 	}
 }
 
-// addOne completes a record that setSender has filled, and adds the record and those of shadow limits. A
-// record that setOutcome has filled is of a request without shadow limits.
+// addOne completes a record that setCounts has filled, and adds the record and those of shadow limits.
 func addOne(r *history.Record, q *Request) {
 	setDetails(r, q)
-	bare := *r
-	setOutcome(r, q)
 	setKeys(r, q)
 	if q.Settling != nil {
 		r.Unsettled = q.Settling.attach(r)
 	}
 	history.Add(q.Site.History, r)
-	addShadows(&bare, q)
+	addShadows(r, q)
 	*r = history.Record{}
 }
 
-// setKeys sets the keys of a record that setOutcome has filled.
+// setKeys sets the keys of a record that setCounts has filled.
 func setKeys(r *history.Record, q *Request) {
 	also := []string{"", ""} // the pair of the record itself
 	if at := q.Outcome.Hit; at < len(q.Hits) {
 		r.Key = q.Hits[at].StoredKey()
+		if len(q.Hits) == 1 {
+			return
+		}
 		also[0], _ = history.SplitPrefix(r.Prefix)
 		also[1] = r.Key
 	}
@@ -100,8 +99,8 @@ func addPair(pairs []string, h *ratelimit.Hit) []string {
 	return append(pairs, prefix, key)
 }
 
-// setSender sets the fields of a record that metrics use, except for those of setOutcome.
-func setSender(r *history.Record, q *Request, now time.Time) {
+// setCounts sets the fields of a record that metrics use, and what happened to the request.
+func setCounts(r *history.Record, q *Request, now time.Time) {
 	s := q.Site
 	r.Time = now
 	r.Duration = now.Sub(q.Began)
@@ -131,45 +130,6 @@ func setSender(r *history.Record, q *Request, now time.Time) {
 	if r.Endpoint == "" {
 		r.Endpoint = q.Limits.Endpoint
 	}
-}
-
-// setDetails sets the fields of a record that only the audit log has, except for those of setOutcome. It
-// redacts API keys in the host and the path, where clients write them: the request's own key if the policy
-// has the key or could not look the key up. Redacting an unknown key, which may be any text, would let
-// clients hide their requests.
-func setDetails(r *history.Record, q *Request) {
-	s := q.Site
-	address, assumed := q.Facts.Address, q.Facts.Assumed
-	host, path := q.Facts.Host, q.Facts.Path
-	if !q.Asked {
-		address, assumed = s.Address(q.HTTP)
-		host = HostOf(q.HTTP)
-	}
-	if path == "" { // the facts have no path if it is ambiguous
-		path = Path(q.HTTP.URL.EscapedPath())
-	}
-	key := q.Key
-	switch q.Outcome.Reason {
-	case policy.KeyExpired, policy.KeyRevoked, policy.AmbiguousPath:
-	default:
-		if q.Verdict.KeyID == 0 && q.Outcome.Err == nil {
-			key = ""
-		}
-	}
-	r.Method = q.HTTP.Method
-	if !assumed {
-		r.Address = address
-	}
-	if !s.Hidden.Host {
-		r.Host = policy.HideKeys(host, strings.ToLower(key))
-	}
-	if !s.Hidden.Path {
-		r.Path = policy.HideKeys(path, key)
-	}
-}
-
-// setOutcome sets the fields of a record that say what happened to the request.
-func setOutcome(r *history.Record, q *Request) {
 	o := &q.Outcome
 	d := o.Decision
 	r.Hits = q.Hits
@@ -209,6 +169,41 @@ func setOutcome(r *history.Record, q *Request) {
 	}
 }
 
+// setDetails sets the fields of a record that say where the request came from and went to. It redacts API
+// keys in the host and the path, where clients write them: the request's own key if the policy has the key or
+// could not look the key up. Redacting an unknown key, which may be any text, would let clients hide their
+// requests.
+func setDetails(r *history.Record, q *Request) {
+	s := q.Site
+	address, assumed := q.Facts.Address, q.Facts.Assumed
+	host, path := q.Facts.Host, q.Facts.Path
+	if !q.Asked {
+		address, assumed = s.Address(q.HTTP)
+		host = HostOf(q.HTTP)
+	}
+	if path == "" { // the facts have no path if it is ambiguous
+		path = Path(q.HTTP.URL.EscapedPath())
+	}
+	key := q.Key
+	switch q.Outcome.Reason {
+	case policy.KeyExpired, policy.KeyRevoked, policy.AmbiguousPath:
+	default:
+		if q.Verdict.KeyID == 0 && q.Outcome.Err == nil {
+			key = ""
+		}
+	}
+	r.Method = q.HTTP.Method
+	if !assumed {
+		r.Address = address
+	}
+	if !s.Hidden.Host {
+		r.Host = policy.HideKeys(host, strings.ToLower(key))
+	}
+	if !s.Hidden.Path {
+		r.Path = policy.HideKeys(path, key)
+	}
+}
+
 // setHit sets the fields of a record that describe a hit, and those of the decision on it, unless d is nil.
 func setHit(r *history.Record, h *ratelimit.Hit, d *ratelimit.Decision) {
 	r.Prefix = h.Limit.Prefix
@@ -234,14 +229,14 @@ func setRule(r *history.Record, rule string, mark *policy.Mark) {
 }
 
 // addShadows adds a record for each shadow rule, and for each limit of the configuration in the mode shadow,
-// that would have refused the request. bare is the record of the request without its outcome.
-func addShadows(bare *history.Record, q *Request) {
+// that would have refused the request. r is the record of the request.
+func addShadows(r *history.Record, q *Request) {
 	if q.Outcome.Err != nil {
 		return
 	}
 	for _, m := range q.Verdict.Would {
 		if m.Status != 0 { // else the rule exempts
-			addShadow(bare, q, m, nil, nil)
+			addShadow(r, q, m, nil, nil)
 		}
 	}
 	last := "" // the limits of a rule are adjacent
@@ -253,14 +248,15 @@ func addShadows(bare *history.Record, q *Request) {
 		if m != nil {
 			last = m.Rule
 		}
-		addShadow(bare, q, m, &q.Hits[i], &q.Decisions[i])
+		addShadow(r, q, m, &q.Hits[i], &q.Decisions[i])
 	}
 }
 
 // addShadow adds the record of a shadow limit, or of a shadow rule without a count, for which h is nil.
-func addShadow(bare *history.Record, q *Request, m *policy.Mark, h *ratelimit.Hit, d *ratelimit.Decision) {
-	shadow := *bare
-	shadow.Outcome = history.Shadow
+func addShadow(r *history.Record, q *Request, m *policy.Mark, h *ratelimit.Hit, d *ratelimit.Decision) {
+	shadow := history.Record{Outcome: history.Shadow, Time: r.Time, Duration: r.Duration, Audit: r.Audit,
+		User: r.User, KeyID: r.KeyID, Tier: r.Tier, Endpoint: r.Endpoint, Address: r.Address,
+		Method: r.Method, Host: r.Host, Path: r.Path}
 	if h == nil {
 		setRule(&shadow, m.Rule, m)
 		shadow.RetryAfter = m.RetryAfter
