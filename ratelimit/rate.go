@@ -55,13 +55,9 @@ func ParseRate(text string) (Rate, error) {
 // ParseWindow parses a duration such as "250ms", "1m", "1h30m", "1d" or "2w". It accepts the
 // syntax of time.ParseDuration, with d for 24 hours and w for 7 days in front.
 func ParseWindow(text string) (time.Duration, error) {
-	invalid := func(what string) (time.Duration, error) {
-		return 0, fmt.Errorf("%q is %s", text, what)
-	}
-	const notDuration = "not a duration such as 30s, 1m, 1h30m, 1d or 2w"
-	const tooLong = "longer than a hundred years"
+	failure := fmt.Errorf("%q is not a duration such as 30s, 1m, 1h30m, 1d or 2w, or too long", text)
 	rest := text
-	var days time.Duration
+	var hours uint64
 	for _, unit := range []string{"w", "d"} {
 		at := strings.Index(rest, unit)
 		if at < 0 {
@@ -69,29 +65,22 @@ func ParseWindow(text string) (time.Duration, error) {
 		}
 		n, err := strconv.ParseUint(rest[:at], 10, 31)
 		if err != nil {
-			return invalid(notDuration)
+			return 0, failure
 		}
-		day := 24 * time.Hour
 		if unit == "w" {
-			day = 7 * 24 * time.Hour
+			n *= 7
 		}
-		if n > uint64(MaxWindow/day)+1 {
-			return invalid(tooLong)
-		}
-		days += time.Duration(n) * day
+		hours += 24 * n
 		rest = rest[at+1:]
 	}
-	if rest == "" && text != "" {
-		return days, nil
+	if rest != text {
+		rest = strconv.FormatUint(hours, 10) + "h" + rest
 	}
 	d, err := time.ParseDuration(rest)
 	if err != nil || d < 0 {
-		return invalid(notDuration)
+		return 0, failure
 	}
-	if days+d < 0 { // beyond the longest Duration
-		return invalid(tooLong)
-	}
-	return days + d, nil
+	return d, nil
 }
 
 const (
