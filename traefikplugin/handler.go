@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -27,6 +28,7 @@ type handler struct {
 	plain *serve.LimitSet
 
 	requests *requestQueue
+	leased   *leasedZone // nil if all requests enter the queue
 }
 
 // ServeHTTP decides a request, and serves it. With a policy, it evaluates the policy first, so that the hits
@@ -34,6 +36,9 @@ type handler struct {
 // of a batch. ServeHTTP calls the upstream outside of recoverPanic, which must not handle panics of the
 // upstream.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if z := h.leased; z != nil && atomic.LoadInt32(z.credit) > 0 && passLeased(z, h.upstream, w, r) {
+		return
+	}
 	to := h.requests
 	if len(to.free) < spare {
 		grow(to)

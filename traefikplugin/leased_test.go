@@ -17,9 +17,9 @@ import (
 // names returns the sorted names of headers.
 func names(h http.Header) []string { return slices.Sorted(maps.Keys(h)) }
 
-// TestALeaseDecidesAsTheQueue sends the same random requests to a leasedHandler and to a handler without one,
-// and compares the responses. Each has its own row. The requests do not use up the quota, because a
-// leasedHandler leaves refusals to the queue.
+// TestALeaseDecidesAsTheQueue sends the same random requests to a handler with leases and to one that sends
+// all to the queue, and compares the responses. Each has its own row. The requests do not use up the quota,
+// because a lease leaves refusals to the queue.
 func TestALeaseDecidesAsTheQueue(t *testing.T) {
 	dsn := cluster.Open(t)
 	random := seed.New(t)
@@ -28,30 +28,25 @@ func TestALeaseDecidesAsTheQueue(t *testing.T) {
 	for _, key := range []string{"{header.X-Key}", "{remote_ip}", "{client_ip}", "all"} {
 		for _, ipv4 := range []string{"32", "24"} {
 			t.Run(key+"/"+ipv4, func(t *testing.T) {
-				var byQueue, byLease atomic.Int64
-				counting := func(n *atomic.Int64) http.Handler {
-					return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { n.Add(1) })
-				}
 				made := func(form string) *handler {
 					c := &Config{Other: Settings{"dsn": dsn, "timeout": "30s", "onError": "deny",
 						"prefix": t.Name() + form, "key": key, "ipv4Prefix": ipv4, "limit": "1000000 1h",
 						"algorithm": "fixed_window", "lease": "5%", "cost": "3"}}
-					return open(t, t.Context(), shared, counting(&byQueue), c)
+					return open(t, t.Context(), shared, &served{}, c)
 				}
-				queued, other := made("queued"), made("leased")
-				leased, ok := withLeases(other).(*leasedHandler)
-				if !ok {
+				queued, leased := made("queued"), made("leased")
+				if leased.leased == nil {
 					t.Fatal("no leases")
 				}
-				leased.upstream = newUpstream(counting(&byLease), other.site.Fields)
+				queued.leased = nil
 				// The header does not count units on their way between the row and the store, so it is exact
 				// when there are none.
 				isExact := false
-				for n := 0; byLease.Load() < 200 || !isExact; n++ {
+				admitted := leased.leased.admitted
+				for n := 0; atomic.LoadInt64(admitted) < 200 || !isExact; n++ {
 					if n == 20000 {
-						t.Fatalf("%d requests were decided by leases, and %d by the queue; the last one "+
-							"was exact: %v",
-							byLease.Load(), byQueue.Load(), isExact)
+						t.Fatalf("%d requests were decided by leases; the last one was exact: %v", *admitted,
+							isExact)
 					}
 					host := values[3+random.IntN(5)]
 					address := host + ":80"

@@ -4,7 +4,7 @@
 // New compiles a Config into a setup, which all routers with the middleware share, and returns a handler. A
 // process holds the setups, across reloads, and the databases of all middlewares. A handler evaluates the
 // policy, and puts the request into the requestQueue of its database. A worker of the queue fills and
-// delivers all requests of a batch by the steps of package serve. A leasedHandler decides requests for keys
+// delivers all requests of a batch by the steps of package serve. A leasedZone decides requests for keys
 // that have a lease without the queue. A responseWriter keeps the headers of the limit in responses of
 // upstreams. A template is a text with placeholders, and addresses determines {client_ip}.
 //
@@ -33,7 +33,7 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 	if err != nil {
 		return nil, fmt.Errorf("pg_ratelimit: %w", err)
 	}
-	return withLeases(h), nil
+	return h, nil
 }
 
 // newHandler returns the handler of a middleware in a process.
@@ -48,5 +48,6 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	}
 	h := *s.handler
 	h.upstream = newUpstream(next, h.site.Fields)
+	h.leased = leasedZoneOf(&h)
 	return &h, nil
 }

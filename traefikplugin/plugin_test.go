@@ -137,7 +137,7 @@ func TestTheLogHasTheCauseOfAnOutage(t *testing.T) {
 	} {
 		c := valid()
 		c.Other["dsn"], c.Other["onError"] = "postgres://u@127.0.0.1:1/db?sslmode=disable", onError
-		h := withLeases(open(t, t.Context(), newProcess(time.Minute), &served{}, c))
+		h := open(t, t.Context(), newProcess(time.Minute), &served{}, c)
 		// The log has one line a second at most, and the first one is of the database.
 		output := loggedUntil(t, want, func() { ask(h) })
 		for _, line := range strings.Split(strings.TrimSpace(output), "\n") {

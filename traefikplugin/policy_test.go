@@ -48,11 +48,7 @@ func governed(t *testing.T, dsn string, edit func(c *Config)) http.Handler {
 		fmt.Fprintf(w, "%s|%s|%s|%s|%d", r.Header.Get("X-RateLimit-User"), r.Header.Get("X-RateLimit-Tier"),
 			r.Header.Get("X-RateLimit-Key-Id"), r.Header.Get("X-RateLimit-Rule"), len(told))
 	})
-	h := withLeases(open(t, t.Context(), newProcess(time.Millisecond), next, c))
-	if _, ok := h.(*handler); !ok {
-		t.Fatalf("the middleware is a %T", h)
-	}
-	return h
+	return open(t, t.Context(), newProcess(time.Millisecond), next, c)
 }
 
 // send sends a request, with headers given as name and value in turn.

@@ -25,9 +25,11 @@ type process struct {
 var shared = newProcess(10 * time.Second)
 
 const (
-	// leaseHorizon is the horizon of leases. It is longer than the default, because a renewal takes far more
-	// time interpreted than compiled.
+	// leaseHorizon is the horizon of leases, and leaseHits the number of hits in it from which on a key gets
+	// a lease. Both are larger than the defaults, because a renewal takes far more time interpreted than
+	// compiled.
 	leaseHorizon = 4 * time.Second
+	leaseHits    = 6
 
 	// remembered bounds the combinations of tier, method, host and path for which a policy caches the
 	// matching rules. The interpreter takes long to match rules. With 0, which also turns off policy.Recall,
@@ -42,8 +44,8 @@ var program = "Traefik, pg-ratelimit " + host.Version
 // newProcess returns a process that closes unused resources after a delay.
 func newProcess(delay time.Duration) *process {
 	return &process{logged: map[string]string{}, setups: map[string]*setup{}, host: &host.Process{
-		Kind: "traefik", Version: program, Delay: delay, LeaseHorizon: leaseHorizon, Remember: remembered,
-		Log: func(line host.Line) { write("", line) }, Connect: connect,
+		Kind: "traefik", Version: program, Delay: delay, LeaseHorizon: leaseHorizon, LeaseHits: leaseHits,
+		Remember: remembered, Log: func(line host.Line) { write("", line) }, Connect: connect,
 	}}
 }
 

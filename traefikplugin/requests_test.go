@@ -21,7 +21,7 @@ func limiting(t *testing.T, edit func(c *Config)) http.Handler {
 	c.Other["limit"] = "1 1h"
 	edit(c)
 	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	return withLeases(open(t, t.Context(), newProcess(time.Millisecond), next, c))
+	return open(t, t.Context(), newProcess(time.Millisecond), next, c)
 }
 
 // TestRequestsAreNotKept in memory after their responses, not even because of a short key

@@ -23,7 +23,7 @@ func proxied(t *testing.T, upstream http.HandlerFunc) *httptest.Server {
 	}
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.FlushInterval = 100 * time.Millisecond // Traefik's default
-	server := httptest.NewServer(withLeases(open(t, t.Context(), newProcess(time.Minute), proxy, valid())))
+	server := httptest.NewServer(open(t, t.Context(), newProcess(time.Minute), proxy, valid()))
 	t.Cleanup(server.Close)
 	return server
 }
@@ -63,14 +63,14 @@ func TestAnUpstreamWithoutHeadersGetsTheWriterOfTheServer(t *testing.T) {
 	for _, name := range []string{"Limit", "Remaining", "Reset"} {
 		w := httptest.NewRecorder()
 		native, sends := false, true
-		h := withLeases(open(t, t.Context(), newProcess(time.Minute),
+		h := open(t, t.Context(), newProcess(time.Minute),
 			http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
 				native = got == http.ResponseWriter(w)
 				if sends {
 					got.Header().Add("X-RateLimit-"+name, "7")
 				}
 				got.WriteHeader(http.StatusOK)
-			}), valid()))
+			}), valid())
 		for i, step := range []struct {
 			sends, native bool
 			values        int // of the header
@@ -108,8 +108,8 @@ func TestHeadersOfARefusalBehindAnotherLimit(t *testing.T) {
 	p := newProcess(time.Minute)
 	inner, outer := valid(), valid()
 	inner.Other["prefix"], inner.Other["limit"] = "inner", "2 1h"
-	h := withLeases(open(t, t.Context(), p,
-		withLeases(open(t, t.Context(), p, http.NotFoundHandler(), inner)), outer))
+	h := open(t, t.Context(), p,
+		open(t, t.Context(), p, http.NotFoundHandler(), inner), outer)
 	for _, want := range []string{"404 [100] [99]", "404 [100] [98]", "429 [2] [0]"} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
@@ -122,10 +122,10 @@ func TestHeadersOfARefusalBehindAnotherLimit(t *testing.T) {
 
 // A handler that sends nothing gets status 200 from the server, with the headers of the limit.
 func TestHeadersOfAnEmptyResponse(t *testing.T) {
-	h := withLeases(open(t, t.Context(), newProcess(time.Minute),
+	h := open(t, t.Context(), newProcess(time.Minute),
 		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Add("X-RateLimit-Limit", "7")
-		}), valid()))
+		}), valid())
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 	if got := w.Header()["X-Ratelimit-Limit"]; len(got) != 1 || got[0] != "100" {
@@ -140,12 +140,12 @@ func TestTheFirstResponseHasTheFieldsOfTheLimitsAlone(t *testing.T) {
 	inner, outer := valid(), valid()
 	inner.Other["prefix"], inner.Other["limit"], inner.Other["fields"], outer.Other["fields"] = "inner",
 		"1 1h", "x ietf", "x ietf"
-	h := withLeases(open(t, t.Context(), p,
-		withLeases(open(t, t.Context(), p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	h := open(t, t.Context(), p,
+		open(t, t.Context(), p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			for _, name := range []string{"RateLimit", "RateLimit-Policy", "X-RateLimit-Limit"} {
 				w.Header().Add(name, `"upstream"`)
 			}
-		}), inner)), outer))
+		}), inner), outer)
 	for _, status := range []int{http.StatusOK, http.StatusTooManyRequests} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))

@@ -22,11 +22,8 @@ func TestTheRegistryHasWhatTheProxyDecided(t *testing.T) {
 			c.Other["onError"] = dsn, limit, limit, lease, "30s", "deny"
 		return open(t, t.Context(), p, &next, c)
 	}
-	leased, ok := withLeases(made("1000000 1h", "5%")).(*leasedHandler)
-	if !ok {
-		t.Fatal("withLeases returns no leasedHandler")
-	}
-	for ; next.n.Load() < 1000 || *leased.admitted == 0; ask(leased) {
+	leased := made("1000000 1h", "5%")
+	for ; next.n.Load() < 1000 || *leased.leased.admitted == 0; ask(leased) {
 		if next.n.Load() == 20000 {
 			t.Fatal("no lease admits a request")
 		}

@@ -41,7 +41,7 @@ func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 		elapsed = r.horizon/8 + 1
 	}
 	target := int64(float64(r.used) * float64(r.horizon) / float64(elapsed))
-	if target < minHits*r.costPerHit/2 {
+	if target < s.MinHits*r.costPerHit/2 {
 		r.nextChargeAt = now + r.horizon/4
 		return nil, 0
 	}

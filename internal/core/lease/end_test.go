@@ -19,7 +19,7 @@ var busy = &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Event
 func hitUntilHeld(rows *lease.Set, now int64, key string) {
 	hits := []ratelimit.Hit{{Limit: busy, Key: key, Cost: 1}}
 	for range 6 {
-		found, passed := lease.Take(rows, hits, make([]ratelimit.Decision, 1), nil)
+		found, passed := take(rows, hits, make([]ratelimit.Decision, 1))
 		if passed || found[0] == nil {
 			continue
 		}
@@ -34,7 +34,7 @@ func TestAllUnitsAreRefundedAtTheEnd(t *testing.T) {
 	const keys = 20000
 	now := int64(1)
 	back := int64(0)
-	rows := lease.New(lease.Options{Max: 30000, Horizon: time.Hour,
+	rows := lease.New(lease.Options{Max: 30000, Horizon: time.Hour, MinHits: 4,
 		Clock:  func() int64 { return now },
 		Refund: func(r lease.Refund) { back += r.N }})
 	for i := range keys {
@@ -56,7 +56,7 @@ func TestUnitsThatEndAreRefundedTogether(t *testing.T) {
 	for _, drop := range []string{"", "other", "a"} {
 		now := int64(1)
 		keys := ""
-		rows := lease.New(lease.Options{Max: 10, Horizon: time.Second,
+		rows := lease.New(lease.Options{Max: 10, Horizon: time.Second, MinHits: 4,
 			Clock:  func() int64 { return now },
 			Refund: func(r lease.Refund) { keys += r.Row.Key }})
 		hitUntilHeld(rows, now, "a")
@@ -94,7 +94,7 @@ func TestALeaseLivesOn(t *testing.T) {
 		w.time += 1400000 // the units have ended
 		p.decide(1)
 		d := make([]ratelimit.Decision, 1)
-		_, passed := lease.Take(p.leases, []ratelimit.Hit{{Limit: w.limit, Key: "k", Cost: 1}}, d, nil)
+		_, passed := take(p.leases, []ratelimit.Hit{{Limit: w.limit, Key: "k", Cost: 1}}, d)
 		if before == 0 || !passed || w.held() < before-1 {
 			t.Fatalf("%v: of %d units, %d are held, %+v", a, before, w.held(), d[0])
 		}
@@ -145,7 +145,7 @@ func TestARequestThatNeedsWhatIsHeldGetsIt(t *testing.T) {
 // it. The units of an evicted lease are refunded.
 func TestAFloodOfRefusalsEvictsNoLease(t *testing.T) {
 	now := int64(1)
-	rows := lease.New(lease.Options{Max: 100, Refusals: true, Horizon: time.Hour,
+	rows := lease.New(lease.Options{Max: 100, Refusals: true, Horizon: time.Hour, MinHits: 4,
 		Clock: func() int64 { return now }})
 	for i := range 60 {
 		hitUntilHeld(rows, now, fmt.Sprint(i))

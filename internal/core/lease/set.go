@@ -23,6 +23,7 @@ func RowOf(l *ratelimit.Limit, key string) RowID { return RowID{l.Durable, l.Pre
 type Row struct {
 	ID          RowID
 	stripeIndex uint64 // the index in Set.Stripes
+	hashIndex   uint64 // the index in Set.RowsBy
 	deleted     bool   // the row was deleted from its stripe
 	unleased    bool   // the row counts in Set.unleased
 
@@ -61,22 +62,29 @@ type Row struct {
 type Stripe struct {
 	Mu      sync.Mutex // guards all that follows
 	Rows    map[RowID]*Row
-	demands []demandCount
-	limit   *ratelimit.Limit // the limit of the last hit without a lease
-	horizon int64            // the Horizon of limit
-	cleared [8]int64         // see NextSequence
-	decided int64            // requests decided by leases
+	cleared [8]int64 // see NextSequence
+	decided int64    // requests decided by leases
 }
 
 // StripeCount is the number of stripes of a Set. The interpreted plugin finds the stripe of a key in the same
 // way as Find.
 const StripeCount = 32
 
+// Hashes is the length of the slices in which a Set counts rows and hits. The index of a row is the sum of
+// the hashes of its key and its prefix, modulo Hashes. Rows with the same index are counted together.
+const Hashes = 1 << 16
+
+// CreditPerHit is what Set.Credit gains for a hit that a worker decides from a lease. While there is credit,
+// the interpreted plugin looks for the lease of a request before the request enters the queue. A request
+// without a lease uses 1 of it. So requests do not pay for a search that seldom succeeds.
+const CreditPerHit = 16
+
 // Options configure a Set.
 type Options struct {
 	Max      int           // bounds the rows
 	Refusals bool          // remember refusals
 	Horizon  time.Duration // bounds Horizon
+	MinHits  int           // sets Set.MinHits
 	Clock    func() int64  // replaces Now in tests; nil is the monotonic clock
 	Maintain func()        // runs in a goroutine while leases exist, and calls Sweep; nil runs nothing
 	Refund   func(Refund)  // sends a refund; it is called with a mutex of the Set held
@@ -87,23 +95,28 @@ type Options struct {
 // Set holds the rows that a store remembers.
 type Set struct {
 	Stripes []*Stripe
+	RowsBy  []int32 // the number of rows by their index, see Hashes; atomic
+	Credit  int32   // see CreditPerHit; atomic
 	Seed    maphash.Seed
 	Born    time.Time // the time at which Now was 0
 	Hash    func(seed maphash.Seed, key string) uint64
+	MinHits int64 // a key with as many hits in a horizon gets a lease; half of them keep it
 
 	options         Options
-	horizon         int64 // Options.Horizon in microseconds
-	rows            int64 // the number of rows; atomic
-	unleased        int64 // the number of rows without a lease; atomic
-	locks           int64 // the number of rows with a lock; atomic
-	peekRows        int64 // the number of rows with peekUntil; atomic
-	leases          int64 // the number of leases; atomic
-	evictStripe     int64 // the last stripe that evictRows tried; atomic
-	sequence        int64 // the last number of NextSequence; atomic
-	maintaining     int32 // 1 while Options.Maintain runs; atomic
-	ended           int32 // 1 after EndAll; atomic
-	shortestHorizon int64 // the shortest horizon of all leases so far; atomic
-	sweptAt         int64 // the time of the last full Sweep; atomic
+	horizon         int64        // Options.Horizon in microseconds
+	rows            int64        // the number of rows; atomic
+	unleased        int64        // the number of rows without a lease; atomic
+	locks           int64        // the number of rows with a lock; atomic
+	peekRows        int64        // the number of rows with peekUntil; atomic
+	leases          int64        // the number of leases; atomic
+	evictStripe     int64        // the last stripe that evictRows tried; atomic
+	sequence        int64        // the last number of NextSequence; atomic
+	maintaining     int32        // 1 while Options.Maintain runs; atomic
+	ended           int32        // 1 after EndAll; atomic
+	shortestHorizon int64        // the shortest horizon of all leases so far; atomic
+	sweptAt         int64        // the time of the last full Sweep; atomic
+	hits            atomic.Value // the []int32 of Demand
+	hitsSince       int64        // the time from which on hits counts; atomic
 
 	mu       sync.Mutex // guards the fields below; taken after that of a stripe
 	refunds  []Refund
@@ -113,15 +126,16 @@ type Set struct {
 // New returns an empty Set.
 func New(o Options) *Set {
 	s := &Set{Seed: maphash.MakeSeed(), Hash: maphash.String, Born: time.Now(), options: o,
-		horizon: int64(o.Horizon / time.Microsecond)}
+		horizon: int64(o.Horizon / time.Microsecond), MinHits: int64(o.MinHits),
+		RowsBy: make([]int32, Hashes)}
 	if o.Hash != nil {
 		s.Hash = o.Hash
 	}
 	s.shortestHorizon = s.horizon
 	for i := 0; i < StripeCount; i++ {
-		s.Stripes = append(s.Stripes,
-			&Stripe{Rows: map[RowID]*Row{}, demands: make([]demandCount, demandsPerStripe)})
+		s.Stripes = append(s.Stripes, &Stripe{Rows: map[RowID]*Row{}})
 	}
+	s.hits.Store(make([]int32, Hashes))
 	return s
 }
 
@@ -162,7 +176,7 @@ func withRow(s *Set, id RowID, add bool, f func(stripe *Stripe, r *Row)) {
 	stripe.Mu.Lock()
 	r := stripe.Rows[id]
 	if r == nil && add {
-		r = addRow(s, stripe, id, hash%StripeCount)
+		r = addRow(s, stripe, id, hash)
 	}
 	if r != nil {
 		f(stripe, r)
@@ -174,11 +188,17 @@ func withRow(s *Set, id RowID, add bool, f func(stripe *Stripe, r *Row)) {
 	}
 }
 
+// indexOf returns the index of a row in Set.RowsBy and in Demand. hash is that of its key.
+func indexOf(s *Set, prefix string, hash uint64) uint64 {
+	return (s.Hash(s.Seed, prefix) + hash) % Hashes
+}
+
 // addRow adds a row. The caller holds the mutex of the stripe, and calls refreshRow and evictRows afterwards.
-func addRow(s *Set, stripe *Stripe, id RowID, index uint64) *Row {
+func addRow(s *Set, stripe *Stripe, id RowID, hash uint64) *Row {
 	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
-	r := &Row{ID: id, stripeIndex: index, unleased: true}
+	r := &Row{ID: id, stripeIndex: hash % StripeCount, hashIndex: indexOf(s, id.Prefix, hash), unleased: true}
 	stripe.Rows[id] = r
+	atomic.AddInt32(&s.RowsBy[r.hashIndex], 1)
 	atomic.AddInt64(&s.rows, 1)
 	atomic.AddInt64(&s.unleased, 1)
 	return r
@@ -212,6 +232,7 @@ func refreshRow(s *Set, stripe *Stripe, r *Row) {
 	if plain && r.refusal == nil && r.lock == nil && r.peekUntil == 0 {
 		r.deleted = true
 		delete(stripe.Rows, r.ID)
+		atomic.AddInt32(&s.RowsBy[r.hashIndex], -1)
 		atomic.AddInt64(&s.rows, -1)
 		atomic.AddInt64(&s.unleased, -1)
 	}

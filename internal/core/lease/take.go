@@ -7,22 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// demandCount counts the hits on one key without a lease, in memory that does not grow. Keys can share a
-// demandCount: it then counts the key with more hits.
-type demandCount struct {
-	hash  uint64
-	since int64
-	hits  int64
-	cost  int64
-}
-
 const (
-	demandsPerStripe = 512
-
-	// minHits is the number of hits in a horizon from which on a key gets a lease. A lease with fewer than
-	// half as many is not renewed.
-	minHits = 4
-
 	// minHorizon is the shortest horizon of a lease, in microseconds. Shorter leases would end before they
 	// are used.
 	minHorizon = 10000
@@ -65,7 +50,7 @@ func Take(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*
 			all = false
 		case r == nil || r.Limit == nil:
 			all = false
-			r = countDemand(s, stripe, r, h, hash, now)
+			r = beginLease(s, stripe, r, h, hash, now)
 		default:
 			all = useUnits(s, stripe, r, h, all, now, &decisions[i]) && all
 		}
@@ -144,53 +129,38 @@ func settle(stripe *Stripe, r *Row) {
 	r.settledUnits = r.N
 }
 
-// countDemand counts a hit on a row without a lease. After minHits hits in a horizon, it begins a lease. It
-// returns the row, which may be new, or nil. The caller holds the mutex of the stripe.
-func countDemand(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, now int64) *Row {
-	if h.Limit != stripe.limit {
-		stripe.limit = h.Limit
-		stripe.horizon = Horizon(s, h.Limit)
+// Demand returns the number of hits on limits with leases, by the index of their rows, see Hashes. It begins
+// to count anew after each Options.Horizon. The caller counts a hit, with atomic.AddInt32, before it calls
+// Take.
+func Demand(s *Set) []int32 {
+	now := Now(s)
+	since := atomic.LoadInt64(&s.hitsSince)
+	if now-since >= s.horizon && atomic.CompareAndSwapInt64(&s.hitsSince, since, now) {
+		s.hits.Store(make([]int32, Hashes))
 	}
-	if stripe.horizon == 0 || h.Peek {
-		return r
-	}
-	c := &stripe.demands[hash/StripeCount%demandsPerStripe]
-	if c.hits == 0 || now-c.since > stripe.horizon {
-		c.hash = hash
-		c.since = now
-		c.hits = 1
-		c.cost = h.Cost
-		return r
-	}
-	if c.hash != hash {
-		c.hits--
-		return r
-	}
-	c.hits++
-	c.cost += h.Cost
-	if c.hits < minHits {
-		return r
-	}
-	return beginLease(s, stripe, r, h, hash, c)
+	return s.hits.Load().([]int32)
 }
 
-// beginLease begins a lease without units, unless there are too many leases; the next charge for the row adds
-// units according to the counted demand. It returns the row, which may be new, or nil. The caller holds the
-// mutex of the stripe.
-func beginLease(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, c *demandCount) *Row {
-	if h.Cost > h.Limit.Capacity() || atomic.LoadInt64(&s.leases) >= halfOfMax(s) ||
+// beginLease begins a lease without units if the row has Set.MinHits hits in a horizon, unless there are too
+// many leases; the next charge for the row adds units according to these hits. It returns the row, which may
+// be new, or nil. The caller holds the mutex of the stripe.
+func beginLease(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, now int64) *Row {
+	horizon := Horizon(s, h.Limit)
+	since := atomic.LoadInt64(&s.hitsSince)
+	hits := int64(atomic.LoadInt32(&s.hits.Load().([]int32)[indexOf(s, h.Limit.Prefix, hash)]))
+	if h.Peek || horizon == 0 || hits < s.MinHits || hits*horizon < s.MinHits*(now-since) ||
+		h.Cost > h.Limit.Capacity() || atomic.LoadInt64(&s.leases) >= halfOfMax(s) ||
 		atomic.LoadInt32(&s.ended) != 0 {
 		return r
 	}
 	if r == nil {
-		r = addRow(s, stripe, RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}, hash%StripeCount)
+		r = addRow(s, stripe, RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}, hash)
 	}
 	r.Limit = h.Limit
-	r.horizon = stripe.horizon
-	r.usedSince = c.since
-	r.used = c.cost
-	r.costPerHit = c.cost / c.hits
-	*c = demandCount{}
+	r.horizon = horizon
+	r.usedSince = since
+	r.used = hits * h.Cost
+	r.costPerHit = h.Cost
 	refreshRow(s, stripe, r)
 	atomic.AddInt64(&s.leases, 1)
 	for {

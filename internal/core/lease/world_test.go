@@ -3,6 +3,7 @@ package lease_test
 import (
 	"fmt"
 	"hash/maphash"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
@@ -63,9 +64,16 @@ func newWorld(l *ratelimit.Limit, processes int) *world {
 // restart begins the process without leases. Refunds that were not sent are lost.
 func (p *process) restart() {
 	p.refunds = nil
-	p.leases = lease.New(lease.Options{Max: 10, Horizon: time.Second,
+	p.leases = lease.New(lease.Options{Max: 10, Horizon: time.Second, MinHits: 4,
 		Clock:  func() int64 { return p.w.time },
 		Refund: func(r lease.Refund) { p.refunds = append(p.refunds, r) }})
+}
+
+// take counts one hit, and calls lease.Take.
+func take(rows *lease.Set, hits []ratelimit.Hit, decisions []ratelimit.Decision) ([]*lease.Row, bool) {
+	row := (rows.Hash(rows.Seed, hits[0].Key) + rows.Hash(rows.Seed, hits[0].Limit.Prefix)) % lease.Hashes
+	atomic.AddInt32(&lease.Demand(rows)[row], 1)
+	return lease.Take(rows, hits, decisions, nil)
 }
 
 // hit decides a hit from the lease of a process, or sends it in a batch.
@@ -76,7 +84,7 @@ func (p *process) hit(cost int64) bool {
 	}
 	hits := []ratelimit.Hit{{Limit: p.w.limit, Key: "k", Cost: cost}}
 	decisions := make([]ratelimit.Decision, 1)
-	rows, passed := lease.Take(p.leases, hits, decisions, nil)
+	rows, passed := take(p.leases, hits, decisions)
 	if passed {
 		p.w.oracle.admit(p.w.server(), cost)
 		if !decisions[0].Allowed {

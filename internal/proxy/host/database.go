@@ -102,7 +102,7 @@ func (p *Process) openDatabase(at *DataSource) (*Database, error) {
 func (d *Database) openStore(p *Process) error {
 	s := &d.Settings
 	o := engine.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability,
-		LeaseHorizon: p.LeaseHorizon, OnError: d.failed}
+		LeaseHorizon: p.LeaseHorizon, LeaseHits: p.LeaseHits, OnError: d.failed}
 	if s.CleanupProbability == 0 {
 		o.CleanupProbability = -1
 	}

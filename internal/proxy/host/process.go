@@ -25,6 +25,7 @@ type Process struct {
 	Delay time.Duration
 
 	LeaseHorizon time.Duration // the horizon of leases; 0 means a second
+	LeaseHits    int           // see engine.Options
 	Remember     int           // see policy.Settings
 
 	mu     sync.Mutex // guards all that follows, and the fields of each sharing

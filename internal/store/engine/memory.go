@@ -19,24 +19,51 @@ func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int
 	storeKeys(calls)
 	leased := 0
 	passes := false
-	empty := lease.Empty(s.rows)
+	rows := s.rows
+	empty := lease.Empty(rows)
+	demand := lease.Demand(rows)
+	minHits := int32(rows.MinHits)
+	var limit *ratelimit.Limit // of the hit before
+	prefix := uint64(0)        // the hash of its prefix
 	for _, c := range calls {
 		c.Rows = c.Rows[:0]
 		if c.Reset || len(c.Hits) == 0 {
 			continue
 		}
-		if c.Hits[0].Limit.Lease <= 0 {
-			if !empty {
-				c.Rows = lease.Find(s.rows, c.Hits, c.Rows)
+		leases := c.Hits[0].Limit.Lease > 0
+		if empty && !leases {
+			continue
+		}
+		known := false
+		for i := range c.Hits {
+			h := &c.Hits[i]
+			if h.Limit != limit {
+				limit = h.Limit
+				prefix = rows.Hash(rows.Seed, limit.Prefix)
 			}
+			at := (rows.Hash(rows.Seed, h.Key) + prefix) % lease.Hashes
+			if leases && atomic.AddInt32(&demand[at], 1) >= minHits {
+				known = true
+			} else if atomic.LoadInt32(&rows.RowsBy[at]) > 0 {
+				known = true
+			}
+		}
+		if !known {
+			continue
+		}
+		if !leases {
+			c.Rows = lease.Find(rows, c.Hits, c.Rows)
 			continue
 		}
 		c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
-		if c.Rows, passes = lease.Take(s.rows, c.Hits, c.Decisions, c.Rows); passes {
+		if c.Rows, passes = lease.Take(rows, c.Hits, c.Decisions, c.Rows); passes {
 			leased++
 		} else {
 			c.Decisions = c.Decisions[:0]
 		}
+	}
+	if leased > 0 && atomic.LoadInt32(&rows.Credit) <= 0 {
+		atomic.StoreInt32(&rows.Credit, int32(leased*lease.CreditPerHit))
 	}
 	if leased == len(calls) {
 		return leased, nil

@@ -27,6 +27,7 @@ type Options struct {
 	MaxRows            int  // bounds the remembered rows; 0 is defaultRows
 	NoRefusals         bool // do not refuse hits from memory
 	LeaseHorizon       time.Duration
+	LeaseHits          int // the hits in a horizon from which on a key gets a lease; 0 is defaultLeaseHits
 	Now                func() time.Time
 	OnError            func(error)
 
@@ -47,6 +48,7 @@ const (
 	// have leases.
 	defaultRows         = 20000
 	defaultLeaseHorizon = time.Second
+	defaultLeaseHits    = 4
 	defaultCleanup      = 0.1
 )
 
@@ -76,6 +78,9 @@ func (o Options) withDefaults() (Options, error) {
 	o.MaxRows = (o.MaxRows + o.Shards - 1) / o.Shards
 	if o.LeaseHorizon == 0 {
 		o.LeaseHorizon = defaultLeaseHorizon
+	}
+	if o.LeaseHits == 0 {
+		o.LeaseHits = defaultLeaseHits
 	}
 	if o.CleanupProbability == 0 {
 		o.CleanupProbability = defaultCleanup
@@ -174,8 +179,9 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	}
 	server.onIdentity = s.checkIdentity
 	s.rows = lease.New(lease.Options{Max: o.MaxRows, Refusals: !o.NoRefusals,
-		Horizon: o.LeaseHorizon, Hash: o.Hash, Maintain: func() { s.maintainLeases(o.Report) },
-		Refund: func(r lease.Refund) { s.refund(r) }})
+		Horizon: o.LeaseHorizon, MinHits: o.LeaseHits, Hash: o.Hash,
+		Maintain: func() { s.maintainLeases(o.Report) },
+		Refund:   func(r lease.Refund) { s.refund(r) }})
 	s.background = s.newBackground(o.Report)
 	s.backgroundQueue = s.newQueue(closeTimeout, nil, nil)
 	processes := texts.tables[processesTable]
