@@ -17,7 +17,7 @@
 //     round.
 //
 // A round takes along calls that nobody waits for. Setup migrates the tables before the first decision, the
-// cleaner deletes expired rows, and identity detects a server that was restored or replaced.
+// cleaner deletes expired rows, and checkIdentity detects a server that was restored or replaced.
 //
 // Invariants:
 //   - Each call of a batch is finished exactly once, even if something panics.

@@ -39,17 +39,32 @@ const (
 	lockedWaits = 2
 )
 
-// findLocked reports whether any row of a request counts as locked. due reports whether the request must try
-// the row again, see lease.Locked.
-func (d *work) findLocked(r *request) (locked, due bool) {
-	locked = false
-	due = false
+// lockState says how likely it is that a row of a request is locked.
+type lockState int
+
+const (
+	rowFree   lockState = iota // no row had a recent lock timeout
+	rowWaited                  // a row had one
+	rowLocked                  // a row counts as locked
+	rowDue                     // likewise, and the request must try the row again, see lease.Locked
+)
+
+// findLocked returns the highest lockState of the rows of a request.
+func (d *work) findLocked(r *request) lockState {
+	state := rowFree
 	for i := range r.call.Hits {
-		isLocked, isDue := lease.Locked(d.store.rows, rowOf(&r.call.Hits[i]), lockedWaits*d.lockWait())
-		locked = locked || isLocked
-		due = due || isDue
+		row := rowOf(&r.call.Hits[i])
+		isLocked, isDue := lease.Locked(d.store.rows, row, lockedWaits*d.lockWait())
+		switch {
+		case isDue:
+			state = rowDue
+		case isLocked && state < rowLocked:
+			state = rowLocked
+		case state < rowWaited && lease.HadLockTimeout(d.store.rows, row):
+			state = rowWaited
+		}
 	}
-	return locked, due
+	return state
 }
 
 // recordLocks records the rows that reached a lock timeout in a statement of their own, and clears the lock
@@ -81,30 +96,20 @@ func (d *work) recordLocks(p *plan) bool {
 // Others wait in the side queue, because they must try a locked row again, or one of their rows had a recent
 // lock timeout.
 func (d *work) refuseLocked(requests []*request) []*request {
-	var now, waiting, refused []*request
+	var now, later, refused []*request
 	for _, r := range requests {
-		switch locked, due := d.findLocked(r); {
-		case due || !locked && d.hadLockTimeout(r):
-			waiting = append(waiting, r)
-		case locked:
+		switch d.findLocked(r) {
+		case rowFree:
+			now = append(now, r)
+		case rowLocked:
 			refused = append(refused, r)
 		default:
-			now = append(now, r)
+			later = append(later, r)
 		}
 	}
 	d.finish(refused, errLocked)
-	d.wait(waiting)
+	d.wait(later)
 	return now
-}
-
-// hadLockTimeout reports whether any row of a request had a recent lock timeout.
-func (d *work) hadLockTimeout(r *request) bool {
-	for i := range r.call.Hits {
-		if lease.HadLockTimeout(d.store.rows, rowOf(&r.call.Hits[i])) {
-			return true
-		}
-	}
-	return false
 }
 
 // wait puts requests into the side queue of the batch's queue, which finishes them.
@@ -125,24 +130,22 @@ func (d *work) wait(requests []*request) {
 // decideLocked decides calls that wait for locks, each by itself. Calls that reach their lock timeout wait
 // for the next batch, unless their rows now count as locked, or they have waited for a timeout.
 func decideLocked(d *work) {
-	q := d.queue
 	again, err := d.decideRound(d.requests, divideWait(d.settings, int64(len(d.requests))), true)
 	if err != nil {
 		d.fail(err)
 		return
 	}
-	var waiting, refused []*request
+	var later, refused []*request
 	for _, r := range again {
-		locked, _ := d.findLocked(r)
-		if locked || time.Since(r.call.Arrived) >= q.Timeout {
+		if d.findLocked(r) >= rowLocked || time.Since(r.call.Arrived) >= d.queue.Timeout {
 			refused = append(refused, r)
 		} else {
-			waiting = append(waiting, r)
+			later = append(later, r)
 		}
 	}
 	d.finish(refused, errLocked)
-	if len(waiting) > 0 {
+	if len(later) > 0 {
 		health.Sleep(d.ctx, time.Millisecond) // the server may fail them at once
 	}
-	d.wait(waiting)
+	d.wait(later)
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,40 +19,28 @@ const serverSQL = `SELECT ` + schema.ServerIdentity
 // identityTimeout bounds one read of serverSQL.
 const identityTimeout = 2 * time.Second
 
-// identity holds the last schema.ServerIdentity that a store has read. The zero value holds none.
-type identity struct {
-	mu               sync.Mutex // guards what follows
-	started, changes string
-}
-
-// update reads the result of serverSQL, and reports whether the counts may lack charges of this process: the
-// server was restarted, is another one, or its policy was restored from a dump. A policy that was created or
-// dropped does not count as restored.
-func (i *identity) update(read *pgdb.Statement) bool {
+// checkIdentity clears the remembered rows if the counts may lack charges of this process: the server was
+// restarted, is another one, or its policy was restored from a dump. Leases then end without a refund. A
+// policy that was created or dropped does not count as restored. read is the result of serverSQL.
+func (s *Store) checkIdentity(read *pgdb.Statement) {
 	columns, err := pg.Columns(read.Result)
 	if read.Err != nil || err != nil || len(columns) != 1 {
-		return false
+		return
 	}
 	started, changes, _ := strings.Cut(string(columns[0]), " ")
 	const none = "0"
-	i.mu.Lock()
-	defer i.mu.Unlock()
+	s.mu.Lock()
 	if changes == none {
-		changes = i.changes
+		changes = s.policyChanges
 	}
-	lost := i.started != "" && (started != i.started || i.changes != "" && changes != i.changes)
-	i.started, i.changes = started, changes
-	return lost
-}
-
-// checkIdentity clears the remembered rows if the counts may lack charges of this process. Leases then end
-// without a refund. read is the result of serverSQL.
-func (s *Store) checkIdentity(read *pgdb.Statement) {
-	if !s.identity.update(read) {
-		return
+	lost := s.serverStarted != "" &&
+		(started != s.serverStarted || s.policyChanges != "" && changes != s.policyChanges)
+	s.serverStarted, s.policyChanges = started, changes
+	s.mu.Unlock()
+	if lost {
+		lease.Clear(s.rows)
+		batch.DropRefunds(s.background)
 	}
-	lease.Clear(s.rows)
-	batch.DropRefunds(s.background)
 }
 
 // Tick reads serverSQL in the background, unless it does already. It is called about once a second. A failed

@@ -125,7 +125,7 @@ func (s *simServer) executePolicy(st *simStatement, a *pgdb.Statement) {
 		addRow(a, []byte(simWhole))
 	case is("SELECT a::text FROM (SELECT json_build_object("): // bans
 		addRow(a, []byte(simWhole))
-	case is("SELECT json_build_object('Digest'"):
+	case is("SELECT json_build_object('Identity'"):
 		for _, user := range st.args[1].([]string) {
 			addRow(a, []byte(`{"Identity":{"Tier":"free","User":"`+user+`","Known":true}}`))
 		}

@@ -139,13 +139,14 @@ type Store struct {
 	idleCalls       sync.Pool // unused calls
 	close           context.CancelFunc
 	backgroundQueue *batch.Queue // runs batches without requests
-	identity        identity
-	ticking         int32 // 1 while Tick reads the identity of the server; atomic
-	closed          int32 // 1 after Close; atomic
+	ticking         int32        // 1 while Tick reads the identity of the server; atomic
+	closed          int32        // 1 after Close; atomic
 
 	mu        sync.Mutex                     // guards the fields below
 	byTimeout map[time.Duration]*batch.Queue // of Take and Reset, by timeout
-	queues    []*batch.Queue                 // these, and those of OpenQueue
+	queues    []*batch.Queue                 // all queues
+	// The last schema.ServerIdentity that was read; "" if none was.
+	serverStarted, policyChanges string
 }
 
 // New returns a store on db, and closes db in its Close. It does not touch the network
@@ -183,7 +184,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 		Maintain: func() { s.maintainLeases(o.Report) },
 		Refund:   func(r lease.Refund) { s.refund(r) }})
 	s.background = s.newBackground(o.Report)
-	s.backgroundQueue = s.newQueue(closeTimeout, nil, nil)
+	s.backgroundQueue = s.newQueue(closeTimeout, nil, nil) // no other goroutine has s yet
 	processes := texts.tables[processesTable]
 	guard := ""
 	if processes.Guard != "" {
@@ -309,7 +310,6 @@ func (s *Store) queueFor(timeout time.Duration) *batch.Queue {
 	if q == nil {
 		q = s.newQueue(timeout, nil, nil)
 		s.byTimeout[timeout] = q
-		s.queues = append(s.queues, q)
 	}
 	return q
 }
@@ -317,14 +317,13 @@ func (s *Store) queueFor(timeout time.Duration) *batch.Queue {
 // OpenQueue returns a queue for calls that a proxy sends itself, with its own Fill, which may be nil, and
 // Deliver, see batch.Options. The queue lasts as long as the store.
 func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
-	q := s.newQueue(timeout, fill, deliver)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queues = append(s.queues, q)
-	return q
+	return s.newQueue(timeout, fill, deliver)
 }
 
 // newQueue returns a queue. Without deliver, callers send only calls that decideFromMemory has not decided.
+// The caller holds the mutex.
 func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
@@ -353,6 +352,7 @@ func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batc
 			s.failCalls(q, calls, s.server.health.NoDecision(nil, true))
 		},
 	})
+	s.queues = append(s.queues, q)
 	return q
 }
 

@@ -225,8 +225,14 @@ func (t *transaction) finish() (again []*transaction, waiting []*request) {
 		}
 	}
 	took := t.state == taking && t.check.Err == nil
-	if t.err == nil && !took {
-		if t.roundTrips++; t.roundTrips == maxRoundTrips || hasMixedRow(p) {
+	if !took && t.err == nil {
+		if t.roundTrips++; t.roundTrips == maxRoundTrips {
+			t.err = ratelimit.ErrTimeout
+		}
+	}
+	var rows map[lease.RowID]*algorithm.View
+	if t.state == peeking && t.err == nil {
+		if rows = peekedRows(p); rows == nil {
 			t.err = ratelimit.ErrTimeout
 		}
 	}
@@ -247,21 +253,30 @@ func (t *transaction) finish() (again []*transaction, waiting []*request) {
 		count(d.store.stats, RolledBack, 1)
 		t.state = peeking
 		return []*transaction{t}, nil
-	case t.simulate():
+	case t.simulate(rows):
 		t.state = taking
 		return []*transaction{t}, nil
 	}
 	return nil, nil
 }
 
-// simulate decides the requests in memory. It reports whether one of them charges anything. Otherwise it
-// answers the requests.
-func (t *transaction) simulate() bool {
-	d := t.work
+// peekedRows returns the rows of a plan. It returns nil if limits of different algorithms have one row: each
+// algorithm reads columns of its own, so that the simulation cannot decide them together.
+func peekedRows(p *plan) map[lease.RowID]*algorithm.View {
 	rows := map[lease.RowID]*algorithm.View{}
-	for _, e := range t.plan.entries {
+	for _, e := range p.entries {
+		if other := rows[e.id]; other != nil && algorithm.Of(other.Limit) != algorithm.Of(e.view.Limit) {
+			return nil
+		}
 		rows[e.id] = &e.view
 	}
+	return rows
+}
+
+// simulate decides the requests in memory. It reports whether one of them charges anything. Otherwise it
+// answers the requests.
+func (t *transaction) simulate(rows map[lease.RowID]*algorithm.View) bool {
+	d := t.work
 	charges := simulate(t.requests, rows)
 	for _, r := range t.requests {
 		for i := range r.refusals {
@@ -276,20 +291,6 @@ func (t *transaction) simulate() bool {
 		d.answer(t.requests, t.sent)
 	}
 	return charges
-}
-
-// hasMixedRow reports whether a plan has limits of different algorithms on one row. Each of them reads
-// columns of its own, so that the simulation cannot decide them together.
-func hasMixedRow(p *plan) bool {
-	algorithms := make(map[lease.RowID]*algorithm.Definition, len(p.entries))
-	for _, e := range p.entries {
-		d := algorithm.Of(e.view.Limit)
-		if other := algorithms[e.id]; other != nil && other != d {
-			return true
-		}
-		algorithms[e.id] = d
-	}
-	return false
 }
 
 // isOnPurpose reports whether a statement has failed by onPurposeSQL.
