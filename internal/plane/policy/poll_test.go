@@ -21,61 +21,35 @@ func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 	db := s.db()
 	defer db.Close()
 	poller := policy.NewPoller(db)
-	ctx, cancel := context.WithCancel(t.Context())
-	if _, everything, err := poller.Poll(ctx); err != nil || !everything {
+	if _, everything, err := poller.Poll(t.Context()); err != nil || !everything {
 		t.Fatalf("the first poll: everything %v, %v", everything, err)
 	}
 	var writers sync.WaitGroup
-	var polls atomic.Int64
+	var polls, running atomic.Int64
+	ctx, cancel := context.WithCancel(t.Context())
 	defer func() { cancel(); writers.Wait() }()
 	for w := range 16 {
+		running.Add(1)
 		writers.Go(func() {
-			random := rand.New(rand.NewSource(int64(w)))
-			conn, err := pgx.Connect(ctx, s.dsn)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer conn.Close(context.Background())
-			for i := 0; ctx.Err() == nil && (i < 25 || polls.Load() < 20); i++ {
-				if err := writeUsers(ctx, conn, random, fmt.Sprint(w, " ", i)); err != nil &&
-					ctx.Err() == nil {
-					t.Error(err)
-					return
-				}
-			}
+			defer running.Add(-1)
+			s.write(ctx, w, func(i int) bool { return i < 25 || polls.Load() < 20 })
 		})
 	}
-	done := make(chan struct{})
-	go func() { writers.Wait(); close(done) }()
 	found := make(map[string]int)
-	for last := false; ; polls.Add(1) {
-		users, everything, err := poller.Poll(ctx)
+	for last := false; !last; polls.Add(1) {
+		last = running.Load() == 0
+		users, everything, err := poller.Poll(t.Context())
 		if err != nil || everything {
 			t.Fatalf("everything %v, %v", everything, err)
 		}
 		for _, user := range users {
 			found[user]++
 		}
-		if last {
-			break
-		}
-		select {
-		case <-done:
-			last = true
-		default:
-		}
 	}
-	rows, err := s.pool.Query(ctx, "SELECT ref FROM rate_limit_changes WHERE kind = 'user'")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows, _ := s.pool.Query(t.Context(), "SELECT ref FROM rate_limit_changes WHERE kind = 'user'")
 	users, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(users) < 200 {
-		t.Fatalf("got %d changes, want more", len(users))
+	if err != nil || len(users) < 200 {
+		t.Fatalf("got %d changes and the error %v, want more changes", len(users), err)
 	}
 	for _, user := range users {
 		if found[user] != 1 {
@@ -85,6 +59,24 @@ func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 	}
 	if len(found) > 0 {
 		t.Errorf("got %d changes of users that were not written, want none", len(found))
+	}
+}
+
+// write writes users in transactions while more returns true for their number.
+func (s *site) write(ctx context.Context, writer int, more func(i int) bool) {
+	random := rand.New(rand.NewSource(int64(writer)))
+	conn, err := pgx.Connect(ctx, s.dsn)
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	defer conn.Close(context.Background())
+	for i := 0; ctx.Err() == nil && more(i); i++ {
+		err := writeUsers(ctx, conn, random, fmt.Sprint(writer, " ", i))
+		if err != nil && ctx.Err() == nil {
+			s.t.Error(err)
+			return
+		}
 	}
 }
 

@@ -169,7 +169,7 @@ func TestLinesOfSQLAndMarkdownAreShort(t *testing.T) {
 
 // longTests lists the packages with tests of more than 60 lines or ten words. It only shrinks.
 var longTests = map[string]bool{
-	"internal/plane/policy": true, "internal/proxy/serve": true, "caddymodule/command": true,
+	"internal/proxy/serve": true, "caddymodule/command": true,
 	"traefikplugin": true,
 }
 
