@@ -39,15 +39,17 @@ func TestDestinationsThatAreNotUsable(t *testing.T) {
 		env  env
 		want string
 	}{
-		{"", nil, "--to"},
-		{file, nil, "a folder that exists"},
-		{filepath.Join(t.TempDir(), "missing"), nil, "a folder that exists"},
-		{"gs://bucket/x", keys(nil), "s3://BUCKET/PREFIX"},
-		{"s3://", keys(nil), "s3://BUCKET/PREFIX"},
-		{"s3://id:hunter2@bucket/x", keys(nil), "s3://BUCKET/PREFIX"},
-		{"s3://bucket", keys(env{"AWS_ENDPOINT_URL": "localhost:9000"}), "AWS_ENDPOINT_URL"},
-		{"s3://bucket", keys(env{"AWS_ENDPOINT_URL_S3": "https://id:hunter2@host"}), "AWS_ENDPOINT_URL_S3"},
-		{"s3://bucket", keys(env{"AWS_ENDPOINT_URL": "https://host/path"}), "AWS_ENDPOINT_URL"},
+		{to: "", want: "--to"},
+		{to: file, want: "a folder that exists"},
+		{to: filepath.Join(t.TempDir(), "missing"), want: "a folder that exists"},
+		{to: "gs://bucket/x", env: keys(nil), want: "s3://BUCKET/PREFIX"},
+		{to: "s3://", env: keys(nil), want: "s3://BUCKET/PREFIX"},
+		{to: "s3://id:hunter2@bucket/x", env: keys(nil), want: "s3://BUCKET/PREFIX"},
+		{to: "s3://bucket", env: keys(env{"AWS_ENDPOINT_URL": "localhost:9000"}), want: "AWS_ENDPOINT_URL"},
+		{to: "s3://bucket", env: keys(env{"AWS_ENDPOINT_URL_S3": "https://id:hunter2@host"}),
+			want: "AWS_ENDPOINT_URL_S3"},
+		{to: "s3://bucket", env: keys(env{"AWS_ENDPOINT_URL": "https://host/path"}),
+			want: "AWS_ENDPOINT_URL"},
 	} {
 		t.Run(c.want, func(t *testing.T) {
 			cleanEnvironment(t)

@@ -13,7 +13,7 @@ import (
 )
 
 // The privileges that docs/operating.md lists are enough for a proxy: it writes, lengthens a retention
-// and does the upkeep. They do not let it read or change a row, or shorten a retention: it says so.
+// and does the upkeep. They do not let it shorten a retention: it says so.
 func TestThePrivilegesOfTheDocumentation(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/operating.md")
 	if err != nil {
@@ -53,10 +53,4 @@ func TestThePrivilegesOfTheDocumentation(t *testing.T) {
 			" may not shorten that; an administrator can, with UPDATE rate_limit_retention "+
 			"SET keep = '2 days' "+
 			"WHERE what = 'audit'")
-	for _, sql := range []string{"SELECT FROM rate_limit_audit", "UPDATE rate_limit_metrics SET settled = 0",
-		"DELETE FROM rate_limit_metrics", "DELETE FROM rate_limit_retention"} {
-		if _, err := proxy.pool.Exec(context.Background(), sql); err == nil {
-			t.Errorf("the role of a proxy may run %s", sql)
-		}
-	}
 }

@@ -9,33 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
-
-// After a restart of the server, a proxy reads all rules and identities again.
-func TestAServerThatWasStartedAgain(t *testing.T) {
-	s := newSite(t)
-	s.user("ann", "free")
-	s.exec("CREATE SCHEMA fake; CREATE TABLE fake.started AS SELECT pg_postmaster_start_time() AS at; " +
-		"CREATE FUNCTION fake.pg_postmaster_start_time() RETURNS timestamptz LANGUAGE sql AS 'SELECT at " +
-		"FROM fake.started'")
-	db, err := pgxdb.Open(s.dsn+"&search_path=fake,pg_catalog,public", pgxdb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	p := s.policyOn(db, policy.Settings{DisableMigration: true})
-	refresh(t, p)
-	same(t, "before", decided(t, p, "key of ann", ""), "ann free")
-	// This change is one that the policy does not hear of.
-	s.exec("SET session_replication_role = replica; UPDATE rate_limit_users SET tier = 'pro'; RESET " +
-		"session_replication_role")
-	refresh(t, p)
-	same(t, "on the same server", decided(t, p, "key of ann", ""), "ann free")
-	s.exec("UPDATE fake.started SET at = at + interval '1 microsecond'")
-	refresh(t, p)
-	same(t, "after its start", decided(t, p, "key of ann", ""), "ann pro")
-}
 
 // One transaction drops the tables and creates them with other rows, as the restore of a dump does. The new
 // log of changes does not mention the old rows.

@@ -64,22 +64,31 @@ func (n *naive) banned(f *policy.Facts, id *policy.Identity, now time.Time) bool
 	return false
 }
 
-// blocked returns the outcome of a request that a rule without tiers blocks, or "".
-func (n *naive) blocked(f *policy.Facts, now time.Time) string {
-	var would policy.Verdict
+// matching returns the rules that match a request.
+func (n *naive) matching(f *policy.Facts, tier string, now time.Time) []*policy.Rule {
+	var all []*policy.Rule
+	segments := strings.Split(f.Path, "/")
+	for i := range n.rules {
+		if n.rules[i].matches(f, segments, tier, now) {
+			all = append(all, n.rules[i].Rule)
+		}
+	}
+	return all
+}
+
+// exemptOrBlock returns the outcome of a request that one of the rules exempts or blocks, or "". It adds
+// shadow rules to o.
+func exemptOrBlock(rules []*policy.Rule, o *policy.Verdict) string {
 	for _, action := range []policy.Action{policy.Exempt, policy.Block} {
-		for _, r := range n.rules {
-			if r.Action != action || len(r.Tiers) > 0 || !r.matches(f, strings.Split(f.Path, "/"), "", now) {
-				continue
-			}
+		for _, r := range rules {
 			switch {
+			case r.Action != action:
 			case r.Mode == settings.Shadow:
-				would.Would = append(would.Would, &policy.Mark{Rule: r.Name})
+				o.Would = append(o.Would, &policy.Mark{Rule: r.Name})
 			case action == policy.Exempt:
-				return ""
+				return "exempt " + r.Name + policytest.WouldText(o)
 			default:
-				return fmt.Sprintf("blocked %d %s%s", status(r.Rule, 403), r.Name,
-					policytest.WouldText(&would))
+				return fmt.Sprintf("blocked %d %s%s", status(r, 403), r.Name, policytest.WouldText(o))
 			}
 		}
 	}
@@ -104,7 +113,9 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 			ended = policy.KeyExpired
 		}
 		if ended != policy.NotRefused && f.RejectUnknown {
-			if text := n.blocked(f, now); text != "" {
+			rules := slices.DeleteFunc(n.matching(f, "", now),
+				func(r *policy.Rule) bool { return len(r.Tiers) > 0 })
+			if text := exemptOrBlock(rules, o); strings.HasPrefix(text, "blocked") {
 				return text
 			}
 			return fmt.Sprintf("%s 401", ended)
@@ -118,27 +129,9 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 			}
 		}
 	}
-	var matching []*policy.Rule
-	segments := strings.Split(f.Path, "/")
-	for i := range n.rules {
-		if n.rules[i].matches(f, segments, o.Tier, now) {
-			matching = append(matching, n.rules[i].Rule)
-		}
-	}
-	for _, action := range []policy.Action{policy.Exempt, policy.Block} {
-		for _, r := range matching {
-			if r.Action != action {
-				continue
-			}
-			switch {
-			case r.Mode == settings.Shadow:
-				o.Would = append(o.Would, &policy.Mark{Rule: r.Name})
-			case action == policy.Exempt:
-				return "exempt " + r.Name + policytest.WouldText(o)
-			default:
-				return fmt.Sprintf("blocked %d %s%s", status(r, 403), r.Name, policytest.WouldText(o))
-			}
-		}
+	matching := n.matching(f, o.Tier, now)
+	if text := exemptOrBlock(matching, o); text != "" {
+		return text
 	}
 	families := make(map[string]bool)
 	hits, shadows := "", ""
