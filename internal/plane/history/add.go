@@ -2,6 +2,7 @@ package history
 
 import (
 	"math/rand"
+	"strconv"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
@@ -23,7 +24,7 @@ func Add(w *Writer, r *Record) {
 		share := r.Audit.Share
 		audited = share > 0 && (share >= 1 || rand.Float64() < share)
 		if audited && share < 1 {
-			weight = weightText(share)
+			weight = strconv.FormatFloat(1/share, 'g', -1, 64)
 		}
 	}
 	w.mu.Lock()

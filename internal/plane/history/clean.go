@@ -57,7 +57,7 @@ func maskAddress(mode settings.AddressMode, address netip.Addr) string {
 	if mode == settings.AddressFull {
 		return address.String()
 	}
-	return networkText(address, maskBits(address))
+	return maskedText(mode, address, 128)
 }
 
 // maskBits returns the number of bits of an address that settings.AddressPrefix keeps.
@@ -66,14 +66,6 @@ func maskBits(address netip.Addr) int {
 		return 24
 	}
 	return 48
-}
-
-func networkText(address netip.Addr, bits int) string {
-	network, err := address.Prefix(bits)
-	if err != nil {
-		return hiddenText
-	}
-	return network.String()
 }
 
 // maskKey returns a key with masked addresses. It masks a key that is an address or a network as a whole. In
@@ -100,7 +92,8 @@ func maskKey(mode settings.AddressMode, key string, client netip.Addr) string {
 	client = client.Unmap().WithZone("")
 	masked := maskedText(mode, client, 128)
 	if client.Is6() {
-		key = strings.ReplaceAll(key, networkText(client, 64), masked)
+		network, _ := client.Prefix(64)
+		key = strings.ReplaceAll(key, network.String(), masked)
 	}
 	text := client.String()
 	if strings.HasPrefix(masked, text) {
@@ -118,5 +111,6 @@ func maskedText(mode settings.AddressMode, address netip.Addr, bits int) string 
 	if most := maskBits(address); bits > most {
 		bits = most
 	}
-	return networkText(address, bits)
+	network, _ := address.Prefix(bits) // it has so many bits
+	return network.String()
 }

@@ -107,29 +107,26 @@ func newTable(t *table) *table {
 	return t
 }
 
-// statement returns the statement that writes n rows. row returns the values of a row.
-func (t *table) statement(args []any, n int, row func(i int) ([]int64, []string)) *pgdb.Statement {
-	numbers := make([][]int64, len(t.numbers))
-	for i := range numbers {
-		numbers[i] = make([]int64, n)
-	}
-	texts := make([][]string, len(t.texts))
-	for i := range texts {
-		texts[i] = make([]string, n)
-	}
-	for i := 0; i < n; i++ {
-		ofRow, textsOfRow := row(i)
-		for at, value := range ofRow {
-			numbers[at][i] = value
+// tableRow holds the values of a row.
+type tableRow struct {
+	numbers []int64
+	texts   []string
+}
+
+// statement returns the statement that writes rows, with the shared arguments args.
+func (t *table) statement(args []any, rows []tableRow) *pgdb.Statement {
+	for at := range t.numbers {
+		values := make([]int64, len(rows))
+		for i := range rows {
+			values[i] = rows[i].numbers[at]
 		}
-		for at, value := range textsOfRow {
-			texts[at][i] = value
-		}
-	}
-	for _, values := range numbers {
 		args = append(args, values)
 	}
-	for _, values := range texts {
+	for at := range t.texts {
+		values := make([]string, len(rows))
+		for i := range rows {
+			values[i] = rows[i].texts[at]
+		}
 		args = append(args, values)
 	}
 	return &pgdb.Statement{SQL: t.sql, Args: args, Joined: true}

@@ -14,34 +14,37 @@ import (
 // query. Otherwise the role of the connection must be able to create tables in the first schema of its
 // search_path. During an outage the error is ratelimit.ErrUnavailable.
 func Migrate(ctx context.Context, db pgdb.DB) error {
-	ready, inPart, err := isReady(ctx, db)
-	if err != nil || ready {
+	found, err := lookForTables(ctx, db)
+	if err != nil || found[0] == 1 {
 		return err
 	}
-	if inPart {
+	if found[1] == 1 {
 		return schema.ErrRestoring
 	}
 	failure := db.Exec(ctx, schema.HistoryOnce)
 	if failure == nil {
 		return nil
 	}
-	if ready, _, err := isReady(ctx, db); err == nil && ready {
+	if found, err = lookForTables(ctx, db); err == nil && found[0] == 1 {
 		return nil // another process was faster
 	}
 	return fmt.Errorf("creating the tables of the history (a role that may create tables can run "+
 		"schema.sql instead): %w", pg.Explain(ctx, db, failure))
 }
 
-// isReady reports whether the tables are up to date, and whether some of them exist.
-func isReady(ctx context.Context, db pgdb.DB) (ready, inPart bool, err error) {
+// lookForTables returns schema.HistoryReady and schema.RestoredInPart.
+func lookForTables(ctx context.Context, db pgdb.DB) ([]int64, error) {
 	const readySQL = `SELECT (` + schema.HistoryReady + `), (` + schema.RestoredInPart + `)::int`
 	statement := &pgdb.Statement{SQL: readySQL}
 	if err := db.Run(ctx, []*pgdb.Statement{statement}); err != nil {
-		return false, false, fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
-	}
-	if statement.Err != nil {
-		return false, false, fmt.Errorf("looking for the tables of the history: %w", statement.Err)
+		return nil, fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
 	}
 	found := pg.Bigints(statement.Result)
-	return len(found) == 2 && found[0] == 1, len(found) == 2 && found[1] == 1, nil
+	if statement.Err == nil && len(found) != 2 {
+		statement.Err = pg.ErrColumns
+	}
+	if statement.Err != nil {
+		return nil, fmt.Errorf("looking for the tables of the history: %w", statement.Err)
+	}
+	return found, nil
 }

@@ -57,15 +57,18 @@ func (w *Writer) statements(p *parcel, written, dropped int64) []*pgdb.Statement
 	all := []*pgdb.Statement{{
 		SQL: beginSQL, Args: []any{w.name, node, region, p.number, written, dropped}, Joined: true,
 	}}
-	if len(p.rows) > 0 {
-		all = append(all, audit.statement([]any{node, region}, len(p.rows), func(i int) ([]int64, []string) {
-			return p.rows[i].numbers[:], p.rows[i].texts[:]
-		}))
+	var rows, cells []tableRow
+	for i := range p.rows {
+		rows = append(rows, tableRow{p.rows[i].numbers[:], p.rows[i].texts[:]})
 	}
-	if len(p.cells) > 0 {
-		all = append(all, metrics.statement([]any{region}, len(p.cells), func(i int) ([]int64, []string) {
-			return p.cells[i].row()
-		}))
+	for _, c := range p.cells {
+		cells = append(cells, c.row())
+	}
+	if rows != nil {
+		all = append(all, audit.statement([]any{node, region}, rows))
+	}
+	if cells != nil {
+		all = append(all, metrics.statement([]any{region}, cells))
 	}
 	all[len(all)-1].Joined = false
 	return all

@@ -1,7 +1,6 @@
 package history
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
@@ -119,9 +118,4 @@ func writeElement(b *strings.Builder, text string) {
 	b.WriteByte('"')
 	b.WriteString(text)
 	b.WriteByte('"')
-}
-
-// weightText returns the number of requests that one request of a sample represents.
-func weightText(share float64) string {
-	return strconv.FormatFloat(1/share, 'g', -1, 64)
 }

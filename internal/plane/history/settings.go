@@ -56,10 +56,11 @@ func (s *Settings) check() error {
 	if s.Node == "" {
 		s.Node = "unknown"
 	}
-	if err := checkName("node", s.Node); err != nil {
-		return err
+	err := checkName("node", s.Node)
+	if err == nil {
+		err = checkName("region", s.Region)
 	}
-	if err := checkName("region", s.Region); err != nil {
+	if err != nil {
 		return err
 	}
 	if s.Address == "" {

@@ -33,7 +33,7 @@ type cell struct {
 }
 
 // row returns the values of a cell in the order of metrics.
-func (c *cell) row() ([]int64, []string) {
+func (c *cell) row() tableRow {
 	n := &c.numbers
 	n[cellTime] = c.minute * 60000000
 	n[cellKeyID] = c.key.keyID
@@ -51,7 +51,7 @@ func (c *cell) row() ([]int64, []string) {
 		text = strconv.AppendInt(text, c.latency[b], 10)
 	}
 	prefix, limit := SplitPrefix(c.key.prefix)
-	return n[:], []string{c.key.user, prefix, limit, c.key.endpoint, string(append(text, '}'))}
+	return tableRow{n[:], []string{c.key.user, prefix, limit, c.key.endpoint, string(append(text, '}'))}}
 }
 
 // requests returns the number of requests, without decisions of shadow rules.

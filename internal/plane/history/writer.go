@@ -76,19 +76,19 @@ type Writer struct {
 	stats       Stats
 	wake        context.CancelFunc // starts the next flush
 
-	flushing      sync.Mutex // locked during a flush; guards the fields below
-	sending       []*parcel  // parcels to send; an attempt for the first one may have failed
-	number        int64      // the number of the last parcel
-	reported      int64      // the drops recorded in rate_limit_writers
-	ready         bool       // the tables are up to date
-	retained      bool       // the retention is written
-	prepareErr    error      // the last error of prepare
-	preparedAt    time.Time  // the last call of prepare that tried
-	delayedSecond int64      // the second with rows that a flush left to the next one
-	cellsDue      int        // the number of cells to write; requests add further ones
-	collectedAt   time.Time  // the last time that all cells were due
-	reportedAt    time.Time  // the last call of OnError
-	reportedDrops int64      // the sum of drops and Stats.Other reported to OnError
+	flushing      chan struct{} // full during a flush, which owns the fields below
+	sending       []*parcel     // parcels to send; an attempt for the first one may have failed
+	number        int64         // the number of the last parcel
+	reported      int64         // the drops recorded in rate_limit_writers
+	ready         bool          // the tables are up to date
+	retained      bool          // the retention is written
+	prepareErr    error         // the last error of prepare
+	preparedAt    time.Time     // the last call of prepare that tried
+	delayedSecond int64         // the second with rows that a flush left to the next one
+	cellsDue      int           // the number of cells to write; requests add further ones
+	collectedAt   time.Time     // the last time that all cells were due
+	reportedAt    time.Time     // the last call of OnError
+	reportedDrops int64         // the sum of drops and Stats.Other reported to OnError
 
 	upkeepText string // the last failure of Upkeep; only upkeepLoop uses it
 }
@@ -107,7 +107,8 @@ func New(db pgdb.DB, s Settings) (*Writer, error) {
 		return nil, fmt.Errorf("no random bits for the name of the history's writer: %w", err)
 	}
 	w := &Writer{db: db, settings: s, name: hex.EncodeToString(name), totals: newTotals(),
-		collectedAt: time.Now(), ready: s.DisableMigration, retained: len(s.Retention) == 0}
+		flushing: make(chan struct{}, 1), collectedAt: time.Now(), ready: s.DisableMigration,
+		retained: len(s.Retention) == 0}
 	w.batchRows = batchRows
 	if half := (s.MaxPending + 1) / 2; w.batchRows > half {
 		w.batchRows = half
@@ -169,8 +170,8 @@ func (w *Writer) Flush(ctx context.Context) error {
 // flush writes the rows and cells that are due, or everything if all is set. It first waits for the running
 // flush, which ends with w.life at the latest. It returns a panic of a driver as an error.
 func (w *Writer) flush(ctx context.Context, all bool) error {
-	w.flushing.Lock()
-	defer w.flushing.Unlock()
+	w.flushing <- struct{}{}
+	defer func() { <-w.flushing }()
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(w.life, cancel)
