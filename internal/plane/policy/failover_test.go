@@ -58,7 +58,7 @@ func TestAReplicaIsPromoted(t *testing.T) {
 
 	standby := s.policyOn(r.db(), policy.Settings{})
 	if err := standby.Refresh(ctx); err == nil {
-		t.Error("a policy polls a standby")
+		t.Error("a poll of a standby: got no error, want one")
 	}
 
 	// The replica loses the connection. The next changes are on the primary alone.

@@ -41,6 +41,6 @@ func TestAPolicyFarAway(t *testing.T) {
 	way.SetDown(false)
 	obeys("the change that was made meanwhile", "ann free rule/plan/per_hour=400")
 	if !p.Stats().Polled.After(polled) {
-		t.Error("the time of the last poll stands still")
+		t.Errorf("got the last poll at %v, want it after %v", p.Stats().Polled, polled)
 	}
 }

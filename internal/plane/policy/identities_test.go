@@ -53,8 +53,7 @@ func (m *cacheModel) add(t *rapid.T, n int, user string) {
 	}
 	added := m.cache.Add(id, "", begun, m.now)
 	if added == (m.generation > begun) {
-		t.Fatalf("added %t in a look-up of generation %d; the last eviction was %d", added, begun,
-			m.generation)
+		t.Fatalf("a look-up of generation %d: got added %t after the eviction %d", begun, added, m.generation)
 	}
 	if added {
 		m.added[of] = addedIdentity{id, m.now}
@@ -81,7 +80,7 @@ func (m *cacheModel) check(t *rapid.T, most int) {
 		}
 	}
 	if n, _ := m.cache.Len(); n != found || n > most {
-		t.Fatalf("%d identities found, %d counted, at most %d", found, n, most)
+		t.Fatalf("got %d identities, and %d in Len, want the same and at most %d", found, n, most)
 	}
 }
 
@@ -155,6 +154,6 @@ func TestInventedKeysPushOutNothing(t *testing.T) {
 	// The key is made: the database now has it.
 	c.EvictKey(last.Digest)
 	if id, _ := policy.FindIdentity(c, policy.Credential{Digest: last.Digest}, now); id != nil {
-		t.Error("a new key is still unknown")
+		t.Errorf("got %+v for a key that was made, want it evicted", id)
 	}
 }

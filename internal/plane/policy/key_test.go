@@ -71,21 +71,21 @@ func TestAMistypedKeyIsRefusedWithoutADatabase(t *testing.T) {
 	for i := range key {
 		for _, wrong := range []byte("0Aaz_- \x00\xff") {
 			if typed := key[:i] + string(wrong) + key[i+1:]; typed != key && policy.Check(typed) {
-				t.Errorf("%q passes for %q", typed, key)
+				t.Errorf("Check(%q): got true, want false, as it is not %q", typed, key)
 			}
 		}
 		if i > 0 {
 			typed := []byte(key)
 			typed[i-1], typed[i] = typed[i], typed[i-1]
 			if string(typed) != key && policy.Check(string(typed)) {
-				t.Errorf("%q passes for %q", typed, key)
+				t.Errorf("Check(%q): got true, want false, as it is not %q", typed, key)
 			}
 		}
 	}
 	for _, typed := range []string{"", "prl_", key + "0", key[:36], strings.ToUpper(key),
 		strings.TrimPrefix(key, "prl_"), " " + key[1:]} {
 		if policy.Check(typed) {
-			t.Errorf("%q passes for %q", typed, key)
+			t.Errorf("Check(%q): got true, want false, as it is not %q", typed, key)
 		}
 	}
 }

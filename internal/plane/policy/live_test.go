@@ -25,7 +25,7 @@ func TestRulesArriveWhole(t *testing.T) {
 		Address: netip.MustParseAddr("2001:db8::1")}
 	var o policy.Verdict
 	if err := p.Evaluate(context.Background(), longTime, "", "", &facts, &o); err != nil || len(o.Hits) != 1 {
-		t.Fatalf("%v, %+v", err, o)
+		t.Fatalf("got %+v and the error %v, want one hit", o, err)
 	}
 	hit, mark := o.Hits[0], o.Marks[0]
 	limit := *hit.Limit
@@ -36,7 +36,7 @@ func TestRulesArriveWhole(t *testing.T) {
 	}
 	if mark.Status != 402 || mark.Message != `pay "now"` || mark.RetryAfter != 90*time.Second ||
 		mark.From != "rule" {
-		t.Errorf("the mark is %+v", mark)
+		t.Errorf("got the mark %+v, want the values of the rule", mark)
 	}
 	s.exec("UPDATE rate_limit_rules SET valid = '(,2020-01-01)'")
 	refresh(t, p)

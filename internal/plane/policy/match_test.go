@@ -29,7 +29,7 @@ func TestRulesDecideAsALoopOverThemDoes(t *testing.T) {
 		oracle := newNaive(w)
 		plain := policy.Compile(w.Rules, w.Overrides, w.Bans, 0)
 		if wrong := plain.Wrong(); len(wrong) > 0 {
-			t.Fatalf("wrong: %v", wrong)
+			t.Fatalf("got the wrong rules %v, want none", wrong)
 		}
 		memo := policy.Compile(w.Rules, w.Overrides, w.Bans, 4)
 		var f policy.Facts
@@ -119,7 +119,7 @@ func TestManyRulesDecideAsALoopDoes(t *testing.T) {
 	plain := policy.Compile(w.Rules, w.Overrides, w.Bans, 0)
 	memo := policy.Compile(w.Rules, w.Overrides, w.Bans, 1000)
 	if plain.Rules() == 0 || len(plain.Wrong()) > 0 {
-		t.Fatalf("%d rules, wrong: %v", plain.Rules(), plain.Wrong())
+		t.Fatalf("got %d rules, and the wrong ones %v, want some and none", plain.Rules(), plain.Wrong())
 	}
 	var group sync.WaitGroup
 	workers := runtime.GOMAXPROCS(0)

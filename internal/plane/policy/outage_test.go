@@ -45,7 +45,7 @@ func TestALookUpMayTakeFourTimeouts(t *testing.T) {
 		t.Errorf("no answer: %q", got)
 	}
 	if took := time.Since(began); took < 4*timeout/100 {
-		t.Errorf("a look-up was given up after %v", took)
+		t.Errorf("a look-up: got an error after %v, want it after 4 timeouts", took)
 	}
 	go func() {
 		got, err := askAs(p, timeout, "key of ann", "", "/", "198.51.100.1")
@@ -75,7 +75,7 @@ func TestRulesAreObeyedWhileTheKeysAreLocked(t *testing.T) {
 	got, err = askAs(p, 20*time.Millisecond, "", "mallory", "/", "198.51.100.1")
 	same(t, "a ban", fmt.Sprint(got, err), "mallory anonymous 403 banned<nil>")
 	if n := len(s.reports()); n == 0 {
-		t.Error("nothing was reported")
+		t.Error("got no report, want one of the locked table")
 	}
 }
 
@@ -135,7 +135,7 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 	})
 	m.set(func() {
 		if !slices.Contains(m.asked[0], policy.Digest("key of ann")) {
-			t.Error("the renewal is not in the first statement")
+			t.Errorf("the first statement: got the digests %q, want that of the renewal", m.asked[0])
 		}
 	})
 	await.Within(t, time.Minute, "the crowd to end",

@@ -23,7 +23,7 @@ func decide(t *testing.T, rules []policy.Rule, f *policy.Facts, id *policy.Ident
 	t.Helper()
 	s := policy.Compile(rules, nil, nil, 0)
 	if wrong := s.Wrong(); len(wrong) > 0 {
-		t.Fatalf("wrong: %v", wrong)
+		t.Fatalf("got the wrong rules %v, want none", wrong)
 	}
 	var o policy.Verdict
 	policy.Evaluate(s, f, id, now, &o)
@@ -74,7 +74,7 @@ func TestABillingPeriodBeginsOnTheUsersDay(t *testing.T) {
 			t.Errorf("got the shared limit %+v, want calendar months in Asia/Tokyo", *shared)
 		}
 		if test.id != c && first != nil && first != l {
-			t.Error("users with the same period have two limits")
+			t.Error("users with the same period: got two limits, want one")
 		}
 		if test.id != c {
 			first = l

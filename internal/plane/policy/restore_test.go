@@ -108,7 +108,7 @@ func TestARestoreOpensNothing(t *testing.T) {
 		}
 	}
 	if kept == 0 {
-		t.Error("no poll failed")
+		t.Error("got no poll that failed, want some")
 	}
 	refresh(t, p)
 	same(t, "a key that was not seen, after the restore", decided(t, p, "key of bob", ""),

@@ -45,7 +45,7 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 			var why []string
 			for _, r := range trace.Rules {
 				if r.Applies != want[r.Name] || r.Why == "" {
-					t.Fatalf("seed %d: %s: applies %t (%s), the outcome says %t: %s", seed, r.Name, r.Applies,
+					t.Fatalf("seed %d: %s: got applies %t (%s), want %t: %s", seed, r.Name, r.Applies,
 						r.Why, want[r.Name], policytest.Text(&o))
 				}
 				if r.Applies {
