@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestWrongHits are refused with an error that names the field.
+// An invalid hit is refused with an error that names the field.
 func TestWrongHits(t *testing.T) {
 	l := &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Second}
 	for _, test := range []struct {
@@ -38,8 +38,8 @@ func TestWrongHits(t *testing.T) {
 	}
 }
 
-// everyKey returns keys that hold each byte, and each character of Unicode, once.
-func everyKey() []string {
+// allKeys returns keys that hold each byte, and each character of Unicode, once.
+func allKeys() []string {
 	var keys []string
 	for b := range 256 {
 		keys = append(keys, string([]byte{byte(b)}))
@@ -70,18 +70,18 @@ func TestStoredKey(t *testing.T) {
 	} {
 		got := (&ratelimit.Hit{Key: key}).StoredKey()
 		if digested && got != ratelimit.DigestKey(key) || !digested && got != key {
-			t.Errorf("%.20q is stored as %.20q", key, got)
+			t.Errorf("%.20q is stored as %.20q, want a digest: %v", key, got, digested)
 		}
 	}
-	if got := ratelimit.DigestKey(
-		"abc"); got != "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" {
-		t.Errorf("the digest of abc is %s", got)
+	const want = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+	if got := ratelimit.DigestKey("abc"); got != want {
+		t.Errorf("the digest of abc is %s, want %s", got, want)
 	}
 }
 
-// TestEveryKeyHasARowOfItsOwn, whatever bytes and characters it holds.
-func TestEveryKeyHasARowOfItsOwn(t *testing.T) {
-	keys := everyKey()
+// Each key has its own row, whatever bytes and characters it holds.
+func TestEveryKeyHasItsOwnRow(t *testing.T) {
+	keys := allKeys()
 	stored := map[string]bool{}
 	for _, key := range keys {
 		stored[(&ratelimit.Hit{Key: key}).StoredKey()] = true
@@ -94,6 +94,7 @@ func TestEveryKeyHasARowOfItsOwn(t *testing.T) {
 		}
 	}
 	if len(stored) != 2*len(keys)-digested {
-		t.Errorf("%d keys, of which %d are digested, have %d texts", len(keys), digested, len(stored))
+		t.Errorf("%d keys, %d of them digested, have %d stored keys, want %d", len(keys), digested,
+			len(stored), 2*len(keys)-digested)
 	}
 }

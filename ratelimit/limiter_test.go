@@ -10,7 +10,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
 
-// TestNewLimiterRefuses settings that are out of their ranges.
 func TestNewLimiterRefuses(t *testing.T) {
 	store, err := memory.New(memory.Options{})
 	if err != nil {
@@ -25,16 +24,16 @@ func TestNewLimiterRefuses(t *testing.T) {
 		l, err := ratelimit.NewLimiter(test.store, test.limit)
 		var field *ratelimit.FieldError
 		if !errors.As(err, &field) || field.Field != test.field || l != nil {
-			t.Errorf("%+v: %v", test.limit, err)
+			t.Errorf("%+v: error %v, want a FieldError for %s", test.limit, err, test.field)
 		}
 	}
 }
 
-// A timeout that is not above 0 is an error that names the field.
-func TestTimeoutOfALimiter(t *testing.T) {
-	l, _ := inMemory(t, ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour})
+// A timeout of 0 or less is an error that names the field.
+func TestLimiterTimeout(t *testing.T) {
+	l, _ := newMemoryLimiter(t, ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour})
 	if l.Timeout != ratelimit.DefaultTimeout {
-		t.Errorf("the timeout is %v", l.Timeout)
+		t.Errorf("the timeout is %v, want %v", l.Timeout, ratelimit.DefaultTimeout)
 	}
 	for _, timeout := range []time.Duration{0, -1} {
 		l.Timeout = timeout
@@ -43,7 +42,7 @@ func TestTimeoutOfALimiter(t *testing.T) {
 		for _, err := range []error{taken, waited, l.Reset(context.Background(), "k")} {
 			var field *ratelimit.FieldError
 			if !errors.As(err, &field) || field.Field != "Timeout" {
-				t.Errorf("%v: %v", timeout, err)
+				t.Errorf("timeout %v: error %v, want a FieldError for Timeout", timeout, err)
 			}
 		}
 	}

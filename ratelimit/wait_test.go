@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
 
-// inMemory returns a limiter on a store in memory.
-func inMemory(t *testing.T, limit ratelimit.Limit) (*ratelimit.Limiter, *memory.Store) {
+// newMemoryLimiter returns a limiter on a store in memory.
+func newMemoryLimiter(t *testing.T, limit ratelimit.Limit) (*ratelimit.Limiter, *memory.Store) {
 	t.Helper()
 	store, err := memory.New(memory.Options{})
 	if err != nil {
@@ -27,19 +27,30 @@ func inMemory(t *testing.T, limit ratelimit.Limit) (*ratelimit.Limiter, *memory.
 	return limiter, store
 }
 
-// oneEach returns a limiter of one event an interval, without a burst.
-func oneEach(t *testing.T, interval time.Duration) *ratelimit.Limiter {
-	limiter, _ := inMemory(
+// newLimiterOfOnePer returns a limiter of one event per interval, without a burst.
+func newLimiterOfOnePer(t *testing.T, interval time.Duration) *ratelimit.Limiter {
+	limiter, _ := newMemoryLimiter(
 		t, ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.GCRA, Events: 2, Window: 2 * interval, Burst: 1})
 	return limiter
 }
 
-// TestCallersAreServedInOrder: each caller of Wait is served once its RetryAfter has
-// passed, or a little later.
+// startWait starts a goroutine that waits for a key, and returns a channel for its error when the caller is
+// in line.
+func startWait(ctx context.Context, l *ratelimit.Limiter) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := l.Wait(ctx, "k", 1)
+		done <- err
+	}()
+	synctest.Wait()
+	return done
+}
+
+// Each caller of Wait is served once its RetryAfter has passed, or a little later.
 func TestCallersAreServedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := oneEach(t, time.Second)
-		begun := time.Now()
+		l := newLimiterOfOnePer(t, time.Second)
+		start := time.Now()
 		var mu sync.Mutex
 		var order []int
 		var group sync.WaitGroup
@@ -52,34 +63,35 @@ func TestCallersAreServedInOrder(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				order = append(order, i)
-				least, most := time.Duration(i)*time.Second,
-					time.Duration(i)*(time.Second+50*time.Millisecond)
-				if took := time.Since(begun); took < least || took > most {
-					t.Errorf("caller %d waited %v, want from %v to %v", i, took, least, most)
+				minWait := time.Duration(i) * time.Second
+				maxWait := time.Duration(i) * (time.Second + 50*time.Millisecond)
+				if took := time.Since(start); took < minWait || took > maxWait {
+					t.Errorf("caller %d waited %v, want %v to %v", i, took, minWait, maxWait)
 				}
 			})
 			synctest.Wait() // the caller is in line
 		}
 		// Another key has its own line.
-		if _, err := l.Wait(context.Background(), "other", 1); err != nil || time.Since(begun) > 0 {
-			t.Errorf("the only caller for another key: %v after %v", err, time.Since(begun))
+		if _, err := l.Wait(context.Background(), "other", 1); err != nil || time.Since(start) > 0 {
+			t.Errorf("the only caller for another key: %v after %v", err, time.Since(start))
 		}
 		group.Wait()
 		for i, caller := range order {
 			if i != caller {
-				t.Fatalf("served in the order %v", order)
+				t.Fatalf("served in the order %v, want 0 to 19", order)
 			}
 		}
 	})
 }
 
-// TestCallersAskAgainAtDifferentTimes: up to a tenth of RetryAfter later, and no more
-// than 50 ms.
-func TestCallersAskAgainAtDifferentTimes(t *testing.T) {
+// Callers retry up to a tenth of RetryAfter later, and at most 50 ms.
+func TestRetriesAreSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, test := range []struct{ interval, most time.Duration }{{100 * time.Millisecond,
-			10 * time.Millisecond}, {time.Hour, 50 * time.Millisecond}} {
-			l := oneEach(t, test.interval)
+		for _, test := range []struct{ interval, maxDelay time.Duration }{
+			{interval: 100 * time.Millisecond, maxDelay: 10 * time.Millisecond},
+			{interval: time.Hour, maxDelay: 50 * time.Millisecond},
+		} {
+			l := newLimiterOfOnePer(t, test.interval)
 			late := map[time.Duration]bool{}
 			for i := range 50 {
 				key := fmt.Sprint(i)
@@ -87,77 +99,71 @@ func TestCallersAskAgainAtDifferentTimes(t *testing.T) {
 				if err != nil || !first.Allowed {
 					t.Fatal(first, err)
 				}
-				begun := time.Now()
+				start := time.Now()
 				if _, err := l.Wait(context.Background(), key, 1); err != nil {
 					t.Fatal(err)
 				}
-				took := time.Since(begun) - test.interval
+				took := time.Since(start) - test.interval
 				late[took] = true
-				if took < 0 || took > test.most {
-					t.Fatalf("waited %v more than %v, want up to %v", took, test.interval, test.most)
+				if took < 0 || took > test.maxDelay {
+					t.Fatalf("waited %v more than %v, want up to %v", took, test.interval, test.maxDelay)
 				}
 			}
 			if len(late) < 10 {
-				t.Errorf("50 callers were late by only %d different times", len(late))
+				t.Errorf("50 callers retried after %d different delays, want at least 10", len(late))
 			}
 		}
 	})
 }
 
-// TestCallersThatCannotPassInTimeFailAtOnce, first in line or not. A deadline that is just
-// late enough is met.
-func TestCallersThatCannotPassInTimeFailAtOnce(t *testing.T) {
+// A caller that cannot pass before its deadline fails immediately, first in line or not. A deadline that is
+// just late enough is met.
+func TestImpossibleWaitFailsImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := oneEach(t, time.Second)
+		l := newLimiterOfOnePer(t, time.Second)
 		if _, err := l.Wait(context.Background(), "k", 1); err != nil {
 			t.Fatal(err)
 		}
-		atOnce := func(what string, ctx context.Context, cost int64, want time.Duration) {
+		expectTooLong := func(what string, ctx context.Context, cost int64, want time.Duration) {
 			t.Helper()
-			begun := time.Now()
+			start := time.Now()
 			d, err := l.Wait(ctx, "k", cost)
-			if !errors.Is(err, ratelimit.ErrTooLong) || time.Since(begun) != 0 || d.Allowed ||
+			if !errors.Is(err, ratelimit.ErrTooLong) || time.Since(start) != 0 || d.Allowed ||
 				d.RetryAfter != want {
-				t.Errorf("%s: %+v, %v after %v", what, d, err, time.Since(begun))
+				t.Errorf("%s: got %+v, %v after %v; want ErrTooLong", what, d, err, time.Since(start))
 			}
 		}
 		short, cancel := context.WithTimeout(context.Background(), time.Second-time.Microsecond)
 		defer cancel()
-		atOnce("a deadline a microsecond too near", short, 1, time.Second)
-		atOnce("a cost above the quota", context.Background(), 2, ratelimit.Never)
+		expectTooLong("a deadline a microsecond too near", short, 1, time.Second)
+		expectTooLong("a cost above the quota", context.Background(), 2, ratelimit.Never)
 		just, cancel := context.WithTimeout(context.Background(), time.Second+time.Microsecond)
 		defer cancel()
-		done := make(chan error)
-		go func() {
-			_, err := l.Wait(just, "k", 1)
-			done <- err
-		}()
-		synctest.Wait()
-		atOnce("in line, a deadline that is too near without the others", short, 1, time.Second)
-		atOnce("in line, a cost above the quota", context.Background(), 2, ratelimit.Never)
+		done := startWait(just, l)
+		expectTooLong("in line, a deadline that is too near without the others", short, 1, time.Second)
+		expectTooLong("in line, a cost above the quota", context.Background(), 2, ratelimit.Never)
 		if err := <-done; err != nil {
 			t.Errorf("a deadline a microsecond later than needed: %v", err)
 		}
 	})
 }
 
-// TestLowCostDoesNotOvertakeHighCost: a hit that would pass at once waits behind a hit
-// that needs more.
+// A hit that would pass immediately waits behind a hit with a higher cost.
 func TestLowCostDoesNotOvertakeHighCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, _ := inMemory(
+		l, _ := newMemoryLimiter(
 			t, ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Minute})
 		if d, err := l.Wait(context.Background(), "k", 1); err != nil || d.Remaining != 2 {
 			t.Fatal(d, err)
 		}
-		begun := time.Now()
+		start := time.Now()
 		var group sync.WaitGroup
 		for i, cost := range []int64{3, 1} {
 			group.Go(func() {
 				_, err := l.Wait(context.Background(), "k", cost)
-				minutes := time.Since(begun) / time.Minute
+				minutes := time.Since(start) / time.Minute
 				if err != nil || int(minutes) != i+1 {
-					t.Errorf("the caller of cost %d waited %v: %v", cost, time.Since(begun), err)
+					t.Errorf("the caller of cost %d waited %v: %v", cost, time.Since(start), err)
 				}
 			})
 			synctest.Wait()
@@ -166,14 +172,14 @@ func TestLowCostDoesNotOvertakeHighCost(t *testing.T) {
 	})
 }
 
-// TestCallerThatGivesUpDelaysNoOther, wherever in the line it is.
-func TestCallerThatGivesUpDelaysNoOther(t *testing.T) {
+// A caller that gives up delays no other, wherever it is in line.
+func TestCanceledCallerDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := oneEach(t, time.Second)
+		l := newLimiterOfOnePer(t, time.Second)
 		if _, err := l.Wait(context.Background(), "k", 1); err != nil {
 			t.Fatal(err)
 		}
-		begun := time.Now()
+		start := time.Now()
 		const callers = 12
 		var cancels [callers]context.CancelCauseFunc
 		var served [callers]time.Duration
@@ -184,7 +190,7 @@ func TestCallerThatGivesUpDelaysNoOther(t *testing.T) {
 			ctx, cancels[i] = context.WithCancelCause(context.Background())
 			group.Go(func() {
 				_, errs[i] = l.Wait(ctx, "k", 1)
-				served[i] = time.Since(begun)
+				served[i] = time.Since(start)
 			})
 			synctest.Wait()
 		}
@@ -196,7 +202,7 @@ func TestCallerThatGivesUpDelaysNoOther(t *testing.T) {
 		synctest.Wait()
 		for _, i := range []int{0, 1, 5, callers - 1} {
 			if !errors.Is(errs[i], enough) || served[i] != 500*time.Millisecond {
-				t.Errorf("caller %d: %v after %v", i, errs[i], served[i])
+				t.Errorf("caller %d: error %v after %v, want %v after 500ms", i, errs[i], served[i], enough)
 			}
 		}
 		group.Wait()
@@ -211,7 +217,7 @@ func TestCallerThatGivesUpDelaysNoOther(t *testing.T) {
 			}
 		}
 		if turn != callers-4 {
-			t.Errorf("%d were served: %v", turn, errs)
+			t.Errorf("%d callers were served, want %d: %v", turn, callers-4, errs)
 		}
 		// The line is empty, so the next caller is first.
 		time.Sleep(time.Second)
@@ -226,58 +232,43 @@ func TestCallerThatGivesUpDelaysNoOther(t *testing.T) {
 	})
 }
 
-// TestWaitFailsWithTheStore: every caller in line gets the store's error.
+// Every caller in line gets the error of the store.
 func TestWaitFailsWithTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, store := inMemory(t, ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour})
+		l, store := newMemoryLimiter(t, ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour})
 		if _, err := l.Wait(context.Background(), "k", 1); err != nil {
 			t.Fatal(err)
 		}
-		errs := make(chan error)
+		var waits []<-chan error
 		for range 3 {
-			go func() {
-				_, err := l.Wait(context.Background(), "k", 1)
-				errs <- err
-			}()
-			synctest.Wait()
+			waits = append(waits, startWait(context.Background(), l))
 		}
 		store.Close()
-		if _, err := l.Wait(context.Background(), "k", 1); !errors.Is(err, ratelimit.ErrClosed) {
-			t.Error(err) // at once, although others are in line
-		}
-		for range 3 {
-			if err := <-errs; !errors.Is(err, ratelimit.ErrClosed) {
-				t.Error(err)
+		waits = append(waits, startWait(context.Background(), l))
+		for i, done := range waits {
+			if err := <-done; !errors.Is(err, ratelimit.ErrClosed) {
+				t.Errorf("caller %d: error %v, want ErrClosed", i, err)
 			}
-		}
-		if _, err := l.Wait(context.Background(), "k", 1); !errors.Is(err, ratelimit.ErrClosed) {
-			t.Error(err)
 		}
 	})
 }
 
-// TestRefundDoesNotWait behind the callers in line, and lets the first of them pass when it
-// asks again.
+// A refund does not wait behind the callers in line. The first of them passes when it retries.
 func TestRefundDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, _ := inMemory(
+		l, _ := newMemoryLimiter(
 			t, ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Minute})
 		if _, err := l.Wait(context.Background(), "k", 3); err != nil {
 			t.Fatal(err)
 		}
-		begun := time.Now()
-		done := make(chan error)
-		go func() {
-			_, err := l.Wait(context.Background(), "k", 1)
-			done <- err
-		}()
-		synctest.Wait()
+		start := time.Now()
+		done := startWait(context.Background(), l)
 		if d, err := l.Wait(context.Background(), "k", -2); err != nil || !d.Allowed || d.Remaining != 2 ||
-			time.Since(begun) != 0 {
-			t.Errorf("%+v, %v after %v", d, err, time.Since(begun))
+			time.Since(start) != 0 {
+			t.Errorf("%+v, %v after %v", d, err, time.Since(start))
 		}
-		if err := <-done; err != nil || time.Since(begun) < time.Minute {
-			t.Errorf("the caller in line: %v after %v", err, time.Since(begun))
+		if err := <-done; err != nil || time.Since(start) < time.Minute {
+			t.Errorf("the caller in line: %v after %v", err, time.Since(start))
 		}
 		var field *ratelimit.FieldError
 		if _, err := l.Wait(context.Background(), "k", 0); !errors.As(err, &field) || field.Field != "cost" {

@@ -15,22 +15,22 @@ import (
 
 var errTest = errors.New("test")
 
-// courier sends the calls of a Background. fail gets the number of earlier attempts of a call, and returns
-// the error of the call itself and that of its batch.
-type courier struct {
+// fakeSender sends the calls of a Background. fail gets the number of earlier attempts of a call, and
+// returns the error of the call and the error of its batch.
+type fakeSender struct {
 	background *batch.Background
 	queue      *batch.Queue
 	fail       func(tries int) (own, together error)
 
 	tries   int   // calls that were sent
-	alone   int   // of these, the ones with a statement of their own
-	granted int64 // by the ends of calls
+	alone   int   // of these, calls with their own statement
+	granted int64 // units, as passed to the ends of calls
 	ended   []error
-	lost    int // as reported
+	lost    int // calls, as reported
 }
 
-func newCourier(ctx context.Context, fail func(tries int) (own, together error)) *courier {
-	c := &courier{fail: fail}
+func newFakeSender(ctx context.Context, fail func(tries int) (own, together error)) *fakeSender {
+	c := &fakeSender{fail: fail}
 	c.background = batch.NewBackground(batch.BackgroundOptions{
 		Closing: ctx, Health: health.New(ctx, nil, nil), Send: c.send,
 		Report: func(lost int, _ error) { c.lost += lost },
@@ -39,7 +39,7 @@ func newCourier(ctx context.Context, fail func(tries int) (own, together error))
 	return c
 }
 
-func (c *courier) send() {
+func (c *fakeSender) send() {
 	var together error
 	calls := batch.Collect(c.background, true, false)
 	for _, call := range calls {
@@ -53,7 +53,7 @@ func (c *courier) send() {
 }
 
 // call returns a call of a key and a window.
-func (c *courier) call(key string, window int64) *batch.Call {
+func (c *fakeSender) call(key string, window int64) *batch.Call {
 	return &batch.Call{
 		Order: batch.Before, Window: window,
 		Hits: []ratelimit.Hit{{Limit: &ratelimit.Limit{}, Key: key, Cost: 2}},
@@ -61,10 +61,9 @@ func (c *courier) call(key string, window int64) *batch.Call {
 	}
 }
 
-// TestACallIsSentAgainUntilItHadItsEffect also checks that a call is not retried if it may have had an
-// effect.
-func TestACallIsSentAgainUntilItHadItsEffect(t *testing.T) {
-	failsOnce := func(own, together error) func(int) (error, error) {
+// A call is sent again until it takes effect, unless it may have taken effect already.
+func TestCallIsRetriedUntilItTakesEffect(t *testing.T) {
+	failOnce := func(own, together error) func(int) (error, error) {
 		return func(tries int) (error, error) {
 			if tries > 0 {
 				return nil, nil
@@ -78,16 +77,16 @@ func TestACallIsSentAgainUntilItHadItsEffect(t *testing.T) {
 		tries, alone int
 		lost         bool
 	}{
-		"answered":            {false, failsOnce(nil, nil), 1, 0, false},
-		"the answer is lost":  {false, failsOnce(nil, errTest), 1, 0, true},
-		"failed by itself":    {false, failsOnce(errTest, nil), 2, 1, false},
-		"repeated":            {true, failsOnce(nil, errTest), 2, 0, false},
-		"fails for a minute":  {false, func(int) (error, error) { return errTest, nil }, 307, 306, true},
-		"repeated for longer": {true, failsOften, 1001, 1000, false},
+		"answered":            {fail: failOnce(nil, nil), tries: 1},
+		"the answer is lost":  {fail: failOnce(nil, errTest), tries: 1, lost: true},
+		"failed by itself":    {fail: failOnce(errTest, nil), tries: 2, alone: 1},
+		"repeated":            {repeat: true, fail: failOnce(nil, errTest), tries: 2},
+		"fails for a minute":  {fail: failTimes(1e9), tries: 307, alone: 306, lost: true},
+		"repeated for longer": {repeat: true, fail: failTimes(1000), tries: 1001, alone: 1000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newCourier(t.Context(), test.fail)
+				c := newFakeSender(t.Context(), test.fail)
 				call := c.call("k", 1)
 				call.Repeat = test.repeat
 				batch.Add(c.background, call, 0)
@@ -95,7 +94,8 @@ func TestACallIsSentAgainUntilItHadItsEffect(t *testing.T) {
 				synctest.Wait()
 				if len(c.ended) != 1 || (c.ended[0] != nil) != test.lost || (c.lost == 1) != test.lost ||
 					c.granted != 2 {
-					t.Errorf("ended with %v, %d granted, %d lost", c.ended, c.granted, c.lost)
+					t.Errorf("ended with %v, %d granted, %d lost; want one end, 2 granted, lost %v", c.ended,
+						c.granted, c.lost, test.lost)
 				}
 				if c.tries != test.tries || c.alone != test.alone {
 					t.Errorf("sent %d times, %d alone; want %d, %d", c.tries, c.alone, test.tries, test.alone)
@@ -105,35 +105,39 @@ func TestACallIsSentAgainUntilItHadItsEffect(t *testing.T) {
 	}
 }
 
-func failsOften(tries int) (error, error) {
-	if tries < 1000 {
-		return errTest, nil
+// failTimes returns a function that fails the first n attempts of a call.
+func failTimes(n int) func(tries int) (own, together error) {
+	return func(tries int) (error, error) {
+		if tries < n {
+			return errTest, nil
+		}
+		return nil, nil
 	}
-	return nil, nil
 }
 
-// TestTooManyCallsAreLost: their ends get an error.
+// The ends of calls beyond the bound get an error.
 func TestTooManyCallsAreLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCourier(t.Context(), func(int) (error, error) { return nil, nil })
+		c := newFakeSender(t.Context(), failTimes(0))
 		for i := range 20_001 {
 			batch.Add(c.background, c.call(fmt.Sprint(i), 1), time.Minute)
 		}
 		if len(c.ended) != 1 || !errors.Is(c.ended[0], batch.ErrTooManyCalls) {
-			t.Errorf("ended: %v", c.ended)
+			t.Errorf("ended with %v, want ErrTooManyCalls once", c.ended)
 		}
 		batch.Flush(c.background, time.Second)
 		if len(c.ended) != 20_001 || c.granted != 40_000 {
-			t.Errorf("%d calls ended after Flush, with %d granted", len(c.ended), c.granted)
+			t.Errorf("after Flush, %d calls ended with %d units, want 20001 and 40000", len(c.ended),
+				c.granted)
 		}
 		synctest.Wait()
 	})
 }
 
-// TestRefundsOfLeasesAreDropped drops refunds, because a server that has taken over may lack the charges.
+// DropRefunds drops refunds of leases, because a server that has taken over may lack the charges.
 func TestRefundsOfLeasesAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCourier(t.Context(), func(int) (error, error) { return nil, nil })
+		c := newFakeSender(t.Context(), failTimes(0))
 		for _, alone := range []bool{false, true} {
 			settlement, refund := c.call("k", 1), c.call("k", 1)
 			settlement.Claim, refund.Claim, refund.End = 1, 1, nil
@@ -148,10 +152,10 @@ func TestRefundsOfLeasesAreDropped(t *testing.T) {
 	})
 }
 
-// TestABatchHasOneWindowOfARow, unless a request refunds: then all waiting refunds come first.
-func TestABatchHasOneWindowOfARow(t *testing.T) {
+// A batch has calls of one window of a row. If a request refunds, all waiting refunds go before it.
+func TestBatchHasOneWindowPerRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCourier(t.Context(), func(int) (error, error) { return nil, nil })
+		c := newFakeSender(t.Context(), failTimes(0))
 		add := func() {
 			for _, window := range []int64{1, 1, 2} {
 				batch.Add(c.background, c.call("k", window), time.Minute)

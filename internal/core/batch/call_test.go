@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// panics lists the calls with which a function panics, and the calls that are decided.
-var panics = []struct {
+// panicTests lists the calls for which a function panics, and the calls that are decided.
+var panicTests = []struct {
 	during string
 	broken map[string]bool
 	want   string // the calls that are decided
@@ -27,10 +27,10 @@ var panics = []struct {
 	{"deliver", map[string]bool{"first": true, "a": true, "b": true, "c": true}, "first a b c"},
 }
 
-// TestPanicsFailOnlyTheirCalls fails a call with which Fill or Deliver panics, and no other call. Hits that
-// Fill has begun to set are not decided.
+// A panic of Fill or Deliver for a call fails that call alone. Hits that Fill has started to set are not
+// decided.
 func TestPanicsFailOnlyTheirCalls(t *testing.T) {
-	for _, test := range panics {
+	for _, test := range panicTests {
 		synctest.Test(t, func(t *testing.T) {
 			breaks := func(c *batch.Call, during string) {
 				if test.broken[c.Owner.(string)] && test.during == during {
@@ -48,7 +48,7 @@ func TestPanicsFailOnlyTheirCalls(t *testing.T) {
 				for _, c := range calls {
 					breaks(c, "deliver")
 				}
-			}}, always(time.Millisecond))
+			}}, constantDuration(time.Millisecond))
 			for range 2 { // the second time on calls that were used before
 				var calls []*batch.Call
 				for _, owner := range []string{"first", "a", "b", "c"} {
@@ -57,15 +57,16 @@ func TestPanicsFailOnlyTheirCalls(t *testing.T) {
 						synctest.Wait()
 					}
 				}
-				wait(time.Now(), calls...)
+				waitForCalls(time.Now(), calls...)
 				for _, c := range calls {
 					if owner := c.Owner.(string); test.broken[owner] != (c.Err != nil) ||
 						c.Err != nil && !strings.Contains(c.Err.Error(), "a panic with "+owner) {
-						t.Errorf("%s of %v: %v", owner, test.broken, c.Err)
+						t.Errorf("%s of %v: error %v, want a panic: %v", owner, test.broken, c.Err,
+							test.broken[owner])
 					}
 					if c.Err == nil && (len(c.Decisions) != 2 || c.Decisions[0].Remaining != 1 ||
 						c.Decisions[1].Remaining != 2) {
-						t.Errorf("%s of %v: %+v", c.Owner, test.broken, c.Decisions)
+						t.Errorf("%s of %v: got %+v, want 1 and 2 left", c.Owner, test.broken, c.Decisions)
 					}
 				}
 				var decided []string
@@ -73,8 +74,8 @@ func TestPanicsFailOnlyTheirCalls(t *testing.T) {
 					decided = append(decided, b...)
 				}
 				if got := strings.Join(decided, " "); got != test.want {
-					t.Errorf("a panic of %s with %v: %q are decided, want %q", test.during, test.broken,
-						got, test.want)
+					t.Errorf("%s panics with %v: decided %q, want %q", test.during, test.broken, got,
+						test.want)
 				}
 				d.batches = nil
 			}
@@ -82,8 +83,8 @@ func TestPanicsFailOnlyTheirCalls(t *testing.T) {
 	}
 }
 
-// TestCancel ends the wait at once. The call stays in its batch with its hits, is not
-// delivered, and is finished without an effect.
+// Cancel ends the wait immediately. The call stays in its batch with its hits, and is finished without an
+// effect and without Deliver.
 func TestCancel(t *testing.T) {
 	for _, when := range []string{"pending", "in flight", "finished"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -93,8 +94,8 @@ func TestCancel(t *testing.T) {
 				for _, c := range calls {
 					delivered = append(delivered, c.Owner.(string))
 				}
-			}}, always(100*time.Millisecond))
-			began := time.Now()
+			}}, constantDuration(100*time.Millisecond))
+			start := time.Now()
 			first := d.send("first", 1)
 			synctest.Wait()
 			c := batch.NewCall()
@@ -108,35 +109,36 @@ func TestCancel(t *testing.T) {
 			at := map[string]time.Duration{"pending": 50, "in flight": 150,
 				"finished": 250}[when] * time.Millisecond
 			time.AfterFunc(at, func() { batch.Cancel(c, enough) })
-			took := wait(began, c)
-			wait(began, first, other)
+			took := waitForCalls(start, c)
+			waitForCalls(start, first, other)
 			time.Sleep(100 * time.Millisecond)
 			synctest.Wait()
 			want := "first cancelled other"
 			if when == "finished" {
 				if took != 200*time.Millisecond || c.Err != nil || c.Decisions[0].Remaining != 7 {
-					t.Errorf("%s: %v, %+v after %v", when, c.Err, c.Decisions, took)
+					t.Errorf("%s: %v, %+v after %v; want it decided after 200ms", when, c.Err, c.Decisions,
+						took)
 				}
 			} else {
 				want = "first other"
 				if took != at || !errors.Is(c.Err, enough) {
-					t.Errorf("%s: %v after %v", when, c.Err, took)
+					t.Errorf("%s: error %v after %v, want %v after %v", when, c.Err, took, enough, at)
 				}
 			}
 			if got := strings.Join(delivered, " "); got != want || c.Hits[0].Cost != 7 {
-				t.Errorf("%s: delivered %q, want %q; %+v", when, got, want, c.Hits)
+				t.Errorf("%s: delivered %q with hits %+v, want %q with cost 7", when, got, c.Hits, want)
 			}
 			if got := fmt.Sprint(d.batches); got != "[[first] [cancelled other]]" {
-				t.Errorf("%s: batches %s", when, got)
+				t.Errorf("%s: batches %s, want [[first] [cancelled other]]", when, got)
 			}
 		})
 	}
 }
 
-// TestCancelRacesWithFinish ends the wait once, with the decision or with the error.
+// A canceled call ends its wait once, with the decision or with the error.
 func TestCancelRacesWithFinish(t *testing.T) {
 	enough := errors.New("enough")
-	d := newQueue(batch.Options{}, always(0))
+	d := newQueue(batch.Options{}, constantDuration(0))
 	for range 2000 {
 		c := batch.NewCall()
 		c.Prepare([]ratelimit.Hit{{Cost: 7}}, false)
@@ -144,13 +146,13 @@ func TestCancelRacesWithFinish(t *testing.T) {
 		go batch.Cancel(c, enough)
 		batch.Enter(d.queue, c)
 		if c.Err == nil && c.Decisions[0].Remaining != 7 || c.Err != nil && !errors.Is(c.Err, enough) {
-			t.Fatalf("%v, %+v", c.Err, c.Decisions)
+			t.Fatalf("got %v, %+v; want the decision or the error of Cancel", c.Err, c.Decisions)
 		}
 	}
 }
 
-// TestErrorOfABatch is for all its calls, except for calls with errors of their own.
-func TestErrorOfABatch(t *testing.T) {
+// The error of a batch is the error of its calls, except calls with errors of their own.
+func TestBatchErrorFailsItsCalls(t *testing.T) {
 	own, all := errors.New("own"), errors.New("all")
 	var q *batch.Queue
 	q = batch.NewQueue(
@@ -164,7 +166,7 @@ func TestErrorOfABatch(t *testing.T) {
 			batch.Finish(q, given, all)
 			for _, c := range given {
 				if c != nil {
-					t.Error("Finish keeps a call that is its caller's again")
+					t.Error("Finish keeps a call that belongs to its caller again")
 				}
 			}
 		}})
@@ -175,14 +177,14 @@ func TestErrorOfABatch(t *testing.T) {
 				c.Prepare(nil, true)
 				c.Owner = owner
 				if batch.Enter(q, c); !errors.Is(c.Err, want) || !c.Reset {
-					t.Errorf("%v: %v", owner, c.Err)
+					t.Errorf("%v: error %v, want %v", owner, c.Err, want)
 				}
 			}
 		}
 	}
 }
 
-// TestEachCallIsDecidedOnce, if many goroutines use their calls over and over.
+// Many goroutines reuse their calls, and each call is decided once.
 func TestEachCallIsDecidedOnce(t *testing.T) {
 	var mu sync.Mutex
 	decided := 0
@@ -201,14 +203,15 @@ func TestEachCallIsDecidedOnce(t *testing.T) {
 				c.Owner = i
 				batch.Enter(d.queue, c)
 				if c.Err != nil || len(c.Decisions) != 1+n%2 || c.Decisions[0].Remaining != cost {
-					t.Errorf("call %d of goroutine %d: %v, %+v", n, i, c.Err, c.Decisions)
+					t.Errorf("goroutine %d, call %d: got %v, %+v; want cost %d", i, n, c.Err, c.Decisions,
+						cost)
 					return
 				}
 			}
 		})
 	}
 	group.Wait()
-	if decided != 32*300 || d.most > 3 {
-		t.Errorf("%d calls were decided, up to %d batches at once", decided, d.most)
+	if decided != 32*300 || d.maxInFlight > 3 {
+		t.Errorf("%d calls, up to %d concurrent batches; want %d and 3", decided, d.maxInFlight, 32*300)
 	}
 }

@@ -3,6 +3,7 @@ package batch_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,33 +11,35 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-func part(cost int64, apart bool) ratelimit.Hit {
-	return ratelimit.Hit{Limit: &ratelimit.Limit{Events: 5}, Cost: cost, Apart: apart}
+// newHits returns hits of some costs. An "a" after a cost is a hit apart.
+func newHits(costs string) (hits []ratelimit.Hit) {
+	for text := range strings.FieldsSeq(costs) {
+		hits = append(hits, ratelimit.Hit{Limit: &ratelimit.Limit{Events: 5}, Cost: int64(text[0] - '0'),
+			Apart: strings.HasSuffix(text, "a")})
+	}
+	return hits
 }
 
-// divided lists hits, the calls that Split makes of them, and the outcome.
-var divided = []struct {
+// splitTests lists hits, the calls that Split makes of them, and the result.
+var splitTests = []struct {
 	name  string
 	hits  []ratelimit.Hit
-	fails map[int]bool // parts
-	parts string       // costs
-	want  string       // costs, or the error
+	fails int64  // the cost of the part that fails
+	parts string // costs
+	want  string // costs, or the error
 }{
-	{"none", []ratelimit.Hit{part(1, false), part(2, false)}, nil, "[1 2]", "[1 2]"},
-	{"one", []ratelimit.Hit{part(1, true), part(2, false), part(3, false)}, nil, "[1][2 3]", "[1 2 3]"},
-	{"between", []ratelimit.Hit{part(1, false), part(2, true), part(3, false), part(4, true)}, nil,
-		"[1 3][2][4]", "[1 2 3 4]"},
-	{"only", []ratelimit.Hit{part(1, true), part(2, true)}, nil, "[1][2]", "[1 2]"},
-	{"a failure apart", []ratelimit.Hit{part(1, false), part(2, true)}, map[int]bool{1: true}, "[1][2]",
-		"[1 undecided]"},
-	{"a failure of the others", []ratelimit.Hit{part(1, true), part(2, false)}, map[int]bool{1: true},
-		"[1][2]", "failure"},
+	{name: "no hit apart", hits: newHits("1 2"), parts: "[1 2]", want: "[1 2]"},
+	{name: "one", hits: newHits("1a 2 3"), parts: "[1][2 3]", want: "[1 2 3]"},
+	{name: "between", hits: newHits("1 2a 3 4a"), parts: "[1 3][2][4]", want: "[1 2 3 4]"},
+	{name: "only", hits: newHits("1a 2a"), parts: "[1][2]", want: "[1 2]"},
+	{name: "a failure apart", hits: newHits("1 2a"), fails: 2, parts: "[1][2]", want: "[1 undecided]"},
+	{name: "a failure of the others", hits: newHits("1a 2"), fails: 2, parts: "[1][2]", want: "failure"},
 }
 
-// TestHitsApartAreCallsOfTheirOwn also checks that the whole call is finished once, with its last part.
-func TestHitsApartAreCallsOfTheirOwn(t *testing.T) {
+// Split makes separate calls of hits apart. The whole call is finished once, with its last part.
+func TestApartHitsAreSeparateCalls(t *testing.T) {
 	failure := errors.New("failure")
-	for _, test := range divided {
+	for _, test := range splitTests {
 		delivered := 0
 		var parts string
 		var q *batch.Queue
@@ -44,7 +47,7 @@ func TestHitsApartAreCallsOfTheirOwn(t *testing.T) {
 			Timeout: time.Minute, Workers: 1,
 			Deliver: func(calls []*batch.Call) { delivered += len(calls) },
 			Decide: func(calls []*batch.Call, _ time.Time) {
-				for i, part := range batch.Split(calls) {
+				for _, part := range batch.Split(calls) {
 					var costs []int64
 					for _, h := range part.Hits {
 						costs = append(costs, h.Cost)
@@ -53,7 +56,7 @@ func TestHitsApartAreCallsOfTheirOwn(t *testing.T) {
 					}
 					parts += fmt.Sprint(costs)
 					var err error
-					if test.fails[i] {
+					if costs[0] == test.fails {
 						err = failure
 					}
 					batch.Finish(q, []*batch.Call{part}, err)
@@ -77,12 +80,11 @@ func TestHitsApartAreCallsOfTheirOwn(t *testing.T) {
 				got = fmt.Sprint(costs)
 			}
 			if parts != test.parts || got != test.want {
-				t.Errorf("%s: parts %s, want %s; outcome %s, want %s", test.name, parts, test.parts,
-					got, test.want)
+				t.Errorf("%s: parts %s, result %s; want %s, %s", test.name, parts, got, test.parts, test.want)
 			}
 		}
 		if delivered != 2 {
-			t.Errorf("%s: %d calls delivered", test.name, delivered)
+			t.Errorf("%s: %d calls delivered, want 2", test.name, delivered)
 		}
 	}
 }

@@ -15,20 +15,20 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// decider decides batches as a slow database does, and records them.
-type decider struct {
+// slowDecider decides batches as a slow database does, and records them.
+type slowDecider struct {
 	queue *batch.Queue
 	takes func(n int) time.Duration // how long the nth batch takes, from 0
 
-	mu             sync.Mutex
-	batches        [][]string      // the owners of the calls
-	deadlines      []time.Duration // how much time each batch has
-	inFlight, most int
+	mu                    sync.Mutex
+	batches               [][]string      // the owners of the calls
+	deadlines             []time.Duration // how much time each batch has
+	inFlight, maxInFlight int
 }
 
 // newQueue returns a queue. takes(n) returns the time of a batch of n hits.
-func newQueue(o batch.Options, takes func(n int) time.Duration) *decider {
-	d := &decider{takes: takes}
+func newQueue(o batch.Options, takes func(n int) time.Duration) *slowDecider {
+	d := &slowDecider{takes: takes}
 	if o.Timeout == 0 {
 		o.Timeout = time.Minute
 	}
@@ -40,11 +40,13 @@ func newQueue(o batch.Options, takes func(n int) time.Duration) *decider {
 	return d
 }
 
-// always returns the same duration for all batches.
-func always(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
+// constantDuration returns the same duration for all batches.
+func constantDuration(d time.Duration) func(int) time.Duration {
+	return func(int) time.Duration { return d }
+}
 
 // decide allows every hit. Remaining of its decision is the hit's cost.
-func (d *decider) decide(calls []*batch.Call, deadline time.Time) {
+func (d *slowDecider) decide(calls []*batch.Call, deadline time.Time) {
 	d.mu.Lock()
 	n := len(d.batches)
 	var owners []string
@@ -54,7 +56,7 @@ func (d *decider) decide(calls []*batch.Call, deadline time.Time) {
 	d.batches = append(d.batches, owners)
 	d.deadlines = append(d.deadlines, time.Until(deadline))
 	d.inFlight++
-	d.most = max(d.most, d.inFlight)
+	d.maxInFlight = max(d.maxInFlight, d.inFlight)
 	d.mu.Unlock()
 	time.Sleep(d.takes(n))
 	d.mu.Lock()
@@ -69,7 +71,7 @@ func (d *decider) decide(calls []*batch.Call, deadline time.Time) {
 }
 
 // send sends a call of n hits.
-func (d *decider) send(owner string, hits int) *batch.Call {
+func (d *slowDecider) send(owner string, hits int) *batch.Call {
 	c := batch.NewCall()
 	c.Owner = owner
 	c.Prepare(make([]ratelimit.Hit, hits), false)
@@ -77,8 +79,8 @@ func (d *decider) send(owner string, hits int) *batch.Call {
 	return c
 }
 
-// sizes returns the number of calls of each batch.
-func (d *decider) sizes() []int {
+// batchSizes returns the number of calls of each batch.
+func (d *slowDecider) batchSizes() []int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var sizes []int
@@ -88,12 +90,12 @@ func (d *decider) sizes() []int {
 	return sizes
 }
 
-// wait waits for calls and returns when the last was finished.
-func wait(began time.Time, calls ...*batch.Call) time.Duration {
+// waitForCalls waits for calls, and returns the time from start to the end of the last one.
+func waitForCalls(start time.Time, calls ...*batch.Call) time.Duration {
 	for _, c := range calls {
 		batch.Wait(c)
 	}
-	return time.Since(began)
+	return time.Since(start)
 }
 
 // ms returns times in milliseconds.
@@ -104,22 +106,31 @@ func ms(times ...float64) (all []time.Duration) {
 	return all
 }
 
-// schedules list the arrivals of calls, the times of batches (the last one applies to all later ones), the
-// calls that share a batch, the end of each call, and the wait of the first call of the last batch.
+// schedules lists cases of TestCallsShareBatches.
 var schedules = map[string]struct {
-	workers     int
-	takes, come []time.Duration
-	batches     string
-	finished    []time.Duration
-	waited      float64
+	workers  int
+	takes    []time.Duration // of batches; the last one applies to all later batches
+	arrivals []time.Duration // of calls
+	batches  string          // the calls of each batch
+	finished []time.Duration // the end of each call
+	waited   float64         // milliseconds that the first call of the last batch waits
 }{
-	"a call alone waits for one batch": {4, ms(3), ms(0, 10, 20), "[[0] [1] [2]]", ms(3, 13, 23), 0},
-	"calls share the next batch": {4, ms(4), ms(0, .5, 1, 1.5, 2), "[[0] [1 2 3 4]]",
-		ms(4, 8, 8, 8, 8), 3.5},
-	"a slow batch holds up others for 5 ms, and later ones not at all": {4, ms(1000, 1), ms(0, 1, 1, 10, 20),
-		"[[0] [1 2] [3] [4]]", ms(1000, 6, 6, 11, 21), 0},
-	"all workers are busy": {3, ms(1001), ms(0, 10, 20, 30, 40, 50), "[[0] [1] [2] [3 4 5]]",
-		ms(1001, 1011, 1021, 2006, 2006, 2006), 975},
+	"a call alone waits for one batch": {
+		workers: 4, takes: ms(3), arrivals: ms(0, 10, 20),
+		batches: "[[0] [1] [2]]", finished: ms(3, 13, 23),
+	},
+	"calls share the next batch": {
+		workers: 4, takes: ms(4), arrivals: ms(0, .5, 1, 1.5, 2),
+		batches: "[[0] [1 2 3 4]]", finished: ms(4, 8, 8, 8, 8), waited: 3.5,
+	},
+	"a slow batch holds up others for 5 ms, and later ones not at all": {
+		workers: 4, takes: ms(1000, 1), arrivals: ms(0, 1, 1, 10, 20),
+		batches: "[[0] [1 2] [3] [4]]", finished: ms(1000, 6, 6, 11, 21),
+	},
+	"all workers are busy": {
+		workers: 3, takes: ms(1001), arrivals: ms(0, 10, 20, 30, 40, 50),
+		batches: "[[0] [1] [2] [3 4 5]]", finished: ms(1001, 1011, 1021, 2006, 2006, 2006), waited: 975,
+	},
 }
 
 func TestCallsShareBatches(t *testing.T) {
@@ -129,40 +140,40 @@ func TestCallsShareBatches(t *testing.T) {
 				d := newQueue(batch.Options{Workers: test.workers}, func(n int) time.Duration {
 					return test.takes[min(n, len(test.takes)-1)]
 				})
-				began := time.Now()
-				finished := make([]time.Duration, len(test.come))
-				for i, at := range test.come {
-					time.Sleep(time.Until(began.Add(at)))
+				start := time.Now()
+				finished := make([]time.Duration, len(test.arrivals))
+				for i, at := range test.arrivals {
+					time.Sleep(time.Until(start.Add(at)))
 					call := d.send(fmt.Sprint(i), 1)
 					if !batch.Busy(d.queue) {
-						t.Errorf("the queue is not busy with call %d", i)
+						t.Errorf("Busy is false with call %d, want true", i)
 					}
-					go func() { finished[i] = wait(began, call) }()
+					go func() { finished[i] = waitForCalls(start, call) }()
 				}
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				if got := fmt.Sprint(d.batches); got != test.batches || d.most > test.workers {
-					t.Errorf("batches %s, up to %d at once, want %s", got, d.most, test.batches)
+				if got := fmt.Sprint(d.batches); got != test.batches || d.maxInFlight > test.workers {
+					t.Errorf("batches %s, %d concurrent; want %s, %d", got, d.maxInFlight, test.batches,
+						test.workers)
 				}
 				if batch.Busy(d.queue) {
-					t.Error("the queue is busy without a call")
+					t.Error("Busy is true without a call, want false")
 				}
 				if fmt.Sprint(finished) != fmt.Sprint(test.finished) {
 					t.Errorf("finished after %v, want %v", finished, test.finished)
 				}
-				// The deadline of a batch is that of the call that came first.
+				// A batch has the deadline of its oldest call.
 				left := d.deadlines[len(d.deadlines)-1]
 				if want := health.MostTimeouts*time.Minute - ms(test.waited)[0]; left != want {
-					t.Errorf("the last batch has %v, want %v", left, want)
+					t.Errorf("the last batch has %v until its deadline, want %v", left, want)
 				}
 			})
 		})
 	}
 }
 
-// TestOneBatchAtATimeAfterASlowOne: when the slow batch has returned, calls share batches as
-// before.
-func TestOneBatchAtATimeAfterASlowOne(t *testing.T) {
+// When a slow batch has returned, calls share batches as before.
+func TestOneBatchAtATimeAfterSlowBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newQueue(batch.Options{}, func(n int) time.Duration {
 			return []time.Duration{100 * time.Millisecond, 4 * time.Millisecond}[min(n, 1)]
@@ -173,19 +184,19 @@ func TestOneBatchAtATimeAfterASlowOne(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			if len(calls) == 110 {
 				d.mu.Lock()
-				d.most = 0
+				d.maxInFlight = 0
 				d.mu.Unlock()
 			}
 		}
-		wait(time.Now(), calls...)
-		if d.most != 1 {
-			t.Errorf("%d batches were in flight at once after the slow one", d.most)
+		waitForCalls(time.Now(), calls...)
+		if d.maxInFlight != 1 {
+			t.Errorf("%d concurrent batches after the slow one, want 1", d.maxInFlight)
 		}
 	})
 }
 
-// TestBatchSize checks the bounds: 100 hits for the first batches, 400 for later ones, and more once a full
-// batch takes no longer than a small one.
+// The first batches have up to 100 hits, later ones up to 400, and more once a full batch takes no longer
+// than a small one.
 func TestBatchSize(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -214,7 +225,7 @@ func TestBatchSize(t *testing.T) {
 						}
 					}
 				}
-				d := newQueue(o, always(test.takes))
+				d := newQueue(o, constantDuration(test.takes))
 				calls := []*batch.Call{d.send("first", 1)}
 				synctest.Wait()
 				want := []string{"first"}
@@ -222,12 +233,12 @@ func TestBatchSize(t *testing.T) {
 					want = append(want, fmt.Sprint(i))
 					calls = append(calls, d.send(want[i+1], hits))
 				}
-				wait(time.Now(), calls...)
+				waitForCalls(time.Now(), calls...)
 				var got []string
 				for _, b := range d.batches {
 					got = append(got, b...)
 				}
-				if sizes := fmt.Sprint(d.sizes()); sizes != test.want ||
+				if sizes := fmt.Sprint(d.batchSizes()); sizes != test.want ||
 					strings.Join(got, " ") != strings.Join(want, " ") {
 					t.Errorf("batches of %s calls, want %s, in the order of arrival", sizes, test.want)
 				}
@@ -236,6 +247,7 @@ func TestBatchSize(t *testing.T) {
 	}
 }
 
+// repeat returns the numbers of hits of calls with equally many.
 func repeat(hits, calls int) []int {
 	all := make([]int, calls)
 	for i := range all {
@@ -244,27 +256,27 @@ func repeat(hits, calls int) []int {
 	return all
 }
 
-// TestCallersKeepTheirTime checks that with a queue that is never empty, each call still has its whole
-// timeout, and no call fails that a batch could answer in time.
+// In a queue that is never empty, each call still has its whole timeout, and no call fails that a batch
+// could decide in time.
 func TestCallersKeepTheirTime(t *testing.T) {
 	for _, callers := range []int{1, 300, 1000, 6000, 18_000} { // 18,000 calls wait for 180 of their 200 ms
 		synctest.Test(t, func(t *testing.T) {
 			const takes = 4 * time.Millisecond
-			var d *decider
-			began := time.Now()
+			var d *slowDecider
+			start := time.Now()
 			failed, finished := 0, 0
 			d = newQueue(batch.Options{Timeout: 200 * time.Millisecond, Workers: 1,
 				Deliver: func(calls []*batch.Call) {
-					for _, c := range calls { // each caller asks again at once, for a second
+					for _, c := range calls { // each caller sends again immediately, for a second
 						finished++
 						if c.Err != nil {
 							failed++
 						}
-						if time.Since(began) < time.Second {
+						if time.Since(start) < time.Second {
 							d.send("again", 1)
 						}
 					}
-				}}, always(takes))
+				}}, constantDuration(takes))
 			for range callers {
 				d.send("first", 1)
 			}
@@ -272,19 +284,19 @@ func TestCallersKeepTheirTime(t *testing.T) {
 			synctest.Wait()
 			for i, left := range d.deadlines {
 				if left < takes {
-					t.Fatalf("%d callers: batch %d has %v", callers, i, left)
+					t.Fatalf("%d callers: batch %d has %v, want at least %v", callers, i, left, takes)
 				}
 			}
 			if failed > 0 || finished < 5*callers {
-				t.Errorf("%d callers: %d of %d calls failed", callers, failed, finished)
+				t.Errorf("%d callers: %d of %d calls failed, want none of many", callers, failed, finished)
 			}
 		})
 	}
 }
 
-// TestCallsThatCannotBeAnsweredInTime fail at once while the database does not answer, and do not
-// shorten the time of the others.
-func TestCallsThatCannotBeAnsweredInTime(t *testing.T) {
+// While the database does not answer, calls without enough time for a batch fail immediately, and take no
+// time from others.
+func TestCallsWithoutTimeFailImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		closing, stop := context.WithCancel(context.Background())
 		defer stop()
@@ -298,20 +310,22 @@ func TestCallsThatCannotBeAnsweredInTime(t *testing.T) {
 			func(n int) time.Duration {
 				return []time.Duration{200, 100}[n] * time.Millisecond
 			})
-		began := time.Now()
+		start := time.Now()
 		first := d.send("first", 1)
 		synctest.Wait()
 		time.Sleep(10 * time.Millisecond)
 		late := d.send("late", 1) // would have 60 ms for a batch
 		time.Sleep(140 * time.Millisecond)
 		fresh := d.send("fresh", 1)
-		if took := wait(began, first, late); took != 200*time.Millisecond || first.Err != nil ||
+		if took := waitForCalls(start, first, late); took != 200*time.Millisecond || first.Err != nil ||
 			!errors.Is(late.Err, ratelimit.ErrTimeout) {
-			t.Errorf("after %v: %v, and of the late call %v", took, first.Err, late.Err)
+			t.Errorf("after %v: errors %v, %v; want none and ErrTimeout after 200ms", took, first.Err,
+				late.Err)
 		}
-		if took := wait(began, fresh); took != 300*time.Millisecond || fresh.Err != nil ||
+		if took := waitForCalls(start, fresh); took != 300*time.Millisecond || fresh.Err != nil ||
 			d.deadlines[1] != 200*time.Millisecond {
-			t.Errorf("the fresh call: %v after %v; its batch had %v", fresh.Err, took, d.deadlines[1])
+			t.Errorf("error %v after %v, the batch had %v; want none, 300ms, 200ms", fresh.Err, took,
+				d.deadlines[1])
 		}
 	})
 }

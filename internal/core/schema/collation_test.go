@@ -10,21 +10,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// inEnglish makes an empty database in which a database's own order puts "a" before "B".
-func inEnglish(t *testing.T) *site {
+// openEnglishDB makes an empty database with a collation that sorts "a" before "B".
+func openEnglishDB(t *testing.T) *testDB {
 	t.Helper()
-	s := open(t)
-	name := s.text("SELECT current_database()")
+	s := openTestDB(t)
+	name := s.queryText("SELECT current_database()")
 	s.exec("CREATE DATABASE " + name + "_en TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' " +
 		"LOCALE_PROVIDER icu ICU_LOCALE 'en-US'")
 	t.Cleanup(func() { s.exec("DROP DATABASE " + name + "_en WITH (FORCE)") })
-	en := &site{t: t, dsn: strings.Replace(s.dsn, name, name+"_en", 1)}
+	en := &testDB{t: t, dsn: strings.Replace(s.dsn, name, name+"_en", 1)}
 	en.conn = cluster.Connect(t, en.dsn)
-	en.want(`SELECT 'a' < 'B'`, "t")
+	en.expect(`SELECT 'a' < 'B'`, "t")
 	return en
 }
 
-// libraryTables are the tables that the npm library makes. They have the collation of the database.
+// libraryTables makes the tables of the npm library, which have the collation of the database.
 const libraryTables = `
 	CREATE UNLOGGED TABLE rate_limit_ephemeral (prefix TEXT NOT NULL, key TEXT NOT NULL, count BIGINT,
 		prev_count BIGINT, window_start TIMESTAMPTZ, tokens DOUBLE PRECISION, last_refill TIMESTAMPTZ,
@@ -33,8 +33,8 @@ const libraryTables = `
 		window_start TIMESTAMPTZ, tokens DOUBLE PRECISION, last_refill TIMESTAMPTZ,
 		expires_at TIMESTAMPTZ NOT NULL, PRIMARY KEY (prefix, key));`
 
-// toByteOrder are the statements of the documentation that change the order of the tables.
-func toByteOrder(t *testing.T) string {
+// byteOrderSQL returns the statements of the documentation that change the collation of the tables.
+func byteOrderSQL(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/migrating-from-npm.md")
 	if err != nil {
@@ -43,21 +43,21 @@ func toByteOrder(t *testing.T) string {
 	statements := regexp.MustCompile(`(?m)^ *ALTER TABLE rate_limit_\w+ ALTER prefix .*;$`).FindAllString(
 		string(text), -1)
 	if len(statements) != 2 {
-		t.Fatalf("the documentation has the statements %q", statements)
+		t.Fatalf("the documentation has the statements %q, want 2", statements)
 	}
 	return strings.Join(statements, "\n")
 }
 
-// The order of keys is that of their bytes in new tables, and that of the database in tables of the
-// npm library. With both, the views answer, and a proxy counts.
-func TestDatabasesWithAnotherOrderOfText(t *testing.T) {
+// Keys have the order of their bytes in new tables, and the collation of the database in tables of the npm
+// library. With both, the views return rows, and a proxy counts.
+func TestDatabasesWithOtherCollations(t *testing.T) {
 	for _, test := range []struct{ name, before, after, order string }{
 		{"new tables", "", "", "B a"},
 		{"tables of the npm library", libraryTables, "", "a B"},
-		{"tables of the npm library with the statements of its page", libraryTables, toByteOrder(t), "B a"},
+		{"tables of the npm library with the statements of its page", libraryTables, byteOrderSQL(t), "B a"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := inEnglish(t)
+			s := openEnglishDB(t)
 			s.exec(test.before + schema.File + test.after)
 			s.exec(`SELECT rate_limit_rule('r', per_minute => 10, algorithm => 'fixed_window');
 				INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1);
@@ -67,15 +67,15 @@ func TestDatabasesWithAnotherOrderOfText(t *testing.T) {
 				INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at)
 					SELECT 'rule/r/per_minute', user_id, 9, date_trunc('minute', now()), now() + '1 h'
 						FROM rate_limit_users`)
-			s.want("SELECT string_agg(key, ' ' ORDER BY key) FROM rate_limit_ephemeral", test.order)
-			s.want("SELECT key, quota FROM rate_limit_used ORDER BY quota", "B 10\na 20")
-			s.want("SELECT key FROM rate_limit_near", "B")
-			s.counts(s.db("")).Close()
+			s.expect("SELECT string_agg(key, ' ' ORDER BY key) FROM rate_limit_ephemeral", test.order)
+			s.expect("SELECT key, quota FROM rate_limit_used ORDER BY quota", "B 10\na 20")
+			s.expect("SELECT key FROM rate_limit_near", "B")
+			s.countHit(s.openDB("")).Close()
 			s.exec("DELETE FROM rate_limit_ephemeral WHERE prefix NOT LIKE 'rule/%'; DELETE FROM " +
 				"rate_limit_durable")
-			s.want("SELECT count(*) FROM rate_limit_ephemeral e FULL JOIN rate_limit_durable d USING "+
+			s.expect("SELECT count(*) FROM rate_limit_ephemeral e FULL JOIN rate_limit_durable d USING "+
 				"(prefix, key)", "2")
-			s.want("SELECT count(*) FROM (SELECT key FROM rate_limit_ephemeral UNION SELECT key FROM "+
+			s.expect("SELECT count(*) FROM (SELECT key FROM rate_limit_ephemeral UNION SELECT key FROM "+
 				"rate_limit_durable UNION SELECT user_id FROM rate_limit_bans) AS all_keys", "2")
 		})
 	}

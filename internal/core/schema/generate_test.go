@@ -14,10 +14,10 @@ import (
 
 var update = flag.Bool("update", false, "write generated.go anew")
 
-// dense returns the SQL of a file without comments and blank lines. The lines of a statement are joined, up
-// to 240 columns. In the bodies of functions, which psql shows, only lines that continue others are joined,
-// up to 200.
-func dense(t *testing.T, file string) string {
+// compactSQL returns the SQL of a file without comments and blank lines. The lines of a statement are
+// joined, up to 240 columns. In the bodies of functions, which psql shows, only lines that continue others
+// are joined, up to 200.
+func compactSQL(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -67,18 +67,18 @@ func dense(t *testing.T, file string) string {
 	return sql + "\n"
 }
 
-// opens finds the end of a line after which a block is indented.
+// opens matches the end of a line after which a block is indented.
 var opens = regexp.MustCompile(`(;|\b(BEGIN|THEN|LOOP|ELSE|DECLARE|EXCEPTION))$`)
 
-// version finds the number of the schema of the history or of the policy.
+// version matches the number of the schema of the history or of the policy.
 var version = regexp.MustCompile(`FUNCTION rate_limit_(history|policy)_version\(\) .* AS 'SELECT ([0-9]+)'`)
 
-// generated is the Go file with the .sql files, and the version numbers that they contain.
-func generated(t *testing.T, files []string) string {
+// generateGo returns a Go file with the .sql files, and the version numbers in them.
+func generateGo(t *testing.T, files []string) string {
 	text := "// Code generated from the .sql files by go generate. DO NOT EDIT.\n//\n// Comments are in " +
 		"the .sql files alone.\n\npackage schema\n"
 	for _, file := range files {
-		sql := dense(t, file)
+		sql := compactSQL(t, file)
 		name := ""
 		for i, word := range strings.Split(strings.TrimSuffix(file, ".sql"), "_") {
 			if i > 0 {
@@ -95,13 +95,13 @@ func generated(t *testing.T, files []string) string {
 	return text
 }
 
-// The interpreted packages cannot embed files, so generated.go has copies of them.
-func TestTheGoFileIsCurrent(t *testing.T) {
+// generated.go has copies of the .sql files, because interpreted packages cannot embed files.
+func TestGeneratedFileIsCurrent(t *testing.T) {
 	files, err := filepath.Glob("*.sql")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("there are %d .sql files: %v", len(files), err)
 	}
-	want := generated(t, files)
+	want := generateGo(t, files)
 	if *update {
 		if err := os.WriteFile("generated.go", []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -112,7 +112,7 @@ func TestTheGoFileIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Error("generated.go is not current. Write it anew: go generate ./internal/core/schema")
+		t.Error("generated.go differs from the .sql files: run go generate ./internal/core/schema")
 	}
 }
 
@@ -120,9 +120,9 @@ func TestTheGoFileIsCurrent(t *testing.T) {
 func TestNoSQLFileIsLeftOut(t *testing.T) {
 	files, _ := filepath.Glob("*.sql")
 	for _, file := range files {
-		n := strings.Count(schema.File+schema.Shards, dense(t, file))
+		n := strings.Count(schema.File+schema.Shards, compactSQL(t, file))
 		if want := map[bool]int{false: 1, true: 3}[file == "describe.sql" || file == "end.sql"]; n != want {
-			t.Errorf("%s is in the schema %d times", file, n)
+			t.Errorf("%s is in the schema %d times, want %d", file, n, want)
 		}
 	}
 }

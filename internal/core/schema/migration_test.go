@@ -2,6 +2,7 @@ package schema_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -39,17 +40,17 @@ const everything = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 		FROM pg_description WHERE objoid >= 16384
 ) AS lines`
 
-// A store, MigratePolicy and MigrateHistory make all tables, on an empty database and beside tables of counts
-// that are there. The file does the same, and changes nothing if it runs again, nor does it lose
-// rows.
-func TestAllWaysLeadToTheSameTables(t *testing.T) {
-	model := newSite(t)
-	want := model.text(everything)
+// A store, policy.Migrate and history.Migrate make all tables, in an empty database and beside tables of
+// counts, also incomplete ones. The file makes the same tables. When it runs again, it changes nothing and
+// loses no rows.
+func TestMigrationsMakeSameTables(t *testing.T) {
+	model := newTestDB(t)
+	want := model.queryText(everything)
 	model.exec(schema.File)
-	if got := model.text(everything); got != want {
-		t.Error("the file has changed the tables when it ran again")
+	if got := model.queryText(everything); got != want {
+		t.Errorf("after a second run of the file, the tables are\n%s\nwant\n%s", got, want)
 	}
-	model.want("SELECT count(*) FROM rate_limit_users", "2")
+	model.expect("SELECT count(*) FROM rate_limit_users", "2")
 	for name, before := range map[string]string{
 		"empty":                "",
 		"counters":             schema.Counters,
@@ -62,28 +63,29 @@ func TestAllWaysLeadToTheSameTables(t *testing.T) {
 			"DROP FUNCTION rate_limit_policy_version, rate_limit_history_version",
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := open(t)
+			s := openTestDB(t)
 			s.exec(before)
-			db := s.db("")
-			s.counts(db)
+			db := s.openDB("")
+			s.countHit(db)
 			if err := policy.Migrate(context.Background(), db); err != nil {
 				t.Fatal(err)
 			}
 			if err := history.Migrate(context.Background(), db); err != nil {
 				t.Fatal(err)
 			}
-			for until := time.Now().Add(time.Minute); s.text(
-				everything) != want; time.Sleep(5 * time.Millisecond) {
-				if time.Now().After(until) {
-					t.Fatalf("the store has made\n%s\nwant\n%s", s.text(everything), want)
-				}
+			got := ""
+			for end := time.Now().Add(time.Minute); got != want && time.Now().Before(end); {
+				got = s.queryText(everything)
+			}
+			if got != want {
+				t.Fatalf("the store has made\n%s\nwant\n%s", got, want)
 			}
 		})
 	}
 }
 
-// counts has a store count a hit, and returns the store. It ends with the test.
-func (s *site) counts(db pgdb.DB) *postgres.Store {
+// countHit takes a hit with a new store, and returns the store, which closes at the end of the test.
+func (s *testDB) countHit(db pgdb.DB) *postgres.Store {
 	s.t.Helper()
 	store, err := postgres.New(db, postgres.Options{OnError: func(err error) { s.t.Error(err) }})
 	if err != nil {
@@ -98,53 +100,59 @@ func (s *site) counts(db pgdb.DB) *postgres.Store {
 	return store
 }
 
-// A newer proxy has made the tables: an older one leaves them as they are.
-func TestANewerSchemaStays(t *testing.T) {
-	s := newSite(t)
+// An older proxy leaves the tables of a newer one as they are.
+func TestNewerSchemaStays(t *testing.T) {
+	s := newTestDB(t)
 	s.exec("CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE AS " +
 		"'SELECT 1000'")
-	if err := policy.Migrate(context.Background(), s.db("")); err != nil {
+	if err := policy.Migrate(context.Background(), s.openDB("")); err != nil {
 		t.Fatal(err)
 	}
-	s.want("SELECT rate_limit_policy_version()", "1000")
+	s.expect("SELECT rate_limit_policy_version()", "1000")
 }
 
-// The tables lie in the first schema of the search_path, and their functions find them from
-// anywhere.
+// The tables lie in the first schema of the search_path. Their functions find them from any session, and a
+// caller's own tables do not take their place.
 func TestTablesInAnotherSchema(t *testing.T) {
-	s := open(t)
-	s.exec("CREATE SCHEMA tenant; SET search_path = tenant;" + schema.File + "RESET search_path; SELECT " +
-		"tenant.rate_limit_rule('r', per_hour => 1)")
-	s.want("SELECT count(*) FROM tenant.rate_limit_changes WHERE kind IN ('rule', 'limit')", "2")
-	s.want("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", "0")
+	s := openTestDB(t)
+	s.exec(`CREATE SCHEMA "a.Tenant"; SET search_path = "a.Tenant";` + schema.File + `RESET search_path;
+		CREATE TEMPORARY TABLE rate_limit_metrics (x int);
+		CREATE TEMPORARY TABLE rate_limit_retention (what text);
+		SELECT "a.Tenant".rate_limit_rule('r', per_hour => 1)`)
+	s.expect(`SELECT count(*) FROM "a.Tenant".rate_limit_changes WHERE kind IN ('rule', 'limit')`, "2")
+	s.expect(`SELECT what, name FROM "a.Tenant".rate_limit_upkeep('2026-11-21') LIMIT 1`,
+		`made "a.Tenant".rate_limit_audit_20261121`)
+	s.expect(`SELECT count(*) FROM "a.Tenant".rate_limit_drop_expired('2027-02-20') WHERE held_by IS NULL
+		AND name ~ 'audit'`, "1")
+	s.expect("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", "0")
 }
 
-// Every table, column, view and function says what it is for.
+// Every table, column, view and function has a comment.
 func TestEverythingHasAComment(t *testing.T) {
-	s := newSite(t)
+	s := newTestDB(t)
 	s.exec("SELECT rate_limit_upkeep()")
 	const counters = "('rate_limit_ephemeral', 'rate_limit_durable')"
-	s.want(`SELECT c.oid::regclass FROM pg_class c WHERE c.relname LIKE 'rate\_limit\_%'
+	s.expect(`SELECT c.oid::regclass FROM pg_class c WHERE c.relname LIKE 'rate\_limit\_%'
 		AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition AND c.relname NOT IN `+counters+`
 		AND obj_description(c.oid, 'pg_class') IS NULL`, "")
-	s.want(`SELECT a.attrelid::regclass || '.' || a.attname FROM pg_attribute a
+	s.expect(`SELECT a.attrelid::regclass || '.' || a.attname FROM pg_attribute a
 		JOIN pg_class c ON c.oid = a.attrelid WHERE c.relname LIKE 'rate\_limit\_%'
 		AND c.relkind IN ('r', 'p', 'v')
 		AND c.relname NOT IN `+counters+` AND a.attnum > 0 AND NOT a.attisdropped
 			AND col_description(a.attrelid, a.attnum) IS NULL`, "")
-	s.want(`SELECT p.oid::regprocedure FROM pg_proc p WHERE p.proname LIKE 'rate\_limit\_%'
+	s.expect(`SELECT p.oid::regprocedure FROM pg_proc p WHERE p.proname LIKE 'rate\_limit\_%'
 		AND obj_description(p.oid, 'pg_proc') IS NULL`, "")
 }
 
 // A store that counts makes the tables of counts and of the registry, and nothing else.
-func TestALimitAloneMakesNoPolicy(t *testing.T) {
-	s := open(t)
-	s.counts(s.db("")).Close()
-	s.want(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relname LIKE 'rate\_limit\_%'
-		AND relkind IN ('r', 'p', 'v')`,
+func TestStoreMakesNoPolicyTables(t *testing.T) {
+	s := openTestDB(t)
+	s.countHit(s.openDB("")).Close()
+	s.expect(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class
+		WHERE relname LIKE 'rate\_limit\_%' AND relkind IN ('r', 'p', 'v')`,
 		"rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_processes "+
 			"rate_limit_proxies rate_limit_secrets rate_limit_state")
-	s.want(`SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc
+	s.expect(`SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc
 		WHERE proname LIKE 'rate\_limit\_%'`,
 		"rate_limit_behind rate_limit_counter_key rate_limit_counter_tables rate_limit_counters "+
 			"rate_limit_delete_counters rate_limit_forget_person rate_limit_key_forms rate_limit_reset "+
@@ -152,34 +160,30 @@ func TestALimitAloneMakesNoPolicy(t *testing.T) {
 }
 
 // On a server that is too old nothing is made.
-func TestAServerThatIsTooOldIsRefused(t *testing.T) {
-	s := open(t)
+func TestOldServerIsRefused(t *testing.T) {
+	s := openTestDB(t)
 	s.exec(`CREATE FUNCTION public.current_setting(name text) RETURNS text LANGUAGE sql AS $$
 		SELECT CASE name WHEN 'server_version_num' THEN '140023' ELSE '14.23' END $$;
 		SET search_path = public, pg_catalog`)
 	for name, sql := range map[string]string{"counters": schema.Counters, "history": schema.History,
 		"policy": schema.Policy} {
-		if failure := s.fails(sql); failure.Message != "pg-ratelimit needs PostgreSQL 15 or newer, and "+
-			"this server is 14.23" {
-			t.Errorf("the %s: %v", name, failure)
+		const want = "pg-ratelimit needs PostgreSQL 15 or newer, and this server is 14.23"
+		if got := s.expectError(sql).Message; got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
-	s.want(`SELECT count(*) FROM pg_tables WHERE tablename LIKE 'rate\_limit\_%'`, "0")
+	s.expect(`SELECT count(*) FROM pg_tables WHERE tablename LIKE 'rate\_limit\_%'`, "0")
 }
 
-// A role that may not create the tables of the policy counts all the same.
-func TestCountersWorkWithoutThePrivilegeForThePolicy(t *testing.T) {
-	s := open(t)
+// The error of a migration by a role that may not create tables names schema.sql.
+func TestPolicyMigrationWithoutPrivileges(t *testing.T) {
+	s := openTestDB(t)
 	s.exec("REVOKE CREATE ON SCHEMA public FROM public;" + schema.Counters)
-	role := "c_" + s.text("SELECT current_database()")
-	s.exec("CREATE ROLE " + role + "; GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_ephemeral, " +
-		"rate_limit_durable TO " + role)
-	t.Cleanup(func() { s.exec("DROP OWNED BY " + role + "; DROP ROLE " + role) })
-	db := s.db(role)
-	s.counts(db)
-	if err := policy.Migrate(context.Background(), db); err == nil ||
-		!strings.Contains(err.Error(), "schema.sql") ||
-		!strings.Contains(err.Error(), "permission denied for schema public") {
-		t.Errorf("MigratePolicy: %v", err)
+	role := "c_" + s.queryText("SELECT current_database()")
+	s.exec("CREATE ROLE " + role)
+	t.Cleanup(func() { s.exec("DROP ROLE " + role) })
+	err := fmt.Sprint(policy.Migrate(context.Background(), s.openDB(role)))
+	if !strings.Contains(err, "schema.sql") || !strings.Contains(err, "permission denied for schema public") {
+		t.Errorf("Migrate: error %s, want schema.sql and permission denied for schema public", err)
 	}
 }

@@ -2,7 +2,7 @@ package schema
 
 import "github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 
-//go:generate go test . -run TestTheGoFileIsCurrent -update
+//go:generate go test . -run TestGeneratedFileIsCurrent -update
 
 // Counters creates or upgrades the two tables of counts, including those of the npm library pg-ratelimit. It
 // includes Nodes.

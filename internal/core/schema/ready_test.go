@@ -12,43 +12,43 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// TestTablesOfAnotherProcessAreNoRestore if that process makes them while a query looks for
-// them. The snapshot of the query is older than the tables, but to_regclass finds them.
-func TestTablesOfAnotherProcessAreNoRestore(t *testing.T) {
-	s := open(t)
+// Tables that another process makes during a query are not a restore. The snapshot of the query is older
+// than the tables, but to_regclass finds them.
+func TestConcurrentMigrationIsNoRestore(t *testing.T) {
+	s := openTestDB(t)
 	reader := cluster.Connect(t, s.dsn)
 	tx, err := reader.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(t.Context()) }()
-	// looks returns what a proxy finds in the snapshot of the first call.
-	looks := func() (restoring int) {
+	// isRestoring queries in the snapshot of the first call.
+	isRestoring := func() (restoring int) {
 		var counters, policy *int
 		if err := tx.QueryRow(t.Context(), schema.Ready).Scan(&counters, &policy, &restoring); err != nil {
 			t.Fatal(err)
 		}
 		return restoring
 	}
-	if looks() != 0 {
-		t.Error("an empty database is restored")
+	if isRestoring() != 0 {
+		t.Error("an empty database counts as a restore")
 	}
 	s.exec(schema.File)
-	if looks() != 0 {
-		t.Error("a database whose tables another process has just made is restored")
+	if isRestoring() != 0 {
+		t.Error("tables that another process has just made count as a restore")
 	}
 }
 
-// A restore makes functions in the order of their names. A proxy that starts then finds the first
+// A restore creates functions in the order of their names. A proxy that starts during it finds the first
 // one, and makes no tables.
-func TestARestoreIsFoundByItsFirstFunction(t *testing.T) {
+func TestRestoreIsDetectedByFirstFunction(t *testing.T) {
 	var names []string
-	for _, found := range regexp.MustCompile(`FUNCTION (rate_limit_[a-z_]+)\(`).FindAllStringSubmatch(
-		schema.Policy, -1) {
+	functions := regexp.MustCompile(`FUNCTION (rate_limit_[a-z_]+)\(`)
+	for _, found := range functions.FindAllStringSubmatch(schema.Policy, -1) {
 		names = append(names, found[1])
 	}
 	first := slices.Min(names)
 	if query := schema.RestoredInPart; !strings.Contains(query, "'"+first+"'") {
-		t.Errorf("the first function of the policy is %s, which RestoredInPart does not look for", first)
+		t.Errorf("RestoredInPart does not query %s, the first function of the policy", first)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// The page of the policy has the comment of each column that people set.
-func TestThePageOfThePolicyDescribesEachColumn(t *testing.T) {
+// The page about the policy has the comment of each column that people set.
+func TestPolicyPageDescribesEachColumn(t *testing.T) {
 	const (
 		page = "../../../docs/policy.md"
 		from = "<!-- `go test ./internal/core/schema -update` writes the lines from here -->\n"
@@ -20,7 +20,7 @@ func TestThePageOfThePolicyDescribesEachColumn(t *testing.T) {
 	before, rest, found := strings.Cut(string(file), from)
 	lines, after, ends := strings.Cut(rest, to)
 	// A column without a comment makes the text NULL.
-	want := "\n" + newSite(t).text(`SELECT
+	want := "\n" + newTestDB(t).queryText(`SELECT
 		string_agg(format(E'**%s**\n\n| column | type | default | meaning |\n'
 			'|---|---|---|---|\n%s\n', relation, columns), E'\n' ORDER BY place) FROM (
 		SELECT place, relation, CASE WHEN bool_and(description IS NOT NULL) THEN string_agg(

@@ -16,15 +16,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// roles makes a role of the proxies and one of administrators, with the privileges that
-// docs/policy.md gives them.
-func (s *site) roles() (proxy, administrator string) {
+// createRoles creates a role for proxies and one for administrators, with the privileges of docs/policy.md.
+func (s *testDB) createRoles() (proxy, administrator string) {
 	s.t.Helper()
 	text, err := os.ReadFile("../../../docs/policy.md")
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	database := s.text("SELECT current_database()")
+	database := s.queryText("SELECT current_database()")
 	proxy, administrator = "p_"+database, "a_"+database
 	s.exec("CREATE ROLE " + proxy + "; CREATE ROLE " + administrator)
 	s.t.Cleanup(func() {
@@ -45,15 +44,15 @@ func (s *site) roles() (proxy, administrator string) {
 	return proxy, administrator
 }
 
-// The roles of docs/policy.md are enough: an administrator changes the policy, and proxies
-// obey, count and say how far they are. And they are not too much.
-func TestTheRolesOfTheDocumentation(t *testing.T) {
-	s := newSite(t)
+// The roles of docs/policy.md suffice and do not exceed their purpose: an administrator changes the policy,
+// and proxies apply it, count, and report their progress.
+func TestDocumentedRolesSuffice(t *testing.T) {
+	s := newTestDB(t)
 	s.exec("REVOKE CREATE ON SCHEMA public FROM public")
-	proxy, _ := s.roles()
-	db := s.db(proxy)
+	proxy, _ := s.createRoles()
+	db := s.openDB(proxy)
 	var reported []string
-	store, err := counts.Open(s.db(proxy), engine.Options{
+	store, err := counts.Open(s.openDB(proxy), engine.Options{
 		CleanupProbability: 1, OnError: func(err error) { t.Error(err) },
 	}, &registry.Node{Name: "n1", Epoch: 1})
 	if err != nil {
@@ -71,53 +70,53 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s.transcript("testdata/roles/administrator.txt")
+	s.checkTranscript("testdata/roles/administrator.txt")
 	if err := p.Refresh(ctx); err != nil {
 		t.Fatal(err)
 	}
 	facts := policy.Facts{Tier: "anonymous", Path: "/", Method: "GET"}
 	var o policy.Verdict
-	if err := p.Evaluate(ctx, time.Minute, "ann", "", &facts, &o); err != nil || len(o.Hits) != 1 ||
-		o.Hits[0].Limit.Events != 5 {
-		t.Fatalf("%v, %+v", err, o)
+	err = p.Evaluate(ctx, time.Minute, "ann", "", &facts, &o)
+	if err != nil || len(o.Hits) != 1 || o.Hits[0].Limit.Events != 5 {
+		t.Fatalf("Evaluate: %v, %+v; want one hit on a limit of 5", err, o)
 	}
 	if err := store.Take(ctx, time.Minute, o.Hits, make([]ratelimit.Decision, 1)); err != nil {
 		t.Error(err)
 	}
-	s.transcript("testdata/roles/proxy.txt")
+	s.checkTranscript("testdata/roles/proxy.txt")
 	const rowSQL = "SELECT concat(node, ' ', epoch, ' ', report->>'applied_seq' = " +
 		"(SELECT max(seq)::text FROM rate_limit_changes)) FROM rate_limit_nodes"
 	if err := p.Refresh(ctx); err != nil {
 		t.Fatal(err)
 	}
 	await.Within(t, time.Minute, "the registry to have n1 1 t",
-		func() bool { return s.text(rowSQL) == "n1 1 t" })
+		func() bool { return s.queryText(rowSQL) == "n1 1 t" })
 	store.Close()
-	s.want("SELECT count(*) FROM rate_limit_nodes WHERE ended IS NULL", "0")
+	s.expect("SELECT count(*) FROM rate_limit_nodes WHERE ended IS NULL", "0")
 	if len(reported) > 0 {
-		t.Errorf("reported: %q", reported)
+		t.Errorf("reported: %q, want nothing", reported)
 	}
 }
 
-// A function that writes with the rights of its owner does not fall for a caller's tables.
-func TestACallerCannotPutTablesOfItsOwnInPlace(t *testing.T) {
-	s := newSite(t)
-	_, administrator := s.roles()
+// A function that writes with the rights of its owner ignores temporary tables of its caller.
+func TestTemporaryTablesReplaceNoTables(t *testing.T) {
+	s := newTestDB(t)
+	_, administrator := s.createRoles()
 	s.exec("SET ROLE " + administrator)
 	s.exec(`CREATE TEMPORARY TABLE rate_limit_changes (kind text, ref text, by text,
 		before jsonb, after jsonb);
 		INSERT INTO public.rate_limit_tiers (tier) VALUES ('gold')`)
 	s.exec("RESET ROLE")
-	s.want("SELECT (SELECT count(*) FROM pg_temp.rate_limit_changes), (SELECT count(*) FROM "+
+	s.expect("SELECT (SELECT count(*) FROM pg_temp.rate_limit_changes), (SELECT count(*) FROM "+
 		"public.rate_limit_changes WHERE ref = 'gold')", "0 1")
 }
 
-// docs/security.md has each function with the rights of the owner, who may call it, and no role
-// destroys or makes more than it says there.
-func TestWhatEachRoleMayCall(t *testing.T) {
-	s := newSite(t)
+// docs/security.md lists the functions with the rights of their owner, and the roles that may call them. No
+// role destroys or makes more than it documents.
+func TestFunctionsOfEachRole(t *testing.T) {
+	s := newTestDB(t)
 	s.exec("REVOKE CREATE ON SCHEMA public FROM public")
-	proxy, administrator := s.roles()
+	proxy, administrator := s.createRoles()
 	operating, err := os.ReadFile("../../../docs/operating.md")
 	if err != nil {
 		t.Fatal(err)
@@ -139,44 +138,44 @@ func TestWhatEachRoleMayCall(t *testing.T) {
 	may := func(role string) string {
 		return "CASE WHEN has_function_privilege('" + role + "', oid, 'EXECUTE') THEN 'yes' ELSE 'no' END"
 	}
-	s.want("SELECT proname, "+may(proxy)+", "+may(administrator)+", "+may("n_"+proxy)+" FROM pg_proc WHERE "+
-		"prosecdef AND pronamespace = 'public'::regnamespace ORDER BY proname COLLATE \"C\"",
-		sorted(strings.Join(documented, "\n")))
-	s.transcript("testdata/roles/bounds.txt")
+	s.expect("SELECT proname, "+may(proxy)+", "+may(administrator)+", "+may("n_"+proxy)+" FROM pg_proc "+
+		"WHERE prosecdef AND pronamespace = 'public'::regnamespace ORDER BY proname COLLATE \"C\"",
+		sortLines(strings.Join(documented, "\n")))
+	s.checkTranscript("testdata/roles/bounds.txt")
 }
 
-// Views and functions have the rights of the role that calls, but for those of docs/security.md. No function
-// finds the tables of its caller in place of ours, and everybody may call only what computes, or reads with
-// the rights of its caller.
+// Views and functions have the rights of their caller, except those of docs/security.md. No function uses
+// tables of its caller in place of ours. Everybody may call only functions that compute, or read with the
+// caller's rights.
 func TestViewsAndFunctionsGiveNoRights(t *testing.T) {
-	s := newSite(t)
-	s.want(`SELECT c.relname FROM pg_class c WHERE c.relkind = 'v' AND c.relname LIKE 'rate\_limit\_%'
+	s := newTestDB(t)
+	s.expect(`SELECT c.relname FROM pg_class c WHERE c.relkind = 'v' AND c.relname LIKE 'rate\_limit\_%'
 		AND NOT coalesce('security_invoker=true' = ANY (c.reloptions), false)`, "")
 	const functions = `SELECT string_agg(p.proname, ' ' ORDER BY p.proname) FROM pg_proc p
 		WHERE p.proname LIKE 'rate\_limit\_%' AND p.prosqlbody IS NULL AND p.provolatile <> 'i' AND `
-	s.want(functions+`coalesce(array_to_string(p.proconfig, ' ')
+	s.expect(functions+`coalesce(array_to_string(p.proconfig, ' ')
 		NOT LIKE '%search_path=pg_catalog, public, pg_temp%', true)`,
 		"rate_limit_counters rate_limit_override_of") // they name the schema themselves
-	s.want(functions+`EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+	s.expect(functions+`EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
 		WHERE a.grantee = 0)`, "rate_limit_behind rate_limit_counters rate_limit_override_of")
 }
 
-// An account of Grafana reads what docs/metrics.md says.
-func TestGrafanaReadsWithTheGrantsOfTheDocumentation(t *testing.T) {
-	s := newSite(t)
+// An account of Grafana reads with the grants of docs/metrics.md.
+func TestDocumentedGrantsSufficeForGrafana(t *testing.T) {
+	s := newTestDB(t)
 	text, err := os.ReadFile("../../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, needs, _ := strings.Cut(string(text), "needs `SELECT` on ")
 	needs, _, _ = strings.Cut(needs, ".")
-	role := "g_" + s.text("SELECT current_database()")
+	role := "g_" + s.queryText("SELECT current_database()")
 	s.exec("CREATE ROLE " + role)
 	t.Cleanup(func() { s.exec("RESET ROLE; DROP OWNED BY " + role + "; DROP ROLE " + role) })
 	for _, table := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(needs, -1) {
 		s.exec("GRANT SELECT ON " + table[1] + " TO " + role)
 	}
 	s.exec("SET ROLE " + role)
-	s.want(`SELECT rate_limit_percentile(rate_limit_sum(latency), 0.99), max(p99_ms),
+	s.expect(`SELECT rate_limit_percentile(rate_limit_sum(latency), 0.99), max(p99_ms),
 		(SELECT count(*) FROM rate_limit_writers) FROM rate_limit_traffic`, "- - 0")
 }

@@ -27,13 +27,13 @@ func TestTranscripts(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			newSite(t).transcript(file)
+			newTestDB(t).checkTranscript(file)
 		})
 	}
 }
 
-// transcript replays a file, and compares what the server returns with what the file has.
-func (s *site) transcript(file string) {
+// checkTranscript replays a file, and compares what the server returns with what the file has.
+func (s *testDB) checkTranscript(file string) {
 	s.t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -49,11 +49,11 @@ func (s *site) transcript(file string) {
 	}
 }
 
-// replay runs the commands of a transcript and returns it with what the server returns now.
-func (s *site) replay(transcript string) string {
+// replay runs the commands of a transcript, and returns it with the results.
+func (s *testDB) replay(transcript string) string {
 	s.t.Helper()
-	database := s.text("SELECT current_database()")
-	other := &site{t: s.t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
+	database := s.queryText("SELECT current_database()")
+	other := &testDB{t: s.t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
 	s.exec("SET TimeZone = 'UTC'")
 	other.exec("SET TimeZone = 'UTC'")
 	var got, command strings.Builder
@@ -75,7 +75,7 @@ func (s *site) replay(transcript string) string {
 		if isOther {
 			session = other
 		}
-		result := session.result(strings.ReplaceAll(sql, "<DB>", database))
+		result := session.runCommands(strings.ReplaceAll(sql, "<DB>", database))
 		got.WriteString(pid.ReplaceAllString(strings.ReplaceAll(result, database, "<DB>"), "pid N"))
 	}
 	if command.Len() > 1 {
@@ -84,8 +84,8 @@ func (s *site) replay(transcript string) string {
 	return got.String()
 }
 
-// result runs commands and returns the lines of a transcript for their rows, or for their error.
-func (s *site) result(sql string) (lines string) {
+// runCommands runs commands and returns the lines of a transcript for their rows, or for their error.
+func (s *testDB) runCommands(sql string) (lines string) {
 	results, err := s.conn.PgConn().Exec(context.Background(), sql).ReadAll()
 	if failure := (*pgconn.PgError)(nil); errors.As(err, &failure) {
 		return "! " + failure.Message + "\n"
@@ -116,21 +116,21 @@ func rowsOf(result *pgconn.Result) string {
 	return strings.Join(lines, "\n")
 }
 
-// Each constraint of our tables is broken by a command of the transcript constraints.
+// A command of the transcript constraints violates each constraint of our tables.
 func TestEachConstraintIsBroken(t *testing.T) {
 	text, err := os.ReadFile("testdata/constraints.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range strings.Split(newSite(t).text(`SELECT CASE WHEN c.conname LIKE 'rate\_limit\_%'
+	names := newTestDB(t).queryText(`SELECT CASE WHEN c.conname LIKE 'rate\_limit\_%'
 			THEN format('"%s"', c.conname) ELSE format('"%s.*"%s"', c.conrelid::regclass, c.conname) END
 		FROM pg_constraint c WHERE c.conrelid::regclass::text LIKE 'rate\_limit\_%'
 			AND c.contype NOT IN ('n', 't') AND (c.conparentid <> 0 OR c.coninhcount = 0)
 			AND c.conrelid::regclass::text NOT IN ('rate_limit_ephemeral', 'rate_limit_durable')
-			AND c.conname <> 'time_zone_must_be_known_to_the_server' -- the server's own error comes first`),
-		"\n") {
+			AND c.conname <> 'time_zone_must_be_known_to_the_server' -- the server's own error comes first`)
+	for name := range strings.SplitSeq(names, "\n") {
 		if !regexp.MustCompile("(?m)^! .*" + name).Match(text) {
-			t.Errorf("no command of the transcript constraints breaks %s", name)
+			t.Errorf("no command of the transcript constraints violates %s", name)
 		}
 	}
 }

@@ -12,13 +12,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Two transactions that each delete one of two limits: the second is refused.
-func TestTheLastLimitStays(t *testing.T) {
-	s := newSite(t)
+// Two transactions each delete one of two limits. The second one is refused.
+func TestLastLimitStays(t *testing.T) {
+	s := newTestDB(t)
 	s.exec("SELECT rate_limit_rule('two', per_hour => 1, per_day => 2)")
 	other := cluster.Connect(s.t, s.dsn)
 	ctx := context.Background()
@@ -30,32 +31,24 @@ func TestTheLastLimitStays(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- run("COMMIT") }()
-	watcher := &site{t: t, dsn: s.dsn}
+	watcher := &testDB{t: t, dsn: s.dsn}
 	watcher.conn = cluster.Connect(watcher.t, watcher.dsn)
-	until := time.Now().Add(time.Minute)
-	for watcher.text("SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT "+
-		"l.granted AND a.datname = current_database()") == "0" {
-		if time.Now().After(until) {
-			t.Fatal("the second transaction does not wait for the first")
-		}
-		select {
-		case err := <-ended:
-			t.Fatalf("the second transaction ended before the first: %v", err)
-		default:
-		}
-	}
+	await.Within(t, time.Minute, "the second transaction waits for the first", func() bool {
+		return watcher.queryText("SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE "+
+			"NOT l.granted AND a.datname = current_database()") != "0"
+	})
 	s.exec("COMMIT")
 	var failure *pgconn.PgError
 	if err := <-ended; !errors.As(err, &failure) ||
 		!strings.Contains(failure.Message, "a rule that limits must have") {
 		t.Errorf("the second transaction: %v, want that a limit is missing", err)
 	}
-	s.want("SELECT name FROM rate_limit_rule_limits", "per_day")
+	s.expect("SELECT name FROM rate_limit_rule_limits", "per_day")
 }
 
 // The database accepts the patterns that proxies accept, and no others.
-func TestTheDatabaseAndProxiesAcceptTheSamePatterns(t *testing.T) {
-	s := newSite(t)
+func TestDatabaseAndProxiesAcceptSamePatterns(t *testing.T) {
+	s := newTestDB(t)
 	s.exec("SELECT rate_limit_rule('r', per_hour => 1)")
 	random := rand.New(rand.NewSource(1))
 	text := func(parts []string) string {
@@ -94,17 +87,17 @@ func TestTheDatabaseAndProxiesAcceptTheSamePatterns(t *testing.T) {
 		_, err := s.conn.Exec(context.Background(),
 			fmt.Sprintf("UPDATE rate_limit_rules SET %s = ARRAY[$1::text]", column), value)
 		if err == nil && len(wrong) > 0 {
-			t.Fatalf("%s %q: the database accepts what proxies cannot use: %v", column, value, wrong[0].Err)
+			t.Fatalf("%s %q: the database accepts it, and proxies do not: %v", column, value, wrong[0].Err)
 		}
 		// Proxies accept more hosts: any that a client could send.
 		if column == "paths" && err != nil && len(wrong) == 0 {
-			t.Fatalf("%s %q: proxies can use what the database refuses: %v", column, value, err)
+			t.Fatalf("%s %q: proxies accept it, and the database does not: %v", column, value, err)
 		}
 		if err == nil {
 			accepted[column]++
 		}
 	}
 	if accepted["paths"] < steps/40 || accepted["hosts"] < steps/40 {
-		t.Errorf("accepted: %v, too few to mean something", accepted)
+		t.Errorf("accepted: %v, want at least %d paths and hosts", accepted, steps/40)
 	}
 }

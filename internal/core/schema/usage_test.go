@@ -13,10 +13,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// What a counter has used, and what a proxy finds left, add up to the quota, and all is back when the
-// proxy says so. Another limit may have counted before in the same row.
+// The units that a counter has used and those that a proxy finds left add up to the quota, and both have
+// the same time of reset. Another limit may have counted before in the same row.
 func TestUsedAndLeftAddUpToTheQuota(t *testing.T) {
-	s := open(t, schema.Counters)
+	s := openTestDB(t, schema.Counters)
 	conformance.EachDefinition(t, 300, func(t *rapid.T, name string) {
 		k, r := conformance.NewClock(), &algorithm.Row{}
 		l := conformance.DrawLimit(t, name, "p")
@@ -63,15 +63,14 @@ func TestUsedAndLeftAddUpToTheQuota(t *testing.T) {
 		}
 		left, reset := algorithm.Of(l).Peek(l, r, k.Micro)
 		if used != l.Capacity()-left {
-			t.Errorf("%+v, %+v at %d: %d are used, and %d of %d are left", *l, *r, k.Micro, used,
-				left, l.Capacity())
+			t.Errorf("%+v, %+v at %d: %d are used, want %d", *l, *r, k.Micro, used, l.Capacity()-left)
 		}
 		if known := l.Algorithm != ratelimit.InFlight && used > 0; known != (resets != nil) {
-			t.Errorf("%+v, %+v at %d: %d are used, and all is back at %v", *l, *r, k.Micro, used, resets)
+			t.Errorf("%+v, %+v at %d: reset at %v with %d used, want a time: %v", *l, *r, k.Micro, resets,
+				used, known)
 		} else if known && reset < math.MaxInt64/4 &&
 			resets.Sub(time.UnixMicro(reset)).Abs() > time.Millisecond {
-			t.Errorf("%+v, %+v at %d: all is back at %v, and by the proxy at %v", *l, *r, k.Micro, resets,
-				time.UnixMicro(reset))
+			t.Errorf("%+v, %+v at %d: reset at %v, want %v", *l, *r, k.Micro, resets, time.UnixMicro(reset))
 		}
 	})
 }

@@ -74,9 +74,9 @@ func (a account) canUse(folder string) bool {
 	return cmd.Run() == nil
 }
 
-// settle returns a folder for servers and their account: dir itself, or else a folder under the temporary
-// one. The name of that folder is made from dir, so that the next run finds it again.
-func settle(dir string) (string, account, error) {
+// chooseFolder returns a folder for servers and their account: dir itself, or else a folder under the
+// temporary one. The name of that folder is made from dir, so that the next run finds it again.
+func chooseFolder(dir string) (string, account, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return "", account{}, fmt.Errorf("cluster: %w", err)
@@ -89,7 +89,7 @@ func settle(dir string) (string, account, error) {
 		if err != nil {
 			return "", account{}, err
 		}
-		if err = a.take(candidate); err == nil {
+		if err = a.makeFolder(candidate); err == nil {
 			return candidate, a, nil
 		}
 		tried = append(tried, err)
@@ -97,9 +97,9 @@ func settle(dir string) (string, account, error) {
 	return "", account{}, fmt.Errorf("cluster: no folder for servers: %w", errors.Join(tried...))
 }
 
-// take makes a folder that belongs to the account and nobody else, or finds
+// makeFolder makes a folder that belongs to the account and nobody else, or finds
 // that it is there already.
-func (a account) take(folder string) error {
+func (a account) makeFolder(folder string) error {
 	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (c *Cluster) placeTemporary() error {
 	}
 	var parents []string
 	if c.life == untilEnd {
-		parents = inMemory()
+		parents = memoryFolders()
 	}
 	dir, err := a.temporaryFolder("pgrl-", parents...)
 	if err != nil {
@@ -151,9 +151,9 @@ func (c *Cluster) placeTemporary() error {
 	return nil
 }
 
-// inMemory is a folder with its files in memory, if this machine has one with room for the
+// memoryFolders is a folder with its files in memory, if this machine has one with room for the
 // data of several test processes. TMPDIR, if it is set, says where data goes instead.
-func inMemory() []string {
+func memoryFolders() []string {
 	const folder, room = "/dev/shm", 4 << 30
 	var fs syscall.Statfs_t
 	if os.Getenv("TMPDIR") != "" || syscall.Statfs(folder, &fs) != nil || fs.Bavail*uint64(fs.Bsize) < room {

@@ -108,7 +108,7 @@ func start(ctx context.Context, o Options, life lifetime) (_ *Cluster, err error
 	if o.Dir == "" {
 		err = c.placeTemporary()
 	} else {
-		c.dir, c.account, err = settle(o.Dir)
+		c.dir, c.account, err = chooseFolder(o.Dir)
 	}
 	if err != nil {
 		return nil, err
@@ -248,7 +248,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 		}
 		c.leash = l
 	}
-	return c.initialise(ctx)
+	return c.makeDataDir(ctx)
 }
 
 // release lets go of what prepare made, and removes the cluster's folder

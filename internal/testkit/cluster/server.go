@@ -62,7 +62,7 @@ func freePort() (int, error) {
 // launch starts the server and waits until it takes connections. The caller
 // holds the mutex, prepare has run, no server runs.
 func (c *Cluster) launch(ctx context.Context) error {
-	if err := c.inUse(); err != nil {
+	if err := c.checkUnused(); err != nil {
 		return err
 	}
 	if err := c.configure(); err != nil {
@@ -143,10 +143,10 @@ func readPidFile(data string) pidFile {
 	return file
 }
 
-// inUse is an error if another program runs a server on the data. If the number in a pid file is
+// checkUnused is an error if another program runs a server on the data. If the number in a pid file is
 // now that of some other program, as happens in containers, inUse removes the file: Postgres
 // would refuse to start.
-func (c *Cluster) inUse() error {
+func (c *Cluster) checkUnused() error {
 	file := readPidFile(c.DataDir())
 	if file.pid <= 0 || errors.Is(syscall.Kill(file.pid, 0), syscall.ESRCH) {
 		return nil

@@ -37,16 +37,16 @@ func template(admin, sql string) (string, error) {
 	return name, nil
 }
 
-// strategy is the way in which a server copies databases. It writes each page of a copy to its log,
+// copyStrategy is the way in which a server copies databases. It writes each page of a copy to its log,
 // unless a setting forbids it. Where it does not wait for the disk, to copy the files takes a third of the
 // processor.
-func strategy(admin string) (string, error) {
+func copyStrategy(admin string) (string, error) {
 	templates.Lock()
 	defer templates.Unlock()
 	if known, ok := templates.strategy[admin]; ok {
 		return known, nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, admin)
 	if err != nil {
@@ -67,7 +67,7 @@ func strategy(admin string) (string, error) {
 
 // makeTemplate makes a template, unless it is there. Until all of the SQL has run, it has another name.
 func makeTemplate(admin, name, sql string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, admin)
 	if err != nil {

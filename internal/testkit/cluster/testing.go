@@ -23,14 +23,14 @@ import (
 // create databases. What a killed test leaves there nobody removes.
 const TestDSN = "PG_RATELIMIT_TEST_DSN"
 
-// patience bounds each single thing that a test waits for here.
-const patience = 2 * time.Minute
+// testTimeout bounds each single thing that a test waits for here.
+const testTimeout = 2 * time.Minute
 
 // shared is the cluster of this test process, started by the first Open. Its
 // leash ends it with the process, so it takes no TestMain.
 var shared = sync.OnceValues(func() (*Cluster, error) {
 	// Installing a server may come first.
-	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*testTimeout)
 	defer cancel()
 	return Shared(ctx)
 })
@@ -53,7 +53,7 @@ func Shared(ctx context.Context) (*Cluster, error) {
 // server takes Private.
 func Open(t testing.TB, sql ...string) string {
 	t.Helper()
-	admin := administrator(t)
+	admin := adminDSN(t)
 	name, err := databaseName(t.Name())
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func Open(t testing.TB, sql ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	how, err := strategy(admin)
+	how, err := copyStrategy(admin)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,8 +81,8 @@ func Open(t testing.TB, sql ...string) string {
 	return dsn
 }
 
-// administrator is the DSN of an account that may create databases.
-func administrator(t testing.TB) string {
+// adminDSN is the DSN of an account that may create databases.
+func adminDSN(t testing.TB) string {
 	t.Helper()
 	if dsn := os.Getenv(TestDSN); dsn != "" {
 		return dsn
@@ -103,7 +103,7 @@ func Private(t testing.TB, o Options) *Cluster {
 	config := map[string]string{"fsync": "off"}
 	maps.Copy(config, o.Config)
 	o.Config = config
-	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*testTimeout)
 	defer cancel()
 	c, err := start(ctx, o, untilEnd)
 	if err != nil {
@@ -147,7 +147,7 @@ func Connections(t testing.TB, dsn string) int {
 // Connect connects to a database until the test's end.
 func Connect(t testing.TB, dsn string) *pgx.Conn {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -160,7 +160,7 @@ func Connect(t testing.TB, dsn string) *pgx.Conn {
 // Execute runs SQL text without parameters, on a connection that Connections does not count.
 func Execute(t testing.TB, dsn, sql string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	conn := Watch(t, ctx, dsn)
 	defer conn.Close(ctx)
@@ -172,7 +172,7 @@ func Execute(t testing.TB, dsn, sql string) {
 // Query returns the one value that a query gives, on a connection that Connections does not count.
 func Query[T any](t testing.TB, dsn, sql string, args ...any) (value T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	conn := Watch(t, ctx, dsn)
 	defer conn.Close(ctx)
@@ -186,7 +186,7 @@ func Query[T any](t testing.TB, dsn, sql string, args ...any) (value T) {
 // count.
 func Texts(t testing.TB, dsn, sql string, args ...any) []string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	conn := Watch(t, ctx, dsn)
 	defer conn.Close(ctx)
@@ -203,7 +203,7 @@ func Texts(t testing.TB, dsn, sql string, args ...any) []string {
 
 // execute runs one statement on a connection of its own.
 func execute(dsn, sql string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -220,7 +220,7 @@ func execute(dsn, sql string) error {
 // as that of the npm package, the test is skipped.
 func Tool(t testing.TB, name string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*testTimeout)
 	defer cancel()
 	bin, err := Binaries(ctx, "", os.Stderr)
 	if err != nil {

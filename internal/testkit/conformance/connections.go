@@ -25,11 +25,11 @@ func testFewerConnections(t *testing.T, d *db) {
 		group.Go(func() {
 			for range 10 {
 				if s := statement("SELECT pg_sleep(0.01)"); few.try(s) != nil || s.Err != nil {
-					t.Errorf("beside others: %v", s.Err)
+					t.Errorf("Run beside others: error %v, want none", s.Err)
 				}
 			}
 			if err := few.tryExec("SELECT 1"); err != nil {
-				t.Errorf("Exec beside others: %v", err)
+				t.Errorf("Exec beside others: error %v, want none", err)
 			}
 		})
 	}
@@ -38,14 +38,14 @@ func testFewerConnections(t *testing.T, d *db) {
 	const untilItMayEnd = "DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_class WHERE relname = " +
 		"'it_may_end') LOOP PERFORM pg_sleep(0.01); END LOOP; END $$"
 	go func() { busy <- few.tryFor(time.Minute, statement(untilItMayEnd)) }()
-	d.sessions("query LIKE 'DO %' AND state = 'active'", 1)
-	if err := few.tryFor(200*time.Millisecond, statement("SELECT 1")); !errors.Is(err,
-		context.DeadlineExceeded) {
-		t.Errorf("while another call has the connection: %v", err)
+	d.awaitSessions("query LIKE 'DO %' AND state = 'active'", 1)
+	err := few.tryFor(200*time.Millisecond, statement("SELECT 1"))
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("while another call has the connection: error %v, want DeadlineExceeded", err)
 	}
 	d.exec("CREATE TABLE it_may_end ()")
 	if err := <-busy; err != nil {
-		t.Errorf("the call that has the connection: %v", err)
+		t.Errorf("the call with the connection: error %v, want none", err)
 	}
 	few.run(statement("SELECT 1"))
 
@@ -55,7 +55,7 @@ func testFewerConnections(t *testing.T, d *db) {
 		group.Go(func() {
 			if err := none.try(statement("SELECT 1")); err == nil ||
 				!strings.Contains(err.Error(), "too many connections") {
-				t.Errorf("no connection at all: %v", err)
+				t.Errorf("no connection: error %v, want too many connections", err)
 			}
 		})
 	}
@@ -79,14 +79,14 @@ func testRefusedLogin(t *testing.T, open openDB) {
 	ended.Go(func() { _ = d.Run(busy, []*pgdb.Statement{statement("SELECT pg_sleep(600)")}) })
 	defer ended.Wait()
 	defer stop()
-	other.sessions(asleep, 1)
+	other.awaitSessions(asleep, 1)
 	waiting := statement("SELECT 1")
 	waits := make(chan error, 1)
 	go func() { waits <- d.try(waiting) }()
 	time.Sleep(100 * time.Millisecond) // its login is refused
 	other.exec("ALTER ROLE " + limited.User.Username() + " CONNECTION LIMIT 2")
 	if err := <-waits; err != nil || waiting.Err != nil {
-		t.Errorf("beside a call that takes long: %v, %v", err, waiting.Err)
+		t.Errorf("beside a long call: %v, %v; want no errors", err, waiting.Err)
 	}
 }
 
@@ -102,16 +102,16 @@ func testCauseOverASlowNetwork(t *testing.T, open openDB) {
 		err = d.Run(ctx, []*pgdb.Statement{statement("SELECT 1")})
 		cancel()
 		if err == nil {
-			t.Fatal("an answer without a connection")
+			t.Fatal("a statement succeeds without a connection")
 		}
 		if errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), "too many connections") {
 			return
 		}
 	}
-	t.Errorf("no cause: %v", err)
+	t.Errorf("error %v, want DeadlineExceeded and too many connections", err)
 }
 
-// withSettings is a DSN with more parameters.
+// withSettings returns a DSN with parameters, given as name, value, name, value.
 func withSettings(t *testing.T, dsn string, settings ...string) string {
 	u, err := url.Parse(dsn)
 	if err != nil {
@@ -143,11 +143,11 @@ func testKeptConnection(t *testing.T, d *db) {
 			func() bool { return cluster.Connections(t, d.dsn) == 1 })
 	}
 	one()
-	pid := idle.cell("SELECT pg_backend_pid()::bigint")
+	pid := idle.queryCell("SELECT pg_backend_pid()::bigint")
 	time.Sleep(time.Second) // five times as long as a connection may be idle
 	one()
-	if after := idle.cell("SELECT pg_backend_pid()::bigint"); after != pid {
-		t.Errorf("after a pause another connection is used")
+	if after := idle.queryCell("SELECT pg_backend_pid()::bigint"); after != pid {
+		t.Errorf("after a pause, a statement runs on process %x, want %x", after, pid)
 	}
 	d.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND " +
 		"pid <> pg_backend_pid()")
@@ -165,8 +165,8 @@ func testReplacedConnection(t *testing.T, d *db) {
 	old.run(statement("SELECT 1"))
 	const first = "SELECT min(pid)::bigint FROM pg_stat_activity WHERE datname = current_database() AND " +
 		"pid <> pg_backend_pid()"
-	d.sessions("true", 1)
-	pid := d.cell(first)
+	d.awaitSessions("true", 1)
+	pid := d.queryCell(first)
 	await.Within(t, timeout, "a new connection",
-		func() bool { now := d.cell(first); return now != pid && now != "NULL" })
+		func() bool { now := d.queryCell(first); return now != pid && now != "NULL" })
 }

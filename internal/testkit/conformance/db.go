@@ -16,11 +16,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// openDB returns a DB that connects to dsn. The test closes it.
+// openDB opens a DB on dsn. The test closes it.
 type openDB func(t testing.TB, dsn string) pgdb.DB
 
-// roundTrips are those of the networks between a DB and its server. Each test runs over
-// one of them, and round trips are counted over the two slow ones.
+// roundTrips are the round trip times of networks between a DB and its server. Each test runs over one of
+// them. The two slow ones are for counting round trips.
 var roundTrips = []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond}
 
 // DB runs the tests of a pgdb.DB, each on a database of its own: directly, and without -short also
@@ -35,17 +35,16 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 	}
 	for name, test := range map[string]struct {
 		run func(t *testing.T, open openDB)
-		own bool // needs a server of its own
+		own bool // whether it needs a server of its own
 	}{
-		"a database in another encoding": {testEncoding, true},
-		"no server":                      {testNoServer, false},
-		"a server that is killed":        {testServerGone, true},
-		"a server that hangs":            {testServerHangs, true},
-		"a process that is late":         {testLateProcess, true},
-		"a login that is refused":        {testRefusedLogin, false},
-		"a login slower than calls":      {testCauseOverASlowNetwork, false},
-		"a primary that was replaced":    {testReplacedPrimary, false},
-		"a password that was changed":    {testChangedPassword, true},
+		"no server":                   {testNoServer, false},
+		"a server that is killed":     {testServerGone, true},
+		"a server that hangs":         {testServerHangs, true},
+		"a process that is late":      {testLateProcess, true},
+		"a login that is refused":     {testRefusedLogin, false},
+		"a login slower than calls":   {testCauseOverASlowNetwork, false},
+		"a primary that was replaced": {testReplacedPrimary, false},
+		"a password that was changed": {testChangedPassword, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.own && testing.Short() {
@@ -55,13 +54,13 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 			test.run(t, open)
 		})
 	}
-	statements(t, open, append(slices.Clone(ofStatements), ofConnections...))
+	runTests(t, open, append(slices.Clone(statementTests), connectionTests...))
 }
 
 // Statements runs the tests of DB on statements. They do not depend on when connections are opened and
 // replaced, which a program decides that gives a DB its pool.
 func Statements(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
-	statements(t, open, ofStatements)
+	runTests(t, open, statementTests)
 }
 
 // dbTest is a test on one DB.
@@ -71,7 +70,7 @@ type dbTest struct {
 }
 
 var (
-	ofStatements = []dbTest{
+	statementTests = []dbTest{
 		{"parameters", testParameters},
 		{"arrays", testArrays},
 		{"types of null", testNull},
@@ -87,7 +86,7 @@ var (
 		{"unnamed statements", testUnnamed},
 		{"many statements", testManyStatements},
 		{"Exec", testExec},
-		{"at once", testAtOnce},
+		{"concurrent calls", testConcurrentCalls},
 		{"forgotten statements", testForgotten},
 		{"altered tables", testAltered},
 		{"a read-only session", testReadOnly},
@@ -100,13 +99,13 @@ var (
 		{"settings that do harm", testSettings},
 		{"settings that are named", testHarmful},
 	}
-	ofConnections = []dbTest{
+	connectionTests = []dbTest{
 		{"a connection after a pause", testKeptConnection},
 		{"a connection that is too old", testReplacedConnection},
 	}
 )
 
-func statements(t *testing.T, open openDB, tests []dbTest) {
+func runTests(t *testing.T, open openDB, tests []dbTest) {
 	for i, test := range tests {
 		run := func(t *testing.T, open openDB) {
 			t.Parallel()
@@ -129,7 +128,7 @@ func statements(t *testing.T, open openDB, tests []dbTest) {
 	}
 }
 
-// db is a DB with a test that ends where it fails.
+// db is a DB with helpers that fail its test.
 type db struct {
 	pgdb.DB
 	t    *testing.T
@@ -142,36 +141,37 @@ func (d *db) try(statements ...*pgdb.Statement) error {
 	return d.tryFor(timeout, statements...)
 }
 
-// tryFor is try with so much time. A call must end soon after its time.
+// tryFor is like try with a limit for the call, which must end within grace after it.
 func (d *db) tryFor(limit time.Duration, statements ...*pgdb.Statement) error {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	started := time.Now()
+	start := time.Now()
 	err := d.Run(ctx, statements)
-	if took := time.Since(started); took > limit+soon {
-		d.t.Errorf("a call with %v took %v", limit, took)
+	if took := time.Since(start); took > limit+grace {
+		d.t.Errorf("a call with a deadline of %v took %v", limit, took)
 	}
 	return err
 }
 
-// run runs statements that all succeed.
+// run runs statements, and fails the test unless all succeed.
 func (d *db) run(statements ...*pgdb.Statement) {
 	d.t.Helper()
-	started := time.Now()
+	start := time.Now()
 	if err := d.try(statements...); err != nil {
 		d.t.Fatal(err)
 	}
-	if took := time.Since(started); took > timeout/2 {
-		d.t.Fatalf("an answer that was there took %v", took)
+	if took := time.Since(start); took > timeout/2 {
+		d.t.Fatalf("the statements took %v, want at most %v", took, timeout/2)
 	}
 	for i, s := range statements {
 		if s.Err != nil || s.Code != "" {
-			d.t.Fatalf("statement %d, %.200s: %v, code %q", i, s.SQL, s.Err, s.Code)
+			d.t.Fatalf("statement %d, %.200s: error %v, code %q, want none", i, s.SQL, s.Err, s.Code)
 		}
 	}
 }
 
+// statement returns a statement for a DB.
 func statement(sql string, args ...any) *pgdb.Statement {
 	return &pgdb.Statement{SQL: sql, Args: args}
 }
@@ -184,7 +184,7 @@ func transaction(statements ...*pgdb.Statement) []*pgdb.Statement {
 	return statements
 }
 
-// cells are the columns of a statement's result, row after row. NULL is "NULL".
+// cells returns the columns of a statement's result, row after row. NULL is "NULL".
 func cells(t testing.TB, s *pgdb.Statement) []string {
 	t.Helper()
 	var all []string
@@ -207,25 +207,25 @@ func cells(t testing.TB, s *pgdb.Statement) []string {
 	return all
 }
 
-// cells runs one statement and returns the columns of its result, row after row.
-func (d *db) cells(sql string, args ...any) []string {
+// queryCells runs one statement and returns the columns of its result, row after row.
+func (d *db) queryCells(sql string, args ...any) []string {
 	d.t.Helper()
 	s := statement(sql, args...)
 	d.run(s)
 	return cells(d.t, s)
 }
 
-// cell runs a statement that has one row of one column.
-func (d *db) cell(sql string, args ...any) string {
+// queryCell runs a statement that has one row of one column.
+func (d *db) queryCell(sql string, args ...any) string {
 	d.t.Helper()
-	all := d.cells(sql, args...)
+	all := d.queryCells(sql, args...)
 	if len(all) != 1 {
 		d.t.Fatalf("%s: %d columns, want one", sql, len(all))
 	}
 	return all[0]
 }
 
-// equal compares columns.
+// equal reports whether columns are equal.
 func equal(got []string, want ...string) bool {
 	return fmt.Sprintf("%q", got) == fmt.Sprintf("%q", want)
 }
@@ -243,46 +243,45 @@ func (d *db) exec(sql string) {
 	}
 }
 
-// sessions waits until so many sessions of the database have a property, other than
-// the one that asks.
-func (d *db) sessions(property string, want int64) {
+// awaitSessions waits until want sessions of the database have a property, except the one that checks.
+func (d *db) awaitSessions(property string, want int64) {
 	d.t.Helper()
 	sql := "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> " +
 		"pg_backend_pid() AND " + property
 	await.Within(d.t, timeout, fmt.Sprintf("%d sessions with %s", want, property),
-		func() bool { return d.cell(sql) == bigintBytes(want) })
+		func() bool { return d.queryCell(sql) == bigintBytes(want) })
 }
 
 func testResults(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	for _, sql := range []string{"SELECT n FROM t", "INSERT INTO t VALUES (1)", "SELECT FROM t", "",
 		"-- nothing"} {
-		if got := d.cells(sql); len(got) != 0 {
-			t.Errorf("%s: %q", sql, got)
+		if got := d.queryCells(sql); len(got) != 0 {
+			t.Errorf("%s: got %q, want no rows", sql, got)
 		}
 	}
-	if got := d.cells("UPDATE t SET n = 2 RETURNING n"); !equal(got, bigintBytes(2)) {
-		t.Errorf("an UPDATE returns %q", got)
+	if got := d.queryCells("UPDATE t SET n = 2 RETURNING n"); !equal(got, bigintBytes(2)) {
+		t.Errorf("an UPDATE returns %q, want 2", got)
 	}
-	if got := d.cells("SELECT n FROM generate_series(1, 20000) n"); len(got) != 20000 ||
+	if got := d.queryCells("SELECT n FROM generate_series(1, 20000) n"); len(got) != 20000 ||
 		got[19999] != "\x00\x00\x4e\x20" {
-		t.Errorf("20000 rows came as %d", len(got))
+		t.Errorf("got %d rows, want 20000", len(got))
 	}
-	if got := d.cells("SELECT " + strings.Repeat("1::bigint, ", 1599) + "1"); len(got) != 1600 {
-		t.Errorf("1600 columns came as %d", len(got))
+	if got := d.queryCells("SELECT " + strings.Repeat("1::bigint, ", 1599) + "1"); len(got) != 1600 {
+		t.Errorf("got %d columns, want 1600", len(got))
 	}
-	if got := d.cell("SELECT repeat('x', 3000000)"); len(got) != 3000000 {
-		t.Errorf("3000000 bytes came as %d", len(got))
+	if got := d.queryCell("SELECT repeat('x', 3000000)"); len(got) != 3000000 {
+		t.Errorf("got %d bytes, want 3000000", len(got))
 	}
 	s := statement("SELECT n FROM generate_series(1, $1::bigint) n", int64(100))
 	d.run(s)
 	memory := &s.Result[0]
 	s.Args[0] = int64(2)
 	if d.run(s); !equal(cells(t, s), bigintBytes(1), bigintBytes(2)) || &s.Result[0] != memory {
-		t.Errorf("a statement again has the result %q", cells(t, s))
+		t.Errorf("a statement that runs again returns %q, want 1 and 2 in the same memory", cells(t, s))
 	}
 	if err := d.try(); err != nil {
-		t.Errorf("no statements: %v", err)
+		t.Errorf("no statements: error %v, want none", err)
 	}
 }
 
@@ -298,13 +297,13 @@ func testErrors(t *testing.T, d *db) {
 		s := statement(sql)
 		err := d.try(s)
 		if err != nil || s.Err == nil || s.Code != code {
-			t.Errorf("%s: Run says %v, the statement %v with code %q; want code %q of the statement alone",
-				sql, err, s.Err, s.Code, code)
+			t.Errorf("%s: Run returns %v, the statement %v with code %q; want only its code %q", sql, err,
+				s.Err, s.Code, code)
 		}
 	}
 	s := statement("SELECT 1 / $1::bigint", int64(0))
 	if err := d.try(s); err != nil || s.Code != "22012" {
-		t.Fatalf("%v, %v, code %q", err, s.Err, s.Code)
+		t.Fatalf("division by zero: %v, %v, code %q; want code 22012", err, s.Err, s.Code)
 	}
 	s.Args[0] = int64(1)
 	d.run(s) // the same statement again
@@ -322,11 +321,11 @@ func testUnnamed(t *testing.T, d *db) {
 		d.run(unnamed, named)
 		if !equal(cells(t, unnamed), bigintBytes(int64(i))) ||
 			!equal(cells(t, named), bigintBytes(int64(i))) {
-			t.Errorf("%q, %q", cells(t, unnamed), cells(t, named))
+			t.Errorf("got %q and %q, want %d", cells(t, unnamed), cells(t, named), i)
 		}
 	}
 	for text, want := range map[string]int64{"unnamed": 0, "named": 1} {
-		if got := d.cell("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%/* ' || "+
+		if got := d.queryCell("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%/* ' || "+
 			"$1::text || ' */%'", text); got != bigintBytes(want) {
 			t.Errorf("%x prepared statements that are %s, want %d", got, text, want)
 		}
@@ -343,10 +342,10 @@ func testManyStatements(t *testing.T, d *db) {
 	d.run(statements...)
 	for i, s := range statements {
 		if got := cells(t, s); !equal(got, bigintBytes(int64(i+i%50))) {
-			t.Fatalf("statement %d: %q", i, got)
+			t.Fatalf("statement %d: got %q, want %d", i, got, i+i%50)
 		}
 	}
-	// So much both ways that neither side may wait for the other to read.
+	// More bytes both ways than buffers hold: neither side may wait until the other reads.
 	text := strings.Repeat("0123456789", 12000)
 	for i, s := range statements[:100] {
 		s.SQL, s.Args = "SELECT $1::text", []any{text}
@@ -355,7 +354,7 @@ func testManyStatements(t *testing.T, d *db) {
 	d.run(statements[:100]...)
 	for i, s := range statements[:100] {
 		if !equal(cells(t, s), text) {
-			t.Fatalf("statement %d got another text back", i)
+			t.Fatalf("statement %d does not return its parameter", i)
 		}
 	}
 }
@@ -366,20 +365,20 @@ func testExec(t *testing.T, d *db) {
 	// Several commands are one transaction: a lock of the first lasts.
 	if err := d.tryExec("INSERT INTO t VALUES (2); SELECT 1 / 0; INSERT INTO t VALUES (3)"); err == nil ||
 		!strings.Contains(err.Error(), "division by zero") {
-		t.Errorf("the second of three commands fails: %v", err)
+		t.Errorf("three commands, the second fails: error %v, want division by zero", err)
 	}
-	if got := d.cell("SELECT count(*) FROM t"); got != bigintBytes(1) {
+	if got := d.queryCell("SELECT count(*) FROM t"); got != bigintBytes(1) {
 		t.Errorf("the table has %x rows, want 1", got)
 	}
 	for _, sql := range []string{"SELEKT", "SELECT 1 \x00"} {
 		if err := d.tryExec(sql); err == nil {
-			t.Errorf("no error for %q", sql)
+			t.Errorf("%q: no error, want one", sql)
 		}
 	}
 	d.exec("SELECT 1")
 }
 
-func testAtOnce(t *testing.T, d *db) {
+func testConcurrentCalls(t *testing.T, d *db) {
 	var group sync.WaitGroup
 	for i := 0; i < 24; i++ {
 		group.Go(func() {
@@ -390,7 +389,7 @@ func testAtOnce(t *testing.T, d *db) {
 				a.Joined = n%2 > 0
 				err := d.try(a, b)
 				if err != nil || !equal(cells(t, a), want) || !equal(cells(t, b), fmt.Sprint("x", n)) {
-					t.Errorf("%s: %v, %q, %q", want, err, cells(t, a), cells(t, b))
+					t.Errorf("got %v, %q, %q; want %q and x%d", err, cells(t, a), cells(t, b), want, n)
 					return
 				}
 			}

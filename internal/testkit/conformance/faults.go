@@ -14,15 +14,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// soon is the time that a call may go on after its context has ended, on a busy machine. A call that hangs
-// goes on for longer.
-const soon = time.Minute
+// grace is the time in which a call must return after its context has ended, on a busy machine.
+const grace = time.Minute
 
-// arrival is the time that the end of a connection may be on its way.
+// arrival is the time in which the end of a connection reaches the other side.
 const arrival = 400 * time.Millisecond
 
-// testForgotten has the server forget its prepared statements, as a pooler may do.
-// A transaction with such a statement runs again, and has its effect once.
+// testForgotten: the server loses its prepared statements, as behind a pooler. A transaction with such a
+// statement runs again, and has its effect once.
 func testForgotten(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	insert := statement("INSERT INTO t VALUES ($1::bigint)", int64(1))
@@ -54,7 +53,7 @@ func testAltered(t *testing.T, d *db) {
 		d.exec(alter)
 		for j := 0; j < 2; j++ { // prepared when the second one runs
 			d.run(all...)
-			if got := d.cell("SELECT count(*) FROM u"); got != bigintBytes(int64(2*i+j+1)) {
+			if got := d.queryCell("SELECT count(*) FROM u"); got != bigintBytes(int64(2*i+j+1)) {
 				t.Fatalf("%s: inserted %x times, want %d", alter, got, 2*i+j+1)
 			}
 			want := 3
@@ -77,57 +76,59 @@ func testReadOnly(t *testing.T, d *db) {
 	d.exec("SET default_transaction_read_only = on")
 	s := statement("INSERT INTO t VALUES (1)")
 	if err := d.try(s); err != nil || s.Code != "25006" {
-		t.Fatalf("%v, %v, code %q", err, s.Err, s.Code)
+		t.Fatalf("%v, %v, code %q; want code 25006", err, s.Err, s.Code)
 	}
 	d.run(s)
 	d.exec("SET default_transaction_read_only = on")
 	if err := d.tryExec("INSERT INTO t VALUES (2)"); err == nil {
-		t.Fatal("Exec has no error")
+		t.Fatal("Exec has no error in a read-only session")
 	}
 	d.exec("INSERT INTO t VALUES (2)")
 }
 
-// testDeadline ends calls while the server works on them. The server does not go on.
+// testDeadline ends calls while the server works on them. The server stops.
 func testDeadline(t *testing.T, d *db) {
 	other := &db{t: t, DB: d.open(t, d.dsn)}
 	defer other.Close()
 	for i := 0; i < 3; i++ {
 		statements := []*pgdb.Statement{statement("SELECT 1"), statement("SELECT pg_sleep(600)"),
 			statement("SELECT 2")}
-		err := other.endsAsleep(func(ctx context.Context) error { return d.Run(ctx, statements) })
+		err := other.runUntilDeadline(func(ctx context.Context) error { return d.Run(ctx, statements) })
 		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("a deadline ends Run with %v", err)
+			t.Fatalf("a deadline ends Run with %v, want DeadlineExceeded", err)
 		}
 		if statements[1].Err == nil || statements[2].Err == nil {
-			t.Errorf("the outcome is not known of %v, %v", statements[1].Err, statements[2].Err)
+			t.Errorf("unfinished statements have the errors %v and %v, want some", statements[1].Err,
+				statements[2].Err)
 		}
-		if got := d.cell("SELECT 'x'::text"); got != "x" {
-			t.Errorf("after a deadline: %q", got)
+		if got := d.queryCell("SELECT 'x'::text"); got != "x" {
+			t.Errorf("after a deadline: got %q, want x", got)
 		}
 	}
-	err := other.endsAsleep(func(ctx context.Context) error { return d.Exec(ctx, "SELECT pg_sleep(600)") })
+	err := other.runUntilDeadline(
+		func(ctx context.Context) error { return d.Exec(ctx, "SELECT pg_sleep(600)") })
 	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a deadline ends Exec with %v", err)
+		t.Errorf("a deadline ends Exec with %v, want DeadlineExceeded", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	done := make(chan error, 1)
 	go func() { done <- d.Run(ctx, []*pgdb.Statement{statement("SELECT pg_sleep(600)")}) }()
-	other.sessions(asleep, 1)
+	other.awaitSessions(asleep, 1)
 	stop()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("a context that is cancelled ends Run with %v", err)
+		t.Errorf("a canceled context ends Run with %v, want Canceled", err)
 	}
-	other.sessions(asleep, 0)
+	other.awaitSessions(asleep, 0)
 }
 
-// asleep is a property of sessions that are in the middle of a long statement.
+// asleep is a property of sessions that run a long statement.
 const asleep = "query LIKE 'SELECT pg_sleep%' AND wait_event = 'PgSleep'"
 
-// endsAsleep makes a call with a deadline that ends while the server is asleep, and returns its error. The
-// server ignores a request to cancel a statement that it has not begun. If the server has not begun within
-// the time of a call, the call is repeated with more time.
-func (d *db) endsAsleep(call func(ctx context.Context) error) error {
+// runUntilDeadline makes a call with a deadline that ends while the server is asleep, and returns its
+// error. The server ignores a request to cancel a statement that it has not started. If it has not started
+// before the deadline, the call is repeated with more time.
+func (d *db) runUntilDeadline(call func(ctx context.Context) error) error {
 	d.t.Helper()
 	var err error
 	for limit := 700 * time.Millisecond; limit < time.Minute; limit *= 2 {
@@ -137,7 +138,7 @@ func (d *db) endsAsleep(call func(ctx context.Context) error) error {
 		begun := false
 		for !begun && ctx.Err() == nil {
 			time.Sleep(2 * time.Millisecond)
-			found := d.cell("SELECT count(*) FROM pg_stat_activity WHERE datname = "+
+			found := d.queryCell("SELECT count(*) FROM pg_stat_activity WHERE datname = "+
 				"current_database() AND "+asleep) == bigintBytes(1)
 			begun = found && ctx.Err() == nil
 		}
@@ -145,16 +146,16 @@ func (d *db) endsAsleep(call func(ctx context.Context) error) error {
 		cancel()
 		select {
 		case err = <-done:
-		case <-time.After(soon):
-			d.t.Fatalf("a call with %v goes on for %v after it", limit, soon)
+		case <-time.After(grace):
+			d.t.Fatalf("a call with %v goes on for %v after it", limit, grace)
 		}
 		if begun {
-			d.sessions(asleep, 0)
+			d.awaitSessions(asleep, 0)
 			return err
 		}
 		d.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() " +
 			"AND pid <> pg_backend_pid()")
-		d.sessions(asleep, 0)
+		d.awaitSessions(asleep, 0)
 	}
 	d.t.Fatalf("the server does not begin with a call that ends with %v", err)
 	return nil
@@ -166,13 +167,13 @@ func testEnded(t *testing.T, d *db) {
 	cancel()
 	s := statement("INSERT INTO t VALUES (1)")
 	if err := d.Run(ctx, []*pgdb.Statement{s}); !errors.Is(err, context.Canceled) || s.Err == nil {
-		t.Errorf("Run ends with %v, the statement with %v", err, s.Err)
+		t.Errorf("Run returns %v, the statement has %v, want Canceled", err, s.Err)
 	}
 	if err := d.Exec(ctx, "INSERT INTO t VALUES (2)"); !errors.Is(err, context.Canceled) {
-		t.Errorf("Exec ends with %v", err)
+		t.Errorf("Exec returns %v, want Canceled", err)
 	}
-	if got := d.cell("SELECT count(*) FROM t"); got != bigintBytes(0) {
-		t.Errorf("%x rows of calls that had ended", got)
+	if got := d.queryCell("SELECT count(*) FROM t"); got != bigintBytes(0) {
+		t.Errorf("calls with an ended context inserted %x rows, want 0", got)
 	}
 }
 
@@ -186,9 +187,9 @@ func testEndedSessions(t *testing.T, d *db) {
 		d.run(transaction(statement("INSERT INTO t VALUES (1)"), statement("SELECT 2"))...)
 		other.run(statement("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = " +
 			"current_database() AND pid <> pg_backend_pid()"))
-		other.sessions("true", 0)
+		other.awaitSessions("true", 0)
 		d.run(transaction(statement("INSERT INTO t VALUES (1)"), statement("SELECT 2"))...)
-		if got := d.cell("SELECT count(*) FROM t"); got != bigintBytes(int64(2*i)) {
+		if got := d.queryCell("SELECT count(*) FROM t"); got != bigintBytes(int64(2*i)) {
 			t.Fatalf("inserted %x times, want %d", got, 2*i)
 		}
 	}
@@ -217,18 +218,18 @@ func testDBClosed(t *testing.T, d *db) {
 	done, closed := make(chan error, 1), make(chan bool)
 	s := statement("SELECT pg_sleep(600)")
 	go func() { done <- d.Run(ctx, []*pgdb.Statement{s}) }()
-	d.sessions(asleep, 1)
+	d.awaitSessions(asleep, 1)
 	go func() { d.Close(); close(closed) }()
 	await.Within(t, timeout, "calls to fail", func() bool { return d.try(statement("SELECT 1")) != nil })
 	cancel()
 	<-closed
 	if err := <-done; err == nil && s.Err == nil {
-		t.Error("a statement of 600 s ended well when the connections were closed")
+		t.Error("a statement of 600 s has no error after Close")
 	}
 	d.Close()
 	later := statement("SELECT 1")
 	if err := d.Run(context.Background(), []*pgdb.Statement{later}); err == nil || later.Err == nil {
-		t.Errorf("Run after Close: %v, the statement %v", err, later.Err)
+		t.Errorf("Run after Close: %v, the statement %v; want errors", err, later.Err)
 	}
 	if err := d.Exec(context.Background(), "SELECT 1"); err == nil {
 		t.Error("Exec after Close has no error")
@@ -241,21 +242,21 @@ func testNoServer(t *testing.T, open openDB) {
 	s := statement("SELECT 1")
 	err := d.try(s)
 	if err == nil || s.Err == nil || errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("no server: %v, %v", err, s.Err)
+		t.Fatalf("no server: %v, %v; want errors before the deadline", err, s.Err)
 	}
 	exec := d.tryExec("SELECT 1")
 	if exec == nil || strings.Contains(err.Error()+exec.Error(), "s3cr3t") {
-		t.Errorf("no server: %v; %v", err, exec)
+		t.Errorf("no server: %v; %v; want errors without the password", err, exec)
 	}
 }
 
-// recovers checks that a server that is back is soon used again.
-func (d *db) recovers() {
+// requireRecovery fails the test unless a DB soon uses its server again.
+func (d *db) requireRecovery() {
 	d.t.Helper()
 	s := statement("SELECT 1")
 	for attempt := 1; d.try(s) != nil; attempt++ {
 		if attempt == 10 {
-			d.t.Fatalf("the %d. call after the server's return: %v", attempt, s.Err)
+			d.t.Fatalf("call %d after the server's return: error %v, want none", attempt, s.Err)
 		}
 	}
 }
@@ -274,15 +275,15 @@ func testServerGone(t *testing.T, open openDB) {
 		t.Fatal(err)
 	}
 	if err := <-done; err == nil || s.Err == nil || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the server was killed: %v, the statement %v", err, s.Err)
+		t.Errorf("killed server: %v, the statement %v; want errors before the deadline", err, s.Err)
 	}
 	if err := d.try(s); err == nil {
-		t.Error("a server that was killed answers")
+		t.Error("a killed server answers")
 	}
 	if err := c.Restart(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	d.recovers()
+	d.requireRecovery()
 }
 
 // testServerHangs stops a server's processes: calls end with their contexts.
@@ -299,17 +300,17 @@ func testServerHangs(t *testing.T, open openDB) {
 		s := statement("SELECT 1")
 		if err := d.tryFor(100*time.Millisecond, s); !errors.Is(err, context.DeadlineExceeded) ||
 			s.Err == nil {
-			t.Errorf("call %d to a server that hangs: %v, %v", i, err, s.Err)
+			t.Errorf("call %d to a server that hangs: %v, %v; want DeadlineExceeded", i, err, s.Err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	waiting := make(chan error, 1)
 	go func() { waiting <- closing.Run(ctx, []*pgdb.Statement{statement("SELECT 1")}) }()
 	time.Sleep(100 * time.Millisecond) // the statement may have begun or not
 	closing.Close()
 	if ctx.Err() != nil {
-		t.Error("Close waits for the end of a call that hangs")
+		t.Error("Close waits until a hanging call ends")
 	}
 	cancel()
 	if err := <-waiting; err == nil {
@@ -318,5 +319,5 @@ func testServerHangs(t *testing.T, open openDB) {
 	if err := c.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	d.recovers()
+	d.requireRecovery()
 }

@@ -5,15 +5,15 @@ import (
 	"testing"
 )
 
-// Keeps fails a test if do leaves more than so many bytes of the heap in use, while what is alive.
-func Keeps(t testing.TB, most int64, what any, do func()) {
+// Keeps fails a test if do leaves more than bound bytes of the heap in use, while alive is reachable.
+func Keeps(t testing.TB, bound int64, alive any, do func()) {
 	t.Helper()
 	before := heapInUse()
 	do()
-	if kept := heapInUse() - before; kept > most {
-		t.Errorf("%d bytes of the heap stay in use, want at most %d", kept, most)
+	if kept := heapInUse() - before; kept > bound {
+		t.Errorf("%d bytes of the heap stay in use, want at most %d", kept, bound)
 	}
-	runtime.KeepAlive(what)
+	runtime.KeepAlive(alive)
 }
 
 func heapInUse() int64 {

@@ -17,11 +17,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// lateEnv has the DSN for the process that testLateProcess starts.
+// lateEnv is the environment variable with the DSN for the process that testLateProcess starts.
 const lateEnv = "PGRATELIMIT_TEST_LATE_DSN"
 
-// testLateProcess stops a process while its statement is under way, for longer than the statement
-// has. The server has answered in time, so that the statement has its result.
+// testLateProcess stops a process during a statement until after its deadline. The server has responded in
+// time, so the statement has its result.
 func testLateProcess(t *testing.T, open openDB) {
 	const limit = 5 * time.Second
 	if dsn := os.Getenv(lateEnv); dsn != "" {
@@ -32,7 +32,7 @@ func testLateProcess(t *testing.T, open openDB) {
 			_, _ = os.Stdout.WriteString("asking\n")
 			s := statement(fmt.Sprintf("SELECT pg_sleep(0.5) /* %d */", round))
 			if err := d.tryFor(limit, s); err != nil || s.Err != nil {
-				t.Errorf("an answer that was read late: %v, %v", err, s.Err)
+				t.Errorf("a response that was read late: %v, %v; want no errors", err, s.Err)
 			}
 			_, _ = os.Stdin.Read(make([]byte, 1)) // until this process has been stopped
 		}

@@ -15,20 +15,19 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Algorithms are those that count in a time: all but InFlight, see testSlots.
+// Algorithms returns the algorithms that count in windows: all but InFlight, which testSlots tests.
 func Algorithms() []ratelimit.Algorithm {
 	return slices.DeleteFunc(ratelimit.Algorithms(),
 		func(a ratelimit.Algorithm) bool { return a == ratelimit.InFlight })
 }
 
-// Definitions are the definitions of such algorithms.
+// Definitions returns the definitions of such algorithms.
 func Definitions() []*algorithm.Definition {
 	return slices.DeleteFunc(algorithm.All(),
 		func(d *algorithm.Definition) bool { return d.Name == ratelimit.InFlight.String() })
 }
 
-// Limits returns limits of so many events in an hour, or in a year of the calendar: one
-// for each way to count.
+// Limits returns a limit of events in an hour for each algorithm, and one in a year of the calendar.
 func Limits(prefix string, events int64) []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
 	for _, a := range Algorithms() {
@@ -41,7 +40,7 @@ func Limits(prefix string, events int64) []*ratelimit.Limit {
 	})
 }
 
-// ExtremeLimits are the limits at the bounds of what is valid, for each algorithm.
+// ExtremeLimits returns the limits at the bounds of what is valid, for each algorithm.
 func ExtremeLimits(t testing.TB) []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
 	for _, a := range Algorithms() {
@@ -80,7 +79,7 @@ func NewClock() *Clock { return &Clock{1_700_000_000 * Second} }
 // Now returns the time that was set.
 func (c *Clock) Now() time.Time { return time.UnixMicro(c.Micro) }
 
-// EachDefinition checks a property for each way to count.
+// EachDefinition checks a property for each definition.
 func EachDefinition(t *testing.T, checks int, property func(t *rapid.T, name string)) {
 	for _, d := range Definitions() {
 		t.Run(d.Name, func(t *testing.T) {
@@ -89,8 +88,7 @@ func EachDefinition(t *testing.T, checks int, property func(t *rapid.T, name str
 	}
 }
 
-// DrawLimit draws a limit that counts as the definition of that name says. Its numbers
-// are often small.
+// DrawLimit draws a limit with the definition of that name. Its numbers are often small.
 func DrawLimit(t *rapid.T, definition, prefix string) *ratelimit.Limit {
 	for {
 		l := &ratelimit.Limit{
@@ -139,8 +137,7 @@ func HasBurst(definition string) bool {
 	return definition == "token_bucket" || definition == "gcra"
 }
 
-// DrawAdvance draws by how many microseconds a clock advances: often to where something
-// changes.
+// DrawAdvance draws by how many microseconds a clock advances: often to a time at which decisions change.
 func DrawAdvance(t *rapid.T, l *ratelimit.Limit, retryAfter time.Duration) int64 {
 	w := Span(l)
 	retry := retryAfter.Microseconds()
@@ -157,7 +154,7 @@ func DrawCost(t *rapid.T, l *ratelimit.Limit) int64 {
 		rapid.Just(full)).Draw(t, "cost")
 }
 
-// Span is about how long a limit's window lasts, in microseconds.
+// Span returns the approximate length of a limit's window in microseconds.
 func Span(l *ratelimit.Limit) int64 {
 	if l.Calendar != ratelimit.NoCalendar {
 		return []int64{ratelimit.Day: 1, ratelimit.Week: 7, ratelimit.Month: 30,
@@ -166,22 +163,22 @@ func Span(l *ratelimit.Limit) int64 {
 	return l.Window.Microseconds()
 }
 
-// Fills is about how long a full quota takes to come back, in microseconds, and at least Span.
+// Fills returns about how many microseconds a full quota takes to come back, at least Span.
 func Fills(l *ratelimit.Limit) int64 {
 	windows := (l.Capacity() + l.Events - 1) / l.Events
 	return Span(l) * min(windows, 1+ratelimit.MaxWindow.Microseconds()/Span(l))
 }
 
-// DrawJump draws by how much a clock is set ahead, or back: often to where rows begin to count as new.
+// DrawJump draws by how many microseconds a clock jumps: often to a time from which rows count as new.
 func DrawJump(t *rapid.T, l *ratelimit.Limit) int64 {
 	w, exact := Span(l), (l.Capacity()*min(Span(l), (1<<62)/l.Capacity())+l.Events-1)/l.Events
-	most := rapid.SampledFrom([]int64{w, w, Fills(l), exact, 48 * 3600 * Second}).Draw(t, "jump")
-	return most + rapid.SampledFrom([]int64{0, 10*Second - 1, 10 * Second, 10*Second + 1, 11 * Second,
+	jump := rapid.SampledFrom([]int64{w, w, Fills(l), exact, 48 * 3600 * Second}).Draw(t, "jump")
+	return jump + rapid.SampledFrom([]int64{0, 10*Second - 1, 10 * Second, 10*Second + 1, 11 * Second,
 		600 * Second}).Draw(t, "beyond")
 }
 
-// Long says how many times longer than by default the tests run that can: the environment
-// variable PG_RATELIMIT_TEST_LONG, a whole number.
+// Long returns the factor by which long tests run longer than by default: the environment variable
+// PG_RATELIMIT_TEST_LONG, a whole number.
 func Long() int {
 	n, err := strconv.Atoi(os.Getenv("PG_RATELIMIT_TEST_LONG"))
 	if err != nil || n < 1 {
@@ -190,11 +187,11 @@ func Long() int {
 	return n
 }
 
-// checking keeps tests apart that set rapid's flag, because a process has only one.
+// checking serializes tests that set rapid's flag, because a process has only one.
 var checking sync.Mutex
 
-// Check is rapid.Check with a number of checks that suits the property: enough to find
-// each mutation of the code under test. -rapid.checks overrides the number.
+// Check calls rapid.Check with a number of checks that finds each mutation of the code under test.
+// -rapid.checks overrides the number.
 func Check(t *testing.T, checks int, property func(*rapid.T)) {
 	t.Helper()
 	checking.Lock()

@@ -13,9 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// testReplacedPrimary has a DSN with two hosts. They are the same server, and functions of its database say
-// on which timeline it is: on an earlier one than before, it is an old primary that came back. With one host
-// the server is used, whatever it says.
+// testReplacedPrimary uses a DSN with two hosts, which are the same server. Functions of its database
+// return the timeline: a timeline before the last one is of an old primary that came back. With one host,
+// every server is used.
 func testReplacedPrimary(t *testing.T, open openDB) {
 	dsn := cluster.Open(t)
 	admin := &db{t: t, DB: open(t, dsn), open: open, dsn: dsn}
@@ -37,10 +37,10 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	u.Host = u.Host + ",localhost:" + u.Port()
 	two := &db{t: t, DB: open(t, u.String()), open: open}
 	defer two.Close()
-	pid := two.cell("SELECT pg_backend_pid()::bigint")
+	pid := two.queryCell("SELECT pg_backend_pid()::bigint")
 	end := func() {
-		admin.cells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity WHERE datname = " +
-			"current_database() AND pid <> pg_backend_pid()")
+		admin.queryCells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity " +
+			"WHERE datname = current_database() AND pid <> pg_backend_pid()")
 	}
 	for _, step := range []struct {
 		system   int
@@ -53,7 +53,7 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 		admin.exec(fmt.Sprintf("UPDATE timeline SET system = %d, timeline = '%s'", step.system,
 			step.timeline))
 		end()
-		one.cell("SELECT pg_backend_pid()::bigint")
+		one.queryCell("SELECT pg_backend_pid()::bigint")
 		err := two.try(statement("SELECT 1"))
 		for until := time.Now().Add(timeout); step.replaced != (err != nil) &&
 			time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
@@ -61,12 +61,12 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 		}
 		if step.replaced && (err == nil || !strings.Contains(err.Error(), "was replaced")) ||
 			!step.replaced && err != nil {
-			t.Errorf("system %d on timeline %s, to be refused: %v: %v", step.system, step.timeline,
-				step.replaced, err)
+			t.Errorf("system %d on timeline %s: error %v, want it replaced: %v", step.system, step.timeline,
+				err, step.replaced)
 		}
 	}
-	if now := two.cell("SELECT pg_backend_pid()::bigint"); now == pid {
-		t.Error("the connection is the one of the beginning")
+	if now := two.queryCell("SELECT pg_backend_pid()::bigint"); now == pid {
+		t.Error("two hosts: the first connection is still in use")
 	}
 
 	// A connection is in use when another one shows that its server was replaced.
@@ -78,25 +78,25 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 			statement("DO $$BEGIN WHILE EXISTS (SELECT FROM public.held) LOOP PERFORM pg_sleep(0.01); END "+
 				"LOOP; END$$"))
 	}()
-	admin.sessions("query LIKE 'DO %'", 1)
+	admin.awaitSessions("query LIKE 'DO %'", 1)
 	admin.exec("UPDATE timeline SET timeline = '00000002'")
 	// On a busy machine, a connection that a call before has begun may open only now, and have read
 	// the timeline before. The second round ends it, too.
 	for range 2 {
-		admin.cells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity WHERE datname = " +
-			"current_database() AND pid <> pg_backend_pid() AND query NOT LIKE 'DO %'")
-		two.cell("SELECT pg_backend_pid()::bigint")
+		admin.queryCells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity " +
+			"WHERE datname = current_database() AND pid <> pg_backend_pid() AND query NOT LIKE 'DO %'")
+		two.queryCell("SELECT pg_backend_pid()::bigint")
 	}
 	admin.exec("DELETE FROM held")
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if now := two.cell("SELECT pg_backend_pid()::bigint"); now == cells(t, held)[0] {
-		t.Error("the connection was in use when its server was replaced, and is used again")
+	if now := two.queryCell("SELECT pg_backend_pid()::bigint"); now == cells(t, held)[0] {
+		t.Error("a connection that was in use when its server was replaced is used again")
 	}
 }
 
-// testChangedPassword changes a password that the DSN has in a file.
+// testChangedPassword changes a password that the DSN reads from a file.
 func testChangedPassword(t *testing.T, open openDB) {
 	server := cluster.Private(t,
 		cluster.Options{HBA: "local all all trust\nhost all changing 127.0.0.1/32 scram-sha-256\nhost all " +
@@ -116,10 +116,10 @@ func testChangedPassword(t *testing.T, open openDB) {
 		fmt.Sprintf("host=127.0.0.1 port=%d user=changing dbname=postgres sslmode=disable passfile=%s",
 			server.Port(), passfile)), open: open}
 	defer d.Close()
-	d.cell("SELECT 1::bigint")
+	d.queryCell("SELECT 1::bigint")
 	admin.exec("ALTER ROLE changing PASSWORD 'second'")
-	d.cell("SELECT 1::bigint") // on the open connection
-	admin.cells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity WHERE usename " +
+	d.queryCell("SELECT 1::bigint") // on the open connection
+	admin.queryCells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity WHERE usename " +
 		"= 'changing'")
 	if err := d.try(statement("SELECT 1")); err == nil {
 		t.Error("the old password is accepted")

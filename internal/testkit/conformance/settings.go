@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// harmfulSettings are settings of a database with the value that a statement has nevertheless.
+// harmfulSettings lists settings of a database, and the values that a statement has nevertheless.
 var harmfulSettings = []struct{ name, value, want string }{
 	{"jit_above_cost", "0", ""}, // see jit
 	{"statement_timeout", "400ms", "0"},
@@ -28,29 +28,29 @@ var harmfulSettings = []struct{ name, value, want string }{
 	{"parallel_setup_cost", "0", ""}, // see max_parallel_workers_per_gather
 }
 
-// testSettings: whatever the settings of the database, a statement runs without them, with others and
-// by itself, and nothing stays in the session. Where none does harm, nothing is set.
+// testSettings: a statement runs without harmful settings of the database, alone and in a transaction, and
+// leaves nothing in the session. Without harmful settings, nothing is set.
 func testSettings(t *testing.T, d *db) {
-	ask := func(name string) string {
+	show := func(name string) string {
 		s := statement("SELECT coalesce(current_setting($1::text, true), 'none')", name)
 		d.run(s)
 		return cells(d.t, s)[0]
 	}
 	d.run(statement("SELECT 1"))
-	if got := ask("jit") + " " + ask("max_parallel_workers_per_gather"); got != d.plain(
-		"jit")+" "+d.plain("max_parallel_workers_per_gather") {
-		t.Errorf("without harmful settings, %s is set", got)
+	plainWorkers := d.defaultSetting("max_parallel_workers_per_gather")
+	if jit, workers := show("jit"), show("max_parallel_workers_per_gather"); jit != d.defaultSetting("jit") ||
+		workers != plainWorkers {
+		t.Errorf("without harmful settings: jit %s, %s workers, want the defaults", jit, workers)
 	}
-	plainWorkers := d.plain("max_parallel_workers_per_gather")
 	unnamed := statement("SELECT current_setting('jit')")
 	unnamed.Unnamed = true
 	d.run(unnamed)
 	if got := cells(d.t, unnamed)[0]; got != "off" {
-		t.Errorf("an unnamed statement runs with jit %s", got)
+		t.Errorf("an unnamed statement runs with jit %s, want off", got)
 	}
 	var wants []string
 	for _, s := range harmfulSettings {
-		if ask(s.name) == "none" {
+		if show(s.name) == "none" {
 			continue // of a newer server
 		}
 		d.exec(fmt.Sprintf("DO $$ BEGIN EXECUTE format('ALTER DATABASE %%I SET %s = %%L', "+
@@ -65,38 +65,31 @@ func testSettings(t *testing.T, d *db) {
 		for _, want := range append([]string{"jit off", "max_parallel_workers_per_gather 0"}, wants...) {
 			name, value, _ := strings.Cut(want, " ")
 			s := statement("SELECT current_setting($1::text)", name)
-			if err := fresh.try(append(transaction(statement("SELECT 1"), s),
-				statement("SELECT 2"))...); err != nil || s.Err != nil {
-				t.Fatalf("use %d, %s: %v; %v", use, name, err, s.Err)
-			}
+			fresh.run(append(transaction(statement("SELECT 1"), s), statement("SELECT 2"))...)
 			if got := cells(fresh.t, s)[0]; got != value {
 				t.Errorf("use %d: %s is %s, want %s", use, name, got, value)
 			}
 		}
 	}
-	slow := statement("SELECT pg_sleep(0.5)::text")
-	fresh.run(slow)
-	if slow.Err != nil {
-		t.Errorf("a slow statement: %v", slow.Err)
-	}
-	// Alone is without them, as it must be.
+	fresh.run(statement("SELECT pg_sleep(0.5)::text")) // longer than the timeouts
+	// A statement with Alone runs without the changes.
 	alone := statement("SHOW max_parallel_workers_per_gather")
 	alone.Alone = true
 	fresh.run(alone)
 	if got := cells(fresh.t, alone)[0]; got != plainWorkers {
-		t.Errorf("a statement alone has max_parallel_workers_per_gather %s", got)
+		t.Errorf("a statement alone has %s workers, want %s", got, plainWorkers)
 	}
 }
 
-// plain is the value of a setting that nobody changed.
-func (d *db) plain(name string) string {
+// defaultSetting returns the default value of a setting.
+func (d *db) defaultSetting(name string) string {
 	return cluster.Query[string](d.t, d.dsn, "SELECT boot_val FROM pg_settings WHERE name = $1", name)
 }
 
-// testHarmful: what cannot be undone is named with the statement that mends it, which does.
+// testHarmful: Harmful names a setting that a statement cannot change, and the statement that mends it.
 func testHarmful(t *testing.T, d *db) {
 	if err := pg.Harmful(context.Background(), d.DB); err != nil {
-		t.Errorf("of a plain database: %v", err)
+		t.Errorf("default settings: error %v, want none", err)
 	}
 	for _, c := range []struct{ setting, want string }{
 		{"default_transaction_read_only = on",
@@ -120,14 +113,14 @@ func testHarmful(t *testing.T, d *db) {
 		change("SET " + c.setting)
 		err := harmful()
 		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v; want %q", c.setting, err, c.want)
+			t.Errorf("%s: error %v, want %q", c.setting, err, c.want)
 			continue
 		}
 		_, mend, _ := strings.Cut(err.Error(), ": ALTER")
 		mend = strings.ReplaceAll("ALTER"+mend, "; ", "")
 		cluster.Execute(t, withSettings(t, d.dsn, "default_transaction_read_only", "off"), mend)
 		if err := harmful(); err != nil {
-			t.Errorf("%s, mended: %v", c.setting, err)
+			t.Errorf("%s, mended: error %v, want none", c.setting, err)
 		}
 		name, _, _ := strings.Cut(c.setting, " ")
 		change("RESET " + name)

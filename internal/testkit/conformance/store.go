@@ -14,12 +14,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// timeout is for decisions that are expected to come: long, since machines that run
-// tests are busy.
+// timeout is for calls that succeed. It is long, because machines that run tests are busy.
 const timeout = time.Minute
 
-// OddKeys are keys that Postgres, the text form of its arrays or a client may mistake for
-// something else, or for each other.
+// OddKeys returns keys that Postgres, the text form of its arrays or a client may confuse with other values
+// or with each other.
 func OddKeys() []string {
 	return []string{
 		"", " ", "a", "A", "ä", "a\u0308", "\x00", "a\x00", "a\x00b", "\xff", "\xc3(", "\xed\xa0\x80",
@@ -32,8 +31,8 @@ func OddKeys() []string {
 	}
 }
 
-// LosesUnits is implemented by a store that may lose units of a quota on a busy machine, as leases
-// end before late units are used. It never admits too much.
+// LosesUnits is implemented by a store that may lose units of a quota on a busy machine, because leases end
+// before late units are used. It never admits too much.
 type LosesUnits interface{ LosesUnits() }
 
 // Store runs the tests of a ratelimit.Store. open returns a new store without rows, which
@@ -72,13 +71,13 @@ func Store(t *testing.T, open func(t testing.TB) ratelimit.Store) {
 	}
 }
 
-// store is a Store for a test that ends at the first failure.
+// store is a Store with helpers that end its test.
 type store struct {
 	ratelimit.Store
 	t *testing.T
 }
 
-// take decides a request.
+// take takes a request.
 func (s *store) take(hits ...ratelimit.Hit) []ratelimit.Decision {
 	s.t.Helper()
 	decisions := make([]ratelimit.Decision, len(hits))
@@ -88,14 +87,14 @@ func (s *store) take(hits ...ratelimit.Hit) []ratelimit.Decision {
 	return decisions
 }
 
-// want decides a hit and checks the decision.
-func (s *store) want(h ratelimit.Hit, allowed bool, remaining int64) ratelimit.Decision {
+// expect takes a hit, and checks its decision.
+func (s *store) expect(h ratelimit.Hit, allowed bool, remaining int64) ratelimit.Decision {
 	s.t.Helper()
 	before := time.Now()
 	d := s.take(h)[0]
 	if d.Allowed != allowed || d.Remaining != remaining || d.Limit != h.Limit.Capacity() {
-		s.t.Fatalf("%s, cost %d: %+v, want allowed %v and %d of %d left", h.Limit.Prefix, h.Cost, d, allowed,
-			remaining, h.Limit.Capacity())
+		s.t.Fatalf("%s, cost %d: got %+v, want allowed %v and %d of %d left", h.Limit.Prefix, h.Cost, d,
+			allowed, remaining, h.Limit.Capacity())
 	}
 	if d.Allowed != (d.RetryAfter == 0) || d.RetryAfter < 0 {
 		s.t.Fatalf("%s, cost %d: allowed %v, RetryAfter %v", h.Limit.Prefix, h.Cost, d.Allowed, d.RetryAfter)
@@ -114,84 +113,85 @@ func (s *store) want(h ratelimit.Hit, allowed bool, remaining int64) ratelimit.D
 	return d
 }
 
-// left checks what is left of a hit's quota.
-func (s *store) left(h ratelimit.Hit, remaining int64) {
+// expectRemaining checks how many units of a hit's quota are left.
+func (s *store) expectRemaining(h ratelimit.Hit, remaining int64) {
 	s.t.Helper()
 	h.Peek, h.Cost = true, 1
-	s.want(h, remaining > 0, remaining)
+	s.expect(h, remaining > 0, remaining)
 }
 
 func testCounting(t *testing.T, s *store) {
 	for _, l := range Limits("", 3) {
 		h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
-		s.want(h, true, 2)
+		s.expect(h, true, 2)
 		h.Cost = 2
-		s.want(h, true, 0)
-		s.want(h, false, 0)
+		s.expect(h, true, 0)
+		s.expect(h, false, 0)
 		h.Cost = 1
-		s.want(h, false, 0)
+		s.expect(h, false, 0)
 		h.Cost = 3
-		s.want(h, false, 0)
+		s.expect(h, false, 0)
 		h.Key = "another"
-		s.want(h, true, 0)
+		s.expect(h, true, 0)
 	}
 }
 
 func testRefunds(t *testing.T, s *store) {
 	for _, l := range Limits("", 3) {
 		h := ratelimit.Hit{Limit: l, Key: "k", Cost: -1}
-		s.want(h, true, 3) // nothing was taken
+		s.expect(h, true, 3) // nothing was taken
 		h.Cost = 3
-		s.want(h, true, 0)
+		s.expect(h, true, 0)
 		h.Cost = -1
-		s.want(h, true, 1)
+		s.expect(h, true, 1)
 		h.Cost = 2
-		s.want(h, false, 1)
+		s.expect(h, false, 1)
 		h.Cost = 1
-		s.want(h, true, 0)
+		s.expect(h, true, 0)
 		h.Cost = -ratelimit.MaxEvents
-		s.want(h, true, 3) // never beyond the full quota
+		s.expect(h, true, 3) // never beyond the full quota
 		h.Cost = 3
-		s.want(h, true, 0)
+		s.expect(h, true, 0)
 		h.Cost = -1 << 63
-		s.want(h, true, 3)
+		s.expect(h, true, 3)
 	}
 }
 
 func testPeeking(t *testing.T, s *store) {
 	for _, l := range Limits("", 3) {
 		peek := ratelimit.Hit{Limit: l, Key: "k", Cost: 2, Peek: true}
-		s.left(peek, 3)
-		s.want(peek, true, 3)
-		s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: 2}, true, 1)
-		s.left(peek, 1)
-		d := s.want(peek, false, 1)
-		taken := s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: 2}, false, 1)
+		s.expectRemaining(peek, 3)
+		s.expect(peek, true, 3)
+		s.expect(ratelimit.Hit{Limit: l, Key: "k", Cost: 2}, true, 1)
+		s.expectRemaining(peek, 1)
+		d := s.expect(peek, false, 1)
+		taken := s.expect(ratelimit.Hit{Limit: l, Key: "k", Cost: 2}, false, 1)
 		if difference := d.RetryAfter - taken.RetryAfter; difference < 0 || difference > timeout {
-			t.Errorf("%s: RetryAfter of a peek is %v, of a refusal then %v", l.Prefix, d.RetryAfter,
+			t.Errorf("%s: RetryAfter of a peek is %v, want about %v as of a refusal", l.Prefix, d.RetryAfter,
 				taken.RetryAfter)
 		}
 		peek.Cost = 1
-		s.want(peek, true, 1)
-		s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: 1}, true, 0)
-		s.want(peek, false, 0)
-		s.left(peek, 0)
+		s.expect(peek, true, 1)
+		s.expect(ratelimit.Hit{Limit: l, Key: "k", Cost: 1}, true, 0)
+		s.expect(peek, false, 0)
+		s.expectRemaining(peek, 0)
 	}
 }
 
 func testMoreThanTheQuota(t *testing.T, s *store) {
 	for _, l := range Limits("", 3) {
-		for _, cost := range []int64{4, 1 << 62, 1<<63 - 1} {
-			if d := s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: cost}, false,
-				3); d.RetryAfter != ratelimit.Never {
-				t.Errorf("%s: RetryAfter of %d of 3 is %v", l.Prefix, cost, d.RetryAfter)
+		expectNever := func(cost, remaining int64, peek bool) {
+			t.Helper()
+			d := s.expect(ratelimit.Hit{Limit: l, Key: "k", Cost: cost, Peek: peek}, false, remaining)
+			if d.RetryAfter != ratelimit.Never {
+				t.Errorf("%s, cost %d of 3: RetryAfter is %v, want Never", l.Prefix, cost, d.RetryAfter)
 			}
 		}
-		s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: 3}, true, 0)
-		if d := s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: 4, Peek: true}, false,
-			0); d.RetryAfter != ratelimit.Never {
-			t.Errorf("%s: RetryAfter of 4 of 3 is %v", l.Prefix, d.RetryAfter)
+		for _, cost := range []int64{4, 1 << 62, 1<<63 - 1} {
+			expectNever(cost, 3, false)
 		}
+		s.expect(ratelimit.Hit{Limit: l, Key: "k", Cost: 3}, true, 0)
+		expectNever(4, 0, true)
 	}
 }
 
@@ -202,11 +202,11 @@ func testReset(t *testing.T, s *store) {
 			ratelimit.Hit{Limit: l, Key: "secret", Secret: true, Cost: 3})
 	}
 	for _, h := range hits {
-		s.want(h, true, 0)
-		s.want(h, false, 0)
+		s.expect(h, true, 0)
+		s.expect(h, false, 0)
 		other := h
 		other.Key += "2"
-		s.want(other, true, 0)
+		s.expect(other, true, 0)
 	}
 	// Only Limit, Key and Secret count.
 	reset := append([]ratelimit.Hit(nil), hits...)
@@ -217,13 +217,13 @@ func testReset(t *testing.T, s *store) {
 		t.Fatal(err)
 	}
 	for _, h := range hits {
-		s.want(h, true, 0)
+		s.expect(h, true, 0)
 		h.Key += "2"
-		s.want(h, false, 0)
+		s.expect(h, false, 0)
 	}
 	if err := s.Reset(context.Background(), timeout,
 		[]ratelimit.Hit{{Limit: hits[0].Limit, Key: "never seen"}}); err != nil {
-		t.Errorf("resetting a key that was never hit: %v", err)
+		t.Errorf("a reset of a key without a row: error %v, want none", err)
 	}
 }
 
@@ -232,7 +232,7 @@ func testKeys(t *testing.T, s *store) {
 	for pass := 0; pass < 2; pass++ {
 		for i, key := range OddKeys() {
 			if d := s.take(ratelimit.Hit{Limit: l, Key: key, Cost: 1})[0]; d.Allowed != (pass == 0) {
-				t.Fatalf("key %d, %.20q: pass %d: allowed %v", i, key, pass, d.Allowed)
+				t.Fatalf("key %d, %.20q, pass %d: allowed %v, want %v", i, key, pass, d.Allowed, pass == 0)
 			}
 		}
 	}
@@ -246,7 +246,7 @@ func testKeys(t *testing.T, s *store) {
 	}
 	for i, d := range s.take(hits...) {
 		if !d.Allowed || d.Remaining != 0 || hits[i].Key != OddKeys()[i] {
-			t.Fatalf("key %d, %.20q, together: %+v", i, hits[i].Key, d)
+			t.Fatalf("key %d, %.20q, in one request: got %+v, want it allowed", i, hits[i].Key, d)
 		}
 	}
 }
@@ -265,14 +265,14 @@ func testLimitsAreApart(t *testing.T, s *store) {
 		{Limit: &base, Key: ratelimit.DigestKey("k"), Cost: 3},
 	} {
 		if d := s.take(h)[0]; !d.Allowed {
-			t.Errorf("hit %d shares a row with another: %+v", i, d)
+			t.Errorf("hit %d shares a row with another: got %+v, want it allowed", i, d)
 		}
 	}
-	// SynchronousCommit does not name another row.
-	s.want(ratelimit.Hit{Limit: &async, Key: "k", Cost: 1}, false, 0)
+	// SynchronousCommit selects no other row.
+	s.expect(ratelimit.Hit{Limit: &async, Key: "k", Cost: 1}, false, 0)
 }
 
-// testHitsApart: a hit apart is charged beside a refusal, and does not refuse.
+// testHitsApart: a hit apart is charged even if the request is refused, and does not refuse it.
 func testHitsApart(t *testing.T, s *store) {
 	for _, durable := range []bool{false, true} {
 		for _, l := range Limits("a", 3) {
@@ -309,7 +309,7 @@ func testHitsApart(t *testing.T, s *store) {
 				ratelimit.Hit{Limit: &trial, Key: "fourth", Cost: 4, Apart: true})
 			if !alone[0].Allowed || alone[0].Remaining != 0 || alone[1].Allowed ||
 				alone[1].RetryAfter != ratelimit.Never {
-				t.Fatalf("%s: hits apart alone: %+v", l.Prefix, alone)
+				t.Fatalf("%s: a request of hits apart: got %+v, want each decided by itself", l.Prefix, alone)
 			}
 		}
 	}
@@ -323,26 +323,26 @@ func testRetryAfter(t *testing.T, s *store) {
 			d := s.take(h)[0]
 			if !d.Allowed {
 				if d.RetryAfter <= 0 || d.RetryAfter > 2*l.Window {
-					t.Fatalf("%s: RetryAfter %v", a, d.RetryAfter)
+					t.Fatalf("%s: RetryAfter %v, want at most %v", a, d.RetryAfter, 2*l.Window)
 				}
 				time.Sleep(d.RetryAfter)
 				d = s.take(h)[0]
 			}
 			if !d.Allowed {
-				t.Fatalf("%s: refused after its RetryAfter: %+v", a, d)
+				t.Fatalf("%s: after its RetryAfter: got %+v, want it allowed", a, d)
 			}
 		}
 	}
 }
 
-// testConcurrency lets callers compete for quotas. The order of the hits is chance, and so are the remaining
-// units, but they must be fewer than each cost that was refused.
+// testConcurrency lets callers compete for quotas. The remaining units depend on chance, but they are fewer
+// than each refused cost.
 func testConcurrency(t *testing.T, s *store) {
 	limits := Limits("", 50)
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	admitted := map[string]int64{}
-	refused := map[string]int64{} // the least cost that was refused
+	refused := map[string]int64{} // the lowest refused cost
 	for i := 0; i < 16; i++ {
 		group.Go(func() {
 			for n := 0; n < 60; n++ {
@@ -357,7 +357,7 @@ func testConcurrency(t *testing.T, s *store) {
 				mu.Lock()
 				if decisions[0].Allowed {
 					admitted[name] += h.Cost
-				} else if least, ok := refused[name]; !ok || h.Cost < least {
+				} else if lowest, ok := refused[name]; !ok || h.Cost < lowest {
 					refused[name] = h.Cost
 				}
 				mu.Unlock()
@@ -373,10 +373,10 @@ func testConcurrency(t *testing.T, s *store) {
 			// The quota of gcra comes back continuously: 50 an hour.
 			back := admitted[name] + left - l.Events
 			if back != 0 && (back != 1 || l.Algorithm != ratelimit.GCRA) && (back > 0 || !loses) {
-				t.Errorf("%s: %d admitted and %d left of %d", name, admitted[name], left, l.Events)
+				t.Errorf("%s: %d admitted and %d left, want %d in sum", name, admitted[name], left, l.Events)
 			}
 			if refused[name] == 0 || left-max(back, 0) >= refused[name] {
-				t.Errorf("%s: a cost of %d was refused, and %d are left", name, refused[name], left)
+				t.Errorf("%s: %d are left, want fewer than the refused cost %d", name, left, refused[name])
 			}
 		}
 	}
@@ -385,19 +385,19 @@ func testConcurrency(t *testing.T, s *store) {
 func testEndedContext(t *testing.T, s *store) {
 	l := &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}
 	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
-	s.left(h, 1)
+	s.expectRemaining(h, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	for i := 0; i < 20; i++ {
-		if err := s.Take(ctx, timeout, []ratelimit.Hit{h}, make([]ratelimit.Decision, 1)); !errors.Is(err,
-			context.Canceled) {
-			t.Fatalf("Take with an ended context: %v", err)
+	for range 20 {
+		err := s.Take(ctx, timeout, []ratelimit.Hit{h}, make([]ratelimit.Decision, 1))
+		if !errors.Is(err, context.Canceled) {
+			t.Fatalf("Take with an ended context: error %v, want Canceled", err)
 		}
 	}
 	if err := s.Reset(ctx, timeout, []ratelimit.Hit{h}); !errors.Is(err, context.Canceled) {
-		t.Fatalf("Reset with an ended context: %v", err)
+		t.Fatalf("Reset with an ended context: error %v, want Canceled", err)
 	}
-	s.want(h, true, 0)
+	s.expect(h, true, 0)
 }
 
 func testClosed(t *testing.T, s *store) {
@@ -406,12 +406,9 @@ func testClosed(t *testing.T, s *store) {
 	s.take(h)
 	s.Close()
 	s.Close()
-	if err := s.Take(context.Background(), timeout, []ratelimit.Hit{h},
-		make([]ratelimit.Decision, 1)); !errors.Is(err, ratelimit.ErrClosed) {
-		t.Errorf("Take after Close: %v", err)
-	}
-	if err := s.Reset(context.Background(), timeout, []ratelimit.Hit{h}); !errors.Is(err,
-		ratelimit.ErrClosed) {
-		t.Errorf("Reset after Close: %v", err)
+	taken := s.Take(context.Background(), timeout, []ratelimit.Hit{h}, make([]ratelimit.Decision, 1))
+	reset := s.Reset(context.Background(), timeout, []ratelimit.Hit{h})
+	if !errors.Is(taken, ratelimit.ErrClosed) || !errors.Is(reset, ratelimit.ErrClosed) {
+		t.Errorf("after Close: Take returns %v and Reset %v, want ErrClosed", taken, reset)
 	}
 }

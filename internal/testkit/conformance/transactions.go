@@ -33,7 +33,7 @@ func testEachForItself(t *testing.T, d *db) {
 	}
 }
 
-// testTransactions looks which statements run in the same transaction.
+// testTransactions checks which statements run in the same transaction.
 func testTransactions(t *testing.T, d *db) {
 	const sql = "SELECT pg_current_xact_id()::text, coalesce(current_setting('of.transaction', true), '')"
 	for i := 0; i < 3; i++ { // not prepared, then prepared
@@ -50,13 +50,13 @@ func testTransactions(t *testing.T, d *db) {
 			ids[got[0]] += fmt.Sprint(got[1], ".")
 		}
 		if x := ids[cells(t, a)[0]]; len(ids) != 4 || x != ".set." {
-			t.Errorf("%d transactions, and the setting in the second is %q", len(ids), x)
+			t.Errorf("%d transactions, the setting in the second is %q; want 4 and .set.", len(ids), x)
 		}
 	}
 }
 
-// testFailedTransactions has each statement of a transaction fail in turn, next to
-// statements of other transactions.
+// testFailedTransactions makes each statement of a transaction fail in turn, beside statements of other
+// transactions.
 func testFailedTransactions(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	want := int64(0)
@@ -87,26 +87,29 @@ func testFailedTransactions(t *testing.T, d *db) {
 					case i == failing:
 						if s.Code != "22012" || s.Err == nil ||
 							!strings.Contains(s.Err.Error(), "division by zero") {
-							t.Errorf("statement %d fails with %v, code %q", i, s.Err, s.Code)
+							t.Errorf("statement %d fails with %v, code %q, want 22012", i, s.Err, s.Code)
 						}
 					case !errors.Is(s.Err, pgdb.ErrRolledBack) || s.Code != "":
-						t.Errorf("statement %d fails: statement %d says %v, code %q", failing, i,
-							s.Err, s.Code)
+						t.Errorf("statement %d fails: statement %d has %v, code %q, want ErrRolledBack",
+							failing, i, s.Err, s.Code)
 					case i < failing:
 						if got := cells(t, s); !equal(got, bigintBytes(1), bigintBytes(2)) {
-							t.Errorf("statement %d fails: statement %d has the rows %q", failing, i, got)
+							t.Errorf("statement %d fails: statement %d has rows %q, want 1 and 2", failing, i,
+								got)
 						}
 					case len(s.Result) > 0:
-						t.Errorf("statement %d fails: statement %d has the rows %q", failing, i, s.Result)
+						t.Errorf("statement %d fails: statement %d has rows %q, want none", failing, i,
+							s.Result)
 					}
 				}
 				for _, s := range append(good, before, after) {
 					if s.Err != nil || s.Code != "" || !equal(cells(t, s), bigintBytes(7)) {
-						t.Errorf("another transaction says %v, code %q, rows %q", s.Err, s.Code, s.Result)
+						t.Errorf("another transaction has %v, code %q, rows %q; want 7", s.Err, s.Code,
+							s.Result)
 					}
 				}
 				want += 4
-				if got := d.cell("SELECT count(*) FROM t"); got != bigintBytes(want) {
+				if got := d.queryCell("SELECT count(*) FROM t"); got != bigintBytes(want) {
 					t.Fatalf("%x rows, want %d", got, want)
 				}
 			}
@@ -114,8 +117,8 @@ func testFailedTransactions(t *testing.T, d *db) {
 	}
 }
 
-// testFailedCommit has a transaction fail when all its statements have succeeded.
-// The error is that of the last one.
+// testFailedCommit makes a transaction fail after all its statements have succeeded. Its last statement
+// gets the error.
 func testFailedCommit(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint UNIQUE DEFERRABLE INITIALLY DEFERRED); INSERT INTO t VALUES (1)")
 	insert := "INSERT INTO t VALUES ($1::bigint) RETURNING n"
@@ -125,17 +128,18 @@ func testFailedCommit(t *testing.T, d *db) {
 		err := d.try(all...)
 		if err != nil || !errors.Is(all[0].Err, pgdb.ErrRolledBack) || all[1].Code != "23505" ||
 			all[2].Code != "23505" || all[3].Err != nil {
-			t.Errorf("%v: %v; %v; %v; %v", err, all[0].Err, all[1].Err, all[2].Err, all[3].Err)
+			t.Errorf("%v: errors %v, %v, %v, %v; want code 23505 of the commits", err, all[0].Err, all[1].Err,
+				all[2].Err, all[3].Err)
 		}
 		if !equal(cells(t, all[0]), bigintBytes(1)) || !equal(cells(t, all[1]), bigintBytes(2)) ||
 			!equal(cells(t, all[3]), bigintBytes(1)) {
-			t.Errorf("%q, %q, %q", all[0].Result, all[1].Result, all[3].Result)
+			t.Errorf("got %q, %q, %q; want 1, 2, 1", all[0].Result, all[1].Result, all[3].Result)
 		}
 	}
 }
 
-// testUnsendable: a transaction with a statement that cannot be sent is not sent,
-// or fails. The others are not affected.
+// testUnsendable: a transaction with a statement that cannot be sent is not sent, or fails. Others are not
+// affected.
 func testUnsendable(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	want := int64(0)
@@ -167,10 +171,11 @@ func testUnsendable(t *testing.T, d *db) {
 			}
 			if !errors.Is(first.Err, pgdb.ErrRolledBack) || !errors.Is(last.Err, pgdb.ErrRolledBack) ||
 				all[0].Err != nil || all[4].Err != nil {
-				t.Errorf("%s: %v; %v; %v; %v", c.name, all[0].Err, first.Err, last.Err, all[4].Err)
+				t.Errorf("%s: errors %v, %v, %v, %v; want ErrRolledBack in the transaction alone", c.name,
+					all[0].Err, first.Err, last.Err, all[4].Err)
 			}
 			want += 2
-			if got := d.cell("SELECT count(*) FROM t"); got != bigintBytes(want) {
+			if got := d.queryCell("SELECT count(*) FROM t"); got != bigintBytes(want) {
 				t.Fatalf("%s: %x rows, want %d", c.name, got, want)
 			}
 		}
@@ -198,9 +203,9 @@ func testRoundTrips(t *testing.T, open openDB, roundTrip time.Duration) {
 		{name: "after a pause", idle: 1500 * time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			fewest := int64(100)
+			minTrips := int64(100)
 			// a connection that the pool opens meanwhile has its own round trips
-			for try := 0; try < 3 && fewest > 1; try++ {
+			for try := 0; try < 3 && minTrips > 1; try++ {
 				var all []*pgdb.Statement
 				for i := 0; i < 3; i++ {
 					sql := fmt.Sprintf("SELECT 1 / $1::bigint /* %d %d %s */", i, try, c.name)
@@ -222,13 +227,13 @@ func testRoundTrips(t *testing.T, open openDB, roundTrip time.Duration) {
 				time.Sleep(c.idle)
 				before := network.Turns()
 				err := d.try(all...)
-				fewest = min(fewest, network.Turns()-before)
+				minTrips = min(minTrips, network.Turns()-before)
 				if err != nil || (all[2].Err != nil) != c.fails {
-					t.Fatal(err, all[2].Err)
+					t.Fatalf("%v, last statement %v, want it to fail: %v", err, all[2].Err, c.fails)
 				}
 			}
-			if fewest != 1 {
-				t.Errorf("took %d round trips of %v, want one", fewest, roundTrip)
+			if minTrips != 1 {
+				t.Errorf("took %d round trips of %v, want one", minTrips, roundTrip)
 			}
 		})
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// oddTexts are the OddKeys that Postgres can hold.
+// oddTexts returns the OddKeys that Postgres can hold.
 func oddTexts() []string {
 	var texts []string
 	for _, key := range OddKeys() {
@@ -42,13 +42,13 @@ func testParameters(t *testing.T, d *db) {
 		d.run(statements...)
 		for i, s := range statements {
 			if got := cells(t, s); !equal(got, want[i]) {
-				t.Errorf("%.20q came back as %.20q", want[i], got)
+				t.Errorf("got %.20q, want %.20q", got, want[i])
 			}
 		}
 	}
-	if got := d.cells("SELECT $2::text, $1::bigint, $3::text, $2::text", int64(7), "seven", ""); !equal(got,
-		"seven", bigintBytes(7), "", "seven") {
-		t.Errorf("several parameters came back as %q", got)
+	got := d.queryCells("SELECT $2::text, $1::bigint, $3::text, $2::text", int64(7), "seven", "")
+	if !equal(got, "seven", bigintBytes(7), "", "seven") {
+		t.Errorf("several parameters: got %q", got)
 	}
 }
 
@@ -69,12 +69,13 @@ func testArrays(t *testing.T, d *db) {
 		for i, text := range array {
 			want = append(want, text, bigintBytes(int64(i+1)))
 		}
-		if got := d.cells("SELECT * FROM unnest($1::text[]) WITH ORDINALITY", array); !equal(got, want...) {
-			t.Errorf("%d texts came back otherwise: %.100q", len(array), got)
+		got := d.queryCells("SELECT * FROM unnest($1::text[]) WITH ORDINALITY", array)
+		if !equal(got, want...) {
+			t.Errorf("%d texts: got %.100q, want %.100q", len(array), got, want)
 		}
-		if got := d.cell("SELECT cardinality($1::text[])::bigint",
-			array); got != bigintBytes(int64(len(array))) {
-			t.Errorf("an array of %d texts has cardinality %x", len(array), got)
+		n := d.queryCell("SELECT cardinality($1::text[])::bigint", array)
+		if n != bigintBytes(int64(len(array))) {
+			t.Errorf("an array of %d texts has cardinality %x", len(array), n)
 		}
 	}
 	for _, array := range [][]int64{{}, nil, {0}, numbers, long} {
@@ -82,13 +83,14 @@ func testArrays(t *testing.T, d *db) {
 		for i, n := range array {
 			want = append(want, bigintBytes(n), bigintBytes(int64(i+1)))
 		}
-		if got := d.cells("SELECT * FROM unnest($1::bigint[]) WITH ORDINALITY", array); !equal(got, want...) {
-			t.Errorf("%d numbers came back otherwise", len(array))
+		got := d.queryCells("SELECT * FROM unnest($1::bigint[]) WITH ORDINALITY", array)
+		if !equal(got, want...) {
+			t.Errorf("%d numbers: got %.100q, want %.100q", len(array), got, want)
 		}
 	}
 	// As a store uses them: side by side, by subscript.
-	sum := d.cell("SELECT sum(($2::bigint[])[i])::bigint FROM unnest($1::text[]) WITH ORDINALITY AS u(t, i)",
-		[]string{"a", "b", "c"}, []int64{10, 20, 30})
+	sum := d.queryCell("SELECT sum(($2::bigint[])[i])::bigint "+
+		"FROM unnest($1::text[]) WITH ORDINALITY AS u(t, i)", []string{"a", "b", "c"}, []int64{10, 20, 30})
 	if sum != bigintBytes(60) {
 		t.Errorf("elements by subscript add up to %x, want 60", sum)
 	}
@@ -101,48 +103,31 @@ func testNull(t *testing.T, d *db) {
 			s := statement(sql, nil, nil, nil, nil)
 			s.Unnamed = unnamed
 			if d.run(s); !equal(cells(t, s), "NULL", "NULL", "NULL", "NULL") {
-				t.Errorf("nothing but NULLs came back as %q", cells(t, s))
+				t.Errorf("got %q, want four NULLs", cells(t, s))
 			}
 		}
-		if got := d.cells(sql, int64(1), "a", []int64{}, []string{}); got[0] != bigintBytes(1) ||
+		if got := d.queryCells(sql, int64(1), "a", []int64{}, []string{}); got[0] != bigintBytes(1) ||
 			got[1] != "a" || got[2] == "NULL" || got[3] == "NULL" {
-			t.Errorf("after NULLs, values came back as %q", got)
-		}
-	}
-	// Columns of a fixed size, with values and without: rows of two lengths.
-	sql = "SELECT n, $1::bigint, 1.5::float8 + $1::bigint FROM generate_series(1::bigint, $2::bigint) n"
-	for _, value := range []any{nil, nil, int64(1), nil, int64(1), int64(1)} {
-		for rows := 0; rows < 3; rows++ {
-			want := []string{"NULL", "NULL"}
-			if value != nil {
-				want = []string{bigintBytes(1), bigintBytes(int64(math.Float64bits(2.5)))}
-			}
-			var all []string
-			for n := 1; n <= rows; n++ {
-				all = append(append(all, bigintBytes(int64(n))), want...)
-			}
-			if got := d.cells(sql, value, int64(rows)); !equal(got, all...) {
-				t.Errorf("%d rows of %v came back as %q", rows, value, got)
-			}
+			t.Errorf("after NULLs: got %q, want the values", got)
 		}
 	}
 }
 
 func testColumns(t *testing.T, d *db) {
-	got := d.cells(`SELECT 1::int, -2::bigint, 1.5::float8, timestamptz '2000-01-01 00:00:01+00', 'x'::text,
-		NULL::text, true,
+	got := d.queryCells(`SELECT 1::int, -2::bigint, 1.5::float8, timestamptz '2000-01-01 00:00:01+00',
+		'x'::text, NULL::text, true,
 		ARRAY[timestamptz '2000-01-01 00:00:00.000002+00'], ''::text`)
 	want := []string{"\x00\x00\x00\x01", bigintBytes(-2), bigintBytes(int64(math.Float64bits(1.5))),
 		bigintBytes(1_000_000), "x", "NULL", "\x01",
 		"\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x04\xa0\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x08" +
 			bigintBytes(2), ""}
 	if !equal(got, want...) {
-		t.Fatalf("columns came as %q, want %q", got, want)
+		t.Fatalf("got %q, want %q", got, want)
 	}
 }
 
-// testEqualRows reads rows of equal length, between others and not. A DB may read
-// many of them at a time.
+// testEqualRows reads rows of equal length, with rows of other lengths between them. A DB may read many
+// equal rows at a time.
 func testEqualRows(t *testing.T, d *db) {
 	minus := func(n int64) string { return bigintBytes(-n) }
 	minusOrNull := func(isNull func(n int64) bool) func(n int64) string {
@@ -173,10 +158,10 @@ func testEqualRows(t *testing.T, d *db) {
 		for n := int64(1); n <= c.rows; n++ {
 			want = append(want, bigintBytes(n), c.value(n))
 		}
-		for again := 0; again < 2; again++ {
-			if got := d.cells("SELECT n, "+c.second+" FROM generate_series(1::bigint, $1) n",
-				c.rows); !equal(got, want...) {
-				t.Errorf("n, %s: %d columns came otherwise: %.300q", c.second, len(got), got)
+		for range 2 {
+			got := d.queryCells("SELECT n, "+c.second+" FROM generate_series(1::bigint, $1) n", c.rows)
+			if !equal(got, want...) {
+				t.Errorf("n, %s: got %d columns, %.300q; want %.300q", c.second, len(got), got, want)
 			}
 		}
 	}

@@ -2,32 +2,23 @@ package imports
 
 import (
 	"go/ast"
-	"go/parser"
 	"go/token"
-	"io/fs"
-	"path/filepath"
 	"regexp"
 	"strconv"
-	"strings"
 	"testing"
 )
 
-// sql finds text that is SQL.
+// sql matches text that is SQL.
 var sql = regexp.MustCompile(`\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|ALTER|RAISE|UNION ALL)\b`)
 
-// All SQL is ASCII: a database in another encoding than UTF-8 does not accept other characters.
+// All SQL is ASCII, because a database in another encoding than UTF-8 does not accept other characters.
 func TestSQLIsASCII(t *testing.T) {
 	checked := 0
-	err := filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return err
+	for _, s := range sources(t) {
+		if s.isTest() {
+			continue
 		}
-		files := token.NewFileSet()
-		file, err := parser.ParseFile(files, path, nil, 0)
-		if err != nil {
-			return err
-		}
-		ast.Inspect(file, func(n ast.Node) bool {
+		ast.Inspect(s.File, func(n ast.Node) bool {
 			text, ok := n.(*ast.BasicLit)
 			if !ok || text.Kind != token.STRING {
 				return true
@@ -39,15 +30,14 @@ func TestSQLIsASCII(t *testing.T) {
 			checked++
 			for _, r := range value {
 				if r > 126 {
-					t.Errorf("%s: SQL with the character %q", files.Position(text.Pos()), r)
+					t.Errorf("%s: SQL with the character %q, want ASCII", s.position(n), r)
 					return true
 				}
 			}
 			return true
 		})
-		return nil
-	})
-	if err != nil || checked < 100 {
-		t.Fatalf("%d texts of SQL: %v", checked, err)
+	}
+	if checked < 100 {
+		t.Fatalf("%d texts of SQL, want at least 100", checked)
 	}
 }

@@ -11,10 +11,9 @@ import (
 	"testing"
 )
 
-// CONTRIBUTING.md says of each module that go.mod requires what it is for, and of no other. A
-// replacement would have no effect for users of the module.
+// CONTRIBUTING.md explains each module that go.mod requires, and no other. A replacement would have no
+// effect for users of the module.
 func TestEachDependencyHasAReason(t *testing.T) {
-	root := filepath.Join("..", "..", "..")
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json")
 	cmd.Dir = root
 	out, err := cmd.Output()
@@ -32,7 +31,7 @@ func TestEachDependencyHasAReason(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(mod.Replace) > 0 {
-		t.Errorf("go.mod replaces %v", mod.Replace)
+		t.Errorf("go.mod replaces %v, want no replacements", mod.Replace)
 	}
 	var want []string
 	for _, r := range mod.Require {
@@ -54,6 +53,6 @@ func TestEachDependencyHasAReason(t *testing.T) {
 	}
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
-		t.Errorf("CONTRIBUTING.md explains %q, and go.mod requires %q", got, want)
+		t.Errorf("CONTRIBUTING.md explains %q, want %q as in go.mod", got, want)
 	}
 }

@@ -25,8 +25,8 @@ const interpretedGo = "go1.17"
 // exempt is an error of the type checker about code that Yaegi understands.
 var exempt = regexp.MustCompile(`predeclared any requires go1\.18`)
 
-func TestInterpretedPackagesAreWrittenInTheGoOfYaegi(t *testing.T) {
-	dirs := append(interpreted(t), "internal/plane/history", "internal/plane/policy")
+func TestInterpretedPackagesUseGoOfYaegi(t *testing.T) {
+	dirs := append(interpretedPackages(t), "internal/plane/history", "internal/plane/policy")
 	slices.Sort(dirs)
 	for _, dir := range slices.Compact(dirs) {
 		t.Run(dir, func(t *testing.T) {
@@ -47,16 +47,15 @@ func TestInterpretedPackagesAreWrittenInTheGoOfYaegi(t *testing.T) {
 			if len(files) == 0 {
 				t.Fatalf("%s has no files", dir)
 			}
-			for _, complaint := range complaintsOf(t, files, exports) {
+			for _, complaint := range findComplaints(t, files, exports) {
 				t.Errorf("%s/%s", dir, complaint)
 			}
 		})
 	}
 }
 
-// complaintsOf returns what Yaegi does not understand in a package's files, each with its
-// place.
-func complaintsOf(t *testing.T, files, exports map[string]string) []string {
+// findComplaints returns code in a package's files that Yaegi does not support, each with its position.
+func findComplaints(t *testing.T, files, exports map[string]string) []string {
 	t.Helper()
 	var complaints []string
 	fset := token.NewFileSet()
@@ -102,7 +101,7 @@ func complaintsOf(t *testing.T, files, exports map[string]string) []string {
 	// Error has got the error that Check returns.
 	_, _ = checker.Check("p", fset, parsed, info)
 	for _, file := range parsed {
-		for node, reason := range misread(file, info) {
+		for node, reason := range misreadValues(file, info) {
 			complain(node.Pos(), "%s", reason)
 		}
 		ast.Inspect(file, func(node ast.Node) bool {
@@ -117,8 +116,8 @@ func complaintsOf(t *testing.T, files, exports map[string]string) []string {
 	return complaints
 }
 
-// keptLoopVariables are the places in a loop where a closure uses a variable of the loop,
-// or where its address is taken.
+// keptLoopVariables returns the identifiers in a loop where a closure uses a variable of the loop, or where
+// its address is taken.
 func keptLoopVariables(node ast.Node, info *types.Info) []*ast.Ident {
 	var declared []ast.Expr
 	var body *ast.BlockStmt

@@ -8,13 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 )
 
-// stilted finds grammar that is hard to read, and code that is described as a person.
+// stilted matches grammar that is hard to read, and descriptions of code as a person.
 var stilted = regexp.MustCompile(`in vain` +
 	`|(is|are|was|were) (what|why|where|how|whom?)` +
 	`|(is|are) no (\w*)` +
@@ -24,14 +23,14 @@ var stilted = regexp.MustCompile(`in vain` +
 	`|(not|no) .{0,30}any ?more` +
 	`|also (if|of|for|by|in|while|when)`)
 
-// mostStilted bounds the matches of stilted in all comments. It only shrinks.
-const mostStilted = 83
+// maxStilted bounds the matches of stilted in all comments. It only shrinks.
+const maxStilted = 83
 
-// mostColumns is the length of the longest line of SQL and Markdown, with tabs of four columns.
+// maxColumns is the length of the longest line of SQL and Markdown, with tabs of four columns.
 // Golangci-lint checks Go.
-const mostColumns = 110
+const maxColumns = 110
 
-// source is a file of Go that was not generated.
+// source is a file of Go.
 type source struct {
 	dir, path string
 	fset      *token.FileSet
@@ -40,28 +39,28 @@ type source struct {
 
 func (s *source) isTest() bool { return strings.HasSuffix(s.path, "_test.go") }
 
-// at returns a place in the file for messages.
-func (s *source) at(n ast.Node) token.Position { return s.fset.Position(n.Pos()) }
+// position returns the position of a node for messages.
+func (s *source) position(n ast.Node) token.Position { return s.fset.Position(n.Pos()) }
 
-// sources reads all files of Go in the repository.
-var sources = sync.OnceValues(func() (all []*source, err error) {
+// sources returns all files of Go in the repository.
+func sources(t *testing.T) []*source {
+	t.Helper()
+	all, err := readSources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+var readSources = sync.OnceValues(func() (all []*source, err error) {
 	err = eachFile(".go", func(path string) error {
 		s := &source{dir: filepath.ToSlash(filepath.Dir(path)), path: path, fset: token.NewFileSet()}
 		s.File, err = parser.ParseFile(s.fset, filepath.Join(root, path), nil, parser.ParseComments)
-		if err == nil && !isGenerated(s.File) {
-			all = append(all, s)
-		}
+		all = append(all, s)
 		return err
 	})
 	return all, err
 })
-
-// isGenerated reports whether a comment of a file says that it was generated.
-func isGenerated(f *ast.File) bool {
-	return slices.ContainsFunc(f.Comments, func(group *ast.CommentGroup) bool {
-		return strings.HasPrefix(group.Text(), "Code generated")
-	})
-}
 
 // eachFile calls do for each file of the repository with an ending.
 func eachFile(ending string, do func(path string) error) error {
@@ -80,35 +79,27 @@ func eachFile(ending string, do func(path string) error) error {
 }
 
 func TestCommentsAreInPlainEnglish(t *testing.T) {
-	all, err := sources()
-	if err != nil {
-		t.Fatal(err)
-	}
 	n := 0
-	for _, s := range all {
+	for _, s := range sources(t) {
 		for _, group := range s.Comments {
 			text := strings.Join(strings.Fields(group.Text()), " ")
 			for _, found := range stilted.FindAllString(text, -1) {
 				if strings.HasSuffix(found, "no longer") || strings.HasSuffix(found, "no more") {
 					continue
 				}
-				if n++; n > mostStilted {
-					t.Errorf("%s: %q: say it more simply: %s", s.at(group), found, text)
+				if n++; n > maxStilted {
+					t.Errorf("%s: %q: say it more simply: %s", s.position(group), found, text)
 				}
 			}
 		}
 	}
-	if n > mostStilted {
-		t.Errorf("%d phrases that are hard to read, want at most %d", n, mostStilted)
+	if n > maxStilted {
+		t.Errorf("%d phrases that are hard to read, want at most %d", n, maxStilted)
 	}
 }
 
-func TestADocCommentBeginsWithItsName(t *testing.T) {
-	all, err := sources()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range all {
+func TestDocCommentsBeginWithNames(t *testing.T) {
+	for _, s := range sources(t) {
 		if s.isTest() {
 			continue
 		}
@@ -129,10 +120,10 @@ func TestADocCommentBeginsWithItsName(t *testing.T) {
 // beginsWith reports a doc comment that does not begin with name.
 func beginsWith(t *testing.T, s *source, doc *ast.CommentGroup, name string) {
 	t.Helper()
-	// A test that other packages call may begin with what it tests, as in "testReadOnly: a session …".
+	// A test that other packages call may begin with its name and a colon, as in "testReadOnly: a session …".
 	text, isTest := doc.Text(), strings.HasPrefix(name, "test")
 	if text != "" && !strings.HasPrefix(text, name+" ") && !(isTest && strings.HasPrefix(text, name+": ")) {
-		t.Errorf("%s: the comment of %s does not begin with its name", s.at(doc), name)
+		t.Errorf("%s: the comment of %s does not begin with its name", s.position(doc), name)
 	}
 }
 
@@ -156,8 +147,8 @@ func TestLinesOfSQLAndMarkdownAreShort(t *testing.T) {
 				}
 				wide := inCode && language != "sql" && language != "text" ||
 					!inCode && strings.HasPrefix(line, "|")
-				if n := len([]rune(line)) + 3*strings.Count(line, "\t"); n > mostColumns && !wide {
-					t.Errorf("%s:%d: the line has %d columns, want at most %d", path, i+1, n, mostColumns)
+				if n := len([]rune(line)) + 3*strings.Count(line, "\t"); n > maxColumns && !wide {
+					t.Errorf("%s:%d: the line has %d columns, want at most %d", path, i+1, n, maxColumns)
 				}
 			}
 			return err
@@ -176,11 +167,7 @@ var longTests = map[string]bool{
 var wordOfName = regexp.MustCompile(`[A-Z][a-z0-9]+|[A-Z]+`)
 
 func TestTestsAreShort(t *testing.T) {
-	all, err := sources()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range all {
+	for _, s := range sources(t) {
 		for _, d := range s.Decls {
 			test, ok := d.(*ast.FuncDecl)
 			if !ok || !s.isTest() || longTests[s.dir] || !strings.HasPrefix(test.Name.Name, "Test") {
@@ -189,7 +176,7 @@ func TestTestsAreShort(t *testing.T) {
 			n := s.fset.Position(test.Body.Rbrace).Line - s.fset.Position(test.Body.Lbrace).Line - 1
 			words := len(wordOfName.FindAllString(strings.TrimPrefix(test.Name.Name, "Test"), -1))
 			if n > 60 || words > 10 {
-				t.Errorf("%s: %s has %d lines and %d words, want at most 60 and 10", s.at(test),
+				t.Errorf("%s: %s has %d lines and %d words, want at most 60 and 10", s.position(test),
 					test.Name.Name, n, words)
 			}
 		}

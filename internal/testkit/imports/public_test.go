@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// public are the packages that Go programs use.
+// public lists the packages that Go programs use.
 var public = []string{"ratelimit", "ratelimit/httplimit", "ratelimit/memory", "ratelimit/pgdb",
 	"ratelimit/pgxdb", "ratelimit/postgres"}
 
 // A Go program can name each type that the public API has.
-func TestThePublicAPIHasNoInternalTypes(t *testing.T) {
+func TestPublicAPIHasNoInternalTypes(t *testing.T) {
 	exports := make(map[string]string)
 	args := []string{"-export", "-deps"}
 	for _, dir := range public {
@@ -45,7 +45,7 @@ func TestThePublicAPIHasNoInternalTypes(t *testing.T) {
 	}
 }
 
-// signatures are the types of an exported object, of its exported fields and of its exported methods.
+// signatures returns the types of an exported object, of its exported fields and of its exported methods.
 func signatures(object types.Object) []string {
 	named, isType := object.(*types.TypeName)
 	if !isType {

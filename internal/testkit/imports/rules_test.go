@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// module is the beginning of the import paths of this module.
+// module is the import path of this module.
 const module = "github.com/pgratelimit/pg-ratelimit"
 
-// A rule says what a package of this module may import besides the standard library. Its tests may
-// import more. The comment before each says why.
+// rule lists what a package of this module may import besides the standard library. Its tests may import
+// more. The comment before each rule gives the reason.
 type rule struct {
 	dir    string // its folder
 	ours   string // packages of this module that it may import: the ends of their paths
@@ -165,7 +165,7 @@ func TestImportsFollowTheRules(t *testing.T) {
 		// The tools of tests need no rule: no other package may import them.
 		if p.Module != nil && p.Module.Path == module && !seen[path] &&
 			!strings.HasPrefix(path, module+"/internal/testkit/") {
-			t.Errorf("%s has no rule: say in this test what it may import, and why",
+			t.Errorf("%s has no rule: list in this test what it may import, and why",
 				strings.TrimPrefix(path, module+"/"))
 		}
 	}
@@ -182,17 +182,18 @@ func (r rule) check(p pkg, packages map[string]pkg) (complaints []string) {
 			may = slices.ContainsFunc(ours,
 				func(end string) bool { return strings.HasSuffix("/"+dir, "/"+end) })
 		}
-		if !may && !slices.ContainsFunc(others,
-			func(other string) bool { return path == other || strings.HasPrefix(path, other+"/") }) {
+		may = may || slices.ContainsFunc(others,
+			func(other string) bool { return path == other || strings.HasPrefix(path, other+"/") })
+		if !may {
 			complaints = append(complaints, r.dir+" imports "+path+" and must not")
 		}
 	}
 	return complaints
 }
 
-// interpreted returns the folders of the packages that Traefik interprets: the plugin's and those that it
-// imports.
-func interpreted(t *testing.T) []string {
+// interpretedPackages returns the folders of the packages that Traefik interprets: the plugin's and those
+// that it imports.
+func interpretedPackages(t *testing.T) []string {
 	var dirs []string
 	for _, p := range goList(t, "-deps", "./traefikplugin") {
 		if p.Module != nil && p.Module.Path == module {
@@ -202,14 +203,14 @@ func interpreted(t *testing.T) []string {
 	return dirs
 }
 
-// The list of interpreted packages is complete, and short. A package more has to be worth its entry.
-func TestTheInterpretedPackagesAreListed(t *testing.T) {
-	const most = 20
-	dirs := interpreted(t)
+// The list of interpreted packages is complete and short.
+func TestInterpretedPackagesAreListed(t *testing.T) {
+	const maxPackages = 20
+	dirs := interpretedPackages(t)
 	slices.Sort(dirs)
 	listed := slices.Sorted(slices.Values(Interpreted))
-	if !slices.Equal(dirs, listed) || len(listed) > most {
+	if !slices.Equal(dirs, listed) || len(listed) > maxPackages {
 		t.Errorf("traefikplugin imports %d packages of this module, want the %d of Interpreted, and "+
-			"at most %d: %q", len(dirs), len(listed), most, dirs)
+			"at most %d: %q", len(dirs), len(listed), maxPackages, dirs)
 	}
 }

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// misread are the places where Yaegi reads another value than Go, each with the reason:
+// misreadValues returns the nodes for which Yaegi reads another value than Go, each with the reason:
 //
 //   - An interface value and a method value have the variable that they were made from, not its
 //     value. They change with it.
 //   - Two values of an interface differ, even if they are one pointer.
 //   - The index in a range over a string counts characters, not bytes.
-func misread(file *ast.File, info *types.Info) map[ast.Node]string {
+func misreadValues(file *ast.File, info *types.Info) map[ast.Node]string {
 	found := make(map[ast.Node]string)
-	again := setAgain(file, info)
+	again := reassignedVariables(file, info)
 	called := make(map[ast.Expr]bool)
 	late := func(e ast.Expr) {
 		if name, ok := e.(*ast.Ident); ok && again[info.Uses[name]] {
@@ -31,7 +31,7 @@ func misread(file *ast.File, info *types.Info) map[ast.Node]string {
 		switch n := n.(type) {
 		case *ast.CallExpr:
 			called[n.Fun] = true
-			forArguments(n, info, convert)
+			eachArgument(n, info, convert)
 		case *ast.SelectorExpr:
 			if method := info.Selections[n]; method != nil && method.Kind() == types.MethodVal && !called[n] {
 				late(n.X)
@@ -62,8 +62,8 @@ func misread(file *ast.File, info *types.Info) map[ast.Node]string {
 	return found
 }
 
-// setAgain are the variables that are set after their declaration, and those of loops.
-func setAgain(file *ast.File, info *types.Info) map[types.Object]bool {
+// reassignedVariables returns loop variables, and variables that are set after their declaration.
+func reassignedVariables(file *ast.File, info *types.Info) map[types.Object]bool {
 	again := make(map[types.Object]bool)
 	set := func(expressions ...ast.Expr) {
 		for _, e := range expressions {
@@ -91,8 +91,8 @@ func setAgain(file *ast.File, info *types.Info) map[types.Object]bool {
 	return again
 }
 
-// forArguments does something for each argument of a call, with the type of its parameter.
-func forArguments(call *ast.CallExpr, info *types.Info, do func(ast.Expr, types.Type)) {
+// eachArgument calls do for each argument of a call, with the type of its parameter.
+func eachArgument(call *ast.CallExpr, info *types.Info, do func(ast.Expr, types.Type)) {
 	function, ok := info.TypeOf(call.Fun).(*types.Signature)
 	if !ok {
 		return // a conversion, or a builtin in code with errors

@@ -16,25 +16,25 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// site is a database and a connection to it.
-type site struct {
+// testDB is the database of a test, with a connection to it.
+type testDB struct {
 	t    testing.TB
 	dsn  string
 	conn *pgx.Conn
 }
 
-// open makes a database in which the SQL has run.
-func open(t testing.TB, sql ...string) *site {
+// openTestDB makes a database in which the SQL has run.
+func openTestDB(t testing.TB, sql ...string) *testDB {
 	t.Helper()
-	s := &site{t: t, dsn: cluster.Open(t, sql...)}
+	s := &testDB{t: t, dsn: cluster.Open(t, sql...)}
 	s.conn = cluster.Connect(s.t, s.dsn)
 	return s
 }
 
-// newSite makes a database with all tables, two tiers and two users with a key each.
-func newSite(t testing.TB) *site {
+// newTestDB makes a database with all tables, two tiers and two users with a key each.
+func newTestDB(t testing.TB) *testDB {
 	t.Helper()
-	s := open(t, schema.File)
+	s := openTestDB(t, schema.File)
 	s.exec(`INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2);
 		INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free'), ('bob', 'pro');
 		INSERT INTO rate_limit_api_keys (digest, user_id)
@@ -42,8 +42,8 @@ func newSite(t testing.TB) *site {
 	return s
 }
 
-// db opens a DB for a role, or for the owner of the database if that is "".
-func (s *site) db(role string) pgdb.DB {
+// openDB opens a DB for a role, or for the owner of the database if that is "".
+func (s *testDB) openDB(role string) pgdb.DB {
 	s.t.Helper()
 	dsn := s.dsn
 	if role != "" {
@@ -57,21 +57,21 @@ func (s *site) db(role string) pgdb.DB {
 	return db
 }
 
-// try runs commands.
-func (s *site) try(sql string) error {
+// try runs commands, and returns the first error.
+func (s *testDB) try(sql string) error {
 	_, err := s.conn.PgConn().Exec(context.Background(), sql).ReadAll()
 	return err
 }
 
-func (s *site) exec(sql string) {
+func (s *testDB) exec(sql string) {
 	s.t.Helper()
 	if err := s.try(sql); err != nil {
 		s.t.Fatalf("%s: %v", sql, err)
 	}
 }
 
-// text returns the rows of a query: columns with a space between them, rows with a line break.
-func (s *site) text(sql string) string {
+// queryText returns the rows of a query: columns with a space between them, rows with a line break.
+func (s *testDB) queryText(sql string) string {
 	s.t.Helper()
 	results, err := s.conn.PgConn().Exec(context.Background(), sql).ReadAll()
 	if err != nil {
@@ -80,8 +80,8 @@ func (s *site) text(sql string) string {
 	return rowsOf(results[len(results)-1])
 }
 
-// fails runs a command that must fail, and returns the server's error.
-func (s *site) fails(sql string) *pgconn.PgError {
+// expectError runs a command that must fail, and returns the server's error.
+func (s *testDB) expectError(sql string) *pgconn.PgError {
 	s.t.Helper()
 	err := s.try(sql)
 	var failure *pgconn.PgError
@@ -91,15 +91,16 @@ func (s *site) fails(sql string) *pgconn.PgError {
 	return failure
 }
 
-func (s *site) want(sql, want string) {
+// expect fails the test unless a query returns the text want.
+func (s *testDB) expect(sql, want string) {
 	s.t.Helper()
-	if got := s.text(sql); got != want {
-		s.t.Errorf("%s:\n%s\nwant\n%s", sql, got, want)
+	if got := s.queryText(sql); got != want {
+		s.t.Errorf("%s: got\n%s\nwant\n%s", sql, got, want)
 	}
 }
 
-// sorted is a text with its lines in order.
-func sorted(text string) string {
+// sortLines returns a text with its lines sorted.
+func sortLines(text string) string {
 	lines := strings.Split(text, "\n")
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
