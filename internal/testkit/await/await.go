@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Within waits until something holds, and fails the test if it does not hold in time. It
-// asks every few milliseconds.
-func Within(t testing.TB, most time.Duration, what string, holds func() bool) {
+// Within waits until holds returns true, and fails the test if that takes longer than timeout. It calls
+// holds every few milliseconds. what completes the message "not within 1s: ".
+func Within(t testing.TB, timeout time.Duration, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(most); !holds(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(timeout); !holds(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", most, what)
+			t.Fatalf("not within %v: %s", timeout, what)
 		}
 	}
 }
@@ -34,13 +34,13 @@ func Lateness() (most func() time.Duration) {
 	go func() {
 		most := time.Duration(0)
 		for {
-			began := time.Now()
+			start := time.Now()
 			select {
 			case <-stop:
-				late <- max(most, time.Since(began)-step)
+				late <- max(most, time.Since(start)-step)
 				return
 			case <-time.After(step):
-				most = max(most, time.Since(began)-step)
+				most = max(most, time.Since(start)-step)
 			}
 		}
 	}()

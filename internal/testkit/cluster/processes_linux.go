@@ -8,8 +8,8 @@ import (
 	"strconv"
 )
 
-// processes are all processes of the machine, by pid. Linux has them in /proc,
-// where the smallest images have no ps.
+// processes returns all processes of the machine, keyed by pid. Linux has them in /proc; the smallest images
+// have no ps.
 func processes() (map[int]process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// processes are all processes of the machine, by pid.
+// processes returns all processes of the machine, keyed by pid.
 func processes() (map[int]process, error) {
 	out, err := exec.Command("ps", "-axo", "pid=,ppid=,stat=").Output()
 	if err != nil {
@@ -21,9 +21,9 @@ func processes() (map[int]process, error) {
 		if len(fields) < 3 {
 			continue
 		}
-		pid, err1 := strconv.Atoi(fields[0])
-		parent, err2 := strconv.Atoi(fields[1])
-		if err1 != nil || err2 != nil {
+		pid, err := strconv.Atoi(fields[0])
+		parent, parentErr := strconv.Atoi(fields[1])
+		if err != nil || parentErr != nil {
 			continue
 		}
 		all[pid] = process{parent: parent, state: fields[2][0]}

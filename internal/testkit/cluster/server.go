@@ -143,9 +143,9 @@ func readPidFile(data string) pidFile {
 	return file
 }
 
-// checkUnused is an error if another program runs a server on the data. If the number in a pid file is
-// now that of some other program, as happens in containers, inUse removes the file: Postgres
-// would refuse to start.
+// checkUnused returns an error if another program runs a server on the data. If the pid file has the number
+// of an unrelated program, as happens in containers, checkUnused removes the file, which would keep
+// Postgres from starting.
 func (c *Cluster) checkUnused() error {
 	file := readPidFile(c.DataDir())
 	if file.pid <= 0 || errors.Is(syscall.Kill(file.pid, 0), syscall.ESRCH) {
@@ -163,7 +163,7 @@ func (c *Cluster) checkUnused() error {
 	return nil
 }
 
-// logTail is the end of what the server has logged.
+// logTail returns the end of the server's log.
 func (c *Cluster) logTail() string {
 	text, err := os.ReadFile(c.LogFile())
 	if err != nil {

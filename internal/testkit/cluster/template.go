@@ -16,9 +16,9 @@ var templates = struct {
 	strategy map[string]string // how to copy a database
 }{made: map[string]bool{}, strategy: map[string]string{}}
 
-// template returns the name of a database to copy: one in which the SQL has run. The first process
-// that needs it makes it, and it stays as long as the server does. Without SQL it is template0, to
-// which nobody connects, so that many may copy it at once.
+// template returns the name of a database to copy, in which the SQL has run. The first process that needs
+// it makes it, and it stays as long as the server. Without SQL it is template0, to which nobody connects,
+// so that many processes can copy it concurrently.
 func template(admin, sql string) (string, error) {
 	if sql == "" {
 		return "template0", nil
@@ -37,14 +37,14 @@ func template(admin, sql string) (string, error) {
 	return name, nil
 }
 
-// copyStrategy is the way in which a server copies databases. It writes each page of a copy to its log,
-// unless a setting forbids it. Where it does not wait for the disk, to copy the files takes a third of the
-// processor.
+// copyStrategy returns the clause for copies of databases on a server. A server writes each page of a copy
+// to its log, unless a setting forbids it. If it does not wait for the disk, a copy of the files takes a
+// third of the CPU.
 func copyStrategy(admin string) (string, error) {
 	templates.Lock()
 	defer templates.Unlock()
-	if known, ok := templates.strategy[admin]; ok {
-		return known, nil
+	if clause, ok := templates.strategy[admin]; ok {
+		return clause, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
@@ -53,16 +53,13 @@ func copyStrategy(admin string) (string, error) {
 		return "", fmt.Errorf("cluster: %w", err)
 	}
 	defer conn.Close(ctx)
-	var files bool
-	const sql = "SELECT current_setting('fsync') = 'off'"
-	if err := conn.QueryRow(ctx, sql).Scan(&files); err != nil {
+	var clause string
+	const sql = "SELECT CASE current_setting('fsync') WHEN 'off' THEN ' STRATEGY FILE_COPY' ELSE '' END"
+	if err := conn.QueryRow(ctx, sql).Scan(&clause); err != nil {
 		return "", fmt.Errorf("cluster: %w", err)
 	}
-	templates.strategy[admin] = ""
-	if files {
-		templates.strategy[admin] = " STRATEGY FILE_COPY"
-	}
-	return templates.strategy[admin], nil
+	templates.strategy[admin] = clause
+	return clause, nil
 }
 
 // makeTemplate makes a template, unless it is there. Until all of the SQL has run, it has another name.

@@ -18,16 +18,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestDSN is the environment variable that names a server for Open to use
-// instead of a private one: an address, as a URL, of an account that may
-// create databases. What a killed test leaves there nobody removes.
+// TestDSN is the environment variable with the server that Open uses instead of a private one: the URL of
+// an account that may create databases. Nobody removes the databases of killed tests there.
 const TestDSN = "PG_RATELIMIT_TEST_DSN"
 
-// testTimeout bounds each single thing that a test waits for here.
+// testTimeout bounds each wait of a test here.
 const testTimeout = 2 * time.Minute
 
-// shared is the cluster of this test process, started by the first Open. Its
-// leash ends it with the process, so it takes no TestMain.
+// shared starts the cluster of this test process. Its leash ends it with the process, so no TestMain is
+// needed.
 var shared = sync.OnceValues(func() (*Cluster, error) {
 	// Installing a server may come first.
 	ctx, cancel := context.WithTimeout(context.Background(), 5*testTimeout)
@@ -35,8 +34,7 @@ var shared = sync.OnceValues(func() (*Cluster, error) {
 	return Shared(ctx)
 })
 
-// Shared starts a temporary cluster for many tests. It gives up everything that
-// makes a crash survivable for speed.
+// Shared starts a temporary cluster for many tests. Its data does not survive a crash of the machine.
 func Shared(ctx context.Context) (*Cluster, error) {
 	return Start(ctx, Options{Config: map[string]string{
 		"fsync":            "off",
@@ -46,11 +44,10 @@ func Shared(ctx context.Context) (*Cluster, error) {
 	}})
 }
 
-// Open makes a fresh database and returns its DSN. It is empty, or a copy of a
-// database in which the SQL has run: a copy takes milliseconds. The database is
-// dropped at the test's end, connections or no. All tests of a process share
-// one cluster, and all tests of a run with package shared: a test that kills its
-// server takes Private.
+// Open makes a fresh database and returns its DSN. It is empty, or a copy of a database in which the SQL
+// has run: a copy takes milliseconds. The database is dropped at the test's end, with its connections. All
+// tests of a process share one cluster, and all tests of a run with package shared. A test that kills its
+// server uses Private.
 func Open(t testing.TB, sql ...string) string {
 	t.Helper()
 	admin := adminDSN(t)
@@ -81,7 +78,7 @@ func Open(t testing.TB, sql ...string) string {
 	return dsn
 }
 
-// adminDSN is the DSN of an account that may create databases.
+// adminDSN returns the DSN of an account that may create databases.
 func adminDSN(t testing.TB) string {
 	t.Helper()
 	if dsn := os.Getenv(TestDSN); dsn != "" {
@@ -94,10 +91,8 @@ func adminDSN(t testing.TB) string {
 	return c.DSN("postgres")
 }
 
-// Private starts a cluster of the test's own, to stop, kill or pause. Its data
-// outlives Stop and Kill, and is removed at the test's end. It has fsync off,
-// unless o says otherwise: what a killed server has written the machine still
-// has, and no test waits for a slow disk.
+// Private starts a cluster for one test, to stop, kill or pause. Its data outlives Stop and Kill, and is
+// removed at the test's end. It has fsync off unless o sets it, so that no test waits for a slow disk.
 func Private(t testing.TB, o Options) *Cluster {
 	t.Helper()
 	config := map[string]string{"fsync": "off"}
@@ -117,12 +112,11 @@ func Private(t testing.TB, o Options) *Cluster {
 	return c
 }
 
-// watcher is the application_name of the sessions that only look.
+// watcher is the application_name of sessions that tests use to watch a database.
 const watcher = "watcher"
 
-// Watch connects to a database to look at it, and leaves it to the caller to
-// close. Connections does not count it: its end may still be seen when the next
-// one looks.
+// Watch connects to a database to watch it. The caller closes the connection. Connections does not count
+// it, because its end may still be visible when the next one counts.
 func Watch(t testing.TB, ctx context.Context, dsn string) *pgx.Conn {
 	t.Helper()
 	config, err := pgx.ParseConfig(dsn)
@@ -137,7 +131,7 @@ func Watch(t testing.TB, ctx context.Context, dsn string) *pgx.Conn {
 	return conn
 }
 
-// Connections is the number of connections to a database, without those of Watch.
+// Connections returns the number of connections to a database, except connections of Watch.
 func Connections(t testing.TB, dsn string) int {
 	t.Helper()
 	return Query[int](t, dsn, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "+
@@ -160,64 +154,69 @@ func Connect(t testing.TB, dsn string) *pgx.Conn {
 // Execute runs SQL text without parameters, on a connection that Connections does not count.
 func Execute(t testing.TB, dsn, sql string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
-	conn := Watch(t, ctx, dsn)
-	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, sql); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
+	watch(t, dsn, sql, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, sql)
+		return err
+	})
 }
 
-// Query returns the one value that a query gives, on a connection that Connections does not count.
+// Query returns the only value of a query's result, on a connection that Connections does not count.
 func Query[T any](t testing.TB, dsn, sql string, args ...any) (value T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
-	conn := Watch(t, ctx, dsn)
-	defer conn.Close(ctx)
-	if err := conn.QueryRow(ctx, sql, args...).Scan(&value); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
+	watch(t, dsn, sql, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, sql, args...).Scan(&value)
+	})
 	return value
 }
 
 // Texts returns the rows of a query with one column of texts, on a connection that Connections does not
 // count.
-func Texts(t testing.TB, dsn, sql string, args ...any) []string {
+func Texts(t testing.TB, dsn, sql string, args ...any) (texts []string) {
+	t.Helper()
+	watch(t, dsn, sql, func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, sql, args...)
+		if err == nil {
+			texts, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		}
+		return err
+	})
+	return texts
+}
+
+// watch runs SQL on a connection of Watch.
+func watch(t testing.TB, dsn, sql string, run func(ctx context.Context, conn *pgx.Conn) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	conn := Watch(t, ctx, dsn)
 	defer conn.Close(ctx)
-	rows, err := conn.Query(ctx, sql, args...)
-	if err != nil {
+	if err := run(ctx, conn); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return all
 }
 
-// execute runs one statement on a connection of its own.
+// execute is like Run, with a timeout.
 func execute(dsn, sql string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
+	return Run(ctx, dsn, sql)
+}
+
+// Run runs SQL text without parameters, on a connection of its own.
+func Run(ctx context.Context, dsn, sql string) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
-	defer conn.Close(ctx)
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	if _, err := conn.Exec(ctx, sql); err != nil {
 		return fmt.Errorf("cluster: %s: %w", sql, err)
 	}
 	return nil
 }
 
-// Tool is a program that comes with the server, such as pg_dump. Where the server comes without it,
-// as that of the npm package, the test is skipped.
+// Tool returns the path of a program that comes with the server, such as pg_dump. It skips the test if the
+// server comes without the program, as in the npm package.
 func Tool(t testing.TB, name string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*testTimeout)
@@ -235,7 +234,7 @@ func Tool(t testing.TB, name string) string {
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
-// databaseName is a name that no other test has, and that needs no quotes.
+// databaseName returns a name that no other test has, and that needs no quotes.
 func databaseName(test string) (string, error) {
 	random := make([]byte, 6)
 	if _, err := rand.Read(random); err != nil {
@@ -248,7 +247,7 @@ func databaseName(test string) (string, error) {
 	return "t_" + hex.EncodeToString(random) + "_" + test, nil
 }
 
-// withDatabase is a server's address with another database.
+// withDatabase returns a server's DSN with another database.
 func withDatabase(dsn, database string) (string, error) {
 	u, err := url.Parse(dsn)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
@@ -258,9 +257,8 @@ func withDatabase(dsn, database string) (string, error) {
 	return u.String(), nil
 }
 
-// Limited makes an account that may have only so many connections, and returns the DSN
-// with which it uses a database. The account may create tables, and use those
-// that exist. It is dropped at the test's end.
+// Limited creates an account with a bound on its connections, and returns a DSN with which it uses a
+// database. The account may create tables, and use those that exist. It is dropped at the test's end.
 func Limited(t testing.TB, dsn string, connections int) string {
 	t.Helper()
 	u, err := url.Parse(dsn)

@@ -16,14 +16,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/install"
 )
 
-// built are the programs that Build has made.
+// built has the programs that Build has made.
 var built = struct {
 	sync.Mutex
 	programs map[string]string
 }{programs: map[string]string{}}
 
-// caddyFlags are the flags of `make build`, which are those of xcaddy, besides
-// the flags that Compile always uses.
+// caddyFlags are the flags of `make build` and of xcaddy, without the flags that Compile always uses.
 var caddyFlags = []string{"-tags", "nobadger,nomysql,nopgx"}
 
 // Caddy makes the Caddy of `make build`, and returns its path. root is the repository.
@@ -74,42 +73,47 @@ func keep(ctx context.Context, module, pkg string, flags []string) (string, erro
 	if err != nil {
 		return "", err
 	}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return "", err
-	}
-	unlock, err := install.Lock(ctx, filepath.Join(folder, "lock"))
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
 	name := filepath.Join(folder, "built-"+filepath.Base(filepath.Join(module, pkg))+"-")
 	path := fmt.Sprintf("%s%x", name, sha256.Sum256(append(list, runtime.Version()...)))
-	now := time.Now()
-	if os.Chtimes(path, now, now) == nil {
-		return path, nil
-	}
-	if err := Compile(ctx, nil, module, pkg, path+".part", flags...); err != nil {
-		return "", err
-	}
-	older, err := filepath.Glob(name + "*")
-	if err != nil {
-		return "", err
-	}
-	for _, file := range older {
-		if info, err := os.Stat(file); err == nil && now.Sub(info.ModTime()) > keepFor {
-			_ = os.Remove(file)
+	err = buildOnce(ctx, path, func(part string) error {
+		older, err := filepath.Glob(name + "*")
+		for _, file := range older {
+			if info, err := os.Stat(file); err == nil && time.Since(info.ModTime()) > keepFor {
+				_ = os.Remove(file)
+			}
 		}
-	}
-	return path, os.Rename(path+".part", path)
+		return errors.Join(err, Compile(ctx, nil, module, pkg, part, flags...))
+	})
+	return path, err
 }
 
-// keepFor is the time that a program is kept that no test needs.
+// buildOnce calls compile to build the program path, unless it exists, while other processes wait.
+func buildOnce(ctx context.Context, path string, compile func(part string) error) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	unlock, err := install.Lock(ctx, filepath.Join(filepath.Dir(path), "lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	now := time.Now()
+	if os.Chtimes(path, now, now) == nil {
+		return nil
+	}
+	if err := compile(path + ".part"); err != nil {
+		return err
+	}
+	return os.Rename(path+".part", path)
+}
+
+// keepFor is how long a program is kept after its last use.
 const keepFor = 12 * time.Hour
 
 // buildFlags are options of `make build`, so that both share compiled packages.
 var buildFlags = []string{"-trimpath", "-buildvcs=false"}
 
-// goCommand is a go command in a module.
+// goCommand returns a go command in a module.
 func goCommand(ctx context.Context, module string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = module

@@ -17,14 +17,14 @@ import (
 // Load says which requests to send. It is bounded by Requests, by the context,
 // or by both.
 type Load struct {
-	// Clients is the number of requests that may be under way at once, each on a
+	// Clients is the number of concurrent requests, each on a
 	// connection that it keeps. 0 means 1.
 	Clients int
 
 	// Requests is the number of requests to send. 0 means until the context ends.
 	Requests int
 
-	// Every is the time from the start of one request to that of the next, over
+	// Every is the time from the start of one request to the start of the next, over
 	// all clients. 0 means as fast as the answers come.
 	Every time.Duration
 
@@ -82,7 +82,7 @@ func Run(ctx context.Context, l Load) *Result {
 	return source.result()
 }
 
-// newClient is a client that keeps one connection for each of n callers.
+// newClient returns a client that keeps one connection for each of n callers.
 func newClient(n int) (client *http.Client, closeIdle func()) {
 	transport := &http.Transport{
 		MaxIdleConns:        n,
@@ -131,7 +131,7 @@ type tickets struct {
 	replies []Reply
 }
 
-// next is the next request's number, when its time has come.
+// next returns the number of the next request when its time has come.
 func (s *tickets) next() (int, bool) {
 	s.mu.Lock()
 	i := s.issued
@@ -177,7 +177,7 @@ func (s *tickets) result() *Result {
 	return r
 }
 
-// Err is the first failure of a request, or nil.
+// Err returns the first failure of a request, or nil.
 func (r *Result) Err() error {
 	for i := range r.Replies {
 		if r.Replies[i].Err != nil {
@@ -187,7 +187,7 @@ func (r *Result) Err() error {
 	return nil
 }
 
-// String is the counts by status, as "200×100 429×900".
+// String returns the counts by status, as "200×100 429×900".
 func (r *Result) String() string {
 	var parts []string
 	for status, n := range r.Status {
@@ -200,7 +200,8 @@ func (r *Result) String() string {
 	return strings.Join(parts, " ")
 }
 
-// Get is a GET request, with headers given as name, value, name, value. Host is that of the request.
+// Get returns a GET request with headers, given as name, value, name, value. The header Host sets the
+// request's host.
 func Get(url string, headers ...string) *http.Request {
 	request, err := http.NewRequest(http.MethodGet, url, nil)
 	if err != nil {
@@ -214,14 +215,14 @@ func Get(url string, headers ...string) *http.Request {
 	return request
 }
 
-// Answer is one answer, whole.
+// Answer is a complete response.
 type Answer struct {
 	Status int
 	Header http.Header
 	Body   string
 }
 
-// Ask sends one request, on a connection of its own, and returns the answer.
+// Ask sends a request on its own connection, and returns the response.
 func Ask(t testing.TB, request *http.Request) Answer {
 	t.Helper()
 	client, closeIdle := newClient(1)
@@ -233,7 +234,7 @@ func Ask(t testing.TB, request *http.Request) Answer {
 	return answer
 }
 
-// AskBy has a client send a request, and returns the answer.
+// AskBy sends a request with a client, and returns the response.
 func AskBy(client *http.Client, request *http.Request) (Answer, error) {
 	response, err := client.Do(request)
 	if err != nil {

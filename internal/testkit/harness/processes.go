@@ -26,7 +26,7 @@ const (
 	shownLog      = 6000 // bytes of a log's end that a failed test shows
 )
 
-// Program says what to run.
+// Program configures a program to run.
 type Program struct {
 	Name string   // in messages; default: Path's last part
 	Path string   // of the executable
@@ -102,7 +102,7 @@ func Launch(p Program) (*Process, error) {
 	return process, nil
 }
 
-// end is Stop, for the test's end.
+// end stops the program at the test's end, unless the test has stopped it.
 func (p *Process) end() error {
 	p.mu.Lock()
 	stopped := p.stopped
@@ -113,7 +113,7 @@ func (p *Process) end() error {
 	return p.Stop()
 }
 
-// PID is the process's number.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Log returns the output that the program has written so far, to stdout and stderr.
@@ -183,7 +183,7 @@ func (p *Process) AwaitAddress(t testing.TB, address string) {
 	})
 }
 
-// Await is WaitFor, and ends the test if that fails.
+// Await is like WaitFor, but fails the test.
 func (p *Process) Await(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	if err := p.WaitFor(what, done); err != nil {
@@ -208,7 +208,7 @@ func (p *Process) WaitFor(what string, done func() bool) error {
 	return nil
 }
 
-// ports are those that FreePort has given away.
+// ports has the ports that FreePort has returned.
 var ports = struct {
 	sync.Mutex
 	taken map[int]bool
@@ -225,7 +225,7 @@ func FreePort(t testing.TB) int {
 	return port
 }
 
-// FreeAddress is 127.0.0.1 with a FreePort.
+// FreeAddress returns 127.0.0.1 with a FreePort.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	address, err := FindAddress()
@@ -235,7 +235,7 @@ func FreeAddress(t testing.TB) string {
 	return address
 }
 
-// FindAddress is FreeAddress for a caller that is not a test.
+// FindAddress is like FreeAddress, but returns its error.
 func FindAddress() (string, error) {
 	port, err := freePort()
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err

@@ -7,9 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"time"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/install"
 )
 
 // Traefik builds a real Traefik from the module in integration/traefik and
@@ -31,26 +28,12 @@ func Traefik(ctx context.Context, integration string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return "", err
-	}
 	path := filepath.Join(cache, fmt.Sprintf("traefik-%x", sum.Sum(nil)[:8]))
-	unlock, err := install.Lock(ctx, filepath.Join(cache, "lock"))
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
-		return path, nil
-	}
-	fmt.Fprintln(os.Stderr,
-		"Building Traefik from the module proxy; the first time this takes some minutes ...")
-	began := time.Now()
-	part := path + ".part"
-	if err := Compile(ctx, []string{"GOFLAGS=", "GOWORK=off"}, module,
-		"github.com/traefik/traefik/v3/cmd/traefik", part); err != nil {
-		return "", err
-	}
-	fmt.Fprintln(os.Stderr, "Built Traefik in", time.Since(began).Round(time.Second))
-	return path, os.Rename(part, path)
+	err = buildOnce(ctx, path, func(part string) error {
+		fmt.Fprintln(os.Stderr,
+			"Building Traefik from the module proxy; the first time this takes some minutes ...")
+		return Compile(ctx, []string{"GOFLAGS=", "GOWORK=off"}, module,
+			"github.com/traefik/traefik/v3/cmd/traefik", part)
+	})
+	return path, err
 }

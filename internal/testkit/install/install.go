@@ -42,10 +42,10 @@ for package in "$@"; do
 done
 `
 
-// Debian installs packages, unless there says that what they bring is there already. The name what is for
-// messages to the user. Several processes may come here at once: one of them installs, the others
-// wait and find what it has installed. If ctx ends, Debian still waits for the end of the script:
-// dpkg does not recover by itself from an interruption.
+// Debian installs packages, unless there returns true because their programs exist. what names these in
+// messages to the user. If several processes call it concurrently, one installs, and the others wait. If
+// ctx ends, Debian still waits for the end of the script: dpkg does not recover by itself from an
+// interruption.
 func Debian(ctx context.Context, tell io.Writer, what string, there func() bool, packages ...string) error {
 	if there() {
 		return nil

@@ -31,8 +31,9 @@ func found() bool {
 }
 
 // Modules returns a folder node_modules with packages, such as "name@1.2.3". They stay in the folder cache
-// for the next process. Npm compares what it downloads with the registry's checksums, and runs no script of a
-// package. Without node and npm, Modules installs those of Debian, as root or if sudo asks for no password.
+// for the next process. Npm compares what it downloads with the registry's checksums, and runs no script of
+// a package. Without node and npm, Modules installs Debian's node and npm, as root or if sudo asks for no
+// password.
 func Modules(ctx context.Context, cache string, packages ...string) (string, error) {
 	if err := install.Debian(ctx, os.Stderr, "node and npm", found, "nodejs", "npm"); err != nil {
 		return "", fmt.Errorf("%w (%w)", ErrMissing, err)

@@ -39,7 +39,7 @@ func Listen(t testing.TB, target string, roundTrip time.Duration) *Proxy {
 	return Serve(t, listener, target, roundTrip)
 }
 
-// Serve is Listen with a listener of the test.
+// Serve is like Listen, with a listener of the test.
 func Serve(t testing.TB, listener net.Listener, target string, roundTrip time.Duration) *Proxy {
 	p := &Proxy{Address: listener.Addr().String(), target: target, conns: map[net.Conn]bool{}}
 	p.SetRoundTrip(roundTrip)
@@ -73,7 +73,7 @@ func (p *Proxy) SetRoundTrip(d time.Duration) { p.delay.Store(int64(d / 2)) }
 // after an answer: its round trips.
 func (p *Proxy) Turns() int64 { return p.turns.Load() }
 
-// CloseConnections closes the connections that are open, at once and without a
+// CloseConnections closes the open connections immediately, and without a
 // word to either side.
 func (p *Proxy) CloseConnections() { p.closeAll(false) }
 

@@ -18,13 +18,11 @@ import (
 	"syscall"
 )
 
-// script is the script of the shell: $1 is the signal that asks a child to end,
-// the further arguments are the folders to remove. A stopped child is
-// continued first. A child that does not go within ten seconds gets SIGQUIT
-// and ten more (Postgres ends at once at it, its own children within five
-// seconds), and then SIGKILL. Folders are removed up to three times, since
-// the last of a child's own children may still be writing to them. A zombie has
-// ended; in some containers nobody ever waits for it.
+// script is the script of the shell. $1 is the number of the signal that asks a child to end, and further
+// arguments are the folders to remove. A stopped child is continued first. A child that runs for ten more
+// seconds gets SIGQUIT, at which Postgres ends immediately, and after ten more SIGKILL. Folders are removed
+// up to three times, because children of the child may still write to them. A zombie counts as ended,
+// because in some containers nobody waits for it.
 const script = `
 trap '' INT TERM HUP QUIT PIPE
 ask=$1; shift
@@ -58,7 +56,7 @@ for folder in "$@"; do
 done
 `
 
-// Leash is one such shell. Its methods are safe for concurrent use.
+// Leash ends a child process with this process. Its methods are safe for concurrent use.
 type Leash struct {
 	mu   sync.Mutex
 	pipe io.WriteCloser
@@ -68,12 +66,9 @@ type Leash struct {
 // New starts a leash that holds no child yet. When this process is gone, ask
 // is sent to the child, and the folders are removed once it has ended.
 func New(ask syscall.Signal, folders ...string) (*Leash, error) {
-	name, err := signalName(ask)
-	if err != nil {
-		return nil, err
-	}
-	// By way of a variable the script keeps out of what ps lists.
-	cmd := exec.Command("/bin/sh", append([]string{"-c", `eval "$LEASH"`, "leash", name}, folders...)...)
+	// A variable keeps the script out of the output of ps.
+	args := []string{"-c", `eval "$LEASH"`, "leash", strconv.Itoa(int(ask))}
+	cmd := exec.Command("/bin/sh", append(args, folders...)...)
 	cmd.Env = append(os.Environ(), "LEASH="+script)
 	// A session of its own: Ctrl-C and a terminal that closes are for the
 	// programs in front, and this shell must see them to their end.
@@ -88,8 +83,7 @@ func New(ask syscall.Signal, folders ...string) (*Leash, error) {
 	return &Leash{pipe: pipe, cmd: cmd}, nil
 }
 
-// Hold names the child to end; it replaces the one named before. 0 means that
-// there is none at present.
+// Hold sets the child to end, in place of an earlier one. 0 means no child.
 func (l *Leash) Hold(pid int) error {
 	line := "\n"
 	if pid != 0 {
@@ -103,8 +97,7 @@ func (l *Leash) Hold(pid int) error {
 	return nil
 }
 
-// End lets go: the child and the folders are left as they are, and the shell
-// ends. A leash is of no use after it.
+// End ends the shell, and leaves the child and the folders as they are.
 func (l *Leash) End() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,19 +109,4 @@ func (l *Leash) End() error {
 		return fmt.Errorf("leash: %w", err)
 	}
 	return nil
-}
-
-// signalName gives the name that kill(1) takes everywhere.
-func signalName(s syscall.Signal) (string, error) {
-	switch s {
-	case syscall.SIGINT:
-		return "INT", nil
-	case syscall.SIGTERM:
-		return "TERM", nil
-	case syscall.SIGQUIT:
-		return "QUIT", nil
-	case syscall.SIGKILL:
-		return "KILL", nil
-	}
-	return "", fmt.Errorf("leash: signal is %v, must be SIGINT, SIGTERM, SIGQUIT or SIGKILL", s)
 }

@@ -44,8 +44,9 @@ func main() {
 	}
 }
 
-// run fetches all servers first, so that a registry that is down is seen at once, and then runs the command
-// on each, on some at the same time. What a command prints appears when it has ended.
+// run fetches all servers first, so that it fails early if the registry is down, and then runs the command
+// on each server, atOnce of them concurrently. It prints the output of a command when the command has
+// ended.
 func run(ctx context.Context, majors []string, atOnce int, command []string) error {
 	bins := map[string]string{}
 	for _, major := range majors {
