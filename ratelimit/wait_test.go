@@ -97,7 +97,7 @@ func TestRetriesAreSpread(t *testing.T) {
 				key := fmt.Sprint(i)
 				first, err := l.Take(context.Background(), key, 1)
 				if err != nil || !first.Allowed {
-					t.Fatal(first, err)
+					t.Fatalf("first hit: got %+v, %v, want it allowed", first, err)
 				}
 				start := time.Now()
 				if _, err := l.Wait(context.Background(), key, 1); err != nil {
@@ -154,7 +154,7 @@ func TestLowCostDoesNotOvertakeHighCost(t *testing.T) {
 		l, _ := newMemoryLimiter(
 			t, ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Minute})
 		if d, err := l.Wait(context.Background(), "k", 1); err != nil || d.Remaining != 2 {
-			t.Fatal(d, err)
+			t.Fatalf("first hit: got %+v, %v, want 2 left", d, err)
 		}
 		start := time.Now()
 		var group sync.WaitGroup

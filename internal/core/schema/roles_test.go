@@ -144,7 +144,7 @@ func TestFunctionsOfEachRole(t *testing.T) {
 	s.checkTranscript("testdata/roles/bounds.txt")
 }
 
-// Views and functions have the rights of their caller, except those of docs/security.md. No function uses
+// Views and functions have the rights of their caller, except functions in docs/security.md. No function uses
 // tables of its caller in place of ours. Everybody may call only functions that compute, or read with the
 // caller's rights.
 func TestViewsAndFunctionsGiveNoRights(t *testing.T) {

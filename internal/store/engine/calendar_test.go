@@ -51,7 +51,7 @@ func periodsInSQL(s *testDB, moments []calendarMoment) []period {
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[period])
 	if err != nil || len(all) != len(moments) {
-		s.t.Fatal(len(all), err)
+		s.t.Fatalf("got %d periods, want %d: %v", len(all), len(moments), err)
 	}
 	return all
 }
@@ -94,9 +94,9 @@ func commonZones(s *testDB) map[string][]int64 {
 	return zones
 }
 
-// drawMoments draws moments in a zone: around each change of its clocks, at the ends of months and years, and
-// region beyond what zone files list. Periods of half of them begin on a day of their own, often that of the
-// change or the last of a month.
+// drawMoments draws moments in a zone: around each change of its clocks, at the ends of months and years,
+// and far beyond what zone files list. The periods of half of them start on another day, often the day of
+// the change or the last day of a month.
 func drawMoments(random *rand.Rand, name string, changes []int64) (moments []calendarMoment) {
 	location, err := time.LoadLocation(name)
 	if err != nil {

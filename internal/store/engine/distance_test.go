@@ -144,8 +144,9 @@ func sendLoad(t *testing.T, running *sync.WaitGroup, s *subject, r *region, limi
 		time.Sleep(c.with(n).duration(mean))
 		running.Go(func() {
 			decisions := make([]ratelimit.Decision, 1)
-			if err := r.store.Take(context.Background(), 20*time.Second,
-				[]ratelimit.Hit{{Limit: limit, Key: s.key, Cost: 1}}, decisions); err != nil {
+			err := r.store.Take(context.Background(), 20*time.Second,
+				[]ratelimit.Hit{{Limit: limit, Key: s.key, Cost: 1}}, decisions)
+			if err != nil {
 				t.Error(err)
 				return
 			}

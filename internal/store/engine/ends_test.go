@@ -39,7 +39,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 				t.Errorf("hangs %v: Close took %v, want at most a second more than the call", hangs, took)
 			}
 			if err := <-done; (err != nil) != hangs {
-				t.Errorf("hangs %v: the call ended with error %v", hangs, err)
+				t.Errorf("hangs %v: the call ended with error %v, want one: %v", hangs, err, hangs)
 			}
 			_, _, err := tryOne(store, time.Second, fakeHits("a")[0])
 			if !errors.Is(err, ratelimit.ErrClosed) {

@@ -27,8 +27,8 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 // OnPurpose begins the error of a transaction that fails on purpose.
 const OnPurpose = onPurpose
 
-// TakeFirst forgets all rows. The next transaction takes before it peeks, as that of a new store. A schedule
-// then has the same outcome whatever came before it.
+// TakeFirst forgets all rows, so that the next transaction takes before it peeks, as in a new store. The
+// outcome of a schedule then does not depend on earlier ones.
 func (s *Store) TakeFirst() {
 	lease.Clear(s.rows)
 }
@@ -50,7 +50,7 @@ type Meaning struct {
 	Durable, Alike, AllOrNothing bool
 }
 
-// Meanings are those of all statements on rows, by text. A text can be that of several algorithms.
+// Meanings returns the meanings of all statements on rows, by text. Several algorithms can share a text.
 var Meanings = sync.OnceValue(func() map[string]Meaning {
 	all := map[string]Meaning{}
 	texts := newStatements(ownTables())

@@ -123,8 +123,8 @@ func refuse(ctx context.Context, statements []*pgdb.Statement) error {
 	return grantUpTo(func(string, int64) int64 { return 0 })(ctx, statements)
 }
 
-// grantUpTo grants so many of n hits on a key with a fixed window. A refused row has a count
-// of 5. A transaction that grants too little is undone.
+// grantUpTo grants granted(key, n) of n hits on a key with a fixed window. A refused row has a count of 5.
+// A transaction that grants too little is rolled back.
 func grantUpTo(granted func(key string, n int64) int64) answerFunc {
 	return func(_ context.Context, statements []*pgdb.Statement) error {
 		begin, short := 0, false

@@ -60,7 +60,7 @@ func (m model) decide(now int64, c *batch.Call) []ratelimit.Decision {
 	return decisions
 }
 
-// decideBatch decides calls in the order of a store: first those of one hit and resets.
+// decideBatch decides calls in the order of a store: first calls of one hit and resets.
 func (m model) decideBatch(now int64, calls []*batch.Call) [][]ratelimit.Decision {
 	all := make([][]ratelimit.Decision, len(calls))
 	for _, several := range []bool{false, true} {

@@ -56,8 +56,8 @@ func drawRequest(t *rapid.T, limits []*ratelimit.Limit, refunds bool) *batch.Cal
 	return newCall(refunds && rapid.IntRange(0, 15).Draw(t, "reset") == 0, hits...)
 }
 
-// In random batches of requests of several limits, each decision is that of the Go steps, one request after
-// the other.
+// In random batches of requests of several limits, each decision equals the decision of the Go steps, one
+// request after the other.
 func TestSeveralLimitsAreAllOrNothing(t *testing.T) {
 	b := newModelTest(t)
 	conformance.Check(t, 500, func(t *rapid.T) {

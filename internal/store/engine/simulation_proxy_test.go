@@ -127,8 +127,8 @@ func (p *simProxy) handleRequest(c chance) {
 	}
 }
 
-// pickUser draws a user. Until the first rules arrive, only one request gets a user; otherwise waiting
-// requests would look users up at once, in an unpredictable order.
+// pickUser draws a user. Until the first rules arrive, only one request gets a user, because waiting
+// requests would look users up in an unpredictable order.
 func (p *simProxy) pickUser(c chance) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

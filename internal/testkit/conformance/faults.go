@@ -31,7 +31,7 @@ func testForgotten(t *testing.T, d *db) {
 			statement("INSERT INTO t SELECT $1::bigint", int64(3))
 		d.run(append(transaction(insert, count, again), single)...)
 		if got := cells(t, count); !equal(got, bigintBytes(int64(3*i+1))) {
-			t.Fatalf("round %d: %x rows", i, got)
+			t.Fatalf("round %d: %x rows, want %d", i, got, 3*i+1)
 		}
 		d.exec([]string{"DEALLOCATE ALL", "DISCARD ALL", "SELECT 1"}[i%3])
 	}
@@ -63,7 +63,7 @@ func testAltered(t *testing.T, d *db) {
 			for n, s := range selects {
 				if got := cells(t, s); len(got) != want || got[want-1] != bigintBytes(int64(n)) ||
 					(len(got[1]) == 1) != (i == 1) {
-					t.Fatalf("%s: a row came as %q", alter, got)
+					t.Fatalf("%s: got the row %q, want %d columns and %d last", alter, got, want, n)
 				}
 			}
 		}
@@ -147,7 +147,7 @@ func (d *db) runUntilDeadline(call func(ctx context.Context) error) error {
 		select {
 		case err = <-done:
 		case <-time.After(grace):
-			d.t.Fatalf("a call with %v goes on for %v after it", limit, grace)
+			d.t.Fatalf("a call with a deadline of %v runs %v longer", limit, grace)
 		}
 		if begun {
 			d.awaitSessions(asleep, 0)
@@ -157,7 +157,7 @@ func (d *db) runUntilDeadline(call func(ctx context.Context) error) error {
 			"AND pid <> pg_backend_pid()")
 		d.awaitSessions(asleep, 0)
 	}
-	d.t.Fatalf("the server does not begin with a call that ends with %v", err)
+	d.t.Fatalf("the server never started the call, which ended with %v", err)
 	return nil
 }
 

@@ -91,41 +91,37 @@ func testHarmful(t *testing.T, d *db) {
 	if err := pg.Harmful(context.Background(), d.DB); err != nil {
 		t.Errorf("default settings: error %v, want none", err)
 	}
+	execute := func(format string) {
+		t.Helper()
+		cluster.Execute(t, withSettings(t, d.dsn, "default_transaction_read_only", "off"),
+			"DO $$ BEGIN EXECUTE format('"+strings.ReplaceAll(format, "'", "''")+
+				"', current_database(), session_user); END $$")
+	}
+	harmful := func() error {
+		fresh := d.open(t, d.dsn)
+		defer fresh.Close()
+		return pg.Harmful(context.Background(), fresh)
+	}
 	for _, c := range []struct{ setting, want string }{
-		{"default_transaction_read_only = on",
-			"default_transaction_read_only is on, so that nothing can be counted or written: ALTER ROLE"},
-		{"default_transaction_isolation = 'serializable'",
-			"default_transaction_isolation is serializable, so that a decision is made again"},
-		{"idle_session_timeout = '10s'", "idle_session_timeout is 10s, so that a request after a pause " +
-			"waits for a new connection: ALTER ROLE"},
-		{"search_path = nowhere", "search_path is nowhere, which has no schema that exists: ALTER ROLE"},
+		{"default_transaction_read_only = on", " is on, so that nothing can be counted or written"},
+		{"default_transaction_isolation = 'serializable'", " is serializable, so that a decision is made"},
+		{"idle_session_timeout = '10s'", " is 10s, so that a request after a pause waits"},
+		{"search_path = nowhere", " is nowhere, which has no schema that exists"},
 	} {
-		change := func(what string) {
-			cluster.Execute(t, withSettings(t, d.dsn, "default_transaction_read_only", "off"),
-				"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I "+strings.ReplaceAll(what, "'",
-					"''")+"', current_database()); END $$")
-		}
-		harmful := func() error {
-			fresh := d.open(t, d.dsn)
-			defer fresh.Close()
-			return pg.Harmful(context.Background(), fresh)
-		}
-		change("SET " + c.setting)
+		name, _, _ := strings.Cut(c.setting, " ")
+		execute("ALTER DATABASE %1$I SET " + c.setting)
 		err := harmful()
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v, want %q", c.setting, err, c.want)
+		if err == nil || !strings.Contains(err.Error(), name+c.want) {
+			t.Errorf("%s: error %v, want %q", c.setting, err, name+c.want)
 			continue
 		}
 		_, mend, _ := strings.Cut(err.Error(), ": ALTER")
-		mend = strings.ReplaceAll("ALTER"+mend, "; ", "")
-		cluster.Execute(t, withSettings(t, d.dsn, "default_transaction_read_only", "off"), mend)
+		cluster.Execute(t, withSettings(t, d.dsn, "default_transaction_read_only", "off"),
+			strings.ReplaceAll("ALTER"+mend, "; ", ""))
 		if err := harmful(); err != nil {
 			t.Errorf("%s, mended: error %v, want none", c.setting, err)
 		}
-		name, _, _ := strings.Cut(c.setting, " ")
-		change("RESET " + name)
-		cluster.Execute(t, withSettings(t, d.dsn, "default_transaction_read_only", "off"),
-			"DO $$ BEGIN EXECUTE format('ALTER ROLE %I IN DATABASE %I RESET "+name+"', session_user, "+
-				"current_database()); END $$")
+		execute("ALTER DATABASE %1$I RESET " + name)
+		execute("ALTER ROLE %2$I IN DATABASE %1$I RESET " + name)
 	}
 }

@@ -97,18 +97,17 @@ func (s *store) expect(h ratelimit.Hit, allowed bool, remaining int64) ratelimit
 			allowed, remaining, h.Limit.Capacity())
 	}
 	if d.Allowed != (d.RetryAfter == 0) || d.RetryAfter < 0 {
-		s.t.Fatalf("%s, cost %d: allowed %v, RetryAfter %v", h.Limit.Prefix, h.Cost, d.Allowed, d.RetryAfter)
+		s.t.Fatalf("%s, cost %d: got %+v, want a RetryAfter unless allowed", h.Limit.Prefix, h.Cost, d)
 	}
 	switch full := remaining == d.Limit; {
 	case d.RetryAfter == ratelimit.Never:
 		if !d.Reset.IsZero() {
-			s.t.Fatalf("%s, cost %d, which can never pass: Reset %v", h.Limit.Prefix, h.Cost, d.Reset)
+			s.t.Fatalf("%s, cost %d, RetryAfter Never: Reset %v, want zero", h.Limit.Prefix, h.Cost, d.Reset)
 		}
 	case d.Reset.Before(before.Add(-time.Minute)) || !full && !d.Reset.After(before):
-		s.t.Fatalf("%s: %d left, Reset %v", h.Limit.Prefix, d.Remaining, d.Reset)
+		s.t.Fatalf("%s: %d left, Reset %v, want a later time", h.Limit.Prefix, d.Remaining, d.Reset)
 	case !d.Allowed && d.DecidedAt != 0 && d.Reset.UnixMicro() != d.DecidedAt+d.RetryAfter.Microseconds():
-		s.t.Fatalf("%s: refused at %d until %v, RetryAfter %v", h.Limit.Prefix, d.DecidedAt,
-			d.Reset, d.RetryAfter)
+		s.t.Fatalf("%s: got %+v, want Reset = DecidedAt + RetryAfter", h.Limit.Prefix, d)
 	}
 	return d
 }

@@ -48,7 +48,7 @@ func testParameters(t *testing.T, d *db) {
 	}
 	got := d.queryCells("SELECT $2::text, $1::bigint, $3::text, $2::text", int64(7), "seven", "")
 	if !equal(got, "seven", bigintBytes(7), "", "seven") {
-		t.Errorf("several parameters: got %q", got)
+		t.Errorf("several parameters: got %q, want seven, 7, an empty text, seven", got)
 	}
 }
 
@@ -75,7 +75,7 @@ func testArrays(t *testing.T, d *db) {
 		}
 		n := d.queryCell("SELECT cardinality($1::text[])::bigint", array)
 		if n != bigintBytes(int64(len(array))) {
-			t.Errorf("an array of %d texts has cardinality %x", len(array), n)
+			t.Errorf("cardinality %x, want %d", n, len(array))
 		}
 	}
 	for _, array := range [][]int64{{}, nil, {0}, numbers, long} {
