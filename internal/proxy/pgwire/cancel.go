@@ -1,7 +1,6 @@
 package pgwire
 
 import (
-	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"net"
@@ -45,15 +44,13 @@ func sendCancel(c *conn) {
 	if len(c.cancelKey) == 0 {
 		return
 	}
-	ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
-	defer stop()
-	raw, err := (&net.Dialer{}).DialContext(ctx, c.peer.network, c.peer.address)
+	end := time.Now().Add(cancelTimeout)
+	raw, err := net.DialTimeout(c.peer.network, c.peer.address, cancelTimeout)
 	if err != nil {
 		return
 	}
 	defer func() { _ = raw.Close() }()
-	deadline, _ := ctx.Deadline()
-	_ = raw.SetDeadline(deadline)
+	_ = raw.SetDeadline(end)
 	nc := raw
 	if c.secure != nil {
 		reply, err := requestTLS(raw)

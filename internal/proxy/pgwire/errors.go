@@ -79,12 +79,10 @@ func printable(s string) string {
 // wrapError adds to err the operation that failed. If ctx has ended, or the socket's deadline, which is that
 // of ctx, the result wraps the error of ctx instead of err.
 func wrapError(ctx context.Context, doing string, err error) error {
-	ended := ctx.Err()
-	switch {
-	case ended == nil && errors.Is(err, os.ErrDeadlineExceeded):
-		ended = context.DeadlineExceeded // the socket's timer was earlier than ctx's
-	case ended == nil:
-		return fmt.Errorf("pgwire: %s: %w", doing, err)
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	} else if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = context.DeadlineExceeded // the socket's timer was earlier than ctx's
 	}
-	return fmt.Errorf("pgwire: %s: %w", doing, ended)
+	return fmt.Errorf("pgwire: %s: %w", doing, err)
 }

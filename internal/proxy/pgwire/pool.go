@@ -1,7 +1,6 @@
 package pgwire
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -64,9 +63,6 @@ func Open(dsn string, o Options) (*Pool, error) {
 	}
 	if o.Logger == nil {
 		o.Logger = func(string) {}
-	}
-	if o.MaxConns < 0 {
-		return nil, errors.New("pgwire: MaxConns must not be negative")
 	}
 	cfg, err := parseConfig(dsn, o.LookupEnv, o.Logger)
 	if err != nil {

@@ -148,9 +148,11 @@ func appendParse(b []byte, st *pgdb.Statement, pr *prepared) []byte {
 	return b
 }
 
+// errRows refuses the description of a result.
+var errRows = errors.New("the server described its rows in an impossible way")
+
 // takeDescription stores the columns of a RowDescription in pr.
 func takeDescription(pr *prepared, body []byte) error {
-	errRows := errors.New("the server described its rows in an impossible way")
 	if len(body) < 2 {
 		return errRows
 	}
@@ -163,13 +165,11 @@ func takeDescription(pr *prepared, body []byte) error {
 			return errRows
 		}
 		field := body[name+1:]
-		body = body[name+1+18:]
+		body = field[18:]
 		if binary.BigEndian.Uint16(field[16:]) != 1 {
 			return errors.New("the server does not send rows in binary format")
 		}
-		if !isEightBytes(binary.BigEndian.Uint32(field[6:])) {
-			cells = false
-		}
+		cells = cells && isEightBytes(binary.BigEndian.Uint32(field[6:]))
 	}
 	if len(body) > 0 {
 		return errRows
