@@ -127,12 +127,12 @@ type Retention struct {
 
 // PageSettings are those of a page.
 type PageSettings struct {
-	// The database. Default: that of the global option, else `DATABASE_URL`.
+	// The database. Default: the global option, else `DATABASE_URL`.
 	DSN Text `json:"dsn,omitempty"`
-	// The database of the policy, if it is another one. Default: that of the first `pg_ratelimit` handler of
+	// The database of the policy, if it is another one. Default: as in the first `pg_ratelimit` handler of
 	// this Caddy with the same `dsn`.
 	Policy Text `json:"policy,omitempty"`
-	// The database of the history, if it is another one. Default: that of the first `pg_ratelimit` handler of
+	// The database of the history, if it is another one. Default: as in the first `pg_ratelimit` handler of
 	// this Caddy with the same `dsn`.
 	History Text `json:"history,omitempty"`
 	// Names under which the page is reached, besides addresses, localhost and the names of its site. Default:
