@@ -72,6 +72,8 @@ func passLeased(z *leasedZone, to *upstream, w http.ResponseWriter, r *http.Requ
 		return false
 	}
 	l.N -= z.cost
+	l.Used += z.cost
+	s.Decided++
 	reset := l.ResetText
 	if ahead := atomic.LoadInt64(&z.clock.Latest); ahead != 0 {
 		reset = strconv.FormatInt(l.Reset.Add(time.Second-1).Unix()-ahead, 10)

@@ -12,6 +12,9 @@ import (
 // answer comes later, the lease gets the units of both charges.
 const answerTimeout = 2000000
 
+// maxGrowth bounds by how much a charge exceeds what was used since the last one.
+const maxGrowth = 4
+
 // Renew reports whether a lease has the units of a hit. If the hit leaves fewer than Floor units, Renew
 // queues the lease for the next Sweep, which charges further units. The caller holds the mutex of the stripe.
 func Renew(s *Set, r *Row, cost int64) bool {
@@ -25,8 +28,8 @@ func Renew(s *Set, r *Row, cost int64) bool {
 }
 
 // NextCharge returns the limit of the lease of a row, and the number of units to charge for it now, or 0. The
-// charge fills the lease up to the units that hits use in a horizon. After the charge, the lease has at most
-// four times as many units as after the last one, plus 8, and at most maxUnits.
+// charge fills the lease up to the units that hits use in a horizon, at most maxGrowth times those used since
+// the last charge, and at most maxUnits.
 func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 	stripe := s.Stripes[r.stripeIndex]
 	stripe.Mu.Lock()
@@ -35,18 +38,14 @@ func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 	if r.Limit == nil || !r.hasAnswer || now < r.nextChargeAt {
 		return nil, 0
 	}
-	settle(stripe, r)
 	elapsed := now - r.usedSince
-	if elapsed < r.horizon/8+1 {
-		elapsed = r.horizon/8 + 1
+	if least := r.horizon/maxGrowth + 1; elapsed < least {
+		elapsed = least
 	}
-	target := int64(float64(r.used) * float64(r.horizon) / float64(elapsed))
+	target := int64(float64(r.Used) * float64(r.horizon) / float64(elapsed))
 	if target < s.MinHits*r.costPerHit/2 {
 		r.nextChargeAt = now + r.horizon/4
 		return nil, 0
-	}
-	if most := 4*r.unitsAfterCharge + 8; target > most {
-		target = most
 	}
 	if most := maxUnits(r, r.remaining+r.N); target > most {
 		target = most
@@ -59,7 +58,7 @@ func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 		target = r.N + 1 // the answer extends the life of all units
 	}
 	r.usedSince = now
-	r.used = 0
+	r.Used = 0
 	r.nextChargeAt = now + answerTimeout
 	return r.Limit, target - r.N
 }
@@ -101,7 +100,6 @@ func Update(s *Set, r *Row, a *Answer) {
 		return
 	}
 	now := Now(s)
-	settle(stripe, r)
 	life, claim := algorithm.Of(v.Limit).Lease(v.Limit, &v.Row, v.Now, maxLife(r))
 	ends := a.Sent + life
 	answered := algorithm.ChargedAt(v.Limit, &v.Row, v.Now)
@@ -152,8 +150,6 @@ func addUnits(s *Set, r *Row, units, claim int64, late bool, now int64) {
 		return
 	}
 	r.N += units
-	r.settledUnits = r.N
-	r.unitsAfterCharge = r.N
 	r.Floor = r.N / 4
 	r.lastCharge = units
 	r.lastChargeAt = now

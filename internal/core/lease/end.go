@@ -46,7 +46,6 @@ func refundUnits(s *Set, r *Row, now bool) {
 		r.remaining += r.N
 	}
 	r.N = 0
-	r.settledUnits = 0
 	r.lastCharge = 0
 	r.Floor = 0
 	setRest(r)
@@ -62,7 +61,6 @@ func endLease(s *Set, r *Row) {
 	r.Limit = nil
 	r.hasAnswer = false
 	r.nextChargeAt = 0
-	r.unitsAfterCharge = 0
 	r.drainPerLife = 0
 	atomic.AddInt64(&s.leases, -1)
 }
@@ -70,20 +68,14 @@ func endLease(s *Set, r *Row) {
 // EndLease ends the lease of a row before a request refunds or resets the row. The units must be refunded
 // first: otherwise the refund of the request would find them charged, and refund more than was used.
 func EndLease(s *Set, id RowID) {
-	withRow(s, id, false, func(stripe *Stripe, r *Row) {
-		if r.Limit != nil {
-			settle(stripe, r)
-		}
-		endLease(s, r)
-	})
+	withRow(s, id, false, func(_ *Stripe, r *Row) { endLease(s, r) })
 	refundAll(s)
 }
 
 // RefundUnits refunds the units of a lease at once, after the row refused a request of several hits.
 func RefundUnits(s *Set, id RowID) {
-	withRow(s, id, false, func(stripe *Stripe, r *Row) {
+	withRow(s, id, false, func(_ *Stripe, r *Row) {
 		if r.Limit != nil {
-			settle(stripe, r)
 			refundUnits(s, r, true)
 		}
 	})
@@ -101,18 +93,13 @@ func Sweep(s *Set) []*Row {
 				if r.Limit == nil {
 					continue
 				}
-				if r.N != r.settledUnits {
-					settle(stripe, r)
-				}
 				if r.N > 0 && time.Duration(now)*time.Microsecond >= r.Ends {
 					refundUnits(s, r, false)
 				}
-				if r.N > 0 && r.Floor > 0 && r.used != r.usedAtSweep && endsSoon(r, now) {
-					r.Floor = r.N + 1
-					Renew(s, r, 0)
+				if r.N > 0 && r.Floor > 0 && endsSoon(r, now) {
+					r.Floor = r.N + 1 // the next hit calls Renew
 				}
-				r.usedAtSweep = r.used
-				if r.N == 0 && now-r.usedSince > r.horizon && (r.used == 0 || now-r.usedSince > 3*r.horizon) {
+				if r.N == 0 && now-r.usedSince > r.horizon && (r.Used == 0 || now-r.usedSince > 3*r.horizon) {
 					endLease(s, r)
 					refreshRow(s, stripe, r)
 				}
@@ -135,7 +122,6 @@ func EndAll(s *Set) {
 		stripe.Mu.Lock()
 		for _, r := range stripe.Rows {
 			if r.Limit != nil {
-				settle(stripe, r)
 				endLease(s, r)
 				refreshRow(s, stripe, r)
 			}

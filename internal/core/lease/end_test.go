@@ -127,7 +127,7 @@ func TestARequestThatNeedsWhatIsHeldGetsIt(t *testing.T) {
 			w.time += 100000
 		}
 		// The row keeps a little more than the least for a lease, and all of it passes in one hit.
-		most := 290 - w.held() - 25
+		most := 290 - w.held() - 40
 		p.decide(most)
 		if held := w.held(); held < 5 {
 			t.Fatalf("%v: %d units are held", a, held)

@@ -32,30 +32,28 @@ type Row struct {
 	peekUntil int64    // until this time, a transaction peeks at the row before it charges; 0 if it need not
 
 	// Limit is the limit of the lease; nil without a lease. The interpreted plugin reads the fields up to
-	// ResetText, and decrements N when it uses units of the lease. Rest+N of the quota are left. The units
-	// expire at Ends, measured from Set.Born. A hit that would leave fewer than Floor units calls Renew
-	// first.
+	// ResetText. When it uses units of the lease, it subtracts them from N, and adds them to Used. Rest+N of
+	// the quota are left. The units expire at Ends, measured from Set.Born. A hit that would leave fewer than
+	// Floor units calls Renew first. Used has the units that hits used, or needed and did not get, since
+	// usedSince.
 	Limit          *ratelimit.Limit
 	N, Floor, Rest int64
+	Used           int64
 	Ends           time.Duration
 	Reset          time.Time // Decision.Reset of a hit that the last answer would admit
 	ResetText      string    // Reset in Unix seconds, rounded up, as a response header has it
 
-	horizon          int64 // the Horizon of Limit
-	claim            int64 // the claim of the units, see algorithm.Definition.Lease
-	remaining        int64 // the remaining quota by the last answer, without the units of the lease
-	hasAnswer        bool  // the fields above are from an answer
-	answeredAt       int64 // the algorithm.ChargedAt of the last answer, by the server's clock
-	drainPerLife     int64 // the expected drop of the row's remaining quota in a life of units
-	settledUnits     int64 // N at the last settle; the plugin has used settledUnits-N units since
-	used             int64 // the units that hits used, or needed and did not get, since usedSince
-	usedAtSweep      int64 // used at the last Sweep
-	usedSince        int64 // the time of the last charge, or of the first hit that counted for the lease
-	nextChargeAt     int64 // no units are charged before this time
-	unitsAfterCharge int64 // N after the last charge
-	lastCharge       int64 // the number of units charged last
-	lastChargeAt     int64 // the time at which these units were added
-	costPerHit       int64 // the mean cost of the hits that began the lease
+	horizon      int64 // the Horizon of Limit
+	claim        int64 // the claim of the units, see algorithm.Definition.Lease
+	remaining    int64 // the remaining quota by the last answer, without the units of the lease
+	hasAnswer    bool  // the fields above are from an answer
+	answeredAt   int64 // the algorithm.ChargedAt of the last answer, by the server's clock
+	drainPerLife int64 // the expected drop of the row's remaining quota in a life of units
+	usedSince    int64 // the time of the last charge, or of the first hit that counted for the lease
+	nextChargeAt int64 // no units are charged before this time
+	lastCharge   int64 // the number of units charged last
+	lastChargeAt int64 // the time at which these units were added
+	costPerHit   int64 // the mean cost of the hits that began the lease
 }
 
 // Stripe holds the rows of a Set for the keys with the same remainder of their hash.
@@ -63,7 +61,7 @@ type Stripe struct {
 	Mu      sync.Mutex // guards all that follows
 	Rows    map[RowID]*Row
 	cleared [8]int64 // see NextSequence
-	decided int64    // requests decided by leases
+	Decided int64    // requests decided by leases; the interpreted plugin adds its own
 }
 
 // StripeCount is the number of stripes of a Set. The interpreted plugin finds the stripe of a key in the same
@@ -281,7 +279,7 @@ type Figures struct {
 	Refusing int64 // rows with a refusal
 	Leases   int64
 	Units    int64 // of all leases
-	Decided  int64 // requests decided by leases; the interpreted plugin counts units instead
+	Decided  int64 // requests decided by leases
 }
 
 // Stats returns the counts of a Set. It also deletes rows that have expired.
@@ -295,12 +293,11 @@ func Stats(s *Set) Figures {
 				f.Refusing++
 			}
 			if r.Limit != nil {
-				settle(stripe, r)
 				f.Leases++
 				f.Units += r.N
 			}
 		}
-		f.Decided += stripe.decided
+		f.Decided += stripe.Decided
 		stripe.Mu.Unlock()
 	}
 	return f
@@ -317,7 +314,6 @@ func Clear(s *Set) {
 		for _, r := range stripe.Rows {
 			r.refusal = nil
 			r.N = 0
-			r.settledUnits = 0
 			setPeekUntil(s, r, 0)
 			endLease(s, r)
 			refreshRow(s, stripe, r)

@@ -55,7 +55,7 @@ func Take(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*
 			all = useUnits(s, stripe, r, h, all, now, &decisions[i]) && all
 		}
 		if all && i == len(hits)-1 {
-			stripe.decided++
+			stripe.Decided++
 		}
 		stripe.Mu.Unlock()
 		rows = append(rows, r)
@@ -78,21 +78,19 @@ func useUnits(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, may bool, now in
 		}
 		r.Limit = h.Limit // a reload makes new limits
 	}
-	settle(stripe, r)
 	if !may || r.N < h.Cost || time.Duration(now)*time.Microsecond >= r.Ends {
 		if r.remaining-h.Cost <= r.drainPerLife {
 			refundUnits(s, r, true) // near the limit, the database decides, after this refund
 		}
 		if !h.Peek {
-			r.used += h.Cost
+			r.Used += h.Cost
 		}
 		return false
 	}
 	if !h.Peek {
 		Renew(s, r, h.Cost)
-		r.used += h.Cost
+		r.Used += h.Cost
 		r.N -= h.Cost
-		r.settledUnits = r.N
 	}
 	*d = ratelimit.Decision{Allowed: true, Limit: h.Limit.Capacity(), Remaining: r.Rest + r.N, Reset: r.Reset,
 		DecidedAt: r.answeredAt, Source: ratelimit.FromLease}
@@ -109,24 +107,13 @@ func returnUnits(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, r
 		r := rows[i]
 		stripe := s.Stripes[r.stripeIndex]
 		stripe.Mu.Lock()
-		settle(stripe, r)
 		if r.Limit != nil {
 			r.N += h.Cost
-			r.settledUnits = r.N
 		} else {
 			addRefund(s, Refund{r.ID, h.Limit, h.Cost, r.claim}, true)
 		}
 		stripe.Mu.Unlock()
 	}
-}
-
-// settle counts the units that the plugin has used since the last settle. The caller holds the mutex of the
-// stripe.
-func settle(stripe *Stripe, r *Row) {
-	used := r.settledUnits - r.N
-	r.used += used
-	stripe.decided += used
-	r.settledUnits = r.N
 }
 
 // Demand returns the number of hits on limits with leases, by the index of their rows, see Hashes. It begins
@@ -159,7 +146,7 @@ func beginLease(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, n
 	r.Limit = h.Limit
 	r.horizon = horizon
 	r.usedSince = since
-	r.used = hits * h.Cost
+	r.Used = hits * h.Cost
 	r.costPerHit = h.Cost
 	refreshRow(s, stripe, r)
 	atomic.AddInt64(&s.leases, 1)

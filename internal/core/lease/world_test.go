@@ -104,6 +104,7 @@ func (p *process) quick(cost int64) bool {
 		return false
 	}
 	l.N -= cost
+	l.Used += cost
 	if left := l.Rest + l.N; left < 0 || left > p.w.limit.Capacity() {
 		p.w.oracle.wrong = fmt.Errorf("%d are said to be left", left)
 	}
