@@ -55,18 +55,16 @@ const (
 
 const wantAudit = "off, denied, all, or sample and a percentage above 0% and up to 100%, as in sample 1%"
 
+var auditLevels = map[string]Level{"off": AuditOff, "denied": AuditDenied, "all": AuditAll}
+
 // ParseAudit reads which requests are in the audit log: off, denied, all, or sample and a percentage; ""
 // is unset.
 func ParseAudit(text string, unset Audit) (Audit, error) {
-	switch text {
-	case "":
+	if text == "" {
 		return unset, nil
-	case "off":
-		return Audit{Level: AuditOff}, nil
-	case "denied":
-		return Audit{Level: AuditDenied}, nil
-	case "all":
-		return Audit{Level: AuditAll}, nil
+	}
+	if level, ok := auditLevels[text]; ok {
+		return Audit{Level: level}, nil
 	}
 	words := strings.Fields(text)
 	if len(words) == 2 && words[0] == "sample" {

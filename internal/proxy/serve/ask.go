@@ -14,19 +14,22 @@ import (
 )
 
 // ask evaluates the policy for a request, and applies the verdict. The frequent case, a cached API key, takes
-// the fewest steps: see policy.Recall.
+// the fewest steps: see policy.Recall. After a failure, the verdict lacks what could not be looked up. If the
+// request may pass, its hits are charged anyway.
 func ask(s *Site, q *Request) {
 	q.Asked = true
+	v := &q.Verdict
 	if !setFacts(s, q) {
-		q.Verdict.Reset()
-		policy.RefuseAmbiguous(&q.Verdict)
-	} else if q.Key == "" || !policy.Recall(s.Policy.Live, q.Key, &q.Facts, &q.Verdict) {
-		q.failure = evaluate(s, q, s.Policy.Live)
+		v.Reset()
+		policy.RefuseAmbiguous(v)
+	} else if q.Key == "" || !policy.Recall(s.Policy.Live, q.Key, &q.Facts, v) {
+		q.failure = s.Policy.Live.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)
 		if s.reopen != nil && errors.Is(q.failure, ratelimit.ErrClosed) {
-			s.reopen(func(again *host.Handle) { q.failure = evaluate(s, q, again.Policy) })
+			s.reopen(func(again *host.Handle) {
+				q.failure = again.Policy.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)
+			})
 		}
 	}
-	v := &q.Verdict
 	switch {
 	case q.failure != nil:
 		q.Outcome = NoDecision(s.OnError, q.failure)
@@ -38,12 +41,6 @@ func ask(s *Site, q *Request) {
 	if s.Watcher != nil {
 		s.Watcher.OnVerdict(q)
 	}
-}
-
-// evaluate evaluates a policy, possibly with a query of the database. After an error, Verdict lacks what
-// could not be looked up. If the request may pass, its hits are charged anyway.
-func evaluate(s *Site, q *Request, live *policy.Policy) error {
-	return live.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, &q.Verdict)
 }
 
 // plainHost has the characters of hosts that policy.NormalHost does not change, except for a final dot.

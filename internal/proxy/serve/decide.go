@@ -38,8 +38,8 @@ func NoDecision(onError settings.OnError, err error) respond.Outcome {
 	o := respond.Outcome{Err: err}
 	if errors.Is(err, ratelimit.ErrOverloaded) {
 		o.Wait = overloadedWait
-		o.Status = http.StatusServiceUnavailable
-	} else if onError == settings.Deny {
+	}
+	if o.Wait > 0 || onError == settings.Deny {
 		o.Status = http.StatusServiceUnavailable
 	}
 	return o

@@ -59,8 +59,9 @@ func addCounted(w *history.Writer, records []history.Record, of []*Request) {
 func addOne(r *history.Record, q *Request) {
 	setDetails(r, q)
 	setKeys(r, q)
-	if q.Settling != nil {
-		r.Unsettled = q.Settling.attach(r)
+	if s := q.Settling; s != nil {
+		r.Unsettled = s.unsettled
+		s.recorded = history.Settled{Time: r.Time, User: r.User, KeyID: r.KeyID, Endpoint: r.Endpoint}
 	}
 	history.Add(q.Site.History, r)
 	addShadows(r, q)

@@ -28,9 +28,9 @@ type Settling struct {
 	ended  bool         // later writes by outer handlers do not count
 	sent   int64        // bytes of the body; atomic
 
-	client   context.Context // ends early if the client leaves
-	requests int             // the number of the request's hits
-	recorded history.Settled // the record to complete, if there is a history
+	client    context.Context // ends early if the client leaves
+	unsettled []bool          // which hits of the request are settled
+	recorded  history.Settled // the record to complete, if there is a history
 }
 
 // clientLeft is the status of a request if its client left before the response.
@@ -42,7 +42,6 @@ type settler interface{ Settle(s *batch.Settlement) }
 // settledHit is a hit with a setting settle. Its Limit is nil if the hit was not charged: it is not settled,
 // but a header with its cost is removed.
 type settledHit struct {
-	at     int // of the hits of the request
 	how    *settings.Settle
 	cost   int64    // what was charged
 	values []string // the texts of the cost in the response; nil without one
@@ -66,7 +65,7 @@ var SettleOutcomes = []SettleOutcome{SettledMore, SettledLess, SettledSame, Sett
 
 // NewSettling returns the Settling of a request that passed, or nil if there is nothing to settle.
 func NewSettling(site *Site, q *Request) *Settling {
-	s := &Settling{site: site, client: q.HTTP.Context(), requests: len(q.Hits),
+	s := &Settling{site: site, client: q.HTTP.Context(), unsettled: make([]bool, len(q.Hits)),
 		head: q.HTTP.Method == http.MethodHead}
 	settles := q.Limits.Settles
 	for i := range q.Hits {
@@ -81,11 +80,12 @@ func NewSettling(site *Site, q *Request) *Settling {
 		if how == nil {
 			continue
 		}
-		one := settledHit{at: i, how: how, cost: h.Cost}
+		one := settledHit{how: how, cost: h.Cost}
 		if d.Allowed && d.DecidedAt != 0 && !h.Peek && h.Cost >= 1 &&
 			h.Limit.Algorithm != ratelimit.InFlight {
 			one.Settlement = batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Subject: h.Subject,
 				DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source}
+			s.unsettled[i] = true
 			if how.Path != nil {
 				s.body = &settledBody{}
 			}
@@ -266,16 +266,6 @@ func (s *Settling) costOf(one *settledHit) (int64, SettleOutcome, error) {
 	wrong.Value = text
 	wrong.Want = "a whole number from 0 to 9007199254740992 in the response"
 	return one.cost, SettledInvalid, wrong
-}
-
-// attach stores in s what Settle needs of the record, and returns which hits of the request s settles.
-func (s *Settling) attach(r *history.Record) []bool {
-	s.recorded = history.Settled{Time: r.Time, User: r.User, KeyID: r.KeyID, Endpoint: r.Endpoint}
-	unsettled := make([]bool, s.requests)
-	for i := range s.hits {
-		unsettled[s.hits[i].at] = s.hits[i].Limit != nil
-	}
-	return unsettled
 }
 
 // settledConn counts the bytes sent on a hijacked connection, such as a WebSocket.
