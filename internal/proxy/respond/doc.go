@@ -2,10 +2,10 @@
 // IETF draft, Retry-After, and the body of a refusal.
 //
 // An Outcome holds the result for a request: whether the request passes, and which decision the headers
-// describe. Of several decisions, Tightest selects that one. SetHeaders and SetFields write the headers, and
-// return them as OwnHeaders and OwnFields. An upstream may set headers of the same names, so RestoreHeaders
-// and RestoreFields write our own again just before a response is sent. A Clock converts times of the
-// database to the clock of the proxy. A Salt protects the partition keys in RateLimit fields.
+// describe. Of several decisions, Tightest selects that one. SetHeaders and SetFields write the headers. An
+// upstream may set headers of the same names. OwnHeaders and OwnFields keep our own, and RestoreHeaders and
+// RestoreFields write them again just before a response is sent. A Clock converts times of the database to
+// the clock of the proxy. A Salt protects the partition keys in RateLimit fields.
 //
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package respond
