@@ -28,7 +28,7 @@ func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
 	section, _, _ = strings.Cut(section, "\n#")
 	questions := documented.FindAllStringSubmatch(section, -1)
 	if len(questions) < 10 {
-		t.Fatalf("docs/policy.md has %d answers in SQL", len(questions))
+		t.Fatalf("docs/policy.md has %d answers in SQL, want 10 or more", len(questions))
 	}
 	s := newShell(t, schema.File)
 	s.sql(`INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('free', 1, 'x'), ('pro', 2, NULL);
@@ -66,7 +66,7 @@ func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
 			return !shared
 		})
 		if len(selected[0]) < 3 {
-			t.Errorf("%s: SELECT * FROM %s has only the columns %v of it", q[1], q[2], selected[0])
+			t.Errorf("%s: SELECT * FROM %s has only the columns %v of it, want 3 or more", q[1], q[2], selected[0])
 		}
 		if got, want := rowsOf(listed, selected[0]), rowsOf(selected, selected[0]); got != want {
 			t.Errorf("%s lists\n%s\nwant, from %s,\n%s", q[1], got, q[2], want)

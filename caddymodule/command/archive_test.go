@@ -18,7 +18,7 @@ func TestArchive(t *testing.T) {
 	s.sql("UPDATE rate_limit_retention SET keep = '30 days' WHERE what = 'audit'")
 	if got := s.must("archive", "--before", "60d", "--to", dir); !strings.HasPrefix(got,
 		"No day of the audit log that is not archived yet ended before 20") {
-		t.Errorf("without rows it printed %q", got)
+		t.Errorf("without rows it printed %q, want that no day ended before", got)
 	}
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - n) FROM generate_series(1, " +
 		"70) n WHERE n IN (61, 62, 10)")

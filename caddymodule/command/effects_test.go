@@ -18,6 +18,6 @@ func TestExplainChargesNothing(t *testing.T) {
 		s.must("explain", "--path", "/x")
 	}
 	if after := s.everything(); after != before {
-		t.Errorf("explain has changed\n%s\nto\n%s", before, after)
+		t.Errorf("after explain the database has\n%s\nwant\n%s", after, before)
 	}
 }

@@ -52,7 +52,7 @@ func (s *shell) follow(t *testing.T, args ...string) *followed {
 	w.end = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("it ended with %v", err)
+			t.Errorf("it ended with %v, want no error", err)
 		}
 	})
 	t.Cleanup(w.end)

@@ -104,7 +104,7 @@ func TestListsReadFewRows(t *testing.T) {
 			w := httptest.NewRecorder()
 			p.ServeHTTP(w, r)
 			if w.Code != http.StatusOK {
-				t.Fatalf("%s: status %d: %s", question, w.Code, w.Body)
+				t.Fatalf("%s: status %d, want 200: %s", question, w.Code, w.Body)
 			}
 		})
 	}

@@ -85,10 +85,10 @@ func TestACommandSurvivesADeadlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := <-ended; out.err != nil {
-		t.Error(out.err)
+		t.Errorf("keys set: %v, want no error", out.err)
 	}
 	if got := one[string](s, "SELECT hint || ' ' || name FROM rate_limit_api_keys"); got != "x app" {
-		t.Errorf("the key has %s", got)
+		t.Errorf("the key has the hint and the name %q, want %q", got, "x app")
 	}
 }
 
@@ -109,6 +109,6 @@ func TestArchiveNamesTheRoleThatMay(t *testing.T) {
 	}
 	s.sql("GRANT " + owner + " TO " + role)
 	if out := s.as(role).run("archive", "--before", "60d", "--to", to); out.err != nil {
-		t.Errorf("a member of the owner: %v", out.err)
+		t.Errorf("as a member of the owner: %v, want no error", out.err)
 	}
 }

@@ -14,22 +14,22 @@ func TestAnExportHasNoKey(t *testing.T) {
 	key := strings.TrimSpace(s.must("keys", "create", "--user", "acme", "--name", "production"))
 	digest := one[string](s, "SELECT encode(digest, 'hex') FROM rate_limit_api_keys")
 	if got := s.must("policy", "export"); strings.Contains(got, digest) || strings.Contains(got, "acme") {
-		t.Errorf("without --users the export has\n%s", got)
+		t.Errorf("without --users the export has\n%s\nwant neither the digest nor the user", got)
 	}
 	all := s.must("policy", "export", "--users")
 	if !strings.Contains(all, digest) || strings.Contains(all, key) {
-		t.Errorf("with --users the export has\n%s", all)
+		t.Errorf("with --users the export has\n%s\nwant the digest, and not the key", all)
 	}
 	s.sql("TRUNCATE rate_limit_users CASCADE")
 	s.stdin = all
 	s.must("policy", "apply", "-")
 	s.stdin = key
 	if got := s.must("explain", "--key", "-"); !strings.Contains(got, "acme") {
-		t.Errorf("the key is then of\n%s", got)
+		t.Errorf("explain prints\n%s\nwant the user acme of the key", got)
 	}
 	s.stdin = strings.ReplaceAll(all, `\x`+digest, key)
 	if out := s.run("policy", "apply", "-"); out.err == nil || strings.Contains(out.err.Error(), key[:12]) {
-		t.Errorf("a key in place of a digest: %v", out.err)
+		t.Errorf("with a key in place of a digest: %v, want an error without the key", out.err)
 	}
 }
 
@@ -48,7 +48,7 @@ func TestApplyDoesWhatADryRunSaid(t *testing.T) {
 	s.stdin = file
 	said := s.must("policy", "apply", "-", "--prune", "--json", "--dry-run")
 	if did := s.must("policy", "apply", "-", "--prune", "--json"); did != said {
-		t.Errorf("apply did\n%s\nand the dry run said\n%s", did, said)
+		t.Errorf("apply did\n%s\nwant, as the dry run said,\n%s", did, said)
 	}
 	if again := s.must("policy", "export"); again != file {
 		t.Errorf("the policy is then\n%s\nwant\n%s", again, file)
@@ -57,6 +57,6 @@ func TestApplyDoesWhatADryRunSaid(t *testing.T) {
 	before := one[int64](s, changes)
 	if got := s.must("policy", "apply", "-", "--prune"); got != "The policy is as the file has it.\n" ||
 		one[int64](s, changes) != before {
-		t.Errorf("the second time apply did %s", got)
+		t.Errorf("the second time apply printed %q, want no change", got)
 	}
 }

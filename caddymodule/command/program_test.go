@@ -72,11 +72,12 @@ func TestTheProgramFindsTheDatabase(t *testing.T) {
 	} {
 		out, status := s.program(c.environment, append(list, c.args...)...)
 		if strings.Contains(out.stdout+out.stderr, "hunter2") {
-			t.Errorf("%s: the password is in %q", c.name, out.stderr)
+			t.Errorf("%s: it prints %q, want no password in it", c.name, out.stderr)
 		}
 		if c.wrong == "" {
 			if status != 0 || !strings.Contains(out.stdout, "per_hour 7/1h") {
-				t.Errorf("%s: status %d, %q, %q", c.name, status, out.stdout, out.stderr)
+				t.Errorf("%s: status %d, %q, %q; want status 0 and the rule", c.name, status, out.stdout,
+					out.stderr)
 			}
 		} else if status != 1 || out.stdout != "" || !strings.Contains(out.stderr, c.wrong) {
 			t.Errorf("%s: status %d, %q, %q, want status 1 and %q", c.name, status, out.stdout, out.stderr,
@@ -111,7 +112,7 @@ func TestTheExamplesAreCommands(t *testing.T) {
 			}
 			// A command with flags of its own does something beside its subcommands.
 			if err != nil || found.HasSubCommands() && !strings.Contains(found.Use, "[") {
-				t.Errorf("%q: %v", line, err)
+				t.Errorf("%q: %v, want a command with its flags", line, err)
 			}
 			found.Flags().VisitAll(func(flag *pflag.Flag) { flag.Changed = false })
 			seen++

@@ -26,7 +26,7 @@ func (s *shell) everything() string {
 	}
 	tables, err := pgx.CollectRows(result, pgx.RowTo[string])
 	if err != nil || len(tables) < 11 {
-		s.t.Fatalf("tables %q, %v", tables, err)
+		s.t.Fatalf("the tables are %q, error %v; want 11 or more", tables, err)
 	}
 	var all strings.Builder
 	for _, table := range tables {
@@ -41,33 +41,9 @@ func (s *shell) everything() string {
 	return all.String()
 }
 
-func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
-	s := newShell(t, schema.File)
-	s.must("users", "set", "acme", "tier=anonymous")
-	created := s.run("keys", "create", "--user", "acme", "--name", "production")
-	if created.err != nil {
-		t.Fatal(created.err)
-	}
-	key := strings.TrimSuffix(created.stdout, "\n")
-	if !policy.Check(key) {
-		t.Fatalf("%q is not a key", created.stdout)
-	}
-	if strings.Contains(created.stderr, key) {
-		t.Errorf("standard error has the key: %q", created.stderr)
-	}
-	var rotated struct {
-		Key string `json:"key"`
-	}
-	if err := json.Unmarshal([]byte(s.must("keys", "rotate", "1", "--json")), &rotated); err != nil ||
-		!policy.Check(rotated.Key) || rotated.Key == key {
-		t.Fatalf("rotated to %q, %v", rotated.Key, err)
-	}
-	if id := one[int64](s, "SELECT id FROM rate_limit_api_keys WHERE encode(digest, 'hex') = $1",
-		policy.Digest(key)); id != 1 {
-		t.Errorf("the key's digest is of the key %d, want 1", id)
-	}
-	printed := ""
-	for _, args := range [][]string{
+// withKey returns commands that print API keys, or have key in the place of another argument.
+func withKey(key string) [][]string {
+	return [][]string{
 		{"keys", "list"}, {"keys", "list", "--json"},
 		{"users", "get", "acme"}, {"users", "get", "acme", "--json"},
 		{"changes"}, {"changes", "--json"}, {"rules", "list"}, {"nodes"},
@@ -90,20 +66,50 @@ func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
 		{"tiers", "delete", key}, {"tiers", "rename", key, "x"}, {"users", "delete", key},
 		{"keys", "list", "--" + key}, {"keys", "list", "-" + key}, {"keys", "list", "--=" + key},
 		{"audit", "-n", key},
-	} {
+	}
+}
+
+func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
+	s := newShell(t, schema.File)
+	s.must("users", "set", "acme", "tier=anonymous")
+	created := s.run("keys", "create", "--user", "acme", "--name", "production")
+	if created.err != nil {
+		t.Fatal(created.err)
+	}
+	key := strings.TrimSuffix(created.stdout, "\n")
+	if !policy.Check(key) {
+		t.Fatalf("keys create prints %q, want a key", created.stdout)
+	}
+	if strings.Contains(created.stderr, key) {
+		t.Errorf("standard error is %q, want it without the key", created.stderr)
+	}
+	var rotated struct {
+		Key string `json:"key"`
+	}
+	if err := json.Unmarshal([]byte(s.must("keys", "rotate", "1", "--json")), &rotated); err != nil ||
+		!policy.Check(rotated.Key) || rotated.Key == key {
+		t.Fatalf("keys rotate prints the key %q, error %v; want another key", rotated.Key, err)
+	}
+	if id := one[int64](s, "SELECT id FROM rate_limit_api_keys WHERE encode(digest, 'hex') = $1",
+		policy.Digest(key)); id != 1 {
+		t.Errorf("the key with its digest is %d, want 1", id)
+	}
+	stored := s.everything()
+	if strings.Contains(stored, key) || strings.Contains(stored, rotated.Key) {
+		t.Errorf("the database has\n%s\nwant no key in it", stored)
+	}
+	for _, args := range withKey(key) {
 		out := s.run(args...)
-		printed += out.stdout + out.stderr
+		printed := out.stdout + out.stderr
 		if out.err != nil {
 			printed += out.err.Error()
 		}
+		if strings.Contains(printed, key) || strings.Contains(printed, rotated.Key) {
+			t.Errorf("%q prints\n%s\nwant it without a key", args, printed)
+		}
 	}
-	for _, k := range []string{key, rotated.Key} {
-		if strings.Contains(printed, k) {
-			t.Error("a key was printed again")
-		}
-		if strings.Contains(s.everything(), k) {
-			t.Error("a key is in the database")
-		}
+	if stored := s.everything(); strings.Contains(stored, key) {
+		t.Errorf("the database then has\n%s\nwant no key in it", stored)
 	}
 }
 
@@ -112,14 +118,15 @@ func TestAForeignKeyIsNotRepeated(t *testing.T) {
 	s := newShell(t, schema.File)
 	const key = "sk-live-0123456789"
 	for _, args := range [][]string{{"explain", "--key", key}, {"explain", "--key", key, "--json"},
-		{"get", "per-key", key}, {"reset", "per-key", key}, {"keys", "revoke", key}} {
+		{"get", "per-key", key}, {"reset", "per-key", key}, {"keys", "revoke", key},
+		{"explain", "--key-id", key}, {"audit", "-" + key}} {
 		out := s.run(args...)
 		text := out.stdout + out.stderr
 		if out.err != nil {
 			text += out.err.Error()
 		}
 		if strings.Contains(text, key) {
-			t.Errorf("%q prints the key: %s", args, text)
+			t.Errorf("%q prints %q, want it without the key", args, text)
 		}
 	}
 }

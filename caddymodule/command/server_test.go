@@ -10,27 +10,23 @@ import (
 func TestMigrate(t *testing.T) {
 	s := newShell(t)
 	s.fails([]string{"tables are missing", "caddy pg-ratelimit migrate"}, "rules", "list")
-	if got := s.must("migrate"); got != "counters  created\nhistory   created\npolicy    created\n" {
-		t.Errorf("the first time it printed %q", got)
+	prints := func(want string, args ...string) {
+		t.Helper()
+		if got := s.must(append([]string{"migrate"}, args...)...); got != want {
+			t.Errorf("migrate printed %q, want %q", got, want)
+		}
 	}
+	prints("counters  created\nhistory   created\npolicy    created\n")
 	s.must("rules", "set", "plan", "per_hour=7")
-	if got := s.must("migrate", "--json"); got != `{
-  "counters": "up to date",
-  "history": "up to date",
-  "policy": "up to date"
-}
-` {
-		t.Errorf("the second time it printed %q", got)
-	}
+	prints("{\n  \"counters\": \"up to date\",\n  \"history\": \"up to date\",\n  \"policy\": \"up to date\"\n}\n",
+		"--json")
 	s.sql(
 		"ALTER TABLE rate_limit_ephemeral DROP COLUMN granted; DROP FUNCTION rate_limit_policy_version, " +
 			"rate_limit_history_version",
 	)
-	if got := s.must("migrate"); got != "counters  upgraded\nhistory   upgraded\npolicy    upgraded\n" {
-		t.Errorf("of older tables it printed %q", got)
-	}
+	prints("counters  upgraded\nhistory   upgraded\npolicy    upgraded\n")
 	if got := s.must("rules", "list"); !strings.Contains(got, "per_hour 7/1h") {
-		t.Errorf("after the upgrade there are %q", got)
+		t.Errorf("after the upgrade the rules are %q, want per_hour 7/1h", got)
 	}
 }
 
@@ -62,7 +58,7 @@ func TestMigratePrintsWhatItRuns(t *testing.T) {
 	}
 	s.sql(out.stdout)
 	if got := s.must("migrate"); got != "counters  up to date\nhistory   up to date\npolicy    up to date\n" {
-		t.Errorf("after the SQL that it prints, migrate printed %q", got)
+		t.Errorf("after the SQL that it prints, migrate printed %q, want all up to date", got)
 	}
 }
 

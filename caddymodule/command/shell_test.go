@@ -72,7 +72,7 @@ func (s *shell) must(args ...string) string {
 	s.t.Helper()
 	out := s.run(args...)
 	if out.err != nil {
-		s.t.Fatalf("%q: %v", args, out.err)
+		s.t.Fatalf("%q: %v, want no error", args, out.err)
 	}
 	return out.stdout
 }
@@ -104,7 +104,7 @@ func one[T any](s *shell, sql string, args ...any) T {
 	defer conn.Close(context.Background())
 	var value T
 	if err := conn.QueryRow(context.Background(), sql, args...).Scan(&value); err != nil {
-		s.t.Fatalf("%s: %v", sql, err)
+		s.t.Fatalf("%s: %v, want a value", sql, err)
 	}
 	return value
 }

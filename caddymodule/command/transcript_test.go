@@ -43,7 +43,7 @@ var varying = []struct {
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("%d transcripts, %v", len(files), err)
+		t.Fatalf("%d transcripts, error %v; want one or more", len(files), err)
 	}
 	for i, file := range files {
 		if files[i], err = filepath.Abs(file); err != nil {

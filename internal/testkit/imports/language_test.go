@@ -160,8 +160,7 @@ func TestLinesOfSQLAndMarkdownAreShort(t *testing.T) {
 
 // longTests lists the packages with tests of more than 60 lines or ten words. It only shrinks.
 var longTests = map[string]bool{
-	"internal/proxy/serve": true, "caddymodule/command": true,
-	"traefikplugin": true,
+	"internal/proxy/serve": true, "traefikplugin": true,
 }
 
 var wordOfName = regexp.MustCompile(`[A-Z][a-z0-9]+|[A-Z]+`)
