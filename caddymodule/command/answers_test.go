@@ -66,7 +66,8 @@ func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
 			return !shared
 		})
 		if len(selected[0]) < 3 {
-			t.Errorf("%s: SELECT * FROM %s has only the columns %v of it, want 3 or more", q[1], q[2], selected[0])
+			t.Errorf("%s: SELECT * FROM %s has only the columns %v of it, want 3 or more", q[1], q[2],
+				selected[0])
 		}
 		if got, want := rowsOf(listed, selected[0]), rowsOf(selected, selected[0]); got != want {
 			t.Errorf("%s lists\n%s\nwant, from %s,\n%s", q[1], got, q[2], want)

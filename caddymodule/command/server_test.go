@@ -18,8 +18,12 @@ func TestMigrate(t *testing.T) {
 	}
 	prints("counters  created\nhistory   created\npolicy    created\n")
 	s.must("rules", "set", "plan", "per_hour=7")
-	prints("{\n  \"counters\": \"up to date\",\n  \"history\": \"up to date\",\n  \"policy\": \"up to date\"\n}\n",
-		"--json")
+	prints(`{
+  "counters": "up to date",
+  "history": "up to date",
+  "policy": "up to date"
+}
+`, "--json")
 	s.sql(
 		"ALTER TABLE rate_limit_ephemeral DROP COLUMN granted; DROP FUNCTION rate_limit_policy_version, " +
 			"rate_limit_history_version",

@@ -25,22 +25,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	slots        BIGINT[],
 	PRIMARY KEY (prefix, key)
 );
-CREATE TABLE IF NOT EXISTS rate_limit_durable (
-	prefix       TEXT COLLATE "C" NOT NULL,
-	key          TEXT COLLATE "C" NOT NULL,
-	count        BIGINT,
-	prev_count   BIGINT,
-	window_start TIMESTAMPTZ,
-	tokens       DOUBLE PRECISION,
-	last_refill  TIMESTAMPTZ,
-	expires_at   TIMESTAMPTZ NOT NULL,
-	hits         TIMESTAMPTZ[],
-	remainder    BIGINT,
-	slot         INT,
-	granted      BIGINT,
-	slots        BIGINT[],
-	PRIMARY KEY (prefix, key)
-);
+CREATE TABLE IF NOT EXISTS rate_limit_durable (LIKE rate_limit_ephemeral, PRIMARY KEY (prefix, key));
 
 -- Add the columns that a table of the npm library lacks. fillfactor leaves room on each page for the next
 -- version of a row, so that an update changes no index.

@@ -44,8 +44,7 @@ END $$;
 const counters = `
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral ( prefix       TEXT COLLATE "C" NOT NULL, key          TEXT COLLATE "C" NOT NULL, count        BIGINT, prev_count   BIGINT, window_start TIMESTAMPTZ, tokens       DOUBLE PRECISION,
 	last_refill  TIMESTAMPTZ, expires_at   TIMESTAMPTZ NOT NULL, hits         TIMESTAMPTZ[], remainder    BIGINT, slot         INT, granted      BIGINT, slots        BIGINT[], PRIMARY KEY (prefix, key) );
-CREATE TABLE IF NOT EXISTS rate_limit_durable ( prefix       TEXT COLLATE "C" NOT NULL, key          TEXT COLLATE "C" NOT NULL, count        BIGINT, prev_count   BIGINT, window_start TIMESTAMPTZ, tokens       DOUBLE PRECISION,
-	last_refill  TIMESTAMPTZ, expires_at   TIMESTAMPTZ NOT NULL, hits         TIMESTAMPTZ[], remainder    BIGINT, slot         INT, granted      BIGINT, slots        BIGINT[], PRIMARY KEY (prefix, key) );
+CREATE TABLE IF NOT EXISTS rate_limit_durable (LIKE rate_limit_ephemeral, PRIMARY KEY (prefix, key));
 ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
 		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
 ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
@@ -272,9 +271,8 @@ BEGIN
 		UNION ALL SELECT * FROM rate_limit_audit WHERE address = ip) AS f
 	WHERE f.time >= $2 - interval '1 day' AND f.time < date_trunc('minute', $2) + interval '1 minute' AND f.outcome NOT IN ('allowed', 'shadow');
 	IF minute IS NULL THEN
-		RETURN QUERY SELECT format('No refusal of %s is recorded in the day before %s UTC.', $1, to_char($2 AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')),
-			NULL::timestamptz, NULL, NULL, NULL, NULL, NULL, NULL, NULL::bigint, NULL::inet, NULL, NULL, NULL,
-			NULL::int, NULL::bigint, NULL::bigint, NULL::bigint, NULL::float8, NULL;
+		said := format('No refusal of %s is recorded in the day before %s UTC.', $1, to_char($2 AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI'));
+		RETURN NEXT;
 		RETURN;
 	END IF;
 	RETURN QUERY SELECT format('%s %s%s at %s UTC, %s %s%s: %s.', $1, CASE a.outcome WHEN 'error' THEN 'had no decision' ELSE 'was refused' END,
@@ -668,15 +666,12 @@ BEGIN
 	END LOOP;
 	what := 'deleted';
 	name := 'metrics_day';
-	DELETE FROM rate_limit_metrics_day d USING (SELECT m.user_id, m.time, m.key_id, m.prefix, m.limit_name, m.endpoint, m.region FROM rate_limit_metrics_day m
-		WHERE m.time < date_trunc('day', rate_limit_cutoff('metrics_day', $1))
-		LIMIT most FOR UPDATE SKIP LOCKED) AS old
-		WHERE (d.user_id, d.time, d.key_id, d.prefix, d.limit_name, d.endpoint, d.region) = (old.user_id, old.time, old.key_id, old.prefix, old.limit_name, old.endpoint, old.region);
+	DELETE FROM rate_limit_metrics_day d WHERE d.ctid = ANY (ARRAY(SELECT m.ctid FROM rate_limit_metrics_day m WHERE m.time < date_trunc('day', rate_limit_cutoff('metrics_day', $1))
+		LIMIT most FOR UPDATE SKIP LOCKED));
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
 	name := 'writers';
-	DELETE FROM rate_limit_writers d USING (SELECT w.writer FROM rate_limit_writers w WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days' LIMIT most FOR UPDATE SKIP LOCKED) AS old
-		WHERE d.writer = old.writer;
+	DELETE FROM rate_limit_writers d WHERE d.ctid = ANY (ARRAY(SELECT w.ctid FROM rate_limit_writers w WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days' LIMIT most FOR UPDATE SKIP LOCKED));
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
 	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
@@ -1073,13 +1068,11 @@ DECLARE
 	item record;
 	fault text;
 BEGIN
-	SELECT format('%s: unknown: must be one of %s', f, array_to_string(sections, ', ')) INTO fault FROM jsonb_object_keys(CASE jsonb_typeof(policy) WHEN 'object' THEN policy
-			ELSE '{"policy": 1}' END) AS f
-		WHERE f <> ALL (sections) ORDER BY 1 LIMIT 1;
-	IF fault IS NULL THEN
-		SELECT format('%s: must be a list of rows, each with fields', f.key) INTO fault FROM jsonb_each(policy) f WHERE jsonb_typeof(f.value) <> 'array' OR f.value @? '$[*] ? (@.type() != "object")'
-				OR f.key = 'rules' AND f.value @? 'strict $[*].limits ? (@.type() != "array" || @[*].type() != "object")';
-	END IF;
+	SELECT concat(f.key, CASE WHEN f.key = ANY (sections) THEN ': must be a list of rows, each with fields' ELSE ': unknown: must be one of ' || array_to_string(sections, ', ') END) INTO fault
+		FROM jsonb_each(CASE jsonb_typeof(policy) WHEN 'object' THEN policy ELSE '{"policy": 1}' END) AS f
+		WHERE f.key <> ALL (sections) OR jsonb_typeof(f.value) <> 'array' OR f.value @? '$[*] ? (@.type() != "object")' OR f.key = 'rules' AND f.value @?
+				'strict $[*].limits ? (@.type() != "array" || @[*].type() != "object")'
+		ORDER BY f.key = ANY (sections), f.key LIMIT 1;
 	IF fault IS NULL AND policy ? 'rules' THEN
 		SELECT policy || jsonb_build_object('rules', coalesce(jsonb_agg(r - 'limits'), '[]'), 'limits', (SELECT coalesce(jsonb_agg(l || jsonb_build_object('rule', r -> 'name')), '[]')
 				FROM jsonb_array_elements(policy -> 'rules') AS r, jsonb_array_elements(r -> 'limits') AS l))
@@ -1145,10 +1138,10 @@ BEGIN
 	ELSIF part IS NULL THEN
 		RETURN message;
 	ELSIF fields ->> part[1] IS NULL OR part[1] IN ('digest', 'hint') THEN
-		RETURN concat((SELECT string_agg(format('%s: %s', f.key, f.value), ', ' ORDER BY f.key) || ': ' FROM jsonb_each(nullif(fields, 'null')) AS f WHERE f.key IN (SELECT a.attname FROM pg_constraint c
-				JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)
-				WHERE c.contype = 'c' AND c.conname = fault AND a.attname NOT IN ('digest', 'hint', 'key_id')
-				UNION SELECT unnest('{algorithm,per,events,burst}'::name[]) WHERE fault LIKE 'override%')),
+		RETURN concat( CASE WHEN NOT fields ? 'limit_name' THEN substring(message FROM '^the override \d+') || ': ' END, (SELECT string_agg(format('%s: %s', f.key, f.value), ', ' ORDER BY f.key) || ': '
+			FROM jsonb_each(nullif(fields, 'null')) AS f
+			WHERE f.key NOT IN ('digest', 'hint', 'key_id') AND f.key IN (SELECT a.attname FROM pg_constraint c JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)
+				WHERE c.contype = 'c' AND c.conname = fault)),
 			replace(fault, '_', ' '), CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%'
 			THEN ': ' || detail END);
 	END IF;
@@ -1203,7 +1196,7 @@ RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LA
 #variable_conflict use_column
 DECLARE
 	lists CONSTANT jsonb := rate_limit_policy_lists(policy);
-	plan jsonb := '{}'; -- the rows that differ, by sections, for rate_limit_policy_write
+	plan jsonb := '{}'; -- Maps a section to its rows that differ, for rate_limit_policy_write.
 	part record;
 	found jsonb;
 	defaults jsonb;
@@ -1259,7 +1252,7 @@ BEGIN
 			RAISE EXCEPTION 'a dry run' USING ERRCODE = 'RL000';
 		END IF;
 	EXCEPTION WHEN SQLSTATE 'RL000' THEN
-		NULL; -- all that the block has done is undone, and what it has returned stays
+		NULL; -- The exception undoes the changes of the block. The rows of RETURN QUERY stay.
 	WHEN integrity_constraint_violation THEN
 		GET STACKED DIAGNOSTICS fault = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
 		RAISE EXCEPTION '%', coalesce('rule "' || substring(detail FROM '^The rule is ''(.*)''\.$') || '": ', '') || fault USING ERRCODE = 'check_violation', HINT = hint;
@@ -1303,7 +1296,7 @@ BEGIN
 		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (back) THEN '%1$I = DEFAULT' ELSE '%1$I = t.%1$I' END, n), ', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || back);
-	FOR attempt IN 1..2 LOOP -- another session may make the row in between
+	FOR attempt IN 1..2 LOOP -- Another session may insert the row between the two statements.
 		EXECUTE format('UPDATE %1$s x SET %2$s FROM jsonb_populate_record(NULL::%1$s, $1) t WHERE %3$s', relation, sets, same) USING given;
 		GET DIAGNOSTICS done = ROW_COUNT;
 		IF done > 0 THEN
@@ -1317,7 +1310,7 @@ BEGIN
 			RETURN 'created';
 		END IF;
 	END LOOP;
-	RETURN 'kept'; -- another session deletes what this one finds
+	RETURN 'kept'; -- Another session deletes the row that INSERT finds.
 EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, sets = COLUMN_NAME, row_hint = PG_EXCEPTION_HINT;
 	message := CASE WHEN SQLSTATE <> '23502' THEN rate_limit_fault(fault, message, detail, given) WHEN sets = ANY (back) THEN sets || ': must have a value, and has no default'
@@ -1459,6 +1452,9 @@ const policyLists = `
 CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false)
 	FROM unnest(list) AS item);
 COMMENT ON FUNCTION rate_limit_each_matches IS 'Whether a list is non-empty and one-dimensional, and every element matches a regular expression.';
+CREATE OR REPLACE FUNCTION rate_limit_each_once(list text[]) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN NOT EXISTS (SELECT FROM unnest(list) AS item, unnest(string_to_array(item, '|')) AS name
+	GROUP BY lower(name) HAVING count(*) > 1);
+COMMENT ON FUNCTION rate_limit_each_once IS 'Whether all alternatives of all elements differ, in more than upper and lower case.';
 CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0
 		THEN (extract(year FROM span) * 12 + extract(month FROM span))::text || ' months' WHEN extract(epoch FROM span) % 3600 = 0 THEN trunc(extract(epoch FROM span) / 3600)::text || 'h'
 	WHEN extract(epoch FROM span) % 60 = 0 THEN trunc(extract(epoch FROM span) / 60)::text || 'm' WHEN extract(epoch FROM span) % 1 = 0 THEN trunc(extract(epoch FROM span))::text || 's'
@@ -1467,33 +1463,31 @@ COMMENT ON FUNCTION rate_limit_span IS 'An interval as a multiple of the largest
 `
 
 const policyOverrideAmounts = `
-CREATE OR REPLACE FUNCTION rate_limit_override_fault(algorithm text, per interval, own_burst bigint, events bigint, burst bigint) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN algorithm = 'sliding_log' AND events > 1000
-		THEN 'override_of_sliding_log_must_have_at_most_1000_events' WHEN algorithm = 'in_flight' AND events > 1000 THEN 'override_of_in_flight_must_have_at_most_1000_events' WHEN algorithm NOT IN ('token_bucket', 'gcra') AND burst IS NOT NULL
-		THEN 'override_with_burst_must_be_of_token_bucket_or_gcra' WHEN algorithm = 'gcra' AND greatest(coalesce(burst, own_burst, events), events)::numeric * (extract(epoch FROM per) * 1000000) > 4611686018427387904
-		THEN 'override_of_gcra_must_have_burst_times_per_up_to_2_pow_62_us' WHEN algorithm = 'gcra' AND events > 0 AND coalesce(burst, own_burst, events)::numeric * extract(epoch FROM per) > events::numeric * 3155760000
-		THEN 'override_of_gcra_must_drain_a_full_burst_within_36525_days' END;
-COMMENT ON FUNCTION rate_limit_override_fault IS 'What is wrong with the events and the burst of an override for a limit of that algorithm, time and burst. NULL: nothing.';
 CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
-	fault text;
-	wrong bigint;
+	faults CONSTANT text := (SELECT string_agg(format('WHEN NOT (%s) THEN %L', pg_get_expr(c.conbin, c.conrelid), c.conname), ' ') FROM pg_constraint c
+		JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attname IN ('events', 'burst')
+		WHERE c.conrelid = 'rate_limit_rule_limits'::regclass AND c.contype = 'c' AND a.attnum = ANY (c.conkey) AND cardinality(c.conkey) > 1);
+	wrong record;
 BEGIN
-	IF TG_TABLE_NAME = 'rate_limit_overrides' THEN
-		wrong := NEW.id;
-		SELECT rate_limit_override_fault(l.algorithm, l.per, l.burst, NEW.events, NEW.burst) INTO fault FROM rate_limit_rule_limits l WHERE l.rule = NEW.rule AND l.name = NEW.limit_name FOR SHARE;
-	ELSE
-		SELECT o.id, f INTO wrong, fault FROM rate_limit_overrides o CROSS JOIN LATERAL rate_limit_override_fault(NEW.algorithm, NEW.per, NEW.burst, o.events, o.burst) AS f
-			WHERE o.rule = NEW.rule AND o.limit_name = NEW.name AND f IS NOT NULL ORDER BY o.id LIMIT 1;
-	END IF;
-	IF fault IS NOT NULL THEN
-		RAISE EXCEPTION 'the override % violates check constraint "%"', wrong, fault USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = 'rate_limit_overrides', CONSTRAINT = fault;
+	EXECUTE format('WITH checked AS MATERIALIZED (SELECT o.id, f.fault FROM rate_limit_rule_limits l
+			JOIN rate_limit_overrides o ON (o.rule, o.limit_name) = (l.rule, l.name)
+			CROSS JOIN LATERAL (SELECT CASE %s END AS fault FROM jsonb_populate_record(l,
+				jsonb_build_object(''events'', o.events, ''burst'', coalesce(o.burst, l.burst)))) AS f
+			WHERE %s FOR SHARE OF l)
+		SELECT * FROM checked WHERE fault IS NOT NULL ORDER BY id LIMIT 1', faults, CASE TG_TABLE_NAME WHEN 'rate_limit_overrides' THEN 'o.id IN (SELECT id FROM changed_rows)'
+			ELSE '(l.rule, l.name) IN (SELECT rule, name FROM changed_rows)' END) INTO wrong;
+	IF wrong.id IS NOT NULL THEN
+		RAISE EXCEPTION 'the override % violates check constraint "%"', wrong.id, wrong.fault USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = 'rate_limit_overrides',
+				CONSTRAINT = wrong.fault;
 	END IF;
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_check_overrides IS 'Refuses overrides that do not suit their limits, and changes of limits that do not suit their overrides.';
-CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT OR UPDATE ON rate_limit_overrides FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
-CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE OF algorithm, per, calendar, burst ON rate_limit_rule_limits FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
+CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT ON rate_limit_overrides REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
+CREATE OR REPLACE TRIGGER rate_limit_still_suits AFTER UPDATE ON rate_limit_overrides REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
+CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE ON rate_limit_rule_limits REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
 `
 
 const policyOverrides = `
@@ -1708,16 +1702,18 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules ( name        text NOT NULL CONSTRAI
 	created_by  text NOT NULL DEFAULT session_user, updated_at  timestamptz NOT NULL DEFAULT now(), CONSTRAINT rate_limit_rules_of_a_family_must_have_different_priorities UNIQUE (family, priority) DEFERRABLE,
 	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'), CONSTRAINT family_must_be_null_or_a_name_like_that_of_a_rule CHECK (family ~ '^[A-Za-z0-9._-]{1,100}$'),
 	CONSTRAINT mode_must_be_enforce_or_shadow_or_off CHECK (mode IN ('enforce', 'shadow', 'off')), CONSTRAINT action_must_be_limit_or_block_or_exempt CHECK (action IN ('limit', 'block', 'exempt')),
-	CONSTRAINT hosts_must_be_null_or_names_with_at_most_a_leading_wildcard CHECK (hosts IS NULL OR rate_limit_each_matches(hosts, '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[?[0-9A-Fa-f:.]+\]?)$')),
-	CONSTRAINT paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/(\*|[^/*[:cntrl:]]*))+$')), CONSTRAINT methods_must_be_null_or_names_such_as_get
+	CONSTRAINT hosts_must_be_null_or_names_without_ports_as_in_example_com CHECK (hosts IS NULL OR rate_limit_each_matches(hosts, '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|(?=.*:.*:)([0-9A-Fa-f:.]+|\[[0-9A-Fa-f:.]+\]))$')),
+	CONSTRAINT paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/(\*|[^/*[:cntrl:]]*))+$')), CONSTRAINT paths_must_not_have_empty_or_dot_segments_or_escapes_or_queries
+		CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/|(/(?!\.{1,2}(/|$))([^/?\\%]|%(?![0-9A-Fa-f]{2}))+)+/?)$')), CONSTRAINT methods_must_be_null_or_names_such_as_get
 		CHECK (methods IS NULL OR rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')), CONSTRAINT networks_must_be_null_or_a_list_without_nulls
 		CHECK (networks IS NULL OR cardinality(networks) > 0 AND array_position(networks, NULL) IS NULL), CONSTRAINT tiers_must_be_null_or_names_of_tiers CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')),
 	CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by, '^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')),
-	CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL), CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')),
-	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)), CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992), CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
-		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$'),
-	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599), CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096), CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
-		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0 AND retry_after BETWEEN interval '0' AND interval '36525 days') );
+	CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL), CONSTRAINT count_by_must_have_each_name_once CHECK (rate_limit_each_once(count_by)),
+	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')), CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),
+	CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992), CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~ '^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json '
+		'[^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$'), CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599),
+	CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096), CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK ( extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0
+			AND retry_after BETWEEN interval '0' AND interval '36525 days') );
 CALL rate_limit_describe('rate_limit_rules', $$
 Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.
 name: The name. It is in the prefix of the counters, so a renamed rule begins new ones.
@@ -1793,21 +1789,18 @@ DECLARE
 	most CONSTANT int := 1000;
 	changed int := 0;
 BEGIN
-	IF TG_OP = 'INSERT' THEN
-		SELECT count(*) INTO changed FROM (SELECT FROM new_rows LIMIT most + 1) AS counted;
-	ELSIF TG_OP <> 'TRUNCATE' THEN
-		SELECT count(*) INTO changed FROM (SELECT FROM old_rows LIMIT most + 1) AS counted;
+	IF TG_OP <> 'TRUNCATE' THEN
+		SELECT count(*) INTO changed FROM (SELECT FROM changed_rows LIMIT most + 1) AS counted;
 	END IF;
 	IF TG_OP = 'TRUNCATE' OR changed > most THEN
 		INSERT INTO rate_limit_changes (kind, by) VALUES (kind, actor);
 	ELSIF changed = 0 THEN
 		NULL;
-	ELSIF TG_OP = 'INSERT' THEN
-		INSERT INTO rate_limit_changes (kind, ref, by, after) SELECT kind, rate_limit_change_ref(kind, n.r), actor, n.r FROM (SELECT to_jsonb(x) AS r FROM new_rows AS x) AS n;
-	ELSIF TG_OP = 'DELETE' THEN
-		INSERT INTO rate_limit_changes (kind, ref, by, before) SELECT kind, rate_limit_change_ref(kind, o.r), actor, o.r FROM (SELECT to_jsonb(x) AS r FROM old_rows AS x) AS o;
+	ELSIF TG_OP <> 'UPDATE' THEN
+		INSERT INTO rate_limit_changes (kind, ref, by, before, after) SELECT kind, rate_limit_change_ref(kind, c.r), actor, CASE TG_OP WHEN 'DELETE' THEN c.r END, CASE TG_OP WHEN 'INSERT' THEN c.r END
+			FROM (SELECT to_jsonb(x) AS r FROM changed_rows AS x) AS c;
 	ELSE
-		INSERT INTO rate_limit_changes (kind, ref, by, before, after) WITH o AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref FROM old_rows AS x),
+		INSERT INTO rate_limit_changes (kind, ref, by, before, after) WITH o AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref FROM changed_rows AS x),
 				n AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref FROM new_rows AS x)
 			SELECT kind, coalesce(n.ref, o.ref), actor, o.r, n.r
 			FROM o FULL JOIN n ON o.ref = n.ref AND concat(o.r->>TG_ARGV[1], '/', o.r->>TG_ARGV[2]) = concat(n.r->>TG_ARGV[1], '/', n.r->>TG_ARGV[2])
@@ -1833,8 +1826,8 @@ BEGIN
 		('rate_limit_rules', 'rule', 'name', ''), ('rate_limit_rule_limits', 'limit', 'rule', 'name'), ('rate_limit_overrides', 'override', 'id', ''),
 		('rate_limit_bans', 'ban', 'id', '')) AS t(name, kind, key1, key2)
 	LOOP
-		FOR event IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS new_rows'), ('delete', 'REFERENCING OLD TABLE AS old_rows'),
-			('update', 'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows'), ('truncate', '')) AS e(name, transition)
+		FOR event IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS changed_rows'), ('delete', 'REFERENCING OLD TABLE AS changed_rows'),
+			('update', 'REFERENCING OLD TABLE AS changed_rows NEW TABLE AS new_rows'), ('truncate', '')) AS e(name, transition)
 		LOOP
 			EXECUTE format('CREATE OR REPLACE TRIGGER rate_limit_log_%s AFTER %s ON %I %s FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_log_changes(%L, %L, %L)',
 				event.name, event.name, logged.name, event.transition, logged.kind, logged.key1, logged.key2);
@@ -1844,27 +1837,6 @@ END $$;
 `
 
 const policyUsable = `
-CREATE OR REPLACE FUNCTION rate_limit_rule_fault(paths text[], hosts text[], count_by text[]) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN coalesce((SELECT format('paths: %s: must be a path such as /login, /u/*/files or /api/*, where * is a whole segment, without empty or dot segments, and not percent-encoded', to_json(p)) FROM unnest(paths) AS p
-		WHERE p !~ '^(/|(/(?!\.{1,2}(/|$))(\*|([^/*?\\%]|%(?![0-9A-Fa-f]{2}))+))+/?)$' LIMIT 1), (SELECT format('hosts: %s: must be a host such as example.com or *.example.com, without a port, '
-		'and with international names in their xn-- form', to_json(h)) FROM unnest(hosts) AS h WHERE h !~ '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|'
-			'\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\])$' LIMIT 1), (SELECT format('count_by: %s: must be given once', to_json(min(a))) FROM unnest(count_by) AS c, unnest(string_to_array(c, '|')) AS a
-		GROUP BY lower(a) HAVING count(*) > 1 LIMIT 1));
-COMMENT ON FUNCTION rate_limit_rule_fault IS 'What is wrong with paths, hosts and count_by of a rule. NULL: nothing.';
-CREATE OR REPLACE FUNCTION rate_limit_check_rule() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-	turned_on CONSTANT boolean := TG_OP = 'UPDATE' AND OLD.mode = 'off' AND NEW.mode <> 'off';
-	wrong CONSTANT text := rate_limit_rule_fault( CASE WHEN turned_on OR NEW.paths IS DISTINCT FROM OLD.paths THEN NEW.paths END,
-		CASE WHEN turned_on OR NEW.hosts IS DISTINCT FROM OLD.hosts THEN NEW.hosts END,
-		CASE WHEN turned_on OR NEW.count_by IS DISTINCT FROM OLD.count_by THEN NEW.count_by END);
-BEGIN
-	IF wrong IS NOT NULL THEN
-		RAISE EXCEPTION '%', wrong USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = split_part(wrong, ':', 1);
-	END IF;
-	RETURN NULL;
-END $$;
-COMMENT ON FUNCTION rate_limit_check_rule IS 'Refuses paths, hosts and count_by that proxies cannot use.';
-CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts, count_by, mode ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
 CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	r record;
@@ -1955,7 +1927,6 @@ CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) A
 		': not in rate_limit_tiers, so no user has them' AS warning FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name UNION ALL
 	SELECT l.rule, l.name, l.name || ': 0: refuses every request, and no override has another amount; if that is meant, make it action=block' FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
 	WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off' AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now() AND o.events IS DISTINCT FROM 0) UNION ALL
-	SELECT r.name, split_part(f, ':', 1), 'cannot be used: ' || f FROM rate_limit_rules r CROSS JOIN LATERAL rate_limit_rule_fault(r.paths, r.hosts, r.count_by) AS f WHERE f IS NOT NULL AND r.mode <> 'off' UNION ALL
 	SELECT m[1], 'proxies', format('%s cannot use it: %s', p.node, m[2]) FROM rate_limit_proxies p, unnest(p.problems) AS problem, regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
 CALL rate_limit_describe('rate_limit_rule_warnings', $$
 Rules that proxies cannot use, or that probably do not have the intended effect.

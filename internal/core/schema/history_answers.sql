@@ -132,10 +132,9 @@ BEGIN
 	WHERE f.time >= $2 - interval '1 day' AND f.time < date_trunc('minute', $2) + interval '1 minute'
 		AND f.outcome NOT IN ('allowed', 'shadow');
 	IF minute IS NULL THEN
-		RETURN QUERY SELECT format('No refusal of %s is recorded in the day before %s UTC.', $1,
-				to_char($2 AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')),
-			NULL::timestamptz, NULL, NULL, NULL, NULL, NULL, NULL, NULL::bigint, NULL::inet, NULL, NULL, NULL,
-			NULL::int, NULL::bigint, NULL::bigint, NULL::bigint, NULL::float8, NULL;
+		said := format('No refusal of %s is recorded in the day before %s UTC.', $1,
+			to_char($2 AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI'));
+		RETURN NEXT;
 		RETURN;
 	END IF;
 	RETURN QUERY SELECT format('%s %s%s at %s UTC, %s %s%s: %s.', $1,

@@ -114,20 +114,16 @@ BEGIN
 
 	what := 'deleted';
 	name := 'metrics_day';
-	DELETE FROM rate_limit_metrics_day d USING (SELECT m.user_id, m.time, m.key_id, m.prefix, m.limit_name,
-		m.endpoint, m.region FROM rate_limit_metrics_day m
+	DELETE FROM rate_limit_metrics_day d WHERE d.ctid = ANY (ARRAY(SELECT m.ctid FROM rate_limit_metrics_day m
 		WHERE m.time < date_trunc('day', rate_limit_cutoff('metrics_day', $1))
-		LIMIT most FOR UPDATE SKIP LOCKED) AS old
-		WHERE (d.user_id, d.time, d.key_id, d.prefix, d.limit_name, d.endpoint, d.region) = (old.user_id,
-			old.time, old.key_id, old.prefix, old.limit_name, old.endpoint, old.region);
+		LIMIT most FOR UPDATE SKIP LOCKED));
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
 
 	name := 'writers';
-	DELETE FROM rate_limit_writers d USING (SELECT w.writer FROM rate_limit_writers w
+	DELETE FROM rate_limit_writers d WHERE d.ctid = ANY (ARRAY(SELECT w.ctid FROM rate_limit_writers w
 		WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days'
-		LIMIT most FOR UPDATE SKIP LOCKED) AS old
-		WHERE d.writer = old.writer;
+		LIMIT most FOR UPDATE SKIP LOCKED));
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
 

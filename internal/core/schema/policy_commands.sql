@@ -1,4 +1,4 @@
--- Changes of several tables, and deletions that fail while something else uses the row.
+-- Functions that change rows of several tables, or refuse to delete a row in use.
 
 CREATE OR REPLACE FUNCTION rate_limit_delete_tier(tier text) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -9,7 +9,7 @@ BEGIN
 		RAISE EXCEPTION 'tier: %: must stay: it is the tier of requests without a user', to_json($1)
 			USING ERRCODE = 'check_violation';
 	END IF;
-	-- no user and no key can get it from here on
+	-- The lock keeps users and keys from getting the tier before it is deleted.
 	PERFORM FROM rate_limit_tiers t WHERE t.tier = $1 FOR UPDATE;
 	SELECT string_agg(u.what, ', ' ORDER BY u.place, u.what) INTO uses FROM (
 		SELECT u.place, u.n || ' ' || u.what || CASE u.n WHEN 1 THEN '' ELSE 's' END AS what

@@ -1,11 +1,9 @@
--- The policy as one document: rate_limit_policy writes it, and rate_limit_apply makes the tables as it says.
--- Both take the columns from the catalog, so that a new column of a table is in the document without a change
--- here.
+-- The policy as one document. rate_limit_policy returns it, and rate_limit_apply changes the tables to match
+-- one. Both read the columns from the catalog, so a new column of a table needs no change here.
 
--- A section is a table, but that limits are lists in their rules. Columns that the server numbers, or fills
--- with the time or the role of a change, are about the row and not about the policy: they are recognised by
--- their defaults. The number of an API key is another one in another database, so that a reference to a key
--- is its digest.
+-- Each table has a section, except that limits are lists in their rules. The view leaves out columns that the
+-- server numbers, or fills with the time or the role of a change, and recognises them by their defaults. A
+-- reference to an API key is its digest, because its id differs between databases.
 CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) AS
 	SELECT s.place, s.section, s.relation, a.attnum AS position, a.attname::text AS name,
 		format_type(a.atttypid, a.atttypmod) AS type, d.value AS default_value, array_position(s.keys,
@@ -42,9 +40,8 @@ is_reference: Whether it is the number of an API key. A document has the digest.
 description: What it means.
 $$);
 
--- The rows of a section, or with a list those that the list would make, each without the fields that have
--- their defaults, in the form in which the server writes their types: so equal rows are equal documents. A
--- text that is not a digest may be an API key in a wrong place, so no name and no error has its characters.
+-- The values are as the server writes their types, and fields with their defaults are left out, so equal rows
+-- are equal documents. A text in place of a digest may be an API key, so names and errors do not contain it.
 CREATE OR REPLACE FUNCTION rate_limit_policy_rows(section text, list jsonb DEFAULT NULL)
 RETURNS TABLE (name text, key jsonb, at tid, document jsonb) LANGUAGE plpgsql STABLE
 SET timezone = 'UTC' SET datestyle = 'ISO' SET bytea_output = 'hex' AS $$
@@ -110,9 +107,8 @@ COMMENT ON FUNCTION rate_limit_policy IS
 	'The policy as a document: tiers, rules with their limits, and overrides for tiers; with users also the '
 	'users, the digests of their API keys, and their overrides. A field that has its default is left out.';
 
--- The lists of a document by sections, where limits are a section, too. It refuses a document that the tables
--- cannot have, before anything is locked: an error names the row, the field, its value, and what it should
--- be. A value that may be an API key in a wrong place is not repeated.
+-- Checks a document before the tables are locked. An error names the row, the field, its value, and what the
+-- value must be. It does not repeat a value that may be an API key.
 CREATE OR REPLACE FUNCTION rate_limit_policy_lists(policy jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
@@ -124,17 +120,13 @@ DECLARE
 	item record;
 	fault text;
 BEGIN
-	SELECT format('%s: unknown: must be one of %s', f, array_to_string(sections, ', ')) INTO fault
-		FROM jsonb_object_keys(CASE jsonb_typeof(policy) WHEN 'object' THEN policy
-			ELSE '{"policy": 1}' END) AS f
-		WHERE f <> ALL (sections) ORDER BY 1 LIMIT 1;
-	IF fault IS NULL THEN
-		SELECT format('%s: must be a list of rows, each with fields', f.key) INTO fault
-			FROM jsonb_each(policy) f
-			WHERE jsonb_typeof(f.value) <> 'array' OR f.value @? '$[*] ? (@.type() != "object")'
-				OR f.key = 'rules' AND f.value @?
-					'strict $[*].limits ? (@.type() != "array" || @[*].type() != "object")';
-	END IF;
+	SELECT concat(f.key, CASE WHEN f.key = ANY (sections) THEN ': must be a list of rows, each with fields'
+			ELSE ': unknown: must be one of ' || array_to_string(sections, ', ') END) INTO fault
+		FROM jsonb_each(CASE jsonb_typeof(policy) WHEN 'object' THEN policy ELSE '{"policy": 1}' END) AS f
+		WHERE f.key <> ALL (sections) OR jsonb_typeof(f.value) <> 'array'
+			OR f.value @? '$[*] ? (@.type() != "object")' OR f.key = 'rules' AND f.value @?
+				'strict $[*].limits ? (@.type() != "array" || @[*].type() != "object")'
+		ORDER BY f.key = ANY (sections), f.key LIMIT 1;
 	IF fault IS NULL AND policy ? 'rules' THEN
 		SELECT policy || jsonb_build_object('rules', coalesce(jsonb_agg(r - 'limits'), '[]'), 'limits',
 			(SELECT coalesce(jsonb_agg(l || jsonb_build_object('rule', r -> 'name')), '[]')
@@ -174,7 +166,7 @@ BEGIN
 					GROUP BY r.key HAVING count(*) > 1 LIMIT 1;
 				CONTINUE;
 			EXCEPTION WHEN data_exception THEN
-				-- A value is not of its type. This finds it.
+				-- The error of the server does not name the field, so convert the fields one by one.
 				FOR item IN SELECT d.o, f.key, f.value, 'must be of the type ' || (part.types ->> f.key)
 						AS wrong
 					FROM jsonb_array_elements(lists -> part.section) AS d(o), jsonb_each(d.o) f
@@ -205,7 +197,7 @@ COMMENT ON FUNCTION rate_limit_policy_lists IS
 	'The rows of rate_limit_policy_rows of a document, by sections. It fails for one that cannot be a '
 	'policy.';
 
--- What a constraint means, for people: its name says what must be.
+-- The name of a constraint says what its first column, or what the row, must be.
 CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -224,11 +216,14 @@ BEGIN
 	ELSIF part IS NULL THEN
 		RETURN message;
 	ELSIF fields ->> part[1] IS NULL OR part[1] IN ('digest', 'hint') THEN
-		RETURN concat((SELECT string_agg(format('%s: %s', f.key, f.value), ', ' ORDER BY f.key) || ': '
-			FROM jsonb_each(nullif(fields, 'null')) AS f WHERE f.key IN (SELECT a.attname FROM pg_constraint c
+		RETURN concat(
+			CASE WHEN NOT fields ? 'limit_name' THEN substring(message FROM '^the override \d+') || ': ' END,
+			(SELECT string_agg(format('%s: %s', f.key, f.value), ', ' ORDER BY f.key) || ': '
+			FROM jsonb_each(nullif(fields, 'null')) AS f
+			WHERE f.key NOT IN ('digest', 'hint', 'key_id') AND f.key IN (SELECT a.attname
+				FROM pg_constraint c
 				JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)
-				WHERE c.contype = 'c' AND c.conname = fault AND a.attname NOT IN ('digest', 'hint', 'key_id')
-				UNION SELECT unnest('{algorithm,per,events,burst}'::name[]) WHERE fault LIKE 'override%')),
+				WHERE c.contype = 'c' AND c.conname = fault)),
 			replace(fault, '_', ' '), CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%'
 			THEN ': ' || detail END);
 	END IF;
@@ -246,9 +241,10 @@ COMMENT ON FUNCTION rate_limit_fault IS
 	'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if '
 	'its name does not say it.';
 
--- One statement changes all rows of a list. If the server refuses one of them, this finds it by halves, and
--- names it. A row of the list has at, its place in the table, or NULL for a new row; its document, or NULL
--- for a row to delete; and its name. A new key refers to another one only when all are there: by an update.
+-- One statement changes all rows of a list. If the server refuses it, the function repeats it with each half
+-- of the list, until the error is about one row. An element has the ctid of its row as at, which is NULL for
+-- a new row, the document, which is NULL for a row to delete, and the name. Keys refer to each other, so
+-- INSERT leaves these references to an UPDATE.
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
 	LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -299,17 +295,17 @@ COMMENT ON FUNCTION rate_limit_policy_write IS
 	'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides. '
 	'The error is about the row that the server refuses.';
 
--- The tables are locked in the order of other commands. Limits and overrides go first, since a name may come
--- back for another limit. An override and its limit must suit each other after each statement, so an override
--- that changes has no amount while the limits change. The checks that wait for the end of the transaction are
--- made before the function returns, so that the caller learns of a fault here, and not only at COMMIT.
+-- Locks are taken in the order of other commands. Limits and overrides are deleted first, because a new limit
+-- may have the name of an old one. An override must suit its limit after each statement, so overrides that
+-- change have no amount while limits change. Deferred constraints are checked before the function returns, so
+-- that their errors come from it, and not from COMMIT.
 CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false,
 	dry_run boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	lists CONSTANT jsonb := rate_limit_policy_lists(policy);
-	plan jsonb := '{}'; -- the rows that differ, by sections, for rate_limit_policy_write
+	plan jsonb := '{}'; -- Maps a section to its rows that differ, for rate_limit_policy_write.
 	part record;
 	found jsonb;
 	defaults jsonb;
@@ -357,7 +353,7 @@ BEGIN
 			ORDER BY 1 LOOP
 			PERFORM rate_limit_policy_write(part.section, 'insert', plan -> part.section);
 			found := plan -> part.section;
-			-- Rows have moved, and new keys have no references yet.
+			-- Earlier statements have changed the ctid of rows, and new keys have no references yet.
 			IF part.section IN ('keys', 'overrides') THEN
 				SELECT jsonb_agg(to_jsonb(w) || jsonb_build_object('at', h.at)) INTO found
 					FROM rate_limit_policy_rows(part.section) h
@@ -385,7 +381,7 @@ BEGIN
 			RAISE EXCEPTION 'a dry run' USING ERRCODE = 'RL000';
 		END IF;
 	EXCEPTION WHEN SQLSTATE 'RL000' THEN
-		NULL; -- all that the block has done is undone, and what it has returned stays
+		NULL; -- The exception undoes the changes of the block. The rows of RETURN QUERY stay.
 	WHEN integrity_constraint_violation THEN
 		GET STACKED DIAGNOSTICS fault = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
 		RAISE EXCEPTION '%', coalesce('rule "' || substring(detail FROM '^The rule is ''(.*)''\.$') || '": ',

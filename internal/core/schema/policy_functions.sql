@@ -1,6 +1,6 @@
--- The functions that change one row of the policy. Their arguments have the names of columns. NULL is
--- the default for a new row, and keeps what a row has; reset names the columns that go back to their
--- defaults. All of them are a call of rate_limit_set, so that one function makes statements of names.
+-- Functions that change one row of the policy. Their arguments have the names of columns. An argument that is
+-- NULL keeps the value of an existing row, and gives a new row the default. reset names columns that get
+-- their defaults. Only rate_limit_set, which the others call, builds statements from names.
 
 CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[])
 	RETURNS text
@@ -10,7 +10,7 @@ DECLARE
 	names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(given));
 	back CONSTANT text[] := ARRAY(SELECT n FROM unnest(reset) AS n WHERE NOT given ? n);
 	others CONSTANT text[] := ARRAY(SELECT n FROM jsonb_object_keys(fields) AS n WHERE n <> ALL (keys));
-	-- without a column to set, a row that is there stays as it is
+	-- Without a column to set, UPDATE still has to find an existing row.
 	sets text := format('%1$I = x.%1$I', keys[1]);
 	same CONSTANT text := (SELECT string_agg(format('x.%1$I IS NOT DISTINCT FROM t.%1$I', k), ' AND ')
 		FROM unnest(keys) AS k);
@@ -34,7 +34,7 @@ BEGIN
 	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (back) THEN '%1$I = DEFAULT' ELSE '%1$I = '
 		't.%1$I' END, n),
 		', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || back);
-	FOR attempt IN 1..2 LOOP -- another session may make the row in between
+	FOR attempt IN 1..2 LOOP -- Another session may insert the row between the two statements.
 		EXECUTE format('UPDATE %1$s x SET %2$s FROM jsonb_populate_record(NULL::%1$s, $1) t WHERE %3$s',
 			relation, sets, same) USING given;
 		GET DIAGNOSTICS done = ROW_COUNT;
@@ -49,7 +49,7 @@ BEGIN
 			RETURN 'created';
 		END IF;
 	END LOOP;
-	RETURN 'kept'; -- another session deletes what this one finds
+	RETURN 'kept'; -- Another session deletes the row that INSERT finds.
 EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
 		sets = COLUMN_NAME, row_hint = PG_EXCEPTION_HINT;
@@ -79,7 +79,7 @@ CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL,
 		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment) AS f $$;
 COMMENT ON FUNCTION rate_limit_user IS 'Makes a user, or changes one. A new user needs a tier.';
 
--- Resetting revoked_at also clears revoked_by.
+-- A key with revoked_by needs revoked_at, so a reset of revoked_at clears both.
 CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL,
 	expires_at timestamptz DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -111,7 +111,7 @@ BEGIN
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
-	-- A limit that is new beside others is of their algorithm.
+	-- A new limit gets the algorithm of the other limits of its rule, if they have the same.
 	SELECT CASE WHEN part[2] IS NOT NULL THEN 'in_flight' WHEN part[3] IS NOT NULL THEN 'fixed_window'
 		ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE
 			WHEN part IS NOT NULL THEN
@@ -133,7 +133,7 @@ COMMENT ON FUNCTION rate_limit_limit IS
 	'Makes a limit of a rule, of any window, or changes one. The amount is as in 50/10s, unlimited/1h, '
 	'10000/1mo calendar Europe/Berlin or 5/in_flight.';
 
--- An override with an end begins now, so that it counts before one for ever, which counts again after it.
+-- An override with an end begins now, so that it precedes a permanent one, which applies again afterwards.
 CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amount text DEFAULT NULL,
 	tier text DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, burst bigint DEFAULT NULL,
 	until timestamptz DEFAULT NULL, reason text DEFAULT NULL, reset text[] DEFAULT NULL)

@@ -1,4 +1,4 @@
--- The tables of tiers, users and API keys.
+-- The tables of tiers, users and API keys. A digest identifies a key, because the key itself is not stored.
 
 CREATE TABLE IF NOT EXISTS rate_limit_tiers (
 	tier    text NOT NULL CONSTRAINT rate_limit_tiers_pkey PRIMARY KEY,

@@ -1,4 +1,6 @@
--- The tables of rules and their limits. The constraints on limits agree with ratelimit.Limit.Validate.
+-- The tables of rules and their limits. The constraints on limits agree with ratelimit.Limit.Validate, and
+-- those on paths, hosts and count_by refuse what proxies cannot use. rate_limit_fault turns the name of a
+-- constraint into an error: the column, the value, and the rest of the name with spaces.
 
 CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY,
@@ -30,11 +32,14 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	CONSTRAINT family_must_be_null_or_a_name_like_that_of_a_rule CHECK (family ~ '^[A-Za-z0-9._-]{1,100}$'),
 	CONSTRAINT mode_must_be_enforce_or_shadow_or_off CHECK (mode IN ('enforce', 'shadow', 'off')),
 	CONSTRAINT action_must_be_limit_or_block_or_exempt CHECK (action IN ('limit', 'block', 'exempt')),
-	CONSTRAINT hosts_must_be_null_or_names_with_at_most_a_leading_wildcard
-		CHECK (hosts IS NULL OR rate_limit_each_matches(hosts,
-		'^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[?[0-9A-Fa-f:.]+\]?)$')),
+	CONSTRAINT hosts_must_be_null_or_names_without_ports_as_in_example_com
+		CHECK (hosts IS NULL OR rate_limit_each_matches(hosts, '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|'
+			'(?=.*:.*:)([0-9A-Fa-f:.]+|\[[0-9A-Fa-f:.]+\]))$')),
 	CONSTRAINT paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards
 		CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/(\*|[^/*[:cntrl:]]*))+$')),
+	CONSTRAINT paths_must_not_have_empty_or_dot_segments_or_escapes_or_queries
+		CHECK (paths IS NULL OR rate_limit_each_matches(paths,
+			'^(/|(/(?!\.{1,2}(/|$))([^/?\\%]|%(?![0-9A-Fa-f]{2}))+)+/?)$')),
 	CONSTRAINT methods_must_be_null_or_names_such_as_get
 		CHECK (methods IS NULL OR rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')),
 	CONSTRAINT networks_must_be_null_or_a_list_without_nulls
@@ -46,6 +51,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 		'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')),
 	CONSTRAINT count_by_all_must_stand_alone
 		CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL),
+	CONSTRAINT count_by_must_have_each_name_once CHECK (rate_limit_each_once(count_by)),
 	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')),
 	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),
 	CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992),

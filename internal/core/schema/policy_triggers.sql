@@ -37,27 +37,22 @@ DECLARE
 	most CONSTANT int := 1000;
 	changed int := 0;
 BEGIN
-	IF TG_OP = 'INSERT' THEN
-		SELECT count(*) INTO changed FROM (SELECT FROM new_rows LIMIT most + 1) AS counted;
-	ELSIF TG_OP <> 'TRUNCATE' THEN
-		SELECT count(*) INTO changed FROM (SELECT FROM old_rows LIMIT most + 1) AS counted;
+	IF TG_OP <> 'TRUNCATE' THEN
+		SELECT count(*) INTO changed FROM (SELECT FROM changed_rows LIMIT most + 1) AS counted;
 	END IF;
 	IF TG_OP = 'TRUNCATE' OR changed > most THEN
 		INSERT INTO rate_limit_changes (kind, by) VALUES (kind, actor);
 	ELSIF changed = 0 THEN
 		NULL;
-	ELSIF TG_OP = 'INSERT' THEN
-		INSERT INTO rate_limit_changes (kind, ref, by, after)
-			SELECT kind, rate_limit_change_ref(kind, n.r), actor, n.r
-				FROM (SELECT to_jsonb(x) AS r FROM new_rows AS x) AS n;
-	ELSIF TG_OP = 'DELETE' THEN
-		INSERT INTO rate_limit_changes (kind, ref, by, before)
-			SELECT kind, rate_limit_change_ref(kind, o.r), actor, o.r
-				FROM (SELECT to_jsonb(x) AS r FROM old_rows AS x) AS o;
+	ELSIF TG_OP <> 'UPDATE' THEN
+		INSERT INTO rate_limit_changes (kind, ref, by, before, after)
+			SELECT kind, rate_limit_change_ref(kind, c.r), actor, CASE TG_OP WHEN 'DELETE' THEN c.r END,
+				CASE TG_OP WHEN 'INSERT' THEN c.r END
+			FROM (SELECT to_jsonb(x) AS r FROM changed_rows AS x) AS c;
 	ELSE
 		INSERT INTO rate_limit_changes (kind, ref, by, before, after)
 			WITH o AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref
-				FROM old_rows AS x),
+				FROM changed_rows AS x),
 				n AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref
 					FROM new_rows AS x)
 			SELECT kind, coalesce(n.ref, o.ref), actor, o.r, n.r
@@ -92,9 +87,9 @@ BEGIN
 			('rate_limit_overrides', 'override', 'id', ''),
 		('rate_limit_bans', 'ban', 'id', '')) AS t(name, kind, key1, key2)
 	LOOP
-		FOR event IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS new_rows'),
-			('delete', 'REFERENCING OLD TABLE AS old_rows'),
-			('update', 'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows'),
+		FOR event IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS changed_rows'),
+			('delete', 'REFERENCING OLD TABLE AS changed_rows'),
+			('update', 'REFERENCING OLD TABLE AS changed_rows NEW TABLE AS new_rows'),
 				('truncate', '')) AS e(name, transition)
 		LOOP
 			EXECUTE format('CREATE OR REPLACE TRIGGER rate_limit_log_%s AFTER %s ON %I %s FOR EACH STATEMENT '

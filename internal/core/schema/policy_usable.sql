@@ -1,44 +1,5 @@
--- Triggers that reject rules which proxies cannot use, as far as SQL can check. Constraints would reject
--- every change of an older row that violates them, even one that turns the rule off.
---
--- A rule and its limits are written by several commands, so the triggers that compare them wait for
--- the end of the transaction. A rule that is off may be incomplete.
-
-CREATE OR REPLACE FUNCTION rate_limit_rule_fault(paths text[], hosts text[], count_by text[]) RETURNS text
-	LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN coalesce((SELECT format('paths: %s: must be a path such as /login, /u/*/files or /api/*, where * is a '
-		'whole segment, without empty or dot segments, and not percent-encoded', to_json(p))
-		FROM unnest(paths) AS p
-		WHERE p !~ '^(/|(/(?!\.{1,2}(/|$))(\*|([^/*?\\%]|%(?![0-9A-Fa-f]{2}))+))+/?)$' LIMIT 1),
-	(SELECT format('hosts: %s: must be a host such as example.com or *.example.com, without a port, '
-		'and with international names in their xn-- form', to_json(h)) FROM unnest(hosts) AS h
-		WHERE h !~ '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|'
-			'[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|'
-			'\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\])$' LIMIT 1),
-	-- Names of headers differ in more than upper and lower case.
-	(SELECT format('count_by: %s: must be given once', to_json(min(a)))
-		FROM unnest(count_by) AS c, unnest(string_to_array(c, '|')) AS a
-		GROUP BY lower(a) HAVING count(*) > 1 LIMIT 1));
-COMMENT ON FUNCTION rate_limit_rule_fault IS
-	'What is wrong with paths, hosts and count_by of a rule. NULL: nothing.';
-
-CREATE OR REPLACE FUNCTION rate_limit_check_rule() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-	turned_on CONSTANT boolean := TG_OP = 'UPDATE' AND OLD.mode = 'off' AND NEW.mode <> 'off';
-	wrong CONSTANT text := rate_limit_rule_fault(
-		CASE WHEN turned_on OR NEW.paths IS DISTINCT FROM OLD.paths THEN NEW.paths END,
-		CASE WHEN turned_on OR NEW.hosts IS DISTINCT FROM OLD.hosts THEN NEW.hosts END,
-		CASE WHEN turned_on OR NEW.count_by IS DISTINCT FROM OLD.count_by THEN NEW.count_by END);
-BEGIN
-	IF wrong IS NOT NULL THEN
-		RAISE EXCEPTION '%', wrong USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA,
-			TABLE = TG_TABLE_NAME, COLUMN = split_part(wrong, ':', 1);
-	END IF;
-	RETURN NULL;
-END $$;
-COMMENT ON FUNCTION rate_limit_check_rule IS 'Refuses paths, hosts and count_by that proxies cannot use.';
-CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts, count_by, mode
-	ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
+-- Triggers that compare a rule with its limits. Several commands write them, so the triggers wait for the end
+-- of the transaction. A rule that is off may be incomplete.
 
 CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

@@ -89,10 +89,6 @@ CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) A
 		AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name
 			AND o.valid @> now() AND o.events IS DISTINCT FROM 0)
 	UNION ALL
-	SELECT r.name, split_part(f, ':', 1), 'cannot be used: ' || f
-	FROM rate_limit_rules r CROSS JOIN LATERAL rate_limit_rule_fault(r.paths, r.hosts, r.count_by) AS f
-	WHERE f IS NOT NULL AND r.mode <> 'off'
-	UNION ALL
 	SELECT m[1], 'proxies', format('%s cannot use it: %s', p.node, m[2])
 	FROM rate_limit_proxies p, unnest(p.problems) AS problem,
 		regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
