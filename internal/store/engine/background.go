@@ -11,10 +11,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// defaultSettleWait is the time that a settlement waits for the batch of a request.
+// defaultSettleWait is the maximum time that a settlement waits for a request's batch.
 const defaultSettleWait = 5 * time.Millisecond
 
-// newBackground returns the queue of the calls that nobody waits for.
+// newBackground returns the queue of background calls.
 func (s *Store) newBackground(report func(error)) *batch.Background {
 	return batch.NewBackground(batch.BackgroundOptions{
 		Closing: s.server.closing, Health: s.server.health,
@@ -25,7 +25,7 @@ func (s *Store) newBackground(report func(error)) *batch.Background {
 	})
 }
 
-// Settle changes a counter soon, and does not wait for that.
+// Settle corrects a charge in the background. It does nothing if the database did not make the charge.
 func (s *Store) Settle(h *batch.Settlement) {
 	if h.Source != ratelimit.FromPostgres && h.Source != ratelimit.FromLease ||
 		h.Limit.Algorithm == ratelimit.InFlight {
@@ -38,8 +38,8 @@ func (s *Store) Settle(h *batch.Settlement) {
 		s.settleWait)
 }
 
-// Charge charges units of a row soon that were admitted on a durable limit without the database: once, and as
-// far as the quota goes. A missing row is made. Rows.Charged gets the outcome.
+// Charge charges, in the background, units of a durable limit that were admitted without the database. It
+// charges at most the free quota, and creates a missing row. Options.Rows.Charged gets the result.
 func (s *Store) Charge(row lease.RowID, l *ratelimit.Limit, units int64) {
 	batch.Add(s.background, &batch.Call{Order: batch.Before, Partial: true,
 		Hits: []ratelimit.Hit{{Limit: l, Key: row.Key, Cost: units}},
@@ -51,7 +51,7 @@ func (s *Store) Charge(row lease.RowID, l *ratelimit.Limit, units int64) {
 		}}, s.settleWait)
 }
 
-// addBackground plans the calls of an order that nobody waits for.
+// addBackground plans the background calls of an order.
 func addBackground(p *plan, requests []*request, order batch.Order) {
 	for _, r := range requests {
 		c := r.call
@@ -86,11 +86,10 @@ func addBackground(p *plan, requests []*request, order batch.Order) {
 		}
 		r.positions = append(r.positions[:0], at)
 	}
-	p.oneByOne = false // background calls go with no requests that are decided one by one
+	p.oneByOne = false // a round with oneByOne has no background calls
 }
 
-// applyBackground ends calls that nobody waits for. A row grants the hits of an entry in the order in which
-// they were planned.
+// applyBackground finishes background calls. A row grants the hits of an entry in the order of the plan.
 func (d *work) applyBackground(requests []*request) {
 	for _, r := range requests {
 		c := r.call

@@ -16,17 +16,17 @@ import (
 const (
 	// cleanupRows is the LIMIT of cleanupSQL.
 	cleanupRows = 1000
-	// cleanupRounds bounds what one cleanup deletes, in statements of cleanupRows rows.
+	// cleanupRounds bounds the statements of one cleanup.
 	cleanupRounds = 100
 	// cleanupTimeout bounds one statement.
 	cleanupTimeout = 5 * time.Second
 )
 
-// errLost ends a cleanup that has lost against another transaction. A later cleanup deletes the rows.
+// errLost ends a cleanup that lost a conflict with another transaction. A later cleanup deletes the rows.
 var errLost = errors.New("the transaction was lost")
 
-// cleaner deletes expired rows now and then, in the background, one cleanup at a time. Each cleanup deletes
-// those of the next prefix of the tables.
+// cleaner deletes expired rows in the background, one cleanup at a time. Each cleanup deletes the expired
+// rows of the next prefix of the tables.
 type cleaner struct {
 	server      *server
 	texts       *statements
@@ -37,14 +37,14 @@ type cleaner struct {
 
 	running int32 // 1 while a cleanup runs; atomic
 
-	// The last prefix that was cleaned. Without a name, the next one is the first of the table. Only the
-	// cleanup that runs uses these fields.
+	// The last prefix that was cleaned up, and its table. After "", the next prefix is the first of the
+	// table. Only the running cleanup uses these fields.
 	durable bool
 	prefix  string
 }
 
-// start starts a cleanup with cleaner.probability, unless one runs. settings are the first parameter of its
-// statements, see clockSQL.
+// start starts a cleanup with cleaner.probability, unless one is running. settings are the first parameter of
+// its statements, see clockSQL.
 func (c *cleaner) start(settings []int64) {
 	if c.random() >= c.probability || c.server.closing.Err() != nil ||
 		!atomic.CompareAndSwapInt32(&c.running, 0, 1) {
@@ -62,7 +62,7 @@ func (c *cleaner) start(settings []int64) {
 	}()
 }
 
-// cleanUp deletes the expired rows of the next prefix, until a statement finds fewer than it could delete.
+// cleanUp deletes the expired rows of the next prefix, until a statement deletes fewer than cleanupRows.
 func (c *cleaner) cleanUp(settings []int64) error {
 	next := &pgdb.Statement{SQL: strings.Replace(nextPrefixSQL, "{table}",
 		c.texts.tables[tableName(c.durable)].Name, 1), Args: []any{c.prefix}, Unnamed: true}

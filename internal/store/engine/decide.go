@@ -15,12 +15,12 @@ import (
 type work struct {
 	store      *Store
 	queue      *batch.Queue
-	ctx        context.Context // ends at the batch's deadline; a statement has the queue's timeout
+	ctx        context.Context // ends at the batch's deadline; each statement has the queue's timeout
 	sequence   int64           // the batch's number, see lease.NextSequence
 	sent       int64           // the time of lease.Now before the first statement was sent
 	settings   []int64         // the first parameter of statements, see clockSQL
 	requests   []*request
-	hasSeveral bool // any request has several hits
+	hasSeveral bool // a request has several hits
 	answering  bool // the batch began with more than a timeout: the database was answering
 	timedOut   bool // a statement reached its lock timeout
 }
@@ -28,7 +28,7 @@ type work struct {
 // decide decides the calls of a batch.
 func (s *Store) decide(q *batch.Queue, calls []*batch.Call, deadline time.Time) {
 	began := time.Now()
-	addValue(s.stats, Waits, began.Sub(calls[0].Arrived).Microseconds()) // of the call that came first
+	addValue(s.stats, Waits, began.Sub(calls[0].Arrived).Microseconds()) // the oldest call's wait
 	addValue(s.stats, Sizes, int64(len(calls)))
 	count(s.stats, Batches, 1)
 	count(s.stats, Requests, int64(len(calls)))
@@ -36,10 +36,11 @@ func (s *Store) decide(q *batch.Queue, calls []*batch.Call, deadline time.Time) 
 	addValue(s.stats, Times, time.Since(began).Microseconds())
 }
 
-// errUndecided is the error of a request that a batch left undecided.
+// errUndecided is the error of a request that its batch did not decide.
 var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
 
-// decideCalls runs decide with the work for calls, and finishes those that decide leaves, even if it panics.
+// decideCalls runs decide with the work for calls. It finishes the calls that decide leaves, even if decide
+// panics.
 func decideCalls(s *Store, q *batch.Queue, calls []*batch.Call, deadline time.Time, decide func(d *work)) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
@@ -70,7 +71,7 @@ func decideCalls(s *Store, q *batch.Queue, calls []*batch.Call, deadline time.Ti
 	}
 }
 
-// decideRequests decides the requests of a batch, and finishes those that it decides.
+// decideRequests decides and finishes the requests of a batch.
 func decideRequests(d *work) {
 	if !Ready(d.store.tables.setup) {
 		ctx, cancel := context.WithTimeout(d.ctx, d.queue.Timeout)
@@ -88,7 +89,7 @@ func decideRequests(d *work) {
 	again, err := d.decideRound(requests, d.settings, false)
 	if err == nil && len(again) > 0 {
 		settings := divideWait(d.settings, int64(len(again)))
-		if d.timedOut { // one row of a statement was locked: the others are free
+		if d.timedOut { // a row of a statement was locked: most rows are free
 			settings[1] = 1
 		}
 		again, err = d.decideRound(again, settings, true)
@@ -100,7 +101,7 @@ func decideRequests(d *work) {
 	d.wait(again)
 }
 
-// execute runs statements, and reports whether any of them failed. allocated are the slots that they take.
+// execute runs statements and reports whether any of them failed. allocated are the slots that they may take.
 func (d *work) execute(statements []*pgdb.Statement, allocated []slotRange) (bool, error) {
 	count(d.store.stats, Statements, int64(len(statements)))
 	failed, err := d.store.server.run(d.ctx, d.queue.Timeout, statements)
@@ -134,8 +135,8 @@ func (d *work) clearRefunded(r *request) {
 	}
 }
 
-// finish ends the wait for the requests that are not finished, with their decisions or with an error. A
-// remembered refusal replaces the error.
+// finish finishes requests, with their decisions if err is nil, unless they are finished already. A
+// remembered refusal replaces err.
 func (d *work) finish(requests []*request, err error) {
 	var calls, background []*batch.Call
 	for _, r := range requests {
@@ -156,7 +157,7 @@ func (d *work) finish(requests []*request, err error) {
 	batch.Finish(d.queue, calls, nil)
 }
 
-// fail ends the wait for the requests that are not finished, after their batch failed with err.
+// fail finishes the unfinished requests of a batch that failed with err.
 func (d *work) fail(err error) {
 	count(d.store.stats, Failures, 1)
 	for _, r := range d.requests {
@@ -167,7 +168,7 @@ func (d *work) fail(err error) {
 	d.finish(d.requests, d.noDecision(err))
 }
 
-// noDecision returns the error for the calls of a batch that failed with err. A batch without a connection,
+// noDecision returns the error for the calls of a batch that failed with err. A batch that got no connection,
 // because others used all of them, counts as late.
 func (d *work) noDecision(err error) error {
 	passed := d.answering && (d.ctx.Err() != nil || errors.Is(err, pg.ErrNoTurn))

@@ -12,12 +12,13 @@
 //   - A plan turns the hits of calls into entries (equal hits on one row), groups the entries into
 //     statements, and orders the statements in stages. Requests of several hits are a transaction, all or
 //     nothing.
-//   - The server runs the statements in one pipeline, and retries transactions that lost against others.
+//   - The server runs the statements in one pipeline. It retries transactions that lost a conflict.
 //   - The results become decisions. Requests that failed because of others in their statement get another
 //     round.
 //
-// A round takes along calls that nobody waits for. Setup migrates the tables before the first decision, the
-// cleaner deletes expired rows, and checkIdentity detects a server that was restored or replaced.
+// A round also sends background calls, which nobody waits for. Setup migrates the tables before the first
+// decision, the cleaner deletes expired rows, and checkIdentity detects a server that was restored or
+// replaced.
 //
 // Invariants:
 //   - Each call of a batch is finished exactly once, even if something panics.

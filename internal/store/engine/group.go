@@ -24,8 +24,8 @@ type group struct {
 	slots     bool  // a take on limits InFlight
 }
 
-// write fills in the statement, and appends it to those of a pipeline, after the one that comes before it.
-// One that cannot be sent is left out. settings are its first parameter, see clockSQL.
+// write fills in the statement and appends it to a pipeline, after the index statement if it needs one. It
+// appends nothing if the statement cannot be sent. settings are the first parameter, see clockSQL.
 func (g *group) write(texts *statements, settings []int64, pipeline []*pgdb.Statement) []*pgdb.Statement {
 	if g.failure != nil {
 		g.statement.Err = g.failure
@@ -59,14 +59,15 @@ func (g *group) write(texts *statements, settings []int64, pipeline []*pgdb.Stat
 	size := len(entries) * (stateColumn + g.definition.SQL.Width) * cellSize
 	g.statement = pgdb.Statement{SQL: text.sql, Args: args, Result: make([]byte, 0, size)}
 	if g.kind == peek || g.slots && texts.guarded {
-		// indexSQL runs before a peek, and with a guard also before a take of slots, which must read the
-		// table of processes after the guard has run.
+		// indexSQL runs before a peek. With a guard, it also runs before a take of slots, which must read the
+		// processes table after the guard has run.
 		pipeline = append(pipeline, &pgdb.Statement{SQL: texts.index, Joined: true})
 	}
 	return append(pipeline, &g.statement)
 }
 
-// argument returns a parameter of entries: an array, or if uniform is set, the value of all of them.
+// argument returns the value of a parameter: an array with an element for each entry, or if uniform is set,
+// the common value of all entries.
 func argument(entries []*entry, p algorithm.Parameter, uniform bool) any {
 	if uniform {
 		entries = entries[:1]
@@ -119,7 +120,7 @@ func argument(entries []*entry, p algorithm.Parameter, uniform bool) any {
 // calendarUnits are the units of date_trunc, by ratelimit.Calendar.
 var calendarUnits = []string{"", "day", "week", "month", "year"}
 
-// timeZoneOf returns the name of a limit's time zone in Postgres.
+// timeZoneOf returns the Postgres name of a limit's time zone.
 func timeZoneOf(l *ratelimit.Limit) string {
 	if l.Zone == "" {
 		return "UTC"
@@ -127,7 +128,7 @@ func timeZoneOf(l *ratelimit.Limit) string {
 	return l.Zone
 }
 
-// A row of a result is slot, granted, the time, and then the columns of the state.
+// The columns of a result are the slot, granted, the time, and the columns of the state.
 const (
 	slotColumn = iota
 	grantedColumn
@@ -135,7 +136,7 @@ const (
 	stateColumn
 )
 
-// cellSize is the length of a column of eight bytes in a Statement's Result.
+// cellSize is the number of bytes of an eight-byte column in a Statement's Result.
 const cellSize = 12
 
 var (
@@ -175,10 +176,9 @@ func readRows(g *group) error {
 	if step.ReadArray != nil || len(g.statement.Result) != g.statement.Rows*width*cellSize {
 		return readRowsCarefully(g, width)
 	}
-	// No column is NULL, so all of them are decoded by one call. One after the other, a request in
-	// Traefik with a key of its own takes 1.1 times the processor time, and 625 allocations instead of
-	// 510 (go test -run xxx -bench 'Interpreted$/Postgres,_many_keys' -benchtime 5000x . in
-	// integration, in turns).
+	// No column is NULL, so one call decodes all columns. With a call for each column, a request in Traefik
+	// with its own key takes 1.1 times the processor time, and 625 allocations instead of 510 (go test -run
+	// xxx -bench 'Interpreted$/Postgres,_many_keys' -benchtime 5000x . in integration, in turns).
 	n := g.statement.Rows * width
 	cells := make([]algorithm.Cell, n)
 	if err := binary.Read(bytes.NewReader(g.statement.Result), binary.BigEndian, cells); err != nil {
@@ -187,7 +187,7 @@ func readRows(g *group) error {
 	return readCells(g, cells, nil, width)
 }
 
-// readCells reads rows that are in cells, and the states of rows that are in arrays.
+// readCells copies rows from cells into the entries, and array states from arrays.
 func readCells(g *group, cells []algorithm.Cell, arrays [][]byte, width int) error {
 	entries := g.entries
 	last := int64(len(entries))
@@ -231,7 +231,7 @@ func readRowsCarefully(g *group, width int) error {
 		return pg.ErrColumns
 	}
 	var cells []algorithm.Cell
-	var arrays [][]byte // of each row the state, if it is an array
+	var arrays [][]byte // the states of the rows, if a state is an array
 	for column, value := range columns {
 		c := algorithm.Cell{}
 		if len(value) == 8 {

@@ -12,16 +12,16 @@ import (
 )
 
 // Another transaction may hold the lock of a row for a long time: an operator's open session, or a program
-// that hangs. One locked row must not delay the decisions on all others. A statement waits for a lock for
-// lockWait and then fails as a whole. Its requests are sent again at once, each in a statement of its own
-// that hardly waits, which finds the locked rows. Requests on these go into a queue beside the batch's
-// (batch.Beside), and so do further requests on a row with a recent lock timeout. One worker decides them,
-// each by itself; the statements of a batch wait together for no longer than one. So locked rows keep at most
-// one worker, however many they are.
+// that hangs. One locked row must not delay the decisions on other rows. A statement waits for a lock for
+// lockWait, and then fails as a whole. The batch immediately retries its requests, each in its own statement
+// with a very short lock timeout, which finds the locked rows. Requests on locked rows, and further requests
+// on a row with a recent lock timeout, go into the side queue of the batch's queue (batch.Beside). One worker
+// decides them one by one, and the statements of its batch share one lockWait. So locked rows occupy at most
+// one worker, however many rows are locked.
 //
-// A row that is merely busy, because batches of other proxies lock the row one after the other, is free again
-// after some of these batches (TestRequestWaitsForBusyRow). A row that has reached lock timeouts for
-// lockedWaits counts as locked, and its requests fail at once. One request in lockMemory tries again.
+// A busy row, which the batches of other proxies lock one after the other, becomes free after some of these
+// batches (TestRequestWaitsForBusyRow). A row that has had lock timeouts for lockedWaits counts as locked,
+// and its requests fail immediately. One request in lockMemory retries.
 
 // errLocked is the error of a hit on a row that another transaction has locked.
 var errLocked = fmt.Errorf("%w: a transaction that has not ended has locked the row of a key: it is open, "+
@@ -31,7 +31,7 @@ var errLocked = fmt.Errorf("%w: a transaction that has not ended has locked the 
 func (d *work) lockWait() time.Duration { return time.Duration(d.settings[1]) * time.Millisecond }
 
 const (
-	// A wait for a lock takes at most 1/lockShare of the timeout, so that a batch has time to go on after it.
+	// A wait for a lock takes at most 1/lockShare of the timeout, so that a batch has time to continue.
 	lockShare = 5
 
 	// lockedWaits is the number of lockWaits between the first and the last lock timeout of a row that counts
@@ -39,14 +39,14 @@ const (
 	lockedWaits = 2
 )
 
-// lockState says how likely it is that a row of a request is locked.
+// lockState classifies a request by the lock timeouts of its rows.
 type lockState int
 
 const (
 	rowFree   lockState = iota // no row had a recent lock timeout
-	rowWaited                  // a row had one
+	rowWaited                  // a row had a recent lock timeout
 	rowLocked                  // a row counts as locked
-	rowDue                     // likewise, and the request must try the row again, see lease.Locked
+	rowDue                     // a row counts as locked, and the request must retry it, see lease.Locked
 )
 
 // findLocked returns the highest lockState of the rows of a request.
@@ -67,9 +67,8 @@ func (d *work) findLocked(r *request) lockState {
 	return state
 }
 
-// recordLocks records the rows that reached a lock timeout in a statement of their own, and clears the lock
-// timeouts of rows that statements have locked. It reports whether any statement of the plan reached its lock
-// timeout.
+// recordLocks records lock timeouts of rows that had their own statement, and clears the lock timeouts of
+// rows that statements have locked. It reports whether any statement of the plan reached its lock timeout.
 func (d *work) recordLocks(p *plan) bool {
 	waited := false
 	for _, g := range p.groups {
@@ -92,9 +91,9 @@ func (d *work) recordLocks(p *plan) bool {
 	return waited
 }
 
-// refuseLocked fails the requests on rows that count as locked, and returns the requests to decide now.
-// Others wait in the side queue, because they must try a locked row again, or one of their rows had a recent
-// lock timeout.
+// refuseLocked fails the requests on rows that count as locked, and returns the requests whose rows are free.
+// It puts the other requests into the side queue: they must retry a locked row, or one of their rows had a
+// recent lock timeout.
 func (d *work) refuseLocked(requests []*request) []*request {
 	var now, later, refused []*request
 	for _, r := range requests {
@@ -112,7 +111,7 @@ func (d *work) refuseLocked(requests []*request) []*request {
 	return now
 }
 
-// wait puts requests into the side queue of the batch's queue, which finishes them.
+// wait puts requests into the side queue, which finishes them.
 func (d *work) wait(requests []*request) {
 	if len(requests) == 0 {
 		return
@@ -127,8 +126,8 @@ func (d *work) wait(requests []*request) {
 	}
 }
 
-// decideLocked decides calls that wait for locks, each by itself. Calls that reach their lock timeout wait
-// for the next batch, unless their rows now count as locked, or they have waited for a timeout.
+// decideLocked decides calls that wait for locks, one by one. Calls that reach their lock timeout wait for
+// the next batch, unless their rows now count as locked or they have waited for the queue's timeout.
 func decideLocked(d *work) {
 	again, err := d.decideRound(d.requests, divideWait(d.settings, int64(len(d.requests))), true)
 	if err != nil {
@@ -145,7 +144,7 @@ func decideLocked(d *work) {
 	}
 	d.finish(refused, errLocked)
 	if len(later) > 0 {
-		health.Sleep(d.ctx, time.Millisecond) // the server may fail them at once
+		health.Sleep(d.ctx, time.Millisecond) // the server may fail them immediately
 	}
 	d.wait(later)
 }

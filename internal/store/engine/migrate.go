@@ -12,24 +12,24 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TableSQL makes the tables of counts, as postgres.TableSQL does.
+// TableSQL creates the tables of counts, like postgres.TableSQL.
 const TableSQL = schema.Counters
 
 // migrationSQL runs in one process at a time.
 const migrationSQL = schema.Lock + TableSQL
 
-// tables migrates the two tables of counts, once, and again if they are dropped.
+// tables migrates the two tables of counts once, and again after they were dropped.
 type tables struct {
 	server   *server
-	disabled bool // the operator makes the tables
+	disabled bool // the operator creates the tables
 	setup    *Setup
-	existed  bool // the tables existed; only the setup writes it
+	existed  bool // the tables existed in an earlier attempt; only the setup writes it
 }
 
-// restoreWait is the time for which tables must be missing until they are made again.
+// restoreWait is the time for which tables must be missing before migrate creates them again.
 const restoreWait = time.Second
 
-// newTables returns tables that need a migration, unless it is disabled.
+// newTables returns tables that need a migration, unless migration is disabled.
 func newTables(s *server, disabled bool, report func(error)) *tables {
 	t := &tables{server: s, disabled: disabled}
 	t.setup = NewSetup(s.closing, s.health, report, func(ctx context.Context) error { return t.migrate(ctx) })
@@ -46,12 +46,12 @@ func (t *tables) missing() {
 	}
 }
 
-// migrate makes or upgrades the tables of counts.
+// migrate creates or upgrades the tables of counts.
 func (t *tables) migrate(ctx context.Context) error {
 	ready, restoring, err := t.inspect(ctx)
 	if err == nil && !ready && !restoring && t.existed {
-		// A restore drops the tables, and makes them a moment later. In between, nothing in the database
-		// shows the restore. So two inspections must find neither tables nor a restore.
+		// A restore drops the tables, and creates them a moment later. In between, nothing in the database
+		// shows the restore, so two inspections must find neither tables nor a restore.
 		health.Sleep(ctx, restoreWait)
 		ready, restoring, err = t.inspect(ctx)
 	}
@@ -65,14 +65,14 @@ func (t *tables) migrate(ctx context.Context) error {
 	return err
 }
 
-// create makes the tables.
+// create creates or upgrades the tables.
 func (t *tables) create(ctx context.Context) error {
 	failure := t.server.db.Exec(ctx, migrationSQL)
 	if failure == nil {
 		return nil
 	}
-	// A program that creates the tables at the same moment without the advisory lock (the
-	// npm library does) can make this attempt fail, and the tables right.
+	// A program that creates the tables at the same time without the advisory lock, such as the npm library,
+	// can make this attempt fail although the tables are right.
 	if ready, _, err := t.inspect(ctx); err == nil && ready {
 		return nil
 	}
@@ -82,8 +82,8 @@ func (t *tables) create(ctx context.Context) error {
 }
 
 // inspect reports whether the tables are ready, and whether a restore of the policy is under way or has
-// failed. It also reads which server has the tables, to detect another one later. A failure of the connection
-// counts for the health of the database.
+// failed. It also reads the server's identity, to detect a replaced server later. A connection failure counts
+// for the health of the database.
 func (t *tables) inspect(ctx context.Context) (ready, restoring bool, err error) {
 	sent := time.Now()
 	begin := t.server.health.Begin()

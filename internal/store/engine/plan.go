@@ -10,14 +10,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// plan turns the hits of requests into statements. Equal hits on one row are one entry.
-// A row occurs at most once in a statement, so a hit that cannot join the row's latest
-// entry goes into a later stage: another statement, which runs after those of the stages
-// before it. So the hits on a row are decided in the order in which they were added, and
-// each statement locks its rows in the same order as all others.
+// plan turns the hits of requests into statements. Equal hits on one row are one entry. A row occurs at most
+// once in a statement, so a hit that cannot join the row's latest entry goes into a later stage, whose
+// statements run after the statements of earlier stages. So the hits on a row are decided in the order in
+// which they were added, and all statements lock rows in the same order.
 type plan struct {
 	groups  []*group
-	stages  int // of the groups
+	stages  int // the number of stages
 	entries []*entry
 	latest  map[lease.RowID]*entry
 	recent  map[*ratelimit.Limit]*group // the groups of takes in the first stage
@@ -28,10 +27,10 @@ type plan struct {
 	oneByOne     bool // each entry has a statement of its own
 	remembered   bool // an entry has a row
 
-	allocated []slotRange // the slots that the takes charge, see slots.go
+	allocated []slotRange // the slots that the takes may charge, see slots.go
 }
 
-// newPlan returns an empty plan for about so many entries.
+// newPlan returns an empty plan with a capacity of entries.
 func newPlan(entries int) *plan {
 	return &plan{entries: make([]*entry, 0, entries), latest: make(map[lease.RowID]*entry, entries),
 		recent: map[*ratelimit.Limit]*group{}}
@@ -41,9 +40,9 @@ func newPlan(entries int) *plan {
 // request in Traefik takes 1.2 times the processor time, and 620 allocations instead of 460 (go test -run xxx
 // -bench 'Interpreted$/Postgres$' -benchtime 5000x . in integration, in turns).
 func addRequests(p *plan, requests []*request) {
-	var limit *ratelimit.Limit // of the hit before
-	var g *group               // the takes of limit in the first stage, if there are some
-	var row *lease.Row         // of the hit
+	var limit *ratelimit.Limit // the previous hit's limit
+	var g *group               // the takes of limit in the first stage, or nil
+	var row *lease.Row         // the hit's remembered row, or nil
 	for _, r := range requests {
 		r.positions = r.positions[:0]
 		c := r.call
@@ -77,7 +76,7 @@ func addRequests(p *plan, requests []*request) {
 				limit = nil
 				continue
 			}
-			// What add does, for a limit that the plan has and a row that it has not.
+			// This is what add does for a limit that the plan has, and a row that the plan does not have.
 			e = &entry{id: id, row: row, n: 1, cost: h.Cost, view: algorithm.View{Limit: h.Limit}}
 			p.entries = append(p.entries, e)
 			p.latest[id] = e
@@ -93,8 +92,8 @@ func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 	case r.call.Reset:
 		return add(p, reset, h.Limit, rowOf(h), 0)
 	case h.Cost < 0 && !r.refunded:
-		// Refunds on one row are added up in one entry, and one peek after it gives the decision of all: two
-		// statements for each of them would take too long.
+		// One entry adds up the refunds on a row, and one peek after it reads the decision for all of them:
+		// two statements for each refund would take too long.
 		if before := p.latest[rowOf(h)]; before != nil && before.refund != nil &&
 			before.view.Limit.Equal(h.Limit) {
 			before.refund.cost = algorithm.AddRefund(before.refund.cost, algorithm.Refunded(h))
@@ -106,7 +105,7 @@ func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 		peeked.refund = given.entry
 		return peeked
 	}
-	return add(p, peek, h.Limit, rowOf(h), 0) // it only asks, or it can never pass
+	return add(p, peek, h.Limit, rowOf(h), 0) // a peek, or a hit that can never pass
 }
 
 // add finds or makes the entry for a hit.
@@ -131,7 +130,7 @@ func add(p *plan, k statementKind, l *ratelimit.Limit, id lease.RowID, cost int6
 	return position{entry: e}
 }
 
-// join adds a hit to the row's latest entry, if the two are alike.
+// join adds a hit to the row's latest entry if both are equal.
 func join(before *entry, k statementKind, l *ratelimit.Limit, cost int64) (position, bool) {
 	if before.kind != k || before.window != 0 || !before.view.Limit.Equal(l) {
 		return position{}, false
@@ -150,7 +149,7 @@ func join(before *entry, k statementKind, l *ratelimit.Limit, cost int64) (posit
 	return position{}, false
 }
 
-// groupFor returns the group of a stage for another entry. With only, the entry gets a group of its own.
+// groupFor returns the group in a stage for another entry. If only is set, the entry gets its own group.
 func groupFor(p *plan, stage int, key statementKey, only bool) *group {
 	if !only {
 		for _, g := range p.groups {
@@ -189,7 +188,7 @@ func (p *plan) write(texts *statements, settings []int64) []*pgdb.Statement {
 }
 
 // divideWait returns settings with the lock timeout divided by n. If a row is locked, a statement of each
-// stage may wait for it, and the batch has time for few whole waits.
+// stage may wait for it, and the batch has no time for a full wait in each stage.
 func divideWait(settings []int64, n int64) []int64 {
 	wait := settings[1] / n
 	if wait < 1 {
@@ -213,10 +212,10 @@ const (
 	peek
 	refund
 	reset
-	release // of slots
+	release // releases slots
 )
 
-// rowOf returns the row of a hit with a stored key.
+// rowOf returns the row of a hit whose key is a stored key.
 func rowOf(h *ratelimit.Hit) lease.RowID {
 	return lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}
 }
@@ -231,8 +230,8 @@ type entry struct {
 	n     int64
 	cost  int64
 
-	leaseUnits    int64 // for a take: how many of n are units for a lease
-	claim, window int64 // for a background refund: those of its call; otherwise 0
+	leaseUnits    int64 // for a take: the part of n that charges a lease
+	claim, window int64 // for a background refund: copies from its call; otherwise 0
 	firstSlot     int64 // for a take on a limit InFlight, or a release: the first slot
 
 	// The refund entry before this peek; later refunds of the row are added to it.
@@ -244,11 +243,11 @@ type entry struct {
 	view     algorithm.View // the row after the entry; Limit is set before
 	err      error
 
-	remembered bool // a hit was refused, and the refusal is remembered: all hits of the entry have one cost
+	remembered bool // the refusal of a hit is remembered, which serves all hits, as they have one cost
 }
 
-// position maps a hit to its entry. Of the equal hits of entry, it has the index nth. For a refund, entry is
-// the peek after the refund, and refund is the entry of the refund itself.
+// position maps a hit to its entry. nth is its index in the equal hits of entry. For a refund, entry is the
+// peek after the refund, and refund is the entry of the refund itself.
 type position struct {
 	entry  *entry
 	nth    int64
@@ -258,9 +257,9 @@ type position struct {
 // request is a call of a batch while it is decided. The worker owns it.
 type request struct {
 	call      *batch.Call
-	positions []position // of each hit
+	positions []position // one for each hit
 	finished  bool       // the call has its decisions and is the caller's again
-	refunded  bool       // a refund took effect in an earlier round, and its row is still to be read
+	refunded  bool       // a refund took effect in an earlier round, which did not read its row
 
 	// For a request of several hits, the outcome of the simulation, see transaction.go.
 	passes   bool

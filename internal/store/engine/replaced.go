@@ -19,9 +19,9 @@ const serverSQL = `SELECT ` + schema.ServerIdentity
 // identityTimeout bounds one read of serverSQL.
 const identityTimeout = 2 * time.Second
 
-// checkIdentity clears the remembered rows if the counts may lack charges of this process: the server was
-// restarted, is another one, or its policy was restored from a dump. Leases then end without a refund. A
-// policy that was created or dropped does not count as restored. read is the result of serverSQL.
+// checkIdentity clears the remembered rows if the counts may lack charges of this process, because the server
+// was restarted or replaced, or its policy was restored from a dump. Leases then end without a refund. A
+// policy that was created or dropped does not count as restored. read is a finished statement serverSQL.
 func (s *Store) checkIdentity(read *pgdb.Statement) {
 	columns, err := pg.Columns(read.Result)
 	if read.Err != nil || err != nil || len(columns) != 1 {
@@ -43,8 +43,8 @@ func (s *Store) checkIdentity(read *pgdb.Statement) {
 	}
 }
 
-// Tick reads serverSQL in the background, unless it does already. It is called about once a second. A failed
-// read changes nothing: requests show that the database does not answer.
+// Tick reads serverSQL in the background, unless a read is in progress. Its caller calls it about once a
+// second. A failed read changes nothing: requests detect that the database does not answer.
 func (s *Store) Tick() {
 	if !atomic.CompareAndSwapInt32(&s.ticking, 0, 1) {
 		return

@@ -13,12 +13,12 @@ import (
 )
 
 // decideRound decides requests in one or more round trips, and finishes those that it decides: plan (calls →
-// entries → statements), send, apply (rows → decisions → calls end). It returns those that need another
-// round: their statement reached its lock timeout, or failed because of another request. The first round of a
-// batch has all of its requests, and background calls.
+// entries → statements), send, apply (rows → decisions → calls end). It returns the requests that need
+// another round, because their statement reached its lock timeout or failed because of another request. The
+// first round of a batch has all its requests, and background calls.
 //
-// If oneByOne is set, as when requests are retried after failing together, each hit gets its own statement,
-// and background calls are left out.
+// If oneByOne is set, as in a retry of requests that failed together, each hit gets its own statement, and
+// the round has no background calls.
 func (d *work) decideRound(requests []*request, settings []int64, oneByOne bool) ([]*request, error) {
 	singles, several := requests, []*request(nil)
 	if d.hasSeveral {
@@ -27,7 +27,7 @@ func (d *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	var background []*request // calls that nobody waits for
 	p := newPlan(len(requests))
 	p.oneByOne = oneByOne
-	last := p // for what comes after the requests
+	last := p // the plan that runs after the requests
 	if !oneByOne {
 		background = d.collectBackground(requests)
 		if len(several) > 0 {
@@ -37,7 +37,7 @@ func (d *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	}
 	addRequests(p, singles)
 	if p.inFlight {
-		_ = d.allocateSlots(p) // its error is that of the hits
+		_ = d.allocateSlots(p) // the hits get its error
 	}
 	if len(several) > 0 {
 		last = newPlan(0)
@@ -87,7 +87,7 @@ func (d *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	return append(again, waiting...), err
 }
 
-// finishTransactions finishes transactions that were sent, in one or more further round trips. It returns the
+// finishTransactions finishes transactions that were sent. It may take further round trips. It returns the
 // requests that need another round.
 func (d *work) finishTransactions(transactions []*transaction) ([]*request, error) {
 	var again []*request
@@ -149,8 +149,8 @@ func (d *work) collectBackground(requests []*request) []*request {
 	return collected
 }
 
-// singlesAndSeveral splits requests into those decided alone (at most one hit, or a reset) and those with
-// several hits, which pass as a whole or not at all.
+// singlesAndSeveral splits requests. Singles have at most one hit or are resets, and are decided alone.
+// Requests of several hits pass as a whole or not at all.
 func singlesAndSeveral(requests []*request) ([]*request, []*request) {
 	var singles, several []*request
 	for _, r := range requests {
@@ -163,8 +163,8 @@ func singlesAndSeveral(requests []*request) ([]*request, []*request) {
 	return singles, several
 }
 
-// refuseRemembered refuses requests with several hits if a refusal remembered since they entered the queue
-// shows that they cannot pass, because such a request would roll back its transaction. It returns the others.
+// refuseRemembered refuses requests with several hits that cannot pass, by a refusal remembered since they
+// entered the queue: they would roll back their transaction. It returns the other requests.
 func (d *work) refuseRemembered(requests []*request) []*request {
 	calls := make([]*batch.Call, 0, len(requests))
 	for _, r := range requests {
@@ -188,7 +188,7 @@ func (d *work) refuseRemembered(requests []*request) []*request {
 	return left
 }
 
-// writeAll appends the statements of transactions, and the slots that they take.
+// writeAll appends the statements of transactions and the slots that they may take.
 func writeAll(transactions []*transaction, statements []*pgdb.Statement,
 	allocated []slotRange) ([]*pgdb.Statement, []slotRange) {
 	for _, t := range transactions {
@@ -215,8 +215,8 @@ func (d *work) applyRows(p *plan) {
 	d.store.rowObserver.Observe(rows)
 }
 
-// applySingles decides requests of at most one hit by their rows. It finishes those that failed, and returns
-// those with decisions, and those that need another round.
+// applySingles decides requests of at most one hit by their rows. It finishes failed requests. It returns the
+// requests with decisions, and the requests that need another round.
 func (d *work) applySingles(requests []*request) ([]*request, []*request) {
 	decideGranted(requests)
 	decided := make([]*request, 0, len(requests))
@@ -241,7 +241,7 @@ func (d *work) applySingles(requests []*request) ([]*request, []*request) {
 }
 
 // decideGranted sets the decisions on the granted takes of requests. For each request, it stops at the first
-// hit that was not granted. All requests are handled in one loop, for Yaegi.
+// hit that was not granted. It handles all requests in one loop, because calls are expensive in Yaegi.
 func decideGranted(requests []*request) {
 	micros := int64(0)
 	reset := time.UnixMicro(0)
@@ -307,7 +307,7 @@ func (d *work) decideUnusual(r *request) error {
 	return nil
 }
 
-// decisionOn returns the decision on a hit that was refunded, peeked or refused.
+// decisionOn returns the decision on a refund, a peek or a refused hit.
 func decisionOn(h *ratelimit.Hit, v *algorithm.View) ratelimit.Decision {
 	if h.Cost < 0 || h.Peek && algorithm.Fits(v.Limit, &v.Row, v.Now, h.Cost) {
 		return algorithm.Admitted(v.Limit, &v.Row, v.Now)

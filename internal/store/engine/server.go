@@ -13,28 +13,28 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// server runs statements, and has the health of the server that they run on.
+// server runs statements on a database server, and has the server's health.
 type server struct {
 	db      pgdb.DB
 	health  *health.Health
 	closing context.Context // ends when the store is closed
-	stats   Stats           // for errors
-	// see is called with the result of serverSQL, before requests are decided again after an outage: another
-	// server may have taken over.
+	stats   Stats           // counts errors
+	// onIdentity is called with a finished statement serverSQL. After an outage, that is before the next
+	// request is decided: another server may have taken over.
 	onIdentity func(read *pgdb.Statement)
 }
 
-// ErrSent is in the error of a batch that the database may have decided before the connection failed.
+// ErrSent is wrapped by the error of a batch that the database may have decided before the connection failed.
 var ErrSent = errors.New("while a batch was under way")
 
-// maxRetries bounds how often a transaction is sent again that lost against another. For
-// each loss another transaction has succeeded, so all of them make progress.
+// maxRetries bounds the retries of a transaction that lost a conflict. For each loss another transaction has
+// succeeded, so the transactions together make progress.
 const maxRetries = 20
 
-// run runs the statements, and gives the database a timeout for each attempt. While the database answers
-// others, it waits again for a connection. It runs a transaction again that lost against another one and
-// therefore did nothing: because of a deadlock, or because the default isolation of the database is stricter
-// than READ COMMITTED. It reports whether a statement has failed.
+// run runs the statements, with timeout for each attempt, and reports whether a statement has failed. While
+// the database answers others, run continues to wait for a connection. It retries a transaction that the
+// server rolled back because of a deadlock, or because the default isolation of the database is stricter than
+// READ COMMITTED.
 func (s *server) run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error) {
 	failed := false
 	for attempt := 0; len(statements) > 0; attempt++ {
@@ -58,7 +58,7 @@ func (s *server) run(ctx context.Context, timeout time.Duration, statements []*p
 				if errors.Is(err, ratelimit.ErrUnavailable) {
 					err = fmt.Errorf("%w (%w)", err, ErrSent)
 				}
-			} // else the batch has ended the statement early, which says nothing about the database
+			} // else the batch has ended the statement early, which is not a failure of the database
 			return true, err
 		}
 		s.health.Answered()
@@ -81,7 +81,7 @@ func (s *server) run(ctx context.Context, timeout time.Duration, statements []*p
 	return failed, nil
 }
 
-// lostTransactions returns the statements of those transactions that lost against others.
+// lostTransactions returns the statements of the transactions that lost a conflict.
 func lostTransactions(statements []*pgdb.Statement) []*pgdb.Statement {
 	var lost []*pgdb.Statement
 	for from := 0; from < len(statements); {
@@ -101,7 +101,7 @@ func lostTransactions(statements []*pgdb.Statement) []*pgdb.Statement {
 	return lost
 }
 
-// ping asks the database for a sign of life.
+// ping runs serverSQL, and passes its result to onIdentity. A panic of the driver is an error.
 func (s *server) ping(ctx context.Context) error {
 	statements := []*pgdb.Statement{{SQL: serverSQL}}
 	var err error

@@ -13,7 +13,7 @@ import (
 )
 
 // Setup is work on the database that must be done before decisions are possible. It runs in the background,
-// once if it succeeds, and again after a failure.
+// until it succeeds once.
 //
 // States: ready; an attempt is in progress (attempt is set); the last attempt failed (failure is set), and
 // none starts before retryAt.
@@ -33,15 +33,15 @@ type Setup struct {
 }
 
 const (
-	// setupTimeout bounds one attempt. Another process may have the advisory lock of a migration for as long.
+	// setupTimeout bounds one attempt. Another process may hold the advisory lock of a migration as long.
 	setupTimeout = 30 * time.Second
 
-	// setupRetry and longestSetupRetry bound the time between two attempts that fail.
-	setupRetry        = 100 * time.Millisecond
-	longestSetupRetry = 10 * time.Second
+	// setupRetry and maxSetupRetry bound the time between a failed attempt and the next.
+	setupRetry    = 100 * time.Millisecond
+	maxSetupRetry = 10 * time.Second
 )
 
-// NewSetup returns a Setup that was not started. work passes errors that show the health of the server to
+// NewSetup returns a Setup that is not started. work passes errors that show the health of the server to
 // health.Failed. report is called with the error of each attempt.
 func NewSetup(closing context.Context, h *health.Health, report func(error),
 	work func(ctx context.Context) error) *Setup {
@@ -51,7 +51,7 @@ func NewSetup(closing context.Context, h *health.Health, report func(error),
 // Ready reports whether the work is done.
 func Ready(s *Setup) bool { return atomic.LoadInt32(&s.ready) == 1 }
 
-// Start starts the work in the background, if it is due.
+// Start starts the work in the background if it is due.
 func Start(s *Setup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,14 +104,14 @@ func (s *Setup) start() {
 		s.mu.Lock()
 		s.recordResult(err)
 		s.mu.Unlock()
-		if s.closing.Err() == nil { // else it was interrupted
+		if s.closing.Err() == nil { // else Close interrupted it
 			s.report(err)
 		}
 		done()
 	}()
 }
 
-// recordResult records the outcome of an attempt. The caller holds the mutex.
+// recordResult records the result of an attempt. The caller holds the mutex.
 func (s *Setup) recordResult(err error) {
 	s.attempt = nil
 	s.failure = err
@@ -124,8 +124,8 @@ func (s *Setup) recordResult(err error) {
 	if s.retryIn < setupRetry || errors.Is(err, schema.ErrRestoring) {
 		s.retryIn = setupRetry
 	}
-	if s.retryIn > longestSetupRetry {
-		s.retryIn = longestSetupRetry
+	if s.retryIn > maxSetupRetry {
+		s.retryIn = maxSetupRetry
 	}
 	s.retryAt = time.Now().Add(s.retryIn)
 }

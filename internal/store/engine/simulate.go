@@ -6,8 +6,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// simulate decides the requests in memory, one after the other, and reports whether one of them charges or
-// refunds anything.
+// simulate decides the requests in memory, one after the other, and reports whether any of them charges or
+// refunds.
 func simulate(requests []*request, rows map[lease.RowID]*algorithm.View) bool {
 	charges := false
 	var at []*algorithm.Row

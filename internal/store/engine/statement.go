@@ -8,11 +8,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 )
 
-// The clock is the server's, read once in each statement, unless the first element of $1
-// gives the microseconds since the Unix epoch. The second element is the longest wait for a
-// lock in milliseconds. Settings for the statement's transaction are made in the statement,
-// which makes an explicit transaction needless: the wait for locks, and that the commit does
-// not wait for the disk.
+// Each statement reads the server's clock once, unless the first element of $1 is a time, in microseconds
+// since the Unix epoch. The second element is the lock timeout in milliseconds. The statement itself sets the
+// lock timeout and synchronous_commit of its transaction, so that it needs no explicit transaction.
 const (
 	clockSQL = `WITH clock AS MATERIALIZED (SELECT coalesce(timestamptz 'epoch'
 	+ nullif(($1::bigint[])[1], 0) * interval '1 microsecond', clock_timestamp()) AS now{settings})`
@@ -21,21 +19,19 @@ const (
 	diskSQL  = `, set_config('synchronous_commit', 'local', true)` // waits for the disk, and for no standby
 )
 
-// takeSQL decides n hits of equal cost on each key. It has two forms. If all entries have one
-// limit and one cost, their values are parameters, and the keys come in byte order. Otherwise each
-// value is an array with an element for each entry, and the server sorts the entries.
+// takeSQL decides n hits of equal cost on each key. It has two forms. If all entries have the same limit and
+// cost, these are scalar parameters, and the keys are in byte order. Otherwise each parameter is an array
+// with an element for each entry, and the server sorts the entries.
 //
-// Either way each writer locks its rows in the order of prefix and key, so no two writers can
-// wait for each other. SQL promises no order without ORDER BY. But the first form has one
-// source of rows, which returns the elements of the arrays in turn, and nothing to join them
-// with that has more than one row. TestPlansUseTheIndexes holds the server to it.
-// Byte order is the order of COLLATE "C" in a database in UTF-8. In another encoding the two
-// may differ beyond ASCII; if two statements then wait for each other, the server ends one of
-// them, which had no effect, and server.run sends it again.
+// Either way each writer locks its rows in the order of prefix and key, so no two writers can wait for each
+// other. SQL promises no order without ORDER BY. But the first form has one source of rows, which returns the
+// elements of the arrays in turn, and joins them only with single rows. TestPlansUseTheIndexes checks the
+// order. In a UTF-8 database, byte order is the order of COLLATE "C". In another encoding the two may differ
+// beyond ASCII. If two statements then wait for each other, the server rolls one of them back, and server.run
+// retries it.
 //
-// For a row that exists, excluded.slot is the index of its entry in the parameters. The arrays
-// are unnested in the SELECT list, where they advance together, because in FROM their elements
-// would be stored first.
+// For a row that exists, excluded.slot is the index of its entry in the parameters. The SELECT list unnests
+// the arrays, where they advance together; FROM would store their elements first.
 const takeSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slot, granted, {columns}, expires_at)
 SELECT {prefix}, i.key, i.slot, i.granted, {fresh}
@@ -50,13 +46,14 @@ RETURNING slot::bigint, {granted}, (SELECT now FROM clock), {returned}`
 const orderSQL = `
 ORDER BY i.prefix COLLATE "C", i.key COLLATE "C"`
 
-// onPurpose begins the sentence, in the server's log too, with which a transaction fails: the sentence is
-// cast to a number. The planner would compute the cast of a constant in any case.
+// onPurpose begins the message with which a transaction fails, which is also in the server's log. checkSQL
+// casts the message to a number. The message is not a constant, because the planner would compute the cast of
+// a constant in any case.
 const onPurpose = `pg_ratelimit fails this transaction on purpose, which is normal: `
 
-// A take of a transaction (allOrNothing) sets pg_ratelimit.short if a row grants less than it was
-// asked for. The last statement of the transaction, checkSQL, then fails, which undoes the
-// transaction: see transaction.go.
+// A take of a transaction (allOrNothing) sets pg_ratelimit.short if a row grants less than requested. The
+// last statement of the transaction, checkSQL, then fails, which rolls the transaction back, see
+// transaction.go.
 const (
 	grantedSQL    = `granted`
 	allGrantedSQL = `CASE WHEN granted < ($4::bigint[])[slot]
@@ -65,15 +62,14 @@ const (
 		`a limit is used up' || left(current_setting('pg_ratelimit.short', true), 0))::int END`
 )
 
-// peekSQL reads the rows of the keys that have one.
+// peekSQL reads the rows of keys. For a key without a row, it returns NULLs.
 //
-// A statement that reads rows could be planned on a young table to read all of it, and go on
-// doing so when the table has grown; without statistics, it could also be planned so on a large
-// table. findSQL prevents that: the primary key is the only index that returns rows in the order
-// of key, and indexSQL, which runs before in the same transaction, leaves no other way to get
-// this order. Without sequential scans, the one of the small table of processes seems so dear that
-// the server would compile the statement, which takes 200 ms: indexSQL also turns that off. Statements
-// that write insert, and find a row by its conflict, which only the index of the primary key can tell.
+// On a small table, or without statistics, the server may plan a statement that reads rows as a scan of the
+// whole table, and keep the plan while the table grows. findSQL prevents that: only the primary key returns
+// rows in the order of key, and indexSQL, which runs before it in the same transaction, disables all other
+// ways to get this order. Without sequential scans, the scan of the small processes table looks so expensive
+// that the server would compile the statement, which takes 200 ms, so indexSQL also disables that. Statements
+// that write are inserts: they find an existing row by its conflict in the index of the primary key.
 const (
 	indexSQL = `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true),
 	set_config('jit', 'off', true)`
@@ -85,9 +81,9 @@ FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot)
 	LEFT JOIN LATERAL (SELECT * ` + findSQL + `) r ON true`
 )
 
-// blankSQL begins a statement that changes the rows of keys. For a key without a row it inserts
-// a blank one. A blank row decides like no row, for the npm library too: its window ended long ago, whatever
-// the limit. The next cleanup deletes it.
+// blankSQL begins a statement that changes the rows of keys. For a key without a row it inserts a blank one.
+// A blank row decides like a missing row, also in the npm library, because its window ended long ago. The
+// next cleanup deletes the row.
 const blankSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slot, count, prev_count, window_start, expires_at)
 SELECT i.prefix, i.key, i.slot, 0, 0, timestamptz '1800-01-01Z', timestamptz '1800-01-01Z'
@@ -95,19 +91,19 @@ FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($2::text[])
 	unnest($3::text[]) AS key FROM clock) i` + orderSQL + `
 ON CONFLICT (prefix, key) DO UPDATE SET `
 
-// refundSQL refunds cost, or charges it if it is below 0, see algorithm.Definition.Adjust. Leased units and
-// settlements have a claim; a caller's refund has 0, and {claimed} is NULL.
+// refundSQL refunds cost, or charges it if it is below 0, see algorithm.Definition.Adjust. Refunds of leased
+// units and settlements have a claim. For a caller's refund, the claim is 0, and {claimed} is NULL.
 const refundSQL = blankSQL + `{adjust} WHERE {adjust_where}`
 
-// resetSQL makes rows blank: their quotas are full again.
+// resetSQL makes rows blank, which restores the full quota.
 const resetSQL = blankSQL +
 	`(count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at) =
 	(0, 0, excluded.window_start, NULL, NULL, NULL, NULL, excluded.expires_at){reset}`
 
 // releaseSQL releases slots. $2 to $5 are arrays with an element for each release: the prefix, the key, the
-// number of slots, and the first one. A row can have several releases. One in a durable table waits for the
-// disk: else the server may have the slots again after a crash, and nobody releases them a second time. The
-// row of a key that has none gets numbers below 0, which are not slots.
+// number of slots, and the first one. A row can have several releases. In a durable table, the commit waits
+// for the disk: otherwise the slots may be back after a crash of the server, and nobody would release them
+// again. For a key without a row, the statement inserts numbers below 0, which are not slots.
 const releaseSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slots, expires_at)
 SELECT u.prefix, u.key, array_agg(-u.first - i), timestamptz '1800-01-01Z'
@@ -117,27 +113,26 @@ ORDER BY u.prefix COLLATE "C", u.key COLLATE "C"
 ON CONFLICT (prefix, key) DO UPDATE
 SET slots = ARRAY(SELECT s FROM unnest(r.slots) s WHERE -s <> ALL (excluded.slots))`
 
-// cleanupSQL deletes up to 1,000 rows of a prefix that expired at least a minute ago. A decision in flight
-// may have read the clock a while ago, and the clock may be set back: the minute keeps the rows that still
-// mean something then. The statement skips rows that a decision has locked, and never waits. A row with slots
-// of requests in flight stays. A process without limits InFlight leaves all rows that have slots, also slots
-// that have ended: its role need not be allowed to read the table of processes. The order of the statement is
-// that of the index for cleanups, and indexSQL runs before it.
+// cleanupSQL deletes up to 1,000 rows of a prefix that expired at least a minute ago. The minute protects
+// rows that are still in use: a decision in flight may have read the clock earlier, or the clock may be set
+// back. The statement skips rows that a decision has locked, and never waits. It keeps rows with slots of
+// requests in flight. In a process without limits InFlight, it keeps all rows with slots, because the role
+// may lack the right to read the processes table. The ORDER BY matches the index for cleanups, and indexSQL
+// runs before it.
 const cleanupSQL = clockSQL + `, deleted AS (DELETE FROM {table} WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM {table}
 	WHERE prefix = $2::text AND expires_at <= (SELECT now FROM clock) - interval '1 minute' AND {no_slots}
 	ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1)
 SELECT count(*) FROM deleted`
 
-// nextPrefixSQL returns the first prefix of a table after another. Text is compared as in
-// the index.
+// nextPrefixSQL returns the first prefix of a table after $1, in the order of the index.
 const nextPrefixSQL = `SELECT prefix FROM {table} WHERE prefix > $1::text ORDER BY prefix LIMIT 1`
 
 // The parameters of statements have the numbers 1 (see clockSQL), 2 (the prefixes), 3 (the keys), and from
 // firstValue on those of parametersOf.
 const firstValue = 4
 
-// claimedSQL is the time of the charge that a refund undoes, or NULL.
+// claimedSQL is the time of the refunded charge, or NULL.
 const claimedSQL = `(timestamptz 'epoch'
 	+ nullif(($8::bigint[])[excluded.slot], 0) * interval '1 microsecond')`
 
@@ -155,18 +150,18 @@ func tableName(durable bool) string {
 	return ephemeralTable
 }
 
-// ownTables are the tables of the database of a store, by their names.
+// ownTables returns the default tables, by their names.
 func ownTables() map[string]Table {
 	return map[string]Table{ephemeralTable: {Name: ephemeralTable}, durableTable: {Name: durableTable},
 		processesTable: {Name: processesTable}}
 }
 
-// statementKey has the properties that determine the text of a statement.
+// statementKey has the properties that determine a statement's SQL.
 type statementKey struct {
 	kind         statementKind
 	definition   *algorithm.Definition
 	durable      bool
-	sync         bool // of a durable table: the commit waits for the disk
+	sync         bool // on a durable table, the commit waits for the disk
 	allOrNothing bool // a take of a transaction that fails if a row grants less
 	uniform      bool // a take of entries with one limit and one cost
 }
@@ -177,13 +172,13 @@ var templates = []string{takeSQL, peekSQL, refundSQL, resetSQL, releaseSQL}
 // statementText is the text of a statement.
 type statementText struct {
 	sql        string
-	parameters []algorithm.Parameter // from firstValue on
+	parameters []algorithm.Parameter // the parameters from firstValue on
 }
 
 // statements writes the texts of the statements that a store runs.
 type statements struct {
 	tables  map[string]Table // by the names of ownTables; does not change
-	index   string           // indexSQL, with the guard: the tables of a place move together
+	index   string           // indexSQL with the guard of one table: the tables of a shard move together
 	guarded bool
 
 	mu    sync.Mutex // guards texts
@@ -200,7 +195,7 @@ func newStatements(tables map[string]Table) *statements {
 	return s
 }
 
-// find returns the text of a statement, which is written once.
+// find returns a statement's text, which it writes once.
 func (s *statements) find(key statementKey) *statementText {
 	s.mu.Lock()
 	text := s.texts[key]
@@ -212,7 +207,7 @@ func (s *statements) find(key statementKey) *statementText {
 	return text
 }
 
-// parametersOf returns the parameters of a statement that hold values of its entries.
+// parametersOf returns the parameters that hold the values of a statement's entries.
 func parametersOf(key statementKey) []algorithm.Parameter {
 	cost := algorithm.Parameter{Name: "cost", Type: "bigint"}
 	quota := algorithm.Parameter{Name: "quota", Type: "bigint"}
@@ -266,7 +261,7 @@ func (s *statements) write(key statementKey) *statementText {
 		returned += ", expires_at"
 	}
 	t := s.tables[tableName(key.durable)]
-	settings := lockSQL + t.Guard // the wait for locks bounds that of the guard
+	settings := lockSQL + t.Guard // the lock timeout also bounds the guard
 	switch {
 	case key.kind == peek:
 		settings = ""
@@ -286,8 +281,7 @@ func (s *statements) write(key statementKey) *statementText {
 	return &statementText{sql: s.named(sql, t), parameters: parameters}
 }
 
-// cleanup returns the text of a cleanup of a table. slots reports whether the process has used limits
-// InFlight.
+// cleanup returns cleanupSQL for a table. slots is set if the process has used limits InFlight.
 func (s *statements) cleanup(durable, slots bool) string {
 	none := "coalesce(slots, '{}') = '{}'"
 	if slots {
@@ -297,16 +291,16 @@ func (s *statements) cleanup(durable, slots bool) string {
 		Replace(cleanupSQL), s.tables[tableName(durable)])
 }
 
-// guardedSQL precedes a guard in a statement that has no lockSQL: the guard waits for no more than that.
+// guardedSQL precedes a guard in a statement without lockSQL, and bounds the guard's wait for locks.
 const guardedSQL = `, set_config('lock_timeout', '200', true)`
 
-// named writes the names of a table, and of that of the processes, into a text.
+// named fills in the names of a table and of the processes table.
 func (s *statements) named(text string, t Table) string {
 	return strings.NewReplacer("{table}", t.Name, "{processes}", s.tables[processesTable].Name).Replace(text)
 }
 
-// commitSQL turns the wait for the disk off where it is not wanted. An unlogged table has
-// nothing to wait for.
+// commitSQL returns the setting that turns off the commit's wait for the disk, or "" to keep it. The commit
+// of an unlogged table does not wait.
 func commitSQL(durable, sync bool) string {
 	if durable && !sync {
 		return asyncSQL

@@ -14,26 +14,26 @@ import (
 // Stats holds the figures of a store, indexed by the constants below.
 type Stats []int64
 
-// The figures. The first two are of the current state, and the others count since the store was made.
+// The figures. The first two describe the current state. The others are counts since the store was opened.
 const (
 	BlockedKeys = iota // keys with a remembered refusal
-	LeasedUnits        // the units of leases
-	Requests           // calls of Take and Reset that went to the database
-	Batches            // batches in which they went
+	LeasedUnits        // the unused units of leases
+	Requests           // calls that were sent to the database
+	Batches            // batches that were sent to the database
 	Statements         // statements, retries included
 	RolledBack         // transactions that were rolled back because a request of several limits did not fit
-	Blocked            // requests refused without asking the database
-	Leased             // requests that passed without asking the database, see Limit.Lease
+	Blocked            // requests refused from memory
+	Leased             // requests admitted from memory, see Limit.Lease
 	Failures           // batches that got no decision
-	Settled            // settlements that were made
-	Unsettled          // settlements that may not have had their effect
+	Settled            // settlements that took effect
+	Unsettled          // settlements that may have had no effect
 
 	// Errors begins the counts of errors by class, in the order of pg.Classes.
 	Errors
 
 	// Sizes begins a histogram of HistogramSize elements, as do Waits and Times. Element i counts the values
-	// that are above 1<<(i-1) and at most 1<<i. Element 0 counts those that are at most 1. The last but one
-	// includes all that are larger, and the last is the sum of all values.
+	// above 1<<(i-1) and up to 1<<i, and element 0 the values up to 1. The last element but one also counts
+	// all larger values. The last element is the sum of all values.
 	Sizes   = Errors + pg.ClassCount // requests in a batch
 	Waits   = Sizes + HistogramSize  // microseconds from the arrival of a batch's first request to its start
 	Times   = Waits + HistogramSize  // microseconds from a batch's start to its end
@@ -53,7 +53,7 @@ func (s Stats) Add(other Stats) {
 	}
 }
 
-// Subtract subtracts the counts of an earlier time.
+// Subtract subtracts earlier counts.
 func (s Stats) Subtract(before Stats) {
 	for i := Requests; i < figures; i++ {
 		s[i] -= before[i]
@@ -69,7 +69,7 @@ func (s Stats) ErrorsByClass() map[string]int64 {
 	return counts
 }
 
-// count adds n to a figure. Callers of a store can read what was counted before they continued.
+// count adds n to a figure. A caller that has its decision can read its own counts.
 func count(s Stats, figure int, n int64) { atomic.AddInt64(&s[figure], n) }
 
 // addValue adds a value to the histogram that begins at first.
@@ -94,7 +94,7 @@ func (s *Store) settled(_ int64, err error) {
 	}
 }
 
-// Stats returns the figures as of now.
+// Stats returns the current figures.
 func (s *Store) Stats() Stats {
 	stats := NewStats()
 	for i := range stats {
@@ -108,7 +108,7 @@ func (s *Store) Stats() Stats {
 }
 
 // countErrors counts the errors of a call of DB.Run with these statements. failure is the error of Run: it
-// counts as one error, however many statements it leaves without an answer.
+// counts as one error, however many statements have no result because of it.
 func countErrors(stats Stats, statements []*pgdb.Statement, failure error) {
 	counted := false
 	for _, s := range statements {

@@ -27,12 +27,12 @@ type Options struct {
 	MaxRows            int  // bounds the remembered rows; 0 is defaultRows
 	NoRefusals         bool // do not refuse hits from memory
 	LeaseHorizon       time.Duration
-	LeaseHits          int // the hits in a horizon from which on a key gets a lease; 0 is defaultLeaseHits
+	LeaseHits          int // the hits per horizon that give a key a lease; 0 is defaultLeaseHits
 	Now                func() time.Time
 	OnError            func(error)
 
-	// Tables replaces the tables of the database, by their names; nil replaces none. With Tables, the store
-	// creates no tables. Shards is the number of stores that share the keys and MaxRows; 0 is 1.
+	// Tables maps the default names of tables to the tables to use; nil uses the default ones. With Tables,
+	// the store creates no tables. Shards is the number of stores that share the keys and MaxRows; 0 is 1.
 	Tables map[string]Table
 	Shards int
 	// Rows observes the rows of decisions; nil observes nothing.
@@ -96,7 +96,7 @@ func (o Options) withDefaults() (Options, error) {
 
 // Table is a table of counts.
 type Table struct {
-	Name string // quoted for SQL, with its schema if that is needed
+	Name string // quoted for SQL, with its schema if needed
 	// Guard is an SQL call with a comma before it, which fails if the table has moved; "" adds none. Each
 	// statement on the table makes the call.
 	Guard string
@@ -117,8 +117,8 @@ type RowObserver interface {
 	Enabled() bool
 	// Observe is called with the rows of a plan.
 	Observe(rows []Row)
-	// Charged is called once for each Charge. Of its units, charged were charged; if lost is set, the others
-	// may or may not have been charged.
+	// Charged is called once for each Charge. Of its units, the database has charged charged. If lost is set,
+	// it may have charged the others too.
 	Charged(units, charged int64, lost bool)
 }
 
@@ -131,7 +131,7 @@ type Store struct {
 	rows            *lease.Set       // the remembered rows
 	rowObserver     RowObserver      // Options.Rows; may be nil
 	now             func() time.Time // Options.Now
-	stats           Stats            // with counts; the current state is in other fields
+	stats           Stats            // the counts; other fields have the current state
 	background      *batch.Background
 	settleWait      time.Duration // defaultSettleWait; tests change it
 	slots           *slots
@@ -143,15 +143,14 @@ type Store struct {
 	closed          int32        // 1 after Close; atomic
 
 	mu        sync.Mutex                     // guards the fields below
-	byTimeout map[time.Duration]*batch.Queue // of Take and Reset, by timeout
+	byTimeout map[time.Duration]*batch.Queue // the queues of Take and Reset, by timeout
 	queues    []*batch.Queue                 // all queues
-	// The last schema.ServerIdentity that was read; "" if none was.
+	// The parts of the last schema.ServerIdentity; "" before the first.
 	serverStarted, policyChanges string
 }
 
-// New returns a store on db, and closes db in its Close. It does not touch the network
-// yet. The error is a *ratelimit.FieldError for an option that is out of its range, or a
-// nil db.
+// New returns a store on db, and closes db in its Close. It does not use the network yet. The error is a
+// *ratelimit.FieldError if an option is out of range or db is nil.
 func New(db pgdb.DB, options Options) (*Store, error) {
 	if db == nil {
 		return nil, &ratelimit.FieldError{Field: "db", Want: "a DB, such as pgxdb.Open returns"}
@@ -161,7 +160,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 		return nil, err
 	}
 	if b, ok := db.(Bounded); ok && b.MaxConns() < o.Workers {
-		o.Workers = b.MaxConns() // while a batch waits for a connection, its queue goes on collecting calls
+		o.Workers = b.MaxConns() // while a batch waits for a connection, its queue continues to collect calls
 	}
 	closing, cancel := context.WithCancel(context.Background())
 	if o.Tables == nil {
@@ -204,8 +203,7 @@ func (o Options) Report(err error) {
 	}
 }
 
-// Prepare starts, in the background, a connection and the migration if one is due, so that the first decision
-// does not wait for them.
+// Prepare connects and migrates in the background, so that the first decision does not wait.
 func (s *Store) Prepare() { Start(s.tables.setup) }
 
 // Ready reports whether the tables of counts exist in the current version.
@@ -215,7 +213,7 @@ func (s *Store) Ready() bool { return Ready(s.tables.setup) }
 func (s *Store) Health() *health.Health { return s.server.health }
 
 // Unavailable returns an error that wraps ratelimit.ErrUnavailable while the database makes no decisions, and
-// nil otherwise. Only a request shows that the database has stopped answering.
+// nil otherwise. Only a request detects that the database has stopped answering.
 func (s *Store) Unavailable() error { return s.server.health.Unavailable() }
 
 // Take implements ratelimit.Store.
@@ -270,7 +268,7 @@ func askUntil(ctx context.Context, s *Store, q *batch.Queue, c *batch.Call,
 	if stop() {
 		return s.answer(c, decisions)
 	}
-	// ctx has ended the wait, or tried to. The call may still be in a batch, so it is not reused.
+	// ctx ended, which may have ended the wait. The call may still be in a batch, so it is not reused.
 	if c.Err == nil {
 		copy(decisions, c.Decisions)
 	}
@@ -278,7 +276,7 @@ func askUntil(ctx context.Context, s *Store, q *batch.Queue, c *batch.Call,
 }
 
 // answer copies the decisions of a finished call, or returns its error. It frees the call for the next
-// request, without the keys: a key may be a part of a long request.
+// request. It clears the keys, because a key may keep a long request in memory.
 func (s *Store) answer(c *batch.Call, decisions []ratelimit.Decision) error {
 	err := c.Err
 	if err == nil {
@@ -293,12 +291,12 @@ func (s *Store) answer(c *batch.Call, decisions []ratelimit.Decision) error {
 	return err
 }
 
-// maxTimeouts is the number of timeouts with a queue of their own. A program has one or two, unless it
-// computes each timeout from a deadline.
+// maxTimeouts is the number of different timeouts that get their own queue. A program uses one or two, unless
+// it computes timeouts from deadlines.
 const maxTimeouts = 16
 
-// queueFor returns the queue for a timeout. With many different timeouts, a call may get the queue of
-// a timeout that is up to a fifth shorter.
+// queueFor returns the queue for a timeout. After maxTimeouts different timeouts, further ones are rounded
+// down by up to a fifth.
 func (s *Store) queueFor(timeout time.Duration) *batch.Queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -314,15 +312,15 @@ func (s *Store) queueFor(timeout time.Duration) *batch.Queue {
 	return q
 }
 
-// OpenQueue returns a queue for calls that a proxy sends itself, with its own Fill, which may be nil, and
-// Deliver, see batch.Options. The queue lasts as long as the store.
+// OpenQueue returns a queue for calls that a proxy sends itself. fill, which may be nil, and deliver are the
+// Fill and Deliver of batch.Options. The queue lasts as long as the store.
 func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.newQueue(timeout, fill, deliver)
 }
 
-// newQueue returns a queue. Without deliver, callers send only calls that decideFromMemory has not decided.
+// newQueue returns a queue. If deliver is nil, callers send only calls that decideFromMemory has not decided.
 // The caller holds the mutex.
 func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	var q *batch.Queue
@@ -359,11 +357,11 @@ func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batc
 // Held returns the number of slots of a row that the requests of this process hold.
 func (s *Store) Held(row lease.RowID) int64 { return s.slots.CountRow(row) }
 
-// closeTimeout bounds the time in which Close flushes the calls that nobody waits for.
+// closeTimeout bounds the flush of background calls in Close.
 const closeTimeout = time.Second
 
-// Close implements ratelimit.Store. Calls in flight may finish, for up to a second.
-// Units of leases are refunded, which takes up to another second.
+// Close implements ratelimit.Store. It waits up to a second for calls in flight, and up to another second for
+// the refund of leased units.
 func (s *Store) Close() {
 	if !atomic.CompareAndSwapInt32(&s.closed, 0, 1) {
 		return

@@ -15,34 +15,33 @@ import (
 
 // Requests of several hits are charged all together or not at all. The takes of all such requests of a batch
 // travel in one pipeline with a single Sync: the server runs them in one implicit transaction. If a row
-// grants less than it was asked for, its statement sets a setting of the transaction. The last statement of
-// the transaction then fails on purpose, so the server undoes all of it. No lock is held across a round trip,
-// and no other transaction ever sees a charge of a request that is refused.
+// grants less than requested, its statement changes a setting of the transaction. The last statement of the
+// transaction then fails on purpose, so the server rolls all of it back. No lock is held across a round trip,
+// and no other transaction ever sees a refused request's charges.
 //
 // Next, the store reads the rows without a lock, and decides the requests in memory, in the order of their
-// arrival, with the Go steps (simulate). It sends the takes of those that pass in another transaction. When
-// that succeeds, all requests have their answers. When it fails, another process has charged a row in
-// between, and the store decides again. Each failure means that another transaction succeeded, so all
-// processes make progress.
+// arrival, with the Go steps (simulate). It sends the takes of the passing requests in another transaction.
+// If that succeeds, all requests are decided. If it fails, another process has charged a row in between, and
+// the store decides again. Each failure means that another transaction succeeded, so the processes together
+// make progress.
 //
-// The statements of a transaction lock their rows in one order everywhere: by table, by algorithm, and within
-// a statement by prefix and key. A row of a later stage is locked already. So transactions do not deadlock;
-// if one does (two processes may use different algorithms on one row), the server undoes it and server.run
-// sends it again.
+// All transactions lock rows in the same order: by table, by algorithm, and within a statement by prefix and
+// key. A row of a later stage is locked already. So transactions do not deadlock, unless two processes use
+// different algorithms on one row. Then the server rolls one transaction back, and server.run retries it.
 //
-// Each refusal costs two more round trips that way, and a line in the server's log. So a transaction on a row
-// that is likely to refuse (see lease.ShouldPeek) begins with the reads.
+// Each refusal costs two more round trips and a line in the server's log. So a transaction on a row that is
+// likely to refuse (see lease.ShouldPeek) begins with the reads.
 
 // state is the purpose of the next round trip of a transaction:
 //
-//	taking  → the charges had their effect: the requests are answered
-//	          a row had too little left, so that nothing was charged: peeking
-//	peeking → the requests are decided in memory: those that pass are taking, or if none of them charges
-//	          anything, all are answered
+//	taking  → the charges took effect: the requests are finished
+//	          a row granted too little, so nothing was charged: peeking
+//	peeking → the requests are decided in memory: taking, for the requests that pass, or if none of them
+//	          charges, all are finished
 //
-// If a statement gave up waiting for a lock, the requests wait for the lock, in another round. If one failed
-// by itself, or after maxRoundTrips, each request gets a transaction of its own. A single request gets the
-// error.
+// If a statement reached its lock timeout, the requests wait for the lock in another round. If a statement
+// failed for another reason, or after maxRoundTrips, each request gets its own transaction. A single request
+// gets the error.
 type state uint8
 
 const (
@@ -54,22 +53,23 @@ const (
 type transaction struct {
 	work       *work
 	settings   []int64    // see clockSQL
-	requests   []*request // without an answer, in the order of arrival
+	requests   []*request // the undecided requests, in the order of arrival
 	state      state
 	roundTrips int   // round trips so far
 	sent       int64 // lease.Now before the last round trip
-	plan       *plan // of the last round trip
+	plan       *plan // the last round trip's plan
 	statements []*pgdb.Statement
-	check      pgdb.Statement // the last statement of takes
-	err        error          // why the statements were not sent, or nil
+	check      pgdb.Statement // the statement after the takes
+	err        error          // the reason why the statements were not sent, or nil
 	oneByOne   bool           // each entry has its own statement, so that a failure shows the locked row
 }
 
-// maxRoundTrips bounds the round trips of a transaction. Another transaction has succeeded whenever one of
-// them fails, so that only a very busy row reaches the bound.
+// maxRoundTrips bounds the round trips of a transaction. Whenever one fails, another transaction has
+// succeeded, so only a very busy row reaches the bound.
 const maxRoundTrips = 100
 
-// newTransactions returns transactions for requests of several hits: one for each of them, or one for all.
+// newTransactions returns transactions for requests of several hits: one for each request if each is set, or
+// one for all.
 func (d *work) newTransactions(requests []*request, settings []int64, each, oneByOne bool) []*transaction {
 	var all []*transaction
 	for len(requests) > 0 {
@@ -85,7 +85,7 @@ func (d *work) newTransactions(requests []*request, settings []int64, each, oneB
 	return all
 }
 
-// begin sets the first state: taking, unless a hit does not simply charge, or a row is likely to refuse.
+// begin sets the first state. It is peeking if a hit is not a plain charge or a row is likely to refuse.
 func (t *transaction) begin() {
 	for _, r := range t.requests {
 		r.passes = true
@@ -123,7 +123,7 @@ func (t *transaction) write() []*pgdb.Statement {
 	p.allOrNothing = true
 	p.sync = needsSync(t.requests)
 	if t.roundTrips == 0 {
-		addRequests(p, t.requests) // all hits are simply charged
+		addRequests(p, t.requests) // all hits are plain charges
 	} else {
 		for _, r := range t.requests {
 			addCharges(p, r)
@@ -143,12 +143,12 @@ func (t *transaction) write() []*pgdb.Statement {
 	return t.statements
 }
 
-// minPeekTime is the least time for which transactions peek at a row that has refused a request of several
+// minPeekTime is the minimum time for which transactions peek at a row that refused a request of several
 // hits.
 const minPeekTime = time.Second
 
-// expectRefusals calls lease.ExpectRefusal for the rows of a committed plan that have too little left for
-// another hit of the same cost.
+// expectRefusals calls lease.ExpectRefusal for the rows of a committed plan that cannot grant another hit of
+// the same cost.
 func (d *work) expectRefusals(p *plan) {
 	for _, e := range p.entries {
 		if e.kind == take && e.view.Free < e.cost {
@@ -159,8 +159,8 @@ func (d *work) expectRefusals(p *plan) {
 	}
 }
 
-// needsSync reports whether one of the limits that requests charge has SynchronousCommit, so that the commit
-// waits for the disk.
+// needsSync reports whether requests charge a limit with SynchronousCommit, so that the commit waits for the
+// disk.
 func needsSync(requests []*request) bool {
 	for _, r := range requests {
 		hits := r.call.Hits
@@ -173,8 +173,8 @@ func needsSync(requests []*request) bool {
 	return false
 }
 
-// addCharges plans the charges of a request, if it passes, and its refunds in any case. Hits that charge
-// nothing have no entry.
+// addCharges plans the refunds of a request and, if it passes, its charges. Hits that charge nothing have no
+// entry.
 func addCharges(p *plan, r *request) {
 	r.positions = r.positions[:0]
 	for i := range r.call.Hits {
@@ -191,8 +191,8 @@ func addCharges(p *plan, r *request) {
 	}
 }
 
-// sortGroups sorts statements in the order in which all processes lock: by table and algorithm. Statements of
-// one entry each come in the order of a statement of all of them.
+// sortGroups sorts statements in the order in which all processes lock rows: by table and algorithm, and with
+// oneByOne by prefix and key.
 func sortGroups(groups []*group) {
 	sort.SliceStable(groups, func(i, j int) bool {
 		a, b := groups[i], groups[j]
@@ -212,8 +212,8 @@ func sortGroups(groups []*group) {
 	})
 }
 
-// finish reads the results, and finishes the requests that have an answer now. For the others it returns
-// further transactions, or, after a lock timeout, the requests for another round.
+// finish reads the results and finishes the decided requests. For the other requests, it returns further
+// transactions or, after a lock timeout, the requests for another round.
 func (t *transaction) finish() (again []*transaction, waiting []*request) {
 	d := t.work
 	p := t.plan
@@ -261,7 +261,7 @@ func (t *transaction) finish() (again []*transaction, waiting []*request) {
 }
 
 // peekedRows returns the rows of a plan. It returns nil if limits of different algorithms have one row: each
-// algorithm reads columns of its own, so that the simulation cannot decide them together.
+// algorithm reads its own columns, so the simulation cannot decide them together.
 func peekedRows(p *plan) map[lease.RowID]*algorithm.View {
 	rows := map[lease.RowID]*algorithm.View{}
 	for _, e := range p.entries {
@@ -273,8 +273,8 @@ func peekedRows(p *plan) map[lease.RowID]*algorithm.View {
 	return rows
 }
 
-// simulate decides the requests in memory. It reports whether one of them charges anything. Otherwise it
-// answers the requests.
+// simulate decides the requests in memory and reports whether any of them charges. If none does, it finishes
+// the requests.
 func (t *transaction) simulate(rows map[lease.RowID]*algorithm.View) bool {
 	d := t.work
 	charges := simulate(t.requests, rows)
@@ -293,13 +293,12 @@ func (t *transaction) simulate(rows map[lease.RowID]*algorithm.View) bool {
 	return charges
 }
 
-// isOnPurpose reports whether a statement has failed by onPurposeSQL.
+// isOnPurpose reports whether a statement failed by checkSQL.
 func isOnPurpose(s *pgdb.Statement) bool {
 	return s.Code == pg.InvalidText && s.Err != nil && strings.Contains(s.Err.Error(), onPurpose)
 }
 
-// failure returns the error of the first statement that failed by itself, or that did not
-// answer for all of its entries.
+// failure returns the first error of a statement that failed by itself or returned no row for an entry.
 func (t *transaction) failure() error {
 	for _, s := range t.statements {
 		if s.Err != nil && !errors.Is(s.Err, pgdb.ErrRolledBack) && !isOnPurpose(s) {
@@ -314,12 +313,12 @@ func (t *transaction) failure() error {
 	return nil
 }
 
-// answerCommitted answers the requests after the takes of the transaction have taken effect.
+// answerCommitted finishes the requests after the transaction's takes are committed.
 func (t *transaction) answerCommitted() {
 	decideGranted(t.requests)
 	for _, r := range t.requests {
 		if len(r.call.Decisions) < len(r.positions) {
-			r.call.Err = errNoAnswer // the server granted less and did not fail
+			r.call.Err = errNoAnswer // checkSQL should have failed
 		}
 		if t.roundTrips > 0 {
 			t.work.clearRefunded(r)
@@ -328,8 +327,8 @@ func (t *transaction) answerCommitted() {
 	t.work.answer(t.requests, t.sent)
 }
 
-// answer finishes requests with the decisions that they have. sent is the lease clock, read before
-// their statements were sent.
+// answer finishes requests with the decisions that they have. sent is the lease clock before their statements
+// were sent.
 func (d *work) answer(requests []*request, sent int64) {
 	for _, r := range requests {
 		for i := range r.refusals {

@@ -21,7 +21,7 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// New returns an authority that nobody else trusts.
+// New returns a new authority.
 func New(t *testing.T) *Authority {
 	t.Helper()
 	a := &Authority{}
@@ -29,8 +29,8 @@ func New(t *testing.T) *Authority {
 	return a
 }
 
-// Issue makes a certificate and its key for a common name and any host names and addresses. The first
-// certificate is the authority's.
+// Issue returns a certificate and its key for a common name and any host names and addresses. The first call
+// issues the authority's own certificate.
 func (a *Authority) Issue(t *testing.T, name string, validity time.Duration, hosts ...string) (
 	cert, key []byte,
 ) {

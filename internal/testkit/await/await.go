@@ -1,4 +1,4 @@
-// Package await waits in tests for what happens in the background.
+// Package await waits in tests for background work.
 package await
 
 import (
@@ -17,8 +17,7 @@ func Within(t testing.TB, timeout time.Duration, what string, holds func() bool)
 	}
 }
 
-// Pause waits for a time in which this process runs: while the machine stalls, only one of many short
-// sleeps passes.
+// Pause sleeps for about d in many short sleeps. A stall of the machine counts only as one of them.
 func Pause(d time.Duration) {
 	const step = 10 * time.Millisecond
 	for ; d > 0; d -= step {
@@ -26,8 +25,8 @@ func Pause(d time.Duration) {
 	}
 }
 
-// Lateness measures how late this process was at most for what it does every ten milliseconds, until
-// the function that it returns is called. What a test measures at the same time was as late.
+// Lateness measures the maximum delay of a task that is due every ten milliseconds, until the returned
+// function is called. Times that a test measures meanwhile may be late by as much.
 func Lateness() (most func() time.Duration) {
 	const step = 10 * time.Millisecond
 	stop, late := make(chan struct{}), make(chan time.Duration)

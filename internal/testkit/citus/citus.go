@@ -1,4 +1,4 @@
-// Package citus runs a private Citus: a coordinator and workers. build.sh builds it.
+// Package citus runs a private Citus cluster: a coordinator and workers. build.sh builds Citus.
 package citus
 
 import (
@@ -12,7 +12,7 @@ import (
 // database is the name of the database on all servers.
 const database = "limits"
 
-// Servers are the servers of a Citus.
+// Servers are the servers of a Citus cluster.
 type Servers struct {
 	Coordinator *cluster.Cluster
 	Workers     []*cluster.Cluster
@@ -20,7 +20,7 @@ type Servers struct {
 	bin string
 }
 
-// Options configures a Citus.
+// Options configures a Citus cluster.
 type Options struct {
 	// BinDir is the folder of the programs, which build.sh prints.
 	BinDir string
@@ -51,7 +51,7 @@ func Start(ctx context.Context, o Options) (_ *Servers, err error) {
 	return s, nil
 }
 
-// server starts a server with the extension.
+// server starts a server with the extension citus.
 func (s *Servers) server(ctx context.Context) (*cluster.Cluster, error) {
 	config := map[string]string{
 		"shared_preload_libraries":           "citus",
@@ -74,7 +74,7 @@ func (s *Servers) server(ctx context.Context) (*cluster.Cluster, error) {
 	return c, cluster.Run(ctx, c.DSN(database), "CREATE EXTENSION citus")
 }
 
-// Add starts another worker, which has no shards yet, and returns its number.
+// Add starts another worker, without shards, and returns its number.
 func (s *Servers) Add(ctx context.Context) (int, error) {
 	w, err := s.server(ctx)
 	if w != nil {
@@ -90,7 +90,7 @@ func (s *Servers) Add(ctx context.Context) (int, error) {
 // DSN returns the DSN of the coordinator.
 func (s *Servers) DSN() string { return s.Coordinator.DSN(database) }
 
-// Move moves a schema to a worker. Unlogged tables move with their writes blocked only.
+// Move moves a schema to a worker. Writes to unlogged tables are blocked meanwhile.
 func (s *Servers) Move(ctx context.Context, schema string, worker int) error {
 	return cluster.Run(ctx, s.DSN(),
 		fmt.Sprintf("SELECT citus_schema_move('%s', '127.0.0.1', %d, 'block_writes')", schema,

@@ -12,16 +12,16 @@ import (
 	"syscall"
 )
 
-// account is the account that runs the server. Postgres refuses to run as root, so root hands it
-// to another account. Every other account runs it itself.
+// account is the account that runs the server. Postgres refuses to run as root, so root runs it as another
+// account. Every other account runs it itself.
 type account struct {
 	name     string
 	uid, gid int
 	other    bool // not the account of this process
 }
 
-// serverAccount returns the account for a cluster with its data in the folder data. If this process is
-// root, that is the owner of existing data, else the "postgres" account of packages, else "nobody".
+// serverAccount returns the account for a cluster with its data in the folder data. If this process is root,
+// that is the owner of existing data, the "postgres" account of packages, or "nobody".
 func serverAccount(data string) (account, error) {
 	if os.Geteuid() != 0 {
 		return account{name: "this account", uid: os.Geteuid(), gid: os.Getegid()}, nil
@@ -36,7 +36,7 @@ func serverAccount(data string) (account, error) {
 		}
 		uid, err := strconv.Atoi(u.Uid)
 		gid, gidErr := strconv.Atoi(u.Gid)
-		// macOS has nobody as uid -2.
+		// On macOS, nobody has the uid -2.
 		if errors.Join(err, gidErr) == nil && uid > 0 {
 			return account{name: name, uid: uid, gid: gid, other: true}, nil
 		}
@@ -46,8 +46,8 @@ func serverAccount(data string) (account, error) {
 			"\"nobody\" to run it")
 }
 
-// attributes make a process run as the account, in a process group of its
-// own, so that Ctrl-C in a terminal reaches it only by way of this program.
+// attributes returns attributes that run a process as the account, in its own process group, which Ctrl-C in
+// a terminal does not reach.
 func (a account) attributes() *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	if a.other {
@@ -56,7 +56,7 @@ func (a account) attributes() *syscall.SysProcAttr {
 	return attr
 }
 
-// give hands a file or folder of this process to the account.
+// give changes the owner of a file or folder to the account.
 func (a account) give(path string) error {
 	if !a.other {
 		return nil
@@ -64,8 +64,8 @@ func (a account) give(path string) error {
 	return os.Lchown(path, a.uid, a.gid)
 }
 
-// canUse reports whether the account may write into the folder, which takes
-// every folder above it to let the account through.
+// canUse reports whether the account may write into the folder. For that, it must also have access to every
+// folder above it.
 func (a account) canUse(folder string) bool {
 	cmd := exec.Command("/bin/sh", "-c", `cd "$1" && test -w .`, "sh", folder)
 	cmd.Dir = "/"
@@ -73,8 +73,8 @@ func (a account) canUse(folder string) bool {
 	return cmd.Run() == nil
 }
 
-// chooseFolder returns a folder for servers and their account: dir, or else a folder under the temporary
-// one. The name of that folder depends on dir, so that the next run finds it again.
+// chooseFolder returns a folder for servers, and their account. If the account cannot use dir, it returns a
+// folder under the temporary one. The name of that folder depends on dir, so that the next run finds it.
 func chooseFolder(dir string) (string, account, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -96,8 +96,7 @@ func chooseFolder(dir string) (string, account, error) {
 	return "", account{}, fmt.Errorf("cluster: no folder for servers: %w", errors.Join(tried...))
 }
 
-// makeFolder makes a folder that belongs to the account and nobody else, or finds
-// that it is there already.
+// makeFolder creates a folder that only the account can use, or changes the owner of an existing one.
 func (a account) makeFolder(folder string) error {
 	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
 		return err
@@ -117,7 +116,7 @@ func (a account) makeFolder(folder string) error {
 	case !info.IsDir():
 		return fmt.Errorf("%s is not a folder", folder)
 	case uid != a.uid && uid != os.Geteuid():
-		// In /tmp anybody may have put it there.
+		// Another user may have created it in /tmp.
 		return fmt.Errorf("%s belongs to uid %d, must belong to uid %d", folder, uid, a.uid)
 	}
 	if err := a.give(folder); err != nil {
@@ -132,7 +131,7 @@ func (a account) makeFolder(folder string) error {
 	return fmt.Errorf("%s cannot be used by %s", folder, a.name)
 }
 
-// placeTemporary makes a folder that the account can use and settles on it.
+// placeTemporary creates a temporary folder that the account can use, and sets the cluster's folder.
 func (c *Cluster) placeTemporary() error {
 	a, err := serverAccount("")
 	if err != nil {
@@ -150,8 +149,8 @@ func (c *Cluster) placeTemporary() error {
 	return nil
 }
 
-// memoryFolders returns a folder with files in memory, if this machine has one with room for the data of
-// several test processes. It returns none if TMPDIR is set.
+// memoryFolders returns a folder with files in memory, if this machine has one with space for the data of
+// several test processes. If TMPDIR is set, it returns no folder.
 func memoryFolders() []string {
 	const folder, room = "/dev/shm", 4 << 30
 	var fs syscall.Statfs_t
@@ -161,9 +160,8 @@ func memoryFolders() []string {
 	return []string{folder}
 }
 
-// makeSocketDir makes the folder for the server's Unix socket. A socket's
-// path has room for some hundred bytes, so it never lies in the cluster's own
-// folder.
+// makeSocketDir creates the folder for the server's Unix socket. It is not in the cluster's folder, because
+// the path of a socket has at most about a hundred bytes.
 func (c *Cluster) makeSocketDir() error {
 	dir, err := c.account.temporaryFolder("pgrl-s-")
 	if err != nil {
@@ -173,12 +171,12 @@ func (c *Cluster) makeSocketDir() error {
 	return nil
 }
 
-// maxTemporaryPath leaves room for "/.s.PGSQL.12345.lock" in the 104 bytes
-// that macOS has for a socket's path, the fewest.
+// maxTemporaryPath leaves space for "/.s.PGSQL.12345.lock" in a socket's path, which has at most 104 bytes on
+// macOS, the smallest bound.
 const maxTemporaryPath = 80
 
-// temporaryFolder makes a folder with a short path that the account can use, in the first of
-// the parents, or else in the machine's temporary folder.
+// temporaryFolder creates a folder with a short path that the account can use, in the first suitable one of
+// parents, or else in the machine's temporary folder.
 func (a account) temporaryFolder(prefix string, parents ...string) (string, error) {
 	var tried []error
 	for _, parent := range append(parents, os.TempDir(), "/tmp") {
@@ -201,7 +199,7 @@ func (a account) temporaryFolder(prefix string, parents ...string) (string, erro
 	return "", fmt.Errorf("cluster: no temporary folder: %w", errors.Join(tried...))
 }
 
-// owner returns the owner of a file or folder, not following a link.
+// owner returns the owner of a file or folder. It does not follow a link.
 func owner(path string) (uid, gid int, ok bool) {
 	info, err := os.Lstat(path)
 	if err != nil {

@@ -1,8 +1,6 @@
-// Package cluster runs private Postgres servers: for the tests, which need
-// databases to fill and servers to kill, and for the demo that `make run`
-// starts. It finds the server's binaries on the machine, installs Debian's
-// package where it may, works as root and as an ordinary user, and leaves no
-// process behind, however the program that uses it ends.
+// Package cluster runs private Postgres servers for tests and for the demo of `make run`. It finds the
+// server's binaries on the machine, or installs Debian's package if it may. It works as root and as an
+// ordinary user. It leaves no process behind, however the program that uses it ends.
 package cluster
 
 import (
@@ -21,34 +19,29 @@ import (
 
 // Options configures a cluster. The zero value is a temporary cluster with Postgres's own settings.
 type Options struct {
-	// Dir is the folder that holds the cluster, made if it is missing. A
-	// cluster that is there already is started again with its data. Default:
-	// a temporary folder. Where the account that runs the server cannot use
-	// it (a checkout in root's home), a folder of the same purpose under the
-	// system's temporary folder takes its place; see Cluster.Dir.
+	// Dir is the folder of the cluster, which Start creates if it is missing. Start starts an existing
+	// cluster with its data. Default: a temporary folder. If the server's account cannot use Dir (such as a
+	// folder in root's home), a folder under the system's temporary folder replaces it, see Cluster.Dir.
 	Dir string
 
-	// BinDir is the folder of initdb and postgres. Default: $PG_BINDIR, or
-	// what Binaries finds.
+	// BinDir is the folder of initdb and postgres. Default: the folder that Binaries returns.
 	BinDir string
 
-	// Config holds settings for postgresql.conf, by name. They win over the
-	// defaults here, which are few: where to listen, UTC, and no more.
+	// Config holds settings for postgresql.conf, by name. They override the defaults of this package, which
+	// are the addresses and the time zone UTC.
 	Config map[string]string
 
-	// HBA is the whole text of pg_hba.conf. Default: everybody on the socket
-	// and on loopback is trusted.
+	// HBA is the whole content of pg_hba.conf. The default trusts everybody on the socket and on loopback.
 	HBA string
 
-	// Files are written into the data folder before the server starts, each
-	// readable by the server alone: certificates and their keys, for one.
+	// Files are written into the data folder before the server starts, such as certificates and their keys.
+	// Only the server's account can read them.
 	Files map[string][]byte
 
 	// Env is added to the environment of the server's programs.
 	Env []string
 
-	// Progress receives lines about an installation of Postgres. Default:
-	// standard error.
+	// Progress receives lines about the installation of Postgres. Default: standard error.
 	Progress io.Writer
 }
 
@@ -65,7 +58,7 @@ type Cluster struct {
 	mu      sync.Mutex
 	sockets string
 	leash   *leash.Leash
-	run     *run // the server's last start; nil before the first
+	run     *run // the last start of the server; nil before the first
 }
 
 // lifetime determines when the folder of a cluster is removed.
@@ -74,13 +67,12 @@ type lifetime int
 const (
 	kept      lifetime = iota // for good
 	untilStop                 // until Stop: the folder is a temporary one
-	untilEnd                  // until remove: a test's, which may stop it and start it again
+	untilEnd                  // until remove: the cluster of a test that may stop and restart it
 )
 
-// Start makes a cluster, or takes the one that is in o.Dir, and starts its
-// server on a free loopback port and a Unix socket, with the superuser
-// "postgres". It returns once the server takes connections. The context
-// bounds the start only.
+// Start creates a cluster, unless o.Dir has one, and starts its server on a free loopback port and a Unix
+// socket, with the superuser "postgres". It returns when the server accepts connections. ctx bounds only the
+// start.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	life := kept
 	if o.Dir == "" {
@@ -91,7 +83,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 
 func start(ctx context.Context, o Options, life lifetime) (_ *Cluster, err error) {
 	defer func() {
-		// A program that ctx has ended says only that it was killed.
+		// The error of a program that ctx has ended shows only that it was killed.
 		if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
 			err = fmt.Errorf("cluster: %w: %w", ctx.Err(), err)
 		}
@@ -134,10 +126,10 @@ func (c *Cluster) DSN(database string) string {
 		url.PathEscape(database))
 }
 
-// Port returns the TCP port on 127.0.0.1. A cluster keeps it over Restart.
+// Port returns the TCP port on 127.0.0.1. Restart keeps the port.
 func (c *Cluster) Port() int { return c.port }
 
-// Dir returns the cluster's folder: Options.Dir, or the folder that took its place.
+// Dir returns the cluster's folder: Options.Dir, or the folder that replaced it.
 func (c *Cluster) Dir() string { return c.dir }
 
 // SocketDir returns the folder of the Unix socket, for the host of a DSN, while the server runs.
@@ -153,9 +145,8 @@ func (c *Cluster) LogFile() string { return filepath.Join(c.dir, "log") }
 // DataDir returns the server's data folder.
 func (c *Cluster) DataDir() string { return filepath.Join(c.dir, "data") }
 
-// Stop shuts the server down, after closing its connections, and returns when
-// it has ended. The data stays unless its folder was a temporary one. A
-// cluster that does not run is left as it is.
+// Stop closes the connections, shuts the server down, and returns when it has ended. The data stays unless
+// its folder is temporary. Stop does nothing if the server is not running.
 func (c *Cluster) Stop() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,8 +157,8 @@ func (c *Cluster) Stop() error {
 	return errors.Join(err, c.release(c.life == untilStop))
 }
 
-// Restart starts the server on the port and the data that it had, after Stop
-// or Kill. One that runs is stopped first.
+// Restart starts the server with its previous port and data, after Stop or Kill. It first stops a running
+// server.
 func (c *Cluster) Restart(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,16 +174,15 @@ func (c *Cluster) Restart(ctx context.Context) error {
 	return c.launch(ctx)
 }
 
-// Kill ends the server and all of its processes with SIGKILL, as a crash
-// would, and returns when they are gone.
+// Kill ends all processes of the server with SIGKILL, like a crash, and returns when they have ended.
 func (c *Cluster) Kill() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.killServer()
 }
 
-// Pause stops all processes of the server with SIGSTOP: connections stay
-// open, new ones are taken by the kernel, and nothing answers.
+// Pause stops all processes of the server with SIGSTOP. Connections stay open, the kernel accepts new ones,
+// and nothing responds.
 func (c *Cluster) Pause() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,7 +202,7 @@ func (c *Cluster) Resume() error {
 	return c.thaw()
 }
 
-// Runs reports whether the server runs.
+// Runs reports whether the server is running.
 func (c *Cluster) Runs() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -226,8 +216,7 @@ func (c *Cluster) remove() error {
 	return errors.Join(c.stopServer(), c.release(true))
 }
 
-// prepare makes what a start needs: the folder for sockets, the leash, the
-// data. The caller holds the mutex.
+// prepare creates the folder for sockets, the leash and the data for a start. The caller holds the mutex.
 func (c *Cluster) prepare(ctx context.Context) error {
 	if c.sockets == "" {
 		if err := c.makeSocketDir(); err != nil {
@@ -237,7 +226,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	if c.leash == nil {
 		ask, folders := syscall.SIGINT, []string{c.sockets}
 		if c.life != kept {
-			// Nobody will read this data again: no time for a checkpoint.
+			// The data will not be read again, so the server needs no checkpoint.
 			ask, folders = syscall.SIGQUIT, append(folders, c.dir)
 		}
 		l, err := leash.New(ask, folders...)
@@ -249,8 +238,8 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	return c.makeDataDir(ctx)
 }
 
-// release lets go of what prepare made, and removes the cluster's folder
-// where asked to. The caller holds the mutex; the server has ended.
+// release ends the leash and removes the folder for sockets, and with removeData the cluster's folder. The
+// caller holds the mutex. The server has ended.
 func (c *Cluster) release(removeData bool) error {
 	var errs []error
 	if c.sockets != "" {

@@ -22,9 +22,8 @@ host all all 127.0.0.1/32 trust
 host all all ::1/128 trust
 `
 
-// makeDataDir makes the data folder, unless it is there. It is made under
-// another name and renamed when whole, so a start that was broken off leaves
-// nothing that looks like a cluster.
+// makeDataDir creates the data folder unless it exists. The folder has a temporary name until it is complete,
+// so an interrupted start leaves nothing that looks like a cluster.
 func (c *Cluster) makeDataDir(ctx context.Context) error {
 	version, err := c.version(ctx)
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 // run is one start of the server.
 type run struct {
 	cmd    *exec.Cmd
-	exited chan struct{} // closed when cmd has been waited for
-	err    error         // what it ended with; set before exited is closed
+	exited chan struct{} // closed after cmd.Wait
+	err    error         // the result of cmd.Wait; set before exited is closed
 	paused bool
 }
 
 func (r *run) pid() int { return r.cmd.Process.Pid }
 
-// awaitExit waits for the end of the server, and reports whether it came in time.
+// awaitExit waits for the end of the server, and reports whether the server ended within timeout.
 func (r *run) awaitExit(timeout time.Duration) bool {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -30,7 +30,7 @@ func (r *run) awaitExit(timeout time.Duration) bool {
 	}
 }
 
-// running reports whether the server runs. The caller holds the mutex.
+// running reports whether the server is running. The caller holds the mutex.
 func (c *Cluster) running() bool {
 	if c.run == nil {
 		return false
@@ -43,8 +43,8 @@ func (c *Cluster) running() bool {
 	}
 }
 
-// stopServer asks the server to end: immediately with a checkpoint, then without one, then by killing it.
-// The caller holds the mutex.
+// stopServer ends the server: with a checkpoint, after stopTimeout without one, and then with SIGKILL. The
+// caller holds the mutex.
 func (c *Cluster) stopServer() error {
 	if !c.running() {
 		return nil
@@ -71,7 +71,7 @@ func (c *Cluster) killServer() error {
 	if !c.running() {
 		return nil
 	}
-	// Stopped first, it has no further children while they are counted.
+	// A stopped server starts no further children while they are collected.
 	if err := c.freeze(); err != nil {
 		return err
 	}
@@ -93,8 +93,7 @@ func (c *Cluster) killServer() error {
 	return c.leash.Hold(0)
 }
 
-// freeze stops the server and then its children. The caller holds the mutex
-// and has seen that the server runs.
+// freeze sends SIGSTOP to the running server and then to its children. The caller holds the mutex.
 func (c *Cluster) freeze() error {
 	c.run.paused = true
 	if err := c.signal(c.run.pid(), syscall.SIGSTOP); err != nil {
@@ -115,8 +114,7 @@ func (c *Cluster) freeze() error {
 	return nil
 }
 
-// thaw lets all processes of the server go on. The caller holds the mutex and
-// has seen that the server runs.
+// thaw continues all processes of the running server. The caller holds the mutex.
 func (c *Cluster) thaw() error {
 	children, err := descendants(c.run.pid())
 	if err != nil {
@@ -139,8 +137,7 @@ func (c *Cluster) signal(pid int, s syscall.Signal) error {
 	return nil
 }
 
-// awaitStopped waits until a process that was sent SIGSTOP has stopped, or is
-// gone.
+// awaitStopped waits until a process has stopped after SIGSTOP, or has ended.
 func awaitStopped(pid int) error {
 	return awaitProcesses(stopTimeout, fmt.Sprintf("pid %d to stop", pid), func(all map[int]process) bool {
 		p, there := all[pid]
@@ -179,10 +176,10 @@ func awaitProcesses(timeout time.Duration, what string, done func(map[int]proces
 // process is a process of this machine.
 type process struct {
 	parent int
-	state  byte // as ps has it: T stopped, Z ended but not waited for
+	state  byte // the state in ps: T stopped, Z zombie
 }
 
-// descendants returns the children of a process, and their children.
+// descendants returns the children of a process, their children, and so on.
 func descendants(pid int) ([]int, error) {
 	all, err := processes()
 	if err != nil {

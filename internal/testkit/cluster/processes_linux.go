@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// processes returns all processes of the machine, keyed by pid. Linux has them in /proc; the smallest images
+// processes returns all processes of the machine, keyed by pid. It reads /proc, because the smallest images
 // have no ps.
 func processes() (map[int]process, error) {
 	entries, err := os.ReadDir("/proc")
@@ -23,7 +23,7 @@ func processes() (map[int]process, error) {
 		}
 		stat, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "stat"))
 		if err != nil {
-			continue // it has ended since
+			continue // the process has ended meanwhile
 		}
 		// "123 (name, which may hold anything) S 1 …"
 		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
@@ -39,7 +39,7 @@ func processes() (map[int]process, error) {
 	return all, nil
 }
 
-// commandLine returns the command that started a process, "" if it cannot be read.
+// commandLine returns the command that started a process, or "" if it cannot be read.
 func commandLine(pid int) string {
 	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	if err != nil {

@@ -31,7 +31,7 @@ func processes() (map[int]process, error) {
 	return all, nil
 }
 
-// commandLine returns the command that started a process, "" if it cannot be read.
+// commandLine returns the command that started a process, or "" if it cannot be read.
 func commandLine(pid int) string {
 	out, err := exec.Command("ps", "-o", "command=", "-p", strconv.Itoa(pid)).Output()
 	if err != nil {

@@ -15,20 +15,18 @@ import (
 )
 
 const (
-	startTimeout = 60 * time.Second      // for a server to take connections
-	stopTimeout  = 10 * time.Second      // for each way of asking it to end
-	pollEvery    = 10 * time.Millisecond // while waiting for either
-	portAttempts = 20                    // ports that others take before us
-	logTail      = 4096                  // bytes of the log in an error
+	startTimeout = 60 * time.Second      // for a server to accept connections
+	stopTimeout  = 10 * time.Second      // for each attempt to end a server
+	pollEvery    = 10 * time.Millisecond // the interval of checks during either wait
+	portAttempts = 20                    // tries of ports, which other programs may take first
+	logTail      = 4096                  // bytes at the end of the log in an error
 )
 
-// errPortTaken is the error of launch when another program listens on the
-// port.
+// errPortTaken is the error of launch if another program listens on the port.
 var errPortTaken = errors.New("port is taken")
 
-// launchOnFreePort starts the server on a port that nobody has. Between the
-// look and the server's own bind somebody may take it: then comes the next.
-// The caller holds the mutex.
+// launchOnFreePort starts the server on a free port. If another program takes the port first,
+// launchOnFreePort tries the next port. The caller holds the mutex.
 func (c *Cluster) launchOnFreePort(ctx context.Context) error {
 	var err error
 	for range portAttempts {
@@ -42,10 +40,9 @@ func (c *Cluster) launchOnFreePort(ctx context.Context) error {
 	return err
 }
 
-// freePort finds a loopback port below the range that systems give to
-// outgoing connections (from 32768 on Linux, 49152 on macOS). A port of that
-// range is lost to some client while the server is down for a Restart, and a
-// client that retries such a port may even end up connected to itself.
+// freePort returns a free loopback port below the range of outgoing connections (from 32768 on Linux, 49152
+// on macOS). During a Restart, a client could take a port of that range, and a client that retries such a
+// port may even connect to itself.
 func freePort() (int, error) {
 	const low, high = 15000, 30000
 	var err error
@@ -59,8 +56,8 @@ func freePort() (int, error) {
 	return 0, fmt.Errorf("cluster: no free port: %w", err)
 }
 
-// launch starts the server and waits until it takes connections. The caller
-// holds the mutex, prepare has run, no server runs.
+// launch starts the server and waits until it accepts connections. The caller holds the mutex and has called
+// prepare. No server is running.
 func (c *Cluster) launch(ctx context.Context) error {
 	if err := c.checkUnused(); err != nil {
 		return err
@@ -72,7 +69,7 @@ func (c *Cluster) launch(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
-	// The server outlives ctx, which is for the start.
+	// The server outlives ctx, which bounds only the start.
 	cmd := c.command(context.WithoutCancel(ctx), "postgres", "-D", c.DataDir())
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
@@ -93,9 +90,8 @@ func (c *Cluster) launch(ctx context.Context) error {
 	return nil
 }
 
-// awaitReady waits until the server has written into its pid file that it
-// takes connections, as pg_ctl does: it needs no password
-// and no place among max_connections.
+// awaitReady waits until the server's pid file shows that it accepts connections, like pg_ctl. This needs no
+// password and no connection.
 func (c *Cluster) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -119,7 +115,7 @@ func (c *Cluster) awaitReady(ctx context.Context) error {
 	}
 }
 
-// pidFile holds what the server's postmaster.pid says; zero if there is none.
+// pidFile is the content of the server's postmaster.pid, or zero if the file is missing.
 type pidFile struct {
 	pid    int
 	port   string
@@ -144,8 +140,8 @@ func readPidFile(data string) pidFile {
 }
 
 // checkUnused returns an error if another program runs a server on the data. If the pid file has the number
-// of an unrelated program, as happens in containers, checkUnused removes the file, which would keep
-// Postgres from starting.
+// of an unrelated program, as happens in containers, checkUnused removes the file, because Postgres would not
+// start with it.
 func (c *Cluster) checkUnused() error {
 	file := readPidFile(c.DataDir())
 	if file.pid <= 0 || errors.Is(syscall.Kill(file.pid, 0), syscall.ESRCH) {

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// Follow stops the server, and starts it again as a standby of another one, with a copy of that
-// one's data in place of its own. The other one's Options.HBA must let it replicate.
+// Follow stops the server, replaces its data by a copy of primary's data, and starts it as a standby of
+// primary. The primary's Options.HBA must allow replication.
 func (c *Cluster) Follow(ctx context.Context, primary *Cluster) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

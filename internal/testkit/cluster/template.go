@@ -12,13 +12,13 @@ import (
 // templates holds the state of servers, by their addresses.
 var templates = struct {
 	sync.Mutex
-	made     map[string]bool   // by the address and the name
-	strategy map[string]string // how to copy a database
+	made     map[string]bool   // the templates that exist, by address and name
+	strategy map[string]string // the results of copyStrategy, by address
 }{made: map[string]bool{}, strategy: map[string]string{}}
 
-// template returns the name of a database to copy, in which the SQL has run. The first process that needs
-// it makes it, and it stays as long as the server. Without SQL it is template0, to which nobody connects,
-// so that many processes can copy it concurrently.
+// template returns the name of a database to copy, in which the SQL has run. The first process that needs the
+// database creates it, and it stays as long as the server. For no SQL it is template0, to which nobody
+// connects, so that many processes can copy it concurrently.
 func template(admin, sql string) (string, error) {
 	if sql == "" {
 		return "template0", nil
@@ -37,9 +37,8 @@ func template(admin, sql string) (string, error) {
 	return name, nil
 }
 
-// copyStrategy returns the clause for copies of databases on a server. A server writes each page of a copy
-// to its log, unless a setting forbids it. If it does not wait for the disk, a copy of the files takes a
-// third of the CPU.
+// copyStrategy returns the clause for copies of databases on a server. By default, a server writes each page
+// of a copy to its log. With fsync off, a copy of the files takes a third of the CPU.
 func copyStrategy(admin string) (string, error) {
 	templates.Lock()
 	defer templates.Unlock()
@@ -62,7 +61,8 @@ func copyStrategy(admin string) (string, error) {
 	return clause, nil
 }
 
-// makeTemplate makes a template, unless it is there. Until all of the SQL has run, it has another name.
+// makeTemplate creates a template unless it exists. The database has a temporary name until all of the SQL
+// has run.
 func makeTemplate(admin, name, sql string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()

@@ -18,17 +18,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestDSN is the environment variable with the server that Open uses instead of a private one: the URL of
-// an account that may create databases. Nobody removes the databases of killed tests there.
+// TestDSN is the environment variable with the URL of a server that Open uses instead of a private one. Its
+// account may create databases. Nothing removes the databases of killed tests there.
 const TestDSN = "PG_RATELIMIT_TEST_DSN"
 
 // testTimeout bounds each wait of a test here.
 const testTimeout = 2 * time.Minute
 
-// shared starts the cluster of this test process. Its leash ends it with the process, so no TestMain is
-// needed.
+// shared starts the cluster of this test process. The cluster's leash stops it with the process, so no
+// TestMain is needed.
 var shared = sync.OnceValues(func() (*Cluster, error) {
-	// Installing a server may come first.
+	// The time includes the installation of a server.
 	ctx, cancel := context.WithTimeout(context.Background(), 5*testTimeout)
 	defer cancel()
 	return Shared(ctx)
@@ -44,9 +44,9 @@ func Shared(ctx context.Context) (*Cluster, error) {
 	}})
 }
 
-// Open makes a fresh database and returns its DSN. It is empty, or a copy of a database in which the SQL
-// has run: a copy takes milliseconds. The database is dropped at the test's end, with its connections. All
-// tests of a process share one cluster, and all tests of a run with package shared. A test that kills its
+// Open creates a database and returns its DSN. The database is empty, or a copy of a database in which the
+// SQL has run, which takes milliseconds. Open drops the database and its connections at the test's end. All
+// tests of a process share one cluster, and with package shared all tests of a run. A test that kills its
 // server uses Private.
 func Open(t testing.TB, sql ...string) string {
 	t.Helper()
@@ -91,8 +91,8 @@ func adminDSN(t testing.TB) string {
 	return c.DSN("postgres")
 }
 
-// Private starts a cluster for one test, to stop, kill or pause. Its data outlives Stop and Kill, and is
-// removed at the test's end. It has fsync off unless o sets it, so that no test waits for a slow disk.
+// Private starts a cluster for one test, which may stop, kill or pause it. The data outlives Stop and Kill,
+// and is removed at the test's end. fsync is off unless o sets it, so that no test waits for a slow disk.
 func Private(t testing.TB, o Options) *Cluster {
 	t.Helper()
 	config := map[string]string{"fsync": "off"}
@@ -115,8 +115,8 @@ func Private(t testing.TB, o Options) *Cluster {
 // watcher is the application_name of sessions that tests use to watch a database.
 const watcher = "watcher"
 
-// Watch connects to a database to watch it. The caller closes the connection. Connections does not count
-// it, because its end may still be visible when the next one counts.
+// Watch connects to a database to watch it. The caller closes the connection. Connections does not count it,
+// because a closed session may still be visible in the next count.
 func Watch(t testing.TB, ctx context.Context, dsn string) *pgx.Conn {
 	t.Helper()
 	config, err := pgx.ParseConfig(dsn)
@@ -151,7 +151,7 @@ func Connect(t testing.TB, dsn string) *pgx.Conn {
 	return conn
 }
 
-// Execute runs SQL text without parameters, on a connection that Connections does not count.
+// Execute runs SQL without parameters, on a connection that Connections does not count.
 func Execute(t testing.TB, dsn, sql string) {
 	t.Helper()
 	watch(t, dsn, sql, func(ctx context.Context, conn *pgx.Conn) error {
@@ -160,7 +160,7 @@ func Execute(t testing.TB, dsn, sql string) {
 	})
 }
 
-// Query returns the only value of a query's result, on a connection that Connections does not count.
+// Query returns the single value of a query's result. It uses a connection that Connections does not count.
 func Query[T any](t testing.TB, dsn, sql string, args ...any) (value T) {
 	t.Helper()
 	watch(t, dsn, sql, func(ctx context.Context, conn *pgx.Conn) error {
@@ -169,7 +169,7 @@ func Query[T any](t testing.TB, dsn, sql string, args ...any) (value T) {
 	return value
 }
 
-// Texts returns the rows of a query with one column of texts, on a connection that Connections does not
+// Texts returns the rows of a query with one text column. It uses a connection that Connections does not
 // count.
 func Texts(t testing.TB, dsn, sql string, args ...any) (texts []string) {
 	t.Helper()
@@ -202,7 +202,7 @@ func execute(dsn, sql string) error {
 	return Run(ctx, dsn, sql)
 }
 
-// Run runs SQL text without parameters, on a connection of its own.
+// Run runs SQL without parameters, on a new connection.
 func Run(ctx context.Context, dsn, sql string) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -234,20 +234,20 @@ func Tool(t testing.TB, name string) string {
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
-// databaseName returns a name that no other test has, and that needs no quotes.
+// databaseName returns a unique name that needs no quotes.
 func databaseName(test string) (string, error) {
 	random := make([]byte, 6)
 	if _, err := rand.Read(random); err != nil {
 		return "", err
 	}
 	test = notInNames.ReplaceAllString(strings.ToLower(test), "_")
-	if len(test) > 40 { // of the 63 that a name may have
+	if len(test) > 40 { // a name may have 63 bytes
 		test = test[:40]
 	}
 	return "t_" + hex.EncodeToString(random) + "_" + test, nil
 }
 
-// withDatabase returns a server's DSN with another database.
+// withDatabase returns dsn with another database.
 func withDatabase(dsn, database string) (string, error) {
 	u, err := url.Parse(dsn)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
@@ -257,8 +257,8 @@ func withDatabase(dsn, database string) (string, error) {
 	return u.String(), nil
 }
 
-// Limited creates an account with a bound on its connections, and returns a DSN with which it uses a
-// database. The account may create tables, and use those that exist. It is dropped at the test's end.
+// Limited creates an account with a bound on its connections, and returns its DSN for a database. The account
+// may create tables, and use existing tables. Limited drops the account at the test's end.
 func Limited(t testing.TB, dsn string, connections int) string {
 	t.Helper()
 	u, err := url.Parse(dsn)

@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// The suites run over the other implementations in those packages' own tests.
+// The packages of the other implementations run the suites in their own tests.
 
 func openPgwire(t testing.TB, dsn string) pgdb.DB {
 	db, err := pgwire.Open(dsn, pgwire.Options{})

@@ -15,8 +15,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// testFewerConnections: the server allows an account one connection, the DB would open more.
-// Calls take turns with the connection. They fail only when their time is over, or without any connection.
+// testFewerConnections checks that calls take turns if the server allows fewer connections than the DB would
+// open. A call fails only at its deadline, or if the server allows no connection.
 func testFewerConnections(t *testing.T, d *db) {
 	few := &db{t: t, DB: d.open(t, cluster.Limited(t, d.dsn, 1))}
 	defer few.Close()
@@ -62,8 +62,8 @@ func testFewerConnections(t *testing.T, d *db) {
 	group.Wait()
 }
 
-// testRefusedLogin: the server refuses a login while a call keeps the only connection that it allows.
-// The call that waits gets a connection as soon as the server allows another one.
+// testRefusedLogin checks that a call waits while the server refuses a login, because another call has the
+// only allowed connection. The call gets a connection when the server allows another one.
 func testRefusedLogin(t *testing.T, open openDB) {
 	dsn := cluster.Open(t)
 	other := &db{t: t, DB: open(t, dsn)}
@@ -83,15 +83,15 @@ func testRefusedLogin(t *testing.T, open openDB) {
 	waiting := statement("SELECT 1")
 	waits := make(chan error, 1)
 	go func() { waits <- d.try(waiting) }()
-	time.Sleep(100 * time.Millisecond) // its login is refused
+	time.Sleep(100 * time.Millisecond) // the server refuses its login
 	other.exec("ALTER ROLE " + limited.User.Username() + " CONNECTION LIMIT 2")
 	if err := <-waits; err != nil || waiting.Err != nil {
 		t.Errorf("beside a long call: %v, %v; want no errors", err, waiting.Err)
 	}
 }
 
-// testCauseOverASlowNetwork: a login takes longer than any call. Their errors nevertheless give the reason
-// for the missing connection.
+// testCauseOverASlowNetwork checks that the errors of calls name the cause of a missing connection, even if a
+// login takes longer than any call.
 func testCauseOverASlowNetwork(t *testing.T, open openDB) {
 	_, dsn := slownet.ListenFor(t, cluster.Limited(t, cluster.Open(t), 0), 100*time.Millisecond)
 	d := open(t, dsn)
@@ -102,7 +102,7 @@ func testCauseOverASlowNetwork(t *testing.T, open openDB) {
 		err = d.Run(ctx, []*pgdb.Statement{statement("SELECT 1")})
 		cancel()
 		if err == nil {
-			t.Fatal("a statement succeeds without a connection")
+			t.Fatal("a statement without a connection: no error, want one")
 		}
 		if errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), "too many connections") {
 			return
@@ -111,7 +111,7 @@ func testCauseOverASlowNetwork(t *testing.T, open openDB) {
 	t.Errorf("error %v, want DeadlineExceeded and too many connections", err)
 }
 
-// withSettings returns a DSN with parameters, given as name, value, name, value.
+// withSettings returns a DSN with parameters. settings has pairs of a name and a value.
 func withSettings(t *testing.T, dsn string, settings ...string) string {
 	u, err := url.Parse(dsn)
 	if err != nil {
@@ -125,8 +125,8 @@ func withSettings(t *testing.T, dsn string, settings ...string) string {
 	return u.String()
 }
 
-// testKeptConnection: after a pause of any length there is still one connection, and only
-// one. The end of that connection costs no call.
+// testKeptConnection checks that the DB keeps exactly one idle connection, for any time. If that connection
+// ends, no call fails.
 func testKeptConnection(t *testing.T, d *db) {
 	idle := &db{t: t,
 		DB: d.open(t, withSettings(t, d.dsn, "pool_max_conn_idle_time", "200ms",
@@ -137,15 +137,15 @@ func testKeptConnection(t *testing.T, d *db) {
 		both.Go(func() { idle.run(statement("SELECT pg_sleep(0.3)")) })
 	}
 	both.Wait()
-	one := func() {
+	awaitOne := func() {
 		t.Helper()
 		await.Within(t, timeout, "one connection is kept",
 			func() bool { return cluster.Connections(t, d.dsn) == 1 })
 	}
-	one()
+	awaitOne()
 	pid := idle.queryCell("SELECT pg_backend_pid()::bigint")
-	time.Sleep(time.Second) // five times as long as a connection may be idle
-	one()
+	time.Sleep(time.Second) // five times pool_max_conn_idle_time
+	awaitOne()
 	if after := idle.queryCell("SELECT pg_backend_pid()::bigint"); after != pid {
 		t.Errorf("after a pause, a statement runs on process %x, want %x", after, pid)
 	}
@@ -155,8 +155,8 @@ func testKeptConnection(t *testing.T, d *db) {
 	idle.run(statement("SELECT 1"))
 }
 
-// testReplacedConnection: the connection that is kept is replaced when it is too old, before
-// the next call.
+// testReplacedConnection checks that the DB replaces its idle connection when it is too old, before the next
+// call.
 func testReplacedConnection(t *testing.T, d *db) {
 	old := &db{t: t,
 		DB: d.open(t, withSettings(t, d.dsn, "pool_max_conn_lifetime", "300ms", "pool_max_conn_idle_time",

@@ -20,11 +20,11 @@ import (
 type openDB func(t testing.TB, dsn string) pgdb.DB
 
 // roundTrips are the round trip times of networks between a DB and its server. Each test runs over one of
-// them. The two slow ones are for counting round trips.
+// them, and testRoundTrips over the two slow ones.
 var roundTrips = []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond}
 
-// DB runs the tests of a pgdb.DB, each on a database of its own: directly, and without -short also
-// over a network with a delay.
+// DB runs the tests of a pgdb.DB, each on its own database. Without -short, it runs them a second time over a
+// slow network.
 func DB(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 	for _, roundTrip := range roundTrips[1:] {
 		if testing.Short() {
@@ -35,7 +35,7 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 	}
 	for name, test := range map[string]struct {
 		run func(t *testing.T, open openDB)
-		own bool // whether it needs a server of its own
+		own bool // the test starts its own server
 	}{
 		"no server":                   {testNoServer, false},
 		"a server that is killed":     {testServerGone, true},
@@ -57,8 +57,8 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 	runTests(t, open, append(slices.Clone(statementTests), connectionTests...))
 }
 
-// Statements runs the tests of DB on statements. They do not depend on when connections are opened and
-// replaced, which a program decides that gives a DB its pool.
+// Statements runs the tests of DB on statements. They do not depend on the opening and replacement of
+// connections, which a program with its own pool controls.
 func Statements(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 	runTests(t, open, statementTests)
 }
@@ -141,7 +141,7 @@ func (d *db) try(statements ...*pgdb.Statement) error {
 	return d.tryFor(timeout, statements...)
 }
 
-// tryFor is like try with a limit for the call, which must end within grace after it.
+// tryFor is like try, but bounds the call by limit. The call must end within grace after that.
 func (d *db) tryFor(limit time.Duration, statements ...*pgdb.Statement) error {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -176,7 +176,7 @@ func statement(sql string, args ...any) *pgdb.Statement {
 	return &pgdb.Statement{SQL: sql, Args: args}
 }
 
-// transaction joins statements.
+// transaction joins statements into one transaction.
 func transaction(statements ...*pgdb.Statement) []*pgdb.Statement {
 	for _, s := range statements[:len(statements)-1] {
 		s.Joined = true
@@ -184,30 +184,30 @@ func transaction(statements ...*pgdb.Statement) []*pgdb.Statement {
 	return statements
 }
 
-// cells returns the columns of a statement's result, row after row. NULL is "NULL".
+// cells returns the columns of a statement's result, row by row. NULL is "NULL".
 func cells(t testing.TB, s *pgdb.Statement) []string {
 	t.Helper()
-	var all []string
+	var columns []string
 	for rest := s.Result; len(rest) > 0; {
 		if len(rest) < 4 {
-			t.Fatalf("%.200s: the result ends with %x", s.SQL, rest)
+			t.Fatalf("%.200s: the result ends with %x, want a length of 4 bytes", s.SQL, rest)
 		}
 		size := int32(binary.BigEndian.Uint32(rest))
 		rest = rest[4:]
 		if size == -1 {
-			all = append(all, "NULL")
+			columns = append(columns, "NULL")
 			continue
 		}
 		if size < 0 || int(size) > len(rest) {
 			t.Fatalf("%.200s: the result has a column of %d bytes, and %d bytes left", s.SQL, size, len(rest))
 		}
-		all = append(all, string(rest[:size]))
+		columns = append(columns, string(rest[:size]))
 		rest = rest[size:]
 	}
-	return all
+	return columns
 }
 
-// queryCells runs one statement and returns the columns of its result, row after row.
+// queryCells runs one statement and returns the columns of its result, row by row.
 func (d *db) queryCells(sql string, args ...any) []string {
 	d.t.Helper()
 	s := statement(sql, args...)
@@ -215,14 +215,14 @@ func (d *db) queryCells(sql string, args ...any) []string {
 	return cells(d.t, s)
 }
 
-// queryCell runs a statement that has one row of one column.
+// queryCell runs a statement and returns its result, which must be one row of one column.
 func (d *db) queryCell(sql string, args ...any) string {
 	d.t.Helper()
-	all := d.queryCells(sql, args...)
-	if len(all) != 1 {
-		d.t.Fatalf("%s: %d columns, want one", sql, len(all))
+	columns := d.queryCells(sql, args...)
+	if len(columns) != 1 {
+		d.t.Fatalf("%s: %d columns, want one", sql, len(columns))
 	}
-	return all[0]
+	return columns[0]
 }
 
 // equal reports whether columns are equal.
@@ -243,7 +243,8 @@ func (d *db) exec(sql string) {
 	}
 }
 
-// awaitSessions waits until want sessions of the database have a property, except the one that checks.
+// awaitSessions waits until want sessions of the database have a property, a condition in SQL. It does not
+// count its own session.
 func (d *db) awaitSessions(property string, want int64) {
 	d.t.Helper()
 	sql := "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> " +
@@ -306,13 +307,13 @@ func testErrors(t *testing.T, d *db) {
 		t.Fatalf("division by zero: %v, %v, code %q; want code 22012", err, s.Err, s.Code)
 	}
 	s.Args[0] = int64(1)
-	d.run(s) // the same statement again
-	// Notices do no harm.
+	d.run(s) // the same statement value again
+	// Notices are ignored.
 	d.run(statement("DO $$ BEGIN RAISE NOTICE 'by the way'; RAISE WARNING 'and'; END $$"),
 		statement("DROP TABLE IF EXISTS nothing"))
 }
 
-// testUnnamed looks for prepared statements on the server.
+// testUnnamed checks that the server prepares only statements that are not Unnamed.
 func testUnnamed(t *testing.T, d *db) {
 	for i := 0; i < 3; i++ {
 		unnamed, named := statement("SELECT $1::bigint /* unnamed */", int64(i)),
@@ -345,7 +346,7 @@ func testManyStatements(t *testing.T, d *db) {
 			t.Fatalf("statement %d: got %q, want %d", i, got, i+i%50)
 		}
 	}
-	// More bytes both ways than buffers hold: neither side may wait until the other reads.
+	// Both directions carry more bytes than buffers hold, so neither side may wait for the other one to read.
 	text := strings.Repeat("0123456789", 12000)
 	for i, s := range statements[:100] {
 		s.SQL, s.Args = "SELECT $1::text", []any{text}
@@ -354,7 +355,7 @@ func testManyStatements(t *testing.T, d *db) {
 	d.run(statements[:100]...)
 	for i, s := range statements[:100] {
 		if !equal(cells(t, s), text) {
-			t.Fatalf("statement %d does not return its parameter", i)
+			t.Fatalf("statement %d: got %d bytes, want its parameter", i, len(s.Result))
 		}
 	}
 }
@@ -362,7 +363,7 @@ func testManyStatements(t *testing.T, d *db) {
 func testExec(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint); INSERT INTO t VALUES (1); SELECT * FROM t; -- and nothing\n")
 	d.exec("")
-	// Several commands are one transaction: a lock of the first lasts.
+	// Several commands are one transaction: the first one is rolled back too.
 	if err := d.tryExec("INSERT INTO t VALUES (2); SELECT 1 / 0; INSERT INTO t VALUES (3)"); err == nil ||
 		!strings.Contains(err.Error(), "division by zero") {
 		t.Errorf("three commands, the second fails: error %v, want division by zero", err)

@@ -17,11 +17,11 @@ import (
 // grace is the time in which a call must return after its context has ended, on a busy machine.
 const grace = time.Minute
 
-// arrival is the time in which the end of a connection reaches the other side.
+// arrival is the maximum time until the other side detects the end of a connection.
 const arrival = 400 * time.Millisecond
 
-// testForgotten: the server loses its prepared statements, as behind a pooler. A transaction with such a
-// statement runs again, and has its effect once.
+// testForgotten checks that a DB retries a transaction if the server has lost its prepared statements, as
+// behind a pooler. The transaction has its effect once.
 func testForgotten(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	insert := statement("INSERT INTO t VALUES ($1::bigint)", int64(1))
@@ -37,8 +37,8 @@ func testForgotten(t *testing.T, d *db) {
 	}
 }
 
-// testAltered alters a table with prepared statements: the server refuses
-// to run them when their columns have changed.
+// testAltered checks that statements succeed after a change of their table, although the server refuses
+// prepared statements with changed columns.
 func testAltered(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint, m bigint); INSERT INTO t VALUES (1, 2); CREATE TABLE u (n bigint)")
 	var selects []*pgdb.Statement
@@ -51,7 +51,7 @@ func testAltered(t *testing.T, d *db) {
 		"ALTER TABLE t ALTER m TYPE bigint USING m::bigint", "ALTER TABLE t ADD k text",
 		"ALTER TABLE t DROP k"} {
 		d.exec(alter)
-		for j := 0; j < 2; j++ { // prepared when the second one runs
+		for j := 0; j < 2; j++ { // the second one runs prepared statements
 			d.run(all...)
 			if got := d.queryCell("SELECT count(*) FROM u"); got != bigintBytes(int64(2*i+j+1)) {
 				t.Fatalf("%s: inserted %x times, want %d", alter, got, 2*i+j+1)
@@ -70,7 +70,7 @@ func testAltered(t *testing.T, d *db) {
 	}
 }
 
-// testReadOnly: a session in which nothing can be written is not used again.
+// testReadOnly checks that a DB does not reuse a read-only session.
 func testReadOnly(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	d.exec("SET default_transaction_read_only = on")
@@ -81,12 +81,12 @@ func testReadOnly(t *testing.T, d *db) {
 	d.run(s)
 	d.exec("SET default_transaction_read_only = on")
 	if err := d.tryExec("INSERT INTO t VALUES (2)"); err == nil {
-		t.Fatal("Exec has no error in a read-only session")
+		t.Fatal("Exec in a read-only session: no error, want one")
 	}
 	d.exec("INSERT INTO t VALUES (2)")
 }
 
-// testDeadline ends calls while the server works on them. The server stops.
+// testDeadline checks that the end of a call's context ends the call and its statement on the server.
 func testDeadline(t *testing.T, d *db) {
 	other := &db{t: t, DB: d.open(t, d.dsn)}
 	defer other.Close()
@@ -98,7 +98,7 @@ func testDeadline(t *testing.T, d *db) {
 			t.Fatalf("a deadline ends Run with %v, want DeadlineExceeded", err)
 		}
 		if statements[1].Err == nil || statements[2].Err == nil {
-			t.Errorf("unfinished statements have the errors %v and %v, want some", statements[1].Err,
+			t.Errorf("unfinished statements have the errors %v and %v, want two errors", statements[1].Err,
 				statements[2].Err)
 		}
 		if got := d.queryCell("SELECT 'x'::text"); got != "x" {
@@ -122,12 +122,12 @@ func testDeadline(t *testing.T, d *db) {
 	other.awaitSessions(asleep, 0)
 }
 
-// asleep is a property of sessions that run a long statement.
+// asleep is the property of sessions that run pg_sleep, see awaitSessions.
 const asleep = "query LIKE 'SELECT pg_sleep%' AND wait_event = 'PgSleep'"
 
-// runUntilDeadline makes a call with a deadline that ends while the server is asleep, and returns its
-// error. The server ignores a request to cancel a statement that it has not started. If it has not started
-// before the deadline, the call is repeated with more time.
+// runUntilDeadline makes a call whose deadline passes while its statement sleeps on the server, and returns
+// the call's error. The server ignores a request to cancel a statement that it has not started. If the
+// statement has not started before the deadline, runUntilDeadline repeats the call with a later deadline.
 func (d *db) runUntilDeadline(call func(ctx context.Context) error) error {
 	d.t.Helper()
 	var err error
@@ -135,12 +135,12 @@ func (d *db) runUntilDeadline(call func(ctx context.Context) error) error {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		done := make(chan error, 1)
 		go func() { done <- call(ctx) }()
-		begun := false
-		for !begun && ctx.Err() == nil {
+		started := false
+		for !started && ctx.Err() == nil {
 			time.Sleep(2 * time.Millisecond)
 			found := d.queryCell("SELECT count(*) FROM pg_stat_activity WHERE datname = "+
 				"current_database() AND "+asleep) == bigintBytes(1)
-			begun = found && ctx.Err() == nil
+			started = found && ctx.Err() == nil
 		}
 		<-ctx.Done()
 		cancel()
@@ -149,7 +149,7 @@ func (d *db) runUntilDeadline(call func(ctx context.Context) error) error {
 		case <-time.After(grace):
 			d.t.Fatalf("a call with a deadline of %v runs %v longer", limit, grace)
 		}
-		if begun {
+		if started {
 			d.awaitSessions(asleep, 0)
 			return err
 		}
@@ -177,8 +177,8 @@ func testEnded(t *testing.T, d *db) {
 	}
 }
 
-// testEndedSessions ends the server's sessions while they are idle. No call fails,
-// whether the DB has seen it or finds out when it uses a connection.
+// testEndedSessions checks that no call fails after the server has ended idle sessions, even if the DB
+// detects that only when it uses a connection.
 func testEndedSessions(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	other := &db{t: t, DB: d.open(t, d.dsn)}
@@ -195,8 +195,7 @@ func testEndedSessions(t *testing.T, d *db) {
 	}
 }
 
-// testLostConnections: no call fails because its connection ended while it was
-// idle, without a word from the server.
+// testLostConnections checks that no call fails after the network has closed idle connections.
 func testLostConnections(t *testing.T, d *db) {
 	proxy, dsn := slownet.ListenFor(t, d.dsn, 0)
 	lost := &db{t: t, DB: d.open(t, dsn)}
@@ -224,7 +223,7 @@ func testDBClosed(t *testing.T, d *db) {
 	cancel()
 	<-closed
 	if err := <-done; err == nil && s.Err == nil {
-		t.Error("a statement of 600 s has no error after Close")
+		t.Error("a statement of 600 s after Close: no error, want one")
 	}
 	d.Close()
 	later := statement("SELECT 1")
@@ -232,7 +231,7 @@ func testDBClosed(t *testing.T, d *db) {
 		t.Errorf("Run after Close: %v, the statement %v; want errors", err, later.Err)
 	}
 	if err := d.Exec(context.Background(), "SELECT 1"); err == nil {
-		t.Error("Exec after Close has no error")
+		t.Error("Exec after Close: no error, want one")
 	}
 }
 
@@ -250,7 +249,7 @@ func testNoServer(t *testing.T, open openDB) {
 	}
 }
 
-// requireRecovery fails the test unless a DB soon uses its server again.
+// requireRecovery fails the test unless one of ten calls succeeds.
 func (d *db) requireRecovery() {
 	d.t.Helper()
 	s := statement("SELECT 1")
@@ -261,7 +260,7 @@ func (d *db) requireRecovery() {
 	}
 }
 
-// testServerGone kills a server during a statement and starts it again.
+// testServerGone checks that calls fail while a server is killed, and succeed after its restart.
 func testServerGone(t *testing.T, open openDB) {
 	c := cluster.Private(t, cluster.Options{})
 	d := &db{t: t, DB: open(t, c.DSN("postgres"))}
@@ -270,7 +269,7 @@ func testServerGone(t *testing.T, open openDB) {
 	done := make(chan error, 1)
 	s := statement("SELECT pg_sleep(600)")
 	go func() { done <- d.try(s) }()
-	time.Sleep(100 * time.Millisecond) // the statement may have begun or not
+	time.Sleep(100 * time.Millisecond) // usually, the statement has started
 	if err := c.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +277,7 @@ func testServerGone(t *testing.T, open openDB) {
 		t.Errorf("killed server: %v, the statement %v; want errors before the deadline", err, s.Err)
 	}
 	if err := d.try(s); err == nil {
-		t.Error("a killed server answers")
+		t.Error("a call to a killed server: no error, want one")
 	}
 	if err := c.Restart(context.Background()); err != nil {
 		t.Fatal(err)
@@ -286,7 +285,7 @@ func testServerGone(t *testing.T, open openDB) {
 	d.requireRecovery()
 }
 
-// testServerHangs stops a server's processes: calls end with their contexts.
+// testServerHangs checks that calls to a server with stopped processes end with their contexts.
 func testServerHangs(t *testing.T, open openDB) {
 	c := cluster.Private(t, cluster.Options{})
 	d, closing := &db{t: t, DB: open(t, c.DSN("postgres"))}, &db{t: t, DB: open(t, c.DSN("postgres"))}
@@ -307,14 +306,14 @@ func testServerHangs(t *testing.T, open openDB) {
 	defer cancel()
 	waiting := make(chan error, 1)
 	go func() { waiting <- closing.Run(ctx, []*pgdb.Statement{statement("SELECT 1")}) }()
-	time.Sleep(100 * time.Millisecond) // the statement may have begun or not
+	time.Sleep(100 * time.Millisecond) // usually, the statement has started
 	closing.Close()
 	if ctx.Err() != nil {
 		t.Error("Close waits until a hanging call ends")
 	}
 	cancel()
 	if err := <-waiting; err == nil {
-		t.Error("a server that hangs answers")
+		t.Error("a call to a server that hangs: no error, want one")
 	}
 	if err := c.Resume(); err != nil {
 		t.Fatal(err)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Keeps fails a test if do leaves more than bound bytes of the heap in use, while alive is reachable.
+// Keeps fails a test if the heap is more than bound bytes larger after do, while alive is reachable.
 func Keeps(t testing.TB, bound int64, alive any, do func()) {
 	t.Helper()
 	before := heapInUse()
@@ -19,7 +19,7 @@ func Keeps(t testing.TB, bound int64, alive any, do func()) {
 func heapInUse() int64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // the first one may leave what sync.Pool holds
+	runtime.GC() // the first one may keep the values of a sync.Pool
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }

@@ -20,8 +20,8 @@ import (
 // lateEnv is the environment variable with the DSN for the process that testLateProcess starts.
 const lateEnv = "PGRATELIMIT_TEST_LATE_DSN"
 
-// testLateProcess stops a process during a statement until after its deadline. The server has responded in
-// time, so the statement has its result.
+// testLateProcess checks that a statement has its result if the server responded in time, but the process was
+// stopped until after the deadline.
 func testLateProcess(t *testing.T, open openDB) {
 	const limit = 5 * time.Second
 	if dsn := os.Getenv(lateEnv); dsn != "" {
@@ -34,7 +34,7 @@ func testLateProcess(t *testing.T, open openDB) {
 			if err := d.tryFor(limit, s); err != nil || s.Err != nil {
 				t.Errorf("a response that was read late: %v, %v; want no errors", err, s.Err)
 			}
-			_, _ = os.Stdin.Read(make([]byte, 1)) // until this process has been stopped
+			_, _ = os.Stdin.Read(make([]byte, 1)) // blocks while the parent stops this process
 		}
 		return
 	}

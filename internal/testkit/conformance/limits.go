@@ -15,19 +15,19 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Algorithms returns the algorithms that count in windows: all but InFlight, which testSlots tests.
+// Algorithms returns the algorithms that count in windows: all except InFlight, which testSlots tests.
 func Algorithms() []ratelimit.Algorithm {
 	return slices.DeleteFunc(ratelimit.Algorithms(),
 		func(a ratelimit.Algorithm) bool { return a == ratelimit.InFlight })
 }
 
-// Definitions returns the definitions of such algorithms.
+// Definitions returns the definitions of Algorithms.
 func Definitions() []*algorithm.Definition {
 	return slices.DeleteFunc(algorithm.All(),
 		func(d *algorithm.Definition) bool { return d.Name == ratelimit.InFlight.String() })
 }
 
-// Limits returns a limit of events in an hour for each algorithm, and one in a year of the calendar.
+// Limits returns a limit of events per hour for each algorithm, and one of events per calendar year.
 func Limits(prefix string, events int64) []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
 	for _, a := range Algorithms() {
@@ -40,7 +40,7 @@ func Limits(prefix string, events int64) []*ratelimit.Limit {
 	})
 }
 
-// ExtremeLimits returns the limits at the bounds of what is valid, for each algorithm.
+// ExtremeLimits returns limits with the smallest and the largest valid values, for each algorithm.
 func ExtremeLimits(t testing.TB) []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
 	for _, a := range Algorithms() {
@@ -67,7 +67,7 @@ func ExtremeLimits(t testing.TB) []*ratelimit.Limit {
 	return limits
 }
 
-// Clock is a time that a test sets. It is not safe for concurrent use.
+// Clock is a clock that a test sets. It is not safe for concurrent use.
 type Clock struct{ Micro int64 } // microseconds since the Unix epoch
 
 // Second is a second in microseconds, the unit of Clock.
@@ -79,7 +79,7 @@ func NewClock() *Clock { return &Clock{1_700_000_000 * Second} }
 // Now returns the time that was set.
 func (c *Clock) Now() time.Time { return time.UnixMicro(c.Micro) }
 
-// EachDefinition checks a property for each definition.
+// EachDefinition checks a property for each definition, by Check.
 func EachDefinition(t *testing.T, checks int, property func(t *rapid.T, name string)) {
 	for _, d := range Definitions() {
 		t.Run(d.Name, func(t *testing.T) {
@@ -88,7 +88,7 @@ func EachDefinition(t *testing.T, checks int, property func(t *rapid.T, name str
 	}
 }
 
-// DrawLimit draws a limit with the definition of that name. Its numbers are often small.
+// DrawLimit draws a limit with the definition of that name, often with small numbers.
 func DrawLimit(t *rapid.T, definition, prefix string) *ratelimit.Limit {
 	for {
 		l := &ratelimit.Limit{
@@ -137,7 +137,7 @@ func HasBurst(definition string) bool {
 	return definition == "token_bucket" || definition == "gcra"
 }
 
-// DrawAdvance draws by how many microseconds a clock advances: often to a time at which decisions change.
+// DrawAdvance draws the microseconds by which a clock advances, often to a time at which decisions change.
 func DrawAdvance(t *rapid.T, l *ratelimit.Limit, retryAfter time.Duration) int64 {
 	w := Span(l)
 	retry := retryAfter.Microseconds()
@@ -163,13 +163,13 @@ func Span(l *ratelimit.Limit) int64 {
 	return l.Window.Microseconds()
 }
 
-// Fills returns about how many microseconds a full quota takes to come back, at least Span.
+// Fills returns the approximate time in which an empty quota becomes full, in microseconds, at least Span.
 func Fills(l *ratelimit.Limit) int64 {
 	windows := (l.Capacity() + l.Events - 1) / l.Events
 	return Span(l) * min(windows, 1+ratelimit.MaxWindow.Microseconds()/Span(l))
 }
 
-// DrawJump draws by how many microseconds a clock jumps: often to a time from which rows count as new.
+// DrawJump draws the microseconds by which a clock jumps, often to a time from which rows count as new.
 func DrawJump(t *rapid.T, l *ratelimit.Limit) int64 {
 	w, exact := Span(l), (l.Capacity()*min(Span(l), (1<<62)/l.Capacity())+l.Events-1)/l.Events
 	jump := rapid.SampledFrom([]int64{w, w, Fills(l), exact, 48 * 3600 * Second}).Draw(t, "jump")
@@ -177,8 +177,8 @@ func DrawJump(t *rapid.T, l *ratelimit.Limit) int64 {
 		600 * Second}).Draw(t, "beyond")
 }
 
-// Long returns the factor by which long tests run longer than by default: the environment variable
-// PG_RATELIMIT_TEST_LONG, a whole number.
+// Long returns the factor for the length of long tests: the whole number in the environment variable
+// PG_RATELIMIT_TEST_LONG, or 1.
 func Long() int {
 	n, err := strconv.Atoi(os.Getenv("PG_RATELIMIT_TEST_LONG"))
 	if err != nil || n < 1 {
@@ -187,11 +187,11 @@ func Long() int {
 	return n
 }
 
-// checking serializes tests that set rapid's flag, because a process has only one.
+// checking serializes tests that set the flag of package rapid, which is global.
 var checking sync.Mutex
 
-// Check calls rapid.Check with a number of checks that finds each mutation of the code under test.
-// -rapid.checks overrides the number.
+// Check calls rapid.Check with a number of checks. Tests choose a number that finds each mutation of the code
+// under test. The flag -rapid.checks overrides it.
 func Check(t *testing.T, checks int, property func(*rapid.T)) {
 	t.Helper()
 	checking.Lock()
@@ -212,8 +212,8 @@ func setChecks(t *testing.T, checks string) {
 	}
 }
 
-// Ahead reports whether a row lies so far ahead of a time that it counts as new: more than ten
-// seconds beyond a window, or beyond what a full burst takes to come back.
+// Ahead reports whether a row is so far ahead of now that it counts as new: by more than ten seconds plus a
+// window, or plus the time in which an empty burst becomes full.
 func Ahead(l *ratelimit.Limit, r *algorithm.Row, now int64) bool {
 	at, length := r.Start, Span(l)
 	switch {

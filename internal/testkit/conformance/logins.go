@@ -13,9 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// testReplacedPrimary uses a DSN with two hosts, which are the same server. Functions of its database
-// return the timeline: a timeline before the last one is of an old primary that came back. With one host,
-// every server is used.
+// testReplacedPrimary checks that a DB with two hosts refuses an old primary, whose timeline is before the
+// last one that the DB saw. A DB with one host uses every server. Both hosts are the same server, and
+// functions of its database return the timeline.
 func testReplacedPrimary(t *testing.T, open openDB) {
 	dsn := cluster.Open(t)
 	admin := &db{t: t, DB: open(t, dsn), open: open, dsn: dsn}
@@ -47,8 +47,13 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 		timeline string
 		replaced bool
 	}{
-		{70, "00000009", false}, {70, "0000000A", false}, {70, "00000009", true}, {70, "0000000A", false},
-		{70, "0000000B", false}, {70, "0000000A", true}, {71, "00000001", false},
+		{system: 70, timeline: "00000009"},
+		{system: 70, timeline: "0000000A"},
+		{system: 70, timeline: "00000009", replaced: true},
+		{system: 70, timeline: "0000000A"},
+		{system: 70, timeline: "0000000B"},
+		{system: 70, timeline: "0000000A", replaced: true},
+		{system: 71, timeline: "00000001"},
 	} {
 		admin.exec(fmt.Sprintf("UPDATE timeline SET system = %d, timeline = '%s'", step.system,
 			step.timeline))
@@ -66,10 +71,10 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 		}
 	}
 	if now := two.queryCell("SELECT pg_backend_pid()::bigint"); now == pid {
-		t.Error("two hosts: the first connection is still in use")
+		t.Errorf("two hosts: a statement runs on process %x, want a new process", now)
 	}
 
-	// A connection is in use when another one shows that its server was replaced.
+	// A connection is in use while another one detects that its server was replaced.
 	admin.exec("CREATE TABLE held AS SELECT")
 	held := statement("SELECT pg_backend_pid()::bigint")
 	done := make(chan error, 1)
@@ -80,8 +85,8 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	}()
 	admin.awaitSessions("query LIKE 'DO %'", 1)
 	admin.exec("UPDATE timeline SET timeline = '00000002'")
-	// On a busy machine, a connection that a call before has begun may open only now, and have read
-	// the timeline before. The second round ends it, too.
+	// On a busy machine, a connection of an earlier call may open only now, after it has read the earlier
+	// timeline. The second round ends it, too.
 	for range 2 {
 		admin.queryCells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity " +
 			"WHERE datname = current_database() AND pid <> pg_backend_pid() AND query NOT LIKE 'DO %'")
@@ -92,11 +97,11 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 		t.Fatal(err)
 	}
 	if now := two.queryCell("SELECT pg_backend_pid()::bigint"); now == cells(t, held)[0] {
-		t.Error("a connection that was in use when its server was replaced is used again")
+		t.Errorf("a statement runs on process %x of the replaced server, want a new process", now)
 	}
 }
 
-// testChangedPassword changes a password that the DSN reads from a file.
+// testChangedPassword checks that a DB reads a changed password from the DSN's password file.
 func testChangedPassword(t *testing.T, open openDB) {
 	server := cluster.Private(t,
 		cluster.Options{HBA: "local all all trust\nhost all changing 127.0.0.1/32 scram-sha-256\nhost all " +
@@ -118,11 +123,11 @@ func testChangedPassword(t *testing.T, open openDB) {
 	defer d.Close()
 	d.queryCell("SELECT 1::bigint")
 	admin.exec("ALTER ROLE changing PASSWORD 'second'")
-	d.queryCell("SELECT 1::bigint") // on the open connection
+	d.queryCell("SELECT 1::bigint") // uses the open connection
 	admin.queryCells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity WHERE usename " +
 		"= 'changing'")
 	if err := d.try(statement("SELECT 1")); err == nil {
-		t.Error("the old password is accepted")
+		t.Error("a new connection with the old password: no error, want one")
 	}
 	change("second")
 	await.Within(t, timeout, "the new password is read from the file",

@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The tests of requests of several hits, of none, and of wrong ones.
+// This file tests requests with several hits, without hits, and with invalid hits.
 
 func testSeveralLimits(t *testing.T, s *store) {
 	for _, l := range Limits("a", 3) {
@@ -20,7 +20,7 @@ func testSeveralLimits(t *testing.T, s *store) {
 			key := l.Prefix + other.Prefix
 			hits := []ratelimit.Hit{{Limit: l, Key: key, Cost: 1}, {Limit: other, Key: key, Cost: 2}}
 			s.expectAll(hits, "allowed 2, allowed 1")
-			// The second has too few units left, so the first is not charged either.
+			// The second limit has too few units left, so the first one is not charged either.
 			if d := s.take(hits...); !d[0].Allowed || d[1].Allowed {
 				t.Fatalf("%s: got %+v, want a refusal by the second", key, d)
 			}
@@ -30,7 +30,7 @@ func testSeveralLimits(t *testing.T, s *store) {
 				t.Fatalf("%s: got %+v, want a refusal with RetryAfter Never", key, d)
 			}
 			s.expectRemaining(hits[0], 2)
-			// A peek refuses the request, too.
+			// A peek also refuses the request.
 			hits[1] = ratelimit.Hit{Limit: other, Key: key, Cost: 2, Peek: true}
 			if d := s.take(hits...); d[1].Allowed {
 				t.Fatalf("%s: got %+v, want a refusal by the peek", key, d)
@@ -43,7 +43,8 @@ func testSeveralLimits(t *testing.T, s *store) {
 	}
 }
 
-// expectAll takes hits as one request, and checks which are allowed, and how many units are left.
+// expectAll takes hits as one request, and compares the decisions with want, as in "allowed 2, refused 1",
+// with the remaining units.
 func (s *store) expectAll(hits []ratelimit.Hit, want string) {
 	s.t.Helper()
 	var got []string
@@ -59,8 +60,7 @@ func (s *store) expectAll(hits []ratelimit.Hit, want string) {
 	}
 }
 
-// testRefundBesideRefusal: a refund takes effect although another hit of its request is
-// refused.
+// testRefundBesideRefusal checks that a refund takes effect even if another hit of its request is refused.
 func testRefundBesideRefusal(_ *testing.T, s *store) {
 	for i, l := range Limits("a", 3) {
 		other := Limits("b", 3)[i]
@@ -94,7 +94,7 @@ func testManyHits(t *testing.T, s *store) {
 			t.Fatalf("hit %d of %d: got %+v, want a refusal by hit 0", i, len(hits), d)
 		}
 	}
-	// With shards, the other shards refund their charges a moment later.
+	// With shards, the other shards refund their charges in the background.
 	for _, h := range []ratelimit.Hit{hits[1], hits[9999]} {
 		await.Within(t, timeout, "the refund", func() bool { return s.take(h)[0].Allowed })
 		s.expect(h, false, 0)
@@ -110,7 +110,7 @@ func testNoHits(t *testing.T, s *store) {
 	}
 }
 
-// testWrongHits: a wrong hit is an error that names the field, and nothing is charged.
+// testWrongHits checks that an invalid hit is an error that names the field, and that nothing is charged.
 func testWrongHits(t *testing.T, s *store) {
 	l := &ratelimit.Limit{Prefix: "p", Events: 3, Window: time.Hour}
 	good := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
@@ -119,8 +119,8 @@ func testWrongHits(t *testing.T, s *store) {
 		decisions int
 		field     string
 	}{
-		{ratelimit.Hit{Limit: l, Key: "other"}, 2, "cost"},
-		{ratelimit.Hit{Limit: l, Key: "other", Cost: 1}, 1, "decisions"},
+		{wrong: ratelimit.Hit{Limit: l, Key: "other"}, decisions: 2, field: "cost"},
+		{wrong: ratelimit.Hit{Limit: l, Key: "other", Cost: 1}, decisions: 1, field: "decisions"},
 	} {
 		err := s.Take(context.Background(), timeout, []ratelimit.Hit{good, test.wrong},
 			make([]ratelimit.Decision, test.decisions))
@@ -138,8 +138,8 @@ func testWrongHits(t *testing.T, s *store) {
 	s.expectRemaining(good, 3)
 }
 
-// testOneRowTwice: two hits of one request must not share a row. If they do, the request
-// still gets an answer.
+// testOneRowTwice checks that a request with two hits on one row, which callers must not send, still gets
+// decisions.
 func testOneRowTwice(t *testing.T, s *store) {
 	for _, costs := range [][2]int64{{1, 1}, {1, 2}, {2, -1}, {4, 1}, {3, 3}} {
 		l := &ratelimit.Limit{Prefix: fmt.Sprint(costs), Algorithm: ratelimit.FixedWindow, Events: 3,

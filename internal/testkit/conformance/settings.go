@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// harmfulSettings lists settings of a database, and the values that a statement has nevertheless.
+// harmfulSettings lists harmful settings of a database, and the values during a statement.
 var harmfulSettings = []struct{ name, value, want string }{
 	{"jit_above_cost", "0", ""}, // see jit
 	{"statement_timeout", "400ms", "0"},
@@ -28,8 +28,9 @@ var harmfulSettings = []struct{ name, value, want string }{
 	{"parallel_setup_cost", "0", ""}, // see max_parallel_workers_per_gather
 }
 
-// testSettings: a statement runs without harmful settings of the database, alone and in a transaction, and
-// leaves nothing in the session. Without harmful settings, nothing is set.
+// testSettings checks that a statement runs without harmful settings of the database, alone and in a
+// transaction, and does not change the session. If the database has no harmful settings, the statement
+// changes no setting.
 func testSettings(t *testing.T, d *db) {
 	show := func(name string) string {
 		s := statement("SELECT coalesce(current_setting($1::text, true), 'none')", name)
@@ -51,7 +52,7 @@ func testSettings(t *testing.T, d *db) {
 	var wants []string
 	for _, s := range harmfulSettings {
 		if show(s.name) == "none" {
-			continue // of a newer server
+			continue // only newer servers have the setting
 		}
 		d.exec(fmt.Sprintf("DO $$ BEGIN EXECUTE format('ALTER DATABASE %%I SET %s = %%L', "+
 			"current_database(), '%s'); END $$", s.name, s.value))
@@ -72,7 +73,7 @@ func testSettings(t *testing.T, d *db) {
 		}
 	}
 	fresh.run(statement("SELECT pg_sleep(0.5)::text")) // longer than the timeouts
-	// A statement with Alone runs without the changes.
+	// A statement with Alone runs with the database's settings.
 	alone := statement("SHOW max_parallel_workers_per_gather")
 	alone.Alone = true
 	fresh.run(alone)
@@ -86,7 +87,8 @@ func (d *db) defaultSetting(name string) string {
 	return cluster.Query[string](d.t, d.dsn, "SELECT boot_val FROM pg_settings WHERE name = $1", name)
 }
 
-// testHarmful: Harmful names a setting that a statement cannot change, and the statement that mends it.
+// testHarmful checks that Harmful names a setting that a statement cannot change, and the statement that
+// corrects it.
 func testHarmful(t *testing.T, d *db) {
 	if err := pg.Harmful(context.Background(), d.DB); err != nil {
 		t.Errorf("default settings: error %v, want none", err)

@@ -24,7 +24,7 @@ func testSlots(t *testing.T, s *store) {
 	hit := func(cost int64) ratelimit.Hit {
 		return ratelimit.Hit{Limit: l, Key: "k", Cost: cost, Slot: &ratelimit.Slot{}}
 	}
-	free := func(want int64) {
+	awaitFree := func(want int64) {
 		t.Helper()
 		s.awaitRemaining(ratelimit.Hit{Limit: l, Key: "k"}, want)
 	}
@@ -37,21 +37,21 @@ func testSlots(t *testing.T, s *store) {
 		}
 	}
 	two.Slot.Release()
-	two.Slot.Release() // twice is once
-	free(2)
+	two.Slot.Release() // the second release has no effect
+	awaitFree(2)
 	again := hit(2)
 	s.expect(again, true, 0)
 	one.Slot.Release()
 	again.Slot.Release()
-	free(3)
+	awaitFree(3)
 
-	// A slot that is released before its hit is decided is free immediately.
+	// A slot that is released before the decision on its hit is free immediately.
 	early := hit(3)
 	early.Slot.Release()
 	s.take(early)
-	free(3)
+	awaitFree(3)
 
-	// With other limits it is all or nothing, and a hit apart is by itself.
+	// A request on several limits takes all of its slots and units or none. A hit apart is decided by itself.
 	window := &ratelimit.Limit{Prefix: "window", Algorithm: ratelimit.FixedWindow, Events: 2,
 		Window: time.Hour}
 	for i := range 3 {
@@ -62,17 +62,17 @@ func testSlots(t *testing.T, s *store) {
 		}
 		defer h.Slot.Release()
 	}
-	free(1)
+	awaitFree(1)
 	apart := hit(1)
 	apart.Apart = true
 	s.take(ratelimit.Hit{Limit: window, Key: "k", Cost: 1}, apart)
-	free(0)
+	awaitFree(0)
 	apart.Slot.Release()
-	free(1)
+	awaitFree(1)
 	if err := s.Reset(context.Background(), timeout, []ratelimit.Hit{{Limit: l, Key: "k"}}); err != nil {
 		t.Fatal(err)
 	}
-	free(3)
+	awaitFree(3)
 
 	for _, wrong := range []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1},
 		{Limit: l, Key: "k", Cost: -1, Slot: &ratelimit.Slot{}}} {
@@ -83,7 +83,7 @@ func testSlots(t *testing.T, s *store) {
 		}
 	}
 
-	// No more requests run concurrently than the limit allows, and all slots are free afterwards.
+	// The limit bounds the concurrent requests, and all slots are free afterwards.
 	var running, passed atomic.Int64
 	var group sync.WaitGroup
 	end := time.Now().Add(timeout)

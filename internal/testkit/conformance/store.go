@@ -1,5 +1,5 @@
-// Package conformance holds the tests that every ratelimit.Store and every pgdb.DB
-// must pass, and what tests of several packages share.
+// Package conformance holds the tests that every ratelimit.Store and every pgdb.DB must pass, and helpers for
+// tests of several packages.
 package conformance
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// timeout is for calls that succeed. It is long, because machines that run tests are busy.
+// timeout bounds calls that must succeed. It is long because the machine may be busy.
 const timeout = time.Minute
 
 // OddKeys returns keys that Postgres, the text form of its arrays or a client may confuse with other values
@@ -31,8 +31,8 @@ func OddKeys() []string {
 	}
 }
 
-// LosesUnits is implemented by a store that may lose units of a quota on a busy machine, because leases end
-// before late units are used. It never admits too much.
+// LosesUnits is implemented by a store that may lose units of a quota on a busy machine, because a lease may
+// end before its units are used. Such a store never admits more than a limit allows.
 type LosesUnits interface{ LosesUnits() }
 
 // Store runs the tests of a ratelimit.Store. open returns a new store without rows, which
@@ -71,7 +71,7 @@ func Store(t *testing.T, open func(t testing.TB) ratelimit.Store) {
 	}
 }
 
-// store is a Store with helpers that end its test.
+// store is a Store with helpers that fail its test.
 type store struct {
 	ratelimit.Store
 	t *testing.T
@@ -112,7 +112,7 @@ func (s *store) expect(h ratelimit.Hit, allowed bool, remaining int64) ratelimit
 	return d
 }
 
-// expectRemaining checks how many units of a hit's quota are left.
+// expectRemaining checks that remaining units of a hit's quota are left.
 func (s *store) expectRemaining(h ratelimit.Hit, remaining int64) {
 	s.t.Helper()
 	h.Peek, h.Cost = true, 1
@@ -148,7 +148,7 @@ func testRefunds(t *testing.T, s *store) {
 		h.Cost = 1
 		s.expect(h, true, 0)
 		h.Cost = -ratelimit.MaxEvents
-		s.expect(h, true, 3) // never beyond the full quota
+		s.expect(h, true, 3) // a refund never exceeds the full quota
 		h.Cost = 3
 		s.expect(h, true, 0)
 		h.Cost = -1 << 63
@@ -166,7 +166,7 @@ func testPeeking(t *testing.T, s *store) {
 		d := s.expect(peek, false, 1)
 		taken := s.expect(ratelimit.Hit{Limit: l, Key: "k", Cost: 2}, false, 1)
 		if difference := d.RetryAfter - taken.RetryAfter; difference < 0 || difference > timeout {
-			t.Errorf("%s: RetryAfter of a peek is %v, want about %v as of a refusal", l.Prefix, d.RetryAfter,
+			t.Errorf("%s: RetryAfter of a peek is %v, want about the refusal's %v", l.Prefix, d.RetryAfter,
 				taken.RetryAfter)
 		}
 		peek.Cost = 1
@@ -207,7 +207,7 @@ func testReset(t *testing.T, s *store) {
 		other.Key += "2"
 		s.expect(other, true, 0)
 	}
-	// Only Limit, Key and Secret count.
+	// A reset uses only Limit, Key and Secret.
 	reset := append([]ratelimit.Hit(nil), hits...)
 	for i := range reset {
 		reset[i].Cost = int64(i) - 1
@@ -235,7 +235,7 @@ func testKeys(t *testing.T, s *store) {
 			}
 		}
 	}
-	// As one request, after a reset of all of them.
+	// After a reset of all keys, one request takes all of them.
 	var hits []ratelimit.Hit
 	for _, key := range OddKeys() {
 		hits = append(hits, ratelimit.Hit{Limit: l, Key: key, Cost: 1})
@@ -267,17 +267,17 @@ func testLimitsAreApart(t *testing.T, s *store) {
 			t.Errorf("hit %d shares a row with another: got %+v, want it allowed", i, d)
 		}
 	}
-	// SynchronousCommit selects no other row.
+	// SynchronousCommit does not select another row.
 	s.expect(ratelimit.Hit{Limit: &async, Key: "k", Cost: 1}, false, 0)
 }
 
-// testHitsApart: a hit apart is charged even if the request is refused, and does not refuse it.
+// testHitsApart checks that a hit apart is charged even if the request is refused, and does not refuse it.
 func testHitsApart(t *testing.T, s *store) {
 	for _, durable := range []bool{false, true} {
 		for _, l := range Limits("a", 3) {
 			enforced, other, trial := *l, *l, *l
 			enforced.Durable, other.Durable, trial.Durable = durable, durable, durable
-			// a row of its own: one with many hits has a lease
+			// its own row, because a row with many hits has a lease
 			enforced.Prefix = fmt.Sprint(l.Prefix, durable)
 			other.Prefix, trial.Prefix = "other"+enforced.Prefix, "trial"+enforced.Prefix
 			other.Events = 2
@@ -334,8 +334,8 @@ func testRetryAfter(t *testing.T, s *store) {
 	}
 }
 
-// testConcurrency lets callers compete for quotas. The remaining units depend on chance, but they are fewer
-// than each refused cost.
+// testConcurrency lets callers compete for quotas. The number of remaining units varies, but it is below each
+// refused cost.
 func testConcurrency(t *testing.T, s *store) {
 	limits := Limits("", 50)
 	var mu sync.Mutex
@@ -369,10 +369,11 @@ func testConcurrency(t *testing.T, s *store) {
 		for _, key := range []string{"0", "1"} {
 			name := l.Prefix + key
 			left := s.take(ratelimit.Hit{Limit: l, Key: key, Cost: 1, Peek: true})[0].Remaining
-			// The quota of gcra comes back continuously: 50 an hour.
+			// The quota of gcra comes back continuously, at 50 units per hour.
 			back := admitted[name] + left - l.Events
 			if back != 0 && (back != 1 || l.Algorithm != ratelimit.GCRA) && (back > 0 || !loses) {
-				t.Errorf("%s: %d admitted and %d left, want %d in sum", name, admitted[name], left, l.Events)
+				t.Errorf("%s: %d admitted and %d left, want a sum of %d", name, admitted[name], left,
+					l.Events)
 			}
 			if refused[name] == 0 || left-max(back, 0) >= refused[name] {
 				t.Errorf("%s: %d are left, want fewer than the refused cost %d", name, left, refused[name])

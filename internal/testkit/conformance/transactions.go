@@ -36,11 +36,11 @@ func testEachForItself(t *testing.T, d *db) {
 // testTransactions checks which statements run in the same transaction.
 func testTransactions(t *testing.T, d *db) {
 	const sql = "SELECT pg_current_xact_id()::text, coalesce(current_setting('of.transaction', true), '')"
-	for i := 0; i < 3; i++ { // not prepared, then prepared
+	for i := 0; i < 3; i++ { // first not prepared, then prepared
 		before, a, b, c, d1, after := statement(sql), statement(sql),
 			statement("SELECT set_config('of.transaction', 'set', true)"), statement(sql), statement(sql),
 			statement(sql)
-		after.Joined = true // with nothing
+		after.Joined = true // the last statement joins none
 		statements := append([]*pgdb.Statement{before}, transaction(a, b, c)...)
 		statements = append(statements, d1, after)
 		d.run(statements...)
@@ -55,12 +55,12 @@ func testTransactions(t *testing.T, d *db) {
 	}
 }
 
-// testFailedTransactions makes each statement of a transaction fail in turn, beside statements of other
+// testFailedTransactions makes each statement of a transaction fail in turn, next to statements of other
 // transactions.
 func testFailedTransactions(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	want := int64(0)
-	for round := 0; round < 3; round++ { // not prepared, then prepared
+	for round := 0; round < 3; round++ { // first not prepared, then prepared
 		for failing := 0; failing < 3; failing++ {
 			for _, unnamed := range []bool{false, true} {
 				var joined []*pgdb.Statement
@@ -138,23 +138,24 @@ func testFailedCommit(t *testing.T, d *db) {
 	}
 }
 
-// testUnsendable: a transaction with a statement that cannot be sent is not sent, or fails. Others are not
-// affected.
+// testUnsendable checks that a transaction with a statement that cannot be sent fails, and that other
+// transactions succeed.
 func testUnsendable(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	want := int64(0)
-	for i := 0; i < 2; i++ { // not prepared, then prepared
+	for i := 0; i < 2; i++ { // first not prepared, then prepared
 		for _, c := range []struct {
 			name      string
 			statement *pgdb.Statement
 			code      string
 		}{
-			{"a NUL byte", statement("SELECT $1::text", "a\x00b"), "22021"},
-			{"a NUL byte in an array", statement("SELECT $1::text[]", []string{"a", "a\x00b"}), "22021"},
-			{"a float", statement("SELECT $1::float8", 1.5), ""},
-			{"an int", statement("SELECT $1::bigint", 1), ""},
-			{"a NUL byte in the text", statement("SELECT 1 \x00"), ""},
-			{"too many parameters", statement("SELECT 1", make([]any, 65536)...), ""},
+			{name: "a NUL byte", statement: statement("SELECT $1::text", "a\x00b"), code: "22021"},
+			{name: "a NUL byte in an array", code: "22021",
+				statement: statement("SELECT $1::text[]", []string{"a", "a\x00b"})},
+			{name: "a float", statement: statement("SELECT $1::float8", 1.5)},
+			{name: "an int", statement: statement("SELECT $1::bigint", 1)},
+			{name: "a NUL byte in the text", statement: statement("SELECT 1 \x00")},
+			{name: "too many parameters", statement: statement("SELECT 1", make([]any, 65536)...)},
 		} {
 			insert := "INSERT INTO t SELECT 1 /* " + c.name + " */"
 			first, last := statement(insert), statement(insert)
@@ -182,8 +183,8 @@ func testUnsendable(t *testing.T, d *db) {
 	}
 }
 
-// testRoundTrips: once there is a connection, a call takes one round trip, whether
-// its statements are prepared or not, and however long the connection was idle.
+// testRoundTrips checks that a call on an open connection takes one round trip, whether its statements are
+// prepared or not, and after any idle time.
 func testRoundTrips(t *testing.T, open openDB, roundTrip time.Duration) {
 	network, dsn := slownet.ListenFor(t, cluster.Open(t), roundTrip)
 	d := &db{t: t, DB: open(t, dsn)}
@@ -204,7 +205,7 @@ func testRoundTrips(t *testing.T, open openDB, roundTrip time.Duration) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			minTrips := int64(100)
-			// a connection that the pool opens meanwhile has its own round trips
+			// retry, because a connection that the pool opens meanwhile takes round trips too
 			for try := 0; try < 3 && minTrips > 1; try++ {
 				var all []*pgdb.Statement
 				for i := 0; i < 3; i++ {

@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// oddTexts returns the OddKeys that Postgres can hold.
+// oddTexts returns the OddKeys that are valid text in Postgres.
 func oddTexts() []string {
 	var texts []string
 	for _, key := range OddKeys() {
@@ -38,7 +38,7 @@ func testParameters(t *testing.T, d *db) {
 	for _, n := range numbers {
 		statements, want = append(statements, statement("SELECT $1::bigint", n)), append(want, bigintBytes(n))
 	}
-	for i := 0; i < 2; i++ { // not prepared, then prepared
+	for i := 0; i < 2; i++ { // first not prepared, then prepared
 		d.run(statements...)
 		for i, s := range statements {
 			if got := cells(t, s); !equal(got, want[i]) {
@@ -88,7 +88,7 @@ func testArrays(t *testing.T, d *db) {
 			t.Errorf("%d numbers: got %.100q, want %.100q", len(array), got, want)
 		}
 	}
-	// As a store uses them: side by side, by subscript.
+	// The store reads several arrays by the same subscript.
 	sum := d.queryCell("SELECT sum(($2::bigint[])[i])::bigint "+
 		"FROM unnest($1::text[]) WITH ORDINALITY AS u(t, i)", []string{"a", "b", "c"}, []int64{10, 20, 30})
 	if sum != bigintBytes(60) {
@@ -98,7 +98,7 @@ func testArrays(t *testing.T, d *db) {
 
 func testNull(t *testing.T, d *db) {
 	sql := "SELECT $1::bigint, $2::text, $3::bigint[], $4::text[]"
-	for i := 0; i < 3; i++ { // prepared and not
+	for i := 0; i < 3; i++ { // first not prepared, then prepared
 		for _, unnamed := range []bool{false, true} {
 			s := statement(sql, nil, nil, nil, nil)
 			s.Unnamed = unnamed
@@ -126,8 +126,8 @@ func testColumns(t *testing.T, d *db) {
 	}
 }
 
-// testEqualRows reads rows of equal length, with rows of other lengths between them. A DB may read many
-// equal rows at a time.
+// testEqualRows reads rows of equal length, with rows of other lengths between them, because a DB may read
+// many equal rows in one step.
 func testEqualRows(t *testing.T, d *db) {
 	minus := func(n int64) string { return bigintBytes(-n) }
 	minusOrNull := func(isNull func(n int64) bool) func(n int64) string {
@@ -139,7 +139,7 @@ func testEqualRows(t *testing.T, d *db) {
 		}
 	}
 	for _, c := range []struct {
-		second string // column; the first is n
+		second string // the second column; the first is n
 		value  func(n int64) string
 		rows   int64
 	}{

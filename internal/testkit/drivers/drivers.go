@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// All opens a DB that the test closes, by the driver's name.
+// All maps a driver's name to a function that opens a DB. The test closes the DB.
 var All = map[string]func(t testing.TB, dsn string) pgdb.DB{
 	"pgwire": func(t testing.TB, dsn string) pgdb.DB {
 		t.Helper()

@@ -16,7 +16,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/install"
 )
 
-// built has the programs that Build has made.
+// built holds the paths of the programs that Build has returned.
 var built = struct {
 	sync.Mutex
 	programs map[string]string
@@ -25,20 +25,20 @@ var built = struct {
 // caddyFlags are the flags of `make build` and of xcaddy, without the flags that Compile always uses.
 var caddyFlags = []string{"-tags", "nobadger,nomysql,nopgx"}
 
-// Caddy makes the Caddy of `make build`, and returns its path. root is the repository.
+// Caddy builds the Caddy of `make build`, and returns its path. root is the folder of the repository.
 func Caddy(t testing.TB, root string) string {
 	t.Helper()
 	return Build(t, filepath.Join(root, "xcaddy"), ".", caddyFlags...)
 }
 
-// CompileCaddy makes the program out from a module, as `make build` makes Caddy from xcaddy.
+// CompileCaddy builds the program out from a module, as `make build` builds Caddy from xcaddy.
 func CompileCaddy(ctx context.Context, module, out string) error {
 	return Compile(ctx, nil, module, ".", out, caddyFlags...)
 }
 
-// Build makes a program and returns its path. module is the folder of its go.mod, pkg its package, as
-// "./server"; flags go before it. The program is kept in the folder .cache of the module, under a name that
-// depends on its sources, for later calls, of other processes too.
+// Build builds a program and returns its path. module is the folder of its go.mod, and pkg its package, such
+// as "./server". flags are further flags of go build. Build keeps the program in the module's folder .cache,
+// under a name that depends on its sources, for later calls, also in other processes.
 func Build(t testing.TB, module, pkg string, flags ...string) string {
 	t.Helper()
 	built.Lock()
@@ -55,9 +55,9 @@ func Build(t testing.TB, module, pkg string, flags ...string) string {
 	return path
 }
 
-// keep does the work of Build.
+// keep is like Build, but returns an error.
 func keep(ctx context.Context, module, pkg string, flags []string) (string, error) {
-	// The go command identifies a package by what it was compiled from.
+	// The go command identifies a package by its sources.
 	args := append(append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.BuildID}}"},
 		buildFlags...), flags...)
 	cmd := goCommand(ctx, module, append(args, pkg)...)
@@ -107,10 +107,10 @@ func buildOnce(ctx context.Context, path string, compile func(part string) error
 	return os.Rename(path+".part", path)
 }
 
-// keepFor is how long a program is kept after its last use.
+// keepFor is the time for which a program is kept after its last use.
 const keepFor = 12 * time.Hour
 
-// buildFlags are options of `make build`, so that both share compiled packages.
+// buildFlags are the flags of `make build`, so that both share compiled packages.
 var buildFlags = []string{"-trimpath", "-buildvcs=false"}
 
 // goCommand returns a go command in a module.
@@ -124,8 +124,8 @@ func goCommand(ctx context.Context, module string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Compile builds the program out, without cgo, with env added to this process's environment, and
-// without debugging information, which takes long to link.
+// Compile builds the program out, without cgo, and without debugging information, which takes long to link.
+// It adds env to this process's environment.
 func Compile(ctx context.Context, env []string, module, pkg, out string, flags ...string) error {
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return err

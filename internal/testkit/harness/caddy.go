@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// RunCaddy runs a Caddy on a Caddyfile until the test's end. program is its path, and name is for
-// messages, "" for caddy. Its files are in a folder of its own.
+// RunCaddy runs a Caddy with a Caddyfile until the test's end. program is its path, and name is its name in
+// messages, "" for caddy. The Caddy has its own folder for files.
 func RunCaddy(t testing.TB, name, program, caddyfile string, env ...string) *Process {
 	t.Helper()
 	dir := t.TempDir()
@@ -23,8 +23,8 @@ func RunCaddy(t testing.TB, name, program, caddyfile string, env ...string) *Pro
 	})
 }
 
-// Replace puts options into a Caddyfile: in the place of each old text, where it occurs first, comes
-// the new one behind it. A test with a Caddyfile without such text fails.
+// Replace replaces strings in a Caddyfile. oldNew has pairs of an old and a new string. Replace replaces the
+// first occurrence of each old string, and fails the test if there is none.
 func Replace(t testing.TB, caddyfile string, oldNew ...string) string {
 	t.Helper()
 	for i := 0; i < len(oldNew); i += 2 {

@@ -1,4 +1,4 @@
-// Package harness has what the integration tests and the benchmark share: child
-// processes that end with their test (processes.go, caddy.go), programs that are built once
-// a test process (build.go, traefik.go), and HTTP load (load.go).
+// Package harness is shared by the integration tests and the benchmark. It runs child processes that end with
+// their test (processes.go, caddy.go), builds programs once (build.go, traefik.go), and sends HTTP load
+// (load.go).
 package harness

@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/install"
 )
 
-// Installed returns the path of a program. Where it is missing, and this account may, it
-// installs Debian's package of the same name first.
+// Installed returns the path of a program. If the program is missing, Installed first tries to install
+// Debian's package of the same name.
 func Installed(ctx context.Context, name string) (string, error) {
 	if err := install.Debian(ctx, os.Stderr, name, func() bool { return look(name) != "" },
 		name); err != nil {
@@ -20,7 +20,8 @@ func Installed(ctx context.Context, name string) (string, error) {
 	return look(name), nil
 }
 
-// look finds a program, or "". Debian has servers where only root looks.
+// look returns the path of a program, or "". It also looks where Debian installs servers, which is only on
+// root's PATH.
 func look(name string) string {
 	for _, folder := range []string{"", "/usr/sbin/", "/usr/local/sbin/"} {
 		if path, err := exec.LookPath(folder + name); err == nil {

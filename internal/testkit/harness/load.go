@@ -14,46 +14,43 @@ import (
 	"time"
 )
 
-// Load says which requests to send. It is bounded by Requests, by the context,
-// or by both.
+// Load configures the requests to send. Requests, the context, or both bound it.
 type Load struct {
-	// Clients is the number of concurrent requests, each on a
-	// connection that it keeps. 0 means 1.
+	// Clients is the number of concurrent clients, each with one kept connection. 0 means 1.
 	Clients int
 
-	// Requests is the number of requests to send. 0 means until the context ends.
+	// Requests is the number of requests to send. 0 sends requests until the context ends.
 	Requests int
 
-	// Every is the time from the start of one request to the start of the next, over
-	// all clients. 0 means as fast as the answers come.
+	// Every is the time between the starts of two requests of all clients. 0 sends each client's next request
+	// after its response.
 	Every time.Duration
 
-	// Request makes the ith request, from 0. It is called concurrently.
+	// Request returns the ith request, from 0. It is called concurrently.
 	Request func(i int) *http.Request
 
-	// Answered, if it is set, gets the reply to the ith request. It is called concurrently.
+	// Answered, if not nil, is called with the reply to the ith request, concurrently.
 	Answered func(i int, r Reply)
 }
 
 // Reply is the result of one request.
 type Reply struct {
 	Status  int       // 0 if Err is set
-	Began   time.Time // when it was sent
+	Began   time.Time // the time at which the request was sent
 	Took    time.Duration
 	Err     error
-	Started bool // false where the context ended first
+	Started bool // false if the context ended first
 }
 
 // Result is the result of a load.
 type Result struct {
-	Status  map[int]int // how many requests, by status
-	Failed  int         // how many got no answer
+	Status  map[int]int // the number of responses, by status
+	Failed  int         // the number of requests without a response
 	Sent    int
-	Replies []Reply // by request, as sent
+	Replies []Reply // in the order of the requests
 }
 
-// Run sends the load and waits for all answers. The end of ctx ends the sending;
-// requests under way get their answer.
+// Run sends the load and waits for all responses. After the end of ctx, it sends no further requests.
 func Run(ctx context.Context, l Load) *Result {
 	clients := l.Clients
 	if clients < 1 {
@@ -94,8 +91,7 @@ func newClient(n int) (client *http.Client, closeIdle func()) {
 		transport.CloseIdleConnections
 }
 
-// send sends one request and reads its answer to the end, so that the
-// connection can be used again.
+// send sends one request and reads the whole response, so that the connection can be reused.
 func send(client *http.Client, request *http.Request) Reply {
 	reply := Reply{Began: time.Now(), Started: true}
 	response, err := client.Do(request)
@@ -112,15 +108,14 @@ func send(client *http.Client, request *http.Request) Reply {
 	return reply
 }
 
-// Unheard reports whether a request failed because the connection was made
-// while the listener changed hands in a reload: Caddy then closes it without
-// having read a request.
+// Unheard reports whether a request failed because its connection was opened while a reload replaced the
+// listener: Caddy closes such a connection without reading a request.
 func Unheard(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// tickets hands out the numbers of requests and takes in their replies.
+// tickets assigns the numbers of requests and collects their replies.
 type tickets struct {
 	load  *Load
 	ctx   context.Context
@@ -131,7 +126,7 @@ type tickets struct {
 	replies []Reply
 }
 
-// next returns the number of the next request when its time has come.
+// next waits until the next request is due, and returns its number.
 func (s *tickets) next() (int, bool) {
 	s.mu.Lock()
 	i := s.issued

@@ -21,35 +21,35 @@ import (
 
 const (
 	startPatience = 60 * time.Second // for a program to listen
-	stopPatience  = 15 * time.Second // for a program to end when it is asked to
+	stopPatience  = 15 * time.Second // for a program to end after SIGTERM
 	pollEvery     = 5 * time.Millisecond
-	shownLog      = 6000 // bytes of a log's end that a failed test shows
+	shownLog      = 6000 // bytes at the end of a log that a failed test shows
 )
 
 // Program configures a program to run.
 type Program struct {
-	Name string   // in messages; default: Path's last part
-	Path string   // of the executable
+	Name string   // the name in messages; default: the last part of Path
+	Path string   // the executable's path
 	Args []string // without the name
-	Env  []string // added to this process's
+	Env  []string // added to this process's environment
 	Dir  string   // default: a temporary folder of the test; for Launch: the current folder
 }
 
-// Process is a program that runs. Its methods are safe for concurrent use.
+// Process is a started program. Its methods are safe for concurrent use.
 type Process struct {
 	name   string
 	cmd    *exec.Cmd
 	leash  *leash.Leash
 	log    logBuffer
-	exited chan struct{} // closed when it has ended
-	err    error         // what it ended with; set before exited is closed
+	exited chan struct{} // closed when the program has ended
+	err    error         // the result of Wait; set before exited is closed
 
 	mu      sync.Mutex
 	stopped bool // Stop or Kill has been called
 }
 
-// Start runs a program until the test's end. A program that ends by itself fails
-// the test. If the test fails, the end of the program's log is shown.
+// Start starts a program, and stops it at the test's end. A program that ends by itself fails the test. A
+// failed test shows the end of the program's log.
 func Start(t testing.TB, p Program) *Process {
 	t.Helper()
 	if p.Dir == "" {
@@ -70,8 +70,8 @@ func Start(t testing.TB, p Program) *Process {
 	return process
 }
 
-// Launch runs a program for a caller that is not a test. The caller stops it. The
-// program also ends if this process is killed.
+// Launch starts a program for a caller that is not a test. The caller stops it. The program also ends if this
+// process is killed.
 func Launch(p Program) (*Process, error) {
 	process := &Process{name: p.Name, exited: make(chan struct{})}
 	if process.name == "" {
@@ -81,9 +81,9 @@ func Launch(p Program) (*Process, error) {
 	process.cmd.Env = append(os.Environ(), p.Env...)
 	process.cmd.Dir = p.Dir
 	process.cmd.Stdout, process.cmd.Stderr = &process.log, &process.log
-	// A group of its own: Ctrl-C reaches it only by way of this process.
+	// Ctrl-C does not reach a process in its own group. Only this process stops it.
 	process.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// A child of the program's may hold the pipe of its log.
+	// A child of the program may keep the pipe of its log open.
 	process.cmd.WaitDelay = stopPatience
 	var err error
 	if process.leash, err = leash.New(syscall.SIGTERM); err != nil {
@@ -119,8 +119,8 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Log returns the output that the program has written so far, to stdout and stderr.
 func (p *Process) Log() string { return p.log.String() }
 
-// Stop asks the program to end (SIGTERM) and waits until it has. An error says
-// that it had ended before, or had to be killed, or ended with a failure.
+// Stop sends SIGTERM to the program, and waits until it has ended. It returns an error if the program had
+// ended before, had to be killed, or failed.
 func (p *Process) Stop() error {
 	select {
 	case <-p.exited:
@@ -146,7 +146,7 @@ func (p *Process) Stop() error {
 	return p.release()
 }
 
-// Kill ends the program with SIGKILL and waits until it is gone.
+// Kill ends the program with SIGKILL, and waits until it has ended.
 func (p *Process) Kill() error {
 	if err := p.signal(syscall.SIGKILL); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (p *Process) signal(s os.Signal) error {
 	return nil
 }
 
-// release lets the leash go, once.
+// release ends the leash, once.
 func (p *Process) release() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,7 +174,7 @@ func (p *Process) release() error {
 	return p.leash.End()
 }
 
-// AwaitAddress waits until something takes connections at host:port.
+// AwaitAddress waits until the program accepts connections at address, a host:port.
 func (p *Process) AwaitAddress(t testing.TB, address string) {
 	t.Helper()
 	p.Await(t, "it to listen on "+address, func() bool {
@@ -191,8 +191,8 @@ func (p *Process) Await(t testing.TB, what string, done func() bool) {
 	}
 }
 
-// WaitFor waits until done returns true. It fails if the program ends before, or
-// after a minute. what completes the error "waited for".
+// WaitFor waits until done returns true. It returns an error if the program ends first, or after a minute.
+// what completes the error "waited for".
 func (p *Process) WaitFor(what string, done func() bool) error {
 	for deadline := time.Now().Add(startPatience); !done(); {
 		select {
@@ -208,14 +208,14 @@ func (p *Process) WaitFor(what string, done func() bool) error {
 	return nil
 }
 
-// ports has the ports that FreePort has returned.
+// ports holds the ports that FreePort has returned.
 var ports = struct {
 	sync.Mutex
 	taken map[int]bool
 }{taken: map[int]bool{}}
 
-// FreePort returns a loopback port that is free, and does not return it again. The port is
-// below the range of outgoing connections, so it stays free while a program is down.
+// FreePort returns a free loopback port, and returns each port only once. The port is below the range of
+// outgoing connections, so it stays free while a program is down.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	port, err := freePort()
@@ -235,7 +235,7 @@ func FreeAddress(t testing.TB) string {
 	return address
 }
 
-// FindAddress is like FreeAddress, but returns its error.
+// FindAddress is like FreeAddress, but returns an error.
 func FindAddress() (string, error) {
 	port, err := freePort()
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
@@ -250,7 +250,7 @@ func freePort() (int, error) {
 		if ports.taken[port] {
 			continue
 		}
-		// All addresses: Caddy and Traefik listen on them.
+		// The port must be free on all addresses, because Caddy and Traefik listen on all of them.
 		l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
 		if err != nil || l.Close() != nil {
 			continue
@@ -261,7 +261,7 @@ func freePort() (int, error) {
 	return 0, errors.New("no free port")
 }
 
-// logBuffer keeps what a program writes.
+// logBuffer keeps a program's output.
 type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer

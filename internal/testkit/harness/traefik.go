@@ -9,10 +9,9 @@ import (
 	"runtime"
 )
 
-// Traefik builds a real Traefik from the module in integration/traefik and
-// returns the program's path. integration is the path of the folder integration.
-// Later calls, of other processes too, find the program in integration/.cache,
-// under a name that shows the versions from which it was built.
+// Traefik builds Traefik from the module in integration/traefik, and returns the program's path. integration
+// is the path of the folder integration. Later calls, also in other processes, find the program in
+// integration/.cache, under a name with the versions from which it was built.
 func Traefik(ctx context.Context, integration string) (string, error) {
 	module := filepath.Join(integration, "traefik")
 	sum := sha256.New()

@@ -1,5 +1,4 @@
-// Package install installs Debian's packages, for programs that need them on a machine where they may
-// install some.
+// Package install installs Debian's packages, where the machine and the account allow it.
 package install
 
 import (
@@ -19,10 +18,10 @@ import (
 // sudo asks for a password.
 var ErrMayNot = errors.New("this process may not install packages")
 
-// script installs packages one after the other. The package postgresql-common brings a switch for the
-// cluster that the package postgresql creates and starts by itself. It is off while further packages are
-// being installed, and so are services, by a program. This is one script, so that both are as they were even
-// if this program is killed.
+// script installs packages one after the other. The package postgresql creates and starts a cluster by
+// itself, unless a setting of the package postgresql-common forbids it. While the script installs further
+// packages, it turns off this setting and the start of services. It restores both even if this program is
+// killed, because it is one script.
 const script = `set -e
 conf=/etc/postgresql-common/createcluster.conf policy=/usr/sbin/policy-rc.d ours=
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C
@@ -42,10 +41,10 @@ for package in "$@"; do
 done
 `
 
-// Debian installs packages, unless there returns true because their programs exist. what names these in
-// messages to the user. If several processes call it concurrently, one installs, and the others wait. If
-// ctx ends, Debian still waits for the end of the script: dpkg does not recover by itself from an
-// interruption.
+// Debian installs packages, unless there reports that their programs exist. what names the programs in
+// messages to the user. If several processes call Debian concurrently, one installs the packages while the
+// others wait. If ctx ends, Debian still waits for the script, because dpkg does not recover by itself from
+// an interruption.
 func Debian(ctx context.Context, tell io.Writer, what string, there func() bool, packages ...string) error {
 	if there() {
 		return nil
@@ -86,9 +85,9 @@ func Debian(ctx context.Context, tell io.Writer, what string, there func() bool,
 	return nil
 }
 
-// runWhole runs a command in a process group of its own, which Ctrl-C in a terminal does not reach,
-// and returns the last line of its output. The output goes to a file: with a pipe, the command would
-// fail if this program were killed.
+// runWhole runs a command in its own process group, which Ctrl-C in a terminal does not reach, and returns
+// the last line of its output. The command writes to a file, because with a pipe it would fail if this
+// program were killed.
 func runWhole(args []string) (said string, err error) {
 	output, err := os.CreateTemp("", "pg-ratelimit-install-*.log")
 	if err != nil {
@@ -104,7 +103,7 @@ func runWhole(args []string) (said string, err error) {
 	return lines[len(lines)-1], errors.Join(failed, err)
 }
 
-// Lock waits for a lock that one process holds at a time: the file path.
+// Lock waits for the lock of the file path, which one process holds at a time.
 func Lock(ctx context.Context, path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {

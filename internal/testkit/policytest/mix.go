@@ -9,10 +9,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Mix returns n selective rules and requests for benchmarks. Of the rules, three are a family
-// of plans (free, pro, enterprise) and one protects /api/v1/*. Of the others 60 % have a path
-// of their own, 20 % a host, 10 % a network and 10 % a tier; half of them have a method too,
-// and one in ten is valid for a time. A request is charged to two to four rules.
+// Mix returns n selective rules and requests for benchmarks. Three rules are a family of plans (free, pro,
+// enterprise), and one protects /api/v1/*. Of the other rules, 60 % have their own path, 20 % a host, 10 % a
+// network and 10 % a tier. Half of these also have a method, and one in ten is valid for a limited time. A
+// request is charged to two to four rules.
 func Mix(n int) ([]policy.Rule, []*policy.Facts, []*policy.Identity) {
 	hour := []policy.RuleLimit{{Name: "hour", Limit: ratelimit.Limit{Events: 1000, Window: time.Hour}}}
 	rules := []policy.Rule{{Name: "protect", Priority: 600, Paths: []string{"/api/v1/*"},
@@ -63,8 +63,8 @@ func Mix(n int) ([]policy.Rule, []*policy.Facts, []*policy.Identity) {
 	return rules, facts, identities
 }
 
-// Repeat returns a function that decides requests of a Mix, and returns how many hits there
-// were. It has decided each request three times before.
+// Repeat returns a function that decides requests of a Mix, and returns the number of hits. Repeat itself
+// decides each request three times, to fill caches.
 func Repeat(rules, remember int) func(requests int) int {
 	rows, facts, identities := Mix(rules)
 	s := policy.Compile(rows, nil, nil, remember)

@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// People is SQL that makes two users on two plans.
+// People is SQL that creates two users on two plans.
 const People = `
 	INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro');
 	INSERT INTO rate_limit_users (user_id, tier) VALUES ('alice', 'free'), ('bob', 'pro');`

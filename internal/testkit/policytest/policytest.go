@@ -15,13 +15,13 @@ import (
 // Pick returns a number from 0 to n-1.
 type Pick func(n int) int
 
-// Now is about when the rules of a World are valid: from hours before until hours after.
+// Now is the time around which the rules of a World are valid: some rules begin or end within hours of Now.
 var Now = time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
 
-// World is all that the database has.
+// World is the content of a policy database.
 type World struct {
 	Rules      []policy.Rule
-	Overrides  []policy.Override // for tiers
+	Overrides  []policy.Override // the overrides of tiers
 	Bans       []policy.Ban
 	Identities []*policy.Identity
 }
@@ -44,8 +44,8 @@ var (
 		"2001:db8:1::5", "2001:db8:2::5", "2001:db9::1", ""}
 )
 
-// New makes a world of n rules. With selective, most rules have a path, a host, a network or a
-// tier that few others have; otherwise all draw from a few values and many match.
+// New returns a random world of n rules. If selective is set, most rules have a path, host, network or tier
+// that few other rules have. Otherwise the rules share a few values, and many rules match a request.
 func New(pick Pick, n int, selective bool) *World {
 	w := &World{}
 	for i := 0; i < n; i++ {
@@ -78,7 +78,7 @@ func New(pick Pick, n int, selective bool) *World {
 	return w
 }
 
-// moment is a time around Now, or none.
+// moment returns a time within hours of Now, or the zero time.
 func moment(pick Pick) time.Time {
 	if pick(3) > 0 {
 		return time.Time{}
@@ -86,7 +86,7 @@ func moment(pick Pick) time.Time {
 	return Now.Add(time.Duration(pick(5)-2) * time.Hour)
 }
 
-// some are up to two of the texts, or none.
+// some returns up to two random elements of all.
 func some(pick Pick, all []string) []string {
 	var list []string
 	for n := pick(4) - 1; n > 0; n-- {
@@ -176,7 +176,7 @@ func pattern(pick Pick) string {
 	return text
 }
 
-// narrow gives a rule one of about n conditions.
+// narrow gives a rule one of about n different conditions.
 func narrow(pick Pick, r *policy.Rule, n int) {
 	own := strconv.Itoa(pick(n))
 	switch pick(10) {
@@ -206,7 +206,7 @@ func newOverride(pick Pick, w *World) policy.Override {
 	return o
 }
 
-// digest is that of an identity's API key, if it has one.
+// digest returns the digest of the API key of the identity with that number.
 func digest(identity int) string { return policy.Digest(strconv.Itoa(identity)) }
 
 func newIdentity(pick Pick, w *World, i int) *policy.Identity {
@@ -281,7 +281,7 @@ func (w *World) Request(pick Pick, f *policy.Facts) (*policy.Identity, time.Time
 	return id, Now.Add(time.Duration(pick(9)-4) * 45 * time.Minute)
 }
 
-// Text is an outcome as text.
+// Text formats a verdict.
 func Text(o *policy.Verdict) string {
 	text := ""
 	switch {
@@ -301,7 +301,7 @@ func Text(o *policy.Verdict) string {
 	return text + WouldText(o)
 }
 
-// HitText is a hit as text.
+// HitText formats a hit.
 func HitText(h *ratelimit.Hit, m *policy.Mark) string {
 	return fmt.Sprintf(" %s %q %d of %d burst %d anchor %d quota %d from %s shadow %v overage %v",
 		h.Limit.Prefix, h.Key, h.Cost, h.Limit.Events, h.Limit.Burst, h.Limit.Anchor, m.Quota, m.From,
@@ -317,7 +317,7 @@ func WouldText(o *policy.Verdict) string {
 	return text
 }
 
-// Numbers returns a source of numbers that depend on the seed alone: splitmix64.
+// Numbers returns a splitmix64 generator, whose numbers depend on the seed alone.
 func Numbers(seed int) Pick {
 	state := uint64(seed)
 	return func(n int) int {

@@ -1,4 +1,4 @@
-// Package promtool finds Prometheus's promtool, with which tests check metrics and alert rules.
+// Package promtool finds Prometheus's promtool, which tests use to check metrics and alert rules.
 package promtool
 
 import (
@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// ErrMissing is returned by Find if the machine has no promtool and none can be downloaded. It says
-// in one line what to do.
+// ErrMissing is returned by Find if the machine has no promtool and none can be downloaded. Its message
+// explains the remedy in one line.
 var ErrMissing = errors.New("no promtool on this machine: install it (Debian, Ubuntu: apt-get install " +
 	"prometheus; macOS: brew install prometheus)")
 
-// Find returns the path of promtool: on PATH, or out of Debian's package prometheus, which is
-// downloaded once for each account and is not installed, because the package would start a
-// server. The download needs apt-get and dpkg-deb. It needs root, or sudo without a password, only
-// if apt-get has no list of packages yet.
+// Find returns the path of promtool, from PATH or from Debian's package prometheus. Find downloads the
+// package once for each account, and does not install it, because it would start a server. The download needs
+// apt-get and dpkg-deb. If apt-get has no list of packages yet, it also needs root, or sudo without a
+// password.
 func Find(ctx context.Context) (string, error) {
 	if path, err := exec.LookPath("promtool"); err == nil {
 		return path, nil
@@ -31,8 +31,8 @@ func Find(ctx context.Context) (string, error) {
 	return cached(filepath.Join(cache, "pg-ratelimit"), func(dir string) error { return extract(ctx, dir) })
 }
 
-// cached returns the path of promtool in a folder. If it is not there, get makes it in another
-// folder first, so that a process that runs at the same time never sees a part of the file.
+// cached returns the path of promtool in a folder. If promtool is missing, get creates it in a temporary
+// folder first, so that concurrent processes never see an incomplete file.
 func cached(folder string, get func(dir string) error) (path string, err error) {
 	path = filepath.Join(folder, "promtool")
 	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {

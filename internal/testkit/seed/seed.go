@@ -1,4 +1,4 @@
-// Package seed gives tests random numbers that can be repeated.
+// Package seed gives tests reproducible random numbers.
 package seed
 
 import (
@@ -10,14 +10,14 @@ import (
 var given = flag.Uint64("seed", 0,
 	"what random tests choose, as an earlier run has logged it; 0 is another choice each time")
 
-// New returns random numbers for one goroutine of a test. A test that fails logs the seed; the flag -seed
-// makes the numbers the same again.
+// New returns a source of random numbers for one goroutine of a test. A failed test logs the seed, and the
+// flag -seed reproduces the numbers.
 func New(t testing.TB) *rand.Rand {
 	t.Helper()
 	return rand.New(rand.NewPCG(Of(t), 1))
 }
 
-// Of is the seed of a test that makes several sequences of random numbers.
+// Of returns the seed, for a test with several sequences of random numbers.
 func Of(t testing.TB) uint64 {
 	t.Helper()
 	one := *given

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// Proxy forwards connections to a server. Data arrives half a round trip after it
-// was sent, in each direction; the delay does not limit the throughput. The end of
-// a connection is delayed as well, its beginning is not.
+// Proxy forwards connections to a server. Data arrives half a round trip after it was sent, in each
+// direction. The delay does not limit the throughput. It applies to the end of a connection too, but not to
+// its start.
 type Proxy struct {
-	Address string // on which the proxy listens
+	Address string // the address on which the proxy listens
 
 	target  string
 	delay   atomic.Int64   // half a round trip, in nanoseconds
@@ -22,14 +22,14 @@ type Proxy struct {
 	running sync.WaitGroup // goroutines
 
 	mu      sync.Mutex // guards all that follows
-	changed *sync.Cond // hangs has changed
+	changed *sync.Cond // signals a change of hangs
 	closed  bool
 	down    bool
 	hangs   bool
-	conns   map[net.Conn]bool // open ones, on both sides
+	conns   map[net.Conn]bool // the open connections, on both sides
 }
 
-// Listen starts a proxy to target, a host and a port. It ends with the test.
+// Listen starts a proxy to target, a host and a port. The proxy ends with the test.
 func Listen(t testing.TB, target string, roundTrip time.Duration) *Proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -39,7 +39,7 @@ func Listen(t testing.TB, target string, roundTrip time.Duration) *Proxy {
 	return Serve(t, listener, target, roundTrip)
 }
 
-// Serve is like Listen, with a listener of the test.
+// Serve is like Listen, but uses a listener of the caller.
 func Serve(t testing.TB, listener net.Listener, target string, roundTrip time.Duration) *Proxy {
 	p := &Proxy{Address: listener.Addr().String(), target: target, conns: map[net.Conn]bool{}}
 	p.SetRoundTrip(roundTrip)
@@ -53,8 +53,8 @@ func Serve(t testing.TB, listener net.Listener, target string, roundTrip time.Du
 	return p
 }
 
-// ListenFor starts a proxy to the server of a DSN, a postgres:// URL, and returns
-// it and the DSN that leads through it.
+// ListenFor starts a proxy to the server of a DSN, a postgres:// URL. It returns the proxy and a DSN that
+// connects through it.
 func ListenFor(t testing.TB, dsn string, roundTrip time.Duration) (*Proxy, string) {
 	t.Helper()
 	address, err := url.Parse(dsn)
@@ -66,18 +66,17 @@ func ListenFor(t testing.TB, dsn string, roundTrip time.Duration) (*Proxy, strin
 	return p, address.String()
 }
 
-// SetRoundTrip changes the delay of what is sent from now on.
+// SetRoundTrip changes the delay of data that is sent from now on.
 func (p *Proxy) SetRoundTrip(d time.Duration) { p.delay.Store(int64(d / 2)) }
 
-// Turns is the number of times that a client has sent something at the beginning of its connection or
-// after an answer: its round trips.
+// Turns returns the number of round trips of clients: how often a client has sent data at the start of its
+// connection or after a response.
 func (p *Proxy) Turns() int64 { return p.turns.Load() }
 
-// CloseConnections closes the open connections immediately, and without a
-// word to either side.
+// CloseConnections closes the open connections immediately, without the end of the protocol on either side.
 func (p *Proxy) CloseConnections() { p.closeAll(false) }
 
-// SetHanging makes the network forward nothing, or go on where it stopped.
+// SetHanging makes the network hold all data back, or continue where it stopped.
 func (p *Proxy) SetHanging(hangs bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +84,7 @@ func (p *Proxy) SetHanging(hangs bool) {
 	p.changed.Broadcast()
 }
 
-// SetDown closes all connections, and refuses new ones until the network is up again.
+// SetDown closes all connections, and refuses new ones while down is true.
 func (p *Proxy) SetDown(down bool) {
 	p.mu.Lock()
 	p.down = down
@@ -95,7 +94,7 @@ func (p *Proxy) SetDown(down bool) {
 	}
 }
 
-// waitWhileHanging returns when the network forwards.
+// waitWhileHanging waits until the network forwards data.
 func (p *Proxy) waitWhileHanging() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +119,7 @@ func (p *Proxy) accept(listener net.Listener) {
 		}
 		p.running.Go(func() {
 			var up sync.WaitGroup
-			var asked atomic.Bool // and not answered yet
+			var asked atomic.Bool // the client has sent data that the server has not answered
 			up.Go(func() {
 				p.forward(client, server, func() {
 					if !asked.Swap(true) {
@@ -171,14 +170,14 @@ func (p *Proxy) closeAll(forGood bool) {
 	}
 }
 
-// chunk is data on its way. Nil data is the end of the connection.
+// chunk is data in transit. Nil data is the end of the connection.
 type chunk struct {
 	data    []byte
 	arrival time.Time
 }
 
-// forward copies what from sends to the other connection, and its end. It calls arrives before it
-// writes something.
+// forward copies data from one connection to the other, and the end of the connection. It calls arrives
+// before each write.
 func (p *Proxy) forward(from, to net.Conn, arrives func()) {
 	chunks := make(chan chunk, 4096)
 	go func() {

@@ -1,11 +1,10 @@
-// Package leash makes sure that a child process does not outlive this one,
-// however this one ends: by returning, by a panic, or by SIGKILL.
+// Package leash ensures that a child process does not outlive this process, even if a panic or SIGKILL ends
+// this process.
 //
-// A Leash is a small shell that reads a pipe. Only this process holds the other end of the pipe.
-// When this process is gone the pipe closes. The shell then ends the child that it got last, and removes the
-// folders that it was given. It needs nothing but /bin/sh, so it works on
-// Linux and macOS alike. Linux's parent-death signal is tied to a thread, is missing elsewhere,
-// and removes no folder.
+// A Leash is a small shell that reads a pipe. Only this process holds the other end of the pipe. When this
+// process ends, the pipe closes. The shell then ends the latest child and removes the folders of the leash.
+// It needs only /bin/sh, so it works on Linux and macOS. The parent-death signal of Linux depends on a
+// thread, does not exist elsewhere, and removes no folder.
 package leash
 
 import (
@@ -18,11 +17,11 @@ import (
 	"syscall"
 )
 
-// script is the script of the shell. $1 is the number of the signal that asks a child to end, and further
-// arguments are the folders to remove. A stopped child is continued first. A child that runs for ten more
-// seconds gets SIGQUIT, at which Postgres ends immediately, and after ten more SIGKILL. Folders are removed
-// up to three times, because children of the child may still write to them. A zombie counts as ended,
-// because in some containers nobody waits for it.
+// script is the script of the shell. $1 is the number of the first signal to the child, and further arguments
+// are the folders to remove. The script first continues a stopped child. If the child still runs after ten
+// seconds, the script sends SIGQUIT, which ends Postgres immediately, and after ten more seconds SIGKILL. It
+// removes folders up to three times, because children of the child may still write to them. A zombie counts
+// as ended, because in some containers nobody waits for it.
 const script = `
 trap '' INT TERM HUP QUIT PIPE
 ask=$1; shift
@@ -63,15 +62,15 @@ type Leash struct {
 	cmd  *exec.Cmd
 }
 
-// New starts a leash that holds no child yet. When this process is gone, ask
-// is sent to the child, and the folders are removed once it has ended.
+// New starts a leash without a child. After the end of this process, the leash sends the signal ask to the
+// child, and removes folders when the child has ended.
 func New(ask syscall.Signal, folders ...string) (*Leash, error) {
 	// A variable keeps the script out of the output of ps.
 	args := []string{"-c", `eval "$LEASH"`, "leash", strconv.Itoa(int(ask))}
 	cmd := exec.Command("/bin/sh", append(args, folders...)...)
 	cmd.Env = append(os.Environ(), "LEASH="+script)
-	// A session of its own: Ctrl-C and a terminal that closes are for the
-	// programs in front, and this shell must see them to their end.
+	// In its own session, the shell survives Ctrl-C and the end of the terminal, which end the foreground
+	// programs.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	pipe, err := cmd.StdinPipe()
 	if err != nil {
@@ -83,7 +82,7 @@ func New(ask syscall.Signal, folders ...string) (*Leash, error) {
 	return &Leash{pipe: pipe, cmd: cmd}, nil
 }
 
-// Hold sets the child to end, in place of an earlier one. 0 means no child.
+// Hold sets the child to end, which replaces an earlier one. 0 means no child.
 func (l *Leash) Hold(pid int) error {
 	line := "\n"
 	if pid != 0 {
@@ -97,7 +96,7 @@ func (l *Leash) Hold(pid int) error {
 	return nil
 }
 
-// End ends the shell, and leaves the child and the folders as they are.
+// End ends the shell. It does not change the child and the folders.
 func (l *Leash) End() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,8 +1,8 @@
-// Shared runs a command with one Postgres for all tests that it runs, in all processes:
+// Shared runs a command with one Postgres server for all tests in all its processes:
 //
 //	go run ./internal/testkit/cluster/shared -- go test ./...
 //
-// The server ends with the command. If PG_RATELIMIT_TEST_DSN names a server, the command has that one.
+// The server ends with the command. If PG_RATELIMIT_TEST_DSN is set, the command uses that server.
 package main
 
 import (
@@ -48,7 +48,7 @@ func run(command []string) (status int, err error) {
 			return 0, err
 		}
 	}
-	// Ctrl-C reaches the command from the terminal. A signal to this process alone is passed on.
+	// Ctrl-C reaches the command from the terminal. Shared forwards a signal to this process alone.
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr

