@@ -9,24 +9,24 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
-// waiter is a call that waits for a connection. It is in Pool.waiting until its wait ends, and until then the
+// waiter is a call that waits for a connection. It is in Pool.waiting until its wait ends. Until then, the
 // pool's mutex guards done, c and failed.
 type waiter struct {
 	ready  chan struct{} // receives one value when done is set
-	done   bool          // c or failed is set
+	done   bool          // the wait has ended: c or failed is set
 	c      *conn
 	failed *runError
 }
 
-// fresh reports whether an idle connection is not too old, leads to the current primary, and has received
-// nothing.
+// fresh reports whether an idle connection may be used: it is not too old, leads to the current primary and
+// has received nothing.
 func (p *Pool) fresh(c *conn, now time.Duration) bool {
 	return now <= c.expires && c.generation == atomic.LoadInt32(&p.targets.generation) && len(c.readDone) == 0
 }
 
 // acquire returns the most recently used idle connection, or waits for one until ctx ends. The caller owns
 // the connection until release or drop. acquire drops a connection that received anything while it was idle:
-// the end of the connection, the error before the end, or rarely a notice.
+// its end, an error before its end, or rarely a notice.
 func acquire(p *Pool, ctx context.Context) (*conn, *runError) {
 	now := time.Since(p.created)
 	for {
@@ -101,7 +101,7 @@ func noTurn(ctx context.Context, state string) error {
 	return fmt.Errorf("%w: %w", pg.ErrNoTurn, wrapError(ctx, state, nil))
 }
 
-// endWait passes a connection or an error to a waiter. The caller holds the mutex and has removed w from
+// endWait passes a connection or an error to a waiter. The caller holds the mutex and removes w from
 // Pool.waiting.
 func (p *Pool) endWait(w *waiter, c *conn, failed *runError) {
 	w.done = true
@@ -110,8 +110,9 @@ func (p *Pool) endWait(w *waiter, c *conn, failed *runError) {
 	w.ready <- struct{}{}
 }
 
-// release returns a connection to the pool if c.usable is set, else closes it. It also closes a connection to
-// a replaced primary, and one with unread bytes in its buffer, which the next call would read as its answer.
+// release returns a connection to the pool if c.usable is set, and otherwise closes it. It also closes a
+// connection to a replaced primary, and a connection with unread bytes in its buffer, because the next call
+// would read them as its response.
 func release(p *Pool, c *conn) {
 	if !c.usable || c.discard || c.r != c.w || c.generation != atomic.LoadInt32(&p.targets.generation) {
 		p.drop(c, c.usable)
@@ -128,7 +129,8 @@ func release(p *Pool, c *conn) {
 	p.mu.Unlock()
 }
 
-// putConn passes a connection to the first waiter, or adds it to the idle ones. The caller holds the mutex.
+// putConn passes a connection to the first waiter, or adds it to the idle connections. The caller holds the
+// mutex.
 func putConn(p *Pool, c *conn) {
 	c.unnamed = p.unnamed
 	if len(p.waiting) > 0 {

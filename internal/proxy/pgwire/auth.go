@@ -23,16 +23,16 @@ const (
 	authSASLFinal = 12
 )
 
-// loginState is the state of a login. The server asks for at most one authentication. In SCRAM, each side
+// loginState is the state of a login. The server requests at most one authentication. In SCRAM, each side
 // sends two messages.
 type loginState int
 
 const (
-	notAsked      loginState = iota // the server has not asked for an authentication
-	answered                        // the client has sent its password, or a hash of it
-	scramBegun                      // the client has sent its first message
+	notRequested  loginState = iota // the server has not requested an authentication
+	passwordSent                    // the client has sent its password or a hash of it
+	scramStarted                    // the client has sent its first message
 	scramProven                     // the client has proved that it has the password
-	scramVerified                   // the server has proved it, too
+	scramVerified                   // the server has proved that it has the password
 	accepted                        // the server has accepted the login
 )
 
@@ -42,11 +42,11 @@ type login struct {
 	cfg      *config
 	password string
 	state    loginState
-	scram    *scram // from scramBegun on
+	scram    *scram // set from scramStarted on
 }
 
-// logIn answers the server's requests for authentication after the StartupMessage, until the server is ready
-// for statements.
+// logIn completes the login after the StartupMessage. It responds to the server's requests for authentication
+// until the server is ready for statements.
 func logIn(c *conn, cfg *config, password string) *connectError {
 	l := &login{c: c, cfg: cfg, password: password}
 	for {
@@ -58,7 +58,7 @@ func logIn(c *conn, cfg *config, password string) *connectError {
 		case kind == 'E':
 			return refused(parseError(body))
 		case kind == 'R' && len(body) >= 4 && l.state != accepted:
-			err = l.answer(binary.BigEndian.Uint32(body), string(body[4:]))
+			err = l.respond(binary.BigEndian.Uint32(body), string(body[4:]))
 		case kind == 'K' && len(body) >= 8 && len(body) <= 4+256:
 			c.cancelKey = append([]byte(nil), body...)
 		case kind == 'Z' && string(body) == "I" && l.state == accepted:
@@ -76,8 +76,8 @@ func logIn(c *conn, cfg *config, password string) *connectError {
 
 // refused returns the error of a login that the server refused.
 func refused(e *serverError) *connectError {
-	// A server that is starting, stopping or full says nothing about other hosts. A server
-	// without an entry for this client in pg_hba.conf may have one for another encryption.
+	// Another host may accept the login if this server is starting, stopping or full. If pg_hba.conf has no
+	// entry for this client, it may have one for different encryption.
 	elsewhere := strings.HasPrefix(e.code, "57") || strings.HasPrefix(e.code, "53")
 	return &connectError{text: e.String(), code: e.code, final: !elsewhere,
 		retry: e.code == pg.InvalidAuthorization}
@@ -87,16 +87,17 @@ func refused(e *serverError) *connectError {
 var errBinding = errors.New("the server logs in by another method, channel_binding=require wants " +
 	"scram-sha-256")
 
-// answer answers an authentication request. data is the request without its number.
-func (l *login) answer(request uint32, data string) error {
+// respond responds to an authentication request. data is the request without its number.
+func (l *login) respond(request uint32, data string) error {
 	switch {
-	case request == authOK && (l.state == notAsked || l.state == answered || l.state == scramVerified):
+	case request == authOK &&
+		(l.state == notRequested || l.state == passwordSent || l.state == scramVerified):
 		if l.cfg.binding == "require" && l.state != scramVerified {
 			return errBinding
 		}
 		l.state = accepted
 		return nil
-	case request == authSASLNext && l.state == scramBegun:
+	case request == authSASLNext && l.state == scramStarted:
 		response, err := l.scram.respond(data, l.password, l.c.deadline)
 		if err != nil {
 			return err
@@ -106,14 +107,14 @@ func (l *login) answer(request uint32, data string) error {
 	case request == authSASLFinal && l.state == scramProven:
 		l.state = scramVerified
 		return l.scram.verify(data)
-	case l.state != notAsked:
+	case l.state != notRequested:
 		return fmt.Errorf("the server broke off the authentication with a request of number %d", request)
 	}
-	return l.begin(request, data)
+	return l.start(request, data)
 }
 
-// begin answers the request that selects the method.
-func (l *login) begin(request uint32, data string) error {
+// start responds to the first request, which selects the method.
+func (l *login) start(request uint32, data string) error {
 	method := map[uint32]string{authCleartext: "password", authMD5: "md5", authSASL: "scram-sha-256"}[request]
 	if method == "" {
 		return fmt.Errorf("the server asks for authentication number %d, which is not supported "+
@@ -131,7 +132,7 @@ func (l *login) begin(request uint32, data string) error {
 			"it must be in the dsn, in PGPASSWORD or in the password file", method)
 	}
 	if request == authSASL {
-		return l.beginScram(data)
+		return l.startScram(data)
 	}
 	password := l.password
 	if request == authMD5 {
@@ -140,12 +141,12 @@ func (l *login) begin(request uint32, data string) error {
 		}
 		password = "md5" + md5Hex(md5Hex(password+l.cfg.user)+data)
 	}
-	l.state = answered
+	l.state = passwordSent
 	return send(l.c, 'p', password+"\x00")
 }
 
-// beginScram sends the first message of SCRAM, with the best mechanism that the server offers.
-func (l *login) beginScram(offered string) error {
+// startScram sends the first message of SCRAM for the best mechanism that the server offers.
+func (l *login) startScram(offered string) error {
 	s, err := newScram(offered, serverEndPoint(l.c, l.cfg.binding), l.cfg.binding)
 	if err != nil {
 		return err
@@ -156,12 +157,12 @@ func (l *login) beginScram(offered string) error {
 	}
 	first := s.first("", base64.StdEncoding.EncodeToString(random))
 	l.scram = s
-	l.state = scramBegun
+	l.state = scramStarted
 	length := binary.BigEndian.AppendUint32(nil, uint32(len(first)))
 	return send(l.c, 'p', s.mechanism+"\x00"+string(length)+first)
 }
 
-// md5Hex returns the MD5 sum of a text as hexadecimal digits.
+// md5Hex returns the MD5 sum of text as hexadecimal digits.
 func md5Hex(text string) string {
 	sum := md5.Sum([]byte(text))
 	return hex.EncodeToString(sum[:])

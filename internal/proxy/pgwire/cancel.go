@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// cancelTimeout bounds a CancelRequest, with its connection.
+// cancelTimeout bounds a CancelRequest, including its connection.
 const cancelTimeout = 2 * time.Second
 
-// cancel starts a goroutine that asks the server to cancel the statements of c, and then closes c.raw. The
-// caller still owns c, and must release it.
+// cancel starts a goroutine that requests the server to cancel the statements of c and then closes c.raw. The
+// caller still owns c and must release it.
 func (p *Pool) cancel(c *conn) {
 	p.mu.Lock()
 	tooMany := p.cancels >= p.cfg.maxConns

@@ -16,14 +16,14 @@ import (
 type config struct {
 	targets        []target
 	user           string
-	password       string // if "", passfile is read
-	dbname         string // "" is the user's
+	password       string // "" means the password in passfile
+	dbname         string // "" means the database named like the user
 	passfile       string
-	settings       map[string]string // of the session, for the startup message
+	settings       map[string]string // settings of the session, for the startup message
 	tls            tlsSettings
 	binding        string        // channel_binding
 	session        string        // target_session_attrs
-	attemptTimeout time.Duration // for one attempt to connect; 0 is the default
+	attemptTimeout time.Duration // for one attempt to connect; 0 means the default
 	maxConns       int           // the parameters of pgx's pool
 	maxLifetime    time.Duration
 	idleTimeout    time.Duration
@@ -33,7 +33,7 @@ type config struct {
 
 // target is one host of the connection string.
 type target struct {
-	host string // a name, an address, or the folder of a unix socket
+	host string // a name, an address, or the folder of a Unix socket
 	port string
 }
 
@@ -50,8 +50,7 @@ func (t target) String() string {
 	return net.JoinHostPort(t.host, t.port)
 }
 
-// variable returns the environment variable that replaces a parameter which is missing from the connection
-// string.
+// variable returns the environment variable for a parameter that is missing from the connection string.
 func variable(parameter string) string {
 	switch parameter {
 	case "dbname":
@@ -69,12 +68,12 @@ var ignored = []string{"servicefile", "krb", "gss", "sslcompression", "sslpasswo
 	"max_protocol_version", "keepalives", "tcp_user_timeout", "fallback_application_name", "pool_", "oauth_",
 	"scram_", "description_cache_capacity", "statement_cache_capacity", "default_query_exec_mode"}
 
-// parameters holds the parameters of a connection string that have not been taken yet. Those that nothing
-// takes become settings of the session.
+// parameters holds the parameters of a connection string that have not been taken yet. The parameters left at
+// the end become settings of the session.
 type parameters struct {
 	values map[string]string
 	env    func(string) (string, bool)
-	err    error // of the first parameter that is invalid; it quotes no value, which may hold a password
+	err    error // for the first invalid parameter; it quotes no value, which may hold a password
 }
 
 // take removes a parameter and returns its value. The environment replaces a missing parameter, but not an
@@ -96,7 +95,7 @@ func (p *parameters) fail(name, want string) {
 	}
 }
 
-// oneOf takes a parameter that must be one of words. A missing one is the first of them.
+// oneOf takes a parameter that must be one of words. A missing parameter has the first word as its value.
 func (p *parameters) oneOf(name string, words ...string) string {
 	value := p.take(name)
 	if value == "" {
@@ -115,24 +114,25 @@ func (p *parameters) oneOf(name string, words ...string) string {
 	return ""
 }
 
-// number takes a parameter that must be a whole number of at least least, or returns missing without one.
-func (p *parameters) number(name string, least, missing int) int {
+// number takes a parameter that must be a whole number of at least minimum. It returns fallback if the
+// parameter is missing.
+func (p *parameters) number(name string, minimum, fallback int) int {
 	value := p.take(name)
 	if value == "" {
-		return missing
+		return fallback
 	}
 	n, err := strconv.Atoi(value)
-	if err != nil || n < least || n > 1<<31-1 {
-		p.fail(name, "a whole number from "+strconv.Itoa(least))
+	if err != nil || n < minimum || n > 1<<31-1 {
+		p.fail(name, "a whole number from "+strconv.Itoa(minimum))
 	}
 	return n
 }
 
-// duration takes a parameter that must be a Go duration, or returns missing without one.
-func (p *parameters) duration(name string, missing time.Duration) time.Duration {
+// duration takes a parameter that must be a Go duration. It returns fallback if the parameter is missing.
+func (p *parameters) duration(name string, fallback time.Duration) time.Duration {
 	value := p.take(name)
 	if value == "" {
-		return missing
+		return fallback
 	}
 	d, err := time.ParseDuration(value)
 	if err != nil || d <= 0 {
@@ -141,18 +141,19 @@ func (p *parameters) duration(name string, missing time.Duration) time.Duration 
 	return d
 }
 
-// fixed lists parameters that would be unsafe to ignore, each with the values that have no effect.
+// fixed lists parameters that would be unsafe to ignore, each followed by the values that are permitted
+// because they have no effect.
 var fixed = [][]string{
 	{"service", ""}, {"hostaddr", ""}, {"sslcrl", ""}, {"sslcrldir", ""}, {"requirepeer", ""},
 	{"require_auth", ""}, {"ssl", ""}, {"gssencmode", "disable", "prefer"}, {"min_protocol_version", "3.0"},
 	{"sslsni", "1"}, {"sslcertmode", "allow"}, {"sslnegotiation", "postgres"},
 	{"load_balance_hosts", "disable"},
 	{"client_encoding", "UTF8", "utf8", "UTF-8", "utf-8", "UNICODE", "auto"},
-	{"ssl_min_protocol_version", "TLSv1.2"}, {"ssl_max_protocol_version", "TLSv1.3"}, // Go's bounds
+	{"ssl_min_protocol_version", "TLSv1.2"}, {"ssl_max_protocol_version", "TLSv1.3"}, // as in Go
 }
 
-// parseConfig parses and validates a connection string. It reads certificates and keys, to report their
-// errors early.
+// parseConfig parses and validates a connection string. It reads certificates and keys to report their errors
+// early.
 func parseConfig(dsn string, env func(string) (string, bool), log func(string)) (*config, error) {
 	values, err := parseDSN(dsn)
 	if err != nil {
@@ -217,7 +218,7 @@ func (p *parameters) targets() []target {
 	return targets
 }
 
-// defaultHost returns the folder of the local server's socket, or localhost without one.
+// defaultHost returns the folder of the local server's socket, or localhost if there is none.
 func defaultHost() string {
 	for _, folder := range []string{"/var/run/postgresql", "/private/tmp", "/tmp"} {
 		if _, err := os.Stat(folder); err == nil {

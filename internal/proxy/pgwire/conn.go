@@ -15,32 +15,29 @@ import (
 // message announces.
 const (
 	maxMessage      = 16 << 20
-	maxErrorMessage = 1 << 20 // of an error or a notice
+	maxErrorMessage = 1 << 20 // for an error or a notice
 	firstBuffer     = 16 << 10
-	idleBuffer      = 256 << 10 // a larger one is not kept by an idle connection
+	maxIdleBuffer   = 256 << 10 // an idle connection does not keep a larger one
 )
 
 // errTruncated reports that the server closed the connection.
 var errTruncated = errors.New("the server closed the connection")
 
-// A Read after the deadline waits for lateRead, and at most mostLate of them follow one another: they
-// read what has come.
+// After the deadline, at most maxLateReads Reads of lateReadTimeout each read data that has already arrived.
 const (
-	lateRead = 5 * time.Millisecond
-	mostLate = 8
+	lateReadTimeout = 5 * time.Millisecond
+	maxLateReads    = 8
 )
 
 // longAgo is a deadline that ends a Read or Write in progress.
 var longAgo = time.Unix(1, 0)
 
-// conn is one connection. It has one owner at a time: a dial, the pool while the
-// connection is idle, or the call that acquired it. Only the owner uses it, but
-// interrupt may be called by others.
+// conn is one connection. It has one owner at a time: a dial, the pool while the connection is idle, or the
+// call that acquired it. Only the owner uses it, except that others may call interrupt.
 //
-// While the connection is idle, its watcher reads: a goroutine that waits in Read,
-// so that the end of the connection is known at once. startWatching gives buf[w:],
-// readN and readErr to the watcher; fill takes them back when readDone says that
-// the Read has returned. So the first bytes of an answer come from the watcher,
+// While the connection is idle, its watcher waits in Read. The watcher is a goroutine that detects the end of
+// the connection immediately. startWatching passes buf[w:], readN and readErr to the watcher. fill takes them
+// back after readDone has reported the end of the Read. So the watcher reads the first bytes of a response,
 // and the owner reads the rest.
 type conn struct {
 	raw       net.Conn    // the socket
@@ -48,38 +45,38 @@ type conn struct {
 	secure    *tls.Config // nil without TLS
 	peer      peer
 	cancelKey []byte    // process and secret, for a CancelRequest
-	interrupt func()    // makes the Read or Write under way fail; the connection is unusable then
-	deadline  time.Time // of the login
+	interrupt func()    // makes the Read or Write under way fail; the connection is then unusable
+	deadline  time.Time // the end of the login
 
 	generation int32 // see targetMemory
 
-	// Moments, as time since the pool was created.
-	expires  time.Duration // when the connection is too old
+	// Times since the pool was created.
+	expires  time.Duration // from then on, the connection is too old
 	lastUsed time.Duration
 
-	buf  []byte // buf[r:w] has been received and not yet read
+	buf  []byte // buf[r:w] is received and unread
 	r, w int
 
 	watching bool          // the watcher owns buf[w:], readN and readErr
-	readDone chan struct{} // gets one value when the watcher's Read has returned
-	resume   chan struct{} // makes the watcher read; closed at the end
+	readDone chan struct{} // receives one value when the watcher's Read has returned
+	resume   chan struct{} // starts the watcher's next Read; closed at the end
 	readN    int
 	readErr  error
 
-	had  time.Duration // bounds the answer, from when the request is sent; 0 means unbounded
-	late int           // the number of Reads of the answer after that
+	timeout   time.Duration // from sending the request to the end of the response; 0 means unbounded
+	lateReads int           // the number of Reads of the response after the timeout
 
-	request    []byte // memory for the next request
+	request    []byte // a buffer for the next request
 	statements map[string]*prepared
-	plan       []*prepared // of the statements in the pipeline
+	plan       []*prepared // the plans of the statements in the pipeline
 	unnamed    bool        // send statements without preparing them
-	uses       int         // how many times it may be used without pg.Guard
-	usable     bool        // at the end of a call: the connection is in a known state
+	uses       int         // the number of further uses without pg.Guard
+	usable     bool        // the connection is in a known state after a call
 	grown      bool        // the buffers have grown
-	discard    bool        // must not be used again
+	discard    bool        // close the connection after this call
 	cancelling bool        // another goroutine sends a CancelRequest and then closes raw
 	closed     bool
-	writing    chan error // gets the error of a Write in another goroutine; nil if there is none
+	writing    chan error // receives the result of a Write in another goroutine; nil without one
 }
 
 func newConn(raw net.Conn, to peer) *conn {
@@ -89,7 +86,8 @@ func newConn(raw net.Conn, to peer) *conn {
 	}
 }
 
-// next reads one message. It skips messages that may come at any time. The body is valid until the next call.
+// next reads one message. It skips messages that may arrive at any time. The body is valid until the next
+// call.
 func next(c *conn) (byte, []byte, error) {
 	for {
 		for c.w-c.r < 5 {
@@ -117,23 +115,23 @@ func next(c *conn) (byte, []byte, error) {
 	}
 }
 
-// fill reads more into the buffer. It may move what is there. What has come before the deadline
-// counts, even if this process is late to read it.
+// fill reads more data into the buffer. It may move the unread data. It also reads data that arrived before
+// the deadline if this process is late to read it.
 func fill(c *conn) error {
 	err := fillInTime(c)
-	for c.had > 0 && c.late < mostLate && errors.Is(err, os.ErrDeadlineExceeded) {
-		c.late++
-		began := time.Now()
-		_ = c.raw.SetReadDeadline(began.Add(lateRead))
+	for c.timeout > 0 && c.lateReads < maxLateReads && errors.Is(err, os.ErrDeadlineExceeded) {
+		c.lateReads++
+		start := time.Now()
+		_ = c.raw.SetReadDeadline(start.Add(lateReadTimeout))
 		err = read(c)
-		if time.Since(began) < 4*lateRead {
-			break // else this process may not even have come to read
+		if time.Since(start) < 4*lateReadTimeout {
+			break // a longer Read may have had no processor time until its deadline
 		}
 	}
 	return err
 }
 
-// fillInTime is fill without reads after the deadline.
+// fillInTime is like fill but does not read after the deadline.
 func fillInTime(c *conn) error {
 	if !c.watching {
 		return read(c)
@@ -186,8 +184,7 @@ func send(c *conn, kind byte, body string) error {
 	return err
 }
 
-// putLength writes the length of a message that begins before i and ends with b. i is the index of
-// its length field.
+// putLength writes the length of a message, which ends with b. i is the index of its length field.
 func putLength(b []byte, i int) { binary.BigEndian.PutUint32(b[i:], uint32(len(b)-i)) }
 
 // startWatching passes the reading side of the connection to the watcher.
@@ -205,12 +202,12 @@ func startWatching(c *conn) {
 	c.resume <- struct{}{}
 }
 
-// shrink empties the buffer, and replaces buffers that have grown.
+// shrink moves unread data to the start of the buffer and replaces buffers that have grown.
 func shrink(c *conn) {
 	copy(c.buf, c.buf[c.r:c.w])
 	c.w -= c.r
 	c.r = 0
-	if c.w == 0 && len(c.buf) > idleBuffer {
+	if c.w == 0 && len(c.buf) > maxIdleBuffer {
 		c.buf = make([]byte, firstBuffer)
 	}
 	c.request = nil

@@ -12,12 +12,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Without connect_timeout, one attempt to connect, from the look-up of the host to
-// the end of the login, may take shortAttempt if there is another address to try,
-// and longAttempt otherwise.
+// Bounds of one attempt to connect, from the host's look-up to the end of the login, without connect_timeout.
 const (
-	shortAttempt = 2 * time.Second
-	longAttempt  = 10 * time.Second
+	shortAttempt = 2 * time.Second  // if there is another address to try
+	longAttempt  = 10 * time.Second // otherwise
 )
 
 // keepAlive is the time between TCP's keep-alive probes, which find connections that a firewall has dropped.
@@ -41,17 +39,17 @@ const (
 
 // connectError describes failed attempts to connect.
 type connectError struct {
-	text    string // of all attempts
+	text    string // the errors of all attempts
 	code    string // the last SQLSTATE, if the server reported an error
 	network bool   // the connection failed before the server reported anything
-	retry   bool   // an attempt with another encryption may succeed
-	final   bool   // an attempt with another host would fail as well
+	retry   bool   // an attempt with different encryption may succeed
+	final   bool   // attempts with other hosts would fail as well
 }
 
 // networkError returns the error of a connection that failed before the server reported anything.
 func networkError(text string) *connectError { return &connectError{text: text, network: true} }
 
-// add adds the error of an attempt at an address. network and final are those of the last attempt.
+// add adds the error of an attempt at an address. It copies network and final from the latest attempt.
 func (e *connectError) add(address string, failed *connectError) {
 	if e.text != "" {
 		e.text += "; "
@@ -67,35 +65,35 @@ func (e *connectError) add(address string, failed *connectError) {
 // connect tries the addresses of the targets in order. It returns a connection with a running watcher, or the
 // errors of all attempts.
 func connect(ctx context.Context, cfg *config, targets *targetMemory) (*conn, *connectError) {
-	all := &connectError{}
+	errs := &connectError{}
 	for _, i := range targets.order(len(cfg.targets)) {
-		c := connectTarget(ctx, cfg, targets, cfg.targets[i], all)
-		if c != nil || all.network {
+		c := connectTarget(ctx, cfg, targets, cfg.targets[i], errs)
+		if c != nil || errs.network {
 			targets.record(i, c != nil)
 		}
 		if c != nil {
 			return c, nil
 		}
-		if all.final || ctx.Err() != nil {
+		if errs.final || ctx.Err() != nil {
 			break
 		}
 	}
-	return nil, all
+	return nil, errs
 }
 
-// connectTarget tries the addresses of one target. It returns nil after it has added its errors to all.
+// connectTarget tries the addresses of one target. If all fail, it adds their errors to errs and returns nil.
 func connectTarget(ctx context.Context, cfg *config, targets *targetMemory, t target,
-	all *connectError) *conn {
+	errs *connectError) *conn {
 	peers, err := lookUp(ctx, t, cfg.attemptLimit(len(cfg.targets)))
 	if err != nil {
-		all.add(t.String(), networkError(err.Error()))
+		errs.add(t.String(), networkError(err.Error()))
 	}
 	for _, to := range peers {
 		c, failed := connectPeer(ctx, cfg, targets, to, cfg.attemptLimit(len(cfg.targets)*len(peers)))
 		if c != nil {
 			return c
 		}
-		all.add(to.address, failed)
+		errs.add(to.address, failed)
 		if failed.final || ctx.Err() != nil {
 			break
 		}
@@ -103,7 +101,7 @@ func connectTarget(ctx context.Context, cfg *config, targets *targetMemory, t ta
 	return nil
 }
 
-// attemptLimit returns the bound of one attempt, which depends on the number of addresses to try.
+// attemptLimit returns the time limit of one attempt. It depends on the number of addresses to try.
 func (c *config) attemptLimit(addresses int) time.Duration {
 	switch {
 	case c.attemptTimeout > 0:
@@ -163,7 +161,7 @@ func (c *config) encryptions(t target) []encryption {
 	return []encryption{tlsOnly}
 }
 
-// attempt connects to an address, logs in, and checks the session.
+// attempt connects to an address, logs in and checks the session.
 func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer,
 	enc encryption) (*conn, *connectError) {
 	raw, err := (&net.Dialer{KeepAlive: keepAlive}).DialContext(ctx, to.network, to.address)
@@ -177,7 +175,7 @@ func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer,
 	_ = raw.SetDeadline(c.deadline)
 	failed := startTLS(ctx, c, cfg, enc)
 	if failed == nil {
-		// If the Write fails, the server may have sent the reason, such as a refused client certificate.
+		// If the Write fails, logIn may read the reason, such as a refused client certificate.
 		_, _ = c.nc.Write(cfg.startup())
 		failed = logIn(c, cfg, cfg.passwordFor(to.target))
 	}
@@ -229,7 +227,7 @@ func startTLS(ctx context.Context, c *conn, cfg *config, enc encryption) *connec
 	return nil
 }
 
-// requestTLS asks the server for TLS, and returns its reply: 'S' for yes.
+// requestTLS requests TLS from the server and returns the reply: 'S' for yes, 'N' for no.
 func requestTLS(raw net.Conn) (byte, error) {
 	reply := make([]byte, 1)
 	_, err := raw.Write([]byte("\x00\x00\x00\x08\x04\xd2\x16\x2f"))
@@ -239,8 +237,8 @@ func requestTLS(raw net.Conn) (byte, error) {
 	return reply[0], err
 }
 
-// checkSession checks that the session is as target_session_attrs requires, and with several targets that no
-// other primary has replaced the server. It accepts a server that does not report its timeline.
+// checkSession checks that the session meets target_session_attrs. With several targets, it also checks that
+// no other primary has replaced the server. It accepts a server that does not report its timeline.
 func checkSession(ctx context.Context, c *conn, cfg *config, targets *targetMemory) *connectError {
 	condition := map[string]string{
 		"read-write": "NOT current_setting('transaction_read_only')::bool",

@@ -11,15 +11,16 @@ import (
 
 const (
 	// dialInterval is the least time between the starts of two dials while the first is not finished. While a
-	// server does not answer, dials start one after another, so a recent one is under way when it returns.
+	// server does not respond, dials start one after another, so a recent dial is under way when the server
+	// returns.
 	dialInterval = 250 * time.Millisecond
 
-	// replaceAfter is the age at which a dial is stopped for a new one if MaxConns does not allow both.
+	// replaceAfter is the age from which a dial is stopped for a new one if MaxConns does not allow both.
 	replaceAfter = time.Second
 )
 
-// dial is a connection being made in its own goroutine. If the call that needed the connection has ended by
-// then, another call gets the connection.
+// dial is a connection being made in its own goroutine. If the call that needed the connection ends first,
+// another call gets the connection.
 type dial struct {
 	ctx      context.Context
 	stop     context.CancelFunc
@@ -27,8 +28,7 @@ type dial struct {
 	replaced bool // guarded by the pool's mutex
 }
 
-// dialIfNeeded starts a dial if calls wait and the pool may connect. The caller
-// holds the mutex.
+// dialIfNeeded starts a dial if calls wait and the pool may connect. The caller holds the mutex.
 func (p *Pool) dialIfNeeded() {
 	if p.closed || len(p.waiting) == 0 {
 		return
@@ -84,7 +84,7 @@ func connectSafely(ctx context.Context, p *Pool) (c *conn, failed *connectError)
 }
 
 // dialFinished puts a new connection into the pool. If the dial failed and no other connection exists, it
-// ends all waits with the error of the dial.
+// ends all waits with the dial's error.
 func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 	p.mu.Lock()
 	for i := range p.dials {
@@ -146,8 +146,8 @@ func (c *config) destination() string {
 	return text
 }
 
-// logPanic recovers a panic and logs it, since a panic in a goroutine would end the program. Callers defer
-// logPanic.
+// logPanic recovers a panic and logs it, because a panic in a goroutine would end the program. Use it with
+// defer.
 func (p *Pool) logPanic() {
 	if r := recover(); r != nil {
 		p.log(panicError(r).Error())

@@ -10,8 +10,8 @@ import (
 )
 
 // parseDSN splits a connection string into parameters by libpq's names ("dbname", never "database"). It
-// checks only the syntax. Its errors quote no text that could be part of a password, which in a malformed
-// string is nearly all of the text.
+// checks only the syntax. Its errors quote no text that could be part of a password. In a malformed string,
+// that is nearly all text.
 func parseDSN(dsn string) (map[string]string, error) {
 	if strings.Contains(dsn, "\x00") {
 		return nil, errors.New("dsn holds a NUL byte, must be text")
@@ -24,10 +24,10 @@ func parseDSN(dsn string) (map[string]string, error) {
 }
 
 // parseURL parses the URL after its scheme: user:password@host:port,host:port/dbname?name=value&…
-// Where libpq and RFC 3986 differ, parseURL follows libpq, except that it refuses a second "@". Probably the
-// password contains the first one, and errors would show the rest of the password as a host.
+// Where libpq and RFC 3986 differ, parseURL follows libpq, except that it refuses a second "@". The first "@"
+// is then probably part of the password, and errors would show the rest of the password as a host.
 func parseURL(rest string) (map[string]string, error) {
-	var parts [][2]string // names of parameters, and their values as they are in the URL
+	var parts [][2]string // names of parameters and their encoded values
 	add := func(name, value string) {
 		if value != "" {
 			parts = append(parts, [2]string{name, value})
@@ -63,7 +63,7 @@ func parseURL(rest string) (map[string]string, error) {
 			parts = append(parts, [2]string{name, value})
 		}
 	}
-	found := map[string]string{} // the last value of each name
+	values := map[string]string{} // the last value of each name
 	for _, part := range parts {
 		name, err := decode(part[0])
 		if err == nil {
@@ -76,12 +76,12 @@ func parseURL(rest string) (map[string]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s in the dsn's URL %w", name, err)
 		}
-		found[name] = value
+		values[name] = value
 	}
-	return found, nil
+	return values, nil
 }
 
-// splitHosts splits host:port,host:port… into two lists, of hosts and of ports.
+// splitHosts splits host:port,host:port… into a list of hosts and a list of ports.
 func splitHosts(list string) (string, string, error) {
 	var hosts, ports []string
 	for _, item := range strings.Split(list, ",") {
@@ -111,7 +111,7 @@ var (
 
 // parsePairs parses name=value name='quoted value' …
 func parsePairs(dsn string) (map[string]string, error) {
-	found := map[string]string{}
+	values := map[string]string{}
 	const spaces = " \t\n\r\v\f"
 	rest := strings.TrimLeft(dsn, spaces)
 	for rest != "" {
@@ -129,16 +129,16 @@ func parsePairs(dsn string) (map[string]string, error) {
 		rest = rest[len(parts[0]):]
 		value := backslash.ReplaceAllString(parts[2]+parts[3], "$1")
 		if name != "user" || value != "" {
-			found[name] = value
+			values[name] = value
 		}
 	}
-	return found, nil
+	return values, nil
 }
 
 // nameForm matches the name of a parameter.
 var nameForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*$`)
 
-// parameterName validates the name of a parameter, and returns libpq's name for it. Its error completes a
+// parameterName validates the name of a parameter and returns libpq's name for it. Its error completes a
 // sentence.
 func parameterName(name string) (string, error) {
 	if !nameForm.MatchString(name) {
@@ -150,7 +150,7 @@ func parameterName(name string) (string, error) {
 	return name, nil
 }
 
-// decode trims spaces and undoes the percent-encoding of a part of a URL. Its error completes a sentence, and
+// decode trims spaces and undoes the percent-encoding of a part of a URL. Its error completes a sentence and
 // quotes nothing.
 func decode(raw string) (string, error) {
 	raw = strings.Trim(raw, " ")

@@ -14,7 +14,7 @@ import (
 
 // reading is the meaning of a connection string, in terms that pgx shares.
 type reading struct {
-	Attempts                 []string // in order: host, port, and whether with TLS
+	Attempts                 []string // in order: host, port, and whether TLS is used
 	User, Password, Database string
 	Settings                 map[string]string
 	Timeout                  time.Duration
@@ -32,7 +32,7 @@ func readByPgx(dsn string) (reading, error) {
 	}
 	for _, name := range []string{"application_name", "options"} {
 		if r.Settings[name] == "" {
-			delete(r.Settings, name) // it is not a setting to libpq and us
+			delete(r.Settings, name) // libpq and this package ignore an empty value
 		}
 	}
 	add := func(host string, port uint16, tls bool) {
@@ -60,7 +60,7 @@ func readByUs(dsn string) (reading, error) {
 	return r, nil
 }
 
-// clearEnv takes away what the environment would add.
+// clearEnv removes the variables that would change a connection string's meaning.
 func clearEnv(t *testing.T) {
 	for _, pair := range os.Environ() {
 		if name := strings.SplitN(pair, "=", 2)[0]; strings.HasPrefix(name, "PG") {
@@ -72,19 +72,19 @@ func clearEnv(t *testing.T) {
 
 func TestDSNLikePgx(t *testing.T) {
 	clearEnv(t)
-	for _, line := range linesOf(t, "dsn_like_pgx.txt") {
+	for _, line := range readLines(t, "dsn_like_pgx.txt") {
 		dsn := line.text
 		want, wantErr := readByPgx(dsn)
 		got, gotErr := readByUs(dsn)
 		if (gotErr == nil) != (wantErr == nil) {
-			t.Errorf("%q: error %v, pgx's %v", dsn, gotErr, wantErr)
+			t.Errorf("%q: error %v, want pgx's %v", dsn, gotErr, wantErr)
 		} else if !reflect.DeepEqual(got, want) && gotErr == nil {
-			t.Errorf("%q:\n %+v, pgx:\n %+v", dsn, got, want)
+			t.Errorf("%q means\n %+v, want pgx's\n %+v", dsn, got, want)
 		}
 	}
 }
 
-// quote writes a value for a name=value pair.
+// quote returns s as the value of a name=value pair.
 func quote(s string, quoted bool) string {
 	s = strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s)
 	if quoted || s == "" {

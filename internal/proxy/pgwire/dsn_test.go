@@ -9,85 +9,85 @@ import (
 	"time"
 )
 
-// A connection string that does not parse ends with an error that says what is wrong, without a password:
-// testdata/dsn_errors.txt has one of each kind.
+// TestDSNErrors checks that errors name the fault without quoting a password. testdata/dsn_errors.txt has one
+// malformed string of each kind.
 func TestDSNErrors(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"junk.pem":      "nothing of the kind",
+		"junk.pem":      "no certificate",
 		"encrypted.pem": "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, c := range linesOf(t, "dsn_errors.txt", "DIR", dir) {
+	for _, c := range readLines(t, "dsn_errors.txt", "DIR", dir) {
 		if c.want == "" && c.text == "" {
 			continue
 		}
 		p, err := Open(c.text, Options{LookupEnv: noEnv})
 		if err == nil {
 			p.Close()
-			t.Errorf("%q: no error; want %q", c.text, c.want)
+			t.Errorf("Open(%q) = nil error, want %q", c.text, c.want)
 		} else if !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "Xsecret1") {
-			t.Errorf("%q:\n %v\nwant\n %s", c.text, err, c.want)
+			t.Errorf("Open(%q):\n error %v\n  want %s, without the password", c.text, err, c.want)
 		}
 	}
 }
 
-// row is a text of a file in testdata, and what is wanted of it.
-type row struct{ text, want string }
+// testLine is a line of a file in testdata and its expected result.
+type testLine struct{ text, want string }
 
-// linesOf reads a file of testdata. A line that begins with "!" has what is wanted of the line above it, and
-// one that begins with "#" is a comment. Pairs of texts are replaced.
-func linesOf(t *testing.T, file string, pairs ...string) (all []row) {
+// readLines reads a file of testdata. A line that starts with "!" has the expected result of the line above
+// it. A line that starts with "#" is a comment. pairs lists texts and their replacements.
+func readLines(t *testing.T, file string, pairs ...string) (lines []testLine) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", file))
+	data, err := os.ReadFile(filepath.Join("testdata", file))
 	if err != nil {
 		t.Fatal(err)
 	}
 	replacer := strings.NewReplacer(append(pairs, "<NUL>", "\x00", "<TAB>", "\t", "<LF>", "\n")...)
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(string(data)) {
 		line = strings.TrimSuffix(line, "\n")
-		if want, found := strings.CutPrefix(line, "!"); found {
-			all[len(all)-1].want = strings.TrimPrefix(want, " ")
+		if want, ok := strings.CutPrefix(line, "!"); ok {
+			lines[len(lines)-1].want = strings.TrimPrefix(want, " ")
 		} else if !strings.HasPrefix(line, "#") {
-			all = append(all, row{text: replacer.Replace(line)})
+			lines = append(lines, testLine{text: replacer.Replace(line)})
 		}
 	}
-	return all
+	return lines
 }
 
 func TestDSNEnvironment(t *testing.T) {
-	all := env("PGHOST", "eh", "PGPORT", "7", "PGUSER", "eu", "PGPASSWORD", "ep", "PGDATABASE", "ed",
+	lookUp := env("PGHOST", "eh", "PGPORT", "7", "PGUSER", "eu", "PGPASSWORD", "ep", "PGDATABASE", "ed",
 		"PGSSLMODE", "disable",
 		"PGAPPNAME", "ea", "PGCONNECT_TIMEOUT", "4", "PGTARGETSESSIONATTRS", "any", "PGOPTIONS", "-c a=b",
 		"PGPASSFILE", "/p")
-	c, err := parseConfig("", all, nil)
+	c, err := parseConfig("", lookUp, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c.targets[0] != (target{host: "eh", port: "7"}) || c.user != "eu" || c.password != "ep" ||
 		c.dbname != "ed" || c.tls.mode != "disable" ||
 		c.attemptTimeout != 4*time.Second || c.passfile != "/p" {
-		t.Errorf("%+v", c)
+		t.Errorf("parseConfig() = %+v, want the values of the environment", c)
 	}
-	if want := map[string]string{"application_name": "ea",
-		"options": "-c a=b"}; !reflect.DeepEqual(c.settings, want) {
-		t.Errorf("the settings are %v, want %v", c.settings, want)
+	want := map[string]string{"application_name": "ea", "options": "-c a=b"}
+	if !reflect.DeepEqual(c.settings, want) {
+		t.Errorf("settings %v, want %v", c.settings, want)
 	}
-	// The connection string wins, even with nothing in it.
-	c, err = parseConfig("host=h port='' user=u dbname=d password=p connect_timeout=", all, nil)
+	// The connection string takes precedence, even with an empty value.
+	c, err = parseConfig("host=h port='' user=u dbname=d password=p connect_timeout=", lookUp, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c.targets[0] != (target{host: "h", port: "5432"}) || c.user != "u" || c.password != "p" ||
 		c.dbname != "d" || c.attemptTimeout != 0 {
-		t.Errorf("%+v", c)
+		t.Errorf("parseConfig() = %+v, want the values of the connection string", c)
 	}
 	if _, err := parseConfig("", env("PGSSLMODE", "maybe"), nil); err == nil ||
 		!strings.Contains(err.Error(), "sslmode must be") {
-		t.Errorf("with PGSSLMODE=maybe the error is %v, want one about sslmode", err)
+		t.Errorf("with PGSSLMODE=maybe: error %v, want one about sslmode", err)
 	}
 	if c, err = parseConfig("host=h", noEnv, nil); err != nil || c.user == "" {
 		t.Errorf("user %q, error %v; want the name of the account", c.user, err)
@@ -113,34 +113,36 @@ func TestPassfile(t *testing.T) {
 		user, dbname string
 		want         string
 	}{
-		{target{host: "h1", port: "5432"}, "u", "d", "one"},
-		{target{host: "h1", port: "5433"}, "u", "d", ""},
-		{target{host: "h1", port: "5432"}, "U", "d", ""},
-		{target{host: "h:2", port: "1"}, "u", "x", `t:w\o`},
-		{target{host: "x", port: "1"}, "u", "x", ""},
-		{target{host: "/var/run", port: "5432"}, "u", "d", "socket"},
-		{target{host: "other", port: "9"}, "v", "d", "any"},
-		{target{host: "h5", port: "5432"}, "u", "", "database is user"},
+		{t: target{host: "h1", port: "5432"}, user: "u", dbname: "d", want: "one"},
+		{t: target{host: "h1", port: "5433"}, user: "u", dbname: "d"},
+		{t: target{host: "h1", port: "5432"}, user: "U", dbname: "d"},
+		{t: target{host: "h:2", port: "1"}, user: "u", dbname: "x", want: `t:w\o`},
+		{t: target{host: "x", port: "1"}, user: "u", dbname: "x"},
+		{t: target{host: "/var/run", port: "5432"}, user: "u", dbname: "d", want: "socket"},
+		{t: target{host: "other", port: "9"}, user: "v", dbname: "d", want: "any"},
+		{t: target{host: "h5", port: "5432"}, user: "u", want: "database is user"},
 	} {
 		c.user, c.dbname = k.user, k.dbname
 		if got := c.passwordFor(k.t); got != k.want {
-			t.Errorf("%v %s %s: %q, want %q", k.t, k.user, k.dbname, got, k.want)
+			t.Errorf("passwordFor(%v) of user %s and database %q = %q, want %q", k.t, k.user, k.dbname, got,
+				k.want)
 		}
 	}
 	c.password = "given"
 	if got := c.passwordFor(target{host: "h1", port: "5432"}); got != "given" {
-		t.Errorf("the connection string's password: %q", got)
+		t.Errorf("with a password in the connection string: %q, want %q", got, "given")
 	}
 	c.password, c.user, c.dbname = "", "u", "d"
 	if err := os.Chmod(path, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	if got := c.passwordFor(target{host: "h1", port: "5432"}); got != "" || len(logged) != 1 ||
-		!strings.Contains(logged[0], "0600") {
-		t.Errorf("a file that others may read: %q, %q", got, logged)
+	got := c.passwordFor(target{host: "h1", port: "5432"})
+	if got != "" || len(logged) != 1 || !strings.Contains(logged[0], "0600") {
+		t.Errorf("with a file that others may read: password %q, log %q; want none, and a line with 0600",
+			got, logged)
 	}
 	c.passfile = path + "none"
 	if got := c.passwordFor(target{host: "h1", port: "5432"}); got != "" || len(logged) != 1 {
-		t.Errorf("a file that is not there: %q, %q", got, logged)
+		t.Errorf("without a file: password %q, log %q; want none, and no further line", got, logged)
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// errClosed is the error of calls on a closed pool.
+// errClosed reports a call on a closed pool.
 var errClosed = errors.New("pgwire: the pool is closed")
 
 // maxErrorText bounds each field of a server's error, in bytes.
 const maxErrorText = 1000
 
-// serverError is an ErrorResponse. It does not implement error, since interpreted code could not extract it
+// serverError is an ErrorResponse. It does not implement error, because interpreted code could not extract it
 // with errors.As.
 type serverError struct {
 	severity string
@@ -36,7 +36,7 @@ func parseError(body []byte) *serverError {
 			value = value[:maxErrorText]
 		}
 		switch field[0] {
-		case 'S', 'V': // V is not translated, and comes after S
+		case 'S', 'V': // V follows S and is not translated
 			e.severity = string(value)
 		case 'C':
 			e.code = printable(string(value))
@@ -49,7 +49,7 @@ func parseError(body []byte) *serverError {
 	return e
 }
 
-// fatal reports whether the server ended the session with this error.
+// fatal reports whether the error ended the session.
 func (e *serverError) fatal() bool { return e.severity == "FATAL" || e.severity == "PANIC" }
 
 // err returns e as an error for callers of the package.
@@ -66,7 +66,7 @@ func unexpected(kind byte) error {
 	return fmt.Errorf("the server sent an unexpected message %q (0x%02x)", string(rune(kind)), kind)
 }
 
-// printable replaces control characters, which could confuse a terminal or a log.
+// printable replaces control characters, which could garble a terminal or a log.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f {
@@ -76,13 +76,13 @@ func printable(s string) string {
 	}, s)
 }
 
-// wrapError adds to err the operation that failed. If ctx has ended, or the socket's deadline, which is that
-// of ctx, the result wraps the error of ctx instead of err.
-func wrapError(ctx context.Context, doing string, err error) error {
+// wrapError adds the failed operation to err. If ctx has ended, the result wraps the error of ctx instead of
+// err. The socket has the deadline of ctx and may report it first.
+func wrapError(ctx context.Context, operation string, err error) error {
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	} else if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = context.DeadlineExceeded // the socket's timer was earlier than ctx's
+		err = context.DeadlineExceeded // the socket's timer fired before the timer of ctx
 	}
-	return fmt.Errorf("pgwire: %s: %w", doing, err)
+	return fmt.Errorf("pgwire: %s: %w", operation, err)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Exec implements pgdb.DB. Changes to the session, such as by SET, stay with one connection of the pool.
+// Exec implements pgdb.DB. Changes to the session, such as by SET, affect one connection of the pool.
 func (p *Pool) Exec(ctx context.Context, sql string) error {
 	if strings.Contains(sql, "\x00") {
 		return errors.New("pgwire: the SQL text holds a NUL byte")
@@ -19,7 +19,7 @@ func (p *Pool) Exec(ctx context.Context, sql string) error {
 		return failed.err
 	}
 	c.usable = false
-	c.had = 0
+	c.timeout = 0
 	defer release(p, c)
 	stop := context.AfterFunc(ctx, c.interrupt)
 	failed = simpleQuery(ctx, c, sql)
@@ -32,18 +32,18 @@ func (p *Pool) Exec(ctx context.Context, sql string) error {
 }
 
 // simpleQuery sends SQL text with any number of commands in the simple protocol. Its errors never allow a
-// retry, since the answer does not show how many commands took effect.
+// retry, because the response does not show how many commands took effect.
 func simpleQuery(ctx context.Context, c *conn, sql string) *runError {
 	if err := send(c, 'Q', sql+"\x00"); err != nil {
 		return connectionLost(ctx, c, err)
 	}
-	a := readMessages(c, &pgdb.Statement{}, &prepared{simple: true}, false, true)
+	response := readMessages(c, &pgdb.Statement{}, &prepared{simple: true}, false, true)
 	switch {
-	case a == nil:
+	case response == nil:
 		return nil
-	case a.server == nil:
-		return connectionLost(ctx, c, a.err)
+	case response.server == nil:
+		return connectionLost(ctx, c, response.err)
 	}
-	return &runError{err: a.server.err(), code: a.server.code,
-		reusable: !a.server.fatal() && !pg.ClosesConnection(a.server.code)}
+	return &runError{err: response.server.err(), code: response.server.code,
+		reusable: !response.server.fatal() && !pg.ClosesConnection(response.server.code)}
 }

@@ -14,20 +14,19 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// The tests against a fake server are in the Go that Yaegi takes, so that they
-// can be run interpreted as well. That is also why a loop over fake servers runs
-// a subtest for each: a function literal in a loop is confused there with the
-// one before it, if that still runs in another goroutine.
+// The tests against a fake server can also run interpreted, so they use only Go that Yaegi supports. A loop
+// over fake servers runs a subtest for each, because Yaegi confuses a function literal in a loop with the
+// previous one if that still runs in another goroutine.
 
 // fakeServer follows a script, which may break the protocol.
 type fakeServer struct {
 	t        *testing.T
 	listener net.Listener
-	tls      *tls.Config // nil without
+	tls      *tls.Config // nil without TLS
 	script   func(*fakeSession)
 	accepted atomic.Int32
 	open     atomic.Int32
-	cancels  chan []byte // keys of the requests to cancel
+	cancels  chan []byte // the keys of CancelRequests
 	wg       sync.WaitGroup
 	mu       sync.Mutex
 	conns    map[net.Conn]bool
@@ -38,12 +37,12 @@ type fakeSession struct {
 	net.Conn
 	server  *fakeServer
 	number  int
-	kind    uint32 // of the first message: 196608 is protocol 3.0
-	startup []byte // its body
+	kind    uint32 // the kind of the first message: 196608 is protocol 3.0
+	startup []byte // the body of the first message
 }
 
-// newFake starts a server that accepts every login and then runs script, and
-// returns it and its connection string.
+// newFake starts a server that accepts every login and then runs script. It returns the server and its
+// connection string.
 func newFake(t *testing.T, script func(*fakeSession)) (*fakeServer, string) {
 	t.Helper()
 	return newRawFake(t, func(s *fakeSession) {
@@ -52,14 +51,13 @@ func newFake(t *testing.T, script func(*fakeSession)) (*fakeServer, string) {
 	})
 }
 
-// newRawFake starts a server that runs script after the startup message, or
-// whatever it is that comes first, but for a request to cancel.
+// newRawFake starts a server that runs script after any first message except a CancelRequest.
 func newRawFake(t *testing.T, script func(*fakeSession)) (*fakeServer, string) {
 	t.Helper()
 	return newTLSFake(t, nil, script)
 }
 
-// newTLSFake is newFake over TLS from the first byte on.
+// newTLSFake is like newRawFake but uses TLS from the first byte on. A nil config means no TLS.
 func newTLSFake(t *testing.T, config *tls.Config, script func(*fakeSession)) (*fakeServer, string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -115,7 +113,7 @@ func (f *fakeServer) serve(s *fakeSession) {
 	if s.kind == 80877102 {
 		select {
 		case f.cancels <- s.startup:
-		default: // most tests read none, and a busy machine makes many
+		default: // most tests read none, and a busy machine sends many
 		}
 		return
 	}
@@ -125,7 +123,7 @@ func (f *fakeServer) serve(s *fakeSession) {
 	f.script(s)
 }
 
-// first reads the message that a client begins with; kind is 0 at the end.
+// first reads the first message of a client. kind is 0 at the end of the connection.
 func (s *fakeSession) first() (kind uint32, body []byte) {
 	var head [8]byte
 	if _, err := io.ReadFull(s, head[:]); err != nil {
@@ -154,9 +152,9 @@ var (
 	msgDone   = msg('C', "SELECT 1\x00")
 	msgNoise  = msg('N', "SNOTICE\x00MHello\x00\x00") + msg('S', "a\x00b\x00") +
 		msg('A', "\x00\x00\x00\x01c\x00p\x00")
-	msgOneInt   = msg('T', "\x00\x01"+"n\x00"+field(20))
-	msgAnswer   = msgParsed + msgBound + msgNoData + msgDone + msgReady
-	msgAnswered = msgBound + msgDone + msgReady
+	msgOneInt        = msg('T', "\x00\x01"+"n\x00"+field(20))
+	msgFirstResponse = msgParsed + msgBound + msgNoData + msgDone + msgReady
+	msgResponse      = msgBound + msgDone + msgReady
 )
 
 // field returns the description of a column after its name.
@@ -189,7 +187,7 @@ func msgRow(columns ...string) string {
 	return msg('D', string(b))
 }
 
-// write sends text. If the connection has ended, nothing happens.
+// write sends text. It does nothing if the connection has ended.
 func (s *fakeSession) write(text string) { _, _ = s.Conn.Write([]byte(text)) }
 
 // welcome accepts the login.
@@ -198,7 +196,7 @@ func (s *fakeSession) welcome() {
 		"\x00\x00\x00\x07key!") + msgReady)
 }
 
-// message reads one message; kind is 0 at the end.
+// message reads one message. kind is 0 at the end of the connection.
 func (s *fakeSession) message() (kind byte, body []byte) {
 	var head [5]byte
 	if _, err := io.ReadFull(s, head[:]); err != nil {
@@ -211,8 +209,8 @@ func (s *fakeSession) message() (kind byte, body []byte) {
 	return head[0], body
 }
 
-// request reads messages up to a Sync, and returns their kinds: PDBES, say. It
-// is empty at the end.
+// request reads messages up to a Sync and returns their kinds, such as PDBES. It returns "" at the end of the
+// connection.
 func (s *fakeSession) request() string {
 	kinds := ""
 	for {
@@ -227,7 +225,7 @@ func (s *fakeSession) request() string {
 	}
 }
 
-// serveAll answers every request without rows, until the connection ends.
+// serveAll responds to every request without rows, until the connection ends.
 func serveAll(s *fakeSession) {
 	for {
 		switch kinds := s.request(); {
@@ -236,9 +234,9 @@ func serveAll(s *fakeSession) {
 		case kinds == "Q":
 			s.write(msgDone + msgReady)
 		case kinds[0] == 'P':
-			s.write(msgAnswer)
+			s.write(msgFirstResponse)
 		default:
-			s.write(msgAnswered)
+			s.write(msgResponse)
 		}
 	}
 }
@@ -246,10 +244,10 @@ func serveAll(s *fakeSession) {
 // waitForEnd waits until the connection ends.
 func waitForEnd(s *fakeSession) { _, _ = io.Copy(io.Discard, s.Conn) }
 
-// noEnv looks variables up in an empty environment.
+// noEnv looks up variables in an empty environment.
 func noEnv(string) (string, bool) { return "", false }
 
-// env returns a function that looks variables up in pairs of names and values.
+// env returns a function that looks up variables in pairs of names and values.
 func env(pairs ...string) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		for i := 0; i < len(pairs); i += 2 {
@@ -261,7 +259,7 @@ func env(pairs ...string) func(string) (string, bool) {
 	}
 }
 
-// open opens a pool that ends with the test.
+// open opens a pool. The end of the test closes it.
 func open(t testing.TB, dsn string, o Options) *Pool {
 	t.Helper()
 	if o.LookupEnv == nil {
@@ -276,11 +274,11 @@ func open(t testing.TB, dsn string, o Options) *Pool {
 	return p
 }
 
-// longTime bounds events that happen soon, even on a busy machine.
-const longTime = time.Minute
+// testTimeout bounds the wait for an event.
+const testTimeout = time.Minute
 
-// within returns a context that ends after d, or with the test.
-func within(t testing.TB, d time.Duration) context.Context {
+// contextWithin returns a context that ends after d or with the test.
+func contextWithin(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)
@@ -294,21 +292,21 @@ func stmt(sql string, args ...any) *pgdb.Statement {
 // run runs statements, and fails the test if one fails.
 func run(t testing.TB, p *Pool, statements ...*pgdb.Statement) {
 	t.Helper()
-	if !succeeds(t, p, statements...) {
+	if !runInGoroutine(t, p, statements...) {
 		t.FailNow()
 	}
 }
 
-// succeeds is run for other goroutines than the test's.
-func succeeds(t testing.TB, p *Pool, statements ...*pgdb.Statement) bool {
+// runInGoroutine is like run but does not end the test, so other goroutines may call it. It reports success.
+func runInGoroutine(t testing.TB, p *Pool, statements ...*pgdb.Statement) bool {
 	t.Helper()
-	if err := p.Run(within(t, longTime), statements); err != nil {
+	if err := p.Run(contextWithin(t, testTimeout), statements); err != nil {
 		t.Error(err)
 		return false
 	}
 	for _, st := range statements {
 		if st.Err != nil {
-			t.Errorf("%s: %v", st.SQL, st.Err)
+			t.Errorf("%s: error %v, want nil", st.SQL, st.Err)
 			return false
 		}
 	}
@@ -318,21 +316,21 @@ func succeeds(t testing.TB, p *Pool, statements ...*pgdb.Statement) bool {
 // cells returns the columns of a result, row after row, with "NULL" for NULL.
 func cells(t testing.TB, st *pgdb.Statement) []string {
 	t.Helper()
-	var all []string
+	var columns []string
 	for rest := st.Result; len(rest) > 0; {
 		n := 4
 		if len(rest) >= 4 && string(rest[:4]) == "\xff\xff\xff\xff" {
-			all = append(all, "NULL")
+			columns = append(columns, "NULL")
 		} else {
 			if len(rest) >= 4 {
 				n += int(binary.BigEndian.Uint32(rest))
 			}
 			if n < 4 || n > len(rest) {
-				t.Fatalf("a result ends with %q", rest)
+				t.Fatalf("result ends with %q, want a column", rest)
 			}
-			all = append(all, string(rest[4:n]))
+			columns = append(columns, string(rest[4:n]))
 		}
 		rest = rest[n:]
 	}
-	return all
+	return columns
 }

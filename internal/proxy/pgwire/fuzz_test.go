@@ -13,19 +13,19 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// replay is a connection to a server that has sent all its bytes already.
+// replay is a connection to a server that has already sent all its bytes.
 type replay struct {
-	answers []byte
-	piece   int
-	wrote   int
+	unread []byte
+	piece  int // the largest number of bytes of a Read
+	wrote  int
 }
 
 func (r *replay) Read(b []byte) (int, error) {
-	if len(r.answers) == 0 {
+	if len(r.unread) == 0 {
 		return 0, net.ErrClosed
 	}
-	n := copy(b[:min(len(b), r.piece)], r.answers)
-	r.answers = r.answers[n:]
+	n := copy(b[:min(len(b), r.piece)], r.unread)
+	r.unread = r.unread[n:]
 	return n, nil
 }
 
@@ -37,22 +37,21 @@ func (r *replay) SetDeadline(time.Time) error      { return nil }
 func (r *replay) SetReadDeadline(time.Time) error  { return nil }
 func (r *replay) SetWriteDeadline(time.Time) error { return nil }
 
-// twoNumbers is a result that may be handed over many rows at a time.
+// twoNumbers describes rows that the client reads many at a time.
 var twoNumbers = msg('T', "\x00\x02a\x00"+field(20)+"b\x00"+field(1184))
 
-// FuzzFrames gives the client any bytes from a server: in the login, in answers to
-// pipelines, to SQL text and to pings, and unasked. The client must not panic, must
-// come to an end, must not allocate much memory, and must not report the success of
-// a statement without an answer.
+// FuzzFrames sends the client any bytes: in the login, in responses to pipelines and to SQL text, and without
+// a request. The client must not panic, must end, must not allocate much memory, and must not report the
+// success of a statement without a response.
 func FuzzFrames(f *testing.F) {
 	login := msgAuth(0, "") + msg('K', "\x00\x00\x00\x07key!") + msgReady
 	row := msgParsed + msgBound + msg('T', "\x00\x02a\x00"+field(20)+"b\x00"+field(25)) +
 		msgRow("12345678", "x") + msgRow("NULL", "NULL") + msgDone + msgReady
-	f.Add([]byte(login+row+msgAnswered), uint16(1000))
+	f.Add([]byte(login+row+msgResponse), uint16(1000))
 	f.Add([]byte(msgAuth(5, "salt")+login+msgParsed+msgBound+msgOneInt+msgRow("12345678")+msgRow(
 		"NULL")+msgDone+msgReady+msgBound+msgRow("12345678")+msgDone+msgReady), uint16(7))
 	f.Add([]byte(msgAuth(10, "SCRAM-SHA-256\x00\x00")+msgAuth(11, "r=x,s=W22Z,i=4096")), uint16(1))
-	f.Add([]byte(login+msgNoise+msgParsed+msgBound+msgError("ERROR", "22012", "no")+msgReady+msgAnswered),
+	f.Add([]byte(login+msgNoise+msgParsed+msgBound+msgError("ERROR", "22012", "no")+msgReady+msgResponse),
 		uint16(3))
 	f.Add([]byte(login+msgError("FATAL", "57P01", "bye")), uint16(100))
 	f.Add([]byte(login+"D\x00\xff\xff\xff"), uint16(100))
@@ -63,40 +62,40 @@ func FuzzFrames(f *testing.F) {
 		"\x00\x02\x00\x00\x00\x07aaaaaaaa\x00\x00\x00\x08bbbbbbbb")+msgRow("NULL",
 		"dddddddd")+msgDone+msgReady), uint16(50))
 	f.Add([]byte(msgAuth(3, "")+msg('v', "")+msgNoise), uint16(100))
-	f.Fuzz(func(t *testing.T, answers []byte, piece uint16) {
-		if len(answers) > 1<<16 {
+	f.Fuzz(func(t *testing.T, sent []byte, piece uint16) {
+		if len(sent) > 1<<16 {
 			return
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		cfg := &config{user: "me", password: "sEcReT", settings: map[string]string{}}
-		line := &replay{answers: answers, piece: int(piece) + 1}
+		line := &replay{unread: sent, piece: int(piece) + 1}
 		c := newConn(line, peer{})
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		c.deadline = time.Now().Add(10 * time.Millisecond) // a server may ask for so much SCRAM
+		c.deadline = time.Now().Add(10 * time.Millisecond) // bounds the iterations of SCRAM
 		if logIn(c, cfg, cfg.password) == nil {
 			for i := 0; i < 3; i++ {
-				all := []*pgdb.Statement{stmt("A", "x"), stmt("B"), stmt("A", "y")}
-				all[1].Joined = i > 0
-				seen := c.w - c.r + len(line.answers)
-				failed := pipeline(ctx, c, all, false)
-				seen -= c.w - c.r + len(line.answers)
+				statements := []*pgdb.Statement{stmt("A", "x"), stmt("B"), stmt("A", "y")}
+				statements[1].Joined = i > 0
+				unread := c.w - c.r + len(line.unread)
+				failed := pipeline(ctx, c, statements, false)
+				read := unread - (c.w - c.r + len(line.unread))
 				good := 0
-				for _, st := range all {
+				for _, st := range statements {
 					if st.Err == nil {
 						good++
 					} else if errors.Is(st.Err, errPending) && (failed == nil || len(failed.retry) == 0) {
-						t.Fatal("a statement is forgotten")
+						t.Fatal("a statement is pending after pipeline, want a result, an error or a retry")
 					}
 				}
-				end := len(answers) - (c.w - c.r + len(line.answers))
-				ready := bytes.Count(answers[end-seen:end], []byte("Z\x00\x00\x00\x05"))
-				if all[1].Joined && all[2].Err == nil {
-					ready++ // that of two statements
+				end := len(sent) - (c.w - c.r + len(line.unread))
+				ready := bytes.Count(sent[end-read:end], []byte("Z\x00\x00\x00\x05"))
+				if statements[1].Joined && statements[2].Err == nil {
+					ready++ // one ReadyForQuery for two statements
 				}
 				if good > ready {
-					t.Fatalf("%d statements are good, but only %d were answered", good, ready)
+					t.Fatalf("%d statements succeeded, want at most %d, the number of responses", good, ready)
 				}
 				if failed != nil && failed.err != nil {
 					break
@@ -111,12 +110,12 @@ func FuzzFrames(f *testing.F) {
 		}
 		runtime.ReadMemStats(&after)
 		if n := after.TotalAlloc - before.TotalAlloc; n > 8<<20 {
-			t.Fatalf("%d bytes allocated for %d from the server", n, len(answers))
+			t.Fatalf("%d bytes allocated for %d from the server, want at most 8 MiB", n, len(sent))
 		}
 	})
 }
 
-// FuzzDSN gives Open any string, and any string around a password.
+// FuzzDSN passes Open any string, and any string around a password.
 func FuzzDSN(f *testing.F) {
 	for _, dsn := range []string{
 		"postgres://u:p@h:1,h2:2/d?sslmode=disable&x=y", "host=h port=1 password='a b' user=u\\ v",
@@ -137,7 +136,7 @@ func FuzzDSN(f *testing.F) {
 			if err == nil {
 				for _, target := range p.cfg.targets {
 					if target.host == "" || target.port == "" {
-						t.Errorf("%q: %+v", whole, target)
+						t.Errorf("Open(%q): target %+v, want a host and a port", whole, target)
 					}
 				}
 				p.Close()
@@ -145,7 +144,7 @@ func FuzzDSN(f *testing.F) {
 			}
 			if err.Error() == "" || !strings.Contains(dsn, secret[:4]) &&
 				strings.Contains(err.Error(), secret) {
-				t.Errorf("%q: %v", whole, err)
+				t.Errorf("Open(%q): error %v, want one without the password", whole, err)
 			}
 		}
 	})

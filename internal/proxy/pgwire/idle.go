@@ -11,9 +11,9 @@ func (p *Pool) checkIdleLater() {
 }
 
 // closeExpired closes idle connections that are too old, were idle for too long, received something, or lead
-// to a replaced primary. It keeps one connection however long the connection is idle, and opens one if none
-// is left, so that a request after a quiet time does not wait for a login. A timer calls closeExpired from
-// the first idle connection on.
+// to a replaced primary. It keeps one connection regardless of its idle time, and opens one if none is left,
+// so that a request after a quiet time does not wait for a login. A timer calls closeExpired from the first
+// idle connection on.
 func (p *Pool) closeExpired() {
 	defer p.logPanic()
 	now := time.Since(p.created)
@@ -44,8 +44,7 @@ func (p *Pool) closeExpired() {
 	p.mu.Unlock()
 }
 
-// jitter returns d plus or minus up to a tenth, so that connections made together
-// do not expire together.
+// jitter returns d plus or minus up to a tenth, so that connections made together do not expire together.
 func jitter(d time.Duration) time.Duration {
 	return d - d/10 + time.Duration(rand.Int63n(int64(d/5)+1))
 }

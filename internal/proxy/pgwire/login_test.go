@@ -12,8 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestInvalidLogins: the call ends with an error that says what is wrong, without the
-// password.
+// TestInvalidLogins checks that the call's error names the fault and does not quote the password.
 func TestInvalidLogins(t *testing.T) {
 	ready := msg('K', "\x00\x00\x00\x07key!") + msgReady
 	for _, c := range []struct{ name, parameters, server, want string }{
@@ -52,25 +51,25 @@ func TestInvalidLogins(t *testing.T) {
 			})
 			p := open(t, dsn+c.parameters, Options{})
 			st := stmt("A")
-			err := p.Run(within(t, longTime), []*pgdb.Statement{st})
+			err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{st})
 			if err == nil || st.Err == nil || !strings.Contains(err.Error(), c.want) ||
 				strings.Contains(err.Error(), "sEcReT") {
-				t.Errorf("%v, %v; want %q", err, st.Err, c.want)
+				t.Errorf("Run() = %v, Err %v; want %q", err, st.Err, c.want)
 			}
-			if i := strings.Index(c.want, "SQLSTATE "); i >= 0 && !strings.HasPrefix(c.want[i+9:], st.Code) ||
-				i >= 0 && st.Code == "" {
-				t.Errorf("code %q", st.Code)
+			_, code, _ := strings.Cut(strings.TrimSuffix(c.want, ")"), "(SQLSTATE ")
+			if st.Code != code {
+				t.Errorf("code %q, want %q", st.Code, code)
 			}
 			if n := f.accepted.Load(); n != 1 {
-				t.Errorf("%d connections", n)
+				t.Errorf("%d connections, want 1", n)
 			}
 		})
 	}
 }
 
-// TestServerThatDoesNotKnowThePassword checks that a login fails at a wrong signature of the server.
-func TestServerThatDoesNotKnowThePassword(t *testing.T) {
-	asked := make(chan string, 1)
+// TestServerMustProvePassword checks that a wrong signature of the server ends the login.
+func TestServerMustProvePassword(t *testing.T) {
+	requests := make(chan string, 1)
 	_, dsn := newRawFake(t, func(s *fakeSession) {
 		s.write(msgAuth(10, "SCRAM-SHA-256\x00\x00"))
 		_, first := s.message()
@@ -78,56 +77,63 @@ func TestServerThatDoesNotKnowThePassword(t *testing.T) {
 		s.write(msgAuth(11, nonce+"more,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"))
 		s.message()
 		s.write(msgAuth(12, rfcVerdict) + msgAuth(0, "") + msgReady)
-		asked <- s.request()
+		requests <- s.request()
 	})
 	p := open(t, dsn, Options{})
-	err := p.Run(within(t, longTime), []*pgdb.Statement{stmt("A")})
+	err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{stmt("A")})
 	if err == nil || !strings.Contains(err.Error(), "does not know the password") {
-		t.Error(err)
+		t.Errorf("Run() = %v, want an error about the password", err)
 	}
-	if got := <-asked; got != "" {
-		t.Errorf("it was asked %s", got)
+	if got := <-requests; got != "" {
+		t.Errorf("the server received %s, want nothing", got)
 	}
 }
 
-// TestEncryption checks each sslmode with servers that offer TLS and that do not.
+// respondTLS returns the script of a server that responds to a request for TLS with a letter. If breaks is
+// set, the server then closes the connection.
+func respondTLS(cert tls.Certificate, letter string, breaks bool) func(*fakeSession) {
+	return func(s *fakeSession) {
+		s.write(letter)
+		if letter == "S" {
+			s.Conn = tls.Server(s.Conn, &tls.Config{Certificates: []tls.Certificate{cert}})
+		}
+		if breaks && letter == "S" {
+			_ = s.Conn.(*tls.Conn).NetConn().Close()
+			return
+		}
+		s.kind, s.startup = s.first()
+		if letter == "S" && s.kind != 196608 {
+			return
+		}
+		s.welcome()
+		serveAll(s)
+	}
+}
+
 func TestEncryption(t *testing.T) {
 	ca := authority.New(t)
 	cert, err := tls.X509KeyPair(ca.Issue(t, "db.example", time.Hour, "db.example", "127.0.0.1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer := func(letter string, hidden bool) func(*fakeSession) {
-		return func(s *fakeSession) {
-			s.write(letter)
-			if letter == "S" {
-				s.Conn = tls.Server(s.Conn, &tls.Config{Certificates: []tls.Certificate{cert}})
-			}
-			if hidden && letter == "S" {
-				_ = s.Conn.(*tls.Conn).NetConn().Close()
-				return
-			}
-			s.kind, s.startup = s.first()
-			if letter == "S" && s.kind != 196608 {
-				return
-			}
-			s.welcome()
-			serveAll(s)
-		}
-	}
-	// What a server says to the request for TLS, and to a session without.
-	offers, refuses, breaks := answer("S", false), answer("N", false), answer("S", true)
+	offers, refuses, breaks := respondTLS(cert, "S", false), respondTLS(cert, "N", false),
+		respondTLS(cert, "S", true)
 	for _, c := range []struct {
 		name       string
 		server     func(*fakeSession)
 		mode, want string // want is "tls", "plain" or an error
 	}{
-		{"offers", offers, "prefer", "tls"},
-		{"refuses", refuses, "disable", "plain"}, {"refuses", refuses, "prefer", "plain"},
-		{"refuses", refuses, "require", "does not offer TLS, which sslmode=require needs"},
-		{"refuses", refuses, "verify-full&sslrootcert=" + fileOf(t, ca.PEM), "does not offer TLS"},
-		{"breaks", breaks, "prefer", "plain"}, {"breaks", breaks, "require", "TLS: "},
-		{"garbles", func(s *fakeSession) { s.write("E") }, "require", "does not know how to negotiate TLS"},
+		{name: "offers", server: offers, mode: "prefer", want: "tls"},
+		{name: "refuses", server: refuses, mode: "disable", want: "plain"},
+		{name: "refuses", server: refuses, mode: "prefer", want: "plain"},
+		{name: "refuses", server: refuses, mode: "require",
+			want: "does not offer TLS, which sslmode=require needs"},
+		{name: "refuses", server: refuses, mode: "verify-full&sslrootcert=" + writeFile(t, ca.PEM),
+			want: "does not offer TLS"},
+		{name: "breaks", server: breaks, mode: "prefer", want: "plain"},
+		{name: "breaks", server: breaks, mode: "require", want: "TLS: "},
+		{name: "garbles", server: func(s *fakeSession) { s.write("E") }, mode: "require",
+			want: "does not know how to negotiate TLS"},
 	} {
 		t.Run(c.name+" "+strings.SplitN(c.mode, "&", 2)[0], func(t *testing.T) {
 			_, dsn := newRawFake(t, func(s *fakeSession) {
@@ -139,7 +145,7 @@ func TestEncryption(t *testing.T) {
 				c.server(s)
 			})
 			p := open(t, strings.Replace(dsn, "sslmode=disable", "sslmode="+c.mode, 1), Options{})
-			err := p.Run(within(t, longTime), []*pgdb.Statement{stmt("A")})
+			err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{stmt("A")})
 			got := "plain"
 			if err != nil {
 				got = err.Error()
@@ -148,7 +154,7 @@ func TestEncryption(t *testing.T) {
 			}
 			wantError := c.want != "plain" && c.want != "tls"
 			if (err != nil) != wantError || !strings.Contains(got, c.want) {
-				t.Errorf("%s; want %s", got, c.want)
+				t.Errorf("got %s, want %s", got, c.want)
 			}
 		})
 	}

@@ -7,10 +7,9 @@ import (
 	"strings"
 )
 
-// Parameters are sent as text. An array is built with a fixed number of calls,
-// whatever its length.
+// Parameters are sent as text. An array of any length is built with the same number of calls.
 
-// elementQuoting converts elements separated by NUL bytes to quoted elements separated by commas.
+// elementQuoting converts elements with NUL bytes between them to quoted elements with commas between them.
 var elementQuoting = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\x00", `","`)
 
 // appendParameters appends the length and the text of each parameter.

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// passwordFor returns the password for a target: that of the connection string, else the first match in the
-// password file, else "". It reads the file each time, so that the file can change.
+// passwordFor returns the password for a target: the connection string's password, otherwise the first match
+// in the password file, otherwise "". It reads the file each time, so that the file can change.
 func (c *config) passwordFor(t target) string {
 	if c.password != "" || c.passfile == "" {
 		return c.password
@@ -17,7 +17,7 @@ func (c *config) passwordFor(t target) string {
 	if err != nil || !info.Mode().IsRegular() {
 		return ""
 	}
-	text, err := os.ReadFile(c.passfile)
+	data, err := os.ReadFile(c.passfile)
 	if err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
 		err = errors.New("others may read it; its mode must be 0600 or less")
 	}
@@ -29,7 +29,7 @@ func (c *config) passwordFor(t target) string {
 	if dbname == "" {
 		dbname = c.user
 	}
-	for _, line := range strings.Split(string(text), "\n") {
+	for _, line := range strings.Split(string(data), "\n") {
 		f := strings.Split(escaped.Replace(strings.TrimSuffix(line, "\r")), ":")
 		if len(f) < 5 || strings.HasPrefix(line, "#") || !matches(f[1], t.port) || !matches(f[2], dbname) ||
 			!matches(f[3], c.user) {

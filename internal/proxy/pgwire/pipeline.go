@@ -11,10 +11,10 @@ import (
 )
 
 // largeRequest is the size in bytes above which another goroutine writes a request while the call reads the
-// answers. Otherwise client and server could each wait for the other to read.
+// responses. Otherwise the client and the server could each wait for the other to read.
 const largeRequest = 64 << 10
 
-// pipeline sends statements and reads their answers.
+// pipeline sends statements and reads their responses.
 func pipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, unnamed bool) *runError {
 	request := c.request[:0]
 	plan := c.plan[:0]
@@ -33,9 +33,9 @@ func pipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, unname
 	}
 	c.request = request
 	c.plan = plan
-	if c.had > 0 {
-		c.late = 0
-		_ = c.raw.SetDeadline(time.Now().Add(c.had))
+	if c.timeout > 0 {
+		c.lateReads = 0
+		_ = c.raw.SetDeadline(time.Now().Add(c.timeout))
 	}
 	if len(request) > largeRequest {
 		startWriting(c)
@@ -45,9 +45,9 @@ func pipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, unname
 	var failed *runError
 	for i := 0; i <= last; i++ {
 		st := statements[i]
-		a := readAnswer(c, st, plan[i], st.Joined && i < last)
-		if a != nil {
-			failed = transactionFailed(ctx, c, statements, i, a, failed)
+		response := readResponse(c, st, plan[i], st.Joined && i < last)
+		if response != nil {
+			failed = transactionFailed(ctx, c, statements, i, response, failed)
 			if failed != nil && failed.err != nil {
 				return failed
 			}
@@ -60,8 +60,8 @@ func pipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, unname
 	return failed
 }
 
-// pipelineWithout is pipeline without the transaction of statement i, which has invalid parameters. The
-// statement has its Err already.
+// pipelineWithout is like pipeline but omits the transaction of statement i, which has invalid parameters and
+// already has its Err.
 func pipelineWithout(ctx context.Context, c *conn, statements []*pgdb.Statement, i int,
 	unnamed bool) *runError {
 	for _, pr := range c.statements {
@@ -83,7 +83,7 @@ func pipelineWithout(ctx context.Context, c *conn, statements []*pgdb.Statement,
 	return pipeline(ctx, c, others, unnamed)
 }
 
-// transaction returns the first and the last index of the statements in the transaction of statement i.
+// transaction returns the first and the last index of the statements in statement i's transaction.
 func transaction(statements []*pgdb.Statement, i int) (int, int) {
 	first := i
 	for first > 0 && statements[first-1].Joined {
@@ -108,20 +108,20 @@ func notSent(ctx context.Context, c *conn, statements []*pgdb.Statement, n int, 
 	return failed
 }
 
-// transactionFailed handles the failure of statement i, and so of its transaction. It returns failed with
-// this transaction added if it can be sent again. If the connection is lost, transactionFailed sets err of
-// the result, and Err of all further statements.
-func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statement, i int, a *answerError,
-	failed *runError) *runError {
+// transactionFailed handles the failure of statement i, which fails its transaction. It returns failed, with
+// this transaction added to retry if it can be sent again. If the connection is lost, transactionFailed sets
+// err of the result and Err of all further statements.
+func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statement, i int,
+	response *responseError, failed *runError) *runError {
 	first, last := transaction(statements, i)
-	e := a.server
+	e := response.server
 	if e == nil {
-		failed = connectionLost(ctx, c, a.err)
+		failed = connectionLost(ctx, c, response.err)
 		setAllFailed(statements[first:], failed.err, "")
 		return failed
 	}
 	if e.fatal() {
-		return sessionEnded(statements[first:], pg.Began(statements[first:], i-first, a.started), e,
+		return sessionEnded(statements[first:], pg.Began(statements[first:], i-first, response.started), e,
 			failed)
 	}
 	if pg.ClosesConnection(e.code) {
@@ -130,7 +130,7 @@ func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statemen
 	retry, lost, stale := false, false, false
 	if pr := c.plan[i]; pr.name != "" {
 		retry = pg.IsLostStatement(e.code)
-		// If its Parse failed earlier in this pipeline, the statement is missing but not lost.
+		// If its Parse failed earlier in this pipeline, the prepared statement is missing but not lost.
 		lost = retry && (pr.state == isReady || e.code == pg.DuplicateStatement)
 		stale = pg.IsStalePlan(e.code, e.routine, e.message)
 	}
@@ -156,8 +156,8 @@ func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statemen
 	return failed
 }
 
-// sessionEnded handles a fatal error in place of the answer to a transaction. left has the statements from
-// this transaction on. started reports whether the server had begun to run the transaction.
+// sessionEnded handles a fatal error in place of a transaction's response. left has the statements from this
+// transaction on. started reports whether the server had started the transaction.
 func sessionEnded(left []*pgdb.Statement, started bool, e *serverError, failed *runError) *runError {
 	lost := pg.IsLostByPooler(e.code, e.message)
 	ended := &runError{err: e.err(), code: e.code, lost: lost, unnamed: lost}
@@ -183,7 +183,7 @@ func connectionLost(ctx context.Context, c *conn, err error) *runError {
 }
 
 // startWriting writes the request in another goroutine. The caller calls finishWriting after it has read all
-// answers.
+// responses.
 func startWriting(c *conn) {
 	c.grown = true
 	c.writing = make(chan error, 1)
@@ -198,7 +198,7 @@ func write(c *conn, request []byte, done chan error) {
 	}()
 	_, err := c.nc.Write(request)
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		_ = c.raw.Close() // so that nothing waits for answers
+		_ = c.raw.Close() // so that nothing waits for responses
 	}
 	done <- err
 }
@@ -207,6 +207,6 @@ func finishWriting(c *conn) {
 	err := <-c.writing
 	c.writing = nil
 	if err != nil {
-		c.discard = true // the server answered before it had the whole request
+		c.discard = true // the server responded before it had the whole request
 	}
 }

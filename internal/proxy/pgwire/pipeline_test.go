@@ -9,27 +9,37 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestConnectionLostDuringAPipeline: the outcome of answered transactions is known,
-// that of the others is not, and nothing runs twice.
-func TestConnectionLostDuringAPipeline(t *testing.T) {
+// TestConnectionLostInPipeline checks that transactions with a response keep their result, that the others
+// fail, and that nothing runs twice.
+func TestConnectionLostInPipeline(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		joined bool // the second and the third statement
-		then   string
+		joined bool   // the second and the third statement
+		then   string // sent after the response to the first statement
 		want   string
 	}{
-		{"the end", false, "", "closed the connection"},
-		{"a truncated answer", false, msgParsed + msgBound + "C\x00\x00\x00\xffSEL", "closed the connection"},
-		{"done, not committed", false, msgParsed + msgBound + msgDone, "closed the connection"},
-		{"the session ends when a statement has begun", false,
-			msgParsed + msgBound + msgError("FATAL", "57P01", "bye"), "FATAL: bye (SQLSTATE 57P01)"},
-		{"a pooler ends the session", false, msgError("FATAL", "08P01", "server conn crashed?"),
-			"FATAL: server conn crashed? (SQLSTATE 08P01)"},
-		{"within a transaction", true, msgParsed + msgBound + msgDone, "closed the connection"},
-		{"the session ends within a transaction", true, msgParsed + msgBound + msgDone + msgError("FATAL",
-			"57P01", "bye"), "FATAL: bye (SQLSTATE 57P01)"},
-		{"before the commit", true, msgParsed + msgBound + msgDone + msgParsed + msgBound + msgDone,
-			"closed the connection"},
+		{name: "the end", want: "closed the connection"},
+		{name: "a truncated response",
+			then: msgParsed + msgBound + "C\x00\x00\x00\xffSEL",
+			want: "closed the connection"},
+		{name: "done, not committed",
+			then: msgParsed + msgBound + msgDone,
+			want: "closed the connection"},
+		{name: "the session ends when a statement has started",
+			then: msgParsed + msgBound + msgError("FATAL", "57P01", "bye"),
+			want: "FATAL: bye (SQLSTATE 57P01)"},
+		{name: "a pooler ends the session",
+			then: msgError("FATAL", "08P01", "server conn crashed?"),
+			want: "FATAL: server conn crashed? (SQLSTATE 08P01)"},
+		{name: "within a transaction", joined: true,
+			then: msgParsed + msgBound + msgDone,
+			want: "closed the connection"},
+		{name: "the session ends within a transaction", joined: true,
+			then: msgParsed + msgBound + msgDone + msgError("FATAL", "57P01", "bye"),
+			want: "FATAL: bye (SQLSTATE 57P01)"},
+		{name: "before the commit", joined: true,
+			then: msgParsed + msgBound + msgDone + msgParsed + msgBound + msgDone,
+			want: "closed the connection"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, dsn := newFake(t, func(s *fakeSession) {
@@ -38,22 +48,23 @@ func TestConnectionLostDuringAPipeline(t *testing.T) {
 				if !c.joined {
 					s.request()
 				}
-				s.write(msgAnswer + c.then)
+				s.write(msgFirstResponse + c.then)
 			})
 			p := open(t, dsn, Options{})
-			all := []*pgdb.Statement{stmt("A"), stmt("B"), stmt("C")}
-			all[1].Joined = c.joined
-			err := p.Run(within(t, longTime), all)
+			statements := []*pgdb.Statement{stmt("A"), stmt("B"), stmt("C")}
+			statements[1].Joined = c.joined
+			err := p.Run(contextWithin(t, testTimeout), statements)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%v; want %q", err, c.want)
+				t.Errorf("Run() = %v, want %q", err, c.want)
 			}
-			if all[0].Err != nil || all[1].Err == nil || all[2].Err == nil ||
-				errors.Is(all[1].Err, pgdb.ErrRolledBack) {
-				t.Errorf("the errors are %v, %v, %v; want nil for the first, and its own for the second",
-					all[0].Err, all[1].Err, all[2].Err)
+			first, second, third := statements[0].Err, statements[1].Err, statements[2].Err
+			if first != nil || second == nil || third == nil || errors.Is(second, pgdb.ErrRolledBack) {
+				t.Errorf("errors %v, %v, %v; want nil for the first, and its own for the second", first,
+					second, third)
 			}
-			if strings.HasPrefix(c.want, "FATAL") && !strings.Contains(c.want, all[1].Code) {
-				t.Errorf("the code is %q, want that of %q", all[1].Code, c.want)
+			code := statements[1].Code
+			if strings.HasPrefix(c.want, "FATAL") && !strings.Contains(c.want, code) {
+				t.Errorf("code %q, want the code in %q", code, c.want)
 			}
 			if n := f.accepted.Load(); n != 1 {
 				t.Errorf("%d connections, want 1: the statements must not run again", n)
@@ -62,8 +73,7 @@ func TestConnectionLostDuringAPipeline(t *testing.T) {
 	}
 }
 
-// TestServerThatEndsEverySession checks that the number of attempts is bounded.
-func TestServerThatEndsEverySession(t *testing.T) {
+func TestAttemptsAreBounded(t *testing.T) {
 	f, dsn := newFake(t, func(s *fakeSession) {
 		s.request()
 		s.write(msgError("FATAL", "57P01", "terminating connection"))
@@ -71,39 +81,39 @@ func TestServerThatEndsEverySession(t *testing.T) {
 	})
 	p := open(t, dsn, Options{})
 	st := stmt("A")
-	err := p.Run(within(t, longTime), []*pgdb.Statement{st})
+	err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{st})
 	if err == nil || st.Err == nil || st.Code != "57P01" || f.accepted.Load() != maxAttempts {
-		t.Errorf("got %v, %v, code %s after %d connections; want code 57P01 after %d", err, st.Err, st.Code,
-			f.accepted.Load(), maxAttempts)
+		t.Errorf("Run() = %v, Err %v, code %s after %d connections; want code 57P01 after %d", err, st.Err,
+			st.Code, f.accepted.Load(), maxAttempts)
 	}
 }
 
-// TestConnectionsThatAreNotUsedAgain: with more messages than the request asked for, which the next
-// statement would take for its answer, and those that a statement left in a transaction.
-func TestConnectionsThatAreNotUsedAgain(t *testing.T) {
-	for name, answer := range map[string]string{
-		"messages after the answer": msgAnswer + msgAnswer,
-		"left in a transaction":     msgParsed + msgBound + msgNoData + msgDone + msg('Z', "T"),
-		"left in a failed one":      msgParsed + msgBound + msgNoData + msgDone + msg('Z', "E"),
+// TestDirtyConnectionsAreClosed checks connections with unread messages, which the next statement would read
+// as its response, and connections that a statement left in a transaction.
+func TestDirtyConnectionsAreClosed(t *testing.T) {
+	for name, response := range map[string]string{
+		"messages after the response": msgFirstResponse + msgFirstResponse,
+		"left in a transaction":       msgParsed + msgBound + msgNoData + msgDone + msg('Z', "T"),
+		"left in a failed one":        msgParsed + msgBound + msgNoData + msgDone + msg('Z', "E"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, dsn := newFake(t, func(s *fakeSession) {
 				s.request()
-				s.write(answer)
+				s.write(response)
 				waitForEnd(s)
 			})
 			p := open(t, dsn, Options{})
 			for i := 1; i <= 3; i++ {
 				run(t, p, stmt("BEGIN"))
 				if n := int(f.accepted.Load()); n != i {
-					t.Errorf("%d connections for %d calls", n, i)
+					t.Errorf("%d connections after %d calls, want one for each call", n, i)
 				}
 			}
 		})
 	}
 }
 
-// TestLargePipelineEnds when the server goes, or does not read.
+// TestLargePipelineEnds checks a server that closes the connection and one that does not read.
 func TestLargePipelineEnds(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -117,21 +127,20 @@ func TestLargePipelineEnds(t *testing.T) {
 		}, context.Canceled},
 		{"the end", func(s *fakeSession, _ func()) { s.request() }, nil},
 	} {
-		ctx, cancel := context.WithCancel(within(t, longTime))
+		ctx, cancel := context.WithCancel(contextWithin(t, testTimeout))
 		_, dsn := newFake(t, func(s *fakeSession) { c.script(s, cancel) })
 		p := open(t, dsn, Options{})
 		st := stmt("A", strings.Repeat("x", 8<<20))
 		err := p.Run(ctx, []*pgdb.Statement{st, st})
 		if err == nil || st.Err == nil || c.want != nil && !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, %v", c.name, err, st.Err)
+			t.Errorf("%s: Run() = %v, Err %v; want errors like %v", c.name, err, st.Err, c.want)
 		}
 	}
 }
 
-// TestParseFailsForSeveralStatements: where one text fails to parse, the same text later in the
-// pipeline has the same error, not that of a missing name; and no pooler is
-// suspected.
-func TestParseFailsForSeveralStatements(t *testing.T) {
+// TestRepeatedParseError checks that the error of a text that fails to parse is repeated later in the
+// pipeline, and that the missing name does not count as lost.
+func TestRepeatedParseError(t *testing.T) {
 	_, dsn := newFake(t, func(s *fakeSession) {
 		for {
 			switch kinds := s.request(); {
@@ -147,12 +156,12 @@ func TestParseFailsForSeveralStatements(t *testing.T) {
 	p := open(t, dsn, Options{})
 	for i := 0; i < 5; i++ {
 		a, b := stmt("A"), stmt("A")
-		if err := p.Run(within(t, longTime), []*pgdb.Statement{a, b}); err != nil || a.Code != "42P01" ||
-			b.Code != "42P01" {
-			t.Errorf("%v, %v, %v", err, a.Err, b.Err)
+		err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{a, b})
+		if err != nil || a.Code != "42P01" || b.Code != "42P01" {
+			t.Errorf("Run() = %v, codes %q and %q; want nil and 42P01 twice", err, a.Code, b.Code)
 		}
 	}
 	if p.lost != 0 {
-		t.Errorf("%d times lost", p.lost)
+		t.Errorf("prepared statements lost %d times, want 0", p.lost)
 	}
 }

@@ -12,18 +12,18 @@ import (
 
 // Options tune a Pool.
 type Options struct {
-	// MaxConns bounds the connections, including those being made, but not those that
-	// are being cancelled. 0 means the connection string's pool_max_conns, or 8.
+	// MaxConns bounds the connections in use, idle and being made. Connections being cancelled do not count.
+	// 0 means the connection string's pool_max_conns, or 8.
 	MaxConns int
 
-	// Logger gets messages for the operator. Nil drops them.
+	// Logger receives messages for the operator. Nil drops them.
 	Logger func(message string)
 
-	// Renew returns the connection string for each new connection, if the string may change. The bounds of
-	// the pool stay those of the first string. Nil means that all connections use the string of Open.
+	// Renew returns the connection string for each new connection. Its pool_… parameters have no effect. If
+	// Renew is nil, all connections use the string passed to Open.
 	Renew func() (string, error)
 
-	// LookupEnv replaces os.LookupEnv.
+	// LookupEnv replaces os.LookupEnv. Nil means os.LookupEnv.
 	LookupEnv func(name string) (value string, ok bool)
 }
 
@@ -34,7 +34,7 @@ type Pool struct {
 	cfg     *config
 	log     func(string)
 	renew   func() (string, error) // see Options; nil if the connection string does not change
-	moved   []target               // set by At; nil means the targets of the connection string
+	moved   []target               // the target of At; nil means the connection string's targets
 	created time.Time
 	targets targetMemory
 
@@ -42,21 +42,21 @@ type Pool struct {
 	dsn         string     // the latest connection string
 	login       *config    // parsed from dsn, for new connections
 	closed      bool
-	idle        []*conn     // the one used last is at the end and is used next
-	open        int         // connections: idle, in use, and being made
-	dials       []*dial     // those being made, oldest first
+	idle        []*conn     // the last one was used last and is used next
+	open        int         // the number of connections: idle, in use and being made
+	dials       []*dial     // connections being made, oldest first
 	waiting     []*waiter   // oldest first; empty while there are idle connections
-	lastError   string      // of the last dial, if it failed
-	lastFailure time.Time   // of a dial
-	idleTimer   *time.Timer // calls closeExpired; set from the first idle connection on
-	cancels     int         // CancelRequests under way
+	lastError   string      // the error of the last dial, or ""
+	lastFailure time.Time   // the time of the last failed dial
+	idleTimer   *time.Timer // calls closeExpired; nil before the first idle connection
+	cancels     int         // the number of CancelRequests under way
 	unnamed     bool        // send statements without preparing them
-	uses        int         // conn.uses of a new connection: 0, except for a server of a test
-	lost        int         // how many times prepared statements were lost
+	uses        int         // conn.uses of a new connection: 0, except in tests
+	lost        int         // the number of losses of prepared statements
 }
 
 // Open parses a connection string (see the package comment), reads the environment and certificates, and
-// returns a pool that connects on first use. An error names the parameter, and never contains a password.
+// returns a pool that connects on first use. An error names the parameter and never contains a password.
 func Open(dsn string, o Options) (*Pool, error) {
 	if o.LookupEnv == nil {
 		o.LookupEnv = os.LookupEnv
@@ -75,7 +75,8 @@ func Open(dsn string, o Options) (*Pool, error) {
 }
 
 // currentConfig returns the configuration for a new connection, from Options.Renew. If the server, the
-// database or the user has changed, all older connections expire: idle ones at once, others on release.
+// database or the user has changed, all older connections expire: idle connections before their next use,
+// and others on release.
 func (p *Pool) currentConfig() (*config, error) {
 	if p.renew == nil {
 		return p.cfg, nil
@@ -117,8 +118,8 @@ func (p *Pool) At(host string, port int) (pgdb.DB, error) {
 // MaxConns returns the bound on the connections.
 func (p *Pool) MaxConns() int { return p.cfg.maxConns }
 
-// Close implements pgdb.DB. It does not wait for calls in flight. They finish, and then their
-// connections are closed. Further calls of Close do nothing.
+// Close implements pgdb.DB. It does not wait for calls in flight. Their connections are closed when they
+// finish. Further calls of Close do nothing.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	if p.closed {

@@ -8,17 +8,20 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestCloseWhileConnecting leaves nothing behind.
 func TestCloseWhileConnecting(t *testing.T) {
 	f, dsn := newRawFake(t, waitForEnd)
 	p := open(t, dsn, Options{})
 	done := make(chan error)
 	go func() { done <- p.Run(context.Background(), []*pgdb.Statement{stmt("A")}) }()
-	await.Within(t, longTime, "it connects", func() bool { return f.open.Load() == 1 })
+	await.Within(t, testTimeout, "a connection attempt", func() bool { return f.open.Load() == 1 })
 	p.Close()
 	if err := <-done; err == nil {
-		t.Error("a call on a closed pool has no error, want one")
+		t.Error("Run() = nil on a closed pool, want an error")
 	}
-	await.Within(t, longTime, "it is closed",
-		func() bool { p.mu.Lock(); defer p.mu.Unlock(); return f.open.Load() == 0 && p.open == 0 })
+	await.Within(t, testTimeout, "the end of the connection",
+		func() bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return f.open.Load() == 0 && p.open == 0
+		})
 }

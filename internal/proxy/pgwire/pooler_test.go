@@ -7,18 +7,18 @@ import (
 	"testing"
 )
 
-// poolerScript behaves like a transaction pooler without support for prepared
-// statements: each request meets another server, out of a few.
+// poolerScript behaves like a transaction pooler without support for prepared statements: requests take turns
+// on several server sessions. named counts statements with a name.
 func poolerScript(servers int, named *atomic.Int32) func(*fakeSession) {
-	known := make([]map[string]bool, servers)
-	for i := range known {
-		known[i] = map[string]bool{}
+	prepared := make([]map[string]bool, servers)
+	for i := range prepared {
+		prepared[i] = map[string]bool{}
 	}
 	turn := 0
 	var mu sync.Mutex
 	return func(s *fakeSession) {
 		for {
-			answer, failed := "", false
+			response, failed := "", false
 			mu.Lock()
 			turn = (turn + 1) % servers
 			mu.Unlock()
@@ -29,36 +29,36 @@ func poolerScript(servers int, named *atomic.Int32) func(*fakeSession) {
 				case kind == 0 || kind == 'X':
 					return
 				case kind == 'S':
-					answer, done = answer+msgReady, true
+					response, done = response+msgReady, true
 				case failed:
 				case kind == 'P':
 					if parts[0] != "" {
 						named.Add(1)
-						if known[turn][parts[0]] {
-							answer, failed = answer+msgError("ERROR", "42P05", "already exists"), true
+						if prepared[turn][parts[0]] {
+							response, failed = response+msgError("ERROR", "42P05", "already exists"), true
 							continue
 						}
-						known[turn][parts[0]] = true
+						prepared[turn][parts[0]] = true
 					}
-					answer += msgParsed
+					response += msgParsed
 				case kind == 'B':
-					if parts[1] != "" && !known[turn][parts[1]] {
-						answer, failed = answer+msgError("ERROR", "26000", "does not exist"), true
+					if parts[1] != "" && !prepared[turn][parts[1]] {
+						response, failed = response+msgError("ERROR", "26000", "does not exist"), true
 						continue
 					}
-					answer += msgBound
+					response += msgBound
 				case kind == 'D':
-					answer += msgNoData
+					response += msgNoData
 				case kind == 'E':
-					answer += msgDone
+					response += msgDone
 				}
 			}
-			s.write(answer)
+			s.write(response)
 		}
 	}
 }
 
-// TestTransactionPooler: no statement fails, and soon none is prepared.
+// TestTransactionPooler checks that no statement fails and that the pool soon stops preparing statements.
 func TestTransactionPooler(t *testing.T) {
 	var named atomic.Int32
 	_, dsn := newFake(t, poolerScript(4, &named))
@@ -70,12 +70,13 @@ func TestTransactionPooler(t *testing.T) {
 		run(t, p, stmt("A"), joined, stmt("C"), stmt("A"))
 	}
 	if n := named.Load(); n > 16 || logged != 1 {
-		t.Errorf("%d named statements, %d lines in the log", n, logged)
+		t.Errorf("%d named statements and %d lines in the log, want at most 16 and 1", n, logged)
 	}
 }
 
-// TestPoolerThatEndsTheSession, as PgBouncer does if it does not have a statement's name.
-func TestPoolerThatEndsTheSession(t *testing.T) {
+// TestPoolerEndsSession checks a pooler that ends the session if a statement's name is missing, as PgBouncer
+// does.
+func TestPoolerEndsSession(t *testing.T) {
 	f, dsn := newFake(t, func(s *fakeSession) {
 		for i := 0; ; i++ {
 			switch kinds := s.request(); {
@@ -85,7 +86,7 @@ func TestPoolerThatEndsTheSession(t *testing.T) {
 				s.write(msgError("FATAL", "08P01", "prepared statement did not exist"))
 				return
 			default:
-				s.write(msgAnswer)
+				s.write(msgFirstResponse)
 			}
 		}
 	})

@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// maxPrepared bounds the prepared statements of a connection. It is more than a
-// store has; further statements are not prepared.
+// maxPrepared bounds the prepared statements of a connection. Further statements are not prepared. A store
+// has fewer.
 const maxPrepared = 256
 
 // States of a prepared statement on its connection.
@@ -24,23 +24,22 @@ const (
 	isReady
 )
 
-// prepared is the state of the statements with one text on a connection.
+// prepared is a connection's state of the statements with one SQL text: their plan.
 type prepared struct {
-	name   string // of the prepared statement; "" if it is for one use
+	name   string // "" for a statement that is parsed for one use
 	params int
 	bind   string // the Bind message up to the number of parameters
 	state  int
-	simple bool // a text of any number of commands, in the simple protocol
+	simple bool // in the simple protocol, so the text may have any number of commands
 
 	described bool    // columns and layout are known
-	columns   int     // of a row
-	layout    *layout // nil if not all columns are of eight bytes
+	columns   int     // the number of columns of a row
+	layout    *layout // nil unless all columns have eight bytes
 }
 
-// The messages at the end of a statement. bindEnd is the end of Bind: all columns
-// of the result are to be in binary format. Execute has no limit. Describe comes
-// between the two if the columns of the result are not known yet. The last
-// statement of a transaction has a Sync.
+// The messages at the end of a statement. bindEnd is the end of Bind and selects the binary format for all
+// columns of the result. A Describe follows if the columns are not known yet, and then an Execute without a
+// limit. The last statement of a transaction has a Sync.
 const (
 	bindEnd         = "\x00\x01\x00\x01"
 	describeMessage = "D\x00\x00\x00\x06P\x00"
@@ -48,9 +47,9 @@ const (
 	syncMessage     = "S\x00\x00\x00\x04"
 )
 
-// appendStatement appends a statement's messages to b. joined says that another
-// statement of its transaction follows. If the statement cannot be sent,
-// appendStatement sets Err and returns no plan.
+// appendStatement appends a statement's messages to b and returns its plan. If joined is set, another
+// statement of its transaction follows. If the statement cannot be sent, appendStatement sets its Err and
+// returns a nil plan.
 func appendStatement(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool) ([]byte, *prepared) {
 	end := executeMessage + syncMessage
 	if joined {
@@ -72,7 +71,7 @@ func appendStatement(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool
 	b = append(b, pr.bind...)
 	b, err := appendParameters(b, st.Args)
 	if err != nil {
-		refuse(st, err)
+		setInvalid(st, err)
 		return nil, nil
 	}
 	b = append(b, bindEnd...)
@@ -80,8 +79,8 @@ func appendStatement(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool
 	return append(b, end...), pr
 }
 
-// prepare returns the plan of a statement that is not prepared yet or must not be, and of every other unusual
-// case. If the statement cannot be sent, prepare sets Err and returns nil.
+// prepare returns a statement's plan in all unusual cases, such as a statement that is not prepared yet or
+// must not be. If the statement cannot be sent, prepare sets its Err and returns nil.
 func prepare(c *conn, st *pgdb.Statement, unnamed bool) *prepared {
 	if strings.Contains(st.SQL, "\x00") {
 		st.Err = errors.New("pgwire: the SQL text holds a NUL byte")
@@ -106,8 +105,8 @@ func prepare(c *conn, st *pgdb.Statement, unnamed bool) *prepared {
 	return pr
 }
 
-// refuse sets Err of a statement with an invalid parameter.
-func refuse(st *pgdb.Statement, err error) {
+// setInvalid sets Err of a statement with an invalid parameter.
+func setInvalid(st *pgdb.Statement, err error) {
 	st.Err = err
 	if errors.Is(err, errNUL) {
 		st.Code = pg.InvalidByteSequence
@@ -127,7 +126,7 @@ var (
 
 // appendParse appends the message that prepares a statement.
 func appendParse(b []byte, st *pgdb.Statement, pr *prepared) []byte {
-	at := len(b)
+	start := len(b)
 	b = append(b, "P\x00\x00\x00\x00"+pr.name+"\x00"+st.SQL+"\x00"...)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(st.Args)))
 	for _, arg := range st.Args {
@@ -144,11 +143,11 @@ func appendParse(b []byte, st *pgdb.Statement, pr *prepared) []byte {
 		}
 		b = append(b, oid...)
 	}
-	putLength(b, at+1)
+	putLength(b, start+1)
 	return b
 }
 
-// errRows refuses the description of a result.
+// errRows reports a malformed description of a result.
 var errRows = errors.New("the server described its rows in an impossible way")
 
 // takeDescription stores the columns of a RowDescription in pr.
@@ -158,7 +157,7 @@ func takeDescription(pr *prepared, body []byte) error {
 	}
 	n := int(binary.BigEndian.Uint16(body))
 	body = body[2:]
-	cells := n > 0
+	eightBytes := n > 0
 	for i := 0; i < n; i++ {
 		name := bytes.IndexByte(body, 0)
 		if name < 0 || len(body) < name+1+18 {
@@ -169,7 +168,7 @@ func takeDescription(pr *prepared, body []byte) error {
 		if binary.BigEndian.Uint16(field[16:]) != 1 {
 			return errors.New("the server does not send rows in binary format")
 		}
-		cells = cells && isEightBytes(binary.BigEndian.Uint32(field[6:]))
+		eightBytes = eightBytes && isEightBytes(binary.BigEndian.Uint32(field[6:]))
 	}
 	if len(body) > 0 {
 		return errRows
@@ -177,7 +176,7 @@ func takeDescription(pr *prepared, body []byte) error {
 	pr.described = true
 	pr.columns = n
 	pr.layout = nil
-	if cells {
+	if eightBytes {
 		pr.layout = newLayout(n)
 	}
 	return nil

@@ -17,9 +17,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// loginServer starts a server that asks for each kind of login, and returns it with what the names in
-// testdata/logins.txt stand for.
-func loginServer(t *testing.T) (c *cluster.Cluster, names map[string]string) {
+// startLoginServer starts a server with a role for each kind of login. values maps the names in
+// testdata/logins.txt to their values.
+func startLoginServer(t *testing.T) (c *cluster.Cluster, values map[string]string) {
 	t.Helper()
 	ca, other := authority.New(t), authority.New(t)
 	serverCert, serverKey := ca.Issue(t, "server", time.Hour, "127.0.0.1")
@@ -39,7 +39,7 @@ hostnossl all only_plain 127.0.0.1/32 trust
 	})
 	const password = `p'ä s\s"w@r:d/%`
 	literal := strings.ReplaceAll(password, "'", "''")
-	err := open(t, c.DSN("postgres"), Options{}).Exec(within(t, longTime), `
+	err := open(t, c.DSN("postgres"), Options{}).Exec(contextWithin(t, testTimeout), `
 		SET standard_conforming_strings = on;
 		CREATE ROLE by_cert LOGIN; CREATE ROLE only_tls LOGIN; CREATE ROLE only_plain LOGIN;
 		SET password_encryption = 'scram-sha-256';
@@ -52,92 +52,92 @@ hostnossl all only_plain 127.0.0.1/32 trust
 	}
 	certificate := func(a *authority.Authority) string {
 		cert, key := a.Issue(t, "by_cert", time.Hour)
-		return "sslcert=" + fileOf(t, cert) + " sslkey=" + fileOf(t, key)
+		return "sslcert=" + writeFile(t, cert) + " sslkey=" + writeFile(t, key)
 	}
 	return c, map[string]string{
-		"<CERT>": certificate(ca), "<STRANGER>": certificate(other), "<ROOT>": fileOf(t, ca.PEM),
-		"<OTHERROOT>": fileOf(t, other.PEM), "<PASSWORD>": quote(password, true), "<SOCKETS>": c.SocketDir(),
-		"<PASSFILE>": fileOf(t, []byte("127.0.0.1:*:postgres:by_scram:"+
+		"<CERT>": certificate(ca), "<STRANGER>": certificate(other), "<ROOT>": writeFile(t, ca.PEM),
+		"<OTHERROOT>": writeFile(t, other.PEM), "<PASSWORD>": quote(password, true),
+		"<SOCKETS>": c.SocketDir(),
+		"<PASSFILE>": writeFile(t, []byte("127.0.0.1:*:postgres:by_scram:"+
 			strings.NewReplacer(`\`, `\\`, `:`, `\:`).Replace(password)+"\n")),
 		"<SECRET>": password,
 	}
 }
 
-// fileOf returns the path of a file with a text.
-func fileOf(t *testing.T, text []byte) string {
+// writeFile creates a file with data and returns its path.
+func writeFile(t *testing.T, data []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
+	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-// TestLoginToAServer logs in to a real server in every way that it supports.
-func TestLoginToAServer(t *testing.T) {
-	c, names := loginServer(t)
+func TestLoginToRealServer(t *testing.T) {
+	c, values := startLoginServer(t)
 	var pairs []string
-	for name, text := range names {
-		pairs = append(pairs, name, text)
+	for name, value := range values {
+		pairs = append(pairs, name, value)
 	}
-	for _, l := range linesOf(t, "logins.txt", pairs...) {
+	for _, l := range readLines(t, "logins.txt", pairs...) {
 		t.Run(l.text, func(t *testing.T) {
 			p := open(t, fmt.Sprintf("host=127.0.0.1 port=%d dbname=postgres ", c.Port())+l.text, Options{})
 			st := stmt("SELECT ssl::int::bigint FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
-			err := p.Run(within(t, longTime), []*pgdb.Statement{st})
+			err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{st})
 			got := ""
 			switch {
 			case err != nil:
 				got = err.Error()
 			case st.Err != nil || len(st.Result) != 12:
-				t.Fatal(st.Err, st.Result)
+				t.Fatalf("error %v, result %q; want nil and one bigint", st.Err, st.Result)
 			default:
 				got = []string{"plain", "tls"}[st.Result[11]]
 			}
 			wantError := l.want != "plain" && l.want != "tls"
 			if (err != nil) != wantError || !strings.Contains(got, l.want) {
-				t.Errorf("%s\nwant %s", got, l.want)
+				t.Errorf("got %s, want %s", got, l.want)
 			}
-			if strings.Contains(got, "sEcReT") || strings.Contains(got, names["<SECRET>"]) {
-				t.Error("the password is in the error")
+			if strings.Contains(got, "sEcReT") || strings.Contains(got, values["<SECRET>"]) {
+				t.Errorf("the error %q has the password, want none", got)
 			}
 			for i := 0; err == nil && i < 3; i++ {
 				run(t, p, stmt("SELECT 1"), stmt("SELECT $1::text[]", []string{"x"}))
 			}
 		})
 	}
-	t.Run("cancel in TLS", func(t *testing.T) { cancelInTLS(t, c, names["<ROOT>"]) })
+	t.Run("cancel in TLS", func(t *testing.T) { checkCancelInTLS(t, c, values["<ROOT>"]) })
 }
 
-// cancelInTLS has a statement of a session in TLS canceled on the server.
-func cancelInTLS(t *testing.T, c *cluster.Cluster, root string) {
+// checkCancelInTLS checks that the server cancels a statement of a session in TLS.
+func checkCancelInTLS(t *testing.T, c *cluster.Cluster, root string) {
 	p := open(t, fmt.Sprintf("host=127.0.0.1 port=%d dbname=postgres user=only_tls sslmode=verify-full "+
 		"sslrootcert=%s", c.Port(), root), Options{})
 	admin := open(t, c.DSN("postgres"), Options{})
 	st := stmt("SELECT pg_sleep(600) /* slow */")
-	ctx, cancel := context.WithCancel(within(t, longTime))
+	ctx, cancel := context.WithCancel(contextWithin(t, testTimeout))
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx, []*pgdb.Statement{st}) }()
 	running := func() bool {
-		return number(t, admin, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%/* slow */%' "+
+		return queryBigint(t, admin, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%/* slow */%' "+
 			"AND wait_event = 'PgSleep'") > 0
 	}
-	await.Within(t, longTime, "it runs on the server", running)
+	await.Within(t, testTimeout, "the start of the statement on the server", running)
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Error(err)
+		t.Errorf("Run() = %v, want %v", err, context.Canceled)
 	}
-	await.Within(t, longTime, "it ends on the server", func() bool { return !running() })
+	await.Within(t, testTimeout, "the end of the statement on the server", func() bool { return !running() })
 }
 
-// number runs a statement that has one row of one bigint.
-func number(t testing.TB, p *Pool, sql string) int64 {
+// queryBigint runs a query and returns the bigint in its only row.
+func queryBigint(t testing.TB, p *Pool, sql string) int64 {
 	t.Helper()
 	st := stmt(sql)
 	run(t, p, st)
 	if len(st.Result) != 12 {
-		t.Fatalf("%s: %q", sql, st.Result)
+		t.Fatalf("%s: result %q, want one bigint", sql, st.Result)
 	}
 	return int64(binary.BigEndian.Uint64(st.Result[4:]))
 }

@@ -8,47 +8,47 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Usual parts of an answer: BindComplete, the start of a CommandComplete of less
-// than 256 bytes, ReadyForQuery outside a transaction.
+// Usual parts of a response: BindComplete, the start of a CommandComplete of less than 256 bytes, and
+// ReadyForQuery outside a transaction.
 var (
 	bindComplete = []byte("2\x00\x00\x00\x04")
 	shortMessage = []byte("C\x00\x00\x00")
 	readyIdle    = []byte("Z\x00\x00\x00\x05I")
 )
 
-// answerError describes the failure of a statement.
-type answerError struct {
-	server  *serverError // what the server reported, or nil
-	started bool         // the server had begun to run the statement
-	err     error        // what happened to the connection, if server is nil
+// responseError describes the failure of a statement.
+type responseError struct {
+	server  *serverError // the error that the server reported, or nil
+	started bool         // the server had started the statement
+	err     error        // the error of the connection, if server is nil
 }
 
-// readAnswer reads the answer to one statement: if joined, up to its
-// CommandComplete, otherwise up to ReadyForQuery. It returns nil if the statement
-// succeeded. Statements before it in its transaction have Err nil already.
-func readAnswer(c *conn, st *pgdb.Statement, pr *prepared, joined bool) *answerError {
+// readResponse reads the response to one statement: up to its CommandComplete if joined is set, otherwise up
+// to ReadyForQuery. It returns nil if the statement succeeded. Earlier statements of its transaction already
+// have a nil Err.
+func readResponse(c *conn, st *pgdb.Statement, pr *prepared, joined bool) *responseError {
 	if c.r == c.w {
 		if err := fill(c); err != nil {
-			return &answerError{err: err}
+			return &responseError{err: err}
 		}
 	}
-	seen := c.buf[c.r:c.w]
-	if pr.state != isReady || !bytes.HasPrefix(seen, bindComplete) {
+	unread := c.buf[c.r:c.w]
+	if pr.state != isReady || !bytes.HasPrefix(unread, bindComplete) {
 		return readMessages(c, st, pr, joined, false)
 	}
-	seen = seen[5:]
+	unread = unread[5:]
 	if pr.layout != nil {
-		seen = readRows(c, st, pr.layout, seen)
+		unread = readRows(c, st, pr.layout, unread)
 	}
-	c.r = c.w - len(seen)
-	if len(seen) > 11 && bytes.HasPrefix(seen, shortMessage) {
-		n := int(seen[4]) + 1
-		if joined && n <= len(seen) {
+	c.r = c.w - len(unread)
+	if len(unread) > 11 && bytes.HasPrefix(unread, shortMessage) {
+		n := int(unread[4]) + 1
+		if joined && n <= len(unread) {
 			c.r += n
 			st.Err = nil
 			return nil
 		}
-		if n < len(seen) && bytes.HasPrefix(seen[n:], readyIdle) {
+		if n < len(unread) && bytes.HasPrefix(unread[n:], readyIdle) {
 			c.r += n + len(readyIdle)
 			st.Err = nil
 			return nil
@@ -57,17 +57,17 @@ func readAnswer(c *conn, st *pgdb.Statement, pr *prepared, joined bool) *answerE
 	return readMessages(c, st, pr, joined, true)
 }
 
-// If all columns of a result have eight bytes, its rows without NULLs have messages of equal
-// length and equal heads. readRows takes many of them at a time, since an interpreter pays for
-// each step. readMessages takes all other rows one by one.
+// If all columns of a result have eight bytes, its rows without NULLs are messages of equal length with equal
+// heads. readRows reads many of them in one step, because an interpreter takes long for each step.
+// readMessages reads all other rows one by one.
 
-// columnSize is the size of an eight-byte column in a row: its length and its value.
+// columnSize is the size of an eight-byte column in a row: a length and a value.
 const columnSize = 4 + 8
 
 // layout describes the messages of rows that have only eight-byte columns.
 type layout struct {
 	head    []byte // type, length, number of columns
-	size    int    // of the whole message
+	size    int    // size of the whole message
 	columns int    // size of the columns
 }
 
@@ -79,7 +79,7 @@ func newLayout(columns int) *layout {
 	return l
 }
 
-// isEightBytes reports whether a type has eight bytes in binary format.
+// isEightBytes reports whether values of a type have eight bytes in binary format.
 func isEightBytes(oid uint32) bool {
 	switch oid {
 	case 20, 701, 1114, 1184: // bigint, double precision, timestamp, timestamptz
@@ -88,60 +88,59 @@ func isEightBytes(oid uint32) bool {
 	return false
 }
 
-// readRows takes the rows of that layout at the start of seen, the unread part of
-// the buffer, and reads more until another message follows. It returns what is
-// then unread.
-func readRows(c *conn, st *pgdb.Statement, l *layout, seen []byte) []byte {
+// readRows reads rows with the layout l from the start of unread, which is the unread part of the buffer, and
+// then from the connection, until another message follows. It returns the unread part of the buffer.
+func readRows(c *conn, st *pgdb.Statement, l *layout, unread []byte) []byte {
 	size := l.size
 	length := l.head[4]
 	for {
 		n := 0
-		for n+size <= len(seen) && seen[n] == 'D' && seen[n+4] == length {
+		for n+size <= len(unread) && unread[n] == 'D' && unread[n+4] == length {
 			n += size
 		}
 		if n > 0 {
-			// A value that contains the bytes of a head loses them too, and then the length differs.
-			columns := bytes.ReplaceAll(seen[:n], l.head, nil)
+			// ReplaceAll also removes the bytes of a head from a value. The length then differs.
+			columns := bytes.ReplaceAll(unread[:n], l.head, nil)
 			if len(columns) != n/size*l.columns {
-				return seen
+				return unread
 			}
 			st.Result = append(st.Result, columns...)
 			st.Rows += n / size
-			seen = seen[n:]
+			unread = unread[n:]
 			continue
 		}
-		if len(seen) >= size || !mayStartWith(seen, l.head) {
-			return seen
+		if len(unread) >= size || !mayStartWith(unread, l.head) {
+			return unread
 		}
-		c.r = c.w - len(seen) // the buffer ends within a row
+		c.r = c.w - len(unread) // the buffer ends inside a row
 		if fill(c) != nil {
 			return c.buf[c.r:c.w] // readMessages meets the same error
 		}
-		seen = c.buf[c.r:c.w]
+		unread = c.buf[c.r:c.w]
 	}
 }
 
-// mayStartWith reports whether a message that begins with seen may begin with head. The message of a
-// row with a NULL does not. It is shorter than other rows, and may be the last message, so readRows
-// must not wait for more of it.
-func mayStartWith(seen, head []byte) bool {
-	if len(seen) < len(head) {
-		return bytes.HasPrefix(head, seen)
+// mayStartWith reports whether a message that starts with unread may start with head. The message of a row
+// with a NULL does not. It is shorter than other rows and may be the last message, so readRows must not wait
+// for more of it.
+func mayStartWith(unread, head []byte) bool {
+	if len(unread) < len(head) {
+		return bytes.HasPrefix(head, unread)
 	}
-	return bytes.HasPrefix(seen, head)
+	return bytes.HasPrefix(unread, head)
 }
 
 var errRow = errors.New("the server sent a row with another number of columns than it described")
 
-// readMessages reads the rest of an answer, message by message. started says
-// whether BindComplete has been read.
-func readMessages(c *conn, st *pgdb.Statement, pr *prepared, joined, started bool) *answerError {
+// readMessages reads the rest of a response, message by message. started reports whether BindComplete has
+// been read.
+func readMessages(c *conn, st *pgdb.Statement, pr *prepared, joined, started bool) *responseError {
 	var e *serverError
 	complete := false
 	for {
 		kind, body, err := next(c)
 		if err != nil {
-			return &answerError{started: started, err: err}
+			return &responseError{started: started, err: err}
 		}
 		switch kind {
 		case 'D':
@@ -175,17 +174,17 @@ func readMessages(c *conn, st *pgdb.Statement, pr *prepared, joined, started boo
 		case 'E':
 			e = parseError(body)
 			if e.fatal() {
-				return &answerError{started: started, server: e}
+				return &responseError{started: started, server: e}
 			}
 		case 'Z':
 			if len(body) != 1 || e == nil && !complete {
-				return &answerError{started: started, err: unexpected(kind)}
+				return &responseError{started: started, err: unexpected(kind)}
 			}
 			if body[0] != 'I' {
 				c.discard = true // a transaction is still open
 			}
 			if e != nil {
-				return &answerError{started: started, server: e}
+				return &responseError{started: started, server: e}
 			}
 			st.Err = nil
 			return nil
@@ -193,7 +192,7 @@ func readMessages(c *conn, st *pgdb.Statement, pr *prepared, joined, started boo
 			err = unexpected(kind)
 		}
 		if err != nil {
-			return &answerError{started: started, err: err}
+			return &responseError{started: started, err: err}
 		}
 	}
 }

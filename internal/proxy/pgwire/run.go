@@ -10,34 +10,32 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// A statement usually takes the path Run, acquire, runOn, pipeline,
-// appendStatement, fill, readAnswer, release. doc.go says why these functions look
-// as they do.
+// A statement usually takes the path Run, acquire, runOn, pipeline, appendStatement, fill, readResponse,
+// release. doc.go explains the form of these functions.
 
-// maxAttempts bounds the attempts to run a statement. After each of them except the last, the statement
-// certainly had no effect.
+// maxAttempts bounds the attempts to run a statement. Every attempt before the last certainly had no effect.
 const maxAttempts = 4
 
 // maxLost is the number of losses of prepared statements after which the pool stops preparing them.
 const maxLost = 2
 
-// runError describes a failed attempt to run statements. Nil means success.
+// runError describes a failed attempt to run statements. A nil *runError means success.
 type runError struct {
 	retry    []*pgdb.Statement // whole transactions that had no effect and may be sent again
-	unnamed  bool              // send them without prepared statements
-	lost     bool              // the server did not have our prepared statements
-	err      error             // the error of the whole call, unless a retry succeeds
-	code     string            // the SQLSTATE that came with err
-	reusable bool              // the connection is intact although err is set
+	unnamed  bool              // send retry without prepared statements
+	lost     bool              // prepared statements were missing on the server
+	err      error             // the error of Run, unless a retry succeeds
+	code     string            // the SQLSTATE of err, or ""
+	reusable bool              // the connection is intact despite err
 	running  bool              // the server may still work on the request
 }
 
-// Run implements pgdb.DB. It sends statements until they succeed or may not be sent again, at most
+// Run implements pgdb.DB. It sends statements until they succeed or must not be sent again, at most
 // maxAttempts times.
 func (p *Pool) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	had := time.Duration(0)
+	timeout := time.Duration(0)
 	if deadline, ok := ctx.Deadline(); ok {
-		had = time.Until(deadline)
+		timeout = time.Until(deadline)
 	}
 	failed := &runError{retry: statements}
 	unnamed := false
@@ -46,13 +44,13 @@ func (p *Pool) Run(ctx context.Context, statements []*pgdb.Statement) error {
 			break
 		}
 		left := failed.retry
-		c, none := acquire(p, ctx)
-		if none != nil {
-			setAllFailed(left, fmt.Errorf("%w: %w", pg.ErrNotSent, none.err), none.code)
-			return none.err
+		c, unavailable := acquire(p, ctx)
+		if unavailable != nil {
+			setAllFailed(left, fmt.Errorf("%w: %w", pg.ErrNotSent, unavailable.err), unavailable.code)
+			return unavailable.err
 		}
 		unnamed = unnamed || failed.unnamed
-		failed = runOn(p, ctx, had, c, left, unnamed)
+		failed = runOn(p, ctx, timeout, c, left, unnamed)
 		if failed == nil {
 			return nil
 		}
@@ -60,17 +58,17 @@ func (p *Pool) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	if failed.err != nil {
 		setAllFailed(failed.retry, failed.err, failed.code)
 	}
-	return failed.err // nil if Err of each statement says how it ended
+	return failed.err // nil if each statement has its own result in Err
 }
 
-// runOn runs statements on a connection that the caller owns, and releases it. had is the time that ctx
-// had left at the call; 0 means unbounded. The deadline of ctx does not interrupt runOn: the deadline
-// of the connection begins when the request is sent.
-func runOn(p *Pool, ctx context.Context, had time.Duration, c *conn, statements []*pgdb.Statement,
+// runOn runs statements on a connection that the caller owns, and releases the connection. timeout is the
+// time that ctx had left when Run was called; 0 means unbounded. The deadline of ctx does not interrupt
+// runOn, because timeout starts when the request is sent.
+func runOn(p *Pool, ctx context.Context, timeout time.Duration, c *conn, statements []*pgdb.Statement,
 	unnamed bool) *runError {
 	c.usable = false
 	defer release(p, c)
-	c.had = had
+	c.timeout = timeout
 	stop := context.AfterFunc(ctx, func() {
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			c.interrupt()
@@ -84,7 +82,7 @@ func runOn(p *Pool, ctx context.Context, had time.Duration, c *conn, statements 
 		failed = guardedPipeline(ctx, c, statements, unnamed)
 	}
 	c.usable = stop() || errors.Is(ctx.Err(), context.DeadlineExceeded)
-	if had > 0 && c.usable {
+	if timeout > 0 && c.usable {
 		_ = c.raw.SetDeadline(time.Time{})
 	}
 	if failed != nil {
@@ -126,7 +124,7 @@ func noteFailure(p *Pool, c *conn, failed *runError) {
 // errPending is the Err of a statement until its result is known.
 var errPending = errors.New("pgwire: not answered")
 
-// setAllFailed sets the error of several statements.
+// setAllFailed sets the error and the SQLSTATE of several statements.
 func setAllFailed(statements []*pgdb.Statement, err error, code string) {
 	for _, st := range statements {
 		setFailed(st, err, code)
@@ -138,14 +136,14 @@ func setFailed(st *pgdb.Statement, err error, code string) {
 	st.Code = code
 }
 
-// countLost counts a loss of prepared statements, and after maxLost of them stops preparing statements.
+// countLost counts a loss of prepared statements. After maxLost of them, it stops preparing statements.
 func (p *Pool) countLost() {
 	p.mu.Lock()
 	p.lost++
-	now := p.lost == maxLost
-	p.unnamed = p.unnamed || now
+	stops := p.lost == maxLost
+	p.unnamed = p.unnamed || stops
 	p.mu.Unlock()
-	if now {
+	if stops {
 		p.log("the server loses prepared statements, as a transaction pooler does: from now on statements " +
 			"are sent without being prepared, which costs some speed")
 	}

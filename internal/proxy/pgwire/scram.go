@@ -20,11 +20,11 @@ const maxIterations = 10000000
 // scram is the state of an exchange by RFC 5802 with SHA-256 (RFC 7677).
 type scram struct {
 	mechanism string
-	header    string // the GS2 header, which says whether the client supports channel binding
+	header    string // the GS2 header: whether the client supports channel binding
 	binding   []byte // the channel binding data, for -PLUS
 	bare      string // client-first-message-bare
-	nonce     string // the client's
-	final     []byte // the signature by which the server proves that it has the password
+	nonce     string // the client's nonce
+	signature []byte // the expected signature of a server that has the password
 }
 
 // newScram selects the mechanism. endPoint is nil if channel binding is not possible.
@@ -40,8 +40,8 @@ func newScram(offered string, endPoint []byte, binding string) (*scram, error) {
 		return nil, errors.New(
 			"channel_binding is require, but the server does not offer it on this connection")
 	case endPoint != nil:
-		// This header says that the client supports channel binding. The server refuses
-		// the login if it offered it: then an attacker has removed the offer.
+		// The client supports channel binding, and the server seems not to. If the server did offer
+		// it, an attacker has removed the offer, and this header makes the server refuse the login.
 		s.header = "y,,"
 	}
 	return s, nil
@@ -55,8 +55,7 @@ func (s *scram) first(user, nonce string) string {
 	return s.header + s.bare
 }
 
-// respond returns the answer to the server's challenge, which proves that the client
-// has the password.
+// respond returns the response to the server's challenge. It proves that the client has the password.
 func (s *scram) respond(challenge, password string, deadline time.Time) (string, error) {
 	attributes := map[string]string{}
 	for _, attribute := range strings.Split(challenge, ",") {
@@ -65,10 +64,10 @@ func (s *scram) respond(challenge, password string, deadline time.Time) (string,
 	}
 	_, extended := attributes["m"]
 	nonce := attributes["r"]
-	salt, wrongSalt := base64.StdEncoding.DecodeString(attributes["s"])
-	iterations, wrongNumber := strconv.Atoi(attributes["i"])
-	if extended || !strings.HasPrefix(nonce, s.nonce) || nonce == s.nonce || wrongSalt != nil ||
-		len(salt) == 0 || wrongNumber != nil {
+	salt, saltErr := base64.StdEncoding.DecodeString(attributes["s"])
+	iterations, countErr := strconv.Atoi(attributes["i"])
+	if extended || !strings.HasPrefix(nonce, s.nonce) || nonce == s.nonce || saltErr != nil ||
+		len(salt) == 0 || countErr != nil {
 		return "", errors.New("the server's challenge for SCRAM is malformed, or not for us")
 	}
 	if iterations < 1 || iterations > maxIterations {
@@ -80,14 +79,14 @@ func (s *scram) respond(challenge, password string, deadline time.Time) (string,
 		return "", err
 	}
 	bound := base64.StdEncoding.EncodeToString(append([]byte(s.header), s.binding...))
-	unproven := "c=" + bound + ",r=" + nonce
-	everything := s.bare + "," + challenge + "," + unproven
+	withoutProof := "c=" + bound + ",r=" + nonce
+	message := s.bare + "," + challenge + "," + withoutProof
 	clientKey := mac(salted, "Client Key")
 	storedKey := sha256.Sum256(clientKey)
-	proof := mac(storedKey[:], everything)
+	proof := mac(storedKey[:], message)
 	subtle.XORBytes(proof, proof, clientKey)
-	s.final = mac(mac(salted, "Server Key"), everything)
-	return unproven + ",p=" + base64.StdEncoding.EncodeToString(proof), nil
+	s.signature = mac(mac(salted, "Server Key"), message)
+	return withoutProof + ",p=" + base64.StdEncoding.EncodeToString(proof), nil
 }
 
 // verify checks the server's last message.
@@ -96,14 +95,14 @@ func (s *scram) verify(final string) error {
 		return errors.New("the server refuses the authentication by SCRAM: " + printable(final[2:]))
 	}
 	signature := strings.TrimPrefix(strings.SplitN(final, ",", 2)[0], "v=")
-	given, err := base64.StdEncoding.DecodeString(signature)
-	if err != nil || !hmac.Equal(given, s.final) {
+	got, err := base64.StdEncoding.DecodeString(signature)
+	if err != nil || !hmac.Equal(got, s.signature) {
 		return errors.New("the server does not know the password: its signature in SCRAM is wrong")
 	}
 	return nil
 }
 
-// saltPassword is PBKDF2 for one block, called Hi in RFC 5802.
+// saltPassword computes PBKDF2 for one block, called Hi in RFC 5802.
 func saltPassword(password string, salt []byte, iterations int, deadline time.Time) ([]byte, error) {
 	m := hmac.New(sha256.New, []byte(password))
 	m.Write(salt)
@@ -128,9 +127,9 @@ func mac(key []byte, text string) []byte {
 	return m.Sum(nil)
 }
 
-// serverEndPoint returns the channel binding data tls-server-end-point of RFC 5929,
-// a hash of the server's certificate. It returns nil without TLS, for certificates
-// for which it is not defined, and if channel binding is disabled.
+// serverEndPoint returns a hash of the server's certificate: the channel binding data tls-server-end-point of
+// RFC 5929. It returns nil without TLS, if channel binding is disabled, and for certificates without a
+// defined hash.
 func serverEndPoint(c *conn, binding string) []byte {
 	secure, ok := c.nc.(*tls.Conn)
 	if !ok || binding == "disable" {

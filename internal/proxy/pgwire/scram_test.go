@@ -21,8 +21,8 @@ func newRFCScram(t *testing.T) *scram {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := s.first("user", rfcNonce); got != "n,,n=user,r="+rfcNonce {
-		t.Errorf("first message %q", got)
+	if got, want := s.first("user", rfcNonce), "n,,n=user,r="+rfcNonce; got != want {
+		t.Errorf("first() = %q, want %q", got, want)
 	}
 	return s
 }
@@ -31,7 +31,7 @@ func TestScramRFC7677(t *testing.T) {
 	s := newRFCScram(t)
 	got, err := s.respond(rfcChallenge, "pencil", time.Time{})
 	if err != nil || got != rfcResponse {
-		t.Errorf("response %q, %v; want %q", got, err, rfcResponse)
+		t.Errorf("respond() = %q, %v; want %q", got, err, rfcResponse)
 	}
 	if err := s.verify(rfcVerdict); err != nil {
 		t.Error(err)
@@ -39,7 +39,7 @@ func TestScramRFC7677(t *testing.T) {
 	for _, verdict := range []string{"v=7rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=", "v=", "", "v=!",
 		"e=other-error"} {
 		if err := s.verify(verdict); err == nil {
-			t.Errorf("verify accepts the final message %q, want an error", verdict)
+			t.Errorf("verify(%q) = nil, want an error", verdict)
 		}
 	}
 }
@@ -59,14 +59,15 @@ func TestScramChallenges(t *testing.T) {
 	} {
 		got, err := newRFCScram(t).respond(c.challenge, "pencil", time.Time{})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q: %q, %v; want %q", c.challenge, got, err, c.want)
+			t.Errorf("respond(%q) = %q, %v; want %q", c.challenge, got, err, c.want)
 		}
 	}
 	start := time.Now()
 	_, err := newRFCScram(t).respond(strings.Replace(rfcChallenge, "i=4096", "i=10000000", 1), "pencil",
 		start.Add(10*time.Millisecond))
 	if err == nil || !strings.Contains(err.Error(), "take too long") {
-		t.Errorf("10,000,000 iterations in 10 ms: %v after %v", err, time.Since(start))
+		t.Errorf("10,000,000 iterations in 10 ms: error %v after %v, want one about the time", err,
+			time.Since(start))
 	}
 }
 
@@ -76,26 +77,28 @@ func TestScramMechanism(t *testing.T) {
 		offered   string
 		endPoint  []byte
 		binding   string
-		mechanism string
+		mechanism string // "" means an error
 		header    string
 	}{
-		{both, []byte("x"), "prefer", "SCRAM-SHA-256-PLUS", "p=tls-server-end-point,,"},
-		{both, []byte("x"), "require", "SCRAM-SHA-256-PLUS", "p=tls-server-end-point,,"},
-		{both, nil, "prefer", "SCRAM-SHA-256", "n,,"},
-		{one, []byte("x"), "prefer", "SCRAM-SHA-256", "y,,"},
-		{one, nil, "prefer", "SCRAM-SHA-256", "n,,"},
-		{one, []byte("x"), "require", "", ""},
-		{both, nil, "require", "", ""},
+		{offered: both, endPoint: []byte("x"), binding: "prefer",
+			mechanism: "SCRAM-SHA-256-PLUS", header: "p=tls-server-end-point,,"},
+		{offered: both, endPoint: []byte("x"), binding: "require",
+			mechanism: "SCRAM-SHA-256-PLUS", header: "p=tls-server-end-point,,"},
+		{offered: both, binding: "prefer", mechanism: "SCRAM-SHA-256", header: "n,,"},
+		{offered: one, endPoint: []byte("x"), binding: "prefer", mechanism: "SCRAM-SHA-256", header: "y,,"},
+		{offered: one, binding: "prefer", mechanism: "SCRAM-SHA-256", header: "n,,"},
+		{offered: one, endPoint: []byte("x"), binding: "require"},
+		{offered: both, binding: "require"},
 	} {
 		s, err := newScram(c.offered, c.endPoint, c.binding)
 		if c.mechanism == "" {
 			if err == nil || !strings.Contains(err.Error(), "channel_binding is require") {
-				t.Errorf("%+v: %v", c, err)
+				t.Errorf("newScram(%+v): error %v, want one about channel_binding", c, err)
 			}
 			continue
 		}
 		if err != nil || s.mechanism != c.mechanism || s.header != c.header {
-			t.Errorf("%+v: %+v, %v", c, s, err)
+			t.Errorf("newScram(%+v) = %+v, %v", c, s, err)
 		}
 	}
 }

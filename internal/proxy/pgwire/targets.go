@@ -8,17 +8,17 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
-// avoidFor is the time for which a target that did not answer is tried last.
+// avoidFor is the time for which a target that did not respond is tried last.
 const avoidFor = 10 * time.Second
 
-// targetMemory records which targets did not answer lately. They are tried last, so that new
+// targetMemory records the targets that did not respond lately. They are tried last, so that new
 // connections do not wait for them. It also records the latest timeline of a primary, so that a
 // replaced primary is not used.
 type targetMemory struct {
 	mu       sync.Mutex
-	failed   map[int]time.Time // by the target's index, when it did not answer
-	timeline string            // see pg.TimelineSQL; "" if none was seen
-	// how many times a timeline or a connection string replaced another one; atomic, set with the mutex
+	failed   map[int]time.Time // the latest failure of each target, by its index
+	timeline string            // see pg.TimelineSQL; "" before the first
+	// The number of replaced timelines and connection strings; atomic, changed under the mutex.
 	generation int32
 }
 
@@ -37,21 +37,21 @@ func (m *targetMemory) order(n int) []int {
 	return append(first, last...)
 }
 
-// record records whether a target answered.
-func (m *targetMemory) record(i int, answered bool) {
+// record records whether a target responded.
+func (m *targetMemory) record(i int, responded bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.failed == nil {
 		m.failed = map[int]time.Time{}
 	}
 	m.failed[i] = time.Time{}
-	if !answered {
+	if !responded {
 		m.failed[i] = time.Now()
 	}
 }
 
-// current records the timeline of a primary, and reports whether no later timeline of the same system
-// was seen. generation is that of connections to this primary; connections of an earlier generation
+// current records the timeline of a primary. ok reports whether no later timeline of the same system was
+// seen. generation is the generation of connections to this primary. Connections of an earlier generation
 // lead to a replaced primary.
 func (m *targetMemory) current(name string) (generation int32, ok bool) {
 	m.mu.Lock()
@@ -66,7 +66,7 @@ func (m *targetMemory) current(name string) (generation int32, ok bool) {
 	return m.generation, true
 }
 
-// replace clears the memory, because the targets changed, and ends the generation of their connections.
+// replace clears the memory because the targets changed, and starts the next generation.
 func (m *targetMemory) replace() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -11,17 +11,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// ends runs one statement that is expected to end with its context.
-func ends(t *testing.T, p *Pool, ctx context.Context, want error) {
+// checkContextEnd checks that a statement ends with its context.
+func checkContextEnd(t *testing.T, p *Pool, ctx context.Context, want error) {
 	t.Helper()
 	st := stmt("A")
 	if err := p.Run(ctx, []*pgdb.Statement{st}); !errors.Is(err, want) || !errors.Is(st.Err, want) {
-		t.Errorf("%v, %v; want %v", err, st.Err, want)
+		t.Errorf("Run() = %v, Err %v; want %v", err, st.Err, want)
 	}
 }
 
-// TestServerThatSendsNoticesForEver: the call ends at its deadline all the same.
-func TestServerThatSendsNoticesForEver(t *testing.T) {
+func TestEndlessNoticesEndAtDeadline(t *testing.T) {
 	_, dsn := newFake(t, func(s *fakeSession) {
 		s.request()
 		for {
@@ -32,12 +31,10 @@ func TestServerThatSendsNoticesForEver(t *testing.T) {
 		}
 	})
 	p := open(t, dsn, Options{})
-	ends(t, p, within(t, 100*time.Millisecond), context.DeadlineExceeded)
+	checkContextEnd(t, p, contextWithin(t, 100*time.Millisecond), context.DeadlineExceeded)
 }
 
-// TestALoginWithoutAnAnswerIsReplaced: the first connection never gets an answer, and the next one
-// serves the calls.
-func TestALoginWithoutAnAnswerIsReplaced(t *testing.T) {
+func TestSilentLoginIsReplaced(t *testing.T) {
 	f, dsn := newRawFake(t, func(s *fakeSession) {
 		if s.number == 1 {
 			waitForEnd(s)
@@ -47,38 +44,37 @@ func TestALoginWithoutAnAnswerIsReplaced(t *testing.T) {
 		serveAll(s)
 	})
 	p := open(t, dsn, Options{MaxConns: 1})
-	await.Within(t, longTime, "an answer", func() bool {
-		return p.Run(within(t, 50*time.Millisecond), []*pgdb.Statement{stmt("A")}) == nil
+	await.Within(t, testTimeout, "a response", func() bool {
+		return p.Run(contextWithin(t, 50*time.Millisecond), []*pgdb.Statement{stmt("A")}) == nil
 	})
 	if n := f.accepted.Load(); n < 2 {
-		t.Errorf("%d connections", n)
+		t.Errorf("%d connections, want 2 or more", n)
 	}
 }
 
-// TestSeveralHosts: the first host that answers is used, and one that did not answer
-// is tried last.
+// TestSeveralHosts checks that the first host that responds is used and that a silent host is tried last.
 func TestSeveralHosts(t *testing.T) {
-	deaf, dsnDeaf := newRawFake(t, waitForEnd)
+	silent, dsnSilent := newRawFake(t, waitForEnd)
 	good, dsnGood := newFake(t, func(s *fakeSession) {
 		s.request()
-		s.write(msgAnswer + msgError("FATAL", "57P01", "bye"))
+		s.write(msgFirstResponse + msgError("FATAL", "57P01", "bye"))
 	})
-	a, b := hostOf(dsnDeaf), hostOf(dsnGood)
+	a, b := hostOf(dsnSilent), hostOf(dsnGood)
 	p := open(t, "postgres://me@"+a+","+b+"/db?sslmode=disable&connect_timeout=2", Options{MaxConns: 4})
 	run(t, p, stmt("A"))
-	if deaf.accepted.Load() != 1 || good.accepted.Load() != 1 {
-		t.Errorf("%d and %d connections", deaf.accepted.Load(), good.accepted.Load())
+	if silent.accepted.Load() != 1 || good.accepted.Load() != 1 {
+		t.Errorf("%d and %d connections, want 1 and 1", silent.accepted.Load(), good.accepted.Load())
 	}
 	run(t, p, stmt("A"))
-	if n := deaf.accepted.Load(); n != 1 {
-		t.Errorf("the dead host was waited for again: %d connections", n)
+	if n := silent.accepted.Load(); n != 1 {
+		t.Errorf("%d connections to the silent host, want 1", n)
 	}
-	// An attempt is bounded without connect_timeout, too.
+	// Without connect_timeout, an attempt is bounded by shortAttempt.
 	q := open(t, "postgres://me@"+a+","+b+"/db?sslmode=disable", Options{})
-	began := time.Now()
-	if err := q.Run(within(t, 30*time.Second), []*pgdb.Statement{stmt("A")}); err != nil ||
-		time.Since(began) < shortAttempt {
-		t.Errorf("%v after %v", err, time.Since(began))
+	start := time.Now()
+	err := q.Run(contextWithin(t, 30*time.Second), []*pgdb.Statement{stmt("A")})
+	if elapsed := time.Since(start); err != nil || elapsed < shortAttempt {
+		t.Errorf("Run() = %v after %v, want nil after %v", err, elapsed, shortAttempt)
 	}
 }
 
@@ -121,17 +117,17 @@ func TestSessionAttributes(t *testing.T) {
 	} {
 		p := open(t, "postgres://me@"+c.hosts+"/db?sslmode=disable&target_session_attrs="+c.session,
 			Options{})
-		err := p.Run(within(t, longTime), []*pgdb.Statement{stmt("A")})
+		err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{stmt("A")})
 		if c.want == "" {
 			if err == nil || !strings.Contains(err.Error(), "target_session_attrs is "+c.session) {
-				t.Errorf("%s: %v", c.session, err)
+				t.Errorf("%s of %s: error %v, want one about the session", c.session, c.hosts, err)
 			}
 			continue
 		}
 		if err != nil {
-			t.Errorf("%s: %v", c.session, err)
+			t.Errorf("%s of %s: error %v, want nil", c.session, c.hosts, err)
 		} else if got := p.idle[0].peer.String(); got != c.want {
-			t.Errorf("%s of %s: %s, want %s", c.session, c.hosts, got, c.want)
+			t.Errorf("%s of %s: connected to %s, want %s", c.session, c.hosts, got, c.want)
 		}
 	}
 }

@@ -8,12 +8,11 @@ import (
 	"os"
 )
 
-// tlsSettings are the ssl… parameters. Files are read for each connection, so that
-// they can be renewed.
+// tlsSettings holds the ssl… parameters. Files are read for each connection, so that they can be renewed.
 type tlsSettings struct {
 	mode string // sslmode
 	root string // sslrootcert: a file, "system", or "" for none
-	cert string // sslcert and sslkey: files, or both ""
+	cert string // sslcert and sslkey: two files, or both ""
 	key  string
 }
 
@@ -76,14 +75,14 @@ func (s *tlsSettings) config(host string) (*tls.Config, error) {
 	return t, nil
 }
 
-// readFile reads the file that a parameter names. Its error does not have the name of the file, in which a
-// malformed connection string may hold a password.
+// readFile reads the file that a parameter names. Its error does not quote the name of the file, because a
+// malformed connection string may have a password there.
 func readFile(parameter, name string) ([]byte, error) {
-	text, err := os.ReadFile(name)
+	data, err := os.ReadFile(name)
 	if err != nil {
 		return nil, fmt.Errorf("%s cannot be read: %w", parameter, errors.Unwrap(err))
 	}
-	return text, nil
+	return data, nil
 }
 
 // verifyChain checks that one of the roots issued the server's certificate. It does not check the name.

@@ -9,11 +9,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestInvalidAnswers sends what no correct server sends. The call must end with an
-// error, and the connection must be closed.
-func TestInvalidAnswers(t *testing.T) {
+// TestInvalidResponses checks that the call fails and the connection is closed.
+func TestInvalidResponses(t *testing.T) {
 	head := msgParsed + msgBound
-	for _, c := range []struct{ name, answer, want string }{
+	for _, c := range []struct{ name, response, want string }{
 		{"nothing", "", "closed the connection"},
 		{"half a body", msgParsed + "D\x00\x00\x00\x10\x00", "closed the connection"},
 		{"length 0", "D\x00\x00\x00\x00", "of 0 bytes, which is not accepted"},
@@ -39,45 +38,46 @@ func TestInvalidAnswers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f, dsn := newFake(t, func(s *fakeSession) {
 				s.request()
-				s.request() // or what is unread would reset the connection
-				s.write(c.answer)
+				s.request() // unread data would reset the connection
+				s.write(c.response)
 			})
 			p := open(t, dsn, Options{})
 			st, after := stmt("SELECT 1"), stmt("SELECT 2")
-			err := p.Run(within(t, longTime), []*pgdb.Statement{st, after})
+			err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{st, after})
 			if err == nil || !strings.Contains(err.Error(), c.want) ||
 				strings.Contains(err.Error(), "sEcReT") {
-				t.Errorf("Run returns %v, want an error with %q and without the secret", err, c.want)
+				t.Errorf("Run() = %v, want an error with %q and without the secret", err, c.want)
 			}
 			if st.Err == nil || after.Err == nil {
-				t.Errorf("the statements have the errors %v and %v, want two errors", st.Err, after.Err)
+				t.Errorf("Err is %v and %v, want two errors", st.Err, after.Err)
 			}
 			if n := f.accepted.Load(); n != 1 {
 				t.Errorf("%d connections, want 1: the statements must not run again", n)
 			}
-			await.Within(t, longTime, "the connection is closed", func() bool { return f.open.Load() == 0 })
+			await.Within(t, testTimeout, "the end of the connection",
+				func() bool { return f.open.Load() == 0 })
 		})
 	}
 }
 
-// TestAsynchronousMessages puts messages that may come at any time into every place.
+// TestAsynchronousMessages sends messages that may arrive at any time between all others.
 func TestAsynchronousMessages(t *testing.T) {
 	_, dsn := newRawFake(t, func(s *fakeSession) {
 		s.write(msgNoise + msgAuth(0, "") + msg('N', "\x00") + msg('K', "\x00\x00\x00\x07key!") +
 			msgReady + msgNoise)
 		for n := 0; s.request() != ""; n++ {
-			answer := ""
+			response := ""
 			if n == 0 {
-				answer = msgNoise + msgParsed
+				response = msgNoise + msgParsed
 			}
-			answer += msgNoise + msgBound + msgNoise
+			response += msgNoise + msgBound + msgNoise
 			if n == 0 {
-				answer += msgOneInt + msgNoise
+				response += msgOneInt + msgNoise
 			}
-			answer += msgRow("12345678") + msgNoise + msgRow("NULL") + msgNoise + msgDone + msgNoise +
+			response += msgRow("12345678") + msgNoise + msgRow("NULL") + msgNoise + msgDone + msgNoise +
 				msgReady + msgNoise
-			for i := range answer { // a byte at a time
-				s.write(answer[i : i+1])
+			for i := range response { // a byte at a time
+				s.write(response[i : i+1])
 			}
 		}
 	})
@@ -85,8 +85,8 @@ func TestAsynchronousMessages(t *testing.T) {
 	for i := 0; i < 3; i++ {
 		st := stmt("SELECT 1")
 		run(t, p, st)
-		if got := fmt.Sprint(cells(t, st)); got != "[12345678 NULL]" {
-			t.Errorf("round %d: %s", i, got)
+		if got, want := fmt.Sprint(cells(t, st)), "[12345678 NULL]"; got != want {
+			t.Errorf("round %d: rows %s, want %s", i, got, want)
 		}
 	}
 }
