@@ -31,11 +31,12 @@ func init() {
 // Placeholder | Description
 // ------------|------------
 // `{http.pg_ratelimit.prefix}` | The prefix of the limit that refused the request, or has the least remaining
-// `{http.pg_ratelimit.key}` | The key as it is stored: a digest if it is a secret `{http.pg_ratelimit.limit}`
-// | The full quota `{http.pg_ratelimit.remaining}` | How much of the quota remains
+// `{http.pg_ratelimit.key}` | The key as it is stored: a digest if it is a secret
+// `{http.pg_ratelimit.limit}` | The full quota
+// `{http.pg_ratelimit.remaining}` | The remaining quota
 // `{http.pg_ratelimit.retry_after}` | Seconds until the request would pass; empty if it never would
 // `{http.pg_ratelimit.exceeded}` | The prefix of a limit that let the request pass beyond its quota
-// `{http.pg_ratelimit.exceeded_by}` | By how many units the request is beyond it
+// `{http.pg_ratelimit.exceeded_by}` | The number of units beyond that quota
 //
 // A placeholder without a value is empty. A limit lets a request pass beyond its quota with `overage`, or in
 // the mode `shadow`.

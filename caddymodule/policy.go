@@ -12,15 +12,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// Policy applies the rules in the database: they say which limits apply to which requests, and a change takes
-// effect in all proxies within a second.
+// Policy applies the rules in the database. They determine which limits apply to which requests, and a change
+// takes effect in all proxies within a second.
 //
 // Placeholder | Description
 // ------------|------------
-// `{http.pg_ratelimit.user}` | The user of the request; empty without one `{http.pg_ratelimit.tier}` | The
-// tier of the request `{http.pg_ratelimit.key_id}` | The number of the API key in the database; empty without
-// one `{http.pg_ratelimit.rule}` | The rule that refused or exempted the request, or else the first that
-// charges it `{http.pg_ratelimit.reason}` | Why the policy alone refused the request: see docs/caddy.md
+// `{http.pg_ratelimit.user}` | The user of the request; empty without one
+// `{http.pg_ratelimit.tier}` | The tier of the request
+// `{http.pg_ratelimit.key_id}` | The number of the API key in the database; empty without one
+// `{http.pg_ratelimit.rule}` | The rule that refused or exempted the request, else the first that charges it
+// `{http.pg_ratelimit.reason}` | Why the policy alone refused the request: see docs/caddy.md
 type Policy struct {
 	PolicySettings
 }

@@ -11,11 +11,11 @@ var (
 	password = regexp.MustCompile(`(?is)://[^:]*:.+@|password[\s\v]*=[\s\v]*(?:[^\s\v&']|'(?:[^']|$))`)
 )
 
-// CredentialName reports whether a value of that name, such as a query parameter, is likely to be a secret.
+// CredentialName reports whether a value with this name, such as a query parameter, is likely to be a secret.
 func CredentialName(name string) bool { return credentialName.MatchString(name) }
 
-// CredentialHeader reports whether a request header of that name holds a secret. By default, a key
-// that contains a secret is stored as a digest.
+// CredentialHeader reports whether a request header with this name holds a secret. By default, a key that
+// contains a secret is stored as a digest.
 func CredentialHeader(name string) bool {
 	return credentialHeader.MatchString(name) || CredentialName(name)
 }

@@ -3,8 +3,8 @@
 //
 // A table (LimitTable, HandlerTable, StoreTable …) lists Settings, each with its name, its form, its default,
 // and a function that reads and validates its text. Read applies a table to Values, which are texts by name,
-// and sets the fields of Settings, in the order of the table. Errors are *ratelimit.FieldError, with the
-// names of the table. The package imports neither a proxy nor the plane.
+// and sets the fields of Settings, in the order of the table. Errors are *ratelimit.FieldError, with names
+// from the table. The package imports neither a proxy nor the control plane.
 //
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package settings

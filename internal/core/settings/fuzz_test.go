@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// FuzzSettings: any text of any setting is refused with an error that names a setting, or
-// is a setting of a limit that can be counted.
+// FuzzSettings checks that any text of any setting is refused with an error that names a setting, or belongs
+// to a limit that can be counted.
 func FuzzSettings(f *testing.F) {
 	tables := slices.Concat(settings.LimitTable, settings.HandlerTable, settings.PolicyTable,
 		settings.PageTable, settings.StoreTable, settings.HistoryTable, settings.RetentionTable)
@@ -38,7 +38,7 @@ func FuzzSettings(f *testing.F) {
 				&settings.Settings{})
 			var wrong *ratelimit.FieldError
 			if err != nil && (!errors.As(err, &wrong) || wrong.Field == "" || wrong.Want == "") {
-				t.Errorf("%s %q: %v", setting.Name, text, err)
+				t.Errorf("%s %q: error %v, want one with the setting and its values", setting.Name, text, err)
 			}
 			return err
 		}
@@ -49,7 +49,7 @@ func FuzzSettings(f *testing.F) {
 		values[setting.Name] = text
 		_, err := settings.ReadLimit(values)
 		if wrong := (*ratelimit.FieldError)(nil); err != nil && !errors.As(err, &wrong) {
-			t.Errorf("%s %q: %v", setting.Name, text, err)
+			t.Errorf("%s %q: error %v, want nil or a FieldError", setting.Name, text, err)
 		}
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// OnError says what happens to a request without a decision, because the database did not answer in time.
+// OnError selects what happens to a request without a decision.
 type OnError string
 
 // The values of OnError.
@@ -18,7 +18,7 @@ const (
 	Local OnError = "local" // this process decides, at its share of each limit
 )
 
-// Fields says which fields of a response describe the limits.
+// Fields selects the header fields of a response that describe the limits.
 type Fields struct {
 	X    bool // X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset and X-RateLimit-Overage
 	IETF bool // RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11
@@ -27,7 +27,7 @@ type Fields struct {
 // DefaultTier is the tier of requests without another one.
 const DefaultTier = "anonymous"
 
-// readTimeout reads Settings.Timeout as ratelimit.ParseWindow takes it.
+// readTimeout reads Settings.Timeout, in the syntax of ratelimit.ParseWindow.
 func readTimeout(to *Settings, text string) error {
 	d, err := ratelimit.ParseWindow(text)
 	if err != nil || d < time.Millisecond || d > time.Minute {
@@ -51,7 +51,7 @@ func readExempt(to *Settings, text string) error {
 	return nil
 }
 
-// ParseNetwork reads a network, or an address without a zone, which is a network of one.
+// ParseNetwork parses a network, or an address without a zone, which becomes a network of one address.
 func ParseNetwork(text string) (netip.Prefix, bool) {
 	if network, err := netip.ParsePrefix(text); err == nil {
 		return network.Masked(), true

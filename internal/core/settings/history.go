@@ -8,38 +8,38 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// History says what a proxy adds to its records, and how long the database keeps them.
+// History configures what a proxy adds to its records, and how long the database keeps them.
 type History struct {
 	Address AddressMode
 
-	// Retention lists the parts of the history that the database keeps for another time than it has set.
+	// Retention overrides how long the database keeps parts of the history.
 	Retention []Retention
 }
 
-// Retention says how long a part of the history is kept.
+// Retention sets how long the database keeps a part of the history.
 type Retention struct {
-	What string        // audit or metrics_day
+	What string        // the part: audit or metrics_day
 	Keep time.Duration // 24 hours or more
 }
 
-// Audit says which requests of a limit the audit log has.
+// Audit selects the requests of a limit that are in the audit log.
 type Audit struct {
 	Level Level
-	Share float64 // of AuditSample: from above 0 to 1
+	Share float64 // for AuditSample, the fraction of the requests that passed: 0 < Share <= 1
 }
 
-// Level selects the requests that the audit log has.
+// Level selects the requests that are in the audit log.
 type Level uint8
 
 const (
-	// AuditOff selects none.
+	// AuditOff selects no requests.
 	AuditOff Level = iota
-	// AuditDenied selects those that were refused, that a shadow rule would have refused, or that have
-	// no decision.
+	// AuditDenied selects requests that were refused, that a shadow rule would have refused, or that have no
+	// decision.
 	AuditDenied
-	// AuditSample selects the same as AuditDenied, and a random share of those that passed.
+	// AuditSample also selects a random share of the requests that passed.
 	AuditSample
-	// AuditAll selects all.
+	// AuditAll selects all requests.
 	AuditAll
 )
 
@@ -57,11 +57,11 @@ const wantAudit = "off, denied, all, or sample and a percentage above 0% and up 
 
 var auditLevels = map[string]Level{"off": AuditOff, "denied": AuditDenied, "all": AuditAll}
 
-// ParseAudit reads which requests are in the audit log: off, denied, all, or sample and a percentage; ""
-// is unset.
-func ParseAudit(text string, unset Audit) (Audit, error) {
+// ParseAudit parses an audit setting: off, denied, all, or sample and a percentage. For "" it returns
+// fallback.
+func ParseAudit(text string, fallback Audit) (Audit, error) {
 	if text == "" {
-		return unset, nil
+		return fallback, nil
 	}
 	if level, ok := auditLevels[text]; ok {
 		return Audit{Level: level}, nil
@@ -75,14 +75,15 @@ func ParseAudit(text string, unset Audit) (Audit, error) {
 	return Audit{}, &ratelimit.FieldError{Field: "audit", Value: text, Want: wantAudit}
 }
 
-// checkAudit checks the audit of a limit. serve.Site parses it, because its default depends on the handler.
+// checkAudit validates the audit setting of a limit. serve.Site parses it, because its default depends on the
+// handler.
 func checkAudit(_ *Settings, text string) error {
 	_, err := ParseAudit(text, Audit{})
 	return err
 }
 
-// MoreAudit returns the one of two audits that records more requests.
-func MoreAudit(a, b Audit) Audit {
+// MaxAudit returns the one of two audits that records more requests.
+func MaxAudit(a, b Audit) Audit {
 	if b.Level > a.Level || b.Level == a.Level && b.Share > a.Share {
 		return b
 	}

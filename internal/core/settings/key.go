@@ -15,21 +15,21 @@ var (
 	placeholders = regexp.MustCompile(`^(?:\{[^}]*\})+$`)
 )
 
-// readKey reads the alternatives of a key such as "{header.X-Api-Key} | {client_ip}": the first that is not
-// empty is the key of a request. A key without alternatives has none.
+// readKey reads the alternatives of a key such as "{header.X-Api-Key} | {client_ip}". The first one that is
+// not empty is the key of a request. Other keys leave ConfiguredLimit.Alternatives nil.
 func readKey(to *Settings, text string) error {
 	if !barWord.MatchString(text) {
 		return nil
 	}
-	all := strings.Split(text, " | ")
-	for i := range all {
-		one := strings.TrimSpace(all[i])
-		isLast := i == len(all)-1
+	parts := strings.Split(text, " | ")
+	for i := range parts {
+		one := strings.TrimSpace(parts[i])
+		isLast := i == len(parts)-1
 		if isLast && (one == "" || barWord.MatchString(one)) || !isLast && !placeholders.MatchString(one) {
 			return &ratelimit.FieldError{Value: text, Want: wantAlternatives}
 		}
-		all[i] = one
+		parts[i] = one
 	}
-	to.Limit.Alternatives = all
+	to.Limit.Alternatives = parts
 	return nil
 }

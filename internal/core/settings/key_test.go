@@ -16,7 +16,7 @@ func TestAKeyMayHaveAlternatives(t *testing.T) {
 	} {
 		got, err := settings.ReadLimit(settings.Values{"prefix": "a", "limit": "5 1m", "key": text})
 		if err != nil || strings.Join(got.Alternatives, ",") != want {
-			t.Errorf("%q: %v, %v; want %s", text, got, err, want)
+			t.Errorf("key %q: got %+v and error %v, want alternatives %s", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"|", "| {client_ip}", "{client_ip} |", "{header.X} || {client_ip}",

@@ -10,45 +10,46 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// dsn returns the setting of a DSN. The adapters read it.
+// dsn returns a setting that is a DSN. The adapters read it.
 func dsn(name, want string) Setting { return Setting{Name: name, Form: Words, Want: want} }
 
-// number returns the setting of a whole number from 1 to most. Without a text, set is not called.
-func number(name string, most int64, unset string, set func(to *Settings, n int64)) Setting {
+// number returns a setting that is a whole number from 1 to maxN. An empty value does not call set.
+func number(name string, maxN int64, unset string, set func(to *Settings, n int64)) Setting {
 	read := func(to *Settings, text string) error {
 		if text == "" {
 			return nil
 		}
-		n, err := parseNumber(text, most)
+		n, err := parseNumber(text, maxN)
 		if err == nil {
 			set(to, n)
 		}
 		return err
 	}
-	want := "a whole number from 1 to " + strconv.FormatInt(most, 10)
+	want := "a whole number from 1 to " + strconv.FormatInt(maxN, 10)
 	return Setting{Name: name, Want: want, Read: read, Unset: unset}
 }
 
-// parseNumber reads a whole number from 1 to most.
-func parseNumber(text string, most int64) (int64, error) {
+// parseNumber parses a whole number from 1 to maxN.
+func parseNumber(text string, maxN int64) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 1 || n > most {
+	if err != nil || n < 1 || n > maxN {
 		return 0, errWant
 	}
 	return n, nil
 }
 
-// parseShare reads a percentage, which must have its sign, as a share from least to most.
-func parseShare(text string, least, most float64) (float64, error) {
+// parseShare parses a percentage, such as "5%", as a share from minShare to maxShare.
+func parseShare(text string, minShare, maxShare float64) (float64, error) {
 	percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
 	share := percent / 100
-	if err != nil || !strings.HasSuffix(text, "%") || math.IsNaN(share) || share < least || share > most {
+	if err != nil || !strings.HasSuffix(text, "%") || math.IsNaN(share) || share < minShare ||
+		share > maxShare {
 		return 0, errWant
 	}
 	return share, nil
 }
 
-// oneOf returns the setting of one of some texts. The first is the default.
+// oneOf returns a setting with one of texts as its value. The first is the default.
 func oneOf(name string, set func(to *Settings, text string), texts ...string) Setting {
 	read := func(to *Settings, text string) error {
 		for _, one := range texts {
@@ -64,7 +65,7 @@ func oneOf(name string, set func(to *Settings, text string), texts ...string) Se
 	return Setting{Name: name, Form: Words, Want: want, Read: read, Unset: texts[0]}
 }
 
-// onOff returns the setting of a switch.
+// onOff returns a setting that is a switch.
 func onOff(name, unset string, field func(to *Settings) *bool) Setting {
 	read := func(to *Settings, text string) (err error) {
 		*field(to), err = ParseSwitch("", text)
@@ -73,7 +74,7 @@ func onOff(name, unset string, field func(to *Settings) *bool) Setting {
 	return Setting{Name: name, Form: Switch, Read: read, Unset: unset}
 }
 
-// ParseSwitch reads a setting that is on or off; "" is off.
+// ParseSwitch parses a setting that is on or off; "" is off. Errors name the field name.
 func ParseSwitch(name, text string) (bool, error) {
 	switch text {
 	case "on", "true", "1":
@@ -84,13 +85,13 @@ func ParseSwitch(name, text string) (bool, error) {
 	return false, &ratelimit.FieldError{Field: name, Value: text, Want: "on or off, or true or false"}
 }
 
-// nodeName returns the setting of the name of a node or of a region.
+// nodeName returns a setting that names a node or a region.
 func nodeName(name string, field func(to *Settings) *string) Setting {
-	const most = 100
+	const maxBytes = 100
 	control := func(c rune) bool { return c < ' ' || c == 0x7f }
 	read := func(to *Settings, text string) error {
 		*field(to) = text
-		if len(text) > most || !utf8.ValidString(text) || strings.IndexFunc(text, control) >= 0 {
+		if len(text) > maxBytes || !utf8.ValidString(text) || strings.IndexFunc(text, control) >= 0 {
 			return errWant
 		}
 		return nil
@@ -99,7 +100,7 @@ func nodeName(name string, field func(to *Settings) *string) Setting {
 	return Setting{Name: name, Want: want, Read: read}
 }
 
-// retention returns the setting of how long a part of the history is kept. what is Retention.What.
+// retention returns the setting for the retention of a part of the history. what is Retention.What.
 func retention(name, what string) Setting {
 	read := func(to *Settings, text string) error {
 		if text == "" {
@@ -125,7 +126,7 @@ const (
 	MaxAge = maxYears * year
 )
 
-// ParseAge reads a duration as ratelimit.ParseWindow takes it, or 1 to 100 years of 366 days, as in 7y.
+// ParseAge parses a duration in the syntax of ratelimit.ParseWindow, or 1 to 100 years of 366 days, as in 7y.
 func ParseAge(text string) (time.Duration, error) {
 	number, isYears := strings.CutSuffix(text, "y")
 	if !isYears {

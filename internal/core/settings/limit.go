@@ -15,7 +15,7 @@ type ConfiguredLimit struct {
 	Cost       int64 // 0 if a placeholder gives the cost
 	Settle     *Settle
 	HashKey    *bool // nil means to hash keys that contain a secret
-	IPv4, IPv6 int   // the number of bits of an address that belong to the key
+	IPv4, IPv6 int   // the leading bits of an address that belong to the key
 	Mode       Mode
 
 	// Alternatives lists the alternatives of the key. The first one that is not empty is the key of a
@@ -33,8 +33,8 @@ const (
 	Off     Mode = "off"    // the limit is ignored
 )
 
-// ReadLimit reads and checks a limit, see Read. The error of a limit has the name and the text of the setting
-// instead of the field of ratelimit.Limit and its value.
+// ReadLimit reads and validates a limit; see Read. Errors have the name and the text of the setting, even if
+// ratelimit.Limit.Validate found them.
 func ReadLimit(from Values) (*ConfiguredLimit, error) {
 	var read Settings
 	if err := Read(LimitTable, from, &read); err != nil {
@@ -70,7 +70,8 @@ func readHashKey(to *Settings, text string) error {
 	return err
 }
 
-// readCost reads ConfiguredLimit.Cost. Text with a placeholder (a brace) is 0: each request has its own cost.
+// readCost reads ConfiguredLimit.Cost. It is 0 for text with a placeholder (a brace): each request has its
+// own cost.
 func readCost(to *Settings, text string) error {
 	if strings.Contains(text, "{") {
 		return nil
@@ -114,14 +115,14 @@ const minLeaseWindow = 200 * time.Millisecond
 // Warning is a note for operators about a valid setting.
 type Warning struct {
 	Field string // the setting's name
-	Text  string // the rest of the sentence
+	Text  string // the rest of the sentence that begins with Field
 }
 
 // Warnings returns notes for operators about a valid limit.
 func (l *ConfiguredLimit) Warnings() []Warning {
 	var warnings []Warning
-	warn := func(is bool, field, text string) {
-		if is {
+	warn := func(applies bool, field, text string) {
+		if applies {
 			warnings = append(warnings, Warning{field, text})
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
-func TestPasswordsInADSNAreSeen(t *testing.T) {
+func TestHasPassword(t *testing.T) {
 	for dsn, want := range map[string]bool{
 		"postgres://u:hunter2@h/db":                true,
 		"postgres://u:hun/t@er2@h/db":              true,
@@ -27,7 +27,7 @@ func TestPasswordsInADSNAreSeen(t *testing.T) {
 		"host=h password=":                         false,
 	} {
 		if got := settings.HasPassword(dsn); got != want {
-			t.Errorf("%s: %v, want %v", dsn, got, want)
+			t.Errorf("HasPassword(%q) = %v, want %v", dsn, got, want)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 type Setting struct {
 	Name     string // in a Caddyfile and in JSON; in Traefik in camel case
 	Form     Form
-	Duration bool      // the JSON of Caddy may have nanoseconds
+	Duration bool      // Caddy's JSON may have a number of nanoseconds
 	Want     string    // the valid values, to follow "must be"
 	Settings []Setting // the settings in a Block
 
@@ -30,9 +30,9 @@ type Form uint8
 // The values of Form.
 const (
 	OneWord Form = iota
-	Words        // one or several, joined with spaces
+	Words        // one or several words, joined with spaces
 	Switch       // on, off or nothing, which means on
-	Block        // of Setting.Settings
+	Block        // a block with Setting.Settings
 )
 
 // Settings holds the values of all tables. Each table sets its own fields.
@@ -51,8 +51,8 @@ type Settings struct {
 // Values holds the settings of a table as text, by name. A setting that was left out is "" or missing.
 type Values = map[string]string
 
-// Read reads and validates the settings of a table. Errors are *ratelimit.FieldError, with the names of the
-// table, and show the configured value, never Unset.
+// Read reads and validates the settings of a table. Errors are *ratelimit.FieldError with names from the
+// table. They show the configured value, never Unset.
 func Read(table []Setting, from Values, to *Settings) error {
 	for i := range table {
 		if err := table[i].readFrom(from, to); err != nil {

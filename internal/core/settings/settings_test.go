@@ -15,16 +15,17 @@ func checkField(t *testing.T, err error, field, value string) {
 	t.Helper()
 	var wrong *ratelimit.FieldError
 	if !errors.As(err, &wrong) || wrong.Field != field || wrong.Value != value {
-		t.Errorf("%s %q: %v, want an error that names the field and the value", field, value, err)
+		t.Errorf("got error %v, want one with the field %s and the value %q", err, field, value)
 	}
 }
 
-// read reads one setting of a table.
-func read(t *testing.T, table []settings.Setting, name, text string) (got settings.Settings, err error) {
+// readSetting reads one setting of a table.
+func readSetting(t *testing.T, table []settings.Setting, name, text string) (settings.Settings, error) {
 	t.Helper()
+	var got settings.Settings
 	for i := range table {
 		if table[i].Name == name {
-			err = settings.Read(table[i:i+1], settings.Values{name: text}, &got)
+			err := settings.Read(table[i:i+1], settings.Values{name: text}, &got)
 			return got, err
 		}
 	}
@@ -32,73 +33,125 @@ func read(t *testing.T, table []settings.Setting, name, text string) (got settin
 	return got, nil
 }
 
-// kept returns the only retention, or 0.
-func kept(s *settings.Settings) any {
+// onlyRetention returns the only retention, or 0.
+func onlyRetention(s *settings.Settings) any {
 	for _, r := range s.History.Retention {
 		return r.Keep
 	}
 	return time.Duration(0)
 }
 
-// A setting takes what its table says, and the error of any other text names the setting and the text.
-func TestSettingsTakeWhatTheirTablesSay(t *testing.T) {
-	const day = 24 * time.Hour
-	for _, test := range []struct {
-		table []settings.Setting
-		name  string
-		value func(s *settings.Settings) any
-		right map[string]any
-		wrong []string
-	}{
-		{settings.LimitTable, "burst", func(s *settings.Settings) any { return s.Limit.Limit.Burst },
-			map[string]any{"1": int64(1), "9007199254740992": int64(ratelimit.MaxEvents)}, []string{"0", "-1",
-				"1.5", "9007199254740993", "many"}},
-		{settings.LimitTable, "durable", func(s *settings.Settings) any { return s.Limit.Limit.Durable },
-			map[string]any{"on": true, "true": true, "1": true, "off": false, "false": false, "0": false,
-				"": false}, []string{"perhaps", "ON"}},
-		{settings.StoreTable, "auto_migrate", func(s *settings.Settings) any { return s.Store.AutoMigrate },
-			map[string]any{"": true, "off": false}, []string{"2"}},
-		{settings.HandlerTable, "timeout", func(s *settings.Settings) any { return s.Timeout },
-			map[string]any{"": 250 * time.Millisecond, "1ms": time.Millisecond, "1m": time.Minute,
-				"1.5s": 1500 * time.Millisecond}, []string{"0", "0s", "-1s", "999us", "61s", "soon", "250"}},
-		{settings.RetentionTable, "usage", kept,
-			map[string]any{"": time.Duration(0), "1d": day, "90d": 90 * day, "12w": 84 * day,
-				"36h": 36 * time.Hour, "1y": 366 * day, "7y": 7 * 366 * day, "100y": 36600 * day},
-			[]string{"0d", "23h", "0y", "101y", "-1y", "1.5y", "y", "7 years", "90", "1y6d", "forever"}},
-		{settings.StoreTable, "node_name", func(s *settings.Settings) any { return s.Store.NodeName },
-			map[string]any{"": "", "edge-1": "edge-1", "Berlin Süd": "Berlin Süd",
-				strings.Repeat("n", 100): strings.Repeat("n", 100)},
-			[]string{"a\nb", "a\x00b", "\xff", strings.Repeat("n", 101), "\x7f"}},
-		{settings.LimitTable, "cost", func(s *settings.Settings) any { return s.Limit.Cost },
-			map[string]any{"": int64(1), "7": int64(7), "{header.X-Cost}": int64(0)}, []string{"0", "-1",
-				"0.5", "much"}},
-		{settings.LimitTable, "lease", func(s *settings.Settings) any { return s.Limit.Limit.Lease },
-			map[string]any{"": 0.0, "0.1%": 0.001, "50%": 0.5}, []string{"0%", "51%", "0.05", "some"}},
-		{settings.LimitTable, "mode", func(s *settings.Settings) any { return s.Limit.Mode },
-			map[string]any{"": settings.Enforce, "shadow": settings.Shadow}, []string{"trial"}},
-		{settings.HandlerTable, "on_error", func(s *settings.Settings) any { return s.OnError },
-			map[string]any{"": settings.Allow, "deny": settings.Deny,
-				"local": settings.Local}, []string{"maybe"}},
-		{settings.HandlerTable, "fields", func(s *settings.Settings) any { return s.Fields.IETF },
-			map[string]any{"": false, "ietf": true, "x ietf": true}, []string{"ietf x", "y"}},
-		{settings.PolicyTable, "unknown_key", func(s *settings.Settings) any { return s.RejectUnknown },
-			map[string]any{"": true, "anonymous": false}, []string{"allow"}},
-		{settings.HistoryTable, "audit_address", func(s *settings.Settings) any { return s.History.Address },
-			map[string]any{"": settings.AddressFull, "prefix": settings.AddressPrefix,
-				"off": settings.AddressOff}, []string{"half"}},
-		{settings.StoreTable, "max_conns", func(s *settings.Settings) any { return s.Store.MaxConns },
-			map[string]any{"": 0, "1000": 1000}, []string{"-1", "0", "1001"}},
-		{settings.StoreTable, "cleanup_probability",
-			func(s *settings.Settings) any { return s.Store.CleanupProbability }, map[string]any{"": 0.1,
-				"0": 0.0}, []string{"1.5", "-0.1", "NaN"}},
-	} {
+const day = 24 * time.Hour
+
+// settingTests lists the texts that a setting accepts, with their values, and texts that it refuses.
+var settingTests = []struct {
+	table []settings.Setting
+	name  string
+	value func(s *settings.Settings) any
+	right map[string]any
+	wrong []string
+}{
+	{
+		table: settings.LimitTable, name: "burst",
+		value: func(s *settings.Settings) any { return s.Limit.Limit.Burst },
+		right: map[string]any{"1": int64(1), "9007199254740992": int64(ratelimit.MaxEvents)},
+		wrong: []string{"0", "-1", "1.5", "9007199254740993", "many"},
+	},
+	{
+		table: settings.LimitTable, name: "durable",
+		value: func(s *settings.Settings) any { return s.Limit.Limit.Durable },
+		right: map[string]any{"on": true, "true": true, "1": true, "off": false, "false": false, "0": false,
+			"": false},
+		wrong: []string{"perhaps", "ON"},
+	},
+	{
+		table: settings.StoreTable, name: "auto_migrate",
+		value: func(s *settings.Settings) any { return s.Store.AutoMigrate },
+		right: map[string]any{"": true, "off": false}, wrong: []string{"2"},
+	},
+	{
+		table: settings.HandlerTable, name: "timeout",
+		value: func(s *settings.Settings) any { return s.Timeout },
+		right: map[string]any{"": 250 * time.Millisecond, "1ms": time.Millisecond, "1m": time.Minute,
+			"1.5s": 1500 * time.Millisecond},
+		wrong: []string{"0", "0s", "-1s", "999us", "61s", "soon", "250"},
+	},
+	{
+		table: settings.RetentionTable, name: "usage", value: onlyRetention,
+		right: map[string]any{"": time.Duration(0), "1d": day, "90d": 90 * day, "12w": 84 * day,
+			"36h": 36 * time.Hour, "1y": 366 * day, "7y": 7 * 366 * day, "100y": 36600 * day},
+		wrong: []string{"0d", "23h", "0y", "101y", "-1y", "1.5y", "y", "7 years", "90", "1y6d", "forever"},
+	},
+	{
+		table: settings.StoreTable, name: "node_name",
+		value: func(s *settings.Settings) any { return s.Store.NodeName },
+		right: map[string]any{"": "", "edge-1": "edge-1", "Berlin Süd": "Berlin Süd",
+			strings.Repeat("n", 100): strings.Repeat("n", 100)},
+		wrong: []string{"a\nb", "a\x00b", "\xff", strings.Repeat("n", 101), "\x7f"},
+	},
+	{
+		table: settings.LimitTable, name: "cost",
+		value: func(s *settings.Settings) any { return s.Limit.Cost },
+		right: map[string]any{"": int64(1), "7": int64(7), "{header.X-Cost}": int64(0)},
+		wrong: []string{"0", "-1", "0.5", "much"},
+	},
+	{
+		table: settings.LimitTable, name: "lease",
+		value: func(s *settings.Settings) any { return s.Limit.Limit.Lease },
+		right: map[string]any{"": 0.0, "0.1%": 0.001, "50%": 0.5},
+		wrong: []string{"0%", "51%", "0.05", "some"},
+	},
+	{
+		table: settings.LimitTable, name: "mode",
+		value: func(s *settings.Settings) any { return s.Limit.Mode },
+		right: map[string]any{"": settings.Enforce, "shadow": settings.Shadow}, wrong: []string{"trial"},
+	},
+	{
+		table: settings.HandlerTable, name: "on_error",
+		value: func(s *settings.Settings) any { return s.OnError },
+		right: map[string]any{"": settings.Allow, "deny": settings.Deny, "local": settings.Local},
+		wrong: []string{"maybe"},
+	},
+	{
+		table: settings.HandlerTable, name: "fields",
+		value: func(s *settings.Settings) any { return s.Fields.IETF },
+		right: map[string]any{"": false, "ietf": true, "x ietf": true}, wrong: []string{"ietf x", "y"},
+	},
+	{
+		table: settings.PolicyTable, name: "unknown_key",
+		value: func(s *settings.Settings) any { return s.RejectUnknown },
+		right: map[string]any{"": true, "anonymous": false}, wrong: []string{"allow"},
+	},
+	{
+		table: settings.HistoryTable, name: "audit_address",
+		value: func(s *settings.Settings) any { return s.History.Address },
+		right: map[string]any{"": settings.AddressFull, "prefix": settings.AddressPrefix,
+			"off": settings.AddressOff},
+		wrong: []string{"half"},
+	},
+	{
+		table: settings.StoreTable, name: "max_conns",
+		value: func(s *settings.Settings) any { return s.Store.MaxConns },
+		right: map[string]any{"": 0, "1000": 1000}, wrong: []string{"-1", "0", "1001"},
+	},
+	{
+		table: settings.StoreTable, name: "cleanup_probability",
+		value: func(s *settings.Settings) any { return s.Store.CleanupProbability },
+		right: map[string]any{"": 0.1, "0": 0.0}, wrong: []string{"1.5", "-0.1", "NaN"},
+	},
+}
+
+// Errors about a text name the setting and the text.
+func TestSettingsAcceptDocumentedValues(t *testing.T) {
+	for _, test := range settingTests {
 		for text, want := range test.right {
-			if got, err := read(t, test.table, test.name, text); test.value(&got) != want || err != nil {
-				t.Errorf("%s %q is %v, %v; want %v", test.name, text, test.value(&got), err, want)
+			read, err := readSetting(t, test.table, test.name, text)
+			if got := test.value(&read); got != want || err != nil {
+				t.Errorf("%s %q: got %v and error %v, want %v", test.name, text, got, err, want)
 			}
 		}
 		for _, text := range test.wrong {
-			_, err := read(t, test.table, test.name, text)
+			_, err := readSetting(t, test.table, test.name, text)
 			checkField(t, err, test.name, text)
 		}
 	}
@@ -128,12 +181,12 @@ func TestErrorsOfALimitNameTheSetting(t *testing.T) {
 	} {
 		from["prefix"] = "a"
 		if _, err := settings.ReadLimit(from); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%+v: %v; want %s", from, err, want)
+			t.Errorf("%+v: got error %v, want %s", from, err, want)
 		}
 	}
 }
 
-func TestCredentialsAreKnownByTheirNames(t *testing.T) {
+func TestCredentialHeader(t *testing.T) {
 	for name, want := range map[string]bool{
 		"Authorization": true, "proxy-authorization": true, "Cookie": true, "X-Api-Key": true, "apikey": true,
 		"X-Auth-Token":   true,
@@ -141,8 +194,8 @@ func TestCredentialsAreKnownByTheirNames(t *testing.T) {
 		"X-Auth-Key": true, "X-Secret": true,
 		"X-User": false, "User-Agent": false, "X-Forwarded-For": false, "X-Request-Id": false,
 	} {
-		if settings.CredentialHeader(name) != want {
-			t.Errorf("%s: %v", name, !want)
+		if got := settings.CredentialHeader(name); got != want {
+			t.Errorf("CredentialHeader(%q) = %v, want %v", name, got, want)
 		}
 	}
 }
@@ -153,16 +206,17 @@ func TestWarnings(t *testing.T) {
 		cost  int64
 		want  int
 	}{
-		{ratelimit.Limit{Events: 10}, 10, 0}, {ratelimit.Limit{Events: 10}, 11,
-			1}, {ratelimit.Limit{Events: 10}, 0, 0},
-		{ratelimit.Limit{Algorithm: ratelimit.TokenBucket, Events: 10, Burst: 20}, 20, 0},
-		{ratelimit.Limit{Events: 10, SynchronousCommit: true}, 1,
-			1}, {ratelimit.Limit{Events: 10, SynchronousCommit: true, Durable: true}, 1, 0},
-		{ratelimit.Limit{Events: 10, SynchronousCommit: true}, 11, 2},
+		{limit: ratelimit.Limit{Events: 10}, cost: 10, want: 0},
+		{limit: ratelimit.Limit{Events: 10}, cost: 11, want: 1},
+		{limit: ratelimit.Limit{Events: 10}, cost: 0, want: 0},
+		{limit: ratelimit.Limit{Algorithm: ratelimit.TokenBucket, Events: 10, Burst: 20}, cost: 20, want: 0},
+		{limit: ratelimit.Limit{Events: 10, SynchronousCommit: true}, cost: 1, want: 1},
+		{limit: ratelimit.Limit{Events: 10, SynchronousCommit: true, Durable: true}, cost: 1, want: 0},
+		{limit: ratelimit.Limit{Events: 10, SynchronousCommit: true}, cost: 11, want: 2},
 	} {
-		if got := (&settings.ConfiguredLimit{Limit: test.limit,
-			Cost: test.cost}).Warnings(); len(got) != test.want {
-			t.Errorf("%+v, cost %d: %q", test.limit, test.cost, got)
+		l := settings.ConfiguredLimit{Limit: test.limit, Cost: test.cost}
+		if got := l.Warnings(); len(got) != test.want {
+			t.Errorf("warnings of %+v with cost %d are %q, want %d", test.limit, test.cost, got, test.want)
 		}
 	}
 }
@@ -187,68 +241,66 @@ func TestStoreSettings(t *testing.T) {
 		return s
 	}
 	plain := resolve(func(*settings.Store) {})
-	if resolve(func(s *settings.Store) { s.MaxConns = 8 }) != plain {
-		t.Error("max_conns set to its default makes another store")
+	if s := resolve(func(s *settings.Store) { s.MaxConns = 8 }); s != plain {
+		t.Errorf("with max_conns set to its default, the store is %+v, want %+v", s, plain)
 	}
-	if a, b := resolve(func(s *settings.Store) { s.DSN = "memory" }),
-		resolve(func(s *settings.Store) { s.DSN, s.MaxConns = "memory", 3 }); a != b {
-		t.Errorf("two stores in memory: %+v and %+v", a, b)
+	one := resolve(func(s *settings.Store) { s.DSN = "memory" })
+	other := resolve(func(s *settings.Store) { s.DSN, s.MaxConns = "memory", 3 })
+	if one != other {
+		t.Errorf("stores in memory are %+v and %+v, want the same", one, other)
 	}
 	if s := resolve(func(s *settings.Store) { s.DSN = "host=h pool_max_conns=2" }); s.MaxConns != 0 {
-		t.Errorf("pool_max_conns of the DSN is overruled by %d", s.MaxConns)
+		t.Errorf("with pool_max_conns in the DSN, MaxConns is %d, want 0", s.MaxConns)
 	}
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "true")
 	if s := resolve(func(*settings.Store) {}); s.AutoMigrate {
-		t.Error("the environment does not turn migration off")
+		t.Error("AutoMigrate is true, want the false of the environment")
 	}
 	t.Setenv("DATABASE_URL", "postgres://env/db")
 	if s := resolve(func(s *settings.Store) { s.DSN = "" }); s.DSN != "postgres://env/db" {
-		t.Errorf("the DSN is %q, not that of the environment", s.DSN)
+		t.Errorf("the DSN is %q, want the one of the environment", s.DSN)
 	}
 }
 
-func TestAWrongEnvironmentIsRefused(t *testing.T) {
+func TestInvalidEnvironmentIsRefused(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	_, err := settings.Store{}.Resolve("here,")
 	checkField(t, err, "dsn", "")
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "perhaps")
 	if _, err := (settings.Store{DSN: "memory"}).Resolve("here,"); err == nil ||
 		!strings.Contains(err.Error(), "PG_RATELIMIT_DISABLE_AUTO_MIGRATE") {
-		t.Errorf("a wrong switch in the environment: %v", err)
+		t.Errorf("error %v, want one that names PG_RATELIMIT_DISABLE_AUTO_MIGRATE", err)
 	}
 }
 
 func TestParseAudit(t *testing.T) {
-	unset := settings.Audit{Level: settings.AuditDenied}
+	fallback := settings.Audit{Level: settings.AuditDenied}
 	for text, want := range map[string]settings.Audit{
-		"": unset, "off": {}, "denied": {Level: settings.AuditDenied}, "all": {Level: settings.AuditAll},
+		"": fallback, "off": {}, "denied": {Level: settings.AuditDenied}, "all": {Level: settings.AuditAll},
 		"sample 1%":    {Level: settings.AuditSample, Share: 0.01},
 		"sample  0.5%": {Level: settings.AuditSample, Share: 0.005},
 		"sample 100%":  {Level: settings.AuditSample, Share: 1},
 	} {
-		if got, err := settings.ParseAudit(text, unset); err != nil || got != want {
-			t.Errorf("%q is %+v, %v; want %+v", text, got, err, want)
+		if got, err := settings.ParseAudit(text, fallback); err != nil || got != want {
+			t.Errorf("ParseAudit(%q) = %+v, %v; want %+v", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"on", "sample", "sample 1", "sample 0%", "sample -1%", "sample 101%",
 		"sample NaN%", "sample 1% 2%", "ALL", " "} {
-		var field *ratelimit.FieldError
-		if got, err := settings.ParseAudit(text, unset); !errors.As(err, &field) || field.Field != "audit" ||
-			field.Value != text {
-			t.Errorf("%q is %+v, %v", text, got, err)
-		}
+		_, err := settings.ParseAudit(text, fallback)
+		checkField(t, err, "audit", text)
 	}
 }
 
-func TestTheAuditThatRecordsMostCounts(t *testing.T) {
+func TestMaxAudit(t *testing.T) {
 	ordered := []settings.Audit{
 		{Level: settings.AuditOff}, {Level: settings.AuditDenied}, {Level: settings.AuditSample, Share: 0.1},
 		{Level: settings.AuditSample, Share: 0.2}, {Level: settings.AuditAll},
 	}
 	for i, a := range ordered {
 		for j, b := range ordered {
-			if got := settings.MoreAudit(a, b); got != ordered[max(i, j)] {
-				t.Errorf("of %+v and %+v: %+v", a, b, got)
+			if got, want := settings.MaxAudit(a, b), ordered[max(i, j)]; got != want {
+				t.Errorf("MaxAudit(%+v, %+v) = %+v, want %+v", a, b, got, want)
 			}
 		}
 	}

@@ -9,20 +9,20 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Settle says where a response holds the cost of its request. Exactly one of Header, Bytes, Path and Statuses
-// is set.
+// Settle describes where a response holds the cost of its request. Exactly one of Header, Bytes, Path and
+// Statuses is set.
 type Settle struct {
 	Header string   // the name of a response header that has the cost, in its canonical form
 	Bytes  bool     // the cost is the length of the response's body
-	Path   []string // where the cost is in the JSON of the body
-	// Statuses cost Cost, and all others Else.
+	Path   []string // the path of the cost in a JSON body
+	// A response with one of Statuses costs Cost, and any other Else.
 	Statuses   []int
 	Cost, Else int64
 
-	Text string // as it was read
+	Text string // the text that was parsed
 }
 
-// wantSettle says what the text of a Settle must be.
+// wantSettle describes the valid texts of a Settle.
 const wantSettle = "header <name>, bytes, json <path> as in usage.total_tokens, or statuses as in " +
 	"status 401 403 = 1, else 0"
 
@@ -34,7 +34,7 @@ const headerToken = "[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 var settlePattern = regexp.MustCompile("^(?:(bytes)|header (" + headerToken + ")|" +
 	`json ([^. ]+(?:\.[^. ]+)*)|status((?: [1-5][0-9]{2})+) = ([0-9]{1,15}), else ([0-9]{1,15}))$`)
 
-// ParseSettle reads a Settle; "" is none, which is nil. The error is a *ratelimit.FieldError.
+// ParseSettle parses a Settle. For "" it returns nil. The error is a *ratelimit.FieldError.
 func ParseSettle(text string) (*Settle, error) {
 	s := &Settle{Text: strings.Join(strings.Fields(text), " ")}
 	if s.Text == "" {
@@ -50,7 +50,7 @@ func ParseSettle(text string) (*Settle, error) {
 		s.Path = strings.Split(parts[3], ".")
 	}
 	for _, word := range strings.Fields(parts[4]) {
-		status, _ := strconv.Atoi(word) // the pattern has numbers that fit
+		status, _ := strconv.Atoi(word) // the pattern matches only numbers that fit
 		s.Statuses = append(s.Statuses, status)
 	}
 	s.Cost, _ = strconv.ParseInt(parts[5], 10, 64)
@@ -70,5 +70,5 @@ func readSettle(to *Settings, text string) (err error) {
 
 var headerName = regexp.MustCompile("^" + headerToken + "$")
 
-// HeaderName reports whether text is a token, as the names of headers are.
+// HeaderName reports whether text is a valid header name.
 func HeaderName(text string) bool { return headerName.MatchString(text) }

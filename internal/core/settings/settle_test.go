@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
-func TestSettleIsRead(t *testing.T) {
+func TestParseSettle(t *testing.T) {
 	for text, want := range map[string]string{
 		"header x-tokens":            "X-Tokens false [] [] 0 0",
 		"bytes":                      " true [] [] 0 0",
@@ -18,16 +18,16 @@ func TestSettleIsRead(t *testing.T) {
 	} {
 		s, err := settings.ParseSettle(text)
 		if err != nil {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("ParseSettle(%q) = error %v, want nil", text, err)
 			continue
 		}
-		if got := fmt.Sprintf("%s %v %v %v %d %d", s.Header, s.Bytes, s.Path, s.Statuses, s.Cost,
-			s.Else); got != want {
-			t.Errorf("%q is %s, want %s", text, got, want)
+		got := fmt.Sprintf("%s %v %v %v %d %d", s.Header, s.Bytes, s.Path, s.Statuses, s.Cost, s.Else)
+		if got != want {
+			t.Errorf("ParseSettle(%q) = %s, want %s", text, got, want)
 		}
 	}
 	if s, err := settings.ParseSettle(" "); s != nil || err != nil {
-		t.Errorf("%v, %v", s, err)
+		t.Errorf("ParseSettle(\" \") = %v, %v; want nil, nil", s, err)
 	}
 	for _, text := range []string{
 		"header", "header a b", "header a:b", "bytes 1", "json", "json .a", "json a..b", "json a b", "status",
@@ -36,7 +36,7 @@ func TestSettleIsRead(t *testing.T) {
 		"status 401 = 1, else 1000000000000000", "status 0401 = 1, else 0", "tokens", "json a\x00.b c",
 	} {
 		if s, err := settings.ParseSettle(text); err == nil {
-			t.Errorf("%q is %+v", text, s)
+			t.Errorf("ParseSettle(%q) = %+v, want an error", text, s)
 		}
 	}
 }

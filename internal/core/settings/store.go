@@ -10,38 +10,38 @@ import (
 )
 
 const (
-	// MemoryDSN counts in this process.
+	// MemoryDSN is the DSN of counters in this process.
 	MemoryDSN = "memory"
 
-	// WantDSN says what a DSN must be.
+	// WantDSN describes a valid DSN, for errors.
 	WantDSN = WantPostgres + ", or memory"
 
-	// WantPostgres says what the DSN of a server must be.
+	// WantPostgres describes a valid DSN of a server, for errors.
 	WantPostgres = "a Postgres URL or key=value pairs"
 
 	// EnvDSN is the environment variable for a configuration without a DSN.
 	EnvDSN = "DATABASE_URL"
 
-	// envNoMigration is an environment variable that the npm library has too.
+	// envNoMigration is an environment variable that the npm library also reads.
 	envNoMigration = "PG_RATELIMIT_DISABLE_AUTO_MIGRATE"
 
 	// defaultMaxConns is the default of both drivers.
 	defaultMaxConns = 8
 )
 
-// Store says where limits are counted, and how.
+// Store configures where and how limits are counted.
 type Store struct {
 	DSN                string  // a Postgres address, MemoryDSN, or "" for EnvDSN
 	From               string  // the file or placeholders that hold DSN, or ""
 	MaxConns           int     // 0 means the DSN's pool_max_conns, or 8
 	AutoMigrate        bool    // create or upgrade the tables on first use
-	CleanupProbability float64 // of a cleanup after a statement; 0 is never
-	InMemoryBlock      bool    // refuse used-up keys without asking the database
-	// of this proxy in the registry; "" means the host name and the kind of the proxy
+	CleanupProbability float64 // the probability of a cleanup after a statement
+	InMemoryBlock      bool    // refuse used-up keys from memory
+	// NodeName names this proxy in the registry; "" means the host name and the kind of the proxy.
 	NodeName string
-	Region   string // where the proxy runs; "" is unknown
+	Region   string // the place of the proxy; "" if unknown
 
-	// HistoryOnly is for a database that has the history, and in which nothing is counted.
+	// HistoryOnly reports that the database has the history and no counters.
 	HistoryOnly bool
 }
 
@@ -55,8 +55,9 @@ func readProbability(to *Settings, text string) error {
 	return nil
 }
 
-// Resolve fills in the settings that the environment and defaults give. Resolved settings that are equal are
-// for the same store. where says, for an error, where a DSN can be set other than in the environment.
+// Resolve completes the settings from the environment and the defaults. Equal resolved settings describe the
+// same store. where is the part of an error about a missing DSN that names the places for it in the
+// configuration.
 func (s Store) Resolve(where string) (Store, error) {
 	noMigration, err := MigrationDisabled()
 	if err != nil {
@@ -81,7 +82,7 @@ func (s Store) Resolve(where string) (Store, error) {
 	return s, nil
 }
 
-// MigrationDisabled reads the environment variable that turns migration off.
+// MigrationDisabled reports whether an environment variable turns migration off.
 func MigrationDisabled() (bool, error) {
 	text := os.Getenv(envNoMigration)
 	if text == "" {

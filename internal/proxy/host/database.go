@@ -27,18 +27,16 @@ const (
 	// passwordWarning is logged if a DSN in a configuration holds a password, because proxies show their
 	// configurations in APIs and debug logs.
 	passwordWarning = "the dsn in the configuration holds a password, which the proxy's API and its debug " +
-		"log " +
-		"may show: put it into a file or into the environment"
+		"log may show: put it into a file or into the environment"
 )
 
-// Database is a database that handlers share, with its store, its row in the registry, and the log of its
-// failures.
+// Database is a database that handlers share, with its store, its registry row, and the log of its failures.
 type Database struct {
 	Settings settings.Store
 	Store    ratelimit.Store  // nil if the database has the history only
-	Postgres *store.Store     // Store, or nil if Store counts in memory
-	DB       pgdb.DB          // of the store; nil in memory
-	Report   *registry.Report // nil without a row in the registry
+	Postgres *store.Store     // the same as Store; nil if Store counts in memory
+	DB       pgdb.DB          // the connections of the store; nil if Store counts in memory
+	Report   *registry.Report // nil without a registry row
 	Salt     *respond.Salt
 	Clock    *respond.Clock
 	Outage   *Outage
@@ -47,31 +45,31 @@ type Database struct {
 	warned int32      // 1 once passwordWarning has been logged; atomic
 	closed int32      // 1 once the database is closed; atomic
 
-	mu     sync.Mutex                           // guards what follows
-	limits map[ratelimit.Limit]*ratelimit.Limit // the limits of all its handlers, see Limit
-	kept   any                                  // see Keep
+	mu     sync.Mutex                           // guards the fields below
+	limits map[ratelimit.Limit]*ratelimit.Limit // the limits of all handlers; see Limit
+	kept   any                                  // the result of Keep
 }
 
 // openDatabase opens a database, or shares an open one.
-func (h *Handle) openDatabase(at *DataSource) (*Database, error) {
+func (h *Handle) openDatabase(source *DataSource) (*Database, error) {
 	p := h.process
-	shared, err := h.share(fmt.Sprintf("database %#v", at.Store), func() (Resource, error) {
-		d, err := p.openDatabase(at)
+	shared, err := h.share(fmt.Sprintf("database %#v", source.Store), func() (Resource, error) {
+		d, err := p.openDatabase(source)
 		return d, err
 	})
 	if err != nil {
 		return nil, err
 	}
 	d := shared.(*Database)
-	if at.Configured.Password && atomic.CompareAndSwapInt32(&d.warned, 0, 1) {
+	if source.Configured.Password && atomic.CompareAndSwapInt32(&d.warned, 0, 1) {
 		p.Log(Line{Level: Warn, Text: passwordWarning})
 	}
 	return d, nil
 }
 
-func (p *Process) openDatabase(at *DataSource) (*Database, error) {
+func (p *Process) openDatabase(source *DataSource) (*Database, error) {
 	d := &Database{
-		Settings: at.Store, Outage: &Outage{}, Clock: &respond.Clock{},
+		Settings: source.Store, Outage: &Outage{}, Clock: &respond.Clock{},
 		limits: map[ratelimit.Limit]*ratelimit.Limit{},
 	}
 	d.log = func(line Line) {
@@ -79,26 +77,26 @@ func (p *Process) openDatabase(at *DataSource) (*Database, error) {
 			p.Log(line)
 		}
 	}
-	if at.DSN == settings.MemoryDSN {
+	if source.DSN == settings.MemoryDSN {
 		p.Log(Line{Level: Warn, Text: memoryNotice})
 		inMemory, err := memory.New(memory.Options{})
 		d.Store = inMemory
 		d.Salt = respond.NewSalt(nil)
 		return d, err
 	}
-	db, err := p.Connect(at)
+	db, err := p.Connect(source)
 	if err != nil {
 		return nil, err
 	}
 	d.DB = db
 	d.Salt = respond.NewSalt(db)
-	if at.HistoryOnly {
+	if source.HistoryOnly {
 		return d, nil
 	}
 	return d, d.openStore(p)
 }
 
-// openStore opens the store of the database, with the process's row in the registry.
+// openStore opens the store of the database, with the registry row of the process.
 func (d *Database) openStore(p *Process) error {
 	s := &d.Settings
 	o := engine.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability,
@@ -162,28 +160,28 @@ func (d *Database) Close() {
 func (d *Database) Limit(l *ratelimit.Limit) *ratelimit.Limit {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	one := d.limits[*l]
-	if one == nil {
-		one = l
-		d.limits[*l] = one
+	first := d.limits[*l]
+	if first == nil {
+		first = l
+		d.limits[*l] = first
 	}
-	return one
+	return first
 }
 
-// Keep returns the adapter's data for the database, which live as long as the database is open. The first
-// call makes the data with make.
-func (d *Database) Keep(make func() any) any {
+// Keep returns the adapter's data for the database, and keeps the data as long as the database is open. The
+// first call creates the data with create.
+func (d *Database) Keep(create func() any) any {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.kept == nil {
-		d.kept = make()
+		d.kept = create()
 	}
 	return d.kept
 }
 
 // openPolicy opens the policy of a handler, or shares an open one.
-func (h *Handle) openPolicy(at *DataSources) (*policy.Policy, error) {
-	d, err := h.openDatabase(&at.Policy)
+func (h *Handle) openPolicy(sources *DataSources) (*policy.Policy, error) {
+	d, err := h.openDatabase(&sources.Policy)
 	if err != nil {
 		return nil, err
 	}
@@ -225,17 +223,17 @@ func (d *Database) policyFailed(counters *Database, err error) {
 
 // openHistory opens the history of a handler, or shares an open one. A history writes its pending records
 // when it is closed, so its database is closed after it.
-func (h *Handle) openHistory(at *DataSources) (*history.Writer, error) {
-	d, err := h.openDatabase(&at.History)
+func (h *Handle) openHistory(sources *DataSources) (*history.Writer, error) {
+	d, err := h.openDatabase(&sources.History)
 	if err != nil {
 		return nil, err
 	}
 	p := h.process
-	shared, failure := h.share(fmt.Sprintf("history %#v %#v", at.Recorded, d.Settings),
+	shared, failure := h.share(fmt.Sprintf("history %#v %#v", sources.Recorded, d.Settings),
 		func() (Resource, error) {
 			w, err := history.New(d.DB, history.Settings{
 				Node: p.nodeName(&d.Settings), Region: d.Settings.Region,
-				Address: at.Recorded.Address, Retention: at.Recorded.Retention,
+				Address: sources.Recorded.Address, Retention: sources.Recorded.Retention,
 				DisableMigration: !d.Settings.AutoMigrate,
 				OnError: func(err error) {
 					p.Log(Line{Level: Error, Text: "the history", Err: err})

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Line is a line of the log of a proxy. It holds no key of a request and no DSN.
+// Line is a line of a proxy's log. It contains neither keys of requests nor a DSN.
 type Line struct {
 	Level   Level
 	Text    string
 	Setting string // the setting that Text concerns, or ""
 	Prefix  string // the prefix of the limit, or ""
 	Err     error
-	Dropped int64 // the number of such lines dropped since the last one
+	Dropped int64 // the number of lines that a Sampler dropped before this one
 
 	// Lasted and Undecided describe an outage that has ended: its duration, and the number of requests
 	// without a decision.
@@ -30,23 +30,24 @@ const (
 	Error
 )
 
-// Sampler bounds how often a failure is logged, since every request fails alike while a database is down.
+// Sampler bounds how often a failure is logged, since every request fails in the same way while a database is
+// down.
 type Sampler struct {
-	mu      sync.Mutex // guards all that follows
+	mu      sync.Mutex // guards the fields below
 	next    time.Time
 	dropped int64
 }
 
-// Next reports whether a line may be logged at now, which is if the last one is at least least ago, and
-// returns the number of lines dropped since then.
-func (s *Sampler) Next(now time.Time, least time.Duration) (dropped int64, ok bool) {
+// Next reports whether a line may be logged at now: at most one line in an interval. It also returns the
+// number of lines dropped since the previous one.
+func (s *Sampler) Next(now time.Time, interval time.Duration) (dropped int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now.Before(s.next) {
 		s.dropped++
 		return 0, false
 	}
-	s.next = now.Add(least)
+	s.next = now.Add(interval)
 	dropped, s.dropped = s.dropped, 0
 	return dropped, true
 }

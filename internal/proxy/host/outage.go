@@ -16,18 +16,18 @@ type Outage struct {
 	under   int32 // 1 during an outage; atomic
 	shown   int32 // the highest Level logged during the outage; atomic
 
-	mu        sync.Mutex // guards what follows
-	began     time.Time
+	mu        sync.Mutex // guards the fields below
+	start     time.Time
 	undecided int64 // requests without a decision during the outage
 }
 
-// Failed logs a failure of a request or of background work. An outage begins only if the database does not
-// answer: neither a locked row nor a late decision begins one.
+// Failed logs a failure of a request or of background work. Only a database that does not answer starts an
+// outage; a locked row or a late decision does not.
 func (o *Outage) Failed(log func(Line), line Line, ofRequest bool, now time.Time) {
 	if errors.Is(line.Err, ratelimit.ErrUnavailable) || ofRequest && o.IsUnderWay() {
 		o.mu.Lock()
 		if atomic.SwapInt32(&o.under, 1) == 0 {
-			o.began = now
+			o.start = now
 			o.undecided = 0
 		}
 		if ofRequest {
@@ -60,7 +60,7 @@ func (o *Outage) Ended(log func(Line), decisions []ratelimit.Decision, now time.
 	}
 	o.mu.Lock()
 	ended := atomic.CompareAndSwapInt32(&o.under, 1, 0)
-	lasted := now.Sub(o.began).Round(time.Millisecond)
+	lasted := now.Sub(o.start).Round(time.Millisecond)
 	undecided := o.undecided
 	o.mu.Unlock()
 	if ended {

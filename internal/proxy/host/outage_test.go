@@ -9,9 +9,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// However few lines are logged during an outage, the last one has its duration and the number of all its
+// Few lines are logged during an outage, but the last one has its duration and the number of all its
 // requests.
-func TestAnOutageIsOneCount(t *testing.T) {
+func TestOutageIsSummedUpAtItsEnd(t *testing.T) {
 	var o host.Outage
 	var logged []host.Line
 	log := func(line host.Line) { logged = append(logged, line) }
@@ -19,7 +19,7 @@ func TestAnOutageIsOneCount(t *testing.T) {
 	for i := range 2500 {
 		err := ratelimit.ErrUnavailable
 		if i%2 == 1 {
-			err = fmt.Errorf("a late one: %w", ratelimit.ErrTimeout)
+			err = fmt.Errorf("a late decision: %w", ratelimit.ErrTimeout)
 		}
 		o.Failed(log, host.Line{Level: host.Warn, Err: err}, i%5 != 0,
 			now.Add(time.Duration(i)*time.Millisecond))
@@ -35,9 +35,9 @@ func TestAnOutageIsOneCount(t *testing.T) {
 		t.Errorf("got %+v, want a last warning after 3 s with 2000 requests", logged)
 	}
 	if o.Ended(log, answered, now); len(logged) != 4 || o.IsUnderWay() {
-		t.Error("a second Ended logs again, want no line")
+		t.Errorf("after a second Ended, %d lines are logged, want 4", len(logged))
 	}
 	if o.Failed(log, host.Line{Err: ratelimit.ErrTimeout}, true, now); o.IsUnderWay() {
-		t.Error("a late decision begins an outage, want none")
+		t.Error("a late decision starts an outage, want none")
 	}
 }

@@ -16,8 +16,8 @@ type Process struct {
 	Kind    string // caddy or traefik, see nodeName
 	Version string // the versions of the proxy and of pg-ratelimit
 
-	// Connect returns a driver that connects on first use. MaxConns is 0 if the DSN has the bound.
-	Connect func(at *DataSource) (pgdb.DB, error)
+	// Connect returns a driver that connects on first use. DataSource.MaxConns is 0 if the DSN has the bound.
+	Connect func(source *DataSource) (pgdb.DB, error)
 	// Log logs lines that concern no single handler.
 	Log func(Line)
 	// Delay is the time for which a Handle stays open after Release. The handlers of a reload then share its
@@ -28,7 +28,7 @@ type Process struct {
 	LeaseHits    int           // see engine.Options
 	Remember     int           // see policy.Settings
 
-	mu     sync.Mutex // guards all that follows, and the fields of each sharing
+	mu     sync.Mutex // guards the field below, and the fields of each sharing
 	shared map[string]*sharing
 }
 
@@ -40,17 +40,17 @@ type Resource interface {
 
 // sharing is a Resource with its reference count.
 type sharing struct {
-	of    Resource
-	users int
+	resource Resource
+	users    int
 }
 
 // Handle holds one handler's references to the resources of a Process, until Release. One goroutine at a time
 // calls its methods.
 type Handle struct {
 	Limits  *Database
-	Policy  *policy.Policy  // nil without
-	History *history.Writer // nil without
-	// Resources lists all of these and their databases. A policy or a history comes after its database, and
+	Policy  *policy.Policy  // nil without a policy
+	History *history.Writer // nil without a history
+	// Resources lists all of these and their databases. A policy or a history comes after its database and
 	// is closed before it.
 	Resources []Resource
 
@@ -62,10 +62,10 @@ type Handle struct {
 }
 
 // Open opens the databases of a handler, or shares open ones. It does not connect; see Handle.Prepare.
-// timeout is that of the handler's requests.
-func (p *Process) Open(at *DataSources, timeout time.Duration) (*Handle, error) {
+// timeout bounds the decision on a request of the handler.
+func (p *Process) Open(sources *DataSources, timeout time.Duration) (*Handle, error) {
 	h := &Handle{process: p, After: p.Delay + timeout}
-	err := h.open(at)
+	err := h.open(sources)
 	if err != nil {
 		h.End()
 		return nil, err
@@ -73,24 +73,24 @@ func (p *Process) Open(at *DataSources, timeout time.Duration) (*Handle, error) 
 	return h, nil
 }
 
-func (h *Handle) open(at *DataSources) error {
+func (h *Handle) open(sources *DataSources) error {
 	var err error
-	if h.Limits, err = h.openDatabase(&at.Limits); err != nil {
+	if h.Limits, err = h.openDatabase(&sources.Limits); err != nil {
 		return err
 	}
-	if at.HasPolicy {
-		if h.Policy, err = h.openPolicy(at); err != nil {
+	if sources.HasPolicy {
+		if h.Policy, err = h.openPolicy(sources); err != nil {
 			return err
 		}
 	}
-	if at.Records {
-		h.History, err = h.openHistory(at)
+	if sources.Records {
+		h.History, err = h.openHistory(sources)
 	}
 	return err
 }
 
-// share returns the Resource with a name, which consists of all its settings, and adds a reference. It opens
-// the Resource if there is none.
+// share returns the Resource with a name, which consists of all its settings, and adds a reference to it. It
+// opens the Resource if it is not open yet.
 func (h *Handle) share(name string, open func() (Resource, error)) (Resource, error) {
 	p := h.process
 	p.mu.Lock()
@@ -104,13 +104,13 @@ func (h *Handle) share(name string, open func() (Resource, error)) (Resource, er
 		if p.shared == nil {
 			p.shared = map[string]*sharing{}
 		}
-		s = &sharing{of: opened}
+		s = &sharing{resource: opened}
 		p.shared[name] = s
 	}
 	s.users++
 	h.names = append(h.names, name)
-	h.Resources = append(h.Resources, s.of)
-	return s.of, nil
+	h.Resources = append(h.Resources, s.resource)
+	return s.resource, nil
 }
 
 // leave removes a reference to a Resource, and reports whether it was the last one.
@@ -130,11 +130,11 @@ func (p *Process) leave(name string) bool {
 func (p *Process) Shared() []Resource {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var all []Resource
+	var open []Resource
 	for _, s := range p.shared {
-		all = append(all, s.of)
+		open = append(open, s.resource)
 	}
-	return all
+	return open
 }
 
 // Prepare connects all resources in the background.
@@ -149,7 +149,7 @@ func (h *Handle) Release() {
 	time.AfterFunc(h.After, func() { h.End() })
 }
 
-// End removes the references now, and closes each resource that has no other.
+// End immediately removes the references, and closes each resource that has no others.
 func (h *Handle) End() {
 	defer h.recovered()
 	for i := len(h.names) - 1; i >= 0; i-- {

@@ -4,7 +4,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
-// DSN is a DSN of a configuration, and where it comes from.
+// DSN is a configured DSN with its origin.
 type DSN struct {
 	DSN      string // "" if it is not configured
 	Shown    string // the text for errors, without a password
@@ -16,7 +16,7 @@ type DSN struct {
 	Renew func() (string, error)
 }
 
-// DataSource describes a database, with the settings of a handler for it.
+// DataSource describes a database, with a handler's settings for it.
 type DataSource struct {
 	settings.Store // resolved
 	Configured     DSN
@@ -35,6 +35,6 @@ type DataSources struct {
 	Limits, Policy, History DataSource
 
 	HasPolicy bool
-	Records   bool // there is a history
+	Records   bool // the handler has a history
 	Recorded  settings.History
 }

@@ -9,18 +9,18 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// TestTheVersionIsThatOfTheChangelog checks that Version is the newest release, or a later one with -dev if
-// there are changes since then. The Caddy of `make build` lists the same version.
-func TestTheVersionIsThatOfTheChangelog(t *testing.T) {
-	text, err := os.ReadFile("../../../CHANGELOG.md")
+// Version is the newest release, or a later one with -dev if there are changes since then. The Caddy of `make
+// build` lists the same version.
+func TestVersionMatchesChangelog(t *testing.T) {
+	changelog, err := os.ReadFile("../../../CHANGELOG.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !regexp.MustCompile(`^v\d+\.\d+\.\d+(-dev)?$`).MatchString(host.Version) {
-		t.Errorf("the version is %s", host.Version)
+		t.Errorf("Version is %s, want the form v1.2.3 or v1.2.3-dev", host.Version)
 	}
 	heading := regexp.MustCompile(`(?m)^## (?:\[?v?(\d+\.\d+\.\d+)|Unreleased)`)
-	headings := heading.FindAllStringSubmatch(string(text), -1)
+	headings := heading.FindAllStringSubmatch(string(changelog), -1)
 	release, dev := strings.CutSuffix(strings.TrimPrefix(host.Version, "v"), "-dev")
 	newest := ""
 	for _, heading := range headings {
@@ -29,7 +29,7 @@ func TestTheVersionIsThatOfTheChangelog(t *testing.T) {
 		}
 	}
 	if unreleased := headings[0][1] == ""; unreleased != dev || (release == newest) == dev {
-		t.Errorf("the version is %s. The first heading of CHANGELOG.md is %q, and its newest release is %q",
+		t.Errorf("Version is %s, want it to match %q, the first heading of CHANGELOG.md, after release %q",
 			host.Version, headings[0][0], newest)
 	}
 	module, err := os.ReadFile("../../../xcaddy/go.mod")

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// clockPeriod is the least time for which a Clock keeps an estimate. clockNoise is the least difference
-	// that a Clock corrects.
+	// clockPeriod is the minimum time for which a Clock keeps an estimate. clockNoise is the smallest
+	// difference that a Clock corrects.
 	clockPeriod = 10 * time.Second
 	clockNoise  = 1500 * time.Millisecond
 )
@@ -21,14 +21,14 @@ type Clock struct {
 	// Latest is the latest result of Ahead; atomic.
 	Latest int64
 
-	mu             sync.Mutex // guards what follows
+	mu             sync.Mutex // guards the fields below
 	latest, before time.Duration
-	began          time.Time // of the period of latest
+	start          time.Time // the start of the period of latest
 }
 
-// Ahead returns by how many whole seconds the database is ahead, or below 0 behind. now is the time at which
-// the decisions of a request arrived. The database decides before now, so each difference is at most the true
-// one, and the largest of a period is the best estimate.
+// Ahead returns by how many whole seconds the clock of the database is ahead; it is negative if the clock is
+// behind. now is the time at which the decisions of a request arrived. The database decides before now, so
+// each measured difference is at most the true one, and the largest one of a period is the best estimate.
 func (c *Clock) Ahead(decisions []ratelimit.Decision, now time.Time) int64 {
 	if c == nil {
 		return 0
@@ -41,13 +41,13 @@ func (c *Clock) Ahead(decisions []ratelimit.Decision, now time.Time) int64 {
 			continue
 		}
 		ahead := time.UnixMicro(d.DecidedAt).Sub(now)
-		if first := c.began.IsZero(); first || now.Sub(c.began) > clockPeriod {
+		if first := c.start.IsZero(); first || now.Sub(c.start) > clockPeriod {
 			c.before = c.latest
 			if first {
 				c.before = ahead
 			}
 			c.latest = ahead
-			c.began = now
+			c.start = now
 		}
 		if ahead > c.latest {
 			c.latest = ahead

@@ -11,12 +11,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// decidedAt returns the decisions of a server with a clock that is ahead, made some time ago.
-func decidedAt(now time.Time, ahead, ago time.Duration) []ratelimit.Decision {
+// decisionsOf returns the decisions that a server with a clock that is ahead made some time ago.
+func decisionsOf(now time.Time, ahead, ago time.Duration) []ratelimit.Decision {
 	return []ratelimit.Decision{{Allowed: true, Limit: 5, DecidedAt: now.Add(ahead - ago).UnixMicro()}}
 }
 
-func TestTheClockOfTheDatabaseIsFound(t *testing.T) {
+func TestClockOfDatabaseIsEstimated(t *testing.T) {
 	for _, ahead := range []time.Duration{10 * time.Minute, -10 * time.Minute, time.Hour, 0, time.Second} {
 		var c respond.Clock
 		want := int64(ahead / time.Second)
@@ -26,30 +26,30 @@ func TestTheClockOfTheDatabaseIsFound(t *testing.T) {
 		now := time.Unix(1_700_000_000, 0)
 		for i := range 100 {
 			now = now.Add(300 * time.Millisecond)
-			late := time.Duration(i%4) * 700 * time.Millisecond // answers on their way
-			if got := c.Ahead(decidedAt(now, ahead, late), now); got != want {
-				t.Fatalf("%v ahead: %d s after %d answers", ahead, got, i+1)
+			late := time.Duration(i%4) * 700 * time.Millisecond // the delay of the response
+			if got := c.Ahead(decisionsOf(now, ahead, late), now); got != want {
+				t.Fatalf("%v ahead: estimated %d s after %d responses, want %d", ahead, got, i+1, want)
 			}
 		}
 	}
 }
 
-func TestTheClockOfTheDatabaseMayBeSet(t *testing.T) {
+func TestEstimateFollowsClockOfDatabase(t *testing.T) {
 	var c respond.Clock
 	now := time.Unix(1_700_000_000, 0)
-	c.Ahead(decidedAt(now, time.Hour, 0), now)
+	c.Ahead(decisionsOf(now, time.Hour, 0), now)
 	for range 30 {
 		now = now.Add(time.Second)
-		c.Ahead(decidedAt(now, 0, 0), now)
+		c.Ahead(decisionsOf(now, 0, 0), now)
 	}
 	if got := c.Ahead(nil, now); got != 0 {
-		t.Errorf("%d s ahead long after the clock was set", got)
+		t.Errorf("%d s ahead long after the clock was set, want 0", got)
 	}
 	c.Ahead([]ratelimit.Decision{{Source: ratelimit.FromMemory, DecidedAt: 1}}, now)
 	if got := c.Ahead(nil, now); got != 0 {
-		t.Errorf("%d s ahead by a decision of this process", got)
+		t.Errorf("%d s ahead after a decision of this process, want 0", got)
 	}
-	if got := (*respond.Clock)(nil).Ahead(decidedAt(now, time.Hour, 0), now); got != 0 {
+	if got := (*respond.Clock)(nil).Ahead(decisionsOf(now, time.Hour, 0), now); got != 0 {
 		t.Errorf("a nil Clock is %d s ahead, want 0", got)
 	}
 }
@@ -78,13 +78,13 @@ func TestResetIsByTheClockOfTheProxy(t *testing.T) {
 		responses := []respond.Response{{Header: http.Header{}, Decision: &decisions[0]}}
 		respond.SetAllHeaders(responses, 600)
 		if got := responses[0].Header.Get("X-RateLimit-Reset"); got != strconv.FormatInt(want, 10) {
-			t.Errorf("%v: reset of many %s, want %d", source, got, want)
+			t.Errorf("%v: SetAllHeaders sets the reset %s, want %d", source, got, want)
 		}
 	}
 }
 
 // The X-RateLimit headers describe a quota that a client can plan with, even if a limit in_flight is tighter.
-func TestTheFieldsDescribeAQuotaBesideSlots(t *testing.T) {
+func TestHeadersDescribeQuotaBesideSlots(t *testing.T) {
 	slots := &ratelimit.Limit{Prefix: "slots", Algorithm: ratelimit.InFlight, Events: 4}
 	tokens := &ratelimit.Limit{Prefix: "tokens", Events: 1000, Window: time.Minute}
 	hits := []ratelimit.Hit{{Limit: slots}, {Limit: tokens}}
@@ -98,14 +98,22 @@ func TestTheFieldsDescribeAQuotaBesideSlots(t *testing.T) {
 		limit, wait string
 		hit         int
 	}{
-		"both have room":      {[]ratelimit.Decision{free, some}, "1000", "", 1},
-		"no slot":             {[]ratelimit.Decision{full, some}, "1000", "3", 0},
-		"no quota":            {[]ratelimit.Decision{free, spent}, "1000", "1", 1},
-		"neither":             {[]ratelimit.Decision{full, spent}, "1000", "3", 0},
-		"no slot, by memory":  {[]ratelimit.Decision{full, undecided}, "4", "3", 0},
-		"slots without quota": {[]ratelimit.Decision{full}, "4", "3", 0},
+		"both have room": {decisions: []ratelimit.Decision{free, some}, limit: "1000", hit: 1},
+		"no slot": {
+			decisions: []ratelimit.Decision{full, some}, limit: "1000", wait: "3", hit: 0,
+		},
+		"no quota": {
+			decisions: []ratelimit.Decision{free, spent}, limit: "1000", wait: "1", hit: 1,
+		},
+		"neither": {
+			decisions: []ratelimit.Decision{full, spent}, limit: "1000", wait: "3", hit: 0,
+		},
+		"no slot, by memory": {
+			decisions: []ratelimit.Decision{full, undecided}, limit: "4", wait: "3", hit: 0,
+		},
+		"slots without quota": {decisions: []ratelimit.Decision{full}, limit: "4", wait: "3", hit: 0},
 	} {
-		o := outcome(hits[:len(c.decisions)], c.decisions)
+		o := outcomeOf(hits[:len(c.decisions)], c.decisions)
 		h := http.Header{}
 		respond.SetHeaders(h, &o)
 		got := h.Get("X-RateLimit-Limit")

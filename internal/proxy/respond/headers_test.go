@@ -34,12 +34,11 @@ func TestHeadersOfARefusal(t *testing.T) {
 	h = http.Header{}
 	respond.SetHeaders(h, &o)
 	if _, ok := h["Retry-After"]; ok || len(h) != 3 {
-		t.Errorf("a request that passes gets %v", h)
+		t.Errorf("headers of a request that passes are %v, want three without Retry-After", h)
 	}
 }
 
-// TestManyResponsesAreAsEach compares SetAllHeaders with SetHeaders and Content for each response.
-func TestManyResponsesAreAsEach(t *testing.T) {
+func TestSetAllHeadersEqualsSetHeaders(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		numbers := rapid.SampledFrom([]int64{0, 1, 9, 99, 1_000_000, 1 << 62})
 		waits := rapid.SampledFrom([]time.Duration{ratelimit.Never, time.Microsecond, time.Second,
@@ -48,9 +47,9 @@ func TestManyResponsesAreAsEach(t *testing.T) {
 			time.Unix(1_700_000_001, 0), time.UnixMicro(1 << 60)})
 		var responses []respond.Response
 		for range rapid.IntRange(0, 6).Draw(t, "responses") {
-			d := &ratelimit.Decision{Allowed: rapid.Bool().Draw(t, "allowed"), Limit: numbers.Draw(t,
-				"limit"),
-				Remaining: numbers.Draw(t, "remaining"), Reset: resets.Draw(t, "reset")}
+			d := &ratelimit.Decision{Allowed: rapid.Bool().Draw(t, "allowed"),
+				Limit: numbers.Draw(t, "limit"), Remaining: numbers.Draw(t, "remaining"),
+				Reset: resets.Draw(t, "reset")}
 			if !d.Allowed {
 				d.RetryAfter = waits.Draw(t, "wait")
 			}
@@ -60,21 +59,21 @@ func TestManyResponsesAreAsEach(t *testing.T) {
 		for i, r := range responses {
 			hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{}}}
 			decisions := []ratelimit.Decision{*r.Decision}
-			o := outcome(hits, decisions)
+			o := outcomeOf(hits, decisions)
 			want, body := http.Header{}, ""
 			respond.SetFields(want, settings.Fields{X: true}, nil, &o, hits, decisions)
 			if o.Status != 0 {
 				body = o.Content(want)
 			}
 			if !reflect.DeepEqual(r.Header, want) || r.Body != body {
-				t.Fatalf("response %d to %+v is %v %q, want %v %q", i, r.Decision, r.Header, r.Body, want,
+				t.Fatalf("response %d to %+v: got %v %q, want %v %q", i, r.Decision, r.Header, r.Body, want,
 					body)
 			}
 			r.Header.Add("X-Ratelimit-Limit", "more")
 		}
 		for i, r := range responses {
 			if got := r.Header.Get("X-Ratelimit-Remaining"); got == "more" {
-				t.Fatalf("response %d: what was added to one header is in another", i)
+				t.Fatalf("response %d: X-RateLimit-Remaining is the value added to X-RateLimit-Limit", i)
 			}
 		}
 	})

@@ -22,7 +22,7 @@ const (
 // OwnFields holds RateLimit-Policy and RateLimit as SetFields has set them.
 type OwnFields struct{ policy, limit string }
 
-// addMembers appends members to a field, after those of an earlier limit on the request.
+// addMembers appends members to a field, after the members of an earlier limit on the request.
 func addMembers(h http.Header, field string, members []string) {
 	h[field] = []string{strings.Join(append(h[field], members...), ", ")}
 }
@@ -35,7 +35,7 @@ func OwnFieldsIn(h http.Header) *OwnFields {
 	return &OwnFields{h[policyField][0], h[limitField][0]}
 }
 
-// RestoreFields is RestoreHeaders for OwnFields. Nil restores nothing.
+// RestoreFields is like RestoreHeaders, but restores OwnFields. Nil restores nothing.
 func RestoreFields(h http.Header, own *OwnFields) {
 	if own != nil {
 		restoreField(h, policyField, own.policy)
@@ -89,7 +89,7 @@ func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, 
 	return policies, limits
 }
 
-// isBefore reports whether the member of a comes before that of b.
+// isBefore reports whether the member for a comes before the member for b.
 func isBefore(a, b *ratelimit.Decision) bool {
 	if a.Source == ratelimit.Undecided || b.Source == ratelimit.Undecided {
 		return a.Source != ratelimit.Undecided
@@ -97,22 +97,22 @@ func isBefore(a, b *ratelimit.Decision) bool {
 	return tighter(a, b)
 }
 
-// mostFieldNumber is the largest number in a structured field.
-const mostFieldNumber = 999999999999999
+// maxFieldNumber is the largest number in a structured field.
+const maxFieldNumber = 999999999999999
 
 // parameter returns a parameter with a value, or "" if the value is unknown (below 0).
 func parameter(name string, n int64) string {
 	if n < 0 {
 		return ""
 	}
-	if n > mostFieldNumber {
-		n = mostFieldNumber
+	if n > maxFieldNumber {
+		n = maxFieldNumber
 	}
 	return name + strconv.FormatInt(n, 10)
 }
 
-// windowSeconds returns the time in which the whole quota returns, or -1 if it differs between windows or is
-// not a whole number of seconds.
+// windowSeconds returns the seconds in which the whole quota becomes available again, or -1 if they differ
+// between windows or are not a whole number.
 func windowSeconds(l *ratelimit.Limit) int64 {
 	switch l.Calendar {
 	case ratelimit.Day:
@@ -133,8 +133,8 @@ func windowSeconds(l *ratelimit.Limit) int64 {
 	return seconds * l.Burst / l.Events
 }
 
-// secondsUntil returns the time until Decision.Reset, or -1 if the request can never pass. For the limit that
-// refuses the request, it returns the value of Retry-After, which a rule may set.
+// secondsUntil returns the seconds until Decision.Reset, or -1 if the request can never pass. For the limit
+// that refuses the request, it returns the value of Retry-After, which a rule may set. at is the index of d.
 func secondsUntil(o *Outcome, at int, d *ratelimit.Decision, now time.Time) int64 {
 	seconds := int64(0)
 	if !d.Allowed {

@@ -11,10 +11,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// fields returns RateLimit-Policy and RateLimit of decisions, without pk.
-func fields(hits []ratelimit.Hit, decisions []ratelimit.Decision) (policy, limit string) {
+// fieldsWithoutKeys returns RateLimit-Policy and RateLimit of decisions, without pk.
+func fieldsWithoutKeys(hits []ratelimit.Hit, decisions []ratelimit.Decision) (policy, limit string) {
 	h := http.Header{}
-	o := outcome(hits, decisions)
+	o := outcomeOf(hits, decisions)
 	respond.SetFields(h, settings.Fields{IETF: true}, nil, &o, hits, decisions)
 	withoutKeys := func(text string) string {
 		for {
@@ -29,48 +29,71 @@ func fields(hits []ratelimit.Hit, decisions []ratelimit.Decision) (policy, limit
 	return withoutKeys(h.Get("RateLimit-Policy")), withoutKeys(h.Get("RateLimit"))
 }
 
-func TestTheFieldsOfTheDraft(t *testing.T) {
+func TestFieldsOfDraft(t *testing.T) {
 	for _, test := range []struct {
 		limit         ratelimit.Limit
 		decision      ratelimit.Decision
 		policy, rates string
 	}{
-		{ratelimit.Limit{Prefix: `a"b\c`, Events: 5, Window: time.Minute}, ratelimit.Decision{Allowed: true,
-			Limit: 5, Remaining: 5}, `"a\"b\\c";q=5;w=60`, `"a\"b\\c";r=5;t=0`},
-		{ratelimit.Limit{Prefix: "\x00\x7f\n%", Events: 5, Window: time.Minute}, ratelimit.Decision{Limit: 5,
-			RetryAfter: 1500 * time.Millisecond}, `"%00%7F%0A%25";q=5;w=60`, `"%00%7F%0A%25";r=0;t=2`},
-		{ratelimit.Limit{Prefix: "never", Events: 5, Window: 1500 * time.Millisecond},
-			ratelimit.Decision{Limit: 5, Remaining: 3, RetryAfter: ratelimit.Never}, `"never";q=5`,
-			`"never";r=3`},
-		{ratelimit.Limit{Prefix: "month", Events: 5, Calendar: ratelimit.Month}, ratelimit.Decision{Limit: 5,
-			RetryAfter: time.Hour}, `"month";q=5`, `"month";r=0;t=3600`},
-		{ratelimit.Limit{Prefix: "week", Events: 5, Calendar: ratelimit.Week}, ratelimit.Decision{Limit: 5,
-			RetryAfter: time.Hour}, `"week";q=5;w=604800`, `"week";r=0;t=3600`},
-		{ratelimit.Limit{Prefix: "burst", Events: 3, Window: time.Second, Burst: 7},
-			ratelimit.Decision{Limit: 7, RetryAfter: time.Hour}, `"burst";q=7`, `"burst";r=0;t=3600`},
-		{ratelimit.Limit{Prefix: "flight", Algorithm: ratelimit.InFlight, Events: 5},
-			ratelimit.Decision{Limit: 5, RetryAfter: time.Second}, `"flight";q=5;qu="concurrent-requests"`,
-			`"flight";r=0;t=1`},
-		{ratelimit.Limit{Prefix: "long", Events: 1, Window: ratelimit.MaxWindow, Burst: ratelimit.MaxEvents},
-			ratelimit.Decision{Limit: ratelimit.MaxEvents, RetryAfter: time.Hour}, `"long";q=999999999999999`,
-			`"long";r=0;t=3600`},
+		{
+			limit:    ratelimit.Limit{Prefix: `a"b\c`, Events: 5, Window: time.Minute},
+			decision: ratelimit.Decision{Allowed: true, Limit: 5, Remaining: 5}, policy: `"a\"b\\c";q=5;w=60`,
+			rates: `"a\"b\\c";r=5;t=0`,
+		},
+		{
+			limit:    ratelimit.Limit{Prefix: "\x00\x7f\n%", Events: 5, Window: time.Minute},
+			decision: ratelimit.Decision{Limit: 5, RetryAfter: 1500 * time.Millisecond},
+			policy:   `"%00%7F%0A%25";q=5;w=60`, rates: `"%00%7F%0A%25";r=0;t=2`,
+		},
+		{
+			limit:    ratelimit.Limit{Prefix: "never", Events: 5, Window: 1500 * time.Millisecond},
+			decision: ratelimit.Decision{Limit: 5, Remaining: 3, RetryAfter: ratelimit.Never},
+			policy:   `"never";q=5`, rates: `"never";r=3`,
+		},
+		{
+			limit:    ratelimit.Limit{Prefix: "month", Events: 5, Calendar: ratelimit.Month},
+			decision: ratelimit.Decision{Limit: 5, RetryAfter: time.Hour}, policy: `"month";q=5`,
+			rates: `"month";r=0;t=3600`,
+		},
+		{
+			limit:    ratelimit.Limit{Prefix: "week", Events: 5, Calendar: ratelimit.Week},
+			decision: ratelimit.Decision{Limit: 5, RetryAfter: time.Hour}, policy: `"week";q=5;w=604800`,
+			rates: `"week";r=0;t=3600`,
+		},
+		{
+			limit:    ratelimit.Limit{Prefix: "burst", Events: 3, Window: time.Second, Burst: 7},
+			decision: ratelimit.Decision{Limit: 7, RetryAfter: time.Hour}, policy: `"burst";q=7`,
+			rates: `"burst";r=0;t=3600`,
+		},
+		{
+			limit:    ratelimit.Limit{Prefix: "flight", Algorithm: ratelimit.InFlight, Events: 5},
+			decision: ratelimit.Decision{Limit: 5, RetryAfter: time.Second},
+			policy:   `"flight";q=5;qu="concurrent-requests"`, rates: `"flight";r=0;t=1`,
+		},
+		{
+			limit: ratelimit.Limit{Prefix: "long", Events: 1, Window: ratelimit.MaxWindow,
+				Burst: ratelimit.MaxEvents},
+			decision: ratelimit.Decision{Limit: ratelimit.MaxEvents, RetryAfter: time.Hour},
+			policy:   `"long";q=999999999999999`, rates: `"long";r=0;t=3600`,
+		},
 	} {
-		policy, rates := fields([]ratelimit.Hit{{Limit: &test.limit, Key: "k", Cost: 1}},
+		policy, rates := fieldsWithoutKeys([]ratelimit.Hit{{Limit: &test.limit, Key: "k", Cost: 1}},
 			[]ratelimit.Decision{test.decision})
 		if policy != test.policy || rates != test.rates {
-			t.Errorf("the fields are %s and %s, want %s and %s", policy, rates, test.policy, test.rates)
+			t.Errorf("fields are %s and %s, want %s and %s", policy, rates, test.policy, test.rates)
 		}
 	}
 }
 
-// A limit without a decision comes last, and RateLimit does not have it. A shadow is in neither field.
-func TestTheFieldsOfSeveralLimits(t *testing.T) {
+// A limit without a decision comes last in RateLimit-Policy and is not in RateLimit. A shadow limit is in
+// neither.
+func TestFieldsOfSeveralLimits(t *testing.T) {
 	var hits []ratelimit.Hit
 	for _, name := range []string{"undecided", "wide", "refused", "shadow"} {
 		hits = append(hits, ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: name, Events: 9,
 			Window: time.Minute}, Key: "k", Cost: 1, Apart: name == "shadow"})
 	}
-	policy, rates := fields(hits, []ratelimit.Decision{
+	policy, rates := fieldsWithoutKeys(hits, []ratelimit.Decision{
 		{Allowed: true, Limit: 9, Source: ratelimit.Undecided}, {Allowed: true, Limit: 9, Remaining: 5},
 		{Limit: 9, RetryAfter: time.Second}, {Limit: 9},
 	})
@@ -81,39 +104,37 @@ func TestTheFieldsOfSeveralLimits(t *testing.T) {
 	}
 }
 
-// RestoreFields removes the members of an upstream, and keeps those of a later limit in this proxy.
-func TestTheFieldsOfAnUpstream(t *testing.T) {
+// RestoreFields removes the members of an upstream, and keeps the members of a later limit in this proxy.
+func TestFieldsOfUpstreamAreReplaced(t *testing.T) {
 	limit := ratelimit.Limit{Prefix: "first", Events: 9, Window: time.Minute}
 	later := limit
 	later.Prefix = "later"
-	{
-		for _, informs := range []bool{false, true} {
-			h := http.Header{}
-			set := func(limit *ratelimit.Limit) *respond.OwnFields {
-				hits := []ratelimit.Hit{{Limit: limit}}
-				decisions := []ratelimit.Decision{{Allowed: true, Limit: 9, Remaining: 8}}
-				o := outcome(hits, decisions)
-				respond.SetFields(h, settings.Fields{IETF: true}, nil, &o, hits, decisions)
-				own := respond.OwnFieldsIn(h)
-				return own
+	for _, informs := range []bool{false, true} {
+		h := http.Header{}
+		set := func(limit *ratelimit.Limit) *respond.OwnFields {
+			hits := []ratelimit.Hit{{Limit: limit}}
+			decisions := []ratelimit.Decision{{Allowed: true, Limit: 9, Remaining: 8}}
+			o := outcomeOf(hits, decisions)
+			respond.SetFields(h, settings.Fields{IETF: true}, nil, &o, hits, decisions)
+			own := respond.OwnFieldsIn(h)
+			return own
+		}
+		first, second := set(&limit), set(&later)
+		if informs {
+			clear(h) // as a reverse proxy does after an informational response
+		}
+		h.Add("RateLimit", `"up";r=6`)
+		h.Add("RateLimit-Policy", `"up";q=7`)
+		respond.RestoreFields(h, second)
+		respond.RestoreFields(h, first)
+		for _, name := range []string{"RateLimit", "RateLimit-Policy"} {
+			var names string
+			for _, part := range strings.Split(strings.Join(h[http.CanonicalHeaderKey(name)], ", "),
+				", ") {
+				names += " " + strings.Split(part, `"`)[1]
 			}
-			first, second := set(&limit), set(&later)
-			if informs {
-				clear(h) // as a reverse proxy does after an informational response
-			}
-			h.Add("RateLimit", `"up";r=6`)
-			h.Add("RateLimit-Policy", `"up";q=7`)
-			respond.RestoreFields(h, second)
-			respond.RestoreFields(h, first)
-			for _, name := range []string{"RateLimit", "RateLimit-Policy"} {
-				var names string
-				for _, part := range strings.Split(strings.Join(h[http.CanonicalHeaderKey(name)], ", "),
-					", ") {
-					names += " " + strings.Split(part, `"`)[1]
-				}
-				if names != " first later" {
-					t.Errorf("after an informational response: %t: %s has%s", informs, name, names)
-				}
+			if names != " first later" {
+				t.Errorf("informational response %t: %s has%s, want first later", informs, name, names)
 			}
 		}
 	}

@@ -78,6 +78,8 @@ func Tightest(hits []ratelimit.Hit, decisions []ratelimit.Decision) (decides, sh
 	return decides, shown
 }
 
+// tighter reports whether a describes the request better than b: a refusal before others, then the longest
+// RetryAfter or the least remaining.
 func tighter(a, b *ratelimit.Decision) bool {
 	if a.Allowed != b.Allowed {
 		return !a.Allowed
@@ -114,7 +116,7 @@ func retrySeconds(wait time.Duration) int64 {
 
 // localReset converts Decision.Reset to the clock of this process. ahead is Outcome.Ahead.
 func localReset(d *ratelimit.Decision, ahead int64) time.Time {
-	if d.Source == ratelimit.FromMemory { // already by that clock
+	if d.Source == ratelimit.FromMemory { // already by the clock of this process
 		return d.Reset
 	}
 	return d.Reset.Add(-time.Duration(ahead) * time.Second)

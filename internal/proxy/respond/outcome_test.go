@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// outcome returns the outcome of a request that limits alone decide.
-func outcome(hits []ratelimit.Hit, decisions []ratelimit.Decision) respond.Outcome {
+// outcomeOf returns the outcome of a request that limits alone decide.
+func outcomeOf(hits []ratelimit.Hit, decisions []ratelimit.Decision) respond.Outcome {
 	at, shown := respond.Tightest(hits, decisions)
 	o := respond.Outcome{Hit: at, Decision: &decisions[at], Shown: &decisions[shown]}
 	if !o.Decision.Allowed {
@@ -20,9 +20,9 @@ func outcome(hits []ratelimit.Hit, decisions []ratelimit.Decision) respond.Outco
 }
 
 // Of several refusals, the headers describe one that never ends.
-func TestNoRetryAfterIfTheRequestCanNeverPass(t *testing.T) {
+func TestNoRetryAfterForImpossibleRequest(t *testing.T) {
 	limit := &ratelimit.Limit{}
-	o := outcome([]ratelimit.Hit{{Limit: limit}, {Limit: limit}, {Limit: limit}}, []ratelimit.Decision{
+	o := outcomeOf([]ratelimit.Hit{{Limit: limit}, {Limit: limit}, {Limit: limit}}, []ratelimit.Decision{
 		{Limit: 1, RetryAfter: time.Hour}, {Limit: 2, RetryAfter: ratelimit.Never},
 		{Limit: 3, RetryAfter: time.Minute},
 	})
@@ -34,14 +34,14 @@ func TestNoRetryAfterIfTheRequestCanNeverPass(t *testing.T) {
 	}
 }
 
-func TestHitsThatAreApartAreNotTheTightest(t *testing.T) {
+func TestTightestIgnoresHitsApart(t *testing.T) {
 	limit := &ratelimit.Limit{}
 	hits := []ratelimit.Hit{{Apart: true}, {Limit: limit}, {Limit: limit}}
 	decisions := []ratelimit.Decision{{}, {Allowed: true, Remaining: 3}, {Allowed: true, Remaining: 2}}
 	if at, _ := respond.Tightest(hits, decisions); at != 2 {
-		t.Errorf("the tightest is %d, want 2", at)
+		t.Errorf("Tightest of all hits = %d, want 2", at)
 	}
 	if at, _ := respond.Tightest(hits[:1], decisions[:1]); at != -1 {
-		t.Errorf("of hits that are all apart, the tightest is %d, want -1", at)
+		t.Errorf("Tightest of hits apart = %d, want -1", at)
 	}
 }

@@ -31,7 +31,7 @@ func refusalBody(text string, seconds int64) string {
 	return body + "}"
 }
 
-// Text returns Message, or without one a text for the reason of the refusal.
+// Text returns Message, or a text for the reason of the refusal if Message is "".
 func (o *Outcome) Text() string {
 	if o.Message != "" {
 		return o.Message

@@ -15,7 +15,7 @@ import (
 type Salt struct {
 	db pgdb.DB // nil in memory
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	value string     // "" until it has been read
 	next  time.Time  // the earliest next attempt, after a failure
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// saltDB is a database that answers late with a salt.
+// saltDB is a database that returns a salt after a delay.
 type saltDB struct{ pgdb.DB }
 
 func (saltDB) Run(_ context.Context, statements []*pgdb.Statement) error {
@@ -23,10 +23,10 @@ func (saltDB) Run(_ context.Context, statements []*pgdb.Statement) error {
 }
 
 // Even the first response has pk: it waits until the salt has been read.
-func TestTheFirstAnswerHasAPartitionKey(t *testing.T) {
+func TestFirstResponseHasPartitionKey(t *testing.T) {
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "a", Events: 5, Window: time.Minute}, Key: "k"}}
 	decisions := []ratelimit.Decision{{Allowed: true, Limit: 5, Remaining: 4}}
-	o := outcome(hits, decisions)
+	o := outcomeOf(hits, decisions)
 	h := http.Header{}
 	respond.SetFields(h, settings.Fields{IETF: true}, respond.NewSalt(saltDB{}), &o, hits, decisions)
 	if got := h.Get("RateLimit"); !strings.Contains(got, ";pk=:") {

@@ -23,8 +23,8 @@ func OwnHeadersIn(h http.Header) OwnHeaders {
 }
 
 // RestoreHeaders replaces the X-RateLimit headers of an upstream by own, and reports whether one differed.
-// Callers call it just before they send the headers. If own is nil, it does nothing. It leaves Retry-After of
-// the upstream, since a limit sets none on a request that passes.
+// Callers call it just before they send the headers. If own is nil, it does nothing. It keeps the
+// upstream's Retry-After, since a limit sets none on a request that passes.
 func RestoreHeaders(h http.Header, own OwnHeaders) bool {
 	differed := false
 	for i := range own {

@@ -11,7 +11,7 @@ import (
 )
 
 // RestoreHeaders also removes a header of the upstream for which the limit has no value.
-func TestTheFieldsOfTheLimitReplaceThoseOfAnUpstream(t *testing.T) {
+func TestHeadersOfUpstreamAreReplaced(t *testing.T) {
 	for _, test := range []struct {
 		reset time.Time
 		want  string
@@ -24,9 +24,12 @@ func TestTheFieldsOfTheLimitReplaceThoseOfAnUpstream(t *testing.T) {
 			h.Add(name, "3")
 		}
 		respond.RestoreHeaders(h, own)
-		if got := fmt.Sprint(h["X-Ratelimit-Limit"], h["X-Ratelimit-Remaining"],
-			h["X-Ratelimit-Reset"]); got != test.want || h.Get("Retry-After") != "3" {
-			t.Errorf("%s, Retry-After %s; want %s, 3", got, h.Get("Retry-After"), test.want)
+		got := fmt.Sprint(h["X-Ratelimit-Limit"], h["X-Ratelimit-Remaining"], h["X-Ratelimit-Reset"])
+		if got != test.want {
+			t.Errorf("the X-RateLimit headers are %s, want %s", got, test.want)
+		}
+		if wait := h.Get("Retry-After"); wait != "3" {
+			t.Errorf("Retry-After is %s, want the upstream's 3", wait)
 		}
 	}
 	h := http.Header{"X-Ratelimit-Limit": {"3"}}

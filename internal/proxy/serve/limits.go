@@ -43,7 +43,7 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 		t.Zones = append(t.Zones, z)
 		t.Hits = append(t.Hits, z.Hit)
 		t.Settles = append(t.Settles, z.Settle)
-		t.Audit = settings.MoreAudit(t.Audit, z.audit)
+		t.Audit = settings.MaxAudit(t.Audit, z.audit)
 		t.Varies = t.Varies || z.cost != nil
 		t.Shadow = t.Shadow || z.Hit.Apart
 		t.Settled = t.Settled || z.Settle != nil

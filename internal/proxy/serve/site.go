@@ -125,7 +125,7 @@ func (s *Site) setAudit(text string, hasHistory bool) settings.Audit {
 	}
 	for _, z := range s.Zones {
 		z.audit, _ = settings.ParseAudit(z.Configured["audit"], s.audit)
-		most = settings.MoreAudit(most, z.audit)
+		most = settings.MaxAudit(most, z.audit)
 	}
 	return most
 }
