@@ -18,7 +18,7 @@ import (
 // servers change their metadata one after the other.
 const moveWait = 5 * time.Millisecond
 
-// shardDB is the DB of a shard. It runs statements on the server that has the shard.
+// shardDB is the DB of a shard. It runs statements on the shard's server.
 type shardDB struct {
 	routes *routes
 	shard  int
@@ -42,16 +42,16 @@ func (d *shardDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	left := statements
 	for len(left) > 0 {
 		to := d.routes.routeTo(d.shard)
-		began := time.Now()
+		start := time.Now()
 		err := to.db.Run(ctx, left)
 		if err == nil {
-			if lostShard(left) && !d.routes.reroute(ctx, d.shard, to, true, began) {
+			if lostShard(left) && !d.routes.reroute(ctx, d.shard, to, true, start) {
 				health.Sleep(ctx, moveWait)
 			}
 			return nil
 		}
 		left = unsent(left)
-		if len(left) == 0 || ctx.Err() != nil || !d.routes.reroute(ctx, d.shard, to, false, began) {
+		if len(left) == 0 || ctx.Err() != nil || !d.routes.reroute(ctx, d.shard, to, false, start) {
 			return fmt.Errorf("shard %d at %s: %w", d.shard, to.address, err)
 		}
 	}
@@ -60,13 +60,13 @@ func (d *shardDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 
 // unsent returns the statements that did not reach the server.
 func unsent(statements []*pgdb.Statement) []*pgdb.Statement {
-	var all []*pgdb.Statement
+	var left []*pgdb.Statement
 	for _, s := range statements {
 		if errors.Is(s.Err, pg.ErrNotSent) {
-			all = append(all, s)
+			left = append(left, s)
 		}
 	}
-	return all
+	return left
 }
 
 // lostShard reports whether a statement did not find the shard, and gives it the code of a serialization

@@ -40,7 +40,7 @@ type Shares struct {
 	proxies     int64 // the number of shares of each limit; atomic
 	next        counts
 	born        time.Time
-	now         func() time.Time // replaces the server's clock, or nil
+	now         func() time.Time // the server's clock in tests, or nil
 
 	mu          sync.Mutex // guards the fields below
 	rows        map[lease.RowID]*row
@@ -50,8 +50,7 @@ type Shares struct {
 	state       registry.Local
 }
 
-// newShares returns the shares of the limits of a store, which replace sets. now replaces the server's clock,
-// for tests; nil does not.
+// newShares returns Shares for a store, which replace sets. now is the server's clock in tests, or nil.
 func newShares(now func() time.Time) *Shares {
 	return &Shares{proxies: 1, born: time.Now(), now: now, rows: map[lease.RowID]*row{}}
 }
@@ -65,9 +64,9 @@ func (s *Shares) UseLocal() { atomic.StoreInt32(&s.remembering, 1) }
 // SetProxies sets the number of proxies, this one included.
 func (s *Shares) SetProxies(n int64) { atomic.StoreInt64(&s.proxies, n) }
 
-// TakeLocal decides hits without the database, at this process's share of each limit: one of as many shares
-// as the registry showed proxies last. cause is the error of the database's decision. TakeLocal reports false
-// if the hits cannot be decided.
+// TakeLocal decides hits without the database, at this process's share of each limit. A limit has as many
+// shares as the registry last counted proxies. cause is the error of the database's decision. TakeLocal
+// reports false if the hits cannot be decided.
 func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
 	if ratelimit.ValidateHits(hits, decisions) != nil {
 		return false
@@ -76,7 +75,7 @@ func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []rateli
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.serverTime()
-	t := newShareHits(len(hits))
+	t := newLocalTake(len(hits))
 	for i := range hits {
 		t.add(s, i, &hits[i], parts)
 		if hits[i].Limit.Algorithm == ratelimit.InFlight {
@@ -86,21 +85,21 @@ func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []rateli
 		}
 		t.nows[i] = now
 	}
-	all := algorithm.Decide(t.hits, t.states, t.nows, decisions)
-	s.count(parts, all)
-	// A statement that was sent may have charged.
+	passes := algorithm.Decide(t.hits, t.states, t.nows, decisions)
+	s.count(parts, passes)
+	// A statement that was sent may have charged the hits.
 	owed := errors.Is(cause, ratelimit.ErrUnavailable) && !errors.Is(cause, engine.ErrSent)
 	for i := range hits {
 		h := &hits[i]
 		d := &decisions[i]
-		charged := h.Cost > 0 && !h.Peek && d.Allowed && (all || h.Apart)
+		charged := h.Cost > 0 && !h.Peek && d.Allowed && (passes || h.Apart)
 		switch {
 		case charged && h.Limit.Algorithm == ratelimit.InFlight:
 			t.rows[i].holdSlots(h)
 		case charged && h.Limit.Durable && owed:
 			s.addDebt(t.rows[i], h, &t.hits[i], &t.before[i], now)
 		}
-		// What all proxies together have left, if the others have used as much as this one.
+		// The units that passes proxies have used, if the others have used as much as this one.
 		used := int64(float64(t.limits[i].Capacity()-d.Remaining) * parts)
 		d.Limit = h.Limit.Capacity()
 		d.Remaining = algorithm.Remaining(d.Limit, d.Limit-used)
@@ -113,8 +112,8 @@ func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []rateli
 	return true
 }
 
-// shareHits holds the hits of a request on the shares of their limits, with their rows.
-type shareHits struct {
+// localTake holds the hits of a request on the shares of their limits, with their rows.
+type localTake struct {
 	limits []ratelimit.Limit
 	hits   []ratelimit.Hit
 	rows   []*row
@@ -123,40 +122,40 @@ type shareHits struct {
 	nows   []int64
 }
 
-func newShareHits(n int) *shareHits {
-	return &shareHits{
+func newLocalTake(n int) *localTake {
+	return &localTake{
 		limits: make([]ratelimit.Limit, n), hits: make([]ratelimit.Hit, n), rows: make([]*row, n),
 		before: make([]algorithm.Row, n), states: make([]*algorithm.Row, n), nows: make([]int64, n),
 	}
 }
 
 // add adds the hit i on the share of its limit, with its row. The caller holds the mutex.
-func (t *shareHits) add(s *Shares, i int, h *ratelimit.Hit, parts float64) {
+func (t *localTake) add(s *Shares, i int, h *ratelimit.Hit, parts float64) {
 	t.limits[i] = algorithm.ShareLimit(h.Limit, parts)
 	t.hits[i] = *h
 	t.hits[i].Limit = &t.limits[i]
-	if most := t.limits[i].Capacity(); h.Cost > most && h.Cost <= h.Limit.Capacity() {
-		t.hits[i].Cost = most // else it could never pass
+	if capacity := t.limits[i].Capacity(); h.Cost > capacity && h.Cost <= h.Limit.Capacity() {
+		t.hits[i].Cost = capacity // else it could never pass
 	}
 	r := s.rowOf(lease.RowOf(h.Limit, h.StoredKey()))
 	if !r.isShare {
 		r.isShare = true
 		algorithm.ShareRow(&r.row, parts)
-		r.debt = nil // the next one is of this share
+		r.debt = nil // the next debt belongs to this share
 	}
 	t.rows[i] = r
 	t.before[i] = r.row
 	t.states[i] = &r.row
 }
 
-// Local returns the decisions of TakeLocal in the current or the last outage.
+// Local describes the decisions of TakeLocal in the current or the last outage.
 func (s *Shares) Local() registry.Local {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state
 }
 
-// Tick charges debts, and ends the time of local limits. It is called about once a second.
+// Tick charges debts and ends the time of local limits. The Registry calls it about once a second.
 func (s *Shares) Tick() {
 	s.ChargeDebts()
 	s.mu.Lock()

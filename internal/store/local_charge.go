@@ -22,7 +22,7 @@ type debt struct {
 	charge        int64
 	share         ratelimit.Limit // the share of limit at the last hit
 	shareUsed     int64           // the part of the share's quota that charge has used
-	before, after algorithm.Row   // the row of the share before the first hit, and after the last one
+	before, after algorithm.Row   // the share's row before the first hit and after the last one
 }
 
 // addDebt adds the cost of a hit to the debt of its row. share is the same hit on the share, and before is
@@ -66,7 +66,7 @@ func (d *debt) remaining(now int64) int64 {
 	return int64(math.Ceil(float64(d.charge) * float64(left) / float64(d.shareUsed)))
 }
 
-// usedQuota returns the used part of the quota of a row.
+// usedQuota returns the used units of a row's quota.
 func usedQuota(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
 	free, _ := algorithm.Of(l).Peek(l, r, now)
 	return l.Capacity() - free
@@ -79,8 +79,8 @@ func (s *Shares) ChargeDebts() {
 	}
 }
 
-// takeDebts removes the debts of the subjects for which the database answers, and returns what still counts
-// of them.
+// takeDebts removes the debts of the subjects for which the database answers, and returns their units that
+// still count.
 func (s *Shares) takeDebts() []debt {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +104,7 @@ func (s *Shares) takeDebts() []debt {
 	return billed
 }
 
-// Charged implements engine.Rows.
+// Charged implements engine.RowObserver.
 func (s *Shares) Charged(units, charged int64, lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,8 +15,7 @@ import (
 // maxRows bounds the rows that are remembered, at about 300 bytes each.
 const maxRows = 50000
 
-// row holds a row as of the last decision of the database, or as of the last decision at the share of this
-// process.
+// row holds a row after the database's last decision, or after the last decision at this process's share.
 type row struct {
 	id        lease.RowID
 	row       algorithm.Row
@@ -73,7 +72,7 @@ func (s *Shares) rowOf(id lease.RowID) *row {
 func (s *Shares) add(id lease.RowID) *row {
 	if len(s.rows) >= maxRows {
 		tries := 0
-		for other, r := range s.rows { // from a random one on
+		for other, r := range s.rows { // in random order
 			if tries++; r.debt == nil || tries > 16 {
 				delete(s.rows, other)
 				break
@@ -86,7 +85,7 @@ func (s *Shares) add(id lease.RowID) *row {
 	return r
 }
 
-// count counts a decision at one share of parts. The caller holds the mutex.
+// count counts a decision at one of parts shares of each limit. The caller holds the mutex.
 func (s *Shares) count(parts float64, admitted bool) {
 	now := time.Now()
 	if !s.state.On {

@@ -10,22 +10,23 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// down is a store that decides nothing, and holds no slots.
-type down struct{ counts }
+// downStore is a store that decides nothing, and holds no slots.
+type downStore struct{ counts }
 
-func (*down) Held(lease.RowID) int64 { return 0 }
+func (*downStore) Held(lease.RowID) int64 { return 0 }
 
-func newDown() *Shares {
+// newLocalStore returns Shares for a downStore.
+func newLocalStore() *Shares {
 	store := newShares(nil)
-	store.replace(&down{})
+	store.replace(&downStore{})
 	return store
 }
 
 var errDown = fmt.Errorf("%w: test", ratelimit.ErrUnavailable)
 
-// A durable limit of requests in flight owes nothing: its slots end with their requests.
+// A durable in_flight limit leaves no debt: its slots end with their requests.
 func TestLocalSlotsAreNotCharged(t *testing.T) {
-	store := newDown()
+	store := newLocalStore()
 	l := conformance.InFlight("flight", 2)
 	l.Durable = true
 	decisions := make([]ratelimit.Decision, 1)
@@ -36,33 +37,33 @@ func TestLocalSlotsAreNotCharged(t *testing.T) {
 	}
 	first, _ := take()
 	if _, ok := take(); !ok {
-		t.Error("the second slot of two is refused")
+		t.Error("a hit on the second of two slots is refused, want allowed")
 	}
 	if _, ok := take(); ok {
-		t.Error("a third slot of two is granted")
+		t.Error("a hit on a third of two slots is allowed, want refused")
 	}
 	if n := len(store.unpaid); n != 0 {
-		t.Errorf("%d rows are to be charged", n)
+		t.Errorf("%d debts, want 0", n)
 	}
 	first.Release()
 	if _, ok := take(); !ok {
-		t.Error("a slot that is free again is refused")
+		t.Error("a hit on a released slot is refused, want allowed")
 	}
 }
 
-// What is remembered is bounded.
+// The rows and the debts are bounded.
 func TestLocalRowsAreBounded(t *testing.T) {
-	store := newDown()
+	store := newLocalStore()
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10, Window: time.Hour,
 		Durable: true}
 	decisions := make([]ratelimit.Decision, 1)
 	for i := range 120_000 {
-		if !store.TakeLocal(errDown, []ratelimit.Hit{{Limit: l, Key: fmt.Sprint(i), Cost: 1}}, decisions) ||
-			!decisions[0].Allowed {
-			t.Fatal(decisions[0])
+		hits := []ratelimit.Hit{{Limit: l, Key: fmt.Sprint(i), Cost: 1}}
+		if decided := store.TakeLocal(errDown, hits, decisions); !decided || !decisions[0].Allowed {
+			t.Fatalf("key %d: decided %v, %+v, want it allowed", i, decided, decisions[0])
 		}
 	}
 	if rows, unpaid := len(store.rows), len(store.unpaid); rows > maxRows || unpaid > maxUnpaid {
-		t.Errorf("%d rows, %d with charges", rows, unpaid)
+		t.Errorf("%d rows and %d debts, want at most %d and %d", rows, unpaid, maxRows, maxUnpaid)
 	}
 }

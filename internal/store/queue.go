@@ -16,8 +16,8 @@ type Queue struct {
 	timeout       time.Duration
 	fill, deliver func(calls []*batch.Call)
 
-	opened int32          // the number of queues, once they are set; atomic
-	mu     sync.Mutex     // guards the setting of queues
+	opened int32          // the number of queues, or 0 before they are set; atomic
+	mu     sync.Mutex     // guards queues until opened is set
 	queues []*batch.Queue // by engine
 }
 
@@ -27,8 +27,8 @@ func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*bat
 }
 
 // Ask sends a call to the engine of its subject, and waits for its decision. With one engine, fill is called
-// for all calls of a batch at once, otherwise for each call. deliver is not called for a call of several
-// subjects, for one that fill failed, or if the engines are not found in time.
+// once for all calls of a batch, otherwise once for each call. deliver is not called for a call of several
+// subjects, for a call that fill failed, or if the engines are not found in time.
 func Ask(q *Queue, c *batch.Call, arrived time.Time) {
 	if atomic.LoadInt32(&q.opened) == 1 {
 		batch.Send(q.queues[0], c, arrived)

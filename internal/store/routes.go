@@ -23,8 +23,9 @@ import (
 // move changes the route of the shard, but not the texts of its statements.
 //
 // routes reads the routes again if a statement did not find its shard, or if the server of the shard cannot
-// be reached. It asks any server, because each has the metadata of Citus. Statements that certainly had no
-// effect are then sent to the new server. A statement that was sent and not answered is not retried.
+// be reached. Every server can list the routes, because each has the metadata of Citus. Statements that
+// certainly had no effect are then sent to the new server. A statement that was sent and not answered is not
+// retried.
 
 // routes holds the server of each shard, and the connections to these servers.
 type routes struct {
@@ -35,11 +36,11 @@ type routes struct {
 	reading   sync.Mutex                // held while reroute reads the routes
 	closing   sync.WaitGroup            // counts connections that are being closed
 
-	mu      sync.Mutex // guards all that follows
+	mu      sync.Mutex // guards the fields below
 	closed  bool
 	byShard []route            // by shard
 	servers map[string]pgdb.DB // by address
-	readAt  time.Time          // when the routes were read
+	readAt  time.Time          // the time of the last read of the routes
 }
 
 // route is the server of a shard.
@@ -52,23 +53,22 @@ const (
 	// tablesPerShard is the number of tables of a shard.
 	tablesPerShard = 3
 	// routesTimeout bounds a read of the routes from one server. A caller with a late deadline waits longer,
-	// up to mostRoutesTimeout.
-	routesTimeout     = 100 * time.Millisecond
-	mostRoutesTimeout = 500 * time.Millisecond
+	// up to maxRoutesTimeout.
+	routesTimeout    = 100 * time.Millisecond
+	maxRoutesTimeout = 500 * time.Millisecond
 )
 
 func newRoutes(db pgdb.DB, e connector) *routes {
 	return &routes{db: db, connector: e, servers: map[string]pgdb.DB{}}
 }
 
-// find reports whether the counts are in shards, and sets the routes if they are. h is the health of the
-// database.
+// find reports whether the counts are in shards, and sets the routes if they are. h is the database's Health.
 func (r *routes) find(ctx context.Context, h *health.Health) (bool, error) {
-	found, err := r.ask(ctx, h, schema.ShardsReady)
-	if err != nil || len(found) != 1 || pg.Bigint(found[0]) != 1 {
+	ready, err := r.query(ctx, h, schema.ShardsReady)
+	if err != nil || len(ready) != 1 || pg.Bigint(ready[0]) != 1 {
 		return false, err
 	}
-	names, err := r.ask(ctx, h, schema.ShardNames)
+	names, err := r.query(ctx, h, schema.ShardNames)
 	if err != nil {
 		return false, err
 	}
@@ -79,7 +79,7 @@ func (r *routes) find(ctx context.Context, h *health.Health) (bool, error) {
 	for _, name := range names {
 		r.schemas = append(r.schemas, string(name))
 	}
-	to, tables, err := r.query(ctx, r.db)
+	to, tables, err := r.read(ctx, r.db)
 	if err != nil {
 		return false, err
 	}
@@ -87,8 +87,8 @@ func (r *routes) find(ctx context.Context, h *health.Health) (bool, error) {
 	return true, r.set(to)
 }
 
-// ask returns the columns that a statement on the database returns.
-func (r *routes) ask(ctx context.Context, h *health.Health, sql string) ([][]byte, error) {
+// query returns the columns of a statement's result from the database.
+func (r *routes) query(ctx context.Context, h *health.Health, sql string) ([][]byte, error) {
 	s := &pgdb.Statement{SQL: sql, Unnamed: true}
 	sent := time.Now()
 	begin := h.Begin()
@@ -101,7 +101,7 @@ func (r *routes) ask(ctx context.Context, h *health.Health, sql string) ([][]byt
 	return pg.Columns(s.Result)
 }
 
-// address is the address of a server.
+// address is the host and the port of a server.
 type address struct {
 	host string
 	port int
@@ -110,11 +110,11 @@ type address struct {
 // String returns the host with its port.
 func (a address) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }
 
-// errIncomplete is the error of a server without the tables of all shards: it may have left the cluster.
+// errIncomplete means that a server does not list the tables of all shards: it may have left the cluster.
 var errIncomplete = errors.New("the server does not list the tables of all shards")
 
-// query reads the address and the tables of each shard from a server.
-func (r *routes) query(ctx context.Context, db pgdb.DB) ([]address, []map[string]engine.Table, error) {
+// read reads the address and the tables of each shard from a server.
+func (r *routes) read(ctx context.Context, db pgdb.DB) ([]address, []map[string]engine.Table, error) {
 	s := &pgdb.Statement{SQL: schema.ShardRoutes, Args: []any{r.schemas}, Unnamed: true}
 	if err := db.Run(ctx, []*pgdb.Statement{s}); err != nil {
 		return nil, nil, err
@@ -129,8 +129,8 @@ func (r *routes) query(ctx context.Context, db pgdb.DB) ([]address, []map[string
 	const width = 6
 	to := make([]address, len(r.schemas))
 	tables := make([]map[string]engine.Table, len(r.schemas))
-	for at := 0; at+width <= len(columns); at += width {
-		shard := int(pg.Bigint(columns[at])) - 1
+	for i := 0; i+width <= len(columns); i += width {
+		shard := int(pg.Bigint(columns[i])) - 1
 		if shard < 0 || shard >= len(to) {
 			return nil, nil, pg.ErrColumns
 		}
@@ -139,9 +139,9 @@ func (r *routes) query(ctx context.Context, db pgdb.DB) ([]address, []map[string
 			named = map[string]engine.Table{}
 			tables[shard] = named
 		}
-		t := engine.Table{Name: string(columns[at+2]), Guard: ", " + string(columns[at+3])}
-		named[string(columns[at+1])] = t
-		host, port := string(columns[at+4]), int(pg.Bigint(columns[at+5]))
+		t := engine.Table{Name: string(columns[i+2]), Guard: ", " + string(columns[i+3])}
+		named[string(columns[i+1])] = t
+		host, port := string(columns[i+4]), int(pg.Bigint(columns[i+5]))
 		a := address{host: host, port: port}
 		to[shard] = a
 	}
@@ -153,8 +153,8 @@ func (r *routes) query(ctx context.Context, db pgdb.DB) ([]address, []map[string
 	return to, tables, nil
 }
 
-// set sets the routes. It opens connections to new servers, and closes those to servers without a shard. It
-// fails for an invalid address.
+// set sets the routes. It connects to new servers, and closes the connections to servers that no longer have
+// a shard. It fails for an invalid address.
 func (r *routes) set(to []address) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,10 +164,10 @@ func (r *routes) set(to []address) error {
 	}
 	used := map[string]pgdb.DB{}
 	next := make([]route, 0, len(to))
-	for _, at := range to {
-		name := at.String()
+	for _, a := range to {
+		name := a.String()
 		if r.servers[name] == nil {
-			db, err := r.connector.At(at.host, at.port)
+			db, err := r.connector.At(a.host, a.port)
 			if err != nil {
 				return err
 			}
@@ -193,9 +193,9 @@ func (r *routes) routeTo(shard int) route {
 	return r.byShard[shard]
 }
 
-// reroute reads the routes again after the route failed led to an error, and reports whether the shard now
-// has another server. reached reports whether the server of failed answered. since is the time before the
-// failed call: routes that were read later are not read again.
+// reroute reads the routes again after a call to the server of failed, and reports whether the shard now has
+// another server. reached reports whether the call reached that server. since is the time before the call:
+// routes that were read later are not read again.
 func (r *routes) reroute(ctx context.Context, shard int, failed route, reached bool, since time.Time) bool {
 	r.reading.Lock()
 	defer r.reading.Unlock()
@@ -219,12 +219,12 @@ func (r *routes) reroute(ctx context.Context, shard int, failed route, reached b
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline)/4 > limit {
 			limit = time.Until(deadline) / 4
 		}
-		if limit > mostRoutesTimeout {
-			limit = mostRoutesTimeout
+		if limit > maxRoutesTimeout {
+			limit = maxRoutesTimeout
 		}
 		for _, db := range dbs {
 			limited, cancel := context.WithTimeout(ctx, limit)
-			to, _, err := r.query(limited, db)
+			to, _, err := r.read(limited, db)
 			cancel()
 			if err == nil {
 				err = r.set(to)
@@ -237,7 +237,7 @@ func (r *routes) reroute(ctx context.Context, shard int, failed route, reached b
 	return r.routeTo(shard).address != failed.address
 }
 
-// close closes the connections to the servers of the shards.
+// close closes the connections to the shards' servers.
 func (r *routes) close() {
 	r.mu.Lock()
 	r.closed = true

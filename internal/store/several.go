@@ -35,16 +35,16 @@ func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 		return s.engines[part.shard].Take(ctx, timeout, part.hits, part.decisions)
 	}
 	home, others := s.divide(hits)
-	forAll(others, take)
+	forEach(others, take)
 	passes, err := result(others)
 	if !passes {
 		home = unconditional(home)
 	}
 	if len(home.hits) > 0 {
-		ofHome := []*shardHits{home}
-		forAll(ofHome, take)
+		alone := []*shardHits{home}
+		forEach(alone, take)
 		if passes {
-			passes, err = result(ofHome)
+			passes, err = result(alone)
 		}
 	}
 	for i := range decisions {
@@ -59,8 +59,8 @@ func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 		if part.err != nil {
 			continue
 		}
-		for i, at := range part.indexes {
-			decisions[at] = part.decisions[i]
+		for i, index := range part.indexes {
+			decisions[index] = part.decisions[i]
 		}
 	}
 	return err
@@ -109,14 +109,14 @@ func (s *Store) divide(hits []ratelimit.Hit) (*shardHits, []*shardHits) {
 
 // temporarySlot returns a Slot for a hit until its request is decided; transferSlot then transfers its slots
 // to the caller's Slot.
-func temporarySlot(of *ratelimit.Slot) *ratelimit.Slot {
-	return &ratelimit.Slot{Lost: func() { of.Lose() }}
+func temporarySlot(s *ratelimit.Slot) *ratelimit.Slot {
+	return &ratelimit.Slot{Lost: func() { s.Lose() }}
 }
 
 // transferSlots transfers the acquired slots to the caller's Slots. If the request does not pass, it releases
 // them, because the caller may retry with the same Slots.
-func transferSlots(hits []ratelimit.Hit, all []*shardHits, passes bool) {
-	for _, part := range all {
+func transferSlots(hits []ratelimit.Hit, parts []*shardHits, passes bool) {
+	for _, part := range parts {
 		for i := range part.hits {
 			h := &part.hits[i]
 			switch {
@@ -130,19 +130,19 @@ func transferSlots(hits []ratelimit.Hit, all []*shardHits, passes bool) {
 	}
 }
 
-// transferSlot makes the Slot to hold the slots of the Slot of.
-func transferSlot(to, of *ratelimit.Slot) { to.Hold(func() { of.Release() }) }
+// transferSlot transfers the slots that from holds: to.Release then releases them.
+func transferSlot(to, from *ratelimit.Slot) { to.Hold(func() { from.Release() }) }
 
-// forAll sets err of all to the results of do, which it calls concurrently.
-func forAll(all []*shardHits, do func(part *shardHits) error) {
+// forEach calls do concurrently for each part, and sets the part's err to the result.
+func forEach(parts []*shardHits, do func(part *shardHits) error) {
 	var running sync.WaitGroup
-	for _, part := range all {
+	for _, part := range parts {
 		start(&running, part, do)
 	}
 	running.Wait()
 }
 
-// start sets err of a part to the result of do in the background, and counts it in running until then.
+// start calls do in the background, and sets the part's err to the result. running counts the call.
 func start(running *sync.WaitGroup, part *shardHits, do func(part *shardHits) error) {
 	running.Add(1)
 	go func() {
@@ -153,11 +153,11 @@ func start(running *sync.WaitGroup, part *shardHits, do func(part *shardHits) er
 	}()
 }
 
-// result reports whether these shards allow all of their hits, and returns the first error of a shard. It
-// ignores the hits that are Apart.
-func result(all []*shardHits) (passes bool, err error) {
+// result reports whether the shards allow all of their hits, and returns the first error of a shard. It
+// ignores hits that are Apart.
+func result(parts []*shardHits) (passes bool, err error) {
 	passes = true
-	for _, part := range all {
+	for _, part := range parts {
 		for i := range part.hits {
 			switch {
 			case part.hits[i].Apart:
@@ -171,31 +171,31 @@ func result(all []*shardHits) (passes bool, err error) {
 	return passes, nil
 }
 
-// unconditional returns the hits that are refunds or Apart, which are decided even if the request does not
-// pass.
+// unconditional returns the hits that are decided even if the request does not pass: refunds, and hits that
+// are Apart.
 func unconditional(part *shardHits) *shardHits {
-	some := &shardHits{shard: part.shard}
+	kept := &shardHits{shard: part.shard}
 	for i := range part.hits {
 		if part.hits[i].Cost < 0 || part.hits[i].Apart {
-			some.hits = append(some.hits, part.hits[i])
-			some.indexes = append(some.indexes, part.indexes[i])
+			kept.hits = append(kept.hits, part.hits[i])
+			kept.indexes = append(kept.indexes, part.indexes[i])
 		}
 	}
-	return some
+	return kept
 }
 
 // refund settles the charges of a refused request to 0, and waits up to the timeout. It uses settlements
-// because a hit with a negative cost would also refund from a window that has begun since the charge. A shard
+// because a hit with a negative cost would also refund from a window that began after the charge. A shard
 // that cannot be reached keeps the charge, so that less passes, never more.
-func (s *Store) refund(timeout time.Duration, all []*shardHits) {
+func (s *Store) refund(timeout time.Duration, parts []*shardHits) {
 	var charged []*shardHits
-	most := 0 // the largest number of hits in a shard
-	for _, part := range all {
+	maxHits := 0 // the largest number of hits in a shard
+	for _, part := range parts {
 		if passes, _ := result([]*shardHits{part}); !passes || part.err != nil {
 			continue
 		}
-		if len(part.hits) > most {
-			most = len(part.hits)
+		if len(part.hits) > maxHits {
+			maxHits = len(part.hits)
 		}
 		charged = append(charged, part)
 		for i := range part.hits {
@@ -210,8 +210,8 @@ func (s *Store) refund(timeout time.Duration, all []*shardHits) {
 			}
 		}
 	}
-	for sent := 0; sent < most; sent += batch.MaxPerBatch {
-		forAll(charged, func(part *shardHits) error { // its batch takes the settlements along
+	for sent := 0; sent < maxHits; sent += batch.MaxPerBatch {
+		forEach(charged, func(part *shardHits) error { // its batch sends the settlements too
 			_ = s.engines[part.shard].Take(context.Background(), timeout, nil, nil)
 			return nil
 		})

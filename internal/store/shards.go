@@ -7,9 +7,9 @@
 // of the database decides nothing. A Store finds its engines before the first decision, and never changes
 // them.
 //
-// A row is in the shard of its subject, which is Hit.Subject, or the stored key if that is empty. A request
-// of one subject is decided in one shard, as on a single server. A request of several subjects is divided:
-// see shardHits.
+// A row is in the shard of its subject, which is Hit.Subject, or the stored key if Subject is empty. A
+// request of one subject is decided in one shard, as on a single server. A request of several subjects is
+// divided: see shardHits.
 //
 // While the database makes no decisions, Shares decides, at a share of each limit for this process. A
 // registry.Registry registers the process as a proxy.
@@ -37,28 +37,28 @@ type Store struct {
 	*Shares
 	*registry.Registry
 
-	base    *engine.Store // the engine of the database; its Health is that of the database
+	base    *engine.Store // the engine of the database, with the database's Health
 	options engine.Options
 	routes  *routes // nil if db cannot connect to other servers
 	closing context.Context
 	stop    context.CancelFunc
 
 	setup   *engine.Setup   // finds the engines
-	engines []*engine.Store // one, or those of the shards; set before setup is ready
+	engines []*engine.Store // base, or one for each shard; set before setup is ready
 
 	mu     sync.Mutex // guards closed
 	closed bool
 }
 
-// connector is a DB that can connect to other servers with its own database and account, as that of pgxdb
-// can. At does not use the network.
+// connector is a DB that can connect to other servers with the same database and account, such as a
+// pgxdb.DB. At does not use the network.
 type connector interface {
 	At(host string, port int) (pgdb.DB, error)
 }
 
-// Open returns a store on db, and closes db in its Close. It does not touch the network yet. n registers the
-// process as a proxy of the database; nil does not. The error is a *ratelimit.FieldError for an option that
-// is out of its range, or a nil db.
+// Open returns a store on db, whose Close closes db. Open does not use the network. n describes the process
+// for the registry of proxies; nil registers nothing. The error is a *ratelimit.FieldError for an option out
+// of range or a nil db.
 func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	shares := newShares(o.Now)
 	o.Rows = shares
@@ -113,8 +113,8 @@ func (s *Store) find(ctx context.Context) error {
 	return nil
 }
 
-// Prepare connects, finds the engines, runs a migration if one is due, and registers the process, in the
-// background, so that the first decision does not wait for them.
+// Prepare works in the background: it connects, finds the engines, runs a migration if one is due, and
+// registers the process. Without it, the first decision waits for this work.
 func (s *Store) Prepare() {
 	s.Start()
 	if !engine.Ready(s.setup) {
@@ -139,8 +139,8 @@ func (s *Store) Ready() bool {
 	return true
 }
 
-// await waits until the engines are found, and returns the rest of a timeout. While the database is down, it
-// fails at once.
+// await waits until the engines are found, and returns the rest of the timeout. While the database is down,
+// it fails immediately.
 func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration, error) {
 	if engine.Ready(s.setup) {
 		return timeout, nil
@@ -167,13 +167,13 @@ func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration
 	return batch.RoundDown(time.Until(deadline)), nil
 }
 
-// all returns the engine of the database, and those of the shards.
-func (s *Store) all() []*engine.Store {
-	all := []*engine.Store{s.base}
+// allEngines returns the engine of the database, and the engines of the shards.
+func (s *Store) allEngines() []*engine.Store {
+	engines := []*engine.Store{s.base}
 	if engine.Ready(s.setup) && s.engines[0] != s.base {
-		all = append(all, s.engines...)
+		engines = append(engines, s.engines...)
 	}
-	return all
+	return engines
 }
 
 // Engine returns the engine that counts for a subject, or nil before the engines are found.
@@ -187,8 +187,8 @@ func (s *Store) Engine(subject string) *engine.Store {
 	return s.engines[ShardOf(subject, len(s.engines))]
 }
 
-// ShardOf returns the shard of a subject: the first four bytes of its SHA-256, as a number, modulo the number
-// of shards. In SQL that is
+// ShardOf returns the shard of a subject: the first four bytes of its SHA-256, as a number, modulo shards. In
+// SQL that is
 //
 //	('x' || left(encode(sha256(convert_to(subject, 'UTF8')), 'hex'), 8))::bit(32)::bigint % shards
 func ShardOf(subject string, shards int) int {
@@ -260,7 +260,7 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 	}
 	home, others := s.divide(hits)
 	others = append(others, home)
-	forAll(others, func(part *shardHits) error {
+	forEach(others, func(part *shardHits) error {
 		return s.engines[part.shard].Reset(ctx, timeout, part.hits)
 	})
 	for _, part := range others {
@@ -302,7 +302,7 @@ func (s *Store) Charge(subject string, row lease.RowID, l *ratelimit.Limit, unit
 // Held returns the number of slots of a row that the requests of this process hold.
 func (s *Store) Held(row lease.RowID) int64 {
 	n := int64(0)
-	for _, e := range s.all() {
+	for _, e := range s.allEngines() {
 		n += e.Held(row)
 	}
 	return n
@@ -326,37 +326,37 @@ func (s *Store) Unavailable() error {
 // Stats returns the sums of the engines' Stats.
 func (s *Store) Stats() engine.Stats {
 	sum := engine.NewStats()
-	for _, e := range s.all() {
+	for _, e := range s.allEngines() {
 		sum.Add(e.Stats())
 	}
 	return sum
 }
 
 // Tick checks in the background whether the servers of the engines were restored or replaced, and charges
-// debts. It is called about once a second.
+// debts. The Registry calls it about once a second.
 func (s *Store) Tick() {
-	for _, e := range s.all() {
+	for _, e := range s.allEngines() {
 		e.Tick()
 	}
 	s.Shares.Tick()
 }
 
-// Close implements ratelimit.Store. The row of the process in the registry says that it has ended. Calls in
-// flight may finish, for up to a second. Units of leases are refunded, which takes up to another second.
+// Close implements ratelimit.Store. It marks the process as ended in the registry. Calls in flight may finish
+// for up to a second. Units of leases are refunded, which takes up to another second.
 func (s *Store) Close() {
 	s.mu.Lock()
-	again := s.closed
+	closed := s.closed
 	s.closed = true
 	s.mu.Unlock()
-	if again {
+	if closed {
 		return
 	}
 	s.End()
 	s.stop()
 	var closing sync.WaitGroup
-	all := s.all()
-	for i := 1; i < len(all); i++ {
-		startClose(&closing, all[i])
+	engines := s.allEngines()
+	for i := 1; i < len(engines); i++ {
+		startClose(&closing, engines[i])
 	}
 	closing.Wait()
 	if s.routes != nil {
@@ -366,10 +366,10 @@ func (s *Store) Close() {
 }
 
 // startClose closes a store or a DB in the background, and counts it in closing until it is closed.
-func startClose(closing *sync.WaitGroup, what interface{ Close() }) {
+func startClose(closing *sync.WaitGroup, c interface{ Close() }) {
 	closing.Add(1)
 	go func() {
-		_ = batch.PanicError(func() { what.Close() })
+		_ = batch.PanicError(func() { c.Close() })
 		closing.Done()
 	}()
 }

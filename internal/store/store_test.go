@@ -16,7 +16,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// The chain passes the conformance suite in a proxy, and also with its counts in shards.
+// A proxy's store passes the conformance suite with its counts in one database and in shards.
 func TestConformance(t *testing.T) {
 	for driver, open := range drivers.All {
 		for name, connect := range map[string]func(t testing.TB, dsn string) pgdb.DB{
@@ -28,7 +28,7 @@ func TestConformance(t *testing.T) {
 		} {
 			t.Run(name+", "+driver, func(t *testing.T) {
 				conformance.Store(t, func(t testing.TB) ratelimit.Store {
-					o := engine.Options{OnError: func(err error) { t.Errorf("reported: %v", err) }}
+					o := engine.Options{OnError: func(err error) { t.Errorf("OnError(%v), want no call", err) }}
 					s, err := store.Open(connect(t, cluster.Open(t)), o, &registry.Node{Name: "n", Epoch: 1})
 					if err != nil {
 						t.Fatal(err)
@@ -45,7 +45,7 @@ func TestConformance(t *testing.T) {
 // numberOfShards is the number of shards of a shardsDB.
 const numberOfShards = 16
 
-// makeShards makes a database with counts in shards: each is a schema.
+// makeShards creates the tables of counts, and numberOfShards schemas with copies of them as shards.
 func makeShards(t testing.TB, dsn string) {
 	t.Helper()
 	sql := engine.TableSQL
@@ -62,7 +62,7 @@ func makeShards(t testing.TB, dsn string) {
 	}
 }
 
-// shardsDB is a database with shards, or the server of one. No Citus is needed: all are on one server.
+// shardsDB is a database with shards, or the server of a shard. All are one server without Citus.
 type shardsDB struct {
 	pgdb.DB
 	open func() pgdb.DB

@@ -45,7 +45,7 @@ func (s *server) run(ctx context.Context, timeout time.Duration, statements []*p
 		err := s.db.Run(within, statements)
 		cancel()
 		noTurn := errors.Is(err, pg.ErrNoTurn)
-		if noTurn && ctx.Err() == nil && !s.health.Silent() && attempt < health.MostTimeouts {
+		if noTurn && ctx.Err() == nil && !s.health.Silent() && attempt < health.MaxTimeouts {
 			continue // nothing was sent
 		}
 		if err != nil {

@@ -141,7 +141,7 @@ func (p *simProxy) pickUser(c chance) string {
 
 // checkDuration fails the simulation if a call took too long.
 func (p *simProxy) checkDuration(what string, start time.Time, err error) {
-	if took := time.Since(start); took > health.MostTimeouts*p.run.plan.timeout {
+	if took := time.Since(start); took > health.MaxTimeouts*p.run.plan.timeout {
 		p.run.fail("%s: %s took %v with a timeout of %v: %v", p.name, what, took, p.run.plan.timeout, err)
 	}
 }

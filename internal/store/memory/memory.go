@@ -22,7 +22,7 @@ import (
 // defaultCapacity replaces an Options.Capacity of 0. At about 200 bytes a key, it takes some 200 MB.
 const defaultCapacity = 1000000
 
-// Options are those of package ratelimit/memory.
+// Options are the Options of package ratelimit/memory.
 type Options struct {
 	Capacity int
 	Now      func() time.Time
@@ -42,7 +42,7 @@ const (
 	minKeysPerStripe = 1024
 )
 
-// New returns an empty store. The error is a *ratelimit.FieldError for an option out of range.
+// New returns an empty Store. The error is a *ratelimit.FieldError for an option out of range.
 func New(o Options) (*Store, error) {
 	if o.Capacity < 0 {
 		return nil,
@@ -77,13 +77,13 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
 		return err
 	}
-	all, err := s.decide(hits, decisions)
+	passes, err := s.decide(hits, decisions)
 	if err != nil {
 		return err
 	}
 	for i := range hits {
 		if hits[i].Limit.Algorithm == ratelimit.InFlight && decisions[i].Allowed && !hits[i].Peek &&
-			(all || hits[i].Apart) {
+			(passes || hits[i].Apart) {
 			s.holdSlots(hits[i])
 		}
 	}
@@ -116,12 +116,12 @@ func (s *Store) decide(hits []ratelimit.Hit, decisions []ratelimit.Decision) (bo
 	}
 	now := s.now().UnixMicro()
 	rows := make([]*algorithm.Row, len(hits))
-	nows := make([]int64, len(hits))
+	times := make([]int64, len(hits))
 	for i := range hits {
 		rows[i] = s.stripeOf(keys[i]).row(keys[i], now)
-		nows[i] = now
+		times[i] = now
 	}
-	all := algorithm.Decide(hits, rows, nows, decisions)
+	passes := algorithm.Decide(hits, rows, times, decisions)
 	for i := range hits {
 		decisions[i].Source = ratelimit.FromMemory
 		if rows[i].Blank() {
@@ -131,7 +131,7 @@ func (s *Store) decide(hits []ratelimit.Hit, decisions []ratelimit.Decision) (bo
 	for _, st := range stripes {
 		st.sweep(now)
 	}
-	return all, nil
+	return passes, nil
 }
 
 // Settle corrects a charge of this store to the real cost of its request.
@@ -194,26 +194,26 @@ func (s *Store) Len() int {
 // two calls cannot wait for each other.
 func (s *Store) lock(hits []ratelimit.Hit) ([]rowID, []*stripe, error) {
 	keys := make([]rowID, len(hits))
-	var at []int
+	var indexes []int
 	for i := range hits {
 		h := &hits[i]
 		if h.Limit == nil {
 			return nil, nil, h.Validate()
 		}
 		keys[i] = rowID{h.Limit.Durable, h.Limit.Prefix, h.StoredKey()}
-		at = append(at, s.stripeIndex(keys[i]))
+		indexes = append(indexes, s.stripeIndex(keys[i]))
 	}
 	if len(hits) == 0 {
-		at = []int{0} // any stripe shows whether the store is closed
+		indexes = []int{0} // any stripe shows whether the store is closed
 	}
-	sort.Ints(at)
+	sort.Ints(indexes)
 	var stripes []*stripe
 	var err error
-	for i := range at {
-		if i > 0 && at[i] == at[i-1] {
+	for i, index := range indexes {
+		if i > 0 && index == indexes[i-1] {
 			continue
 		}
-		st := s.stripes[at[i]]
+		st := s.stripes[index]
 		st.mu.Lock()
 		stripes = append(stripes, st)
 		if st.closed {

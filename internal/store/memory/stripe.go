@@ -73,7 +73,7 @@ func (s *stripe) removeEntry(e *indexedRow) {
 	s.shrink()
 }
 
-// minShrink is the number of rows from which on freeing memory is worth the work.
+// minShrink is the least number of rows for which freeing memory is worth the work.
 const minShrink = 1024
 
 // shrink copies the rows into new memory once three quarters of the largest number of rows are gone, because

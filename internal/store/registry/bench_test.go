@@ -14,7 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// BenchmarkRegistry measures what a second of 200 proxies costs the server: 200 counts, and a third as many
+// BenchmarkRegistry measures the server's work for 200 proxies in a second: 200 counts, and a third as many
 // writes.
 func BenchmarkRegistry(b *testing.B) {
 	const proxies = 200
@@ -25,21 +25,21 @@ func BenchmarkRegistry(b *testing.B) {
 	}
 	b.Cleanup(db.Close)
 	now := time.Now()
-	var all []*Registry
+	var registries []*Registry
 	for i := range proxies {
 		n := Join(fmt.Sprint("proxy", i), dsn)
 		for limit := range maxBusy {
 			n.Report.Of(fmt.Sprint("limit ", limit)).Leased = 1e9
 		}
-		r := New(db, &counted{}, n, engine.Options{})
+		r := New(db, &proxyCount{}, n, engine.Options{})
 		r.checkSettingsAt = now.Add(1000 * time.Hour)
 		r.SetApplied(1, "1", []string{strings.Repeat("p", maxProblems)})
 		r.writtenAt = now.Add(-time.Duration(i%3) * time.Second)
-		all = append(all, r)
+		registries = append(registries, r)
 	}
 	second := func() {
 		now = now.Add(time.Second)
-		for _, r := range all {
+		for _, r := range registries {
 			if err := r.poll(now); err != nil {
 				b.Fatal(err)
 			}
@@ -49,7 +49,7 @@ func BenchmarkRegistry(b *testing.B) {
 		second()
 	}
 	if n := cluster.Query[int64](b, dsn, "SELECT count(*) FROM rate_limit_nodes"); n != proxies {
-		b.Fatalf("%d rows, want %d", n, proxies)
+		b.Fatalf("rate_limit_nodes has %d rows, want %d", n, proxies)
 	}
 	wal := func() int64 {
 		return cluster.Query[int64](b, dsn, "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
@@ -74,11 +74,11 @@ func BenchmarkRegistry(b *testing.B) {
 // cpuTime returns the processor time of a process.
 func cpuTime(b *testing.B, pid int32) time.Duration {
 	b.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
 	if err != nil {
 		b.Skip(err)
 	}
-	nanoseconds, err := strconv.ParseInt(strings.Fields(string(text))[0], 10, 64)
+	nanoseconds, err := strconv.ParseInt(strings.Fields(string(data))[0], 10, 64)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -1,8 +1,8 @@
-// Package registry keeps the row of this process in rate_limit_nodes, the registry of proxies, and reads
-// there how many proxies run.
+// Package registry keeps the row of this process in rate_limit_nodes, the registry of proxies, and counts the
+// running proxies there.
 //
-// A Registry polls once a second for its store. The row has what the Report of the process says, as one JSON
-// object, which the view rate_limit_proxies reads.
+// A Registry polls once a second for its store. The row holds the Report of the process as one JSON object,
+// which the view rate_limit_proxies reads.
 package registry
 
 import (
@@ -26,12 +26,12 @@ import (
 // Node describes a process to the registry.
 type Node struct {
 	Name            string // the same after each start; several processes may have it
-	Version, Region string // of the program, and where it runs; "" if not available
+	Version, Region string // the program's version and its region; "" if unknown
 	Epoch           int64  // differs after each start; Name and Epoch are the key of the row
-	// Notice is called when limits become local, and when they are exact again. It must not block. Nil drops
-	// the text.
+	// Notice, if not nil, is called when limits become local, and when they are exact again. It must not
+	// block.
 	Notice func(text string)
-	// Report has the rest of the row. The stores of a process that have the row share it.
+	// Report holds the rest of the row. Stores that share the row share the Report.
 	Report *Report
 }
 
@@ -52,17 +52,17 @@ type Store interface {
 // Local describes the decisions of a process by itself, in the current or the last outage.
 type Local struct {
 	On                bool      // limits are not exact yet
-	Since, Last       time.Time // of the first and of the last decision
+	Since, Last       time.Time // the times of the first and the last decision
 	Parts             float64   // the number of shares at the last decision
-	Admitted, Refused int64     // requests
+	Admitted, Refused int64     // the numbers of requests
 
-	// Charged, Unfit and Lost count units that were admitted on durable limits: those charged, those not
-	// charged because they exceeded the quota, and those that may or may not have been charged.
+	// Charged, Unfit and Lost count units that were admitted on durable limits. After the outage, Charged
+	// were charged, Unfit exceeded the quota, and Lost may or may not have been charged.
 	Charged, Unfit, Lost int64
 }
 
 const (
-	// pollInterval is the mean time between two polls. It varies by a quarter, so that proxies do not ask
+	// pollInterval is the mean time between two polls. It varies by a quarter, so that proxies do not poll
 	// together.
 	pollInterval = time.Second
 	// heartbeatInterval is the time between two writes of the row. A change of the policy is written with the
@@ -76,9 +76,9 @@ const (
 	fewerPolls = 12
 )
 
-// rowSQL renews the row, and deletes those of earlier processes of its name and of processes that were silent
-// for a day. endedSQL ends the row. liveSQL counts the proxies. cannotSQL returns why the process makes no
-// decisions, also to one that may not write its row.
+// rowSQL renews the row, and deletes the rows of earlier processes of its name and of processes that were
+// silent for a day. endedSQL ends the row. liveSQL counts the proxies. cannotSQL returns the reason why the
+// process makes no decisions, and needs no privilege on a table.
 const (
 	rowSQL = `WITH gone AS (DELETE FROM rate_limit_nodes n WHERE n.seen < now() - interval '1 day'
 	OR n.node = $1::text AND n.epoch <> $2::bigint AND NOT ` + schema.NodeIsLive + `)
@@ -102,18 +102,18 @@ type Registry struct {
 	start   sync.Once      // by Start or End
 	running sync.WaitGroup // counts the goroutine
 
-	backoff         time.Duration // from a failed poll to the next one; 0 after a success
-	retryAt         time.Time     // the time of the next poll after a failure
-	writtenAt       time.Time     // when the row was written
-	proxies         int64         // the number of running proxies
-	fewer           int           // how many successive polls have found fewer
-	checkSettingsAt time.Time     // when to check the settings again
-	localNoticed    bool          // Notice has reported that limits are local
-	reported        map[string]string
+	backoff         time.Duration     // from a failed poll to the next one; 0 after a success
+	retryAt         time.Time         // the time of the next poll after a failure
+	writtenAt       time.Time         // the time of the last write of the row
+	proxies         int64             // the number of running proxies
+	fewer           int               // the number of successive polls that found fewer
+	checkSettingsAt time.Time         // the time of the next check of the settings
+	localNoticed    bool              // Notice has reported that limits are local
+	reported        map[string]string // the last failure of each kind, see report
 }
 
-// New returns a Registry for a store on db with options. It does nothing before Start, and nothing at all if
-// n is nil.
+// New returns a Registry for a store on db with options. It does nothing before Start, and if n is nil it
+// never does anything.
 func New(db pgdb.DB, s Store, n *Node, options engine.Options) *Registry {
 	if options.Random == nil {
 		options.Random = rand.Float64
@@ -126,8 +126,8 @@ func New(db pgdb.DB, s Store, n *Node, options engine.Options) *Registry {
 		proxies: 1, reported: map[string]string{}}
 }
 
-// SetApplied sets the change of the policy that the process applies, the log that has it, and the problems of
-// rules.
+// SetApplied sets the last change of the policy that the process applies, the oid of its log, and the
+// problems of rules.
 func (r *Registry) SetApplied(seq int64, log string, problems []string) {
 	if r.node != nil {
 		r.node.Report.setApplied(seq, log, problems)
@@ -144,8 +144,8 @@ func (r *Registry) Start() {
 	}
 }
 
-// End ends the goroutine, and with the last store that has the row writes into it that the process has ended.
-// It is called once, before db is closed.
+// End ends the goroutine. The last store that shares the row also marks the row as ended. End is called once,
+// before db is closed.
 func (r *Registry) End() {
 	r.stop()
 	if r.node == nil {
@@ -157,7 +157,7 @@ func (r *Registry) End() {
 	if last && !r.writtenAt.IsZero() && r.store.Unavailable() == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 		defer cancel()
-		// After a failure the row is that of a proxy that vanished.
+		// If this fails, the row looks like the row of a proxy that vanished.
 		_ = r.db.Run(ctx,
 			[]*pgdb.Statement{{SQL: endedSQL, Args: []any{r.node.Name, r.node.Epoch}, Unnamed: true}})
 	}
@@ -171,9 +171,9 @@ func (r *Registry) run() {
 		if r.store.Ready() {
 			r.pollSafely(time.Now())
 		} else {
-			interval /= 40 // the tables of counts are about to be made
+			interval /= 40 // the tables of counts are about to be created
 			if r.store.Local().On && r.store.Unavailable() == nil {
-				r.store.Prepare() // no request may come that has them made
+				r.store.Prepare() // perhaps no request comes that creates them
 			}
 		}
 		r.noticeLocal(time.Now())
@@ -181,7 +181,7 @@ func (r *Registry) run() {
 	}
 }
 
-// pollSafely polls, unless the last poll failed lately, and reports a failure.
+// pollSafely polls unless it is too early after a failed poll, and reports a failure.
 func (r *Registry) pollSafely(now time.Time) {
 	r.store.Tick()
 	if now.Before(r.retryAt) {
@@ -213,8 +213,8 @@ func (r *Registry) pollSafely(now time.Time) {
 	r.report("poll", err)
 }
 
-// poll counts the proxies, and renews the row if that is due. It returns no error for a connection that
-// fails: requests show that.
+// poll counts the proxies, and renews the row if that is due. It returns no error for a failed connection,
+// because requests report that.
 func (r *Registry) poll(now time.Time) error {
 	ctx, cancel := context.WithTimeout(r.closing, pollTimeout)
 	defer cancel()
@@ -253,7 +253,7 @@ func (r *Registry) poll(now time.Time) error {
 	return renewal.Err
 }
 
-// makeTable makes the table, which lacks if the tables of counts were made by an older program.
+// makeTable creates the table. It is missing if an older program created the tables of counts.
 func (r *Registry) makeTable(ctx context.Context) error {
 	if err := r.db.Exec(ctx, schema.NodesOnce); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("creating its tables (a role that may create tables can run caddy pg-ratelimit "+
@@ -262,8 +262,8 @@ func (r *Registry) makeTable(ctx context.Context) error {
 	return nil
 }
 
-// setProxies sets the number of proxies that a poll has found. Fewer than before must be found again and
-// again: after an outage, those that have not come back yet count.
+// setProxies sets the number of proxies that a poll has found. A smaller number counts only after fewerPolls
+// successive polls: after an outage, some proxies have not written their rows yet.
 func (r *Registry) setProxies(n int64) {
 	r.fewer++
 	if n >= r.proxies || n > 0 && r.fewer >= fewerPolls {
@@ -287,7 +287,8 @@ func (r *Registry) readCannot(cannot *pgdb.Statement) {
 	r.report("cannot", err)
 }
 
-// noticeLocal passes to Notice that limits are local, and that they are exact again. The row says it before.
+// noticeLocal calls Notice when limits become local and when they are exact again. It writes the end of local
+// limits into the row first.
 func (r *Registry) noticeLocal(now time.Time) {
 	l := r.store.Local()
 	if l.On == r.localNoticed {
@@ -299,7 +300,7 @@ func (r *Registry) noticeLocal(now time.Time) {
 	if !l.On {
 		r.node.Report.setLocal(l.Since, l.Last)
 		r.writtenAt = time.Time{}
-		r.pollSafely(now) // if that fails, the row does not say it
+		r.pollSafely(now) // if this fails, the row does not show the local limits
 		text = fmt.Sprintf("limits are exact again: this proxy has admitted %d requests by itself, and "+
 			"refused %d. Of durable limits, %d units were charged, %d were beyond the quotas, and %d could "+
 			"not be charged",
@@ -310,7 +311,7 @@ func (r *Registry) noticeLocal(now time.Time) {
 	}
 }
 
-// report passes a failure to the options, unless it is the last one of its kind. Nil is none.
+// report passes err to Options.Report unless it equals the last err of its kind. A nil err reports success.
 func (r *Registry) report(kind string, err error) {
 	text := ""
 	if err != nil {

@@ -13,42 +13,42 @@ import (
 )
 
 const (
-	// maxBusy and busyBytes bound the limits in the row, and maxReported those that are counted.
+	// maxBusy and busyBytes bound the limits in the row. maxReported bounds the limits that are counted.
 	maxBusy     = 20
 	busyBytes   = 500
 	maxReported = 10000
-	// maxProblems bounds the bytes of problems in the row. Reports of the policy have all of them.
+	// maxProblems bounds the bytes of problems in the row. Reports of the policy list all problems.
 	maxProblems = 400
 )
 
-// Report has what a process reports in its row: its state, and its requests since its start. A nil Report
-// counts nothing.
+// Report holds what a process reports in its row: its state, and counts of requests since its start. A nil
+// Report counts nothing.
 type Report struct {
-	mu     sync.Mutex // guards what follows, without LimitReport.Leased
+	mu     sync.Mutex // guards the fields below, except LimitReport.Leased
 	row    row
-	news   bool                    // the row is to be written with the next poll
+	news   bool                    // the next poll writes the row
 	limits map[string]*LimitReport // by prefix
-	stores int                     // how many stores have the row
+	stores int                     // the number of stores that share the row
 }
 
 // row is the column report of rate_limit_nodes. Its times are microseconds by the clock of this machine, and
-// Clock is the time of the write, so that the server can express them by its own clock. 0 is none.
+// Clock is the time of the write, so that the server can express them by its own clock. 0 means none.
 type row struct {
 	Version    string   `json:"version,omitempty"`
 	Region     string   `json:"region,omitempty"`
 	Clock      int64    `json:"clock"`
-	AppliedSeq *int64   `json:"applied_seq,omitempty"` // nil without a policy
-	Log        string   `json:"log,omitempty"`         // the oid of its log: a restore makes another
-	Problems   []string `json:"problems,omitempty"`    // of the policy, see cutProblems
+	AppliedSeq *int64   `json:"applied_seq,omitempty"` // the last applied change; nil without a policy
+	Log        string   `json:"log,omitempty"`         // the oid of the policy's log, which a restore changes
+	Problems   []string `json:"problems,omitempty"`    // problems of the policy, see cutProblems
 	Cannot     string   `json:"cannot,omitempty"`
 	LocalFrom  int64    `json:"local_from,omitempty"`
 	LocalUntil int64    `json:"local_until,omitempty"`
 
-	// Each request is in one of the first three.
+	// Each request counts in one of Admitted, Refused and Undecided.
 	Admitted    int64           `json:"admitted"`
 	Refused     int64           `json:"refused"`
 	Undecided   int64           `json:"undecided"`
-	UndecidedAt int64           `json:"undecided_at,omitempty"` // of the last one
+	UndecidedAt int64           `json:"undecided_at,omitempty"` // the time of the last undecided request
 	Locally     int64           `json:"locally"`                // admitted or refused without the database
 	Busiest     json.RawMessage `json:"busiest"`                // {prefix: [admitted, refused]}
 }
@@ -89,7 +89,7 @@ func Join(name, dsn string) *Node {
 	return &Node{Name: name, Epoch: processEpoch, Report: r}
 }
 
-// leave records that a store has ended, and reports whether no other one has the row.
+// leave records that a store has ended, and reports whether no other store has the row.
 func (r *Report) leave() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,7 +97,7 @@ func (r *Report) leave() bool {
 	return r.stores <= 0
 }
 
-// Of returns the counts of a limit. Beyond maxReported limits they are in no row.
+// Of returns the counts of a limit. The counts of limits beyond maxReported appear in no row.
 func (r *Report) Of(prefix string) *LimitReport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,7 +127,7 @@ func (r *Report) Undecided() {
 	r.row.UndecidedAt = time.Now().UnixMicro()
 }
 
-// Count counts a request that was decided. So do the limits that it is charged to, or that refuse it.
+// Count counts a decided request, also for each limit that the request is charged to or that refuses it.
 func (r *Report) Count(admitted bool, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
 	if r == nil {
 		return
@@ -157,7 +157,7 @@ func (r *Report) Count(admitted bool, hits []ratelimit.Hit, decisions []ratelimi
 	r.row.Locally += local
 }
 
-// setApplied sets the change of the policy that the process applies, and what belongs to it.
+// setApplied implements Registry.SetApplied.
 func (r *Report) setApplied(seq int64, log string, problems []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,7 +167,7 @@ func (r *Report) setApplied(seq int64, log string, problems []string) {
 	row.Problems = cutProblems(problems)
 }
 
-// setCannot sets why the process makes no decisions; "" if it makes them.
+// setCannot sets the reason why the process makes no decisions; "" means that it makes decisions.
 func (r *Report) setCannot(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,14 +183,14 @@ func (r *Report) setLocal(from, until time.Time) {
 	r.row.LocalUntil = until.UnixMicro()
 }
 
-// hasNews reports whether the row has changed, beyond counts, since it was made.
+// hasNews reports whether anything but counts has changed since the row was made.
 func (r *Report) hasNews() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.news
 }
 
-// makeRow returns the column report as JSON: with the busiest limits of those that were counted.
+// makeRow returns the column report as JSON, with the busiest of the counted limits.
 func (r *Report) makeRow(n *Node, now time.Time) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -215,17 +215,17 @@ func (r *Report) makeRow(n *Node, now time.Time) string {
 	row.Busiest = json.RawMessage("{}")
 	for i := 0; i < len(busy) && i < maxBusy; i++ {
 		busiest[busy[i].prefix] = []int64{busy[i].admitted, busy[i].refused}
-		text, err := json.Marshal(busiest)
-		if err != nil || len(text) > busyBytes {
+		data, err := json.Marshal(busiest)
+		if err != nil || len(data) > busyBytes {
 			break
 		}
-		row.Busiest = text
+		row.Busiest = data
 	}
-	text, _ := json.Marshal(row) // a row is always JSON
-	return string(text)
+	data, _ := json.Marshal(row) // cannot fail for a row
+	return string(data)
 }
 
-// cutProblems returns the first problems, within maxProblems, and how many follow them.
+// cutProblems returns the first problems, up to maxProblems bytes, and the number of the others.
 func cutProblems(problems []string) []string {
 	var cut []string
 	left := maxProblems

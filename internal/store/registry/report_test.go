@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// read returns the row of a node.
-func read(t *testing.T, n *Node) row {
+// readRow returns the row of a node.
+func readRow(t *testing.T, n *Node) row {
 	t.Helper()
 	var r row
 	if err := json.Unmarshal([]byte(n.Report.makeRow(n, time.Now())), &r); err != nil {
@@ -20,9 +20,9 @@ func read(t *testing.T, n *Node) row {
 	return r
 }
 
-// The row of a proxy says what became of its requests: each is admitted, refused or undecided. A limit counts
-// the requests that it was charged with or that it refused.
-func TestAReport(t *testing.T) {
+// Each request is admitted, refused or undecided. A limit counts the requests that are charged to it or that
+// it refuses.
+func TestReportCountsOutcomes(t *testing.T) {
 	n := Join(t.Name(), "a database")
 	limits := []*ratelimit.Limit{{Prefix: "a"}, {Prefix: "b"}, {Prefix: "shadow"}}
 	count := func(admitted bool, source ratelimit.Source, allowed ...bool) {
@@ -41,38 +41,52 @@ func TestAReport(t *testing.T) {
 	n.Report.Undecided()
 	n.Report.Undecided()
 	n.Report.Of("b").Leased += 7
-	got := read(t, n)
-	if string(got.Busiest) != `{"a":[2,0],"b":[8,1]}` || got.Admitted != 9 || got.Refused != 2 ||
-		got.Undecided != 2 || got.UndecidedAt > got.Clock || got.Locally != 1 {
-		t.Errorf("%+v, want 9 admitted, 2 refused, 2 undecided, 1 local, 2 of a and 9 of b", got)
+	got := readRow(t, n)
+	if want := `{"a":[2,0],"b":[8,1]}`; string(got.Busiest) != want {
+		t.Errorf("Busiest = %s, want %s", got.Busiest, want)
+	}
+	if got.Admitted != 9 || got.Refused != 2 || got.Undecided != 2 || got.Locally != 1 {
+		t.Errorf("row = %+v, want 9 admitted, 2 refused, 2 undecided, 1 locally", got)
+	}
+	if got.UndecidedAt == 0 || got.UndecidedAt > got.Clock {
+		t.Errorf("UndecidedAt = %d, want above 0 and at most Clock, %d", got.UndecidedAt, got.Clock)
 	}
 }
 
 // Stores of one name on one database share a row, which ends with the last of them.
-func TestTheLastStoreEndsTheRow(t *testing.T) {
+func TestLastStoreEndsRow(t *testing.T) {
 	first := Join(t.Name(), "a database").Report
 	second := Join(t.Name(), "a database").Report
 	other := Join(t.Name(), "another").Report
-	if first != second || first == other || first.leave() || !second.leave() {
-		t.Error("the stores of a database do not share a row until the last of them ends")
+	if first != second || first == other {
+		t.Error("Join: the reports differ on one database or are one on two databases, want one for each")
+	}
+	if last := first.leave(); last {
+		t.Error("leave of the first of two stores = true, want false")
+	}
+	if last := second.leave(); !last {
+		t.Error("leave of the second of two stores = false, want true")
 	}
 }
 
-// The row stays small with any number of limits and any names, and has the busiest ones.
-func TestAReportOfManyLimits(t *testing.T) {
+// The row stays small with any number of limits and any names, and has the busiest limits.
+func TestReportOfManyLimits(t *testing.T) {
 	for name, prefix := range map[string]string{"short": "p", "long": strings.Repeat("p", 150)} {
 		n := Join(t.Name()+name, "a database")
 		for i := range 30_000 {
 			n.Report.Of(fmt.Sprint(prefix, i)).Leased = int64(i % 10_000)
 		}
-		got := read(t, n).Busiest
+		got := readRow(t, n).Busiest
 		var busiest map[string][2]int64
-		if err := json.Unmarshal(got, &busiest); err != nil || len(got) > 500 || len(busiest) == 0 ||
-			len(busiest) > 20 {
-			t.Errorf("%s names: %d limits in %d bytes, %v", name, len(busiest), len(got), err)
+		if err := json.Unmarshal(got, &busiest); err != nil {
+			t.Fatal(err)
 		}
-		if most := busiest[prefix+"9999"]; most != [2]int64{9999, 0} {
-			t.Errorf("%s names: the busiest limit has %d", name, most)
+		if len(got) > 500 || len(busiest) == 0 || len(busiest) > 20 {
+			t.Errorf("%s names: %d limits in %d bytes, want 1 to 20 in at most 500", name, len(busiest),
+				len(got))
+		}
+		if busy, want := busiest[prefix+"9999"], [2]int64{9999, 0}; busy != want {
+			t.Errorf("%s names: the busiest limit has %d, want %d", name, busy, want)
 		}
 	}
 }
