@@ -29,7 +29,7 @@ const (
 	outageMargin  = 500 * time.Millisecond // for everything else that a request takes
 
 	// overloadedAfter is the shortest time that a request waits before a proxy refuses it as overloaded.
-	overloadedAfter = (health.MostTimeouts - 1) * outageTimeout
+	overloadedAfter = (health.MaxTimeouts - 1) * outageTimeout
 )
 
 // decidedInARow is the number of decisions without a failure after which limits count as exact again.

@@ -123,7 +123,7 @@ func (e *event) mayExplain(o *odd) bool {
 	case o.status == statusSlow:
 		// a look-up waits for as long
 		return (e.fault.delays || o.lane.governed) &&
-			o.ended-o.began <= health.MostTimeouts*soakTimeout+soakMargin
+			o.ended-o.began <= health.MaxTimeouts*soakTimeout+soakMargin
 	case o.status == http.StatusServiceUnavailable:
 		return (o.lane.onError == "deny" || e.fault.overloads && o.lane.onError != "") &&
 			(e.lane == nil || e.lane == o.lane) && (!e.fault.decides || e.proxy >= 0)

@@ -164,7 +164,7 @@ func TestCallsShareBatches(t *testing.T) {
 				}
 				// A batch has the deadline of its oldest call.
 				left := d.deadlines[len(d.deadlines)-1]
-				if want := health.MostTimeouts*time.Minute - ms(test.waited)[0]; left != want {
+				if want := health.MaxTimeouts*time.Minute - ms(test.waited)[0]; left != want {
 					t.Errorf("the last batch has %v until its deadline, want %v", left, want)
 				}
 			})

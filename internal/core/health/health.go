@@ -1,9 +1,9 @@
 // Package health tracks whether a Postgres server answers, and thereby distinguishes an overload (the server
 // answers others) from an outage. All users of a server share one Health.
 //
-// A server is in one of three states. While it is down, requests fail at once. While it is suspected, they
-// wait for one timeout instead of four. Unless it is answering, a probe in the background asks the server
-// until it answers.
+// A server is in one of three states. While it is down, requests fail immediately. While it is suspected,
+// they wait for one timeout instead of four. In both states, a probe in the background pings the server until
+// it answers.
 //
 //	state      call answered   call timed out   connection failed   probe answered   probe failed
 //	answering  answering       suspected        down                answering        down
@@ -13,10 +13,11 @@
 // A call that is answered does not end an outage. The probe does, because it also reads which server answers:
 // leases of a server that was replaced must end before a call uses them.
 //
-// A failure changes no state if the server has answered another call meanwhile: then only the connection has
-// failed, or the call waited for a lock. Neither does a timeout of less than minTimeout, nor a probe without
-// a connection because others use all of them. The time that this process loses, in a queue or without the
-// processor, does not count as a failure: drivers count a timeout from the time at which statements are sent.
+// A failure does not change the state if the server has answered another call meanwhile: then only the
+// connection has failed, or the call waited for a lock. A timeout shorter than minTimeout does not change it
+// either, nor a probe that got no connection because calls use all of them. The time that this process loses,
+// in a queue or without the processor, does not count: drivers count a timeout from the time at which
+// statements are sent.
 package health
 
 import (
@@ -31,7 +32,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// minTimeout is the shortest timeout that counts. A shorter one may end although the server is well.
+// minTimeout is the shortest timeout that counts. A shorter one may pass although the server is well.
 const minTimeout = 50 * time.Millisecond
 
 const (
@@ -75,16 +76,16 @@ func New(closing context.Context, random func() float64, ping func(ctx context.C
 	return &Health{ping: ping, closing: closing, random: random, created: time.Now()}
 }
 
-// MostTimeouts is the number of timeouts in the deadline of a request.
-const MostTimeouts = 4
+// MaxTimeouts is the number of timeouts in the deadline of a request.
+const MaxTimeouts = 4
 
-// Patience returns how long a request may wait after its arrival: MostTimeouts timeouts while the server
+// Patience returns how long a request may wait after its arrival: MaxTimeouts timeouts while the server
 // answers others, and one while the server is silent.
 func Patience(timeout time.Duration, silent bool) time.Duration {
 	if silent {
 		return timeout
 	}
-	return MostTimeouts * timeout
+	return MaxTimeouts * timeout
 }
 
 // errDeadline is the cause of a context that ended at the deadline of a request.
@@ -118,9 +119,9 @@ func (h *Health) Unavailable() error {
 	return h.outage
 }
 
-// NoDecision returns the error of a request after its call failed with err. passed reports whether the
-// deadline of the request has passed, which is four timeouts after its arrival: if the server answers others
-// then, that is an overload.
+// NoDecision returns the error of a request whose call failed with err. passed reports whether the request's
+// deadline has passed, four timeouts after its arrival. If the server answers others then, that is an
+// overload.
 func (h *Health) NoDecision(err error, passed bool) error {
 	switch {
 	case passed && !h.Silent():
@@ -131,13 +132,13 @@ func (h *Health) NoDecision(err error, passed bool) error {
 	return err
 }
 
-// Begin returns the begin of a call, for Failed.
+// Begin returns the start of a call, for Failed.
 func (h *Health) Begin() int64 { return atomic.LoadInt64(&h.answerCount) }
 
 // Answered records that the server answered a call.
 func (h *Health) Answered() {
 	atomic.StoreInt64(&h.answeredAt, int64(time.Since(h.created)))
-	atomic.AddInt64(&h.answerCount, 1) // last: a reader of answers then reads answered
+	atomic.AddInt64(&h.answerCount, 1) // last, so that a call that reads it also reads this answeredAt
 	if atomic.LoadInt32(&h.state) == suspected {
 		h.mu.Lock()
 		if h.state == suspected {
@@ -147,8 +148,8 @@ func (h *Health) Answered() {
 	}
 }
 
-// Failed records that a call with a timeout failed with err, and returns the error of the call: with
-// ratelimit.ErrUnavailable if err shows that the server is down.
+// Failed records that a call with a timeout failed with err. begin is the result of Begin before the call. It
+// returns the error of the call, which wraps ratelimit.ErrUnavailable if err shows that the server is down.
 func (h *Health) Failed(begin int64, timeout time.Duration, err error) error {
 	late := errors.Is(err, context.DeadlineExceeded)
 	if late && timeout < minTimeout || h.answersOthers(begin, late, timeout) {
@@ -174,10 +175,10 @@ func (h *Health) Failed(begin int64, timeout time.Duration, err error) error {
 	return err
 }
 
-// answersOthers reports whether the server has answered a call since another one began. A call that ran out
-// of its time may have been sent on the connection of the answered call, right after the answer: so only an
-// answer in the last four fifths of this time counts, else a server that hangs would seem to answer. A stall
-// of this process may have the server suspected without a reason, until its next answer.
+// answersOthers reports whether the server has answered another call since begin. A late call may have been
+// sent on the answered call's connection, right after the answer. So for a late call, only an answer in the
+// last four fifths of its timeout counts: otherwise a server that hangs would seem to answer. A stall of this
+// process may therefore make the server suspected without a reason, until its next answer.
 func (h *Health) answersOthers(begin int64, late bool, timeout time.Duration) bool {
 	if atomic.LoadInt64(&h.answerCount) == begin {
 		return false
@@ -191,7 +192,7 @@ func (h *Health) set(state int32, cause error) {
 	atomic.StoreInt32(&h.state, state)
 }
 
-// probe asks the server until it answers.
+// probe pings the server until it answers.
 func (h *Health) probe(timeout time.Duration) {
 	if timeout < minProbeTime {
 		timeout = minProbeTime

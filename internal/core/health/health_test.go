@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// transitions are the rows of the table in the package comment: calls, and the state after them.
+// transitions follow the table in the package comment: calls, and the state after them.
 var transitions = []struct {
 	calls []string
 	want  string
@@ -28,8 +28,7 @@ var transitions = []struct {
 	{[]string{"late", "answered", "late"}, "suspected"},
 }
 
-// TestEachFailureAndAnswerOfTheTable makes the transitions of the table in the package's comment.
-func TestEachFailureAndAnswerOfTheTable(t *testing.T) {
+func TestStateTransitions(t *testing.T) {
 	lost := errors.New("lost")
 	call := map[string]func(h *health.Health){
 		"answered": func(h *health.Health) { h.Answered() },
@@ -66,7 +65,7 @@ func TestEachFailureAndAnswerOfTheTable(t *testing.T) {
 					got = "suspected"
 				}
 				if got != want {
-					t.Errorf("%v, %s: %s, want %s", test.calls, when, got, want)
+					t.Errorf("%v, %s: state = %s, want %s", test.calls, when, got, want)
 				}
 			}
 			for _, name := range test.calls {
@@ -87,8 +86,8 @@ func TestEachFailureAndAnswerOfTheTable(t *testing.T) {
 	}
 }
 
-// TestOverloadIsADeadlinePassedWhileOthersAreAnswered: other failures are outages, or keep their error.
-func TestOverloadIsADeadlinePassedWhileOthersAreAnswered(t *testing.T) {
+// While the server answers others, a passed deadline is an overload. Other failures keep their error.
+func TestNoDecisionTellsOverloadFromOutage(t *testing.T) {
 	closing, stop := context.WithCancel(context.Background())
 	stop() // no probes
 	h := health.New(closing, func() float64 { return 0 }, nil)
@@ -100,15 +99,15 @@ func TestOverloadIsADeadlinePassedWhileOthersAreAnswered(t *testing.T) {
 		passed bool
 		want   error
 	}{
-		{context.DeadlineExceeded, true, ratelimit.ErrOverloaded},
-		{context.DeadlineExceeded, false, ratelimit.ErrTimeout},
-		{nil, true, ratelimit.ErrOverloaded},
-		{other, false, other},
-		{h.Ended(deadline), true, ratelimit.ErrOverloaded},
-		{h.Ended(closing), false, context.Canceled},
+		{err: context.DeadlineExceeded, passed: true, want: ratelimit.ErrOverloaded},
+		{err: context.DeadlineExceeded, passed: false, want: ratelimit.ErrTimeout},
+		{err: nil, passed: true, want: ratelimit.ErrOverloaded},
+		{err: other, passed: false, want: other},
+		{err: h.Ended(deadline), passed: true, want: ratelimit.ErrOverloaded},
+		{err: h.Ended(closing), passed: false, want: context.Canceled},
 	} {
 		if err := h.NoDecision(c.err, c.passed); !errors.Is(err, c.want) {
-			t.Errorf("%v, passed %v: %v, want %v", c.err, c.passed, err, c.want)
+			t.Errorf("NoDecision(%v, %v) = %v, want %v", c.err, c.passed, err, c.want)
 		}
 	}
 }

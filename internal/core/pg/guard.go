@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Recheck is the number of times that a connection is used without a guard.
+// Recheck is the number of times that a connection is used between two guards while no setting does harm.
 const Recheck = 256
 
 // The statements of a guard. The first two are not planned, so the server does not compile them.
@@ -60,26 +60,26 @@ const GuardSQL = jitSQL + `;
 // GuardTexts returns the statements of a guard, for programs that build their own pipelines.
 func GuardTexts() []string { return []string{showSQL, jitSQL, replaceSQL} }
 
-// Guard returns statements with a guard before each transaction, or statements itself if no transaction
-// can have one. With plain, the guard only turns off JIT; use it while no setting does harm.
+// Guard returns statements with a guard before each transaction, or statements itself if no transaction can
+// have one. If plain is set, the guard only turns off JIT; set it while no setting does harm.
 func Guard(statements []*pgdb.Statement, plain bool) []*pgdb.Statement {
-	all := make([]*pgdb.Statement, 0, 4*len(statements))
+	guarded := make([]*pgdb.Statement, 0, 4*len(statements))
 	begins := true
 	for _, s := range statements {
 		if begins && !s.Alone {
-			all = append(all, &pgdb.Statement{SQL: showSQL, Joined: true},
+			guarded = append(guarded, &pgdb.Statement{SQL: showSQL, Joined: true},
 				&pgdb.Statement{SQL: jitSQL, Joined: true})
 			if !plain {
-				all = append(all, &pgdb.Statement{SQL: replaceSQL, Joined: true})
+				guarded = append(guarded, &pgdb.Statement{SQL: replaceSQL, Joined: true})
 			}
 		}
-		all = append(all, s)
+		guarded = append(guarded, s)
 		begins = !s.Joined
 	}
-	if len(all) == len(statements) {
+	if len(guarded) == len(statements) {
 		return statements
 	}
-	return all
+	return guarded
 }
 
 // isGuard reports whether Guard added the statement.
@@ -98,9 +98,8 @@ func WithoutGuard(statements []*pgdb.Statement) []*pgdb.Statement {
 	return own
 }
 
-// Began reports whether a statement of the caller, rather than of Guard, began in the first transaction
-// of statements. answered is the number of answered statements; started reports whether the next one
-// has started.
+// Began reports whether a statement that Guard did not add has begun in the first transaction of statements.
+// answered is the number of answered statements, and started reports whether the next one has begun.
 func Began(statements []*pgdb.Statement, answered int, started bool) bool {
 	for _, s := range statements {
 		if !isGuard(s) {
@@ -111,8 +110,8 @@ func Began(statements []*pgdb.Statement, answered int, started bool) bool {
 	return answered > 0 || answered == 0 && started
 }
 
-// UnguardedUses returns how many times a connection may be used without a guard, after a Run of the result
-// of Guard: 0 if a setting does harm, or if that is unknown.
+// UnguardedUses returns the number of times that a connection may be used without a guard after it has run
+// guarded statements: 0 if a setting does harm, or if that is unknown.
 func UnguardedUses(guarded []*pgdb.Statement) int {
 	jit := false
 	for _, s := range guarded {
@@ -120,8 +119,8 @@ func UnguardedUses(guarded []*pgdb.Statement) int {
 		case showSQL:
 			jit = string(s.Result) != "\x00\x00\x00\x03off"
 		case replaceSQL:
-			if found := Bigints(s.Result); len(found) == 4 && found[0] == 0 &&
-				(!jit || found[1] == 0) {
+			if flags := Bigints(s.Result); len(flags) == 4 && flags[0] == 0 &&
+				(!jit || flags[1] == 0) {
 				return Recheck
 			}
 			return 0
@@ -140,7 +139,7 @@ var ErrApart = errors.New(
 func Apart(guarded []*pgdb.Statement) error {
 	for _, s := range guarded {
 		if s.SQL == replaceSQL {
-			if found := Bigints(s.Result); len(found) == 4 && found[2] == 1 {
+			if flags := Bigints(s.Result); len(flags) == 4 && flags[2] == 1 {
 				return ErrApart
 			}
 		}

@@ -24,25 +24,24 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// row is a row of the table of settings in docs/operating.md: a setting with a value, and whether it
-// is named.
-var row = regexp.MustCompile("(?m)^\\| `([a-z_]+) = ([^`]+)` \\|.*\\| (no effect|named) \\|$")
+// settingRow matches a row of the table of settings in docs/operating.md: a setting, a value, and its effect.
+var settingRow = regexp.MustCompile("(?m)^\\| `([a-z_]+) = ([^`]+)` \\|.*\\| (no effect|named) \\|$")
 
-// documented returns the rows of that table.
-func documented(t *testing.T) [][]string {
-	text, err := os.ReadFile("../../../docs/operating.md")
+// documentedSettings returns the matches of settingRow.
+func documentedSettings(t *testing.T) [][]string {
+	page, err := os.ReadFile("../../../docs/operating.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := row.FindAllStringSubmatch(string(text), -1)
-	if len(found) < 20 {
-		t.Fatalf("docs/operating.md has %d settings", len(found))
+	rows := settingRow.FindAllStringSubmatch(string(page), -1)
+	if len(rows) < 20 {
+		t.Fatalf("docs/operating.md has %d settings, want at least 20", len(rows))
 	}
-	return found
+	return rows
 }
 
-// alter changes settings of the database of a DSN.
-func alter(t *testing.T, dsn string, changes ...string) {
+// alterDatabase changes settings of the database of a DSN.
+func alterDatabase(t *testing.T, dsn string, changes ...string) {
 	t.Helper()
 	u, err := url.Parse(dsn)
 	if err != nil {
@@ -54,20 +53,20 @@ func alter(t *testing.T, dsn string, changes ...string) {
 		query.Set(name, value)
 	}
 	u.RawQuery = query.Encode()
-	text := ""
+	commands := ""
 	for _, change := range changes {
-		text += "EXECUTE format('ALTER DATABASE %I " + strings.ReplaceAll(change, "'", "''") +
+		commands += "EXECUTE format('ALTER DATABASE %I " + strings.ReplaceAll(change, "'", "''") +
 			"', current_database());"
 	}
-	cluster.Execute(t, u.String(), "DO $$ BEGIN "+text+" END $$")
+	cluster.Execute(t, u.String(), "DO $$ BEGIN "+commands+" END $$")
 }
 
-// known reports whether the server has a setting.
-func known(t *testing.T, dsn, name string) bool {
+// hasSetting reports whether the server has a setting.
+func hasSetting(t *testing.T, dsn, name string) bool {
 	return cluster.Query[bool](t, dsn, "SELECT current_setting($1, true) IS NOT NULL", name)
 }
 
-// decide asks for n decisions, and fails if one of them is not made.
+// decide charges n keys, and fails the test unless each charge is allowed.
 func decide(t *testing.T, db pgdb.DB, n int) {
 	t.Helper()
 	store, err := postgres.New(db, postgres.Options{OnError: func(err error) { t.Log(err) }})
@@ -82,14 +81,14 @@ func decide(t *testing.T, db pgdb.DB, n int) {
 	limiter.Timeout = 10 * time.Second
 	for i := range n {
 		if d, err := limiter.Take(context.Background(), fmt.Sprint("key ", i), 1); err != nil || !d.Allowed {
-			t.Fatalf("decision %d: %v, %v", i, d.Allowed, err)
+			t.Fatalf("charge of key %d: allowed %v, error %v, want allowed", i, d.Allowed, err)
 		}
 	}
 }
 
-// Each setting of the document has no effect on decisions, or is named with the statement that mends
-// it, over each driver.
-func TestEachSettingOfTheDocument(t *testing.T) {
+// Each documented setting has no effect on decisions, or Harmful names it with the statement that corrects
+// it.
+func TestEachDocumentedSetting(t *testing.T) {
 	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -97,40 +96,41 @@ func TestEachSettingOfTheDocument(t *testing.T) {
 			first := open(t, dsn)
 			decide(t, first, 1)
 			first.Close()
-			for _, setting := range documented(t) {
+			for _, setting := range documentedSettings(t) {
 				name, value, named := setting[1], setting[2], setting[3] == "named"
-				if !known(t, dsn, name) {
-					continue // of a newer server
+				if !hasSetting(t, dsn, name) {
+					continue // only newer servers have it
 				}
-				alter(t, dsn, "SET "+name+" = "+value)
+				alterDatabase(t, dsn, "SET "+name+" = "+value)
 				db := open(t, dsn)
 				err := pg.Harmful(context.Background(), db)
 				if named != (err != nil) || named && !strings.Contains(err.Error(), name+" is ") {
-					t.Errorf("%s = %s: named %v; %v", name, value, named, err)
+					t.Errorf("%s = %s: Harmful() = %v, want it named: %v", name, value, err, named)
 				}
 				if !named {
 					decide(t, db, 3)
 				}
 				db.Close()
-				alter(t, dsn, "RESET "+name)
+				alterDatabase(t, dsn, "RESET "+name)
 			}
 		})
 	}
 }
 
-// hostile has all settings of the document at once that have no effect.
-func hostile(t *testing.T, dsn string) {
+// applyHarmlessSettings sets all documented settings that have no effect together.
+func applyHarmlessSettings(t *testing.T, dsn string) {
 	var changes []string
-	for _, setting := range documented(t) {
-		if setting[3] == "no effect" && known(t, dsn, setting[1]) {
+	for _, setting := range documentedSettings(t) {
+		if setting[3] == "no effect" && hasSetting(t, dsn, setting[1]) {
 			changes = append(changes, "SET "+setting[1]+" = "+setting[2])
 		}
 	}
-	alter(t, dsn, changes...)
+	alterDatabase(t, dsn, changes...)
 }
 
-// plane makes the tables of the policy and of the history, reads the one and writes the other.
-func plane(t *testing.T, db pgdb.DB, path string) (reports string) {
+// usePolicyAndHistory creates the tables of the policy and of the history, reads the policy, and writes
+// records with the path /a and with path into the history. It returns the errors that the history reports.
+func usePolicyAndHistory(t *testing.T, db pgdb.DB, path string) (reports string) {
 	t.Helper()
 	ctx := context.Background()
 	if err := errors.Join(policy.Migrate(ctx, db), history.Migrate(ctx, db)); err != nil {
@@ -167,7 +167,7 @@ func plane(t *testing.T, db pgdb.DB, path string) (reports string) {
 	return reports
 }
 
-// A database in LATIN1 has everything, and what it cannot store is refused with a sentence.
+// With a database in LATIN1 everything works, except that text beyond LATIN1 fails with a hint.
 func TestLatin1(t *testing.T) {
 	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
@@ -180,11 +180,12 @@ func TestLatin1(t *testing.T) {
 			dsn := strings.Replace(admin, strings.TrimSuffix(latin, "_latin1"), latin, 1)
 			db := open(t, dsn)
 			defer db.Close()
-			if reports := plane(t, db, "/\U0001F600"); !strings.Contains(reports, pg.EncodingHint) {
-				t.Errorf("of a path: %q", reports)
+			reports := usePolicyAndHistory(t, db, "/\U0001F600")
+			if !strings.Contains(reports, pg.EncodingHint) {
+				t.Errorf("a path beyond LATIN1: reported %q, want %q in it", reports, pg.EncodingHint)
 			}
 			if n := cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_audit"); n != 1 {
-				t.Errorf("%d rows of the audit log", n)
+				t.Errorf("the audit log has %d rows, want 1", n)
 			}
 			store, err := postgres.New(db, postgres.Options{})
 			if err != nil {
@@ -198,11 +199,11 @@ func TestLatin1(t *testing.T) {
 			}
 			limiter.Timeout = 10 * time.Second
 			if d, err := limiter.Take(context.Background(), "caf\u00e9", 1); err != nil || d.Remaining != 1 {
-				t.Errorf("%v, %v", d, err)
+				t.Errorf("a key in LATIN1: %+v, error %v, want 1 remaining", d, err)
 			}
-			if _, err := limiter.Take(context.Background(), "\U0001F600", 1); err == nil ||
-				!strings.Contains(err.Error(), pg.EncodingHint) {
-				t.Errorf("of a key: %v", err)
+			_, err = limiter.Take(context.Background(), "\U0001F600", 1)
+			if err == nil || !strings.Contains(err.Error(), pg.EncodingHint) {
+				t.Errorf("a key beyond LATIN1: error %v, want %q in it", err, pg.EncodingHint)
 			}
 		})
 	}

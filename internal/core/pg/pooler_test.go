@@ -22,8 +22,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// pgBouncer starts PgBouncer in a mode before a database, and returns the DSN of the database by way of it.
-func pgBouncer(t *testing.T, dsn, mode string) string {
+// startPgBouncer starts PgBouncer with pool_mode = mode for a database, and returns a DSN through it.
+func startPgBouncer(t *testing.T, dsn, mode string) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("make test-all runs it: it starts PgBouncer")
@@ -44,16 +44,16 @@ func pgBouncer(t *testing.T, dsn, mode string) string {
 	if strings.HasPrefix(server.Host, "/") {
 		server.Host = "127.0.0.1"
 	}
-	text := fmt.Sprintf(
+	content := fmt.Sprintf(
 		"[databases]\n* = host=%s port=%d user=%s%s\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = "+
 			"%d\nunix_socket_dir =\nauth_type = any\npool_mode = %s\n",
 		server.Host, server.Port, server.User, password, port, mode)
-	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(config, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	args := []string{"-q", config}
 	if os.Getuid() == 0 {
-		args = []string{"-q", "-u", "nobody", config} // it does not run as root
+		args = []string{"-q", "-u", "nobody", config} // PgBouncer does not run as root
 	}
 	pooler := exec.Command(program, args...)
 	if err := pooler.Start(); err != nil {
@@ -77,17 +77,17 @@ func pgBouncer(t *testing.T, dsn, mode string) string {
 	return through
 }
 
-// The settings have no effect through a pooler either.
-func TestEverySettingAtOnceThroughAPooler(t *testing.T) {
+// Settings without an effect have none through a pooler either.
+func TestHarmlessSettingsThroughPooler(t *testing.T) {
 	for _, mode := range []string{"transaction", "statement"} {
 		for name, open := range drivers.All {
 			t.Run(mode+" "+name, func(t *testing.T) {
 				dsn := cluster.Open(t)
-				hostile(t, dsn)
-				db := open(t, pgBouncer(t, dsn, mode))
+				applyHarmlessSettings(t, dsn)
+				db := open(t, startPgBouncer(t, dsn, mode))
 				defer db.Close()
-				if reports := plane(t, db, "/b"); reports != "" {
-					t.Error(reports)
+				if reports := usePolicyAndHistory(t, db, "/b"); reports != "" {
+					t.Errorf("the history reports %q, want nothing", reports)
 				}
 				decide(t, db, 100)
 			})
@@ -95,19 +95,18 @@ func TestEverySettingAtOnceThroughAPooler(t *testing.T) {
 	}
 }
 
-// A pooler is named that gives the statements of a transaction different sessions: in the second one,
-// JIT is on again.
-func TestAPoolerThatDividesTransactionsIsNamed(t *testing.T) {
+// JIT is on again in the replacing statement if a pooler has given it another session.
+func TestApartDetectsDividedTransaction(t *testing.T) {
 	guarded := pg.Guard([]*pgdb.Statement{{SQL: "SELECT 1"}}, false)
 	replaces := guarded[2]
-	for apart, want := range []error{nil, pg.ErrApart} {
+	for jit, want := range []error{nil, pg.ErrApart} {
 		replaces.Result = nil
-		for _, value := range []int{0, 0, apart, 0} {
+		for _, value := range []int{0, 0, jit, 0} {
 			replaces.Result = binary.BigEndian.AppendUint32(replaces.Result, 8)
 			replaces.Result = binary.BigEndian.AppendUint64(replaces.Result, uint64(value))
 		}
 		if err := pg.Apart(guarded); !errors.Is(err, want) {
-			t.Errorf("%v, want %v", err, want)
+			t.Errorf("Apart with jit %d = %v, want %v", jit, err, want)
 		}
 	}
 }

@@ -8,9 +8,9 @@ import (
 // ErrColumns is the error of a result that does not have the columns of its statement.
 var ErrColumns = errors.New("ratelimit/postgres: the server's answer does not have the statement's columns")
 
-// Columns returns the columns of all rows, as slices of result. NULL is nil.
+// Columns returns the columns of all rows, as slices of result. A column that is NULL is nil.
 func Columns(result []byte) ([][]byte, error) {
-	var all [][]byte
+	var columns [][]byte
 	for rest := result; len(rest) > 0; {
 		if len(rest) < 4 {
 			return nil, ErrColumns
@@ -18,16 +18,16 @@ func Columns(result []byte) ([][]byte, error) {
 		size := int(int32(binary.BigEndian.Uint32(rest)))
 		rest = rest[4:]
 		if size < 0 {
-			all = append(all, []byte(nil))
+			columns = append(columns, []byte(nil))
 			continue
 		}
 		if size > len(rest) {
 			return nil, ErrColumns
 		}
-		all = append(all, rest[:size:size])
+		columns = append(columns, rest[:size:size])
 		rest = rest[size:]
 	}
-	return all, nil
+	return columns, nil
 }
 
 // Bigints returns the columns of all rows of a result of bigints or ints. For an invalid result it
@@ -37,11 +37,11 @@ func Bigints(result []byte) []int64 {
 	if err != nil {
 		return nil
 	}
-	var all []int64
+	var values []int64
 	for _, column := range columns {
-		all = append(all, Bigint(column))
+		values = append(values, Bigint(column))
 	}
-	return all
+	return values
 }
 
 // Bigint returns the value of a bigint or int column, and 0 for a column of another size.

@@ -8,11 +8,11 @@ import (
 // ErrNotSent is the error of a statement that certainly did not reach the server.
 var ErrNotSent = errors.New("not sent")
 
-// ErrNoTurn is in the error of a driver's call that got no connection in time, because others used all
-// of them or this process was late. It does not indicate an outage.
+// ErrNoTurn is wrapped by the error of a driver's call that got no connection in time, because others used
+// all connections or this process was late. It does not indicate an outage.
 var ErrNoTurn = errors.New("no turn")
 
-// The codes, in order.
+// SQLSTATEs, in order.
 const (
 	ProtocolViolation      = "08P01" // PgBouncer reports all its own errors with this code
 	FeatureNotSupported    = "0A000"
@@ -42,7 +42,7 @@ const (
 	messageOfLostStatement = "prepared statement"
 )
 
-// IsTransient reports whether the same transaction may succeed if it is retried. The store retries it.
+// IsTransient reports whether the same transaction may succeed on a retry. The store then retries it.
 func IsTransient(code string) bool {
 	return code == SerializationFailure || code == DeadlockDetected
 }
@@ -56,7 +56,7 @@ func IsMissingTable(code string) bool {
 // statement of its own, so that the others are decided.
 func IsBadValue(code string) bool { return strings.HasPrefix(code, classDataException) }
 
-// EncodingHint says what to do about Untranslatable.
+// EncodingHint explains how to avoid Untranslatable.
 const EncodingHint = "the encoding of the database cannot store this text: use only characters that it " +
 	"has, or make the database with ENCODING 'UTF8'"
 

@@ -2,8 +2,8 @@ package pg
 
 import "testing"
 
-func TestWhatEachCodeMeans(t *testing.T) {
-	all := []string{
+func TestCodePredicates(t *testing.T) {
+	codes := []string{
 		ProtocolViolation, FeatureNotSupported, InvalidByteSequence, ReadOnlyTransaction,
 		InvalidStatementName, InvalidAuthorization,
 		SerializationFailure, DeadlockDetected, UndefinedColumn, UndefinedTable, DuplicateStatement,
@@ -15,38 +15,38 @@ func TestWhatEachCodeMeans(t *testing.T) {
 		is   func(code string) bool
 		want string
 	}{
-		{"IsTransient", IsTransient, "40001 40P01 "},
-		{"IsMissingTable", IsMissingTable, "42703 42P01 "},
-		{"IsBadValue", IsBadValue, "22021 "},
-		{"IsLostStatement", IsLostStatement, "26000 42P05 "},
-		{"IsLostByPooler",
-			func(code string) bool { return IsLostByPooler(code, "prepared statement did not exist") },
-			"08P01 "},
-		{"IsLostByPooler otherwise",
-			func(code string) bool { return IsLostByPooler(code, "server conn crashed?") }, ""},
-		{"IsStalePlan by routine",
-			func(code string) bool {
+		{name: "IsTransient", is: IsTransient, want: "40001 40P01 "},
+		{name: "IsMissingTable", is: IsMissingTable, want: "42703 42P01 "},
+		{name: "IsBadValue", is: IsBadValue, want: "22021 "},
+		{name: "IsLostStatement", is: IsLostStatement, want: "26000 42P05 "},
+		{name: "IsLostByPooler",
+			is:   func(code string) bool { return IsLostByPooler(code, "prepared statement did not exist") },
+			want: "08P01 "},
+		{name: "IsLostByPooler with another message",
+			is: func(code string) bool { return IsLostByPooler(code, "server conn crashed?") }},
+		{name: "IsStalePlan by routine",
+			is: func(code string) bool {
 				return IsStalePlan(code, "RevalidateCachedQuery", "in another language")
 			},
-			"0A000 "},
-		{"IsStalePlan by message",
-			func(code string) bool {
+			want: "0A000 "},
+		{name: "IsStalePlan by message",
+			is: func(code string) bool {
 				return IsStalePlan(code, "", "cached plan must not change result type")
 			},
-			"0A000 "},
-		{"IsStalePlan otherwise",
-			func(code string) bool { return IsStalePlan(code, "", "COPY is not supported") }, ""},
-		{"EndsSession", EndsSession, "57P01 57P02 57P03 57P04 57P05 "},
-		{"ClosesConnection", ClosesConnection, "25006 57P01 57P02 57P03 57P04 57P05 "},
+			want: "0A000 "},
+		{name: "IsStalePlan with another message",
+			is: func(code string) bool { return IsStalePlan(code, "", "COPY is not supported") }},
+		{name: "EndsSession", is: EndsSession, want: "57P01 57P02 57P03 57P04 57P05 "},
+		{name: "ClosesConnection", is: ClosesConnection, want: "25006 57P01 57P02 57P03 57P04 57P05 "},
 	} {
 		got := ""
-		for _, code := range all {
+		for _, code := range codes {
 			if c.is(code) {
 				got += code + " "
 			}
 		}
 		if got != c.want {
-			t.Errorf("%s: %s; want %s", c.name, got, c.want)
+			t.Errorf("%s is true for %q, want %q", c.name, got, c.want)
 		}
 	}
 	for code, want := range map[string]string{
@@ -54,7 +54,7 @@ func TestWhatEachCodeMeans(t *testing.T) {
 		"99999": OtherClass,
 	} {
 		if got := Classes[ClassOf(code)]; got != want {
-			t.Errorf("the class of %q is %q; want %q", code, got, want)
+			t.Errorf("Classes[ClassOf(%q)] = %q, want %q", code, got, want)
 		}
 	}
 }

@@ -179,7 +179,7 @@ func (p *Policy) snapshot() *Snapshot {
 // user that the proxy authenticated. Both are "" for an anonymous request.
 //
 // Evaluate waits for the first rules at most for timeout, and for a look-up of a sender that is not cached at
-// most for health.MostTimeouts times that. A cached sender and a banned request need no look-up. The error is
+// most for health.MaxTimeouts times that. A cached sender and a banned request need no look-up. The error is
 //
 //   - ratelimit.ErrUnavailable while the database does not answer, or if too many look-ups wait
 //   - ratelimit.ErrOverloaded if the time ended while the database answered others
