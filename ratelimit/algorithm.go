@@ -4,18 +4,18 @@ package ratelimit
 type Algorithm uint8
 
 const (
-	// SlidingWindow adds the count of the current window to the count of the previous window, weighted by
-	// the fraction of it that overlaps the last Window. It is the default.
+	// SlidingWindow approximates a sliding window: the current window's count plus a share of the previous
+	// window's count, as large as the share of the previous window in the last Window. It is the default.
 	SlidingWindow Algorithm = iota
-	// FixedWindow counts the hits of a window that begins with the first of them.
+	// FixedWindow counts hits in windows. A window begins with its first hit.
 	FixedWindow
 	// TokenBucket holds up to Burst tokens and gains Events tokens each Window.
 	TokenBucket
 	// SlidingLog keeps the time of each hit. It is exact. A row stores up to Events times, so Events must
 	// not exceed MaxLogEvents.
 	SlidingLog
-	// GCRA spaces hits evenly, Events in a Window, with up to Burst at once.
+	// GCRA spaces hits evenly, Events in a Window, and allows bursts of up to Burst hits.
 	GCRA
-	// InFlight admits up to Events hits at once, each until its Slot is released. It has no Window.
+	// InFlight allows up to Events concurrent hits, each until its Slot is released. It has no Window.
 	InFlight
 )

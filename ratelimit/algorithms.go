@@ -29,11 +29,11 @@ var algorithms = []struct {
 
 // Algorithms returns all algorithms, in the order of their constants.
 func Algorithms() []Algorithm {
-	all := make([]Algorithm, len(algorithms))
+	list := make([]Algorithm, len(algorithms))
 	for i := range algorithms {
-		all[i] = Algorithm(i)
+		list[i] = Algorithm(i)
 	}
-	return all
+	return list
 }
 
 // String returns the name used in configurations, such as "sliding_window".
@@ -66,9 +66,8 @@ func wantAlgorithm() string {
 	return "one of " + strings.Join(names, ", ")
 }
 
-// maxSpan bounds the products of a quota and a Window in microseconds, so that every
-// calculation fits into 64 bits. For GCRA the quota is Capacity, for a TokenBucket with a
-// Burst below its Events it is Burst.
+// maxSpan bounds a quota times a Window in microseconds, so that every calculation fits into 64 bits.
+// For GCRA the quota is Capacity; for a TokenBucket with a Burst below its Events it is Burst.
 const maxSpan = int64(1) << 62
 
 // checkBucket returns a *FieldError if an evenly refilled TokenBucket exceeds maxSpan.
@@ -85,7 +84,7 @@ func checkBucket(l *Limit) error {
 // than MaxWindow to drain.
 func checkGCRA(l *Limit) error {
 	window := int64(l.Window / 1000)
-	if most := maxSpan / window; l.Capacity() > most || l.Events > most {
+	if bound := maxSpan / window; l.Capacity() > bound || l.Events > bound {
 		return &FieldError{"events", strconv.FormatInt(l.Capacity(), 10) + " in " + l.Window.String(),
 			"smaller for gcra: burst (or events) times the window in microseconds must not exceed 2^62"}
 	}

@@ -1,10 +1,9 @@
-// Package ratelimit is the contract for rate limits and quotas that are counted exactly.
+// Package ratelimit defines rate limits and quotas that are counted exactly.
 //
-// A Limit says how much may pass in which time. A Hit charges a cost to one key of a Limit.
-// A Store decides hits, and answers each with a Decision. The Store of
-// package postgres shares its counts with all processes on a Postgres database; that of package
-// memory counts in this process. Most programs use a Limiter, which applies one Limit to the keys
-// of a Store.
+// A Limit sets how much may pass in which time. A Hit charges a cost to one key of a Limit. A Store
+// decides hits, and returns a Decision for each. The Store of package postgres shares its counts with
+// all processes on a Postgres database; the Store of package memory counts in this process. Most
+// programs use a Limiter, which applies one Limit to the keys of a Store.
 //
 // # A decision
 //
@@ -36,13 +35,13 @@
 // # Failure
 //
 // If the database does not decide within the timeout, the result is an error, and the hits may or
-// may not have been charged. The caller lets the request pass or refuses it. During an outage calls
-// fail at once with ErrUnavailable. ErrOverloaded does not report an outage: refuse the request.
+// may not have been charged. The caller lets the request pass or refuses it. During an outage, calls
+// fail immediately with ErrUnavailable. ErrOverloaded does not report an outage: refuse the request.
 //
 // # Changing a limit
 //
-// A row holds counts, not the limit, so a changed limit applies at once. FixedWindow and
-// SlidingWindow share their counters, and so do TokenBucket and GCRA. A switch to any other
+// A row holds counts, not the limit, so a changed limit applies immediately. FixedWindow
+// and SlidingWindow share their counters, and so do TokenBucket and GCRA. A switch to any other
 // algorithm starts with a full quota. docs/algorithms.md has the details.
 //
 // # Keys

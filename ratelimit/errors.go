@@ -16,7 +16,7 @@ var (
 	ErrOverloaded = errors.New(
 		"ratelimit: overloaded: no decision within four timeouts, while the database answers")
 	// ErrUnavailable is returned, with its cause, if a connection to the database fails. Further calls then
-	// fail at once, until a check in the background finds that the database answers.
+	// fail immediately, until a check in the background finds that the database answers.
 	ErrUnavailable = errors.New("ratelimit: the database does not answer")
 )
 

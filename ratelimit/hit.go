@@ -19,7 +19,7 @@ type Hit struct {
 	// even if another hit of the request is refused.
 	Cost int64
 
-	// Peek asks whether Cost, 1 or more, would pass, and charges nothing.
+	// Peek tests whether Cost, 1 or more, would pass. It charges nothing.
 	Peek bool
 
 	// Apart decides the hit independently of the request's other hits: it is charged if it fits, and if it
@@ -47,7 +47,7 @@ func (h *Hit) Validate() error {
 	if h.Limit.Algorithm == InFlight && !h.Peek {
 		if h.Cost < 0 {
 			return &FieldError{"cost", strconv.FormatInt(h.Cost, 10),
-				"1 or more for " + h.Limit.Algorithm.String() + ": Slot.Release gives back"}
+				"1 or more for " + h.Limit.Algorithm.String() + ": Slot.Release releases the units"}
 		}
 		if h.Slot == nil {
 			return &FieldError{"slot", "", "a Slot for each hit on a limit " + h.Limit.Algorithm.String()}
@@ -73,7 +73,7 @@ func ValidateHits(hits []Hit, decisions []Decision) error {
 	return nil
 }
 
-// Decision is a store's answer to a hit.
+// Decision is a store's result for a hit.
 type Decision struct {
 	// Allowed reports whether the limit has room for the hit. A request with several hits may pass only if
 	// all of them are allowed, except those that are Apart. Otherwise none was charged.
@@ -94,14 +94,14 @@ type Decision struct {
 	// DecidedAt is the time at which an allowed hit was charged, by the clock that decided, in microseconds
 	// since 1970.
 	DecidedAt int64
-	// Source says where the decision was made.
+	// Source is the place where the decision was made.
 	Source Source
 }
 
 // Never is the RetryAfter of a hit that costs more than the full quota: 292 years.
 const Never time.Duration = math.MaxInt64
 
-// Source says where a decision was made.
+// Source is the place where a decision was made.
 type Source uint8
 
 const (

@@ -17,7 +17,7 @@ const (
 	MaxLease = 0.5
 )
 
-// Limit says how much may pass in which time, and how and where it is counted. Processes with
+// Limit sets how much may pass in which time, and how and where it is counted. Processes with
 // equal Limits on one database share their counts. Prefix and Events are required, and so is
 // Window unless Calendar is set or the Algorithm is InFlight.
 type Limit struct {
@@ -32,7 +32,7 @@ type Limit struct {
 	// Window is the time to which Events applies, in whole microseconds, from MinWindow to MaxWindow. It
 	// must be 0 with a Calendar and for InFlight.
 	Window time.Duration
-	// Burst is the capacity of a TokenBucket, or the number of units that GCRA lets pass at once, from 1 to
+	// Burst is the capacity of a TokenBucket, or the number of units that GCRA allows in one burst, from 1 to
 	// MaxEvents. 0 means Events. Other algorithms require 0. A TokenBucket with a Burst below its Events
 	// gains one token each Window ÷ Events.
 	Burst int64
@@ -60,8 +60,8 @@ type Limit struct {
 	Lease float64
 }
 
-// Capacity returns the full quota, the most units that can pass at once: Burst if it is set,
-// otherwise Events.
+// Capacity returns the full quota: the largest cost that can pass in one burst. It is Burst if Burst
+// is set, otherwise Events.
 func (l *Limit) Capacity() int64 {
 	if l.Burst > 0 {
 		return l.Burst
@@ -74,8 +74,8 @@ func (l *Limit) RefillsEvenly() bool {
 	return l.Algorithm == TokenBucket && l.Burst > 0 && l.Burst < l.Events
 }
 
-// Equal reports whether two limits decide alike on one row. It compares all fields except Lease
-// and those that name the row, Prefix and Durable.
+// Equal reports whether two limits decide alike on one row. It compares all fields except Lease and
+// the fields that name the row, Prefix and Durable.
 func (l *Limit) Equal(other *Limit) bool {
 	return l == other ||
 		l.Algorithm == other.Algorithm && l.Events == other.Events && l.Window == other.Window &&

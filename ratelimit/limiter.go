@@ -7,8 +7,8 @@ import (
 )
 
 // Limiter enforces one Limit on the keys of a Store. It is safe for concurrent use. A program
-// creates one for each limit and keeps it. Take charges a key at once, Wait waits until the charge
-// fits, and Peek charges nothing.
+// creates one for each limit and keeps it. Take charges a key immediately, Wait waits until the
+// charge fits, and Peek charges nothing.
 type Limiter struct {
 	// Timeout bounds the time that the database takes for a decision; see Store.Take. NewLimiter sets it to
 	// DefaultTimeout. It must be above 0, and must not change after the first use.
@@ -18,8 +18,8 @@ type Limiter struct {
 	limit Limit
 
 	mu sync.Mutex
-	// lines holds the callers of Wait for each key in the order of arrival; guarded by mu. The channel of a
-	// caller is closed when it is first in line.
+	// lines holds the callers of Wait for each key in the order of arrival; guarded by mu. A caller's channel
+	// is closed when the caller is first in line.
 	lines map[string][]chan struct{}
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Rate is the result of ParseRate. Its fields are those of a Limit with the same names.
+// Rate is the result of ParseRate. Its fields mean the same as the fields of a Limit with their names.
 type Rate struct {
 	Events   int64
 	Window   time.Duration
@@ -45,7 +45,7 @@ func ParseRate(text string) (Rate, error) {
 	if r.Calendar == NoCalendar {
 		return invalid(wantCalendar)
 	}
-	r.Zone = strings.Join(fields[3:], "/") // the slash that was replaced may be one of the zone
+	r.Zone = strings.Join(fields[3:], "/") // the replaced slash may belong to the zone
 	if !strings.HasSuffix(strings.TrimSpace(text), r.Zone) || checkZone(r.Zone) != nil {
 		return invalid("with " + wantZone)
 	}
@@ -59,11 +59,11 @@ func ParseWindow(text string) (time.Duration, error) {
 	rest := text
 	var hours uint64
 	for _, unit := range []string{"w", "d"} {
-		at := strings.Index(rest, unit)
-		if at < 0 {
+		i := strings.Index(rest, unit)
+		if i < 0 {
 			continue
 		}
-		n, err := strconv.ParseUint(rest[:at], 10, 31)
+		n, err := strconv.ParseUint(rest[:i], 10, 31)
 		if err != nil {
 			return 0, failure
 		}
@@ -71,7 +71,7 @@ func ParseWindow(text string) (time.Duration, error) {
 			n *= 7
 		}
 		hours += 24 * n
-		rest = rest[at+1:]
+		rest = rest[i+1:]
 	}
 	if rest != text {
 		rest = strconv.FormatUint(hours, 10) + "h" + rest

@@ -13,7 +13,7 @@ var ErrTooLong = errors.New("ratelimit: the hit cannot pass in time")
 
 // Wait blocks until cost is charged to the key. It fails with ErrTooLong, the cause of ctx, or the
 // store's error. A refund (a negative cost) does not wait. Callers for one key are served in the
-// order of arrival, and only the first in line asks the store. It retries after RetryAfter plus a
+// order of arrival, and only the first in line calls the store. It retries after RetryAfter plus a
 // random delay of up to 50 ms, so that callers in many processes do not retry at the same moment.
 func (l *Limiter) Wait(ctx context.Context, key string, cost int64) (Decision, error) {
 	if cost < 1 {
@@ -65,26 +65,26 @@ func tooLong(ctx context.Context, d Decision) bool {
 	return d.RetryAfter == Never || ok && time.Until(deadline) < d.RetryAfter
 }
 
-// jittered returns d plus a random delay. The delay is at most a tenth of d, 50 ms, and half of
-// the time between d and ctx's deadline.
+// jittered returns d plus a random delay. The delay is at most a tenth of d, at most 50 ms, and at
+// most half of the time between d and ctx's deadline.
 func jittered(ctx context.Context, d time.Duration) time.Duration {
-	most := d / 10
-	if most > 50*time.Millisecond {
-		most = 50 * time.Millisecond
+	bound := d / 10
+	if bound > 50*time.Millisecond {
+		bound = 50 * time.Millisecond
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		if left := time.Until(deadline) - d; left/2 < most {
-			most = left / 2
+		if left := time.Until(deadline) - d; left/2 < bound {
+			bound = left / 2
 		}
 	}
-	if most < 0 {
-		most = 0
+	if bound < 0 {
+		bound = 0
 	}
-	return d + time.Duration(rand.Int63n(int64(most)+1))
+	return d + time.Duration(rand.Int63n(int64(bound)+1))
 }
 
 // joinLine appends a caller to the line for a key. The returned channel is closed when the
-// caller is first in line, which may be at once.
+// caller is first in line, which may already be the case.
 func (l *Limiter) joinLine(key string) chan struct{} {
 	turn := make(chan struct{})
 	l.mu.Lock()
@@ -102,17 +102,17 @@ func (l *Limiter) leaveLine(key string, turn chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	line := l.lines[key]
-	at := 0
-	for line[at] != turn {
-		at++
+	i := 0
+	for line[i] != turn {
+		i++
 	}
-	line = append(line[:at:at], line[at+1:]...)
+	line = append(line[:i:i], line[i+1:]...)
 	if len(line) == 0 {
 		delete(l.lines, key)
 		return
 	}
 	l.lines[key] = line
-	if at == 0 {
+	if i == 0 {
 		close(line[0])
 	}
 }

@@ -28,7 +28,8 @@ func TestConformance(t *testing.T) {
 		} {
 			t.Run(name+", "+driver, func(t *testing.T) {
 				conformance.Store(t, func(t testing.TB) ratelimit.Store {
-					o := engine.Options{OnError: func(err error) { t.Errorf("OnError(%v), want no call", err) }}
+					o := engine.Options{
+						OnError: func(err error) { t.Errorf("OnError got %v, want no call", err) }}
 					s, err := store.Open(connect(t, cluster.Open(t)), o, &registry.Node{Name: "n", Epoch: 1})
 					if err != nil {
 						t.Fatal(err)

@@ -1,5 +1,5 @@
 // Package memory counts rate limits in this process, without a database. Its Store has the same
-// algorithms as that of package postgres. The counts end with the process, and no other process
+// algorithms as the Store of package postgres. The counts end with the process, and no other process
 // shares them.
 package memory
 
@@ -11,10 +11,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Options are the settings of a Store. The zero value is a good choice.
+// Options are the settings of a Store. The zero value has good defaults.
 type Options struct {
 	// Capacity bounds the number of keys, of about 200 bytes each. Beyond it, a new key evicts an expired
-	// key if one is found quickly, else any key. An evicted key has its full quota again. 0 means
+	// key if one is found quickly, and otherwise any key. An evicted key has its full quota again. 0 means
 	// 1,000,000.
 	Capacity int
 	// Now replaces this machine's clock, for tests.

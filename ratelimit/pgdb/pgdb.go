@@ -12,7 +12,7 @@ import (
 type DB interface {
 	// Run sends the statements over one connection in one pipeline, in order, and reads their results. Each
 	// statement is a transaction of its own unless Statement.Joined is set. If a statement fails, Run sets
-	// its Err and goes on with the next transaction. Run returns an error only if the connection failed or
+	// its Err and continues with the next transaction. Run returns an error only if the connection failed or
 	// ctx ended; then it also sets Err in each statement that may or may not have taken effect. A DB
 	// retries a transaction only if the first attempt certainly had no effect.
 	//

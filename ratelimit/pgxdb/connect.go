@@ -43,9 +43,9 @@ func (d *DB) beforeConnect(ctx context.Context, c *pgx.ConnConfig) error {
 	return nil
 }
 
-// moveTo changes the settings of a connection to one server into those of a connection to another one.
+// moveTo changes the settings of a connection so that it connects to another server.
 func moveTo(c *pgx.ConnConfig, host string, port int) {
-	at := func(settings *tls.Config) *tls.Config {
+	forHost := func(settings *tls.Config) *tls.Config {
 		if settings != nil && settings.ServerName != "" {
 			settings = settings.Clone()
 			settings.ServerName = host
@@ -56,10 +56,10 @@ func moveTo(c *pgx.ConnConfig, host string, port int) {
 	for _, f := range c.Fallbacks {
 		if f.Host == c.Host && f.Port == c.Port {
 			same = append(same,
-				&pgconn.FallbackConfig{Host: host, Port: uint16(port), TLSConfig: at(f.TLSConfig)})
+				&pgconn.FallbackConfig{Host: host, Port: uint16(port), TLSConfig: forHost(f.TLSConfig)})
 		}
 	}
-	c.Host, c.Port, c.TLSConfig, c.Fallbacks = host, uint16(port), at(c.TLSConfig), same
+	c.Host, c.Port, c.TLSConfig, c.Fallbacks = host, uint16(port), forHost(c.TLSConfig), same
 }
 
 // severalHosts reports whether there is another server to connect to. The same server occurs twice if TLS
@@ -69,8 +69,8 @@ func severalHosts(c *pgx.ConnConfig) bool {
 		func(f *pgconn.FallbackConfig) bool { return f.Host != c.Host || f.Port != c.Port })
 }
 
-// checkTimeline refuses a primary that another one has replaced. A server that does not return its timeline
-// is accepted.
+// checkTimeline returns an error for a primary that another one has replaced. It accepts a server that does
+// not return its timeline.
 func (d *DB) checkTimeline(ctx context.Context, conn *pgconn.PgConn) error {
 	results, err := conn.Exec(ctx, pg.TimelineSQL).ReadAll()
 	if err != nil && serverError(err) == nil {
@@ -95,7 +95,7 @@ func (d *DB) checkTimeline(ctx context.Context, conn *pgconn.PgConn) error {
 // logins records how the latest login ended. It is a tracer, which pgx calls for each login, including
 // logins that continue after their calls have ended.
 type logins struct {
-	ended atomic.Pointer[error] // its error; nil before the first login
+	ended atomic.Pointer[error] // the error of the latest login; nil before the first login
 }
 
 var _ pgx.ConnectTracer = (*logins)(nil)

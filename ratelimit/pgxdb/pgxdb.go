@@ -27,13 +27,13 @@ type Options struct {
 	MaxConns int
 
 	// Renew returns the DSN for a new connection. Set it if the DSN can change, for example because a file
-	// holds it. The bounds of the pool stay those of the first DSN. Nil means that the DSN does not change.
+	// holds it. The pool keeps the bounds of the first DSN. Nil means that the DSN does not change.
 	// In both cases the files that the DSN names, such as a passfile, are read for each connection.
 	Renew func() (string, error)
 }
 
 // Without connect_timeout in the DSN, dialTimeout bounds the TCP connection and loginTimeout the whole
-// login. An attempt goes on when its call has ended, and serves a later call. If packets are dropped, the
+// login. An attempt continues after its call has ended, and serves a later call. If packets are dropped, the
 // kernel repeats them less and less often, and the short dialTimeout makes room for a new attempt.
 const (
 	dialTimeout  = 2 * time.Second
@@ -72,8 +72,8 @@ type DB struct {
 	renew  renewal
 
 	mu          sync.Mutex // guards the fields below
-	timeline    string     // the latest one of a primary, see pg.TimelineSQL
-	destination string     // of the latest connection
+	timeline    string     // the latest timeline of a primary, see pg.TimelineSQL
+	destination string     // the server, database and user of the latest connection
 }
 
 // Open reads a DSN (a postgres:// URL or key=value pairs, and the usual environment variables) and returns
@@ -105,17 +105,17 @@ func Open(dsn string, o Options) (*DB, error) {
 		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn(), DeadlineDelay: lateTime}
 	}
 	return open(config, func(_ context.Context, c *pgx.ConnConfig) (err error) {
-		text := dsn
+		latest := dsn
 		if o.Renew != nil {
-			if text, err = o.Renew(); err != nil {
+			if latest, err = o.Renew(); err != nil {
 				return err
 			}
 		}
-		now, err := parse(text)
+		renewed, err := parse(latest)
 		if err != nil {
 			return err
 		}
-		to := now.ConnConfig
+		to := renewed.ConnConfig
 		c.Host, c.Port, c.Database, c.User = to.Host, to.Port, to.Database, to.User
 		c.TLSConfig, c.Password, c.Fallbacks = to.TLSConfig, to.Password, to.Fallbacks
 		return nil
@@ -162,9 +162,9 @@ func (d *DB) At(host string, port int) (pgdb.DB, error) {
 }
 
 // New returns a DB on a pool of the program. The pool keeps its settings, such as MaxConns. The program
-// closes the pool, after the store. The connections must be in UTF-8, as they are by default. An answer
-// that arrives in time but is read late counts only if BuildContextWatcherHandler of the pool's settings
-// allows it, as a pgconn.DeadlineContextWatcherHandler with a DeadlineDelay does.
+// closes the pool after the store. The connections must be in UTF-8, as they are by default. An answer that
+// arrives in time but is read late counts only if the pool's BuildContextWatcherHandler allows it, as a
+// pgconn.DeadlineContextWatcherHandler with a DeadlineDelay does.
 func New(pool *pgxpool.Pool) (*DB, error) {
 	if pool == nil {
 		return nil, &ratelimit.FieldError{Field: "pool", Want: "a pool, such as pgxpool.New returns"}
@@ -188,8 +188,7 @@ func (d *DB) usePool(pool *pgxpool.Pool) *DB {
 // MaxConns returns the largest number of connections.
 func (d *DB) MaxConns() int { return cap(d.free) }
 
-// parse reads the settings of a DSN and the files that it names, and refuses settings that pgx accepts
-// although they are unsafe.
+// parse reads the settings of a DSN and the files that it names. It refuses unsafe settings that pgx accepts.
 func parse(dsn string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -214,15 +213,15 @@ func invalid(want string) error {
 	return &ratelimit.FieldError{Field: "dsn", Value: "…", Want: want}
 }
 
-// parseFailure returns the reason in pgx's error about a DSN, without the DSN and without pgx's quotations:
-// they may be parts of a password that has characters which end a value.
+// parseFailure returns the reason in pgx's error about a DSN, without the DSN and without pgx's quotations,
+// which may be parts of a password.
 func parseFailure(err error) string {
 	text := err.Error()
-	at := strings.LastIndex(text, afterDSN)
-	if at < 0 {
+	i := strings.LastIndex(text, afterDSN)
+	if i < 0 {
 		return "it cannot be parsed"
 	}
-	return quoted.ReplaceAllString(text[at+len(afterDSN):], `"…"`)
+	return quoted.ReplaceAllString(text[i+len(afterDSN):], `"…"`)
 }
 
 // afterDSN is the text between the DSN and the reason in pgx's error.

@@ -24,8 +24,8 @@ type connection struct {
 
 	// The current pipeline. The next one reuses its memory.
 	sent   []*pgdb.Statement
-	params []parameters // of sent
-	buffer []byte       // of all values
+	params []parameters // the parameters of sent
+	buffer []byte       // the memory of all values
 	values [][]byte
 	oids   []uint32
 }
@@ -34,7 +34,7 @@ type connection struct {
 type parameters struct {
 	values [][]byte
 	oids   []uint32
-	of     *prepared // nil for a statement that is not prepared
+	stmt   *prepared // nil for a statement that is not prepared
 }
 
 // prepared is a statement that the connection has prepared, or has begun to prepare.
@@ -50,8 +50,9 @@ func newPrepared(sql string) *prepared {
 	return &prepared{StatementDescription: pgconn.StatementDescription{
 		Name: "pgrl_" + hex.EncodeToString(sum[:12]),
 		SQL:  sql,
-		// Pgx needs the columns only to decode values, which are read as they are. Without columns it would
-		// ask for them each time. With the true ones, pgx v5.12 mixes them up after a failed transaction.
+		// Pgx needs the columns only to decode values, which this package does not use. Without columns, pgx
+		// would request them each time. With the true columns, pgx v5.12 mixes them up after a failed
+		// transaction.
 		Fields: make([]pgconn.FieldDescription, 1),
 	}}
 }
@@ -126,12 +127,12 @@ func (c *connection) send(p *pgconn.Pipeline, unnamed bool) {
 		if unnamed || s.Unnamed {
 			p.SendQueryParams(s.SQL, to.values, to.oids, binaryFormat, binaryFormat)
 		} else {
-			if to.of = c.prepared[s.SQL]; to.of == nil {
-				to.of = newPrepared(s.SQL)
-				c.prepared[s.SQL] = to.of
-				p.SendPrepare(to.of.Name, s.SQL, to.oids)
+			if to.stmt = c.prepared[s.SQL]; to.stmt == nil {
+				to.stmt = newPrepared(s.SQL)
+				c.prepared[s.SQL] = to.stmt
+				p.SendPrepare(to.stmt.Name, s.SQL, to.oids)
 			}
-			p.SendQueryStatement(&to.of.StatementDescription, to.values, binaryFormat, binaryFormat)
+			p.SendQueryStatement(&to.stmt.StatementDescription, to.values, binaryFormat, binaryFormat)
 		}
 		if !s.Joined || i == len(c.sent)-1 {
 			p.SendPipelineSync()
@@ -166,7 +167,7 @@ func (c *connection) readTransaction(p *pgconn.Pipeline, first int) (
 		results, err := p.GetResults()
 		switch r := results.(type) {
 		case *pgconn.StatementDescription:
-			c.params[answered].of.ready = true
+			c.params[answered].stmt.ready = true
 		case *pgconn.ResultReader:
 			if err = readRows(r, c.sent[answered]); err == nil {
 				answered++
@@ -205,21 +206,21 @@ func readRows(r *pgconn.ResultReader, s *pgdb.Statement) error {
 func (c *connection) transactionFailed(first, failed, next int, e *pgconn.PgError, a *attempt) {
 	rollBack(c.sent[first:next], failed-first, e)
 	missing, lost, stale := false, false, false
-	if of := c.params[failed].of; of != nil {
+	if stmt := c.params[failed].stmt; stmt != nil {
 		missing = pg.IsLostStatement(e.Code)
 		// If its Parse failed earlier in this pipeline, the statement is missing but not lost.
-		lost = missing && (of.ready || e.Code == pg.DuplicateStatement)
+		lost = missing && (stmt.ready || e.Code == pg.DuplicateStatement)
 		stale = pg.IsStalePlan(e.Code, e.Routine, e.Message)
 	}
 	for i := first; i < next; i++ {
-		if of := c.params[i].of; of != nil && !of.ready {
-			delete(c.prepared, of.SQL) // the server skipped its Parse
+		if stmt := c.params[i].stmt; stmt != nil && !stmt.ready {
+			delete(c.prepared, stmt.SQL) // the server skipped its Parse
 		}
 	}
 	if missing || stale {
 		a.retry = append(a.retry, c.sent[first:next]...)
 	}
-	// The statements that the server has are not as this connection remembers them.
+	// The server's prepared statements differ from those in c.prepared.
 	a.close = a.close || lost || stale || pg.ClosesConnection(e.Code)
 	a.lost = a.lost || lost
 	a.unnamed = a.unnamed || lost || stale
@@ -229,7 +230,7 @@ func (c *connection) transactionFailed(first, failed, next int, e *pgconn.PgErro
 // full answer, and answered is its first statement without a result. If the server ended the session for a
 // reason of its own, a transaction that was not committed had no effect.
 func (c *connection) connectionFailed(first, answered int, err error, a *attempt) {
-	left := c.sent[first:]
+	left := c.sent[first:] // the statements of transactions without a full answer
 	setFailed(left, err)
 	retry := pgconn.SafeToRetry(err)
 	if e := serverError(err); e != nil && !pg.Began(left, answered-first, false) {

@@ -16,7 +16,7 @@ import (
 const refusalTime = 250 * time.Millisecond
 
 // maxRefused bounds the further attempts of a call to connect while the pool is empty. A server counts logins
-// under way and sessions that are ending, and may refuse each of several logins that come at once.
+// under way and sessions that are ending, and may refuse all of several concurrent logins.
 const maxRefused = 3
 
 var errClosed = errors.New("pgxdb: the DB is closed")
@@ -118,9 +118,9 @@ func (d *DB) release(conn *pgxpool.Conn) {
 // withCause adds the failure of the latest login to the error of a call that ran out of time while the pool
 // was empty. Over a slow network a login takes longer than a call, and then no call gets its error.
 func (d *DB) withCause(ctx context.Context, err error) error {
-	failed := d.logins.ended.Load()
-	if ctx.Err() == nil || failed == nil || *failed == nil || d.connections() > 0 {
+	failure := d.logins.ended.Load()
+	if ctx.Err() == nil || failure == nil || *failure == nil || d.connections() > 0 {
 		return err
 	}
-	return fmt.Errorf("pgxdb: no connection yet (the last attempt: %s): %w", (*failed).Error(), err)
+	return fmt.Errorf("pgxdb: no connection yet (the last attempt: %s): %w", (*failure).Error(), err)
 }

@@ -16,21 +16,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TableSQL creates the two tables of counts, or upgrades those of the npm library pg-ratelimit in
+// TableSQL creates the two tables of counts, or upgrades the tables of the npm library pg-ratelimit in
 // place and keeps their rows. It can run any number of times. A Store runs it on first use unless
 // Options.DisableMigration is set.
 const TableSQL = engine.TableSQL
 
 // Options are the settings of a Store. The zero value has good defaults.
 type Options struct {
-	// DisableMigration leaves it to the operator to run TableSQL.
+	// DisableMigration keeps the Store from running TableSQL: the operator runs it.
 	DisableMigration bool
 	// CleanupProbability is the probability, up to 1, that a statement starts the deletion of expired rows
 	// in the background. 0 means 0.1; a negative value turns cleanup off.
 	CleanupProbability float64
-	// Workers bounds the number of batches in flight at once, each on a connection of its own. 0 means 4.
-	// One is used while the database answers within 5 ms. If db has a method MaxConns() int, as that of
-	// pgxdb has, its result is another bound.
+	// Workers bounds the number of concurrent batches, each on its own connection. 0 means 4. While the
+	// database answers within 5 ms, only one worker runs. If db has a method MaxConns() int, as a pgxdb.DB
+	// has, its result is another bound.
 	Workers int
 	// DisableInMemoryBlock sends every hit to the database. By default the store remembers keys with no
 	// quota left, and refuses their hits from memory.
@@ -40,8 +40,8 @@ type Options struct {
 	LeaseHorizon time.Duration
 	// Now replaces the server's clock, for tests.
 	Now func() time.Time
-	// OnError, if not nil, is called with errors that no call returns, such as those of a migration or a
-	// cleanup. It must not block.
+	// OnError, if not nil, is called with errors that no call returns, such as a failed migration or cleanup.
+	// It must not block.
 	OnError func(error)
 }
 
@@ -54,7 +54,7 @@ type Stats struct {
 	Blocked     int64 // requests refused from memory
 	BlockedKeys int64 // keys remembered now as having no quota left
 	Leased      int64 // requests that passed on the units of a lease; see Limit.Lease
-	LeasedUnits int64 // units of leases, charged in advance, now
+	LeasedUnits int64 // units charged in advance for leases, now
 	Failures    int64 // batches without a decision
 
 	// Errors counts errors by class: the first two characters of an SQLSTATE, "timeout" for a late answer,
@@ -84,7 +84,7 @@ func New(db pgdb.DB, o Options) (*Store, error) {
 // the first decision waits for both.
 func (s *Store) Prepare() { s.inner.Prepare() }
 
-// Unavailable returns nil, or the reason of the current outage as an error that wraps
+// Unavailable returns nil, or during an outage its reason as an error that wraps
 // ratelimit.ErrUnavailable. Only calls of Take and Reset detect an outage.
 func (s *Store) Unavailable() error { return s.inner.Unavailable() }
 
@@ -111,5 +111,5 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 }
 
 // Close implements ratelimit.Store. It waits up to a second for calls in flight, then up to a
-// second for the release of leases.
+// second for the refund of leases.
 func (s *Store) Close() { s.inner.Close() }

@@ -15,13 +15,13 @@ import (
 // slots, and charges after an outage. The next batch of any queue with this Background takes them along. If
 // no batch comes, Background sends a batch without requests.
 //
-// A call that fails by itself, as one on a locked row, becomes isolated: it has a statement of its own in a
-// batch without requests. It is lost after failing for retryTime, unless Call.Repeat is set.
+// A call that fails by itself, such as a call on a locked row, becomes isolated: it has a statement of its
+// own in a batch without requests. It is lost after failing for retryTime, unless Call.Repeat is set.
 type Background struct {
 	options BackgroundOptions
 	waiting int32 // the number of calls; atomic, so that a batch without such calls takes no lock
 
-	mu       sync.Mutex // guards all that follows
+	mu       sync.Mutex // guards the fields below
 	calls    []*Call    // in the order of arrival
 	isolated []*Call    // calls with Isolated set
 	sending  bool       // a goroutine runs send
@@ -53,8 +53,8 @@ var ErrTooManyCalls = errors.New("ratelimit: too many calls wait in the backgrou
 // NewBackground returns a Background without calls.
 func NewBackground(o BackgroundOptions) *Background { return &Background{options: o} }
 
-// Add adds a call. If no other batch takes the call within wait, a batch without requests does. End of the
-// call may be called before Add returns.
+// Add adds a call. If no other batch takes the call within wait, a batch without requests does. The call's
+// End may run before Add returns.
 func Add(b *Background, c *Call, wait time.Duration) {
 	if atomic.LoadInt32(&b.waiting) < maxWaiting {
 		add(b, c, wait)
@@ -109,10 +109,10 @@ func send(b *Background, wait time.Duration) {
 	}
 }
 
-// Collect removes and returns the calls that a batch takes along. idle reports a batch without requests,
-// which also takes isolated calls. all takes all other calls: requests that refund or reset rows must come
-// after all waiting refunds. Unless all is set, Collect takes at most MaxPerBatch calls, and on each row
-// those of one window only.
+// Collect removes and returns the calls that a batch takes along. idle is set for a batch without requests,
+// which also takes isolated calls. Unless all is set, Collect takes at most MaxPerBatch other calls, and on
+// each row only calls of one window. all is set for requests that refund or reset rows, which must come after
+// all waiting refunds.
 func Collect(b *Background, idle, all bool) []*Call {
 	var taken, left []*Call
 	if atomic.LoadInt32(&b.waiting) == 0 {
@@ -204,9 +204,9 @@ func endBackground(b *Background, calls []*Call, err error) {
 	}
 }
 
-// Flush sends the waiting calls. It gives up after most, or when the database is unavailable.
-func Flush(b *Background, most time.Duration) {
-	until := time.Now().Add(most)
+// Flush sends the waiting calls. It stops after timeout, or when the database is unavailable.
+func Flush(b *Background, timeout time.Duration) {
+	until := time.Now().Add(timeout)
 	for atomic.LoadInt32(&b.waiting) > 0 && time.Now().Before(until) &&
 		b.options.Health.Unavailable() == nil {
 		before := atomic.LoadInt32(&b.waiting)

@@ -38,8 +38,8 @@ type Call struct {
 	Order    Order
 	Repeat   bool  // retry after any failure; otherwise only if the call certainly had no effect
 	Partial  bool  // charge as much of the cost as fits
-	Claim    int64 // the charge to correct, see Definition.Adjust; of a limit InFlight, the first slot
-	Window   int64 // see algorithm.WindowOf; calls in one window of a row may be added up
+	Claim    int64 // the charge to correct (see Definition.Adjust), or the first slot of an InFlight limit
+	Window   int64 // the result of algorithm.WindowOf; calls in one window of a row may be added up
 	Isolated bool  // send the call in a statement of its own, because it failed by itself before
 
 	// Granted is the charged cost of a Partial call. End, unless it is nil, is called once: after the
@@ -131,7 +131,7 @@ func Split(calls []*Call) []*Call {
 
 // splitCall returns the parts of a call.
 func splitCall(c *Call) []*Call {
-	var made []*Call
+	var parts []*Call
 	var together *Call
 	for i := range c.Hits {
 		h := &c.Hits[i]
@@ -147,23 +147,23 @@ func splitCall(c *Call) []*Call {
 		if !h.Apart {
 			together = p
 		}
-		made = append(made, p)
+		parts = append(parts, p)
 	}
-	c.openParts = int32(len(made))
+	c.openParts = int32(len(parts))
 	c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
-	return made
+	return parts
 }
 
 // finishPart copies the decisions or the error of a part into the whole call. It returns the whole call if
 // this was its last part, and nil otherwise. A failed part that is Apart does not fail the whole call.
 func finishPart(c *Call) *Call {
 	whole := c.part.whole
-	for i, at := range c.part.indexes {
+	for i, index := range c.part.indexes {
 		switch {
 		case c.Err == nil:
-			whole.Decisions[at] = c.Decisions[i]
+			whole.Decisions[index] = c.Decisions[i]
 		case c.part.apart:
-			whole.Decisions[at] = ratelimit.Decision{Allowed: true, Limit: c.Hits[i].Limit.Capacity(),
+			whole.Decisions[index] = ratelimit.Decision{Allowed: true, Limit: c.Hits[i].Limit.Capacity(),
 				Source: ratelimit.Undecided}
 		default:
 			whole.Err = c.Err
@@ -219,7 +219,7 @@ func Finish(q *Queue, calls []*Call, err error) {
 }
 
 // callEach calls f with all calls, and reports whether f returned. If f panics, callEach retries it with one
-// call at a time, and sets Err of those with which f panics again.
+// call at a time, and sets Err of the calls with which f panics again.
 func callEach(f func(calls []*Call), calls []*Call) bool {
 	if PanicError(func() { f(calls) }) == nil {
 		return true

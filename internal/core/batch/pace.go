@@ -39,53 +39,53 @@ type sample struct {
 }
 
 // update adapts the pace after a batch.
-func (p *pace) update(o sample, timeout time.Duration, workers int) {
-	if o.took > p.batchTime {
-		p.batchTime = (p.batchTime + o.took) / 2
+func (p *pace) update(s sample, timeout time.Duration, workers int) {
+	if s.took > p.batchTime {
+		p.batchTime = (p.batchTime + s.took) / 2
 	} else {
-		p.batchTime = (3*p.batchTime + o.took) / 4
+		p.batchTime = (3*p.batchTime + s.took) / 4
 	}
-	if !o.late {
+	if !s.late {
 		switch {
-		case p.latency == 0 || o.took < p.latency:
-			p.latency = o.took // batches cannot be faster than the connection
-		case o.only && o.hits <= smallBatch && o.hits <= o.maxHits/4 || o.maxHits == floorHits:
-			p.latency = (7*p.latency + o.took) / 8 // so few hits cannot have taken this time
+		case p.latency == 0 || s.took < p.latency:
+			p.latency = s.took // batches cannot be faster than the connection
+		case s.only && s.hits <= smallBatch && s.hits <= s.maxHits/4 || s.maxHits == floorHits:
+			p.latency = (7*p.latency + s.took) / 8 // the hits of a small batch do not explain this time
 		}
 	}
-	if o.maxHits != p.maxHits {
+	if s.maxHits != p.maxHits {
 		return // the bound has changed since
 	}
 	// A request can take two round trips, which does not mean that the server is busy.
-	slow := o.took > timeout/4 && o.took > p.latency*5/2
+	slow := s.took > timeout/4 && s.took > p.latency*5/2
 	switch {
-	case slow && o.late:
+	case slow && s.late:
 		p.setMaxHits(p.maxHits / 2)
-	case o.late || o.hits < o.maxHits:
+	case s.late || s.hits < s.maxHits:
 	case slow:
 		p.setMaxHits(p.maxHits * 3 / 4)
 	case p.fullBatches < workers-1: // the batches beside this one had fewer hits
 		p.fullBatches++
-	case o.took <= p.latency*3/2 || p.maxHits < firstHits && o.took < timeout/8:
+	case s.took <= p.latency*3/2 || p.maxHits < firstHits && s.took < timeout/8:
 		p.setMaxHits(p.maxHits * 3 / 2)
 	case p.maxHits > firstHits:
-		most := p.maxHits * 3 / 4
-		if most < firstHits {
-			most = firstHits
+		hits := p.maxHits * 3 / 4
+		if hits < firstHits {
+			hits = firstHits
 		}
-		p.setMaxHits(most)
+		p.setMaxHits(hits)
 	}
 }
 
 // setMaxHits sets maxHits within its bounds.
-func (p *pace) setMaxHits(most int) {
-	if most < floorHits {
-		most = floorHits
+func (p *pace) setMaxHits(hits int) {
+	if hits < floorHits {
+		hits = floorHits
 	}
-	if most > ceilingHits {
-		most = ceilingHits
+	if hits > ceilingHits {
+		hits = ceilingHits
 	}
-	p.maxHits = most
+	p.maxHits = hits
 	p.fullBatches = 0
 }
 

@@ -27,13 +27,13 @@ type Queue struct {
 	batchesInFlight int        // the number of batches in flight
 	idleWorkers     []*worker  // idle workers, to reuse their memory
 	pace            pace
-	beside          any // nil, or the *Queue of Beside: Yaegi does not support a type that contains itself
+	beside          any // nil or a *Queue, see Beside: Yaegi does not support a type that contains itself
 }
 
 // worker forms batches: it collects the pending calls, decides them with Queue.decide, and repeats both until
 // no calls are left. At most one worker at a time collects, and Queue.collecting is set while there is one.
 // If its batch is in flight for longer than slowBatch, another worker replaces it as the collecting one, and
-// the first worker ends after its batch. At most Options.Workers run at once.
+// the first worker ends after its batch. At most Options.Workers run concurrently.
 type worker struct {
 	calls  []*Call // memory for a batch
 	sample sample  // of the batch
@@ -53,15 +53,15 @@ type Options struct {
 	// Health tracks the server. Nil means a server that always answers.
 	Health *health.Health
 
-	// Workers bounds the number of batches in flight at once.
+	// Workers bounds the number of concurrent batches.
 	Workers int
 
-	// Decide decides the calls of a batch by deadline, which is that of the call that came first. It passes
-	// each call to Finish exactly once, and must not panic.
+	// Decide decides the calls of a batch by deadline, the deadline of the oldest call. It passes each call
+	// to Finish exactly once, and must not panic.
 	Decide func(calls []*Call, deadline time.Time)
 
-	// Expire passes calls that have too little time left for a batch to Finish. Nil finishes them with the
-	// error of health.NoDecision.
+	// Expire finishes calls that have too little time left for a batch. Nil finishes them with the error of
+	// health.NoDecision.
 	Expire func(calls []*Call)
 
 	// Fill, unless it is nil, sets Hits and Apart of calls that were just collected, and clears their
@@ -71,12 +71,12 @@ type Options struct {
 	Fill    func(calls []*Call)
 	Deliver func(calls []*Call)
 
-	// Background holds the calls that nobody waits for. Finish passes those of a batch to it, to be ended or
-	// retried. Nil is for a queue without such calls.
+	// Background holds the calls that nobody waits for. Finish passes a batch's background calls to it, which
+	// ends or retries them. Nil means that no batch has background calls.
 	Background *Background
 }
 
-// NewQueue returns an empty Queue, which runs goroutines only while it has calls.
+// NewQueue returns an empty Queue. It runs goroutines only while it has calls.
 func NewQueue(o Options) *Queue {
 	if o.Health == nil {
 		o.Health = health.New(context.Background(), nil, nil)

@@ -63,9 +63,9 @@ func work(q *Queue, w *worker) {
 	q.mu.Unlock()
 }
 
-// collect removes the pending calls of the next batch, and those with too little time left for one. It
-// returns both in the order of arrival. Expired calls must not join a batch: a batch with their deadline
-// would end too early for all of its calls. silent reports an outage.
+// collect removes the pending calls of the next batch, and expired calls, which have too little time left for
+// a batch. It returns both in the order of arrival. Expired calls must not join a batch: a batch with their
+// deadline would end too early for all of its calls. silent reports an outage.
 func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -94,11 +94,11 @@ func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 		w.calls = pending
 	} else {
 		w.calls = append(w.calls[:0], pending[late:end]...)
-		left := copy(pending, pending[end:])
-		for i := left; i < len(pending); i++ {
+		n := copy(pending, pending[end:])
+		for i := n; i < len(pending); i++ {
 			pending[i] = nil
 		}
-		q.pending = pending[:left]
+		q.pending = pending[:n]
 	}
 	if len(w.calls) == 0 {
 		return nil, expired
