@@ -94,15 +94,15 @@ func ExampleLimiter_Wait() {
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	started := time.Now()
+	start := time.Now()
 	for i := 0; i < 3; i++ {
 		if _, err := limiter.Wait(ctx, "smtp", 1); err != nil {
 			fmt.Println(err)
 		}
 	}
-	fmt.Println(time.Since(started) >= 20*time.Millisecond)
+	fmt.Println(time.Since(start) >= 20*time.Millisecond)
 
-	// A deadline nearer than RetryAfter fails at once.
+	// With a deadline nearer than RetryAfter, Wait fails immediately.
 	slow, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "slow", Events: 1, Window: time.Hour})
 	_, _ = slow.Wait(ctx, "smtp", 1)
 	_, err := slow.Wait(ctx, "smtp", 1)

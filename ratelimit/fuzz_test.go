@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// FuzzRate: any text is refused with an error that shows it, or is a rate that a limit can have. Any
-// text is stored as a key that Postgres holds.
+// Any text is a rate that a limit can have, or gets an error that shows it. Any text is stored as a key that
+// Postgres can hold.
 func FuzzRate(f *testing.F) {
 	for _, text := range []string{
 		"100 1m", "100/1m", "1 1w2d3h", "1 250ms", "9007199254740992 36525d", "10000 1mo calendar",
@@ -21,27 +21,29 @@ func FuzzRate(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		if d, err := ratelimit.ParseWindow(text); err == nil {
-			if again, err := ratelimit.ParseWindow(d.String()); err != nil || again != d || d < 0 {
-				t.Errorf("the window %q is %v, and of that %v, %v", text, d, again, err)
+			again, err := ratelimit.ParseWindow(d.String())
+			if err != nil || again != d || d < 0 {
+				t.Errorf("ParseWindow(%q) = %v; ParseWindow(%v) = %v, %v, want the same", text, d, d, again,
+					err)
 			}
 		}
 		hit := ratelimit.Hit{Key: text}
 		if key := hit.StoredKey(); len(key) > ratelimit.MaxKey || !utf8.ValidString(key) ||
 			strings.IndexByte(key, 0) >= 0 || strings.HasPrefix(text, "sha256:") && key == text {
-			t.Errorf("the key %q is stored as %q", text, key)
+			t.Errorf("StoredKey of %q = %q, want a digest, or text that Postgres can hold", text, key)
 		}
 		rate, err := ratelimit.ParseRate(text)
 		if err != nil {
 			var wrong *ratelimit.FieldError
 			if !errors.As(err, &wrong) || wrong.Value != text || wrong.Want == "" {
-				t.Errorf("the rate %q: %v", text, err)
+				t.Errorf("ParseRate(%q): error %v, want a FieldError with the text", text, err)
 			}
 			return
 		}
 		limit := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: rate.Events,
 			Window: rate.Window, Calendar: rate.Calendar, Zone: rate.Zone}
 		if err := limit.Validate(); err != nil {
-			t.Errorf("the rate %q is %+v: %v", text, rate, err)
+			t.Errorf("ParseRate(%q) = %+v, and the limit has the error %v, want none", text, rate, err)
 		}
 	})
 }

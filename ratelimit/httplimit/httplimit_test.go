@@ -62,9 +62,10 @@ func wrap(t *testing.T, store ratelimit.Store, o httplimit.Options) http.Handler
 	return limited(next)
 }
 
-// next is the handler that gets the requests that pass.
+// next responds to the requests that pass.
 var next = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusTeapot) })
 
+// get sends a request from an address.
 func get(h http.Handler, remote string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = remote
@@ -82,88 +83,95 @@ func TestEachAddressHasItsQuota(t *testing.T) {
 		status    int
 		remaining string
 	}{
-		{"192.0.2.1:1", http.StatusTeapot, "1"},
-		{"192.0.2.1:2", http.StatusTeapot, "0"}, // another port is the same address
-		{"192.0.2.1:1", http.StatusTooManyRequests, "0"},
-		{"[2001:db8::1]:1", http.StatusTeapot, "1"},
-		{"@", http.StatusTeapot, "1"}, // a Unix socket has none
-		{"@", http.StatusTeapot, "0"},
+		{remote: "192.0.2.1:1", status: http.StatusTeapot, remaining: "1"},
+		{remote: "192.0.2.1:2", status: http.StatusTeapot, remaining: "0"}, // the same address
+		{remote: "192.0.2.1:1", status: http.StatusTooManyRequests, remaining: "0"},
+		{remote: "[2001:db8::1]:1", status: http.StatusTeapot, remaining: "1"},
+		{remote: "@", status: http.StatusTeapot, remaining: "1"}, // a Unix socket
+		{remote: "@", status: http.StatusTeapot, remaining: "0"},
 	} {
 		before := time.Now()
-		a := get(h, step.remote)
-		if a.Code != step.status || a.Header().Get("X-RateLimit-Remaining") != step.remaining ||
-			a.Header().Get("X-RateLimit-Limit") != "2" {
-			t.Errorf("%s: %d with %v, want %d and %s left", step.remote, a.Code, a.Header(), step.status,
-				step.remaining)
+		response := get(h, step.remote)
+		header := response.Header()
+		if response.Code != step.status || header.Get("X-RateLimit-Remaining") != step.remaining ||
+			header.Get("X-RateLimit-Limit") != "2" {
+			t.Errorf("%s: status %d with %v, want %d and %s of 2 left", step.remote, response.Code, header,
+				step.status, step.remaining)
 		}
-		reset, err := strconv.ParseInt(a.Header().Get("X-RateLimit-Reset"), 10, 64)
-		if at := time.Unix(reset, 0); err != nil || at.Before(before.Add(59*time.Minute)) ||
-			at.After(before.Add(61*time.Minute)) {
-			t.Errorf("%s: reset at %v, %v", step.remote, at, err)
-		}
-		body, err := io.ReadAll(a.Body)
+		seconds, err := strconv.ParseInt(header.Get("X-RateLimit-Reset"), 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if refused := step.status == http.StatusTooManyRequests; refused {
-			after := a.Header().Get("Retry-After")
-			if want := `{"error":"Too many requests","retryAfter":` + after + `}`; after == "" ||
-				string(body) != want {
-				t.Errorf("%s: Retry-After %q, and the body %s", step.remote, after, body)
-			}
-		} else if len(body) > 0 || a.Header().Get("Retry-After") != "" {
-			t.Errorf("%s: passed, with %v and the body %s", step.remote, a.Header(), body)
+		reset := time.Unix(seconds, 0).Sub(before)
+		if reset < 59*time.Minute || reset > 61*time.Minute {
+			t.Errorf("%s: reset in %v, want about an hour", step.remote, reset)
+		}
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, want := header.Get("Retry-After"), ""
+		if step.status == http.StatusTooManyRequests {
+			want = `{"error":"Too many requests","retryAfter":` + after + `}`
+		}
+		if (after == "") != (want == "") || string(body) != want {
+			t.Errorf("%s: Retry-After %q and body %q, want body %q", step.remote, after, body, want)
 		}
 	}
 }
 
-// failing is a store that makes no decisions.
-type failing struct {
+// failingStore is a store that makes no decisions.
+type failingStore struct {
 	timeout time.Duration // of the last call
 }
 
 var errNoDecision = errors.New("no decision")
 
-func (f *failing) Take(_ context.Context, timeout time.Duration, _ []ratelimit.Hit,
+func (s *failingStore) Take(_ context.Context, timeout time.Duration, _ []ratelimit.Hit,
 	_ []ratelimit.Decision) error {
-	f.timeout = timeout
+	s.timeout = timeout
 	return errNoDecision
 }
-func (*failing) Reset(context.Context, time.Duration, []ratelimit.Hit) error { return errNoDecision }
-func (*failing) Close()                                                      {}
+func (*failingStore) Reset(context.Context, time.Duration, []ratelimit.Hit) error {
+	return errNoDecision
+}
+func (*failingStore) Close() {}
 
-func TestAStoreThatFails(t *testing.T) {
+func TestFailingStore(t *testing.T) {
 	limit := &ratelimit.Limit{Prefix: "p", Events: 2, Window: time.Hour}
 	for _, test := range []struct {
 		deny    bool
 		timeout time.Duration
 		status  int
-		want    time.Duration
-	}{{false, 0, http.StatusTeapot, 250 * time.Millisecond},
-		{true, time.Second, http.StatusServiceUnavailable, time.Second}} {
-		store := &failing{}
+		want    time.Duration // the timeout of the store
+	}{
+		{deny: false, timeout: 0, status: http.StatusTeapot, want: 250 * time.Millisecond},
+		{deny: true, timeout: time.Second, status: http.StatusServiceUnavailable, want: time.Second},
+	} {
+		store := &failingStore{}
 		var reported []error
 		o := httplimit.Options{Limit: limit, Timeout: test.timeout, DenyOnError: test.deny,
-			OnError: func(r *http.Request, err error) {
-				reported = append(reported, err)
-			}}
-		a := get(wrap(t, store, o), "@")
-		if a.Code != test.status || a.Header().Get("X-RateLimit-Limit") != "" || store.timeout != test.want {
-			t.Errorf("deny %v: %d, %v, asked with a timeout of %v", test.deny, a.Code, a.Header(),
-				store.timeout)
+			OnError: func(_ *http.Request, err error) { reported = append(reported, err) }}
+		response := get(wrap(t, store, o), "@")
+		if response.Code != test.status || response.Header().Get("X-RateLimit-Limit") != "" {
+			t.Errorf("deny %v: status %d with %v, want %d without headers", test.deny, response.Code,
+				response.Header(), test.status)
+		}
+		if store.timeout != test.want {
+			t.Errorf("deny %v: Take with the timeout %v, want %v", test.deny, store.timeout, test.want)
 		}
 		if len(reported) != 1 || !errors.Is(reported[0], errNoDecision) {
-			t.Errorf("deny %v: OnError was called with %v", test.deny, reported)
+			t.Errorf("deny %v: OnError got %v, want one errNoDecision", test.deny, reported)
 		}
 		o.OnError = nil
-		if a := get(wrap(t, store, o), "@"); a.Code != test.status {
-			t.Errorf("deny %v, without OnError: %d", test.deny, a.Code)
+		if response := get(wrap(t, store, o), "@"); response.Code != test.status {
+			t.Errorf("deny %v, without OnError: status %d, want %d", test.deny, response.Code, test.status)
 		}
 	}
 }
 
-// TestAHitWithoutALimit must not pass unnoticed.
-func TestAHitWithoutALimit(t *testing.T) {
+// An invalid hit reports an error, and passes only without DenyOnError.
+func TestInvalidHitIsReported(t *testing.T) {
 	for _, test := range []struct {
 		deny   bool
 		status int
@@ -177,15 +185,15 @@ func TestAHitWithoutALimit(t *testing.T) {
 			})
 			var field *ratelimit.FieldError
 			if response := get(h, "@"); response.Code != test.status || !errors.As(reported, &field) {
-				t.Errorf("deny %v, %+v: %d, and OnError was called with %v", test.deny, hit,
-					response.Code, reported)
+				t.Errorf("deny %v, %+v: status %d, OnError got %v, want %d and a FieldError", test.deny, hit,
+					response.Code, reported, test.status)
 			}
 		}
 	}
 }
 
-// A hit that is Apart refuses nothing, and no header describes it.
-func TestAHitThatIsApartRefusesNothing(t *testing.T) {
+// A hit that is Apart refuses nothing, and no header describes its limit.
+func TestApartHitRefusesNothing(t *testing.T) {
 	full := &ratelimit.Limit{Prefix: "full", Events: 1, Window: time.Hour}
 	roomy := &ratelimit.Limit{Prefix: "roomy", Events: 5, Window: time.Hour}
 	for quota, hits := range map[string][]ratelimit.Hit{
@@ -194,13 +202,15 @@ func TestAHitThatIsApartRefusesNothing(t *testing.T) {
 	} {
 		o := httplimit.Options{Hits: func(*http.Request) []ratelimit.Hit { return hits }}
 		h := wrap(t, newStore(t), o)
-		if a := get(h, "@"); a.Code != http.StatusTeapot || a.Header().Get("X-RateLimit-Limit") != quota {
-			t.Errorf("%d with %v, want to pass with the quota %q", a.Code, a.Header(), quota)
+		response := get(h, "@")
+		got := response.Header().Get("X-RateLimit-Limit")
+		if response.Code != http.StatusTeapot || got != quota {
+			t.Errorf("status %d with the quota %q, want to pass with %q", response.Code, got, quota)
 		}
 	}
 }
 
-func TestWrongOptionsAreRefused(t *testing.T) {
+func TestInvalidOptions(t *testing.T) {
 	limit := &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}
 	store := newStore(t)
 	for _, test := range []struct {
@@ -208,16 +218,18 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 		options httplimit.Options
 		field   string
 	}{
-		{nil, httplimit.Options{Limit: limit}, "store"},
-		{store, httplimit.Options{}, "Limit"},
-		{store, httplimit.Options{Limit: &ratelimit.Limit{Events: 1, Window: time.Hour}}, "prefix"},
-		{store, httplimit.Options{Limit: &ratelimit.Limit{Prefix: "p", Window: time.Hour}}, "events"},
-		{store, httplimit.Options{Limit: limit, Timeout: -1}, "Timeout"},
+		{store: nil, options: httplimit.Options{Limit: limit}, field: "store"},
+		{store: store, options: httplimit.Options{}, field: "Limit"},
+		{store: store, field: "prefix",
+			options: httplimit.Options{Limit: &ratelimit.Limit{Events: 1, Window: time.Hour}}},
+		{store: store, field: "events",
+			options: httplimit.Options{Limit: &ratelimit.Limit{Prefix: "p", Window: time.Hour}}},
+		{store: store, options: httplimit.Options{Limit: limit, Timeout: -1}, field: "Timeout"},
 	} {
 		_, err := httplimit.New(test.store, test.options)
 		var field *ratelimit.FieldError
 		if !errors.As(err, &field) || field.Field != test.field {
-			t.Errorf("%+v: %v, want an error about %s", test.options, err, test.field)
+			t.Errorf("New with %+v: error %v, want a FieldError for %s", test.options, err, test.field)
 		}
 	}
 }

@@ -26,7 +26,7 @@ func open(t testing.TB, o memory.Options) *memory.Store {
 	return store
 }
 
-// take decides a request.
+// take returns the decisions on a request.
 func take(t testing.TB, store *memory.Store, hits ...ratelimit.Hit) []ratelimit.Decision {
 	t.Helper()
 	decisions := make([]ratelimit.Decision, len(hits))
@@ -42,39 +42,38 @@ func TestMemory(t *testing.T) {
 
 func TestOptionsOutOfRange(t *testing.T) {
 	var field *ratelimit.FieldError
-	if store, err := memory.New(memory.Options{Capacity: -1}); !errors.As(err, &field) ||
-		field.Field != "Capacity" || store != nil {
-		t.Errorf("Capacity -1: %v", err)
+	store, err := memory.New(memory.Options{Capacity: -1})
+	if !errors.As(err, &field) || field.Field != "Capacity" || store != nil {
+		t.Errorf("Capacity -1: error %v, want a FieldError for Capacity", err)
 	}
 }
 
-// TestKeysAreBounded: beyond Capacity a new key displaces another.
+// Beyond Capacity, a new key evicts another.
 func TestKeysAreBounded(t *testing.T) {
-	for _, most := range []int{1, 100, 5000} {
-		store := open(t, memory.Options{Capacity: most})
+	for _, capacity := range []int{1, 100, 5000} {
+		store := open(t, memory.Options{Capacity: capacity})
 		l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 2, Window: time.Hour}
-		bound := most + most/100 + most/1024 // several stripes keep it nearly
-		for i := range 3 * most {
+		maxKeys := capacity + capacity/100 + capacity/1024 // each stripe rounds its bound up
+		for i := range 3 * capacity {
 			h := ratelimit.Hit{Limit: l, Key: fmt.Sprint(i), Cost: 1}
 			if d := take(t, store, h)[0]; !d.Allowed || d.Remaining != 1 {
-				t.Fatalf("key %d: %+v", i, d)
+				t.Fatalf("first hit on key %d: %+v, want it allowed with 1 left", i, d)
 			}
 			if d := take(t, store, h)[0]; d.Remaining != 0 {
-				t.Fatalf("key %d, again: %+v", i, d)
+				t.Fatalf("second hit on key %d: %+v, want 0 left", i, d)
 			}
-			if n := store.Len(); i%50 == 0 && n > bound {
-				t.Fatalf("%d keys of at most %d", n, most)
+			if n := store.Len(); i%50 == 0 && n > maxKeys {
+				t.Fatalf("Len() = %d after %d keys, want at most %d", n, i+1, maxKeys)
 			}
 		}
-		if n := store.Len(); n < most*95/100 || n > bound {
-			t.Errorf("%d keys, want %d", n, most)
+		if n := store.Len(); n < capacity*95/100 || n > maxKeys {
+			t.Errorf("Len() = %d, want about %d", n, capacity)
 		}
 	}
 }
 
-// TestExpiredKeysAreDisplacedFirst: in a full store a key that is in use stays, and a key that
-// has expired goes.
-func TestExpiredKeysAreDisplacedFirst(t *testing.T) {
+// A full store evicts an expired key, and keeps a key in use.
+func TestExpiredKeysAreEvictedFirst(t *testing.T) {
 	short := &ratelimit.Limit{Prefix: "short", Events: 1, Window: time.Millisecond}
 	live := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "live", Algorithm: ratelimit.FixedWindow, Events: 2,
 		Window: time.Hour}, Cost: 1}
@@ -91,12 +90,12 @@ func TestExpiredKeysAreDisplacedFirst(t *testing.T) {
 		c.Micro += 2000 // all but one have expired
 		take(t, store, ratelimit.Hit{Limit: short, Key: "new", Cost: 1})
 		if d := take(t, store, live)[0]; d.Remaining != 0 {
-			t.Errorf("the live key, the %d. of ten, was displaced: %+v", place+1, d)
+			t.Errorf("the live key, number %d of ten: %+v, want it kept with 0 left", place+1, d)
 		}
 	}
 }
 
-// TestKeysWithoutChargesAreNotKept: a peek, a refund and a refusal leave no key behind.
+// A peek, a refund and a refusal leave no key behind.
 func TestKeysWithoutChargesAreNotKept(t *testing.T) {
 	store := open(t, memory.Options{Capacity: 100})
 	for _, l := range conformance.Limits("", 2) {
@@ -106,15 +105,15 @@ func TestKeysWithoutChargesAreNotKept(t *testing.T) {
 		take(t, store, ratelimit.Hit{Limit: l, Key: "d", Cost: 1}, ratelimit.Hit{Limit: l, Key: "e", Cost: 3})
 	}
 	if n := store.Len(); n != 0 {
-		t.Errorf("%d keys that were charged nothing", n)
+		t.Errorf("Len() = %d after requests without a charge, want 0", n)
 	}
 }
 
-// TestManyExpiredKeysLeaveNothing: when most keys have expired, they are gone, and their memory is free.
-func TestManyExpiredKeysLeaveNothing(t *testing.T) {
-	for _, most := range []int{0, 1000} { // 64 stripes, and one
+// The store removes expired keys, and frees their memory.
+func TestExpiredKeysFreeMemory(t *testing.T) {
+	for _, capacity := range []int{0, 1000} { // 64 stripes, and one
 		c := conformance.NewClock()
-		store := open(t, memory.Options{Capacity: most, Now: c.Now})
+		store := open(t, memory.Options{Capacity: capacity, Now: c.Now})
 		l := &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Second}
 		conformance.Keeps(t, 10<<20, store, func() {
 			for i := range 200_000 {
@@ -126,12 +125,12 @@ func TestManyExpiredKeysLeaveNothing(t *testing.T) {
 			}
 		})
 		if n := store.Len(); n > 6000 {
-			t.Errorf("%d keys are left of 200,000 that have expired", n)
+			t.Errorf("Len() = %d after 200,000 keys have expired, want at most 6000", n)
 		}
 	}
 }
 
-// TestKeysAreCopied: a store does not keep the request alive that a key is a part of.
+// A stored key does not keep the request in memory that it is a part of.
 func TestKeysAreCopied(t *testing.T) {
 	store := open(t, memory.Options{})
 	l := &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Hour}
@@ -142,13 +141,12 @@ func TestKeysAreCopied(t *testing.T) {
 		}
 	})
 	if n := store.Len(); n != 200 {
-		t.Errorf("%d keys, want 200", n)
+		t.Errorf("Len() = %d, want 200", n)
 	}
 }
 
-// TestSeveralKeysAreChargedTogether: many goroutines charge several keys at once, in
-// different orders. Each request is charged on all its keys or on none, so all keys have
-// the same left.
+// Many goroutines charge the same keys in different orders. Each request is charged on all its keys or on
+// none, so all keys have the same quota left.
 func TestSeveralKeysAreChargedTogether(t *testing.T) {
 	store := open(t, memory.Options{}) // the keys are in different stripes
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}
@@ -163,16 +161,16 @@ func TestSeveralKeysAreChargedTogether(t *testing.T) {
 				for key := range 20 {
 					hits = append(hits, ratelimit.Hit{Limit: l, Key: fmt.Sprint((key + i) % 20), Cost: 3})
 				}
-				all := true
+				passes := true
 				for _, d := range take(t, store, hits...) {
-					all = all && d.Allowed
+					passes = passes && d.Allowed
 				}
-				if all {
+				if passes {
 					passed.Add(1)
 				}
 				for _, d := range take(t, store, hits[1:]...)[1:] {
 					if d.Remaining%3 != 1 {
-						t.Errorf("%d left", d.Remaining)
+						t.Errorf("%d left, want 1000 less a multiple of 3", d.Remaining)
 					}
 				}
 				refund := append([]ratelimit.Hit(nil), hits[1:]...)
@@ -188,9 +186,9 @@ func TestSeveralKeysAreChargedTogether(t *testing.T) {
 		t.Errorf("%d requests passed, want 100", passed.Load())
 	}
 	for key := range 20 {
-		if d := take(t, store,
-			ratelimit.Hit{Limit: l, Key: fmt.Sprint(key), Cost: 1, Peek: true})[0]; d.Remaining != 700 {
-			t.Errorf("key %d: %d left of 1000 after 100 requests of 3", key, d.Remaining)
+		peek := ratelimit.Hit{Limit: l, Key: fmt.Sprint(key), Cost: 1, Peek: true}
+		if d := take(t, store, peek)[0]; d.Remaining != 700 {
+			t.Errorf("key %d: %d left after 100 requests of 3, want 700", key, d.Remaining)
 		}
 	}
 }

@@ -14,41 +14,41 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestDroppedPackets drops packets, as a firewall or a host that is off does. The kernel repeats them less
-// and less often, but the DB tries a new connection sooner.
+// A firewall, or a host that is off, drops packets. The kernel repeats them less and less often, but the DB
+// tries a new connection sooner.
 func TestDroppedPackets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it waits for timeouts of the system")
 	}
 	t.Parallel()
 	server := cluster.Private(t, cluster.Options{})
-	address, comeBack := droppingAddress(t)
+	address, restore := droppingAddress(t)
 	db := open(t, "postgres://postgres@"+address+"/postgres?sslmode=disable")
 	defer db.Close()
-	ask := func() error {
+	run := func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 250*time.Millisecond)
 		defer cancel()
 		return db.Run(ctx, []*pgdb.Statement{{SQL: "SELECT 1"}})
 	}
 	for down := time.Now(); time.Since(down) < 20*time.Second; time.Sleep(10 * time.Millisecond) {
-		if err := ask(); err == nil {
-			t.Fatal("an answer without a server")
+		if err := run(); err == nil {
+			t.Fatal("Run without a server succeeds, want an error")
 		}
 	}
-	comeBack(fmt.Sprint("127.0.0.1:", server.Port()))
-	back := time.Now()
-	for ask() != nil {
+	restore(fmt.Sprint("127.0.0.1:", server.Port()))
+	restored := time.Now()
+	for run() != nil {
 		// The kernel would repeat a packet 31 seconds after the first one, or later.
-		if time.Since(back) > 9*time.Second {
-			t.Fatal("9 seconds after its return the database is not asked")
+		if time.Since(restored) > 9*time.Second {
+			t.Fatal("Run fails 9 seconds after the server has returned, want it to succeed")
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// droppingAddress returns an address to which the kernel drops packets, because its
-// queue of connections is full. comeBack connects the address to another one.
-func droppingAddress(t *testing.T) (address string, comeBack func(to string)) {
+// droppingAddress returns an address for which the kernel drops packets, because its queue of connections is
+// full. restore forwards connections to another address.
+func droppingAddress(t *testing.T) (address string, restore func(to string)) {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -80,7 +80,7 @@ func droppingAddress(t *testing.T) (address string, comeBack func(to string)) {
 		defer conn.Close()
 	}
 	if !full {
-		t.Fatal("the queue of connections does not fill")
+		t.Fatal("5 connections were accepted, want a full queue")
 	}
 	return address, func(to string) { slownet.Serve(t, listener, to, 0) }
 }

@@ -20,18 +20,18 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// program is a DB on a pool of the program, which closes the pool after the DB.
-type program struct {
+// poolDB is a DB on a program's pool. Close also closes the pool.
+type poolDB struct {
 	*pgxdb.DB
 	pool *pgxpool.Pool
 }
 
-func (p program) Close() {
-	p.DB.Close()
-	go p.pool.Close() // waits for the calls under way
+func (d poolDB) Close() {
+	d.DB.Close()
+	go d.pool.Close() // waits for the calls under way
 }
 
-func TestStatementsOnThePoolOfAProgram(t *testing.T) {
+func TestStatementsOnProgramPool(t *testing.T) {
 	t.Parallel()
 	conformance.Statements(t, func(t testing.TB, dsn string) pgdb.DB {
 		pool, err := pgxpool.New(context.Background(), dsn)
@@ -42,11 +42,11 @@ func TestStatementsOnThePoolOfAProgram(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return program{db, pool}
+		return poolDB{db, pool}
 	})
 }
 
-func TestThePoolOfAProgramStaysOpen(t *testing.T) {
+func TestProgramPoolStaysOpen(t *testing.T) {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, cluster.Open(t)+"&pool_max_conns=3")
 	if err != nil {
@@ -57,8 +57,8 @@ func TestThePoolOfAProgramStaysOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if db.MaxConns() != 3 {
-		t.Errorf("the DB has %d connections, want the 3 of the pool", db.MaxConns())
+	if n := db.MaxConns(); n != 3 {
+		t.Errorf("MaxConns() = %d, want 3 as in the pool", n)
 	}
 	store, err := postgres.New(db, postgres.Options{})
 	if err != nil {
@@ -71,23 +71,23 @@ func TestThePoolOfAProgramStaysOpen(t *testing.T) {
 	limiter.Timeout = time.Minute
 	for _, want := range []bool{true, false} {
 		if d, err := limiter.Take(ctx, "user:123", 1); err != nil || d.Allowed != want {
-			t.Fatalf("%+v, %v; want %v", d, err, want)
+			t.Fatalf("Take: %+v, error %v, want Allowed %v", d, err, want)
 		}
 	}
 	store.Close()
 	if err := db.Exec(ctx, "SELECT 1"); err == nil {
-		t.Error("the DB is used after the store is closed")
+		t.Error("Exec after the store was closed succeeds, want an error")
 	}
 	var one int
 	if err := pool.QueryRow(ctx, "SELECT 1").Scan(&one); err != nil || one != 1 {
-		t.Errorf("the program cannot use its pool any more: %v", err)
+		t.Errorf("the pool after the store was closed: error %v, %d, want 1", err, one)
 	}
 }
 
-func TestAPoolThatCannotServeIsRefused(t *testing.T) {
+func TestUnusablePoolIsRefused(t *testing.T) {
 	var field *ratelimit.FieldError
 	if _, err := pgxdb.New(nil); !errors.As(err, &field) || field.Field != "pool" {
-		t.Errorf("no pool: %v", err)
+		t.Errorf("New(nil): error %v, want a FieldError for pool", err)
 	}
 	pool, err := pgxpool.New(context.Background(), cluster.Open(t)+"&client_encoding=LATIN1")
 	if err != nil {
@@ -100,12 +100,12 @@ func TestAPoolThatCannotServeIsRefused(t *testing.T) {
 	}
 	err = db.Exec(context.Background(), "SELECT 1")
 	if err == nil || !strings.Contains(err.Error(), "client_encoding LATIN1, must have UTF8") {
-		t.Errorf("connections with LATIN1: %v", err)
+		t.Errorf("Exec in LATIN1: error %v, want it to name client_encoding LATIN1", err)
 	}
 }
 
-// TestShardServersAreReachedLikeThePool by a program that gets a password for each connection.
-func TestShardServersAreReachedLikeThePool(t *testing.T) {
+// The program sets a password for each connection, also for connections to other servers.
+func TestAtConnectsLikeProgramPool(t *testing.T) {
 	ctx := context.Background()
 	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\n" +
 		"host all changing 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n"})
@@ -122,8 +122,8 @@ func TestShardServersAreReachedLikeThePool(t *testing.T) {
 		c.Password = "token"
 		return nil
 	}
-	traced := &tracer{}
-	config.ConnConfig.Tracer = traced
+	counter := &loginCounter{}
+	config.ConnConfig.Tracer = counter
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		t.Fatal(err)
@@ -133,28 +133,28 @@ func TestShardServersAreReachedLikeThePool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	part, err := db.At("127.0.0.1", server.Port())
+	shard, err := db.At("127.0.0.1", server.Port())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer part.Close()
-	if err := part.Exec(ctx, "SELECT 1"); err != nil {
-		t.Errorf("without what the program does before a connection: %v", err)
+	defer shard.Close()
+	if err := shard.Exec(ctx, "SELECT 1"); err != nil {
+		t.Errorf("Exec with the program's password: error %v, want nil", err)
 	}
-	if traced.logins.Load() == 0 {
-		t.Error("the program's tracer does not see the login")
+	if counter.logins.Load() == 0 {
+		t.Error("the program's tracer saw no login, want one")
 	}
 }
 
-// tracer counts logins.
-type tracer struct{ logins atomic.Int32 }
+// loginCounter is a tracer that counts logins.
+type loginCounter struct{ logins atomic.Int32 }
 
-func (r *tracer) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartData) context.Context {
+func (c *loginCounter) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartData) context.Context {
 	return ctx
 }
-func (r *tracer) TraceConnectEnd(context.Context, pgx.TraceConnectEndData) { r.logins.Add(1) }
-func (r *tracer) TraceQueryStart(
+func (c *loginCounter) TraceConnectEnd(context.Context, pgx.TraceConnectEndData) { c.logins.Add(1) }
+func (c *loginCounter) TraceQueryStart(
 	ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	return ctx
 }
-func (r *tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (c *loginCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

@@ -13,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
+// open opens a DB without options.
 func open(t testing.TB, dsn string) pgdb.DB {
 	db, err := pgxdb.Open(dsn, pgxdb.Options{})
 	if err != nil {
@@ -26,8 +27,8 @@ func TestConformance(t *testing.T) {
 	conformance.DB(t, open)
 }
 
-// TestDSN: the error of an invalid DSN does not contain the password.
-func TestDSN(t *testing.T) {
+// The error of an invalid DSN does not contain the password.
+func TestDSNErrorHidesPassword(t *testing.T) {
 	for _, dsn := range []string{
 		"postgres://u:s3cr3t@h:port/d", "postgres://u:s3cr3t@h/d?sslmode=perhaps",
 		"host=h password=s3cr3t port=x", "nonsense s3cr3t",
@@ -40,17 +41,16 @@ func TestDSN(t *testing.T) {
 		db, err := pgxdb.Open(dsn, pgxdb.Options{})
 		var field *ratelimit.FieldError
 		if !errors.As(err, &field) || field.Field != "dsn" || db != nil {
-			t.Errorf("%s: %v", dsn, err)
+			t.Errorf("%s: DB %v, error %v, want a FieldError for dsn", dsn, db, err)
 			continue
 		}
 		if strings.Contains(err.Error(), "s3cr3t") {
-			t.Errorf("the error has the password: %v", err)
+			t.Errorf("error %v, want it without the password", err)
 		}
 	}
 }
 
-// TestDSNTellsWhatIsWrong without the DSN.
-func TestDSNTellsWhatIsWrong(t *testing.T) {
+func TestDSNErrorNamesFault(t *testing.T) {
 	for dsn, want := range map[string]string{
 		"postgres://u:p@h/d?target_session_attrs=some":  "target_session_attrs",
 		"postgres://u:p@h/d?sslmode=perhaps":            "sslmode",
@@ -60,28 +60,29 @@ func TestDSNTellsWhatIsWrong(t *testing.T) {
 	} {
 		_, err := pgxdb.Open(dsn, pgxdb.Options{})
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v; want it to name %s", dsn, err, want)
+			t.Errorf("%s: error %v, want %q in it", dsn, err, want)
 		}
 	}
 }
 
-// TestMaxConns: the bound of the connections is that of the options, that of the DSN, or 8.
+// The options bound the connections, or else the DSN, or else 8.
 func TestMaxConns(t *testing.T) {
 	for dsn, want := range map[string]int{"postgres://h/d": 8, "postgres://h/d?pool_max_conns=5": 5} {
-		for most, want := range map[int]int{0: want, 3: 3} {
-			db, err := pgxdb.Open(dsn, pgxdb.Options{MaxConns: most})
-			if err != nil || db.MaxConns() != want {
-				t.Errorf("%s and %d: %d connections, %v, want %d", dsn, most, db.MaxConns(), err, want)
-				continue
+		for option, want := range map[int]int{0: want, 3: 3} {
+			db, err := pgxdb.Open(dsn, pgxdb.Options{MaxConns: option})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := db.MaxConns(); n != want {
+				t.Errorf("%s, Options.MaxConns %d: MaxConns() = %d, want %d", dsn, option, n, want)
 			}
 			db.Close()
 		}
 	}
 }
 
-// TestStatementOfAnotherSession: behind a pooler, a session may have a prepared
-// statement of the same name already. No call fails.
-func TestStatementOfAnotherSession(t *testing.T) {
+// Behind a pooler, a session may already have a prepared statement of the same name. No call fails.
+func TestPreparedStatementExists(t *testing.T) {
 	dsn := cluster.Open(t)
 	db, err := pgxdb.Open(dsn, pgxdb.Options{MaxConns: 1})
 	if err != nil {
@@ -93,15 +94,15 @@ func TestStatementOfAnotherSession(t *testing.T) {
 		s := &pgdb.Statement{SQL: sql}
 		err := db.Run(context.Background(), []*pgdb.Statement{s})
 		if err != nil || s.Err != nil || s.Code != "" {
-			t.Fatalf("%s: %v, %v", sql, err, s.Err)
+			t.Fatalf("%s: errors %v and %v, want none", sql, err, s.Err)
 		}
 	}
 	run("SELECT 1")
-	// Its name is made from the text, so it exists before it is prepared.
+	// The name is made from the text, so another session can prepare it.
 	s := &pgdb.Statement{SQL: "SELECT name FROM pg_prepared_statements WHERE statement = 'SELECT 1'"}
 	err = db.Run(context.Background(), []*pgdb.Statement{s})
 	if err != nil || s.Err != nil || len(s.Result) < 5 {
-		t.Fatal(err, s.Err, s.Result)
+		t.Fatalf("errors %v and %v, result %q, want a name", err, s.Err, s.Result)
 	}
 	name := string(s.Result[4:])
 	other, err := pgxdb.Open(dsn, pgxdb.Options{MaxConns: 1})

@@ -33,32 +33,36 @@ func TestPostgres(t *testing.T) {
 	conformance.Store(t, func(t testing.TB) ratelimit.Store { return open(t) })
 }
 
-// TestStatsCountRequests: a program sees what its store has done.
 func TestStatsCountRequests(t *testing.T) {
 	store := open(t)
 	store.Prepare()
-	h := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Minute},
-		Key: "k", Cost: 5}
+	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Minute},
+		Key: "k", Cost: 5}}
 	decisions := make([]ratelimit.Decision, 1)
 	for range 2 {
-		if err := store.Take(t.Context(), 10*time.Second, []ratelimit.Hit{h}, decisions); err != nil {
+		if err := store.Take(t.Context(), 10*time.Second, hits, decisions); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if s := store.Stats(); decisions[0].Allowed || s.Requests != 2 || s.BlockedKeys != 1 ||
-		store.Unavailable() != nil {
-		t.Errorf("after a request and a refusal: %+v, %v", s, store.Unavailable())
+	if decisions[0].Allowed {
+		t.Errorf("the second request: %+v, want a refusal", decisions[0])
+	}
+	if s := store.Stats(); s.Requests != 2 || s.BlockedKeys != 1 {
+		t.Errorf("Stats() = %+v, want 2 requests and 1 blocked key", s)
+	}
+	if err := store.Unavailable(); err != nil {
+		t.Errorf("Unavailable() = %v, want nil", err)
 	}
 	store.Close()
-	if err := store.Take(context.Background(), time.Second, []ratelimit.Hit{h}, decisions); !errors.Is(err,
-		ratelimit.ErrClosed) {
-		t.Errorf("a closed store says %v", err)
+	err := store.Take(context.Background(), time.Second, hits, decisions)
+	if !errors.Is(err, ratelimit.ErrClosed) {
+		t.Errorf("Take of a closed store: error %v, want ErrClosed", err)
 	}
 }
 
 func TestOptionsOutOfRange(t *testing.T) {
 	var field *ratelimit.FieldError
 	if _, err := postgres.New(nil, postgres.Options{}); !errors.As(err, &field) || field.Field != "db" {
-		t.Errorf("without a DB: %v", err)
+		t.Errorf("New(nil): error %v, want a FieldError for db", err)
 	}
 }
