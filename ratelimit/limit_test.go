@@ -198,13 +198,13 @@ func TestAnchorOn(t *testing.T) {
 			l := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1, Calendar: calendar,
 				Anchor: anchor}
 			if err := l.Validate(); err != nil {
-				t.Fatalf("%v: %v", day, err)
+				t.Fatalf("Validate with the anchor of %v: error %v, want none", day, err)
 			}
 			if got := time.Unix(anchor*24*3600, 0).UTC(); got.Format(windows) != day.Format(windows) {
 				t.Errorf("the anchor of %v is %v, want a day of the same windows", day, got)
 			}
 			if again := ratelimit.AnchorOn(calendar, time.Unix(anchor*24*3600, 0).UTC()); again != anchor {
-				t.Errorf("the anchor of %v is %d, and that day has the anchor %d", day, anchor, again)
+				t.Errorf("AnchorOn(%d) = %d for the anchor's own day, want %d", calendar, again, anchor)
 			}
 		}
 		for _, calendar := range []ratelimit.Calendar{ratelimit.NoCalendar, ratelimit.Day, ratelimit.Week} {

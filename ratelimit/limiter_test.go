@@ -20,7 +20,10 @@ func TestNewLimiterRefuses(t *testing.T) {
 		store ratelimit.Store
 		limit ratelimit.Limit
 		field string
-	}{{nil, good, "store"}, {store, ratelimit.Limit{}, "prefix"}} {
+	}{
+		{store: nil, limit: good, field: "store"},
+		{store: store, limit: ratelimit.Limit{}, field: "prefix"},
+	} {
 		l, err := ratelimit.NewLimiter(test.store, test.limit)
 		var field *ratelimit.FieldError
 		if !errors.As(err, &field) || field.Field != test.field || l != nil {

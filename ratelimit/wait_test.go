@@ -58,7 +58,7 @@ func TestCallersAreServedInOrder(t *testing.T) {
 			group.Go(func() {
 				d, err := l.Wait(context.Background(), "k", 1)
 				if err != nil || !d.Allowed {
-					t.Errorf("caller %d: %+v, %v", i, d, err)
+					t.Errorf("caller %d: got %+v, %v, want it allowed", i, d, err)
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -73,7 +73,7 @@ func TestCallersAreServedInOrder(t *testing.T) {
 		}
 		// Another key has its own line.
 		if _, err := l.Wait(context.Background(), "other", 1); err != nil || time.Since(start) > 0 {
-			t.Errorf("the only caller for another key: %v after %v", err, time.Since(start))
+			t.Errorf("caller for another key: error %v after %v, want none after 0s", err, time.Since(start))
 		}
 		group.Wait()
 		for i, caller := range order {
@@ -143,7 +143,7 @@ func TestImpossibleWaitFailsImmediately(t *testing.T) {
 		expectTooLong("in line, a deadline that is too near without the others", short, 1, time.Second)
 		expectTooLong("in line, a cost above the quota", context.Background(), 2, ratelimit.Never)
 		if err := <-done; err != nil {
-			t.Errorf("a deadline a microsecond later than needed: %v", err)
+			t.Errorf("a deadline a microsecond later than needed: error %v, want none", err)
 		}
 	})
 }
@@ -161,9 +161,10 @@ func TestLowCostDoesNotOvertakeHighCost(t *testing.T) {
 		for i, cost := range []int64{3, 1} {
 			group.Go(func() {
 				_, err := l.Wait(context.Background(), "k", cost)
-				minutes := time.Since(start) / time.Minute
-				if err != nil || int(minutes) != i+1 {
-					t.Errorf("the caller of cost %d waited %v: %v", cost, time.Since(start), err)
+				minutes := int(time.Since(start) / time.Minute)
+				if err != nil || minutes != i+1 {
+					t.Errorf("cost %d: %v after %d minutes, want no error after %d", cost, err, minutes,
+						i+1)
 				}
 			})
 			synctest.Wait()
@@ -212,8 +213,9 @@ func TestCanceledCallerDelaysNoOther(t *testing.T) {
 				continue
 			}
 			turn++
-			if served[i] < turn*time.Second || served[i] > turn*(time.Second+50*time.Millisecond) {
-				t.Errorf("caller %d, served as number %d, waited %v", i, turn, served[i])
+			minWait, maxWait := turn*time.Second, turn*(time.Second+50*time.Millisecond)
+			if served[i] < minWait || served[i] > maxWait {
+				t.Errorf("caller %d waited %v, want %v to %v", i, served[i], minWait, maxWait)
 			}
 		}
 		if turn != callers-4 {
@@ -222,12 +224,12 @@ func TestCanceledCallerDelaysNoOther(t *testing.T) {
 		// The line is empty, so the next caller is first.
 		time.Sleep(time.Second)
 		if d, err := l.Wait(context.Background(), "k", 1); err != nil || !d.Allowed {
-			t.Errorf("%+v, %v", d, err)
+			t.Errorf("the next caller: got %+v, %v, want it allowed", d, err)
 		}
 		ended, cancel := context.WithCancelCause(context.Background())
 		cancel(enough)
 		if _, err := l.Wait(ended, "k", 1); err == nil {
-			t.Error("a caller with an ended context was served")
+			t.Error("a caller with an ended context: no error, want one")
 		}
 	})
 }
@@ -263,16 +265,18 @@ func TestRefundDoesNotWait(t *testing.T) {
 		}
 		start := time.Now()
 		done := startWait(context.Background(), l)
-		if d, err := l.Wait(context.Background(), "k", -2); err != nil || !d.Allowed || d.Remaining != 2 ||
-			time.Since(start) != 0 {
-			t.Errorf("%+v, %v after %v", d, err, time.Since(start))
+		d, err := l.Wait(context.Background(), "k", -2)
+		took := time.Since(start)
+		if err != nil || !d.Allowed || d.Remaining != 2 || took != 0 {
+			t.Errorf("refund: got %+v, %v after %v, want 2 left after 0s", d, err, took)
 		}
-		if err := <-done; err != nil || time.Since(start) < time.Minute {
-			t.Errorf("the caller in line: %v after %v", err, time.Since(start))
+		err = <-done
+		if took := time.Since(start); err != nil || took < time.Minute {
+			t.Errorf("the caller in line: error %v after %v, want none after a minute", err, took)
 		}
 		var field *ratelimit.FieldError
 		if _, err := l.Wait(context.Background(), "k", 0); !errors.As(err, &field) || field.Field != "cost" {
-			t.Errorf("a wait for cost 0: %v", err)
+			t.Errorf("a wait for cost 0: error %v, want a FieldError for cost", err)
 		}
 	})
 }

@@ -15,16 +15,17 @@ import (
 
 // panicTests lists the calls for which a function panics, and the calls that are decided.
 var panicTests = []struct {
-	during string
-	broken map[string]bool
-	want   string // the calls that are decided
+	during string          // the function that panics
+	broken map[string]bool // the owners of the calls for which it panics
+	want   string          // the owners of the calls that are decided
 }{
-	{"fill", map[string]bool{}, "first a b c"},
-	{"fill", map[string]bool{"b": true}, "first a c"},
-	{"fill", map[string]bool{"a": true, "c": true}, "first b"},
-	{"fill", map[string]bool{"first": true, "a": true, "b": true, "c": true}, ""},
-	{"deliver", map[string]bool{"b": true}, "first a b c"},
-	{"deliver", map[string]bool{"first": true, "a": true, "b": true, "c": true}, "first a b c"},
+	{during: "fill", broken: map[string]bool{}, want: "first a b c"},
+	{during: "fill", broken: map[string]bool{"b": true}, want: "first a c"},
+	{during: "fill", broken: map[string]bool{"a": true, "c": true}, want: "first b"},
+	{during: "fill", broken: map[string]bool{"first": true, "a": true, "b": true, "c": true}, want: ""},
+	{during: "deliver", broken: map[string]bool{"b": true}, want: "first a b c"},
+	{during: "deliver", broken: map[string]bool{"first": true, "a": true, "b": true, "c": true},
+		want: "first a b c"},
 }
 
 // A panic of Fill or Deliver for a call fails that call alone. Hits that Fill has started to set are not

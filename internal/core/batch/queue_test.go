@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -18,15 +18,15 @@ import (
 // slowDecider decides batches as a slow database does, and records them.
 type slowDecider struct {
 	queue *batch.Queue
-	takes func(n int) time.Duration // how long the nth batch takes, from 0
+	takes func(n int) time.Duration // the time of batch n, counted from 0
 
 	mu                    sync.Mutex
 	batches               [][]string      // the owners of the calls
-	deadlines             []time.Duration // how much time each batch has
+	deadlines             []time.Duration // the time that each batch has
 	inFlight, maxInFlight int
 }
 
-// newQueue returns a queue. takes(n) returns the time of a batch of n hits.
+// newQueue returns a slowDecider with a queue. takes(n) returns the time of batch n, counted from 0.
 func newQueue(o batch.Options, takes func(n int) time.Duration) *slowDecider {
 	d := &slowDecider{takes: takes}
 	if o.Timeout == 0 {
@@ -98,22 +98,22 @@ func waitForCalls(start time.Time, calls ...*batch.Call) time.Duration {
 	return time.Since(start)
 }
 
-// ms returns times in milliseconds.
-func ms(times ...float64) (all []time.Duration) {
-	for _, t := range times {
-		all = append(all, time.Duration(t*float64(time.Millisecond)))
+// ms converts numbers of milliseconds.
+func ms(numbers ...float64) (durations []time.Duration) {
+	for _, n := range numbers {
+		durations = append(durations, time.Duration(n*float64(time.Millisecond)))
 	}
-	return all
+	return durations
 }
 
 // schedules lists cases of TestCallsShareBatches.
 var schedules = map[string]struct {
 	workers  int
-	takes    []time.Duration // of batches; the last one applies to all later batches
-	arrivals []time.Duration // of calls
+	takes    []time.Duration // the times of batches; the last one applies to all later batches
+	arrivals []time.Duration // the times at which calls are sent
 	batches  string          // the calls of each batch
 	finished []time.Duration // the end of each call
-	waited   float64         // milliseconds that the first call of the last batch waits
+	waited   float64         // the wait of the last batch's first call, in milliseconds
 }{
 	"a call alone waits for one batch": {
 		workers: 4, takes: ms(3), arrivals: ms(0, 10, 20),
@@ -201,19 +201,20 @@ func TestBatchSize(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		takes time.Duration
-		hits  []int  // of the calls that wait for the second batch
-		fill  bool   // with three hits each
-		want  string // the calls of each batch
+		hits  []int  // the numbers of hits of the calls after the first
+		fill  bool   // Fill sets three hits for each call
+		want  string // the number of calls of each batch
 	}{
-		{"one hit each", 4 * time.Millisecond, repeat(1, 1000), false, "[1 100 150 225 337 188]"},
-		{"three hits each", 4 * time.Millisecond, repeat(3, 200), false, "[1 34 50 75 41]"},
-		{"no hits", 4 * time.Millisecond, repeat(0, 1000), false, "[1 1000]"},
-		{"one large call", 4 * time.Millisecond, []int{1, 5000, 1, 1}, false, "[1 2 2]"},
-		{"hits that are filled in later", 4 * time.Millisecond, repeat(0, 500), true, "[1 100 150 225 25]"},
-		{"a round trip of 100 ms", 100 * time.Millisecond, repeat(1, 3000), false,
-			"[1 100 150 225 337 505 757 926]"},
-		{"a round trip of a second", time.Second, repeat(1, 5000), false,
-			"[1 100 150 225 337 505 757 1135 1702 89]"},
+		{name: "one hit each", takes: ms(4)[0], hits: repeat(1, 1000), want: "[1 100 150 225 337 188]"},
+		{name: "three hits each", takes: ms(4)[0], hits: repeat(3, 200), want: "[1 34 50 75 41]"},
+		{name: "no hits", takes: ms(4)[0], hits: repeat(0, 1000), want: "[1 1000]"},
+		{name: "one large call", takes: ms(4)[0], hits: []int{1, 5000, 1, 1}, want: "[1 2 2]"},
+		{name: "hits that are filled in later", takes: ms(4)[0], hits: repeat(0, 500), fill: true,
+			want: "[1 100 150 225 25]"},
+		{name: "a round trip of 100 ms", takes: ms(100)[0], hits: repeat(1, 3000),
+			want: "[1 100 150 225 337 505 757 926]"},
+		{name: "a round trip of a second", takes: time.Second, hits: repeat(1, 5000),
+			want: "[1 100 150 225 337 505 757 1135 1702 89]"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -238,23 +239,19 @@ func TestBatchSize(t *testing.T) {
 				for _, b := range d.batches {
 					got = append(got, b...)
 				}
-				if sizes := fmt.Sprint(d.batchSizes()); sizes != test.want ||
-					strings.Join(got, " ") != strings.Join(want, " ") {
-					t.Errorf("batches of %s calls, want %s, in the order of arrival", sizes, test.want)
+				if sizes := fmt.Sprint(d.batchSizes()); sizes != test.want {
+					t.Errorf("batches of %s calls, want %s", sizes, test.want)
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("calls were decided in the order %v, want the order of arrival", got)
 				}
 			})
 		})
 	}
 }
 
-// repeat returns the numbers of hits of calls with equally many.
-func repeat(hits, calls int) []int {
-	all := make([]int, calls)
-	for i := range all {
-		all[i] = hits
-	}
-	return all
-}
+// repeat returns the same number of hits for each call.
+func repeat(hits, calls int) []int { return slices.Repeat([]int{hits}, calls) }
 
 // In a queue that is never empty, each call still has its whole timeout, and no call fails that a batch
 // could decide in time.
@@ -288,7 +285,8 @@ func TestCallersKeepTheirTime(t *testing.T) {
 				}
 			}
 			if failed > 0 || finished < 5*callers {
-				t.Errorf("%d callers: %d of %d calls failed, want none of many", callers, failed, finished)
+				t.Errorf("%d callers: %d of %d calls failed, want 0 of %d or more", callers, failed, finished,
+					5*callers)
 			}
 		})
 	}
@@ -317,15 +315,15 @@ func TestCallsWithoutTimeFailImmediately(t *testing.T) {
 		late := d.send("late", 1) // would have 60 ms for a batch
 		time.Sleep(140 * time.Millisecond)
 		fresh := d.send("fresh", 1)
-		if took := waitForCalls(start, first, late); took != 200*time.Millisecond || first.Err != nil ||
-			!errors.Is(late.Err, ratelimit.ErrTimeout) {
+		took := waitForCalls(start, first, late)
+		if took != 200*time.Millisecond || first.Err != nil || !errors.Is(late.Err, ratelimit.ErrTimeout) {
 			t.Errorf("after %v: errors %v, %v; want none and ErrTimeout after 200ms", took, first.Err,
 				late.Err)
 		}
-		if took := waitForCalls(start, fresh); took != 300*time.Millisecond || fresh.Err != nil ||
-			d.deadlines[1] != 200*time.Millisecond {
-			t.Errorf("error %v after %v, the batch had %v; want none, 300ms, 200ms", fresh.Err, took,
-				d.deadlines[1])
+		took = waitForCalls(start, fresh)
+		left := d.deadlines[1]
+		if took != 300*time.Millisecond || fresh.Err != nil || left != 200*time.Millisecond {
+			t.Errorf("error %v after %v, the batch had %v; want none, 300ms, 200ms", fresh.Err, took, left)
 		}
 	})
 }
