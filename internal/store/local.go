@@ -19,7 +19,7 @@ const linger = 2 * time.Second
 // counts is the Store that a Shares replaces. It is an interface because Yaegi confuses types that refer to
 // each other.
 type counts interface {
-	// Held returns the number of slots of a row that the requests of this process hold.
+	// Held returns the number of a row's slots that requests of this process hold.
 	Held(row lease.RowID) int64
 	// Charge charges units of a row in the background, see engine.Store.Charge.
 	Charge(subject string, row lease.RowID, l *ratelimit.Limit, units int64)
@@ -44,7 +44,7 @@ type Shares struct {
 
 	mu          sync.Mutex // guards the fields below
 	rows        map[lease.RowID]*row
-	clockOffset int64 // the server's clock minus that of this machine, in microseconds
+	clockOffset int64 // the server's clock minus this machine's clock, in microseconds
 	unpaid      []*debt
 	charging    int64 // units of charges under way
 	state       registry.Local

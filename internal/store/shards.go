@@ -56,9 +56,9 @@ type connector interface {
 	At(host string, port int) (pgdb.DB, error)
 }
 
-// Open returns a store on db, whose Close closes db. Open does not use the network. n describes the process
-// for the registry of proxies; nil registers nothing. The error is a *ratelimit.FieldError for an option out
-// of range or a nil db.
+// Open returns a store on db, without using the network. The store owns db: Close closes it. n describes the
+// process for the registry of proxies; nil registers nothing. The error is a *ratelimit.FieldError for an
+// option out of range or a nil db.
 func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	shares := newShares(o.Now)
 	o.Rows = shares
@@ -299,7 +299,7 @@ func (s *Store) Charge(subject string, row lease.RowID, l *ratelimit.Limit, unit
 	s.Engine(subject).Charge(row, l, units)
 }
 
-// Held returns the number of slots of a row that the requests of this process hold.
+// Held returns the number of a row's slots that requests of this process hold.
 func (s *Store) Held(row lease.RowID) int64 {
 	n := int64(0)
 	for _, e := range s.allEngines() {

@@ -104,7 +104,7 @@ func TestUnusablePoolIsRefused(t *testing.T) {
 	}
 }
 
-// The program sets a password for each connection, also for connections to other servers.
+// The program sets a password for each connection, to any server.
 func TestAtConnectsLikeProgramPool(t *testing.T) {
 	ctx := context.Background()
 	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\n" +

@@ -115,8 +115,8 @@ func (d *DB) release(conn *pgxpool.Conn) {
 	d.free <- struct{}{}
 }
 
-// withCause adds the failure of the latest login to the error of a call that ran out of time while the pool
-// was empty. Over a slow network a login takes longer than a call, and then no call gets its error.
+// withCause adds the latest login's failure to err, if the call ran out of time while the pool was empty.
+// Over a slow network a login takes longer than a call, and then no call gets its error.
 func (d *DB) withCause(ctx context.Context, err error) error {
 	failure := d.logins.ended.Load()
 	if ctx.Err() == nil || failure == nil || *failure == nil || d.connections() > 0 {

@@ -154,7 +154,7 @@ func TestCancelRacesWithFinish(t *testing.T) {
 
 // The error of a batch is the error of its calls, except calls with errors of their own.
 func TestBatchErrorFailsItsCalls(t *testing.T) {
-	own, all := errors.New("own"), errors.New("all")
+	own, shared := errors.New("own"), errors.New("shared")
 	var q *batch.Queue
 	q = batch.NewQueue(
 		batch.Options{Timeout: time.Minute, Workers: 1, Decide: func(calls []*batch.Call, _ time.Time) {
@@ -164,15 +164,15 @@ func TestBatchErrorFailsItsCalls(t *testing.T) {
 				}
 			}
 			given := append([]*batch.Call(nil), calls...)
-			batch.Finish(q, given, all)
+			batch.Finish(q, given, shared)
 			for _, c := range given {
 				if c != nil {
-					t.Error("Finish keeps a call that belongs to its caller again")
+					t.Error("after Finish, the slice holds a call, want nil")
 				}
 			}
 		}})
 	for range 3 { // with calls that were used before
-		for owner, want := range map[string]error{"own": own, "other": all} {
+		for owner, want := range map[string]error{"own": own, "other": shared} {
 			c := batch.NewCall()
 			for range 2 {
 				c.Prepare(nil, true)

@@ -119,9 +119,9 @@ func (h *Health) Unavailable() error {
 	return h.outage
 }
 
-// NoDecision returns the error of a request whose call failed with err. passed reports whether the request's
-// deadline has passed, four timeouts after its arrival. If the server answers others then, that is an
-// overload.
+// NoDecision returns the error of a request after its call failed with err. passed reports whether the
+// request's deadline has passed, four timeouts after its arrival. If the server answers others then, that is
+// an overload.
 func (h *Health) NoDecision(err error, passed bool) error {
 	switch {
 	case passed && !h.Silent():

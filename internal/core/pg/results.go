@@ -30,8 +30,7 @@ func Columns(result []byte) ([][]byte, error) {
 	return columns, nil
 }
 
-// Bigints returns the columns of all rows of a result of bigints or ints. For an invalid result it
-// returns nil.
+// Bigints returns the columns of all rows of a result with bigints or ints, and nil for an invalid result.
 func Bigints(result []byte) []int64 {
 	columns, err := Columns(result)
 	if err != nil {

@@ -112,7 +112,7 @@ var Classes = [ClassCount]string{
 	TimeoutClass, ConnectionClass, OtherClass,
 }
 
-// ClassOf returns the index in Classes of an SQLSTATE or of one of the classes above.
+// ClassOf returns the index in Classes for an SQLSTATE or one of the classes above.
 func ClassOf(code string) int {
 	for i, class := range Classes {
 		if strings.HasPrefix(code, class) {

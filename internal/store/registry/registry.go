@@ -76,7 +76,7 @@ const (
 	fewerPolls = 12
 )
 
-// rowSQL renews the row, and deletes the rows of earlier processes of its name and of processes that were
+// rowSQL renews the row, and deletes the rows of earlier processes with its name, and of processes that were
 // silent for a day. endedSQL ends the row. liveSQL counts the proxies. cannotSQL returns the reason why the
 // process makes no decisions, and needs no privilege on a table.
 const (

@@ -127,7 +127,7 @@ func (r *Report) Undecided() {
 	r.row.UndecidedAt = time.Now().UnixMicro()
 }
 
-// Count counts a decided request, also for each limit that the request is charged to or that refuses it.
+// Count counts a decided request, in total and for each limit that it is charged to or that refuses it.
 func (r *Report) Count(admitted bool, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
 	if r == nil {
 		return
