@@ -11,14 +11,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// addresses determines the address of a client by an IPStrategy.
+// addresses determines the addresses of clients by an IPStrategy.
 type addresses struct {
 	depth    int
 	excluded []netip.Prefix
-	plain    bool // without a strategy: the client's address is that of the connection
+	plain    bool // no strategy: clients have the address of their connection
 }
 
-// newAddresses compiles an IPStrategy. Nil means the address of the connection.
+// newAddresses compiles an IPStrategy. Nil means that clients have the address of their connection.
 func newAddresses(s *IPStrategy) (*addresses, error) {
 	if s == nil {
 		return &addresses{plain: true}, nil
@@ -43,8 +43,8 @@ func newAddresses(s *IPStrategy) (*addresses, error) {
 }
 
 // client returns the value of {client_ip}. If X-Forwarded-For is shorter than the depth, has only excluded
-// addresses, or has other text in the client's place, client returns the address of the connection. This may
-// be the address of a load balancer, so assumed is then true.
+// addresses, or has other text in the client's place, client returns the address of the connection. assumed
+// is then true, because the address may be a load balancer's.
 func (a *addresses) client(r *http.Request) (text string, assumed bool) {
 	if a.plain {
 		return hostOf(r.RemoteAddr), false
@@ -56,7 +56,7 @@ func (a *addresses) client(r *http.Request) (text string, assumed bool) {
 }
 
 // forwarded returns the client's entry in X-Forwarded-For, or "" without one. A client can write any text
-// there. Some load balancers add their own line after those of the client, so all lines count as one list.
+// there. Some load balancers add their own line after the client's lines, so all lines count as one list.
 func (a *addresses) forwarded(r *http.Request) string {
 	forwarded := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
 	if a.depth > 0 {
@@ -86,10 +86,10 @@ func parseAddress(text string) (netip.Addr, error) {
 	return address.Unmap(), err
 }
 
-// addressOf returns the address of a client, and whether the address is assumed; see client. It returns the
+// addressOf returns the address of a client and whether the address is assumed; see client. It returns the
 // zero Addr for text that is not an address.
 func addressOf(a *addresses, r *http.Request) (netip.Addr, bool) {
 	text, assumed := a.client(r)
 	address, _ := parseAddress(text)
-	return address.WithZone(""), assumed // a client can choose a long one
+	return address.WithZone(""), assumed // a client can choose a long zone
 }

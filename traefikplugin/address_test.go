@@ -7,10 +7,11 @@ import (
 	"testing"
 )
 
-func bits(n int) *int { return &n }
+// pointer returns a pointer to n.
+func pointer(n int) *int { return &n }
 
-// The expected addresses come from package pkg/ip of Traefik v3.6 for the same configuration and request.
-// Where it returns none, the expected address is that of the connection.
+// TestClientAddress compares addresses with package pkg/ip of Traefik v3.6 for the same configuration and
+// request. Where that package returns none, the address of the connection is expected.
 func TestClientAddress(t *testing.T) {
 	excluded := []string{"10.0.0.0/8", "2001:db8:1::/48", "192.0.2.1"}
 	for _, c := range []struct {
@@ -20,45 +21,58 @@ func TestClientAddress(t *testing.T) {
 		forwarded string
 		want      string
 	}{
-		{"connection", nil, "192.0.2.7:80", "203.0.113.1", "192.0.2.7"},
-		{"empty strategy", &IPStrategy{}, "192.0.2.7:80", "203.0.113.1", "192.0.2.7"},
-		{"connection, IPv6", nil, "[2001:db8::1]:80", "", "2001:db8::1"},
-		{"no port", nil, "@", "", "@"},
-		{"depth 1", &IPStrategy{Depth: 1}, "192.0.2.7:80", "203.0.113.1, 203.0.113.2", "203.0.113.2"},
-		{"depth 2", &IPStrategy{Depth: 2}, "192.0.2.7:80", "203.0.113.1, 203.0.113.2", "203.0.113.1"},
-		{"depth too deep", &IPStrategy{Depth: 3}, "192.0.2.7:80", "203.0.113.1, 203.0.113.2", "192.0.2.7"},
-		{"depth without a header", &IPStrategy{Depth: 1}, "192.0.2.7:80", "", "192.0.2.7"},
-		{"depth before excluded", &IPStrategy{Depth: 1, ExcludedIPs: excluded}, "192.0.2.7:80",
-			"203.0.113.1,10.0.0.1", "10.0.0.1"},
-		{"excluded", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80",
-			"203.0.113.9, 203.0.113.1, 192.0.2.1, 10.1.2.3, 2001:db8:1::5", "203.0.113.1"},
-		{"excluded, 4 in 6", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80",
-			"203.0.113.1, ::ffff:10.1.2.3", "203.0.113.1"},
-		{"excluded, empty parts", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80",
-			"203.0.113.1, , 10.0.0.1,", "203.0.113.1"},
-		{"excluded, not an address", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80",
-			"203.0.113.1, nonsense", "192.0.2.7"},
-		{"excluded, all", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "10.0.0.1", "192.0.2.7"},
-		// HAProxy adds its line after those of the client.
-		{"depth, a line of the client", &IPStrategy{Depth: 1}, "192.0.2.7:80",
-			"198.51.100.1, 198.51.100.2\n203.0.113.1", "203.0.113.1"},
-		{"excluded, a line of the client", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80",
-			"198.51.100.1, 198.51.100.2\n203.0.113.1", "203.0.113.1"},
-		{"excluded, no header", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "", "192.0.2.7"},
+		{name: "connection",
+			remote: "192.0.2.7:80", forwarded: "203.0.113.1", want: "192.0.2.7"},
+		{name: "empty strategy", strategy: &IPStrategy{},
+			remote: "192.0.2.7:80", forwarded: "203.0.113.1", want: "192.0.2.7"},
+		{name: "connection, IPv6",
+			remote: "[2001:db8::1]:80", want: "2001:db8::1"},
+		{name: "no port",
+			remote: "@", want: "@"},
+		{name: "depth 1", strategy: &IPStrategy{Depth: 1},
+			remote: "192.0.2.7:80", forwarded: "203.0.113.1, 203.0.113.2", want: "203.0.113.2"},
+		{name: "depth 2", strategy: &IPStrategy{Depth: 2},
+			remote: "192.0.2.7:80", forwarded: "203.0.113.1, 203.0.113.2", want: "203.0.113.1"},
+		{name: "depth too deep", strategy: &IPStrategy{Depth: 3},
+			remote: "192.0.2.7:80", forwarded: "203.0.113.1, 203.0.113.2", want: "192.0.2.7"},
+		{name: "depth without a header", strategy: &IPStrategy{Depth: 1},
+			remote: "192.0.2.7:80", want: "192.0.2.7"},
+		{name: "depth before excluded", strategy: &IPStrategy{Depth: 1, ExcludedIPs: excluded},
+			remote: "192.0.2.7:80", forwarded: "203.0.113.1,10.0.0.1", want: "10.0.0.1"},
+		{name: "excluded", strategy: &IPStrategy{ExcludedIPs: excluded},
+			remote: "192.0.2.7:80", forwarded: "203.0.113.9, 203.0.113.1, 192.0.2.1, 10.1.2.3, 2001:db8:1::5",
+			want: "203.0.113.1"},
+		{name: "excluded, 4 in 6", strategy: &IPStrategy{ExcludedIPs: excluded},
+			remote: "192.0.2.7:80", forwarded: "203.0.113.1, ::ffff:10.1.2.3", want: "203.0.113.1"},
+		{name: "excluded, empty parts", strategy: &IPStrategy{ExcludedIPs: excluded},
+			remote: "192.0.2.7:80", forwarded: "203.0.113.1, , 10.0.0.1,", want: "203.0.113.1"},
+		{name: "excluded, not an address", strategy: &IPStrategy{ExcludedIPs: excluded},
+			remote: "192.0.2.7:80", forwarded: "203.0.113.1, nonsense", want: "192.0.2.7"},
+		{name: "excluded, all", strategy: &IPStrategy{ExcludedIPs: excluded},
+			remote: "192.0.2.7:80", forwarded: "10.0.0.1", want: "192.0.2.7"},
+		// HAProxy adds its line after the client's lines.
+		{name: "depth, a line of the client", strategy: &IPStrategy{Depth: 1},
+			remote: "192.0.2.7:80", forwarded: "198.51.100.1, 198.51.100.2\n203.0.113.1",
+			want: "203.0.113.1"},
+		{name: "excluded, a line of the client", strategy: &IPStrategy{ExcludedIPs: excluded},
+			remote: "192.0.2.7:80", forwarded: "198.51.100.1, 198.51.100.2\n203.0.113.1",
+			want: "203.0.113.1"},
+		{name: "excluded, no header", strategy: &IPStrategy{ExcludedIPs: excluded},
+			remote: "192.0.2.7:80", want: "192.0.2.7"},
 	} {
 		a, err := newAddresses(c.strategy)
 		if err != nil {
-			t.Fatalf("%s: %v", c.name, err)
+			t.Fatalf("%s: error %v, want nil", c.name, err)
 		}
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.RemoteAddr = c.remote
 		if c.forwarded != "" {
 			r.Header["X-Forwarded-For"] = strings.Split(c.forwarded, "\n")
 		}
-		// With a strategy, the address of the connection may be that of a balancer.
+		// With a strategy, the address of the connection may be a load balancer's.
 		assumes := !a.plain && c.want == "192.0.2.7"
 		if got, assumed := a.client(r); got != c.want || assumed != assumes {
-			t.Errorf("%s: %q, assumed %v; want %q, %v", c.name, got, assumed, c.want, assumes)
+			t.Errorf("%s: client() = %q, %v; want %q, %v", c.name, got, assumed, c.want, assumes)
 		}
 	}
 }
@@ -68,14 +82,14 @@ func TestIPStrategyErrorsNameTheirField(t *testing.T) {
 		`ipStrategy.depth: "-1"`:               {Depth: -1},
 		`ipStrategy.excludedIPs: "10.0.0"`:     {ExcludedIPs: []string{"10.0.0.1", "10.0.0"}},
 		`ipStrategy.excludedIPs: ""`:           {ExcludedIPs: []string{""}},
-		`ipStrategy.ipv6Subnet: "0"`:           {IPv6Subnet: bits(0)},
-		`ipStrategy.ipv6Subnet: "129"`:         {IPv6Subnet: bits(129)},
-		`ipStrategy.ipv6Subnet: "-64"`:         {Depth: 1, IPv6Subnet: bits(-64)},
+		`ipStrategy.ipv6Subnet: "0"`:           {IPv6Subnet: pointer(0)},
+		`ipStrategy.ipv6Subnet: "129"`:         {IPv6Subnet: pointer(129)},
+		`ipStrategy.ipv6Subnet: "-64"`:         {Depth: 1, IPv6Subnet: pointer(-64)},
 		`ipStrategy.excludedIPs: "1.2.3.4/33"`: {ExcludedIPs: []string{"1.2.3.4/33"}},
 	} {
-		if _, err := newAddresses(s); err == nil ||
-			!strings.HasPrefix(err.Error(), strings.TrimSuffix(field, `""`)) {
-			t.Errorf("%s: %v", field, err)
+		_, err := newAddresses(s)
+		if err == nil || !strings.HasPrefix(err.Error(), strings.TrimSuffix(field, `""`)) {
+			t.Errorf("newAddresses(%+v): error %v, want one about %s", s, err, field)
 		}
 	}
 }

@@ -5,31 +5,31 @@ import (
 )
 
 // Config is the middleware's section of Traefik's dynamic configuration. Traefik puts all settings without a
-// field into Other. docs/settings.md lists them, and values reads them. For an empty map, as in policy: {},
-// Traefik passes "" to a plugin, and decodes "" only into a list. So a field for a map that may be empty is a
-// list of at most one element.
+// field into Other. docs/settings.md lists these settings. For an empty map, as in policy: {}, Traefik passes
+// "" to a plugin and decodes "" only into a list. So a field for a map that may be empty is a list of at most
+// one element.
 type Config struct {
-	// Other has the settings of the middleware itself, of its limit, and of the store. Its audit is the
-	// default of zones and the policy.
+	// Other has the settings of the middleware, of its own limit and of the store. Its audit setting is the
+	// default for Zones and Policy.
 	Other Settings `json:"-" mapstructure:",remain"`
 
-	// Match selects the requests of the limit of the middleware itself.
+	// Match selects the requests for the middleware's own limit. Nil means all requests.
 	Match *serve.Match `json:"match,omitempty"`
 
 	// History records requests: an audit log, metrics by minute, hour and day, and the usage of users and API
-	// keys. Default: only with an audit.
+	// keys. By default, requests are recorded only if an audit setting is given.
 	History []History `json:"history,omitempty"`
 
-	// Policy applies the rules in the database to the same requests. Its limits and all limits here are
-	// decided together. With a policy, limits here are optional.
+	// Policy applies the rules in the database to the same requests. Its limits and all limits of the
+	// configuration are decided together. With a policy, limits in the configuration are optional.
 	Policy []Settings `json:"policy,omitempty"`
 
-	// Zones are further limits on the same request. The request passes only if all limits have room, and is
+	// Zones are further limits on the same requests. A request passes only if all limits admit it. It is
 	// charged to all of them or to none.
 	Zones []Zone `json:"zones,omitempty"`
 
-	// IPStrategy defines {client_ip}, as in Traefik's own sourceCriterion. Default:
-	// the address of the connection.
+	// IPStrategy defines {client_ip}, as in Traefik's own sourceCriterion. Nil means the address of the
+	// connection.
 	IPStrategy *IPStrategy `json:"ipStrategy,omitempty"`
 }
 
@@ -40,15 +40,15 @@ type Settings = serve.Given
 type Zone struct {
 	Other Settings `json:"-" mapstructure:",remain"`
 
-	// Match selects the requests of the limit.
+	// Match selects the requests for the limit. Nil means all requests.
 	Match *serve.Match `json:"match,omitempty"`
 }
 
-// History configures the records of requests. Requests do not wait for it.
+// History configures the records of requests. Requests do not wait for their records.
 type History struct {
 	Other Settings `json:"-" mapstructure:",remain"`
 
-	// Retention has the ages at which records are deleted. Default: those in the database.
+	// Retention has the ages at which records are deleted. By default, the database's ages apply.
 	Retention []Settings `json:"retention,omitempty"`
 }
 
@@ -57,14 +57,14 @@ type IPStrategy struct {
 	// Depth selects the address at this position, counted from the right.
 	Depth int `json:"depth,omitempty"`
 
-	// ExcludedIPs selects the first address from the right that is not in these addresses and networks. Depth
-	// takes precedence.
+	// ExcludedIPs selects the first address from the right that is in none of these addresses and networks.
+	// Depth takes precedence.
 	ExcludedIPs []string `json:"excludedIPs,omitempty"`
 
 	// IPv6Subnet is the default ipv6Prefix of all limits, from 1 to 128. The name is Traefik's.
 	IPv6Subnet *int `json:"ipv6Subnet,omitempty"`
 
-	// Other holds settings with other names, which are errors.
+	// Other holds settings with unknown names, which are errors.
 	Other Settings `json:"-" mapstructure:",remain"`
 }
 

@@ -10,17 +10,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// valid returns a valid configuration.
-func valid() *Config {
+// validConfig returns a valid configuration.
+func validConfig() *Config {
 	c := CreateConfig()
 	c.Other["dsn"], c.Other["prefix"], c.Other["limit"] = "memory", "api", "100 1m"
 	return c
 }
 
-// TestWrongSettingsAreRefused checks that errors have the names of settings in Traefik, in each section of a
-// configuration and for settings that only Traefik has. Tests of package serve and of the Caddy module cover
-// other settings.
-func TestWrongSettingsAreRefused(t *testing.T) {
+// TestInvalidSettings checks that errors have Traefik's names of settings in each section of a configuration.
+// Tests of package serve and of the Caddy module cover further settings.
+func TestInvalidSettings(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		`cost: "{nobody}"`:  func(c *Config) { c.Other["cost"] = "{nobody}" },
 		`key: "{client_ip"`: func(c *Config) { c.Other["key"] = "{client_ip" },
@@ -73,39 +72,39 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 		},
 	} {
 		t.Setenv("DATABASE_URL", "")
-		c := valid()
+		c := validConfig()
 		change(c)
 		_, err := New(t.Context(), nil, c, "test")
 		if err == nil || !strings.HasPrefix(err.Error(), "pg_ratelimit: "+want) {
-			t.Errorf("want %s …, got %v", want, err)
+			t.Errorf("New() = error %v, want %s …", err, want)
 		} else if strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("the error has the secret: %v", err)
+			t.Errorf("New() = error %v, want one without the secret", err)
 		}
 	}
 	if n := len(shared.host.Shared()); n != 0 {
-		t.Errorf("%d resources are open after errors, want 0", n)
+		t.Errorf("%d open resources after errors, want 0", n)
 	}
 }
 
-// Kubernetes passes numbers to Traefik as floating-point numbers.
-func TestANumberInCaddysSpellingIsWholeText(t *testing.T) {
-	c := valid()
+// TestNumbersBecomeText uses the types of Kubernetes, which passes numbers as floating-point numbers, and
+// Caddy's spelling.
+func TestNumbersBecomeText(t *testing.T) {
+	c := validConfig()
 	c.Other = map[string]any{"burst": float64(1000000), "max_conns": 4, "cleanup_probability": 0.25}
 	r := &reader{}
 	read := r.values("", c.Other, "", settings.LimitTable, settings.StoreTable)
-	if want := (settings.Values{"burst": "1000000", "max_conns": "4",
-		"cleanup_probability": "0.25"}); r.err != nil || !reflect.DeepEqual(read, want) {
-		t.Errorf("%v, %v; want %v", read, r.err, want)
+	want := settings.Values{"burst": "1000000", "max_conns": "4", "cleanup_probability": "0.25"}
+	if r.err != nil || !reflect.DeepEqual(read, want) {
+		t.Errorf("values() = %v, error %v; want %v", read, r.err, want)
 	}
 }
 
-// A warning has the name that the setting has in Traefik.
 func TestWarningsNameTheSetting(t *testing.T) {
-	c := valid()
+	c := validConfig()
 	c.Other["synchronousCommit"] = "true"
-	output := logged(t, func() { open(t, t.Context(), newProcess(time.Minute), nil, c) })
-	if !strings.Contains(output,
-		"middleware test, prefix api: synchronousCommit does nothing for a limit that is not durable") {
-		t.Errorf("logs %q", output)
+	output := captureLog(t, func() { newMiddleware(t, t.Context(), newProcess(time.Minute), nil, c) })
+	want := "middleware test, prefix api: synchronousCommit does nothing for a limit that is not durable"
+	if !strings.Contains(output, want) {
+		t.Errorf("log %q, want %q", output, want)
 	}
 }

@@ -14,7 +14,7 @@ import (
 var forwardedNames = []string{"X-Ratelimit-User", "X-Ratelimit-Tier", "X-Ratelimit-Key-Id",
 	"X-Ratelimit-Rule", "X-Ratelimit-Exceeded", "X-Ratelimit-Exceeded-By"}
 
-// removeForwarded removes headers of a client that isForwarded reports, in any spelling.
+// removeForwarded removes a client's headers that isForwarded reports, in any spelling.
 func removeForwarded(h http.Header) {
 	for name := range h {
 		if len(name) >= len(forwardedNames[0]) && isForwarded(name) {
@@ -23,8 +23,8 @@ func removeForwarded(h http.Header) {
 	}
 }
 
-// isForwarded reports whether an upstream could take a header for one that forward sets. Many upstreams treat
-// underscores as hyphens.
+// isForwarded reports whether an upstream could mistake a header for one that forward sets. Many upstreams
+// treat underscores as hyphens.
 func isForwarded(name string) bool {
 	canonical := http.CanonicalHeaderKey(strings.Replace(name, "_", "-", -1))
 	for _, forwarded := range forwardedNames {
@@ -35,7 +35,7 @@ func isForwarded(name string) bool {
 	return false
 }
 
-// unlistForwarded removes the names of forward's headers from Connection. A proxy does not pass on headers
+// unlistForwarded removes the names of forward's headers from Connection. A proxy does not forward headers
 // that Connection names, so a client could hide them from the upstream.
 func unlistForwarded(h http.Header) {
 	var others []string
@@ -51,16 +51,16 @@ func unlistForwarded(h http.Header) {
 	h["Connection"] = []string{strings.Join(others, ", ")}
 }
 
-// forward sets the headers that describe a request to the upstream: the verdict of the policy, and a limit
-// that let the request pass beyond its quota. It sets no header without a value.
+// forward sets the headers that describe a request to the upstream: the policy's verdict, and a limit that
+// admitted the request beyond its quota. It sets only headers that have a value.
 func forward(h http.Header, q *serve.Request) {
 	if h["Connection"] != nil {
 		unlistForwarded(h)
 	}
-	o := &q.Verdict
-	values := []string{o.User, o.Tier, "", o.Rule, "", ""} // as forwardedNames
-	if o.KeyID != 0 {
-		values[2] = strconv.FormatInt(o.KeyID, 10)
+	v := &q.Verdict
+	values := []string{v.User, v.Tier, "", v.Rule, "", ""} // in the order of forwardedNames
+	if v.KeyID != 0 {
+		values[2] = strconv.FormatInt(v.KeyID, 10)
 	}
 	if by := q.Outcome.ExceededBy; by > 0 {
 		values[4] = q.Hits[q.Outcome.Exceeded].Limit.Prefix
@@ -73,11 +73,11 @@ func forward(h http.Header, q *serve.Request) {
 	}
 }
 
-// invalidInHeader matches what the value of a header cannot have, such as a space at its begin or end. It
-// also matches the percent sign, so that different texts have different values.
+// invalidInHeader matches characters that the value of a header cannot have, such as a space at its start or
+// end. It also matches the percent sign, so that different texts have different values.
 var invalidInHeader = regexp.MustCompile(`^ | $|[%\x00-\x1f\x7f]`)
 
-// headerText percent-encodes text as the value of a header.
+// headerText returns text as the value of a header, percent-encoded.
 func headerText(text string) string {
 	return invalidInHeader.ReplaceAllStringFunc(text, func(c string) string {
 		return fmt.Sprintf("%%%02X", c[0])

@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// FuzzTemplates configures any text as a key, a cost, a matcher or an address. Either an error names the
-// setting, or the template returns a text for any request.
+// FuzzTemplates configures any text as a key, a cost, a matcher or an address. It checks that an error names
+// the setting, or that the configuration accepts any request.
 func FuzzTemplates(f *testing.F) {
 	for _, text := range []string{
 		"{client_ip}", "{header.X-Key}|{cookie.id} | {path}", "t:{query.a}{uri}{query}",
@@ -28,13 +28,13 @@ func FuzzTemplates(f *testing.F) {
 			r.Header.Set(name, sent)
 		}
 		if t1, err := (&addresses{plain: true}).parseText("key", text); err != nil {
-			var wrong *ratelimit.FieldError
-			if !errors.As(err, &wrong) || wrong.Field != "key" || wrong.Value != text {
-				t.Errorf("%q: %v", text, err)
+			var fieldErr *ratelimit.FieldError
+			if !errors.As(err, &fieldErr) || fieldErr.Field != "key" || fieldErr.Value != text {
+				t.Errorf("parseText(%q): error %v, want one for the key", text, err)
 			}
 		} else if got := t1.Key(&serve.Request{HTTP: r}, 24, 64); t1.Parts().Fixed &&
 			!strings.ContainsAny(text, "{}") && got != text {
-			t.Errorf("%q is %q", text, got)
+			t.Errorf("Key() of %q = %q, want the text", text, got)
 		}
 		for _, strategy := range []*IPStrategy{{Depth: 2}, {ExcludedIPs: []string{text}},
 			{ExcludedIPs: []string{"10.0.0.0/8"}}} {
@@ -44,7 +44,7 @@ func FuzzTemplates(f *testing.F) {
 			}
 			if address, _ := a.client(r); address != "" && !strings.Contains(sent, address) {
 				if _, err := parseAddress(address); err != nil {
-					t.Errorf("the client of %q is %q", sent, address)
+					t.Errorf("client() for %q = %q, want an address", sent, address)
 				}
 			}
 		}
@@ -53,19 +53,19 @@ func FuzzTemplates(f *testing.F) {
 			func(c *Config) { c.Match = &serve.Match{Headers: []string{text}, Methods: []string{"GET"}} },
 			func(c *Config) { c.Match = &serve.Match{Paths: []string{text}, Hosts: []string{text}} },
 		} {
-			c := valid()
+			c := validConfig()
 			change(c)
-			made, err := c.compile()
+			compiled, err := c.compile()
 			if err != nil {
-				var wrong *ratelimit.FieldError
-				if !errors.As(err, &wrong) || wrong.Field == "" || wrong.Want == "" {
-					t.Errorf("%q: %v", text, err)
+				var fieldErr *ratelimit.FieldError
+				if !errors.As(err, &fieldErr) || fieldErr.Field == "" || fieldErr.Want == "" {
+					t.Errorf("compile() of %q: error %v, want one for a setting", text, err)
 				}
 				continue
 			}
-			if match := made.site.Zones[0].Match; match != nil {
+			if match := compiled.site.Zones[0].Match; match != nil {
 				if _, err := match(r); err != nil {
-					t.Error(err)
+					t.Errorf("match: error %v, want nil", err)
 				}
 			}
 		}

@@ -19,31 +19,30 @@ type handler struct {
 	upstream *upstream
 	name     string
 	process  *process
-	use      *host.Handle
+	handle   *host.Handle
 	site     *serve.Site
 	forward  bool // set headers that describe the request to the upstream
 
-	// plain holds the limits if they are the same for all requests. If it is nil, each request needs begin
-	// before the queue.
+	// plain holds the limits if they are the same for all requests. If it is nil, begin finds the limits of
+	// each request.
 	plain *serve.LimitSet
 
 	requests *requestQueue
 	leased   *leasedZone // nil if all requests enter the queue
 }
 
-// ServeHTTP decides a request, and serves it. With a policy, it evaluates the policy first, so that the hits
-// of the policy and of the configuration pass the queue together. A worker of the queue delivers all requests
-// of a batch. ServeHTTP calls the upstream outside of recoverPanic, which must not handle panics of the
-// upstream.
+// ServeHTTP decides a request and serves it. It evaluates a policy first, so that the hits of the policy and
+// of the configuration enter the queue together. A queue worker delivers all requests of a batch. ServeHTTP
+// calls the upstream outside of recoverPanic, which must not handle the upstream's panics.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if z := h.leased; z != nil && atomic.LoadInt32(z.credit) > 0 && passLeased(z, h.upstream, w, r) {
 		return
 	}
-	to := h.requests
-	if len(to.free) < spare {
-		grow(to)
+	requests := h.requests
+	if len(requests.free) < minFree {
+		grow(requests)
 	}
-	q := <-to.free
+	q := <-requests.free
 	q.HTTP = r
 	q.Writer = w
 	q.Site = h.site
@@ -52,8 +51,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q.Began = time.Now()
 	q.Arrived = q.Began
 	if q.Limits != nil || begin(h, q) {
-		if to.queue != nil {
-			store.Ask(to.queue, q.Call, q.Arrived)
+		if requests.queue != nil {
+			store.Ask(requests.queue, q.Call, q.Arrived)
 		}
 		if !q.Delivered {
 			deliver(h, q)
@@ -63,12 +62,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		serveDecided(h, q, w, r)
 		return
 	}
-	to.free <- q
+	requests.free <- q
 	pass(h.upstream, w, r)
 }
 
-// begin evaluates the policy for a request, and finds its limits. It reports whether the store has to decide
-// the request. If not, begin has delivered it.
+// begin evaluates the policy for a request and finds its limits. It reports whether the store must decide the
+// request. Otherwise begin delivers the request.
 func begin(h *handler, q *serve.Request) (waits bool) {
 	waits = false // the result after a panic
 	defer recoverPanic(h, q)
@@ -81,8 +80,8 @@ func begin(h *handler, q *serve.Request) (waits bool) {
 	return waits
 }
 
-// deliver delivers a request that no worker delivered: its store is closed, its hits are on several shards,
-// or a delivery panicked. Without a queue, it asks the store first.
+// deliver delivers a request that no worker delivered, because its store is closed, its hits are on several
+// shards, or a delivery panicked. Without a queue, the store decides the request first.
 func deliver(h *handler, q *serve.Request) {
 	defer recoverPanic(h, q)
 	if h.requests.queue == nil || errors.Is(q.Call.Err, ratelimit.ErrClosed) {
@@ -94,8 +93,8 @@ func deliver(h *handler, q *serve.Request) {
 	serve.DeliverCalls([]*batch.Call{q.Call})
 }
 
-// serveDecided serves a decided request in the less frequent cases. In ServeHTTP itself, the interpreter
-// would spend time on this code for all requests.
+// serveDecided serves a decided request in the less frequent cases. In ServeHTTP, this code would cost the
+// interpreter time for all requests.
 func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.Request) {
 	if q.Admitted && q.Asked && h.forward {
 		forward(r.Header, q)
@@ -108,7 +107,7 @@ func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.R
 	q.Release()
 	h.requests.free <- q
 	if flight != nil {
-		defer flight.End() // an upstream that aborts the response panics
+		defer flight.End() // the upstream panics to abort a response
 		r = r.WithContext(flight.Context)
 	}
 	if !admitted {
@@ -123,10 +122,10 @@ func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.R
 	pass(h.upstream, w, r)
 }
 
-// recoverPanic turns a panic of the plugin into an outcome without a decision. Callers defer it.
+// recoverPanic converts a panic of the plugin to an outcome without a decision. Use it with defer.
 func recoverPanic(h *handler, q *serve.Request) {
 	if failure := recover(); failure != nil {
-		q.Verdict.Reset() // it may be that of an earlier request
+		q.Verdict.Reset() // it may be an earlier request's
 		q.Hits = nil
 		q.Decisions = nil
 		q.Outcome = serve.NoDecision(h.site.OnError, fmt.Errorf("panic: %v", failure))

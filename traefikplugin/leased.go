@@ -15,18 +15,18 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// leasedZone finds the leases for the most frequent configuration with a lease: one limit with a fixed cost,
+// leasedZone finds the leases for the most frequent configuration with a lease: one limit with a fixed cost
 // and a key of FrequentKey that is not secret. It is immutable.
 type leasedZone struct {
 	zone     *serve.Zone
 	limit    *ratelimit.Limit
 	row      lease.RowID // a template without the key
-	quota    string      // X-RateLimit-Limit
+	quota    string      // the value of X-RateLimit-Limit
 	cost     int64
 	clock    *respond.Clock
 	admitted *int64 // counts the requests that a lease admits; atomic
 
-	// The leases of the store, and fields of rows that the interpreter reads faster here.
+	// The store's leases, and copies of fields of rows, which the interpreter reads faster here.
 	rows    *lease.Set
 	credit  *int32
 	stripes []*lease.Stripe
@@ -34,30 +34,31 @@ type leasedZone struct {
 	born    time.Time
 }
 
-// leasedZoneOf returns the leasedZone of a handler, or nil if requests need the queue: it records those of a
-// history.
+// leasedZoneOf returns the leasedZone of a handler, or nil if all requests need the queue. A history needs it
+// to record requests.
 func leasedZoneOf(h *handler) *leasedZone {
-	store := h.use.Limits.Postgres
-	f := h.plain
-	if store == nil || f == nil || !f.Simple || f.Varies || h.site.History != nil || len(f.Zones) != 1 {
+	store := h.handle.Limits.Postgres
+	set := h.plain
+	if store == nil || set == nil || !set.Simple || set.Varies || h.site.History != nil ||
+		len(set.Zones) != 1 {
 		return nil
 	}
-	z := f.Zones[0]
-	hit := f.Hits[0]
+	z := set.Zones[0]
+	hit := set.Hits[0]
 	if hit.Limit.Lease <= 0 || hit.Secret || !z.Frequent() {
 		return nil
 	}
 	rows := store.Leases()
 	return &leasedZone{zone: z, limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10),
 		cost: hit.Cost, row: lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix},
-		clock: h.site.Clock, admitted: &h.use.Limits.Report.Of(hit.Limit.Prefix).Leased, rows: rows,
+		clock: h.site.Clock, admitted: &h.handle.Limits.Report.Of(hit.Limit.Prefix).Leased, rows: rows,
 		credit: &rows.Credit, stripes: rows.Stripes, seed: rows.Seed, born: rows.Born}
 }
 
-// passLeased passes a request on with the headers of the limit if the lease of its row has enough units.
-// Otherwise it returns false, and the queue decides. It repeats lease.Take in one function, because the
-// interpreter takes long for each call. Through the queue such a request takes 6 times the processor time
-// (benchmark Interpreted/Postgres,_leased in integration, in turns). TestALeaseDecidesAsTheQueue compares
+// passLeased serves a request with the headers of the limit if the lease of its row has enough units.
+// Otherwise it returns false, and the queue decides. passLeased repeats lease.Take in one function, because
+// the interpreter takes long for each call. Through the queue, such a request takes 6 times the processor
+// time (benchmark Interpreted/Postgres,_leased in integration, in turns). TestLeaseDecidesLikeQueue compares
 // both on the same requests.
 func passLeased(z *leasedZone, to *upstream, w http.ResponseWriter, r *http.Request) bool {
 	row := z.row

@@ -8,7 +8,7 @@ import (
 )
 
 // write writes a line to Traefik's log. middleware is the name of a middleware, or "". A plugin can select
-// only two levels: log.Writer has the level ERROR, which everybody sees, and the standard output has the
+// only two levels: log.Writer has the level ERROR, which is always visible, and the standard output has the
 // level DEBUG. Traefik's log does not include os.Stderr.
 func write(middleware string, line host.Line) {
 	text := "pg_ratelimit: "
@@ -39,9 +39,9 @@ func write(middleware string, line host.Line) {
 	fmt.Fprintln(log.Writer(), text)
 }
 
-// recovered recovers a panic and logs it. A panic that left a goroutine of the plugin would end Traefik.
-// Callers defer it.
-func recovered() {
+// logPanic recovers a panic and logs it, because a panic in a goroutine of the plugin would end Traefik. Use
+// it with defer.
+func logPanic() {
 	if p := recover(); p != nil {
 		write("", host.Line{Level: host.Error, Text: "a panic", Err: fmt.Errorf("%v", p)})
 	}

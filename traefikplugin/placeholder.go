@@ -10,37 +10,37 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// placeholder describes the value of a placeholder.
+// placeholder describes the source and the secrecy of a placeholder's value.
 type placeholder struct {
-	host, path bool // derived from the host or the path
-	secret     bool // may be a credential, whatever the parameter is
-	address    bool // may be a client's address; Caddy treats no other value as an address
+	fromHost, fromPath bool // derived from the host or the path
+	isSecret           bool // may be a credential, for every parameter
+	isAddress          bool // may be a client's address; Caddy treats no other value as an address
 }
 
-// placeholders maps names to placeholders. The name of one with a parameter ends with a dot.
+// placeholders maps names to placeholders. Names that take a parameter end with a dot.
 var placeholders = map[string]placeholder{
-	"client_ip": {address: true},
-	"remote_ip": {address: true},
-	"host":      {host: true},
-	"hostport":  {host: true},
-	"labels.":   {host: true},
+	"client_ip": {isAddress: true},
+	"remote_ip": {isAddress: true},
+	"host":      {fromHost: true},
+	"hostport":  {fromHost: true},
+	"labels.":   {fromHost: true},
 	"port":      {},
 	"scheme":    {},
 	"method":    {},
-	"uri":       {path: true, secret: true},
-	"path":      {path: true},
-	"path.":     {path: true, address: true},
-	"dir":       {path: true},
-	"file":      {path: true, address: true},
-	"query":     {secret: true, address: true},
-	"query.":    {address: true},
-	"header.":   {address: true},
-	"cookie.":   {secret: true, address: true},
+	"uri":       {fromPath: true, isSecret: true},
+	"path":      {fromPath: true},
+	"path.":     {fromPath: true, isAddress: true},
+	"dir":       {fromPath: true},
+	"file":      {fromPath: true, isAddress: true},
+	"query":     {isSecret: true, isAddress: true},
+	"query.":    {isAddress: true},
+	"header.":   {isAddress: true},
+	"cookie.":   {isSecret: true, isAddress: true},
 }
 
-// valueOf returns the text of a piece for a request. Caddy's placeholder has the same text, so both proxies
-// make the same key.
-func valueOf(p *piece, r *http.Request) string {
+// pieceValue returns the text of a piece for a request. Caddy's placeholder has the same text, so both
+// proxies make the same key.
+func pieceValue(p *piece, r *http.Request) string {
 	switch p.name {
 	case "":
 		return p.text
@@ -57,7 +57,7 @@ func valueOf(p *piece, r *http.Request) string {
 		labels := strings.Split(strings.ToLower(hostOf(r.Host)), ".")
 		return elementAt(labels, len(labels)-1-p.n)
 	case "port":
-		_, port, _ := net.SplitHostPort(r.Host) // without a port it is empty
+		_, port, _ := net.SplitHostPort(r.Host) // empty without a port
 		return port
 	case "scheme":
 		if r.TLS != nil {
@@ -75,16 +75,16 @@ func valueOf(p *piece, r *http.Request) string {
 	case "cookie.":
 		for _, c := range r.Cookies() {
 			if strings.EqualFold(c.Name, p.text) {
-				return c.Value // the first cookie of that name
+				return c.Value // of the first cookie with that name
 			}
 		}
 		return ""
 	}
-	return partOf(p, serve.CleanURL(r.URL))
+	return urlPieceValue(p, serve.CleanURL(r.URL))
 }
 
-// partOf returns the text of a piece that depends on the URL alone.
-func partOf(p *piece, u *url.URL) string {
+// urlPieceValue returns the text of a piece that depends only on the URL.
+func urlPieceValue(p *piece, u *url.URL) string {
 	dir, file := path.Split(u.Path)
 	switch p.name {
 	case "uri":
@@ -96,7 +96,7 @@ func partOf(p *piece, u *url.URL) string {
 	case "file":
 		return file
 	}
-	return u.RawQuery
+	return u.RawQuery // for "query"
 }
 
 // elementAt returns an element of a list, or "" beyond its ends.

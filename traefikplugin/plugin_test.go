@@ -15,13 +15,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// served counts the requests that pass.
-type served struct{ n atomic.Int64 }
+// passCounter is an upstream that counts its requests.
+type passCounter struct{ n atomic.Int64 }
 
-func (s *served) ServeHTTP(http.ResponseWriter, *http.Request) { s.n.Add(1) }
+func (c *passCounter) ServeHTTP(http.ResponseWriter, *http.Request) { c.n.Add(1) }
 
-// open makes a middleware of a process.
-func open(t *testing.T, ctx context.Context, p *process, next http.Handler, c *Config) *handler {
+// newMiddleware returns a middleware of a process.
+func newMiddleware(t *testing.T, ctx context.Context, p *process, next http.Handler, c *Config) *handler {
 	t.Helper()
 	h, err := newHandler(ctx, next, c, "test", p)
 	if err != nil {
@@ -30,20 +30,20 @@ func open(t *testing.T, ctx context.Context, p *process, next http.Handler, c *C
 	return h
 }
 
-func ask(h http.Handler) *httptest.ResponseRecorder {
+func get(h http.Handler) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 	return w
 }
 
-func TestCountsInMemorySurviveAReload(t *testing.T) {
+func TestMemoryCountsSurviveReload(t *testing.T) {
 	p := newProcess(time.Hour)
-	c := valid()
+	c := validConfig()
 	c.Other["limit"], c.Other["timeout"] = "2 1h", "1ms"
-	var next served
-	for range 3 { // reloads: the old context ends before the new middleware is made
+	var next passCounter
+	for range 3 { // at a reload, the old context may end before the new middleware is created
 		ctx, cancel := context.WithCancel(t.Context())
-		ask(open(t, ctx, p, &next, c))
+		get(newMiddleware(t, ctx, p, &next, c))
 		cancel()
 	}
 	if next.n.Load() != 2 {
@@ -51,34 +51,35 @@ func TestCountsInMemorySurviveAReload(t *testing.T) {
 	}
 }
 
-func TestAStoreThatNoMiddlewareUsesIsClosedAfterADelay(t *testing.T) {
+func TestUnusedStoreClosesAfterDelay(t *testing.T) {
 	const delay = 200 * time.Millisecond
 	p := newProcess(delay)
-	c := valid()
+	c := validConfig()
 	c.Other["limit"], c.Other["timeout"] = "2 1h", "1ms"
 	ctx, cancel := context.WithCancel(t.Context())
-	old := open(t, ctx, p, &served{}, c)
-	ask(old)
-	began := time.Now()
+	old := newMiddleware(t, ctx, p, &passCounter{}, c)
+	get(old)
+	start := time.Now()
 	cancel()
-	await.Within(t, time.Minute, "the store to be closed", func() bool { return isClosed(old) })
-	if took := time.Since(began); took < delay/2 {
-		t.Errorf("the store was closed after %v, want %v", took, delay)
+	await.Within(t, time.Minute, "the end of the store", func() bool { return isClosed(old) })
+	if elapsed := time.Since(start); elapsed < delay/2 {
+		t.Errorf("the store was closed after %v, want %v", elapsed, delay)
 	}
-	if len(p.host.Shared()) != 0 {
-		t.Error("a closed store is still shared")
+	if n := len(p.host.Shared()); n != 0 {
+		t.Errorf("%d shared resources after the end of the store, want 0", n)
 	}
-	// An old middleware still works: with a full quota, since its store is new.
-	if w := ask(old); w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Remaining") != "1" {
-		t.Errorf("%d %v", w.Code, w.Header())
+	// The old middleware still works, with a full quota because its store is new.
+	w := get(old)
+	if remaining := w.Header().Get("X-RateLimit-Remaining"); w.Code != http.StatusOK || remaining != "1" {
+		t.Errorf("status %d with %q remaining, want 200 with 1", w.Code, remaining)
 	}
 }
 
 func isClosed(h *handler) bool {
-	return errors.Is(h.use.Limits.Store.Take(context.Background(), 0, nil, nil), ratelimit.ErrClosed)
+	return errors.Is(h.handle.Limits.Store.Take(context.Background(), 0, nil, nil), ratelimit.ErrClosed)
 }
 
-func TestMiddlewaresWithTheSameStoreSettingsShareADatabase(t *testing.T) {
+func TestEqualStoreSettingsShareDatabase(t *testing.T) {
 	p := newProcess(time.Minute)
 	databases := map[*host.Database]bool{}
 	for _, change := range []func(*Config){
@@ -87,62 +88,63 @@ func TestMiddlewaresWithTheSameStoreSettingsShareADatabase(t *testing.T) {
 		func(c *Config) { c.Other["maxConns"] = "3" },
 		func(c *Config) { c.Other["dsn"] = "postgres://127.0.0.1:1/other" },
 	} {
-		c := valid()
+		c := validConfig()
 		c.Other["dsn"] = "postgres://127.0.0.1:1/x?connect_timeout=1"
 		change(c)
-		databases[open(t, t.Context(), p, nil, c).use.Limits] = true
+		databases[newMiddleware(t, t.Context(), p, nil, c).handle.Limits] = true
 	}
-	if len(databases) != 3 || len(p.host.Shared()) != 3 {
-		t.Errorf("%d databases, want 3", len(databases))
+	if n := len(p.host.Shared()); len(databases) != 3 || n != 3 {
+		t.Errorf("%d databases and %d shared resources, want 3 and 3", len(databases), n)
 	}
 }
 
-// broken is a store that panics, or fails.
-type broken struct{ err error }
+// brokenStore is a store with a Take that returns err, or panics if err is nil.
+type brokenStore struct{ err error }
 
-func (b *broken) Take(context.Context, time.Duration, []ratelimit.Hit, []ratelimit.Decision) error {
+func (b *brokenStore) Take(context.Context, time.Duration, []ratelimit.Hit, []ratelimit.Decision) error {
 	if b.err == nil {
 		panic("broken")
 	}
 	return b.err
 }
-func (b *broken) Reset(context.Context, time.Duration, []ratelimit.Hit) error { return nil }
-func (b *broken) Close()                                                      {}
+func (b *brokenStore) Reset(context.Context, time.Duration, []ratelimit.Hit) error { return nil }
+func (b *brokenStore) Close()                                                      {}
 
 func TestOnErrorAppliesToFailuresAndPanics(t *testing.T) {
 	for _, err := range []error{nil, errors.New("down")} {
 		for onError, want := range map[string]int{"allow": http.StatusOK,
 			"deny": http.StatusServiceUnavailable} {
-			c := valid()
+			c := validConfig()
 			c.Other["onError"] = onError
-			var next served
-			h := open(t, t.Context(), newProcess(time.Minute), &next, c)
-			h.site.Store = &broken{err}
-			w := ask(h)
+			var next passCounter
+			h := newMiddleware(t, t.Context(), newProcess(time.Minute), &next, c)
+			h.site.Store = &brokenStore{err}
+			w := get(h)
 			if w.Code != want || (next.n.Load() == 1) != (want == http.StatusOK) {
-				t.Errorf("%v %s: %d, and next was called %d times", err, onError, w.Code, next.n.Load())
+				t.Errorf("error %v, onError %s: status %d and %d requests passed, want status %d", err,
+					onError, w.Code, next.n.Load(), want)
 			}
 			if want != http.StatusOK && w.Body.String() != `{"error":"Service unavailable"}` {
-				t.Errorf("body %q", w.Body)
+				t.Errorf("error %v, onError %s: body %q, want the JSON of a 503", err, onError, w.Body)
 			}
 		}
 	}
 }
 
-// Each line of the log about an outage has its cause, and what happens to requests.
-func TestTheLogHasTheCauseOfAnOutage(t *testing.T) {
+// TestLogHasCauseOfOutage checks that each line about an outage has its cause, and that one has its effect.
+func TestLogHasCauseOfOutage(t *testing.T) {
 	for onError, want := range map[string]string{
 		"allow": "pg_ratelimit: middleware test: no decision: letting requests pass: ",
 		"deny":  "pg_ratelimit: middleware test: no decision: refusing requests: ",
 	} {
-		c := valid()
+		c := validConfig()
 		c.Other["dsn"], c.Other["onError"] = "postgres://u@127.0.0.1:1/db?sslmode=disable", onError
-		h := open(t, t.Context(), newProcess(time.Minute), &served{}, c)
-		// The log has one line a second at most, and the first one is of the database.
-		output := loggedUntil(t, want, func() { ask(h) })
+		h := newMiddleware(t, t.Context(), newProcess(time.Minute), &passCounter{}, c)
+		// The log has at most one line a second, and the first one is the database's.
+		output := captureLogUntil(t, want, func() { get(h) })
 		for _, line := range strings.Split(strings.TrimSpace(output), "\n") {
 			if !strings.Contains(line, "connection refused") {
-				t.Errorf("a line without the cause: %s", line)
+				t.Errorf("log line %s, want one with the cause", line)
 			}
 		}
 	}

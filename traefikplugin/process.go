@@ -10,32 +10,32 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// process holds what all middlewares of this interpreter share. Traefik has one interpreter for each plugin.
-// At each reload, Traefik creates a new middleware for each router, and ends the contexts of the old ones.
+// process holds the state that all middlewares of an interpreter share. Traefik has one interpreter for each
+// plugin. At each reload, Traefik creates a new middleware for each router and ends the contexts of the old
+// middlewares.
 type process struct {
 	host     *host.Process
-	attached int32 // 1 once flushAtShutdown has found a server; atomic
+	attached int32 // 1 while watch has registered with a server; atomic
 
-	mu     sync.Mutex        // guards what follows
-	logged map[string]string // the last text of logOnce, by middleware
-	setups map[string]*setup // the latest setup, by middleware
+	mu     sync.Mutex        // guards the fields below
+	logged map[string]string // the last text of each middleware in logOnce
+	setups map[string]*setup // the latest setup of each middleware
 }
 
 // shared is the process of all middlewares.
 var shared = newProcess(10 * time.Second)
 
 const (
-	// leaseHorizon is the horizon of leases, and leaseHits the number of hits in it from which on a key gets
-	// a lease. Both are larger than the defaults, because a renewal takes far more time interpreted than
-	// compiled.
+	// leaseHorizon is the horizon of leases. A key with leaseHits hits in a horizon gets a lease. Both are
+	// larger than the defaults, because a renewal takes far more time interpreted than compiled.
 	leaseHorizon = 4 * time.Second
 	leaseHits    = 6
 
-	// remembered bounds the combinations of tier, method, host and path for which a policy caches the
+	// maxRemembered bounds the combinations of tier, method, host and path for which a policy caches the
 	// matching rules. The interpreter takes long to match rules. With 0, which also turns off policy.Recall,
 	// a request with a cached API key takes 1.6 times the processor time, and 1,570 allocations instead of
 	// 860.
-	remembered = 16384
+	maxRemembered = 16384
 )
 
 // program names this program in the registry. Plugins cannot read the version of Traefik.
@@ -45,14 +45,14 @@ var program = "Traefik, pg-ratelimit " + host.Version
 func newProcess(delay time.Duration) *process {
 	return &process{logged: map[string]string{}, setups: map[string]*setup{}, host: &host.Process{
 		Kind: "traefik", Version: program, Delay: delay, LeaseHorizon: leaseHorizon, LeaseHits: leaseHits,
-		Remember: remembered, Log: func(line host.Line) { write("", line) }, Connect: connect,
+		Remember: maxRemembered, Log: func(line host.Line) { write("", line) }, Connect: connect,
 	}}
 }
 
 // connect implements host.Process.Connect. Errors of pgwire contain no DSN.
-func connect(at *host.DataSource) (pgdb.DB, error) {
-	db, err := pgwire.Open(at.DSN,
-		pgwire.Options{MaxConns: at.MaxConns, Renew: at.Configured.Renew,
+func connect(source *host.DataSource) (pgdb.DB, error) {
+	db, err := pgwire.Open(source.DSN,
+		pgwire.Options{MaxConns: source.MaxConns, Renew: source.Configured.Renew,
 			Logger: func(text string) { write("", host.Line{Level: host.Error, Text: text}) }})
 	if err != nil {
 		return nil, fmt.Errorf("dsn: %w", err)
@@ -60,7 +60,7 @@ func connect(at *host.DataSource) (pgdb.DB, error) {
 	return db, nil
 }
 
-// logOnce logs a text about a middleware, unless it is the last one logged about it. The caller holds the
+// logOnce logs a text about a middleware unless the middleware's last text is the same. The caller holds the
 // mutex.
 func (p *process) logOnce(middleware, text string) {
 	if p.logged[middleware] != text {

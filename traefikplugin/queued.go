@@ -10,42 +10,42 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 )
 
-// requestQueue holds a queue of the store, and a pool of Requests for it.
+// requestQueue holds a queue of the store and a pool of Requests for the queue.
 type requestQueue struct {
-	queue *store.Queue // nil if the store decides at once, as a store in memory does
+	queue *store.Queue // nil for a store in memory, which needs no queue
 	free  chan *serve.Request
-	made  int32 // the number of Requests, free or in use; atomic
+	count int32 // the number of Requests, free or in use; atomic
 }
 
-// queues holds the queues of a database, by the timeout of their requests. The process's mutex guards it.
+// queues maps timeouts of requests to a database's queues. The process's mutex guards it.
 type queues map[time.Duration]*requestQueue
 
-// spare bounds the requests that may take a Request between the check and the receive in ServeHTTP. With
-// fewer free ones, ServeHTTP adds another.
-const spare = 8
+// minFree is the number of free Requests below which ServeHTTP adds another. Up to minFree requests may take
+// one between the check and the receive in ServeHTTP.
+const minFree = 8
 
-// maxPending bounds the Requests of a queue. Further requests wait until one is free.
+// maxPending bounds the Requests of a queue. Further requests wait for a free Request.
 const maxPending = 2048
 
-// queueOf returns a database's queue for requests with a timeout, and creates it on first use. The caller
-// holds the process's mutex.
+// queueOf returns a database's queue for requests with a timeout. It creates the queue on first use. The
+// caller holds the process's mutex.
 func queueOf(d *host.Database, timeout time.Duration) *requestQueue {
-	all := d.Keep(func() any { return queues{} }).(queues)
-	q := all[timeout]
+	byTimeout := d.Keep(func() any { return queues{} }).(queues)
+	q := byTimeout[timeout]
 	if q == nil {
 		q = &requestQueue{free: make(chan *serve.Request, maxPending)}
 		if d.Postgres != nil {
 			q.queue = d.Postgres.OpenQueue(timeout, serve.FillCalls, serve.DeliverCalls)
 		}
-		all[timeout] = q
+		byTimeout[timeout] = q
 	}
 	return q
 }
 
-// grow adds a Request, unless there are maxPending.
+// grow adds a Request unless there are already maxPending.
 func grow(q *requestQueue) {
-	if atomic.AddInt32(&q.made, 1) > maxPending {
-		atomic.AddInt32(&q.made, -1)
+	if atomic.AddInt32(&q.count, 1) > maxPending {
+		atomic.AddInt32(&q.count, -1)
 		return
 	}
 	// A worker of the queue owns the Request and its Call while the Call is in the queue.

@@ -19,25 +19,25 @@ var (
 	forwardHeaders = []settings.Setting{{Name: "forward_headers"}}
 )
 
-// reader reads settings. Its methods go on after an error, with values that are not to be used.
+// reader reads settings. Its methods continue after an error, with values that must not be used.
 type reader struct {
-	err error // the first one; it has the name of the setting in Config
+	err error // the first error, with the name of the setting in Config
 }
 
-// fail records an error of a setting below path. Nil is none.
+// fail records the error of a setting below path. It ignores a nil err.
 func (r *reader) fail(path string, err error) {
 	if r.err == nil {
 		r.err = nameError(path, err)
 	}
 }
 
-// invalid records an error of a setting.
+// invalid records a setting's invalid value.
 func (r *reader) invalid(field, value, want string) {
 	r.fail("", &ratelimit.FieldError{Field: field, Value: value, Want: want})
 }
 
-// nameError gives the field in an error of a setting the name that it has in Config: path, and the name in
-// camel case. It returns the error.
+// nameError changes the field in a setting's error to its name in Config, which is path and the name in camel
+// case. It returns the error.
 func nameError(path string, err error) error {
 	if part, ok := err.(*serve.PartError); ok {
 		return nameError(pathOf(part.Zone), part.Err)
@@ -48,8 +48,7 @@ func nameError(path string, err error) error {
 	return err
 }
 
-// camelCase turns on_error into onError. It does not change the name of an environment
-// variable.
+// camelCase converts on_error to onError. It does not change the name of an environment variable.
 func camelCase(name string) string {
 	parts := strings.Split(name, "_")
 	text := parts[0]
@@ -63,18 +62,18 @@ func camelCase(name string) string {
 	return text
 }
 
-// values reads settings, which may be spelt as in Caddy, such as on_error for onError. A name that no table
-// has is an error: without it, a limit or a policy would be off without a word. path begins the names in
-// errors. fields are the names of what Traefik decodes itself.
+// values reads settings, which may also have Caddy's spelling, such as on_error for onError. A name that no
+// table has is an error, because ignoring it could turn off a limit. path is the prefix of the names in
+// errors. fields are the names that Traefik decodes into fields.
 func (r *reader) values(path string, given Settings, fields string,
 	tables ...[]settings.Setting) settings.Values {
-	known := strings.Fields(fields)
-	named := map[string]string{} // settings, by plainName
+	permitted := strings.Fields(fields)
+	byPlainName := map[string]string{} // the names in tables
 	for _, table := range tables {
 		for i := range table {
 			if table[i].Form != settings.Block {
-				known = append(known, camelCase(table[i].Name))
-				named[plainName(table[i].Name)] = table[i].Name
+				permitted = append(permitted, camelCase(table[i].Name))
+				byPlainName[plainName(table[i].Name)] = table[i].Name
 			}
 		}
 	}
@@ -82,25 +81,25 @@ func (r *reader) values(path string, given Settings, fields string,
 	for name := range given {
 		names = append(names, name)
 	}
-	sort.Strings(names) // so that of several errors it is always the same one
+	sort.Strings(names) // so that the first error is always the same
 	read := settings.Values{}
-	as := map[string]string{} // the names in given, by setting
+	spelling := map[string]string{} // the name of each setting in given
 	for _, name := range names {
-		setting := named[plainName(name)]
+		setting := byPlainName[plainName(name)]
 		switch {
 		case setting == "":
-			sort.Strings(known)
-			r.invalid("setting", path+name, "one of "+strings.Join(known, ", "))
-		case as[setting] != "":
-			r.invalid("setting", path+name, "left out: "+as[setting]+" is given")
+			sort.Strings(permitted)
+			r.invalid("setting", path+name, "one of "+strings.Join(permitted, ", "))
+		case spelling[setting] != "":
+			r.invalid("setting", path+name, "left out: "+spelling[setting]+" is given")
 		}
-		as[setting] = name
+		spelling[setting] = name
 		read[setting] = plainText(given[name])
 	}
 	return read
 }
 
-// plainName returns what the spellings of a name have in common.
+// plainName returns the same text for all spellings of a name.
 func plainName(name string) string { return strings.ToLower(strings.Replace(name, "_", "", -1)) }
 
 // plainText converts a value to text as Traefik does. Numbers from Kubernetes are floating-point numbers.
@@ -108,13 +107,13 @@ func plainText(value any) string {
 	if value == nil {
 		return ""
 	}
-	if number, isNumber := value.(float64); isNumber {
+	if number, ok := value.(float64); ok {
 		return strconv.FormatFloat(number, 'f', -1, 64)
 	}
 	return fmt.Sprint(value)
 }
 
-// one reads the settings of a list that stands for one map, see Config. Without a list, it returns nil.
+// one reads the settings of a list that stands for one map; see Config. It returns nil for a nil list.
 func (r *reader) one(path string, list []Settings, tables ...[]settings.Setting) settings.Values {
 	r.checkOne(path, len(list))
 	if list == nil {
@@ -127,7 +126,7 @@ func (r *reader) one(path string, list []Settings, tables ...[]settings.Setting)
 	return r.values(path+".", given, "", tables...)
 }
 
-// checkOne fails for a list of several maps.
+// checkOne records an error for a list of several maps.
 func (r *reader) checkOne(path string, n int) {
 	if n > 1 {
 		r.invalid(path, strconv.Itoa(n)+" of them", "one map")
@@ -139,7 +138,7 @@ func (r *reader) read(path string, table []settings.Setting, from settings.Value
 	r.fail(path, settings.Read(table, from, to))
 }
 
-// dsn returns the DSN of a part, or the DSN in the part's file.
+// dsn returns the DSN of a part of the configuration, or the DSN in the part's file.
 func (r *reader) dsn(path string, part settings.Values) host.DSN {
 	configured := part["dsn"]
 	file := part["dsn_file"]
@@ -159,8 +158,8 @@ func (r *reader) dsn(path string, part settings.Values) host.DSN {
 
 // readDSN reads the DSN in a file. path names the setting in errors.
 func readDSN(path, file string) (string, error) {
-	text, err := os.ReadFile(file)
-	dsn := strings.TrimSpace(string(text))
+	data, err := os.ReadFile(file)
+	dsn := strings.TrimSpace(string(data))
 	want := ""
 	switch {
 	case err != nil:

@@ -11,32 +11,32 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// compiled is a validated configuration. Its DSNs are not validated yet.
-type compiled struct {
+// compiledConfig is a validated configuration. Its DSNs are not validated yet.
+type compiledConfig struct {
 	site    *serve.Site
-	forward bool // as in handler
+	forward bool // see handler
 
-	// own has the settings of the middleware, its limit and its store. policy and history are nil without
-	// one.
+	// own has the settings of the middleware, its limit and its store. policy and history are nil if the
+	// configuration has none.
 	own, policy, history settings.Values
 
 	store    settings.Store
 	dsns     *serve.DSNs
-	recorded *settings.History // nil without a history
+	recorded *settings.History // the settings of the history, or nil
 }
 
 // compile validates the configuration.
-func (c *Config) compile() (*compiled, error) {
+func (c *Config) compile() (*compiledConfig, error) {
 	a, err := newAddresses(c.IPStrategy)
 	r := &reader{err: err}
-	made := &compiled{own: r.values("", c.Other, "history ipStrategy match policy zones", settings.LimitTable,
-		settings.HandlerTable, settings.StoreTable, dsnFile)}
-	made.policy = r.one("policy", c.Policy, settings.PolicyTable, dsnFile, forwardHeaders)
-	made.forward, err = settings.ParseSwitch("forward_headers", made.policy["forward_headers"])
+	compiled := &compiledConfig{own: r.values("", c.Other, "history ipStrategy match policy zones",
+		settings.LimitTable, settings.HandlerTable, settings.StoreTable, dsnFile)}
+	compiled.policy = r.one("policy", c.Policy, settings.PolicyTable, dsnFile, forwardHeaders)
+	compiled.forward, err = settings.ParseSwitch("forward_headers", compiled.policy["forward_headers"])
 	r.fail("policy.", err)
-	c.readHistory(r, made)
-	configuration := &serve.Configuration{Handler: made.own, Limit: made.own, Matches: c.Match != nil,
-		Policy: made.policy,
+	c.readHistory(r, compiled)
+	configuration := &serve.Configuration{Handler: compiled.own, Limit: compiled.own, Matches: c.Match != nil,
+		Policy: compiled.policy,
 		Parse:  a.parseText, KeyExample: "{header.X-Api-Key}", UserExample: "{header.X-Forwarded-User}"}
 	if c.IPStrategy != nil && c.IPStrategy.IPv6Subnet != nil {
 		configuration.IPv6Prefix = strconv.Itoa(*c.IPStrategy.IPv6Subnet)
@@ -53,14 +53,14 @@ func (c *Config) compile() (*compiled, error) {
 		return nil, nameError("", err)
 	}
 	site.Address = func(r *http.Request) (netip.Addr, bool) { return addressOf(a, r) }
-	made.site = site
-	r.read("", settings.StoreTable, made.own, read)
-	made.store = read.Store
+	compiled.site = site
+	r.read("", settings.StoreTable, compiled.own, read)
+	compiled.store = read.Store
 	c.setMatchers(r, site)
-	return made, r.err
+	return compiled, r.err
 }
 
-// pathOf returns the prefix of names of settings in errors, for a zone or a part; see serve.PartError.
+// pathOf returns the prefix of a zone's or a part's settings in errors; see serve.PartError.
 func pathOf(zone int) string {
 	switch zone {
 	case serve.PolicyPart:
@@ -93,7 +93,7 @@ func (c *Config) setMatchers(r *reader, site *serve.Site) {
 }
 
 // readHistory reads the settings of the history.
-func (c *Config) readHistory(r *reader, to *compiled) {
+func (c *Config) readHistory(r *reader, to *compiledConfig) {
 	if c.History == nil {
 		return
 	}
@@ -110,28 +110,28 @@ func (c *Config) readHistory(r *reader, to *compiled) {
 	r.read("history.retention.", settings.RetentionTable, retention, read)
 }
 
-// readDSNs returns the DSNs, and reads those in files.
-func (c *compiled) readDSNs() (*serve.DSNs, error) {
+// readDSNs returns the DSNs, including the DSNs in files.
+func (c *compiledConfig) readDSNs() (*serve.DSNs, error) {
 	r := &reader{}
 	dsns := &serve.DSNs{Where: "here, in a file that dsnFile names,", Limits: r.dsn("", c.own),
 		Policy: r.dsn("policy.", c.policy), History: r.dsn("history.", c.history)}
 	return dsns, r.err
 }
 
-// dsnChanged reports whether a file has another DSN than at the time of dataSources, or cannot be read.
-func (c *compiled) dsnChanged() bool {
+// dsnChanged reports whether a DSN differs from the one that dataSources read, or cannot be read.
+func (c *compiledConfig) dsnChanged() bool {
 	now, err := c.readDSNs()
 	return err != nil || now.Limits.DSN != c.dsns.Limits.DSN || now.Policy.DSN != c.dsns.Policy.DSN ||
 		now.History.DSN != c.dsns.History.DSN
 }
 
 // dataSources returns the databases of the counters, the policy and the history.
-func (c *compiled) dataSources() (*host.DataSources, error) {
+func (c *compiledConfig) dataSources() (*host.DataSources, error) {
 	dsns, err := c.readDSNs()
 	if err != nil {
 		return nil, err
 	}
 	c.dsns = dsns
-	at, err := c.site.DataSources(c.store, dsns, c.own["audit"], c.recorded)
-	return at, nameError("", err)
+	sources, err := c.site.DataSources(c.store, dsns, c.own["audit"], c.recorded)
+	return sources, nameError("", err)
 }

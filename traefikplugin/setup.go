@@ -11,21 +11,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// setup holds a compiled configuration and its resources. All routers with the middleware share it, and those
-// of the next reload too if neither the configuration nor a file with a DSN has changed. The process's mutex
-// guards the fields below config.
+// setup holds a compiled configuration and its resources. All routers with the middleware share it. After a
+// reload, routers share the same setup if neither the configuration nor a file with a DSN has changed. The
+// process's mutex guards the fields below config.
 type setup struct {
-	handler *handler // a template without an upstream
-	made    *compiled
-	config  *Config
+	handler  *handler // a template without an upstream
+	compiled *compiledConfig
+	config   *Config
 
 	load  <-chan struct{} // closed when the latest load of Traefik's configuration with this setup ends
 	loads int             // the number of loads that use the setup
-	ends  int             // how often loads has become 0
+	ends  int             // the number of times that loads became 0
 }
 
-// setup returns the setup of a middleware, until the end of ctx. The contexts of all middlewares of one load
-// end together.
+// setup returns the setup of a middleware and holds it until ctx ends. The contexts of all middlewares of one
+// load end together.
 func (p *process) setup(ctx context.Context, config *Config, name string) (*setup, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -36,18 +36,18 @@ func (p *process) setup(ctx context.Context, config *Config, name string) (*setu
 	if s != nil && s.load == ctx.Done() {
 		return s, nil // another router
 	}
-	if s == nil || s.made.dsnChanged() {
-		made, err := newSetup(config, name, p)
+	if s == nil || s.compiled.dsnChanged() {
+		fresh, err := newSetup(config, name, p)
 		if err != nil {
 			return nil, err
 		}
-		s = made
+		s = fresh
 		p.setups[name] = s
 	}
 	s.load = ctx.Done()
 	s.loads++
 	context.AfterFunc(ctx, func() {
-		defer recovered()
+		defer logPanic()
 		p.release(name, s)
 	})
 	return s, nil
@@ -55,33 +55,33 @@ func (p *process) setup(ctx context.Context, config *Config, name string) (*setu
 
 // newSetup compiles a configuration. The caller holds the mutex.
 func newSetup(config *Config, name string, p *process) (*setup, error) {
-	made, err := config.compile()
+	compiled, err := config.compile()
 	if err != nil {
 		return nil, err
 	}
-	site := made.site
-	at, err := made.dataSources()
+	site := compiled.site
+	sources, err := compiled.dataSources()
 	if err != nil {
 		return nil, err
 	}
-	h := &handler{name: name, process: p, site: site, forward: made.forward}
+	h := &handler{name: name, process: p, site: site, forward: compiled.forward}
 	site.Log = func(line host.Line) { write(name, line) }
 	site.UserOf = func(r *http.Request) string {
 		p.watch(r)
 		return ""
 	}
-	if h.use, err = site.Open(p.host, at); err != nil {
+	if h.handle, err = site.Open(p.host, sources); err != nil {
 		return nil, err
 	}
-	h.use.Prepare()
+	h.handle.Prepare()
 	h.plain = site.LimitsOfAll()
-	h.requests = queueOf(h.use.Limits, site.Timeout)
+	h.requests = queueOf(h.handle.Limits, site.Timeout)
 	p.logOnce("", "rate limits are enforced by "+program)
-	p.logOnce(name, h.describe(made.policy))
-	return &setup{handler: h, made: made, config: config}, nil
+	p.logOnce(name, h.describe(compiled.policy))
+	return &setup{handler: h, compiled: compiled, config: config}, nil
 }
 
-// describe returns a description of the compiled configuration for the log, without DSNs.
+// describe describes the compiled configuration for the log, without DSNs.
 func (h *handler) describe(policy settings.Values) string {
 	text := "middleware " + h.name + ": "
 	for _, z := range h.site.Zones {
@@ -94,8 +94,8 @@ func (h *handler) describe(policy settings.Values) string {
 	return text + "onError " + string(h.site.OnError)
 }
 
-// release removes a load from a setup. If none is left, the setup ends after a delay: its last requests may
-// still arrive, and the next load may use it again.
+// release removes a load from a setup. The setup ends a delay after its last load, because requests may still
+// arrive and the next load may use the setup again.
 func (p *process) release(name string, s *setup) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,13 +105,13 @@ func (p *process) release(name string, s *setup) {
 	}
 	s.ends++
 	ends := s.ends
-	time.AfterFunc(s.handler.use.After, func() {
-		defer recovered()
+	time.AfterFunc(s.handler.handle.After, func() {
+		defer logPanic()
 		p.end(name, s, ends)
 	})
 }
 
-// end ends a setup, unless another load has used it since s.ends was ends.
+// end ends a setup unless another load has used it since s.ends had the value ends.
 func (p *process) end(name string, s *setup, ends int) {
 	p.mu.Lock()
 	unused := s.loads == 0 && s.ends == ends
@@ -120,6 +120,6 @@ func (p *process) end(name string, s *setup, ends int) {
 	}
 	p.mu.Unlock()
 	if unused {
-		s.handler.use.End()
+		s.handler.handle.End()
 	}
 }

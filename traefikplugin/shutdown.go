@@ -11,15 +11,14 @@ import (
 )
 
 const (
-	// shutdownInterval is the time between two flushes after a shutdown has begun.
+	// shutdownInterval is the time between two flushes during a shutdown.
 	shutdownInterval = 20 * time.Millisecond
-	// shutdownTimeout bounds all these flushes together. Traefik waits 10 s for requests in flight by
-	// default.
+	// shutdownTimeout bounds all flushes together. By default, Traefik waits 10 s for requests in flight.
 	shutdownTimeout = time.Minute
 )
 
-// watch flushes the histories when the server of a request begins to shut down, since Traefik does not notify
-// plugins of its end. All servers shut down at the same time, so one of them is enough.
+// watch flushes the histories when the server of a request starts to shut down, because Traefik does not
+// notify plugins of its end. All servers shut down at the same time, so one of them is enough.
 func (p *process) watch(r *http.Request) {
 	if atomic.LoadInt32(&p.attached) != 0 {
 		return
@@ -35,7 +34,7 @@ func (p *process) watch(r *http.Request) {
 func (p *process) flushUntilTheEnd() {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	defer recovered()
+	defer logPanic()
 	defer atomic.StoreInt32(&p.attached, 0)
 	for ctx.Err() == nil {
 		for _, resource := range p.host.Shared() {

@@ -18,7 +18,7 @@ const wantKey = "text with {client_ip}, {remote_ip}, {host}, {method}, {path}, {
 type piece struct {
 	placeholder
 	name      string // the name of the placeholder, or "" for fixed text
-	text      string // fixed text, or the parameter of the placeholder
+	text      string // fixed text, or the placeholder's parameter
 	n         int    // the parameter as a number
 	addresses *addresses
 }
@@ -31,13 +31,13 @@ func (a *addresses) parseText(field, text string) (serve.Text, error) {
 	t := &template{}
 	rest := text
 	for rest != "" {
-		at := strings.IndexAny(rest, "{}")
-		if at < 0 {
-			at = len(rest)
+		i := strings.IndexAny(rest, "{}")
+		if i < 0 {
+			i = len(rest)
 		}
-		if at > 0 {
-			t.pieces = append(t.pieces, piece{text: rest[:at]})
-			rest = rest[at:]
+		if i > 0 {
+			t.pieces = append(t.pieces, piece{text: rest[:i]})
+			rest = rest[i:]
 			continue
 		}
 		p, ok := piece{}, false
@@ -63,22 +63,22 @@ func (a *addresses) parsePlaceholder(name string) (piece, bool) {
 	}
 	switch {
 	case name == "remote_host" || name == "client_ip" && a.plain:
-		name = "remote_ip" // has the same value, and takes fewer steps
+		name = "remote_ip" // the same value in fewer steps
 	case name == "header." && strings.EqualFold(parameter, "Host"):
 		name = "host" // Go has it in Request.Host, not in the headers
 		parameter = ""
 	}
-	found, ok := placeholders[name]
+	base, ok := placeholders[name]
 	if !ok || strings.HasSuffix(name, ".") && parameter == "" {
 		return piece{}, false
 	}
-	p := piece{placeholder: found, name: name, text: parameter, addresses: a}
+	p := piece{placeholder: base, name: name, text: parameter, addresses: a}
 	switch name {
 	case "header.":
 		p.text = http.CanonicalHeaderKey(parameter)
-		p.secret = settings.CredentialHeader(p.text)
+		p.isSecret = settings.CredentialHeader(p.text)
 	case "query.":
-		p.secret = settings.CredentialName(parameter)
+		p.isSecret = settings.CredentialName(parameter)
 	case "labels.", "path.":
 		n, err := strconv.Atoi(parameter)
 		if err != nil || n < 0 {
@@ -98,9 +98,9 @@ func (t *template) Parts() serve.Parts {
 			parts.Fixed = false
 			parts.Placeholders = append(parts.Placeholders, p.name+p.text)
 		}
-		parts.Secret = parts.Secret || p.secret
-		parts.Host = parts.Host || p.host
-		parts.Path = parts.Path || p.path
+		parts.Secret = parts.Secret || p.isSecret
+		parts.Host = parts.Host || p.fromHost
+		parts.Path = parts.Path || p.fromPath
 		if p.name == "header." {
 			parts.Headers = append(parts.Headers, p.text)
 		}
@@ -114,14 +114,14 @@ func (t *template) Parts() serve.Parts {
 	return parts
 }
 
-// Of implements serve.Text. A value that the request does not have is empty.
+// Of implements serve.Text. A placeholder without a value in the request is empty.
 func (t *template) Of(q *serve.Request) string {
 	if q == nil {
 		q = &serve.Request{}
 	}
 	text := ""
 	for i := range t.pieces {
-		text += valueOf(&t.pieces[i], q.HTTP)
+		text += pieceValue(&t.pieces[i], q.HTTP)
 	}
 	return text
 }
@@ -130,8 +130,8 @@ func (t *template) Of(q *serve.Request) string {
 func (t *template) Key(q *serve.Request, v4, v6 int) string {
 	text := ""
 	for i := range t.pieces {
-		part := valueOf(&t.pieces[i], q.HTTP)
-		if t.pieces[i].address {
+		part := pieceValue(&t.pieces[i], q.HTTP)
+		if t.pieces[i].isAddress {
 			part = serve.Network(part, v4, v6)
 		}
 		text += part

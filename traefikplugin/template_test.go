@@ -14,7 +14,7 @@ func TestUnknownPlaceholdersAreRefused(t *testing.T) {
 		_, err := (&addresses{plain: true}).parseText("zones[1].key", text)
 		var field *ratelimit.FieldError
 		if !errors.As(err, &field) || field.Field != "zones[1].key" || field.Value != text {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("parseText(%q): error %v, want one for zones[1].key", text, err)
 		}
 	}
 }
@@ -37,7 +37,7 @@ func TestCredentialsInAKeyAreSecret(t *testing.T) {
 			t.Fatal(err)
 		}
 		if parsed.Parts().Secret != want {
-			t.Errorf("%s: secret is %v", text, !want)
+			t.Errorf("Parts().Secret of %q = %t, want %t", text, !want, want)
 		}
 	}
 }

@@ -10,28 +10,28 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// The proxy's row in the registry counts its requests since its start, by lease or by the database, and lists
-// the busiest limits.
-func TestTheRegistryHasWhatTheProxyDecided(t *testing.T) {
+// TestRegistryCountsDecisions checks that a proxy's row in the registry counts the requests since its start
+// and lists the busiest limits.
+func TestRegistryCountsDecisions(t *testing.T) {
 	dsn := cluster.Open(t)
 	p := newProcess(100 * time.Millisecond)
-	var next served
-	made := func(limit, lease string) *handler {
-		c := valid()
+	var next passCounter
+	newHandler := func(limit, lease string) *handler {
+		c := validConfig()
 		c.Other["dsn"], c.Other["prefix"], c.Other["limit"], c.Other["lease"], c.Other["timeout"],
 			c.Other["onError"] = dsn, limit, limit, lease, "30s", "deny"
-		return open(t, t.Context(), p, &next, c)
+		return newMiddleware(t, t.Context(), p, &next, c)
 	}
-	leased := made("1000000 1h", "5%")
-	for ; next.n.Load() < 1000 || *leased.leased.admitted == 0; ask(leased) {
+	leased := newHandler("1000000 1h", "5%")
+	for ; next.n.Load() < 1000 || *leased.leased.admitted == 0; get(leased) {
 		if next.n.Load() == 20000 {
-			t.Fatal("no lease admits a request")
+			t.Fatal("no request was admitted by a lease")
 		}
 	}
 	admitted := next.n.Load()
-	few := made("2 1h", "off")
+	few := newHandler("2 1h", "off")
 	for range 5 {
-		ask(few)
+		get(few)
 	}
 	want := fmt.Sprintf("admitted=%d refused=3 undecided=0 locally=0 leased=%d/0 few=2/3",
 		admitted+2, admitted)
@@ -46,6 +46,6 @@ func TestTheRegistryHasWhatTheProxyDecided(t *testing.T) {
 		return err == nil && strings.Contains(got, " refused=3 ")
 	})
 	if got != want {
-		t.Errorf("the registry has %s, want %s", got, want)
+		t.Errorf("registry row %s, want %s", got, want)
 	}
 }
