@@ -13,22 +13,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-// documented matches a line of docs/policy.md under "Answers in SQL": a command, and the view or function
-// with the same rows.
-var documented = regexp.MustCompile("(?m)^- `([^`]+)`: `([^`]+)`")
+// documentedQuery matches a line of docs/policy.md under "Answers in SQL": a command, and the view or
+// function with the same rows.
+var documentedQuery = regexp.MustCompile("(?m)^- `([^`]+)`: `([^`]+)`")
 
-// Each command lists the same values as the view or function that docs/policy.md names, in the columns that
-// both have.
+// Each command lists the same values in the shared columns as the view or function that docs/policy.md names.
 func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
-	text, err := os.ReadFile("../../docs/policy.md")
+	page, err := os.ReadFile("../../docs/policy.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(text), "\n### Answers in SQL\n")
+	_, section, _ := strings.Cut(string(page), "\n### Answers in SQL\n")
 	section, _, _ = strings.Cut(section, "\n#")
-	questions := documented.FindAllStringSubmatch(section, -1)
-	if len(questions) < 10 {
-		t.Fatalf("docs/policy.md has %d answers in SQL, want 10 or more", len(questions))
+	queries := documentedQuery.FindAllStringSubmatch(section, -1)
+	if len(queries) < 10 {
+		t.Fatalf("docs/policy.md has %d answers in SQL, want 10 or more", len(queries))
 	}
 	s := newShell(t, schema.File)
 	s.sql(`INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('free', 1, 'x'), ('pro', 2, NULL);
@@ -57,17 +56,16 @@ func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
 			('day', '2026-11-02Z', 'ann', 0, 'web', 5, 1, 4, '2026-11-02 10:00Z'),
 			('day', '2026-11-02Z', 'ann', 1, 'web', 3, 0, 3, '2026-11-02 11:00Z'),
 			('day', '2026-11-30Z', 'ann', 1, 'web', 2, 0, 2, '2026-11-30 11:00Z')`)
-	for _, q := range questions {
-		listed := answers(t, s.must(append(strings.Fields(q[1]), "--json")...))
-		selected := answers(t,
-			one[string](s, "SELECT coalesce(json_agg(q), '[]')::text FROM (SELECT * FROM "+q[2]+") AS q"))
+	for _, q := range queries {
+		listed := decodeRows(t, s.mustRun(append(strings.Fields(q[1]), "--json")...))
+		selected := decodeRows(t, queryOne[string](s,
+			"SELECT coalesce(json_agg(q), '[]')::text FROM (SELECT * FROM "+q[2]+") AS q"))
 		maps.DeleteFunc(selected[0], func(name string, _ any) bool {
 			_, shared := listed[0][name]
 			return !shared
 		})
 		if len(selected[0]) < 3 {
-			t.Errorf("%s: SELECT * FROM %s has only the columns %v of it, want 3 or more", q[1], q[2],
-				selected[0])
+			t.Errorf("%s and SELECT * FROM %s share the columns %v, want 3 or more", q[1], q[2], selected[0])
 		}
 		if got, want := rowsOf(listed, selected[0]), rowsOf(selected, selected[0]); got != want {
 			t.Errorf("%s lists\n%s\nwant, from %s,\n%s", q[1], got, q[2], want)
@@ -75,25 +73,25 @@ func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
 	}
 }
 
-// answers decodes a JSON list of rows, and fails the test if the list is empty.
-func answers(t *testing.T, text string) (rows []map[string]any) {
+// decodeRows decodes a JSON list of rows, and fails the test if the list is empty.
+func decodeRows(t *testing.T, text string) (rows []map[string]any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(text), &rows); err != nil || len(rows) == 0 {
-		t.Fatalf("%s: %v, want rows", text, err)
+		t.Fatalf("the list is %q, error %v, want rows", text, err)
 	}
 	return rows
 }
 
-// rowsOf formats rows with the columns of like only, sorted.
+// rowsOf formats rows with only the columns of like, sorted.
 func rowsOf(rows []map[string]any, like map[string]any) string {
-	var all []string
+	var formatted []string
 	for _, row := range rows {
 		kept := map[string]any{}
 		for name := range like {
 			kept[name] = row[name]
 		}
-		all = append(all, fmt.Sprint(kept))
+		formatted = append(formatted, fmt.Sprint(kept))
 	}
-	slices.Sort(all)
-	return strings.Join(all, "\n")
+	slices.Sort(formatted)
+	return strings.Join(formatted, "\n")
 }

@@ -16,26 +16,27 @@ var archiveCommand = commandSpec{
 	use:   "archive --before AGE --to DESTINATION [--drop]",
 	short: "Copies old days of the audit log to Parquet files",
 	long: `Each day in UTC that ended before --before becomes a file, such as
-audit/2026/08/2026-08-01.parquet, which is compared with the table before it is stored. Rows
-that come later become 2026-08-01-2.parquet. An interrupted run goes on where it was. Run it once
-a day, from cron or systemd, as the owner of the tables, and not over a pooler.
+audit/2026/08/2026-08-01.parquet. The command compares the file with the table before it stores
+the file. Later rows of that day become 2026-08-01-2.parquet. After an interrupted run, the next
+one continues. Run the command once a day, from cron or systemd, as the owner of the tables, and
+not over a pooler.
 
-The credentials for S3 are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN), or
-in the profile AWS_PROFILE of ~/.aws/credentials, or are those of the machine's role. AWS_REGION
-is the region, and AWS_ENDPOINT_URL the address of a server other than Amazon's.
+The credentials for S3 come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN),
+from the profile AWS_PROFILE of ~/.aws/credentials, or from the machine's role. AWS_REGION is the
+region, and AWS_ENDPOINT_URL the address of a server other than Amazon's.
 
-Upkeep deletes days that are past their retention, archived or not: it should be at least 7 days
-longer than --before.`,
+Upkeep deletes days that are past their retention, archived or not. The retention should be at
+least 7 days longer than --before.`,
 	example: `  caddy pg-ratelimit archive --before 60d --to /srv/archive
   caddy pg-ratelimit archive --before 90d --to s3://logs/limits --drop`,
 	flags: []flag{
 		{name: "before", kind: ago, required: true,
 			usage: "archive days that ended before: an age such as 60d, or a time such as 2026-08-01"},
-		{name: "to", usage: "a folder that exists, or s3://BUCKET/PREFIX", required: true},
+		{name: "to", usage: "an existing folder, or s3://BUCKET/PREFIX", required: true},
 		{
 			name:  "drop",
 			value: false,
-			usage: "drop the days whose rows are in files, if the retention has ended for them",
+			usage: "drop archived days that are past their retention",
 		},
 	},
 	do: func(c *invocation) error {
@@ -50,7 +51,7 @@ longer than --before.`,
 // archiveMemory is the soft limit of Go's memory during an archive run, in bytes.
 const archiveMemory = 100 << 20
 
-// archive copies the days until all are copied or a signal arrives. It prints a line as each day completes.
+// archive archives days until all are archived or a signal arrives. It prints a line as each day completes.
 // With --json it prints all days at the end.
 func (c *invocation) archive(o archive.Options) error {
 	ctx, stop := signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
@@ -73,14 +74,14 @@ func (c *invocation) archive(o archive.Options) error {
 		err = errors.New(err.Error()) // without a PgError, which describeError would rewrite
 	}
 	if ctx.Err() != nil {
-		err = errors.New("interrupted: the next run goes on where this one was")
+		err = errors.New("interrupted: the next run continues")
 	}
 	switch {
 	case c.json:
 		err = errors.Join(err, c.show(append([]archive.Day{}, days...), ""))
 	case len(days) == 0 && err == nil:
 		err = c.printf(
-			"No day of the audit log that is not archived yet ended before %s.\n",
+			"The audit log has no day to archive that ended before %s.\n",
 			displayTime(o.Before),
 		)
 	}

@@ -16,9 +16,9 @@ func TestArchive(t *testing.T) {
 	s := newShell(t, schema.File)
 	dir := t.TempDir()
 	s.sql("UPDATE rate_limit_retention SET keep = '30 days' WHERE what = 'audit'")
-	if got := s.must("archive", "--before", "60d", "--to", dir); !strings.HasPrefix(got,
-		"No day of the audit log that is not archived yet ended before 20") {
-		t.Errorf("without rows it printed %q, want that no day ended before", got)
+	got, want := s.mustRun("archive", "--before", "60d", "--to", dir), "The audit log has no day to archive"
+	if !strings.HasPrefix(got, want) {
+		t.Errorf("without rows archive printed %q, want %q", got, want)
 	}
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - n) FROM generate_series(1, " +
 		"70) n WHERE n IN (61, 62, 10)")
@@ -29,31 +29,31 @@ func TestArchive(t *testing.T) {
 		Rows, Bytes        int64
 		Dropped            bool
 	}
-	if err := json.Unmarshal([]byte(s.must("archive", "--before", "60d", "--to", dir, "--json")),
-		&days); err != nil || len(days) != 2 {
-		t.Fatalf("it printed %+v as JSON, %v, want 2 days", days, err)
+	output := s.mustRun("archive", "--before", "60d", "--to", dir, "--json")
+	if err := json.Unmarshal([]byte(output), &days); err != nil || len(days) != 2 {
+		t.Fatalf("archive printed the days %+v as JSON, error %v, want 2 days", days, err)
 	}
 	if d := days[0]; d.Outcome != "archived" || d.Rows != 2 || d.Bytes == 0 || d.Dropped {
-		t.Errorf("the first day: %+v, want 2 rows archived", d)
+		t.Errorf("the first day is %+v, want 2 rows archived", d)
 	}
-	got := s.must("archive", "--before", "60d", "--to", dir, "--drop")
+	got = s.mustRun("archive", "--before", "60d", "--to", dir, "--drop")
 	for _, d := range days {
 		if !regexp.MustCompile(d.Day + ` .* unchanged +yes +` + regexp.QuoteMeta(d.File)).MatchString(got) {
-			t.Errorf("with --drop it printed %q, want a line about %s", got, d.Day)
+			t.Errorf("with --drop archive printed %q, want a line for %s", got, d.Day)
 		}
 		if _, err := os.Stat(filepath.Join(dir, d.File)); err != nil {
 			t.Error(err)
 		}
 	}
-	if n := one[int64](s, "SELECT count(*) FROM rate_limit_audit"); n != 1 {
-		t.Errorf("%d rows are left, want 1", n)
+	if n := queryOne[int64](s, "SELECT count(*) FROM rate_limit_audit"); n != 1 {
+		t.Errorf("after --drop the audit log has %d rows, want 1", n)
 	}
 }
 
 func TestArchiveReportsInvalidArguments(t *testing.T) {
 	s := newShell(t, schema.File)
 	dir := t.TempDir()
-	tomorrow := time.Now().AddDate(0, 0, 2).Format(time.DateOnly)
+	dayAfterTomorrow := time.Now().AddDate(0, 0, 2).Format(time.DateOnly)
 	for _, c := range []struct {
 		want string
 		args []string
@@ -61,23 +61,45 @@ func TestArchiveReportsInvalidArguments(t *testing.T) {
 		{`"before"`, []string{"--to", dir}},
 		{`"to"`, []string{"--before", "60d"}},
 		{"--before: \"soon\"", []string{"--before", "soon", "--to", dir}},
-		{"in the past", []string{"--before", tomorrow, "--to", dir}},
+		{"in the past", []string{"--before", dayAfterTomorrow, "--to", dir}},
 		{"a folder that exists", []string{"--before", "60d", "--to", filepath.Join(dir, "missing")}},
 		{"has no arguments", []string{"--before", "60d", "--to", dir, "more"}},
 	} {
-		s.fails([]string{c.want}, append([]string{"archive"}, c.args...)...)
+		s.expectError([]string{c.want}, append([]string{"archive"}, c.args...)...)
 	}
-	if out := s.run("archive", "--before", "90d", "--to", dir); out.err != nil ||
-		!strings.Contains(out.stderr, "Warning: --before") || !strings.Contains(out.stderr,
-		"rate_limit_retention") {
-		t.Errorf("with the default retention: %v, %q, want a warning", out.err, out.stderr)
+	out := s.run("archive", "--before", "90d", "--to", dir)
+	if out.err != nil || !strings.Contains(out.stderr, "Warning: --before") ||
+		!strings.Contains(out.stderr, "rate_limit_retention") {
+		t.Errorf("with the default retention: error %v, stderr %q, want only a warning", out.err, out.stderr)
 	}
-	// Nothing that may be a secret is repeated.
+	// The error does not repeat a text that may contain a secret.
 	for _, to := range []string{"s3://id:secret@bucket", "https://id:secret@host/bucket", "s3://"} {
 		out := s.run("archive", "--before", "60d", "--to", to)
 		if out.err == nil || strings.Contains(out.stdout+out.stderr, "secret") ||
 			!strings.Contains(out.stderr, "--to") {
-			t.Errorf("--to %s: %v, %q, want an error of --to without the secret", to, out.err, out.stderr)
+			t.Errorf("--to %s: error %v, stderr %q, want an error for --to without the secret", to, out.err,
+				out.stderr)
 		}
+	}
+}
+
+// A role without the privilege to archive gets an error that names the owner of the tables.
+func TestArchiveNamesThePermittedRole(t *testing.T) {
+	s := newShell(t, schema.File)
+	role := "r_" + queryOne[string](s, "SELECT current_database()::text")
+	s.sql("CREATE ROLE " + role)
+	t.Cleanup(func() { s.sql("DROP OWNED BY " + role); s.sql("DROP ROLE " + role) })
+	s.sql("GRANT SELECT ON rate_limit_audit TO " + role)
+	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - 61)")
+	to := t.TempDir()
+	owner := queryOne[string](s, "SELECT current_user::text")
+	want := []string{"the role \"" + role + "\" may not archive", "GRANT " + owner + " TO "}
+	s.asRole(role).expectError(want, "archive", "--before", "60d", "--to", to)
+	if files, err := filepath.Glob(filepath.Join(to, "*")); err != nil || len(files) > 0 {
+		t.Errorf("the destination has the files %q, error %v, want none", files, err)
+	}
+	s.sql("GRANT " + owner + " TO " + role)
+	if out := s.asRole(role).run("archive", "--before", "60d", "--to", to); out.err != nil {
+		t.Errorf("archive as a member of the owner: %v, want no error", out.err)
 	}
 }

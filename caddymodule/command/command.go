@@ -7,8 +7,7 @@
 // unchanged as JSON with --json. A printer formats the tables. The statements use the views and functions
 // that psql users call, so both see the same rows.
 //
-// A change of the policy is one transaction. No output contains an API key, except that of the two commands
-// that create one.
+// A change of the policy is one transaction. Only the two commands that create an API key print one.
 package command
 
 import (
@@ -23,7 +22,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// ExpandDSN replaces the placeholders of a DSN. It also returns the text that stands for the DSN in errors.
+// ExpandDSN replaces the placeholders of a DSN. It also returns the text that replaces the DSN in errors.
 type ExpandDSN func(configured string) (dsn, shown string, err error)
 
 // New returns the command pg-ratelimit with all its subcommands, for caddycmd.RegisterCommand.
@@ -37,7 +36,7 @@ Manages the rules, users, API keys and bans, which are rows in Postgres. All pro
 database apply a change within a second. psql gets the same rows: \df+ rate_limit_* and
 \dv+ rate_limit_* list the functions and views.
 
-The database is that of --dsn, or of the environment variable DATABASE_URL.`,
+--dsn or the environment variable DATABASE_URL sets the database.`,
 		CobraFunc: func(cmd *cobra.Command) { buildRoot(cmd, expand) },
 	}
 }
@@ -94,15 +93,15 @@ type commandSpec struct {
 	before, sql string
 	// jsonOnly lists the columns that only --json prints.
 	jsonOnly string
-	// empty is printed instead of a table without rows.
+	// empty replaces a table without rows.
 	empty string
-	// singleRow prints the row of sql as a list of fields. Without a row the command fails.
+	// singleRow prints the row of sql as a list of fields. The command fails if sql returns no row.
 	singleRow bool
-	// doneText completes "The rule x is …" for a command that changes the row of its first argument. Without
-	// a row of sql, the command fails.
+	// doneText completes "The rule x is …" for a command that changes the row that its first argument names.
+	// The command fails if sql returns no row.
 	doneText string
-	// notFound says what the first argument must be, in the error for a missing row. The default is an entry
-	// of the list of the command. If notFound is set, a list without rows is that error too.
+	// notFound describes what the first argument must be, for the error for a missing row. "" means an entry
+	// of the command's list. If notFound is set, an empty list is the same error.
 	notFound string
 
 	// do replaces sql by Go code.
@@ -124,43 +123,44 @@ type flag struct {
 	required bool
 }
 
-// build returns the cobra command for e, with its subcommands.
-func (t *tool) build(e *commandSpec) *cobra.Command {
-	cmd := &cobra.Command{Use: e.use, Short: e.short, Long: e.long, Example: e.example, Args: e.check}
-	if strings.Contains(e.use, "SETTING=VALUE") {
-		cmd.Long = strings.TrimSpace(e.short + `. The settings that are named change, in one
-transaction, and the others stay. Lists have commas. An empty value takes a setting back to its
-default, and deletes a limit or an override. A name that is not a setting lists them.
+// build returns the cobra command for spec, with its subcommands.
+func (t *tool) build(spec *commandSpec) *cobra.Command {
+	cmd := &cobra.Command{Use: spec.use, Short: spec.short, Long: spec.long, Example: spec.example,
+		Args: spec.check}
+	if strings.Contains(spec.use, "SETTING=VALUE") {
+		cmd.Long = strings.TrimSpace(spec.short + `. The settings that are named change, in one
+transaction, and the others stay. Commas separate the elements of a list. An empty value resets a
+setting to its default, and deletes a limit or an override. An unknown name lists the settings.
 
-` + e.long)
+` + spec.long)
 	}
-	for i := range e.flags {
-		e.flags[i].add(cmd)
+	for i := range spec.flags {
+		spec.flags[i].add(cmd)
 	}
-	for _, names := range e.exclusive {
+	for _, names := range spec.exclusive {
 		cmd.MarkFlagsMutuallyExclusive(strings.Fields(names)...)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmp.Or(cmd.Context(), context.Background())
-		c := &invocation{tool: t, commandSpec: e, ctx: ctx, cmd: cmd, args: args}
+		c := &invocation{tool: t, commandSpec: spec, ctx: ctx, cmd: cmd, args: args}
 		return redactError(c.run())
 	}
-	if len(e.commands) > 0 {
-		t.group(cmd, e)
+	if len(spec.commands) > 0 {
+		t.group(cmd, spec)
 	}
 	return cmd
 }
 
-// group adds e's subcommands to cmd. An unknown subcommand gets an error that lists them. If e has no
+// group adds spec's subcommands to cmd. The error for an unknown subcommand lists them. If spec has no
 // example, the help shows the first example of each subcommand.
-func (t *tool) group(cmd *cobra.Command, e *commandSpec) {
+func (t *tool) group(cmd *cobra.Command, spec *commandSpec) {
 	var names []string
-	for _, below := range e.commands {
-		below.noun = cmp.Or(below.noun, e.noun)
+	for _, below := range spec.commands {
+		below.noun = cmp.Or(below.noun, spec.noun)
 		c := t.build(&below)
 		names = append(names, c.Name())
 		cmd.AddCommand(c)
-		if e.example == "" {
+		if spec.example == "" {
 			first, _, _ := strings.Cut(c.Example, "\n\n")
 			cmd.Example = strings.TrimPrefix(cmd.Example+"\n"+first, "\n")
 		}
@@ -191,13 +191,13 @@ func (f *flag) add(cmd *cobra.Command) {
 		flags.StringArrayP(name, short, value, f.usage)
 	}
 	if f.required {
-		_ = cmd.MarkFlagRequired(name) // fails only for a flag that is not there
+		_ = cmd.MarkFlagRequired(name) // fails only for an undeclared flag
 	}
 }
 
 // check validates the number of arguments. Cobra's own check quotes them in its error, and an argument may be
 // an API key.
-func (e *commandSpec) check(cmd *cobra.Command, args []string) error {
+func (s *commandSpec) check(cmd *cobra.Command, args []string) error {
 	names := argumentNames(cmd.Use)
 	switch {
 	case len(args) == len(names) || len(args) > len(names) && strings.Contains(cmd.Use, "..."):
@@ -209,7 +209,7 @@ func (e *commandSpec) check(cmd *cobra.Command, args []string) error {
 		strings.Join(names, " "), len(args))
 }
 
-// argumentNames returns the names of the arguments in a Use.
+// argumentNames returns the names of the arguments in a usage line.
 func argumentNames(use string) []string {
 	line, _, _ := strings.Cut(strings.ReplaceAll(use, " ...", "…")+" ", " [")
 	line, _, _ = strings.Cut(line, " --")
@@ -221,7 +221,7 @@ func argumentNames(use string) []string {
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	var empty *pflag.ValueRequiredError
-	var wrong *pflag.InvalidValueError
+	var invalidValue *pflag.InvalidValueError
 	switch {
 	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
 		var names []string
@@ -230,12 +230,12 @@ func flagError(cmd *cobra.Command, err error) error {
 			cmd.CommandPath(), strings.Join(names, ", "))
 	case errors.As(err, &empty):
 		err = invalid("--"+empty.GetFlag().Name, "", "given with a value: "+empty.GetFlag().Usage)
-	case errors.As(err, &wrong):
+	case errors.As(err, &invalidValue):
 		want := "a whole number"
-		if wrong.GetFlag().Value.Type() == "bool" {
+		if invalidValue.GetFlag().Value.Type() == "bool" {
 			want = "true or false"
 		}
-		err = invalid("--"+wrong.GetFlag().Name, wrong.GetValue(), want)
+		err = invalid("--"+invalidValue.GetFlag().Name, invalidValue.GetValue(), want)
 	default:
 		err = fmt.Errorf("%s has no such short flag: see --help", cmd.CommandPath())
 	}

@@ -17,54 +17,54 @@ import (
 // deadlockDetected is the SQLSTATE of a transaction that the server rolled back to break a deadlock.
 const deadlockDetected = "40P01"
 
-// describeError replaces an error of the server by one that names the cause and the remedy. It returns other
+// describeError replaces a server error with one that names the cause and the remedy. It returns other
 // errors, and nil, unchanged.
 func (c *invocation) describeError(err error) error {
-	var failed *pgconn.PgError
-	if !errors.As(err, &failed) {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
 		return err
 	}
-	switch failed.Code {
+	switch pgErr.Code {
 	case "42P01", "42703", "42883": // no such table, column or function
 		var others *string
 		if c.conn.QueryRow(context.Background(), schema.ForeignTables).Scan(&others) == nil && others != nil {
 			return fmt.Errorf("%s: %s", *others, schema.ForeignTablesHint)
 		}
 		return fmt.Errorf("tables are missing, or older than this program (%s): make them with: "+
-			"caddy pg-ratelimit migrate", failed.Message)
+			"caddy pg-ratelimit migrate", pgErr.Message)
 	case "42501":
 		return fmt.Errorf(
 			"the role %q may not do this: %s: use the administrator's role, see Roles in docs/policy.md",
 			c.conn.Config().User,
-			failed.Message,
+			pgErr.Message,
 		)
 	case pg.Untranslatable:
-		return fmt.Errorf("%s (%s)", pg.EncodingHint, failed.Message)
+		return fmt.Errorf("%s (%s)", pg.EncodingHint, pgErr.Message)
 	case "2BP01":
-		return fmt.Errorf("something of another program depends on the tables: %s", failed.Detail)
+		return fmt.Errorf("another program's objects depend on the tables: %s", pgErr.Detail)
 	case "55P03":
 		return c.lockTimeoutError()
 	case deadlockDetected:
 		return errors.New("another session changes the same rows: try again")
 	case "25006":
-		return fmt.Errorf("the server is read-only: %s: use the primary", failed.Message)
+		return fmt.Errorf("the server is read-only: %s: use the primary", pgErr.Message)
 	}
-	if name := failed.ConstraintName; strings.Contains(name, "_must_") || strings.Contains(name, "_needs_") {
+	if name := pgErr.ConstraintName; strings.Contains(name, "_must_") || strings.Contains(name, "_needs_") {
 		text := strings.ReplaceAll(name, "_", " ")
-		if failed.Code != "23514" && failed.Detail != "" { // the detail of a check is the whole row
-			text += ": " + failed.Detail
+		if pgErr.Code != "23514" && pgErr.Detail != "" { // the detail of a check is the whole row
+			text += ": " + pgErr.Detail
 		}
 		return errors.New(text)
 	}
-	if failed.Hint != "" {
-		return fmt.Errorf("%s (%s)", failed.Message, failed.Hint)
+	if pgErr.Hint != "" {
+		return fmt.Errorf("%s (%s)", pgErr.Message, pgErr.Hint)
 	}
-	return errors.New(failed.Message)
+	return errors.New(pgErr.Message)
 }
 
-// holdersSQL selects the other sessions that have held a lock on our tables for the duration $1 or longer,
+// holdersSQL selects the other sessions that have held a lock on our tables for the duration $1 or longer
 // and do not wait themselves. $2 includes read locks, which only migrations wait for. The server may hide the
-// state and the times of a session of another role.
+// state and times of another role's session.
 const holdersSQL = `SELECT coalesce(string_agg(DISTINCT concat_ws(', ',
 	coalesce('pid ' || l.pid, 'a prepared transaction'),
 	'application ' || nullif(a.application_name, ''), 'role ' || a.usename, a.state,

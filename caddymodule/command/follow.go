@@ -15,24 +15,24 @@ const (
 	// followInterval is the time between two queries for new decisions.
 	followInterval = time.Second
 	// followWindow is the age of the oldest row that a query returns. Proxies usually write within seconds.
-	// Rows that they write later, after an outage of the database, are left out.
+	// Rows that they write later, after an outage of the database, are omitted.
 	followWindow = "2m"
-	// maxNew bounds the rows of a query, unless -n is larger.
-	maxNew = 1000
+	// maxRowsPerQuery bounds the rows of a query, unless -n is larger.
+	maxRowsPerQuery = 1000
 )
 
-// follow prints the newest decisions, then each new one as proxies write it, the newest last. It returns on
-// SIGINT or SIGTERM.
+// follow prints the newest decisions, then each new one as proxies write it. The newest comes last. follow
+// returns on SIGINT or SIGTERM.
 func (c *invocation) follow() error {
 	ctx, stop := signal.NotifyContext(c.ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	c.ctx = ctx
-	shown, err := strconv.Atoi(c.value("number"))
-	c.values["number"] = strconv.Itoa(max(shown, maxNew))
+	initialRows, err := strconv.Atoi(c.value("number"))
+	c.values["number"] = strconv.Itoa(max(initialRows, maxRowsPerQuery))
 	p := printer{hidden: strings.Fields(c.jsonOnly), headers: []string{}}
 	var seen map[int64]bool // the ids of the rows of the last query, nil before the first
 	for err == nil {
-		if seen, err = c.followOnce(&p, seen, shown); err != nil {
+		if seen, err = c.followOnce(&p, seen, initialRows); err != nil {
 			break
 		}
 		select {
@@ -49,23 +49,23 @@ func (c *invocation) follow() error {
 	return err
 }
 
-// followOnce prints the rows of a query that are not in seen, and returns the ids of all its rows. The first
-// query prints at most shown.
-func (c *invocation) followOnce(p *printer, seen map[int64]bool, shown int) (map[int64]bool, error) {
+// followOnce queries once, prints the rows that are not in seen, and returns the ids of all rows. The first
+// query, with a nil seen, prints at most initialRows.
+func (c *invocation) followOnce(p *printer, seen map[int64]bool, initialRows int) (map[int64]bool, error) {
 	// Read the snapshot's xmin before the rows. The next query returns the rows from that transaction on, so
-	// it misses none. Rows that both queries return are dropped by their ids.
+	// it misses none. seen drops the rows that both queries return.
 	horizon, err := c.scalar("pg_snapshot_xmin(pg_current_snapshot())")
 	if err != nil {
 		return nil, err
 	}
-	found, err := c.rows(auditSQL)
+	rows, err := c.rows(auditSQL)
 	if err != nil {
 		return nil, err
 	}
 	c.values["horizon"] = *horizon
 	var fresh []json.RawMessage
 	ids := map[int64]bool{}
-	for _, row := range found {
+	for _, row := range rows {
 		var audited struct{ ID int64 }
 		if err := json.Unmarshal(row, &audited); err != nil {
 			return nil, err
@@ -75,10 +75,10 @@ func (c *invocation) followOnce(p *printer, seen map[int64]bool, shown int) (map
 		}
 	}
 	if seen == nil {
-		fresh = fresh[:min(len(fresh), shown)]
-	} else if len(fresh) >= maxNew {
-		fmt.Fprintf(c.cmd.ErrOrStderr(), "There are more than %d new rows: the others are left out. "+
-			"Other flags show fewer.\n", maxNew)
+		fresh = fresh[:min(len(fresh), initialRows)]
+	} else if len(fresh) >= maxRowsPerQuery {
+		fmt.Fprintf(c.cmd.ErrOrStderr(), "There are more than %d new rows: the others are omitted. "+
+			"Other flags select fewer.\n", maxRowsPerQuery)
 	}
 	slices.Reverse(fresh)
 	if !c.json {
@@ -87,9 +87,9 @@ func (c *invocation) followOnce(p *printer, seen map[int64]bool, shown int) (map
 		return ids, c.printf("%s", p.String())
 	}
 	for _, row := range fresh {
-		text, err := c.encode(row, "")
+		line, err := c.encode(row, "")
 		if err == nil {
-			err = c.printf("%s", text)
+			err = c.printf("%s", line)
 		}
 		if err != nil {
 			return nil, err

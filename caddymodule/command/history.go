@@ -5,16 +5,16 @@ import (
 )
 
 // auditScope explains to users which requests the audit log contains.
-const auditScope = `The audit log has what the configurations of the proxies say: with "audit denied", the
-default of a configuration with "history", only what was refused.`
+const auditScope = `Each proxy's configuration selects what the audit log contains: with "audit denied", the
+default of a configuration with "history", only refusals.`
 
-// outcomes is the kind of lists of values of the audit log's column outcome.
+// outcomes accepts a list of values of the audit log's column outcome.
 var outcomes = kind{
 	"CASE WHEN string_to_array(t, ',') <@ '{allowed,limited,blocked,rejected,shadow,error}' THEN t END",
 	"one or more of allowed, limited, blocked, rejected, shadow, error, with commas between them"}
 
-// auditSQL selects rows of the audit log. It leaves out rows of transactions before @horizon. xmin is the low
-// 32 bits of the number of a row's transaction.
+// auditSQL selects rows of the audit log. It omits rows of transactions before @horizon. xmin has the low
+// 32 bits of the id of a row's transaction.
 const auditSQL = `SELECT a.time, a.outcome, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id,
 	a.tier, a.address, a.method, a.host, a.path, a.status, a.cost, a.count, a.weight, a.quota, a.remaining,
 	a.retry_after, a.duration, a.node, a.region, a.also, a.id
@@ -34,25 +34,25 @@ ORDER BY a.time DESC LIMIT @number::bigint`
 var auditCommand = commandSpec{
 	use:   "audit [--follow] [--user USER] [--rule RULE | --prefix PREFIX] [--outcome limited] [--since 1h]",
 	short: "Lists what happened to requests, the newest first",
-	long: `Flags that are given together must all hold. A row with a count above 1 stands for as many equal
-refusals within a second, and one with a weight for as many requests. LIMIT NAME is the limit
-that refused the request, or the one with the least left. --follow goes on with new rows, the
-newest last, until Ctrl-C: with --json, one object a line.
+	long: `A request must match all given flags. COUNT is the number of equal refusals within one second.
+WEIGHT is the number of requests that a sampled row represents. LIMIT NAME is the limit that
+refused the request, or the limit with the least left. --follow keeps printing new rows, the
+newest last, until Ctrl-C: with --json, one object per line.
 
 ` + auditScope,
 	example: `  caddy pg-ratelimit audit --follow --rule free
   caddy pg-ratelimit audit --user acme --outcome limited --since 24h
   caddy pg-ratelimit audit --prefix web --since 2026-11-27 --until 2026-11-28 --json`,
 	flags: append([]flag{
-		{name: "user", usage: "of this user"},
-		keyIDFlag("with the API key of this number"),
-		{name: "prefix", usage: "by the limit of this prefix, or by rule/RULE or rule/RULE/LIMIT"},
-		{name: "rule", usage: "by this rule"},
+		{name: "user", usage: "only requests of this user"},
+		keyIDFlag("only requests with the API key of this number"),
+		{name: "prefix", usage: "only decisions of this prefix, of rule/RULE or of rule/RULE/LIMIT"},
+		{name: "rule", usage: "only decisions of this rule"},
 		{name: "outcome", kind: outcomes, usage: outcomes.want},
-		{name: "address", kind: network, usage: "from this address or network"},
-		{name: "host", usage: "to this host"},
-		{name: "node", usage: "decided by this proxy"},
-		{name: "follow,f", value: false, usage: "go on with rows that are new, until Ctrl-C"},
+		{name: "address", kind: network, usage: "only requests from this address or network"},
+		{name: "host", usage: "only requests to this host"},
+		{name: "node", usage: "only decisions of this proxy"},
+		{name: "follow,f", value: false, usage: "keep printing new rows, until Ctrl-C"},
 		limitFlag("50"),
 	}, periodFlags("1h", "decided")...),
 	exclusive: []string{"follow until", "prefix rule"},
@@ -73,9 +73,9 @@ func (c *invocation) emptyAuditText() string {
 
 var whyCommand = commandSpec{
 	use:   "why WHO [--at TIME]",
-	short: "Says why requests of somebody were refused",
-	long: `WHO is a user, an address, the key of a counter, or # and the number of an API key. The refusals
-are those of the minute of --at, or of the last minute of the day before it that has some.`,
+	short: "Explains why requests were refused",
+	long: `WHO is a user, an address, the key of a counter, or # and the number of an API key. The command
+lists the refusals of the minute of --at, or of the latest minute with refusals in the day before.`,
 	example: "  caddy pg-ratelimit why 192.0.2.7 --at 2026-11-27T14:05:00Z",
 	flags:   []flag{{name: "at", value: "now", kind: moment, usage: "when"}},
 	jsonOnly: "time outcome reason prefix limit_name key user_id key_id address method host path status " +
@@ -86,9 +86,9 @@ are those of the minute of --at, or of the last minute of the day before it that
 var usageCommand = commandSpec{
 	use:   "usage USER [--month 2026-11 | --since 7d]",
 	short: "Shows what a user did, by day, by API key and by limit",
-	long: `The key 0 is for requests without one. Months and days are in UTC, and a day counts as a whole.
-CHARGED are the units that a limit charged before the requests that passed, and SETTLED what
-they really cost. Proxies with a history count every request, whatever is in the audit log.`,
+	long: `KEY ID 0 is for requests without a key. Months and days are in UTC, and a day counts as a whole.
+CHARGED is the cost that a limit charged in advance for requests that passed. SETTLED is their
+actual cost. Proxies with a history count every request, whatever is in the audit log.`,
 	example: "  caddy pg-ratelimit usage acme --month 2026-11",
 	flags: append(
 		[]flag{{name: "month", kind: month, usage: "a month such as 2026-11 (default the current one)"}},
@@ -103,8 +103,8 @@ they really cost. Proxies with a history count every request, whatever is in the
 var nodesCommand = commandSpec{
 	use:   "nodes",
 	short: "Lists the proxies, and whether each has applied all changes of the policy",
-	long: `CANNOT has the statements that give a proxy the privileges that it lacks to decide. A proxy that
-has ended, or has not been seen for 10 seconds and is gone, stays in the list for a day.`,
+	long: `CANNOT lists the GRANT statements that a proxy needs before it can decide. A proxy without a
+heartbeat for 10 seconds is gone. Gone and ended proxies stay in the list for a day.`,
 	empty: "No proxy counts here.",
 	sql: `SELECT node, region, version, CASE WHEN live AND cannot IS NOT NULL THEN 'cannot decide'
 	WHEN live THEN 'live' WHEN ended IS NOT NULL THEN 'ended' ELSE 'gone' END AS state, live, ended, cannot,
@@ -120,23 +120,24 @@ FROM rate_limit_proxies ORDER BY node`,
 		if err != nil {
 			return err
 		}
-		return c.show(map[string]any{"Rules that cannot be used, or may not mean what they say:": rules}, "")
+		return c.show(map[string]any{"Rules that cannot be used, or may not do what they seem to:": rules},
+			"")
 	},
 }
 
 var stateCommand = commandSpec{
 	use:   "state",
-	short: "Says whether limits are enforced, and what needs a look",
+	short: "Reports whether limits are enforced, and what needs attention",
 	sql:   "SELECT * FROM rate_limit_state",
 }
 
 var topCommand = commandSpec{
 	use:   "top [--prefix PREFIX] [--since 1h [--by path]] [-n 20]",
 	short: "Lists the counters that are closest to their limits, or with --since the busiest senders",
-	long: `--prefix is the begin of that of a rule, such as rule/free, or the prefix of a limit in the
-configuration of a proxy. --since lists the counters and users with the most requests in the
-audit log since then, and how many of these were refused; --by path lists paths. ` + "\n\n" + auditScope + `
-So REQUESTS are then refusals only.`,
+	long: `--prefix is the beginning of a rule's prefix, such as rule/free, or the prefix of a limit in a
+proxy's configuration. --since lists the counters and users with the most requests in the audit
+log since then, with their refusals. --by path lists paths instead.` + "\n\n" + auditScope + `
+REQUESTS then counts only refusals.`,
 	example: `  caddy pg-ratelimit top --prefix rule/free/ -n 5
   caddy pg-ratelimit top --since 1h`,
 	flags: append([]flag{
@@ -153,7 +154,7 @@ ORDER BY requests DESC, refused DESC, last DESC, prefix, name, user_id LIMIT @nu
 				c.emptyAuditText())
 		case c.flag("by") == "path":
 			return invalid("--by", "path", "given with --since: counters "+
-				"have no paths. The metrics have them where the configuration says: route {path}")
+				"have no paths. The metrics have them with route {path} in the configuration")
 		case prefix != "" && !strings.HasPrefix(prefix, "rule/"):
 			return c.list("SELECT @prefix AS prefix, "+counterColumns+`
 FROM (VALUES (true), (false)) AS t(durable) CROSS JOIN LATERAL rate_limit_counters(@prefix, t.durable) AS c
@@ -167,7 +168,7 @@ ORDER BY percent DESC, used DESC, rule, limit_name, key LIMIT @number::bigint`, 
 	},
 }
 
-// counterNoun is the noun of counters. Their first argument is the prefix.
+// counterNoun is the noun of the commands for a counter, whose first argument is the prefix.
 const counterNoun = "counter of"
 
 // counterColumns selects a counter's columns, which the durable and the unlogged table share.
@@ -193,7 +194,7 @@ LEFT JOIN rate_limit_used u ON starts_with(@PREFIX, 'rule/') AND u.rule = split_
 
 var resetCommand = commandSpec{
 	use: "reset PREFIX KEY", noun: counterNoun,
-	short: "Deletes a counter as get finds it, so that its key has the full quota again",
+	short: "Deletes the counter that get shows, so that its key has the full quota again",
 	long: "A proxy that has refused the key within the last second may refuse it for up to a second " +
 		"more.",
 	args:     []kind{{}, secret},
@@ -203,20 +204,20 @@ var resetCommand = commandSpec{
 
 var forgetCommand = commandSpec{
 	use:   "forget [--user USER | --ip ADDRESS | --key KEY | --key-id ID] [--account] [--dry-run]",
-	short: "Deletes all that is stored about a person",
+	short: "Deletes all stored data about a person",
 	long: `Deletes counters, rows of the audit log, usage, overrides and bans in one transaction, and prints
 how many rows of each table are DELETED. Users and API keys themselves go with --account only.
 
-KEPT are lines of the log of changes, which proxies need and delete after 30 days, and counters
-with slots of requests that run. Proxies may still write records of some seconds and leased
-units: run the command again after a minute. Files of archive stay, rows of the audit log with a
-network in place of the address, and counters whose key is a digest of several things.
+KEPT counts rows of the log of changes, which proxies need and delete after 30 days, and counters
+with slots of requests in flight. Proxies may still write records of the last seconds and leased
+units: run the command again after a minute. It does not delete archive files, rows of the audit
+log with a network in place of the address, and counters with a combined key, which are digests.
 
 Only the owner of the tables of the history can change them.`,
 	example: "  caddy pg-ratelimit forget --user acme --account --dry-run",
 	flags: []flag{
 		{name: "user", usage: "a user, with all its API keys"},
-		{name: "ip", kind: address, usage: "the address of a client: of IPv6, all of the same /64"},
+		{name: "ip", kind: address, usage: "the address of a client; IPv6: the whole /64 of the address"},
 		{
 			name:  "key",
 			kind:  secret,
@@ -233,7 +234,7 @@ FROM rate_limit_forget_person(@user, @key_id::bigint, @key, @ip::inet, @account:
 	@dry_run::boolean) AS f`,
 	do: func(c *invocation) error {
 		if c.flag("user")+c.flag("ip")+c.flag("key")+c.flag("key-id") == "" {
-			return invalid("--user, --ip, --key or --key-id", "", "given: it says who is to be forgotten")
+			return invalid("--user, --ip, --key or --key-id", "", "given: one of them selects the person")
 		}
 		return c.list(c.sql, c.empty)
 	},

@@ -10,18 +10,18 @@ import (
 
 var keysCommand = commandSpec{
 	use: "keys", noun: "key",
-	short: "Makes, lists, changes, revokes and rotates API keys",
+	short: "Creates, lists, changes, revokes and rotates API keys",
 	commands: []commandSpec{{
 		use:   "create --user USER [--name NAME] [--tier TIER] [--expires WHEN]",
-		short: "Makes an API key and prints it, only once",
-		long: `The key is on standard output, and everything else on standard error. The database has only a
-digest of the key, so nothing can print it again.`,
+		short: "Creates an API key, and prints it only once",
+		long: `The command prints the key on standard output, and all other text on standard error. The
+database stores only a digest, so nothing can print the key again.`,
 		example: `  caddy pg-ratelimit keys create --user acme --name production
   caddy pg-ratelimit keys create --user acme --expires 90d | vault kv put secret/acme key=-`,
 		flags: []flag{
 			{name: "user", usage: "the user that gets the key", required: true},
 			{name: "name", usage: "what the key is for"},
-			{name: "tier", usage: "the tier of the key (default: that of the user)"},
+			{name: "tier", usage: "the key's tier (default: the user's tier)"},
 			{
 				name:  "expires",
 				kind:  end,
@@ -35,8 +35,8 @@ FROM (SELECT @digest::bytea AS digest, @hint::text AS hint, @user::text AS user_
 		do:  newKey,
 	}, {
 		use:   "list [--user USER] [-n 100]",
-		short: "Lists the API keys by their first characters, and with a history what each did",
-		flags: []flag{{name: "user", usage: "keys of this user only"}, limitFlag("100")},
+		short: "Lists the API keys by their first characters; with a history, also their requests",
+		flags: []flag{{name: "user", usage: "only keys of this user"}, limitFlag("100")},
 		empty: "There are no keys.",
 		sql: `SELECT k.*, r.* FROM (SELECT * FROM rate_limit_key_states
 	WHERE @user::text IS NULL OR user_id = @user ORDER BY id LIMIT @number::bigint) AS k
@@ -44,8 +44,8 @@ LEFT JOIN LATERAL rate_limit_recent(k.user_id, k.id) AS r ON true`,
 	}, {
 		use:   "set ID SETTING=VALUE ...",
 		short: "Changes settings of an API key, and its limits",
-		long: `expires_at is a duration such as 90d, a time, or never. RULE/LIMIT is another amount of a limit
-for this key, and RULE/LIMIT.burst another burst. revoked_at= makes a revoked key valid again.`,
+		long: `expires_at is a duration such as 90d, a time, or never. RULE/LIMIT overrides the amount of a
+limit for this key, and RULE/LIMIT.burst the burst. revoked_at= makes a revoked key valid again.`,
 		example: `  caddy pg-ratelimit keys set 7 tier=bulk free/per_hour=5000
   caddy pg-ratelimit keys set 7 tier= free/per_hour=`,
 		args: []kind{keyID},
@@ -59,9 +59,9 @@ for this key, and RULE/LIMIT.burst another burst. revoked_at= makes a revoked ke
 		sql:       "SELECT * FROM rate_limit_key_states WHERE id = @ID::bigint",
 	}, {
 		use:   "rotate ID [--grace 24h]",
-		short: "Makes an API key in place of another one, and ends that one after a grace",
-		long: `The new key has the name, the tier, the end, the overrides and the bans of the old one, and
-limits that count by key count both as one. If the key has leaked, give --grace 0s.`,
+		short: "Creates an API key that replaces another, which ends after a grace period",
+		long: `The new key has the name, the tier, the end, the overrides and the bans of the old one. Limits
+that count by key count both keys as one. If the key has leaked, give --grace 0s.`,
 		args: []kind{keyID},
 		flags: []flag{
 			{name: "grace", value: "24h", kind: duration, usage: "how long the old key stays valid"},
@@ -89,19 +89,20 @@ func newKey(c *invocation) error {
 		return err
 	}
 	c.printsKey = true
-	made := rows[0]
+	created := rows[0]
 	if c.json {
-		return c.show(slices.Concat(made[:len(made)-1], json.RawMessage(`,"key":"`+key+`"}`)), "")
+		return c.show(slices.Concat(created[:len(created)-1], json.RawMessage(`,"key":"`+key+`"}`)), "")
 	}
-	get := map[string]string{}
-	for _, f := range fieldsOf(made) {
-		get[f.name] = cell(f.value)
+	cells := map[string]string{}
+	for _, f := range fieldsOf(created) {
+		cells[f.name] = cell(f.value)
 	}
-	said := c.cmd.ErrOrStderr()
-	fmt.Fprintf(said, "This is the key %s of the user %s. Nothing can show it again. It ends: %s.\n",
-		get["id"], get["user_id"], get["expires_at"])
-	if get["replaces"] != noValue {
-		fmt.Fprintf(said, "The key %s, which it replaces, ends: %s.\n", get["replaces"], get["replaced_at"])
+	stderr := c.cmd.ErrOrStderr()
+	fmt.Fprintf(stderr, "This is the key %s of the user %s. Nothing can show it again. It ends: %s.\n",
+		cells["id"], cells["user_id"], cells["expires_at"])
+	if cells["replaces"] != noValue {
+		fmt.Fprintf(stderr, "The key %s, which it replaces, ends: %s.\n", cells["replaces"],
+			cells["replaced_at"])
 	}
 	return c.printf("%s\n", key)
 }

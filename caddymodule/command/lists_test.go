@@ -22,8 +22,8 @@ var (
 	listRows  = flag.Int("rows", 50_000, "rows of the audit log of TestListsReadFewRows, over 30 days")
 )
 
-// bigDatabase has users, keys and an audit log, in which a user has a row every few minutes.
-func bigDatabase(t *testing.T) *shell {
+// newBigDatabase creates users, keys, and an audit log in which each user has a row every few minutes.
+func newBigDatabase(t *testing.T) *shell {
 	t.Helper()
 	s := newShell(t, schema.File)
 	s.sql(fmt.Sprintf(`INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro');
@@ -35,77 +35,80 @@ func bigDatabase(t *testing.T) *shell {
 		FROM generate_series(1, %d) AS i;
 		SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - d) FROM generate_series(0, 30)
 		AS d`, *listUsers, *listUsers, *listKeys))
-	const slice = 200_000 // takes some seconds
-	for from := 1; from <= *listRows; from += slice {
+	const batchRows = 200_000 // takes some seconds
+	for from := 1; from <= *listRows; from += batchRows {
 		s.sql(fmt.Sprintf(`INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix,
 		limit_name, key, user_id, address, host, method, path, node, quota, remaining)
 		SELECT now() - interval '30 days' * (i / %[1]d.0), 1, 900, CASE i %% 4 WHEN 0 THEN 'limited'
 		ELSE 'allowed' END, 'rule/plan', 'per_hour', u, u,
 			'10.0.0.0'::inet + i %% 1000000, 'api.example.com', 'GET', '/v1/x', 'edge', 100, 0
 		FROM (SELECT i, 'user-' || lpad((1 + i %% %[2]d)::text, 7, '0') AS u FROM generate_series(%[3]d,
-		%[4]d) AS i) AS i`, *listRows, *listUsers, from, min(from+slice-1, *listRows)))
+		%[4]d) AS i) AS i`, *listRows, *listUsers, from, min(from+batchRows-1, *listRows)))
 	}
-	for _, table := range strings.Fields(one[string](s, "SELECT string_agg(relname, ' ') FROM pg_class "+
+	for _, table := range strings.Fields(queryOne[string](s, "SELECT string_agg(relname, ' ') FROM pg_class "+
 		"WHERE relkind = 'r' AND relname LIKE 'rate\\_limit\\_%'")) {
-		s.sql("VACUUM (ANALYZE) " + table) // each within the time that a statement has
+		s.sql("VACUUM (ANALYZE) " + table) // one statement per table, each within the statement timeout
 	}
 	return s
 }
 
-// rowsRead counts the rows of users, keys and the audit log that were read, and the scans.
+// rowsRead returns the number of rows that were read from users, keys and the audit log, and the number of
+// scans.
 func (s *shell) rowsRead() (rows, scans int64) {
 	s.t.Helper()
 	const sum = `SELECT coalesce(sum(%s), 0)::bigint FROM pg_stat_user_tables
 		WHERE relname IN ('rate_limit_users', 'rate_limit_api_keys') OR relname LIKE 'rate\_limit\_audit%%'`
-	return one[int64](s, fmt.Sprintf(sum, "seq_tup_read + idx_tup_fetch")),
-		one[int64](s, fmt.Sprintf(sum, "seq_scan + idx_scan"))
+	return queryOne[int64](s, fmt.Sprintf(sum, "seq_tup_read + idx_tup_fetch")),
+		queryOne[int64](s, fmt.Sprintf(sum, "seq_scan + idx_scan"))
 }
 
-// A list, and the page of a user, read only the rows that they show, however large the tables are.
+// Each list, and the page's report on a user, reads only the rows that it shows, even from large tables.
 func TestListsReadFewRows(t *testing.T) {
-	s := bigDatabase(t)
-	most := int64(min(*listUsers, *listKeys, *listRows) / 4)
-	inAnHour := int64(*listRows / 24 / 30)
-	reads := func(what string, most int64, ask func()) {
+	s := newBigDatabase(t)
+	maxRows := int64(min(*listUsers, *listKeys, *listRows) / 4)
+	rowsPerHour := int64(*listRows / 24 / 30)
+	checkReads := func(name string, maxRows int64, run func()) {
 		t.Helper()
 		rows, scans := s.rowsRead()
-		began := time.Now()
-		ask()
-		took := time.Since(began)
-		var after int64
-		await.Within(t, time.Minute, "the statistics of "+what, func() bool {
-			now, by := s.rowsRead()
-			after = now
-			return by > scans
+		start := time.Now()
+		run()
+		took := time.Since(start)
+		var rowsAfter int64
+		await.Within(t, time.Minute, "the statistics of "+name, func() bool {
+			var scansAfter int64
+			rowsAfter, scansAfter = s.rowsRead()
+			return scansAfter > scans
 		})
-		t.Logf("%s: %v, %d rows", what, took.Round(time.Millisecond), after-rows)
-		if after-rows > most {
-			t.Errorf("%s reads %d rows, want %d at most", what, after-rows, most)
+		t.Logf("%s: %v, %d rows", name, took.Round(time.Millisecond), rowsAfter-rows)
+		if rowsAfter-rows > maxRows {
+			t.Errorf("%s reads %d rows, want at most %d", name, rowsAfter-rows, maxRows)
 		}
 	}
-	for line, most := range map[string]int64{
-		"users list": most, "users list --tier pro": most, "users get user-0000007": most, "keys list": most,
-		"keys list --user user-0000007": most,
-		"explain --user user-0000007":   most, "audit": most + 2*inAnHour, "top --since 1h": most +
-			2*inAnHour,
-		"audit --user user-0000007 --since 30d":                   most,
-		"audit --user user-0000007 --since 30d --outcome limited": most,
+	for line, maxRows := range map[string]int64{
+		"users list":                            maxRows,
+		"users list --tier pro":                 maxRows,
+		"users get user-0000007":                maxRows,
+		"keys list":                             maxRows,
+		"keys list --user user-0000007":         maxRows,
+		"explain --user user-0000007":           maxRows,
+		"audit":                                 maxRows + 2*rowsPerHour,
+		"top --since 1h":                        maxRows + 2*rowsPerHour,
+		"audit --user user-0000007 --since 30d": maxRows,
+		"audit --user user-0000007 --since 30d --outcome limited": maxRows,
 	} {
-		reads(line, most, func() { s.must(strings.Fields(line)...) })
+		checkReads(line, maxRows, func() { s.mustRun(strings.Fields(line)...) })
 	}
-	for _, question := range []string{"why?who=user-0000007"} {
-		reads("the page: "+question, most, func() {
-			p, err := page.New(page.Options{DSN: s.dsn})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer p.Close() // its connections then write their statistics
-			r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1/api/"+question, nil)
-			w := httptest.NewRecorder()
-			p.ServeHTTP(w, r)
-			if w.Code != http.StatusOK {
-				t.Fatalf("%s: status %d, want 200: %s", question, w.Code, w.Body)
-			}
-		})
-	}
+	checkReads("the page: why?who=user-0000007", maxRows, func() {
+		p, err := page.New(page.Options{DSN: s.dsn})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close() // its connections then write their statistics
+		r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1/api/why?who=user-0000007", nil)
+		w := httptest.NewRecorder()
+		p.ServeHTTP(w, r)
+		if w.Code != http.StatusOK {
+			t.Fatalf("why: status %d, want 200: %s", w.Code, w.Body)
+		}
+	})
 }

@@ -9,7 +9,7 @@ import (
 	_ "github.com/pgratelimit/pg-ratelimit/caddymodule"
 )
 
-// asCaddy is an environment variable with which the test program is Caddy.
+// asCaddy names an environment variable. If it is set, the test program runs as Caddy.
 const asCaddy = "PG_RATELIMIT_TEST_CADDY"
 
 func TestMain(m *testing.M) {

@@ -16,25 +16,25 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// pageShutdown is the time for which servePage waits for requests in flight when it ends.
+// pageShutdown bounds the time that servePage waits for requests in flight when it ends.
 const pageShutdown = time.Second
 
 var pageCommand = commandSpec{
 	use:   "page [--listen 127.0.0.1:2020]",
 	short: "Serves a page that shows what all proxies do, and why a request was refused",
-	long: `It reads the database only, so it shows Traefik, too. Its API is below /api/, and /metrics has the
-numbers of all proxies for Prometheus.
+	long: `The page reads only the database, so it also shows Traefik. Its API is below /api/, and /metrics
+has the figures of all proxies for Prometheus.
 
-The page has no login. So it listens on this machine only, unless --insecure is given: from
-another machine, use ssh -L, or the handler pg_ratelimit_page behind an authentication.`,
+The page has no login. Without --insecure, it therefore listens on this machine only. From another
+machine, use ssh -L, or the handler pg_ratelimit_page behind an authentication.`,
 	offline: true,
 	flags: []flag{
 		{name: "listen", value: "127.0.0.1:2020", usage: "address and port"},
-		{name: "host", value: []string(nil), usage: "further names under which the page is reached"},
+		{name: "host", value: []string(nil), usage: "further host names of the page"},
 		{
 			name:  "insecure",
 			value: false,
-			usage: "listen on addresses that other machines reach, for everybody",
+			usage: "listen on addresses that other machines can reach",
 		},
 	},
 	do: func(c *invocation) error {
@@ -48,8 +48,8 @@ another machine, use ssh -L, or the handler pg_ratelimit_page behind an authenti
 		return c.servePage(webpage.Options{
 			DSN: dsn, Version: host.Version, Hosts: c.flagList("host"),
 			Renew: func() (webpage.Options, error) {
-				now, err := c.database()
-				return webpage.Options{DSN: now}, err
+				current, err := c.database()
+				return webpage.Options{DSN: current}, err
 			},
 		})
 	},
@@ -85,10 +85,10 @@ func (c *invocation) servePage(o webpage.Options) error {
 	server := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	context.AfterFunc(ctx, func() {
 		s.Close() // cancels the statements of requests in flight
-		within, cancel := context.WithTimeout(context.Background(), pageShutdown)
+		shutdownCtx, cancel := context.WithTimeout(context.Background(), pageShutdown)
 		defer cancel()
-		if server.Shutdown(within) != nil {
-			_ = server.Close() // requests that are still under way end with the process
+		if server.Shutdown(shutdownCtx) != nil {
+			_ = server.Close() // the remaining requests end with the process
 		}
 	})
 	fmt.Fprintf(c.cmd.OutOrStdout(), "The page is at http://%s/ (Ctrl-C ends it)\n", listener.Addr())

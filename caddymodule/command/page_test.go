@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-func TestThePageIsForThisMachine(t *testing.T) {
+func TestPageListensOnLoopbackOnly(t *testing.T) {
 	s := newShell(t)
 	for _, listen := range []string{"0.0.0.0:0", ":2020", "192.0.2.1:2020", "2020"} {
-		said, status := s.program(nil, "pg-ratelimit", "page", "--dsn", s.dsn, "--listen", listen)
-		if status == 0 || !strings.Contains(said.stderr, "--listen: ") {
-			t.Errorf("%s: status %d, %q; want another than 0, and an error of --listen", listen, status,
-				said.stderr)
+		out, status := s.runProgram(nil, "pg-ratelimit", "page", "--dsn", s.dsn, "--listen", listen)
+		if status == 0 || !strings.Contains(out.stderr, "--listen: ") {
+			t.Errorf("--listen %s: status %d, stderr %q; want a failure and an error for --listen", listen,
+				status, out.stderr)
 		}
 	}
 }

@@ -30,12 +30,12 @@ same order. It never has a key or a ban.`,
 		do: exportPolicy,
 	}, {
 		use:   "apply FILE",
-		short: "Makes the policy as a file has it",
-		long: `Makes the rows that FILE names as the file has them, in one transaction, and prints what it
-changed. A field that the file lacks gets its default. Rows that the file does not name stay.`,
+		short: "Changes the policy to match a file",
+		long: `Changes the rows that FILE names to match the file, in one transaction, and prints the changes.
+A field that the file lacks gets its default. Rows that the file does not name stay.`,
 		example: "  caddy pg-ratelimit policy apply policy.yaml --prune --dry-run",
 		flags: []flag{
-			{name: "dry-run", value: false, usage: "make and check the changes, print them, and undo them"},
+			{name: "dry-run", value: false, usage: "make, check and print the changes, and roll them back"},
 			{
 				name:  "prune",
 				value: false,
@@ -85,7 +85,7 @@ func applyPolicy(c *invocation) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	err = c.list("SELECT * FROM rate_limit_apply(@document::jsonb, @prune::boolean, @dry_run::boolean)",
-		"The policy is as the file has it.")
+		"The policy matches the file.")
 	if err != nil || c.json || !c.boolFlag("dry-run") {
 		return err
 	}
@@ -100,14 +100,14 @@ func toYAML(document string) ([]byte, error) {
 	if err := decoder.Decode(&value); err != nil {
 		return nil, err
 	}
-	var text bytes.Buffer
-	encoder := yaml.NewEncoder(&text)
+	var encoded bytes.Buffer
+	encoder := yaml.NewEncoder(&encoded)
 	encoder.SetIndent(2)
 	err := encoder.Encode(yamlOf(value))
-	return text.Bytes(), err
+	return encoded.Bytes(), err
 }
 
-// fieldOrder is the order of sections and fields in a file. Names that are not listed take the place of "".
+// fieldOrder is the order of sections and fields in a file. Unlisted names take the place of "".
 var fieldOrder = []string{"name", "tiers", "users", "keys", "rules", "digest", "rule", "limit_name",
 	"user_id", "tier", "key_id", "", "limits", "overrides"}
 
@@ -138,8 +138,8 @@ func yamlOf(value any) *yaml.Node {
 // compareFields compares names by fieldOrder, then alphabetically.
 func compareFields(a, b string) int {
 	place := func(name string) int {
-		if at := slices.Index(fieldOrder, name); at >= 0 {
-			return at
+		if i := slices.Index(fieldOrder, name); i >= 0 {
+			return i
 		}
 		return slices.Index(fieldOrder, "")
 	}
@@ -162,11 +162,11 @@ func toJSON(file []byte) (string, error) {
 	return string(document.RawMessage), nil
 }
 
-// jsonText is a value of YAML as JSON. Scalars become strings, which the server converts to its types.
+// jsonText holds a YAML value as JSON. Scalars become strings, which the server converts to its types.
 type jsonText struct{ json.RawMessage }
 
-// UnmarshalYAML implements yaml.Unmarshaler. The decoder replaces an alias, and refuses a name that is given
-// twice. It does not call UnmarshalYAML for null, so elements are pointers.
+// UnmarshalYAML implements yaml.Unmarshaler. The decoder resolves aliases and rejects duplicate names.
+// It does not call UnmarshalYAML for null, so elements are pointers.
 func (t *jsonText) UnmarshalYAML(n *yaml.Node) (err error) {
 	var value any = &n.Value
 	switch n.Kind {

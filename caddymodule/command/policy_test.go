@@ -8,33 +8,34 @@ import (
 )
 
 // Keys leave the database as digests, and only on request.
-func TestAnExportHasNoKey(t *testing.T) {
+func TestExportHasNoKey(t *testing.T) {
 	s := newShell(t, schema.File)
-	s.must("users", "set", "acme", "tier=anonymous")
-	key := strings.TrimSpace(s.must("keys", "create", "--user", "acme", "--name", "production"))
-	digest := one[string](s, "SELECT encode(digest, 'hex') FROM rate_limit_api_keys")
-	if got := s.must("policy", "export"); strings.Contains(got, digest) || strings.Contains(got, "acme") {
+	s.mustRun("users", "set", "acme", "tier=anonymous")
+	key := strings.TrimSpace(s.mustRun("keys", "create", "--user", "acme", "--name", "production"))
+	digest := queryOne[string](s, "SELECT encode(digest, 'hex') FROM rate_limit_api_keys")
+	if got := s.mustRun("policy", "export"); strings.Contains(got, digest) || strings.Contains(got, "acme") {
 		t.Errorf("without --users the export has\n%s\nwant neither the digest nor the user", got)
 	}
-	all := s.must("policy", "export", "--users")
-	if !strings.Contains(all, digest) || strings.Contains(all, key) {
-		t.Errorf("with --users the export has\n%s\nwant the digest, and not the key", all)
+	export := s.mustRun("policy", "export", "--users")
+	if !strings.Contains(export, digest) || strings.Contains(export, key) {
+		t.Errorf("with --users the export has\n%s\nwant the digest, and not the key", export)
 	}
 	s.sql("TRUNCATE rate_limit_users CASCADE")
-	s.stdin = all
-	s.must("policy", "apply", "-")
+	s.stdin = export
+	s.mustRun("policy", "apply", "-")
 	s.stdin = key
-	if got := s.must("explain", "--key", "-"); !strings.Contains(got, "acme") {
+	if got := s.mustRun("explain", "--key", "-"); !strings.Contains(got, "acme") {
 		t.Errorf("explain prints\n%s\nwant the user acme of the key", got)
 	}
-	s.stdin = strings.ReplaceAll(all, `\x`+digest, key)
+	s.stdin = strings.ReplaceAll(export, `\x`+digest, key)
 	if out := s.run("policy", "apply", "-"); out.err == nil || strings.Contains(out.err.Error(), key[:12]) {
-		t.Errorf("with a key in place of a digest: %v, want an error without the key", out.err)
+		t.Errorf("policy apply with a key in place of a digest: error %v, want one without the key", out.err)
 	}
 }
 
-// A file is applied as the dry run said, comes back from export as it was, and then changes nothing.
-func TestApplyDoesWhatADryRunSaid(t *testing.T) {
+// policy apply makes the changes that the dry run printed. Then export returns the file, and applying the
+// file again changes nothing.
+func TestApplyMakesTheChangesOfADryRun(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.sql(
 		`INSERT INTO rate_limit_rules (name, paths) SELECT 'r' || i, ARRAY['/' || i]
@@ -42,21 +43,24 @@ func TestApplyDoesWhatADryRunSaid(t *testing.T) {
 		INSERT INTO rate_limit_rule_limits (rule, name, events, per)
 			SELECT name, 'l', 9, '1 h' FROM rate_limit_rules`,
 	)
-	file := s.must("policy", "export")
+	file := s.mustRun("policy", "export")
 	s.sql(`DELETE FROM rate_limit_rules WHERE name < 'r5';
 		UPDATE rate_limit_rule_limits SET events = 8; SELECT rate_limit_rule('other', action => 'block')`)
 	s.stdin = file
-	said := s.must("policy", "apply", "-", "--prune", "--json", "--dry-run")
-	if did := s.must("policy", "apply", "-", "--prune", "--json"); did != said {
-		t.Errorf("apply did\n%s\nwant, as the dry run said,\n%s", did, said)
+	want := s.mustRun("policy", "apply", "-", "--prune", "--json", "--dry-run")
+	if got := s.mustRun("policy", "apply", "-", "--prune", "--json"); got != want {
+		t.Errorf("policy apply made the changes\n%s\nwant the changes of the dry run\n%s", got, want)
 	}
-	if again := s.must("policy", "export"); again != file {
-		t.Errorf("the policy is then\n%s\nwant\n%s", again, file)
+	if got := s.mustRun("policy", "export"); got != file {
+		t.Errorf("after policy apply the policy is\n%s\nwant\n%s", got, file)
 	}
 	const changes = "SELECT count(*) FROM rate_limit_changes"
-	before := one[int64](s, changes)
-	if got := s.must("policy", "apply", "-", "--prune"); got != "The policy is as the file has it.\n" ||
-		one[int64](s, changes) != before {
-		t.Errorf("the second time apply printed %q, want no change", got)
+	before := queryOne[int64](s, changes)
+	got := s.mustRun("policy", "apply", "-", "--prune")
+	if want := "The policy matches the file.\n"; got != want {
+		t.Errorf("the second policy apply printed %q, want %q", got, want)
+	}
+	if after := queryOne[int64](s, changes); after != before {
+		t.Errorf("after the second policy apply the log has %d changes, want %d", after, before)
 	}
 }

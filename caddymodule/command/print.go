@@ -14,22 +14,22 @@ import (
 
 // show prints value as JSON with --json, else as tables. A list of objects becomes a table. An object becomes
 // a line for each field, and a table for each list in it. show prints empty instead of an empty list. It
-// redacts API keys, which a client may have sent in a wrong place, unless the command has just made one.
+// redacts API keys, which the data may contain, except after a command has created one.
 func (c *invocation) show(value any, empty string) error {
 	indent := ""
 	if c.json {
 		indent = "  "
 	}
-	text, err := c.encode(value, indent)
+	output, err := c.encode(value, indent)
 	if err == nil && !c.json {
 		p := printer{hidden: strings.Fields(c.jsonOnly)}
-		p.add(json.RawMessage(text), empty)
-		text = p.String()
+		p.add(json.RawMessage(output), empty)
+		output = p.String()
 	}
 	if err != nil {
 		return err
 	}
-	return c.printf("%s", text)
+	return c.printf("%s", output)
 }
 
 func (c *invocation) printf(format string, args ...any) error {
@@ -39,15 +39,15 @@ func (c *invocation) printf(format string, args ...any) error {
 
 // encode returns value as JSON that ends with a newline.
 func (c *invocation) encode(value any, indent string) (string, error) {
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
+	var encoded bytes.Buffer
+	encoder := json.NewEncoder(&encoded)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", indent)
 	err := encoder.Encode(value)
 	if c.printsKey {
-		return text.String(), err
+		return encoded.String(), err
 	}
-	return redactKeys(text.String()), err
+	return redactKeys(encoded.String()), err
 }
 
 type field struct {
@@ -55,7 +55,7 @@ type field struct {
 	value json.RawMessage
 }
 
-// fieldsOf returns the fields of a JSON object in the order of the text.
+// fieldsOf returns the fields of a JSON object in their order in the JSON text.
 func fieldsOf(object json.RawMessage) (fields []field) {
 	d := json.NewDecoder(bytes.NewReader(object))
 	_, _ = d.Token() // the server or an encoder wrote the object, so it is valid
@@ -79,9 +79,9 @@ func listOf(value json.RawMessage) (list []json.RawMessage, isList bool) {
 // printer formats JSON values as tables for people.
 type printer struct {
 	strings.Builder
-	hidden []string // names of columns to leave out
-	// headers are those that the first call of table has printed, for a table that further calls continue.
-	// They are empty before the first call, and nil if each call prints a table of its own.
+	hidden []string // names of columns to omit
+	// headers are the column names of a table that several calls print. They are empty before the first call.
+	// nil means that each call prints a table of its own.
 	headers []string
 }
 
@@ -94,15 +94,15 @@ func (p *printer) add(value json.RawMessage, empty string) {
 		p.table(list)
 		return
 	}
-	var facts [][]string
+	var fieldLines [][]string
 	fields := fieldsOf(value)
 	for _, f := range fields {
 		list, isList := listOf(f.value)
 		if string(f.value) != "null" && (!isList || !isTable(list)) && !slices.Contains(p.hidden, f.name) {
-			facts = append(facts, []string{title(f.name), cell(f.value)})
+			fieldLines = append(fieldLines, []string{title(f.name), cell(f.value)})
 		}
 	}
-	p.align(facts, 0)
+	p.align(fieldLines, 0)
 	for _, f := range fields {
 		if list, isList := listOf(f.value); isList && len(list) > 0 && isTable(list) {
 			p.WriteString("\n" + title(f.name) + "\n")
@@ -111,7 +111,8 @@ func (p *printer) add(value json.RawMessage, empty string) {
 	}
 }
 
-// isTable reports whether each element of a list has its own line: rows, sentences, or more than three names.
+// isTable reports whether to print each element of a list on its own line: objects, sentences, or more than
+// three names.
 func isTable(list []json.RawMessage) bool {
 	return len(list) == 0 || list[0][0] == '{' ||
 		list[0][0] == '"' && (len(list) > 3 || bytes.Contains(list[0], []byte(" ")))
@@ -178,7 +179,7 @@ const noValue = "-"
 // serverTime matches a time in UTC as the server writes it in JSON.
 var serverTime = regexp.MustCompile(`^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?(\+00:00|Z)$`)
 
-// cell returns a JSON value as the text of a cell.
+// cell formats a JSON value for a cell.
 func cell(value json.RawMessage) string {
 	switch value[0] {
 	case 'n':
@@ -190,17 +191,17 @@ func cell(value json.RawMessage) string {
 	case '"':
 		var s string
 		_ = json.Unmarshal(value, &s)
-		if s == "infinity" { // a time
+		if s == "infinity" { // of a timestamptz
 			return "never"
 		}
 		return printable(serverTime.ReplaceAllString(s, "$1 ${2}Z"))
 	case '[':
 		list, _ := listOf(value)
-		var all []string
+		var cells []string
 		for _, item := range list {
-			all = append(all, cell(item))
+			cells = append(cells, cell(item))
 		}
-		return printable(strings.Join(all, ", "))
+		return printable(strings.Join(cells, ", "))
 	}
 	return printable(string(value)) // a number or an object
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-// program runs Caddy as a process in a folder of its own.
-func (s *shell) program(environment []string, args ...string) (output, int) {
+// runProgram runs Caddy as a process in the test's folder, and returns its output and exit status.
+func (s *shell) runProgram(environment []string, args ...string) (output, int) {
 	s.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -40,8 +40,8 @@ func (s *shell) program(environment []string, args ...string) (output, int) {
 	return output{stdout: stdout.String(), stderr: stderr.String()}, status
 }
 
-// write writes a file into the folder of the test.
-func (s *shell) write(name, text string) {
+// writeFile writes a file into the test's folder.
+func (s *shell) writeFile(name, text string) {
 	s.t.Helper()
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
@@ -50,49 +50,51 @@ func (s *shell) write(name, text string) {
 
 func TestTheProgramFindsTheDatabase(t *testing.T) {
 	s := newShell(t, schema.File)
-	s.must("rules", "set", "plan", "per_hour=7")
-	s.write("dsn", s.dsn+"\n")
+	s.mustRun("rules", "set", "plan", "per_hour=7")
+	s.writeFile("dsn", s.dsn+"\n")
 	list := []string{"pg-ratelimit", "rules", "list"}
 	for _, c := range []struct {
 		name        string
 		environment []string
 		args        []string
-		wrong       string // a part of the error; "" if the rule is listed
+		err         string // a part of the error; "" if the command succeeds
 	}{
-		{"the flag", []string{"DATABASE_URL=postgres://elsewhere/x"}, []string{"--dsn", s.dsn}, ""},
-		{"the environment", []string{"DATABASE_URL=" + s.dsn}, nil, ""},
-		{"a placeholder", []string{"LIMITS=" + s.dsn}, []string{"--dsn", "{env.LIMITS}"}, ""},
-		{"a file", []string{"DATABASE_URL={file.dsn}"}, nil, ""},
-		{"nothing", nil, nil, "dsn: missing: must be a database: give --dsn, or set DATABASE_URL"},
-		{"memory", nil, []string{"--dsn", "memory"},
-			`dsn: "memory": must be a Postgres URL or key=value pairs`},
-		{"a wrong DSN", nil, []string{"--dsn", "postgres://user:hunter2@host:port/x"}, "dsn: "},
-		{"a server that is not there", nil, []string{"--dsn", "postgres://user:hunter2@127.0.0.1:1/x"},
-			"127.0.0.1"},
+		{name: "flag", environment: []string{"DATABASE_URL=postgres://elsewhere/x"},
+			args: []string{"--dsn", s.dsn}},
+		{name: "environment", environment: []string{"DATABASE_URL=" + s.dsn}},
+		{name: "placeholder", environment: []string{"LIMITS=" + s.dsn},
+			args: []string{"--dsn", "{env.LIMITS}"}},
+		{name: "file", environment: []string{"DATABASE_URL={file.dsn}"}},
+		{name: "no DSN", err: "dsn: missing: must be a database: give --dsn, or set DATABASE_URL"},
+		{name: "memory", args: []string{"--dsn", "memory"},
+			err: `dsn: "memory": must be a Postgres URL or key=value pairs`},
+		{name: "invalid DSN", args: []string{"--dsn", "postgres://user:hunter2@host:port/x"}, err: "dsn: "},
+		{name: "no server", args: []string{"--dsn", "postgres://user:hunter2@127.0.0.1:1/x"},
+			err: "127.0.0.1"},
 	} {
-		out, status := s.program(c.environment, append(list, c.args...)...)
+		out, status := s.runProgram(c.environment, append(list, c.args...)...)
 		if strings.Contains(out.stdout+out.stderr, "hunter2") {
-			t.Errorf("%s: it prints %q, want no password in it", c.name, out.stderr)
+			t.Errorf("%s: output %q, want it without the password", c.name, out.stdout+out.stderr)
 		}
-		if c.wrong == "" {
+		if c.err == "" {
 			if status != 0 || !strings.Contains(out.stdout, "per_hour 7/1h") {
-				t.Errorf("%s: status %d, %q, %q; want status 0 and the rule", c.name, status, out.stdout,
-					out.stderr)
+				t.Errorf("%s: status %d, stdout %q, stderr %q; want status 0 and the rule", c.name, status,
+					out.stdout, out.stderr)
 			}
-		} else if status != 1 || out.stdout != "" || !strings.Contains(out.stderr, c.wrong) {
-			t.Errorf("%s: status %d, %q, %q, want status 1 and %q", c.name, status, out.stdout, out.stderr,
-				c.wrong)
+		} else if status != 1 || out.stdout != "" || !strings.Contains(out.stderr, c.err) {
+			t.Errorf("%s: status %d, stdout %q, stderr %q; want status 1 and only the error %q", c.name,
+				status, out.stdout, out.stderr, c.err)
 		}
 	}
 }
 
-// TestTheExamplesAreCommands: every example in --help is a command with its flags.
-func TestTheExamplesAreCommands(t *testing.T) {
+// Every example in --help is a command with flags that it has.
+func TestHelpExamplesAreValid(t *testing.T) {
 	root := &cobra.Command{Use: "caddy"}
 	tool := &cobra.Command{Use: "pg-ratelimit"}
 	command.New(nil).CobraFunc(tool)
 	root.AddCommand(tool)
-	seen := 0
+	examples := 0
 	var visit func(cmd *cobra.Command)
 	visit = func(cmd *cobra.Command) {
 		for line := range strings.Lines(cmd.Example) {
@@ -103,26 +105,26 @@ func TestTheExamplesAreCommands(t *testing.T) {
 			line, _, _ = strings.Cut(line, " | ")
 			line, _, _ = strings.Cut(line, " > ")
 			line, _, _ = strings.Cut(line, " < ")
-			found, rest, err := root.Find(words(t, line)[1:])
+			found, rest, err := root.Find(splitWords(t, line)[1:])
 			if err == nil {
 				err = found.ParseFlags(rest)
 			}
 			if err == nil && found.Args != nil {
 				err = found.ValidateArgs(found.Flags().Args())
 			}
-			// A command with flags of its own does something beside its subcommands.
+			// A command with subcommands is a valid example only if it also has flags of its own.
 			if err != nil || found.HasSubCommands() && !strings.Contains(found.Use, "[") {
-				t.Errorf("%q: %v, want a command with its flags", line, err)
+				t.Errorf("the example %q: error %v, want a command with its flags", line, err)
 			}
 			found.Flags().VisitAll(func(flag *pflag.Flag) { flag.Changed = false })
-			seen++
+			examples++
 		}
 		for _, c := range cmd.Commands() {
 			visit(c)
 		}
 	}
 	visit(tool)
-	if seen < 25 {
-		t.Errorf("%d examples, want all", seen)
+	if examples < 25 {
+		t.Errorf("the help has %d examples, want at least 25", examples)
 	}
 }

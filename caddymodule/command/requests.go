@@ -15,21 +15,21 @@ import (
 var explainCommand = commandSpec{
 	use:   "explain [--key KEY | --key-id ID | --user USER] --method GET --path /x --ip ADDRESS",
 	short: "Shows what the policy does with a request, and why",
-	long: `Shows the user and the tier, the bans, each rule and why it applies or not, and of each limit the
-amount, where the amount comes from and what is left. The rules are matched by the code of the
-proxies. Nothing is charged. Zones in the configurations of proxies are not part of the policy.`,
+	long: `Shows the user and the tier, the bans, and why each rule applies or not. For each limit it shows
+the amount, the source of the amount, and the remaining quota. The code of the proxies matches the
+rules. Nothing is charged. Zones in the proxies' configurations are not part of the policy.`,
 	example: `  caddy pg-ratelimit explain --user acme --method GET --path /api/v1/x --ip 192.0.2.1
   caddy pg-ratelimit explain --key - --path /api/v1/x < key.txt
   caddy pg-ratelimit explain --user acme --path / --at 2026-11-27`,
 	flags: []flag{
 		{name: "key", kind: secret, usage: `API key, or "-" to read it from standard input`},
 		keyIDFlag("API key by its number"),
-		{name: "user", usage: "user that the proxy authenticated"},
+		{name: "user", usage: "user that the proxy has authenticated"},
 		{name: "tier", value: "anonymous", usage: "tier of requests without a user"},
 		{name: "unknown-key", value: "reject", kind: oneOf("reject", "anonymous"),
 			usage: "what proxies do with unknown keys: reject or anonymous"},
 		{name: "method", value: "GET", usage: "method"},
-		{name: "path", value: "/", usage: "path, as it is sent"},
+		{name: "path", value: "/", usage: "path, as the client sends it"},
 		{name: "host", usage: "host"},
 		{
 			name:  "ip",
@@ -38,7 +38,7 @@ proxies. Nothing is charged. Zones in the configurations of proxies are not part
 		},
 		{name: "route", usage: "name of the route, as the configuration of the proxy sets it"},
 		{name: "header", value: []string(nil), usage: `header of the request, as in "X-Tenant: blue"`},
-		{name: "at", value: "now", kind: moment, usage: "when the request comes"},
+		{name: "at", value: "now", kind: moment, usage: "time of the request"},
 	},
 	exclusive: []string{"key key-id user"},
 	jsonOnly:  "outcome reason status rule host mode retry_after",
@@ -50,27 +50,30 @@ func explain(c *invocation) error {
 	if !strings.HasPrefix(path, "/") {
 		return invalid("--path", path, "a path that begins with a slash")
 	}
-	r := &evaluate.Request{Key: c.value("key"), User: c.flag("user"), At: c.moment("at"), Facts: policy.Facts{
+	facts := policy.Facts{
 		Tier: c.flag("tier"), RejectUnknown: c.flag("unknown-key") != "anonymous",
 		Method: strings.ToUpper(c.flag("method")), Host: c.flag("host"), Path: path, Route: c.flag("route"),
 		Header: http.Header{},
-	}}
-	// Without the flag, the results are 0 and the zero Addr, which mean none.
-	r.KeyID, _ = strconv.ParseInt(c.value("key_id"), 10, 64)
-	r.Address, _ = netip.ParseAddr(c.value("ip"))
+	}
+	request := &evaluate.Request{
+		Key: c.value("key"), User: c.flag("user"), At: c.moment("at"), Facts: facts,
+	}
+	// Without the flags, the values are 0 and the zero Addr, which mean none.
+	request.KeyID, _ = strconv.ParseInt(c.value("key_id"), 10, 64)
+	request.Address, _ = netip.ParseAddr(c.value("ip"))
 	for _, header := range c.flagList("header") {
-		name, value, found := strings.Cut(header, ":")
-		if !found || strings.TrimSpace(name) == "" {
+		name, value, ok := strings.Cut(header, ":")
+		if !ok || strings.TrimSpace(name) == "" {
 			return invalid("--header", strings.TrimSpace(name), `a name and a value, as in "X-Tenant: blue"`)
 		}
-		r.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+		request.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
 	db, err := c.openDriver()
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	e, err := evaluate.Explain(c.ctx, c.conn, db, r)
+	e, err := evaluate.Explain(c.ctx, c.conn, db, request)
 	if err != nil {
 		return err
 	}
@@ -90,15 +93,15 @@ func explain(c *invocation) error {
 
 var replayCommand = commandSpec{
 	use:   "replay --rule RULE [SETTING=VALUE ...] [--since 7d]",
-	short: "Shows what other limits of a rule would have done to the recorded requests",
-	long: `Decides the requests in the audit log again, at the time of each, by the code of the proxies.
-Settings are those of "rules set" that are about limits. The overrides hold as they are now, and
-the tier is that of the recorded request.
+	short: "Simulates other limits of a rule on recorded requests",
+	long: `Decides the requests in the audit log again, at the time of each, with the code of the proxies.
+SETTING is one of the settings of "rules set" for limits. A replay uses the current overrides, and
+the tiers of the recorded requests.
 
-The audit log must have the requests that passed: "audit all" or "audit sample". A row of a
-sample, or of refusals within the same second, counts as all its requests at once. The counters
-begin empty, so for the time of the longest window the replay refuses less than the limits would
-have. A sample is too small for a limit of less than 10 of its rows. Requests that another limit
+The audit log must contain the requests that passed: "audit all" or "audit sample". All requests
+of a row, which is a sample or combines refusals within a second, count in one burst. The counters
+begin empty, so until the longest window has passed, the replay refuses less than the limits would
+have. A sample is too coarse for limits below 10 sampled rows. Requests that another limit
 refused, or that were blocked or rejected, do not count. Where the audit log has no full
 addresses, a rule that counts by address counts several clients as one.`,
 	example: `  caddy pg-ratelimit replay --rule free per_hour=500 algorithm=token_bucket burst=20 --since 24h
@@ -110,7 +113,8 @@ addresses, a rule that counts by address counts several clients as one.`,
 	do:   replay,
 }
 
-// replaySettings are the settings of a rule that a replay can change: its limits, and the cost of a request.
+// replaySettings lists the settings of a rule that a replay can change: its limits, and the cost of a
+// request.
 var replaySettings = strings.Fields(
 	"cost per_second per_minute per_hour per_day per_month algorithm burst durable " +
 		"on_exceed limit.NAME",
@@ -120,14 +124,15 @@ func replay(c *invocation) error {
 	rule := c.flag("rule")
 	settings, err := assignments(c.args, replaySettings, isLimit)
 	if err != nil {
-		return fmt.Errorf("%w: a replay changes limits, and not to which requests they apply", err)
+		return fmt.Errorf("%w: a replay changes limits, not the requests to which they apply", err)
 	}
 	var limits *evaluate.Limits
 	err = c.inTransaction(func() error {
 		if len(settings) > 0 {
-			// A rule that is off may have no limits, so the error for that comes from ReadLimits.
-			found, err := c.conn.Exec(c.ctx, "UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1", rule)
-			if err == nil && found.RowsAffected() > 0 {
+			// A rule that is off may have no limits, so ReadLimits returns the error for that.
+			result, err := c.conn.Exec(c.ctx, "UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1",
+				rule)
+			if err == nil && result.RowsAffected() > 0 {
 				_, err = c.set("rate_limit_rule", rule, c.args, true)
 			}
 			if err != nil {
@@ -146,10 +151,10 @@ func replay(c *invocation) error {
 		return c.missing(rule)
 	}
 	limits.CostIsSet = slices.ContainsFunc(settings, func(a assignment) bool { return a.name == "cost" })
-	most, _ := strconv.Atoi(c.value("number")) // parse has checked it
-	r, err := evaluate.Run(c.ctx, c.conn, limits, c.moment("since"), c.moment("until"), most)
+	maxCounters, _ := strconv.Atoi(c.value("number")) // parse has checked it
+	report, err := evaluate.Run(c.ctx, c.conn, limits, c.moment("since"), c.moment("until"), maxCounters)
 	if err != nil {
 		return err
 	}
-	return c.show(r, "")
+	return c.show(report, "")
 }

@@ -10,11 +10,11 @@ var rulesCommand = commandSpec{
 		sql:   "SELECT * FROM rate_limit_rule_states",
 	}, {
 		use:   "set NAME SETTING=VALUE ...",
-		short: "Makes a rule, or changes settings of one",
-		long: `per_second, per_minute, per_hour, per_day, per_month and in_flight are how much may pass, or
-unlimited. limit.NAME is a limit of any window, as in 100/10s, 10000/1mo calendar Europe/Berlin
-or 5/in_flight. algorithm, burst, durable and on_exceed are for all limits of the rule. valid is
-FROM..UNTIL, where either may be missing.`,
+		short: "Creates a rule, or changes its settings",
+		long: `per_second, per_minute, per_hour, per_day, per_month and in_flight set an amount, a number or
+unlimited. limit.NAME sets a limit with any window, as in 100/10s, 10000/1mo calendar
+Europe/Berlin or 5/in_flight. algorithm, burst, durable and on_exceed apply to all limits of the
+rule. valid is FROM..UNTIL, where either may be missing.`,
 		example: `  caddy pg-ratelimit rules set free tiers=free algorithm=token_bucket per_hour=1000 burst=20
   caddy pg-ratelimit rules set protect paths='/api/v1/*' count_by=all per_second=100 mode=shadow
   caddy pg-ratelimit rules set friday limit.burst=50/10s valid=2026-11-27..2026-11-30
@@ -27,7 +27,7 @@ FROM..UNTIL, where either may be missing.`,
 		ruleMode("enable", "enforce", "on: its limits apply"),
 		ruleMode("disable", "off", "off: it is ignored"), {
 			use:      "rename NAME NEW",
-			short:    "Gives a rule another name, and with it new counters",
+			short:    "Renames a rule, which then has new counters",
 			doneText: "renamed to",
 			sql:      "SELECT WHERE rate_limit_rename('rule', @NAME, @NEW)",
 		}, {
@@ -38,7 +38,7 @@ FROM..UNTIL, where either may be missing.`,
 		}},
 }
 
-// ruleMode returns a command that sets the mode of a rule.
+// ruleMode returns a command that sets a rule's mode.
 func ruleMode(name, mode, help string) commandSpec {
 	return commandSpec{
 		use:      name + " NAME",
@@ -51,20 +51,20 @@ func ruleMode(name, mode, help string) commandSpec {
 
 var tiersCommand = commandSpec{
 	use: "tiers", noun: "tier",
-	short: "Lists and changes tiers: the plans that users are on",
+	short: "Lists and changes tiers, the plans of users",
 	commands: []commandSpec{{
 		use:   "list",
-		short: "Lists the tiers, with how many users and keys are on each, and the rules for it",
+		short: "Lists the tiers, each with its rules and its numbers of users and keys",
 		empty: "There are no tiers.",
 		sql:   "SELECT * FROM rate_limit_tier_states ORDER BY rank, tier",
 	}, {
 		use:     "set TIER [SETTING=VALUE ...]",
-		short:   "Makes a tier, or changes settings of one",
+		short:   "Creates a tier, or changes its settings",
 		example: "  caddy pg-ratelimit tiers set pro rank=2 comment='49 dollars a month'",
 		do:      setter("rate_limit_tier"),
 	}, {
 		use:      "rename TIER NEW",
-		short:    "Gives a tier another name, which its users, keys, overrides and rules then have",
+		short:    "Renames a tier, also in its users, keys, overrides and rules",
 		doneText: "renamed to",
 		sql:      "SELECT WHERE rate_limit_rename('tier', @TIER, @NEW)",
 	}, {
@@ -77,10 +77,10 @@ var tiersCommand = commandSpec{
 
 var changesCommand = commandSpec{
 	use:   "changes [--since 1h] [-n 100]",
-	short: "Lists the changes of the policy in the last 30 days, the latest first",
-	long:  "--json has the rows before and after.",
+	short: "Lists the changes of the policy in the last 30 days, newest first",
+	long:  "--json prints the rows before and after each change.",
 	flags: []flag{
-		{name: "since", value: "1h", kind: duration, usage: "changes of the last 30m, 24h, 7d …"},
+		{name: "since", value: "1h", kind: duration, usage: "only changes of the last 30m, 24h, 7d …"},
 		limitFlag("100"),
 	},
 	jsonOnly: "ref key_id before after",

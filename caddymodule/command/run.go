@@ -31,9 +31,9 @@ type invocation struct {
 	expandedDSN string
 	// values maps the names of SQL parameters to the values of flags and arguments.
 	values pgx.NamedArgs
-	// printsKey stops show from redacting API keys, for a command that has made one.
+	// printsKey makes show print API keys. Only a command that has created one sets it.
 	printsKey bool
-	// lockWaitStart is the earliest time at which a statement may have begun to wait for a lock.
+	// lockWaitStart is the earliest time at which a statement may have started to wait for a lock.
 	lockWaitStart time.Time
 }
 
@@ -86,13 +86,13 @@ func (c *invocation) connect() (err error) {
 	if c.expandedDSN, err = c.database(); err != nil {
 		return err
 	}
-	// The driver of the proxies checks the DSN, so that both accept the same ones.
+	// The proxies' driver checks the DSN, so that commands and proxies accept the same ones.
 	db, err := c.openDriver()
 	if err != nil {
 		return err
 	}
 	db.Close()
-	pool, err := pgxpool.ParseConfig(c.expandedDSN) // a DSN may have settings of a pool
+	pool, err := pgxpool.ParseConfig(c.expandedDSN) // a DSN may have settings for a pool
 	if err != nil {
 		return err
 	}
@@ -113,8 +113,8 @@ func (c *invocation) connect() (err error) {
 	return nil
 }
 
-// openDriver returns a second database connection over the driver of the proxies, for packages that need
-// one. It connects on first use, and the caller closes it.
+// openDriver opens a second database connection with the proxies' driver. It connects on first use, and the
+// caller closes it.
 func (c *invocation) openDriver() (*pgxdb.DB, error) {
 	return pgxdb.Open(c.expandedDSN, pgxdb.Options{MaxConns: 1})
 }
@@ -127,11 +127,11 @@ const (
 		"SET LOCAL statement_timeout = 0; SET LOCAL timezone = 'UTC'"
 )
 
-// movedShard matches the server's error for a table that Citus has moved to another server.
+// movedShard matches the server's error message for a table that Citus has moved to another server.
 var movedShard = regexp.MustCompile(`relation "[^"]*rate_limit_[a-z]+_[0-9]+" does not exist`)
 
 // errRollback makes inTransaction roll back and return nil.
-var errRollback = errors.New("undone")
+var errRollback = errors.New("rolled back")
 
 // inTransaction runs do in a transaction, which it commits if do returns nil. It retries after a deadlock,
 // and when Citus has moved a shard, so do may run several times.
@@ -143,14 +143,14 @@ func (c *invocation) inTransaction(do func() error) error {
 			return err
 		}
 		if err = do(); err == nil {
-			err = tx.Commit(c.ctx) // checks rules, and may fail as well
+			err = tx.Commit(c.ctx) // deferred constraints may fail here
 		} else {
-			_ = tx.Rollback(c.ctx) // the first error says more
+			_ = tx.Rollback(c.ctx) // the first error is the cause
 		}
-		var failed *pgconn.PgError
-		isToRepeat := errors.As(err, &failed) &&
-			(failed.Code == deadlockDetected || movedShard.MatchString(failed.Message))
-		if !isToRepeat || attempt == maxAttempts || c.ctx.Err() != nil {
+		var pgErr *pgconn.PgError
+		retryable := errors.As(err, &pgErr) &&
+			(pgErr.Code == deadlockDetected || movedShard.MatchString(pgErr.Message))
+		if !retryable || attempt == maxAttempts || c.ctx.Err() != nil {
 			if errors.Is(err, errRollback) {
 				return nil
 			}
@@ -162,12 +162,11 @@ func (c *invocation) inTransaction(do func() error) error {
 
 // rows returns the rows of a query as JSON objects, with their fields in the order of the columns.
 func (c *invocation) rows(sql string) (rows []json.RawMessage, err error) {
-	var text string
+	var list []byte
 	sql = "WITH q AS (" + sql + ") SELECT coalesce(json_agg(q), '[]')::text FROM q"
-	err = c.conn.QueryRow(c.ctx, sql, c.values).
-		Scan(&text)
+	err = c.conn.QueryRow(c.ctx, sql, c.values).Scan(&list)
 	if err == nil {
-		err = json.Unmarshal([]byte(text), &rows)
+		err = json.Unmarshal(list, &rows)
 	}
 	return rows, err
 }
@@ -180,7 +179,7 @@ func (c *invocation) scalar(sql string, args ...any) (*string, error) {
 }
 
 // list executes before and sql in one transaction, and prints the rows, or empty if there are none. A command
-// that changes a row prints its doneText.
+// with a doneText prints a confirmation.
 func (c *invocation) list(sql, empty string) error {
 	rows, err := c.change(sql)
 	switch {
@@ -189,7 +188,7 @@ func (c *invocation) list(sql, empty string) error {
 	case len(rows) == 0 && (c.singleRow || c.doneText != "" || c.notFound != ""):
 		return c.missing(c.name())
 	case c.doneText != "":
-		return c.printOutcome(c.doneText)
+		return c.printConfirmation(c.doneText)
 	case c.singleRow:
 		return c.show(rows[0], "")
 	}
@@ -210,8 +209,8 @@ func (c *invocation) change(sql string) (rows []json.RawMessage, err error) {
 	return rows, err
 }
 
-// printOutcome prints that the row of the first argument is now outcome.
-func (c *invocation) printOutcome(outcome string) error {
+// printConfirmation prints that the row that the first argument names is now outcome.
+func (c *invocation) printConfirmation(outcome string) error {
 	if strings.HasSuffix(outcome, " to") {
 		outcome += " " + printable(c.args[1])
 	}
@@ -238,8 +237,8 @@ func (c *invocation) missing(name string) error {
 // apiKeys matches API keys in a text, including mistyped ones.
 var apiKeys = regexp.MustCompile(`prl_[0-9A-Za-z]{5,}`)
 
-// redactError redacts the API keys in an error, since a misplaced argument may be one. The result wraps
-// nothing if there was a key.
+// redactError redacts the API keys in an error, since a misplaced argument may be one. A redacted error does
+// not wrap err.
 func redactError(err error) error {
 	if err == nil || !apiKeys.MatchString(err.Error()) {
 		return err
@@ -247,5 +246,5 @@ func redactError(err error) error {
 	return errors.New(redactKeys(err.Error()))
 }
 
-// redactKeys replaces each API key in text by "prl_...".
+// redactKeys replaces each API key in text with "prl_...".
 func redactKeys(text string) string { return apiKeys.ReplaceAllString(text, "prl_...") }

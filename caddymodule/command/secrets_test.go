@@ -1,48 +1,17 @@
 package command_test
 
 import (
-	"context"
 	"encoding/json"
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// everything returns the text of all rows of all tables in the database.
-func (s *shell) everything() string {
-	s.t.Helper()
-	conn := cluster.Connect(s.t, s.dsn)
-	defer conn.Close(context.Background())
-	ctx := context.Background()
-	result, err := conn.Query(ctx,
-		"SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	tables, err := pgx.CollectRows(result, pgx.RowTo[string])
-	if err != nil || len(tables) < 11 {
-		s.t.Fatalf("the tables are %q, error %v; want 11 or more", tables, err)
-	}
-	var all strings.Builder
-	for _, table := range tables {
-		var text string
-		if err := conn.QueryRow(ctx,
-			"SELECT coalesce(string_agg(to_jsonb(t)::text, E'\n'), '') FROM "+table+" t").
-			Scan(&text); err != nil {
-			s.t.Fatal(err)
-		}
-		all.WriteString(table + ": " + text + "\n")
-	}
-	return all.String()
-}
-
-// withKey returns commands that print API keys, or have key in the place of another argument.
-func withKey(key string) [][]string {
+// commandsWithKey returns commands that print API keys, and commands with key as an argument, also where a
+// user may have put it by mistake.
+func commandsWithKey(key string) [][]string {
 	return [][]string{
 		{"keys", "list"}, {"keys", "list", "--json"},
 		{"users", "get", "acme"}, {"users", "get", "acme", "--json"},
@@ -69,9 +38,9 @@ func withKey(key string) [][]string {
 	}
 }
 
-func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
+func TestKeyIsShownOnceAndNeverStored(t *testing.T) {
 	s := newShell(t, schema.File)
-	s.must("users", "set", "acme", "tier=anonymous")
+	s.mustRun("users", "set", "acme", "tier=anonymous")
 	created := s.run("keys", "create", "--user", "acme", "--name", "production")
 	if created.err != nil {
 		t.Fatal(created.err)
@@ -86,19 +55,20 @@ func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
 	var rotated struct {
 		Key string `json:"key"`
 	}
-	if err := json.Unmarshal([]byte(s.must("keys", "rotate", "1", "--json")), &rotated); err != nil ||
-		!policy.Check(rotated.Key) || rotated.Key == key {
+	err := json.Unmarshal([]byte(s.mustRun("keys", "rotate", "1", "--json")), &rotated)
+	if err != nil || !policy.Check(rotated.Key) || rotated.Key == key {
 		t.Fatalf("keys rotate prints the key %q, error %v; want another key", rotated.Key, err)
 	}
-	if id := one[int64](s, "SELECT id FROM rate_limit_api_keys WHERE encode(digest, 'hex') = $1",
-		policy.Digest(key)); id != 1 {
-		t.Errorf("the key with its digest is %d, want 1", id)
+	id := queryOne[int64](s, "SELECT id FROM rate_limit_api_keys WHERE encode(digest, 'hex') = $1",
+		policy.Digest(key))
+	if id != 1 {
+		t.Errorf("the digest is of the key with the id %d, want 1", id)
 	}
-	stored := s.everything()
+	stored := s.allRows()
 	if strings.Contains(stored, key) || strings.Contains(stored, rotated.Key) {
 		t.Errorf("the database has\n%s\nwant no key in it", stored)
 	}
-	for _, args := range withKey(key) {
+	for _, args := range commandsWithKey(key) {
 		out := s.run(args...)
 		printed := out.stdout + out.stderr
 		if out.err != nil {
@@ -108,25 +78,25 @@ func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
 			t.Errorf("%q prints\n%s\nwant it without a key", args, printed)
 		}
 	}
-	if stored := s.everything(); strings.Contains(stored, key) {
+	if stored := s.allRows(); strings.Contains(stored, key) {
 		t.Errorf("the database then has\n%s\nwant no key in it", stored)
 	}
 }
 
-// A key that another program made has another form, and is a secret too.
-func TestAForeignKeyIsNotRepeated(t *testing.T) {
+// A key that another program created has another form, and is also a secret.
+func TestExternalAPIKeyIsRedacted(t *testing.T) {
 	s := newShell(t, schema.File)
 	const key = "sk-live-0123456789"
 	for _, args := range [][]string{{"explain", "--key", key}, {"explain", "--key", key, "--json"},
 		{"get", "per-key", key}, {"reset", "per-key", key}, {"keys", "revoke", key},
 		{"explain", "--key-id", key}, {"audit", "-" + key}} {
 		out := s.run(args...)
-		text := out.stdout + out.stderr
+		printed := out.stdout + out.stderr
 		if out.err != nil {
-			text += out.err.Error()
+			printed += out.err.Error()
 		}
-		if strings.Contains(text, key) {
-			t.Errorf("%q prints %q, want it without the key", args, text)
+		if strings.Contains(printed, key) {
+			t.Errorf("%q prints %q, want it without the key", args, printed)
 		}
 	}
 }

@@ -9,16 +9,16 @@ import (
 
 func TestMigrate(t *testing.T) {
 	s := newShell(t)
-	s.fails([]string{"tables are missing", "caddy pg-ratelimit migrate"}, "rules", "list")
-	prints := func(want string, args ...string) {
+	s.expectError([]string{"tables are missing", "caddy pg-ratelimit migrate"}, "rules", "list")
+	expectOutput := func(want string, args ...string) {
 		t.Helper()
-		if got := s.must(append([]string{"migrate"}, args...)...); got != want {
+		if got := s.mustRun(append([]string{"migrate"}, args...)...); got != want {
 			t.Errorf("migrate printed %q, want %q", got, want)
 		}
 	}
-	prints("counters  created\nhistory   created\npolicy    created\n")
-	s.must("rules", "set", "plan", "per_hour=7")
-	prints(`{
+	expectOutput("counters  created\nhistory   created\npolicy    created\n")
+	s.mustRun("rules", "set", "plan", "per_hour=7")
+	expectOutput(`{
   "counters": "up to date",
   "history": "up to date",
   "policy": "up to date"
@@ -28,45 +28,46 @@ func TestMigrate(t *testing.T) {
 		"ALTER TABLE rate_limit_ephemeral DROP COLUMN granted; DROP FUNCTION rate_limit_policy_version, " +
 			"rate_limit_history_version",
 	)
-	prints("counters  upgraded\nhistory   upgraded\npolicy    upgraded\n")
-	if got := s.must("rules", "list"); !strings.Contains(got, "per_hour 7/1h") {
+	expectOutput("counters  upgraded\nhistory   upgraded\npolicy    upgraded\n")
+	if got := s.mustRun("rules", "list"); !strings.Contains(got, "per_hour 7/1h") {
 		t.Errorf("after the upgrade the rules are %q, want per_hour 7/1h", got)
 	}
 }
 
-// If another program has a table of the same name, the error names the table. It does not recommend migrate,
-// which fails too.
-func TestATableOfAnotherProgramIsNamed(t *testing.T) {
+// If another program has a table with the same name, the error names the table. It does not recommend
+// migrate, which also fails.
+func TestErrorNamesTableOfAnotherProgram(t *testing.T) {
 	for table, use := range map[string][]string{
 		"rate_limit_rules": {"rules", "list"}, "rate_limit_metrics": {"usage", "acme"},
 	} {
 		s := newShell(t)
 		s.sql("CREATE TABLE " + table + " (rule_id uuid PRIMARY KEY, rule_name text)")
 		want := []string{"the table public." + table + " is of another program", "search_path"}
-		s.fails(want, "migrate")
-		s.fails(want, use...)
+		s.expectError(want, "migrate")
+		s.expectError(want, use...)
 		s.sql("CREATE SCHEMA limits")
 		own := &shell{t: t, dsn: s.dsn + "&search_path=limits"}
-		own.must("migrate")
-		own.must("rules", "list")
+		own.mustRun("migrate")
+		own.mustRun("rules", "list")
 	}
 }
 
-func TestMigratePrintsWhatItRuns(t *testing.T) {
+func TestMigratePrintsItsSQL(t *testing.T) {
 	s := newShell(t)
 	// Without --dsn: printing needs no database.
 	out := s.caddy("pg-ratelimit", "migrate", "--print")
 	if out.err != nil || out.stdout != schema.File {
-		t.Errorf("migrate --print wrote %d bytes, error %v; want the %d bytes of the schema",
+		t.Errorf("migrate --print wrote %d bytes, error %v; want the schema's %d bytes",
 			len(out.stdout), out.err, len(schema.File))
 	}
 	s.sql(out.stdout)
-	if got := s.must("migrate"); got != "counters  up to date\nhistory   up to date\npolicy    up to date\n" {
-		t.Errorf("after the SQL that it prints, migrate printed %q, want all up to date", got)
+	got, want := s.mustRun("migrate"), "counters  up to date\nhistory   up to date\npolicy    up to date\n"
+	if got != want {
+		t.Errorf("after the SQL of --print, migrate printed %q, want %q", got, want)
 	}
 }
 
-// as returns a shell that runs commands as a role.
-func (s *shell) as(role string) *shell {
+// asRole returns a shell that runs commands as a role.
+func (s *shell) asRole(role string) *shell {
 	return &shell{t: s.t, dsn: s.dsn + "&options=-c%20role%3D" + role}
 }

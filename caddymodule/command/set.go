@@ -13,7 +13,8 @@ import (
 // names and types. The setting limit.NAME of a rule is an element of the argument limits. The settings
 // RULE/LIMIT and RULE/LIMIT.burst of a user or a key are overrides.
 
-// overrideOwners maps a function to the argument of rate_limit_override for the same row, whose name is $3.
+// overrideOwners maps a function to the argument of rate_limit_override that names the same row. $3 is the
+// row's name.
 var overrideOwners = map[string]string{
 	"rate_limit_user": "user_id => $3",
 	"rate_limit_key":  "key_id => $3::bigint",
@@ -28,24 +29,25 @@ type assignment struct{ name, value string }
 
 // assignments parses texts of the form name=value. It accepts the names in known, and those for which isKnown
 // returns true. Each name may occur once.
-func assignments(texts, known []string, isKnown func(name string) bool) (all []assignment, err error) {
+func assignments(texts, known []string, isKnown func(name string) bool) (parsed []assignment, err error) {
 	names := strings.Join(known, ", ")
 	for _, text := range texts {
-		name, value, found := strings.Cut(text, "=")
+		name, value, ok := strings.Cut(text, "=")
 		switch {
-		case !found:
+		case !ok:
 			return nil, fmt.Errorf("%q: must be name=value, where the name is one of %s", text, names)
 		case !isKnown(name) && !slices.Contains(known, name):
 			return nil, fmt.Errorf("%s: unknown: must be one of %s", name, names)
-		case slices.ContainsFunc(all, func(a assignment) bool { return a.name == name }):
-			return nil, fmt.Errorf("%s: must be given once; lists have commas, as in paths=/a/*,/b", name)
+		case slices.ContainsFunc(parsed, func(a assignment) bool { return a.name == name }):
+			return nil, fmt.Errorf("%s: must be given once; commas separate the elements of a list, as in "+
+				"paths=/a/*,/b", name)
 		}
-		all = append(all, assignment{name, value})
+		parsed = append(parsed, assignment{name, value})
 	}
-	return all, nil
+	return parsed, nil
 }
 
-// isLimit reports whether a setting is a limit of any window.
+// isLimit reports whether name has the form limit.NAME.
 func isLimit(name string) bool { return strings.HasPrefix(name, "limit.") && len(name) > len("limit.") }
 
 // setter returns the do of a command that changes settings with an SQL function.
@@ -65,13 +67,13 @@ func setter(function string) func(c *invocation) error {
 		if err != nil {
 			return err
 		}
-		return c.printOutcome(outcome)
+		return c.printConfirmation(outcome)
 	}
 }
 
-// set applies assignments to the row id with an SQL function, and those to overrides with the functions for
-// overrides. It returns "created" or "changed". An empty value resets a setting to its default, and deletes
-// a limit or an override. An amount of 0, which refuses every request, requires force.
+// set applies assignments to the row id with an SQL function, and assignments to overrides with the functions
+// for overrides. It returns "created" or "changed". An empty value resets a setting to its default, and
+// deletes a limit or an override. An amount of 0, which refuses every request, requires force.
 func (c *invocation) set(function, id string, texts []string, force bool) (outcome string, err error) {
 	result, err := c.conn.Query(c.ctx, argumentsSQL, function)
 	if err != nil {
@@ -88,20 +90,20 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 			known = append(known, a.Name)
 		}
 	}
-	isOther := func(string) bool { return false }
-	holder, isHolder := overrideOwners[function]
+	isSpecial := func(string) bool { return false }
+	owner, hasOverrides := overrideOwners[function]
 	if function == "rate_limit_rule" {
-		known, isOther = append(known, "limit.NAME"), isLimit
-	} else if isHolder {
+		known, isSpecial = append(known, "limit.NAME"), isLimit
+	} else if hasOverrides {
 		known = append(known, "RULE/LIMIT", "RULE/LIMIT.burst")
-		isOther = func(name string) bool { return strings.Contains(name, "/") }
+		isSpecial = func(name string) bool { return strings.Contains(name, "/") }
 	}
-	all, err := assignments(texts, known, isOther)
+	changes, err := assignments(texts, known, isSpecial)
 	if err != nil {
 		return "", err
 	}
 	var inputs []input
-	for _, a := range all {
+	for _, a := range changes {
 		window, isAmount := amountWindows[a.name]
 		amount, _, _ := strings.Cut(a.value, "/")
 		kind := typeKinds[types[a.name]]
@@ -111,10 +113,10 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 		switch {
 		case (isAmount || isLimit(a.name)) && strings.Trim(amount, "0 ") == "" && amount != "" && !force:
 			return "", invalid(a.name, a.value,
-				"above 0, or given with --force: it would refuse every request, which action=block says")
-		case isLimit(a.name) && !isHolder:
+				"above 0, or given with --force: it would refuse every request, as action=block does")
+		case isLimit(a.name) && !hasOverrides:
 			limits = append(limits, a.name[len("limit."):]+"="+a.value)
-		case isOther(a.name):
+		case isSpecial(a.name):
 		case a.value == "":
 			reset = append(reset, a.name)
 		case isAmount && a.value == "unlimited":
@@ -140,9 +142,9 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 	if err := c.conn.QueryRow(c.ctx, sql+")", values...).Scan(&outcome); err != nil {
 		return "", err
 	}
-	for _, a := range all {
-		if isHolder && isOther(a.name) {
-			if err := c.setOverride(holder, id, a); err != nil {
+	for _, a := range changes {
+		if hasOverrides && isSpecial(a.name) {
+			if err := c.setOverride(owner, id, a); err != nil {
 				return "", err
 			}
 		}
@@ -158,16 +160,16 @@ var amountWindows = map[string]string{
 	"per_month": "1mo calendar", "in_flight": "in_flight",
 }
 
-// setOverride sets or deletes the amount of an override, or sets or resets its burst. holder is the SQL
+// setOverride sets or deletes the amount of an override, or sets or resets its burst. owner is the SQL
 // argument that names the user or the key, with $3 as its value.
-func (c *invocation) setOverride(holder, id string, a assignment) error {
+func (c *invocation) setOverride(owner, id string, a assignment) error {
 	limit, isBurst := strings.CutSuffix(a.name, ".burst")
 	rule, name, _ := strings.Cut(limit, "/")
 	if a.value == "" && !isBurst {
-		there, err := c.scalar("CASE WHEN rate_limit_delete_override($1, $2, "+holder+`) THEN true
+		exists, err := c.scalar("CASE WHEN rate_limit_delete_override($1, $2, "+owner+`) THEN true
 			ELSE (SELECT true FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2) END`,
 			rule, name, id)
-		if err == nil && there == nil {
+		if err == nil && exists == nil {
 			err = errors.New(limit + ": no such limit: see: caddy pg-ratelimit rules list")
 		}
 		return err
@@ -181,6 +183,6 @@ func (c *invocation) setOverride(holder, id string, a assignment) error {
 			}
 		}
 	}
-	_, err := c.scalar("rate_limit_override($1, $2, "+holder+argument, rule, name, id, a.value)
+	_, err := c.scalar("rate_limit_override($1, $2, "+owner+argument, rule, name, id, a.value)
 	return err
 }

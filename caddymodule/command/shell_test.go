@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/caddymodule/command"
@@ -19,7 +20,7 @@ type shell struct {
 	stdin string
 }
 
-// newShell makes a database in which the SQL has run.
+// newShell creates a database, and executes sql in it.
 func newShell(t testing.TB, sql ...string) *shell {
 	t.Helper()
 	t.Setenv("DATABASE_URL", "")
@@ -27,7 +28,7 @@ func newShell(t testing.TB, sql ...string) *shell {
 	return &shell{t: t, dsn: cluster.Open(t, sql...)}
 }
 
-// output has the texts that a command printed, and its error.
+// output is the output of a command, and its error.
 type output struct {
 	stdout, stderr string
 	err            error
@@ -39,8 +40,8 @@ func (s *shell) run(args ...string) output {
 	return s.caddy(append([]string{"pg-ratelimit", "--dsn", s.dsn}, args...)...)
 }
 
-// caddy runs `caddy …` in this process, as Caddy makes its commands. See program_test.go for
-// the program itself.
+// caddy runs `caddy …` in this process, with the command that Caddy builds. See runProgram for the program
+// itself.
 func (s *shell) caddy(args ...string) output {
 	s.t.Helper()
 	root := s.root(args...)
@@ -54,8 +55,7 @@ func (s *shell) caddy(args ...string) output {
 // root returns the command `caddy` with args.
 func (s *shell) root(args ...string) *cobra.Command {
 	registered := command.New(func(configured string) (string, string, error) {
-		return configured, configured,
-			nil
+		return configured, configured, nil
 	})
 	cmd := &cobra.Command{Use: registered.Name + " " + registered.Usage, Short: registered.Short,
 		Long: registered.Long}
@@ -67,26 +67,26 @@ func (s *shell) root(args ...string) *cobra.Command {
 	return root
 }
 
-// must runs a command that must succeed, and returns its standard output.
-func (s *shell) must(args ...string) string {
+// mustRun runs a command that must succeed, and returns its standard output.
+func (s *shell) mustRun(args ...string) string {
 	s.t.Helper()
 	out := s.run(args...)
 	if out.err != nil {
-		s.t.Fatalf("%q: %v, want no error", args, out.err)
+		s.t.Fatalf("%q: error %v, want none", args, out.err)
 	}
 	return out.stdout
 }
 
-// fails runs a command that must fail with all of wants in its error.
-func (s *shell) fails(wants []string, args ...string) {
+// expectError runs a command that must fail with an error that contains each of texts.
+func (s *shell) expectError(texts []string, args ...string) {
 	s.t.Helper()
 	out := s.run(args...)
 	if out.err == nil {
-		s.t.Fatalf("%q: no error, want %q; it printed\n%s", args, wants, out.stdout)
+		s.t.Fatalf("%q: no error, want %q; stdout\n%s", args, texts, out.stdout)
 	}
-	for _, want := range wants {
+	for _, want := range texts {
 		if !strings.Contains(out.err.Error(), want) {
-			s.t.Errorf("%q: %q does not contain %q", args, out.err, want)
+			s.t.Errorf("%q: error %q, want one that contains %q", args, out.err, want)
 		}
 	}
 }
@@ -97,14 +97,41 @@ func (s *shell) sql(sql string) {
 	cluster.Execute(s.t, s.dsn, sql)
 }
 
-// one returns the value of a query with one row and one column.
-func one[T any](s *shell, sql string, args ...any) T {
+// queryOne returns the value of a query with one row and one column.
+func queryOne[T any](s *shell, sql string, args ...any) T {
 	s.t.Helper()
 	conn := cluster.Connect(s.t, s.dsn)
 	defer conn.Close(context.Background())
 	var value T
 	if err := conn.QueryRow(context.Background(), sql, args...).Scan(&value); err != nil {
-		s.t.Fatalf("%s: %v, want a value", sql, err)
+		s.t.Fatalf("%s: error %v, want a value", sql, err)
 	}
 	return value
+}
+
+// allRows returns all rows of all tables in the database as text.
+func (s *shell) allRows() string {
+	s.t.Helper()
+	ctx := context.Background()
+	conn := cluster.Connect(s.t, s.dsn)
+	defer conn.Close(ctx)
+	result, err := conn.Query(ctx,
+		"SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	tables, err := pgx.CollectRows(result, pgx.RowTo[string])
+	if err != nil || len(tables) < 11 {
+		s.t.Fatalf("the tables are %q, error %v; want 11 or more", tables, err)
+	}
+	var dump strings.Builder
+	for _, table := range tables {
+		const sql = "SELECT coalesce(string_agg(to_jsonb(t)::text, E'\n'), '') FROM "
+		var rows string
+		if err := conn.QueryRow(ctx, sql+table+" t").Scan(&rows); err != nil {
+			s.t.Fatal(err)
+		}
+		dump.WriteString(table + ": " + rows + "\n")
+	}
+	return dump.String()
 }

@@ -13,17 +13,17 @@ import (
 var migrateCommand = commandSpec{
 	use:   "migrate [--print | --citus --shards N]",
 	short: "Creates the tables, or upgrades them in place",
-	long: `The command may run any number of times, and while proxies use the tables. The role must be able
-to create tables. The number of shards cannot change later.`,
+	long: `The command can run repeatedly, and while proxies use the tables. The role must be able to create
+tables. The number of shards cannot change later.`,
 	example: `  caddy pg-ratelimit migrate --dsn postgres://admin@db/limits
   caddy pg-ratelimit migrate --print > schema.sql
   caddy pg-ratelimit migrate --citus --shards 16 --dsn postgres://admin@coordinator/limits`,
 	offline: true,
 	flags: []flag{
 		{name: "print", value: false, usage: "print the SQL, for psql, and change nothing"},
-		{name: "citus", value: false, usage: "spread the counters over the servers of Citus"},
+		{name: "citus", value: false, usage: "distribute the counters over the servers of Citus"},
 		{name: "shards", value: 0,
-			usage: "how many shards the counters have; one or two for each server that there will ever be"},
+			usage: "number of shards of the counters: one or two for each future server"},
 	},
 	do: func(c *invocation) error {
 		if c.boolFlag("print") {
@@ -32,7 +32,7 @@ to create tables. The number of shards cannot change later.`,
 		}
 		shards, err := c.cmd.Flags().GetInt("shards")
 		if err == nil && c.boolFlag("citus") != (shards > 0) {
-			err = invalid("--shards", c.flag("shards"), "1 or more with --citus, and is only for it")
+			err = invalid("--shards", c.flag("shards"), "1 or more with --citus, and not given without it")
 		}
 		if err == nil {
 			err = c.connect()
@@ -52,9 +52,9 @@ to create tables. The number of shards cannot change later.`,
 
 var upkeepCommand = commandSpec{
 	use:   "upkeep",
-	short: "Makes partitions of the audit log, adds metrics up, and deletes what is past its retention",
-	long: `Proxies with a history do this about once a minute. The command is for when none runs. It
-deletes up to 20,000 rows of each kind.`,
+	short: "Creates partitions of the audit log, sums up metrics, and deletes data past its retention",
+	long: `Proxies with a history do this about once a minute. Use the command while none runs. It deletes
+up to 20,000 rows of each kind.`,
 	do: func(c *invocation) error {
 		db, err := c.openDriver()
 		if err != nil {
@@ -68,7 +68,7 @@ deletes up to 20,000 rows of each kind.`,
 		case did.Busy && !c.json:
 			return c.printf("Another process does the upkeep.\n")
 		}
-		// Upkeep continues after a failure, so print what it did.
+		// Upkeep continues after a failure, so print its results.
 		return errors.Join(c.describeError(err), c.show(did, ""))
 	},
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-var update = flag.Bool("update", false, "write the transcripts anew")
+var update = flag.Bool("update", false, "write the transcripts with the current output")
 
-// varying replaces texts that differ from run to run.
-var varying = []struct {
-	what *regexp.Regexp
-	with string
+// variableTexts lists texts that differ from run to run, with their replacements.
+var variableTexts = []struct {
+	pattern     *regexp.Regexp
+	replacement string
 }{
 	{regexp.MustCompile(`prl_[0-9A-Za-z]{33}`), "<KEY>"},
 	{regexp.MustCompile(`prl_[0-9A-Za-z]{4}\.\.\.`), "<HINT>"},
@@ -31,11 +31,11 @@ var varying = []struct {
 	{regexp.MustCompile(`again in [0-9hms.]+`), "again in <TIME>"},
 }
 
-// A transcript is a file of commands and of what each prints, on a fresh database. Lines:
+// A transcript is a file of commands and their output, on a fresh database. Lines:
 //
-//	$ rules list     a command, without caddy pg-ratelimit; < KEY gives it the key that was made last
-//	| tiers: []      a line of standard input of the next command
-//	sql: INSERT …    a command of SQL
+//	$ rules list     a command, without caddy pg-ratelimit; with < KEY, the last created key is its input
+//	| tiers: []      a line of standard input for the next command
+//	sql: INSERT …    an SQL command
 //	= SELECT …       a query; its rows are output
 //	# …              a comment
 //
@@ -52,108 +52,109 @@ func TestTranscripts(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
+			transcript, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := replay(t, string(text))
+			want := string(transcript)
+			got := runTranscript(t, want)
 			if *update {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
 				}
 				return
 			}
-			if got != string(text) {
-				t.Errorf("the commands print\n%s\nwant\n%s", got, text)
+			if got != want {
+				t.Errorf("the transcript is\n%s\nwant\n%s", got, want)
 			}
 		})
 	}
 }
 
-// replay runs the commands of a transcript, and returns the transcript with their current output.
-func replay(t *testing.T, transcript string) string {
+// runTranscript runs the commands of a transcript, and returns the transcript with their current output.
+func runTranscript(t *testing.T, transcript string) string {
 	s := newShell(t, schema.File)
-	user := one[string](s, "SELECT session_user::text")
+	user := queryOne[string](s, "SELECT session_user::text")
 	key := ""
 	var got strings.Builder
 	for line := range strings.Lines(transcript) {
 		line = strings.TrimRight(line, "\n")
-		if sql, found := strings.CutPrefix(line, "sql: "); found {
+		if sql, ok := strings.CutPrefix(line, "sql: "); ok {
 			s.sql(sql)
-		} else if query, found := strings.CutPrefix(line, "= "); found {
-			line += one[string](s,
+		} else if query, ok := strings.CutPrefix(line, "= "); ok {
+			line += queryOne[string](s,
 				"SELECT coalesce(string_agg(E'\n' || q::text, ''), '') FROM ("+query+") AS q")
-		} else if command, found := strings.CutPrefix(line, "$ "); found {
-			command, fromKey := strings.CutSuffix(command, " < KEY")
-			if fromKey {
+		} else if command, ok := strings.CutPrefix(line, "$ "); ok {
+			command, readsKey := strings.CutSuffix(command, " < KEY")
+			if readsKey {
 				s.stdin = key + "\n"
 			}
-			out := s.run(words(t, command)...)
+			out := s.run(splitWords(t, command)...)
 			if isKey(out.stdout) {
 				key = strings.TrimSpace(out.stdout)
 			}
-			got.WriteString(line + "\n" + shown(out, user))
+			got.WriteString(line + "\n" + normalizeOutput(out, user))
 			s.stdin = ""
 			continue
-		} else if input, found := strings.CutPrefix(line, "|"); found {
+		} else if input, ok := strings.CutPrefix(line, "|"); ok {
 			s.stdin += strings.TrimPrefix(input, " ") + "\n"
 		} else if line != "" && !strings.HasPrefix(line, "#") {
-			continue // what the command printed last time
+			continue // output of an earlier run
 		}
 		got.WriteString(line + "\n")
 	}
 	return got.String()
 }
 
-// shown returns the output of a command with varying applied.
-func shown(out output, user string) string {
+// normalizeOutput returns the output of a command, in which placeholders replace variableTexts and user.
+func normalizeOutput(out output, user string) string {
 	text := strings.ReplaceAll(out.stdout, "\n\n", "\n.\n") // an empty line belongs to the transcript
-	said := out.stderr
+	stderr := out.stderr
 	if out.err != nil {
-		said = strings.TrimSuffix(said, "Error: "+out.err.Error()+"\n") // printed by cobra
+		stderr = strings.TrimSuffix(stderr, "Error: "+out.err.Error()+"\n") // printed by cobra
 	}
-	for line := range strings.Lines(said) {
+	for line := range strings.Lines(stderr) {
 		text += "stderr: " + line
 	}
 	if out.err != nil {
 		text += "error: " + out.err.Error() + "\n"
 	}
-	for _, v := range varying {
-		text = v.what.ReplaceAllString(text, v.with)
+	for _, v := range variableTexts {
+		text = v.pattern.ReplaceAllString(text, v.replacement)
 	}
 	text = regexp.MustCompile(`\b`+regexp.QuoteMeta(user)+`\b`).ReplaceAllString(text, "<ROLE>")
-	// The widths of columns depend on what was replaced.
-	return regexp.MustCompile(` +\n`).ReplaceAllString(regexp.MustCompile(`(\S)  +`).ReplaceAllString(text,
-		"$1  "), "\n")
+	// The widths of columns depend on the replaced texts.
+	text = regexp.MustCompile(`(\S)  +`).ReplaceAllString(text, "$1  ")
+	return regexp.MustCompile(` +\n`).ReplaceAllString(text, "\n")
 }
 
 func isKey(text string) bool { return strings.HasPrefix(text, "prl_") }
 
-// words splits a command as a shell does, with single quotes.
-func words(t *testing.T, command string) []string {
-	var all []string
+// splitWords splits a command as a shell does, with single quotes.
+func splitWords(t *testing.T, command string) []string {
+	var words []string
 	var word strings.Builder
-	quoted, begun := false, false
+	quoted, inWord := false, false
 	for _, c := range command {
 		switch {
 		case c == '\'':
-			quoted, begun = !quoted, true
+			quoted, inWord = !quoted, true
 		case c == ' ' && !quoted:
-			if begun {
-				all = append(all, word.String())
+			if inWord {
+				words = append(words, word.String())
 			}
 			word.Reset()
-			begun = false
+			inWord = false
 		default:
 			word.WriteRune(c)
-			begun = true
+			inWord = true
 		}
 	}
 	if quoted {
-		t.Fatalf("%s: a quote is missing", command)
+		t.Fatalf("%s: unbalanced quotes", command)
 	}
-	if begun {
-		all = append(all, word.String())
+	if inWord {
+		words = append(words, word.String())
 	}
-	return all
+	return words
 }

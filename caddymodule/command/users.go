@@ -2,7 +2,7 @@ package command
 
 import "net/netip"
 
-// ownedColumns selects the keys of @USER, and the overrides and bans of the user and of these keys.
+// ownedColumns selects the keys of @USER, and the overrides and bans of the user and these keys.
 var ownedColumns = listColumn("keys", `SELECT k.*, r.* FROM rate_limit_key_states k
 LEFT JOIN LATERAL rate_limit_recent(k.user_id, k.id) r ON true
 WHERE k.user_id = @USER ORDER BY k.id`) + listColumn("overrides", `SELECT o.rule, o.limit_name, o.key_id,
@@ -11,7 +11,7 @@ FROM rate_limit_overrides o WHERE o.user_id = @USER OR o.key_id `+keysOfUser+`
 ORDER BY o.rule, o.limit_name, o.key_id NULLS FIRST, lower(o.valid) NULLS FIRST`) +
 	listColumn("bans", bansSQL+" WHERE user_id = @USER OR key_id "+keysOfUser+" ORDER BY id")
 
-// listColumn returns a further column of a SELECT: the rows of sql as a list.
+// listColumn returns a column to append to a SELECT. It contains the rows of sql as a list.
 func listColumn(name, sql string) string {
 	return ", (SELECT coalesce(json_agg(p), '[]') FROM (" + sql + ") AS p) AS " + name
 }
@@ -21,7 +21,7 @@ const (
 	keysOfUser = "IN (SELECT id FROM rate_limit_api_keys WHERE user_id = @USER)"
 	userFields = "tier, tier_until, period_start, time_zone, comment, created_at, updated_at"
 	bansSQL    = "SELECT kind, banned, until, banned_by, banned_at, reason FROM rate_limit_banned"
-	// banArguments completes the arguments of rate_limit_ban. A NULL end makes the ban permanent.
+	// banArguments completes a call of rate_limit_ban. With a NULL until, the ban is permanent.
 	banArguments = ", until => coalesce(now() + @for::interval, @until::timestamptz), reason => @reason)"
 )
 
@@ -30,7 +30,7 @@ var usersCommand = commandSpec{
 	short: "Shows, changes, bans and deletes users",
 	commands: []commandSpec{{
 		use:       "get USER",
-		short:     "Shows a user: tier, keys, overrides, bans, usage, and what is used of the limits",
+		short:     "Shows a user: tier, keys, overrides, bans, usage, and used quotas",
 		singleRow: true,
 		sql: "SELECT n.user_id, " + userFields + ", r.*" + ownedColumns + listColumn("used", `SELECT *
 FROM rate_limit_used_by(@USER) UNION ALL SELECT u.* FROM (SELECT DISTINCT ON (coalesce(counted_as, id)) id
@@ -40,11 +40,11 @@ LEFT JOIN LATERAL rate_limit_recent(n.user_id) AS r ON true
 WHERE u.user_id IS NOT NULL OR EXISTS (SELECT FROM rate_limit_banned b WHERE b.user_id = n.user_id)`,
 	}, {
 		use:   "list [--tier TIER] [--sort last] [-n 100]",
-		short: "Lists the users, and with a history what each did today and this month",
+		short: "Lists the users; with a history, also the requests of each today and this month",
 		flags: []flag{
-			{name: "tier", usage: "users of this tier only"},
+			{name: "tier", usage: "only users of this tier"},
 			{name: "sort", value: "name", kind: oneOf("name", "last"),
-				usage: "name, or last for those without requests first"},
+				usage: "name, or last: users without requests first"},
 			limitFlag("100"),
 		},
 		do: func(c *invocation) error {
@@ -60,18 +60,18 @@ LEFT JOIN LATERAL rate_limit_recent(u.user_id) AS r ON true`, "There are no user
 		},
 	}, {
 		use:   "set USER SETTING=VALUE ...",
-		short: "Makes a user, or changes settings of one",
-		long: `A new user needs a tier. tier_until is a duration such as 90d, a time, or never. RULE/LIMIT is
-another amount of a limit for this user, a number or unlimited, and RULE/LIMIT.burst another
-burst.`,
+		short: "Creates a user, or changes its settings",
+		long: `A new user needs a tier. tier_until is a duration such as 90d, a time, or never. RULE/LIMIT
+overrides the amount of a limit for this user with a number or unlimited, and RULE/LIMIT.burst
+overrides the burst.`,
 		example: `  caddy pg-ratelimit users set acme tier=pro tier_until=30d
   caddy pg-ratelimit users set acme free/per_hour=5000
   caddy pg-ratelimit users set acme free/per_hour=`,
 		do: setter("rate_limit_user"),
 	}, {
 		use:       "delete USER",
-		short:     "Deletes a user with its keys and overrides, and prints what the user had",
-		long:      "A ban of the user stays. To shut a user out and keep the keys, see users ban.",
+		short:     "Deletes a user with its keys and overrides, and prints them",
+		long:      "A ban of the user stays. To shut out a user and keep the keys, see users ban.",
 		singleRow: true,
 		// The lock keeps new keys from being created before the user is deleted.
 		before: "SELECT FROM rate_limit_users WHERE user_id = @USER FOR UPDATE",
@@ -79,7 +79,7 @@ burst.`,
 FROM rate_limit_users WHERE user_id = @USER AND rate_limit_delete_user(@USER)`,
 	}, {
 		use:     "ban USER",
-		short:   "Shuts a user out, with all its keys",
+		short:   "Bans a user with all its keys",
 		example: "  caddy pg-ratelimit users ban acme --for 24h --reason 'ticket 4711'",
 		flags:   banFlags, exclusive: []string{"for until"}, singleRow: true,
 		before: "SELECT rate_limit_ban(user_id => @USER" + banArguments,
@@ -95,17 +95,17 @@ FROM rate_limit_users WHERE user_id = @USER AND rate_limit_delete_user(@USER)`,
 
 var bansCommand = commandSpec{
 	use:   "bans",
-	short: "Lists the networks, users and keys that are shut out",
+	short: "Lists the banned networks, users and keys",
 	empty: "There are no bans.",
 	sql:   bansSQL + " ORDER BY network, user_id, key_id",
 }
 
 var banCommand = commandSpec{
 	use:     "ban NETWORK",
-	short:   "Shuts a network or an address out",
+	short:   "Bans a network or an address",
 	example: "  caddy pg-ratelimit ban 192.0.2.0/24 --for 1h --reason scraping",
 	flags: append(
-		[]flag{{name: "yes", value: false, usage: "ban the network however wide it is"}},
+		[]flag{{name: "yes", value: false, usage: "ban a network of any size"}},
 		banFlags...),
 	exclusive: []string{"for until"},
 	args:      []kind{network}, singleRow: true,
@@ -114,15 +114,15 @@ var banCommand = commandSpec{
 	do: func(c *invocation) error {
 		network := netip.MustParsePrefix(c.name())
 		if isWide(network) && !c.boolFlag("yes") {
-			return invalid("NETWORK", network.String(), "an IPv4 /8 or an IPv6 /16 at most, which is as "+
-				"much as one organisation holds, or given with --yes: a wider ban shuts "+
-				"out all kinds of clients")
+			return invalid("NETWORK", network.String(), "an IPv4 /8 or an IPv6 /16 at most, which is the "+
+				"most that one organisation holds, or given with --yes: a wider ban shuts "+
+				"out unrelated clients")
 		}
 		return c.list(c.sql, "")
 	},
 }
 
-// isWide reports whether a network is larger than any that one organisation holds: the largest assignments
+// isWide reports whether a network is larger than any that one organisation holds. The largest assignments
 // are an IPv4 /8 and an IPv6 /16.
 func isWide(network netip.Prefix) bool {
 	mapped := netip.MustParsePrefix("::ffff:0:0/96")

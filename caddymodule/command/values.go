@@ -16,11 +16,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// kind is a form of texts. The zero kind is any text.
+// kind describes the form of an argument or a flag's value. The zero kind accepts any text.
 type kind struct {
-	// sql is the value of the text t. For other texts it is NULL, or a data exception.
+	// sql converts the text t to a value. For an invalid text it is NULL, or a data exception.
 	sql  string
-	want string // what a text must be, in errors
+	want string // the valid forms, for errors
 }
 
 const (
@@ -33,7 +33,7 @@ const (
 
 // The kinds of flags and arguments. A time is relative to the clock of the server.
 var (
-	// secret is a text that no error and no output repeats. See invocation.readSecret.
+	// secret accepts a text that errors and output never repeat. See invocation.readSecret.
 	secret = kind{want: "a secret"}
 	keyID  = kind{"CASE WHEN t::bigint > 0 THEN t END",
 		"the number of a key, as in: caddy pg-ratelimit keys list"}
@@ -51,7 +51,7 @@ var (
 	network = kind{networkOfT, wantNetwork}
 )
 
-// typeKinds maps a type of the database to its kind.
+// typeKinds maps a Postgres type to its kind.
 var typeKinds = map[string]kind{
 	"bigint":   {"t::bigint", "a whole number"},
 	"integer":  {"t::integer", "a whole number"},
@@ -59,13 +59,13 @@ var typeKinds = map[string]kind{
 	"date":     {"t::date", "a day such as 2026-11-27"},
 	"interval": duration,
 	"tstzrange": {"('[' || replace(t, '..', ',') || ')')::tstzrange", "FROM..UNTIL, where either may be " +
-		"missing, a time is such as 2026-11-27 or 2026-11-27T18:00:00Z, and the end is after the begin"},
+		"missing, a time is such as 2026-11-27 or 2026-11-27T18:00:00Z, and the end is after the start"},
 	"timestamp with time zone": end,
 	"text[]":                   arrayOf("CASE WHEN t <> '' THEN t END", "values with commas between them"),
 	"cidr[]":                   arrayOf(networkOfT, wantNetwork),
 }
 
-// arrayOf returns the kind of a list with commas between its elements, which have the value sql.
+// arrayOf returns the kind of a list with commas between its elements. sql converts an element.
 func arrayOf(sql, want string) kind {
 	return kind{"(SELECT array_agg(e ORDER BY place) FROM (SELECT place, " + sql + ` AS e
 	FROM (SELECT btrim(u) AS t, place
@@ -73,19 +73,19 @@ func arrayOf(sql, want string) kind {
 	HAVING count(e) = count(*))`, want}
 }
 
-// oneOf returns the kind of the given texts.
+// oneOf returns the kind that accepts only the given texts.
 func oneOf(texts ...string) kind {
 	return kind{"CASE WHEN t IN ('" + strings.Join(texts, "', '") + "') THEN t END",
 		strings.Join(texts, " or ")}
 }
 
-// input is a text of the command line. field names it in errors.
+// input is an argument or a flag's value. field names it in errors.
 type input struct {
 	field, text string
 	kind        kind
 }
 
-// parse converts texts to values that the server accepts, in one round trip. Errors name the field.
+// parse converts inputs to values that the server accepts, in one round trip. Errors name the field.
 func (c *invocation) parse(inputs []input) (values []string, err error) {
 	batch := &pgx.Batch{}
 	for _, in := range inputs {
@@ -96,11 +96,11 @@ func (c *invocation) parse(inputs []input) (values []string, err error) {
 	for _, in := range inputs {
 		var value *string
 		err := results.QueryRow().Scan(&value)
-		var failed *pgconn.PgError
+		var pgErr *pgconn.PgError
 		switch {
 		case value != nil:
 			values = append(values, *value)
-		case err != nil && !(errors.As(err, &failed) && strings.HasPrefix(failed.Code, dataException)):
+		case err != nil && !(errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, dataException)):
 			return nil, err
 		case in.kind == keyID: // the text may be a key
 			return nil, errors.New(in.field + ": must be " + keyID.want)
@@ -111,7 +111,7 @@ func (c *invocation) parse(inputs []input) (values []string, err error) {
 	return values, nil
 }
 
-// dataException is the class of the SQLSTATEs of values that are not of their type.
+// dataException is the SQLSTATE class of invalid data.
 const dataException = "22"
 
 // flag returns the text of a flag, or its default. It panics if the command does not declare the flag.
@@ -129,7 +129,7 @@ func (c *invocation) value(name string) string {
 	return value
 }
 
-// moment returns the time of a flag, or the zero time if the flag is not given or is never.
+// moment returns a flag's time, or the zero time if the flag is not given or is never.
 func (c *invocation) moment(name string) time.Time {
 	t, _ := time.Parse("2006-01-02 15:04:05.999999-07", c.value(name))
 	return t.UTC()
@@ -180,7 +180,7 @@ func (c *invocation) read() error {
 	return c.checkPeriod()
 }
 
-// checkPeriod returns an error if --until is given without --since, or is not after it.
+// checkPeriod returns an error if --until is given without --since, or is not after --since.
 func (c *invocation) checkPeriod() error {
 	since, until := c.cmd.Flags().Lookup("since"), c.cmd.Flags().Lookup("until")
 	switch {
@@ -193,9 +193,9 @@ func (c *invocation) checkPeriod() error {
 	return nil
 }
 
-// limitFlag returns the flag -n, which bounds the lines of a list.
-func limitFlag(most string) flag {
-	return flag{name: "number,n", value: most, usage: "how many", kind: lines}
+// limitFlag returns the flag -n, which bounds the lines of a list, with its default.
+func limitFlag(lineCount string) flag {
+	return flag{name: "number,n", value: lineCount, usage: "the maximum number of lines", kind: lines}
 }
 
 // keyIDFlag returns the flag --key-id, which selects an API key by its number.
@@ -203,7 +203,7 @@ func keyIDFlag(usage string) flag { return flag{name: "key-id", kind: keyID, usa
 
 // banFlags set the end of a ban and its reason.
 var banFlags = []flag{
-	{name: "for", kind: duration, usage: "how long, such as 1h or 7d (default: for ever)"},
+	{name: "for", kind: duration, usage: "how long, such as 1h or 7d (default: forever)"},
 	{name: "until", kind: end, usage: "until when, such as 2026-12-31 or 2026-12-31T18:00:00Z"},
 	{name: "reason", usage: "for people; clients do not see it"},
 }
@@ -221,8 +221,8 @@ func periodFlags(since, what string) []flag {
 	}
 }
 
-// invalid returns the error for a field with a value that is not as want says, or for a missing field if
-// value is "".
+// invalid returns the error for a field with an invalid value, or for a missing field if value is "". want
+// describes the valid values.
 func invalid(field, value, want string) error {
 	return &ratelimit.FieldError{Field: field, Value: value, Want: want}
 }
@@ -231,16 +231,16 @@ func invalid(field, value, want string) error {
 func displayTime(t time.Time) string { return t.Format(time.DateTime) + "Z" }
 
 // readSecret returns an argument that may be a secret. "-" reads it from standard input, which keeps it out
-// of the list of processes and the history of the shell. A key that the database cannot store as text is
-// replaced by its digest, as in counters.
+// of the process list and the shell's history. As counters do, readSecret replaces a key that the database
+// cannot store as text with its digest.
 func (c *invocation) readSecret(name, text string) (string, error) {
 	if text == "-" {
-		const most = 64 << 10
-		read, err := io.ReadAll(io.LimitReader(c.cmd.InOrStdin(), most))
+		const maxBytes = 64 << 10
+		input, err := io.ReadAll(io.LimitReader(c.cmd.InOrStdin(), maxBytes))
 		if err != nil {
 			return "", fmt.Errorf("%s: reading standard input: %w", name, err)
 		}
-		text = strings.TrimRight(string(read), "\r\n")
+		text = strings.TrimRight(string(input), "\r\n")
 		if text == "" || strings.ContainsAny(text, "\r\n") {
 			return "", fmt.Errorf("%s: standard input must have it on one line", name)
 		}

@@ -8,16 +8,16 @@ import (
 
 func TestExplainChargesNothing(t *testing.T) {
 	s := newShell(t, schema.File)
-	s.must("rules", "set", "plan", "per_hour=10", "per_day=10", "count_by=all")
-	s.must("rules", "set", "kept", "per_month=10", "durable=true", "algorithm=token_bucket", "per_minute=7",
-		"count_by=all")
+	s.mustRun("rules", "set", "plan", "per_hour=10", "per_day=10", "count_by=all")
+	s.mustRun("rules", "set", "kept", "per_month=10", "durable=true", "algorithm=token_bucket",
+		"per_minute=7", "count_by=all")
 	s.sql("INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) VALUES " +
 		"('rule/plan/per_hour', 'all', 3, now(), now() + interval '2 h')")
-	before := s.everything()
+	before := s.allRows()
 	for range 3 {
-		s.must("explain", "--path", "/x")
+		s.mustRun("explain", "--path", "/x")
 	}
-	if after := s.everything(); after != before {
+	if after := s.allRows(); after != before {
 		t.Errorf("after explain the database has\n%s\nwant\n%s", after, before)
 	}
 }
