@@ -111,16 +111,8 @@ func (s *shared) exhaust(t *testing.T, n int, take taker) {
 	wait.Wait()
 }
 
-// columnsOf returns the number of columns of a table.
-func columnsOf(t *testing.T, dsn, table string) int64 {
-	t.Helper()
-	return cluster.Query[int64](t, dsn, `SELECT count(*) FROM pg_attribute
-		WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, table)
-}
-
-// TestNodeProgramSharesRows begins with a Node program alone on its tables of
-// eight columns. They are upgraded while it runs, and then it, a store and a
-// Caddy use the quotas up together, to the last unit.
+// A Node program on its own tables, a store that upgrades them, and a Caddy use the quotas up together, to the
+// last unit.
 func TestNodeProgramSharesRows(t *testing.T) {
 	dsn := cluster.Open(t)
 	node := startNode(t, dsn)
@@ -128,8 +120,6 @@ func TestNodeProgramSharesRows(t *testing.T) {
 	const events, callers = 400, 4
 	limits := limitsOfBoth(events)
 	store := openStore(t, dsn)
-	upgradeUnderTraffic(t, dsn, node, store)
-
 	routes := make([]route, len(limits))
 	for i, s := range limits {
 		routes[i] = s.route()
@@ -142,93 +132,19 @@ func TestNodeProgramSharesRows(t *testing.T) {
 		}
 		checkRow(t, dsn, s)
 	}
-	if lines := proxy.complaints(); len(lines) > 0 {
-		t.Errorf("%d complaints in Caddy's log, such as %s", len(lines), lines[0])
-	}
-
 	node.tables(t) // as a program that is deployed later
 }
 
-// upgradeUnderTraffic lets the store upgrade the tables while the Node program
-// sends hits without a pause. None fails, none is lost.
-func upgradeUnderTraffic(t *testing.T, dsn string, node *nodeProgram, store ratelimit.Store) {
-	t.Helper()
-	free := []*shared{
-		{limit: &ratelimit.Limit{Prefix: "free", Algorithm: ratelimit.SlidingWindow, Events: 1e9,
-			Window: time.Hour}, key: "user:1"},
-		{limit: &ratelimit.Limit{Prefix: "free", Algorithm: ratelimit.FixedWindow, Events: 1e9,
-			Window: time.Hour, Durable: true}, key: "user:1"},
-	}
-	stop := make(chan struct{})
-	var traffic sync.WaitGroup
-	for _, s := range free {
-		take := s.byNode(node)
-		for range 2 {
-			traffic.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					passes, err := take(1)
-					if err != nil || !passes {
-						t.Errorf("%s during the upgrade: %v, %v", s.limit.Algorithm, passes, err)
-						return
-					}
-					s.admitted.Add(1)
-				}
-			})
-		}
-	}
-	more := func(what string) { // 50 further hits on each limit
-		t.Helper()
-		deadline := time.Now().Add(time.Minute)
-		for _, s := range free {
-			for from := s.admitted.Load(); s.admitted.Load() < from+50; time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) || t.Failed() {
-					close(stop)
-					traffic.Wait()
-					t.Fatalf("the Node program does not get on %s the upgrade", what)
-				}
-			}
-		}
-	}
-	more("before")
-	for _, s := range free {
-		passes, err := s.byStore(store)(1)
-		if err != nil || !passes {
-			t.Errorf("%s: the store's first hit: %v, %v", s.limit.Algorithm, passes, err)
-		}
-		s.admitted.Add(1)
-	}
-	for _, table := range tables {
-		if n := columnsOf(t, dsn, table.name); n <= 8 {
-			t.Errorf("%s has %d columns after the upgrade, want the library's 8 and more", table.name, n)
-		}
-	}
-	more("after")
-	close(stop)
-	traffic.Wait()
-	for _, s := range free {
-		if count := checkRow(t, dsn, s); count != s.admitted.Load() {
-			t.Errorf("%s: the row counts %d, want the %d that were admitted", s.limit.Algorithm, count,
-				s.admitted.Load())
-		}
-	}
-}
-
-// checkRow checks that a row counts what was admitted, or more only by the
-// refusals of the Node program's fixed window, and returns the count.
-func checkRow(t *testing.T, dsn string, s *shared) int64 {
+// checkRow checks that a row counts what was admitted, or more only by the refusals of the Node program's fixed
+// window.
+func checkRow(t *testing.T, dsn string, s *shared) {
 	t.Helper()
 	count := cluster.Query[int64](t, dsn, "SELECT count FROM "+s.node(1).
 		Table+" WHERE prefix = $1 AND key = $2", s.limit.Prefix, s.key)
-	if admitted := s.admitted.Load(); count < admitted || count > admitted &&
-		s.limit.Algorithm != ratelimit.FixedWindow {
-		t.Errorf("%s: the row counts %d, and %d were admitted", s.limit.Prefix, count, admitted)
+	admitted := s.admitted.Load()
+	if count < admitted || count > admitted && s.limit.Algorithm != ratelimit.FixedWindow {
+		t.Errorf("%s: the row counts %d, want the %d that were admitted", s.limit.Prefix, count, admitted)
 	}
-	return count
 }
 
 // limitsOfBoth returns limits that both sides can share.
