@@ -113,12 +113,12 @@ func onOff(on bool) string {
 	return "off"
 }
 
-// answersTo returns the statuses of the answers to n requests.
-func answersTo(t *testing.T, n int, url string, headers ...string) string {
+// statusesOf returns the statuses of n responses of a URL.
+func statusesOf(t *testing.T, n int, url string, headers ...string) string {
 	t.Helper()
-	var all []string
+	var statuses []string
 	for range n {
-		all = append(all, fmt.Sprint(harness.Ask(t, harness.Get(url, headers...)).Status))
+		statuses = append(statuses, fmt.Sprint(harness.Ask(t, harness.Get(url, headers...)).Status))
 	}
-	return strings.Join(all, " ")
+	return strings.Join(statuses, " ")
 }

@@ -1,10 +1,8 @@
 package integration
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -82,13 +80,6 @@ func buildCaddy(t *testing.T) string {
 	return harness.Caddy(t, "..")
 }
 
-// launchCaddy starts a Caddy and does not wait for it.
-func launchCaddy(t *testing.T, dsn string, routes ...route) *caddy {
-	t.Helper()
-	address := harness.FreeAddress(t)
-	return launchConfig(t, buildCaddy(t), address, caddyfile(address, dsn, routes))
-}
-
 // launchConfig starts a Caddy on a config that makes it listen on the address.
 func launchConfig(t *testing.T, binary, address, config string, env ...string) *caddy {
 	t.Helper()
@@ -113,38 +104,20 @@ func loadConfig(t *testing.T, admin, config string) harness.Answer {
 // startCaddies starts n of them at once, and returns when all listen.
 func startCaddies(t *testing.T, n int, dsn string, routes ...route) []*caddy {
 	t.Helper()
-	buildCaddy(t) // so that the first is not late
-	all := make([]*caddy, n)
-	for i := range all {
-		all[i] = launchCaddy(t, dsn, routes...)
+	caddies := make([]*caddy, n)
+	for i := range caddies {
+		address := harness.FreeAddress(t)
+		caddies[i] = launchConfig(t, buildCaddy(t), address, caddyfile(address, dsn, routes))
 	}
-	for _, c := range all {
+	for _, c := range caddies {
 		c.AwaitAddress(t, c.address)
 	}
-	return all
+	return caddies
 }
 
 func startCaddy(t *testing.T, dsn string, routes ...route) *caddy {
 	t.Helper()
 	return startCaddies(t, 1, dsn, routes...)[0]
-}
-
-// ownWarnings are the messages of level warn that a stock Caddy logs in normal operation.
-var ownWarnings = []string{"admin endpoint disabled", "exiting; byeee!! 👋"}
-
-// complaints returns the lines of a Caddy's log that say that something is not
-// well: of another level than info and debug, or no JSON.
-func (c *caddy) complaints() []string {
-	var lines []string
-	for _, line := range strings.Split(strings.TrimSpace(c.Log()), "\n") {
-		var entry struct{ Level, Msg string }
-		err := json.Unmarshal([]byte(line), &entry)
-		if err != nil || entry.Level != "info" && entry.Level != "debug" && !slices.Contains(ownWarnings,
-			entry.Msg) {
-			lines = append(lines, line)
-		}
-	}
-	return lines
 }
 
 // A deploy replaces proxies one after the other, or all at once. The database has the counts.

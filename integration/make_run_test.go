@@ -91,7 +91,6 @@ func tryDemo(t *testing.T, demo, dsn string, args ...string) {
 	limits := "http://localhost:" + port + "/limits/"
 	wantContains(t, p.Log(), "\n  page      "+limits+"\n")
 	wantContains(t, harness.Ask(t, harness.Get(limits)).Body, "<!doctype html>")
-	wantContains(t, harness.Ask(t, harness.Get(limits+"api/state")).Body, `"state":"enforcing"`)
 	// A proxy writes the history in the background.
 	await(t, "the history", func() bool {
 		return showsAll(d.runInShell(demoAudit), "ann", "acme", "rule/pro", "/api/hello", "allowed",

@@ -21,8 +21,8 @@ func TestDecisionsAreOnTheSpansOfCaddysTracing(t *testing.T) {
 	c := launchConfig(t, buildCaddy(t), address, config, "OTEL_TRACES_EXPORTER=console",
 		"OTEL_BSP_SCHEDULE_DELAY=50")
 	c.AwaitAddress(t, address)
-	if got := answersTo(t, 2, c.url, "Authorization", "hunter2"); got != "200 429" {
-		t.Fatalf("the answers are %s", got)
+	if got := statusesOf(t, 2, c.url, "Authorization", "hunter2"); got != "200 429" {
+		t.Fatalf("the statuses are %s, want 200 429", got)
 	}
 	const refused = `{"Key":"pg_ratelimit.outcome","Value":{"Type":"STRING","Value":"refused"}}`
 	await(t, "the spans", func() bool { return strings.Contains(c.Log(), refused) })

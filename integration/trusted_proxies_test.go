@@ -8,19 +8,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// statuses asks a URL once with each X-Forwarded-For, and returns the statuses.
-func statuses(t *testing.T, url string, forwarded ...string) []int {
+// checkClients sends requests of a client, of another client, and of the first one with a forged address,
+// through a proxy to a limit of 1 for each client.
+func checkClients(t *testing.T, what any, url string, other, forged int) {
 	t.Helper()
-	var all []int
-	for _, addresses := range forwarded {
-		all = append(all, harness.Ask(t, harness.Get(url, "X-Forwarded-For", addresses)).Status)
+	got := ""
+	for _, forwarded := range []string{"203.0.113.1", "203.0.113.2", "198.51.100.7, 203.0.113.1"} {
+		got += statusesOf(t, 1, url, "X-Forwarded-For", forwarded) + " "
 	}
-	return all
+	if want := fmt.Sprintf("200 %d %d ", other, forged); got != want {
+		t.Errorf("%q: a client, another client and a forged address get %s, want %s", what, got, want)
+	}
 }
 
-// TestCaddyBehindAProxy: without trusted_proxies all clients behind a proxy are one client.
-// Without trusted_proxies_strict a client chooses its key. With both, each client has its
-// own quota.
+// Without trusted_proxies, all clients behind a proxy are one client. Without trusted_proxies_strict, a client
+// chooses its key. With both, each client has its own quota.
 func TestCaddyBehindAProxy(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -37,16 +39,11 @@ func TestCaddyBehindAProxy(t *testing.T) {
 			"web {\n\t\tdsn memory\n\t\tlimit 1 1h\n\t}\n\trespond ok\n}\n", test.options, address)
 		c := launchConfig(t, buildCaddy(t), address, config)
 		c.AwaitAddress(t, address)
-		got := statuses(t, c.url, "203.0.113.1", "203.0.113.2", "198.51.100.7, 203.0.113.1")
-		if want := []int{http.StatusOK, test.otherClient, test.forged}; fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("%q: a client, another client and the first client with a forged address get "+
-				"%v, want %v", test.options, got, want)
-		}
+		checkClients(t, test.options, c.url, test.otherClient, test.forged)
 	}
 }
 
-// TestTraefikBehindAProxy: without forwardedHeaders.trustedIPs Traefik drops the header, and
-// all clients behind a proxy are one client.
+// Without forwardedHeaders.trustedIPs, Traefik drops the header, and all clients behind a proxy are one client.
 func TestTraefikBehindAProxy(t *testing.T) {
 	t.Parallel()
 	backend := startBackend(t)
@@ -59,11 +56,6 @@ func TestTraefikBehindAProxy(t *testing.T) {
 		{object{"forwardedHeaders": object{"trustedIPs": []string{"127.0.0.1/32"}}}, http.StatusOK},
 	} {
 		tr := startTraefikWith(t, test.entryPoint, "INFO", []route{{"/limited", backend, limit}})
-		got := statuses(t, tr.url+"/limited", "203.0.113.1", "203.0.113.2", "198.51.100.7, 203.0.113.1")
-		if want := []int{http.StatusOK, test.otherClient, http.StatusTooManyRequests}; fmt.Sprint(
-			got) != fmt.Sprint(want) {
-			t.Errorf("%v: a client, another client and the first client with a forged address get "+
-				"%v, want %v", test.entryPoint, got, want)
-		}
+		checkClients(t, test.entryPoint, tr.url+"/limited", test.otherClient, http.StatusTooManyRequests)
 	}
 }

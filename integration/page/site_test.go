@@ -3,8 +3,6 @@ package page
 import (
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -81,20 +79,12 @@ func startSite(t *testing.T, dsn string) *site {
 			VALUES (sha256(convert_to($1, 'UTF8')), $2, 'app') RETURNING 1`, *key, user)
 	}
 	caddy := harness.Caddy(t, "../..")
-	dir := t.TempDir()
-	env := []string{"XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir, "DATABASE_URL=" + s.dsn}
 	proxyAddress := harness.FreeAddress(t)
-	file := filepath.Join(dir, "edge-1")
-	config := fmt.Appendf(nil, siteConfig, s.dsn, proxyAddress, "edge-1")
-	if err := os.WriteFile(file, config, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	proxy := harness.Start(t, harness.Program{Name: "edge-1", Path: caddy, Dir: dir,
-		Args: []string{"run", "--config", file, "--adapter", "caddyfile"}, Env: env})
+	proxy := harness.RunCaddy(t, "edge-1", caddy, fmt.Sprintf(siteConfig, s.dsn, proxyAddress, "edge-1"))
 	s.proxy = "http://" + proxyAddress
 	address := harness.FreeAddress(t)
-	page := harness.Start(t, harness.Program{Name: "the page", Path: caddy, Dir: dir,
-		Args: []string{"pg-ratelimit", "page", "--listen", address, "--dsn", s.dsn}, Env: env})
+	page := harness.Start(t, harness.Program{Name: "the page", Path: caddy,
+		Args: []string{"pg-ratelimit", "page", "--listen", address, "--dsn", s.dsn}})
 	s.pagePID = page.PID()
 	page.AwaitAddress(t, address)
 	proxy.AwaitAddress(t, proxyAddress)
@@ -167,33 +157,4 @@ func answersOfANight(t *testing.T, window size) {
 	if wide := value[int64](b, "document.documentElement.scrollWidth"); wide > window.width {
 		t.Errorf("the page is %d pixels wide", wide)
 	}
-}
-
-// While the database is down, the page says so and keeps what it knew, with its age. When the database is
-// back, so is the page, by itself.
-func TestTheDatabaseGoesAndComesBack(t *testing.T) {
-	database := cluster.Private(t, cluster.Options{})
-	s := startSite(t, database.DSN("postgres"))
-	b := open(t, s.page, desktop)
-	s.send(12, s.ann, "192.0.2.1", "/reports")
-	b.await("#lists", "ann")
-	if err := database.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	b.await("#state", "does not answer")
-	b.await("#state-more", "What is below is of ")
-	b.await("#lists", "ann")
-	b.fill("#why-who", "ann")
-	b.ask()
-	b.await("#why-said", "does not answer")
-	if err := database.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	b.await("#state", "enforced by 1 of 1 proxy")
-	b.ask()
-	b.await("#why-said", "rule/free")
-	if value[bool](b, "document.body.classList.contains('old')") {
-		t.Error("the values are still shown as old")
-	}
-	b.forgive("503") // Chromium's own lines about the answers
 }
