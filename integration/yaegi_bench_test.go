@@ -1,12 +1,10 @@
 package integration
 
 import (
-	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
-	"sync"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -14,108 +12,40 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-var interpretBeside = flag.String("beside", "",
-	"the folder of another version, which BenchmarkInterpreted measures in turns with this one")
-
-// turns is the number of times that BenchmarkInterpreted measures each version.
-const turns = 20
-
-// BenchmarkInterpreted reports the processor time of a request in the interpreted plugin, without that of
-// the database: 64 requests wait at once. With the flag beside, the metric ratio is the median over turns of
-// the time of this version to that of the other.
+// BenchmarkInterpreted reports the processor time of a request in the interpreted plugin, without the
+// database's. Up to 64 requests wait concurrently.
 func BenchmarkInterpreted(b *testing.B) {
-	sides := []*plugin{loadPlugin(b)}
-	if *interpretBeside != "" {
-		sides = append(sides, loadPluginOf(b, *interpretBeside))
-	}
+	const wide, usedUp = "1000000000 1h", "1 1h"
 	for _, c := range []struct {
 		name   string
-		keys   int
+		keys   int64
 		config object
 	}{
-		{"Postgres", 100, object{"limit": "1000000000 1h"}},
-		{"Postgres, many keys", 10000, object{"limit": "1000000000 1h"}},
-		{"Postgres, leased", 100, object{"limit": "1000000000 1h", "lease": "5%"}},
-		{"Postgres, leased, 1,000 keys", 1000, object{"limit": "1000000000 1h", "lease": "5%"}},
-		{"Postgres, leased, 10,000 keys", 10000, object{"limit": "1000000000 1h", "lease": "5%"}},
-		{"Postgres, denied", 100, object{"limit": "1 1h"}},
-		{"Postgres, local", 100, object{"limit": "1000000000 1h", "onError": "local"}},
-		{"Postgres, audit denied", 100, object{"limit": "1000000000 1h", "audit": "denied"}},
-		{"Postgres, denied, audit denied", 100, object{"limit": "1 1h", "audit": "denied"}},
+		{name: "Postgres", keys: 100, config: object{"limit": wide}},
+		{name: "Postgres, leased", keys: 100, config: object{"limit": wide, "lease": "5%"}},
+		{name: "Postgres, leased, 10,000 keys", keys: 10_000, config: object{"limit": wide, "lease": "5%"}},
+		{name: "Postgres, denied", keys: 100, config: object{"limit": usedUp}},
+		{name: "Postgres, audit denied", keys: 100, config: object{"limit": wide, "audit": "denied"}},
+		{name: "Postgres, denied, audit denied", keys: 100,
+			config: object{"limit": usedUp, "audit": "denied"}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			var loads []*benchLoad
-			for i, p := range sides {
-				config := decideAlways(object{"dsn": cluster.Open(b), "prefix": fmt.Sprint("p", i),
-					"key": "{header.X-Key}"})
-				for name, value := range c.config {
-					config[name] = value
-				}
-				l := &benchLoad{handler: p.mustHandler(b, served, config)}
-				for k := range c.keys {
-					l.keys = append(l.keys, []string{fmt.Sprint("key", k)})
-				}
-				loads = append(loads, l)
-			}
-			measureInTurns(b, loads)
-		})
-	}
-}
-
-// benchLoad sends requests to a handler.
-type benchLoad struct {
-	handler http.Handler
-	keys    [][]string
-	took    []float64 // the processor time of a request in each turn, in nanoseconds
-}
-
-// measureInTurns sends b.N requests to each handler, in turns, and reports what they took.
-func measureInTurns(b *testing.B, loads []*benchLoad) {
-	n := max(b.N/turns, 1)
-	order := slices.Clone(loads)
-	for _, l := range loads {
-		l.send(n)
-	}
-	b.ReportAllocs()
-	b.ResetTimer()
-	for range turns {
-		for _, l := range order {
+			c.config["dsn"], c.config["prefix"], c.config["key"] = cluster.Open(b), "p", "{header.X-Key}"
+			h := loadPlugin(b).mustHandler(b, served, decideAlways(c.config))
+			var sent atomic.Int64
+			b.SetParallelism(64 / runtime.GOMAXPROCS(0))
+			b.ReportAllocs()
 			before := processorTime(b)
-			l.send(n)
-			l.took = append(l.took, float64(processorTime(b)-before)/float64(n))
-		}
-		slices.Reverse(order)
-	}
-	b.StopTimer()
-	b.ReportMetric(median(loads[0].took), "cpu-ns/op")
-	if len(loads) == 2 {
-		var ratios []float64
-		for i, took := range loads[0].took {
-			ratios = append(ratios, took/loads[1].took[i])
-		}
-		b.ReportMetric(median(ratios), "ratio")
-	}
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
-}
-
-// send sends n requests, 64 at once, each with the next of the keys.
-func (l *benchLoad) send(n int) {
-	var sent atomic.Int64
-	var callers sync.WaitGroup
-	for range 64 {
-		callers.Go(func() {
-			request := httptest.NewRequest(http.MethodGet, "/", nil)
-			for i := int(sent.Add(1)); i <= n; i = int(sent.Add(1)) {
-				request.Header["X-Key"] = l.keys[i%len(l.keys)]
-				l.handler.ServeHTTP(discard{http.Header{}}, request)
-			}
+			b.RunParallel(func(pb *testing.PB) {
+				request := httptest.NewRequest(http.MethodGet, "/", nil)
+				for pb.Next() {
+					request.Header.Set("X-Key", fmt.Sprint("key", sent.Add(1)%c.keys))
+					h.ServeHTTP(discard{http.Header{}}, request)
+				}
+			})
+			b.ReportMetric(float64(processorTime(b)-before)/float64(b.N), "cpu-ns/op")
 		})
 	}
-	callers.Wait()
 }
 
 // served responds as a reverse proxy does.

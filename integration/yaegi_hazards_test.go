@@ -18,8 +18,8 @@ var hazards = []hazard{
 		name: "a call and another expression on the right of one assignment: the other expression is not " +
 			"assigned",
 		found: func(n ast.Node) bool {
-			assign, ok := n.(*ast.AssignStmt)
-			if !ok || assign.Tok != token.ASSIGN || len(assign.Rhs) < 2 {
+			assign := assignment(n)
+			if assign == nil {
 				return false
 			}
 			calls := 0
@@ -93,8 +93,8 @@ var hazards = []hazard{
 		name: "a struct literal that is assigned, not to a new variable: a caller, a closure and a pointer " +
 			"do not see it",
 		found: func(n ast.Node) bool {
-			assign, ok := n.(*ast.AssignStmt)
-			if !ok || assign.Tok != token.ASSIGN || len(assign.Lhs) != len(assign.Rhs) {
+			assign := assignment(n)
+			if assign == nil || len(assign.Lhs) != len(assign.Rhs) {
 				return false
 			}
 			for i, e := range assign.Rhs {
@@ -132,8 +132,8 @@ var hazards = []hazard{
 		name: "a received value that is assigned to a field or to a variable which a closure or a pointer " +
 			"has: it is lost",
 		found: func(n ast.Node) bool {
-			assign, ok := n.(*ast.AssignStmt)
-			if !ok || assign.Tok != token.ASSIGN {
+			assign := assignment(n)
+			if assign == nil {
 				return false
 			}
 			received, ok := assign.Rhs[0].(*ast.UnaryExpr)
@@ -163,4 +163,12 @@ var hazards = []hazard{
 			"Wait": "the plugin does not wait: Limiter is for Go programs",
 		},
 	},
+}
+
+// assignment returns the assignment to existing variables that a node is, or nil.
+func assignment(n ast.Node) *ast.AssignStmt {
+	if assign, ok := n.(*ast.AssignStmt); ok && assign.Tok == token.ASSIGN {
+		return assign
+	}
+	return nil
 }

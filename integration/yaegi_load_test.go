@@ -18,8 +18,6 @@ import (
 	"github.com/traefik/yaegi/interp"
 	"github.com/traefik/yaegi/stdlib"
 	"gopkg.in/yaml.v3"
-
-	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
 )
 
 // modulePath is the plugin's name in Traefik.
@@ -56,11 +54,10 @@ func readManifest(t testing.TB) manifest {
 	return m
 }
 
-// linkPlugin puts a folder of the repository into a GOPATH, where Traefik looks for the sources of a local
-// plugin.
-func linkPlugin(t testing.TB, folder, dir string) {
+// linkPlugin links the repository into a GOPATH, where Traefik looks for the sources of a local plugin.
+func linkPlugin(t testing.TB, dir string) {
 	t.Helper()
-	root, err := filepath.Abs(folder)
+	root, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,16 +98,10 @@ func (o *output) String() string {
 // loadPlugin interprets the plugin as Traefik v3.6 does in pkg/plugins.
 func loadPlugin(t testing.TB, env ...string) *plugin {
 	t.Helper()
-	return loadPluginOf(t, "..", env...)
-}
-
-// loadPluginOf is like loadPlugin for a folder of the repository.
-func loadPluginOf(t testing.TB, folder string, env ...string) *plugin {
-	t.Helper()
 	m := readManifest(t)
 	p := &plugin{out: &output{}, err: &output{}}
 	dir := t.TempDir()
-	linkPlugin(t, folder, dir)
+	linkPlugin(t, dir)
 	p.interpreter = interp.New(interp.Options{GoPath: dir, Env: append(os.Environ(), env...), Stdout: p.out,
 		Stderr: p.err})
 	if err := p.interpreter.Use(stdlib.Symbols); err != nil {
@@ -140,7 +131,13 @@ func (p *plugin) eval(t testing.TB, text string) reflect.Value {
 func (p *plugin) handler(ctx context.Context, next http.Handler, config map[string]any) (http.Handler,
 	error) {
 	decoded := p.createConfig.Call(nil)[0]
-	if err := decode(config, decoded.Interface()); err != nil {
+	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{
+		DecodeHook: mapstructure.StringToSliceHookFunc(","), WeaklyTypedInput: true, Result: decoded.Interface(),
+	})
+	if err == nil {
+		err = decoder.Decode(config)
+	}
+	if err != nil {
 		return nil, err
 	}
 	results := p.new.Call([]reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(next), decoded,
@@ -149,31 +146,6 @@ func (p *plugin) handler(ctx context.Context, next http.Handler, config map[stri
 		return nil, err.(error)
 	}
 	return results[0].Interface().(http.Handler), nil
-}
-
-// decode decodes a configuration as Traefik does.
-func decode(config map[string]any, to any) error {
-	decoder, err := mapstructure.NewDecoder(
-		&mapstructure.DecoderConfig{DecodeHook: mapstructure.StringToSliceHookFunc(","),
-			WeaklyTypedInput: true, Result: to})
-	if err != nil {
-		return err
-	}
-	return decoder.Decode(config)
-}
-
-// compiledHandler makes a middleware of the compiled plugin, as mustHandler does of the interpreted one.
-func compiledHandler(t testing.TB, next http.Handler, config map[string]any) http.Handler {
-	t.Helper()
-	decoded := traefikplugin.CreateConfig()
-	if err := decode(config, decoded); err != nil {
-		t.Fatal(err)
-	}
-	h, err := traefikplugin.New(t.Context(), next, decoded, "api-limit@file")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
 }
 
 // mustHandler is like handler for a valid configuration. The middleware lasts as long as the
