@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,16 +17,8 @@ import (
 )
 
 // holdingUpstream serves /hold until the client has gone, /abort without an end, /echo as a protocol of its
-// own, and anything else at once. It notes the X-Name of each request.
-type holdingUpstream struct {
-	mu    sync.Mutex
-	names []string
-}
-
-func (u *holdingUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	u.mu.Lock()
-	u.names = append(u.names, r.Header.Get("X-Name"))
-	u.mu.Unlock()
+// own, and anything else immediately.
+func holdingUpstream(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/hold":
 		w.WriteHeader(http.StatusOK)
@@ -45,8 +36,6 @@ func (u *holdingUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer conn.Close()
 		fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 		_, _ = io.Copy(conn, buffered)
-	case "/slow":
-		time.Sleep(300 * time.Millisecond)
 	}
 }
 
@@ -71,7 +60,7 @@ func hold(t *testing.T, url string) (int, func()) {
 func TestSlotsEndWithTheirRequests(t *testing.T) {
 	t.Parallel()
 	for _, dsn := range []string{cluster.Open(t), "memory"} {
-		upstream := httptest.NewServer(&holdingUpstream{})
+		upstream := httptest.NewServer(http.HandlerFunc(holdingUpstream))
 		t.Cleanup(upstream.Close)
 		for proxy, url := range bothProxies(t, dsn, upstream.URL,
 			object{"prefix": "PROXY", "key": "all", "algorithm": "in_flight", "limit": "3"}) {

@@ -7,192 +7,174 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"strings"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// startSettlingUpstream answers in the ways in which a request can be settled. A stream goes on after it has
-// sent its first event when something is sent on the channel.
-func startSettlingUpstream(t *testing.T, goOn <-chan struct{}) string {
-	const usage = `{"id":"a","usage":{"total_tokens":%s}}`
-	answer := func(tokens, header string) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("X-Tokens", header)
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, usage, tokens)
-		}
-	}
-	paths := http.NewServeMux()
-	paths.HandleFunc("/plain", answer("7", "25"))
-	paths.HandleFunc("/free", answer("0", "0"))
-	for name, lie := range map[string]string{"negative": "-5", "huge": "1e30", "large": "9007199254740993",
-		"text": `"many"`, "part": "2.5"} {
-		paths.HandleFunc("/"+name, answer(lie, lie))
-	}
-	paths.HandleFunc("/silent", func(http.ResponseWriter, *http.Request) {})
-	paths.HandleFunc("/denied", func(w http.ResponseWriter,
-		_ *http.Request) {
-		w.WriteHeader(http.StatusUnauthorized)
-	})
-	paths.HandleFunc("/hint", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Tokens", "99")
-		w.WriteHeader(http.StatusEarlyHints)
-		answer("7", "25")(w, r)
-	})
-	paths.HandleFunc("/compressed", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Content-Encoding", "gzip")
-		z := gzip.NewWriter(w)
-		fmt.Fprintf(z, usage, "7")
-		_ = z.Close()
-	})
-	paths.HandleFunc("/trailer", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Trailer", "X-Tokens")
-		fmt.Fprint(w, "ok")
-		w.Header().Set("X-Tokens", "25")
-	})
-	paths.HandleFunc("/stream", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprint(w, "data: {\"usage\":null}\n\nevent: usage\ndata: {\"usage\":\ndata:  "+
-			"{\"total_tokens\":3}}\n\n")
-		_ = http.NewResponseController(w).Flush()
-		<-goOn
-		fmt.Fprint(w, "data: {\"usage\":{\"total")
-		_ = http.NewResponseController(w).Flush()
-		fmt.Fprint(w, "_tokens\":7}}\r\n\r\ndata: [DONE]\n\n")
-	})
-	paths.HandleFunc("/broken", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("X-Tokens", "25")
-		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprint(w, "data: {\"usage\":{\"total_tokens\":7}}\n\n"+strings.Repeat("x", 1000-36))
-		_ = http.NewResponseController(w).Flush()
-		panic(http.ErrAbortHandler)
-	})
-	paths.HandleFunc("/upgrade", func(w http.ResponseWriter, _ *http.Request) {
-		conn, _, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer conn.Close()
-		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+
-			"echo\r\nX-Tokens: 25\r\n\r\n"+strings.Repeat("x", 500))
-	})
-	server := httptest.NewServer(paths)
-	t.Cleanup(server.Close)
-	return server.URL
-}
-
-// countOf returns the count of a key of a limit.
-func countOf(t *testing.T, dsn, prefix, key string) int64 {
-	t.Helper()
-	return cluster.Query[int64](t, dsn,
-		"SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_ephemeral WHERE prefix = $1 AND key = $2",
-		prefix, key)
-}
-
-// settledResponses are the requests that settledUpstream answers, and the cost that each kind of settle finds
-// in the answer. -1 is more than the cost of 10.
-var settledResponses = []struct {
-	path, method                string
+// settledResponse is a response of an upstream, and the cost that each kind of settle finds in it.
+type settledResponse struct {
+	name, method                string
+	respond                     http.HandlerFunc
 	header, bytes, json, status int64
-}{
-	{"/plain", "GET", 25, lengthOfJSON("7"), 7, 0},
-	{"/free", "GET", 0, lengthOfJSON("0"), 0, 0},
-	{"/negative", "GET", 10, lengthOfJSON("-5"), 10, 0},
-	{"/huge", "GET", 10, lengthOfJSON("1e30"), 10, 0},
-	{"/large", "GET", 10, lengthOfJSON("9007199254740993"), 10, 0},
-	{"/text", "GET", 10, lengthOfJSON(`"many"`), 10, 0},
-	{"/part", "GET", 10, lengthOfJSON("2.5"), 10, 0},
-	{"/silent", "GET", 10, 0, 10, 0},
-	{"/plain", "HEAD", 25, 0, 10, 0},
-	{"/denied", "GET", 10, 0, 10, 1},
-	{"/hint", "GET", 25, lengthOfJSON("7"), 7, 0},
-	{"/compressed", "GET", 10, -1, 10, 0},
-	{"/trailer", "GET", 25, 2, 10, 0},
-	{"/stream", "GET", 10, -1, 7, 0},
-	{"/broken", "GET", 25, 1000, 7, 0},
-	{"/upgrade", "GET", 25, 500, 10, 0},
 }
 
-// lengthOfJSON returns the length of an answer with a number of tokens.
-func lengthOfJSON(tokens string) int64 {
-	return int64(len(`{"id":"a","usage":{"total_tokens":` + tokens + `}}`))
+const (
+	settleReserve = 10
+	moreThanThat  = -1 // in a settledResponse: more than settleReserve
+
+	usageJSON   = `{"id":"a","usage":{"total_tokens":%s}}`
+	usageEvents = "data: {\"usage\":null}\n\nevent: usage\ndata: {\"usage\":\ndata:  {\"total_tokens\":3}}\n\n"
+)
+
+// respondUsage responds with a cost in the body and in a header.
+func respondUsage(tokens, header string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Tokens", header)
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, usageJSON, tokens)
+	}
 }
 
-// TestRequestsAreSettledByTheirResponses in both proxies, for each kind of response. The client never sees
-// the header with the cost, and a stream reaches it at once.
+// settledResponses returns a response of each kind. A stream continues after its first events when something is
+// sent on the channel.
+func settledResponses(goOn <-chan struct{}) []settledResponse {
+	size := func(tokens string) int64 { return int64(len(fmt.Sprintf(usageJSON, tokens))) }
+	responses := []settledResponse{
+		{name: "plain", method: "GET", respond: respondUsage("7", "25"), header: 25, bytes: size("7"), json: 7},
+		{name: "without a body", method: "HEAD", respond: respondUsage("7", "25"), header: 25, json: 10},
+		{name: "free", method: "GET", respond: respondUsage("0", "0"), bytes: size("0")},
+		{name: "silent", method: "GET", respond: func(http.ResponseWriter, *http.Request) {}, header: 10, json: 10},
+		{name: "denied", method: "GET", respond: func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusUnauthorized)
+		}, header: 10, json: 10, status: 1},
+		{name: "hint", method: "GET", respond: func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Tokens", "99")
+			w.WriteHeader(http.StatusEarlyHints)
+			respondUsage("7", "25")(w, r)
+		}, header: 25, bytes: size("7"), json: 7},
+		{name: "compressed", method: "GET", respond: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			fmt.Fprintf(z, usageJSON, "7")
+			_ = z.Close()
+		}, header: 10, bytes: moreThanThat, json: 10},
+		{name: "trailer", method: "GET", respond: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "X-Tokens")
+			fmt.Fprint(w, "ok")
+			w.Header().Set("X-Tokens", "25")
+		}, header: 25, bytes: 2, json: 10},
+		{name: "stream", method: "GET", respond: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			for _, part := range []string{usageEvents, "data: {\"usage\":{\"total",
+				"_tokens\":7}}\r\n\r\ndata: [DONE]\n\n"} {
+				fmt.Fprint(w, part)
+				_ = http.NewResponseController(w).Flush()
+				if part == usageEvents {
+					<-goOn
+				}
+			}
+		}, header: 10, bytes: moreThanThat, json: 7},
+		{name: "broken", method: "GET", respond: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Tokens", "25")
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprintf(w, "%-1000s", "data: {\"usage\":{\"total_tokens\":7}}\n\n")
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}, header: 25, bytes: 1000, json: 7},
+		{name: "upgrade", method: "GET", respond: func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			defer conn.Close()
+			fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+
+				"echo\r\nX-Tokens: 25\r\n\r\n%500s", "")
+		}, header: 25, bytes: 500, json: 10},
+	}
+	for _, invalid := range []string{"-5", "1e30", "9007199254740993", `"many"`, "2.5"} {
+		responses = append(responses, settledResponse{name: "invalid " + invalid, method: "GET",
+			respond: respondUsage(invalid, invalid), header: 10, bytes: size(invalid), json: 10})
+	}
+	return responses
+}
+
+// In both proxies, the response settles the charge. The client never sees the header with the cost, a stream
+// reaches it without a delay, and a response that breaks off breaks off for the client.
 func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 	t.Parallel()
 	dsn := cluster.Open(t)
 	goOn := make(chan struct{})
-	upstream := startSettlingUpstream(t, goOn)
+	responses := settledResponses(goOn)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		i := slices.IndexFunc(responses, func(s settledResponse) bool { return s.name == r.Header.Get("X-Case") })
+		responses[i].respond(w, r)
+	}))
+	t.Cleanup(upstream.Close)
 	kinds := []string{"header", "bytes", "json", "status"}
-	settles := map[string]string{"header": "header x-tokens", "bytes": "bytes",
-		"json": "json usage.total_tokens", "status": "status 401 403 = 1, else 0"}
 	var zones []object
-	for _, kind := range kinds {
-		zones = append(zones, object{"prefix": "PROXY-" + kind, "limit": "1000000 1h",
-			"algorithm": "fixed_window",
-			"key":       "{header.X-Case}", "cost": "10", "settle": settles[kind]})
+	for i, settle := range []string{"header x-tokens", "bytes", "json usage.total_tokens",
+		"status 401 403 = 1, else 0"} {
+		zones = append(zones, object{"prefix": "PROXY-" + kinds[i], "limit": "1000000 1h",
+			"algorithm": "fixed_window", "key": "{header.X-Case}", "cost": settleReserve, "settle": settle})
 	}
-	proxies := bothProxies(t, dsn, upstream, object{"zones": zones})
-	for _, test := range settledResponses {
+	counted := func(proxy, kind, key string) int64 {
+		return cluster.Query[int64](t, dsn, `SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_ephemeral
+			WHERE prefix = $1 AND key = $2`, proxy+"-"+kind, key)
+	}
+	proxies := bothProxies(t, dsn, upstream.URL, object{"zones": zones})
+	for _, r := range responses {
 		for proxy, url := range proxies {
-			name := test.method + " " + test.path
-			if got := askSettled(t, test.method, url+test.path, name, goOn); got != "" {
-				t.Errorf("%s, %s: the client sees %s", proxy, name, got)
+			if got := askSettled(t, url, &r, goOn); got != "" {
+				t.Errorf("%s, %s: the client sees X-Tokens %q, want none", proxy, r.name, got)
 			}
-			got := make([]int64, len(kinds))
-			want := []int64{test.header, test.bytes, test.json, test.status}
-			await(t, fmt.Sprintf("%s, %s: %s to be %v, which are %v", proxy, name, kinds, want, got),
-				func() bool {
-					same := true
-					for i, kind := range kinds {
-						got[i] = countOf(t, dsn, proxy+"-"+kind, name)
-						same = same && (got[i] == want[i] || want[i] < 0 && got[i] > 10)
-					}
-					return same
+			for i, want := range []int64{r.header, r.bytes, r.json, r.status} {
+				await(t, fmt.Sprintf("%s, %s: the count by %s to be %d", proxy, r.name, kinds[i], want), func() bool {
+					got := counted(proxy, kinds[i], r.name)
+					return got == want || want == moreThanThat && got > settleReserve
 				})
+			}
 		}
 	}
-	// Nothing is settled twice.
-	time.Sleep(50 * time.Millisecond) // what does not happen has no event
+	time.Sleep(50 * time.Millisecond) // a second settlement would come without an event to wait for
 	for proxy := range proxies {
-		if got := countOf(t, dsn, proxy+"-header", "GET /plain"); got != 25 {
-			t.Errorf("%s: %d are counted later", proxy, got)
+		if got := counted(proxy, "header", "plain"); got != 25 {
+			t.Errorf("%s: count is %d after settling, want 25", proxy, got)
 		}
 	}
 }
 
-// askSettled sends a request with a key, reads the answer to its end, and lets a stream go on. It returns the
-// cost that the client sees, "" for none.
-func askSettled(t *testing.T, method, url, key string, goOn chan<- struct{}) string {
+// askSettled sends a request, reads the response to its end, and lets a stream continue. It returns the cost
+// that the client sees, "" for none.
+func askSettled(t *testing.T, url string, s *settledResponse, goOn chan<- struct{}) string {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	r, err := http.NewRequestWithContext(t.Context(), s.method, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("X-Case", key)
-	if strings.HasSuffix(url, "/upgrade") {
+	r.Header.Set("X-Case", s.name)
+	if s.name == "upgrade" {
 		r.Header.Set("Connection", "Upgrade")
 		r.Header.Set("Upgrade", "echo")
 	}
-	answer, err := http.DefaultTransport.RoundTrip(r)
+	response, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
-		t.Fatalf("%s: %v", url, err)
+		t.Fatalf("%s: %v", s.name, err)
 	}
-	if strings.HasSuffix(url, "/stream") {
-		line, err := bufio.NewReader(answer.Body).ReadString('\n')
-		if err != nil || line != "data: {\"usage\":null}\n" {
-			t.Errorf("%s: the stream begins with %q, %v", url, line, err)
+	if s.name == "stream" {
+		line, err := bufio.NewReader(response.Body).ReadString('\n')
+		if want := "data: {\"usage\":null}\n"; err != nil || line != want {
+			t.Errorf("the stream begins with %q, %v, want %q", line, err, want)
 		}
 		goOn <- struct{}{}
 	}
-	_, _ = io.Copy(io.Discard, answer.Body) // /broken has an error
-	_ = answer.Body.Close()
-	return answer.Header.Get("X-Tokens") + answer.Trailer.Get("X-Tokens")
+	_, err = io.Copy(io.Discard, response.Body)
+	if broken := s.name == "broken"; (err != nil) != broken {
+		t.Errorf("%s: reading the body returns %v, want an error: %t", s.name, err, broken)
+	}
+	_ = response.Body.Close()
+	return response.Header.Get("X-Tokens") + response.Trailer.Get("X-Tokens")
 }
