@@ -38,6 +38,36 @@ func startDecider(t *testing.T) decider {
 	return decider{c, address}
 }
 
+// checkDecides sends four requests of a client, which chooses another address in its headers each time. Three pass.
+// If the Caddy is behind a proxy, the proxy refuses requests once the Caddy is gone.
+func (d decider) checkDecides(t *testing.T, behindProxy bool, send func(address string) harness.Answer) {
+	t.Helper()
+	for left := 2; left >= -1; left-- {
+		answer := send("192.0.2." + strconv.Itoa(left+2))
+		if left >= 0 {
+			if answer.Status != http.StatusOK || behindProxy && answer.Body != "app" {
+				t.Fatalf("with %d left: %d %v %s, want 200 and the app", left, answer.Status, answer.Header, answer.Body)
+			}
+			continue
+		}
+		wait, err := strconv.Atoi(answer.Header.Get("Retry-After"))
+		if answer.Status != http.StatusTooManyRequests || err != nil || wait < 1 ||
+			answer.Header.Get("X-RateLimit-Remaining") != "0" {
+			t.Errorf("the fourth request of 3: %d %v %s, want 429 with Retry-After and 0 left", answer.Status,
+				answer.Header, answer.Body)
+		}
+	}
+	if !behindProxy {
+		return
+	}
+	if err := d.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if answer := send("192.0.2.1"); answer.Status != http.StatusInternalServerError {
+		t.Errorf("without the Caddy that decides: status %d, want 500", answer.Status)
+	}
+}
+
 // TestNginxAsksWhetherARequestMayPass runs a real nginx in front of an app.
 func TestNginxAsksWhetherARequestMayPass(t *testing.T) {
 	nginx, err := harness.Installed(t.Context(), "nginx")
@@ -55,28 +85,13 @@ func TestNginxAsksWhetherARequestMayPass(t *testing.T) {
 		Args: []string{"-e", "stderr", "-p", dir, "-c", written(t, filepath.Join(dir, "nginx.conf"), config),
 			"-g", "daemon off; pid " + filepath.Join(dir, "pid") + ";"}})
 	n.AwaitAddress(t, address)
-	url := "http://" + address + "/a/path?with=a+query"
-	for left := 2; left >= 0; left-- {
-		// A client cannot choose its address.
-		answer := harness.Ask(t, harness.Get(url, "X-Real-IP", "192.0.2."+strconv.Itoa(left+1)))
-		if answer.Status != http.StatusOK || answer.Body != "app" ||
-			answer.Header.Get("X-RateLimit-Remaining") != strconv.Itoa(left) ||
-			answer.Header.Get("X-RateLimit-Limit") != "3" {
-			t.Fatalf("with %d left: %d %v %s", left, answer.Status, answer.Header, answer.Body)
+	d.checkDecides(t, true, func(client string) harness.Answer {
+		answer := harness.Ask(t, harness.Get("http://"+address+"/a/path?with=a+query", "X-Real-IP", client))
+		if got := answer.Header.Get("X-RateLimit-Limit"); answer.Status == http.StatusOK && got != "3" {
+			t.Errorf("a request that passed: X-RateLimit-Limit %q, want 3", got)
 		}
-	}
-	answer := harness.Ask(t, harness.Get(url))
-	if wait, err := strconv.Atoi(
-		answer.Header.Get("Retry-After")); answer.Status != http.StatusTooManyRequests || err != nil ||
-		wait < 1 || answer.Header.Get("X-RateLimit-Remaining") != "0" {
-		t.Errorf("the fourth request of 3: %d %v %s", answer.Status, answer.Header, answer.Body)
-	}
-	if err := d.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	if answer := harness.Ask(t, harness.Get(url)); answer.Status != http.StatusInternalServerError {
-		t.Errorf("without the Caddy that decides: %d", answer.Status)
-	}
+		return answer
+	})
 }
 
 // TestEnvoyAsksWhetherARequestMayPass reads the filter with Envoy's API, and asks as the filter says
@@ -109,15 +124,7 @@ func TestEnvoyAsksWhetherARequestMayPass(t *testing.T) {
 		request.Host, request.Method = "shop.example", http.MethodPost
 		return harness.Ask(t, request)
 	}
-	for range 3 {
-		if answer := ask("192.0.2.1"); answer.Status != http.StatusOK { // Envoy takes nothing else for a yes
-			t.Fatalf("a request that may pass: %d %s", answer.Status, answer.Body)
-		}
-	}
-	if answer := ask("192.0.2.1"); answer.Status != http.StatusTooManyRequests ||
-		answer.Header.Get("Retry-After") == "" {
-		t.Errorf("the fourth request of 3: %d %v", answer.Status, answer.Header)
-	}
+	d.checkDecides(t, false, func(string) harness.Answer { return ask("192.0.2.1") })
 	if answer := ask("192.0.2.2"); answer.Status != http.StatusOK {
 		t.Errorf("another client: %d", answer.Status)
 	}
@@ -145,27 +152,9 @@ func TestTraefikAsksWhetherARequestMayPass(t *testing.T) {
 		answer.Body != "shop.example POST /login ann 127.0.0.1" {
 		t.Errorf("the Caddy was asked about another request: %d %s", answer.Status, answer.Body)
 	}
-	for range 3 {
-		// A client cannot choose its address.
-		if answer := harness.Ask(t, harness.Get(url+"/a/path", "X-Real-IP", "192.0.2.1", "X-Forwarded-For",
-			"192.0.2.1")); answer.Status != http.StatusOK || answer.Body != "app" {
-			t.Fatalf("a request that may pass: %d %v %s", answer.Status, answer.Header, answer.Body)
-		}
-	}
-	answer := harness.Ask(t, harness.Get(url, "X-Real-IP", "192.0.2.2"))
-	if wait, err := strconv.Atoi(
-		answer.Header.Get("Retry-After")); answer.Status != http.StatusTooManyRequests ||
-		err != nil || wait < 1 ||
-		answer.Header.Get("X-RateLimit-Remaining") != "0" ||
-		!strings.HasPrefix(answer.Body, `{"error":"Too many requests"`) {
-		t.Errorf("the fourth request of 3: %d %v %s", answer.Status, answer.Header, answer.Body)
-	}
-	if err := d.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	if answer := harness.Ask(t, harness.Get(url)); answer.Status != http.StatusInternalServerError {
-		t.Errorf("without the Caddy that decides: %d", answer.Status)
-	}
+	d.checkDecides(t, true, func(client string) harness.Answer {
+		return harness.Ask(t, harness.Get(url+"/a/path", "X-Real-IP", client, "X-Forwarded-For", client))
+	})
 }
 
 // TestProgramsTakeUnits runs the lines of docs/other-programs.md.

@@ -188,6 +188,27 @@ func number(t *testing.T, path string) int {
 	return n
 }
 
+// end sends a signal to the demo, or to its group if pid is negative, and waits until it has ended.
+func (d *demo) end(t *testing.T, pid int, s syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(pid, s); err != nil {
+		t.Fatal(err)
+	}
+	rest, err := io.ReadAll(d.stdout)
+	if err != nil || len(rest) > 0 {
+		t.Errorf("output after the signal: %q, error %v, want none", rest, err)
+	}
+	if err := d.cmd.Wait(); err != nil || d.stderr.Len() > 0 {
+		t.Errorf("the demo ended with %v, want no error: %s", err, d.stderr.String())
+	}
+}
+
+// interrupt ends the demo as Ctrl-C does.
+func (d *demo) interrupt(t *testing.T) {
+	t.Helper()
+	d.end(t, -d.cmd.Process.Pid, syscall.SIGINT)
+}
+
 func TestEverySignalEndsEverything(t *testing.T) {
 	dsn := cluster.Open(t)
 	for s, receiver := range map[syscall.Signal]string{syscall.SIGINT: "its whole group",
@@ -209,16 +230,7 @@ func TestEverySignalEndsEverything(t *testing.T) {
 			if receiver == "its whole group" {
 				target = -target
 			}
-			if err := syscall.Kill(target, s); err != nil {
-				t.Fatal(err)
-			}
-			rest, err := io.ReadAll(d.stdout)
-			if err != nil || len(rest) > 0 {
-				t.Errorf("it says at its end: %q, %v", rest, err)
-			}
-			if err := d.cmd.Wait(); err != nil || d.stderr.Len() > 0 {
-				t.Errorf("the demo ended with %v, want no error: %s", err, d.stderr.String())
-			}
+			d.end(t, target, s)
 			awaitGone(t, pid)
 			log, err := os.ReadFile(filepath.Join(d.state, "caddy.log"))
 			if err != nil || string(log) != "signal: terminated\n" {
@@ -248,12 +260,7 @@ func TestThePrivateClusterIsKept(t *testing.T) {
 			t.Errorf("a second demo on the same folder: %v: %s", err, out)
 		}
 
-		if err := syscall.Kill(-d.cmd.Process.Pid, syscall.SIGINT); err != nil {
-			t.Fatal(err)
-		}
-		if err := d.cmd.Wait(); err != nil || d.stderr.Len() > 0 {
-			t.Errorf("the demo ended with %v, want no error: %s", err, d.stderr.String())
-		}
+		d.interrupt(t)
 		if runs(caddy) || runs(server) {
 			t.Error("Caddy or Postgres runs after the demo has ended")
 		}

@@ -1,24 +1,12 @@
 package main
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
-
-// end interrupts the demo, and waits until it has ended.
-func (d *demo) end(t *testing.T) {
-	t.Helper()
-	if err := d.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.cmd.Wait(); err != nil || d.stderr.Len() > 0 {
-		t.Errorf("the demo ended with %v, want no error: %s", err, d.stderr.String())
-	}
-}
 
 // keys returns the lines with API keys that the demo has printed.
 func (d *demo) keys() string {
@@ -28,7 +16,7 @@ func (d *demo) keys() string {
 func TestASecondRunMakesOnlyWhatIsNotThere(t *testing.T) {
 	dsn, state := cluster.Open(t), t.TempDir()
 	first := start(t, state, dsn)
-	first.end(t)
+	first.interrupt(t)
 	cluster.Execute(t, dsn,
 		`SELECT rate_limit_rule('free', per_minute => 8, mode => 'shadow'); DELETE FROM rate_limit_rules
 			WHERE name = 'pro'`)
@@ -36,7 +24,7 @@ func TestASecondRunMakesOnlyWhatIsNotThere(t *testing.T) {
 		`UPDATE rate_limit_users SET tier = 'enterprise' WHERE user_id = 'ann'; DELETE FROM rate_limit_users
 			WHERE user_id = 'acme'`)
 	second := start(t, state, dsn)
-	second.end(t)
+	second.interrupt(t)
 	const policy = `SELECT string_agg(r.name || ' ' || l.events || ' ' || r.mode, ', ' ORDER BY r.name)
 		FROM rate_limit_rules r JOIN rate_limit_rule_limits l ON l.rule = r.name`
 	if got, want := cluster.Query[string](t, dsn, policy), "anonymous 2 enforce, enterprise 5000 enforce, "+
@@ -59,7 +47,7 @@ func TestASecondRunMakesOnlyWhatIsNotThere(t *testing.T) {
 
 func TestAPolicyOfSomebodyElseStaysAsItIs(t *testing.T) {
 	dsn := cluster.Open(t)
-	start(t, t.TempDir(), dsn).end(t)
+	start(t, t.TempDir(), dsn).interrupt(t)
 	cluster.Execute(t, dsn, "SELECT rate_limit_rule('mine', per_hour => 1)")
 	cluster.Execute(t, dsn, "UPDATE rate_limit_users SET tier = 'enterprise'")
 	d := start(t, t.TempDir(), dsn)
@@ -67,7 +55,7 @@ func TestAPolicyOfSomebodyElseStaysAsItIs(t *testing.T) {
 		strings.Contains(d.said, "ANN=") {
 		t.Errorf("it says\n%s", d.said)
 	}
-	d.end(t)
+	d.interrupt(t)
 	if moved := cluster.Query[int](t, dsn,
 		"SELECT count(*) FROM rate_limit_users WHERE tier <> 'enterprise'"); moved > 0 {
 		t.Errorf("it has changed %d users", moved)
