@@ -141,46 +141,12 @@ func TestDuckDBReadsTheArchive(t *testing.T) {
 	want := postgresSums(t, conn, "rate_limit_audit")
 	for _, target := range archiveTargets(t) {
 		cmd := archiveCommand(t, dsn, target)
-		began := time.Now()
 		peak := archiveAll(t, cmd)
-		seconds := time.Since(began).Seconds()
 		compare(t, want, duckdbSums(t, target.dir))
 		if peak > archiveMemory {
 			t.Errorf("the command had %d MB of memory, may have %d", peak>>20, archiveMemory>>20)
 		}
-		t.Logf("%s: %d rows in %.1f s, %d MB of memory, %.1f bytes/row in the files, %.1f in Postgres "+
-			"without, %.1f with indexes", target.to, *archiveRows, seconds, peak>>20,
-			perRow(folderSize(t, target.dir)), perRow(tableSize(t, dsn, "pg_table_size")),
-			perRow(tableSize(t, dsn, "pg_total_relation_size")))
 	}
-}
-
-func perRow(bytes int64) float64 { return float64(bytes) / float64(*archiveRows) }
-
-func folderSize(t *testing.T, dir string) int64 {
-	t.Helper()
-	size := int64(0)
-	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		info, err := d.Info()
-		if err == nil {
-			size += info.Size()
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return size
-}
-
-func tableSize(t *testing.T, dsn, function string) int64 {
-	t.Helper()
-	return cluster.Query[int64](t, dsn,
-		"SELECT sum("+function+"(inhrelid))::bigint FROM pg_inherits WHERE inhparent = "+
-			"'rate_limit_audit'::regclass")
 }
 
 // A program is killed after a random part of the time that all of the work takes. If it ends

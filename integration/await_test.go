@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"strconv"
 	"testing"
 	"time"
 
@@ -36,14 +35,4 @@ func openStore(t *testing.T, dsn string, options ...postgres.Options) ratelimit.
 	}
 	t.Cleanup(store.Close)
 	return store
-}
-
-// parseInt parses text as a whole number.
-func parseInt(t testing.TB, text string) int64 {
-	t.Helper()
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }

@@ -69,7 +69,6 @@ func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 		}
 	}
 	for user := range users {
-		t.Logf("user%d: %d passed and %d were refused", user, passed[user], refused[user])
 		if passed[user] != quota || passed[user]+refused[user] != 2*each {
 			t.Errorf("user%d: %d of %d requests passed, and %d were refused; want %d, and all others", user,
 				passed[user], 2*each, refused[user], quota)
@@ -94,6 +93,5 @@ func startCitus(t *testing.T, ctx context.Context, workers, shards int) *citus.S
 	if _, err := migrate.Run(ctx, conn, shards); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("a coordinator and %d workers, counts in %d shards", workers, shards)
 	return servers
 }

@@ -134,3 +134,30 @@ func stacksAt(t testing.TB, admin string) map[string]int {
 	}
 	return counts
 }
+
+var heapOf = regexp.MustCompile(`# HeapAlloc = (\d+)`)
+
+// heapAt returns the bytes that a process with pprof at a URL uses after three garbage collections. One would
+// leave memory that is kept for the next request.
+func heapAt(t *testing.T, admin string) (bytes int64) {
+	t.Helper()
+	for range 3 {
+		bytes = heapOnceAt(t, admin)
+	}
+	return bytes
+}
+
+// heapOnceAt returns the bytes that a process uses after a garbage collection.
+func heapOnceAt(t *testing.T, admin string) int64 {
+	t.Helper()
+	profile := harness.Ask(t, harness.Get(admin+"/debug/pprof/heap?gc=1&debug=1")).Body
+	match := heapOf.FindStringSubmatch(profile)
+	if match == nil {
+		t.Fatalf("the heap profile has no HeapAlloc: %.300s", profile)
+	}
+	n, err := strconv.ParseInt(match[1], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
