@@ -38,15 +38,16 @@ func startDecider(t *testing.T) decider {
 	return decider{c, address}
 }
 
-// checkDecides sends four requests of a client, which chooses another address in its headers each time. Three pass.
-// If the Caddy is behind a proxy, the proxy refuses requests once the Caddy is gone.
+// checkDecides sends four requests of a client, which chooses another address in its headers each time. Three
+// pass. If the Caddy is behind a proxy, the proxy refuses requests once the Caddy is gone.
 func (d decider) checkDecides(t *testing.T, behindProxy bool, send func(address string) harness.Answer) {
 	t.Helper()
 	for left := 2; left >= -1; left-- {
 		answer := send("192.0.2." + strconv.Itoa(left+2))
 		if left >= 0 {
 			if answer.Status != http.StatusOK || behindProxy && answer.Body != "app" {
-				t.Fatalf("with %d left: %d %v %s, want 200 and the app", left, answer.Status, answer.Header, answer.Body)
+				t.Fatalf("with %d left: %d %v %s, want 200 and the app", left, answer.Status, answer.Header,
+					answer.Body)
 			}
 			continue
 		}

@@ -183,8 +183,8 @@ func (l *restoreLoad) restore(t *testing.T, way restoreWay) {
 		t.Errorf("%s: %d requests of the limited user passed, want %d at most", way.name, passed, l.limit)
 	}
 	if refused == 0 || len(shutOut) > 0 {
-		t.Errorf("%s: %d requests are refused with 403, and other statuses are %v, want none", way.name, refused,
-			shutOut)
+		t.Errorf("%s: %d requests are refused with 403, and other statuses are %v, want none", way.name,
+			refused, shutOut)
 	}
 }
 

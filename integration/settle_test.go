@@ -26,7 +26,8 @@ const (
 	moreThanThat  = -1 // in a settledResponse: more than settleReserve
 
 	usageJSON   = `{"id":"a","usage":{"total_tokens":%s}}`
-	usageEvents = "data: {\"usage\":null}\n\nevent: usage\ndata: {\"usage\":\ndata:  {\"total_tokens\":3}}\n\n"
+	usageEvents = "data: {\"usage\":null}\n\n" +
+		"event: usage\ndata: {\"usage\":\ndata:  {\"total_tokens\":3}}\n\n"
 )
 
 // respondUsage responds with a cost in the body and in a header.
@@ -38,15 +39,17 @@ func respondUsage(tokens, header string) http.HandlerFunc {
 	}
 }
 
-// settledResponses returns a response of each kind. A stream continues after its first events when something is
-// sent on the channel.
+// settledResponses returns a response of each kind. A stream continues after its first events when something
+// is sent on the channel.
 func settledResponses(goOn <-chan struct{}) []settledResponse {
 	size := func(tokens string) int64 { return int64(len(fmt.Sprintf(usageJSON, tokens))) }
 	responses := []settledResponse{
-		{name: "plain", method: "GET", respond: respondUsage("7", "25"), header: 25, bytes: size("7"), json: 7},
+		{name: "plain", method: "GET", respond: respondUsage("7", "25"), header: 25, bytes: size("7"),
+			json: 7},
 		{name: "without a body", method: "HEAD", respond: respondUsage("7", "25"), header: 25, json: 10},
 		{name: "free", method: "GET", respond: respondUsage("0", "0"), bytes: size("0")},
-		{name: "silent", method: "GET", respond: func(http.ResponseWriter, *http.Request) {}, header: 10, json: 10},
+		{name: "silent", method: "GET", respond: func(http.ResponseWriter, *http.Request) {}, header: 10,
+			json: 10},
 		{name: "denied", method: "GET", respond: func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusUnauthorized)
 		}, header: 10, json: 10, status: 1},
@@ -110,7 +113,8 @@ func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 	goOn := make(chan struct{})
 	responses := settledResponses(goOn)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		i := slices.IndexFunc(responses, func(s settledResponse) bool { return s.name == r.Header.Get("X-Case") })
+		name := r.Header.Get("X-Case")
+		i := slices.IndexFunc(responses, func(s settledResponse) bool { return s.name == name })
 		responses[i].respond(w, r)
 	}))
 	t.Cleanup(upstream.Close)
@@ -132,7 +136,8 @@ func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 				t.Errorf("%s, %s: the client sees X-Tokens %q, want none", proxy, r.name, got)
 			}
 			for i, want := range []int64{r.header, r.bytes, r.json, r.status} {
-				await(t, fmt.Sprintf("%s, %s: the count by %s to be %d", proxy, r.name, kinds[i], want), func() bool {
+				what := fmt.Sprintf("%s, %s: the count by %s to be %d", proxy, r.name, kinds[i], want)
+				await(t, what, func() bool {
 					got := counted(proxy, kinds[i], r.name)
 					return got == want || want == moreThanThat && got > settleReserve
 				})

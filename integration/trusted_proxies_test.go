@@ -21,8 +21,8 @@ func checkClients(t *testing.T, what any, url string, other, forged int) {
 	}
 }
 
-// Without trusted_proxies, all clients behind a proxy are one client. Without trusted_proxies_strict, a client
-// chooses its key. With both, each client has its own quota.
+// Without trusted_proxies, all clients behind a proxy are one client. Without trusted_proxies_strict, a
+// client chooses its key. With both, each client has its own quota.
 func TestCaddyBehindAProxy(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -43,7 +43,8 @@ func TestCaddyBehindAProxy(t *testing.T) {
 	}
 }
 
-// Without forwardedHeaders.trustedIPs, Traefik drops the header, and all clients behind a proxy are one client.
+// Without forwardedHeaders.trustedIPs, Traefik drops the header, and all clients behind a proxy are one
+// client.
 func TestTraefikBehindAProxy(t *testing.T) {
 	t.Parallel()
 	backend := startBackend(t)

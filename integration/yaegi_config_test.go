@@ -17,8 +17,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// pluginConfigurations is as much of Traefik's dynamic configuration as a plugin's middleware is in. Files and
-// Docker labels are parsed into it.
+// pluginConfigurations is as much of Traefik's dynamic configuration as a plugin's middleware is in. Files
+// and Docker labels are parsed into it.
 type pluginConfigurations struct {
 	HTTP *struct {
 		Middlewares map[string]*struct {
@@ -90,13 +90,13 @@ func labelsOf(labels map[string]string, name string, value any) {
 // The plugin reads a configuration in the types into which each of Traefik's providers decodes it.
 func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 	t.Parallel()
+	const above = "HTTP:\n  Middlewares:\n    limit:\n      Plugin:\n        pg-ratelimit:"
 	const below = "\n          "
 	p := loadPlugin(t)
 	for name, decode := range map[string]func(text string) (map[string]any, error){
 		"file": func(text string) (map[string]any, error) {
 			var c pluginConfigurations
-			err := file.DecodeContent("HTTP:\n  Middlewares:\n    limit:\n      Plugin:\n        pg-ratelimit:"+
-				strings.ReplaceAll(text, "\n", below), ".yaml", &c)
+			err := file.DecodeContent(above+strings.ReplaceAll(text, "\n", below), ".yaml", &c)
 			return c.plugin(), err
 		},
 		"Kubernetes": func(text string) (config map[string]any, err error) {

@@ -132,7 +132,8 @@ func (p *plugin) handler(ctx context.Context, next http.Handler, config map[stri
 	error) {
 	decoded := p.createConfig.Call(nil)[0]
 	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{
-		DecodeHook: mapstructure.StringToSliceHookFunc(","), WeaklyTypedInput: true, Result: decoded.Interface(),
+		DecodeHook: mapstructure.StringToSliceHookFunc(","), WeaklyTypedInput: true,
+		Result: decoded.Interface(),
 	})
 	if err == nil {
 		err = decoder.Decode(config)

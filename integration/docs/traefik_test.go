@@ -116,8 +116,8 @@ func TestTraefikConfigurations(t *testing.T) {
 	}
 }
 
-// checkScraped checks that the Caddyfile of the page serves the address that Prometheus scrapes, and finds the
-// rules in docs. TestCaddyfiles loads the Caddyfile.
+// checkScraped checks that the Caddyfile of the page serves the address that Prometheus scrapes, and finds
+// the rules in docs. TestCaddyfiles loads the Caddyfile.
 func checkScraped(t *testing.T, c traefikYAML) {
 	t.Helper()
 	var page string

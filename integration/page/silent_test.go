@@ -22,8 +22,8 @@ const watchAge = `window.oldAt = 0
 	setInterval(() => { window.stall = Math.max(window.stall, Date.now() - last); last = Date.now() }, 10)
 	0`
 
-// While the database or its own server does not answer, the page says so and keeps what it knew, with its age:
-// within two seconds if connections stay open. Once there are answers again, so is the page, by itself.
+// While the database or its own server does not answer, the page says so and keeps what it knew, with its
+// age: within two seconds if connections stay open. Once there are answers again, so is the page, by itself.
 func TestThePageSaysThatNothingAnswers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 30 s")
@@ -46,7 +46,8 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 	}{
 		{"the database", "nothing came within", database.Pause, database.Resume, 2 * time.Second},
 		{"the database, again", "nothing came within", database.Pause, database.Resume, 2 * time.Second},
-		{"the server", "There is no answer", signal(syscall.SIGSTOP), signal(syscall.SIGCONT), 2 * time.Second},
+		{"the server", "There is no answer", signal(syscall.SIGSTOP), signal(syscall.SIGCONT),
+			2 * time.Second},
 		{"the killed database", "does not answer", database.Kill, restart, patience},
 	} {
 		b.await("#state", "enforced by 1 of 1 proxy")
@@ -64,7 +65,8 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 		stall := time.Duration(value[float64](b, "window.stall")) * time.Millisecond
 		t.Logf("%s: shown after %v; timers stalled for %v", silent.what, took, stall)
 		if took > silent.within+2*stall {
-			t.Errorf("%s is silent: the page says so after %v, want %v at most", silent.what, took, silent.within)
+			t.Errorf("%s is silent: the page says so after %v, want %v at most", silent.what, took,
+				silent.within)
 		}
 		if err := silent.resume(); err != nil {
 			t.Fatal(err)
