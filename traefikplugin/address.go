@@ -67,7 +67,7 @@ func (a *addresses) forwarded(r *http.Request) string {
 		if text == "" {
 			continue
 		}
-		if address, err := parseAddress(text); err != nil || !serve.IsIn(a.excluded, address) {
+		if address, err := parseAddress(text); err != nil || !serve.ContainsAddr(a.excluded, address) {
 			return text
 		}
 	}

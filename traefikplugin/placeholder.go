@@ -50,7 +50,7 @@ func pieceValue(p *piece, r *http.Request) string {
 	case "remote_ip":
 		return hostOf(r.RemoteAddr)
 	case "host":
-		return serve.Host(hostOf(r.Host))
+		return serve.NormalizeHost(hostOf(r.Host))
 	case "hostport":
 		return strings.ToLower(r.Host)
 	case "labels.":
@@ -67,7 +67,7 @@ func pieceValue(p *piece, r *http.Request) string {
 	case "method":
 		return r.Method
 	case "path":
-		return serve.Path(r.URL.Path)
+		return serve.NormalizePath(r.URL.Path)
 	case "query.":
 		return serve.QueryValue(r.URL, p.text)
 	case "header.":

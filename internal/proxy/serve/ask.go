@@ -13,9 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// ask evaluates the policy for a request, and applies the verdict. The frequent case, a cached API key, takes
-// the fewest steps: see policy.Recall. After a failure, the verdict lacks what could not be looked up. If the
-// request may pass, its hits are charged anyway.
+// ask evaluates the policy for a request and applies the verdict. The frequent case, a cached API key, takes
+// the fewest steps: see policy.Recall. After a failure, the verdict lacks the rows that could not be looked
+// up. If the request may pass, its hits are charged anyway.
 func ask(s *Site, q *Request) {
 	q.Asked = true
 	v := &q.Verdict
@@ -47,7 +47,7 @@ func ask(s *Site, q *Request) {
 const plainHost = "abcdefghijklmnopqrstuvwxyz0123456789-_."
 
 // setFacts sets the facts of a request for the policy. It returns false for an ambiguous path. It stores
-// frequent forms directly, and normalizes only others with functions, because an interpreted call takes long.
+// frequent forms directly and calls functions to normalize others, because an interpreted call takes long.
 func setFacts(s *Site, q *Request) bool {
 	p := s.Policy
 	f := &q.Facts

@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// header is a Text that consists of the placeholder of a header.
+// header is a Text that stands for a request header.
 type header string
 
 func (h header) Of(q *Request) string            { return q.HTTP.Header.Get(string(h)) }
@@ -20,24 +20,24 @@ func (h header) Parts() Parts {
 	return Parts{Headers: []string{string(h)}, Header: string(h)}
 }
 
-// setFacts stores frequent hosts, paths and API keys directly. The facts must be the same as normalized by
-// package policy.
-func TestThePolicyKnowsARequestInItsOneForm(t *testing.T) {
+// setFacts stores frequent hosts, paths and API keys directly. The facts must equal those that package policy
+// normalizes.
+func TestFactsAreNormalized(t *testing.T) {
 	s := &Site{
 		Policy:  &Policy{Key: header("Authorization"), key: "Authorization", tier: "t"},
 		Address: func(*http.Request) (a netip.Addr, assumed bool) { return a, false },
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	text := func(parts ...string) string {
-		made := ""
+	join := func(parts ...string) string {
+		joined := ""
 		for range random.IntN(7) {
-			made += parts[random.IntN(len(parts))]
+			joined += parts[random.IntN(len(parts))]
 		}
-		return made
+		return joined
 	}
 	asSent, changed := 0, 0
 	for range 20000 {
-		u, err := url.Parse("http://a.test" + "/" + text("/", "a", "B", ".", "..", "%2f", "%41", "\\", "é",
+		u, err := url.Parse("http://a.test" + "/" + join("/", "a", "B", ".", "..", "%2f", "%41", "\\", "é",
 			"~", "-", "%", "*"))
 		if err != nil {
 			continue
@@ -47,21 +47,22 @@ func TestThePolicyKnowsARequestInItsOneForm(t *testing.T) {
 		}
 		r := &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{},
 			RemoteAddr: "192.0.2.1:1234"}
-		r.Host = text("a", "B", ".", "-", "_", ":", "80", "[", "]", "::1", "é", "É", "test")
-		sent := text(policy.KeyPrefix, "x", "Bearer ", "bearer ", " ", "\t", "\u00a0")
+		r.Host = join("a", "B", ".", "-", "_", ":", "80", "[", "]", "::1", "é", "É", "test")
+		sent := join(policy.KeyPrefix, "x", "Bearer ", "bearer ", " ", "\t", "\u00a0")
 		r.Header["Authorization"] = []string{sent}
 		q := &Request{HTTP: r}
 		f := &q.Facts
 		ok := setFacts(s, q)
 		path, failure := policy.NormalPath(u.EscapedPath())
 		if ok != (failure == nil) || ok && f.Path != path {
-			t.Fatalf("path %q: %q %v, want %q %v", u.EscapedPath(), f.Path, ok, path, failure)
+			t.Fatalf("path %q: got %q and %v, want %q and error %v", u.EscapedPath(), f.Path, ok, path,
+				failure)
 		}
 		if want := policy.NormalHost(r.Host); f.Host != want {
-			t.Fatalf("host %q: %q, want %q", r.Host, f.Host, want)
+			t.Fatalf("host %q: got %q, want %q", r.Host, f.Host, want)
 		}
 		if want := policy.Bearer(sent); q.Key != want {
-			t.Fatalf("header %q: key %q, want %q", sent, q.Key, want)
+			t.Fatalf("header %q: got key %q, want %q", sent, q.Key, want)
 		}
 		if f.Path == u.EscapedPath() && f.Host == r.Host && strings.HasSuffix(sent, q.Key) {
 			asSent++
@@ -70,6 +71,6 @@ func TestThePolicyKnowsARequestInItsOneForm(t *testing.T) {
 		}
 	}
 	if asSent < 100 || changed < 100 {
-		t.Errorf("%d requests are as sent, and %d are not", asSent, changed)
+		t.Errorf("%d requests are as sent and %d are not, want at least 100 of each", asSent, changed)
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Configuration is the configuration of a handler as text, before Compile.
+// Configuration is a handler's configuration as text, before Compile.
 type Configuration struct {
 	Handler settings.Values // the settings of settings.HandlerTable
-	// Limit is the handler's own limit. Its audit is also the default of the zones and the policy.
+	// Limit has the settings of the handler's own limit. Its audit is also the default of zones and policy.
 	Limit   settings.Values
 	Matches bool              // Limit has a matcher
 	Zones   []settings.Values // further limits
@@ -43,17 +43,17 @@ func (e *PartError) Error() string { return e.Name + ": " + e.Err.Error() }
 // Unwrap returns the error without the name of the part.
 func (e *PartError) Unwrap() error { return e.Err }
 
-// ZoneName returns the name of a zone in errors. at is the index of the zone.
-func ZoneName(at int, prefix string) string {
+// ZoneName returns the name of a zone in errors. i is the index of the zone.
+func ZoneName(i int, prefix string) string {
 	if prefix == "" {
-		return "zone " + strconv.Itoa(at+1)
+		return "zone " + strconv.Itoa(i+1)
 	}
 	return "zone " + strconv.Quote(prefix)
 }
 
-// Compile validates a configuration, and returns its Site and the settings of the handler. The caller adds
-// the store and the functions of the proxy to the Site. Zones has the limit of the handler first, if it has
-// one. Errors are *ratelimit.FieldError, or *PartError that wraps one.
+// Compile validates a configuration and returns its Site and the handler's settings. The caller adds the
+// store and the proxy's functions to the Site. If the handler has its own limit, it is the first of
+// Site.Zones. Errors are *ratelimit.FieldError, or a *PartError that wraps one.
 func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 	read := &settings.Settings{}
 	if err := settings.Read(settings.HandlerTable, c.Handler, read); err != nil {
@@ -92,7 +92,7 @@ func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 	return s, read, nil
 }
 
-// hasLimit reports whether the handler itself has a setting of a limit other than audit.
+// hasLimit reports whether the handler itself has a matcher or a setting of a limit other than audit.
 func (c *Configuration) hasLimit() bool {
 	for i := range settings.LimitTable {
 		if name := settings.LimitTable[i].Name; name != "audit" && c.Limit[name] != "" {
@@ -103,7 +103,7 @@ func (c *Configuration) hasLimit() bool {
 }
 
 // limitMissing returns the error for a handler with zones that has settings of its own limit, such as a key,
-// but no limit.
+// without the setting limit.
 func limitMissing(from settings.Values) error {
 	stray := "other settings of a limit"
 	if from["key"] != "" {
@@ -116,11 +116,11 @@ func limitMissing(from settings.Values) error {
 	return &ratelimit.FieldError{Field: "limit", Want: want}
 }
 
-// RulePrefix begins the prefixes of the policy's limits. With a policy, no prefix of a configuration may
-// begin with it, since a request charged to both limits could hit one row twice.
+// RulePrefix starts the prefixes of the policy's limits. With a policy, no prefix of a configuration may
+// start with it, since a request charged to both limits could hit one row twice.
 const RulePrefix = history.RulePrefix
 
-// add compiles a limit, and appends it to the zones of s.
+// add compiles a limit and appends it to the zones of s.
 func (c *Configuration) add(s *Site, from settings.Values) error {
 	if from["ipv6_prefix"] == "" {
 		from["ipv6_prefix"] = c.IPv6Prefix

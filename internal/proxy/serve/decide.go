@@ -12,8 +12,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TakeLocal returns the outcome of a request after the store failed with err. With on_error local it decides
-// the request in this process if it can.
+// TakeLocal returns the outcome of a request for which the store failed with err. With on_error local it
+// decides the request in this process if it can.
 func TakeLocal(s *Site, q *Request, err error) respond.Outcome {
 	overloaded := errors.Is(err, ratelimit.ErrOverloaded)
 	if overloaded && !canRefuse(q) {
@@ -32,8 +32,8 @@ func TakeLocal(s *Site, q *Request, err error) respond.Outcome {
 // overloadedWait is the Retry-After of a request that ratelimit.ErrOverloaded refuses.
 const overloadedWait = time.Second
 
-// NoDecision returns the outcome of a request without a decision because of err. ratelimit.ErrOverloaded
-// refuses the request whatever onError is, since the database answers.
+// NoDecision returns the outcome of a request without a decision because of err. After
+// ratelimit.ErrOverloaded the request is refused whatever onError is, since the database answers.
 func NoDecision(onError settings.OnError, err error) respond.Outcome {
 	o := respond.Outcome{Err: err}
 	if errors.Is(err, ratelimit.ErrOverloaded) {
@@ -72,8 +72,8 @@ func wouldRefuse(h *ratelimit.Hit, d *ratelimit.Decision) bool {
 	return h.Apart && !d.Allowed && d.Source != ratelimit.Undecided
 }
 
-// Judge returns the outcome of a request from its Decisions, one for each of its Hits. Those of the policy
-// come last. Hits that are Apart never refuse. Judge converts a decision on a limit with overage to one on
+// Judge returns the outcome of a request from its Decisions, one for each of its Hits. The policy's hits come
+// last. Hits that are Apart never refuse. Judge converts a decision on a limit with overage to a decision on
 // its quota.
 func Judge(q *Request) respond.Outcome {
 	decisions := q.Decisions
@@ -121,8 +121,8 @@ func Judge(q *Request) respond.Outcome {
 	return out
 }
 
-// countQuota converts a decision on a limit with overage to one on its quota, and returns the units used
-// beyond the quota.
+// countQuota converts a decision on a limit with overage to a decision on its quota, and returns the units
+// used beyond the quota.
 func countQuota(d *ratelimit.Decision, quota int64) int64 {
 	used := d.Limit - d.Remaining
 	d.Limit = quota

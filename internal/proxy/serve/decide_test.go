@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-func TestTheDecisionsOnAPolicyAreJudged(t *testing.T) {
+func TestJudgePolicyDecisions(t *testing.T) {
 	allowed := func(remaining int64) ratelimit.Decision {
 		return ratelimit.Decision{Allowed: true, Limit: 10, Remaining: remaining}
 	}
@@ -31,22 +31,38 @@ func TestTheDecisionsOnAPolicyAreJudged(t *testing.T) {
 		overage   int64
 		retry     int64
 	}{
-		"all allowed": {[]ratelimit.Decision{allowed(3), allowed(2)},
-			[]*policy.Mark{plain}, 0, 2, 0, 0},
-		"a zone refuses": {[]ratelimit.Decision{refused, allowed(2)}, []*policy.Mark{own},
-			429, 0, 0, 60},
-		"a rule refuses": {[]ratelimit.Decision{allowed(3), refused}, []*policy.Mark{own},
-			402, 0, 0, 3600},
-		"a shadow refuses nothing": {[]ratelimit.Decision{allowed(3), refused}, []*policy.Mark{shadow},
-			0, 3, 0, 0},
-		"within an overage limit": {[]ratelimit.Decision{allowed(3), used(4)}, []*policy.Mark{overage},
-			0, 1, 0, 0},
-		"beyond an overage limit": {[]ratelimit.Decision{allowed(3), used(7)}, []*policy.Mark{overage},
-			0, 0, 2, 0},
-		"refused beside an overage": {[]ratelimit.Decision{refused, used(7)}, []*policy.Mark{overage},
-			429, 0, 0, 60},
-		"known refused, the rest is not": {[]ratelimit.Decision{refused,
-			{Source: ratelimit.Undecided, Allowed: true}}, []*policy.Mark{overage}, 429, 0, 0, 60},
+		"all allowed": {
+			decisions: []ratelimit.Decision{allowed(3), allowed(2)}, marks: []*policy.Mark{plain},
+			remaining: 2, retry: 0,
+		},
+		"a zone refuses": {
+			decisions: []ratelimit.Decision{refused, allowed(2)}, marks: []*policy.Mark{own}, status: 429,
+			retry: 60,
+		},
+		"a rule refuses": {
+			decisions: []ratelimit.Decision{allowed(3), refused}, marks: []*policy.Mark{own}, status: 402,
+			retry: 3600,
+		},
+		"a shadow refuses nothing": {
+			decisions: []ratelimit.Decision{allowed(3), refused}, marks: []*policy.Mark{shadow}, remaining: 3,
+			retry: 0,
+		},
+		"within an overage limit": {
+			decisions: []ratelimit.Decision{allowed(3), used(4)}, marks: []*policy.Mark{overage},
+			remaining: 1, retry: 0,
+		},
+		"beyond an overage limit": {
+			decisions: []ratelimit.Decision{allowed(3), used(7)}, marks: []*policy.Mark{overage}, overage: 2,
+			retry: 0,
+		},
+		"refused beside an overage": {
+			decisions: []ratelimit.Decision{refused, used(7)}, marks: []*policy.Mark{overage}, status: 429,
+			retry: 60,
+		},
+		"known refused, the rest is not": {
+			decisions: []ratelimit.Decision{refused, {Source: ratelimit.Undecided, Allowed: true}},
+			marks:     []*policy.Mark{overage}, status: 429, retry: 60,
+		},
 	} {
 		hits := make([]ratelimit.Hit, len(c.decisions))
 		for i := range hits {
@@ -57,19 +73,19 @@ func TestTheDecisionsOnAPolicyAreJudged(t *testing.T) {
 			Verdict: policy.Verdict{Marks: c.marks}})
 		if o.Status != c.status || o.Decision.Remaining != c.remaining || o.Overage != c.overage ||
 			o.RetrySeconds() != c.retry {
-			t.Errorf("%s: %+v with %d left, Retry-After %d; want %+v", name, o, o.Decision.Remaining,
-				o.RetrySeconds(), c)
+			t.Errorf("%s: got %+v with %d remaining and Retry-After %d, want %+v", name, o,
+				o.Decision.Remaining, o.RetrySeconds(), c)
 		}
 	}
-	if o := serve.Judge(&serve.Request{Hits: []ratelimit.Hit{{Apart: true}},
-		Decisions: []ratelimit.Decision{refused},
-		Verdict:   policy.Verdict{Marks: []*policy.Mark{shadow}}}); o.Status != 0 || o.Decision != nil {
-		t.Errorf("a shadow alone: %+v", o)
+	o := serve.Judge(&serve.Request{Hits: []ratelimit.Hit{{Apart: true}},
+		Decisions: []ratelimit.Decision{refused}, Verdict: policy.Verdict{Marks: []*policy.Mark{shadow}}})
+	if o.Status != 0 || o.Decision != nil {
+		t.Errorf("a shadow alone: status %d and decision %v, want 0 and nil", o.Status, o.Decision)
 	}
 }
 
-// The outcome names a limit that let a request pass beyond its quota, with the units beyond.
-func TestAnExceededLimitIsNamed(t *testing.T) {
+// The outcome has a limit that let a request pass beyond its quota, and the units beyond the quota.
+func TestOutcomeHasExceededLimit(t *testing.T) {
 	overage := &policy.Mark{Overage: true, Quota: 5}
 	trial := &policy.Mark{Overage: true, Quota: 5, Shadow: true}
 	limit := &ratelimit.Limit{}
@@ -81,38 +97,52 @@ func TestAnExceededLimitIsNamed(t *testing.T) {
 		hits      []ratelimit.Hit
 		decisions []ratelimit.Decision
 		marks     []*policy.Mark
-		at        int
+		exceeded  int
 		by        int64
 	}{
-		"none":           {[]ratelimit.Hit{plain, shadow}, []ratelimit.Decision{room, room}, nil, 0, 0},
-		"a shadow limit": {[]ratelimit.Hit{plain, shadow}, []ratelimit.Decision{room, full}, nil, 1, 7},
-		"a shadow alone": {[]ratelimit.Hit{shadow}, []ratelimit.Decision{full}, nil, 0, 7},
-		"an overage": {[]ratelimit.Hit{plain}, []ratelimit.Decision{used}, []*policy.Mark{overage}, 0,
-			11},
-		"a trial of overage": {[]ratelimit.Hit{shadow}, []ratelimit.Decision{used}, []*policy.Mark{trial}, 0,
-			0},
-		"the one that is exceeded most": {[]ratelimit.Hit{plain, plain, shadow},
-			[]ratelimit.Decision{room, used, full}, []*policy.Mark{overage, {Shadow: true}}, 1, 11},
-		"undecided": {[]ratelimit.Hit{plain, shadow},
-			[]ratelimit.Decision{room, {Source: ratelimit.Undecided}}, nil, 0, 0},
+		"none": {
+			hits: []ratelimit.Hit{plain, shadow}, decisions: []ratelimit.Decision{room, room}, by: 0,
+		},
+		"a shadow limit": {
+			hits: []ratelimit.Hit{plain, shadow}, decisions: []ratelimit.Decision{room, full},
+			exceeded: 1, by: 7,
+		},
+		"a shadow alone": {hits: []ratelimit.Hit{shadow}, decisions: []ratelimit.Decision{full}, by: 7},
+		"an overage": {
+			hits: []ratelimit.Hit{plain}, decisions: []ratelimit.Decision{used},
+			marks: []*policy.Mark{overage}, by: 11,
+		},
+		"a trial of overage": {
+			hits: []ratelimit.Hit{shadow}, decisions: []ratelimit.Decision{used},
+			marks: []*policy.Mark{trial}, by: 0,
+		},
+		"the one that is exceeded most": {
+			hits: []ratelimit.Hit{plain, plain, shadow}, decisions: []ratelimit.Decision{room, used, full},
+			marks: []*policy.Mark{overage, {Shadow: true}}, exceeded: 1, by: 11,
+		},
+		"undecided": {
+			hits:      []ratelimit.Hit{plain, shadow},
+			decisions: []ratelimit.Decision{room, {Source: ratelimit.Undecided}}, by: 0,
+		},
 	} {
 		o := serve.Judge(&serve.Request{Hits: c.hits, Decisions: c.decisions,
 			Verdict: policy.Verdict{Marks: c.marks}})
-		if o.Exceeded != c.at || o.ExceededBy != c.by {
-			t.Errorf("%s: hit %d by %d, want %d by %d", name, o.Exceeded, o.ExceededBy, c.at, c.by)
+		if o.Exceeded != c.exceeded || o.ExceededBy != c.by {
+			t.Errorf("%s: exceeded hit %d by %d, want %d by %d", name, o.Exceeded, o.ExceededBy, c.exceeded,
+				c.by)
 		}
 	}
 }
 
 // The body of a refusal is valid JSON whatever message an operator writes.
-func TestTheMessageOfARuleIsJSON(t *testing.T) {
+func TestMessageOfRuleIsQuoted(t *testing.T) {
 	for text, want := range map[string]string{
 		`say "no"` + "\n": `{"error":"say \"no\"\n"}`,
 		"<b>\xff":         `{"error":"\u003cb\u003e\ufffd"}`,
 	} {
 		o := respond.Outcome{Status: http.StatusForbidden, Message: text}
 		if got := o.Body(); got != want {
-			t.Errorf("%q is %s, want %s", text, got, want)
+			t.Errorf("body of the message %q is %s, want %s", text, got, want)
 		}
 	}
 }

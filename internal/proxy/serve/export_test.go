@@ -8,8 +8,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
-// RecordOf returns the history record of a delivered request, or of one that the store failed with q.Err,
-// without hits and duration. user is the user that the proxy authenticated.
+// RecordOf returns the history record of a delivered request without its hits and its duration. If q.Err is
+// set, the store failed with it, and RecordOf delivers the request. user is the user that the proxy
+// authenticated.
 func RecordOf(q *Request, audit settings.Audit, user string) history.Record {
 	var r history.Record
 	q.Site = &Site{UserOf: func(*http.Request) string { return user }}

@@ -16,8 +16,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// FuzzTextsOfRequests sends any text as a cost, an address, a path or a query. The cost must refund nothing,
-// a key must have one form, and the response must be valid.
+// FuzzTextsOfRequests uses any text as a cost, an address, a path or a query. The cost must refund nothing, a
+// key must have one form, and the response must be valid.
 func FuzzTextsOfRequests(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"18446744073709551616", "0"}, {"-1", "+5"}, {"::ffff:192.0.2.1", "/a/../b?x;y"},
@@ -27,20 +27,25 @@ func FuzzTextsOfRequests(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text, other string) {
 		if cost := serve.ParseCost(text); cost < 1 {
-			t.Errorf("the cost %q is %d", text, cost)
+			t.Errorf("ParseCost(%q) = %d, want at least 1", text, cost)
 		}
 		for _, v4 := range []int{24, 32} {
-			if once := serve.Network(text, v4, 64); serve.Network(once, v4, 64) != once {
-				t.Errorf("the network of %q is %q, and of that %q", text, once, serve.Network(once, v4, 64))
+			once := serve.Network(text, v4, 64)
+			if twice := serve.Network(once, v4, 64); twice != once {
+				t.Errorf("Network(%q) = %q, and Network of the result %q, want the same", text, once, twice)
 			}
 		}
-		if once := serve.Path(text); serve.Path(once) != once {
-			t.Errorf("the path %q is %q, and of that %q", text, once, serve.Path(once))
+		once := serve.NormalizePath(text)
+		if twice := serve.NormalizePath(once); twice != once {
+			t.Errorf("NormalizePath(%q) = %q, and of the result %q, want the same", text, once, twice)
 		}
 		if u, err := url.ParseRequestURI(text); err == nil {
-			if once := serve.CleanURL(u); serve.CleanURL(once).String() != once.String() ||
-				serve.QueryValue(once, "a") != serve.QueryValue(u, "a") {
-				t.Errorf("the URL %q is %q, and of that %q", u, once, serve.CleanURL(once))
+			once := serve.CleanURL(u)
+			if twice := serve.CleanURL(once); twice.String() != once.String() {
+				t.Errorf("CleanURL(%q) = %q, and of the result %q, want the same", u, once, twice)
+			}
+			if got, want := serve.QueryValue(once, "a"), serve.QueryValue(u, "a"); got != want {
+				t.Errorf("the query of CleanURL(%q) has a=%q, want %q", u, got, want)
 			}
 		}
 		q := &serve.Request{HTTP: &http.Request{}, Decisions: []ratelimit.Decision{{Limit: 5,
@@ -52,12 +57,12 @@ func FuzzTextsOfRequests(f *testing.F) {
 		q.Writer = httptest.NewRecorder()
 		h := q.Writer.Header()
 		if serve.Respond(q); !json.Valid([]byte(q.Body)) {
-			t.Errorf("the answer is %q", q.Body)
+			t.Errorf("the body is %q, want valid JSON", q.Body)
 		}
+		isInvalid := func(c rune) bool { return c < ' ' || c >= 0x7f }
 		for name, values := range h {
-			if len(values) != 1 || strings.ContainsFunc(values[0],
-				func(c rune) bool { return c < ' ' || c >= 0x7f }) {
-				t.Errorf("%s: %q", name, values)
+			if len(values) != 1 || strings.ContainsFunc(values[0], isInvalid) {
+				t.Errorf("%s is %q, want one value of printable ASCII", name, values)
 			}
 		}
 		_ = respond.HasLessRemaining(http.Header{"X-Ratelimit-Remaining": {text}}, 5) // does not panic
@@ -65,7 +70,7 @@ func FuzzTextsOfRequests(f *testing.F) {
 }
 
 // FuzzAnswersOfUpstreams sends any response of an upstream in any parts. The cost must be from 0 to the
-// largest quota, and must not depend on the parts.
+// largest quota and must not depend on the parts.
 func FuzzAnswersOfUpstreams(f *testing.F) {
 	for _, text := range []string{
 		`{"usage":{"total_tokens":25}}`, "data: {\"usage\":{\"total_tokens\":5}}\n\ndata: [DONE]\n\n",
@@ -79,28 +84,28 @@ func FuzzAnswersOfUpstreams(f *testing.F) {
 		if len(text) > 1<<16 {
 			return
 		}
-		used := func(settle string, h http.Header, part int) string {
+		settled := func(settle string, h http.Header, part int) string {
 			s := newSettling(t, settle)
 			serve.ReadHeaders(http.StatusOK, h, s.Settling)
 			for rest := range slices.Chunk(text, part) {
 				s.Body(rest)
 			}
-			return s.used(t)
+			return s.settledUnits(t)
 		}
 		for _, contentType := range []string{"application/json", "text/event-stream"} {
 			h := http.Header{"Content-Type": {contentType}}
-			whole := used("json usage.total_tokens", h, max(1, len(text)))
-			if parts := used("json usage.total_tokens", h, int(part)+1); parts != whole {
-				t.Errorf("%s %q: %s as a whole, and %s in parts of %d bytes", contentType, text, whole, parts,
-					part+1)
+			whole := settled("json usage.total_tokens", h, max(1, len(text)))
+			if parts := settled("json usage.total_tokens", h, int(part)+1); parts != whole {
+				t.Errorf("%s %q in parts of %d bytes: %s, want %s as for the whole", contentType, text,
+					part+1, parts, whole)
 			}
 			if _, cost, _ := strings.Cut(whole, " "); strings.HasPrefix(cost, "-") || len(cost) > 16 {
-				t.Errorf("%s %q: %s", contentType, text, whole)
+				t.Errorf("%s %q: %s, want a cost from 0 to the largest quota", contentType, text, whole)
 			}
 		}
-		if got := used("header X-Cost", http.Header{"X-Cost": {string(text)}}, 1<<16); strings.Contains(got,
-			" -") {
-			t.Errorf("X-Cost: %q: %s", text, got)
+		got := settled("header X-Cost", http.Header{"X-Cost": {string(text)}}, 1<<16)
+		if strings.Contains(got, " -") {
+			t.Errorf("X-Cost %q: %s, want a cost of at least 0", text, got)
 		}
 	})
 }

@@ -16,55 +16,56 @@ type LimitSet struct {
 	Settles []*settings.Settle // nil elements are not settled
 
 	Audit    settings.Audit
-	Endpoint string // the first one in Zones that is not ""
+	Endpoint string // the first Zone.Endpoint that is not ""
 
-	Varies   bool // costs of Hits depend on the request
+	Varies   bool // some costs of Hits depend on the request
 	Shadow   bool // one of Hits is Apart
 	Settled  bool // one of Settles is not nil
 	InFlight bool // one of Hits is on a limit in_flight
-	Simple   bool // neither Shadow, Settled, InFlight nor Site.Hits, and the fields of a response are x alone
+	Simple   bool // none of Shadow, Settled, InFlight and Site.Hits, and responses have no IETF fields
 }
 
 // maxSets bounds Site.sets, because clients choose which limits match their requests.
 const maxSets = 256
 
 func newLimitSet(s *Site, zones []*Zone) *LimitSet {
-	t := &LimitSet{}
+	set := &LimitSet{}
 	if s.Policy != nil {
-		t.Audit = s.audit
+		set.Audit = s.audit
 	}
 	for _, z := range zones {
 		if z.Mode == settings.Off {
 			continue
 		}
-		if t.Endpoint == "" {
-			t.Endpoint = z.Endpoint
+		if set.Endpoint == "" {
+			set.Endpoint = z.Endpoint
 		}
-		t.Zones = append(t.Zones, z)
-		t.Hits = append(t.Hits, z.Hit)
-		t.Settles = append(t.Settles, z.Settle)
-		t.Audit = settings.MaxAudit(t.Audit, z.audit)
-		t.Varies = t.Varies || z.cost != nil
-		t.Shadow = t.Shadow || z.Hit.Apart
-		t.Settled = t.Settled || z.Settle != nil
+		set.Zones = append(set.Zones, z)
+		set.Hits = append(set.Hits, z.Hit)
+		set.Settles = append(set.Settles, z.Settle)
+		set.Audit = settings.MaxAudit(set.Audit, z.audit)
+		set.Varies = set.Varies || z.cost != nil
+		set.Shadow = set.Shadow || z.Hit.Apart
+		set.Settled = set.Settled || z.Settle != nil
 	}
-	t.InFlight = hasSlots(t.Hits)
-	t.Simple = !t.Shadow && !t.Settled && !t.InFlight && !s.Fields.IETF && s.Hits == nil
-	return t
+	set.InFlight = hasSlots(set.Hits)
+	set.Simple = !set.Shadow && !set.Settled && !set.InFlight && !s.Fields.IETF && s.Hits == nil
+	return set
 }
 
-// match sets Limits to the limits that match a request. Site.sets caches a LimitSet for each combination that
-// has occurred. There are few, because requests to one path usually match the same limits.
+// match sets q.Limits to the limits that match q, and q.matched to a '0' or '1' for each zone. Site.sets
+// caches a LimitSet for each combination. There are few, because requests to one path usually match the same
+// limits.
 func match(s *Site, q *Request) error {
 	q.matched = q.matched[:0]
 	for _, z := range s.Zones {
 		matched := byte('1')
 		if z.Match != nil {
-			is, err := z.Match(q.HTTP)
+			matches, err := z.Match(q.HTTP)
 			if err != nil {
 				return err
 			}
-			if !is {
+			if !matches {
 				matched = '0'
 			}
 		}
@@ -72,32 +73,33 @@ func match(s *Site, q *Request) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.sets[string(q.matched)]
-	if t == nil {
+	set := s.sets[string(q.matched)]
+	if set == nil {
 		var zones []*Zone
 		for i := range q.matched {
 			if q.matched[i] == '1' {
 				zones = append(zones, s.Zones[i])
 			}
 		}
-		t = newLimitSet(s, zones)
+		set = newLimitSet(s, zones)
 		if len(s.sets) >= maxSets {
 			s.sets = map[string]*LimitSet{}
 		}
-		s.sets[string(q.matched)] = t
+		s.sets[string(q.matched)] = set
 	}
-	q.Limits = t
+	q.Limits = set
 	return nil
 }
 
-// isExempt reports whether a request comes from an exempt network. An assumed address never does.
+// isExempt reports whether a request comes from an exempt network. A request with an assumed address does
+// not.
 func isExempt(s *Site, q *Request) bool {
 	address, assumed := s.Address(q.HTTP)
-	return !assumed && IsIn(s.Exempt, address)
+	return !assumed && ContainsAddr(s.Exempt, address)
 }
 
-// IsIn reports whether an address is in one of several networks. The zero Addr is in none.
-func IsIn(networks []netip.Prefix, address netip.Addr) bool {
+// ContainsAddr reports whether one of networks contains an address. None contains the zero Addr.
+func ContainsAddr(networks []netip.Prefix, address netip.Addr) bool {
 	address = address.Unmap().WithZone("")
 	for i := range networks {
 		if networks[i].Contains(address) {

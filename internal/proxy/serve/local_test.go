@@ -8,7 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	counts "github.com/pgratelimit/pg-ratelimit/internal/store"
+	stores "github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -23,10 +23,10 @@ func (goneDB) Run(context.Context, []*pgdb.Statement) error { return errGone }
 func (goneDB) Exec(context.Context, string) error           { return errGone }
 func (goneDB) Close()                                       {}
 
-// Without the database, the use of a limit by all proxies is an estimate, and no client may be billed for an
+// Without the database, the use of a limit by all proxies is an estimate. No client may be billed for an
 // estimated overage.
-func TestWithoutTheDatabaseThereIsNoOverage(t *testing.T) {
-	store, err := counts.Open(goneDB{}, engine.Options{CleanupProbability: -1}, nil)
+func TestNoOverageWithoutDatabase(t *testing.T) {
+	store, err := stores.Open(goneDB{}, engine.Options{CleanupProbability: -1}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,14 +37,15 @@ func TestWithoutTheDatabaseThereIsNoOverage(t *testing.T) {
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow,
 		Events: 1000, Window: time.Hour}, Key: "k", Cost: 1}}
 	verdict := policy.Verdict{Marks: []*policy.Mark{{Overage: true, Quota: 5}}}
-	for i := range 3 { // each hit counts as ten, with those of nine other proxies
+	for i := range 3 { // each hit counts as ten: nine other proxies may have one each
 		decisions := make([]ratelimit.Decision, 1)
 		q := &Request{Site: site, Hits: hits, Verdict: verdict}
 		Take(q)
 		q.Decisions = decisions
 		o := TakeLocal(site, q, q.Err)
 		if o.Err != nil || o.Status != 0 || o.Overage != 0 || decisions[0].Source != ratelimit.FromMemory {
-			t.Errorf("request %d: %+v, %+v", i, o, decisions)
+			t.Errorf("request %d: got %+v and %+v, want it to pass without overage, from memory", i, o,
+				decisions)
 		}
 	}
 }

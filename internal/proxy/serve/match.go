@@ -10,34 +10,35 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Match selects the requests of a limit in Traefik; Caddy has its own matchers. As in a rule, each field that
-// is set must match, and of each list one element.
+// Match selects the requests of a limit in Traefik; Caddy has its own matchers. As in a rule, one element of
+// each list that is set must match.
 type Match struct {
-	// Paths are paths such as /login or /api/*, where * is a whole segment, or at the end the rest.
+	// Paths lists paths such as /login or /api/*, where * is a whole segment, or at the end the rest.
 	Paths []string `json:"paths,omitempty"`
 
-	// Methods are methods such as GET.
+	// Methods lists methods such as GET.
 	Methods []string `json:"methods,omitempty"`
 
-	// Hosts are hosts such as example.com or *.example.com.
+	// Hosts lists hosts such as example.com or *.example.com.
 	Hosts []string `json:"hosts,omitempty"`
 
-	// Headers are names, for a header that is not empty, or a name, a colon and a value.
+	// Headers lists conditions on headers: a name for a header that is not empty, or a name, a colon and a
+	// value.
 	Headers []string `json:"headers,omitempty"`
 
-	// Other holds settings with other names, which are errors.
+	// Other holds unknown settings, which are errors.
 	Other Given `json:"-" mapstructure:",remain"`
 }
 
-// Given are settings as the providers of Traefik have them: text, numbers and switches, by names in camel
-// case or as in Caddy.
+// Given holds settings from Traefik's providers: text, numbers and switches, by names in camel case or as in
+// Caddy.
 type Given = map[string]any
 
 // Matcher is a compiled Match. It is immutable.
 type Matcher struct {
 	conditions *policy.Conditions
-	names      []string // of headers; canonical
-	values     []string // "" matches any value that is not empty
+	names      []string // canonical names of headers
+	values     []string // their values; "" matches any value that is not empty
 }
 
 var methodName = regexp.MustCompile(`^[A-Za-z-]+$`)

@@ -15,12 +15,12 @@ type Policy struct {
 
 	key     string   // the header with the API key; "" if Key is another text
 	headers []string // all headers in Key
-	tier    string   // the value of Tier if it is fixed
-	reject  bool     // refuse requests with invalid API keys
+	tier    string   // the value of Tier if it is fixed, else ""
+	reject  bool     // requests with invalid API keys are refused
 }
 
-// newPolicy parses the settings of a policy. Errors show keyExample and userExample. They are
-// *ratelimit.FieldError with the names of settings.PolicyTable.
+// newPolicy parses the settings of a policy. Errors are *ratelimit.FieldError with the names of
+// settings.PolicyTable. They show keyExample and userExample.
 func newPolicy(from settings.Values, parse ParseText, keyExample, userExample string) (*Policy, error) {
 	p := &Policy{tier: settings.DefaultTier}
 	var err error
@@ -55,8 +55,8 @@ func newPolicy(from settings.Values, parse ParseText, keyExample, userExample st
 	return p, nil
 }
 
-// parseSetting parses a setting, or returns nil for one that is not set. A text with an example identifies
-// the sender of a request, and so must have a placeholder.
+// parseSetting parses a setting, or returns nil if it is not set. A setting with an example identifies the
+// sender of a request, so it must have a placeholder.
 func parseSetting(field string, from settings.Values, parse ParseText, example string) (Text, error) {
 	if from[field] == "" {
 		return nil, nil

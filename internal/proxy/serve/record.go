@@ -11,13 +11,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// record records delivered requests. Plain records go to history.AddCounted together; the rest to addOne with
-// all details.
-func record(all []*Request, now time.Time) {
-	records := make([]history.Record, len(all))
-	counted := make([]*Request, 0, len(all)) // the requests of records, in its order
-	var writer *history.Writer               // the history of the requests in counted
-	for _, q := range all {
+// record records delivered requests. It passes plain records together to history.AddCounted, and others to
+// addOne with all details.
+func record(requests []*Request, now time.Time) {
+	records := make([]history.Record, len(requests))
+	counted := make([]*Request, 0, len(requests)) // the requests of records, in the same order
+	var writer *history.Writer                    // the history of the requests in counted
+	for _, q := range requests {
 		s := q.Site
 		if s.History != writer {
 			addCounted(writer, records, counted)
@@ -41,21 +41,21 @@ func record(all []*Request, now time.Time) {
 	addCounted(writer, records, counted)
 }
 
-// addCounted adds plain records of the requests of. It passes those that history.AddCounted returns to
-// addOne.
-func addCounted(w *history.Writer, records []history.Record, of []*Request) {
-	if len(of) == 0 {
+// addCounted adds the plain records of requests, and clears records. It passes the records that
+// history.AddCounted returns to addOne.
+func addCounted(w *history.Writer, records []history.Record, requests []*Request) {
+	if len(requests) == 0 {
 		return
 	}
-	for _, i := range history.AddCounted(w, records[:len(of)]) {
-		addOne(&records[i], of[i])
+	for _, i := range history.AddCounted(w, records[:len(requests)]) {
+		addOne(&records[i], requests[i])
 	}
-	for i := range of {
+	for i := range requests {
 		records[i] = history.Record{}
 	}
 }
 
-// addOne completes a record that setCounts has filled, and adds the record and those of shadow limits.
+// addOne completes a record that setCounts has filled, and adds it and the records of shadow limits.
 func addOne(r *history.Record, q *Request) {
 	setDetails(r, q)
 	setKeys(r, q)
@@ -87,7 +87,7 @@ func setKeys(r *history.Record, q *Request) {
 	}
 }
 
-// addPair adds the prefix and the key of a hit to pairs, unless they are among them. Limits of one rule have
+// addPair adds the prefix and the key of a hit to pairs if they are not there yet. Limits of one rule have
 // the prefix of the rule.
 func addPair(pairs []string, h *ratelimit.Hit) []string {
 	prefix, _ := history.SplitPrefix(h.Limit.Prefix)
@@ -100,7 +100,7 @@ func addPair(pairs []string, h *ratelimit.Hit) []string {
 	return append(pairs, prefix, key)
 }
 
-// setCounts sets the fields of a record that metrics use, and what happened to the request.
+// setCounts sets the fields of a record that metrics use, and the request's outcome.
 func setCounts(r *history.Record, q *Request, now time.Time) {
 	s := q.Site
 	r.Time = now
@@ -170,10 +170,10 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 	}
 }
 
-// setDetails sets the fields of a record that say where the request came from and went to. It redacts API
-// keys in the host and the path, where clients write them: the request's own key if the policy has the key or
-// could not look the key up. Redacting an unknown key, which may be any text, would let clients hide their
-// requests.
+// setDetails sets the fields of a record that describe the source and the target of the request. It redacts
+// API keys in the host and the path, where clients write them. It redacts the request's own key if the policy
+// has the key or could not look it up. Redacting an unknown key, which may be any text, would let clients
+// hide their requests.
 func setDetails(r *history.Record, q *Request) {
 	s := q.Site
 	address, assumed := q.Facts.Address, q.Facts.Assumed
@@ -183,7 +183,7 @@ func setDetails(r *history.Record, q *Request) {
 		host = HostOf(q.HTTP)
 	}
 	if path == "" { // the facts have no path if it is ambiguous
-		path = Path(q.HTTP.URL.EscapedPath())
+		path = NormalizePath(q.HTTP.URL.EscapedPath())
 	}
 	key := q.Key
 	switch q.Outcome.Reason {
@@ -205,7 +205,7 @@ func setDetails(r *history.Record, q *Request) {
 	}
 }
 
-// setHit sets the fields of a record that describe a hit, and those of the decision on it, unless d is nil.
+// setHit sets the fields of a record that describe a hit, and the decision d on it unless d is nil.
 func setHit(r *history.Record, h *ratelimit.Hit, d *ratelimit.Decision) {
 	r.Prefix = h.Limit.Prefix
 	if !h.Peek { // a peek charges nothing

@@ -15,20 +15,22 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-func TestAHistoryNeedsPostgres(t *testing.T) {
-	for _, dsns := range []serve.DSNs{{Limits: host.DSN{DSN: "memory"}},
-		{Limits: host.DSN{DSN: "postgres://h/db"}, History: host.DSN{DSN: "memory"}}} {
-		_, err := new(serve.Site).DataSources(settings.Store{}, &dsns, "", &settings.History{})
-		var wrong *ratelimit.FieldError
-		if inMemory := dsns.History.DSN != ""; errors.As(err, &wrong) != inMemory || inMemory &&
-			wrong.Field != "dsn" {
-			t.Errorf("%+v: %v", dsns, err)
-		}
+func TestHistoryRequiresPostgres(t *testing.T) {
+	site := new(serve.Site)
+	dsns := &serve.DSNs{Limits: host.DSN{DSN: "memory"}}
+	if _, err := site.DataSources(settings.Store{}, dsns, "", &settings.History{}); err != nil {
+		t.Errorf("limits in memory: error %v, want nil", err)
+	}
+	dsns = &serve.DSNs{Limits: host.DSN{DSN: "postgres://h/db"}, History: host.DSN{DSN: "memory"}}
+	_, err := site.DataSources(settings.Store{}, dsns, "", &settings.History{})
+	var wrong *ratelimit.FieldError
+	if !errors.As(err, &wrong) || wrong.Field != "dsn" {
+		t.Errorf("a history in memory: error %v, want one about dsn", err)
 	}
 }
 
 // requestOnFiveLimits returns the hits, decisions and verdict of a request on two limits of a configuration
-// and three of a policy. The last is that of a shadow rule.
+// and three limits of a policy. The last limit belongs to a shadow rule.
 func requestOnFiveLimits() ([]ratelimit.Hit, []ratelimit.Decision, *policy.Verdict) {
 	limit := func(prefix string) *ratelimit.Limit {
 		return &ratelimit.Limit{Prefix: prefix, Events: 10, Window: time.Minute}
@@ -44,14 +46,14 @@ func requestOnFiveLimits() ([]ratelimit.Hit, []ratelimit.Decision, *policy.Verdi
 	for i := range decisions {
 		decisions[i] = ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 5, Source: ratelimit.FromLease}
 	}
-	o := &policy.Verdict{User: "alice", Tier: "free", KeyID: 7, Rule: "plan", Marks: []*policy.Mark{
+	v := &policy.Verdict{User: "alice", Tier: "free", KeyID: 7, Rule: "plan", Marks: []*policy.Mark{
 		{Rule: "plan", Limit: "per_hour", Status: 429}, {Rule: "plan", Limit: "per_day", Status: 402},
 		{Rule: "trial", Limit: "per_hour", Shadow: true, Status: 429},
 	}}
-	return hits, decisions, o
+	return hits, decisions, v
 }
 
-func TestARecordSaysWhatHappened(t *testing.T) {
+func TestRecordDescribesRequest(t *testing.T) {
 	key := ratelimit.DigestKey("prl_secret")
 	hits, decisions, verdict := requestOnFiveLimits()
 	allowed := respond.Outcome{Hit: 0, Decision: &decisions[0]}
@@ -204,12 +206,12 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 }
 
 // A record has the user that the proxy authenticated, unless the policy has a user.
-func TestAUserOfAnotherAuthenticationStays(t *testing.T) {
-	for of, want := range map[*serve.Request]string{
+func TestRecordHasAuthenticatedUser(t *testing.T) {
+	for q, want := range map[*serve.Request]string{
 		{}: "ann", {Verdict: policy.Verdict{User: "bob"}}: "bob",
 	} {
-		if r := serve.RecordOf(of, settings.Audit{}, "ann"); r.User != want {
-			t.Errorf("user %q, want %q", r.User, want)
+		if r := serve.RecordOf(q, settings.Audit{}, "ann"); r.User != want {
+			t.Errorf("the record has the user %q, want %q", r.User, want)
 		}
 	}
 }

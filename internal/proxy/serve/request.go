@@ -16,15 +16,15 @@ import (
 type Request struct {
 	Site *Site
 	HTTP *http.Request
-	Data any // what the proxy's Texts need besides HTTP
+	Data any // data of the proxy for its Texts
 
 	Limits    *LimitSet // the limits of the configuration that apply
 	Hits      []ratelimit.Hit
 	Decisions []ratelimit.Decision
-	Err       error   // why there are no Decisions
+	Err       error   // the reason for missing Decisions
 	Flight    *Flight // nil if the request holds no slots
 
-	// Asked reports that the policy was evaluated, and the rest of this group set. Otherwise Verdict is
+	// Asked reports that the policy was evaluated, which sets the rest of this group. Otherwise Verdict is
 	// empty.
 	Asked     bool
 	Key, User string // the request's API key, or without one its user
@@ -32,7 +32,7 @@ type Request struct {
 	Verdict   policy.Verdict
 
 	Began    time.Time
-	Arrived  time.Time // the wait for the decision counts from then
+	Arrived  time.Time // the start of the wait for the decision
 	Outcome  respond.Outcome
 	Settling *Settling // settles the request after the response; nil without a settlement
 
@@ -44,12 +44,12 @@ type Request struct {
 
 	Call *batch.Call // the request's call in a queue; nil without a queue
 
-	failure error  // why the policy could not be evaluated
+	failure error  // the error of the policy's evaluation
 	waited  bool   // the store has to decide Hits
-	matched []byte // which of Site.Zones match the request
+	matched []byte // a '1' for each of Site.Zones that matches the request, else a '0'
 }
 
-// Release prepares a Request for reuse, and drops references to the memory of its request.
+// Release prepares a Request for reuse and drops references to the memory of its request.
 func (q *Request) Release() {
 	for i := range q.Hits {
 		q.Hits[i] = ratelimit.Hit{}
@@ -80,7 +80,7 @@ func (q *Request) Release() {
 // Flight holds the slots of a request's in_flight limits. The adapter serves the request with Context, and
 // calls End when the request finishes, even after a refusal or a panic.
 type Flight struct {
-	// Context is derived from the request's. It also ends if the process loses a slot of the request.
+	// Context is derived from the request's context. It also ends if the process loses a slot of the request.
 	Context context.Context
 
 	cancel context.CancelFunc
@@ -104,7 +104,7 @@ func NewFlight(ctx context.Context) *Flight {
 	return f
 }
 
-// Attach sets Slot of each hit on a limit in_flight. Further calls for the same hits set the same slots.
+// Attach sets the Slot of each hit on a limit in_flight. Further calls for the same hits set the same slots.
 func (f *Flight) Attach(hits []ratelimit.Hit) {
 	n := 0
 	for i := range hits {

@@ -23,32 +23,32 @@ type Settling struct {
 	site   *Site
 	hits   []settledHit
 	body   *settledBody // nil if no hit needs the body's text
-	head   bool         // the client gets no body
+	head   bool         // the request has the method HEAD, so the response has no body
 	status int          // 0 before the response
 	ended  bool         // later writes by outer handlers do not count
 	sent   int64        // bytes of the body; atomic
 
-	client    context.Context // ends early if the client leaves
-	unsettled []bool          // which hits of the request are settled
+	client    context.Context // the request's context, which ends early if the client leaves
+	unsettled []bool          // a true for each hit of the request that is settled
 	recorded  history.Settled // the record to complete, if there is a history
 }
 
 // clientLeft is the status of a request if its client left before the response.
 const clientLeft = 499
 
-// settler is a store that can settle, such as those of proxies.
+// settler is a store that can settle, such as a proxy's store.
 type settler interface{ Settle(s *batch.Settlement) }
 
-// settledHit is a hit with a setting settle. Its Limit is nil if the hit was not charged: it is not settled,
-// but a header with its cost is removed.
+// settledHit is a hit with the setting settle. Its Limit is nil if the hit was not charged. Then it is not
+// settled, but a header with its cost is removed.
 type settledHit struct {
 	how    *settings.Settle
-	cost   int64    // what was charged
+	cost   int64    // the charged cost
 	values []string // the texts of the cost in the response; nil without one
 	batch.Settlement
 }
 
-// SettleOutcome is the outcome of the settlement of a hit.
+// SettleOutcome is the outcome of settling a hit.
 type SettleOutcome string
 
 // The values of SettleOutcome.
@@ -102,23 +102,23 @@ func NewSettling(site *Site, q *Request) *Settling {
 
 // ReadHeaders reads the headers of a response, final or informational, before they are sent, and removes the
 // headers with costs. Several Settlings may read the same header.
-func ReadHeaders(status int, h http.Header, all ...*Settling) {
+func ReadHeaders(status int, h http.Header, settlings ...*Settling) {
 	final := status >= http.StatusOK || status == http.StatusSwitchingProtocols
-	for _, s := range all {
+	for _, s := range settlings {
 		if final && !s.ended {
 			s.status = status
 			s.read(h)
 			if s.body != nil {
-				s.body.begin(h)
+				s.body.start(h)
 			}
 		}
 	}
-	for _, s := range all {
+	for _, s := range settlings {
 		s.remove(h)
 	}
 }
 
-// read reads the headers or trailers with costs.
+// read reads the costs in headers or trailers.
 func (s *Settling) read(h http.Header) {
 	for i := range s.hits {
 		one := &s.hits[i]
@@ -154,7 +154,7 @@ func (s *Settling) Sent(n int64) {
 	}
 }
 
-// ReadsBody reports whether Body needs the text.
+// ReadsBody reports whether Body needs the text of the body.
 func (s *Settling) ReadsBody() bool { return s.body != nil }
 
 // End settles the hits. Callers call it once, after the response, which may be incomplete. failed is the
@@ -231,7 +231,7 @@ func (s *Settling) settle() {
 	}
 }
 
-// costOf returns the cost of a hit according to the response, or without a valid one what was charged.
+// costOf returns the cost of a hit in the response. Without a valid one, it returns the charged cost.
 func (s *Settling) costOf(one *settledHit) (int64, SettleOutcome, error) {
 	how := one.how
 	wrong := &ratelimit.FieldError{Field: "settle " + how.Text}
@@ -259,9 +259,9 @@ func (s *Settling) costOf(one *settledHit) (int64, SettleOutcome, error) {
 	if err == nil && cost >= 0 && cost <= ratelimit.MaxEvents {
 		return cost, SettledSame, nil
 	}
-	const most = 40
-	if len(text) > most {
-		text = text[:most] + "…"
+	const maxShown = 40
+	if len(text) > maxShown {
+		text = text[:maxShown] + "…"
 	}
 	wrong.Value = text
 	wrong.Want = "a whole number from 0 to 9007199254740992 in the response"

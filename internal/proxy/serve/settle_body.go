@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// maxBody bounds the buffer of a body, and maxEvent that of an event of a stream.
+	// maxBody bounds the buffer of a body, and maxEvent the buffer of an event of a stream.
 	maxBody  = 4 << 20
 	maxEvent = 1 << 20
 
@@ -17,7 +17,7 @@ const (
 	maxBodies = 64 << 20
 )
 
-// bufferedBytes is the size of all buffers of bodies; atomic.
+// bufferedBytes is the total size of the buffers of bodies; atomic.
 var bufferedBytes int64
 
 // settledBody reads costs from a JSON body, or from the last event with a cost of an event stream. It buffers
@@ -25,15 +25,15 @@ var bufferedBytes int64
 type settledBody struct {
 	reads    bool   // the body is JSON or a stream of events
 	stream   bool   // the body is a stream of events
-	invalid  string // why the body cannot be read, or ""
+	invalid  string // the reason why the body cannot be read, or ""
 	text     []byte // the body so far, or the current line of a stream
 	event    []byte // the data of the current event
 	long     bool   // the current event is too long
 	buffered int64  // this body's share of bufferedBytes
 }
 
-// begin reads the headers of the response.
-func (b *settledBody) begin(h http.Header) {
+// start reads the headers of the response.
+func (b *settledBody) start(h http.Header) {
 	if encoding := h.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		b.invalid = "encoded (" + encoding + ")"
 		return
@@ -46,13 +46,13 @@ func (b *settledBody) begin(h http.Header) {
 // whole reports whether the body is decoded at its end, as a single JSON text.
 func (b *settledBody) whole() bool { return b.reads && !b.stream && b.invalid == "" && len(b.text) > 0 }
 
-// fits counts the buffers, and reports whether they are within the bounds: most bytes of this body, and
-// maxBodies of all.
-func (b *settledBody) fits(most int) bool {
+// fits counts the buffers, and reports whether they are within the bounds: maxBytes for this body, and
+// maxBodies for all bodies.
+func (b *settledBody) fits(maxBytes int) bool {
 	n := len(b.text) + len(b.event)
-	all := atomic.AddInt64(&bufferedBytes, int64(n)-b.buffered)
+	total := atomic.AddInt64(&bufferedBytes, int64(n)-b.buffered)
 	b.buffered = int64(n)
-	return n <= most && all <= maxBodies
+	return n <= maxBytes && total <= maxBodies
 }
 
 // release drops the buffers.
@@ -82,16 +82,16 @@ func (b *settledBody) write(part []byte, hits []settledHit) {
 	}
 	b.text = append(b.text[:0], rest...)
 	if !b.fits(maxEvent) {
-		begun := len(b.text) > 0
+		inLine := len(b.text) > 0
 		b.release()
 		b.long = true
-		if begun {
-			b.text = []byte{'-'} // for the begin of the line
+		if inLine {
+			b.text = []byte{'-'} // stands for the start of the line
 		}
 	}
 }
 
-// readLine reads a line of a stream. An empty line ends an event. The data lines of an event are joined
+// readLine reads a line of a stream. An empty line ends an event. readLine joins the data lines of an event
 // without separators, which does not change JSON.
 func (b *settledBody) readLine(line []byte, hits []settledHit) {
 	line = bytes.TrimSuffix(line, []byte("\r"))
@@ -130,7 +130,7 @@ func readCosts(text []byte, hits []settledHit) {
 	}
 }
 
-// jsonAt returns the text of the value at path in JSON, or "" without one.
+// jsonAt returns the JSON of the value at path, or "" without one.
 func jsonAt(text []byte, path []string) string {
 	rest := json.RawMessage(text)
 	for _, name := range path {

@@ -25,7 +25,7 @@ type settling struct {
 	store    ratelimit.Store
 	hit      ratelimit.Hit
 	outcomes chan string
-	leave    func() // closes the connection of the client
+	leave    func() // closes the client's connection
 }
 
 func newSettling(t testing.TB, text string) *settling {
@@ -57,14 +57,14 @@ func newSettling(t testing.TB, text string) *settling {
 	return s
 }
 
-// used ends the request, and returns the outcome of its settlement and the units counted after it.
-func (s *settling) used(t testing.TB) string {
+// settledUnits ends the request, and returns the outcome of its settlement and the units counted after it.
+func (s *settling) settledUnits(t testing.TB) string {
 	t.Helper()
-	return s.usedAfter(t, 0)
+	return s.settledUnitsAfter(t, 0)
 }
 
-// usedAfter is used for a request that failed with a status, or 0.
-func (s *settling) usedAfter(t testing.TB, failed int) string {
+// settledUnitsAfter is like settledUnits, but the handler failed with a status other than 0.
+func (s *settling) settledUnitsAfter(t testing.TB, failed int) string {
 	t.Helper()
 	s.End(failed, http.Header{})
 	outcome := <-s.outcomes
@@ -76,8 +76,8 @@ func (s *settling) usedAfter(t testing.TB, failed int) string {
 	return fmt.Sprint(outcome, " ", 1<<40-decisions[0].Remaining)
 }
 
-// TestAnEventStreamIsReadInAnyParts splits a stream at each position. The last event with the field counts.
-func TestAnEventStreamIsReadInAnyParts(t *testing.T) {
+// The last event with the field counts, at whatever positions the stream is split.
+func TestEventStreamIsReadInAnyParts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := newSettling(t, "json usage.total_tokens")
 		end := rapid.SampledFrom([]string{"\n", "\r\n"}).Draw(rt, "end")
@@ -108,8 +108,8 @@ func TestAnEventStreamIsReadInAnyParts(t *testing.T) {
 			s.Body([]byte(rest[:n]))
 			rest = rest[n:]
 		}
-		if got := s.used(t); !strings.HasSuffix(got, fmt.Sprint(" ", want)) {
-			rt.Fatalf("%q: %s, want %d", stream, got, want)
+		if got := s.settledUnits(t); !strings.HasSuffix(got, fmt.Sprint(" ", want)) {
+			rt.Fatalf("stream %q: got %s, want %d units", stream, got, want)
 		}
 	})
 }
@@ -124,58 +124,76 @@ func TestBodiesAreReadWithinBounds(t *testing.T) {
 		parts  []string
 		want   string
 	}{
-		"json": {http.Header{"Content-Type": {"application/json"}}, []string{body[:9], body[9:]},
-			"more 25"},
-		"no type":       {http.Header{}, []string{body}, "more 25"},
-		"identity":      {http.Header{"Content-Encoding": {"identity"}}, []string{body}, "more 25"},
-		"gzip":          {http.Header{"Content-Encoding": {"gzip"}}, []string{body}, "invalid 10"},
-		"html":          {http.Header{"Content-Type": {"text/html"}}, []string{body}, "missing 10"},
-		"broken":        {http.Header{}, []string{body[:20]}, "missing 10"},
-		"nothing":       {http.Header{}, nil, "missing 10"},
-		"another shape": {http.Header{}, []string{`{"usage":[{"total_tokens":25}]}`}, "missing 10"},
-		"too long":      {http.Header{}, []string{body[:5], long, body[5:]}, "invalid 10"},
-		"a line too long": {http.Header{"Content-Type": {"text/event-stream"}},
-			[]string{"data: ", long, "\n\ndata: " + body + "\n\n"}, "more 25"},
-		"an event too long": {http.Header{"Content-Type": {"text/event-stream"}},
-			[]string{strings.Repeat("data: "+strings.Repeat(" ", 1000)+"\n", 2000), "data: " + body + "\n\n"},
-			"missing 10"},
-		"many short lines": {http.Header{"Content-Type": {"text/event-stream"}},
-			[]string{strings.Repeat(": x\n", 3<<20), "data: ", body, "\n\n"}, "more 25"},
+		"json": {
+			header: http.Header{"Content-Type": {"application/json"}}, parts: []string{body[:9], body[9:]},
+			want: "more 25",
+		},
+		"no type": {header: http.Header{}, parts: []string{body}, want: "more 25"},
+		"identity": {
+			header: http.Header{"Content-Encoding": {"identity"}}, parts: []string{body}, want: "more 25",
+		},
+		"gzip": {
+			header: http.Header{"Content-Encoding": {"gzip"}}, parts: []string{body}, want: "invalid 10",
+		},
+		"html": {
+			header: http.Header{"Content-Type": {"text/html"}}, parts: []string{body}, want: "missing 10",
+		},
+		"broken":  {header: http.Header{}, parts: []string{body[:20]}, want: "missing 10"},
+		"nothing": {header: http.Header{}, want: "missing 10"},
+		"another shape": {
+			header: http.Header{}, parts: []string{`{"usage":[{"total_tokens":25}]}`}, want: "missing 10",
+		},
+		"too long": {
+			header: http.Header{}, parts: []string{body[:5], long, body[5:]}, want: "invalid 10",
+		},
+		"a line too long": {
+			header: http.Header{"Content-Type": {"text/event-stream"}},
+			parts:  []string{"data: ", long, "\n\ndata: " + body + "\n\n"}, want: "more 25",
+		},
+		"an event too long": {
+			header: http.Header{"Content-Type": {"text/event-stream"}},
+			parts: []string{strings.Repeat("data: "+strings.Repeat(" ", 1000)+"\n", 2000),
+				"data: " + body + "\n\n"},
+			want: "missing 10",
+		},
+		"many short lines": {
+			header: http.Header{"Content-Type": {"text/event-stream"}},
+			parts:  []string{strings.Repeat(": x\n", 3<<20), "data: ", body, "\n\n"}, want: "more 25",
+		},
 	} {
-		for range 30 { // more than may be buffered, if anything stayed
+		for range 30 { // more than may be buffered at the same time
 			s := newSettling(t, "json usage.total_tokens")
 			serve.ReadHeaders(200, test.header, s.Settling)
 			for _, part := range test.parts {
 				s.Body([]byte(part))
 			}
-			if got := s.used(t); got != test.want {
-				t.Fatalf("%s: %s, want %s", name, got, test.want)
+			if got := s.settledUnits(t); got != test.want {
+				t.Fatalf("%s: got %s, want %s", name, got, test.want)
 			}
 		}
 	}
-	await.Within(t, time.Minute, "the memory", func() bool {
+	await.Within(t, time.Minute, "the free memory", func() bool {
 		s := newSettling(t, "json usage.total_tokens")
 		serve.ReadHeaders(200, http.Header{}, s.Settling)
 		s.Body([]byte(`{"text":"` + long[:4<<20-100] + `","usage":{"total_tokens":25}}`))
-		return s.used(t) == "more 25"
+		return s.settledUnits(t) == "more 25"
 	})
 }
 
-// TestAResponseThatNeverCameIsSettledByItsError checks that the status of the error counts, with an empty
-// body.
-func TestAResponseThatNeverCameIsSettledByItsError(t *testing.T) {
-	for text, want := range map[string]string{"bytes": "less 0", "status 502 = 7, else 0": "less 7",
+// Without a response, the status of the error counts, with an empty body.
+func TestMissingResponseIsSettledByItsError(t *testing.T) {
+	for how, want := range map[string]string{"bytes": "less 0", "status 502 = 7, else 0": "less 7",
 		"header X-Tokens": "less 0"} {
-		s := newSettling(t, text)
-		if got := s.usedAfter(t, 502); got != want {
-			t.Errorf("%s: %s, want %s", text, got, want)
+		s := newSettling(t, how)
+		if got := s.settledUnitsAfter(t, 502); got != want {
+			t.Errorf("%s: got %s, want %s", how, got, want)
 		}
 	}
 }
 
 // A cost other than a whole number leaves the charge unchanged. The log has a line once a minute, with the
 // header and its value.
-func TestTheLogNamesACostThatIsNone(t *testing.T) {
+func TestInvalidCostIsLogged(t *testing.T) {
 	for value, shown := range map[string]string{"0.0042": `"0.0042"`, "": `missing`,
 		strings.Repeat("9", 5000): `"` + strings.Repeat("9", 40) + `…"`} {
 		s := newSettling(t, "header X-Cost")
@@ -194,29 +212,29 @@ func TestTheLogNamesACostThatIsNone(t *testing.T) {
 			serve.ReadHeaders(http.StatusOK, http.Header{"X-Cost": {value}}, one)
 			one.End(0, http.Header{})
 		}
-		if want := "settle header X-Cost: " + shown + ": must be a whole number"; len(lines) != 1 ||
-			lines[0].Prefix != "p" || !strings.HasPrefix(lines[0].Err.Error(), want) {
-			t.Errorf("%.50s: %v, want one line with %s", value, lines, want)
+		want := "settle header X-Cost: " + shown + ": must be a whole number"
+		if len(lines) != 1 || lines[0].Prefix != "p" || !strings.HasPrefix(lines[0].Err.Error(), want) {
+			t.Errorf("cost %.50q: got lines %v, want one with %s", value, lines, want)
 		}
-		if got := s.used(t); got != "missing 10" {
-			t.Errorf("%.50s: %s, want what was charged", value, got)
+		if got := s.settledUnits(t); got != "missing 10" {
+			t.Errorf("cost %.50q: got %s, want missing 10, the charged cost", value, got)
 		}
 	}
 	var sampler host.Sampler
-	begin := time.Unix(1800000000, 0)
+	start := time.Unix(1800000000, 0)
 	for after, want := range []string{0: "0 true", 1: "0 false", 59: "0 false", 60: "2 true", 61: "0 false"} {
 		if want == "" {
 			continue
 		}
-		if dropped, ok := sampler.Next(begin.Add(time.Duration(after)*time.Second),
-			time.Minute); fmt.Sprint(dropped, " ", ok) != want {
-			t.Errorf("after %d s: %d, %t; want %s", after, dropped, ok, want)
+		dropped, ok := sampler.Next(start.Add(time.Duration(after)*time.Second), time.Minute)
+		if got := fmt.Sprint(dropped, " ", ok); got != want {
+			t.Errorf("after %d s, Next returns %s, want %s", after, got, want)
 		}
 	}
 }
 
 // No client gets a header with a cost, even without a decision.
-func TestAHeaderWithACostIsRemovedWithoutADecision(t *testing.T) {
+func TestCostHeaderIsRemovedWithoutDecision(t *testing.T) {
 	how, err := settings.ParseSettle("header X-Tokens")
 	if err != nil {
 		t.Fatal(err)
@@ -229,29 +247,32 @@ func TestAHeaderWithACostIsRemovedWithoutADecision(t *testing.T) {
 			Decisions: make([]ratelimit.Decision, 1)})
 	for _, h := range []http.Header{{"X-Tokens": {"5"}}, {"Trailer:X-Tokens": {"5"}}} {
 		if serve.ReadHeaders(http.StatusOK, h, s); len(h) > 0 {
-			t.Error(h)
+			t.Errorf("got headers %v, want none", h)
 		}
 	}
 	s.End(0, http.Header{})
 }
 
-// If the response determines the cost, a response of 5xx, or none, costs nothing. If the client left, the
+// If the response determines the cost, a response of 5xx or none costs nothing. If the client left, the
 // charge stays.
-func TestAFailedAnswerCostsNothing(t *testing.T) {
+func TestFailedResponseCostsNothing(t *testing.T) {
 	for _, how := range []string{"header X-Tokens", "json usage.total"} {
 		for _, c := range []struct {
 			name   string
-			status int // 0 is none
+			status int // 0 without a response
 			failed int
 			leaves bool
 			want   string
 		}{
-			{"an answer of 502 with a cost", 502, 0, false, "less 0"},
-			{"no answer", 0, 504, false, "less 0"},
-			{"an answer of 404 without a cost", 404, 0, false, "missing 10"},
-			{"a client that left before an answer", 0, 502, true, "missing 10"},
-			{"a client that left before the end of an answer", 200, 502, true, "missing 10"},
-			{"an answer of 503 to a client that left", 503, 0, true, "less 0"},
+			{name: "a response of 502 with a cost", status: 502, want: "less 0"},
+			{name: "no response", failed: 504, want: "less 0"},
+			{name: "a response of 404 without a cost", status: 404, want: "missing 10"},
+			{name: "a client that left before a response", failed: 502, leaves: true, want: "missing 10"},
+			{
+				name: "a client that left before the end of a response", status: 200, failed: 502,
+				leaves: true, want: "missing 10",
+			},
+			{name: "a response of 503 to a client that left", status: 503, leaves: true, want: "less 0"},
 		} {
 			s := newSettling(t, how)
 			if c.status != 0 {
@@ -264,8 +285,8 @@ func TestAFailedAnswerCostsNothing(t *testing.T) {
 			if c.leaves {
 				s.leave()
 			}
-			if got := s.usedAfter(t, c.failed); got != c.want {
-				t.Errorf("%s, %s: %s, want %s", how, c.name, got, c.want)
+			if got := s.settledUnitsAfter(t, c.failed); got != c.want {
+				t.Errorf("%s, %s: got %s, want %s", how, c.name, got, c.want)
 			}
 		}
 	}

@@ -20,34 +20,34 @@ import (
 // or Exempt. Yaegi mishandles mutually recursive types, so Site refers to Request only through interfaces.
 type Site struct {
 	Store   ratelimit.Store
-	Timeout time.Duration // of the database; see ratelimit.Store.Take
+	Timeout time.Duration // the timeout of the database; see ratelimit.Store.Take
 	OnError settings.OnError
 	Fields  settings.Fields
 	Salt    *respond.Salt
 	Clock   *respond.Clock
 	Zones   []*Zone        // including those that are off
 	Policy  *Policy        // nil without a policy
-	Exempt  []netip.Prefix // requests from there are exempt from Zones
+	Exempt  []netip.Prefix // the networks that are exempt from Zones
 
-	// History records requests; nil records none. Hidden is not recorded, because it holds a secret: see
+	// History records requests; nil records none. It omits the parts in Hidden, which may hold a secret: see
 	// Prepare.
 	History *history.Writer
 	Hidden  Parts
 
 	// Watcher observes verdicts of the policy; nil observes none.
 	Watcher Watcher
-	// Log logs lines for operators. Outage is the outage log of the database. If it is nil, requests without
-	// a decision are not logged.
+	// Log logs lines for operators. Outage is the outage log of the database. If Outage is nil, requests
+	// without a decision are not logged.
 	Log    func(host.Line)
 	Outage *host.Outage
 	// Report counts the requests; nil counts nothing.
 	Report *registry.Report
 
-	// Hits returns further hits of a request. Go programs, which have no Zones, use it.
+	// Hits returns further hits of a request. Go programs use it, since they have no Zones.
 	Hits func(r *http.Request) []ratelimit.Hit
 
 	// Address returns the address of a client, or the zero Addr without one. assumed reports that the address
-	// may be that of a load balancer.
+	// may belong to a load balancer.
 	Address func(r *http.Request) (address netip.Addr, assumed bool)
 	// UserOf returns the user that the proxy authenticated, or "". It is called before a request is recorded.
 	UserOf func(r *http.Request) (user string)
@@ -55,7 +55,7 @@ type Site struct {
 	Settled func(prefix string, outcome SettleOutcome)
 
 	// reopen opens closed databases again and calls retry with them, since requests can come long after a
-	// reload. If it cannot, it does not call retry.
+	// reload. If it fails, it does not call retry.
 	reopen func(retry func(again *host.Handle))
 
 	audit   settings.Audit // the handler's setting, for requests that the policy alone decides
@@ -75,10 +75,10 @@ type Watcher interface {
 	OnVerdict(q *Request)
 }
 
-// Open opens the databases of the site, and prepares the site for its first request. It does not connect; see
+// Open opens the databases of the site and prepares the site for its first request. It does not connect; see
 // host.Handle.Prepare.
-func (s *Site) Open(p *host.Process, at *host.DataSources) (*host.Handle, error) {
-	opened, err := p.Open(at, s.Timeout)
+func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Handle, error) {
+	opened, err := p.Open(sources, s.Timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func (s *Site) Open(p *host.Process, at *host.DataSources) (*host.Handle, error)
 	}
 	timeout := s.Timeout
 	s.reopen = func(retry func(again *host.Handle)) {
-		again, err := p.Open(at, timeout)
+		again, err := p.Open(sources, timeout)
 		if err == nil {
 			defer again.Release()
 			retry(again)
@@ -110,24 +110,23 @@ func (s *Site) Open(p *host.Process, at *host.DataSources) (*host.Handle, error)
 	return opened, nil
 }
 
-// setAudit sets the audit settings of the limits, which Compile has checked. text is the handler's setting,
-// and the default for its limits. setAudit returns the setting that records most, or off if none records
-// anything.
+// setAudit sets the audit settings of the limits, which Compile has validated. text is the handler's setting
+// and the default for its limits. setAudit returns the setting that records the most requests.
 func (s *Site) setAudit(text string, hasHistory bool) settings.Audit {
-	most := settings.Audit{Level: settings.AuditOff}
-	unset := most
+	widest := settings.Audit{Level: settings.AuditOff}
+	fallback := widest
 	if hasHistory {
-		unset.Level = settings.AuditDenied
+		fallback.Level = settings.AuditDenied
 	}
-	s.audit, _ = settings.ParseAudit(text, unset)
+	s.audit, _ = settings.ParseAudit(text, fallback)
 	if s.Policy != nil {
-		most = s.audit
+		widest = s.audit
 	}
 	for _, z := range s.Zones {
 		z.audit, _ = settings.ParseAudit(z.Configured["audit"], s.audit)
-		most = settings.MaxAudit(most, z.audit)
+		widest = settings.MaxAudit(widest, z.audit)
 	}
-	return most
+	return widest
 }
 
 // hide adds to Hidden the parts of a request that a secret may contain.
@@ -138,9 +137,9 @@ func (s *Site) hide(secret Text) {
 	s.Hidden.Path = s.Hidden.Path || parts.Path
 }
 
-// Prepare computes the sets of limits and Hidden: the parts of a request that the policy's API key or a key
-// with hash_key may contain. With on_error local, it turns on the local decisions of a store. Callers call it
-// once, after the fields are set and before the first request.
+// Prepare computes the sets of limits and Hidden, the parts of a request that the policy's API key or a key
+// with hash_key may contain. With on_error local, it turns on the local decisions of the store. Callers call
+// it once, after the fields are set and before the first request.
 func (s *Site) Prepare() {
 	if inPostgres, ok := s.Store.(*store.Store); ok && s.OnError == settings.Local {
 		inPostgres.UseLocal()
@@ -161,7 +160,7 @@ func (s *Site) Prepare() {
 	s.none = newLimitSet(s, nil)
 }
 
-// LimitsOfAll returns the limits if they are the same for all requests, or nil if each request needs Begin.
+// LimitsOfAll returns the limits if all requests have the same ones, or nil if each request needs Begin.
 func (s *Site) LimitsOfAll() *LimitSet {
 	if s.matches || len(s.Exempt) > 0 || s.Policy != nil || s.all.InFlight || len(s.all.Hits) == 0 {
 		return nil

@@ -9,55 +9,56 @@ import (
 // DSNs holds the DSNs of a configuration.
 type DSNs struct {
 	Limits, Policy, History host.DSN
-	Where                   string // where they can be set, for errors; see settings.Store.Resolve
+	Where                   string // the places for DSNs, for errors; see settings.Store.Resolve
 }
 
 // DataSources returns the databases of a site's counters, policy and history. in has the settings that all of
-// them share, without DSNs. audit is the setting of the handler. recorded has the settings of the history. If
-// it is nil, the site has a history only if an audit setting requires one.
+// them share, without DSNs. audit is the handler's setting. recorded has the settings of the history. If
+// recorded is nil, the site has a history only if an audit setting requires one.
 func (s *Site) DataSources(
 	in settings.Store, dsns *DSNs, audit string, recorded *settings.History,
 ) (*host.DataSources, error) {
-	p := &host.DataSources{HasPolicy: s.Policy != nil}
+	sources := &host.DataSources{HasPolicy: s.Policy != nil}
 	if recorded != nil {
-		p.Recorded = *recorded
+		sources.Recorded = *recorded
 	}
 	var err error
-	if p.Limits, err = sourceOf(in, &dsns.Limits, dsns.Where, nil); err != nil {
+	if sources.Limits, err = sourceOf(in, &dsns.Limits, dsns.Where, nil); err != nil {
 		return nil, err
 	}
-	p.Policy, err = sourceOf(in, &dsns.Policy, dsns.Where, &p.Limits)
-	if err == nil && s.Policy != nil && p.Policy.DSN == settings.MemoryDSN {
+	sources.Policy, err = sourceOf(in, &dsns.Policy, dsns.Where, &sources.Limits)
+	if err == nil && s.Policy != nil && sources.Policy.DSN == settings.MemoryDSN {
 		want := settings.WantPostgres + ": the rules of a policy are in Postgres"
 		err = &ratelimit.FieldError{Field: "dsn", Value: settings.MemoryDSN, Want: want}
 	}
 	if err != nil {
 		return nil, partError(PolicyPart, "policy", &dsns.Policy, err)
 	}
-	if p.History, err = sourceOf(in, &dsns.History, dsns.Where, &p.Limits); err != nil {
+	if sources.History, err = sourceOf(in, &dsns.History, dsns.Where, &sources.Limits); err != nil {
 		return nil, partError(HistoryPart, "history", &dsns.History, err)
 	}
-	p.History.HistoryOnly = p.History.DSN != p.Limits.DSN
-	most := s.setAudit(audit, recorded != nil)
-	inMemory := p.History.DSN == settings.MemoryDSN
-	p.Records = most.Level != settings.AuditOff || recorded != nil && (!inMemory || dsns.History.DSN != "")
-	if p.Records && inMemory {
+	sources.History.HistoryOnly = sources.History.DSN != sources.Limits.DSN
+	widest := s.setAudit(audit, recorded != nil)
+	inMemory := sources.History.DSN == settings.MemoryDSN
+	sources.Records = widest.Level != settings.AuditOff ||
+		recorded != nil && (!inMemory || dsns.History.DSN != "")
+	if sources.Records && inMemory {
 		want := settings.WantPostgres + ", or used with audit off: the history is in Postgres"
 		err = &ratelimit.FieldError{Field: "dsn", Value: settings.MemoryDSN, Want: want}
 		return nil, partError(HistoryPart, "history", &dsns.History, err)
 	}
-	return p, nil
+	return sources, nil
 }
 
-// sourceOf returns the database of a DSN. limits is the database of the limits, which is that of a policy or
-// a history without its own DSN, or nil.
+// sourceOf returns the database of a DSN. A policy or a history without its own DSN is in limits, the
+// database of the limits; limits is nil for the limits themselves.
 func sourceOf(
 	in settings.Store, dsn *host.DSN, where string, limits *host.DataSource,
 ) (host.DataSource, error) {
 	if limits != nil && (dsn.DSN == "" || dsn.DSN == limits.DSN) {
-		at := *limits
-		at.Configured.Password = at.Configured.Password || dsn.Password
-		return at, nil
+		source := *limits
+		source.Configured.Password = source.Configured.Password || dsn.Password
+		return source, nil
 	}
 	in.DSN = dsn.DSN
 	in.From = dsn.From
@@ -65,8 +66,8 @@ func sourceOf(
 	return host.DataSource{Store: resolved, Configured: *dsn}, err
 }
 
-// partError names the part in an error if the part has its own DSN. Otherwise the error concerns the DSN of
-// the limits.
+// partError adds the name of the part to an error if the part has its own DSN. Otherwise the error is about
+// the DSN of the limits.
 func partError(part int, name string, dsn *host.DSN, err error) error {
 	if dsn.DSN == "" {
 		return err

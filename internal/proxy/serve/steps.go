@@ -14,7 +14,7 @@ import (
 )
 
 // Decide decides a request, sets its Outcome, and responds if the request has a Writer. The proxy then serves
-// the request with Flight.Context, and calls Settling.End and Flight.End after the response. Its error comes
+// the request with Flight.Context and calls Settling.End and Flight.End after the response. An error comes
 // from Zone.Match.
 func Decide(s *Site, q *Request) error {
 	q.Site = s
@@ -31,9 +31,9 @@ func Decide(s *Site, q *Request) error {
 	return nil
 }
 
-// Begin evaluates the policy for a request, and then finds the limits of the configuration that apply, since
-// a matcher can use the verdict. It reports whether the store has to decide the request. If so, Fill follows,
-// and Deliver in any case. Callers set Site and Began before.
+// Begin evaluates the policy for a request. Then it finds the limits of the configuration that apply, since a
+// matcher can use the verdict. waits reports whether the store has to decide the request. If so, the caller
+// calls Fill next. In any case it calls Deliver at the end. Callers set Site and Began before Begin.
 func Begin(q *Request) (waits bool, err error) {
 	s := q.Site
 	q.Outcome = respond.Outcome{}
@@ -73,17 +73,17 @@ func Begin(q *Request) (waits bool, err error) {
 
 // FillCalls calls Fill for the requests that own the calls of a queue.
 func FillCalls(calls []*batch.Call) {
-	all := make([]*Request, len(calls))
+	requests := make([]*Request, len(calls))
 	for i, c := range calls {
-		all[i] = c.Owner.(*Request)
+		requests[i] = c.Owner.(*Request)
 	}
-	Fill(all)
+	Fill(requests)
 }
 
-// Fill sets the hits of requests and of their Calls: those of the configuration, then those of the policy. If
-// a panic ends Fill, the current request has no hits.
-func Fill(all []*Request) {
-	for _, q := range all {
+// Fill sets the hits of requests and of their Calls: first the hits of the configuration, then the hits of
+// the policy. If a panic ends Fill, the current request has no hits.
+func Fill(requests []*Request) {
+	for _, q := range requests {
 		f := q.Limits
 		q.waited = true
 		q.Delivered = false
@@ -120,13 +120,13 @@ func Fill(all []*Request) {
 	}
 }
 
-// background is the context of all decisions, instead of the request's. A client that closes its connection
-// must not fail the batch of its request, which would be logged as a failure of the database. The timeout
-// bounds the wait.
+// background is the context of all decisions, instead of the request's context. A client that closes its
+// connection must not fail the batch of its request, which would be logged as a failure of the database. The
+// timeout bounds the wait.
 var background = context.Background()
 
-// Take asks the store for decisions on the hits of a request, and sets its Decisions or Err. If the policy
-// took more than a tenth of the timeout, the store gets only what is left of it.
+// Take gets decisions on the hits of a request from the store, and sets its Decisions or Err. If the policy
+// took more than a tenth of the timeout, the store gets only the rest of the timeout.
 func Take(q *Request) {
 	q.Decisions = append(q.Decisions[:0], make([]ratelimit.Decision, len(q.Hits))...)
 	if len(q.Hits) == 0 {
@@ -148,9 +148,9 @@ func Take(q *Request) {
 }
 
 // DeliverCalls passes the decisions of a queue's calls to the requests that own them, and calls Deliver. It
-// leaves calls that a closed store refused to Take.
+// skips calls that a closed store refused, for which Take runs next.
 func DeliverCalls(calls []*batch.Call) {
-	all := make([]*Request, 0, len(calls))
+	delivered := make([]*Request, 0, len(calls))
 	for _, c := range calls {
 		q := c.Owner.(*Request)
 		if c.Err == nil {
@@ -159,30 +159,30 @@ func DeliverCalls(calls []*batch.Call) {
 			continue
 		}
 		q.Err = c.Err
-		all = append(all, q)
+		delivered = append(delivered, q)
 		for i := range c.Hits {
 			c.Hits[i].Key = "" // a key may keep the memory of a long request
 			c.Hits[i].Subject = ""
 		}
 	}
-	Deliver(all)
+	Deliver(delivered)
 }
 
 // Deliver ends requests on one database, which have Decisions, an Err, or nothing to decide. It sets their
-// outcomes, counts and records them, prepares their settlements, and responds to those with a Writer.
+// outcomes, counts and records them, prepares their settlements, and responds to requests with a Writer.
 // Frequent requests of Traefik take one loop, because the interpreter takes long for each call. With
 // deliverOne for all of them, a request takes 2.4 times the processor time.
-func Deliver(all []*Request) {
+func Deliver(requests []*Request) {
 	var recorded, answered []*Request
 	var responses []respond.Response
-	if len(all) == 0 {
+	if len(requests) == 0 {
 		return
 	}
 	now := time.Now()
-	first := all[0].Site // all sites share its database
-	ahead := first.Clock.Ahead(all[0].Decisions, now)
+	first := requests[0].Site // all sites share its database
+	ahead := first.Clock.Ahead(requests[0].Decisions, now)
 	outage := first.Outage != nil && first.Outage.IsUnderWay()
-	for _, q := range all {
+	for _, q := range requests {
 		if q.Delivered {
 			continue // after a panic, a queue delivers all calls again
 		}
@@ -292,8 +292,9 @@ func Respond(q *Request) {
 	}
 }
 
-// LogNoDecision logs that no decision on a request was possible, and whether such requests pass. It logs at
-// most a line a second for all handlers on a database. Outage.Ended logs when the database answers again.
+// LogNoDecision logs that no decision on a request was possible, and whether requests without a decision
+// pass. It logs at most a line a second for all handlers on a database. Outage.Ended logs the end of the
+// outage.
 func LogNoDecision(s *Site, q *Request) {
 	line := host.Line{Level: host.Error, Text: "no decision: refusing requests", Err: q.Outcome.Err}
 	if q.Outcome.Status == 0 {

@@ -8,14 +8,16 @@ import (
 	"strings"
 )
 
-// Host normalizes a host for keys: lower case, without the dot that may end a full name.
-func Host(host string) string {
+// NormalizeHost normalizes a host for keys: it is in lower case and without a trailing dot. Rules normalize
+// hosts by policy.NormalHost.
+func NormalizeHost(host string) string {
 	return strings.TrimSuffix(strings.ToLower(host), ".")
 }
 
-// Path normalizes a path for keys: it removes empty, "." and ".." segments, with which a client could name
-// one page in many ways. Traefik normalizes request paths the same way.
-func Path(text string) string {
+// NormalizePath normalizes a path for keys: it removes empty, "." and ".." segments, with which a client
+// could name one page in many ways. Traefik normalizes request paths the same way. Rules normalize paths by
+// policy.NormalPath.
+func NormalizePath(text string) string {
 	if !strings.Contains(text, "//") && !strings.Contains(text, "/.") {
 		return text
 	}
@@ -26,16 +28,16 @@ func Path(text string) string {
 	return clean
 }
 
-// CleanURL normalizes the URL of a request for keys: the path by Path, with one form of each escape, and the
-// query with & instead of semicolons, as in Traefik. If nothing changes, it returns u.
+// CleanURL normalizes the URL of a request for keys. It normalizes the path, uses one form of each escape,
+// and replaces semicolons in the query by &, as Traefik does. If nothing changes, it returns u.
 func CleanURL(u *url.URL) *url.URL {
-	clean := Path(u.Path)
+	clean := NormalizePath(u.Path)
 	if clean == u.Path && strings.IndexByte(u.RawQuery, ';') < 0 && normalizeEscapes(u.RawPath) == u.RawPath {
 		return u
 	}
 	changed := *u
 	changed.Path = clean
-	changed.RawPath = Path(normalizeEscapes(u.RawPath))
+	changed.RawPath = NormalizePath(normalizeEscapes(u.RawPath))
 	changed.RawQuery = strings.Replace(u.RawQuery, ";", "&", -1)
 	return &changed
 }
@@ -62,6 +64,6 @@ func isUnreserved(c byte) bool {
 // QueryValue returns the values of a query parameter, separated by commas. As in Traefik, a semicolon ends a
 // value. The standard library would drop a parameter with a semicolon.
 func QueryValue(u *url.URL, name string) string {
-	parsed, _ := url.ParseQuery(CleanURL(u).RawQuery) // an error concerns other parameters
+	parsed, _ := url.ParseQuery(CleanURL(u).RawQuery) // invalid parameters are left out
 	return strings.Join(parsed[name], ",")
 }

@@ -8,28 +8,28 @@ import (
 )
 
 // A client cannot get several keys by writing one path in several ways.
-func TestOnePathIsOneKey(t *testing.T) {
+func TestNormalizePath(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "/": "/", "*": "*", "/a/b": "/a/b", "/a/b/": "/a/b/", "/.well-known/x": "/.well-known/x",
 		"//a///b": "/a/b", "/a/./b": "/a/b", "/x/../a/b": "/a/b", "/a/b//": "/a/b/", "/a/b/.": "/a/b",
 		"/a/b/c/..": "/a/b", "/a/b/./": "/a/b/", "/..": "/", "//": "/",
 	} {
-		if got := serve.Path(text); got != want {
-			t.Errorf("%q is %q, want %q", text, got, want)
+		if got := serve.NormalizePath(text); got != want {
+			t.Errorf("NormalizePath(%q) = %q, want %q", text, got, want)
 		}
 		// Traefik normalizes paths by this function.
 		u := url.URL{Path: text}
-		if text != "" && text != "*" && u.JoinPath().Path != want {
-			t.Errorf("%q is %q in Traefik, want %q", text, u.JoinPath().Path, want)
+		if got := u.JoinPath().Path; text != "" && text != "*" && got != want {
+			t.Errorf("Traefik normalizes %q to %q, want %q", text, got, want)
 		}
 	}
 }
 
-func TestOneHostIsOneKey(t *testing.T) {
+func TestNormalizeHost(t *testing.T) {
 	for text, want := range map[string]string{"example.com": "example.com", "Example.COM.": "example.com",
 		"": "", ".": ""} {
-		if got := serve.Host(text); got != want {
-			t.Errorf("%q is %q, want %q", text, got, want)
+		if got := serve.NormalizeHost(text); got != want {
+			t.Errorf("NormalizeHost(%q) = %q, want %q", text, got, want)
 		}
 	}
 }
@@ -39,12 +39,12 @@ func TestQueryValue(t *testing.T) {
 		"": "", "q=a": "a", "q=a&q=b": "a,b", "q=a;b": "a", "x=1;q=a%3Bb": "a;b", "q=a&x=%zz": "a",
 	} {
 		if got := serve.QueryValue(&url.URL{RawQuery: query}, "q"); got != want {
-			t.Errorf("?%s has q=%q, want %q", query, got, want)
+			t.Errorf("the value of q in ?%s is %q, want %q", query, got, want)
 		}
 	}
 }
 
-func TestOneURIIsOneKey(t *testing.T) {
+func TestCleanURL(t *testing.T) {
 	for text, want := range map[string]string{
 		"/a/b?q=x&y": "/a/b?q=x&y", "/a": "/a", "/?": "/?",
 		"//a/./x/../b?q=x;y": "/a/b?q=x&y", "/a/%2e%2e/b": "/b", "/a//b%2Fc": "/a/b%2Fc", "/x/..%2Fb": "/b",
@@ -56,14 +56,14 @@ func TestOneURIIsOneKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := serve.CleanURL(u).RequestURI(); got != want {
-			t.Errorf("%q is %q, want %q", text, got, want)
+			t.Errorf("CleanURL(%q) = %q, want %q", text, got, want)
 		}
-		if u.RequestURI() != text {
-			t.Errorf("%q was changed to %q", text, u.RequestURI())
+		if got := u.RequestURI(); got != text {
+			t.Errorf("CleanURL changed its argument %q to %q", text, got)
 		}
 		// Traefik passes a cleaned path to the plugin.
 		if got := serve.CleanURL(u.JoinPath()).RequestURI(); got != want {
-			t.Errorf("%q is %q in Traefik, want %q", text, got, want)
+			t.Errorf("CleanURL of %q as Traefik passes it = %q, want %q", text, got, want)
 		}
 	}
 }

@@ -21,17 +21,17 @@ type Text interface {
 	Of(q *Request) string
 	// Key returns the text as a key: it normalizes values, and keeps v4 or v6 bits of addresses.
 	Key(q *Request, v4, v6 int) string
-	// Parts returns what the text depends on.
+	// Parts returns the placeholders of the text, and the parts of a request that it contains.
 	Parts() Parts
 }
 
 // Parts lists the placeholders of a Text, and the parts of a request for which they stand.
 type Parts struct {
 	Fixed            bool     // the text has no placeholder
-	Placeholders     []string // in one spelling
-	Secret           bool     // one stands for a credential
+	Placeholders     []string // the names, in one spelling
+	Secret           bool     // a placeholder stands for a credential
 	User, Host, Path bool
-	Headers          []string // canonical
+	Headers          []string // the canonical names of request headers
 	Header           string   // set if the text is the placeholder of this header alone
 	Connection       bool     // the text is the address of the connection alone
 }
@@ -61,10 +61,10 @@ type Zone struct {
 
 	// Match reports whether the limit applies to a request. Nil applies to all requests.
 	Match func(r *http.Request) (bool, error)
-	// Endpoint lists the paths of Match for the history, or is "".
+	// Endpoint lists the paths of Match for the history; "" without paths.
 	Endpoint string
 
-	Index int // in Site.Zones
+	Index int // the index in Site.Zones
 
 	// Hit is the template for the hits of requests.
 	Hit ratelimit.Hit
@@ -135,7 +135,7 @@ func (z *Zone) isSecret(text Text) bool {
 	return text.Parts().Secret
 }
 
-// hideIfShared makes the keys of z secret if they may contain the policy's API key.
+// hideIfShared makes the keys of z secret if they may contain the policy's API key, which has the text key.
 func (z *Zone) hideIfShared(key Text) {
 	if z.HashKey != nil {
 		return
@@ -206,13 +206,13 @@ func connectionOf(r *http.Request) string {
 	return host
 }
 
-// setKey sets the key of a request's hit. It logs once that a key is empty, because all such requests share
-// one quota.
+// setKey sets the key of a request's hit. The first time that a key is empty, it logs a warning, because all
+// such requests share one quota.
 func setKey(z *Zone, q *Request, hit *ratelimit.Hit) {
 	if z.alternatives == nil {
 		hit.Key = z.Key.Key(q, z.IPv4, z.IPv6)
 	} else {
-		hit.Secret = false // an alternative that is a secret is a digest
+		hit.Secret = false // AlternativeKey replaces a secret by its digest
 	}
 	for i := range z.alternatives {
 		one := &z.alternatives[i]
@@ -230,8 +230,8 @@ func setKey(z *Zone, q *Request, hit *ratelimit.Hit) {
 // maxCost exceeds any quota.
 const maxCost = 1 << 62
 
-// ParseCost parses the cost of a request. Clients often choose the text, and must not gain a refund or a free
-// pass: 0, and text other than a whole number, count as 1.
+// ParseCost parses the cost of a request. Clients often choose the text and must not gain a refund or a free
+// pass. So 0 and text other than a whole number count as 1.
 func ParseCost(text string) int64 {
 	cost, err := strconv.ParseUint(text, 10, 64)
 	switch {
@@ -243,8 +243,8 @@ func ParseCost(text string) int64 {
 	return int64(cost)
 }
 
-// checkRows returns an error if two hits of one request could be on the same row, which ratelimit.Store does
-// not allow, with the index of the second limit. Hits of two limits with the same prefix and table could be,
+// checkRows returns an error and the index of the second limit if two hits of one request could be on the
+// same row, which ratelimit.Store does not allow. Limits with the same prefix and table could share a row
 // unless both keys are fixed and differ, since a client often chooses the value of a placeholder.
 func checkRows(zones []*Zone) (at int, err error) {
 	for i, z := range zones {

@@ -12,19 +12,19 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// text is a serve.Text with empty placeholders.
-type text string
+// template is a serve.Text that is used as it is.
+type template string
 
-func (t text) Of(*serve.Request) string            { return string(t) }
-func (t text) Key(*serve.Request, int, int) string { return string(t) }
-func (t text) Parts() serve.Parts {
+func (t template) Of(*serve.Request) string            { return string(t) }
+func (t template) Key(*serve.Request, int, int) string { return string(t) }
+func (t template) Parts() serve.Parts {
 	return serve.Parts{Fixed: !strings.Contains(string(t), "{")}
 }
 
 // compile compiles a configuration with zones.
 func compile(handler settings.Values, zones ...settings.Values) (*serve.Site, error) {
 	c := serve.Configuration{Handler: handler, Zones: zones}
-	c.Parse = func(_, configured string) (serve.Text, error) { return text(configured), nil }
+	c.Parse = func(_, configured string) (serve.Text, error) { return template(configured), nil }
 	site, _, err := c.Compile()
 	return site, err
 }
@@ -36,12 +36,12 @@ func TestCostOfARequest(t *testing.T) {
 		"4611686018427387904": 1 << 62, "18446744073709551615": 1 << 62, "99999999999999999999": 1 << 62,
 	} {
 		if got := serve.ParseCost(text); got != want {
-			t.Errorf("%q costs %d, want %d", text, got, want)
+			t.Errorf("ParseCost(%q) = %d, want %d", text, got, want)
 		}
 	}
 }
 
-func TestTwoLimitsOnOneRowAreRefused(t *testing.T) {
+func TestLimitsOnOneRowAreRejected(t *testing.T) {
 	zone := func(prefix, key, durable string) settings.Values {
 		return settings.Values{"prefix": prefix, "limit": "1 1h", "key": key, "durable": durable}
 	}
@@ -58,13 +58,13 @@ func TestTwoLimitsOnOneRowAreRefused(t *testing.T) {
 	} {
 		_, err := compile(nil, zone("z", "", ""), zone("a", "k", ""), test.other)
 		if !test.shared && err != nil {
-			t.Errorf("%+v: %v", test.other, err)
+			t.Errorf("%+v: error %v, want nil", test.other, err)
 		}
 		var wrong *ratelimit.FieldError
 		var part *serve.PartError
 		if test.shared && (!errors.As(err, &wrong) || wrong.Field != "prefix" || wrong.Value != "a" ||
 			!errors.As(err, &part) || part.Zone != 2) {
-			t.Errorf("%+v: %v, want an error about the third zone", test.other, err)
+			t.Errorf("%+v: error %v, want one about the prefix a of the third zone", test.other, err)
 		}
 	}
 }
@@ -76,7 +76,7 @@ func TestNetworksAreExempt(t *testing.T) {
 		t.Fatal(err)
 	}
 	site.Prepare()
-	exempt := func(address netip.Addr, assumed bool) bool {
+	isExempt := func(address netip.Addr, assumed bool) bool {
 		site.Address = func(*http.Request) (netip.Addr, bool) { return address, assumed }
 		q := &serve.Request{HTTP: &http.Request{}, Site: site}
 		waits, err := serve.Begin(q)
@@ -89,11 +89,11 @@ func TestNetworksAreExempt(t *testing.T) {
 		"10.1.2.3": true, "11.1.2.3": false, "192.0.2.7": true, "192.0.2.8": true, "192.0.2.9": false,
 		"::ffff:10.1.2.3": true, "2001:db8:1::": true, "2001:db9::": false, "fe80::1%eth0": false,
 	} {
-		if exempt(netip.MustParseAddr(address), false) != want {
-			t.Errorf("%s: %v", address, !want)
+		if got := isExempt(netip.MustParseAddr(address), false); got != want {
+			t.Errorf("%s is exempt: %v, want %v", address, got, want)
 		}
 	}
-	if exempt(netip.Addr{}, false) || exempt(netip.MustParseAddr("10.1.2.3"), true) {
+	if isExempt(netip.Addr{}, false) || isExempt(netip.MustParseAddr("10.1.2.3"), true) {
 		t.Error("an unknown or an assumed address is exempt, want neither")
 	}
 	for text, word := range map[string]string{
@@ -102,7 +102,7 @@ func TestNetworksAreExempt(t *testing.T) {
 		_, err := compile(settings.Values{"exempt": text}, settings.Values{"prefix": "a", "limit": "1 1h"})
 		var wrong *ratelimit.FieldError
 		if !errors.As(err, &wrong) || wrong.Field != "exempt" || wrong.Value != word {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("exempt %q: error %v, want one about %q", text, err, word)
 		}
 	}
 }
