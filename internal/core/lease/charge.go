@@ -8,15 +8,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// answerTimeout is the time after which a charge without an answer is repeated, in microseconds. If the
-// answer comes later, the lease gets the units of both charges.
-const answerTimeout = 2000000
+const (
+	// answerTimeout is the time after which a charge without an answer is repeated, in microseconds. If the
+	// answer comes later, the lease gets the units of both charges.
+	answerTimeout = 2000000
 
-// maxGrowth bounds by how much a charge exceeds what was used since the last one.
-const maxGrowth = 4
+	// maxGrowth bounds the units of a lease to a multiple of the units used since the last charge.
+	maxGrowth = 4
 
-// Renew reports whether a lease has the units of a hit. If the hit leaves fewer than Floor units, Renew
-// queues the lease for the next Sweep, which charges further units. The caller holds the mutex of the stripe.
+	// checksPerHorizon bounds how often NextCharge decides about a lease that needs no units.
+	checksPerHorizon = 4
+)
+
+// Renew reports whether a lease has enough units for a hit. If the hit leaves fewer than Floor units, Renew
+// queues the lease for the next Sweep, after which further units are charged. The caller holds the mutex of
+// the stripe.
 func Renew(s *Set, r *Row, cost int64) bool {
 	if r.N < cost+r.Floor {
 		r.Floor = 0
@@ -27,9 +33,9 @@ func Renew(s *Set, r *Row, cost int64) bool {
 	return r.N >= cost
 }
 
-// NextCharge returns the limit of the lease of a row, and the number of units to charge for it now, or 0. The
-// charge fills the lease up to the units that hits use in a horizon, at most maxGrowth times those used since
-// the last charge, and at most maxUnits.
+// NextCharge returns the limit of a row's lease and the number of units to charge for it now, or 0. The
+// charge fills the lease up to the units that hits use in a horizon. That is at most maxGrowth times the
+// units used since the last charge, and at most maxUnits.
 func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 	stripe := s.Stripes[r.stripeIndex]
 	stripe.Mu.Lock()
@@ -39,20 +45,20 @@ func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 		return nil, 0
 	}
 	elapsed := now - r.usedSince
-	if least := r.horizon/maxGrowth + 1; elapsed < least {
-		elapsed = least
+	if minElapsed := r.horizon/maxGrowth + 1; elapsed < minElapsed {
+		elapsed = minElapsed
 	}
 	target := int64(float64(r.Used) * float64(r.horizon) / float64(elapsed))
-	if target < s.MinHits*r.costPerHit/2 {
-		r.nextChargeAt = now + r.horizon/4
+	if target < s.MinHits*r.costPerHit/2 { // see Set.MinHits
+		r.nextChargeAt = now + r.horizon/checksPerHorizon
 		return nil, 0
 	}
-	if most := maxUnits(r, r.remaining+r.N); target > most {
-		target = most
+	if bound := maxUnits(r, r.remaining+r.N); target > bound {
+		target = bound
 	}
 	if target <= r.N {
 		if !endsSoon(r, now) {
-			r.nextChargeAt = now + r.horizon/4
+			r.nextChargeAt = now + r.horizon/checksPerHorizon
 			return nil, 0
 		}
 		target = r.N + 1 // the answer extends the life of all units
@@ -68,25 +74,26 @@ func endsSoon(r *Row, now int64) bool {
 	return time.Duration(now+r.horizon/2)*time.Microsecond >= r.Ends
 }
 
-// maxUnits bounds the units of a lease. left is the remaining quota, including these units.
-func maxUnits(r *Row, left int64) int64 {
-	if left <= r.drainPerLife {
+// maxUnits returns the maximum units of a lease. quota is the remaining quota, including the units of the
+// lease.
+func maxUnits(r *Row, quota int64) int64 {
+	if quota <= r.drainPerLife {
 		return 0
 	}
-	return int64(r.Limit.Lease * float64(left))
+	return int64(r.Limit.Lease * float64(quota))
 }
 
 // Answer describes a row after a statement.
 type Answer struct {
 	View      *algorithm.View
 	Sent      int64 // the time of Now before the statement was sent
-	Refused   bool  // a hit of a caller was refused
-	Requested bool  // units were asked for
-	Units     int64 // how many of them were charged
+	Refused   bool  // a hit of a request was refused
+	Requested bool  // the statement also had to charge units for the lease
+	Units     int64 // the number of units charged for the lease
 }
 
-// Update updates the lease of a row with an answer, and adds the charged units to it, up to maxUnits. It
-// refunds the others. Update evicts no rows.
+// Update updates the lease of a row with an answer. It adds the charged units to the lease up to maxUnits,
+// and refunds the others. It evicts no rows.
 func Update(s *Set, r *Row, a *Answer) {
 	v := a.View
 	stripe := s.Stripes[r.stripeIndex]
@@ -130,27 +137,27 @@ func Update(s *Set, r *Row, a *Answer) {
 	setRest(r)
 }
 
-// addUnits adds the units of a charge to a lease, and refunds those that it cannot keep. late reports that
-// the units have already expired. The caller holds the mutex of the stripe.
+// addUnits adds the units of a charge to a lease, and refunds the units that the lease cannot keep. late
+// reports that the units have already expired. The caller holds the mutex of the stripe.
 func addUnits(s *Set, r *Row, units, claim int64, late bool, now int64) {
-	most := maxUnits(r, r.remaining+r.N+units) - r.N
-	if most < 0 || late || claim != r.claim {
-		most = 0
+	room := maxUnits(r, r.remaining+r.N+units) - r.N
+	if room < 0 || late || claim != r.claim {
+		room = 0
 	}
-	if excess := units - most; excess > 0 {
+	if excess := units - room; excess > 0 {
 		addRefund(s, Refund{r.ID, r.Limit, excess, claim}, true)
 		if claim == r.claim {
 			r.remaining += excess
 		}
-		units = most
+		units = room
 	}
 	r.nextChargeAt = 0
 	if units == 0 {
-		r.nextChargeAt = now + r.horizon/4
+		r.nextChargeAt = now + r.horizon/checksPerHorizon
 		return
 	}
 	r.N += units
-	r.Floor = r.N / 4
+	r.Floor = r.N / 4 // the rest lasts until the answer to the next charge
 	r.lastCharge = units
 	r.lastChargeAt = now
 }
@@ -159,16 +166,16 @@ func addUnits(s *Set, r *Row, units, claim int64, late bool, now int64) {
 // stripe.
 func setRest(r *Row) {
 	r.Rest = r.remaining
-	if most := r.Limit.Capacity() - r.N; r.Rest > most {
-		r.Rest = most
+	if bound := r.Limit.Capacity() - r.N; r.Rest > bound {
+		r.Rest = bound
 	}
 	if r.Rest < -r.N {
 		r.Rest = -r.N // the quota is overdrawn
 	}
 }
 
-// updateDrain sets drainPerLife from an answer. While no more than this is left, maxUnits is 0: unused units
-// could be missing to other processes. The caller holds the mutex of the stripe.
+// updateDrain sets drainPerLife from an answer. While the remaining quota is not above drainPerLife, maxUnits
+// is 0, because other processes could lack the unused units. The caller holds the mutex of the stripe.
 func updateDrain(r *Row, v *algorithm.View, answered int64) {
 	life := maxLife(r)
 	elapsed := answered - r.answeredAt
@@ -187,8 +194,8 @@ func updateDrain(r *Row, v *algorithm.View, answered int64) {
 	r.drainPerLife = lost
 }
 
-// UnitsAt returns how many of the units of a lease it had already at a time of Now. To a statement that was
-// sent at that time, these units are charged. Units that were added later may be free to it.
+// UnitsAt returns the number of a lease's units that it already had at the time since, as returned by Now. A
+// statement sent at that time finds these units charged. Units added later may have been free for it.
 func UnitsAt(s *Set, r *Row, since int64) int64 {
 	stripe := s.Stripes[r.stripeIndex]
 	stripe.Mu.Lock()

@@ -8,7 +8,7 @@
 //   - A lease: units that were charged to the row in advance. Hits use them without a round trip.
 //
 // The rows are divided into stripes, each with a mutex. At most half of Options.Max rows have a lease, and at
-// most half have none, so that a flood of used-up keys evicts no lease.
+// most half have none, so a flood of used-up keys evicts no lease.
 //
 // Times are microseconds on the monotonic clock that Now returns (since Set.Born), unless a comment names the
 // server's clock. The package has functions instead of methods because the interpreter of Traefik calls
@@ -16,22 +16,23 @@
 //
 // # Leases
 //
-// All units of a lease have been charged to the row before a hit uses them, so that no more passes than was
-// charged, even if the process crashes. Three rules keep leases from doing harm:
+// All units of a lease are charged to the row before a hit uses them. So the hits that pass never exceed the
+// charges, even if the process crashes. Three rules keep leases from doing harm:
 //
-//   - No unit is used after its charge has stopped to count. Each charge has an end for its units, see
-//     algorithm.Definition.Lease. It is measured from the time before the statement was sent, so that a slow
-//     answer makes the life of units shorter, never longer.
+//   - No unit is used after its charge has stopped counting. The units of a charge expire after a time that
+//     algorithm.Definition.Lease returns. The time starts before the statement is sent, so a slow answer
+//     makes the life of units shorter, never longer.
 //   - A refund never undoes charges of other processes. Each charge has a claim, and a refund has no effect
-//     if the row has another one: the window has ended, the bucket was refilled, or the row was reset.
-//   - Unused units are not withheld from other processes for long. A lease holds what its key used in a
-//     horizon, and at most a share of what is left. A row that may be used up within the life of units gives
-//     none. Units expire one and a half horizons after the last answer on the row, and are refunded.
+//     if the row has another claim: the window has ended, the bucket was refilled, or the row was reset.
+//   - Unused units are not withheld from other processes for long. A lease holds the units that its key used
+//     in a horizon, and at most a share of the remaining quota. A row that may be used up within the life of
+//     units gets no lease. Units expire one and a half horizons after the last answer on the row. Then they
+//     are refunded.
 //
-// A request that asks the database charges units for the leases of its rows as well, as further hits of their
-// entries. Other leases with few units left are renewed together, at most ten times a second. Refunds are
-// made in the same way.
+// A request that goes to the database also charges units for the leases of its rows, as further hits of their
+// entries. Other leases with few units left are renewed together, every SweepInterval. Refunds are sent in
+// the same way.
 //
-// A crash or a lost answer loses the units of a lease until the window ends or the bucket is refilled: for
-// each process and key, at most the share of what was left.
+// A crash or a lost answer loses the units of a lease until the window ends or the bucket is refilled. That
+// is at most one lease for each process and key.
 package lease

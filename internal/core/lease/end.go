@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Refund describes a refund of N units of a row. It has no effect if the row has another claim.
+// Refund describes a refund of N units to a row. It has no effect if the row has another claim.
 type Refund struct {
 	Row   RowID
 	Limit *ratelimit.Limit
@@ -15,10 +15,10 @@ type Refund struct {
 	Claim int64
 }
 
-// addRefund sends a refund with the next batch if now is set. Otherwise the refund waits for Sweep, which
-// sends many together: a statement for one row costs as much as the decisions of its batch.
-func addRefund(s *Set, r Refund, now bool) {
-	if now {
+// addRefund sends a refund with the next batch if it is urgent. Otherwise the refund waits for Sweep, which
+// sends many together, since a statement for one row costs as much as the decisions of its batch.
+func addRefund(s *Set, r Refund, urgent bool) {
+	if urgent {
 		s.options.Refund(r)
 		return
 	}
@@ -38,11 +38,11 @@ func refundAll(s *Set) {
 	}
 }
 
-// refundUnits refunds the units of a lease, and keeps the lease. now is as in addRefund. The caller holds the
-// mutex of the stripe.
-func refundUnits(s *Set, r *Row, now bool) {
+// refundUnits refunds the units of a lease and keeps the lease. urgent is as in addRefund. The caller holds
+// the mutex of the stripe.
+func refundUnits(s *Set, r *Row, urgent bool) {
 	if r.N > 0 {
-		addRefund(s, Refund{r.ID, r.Limit, r.N, r.claim}, now)
+		addRefund(s, Refund{r.ID, r.Limit, r.N, r.claim}, urgent)
 		r.remaining += r.N
 	}
 	r.N = 0
@@ -51,8 +51,8 @@ func refundUnits(s *Set, r *Row, now bool) {
 	setRest(r)
 }
 
-// endLease ends the lease of a row, if it has one, and refunds its units. The caller holds the mutex of the
-// stripe, and calls refreshRow afterwards.
+// endLease ends the lease of a row, if it has one, and refunds the units. The caller holds the mutex of the
+// stripe and calls refreshRow afterwards.
 func endLease(s *Set, r *Row) {
 	if r.Limit == nil {
 		return
@@ -66,13 +66,14 @@ func endLease(s *Set, r *Row) {
 }
 
 // EndLease ends the lease of a row before a request refunds or resets the row. The units must be refunded
-// first: otherwise the refund of the request would find them charged, and refund more than was used.
+// first. Otherwise the request's refund would find them charged and refund more than was used.
 func EndLease(s *Set, id RowID) {
 	withRow(s, id, false, func(_ *Stripe, r *Row) { endLease(s, r) })
 	refundAll(s)
 }
 
-// RefundUnits refunds the units of a lease at once, after the row refused a request of several hits.
+// RefundUnits refunds the units of a lease with the next batch. Callers call it after the row refused a
+// request of several hits.
 func RefundUnits(s *Set, id RowID) {
 	withRow(s, id, false, func(_ *Stripe, r *Row) {
 		if r.Limit != nil {
@@ -81,8 +82,9 @@ func RefundUnits(s *Set, id RowID) {
 	})
 }
 
-// Sweep refunds expired units, and ends leases that have no units and no hits. It does so within a tenth of a
-// horizon. It returns the rows with leases that are to be renewed by NextCharge.
+// Sweep sends the waiting refunds, and returns the rows for which the caller calls NextCharge. At most every
+// tenth of the shortest horizon, it first refunds expired units and ends leases that have no units and no
+// hits.
 func Sweep(s *Set) []*Row {
 	now := Now(s)
 	if now-atomic.LoadInt64(&s.sweptAt) >= atomic.LoadInt64(&s.shortestHorizon)/10 {
@@ -110,9 +112,9 @@ func Sweep(s *Set) []*Row {
 	refundAll(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	renewed := s.renewals
+	rows := s.renewals
 	s.renewals = nil
-	return renewed
+	return rows
 }
 
 // EndAll ends all leases. No lease begins afterwards.
@@ -131,7 +133,7 @@ func EndAll(s *Set) {
 	Sweep(s)
 }
 
-// maxInterval bounds SweepInterval, so that refunds wait at most a tenth of a second.
+// maxInterval bounds SweepInterval, so that refunds wait for at most a tenth of a second.
 const maxInterval = 100 * time.Millisecond
 
 // SweepInterval returns the time to wait between two calls of Sweep.

@@ -11,67 +11,70 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// busy is a limit with leases.
-var busy = &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 30000,
+// leasedLimit is a limit with leases.
+var leasedLimit = &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 30000,
 	Window: 24 * time.Hour, Lease: 0.05}
 
-// hitUntilHeld sends hits on a key until it has a lease with units.
-func hitUntilHeld(rows *lease.Set, now int64, key string) {
-	hits := []ratelimit.Hit{{Limit: busy, Key: key, Cost: 1}}
+// hitUntilLeased sends hits on a key until it has a lease with units.
+func hitUntilLeased(rows *lease.Set, now int64, key string) {
+	hits := []ratelimit.Hit{{Limit: leasedLimit, Key: key, Cost: 1}}
 	for range 6 {
 		found, passed := take(rows, hits, make([]ratelimit.Decision, 1))
 		if passed || found[0] == nil {
 			continue
 		}
 		_, n := lease.NextCharge(rows, found[0])
-		view := algorithm.View{Limit: busy, Row: algorithm.Row{Start: 1e15}, Now: 1e15 + now, Free: 20000}
+		view := algorithm.View{Limit: leasedLimit, Row: algorithm.Row{Start: 1e15}, Now: 1e15 + now,
+			Free: 20000}
 		lease.Update(rows, found[0], &lease.Answer{View: &view, Sent: now, Requested: n > 0, Units: n})
 	}
 }
 
-// TestAllUnitsAreRefundedAtTheEnd, of however many leases. Keys beyond the half of the rows get no lease.
-func TestAllUnitsAreRefundedAtTheEnd(t *testing.T) {
+// EndAll refunds the units of all leases. At most half of the rows have a lease.
+func TestEndAllRefundsAllUnits(t *testing.T) {
 	const keys = 20000
 	now := int64(1)
-	back := int64(0)
+	refunded := int64(0)
 	rows := lease.New(lease.Options{Max: 30000, Horizon: time.Hour, MinHits: 4,
 		Clock:  func() int64 { return now },
-		Refund: func(r lease.Refund) { back += r.N }})
+		Refund: func(r lease.Refund) { refunded += r.N }})
 	for i := range keys {
-		hitUntilHeld(rows, now, fmt.Sprint(i))
+		hitUntilLeased(rows, now, fmt.Sprint(i))
 	}
 	held := lease.Stats(rows)
 	if held.Leases > 15000 || held.Leases < 14000 || held.Units < held.Leases {
-		t.Fatalf("%d keys have leases of %d units", held.Leases, held.Units)
+		t.Fatalf("%d leases with %d units, want 14000 to 15000 leases with units", held.Leases, held.Units)
 	}
 	lease.EndAll(rows)
-	if back != held.Units || lease.Stats(rows) != (lease.Figures{Decided: held.Decided}) {
-		t.Errorf("%d of %d units were refunded, and there are %+v", back, held.Units, lease.Stats(rows))
+	if refunded != held.Units {
+		t.Errorf("%d units were refunded, want %d", refunded, held.Units)
+	}
+	if got, want := lease.Stats(rows), (lease.Figures{Decided: held.Decided}); got != want {
+		t.Errorf("after EndAll there are %+v, want %+v", got, want)
 	}
 }
 
-// TestUnitsThatEndAreRefundedTogether checks Sweep. The refund of a request on a row refunds the units of the
-// row first.
-func TestUnitsThatEndAreRefundedTogether(t *testing.T) {
-	for _, drop := range []string{"", "other", "a"} {
+// Sweep refunds expired units together. EndLease refunds the units of its row before.
+func TestSweepRefundsExpiredUnits(t *testing.T) {
+	for _, ended := range []string{"", "other", "a"} {
 		now := int64(1)
 		keys := ""
 		rows := lease.New(lease.Options{Max: 10, Horizon: time.Second, MinHits: 4,
 			Clock:  func() int64 { return now },
 			Refund: func(r lease.Refund) { keys += r.Row.Key }})
-		hitUntilHeld(rows, now, "a")
-		hitUntilHeld(rows, now, "b")
+		hitUntilLeased(rows, now, "a")
+		hitUntilLeased(rows, now, "b")
 		now += 1500000
 		if keys != "" {
-			t.Errorf("before Sweep, units of %q are refunded", keys)
+			t.Errorf("before Sweep, units of %q are refunded, want none", keys)
 		}
-		lease.EndLease(rows, lease.RowOf(busy, drop))
-		if (keys == "a") != (drop == "a") {
-			t.Errorf("a refund on the row of %q has units of %q refunded", drop, keys)
+		lease.EndLease(rows, lease.RowOf(leasedLimit, ended))
+		if (keys == "a") != (ended == "a") {
+			t.Errorf("EndLease of %q refunded units of %q, want units of its own row alone", ended, keys)
 		}
 		lease.Sweep(rows)
-		if lease.Stats(rows).Units != 0 {
-			t.Errorf("after their end, units are held: %+v", lease.Stats(rows))
+		if n := lease.Stats(rows).Units; n != 0 {
+			t.Errorf("after Sweep, leases hold %d units, want 0", n)
 		}
 		if keys != "ab" && keys != "ba" {
 			t.Errorf("units of %q are refunded, want ab", keys)
@@ -79,8 +82,8 @@ func TestUnitsThatEndAreRefundedTogether(t *testing.T) {
 	}
 }
 
-// TestALeaseLivesOn checks that an answer to a hit extends the life of the remaining units.
-func TestALeaseLivesOn(t *testing.T) {
+// An answer to a hit extends the life of the remaining units.
+func TestAnswerExtendsLease(t *testing.T) {
 	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow,
 		ratelimit.TokenBucket} {
 		w := newWorld(&ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 30000, Window: time.Hour,
@@ -91,16 +94,16 @@ func TestALeaseLivesOn(t *testing.T) {
 			w.time += 100000
 		}
 		before := w.held()
-		w.time += 1400000 // the units have ended
+		w.time += 1400000 // the units have expired
 		p.decide(1)
 		d := make([]ratelimit.Decision, 1)
 		_, passed := take(p.leases, []ratelimit.Hit{{Limit: w.limit, Key: "k", Cost: 1}}, d)
 		if before == 0 || !passed || w.held() < before-1 {
-			t.Fatalf("%v: of %d units, %d are held, %+v", a, before, w.held(), d[0])
+			t.Fatalf("%v: of %d units, %d are held after %+v, want one used", a, before, w.held(), d[0])
 		}
-		if free, _ := algorithm.Of(w.limit).Peek(w.limit, &w.row,
-			w.server()); d[0].Remaining != free+w.held() {
-			t.Errorf("%v: %d are said to be left, want %d", a, d[0].Remaining, free+w.held())
+		free, _ := algorithm.Of(w.limit).Peek(w.limit, &w.row, w.server())
+		if got, want := d[0].Remaining, free+w.held(); got != want {
+			t.Errorf("%v: Remaining is %d, want %d", a, got, want)
 		}
 	}
 }
@@ -114,9 +117,9 @@ func (p *process) decide(cost int64) {
 	}
 }
 
-// TestARequestThatNeedsWhatIsHeldGetsIt sends a hit that is larger than the lease while little is left in the
-// row. The units of the process are refunded before the database decides the hit.
-func TestARequestThatNeedsWhatIsHeldGetsIt(t *testing.T) {
+// A hit is larger than the lease, and little is left in the row. The units of the process are refunded before
+// the database decides the hit.
+func TestLargeHitGetsUnitsOfLease(t *testing.T) {
 	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow,
 		ratelimit.TokenBucket} {
 		l := &ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 300, Window: time.Hour, Lease: 0.5}
@@ -126,29 +129,28 @@ func TestARequestThatNeedsWhatIsHeldGetsIt(t *testing.T) {
 			p.decide(2)
 			w.time += 100000
 		}
-		// The row keeps a little more than the least for a lease, and all of it passes in one hit.
-		most := 290 - w.held() - 40
-		p.decide(most)
+		// The row keeps a little more than a lease requires, and one hit uses all of it.
+		first := 290 - w.held() - 40
+		p.decide(first)
 		if held := w.held(); held < 5 {
-			t.Fatalf("%v: %d units are held", a, held)
+			t.Fatalf("%v: %d units are held, want at least 5", a, held)
 		}
-		p.hit(290 - most)
+		p.hit(290 - first)
 		f := p.batches[len(p.batches)-1]
 		w.execute(f)
 		if !f.admitted {
-			t.Errorf("%v: a hit of all that is left was refused", a)
+			t.Errorf("%v: a hit of the whole remaining quota was refused, want it admitted", a)
 		}
 	}
 }
 
-// TestAFloodOfRefusalsEvictsNoLease fills the memory with rows without a lease, which take at most half of
-// it. The units of an evicted lease are refunded.
-func TestAFloodOfRefusalsEvictsNoLease(t *testing.T) {
+// Rows without a lease take at most half of the memory.
+func TestRefusalsEvictNoLease(t *testing.T) {
 	now := int64(1)
 	rows := lease.New(lease.Options{Max: 100, Refusals: true, Horizon: time.Hour, MinHits: 4,
 		Clock: func() int64 { return now }})
 	for i := range 60 {
-		hitUntilHeld(rows, now, fmt.Sprint(i))
+		hitUntilLeased(rows, now, fmt.Sprint(i))
 	}
 	before := lease.Stats(rows)
 	for i := range 1000 {
@@ -159,6 +161,7 @@ func TestAFloodOfRefusalsEvictsNoLease(t *testing.T) {
 	after := lease.Stats(rows)
 	if before.Leases < 45 || before.Leases > 50 || after.Leases != before.Leases ||
 		after.Units != before.Units || after.Refusing != 50 {
-		t.Errorf("before: %+v, after 1,000 refusals: %+v", before, after)
+		t.Errorf("before: %+v, after 1,000 refusals: %+v; want 45 to 50 leases in both, and 50 refusals",
+			before, after)
 	}
 }

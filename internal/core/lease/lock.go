@@ -21,7 +21,7 @@ const (
 	// lockExpiry is the time after the last lock timeout at which a lock expires, in microseconds.
 	lockExpiry = int64(10 * time.Second / time.Microsecond)
 
-	// maxPeekTime bounds the time of ExpectRefusal.
+	// maxPeekTime bounds the wait of ExpectRefusal.
 	maxPeekTime = 24 * time.Hour
 )
 
@@ -55,9 +55,9 @@ func ClearLockTimeouts(s *Set, id RowID) {
 	withRow(s, id, false, func(_ *Stripe, r *Row) { setLock(s, r, nil) })
 }
 
-// Locked reports whether a row counts as locked: at least wait has passed between its first and its last lock
-// timeout. due reports whether the caller must try the row again. It is set for one caller in each
-// lockRetryInterval.
+// Locked reports whether a row counts as locked, which requires at least wait between its first and its last
+// lock timeout. due reports whether the caller must try the row again. Only one caller in each
+// lockRetryInterval must.
 func Locked(s *Set, id RowID, wait time.Duration) (locked, due bool) {
 	locked = false
 	due = false
@@ -76,13 +76,13 @@ func Locked(s *Set, id RowID, wait time.Duration) (locked, due bool) {
 
 // HadLockTimeout reports whether a statement reached its lock timeout on a row within backgroundPause.
 func HadLockTimeout(s *Set, id RowID) bool {
-	lately := false
+	recent := false
 	if !AnyLocks(s) {
-		return lately
+		return recent
 	}
 	withRow(s, id, false,
-		func(_ *Stripe, r *Row) { lately = r.lock != nil && Now(s)-r.lock.last < backgroundPause })
-	return lately
+		func(_ *Stripe, r *Row) { recent = r.lock != nil && Now(s)-r.lock.last < backgroundPause })
+	return recent
 }
 
 // setPeekUntil sets the peekUntil of a row. The caller holds the mutex of the stripe.
@@ -95,8 +95,8 @@ func setPeekUntil(s *Set, r *Row, until int64) {
 	r.peekUntil = until
 }
 
-// ExpectRefusal records that a row is likely to refuse for the next wait: until then, transactions peek at
-// the row before they charge.
+// ExpectRefusal records that a row is likely to refuse hits for the duration wait. During this time,
+// transactions peek at the row before they charge it.
 func ExpectRefusal(s *Set, id RowID, wait time.Duration) {
 	if wait > maxPeekTime {
 		wait = maxPeekTime
@@ -110,13 +110,13 @@ func ExpectRefusal(s *Set, id RowID, wait time.Duration) {
 
 // ShouldPeek reports whether the row of any hit is likely to refuse.
 func ShouldPeek(s *Set, hits []ratelimit.Hit) bool {
-	tight := false
+	likely := false
 	if atomic.LoadInt64(&s.peekRows) == 0 {
-		return tight
+		return likely
 	}
 	for i := range hits {
 		withRow(s, RowOf(hits[i].Limit, hits[i].Key), false,
-			func(_ *Stripe, r *Row) { tight = tight || r.peekUntil > Now(s) })
+			func(_ *Stripe, r *Row) { likely = likely || r.peekUntil > Now(s) })
 	}
-	return tight
+	return likely
 }

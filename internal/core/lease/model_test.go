@@ -13,20 +13,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// oracle checks the admitted hits against the definition of a limit. It records the times of admitted hits,
-// and of windows or refills, and no charges.
+// oracle checks the admitted hits against the definition of a limit. It records the times of admitted hits
+// and of windows or refills, but no charges.
 type oracle struct {
 	limit   *ratelimit.Limit
-	slack   int64 // what may pass besides, after a reset or a step of the server's clock
+	slack   int64 // the cost that may pass in addition, after a reset or a step of the server's clock
 	windows []int64
-	passed  []passed
-	wrong   error
+	passed  []admission
+	err     error // the first violation of the limit
 }
 
-type passed struct{ at, cost int64 }
+// admission is an admitted hit.
+type admission struct{ time, cost int64 }
 
-// watch records the times of windows or refills of the row.
-func (o *oracle) watch(r *algorithm.Row) {
+// recordWindow records the time of the row's window or refill, if it is new.
+func (o *oracle) recordWindow(r *algorithm.Row) {
 	start := r.Start
 	if o.limit.Algorithm == ratelimit.TokenBucket {
 		start = r.Refill
@@ -41,25 +42,25 @@ func (o *oracle) watch(r *algorithm.Row) {
 
 // admit records an admitted hit.
 func (o *oracle) admit(at, cost int64) {
-	o.passed = append(o.passed, passed{at, cost})
-	if left := o.free(at); left < -o.slack && o.wrong == nil {
-		o.wrong = fmt.Errorf("%d too many passed at %d, with a slack of %d", -left-o.slack, at, o.slack)
+	o.passed = append(o.passed, admission{at, cost})
+	if left := o.remainingAt(at); left < -o.slack && o.err == nil {
+		o.err = fmt.Errorf("%d too many passed at %d, with a slack of %d", -left-o.slack, at, o.slack)
 	}
 }
 
-// between returns the cost admitted from one time until before another.
-func (o *oracle) between(from, to int64) int64 {
+// admittedBetween returns the cost admitted from one time until before another.
+func (o *oracle) admittedBetween(from, to int64) int64 {
 	sum := int64(0)
 	for _, p := range o.passed {
-		if p.at >= from && p.at < to {
+		if p.time >= from && p.time < to {
 			sum += p.cost
 		}
 	}
 	return sum
 }
 
-// free returns the remaining quota at a time.
-func (o *oracle) free(at int64) int64 {
+// remainingAt returns the remaining quota at a time.
+func (o *oracle) remainingAt(at int64) int64 {
 	w := o.limit.Window.Microseconds()
 	if len(o.windows) == 0 {
 		return o.limit.Capacity()
@@ -68,26 +69,26 @@ func (o *oracle) free(at int64) int64 {
 	switch o.limit.Algorithm {
 	case ratelimit.FixedWindow:
 		if at >= start+w {
-			return o.limit.Events - o.between(start+w, at+1) // nothing may pass without a window
+			return o.limit.Events - o.admittedBetween(start+w, at+1) // nothing may pass without a window
 		}
-		return o.limit.Events - o.between(start, start+w)
+		return o.limit.Events - o.admittedBetween(start, start+w)
 	case ratelimit.SlidingWindow:
 		if at >= start+2*w {
-			return o.limit.Events - o.between(start+2*w, at+1)
+			return o.limit.Events - o.admittedBetween(start+2*w, at+1)
 		}
 		if at >= start+w {
 			start += w
 		}
-		prev := o.between(start-w, start)
+		prev := o.admittedBetween(start-w, start)
 		elapsed := at - start
 		if elapsed < 0 {
 			elapsed = 0
 		}
 		weighted := (prev*(w-elapsed) + w - 1) / w
-		return o.limit.Events - weighted - o.between(start, start+w)
+		return o.limit.Events - weighted - o.admittedBetween(start, start+w)
 	}
 	if o.limit.RefillsEvenly() {
-		return o.freeEvenly(at)
+		return o.remainingEvenlyAt(at)
 	}
 	start = o.windows[0]
 	tokens, refilled := o.limit.Capacity(), int64(0)
@@ -102,15 +103,15 @@ func (o *oracle) free(at int64) int64 {
 		}
 	}
 	for _, p := range o.passed {
-		gain(p.at)
+		gain(p.time)
 		tokens -= p.cost
 	}
 	gain(at)
 	return tokens
 }
 
-// freeEvenly implements free for a bucket that gains its tokens evenly. A token is w units.
-func (o *oracle) freeEvenly(at int64) int64 {
+// remainingEvenlyAt implements remainingAt for a bucket that gains its tokens evenly. A token is w units.
+func (o *oracle) remainingEvenlyAt(at int64) int64 {
 	w := o.limit.Window.Microseconds()
 	full := o.limit.Capacity() * w
 	content, last := full, int64(0)
@@ -125,7 +126,7 @@ func (o *oracle) freeEvenly(at int64) int64 {
 		}
 	}
 	for _, p := range o.passed {
-		gain(p.at)
+		gain(p.time)
 		content -= p.cost * w
 	}
 	gain(at)
@@ -155,7 +156,7 @@ func drawLeased(t *rapid.T) *ratelimit.Limit {
 	return l
 }
 
-// drawAdvance draws by how far the time moves: often to a time at which something changes.
+// drawAdvance draws the next advance of the time, often to a time at which something changes.
 func drawAdvance(t *rapid.T, w *world) int64 {
 	window := w.limit.Window.Microseconds()
 	horizon := window / 20
@@ -176,12 +177,12 @@ func drawAdvance(t *rapid.T, w *world) int64 {
 			max(0, toTurn-horizon/2)})).Draw(t, "advance")
 }
 
-// reset resets the row, as a request of p does.
+// reset resets the row as a request of p does.
 func (w *world) reset(p *process) {
 	lease.EndLease(p.leases, row)
 	w.row = algorithm.Row{}
-	w.time++ // no row is deleted and made again within a microsecond
-	slack := w.oracle.slack + w.held() + w.returning()
+	w.time++ // no row is deleted and created again within a microsecond
+	slack := w.oracle.slack + w.held() + w.unitsBeingRefunded()
 	*w.oracle = oracle{limit: w.limit, slack: slack}
 }
 
@@ -190,22 +191,22 @@ func (w *world) stepClock(t *rapid.T) {
 	window := w.limit.Window.Microseconds()
 	by := rapid.SampledFrom([]int64{-1, 1}).Draw(t, "direction") * rapid.Int64Range(0, 3*window).Draw(t, "by")
 	if by > 0 {
-		w.oracle.slack += w.held() + w.limit.Events // as without leases, a step lets a window pass
+		w.oracle.slack += w.held() + w.limit.Events // a step lets a window pass, as without leases
 	} else {
 		w.oracle.slack += w.limit.Events
 	}
 	w.step += by
 	if ahead := max(w.row.Start, w.row.Refill) - w.server(); ahead > window {
 		// The row counts as new, perhaps from now on, and its windows come once more.
-		w.oracle.slack += w.held() + w.returning() + w.limit.Capacity() + (ahead/window+1)*w.limit.Events
+		w.oracle.slack += w.held() + w.unitsBeingRefunded() + w.limit.Capacity() +
+			(ahead/window+1)*w.limit.Events
 	}
 }
 
-// TestNothingPassesThatTheLimitDoesNotAllow lets rapid try to break the bound, with answers
-// that are slow, lost or out of order, window turns, crashes, resets, and steps of the server's
-// clock. Without resets and steps the bound is exact. A reset makes what other
-// processes hold pass besides, and so does a step for all.
-func TestNothingPassesThatTheLimitDoesNotAllow(t *testing.T) {
+// rapid tries to break the limit with answers that are slow, lost or out of order, window turns, crashes,
+// resets, and steps of the server's clock. Without resets and steps the bound is exact. After a reset, the
+// units that other processes hold may pass in addition. After a step, the units of all processes may.
+func TestLeasesNeverExceedLimit(t *testing.T) {
 	leased := 0
 	conformance.Check(t, 6000, func(t *rapid.T) {
 		w := newWorld(drawLeased(t), rapid.IntRange(1, 3).Draw(t, "processes"))
@@ -213,8 +214,8 @@ func TestNothingPassesThatTheLimitDoesNotAllow(t *testing.T) {
 		for n := rapid.IntRange(20, 150).Draw(t, "steps"); n > 0; n-- {
 			w.time += drawAdvance(t, w)
 			p := rapid.SampledFrom(w.processes).Draw(t, "process")
-			switch what := rapid.IntRange(0, 29).Draw(t, "what"); {
-			case what < 14: // several hits, and their answers at once
+			switch action := rapid.IntRange(0, 29).Draw(t, "action"); {
+			case action < 14: // several hits with immediate answers
 				for i := rapid.IntRange(1, 12).Draw(t, "hits"); i > 0; i-- {
 					if !p.hit(rapid.SampledFrom([]int64{1, 1, 1, 1, 3}).Draw(t, "cost")) {
 						f := p.batches[len(p.batches)-1]
@@ -224,21 +225,21 @@ func TestNothingPassesThatTheLimitDoesNotAllow(t *testing.T) {
 						leased++
 					}
 				}
-			case what < 16:
+			case action < 16:
 				p.hit(1)
-			case what < 18:
+			case action < 18:
 				p.send()
-			case what < 21 && len(p.batches) > 0:
+			case action < 21 && len(p.batches) > 0:
 				w.execute(rapid.SampledFrom(p.batches).Draw(t, "executed"))
-			case what < 24 && len(p.batches) > 0:
+			case action < 24 && len(p.batches) > 0:
 				f := rapid.SampledFrom(p.batches).Draw(t, "answered")
 				w.execute(f)
 				p.answer(f)
-			case what == 24 && len(p.batches) > 0:
-				p.forget(rapid.SampledFrom(p.batches).Draw(t, "lost"))
-			case what == 25:
+			case action == 24 && len(p.batches) > 0:
+				p.drop(rapid.SampledFrom(p.batches).Draw(t, "lost"))
+			case action == 25:
 				p.sweep()
-			case what == 26: // the process ends and another one starts
+			case action == 26: // the process ends and another one starts
 				if rapid.Bool().Draw(t, "crash") {
 					p.batches = nil
 				} else {
@@ -246,25 +247,25 @@ func TestNothingPassesThatTheLimitDoesNotAllow(t *testing.T) {
 					w.execute(p.send())
 				}
 				p.restart()
-			case what == 27 && wild:
+			case action == 27 && wild:
 				w.reset(p)
-			case what == 28 && wild:
+			case action == 28 && wild:
 				w.stepClock(t)
 			}
-			if w.oracle.wrong != nil {
-				t.Fatalf("%+v: %v", *w.limit, w.oracle.wrong)
+			if w.oracle.err != nil {
+				t.Fatalf("%+v: %v", *w.limit, w.oracle.err)
 			}
 		}
 	})
 	t.Logf("%d hits were decided by leases", leased)
 	if leased < 1000 {
-		t.Error("too few hits were decided by leases")
+		t.Errorf("leases decided %d hits, want at least 1000", leased)
 	}
 }
 
-// TestNothingIsHeldLongAfterTheLastHit checks that two horizons after the last hit, the row has exactly the
-// charges of the admitted hits, if batches are answered quickly.
-func TestNothingIsHeldLongAfterTheLastHit(t *testing.T) {
+// Two horizons after the last hit, the row has exactly the charges of the admitted hits if batches are
+// answered quickly.
+func TestUnitsAreRefundedAfterLastHit(t *testing.T) {
 	held := 0
 	conformance.Check(t, 1500, func(t *rapid.T) {
 		w := newWorld(drawLeased(t), rapid.IntRange(1, 3).Draw(t, "processes"))
@@ -303,16 +304,16 @@ func TestNothingIsHeldLongAfterTheLastHit(t *testing.T) {
 			round()
 		}
 		if n := w.held(); n != 0 {
-			t.Fatalf("%+v: %d units are held", *w.limit, n)
+			t.Fatalf("%+v: %d units are held, want 0", *w.limit, n)
 		}
 		free, _ := algorithm.Of(w.limit).Peek(w.limit, &w.row, w.server())
-		if want := w.oracle.free(w.server()); free != want || w.oracle.wrong != nil {
-			t.Fatalf("%+v: %d are left in the row, and %d by what was admitted; %v", *w.limit, free, want,
-				w.oracle.wrong)
+		if want := w.oracle.remainingAt(w.server()); free != want || w.oracle.err != nil {
+			t.Fatalf("%+v: %d are left in the row, want %d by the admitted hits; error %v", *w.limit, free,
+				want, w.oracle.err)
 		}
 	})
 	t.Logf("%d schedules ended with units held", held)
 	if held < 30 {
-		t.Errorf("only %d schedules ended with units held", held)
+		t.Errorf("%d schedules ended with units held, want at least 30", held)
 	}
 }

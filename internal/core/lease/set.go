@@ -29,39 +29,39 @@ type Row struct {
 
 	refusal   *refusal // nil without one
 	lock      *lock    // nil without one
-	peekUntil int64    // until this time, a transaction peeks at the row before it charges; 0 if it need not
+	peekUntil int64    // the end of the time of ExpectRefusal; 0 without one
 
 	// Limit is the limit of the lease; nil without a lease. The interpreted plugin reads the fields up to
-	// ResetText. When it uses units of the lease, it subtracts them from N, and adds them to Used. Rest+N of
-	// the quota are left. The units expire at Ends, measured from Set.Born. A hit that would leave fewer than
-	// Floor units calls Renew first. Used has the units that hits used, or needed and did not get, since
-	// usedSince.
+	// ResetText. N is the number of units. When the plugin uses units, it subtracts them from N and adds them
+	// to Used. The remaining quota is Rest+N. The units expire at Ends, measured from Set.Born. A hit that
+	// would leave fewer than Floor units calls Renew first. Used is the number of units that hits used or
+	// missed since usedSince.
 	Limit          *ratelimit.Limit
 	N, Floor, Rest int64
 	Used           int64
 	Ends           time.Duration
-	Reset          time.Time // Decision.Reset of a hit that the last answer would admit
-	ResetText      string    // Reset in Unix seconds, rounded up, as a response header has it
+	Reset          time.Time // the Decision.Reset of an admitted hit, by the last answer
+	ResetText      string    // Reset in Unix seconds, rounded up, for a response header
 
 	horizon      int64 // the Horizon of Limit
 	claim        int64 // the claim of the units, see algorithm.Definition.Lease
 	remaining    int64 // the remaining quota by the last answer, without the units of the lease
-	hasAnswer    bool  // the fields above are from an answer
+	hasAnswer    bool  // an answer has set Ends, Reset, claim and remaining
 	answeredAt   int64 // the algorithm.ChargedAt of the last answer, by the server's clock
-	drainPerLife int64 // the expected drop of the row's remaining quota in a life of units
-	usedSince    int64 // the time of the last charge, or of the first hit that counted for the lease
+	drainPerLife int64 // the expected drop of the remaining quota within maxLife
+	usedSince    int64 // the time of the last charge, or of the first hit that counts
 	nextChargeAt int64 // no units are charged before this time
 	lastCharge   int64 // the number of units charged last
 	lastChargeAt int64 // the time at which these units were added
 	costPerHit   int64 // the mean cost of the hits that began the lease
 }
 
-// Stripe holds the rows of a Set for the keys with the same remainder of their hash.
+// Stripe holds one of StripeCount parts of a Set's rows, selected by the hash of their keys.
 type Stripe struct {
-	Mu      sync.Mutex // guards all that follows
+	Mu      sync.Mutex // guards the fields below
 	Rows    map[RowID]*Row
-	cleared [8]int64 // see NextSequence
-	Decided int64    // requests decided by leases; the interpreted plugin adds its own
+	cleared [8]int64 // the sequence number of the last refund or reset, by clearedIndex; see NextSequence
+	Decided int64    // requests decided by leases, including those of the interpreted plugin
 }
 
 // StripeCount is the number of stripes of a Set. The interpreted plugin finds the stripe of a key in the same
@@ -72,17 +72,17 @@ const StripeCount = 32
 // the hashes of its key and its prefix, modulo Hashes. Rows with the same index are counted together.
 const Hashes = 1 << 16
 
-// CreditPerHit is what Set.Credit gains for a hit that a worker decides from a lease. While there is credit,
+// CreditPerHit is the gain of Set.Credit for a hit that a worker decides from a lease. While there is credit,
 // the interpreted plugin looks for the lease of a request before the request enters the queue. A request
-// without a lease uses 1 of it. So requests do not pay for a search that seldom succeeds.
+// without a lease uses one unit of credit. So requests do not pay for a search that seldom succeeds.
 const CreditPerHit = 16
 
-// Options configure a Set.
+// Options configures a Set.
 type Options struct {
-	Max      int           // bounds the rows
+	Max      int           // the maximum number of rows
 	Refusals bool          // remember refusals
-	Horizon  time.Duration // bounds Horizon
-	MinHits  int           // sets Set.MinHits
+	Horizon  time.Duration // the maximum of the function Horizon
+	MinHits  int           // see Set.MinHits
 	Clock    func() int64  // replaces Now in tests; nil is the monotonic clock
 	Maintain func()        // runs in a goroutine while leases exist, and calls Sweep; nil runs nothing
 	Refund   func(Refund)  // sends a refund; it is called with a mutex of the Set held
@@ -98,7 +98,7 @@ type Set struct {
 	Seed    maphash.Seed
 	Born    time.Time // the time at which Now was 0
 	Hash    func(seed maphash.Seed, key string) uint64
-	MinHits int64 // a key with as many hits in a horizon gets a lease; half of them keep it
+	MinHits int64 // the hits in a horizon for which a key gets a lease; half of them keep it
 
 	options         Options
 	horizon         int64        // Options.Horizon in microseconds
@@ -111,12 +111,12 @@ type Set struct {
 	sequence        int64        // the last number of NextSequence; atomic
 	maintaining     int32        // 1 while Options.Maintain runs; atomic
 	ended           int32        // 1 after EndAll; atomic
-	shortestHorizon int64        // the shortest horizon of all leases so far; atomic
+	shortestHorizon int64        // the shortest horizon of the leases since Maintain started; atomic
 	sweptAt         int64        // the time of the last full Sweep; atomic
 	hits            atomic.Value // the []int32 of Demand
-	hitsSince       int64        // the time from which on hits counts; atomic
+	hitsSince       int64        // the time at which hits began to count; atomic
 
-	mu       sync.Mutex // guards the fields below; taken after that of a stripe
+	mu       sync.Mutex // guards the fields below; lock it after a stripe's mutex, never before
 	refunds  []Refund
 	renewals []*Row // leases with few units left
 }
@@ -165,9 +165,9 @@ func Find(s *Set, hits []ratelimit.Hit, rows []*Row) []*Row {
 	return rows
 }
 
-// withRow calls f with the row id while the mutex of its stripe is held. If the Set lacks the row, withRow
-// adds it if add is set, and otherwise does not call f. Afterwards it refreshes the row, and evicts other
-// rows if there are too many.
+// withRow calls f with the row id while it holds the mutex of the row's stripe. If the Set lacks the row,
+// withRow adds it if add is set, and otherwise does not call f. Afterwards it refreshes the row and evicts
+// other rows if there are too many.
 func withRow(s *Set, id RowID, add bool, f func(stripe *Stripe, r *Row)) {
 	hash := s.Hash(s.Seed, id.Key)
 	stripe := s.Stripes[hash%StripeCount]
@@ -186,12 +186,12 @@ func withRow(s *Set, id RowID, add bool, f func(stripe *Stripe, r *Row)) {
 	}
 }
 
-// indexOf returns the index of a row in Set.RowsBy and in Demand. hash is that of its key.
+// indexOf returns the index of a row in Set.RowsBy and in Demand. hash is the hash of its key.
 func indexOf(s *Set, prefix string, hash uint64) uint64 {
 	return (s.Hash(s.Seed, prefix) + hash) % Hashes
 }
 
-// addRow adds a row. The caller holds the mutex of the stripe, and calls refreshRow and evictRows afterwards.
+// addRow adds a row. The caller holds the mutex of the stripe and calls refreshRow and evictRows afterwards.
 func addRow(s *Set, stripe *Stripe, id RowID, hash uint64) *Row {
 	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
 	r := &Row{ID: id, stripeIndex: hash % StripeCount, hashIndex: indexOf(s, id.Prefix, hash), unleased: true}
@@ -202,8 +202,8 @@ func addRow(s *Set, stripe *Stripe, id RowID, hash uint64) *Row {
 	return r
 }
 
-// refreshRow removes what has expired from a row, updates the counts of the Set, and deletes the row if
-// nothing is left. It is called after each change of a row. The caller holds the mutex of the stripe.
+// refreshRow removes expired parts of a row, updates the counts of the Set, and deletes the row if nothing is
+// left. Callers call it after each change of a row. They hold the mutex of the stripe.
 func refreshRow(s *Set, stripe *Stripe, r *Row) {
 	if r.deleted {
 		return
@@ -218,16 +218,16 @@ func refreshRow(s *Set, stripe *Stripe, r *Row) {
 	if r.peekUntil != 0 && now >= r.peekUntil {
 		setPeekUntil(s, r, 0)
 	}
-	plain := r.Limit == nil
-	if plain != r.unleased {
-		r.unleased = plain
-		if plain {
+	unleased := r.Limit == nil
+	if unleased != r.unleased {
+		r.unleased = unleased
+		if unleased {
 			atomic.AddInt64(&s.unleased, 1)
 		} else {
 			atomic.AddInt64(&s.unleased, -1)
 		}
 	}
-	if plain && r.refusal == nil && r.lock == nil && r.peekUntil == 0 {
+	if unleased && r.refusal == nil && r.lock == nil && r.peekUntil == 0 {
 		r.deleted = true
 		delete(stripe.Rows, r.ID)
 		atomic.AddInt32(&s.RowsBy[r.hashIndex], -1)
@@ -250,9 +250,9 @@ func evictRows(s *Set, spared *Row) {
 	}
 }
 
-// evictRow deletes a row without a lease, except for spared, from a stripe: one of the next few that has
-// expired, or else any. The caller holds the mutex of the stripe. Iteration over a map starts at a random
-// row.
+// evictRow deletes a row without a lease, except for spared, from a stripe: an expired one among the next 16,
+// or else the last of these. The caller holds the mutex of the stripe. Iteration over a map starts at a
+// random row.
 func evictRow(s *Set, stripe *Stripe, spared *Row) {
 	steps := 0
 	var evicted *Row
@@ -274,11 +274,11 @@ func evictRow(s *Set, stripe *Stripe, spared *Row) {
 	}
 }
 
-// Figures are counts of a Set.
+// Figures holds counts of a Set.
 type Figures struct {
 	Refusing int64 // rows with a refusal
 	Leases   int64
-	Units    int64 // of all leases
+	Units    int64 // the units of all leases
 	Decided  int64 // requests decided by leases
 }
 

@@ -15,7 +15,7 @@ const (
 
 // Horizon returns the time for which the units of a lease should last, in microseconds: a twentieth of the
 // limit's window, at most Options.Horizon. It returns 0 for a limit without leases. A bucket that is refilled
-// evenly has none: it gains no tokens while it is full, so that an early charge would let it gain more.
+// evenly has no leases: it gains no tokens while it is full, so an early charge would let it gain more.
 func Horizon(s *Set, l *ratelimit.Limit) int64 {
 	if l.Lease <= 0 || l.RefillsEvenly() {
 		return 0
@@ -30,7 +30,7 @@ func Horizon(s *Set, l *ratelimit.Limit) int64 {
 	return h
 }
 
-// maxLife bounds the time for which units may be used after an answer, in microseconds.
+// maxLife returns the longest time for which units may be used after an answer, in microseconds.
 func maxLife(r *Row) int64 { return r.horizon * 3 / 2 }
 
 // Take decides a request from leases if the leases have units for all of its hits. It then uses the units,
@@ -67,8 +67,8 @@ func Take(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*
 }
 
 // useUnits decides a hit from the units of a lease, and reports whether the lease had enough. Otherwise, or
-// if may is not set, it only counts the demand. The caller holds the mutex of the stripe.
-func useUnits(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, may bool, now int64,
+// if allowed is not set, it only counts the demand. The caller holds the mutex of the stripe.
+func useUnits(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, allowed bool, now int64,
 	d *ratelimit.Decision) bool {
 	if r.Limit != h.Limit {
 		if !r.Limit.Equal(h.Limit) {
@@ -78,7 +78,7 @@ func useUnits(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, may bool, now in
 		}
 		r.Limit = h.Limit // a reload makes new limits
 	}
-	if !may || r.N < h.Cost || time.Duration(now)*time.Microsecond >= r.Ends {
+	if !allowed || r.N < h.Cost || time.Duration(now)*time.Microsecond >= r.Ends {
 		if r.remaining-h.Cost <= r.drainPerLife {
 			refundUnits(s, r, true) // near the limit, the database decides, after this refund
 		}
@@ -97,7 +97,7 @@ func useUnits(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, may bool, now in
 	return true
 }
 
-// returnUnits undoes useUnits for the hits of a request that another hit has failed.
+// returnUnits undoes useUnits for the hits of a request after the lease of another hit lacked units.
 func returnUnits(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*Row) {
 	for i := range hits {
 		h := &hits[i]
@@ -116,9 +116,8 @@ func returnUnits(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, r
 	}
 }
 
-// Demand returns the number of hits on limits with leases, by the index of their rows, see Hashes. It begins
-// to count anew after each Options.Horizon. The caller counts a hit, with atomic.AddInt32, before it calls
-// Take.
+// Demand returns the number of hits on limits with leases, by the index of their rows; see Hashes. It starts
+// again at 0 after each Options.Horizon. The caller counts a hit by atomic.AddInt32 before it calls Take.
 func Demand(s *Set) []int32 {
 	now := Now(s)
 	since := atomic.LoadInt64(&s.hitsSince)
@@ -128,9 +127,9 @@ func Demand(s *Set) []int32 {
 	return s.hits.Load().([]int32)
 }
 
-// beginLease begins a lease without units if the row has Set.MinHits hits in a horizon, unless there are too
-// many leases; the next charge for the row adds units according to these hits. It returns the row, which may
-// be new, or nil. The caller holds the mutex of the stripe.
+// beginLease starts a lease without units if the row has Set.MinHits hits in a horizon, unless there are too
+// many leases. The next charge for the row adds units according to these hits. beginLease returns the row,
+// which may be new, or nil. The caller holds the mutex of the stripe.
 func beginLease(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, now int64) *Row {
 	horizon := Horizon(s, h.Limit)
 	since := atomic.LoadInt64(&s.hitsSince)

@@ -12,12 +12,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// world is one row, and the processes with leases on it. The Go steps change the row; tests of package
-// postgres compare them with the SQL.
+// world is one row and the processes with leases on it. The Go steps of package algorithm change the row;
+// other tests compare them with the SQL.
 type world struct {
 	limit     *ratelimit.Limit
-	time      int64 // true time, which all monotonic clocks measure
-	step      int64 // what the server's clock is ahead of it
+	time      int64 // the true time, which all monotonic clocks measure
+	step      int64 // by how much the server's clock is ahead of time
 	row       algorithm.Row
 	processes []*process
 	oracle    *oracle
@@ -26,25 +26,25 @@ type world struct {
 // server returns the server's time.
 func (w *world) server() int64 { return w.time + w.step }
 
-// process is a process: a Set, and its batches in flight.
+// process is a simulated process: a Set and its batches in flight.
 type process struct {
 	w       *world
 	leases  *lease.Set
 	plugin  bool // the next hit comes through the plugin
 	batches []*flight
-	refunds []lease.Refund // for the next batch
+	refunds []lease.Refund // the refunds of the next batch
 }
 
 // flight is a batch that was sent, and possibly executed, but not answered.
 type flight struct {
-	sent     int64
-	cost     int64 // of the hit that waits; 0 if there is none
-	asked    int64 // units for the lease
-	row      *lease.Row
-	returns  []lease.Refund
-	executed bool
+	sent      int64
+	cost      int64 // the cost of the hit that waits; 0 without one
+	requested int64 // the units to charge for the lease
+	row       *lease.Row
+	refunds   []lease.Refund
+	executed  bool
 
-	// The answer, if there is one.
+	// The answer, once the batch was executed.
 	admitted bool
 	answers  []lease.Answer
 }
@@ -61,7 +61,7 @@ func newWorld(l *ratelimit.Limit, processes int) *world {
 	return w
 }
 
-// restart begins the process without leases. Refunds that were not sent are lost.
+// restart starts the process again without leases. Refunds that were not sent are lost.
 func (p *process) restart() {
 	p.refunds = nil
 	p.leases = lease.New(lease.Options{Max: 10, Horizon: time.Second, MinHits: 4,
@@ -69,16 +69,16 @@ func (p *process) restart() {
 		Refund: func(r lease.Refund) { p.refunds = append(p.refunds, r) }})
 }
 
-// take counts one hit, and calls lease.Take.
+// take counts one hit for the demand and calls lease.Take.
 func take(rows *lease.Set, hits []ratelimit.Hit, decisions []ratelimit.Decision) ([]*lease.Row, bool) {
-	row := (rows.Hash(rows.Seed, hits[0].Key) + rows.Hash(rows.Seed, hits[0].Limit.Prefix)) % lease.Hashes
-	atomic.AddInt32(&lease.Demand(rows)[row], 1)
+	index := (rows.Hash(rows.Seed, hits[0].Key) + rows.Hash(rows.Seed, hits[0].Limit.Prefix)) % lease.Hashes
+	atomic.AddInt32(&lease.Demand(rows)[index], 1)
 	return lease.Take(rows, hits, decisions, nil)
 }
 
-// hit decides a hit from the lease of a process, or sends it in a batch.
+// hit decides a hit from the process's lease and returns true, or sends it in a batch.
 func (p *process) hit(cost int64) bool {
-	if p.plugin = !p.plugin; p.plugin && p.quick(cost) {
+	if p.plugin = !p.plugin; p.plugin && p.useInPlugin(cost) {
 		p.w.oracle.admit(p.w.server(), cost)
 		return true
 	}
@@ -88,7 +88,7 @@ func (p *process) hit(cost int64) bool {
 	if passed {
 		p.w.oracle.admit(p.w.server(), cost)
 		if !decisions[0].Allowed {
-			p.w.oracle.wrong = fmt.Errorf("a lease refuses: %+v", decisions[0])
+			p.w.oracle.err = fmt.Errorf("a lease refuses: %+v", decisions[0])
 		}
 		return true
 	}
@@ -96,8 +96,8 @@ func (p *process) hit(cost int64) bool {
 	return false
 }
 
-// quick uses spare units as the interpreted plugin does.
-func (p *process) quick(cost int64) bool {
+// useInPlugin uses units as the interpreted plugin does, and reports whether the lease had enough.
+func (p *process) useInPlugin(cost int64) bool {
 	l := p.leases.Stripes[maphash.String(p.leases.Seed, row.Key)%lease.StripeCount].Rows[row]
 	if l == nil || l.Limit == nil || l.N < cost+l.Floor && !lease.Renew(p.leases, l, cost) ||
 		time.Duration(p.w.time)*time.Microsecond >= l.Ends {
@@ -106,7 +106,7 @@ func (p *process) quick(cost int64) bool {
 	l.N -= cost
 	l.Used += cost
 	if left := l.Rest + l.N; left < 0 || left > p.w.limit.Capacity() {
-		p.w.oracle.wrong = fmt.Errorf("%d are said to be left", left)
+		p.w.oracle.err = fmt.Errorf("the plugin reports %d remaining, want 0 to the capacity", left)
 	}
 	return true
 }
@@ -124,10 +124,10 @@ func (p *process) sweep() *flight {
 
 // sendOn sends a batch, with a hit on a row if cost is not 0.
 func (p *process) sendOn(cost int64, r *lease.Row) *flight {
-	f := &flight{sent: p.w.time, cost: cost, row: r, returns: p.refunds}
+	f := &flight{sent: p.w.time, cost: cost, row: r, refunds: p.refunds}
 	p.refunds = nil
 	if r != nil {
-		_, f.asked = lease.NextCharge(p.leases, r)
+		_, f.requested = lease.NextCharge(p.leases, r)
 	}
 	p.batches = append(p.batches, f)
 	return f
@@ -140,26 +140,26 @@ func (w *world) execute(f *flight) {
 	}
 	f.executed = true
 	now, l, d := w.server(), w.limit, algorithm.Of(w.limit)
-	for _, r := range f.returns {
-		if w.row.Start != 0 || w.row.HasTokens { // a refund joins the rows that are there
+	for _, r := range f.refunds {
+		if w.row.Start != 0 || w.row.HasTokens { // a refund applies to existing rows only
 			d.Adjust(l, &w.row, now, r.N, r.Claim)
 		}
 	}
-	if f.cost == 0 && f.asked == 0 {
+	if f.cost == 0 && f.requested == 0 {
 		return
 	}
-	a := lease.Answer{Sent: f.sent, Requested: f.asked > 0}
+	a := lease.Answer{Sent: f.sent, Requested: f.requested > 0}
 	if f.cost > 0 {
 		f.admitted = d.Take(l, &w.row, now, 1, f.cost) == 1
 		a.Refused = !f.admitted
-		w.oracle.watch(&w.row)
+		w.oracle.recordWindow(&w.row)
 		if f.admitted {
 			w.oracle.admit(now, f.cost)
 		}
 	}
-	if f.asked > 0 {
-		a.Units = d.Take(l, &w.row, now, f.asked, 1)
-		w.oracle.watch(&w.row)
+	if f.requested > 0 {
+		a.Units = d.Take(l, &w.row, now, f.requested, 1)
+		w.oracle.recordWindow(&w.row)
 	}
 	free, reset := d.Peek(l, &w.row, now)
 	a.View = &algorithm.View{Limit: l, Row: w.row, Now: now, Free: free, Reset: reset}
@@ -173,11 +173,11 @@ func (p *process) answer(f *flight) {
 			lease.Update(p.leases, f.row, &f.answers[i])
 		}
 	}
-	p.forget(f)
+	p.drop(f)
 }
 
-// forget loses an answer.
-func (p *process) forget(f *flight) {
+// drop removes a batch, so that an answer to it is lost.
+func (p *process) drop(f *flight) {
 	for i := range p.batches {
 		if p.batches[i] == f {
 			p.batches = append(p.batches[:i:i], p.batches[i+1:]...)
@@ -186,7 +186,7 @@ func (p *process) forget(f *flight) {
 	}
 }
 
-// held returns the units that all processes hold, or may come to hold.
+// held returns the units that all processes hold or may get by answers on their way.
 func (w *world) held() int64 {
 	sum := int64(0)
 	for _, p := range w.processes {
@@ -200,19 +200,20 @@ func (w *world) held() int64 {
 	return sum
 }
 
-// returning returns the units with a refund under way.
-func (w *world) returning() int64 {
+// unitsBeingRefunded returns the units in refunds that wait or were sent, and sends the waiting ones in
+// batches.
+func (w *world) unitsBeingRefunded() int64 {
 	sum := int64(0)
 	for _, p := range w.processes {
 		for _, f := range p.batches {
-			for _, r := range f.returns {
+			for _, r := range f.refunds {
 				sum += r.N
 			}
 		}
 		for _, r := range p.refunds {
 			sum += r.N
 		}
-		p.batches = append(p.batches, &flight{sent: w.time, returns: p.refunds})
+		p.batches = append(p.batches, &flight{sent: w.time, refunds: p.refunds})
 		p.refunds = nil
 	}
 	return sum
