@@ -1,7 +1,7 @@
 // Package ratelimit defines rate limits and quotas that are counted exactly.
 //
 // A Limit sets how much may pass in which time. A Hit charges a cost to one key of a Limit. A Store
-// decides hits, and returns a Decision for each. The Store of package postgres shares its counts with
+// decides hits and returns a Decision for each. The Store of package postgres shares its counts with
 // all processes on a Postgres database; the Store of package memory counts in this process. Most
 // programs use a Limiter, which applies one Limit to the keys of a Store.
 //

@@ -45,7 +45,7 @@ func (s *Slot) Hold(free func()) {
 	}
 }
 
-// Lose records that the slot is lost, and calls Lost once unless the slot was released. Only
+// Lose records that the slot is lost and calls Lost once unless the slot was released. Only
 // stores call Lose.
 func (s *Slot) Lose() {
 	s.mu.Lock()

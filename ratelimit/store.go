@@ -10,7 +10,7 @@ import (
 //
 // Implementations are safe for concurrent use.
 type Store interface {
-	// Take decides the hits of one request, and stores the decision on hits[i] in decisions[i]. Both slices
+	// Take decides the hits of one request and stores the decision on hits[i] in decisions[i]. Both slices
 	// must have the same length. The hits are charged all together or not at all, except for those that are
 	// Apart. No two hits may share a row (the same Limit.Prefix, Key and Limit.Durable).
 	//

@@ -34,7 +34,7 @@ func newLimiterOfOnePer(t *testing.T, interval time.Duration) *ratelimit.Limiter
 	return limiter
 }
 
-// startWait starts a goroutine that waits for a key, and returns a channel for its error when the caller is
+// startWait starts a goroutine that waits for a key and returns a channel for its error when the caller is
 // in line.
 func startWait(ctx context.Context, l *ratelimit.Limiter) <-chan error {
 	done := make(chan error, 1)

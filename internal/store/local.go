@@ -83,9 +83,9 @@ func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []rateli
 			r.row.Slots = atomic.LoadInt64(&r.slots) + s.next.Held(r.id)
 			t.before[i] = r.row
 		}
-		t.nows[i] = now
+		t.times[i] = now
 	}
-	passes := algorithm.Decide(t.hits, t.states, t.nows, decisions)
+	passes := algorithm.Decide(t.hits, t.states, t.times, decisions)
 	s.count(parts, passes)
 	// A statement that was sent may have charged the hits.
 	owed := errors.Is(cause, ratelimit.ErrUnavailable) && !errors.Is(cause, engine.ErrSent)
@@ -119,13 +119,13 @@ type localTake struct {
 	rows   []*row
 	before []algorithm.Row
 	states []*algorithm.Row
-	nows   []int64
+	times  []int64
 }
 
 func newLocalTake(n int) *localTake {
 	return &localTake{
 		limits: make([]ratelimit.Limit, n), hits: make([]ratelimit.Hit, n), rows: make([]*row, n),
-		before: make([]algorithm.Row, n), states: make([]*algorithm.Row, n), nows: make([]int64, n),
+		before: make([]algorithm.Row, n), states: make([]*algorithm.Row, n), times: make([]int64, n),
 	}
 }
 

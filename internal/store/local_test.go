@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// downStore is a store that decides nothing, and holds no slots.
+// downStore is a store that decides nothing and holds no slots.
 type downStore struct{ counts }
 
 func (*downStore) Held(lease.RowID) int64 { return 0 }

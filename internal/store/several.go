@@ -133,7 +133,7 @@ func transferSlots(hits []ratelimit.Hit, parts []*shardHits, passes bool) {
 // transferSlot transfers the slots that from holds: to.Release then releases them.
 func transferSlot(to, from *ratelimit.Slot) { to.Hold(func() { from.Release() }) }
 
-// forEach calls do concurrently for each part, and sets the part's err to the result.
+// forEach calls do concurrently for each part and sets the part's err to the result.
 func forEach(parts []*shardHits, do func(part *shardHits) error) {
 	var running sync.WaitGroup
 	for _, part := range parts {
@@ -142,7 +142,7 @@ func forEach(parts []*shardHits, do func(part *shardHits) error) {
 	running.Wait()
 }
 
-// start calls do in the background, and sets the part's err to the result. running counts the call.
+// start calls do in the background and sets the part's err to the result. running counts the call.
 func start(running *sync.WaitGroup, part *shardHits, do func(part *shardHits) error) {
 	running.Add(1)
 	go func() {
@@ -184,7 +184,7 @@ func unconditional(part *shardHits) *shardHits {
 	return kept
 }
 
-// refund settles the charges of a refused request to 0, and waits up to the timeout. It uses settlements
+// refund settles the charges of a refused request to 0 and waits up to the timeout. It uses settlements
 // because a hit with a negative cost would also refund from a window that began after the charge. A shard
 // that cannot be reached keeps the charge, so that less passes, never more.
 func (s *Store) refund(timeout time.Duration, parts []*shardHits) {

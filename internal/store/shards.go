@@ -332,8 +332,8 @@ func (s *Store) Stats() engine.Stats {
 	return sum
 }
 
-// Tick checks in the background whether the servers of the engines were restored or replaced, and charges
-// debts. The Registry calls it about once a second.
+// Tick charges debts, and checks in the background whether the engines' servers were restored or replaced.
+// The Registry calls it about once a second.
 func (s *Store) Tick() {
 	for _, e := range s.allEngines() {
 		e.Tick()
@@ -365,7 +365,7 @@ func (s *Store) Close() {
 	s.base.Close()
 }
 
-// startClose closes a store or a DB in the background, and counts it in closing until it is closed.
+// startClose closes a store or a DB in the background and counts it in closing until it is closed.
 func startClose(closing *sync.WaitGroup, c interface{ Close() }) {
 	closing.Add(1)
 	go func() {

@@ -72,7 +72,7 @@ func TestKeysAreBounded(t *testing.T) {
 	}
 }
 
-// A full store evicts an expired key, and keeps a key in use.
+// A full store evicts an expired key and keeps a key in use.
 func TestExpiredKeysAreEvictedFirst(t *testing.T) {
 	short := &ratelimit.Limit{Prefix: "short", Events: 1, Window: time.Millisecond}
 	live := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "live", Algorithm: ratelimit.FixedWindow, Events: 2,

@@ -61,7 +61,7 @@ var _ pgdb.DB = (*DB)(nil)
 // DB is a pgdb.DB over a pgx pool.
 type DB struct {
 	pool   *pgxpool.Pool
-	shared bool          // the program made the pool, and closes it
+	shared bool          // the program made the pool and closes it
 	free   chan struct{} // a value for each slot that no call has
 	logins logins
 	closed atomic.Bool
@@ -176,7 +176,7 @@ func New(pool *pgxpool.Pool) (*DB, error) {
 	return d.usePool(pool), nil
 }
 
-// usePool sets the pool of d, and returns d.
+// usePool sets the pool of d and returns d.
 func (d *DB) usePool(pool *pgxpool.Pool) *DB {
 	d.pool, d.free = pool, make(chan struct{}, pool.Config().MaxConns)
 	for range cap(d.free) {

@@ -49,7 +49,7 @@ func (d *DB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	}
 }
 
-// try runs statements on a connection of the pool, and sets Err of each statement that it does not put into
+// try runs statements on a connection of the pool and sets Err of each statement that it does not put into
 // a.retry. had is the time that ctx had left at the call, or 0 without a deadline. The error is the error of
 // the connection or of ctx.
 func (d *DB) try(ctx context.Context, had time.Duration, statements []*pgdb.Statement, a *attempt) error {

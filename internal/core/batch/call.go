@@ -12,7 +12,7 @@ import (
 // Call is a Take or Reset of one request, for which a caller waits, or one hit in the background, for which
 // nobody waits (see Background). A caller can reuse its Call for another request.
 //
-// The caller owns a Call until Send and after Wait; in between the Queue owns it. A cancelled Call (see
+// The caller owns a Call until Send and after Wait; in between the Queue owns it. A canceled Call (see
 // Cancel) may stay with its Queue and must not be reused.
 type Call struct {
 	Hits      []ratelimit.Hit
@@ -29,8 +29,8 @@ type Call struct {
 	// Apart reports whether any of Hits is Apart; see Split. Prepare and Options.Fill set it.
 	Apart bool
 
-	// Cancellable permits Cancel. The caller sets it before Send.
-	Cancellable bool
+	// Cancelable permits Cancel. The caller sets it before Send.
+	Cancelable bool
 
 	// Order selects when a batch decides the call: with its requests (the zero value), or, in the background,
 	// before or after them. The fields from here to End are for background calls, which have one hit each. If
@@ -48,7 +48,7 @@ type Call struct {
 	End      func(granted int64, err error)
 	failedAt time.Time // the time of the first failure by itself
 
-	finished int32 // 1 once Finish or Cancel has ended the wait of a cancellable call
+	finished int32 // 1 once Finish or Cancel has ended the wait of a cancelable call
 	done     chan struct{}
 
 	part      *callPart // not nil in a part of another call
@@ -71,7 +71,7 @@ const DigestPrefix = "sha256:"
 // NewCall returns a Call without hits.
 func NewCall() *Call { return &Call{done: make(chan struct{}, 1)} }
 
-// Prepare readies a call for another request. It copies hits, because a cancelled call outlives its
+// Prepare readies a call for another request. It copies hits, because a canceled call outlives its
 // caller's slice.
 func (c *Call) Prepare(hits []ratelimit.Hit, reset bool) {
 	c.Hits = append(c.Hits[:0], hits...)
@@ -88,11 +88,11 @@ func (c *Call) Prepare(hits []ratelimit.Hit, reset bool) {
 			}
 		}
 	}
-	c.Cancellable = false
+	c.Cancelable = false
 	c.finished = 0
 }
 
-// Cancel ends the wait for a Cancellable call with err. The call stays in its batch, and its hits may or may
+// Cancel ends the wait for a Cancelable call with err. The call stays in its batch, and its hits may or may
 // not be charged.
 func Cancel(c *Call, err error) {
 	if atomic.CompareAndSwapInt32(&c.finished, 0, 1) {
@@ -196,7 +196,7 @@ func Finish(q *Queue, calls []*Call, err error) {
 			}
 			failure = nil
 		}
-		if c.Cancellable && !atomic.CompareAndSwapInt32(&c.finished, 0, 1) {
+		if c.Cancelable && !atomic.CompareAndSwapInt32(&c.finished, 0, 1) {
 			continue
 		}
 		if c.Err == nil {

@@ -103,8 +103,8 @@ func TestCancel(t *testing.T) {
 			hits := []ratelimit.Hit{{Cost: 7}}
 			c.Prepare(hits, false)
 			hits[0].Cost = 0 // the call has a copy
-			c.Owner = "cancelled"
-			c.Cancellable = true
+			c.Owner = "canceled"
+			c.Cancelable = true
 			batch.Send(d.queue, c, time.Now())
 			other := d.send("other", 1)
 			at := map[string]time.Duration{"pending": 50, "in flight": 150,
@@ -114,7 +114,7 @@ func TestCancel(t *testing.T) {
 			waitForCalls(start, first, other)
 			time.Sleep(100 * time.Millisecond)
 			synctest.Wait()
-			want := "first cancelled other"
+			want := "first canceled other"
 			if when == "finished" {
 				if took != 200*time.Millisecond || c.Err != nil || c.Decisions[0].Remaining != 7 {
 					t.Errorf("%s: %v, %+v after %v; want it decided after 200ms", when, c.Err, c.Decisions,
@@ -129,8 +129,8 @@ func TestCancel(t *testing.T) {
 			if got := strings.Join(delivered, " "); got != want || c.Hits[0].Cost != 7 {
 				t.Errorf("%s: delivered %q with hits %+v, want %q with cost 7", when, got, c.Hits, want)
 			}
-			if got := fmt.Sprint(d.batches); got != "[[first] [cancelled other]]" {
-				t.Errorf("%s: batches %s, want [[first] [cancelled other]]", when, got)
+			if got := fmt.Sprint(d.batches); got != "[[first] [canceled other]]" {
+				t.Errorf("%s: batches %s, want [[first] [canceled other]]", when, got)
 			}
 		})
 	}
@@ -143,7 +143,7 @@ func TestCancelRacesWithFinish(t *testing.T) {
 	for range 2000 {
 		c := batch.NewCall()
 		c.Prepare([]ratelimit.Hit{{Cost: 7}}, false)
-		c.Cancellable = true
+		c.Cancelable = true
 		go batch.Cancel(c, enough)
 		batch.Enter(d.queue, c)
 		if c.Err == nil && c.Decisions[0].Remaining != 7 || c.Err != nil && !errors.Is(c.Err, enough) {

@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 )
 
-// Queue collects calls into batches, and passes the batches to Options.Decide. The type worker describes how
+// Queue collects calls into batches and passes the batches to Options.Decide. The type worker describes how
 // batches form. NewQueue makes a Queue.
 type Queue struct {
 	Timeout    time.Duration // Options.Timeout; does not change

@@ -90,7 +90,7 @@ func (d *slowDecider) batchSizes() []int {
 	return sizes
 }
 
-// waitForCalls waits for calls, and returns the time from start to the end of the last one.
+// waitForCalls waits for calls and returns the time from start to the end of the last one.
 func waitForCalls(start time.Time, calls ...*batch.Call) time.Duration {
 	for _, c := range calls {
 		batch.Wait(c)

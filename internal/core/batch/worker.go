@@ -19,7 +19,7 @@ func startWorker(q *Queue) {
 	work(q, w)
 }
 
-// takeWorker returns an idle or a new worker, and counts it as running. The caller holds the mutex.
+// takeWorker returns an idle or a new worker and counts it as running. The caller holds the mutex.
 func takeWorker(q *Queue) *worker {
 	q.running++
 	n := len(q.idleWorkers)
@@ -170,7 +170,7 @@ func expireCalls(q *Queue, calls []*Call) {
 	}
 }
 
-// fillCalls sets the hits of calls by Options.Fill. It finishes the calls that fail, and returns the others.
+// fillCalls sets the hits of calls by Options.Fill. It finishes the calls that fail and returns the others.
 func fillCalls(q *Queue, calls []*Call) []*Call {
 	if q.fill == nil || callEach(q.fill, calls) {
 		return calls

@@ -22,7 +22,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// startPgBouncer starts PgBouncer with pool_mode = mode for a database, and returns a DSN through it.
+// startPgBouncer starts PgBouncer with pool_mode = mode for a database and returns a DSN through it.
 func startPgBouncer(t *testing.T, dsn, mode string) string {
 	t.Helper()
 	if testing.Short() {

@@ -261,7 +261,7 @@ func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.
 // askUntil sends a call of ask with a context that can end before the timeout.
 func askUntil(ctx context.Context, s *Store, q *batch.Queue, c *batch.Call,
 	decisions []ratelimit.Decision) error {
-	c.Cancellable = true
+	c.Cancelable = true
 	stop := context.AfterFunc(ctx, func() { batch.Cancel(c, s.server.health.Ended(ctx)) })
 	batch.Send(q, c, time.Now())
 	batch.Wait(c)

@@ -189,7 +189,7 @@ func (s *Store) Len() int {
 	return n
 }
 
-// lock locks the stripes of the hits, and returns the keys of the hits and each locked stripe once. The
+// lock locks the stripes of the hits and returns the keys of the hits and each locked stripe once. The
 // caller unlocks the stripes, also after an error. Stripes are locked in the order of their indexes, so that
 // two calls cannot wait for each other.
 func (s *Store) lock(hits []ratelimit.Hit) ([]rowID, []*stripe, error) {
