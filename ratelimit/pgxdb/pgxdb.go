@@ -66,7 +66,7 @@ type DB struct {
 	logins logins
 	closed atomic.Bool
 	used   atomic.Bool  // a call has had a connection
-	lost   atomic.Int32 // how many times prepared statements were lost
+	lost   atomic.Int32 // the number of times that prepared statements were lost
 
 	config *pgxpool.Config // of connections to another server; does not change
 	renew  renewal

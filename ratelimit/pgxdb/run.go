@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// maxAttempts bounds how often a transaction is sent. After every attempt but the last one, it is
-// certain that the transaction had no effect.
+// maxAttempts bounds the attempts to run a transaction. A transaction is sent again only if the attempts
+// before certainly had no effect.
 const maxAttempts = 4
 
 // maxLostStatements is the number of times that prepared statements may be lost before the DB stops preparing
