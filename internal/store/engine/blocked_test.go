@@ -15,9 +15,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// takeAndSeeWhere takes a hit and reports whether the store sent a statement. A refusal is remembered for a
-// second. After that, the store sends a statement again.
-func takeAndSeeWhere(t *testing.T, store *engine.Store, h ratelimit.Hit) (ratelimit.Decision, bool) {
+// takeAndReportSent takes a hit, and reports whether the store sent a statement. A store remembers a refusal
+// for a second, and then sends a statement again.
+func takeAndReportSent(t *testing.T, store *engine.Store, h ratelimit.Hit) (ratelimit.Decision, bool) {
 	t.Helper()
 	before := store.Stats()
 	d := takeOne(t, store, h)
@@ -25,30 +25,31 @@ func takeAndSeeWhere(t *testing.T, store *engine.Store, h ratelimit.Hit) (rateli
 	sent := after[engine.Statements] > before[engine.Statements]
 	if d.Source == ratelimit.FromBlocked && (sent || after[engine.Blocked] != before[engine.Blocked]+1) ||
 		d.Source == ratelimit.FromPostgres && !sent {
-		t.Fatalf("Source %v, and the counts went from %+v to %+v", d.Source, before, after)
+		t.Fatalf("Source %v: counts changed from %+v to %+v, want a statement or a blocked hit", d.Source,
+			before, after)
 	}
 	return d, sent
 }
 
-// Once a cost was refused, the store refuses it and larger ones
-// without a statement, with the RetryAfter that the database would give. The database decides smaller ones.
+// After a refusal of a cost, the store refuses this cost and larger ones without a statement, and with the
+// database's RetryAfter. The database decides smaller costs.
 func TestRefusedCostsAreRemembered(t *testing.T) {
 	s := newTestDB(t)
 	for _, l := range conformance.Limits("", 6) {
 		store := s.openEngine(engine.Options{CleanupProbability: -1})
 		hit := func(cost int64) ratelimit.Hit { return ratelimit.Hit{Limit: l, Key: "k", Cost: cost} }
-		if d, _ := takeAndSeeWhere(t, store, hit(3)); !d.Allowed {
+		if d, _ := takeAndReportSent(t, store, hit(3)); !d.Allowed {
 			t.Fatalf("%s: got %+v, want cost 3 of 6 allowed", l.Prefix, d)
 		}
 		early := time.Now()
-		first, sent := takeAndSeeWhere(t, store, hit(5))
+		first, sent := takeAndReportSent(t, store, hit(5))
 		if first.Allowed || !sent {
 			t.Fatalf("%s: got %+v, sent %v; want a refusal by the database", l.Prefix, first, sent)
 		}
 		late := time.Now()
 		for _, cost := range []int64{5, 6, 5} {
 			before := time.Now()
-			d, sent := takeAndSeeWhere(t, store, hit(cost))
+			d, sent := takeAndReportSent(t, store, hit(cost))
 			after := time.Now()
 			if sent && after.Sub(early) < time.Second || d.Allowed || d.Remaining != 3 || d.Limit != 6 ||
 				cost == 5 && d.Reset.Sub(first.Reset).Abs() > time.Microsecond {
@@ -63,19 +64,19 @@ func TestRefusedCostsAreRemembered(t *testing.T) {
 		}
 		peek := hit(5)
 		peek.Peek = true
-		if d, sent := takeAndSeeWhere(t, store, peek); !sent || d.Allowed || d.Remaining != 3 {
+		if d, sent := takeAndReportSent(t, store, peek); !sent || d.Allowed || d.Remaining != 3 {
 			t.Errorf("%s: peek of 5: sent %v, got %+v, want a refusal by the database", l.Prefix, sent, d)
 		}
-		if d, _ := takeAndSeeWhere(t, store, hit(7)); d.RetryAfter != ratelimit.Never || d.Allowed {
+		if d, _ := takeAndReportSent(t, store, hit(7)); d.RetryAfter != ratelimit.Never || d.Allowed {
 			t.Errorf("%s, cost 7 of 6: got %+v, want a refusal with RetryAfter Never", l.Prefix, d)
 		}
-		if d, sent := takeAndSeeWhere(t, store, hit(1)); !d.Allowed || !sent || d.Remaining != 2 {
+		if d, sent := takeAndReportSent(t, store, hit(1)); !d.Allowed || !sent || d.Remaining != 2 {
 			t.Errorf("%s, cost 1 after a refused 5: sent %v, got %+v, want it allowed", l.Prefix, sent, d)
 		}
-		// A refusal by one limit says nothing about another limit on the row.
+		// A refusal by one limit does not apply to another limit on the row.
 		raised := *l
 		raised.Events = 100
-		d, sent := takeAndSeeWhere(t, store, ratelimit.Hit{Limit: &raised, Key: "k", Cost: 5})
+		d, sent := takeAndReportSent(t, store, ratelimit.Hit{Limit: &raised, Key: "k", Cost: 5})
 		if !sent || d.Limit != 100 {
 			t.Errorf("%s, raised to 100: sent %v, got %+v, want it from the database", l.Prefix, sent, d)
 		}
@@ -83,7 +84,7 @@ func TestRefusedCostsAreRemembered(t *testing.T) {
 	}
 }
 
-// A refusal is not remembered if its row is reset before the answer arrives.
+// A refusal is not remembered if its row is reset before the result arrives.
 func TestRefusalBeforeResetIsDropped(t *testing.T) {
 	for _, resets := range []int{1, 3000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -92,12 +93,12 @@ func TestRefusalBeforeResetIsDropped(t *testing.T) {
 					if strings.Contains(statements[0].SQL, "hits, remainder, expires_at) =") { // a reset
 						return nil
 					}
-					time.Sleep(time.Minute) // the answer is on its way
+					time.Sleep(time.Minute) // the result is in transit
 					return refuse(ctx, statements)
 				}}, engine.Options{CleanupProbability: -1})
 			done := make(chan ratelimit.Decision)
-			ask := func() { d, _, _ := tryOne(store, time.Hour, fakeHits("0")[0]); done <- d }
-			go ask()
+			send := func() { d, _, _ := tryOne(store, time.Hour, fakeHits("0")[0]); done <- d }
+			go send()
 			time.Sleep(time.Second)
 			for i := range resets {
 				if err := store.Reset(context.Background(), time.Hour, fakeHits(fmt.Sprint(i))); err != nil {
@@ -108,9 +109,9 @@ func TestRefusalBeforeResetIsDropped(t *testing.T) {
 			if d.Allowed || d.Source != ratelimit.FromPostgres || blocked != 0 {
 				t.Errorf("before the reset: got %+v and %d blocked keys, want a refusal and none", d, blocked)
 			}
-			// A refusal of a hit that came after the reset is remembered.
+			// A refusal of a hit after the reset is remembered.
 			for _, source := range []ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromBlocked} {
-				go ask()
+				go send()
 				if d := <-done; d.Source != source {
 					t.Errorf("got %+v, want Source %v", d, source)
 				}
@@ -152,10 +153,10 @@ func TestRefusalsHoldDuringOutage(t *testing.T) {
 					t.Errorf("%s, step %d: got %+v, %v; want the second hit refused", name, step, d, err)
 				}
 				if _, _, err := tryOne(store, time.Second, other[0]); err == nil {
-					t.Errorf("%s, step %d: a row without a refusal is decided, want an error", name, step)
+					t.Errorf("%s, step %d: a row without a refusal: no error, want one", name, step)
 				}
 				if step > 0 && time.Since(start) > 0 {
-					t.Errorf("%s, step %d: the answers took %v, want 0s", name, step, time.Since(start))
+					t.Errorf("%s, step %d: the decisions took %v, want 0s", name, step, time.Since(start))
 				}
 			}
 			time.Sleep(time.Until(start.Add(time.Hour)))

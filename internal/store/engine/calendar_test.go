@@ -24,8 +24,8 @@ type calendarMoment struct {
 	now      int64
 }
 
-// period is the result of Postgres for a moment: its period, and what the clocks in the zone show at the
-// moment, and at the start and the end of the period.
+// period is the result of Postgres for a moment: the period of the moment, and the local times of the moment,
+// and of the period's start and end.
 type period struct{ Start, End, Local, StartLocal, EndLocal int64 }
 
 // periodsInSQL returns the periods that Postgres computes for moments.
@@ -49,21 +49,21 @@ func periodsInSQL(s *testDB, moments []calendarMoment) []period {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[period])
-	if err != nil || len(all) != len(moments) {
-		s.t.Fatalf("got %d periods, want %d: %v", len(all), len(moments), err)
+	periods, err := pgx.CollectRows(rows, pgx.RowToStructByPos[period])
+	if err != nil || len(periods) != len(moments) {
+		s.t.Fatalf("got %d periods, want %d: %v", len(periods), len(moments), err)
 	}
-	return all
+	return periods
 }
 
-// localTime returns what the clocks in the zone show, by the zone files of Go.
+// localTime returns the local time in the zone, by Go's zone files.
 func (m *calendarMoment) localTime(us int64) int64 {
 	_, offset := time.UnixMicro(us).In(m.location).Zone()
 	return us + int64(offset)*second
 }
 
-// commonZones returns the zones that both Go and Postgres have, one of those that are the same from 2000 to
-// 2035, with the times at which their clocks change.
+// commonZones returns the zones that both Go and Postgres have, with the times at which their clocks change.
+// Of zones that are equal from 2000 to 2035, it returns one.
 func commonZones(s *testDB) map[string][]int64 {
 	s.t.Helper()
 	zones := map[string][]int64{}
@@ -94,9 +94,9 @@ func commonZones(s *testDB) map[string][]int64 {
 	return zones
 }
 
-// drawMoments draws moments in a zone: around each change of its clocks, at the ends of months and years,
-// and far beyond what zone files list. The periods of half of them start on another day, often the day of
-// the change or the last day of a month.
+// drawMoments draws moments in a zone: around each change of its clocks, at the ends of months, and up to the
+// year 2100, which zone files do not list. Half of the periods have an anchor, often the day of the change or
+// the last day of a month.
 func drawMoments(random *rand.Rand, name string, changes []int64) (moments []calendarMoment) {
 	location, err := time.LoadLocation(name)
 	if err != nil {
@@ -130,14 +130,13 @@ func drawMoments(random *rand.Rand, name string, changes []int64) (moments []cal
 	return moments
 }
 
-// Go and Postgres compute the same windows on the calendar, in all time zones, around each change of their
-// clocks.
+// Go and Postgres compute the same calendar windows in all time zones, around each change of their clocks.
 func TestCalendarOfEveryZone(t *testing.T) {
 	t.Parallel()
 	s, random := newTestDB(t), seed.New(t)
 	unknown, total, zones := 0, 0, 0
 	for name, changes := range commonZones(s) {
-		if zones++; testing.Short() && zones > 30 { // others each time
+		if zones++; testing.Short() && zones > 30 { // a random selection
 			break
 		}
 		moments := drawMoments(random, name, changes)
@@ -146,12 +145,12 @@ func TestCalendarOfEveryZone(t *testing.T) {
 			total++
 			if m.localTime(m.now) != p.Local || m.localTime(p.Start) != p.StartLocal ||
 				m.localTime(p.End) != p.EndLocal {
-				unknown++ // the zone files of both may be of different years
+				unknown++ // the two may have different versions of the zone files
 				continue
 			}
 			start, end := algorithm.Period(&m.limit, m.now)
 			if start != p.Start || end != p.End || start > m.now || end <= m.now {
-				t.Errorf("%+v at %d: Go has the window %d to %d, want %d to %d as in Postgres", m.limit,
+				t.Errorf("%+v at %d: the window in Go is %d to %d, want %d to %d as in Postgres", m.limit,
 					m.now, start, end, p.Start, p.End)
 			}
 		}

@@ -18,10 +18,10 @@ import (
 var chaosLimit = &ratelimit.Limit{Prefix: "chaos", Algorithm: ratelimit.FixedWindow, Events: 1 << 40,
 	Window: 24 * time.Hour}
 
-// sumLoads returns the sum of the counts of all loads so far.
-func sumLoads(all []*shardLoad) *shardLoad {
+// sumLoads returns the sum of the loads' counts so far.
+func sumLoads(loads []*shardLoad) *shardLoad {
 	sum := &shardLoad{}
-	for _, l := range all {
+	for _, l := range loads {
 		now := l.snapshot()
 		sum.Requests += now.Requests
 		for shard := range testShards {
@@ -41,20 +41,20 @@ func sumUnknown(l *shardLoad) int64 {
 }
 
 // testChaos moves and rebalances shards, adds and drains a worker, and kills a worker and the coordinator,
-// while eight proxies count. Each shard that was not on the killed worker has counted all that was granted.
+// while eight proxies count. Each shard that was not on the killed worker must have counted all granted hits.
 func (s *citusDB) testChaos(t *testing.T) {
 	ctx := context.Background()
-	var all []*shardLoad
+	var loads []*shardLoad
 	var running []*sync.WaitGroup
 	stop := make(chan struct{})
 	for i := range 8 {
 		db := drivers.All[[]string{"pgxdb", "pgwire"}[i%2]](t, s.DSN()+"&pool_max_conns=4")
 		l := &shardLoad{}
-		all, running = append(all, l),
+		loads, running = append(loads, l),
 			append(running, l.run(openStore(t, db, engine.Options{}, nil), chaosLimit, 4, 400, stop))
 	}
 	await.Within(t, time.Minute, "decisions of all proxies", func() bool {
-		return !slices.ContainsFunc(all, func(l *shardLoad) bool { return l.snapshot().Requests <= 100 })
+		return !slices.ContainsFunc(loads, func(l *shardLoad) bool { return l.snapshot().Requests <= 100 })
 	})
 	until := time.Now().Add(*citusLoad)
 	lost := map[int]bool{}
@@ -79,17 +79,17 @@ func (s *citusDB) testChaos(t *testing.T) {
 		t.Error(err)
 	}
 	t.Log("the worker was drained: ", time.Until(until))
-	// Without the coordinator, counts and routes go on.
+	// Without the coordinator, proxies continue to count.
 	if err := s.Coordinator.Kill(); err != nil {
 		t.Error(err)
 	}
 	time.Sleep(time.Second)
-	before := sumLoads(all)
+	before := sumLoads(loads)
 	time.Sleep(time.Second)
-	after := sumLoads(all)
+	after := sumLoads(loads)
 	if failures := sumUnknown(after) - sumUnknown(before); failures > (after.Requests-before.Requests)/100 ||
 		after.Requests == before.Requests {
-		t.Errorf("without the coordinator, %d of %d requests had no answer, want at most 1 %%", failures,
+		t.Errorf("without the coordinator, %d of %d requests failed, want at most 1 %%", failures,
 			after.Requests-before.Requests)
 	}
 	if err := s.Coordinator.Restart(ctx); err != nil {
@@ -102,12 +102,12 @@ func (s *citusDB) testChaos(t *testing.T) {
 		t.Error(err)
 	}
 	time.Sleep(time.Second)
-	before = sumLoads(all)
+	before = sumLoads(loads)
 	time.Sleep(time.Second)
-	after = sumLoads(all)
+	after = sumLoads(loads)
 	for shard := range testShards {
-		if goes := after.Granted[shard] > before.Granted[shard]; goes == lost[shard] {
-			t.Errorf("shard %d grants while worker 2 is down: %v, want %v", shard, goes, !lost[shard])
+		if grants := after.Granted[shard] > before.Granted[shard]; grants == lost[shard] {
+			t.Errorf("shard %d grants while worker 2 is down: %v, want %v", shard, grants, !lost[shard])
 		}
 	}
 	if err := s.Workers[2].Restart(ctx); err != nil {
@@ -119,9 +119,9 @@ func (s *citusDB) testChaos(t *testing.T) {
 		shard := moves % testShards
 		s.moveShard(shard, (s.workerOf(shard)+1)%3)
 	}
-	before = sumLoads(all)
+	before = sumLoads(loads)
 	await.Within(t, testTimeout, "decisions in all shards again", func() bool {
-		after = sumLoads(all)
+		after = sumLoads(loads)
 		for shard := range testShards {
 			if after.Granted[shard] == before.Granted[shard] {
 				return false
@@ -130,9 +130,9 @@ func (s *citusDB) testChaos(t *testing.T) {
 		return true
 	})
 	close(stop)
-	for _, one := range running {
-		one.Wait()
+	for _, group := range running {
+		group.Wait()
 	}
 	t.Logf("%d more moves", moves)
-	s.checkCounts(t, sumLoads(all), "rate_limit_ephemeral", chaosLimit.Prefix, lost)
+	s.checkCounts(t, sumLoads(loads), "rate_limit_ephemeral", chaosLimit.Prefix, lost)
 }

@@ -37,7 +37,7 @@ func (s *citusDB) keepMovingShard(t *testing.T, key string) (stop func() int) {
 func (s *citusDB) testSlots(t *testing.T, driver string) {
 	flight := conformance.InFlight("slots "+driver, 5)
 	a, b := s.openStore(t, driver, engine.Options{}), s.openStore(t, driver, engine.Options{})
-	held := map[int]*ratelimit.Slot{} // of the requests that run
+	held := map[int]*ratelimit.Slot{} // the slots of running requests
 	lost := make(chan int, 100)
 	ids := 0
 	run := func(store ratelimit.Store) bool {
@@ -56,9 +56,9 @@ func (s *citusDB) testSlots(t *testing.T, driver string) {
 		t.Fatalf("%d requests run, want 5", len(held))
 	}
 	stop := s.keepMovingShard(t, "k")
-	// Longer than a process counts as alive without a heartbeat. On a machine that is too busy to move
-	// a shard in this time, a process loses its slots. A sixth request may then run, but only in place of one
-	// that has lost its own.
+	// The loop lasts longer than the time for which a process without a heartbeat counts as live. If the
+	// machine is too busy to move a shard in this time, a process loses its slots. A sixth request may then
+	// run, but only after another request has lost its slot.
 	const beat = 50 * time.Millisecond
 	for until := time.Now().Add(11 * time.Second); time.Now().Before(until); time.Sleep(beat) {
 		for _, store := range []ratelimit.Store{a, b} {
@@ -69,7 +69,7 @@ func (s *citusDB) testSlots(t *testing.T, driver string) {
 			case id := <-lost:
 				delete(held, id)
 			case <-time.After(testTimeout):
-				t.Fatal("a sixth request runs, and none has lost its slot")
+				t.Fatal("six requests run and no slot was lost, want five requests")
 			}
 		}
 	}
@@ -84,7 +84,7 @@ func (s *citusDB) testSlots(t *testing.T, driver string) {
 	}
 	release(2)
 	awaitFree(t, b, flight, 2)
-	// Beside a limit of another shard that is used up, a request leaves no slot behind.
+	// A request that a limit in another shard refuses keeps no slot.
 	full := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "slots full " + driver,
 		Algorithm: ratelimit.FixedWindow, Events: 1, Window: time.Hour}, Key: keyInOtherShard("k"), Cost: 1}
 	for _, home := range []string{"", full.Key} {
@@ -100,8 +100,8 @@ func (s *citusDB) testSlots(t *testing.T, driver string) {
 		slot.Release()
 		awaitFree(t, a, flight, 2)
 	}
-	if stop() < 2 {
-		t.Error("the shard moved less than twice")
+	if moves := stop(); moves < 2 {
+		t.Errorf("the shard moved %d times, want at least 2", moves)
 	}
 	release(3)
 	awaitFree(t, b, flight, 5)

@@ -12,22 +12,23 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// shardTimeout is for one request of the tests that move shards.
+// shardTimeout is the timeout of a request in tests that move shards.
 const shardTimeout = 250 * time.Millisecond
 
-// shardLoad takes from many keys until stop is closed, and counts by the shard.
+// shardLoad counts the results of requests by shard.
 type shardLoad struct {
-	Granted, Unknown [testShards]int64 // atomic; Unknown are those without an answer
+	Granted, Unknown [testShards]int64 // atomic; Unknown has the failed requests
 	Requests         int64
 }
 
+// run takes hits on many keys until stop is closed.
 func (l *shardLoad) run(to ratelimit.Store, limit *ratelimit.Limit, callers, keys int,
 	stop <-chan struct{}) *sync.WaitGroup {
-	var all sync.WaitGroup
+	var group sync.WaitGroup
 	for c := range callers {
-		all.Add(1)
+		group.Add(1)
 		go func() {
-			defer all.Done()
+			defer group.Done()
 			d := make([]ratelimit.Decision, 1)
 			for i := c; ; i += callers {
 				select {
@@ -50,7 +51,7 @@ func (l *shardLoad) run(to ratelimit.Store, limit *ratelimit.Limit, callers, key
 			}
 		}()
 	}
-	return &all
+	return &group
 }
 
 // snapshot returns a copy of the counts.
@@ -63,7 +64,8 @@ func (l *shardLoad) snapshot() *shardLoad {
 	return c
 }
 
-// checkCounts compares what was granted with what was counted. A request without an answer may have counted.
+// checkCounts compares the granted hits with the counts, except in lost shards. A failed request may have
+// been counted.
 func (s *citusDB) checkCounts(t *testing.T, l *shardLoad, table, prefix string, lost map[int]bool) {
 	t.Helper()
 	granted, unknown := int64(0), int64(0)
@@ -81,10 +83,10 @@ func (s *citusDB) checkCounts(t *testing.T, l *shardLoad, table, prefix string, 
 				l.Granted[shard]+l.Unknown[shard])
 		}
 	}
-	t.Logf("%d requests: granted %d, without an answer %d, counted %d", l.Requests, granted, unknown, sum)
+	t.Logf("%d requests: granted %d, failed %d, counted %d", l.Requests, granted, unknown, sum)
 }
 
-// keyInShard returns a key of a shard.
+// keyInShard returns a key in a shard.
 func keyInShard(shard int) string {
 	for i := 0; ; i++ {
 		if key := fmt.Sprint("in ", i); store.ShardOf(key, testShards) == shard {

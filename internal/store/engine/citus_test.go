@@ -20,22 +20,22 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Tests on a real Citus. make test-citus builds one.
+// These tests run on a real Citus, which make test-citus builds.
 var (
 	citusBin  = flag.String("citus", "", "the folder of the programs of a Postgres with Citus")
-	citusLoad = flag.Duration("citus-load", 10*time.Second, "how long the chaos lasts")
+	citusLoad = flag.Duration("citus-load", 10*time.Second, "the duration of the chaos")
 )
 
 // testShards is the number of shards.
 const testShards = 16
 
-// citusDB is a Citus with counts in shards.
+// citusDB is a Citus database with counts in shards.
 type citusDB struct {
 	t testing.TB
 	*citus.Servers
 }
 
-// startCitus starts a Citus.
+// startCitus starts a Citus with shards. Without the flag -citus, it skips the test.
 func startCitus(t testing.TB, workers int) *citusDB {
 	t.Helper()
 	if *citusBin == "" {
@@ -80,18 +80,18 @@ func (s *citusDB) openStore(t testing.TB, driver string, o engine.Options) *stor
 // countsByShard returns the sum of the counts of a prefix in each shard of a table.
 func (s *citusDB) countsByShard(table, prefix string) map[int]int64 {
 	s.t.Helper()
-	all := map[int]int64{}
+	counts := map[int]int64{}
 	for shard := range testShards {
-		text := cluster.Texts(s.t, s.DSN(),
+		sums := cluster.Texts(s.t, s.DSN(),
 			fmt.Sprintf("SELECT coalesce(sum(count), 0)::text FROM rl_s%d.%s WHERE prefix = $1", shard,
 				table), prefix)
-		n, err := strconv.ParseInt(text[0], 10, 64)
+		n, err := strconv.ParseInt(sums[0], 10, 64)
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		all[shard] = n
+		counts[shard] = n
 	}
-	return all
+	return counts
 }
 
 // workerOf returns the worker that has a shard.
@@ -115,7 +115,7 @@ func (s *citusDB) moveShard(shard, worker int) {
 		return
 	}
 	err := s.Move(context.Background(), fmt.Sprintf("rl_s%d", shard), worker)
-	// Citus waits for a second to drop what the last move left behind.
+	// Citus drops the leftovers of the last move after a second.
 	for tries := 0; err != nil && strings.Contains(err.Error(), "leftover from the previous move") &&
 		tries < 20; tries++ {
 		err = s.Move(context.Background(), fmt.Sprintf("rl_s%d", shard), worker)
@@ -132,7 +132,7 @@ func TestCitus(t *testing.T) {
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		t.Run(driver+" passes the conformance suite", func(t *testing.T) {
 			conformance.Store(t, func(t testing.TB) ratelimit.Store {
-				// other tests have the prefixes, too
+				// other tests use the same prefixes
 				rename := func(l *ratelimit.Limit) { l.Prefix = t.Name() + " " + l.Prefix }
 				store := s.openStore(t, driver, engine.Options{NoRefusals: true})
 				return &limitChanger{Store: store, change: rename,
@@ -183,7 +183,7 @@ func (s *citusDB) testMigration(t *testing.T) {
 	_, err = conn.Exec(context.Background(),
 		"INSERT INTO rate_limit_ephemeral (prefix, key, expires_at) VALUES ('x', 'y', now())")
 	if err == nil || !strings.Contains(err.Error(), "in shards") {
-		t.Errorf("a program without shards counts beside them: error %v, want in shards", err)
+		t.Errorf("an INSERT without shards: error %v, want in shards", err)
 	}
 }
 
@@ -194,7 +194,7 @@ func (s *citusDB) testOneRow(t *testing.T) {
 	keys := append([]string{"alice", "ä", "sha256:x"}, strings.Split("a b c d e f g h", " ")...)
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		store := s.openStore(t, driver, engine.Options{})
-		// it comes before the shards are found
+		// the first hit arrives before the store has found the shards
 		takeOne(t, store, ratelimit.Hit{Limit: l, Key: "secret", Secret: true, Cost: 1})
 		for _, key := range keys {
 			takeOne(t, store, ratelimit.Hit{Limit: l, Key: key, Cost: 1})

@@ -14,7 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// insertExpiring inserts rows of a prefix that have expired ("dead"), and as many that have not ("live").
+// insertExpiring inserts rows of a prefix: the expired rows "dead1", "dead2" …, and as many "live" rows that
+// have not expired.
 func (s *testDB) insertExpiring(table, prefix string, rows int) {
 	s.t.Helper()
 	s.exec(fmt.Sprintf(`INSERT INTO %s (prefix, key, count, window_start, expires_at)
@@ -23,7 +24,7 @@ func (s *testDB) insertExpiring(table, prefix string, rows int) {
 		FROM generate_series(1, %d) n, (VALUES ('dead'), ('live')) AS k(kind)`, table, prefix, rows))
 }
 
-// countRows returns how many rows a table has of the prefixes p and other, dead and live.
+// countRows returns the numbers of dead and live rows of the prefixes p and other in a table.
 func (s *testDB) countRows(table string) string {
 	s.t.Helper()
 	return s.queryText("SELECT format('p: %s dead, %s live; other: %s dead', " +
@@ -32,7 +33,8 @@ func (s *testDB) countRows(table string) string {
 		"count(*) FILTER (WHERE prefix = 'other' AND key LIKE 'dead%')) FROM " + table)
 }
 
-// A cleanup deletes the expired rows of both tables, also with prefixes that are not in use, and no others.
+// A cleanup deletes the expired rows of both tables, and no other rows. It also deletes rows of unused
+// prefixes.
 func TestCleanup(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -86,12 +88,12 @@ func TestCleanupIsBounded(t *testing.T) {
 	check("1,500 expired rows", "p", now, 1000)
 	check("500 expired rows", "p", now, 500)
 	check("no expired rows", "p", now, 0)
-	// A row does not count from its expires_at on, and is deleted a minute later.
+	// A row is deleted a minute after its expires_at.
 	s.exec(`INSERT INTO rate_limit_ephemeral (prefix, key, expires_at)
 		VALUES ('q', 'k', timestamptz 'epoch' + $1 * interval '1 microsecond')`, now)
 	check("a minute less a microsecond after expires_at", "q", now+60*conformance.Second-1, 0)
 	check("a minute after expires_at", "q", now+60*conformance.Second, 1)
-	// A row with the slots of a process that runs stays.
+	// A row with slots of a live process stays.
 	s.exec("DELETE FROM rate_limit_ephemeral")
 	s.exec(`INSERT INTO rate_limit_processes (process, seen) VALUES (7, now())`)
 	s.exec(`INSERT INTO rate_limit_ephemeral (prefix, key, slots, expires_at)

@@ -16,19 +16,19 @@ import (
 
 // region is a group of proxies at a distance from the database.
 type region struct {
-	away  time.Duration
+	away  time.Duration // the round trip time to the database
 	store *engine.Store
 }
 
-// subject is a key, and counts what happened to its requests.
+// subject is a key with counts of its requests.
 type subject struct {
-	key     string
-	rate    float64      // hits a second, summed over all regions
-	asked   atomic.Int64 // requests
-	waited  atomic.Int64 // requests that waited for a round trip to another region
-	passed  atomic.Int64
-	mu      sync.Mutex
-	windows map[time.Time]int64 // hits that passed, by the Reset of the decision
+	key      string
+	rate     float64 // hits a second, summed over all regions
+	requests atomic.Int64
+	waited   atomic.Int64 // requests that waited for a round trip to another region
+	passed   atomic.Int64 // requests that were allowed
+	mu       sync.Mutex
+	windows  map[time.Time]int64 // hits that passed, by the Reset of the decision
 }
 
 // distanceWindow is the window of the limits in TestLeasesAcrossRegions. The test lasts for distanceWindows.
@@ -37,9 +37,9 @@ const (
 	distanceWindows = 2
 )
 
-// Three regions share limits in the database of the first one, in the virtual time of the simulation. Ten
-// subjects have demand for up to twice their limits, or for up to half of them. No limit is exceeded. Limits
-// with more demand are used up. Under limits with less demand, few requests wait for the distance.
+// Three regions share limits in the first region's database, in the virtual time of the simulation. The
+// demand of ten subjects is up to twice their limit, or up to half of it. No limit is exceeded. A limit with
+// more demand is used up. With less demand, few requests wait for a round trip to another region.
 func TestLeasesAcrossRegions(t *testing.T) {
 	for _, a := range []ratelimit.Algorithm{ratelimit.FixedWindow, ratelimit.SlidingWindow} {
 		for _, c := range []struct {
@@ -50,14 +50,14 @@ func TestLeasesAcrossRegions(t *testing.T) {
 				continue
 			}
 			for _, lonely := range []bool{false, true} {
-				name := fmt.Sprintf("%v, %d a second, demand for %v of it", a, c.perSecond, c.demand)
+				name := fmt.Sprintf("%v, %d per second, demand for %v of it", a, c.perSecond, c.demand)
 				if lonely {
 					name += ", all demand at 150ms"
 				}
 				t.Run(name, func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						checkLeasesOverDistance(t, a, c.perSecond, c.demand, lonely)
-						time.Sleep(time.Minute) // goroutines end
+						time.Sleep(time.Minute) // until all goroutines have ended
 					})
 				})
 			}
@@ -103,12 +103,12 @@ func checkLeasesOverDistance(t *testing.T, a ratelimit.Algorithm, perSecond int6
 		}
 	}
 	running.Wait()
-	var asked, waited int64
+	var requests, waited int64
 	used := 1.0
 	for _, s := range subjects {
-		n, far := s.asked.Load(), s.waited.Load()
+		n, far := s.requests.Load(), s.waited.Load()
 		if s.rate > 10 {
-			asked, waited = asked+n, waited+far
+			requests, waited = requests+n, waited+far
 		}
 		quota := float64(limit.Events) * float64(distanceWindows)
 		if s.rate >= demand*float64(perSecond) {
@@ -125,9 +125,9 @@ func checkLeasesOverDistance(t *testing.T, a ratelimit.Algorithm, perSecond int6
 				bound)
 		}
 	}
-	share := float64(waited) / float64(asked)
+	share := float64(waited) / float64(requests)
 	t.Logf("%.1f %% of %d requests of keys with more than 10/s waited for the distance; %.1f %% of the "+
-		"quota of the busiest key was used", 100*share, asked, 100*used)
+		"quota of the busiest key was used", 100*share, requests, 100*used)
 	if demand < 1 && share > 0.1 {
 		t.Errorf("%.1f %% of the requests waited for the distance, want at most 10 %%", 100*share)
 	}
@@ -136,7 +136,7 @@ func checkLeasesOverDistance(t *testing.T, a ratelimit.Algorithm, perSecond int6
 	}
 }
 
-// sendLoad sends hits of a key to a region's store, without waiting for decisions on earlier hits.
+// sendLoad sends hits of a key to a region's store at random times. It does not wait for the decisions.
 func sendLoad(t *testing.T, running *sync.WaitGroup, s *subject, r *region, limit *ratelimit.Limit, c chance,
 	rate float64, ends time.Time) {
 	mean := time.Duration(float64(time.Second) / rate)
@@ -150,7 +150,7 @@ func sendLoad(t *testing.T, running *sync.WaitGroup, s *subject, r *region, limi
 				t.Error(err)
 				return
 			}
-			s.asked.Add(1)
+			s.requests.Add(1)
 			if r.away > 0 && decisions[0].Source == ratelimit.FromPostgres {
 				s.waited.Add(1)
 			}

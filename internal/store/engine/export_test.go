@@ -12,8 +12,7 @@ import (
 // ServerSQL identifies the server.
 const ServerSQL = serverSQL
 
-// DecideBatch decides calls as one batch: a test cannot arrange thousands of batches by
-// the timing of its calls.
+// DecideBatch decides calls as one batch. Tests cannot form thousands of batches by the timing of calls.
 func (s *Store) DecideBatch(calls []*batch.Call) {
 	storeKeys(calls)
 	now := time.Now()
@@ -24,20 +23,20 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 		append([]*batch.Call(nil), calls...), now.Add(time.Minute))
 }
 
-// OnPurpose begins the error of a transaction that fails on purpose.
+// OnPurpose is the start of the error of a transaction that fails on purpose.
 const OnPurpose = onPurpose
 
-// TakeFirst forgets all rows, so that the next transaction takes before it peeks, as in a new store. The
-// outcome of a schedule then does not depend on earlier ones.
+// TakeFirst clears all remembered rows, so that the next transaction takes before it peeks, as in a new
+// store. The result of a schedule then does not depend on earlier schedules.
 func (s *Store) TakeFirst() {
 	lease.Clear(s.rows)
 }
 
-// CleanupSQL returns the statement that deletes expired rows of the unlogged table, which may have slots. A
-// store runs it at random moments.
+// CleanupSQL returns the statement that deletes expired rows of the unlogged table. slots is set if the
+// process has used slots. A store runs the statement at random moments.
 func CleanupSQL(slots bool) string { return newStatements(ownTables()).cleanup(false, slots) }
 
-// AddSettlement adds a settlement for the next batch, and sends none by itself.
+// AddSettlement adds a settlement to the next batch of requests.
 func (s *Store) AddSettlement(h *batch.Settlement) {
 	s.settleWait = time.Hour
 	s.Settle(h)
@@ -46,13 +45,13 @@ func (s *Store) AddSettlement(h *batch.Settlement) {
 // Meaning describes a statement on rows.
 type Meaning struct {
 	Kind                         string // take, peek, refund, reset or release
-	Width                        int    // columns of state in a result
+	Width                        int    // the number of state columns in a result
 	Durable, Alike, AllOrNothing bool
 }
 
 // Meanings returns the meanings of all statements on rows, by text. Several algorithms can share a text.
 var Meanings = sync.OnceValue(func() map[string]Meaning {
-	all := map[string]Meaning{}
+	meanings := map[string]Meaning{}
 	texts := newStatements(ownTables())
 	for _, d := range algorithm.All() {
 		for kind, name := range []string{"take", "peek", "refund", "reset", "release"} {
@@ -60,11 +59,11 @@ var Meanings = sync.OnceValue(func() map[string]Meaning {
 				key := statementKey{kind: statementKind(kind), definition: d, durable: flags&1 != 0,
 					sync: flags&2 != 0, allOrNothing: flags&4 != 0, uniform: flags&8 != 0}
 				if key.kind == take || flags < 4 {
-					all[texts.find(key).sql] = Meaning{Kind: name, Width: d.SQL.Width, Durable: key.durable,
-						Alike: key.uniform, AllOrNothing: key.allOrNothing}
+					meanings[texts.find(key).sql] = Meaning{Kind: name, Width: d.SQL.Width,
+						Durable: key.durable, Alike: key.uniform, AllOrNothing: key.allOrNothing}
 				}
 			}
 		}
 	}
-	return all
+	return meanings
 })

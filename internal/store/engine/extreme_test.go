@@ -8,20 +8,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// SQL and Go agree on limits at the bounds of what is valid, around the times at which decisions change.
+// SQL and Go make the same decisions on limits with extreme values, around the times at which decisions
+// change.
 func TestExtremeLimits(t *testing.T) {
 	if testing.Short() {
-		t.Skip("make test-all runs it; the test of the Go steps at the same bounds runs always")
+		t.Skip("make test-all runs it; a test of the Go steps with the same values always runs")
 	}
-	b := newModelTest(t)
+	m := newModelTest(t)
 	for _, l := range conformance.ExtremeLimits(t) {
-		l.Prefix, l.Durable = b.newPrefix(), l.Events == 1
-		b.startSchedule()
+		l.Prefix, l.Durable = m.newPrefix(), l.Events == 1
+		m.startSchedule()
 		take := func(cost int64) ratelimit.Decision {
-			return b.checkHit(t, ratelimit.Hit{Limit: l, Key: "k", Cost: cost})
+			return m.checkHit(t, ratelimit.Hit{Limit: l, Key: "k", Cost: cost})
 		}
 		peek := func() ratelimit.Decision {
-			return b.checkHit(t, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true})
+			return m.checkHit(t, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true})
 		}
 		if d := take(l.Capacity()); !d.Allowed || d.Remaining != 0 {
 			t.Fatalf("%+v: the full quota in one hit: got %+v, want it allowed", *l, d)
@@ -31,13 +32,13 @@ func TestExtremeLimits(t *testing.T) {
 				t.Fatalf("%+v: cost %d of an empty quota: got %+v, want a refusal", *l, cost, d)
 			}
 		}
-		now := b.clock.Micro
+		now := m.clock.Micro
 		for _, cost := range []int64{1, l.Capacity()} {
-			b.clock.Micro = now
+			m.clock.Micro = now
 			retry := now + take(cost).RetryAfter.Microseconds()
 			for _, at := range []int64{retry - 1, retry} {
 				if at < maxTime {
-					b.clock.Micro = at
+					m.clock.Micro = at
 					peek()
 				}
 			}

@@ -10,33 +10,33 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// The failure of a table fails only the requests that need it. A request that needs both tables is charged in
-// neither.
+// A failure of one table fails only the requests that need the table. A request that needs both tables is
+// charged in neither.
 func TestOneStatementFails(t *testing.T) {
 	durable := *fakeLimit
 	durable.Durable = true
 	inDurable := func(s *pgdb.Statement) bool { return strings.Contains(s.SQL, "rate_limit_durable") }
-	on := func(key string) ratelimit.Hit { return ratelimit.Hit{Limit: &durable, Key: key, Cost: 1} }
-	peek, refund := on("k"), on("k")
+	durableHit := func(key string) ratelimit.Hit { return ratelimit.Hit{Limit: &durable, Key: key, Cost: 1} }
+	peek, refund := durableHit("k"), durableHit("k")
 	peek.Peek, refund.Cost = true, -1
 	for _, test := range []struct {
 		hits []ratelimit.Hit
 		want bool
 	}{
 		{fakeHits("a"), true},
-		{[]ratelimit.Hit{on("b")}, false},
+		{[]ratelimit.Hit{durableHit("b")}, false},
 		{[]ratelimit.Hit{peek}, false},
 		{[]ratelimit.Hit{refund}, false},
-		{append(fakeHits("c"), on("c")), false},
+		{append(fakeHits("c"), durableHit("c")), false},
 		{append(fakeHits("d"), peek), false},
 		{append(fakeHits("e"), refund), false},
 		{fakeHits("f", "g"), true},
 	} {
 		store := newEngine(t, &fakeDB{answer: failWhere("53100", "disk full", inDurable)}, bareOptions)
-		all := []*batch.Call{newCall(false, fakeHits("x")...), newCall(false, test.hits...),
+		calls := []*batch.Call{newCall(false, fakeHits("x")...), newCall(false, test.hits...),
 			newCall(false, fakeHits("y", "z")...), newCall(true, fakeHits("w")...)}
-		store.DecideBatch(all)
-		for i, c := range all {
+		store.DecideBatch(calls)
+		for i, c := range calls {
 			decided := c.Err == nil && (c.Reset || allAllowed(c.Decisions))
 			if want := i != 1 || test.want; decided != want ||
 				!want && !strings.Contains(fmt.Sprint(c.Err), "disk full") {
@@ -56,7 +56,7 @@ func TestOneStatementFails(t *testing.T) {
 	}
 }
 
-// A statement or a transaction that lost against another runs again as a whole, and nothing else does.
+// The store retries a statement or a whole transaction that lost a conflict, and no others.
 func TestLostTransactionsRunAgain(t *testing.T) {
 	durable := *fakeLimit
 	durable.Durable = true
@@ -78,7 +78,7 @@ func TestLostTransactionsRunAgain(t *testing.T) {
 			calls, want := []*batch.Call{newCall(false, fakeHits("a")...), newCall(false, on)},
 				"map[durable:3 ephemeral:1]"
 			if several {
-				// The failure of the second statement keeps the server from running the third.
+				// The server does not run the third statement after the failure of the second.
 				calls, want = []*batch.Call{newCall(false, append(fakeHits("a"), on)...)},
 					"map[check:1 durable:3 ephemeral:3]"
 			}

@@ -12,8 +12,8 @@ func failStatement(s *pgdb.Statement, code, text string) {
 	s.Result, s.Rows, s.Code, s.Err = s.Result[:0], 0, code, errors.New(text)
 }
 
-// failWhere answers as admit does, except to the statements that fail selects: these fail. The
-// other statements of their transactions are rolled back.
+// failWhere is like admit, but fails the statements that fail selects. The other statements of their
+// transactions are rolled back.
 func failWhere(code, text string, fail func(s *pgdb.Statement) bool) answerFunc {
 	return func(ctx context.Context, statements []*pgdb.Statement) error {
 		for from := 0; from < len(statements); {
@@ -41,7 +41,7 @@ func failWhere(code, text string, fail func(s *pgdb.Statement) bool) answerFunc 
 	}
 }
 
-// answerBytes answers each statement that returns rows with these bytes.
+// answerBytes sets the result of each statement that returns rows to these bytes.
 func answerBytes(rows int, result []byte) answerFunc {
 	return func(_ context.Context, statements []*pgdb.Statement) error {
 		for _, s := range statements {
@@ -53,7 +53,8 @@ func answerBytes(rows int, result []byte) answerFunc {
 	}
 }
 
-// betweenDB is a DB with a function of a test between the store and the database.
+// betweenDB is a DB that calls a function of a test instead of Run. The function may call send, the Run of
+// the database.
 type betweenDB struct {
 	pgdb.DB
 	run func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error

@@ -12,18 +12,18 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// answerFunc does what DB.Run does.
+// answerFunc implements DB.Run.
 type answerFunc func(ctx context.Context, statements []*pgdb.Statement) error
 
-// fakeDB is a database with answers of a test. The tables are right.
+// fakeDB is a DB with results that a test determines. Its tables exist.
 type fakeDB struct {
 	mu     sync.Mutex
-	runs   int // pipelines, except those that check the tables or probe the server
+	runs   int // the pipelines that neither check the tables nor probe the server
 	probes int
 	closed bool
 
 	answer answerFunc // guarded by mu; nil is admit
-	probe  answerFunc // for the prober; nil answers immediately
+	probe  answerFunc // for the prober; nil succeeds immediately
 }
 
 func (d *fakeDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
@@ -74,7 +74,7 @@ func (d *fakeDB) count() (runs, probes int) {
 func int4(n int64) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
 func int8(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 
-// fakeNow is the time of the fake server as a timestamptz: when the process started.
+// fakeNow is the time of the fake server, as a timestamptz: the start of this process.
 var fakeNow = int8(time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Microseconds())
 
 // grantedRow returns a result row of a statement on fixed windows.
@@ -94,8 +94,8 @@ func addRow(s *pgdb.Statement, columns ...[]byte) {
 	s.Rows++
 }
 
-// isCheck reports whether a statement is the last one of a transaction of takes. Its failure
-// undoes the transaction.
+// isCheck reports whether a statement is the last one of a transaction of takes. Its failure rolls the
+// transaction back.
 func isCheck(s *pgdb.Statement) bool {
 	return strings.Contains(s.SQL, "pg_ratelimit.short") && len(s.Args) == 0
 }
@@ -123,11 +123,11 @@ func refuse(ctx context.Context, statements []*pgdb.Statement) error {
 	return grantUpTo(func(string, int64) int64 { return 0 })(ctx, statements)
 }
 
-// grantUpTo grants granted(key, n) of n hits on a key with a fixed window. A refused row has a count of 5.
-// A transaction that grants too little is rolled back.
+// grantUpTo grants granted(key, n) of n hits on a key with a fixed window. A refusing row has a count of 5. A
+// transaction that grants too little is rolled back.
 func grantUpTo(granted func(key string, n int64) int64) answerFunc {
 	return func(_ context.Context, statements []*pgdb.Statement) error {
-		begin, short := 0, false
+		start, short := 0, false
 		for at, s := range statements {
 			for i, key := range statementKeys(s) {
 				if !returnsRows(s) {
@@ -147,22 +147,22 @@ func grantUpTo(granted func(key string, n int64) int64) answerFunc {
 				continue
 			}
 			if isCheck(s) && short {
-				for _, other := range statements[begin:at] {
+				for _, other := range statements[start:at] {
 					other.Err = pgdb.ErrRolledBack
 				}
 				failStatement(s, "22P02", engine.OnPurpose)
 			}
-			begin, short = at+1, false
+			start, short = at+1, false
 		}
 		return nil
 	}
 }
 
-// answerRows answers each statement that returns rows with the same rows.
-func answerRows(all ...[][]byte) answerFunc {
+// answerRows adds the same rows to the result of each statement that returns rows.
+func answerRows(rows ...[][]byte) answerFunc {
 	return func(_ context.Context, statements []*pgdb.Statement) error {
 		for _, s := range statements {
-			for _, row := range all {
+			for _, row := range rows {
 				if returnsRows(s) || len(s.Args) == 0 && !isCheck(s) {
 					addRow(s, row...)
 				}
@@ -172,7 +172,7 @@ func answerRows(all ...[][]byte) answerFunc {
 	}
 }
 
-// hang never answers.
+// hang waits until ctx ends.
 func hang(ctx context.Context, _ []*pgdb.Statement) error {
 	<-ctx.Done()
 	return ctx.Err()

@@ -37,8 +37,7 @@ func (d *roundTripDB) Run(ctx context.Context, statements []*pgdb.Statement) err
 	return err
 }
 
-// takeSlots takes n slots of a key, one by one, and returns the slots that it got. Each calls lost when it is
-// lost.
+// takeSlots takes n slots of a key, one by one, and returns the granted ones. A lost slot calls lost.
 func takeSlots(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, n int,
 	lost func()) []*ratelimit.Slot {
 	t.Helper()
@@ -61,8 +60,8 @@ func awaitFree(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, want int
 	})
 }
 
-// A request through six limits (two are on trial, one is of requests in flight and one is durable)
-// takes one round trip if it is admitted.
+// An admitted request on six limits takes one round trip. Two of the limits are apart, one counts requests in
+// flight, and one is durable.
 func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 	db := &roundTripDB{DB: drivers.All["pgxdb"](t, cluster.Open(t))}
 	store := newEngine(t, db, engine.Options{CleanupProbability: -1})
@@ -100,8 +99,8 @@ func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 	}
 }
 
-// The slots of a process are free when its row has expired. The process finds that out, and keeps those that
-// others have not taken in the meantime.
+// The slots of a process become free when its row expires. The process detects that, and keeps the slots that
+// others have not taken meanwhile.
 func TestStoppedProcessLosesSlots(t *testing.T) {
 	t.Parallel()
 	dsn := cluster.Open(t)
@@ -116,7 +115,7 @@ func TestStoppedProcessLosesSlots(t *testing.T) {
 		if len(held) != 3 || len(takeSlots(t, other, l, 1, nil)) != 0 {
 			t.Fatalf("%d slots were taken, want 3", len(held))
 		}
-		// As if the process had started long ago and been stopped for ten seconds.
+		// The process looks as if it had started long ago and been stopped for ten seconds.
 		table := map[bool]string{false: "rate_limit_ephemeral", true: "rate_limit_durable"}[durable]
 		cluster.Execute(t, dsn, fmt.Sprintf(`UPDATE rate_limit_processes SET process = process - 1000,
 			seen = '-infinity' WHERE process IN (SELECT s >> 32 FROM %s, unnest(slots) s);

@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// All calls fail with ErrUnavailable and the cause. Calls after the first fail immediately, without a
-// statement, for hours. When the database answers again, the store detects that without any call.
+// All calls fail with ErrUnavailable and the cause. Calls after the first one fail immediately and without a
+// statement. When the database answers again, the store detects that without a call.
 func TestFailingDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
@@ -34,14 +34,14 @@ func TestFailingDatabase(t *testing.T) {
 		}
 		runs, probes := db.count()
 		if runs != 1 || probes < 3600 || probes > 4*3600 {
-			t.Errorf("in an hour %d batches and %d probes, want 1, and 1 to 4 a second", runs, probes)
+			t.Errorf("%d batches and %d probes in an hour, want 1, and 1 to 4 per second", runs, probes)
 		}
 		db.set(nil, nil)
 		time.Sleep(time.Second)
 		_, probes = db.count()
 		time.Sleep(time.Hour)
 		if _, after := db.count(); after != probes {
-			t.Errorf("%d probes of a database that answers, want none", after-probes)
+			t.Errorf("%d probes after the outage, want none", after-probes)
 		}
 		if _, took, err := tryOne(store, time.Second, fakeHits("k")[0]); err != nil || took != 0 {
 			t.Errorf("when the database is back: error %v after %v, want none after 0s", err, took)
@@ -53,7 +53,7 @@ func TestFailingDatabase(t *testing.T) {
 	})
 }
 
-// stalledDB is a DB that never answers, not even a check of its tables.
+// stalledDB is a DB that never responds, not even to the check of its tables.
 type stalledDB struct{}
 
 func (stalledDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
@@ -62,8 +62,7 @@ func (stalledDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 func (stalledDB) Exec(ctx context.Context, _ string) error { return hang(ctx, nil) }
 func (stalledDB) Close()                                   {}
 
-// While the database does not answer, from the start or later, only the first requests wait for their
-// timeouts.
+// While the database does not respond, only the first requests wait for their timeouts.
 func TestFewRequestsWaitForHangingDatabase(t *testing.T) {
 	for name, db := range map[string]pgdb.DB{"from the start": stalledDB{},
 		"later": &fakeDB{answer: hang, probe: hang}} {
@@ -75,13 +74,13 @@ func TestFewRequestsWaitForHangingDatabase(t *testing.T) {
 			start := time.Now()
 			for time.Since(start) < outage {
 				group.Go(func() {
-					asked := time.Since(start)
+					arrived := time.Since(start)
 					switch _, took, err := tryOne(store, timeout, fakeHits("k")[0]); {
 					case took > timeout:
 						t.Errorf("%s: error %v after %v, want it after at most %v", name, err, took, timeout)
 					case took > 0:
 						waited.Add(1)
-						last.Store(max(last.Load(), int64(asked)))
+						last.Store(max(last.Load(), int64(arrived)))
 					case !errors.Is(err, ratelimit.ErrUnavailable):
 						t.Errorf("%s: error %v immediately, want ErrUnavailable", name, err)
 					}
@@ -89,13 +88,13 @@ func TestFewRequestsWaitForHangingDatabase(t *testing.T) {
 				time.Sleep(5 * time.Millisecond)
 			}
 			group.Wait()
-			// The first timeout starts the prober. Its first timeout proves the outage.
+			// The first timeout of a request starts the prober. The prober's first timeout proves the outage.
 			if got := time.Duration(last.Load()); waited.Load() == 0 || got > 600*time.Millisecond {
 				t.Errorf("%s: %d requests waited, the last one arrived after %v, want at most 600ms", name,
 					waited.Load(), got)
 			}
 			store.Close()
-			time.Sleep(time.Minute) // a migration may still hang
+			time.Sleep(time.Minute) // until a hanging migration has ended
 		})
 	}
 }

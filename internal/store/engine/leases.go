@@ -12,7 +12,7 @@ import (
 // Leases returns the rows that the store remembers.
 func (s *Store) Leases() *lease.Set { return s.rows }
 
-// maintainLeases ends and renews leases, while there are any.
+// maintainLeases ends and renews leases until there are none.
 func (s *Store) maintainLeases(report func(error)) {
 	rows := s.rows
 	closing := s.server.closing
@@ -29,7 +29,8 @@ func (s *Store) maintainLeases(report func(error)) {
 	}))
 }
 
-// renew charges units for the lease of a row in the background. A locked row gets none.
+// renew charges units for a row's lease in the background, unless the row had a recent lock timeout. row may
+// be nil.
 func (s *Store) renew(row *lease.Row) {
 	if row == nil || lease.HadLockTimeout(s.rows, row.ID) {
 		return
@@ -46,7 +47,7 @@ func (s *Store) refund(r lease.Refund) {
 		Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: -r.N}}}, 0)
 }
 
-// chargeUnits adds charges for leases to the takes of a plan, as further hits of their entries. The row
+// chargeUnits adds charges for leases to the takes of a plan, as additional hits of their entries. A row
 // grants the hits of requests first.
 func (d *work) chargeUnits(p *plan) {
 	if !p.remembered {
@@ -69,20 +70,21 @@ func (d *work) updateLeases(p *plan) {
 		if e.row == nil || e.kind != take || e.view.Limit.Lease <= 0 || e.err != nil || !e.answered {
 			continue
 		}
-		a := lease.Answer{View: &e.view, Sent: d.sent, Refused: e.granted < e.n-e.leaseUnits,
+		answer := lease.Answer{View: &e.view, Sent: d.sent, Refused: e.granted < e.n-e.leaseUnits,
 			Requested: e.leaseUnits > 0}
-		if a.Units = e.granted - (e.n - e.leaseUnits); a.Units > e.leaseUnits {
-			a.Units = e.leaseUnits
+		if answer.Units = e.granted - (e.n - e.leaseUnits); answer.Units > e.leaseUnits {
+			answer.Units = e.leaseUnits
 		}
-		if a.Units *= e.cost; a.Units < 0 {
-			a.Units = 0
+		if answer.Units *= e.cost; answer.Units < 0 {
+			answer.Units = 0
 		}
-		lease.Update(d.store.rows, e.row, &a)
+		lease.Update(d.store.rows, e.row, &answer)
 	}
 }
 
-// addLeasedUnits adds the units of leases to Remaining in the decisions of a call. sent is lease.Now before
-// the statements were sent; Remaining may already include later units.
+// addLeasedUnits adds the units of leases to Remaining in the decisions of a call. It adds only units from
+// before sent, the time of lease.Now before the statements were sent, because Remaining may already include
+// later units.
 func (d *work) addLeasedUnits(c *batch.Call, sent int64) {
 	for i, row := range c.Rows {
 		if row == nil || c.Hits[i].Limit.Lease <= 0 {
@@ -95,8 +97,8 @@ func (d *work) addLeasedUnits(c *batch.Call, sent int64) {
 	}
 }
 
-// refundRefused refunds the units of leases on the rows that refused a request of several hits, so that a
-// retry may pass.
+// refundRefused refunds the leased units of the rows that refused a request of several hits, so that a retry
+// may pass.
 func (d *work) refundRefused(r *request) {
 	for i := range r.refusals {
 		if r.refusals[i].view.Limit.Lease > 0 {

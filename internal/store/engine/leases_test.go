@@ -14,15 +14,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// leasedHit is a hit on a limit of 30,000 an hour with a lease.
+// leasedHit is a hit on a limit of 30,000 per hour with a lease.
 var leasedHit = ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "leased", Events: 30000, Window: time.Hour,
 	Lease: 0.05, Durable: true}, Key: "k", Cost: 1}
 
-// longLeaseOptions let leases outlast a test, even on a busy machine.
+// longLeaseOptions make leases outlast a test, even on a busy machine.
 var longLeaseOptions = engine.Options{CleanupProbability: -1, LeaseHorizon: time.Minute}
 
-// holdUnits sends hits until the store has a lease with units, and the row was charged for the hits and for
-// these units: no charge or refund is under way.
+// holdUnits sends hits until the store has a lease with units, and the row's charge is the sum of the hits
+// and these units, which shows that no charge or refund is in flight.
 func holdUnits(t *testing.T, s *testDB, store storeWithStats) {
 	t.Helper()
 	passed := int64(0)
@@ -32,7 +32,7 @@ func holdUnits(t *testing.T, s *testDB, store storeWithStats) {
 				passed)
 		}
 	}
-	await.Within(t, testTimeout, "the units on their way to arrive", func() bool {
+	await.Within(t, testTimeout, "the units in flight to arrive", func() bool {
 		held := store.Stats()[engine.LeasedUnits]
 		return chargedUnits(t, s, leasedHit) == passed+held && store.Stats()[engine.LeasedUnits] == held
 	})
@@ -41,13 +41,13 @@ func holdUnits(t *testing.T, s *testDB, store storeWithStats) {
 	}
 }
 
-// chargedUnits returns the charges of the row of a hit, as another process sees it.
+// chargedUnits returns the charged units of a hit's row, read by another store.
 func chargedUnits(t *testing.T, s *testDB, h ratelimit.Hit) int64 {
 	t.Helper()
 	return h.Limit.Capacity() - remaining(t, s.openEngine(bareOptions), h)
 }
 
-// leasingStore is a store that gives each limit a lease that can have one.
+// leasingStore is a store that gives each limit a lease if it can have one.
 type leasingStore struct{ limitChanger }
 
 // LosesUnits implements conformance.LosesUnits.
@@ -82,17 +82,17 @@ type limitChanger struct {
 func (c *limitChanger) withChangedLimits(hits []ratelimit.Hit) []ratelimit.Hit {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := append([]ratelimit.Hit(nil), hits...)
-	for i := range all {
-		l := all[i].Limit
+	changed := append([]ratelimit.Hit(nil), hits...)
+	for i := range changed {
+		l := changed[i].Limit
 		if l != nil && c.limits[l] == nil {
 			other := *l
 			c.change(&other)
 			c.limits[l] = &other
 		}
-		all[i].Limit = c.limits[l]
+		changed[i].Limit = c.limits[l]
 	}
-	return all
+	return changed
 }
 
 func (c *limitChanger) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,

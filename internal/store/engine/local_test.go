@@ -18,119 +18,119 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// openLocalProxy opens the store of one of several proxies, which decides by itself while its database is
+// openLocalProxy opens the store of one of several proxies. The store decides by itself while its database is
 // lost.
 func (s *testDB) openLocalProxy(proxies int64, driver string, o engine.Options) (*localProxy, *lostDB) {
 	db := &lostDB{DB: drivers.All[driver](s.t, s.dsn)}
-	l := &localProxy{proxies: proxies}
-	l.Store = s.openProxy(db, o, registry.Node{Name: "n", Epoch: 7, Notice: l.recordLog})
-	l.Store.UseLocal()
-	l.Prepare()
-	return l, db
+	p := &localProxy{proxies: proxies}
+	p.Store = s.openProxy(db, o, registry.Node{Name: "n", Epoch: 7, Notice: p.recordLog})
+	p.Store.UseLocal()
+	p.Prepare()
+	return p, db
 }
 
-// localProxy is the store of a proxy, and its log.
+// localProxy is a proxy's store with its log.
 type localProxy struct {
 	*store.Store
-	proxies int64 // that are registered
+	proxies int64 // the number of registered proxies
 
 	mu      sync.Mutex
 	notices []string
 }
 
-func (l *localProxy) recordLog(text string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.notices = append(l.notices, text)
+func (p *localProxy) recordLog(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.notices = append(p.notices, text)
 }
 
 // hasLogged reports whether the log contains text.
-func (l *localProxy) hasLogged(text string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Contains(strings.Join(l.notices, "\n"), text)
+func (p *localProxy) hasLogged(text string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Contains(strings.Join(p.notices, "\n"), text)
 }
 
-// decide takes hits, without the database if it does not answer.
-func (l *localProxy) decide(t testing.TB, hits ...ratelimit.Hit) []ratelimit.Decision {
+// decide takes hits, or decides them locally during an outage.
+func (p *localProxy) decide(t testing.TB, hits ...ratelimit.Hit) []ratelimit.Decision {
 	t.Helper()
 	decisions := make([]ratelimit.Decision, len(hits))
-	err := l.Take(context.Background(), testTimeout, hits, decisions)
-	l.SetProxies(l.proxies)
-	if err != nil && !l.Store.TakeLocal(err, hits, decisions) {
+	err := p.Take(context.Background(), testTimeout, hits, decisions)
+	p.SetProxies(p.proxies)
+	if err != nil && !p.Store.TakeLocal(err, hits, decisions) {
 		t.Fatalf("TakeLocal decides nothing after error %v", err)
 	}
 	return decisions
 }
 
-// loseDatabase cuts the connection to the database, and waits until the store has detected the outage.
-func (l *localProxy) loseDatabase(t testing.TB, db *lostDB) {
+// loseDatabase makes the database fail, and waits until the store has detected the outage.
+func (p *localProxy) loseDatabase(t testing.TB, db *lostDB) {
 	db.set(dbLost)
 	h := hitOn("lost", 1000, false)
 	await.Within(t, testTimeout, "an outage", func() bool {
-		_, _, err := tryOne(l, testTimeout, h)
+		_, _, err := tryOne(p, testTimeout, h)
 		return errors.Is(err, ratelimit.ErrUnavailable)
 	})
 }
 
 // awaitExact restores the database to a state, and waits until the proxy logs that limits are exact again.
-func (l *localProxy) awaitExact(t testing.TB, db *lostDB, state dbState) {
+func (p *localProxy) awaitExact(t testing.TB, db *lostDB, state dbState) {
 	t.Helper()
-	await.Within(t, testTimeout, "the log", func() bool { return l.hasLogged("limits by itself") })
+	await.Within(t, testTimeout, "the log", func() bool { return p.hasLogged("limits by itself") })
 	db.set(state)
-	await.Within(t, testTimeout, "the log", func() bool { return l.hasLogged("limits are exact again") })
+	await.Within(t, testTimeout, "the log", func() bool { return p.hasLogged("limits are exact again") })
 }
 
-// A process decides by itself within its share of what was left, all or nothing.
+// During an outage, a process decides by itself within its share of the remaining quota, all or nothing.
 func TestLocalDecisions(t *testing.T) {
 	s := newTestDB(t)
-	l, db := s.openLocalProxy(4, "pgxdb", engine.Options{})
+	p, db := s.openLocalProxy(4, "pgxdb", engine.Options{})
 	wide, narrow := hitOn("wide", 100, false), hitOn("narrow", 10, false)
 	month := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "month", Algorithm: ratelimit.FixedWindow,
 		Events: 40, Calendar: ratelimit.Month, Zone: "Asia/Tokyo"}, Key: "k", Cost: 1}
 	full := hitOn("full", 3, false)
 	full.Cost = 3
 	for range 20 {
-		l.decide(t, wide)
+		p.decide(t, wide)
 	}
-	exact := l.decide(t, month)[0]
-	l.decide(t, full)
-	if d := l.decide(t, full)[0]; d.Allowed {
-		t.Fatal("a limit of 3 allows 6")
+	exact := p.decide(t, month)[0]
+	p.decide(t, full)
+	if d := p.decide(t, full)[0]; d.Allowed {
+		t.Fatalf("the second hit of cost 3 on a limit of 3: got %+v, want a refusal", d)
 	}
-	l.loseDatabase(t, db)
+	p.loseDatabase(t, db)
 
-	if d := l.decide(t, full)[0]; d.Allowed || d.Source != ratelimit.FromBlocked {
+	if d := p.decide(t, full)[0]; d.Allowed || d.Source != ratelimit.FromBlocked {
 		t.Errorf("a hit refused before the outage: got %+v, want it refused from memory", d)
 	}
-	if d := l.decide(t, month)[0]; !d.Allowed || !d.Reset.Equal(exact.Reset) || d.Limit != 40 ||
+	if d := p.decide(t, month)[0]; !d.Allowed || !d.Reset.Equal(exact.Reset) || d.Limit != 40 ||
 		d.Remaining != 32 || d.Source != ratelimit.FromMemory {
 		t.Errorf("month: got %+v, want 32 of 40 left until %v", d, exact.Reset)
 	}
-	// 80 of the wide limit are left, 20 of them here; 3 of the narrow one are here.
+	// Of the wide limit, 80 units are left, and the share of this process is 20. Of the narrow limit it is 3.
 	for i := range 3 {
-		if d := l.decide(t, wide, narrow); !d[0].Allowed || !d[1].Allowed || d[0].Limit != 100 ||
+		if d := p.decide(t, wide, narrow); !d[0].Allowed || !d[1].Allowed || d[0].Limit != 100 ||
 			d[0].Remaining != int64(76-4*i) {
 			t.Errorf("wide and narrow, request %d: got %+v, want both allowed and %d left", i, d, 76-4*i)
 		}
 	}
-	if d := l.decide(t, wide, narrow); !d[0].Allowed || d[1].Allowed || d[1].Remaining != 0 ||
+	if d := p.decide(t, wide, narrow); !d[0].Allowed || d[1].Allowed || d[1].Remaining != 0 ||
 		d[1].RetryAfter <= 0 {
 		t.Errorf("narrow limit used up: got %+v, want it to refuse", d)
 	}
 	trial := narrow
 	trial.Apart = true
-	if d := l.decide(t, wide, trial); !d[0].Allowed || d[1].Allowed || d[0].Remaining != 64 {
+	if d := p.decide(t, wide, trial); !d[0].Allowed || d[1].Allowed || d[0].Remaining != 64 {
 		t.Errorf("shadow limit used up: got %+v, want the wide limit charged", d)
 	}
 	peek := wide
 	peek.Peek = true
 	for range 30 {
-		l.decide(t, peek)
+		p.decide(t, peek)
 	}
 	admitted := 0
 	for range 100 {
-		if l.decide(t, wide)[0].Allowed {
+		if p.decide(t, wide)[0].Allowed {
 			admitted++
 		}
 	}
@@ -139,34 +139,34 @@ func TestLocalDecisions(t *testing.T) {
 	}
 	db.set(dbAnswers)
 	await.Within(t, testTimeout, "the database to decide",
-		func() bool { _, _, err := tryOne(l, testTimeout, month); return err == nil })
-	if d := l.decide(t, month)[0]; d.Remaining != exact.Remaining-2 || d.Source != ratelimit.FromPostgres {
+		func() bool { _, _, err := tryOne(p, testTimeout, month); return err == nil })
+	if d := p.decide(t, month)[0]; d.Remaining != exact.Remaining-2 || d.Source != ratelimit.FromPostgres {
 		t.Errorf("month, exact again: got %+v, want %d left from the database", d, exact.Remaining-2)
 	}
 }
 
-// A cost above the share passes once, and one above the limit never.
+// A cost above the share passes once. A cost above the limit never passes.
 func TestCostsAboveLocalShare(t *testing.T) {
-	l, db := newTestDB(t).openLocalProxy(4, "pgxdb", engine.Options{})
-	l.loseDatabase(t, db)
+	p, db := newTestDB(t).openLocalProxy(4, "pgxdb", engine.Options{})
+	p.loseDatabase(t, db)
 	large := hitOn("large", 100, false)
 	large.Cost = 60
-	first, second := l.decide(t, large)[0], l.decide(t, large)[0]
+	first, second := p.decide(t, large)[0], p.decide(t, large)[0]
 	if !first.Allowed || second.Allowed || second.RetryAfter == ratelimit.Never {
 		t.Errorf("a cost above the share: got %+v, then %+v, want it allowed once", first, second)
 	}
 	large.Cost = 101
-	if d := l.decide(t, large)[0]; d.Allowed || d.RetryAfter != ratelimit.Never {
+	if d := p.decide(t, large)[0]; d.Allowed || d.RetryAfter != ratelimit.Never {
 		t.Errorf("a cost above the limit: got %+v, want a refusal with RetryAfter Never", d)
 	}
-	_, _, err := tryOne(l, testTimeout, ratelimit.Hit{})
-	if l.Store.TakeLocal(err, []ratelimit.Hit{{}}, make([]ratelimit.Decision, 1)) {
-		t.Error("TakeLocal decides a hit without a limit")
+	_, _, err := tryOne(p, testTimeout, ratelimit.Hit{})
+	if p.Store.TakeLocal(err, []ratelimit.Hit{{}}, make([]ratelimit.Decision, 1)) {
+		t.Error("TakeLocal of a hit without a limit returns true, want false")
 	}
 }
 
-// Local admissions on durable limits are charged once, even if the answer is lost, up to the quota. A
-// window that has ended is not charged.
+// Local admissions on durable limits are charged once, even if the result is lost, up to the quota. A window
+// that has ended is not charged.
 func TestLocalChargesAreMadeOnce(t *testing.T) {
 	t.Parallel()
 	for driver := range drivers.All {
@@ -182,41 +182,41 @@ func TestLocalChargesAreMadeOnce(t *testing.T) {
 
 func checkLocalCharges(t *testing.T, driver string, state dbState, want string) {
 	s := newTestDB(t)
-	l, db := s.openLocalProxy(1, driver, engine.Options{})
+	p, db := s.openLocalProxy(1, driver, engine.Options{})
 	durable, ephemeral := hitOn("durable", 100, true), hitOn("ephemeral", 100, false)
 	costly, nearly := hitOn("costly", 100, true), hitOn("nearly", 10, true)
 	costly.Cost = 5
 	short := hitOn("short", 100, true)
 	short.Limit.Window = 500 * time.Millisecond
 	for range 8 {
-		l.decide(t, durable)
-		l.decide(t, nearly)
+		p.decide(t, durable)
+		p.decide(t, nearly)
 	}
 	s.awaitNodes("n 7")
-	l.loseDatabase(t, db)
+	p.loseDatabase(t, db)
 	for range 20 {
-		l.decide(t, durable, ephemeral)
-		l.decide(t, short)
+		p.decide(t, durable, ephemeral)
+		p.decide(t, short)
 	}
-	ends := time.Now().Add(short.Limit.Window) // or before
-	l.decide(t, costly)
+	ends := time.Now().Add(short.Limit.Window) // the latest end of the short window
+	p.decide(t, costly)
 	for range 5 {
-		l.decide(t, nearly)
+		p.decide(t, nearly)
 	}
-	// another process has taken one of two
+	// another process has taken one of the two units that are left
 	s.exec("UPDATE rate_limit_durable SET count = 9 WHERE prefix = 'nearly'")
-	if !l.Store.Local().On {
+	if !p.Store.Local().On {
 		t.Error("Local().On is false during the outage, want true")
 	}
 	await.Within(t, testTimeout, "the end of the short window", func() bool { return time.Now().After(ends) })
-	l.awaitExact(t, db, state)
-	if !l.hasLogged(want) || !l.hasLogged("limits by itself, at 100 % of each limit") {
-		t.Errorf("the log is %q, want %q", l.notices, want)
+	p.awaitExact(t, db, state)
+	if !p.hasLogged(want) || !p.hasLogged("limits by itself, at 100 % of each limit") {
+		t.Errorf("the log is %q, want %q", p.notices, want)
 	}
 	if sent := db.swallowed.Load(); state == dbLosesAnswers && sent != 1 {
 		t.Errorf("the charges were sent %d times, want once", sent)
 	}
-	if l.Store.Local().On {
+	if p.Store.Local().On {
 		t.Error("Local().On is true after the outage, want false")
 	}
 	const rows = "costly 5, durable 28, nearly 10"
@@ -230,7 +230,7 @@ func checkLocalCharges(t *testing.T, driver string, state dbState, want string) 
 	}
 }
 
-// hundredPerMinute returns a hit on a durable limit that allows 100 in one burst.
+// hundredPerMinute returns a hit on a durable limit that allows 100 hits in one burst.
 func hundredPerMinute(a ratelimit.Algorithm) ratelimit.Hit {
 	limit := &ratelimit.Limit{Prefix: a.String(), Algorithm: a, Events: 100, Window: time.Minute,
 		Durable: true}
@@ -240,54 +240,54 @@ func hundredPerMinute(a ratelimit.Algorithm) ratelimit.Hit {
 	return ratelimit.Hit{Limit: limit, Key: "k", Cost: 1}
 }
 
-// Local admissions on durable limits are charged only if they still count: an outage may be longer than a
-// window.
+// Local admissions on durable limits are charged only if they still count in the row, because an outage may
+// be longer than a window.
 func TestLocalChargesOfLastWindow(t *testing.T) {
 	s := newTestDB(t)
-	var later atomic.Int64
+	var offset atomic.Int64
 	start := time.Now()
-	now := func() time.Time { return start.Add(time.Duration(later.Load())) }
-	l, db := s.openLocalProxy(1, "pgxdb", engine.Options{Now: now})
+	now := func() time.Time { return start.Add(time.Duration(offset.Load())) }
+	p, db := s.openLocalProxy(1, "pgxdb", engine.Options{Now: now})
 	s.awaitNodes("n 7")
 	charged := map[ratelimit.Algorithm]int64{
 		ratelimit.FixedWindow: 7, ratelimit.SlidingLog: 7,
-		ratelimit.SlidingWindow: 45 + 7, // half of what is in the window before
+		ratelimit.SlidingWindow: 45 + 7, // half of the previous window's 90
 		ratelimit.TokenBucket:   90 - 20 + 7, ratelimit.GCRA: 90 - 30 + 7,
 	}
 	admit := func(n int) {
 		for a := range charged {
 			for range n {
-				if d := l.decide(t, hundredPerMinute(a))[0]; !d.Allowed {
+				if d := p.decide(t, hundredPerMinute(a))[0]; !d.Allowed {
 					t.Fatalf("%s: got %+v, want it allowed", a, d)
 				}
 			}
 		}
 	}
 	admit(50)
-	l.loseDatabase(t, db)
+	p.loseDatabase(t, db)
 	admit(40)
 	costly := hitOn("costs more than the share", 100, true)
 	costly.Limit.Window = time.Minute
 	costly.Cost = 60
-	takeCostly := func() { // at a quarter of the limit
-		l.proxies = 4
-		if d := l.decide(t, costly)[0]; !d.Allowed {
+	takeCostly := func() { // with a share of a quarter
+		p.proxies = 4
+		if d := p.decide(t, costly)[0]; !d.Allowed {
 			t.Fatalf("a cost of %d: got %+v, want it allowed", costly.Cost, d)
 		}
-		l.proxies = 1
+		p.proxies = 1
 	}
 	takeCostly()
-	later.Add(int64(90 * time.Second))
+	offset.Add(int64(90 * time.Second))
 	costly.Cost = 5
 	takeCostly()
 	admit(7)
-	l.awaitExact(t, db, dbAnswers)
+	p.awaitExact(t, db, dbAnswers)
 	for a, want := range charged {
-		if got := 100 - remaining(t, l, hundredPerMinute(a)); got != want {
+		if got := 100 - remaining(t, p, hundredPerMinute(a)); got != want {
 			t.Errorf("%s: %d units are charged, want %d", a, got, want)
 		}
 	}
-	if got := 100 - remaining(t, l, costly); got != costly.Cost {
-		t.Errorf("%d units are charged after 60 in the window before, want %d", got, costly.Cost)
+	if got := 100 - remaining(t, p, costly); got != costly.Cost {
+		t.Errorf("%d units are charged after 60 in the previous window, want %d", got, costly.Cost)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// The statements of a request have the same order, whatever the order of its hits. So no two processes lock
-// rows of one limit while they wait for each other's rows of another limit.
+// The order of a request's statements does not depend on the order of its hits. So no two processes lock rows
+// of one limit while they wait for each other's rows of another limit.
 func TestStatementsHaveOneOrder(t *testing.T) {
 	var hits []ratelimit.Hit
 	for _, durable := range []bool{false, true} {

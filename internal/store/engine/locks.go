@@ -91,7 +91,7 @@ func (d *work) recordLocks(p *plan) bool {
 	return waited
 }
 
-// refuseLocked fails the requests on rows that count as locked, and returns the requests whose rows are free.
+// refuseLocked fails the requests on rows that count as locked, and returns the requests with free rows only.
 // It puts the other requests into the side queue: they must retry a locked row, or one of their rows had a
 // recent lock timeout.
 func (d *work) refuseLocked(requests []*request) []*request {

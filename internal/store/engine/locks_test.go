@@ -63,14 +63,14 @@ func (d *lockedDB) runTransaction(ctx context.Context, statements []*pgdb.Statem
 	return admit(ctx, statements)
 }
 
-// An open transaction has locked rows. Requests on other rows are decided within 100 ms, and within 5 ms once
-// the store has detected the locked rows. No worker waits for locks all the time.
+// An open transaction has locked rows. Requests on other rows are decided within 100 ms, and within 5 ms
+// after the store has detected the locked rows. Workers spend only a part of their time waiting for locks.
 func TestLockedRowsDelayNoOthers(t *testing.T) {
 	const (
 		timeout     = 250 * time.Millisecond
 		detection   = 150 * time.Millisecond // after it, the store has detected the locked rows
-		maxWait     = 100 * time.Millisecond // of requests on other rows before detection
-		maxOverhead = 5 * time.Millisecond   // of requests on other rows after detection
+		maxWait     = 100 * time.Millisecond // bounds requests on other rows before detection
+		maxOverhead = 5 * time.Millisecond   // bounds requests on other rows after detection
 	)
 	for name, test := range map[string]struct {
 		rows    int
@@ -125,10 +125,10 @@ func TestLockedRowsDelayNoOthers(t *testing.T) {
 	}
 }
 
-// Batches of other proxies lock a row one after the other. The request is decided within its own timeout, and
-// later ones immediately.
+// Batches of other proxies lock a row one after the other. A request on the row is decided within its
+// timeout, and later requests are decided immediately.
 func TestRequestWaitsForBusyRow(t *testing.T) {
-	const busy = 140 * time.Millisecond // until statements get the lock
+	const busy = 140 * time.Millisecond // the time until statements get the lock
 	for _, keys := range [][]string{{"busy"}, {"busy", "and another"}} {
 		synctest.Test(t, func(t *testing.T) {
 			start := time.Now()
@@ -168,8 +168,8 @@ func TestRequestWaitsForBusyRow(t *testing.T) {
 	}
 }
 
-// One statement of a batch fails with its lock timeout. Another hit of the batch was already decided. It is
-// not charged again.
+// One statement of a batch reaches its lock timeout. A hit of another statement of the batch, which
+// succeeded, is not charged again.
 func TestLockTimeoutChargesNoHitTwice(t *testing.T) {
 	sent := map[string]int{}
 	answer := func(ctx context.Context, statements []*pgdb.Statement) error {

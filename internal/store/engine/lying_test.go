@@ -15,8 +15,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// A wrong result leads to no decision, no panic and no endless wait, for two requests of one hit and for one
-// request of two hits.
+// A wrong result causes an error, and no decision, panic or endless wait. The requests are two requests of
+// one hit each, or one request of two hits.
 func TestWrongAnswersAreErrors(t *testing.T) {
 	const columns, none = "does not have the statement's columns", "no answer for a key"
 	all := func(*pgdb.Statement) bool { return true }
@@ -59,7 +59,8 @@ func TestWrongAnswersAreErrors(t *testing.T) {
 	}
 }
 
-// checkAnswer fails the test unless a call fails with an error that contains want, or all pass if want is "".
+// checkAnswer fails the test unless a call fails with an error that contains want, or all calls pass if want
+// is "".
 func checkAnswer(t *testing.T, answer answerFunc, want string) {
 	for _, calls := range [][]*batch.Call{{newCall(false, fakeHits("a", "b")...)},
 		{newCall(false, fakeHits("a")...), newCall(false, fakeHits("b")...)}} {

@@ -12,9 +12,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// decideFromMemory decides calls from memory, if leases have units for all of their hits, or a refusal of one
-// of the hits is remembered. It returns the number of decided calls, and the reason why the database cannot
-// decide the others, or nil. It replaces the keys of the hits by their stored keys.
+// decideFromMemory decides calls from memory: a call passes if leases have units for all its hits, and is
+// refused if a refusal of one of its hits is remembered. It returns the number of decided calls. The error is
+// the reason why the database cannot decide the other calls, or nil. It replaces the keys of hits by their
+// stored keys.
 func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int, error) {
 	storeKeys(calls)
 	leased := 0
@@ -23,8 +24,8 @@ func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int
 	empty := lease.Empty(rows)
 	demand := lease.Demand(rows)
 	minHits := int32(rows.MinHits)
-	var limit *ratelimit.Limit // of the hit before
-	prefix := uint64(0)        // the hash of its prefix
+	var limit *ratelimit.Limit // the previous hit's limit
+	prefix := uint64(0)        // the hash of limit's prefix
 	for _, c := range calls {
 		c.Rows = c.Rows[:0]
 		if c.Reset || len(c.Hits) == 0 {
@@ -78,10 +79,10 @@ func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int
 	return leased + s.refuseRemembered(calls, unavailable), unavailable
 }
 
-// storeKeys replaces the keys of hits by their stored keys. Most keys are stored as they are, which one
-// inspection of all of them shows: with an inspection of each, an exact request in Traefik has 468
-// allocations instead of 453, and with a call of StoredKey for each 505 (go test -run xxx -bench
-// 'Interpreted$/Postgres$' -benchtime 8000x . in integration, in turns).
+// storeKeys replaces the keys of hits by their stored keys. Most keys are equal to their stored keys, so
+// storeKeys first inspects all keys together. With an inspection of each key, an exact request in Traefik
+// takes 468 allocations instead of 453, and with a call of StoredKey for each key 505 (go test -run xxx
+// -bench 'Interpreted$/Postgres$' -benchtime 8000x . in integration, in turns).
 func storeKeys(calls []*batch.Call) {
 	keys := make([]string, 0, 8)
 	plain := true
@@ -95,9 +96,9 @@ func storeKeys(calls []*batch.Call) {
 		}
 	}
 	if plain {
-		text := strings.Join(keys, "\x00")
-		plain = utf8.ValidString(text) && strings.Count(text, "\x00") < len(keys) &&
-			!strings.Contains(text, batch.DigestPrefix)
+		joined := strings.Join(keys, "\x00")
+		plain = utf8.ValidString(joined) && strings.Count(joined, "\x00") < len(keys) &&
+			!strings.Contains(joined, batch.DigestPrefix)
 	}
 	if plain {
 		return
@@ -111,7 +112,7 @@ func storeKeys(calls []*batch.Call) {
 }
 
 // refuseRemembered refuses the calls with a remembered refusal, and returns their number. unavailable is the
-// error of a database that makes no decisions, or nil.
+// error during an outage, or nil.
 func (s *Store) refuseRemembered(calls []*batch.Call, unavailable error) int {
 	if errors.Is(unavailable, ratelimit.ErrClosed) {
 		return 0
@@ -154,7 +155,8 @@ func (s *Store) refuseRemembered(calls []*batch.Call, unavailable error) int {
 	return refused
 }
 
-// refusedHit is the last hit that refuseRemembered refused. It saves time if further hits of its key follow.
+// refusedHit is the last hit that refuseRemembered refused, and saves time if the next hits have the same
+// key.
 type refusedHit struct {
 	row      *lease.Row
 	limit    *ratelimit.Limit
@@ -162,8 +164,8 @@ type refusedHit struct {
 	decision ratelimit.Decision
 }
 
-// refusable reports whether the refusal of a hit refuses its call. A call with a refund is never refused. A
-// hit that is Apart refuses no call.
+// refusable reports whether the refusal of a hit refuses its call. A call with a refund is never refused, and
+// a hit that is Apart refuses no call.
 func refusable(c *batch.Call, h *ratelimit.Hit) bool {
 	if len(c.Decisions) > 0 || c.Reset || h.Peek || h.Apart {
 		return false
@@ -176,14 +178,14 @@ func refusable(c *batch.Call, h *ratelimit.Hit) bool {
 	return true
 }
 
-// findRows finds the rows of calls again, because the rows may have been remembered after the calls arrived.
+// findRows finds the rows of calls again, because a row may have been remembered after its call arrived.
 func (s *Store) findRows(calls []*batch.Call) {
 	for _, c := range calls {
 		c.Rows = lease.Find(s.rows, c.Hits, c.Rows[:0])
 	}
 }
 
-// finishDecided ends the wait for the calls with decisions, and returns the others.
+// finishDecided finishes the calls with decisions, and returns the other calls.
 func finishDecided(q *batch.Queue, calls []*batch.Call) []*batch.Call {
 	var decided []*batch.Call
 	n := 0
@@ -199,7 +201,7 @@ func finishDecided(q *batch.Queue, calls []*batch.Call) []*batch.Call {
 	return calls[:n]
 }
 
-// failCalls ends the wait for calls without a decision of the database, with err or a remembered refusal.
+// failCalls finishes calls that the database did not decide, with a remembered refusal or err.
 func (s *Store) failCalls(q *batch.Queue, calls []*batch.Call, err error) {
 	for _, c := range calls {
 		c.Decisions = c.Decisions[:0]

@@ -30,7 +30,7 @@ func (s *testDB) checkCounts(store ratelimit.Store, prefix string) {
 	}
 }
 
-// npmTables are the tables as the npm library pg-ratelimit has them.
+// npmTables creates the tables of the npm library pg-ratelimit.
 const npmTables = `
 CREATE UNLOGGED TABLE rate_limit_ephemeral (prefix text NOT NULL, key text NOT NULL, count bigint,
 prev_count bigint, window_start timestamptz,
@@ -40,7 +40,7 @@ CREATE TABLE rate_limit_durable (LIKE rate_limit_ephemeral INCLUDING ALL);
 CREATE INDEX idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);`
 
-// A store finds the tables ready while another session has locked them exclusively.
+// A store detects that the tables are ready while another session has locked them exclusively.
 func TestMigrationTakesNoLock(t *testing.T) {
 	s := newTestDB(t)
 	s.exec(engine.TableSQL)
@@ -48,7 +48,7 @@ func TestMigrationTakesNoLock(t *testing.T) {
 		"pg_advisory_xact_lock(1885827692)")
 	store := s.openEngine(engine.Options{})
 	store.Prepare()
-	// With tables that were found right, the call waits for the lock, not for a migration.
+	// The tables are right, so the call waits for the lock, not for a migration.
 	done := make(chan error)
 	go func() { _, _, err := tryOne(store, testTimeout, fakeHits("k")[0]); done <- err }()
 	other := cluster.Connect(s.t, s.dsn)
@@ -65,15 +65,15 @@ func TestMigrationTakesNoLock(t *testing.T) {
 	s.checkCounts(store, "q")
 }
 
-// A long read of the tables (pg_dump, a report) keeps the migration from altering them. Statements of other
-// programs do not wait behind the migration, and it succeeds when the read ends.
+// While a long read of the tables (pg_dump, a report) blocks the migration, statements of other programs do
+// not wait for it. The migration succeeds after the read.
 func TestMigrationBlocksNoOtherUser(t *testing.T) {
 	s := newTestDB(t)
 	s.exec(npmTables)
 	s.exec("BEGIN; " + schema.Lock)
 	if brief := s.queryText("SELECT (setting::int BETWEEN 1 AND 5000)::text FROM pg_settings WHERE name = " +
 		"'lock_timeout'"); brief != "true" {
-		t.Error("the lock_timeout of the migration is not from 1 ms to 5 s")
+		t.Errorf("the migration's lock_timeout is from 1 ms to 5 s: %s, want true", brief)
 	}
 	s.exec("ROLLBACK; BEGIN; SELECT count(*) FROM rate_limit_ephemeral")
 	var failures atomic.Int64
@@ -85,15 +85,15 @@ func TestMigrationBlocksNoOtherUser(t *testing.T) {
 	}})
 	store.Prepare()
 	node := cluster.Connect(s.t, s.dsn)
-	for n := 0; failures.Load() < 2; n++ { // the migration has given way twice
+	for n := 0; failures.Load() < 2; n++ { // until two lock timeouts of the migration
 		_, err := node.Exec(context.Background(),
 			`INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at)
 				VALUES ('node', $1, 1, now(), now())`, fmt.Sprint(n))
 		if err != nil {
 			t.Fatal(err)
 		}
-		store.Prepare()              // as the next request would
-		time.Sleep(time.Millisecond) // leaves the processor to the migration
+		store.Prepare()              // like the next request
+		time.Sleep(time.Millisecond) // gives processor time to the migration
 		if n == 20_000 {
 			t.Fatal("after 20,000 statements the migration has not reached its lock timeout twice")
 		}
@@ -105,7 +105,7 @@ func TestMigrationBlocksNoOtherUser(t *testing.T) {
 	})
 }
 
-// With DisableMigration, another program makes the tables.
+// With DisableMigration, another program creates the tables.
 func TestMigrationOff(t *testing.T) {
 	s := newTestDB(t)
 	store := s.openEngine(engine.Options{DisableMigration: true})

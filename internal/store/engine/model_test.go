@@ -20,12 +20,12 @@ import (
 
 const second = conformance.Second
 
-// maxTime is when schedules end: a Postgres timestamp holds it, and both Go and Postgres have zone files
-// until then.
+// maxTime is the end of schedules. A Postgres timestamp can have this value, and the zone files of both Go
+// and Postgres reach it.
 const maxTime = 4_000_000_000 * second
 
-// minTime is when schedules start: a reset leaves a window of the year 1800, and two of the longest windows
-// end in 2000.
+// minTime is the start of schedules. A reset leaves a window of the year 1800, and two of the longest windows
+// after that end in 2000.
 const minTime = 1_000_000_000 * second
 
 // maxWindowMicros is a hundred years in microseconds.
@@ -60,20 +60,21 @@ func (m model) decide(now int64, c *batch.Call) []ratelimit.Decision {
 	return decisions
 }
 
-// decideBatch decides calls in the order of a store: first calls of one hit and resets.
+// decideBatch decides calls in the order of a store: first calls of one hit and resets, then calls of several
+// hits.
 func (m model) decideBatch(now int64, calls []*batch.Call) [][]ratelimit.Decision {
-	all := make([][]ratelimit.Decision, len(calls))
+	decisions := make([][]ratelimit.Decision, len(calls))
 	for _, several := range []bool{false, true} {
 		for i, c := range calls {
 			if (len(c.Hits) > 1 && !c.Reset) == several {
-				all[i] = m.decide(now, c)
+				decisions[i] = m.decide(now, c)
 			}
 		}
 	}
-	return all
+	return decisions
 }
 
-// rowSQL returns a row as text, as formatRow does. A window that began in 1800 is none.
+// rowSQL formats a row like formatRow. A window that began in 1800 counts as no window.
 const rowSQL = `SELECT concat_ws(' ', coalesce(count, 0), coalesce(prev_count, 0),
 	micros(nullif(window_start, '1800-01-01Z')), CASE WHEN tokens IS NULL THEN 'NULL' ELSE
 	encode(float8send(tokens), 'hex') END,
@@ -86,7 +87,7 @@ const rowSQL = `SELECT concat_ws(' ', coalesce(count, 0), coalesce(prev_count, 0
 const microsSQL = `CREATE FUNCTION micros(t timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS
 	$$ SELECT coalesce((extract(epoch FROM t) * 1000000)::bigint, 0) $$`
 
-// formatRow formats a row as rowSQL does. It returns "" for a row that means the same as no row.
+// formatRow formats a row like rowSQL. It returns "" for a blank row.
 func formatRow(r *algorithm.Row) string {
 	if r.Blank() {
 		return ""
@@ -103,40 +104,40 @@ func formatRow(r *algorithm.Row) string {
 		hits, r.Expires)
 }
 
-// modelTest compares a store with a model, in batches and at times that the test determines.
+// modelTest compares a store with a model. The test determines the batches and the time.
 type modelTest struct {
 	store *engine.Store
 	clock *conformance.Clock
 	model model
 	db    *rowReader
-	n     int // prefixes
+	n     int // the number of prefixes so far
 
-	retryAfter int64 // of the last refusal, in microseconds
+	retryAfter int64 // the RetryAfter of the last decision, in microseconds
 }
 
 func newModelTest(t *testing.T) *modelTest {
 	s := newTestDB(t)
 	s.exec(engine.TableSQL + microsSQL)
-	b := &modelTest{clock: conformance.NewClock(), db: &rowReader{DB: s.openDB("")}}
+	m := &modelTest{clock: conformance.NewClock(), db: &rowReader{DB: s.openDB("")}}
 	o := bareOptions
-	o.Now = b.clock.Now
+	o.Now = m.clock.Now
 	o.DisableMigration = true
-	b.store = s.openEngineOn(b.db, o)
-	return b
+	m.store = s.openEngineOn(m.db, o)
+	return m
 }
 
-// startSchedule starts a schedule.
-func (b *modelTest) startSchedule() {
-	*b.clock = *conformance.NewClock()
-	b.model = model{}
-	b.retryAfter = 0
-	b.store.TakeFirst()
+// startSchedule resets the clock, the model and the store's memory for a new schedule.
+func (m *modelTest) startSchedule() {
+	*m.clock = *conformance.NewClock()
+	m.model = model{}
+	m.retryAfter = 0
+	m.store.TakeFirst()
 }
 
 // newPrefix returns a prefix that no schedule has used.
-func (b *modelTest) newPrefix() string {
-	b.n++
-	return fmt.Sprint("p", b.n)
+func (m *modelTest) newPrefix() string {
+	m.n++
+	return fmt.Sprint("p", m.n)
 }
 
 // rowReader reads a row after each pipeline of a store, in the same round trip.
@@ -158,7 +159,7 @@ func (d *rowReader) readAfterEachRun(h ratelimit.Hit) {
 	d.read = &pgdb.Statement{SQL: fmt.Sprintf(rowSQL, table), Args: []any{h.Limit.Prefix, h.StoredKey()}}
 }
 
-// result returns the row that was read; "" if there is none.
+// result returns the row that was read, or "" if there is none.
 func (d *rowReader) result(t failer) string {
 	if d.read.Err != nil {
 		t.Fatalf("%v", d.read.Err)
@@ -176,28 +177,28 @@ func newCall(reset bool, hits ...ratelimit.Hit) *batch.Call {
 	return c
 }
 
-// checkHit decides one hit in Postgres and in Go, and fails unless the decisions and the rows are equal.
-func (b *modelTest) checkHit(t failer, h ratelimit.Hit) ratelimit.Decision {
-	return b.checkCall(t, newCall(false, h))
+// checkHit decides one hit in Postgres and in Go, and fails the test unless the decisions and rows are equal.
+func (m *modelTest) checkHit(t failer, h ratelimit.Hit) ratelimit.Decision {
+	return m.checkCall(t, newCall(false, h))
 }
 
-func (b *modelTest) checkCall(t failer, c *batch.Call) ratelimit.Decision {
+func (m *modelTest) checkCall(t failer, c *batch.Call) ratelimit.Decision {
 	h := c.Hits[0]
-	b.db.readAfterEachRun(h)
-	want := b.model.decide(b.clock.Micro, c)
-	b.store.DecideBatch([]*batch.Call{c})
-	requireEqual(t, "", b.clock.Micro, h, c, want)
-	if got, want := b.db.result(t), formatRow(b.model.row(h)); got != want {
-		t.Fatalf("%+v of %+v at %d leaves the row\n got %s\nwant %s", h, *h.Limit, b.clock.Micro, got, want)
+	m.db.readAfterEachRun(h)
+	want := m.model.decide(m.clock.Micro, c)
+	m.store.DecideBatch([]*batch.Call{c})
+	requireEqual(t, "", m.clock.Micro, h, c, want)
+	if got, want := m.db.result(t), formatRow(m.model.row(h)); got != want {
+		t.Fatalf("%+v of %+v at %d: row\n got %s\nwant %s", h, *h.Limit, m.clock.Micro, got, want)
 	}
 	if c.Reset {
 		return ratelimit.Decision{}
 	}
-	b.retryAfter = want[0].RetryAfter.Microseconds()
+	m.retryAfter = want[0].RetryAfter.Microseconds()
 	return want[0]
 }
 
-// requireEqual fails unless the decisions of a call, which Postgres made, are those that Go made.
+// requireEqual fails the test unless the decisions of a call are want, the decisions of the model.
 func requireEqual(t failer, what string, now int64, h ratelimit.Hit, c *batch.Call,
 	want []ratelimit.Decision) {
 	if c.Err != nil || len(c.Decisions) != len(want) {
@@ -221,7 +222,7 @@ func drawLimit(t *rapid.T, prefix string) *ratelimit.Limit {
 	return l
 }
 
-// drawCall draws a call of one hit, often on a key that was hit before.
+// drawCall draws a call of one hit on one of a few keys.
 func drawCall(t *rapid.T, limits []*ratelimit.Limit) *batch.Call {
 	l := rapid.SampledFrom(limits).Draw(t, "limit")
 	h := ratelimit.Hit{Limit: l,
@@ -239,21 +240,21 @@ func drawCall(t *rapid.T, limits []*ratelimit.Limit) *batch.Call {
 	return newCall(what == 0, h)
 }
 
-// moveClock draws a step of the clock: forwards, often to the end of a window or of the last RetryAfter, and
-// backwards by seconds. At times the clock jumps far ahead or back.
-func (b *modelTest) moveClock(t *rapid.T, l *ratelimit.Limit) {
+// moveClock moves the clock by a random step: often to the end of a window or of the last RetryAfter, back by
+// seconds, or sometimes far ahead or back.
+func (m *modelTest) moveClock(t *rapid.T, l *ratelimit.Limit) {
 	switch rapid.IntRange(0, 24).Draw(t, "clock") {
 	case 0:
-		b.clock.Micro += conformance.DrawJump(t, l)
+		m.clock.Micro += conformance.DrawJump(t, l)
 	case 1, 2:
-		b.clock.Micro = max(b.clock.Micro-conformance.DrawJump(t, l), minTime)
+		m.clock.Micro = max(m.clock.Micro-conformance.DrawJump(t, l), minTime)
 	}
-	w, retry := conformance.Span(l), b.retryAfter%maxWindowMicros
-	b.clock.Micro += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(-5*second, 5*second),
+	w, retry := conformance.Span(l), m.retryAfter%maxWindowMicros
+	m.clock.Micro += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(-5*second, 5*second),
 		rapid.Int64Range(0, 3*w),
 		rapid.SampledFrom([]int64{1, -1, w, w - 1, w + 1, 2 * w, 2*w - 1}),
 		rapid.SampledFrom([]int64{retry, max(0, retry-1)})).Draw(t, "advance")
-	if b.clock.Micro > maxTime {
-		b.clock.Micro = conformance.NewClock().Micro
+	if m.clock.Micro > maxTime {
+		m.clock.Micro = conformance.NewClock().Micro
 	}
 }

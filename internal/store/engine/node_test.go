@@ -19,7 +19,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// nodesSQL returns the rows of the registry that have not ended, in one text.
+// nodesSQL formats the rows of the registry that have not ended.
 const nodesSQL = `SELECT coalesce(string_agg(concat_ws(' ', node, epoch, report->>'version',
 	report->>'applied_seq', (SELECT string_agg(p, ';') FROM json_array_elements_text(report->'problems') p)),
 	', ' ORDER BY node, epoch), '') FROM rate_limit_nodes WHERE ended IS NULL`
@@ -44,7 +44,7 @@ func (s *testDB) awaitText(sql, want string) {
 	await.Within(s.t, testTimeout, want, func() bool { got = s.queryText(sql); return got == want })
 }
 
-// openRole makes the tables and a role that may use some of them, and opens a DB as this role.
+// openRole creates the tables, runs sql, creates a role that may use tables, and opens a DB as this role.
 func (s *testDB) openRole(role, sql, tables string) pgdb.DB {
 	s.t.Helper()
 	_, err := s.conn.PgConn().Exec(context.Background(), engine.TableSQL+sql+"; CREATE ROLE "+role+
@@ -56,7 +56,7 @@ func (s *testDB) openRole(role, sql, tables string) pgdb.DB {
 	return s.openDB("options=-c%20role%3D" + role)
 }
 
-// openNode opens a store of the process n over a driver.
+// openNode opens the store of a process named n over a driver.
 func (s *testDB) openNode(driver string, epoch int64) *store.Store {
 	n := registry.Join(fmt.Sprint(epoch), s.dsn)
 	n.Name, n.Version, n.Epoch = "n", "v1", epoch
@@ -65,8 +65,7 @@ func (s *testDB) openNode(driver string, epoch int64) *store.Store {
 	return opened
 }
 
-// A proxy with any limit is in the registry from its start to its end, even if only the tables of counts
-// exist.
+// A proxy is in the registry from its start to its end, even if only the tables of counts exist.
 func TestProxyIsRegistered(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]string{
@@ -83,7 +82,7 @@ func TestProxyIsRegistered(t *testing.T) {
 				s.awaitNodes("n 7 v1")
 				store.SetApplied(12, "1", []string{"rule a: wrong", "rule b: wrong"})
 				s.awaitNodes("n 7 v1 12 rule a: wrong;rule b: wrong")
-				// Another store of the process has no policy, and leaves the row as it is.
+				// Another store of the process has no policy, and keeps the policy's part of the row.
 				other := s.openNode("pgxdb", 7)
 				s.exec("UPDATE rate_limit_nodes SET report = '{}' WHERE node = 'n'")
 				s.awaitNodes("n 7 v1 12 rule a: wrong;rule b: wrong")
@@ -130,8 +129,8 @@ func TestRegistryRowIsSmall(t *testing.T) {
 	}
 }
 
-// Two processes of one name have two rows. The next heartbeat of one deletes the row of the other, which has
-// ended, and rows of processes that vanished a day ago.
+// Two processes with the same name have two rows. The next heartbeat of one deletes the row of the other
+// after its end, and rows of processes that vanished more than a day ago.
 func TestProcessesWithSameName(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)
@@ -148,8 +147,8 @@ func TestProcessesWithSameName(t *testing.T) {
 	s.requireNoReports()
 }
 
-// A role that may use only the two tables of counts counts, and the log reports once that it lacks a
-// registry.
+// A proxy with a role that may use only the two tables of counts counts, and reports once that it cannot use
+// the registry.
 func TestRegistryWithoutPrivileges(t *testing.T) {
 	t.Parallel()
 	for name, tables := range map[string]string{"missing": "DROP TABLE rate_limit_nodes CASCADE",
@@ -182,14 +181,14 @@ func TestRegistryWithoutPrivileges(t *testing.T) {
 			text := fmt.Sprint(errs)
 			if len(errs) != 1 || !strings.Contains(text, "the registry of proxies: ") ||
 				!strings.Contains(text, "permission denied") {
-				t.Errorf("reported: %s, want that the registry is denied, once", text)
+				t.Errorf("reported: %s, want one error for the registry", text)
 			}
 		})
 	}
 }
 
-// A proxy with a role that may not use the tables of counts reports the missing GRANT in the registry,
-// until the role has it, and once in its log.
+// A proxy with a role that may not use the tables of counts reports the missing GRANT in the registry, until
+// the role gets it, and once in its log.
 func TestProxyReportsMissingGrant(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)
@@ -218,7 +217,7 @@ type lostDB struct {
 	pgdb.DB
 	mu        sync.Mutex
 	state     dbState
-	swallowed atomic.Int64 // charges without an answer
+	swallowed atomic.Int64 // the number of charges with a lost result
 }
 
 // dbState names the effect of a lostDB on statements.

@@ -14,24 +14,26 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// While the database answers, requests wait beyond the timeout for batches of others, at most four
-// timeouts. Then they fail with ErrOverloaded. A statement without an answer is an outage after one
-// timeout, and fails the requests behind it.
+// While the database answers, requests wait up to four timeouts for earlier batches, and then fail with
+// ErrOverloaded. A statement that takes longer than a timeout is an outage, and fails the requests behind it.
 func TestSlowBatchesAreOverload(t *testing.T) {
 	const timeout = 250 * time.Millisecond
 	for name, test := range map[string]struct {
 		batch time.Duration // the time of a batch
-		count int           // requests, each in a batch of its own
+		count int           // the number of requests, each in its own batch
 		want  func(n int, took time.Duration, err error) bool
 	}{
-		"within the timeout": {200 * time.Millisecond, 4, func(n int, took time.Duration, err error) bool {
+		"within the timeout": {batch: 200 * time.Millisecond, count: 4, want: func(n int, took time.Duration,
+			err error) bool {
 			return err == nil && took == time.Duration(n+1)*200*time.Millisecond
 		}},
-		"four timeouts": {200 * time.Millisecond, 8, func(n int, took time.Duration, err error) bool {
+		"four timeouts": {batch: 200 * time.Millisecond, count: 8, want: func(n int, took time.Duration,
+			err error) bool {
 			return n < 4 && err == nil ||
 				n > 3 && errors.Is(err, ratelimit.ErrOverloaded) && took <= 4*timeout
 		}},
-		"a long statement": {time.Second, 8, func(_ int, took time.Duration, err error) bool {
+		"a long statement": {batch: time.Second, count: 8, want: func(_ int, took time.Duration,
+			err error) bool {
 			return errors.Is(err, ratelimit.ErrTimeout) && took <= timeout
 		}},
 	} {
@@ -51,7 +53,7 @@ func TestSlowBatchesAreOverload(t *testing.T) {
 			var group sync.WaitGroup
 			for n := range test.count {
 				group.Go(func() {
-					hits := make([]ratelimit.Hit, 4001) // more than a batch has
+					hits := make([]ratelimit.Hit, 4001) // more than fit into a batch
 					for i := range hits {
 						hits[i] = fakeHits(fmt.Sprint(n))[0]
 					}
@@ -70,7 +72,7 @@ func TestSlowBatchesAreOverload(t *testing.T) {
 	}
 }
 
-// A batch waits for a connection while others use all of them.
+// A batch waits up to four timeouts for a connection while others use all connections.
 func TestBusyPoolIsOverload(t *testing.T) {
 	const timeout = 250 * time.Millisecond
 	for _, free := range []time.Duration{600 * time.Millisecond, time.Hour} {

@@ -11,9 +11,9 @@ import (
 )
 
 // plan turns the hits of requests into statements. Equal hits on one row are one entry. A row occurs at most
-// once in a statement, so a hit that cannot join the row's latest entry goes into a later stage, whose
-// statements run after the statements of earlier stages. So the hits on a row are decided in the order in
-// which they were added, and all statements lock rows in the same order.
+// once in a statement, so a hit that cannot join the row's latest entry goes into a later stage. The
+// statements of a stage run after the statements of earlier stages. So the hits on a row are decided in the
+// order in which they were added, and all statements lock rows in the same order.
 type plan struct {
 	groups  []*group
 	stages  int // the number of stages
@@ -215,7 +215,7 @@ const (
 	release // releases slots
 )
 
-// rowOf returns the row of a hit whose key is a stored key.
+// rowOf returns the row of a hit with a stored key.
 func rowOf(h *ratelimit.Hit) lease.RowID {
 	return lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}
 }

@@ -28,13 +28,13 @@ type statementCapture struct {
 	pgdb.DB
 	mu   sync.Mutex
 	seen map[string]pgdb.Statement
-	// texts that also run in transactions without planner settings
+	// statements that also run in transactions without planner settings
 	withoutPlannerSettings map[string]bool
 }
 
 func (d *statementCapture) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	d.mu.Lock()
-	plannerSettings := false // whether the transaction has them
+	plannerSettings := false // the transaction has planner settings
 	for i, s := range statements {
 		plannerSettings = i > 0 && statements[i-1].Joined &&
 			(plannerSettings || strings.Contains(statements[i-1].SQL, "'enable_sort', 'off', true"))
@@ -48,8 +48,8 @@ func (d *statementCapture) Run(ctx context.Context, statements []*pgdb.Statement
 	return d.DB.Run(ctx, statements)
 }
 
-// parameter returns the type of an argument that a DB sends, and a literal of this type. An array is
-// repeated, so that a statement is planned for a batch of many entries.
+// parameter returns the SQL type of an argument, and a literal of this type. It repeats an array, so that the
+// server plans the statement for a batch of many entries.
 func parameter(arg any, repeat int) (sqlType, literal string) {
 	switch values := arg.(type) {
 	case []string:
@@ -96,7 +96,7 @@ func reorderingNode(plan string) string {
 var scanNode = regexp.MustCompile(`-> +([A-Z][A-Za-z ]+?)(?: using (\S+))? on (rate_limit_\w+).*` +
 	`(?:\n +((?:Index|TID) Cond: .*))?`)
 
-// unexpectedScan returns a scan in a plan that may read rows of other entries, or "". It allows scans of
+// unexpectedScan returns a scan in a plan that may read rows of other entries, or "". It allows scans of:
 //   - rows by their place (TID),
 //   - one key, by the primary key,
 //   - expired rows, by the index for cleanups,
@@ -121,17 +121,17 @@ func unexpectedScan(plan string) string {
 	return ""
 }
 
-// Each statement of a store is planned on empty, young and large tables, with fresh and stale statistics,
-// and seven times on one connection, because the server considers one plan for all parameters from the
-// sixth time on. No plan reads rows of other entries. A take with sorted keys keeps their order: its plan
-// has only nodes that return rows in the order of their source, and joins only with one row.
+// No plan of a statement reads rows of other entries. A take with sorted keys keeps their order: its plan has
+// only nodes that return rows in the order of their source, and joins only with one row. The server plans
+// each statement on empty, young and large tables, with fresh and stale statistics, and seven times on one
+// connection, because from the sixth time on it considers a generic plan.
 func TestPlansUseTheIndexes(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)
 	s.exec(engine.TableSQL)
 	p := &planner{testDB: s, statementCapture: captureStatements(s), conn: cluster.Connect(s.t, s.dsn)}
 	const minStatements = 70
-	// in both tables, by itself and in a transaction
+	// each in both tables, alone and in a transaction
 	sortedTakes := 2 * 2 * len(conformance.Definitions())
 	got := 0
 	for text := range p.seen {
@@ -152,9 +152,9 @@ func TestPlansUseTheIndexes(t *testing.T) {
 		"('rate_limit_ephemeral', 'rate_limit_durable')"
 	for _, step := range []struct {
 		name, sql string
-		rows      int    // added after the SQL
-		kept      bool   // whether the connection keeps its plans
-		modes     string // values of plan_cache_mode
+		rows      int    // the number of rows to add after the SQL
+		kept      bool   // the connection keeps its plans
+		modes     string // the values of plan_cache_mode
 	}{
 		{name: "empty tables", sql: "TRUNCATE " + both, modes: "auto force_generic_plan"},
 		{name: "young tables", rows: 20, modes: "auto"},
@@ -172,7 +172,7 @@ func TestPlansUseTheIndexes(t *testing.T) {
 		}
 		p.insertRows(step.rows)
 		for mode := range strings.FieldsSeq(step.modes) {
-			// make test-all plans these, most of them seven times
+			// only make test-all plans in mode auto, seven times
 			if mode != "auto" || !testing.Short() {
 				if !step.kept {
 					p.conn = cluster.Connect(p.t, p.dsn)
@@ -243,8 +243,7 @@ func (p *planner) insertRows(rows int) {
 	}
 }
 
-// checkPlans prepares each statement, and fails the test for unexpected plans. when names the state of the
-// tables.
+// checkPlans prepares each statement, and fails the test for unexpected plans. when describes the tables.
 func (p *planner) checkPlans(t *testing.T, when, mode string) {
 	for _, statement := range p.seen {
 		var literals, types []string
@@ -285,15 +284,16 @@ func (p *planner) checkPlans(t *testing.T, when, mode string) {
 				break
 			}
 			if scan := unexpectedScan(plan); scan != "" {
-				t.Errorf("%s: %s:\n%.600s\n%s", when, scan, statement.SQL, plan)
+				t.Errorf("%s: got the scan %s, want only scans of the statement's entries:\n%.600s\n%s", when,
+					scan, statement.SQL, plan)
 				break
 			}
 		}
 	}
 }
 
-// setPlanner sets the planner as the transactions with a statement do, and plan_cache_mode to mode unless the
-// statement is unnamed.
+// setPlanner applies the planner settings of the transactions with a statement, and sets plan_cache_mode to
+// mode unless the statement is unnamed.
 func (p *planner) setPlanner(t *testing.T, statement pgdb.Statement, mode string) {
 	if statement.Unnamed {
 		mode = "force_custom_plan"

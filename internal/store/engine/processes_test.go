@@ -24,14 +24,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// workerEnv is the environment variable that makes this test binary a process of TestProcesses: its job in
-// JSON.
+// workerEnv is the environment variable with the job of a worker process of TestProcesses, in JSON.
 const workerEnv = "PG_RATELIMIT_TEST_WORKER"
 
 func TestMain(m *testing.M) {
-	if text := os.Getenv(workerEnv); text != "" {
+	if data := os.Getenv(workerEnv); data != "" {
 		var j workerJob
-		if err := json.Unmarshal([]byte(text), &j); err != nil {
+		if err := json.Unmarshal([]byte(data), &j); err != nil {
 			panic(err)
 		}
 		if err := json.NewEncoder(os.Stdout).Encode(j.run()); err != nil {
@@ -42,14 +41,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// workerJob is the work of a process.
+// workerJob is the work of a worker process.
 type workerJob struct {
 	DSN      string
 	Number   int
 	Duration time.Duration
 }
 
-// workerResult has the cost that was admitted of each row, and the failures.
+// workerResult is the result of a worker: the admitted cost by row, and the failures.
 type workerResult struct {
 	Admitted map[string]int64
 	Calls    int
@@ -86,10 +85,10 @@ func limitsWithShortWindows() []*ratelimit.Limit {
 
 const numProcessKeys = 200
 
-// minCalls is the number of calls of each caller on a slow machine: enough to exhaust some quotas.
+// minCalls is the minimum number of calls of each caller on a slow machine, which exhausts some quotas.
 const minCalls = 100
 
-// run runs a process: stores with different numbers of connections and workers, and callers that take, peek,
+// run opens stores with different numbers of connections and workers, and runs callers that take, peek,
 // refund and reset, on several limits in one request.
 func (j workerJob) run() workerResult {
 	r := workerResult{Admitted: map[string]int64{}}
@@ -100,7 +99,7 @@ func (j workerJob) run() workerResult {
 		r.Errors = append(r.Errors, err.Error())
 	}
 	var group sync.WaitGroup
-	var calls atomic.Int64 // of all 16 callers
+	var calls atomic.Int64 // the calls of all 16 callers
 	until := time.Now().Add(j.Duration)
 	lasting, churned := limitsWithoutReset(), limitsWithShortWindows()
 	for _, workers := range []int{1 + j.Number, 8} {
@@ -127,7 +126,7 @@ func (j workerJob) run() workerResult {
 				defer group.Done()
 				random := rand.New(rand.NewSource(int64(j.Number*1000 + workers*100 + caller)))
 				for call := 0; call < minCalls || time.Now().Before(until); call++ {
-					// The keys move on, so that there is always something left.
+					// The keys change with the number of calls, so that some quotas are always left.
 					era := int(calls.Add(1) / (2 * 16 * minCalls))
 					hits, churn := drawProcessRequest(random, era, lasting, churned)
 					decisions := make([]ratelimit.Decision, len(hits))
@@ -160,8 +159,8 @@ func (j workerJob) run() workerResult {
 	return r
 }
 
-// drawProcessRequest draws a request of one to four limits, either all without a reset or all with short
-// windows (churn). era is a part of the keys. Some requests have a limit and a cost in common.
+// drawProcessRequest draws a request on one to four limits. All of its limits are lasting, or all are
+// churned, which churn reports. era is a part of the keys of lasting limits.
 func drawProcessRequest(random *rand.Rand, era int,
 	lasting, churned []*ratelimit.Limit) (hits []ratelimit.Hit, churn bool) {
 	limits := slices.Clone(lasting)
@@ -184,9 +183,9 @@ func drawProcessRequest(random *rand.Rand, era int,
 	return hits, churn
 }
 
-// Four processes, each with two stores, take from the same rows, with a cleanup after each statement and
-// statements of the npm library in between: no deadlock, no error, and each row was charged what was
-// admitted.
+// Four processes, each with two stores, take from the same rows. A cleanup runs after each batch, and
+// statements of the npm library run concurrently. No statement fails or deadlocks, and each row's charge is
+// the admitted cost.
 func TestProcesses(t *testing.T) {
 	s := newTestDB(t)
 	s.exec(engine.TableSQL)
@@ -197,8 +196,8 @@ func TestProcesses(t *testing.T) {
 	calls := 0
 	for range 4 {
 		r := <-results
-		for _, text := range r.Errors[:min(len(r.Errors), 5)] {
-			t.Error(text)
+		for _, message := range r.Errors[:min(len(r.Errors), 5)] {
+			t.Error(message)
 		}
 		calls += r.Calls
 		for row, cost := range r.Admitted {
@@ -224,13 +223,13 @@ func startWorkers(s *testDB) <-chan workerResult {
 	duration := time.Duration(conformance.Long()) * 8 * time.Second
 	results := make(chan workerResult, 4)
 	for number := range 4 {
-		text, err := json.Marshal(workerJob{DSN: s.dsn, Number: number, Duration: duration})
+		job, err := json.Marshal(workerJob{DSN: s.dsn, Number: number, Duration: duration})
 		if err != nil {
 			s.t.Fatal(err)
 		}
 		go func() {
 			cmd := exec.Command(self)
-			cmd.Env = append(os.Environ(), workerEnv+"="+string(text))
+			cmd.Env = append(os.Environ(), workerEnv+"="+string(job))
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
 			out, err := cmd.Output()
@@ -269,7 +268,7 @@ func sendLibraryStatements(ctx context.Context, s *testDB) *sync.WaitGroup {
 	return &others
 }
 
-// checkCharges fails the test unless the tables were charged what was admitted.
+// checkCharges fails the test unless the charge of each row is its admitted cost.
 func (s *testDB) checkCharges(admitted map[string]int64) {
 	s.t.Helper()
 	store := s.openEngine(engine.Options{CleanupProbability: -1})
@@ -282,7 +281,7 @@ func (s *testDB) checkCharges(admitted map[string]int64) {
 			}
 		}
 		if len(hits) == 0 {
-			s.t.Errorf("%s: nothing was admitted", l.Prefix)
+			s.t.Errorf("%s: admitted no hits, want some", l.Prefix)
 			continue
 		}
 		decisions := make([]ratelimit.Decision, len(hits))
@@ -292,7 +291,7 @@ func (s *testDB) checkCharges(admitted map[string]int64) {
 		for i, h := range hits {
 			cost := admitted[l.Prefix+"/"+h.Key]
 			if cost > l.Events || decisions[i].Remaining != l.Events-cost {
-				s.t.Errorf("%s %s: %d of %d were admitted, and %d are left, want %d", l.Prefix, h.Key, cost,
+				s.t.Errorf("%s %s: %d of %d units admitted and %d left, want %d left", l.Prefix, h.Key, cost,
 					l.Events, decisions[i].Remaining, l.Events-cost)
 			}
 			if decisions[i].Remaining == 0 {
@@ -301,13 +300,13 @@ func (s *testDB) checkCharges(admitted map[string]int64) {
 		}
 	}
 	if used == 0 {
-		s.t.Error("no quota was exhausted")
+		s.t.Error("0 quotas are exhausted, want some")
 	}
 }
 
-// libraryStatements returns statements as the npm library sends them: for one row in one statement (kind
-// 0), or locked in a transaction (1 and 2). Those of kind 3 make a row expire that is in use, so that a
-// cleanup may delete it.
+// libraryStatements returns statements like the npm library's: one statement for a row (kind 0), or a
+// transaction that locks the row (kinds 1 and 2). Kind 3 makes a row in use expire, so that a cleanup may
+// delete it.
 func libraryStatements(kind int, random *rand.Rand) []string {
 	key := fmt.Sprint(random.Intn(numProcessKeys))
 	switch kind {

@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// queueCaller sends calls through a queue of its own, as the interpreted plugin does.
+// queueCaller sends calls through its own queue, like the interpreted plugin.
 type queueCaller struct{ queue *batch.Queue }
 
 // callOwner owns a call of a queueCaller.
@@ -26,7 +26,7 @@ func newQueueCaller(store *engine.Store, timeout time.Duration) *queueCaller {
 	})}
 }
 
-// take sends a call through the queue, and returns what was delivered.
+// take sends a call through the queue, and returns the delivered decisions.
 func (c *queueCaller) take(hits ...ratelimit.Hit) ([]ratelimit.Decision, error) {
 	call, o := batch.NewCall(), &callOwner{}
 	call.Prepare(hits, false)
@@ -35,7 +35,8 @@ func (c *queueCaller) take(hits ...ratelimit.Hit) ([]ratelimit.Decision, error) 
 	return o.delivered, call.Err
 }
 
-// The queue also delivers the call, unless its hits are in several shards. A panic becomes the call's error.
+// A queue fills a call before the store selects the shard. It also delivers the call, unless its hits are in
+// several shards. A panic becomes the call's error.
 func TestQueueFillsCallBeforeSharding(t *testing.T) {
 	_, citus := newFakeCitus(t)
 	delivered := 0
@@ -50,10 +51,10 @@ func TestQueueFillsCallBeforeSharding(t *testing.T) {
 		delivered int
 		err       string
 	}{
-		{[]ratelimit.Hit{hitInShard(0)}, 1, ""},
-		{[]ratelimit.Hit{hitInShard(1)}, 1, ""},
-		{[]ratelimit.Hit{hitInShard(0), hitInShard(1)}, 0, ""},
-		{"no hits", 0, "panic"},
+		{owner: []ratelimit.Hit{hitInShard(0)}, delivered: 1},
+		{owner: []ratelimit.Hit{hitInShard(1)}, delivered: 1},
+		{owner: []ratelimit.Hit{hitInShard(0), hitInShard(1)}},
+		{owner: "no hits", err: "panic"},
 	} {
 		c := batch.NewCall()
 		c.Owner = test.owner

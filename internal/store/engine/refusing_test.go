@@ -15,15 +15,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Of the refusals that reach the database, at most one in a hundred leaves an error in the server's log,
-// which says that it is normal: with one client that is refused among others that pass, and with many
-// concurrent clients. Each new key may leave one error, if its requests come at the same time.
+// At most one in a hundred refusals by the database writes an error into the server's log, and the error
+// explains that it is normal. A single client, which sends requests that pass and requests that are refused,
+// causes no error. With many concurrent clients, each new key may cause one.
 func TestFewRefusalsReachServerLog(t *testing.T) {
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		s := newTestDB(t)
 		s.exec(engine.TableSQL)
 		var mu sync.Mutex  // guards lines
-		var lines []string // the errors of statements: the server's log has a line for each
+		var lines []string // the errors of statements: each is a line in the server's log
 		db := &betweenDB{drivers.All[driver](t, s.dsn),
 			func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
 				err := send(ctx, statements)
@@ -44,15 +44,15 @@ func TestFewRefusalsReachServerLog(t *testing.T) {
 			open.Prefix, open.Events, open.Burst = "open "+l.Prefix, 1000, 0
 			for i := range 50 {
 				key := fmt.Sprint("k", i/25)
-				all := ratelimit.Hit{Limit: &open, Key: "all", Cost: 1}
-				if !takeAll(t, store, all, ratelimit.Hit{Limit: &closed, Key: key, Cost: 1}) {
+				shared := ratelimit.Hit{Limit: &open, Key: "all", Cost: 1}
+				if !takeAll(t, store, shared, ratelimit.Hit{Limit: &closed, Key: key, Cost: 1}) {
 					refused++
 				}
-				takeAll(t, store, all, ratelimit.Hit{Limit: &open, Key: "other", Cost: 1})
+				takeAll(t, store, shared, ratelimit.Hit{Limit: &open, Key: "other", Cost: 1})
 			}
 		}
 		if len(lines) > 0 || refused < 100 {
-			t.Errorf("%s: of %d sequential refusals, the log has %d, want 0 of at least 100: %q", driver,
+			t.Errorf("%s: %d sequential refusals, %d errors in the log, want at least 100 and 0: %q", driver,
 				refused, len(lines), lines)
 		}
 		n := refuseConcurrently(t, store)
@@ -70,7 +70,7 @@ func TestFewRefusalsReachServerLog(t *testing.T) {
 	}
 }
 
-// refuseConcurrently exhausts limits with many clients, and returns how many requests were refused.
+// refuseConcurrently exhausts limits with many clients, and returns the number of refused requests.
 func refuseConcurrently(t *testing.T, store ratelimit.Store) int64 {
 	var refused atomic.Int64
 	var clients sync.WaitGroup

@@ -19,9 +19,9 @@ import (
 // replacedDB is a DB that changes the identity of its server.
 type replacedDB struct {
 	pgdb.DB
-	started int64 // is added to the start time in schema.ServerIdentity; atomic
-	down    int32 // 1 if the server does not answer; atomic
-	asked   int64 // how often the identity was read; atomic
+	started int64 // an offset of the start time in schema.ServerIdentity; atomic
+	down    int32 // 1 if statements fail; atomic
+	reads   int64 // the number of reads of the identity; atomic
 }
 
 func (d *replacedDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
@@ -31,19 +31,19 @@ func (d *replacedDB) Run(ctx context.Context, statements []*pgdb.Statement) erro
 	err := d.DB.Run(ctx, statements)
 	for _, s := range statements {
 		if s.SQL == engine.ServerSQL && s.Rows == 1 {
-			atomic.AddInt64(&d.asked, 1)
+			atomic.AddInt64(&d.reads, 1)
 			started, changes, _ := strings.Cut(string(s.Result[4:]), " ")
 			n, _ := strconv.ParseInt(started, 10, 64)
-			text := fmt.Sprint(n+atomic.LoadInt64(&d.started), " ", changes)
-			s.Result = append(binary.BigEndian.AppendUint32(s.Result[:0], uint32(len(text))), text...)
+			identity := fmt.Sprint(n+atomic.LoadInt64(&d.started), " ", changes)
+			s.Result = append(binary.BigEndian.AppendUint32(s.Result[:0], uint32(len(identity))), identity...)
 		}
 	}
 	return err
 }
 
-// The server was replaced by a standby that lacks the last charges, or a backup or a dump was restored. Its
-// rows lack the charges of leases, so no unit is used or refunded. The store sends hits on refused rows
-// again.
+// A standby that lacks the last charges has replaced the server, or a backup or a dump was restored. The rows
+// lack the charges of leases, so the store neither uses nor refunds their units. It also clears refusals, so
+// it sends hits on these rows again.
 func TestReplacedServerEndsLeases(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(s *testDB, d *replacedDB){
@@ -61,7 +61,7 @@ func TestReplacedServerEndsLeases(t *testing.T) {
 			store.Prepare()
 			holdUnits(t, s, store)
 			await.Within(t, testTimeout, "the first check of the server",
-				func() bool { return atomic.LoadInt64(&d.asked) > 1 })
+				func() bool { return atomic.LoadInt64(&d.reads) > 1 })
 			full := hitOn("full", 1, true)
 			takeOne(t, store, full)
 			if takeOne(t, store, full).Allowed || store.Stats()[engine.BlockedKeys] != 1 {
@@ -83,7 +83,7 @@ func TestReplacedServerEndsLeases(t *testing.T) {
 	}
 }
 
-// The tables of the policy are created while a proxy runs, or dropped. The proxy keeps its units.
+// A proxy keeps its leased units while the tables of the policy are created or dropped.
 func TestLeasesOutlastNewPolicy(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)
@@ -94,16 +94,17 @@ func TestLeasesOutlastNewPolicy(t *testing.T) {
 	for _, sql := range []string{"SELECT 1", "CREATE TABLE rate_limit_changes ()",
 		"DROP TABLE rate_limit_changes"} {
 		s.exec(sql)
-		asked := atomic.LoadInt64(&d.asked)
+		reads := atomic.LoadInt64(&d.reads)
 		await.Within(t, testTimeout, "two checks of the server",
-			func() bool { return atomic.LoadInt64(&d.asked) > asked+1 })
+			func() bool { return atomic.LoadInt64(&d.reads) > reads+1 })
 		if store.Stats()[engine.LeasedUnits] == 0 {
 			t.Errorf("LeasedUnits is 0 after %s, want units", sql)
 		}
 	}
 }
 
-// A store that is not registered checks the server only after an outage, against its identity at the start.
+// An unregistered store checks the server only after an outage. It compares the identity with the one at its
+// start.
 func TestFirstOutageDetectsReplacedServer(t *testing.T) {
 	s := newTestDB(t)
 	d := &replacedDB{DB: s.openDB("")}
@@ -112,7 +113,7 @@ func TestFirstOutageDetectsReplacedServer(t *testing.T) {
 	atomic.StoreInt64(&d.started, 1)
 	atomic.StoreInt32(&d.down, 1)
 	if _, _, err := tryOne(store, testTimeout, hitOn("other", 10, true)); err == nil {
-		t.Error("a hit is decided without a server, want an error")
+		t.Error("a hit without a server: no error, want one")
 	}
 	atomic.StoreInt32(&d.down, 0)
 	await.Within(t, testTimeout, "the end of the leases",

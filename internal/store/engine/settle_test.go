@@ -19,31 +19,32 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// settlementOf returns a settlement of an allowed hit, which cost back units less than it was charged.
+// settlementOf returns a settlement that refunds back units of an allowed hit, or charges them if back is
+// below 0.
 func settlementOf(h ratelimit.Hit, d ratelimit.Decision, back int64) *batch.Settlement {
 	return &batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: back, DecidedAt: d.DecidedAt,
 		Reset: d.Reset.UnixMicro(), Source: d.Source}
 }
 
-// In random schedules of hits and settlements, call by call, the SQL statements and the Go steps make the
-// same decisions and rows. The statement of settlements also refunds units of leases. Their claim is a time
-// in the window of their charge, whatever the row has now.
+// In random schedules of hits and settlements, one by one, the SQL statements and the Go steps make the same
+// decisions and rows. The statement of settlements also refunds units of leases. Their claim is a time in the
+// window of their charge, which may not be the row's window.
 func TestSQLAndGoStepsAreEqual(t *testing.T) {
-	b := newModelTest(t)
+	m := newModelTest(t)
 	type charge struct {
 		hit      ratelimit.Hit
 		decision ratelimit.Decision
 	}
 	conformance.Check(t, 3000, func(t *rapid.T) {
-		b.startSchedule()
-		limits := b.drawTwoLimits(t)
+		m.startSchedule()
+		limits := m.drawTwoLimits(t)
 		var charges []charge
 		for n := rapid.IntRange(1, 12).Draw(t, "steps"); n > 0; n-- {
-			b.moveClock(t, limits[0])
+			m.moveClock(t, limits[0])
 			if len(charges) == 0 || rapid.Bool().Draw(t, "hit") {
 				c := drawCall(t, limits)
 				h := c.Hits[0]
-				if d := b.checkCall(t, c); d.Allowed && h.Cost > 0 && !h.Peek {
+				if d := m.checkCall(t, c); d.Allowed && h.Cost > 0 && !h.Peek {
 					charges = append(charges, charge{h, d})
 				}
 				continue
@@ -52,29 +53,29 @@ func TestSQLAndGoStepsAreEqual(t *testing.T) {
 			quota := one.hit.Limit.Capacity()
 			back := rapid.OneOf(rapid.Int64Range(1, one.hit.Cost), rapid.Int64Range(-quota, -1),
 				rapid.SampledFrom([]int64{-1, -2 * quota, -1 << 60, 1 << 60, 0})).Draw(t, "back")
-			row, window, claim := b.model.row(one.hit), conformance.Span(one.hit.Limit),
+			row, window, claim := m.model.row(one.hit), conformance.Span(one.hit.Limit),
 				one.decision.DecidedAt
 			if rapid.Bool().Draw(t, "of a lease") {
-				claim = rapid.SampledFrom([]int64{row.Start, row.Refill, b.clock.Micro}).Draw(t, "claim")
+				claim = rapid.SampledFrom([]int64{row.Start, row.Refill, m.clock.Micro}).Draw(t, "claim")
 				claim = max(1,
 					claim+rapid.SampledFrom([]int64{0, window, -window}).Draw(t, "beside the claim"))
 			}
 			settlement := settlementOf(one.hit, one.decision, back)
 			settlement.DecidedAt = claim
-			b.db.readAfterEachRun(one.hit)
-			b.store.AddSettlement(settlement)
-			b.store.DecideBatch([]*batch.Call{newCall(false)})
+			m.db.readAfterEachRun(one.hit)
+			m.store.AddSettlement(settlement)
+			m.store.DecideBatch([]*batch.Call{newCall(false)})
 			before := formatRow(row)
-			algorithm.Of(one.hit.Limit).Adjust(one.hit.Limit, row, b.clock.Micro, back, claim)
-			if got, want := b.db.result(t), formatRow(row); got != want {
+			algorithm.Of(one.hit.Limit).Adjust(one.hit.Limit, row, m.clock.Micro, back, claim)
+			if got, want := m.db.result(t), formatRow(row); got != want {
 				t.Fatalf("%+v of %+v, back %d of %d at %d changes\n     %s to\n got %s\nwant %s", one.hit,
-					*one.hit.Limit, back, claim, b.clock.Micro, before, got, want)
+					*one.hit.Limit, back, claim, m.clock.Micro, before, got, want)
 			}
 		}
 	})
 }
 
-// A settlement is sent again if it was certainly not sent.
+// The store retries a settlement that was certainly not sent.
 func TestUnsentSettlementIsRepeated(t *testing.T) {
 	s := newTestDB(t)
 	var lost atomic.Bool
@@ -101,7 +102,7 @@ func TestUnsentSettlementIsRepeated(t *testing.T) {
 	}
 }
 
-// A settlement changes the row, and does not end the lease. Hits within the units of the lease pass.
+// A settlement changes the row, and does not end the lease.
 func TestSettlementKeepsLease(t *testing.T) {
 	s := newTestDB(t)
 	store, other := s.openEngine(engine.Options{LeaseHorizon: time.Minute}), s.openEngine(bareOptions)

@@ -14,12 +14,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// drawSmallLimits draws limits with small quotas, of several algorithms, in both tables. Two of them may
-// share their rows.
-func (b *modelTest) drawSmallLimits(t *rapid.T) []*ratelimit.Limit {
+// drawSmallLimits draws limits with small quotas. Two of them may share their rows.
+func (m *modelTest) drawSmallLimits(t *rapid.T) []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
 	for n := rapid.IntRange(2, 4).Draw(t, "limits"); n > 0; n-- {
-		l := drawLimit(t, b.newPrefix())
+		l := drawLimit(t, m.newPrefix())
 		l.Events = min(l.Events, 12)
 		l.Burst = min(l.Burst, 12)
 		limits = append(limits, l)
@@ -30,7 +29,7 @@ func (b *modelTest) drawSmallLimits(t *rapid.T) []*ratelimit.Limit {
 	return limits
 }
 
-// drawRequest draws a request of several hits, each on a row of its own.
+// drawRequest draws a request of hits on different rows.
 func drawRequest(t *rapid.T, limits []*ratelimit.Limit, refunds bool) *batch.Call {
 	var hits []ratelimit.Hit
 	rows := map[string]bool{}
@@ -59,25 +58,25 @@ func drawRequest(t *rapid.T, limits []*ratelimit.Limit, refunds bool) *batch.Cal
 // In random batches of requests of several limits, each decision equals the decision of the Go steps, one
 // request after the other.
 func TestSeveralLimitsAreAllOrNothing(t *testing.T) {
-	b := newModelTest(t)
+	m := newModelTest(t)
 	conformance.Check(t, 500, func(t *rapid.T) {
-		b.startSchedule()
-		limits := b.drawSmallLimits(t)
+		m.startSchedule()
+		limits := m.drawSmallLimits(t)
 		sharesRows := limits[0].Prefix == limits[1].Prefix &&
 			(algorithm.Of(limits[0]) != algorithm.Of(limits[1]) || limits[0].Calendar != ratelimit.NoCalendar)
 		for batches := rapid.IntRange(1, 4).Draw(t, "batches"); batches > 0; batches-- {
-			b.moveClock(t, limits[0])
+			m.moveClock(t, limits[0])
 			refunds := rapid.Bool().Draw(t, "refunds")
 			var calls []*batch.Call
 			for n := rapid.IntRange(1, 10).Draw(t, "requests"); n > 0; n-- {
 				calls = append(calls, drawRequest(t, limits, refunds))
 			}
 			if !sharesRows {
-				b.checkBatch(t, calls)
+				m.checkBatch(t, calls)
 				continue
 			}
-			// The store decides each such request separately, in no fixed order.
-			b.store.DecideBatch(calls)
+			// The store decides each such request separately, in any order.
+			m.store.DecideBatch(calls)
 			for _, c := range calls {
 				if c.Err != nil || len(c.Decisions) != len(c.Hits) && !c.Reset {
 					t.Fatalf("%+v: got %v, %+v; want a decision for each hit", c.Hits, c.Err, c.Decisions)
@@ -86,12 +85,12 @@ func TestSeveralLimitsAreAllOrNothing(t *testing.T) {
 			return
 		}
 	})
-	if b.store.Stats()[engine.RolledBack] == 0 {
-		t.Error("RolledBack is 0: no request of a batch was refused")
+	if m.store.Stats()[engine.RolledBack] == 0 {
+		t.Error("RolledBack is 0, want refused requests of batches")
 	}
 }
 
-// The sum of the refunds overflows int64. The row must stay at its full quota.
+// The sum of the refunds overflows int64. The row has its full quota afterwards.
 func TestManyLargeRefunds(t *testing.T) {
 	s := newTestDB(t)
 	store := s.openEngine(bareOptions)

@@ -15,7 +15,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// fakeCitus is a database with counts in shards, each on a server of its own.
+// fakeCitus is a database with counts in shards, each on its own server.
 type fakeCitus struct {
 	fakeDB
 	shards [testShards]fakeDB
@@ -24,7 +24,7 @@ type fakeCitus struct {
 // At returns the server of a shard. The port is the shard's number.
 func (c *fakeCitus) At(_ string, port int) (pgdb.DB, error) { return &c.shards[port], nil }
 
-// newFakeCitus returns a database, and a store on it that has found the shards.
+// newFakeCitus returns a database and a store on it. The store has found the shards.
 func newFakeCitus(t *testing.T) (*fakeCitus, *store.Store) {
 	t.Helper()
 	c := &fakeCitus{}
@@ -37,7 +37,7 @@ func newFakeCitus(t *testing.T) (*fakeCitus, *store.Store) {
 	return c, store
 }
 
-// answerShards answers as a server of Citus that admits every hit.
+// answerShards responds like a Citus server that admits every hit.
 func answerShards(ctx context.Context, statements []*pgdb.Statement) error {
 	switch s := statements[0]; s.SQL {
 	case schema.ShardsReady:
@@ -73,7 +73,7 @@ func apartHitInShard(shard int) ratelimit.Hit {
 
 var errWorkerDown = errors.New("the worker is down")
 
-// stopShard stops the server of a shard, and takes a hit there, so that the store detects the outage.
+// stopShard stops a shard's server, and takes a hit there, so that the store detects the outage.
 func (c *fakeCitus) stopShard(t *testing.T, store *store.Store, shard int) {
 	t.Helper()
 	c.shards[shard].set(failWith(errWorkerDown), failWith(errWorkerDown))
@@ -135,8 +135,7 @@ func TestRefusalRefundsWindowOfCharge(t *testing.T) {
 	}
 }
 
-// failOnce fails the next hit on a shard. routesRead counts the reads of the shard's server for the
-// routes. The store reads the identity of the server beside the hits.
+// failOnce fails the next hit on a shard. routesRead counts the reads of routes on the shard's server.
 func (c *fakeCitus) failOnce(shard int, code, text string) (routesRead *int) {
 	failed, read := false, 0
 	c.shards[shard].set(func(ctx context.Context, statements []*pgdb.Statement) error {
@@ -170,7 +169,7 @@ func TestOnlyMovedShardsRereadRoutes(t *testing.T) {
 	}
 }
 
-// A proxy decides by itself for the shards that are down, and charges them later.
+// A proxy decides locally for shards that are down, and charges them later.
 func TestLocalChargesReachTheirShards(t *testing.T) {
 	c := &fakeCitus{}
 	c.set(failWith(errWorkerDown), failWith(errWorkerDown))

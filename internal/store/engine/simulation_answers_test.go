@@ -29,13 +29,13 @@ func simColumns(d *algorithm.Definition, r *algorithm.Row) [][]byte {
 		}
 		return [][]byte{tokens, simTime(r.Refill), int8(r.Remainder)}
 	case "sliding_log":
-		array := make([]byte, 20) // only the elements are read
+		array := make([]byte, 20) // the driver reads only the elements
 		for _, at := range r.Hits {
 			array = append(append(array, int4(8)...), simTime(at)...)
 		}
 		return [][]byte{array}
 	}
-	panic("no such algorithm in the model: " + d.Name)
+	panic("the model does not support: " + d.Name)
 }
 
 // simTime returns a timestamptz; 0 is NULL.
@@ -49,7 +49,7 @@ func simTime(micros int64) []byte {
 // isLive implements schema.NodeIsLive.
 func (n simNode) isLive() bool { return n.seen > simNow()-10_000_000 }
 
-// executeOther executes a statement that reads or writes no rows of counts. short is whether an earlier
+// executeOther executes a statement that neither reads nor writes rows of counts. short is set if an earlier
 // take of the transaction granted too little.
 func (s *simServer) executeOther(st *simStatement, a *pgdb.Statement, short bool) {
 	is := func(start string) bool { return strings.HasPrefix(st.sql, start) }
@@ -78,7 +78,7 @@ func (s *simServer) executeOther(st *simStatement, a *pgdb.Statement, short bool
 		s.setNode(nodeKey(st), simNode{})
 	case is("SELECT string_agg(problem"), is("SELECT prefix FROM"):
 	case strings.Contains(st.sql, "deleted AS (DELETE FROM"):
-		addRow(a, int8(0)) // rows are never cleaned up: the checks need them
+		addRow(a, int8(0)) // the model keeps expired rows for the checks
 	default:
 		s.executePolicy(st, a)
 	}
@@ -94,7 +94,7 @@ func (s *simServer) setNode(name string, n simNode) {
 	s.nodes[name] = n
 }
 
-// simRule is the row of the rule, and simWhole the row that ends a result.
+// simRule is the row of the policy's rule, and simWhole the last row of a result.
 const (
 	simRule = `{"Rule":{"name":"plan","family":"plan","priority":100,"mode":"enforce","action":"limit",` +
 		`"count_by":["user"],"cost":1,"Limits":[{"Name":"requests",` +
@@ -105,7 +105,7 @@ const (
 // identity implements schema.ServerIdentity.
 func (s *simServer) identity() string { return fmt.Sprint(s.started, " 8") }
 
-// executePolicy executes a statement of a policy.
+// executePolicy executes a policy's statement.
 func (s *simServer) executePolicy(st *simStatement, a *pgdb.Statement) {
 	is := func(start string) bool { return strings.HasPrefix(st.sql, start) }
 	switch {
@@ -134,6 +134,6 @@ func (s *simServer) executePolicy(st *simStatement, a *pgdb.Statement) {
 	case is("SELECT rate_limit_forget"):
 		addRow(a, []byte("0"))
 	default:
-		s.violations = append(s.violations, "the model does not understand: "+st.sql)
+		s.violations = append(s.violations, "the model does not support: "+st.sql)
 	}
 }

@@ -12,21 +12,20 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// simAdmitted is an admitted hit, with the time in microseconds at which it was decided, or used a unit of a
-// lease.
+// simAdmitted is an admitted hit. at is the time of its decision in microseconds.
 type simAdmitted struct {
 	at, cost int64
 	source   ratelimit.Source
 }
 
-// checkLimits fails if more passed than a limit allows while the database answered.
+// checkLimits fails if more hits passed than a limit allows while the database answered.
 func (r *simRun) checkLimits() {
-	for id, all := range r.admitted {
+	for id, hits := range r.admitted {
 		l := r.server.limits[id.Prefix]
-		slices.SortFunc(all, func(a, b simAdmitted) int { return cmp.Compare(a.at, b.at) })
+		slices.SortFunc(hits, func(a, b simAdmitted) int { return cmp.Compare(a.at, b.at) })
 		windows := r.server.begins[id]
 		row := simCounter{limit: l}
-		for _, hit := range all {
+		for _, hit := range hits {
 			for len(windows) > 0 && windows[0].at <= hit.at {
 				row.startWindow(windows[0].start)
 				windows = windows[1:]
@@ -44,8 +43,8 @@ func (r *simRun) checkLimits() {
 	}
 }
 
-// isWithinDocumentedLoss reports whether the charge of a hit may be lost, within the documented bounds,
-// with a server that has ended.
+// isWithinDocumentedLoss reports whether a hit's charge may be lost with a server that has ended, within the
+// documented bounds.
 func (r *simRun) isWithinDocumentedLoss(id lease.RowID, hit simAdmitted) bool {
 	at := (hit.at - simBorn.UnixMicro()) * 1000
 	for _, o := range r.plan.outages {
@@ -62,49 +61,49 @@ func (r *simRun) isWithinDocumentedLoss(id lease.RowID, hit simAdmitted) bool {
 	return false
 }
 
-// simNotice bounds the time for which a proxy uses units that were charged on a lost server: it checks the
-// server twice a second.
+// simNotice bounds the time for which a proxy uses units that were charged on a lost server. A proxy checks
+// the server twice per second.
 const simNotice = 700 * time.Millisecond
 
-// simCounter counts what was admitted in the windows of the database.
+// simCounter counts the hits admitted in the windows of the database.
 type simCounter struct {
 	limit             *ratelimit.Limit
 	start, used, prev int64
-	row               algorithm.Row // of limits without leases
+	row               algorithm.Row // the row of a limit without leases
 }
 
 // startWindow starts a window; 0 means that the row was lost.
-func (t *simCounter) startWindow(start int64) {
-	window := t.limit.Window.Microseconds()
+func (c *simCounter) startWindow(start int64) {
+	window := c.limit.Window.Microseconds()
 	switch {
-	case start == 0 || t.start == 0:
-		*t = simCounter{limit: t.limit, start: start}
-	case t.limit.Algorithm == ratelimit.TokenBucket:
-		t.used = max(0, t.used-t.limit.Events*((start-t.start)/window))
-	case t.limit.Algorithm == ratelimit.SlidingWindow && start == t.start+window:
-		t.prev, t.used = t.used, 0
+	case start == 0 || c.start == 0:
+		*c = simCounter{limit: c.limit, start: start}
+	case c.limit.Algorithm == ratelimit.TokenBucket:
+		c.used = max(0, c.used-c.limit.Events*((start-c.start)/window))
+	case c.limit.Algorithm == ratelimit.SlidingWindow && start == c.start+window:
+		c.prev, c.used = c.used, 0
 	default:
-		t.prev, t.used = 0, 0
+		c.prev, c.used = 0, 0
 	}
-	t.start = start
+	c.start = start
 }
 
 // take counts a hit, and reports whether it is within the limit.
-func (t *simCounter) take(hit simAdmitted) bool {
-	l := t.limit
+func (c *simCounter) take(hit simAdmitted) bool {
+	l := c.limit
 	if l.Algorithm == ratelimit.GCRA || l.Algorithm == ratelimit.SlidingLog {
-		return algorithm.Of(l).Take(l, &t.row, hit.at, 1, hit.cost) == 1
+		return algorithm.Of(l).Take(l, &c.row, hit.at, 1, hit.cost) == 1
 	}
-	t.used += hit.cost
+	c.used += hit.cost
 	window := l.Window.Microseconds()
-	weighted := (t.prev*max(0, window-max(0, hit.at-t.start)) + window - 1) / window
+	weighted := (c.prev*max(0, window-max(0, hit.at-c.start)) + window - 1) / window
 	if l.Algorithm != ratelimit.SlidingWindow {
 		weighted = 0
 	}
-	return t.used+weighted <= l.Capacity()
+	return c.used+weighted <= l.Capacity()
 }
 
-// checkLeases fails if units of leases are not refunded after a time without requests.
+// checkLeases fails if units of leases are not refunded after simQuiet without requests.
 func (r *simRun) checkLeases() {
 	for _, p := range r.proxies {
 		if n := p.store.Stats()[engine.LeasedUnits]; n > 0 {
@@ -118,11 +117,11 @@ func (r *simRun) checkLeases() {
 			len(r.server.begins[id]) == 0 {
 			continue
 		}
-		begin := (row.Start - simBorn.UnixMicro()) * 1000
-		if now > begin+l.Window.Nanoseconds() ||
+		start := (row.Start - simBorn.UnixMicro()) * 1000
+		if now > start+l.Window.Nanoseconds() ||
 			slices.ContainsFunc(r.plan.outages,
-				func(o simOutage) bool { return o.to+int64(3*time.Second) > begin }) {
-			continue // another window, or one in which proxies have admitted hits by themselves
+				func(o simOutage) bool { return o.to+int64(3*time.Second) > start }) {
+			continue // the window has ended, or proxies have admitted hits locally in it
 		}
 		used, unsure := int64(0), r.server.unsure[id]
 		for _, hit := range r.admitted[id] {
@@ -140,8 +139,8 @@ func (r *simRun) checkLeases() {
 	}
 }
 
-// checkCharges fails if a row without leases was charged more than was admitted, by the database or without
-// it, except for charges without an answer.
+// checkCharges fails if a row without leases was charged more than the admitted cost, except for charges with
+// a lost result.
 func (r *simRun) checkCharges() {
 	for id, charged := range r.server.charged {
 		if r.server.limits[id.Prefix].Lease > 0 {
@@ -161,8 +160,8 @@ func (r *simRun) checkCharges() {
 // simInstant is a short time, within which proxies act in step.
 const simInstant = 20 * time.Millisecond
 
-// checkStampede fails if proxies send many more statements after an outage than before it, in a second or
-// in a simInstant.
+// checkStampede fails if proxies send many more statements within a second or a simInstant after an outage
+// than before it.
 func (r *simRun) checkStampede() {
 	for i, o := range r.plan.outages {
 		another := i+1 < len(r.plan.outages) && r.plan.outages[i+1].from == o.to // follows immediately
@@ -177,13 +176,13 @@ func (r *simRun) checkStampede() {
 			before := maxWithin(r.server.sent, first-int64(3*time.Second), first, width)
 			from := o.to
 			if o.kind == simHang && width < time.Second {
-				// the server answers what was sent, and the senders continue
+				// first the server executes the pending messages, and their senders continue
 				from += int64(60 * time.Millisecond)
 			}
 			after := maxWithin(r.server.sent, from, from+int64(2*time.Second), width)
 			spare := 10 + before/5
 			if width < time.Second {
-				// few statements vary more: of 10,000 seeds, one or two have a little more by chance
+				// small numbers vary more: one or two of 10,000 seeds exceed a smaller bound by chance
 				spare += 10
 			}
 			if after > 2*before+spare {
@@ -213,18 +212,18 @@ func maxWithin(sent []int, from, to int64, width time.Duration) int {
 	return maxSum
 }
 
-// checkFairness fails if a proxy got less than half of its share of the contested key over a minute. It
-// allows for chance: a difference of five standard deviations.
+// checkFairness fails if a proxy got less than half of its share of the contested key in a minute or more. It
+// allows a random difference of five standard deviations.
 func (r *simRun) checkFairness() {
 	if len(r.plan.outages) > 0 || r.plan.load < time.Minute {
 		return
 	}
-	all := int64(0)
+	total := int64(0)
 	for _, p := range r.proxies {
-		all += p.admitted
+		total += p.admitted
 	}
 	for _, p := range r.proxies {
-		share := all / int64(len(r.proxies))
+		share := total / int64(len(r.proxies))
 		if less := float64(share - p.admitted); 2*p.admitted < share && less > 5*math.Sqrt(float64(share)) {
 			r.fail("%s got %d of the contested key, want at least half of %d", p.name, p.admitted, share)
 		}

@@ -9,11 +9,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// chance returns random numbers without a state. A number depends on the seed and on its purpose, not on the
-// order of goroutines.
+// chance is a source of random numbers without a state. A number depends on the seed and its purpose, not on
+// the order of goroutines.
 type chance uint64
 
-// with returns the chance for a purpose, which numbers identify.
+// with returns the chance for the purpose that numbers identify.
 func (c chance) with(numbers ...int64) chance {
 	x := uint64(c)
 	for _, n := range numbers { // splitmix64
@@ -25,7 +25,7 @@ func (c chance) with(numbers ...int64) chance {
 	return chance(x)
 }
 
-// withText returns the chance for a purpose, which a text identifies.
+// withText returns the chance for the purpose that s identifies.
 func (c chance) withText(s string) chance {
 	x := uint64(14695981039346656037) // FNV-1a
 	for i := range len(s) {
@@ -40,7 +40,7 @@ func (c chance) intn(n int64) int64 { return int64(uint64(c.with(1)) % uint64(n)
 // float returns a number from 0 to 1.
 func (c chance) float() float64 { return float64(uint64(c.with(2))>>11) / (1 << 53) }
 
-// duration returns a time between random events, with an exponential distribution.
+// duration returns a random time with an exponential distribution.
 func (c chance) duration(mean time.Duration) time.Duration {
 	return time.Duration(-math.Log(1-c.float())*float64(mean)) + 1
 }
@@ -51,13 +51,13 @@ var simBorn = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // simSince returns the time of the simulation in nanoseconds.
 func simSince() int64 { return int64(time.Since(simBorn)) }
 
-// simDB is the connection of one proxy to the server.
+// simDB is a proxy's connection to the server.
 type simDB struct {
 	server     *simServer
 	plan       *simPlan
 	proxy      int
 	chance     chance
-	minLatency time.Duration // of a message, one way
+	minLatency time.Duration // the minimum latency of a message, one way
 }
 
 var (
@@ -65,8 +65,8 @@ var (
 	errSimRefused = errors.New("connection refused")
 )
 
-// Run sends a message, and waits for the answers. The fate of a message depends on its contents and its time,
-// so that runs with the same messages are equal.
+// Run sends a message and waits for the results. The fate of a message depends on its content and time, so
+// that runs with the same messages are equal.
 func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	message := make([]simStatement, 0, len(statements))
 	sent := simSince()
@@ -87,7 +87,7 @@ func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	}
 	answered := make(chan []pgdb.Statement, 1)
 	time.AfterFunc(time.Duration(way.at-sent),
-		func() { answered <- d.server.run(d.proxy, way.at, message) }) // even if ctx ends before
+		func() { answered <- d.server.run(d.proxy, way.at, message) }) // runs even if ctx ends first
 	var answers []pgdb.Statement
 	select {
 	case answers = <-answered:
@@ -112,7 +112,7 @@ func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	return nil
 }
 
-// lose records the units of charges and refunds without an answer, and returns the error at a time.
+// lose records the units of charges and refunds with a lost result. At the time at, it returns err.
 func (d *simDB) lose(ctx context.Context, message []simStatement, at int64, err error) error {
 	d.server.mu.Lock()
 	for i := range message {

@@ -12,10 +12,10 @@ import (
 type simPlan struct {
 	seed           chance
 	proxies        int
-	load           time.Duration // for how long there are requests
+	load           time.Duration // the time with requests
 	timeout        time.Duration
-	rate           float64       // requests a second at each proxy
-	minLatency     time.Duration // to the server, one way; the mean of all proxies
+	rate           float64       // requests per second at each proxy
+	minLatency     time.Duration // the mean latency to the server, one way
 	meanJitter     time.Duration // added to the latency of each message
 	lossRate       float64       // the share of lost messages
 	contested      *ratelimit.Limit
@@ -29,9 +29,9 @@ type simKind string
 
 const (
 	simCrash simKind = "crash" // the unlogged table is empty after it
-	// to a standby, which lacks the last transactions and the rows of the unlogged table
+	// a standby takes over, without the last transactions and the rows of the unlogged table
 	simFailover  simKind = "failover"
-	simHang      simKind = "hang"      // nothing is executed until its end
+	simHang      simKind = "hang"      // the server executes nothing until the end of the hang
 	simHole      simKind = "hole"      // messages vanish
 	simPartition simKind = "partition" // messages of some proxies vanish
 	simSlow      simKind = "slow"      // messages take longer
@@ -41,14 +41,14 @@ const (
 type simOutage struct {
 	kind     simKind
 	from, to int64
-	lag      int64 // of a standby
-	extra    int64 // the time that messages take longer
+	lag      int64 // the lag of the standby
+	extra    int64 // the additional latency of messages
 }
 
 // endsServer reports whether the fault ends the server.
 func (o *simOutage) endsServer() bool { return o.kind == simCrash || o.kind == simFailover }
 
-// stopsDecisions reports whether no proxy gets decisions during the fault.
+// stopsDecisions reports whether the fault stops the decisions of all proxies.
 func (o *simOutage) stopsDecisions() bool {
 	return o.endsServer() || o.kind == simHole || o.kind == simHang
 }
@@ -57,18 +57,18 @@ func (o *simOutage) String() string {
 	return fmt.Sprintf("%s %v-%v", o.kind, time.Duration(o.from), time.Duration(o.to))
 }
 
-// simQuiet is the time at the end of a simulation without requests, and simCalm the shortest time between
+// simQuiet is the time without requests at the end of a simulation. simCalm is the minimum time between
 // outages.
 const (
 	simQuiet = 5 * time.Second
 	simCalm  = 7 * time.Second
 )
 
-// simTimeout avoids multiples of the intervals in package batch: of two timers of one moment, either can be
-// first.
+// simTimeout is not a multiple of the intervals in package batch, because the order of two timers at one
+// moment is random.
 const simTimeout = 250*time.Millisecond + 123457
 
-// newSimPlan draws a plan. Most are small; one in twenty has 1,000 proxies, for a shorter time.
+// newSimPlan draws a plan. Most plans are small. One in twenty has 1,000 proxies, for a shorter time.
 func newSimPlan(seed uint64) *simPlan {
 	c := chance(0).with(int64(seed))
 	p := &simPlan{seed: c, proxies: 3 + int(c.with(1).intn(28)), load: 65 * time.Second, timeout: simTimeout,
@@ -99,8 +99,8 @@ func newSimPlan(seed uint64) *simPlan {
 	return p
 }
 
-// drawLimits draws the limit of the contested key, with about half of what all proxies request, and the
-// limit of clients.
+// drawLimits draws the limit of the contested key, which allows about half of the requests, and the limit of
+// clients.
 func (p *simPlan) drawLimits(c chance) {
 	window := []time.Duration{time.Second, 4 * time.Second, 10 * time.Second,
 		30 * time.Second}[c.with(1).intn(4)]
@@ -123,7 +123,7 @@ func (p *simPlan) drawLimits(c chance) {
 	}
 }
 
-// drawOutages draws outages with calm between them.
+// drawOutages draws outages, at least simCalm apart.
 func (p *simPlan) drawOutages(c chance) {
 	kinds := []simKind{simCrash, simFailover, simHang, simHole, simPartition, simSlow}
 	if c.with(3).intn(6) == 0 {
@@ -155,8 +155,8 @@ func (p *simPlan) drawOutages(c chance) {
 	}
 }
 
-// isQuiet reports whether no request uses the contested key. This holds during some outages, so that units
-// are refunded after them.
+// isQuiet reports whether no request may use the contested key now, which is so during some outages. Proxies
+// then refund units after the outage.
 func (p *simPlan) isQuiet() bool {
 	now := simSince()
 	return slices.ContainsFunc(p.outages, func(o simOutage) bool {
@@ -221,7 +221,7 @@ func (p *simPlan) drop(at int64, c chance) messageFate {
 	return messageFate{at: at}
 }
 
-// failsOver reports whether a standby is to take over. The caller holds the mutex.
+// failsOver reports whether a standby will take over. The caller holds the mutex.
 func (s *simServer) failsOver() bool {
 	return slices.ContainsFunc(s.outages, func(o simOutage) bool { return o.kind == simFailover })
 }

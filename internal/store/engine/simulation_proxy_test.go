@@ -20,7 +20,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// simProxy handles requests as a proxy does, without a network.
+// simProxy handles requests like a proxy, without HTTP.
 type simProxy struct {
 	run    *simRun
 	number int
@@ -29,11 +29,11 @@ type simProxy struct {
 	store  *store.Store
 	policy *policy.Policy
 	site   *serve.Site
-	hits   sync.WaitGroup // of requests in flight
+	hits   sync.WaitGroup // the requests in flight
 
 	mu       sync.Mutex // guards all that follows
-	waits    bool       // a request with a user has come
-	admitted int64      // on the contested key, from its first second to the end of the load
+	waits    bool       // a request with a user has arrived
+	admitted int64      // hits on the contested key after the first five seconds
 }
 
 // newSimProxy starts a proxy.
@@ -83,8 +83,8 @@ func (c chance) randomKey() string {
 	return fmt.Sprint("k", int64(math.Pow(simKeys, c.float())))
 }
 
-// sleepBriefly sleeps for the time that a proxy needs. Random delays keep two events of a proxy from
-// sharing a nanosecond, so that each run has the same order.
+// sleepBriefly sleeps for a random processing time. Random delays keep two events of a proxy from occurring
+// in the same nanosecond, so that each run has the same order.
 func (c chance) sleepBriefly() { time.Sleep(time.Duration(1 + c.intn(int64(50*time.Microsecond)))) }
 
 // handleRequest decides a request.
@@ -92,17 +92,17 @@ func (p *simProxy) handleRequest(c chance) {
 	plan := p.run.plan
 	var verdict policy.Verdict
 	var hits []ratelimit.Hit
-	what := c.with(1).float()
-	if what < plan.contestedShare && plan.isQuiet() {
+	draw := c.with(1).float()
+	if draw < plan.contestedShare && plan.isQuiet() {
 		return
 	}
-	if what < plan.contestedShare {
+	if draw < plan.contestedShare {
 		hits = append(hits, ratelimit.Hit{Limit: plan.contested, Key: "all", Cost: 1})
 	}
-	if what >= plan.contestedShare || what < 0.05 {
+	if draw >= plan.contestedShare || draw < 0.05 {
 		hits = append(hits, ratelimit.Hit{Limit: plan.client, Key: c.with(2).randomKey(), Cost: 1})
 	}
-	if what > 0.7 {
+	if draw > 0.7 {
 		facts := policy.Facts{Tier: "anonymous", Address: netip.AddrFrom4([4]byte{10, 0, 0, 1}),
 			Method: "GET", Host: "h", Path: "/"}
 		start := time.Now()
@@ -160,7 +160,7 @@ func (p *simProxy) recordAdmitted(hits []ratelimit.Hit, decisions []ratelimit.De
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, h := range hits {
-		at := now // of units that are used
+		at := now // the time of a decision without the database
 		if decisions[i].Source == ratelimit.FromPostgres {
 			at = decisions[i].DecidedAt
 		}
@@ -170,7 +170,7 @@ func (p *simProxy) recordAdmitted(hits []ratelimit.Hit, decisions []ratelimit.De
 	}
 }
 
-// close ends a proxy.
+// close closes the policy and the store.
 func (p *simProxy) close() {
 	p.policy.Close()
 	p.store.Close()

@@ -14,7 +14,7 @@ import (
 )
 
 // simServer is a model of Postgres for stores and policies. A message (the statements of one DB.Run) takes
-// effect at one moment. The Go steps change the rows; other tests compare them with the SQL.
+// effect at one moment. The Go steps change the rows. Other tests compare the Go steps with the SQL.
 type simServer struct {
 	mu     sync.Mutex // guards all that follows
 	limits map[string]*ratelimit.Limit
@@ -24,25 +24,25 @@ type simServer struct {
 
 	outages  []simOutage // future outages
 	timeline int64
-	started  int64     // when the server was started
-	changes  int       // of the policy
-	now      int64     // of the message that is executed, in nanoseconds of the simulation
-	open     []simUndo // of the transaction that is executed
-	undo     []simUndo // of logged tables, if a standby without the last changes will take over
+	started  int64     // the start time of the server
+	changes  int       // the number of changes of the policy
+	now      int64     // the time of the current message, in nanoseconds of the simulation
+	open     []simUndo // the changes of the current transaction
+	undo     []simUndo // changes of logged tables, if a standby without the last changes will take over
 	holds    map[simHolder]int64
-	charged  map[lease.RowID]int64 // by takes
-	// units of messages with an answer that no proxy got, or that never arrived
+	charged  map[lease.RowID]int64 // the units charged by takes
+	// the units of messages that did not arrive, or with results that did not
 	unsure     map[lease.RowID]int64
 	violations []string // statements that no proxy should send
-	sent       []int    // statements that were sent, by millisecond
-	probes     []int    // of these, reads of the identity of the server
+	sent       []int    // the number of sent statements, by millisecond
+	probes     []int    // the number of sent reads of the server's identity, by millisecond
 }
 
 // simNode is a row of the registry.
 type simNode struct{ seen int64 }
 
-// simWindow is the time at which a row was first changed in a window, and the start of the window, which is
-// 0 if the row was lost.
+// simWindow is the time at which a row was first changed in a window, and the start of the window. start is 0
+// if the row was lost.
 type simWindow struct{ at, start int64 }
 
 // simUndo undoes a change.
@@ -71,9 +71,9 @@ func newSimServer(limits []*ratelimit.Limit, outages []simOutage) *simServer {
 // simStatement is a copy of a statement, because the store reuses the memory of statements.
 type simStatement struct {
 	sql     string
-	meaning engine.Meaning // of a statement on rows
+	meaning engine.Meaning // the meaning of a statement on rows
 	joined  bool
-	args    []any // of another statement
+	args    []any // the arguments of another statement
 	entries []simEntry
 }
 
@@ -121,7 +121,7 @@ func readStatement(s *pgdb.Statement) simStatement {
 	return read
 }
 
-// digest returns the same text for statements with the same entries. Their order may differ, because a store
+// digest returns a number that is equal for statements with the same entries in any order, because a store
 // ranges over maps.
 func (s *simStatement) digest(c chance) uint64 {
 	c = c.withText(s.sql)
@@ -141,7 +141,8 @@ func (s *simStatement) digest(c chance) uint64 {
 	return sum
 }
 
-// run executes a message at a time in nanoseconds of the simulation, and returns statements with the results.
+// run executes a message at the time at, in nanoseconds of the simulation, and returns statements with the
+// results.
 func (s *simServer) run(proxy int, at int64, message []simStatement) []pgdb.Statement {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,8 +241,7 @@ func (s *simServer) row(id lease.RowID) *algorithm.Row {
 	return r
 }
 
-// executeOnRows executes a statement on rows, and reports whether any row granted less than the statement
-// asked for.
+// executeOnRows executes a statement on rows, and reports whether any row granted less than requested.
 func (s *simServer) executeOnRows(proxy int, st *simStatement, a *pgdb.Statement) bool {
 	now := simNow()
 	short := false
@@ -288,7 +288,7 @@ type simHolder struct {
 	id    lease.RowID
 }
 
-// recordHold records the charges of a proxy on this timeline, less its refunds.
+// recordHold records a proxy's charges on this timeline, less its refunds.
 func (s *simServer) recordHold(proxy int, id lease.RowID, units int64) {
 	if !id.Durable || s.timeline == 0 {
 		return
@@ -298,7 +298,7 @@ func (s *simServer) recordHold(proxy int, id lease.RowID, units int64) {
 	s.recordChange(true, func() { s.holds[holder] -= units })
 	if n := s.holds[holder]; units < 0 && n < 0 {
 		s.violations = append(s.violations,
-			fmt.Sprintf("at %v proxy%d refunds %d units of %s that were charged on a server that is gone",
+			fmt.Sprintf("at %v proxy%d refunds %d units of %s that were charged on a lost server",
 				time.Duration(s.now), proxy, -n, id.Key))
 	}
 }
@@ -309,7 +309,7 @@ func (s *simServer) recordWindow(id lease.RowID, r *algorithm.Row) {
 	if r.HasTokens {
 		start = r.Refill
 	}
-	if all := s.begins[id]; start != 0 && (len(all) == 0 || all[len(all)-1].start != start) {
-		s.begins[id] = append(all, simWindow{simNow(), start})
+	if seen := s.begins[id]; start != 0 && (len(seen) == 0 || seen[len(seen)-1].start != start) {
+		s.begins[id] = append(seen, simWindow{simNow(), start})
 	}
 }

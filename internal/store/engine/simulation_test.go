@@ -20,7 +20,7 @@ import (
 //   - simulation_proxy_test.go: a proxy. simulation_checks_test.go: the checks.
 
 var (
-	simSeeds = flag.Int("simulate-seeds", 20, "how many seeds TestSimulation runs")
+	simSeeds = flag.Int("simulate-seeds", 20, "the number of seeds of TestSimulation")
 	simFirst = flag.Uint64("simulate-first", 1, "the first seed of TestSimulation")
 )
 
@@ -33,7 +33,7 @@ type simRun struct {
 	mu       sync.Mutex // guards all that follows
 	admitted map[lease.RowID][]simAdmitted
 	requests int
-	homes    int // rows that checkLeases has checked
+	homes    int // the number of rows that checkLeases has checked
 	failures []string
 }
 
@@ -51,24 +51,24 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 		server:   newSimServer([]*ratelimit.Limit{plan.contested, plan.client, policyLimit}, plan.outages),
 		admitted: map[lease.RowID][]simAdmitted{}}
 	synctest.Test(t, func(t *testing.T) {
-		var all sync.WaitGroup
+		var group sync.WaitGroup
 		for n := range plan.proxies {
 			p := newSimProxy(r, n)
 			r.proxies = append(r.proxies, p)
-			all.Go(p.sendRequests)
+			group.Go(p.sendRequests)
 		}
 		time.Sleep(plan.load / 2)
 		r.server.mu.Lock()
 		r.server.changes++
 		r.server.mu.Unlock()
-		all.Wait()
+		group.Wait()
 		time.Sleep(simQuiet)
 		r.checkLeases()
 		for _, p := range r.proxies {
-			all.Go(p.close)
+			group.Go(p.close)
 		}
-		all.Wait()
-		time.Sleep(time.Minute) // goroutines end, and messages under way arrive
+		group.Wait()
+		time.Sleep(time.Minute) // until goroutines have ended and messages in transit have arrived
 	})
 	r.checkLimits()
 	r.checkCharges()
@@ -82,8 +82,8 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 	return r
 }
 
-// foundFaults are further seeds that have found faults: units that were refunded on a server without
-// their charge, and a charge of a local decision that was older than its window.
+// foundFaults are further seeds that have found faults: refunds on a server without the charges, and charges
+// of local decisions after the end of their window.
 var foundFaults = []uint64{43, 57, 468}
 
 // To run one seed: go test -run TestSimulation -simulate-seeds 1 -simulate-first SEED.

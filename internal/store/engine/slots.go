@@ -5,8 +5,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// allocateSlots numbers the slots of the takes of a plan on limits InFlight (see plan.inFlight), and sets
-// p.allocated. Without a session, it fails the groups of these takes, and returns the error.
+// allocateSlots sets the slot numbers of a plan's takes on limits InFlight (see plan.inFlight), and
+// p.allocated. If no session can be started, it fails the groups of these takes and returns the error.
 func (d *work) allocateSlots(p *plan) error {
 	p.allocated = p.allocated[:0]
 	var failure error
@@ -22,8 +22,8 @@ func (d *work) allocateSlots(p *plan) error {
 		}
 		for _, e := range g.entries {
 			n := e.n * e.cost
-			if most := e.view.Limit.Capacity(); n > most {
-				n = most
+			if capacity := e.view.Limit.Capacity(); n > capacity {
+				n = capacity
 			}
 			e.firstSlot = d.store.slots.Allocate(session, n)
 			p.allocated = append(p.allocated,
@@ -48,7 +48,7 @@ func (d *work) holdSlots(requests []*request) {
 	}
 }
 
-// rangeOf returns the slots of a hit.
+// rangeOf returns the allocated slots of a hit.
 func rangeOf(at *position) slotRange {
 	return slotRange{Limit: at.entry.view.Limit, Row: at.entry.id,
 		First: at.entry.firstSlot + at.nth*at.entry.cost,

@@ -9,16 +9,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Release releases slots. It retries each release until the server has answered.
-func (s *slots) Release(all []slotRange) {
-	for _, r := range all {
+// Release releases slots in the background. Each release is retried until the server has answered.
+func (s *slots) Release(ranges []slotRange) {
+	for _, r := range ranges {
 		batch.Add(s.background, &batch.Call{Order: batch.Before, Repeat: true, Claim: r.First,
 			End: s.onRelease, Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: r.N}}}, 0)
 	}
 }
 
-// releaseEnded implements batch.Call.End for releases. After a lost release it ends the session, and with it
-// the slots.
+// releaseEnded implements batch.Call.End for releases. After a lost release, it ends the session with all its
+// slots.
 func (s *slots) releaseEnded(err error) {
 	if err != nil {
 		s.mu.Lock()
@@ -28,12 +28,12 @@ func (s *slots) releaseEnded(err error) {
 }
 
 // ReleaseUncertain releases slots that may or may not have been taken.
-func (s *slots) ReleaseUncertain(all []slotRange) {
-	s.Release(all)
+func (s *slots) ReleaseUncertain(ranges []slotRange) {
+	s.Release(ranges)
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range all {
+	for _, r := range ranges {
 		s.uncertain = append(s.uncertain,
 			uncertainSlots{slotRange: r, due: now.Add(releaseInterval), until: now.Add(lateTakeTime)})
 	}
@@ -43,8 +43,8 @@ func (s *slots) ReleaseUncertain(all []slotRange) {
 	}
 }
 
-// dueUncertain returns the uncertain slots that are due for another release. While the database is down,
-// their time does not run. The caller holds mu.
+// dueUncertain returns the uncertain slots that are due for another release. During an outage (down), it
+// extends their time instead. The caller holds mu.
 func (s *slots) dueUncertain(now time.Time, down bool) []slotRange {
 	var again []slotRange
 	var left []uncertainSlots
@@ -63,7 +63,7 @@ func (s *slots) dueUncertain(now time.Time, down bool) []slotRange {
 	return again
 }
 
-// endTimeout bounds the statement that ends the session in Close.
+// endTimeout bounds the statement in Close that ends the session.
 const endTimeout = 500 * time.Millisecond
 
 // Close ends the session. The caller has released all slots, and closes the store afterwards.

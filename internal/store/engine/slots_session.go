@@ -17,25 +17,26 @@ import (
 )
 
 const (
-	// renewInterval is the time between two renewals of the session, and tickInterval the time between two
-	// checks whether one is due.
+	// renewInterval is the time between two renewals of the session. tickInterval is the time between two
+	// checks for a due renewal.
 	renewInterval = 3 * time.Second
 	tickInterval  = 250 * time.Millisecond
-	// sessionTime bounds the use of a session, from the time at which its last renewal was sent.
+	// sessionTime is the time for which a session is used after its last renewal was sent.
 	sessionTime = 8 * time.Second
 	// renewTimeout bounds one renewal.
 	renewTimeout = time.Second
-	// releaseInterval is the time between two releases of an uncertain slot: on a server that hung, the take
-	// may run after the first release. The releases end once the database has answered for lateTakeTime.
+	// releaseInterval is the time between two releases of an uncertain slot. Further releases are needed
+	// because a server that hung may run the take after the first release. The releases end when the database
+	// has answered for lateTakeTime.
 	releaseInterval = time.Second
 	lateTakeTime    = 10 * time.Second
 	// maxUncertain bounds the uncertain slots. Beyond it the session ends, and all slots with it.
 	maxUncertain = 10000
 )
 
-// sessionSQL begins a session, ends the previous one ($1), and returns the name of the new one. A name is
-// never reused: the row of a session stays for a day. New names ignore names from a clock that was an hour or
-// more ahead. renewSQL renews a session that has not expired for other processes.
+// sessionSQL starts a session, ends the previous one ($1), and returns the name of the new session. Names are
+// unique, because the row of a session stays for a day. New names ignore names from a clock that was an hour
+// or more ahead. renewSQL renews a session unless it has expired for other processes.
 const (
 	sessionSQL = `WITH ended AS (UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint), swept AS (
 	DELETE FROM {table} WHERE seen < clock_timestamp() - interval '1 day'
@@ -58,46 +59,46 @@ type slotDatabase struct {
 	Health  *health.Health
 	Report  func(error) // reports failures that no call returns
 
-	// Run runs statements, with the timeout for each attempt. It reports whether a statement has failed.
+	// Run runs statements, with timeout for each attempt, and reports whether a statement has failed.
 	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
 
-	// Table holds the sessions. Guard runs before each statement on Table; "" adds none.
+	// Table is the table of sessions. Guard is SQL that runs before each statement on Table, or "".
 	Table, Guard string
 }
 
-// slots keeps the slots that requests in flight hold of limits InFlight (see algorithm.InFlight). Each slot
-// ends with its request, or soon after its process. Each request in flight holds a ratelimit.Slot, and slots
-// a heldSlots for it.
+// slots manages the slots of requests in flight on limits InFlight (see algorithm.InFlight). Each slot ends
+// with its request, or soon after its process. A request holds a ratelimit.Slot, and slots holds a heldSlots
+// for it.
 //
-// A slot is a number. A hit takes its slots in the statement or transaction of its request, and
-// ratelimit.Slot.Release ends them: the next batch then releases them before it decides its requests (see
-// batch.Background). A release is retried until the server has answered. It has no effect the second time,
-// because no other slot of the row ever has the same number.
+// A slot is a number. The statement or transaction of a request takes the slots of its hits. After
+// ratelimit.Slot.Release, the next batch releases them before it decides its requests (see batch.Background).
+// A release is retried until the server has answered. A second release has no effect, because no other slot
+// of the row ever has the same number.
 //
-// The high bits of the number name a session, which is a row that this process renews. For other processes
-// the session expires ten seconds after its last renewal. The store stops using the session earlier
-// (sessionTime), by two clocks: one continues while the process is stopped, the other even while the machine
-// is. It then begins a new session, as it does if the row has expired, and takes slots again for all requests
-// in flight. Requests for which no slots are left lose theirs (ratelimit.Slot.Lost). While the database does
-// not answer, no other process takes slots either, and nothing is lost.
+// The high bits of the number name a session, which is a row that this process renews. For other processes,
+// the session expires ten seconds after its last renewal. The store stops using the session earlier, after
+// sessionTime on the monotonic clock or on the wall clock, which also advances while the machine is
+// suspended. It then starts a new session, as after the row has expired, and takes slots again for all
+// requests in flight. If no slots are left, requests lose their slots (ratelimit.Slot.Lost). During an
+// outage, no process takes slots, so none are lost.
 type slots struct {
 	database   *slotDatabase
-	background *batch.Background // for releases
-	queue      *batch.Queue      // for the takes of requests that are entered again
+	background *batch.Background // runs releases
+	queue      *batch.Queue      // decides the takes of retake
 	onRelease  func(granted int64, err error)
 
 	used int32 // 1 after the first session; atomic
 
-	starting sync.Mutex // held while a session begins
+	starting sync.Mutex // held during the start of a session
 
 	mu         sync.Mutex // guards all that follows
-	session    int64      // 0 before the first
-	renewedAt  time.Time  // when the last renewal was sent
-	lastNumber int64      // of the last slot
+	session    int64      // the current session; 0 before the first
+	renewedAt  time.Time  // the time at which the last renewal was sent
+	lastNumber int64      // the low bits of the last slot
 	held       map[*heldSlots]bool
-	rows       map[lease.RowID]int64 // how many slots of each row are in held
-	uncertain  []uncertainSlots      // to be released again
-	ticking    bool
+	rows       map[lease.RowID]int64 // the number of slots in held, by row
+	uncertain  []uncertainSlots      // slots that need further releases
+	ticking    bool                  // tick is running
 }
 
 // slotRange describes N consecutive slots of a row, from First on.
@@ -110,19 +111,19 @@ type slotRange struct {
 // uncertainSlots are slots that may or may not have been taken.
 type uncertainSlots struct {
 	slotRange
-	due   time.Time // when they are released again
-	until time.Time // when they are released for the last time
+	due   time.Time // the time of the next release
+	until time.Time // the time after which releases end
 }
 
 // heldSlots are the slots of one admitted hit.
 type heldSlots struct {
 	slotRange
 	slot  *ratelimit.Slot
-	next  *ratelimit.Slot // in the next session; nil in the session of the slots
+	next  *ratelimit.Slot // the Slot in the next session, or nil
 	ended bool            // the hit has released them
 }
 
-// newSlots returns slots without a session, of which requests hold none.
+// newSlots returns slots without a session and without held slots.
 func newSlots(d *slotDatabase, b *batch.Background, q *batch.Queue) *slots {
 	s := &slots{database: d, background: b, queue: q, held: map[*heldSlots]bool{},
 		rows: map[lease.RowID]int64{}}
@@ -130,7 +131,7 @@ func newSlots(d *slotDatabase, b *batch.Background, q *batch.Queue) *slots {
 	return s
 }
 
-// statements returns the pipeline for sessionSQL, renewSQL or endSQL.
+// statements returns a pipeline with the guard, if there is one, and a statement on Table.
 func (s *slots) statements(statement *pgdb.Statement) []*pgdb.Statement {
 	statement.SQL = strings.ReplaceAll(statement.SQL, "{table}", s.database.Table)
 	if s.database.Guard == "" {
@@ -152,7 +153,7 @@ func (s *slots) usable(now time.Time) bool {
 		now.Round(0).Sub(s.renewedAt.Round(0)) < sessionTime
 }
 
-// Session returns a usable session, which may be new. timeout bounds the statement that begins a session.
+// Session returns a usable session. It starts a new one if necessary, with timeout for each attempt.
 func (s *slots) Session(ctx context.Context, timeout time.Duration) (int64, error) {
 	session, ok := s.current()
 	if ok {
@@ -160,20 +161,20 @@ func (s *slots) Session(ctx context.Context, timeout time.Duration) (int64, erro
 	}
 	s.starting.Lock()
 	defer s.starting.Unlock()
-	before, begun := s.current()
-	if begun {
+	before, ok := s.current()
+	if ok {
 		return before, nil
 	}
 	sent := time.Now()
 	for {
-		begins := &pgdb.Statement{SQL: sessionSQL, Args: []any{before}, Unnamed: true}
-		if _, err := s.database.Run(ctx, timeout, s.statements(begins)); err != nil {
+		start := &pgdb.Statement{SQL: sessionSQL, Args: []any{before}, Unnamed: true}
+		if _, err := s.database.Run(ctx, timeout, s.statements(start)); err != nil {
 			return 0, err
 		}
-		if begins.Err != nil {
-			return 0, fmt.Errorf("slots of requests in flight: %w", begins.Err)
+		if start.Err != nil {
+			return 0, fmt.Errorf("slots of requests in flight: %w", start.Err)
 		}
-		if names := pg.Bigints(begins.Result); len(names) == 1 {
+		if names := pg.Bigints(start.Result); len(names) == 1 {
 			session = names[0]
 			break
 		}
@@ -203,10 +204,10 @@ func (s *slots) Session(ctx context.Context, timeout time.Duration) (int64, erro
 
 // Allocate returns the first of n consecutive slot numbers of a session.
 func (s *slots) Allocate(session, n int64) int64 {
-	const most = int64(1)<<32 - 1
+	const maxNumber = int64(1)<<32 - 1
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lastNumber+n > most {
+	if s.lastNumber+n > maxNumber {
 		s.lastNumber = 0
 	}
 	first := session<<32 | (s.lastNumber + 1)
@@ -214,7 +215,7 @@ func (s *slots) Allocate(session, n int64) int64 {
 	return first
 }
 
-// tick renews the session until the store is closed.
+// tick renews the session when that is due, until the store is closed.
 func (s *slots) tick() {
 	closing := s.database.Closing
 	for health.Sleep(closing, tickInterval); closing.Err() == nil; health.Sleep(closing, tickInterval) {
@@ -222,7 +223,7 @@ func (s *slots) tick() {
 	}
 }
 
-// renew renews the session if that is due. If the session has expired, renew begins another one.
+// renew renews the session if that is due. If the session has expired, renew starts a new one.
 func (s *slots) renew(closing context.Context, now time.Time) {
 	s.mu.Lock()
 	session, fresh, age := s.session, s.usable(now), now.Sub(s.renewedAt)
@@ -238,10 +239,10 @@ func (s *slots) renew(closing context.Context, now time.Time) {
 	if fresh {
 		renews := &pgdb.Statement{SQL: renewSQL, Args: []any{session}, Unnamed: true}
 		if err := s.database.DB.Run(ctx, s.statements(renews)); err != nil || renews.Err != nil {
-			return // requests detect that the database does not answer
+			return // requests detect an outage
 		}
 		s.mu.Lock()
-		replaced := s.session != session // by a batch in the meantime
+		replaced := s.session != session // a batch has started another session meanwhile
 		switch {
 		case replaced:
 		case renews.Rows == 1:
@@ -266,8 +267,8 @@ func (s *slots) retake(lost []*heldSlots) {
 	}
 }
 
-// tryRetake takes slots for requests once, and returns those without a decision. Requests that are refused
-// lose their slots.
+// tryRetake tries once to take slots for requests, and returns the undecided ones. Refused requests lose
+// their slots.
 func (s *slots) tryRetake(lost []*heldSlots) []*heldSlots {
 	calls := make([]*batch.Call, len(lost))
 	for i, h := range lost {
@@ -298,13 +299,13 @@ func (s *slots) tryRetake(lost []*heldSlots) []*heldSlots {
 	return undecided
 }
 
-// nextSlot returns the Slot with which a request in flight takes slots of the next session.
+// nextSlot returns the Slot that holds a request's slots of the next session.
 func nextSlot(h *heldSlots) *ratelimit.Slot {
 	return &ratelimit.Slot{Lost: func() { h.slot.Lose() }}
 }
 
-// Hold passes the granted slots of a hit to its Slot. If a new session has begun meanwhile, it takes slots of
-// that session instead.
+// Hold passes the granted slots of a hit to its Slot. If a new session has started meanwhile, Hold also takes
+// slots of the new session.
 func (s *slots) Hold(r slotRange, h *ratelimit.Hit) {
 	held := &heldSlots{slotRange: r, slot: h.Slot}
 	s.mu.Lock()
@@ -341,12 +342,12 @@ func (s *slots) releaseHeld(h *heldSlots) {
 	s.Release([]slotRange{h.slotRange})
 }
 
-// CountRow returns the number of slots of a row that the requests in flight hold.
+// CountRow returns the number of a row's slots that requests in flight hold.
 func (s *slots) CountRow(row lease.RowID) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.rows[row]
 }
 
-// Used reports whether a session was ever begun.
+// Used reports whether the store has ever started a session.
 func (s *slots) Used() bool { return atomic.LoadInt32(&s.used) == 1 }

@@ -82,8 +82,8 @@ FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot)
 )
 
 // blankSQL begins a statement that changes the rows of keys. For a key without a row it inserts a blank one.
-// A blank row decides like a missing row, also in the npm library, because its window ended long ago. The
-// next cleanup deletes the row.
+// A blank row decides like a missing row, because its window ended long ago. The npm library decides so, too.
+// The next cleanup deletes the row.
 const blankSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slot, count, prev_count, window_start, expires_at)
 SELECT i.prefix, i.key, i.slot, 0, 0, timestamptz '1800-01-01Z', timestamptz '1800-01-01Z'

@@ -12,49 +12,50 @@ import (
 )
 
 // drawTwoLimits draws two limits, which often share their rows.
-func (b *modelTest) drawTwoLimits(t *rapid.T) []*ratelimit.Limit {
-	limits := []*ratelimit.Limit{drawLimit(t, b.newPrefix()), drawLimit(t, b.newPrefix())}
+func (m *modelTest) drawTwoLimits(t *rapid.T) []*ratelimit.Limit {
+	limits := []*ratelimit.Limit{drawLimit(t, m.newPrefix()), drawLimit(t, m.newPrefix())}
 	if rapid.Bool().Draw(t, "the limits share their rows") {
 		limits[1].Prefix, limits[1].Durable = limits[0].Prefix, limits[0].Durable
 	}
 	return limits
 }
 
-// Each call of a random batch of calls of one hit has the decision that it would have alone, in the order of
-// arrival.
+// In random batches of calls of one hit, each call has the same decision as if the calls were decided one by
+// one, in the order of arrival.
 func TestBatchIsSequential(t *testing.T) {
-	b := newModelTest(t)
+	m := newModelTest(t)
 	conformance.Check(t, 500, func(t *rapid.T) {
-		b.startSchedule()
-		limits := b.drawTwoLimits(t)
+		m.startSchedule()
+		limits := m.drawTwoLimits(t)
 		for batches := rapid.IntRange(1, 3).Draw(t, "batches"); batches > 0; batches-- {
-			b.moveClock(t, limits[0])
+			m.moveClock(t, limits[0])
 			var calls []*batch.Call
 			for n := rapid.IntRange(1, 20).Draw(t, "calls"); n > 0; n-- {
 				c := drawCall(t, limits)
 				if c.Hits[0].Cost > 4 {
-					c.Hits[0].Cost = 1 + c.Hits[0].Cost%4 // so that many are equal
+					c.Hits[0].Cost = 1 + c.Hits[0].Cost%4 // makes many costs equal
 				}
 				calls = append(calls, c)
 			}
-			b.checkBatch(t, calls)
+			m.checkBatch(t, calls)
 		}
 	})
 }
 
-// checkBatch decides calls as one batch in Postgres and in Go, and fails unless the decisions are equal.
-func (b *modelTest) checkBatch(t failer, calls []*batch.Call) {
-	b.db.readAfterEachRun(calls[len(calls)-1].Hits[0])
-	wants := b.model.decideBatch(b.clock.Micro, calls)
-	b.store.DecideBatch(calls)
+// checkBatch decides calls as one batch in Postgres and in Go, and fails the test unless the decisions are
+// equal.
+func (m *modelTest) checkBatch(t failer, calls []*batch.Call) {
+	m.db.readAfterEachRun(calls[len(calls)-1].Hits[0])
+	wants := m.model.decideBatch(m.clock.Micro, calls)
+	m.store.DecideBatch(calls)
 	for i, c := range calls {
 		for j := range c.Decisions {
-			// Equal hits are decided together: the first one has the Reset that all of them leave, and a
-			// refund also the units that remain.
+			// Equal hits are decided together: the first one already has the Reset after all of them, and a
+			// refund also their Remaining.
 			if j < len(wants[i]) && c.Decisions[j].Allowed {
 				wants[i][j].Reset = c.Decisions[j].Reset
 				if c.Hits[j].Cost < 0 {
-					wants[i][j].DecidedAt = c.Decisions[j].DecidedAt // of the row after a later reset, too
+					wants[i][j].DecidedAt = c.Decisions[j].DecidedAt // may be the time after a later reset
 				}
 				if c.Hits[j].Cost < 0 && c.Decisions[j].Remaining <= c.Decisions[j].Limit {
 					wants[i][j].Remaining = max(wants[i][j].Remaining, c.Decisions[j].Remaining)
@@ -62,11 +63,11 @@ func (b *modelTest) checkBatch(t failer, calls []*batch.Call) {
 			}
 		}
 		what := fmt.Sprintf("call %d of %s: ", i, formatBatch(calls))
-		requireEqual(t, what, b.clock.Micro, c.Hits[0], c, wants[i])
+		requireEqual(t, what, m.clock.Micro, c.Hits[0], c, wants[i])
 	}
 }
 
-// formatBatch formats the calls of a batch, one a line.
+// formatBatch formats the calls of a batch, one per line.
 func formatBatch(calls []*batch.Call) string {
 	text := ""
 	for i, c := range calls {

@@ -21,7 +21,7 @@ import (
 // testTimeout is a timeout that no test reaches.
 const testTimeout = time.Minute
 
-// bareOptions turn the optional work of an engine off, so that each hit is one statement.
+// bareOptions disable the optional work of an engine, so that each hit is one statement.
 var bareOptions = engine.Options{CleanupProbability: -1, NoRefusals: true}
 
 // testDB is the database of a test, with helpers that open stores on it.
@@ -31,7 +31,7 @@ type testDB struct {
 	conn *pgx.Conn
 
 	mu       sync.Mutex
-	reported []error // by OnError
+	reported []error // the errors passed to OnError
 }
 
 func newTestDB(t testing.TB) *testDB {
@@ -48,7 +48,7 @@ func (s *testDB) exec(sql string, args ...any) {
 	}
 }
 
-// queryText returns the only cell of a query's result, or "NULL".
+// queryText returns the single cell of a query's result, or "NULL".
 func (s *testDB) queryText(sql string) string {
 	s.t.Helper()
 	var text *string
@@ -97,7 +97,7 @@ func (s *testDB) openProxy(db pgdb.DB, o engine.Options, n registry.Node) *store
 	return openStore(s.t, db, o, &n)
 }
 
-// openStore opens a store on any DB: of a proxy, or of a Go program if node is nil.
+// openStore opens a store on any DB, for a proxy, or for a Go program if node is nil.
 func openStore(t testing.TB, db pgdb.DB, o engine.Options, node *registry.Node) *store.Store {
 	t.Helper()
 	opened, err := store.Open(db, o, node)
@@ -108,7 +108,7 @@ func openStore(t testing.TB, db pgdb.DB, o engine.Options, node *registry.Node) 
 	return opened
 }
 
-// storeWithStats is an engine, or a store with one.
+// storeWithStats is an engine or a store with an engine.
 type storeWithStats interface {
 	ratelimit.Store
 	Stats() engine.Stats
@@ -155,12 +155,12 @@ func takeOne(t failer, store ratelimit.Store, h ratelimit.Hit) ratelimit.Decisio
 	return d
 }
 
-// failer has the common method of *testing.T and *rapid.T.
+// failer is the common interface of *testing.T and *rapid.T.
 type failer interface {
 	Fatalf(format string, args ...any)
 }
 
-// tryOne takes one hit with a timeout, and returns how long that took.
+// tryOne takes one hit with a timeout, and returns the decision, the duration and the error.
 func tryOne(store ratelimit.Store, timeout time.Duration, h ratelimit.Hit) (ratelimit.Decision, time.Duration,
 	error) {
 	d := make([]ratelimit.Decision, 1)
@@ -188,13 +188,13 @@ func allAllowed(decisions []ratelimit.Decision) bool {
 	return true
 }
 
-// remaining returns how many units are left of a hit's quota.
+// remaining returns the remaining units of a hit's quota.
 func remaining(t failer, store ratelimit.Store, h ratelimit.Hit) int64 {
 	h.Cost, h.Peek = 1, true
 	return takeOne(t, store, h).Remaining
 }
 
-// hitOn returns a hit on the only key of a limit with a window of an hour.
+// hitOn returns a hit on the key k of a limit with a window of an hour.
 func hitOn(prefix string, events int64, durable bool) ratelimit.Hit {
 	l := &ratelimit.Limit{Prefix: prefix, Algorithm: ratelimit.FixedWindow, Events: events, Window: time.Hour,
 		Durable: durable}

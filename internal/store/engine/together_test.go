@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A commit waits for the disk if one limit of the transaction requires that. A trigger records the setting.
+// A commit waits for the disk if a limit of the transaction requires that. A trigger records the setting.
 func TestSynchronousCommitOfTransaction(t *testing.T) {
 	s := newTestDB(t)
 	s.exec(engine.TableSQL + `CREATE TABLE seen (prefix text, setting text);
@@ -37,7 +37,7 @@ func TestSynchronousCommitOfTransaction(t *testing.T) {
 		{[]ratelimit.Hit{hit(1, true, true), hit(1, true, false), hit(4, false, false)}, "on on on"},
 		{[]ratelimit.Hit{hit(0, false, false), hit(3, true, false)}, "off off"},
 	} {
-		for round := range 3 { // the second one is refused, so the third one peeks before it takes
+		for round := range 3 { // the second request is refused, so the third one peeks before it takes
 			var names []string
 			for j := range test.hits {
 				prefix := fmt.Sprint(i, "/", j, "/", round/2)

@@ -13,15 +13,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// The answer to a take was lost, and the server runs the take later. The slot is released within 1.5 s
-// after that, even if the answer was a panic.
+// The result of a take is lost, and the server runs the take later. The slot is released within 1.5 s after
+// that. A panic of the DB counts as a lost result.
 func TestLateSlotIsReleased(t *testing.T) {
 	const panics = -1
 	for _, late := range []time.Duration{panics, 0, 600 * time.Millisecond, 3 * time.Second,
 		8 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			var mu sync.Mutex
-			var taken, released time.Time // of the slot; guarded by mu
+			var taken, released time.Time // when the slot was taken and released; guarded by mu
 			answer := func(ctx context.Context, statements []*pgdb.Statement) error {
 				mu.Lock()
 				defer mu.Unlock()
@@ -50,7 +50,7 @@ func TestLateSlotIsReleased(t *testing.T) {
 			h := ratelimit.Hit{Limit: conformance.InFlight("flight", 3), Key: "k", Cost: 1,
 				Slot: &ratelimit.Slot{}}
 			if _, _, err := tryOne(store, 250*time.Millisecond, h); err == nil {
-				t.Fatal("a take without an answer is decided, want an error")
+				t.Fatal("a take without a result: no error, want one")
 			}
 			time.Sleep(late + 2*time.Second)
 			mu.Lock()

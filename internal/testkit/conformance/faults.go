@@ -125,9 +125,9 @@ func testDeadline(t *testing.T, d *db) {
 // asleep is the property of sessions that run pg_sleep, see awaitSessions.
 const asleep = "query LIKE 'SELECT pg_sleep%' AND wait_event = 'PgSleep'"
 
-// runUntilDeadline makes a call whose deadline passes while its statement sleeps on the server, and returns
-// the call's error. The server ignores a request to cancel a statement that it has not started. If the
-// statement has not started before the deadline, runUntilDeadline repeats the call with a later deadline.
+// runUntilDeadline makes a call that reaches its deadline while its statement sleeps on the server, and
+// returns the call's error. The server ignores a request to cancel a statement that it has not started. If
+// the statement has not started before the deadline, runUntilDeadline repeats the call with a later deadline.
 func (d *db) runUntilDeadline(call func(ctx context.Context) error) error {
 	d.t.Helper()
 	var err error

@@ -13,9 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// testReplacedPrimary checks that a DB with two hosts refuses an old primary, whose timeline is before the
-// last one that the DB saw. A DB with one host uses every server. Both hosts are the same server, and
-// functions of its database return the timeline.
+// testReplacedPrimary checks that a DB with two hosts refuses an old primary, which has an earlier timeline
+// than the last one that the DB read. A DB with one host uses every server. Both hosts are the same server,
+// and functions of its database return the timeline.
 func testReplacedPrimary(t *testing.T, open openDB) {
 	dsn := cluster.Open(t)
 	admin := &db{t: t, DB: open(t, dsn), open: open, dsn: dsn}

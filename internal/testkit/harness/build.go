@@ -38,7 +38,7 @@ func CompileCaddy(ctx context.Context, module, out string) error {
 
 // Build builds a program and returns its path. module is the folder of its go.mod, and pkg its package, such
 // as "./server". flags are further flags of go build. Build keeps the program in the module's folder .cache,
-// under a name that depends on its sources, for later calls, also in other processes.
+// under a name that depends on its sources, for later calls in any process.
 func Build(t testing.TB, module, pkg string, flags ...string) string {
 	t.Helper()
 	built.Lock()

@@ -88,7 +88,7 @@ func read(profile string) map[string][]block {
 	return all
 }
 
-// called returns the functions of a file whose first block runs at least nearly times.
+// called returns the functions of a file with a first block that runs at least nearly times.
 func called(path string, blocks []block) (names []string) {
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)

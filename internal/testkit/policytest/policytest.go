@@ -317,7 +317,7 @@ func WouldText(o *policy.Verdict) string {
 	return text
 }
 
-// Numbers returns a splitmix64 generator, whose numbers depend on the seed alone.
+// Numbers returns a splitmix64 generator. Its numbers depend on the seed alone.
 func Numbers(seed int) Pick {
 	state := uint64(seed)
 	return func(n int) int {
