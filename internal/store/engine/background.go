@@ -60,48 +60,48 @@ func addBackground(p *plan, requests []*request, order batch.Order) {
 		}
 		h := &c.Hits[0]
 		p.oneByOne = c.Isolated
-		at := position{}
+		pos := position{}
 		switch before := p.latest[rowOf(h)]; {
 		case c.Partial:
-			at = add(p, take, h.Limit, rowOf(h), 1)
-			at.entry.n += h.Cost - 1
+			pos = add(p, take, h.Limit, rowOf(h), 1)
+			pos.entry.n += h.Cost - 1
 			if len(c.Rows) > 0 {
-				at.entry.row = c.Rows[0]
-				at.entry.leaseUnits = h.Cost
+				pos.entry.row = c.Rows[0]
+				pos.entry.leaseUnits = h.Cost
 				p.remembered = true
 			}
 		case h.Limit.Algorithm == ratelimit.InFlight: // a row can have several releases in a statement
-			at.entry = &entry{kind: release, id: rowOf(h), n: h.Cost, firstSlot: c.Claim}
+			pos.entry = &entry{kind: release, id: rowOf(h), n: h.Cost, firstSlot: c.Claim}
 			key := statementKey{kind: release, definition: inFlight, durable: h.Limit.Durable}
 			g := groupFor(p, 0, key, c.Isolated)
-			g.entries = append(g.entries, at.entry)
+			g.entries = append(g.entries, pos.entry)
 		case before != nil && before.kind == refund && before.window == c.Window &&
 			before.view.Limit.Equal(h.Limit):
 			before.cost = algorithm.AddRefund(before.cost, -h.Cost)
-			at.entry = before
+			pos.entry = before
 		default:
-			at = add(p, refund, h.Limit, rowOf(h), -h.Cost)
-			at.entry.claim = c.Claim
-			at.entry.window = c.Window
+			pos = add(p, refund, h.Limit, rowOf(h), -h.Cost)
+			pos.entry.claim = c.Claim
+			pos.entry.window = c.Window
 		}
-		r.positions = append(r.positions[:0], at)
+		r.positions = append(r.positions[:0], pos)
 	}
 	p.oneByOne = false // a round with oneByOne has no background calls
 }
 
 // applyBackground finishes background calls. A row grants the hits of an entry in the order of the plan.
-func (d *work) applyBackground(requests []*request) {
+func (w *work) applyBackground(requests []*request) {
 	for _, r := range requests {
 		c := r.call
-		at := &r.positions[0]
-		c.Err = at.entry.err
-		if c.Granted = at.entry.granted - at.nth; c.Granted < 0 {
+		pos := &r.positions[0]
+		c.Err = pos.entry.err
+		if c.Granted = pos.entry.granted - pos.nth; c.Granted < 0 {
 			c.Granted = 0
 		}
 		if c.Granted > c.Hits[0].Cost {
 			c.Granted = c.Hits[0].Cost
 		}
-		d.clearRefunded(r)
+		w.clearRefunded(r)
 	}
-	d.finish(requests, nil)
+	w.finish(requests, nil)
 }

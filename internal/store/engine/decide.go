@@ -41,79 +41,79 @@ var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
 
 // decideCalls runs decide with the work for calls. It finishes the calls that decide leaves, even if decide
 // panics.
-func decideCalls(s *Store, q *batch.Queue, calls []*batch.Call, deadline time.Time, decide func(d *work)) {
+func decideCalls(s *Store, q *batch.Queue, calls []*batch.Call, deadline time.Time, decide func(w *work)) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	wait := (q.Timeout / lockShare).Milliseconds()
 	if wait < 1 {
 		wait = 1 // 0 would be no bound
 	}
-	d := &work{store: s, queue: q, ctx: ctx, sequence: lease.NextSequence(s.rows), sent: lease.Now(s.rows),
+	w := &work{store: s, queue: q, ctx: ctx, sequence: lease.NextSequence(s.rows), sent: lease.Now(s.rows),
 		settings: []int64{0, wait}, answering: deadline.Sub(calls[0].Arrived) > q.Timeout}
 	if s.now != nil {
-		d.settings[0] = s.now().UnixMicro()
+		w.settings[0] = s.now().UnixMicro()
 	}
 	requests := make([]request, len(calls))
 	for i, c := range calls {
 		requests[i].call = c
-		d.requests = append(d.requests, &requests[i])
-		d.hasSeveral = d.hasSeveral || len(c.Hits) > 1
+		w.requests = append(w.requests, &requests[i])
+		w.hasSeveral = w.hasSeveral || len(c.Hits) > 1
 	}
-	err := batch.PanicError(func() { decide(d) })
+	err := batch.PanicError(func() { decide(w) })
 	if err == nil {
 		err = errUndecided
 	}
-	for _, r := range d.requests {
+	for _, r := range w.requests {
 		if !r.finished {
-			d.releaseUncertain(r)
+			w.releaseUncertain(r)
 			batch.Finish(q, []*batch.Call{r.call}, err)
 		}
 	}
 }
 
 // decideRequests decides and finishes the requests of a batch.
-func decideRequests(d *work) {
-	if !Ready(d.store.tables.setup) {
-		ctx, cancel := context.WithTimeout(d.ctx, d.queue.Timeout)
-		err := d.store.tables.setup.Await(ctx)
+func decideRequests(w *work) {
+	if !Ready(w.store.tables.setup) {
+		ctx, cancel := context.WithTimeout(w.ctx, w.queue.Timeout)
+		err := w.store.tables.setup.Await(ctx)
 		cancel()
 		if err != nil {
-			d.fail(err)
+			w.fail(err)
 			return
 		}
 	}
-	requests := d.requests
-	if lease.AnyLocks(d.store.rows) {
-		requests = d.refuseLocked(requests)
+	requests := w.requests
+	if lease.AnyLocks(w.store.rows) {
+		requests = w.refuseLocked(requests)
 	}
-	again, err := d.decideRound(requests, d.settings, false)
+	again, err := w.decideRound(requests, w.settings, false)
 	if err == nil && len(again) > 0 {
-		settings := divideWait(d.settings, int64(len(again)))
-		if d.timedOut { // a row of a statement was locked: most rows are free
+		settings := divideWait(w.settings, int64(len(again)))
+		if w.timedOut { // a row of a statement was locked: most rows are free
 			settings[1] = 1
 		}
-		again, err = d.decideRound(again, settings, true)
+		again, err = w.decideRound(again, settings, true)
 	}
 	if err != nil {
-		d.fail(err)
+		w.fail(err)
 		return
 	}
-	d.wait(again)
+	w.wait(again)
 }
 
 // execute runs statements and reports whether any of them failed. allocated are the slots that they may take.
-func (d *work) execute(statements []*pgdb.Statement, allocated []slotRange) (bool, error) {
-	count(d.store.stats, Statements, int64(len(statements)))
-	failed, err := d.store.server.run(d.ctx, d.queue.Timeout, statements)
+func (w *work) execute(statements []*pgdb.Statement, allocated []slotRange) (bool, error) {
+	count(w.store.stats, Statements, int64(len(statements)))
+	failed, err := w.store.server.run(w.ctx, w.queue.Timeout, statements)
 	if err != nil && len(allocated) > 0 {
-		d.store.slots.ReleaseUncertain(allocated)
+		w.store.slots.ReleaseUncertain(allocated)
 	}
 	if err != nil || !failed {
 		return failed, err
 	}
 	for _, s := range statements {
 		if pg.IsMissingTable(s.Code) {
-			d.store.tables.missing()
+			w.store.tables.missing()
 			break
 		}
 	}
@@ -122,14 +122,14 @@ func (d *work) execute(statements []*pgdb.Statement, allocated []slotRange) (boo
 
 // clearRefunded clears the remembered refusals and the leases of the rows that a request refunds or resets.
 // The refund may or may not have taken effect.
-func (d *work) clearRefunded(r *request) {
+func (w *work) clearRefunded(r *request) {
 	c := r.call
 	for i := range c.Hits {
 		if c.Reset || c.Hits[i].Cost < 0 {
-			lease.ClearRefusal(d.store.rows, rowOf(&c.Hits[i]))
+			lease.ClearRefusal(w.store.rows, rowOf(&c.Hits[i]))
 			if c.Order == batch.With {
 				// Another batch may have charged units meanwhile.
-				lease.EndLease(d.store.rows, rowOf(&c.Hits[i]))
+				lease.EndLease(w.store.rows, rowOf(&c.Hits[i]))
 			}
 		}
 	}
@@ -137,7 +137,7 @@ func (d *work) clearRefunded(r *request) {
 
 // finish finishes requests, with their decisions if err is nil, unless they are finished already. A
 // remembered refusal replaces err.
-func (d *work) finish(requests []*request, err error) {
+func (w *work) finish(requests []*request, err error) {
 	var calls, background []*batch.Call
 	for _, r := range requests {
 		switch {
@@ -149,28 +149,28 @@ func (d *work) finish(requests []*request, err error) {
 		}
 		r.finished = true
 	}
-	batch.Finish(d.queue, background, err)
+	batch.Finish(w.queue, background, err)
 	if err != nil {
-		d.store.failCalls(d.queue, calls, err)
+		w.store.failCalls(w.queue, calls, err)
 		return
 	}
-	batch.Finish(d.queue, calls, nil)
+	batch.Finish(w.queue, calls, nil)
 }
 
 // fail finishes the unfinished requests of a batch that failed with err.
-func (d *work) fail(err error) {
-	count(d.store.stats, Failures, 1)
-	for _, r := range d.requests {
+func (w *work) fail(err error) {
+	count(w.store.stats, Failures, 1)
+	for _, r := range w.requests {
 		if !r.finished {
-			d.clearRefunded(r)
+			w.clearRefunded(r)
 		}
 	}
-	d.finish(d.requests, d.noDecision(err))
+	w.finish(w.requests, w.noDecision(err))
 }
 
 // noDecision returns the error for the calls of a batch that failed with err. A batch that got no connection,
 // because others used all of them, counts as late.
-func (d *work) noDecision(err error) error {
-	passed := d.answering && (d.ctx.Err() != nil || errors.Is(err, pg.ErrNoTurn))
-	return d.store.server.health.NoDecision(err, passed)
+func (w *work) noDecision(err error) error {
+	passed := w.answering && (w.ctx.Err() != nil || errors.Is(err, pg.ErrNoTurn))
+	return w.store.server.health.NoDecision(err, passed)
 }

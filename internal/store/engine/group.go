@@ -197,14 +197,14 @@ func readCells(g *group, cells []algorithm.Cell, arrays [][]byte, width int) err
 	if len(cells) > timeColumn {
 		now = cells[timeColumn].Value + algorithm.PostgresEpoch // the same in all rows
 	}
-	for at := 0; at < len(cells); at += width {
-		slot := cells[at].Value
+	for first := 0; first < len(cells); first += width {
+		slot := cells[first].Value
 		if slot < 1 || slot > last {
 			return pg.ErrColumns
 		}
 		e := entries[slot-1]
 		e.answered = true
-		e.granted = cells[at+grantedColumn].Value
+		e.granted = cells[first+grantedColumn].Value
 		e.view.Now = now
 		rows = append(rows, &e.view.Row)
 		views = append(views, &e.view)

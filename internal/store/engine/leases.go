@@ -49,7 +49,7 @@ func (s *Store) refund(r lease.Refund) {
 
 // chargeUnits adds charges for leases to the takes of a plan, as additional hits of their entries. A row
 // grants the hits of requests first.
-func (d *work) chargeUnits(p *plan) {
+func (w *work) chargeUnits(p *plan) {
 	if !p.remembered {
 		return
 	}
@@ -57,7 +57,7 @@ func (d *work) chargeUnits(p *plan) {
 		if e.row == nil || e.kind != take || p.latest[e.id] != e {
 			continue
 		}
-		if _, n := lease.NextCharge(d.store.rows, e.row); n > 0 {
+		if _, n := lease.NextCharge(w.store.rows, e.row); n > 0 {
 			e.leaseUnits = (n + e.cost - 1) / e.cost
 			e.n += e.leaseUnits
 		}
@@ -65,12 +65,12 @@ func (d *work) chargeUnits(p *plan) {
 }
 
 // updateLeases passes the results of takes to the leases of their rows.
-func (d *work) updateLeases(p *plan) {
+func (w *work) updateLeases(p *plan) {
 	for _, e := range p.entries {
 		if e.row == nil || e.kind != take || e.view.Limit.Lease <= 0 || e.err != nil || !e.answered {
 			continue
 		}
-		answer := lease.Answer{View: &e.view, Sent: d.sent, Refused: e.granted < e.n-e.leaseUnits,
+		answer := lease.Answer{View: &e.view, Sent: w.sent, Refused: e.granted < e.n-e.leaseUnits,
 			Requested: e.leaseUnits > 0}
 		if answer.Units = e.granted - (e.n - e.leaseUnits); answer.Units > e.leaseUnits {
 			answer.Units = e.leaseUnits
@@ -78,31 +78,31 @@ func (d *work) updateLeases(p *plan) {
 		if answer.Units *= e.cost; answer.Units < 0 {
 			answer.Units = 0
 		}
-		lease.Update(d.store.rows, e.row, &answer)
+		lease.Update(w.store.rows, e.row, &answer)
 	}
 }
 
 // addLeasedUnits adds the units of leases to Remaining in the decisions of a call. It adds only units from
 // before sent, the time of lease.Now before the statements were sent, because Remaining may already include
 // later units.
-func (d *work) addLeasedUnits(c *batch.Call, sent int64) {
+func (w *work) addLeasedUnits(c *batch.Call, sent int64) {
 	for i, row := range c.Rows {
 		if row == nil || c.Hits[i].Limit.Lease <= 0 {
 			continue
 		}
-		if held := lease.UnitsAt(d.store.rows, row, sent); held > 0 {
-			at := &c.Decisions[i]
-			at.Remaining = algorithm.Remaining(at.Limit, at.Remaining+held)
+		if held := lease.UnitsAt(w.store.rows, row, sent); held > 0 {
+			d := &c.Decisions[i]
+			d.Remaining = algorithm.Remaining(d.Limit, d.Remaining+held)
 		}
 	}
 }
 
 // refundRefused refunds the leased units of the rows that refused a request of several hits, so that a retry
 // may pass.
-func (d *work) refundRefused(r *request) {
+func (w *work) refundRefused(r *request) {
 	for i := range r.refusals {
 		if r.refusals[i].view.Limit.Lease > 0 {
-			lease.RefundUnits(d.store.rows, r.refusals[i].id)
+			lease.RefundUnits(w.store.rows, r.refusals[i].id)
 		}
 	}
 }

@@ -28,7 +28,7 @@ var errLocked = fmt.Errorf("%w: a transaction that has not ended has locked the 
 	"or its commit waits for a synchronous standby", ratelimit.ErrTimeout)
 
 // lockWait returns the lock timeout of the statements of a batch.
-func (d *work) lockWait() time.Duration { return time.Duration(d.settings[1]) * time.Millisecond }
+func (w *work) lockWait() time.Duration { return time.Duration(w.settings[1]) * time.Millisecond }
 
 const (
 	// A wait for a lock takes at most 1/lockShare of the timeout, so that a batch has time to continue.
@@ -50,17 +50,17 @@ const (
 )
 
 // findLocked returns the highest lockState of the rows of a request.
-func (d *work) findLocked(r *request) lockState {
+func (w *work) findLocked(r *request) lockState {
 	state := rowFree
 	for i := range r.call.Hits {
 		row := rowOf(&r.call.Hits[i])
-		isLocked, isDue := lease.Locked(d.store.rows, row, lockedWaits*d.lockWait())
+		isLocked, isDue := lease.Locked(w.store.rows, row, lockedWaits*w.lockWait())
 		switch {
 		case isDue:
 			state = rowDue
 		case isLocked && state < rowLocked:
 			state = rowLocked
-		case state < rowWaited && lease.HadLockTimeout(d.store.rows, row):
+		case state < rowWaited && lease.HadLockTimeout(w.store.rows, row):
 			state = rowWaited
 		}
 	}
@@ -69,22 +69,22 @@ func (d *work) findLocked(r *request) lockState {
 
 // recordLocks records lock timeouts of rows that had their own statement, and clears the lock timeouts of
 // rows that statements have locked. It reports whether any statement of the plan reached its lock timeout.
-func (d *work) recordLocks(p *plan) bool {
+func (w *work) recordLocks(p *plan) bool {
 	waited := false
 	for _, g := range p.groups {
 		waited = waited || g.statement.Code == pg.LockNotAvailable
 	}
-	d.timedOut = d.timedOut || waited
-	if !waited && !lease.AnyLocks(d.store.rows) {
+	w.timedOut = w.timedOut || waited
+	if !waited && !lease.AnyLocks(w.store.rows) {
 		return false
 	}
 	for _, g := range p.groups {
 		s := &g.statement
 		for _, e := range g.entries {
 			if s.Code == pg.LockNotAvailable && len(g.entries) == 1 {
-				lease.RecordLockTimeout(d.store.rows, e.id)
+				lease.RecordLockTimeout(w.store.rows, e.id)
 			} else if g.kind != peek && (s.Err == nil || s.Rows > 0) {
-				lease.ClearLockTimeouts(d.store.rows, e.id)
+				lease.ClearLockTimeouts(w.store.rows, e.id)
 			}
 		}
 	}
@@ -94,10 +94,10 @@ func (d *work) recordLocks(p *plan) bool {
 // refuseLocked fails the requests on rows that count as locked, and returns the requests with free rows only.
 // It puts the other requests into the side queue: they must retry a locked row, or one of their rows had a
 // recent lock timeout.
-func (d *work) refuseLocked(requests []*request) []*request {
+func (w *work) refuseLocked(requests []*request) []*request {
 	var now, later, refused []*request
 	for _, r := range requests {
-		switch d.findLocked(r) {
+		switch w.findLocked(r) {
 		case rowFree:
 			now = append(now, r)
 		case rowLocked:
@@ -106,17 +106,17 @@ func (d *work) refuseLocked(requests []*request) []*request {
 			later = append(later, r)
 		}
 	}
-	d.finish(refused, errLocked)
-	d.wait(later)
+	w.finish(refused, errLocked)
+	w.wait(later)
 	return now
 }
 
 // wait puts requests into the side queue, which finishes them.
-func (d *work) wait(requests []*request) {
+func (w *work) wait(requests []*request) {
 	if len(requests) == 0 {
 		return
 	}
-	s, q := d.store, d.queue
+	s, q := w.store, w.queue
 	beside := batch.Beside(q,
 		func(calls []*batch.Call, deadline time.Time) { decideCalls(s, q, calls, deadline, decideLocked) },
 		func(calls []*batch.Call) { s.failCalls(q, calls, errLocked) })
@@ -128,23 +128,23 @@ func (d *work) wait(requests []*request) {
 
 // decideLocked decides calls that wait for locks, one by one. Calls that reach their lock timeout wait for
 // the next batch, unless their rows now count as locked or they have waited for the queue's timeout.
-func decideLocked(d *work) {
-	again, err := d.decideRound(d.requests, divideWait(d.settings, int64(len(d.requests))), true)
+func decideLocked(w *work) {
+	again, err := w.decideRound(w.requests, divideWait(w.settings, int64(len(w.requests))), true)
 	if err != nil {
-		d.fail(err)
+		w.fail(err)
 		return
 	}
 	var later, refused []*request
 	for _, r := range again {
-		if d.findLocked(r) >= rowLocked || time.Since(r.call.Arrived) >= d.queue.Timeout {
+		if w.findLocked(r) >= rowLocked || time.Since(r.call.Arrived) >= w.queue.Timeout {
 			refused = append(refused, r)
 		} else {
 			later = append(later, r)
 		}
 	}
-	d.finish(refused, errLocked)
+	w.finish(refused, errLocked)
 	if len(later) > 0 {
-		health.Sleep(d.ctx, time.Millisecond) // the server may fail them immediately
+		health.Sleep(w.ctx, time.Millisecond) // the server may fail them immediately
 	}
-	d.wait(later)
+	w.wait(later)
 }

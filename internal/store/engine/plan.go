@@ -70,9 +70,9 @@ func addRequests(p *plan, requests []*request) {
 				g = p.recent[limit]
 			}
 			if e != nil || g == nil {
-				at := add(p, take, h.Limit, id, h.Cost)
-				at.entry.row = row
-				r.positions = append(r.positions, at)
+				pos := add(p, take, h.Limit, id, h.Cost)
+				pos.entry.row = row
+				r.positions = append(r.positions, pos)
 				limit = nil
 				continue
 			}
@@ -99,10 +99,10 @@ func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 			before.refund.cost = algorithm.AddRefund(before.refund.cost, algorithm.Refunded(h))
 			return position{entry: before, refund: before.refund}
 		}
-		given := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h))
+		refunded := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h))
 		peeked := add(p, peek, h.Limit, rowOf(h), 0)
-		peeked.entry.refund = given.entry
-		peeked.refund = given.entry
+		peeked.entry.refund = refunded.entry
+		peeked.refund = refunded.entry
 		return peeked
 	}
 	return add(p, peek, h.Limit, rowOf(h), 0) // a peek, or a hit that can never pass
@@ -113,8 +113,8 @@ func add(p *plan, k statementKind, l *ratelimit.Limit, id lease.RowID, cost int6
 	before := p.latest[id]
 	stage := 0
 	if before != nil {
-		if at, ok := join(before, k, l, cost); ok {
-			return at
+		if pos, ok := join(before, k, l, cost); ok {
+			return pos
 		}
 		stage = before.stage + 1
 	}
@@ -276,12 +276,12 @@ type refusal struct {
 // failure returns the first error of the entries of a request.
 func failure(r *request) error {
 	for i := range r.positions {
-		at := &r.positions[i]
-		if at.entry.err != nil {
-			return at.entry.err
+		pos := &r.positions[i]
+		if pos.entry.err != nil {
+			return pos.entry.err
 		}
-		if at.refund != nil && at.refund.err != nil {
-			return at.refund.err
+		if pos.refund != nil && pos.refund.err != nil {
+			return pos.refund.err
 		}
 	}
 	return nil

@@ -19,9 +19,9 @@ import (
 //
 // If oneByOne is set, as in a retry of requests that failed together, each hit gets its own statement, and
 // the round has no background calls.
-func (d *work) decideRound(requests []*request, settings []int64, oneByOne bool) ([]*request, error) {
+func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool) ([]*request, error) {
 	singles, several := requests, []*request(nil)
-	if d.hasSeveral {
+	if w.hasSeveral {
 		singles, several = singlesAndSeveral(requests)
 	}
 	var background []*request // calls that nobody waits for
@@ -29,78 +29,78 @@ func (d *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	p.oneByOne = oneByOne
 	last := p // the plan that runs after the requests
 	if !oneByOne {
-		background = d.collectBackground(requests)
+		background = w.collectBackground(requests)
 		if len(several) > 0 {
-			several = d.refuseRemembered(several)
+			several = w.refuseRemembered(several)
 		}
 		addBackground(p, background, batch.Before)
 	}
 	addRequests(p, singles)
 	if p.inFlight {
-		_ = d.allocateSlots(p) // the hits get its error
+		_ = w.allocateSlots(p) // the hits get its error
 	}
 	if len(several) > 0 {
 		last = newPlan(0)
 	}
 	if !oneByOne {
-		d.chargeUnits(p)
+		w.chargeUnits(p)
 		addBackground(last, background, batch.After)
-		for _, one := range several { // a transaction would fail if a row granted less
-			for _, row := range one.call.Rows {
-				d.store.renew(row)
+		for _, r := range several { // a transaction would fail if a row granted less
+			for _, row := range r.call.Rows {
+				w.store.renew(row)
 			}
 		}
 	}
-	transactions := d.newTransactions(several, settings, oneByOne, oneByOne)
-	statements, allocated := writeAll(transactions, p.write(d.store.texts, settings), p.allocated)
+	transactions := w.newTransactions(several, settings, oneByOne, oneByOne)
+	statements, allocated := writeAll(transactions, p.write(w.store.texts, settings), p.allocated)
 	if last != p {
-		statements = append(statements, last.write(d.store.texts, settings)...)
+		statements = append(statements, last.write(w.store.texts, settings)...)
 	}
-	failed, err := d.execute(statements, allocated)
+	failed, err := w.execute(statements, allocated)
 	if err != nil {
 		if unsent(statements) {
-			for _, one := range background {
-				one.call.Err = err // it certainly had no effect
+			for _, r := range background {
+				r.call.Err = err // it certainly had no effect
 			}
 		}
 		return nil, err
 	}
 	p.read()
-	if failed || lease.AnyLocks(d.store.rows) {
-		d.recordLocks(p)
+	if failed || lease.AnyLocks(w.store.rows) {
+		w.recordLocks(p)
 	}
-	done, again := d.applySingles(singles)
+	done, again := w.applySingles(singles)
 	if p.inFlight {
-		d.holdSlots(done)
+		w.holdSlots(done)
 	}
-	d.applyRows(p)
+	w.applyRows(p)
 	if last != p {
 		last.read()
-		d.applyRows(last)
+		w.applyRows(last)
 	}
-	d.applyBackground(background)
-	d.finish(done, nil)
+	w.applyBackground(background)
+	w.finish(done, nil)
 	if !failed {
-		d.store.cleaner.start(d.settings)
+		w.store.cleaner.start(w.settings)
 	}
-	waiting, err := d.finishTransactions(transactions)
+	waiting, err := w.finishTransactions(transactions)
 	return append(again, waiting...), err
 }
 
 // finishTransactions finishes transactions that were sent. It may take further round trips. It returns the
 // requests that need another round.
-func (d *work) finishTransactions(transactions []*transaction) ([]*request, error) {
+func (w *work) finishTransactions(transactions []*transaction) ([]*request, error) {
 	var again []*request
 	for len(transactions) > 0 {
 		var next []*transaction
-		for _, one := range transactions {
-			further, late := one.finish()
+		for _, t := range transactions {
+			further, late := t.finish()
 			next = append(next, further...)
 			again = append(again, late...)
 		}
 		if len(next) > 0 {
 			statements, allocated := writeAll(next, nil, nil)
-			if _, err := d.execute(statements, allocated); err != nil {
+			if _, err := w.execute(statements, allocated); err != nil {
 				return again, err
 			}
 		}
@@ -121,7 +121,7 @@ func unsent(statements []*pgdb.Statement) bool {
 
 // collectBackground returns the background calls to send with requests. If a request refunds or resets a row,
 // the units of its lease are refunded first.
-func (d *work) collectBackground(requests []*request) []*request {
+func (w *work) collectBackground(requests []*request) []*request {
 	idle := true
 	refunds := false
 	for _, r := range requests {
@@ -130,22 +130,22 @@ func (d *work) collectBackground(requests []*request) []*request {
 			idle = false
 			if hits[i].Cost < 0 || r.call.Reset {
 				refunds = true
-				lease.EndLease(d.store.rows, rowOf(&hits[i]))
+				lease.EndLease(w.store.rows, rowOf(&hits[i]))
 			}
 		}
 	}
 	var collected []*request
 	var locked []*batch.Call
-	for _, c := range batch.Collect(d.store.background, idle, refunds) {
-		if lease.HadLockTimeout(d.store.rows, rowOf(&c.Hits[0])) {
+	for _, c := range batch.Collect(w.store.background, idle, refunds) {
+		if lease.HadLockTimeout(w.store.rows, rowOf(&c.Hits[0])) {
 			c.Err = errLocked
 			locked = append(locked, c)
 		} else {
 			collected = append(collected, &request{call: c})
 		}
 	}
-	batch.Finish(d.queue, locked, nil)
-	d.requests = append(d.requests, collected...)
+	batch.Finish(w.queue, locked, nil)
+	w.requests = append(w.requests, collected...)
 	return collected
 }
 
@@ -165,13 +165,13 @@ func singlesAndSeveral(requests []*request) ([]*request, []*request) {
 
 // refuseRemembered refuses requests with several hits that cannot pass, by a refusal remembered since they
 // entered the queue: they would roll back their transaction. It returns the other requests.
-func (d *work) refuseRemembered(requests []*request) []*request {
+func (w *work) refuseRemembered(requests []*request) []*request {
 	calls := make([]*batch.Call, 0, len(requests))
 	for _, r := range requests {
 		calls = append(calls, r.call)
 	}
-	d.store.findRows(calls)
-	refused := d.store.refuseRemembered(calls, nil)
+	w.store.findRows(calls)
+	refused := w.store.refuseRemembered(calls, nil)
 	if refused == 0 {
 		return requests
 	}
@@ -183,8 +183,8 @@ func (d *work) refuseRemembered(requests []*request) []*request {
 			left = append(left, r)
 		}
 	}
-	count(d.store.stats, Requests, -int64(refused))
-	d.finish(decided, nil)
+	count(w.store.stats, Requests, -int64(refused))
+	w.finish(decided, nil)
 	return left
 }
 
@@ -199,11 +199,11 @@ func writeAll(transactions []*transaction, statements []*pgdb.Statement,
 }
 
 // applyRows passes a plan's rows to the leases and to Options.Rows.
-func (d *work) applyRows(p *plan) {
+func (w *work) applyRows(p *plan) {
 	if p.remembered {
-		d.updateLeases(p)
+		w.updateLeases(p)
 	}
-	if d.store.rowObserver == nil || !d.store.rowObserver.Enabled() {
+	if w.store.rowObserver == nil || !w.store.rowObserver.Enabled() {
 		return
 	}
 	rows := make([]Row, 0, len(p.entries))
@@ -212,30 +212,30 @@ func (d *work) applyRows(p *plan) {
 			rows = append(rows, Row{ID: e.id, View: &e.view})
 		}
 	}
-	d.store.rowObserver.Observe(rows)
+	w.store.rowObserver.Observe(rows)
 }
 
 // applySingles decides requests of at most one hit by their rows. It finishes failed requests. It returns the
 // requests with decisions, and the requests that need another round.
-func (d *work) applySingles(requests []*request) ([]*request, []*request) {
+func (w *work) applySingles(requests []*request) ([]*request, []*request) {
 	decideGranted(requests)
 	decided := make([]*request, 0, len(requests))
 	var again []*request
-	for _, one := range requests {
-		c := one.call
-		if granted := len(c.Decisions); granted < len(one.positions) || granted == 0 {
-			if err := d.decideUnusual(one); errors.Is(err, errLocked) || errors.Is(err, errBadValue) {
-				again = append(again, one)
+	for _, r := range requests {
+		c := r.call
+		if granted := len(c.Decisions); granted < len(r.positions) || granted == 0 {
+			if err := w.decideUnusual(r); errors.Is(err, errLocked) || errors.Is(err, errBadValue) {
+				again = append(again, r)
 				continue
 			} else if err != nil {
-				d.finish([]*request{one}, err)
+				w.finish([]*request{r}, err)
 				continue
 			}
 		}
 		if len(c.Rows) > 0 {
-			d.addLeasedUnits(c, d.sent)
+			w.addLeasedUnits(c, w.sent)
 		}
-		decided = append(decided, one)
+		decided = append(decided, r)
 	}
 	return decided, again
 }
@@ -249,16 +249,16 @@ func decideGranted(requests []*request) {
 		decisions := r.call.Decisions[:0]
 		positions := r.positions
 		for i := range positions {
-			at := &positions[i]
-			e := at.entry
+			pos := &positions[i]
+			e := pos.entry
 			if e == nil { // the simulation has decided the hit
 				decisions = append(decisions, r.call.Decisions[i])
 				continue
 			}
-			if at.nth >= e.granted {
+			if pos.nth >= e.granted {
 				break // only takes that succeeded grant anything
 			}
-			left := e.view.Free + (e.granted-1-at.nth)*e.cost
+			left := e.view.Free + (e.granted-1-pos.nth)*e.cost
 			if left < 0 {
 				left = 0
 			}
@@ -282,12 +282,12 @@ func decideGranted(requests []*request) {
 
 // decideUnusual decides a request that decideGranted did not decide: a refusal, a refund, a reset or a failed
 // statement. It returns the error of the statement.
-func (d *work) decideUnusual(r *request) error {
+func (w *work) decideUnusual(r *request) error {
 	c := r.call
 	c.Decisions = c.Decisions[:0]
-	d.clearRefunded(r)
+	w.clearRefunded(r)
 	if err := failure(r); err != nil {
-		if at := &r.positions[0]; at.refund != nil && at.refund.err == nil {
+		if pos := &r.positions[0]; pos.refund != nil && pos.refund.err == nil {
 			r.refunded = true
 		}
 		return err
@@ -299,8 +299,8 @@ func (d *work) decideUnusual(r *request) error {
 			c.Decisions = append(c.Decisions, decisionOn(h, &e.view))
 			if e.kind == take && !e.remembered {
 				e.remembered = true
-				lease.RememberRefusal(d.store.rows, e.id, &e.view, h.Cost, c.Decisions[i].RetryAfter,
-					d.sequence)
+				lease.RememberRefusal(w.store.rows, e.id, &e.view, h.Cost, c.Decisions[i].RetryAfter,
+					w.sequence)
 			}
 		}
 	}

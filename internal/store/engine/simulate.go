@@ -10,24 +10,24 @@ import (
 // refunds.
 func simulate(requests []*request, rows map[lease.RowID]*algorithm.View) bool {
 	charges := false
-	var at []*algorithm.Row
-	var nows []int64
+	var hitRows []*algorithm.Row
+	var times []int64
 	for _, r := range requests {
 		hits := r.call.Hits
-		at = at[:0]
-		nows = nows[:0]
+		hitRows = hitRows[:0]
+		times = times[:0]
 		for i := range hits {
 			s := rows[rowOf(&hits[i])]
-			at = append(at, &s.Row)
-			nows = append(nows, s.Now)
+			hitRows = append(hitRows, &s.Row)
+			times = append(times, s.Now)
 		}
 		decisions := make([]ratelimit.Decision, len(hits))
-		r.passes = algorithm.Decide(hits, at, nows, decisions)
+		r.passes = algorithm.Decide(hits, hitRows, times, decisions)
 		r.call.Decisions = decisions
 		r.refusals = nil
 		for i := range hits {
 			if !decisions[i].Allowed && !hits[i].Peek {
-				view := algorithm.View{Limit: hits[i].Limit, Row: *at[i], Now: nows[i]}
+				view := algorithm.View{Limit: hits[i].Limit, Row: *hitRows[i], Now: times[i]}
 				r.refusals = append(r.refusals, refusal{rowOf(&hits[i]), view, i})
 			}
 			charges = charges || hits[i].Cost < 0 || r.passes && !hits[i].Peek

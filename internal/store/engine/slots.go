@@ -7,16 +7,16 @@ import (
 
 // allocateSlots sets the slot numbers of a plan's takes on limits InFlight (see plan.inFlight), and
 // p.allocated. If no session can be started, it fails the groups of these takes and returns the error.
-func (d *work) allocateSlots(p *plan) error {
+func (w *work) allocateSlots(p *plan) error {
 	p.allocated = p.allocated[:0]
 	var failure error
 	for _, g := range p.groups {
 		if !g.slots {
 			continue
 		}
-		session, err := d.store.slots.Session(d.ctx, d.queue.Timeout)
+		session, err := w.store.slots.Session(w.ctx, w.queue.Timeout)
 		if err != nil {
-			g.failure = d.noDecision(err)
+			g.failure = w.noDecision(err)
 			failure = g.failure
 			continue
 		}
@@ -25,7 +25,7 @@ func (d *work) allocateSlots(p *plan) error {
 			if capacity := e.view.Limit.Capacity(); n > capacity {
 				n = capacity
 			}
-			e.firstSlot = d.store.slots.Allocate(session, n)
+			e.firstSlot = w.store.slots.Allocate(session, n)
 			p.allocated = append(p.allocated,
 				slotRange{Limit: e.view.Limit, Row: e.id, First: e.firstSlot, N: n})
 		}
@@ -37,32 +37,32 @@ func (d *work) allocateSlots(p *plan) error {
 var inFlight = algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight})
 
 // holdSlots transfers the slots of granted hits to the Slots of their callers.
-func (d *work) holdSlots(requests []*request) {
+func (w *work) holdSlots(requests []*request) {
 	for _, r := range requests {
 		for i := range r.positions {
-			at := &r.positions[i]
-			if e := at.entry; e != nil && e.firstSlot != 0 && at.nth < e.granted {
-				d.store.slots.Hold(rangeOf(at), &r.call.Hits[i])
+			pos := &r.positions[i]
+			if e := pos.entry; e != nil && e.firstSlot != 0 && pos.nth < e.granted {
+				w.store.slots.Hold(rangeOf(pos), &r.call.Hits[i])
 			}
 		}
 	}
 }
 
 // rangeOf returns the allocated slots of a hit.
-func rangeOf(at *position) slotRange {
-	return slotRange{Limit: at.entry.view.Limit, Row: at.entry.id,
-		First: at.entry.firstSlot + at.nth*at.entry.cost,
-		N:     at.entry.cost}
+func rangeOf(pos *position) slotRange {
+	return slotRange{Limit: pos.entry.view.Limit, Row: pos.entry.id,
+		First: pos.entry.firstSlot + pos.nth*pos.entry.cost,
+		N:     pos.entry.cost}
 }
 
 // releaseUncertain releases the slots that a request without a decision may have taken.
-func (d *work) releaseUncertain(r *request) {
+func (w *work) releaseUncertain(r *request) {
 	var allocated []slotRange
 	for i := range r.positions {
-		at := &r.positions[i]
-		if at.entry != nil && at.entry.kind == take && at.entry.firstSlot != 0 {
-			allocated = append(allocated, rangeOf(at))
+		pos := &r.positions[i]
+		if pos.entry != nil && pos.entry.kind == take && pos.entry.firstSlot != 0 {
+			allocated = append(allocated, rangeOf(pos))
 		}
 	}
-	d.store.slots.ReleaseUncertain(allocated)
+	w.store.slots.ReleaseUncertain(allocated)
 }

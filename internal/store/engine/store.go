@@ -222,7 +222,7 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
 		return err
 	}
-	return ask(ctx, s, timeout, hits, decisions, false)
+	return submit(ctx, s, timeout, hits, decisions, false)
 }
 
 // Reset implements ratelimit.Store.
@@ -232,11 +232,11 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 			return hits[i].Validate()
 		}
 	}
-	return ask(ctx, s, timeout, hits, nil, true)
+	return submit(ctx, s, timeout, hits, nil, true)
 }
 
-// ask decides hits from memory, or sends them to a queue and waits.
-func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.Hit,
+// submit decides hits from memory, or sends them to a queue and waits.
+func submit(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision, reset bool) error {
 	if ctx.Err() != nil {
 		return s.server.health.Ended(ctx) // nothing is charged
@@ -255,11 +255,11 @@ func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.
 		batch.Enter(q, c)
 		return s.answer(c, decisions)
 	}
-	return askUntil(ctx, s, q, c, decisions)
+	return submitUntil(ctx, s, q, c, decisions)
 }
 
-// askUntil sends a call of ask with a context that can end before the timeout.
-func askUntil(ctx context.Context, s *Store, q *batch.Queue, c *batch.Call,
+// submitUntil sends a call of submit with a context that can end before the timeout.
+func submitUntil(ctx context.Context, s *Store, q *batch.Queue, c *batch.Call,
 	decisions []ratelimit.Decision) error {
 	c.Cancelable = true
 	stop := context.AfterFunc(ctx, func() { batch.Cancel(c, s.server.health.Ended(ctx)) })

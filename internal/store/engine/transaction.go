@@ -70,19 +70,19 @@ const maxRoundTrips = 100
 
 // newTransactions returns transactions for requests of several hits: one for each request if each is set, or
 // one for all.
-func (d *work) newTransactions(requests []*request, settings []int64, each, oneByOne bool) []*transaction {
-	var all []*transaction
+func (w *work) newTransactions(requests []*request, settings []int64, each, oneByOne bool) []*transaction {
+	var transactions []*transaction
 	for len(requests) > 0 {
 		n := len(requests)
 		if each {
 			n = 1
 		}
-		t := &transaction{work: d, settings: settings, requests: requests[:n], oneByOne: oneByOne}
+		t := &transaction{work: w, settings: settings, requests: requests[:n], oneByOne: oneByOne}
 		t.begin()
-		all = append(all, t)
+		transactions = append(transactions, t)
 		requests = requests[n:]
 	}
-	return all
+	return transactions
 }
 
 // begin sets the first state. It is peeking if a hit is not a plain charge or a row is likely to refuse.
@@ -149,11 +149,11 @@ const minPeekTime = time.Second
 
 // expectRefusals calls lease.ExpectRefusal for the rows of a committed plan that cannot grant another hit of
 // the same cost.
-func (d *work) expectRefusals(p *plan) {
+func (w *work) expectRefusals(p *plan) {
 	for _, e := range p.entries {
 		if e.kind == take && e.view.Free < e.cost {
 			l := e.view.Limit
-			lease.ExpectRefusal(d.store.rows, e.id,
+			lease.ExpectRefusal(w.store.rows, e.id,
 				algorithm.RetryAfter(algorithm.Of(l).Passes(l, &e.view.Row, e.view.Now, e.cost)-e.view.Now))
 		}
 	}
@@ -181,8 +181,8 @@ func addCharges(p *plan, r *request) {
 		h := &r.call.Hits[i]
 		switch {
 		case h.Cost < 0:
-			back := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h)).entry
-			r.positions = append(r.positions, position{refund: back})
+			refunded := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h)).entry
+			r.positions = append(r.positions, position{refund: refunded})
 		case r.passes && !h.Peek:
 			r.positions = append(r.positions, add(p, take, h.Limit, rowOf(h), h.Cost))
 		default:
@@ -215,11 +215,11 @@ func sortGroups(groups []*group) {
 // finish reads the results and finishes the decided requests. For the other requests, it returns further
 // transactions or, after a lock timeout, the requests for another round.
 func (t *transaction) finish() (again []*transaction, waiting []*request) {
-	d := t.work
+	w := t.work
 	p := t.plan
 	if t.err == nil {
 		p.read()
-		waited := d.recordLocks(p)
+		waited := w.recordLocks(p)
 		if t.err = t.failure(); t.err != nil && waited {
 			return nil, t.requests
 		}
@@ -238,19 +238,19 @@ func (t *transaction) finish() (again []*transaction, waiting []*request) {
 	}
 	switch {
 	case t.err != nil && len(t.requests) == 1:
-		d.clearRefunded(t.requests[0])
-		d.finish(t.requests, t.err)
+		w.clearRefunded(t.requests[0])
+		w.finish(t.requests, t.err)
 	case t.err != nil: // so that one of them does not fail the others
-		return d.newTransactions(t.requests, t.settings, true, t.oneByOne), nil
+		return w.newTransactions(t.requests, t.settings, true, t.oneByOne), nil
 	case took:
-		d.applyRows(p)
-		d.expectRefusals(p)
+		w.applyRows(p)
+		w.expectRefusals(p)
 		if p.inFlight {
-			d.holdSlots(t.requests)
+			w.holdSlots(t.requests)
 		}
 		t.answerCommitted()
 	case t.state == taking:
-		count(d.store.stats, RolledBack, 1)
+		count(w.store.stats, RolledBack, 1)
 		t.state = peeking
 		return []*transaction{t}, nil
 	case t.simulate(rows):
@@ -276,7 +276,7 @@ func peekedRows(p *plan) map[lease.RowID]*algorithm.View {
 // simulate decides the requests in memory and reports whether any of them charges. If none does, it finishes
 // the requests.
 func (t *transaction) simulate(rows map[lease.RowID]*algorithm.View) bool {
-	d := t.work
+	w := t.work
 	charges := simulate(t.requests, rows)
 	for _, r := range t.requests {
 		for i := range r.refusals {
@@ -284,11 +284,11 @@ func (t *transaction) simulate(rows map[lease.RowID]*algorithm.View) bool {
 			if wait < minPeekTime {
 				wait = minPeekTime
 			}
-			lease.ExpectRefusal(d.store.rows, r.refusals[i].id, wait)
+			lease.ExpectRefusal(w.store.rows, r.refusals[i].id, wait)
 		}
 	}
 	if !charges {
-		d.answer(t.requests, t.sent)
+		w.answer(t.requests, t.sent)
 	}
 	return charges
 }
@@ -329,17 +329,17 @@ func (t *transaction) answerCommitted() {
 
 // answer finishes requests with the decisions that they have. sent is the lease clock before their statements
 // were sent.
-func (d *work) answer(requests []*request, sent int64) {
+func (w *work) answer(requests []*request, sent int64) {
 	for _, r := range requests {
 		for i := range r.refusals {
 			refused := &r.refusals[i]
-			lease.RememberRefusal(d.store.rows, refused.id, &refused.view, r.call.Hits[refused.hit].Cost,
-				r.call.Decisions[refused.hit].RetryAfter, d.sequence)
+			lease.RememberRefusal(w.store.rows, refused.id, &refused.view, r.call.Hits[refused.hit].Cost,
+				r.call.Decisions[refused.hit].RetryAfter, w.sequence)
 		}
 		if len(r.call.Rows) > 0 && r.call.Err == nil {
-			d.addLeasedUnits(r.call, sent)
+			w.addLeasedUnits(r.call, sent)
 		}
-		d.refundRefused(r)
+		w.refundRefused(r)
 	}
-	d.finish(requests, nil)
+	w.finish(requests, nil)
 }
