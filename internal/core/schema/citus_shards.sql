@@ -28,7 +28,7 @@ BEGIN
 		USING ERRCODE = 'object_not_in_prerequisite_state';
 END $$;
 COMMENT ON FUNCTION rate_limit_refuse_count() IS
-	'Keeps programs that do not know of shards from counting beside them.';
+	'Prevents programs without support for shards from counting outside them.';
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ephemeral
 	EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable

@@ -1,13 +1,12 @@
--- The two tables of counts. Tables of the npm library pg-ratelimit are upgraded in place, and keep their
--- rows.
+-- The two tables of counts. Tables of the npm library pg-ratelimit are upgraded in place and keep their rows.
 --
--- Keys are in byte order, whatever the collation of the database: comparing bytes costs less. Tables that
+-- Keys are in byte order for every collation of the database, because comparing bytes costs less. Tables that
 -- the npm library created keep the collation of their database.
 --
--- The columns are those of the npm library, two for algorithms that the library lacks (hits for
--- sliding_log, remainder for gcra), one for requests in flight (slots), and two that only a running
--- statement uses: slot, the place of the row's entry in the parameters, and granted, the number of
--- admitted hits.
+-- The npm library's columns come first. Two columns are for algorithms that the library lacks (hits for
+-- sliding_log, remainder for gcra), and one is for requests in flight (slots). Only a running statement uses
+-- the other two: slot, the place of the row's entry in the parameters, and granted, the number of admitted
+-- hits.
 
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	prefix       TEXT COLLATE "C" NOT NULL,
@@ -52,8 +51,9 @@ COMMENT ON COLUMN rate_limit_ephemeral.slots IS
 COMMENT ON COLUMN rate_limit_durable.slots IS
 	'For in_flight: a number for each slot. Its high 32 bits are a process.';
 COMMENT ON TABLE rate_limit_processes IS
-	'The processes with requests in flight that are limited. A process renews its row every 3 seconds.';
+	'The processes with limited requests in flight. A process renews its row every 3 seconds.';
 COMMENT ON COLUMN rate_limit_processes.process IS
-	'About the second of its start, since 2000. A process that was stopped for too long takes another row.';
+	'The start of the process, in about seconds since 2000. A process that was paused for too long takes '
+	'another row.';
 COMMENT ON COLUMN rate_limit_processes.seen IS
-	'When it renewed this row. Its slots are free 10 seconds after that.';
+	'When the process renewed this row. Its slots are free 10 seconds later.';

@@ -1,5 +1,5 @@
--- The procedure that describes a table or a view, which end.sql drops. The first line of the texts is about
--- the table, and the others are "column: meaning". A line that begins with a tab continues the one before it.
+-- The procedure that describes a table or a view. end.sql drops it. The first line of the texts is about the
+-- table. The others are "column: meaning". A line that starts with a tab continues the previous line.
 
 CREATE OR REPLACE PROCEDURE rate_limit_describe(relation text, texts text) LANGUAGE plpgsql AS $$
 DECLARE

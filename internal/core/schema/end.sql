@@ -1,11 +1,11 @@
--- The last commands of each part. Functions get the search_path of their own schema, whatever that of the
--- caller is. Otherwise the caller of a function with the rights of the owner could make it use other tables.
+-- The last commands of each part. Functions get the search_path of their own schema. Otherwise the caller of
+-- a function with the rights of the owner could make it use other tables through the caller's search_path.
 -- Only the owner may call functions without a grant.
 --
--- A body that is parsed when the function is made, by RETURN or BEGIN ATOMIC, needs no search_path, which
--- would keep Postgres from inlining it, and an IMMUTABLE one uses no table. These are for everybody: views
--- and constraints call them, with the rights of the reader or the writer. So are rate_limit_counters and
--- rate_limit_override_of, which name their schema, and rate_limit_behind.
+-- A body that is parsed when the function is created, by RETURN or BEGIN ATOMIC, needs no search_path, which
+-- would prevent Postgres from inlining it. An IMMUTABLE function uses no table. All roles may call both
+-- kinds, because views and constraints call them with the rights of the reader or the writer. All roles may
+-- also call rate_limit_counters and rate_limit_override_of, which name their schema, and rate_limit_behind.
 
 DO $$
 DECLARE
@@ -26,8 +26,8 @@ BEGIN
 	END LOOP;
 END $$;
 
--- Columns of views have the comments of the columns of tables and views from which they come, where these
--- have the same name.
+-- Columns of views without a comment get the comment of the column with the same name in the view's tables
+-- and views.
 
 DO $$
 DECLARE

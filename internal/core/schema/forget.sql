@@ -7,9 +7,9 @@ CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, k
 RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-	-- one client
+	-- the addresses of one client
 	network CONSTANT cidr := network(set_masklen($4, CASE family($4) WHEN 6 THEN 64 ELSE 32 END));
-	-- as counters have it
+	-- the form in the keys of counters
 	client CONSTANT text := CASE family($4) WHEN 6 THEN network::text ELSE host($4) END;
 	users CONSTANT text[] := array_remove(ARRAY[$1], NULL);
 	keys bigint[] := array_remove(ARRAY[$2], NULL);
@@ -108,6 +108,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_forget_person IS
 	'Deletes all rows about a user with its API keys, an API key by its id, an API key or the key of a '
-	'counter, or a client: of the counters, the history, the overrides and the bans; with account also the '
-	'user and the API keys. It returns how many rows of each table it has deleted, or a dry run would '
-	'delete, and how many it has kept: the changes, which proxies need, and counters of requests that run.';
+	'counter, or a client, from the counters, the history, the overrides and the bans. account also '
+	'deletes the user and the API keys. Returns the number of rows of each table that were deleted, or '
+	'that a dry run would delete, and the number of kept rows: changes, which proxies need, and counters '
+	'of running requests.';

@@ -22,7 +22,7 @@ CREATE OR REPLACE FUNCTION rate_limit_refuse_count() RETURNS trigger LANGUAGE pl
 BEGIN
 	RAISE EXCEPTION 'the counts of this database are in shards: restart this program, or upgrade it' USING ERRCODE = 'object_not_in_prerequisite_state';
 END $$;
-COMMENT ON FUNCTION rate_limit_refuse_count() IS 'Keeps programs that do not know of shards from counting beside them.';
+COMMENT ON FUNCTION rate_limit_refuse_count() IS 'Prevents programs without support for shards from counting outside them.';
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ephemeral EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
@@ -56,9 +56,9 @@ COMMENT ON TABLE rate_limit_ephemeral IS 'The counters that a crash of the serve
 COMMENT ON TABLE rate_limit_durable IS 'The counters that survive a crash of the server.';
 COMMENT ON COLUMN rate_limit_ephemeral.slots IS 'For in_flight: a number for each slot. Its high 32 bits are a process.';
 COMMENT ON COLUMN rate_limit_durable.slots IS 'For in_flight: a number for each slot. Its high 32 bits are a process.';
-COMMENT ON TABLE rate_limit_processes IS 'The processes with requests in flight that are limited. A process renews its row every 3 seconds.';
-COMMENT ON COLUMN rate_limit_processes.process IS 'About the second of its start, since 2000. A process that was stopped for too long takes another row.';
-COMMENT ON COLUMN rate_limit_processes.seen IS 'When it renewed this row. Its slots are free 10 seconds after that.';
+COMMENT ON TABLE rate_limit_processes IS 'The processes with limited requests in flight. A process renews its row every 3 seconds.';
+COMMENT ON COLUMN rate_limit_processes.process IS 'The start of the process, in about seconds since 2000. A process that was paused for too long takes another row.';
+COMMENT ON COLUMN rate_limit_processes.seen IS 'When the process renewed this row. Its slots are free 10 seconds later.';
 `
 
 const describe = `
@@ -180,8 +180,8 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a user with its API keys, an API key by its id, an API key or the key of a '
-	'counter, or a client: of the counters, the history, the overrides and the bans; with account also the user and the API keys. It returns how many rows of each table it has deleted, or a dry run would '
-	'delete, and how many it has kept: the changes, which proxies need, and counters of requests that run.';
+	'counter, or a client, from the counters, the history, the overrides and the bans. account also deletes the user and the API keys. Returns the number of rows of each table that were deleted, or '
+	'that a dry run would delete, and the number of kept rows: changes, which proxies need, and counters of running requests.';
 `
 
 const historyAnswers = `
@@ -189,11 +189,11 @@ CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker = true) AS SELE
 		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight, a.count * a.weight AS requests, a.quota, a.remaining,
 		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration, a.also, a.id, a.xmin FROM rate_limit_audit a;
 CALL rate_limit_describe('rate_limit_audited', $$
-The audit log for people. Conditions on time, user_id and outcome are as fast as on rate_limit_audit.
-refused: Whether the requests were refused: limited, blocked or rejected. Requests without a decision are not.
-requests: How many requests the row stands for, estimated if only a sample is recorded.
-retry_after: Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it would never pass, or the time is not known.
-duration: How long the decision took, in seconds.
+The audit log with computed columns. Conditions on time, user_id and outcome are as fast as on rate_limit_audit.
+refused: Whether the requests were refused: limited, blocked or rejected. Requests without a decision were not refused.
+requests: The number of requests that the row represents, estimated if only a sample is recorded.
+retry_after: For a refusal, the time until the request would pass, in seconds. NULL: the request passed, it would never pass, or the time is unknown.
+duration: The time that the decision took, in seconds.
 xmin: The transaction that wrote the row: the last 32 bits of its number.
 $$);
 CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(), list text DEFAULT 'senders', of text DEFAULT '')
@@ -213,8 +213,8 @@ BEGIN
 		FROM rate_limit_audited a WHERE a.time >= $1 AND a.time < $2 AND a.outcome <> 'shadow' AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/' AND starts_with(a.prefix, $4))) AS c
 	WHERE c.name IS NOT NULL OR $3 = 'senders' GROUP BY 1, 2, 3;
 END $$;
-COMMENT ON FUNCTION rate_limit_top IS 'How many requests of a period the audit log has from each sender, and how many of them were refused or '
-	'had no decision. A sample counts as what it stands for. A sender is the key of a limit, or else the address, with the user. With the list paths, it is the host and the path instead. of is as --prefix of the command audit.';
+COMMENT ON FUNCTION rate_limit_top IS 'The requests of each sender in a period, by the audit log: all requests, refused requests, and requests without a decision. A sampled row counts as all requests that it represents. A sender is the '
+	'key of a limit, otherwise the address, with the user. With the list paths, the host and the path replace the sender. of is a prefix, as --prefix of the command audit.';
 CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamptz DEFAULT now(), most int DEFAULT 10) RETURNS TABLE (list text, prefix text, name text, requests bigint)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
@@ -229,8 +229,8 @@ BEGIN
 		WHERE c.name IS NOT NULL) AS p
 	WHERE p.place <= $3 ORDER BY p.list, p.place;
 END $$;
-COMMENT ON FUNCTION rate_limit_refused IS 'Who was refused most in a period, and by what, by the audit log: the first of the users, of the keys of '
-	'limits, of the addresses, and of the causes, which are limits and rules, or other reasons.';
+COMMENT ON FUNCTION rate_limit_refused IS 'The users, keys of limits and addresses with the most refused requests in a period, and the most '
+	'frequent causes, by the audit log. A cause is a limit, a rule or another reason. most bounds the rows of each list.';
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date) RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests bigint, refused bigint,
 	charged bigint, settled bigint, last_request timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT (m.time AT TIME ZONE 'UTC')::date, m.key_id, m.prefix, m.limit_name, rate_limit_add(coalesce(sum(m.requests), 0), 0), rate_limit_add(coalesce(sum(m.limited + m.blocked + m.rejected), 0), 0),
@@ -239,13 +239,13 @@ CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, la
 	FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = $1 AND m.time >= $2::timestamp AT TIME ZONE 'UTC' AND m.time < ($3 + 1)::timestamp AT TIME ZONE 'UTC'
 	GROUP BY GROUPING SETS ((m.time), (m.key_id), (m.prefix, m.limit_name), ()) ORDER BY 1, 2, 3, 4
 $$;
-COMMENT ON FUNCTION rate_limit_usage_between IS 'What a user did on some days in UTC: a row for each day with a request, for each API key (0: without '
-	'one), and for each limit, without what it is not about, and a row without all of them for all. Units of different limits are not comparable: use those of the rows of limits.';
+COMMENT ON FUNCTION rate_limit_usage_between IS 'A user''s usage on days in UTC: a row for each day with a request, for each API key (0: without one) '
+	'and for each limit, with NULL in the columns of the others, and a row for all requests, with NULL in all these columns. Units of different limits are not comparable, so use the units of the rows of limits.';
 CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker = true) AS SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused, sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
 	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
 CALL rate_limit_describe('rate_limit_minutes', $$
-The requests of all proxies in each minute that had one.
-time: When the minute begins.
+The requests of all proxies in each minute with requests.
+time: The start of the minute.
 allowed: Requests that passed.
 refused: Requests that a limit, a ban, a rule, or the check of the API key refused.
 failed: Requests without a decision.
@@ -264,7 +264,7 @@ BEGIN
 	BEGIN
 		ip := $1;
 	EXCEPTION WHEN invalid_text_representation THEN
-		NULL; -- it is no address
+		NULL; -- not an address
 	END;
 	SELECT date_trunc('minute', max(f.time)) INTO minute FROM ( SELECT * FROM rate_limit_audit WHERE user_id = $1 UNION ALL SELECT * FROM rate_limit_audit WHERE key = ANY (keys)
 		UNION ALL SELECT * FROM rate_limit_audit WHERE key_id = number
@@ -288,13 +288,13 @@ BEGIN
 		AND (a.user_id = $1 OR a.key = ANY (keys) OR a.key_id = number OR a.address = ip)
 	ORDER BY a.time DESC LIMIT 100;
 END $$;
-COMMENT ON FUNCTION rate_limit_why IS 'Why requests of somebody were refused, or had no decision, in the minute of a time, or in the last '
-	'minute of the day before it that has some: a sentence for each row of the audit log, the latest first. who is a user, an address, the key of a counter, or # and the id of an API key.';
+COMMENT ON FUNCTION rate_limit_why IS 'The requests of a sender that were refused or had no decision, in the latest minute that has some, at '
+	'most a day before a time: a sentence for each row of the audit log, the latest first. who is a user, an address, the key of a counter, or # and the id of an API key.';
 `
 
 const historyEnd = `
 CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
-COMMENT ON FUNCTION rate_limit_history_version IS 'The version of the tables of the history. The last command of the migration makes it.';
+COMMENT ON FUNCTION rate_limit_history_version IS 'The version of the tables of the history. The last command of the migration creates it.';
 `
 
 // historyVersion is the number in history_end.sql.
@@ -302,7 +302,7 @@ const historyVersion = "1"
 
 const historyMetrics = `
 CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN least(a + b, 9223372036854775807);
-COMMENT ON FUNCTION rate_limit_add IS 'The sum of two numbers, at most the largest bigint: no number that a proxy sends can make a sum fail.';
+COMMENT ON FUNCTION rate_limit_add IS 'The sum of two numbers, at most the largest bigint, so that no number from a proxy makes a sum fail.';
 CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[]
 	LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
@@ -313,20 +313,20 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_add_buckets IS 'The sum of two arrays, element by element. Missing elements count as 0.';
 CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[], INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
-COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by element: of the latencies of several rows of rate_limit_metrics.';
+COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by element, such as the latencies of several rows of rate_limit_metrics.';
 CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p double precision) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE WHEN u.i = 1 THEN 1 WHEN u.i <= 20 THEN 0.5 ELSE 0 END * (u.upto - u.rank) / u.n) FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::double precision AS upto,
 			least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::double precision AS rank FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
-COMMENT ON FUNCTION rate_limit_percentile IS 'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, interpolated '
-	'between two bounds: the exact time is between the same two, so that a result above 0.1 is at most twice or half of it. Element 1 of the buckets counts decisions of up to 0.1 ms, element i those of up to 0.1 '
-	'* 2^(i-1) ms, up to element 20, and element 21 those of more than 52 s, for which the result is 52428.8. NULL: there are no decisions. Buckets of several rows can be added with rate_limit_sum.';
+COMMENT ON FUNCTION rate_limit_percentile IS 'The p-quantile of decision times in milliseconds (p = 0.95 for p95), interpolated within its bucket. '
+	'A result above 0.1 is therefore within a factor of 2. Bucket 1 counts times up to 0.1 ms, bucket i up to 0.1 * 2^(i-1) ms, and bucket 21 all times above 52 s, with the result 52428.8. NULL: there are no '
+	'decisions. Add the buckets of several rows with rate_limit_sum.';
 CREATE OR REPLACE VIEW rate_limit_traffic WITH (security_invoker = true) AS SELECT rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms, m.*
 	FROM rate_limit_metrics m;
 CALL rate_limit_describe('rate_limit_traffic', $$
-rate_limit_metrics with percentiles of the time that decisions took.
-p50_ms: The median duration of the decisions, in milliseconds.
-p95_ms: The duration that 95 % of the decisions did not exceed, in milliseconds.
-p99_ms: The duration that 99 % of the decisions did not exceed, in milliseconds.
+rate_limit_metrics with percentiles of decision times.
+p50_ms: The median time of a decision, in milliseconds.
+p95_ms: The time that 95 % of the decisions did not exceed, in milliseconds.
+p99_ms: The time that 99 % of the decisions did not exceed, in milliseconds.
 $$);
 `
 
@@ -334,13 +334,13 @@ const historyPartitions = `
 CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END::text
 $$;
-COMMENT ON FUNCTION rate_limit_caller IS 'The role of the caller, even in a function with the rights of the owner.';
+COMMENT ON FUNCTION rate_limit_caller IS 'The calling role, even in a function with the rights of the owner.';
 CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean
 	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
 BEGIN
 	RETURN (SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = 'rate_limit_retention'::regclass);
 END $$;
-COMMENT ON FUNCTION rate_limit_owns_history IS 'Whether the role of the caller has the rights of the owner of the history.';
+COMMENT ON FUNCTION rate_limit_owns_history IS 'Whether the calling role has the rights of the owner of the history.';
 CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit_audit') RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz)
 	LANGUAGE sql STABLE SECURITY DEFINER SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz
@@ -350,7 +350,7 @@ CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit
 		WHERE i.inhparent = $1::regclass) AS p
 	ORDER BY 3
 $$;
-COMMENT ON FUNCTION rate_limit_partitions IS 'The partitions of a table of the history, with their schemas, and the beginning and the end of each.';
+COMMENT ON FUNCTION rate_limit_partitions IS 'The partitions of a table of the history, with their schemas, starts and ends.';
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date, parent text DEFAULT 'rate_limit_audit')
 	RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC' AS $$
 DECLARE
@@ -403,8 +403,8 @@ BEGIN
 		RAISE EXCEPTION 'batch % of this writer is written already', $4 USING ERRCODE = 'unique_violation';
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_begin_batch IS 'The first statement of a transaction that writes a batch. It fails with unique_violation if the batch, '
-	'or a later one, is written: a batch with an unknown outcome can be sent again. The transaction waits for a lock for 1 s at most. written and dropped are totals.';
+COMMENT ON FUNCTION rate_limit_begin_batch IS 'The first statement of a transaction that writes a batch. It fails with unique_violation if this '
+	'batch or a later one is already written, so that a batch with an unknown outcome can be sent again. The transaction waits for a lock for at most 1 s. written and dropped are totals.';
 DO $do$ DECLARE made text;
 BEGIN FOR made IN WITH columns AS ( SELECT a.attrelid, a.attname AS name, a.attnum AS n, a.attnotnull AS needed, format_type(a.atttypid, NULL) AS type, a.atttypid IN ('int8'::regtype, 'int4'::regtype, 'timestamptz'::regtype) AS number
 			FROM pg_attribute a WHERE a.attrelid IN ('rate_limit_audit'::regclass, 'rate_limit_metrics'::regclass) AND a.attnum > 0 AND NOT a.attisdropped AND a.attname NOT IN ('node', 'region', 'id', 'granularity') ), lists AS (
@@ -440,9 +440,9 @@ END $$$f$, CASE WHEN of_audit THEN 'audit' ELSE 'metrics' END,
 			CASE WHEN of_audit THEN '{rate_limit_audit}' ELSE '{rate_limit_metrics_minute,rate_limit_metrics_hour}' END) FROM lists LOOP EXECUTE made;
 	END LOOP;
 END $do$;
-COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and makes the partitions that they need. Times are microseconds since 1970. An empty text and a number below 0 stand for NULL.';
-COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes, hours and days of rate_limit_metrics, and makes the partitions that they need. All '
-	'rows are of one minute, and no two are equal but for their sums. Times are microseconds since 1970.';
+COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and creates the partitions that they need. Times are microseconds since 1970. An empty text and a number below 0 represent NULL.';
+COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes, hours and days of rate_limit_metrics, and creates the partitions that they need. '
+	'All rows are of one minute, and any two differ in more than their sums. Times are microseconds since 1970.';
 CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS text
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
@@ -458,7 +458,7 @@ BEGIN
 	ON CONFLICT (what) DO UPDATE SET keep = excluded.keep, set_by = excluded.set_by, set_at = excluded.set_at WHERE r.keep <> excluded.keep;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_retain IS 'Sets how long a part of the history is kept. keep is an interval. It returns why not, or NULL: only a role that may update rate_limit_retention can shorten a retention.';
+COMMENT ON FUNCTION rate_limit_retain IS 'Sets the retention of a part of the history. keep is an interval. Returns NULL, or the reason for a refusal: only a role that may update rate_limit_retention can shorten a retention.';
 `
 
 const historyTables = `
@@ -476,32 +476,32 @@ CREATE INDEX IF NOT EXISTS rate_limit_audit_who ON rate_limit_audit USING brin (
 CALL rate_limit_describe('rate_limit_audit', $$
 The audit log: a row for each recorded decision. A row with the outcome shadow is in addition to the row of its request.
 time: The time of the decision, by the clock of the proxy.
-cost: The cost of one request, or of a refused one, what it would have cost.
-count: The number of equal refusals within the same second that this row represents. The other columns are those of the first.
+cost: The cost of one request. For a refused request, the cost that it would have had.
+count: The number of equal refusals within the same second that this row represents. The other columns describe the first of them.
 quota: The full quota. NULL: no limit decided.
-remaining: The rest of the quota after the decision.
+remaining: The units of the quota left after the decision.
 key_id: The id of the API key in rate_limit_api_keys. NULL: none.
-retry_after_ms: Of a refusal: the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is not known.
+retry_after_ms: For a refusal, the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is unknown.
 duration_us: The time that the decision took, in microseconds.
 weight: The number of requests that each request of this row represents: above 1 if only a sample is recorded. count * weight is the estimated number of requests.
 status: The status of a refusal. NULL: the request passed.
-outcome: allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path
-	is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.
+outcome: allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the
+	path is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.
 reason: The reason for a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, timeout, overloaded or unavailable.
-prefix: The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is its first
-	name; empty if no limit applied. Of several limits, that of the one that refused, else of the one with the
-	least remaining.
+prefix: The prefix of the limit in a configuration, or rule/ and the first name of the rule; empty if no
+	limit applied. Of several limits, it is the limit that refused, otherwise the limit with the least
+	remaining.
 limit_name: The name of the limit of the rule. NULL: a limit in a configuration.
-key: The stored key of the counter: a digest if it is a secret.
+key: The stored key of the counter, which is a digest if the key is a secret.
 user_id: The user. NULL: an anonymous request.
 tier: The tier of the user, with a policy.
-address: The address of the client, or its network, as audit_address says.
+address: The address of the client, or its network; see audit_address.
 host: The host of the request.
 method: The method of the request.
 path: The path of the request without the query, up to 500 characters.
 node: The name of the proxy.
 region: The region of the proxy, if its configuration has one.
-also: The other limits that were asked about the request, whether they charged it or not, as pairs of prefix and key. NULL: none.
+also: The other limits that the request matched, charged or not, as pairs of prefix and key. NULL: none.
 id: A unique number.
 $$);
 CREATE TABLE IF NOT EXISTS rate_limit_metrics ( granularity   text NOT NULL, time          timestamptz NOT NULL, user_id       text NOT NULL DEFAULT '', key_id        bigint NOT NULL DEFAULT 0, prefix        text NOT NULL DEFAULT '',
@@ -512,14 +512,14 @@ CREATE TABLE IF NOT EXISTS rate_limit_metrics ( granularity   text NOT NULL, tim
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (user_id, time, key_id, prefix, limit_name, endpoint, region, granularity);
 CREATE INDEX IF NOT EXISTS rate_limit_metrics_time ON rate_limit_metrics USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CALL rate_limit_describe('rate_limit_metrics', $$
-Sums of the requests of a user and an API key, by the limit that decided and by the endpoint, in a minute, an hour or a day, over all proxies of a region. Usage and invoices are computed from them.
+Sums of requests by user, API key, deciding limit and endpoint, in a minute, an hour or a day, over all proxies of a region. Usage and invoices are computed from them.
 granularity: minute, hour or day: each request counts in all three.
-time: The beginning of the minute, hour or day (in UTC).
+time: The start of the minute, hour or day, in UTC.
 user_id: The user; empty: anonymous requests; (other): users beyond the first 10,000 combinations of a proxy in a minute.
 key_id: The id of the API key; 0: none, or (other).
 prefix: As in rate_limit_audit.
 limit_name: The name of the limit of the rule; empty: a limit in a configuration, or none.
-endpoint: The route, if the configuration names it, or else the paths of the rule or the zone that matched, and never the path of a request; (other): as for users.
+endpoint: The route, if the configuration names it, otherwise the paths of the matching rule or zone, but never the path of a request; (other): as for users.
 region: The region of the proxies, if their configuration has one.
 requests: All requests: allowed, limited, blocked, rejected and errors together. A request counts once, for the limit that refused it or has the least remaining.
 allowed: Requests that passed.
@@ -527,14 +527,14 @@ limited: Requests that a limit refused.
 blocked: Requests that a ban or a block rule refused.
 rejected: Requests that were refused because of their API key or their path.
 errors: Requests without a decision, whether they passed or not.
-shadow: Decisions of shadow rules that would have refused. Their requests count in the other columns.
+shadow: Refusals that shadow rules would have made. Their requests count in the other columns, too.
 charged: Units that this limit charged for requests that passed, including requests counted under another limit.
-settled: Their actual cost once the responses end; equal to charged if the limit has no settle.
-from_memory: Limited requests that a proxy refused from memory, without asking the database.
-from_lease: Allowed requests that a proxy let pass with units of a lease, without asking the database.
+settled: The actual cost of these requests, once their responses end; equal to charged if the limit has no settle.
+from_memory: Limited requests that a proxy refused from memory, without the database.
+from_lease: Allowed requests that a lease admitted, without the database.
 from_database: Requests that the database decided, because neither the memory of the proxy nor a lease could.
 last_request: The time of the last request.
-latency: The numbers of decisions by their duration, in buckets: see rate_limit_percentile.
+latency: The numbers of decisions by duration, in buckets; see rate_limit_percentile.
 $$);
 DO $$
 DECLARE
@@ -557,7 +557,7 @@ The processes that write the history, and the progress of each. A row that was n
 writer: A random name of the process.
 node: The name of the proxy.
 region: The region of the proxy, if its configuration has one.
-batch: The number of the last batch that was written. It prevents that a batch is written twice if it is sent again after a failure.
+batch: The number of the last written batch. It prevents writing a batch twice if the batch is sent again after a failure.
 written: The number of decisions that the process has written to rate_limit_audit.
 dropped: The number of decisions that the process could not write, because the database was slow or down for too long.
 seen: The time of the last batch.
@@ -632,7 +632,7 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired IS 'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
-	'past their retention. It keeps a partition in use, and held_by names the user. Writers wait for up to 100 ms. One of the proxies runs it about once a minute, or pg_cron does.';
+	'past their retention. It keeps partitions in use, and held_by names their users. Writers wait for up to 100 ms. One of the proxies runs it about once a minute, or pg_cron does.';
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'
 	SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
@@ -687,14 +687,15 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes ( node   text NOT NULL, epo
 	report json NOT NULL DEFAULT '{}', CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY (node, epoch), CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200) ) WITH (fillfactor = 50);
 CALL rate_limit_describe('rate_limit_nodes', $$
 The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or
-	vanished is deleted after a day. A crash of the server empties the table, and proxies that run write their
+	vanished is deleted after a day. A crash of the server empties the table. Running proxies then write their
 	rows again.
 node: The name of the proxy. It is the same after each start. Several proxies may have it.
-epoch: Another number after each start of the process.
-seen: When it renewed this row. A proxy is gone 10 seconds after that.
-ended: When it stopped in order. NULL: it runs, or it vanished.
-system: The system identifier of the server that the proxy wrote to. A row of another one came with a restored copy, and says nothing about proxies here.
-report: What the proxy says about itself. rate_limit_proxies has it in columns. Its times are microseconds by the proxy's clock, which clock had at seen.
+epoch: A number that differs after each start of the process.
+seen: When the proxy renewed this row. The proxy is gone 10 seconds later.
+ended: When the proxy stopped in order. NULL: it runs, or it vanished.
+system: The system identifier of the server that the proxy wrote to. A row with another identifier is from a restored copy and has no meaning here.
+report: The proxy's report about itself; rate_limit_proxies has its columns. Its times are microseconds by
+	the proxy's clock. clock is that clock's time at seen.
 $$);
 CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid,
 	made_before timestamptz DEFAULT 'infinity') RETURNS bigint
@@ -728,26 +729,26 @@ CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS
 		problems text[], clock bigint, local_from bigint, local_until bigint, admitted bigint, refused bigint,
 		undecided bigint, undecided_at bigint, locally bigint, busiest json);
 CALL rate_limit_describe('rate_limit_proxies', $$
-The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of
-	another server are not here. Of several proxies with one name, the second one has #2 after it.
-region: Where it runs, if its configuration says so.
-version: The version of its program.
-live: Whether it runs.
-cannot: Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.
-policy: Whether it has a policy.
-behind: How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since
-	they were restored.
-local_from: When it last began to limit by itself, because the database made no decisions. NULL: it has not.
-local_until: When that ended.
-seconds_ago: How long ago seen was.
-problems: The rules that it cannot use, each with what it should be.
-admitted: How many requests it has admitted since its start, those included that it decided locally.
-refused: How many it has refused, those included that it decided locally.
-undecided: How many had no decision: on_error says what became of them.
-undecided_at: When a request last had no decision. NULL: none since its start.
-locally: How many it decided at its share of each limit, without the database.
-busiest: Its limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.
-late: How many of those behind had been made 10 seconds before seen, or earlier.
+The proxies of this server and their progress. Rows of rate_limit_nodes from a copy of another server are
+	left out. Of several proxies with one name, the second one has the suffix #2.
+region: The region in the proxy's configuration, if any.
+version: The version of the proxy's program.
+live: Whether the proxy runs.
+cannot: The statements that would grant the proxy's role the privileges to decide. NULL: it has them.
+policy: Whether the proxy has a policy.
+behind: The number of policy changes that the proxy has not applied yet. NULL: it has no policy, or has not read the tables since they were restored.
+local_from: When the proxy last started to limit by itself, because the database made no decisions. NULL: never.
+local_until: When the proxy last stopped limiting by itself.
+seconds_ago: The seconds since seen.
+problems: The rules that the proxy cannot use, each with the permitted values.
+admitted: The number of admitted requests since the start of the proxy, including local decisions.
+refused: The number of refused requests since the start of the proxy, including local decisions.
+undecided: The number of requests without a decision. on_error determined their outcome.
+undecided_at: When a request last had no decision. NULL: never since the start of the proxy.
+locally: The number of requests that the proxy decided without the database, at its share of each limit.
+busiest: The proxy's limits with the most requests since its start, at most 20: {prefix: [admitted,
+	refused]}.
+late: The number of changes in behind that were made at least 10 seconds before seen.
 $$);
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
 	WITH proxies AS (
@@ -790,11 +791,11 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
 		FROM live p HAVING bool_or(NOT p.open)
 	) AS f ORDER BY f.place, f.node;
 CALL rate_limit_describe('rate_limit_state', $$
-Whether limits are enforced, in a sentence. The first row has the state of all: enforcing, open or stopped.
-	The others say what else needs a look.
-state: enforcing; open: requests have no decision; stopped: there is no proxy; local: a proxy decided without
-	the database; without a policy; behind; unusable: a rule; gone: a proxy.
-node: The proxy that the sentence is about. NULL: all.
+Whether limits are enforced, as a sentence. The first row has the state of all limits: enforcing, open or
+	stopped. Each other row has a problem.
+state: enforcing; open: requests have no decision; stopped: there is no proxy; local: a proxy decided
+	without the database; without a policy; behind; unusable: a rule; gone: a proxy.
+node: The proxy that the sentence is about. NULL: all proxies.
 said: The sentence.
 $$);
 CREATE TABLE IF NOT EXISTS rate_limit_secrets (
@@ -806,8 +807,8 @@ INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid
 	gen_random_uuid()::text
 	WHERE NOT EXISTS (SELECT FROM rate_limit_secrets s WHERE s.name = 'partition') ON CONFLICT DO NOTHING;
 CALL rate_limit_describe('rate_limit_secrets', $$
-Random texts that the proxies share and clients must not know.
-name: What it is for. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.
+Random texts that the proxies share. Clients must not see them.
+name: The purpose. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.
 value: The secret.
 $$);
 `
@@ -823,7 +824,7 @@ BEGIN
 			ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = own
 		WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])) ORDER BY u.rule, u.limit_name, u.key;
 END $$;
-COMMENT ON FUNCTION rate_limit_used_by IS 'The rows of rate_limit_used that count a user, or one of its API keys.';
+COMMENT ON FUNCTION rate_limit_used_by IS 'The rows of rate_limit_used that count a user or one of its API keys.';
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 #variable_conflict use_column
@@ -832,7 +833,7 @@ BEGIN
 		RETURN;
 	END IF;
 	IF NOT EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id > '') THEN
-		RETURN; -- zeros would say that there was no request
+		RETURN; -- zeros would mean that there was no request
 	END IF;
 	RETURN QUERY SELECT coalesce(sum(n.requests) FILTER (WHERE n.time >= date_trunc('day', now(), 'UTC')), 0)::bigint, coalesce(sum(n.requests), 0)::bigint,
 		coalesce(sum(n.limited + n.blocked + n.rejected), 0)::bigint,
@@ -841,29 +842,29 @@ BEGIN
 		(SELECT max(u.resets_at) FROM rate_limit_used_by($1, $2) u)
 	FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1 AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2);
 END $$;
-COMMENT ON FUNCTION rate_limit_recent IS 'What a user, or one of its API keys, did: requests of today and of this month in UTC, those of this '
-	'month that were refused, by a limit (429), and with 401 or 403, the last request, and when all limits that count by user, or by key, have their full quota again; NULL: they have it. No row: no usage was '
-	'recorded, or the role may not read it.';
+COMMENT ON FUNCTION rate_limit_recent IS 'The recent requests of a user or one of its API keys: the requests of today and of this month in UTC; '
+	'the refused requests of this month, in total, by a limit (429), and with 401 or 403; the last request; and when all limits that count by user or key have their full quota again, or NULL if they '
+	'have it now. No row: no usage was recorded, or the role may not read it.';
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker = true) AS SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
 		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys, ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment FROM rate_limit_tiers t;
 CALL rate_limit_describe('rate_limit_tier_states', $$
-The tiers, and what is on them.
-users: How many users are on the tier.
-keys: How many API keys have it as their own.
-rules: The rules for the tier, and maybe for others.
+The tiers with their users, API keys and rules.
+users: The number of users on the tier.
+keys: The number of API keys with this tier of their own.
+rules: The rules for the tier. They may also be for other tiers.
 $$);
 CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker = true) AS SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id AND b.until > now()) THEN 'banned'
 		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0 AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state FROM rate_limit_users u;
 CALL rate_limit_describe('rate_limit_user_states', $$
-The users, and who is shut out.
+The users and their states.
 state: banned; blocked: an override of 0 refuses the user; or active.
 $$);
 CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked' WHEN k.expires_at <= now() THEN 'expired'
 		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now()) OR EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = k.user_id AND b.until > now()) THEN 'banned' ELSE 'valid' END AS state,
 		k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at FROM rate_limit_api_keys k;
 CALL rate_limit_describe('rate_limit_key_states', $$
-The API keys, without their digests, and which of them are valid.
-state: valid, expired, revoked, or banned: the key, or its user.
+The API keys, without their digests, and their states.
+state: valid, expired, revoked, or banned: the key or its user is banned.
 $$);
 CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
 		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid, CASE r.action WHEN 'limit' THEN r.count_by END AS count_by, nullif(r.without_header, 'share') AS without_header,
@@ -872,9 +873,9 @@ CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS 
 		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment, (SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems FROM rate_limit_rules r
 	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
 CALL rate_limit_describe('rate_limit_rule_states', $$
-The rules in the order in which proxies try them, with their limits in words. Defaults are NULL.
+The rules in the order in which proxies try them, with their limits as text. Defaults are NULL.
 in_force: Whether the rule applies now.
-limits: The limits: the name, the events and the time, the algorithm, and what is not the default.
+limits: The limits: the name, the events and the window, the algorithm, and all values that are not defaults.
 problems: The warnings of rate_limit_rule_warnings.
 $$);
 CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after, CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0
@@ -884,10 +885,10 @@ CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS SELE
 		CASE WHEN c.ref IS NULL THEN 'all' WHEN k.id IS NOT NULL THEN CASE c.kind WHEN 'key' THEN '' ELSE 'key/' END || k.id ELSE regexp_replace(c.ref, '(^|/)([0-9a-f]{12})[0-9a-f]{52}$', '\1\2...') END AS which FROM rate_limit_changes c,
 		LATERAL (SELECT (coalesce(c.after, c.before) ->> CASE c.kind WHEN 'key' THEN 'id' ELSE 'key_id' END)::bigint AS id) k;
 CALL rate_limit_describe('rate_limit_changed', $$
-What was changed in the policy, in words.
-key_id: The id of the API key that was changed, or whose override or ban was. NULL: another change.
-which: ref for people: all for NULL, the id of an API key, or, if the line is too old to tell it, the begin of its digest.
-what: created or deleted, of an override with its rule, limit and amounts; changed; or the columns that differ.
+The changes of the policy as text.
+key_id: The id of the API key that was changed, or that has the changed override or ban. NULL: another change.
+which: ref for display: all for NULL, the id of an API key, or the start of its digest if the row is too old to have the id.
+what: created or deleted, with the rule, limit and amounts of an override; changed; or the columns that differ.
 $$);
 `
 
@@ -897,14 +898,14 @@ CREATE TABLE IF NOT EXISTS rate_limit_changes ( seq    bigint GENERATED ALWAYS A
 CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
 CALL rate_limit_describe('rate_limit_changes', $$
-The changes of the policy of the last 30 days. Triggers write them, and proxies poll them.
-seq: The order in which the lines were written. Lines of other transactions may become visible later.
+The changes of the policy in the last 30 days. Triggers write them, and proxies poll them.
+seq: The order in which the rows were written. Rows of other transactions may become visible later.
 xid: The transaction. Proxies use it to find the changes that became visible since their last poll.
 kind: The kind of the changed row: tier, user, key, rule, limit, override or ban.
-ref: The changed row: the name of a tier or rule, rule/limit, the user, or the hexadecimal digest of a key.
-	For an override or a ban, its target: tier/..., user/..., key/<digest> or network/.... NULL: all rows,
-	because one statement changed more than 1,000 rows or emptied the table.
-at: When the transaction began.
+ref: The changed row: the name of a tier or rule, rule/limit, the user, or the hexadecimal digest of a
+	key. For an override or a ban, its target: tier/..., user/..., key/<digest> or network/.... NULL: all
+	rows, because one statement changed more than 1,000 rows or emptied the table.
+at: When the transaction started.
 by: The role that made the change, and in parentheses the person in the setting rate_limit.person, if any.
 before: The row before the change. NULL: it is new.
 after: The row after the change. NULL: it was deleted.
@@ -931,7 +932,7 @@ BEGIN
 	DELETE FROM rate_limit_tiers t WHERE t.tier = $1;
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_tier IS 'Deletes a tier that nothing uses, and returns whether it was there. It fails if something uses the tier.';
+COMMENT ON FUNCTION rate_limit_delete_tier IS 'Deletes an unused tier, and returns whether it existed. It fails if the tier is used.';
 CREATE OR REPLACE FUNCTION rate_limit_rename(kind text, name text, new text) RETURNS boolean
 	LANGUAGE plpgsql AS $$
 DECLARE
@@ -952,7 +953,7 @@ EXCEPTION WHEN integrity_constraint_violation THEN
 		ELSE rate_limit_fault(fault, message, NULL, jsonb_build_object('tier', $3, 'name', $3)) END
 		USING ERRCODE = 'check_violation';
 END $$;
-COMMENT ON FUNCTION rate_limit_rename IS 'Gives a rule or a tier another name, which all that refers to it then has. kind is rule or tier. It returns whether there is one. A rule begins new counters.';
+COMMENT ON FUNCTION rate_limit_rename IS 'Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it existed. A renamed rule starts new counters.';
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -986,8 +987,8 @@ BEGIN
 		RETURNING least(k.revoked_at, k.expires_at) INTO replaced_at;
 	RETURN NEXT;
 END $$;
-COMMENT ON FUNCTION rate_limit_rotate_key IS 'Makes an API key in place of a valid one, with its name, tier, end, counters, overrides and bans, and '
-	'ends the old key after the grace. digest is the SHA-256 of the new key, and hint its first characters.';
+COMMENT ON FUNCTION rate_limit_rotate_key IS 'Creates an API key in place of a valid one, with its name, tier, end, counters, overrides and bans. '
+	'The old key ends after the grace. digest is the SHA-256 of the new key, and hint its first characters.';
 `
 
 const policyDocument = `
@@ -999,18 +1000,18 @@ CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) 
 	JOIN pg_attribute a ON a.attrelid = s.relation AND a.attnum > 0 AND NOT a.attisdropped LEFT JOIN LATERAL (SELECT pg_get_expr(v.adbin, v.adrelid) FROM pg_attrdef v WHERE (v.adrelid, v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true
 	WHERE a.attidentity = '' AND a.attgenerated = '' AND (d.value IS NULL OR d.value NOT IN ('now()', 'SESSION_USER'));
 CALL rate_limit_describe('rate_limit_policy_columns', $$
-The columns of the policy: those that people set, of the tables that a document has.
-place: The order of the tables: rows refer to rows of tables before.
+The columns of the policy that a document has. Values that the server fills are left out.
+place: The order of the tables. Rows refer only to rows of earlier tables.
 section: The name of the list of rows in a document.
 relation: The table.
 position: The place of the column in the table.
 name: The column.
 type: Its type.
-default_value: Its default, as SQL. NULL: there is none.
-key: The place among the columns that name a row. NULL: it is none of them.
+default_value: Its default, as SQL. NULL: none.
+key: The place among the columns that name a row. NULL: it is not one of them.
 needed: Whether each row of a document must have it.
-is_reference: Whether it is the number of an API key. A document has the digest.
-description: What it means.
+is_reference: Whether it is the number of an API key. A document has the digest in its place.
+description: The meaning of the column.
 $$);
 CREATE OR REPLACE FUNCTION rate_limit_policy_rows(section text, list jsonb DEFAULT NULL) RETURNS TABLE (name text, key jsonb, at tid, document jsonb) LANGUAGE plpgsql STABLE
 SET timezone = 'UTC' SET datestyle = 'ISO' SET bytea_output = 'hex' AS $$
@@ -1038,8 +1039,8 @@ BEGIN
 			CROSS JOIN LATERAL jsonb_populate_record(NULL::%s, rate_limit_policy_values(o, $2)) t', s.relation) END)
 		USING list, s.refs;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_rows IS 'The rows of a section of the policy, or those of a list as the tables would have them: the name for '
-	'people, the fields that name the row, its place, and the fields that do not have their defaults.';
+COMMENT ON FUNCTION rate_limit_policy_rows IS 'The rows of a section of the policy, or of a list as the tables would have them: the name for '
+	'messages, the fields that name the row, its place, and the fields that do not have their defaults.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, refs text[]) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN fields ->> 'events' = 'unlimited' THEN fields - 'events' ELSE fields END
 	- coalesce(refs, '{}');
 COMMENT ON FUNCTION rate_limit_policy_values IS 'The values of a row of a document, without its references to API keys.';
@@ -1055,7 +1056,7 @@ BEGIN
 		FROM (SELECT DISTINCT section FROM rate_limit_policy_columns) AS s
 		WHERE s.section <> 'limits' AND (users OR s.section NOT IN ('users', 'keys')));
 END $$;
-COMMENT ON FUNCTION rate_limit_policy IS 'The policy as a document: tiers, rules with their limits, and overrides for tiers; with users also the '
+COMMENT ON FUNCTION rate_limit_policy IS 'The policy as a document: tiers, rules with their limits, and overrides for tiers. users adds the '
 	'users, the digests of their API keys, and their overrides. A field that has its default is left out.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_lists(policy jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
@@ -1121,7 +1122,7 @@ BEGIN
 	END IF;
 	RETURN made;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_lists IS 'The rows of rate_limit_policy_rows of a document, by sections. It fails for one that cannot be a policy.';
+COMMENT ON FUNCTION rate_limit_policy_lists IS 'The rows of rate_limit_policy_rows of a document, by section. It fails for a document that cannot be a policy.';
 CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -1129,9 +1130,9 @@ DECLARE
 	taken CONSTANT text[] := regexp_match(detail, '^Key \(family, priority\)=\((.*), (.*?)\) already exists');
 BEGIN
 	IF fault LIKE 'exactly\_one\_of\_per%' AND fields ->> 'algorithm' = 'in_flight' THEN
-		RETURN 'algorithm: "in_flight": must be that of a limit with a window; in_flight is for requests that run at once';
+		RETURN 'algorithm: "in_flight": must be an algorithm with a window; in_flight limits concurrent requests';
 	ELSIF taken IS NOT NULL THEN
-		RETURN format('priority: %s: must be another than that of the rule %s, which is of the same family', taken[2], (SELECT to_json(r.name) FROM rate_limit_rules r WHERE r.family = taken[1]
+		RETURN format('priority: %s: must differ from the priority of the rule %s, which is in the same family', taken[2], (SELECT to_json(r.name) FROM rate_limit_rules r WHERE r.family = taken[1]
 				AND r.priority::text = taken[2]));
 	ELSIF message LIKE 'time zone "%" not recognized' THEN
 		RETURN concat('time_zone: ', fields -> 'time_zone', ': must be known to the server');
@@ -1151,7 +1152,7 @@ BEGIN
 			(SELECT ': ' || string_agg(name[1], ', ') FROM pg_constraint, regexp_matches(pg_get_constraintdef(oid), '''([a-z_]+)''', 'g') AS name
 				WHERE conname = fault AND conrelid = 'rate_limit_rule_limits'::regclass) END);
 END $$;
-COMMENT ON FUNCTION rate_limit_fault IS 'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if its name does not say it.';
+COMMENT ON FUNCTION rate_limit_fault IS 'The error of a constraint for display: the field, its value, and the permitted values; or the message, if the name of the constraint does not describe them.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
 	LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1241,7 +1242,7 @@ BEGIN
 		SELECT format('rule "%s": %s', f.name, f.fault) INTO fault FROM ( SELECT r.name, format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
 			FROM rate_limit_rules r, unnest(r.tiers) AS t
 			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers) AND concat(r.name, '/', t) <> ALL (unknown)
-			UNION ALL SELECT r.name, format('priority: %s: must be another than that of the rule "%s", which is of the same family', r.priority, o.name)
+			UNION ALL SELECT r.name, format('priority: %s: must differ from the priority of the rule "%s", which is in the same family', r.priority, o.name)
 			FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family, r.priority) AND o.name > r.name) AS f(name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
 		IF fault IS NOT NULL THEN
 			RAISE EXCEPTION '%', fault USING ERRCODE = 'foreign_key_violation';
@@ -1258,13 +1259,14 @@ BEGIN
 		RAISE EXCEPTION '%', coalesce('rule "' || substring(detail FROM '^The rule is ''(.*)''\.$') || '": ', '') || fault USING ERRCODE = 'check_violation', HINT = hint;
 	END;
 END $$;
-COMMENT ON FUNCTION rate_limit_apply IS 'Makes the policy as a document of rate_limit_policy has it, and returns what differs: a new or deleted '
-	'row, or a field of a row that was there. A field that the document lacks gets its default. Rows that it lacks stay, but with prune only those of sections that it lacks. dry_run checks everything, and changes nothing.';
+COMMENT ON FUNCTION rate_limit_apply IS 'Changes the policy to match a document of rate_limit_policy, and returns the differences: a new or '
+	'deleted row, or a changed field of an existing row. A field that the document lacks gets its default. Rows that the document lacks stay. With prune, they stay only in sections that the document lacks. '
+	'dry_run checks everything and changes nothing.';
 `
 
 const policyEnd = `
 CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
-COMMENT ON FUNCTION rate_limit_policy_version IS 'The version of these tables. The last command of the migration makes it.';
+COMMENT ON FUNCTION rate_limit_policy_version IS 'The version of these tables. The last command of the migration creates it.';
 `
 
 // policyVersion is the number in policy_end.sql.
@@ -1320,16 +1322,16 @@ EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 	END IF;
 	RAISE EXCEPTION '%', message USING ERRCODE = 'check_violation', HINT = row_hint;
 END $$;
-COMMENT ON FUNCTION rate_limit_set IS 'Makes or changes the row of a table whose keys are those of fields. A field that is null is not set; one that reset names gets its default. It returns created or changed.';
+COMMENT ON FUNCTION rate_limit_set IS 'Creates or changes the row of a table that the keys in fields name. A field that is null is not set. A field that reset names gets its default. Returns created or changed.';
 CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
 	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}', to_jsonb(f), reset)
 		FROM (SELECT tier, rank, comment) AS f $$;
-COMMENT ON FUNCTION rate_limit_tier IS 'Makes a tier, or changes one.';
+COMMENT ON FUNCTION rate_limit_tier IS 'Creates or changes a tier.';
 CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL, tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
 	comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
 	AS $$ SELECT rate_limit_set('rate_limit_users', '{user_id}', to_jsonb(f), reset)
 		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment) AS f $$;
-COMMENT ON FUNCTION rate_limit_user IS 'Makes a user, or changes one. A new user needs a tier.';
+COMMENT ON FUNCTION rate_limit_user IS 'Creates or changes a user. A new user needs a tier.';
 CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL,
 	expires_at timestamptz DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1341,7 +1343,7 @@ BEGIN
 	RETURN rate_limit_set('rate_limit_api_keys', '{id}', jsonb_build_object('id', $1, 'tier', $2, 'name', $3, 'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
 		CASE WHEN 'revoked_at' = ANY ($5) THEN $5 || '{revoked_by}' ELSE $5 END);
 END $$;
-COMMENT ON FUNCTION rate_limit_key IS 'Changes an API key. reset => ''{revoked_at}'' takes the end of a revoked key back.';
+COMMENT ON FUNCTION rate_limit_key IS 'Changes an API key. reset => ''{revoked_at}'' restores a revoked key.';
 CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL, algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
 	on_exceed text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1365,7 +1367,7 @@ BEGIN
 		$8 || CASE WHEN part IS NOT NULL THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone', 'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[3], part[4], part[5],
 				coalesce($5::text, part[5])]) AS n(f, v) WHERE v IS NULL AND f <> ALL (coalesce($8, '{}'))) END);
 END $$;
-COMMENT ON FUNCTION rate_limit_limit IS 'Makes a limit of a rule, of any window, or changes one. The amount is as in 50/10s, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight.';
+COMMENT ON FUNCTION rate_limit_limit IS 'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight.';
 CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amount text DEFAULT NULL, tier text DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, burst bigint DEFAULT NULL,
 	until timestamptz DEFAULT NULL, reason text DEFAULT NULL, reset text[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
@@ -1398,8 +1400,8 @@ BEGIN
 			'burst', $7, 'reason', $9),
 		CASE WHEN $3 = 'unlimited' THEN '{events}' ELSE '{}' END::text[] || $10);
 END $$;
-COMMENT ON FUNCTION rate_limit_override IS 'Gives a tier, a user or an API key another amount of a limit, a number or unlimited, for ever or until a time. '
-	'A new one without an amount has that of the limit, and keeps it when the rule changes.';
+COMMENT ON FUNCTION rate_limit_override IS 'Sets another amount of a limit for a tier, a user or an API key, a number or unlimited, for ever or '
+	'until a time. A new override without an amount has the limit''s amount, and keeps it when the rule changes.';
 CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, until timestamptz DEFAULT NULL, reason text DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -1412,33 +1414,33 @@ BEGIN
 		THEN 'user_id' ELSE 'key_id' END], jsonb_build_object('network', $1, 'user_id', $2, 'key_id', $3, 'until', $4, 'reason', $5, 'banned_at', NULL, 'banned_by', NULL),
 		CASE WHEN $4 IS NULL THEN '{until}' ELSE '{}' END::text[] || CASE WHEN $5 IS NULL THEN '{reason}' ELSE '{}' END::text[] || '{banned_at,banned_by}'::text[]);
 END $$;
-COMMENT ON FUNCTION rate_limit_ban IS 'Shuts a network, a user or an API key out, until a time or for ever. A ban that is there gets this end and this reason.';
+COMMENT ON FUNCTION rate_limit_ban IS 'Bans a network, a user or an API key, for ever or until a time. An existing ban gets this end and this reason.';
 CREATE OR REPLACE FUNCTION rate_limit_unban(network inet DEFAULT NULL, user_id text DEFAULT NULL,
 	key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	DELETE FROM rate_limit_bans b WHERE b.user_id = $2 OR b.key_id = $3 OR rate_limit_network(b.network) = rate_limit_network($1);
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_unban IS 'Lifts a ban, and returns whether there was one. A network of IPv4 is also that in the form of IPv6.';
+COMMENT ON FUNCTION rate_limit_unban IS 'Lifts a ban, and returns whether there was one. An IPv4 network is equal to its IPv6 form.';
 CREATE OR REPLACE FUNCTION rate_limit_delete_rule(name text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	DELETE FROM rate_limit_rules r WHERE r.name = $1;
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_rule IS 'Deletes a rule with its limits and overrides, and returns whether it was there.';
+COMMENT ON FUNCTION rate_limit_delete_rule IS 'Deletes a rule with its limits and overrides, and returns whether it existed.';
 CREATE OR REPLACE FUNCTION rate_limit_delete_limit(rule text, name text) RETURNS boolean
 	LANGUAGE plpgsql AS $$
 BEGIN
 	DELETE FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2;
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_limit IS 'Deletes a limit with its overrides, and returns whether it was there. A rule that limits must keep one.';
+COMMENT ON FUNCTION rate_limit_delete_limit IS 'Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must keep one.';
 CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	DELETE FROM rate_limit_users u WHERE u.user_id = $1;
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_user IS 'Deletes a user with its API keys, their bans, and its overrides, and returns whether it was there.';
+COMMENT ON FUNCTION rate_limit_delete_user IS 'Deletes a user with its API keys, their bans, and its overrides, and returns whether it existed.';
 CREATE OR REPLACE FUNCTION rate_limit_delete_override(rule text, limit_name text, tier text DEFAULT NULL,
 	user_id text DEFAULT NULL, key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
@@ -1454,7 +1456,7 @@ CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RE
 COMMENT ON FUNCTION rate_limit_each_matches IS 'Whether a list is non-empty and one-dimensional, and every element matches a regular expression.';
 CREATE OR REPLACE FUNCTION rate_limit_each_once(list text[]) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN NOT EXISTS (SELECT FROM unnest(list) AS item, unnest(string_to_array(item, '|')) AS name
 	GROUP BY lower(name) HAVING count(*) > 1);
-COMMENT ON FUNCTION rate_limit_each_once IS 'Whether all alternatives of all elements differ, in more than upper and lower case.';
+COMMENT ON FUNCTION rate_limit_each_once IS 'Whether all alternatives of all elements differ in more than case.';
 CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0
 		THEN (extract(year FROM span) * 12 + extract(month FROM span))::text || ' months' WHEN extract(epoch FROM span) % 3600 = 0 THEN trunc(extract(epoch FROM span) / 3600)::text || 'h'
 	WHEN extract(epoch FROM span) % 60 = 0 THEN trunc(extract(epoch FROM span) / 60)::text || 'm' WHEN extract(epoch FROM span) % 1 = 0 THEN trunc(extract(epoch FROM span))::text || 's'
@@ -1484,7 +1486,7 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_check_overrides IS 'Refuses overrides that do not suit their limits, and changes of limits that do not suit their overrides.';
+COMMENT ON FUNCTION rate_limit_check_overrides IS 'Refuses overrides with amounts that their limits cannot have, and changes of limits that their overrides do not suit.';
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT ON rate_limit_overrides REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
 CREATE OR REPLACE TRIGGER rate_limit_still_suits AFTER UPDATE ON rate_limit_overrides REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE ON rate_limit_rule_limits REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
@@ -1503,53 +1505,73 @@ CREATE INDEX IF NOT EXISTS rate_limit_overrides_tier ON rate_limit_overrides (ti
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_user_id ON rate_limit_overrides (user_id) WHERE user_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_key_id ON rate_limit_overrides (key_id) WHERE key_id IS NOT NULL;
 CALL rate_limit_describe('rate_limit_overrides', $$
-Amounts that replace the amount of a limit for a tier, a user or an API key. The override for the key applies,
-	else the one for the user, else the one for the tier. Of several valid ones, the one that became valid
-	last applies.
+Amounts that replace the amount of a limit for a tier, a user or an API key. The override for the key
+	applies, otherwise the override for the user, otherwise the override for the tier. Of several valid
+	overrides, the one that became valid last applies.
 id: The number of the override.
 rule: The rule of the limit.
 limit_name: The name of the limit.
 tier: For all users of this tier.
 user_id: For this user.
 key_id: For this API key.
-events: The amount in place of that of the limit. 0: nothing may pass. NULL: unlimited.
-burst: The burst in place of that of the limit. NULL: that of the limit.
+events: The amount in place of the limit's amount. 0: nothing passes. NULL: unlimited.
+burst: The burst in place of the limit's burst. NULL: the limit's burst.
 valid: When the override applies.
-reason: For people.
-created_at: When the row was made.
-created_by: The role that made the row.
+reason: A note. Proxies ignore it.
+created_at: When the row was created.
+created_by: The role that created the row.
 $$);
-DO $do$ BEGIN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint)
+DO $do$ BEGIN
+	EXECUTE replace($sql$
+CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint)
 RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE AS $$
 	SELECT o.id, o.events, o.burst FROM {schema}.rate_limit_overrides o
-	WHERE o.rule = $1 AND o.limit_name = $2 AND o.valid @> now() AND (o.key_id = $4 OR o.user_id = coalesce($3, (SELECT k.user_id FROM {schema}.rate_limit_api_keys k WHERE k.id = $4))
-		OR o.tier = (SELECT coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END) FROM (SELECT) AS s LEFT JOIN {schema}.rate_limit_api_keys k ON k.id = $4
+	WHERE o.rule = $1 AND o.limit_name = $2 AND o.valid @> now() AND (o.key_id = $4
+		OR o.user_id = coalesce($3, (SELECT k.user_id FROM {schema}.rate_limit_api_keys k WHERE k.id = $4))
+		OR o.tier = (SELECT coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END)
+			FROM (SELECT) AS s LEFT JOIN {schema}.rate_limit_api_keys k ON k.id = $4
 				LEFT JOIN {schema}.rate_limit_users u ON u.user_id = coalesce($3, k.user_id)))
 	ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
 $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
-COMMENT ON FUNCTION rate_limit_override_of IS 'The override of a limit that applies now to a user, or to an API key, as proxies choose it. No row: the limit has its own amount.';
-CREATE TABLE IF NOT EXISTS rate_limit_bans ( id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_bans_pkey PRIMARY KEY, network    cidr CONSTRAINT rate_limit_bans_network_must_not_be_banned_twice UNIQUE,
-	user_id    text CONSTRAINT rate_limit_bans_user_id_must_not_be_banned_twice UNIQUE, key_id     bigint CONSTRAINT rate_limit_bans_key_id_must_not_be_banned_twice UNIQUE
-		CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE, until      timestamptz NOT NULL DEFAULT 'infinity', reason     text, banned_at  timestamptz NOT NULL DEFAULT now(),
-	banned_by  text NOT NULL DEFAULT session_user, CONSTRAINT exactly_one_of_network_user_id_and_key_id_must_be_given CHECK (num_nonnulls(network, user_id, key_id) = 1),
-	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512) );
+COMMENT ON FUNCTION rate_limit_override_of IS
+	'The override of a limit that applies now to a user or an API key, as proxies choose it. No row: the '
+	'limit has its own amount.';
+CREATE TABLE IF NOT EXISTS rate_limit_bans (
+	id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_bans_pkey PRIMARY KEY,
+	network    cidr CONSTRAINT rate_limit_bans_network_must_not_be_banned_twice UNIQUE,
+	user_id    text CONSTRAINT rate_limit_bans_user_id_must_not_be_banned_twice UNIQUE,
+	key_id     bigint CONSTRAINT rate_limit_bans_key_id_must_not_be_banned_twice UNIQUE
+		CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE
+			ON DELETE CASCADE,
+	until      timestamptz NOT NULL DEFAULT 'infinity',
+	reason     text,
+	banned_at  timestamptz NOT NULL DEFAULT now(),
+	banned_by  text NOT NULL DEFAULT session_user,
+	CONSTRAINT exactly_one_of_network_user_id_and_key_id_must_be_given
+		CHECK (num_nonnulls(network, user_id, key_id) = 1),
+	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512)
+);
 CREATE INDEX IF NOT EXISTS rate_limit_bans_until ON rate_limit_bans (until);
 CALL rate_limit_describe('rate_limit_bans', $$
 The banned networks, users and API keys. Deleting the row lifts the ban.
 id: The number of the ban.
 network: All addresses of this network.
-user_id: This user, also one that the proxy authenticates and rate_limit_users does not have.
+user_id: This user, who need not be in rate_limit_users.
 key_id: This API key.
 until: When the ban ends. infinity: never.
-reason: For people. Clients do not see it.
-banned_at: When the ban began.
-banned_by: The role that made the ban.
+reason: A note. Clients do not see it.
+banned_at: When the ban started.
+banned_by: The role that created the ban.
 $$);
-CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96'
-	THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
-COMMENT ON FUNCTION rate_limit_network IS 'An IPv4 address or network in IPv6 form as IPv4, and any other unchanged: proxies treat both forms as equal.';
+CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96'
+	THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96)
+	ELSE network END;
+COMMENT ON FUNCTION rate_limit_network IS
+	'An IPv4 address or network in IPv6 form as IPv4, and any other address unchanged. Proxies treat both '
+	'forms as equal.';
 `
 
 const policyPeople = `
@@ -1559,7 +1581,7 @@ CALL rate_limit_describe('rate_limit_tiers', $$
 The plans that users can be on, such as free and pro.
 tier: The name, as in rate_limit_rules.tiers.
 rank: The order of tiers in lists, lowest first. It has no effect on requests.
-comment: For people.
+comment: A note. Proxies ignore it.
 $$);
 INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('anonymous', -1, 'requests with neither an API key nor a user') ON CONFLICT DO NOTHING;
 CREATE TABLE IF NOT EXISTS rate_limit_users ( user_id      text NOT NULL CONSTRAINT rate_limit_users_pkey PRIMARY KEY, tier         text NOT NULL CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
@@ -1570,14 +1592,14 @@ CREATE TABLE IF NOT EXISTS rate_limit_users ( user_id      text NOT NULL CONSTRA
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
 CALL rate_limit_describe('rate_limit_users', $$
 The users of the API, each on one tier.
-user_id: The user, as the application or the proxy names it. Limits that count by user count by this.
+user_id: The user's name in the application or the proxy. Limits by user count by it.
 tier: The tier until tier_until.
-tier_until: When the tier ends. After it the user has the tier of requests without a user. infinity: never.
-period_start: A day on which a billing period begins. Months and years that are counted for this user or one of its keys begin on such days. NULL: with the month and the year of the calendar.
-time_zone: The IANA name of the time zone in which the billing periods begin at midnight.
-comment: For people.
-created_at: When the row was made.
-updated_at: When the row was changed last.
+tier_until: When the tier ends. Then the user has the tier of requests without a user. infinity: never.
+period_start: The start of a billing period. In limits that count by user or key, the user's months and years start on its day. NULL: calendar months and years.
+time_zone: The IANA name of the time zone in which the billing periods start at midnight.
+comment: A note. Proxies ignore it.
+created_at: When the row was created.
+updated_at: When the row was last changed.
 $$);
 CREATE TABLE IF NOT EXISTS rate_limit_api_keys ( id          bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_api_keys_pkey PRIMARY KEY, digest      bytea NOT NULL CONSTRAINT rate_limit_api_keys_digest_must_be_new UNIQUE,
 	hint        text, name        text, user_id     text NOT NULL CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE, tier        text CONSTRAINT tier_must_be_in_rate_limit_tiers
@@ -1591,19 +1613,19 @@ CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_key
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_counted_as ON rate_limit_api_keys (counted_as) WHERE counted_as IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_tier ON rate_limit_api_keys (tier) WHERE tier IS NOT NULL;
 CALL rate_limit_describe('rate_limit_api_keys', $$
-The API keys of users. The keys themselves are not stored, only their digests.
-id: The number by which people and limits name the key. Limits that count by key count by it, unless counted_as is given.
+The API keys of users. Only the digests of keys are stored.
+id: The number of the key. Limits that count by key count by it, unless counted_as is given.
 digest: The SHA-256 of the whole key: sha256(convert_to('the key', 'UTF8')).
-hint: The first characters of the key, by which people recognise it.
-name: What the key is for.
-user_id: The user that has the key. All keys of the user share the limits that count by user.
-expires_at: When the key ends by itself. infinity: never.
-revoked_at: When the key ends because somebody ended it; may lie in the future. NULL: it is not revoked.
+hint: The first characters of the key, to recognise it.
+name: The purpose of the key.
+user_id: The user of the key. All keys of a user share the limits that count by user.
+expires_at: When the key expires. infinity: never.
+revoked_at: When the key is revoked, possibly in the future. NULL: it is not revoked.
 revoked_by: The role or the person that revoked the key.
-replaced_by: The key that was made in place of this one.
-counted_as: The key whose counters this one shares, in limits that count by key: of keys that replace each other, the first. NULL: the key has its own.
-created_at: When the row was made.
-tier: The tier of requests with the key, in place of that of the user. NULL: that of the user.
+replaced_by: The key that replaced this key.
+counted_as: The key with which this key shares its counters in limits that count by key: the first of the keys that replaced each other. NULL: the key has its own counters.
+created_at: When the row was created.
+tier: The tier of requests with the key. NULL: the user's tier.
 $$);
 `
 
@@ -1682,7 +1704,7 @@ BEGIN
 		FROM rate_limit_rule_limits l WHERE l.rule = name AND (amounts ? l.name OR back && '{burst,durable,on_exceed}' OR num_nonnulls(algorithm, burst, durable, on_exceed) > 0);
 	DELETE FROM rate_limit_rule_limits l WHERE l.rule = name AND l.name = ANY (back) AND windows ? l.name AND NOT amounts ? l.name;
 	PERFORM rate_limit_complete(name); -- now, and not at the end of the transaction
-	SELECT CASE WHEN NOT coalesce(bool_or(l.algorithm = algorithm), algorithm IS NULL) THEN format('algorithm: %s: must be that of a limit with a window', to_json(algorithm))
+	SELECT CASE WHEN NOT coalesce(bool_or(l.algorithm = algorithm), algorithm IS NULL) THEN format('algorithm: %s: must be an algorithm with a window', to_json(algorithm))
 		WHEN NOT coalesce(bool_or(l.burst = burst), burst IS NULL) THEN format('burst: %s: must be of a limit with a window', burst)
 		WHEN NOT coalesce(bool_or(l.on_exceed = on_exceed), on_exceed IS NULL) THEN format('on_exceed: %s: must be of a limit that is not in flight', to_json(on_exceed))
 		WHEN durable AND count(*) = 0 THEN 'durable: true: must be of a limit' END
@@ -1692,7 +1714,7 @@ BEGIN
 	END IF;
 	RETURN made;
 END $$;
-COMMENT ON FUNCTION rate_limit_rule IS 'Makes a rule with its limits, or changes one. limits are limits of any window, as in burst=50/10s, or x= to delete one. reset also deletes limits by their names. It returns created or changed.';
+COMMENT ON FUNCTION rate_limit_rule IS 'Creates or changes a rule with its limits. limits are limits with any window, as in burst=50/10s, or x= to delete one. reset also deletes limits by their names. Returns created or changed.';
 `
 
 const policyRules = `
@@ -1715,59 +1737,95 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules ( name        text NOT NULL CONSTRAI
 	CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096), CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK ( extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0
 			AND retry_after BETWEEN interval '0' AND interval '36525 days') );
 CALL rate_limit_describe('rate_limit_rules', $$
-Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.
-name: The name. It is in the prefix of the counters, so a renamed rule begins new ones.
-family: Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.
+Rules that limit, block or exempt requests. A rule matches a request if all its conditions hold. A condition that is NULL always holds.
+name: The name. It is part of the prefix of the counters, so a renamed rule starts new counters.
+family: Within a family, only the matching rule with the highest priority applies. NULL: no family.
 priority: The order of rules, highest first.
-mode: enforce; shadow: the rule counts and reports, and refuses nothing; off.
-action: limit: the limits of the rule apply; block: requests are refused; exempt: requests are free of the limits of all rules.
-hosts: Names of hosts without a port. *.example.com is every name below example.com.
-paths: Paths that begin with a slash. The segment * is any one segment; at the end it is the whole rest: /api/* includes /api/a/b.
+mode: enforce; shadow: the rule counts and reports but refuses nothing; off: the rule is ignored.
+action: limit: the limits of the rule apply; block: requests are refused; exempt: no limits of rules apply to requests.
+hosts: Host names without a port. *.example.com matches every name below example.com.
+paths: Paths that start with a slash. * matches one segment; a final * matches the rest: /api/* matches /api/a/b.
 methods: Methods, such as GET.
-networks: Networks in which the address of the client lies.
-tiers: Tiers of which the user of the request has one.
-count_by: What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route,
-	header:NAME, and of alternatives such as user|ip, of which the first that a request has counts; or all,
-	which is one counter for everybody.
-without_header: For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.
+networks: Networks that contain the client's address.
+tiers: The user's tier must be one of these.
+count_by: What each counter counts: a combination of user, key, tier, ip, ip/64, host, route and header:NAME. Alternatives such as user|ip use the first that the request has. all: one counter for all
+	requests.
+without_header: For header:NAME in count_by. share: all requests with a missing or empty header share one counter; skip: the rule does not match them.
 valid: When the rule applies.
-cost: What a request takes of each limit.
-settle: What a request really cost, by its response, as in header X-Tokens, bytes, json usage.total_tokens, or status 401 403 = 1, else 0. NULL: cost.
+cost: The units that a request charges to each limit.
+settle: How to read the actual cost from the response: header X-Tokens, bytes, json usage.total_tokens, or status 401 403 = 1, else 0. NULL: the actual cost is cost.
 status: The HTTP status of a refusal, from 400 to 599. NULL: 429 for limits, 403 for a block.
-message: The text of a refusal. NULL: that of the proxy.
-retry_after: The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.
-comment: For people.
-created_at: When the row was made.
-created_by: The role that made the row.
-updated_at: When the row was changed last. Its limits have no such time; rate_limit_changes has.
+message: The text of a refusal. NULL: the proxy's text.
+retry_after: The Retry-After of a refusal. NULL: for limits, the time until the request would pass; for a
+	block, none.
+comment: A note. Proxies ignore it.
+created_at: When the row was created.
+created_by: The role that created the row.
+updated_at: When the row was last changed. Changes of its limits are in rate_limit_changes only.
 $$);
-CREATE TABLE IF NOT EXISTS rate_limit_rule_limits ( rule      text NOT NULL CONSTRAINT rule_must_be_in_rate_limit_rules REFERENCES rate_limit_rules ON UPDATE CASCADE ON DELETE CASCADE, name      text NOT NULL,
-	algorithm text NOT NULL DEFAULT 'sliding_window', events    bigint, per       interval, calendar  text, time_zone text, burst     bigint, durable   boolean NOT NULL DEFAULT false, on_exceed text NOT NULL DEFAULT 'refuse',
-	CONSTRAINT rate_limit_rule_limits_pkey PRIMARY KEY (rule, name), CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
-	CONSTRAINT algorithm_must_be_one_that_the_documentation_names CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight')),
-	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992), CONSTRAINT events_of_sliding_log_must_be_at_most_1000 CHECK (algorithm <> 'sliding_log' OR events <= 1000),
-	CONSTRAINT events_of_in_flight_must_be_at_most_1000 CHECK (algorithm <> 'in_flight' OR events <= 1000), CONSTRAINT exactly_one_of_per_and_calendar_must_be_given
-		CHECK (num_nonnulls(per, calendar) = CASE algorithm WHEN 'in_flight' THEN 0 ELSE 1 END), CONSTRAINT per_must_be_1_ms_to_36525_days_without_months CHECK (
-		extract(year FROM per) = 0 AND extract(month FROM per) = 0 AND per BETWEEN interval '1 ms' AND interval '36525 days'), CONSTRAINT calendar_must_be_day_or_week_or_month_or_year CHECK (calendar IN ('day', 'week', 'month', 'year')),
-	CONSTRAINT calendar_needs_fixed_window CHECK (calendar IS NULL OR algorithm = 'fixed_window'), CONSTRAINT time_zone_needs_calendar CHECK (time_zone IS NULL OR calendar IS NOT NULL),
-	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'), CONSTRAINT time_zone_must_be_known_to_the_server
-		CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL OR time_zone IS NULL), CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992), CONSTRAINT burst_needs_token_bucket_or_gcra
-		CHECK (burst IS NULL OR algorithm IN ('token_bucket', 'gcra')), CONSTRAINT gcra_must_have_burst_times_per_in_microseconds_up_to_2_pow_62 CHECK (algorithm <> 'gcra' OR greatest(coalesce(burst, events), events)::numeric * (extract(epoch
-			FROM per) * 1000000) <= 4611686018427387904), CONSTRAINT gcra_must_drain_a_full_burst_within_36525_days CHECK (algorithm <> 'gcra' OR events = 0
-		OR coalesce(burst, events)::numeric * extract(epoch FROM per) <= events::numeric * 3155760000), CONSTRAINT on_exceed_must_be_refuse_or_overage CHECK (on_exceed IN ('refuse', 'overage')),
-	CONSTRAINT overage_needs_fixed_window_or_sliding_window CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window')) );
+CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
+	rule      text NOT NULL CONSTRAINT rule_must_be_in_rate_limit_rules
+		REFERENCES rate_limit_rules ON UPDATE CASCADE ON DELETE CASCADE,
+	name      text NOT NULL,
+	algorithm text NOT NULL DEFAULT 'sliding_window',
+	events    bigint,
+	per       interval,
+	calendar  text,
+	time_zone text,
+	burst     bigint,
+	durable   boolean NOT NULL DEFAULT false,
+	on_exceed text NOT NULL DEFAULT 'refuse',
+	CONSTRAINT rate_limit_rule_limits_pkey PRIMARY KEY (rule, name),
+	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores
+		CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
+	CONSTRAINT algorithm_must_be_one_that_the_documentation_names
+		CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra',
+		'in_flight')),
+	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992),
+	CONSTRAINT events_of_sliding_log_must_be_at_most_1000
+		CHECK (algorithm <> 'sliding_log' OR events <= 1000),
+	CONSTRAINT events_of_in_flight_must_be_at_most_1000 CHECK (algorithm <> 'in_flight' OR events <= 1000),
+	CONSTRAINT exactly_one_of_per_and_calendar_must_be_given
+		CHECK (num_nonnulls(per, calendar) = CASE algorithm WHEN 'in_flight' THEN 0 ELSE 1 END),
+	CONSTRAINT per_must_be_1_ms_to_36525_days_without_months CHECK (
+		extract(year FROM per) = 0 AND extract(month FROM per) = 0 AND per BETWEEN interval '1 ms'
+			AND interval '36525 days'),
+	CONSTRAINT calendar_must_be_day_or_week_or_month_or_year
+		CHECK (calendar IN ('day', 'week', 'month', 'year')),
+	CONSTRAINT calendar_needs_fixed_window CHECK (calendar IS NULL OR algorithm = 'fixed_window'),
+	CONSTRAINT time_zone_needs_calendar CHECK (time_zone IS NULL OR calendar IS NOT NULL),
+	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc
+		CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'),
+	CONSTRAINT time_zone_must_be_known_to_the_server
+		CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL OR time_zone IS NULL),
+	CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992),
+	CONSTRAINT burst_needs_token_bucket_or_gcra
+		CHECK (burst IS NULL OR algorithm IN ('token_bucket', 'gcra')),
+	CONSTRAINT gcra_must_have_burst_times_per_in_microseconds_up_to_2_pow_62 CHECK (algorithm <> 'gcra'
+		OR greatest(coalesce(burst, events), events)::numeric * (extract(epoch
+			FROM per) * 1000000) <= 4611686018427387904),
+	CONSTRAINT gcra_must_drain_a_full_burst_within_36525_days CHECK (algorithm <> 'gcra' OR events = 0
+		OR coalesce(burst, events)::numeric * extract(epoch FROM per) <= events::numeric * 3155760000),
+	CONSTRAINT on_exceed_must_be_refuse_or_overage CHECK (on_exceed IN ('refuse', 'overage')),
+	CONSTRAINT overage_needs_fixed_window_or_sliding_window
+		CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window'))
+);
 CALL rate_limit_describe('rate_limit_rule_limits', $$
-The limits of rules. A request must fit into all of them.
-rule: The rule.
-name: Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the name of the rule, a slash and this name.
+The limits of rules. A request passes only if all of them admit it.
+rule: The name of the rule.
+name: The name of the limit, unique within the rule, such as per_hour. The prefix of the counters is
+	rule/, the rule's name, a slash and this name.
 algorithm: sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.
-events: How much may pass in the time of per, or of calendar. For in_flight: how many requests may run at once. 0: nothing. NULL: the limit holds only where an override has an amount.
-per: The time to which events apply. A day is 24 hours. in_flight has none.
-calendar: Instead of per: day, week, month or year of the calendar. Months and years of users with a period_start begin on that day.
-time_zone: The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone of its own, which counts instead.
-burst: The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket with less than events is refilled evenly.
+events: The quota per window. For in_flight: the number of concurrent requests. 0: nothing passes. NULL: the limit applies only where an override has an amount.
+per: The length of the window. A day is 24 hours. NULL with calendar, and for in_flight.
+calendar: In place of per: day, week, month or year of the calendar. For users with a period_start, months and years start on that day.
+time_zone: The IANA name of the calendar's time zone. NULL: UTC. Users with a period_start use their own
+	time zone.
+burst: The capacity of a token_bucket, or the largest burst that gcra allows. NULL: events. A token_bucket
+	with a burst below events refills evenly.
 durable: true: the counts survive a crash of the server.
-on_exceed: refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.
+on_exceed: refuse; overage: requests beyond the quota pass, are counted, and have a mark in their
+	responses.
 $$);
 `
 
@@ -1856,7 +1914,7 @@ BEGIN
 			WHEN 'a' THEN 'Make another rule, or delete its rows of rate_limit_rule_limits.' ELSE '' END;
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_complete IS 'Fails if a rule that is not off limits and has no limit, does not limit and has one, or settles and has only a limit of requests in flight.';
+COMMENT ON FUNCTION rate_limit_complete IS 'Checks a rule that is not off. It fails if a rule with the action limit has no limit, if another rule has one, or if a rule with settle has only limits of requests in flight.';
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
@@ -1871,7 +1929,7 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_check_complete IS 'Refuses rules whose action and limits do not go together, at the end of the transaction.';
+COMMENT ON FUNCTION rate_limit_check_complete IS 'Refuses rules with an action that does not suit their limits, at the end of the transaction.';
 DO $$
 DECLARE
 	checked record;
@@ -1908,16 +1966,16 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS WITH am
 	FROM amounts a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota) AS q CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count,
 			a.window_start, a.tokens, a.last_refill, a.remainder, a.hits, a.slots, a.expires_at) AS u;
 CALL rate_limit_describe('rate_limit_used', $$
-The counters of rules, and the use of each. Overrides apply to counters of one user or one API key.
+The counters of rules with their use. Overrides apply to counters of one user or one API key.
 rule: The rule.
 algorithm: The algorithm of the limit.
 limit_name: The limit of the rule.
 key: The key of the counter.
-used: The used part of the quota now.
+used: The used units of the quota now.
 quota: The full quota: the burst, or the events. NULL: unlimited.
-percent: used in percent of quota.
-resets_at: The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra,
-	when the full quota is available again. NULL: nothing is used; or the time is unknown, for in_flight.
+percent: used as a percentage of quota.
+resets_at: The end of the window. For sliding_log, when the oldest request leaves the window; for token_bucket and gcra, when the full quota is available again. NULL: nothing is used, or the time is
+	unknown, as for in_flight.
 $$);
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
 CALL rate_limit_describe('rate_limit_near', $$
@@ -1954,14 +2012,14 @@ $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 	END IF;
 END $do$;
-COMMENT ON FUNCTION rate_limit_counters IS 'The counters of a prefix in one of the two tables, or only those of some keys. slots is how many requests in flight a counter has.';
+COMMENT ON FUNCTION rate_limit_counters IS 'The counters of a prefix in one of the two tables, for all keys or the given keys. slots is the number of requests in flight.';
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
-COMMENT ON FUNCTION rate_limit_counter_key IS 'The key of the counters of a user, as proxies write it.';
+COMMENT ON FUNCTION rate_limit_counter_key IS 'The key of a user''s counters, as proxies write it.';
 CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN ARRAY(SELECT n || t FROM unnest(texts) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
-COMMENT ON FUNCTION rate_limit_key_forms IS 'Texts as the keys of counters may have them: as they are, and behind the number of an alternative.';
+COMMENT ON FUNCTION rate_limit_key_forms IS 'The forms of texts in the keys of counters: unchanged, and after the number of an alternative.';
 CREATE OR REPLACE FUNCTION rate_limit_stored_keys(key text) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN array_remove(ARRAY[key, 'sha256:' || encode(sha256(convert_to(key, 'UTF8')), 'hex'),
 	substring(key FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr(key, 3), 'UTF8')), 'hex')], NULL);
-COMMENT ON FUNCTION rate_limit_stored_keys IS 'The texts that counters may have for a key: the key, as lists show it, or its digest.';
+COMMENT ON FUNCTION rate_limit_stored_keys IS 'The forms of a key in the tables of counters: the key, as lists show it, or its digest.';
 CREATE OR REPLACE FUNCTION rate_limit_counter_tables() RETURNS TABLE (name text, place text)
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -1972,7 +2030,7 @@ BEGIN
 	END IF;
 	RETURN QUERY SELECT s.place || t.name, s.place FROM unnest(places) AS s(place), unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name);
 END $$;
-COMMENT ON FUNCTION rate_limit_counter_tables IS 'The tables of counters, in SQL, and what stands before the names of those beside them.';
+COMMENT ON FUNCTION rate_limit_counter_tables IS 'The tables of counters, in SQL, and the schema and dot before the names of tables beside them.';
 CREATE OR REPLACE FUNCTION rate_limit_delete_counters(name text, place text, prefixes text[], keys text[])
 	RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -1991,7 +2049,7 @@ BEGIN
 	GET DIAGNOSTICS deleted = ROW_COUNT;
 	RETURN deleted;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_counters IS 'Deletes counters of a table, but those of which requests that run hold slots, and returns how many.';
+COMMENT ON FUNCTION rate_limit_delete_counters IS 'Deletes counters of a table, except counters with slots that running requests hold. Returns the number of deleted counters.';
 CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	t record;
@@ -2009,9 +2067,9 @@ BEGIN
 		deleted := deleted + gone;
 		IF gone < cardinality(found.keys) THEN
 			RAISE EXCEPTION
-				'the counter is of a limit in_flight: requests that run hold its slots, and a reset '
-				'would let more run than the limit. A slot is free when its request ends, and those '
-				'of a lost process 10 seconds later. To free them at once, end its session: UPDATE '
+				'the counter is of a limit in_flight: running requests hold its slots, and a reset '
+				'would let more run than the limit. A slot is free when its request ends. The slots '
+				'of a lost process are free 10 seconds later. To free them now, end its session: UPDATE '
 				'%rate_limit_processes SET seen = ''-infinity'' WHERE process IN (%)', t.place,
 				(SELECT string_agg(DISTINCT (s >> 32)::text, ', ') FROM unnest(found.slots) AS s WHERE s > 0)
 				USING ERRCODE = 'object_in_use';
@@ -2019,7 +2077,7 @@ BEGIN
 	END LOOP;
 	RETURN deleted;
 END $$;
-COMMENT ON FUNCTION rate_limit_reset IS 'Deletes the counters of a prefix and a key, so that the full quota is back, and returns how many there were. It fails while requests that run hold slots of one.';
+COMMENT ON FUNCTION rate_limit_reset IS 'Deletes the counters of a prefix and a key, so that the full quota is available again. Returns the number of deleted counters. It fails while running requests hold slots of a counter.';
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz, remainder bigint,
 		hits timestamptz[], slots bigint, expires_at timestamptz, at timestamptz DEFAULT now()) RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
 	SELECT greatest(u.used, 0)::bigint, CASE WHEN u.used > 0 THEN CASE algorithm WHEN 'fixed_window' THEN coalesce(window_start + span * interval '1 microsecond', expires_at) WHEN 'sliding_window' THEN window_start
@@ -2036,6 +2094,6 @@ CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, bu
 			CASE WHEN t.drained >= -div(t.quota::numeric * span + events - 1, events) - t.slack THEN t.quota - b.had - div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span) END
 		WHEN t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack THEN t.quota - floor(least(t.quota, tokens + b.windows::float8 * events))::bigint::numeric END::numeric AS used OFFSET 0) AS u;
 END;
-COMMENT ON FUNCTION rate_limit_usage_of IS 'How much of a limit a counter has used at a time. span is the window of the limit in microseconds; NULL '
-	'for one on the calendar and for in_flight. resets_at is the end of the window; for sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used, or nobody knows.';
+COMMENT ON FUNCTION rate_limit_usage_of IS 'The units of a limit that a counter has used at a time. span is the window of the limit in microseconds; NULL for a calendar window and for in_flight. resets_at is the end of the window; for '
+	'sliding_log, when the oldest request leaves the window; for token_bucket and gcra, when the full quota is available again. NULL: nothing is used, or the time is unknown.';
 `

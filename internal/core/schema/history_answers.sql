@@ -9,12 +9,14 @@ CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker = true) AS
 		a.also, a.id, a.xmin
 	FROM rate_limit_audit a;
 CALL rate_limit_describe('rate_limit_audited', $$
-The audit log for people. Conditions on time, user_id and outcome are as fast as on rate_limit_audit.
-refused: Whether the requests were refused: limited, blocked or rejected. Requests without a decision are not.
-requests: How many requests the row stands for, estimated if only a sample is recorded.
-retry_after: Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it
-	would never pass, or the time is not known.
-duration: How long the decision took, in seconds.
+The audit log with computed columns. Conditions on time, user_id and outcome are as fast as on
+	rate_limit_audit.
+refused: Whether the requests were refused: limited, blocked or rejected. Requests without a decision were
+	not refused.
+requests: The number of requests that the row represents, estimated if only a sample is recorded.
+retry_after: For a refusal, the time until the request would pass, in seconds. NULL: the request passed,
+	it would never pass, or the time is unknown.
+duration: The time that the decision took, in seconds.
 xmin: The transaction that wrote the row: the last 32 bits of its number.
 $$);
 -- In the collation C, texts are sorted in half the time.
@@ -36,17 +38,17 @@ BEGIN
 				WHEN 'paths' THEN coalesce(a.host, '') || a.path END COLLATE "C" AS name,
 			CASE $3 WHEN 'senders' THEN a.user_id END COLLATE "C" AS user_id,
 			a.requests, a.refused, a.count, a.outcome, a.time
-		-- A row of outcome shadow stands beside the row of its request.
+		-- A row with the outcome shadow is in addition to the row of its request.
 		FROM rate_limit_audited a WHERE a.time >= $1 AND a.time < $2 AND a.outcome <> 'shadow'
 			AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/'
 				AND starts_with(a.prefix, $4))) AS c
 	WHERE c.name IS NOT NULL OR $3 = 'senders' GROUP BY 1, 2, 3;
 END $$;
 COMMENT ON FUNCTION rate_limit_top IS
-	'How many requests of a period the audit log has from each sender, and how many of them were refused or '
-	'had no decision. A sample counts as what it stands for. A sender is the key of a limit, or else the '
-	'address, with the user. With the list paths, it is the host and the path instead. of is as --prefix of '
-	'the command audit.';
+	'The requests of each sender in a period, by the audit log: all requests, refused requests, and '
+	'requests without a decision. A sampled row counts as all requests that it represents. A sender is the '
+	'key of a limit, otherwise the address, with the user. With the list paths, the host and the path '
+	'replace the sender. of is a prefix, as --prefix of the command audit.';
 
 CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamptz DEFAULT now(),
 	most int DEFAULT 10)
@@ -70,8 +72,9 @@ BEGIN
 	WHERE p.place <= $3 ORDER BY p.list, p.place;
 END $$;
 COMMENT ON FUNCTION rate_limit_refused IS
-	'Who was refused most in a period, and by what, by the audit log: the first of the users, of the keys of '
-	'limits, of the addresses, and of the causes, which are limits and rules, or other reasons.';
+	'The users, keys of limits and addresses with the most refused requests in a period, and the most '
+	'frequent causes, by the audit log. A cause is a limit, a rule or another reason. most bounds the rows '
+	'of each list.';
 
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date)
 RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests bigint, refused bigint,
@@ -86,24 +89,25 @@ RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests b
 	GROUP BY GROUPING SETS ((m.time), (m.key_id), (m.prefix, m.limit_name), ()) ORDER BY 1, 2, 3, 4
 $$;
 COMMENT ON FUNCTION rate_limit_usage_between IS
-	'What a user did on some days in UTC: a row for each day with a request, for each API key (0: without '
-	'one), and for each limit, without what it is not about, and a row without all of them for all. Units of '
-	'different limits are not comparable: use those of the rows of limits.';
+	'A user''s usage on days in UTC: a row for each day with a request, for each API key (0: without one) '
+	'and for each limit, with NULL in the columns of the others, and a row for all requests, with NULL in '
+	'all these columns. Units of different limits are not comparable, so use the units of the rows of '
+	'limits.';
 
 CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker = true) AS
 	SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused,
 		sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
 	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
 CALL rate_limit_describe('rate_limit_minutes', $$
-The requests of all proxies in each minute that had one.
-time: When the minute begins.
+The requests of all proxies in each minute with requests.
+time: The start of the minute.
 allowed: Requests that passed.
 refused: Requests that a limit, a ban, a rule, or the check of the API key refused.
 failed: Requests without a decision.
 shadow: Refusals that shadow rules would have made.
 $$);
 
--- Each way to find somebody is a scan of an index.
+-- Each way to find a sender is an index scan.
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at timestamptz DEFAULT now())
 RETURNS TABLE (said text, "time" timestamptz, outcome text, reason text, prefix text, limit_name text,
 	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer,
@@ -111,7 +115,7 @@ RETURNS TABLE (said text, "time" timestamptz, outcome text, reason text, prefix 
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-	-- as counters have it
+	-- the forms in the keys of counters
 	keys CONSTANT text[] := ARRAY(SELECT DISTINCT p || k
 		FROM unnest(string_to_array(',1|,2|,3|,4|,5|,6|,7|,8|,9|', ',')) AS p,
 			unnest(ARRAY[$1, replace(replace($1, '%', '%25'), ' ', '%20')]) AS k);
@@ -122,7 +126,7 @@ BEGIN
 	BEGIN
 		ip := $1;
 	EXCEPTION WHEN invalid_text_representation THEN
-		NULL; -- it is no address
+		NULL; -- not an address
 	END;
 	SELECT date_trunc('minute', max(f.time)) INTO minute FROM (
 		SELECT * FROM rate_limit_audit WHERE user_id = $1
@@ -155,6 +159,6 @@ BEGIN
 	ORDER BY a.time DESC LIMIT 100;
 END $$;
 COMMENT ON FUNCTION rate_limit_why IS
-	'Why requests of somebody were refused, or had no decision, in the minute of a time, or in the last '
-	'minute of the day before it that has some: a sentence for each row of the audit log, the latest first. '
-	'who is a user, an address, the key of a counter, or # and the id of an API key.';
+	'The requests of a sender that were refused or had no decision, in the latest minute that has some, at '
+	'most a day before a time: a sentence for each row of the audit log, the latest first. who is a user, '
+	'an address, the key of a counter, or # and the id of an API key.';

@@ -3,4 +3,4 @@
 CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
 COMMENT ON FUNCTION rate_limit_history_version IS
-	'The version of the tables of the history. The last command of the migration makes it.';
+	'The version of the tables of the history. The last command of the migration creates it.';

@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN least(a + b, 9223372036854775807);
 COMMENT ON FUNCTION rate_limit_add IS
-	'The sum of two numbers, at most the largest bigint: no number that a proxy sends can make a sum fail.';
+	'The sum of two numbers, at most the largest bigint, so that no number from a proxy makes a sum fail.';
 
 -- A loop takes half the time of an array_agg over unnest. It repeats rate_limit_add, because a call of that
 -- function would depend on the search_path.
@@ -21,7 +21,7 @@ COMMENT ON FUNCTION rate_limit_add_buckets IS
 CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[],
 	INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
 COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS
-	'The sum of arrays, element by element: of the latencies of several rows of rate_limit_metrics.';
+	'The sum of arrays, element by element, such as the latencies of several rows of rate_limit_metrics.';
 
 CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p double precision)
 	RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -32,19 +32,18 @@ RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE 
 		FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
 	WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
 COMMENT ON FUNCTION rate_limit_percentile IS
-	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, interpolated '
-	'between two bounds: the exact time is between the same two, so that a result above 0.1 is at most twice '
-	'or half of it. Element 1 of the buckets counts decisions of up to 0.1 ms, element i those of up to 0.1 '
-	'* 2^(i-1) ms, up to element 20, and element 21 those of more than 52 s, for which the result is '
-	'52428.8. NULL: there are no decisions. Buckets of several rows can be added with rate_limit_sum.';
+	'The p-quantile of decision times in milliseconds (p = 0.95 for p95), interpolated within its bucket. '
+	'A result above 0.1 is therefore within a factor of 2. Bucket 1 counts times up to 0.1 ms, bucket i up '
+	'to 0.1 * 2^(i-1) ms, and bucket 21 all times above 52 s, with the result 52428.8. NULL: there are no '
+	'decisions. Add the buckets of several rows with rate_limit_sum.';
 
 CREATE OR REPLACE VIEW rate_limit_traffic WITH (security_invoker = true) AS
 	SELECT rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms,
 		rate_limit_percentile(m.latency, 0.99) AS p99_ms, m.*
 	FROM rate_limit_metrics m;
 CALL rate_limit_describe('rate_limit_traffic', $$
-rate_limit_metrics with percentiles of the time that decisions took.
-p50_ms: The median duration of the decisions, in milliseconds.
-p95_ms: The duration that 95 % of the decisions did not exceed, in milliseconds.
-p99_ms: The duration that 99 % of the decisions did not exceed, in milliseconds.
+rate_limit_metrics with percentiles of decision times.
+p50_ms: The median time of a decision, in milliseconds.
+p95_ms: The time that 95 % of the decisions did not exceed, in milliseconds.
+p99_ms: The time that 99 % of the decisions did not exceed, in milliseconds.
 $$);

@@ -1,8 +1,8 @@
 -- Functions for the partitions of rate_limit_audit, rate_limit_metrics_minute and rate_limit_metrics_hour.
--- Each partition has one day in UTC, from midnight to midnight, whatever the TimeZone of the session.
+-- Each partition has one day in UTC, from midnight to midnight, for every TimeZone of the session.
 --
--- A new partition is created as a table and then attached. The lock that this takes on the parent does not
--- block writers, as CREATE TABLE ... PARTITION OF would. It also prevents other processes from creating the
+-- A new partition is created as a table and then attached. Unlike CREATE TABLE ... PARTITION OF, this takes a
+-- lock on the parent that does not block writers. The lock also prevents other processes from creating the
 -- same partition. There is no DEFAULT partition: DETACH ... CONCURRENTLY does not work with one, and
 -- attaching a partition would first scan it.
 
@@ -12,7 +12,7 @@ CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE 
 	SELECT CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END::text
 $$;
 COMMENT ON FUNCTION rate_limit_caller IS
-	'The role of the caller, even in a function with the rights of the owner.';
+	'The calling role, even in a function with the rights of the owner.';
 CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean
 	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
 BEGIN
@@ -20,7 +20,7 @@ BEGIN
 		WHERE c.oid = 'rate_limit_retention'::regclass);
 END $$;
 COMMENT ON FUNCTION rate_limit_owns_history IS
-	'Whether the role of the caller has the rights of the owner of the history.';
+	'Whether the calling role has the rights of the owner of the history.';
 
 CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit_audit')
 	RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz)
@@ -35,7 +35,7 @@ CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit
 	ORDER BY 3
 $$;
 COMMENT ON FUNCTION rate_limit_partitions IS
-	'The partitions of a table of the history, with their schemas, and the beginning and the end of each.';
+	'The partitions of a table of the history, with their schemas, starts and ends.';
 
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date, parent text DEFAULT 'rate_limit_audit')
 	RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC' AS $$

@@ -2,7 +2,7 @@
 -- rate_limit_begin_batch, and then the others. All of them write their rows in the order of the
 -- primary key, so that two proxies do not wait for each other in a circle.
 --
--- Drivers cannot send NULL in arrays: an empty text and a number below 0 stand for it. The arrays are
+-- Drivers cannot send NULL in arrays, so an empty text and a number below 0 represent it. The arrays are
 -- unnested in a SELECT list, where they advance together, because in FROM their elements would be stored
 -- first.
 
@@ -10,7 +10,8 @@ CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region
 	written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 BEGIN
-	-- A connection on which decisions wait, too, must not wait long for a row that a session has locked.
+	-- Decisions may wait on the same connection, so it must not wait long for a row that a session has
+	-- locked.
 	PERFORM set_config('lock_timeout', '1s', true);
 	INSERT INTO rate_limit_writers AS w (writer, node, region, batch, written, dropped, seen)
 		VALUES ($1, $2, nullif($3, ''), $4, $5, $6, now())
@@ -22,13 +23,13 @@ BEGIN
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_begin_batch IS
-	'The first statement of a transaction that writes a batch. It fails with unique_violation if the batch, '
-	'or a later one, is written: a batch with an unknown outcome can be sent again. The transaction waits '
-	'for a lock for 1 s at most. written and dropped are totals.';
+	'The first statement of a transaction that writes a batch. It fails with unique_violation if this '
+	'batch or a later one is already written, so that a batch with an unknown outcome can be sent again. '
+	'The transaction waits for a lock for at most 1 s. written and dropped are totals.';
 
--- rate_limit_record_audit and rate_limit_record_metrics are made from the columns of their tables: each
--- column that a proxy writes is an argument of its name, an array with an element for each row. A proxy
--- names the arguments, and a test compares its list with them, so that no position has a meaning.
+-- rate_limit_record_audit and rate_limit_record_metrics are created from the columns of their tables. Each
+-- column that a proxy writes is an argument with its name, an array with an element for each row. A proxy
+-- names the arguments, so their positions have no meaning. A test compares the proxy's list with them.
 DO $do$
 DECLARE
 	made text;
@@ -57,7 +58,7 @@ BEGIN
 						WHEN c.number AND NOT c.needed THEN 'CASE WHEN r.%1$I >= 0 THEN r.%1$I END'
 						WHEN c.needed THEN 'r.%1$I::%2$s'
 						ELSE 'nullif(r.%1$I, '''')::%2$s' END, c.name, c.type), ', ' ORDER BY c.n) AS values,
-				-- Of the metrics: the columns behind the endpoint are added up.
+				-- The columns of metrics after the endpoint are added up.
 				string_agg(quote_ident(c.name), ' || ' ORDER BY c.n) FILTER (WHERE c.number) AS numbers,
 				string_agg(format('%1$I = ' || CASE c.type
 						WHEN 'bigint' THEN 'rate_limit_add'
@@ -109,11 +110,12 @@ END $$$f$, CASE WHEN of_audit THEN 'audit' ELSE 'metrics' END,
 	END LOOP;
 END $do$;
 COMMENT ON FUNCTION rate_limit_record_audit IS
-	'Writes rows of rate_limit_audit, and makes the partitions that they need. Times are microseconds since '
-	'1970. An empty text and a number below 0 stand for NULL.';
+	'Writes rows of rate_limit_audit, and creates the partitions that they need. Times are microseconds '
+	'since 1970. An empty text and a number below 0 represent NULL.';
 COMMENT ON FUNCTION rate_limit_record_metrics IS
-	'Adds to the minutes, hours and days of rate_limit_metrics, and makes the partitions that they need. All '
-	'rows are of one minute, and no two are equal but for their sums. Times are microseconds since 1970.';
+	'Adds to the minutes, hours and days of rate_limit_metrics, and creates the partitions that they need. '
+	'All rows are of one minute, and any two differ in more than their sums. Times are microseconds since '
+	'1970.';
 
 CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS text
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -137,5 +139,5 @@ BEGIN
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_retain IS
-	'Sets how long a part of the history is kept. keep is an interval. It returns why not, or NULL: only a '
-	'role that may update rate_limit_retention can shorten a retention.';
+	'Sets the retention of a part of the history. keep is an interval. Returns NULL, or the reason for a '
+	'refusal: only a role that may update rate_limit_retention can shorten a retention.';

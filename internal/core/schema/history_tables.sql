@@ -1,6 +1,6 @@
--- The tables of the history. rate_limit_audit has one partition for each day in UTC, see
--- history_partitions.sql. No table refers to a table of the policy, so that the history of a deleted rule or
--- user stays.
+-- The tables of the history. rate_limit_audit has one partition for each day in UTC; see
+-- history_partitions.sql. No table refers to a table of the policy, so the history of a deleted rule or user
+-- stays.
 
 CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	time           timestamptz NOT NULL,
@@ -37,8 +37,8 @@ CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin 
 	WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time)
 	WHERE user_id IS NOT NULL;
--- Requests that passed have no entry: with audit all they are almost every row, and the index would double
--- the cost of a row.
+-- Requests that passed have no entry. With audit all, they are almost all rows, and their entries would
+-- double the cost of a row.
 CREATE INDEX IF NOT EXISTS rate_limit_audit_outcome ON rate_limit_audit (outcome, time)
 	WHERE outcome <> 'allowed';
 -- Bloom filters of 300 to 600 rows each: writes cost almost nothing, and about one in 1,000 block ranges
@@ -49,49 +49,49 @@ CREATE INDEX IF NOT EXISTS rate_limit_audit_who ON rate_limit_audit USING brin (
 	key_id int8_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001))
 	WITH (pages_per_range = 8, autosummarize = on);
 CALL rate_limit_describe('rate_limit_audit', $$
-The audit log: a row for each recorded decision. A row with the outcome shadow is in addition to the row of
-	its request.
+The audit log: a row for each recorded decision. A row with the outcome shadow is in addition to the row
+	of its request.
 time: The time of the decision, by the clock of the proxy.
-cost: The cost of one request, or of a refused one, what it would have cost.
-count: The number of equal refusals within the same second that this row represents. The other columns are
-	those of the first.
+cost: The cost of one request. For a refused request, the cost that it would have had.
+count: The number of equal refusals within the same second that this row represents. The other columns
+	describe the first of them.
 quota: The full quota. NULL: no limit decided.
-remaining: The rest of the quota after the decision.
+remaining: The units of the quota left after the decision.
 key_id: The id of the API key in rate_limit_api_keys. NULL: none.
-retry_after_ms: Of a refusal: the time until the request would pass, in milliseconds. NULL: the request
-	passed, it would never pass, or the time is not known.
+retry_after_ms: For a refusal, the time until the request would pass, in milliseconds. NULL: the request
+	passed, it would never pass, or the time is unknown.
 duration_us: The time that the decision took, in microseconds.
-weight: The number of requests that each request of this row represents: above 1 if only a sample is recorded.
-	count * weight is the estimated number of requests.
+weight: The number of requests that each request of this row represents: above 1 if only a sample is
+	recorded. count * weight is the estimated number of requests.
 status: The status of a refusal. NULL: the request passed.
-outcome: allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path
-	is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.
+outcome: allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the
+	path is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.
 reason: The reason for a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked,
 	no_quota, timeout, overloaded or unavailable.
-prefix: The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is its first
-	name; empty if no limit applied. Of several limits, that of the one that refused, else of the one with the
-	least remaining.
+prefix: The prefix of the limit in a configuration, or rule/ and the first name of the rule; empty if no
+	limit applied. Of several limits, it is the limit that refused, otherwise the limit with the least
+	remaining.
 limit_name: The name of the limit of the rule. NULL: a limit in a configuration.
-key: The stored key of the counter: a digest if it is a secret.
+key: The stored key of the counter, which is a digest if the key is a secret.
 user_id: The user. NULL: an anonymous request.
 tier: The tier of the user, with a policy.
-address: The address of the client, or its network, as audit_address says.
+address: The address of the client, or its network; see audit_address.
 host: The host of the request.
 method: The method of the request.
 path: The path of the request without the query, up to 500 characters.
 node: The name of the proxy.
 region: The region of the proxy, if its configuration has one.
-also: The other limits that were asked about the request, whether they charged it or not, as pairs of prefix
-	and key. NULL: none.
+also: The other limits that the request matched, charged or not, as pairs of prefix and key. NULL: none.
 id: A unique number.
 $$);
 
 -- The sums from which metrics, usage and invoices are computed. A proxy adds each request to its minute, its
--- hour and its day in one statement, so that days are always current. Minutes and hours have one partition
--- for each day in UTC, see history_partitions.sql, and days have one table.
+-- hour and its day in one statement, so days are always current. Minutes and hours have one partition for
+-- each day in UTC; see history_partitions.sql. Days have one table.
 --
--- The unique index begins with the user, because queries look up a user in all days. The BRIN index, which
--- costs a write almost nothing, finds a period. A unique index replaces a primary key, because pg_restore
+-- The unique index starts with the user, because queries look up a user in all days. The BRIN index finds a
+-- period and costs a write almost nothing. The table has a unique index and no primary key, because
+-- pg_restore
 -- --clean cannot drop primary keys of partitions.
 CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	granularity   text NOT NULL,
@@ -123,34 +123,36 @@ CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (
 CREATE INDEX IF NOT EXISTS rate_limit_metrics_time ON rate_limit_metrics USING brin (time)
 	WITH (pages_per_range = 16, autosummarize = on);
 CALL rate_limit_describe('rate_limit_metrics', $$
-Sums of the requests of a user and an API key, by the limit that decided and by the endpoint, in a minute, an
-	hour or a day, over all proxies of a region. Usage and invoices are computed from them.
+Sums of requests by user, API key, deciding limit and endpoint, in a minute, an hour or a day, over all
+	proxies of a region. Usage and invoices are computed from them.
 granularity: minute, hour or day: each request counts in all three.
-time: The beginning of the minute, hour or day (in UTC).
-user_id: The user; empty: anonymous requests; (other): users beyond the first 10,000 combinations of a proxy
-	in a minute.
+time: The start of the minute, hour or day, in UTC.
+user_id: The user; empty: anonymous requests; (other): users beyond the first 10,000 combinations of a
+	proxy in a minute.
 key_id: The id of the API key; 0: none, or (other).
 prefix: As in rate_limit_audit.
 limit_name: The name of the limit of the rule; empty: a limit in a configuration, or none.
-endpoint: The route, if the configuration names it, or else the paths of the rule or the zone that matched,
-	and never the path of a request; (other): as for users.
+endpoint: The route, if the configuration names it, otherwise the paths of the matching rule or zone, but
+	never the path of a request; (other): as for users.
 region: The region of the proxies, if their configuration has one.
-requests: All requests: allowed, limited, blocked, rejected and errors together. A request counts once, for
-	the limit that refused it or has the least remaining.
+requests: All requests: allowed, limited, blocked, rejected and errors together. A request counts once,
+	for the limit that refused it or has the least remaining.
 allowed: Requests that passed.
 limited: Requests that a limit refused.
 blocked: Requests that a ban or a block rule refused.
 rejected: Requests that were refused because of their API key or their path.
 errors: Requests without a decision, whether they passed or not.
-shadow: Decisions of shadow rules that would have refused. Their requests count in the other columns.
+shadow: Refusals that shadow rules would have made. Their requests count in the other columns, too.
 charged: Units that this limit charged for requests that passed, including requests counted under another
 	limit.
-settled: Their actual cost once the responses end; equal to charged if the limit has no settle.
-from_memory: Limited requests that a proxy refused from memory, without asking the database.
-from_lease: Allowed requests that a proxy let pass with units of a lease, without asking the database.
-from_database: Requests that the database decided, because neither the memory of the proxy nor a lease could.
+settled: The actual cost of these requests, once their responses end; equal to charged if the limit has no
+	settle.
+from_memory: Limited requests that a proxy refused from memory, without the database.
+from_lease: Allowed requests that a lease admitted, without the database.
+from_database: Requests that the database decided, because neither the memory of the proxy nor a lease
+	could.
 last_request: The time of the last request.
-latency: The numbers of decisions by their duration, in buckets: see rate_limit_percentile.
+latency: The numbers of decisions by duration, in buckets; see rate_limit_percentile.
 $$);
 -- LIKE copies the comments of the columns to the partitions.
 DO $$
@@ -185,11 +187,11 @@ The processes that write the history, and the progress of each. A row that was n
 writer: A random name of the process.
 node: The name of the proxy.
 region: The region of the proxy, if its configuration has one.
-batch: The number of the last batch that was written. It prevents that a batch is written twice if it is sent
-	again after a failure.
+batch: The number of the last written batch. It prevents writing a batch twice if the batch is sent again
+	after a failure.
 written: The number of decisions that the process has written to rate_limit_audit.
-dropped: The number of decisions that the process could not write, because the database was slow or down for
-	too long.
+dropped: The number of decisions that the process could not write, because the database was slow or down
+	for too long.
 seen: The time of the last batch.
 $$);
 

@@ -45,7 +45,7 @@ BEGIN
 		held_by := expired.held_by;
 		IF held_by IS NULL THEN
 			BEGIN
-				-- Writers wait behind this lock, so it is tried once, and for a short time only.
+				-- Writers wait behind this lock, so it is tried only once and for a short time.
 				IF NOT busy ? expired.parent THEN
 					EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', expired.parent::regclass);
 					busy := busy || jsonb_build_object(expired.parent, NULL);
@@ -74,8 +74,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired IS
 	'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
-	'past their retention. It keeps a partition in use, and held_by names the user. Writers wait for up to '
-	'100 ms. One of the proxies runs it about once a minute, or pg_cron does.';
+	'past their retention. It keeps partitions in use, and held_by names their users. Writers wait for up '
+	'to 100 ms. One of the proxies runs it about once a minute, or pg_cron does.';
 
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0')
 	RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'

@@ -12,16 +12,16 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes (
 ) WITH (fillfactor = 50);
 CALL rate_limit_describe('rate_limit_nodes', $$
 The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or
-	vanished is deleted after a day. A crash of the server empties the table, and proxies that run write their
+	vanished is deleted after a day. A crash of the server empties the table. Running proxies then write their
 	rows again.
 node: The name of the proxy. It is the same after each start. Several proxies may have it.
-epoch: Another number after each start of the process.
-seen: When it renewed this row. A proxy is gone 10 seconds after that.
-ended: When it stopped in order. NULL: it runs, or it vanished.
-system: The system identifier of the server that the proxy wrote to. A row of another one came with a restored
-	copy, and says nothing about proxies here.
-report: What the proxy says about itself. rate_limit_proxies has it in columns. Its times are microseconds by
-	the proxy's clock, which clock had at seen.
+epoch: A number that differs after each start of the process.
+seen: When the proxy renewed this row. The proxy is gone 10 seconds later.
+ended: When the proxy stopped in order. NULL: it runs, or it vanished.
+system: The system identifier of the server that the proxy wrote to. A row with another identifier is from
+	a restored copy and has no meaning here.
+report: The proxy's report about itself; rate_limit_proxies has its columns. Its times are microseconds by
+	the proxy's clock. clock is that clock's time at seen.
 $$);
 
 CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid,
@@ -56,31 +56,33 @@ CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS
 		problems text[], clock bigint, local_from bigint, local_until bigint, admitted bigint, refused bigint,
 		undecided bigint, undecided_at bigint, locally bigint, busiest json);
 CALL rate_limit_describe('rate_limit_proxies', $$
-The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of
-	another server are not here. Of several proxies with one name, the second one has #2 after it.
-region: Where it runs, if its configuration says so.
-version: The version of its program.
-live: Whether it runs.
-cannot: Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.
-policy: Whether it has a policy.
-behind: How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since
-	they were restored.
-local_from: When it last began to limit by itself, because the database made no decisions. NULL: it has not.
-local_until: When that ended.
-seconds_ago: How long ago seen was.
-problems: The rules that it cannot use, each with what it should be.
-admitted: How many requests it has admitted since its start, those included that it decided locally.
-refused: How many it has refused, those included that it decided locally.
-undecided: How many had no decision: on_error says what became of them.
-undecided_at: When a request last had no decision. NULL: none since its start.
-locally: How many it decided at its share of each limit, without the database.
-busiest: Its limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.
-late: How many of those behind had been made 10 seconds before seen, or earlier.
+The proxies of this server and their progress. Rows of rate_limit_nodes from a copy of another server are
+	left out. Of several proxies with one name, the second one has the suffix #2.
+region: The region in the proxy's configuration, if any.
+version: The version of the proxy's program.
+live: Whether the proxy runs.
+cannot: The statements that would grant the proxy's role the privileges to decide. NULL: it has them.
+policy: Whether the proxy has a policy.
+behind: The number of policy changes that the proxy has not applied yet. NULL: it has no policy, or has
+	not read the tables since they were restored.
+local_from: When the proxy last started to limit by itself, because the database made no decisions. NULL:
+	never.
+local_until: When the proxy last stopped limiting by itself.
+seconds_ago: The seconds since seen.
+problems: The rules that the proxy cannot use, each with the permitted values.
+admitted: The number of admitted requests since the start of the proxy, including local decisions.
+refused: The number of refused requests since the start of the proxy, including local decisions.
+undecided: The number of requests without a decision. on_error determined their outcome.
+undecided_at: When a request last had no decision. NULL: never since the start of the proxy.
+locally: The number of requests that the proxy decided without the database, at its share of each limit.
+busiest: The proxy's limits with the most requests since its start, at most 20: {prefix: [admitted,
+	refused]}.
+late: The number of changes in behind that were made at least 10 seconds before seen.
 $$);
 -- The first row has the state of all limits, and each other row a problem. A proxy enforces limits if it
--- makes decisions, and has a policy if other proxies do. A proxy applies a change within a second, and a
--- large one within five, but reports that with its next heartbeat. While users are created all the time,
--- behind is therefore rarely 0, but late is.
+-- makes decisions, and has a policy if other proxies have one. A proxy applies a change within a second, and
+-- a large change within five, but reports it with its next heartbeat. While users are created all the time,
+-- behind is therefore rarely 0, but late is 0.
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
 	WITH proxies AS (
 		SELECT p.*, coalesce(p.undecided_at > now() - interval '2 minutes', false) AS fails,
@@ -122,11 +124,11 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
 		FROM live p HAVING bool_or(NOT p.open)
 	) AS f ORDER BY f.place, f.node;
 CALL rate_limit_describe('rate_limit_state', $$
-Whether limits are enforced, in a sentence. The first row has the state of all: enforcing, open or stopped.
-	The others say what else needs a look.
-state: enforcing; open: requests have no decision; stopped: there is no proxy; local: a proxy decided without
-	the database; without a policy; behind; unusable: a rule; gone: a proxy.
-node: The proxy that the sentence is about. NULL: all.
+Whether limits are enforced, as a sentence. The first row has the state of all limits: enforcing, open or
+	stopped. Each other row has a problem.
+state: enforcing; open: requests have no decision; stopped: there is no proxy; local: a proxy decided
+	without the database; without a policy; behind; unusable: a rule; gone: a proxy.
+node: The proxy that the sentence is about. NULL: all proxies.
 said: The sentence.
 $$);
 
@@ -139,7 +141,7 @@ INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid
 	gen_random_uuid()::text
 	WHERE NOT EXISTS (SELECT FROM rate_limit_secrets s WHERE s.name = 'partition') ON CONFLICT DO NOTHING;
 CALL rate_limit_describe('rate_limit_secrets', $$
-Random texts that the proxies share and clients must not know.
-name: What it is for. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.
+Random texts that the proxies share. Clients must not see them.
+name: The purpose. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.
 value: The secret.
 $$);

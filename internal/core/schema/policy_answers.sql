@@ -14,9 +14,9 @@ BEGIN
 		WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])) ORDER BY u.rule, u.limit_name, u.key;
 END $$;
 COMMENT ON FUNCTION rate_limit_used_by IS
-	'The rows of rate_limit_used that count a user, or one of its API keys.';
+	'The rows of rate_limit_used that count a user or one of its API keys.';
 
--- The history may be missing, or not readable for the role. Postgres only checks the statements that run.
+-- The history may be missing, or the role may not read it. Postgres checks only the statements that run.
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL)
 	RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
@@ -26,7 +26,7 @@ BEGIN
 		RETURN;
 	END IF;
 	IF NOT EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id > '') THEN
-		RETURN; -- zeros would say that there was no request
+		RETURN; -- zeros would mean that there was no request
 	END IF;
 	RETURN QUERY SELECT
 		coalesce(sum(n.requests) FILTER (WHERE n.time >= date_trunc('day', now(), 'UTC')), 0)::bigint,
@@ -40,10 +40,10 @@ BEGIN
 		AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2);
 END $$;
 COMMENT ON FUNCTION rate_limit_recent IS
-	'What a user, or one of its API keys, did: requests of today and of this month in UTC, those of this '
-	'month that were refused, by a limit (429), and with 401 or 403, the last request, and when all limits '
-	'that count by user, or by key, have their full quota again; NULL: they have it. No row: no usage was '
-	'recorded, or the role may not read it.';
+	'The recent requests of a user or one of its API keys: the requests of today and of this month in UTC; '
+	'the refused requests of this month, in total, by a limit (429), and with 401 or 403; the last '
+	'request; and when all limits that count by user or key have their full quota again, or NULL if they '
+	'have it now. No row: no usage was recorded, or the role may not read it.';
 
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker = true) AS
 	SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
@@ -52,10 +52,10 @@ CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker = true) AS
 			AS rules, t.comment
 	FROM rate_limit_tiers t;
 CALL rate_limit_describe('rate_limit_tier_states', $$
-The tiers, and what is on them.
-users: How many users are on the tier.
-keys: How many API keys have it as their own.
-rules: The rules for the tier, and maybe for others.
+The tiers with their users, API keys and rules.
+users: The number of users on the tier.
+keys: The number of API keys with this tier of their own.
+rules: The rules for the tier. They may also be for other tiers.
 $$);
 
 CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker = true) AS
@@ -65,7 +65,7 @@ CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker = true) AS
 			AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state
 	FROM rate_limit_users u;
 CALL rate_limit_describe('rate_limit_user_states', $$
-The users, and who is shut out.
+The users and their states.
 state: banned; blocked: an override of 0 refuses the user; or active.
 $$);
 
@@ -78,8 +78,8 @@ CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS
 		k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at
 	FROM rate_limit_api_keys k;
 CALL rate_limit_describe('rate_limit_key_states', $$
-The API keys, without their digests, and which of them are valid.
-state: valid, expired, revoked, or banned: the key, or its user.
+The API keys, without their digests, and their states.
+state: valid, expired, revoked, or banned: the key or its user is banned.
 $$);
 
 -- Proxies try rules in this order.
@@ -98,9 +98,10 @@ CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS
 	FROM rate_limit_rules r
 	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
 CALL rate_limit_describe('rate_limit_rule_states', $$
-The rules in the order in which proxies try them, with their limits in words. Defaults are NULL.
+The rules in the order in which proxies try them, with their limits as text. Defaults are NULL.
 in_force: Whether the rule applies now.
-limits: The limits: the name, the events and the time, the algorithm, and what is not the default.
+limits: The limits: the name, the events and the window, the algorithm, and all values that are not
+	defaults.
 problems: The warnings of rate_limit_rule_warnings.
 $$);
 
@@ -124,10 +125,11 @@ CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS
 		LATERAL (SELECT (coalesce(c.after, c.before) ->> CASE c.kind WHEN 'key' THEN 'id'
 		ELSE 'key_id' END)::bigint AS id) k;
 CALL rate_limit_describe('rate_limit_changed', $$
-What was changed in the policy, in words.
-key_id: The id of the API key that was changed, or whose override or ban was. NULL: another change.
-which: ref for people: all for NULL, the id of an API key, or, if the line is too old to tell it, the begin of
-	its digest.
-what: created or deleted, of an override with its rule, limit and amounts; changed; or the columns that
+The changes of the policy as text.
+key_id: The id of the API key that was changed, or that has the changed override or ban. NULL: another
+	change.
+which: ref for display: all for NULL, the id of an API key, or the start of its digest if the row is too
+	old to have the id.
+what: created or deleted, with the rule, limit and amounts of an override; changed; or the columns that
 	differ.
 $$);

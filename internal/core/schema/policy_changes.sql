@@ -1,4 +1,4 @@
--- The log of changes, from which proxies read what to load again.
+-- The log of changes. It selects the rows that proxies load again.
 
 CREATE TABLE IF NOT EXISTS rate_limit_changes (
 	seq    bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT rate_limit_changes_pkey PRIMARY KEY,
@@ -15,14 +15,14 @@ CREATE TABLE IF NOT EXISTS rate_limit_changes (
 CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
 CALL rate_limit_describe('rate_limit_changes', $$
-The changes of the policy of the last 30 days. Triggers write them, and proxies poll them.
-seq: The order in which the lines were written. Lines of other transactions may become visible later.
+The changes of the policy in the last 30 days. Triggers write them, and proxies poll them.
+seq: The order in which the rows were written. Rows of other transactions may become visible later.
 xid: The transaction. Proxies use it to find the changes that became visible since their last poll.
 kind: The kind of the changed row: tier, user, key, rule, limit, override or ban.
-ref: The changed row: the name of a tier or rule, rule/limit, the user, or the hexadecimal digest of a key.
-	For an override or a ban, its target: tier/..., user/..., key/<digest> or network/.... NULL: all rows,
-	because one statement changed more than 1,000 rows or emptied the table.
-at: When the transaction began.
+ref: The changed row: the name of a tier or rule, rule/limit, the user, or the hexadecimal digest of a
+	key. For an override or a ban, its target: tier/..., user/..., key/<digest> or network/.... NULL: all
+	rows, because one statement changed more than 1,000 rows or emptied the table.
+at: When the transaction started.
 by: The role that made the change, and in parentheses the person in the setting rate_limit.person, if any.
 before: The row before the change. NULL: it is new.
 after: The row after the change. NULL: it was deleted.

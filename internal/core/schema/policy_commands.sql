@@ -27,8 +27,7 @@ BEGIN
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION rate_limit_delete_tier IS
-	'Deletes a tier that nothing uses, and returns whether it was there. It fails if something '
-	'uses the tier.';
+	'Deletes an unused tier, and returns whether it existed. It fails if the tier is used.';
 
 CREATE OR REPLACE FUNCTION rate_limit_rename(kind text, name text, new text) RETURNS boolean
 	LANGUAGE plpgsql AS $$
@@ -53,8 +52,8 @@ EXCEPTION WHEN integrity_constraint_violation THEN
 		USING ERRCODE = 'check_violation';
 END $$;
 COMMENT ON FUNCTION rate_limit_rename IS
-	'Gives a rule or a tier another name, which all that refers to it then has. kind is rule or tier. It '
-	'returns whether there is one. A rule begins new counters.';
+	'Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it '
+	'existed. A renamed rule starts new counters.';
 
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -102,6 +101,6 @@ BEGIN
 	RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION rate_limit_rotate_key IS
-	'Makes an API key in place of a valid one, with its name, tier, end, counters, overrides and bans, and '
-	'ends the old key after the grace. digest is the SHA-256 of the new key, and hint its first '
+	'Creates an API key in place of a valid one, with its name, tier, end, counters, overrides and bans. '
+	'The old key ends after the grace. digest is the SHA-256 of the new key, and hint its first '
 	'characters.';

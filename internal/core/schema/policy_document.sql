@@ -26,18 +26,18 @@ CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) 
 	WHERE a.attidentity = '' AND a.attgenerated = '' AND (d.value IS NULL OR d.value NOT IN ('now()',
 		'SESSION_USER'));
 CALL rate_limit_describe('rate_limit_policy_columns', $$
-The columns of the policy: those that people set, of the tables that a document has.
-place: The order of the tables: rows refer to rows of tables before.
+The columns of the policy that a document has. Values that the server fills are left out.
+place: The order of the tables. Rows refer only to rows of earlier tables.
 section: The name of the list of rows in a document.
 relation: The table.
 position: The place of the column in the table.
 name: The column.
 type: Its type.
-default_value: Its default, as SQL. NULL: there is none.
-key: The place among the columns that name a row. NULL: it is none of them.
+default_value: Its default, as SQL. NULL: none.
+key: The place among the columns that name a row. NULL: it is not one of them.
 needed: Whether each row of a document must have it.
-is_reference: Whether it is the number of an API key. A document has the digest.
-description: What it means.
+is_reference: Whether it is the number of an API key. A document has the digest in its place.
+description: The meaning of the column.
 $$);
 
 -- The values are as the server writes their types, and fields with their defaults are left out, so equal rows
@@ -77,8 +77,8 @@ BEGIN
 		USING list, s.refs;
 END $$;
 COMMENT ON FUNCTION rate_limit_policy_rows IS
-	'The rows of a section of the policy, or those of a list as the tables would have them: the name for '
-	'people, the fields that name the row, its place, and the fields that do not have their defaults.';
+	'The rows of a section of the policy, or of a list as the tables would have them: the name for '
+	'messages, the fields that name the row, its place, and the fields that do not have their defaults.';
 
 CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, refs text[]) RETURNS jsonb
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -104,7 +104,7 @@ BEGIN
 		WHERE s.section <> 'limits' AND (users OR s.section NOT IN ('users', 'keys')));
 END $$;
 COMMENT ON FUNCTION rate_limit_policy IS
-	'The policy as a document: tiers, rules with their limits, and overrides for tiers; with users also the '
+	'The policy as a document: tiers, rules with their limits, and overrides for tiers. users adds the '
 	'users, the digests of their API keys, and their overrides. A field that has its default is left out.';
 
 -- Checks a document before the tables are locked. An error names the row, the field, its value, and what the
@@ -194,10 +194,10 @@ BEGIN
 	RETURN made;
 END $$;
 COMMENT ON FUNCTION rate_limit_policy_lists IS
-	'The rows of rate_limit_policy_rows of a document, by sections. It fails for one that cannot be a '
-	'policy.';
+	'The rows of rate_limit_policy_rows of a document, by section. It fails for a document that cannot be '
+	'a policy.';
 
--- The name of a constraint says what its first column, or what the row, must be.
+-- The name of a constraint has the requirement for its first column, or for the row.
 CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -205,10 +205,11 @@ DECLARE
 	taken CONSTANT text[] := regexp_match(detail, '^Key \(family, priority\)=\((.*), (.*?)\) already exists');
 BEGIN
 	IF fault LIKE 'exactly\_one\_of\_per%' AND fields ->> 'algorithm' = 'in_flight' THEN
-		RETURN 'algorithm: "in_flight": must be that of a limit with a window; in_flight is for requests '
-			'that run at once';
+		RETURN 'algorithm: "in_flight": must be an algorithm with a window; in_flight limits concurrent '
+			'requests';
 	ELSIF taken IS NOT NULL THEN
-		RETURN format('priority: %s: must be another than that of the rule %s, which is of the same family',
+		RETURN format('priority: %s: must differ from the priority of the rule %s, which is in the same '
+			'family',
 			taken[2], (SELECT to_json(r.name) FROM rate_limit_rules r WHERE r.family = taken[1]
 				AND r.priority::text = taken[2]));
 	ELSIF message LIKE 'time zone "%" not recognized' THEN
@@ -238,8 +239,8 @@ BEGIN
 				WHERE conname = fault AND conrelid = 'rate_limit_rule_limits'::regclass) END);
 END $$;
 COMMENT ON FUNCTION rate_limit_fault IS
-	'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if '
-	'its name does not say it.';
+	'The error of a constraint for display: the field, its value, and the permitted values; or the '
+	'message, if the name of the constraint does not describe them.';
 
 -- One statement changes all rows of a list. If the server refuses it, the function repeats it with each half
 -- of the list, until the error is about one row. An element has the ctid of its row as at, which is NULL for
@@ -298,7 +299,7 @@ COMMENT ON FUNCTION rate_limit_policy_write IS
 -- Locks are taken in the order of other commands. Limits and overrides are deleted first, because a new limit
 -- may have the name of an old one. An override must suit its limit after each statement, so overrides that
 -- change have no amount while limits change. Deferred constraints are checked before the function returns, so
--- that their errors come from it, and not from COMMIT.
+-- that the function reports their errors, not COMMIT.
 CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false,
 	dry_run boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
@@ -368,8 +369,8 @@ BEGIN
 			SELECT r.name, format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
 			FROM rate_limit_rules r, unnest(r.tiers) AS t
 			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers) AND concat(r.name, '/', t) <> ALL (unknown)
-			UNION ALL SELECT r.name, format('priority: %s: must be another than that of the rule "%s", '
-				'which is of the same family', r.priority, o.name)
+			UNION ALL SELECT r.name, format('priority: %s: must differ from the priority of the rule '
+				'"%s", which is in the same family', r.priority, o.name)
 			FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family, r.priority)
 				AND o.name > r.name) AS f(name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
 		IF fault IS NOT NULL THEN
@@ -390,7 +391,7 @@ BEGIN
 	END;
 END $$;
 COMMENT ON FUNCTION rate_limit_apply IS
-	'Makes the policy as a document of rate_limit_policy has it, and returns what differs: a new or deleted '
-	'row, or a field of a row that was there. A field that the document lacks gets its default. Rows that it '
-	'lacks stay, but with prune only those of sections that it lacks. dry_run checks everything, and changes '
-	'nothing.';
+	'Changes the policy to match a document of rate_limit_policy, and returns the differences: a new or '
+	'deleted row, or a changed field of an existing row. A field that the document lacks gets its default. '
+	'Rows that the document lacks stay. With prune, they stay only in sections that the document lacks. '
+	'dry_run checks everything and changes nothing.';

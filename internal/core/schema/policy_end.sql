@@ -3,4 +3,4 @@
 CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
 COMMENT ON FUNCTION rate_limit_policy_version IS
-	'The version of these tables. The last command of the migration makes it.';
+	'The version of these tables. The last command of the migration creates it.';

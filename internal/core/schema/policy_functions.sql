@@ -10,7 +10,7 @@ DECLARE
 	names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(given));
 	back CONSTANT text[] := ARRAY(SELECT n FROM unnest(reset) AS n WHERE NOT given ? n);
 	others CONSTANT text[] := ARRAY(SELECT n FROM jsonb_object_keys(fields) AS n WHERE n <> ALL (keys));
-	-- Without a column to set, UPDATE still has to find an existing row.
+	-- Without a column to set, UPDATE must still find an existing row.
 	sets text := format('%1$I = x.%1$I', keys[1]);
 	same CONSTANT text := (SELECT string_agg(format('x.%1$I IS NOT DISTINCT FROM t.%1$I', k), ' AND ')
 		FROM unnest(keys) AS k);
@@ -62,22 +62,21 @@ EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 	RAISE EXCEPTION '%', message USING ERRCODE = 'check_violation', HINT = row_hint;
 END $$;
 COMMENT ON FUNCTION rate_limit_set IS
-	'Makes or changes the row of a table whose keys are those of fields. A field that is null is not '
-	'set; one that '
-	'reset names gets its default. It returns created or changed.';
+	'Creates or changes the row of a table that the keys in fields name. A field that is null is not set. '
+	'A field that reset names gets its default. Returns created or changed.';
 
 CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL,
 	reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
 	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}', to_jsonb(f), reset)
 		FROM (SELECT tier, rank, comment) AS f $$;
-COMMENT ON FUNCTION rate_limit_tier IS 'Makes a tier, or changes one.';
+COMMENT ON FUNCTION rate_limit_tier IS 'Creates or changes a tier.';
 
 CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL,
 	tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
 	comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
 	AS $$ SELECT rate_limit_set('rate_limit_users', '{user_id}', to_jsonb(f), reset)
 		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment) AS f $$;
-COMMENT ON FUNCTION rate_limit_user IS 'Makes a user, or changes one. A new user needs a tier.';
+COMMENT ON FUNCTION rate_limit_user IS 'Creates or changes a user. A new user needs a tier.';
 
 -- A key with revoked_by needs revoked_at, so a reset of revoked_at clears both.
 CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL,
@@ -93,7 +92,7 @@ BEGIN
 		CASE WHEN 'revoked_at' = ANY ($5) THEN $5 || '{revoked_by}' ELSE $5 END);
 END $$;
 COMMENT ON FUNCTION rate_limit_key IS
-	'Changes an API key. reset => ''{revoked_at}'' takes the end of a revoked key back.';
+	'Changes an API key. reset => ''{revoked_at}'' restores a revoked key.';
 
 CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL,
 	algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
@@ -130,10 +129,11 @@ BEGIN
 					AND f <> ALL (coalesce($8, '{}'))) END);
 END $$;
 COMMENT ON FUNCTION rate_limit_limit IS
-	'Makes a limit of a rule, of any window, or changes one. The amount is as in 50/10s, unlimited/1h, '
+	'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, unlimited/1h, '
 	'10000/1mo calendar Europe/Berlin or 5/in_flight.';
 
--- An override with an end begins now, so that it precedes a permanent one, which applies again afterwards.
+-- An override with an end starts now, so that it precedes a permanent override, which applies again
+-- afterwards.
 CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amount text DEFAULT NULL,
 	tier text DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, burst bigint DEFAULT NULL,
 	until timestamptz DEFAULT NULL, reason text DEFAULT NULL, reset text[] DEFAULT NULL)
@@ -174,9 +174,9 @@ BEGIN
 		CASE WHEN $3 = 'unlimited' THEN '{events}' ELSE '{}' END::text[] || $10);
 END $$;
 COMMENT ON FUNCTION rate_limit_override IS
-	'Gives a tier, a user or an API key another amount of a limit, a number or unlimited, for ever or '
-	'until a time. '
-	'A new one without an amount has that of the limit, and keeps it when the rule changes.';
+	'Sets another amount of a limit for a tier, a user or an API key, a number or unlimited, for ever or '
+	'until a time. A new override without an amount has the limit''s amount, and keeps it when the rule '
+	'changes.';
 
 CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id text DEFAULT NULL,
 	key_id bigint DEFAULT NULL, until timestamptz DEFAULT NULL, reason text DEFAULT NULL)
@@ -196,9 +196,8 @@ BEGIN
 			|| CASE WHEN $5 IS NULL THEN '{reason}' ELSE '{}' END::text[] || '{banned_at,banned_by}'::text[]);
 END $$;
 COMMENT ON FUNCTION rate_limit_ban IS
-	'Shuts a network, a user or an API key out, until a time or for ever. A ban that is there gets this '
-	'end and this '
-	'reason.';
+	'Bans a network, a user or an API key, for ever or until a time. An existing ban gets this end and '
+	'this reason.';
 
 CREATE OR REPLACE FUNCTION rate_limit_unban(network inet DEFAULT NULL, user_id text DEFAULT NULL,
 	key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -208,7 +207,7 @@ BEGIN
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION rate_limit_unban IS
-	'Lifts a ban, and returns whether there was one. A network of IPv4 is also that in the form of IPv6.';
+	'Lifts a ban, and returns whether there was one. An IPv4 network is equal to its IPv6 form.';
 
 CREATE OR REPLACE FUNCTION rate_limit_delete_rule(name text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
@@ -216,7 +215,7 @@ BEGIN
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION rate_limit_delete_rule IS
-	'Deletes a rule with its limits and overrides, and returns whether it was there.';
+	'Deletes a rule with its limits and overrides, and returns whether it existed.';
 
 CREATE OR REPLACE FUNCTION rate_limit_delete_limit(rule text, name text) RETURNS boolean
 	LANGUAGE plpgsql AS $$
@@ -225,7 +224,8 @@ BEGIN
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION rate_limit_delete_limit IS
-	'Deletes a limit with its overrides, and returns whether it was there. A rule that limits must keep one.';
+	'Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must '
+	'keep one.';
 
 CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
@@ -233,7 +233,7 @@ BEGIN
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION rate_limit_delete_user IS
-	'Deletes a user with its API keys, their bans, and its overrides, and returns whether it was there.';
+	'Deletes a user with its API keys, their bans, and its overrides, and returns whether it existed.';
 
 CREATE OR REPLACE FUNCTION rate_limit_delete_override(rule text, limit_name text, tier text DEFAULT NULL,
 	user_id text DEFAULT NULL, key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$

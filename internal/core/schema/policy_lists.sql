@@ -8,16 +8,16 @@ RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ patte
 COMMENT ON FUNCTION rate_limit_each_matches IS
 	'Whether a list is non-empty and one-dimensional, and every element matches a regular expression.';
 
--- Names of headers differ in more than upper and lower case.
+-- Names of headers are equal if they differ only in case.
 CREATE OR REPLACE FUNCTION rate_limit_each_once(list text[]) RETURNS boolean
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN NOT EXISTS (SELECT FROM unnest(list) AS item, unnest(string_to_array(item, '|')) AS name
 	GROUP BY lower(name) HAVING count(*) > 1);
 COMMENT ON FUNCTION rate_limit_each_once IS
-	'Whether all alternatives of all elements differ, in more than upper and lower case.';
+	'Whether all alternatives of all elements differ in more than case.';
 
--- Days are written as hours, as in the tables, because days vary in length. An interval with months is not a
--- valid limit window, and is written in months.
+-- Writes days as hours, as in the tables, because days vary in length. Writes months as months, which no
+-- valid window has.
 CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0
 		THEN (extract(year FROM span) * 12 + extract(month FROM span))::text || ' months'

@@ -1,7 +1,7 @@
 -- Triggers reject an override with an amount that its limit cannot have. They apply the constraints of
--- rate_limit_rule_limits to the limit with the amount of the override. A CHECK sees only one row, so triggers
--- on both tables do so. They lock the rows of the limits: of two transactions that change a limit and its
--- override, one waits and sees the other's change. A query for all rows of a statement is planned only once.
+-- rate_limit_rule_limits to the limit with the override's amount. A CHECK sees only one row, so both tables
+-- have triggers. They lock the rows of the limits: if two transactions change a limit and its override, one
+-- waits and sees the other's change. One query for all rows of a statement is planned only once.
 
 CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -30,8 +30,8 @@ BEGIN
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_check_overrides IS
-	'Refuses overrides that do not suit their limits, and changes of limits that do not suit '
-	'their overrides.';
+	'Refuses overrides with amounts that their limits cannot have, and changes of limits that their '
+	'overrides do not suit.';
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT ON rate_limit_overrides
 	REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
 CREATE OR REPLACE TRIGGER rate_limit_still_suits AFTER UPDATE ON rate_limit_overrides

@@ -33,21 +33,21 @@ CREATE INDEX IF NOT EXISTS rate_limit_overrides_user_id ON rate_limit_overrides 
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_key_id ON rate_limit_overrides (key_id)
 	WHERE key_id IS NOT NULL;
 CALL rate_limit_describe('rate_limit_overrides', $$
-Amounts that replace the amount of a limit for a tier, a user or an API key. The override for the key applies,
-	else the one for the user, else the one for the tier. Of several valid ones, the one that became valid
-	last applies.
+Amounts that replace the amount of a limit for a tier, a user or an API key. The override for the key
+	applies, otherwise the override for the user, otherwise the override for the tier. Of several valid
+	overrides, the one that became valid last applies.
 id: The number of the override.
 rule: The rule of the limit.
 limit_name: The name of the limit.
 tier: For all users of this tier.
 user_id: For this user.
 key_id: For this API key.
-events: The amount in place of that of the limit. 0: nothing may pass. NULL: unlimited.
-burst: The burst in place of that of the limit. NULL: that of the limit.
+events: The amount in place of the limit's amount. 0: nothing passes. NULL: unlimited.
+burst: The burst in place of the limit's burst. NULL: the limit's burst.
 valid: When the override applies.
-reason: For people.
-created_at: When the row was made.
-created_by: The role that made the row.
+reason: A note. Proxies ignore it.
+created_at: When the row was created.
+created_by: The role that created the row.
 $$);
 
 -- Postgres inlines this body (see rate_limit_counters) and finds the rows by their indexes. The body is a
@@ -67,7 +67,7 @@ $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
 COMMENT ON FUNCTION rate_limit_override_of IS
-	'The override of a limit that applies now to a user, or to an API key, as proxies choose it. No row: the '
+	'The override of a limit that applies now to a user or an API key, as proxies choose it. No row: the '
 	'limit has its own amount.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_bans (
@@ -90,12 +90,12 @@ CALL rate_limit_describe('rate_limit_bans', $$
 The banned networks, users and API keys. Deleting the row lifts the ban.
 id: The number of the ban.
 network: All addresses of this network.
-user_id: This user, also one that the proxy authenticates and rate_limit_users does not have.
+user_id: This user, who need not be in rate_limit_users.
 key_id: This API key.
 until: When the ban ends. infinity: never.
-reason: For people. Clients do not see it.
-banned_at: When the ban began.
-banned_by: The role that made the ban.
+reason: A note. Clients do not see it.
+banned_at: When the ban started.
+banned_by: The role that created the ban.
 $$);
 
 CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -103,5 +103,5 @@ RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96'
 	THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96)
 	ELSE network END;
 COMMENT ON FUNCTION rate_limit_network IS
-	'An IPv4 address or network in IPv6 form as IPv4, and any other unchanged: proxies treat both forms as '
-	'equal.';
+	'An IPv4 address or network in IPv6 form as IPv4, and any other address unchanged. Proxies treat both '
+	'forms as equal.';

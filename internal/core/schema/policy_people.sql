@@ -11,7 +11,7 @@ CALL rate_limit_describe('rate_limit_tiers', $$
 The plans that users can be on, such as free and pro.
 tier: The name, as in rate_limit_rules.tiers.
 rank: The order of tiers in lists, lowest first. It has no effect on requests.
-comment: For people.
+comment: A note. Proxies ignore it.
 $$);
 INSERT INTO rate_limit_tiers (tier, rank, comment)
 	VALUES ('anonymous', -1, 'requests with neither an API key nor a user') ON CONFLICT DO NOTHING;
@@ -37,15 +37,15 @@ CREATE TABLE IF NOT EXISTS rate_limit_users (
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
 CALL rate_limit_describe('rate_limit_users', $$
 The users of the API, each on one tier.
-user_id: The user, as the application or the proxy names it. Limits that count by user count by this.
+user_id: The user's name in the application or the proxy. Limits by user count by it.
 tier: The tier until tier_until.
-tier_until: When the tier ends. After it the user has the tier of requests without a user. infinity: never.
-period_start: A day on which a billing period begins. Months and years that are counted for this user or one
-	of its keys begin on such days. NULL: with the month and the year of the calendar.
-time_zone: The IANA name of the time zone in which the billing periods begin at midnight.
-comment: For people.
-created_at: When the row was made.
-updated_at: When the row was changed last.
+tier_until: When the tier ends. Then the user has the tier of requests without a user. infinity: never.
+period_start: The start of a billing period. In limits that count by user or key, the user's months and
+	years start on its day. NULL: calendar months and years.
+time_zone: The IANA name of the time zone in which the billing periods start at midnight.
+comment: A note. Proxies ignore it.
+created_at: When the row was created.
+updated_at: When the row was last changed.
 $$);
 
 CREATE TABLE IF NOT EXISTS rate_limit_api_keys (
@@ -79,19 +79,18 @@ CREATE INDEX IF NOT EXISTS rate_limit_api_keys_counted_as ON rate_limit_api_keys
 	WHERE counted_as IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_tier ON rate_limit_api_keys (tier) WHERE tier IS NOT NULL;
 CALL rate_limit_describe('rate_limit_api_keys', $$
-The API keys of users. The keys themselves are not stored, only their digests.
-id: The number by which people and limits name the key. Limits that count by key count by it, unless
-	counted_as is given.
+The API keys of users. Only the digests of keys are stored.
+id: The number of the key. Limits that count by key count by it, unless counted_as is given.
 digest: The SHA-256 of the whole key: sha256(convert_to('the key', 'UTF8')).
-hint: The first characters of the key, by which people recognise it.
-name: What the key is for.
-user_id: The user that has the key. All keys of the user share the limits that count by user.
-expires_at: When the key ends by itself. infinity: never.
-revoked_at: When the key ends because somebody ended it; may lie in the future. NULL: it is not revoked.
+hint: The first characters of the key, to recognise it.
+name: The purpose of the key.
+user_id: The user of the key. All keys of a user share the limits that count by user.
+expires_at: When the key expires. infinity: never.
+revoked_at: When the key is revoked, possibly in the future. NULL: it is not revoked.
 revoked_by: The role or the person that revoked the key.
-replaced_by: The key that was made in place of this one.
-counted_as: The key whose counters this one shares, in limits that count by key: of keys that replace each
-	other, the first. NULL: the key has its own.
-created_at: When the row was made.
-tier: The tier of requests with the key, in place of that of the user. NULL: that of the user.
+replaced_by: The key that replaced this key.
+counted_as: The key with which this key shares its counters in limits that count by key: the first of the
+	keys that replaced each other. NULL: the key has its own counters.
+created_at: When the row was created.
+tier: The tier of requests with the key. NULL: the user's tier.
 $$);

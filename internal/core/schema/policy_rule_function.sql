@@ -1,9 +1,9 @@
--- rate_limit_rule makes or changes a rule and its limits in one call. NULL keeps what an existing rule
--- has, since a rule that loses a condition that was not named would match too much. reset names the
--- arguments that get their defaults; a limit that it names is deleted.
+-- rate_limit_rule creates or changes a rule and its limits in one call. NULL keeps the value of an existing
+-- rule, because a rule that loses a condition would match more requests. reset names the arguments that get
+-- their defaults. A limit that it names is deleted.
 --
--- The constraints and triggers check all values but the names in tiers that no tier has, and arguments that
--- no limit of the rule can take.
+-- The constraints and triggers check all values. This function only checks unknown names in tiers, and
+-- arguments that no limit of the rule can take.
 
 CREATE OR REPLACE FUNCTION rate_limit_rule(
 	name text,
@@ -46,7 +46,7 @@ BEGIN
 			tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message, retry_after,
 			comment, without_header, settle) AS r),
 		ARRAY(SELECT n FROM unnest(back) AS n WHERE n <> ALL (of_limits) OR n IS NULL));
-	-- A limit of the list is new or other than before, or, without an amount, deleted.
+	-- A limit of the list is new, changed or, without an amount, deleted.
 	PERFORM CASE WHEN f.l ~ '^[^=]+=$' THEN rate_limit_delete_limit(name, rtrim(f.l, '='))::text
 		ELSE rate_limit_limit(name, split_part(f.l, '=', 1), coalesce(substring(f.l FROM '=(.*)$'), ''),
 			algorithm, CASE WHEN f.l !~ '=.*(calendar|in_flight)' THEN burst END, durable,
@@ -67,7 +67,7 @@ BEGIN
 		AND NOT amounts ? l.name;
 	PERFORM rate_limit_complete(name); -- now, and not at the end of the transaction
 	SELECT CASE WHEN NOT coalesce(bool_or(l.algorithm = algorithm), algorithm IS NULL)
-			THEN format('algorithm: %s: must be that of a limit with a window', to_json(algorithm))
+			THEN format('algorithm: %s: must be an algorithm with a window', to_json(algorithm))
 		WHEN NOT coalesce(bool_or(l.burst = burst), burst IS NULL)
 			THEN format('burst: %s: must be of a limit with a window', burst)
 		WHEN NOT coalesce(bool_or(l.on_exceed = on_exceed), on_exceed IS NULL)
@@ -80,5 +80,5 @@ BEGIN
 	RETURN made;
 END $$;
 COMMENT ON FUNCTION rate_limit_rule IS
-	'Makes a rule with its limits, or changes one. limits are limits of any window, as in burst=50/10s, or '
-	'x= to delete one. reset also deletes limits by their names. It returns created or changed.';
+	'Creates or changes a rule with its limits. limits are limits with any window, as in burst=50/10s, or '
+	'x= to delete one. reset also deletes limits by their names. Returns created or changed.';

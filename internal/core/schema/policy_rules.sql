@@ -1,6 +1,6 @@
--- The tables of rules and their limits. The constraints on limits agree with ratelimit.Limit.Validate, and
--- those on paths, hosts and count_by refuse what proxies cannot use. rate_limit_fault turns the name of a
--- constraint into an error: the column, the value, and the rest of the name with spaces.
+-- The tables of rules and their limits. The constraints on limits agree with ratelimit.Limit.Validate. The
+-- constraints on paths, hosts and count_by refuse values that proxies cannot use. rate_limit_fault converts
+-- the name of a constraint to an error: the column, the value, and the rest of the name with spaces.
 
 CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY,
@@ -66,38 +66,37 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 			AND retry_after BETWEEN interval '0' AND interval '36525 days')
 );
 CALL rate_limit_describe('rate_limit_rules', $$
-Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL
-	holds for all requests.
-name: The name. It is in the prefix of the counters, so a renamed rule begins new ones.
-family: Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule
-	stands alone.
+Rules that limit, block or exempt requests. A rule matches a request if all its conditions hold. A
+	condition that is NULL always holds.
+name: The name. It is part of the prefix of the counters, so a renamed rule starts new counters.
+family: Within a family, only the matching rule with the highest priority applies. NULL: no family.
 priority: The order of rules, highest first.
-mode: enforce; shadow: the rule counts and reports, and refuses nothing; off.
-action: limit: the limits of the rule apply; block: requests are refused; exempt: requests are free of the
-	limits of all rules.
-hosts: Names of hosts without a port. *.example.com is every name below example.com.
-paths: Paths that begin with a slash. The segment * is any one segment; at the end it is the whole rest:
-	/api/* includes /api/a/b.
+mode: enforce; shadow: the rule counts and reports but refuses nothing; off: the rule is ignored.
+action: limit: the limits of the rule apply; block: requests are refused; exempt: no limits of rules apply
+	to requests.
+hosts: Host names without a port. *.example.com matches every name below example.com.
+paths: Paths that start with a slash. * matches one segment; a final * matches the rest: /api/* matches
+	/api/a/b.
 methods: Methods, such as GET.
-networks: Networks in which the address of the client lies.
-tiers: Tiers of which the user of the request has one.
-count_by: What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route,
-	header:NAME, and of alternatives such as user|ip, of which the first that a request has counts; or all,
-	which is one counter for everybody.
-without_header: For header:NAME in count_by. share: all requests without the header, or with an empty one,
-	have one counter; skip: the rule does not match them.
+networks: Networks that contain the client's address.
+tiers: The user's tier must be one of these.
+count_by: What each counter counts: a combination of user, key, tier, ip, ip/64, host, route and
+	header:NAME. Alternatives such as user|ip use the first that the request has. all: one counter for all
+	requests.
+without_header: For header:NAME in count_by. share: all requests with a missing or empty header share one
+	counter; skip: the rule does not match them.
 valid: When the rule applies.
-cost: What a request takes of each limit.
-settle: What a request really cost, by its response, as in header X-Tokens, bytes, json usage.total_tokens, or
-	status 401 403 = 1, else 0. NULL: cost.
+cost: The units that a request charges to each limit.
+settle: How to read the actual cost from the response: header X-Tokens, bytes, json usage.total_tokens, or
+	status 401 403 = 1, else 0. NULL: the actual cost is cost.
 status: The HTTP status of a refusal, from 400 to 599. NULL: 429 for limits, 403 for a block.
-message: The text of a refusal. NULL: that of the proxy.
-retry_after: The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block
-	none.
-comment: For people.
-created_at: When the row was made.
-created_by: The role that made the row.
-updated_at: When the row was changed last. Its limits have no such time; rate_limit_changes has.
+message: The text of a refusal. NULL: the proxy's text.
+retry_after: The Retry-After of a refusal. NULL: for limits, the time until the request would pass; for a
+	block, none.
+comment: A note. Proxies ignore it.
+created_at: When the row was created.
+created_by: The role that created the row.
+updated_at: When the row was last changed. Changes of its limits are in rate_limit_changes only.
 $$);
 
 CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
@@ -148,20 +147,21 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 		CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window'))
 );
 CALL rate_limit_describe('rate_limit_rule_limits', $$
-The limits of rules. A request must fit into all of them.
-rule: The rule.
-name: Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is
-	rule/, the name of the rule, a slash and this name.
+The limits of rules. A request passes only if all of them admit it.
+rule: The name of the rule.
+name: The name of the limit, unique within the rule, such as per_hour. The prefix of the counters is
+	rule/, the rule's name, a slash and this name.
 algorithm: sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.
-events: How much may pass in the time of per, or of calendar. For in_flight: how many requests may run at
-	once. 0: nothing. NULL: the limit holds only where an override has an amount.
-per: The time to which events apply. A day is 24 hours. in_flight has none.
-calendar: Instead of per: day, week, month or year of the calendar. Months and years of users with a
-	period_start begin on that day.
-time_zone: The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone
-	of its own, which counts instead.
-burst: The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket
-	with less than events is refilled evenly.
+events: The quota per window. For in_flight: the number of concurrent requests. 0: nothing passes. NULL:
+	the limit applies only where an override has an amount.
+per: The length of the window. A day is 24 hours. NULL with calendar, and for in_flight.
+calendar: In place of per: day, week, month or year of the calendar. For users with a period_start, months
+	and years start on that day.
+time_zone: The IANA name of the calendar's time zone. NULL: UTC. Users with a period_start use their own
+	time zone.
+burst: The capacity of a token_bucket, or the largest burst that gcra allows. NULL: events. A token_bucket
+	with a burst below events refills evenly.
 durable: true: the counts survive a crash of the server.
-on_exceed: refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.
+on_exceed: refuse; overage: requests beyond the quota pass, are counted, and have a mark in their
+	responses.
 $$);

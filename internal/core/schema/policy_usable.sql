@@ -6,7 +6,7 @@ DECLARE
 	r record;
 	fault text;
 BEGIN
-	-- Of two transactions that each delete a limit, one waits here and sees the other's change.
+	-- If two transactions each delete a limit, one waits here and sees the other's change.
 	SELECT action, settle INTO r FROM rate_limit_rules WHERE name = $1 AND mode <> 'off' FOR NO KEY UPDATE;
 	IF NOT FOUND THEN
 		RETURN;
@@ -26,8 +26,8 @@ BEGIN
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_complete IS
-	'Fails if a rule that is not off limits and has no limit, does not limit and has one, or settles and has '
-	'only a limit of requests in flight.';
+	'Checks a rule that is not off. It fails if a rule with the action limit has no limit, if another rule '
+	'has one, or if a rule with settle has only limits of requests in flight.';
 
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
@@ -44,7 +44,7 @@ BEGIN
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_check_complete IS
-	'Refuses rules whose action and limits do not go together, at the end of the transaction.';
+	'Refuses rules with an action that does not suit their limits, at the end of the transaction.';
 DO $$
 DECLARE
 	checked record;

@@ -28,7 +28,7 @@ COMMENT ON FUNCTION rate_limit_counted IS
 
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 	WITH amounts AS (
-		-- A result of a function has the collation of the database, and the index of new tables has "C".
+		-- The result of a function has the collation of the database. The index of new tables has "C".
 		SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm,
 			(date_part('epoch', l.per) * 1000000)::bigint AS span,
 			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, CASE WHEN o.id IS NULL
@@ -39,7 +39,7 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 		JOIN rate_limit_rules r ON r.name = l.rule
 		CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c
 		LEFT JOIN LATERAL (
-			-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the begin ip%3A.
+			-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the start ip%3A.
 			SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN
 				LATERAL rate_limit_override_of(l.rule, l.name,
 				CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'),
@@ -56,16 +56,17 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			a.window_start, a.tokens, a.last_refill,
 			a.remainder, a.hits, a.slots, a.expires_at) AS u;
 CALL rate_limit_describe('rate_limit_used', $$
-The counters of rules, and the use of each. Overrides apply to counters of one user or one API key.
+The counters of rules with their use. Overrides apply to counters of one user or one API key.
 rule: The rule.
 algorithm: The algorithm of the limit.
 limit_name: The limit of the rule.
 key: The key of the counter.
-used: The used part of the quota now.
+used: The used units of the quota now.
 quota: The full quota: the burst, or the events. NULL: unlimited.
-percent: used in percent of quota.
-resets_at: The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra,
-	when the full quota is available again. NULL: nothing is used; or the time is unknown, for in_flight.
+percent: used as a percentage of quota.
+resets_at: The end of the window. For sliding_log, when the oldest request leaves the window; for
+	token_bucket and gcra, when the full quota is available again. NULL: nothing is used, or the time is
+	unknown, as for in_flight.
 $$);
 
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS

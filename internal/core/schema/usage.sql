@@ -1,10 +1,10 @@
 -- The counters, and the used amount of each limit. Views, commands and the page query these functions.
 --
 -- A view on the tables of counters would prevent every change of their columns, even by a program with an
--- older schema; a function is only checked when it runs. Postgres inlines this body, so that any condition,
--- even of a join, finds its counters by an index. It only does so without a search_path of the function's
--- own, and without a condition in a part of the UNION. Counts in shards have another body; see
--- citus_shards.sql. Package algorithm defines which slots count.
+-- older schema. A function is only checked when it runs. Postgres inlines this body, so that any condition,
+-- even of a join, finds its counters by an index. It inlines only a function without its own search_path, and
+-- a UNION without conditions in its parts. Counts in shards have another body; see citus_shards.sql. Package
+-- algorithm defines which slots count.
 DO $do$ BEGIN
 	IF to_regprocedure('rate_limit_shards()') IS NULL THEN
 		EXECUTE replace($sql$
@@ -34,19 +34,19 @@ $sql$, '{schema}', quote_ident(current_schema()));
 	END IF;
 END $do$;
 COMMENT ON FUNCTION rate_limit_counters IS
-	'The counters of a prefix in one of the two tables, or only those of some keys. slots is how many '
-	'requests in flight a counter has.';
+	'The counters of a prefix in one of the two tables, for all keys or the given keys. slots is the '
+	'number of requests in flight.';
 
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
-COMMENT ON FUNCTION rate_limit_counter_key IS 'The key of the counters of a user, as proxies write it.';
+COMMENT ON FUNCTION rate_limit_counter_key IS 'The key of a user''s counters, as proxies write it.';
 
 CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[]
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN ARRAY(SELECT n || t FROM unnest(texts) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
 COMMENT ON FUNCTION rate_limit_key_forms IS
-	'Texts as the keys of counters may have them: as they are, and behind the number of an alternative.';
+	'The forms of texts in the keys of counters: unchanged, and after the number of an alternative.';
 
 CREATE OR REPLACE FUNCTION rate_limit_stored_keys(key text) RETURNS text[]
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -55,7 +55,7 @@ RETURN array_remove(ARRAY[key, 'sha256:' || encode(sha256(convert_to(key, 'UTF8'
 		'hex')],
 	NULL);
 COMMENT ON FUNCTION rate_limit_stored_keys IS
-	'The texts that counters may have for a key: the key, as lists show it, or its digest.';
+	'The forms of a key in the tables of counters: the key, as lists show it, or its digest.';
 
 CREATE OR REPLACE FUNCTION rate_limit_counter_tables() RETURNS TABLE (name text, place text)
 	LANGUAGE plpgsql STABLE AS $$
@@ -69,7 +69,7 @@ BEGIN
 		unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name);
 END $$;
 COMMENT ON FUNCTION rate_limit_counter_tables IS
-	'The tables of counters, in SQL, and what stands before the names of those beside them.';
+	'The tables of counters, in SQL, and the schema and dot before the names of tables beside them.';
 
 -- Proxies lock rows in this order, too.
 CREATE OR REPLACE FUNCTION rate_limit_delete_counters(name text, place text, prefixes text[], keys text[])
@@ -91,7 +91,8 @@ BEGIN
 	RETURN deleted;
 END $$;
 COMMENT ON FUNCTION rate_limit_delete_counters IS
-	'Deletes counters of a table, but those of which requests that run hold slots, and returns how many.';
+	'Deletes counters of a table, except counters with slots that running requests hold. Returns the '
+	'number of deleted counters.';
 
 CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -110,9 +111,9 @@ BEGIN
 		deleted := deleted + gone;
 		IF gone < cardinality(found.keys) THEN
 			RAISE EXCEPTION
-				'the counter is of a limit in_flight: requests that run hold its slots, and a reset '
-				'would let more run than the limit. A slot is free when its request ends, and those '
-				'of a lost process 10 seconds later. To free them at once, end its session: UPDATE '
+				'the counter is of a limit in_flight: running requests hold its slots, and a reset '
+				'would let more run than the limit. A slot is free when its request ends. The slots '
+				'of a lost process are free 10 seconds later. To free them now, end its session: UPDATE '
 				'%rate_limit_processes SET seen = ''-infinity'' WHERE process IN (%)', t.place,
 				(SELECT string_agg(DISTINCT (s >> 32)::text, ', ')
 					FROM unnest(found.slots) AS s WHERE s > 0)
@@ -122,12 +123,12 @@ BEGIN
 	RETURN deleted;
 END $$;
 COMMENT ON FUNCTION rate_limit_reset IS
-	'Deletes the counters of a prefix and a key, so that the full quota is back, and returns how many there '
-	'were. It fails while requests that run hold slots of one.';
+	'Deletes the counters of a prefix and a key, so that the full quota is available again. Returns the '
+	'number of deleted counters. It fails while running requests hold slots of a counter.';
 
--- The definitions are those of package algorithm: used is the quota less what Look says is left. A part
--- of a request that has come back admits none, so used is rounded up. All sums that may be large are of
--- type numeric. A row that lies too far ahead counts as new.
+-- The definitions are package algorithm's: used is the quota less the units that Look reports as left. A part
+-- of a unit admits no request, so used is rounded up. All sums that may be large have the type numeric. A row
+-- too far in the future counts as new.
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint,
 	count bigint, prev_count bigint,
 	window_start timestamptz, tokens double precision, last_refill timestamptz, remainder bigint,
@@ -187,7 +188,7 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 		END::numeric AS used OFFSET 0) AS u;
 END;
 COMMENT ON FUNCTION rate_limit_usage_of IS
-	'How much of a limit a counter has used at a time. span is the window of the limit in microseconds; NULL '
-	'for one on the calendar and for in_flight. resets_at is the end of the window; for sliding_log, when '
-	'the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used, or '
-	'nobody knows.';
+	'The units of a limit that a counter has used at a time. span is the window of the limit in '
+	'microseconds; NULL for a calendar window and for in_flight. resets_at is the end of the window; for '
+	'sliding_log, when the oldest request leaves the window; for token_bucket and gcra, when the full '
+	'quota is available again. NULL: nothing is used, or the time is unknown.';
