@@ -69,7 +69,7 @@ func main() {
 	docs := flag.String("docs", "", "the folder where to write the table into performance.md and the "+
 		"picture to benchmark.svg; by default nowhere")
 	flag.StringVar(&b.before, "before", "",
-		"a commit: compare the rows of pg_ratelimit with those of that version")
+		"a commit: compare the rows of pg_ratelimit with the rows of that version")
 	flag.Parse()
 	err := b.run("(?i)"+*only, *all, *docs)
 	if b.ctx.Err() != nil {

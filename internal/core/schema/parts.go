@@ -4,8 +4,8 @@ import "github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 
 //go:generate go test . -run TestGeneratedFileIsCurrent -update
 
-// Counters creates or upgrades the two tables of counts, including those of the npm library pg-ratelimit. It
-// includes Nodes.
+// Counters creates or upgrades the two tables of counts. It also upgrades the tables of the npm library
+// pg-ratelimit. It includes Nodes.
 const Counters = counterTables + Nodes
 
 const counterTables = refuseCounters + counters + usage + forget
@@ -25,7 +25,7 @@ const Policy = refusePolicy + describe + policyLists + policyPeople + policyRule
 	policyRuleFunction + policyProxyFunctions + policyViews + policyAnswers + policyCommands +
 	policyDocument + end + policyEnd
 
-// Lock begins a migration that only one process at a time runs. The number of the lock is arbitrary.
+// Lock starts a migration that only one process at a time runs. The number of the lock is arbitrary.
 // lock_timeout bounds the wait for a table in use, because decisions wait behind it. No other timeout ends a
 // migration.
 const Lock = pg.GuardSQL + `SELECT pg_advisory_xact_lock(1885827692);
@@ -62,11 +62,11 @@ DO $once$ BEGIN
 	END IF;
 END $once$;`
 
-// File is the text of schema.sql in a release, for psql and other programs that run each command in a
-// transaction of its own. The registry, the history and the policy have a transaction each, and wait for a
+// File is the text of schema.sql in a release, for psql and other programs that run each command in its own
+// transaction. The registry, the history and the policy have a transaction each, and wait for a
 // proxy that creates the same tables.
 const File = `-- The tables of pg-ratelimit. Run this file if proxies may not create them: psql -f schema.sql
--- It creates the tables, or upgrades those of the npm library pg-ratelimit and of older versions, and
+-- It creates the tables. It upgrades tables of the npm library pg-ratelimit and of older versions, and
 -- keeps their rows. It can run any number of times. A proxy runs the same SQL on first use, unless
 -- auto_migrate is off. The first part has the two tables of counts and the registry of proxies, the second
 -- part the history, the third part the policy. The comments are in internal/core/schema/*.sql. All need

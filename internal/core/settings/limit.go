@@ -92,7 +92,7 @@ func readRate(to *Settings, text string) error {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		const want = "how many requests may run at once, such as 5, for in_flight"
+		const want = "the number of concurrent requests, such as 5, for in_flight"
 		return &ratelimit.FieldError{Value: text, Want: want}
 	}
 	l.Events = n

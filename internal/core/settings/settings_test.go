@@ -172,7 +172,7 @@ func TestErrorsOfALimitNameTheSetting(t *testing.T) {
 		`algorithm: "leaky": must be one of sliding_window`:      {"algorithm": "leaky", "limit": "5 1m"},
 		`limit: missing: must be a whole number of events`:       {},
 		`limit: "0 1m": must be a whole number of events from 1`: {"limit": "0 1m"},
-		`limit: "5 1m": must be how many requests may run at`:    {"algorithm": "in_flight", "limit": "5 1m"},
+		`limit: "5 1m": must be the number of concurrent`:        {"algorithm": "in_flight", "limit": "5 1m"},
 		`settle: "bytes": must be left out with in_flight`: {"algorithm": "in_flight", "limit": "5",
 			"settle": "bytes"},
 		`settle: "status 401 = 1": must be header <name>, bytes`: {"limit": "5 1m",

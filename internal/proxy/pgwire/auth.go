@@ -84,7 +84,7 @@ func refused(e *serverError) *connectError {
 }
 
 // errBinding refuses a login without SCRAM.
-var errBinding = errors.New("the server logs in by another method, channel_binding=require wants " +
+var errBinding = errors.New("the server logs in by another method, channel_binding=require needs " +
 	"scram-sha-256")
 
 // respond responds to an authentication request. data is the request without its number.

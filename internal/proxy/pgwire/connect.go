@@ -213,7 +213,7 @@ func startTLS(ctx context.Context, c *conn, cfg *config, enc encryption) *connec
 		return &connectError{text: "the server does not offer TLS, which sslmode=" +
 			cfg.tls.mode + " needs"}
 	case reply != 'S':
-		return &connectError{text: "the server does not know how to negotiate TLS", retry: true}
+		return &connectError{text: "the server cannot negotiate TLS", retry: true}
 	}
 	settings, err := cfg.tls.config(c.peer.host)
 	if err != nil {

@@ -37,11 +37,11 @@ func TestInvalidLogins(t *testing.T) {
 		{"SCRAM without a nonce", "", msgAuth(10, "SCRAM-SHA-256\x00\x00") + msgAuth(11, "r=x,s=W22Z,i=4096"),
 			"not for us"},
 		{"no authentication", "&channel_binding=require", msgAuth(0, "") + ready,
-			"channel_binding=require wants scram-sha-256"},
+			"channel_binding=require needs scram-sha-256"},
 		{"no channel binding", "&channel_binding=require",
 			msgAuth(10, "SCRAM-SHA-256\x00SCRAM-SHA-256-PLUS\x00\x00"), "channel_binding is require"},
 		{"no SCRAM", "&channel_binding=require", msgAuth(3, ""),
-			"channel_binding=require wants scram-sha-256"},
+			"channel_binding=require needs scram-sha-256"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, dsn := newRawFake(t, func(s *fakeSession) {
@@ -81,7 +81,7 @@ func TestServerMustProvePassword(t *testing.T) {
 	})
 	p := open(t, dsn, Options{})
 	err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{stmt("A")})
-	if err == nil || !strings.Contains(err.Error(), "does not know the password") {
+	if err == nil || !strings.Contains(err.Error(), "does not have the password") {
 		t.Errorf("Run() = %v, want an error about the password", err)
 	}
 	if got := <-requests; got != "" {
@@ -133,7 +133,7 @@ func TestEncryption(t *testing.T) {
 		{name: "breaks", server: breaks, mode: "prefer", want: "plain"},
 		{name: "breaks", server: breaks, mode: "require", want: "TLS: "},
 		{name: "garbles", server: func(s *fakeSession) { s.write("E") }, mode: "require",
-			want: "does not know how to negotiate TLS"},
+			want: "cannot negotiate TLS"},
 	} {
 		t.Run(c.name+" "+strings.SplitN(c.mode, "&", 2)[0], func(t *testing.T) {
 			_, dsn := newRawFake(t, func(s *fakeSession) {

@@ -71,7 +71,7 @@ func (s *scram) respond(challenge, password string, deadline time.Time) (string,
 		return "", errors.New("the server's challenge for SCRAM is malformed, or not for us")
 	}
 	if iterations < 1 || iterations > maxIterations {
-		return "", fmt.Errorf("the server wants %d iterations of SCRAM, must be from 1 to %d", iterations,
+		return "", fmt.Errorf("the server requires %d iterations of SCRAM, must be from 1 to %d", iterations,
 			maxIterations)
 	}
 	salted, err := saltPassword(password, salt, iterations, deadline)
@@ -97,7 +97,7 @@ func (s *scram) verify(final string) error {
 	signature := strings.TrimPrefix(strings.SplitN(final, ",", 2)[0], "v=")
 	got, err := base64.StdEncoding.DecodeString(signature)
 	if err != nil || !hmac.Equal(got, s.signature) {
-		return errors.New("the server does not know the password: its signature in SCRAM is wrong")
+		return errors.New("the server does not have the password: its signature in SCRAM is wrong")
 	}
 	return nil
 }
@@ -115,7 +115,8 @@ func saltPassword(password string, salt []byte, iterations int, deadline time.Ti
 		u = m.Sum(u[:0])
 		subtle.XORBytes(salted, salted, u)
 		if i%8192 == 0 && !deadline.IsZero() && time.Now().After(deadline) {
-			return nil, fmt.Errorf("the server wants %d iterations of SCRAM, which take too long", iterations)
+			return nil, fmt.Errorf("the server requires %d iterations of SCRAM, which take too long",
+				iterations)
 		}
 	}
 	return salted, nil

@@ -52,9 +52,9 @@ func TestScramChallenges(t *testing.T) {
 		{strings.Replace(rfcChallenge, "s=W22Z", "s=!", 1), "malformed"},
 		{strings.Replace(rfcChallenge, "s=W22ZaJ0SNY7soEsUEjb6gQ==", "s=", 1), "malformed"},
 		{strings.Replace(rfcChallenge, "i=4096", "i=x", 1), "malformed"},
-		{strings.Replace(rfcChallenge, "i=4096", "i=0", 1), "wants 0 iterations"},
-		{strings.Replace(rfcChallenge, "i=4096", "i=-5", 1), "wants -5 iterations"},
-		{strings.Replace(rfcChallenge, "i=4096", "i=10000001", 1), "wants 10000001 iterations"},
+		{strings.Replace(rfcChallenge, "i=4096", "i=0", 1), "requires 0 iterations"},
+		{strings.Replace(rfcChallenge, "i=4096", "i=-5", 1), "requires -5 iterations"},
+		{strings.Replace(rfcChallenge, "i=4096", "i=10000001", 1), "requires 10000001 iterations"},
 		{"m=x," + rfcChallenge, "malformed"},
 	} {
 		got, err := newRFCScram(t).respond(c.challenge, "pencil", time.Time{})

@@ -98,6 +98,43 @@ func TestCommentsAreInPlainEnglish(t *testing.T) {
 	}
 }
 
+// unclear matches words that send the reader back for a noun, or that have two meanings. Texts for users have
+// none: the SQL files with the comments of tables and functions, and the strings of programs.
+var unclear = regexp.MustCompile(`\b(that of|those of|at once|the begin|so many|so much|in vain|of which|` +
+	`whose|whom)\b`)
+
+// sqlBreak matches a line break in a literal or a comment of SQL.
+var sqlBreak = regexp.MustCompile(`' *\n\s*'|\n\s*--|\s+`)
+
+func TestTextsForUsersAreInPlainEnglish(t *testing.T) {
+	for _, s := range sources(t) {
+		ast.Inspect(s.File, func(n ast.Node) bool {
+			literal, ok := n.(*ast.BasicLit)
+			if ok && literal.Kind == token.STRING && !s.isTest() && s.dir != "internal/testkit/imports" {
+				checkClear(t, s.position(n).String(), literal.Value)
+			}
+			return true
+		})
+	}
+	err := eachFile(".sql", func(path string) error {
+		sql, err := os.ReadFile(filepath.Join(root, path))
+		checkClear(t, path, sqlBreak.ReplaceAllString(string(sql), " "))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkClear reports the unclear words of a text.
+func checkClear(t *testing.T, place, text string) {
+	t.Helper()
+	for _, i := range unclear.FindAllStringIndex(text, -1) {
+		start, end := max(0, i[0]-40), min(len(text), i[1]+40)
+		t.Errorf("%s: …%s…: %q is unclear, name the thing", place, text[start:end], text[i[0]:i[1]])
+	}
+}
+
 func TestDocCommentsBeginWithNames(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.isTest() {
