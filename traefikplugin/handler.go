@@ -38,11 +38,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if z := h.leased; z != nil && atomic.LoadInt32(z.credit) > 0 && passLeased(z, h.upstream, w, r) {
 		return
 	}
-	requests := h.requests
-	if len(requests.free) < minFree {
-		grow(requests)
+	rq := h.requests
+	if len(rq.free) < minFree {
+		grow(rq)
 	}
-	q := <-requests.free
+	q := <-rq.free
 	q.HTTP = r
 	q.Writer = w
 	q.Site = h.site
@@ -51,8 +51,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q.Began = time.Now()
 	q.Arrived = q.Began
 	if q.Limits != nil || begin(h, q) {
-		if requests.queue != nil {
-			store.Ask(requests.queue, q.Call, q.Arrived)
+		if rq.queue != nil {
+			store.Ask(rq.queue, q.Call, q.Arrived)
 		}
 		if !q.Delivered {
 			deliver(h, q)
@@ -62,7 +62,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		serveDecided(h, q, w, r)
 		return
 	}
-	requests.free <- q
+	rq.free <- q
 	pass(h.upstream, w, r)
 }
 

@@ -13,29 +13,29 @@ import (
 // placeholder describes the source and the secrecy of a placeholder's value.
 type placeholder struct {
 	fromHost, fromPath bool // derived from the host or the path
-	isSecret           bool // may be a credential, for every parameter
-	isAddress          bool // may be a client's address; Caddy treats no other value as an address
+	secret             bool // may be a credential, for every parameter
+	address            bool // may be a client's address; Caddy treats no other value as an address
 }
 
 // placeholders maps names to placeholders. Names that take a parameter end with a dot.
 var placeholders = map[string]placeholder{
-	"client_ip": {isAddress: true},
-	"remote_ip": {isAddress: true},
+	"client_ip": {address: true},
+	"remote_ip": {address: true},
 	"host":      {fromHost: true},
 	"hostport":  {fromHost: true},
 	"labels.":   {fromHost: true},
 	"port":      {},
 	"scheme":    {},
 	"method":    {},
-	"uri":       {fromPath: true, isSecret: true},
+	"uri":       {fromPath: true, secret: true},
 	"path":      {fromPath: true},
-	"path.":     {fromPath: true, isAddress: true},
+	"path.":     {fromPath: true, address: true},
 	"dir":       {fromPath: true},
-	"file":      {fromPath: true, isAddress: true},
-	"query":     {isSecret: true, isAddress: true},
-	"query.":    {isAddress: true},
-	"header.":   {isAddress: true},
-	"cookie.":   {isSecret: true, isAddress: true},
+	"file":      {fromPath: true, address: true},
+	"query":     {secret: true, address: true},
+	"query.":    {address: true},
+	"header.":   {address: true},
+	"cookie.":   {secret: true, address: true},
 }
 
 // pieceValue returns the text of a piece for a request. Caddy's placeholder has the same text, so both

@@ -60,14 +60,14 @@ func pass(u *upstream, w http.ResponseWriter, r *http.Request) {
 // passWrapped is like pass but uses a responseWriter. A request without a decision has no headers of ours and
 // needs no responseWriter.
 func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
-	wrapped := newWriter(w)
-	if wrapped.headers == nil && wrapped.fields == nil {
+	rw := newWriter(w)
+	if rw.headers == nil && rw.fields == nil {
 		u.next.ServeHTTP(w, r)
 		return
 	}
-	serveWrapped(u, wrapped, r)
+	serveWrapped(u, rw, r)
 	n := atomic.LoadInt32(&u.wraps)
-	if n > 0 && wrapped.needed {
+	if n > 0 && rw.needed {
 		atomic.StoreInt32(&u.wraps, maxWraps)
 	} else if n > 0 {
 		atomic.CompareAndSwapInt32(&u.wraps, n, n-1)
@@ -77,11 +77,12 @@ func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
 // passSettled is like pass but for a request that is settled after its response. The response always gets a
 // responseWriter.
 func passSettled(u *upstream, settling *serve.Settling, w http.ResponseWriter, r *http.Request) {
-	status := http.StatusInternalServerError // unless the upstream returns; it panics if the client has left
+	status := http.StatusInternalServerError
+	// The upstream panics if the client has left. Then the status stays.
 	defer func() { settling.End(status, w.Header()) }()
-	wrapped := newWriter(w)
-	wrapped.settling = settling
-	serveWrapped(u, wrapped, r)
+	rw := newWriter(w)
+	rw.settling = settling
+	serveWrapped(u, rw, r)
 	status = 0
 }
 
@@ -93,14 +94,14 @@ func newWriter(w http.ResponseWriter) *responseWriter {
 }
 
 // serveWrapped serves a request with a responseWriter.
-func serveWrapped(u *upstream, wrapped *responseWriter, r *http.Request) {
+func serveWrapped(u *upstream, rw *responseWriter, r *http.Request) {
 	if len(r.Header["Upgrade"]) == 0 {
-		u.next.ServeHTTP(wrapped, r)
+		u.next.ServeHTTP(rw, r)
 	} else {
-		u.next.ServeHTTP(&upgradeWriter{responseWriter: wrapped}, r)
+		u.next.ServeHTTP(&upgradeWriter{responseWriter: rw}, r)
 	}
-	if !wrapped.wrote { // the server sends the headers of a handler that has sent nothing
-		restore(wrapped, wrapped.ResponseWriter.Header())
+	if !rw.wrote { // the server sends the headers of a handler that has sent nothing
+		restore(rw, rw.ResponseWriter.Header())
 	}
 }
 
@@ -118,8 +119,8 @@ type responseWriter struct {
 	fields   *respond.OwnFields // the IETF's fields of the limit, or nil
 	settling *serve.Settling    // nil if the request is not settled
 
-	informed bool   // an informational response was sent
-	wrote    bool   // the final headers were sent
+	informed bool   // sent an informational response
+	wrote    bool   // sent the final headers
 	needed   bool   // the upstream changed the X-RateLimit headers
 	length   string // the Content-Length, or ""
 }

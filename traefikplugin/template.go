@@ -76,9 +76,9 @@ func (a *addresses) parsePlaceholder(name string) (piece, bool) {
 	switch name {
 	case "header.":
 		p.text = http.CanonicalHeaderKey(parameter)
-		p.isSecret = settings.CredentialHeader(p.text)
+		p.secret = settings.CredentialHeader(p.text)
 	case "query.":
-		p.isSecret = settings.CredentialName(parameter)
+		p.secret = settings.CredentialName(parameter)
 	case "labels.", "path.":
 		n, err := strconv.Atoi(parameter)
 		if err != nil || n < 0 {
@@ -98,7 +98,7 @@ func (t *template) Parts() serve.Parts {
 			parts.Fixed = false
 			parts.Placeholders = append(parts.Placeholders, p.name+p.text)
 		}
-		parts.Secret = parts.Secret || p.isSecret
+		parts.Secret = parts.Secret || p.secret
 		parts.Host = parts.Host || p.fromHost
 		parts.Path = parts.Path || p.fromPath
 		if p.name == "header." {
@@ -131,7 +131,7 @@ func (t *template) Key(q *serve.Request, v4, v6 int) string {
 	text := ""
 	for i := range t.pieces {
 		part := pieceValue(&t.pieces[i], q.HTTP)
-		if t.pieces[i].isAddress {
+		if t.pieces[i].address {
 			part = serve.Network(part, v4, v6)
 		}
 		text += part

@@ -32,23 +32,23 @@ func readResponse(c *conn, st *pgdb.Statement, pr *prepared, joined bool) *respo
 			return &responseError{err: err}
 		}
 	}
-	unread := c.buf[c.r:c.w]
-	if pr.state != isReady || !bytes.HasPrefix(unread, bindComplete) {
+	rest := c.buf[c.r:c.w]
+	if pr.state != isReady || !bytes.HasPrefix(rest, bindComplete) {
 		return readMessages(c, st, pr, joined, false)
 	}
-	unread = unread[5:]
+	rest = rest[5:]
 	if pr.layout != nil {
-		unread = readRows(c, st, pr.layout, unread)
+		rest = readRows(c, st, pr.layout, rest)
 	}
-	c.r = c.w - len(unread)
-	if len(unread) > 11 && bytes.HasPrefix(unread, shortMessage) {
-		n := int(unread[4]) + 1
-		if joined && n <= len(unread) {
+	c.r = c.w - len(rest)
+	if len(rest) > 11 && bytes.HasPrefix(rest, shortMessage) {
+		n := int(rest[4]) + 1
+		if joined && n <= len(rest) {
 			c.r += n
 			st.Err = nil
 			return nil
 		}
-		if n < len(unread) && bytes.HasPrefix(unread[n:], readyIdle) {
+		if n < len(rest) && bytes.HasPrefix(rest[n:], readyIdle) {
 			c.r += n + len(readyIdle)
 			st.Err = nil
 			return nil
@@ -88,46 +88,46 @@ func isEightBytes(oid uint32) bool {
 	return false
 }
 
-// readRows reads rows with the layout l from the start of unread, which is the unread part of the buffer, and
+// readRows reads rows with the layout l from the start of rest, which is the unread part of the buffer, and
 // then from the connection, until another message follows. It returns the unread part of the buffer.
-func readRows(c *conn, st *pgdb.Statement, l *layout, unread []byte) []byte {
+func readRows(c *conn, st *pgdb.Statement, l *layout, rest []byte) []byte {
 	size := l.size
 	length := l.head[4]
 	for {
 		n := 0
-		for n+size <= len(unread) && unread[n] == 'D' && unread[n+4] == length {
+		for n+size <= len(rest) && rest[n] == 'D' && rest[n+4] == length {
 			n += size
 		}
 		if n > 0 {
 			// ReplaceAll also removes the bytes of a head from a value. The length then differs.
-			columns := bytes.ReplaceAll(unread[:n], l.head, nil)
+			columns := bytes.ReplaceAll(rest[:n], l.head, nil)
 			if len(columns) != n/size*l.columns {
-				return unread
+				return rest
 			}
 			st.Result = append(st.Result, columns...)
 			st.Rows += n / size
-			unread = unread[n:]
+			rest = rest[n:]
 			continue
 		}
-		if len(unread) >= size || !mayStartWith(unread, l.head) {
-			return unread
+		if len(rest) >= size || !mayStartWith(rest, l.head) {
+			return rest
 		}
-		c.r = c.w - len(unread) // the buffer ends inside a row
+		c.r = c.w - len(rest) // the buffer ends inside a row
 		if fill(c) != nil {
 			return c.buf[c.r:c.w] // readMessages meets the same error
 		}
-		unread = c.buf[c.r:c.w]
+		rest = c.buf[c.r:c.w]
 	}
 }
 
-// mayStartWith reports whether a message that starts with unread may start with head. The message of a row
+// mayStartWith reports whether a message that starts with rest may start with head. The message of a row
 // with a NULL does not. It is shorter than other rows and may be the last message, so readRows must not wait
 // for more of it.
-func mayStartWith(unread, head []byte) bool {
-	if len(unread) < len(head) {
-		return bytes.HasPrefix(head, unread)
+func mayStartWith(rest, head []byte) bool {
+	if len(rest) < len(head) {
+		return bytes.HasPrefix(head, rest)
 	}
-	return bytes.HasPrefix(unread, head)
+	return bytes.HasPrefix(rest, head)
 }
 
 var errRow = errors.New("the server sent a row with another number of columns than it described")
