@@ -2,9 +2,9 @@ package algorithm
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
-// An adjustment is a refund, the release of unused units of a lease, or a settlement, which refunds
-// or charges the difference between the estimated and the real cost of a request. It applies to the
-// time of the original charge: see Definition.Adjust.
+// An adjustment is a refund, the release of unused units of a lease, or a settlement, which refunds or
+// charges the difference between the estimated and the real cost of a request. It applies to the time of the
+// original charge: see Definition.Adjust.
 
 // maxCount bounds a count after an adjustment, so that the sum of two counts fits into 64 bits.
 const maxCount = int64(1) << 61
@@ -27,8 +27,7 @@ func adjustedCountSQL(count string) string {
 // maxRefund bounds the sum of refunds. No row holds that much.
 const maxRefund = int64(1) << 60
 
-// AddRefund returns a + b, bounded by ±maxRefund, which also bounds a and b. A negative refund is a
-// charge.
+// AddRefund returns a + b, bounded by ±maxRefund, which also bounds a and b. A negative refund is a charge.
 func AddRefund(a, b int64) int64 { return larger(-maxRefund, smaller(maxRefund, a+b)) }
 
 // drainedSince returns how much a bucket can have gained since a charge at the time at. If it is refilled

@@ -85,8 +85,8 @@ func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
 	})
 }
 
-// windowOver reports whether the window of a charge is over, or no longer matters. r is the
-// row after the charge.
+// windowOver reports whether the window of a charge is over, or no longer matters. r is the row after the
+// charge.
 func windowOver(l *ratelimit.Limit, r *algorithm.Row, now, at int64) bool {
 	w := l.Window.Microseconds()
 	switch algorithm.Of(l).Name {
@@ -104,9 +104,8 @@ func windowOver(l *ratelimit.Limit, r *algorithm.Row, now, at int64) bool {
 	return now-at >= (l.Capacity()*w+l.Events-1)/l.Events
 }
 
-// TestOverdrawnQuotas: a settlement takes no more than a full quota beyond the limit. RetryAfter is
-// then the earliest time at which a cost passes, and the row is not forgotten before the full quota
-// is back.
+// TestOverdrawnQuotas: a settlement takes no more than a full quota beyond the limit. RetryAfter is then the
+// earliest time at which a cost passes, and the row is not forgotten before the full quota is back.
 func TestOverdrawnQuotas(t *testing.T) {
 	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")

@@ -13,9 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestBounds checks, over whole schedules, the bound of each algorithm: how
-// much can pass in any stretch of time. A refund within the stretch may pass again. In some
-// schedules the clock is set back now and then: the latest time of the key's hits counts.
+// TestBounds checks, over whole schedules, the bound of each algorithm: how much can pass in any stretch of
+// time. A refund within the stretch may pass again. In some schedules the clock is set back now and then: the
+// latest time of the key's hits counts.
 func TestBounds(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		k := newKeys()

@@ -10,9 +10,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestAClockThatIsRightAgain: if a row counts as new, its key is decided like another one from then
-// on. Else it admits a full quota at most, and refuses no longer than the row may lie ahead and its
-// charges take to go.
+// TestAClockThatIsRightAgain: if a row counts as new, its key is decided like another one from then on. Else
+// it admits a full quota at most, and refuses no longer than the row may lie ahead and its charges take to
+// go.
 func TestAClockThatIsRightAgain(t *testing.T) {
 	conformance.EachDefinition(t, 1000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")

@@ -8,8 +8,8 @@ import (
 
 // Decide decides the hits of one request on rows in memory. It charges all hits or none, except refunds
 // (negative costs), which always take effect, and hits that are Apart, which are decided independently.
-// rows[i] is the row of hits[i], and nows[i] its time. Decide stores the decisions as of the final
-// state of the rows, and reports whether all hits that are not Apart are allowed.
+// rows[i] is the row of hits[i], and nows[i] its time. Decide stores the decisions as of the final state of
+// the rows, and reports whether all hits that are not Apart are allowed.
 func Decide(hits []ratelimit.Hit, rows []*Row, nows []int64, decisions []ratelimit.Decision) bool {
 	before := make([]Row, len(hits))
 	all := true
@@ -72,10 +72,10 @@ func Admitted(l *ratelimit.Limit, r *Row, now int64) ratelimit.Decision {
 		Reset: time.UnixMicro(reset), DecidedAt: ChargedAt(l, r, now)}
 }
 
-// ChargedAt returns the time to pass to Definition.Adjust for a charge at now. r is the row after the
-// charge. now can be earlier than the times of the row, if a statement with a later clock locked the row
-// first. The charge then belongs to the row's current window, its last refill, or its last hit, and ChargedAt
-// returns the time of that. It returns now for a row that counts as new because it is too far ahead.
+// ChargedAt returns the time to pass to Definition.Adjust for a charge at now. r is the row after the charge.
+// now can be earlier than the times of the row, if a statement with a later clock locked the row first. The
+// charge then belongs to the row's current window, its last refill, or its last hit, and ChargedAt returns
+// the time of that. It returns now for a row that counts as new because it is too far ahead.
 func ChargedAt(l *ratelimit.Limit, r *Row, now int64) int64 {
 	at, _ := rowTime(l, r)
 	if at <= now || countsAsNew(l, r, now) {
@@ -103,8 +103,8 @@ func Refused(l *ratelimit.Limit, r *Row, now, cost int64) ratelimit.Decision {
 // Remaining returns Decision.Remaining: free, but at least 0 and at most quota.
 func Remaining(quota, free int64) int64 { return larger(0, smaller(free, quota)) }
 
-// RetryAfter returns Decision.RetryAfter for a wait in microseconds: at least one microsecond, and
-// Never if the wait does not fit into a Duration.
+// RetryAfter returns Decision.RetryAfter for a wait in microseconds: at least one microsecond, and Never if
+// the wait does not fit into a Duration.
 func RetryAfter(wait int64) time.Duration {
 	if wait < 1 {
 		wait = 1

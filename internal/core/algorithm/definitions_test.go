@@ -60,8 +60,8 @@ func TestDefinitions(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		k := newKeys()
 		k.Micro += rapid.Int64Range(0, 400*24*3600*conformance.Second).Draw(t, "begin")
-		// A bucket that was forgotten when it was full is refilled from its next hit on.
-		// That conforms too, but the oracle counts from the first hit.
+		// A bucket that was forgotten when it was full is refilled from its next hit on. That conforms too,
+		// but the oracle counts from the first hit.
 		k.forget = name != "token_bucket" && rapid.Bool().Draw(t, "forget")
 		l := conformance.DrawLimit(t, name, "p")
 		logs := map[string][]entry{}
@@ -136,8 +136,8 @@ func agrees(l *ratelimit.Limit, log []entry, now int64, cost int64, d ratelimit.
 	return nil
 }
 
-// TestExtremes charges the full quota of limits at the bounds of what is valid, and looks at
-// the moments at which something changes.
+// TestExtremes charges the full quota of limits at the bounds of what is valid, and looks at the moments at
+// which something changes.
 func TestExtremes(t *testing.T) {
 	for _, l := range conformance.ExtremeLimits(t) {
 		k := newKeys()
@@ -214,8 +214,7 @@ func TestExpiredRowMeansNoRow(t *testing.T) {
 // horizon is a hundred years in microseconds.
 const horizon = int64(ratelimit.MaxWindow / time.Microsecond)
 
-// drawState brings the row of the key "k" into a random state, under a limit or also under
-// others.
+// drawState brings the row of the key "k" into a random state, under a limit or also under others.
 func drawState(t *rapid.T, l *ratelimit.Limit, others ...*ratelimit.Limit) *keys {
 	k := newKeys()
 	limits := append([]*ratelimit.Limit{l}, others...)

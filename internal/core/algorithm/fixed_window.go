@@ -6,12 +6,11 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 //
 //	count + cost ≤ Events
 //
-// A key's window starts with the first hit after the previous window ended, so at
-// now = window_start + Window the next window is open. Up to 2·Events can pass in a
-// short time around the end of a window.
+// A key's window starts with the first hit after the previous window ended, so at now = window_start + Window
+// the next window is open. Up to 2·Events can pass in a short time around the end of a window.
 //
-// State: count, window_start. expires_at is exactly the end of the window: the npm
-// library pg-ratelimit reads it as such.
+// State: count, window_start. expires_at is exactly the end of the window: the npm library pg-ratelimit reads
+// it as such.
 
 func init() {
 	define(ratelimit.FixedWindow, "fixed_window", Definition{
@@ -62,11 +61,11 @@ func peekFixed(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 	return l.Events - r.Count, end
 }
 
-// leaseInWindow implements Definition.Lease for fixed_window and sliding_window. Within one window the
-// time of a charge makes no difference. In a sliding window, a unit that fits now fits until the window
-// ends, because the weight of the previous window only falls. The claim is window_start. Once the
-// window of the charge has ended, an adjustment has no effect in a fixed window; in a sliding window it
-// changes prev_count while the window of the charge is the previous one.
+// leaseInWindow implements Definition.Lease for fixed_window and sliding_window. Within one window the time
+// of a charge makes no difference. In a sliding window, a unit that fits now fits until the window ends,
+// because the weight of the previous window only falls. The claim is window_start. Once the window of the
+// charge has ended, an adjustment has no effect in a fixed window; in a sliding window it changes prev_count
+// while the window of the charge is the previous one.
 func leaseInWindow(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64) {
 	return smaller(most, r.Start+window(l)-now), r.Start
 }

@@ -6,14 +6,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// GCRA is the generic cell rate algorithm (ITU-T I.371): Events are spread evenly over a Window, and
-// up to Burst may pass at once. It is implemented as a bucket that starts full, at Capacity, and gains
-// one token each Window ÷ Events while it is not full. A TokenBucket with a Burst below its Events is
-// the same: refilled by whole Windows, it would admit Burst in a Window, and never Events.
+// GCRA is the generic cell rate algorithm (ITU-T I.371): Events are spread evenly over a Window, and up to
+// Burst may pass at once. It is implemented as a bucket that starts full, at Capacity, and gains one token
+// each Window ÷ Events while it is not full. A TokenBucket with a Burst below its Events is the same:
+// refilled by whole Windows, it would admit Burst in a Window, and never Events.
 //
-// State: the columns of a token bucket, so that a change of Burst, Events or the algorithm keeps the
-// tokens. The last refill was remainder ÷ Events microseconds after last_refill. All are whole
-// numbers, so no fraction of a token is lost. Limit.Validate bounds them by 2^62.
+// State: the columns of a token bucket, so that a change of Burst, Events or the algorithm keeps the tokens.
+// The last refill was remainder ÷ Events microseconds after last_refill. All are whole numbers, so no
+// fraction of a token is lost. Limit.Validate bounds them by 2^62.
 
 func init() {
 	define(ratelimit.GCRA, "gcra", Definition{

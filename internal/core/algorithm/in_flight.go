@@ -6,18 +6,18 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 //
 //	slots + cost ≤ Events
 //
-// A hit of cost 3 holds three slots until its request ends. Each slot is a number that no other slot
-// of the row ever has, so releasing it twice has no effect.
+// A hit of cost 3 holds three slots until its request ends. Each slot is a number that no other slot of the
+// row ever has, so releasing it twice has no effect.
 //
-// State: slots, the numbers. The high 32 bits name the process that holds the slot, which has a row
-// in rate_limit_processes and renews it. The low bits are a counter of the process. When the row of a
-// process expires, its slots are free, and the next hit removes them. The name of a process is the
-// time of its start, in seconds since 2000. A name younger than the lifetime of such a row counts even
-// without a row, because the snapshot of a statement may be older than the row. Negative numbers are not
-// slots: they record the release of a slot that was not in the row.
+// State: slots, the numbers. The high 32 bits name the process that holds the slot, which has a row in
+// rate_limit_processes and renews it. The low bits are a counter of the process. When the row of a process
+// expires, its slots are free, and the next hit removes them. The name of a process is the time of its start,
+// in seconds since 2000. A name younger than the lifetime of such a row counts even without a row, because
+// the snapshot of a statement may be older than the row. Negative numbers are not slots: they record the
+// release of a slot that was not in the row.
 //
-// A row does not say when its slots will be released, so RetryAfter and Reset are estimates.
-// expires_at is a day ahead, and changes rarely. A row with slots is not deleted.
+// A row does not say when its slots will be released, so RetryAfter and Reset are estimates. expires_at is a
+// day ahead, and changes rarely. A row with slots is not deleted.
 
 func init() {
 	define(ratelimit.InFlight, "in_flight", Definition{
@@ -29,8 +29,8 @@ func init() {
 const (
 	// inFlightRetry is RetryAfter in microseconds.
 	inFlightRetry = 1000000
-	// inFlightLinger is the longest time in microseconds that a row outlives its last hit. The shortest
-	// is half of it.
+	// inFlightLinger is the longest time in microseconds that a row outlives its last hit. The shortest is
+	// half of it.
 	inFlightLinger = 24 * 3600 * 1000000
 )
 
@@ -64,8 +64,8 @@ func passesInFlight(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return 
 const (
 	// aliveSQL returns an array of the processes with rows that have not expired; {processes} stands for
 	// their table. youngSQL returns the newest name for which the snapshot must contain a row. Both use the
-	// time of the statement, which is not later than that of its snapshot, so that a wait for a lock does
-	// not age rows. Upper bounds exclude times from a clock that was ahead for a moment: rows more than 10
+	// time of the statement, which is not later than that of its snapshot, so that a wait for a lock does not
+	// age rows. Upper bounds exclude times from a clock that was ahead for a moment: rows more than 10
 	// seconds ahead, and names more than an hour ahead. Names run ahead of the clock while many processes
 	// start.
 	aliveSQL = `(SELECT coalesce(array_agg(process), '{}') FROM {processes}

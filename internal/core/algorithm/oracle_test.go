@@ -7,19 +7,19 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The oracle says what a limit admits, from the definitions of the algorithms and a log of
-// charges and refunds. It keeps no state and rounds nothing: each answer reads the whole log
-// again. It uses no rows, steps or SQL.
+// The oracle says what a limit admits, from the definitions of the algorithms and a log of charges and
+// refunds. It keeps no state and rounds nothing: each answer reads the whole log again. It uses no rows,
+// steps or SQL.
 
-// entry is a line of a key's log: an admitted hit, or a refund if the cost is below 0. A
-// reset begins a new log.
+// entry is a line of a key's log: an admitted hit, or a refund if the cost is below 0. A reset begins a new
+// log.
 type entry struct {
 	at   int64 // microseconds since the Unix epoch
 	cost int64
 }
 
-// free returns how much cost fits at a time that is not before the log's end. A hit passes if it
-// costs no more.
+// free returns how much cost fits at a time that is not before the log's end. A hit passes if it costs no
+// more.
 func free(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	switch {
 	case l.Calendar != ratelimit.NoCalendar:
@@ -36,8 +36,7 @@ func free(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	return freeOfSlidingWindow(l, log, at)
 }
 
-// freeOfFixedWindow: a window begins with the first hit after the previous window ended,
-// and admits Events.
+// freeOfFixedWindow: a window begins with the first hit after the previous window ended, and admits Events.
 func freeOfFixedWindow(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	window := l.Window.Microseconds()
 	open, start, used := false, int64(0), int64(0)
@@ -56,8 +55,8 @@ func freeOfFixedWindow(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	return big.NewRat(l.Events-used, 1)
 }
 
-// freeOfCalendar: charges in the same day, week, month or year count together. A month or a
-// year is named by its first day.
+// freeOfCalendar: charges in the same day, week, month or year count together. A month or a year is named by
+// its first day.
 func freeOfCalendar(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	zone, err := time.LoadLocation(l.Zone)
 	if err != nil {
@@ -87,8 +86,8 @@ func freeOfCalendar(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	return big.NewRat(l.Events-used, 1)
 }
 
-// beginsPeriod reports whether a month or a year begins on a day: on that of the anchor, or
-// on the last of a month that does not have that day.
+// beginsPeriod reports whether a month or a year begins on a day: on that of the anchor, or on the last of a
+// month that does not have that day.
 func beginsPeriod(l *ratelimit.Limit, day time.Time) bool {
 	anchor := time.Unix(l.Anchor*24*3600, 0).UTC()
 	if l.Calendar == ratelimit.Year && day.Month() != anchor.Month() {
@@ -109,9 +108,8 @@ func freeOfSlidingLog(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	return big.NewRat(left, 1)
 }
 
-// freeOfSlidingWindow: Events − prev_count·(1 − elapsed/Window) − count. The
-// windows follow one another from the first hit on. A hit that comes two or more windows
-// after the last window with a hit begins anew.
+// freeOfSlidingWindow: Events − prev_count·(1 − elapsed/Window) − count. The windows follow one another from
+// the first hit on. A hit that comes two or more windows after the last window with a hit begins anew.
 func freeOfSlidingWindow(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	window := l.Window.Microseconds()
 	start := slidingStart(l, log, at)
@@ -163,8 +161,8 @@ func resets(l *ratelimit.Limit, log []entry, at int64) (int64, bool) {
 	return 0, false
 }
 
-// freeOfTokenBucket: the bucket is full before the first hit, gains Events at
-// the end of each Window counted from it, and holds no more than Capacity.
+// freeOfTokenBucket: the bucket is full before the first hit, gains Events at the end of each Window counted
+// from it, and holds no more than Capacity.
 func freeOfTokenBucket(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	full := big.NewInt(l.Capacity())
 	tokens := new(big.Int).Set(full)
@@ -192,9 +190,8 @@ func freeOfTokenBucket(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	return new(big.Rat).SetInt(tokens)
 }
 
-// freeOfGCRA: a hit moves the theoretical arrival time (TAT), or now if that is
-// later, on by its cost times the interval Window/Events. It passes if the TAT
-// is then no more than Capacity intervals ahead.
+// freeOfGCRA: a hit moves the theoretical arrival time (TAT), or now if that is later, on by its cost times
+// the interval Window/Events. It passes if the TAT is then no more than Capacity intervals ahead.
 func freeOfGCRA(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	interval := big.NewRat(l.Window.Microseconds(), l.Events)
 	ahead := new(big.Rat) // the TAT, as from the entry before

@@ -46,8 +46,8 @@ func drawRequest(t *rapid.T, limits []*ratelimit.Limit, refunds bool) []ratelimi
 	return hits
 }
 
-// TestRequestsAreChargedAllOrNothing: a request charges all its rows if each hit would pass
-// alone, and else none. Refunds are made in any case.
+// TestRequestsAreChargedAllOrNothing: a request charges all its rows if each hit would pass alone, and else
+// none. Refunds are made in any case.
 func TestRequestsAreChargedAllOrNothing(t *testing.T) {
 	conformance.Check(t, 5000, func(t *rapid.T) {
 		k := newKeys()
@@ -96,8 +96,8 @@ func TestRequestsAreChargedAllOrNothing(t *testing.T) {
 	})
 }
 
-// TestRefundUndoesTake: a refund at the time of a take undoes it. The row then decides as it
-// did before. A transaction relies on that.
+// TestRefundUndoesTake: a refund at the time of a take undoes it. The row then decides as it did before. A
+// transaction relies on that.
 func TestRefundUndoesTake(t *testing.T) {
 	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
@@ -140,8 +140,8 @@ func TestRefundUndoesTake(t *testing.T) {
 	})
 }
 
-// drawFamily draws other limits that count in the rows of a limit. A calendar's Look takes
-// the end of the window from the row, which another limit may have written, so it has none.
+// drawFamily draws other limits that count in the rows of a limit. A calendar's Look takes the end of the
+// window from the row, which another limit may have written, so it has none.
 func drawFamily(t *rapid.T, l *ratelimit.Limit) []*ratelimit.Limit {
 	var others []*ratelimit.Limit
 	for _, names := range [][]string{{"sliding_window", "fixed_window"}, {"token_bucket", "gcra"},

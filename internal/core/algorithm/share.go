@@ -6,8 +6,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// During an outage each process counts alone, at its share of each limit. All shares add up to the
-// limit, plus at most one for each process, because shares are rounded up.
+// During an outage each process counts alone, at its share of each limit. All shares add up to the limit,
+// plus at most one for each process, because shares are rounded up.
 
 // ShareLimit returns l with its quota divided by parts, 1 or more.
 func ShareLimit(l *ratelimit.Limit, parts float64) ratelimit.Limit {

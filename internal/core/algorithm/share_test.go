@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestSharesAreTheRow: the shares of a row have as much left as the row, and at most one more each.
-// At least 90 % of it or one less each.
+// TestSharesAreTheRow: the shares of a row have as much left as the row, and at most one more each. At least
+// 90 % of it or one less each.
 func TestSharesAreTheRow(t *testing.T) {
 	start := int64(1_700_000_000) * conformance.Second
 	limits := conformance.Limits("", 100)

@@ -6,9 +6,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A sliding log admits a hit if the costs of the Window up to now, with its own, add up to at most
-// Events. It is exact. A row holds the time of each hit (three times for a cost of 3), so the time
-// and space for a row are in proportion to Events, hence ratelimit.MaxLogEvents.
+// A sliding log admits a hit if the costs of the Window up to now, with its own, add up to at most Events. It
+// is exact. A row holds the time of each hit (three times for a cost of 3), so the time and space for a row
+// are in proportion to Events, hence ratelimit.MaxLogEvents.
 //
 // State: hits, oldest first. expires_at is the time at which the newest hit expires.
 
@@ -44,8 +44,8 @@ func takeLog(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	return granted
 }
 
-// adjustLog removes hits: those of the charge, or the newest. It cannot add to a charge, because a log
-// with more than Events hits would have no bound.
+// adjustLog removes hits: those of the charge, or the newest. It cannot add to a charge, because a log with
+// more than Events hits would have no bound.
 func adjustLog(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	if countsAsNew(l, r, now) {
 		return

@@ -6,13 +6,13 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 //
 //	prev_count·(1 − elapsed/Window) + count + cost ≤ Events
 //
-// where elapsed is the time since window_start. The weighted part estimates the hits of
-// the previous window that lie within the last Window, as if they were evenly spread.
-// One window later, count becomes prev_count and window_start moves by one Window. Two
-// or more windows later, both counts are 0 and the window starts at the hit.
+// where elapsed is the time since window_start. The weighted part estimates the hits of the previous window
+// that lie within the last Window, as if they were evenly spread. One window later, count becomes prev_count
+// and window_start moves by one Window. Two or more windows later, both counts are 0 and the window starts at
+// the hit.
 //
-// All counts are whole numbers, so the decision is exact although the weighted part is rounded up
-// before the comparison.
+// All counts are whole numbers, so the decision is exact although the weighted part is rounded up before the
+// comparison.
 //
 // State: count, prev_count, window_start. expires_at is window_start + 2·Window.
 
@@ -57,9 +57,8 @@ func takeSliding(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	return granted
 }
 
-// adjustSliding refunds from the current window first, then from the previous one, unless the charge
-// was in the previous one. A previous window without a count does not contain the charge: the row was
-// reset since.
+// adjustSliding refunds from the current window first, then from the previous one, unless the charge was in
+// the previous one. A previous window without a count does not contain the charge: the row was reset since.
 func adjustSliding(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	switch {
 	case r.Start == 0 || now >= r.Start+2*window(l) || countsAsNew(l, r, now):
@@ -120,9 +119,9 @@ var slidingWindowSQL = SQL{
 	Columns: "count, prev_count, window_start",
 	Fresh:   "i.granted * {cost}, 0, i.now, i.now + 2 * {span} * interval '1 microsecond'",
 	// As in countsAt, count, prev and start are as of now. passed is the elapsed time of the window. prev
-	// counts for the rest of it, rounded up, which is prev − prev·passed/span rounded down. The product
-	// is exact: bigint where it fits, else numeric. elapsed is NULL for a row of another algorithm and
-	// for one too far ahead. No comparison with NULL is true, so the last case applies.
+	// counts for the rest of it, rounded up, which is prev − prev·passed/span rounded down. The product is
+	// exact: bigint where it fits, else numeric. elapsed is NULL for a row of another algorithm and for one
+	// too far ahead. No comparison with NULL is true, so the last case applies.
 	Step: `SELECT excluded.slot, granted,
 		CASE WHEN granted = 0 THEN r.count ELSE count + granted * {cost} END,
 		CASE WHEN granted = 0 OR elapsed < span THEN r.prev_count ELSE prev END,

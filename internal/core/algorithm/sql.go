@@ -7,9 +7,8 @@ import (
 // SQL holds the parts of a statement that differ between algorithms, from which the store builds its
 // statements. A statement decides many entries at once. An entry is a number of equal hits on one row.
 type SQL struct {
-	// Columns lists the columns of the state. Returned is the expression that a statement returns for
-	// them; "" means Columns. It replaces NULL where NULL is usual, because rows without NULL are read
-	// faster.
+	// Columns lists the columns of the state. Returned is the expression that a statement returns for them;
+	// "" means Columns. It replaces NULL where NULL is usual, because rows without NULL are read faster.
 	Columns  string
 	Returned string
 
@@ -23,32 +22,31 @@ type SQL struct {
 	// Capacity) and span (its Window in microseconds).
 	Needs []Parameter
 
-	// Fresh lists the values of the columns and of expires_at for a key without a row, after granted
-	// hits. It can use i.granted, i.now, the entry's parameters by their names in braces ({cost},
-	// {quota} …), and the columns of From. From continues the FROM clause after i, with exactly one row
-	// for each entry.
+	// Fresh lists the values of the columns and of expires_at for a key without a row, after granted hits. It
+	// can use i.granted, i.now, the entry's parameters by their names in braces ({cost}, {quota} …), and the
+	// columns of From. From continues the FROM clause after i, with exactly one row for each entry.
 	Fresh string
 	From  string
 
-	// Step is a query that returns slot, granted, the columns and expires_at for a key with a row. It
-	// can use r (the current row), excluded (the row that Fresh would insert; excluded.granted bounds
-	// granted), and the parameters as in Fresh. A subquery computes each value that is used twice;
-	// its OFFSET 0 keeps the planner from copying the expression to each use. Every operator costs
-	// time, even one that is not reached, because each execution prepares all operators of a statement.
+	// Step is a query that returns slot, granted, the columns and expires_at for a key with a row. It can use
+	// r (the current row), excluded (the row that Fresh would insert; excluded.granted bounds granted), and
+	// the parameters as in Fresh. A subquery computes each value that is used twice; its OFFSET 0 keeps the
+	// planner from copying the expression to each use. Every operator costs time, even one that is not
+	// reached, because each execution prepares all operators of a statement.
 	Step string
 
 	// Reset holds the assignments of a reset beyond those of all algorithms; "" adds none.
 	Reset string
 
-	// Adjust holds the assignments that implement Definition.Adjust on the row r if AdjustWhere is
-	// true. Both can use r, the parameters as in Step, {events}, {claimed} (the time of the charge, or
-	// NULL) and {now}. AdjustWhere is false for a blank row.
+	// Adjust holds the assignments that implement Definition.Adjust on the row r if AdjustWhere is true. Both
+	// can use r, the parameters as in Step, {events}, {claimed} (the time of the charge, or NULL) and {now}.
+	// AdjustWhere is false for a blank row.
 	Adjust      string
 	AdjustWhere string
 
-	// Read reads the state of rows from a result in which every column has eight bytes. The state of
-	// the first row begins at cells[0], and that of each next row width cells later. ReadArray reads a
-	// state that is one array column instead.
+	// Read reads the state of rows from a result in which every column has eight bytes. The state of the
+	// first row begins at cells[0], and that of each next row width cells later. ReadArray reads a state that
+	// is one array column instead.
 	Read      func(cells []Cell, width int, rows []*Row)
 	ReadArray func(column []byte, r *Row)
 
@@ -71,16 +69,15 @@ var (
 	SlotParameter     = Parameter{"first", "bigint"} // the first slot that the entry takes
 )
 
-// Cell is a column of a result that is a number or a time. Its layout is that of a column of eight
-// bytes in Postgres's binary format, so that one call decodes any number of them. If Length is not 8,
-// the column is NULL and Value is 0.
+// Cell is a column of a result that is a number or a time. Its layout is that of a column of eight bytes in
+// Postgres's binary format, so that one call decodes any number of them. If Length is not 8, the column is
+// NULL and Value is 0.
 type Cell struct {
 	Length int32
 	Value  int64
 }
 
-// PostgresEpoch is 2000-01-01, the origin of Postgres's timestamps, in microseconds since the Unix
-// epoch.
+// PostgresEpoch is 2000-01-01, the origin of Postgres's timestamps, in microseconds since the Unix epoch.
 const PostgresEpoch = 946684800000000
 
 // timestamps decodes a timestamptz[] column without NULL elements. For NULL it returns nil.
@@ -96,8 +93,8 @@ func timestamps(column []byte) []int64 {
 	return times
 }
 
-// readCounts implements SQL.Read for count, prev_count and window_start. A refund of the npm library
-// can leave a count below 0. Here and in the statements it counts as 0.
+// readCounts implements SQL.Read for count, prev_count and window_start. A refund of the npm library can
+// leave a count below 0. Here and in the statements it counts as 0.
 func readCounts(cells []Cell, width int, rows []*Row) {
 	at := 0
 	for _, r := range rows {

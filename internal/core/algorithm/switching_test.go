@@ -21,8 +21,8 @@ func definitions() []string {
 	return names
 }
 
-// loosely returns how much a limit lets pass in so many microseconds, wherever its windows begin.
-// After a change they begin where those of the row did.
+// loosely returns how much a limit lets pass in so many microseconds, wherever its windows begin. After a
+// change they begin where those of the row did.
 func loosely(l *ratelimit.Limit, time int64) *big.Int {
 	window := l.Window.Microseconds()
 	switch {
@@ -61,8 +61,8 @@ func sendHits(t *rapid.T, k *keys, l *ratelimit.Limit) {
 	}
 }
 
-// TestSwitch changes a prefix from one limit to another and back, for each pair of
-// algorithms. Each phase keeps to its own limit.
+// TestSwitch changes a prefix from one limit to another and back, for each pair of algorithms. Each phase
+// keeps to its own limit.
 func TestSwitch(t *testing.T) {
 	for _, from := range definitions() {
 		for _, to := range definitions() {
@@ -124,8 +124,8 @@ func TestSwitchKeepsTheCount(t *testing.T) {
 	}
 }
 
-// TestSwitchGivesAwayAWindow: token_bucket gains its Events at the end of each window and
-// gcra continuously, so a switch may give away the Events of one window, and no more.
+// TestSwitchGivesAwayAWindow: token_bucket gains its Events at the end of each window and gcra continuously,
+// so a switch may give away the Events of one window, and no more.
 func TestSwitchGivesAwayAWindow(t *testing.T) {
 	conformance.Check(t, 1000, func(t *rapid.T) {
 		k := newKeys()
@@ -143,10 +143,9 @@ func TestSwitchGivesAwayAWindow(t *testing.T) {
 	})
 }
 
-// TestChangedEvents changes only the quota: earlier charges count as if the limit had always
-// been the new one. What is left right after a charge stays, up to the new quota. Without a charge
-// under the old quota, a bucket that goes back to refills by whole windows drops the part of a
-// window that it had shown meanwhile.
+// TestChangedEvents changes only the quota: earlier charges count as if the limit had always been the new
+// one. What is left right after a charge stays, up to the new quota. Without a charge under the old quota, a
+// bucket that goes back to refills by whole windows drops the part of a window that it had shown meanwhile.
 func TestChangedEvents(t *testing.T) {
 	conformance.EachDefinition(t, 150, func(t *rapid.T, name string) {
 		k := newKeys()

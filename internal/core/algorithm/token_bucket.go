@@ -6,14 +6,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A token bucket admits a hit while it holds the hit's cost in tokens. It starts full,
-// at Capacity, and gains Events tokens at the end of each Window since last_refill, up
-// to Capacity. last_refill advances by whole Windows. If it were set to now, the part of
-// a Window that has passed would be lost, and a steady client would starve.
+// A token bucket admits a hit while it holds the hit's cost in tokens. It starts full, at Capacity, and gains
+// Events tokens at the end of each Window since last_refill, up to Capacity. last_refill advances by whole
+// Windows. If it were set to now, the part of a Window that has passed would be lost, and a steady client
+// would starve.
 //
-// State: tokens, last_refill. Without a row the bucket is full. expires_at lies at or
-// after the time at which the bucket is full, and changes rarely: it is indexed, and an
-// update of an indexed column costs more.
+// State: tokens, last_refill. Without a row the bucket is full. expires_at lies at or after the time at which
+// the bucket is full, and changes rarely: it is indexed, and an update of an indexed column costs more.
 
 func init() {
 	define(ratelimit.TokenBucket, "token_bucket", Definition{
@@ -92,8 +91,8 @@ func fillTime(l *ratelimit.Limit) int64 {
 // bucketFillsSQL computes fillTime of a token bucket.
 const bucketFillsSQL = "least(ceil({quota} / {events}::float8) * {span}, 3155760000000000)"
 
-// maxDebt returns the largest debt of tokens that fits into the calculations. Adjustments go no
-// further below 0.
+// maxDebt returns the largest debt of tokens that fits into the calculations. Adjustments go no further below
+// 0.
 func maxDebt(l *ratelimit.Limit) int64 {
 	most := int64(ratelimit.MaxEvents)
 	if evenly(l) {
@@ -183,15 +182,15 @@ func passesBucket(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 	return bucketAt(l, r, now).timeOf(l, float64(cost))
 }
 
-// leaseOfBucket lets units live until the next refill. Charging early differs from charging late if a
-// bucket that would have been full meanwhile gains tokens: a full bucket of 100 is charged 50 in
-// advance, gains 50 at its next refill, and holds 100. If the 50 were used then, 150 would pass at
-// once. Between two refills the time of a charge makes no difference. Tokens missing before the charge
-// do not extend this: they may be units that another process holds, and releases before the refill.
+// leaseOfBucket lets units live until the next refill. Charging early differs from charging late if a bucket
+// that would have been full meanwhile gains tokens: a full bucket of 100 is charged 50 in advance, gains 50
+// at its next refill, and holds 100. If the 50 were used then, 150 would pass at once. Between two refills
+// the time of a charge makes no difference. Tokens missing before the charge do not extend this: they may be
+// units that another process holds, and releases before the refill.
 //
-// A refund after a refill would add to a full bucket. So units are used for at most three quarters of
-// the time until the refill, and released before it. The claim is last_refill: an adjustment after a
-// refill or a reset has no effect.
+// A refund after a refill would add to a full bucket. So units are used for at most three quarters of the
+// time until the refill, and released before it. The claim is last_refill: an adjustment after a refill or a
+// reset has no effect.
 func leaseOfBucket(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64) {
 	end := r.Refill + window(l) - now
 	return smaller(most, end-end/4), r.Refill

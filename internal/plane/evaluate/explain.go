@@ -1,7 +1,7 @@
-// Package evaluate answers two questions of operators with the code of the proxies. Explain says what the
-// policy does with a described Request, and why: its Explanation has each rule and Limit. Run decides the
-// recorded requests of a rule again with other Limits of that rule, and its Replay compares the result
-// with what happened. Commands print both results, as tables or JSON.
+// Package evaluate evaluates described and recorded requests with the code of the proxies, for two commands
+// of operators. Explain evaluates a described Request: its Explanation has the verdict, and each rule and
+// Limit with the reason. Run replays the recorded requests of a rule with other Limits: its Replay compares
+// the outcomes with the recorded ones. The commands print both as tables or JSON.
 //
 // The package only reads the database: it charges no limit and changes no row.
 package evaluate
@@ -30,46 +30,47 @@ type Request struct {
 	KeyID int64  // the id of an API key
 	User  string // a user that the proxy authenticated
 
-	// Facts has the other facts. Tier is that of requests without a user. Host and Path are those of the
-	// request, before policy.NormalHost and policy.NormalPath. The zero Address means AssumedAddress.
+	// Facts has the other facts. Tier is the tier of anonymous requests. Host and Path are as sent, before
+	// policy.NormalHost and policy.NormalPath. The zero Address means AssumedAddress.
 	policy.Facts
 	// At is the time of the request.
 	At time.Time
 }
 
-// AssumedAddress replaces a missing address of the client. Without an address, rules that count by it would
-// not match. The address belongs to a network for documentation, so few rules name it.
+// AssumedAddress replaces a missing client address. Without an address, rules that count by it would not
+// match. AssumedAddress belongs to a network for documentation, so few rules name it.
 var AssumedAddress = netip.MustParseAddr("203.0.113.1")
 
 // ErrNoKey is returned if no API key has the KeyID of a Request.
 var ErrNoKey = errors.New("no key has this id, see: caddy pg-ratelimit keys list")
 
-// Explanation describes what the policy does with a request, and why.
+// Explanation describes the verdict on a request and its reasons.
 type Explanation struct {
-	// Result is a text, such as "would pass: no limit applies". Outcome is refused, exempt, limited or free.
+	// Result is prose, such as "would pass: no limit applies". Outcome is "refused", "exempt", "limited" or
+	// "free".
 	Result  string    `json:"result"`
 	Outcome string    `json:"outcome"`
 	At      time.Time `json:"at"`
-	// KeyID is the id of the API key. Key is its state: valid, expired, revoked or unknown. Both are nil
-	// without a key.
+	// KeyID is the id of the API key. Key is its state: "valid", "expired", "revoked" or "unknown". Both are
+	// nil without a key.
 	KeyID *int64  `json:"key_id"`
 	Key   *string `json:"key"`
 	User  *string `json:"user"`
 	Tier  string  `json:"tier"`
-	// Reason and Status describe a refusal. Rule is the rule that decides, if one does.
+	// Reason and Status describe a refusal. Rule is the deciding rule, or nil.
 	Reason *string `json:"reason"`
 	Status *int    `json:"status"`
 	Rule   *string `json:"rule"`
-	// Address is the client's address. AddressAssumed is true if that is AssumedAddress, else nil.
+	// Address is the client's address. AddressAssumed is true for AssumedAddress, else nil.
 	Address        string `json:"address"`
 	AddressAssumed *bool  `json:"address_assumed"`
-	// Path and Host are the normal forms that rules match. An ambiguous path stays as it was given.
+	// Path and Host are the normal forms that rules match. An ambiguous path stays as it was sent.
 	Path string `json:"path"`
 	Host string `json:"host"`
 
-	// Rules are all rules of the policy, first those that apply.
+	// Rules has all rules of the policy. The rules that apply come first.
 	Rules []policy.TracedRule `json:"rules"`
-	// Limits are the limits that the request is charged to.
+	// Limits has the limits that the request is charged to.
 	Limits []Limit `json:"limits"`
 }
 
@@ -78,17 +79,17 @@ type Limit struct {
 	Limit string `json:"limit"` // RULE/LIMIT
 	// CountedFor is the key of the counter.
 	CountedFor string `json:"counted_for"`
-	// Amount is nil for unlimited. From is the source of the amount: the rule, tier, user or key.
+	// Amount is nil if the limit is unlimited. From is the source of the amount: the rule, tier, user or key.
 	Amount    *int64 `json:"amount"`
 	From      string `json:"from"`
 	Window    string `json:"window"`
 	Algorithm string `json:"algorithm"`
 	Cost      int64  `json:"cost"`
-	// Settle names the actual cost of a request. nil means Cost.
+	// Settle describes how to read the actual cost from the response. nil means Cost.
 	Settle *string `json:"settle"`
-	// Left is the current rest of the amount. It is negative if more than the amount was used.
+	// Left is the remaining amount. It is negative after overage.
 	Left *int64 `json:"left"`
-	// Resets is ratelimit.Decision.Reset. It is nil for unlimited, and if the request can never pass.
+	// Resets is ratelimit.Decision.Reset. It is nil if the limit is unlimited or the request can never pass.
 	// RetryAfter is in seconds. It is nil if the request would pass now or never.
 	Resets     *time.Time `json:"resets"`
 	RetryAfter *float64   `json:"retry_after"`
@@ -98,8 +99,8 @@ type Limit struct {
 	refuses bool
 }
 
-// Explain returns what the policy does with a request. conn and db must be connections to the same database.
-// Explain uses the current rules, bans and identities, whatever r.At is.
+// Explain evaluates a request. conn and db must be connected to the same database. Explain uses the current
+// rules, bans and identities, even if r.At is another time.
 func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Explanation, error) {
 	facts := r.Facts
 	facts.Host, facts.Address = policy.NormalHost(r.Host), r.Address.WithZone("")
@@ -109,7 +110,7 @@ func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Ex
 	}
 	facts.Path, _ = policy.NormalPath(r.Path) // "" if it is ambiguous
 	e.Address, e.Path = facts.Address.Unmap().String(), cmp.Or(facts.Path, r.Path)
-	id, err := identity(ctx, conn, db, r)
+	id, err := findIdentity(ctx, conn, db, r)
 	if err != nil {
 		return nil, err
 	}
@@ -117,8 +118,8 @@ func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Ex
 	if err != nil {
 		return nil, err
 	}
-	o, trace := policy.Explain(snapshot, &facts, id, e.At)
-	e.Tier, e.User, e.Rule = o.Tier, nilIfZero(o.User), nilIfZero(o.Rule)
+	v, trace := policy.Explain(snapshot, &facts, id, e.At)
+	e.Tier, e.User, e.Rule = v.Tier, nilIfZero(v.User), nilIfZero(v.Rule)
 	if r.Key != "" || r.KeyID != 0 {
 		state := map[policy.Reason]string{policy.UnknownKey: "unknown", policy.KeyExpired: "expired",
 			policy.KeyRevoked: "revoked"}[trace.Key]
@@ -128,15 +129,15 @@ func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Ex
 		return trace.Rules[i].Applies && !trace.Rules[j].Applies
 	})
 	e.Rules = trace.Rules
-	if e.Limits, err = explainLimits(ctx, db, o); err != nil {
+	if e.Limits, err = explainLimits(ctx, db, v); err != nil {
 		return nil, err
 	}
 	for i, mark := range trace.Marks {
-		if !o.Refused() && !o.Exempt {
+		if !v.Refused() && !v.Exempt {
 			e.Limits = append(e.Limits, newLimit(&trace.Unlimited[i], mark, nil))
 		}
 	}
-	e.conclude(o)
+	e.conclude(v)
 	return e, nil
 }
 
@@ -148,7 +149,7 @@ func nilIfZero[T comparable](value T) *T {
 	return &value
 }
 
-// reasonTexts describes reasons for people. Other reasons speak for themselves.
+// reasonTexts has the descriptions of reasons that are not their names.
 var reasonTexts = map[policy.Reason]string{
 	policy.UnknownKey: "unknown API key", policy.KeyExpired: "expired API key",
 	policy.KeyRevoked:    "revoked API key",
@@ -156,21 +157,21 @@ var reasonTexts = map[policy.Reason]string{
 }
 
 // conclude sets Outcome and Result, and the fields of a refusal.
-func (e *Explanation) conclude(o *policy.Verdict) {
+func (e *Explanation) conclude(v *policy.Verdict) {
 	refuse := func(reason, text string, status int) {
 		e.Outcome, e.Reason, e.Status = "refused", &reason, &status
 		e.Result = fmt.Sprintf("would be refused with status %d: %s", status, text)
 	}
 	switch {
-	case o.Refused():
-		text := cmp.Or(reasonTexts[o.Reason], strings.ReplaceAll(o.Reason.String(), "_", " "))
-		if o.Rule != "" {
-			text += " by the rule " + o.Rule
+	case v.Refused():
+		text := cmp.Or(reasonTexts[v.Reason], strings.ReplaceAll(v.Reason.String(), "_", " "))
+		if v.Rule != "" {
+			text += " by the rule " + v.Rule
 		}
-		refuse(o.Reason.String(), text, o.Status)
+		refuse(v.Reason.String(), text, v.Status)
 		return
-	case o.Exempt:
-		e.Outcome, e.Result = "exempt", "would pass: the rule "+o.Rule+" exempts it from all limits"
+	case v.Exempt:
+		e.Outcome, e.Result = "exempt", "would pass: the rule "+v.Rule+" exempts it from all limits"
 		return
 	}
 	e.Outcome, e.Result = "free", "would pass: no limit applies"
@@ -186,8 +187,8 @@ func (e *Explanation) conclude(o *policy.Verdict) {
 	}
 }
 
-// identity returns the identity of the sender of a request, or nil for an anonymous request.
-func identity(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*policy.Identity, error) {
+// findIdentity returns the identity of a request's sender, or nil for an anonymous request.
+func findIdentity(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*policy.Identity, error) {
 	sender := policy.Credential{}
 	switch {
 	case r.Key != "":
@@ -209,13 +210,13 @@ func identity(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*p
 	return policy.ReadIdentity(db, sender)
 }
 
-// leftTimeout bounds the decisions of explainLimits.
-const leftTimeout = 10 * time.Second
+// peekTimeout bounds the decisions of explainLimits.
+const peekTimeout = 10 * time.Second
 
 // explainLimits peeks at the counters of a verdict's limits.
-func explainLimits(ctx context.Context, db *pgxdb.DB, o *policy.Verdict) ([]Limit, error) {
+func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict) ([]Limit, error) {
 	limits := []Limit{}
-	if len(o.Hits) == 0 {
+	if len(v.Hits) == 0 {
 		return limits, nil
 	}
 	store, err := postgres.New(keepOpen{db},
@@ -224,16 +225,16 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, o *policy.Verdict) ([]Limi
 		return nil, err
 	}
 	defer store.Close()
-	hits := append([]ratelimit.Hit(nil), o.Hits...)
+	hits := append([]ratelimit.Hit(nil), v.Hits...)
 	for i := range hits {
 		hits[i].Peek = true
 	}
 	decisions := make([]ratelimit.Decision, len(hits))
-	if err := store.Take(ctx, leftTimeout, hits, decisions); err != nil {
+	if err := store.Take(ctx, peekTimeout, hits, decisions); err != nil {
 		return nil, err
 	}
 	for i := range hits {
-		limits = append(limits, newLimit(&hits[i], o.Marks[i], &decisions[i]))
+		limits = append(limits, newLimit(&hits[i], v.Marks[i], &decisions[i]))
 	}
 	return limits, nil
 }
@@ -289,7 +290,7 @@ func window(l *ratelimit.Limit) string {
 	return calendarNames[l.Calendar]
 }
 
-// formatDuration returns a duration for people, such as 1h, 1m30s, 7d or 500ms.
+// formatDuration formats a duration for people, such as 1h, 1m30s, 7d or 500ms.
 func formatDuration(d time.Duration) string {
 	const day = 24 * time.Hour
 	if d >= day && d%day == 0 {
@@ -304,7 +305,7 @@ func formatDuration(d time.Duration) string {
 	return text
 }
 
-// keepOpen is a database that a store cannot close.
+// keepOpen is a DB that ignores Close, so that a store does not close it.
 type keepOpen struct{ *pgxdb.DB }
 
 func (keepOpen) Close() {}

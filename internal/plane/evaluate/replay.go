@@ -16,42 +16,42 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Replay compares what happened to the requests in the audit log with what other limits of a rule would have
-// done to them.
+// Replay compares the recorded outcomes of requests with the outcomes under other limits of a rule.
 //
-// The limits decide with the steps of the proxies, at the time of each request. A request counts if the rule
-// let it pass or refused it. A request that another limit refused does not count, because it was not charged.
-// Nor does a request that was blocked or rejected, or had no decision.
+// The limits decide with the algorithms of the proxies, at the time of each request. A request counts if the
+// rule admitted or refused it. A request that another limit refused does not count, because it was not
+// charged. A request that was blocked or rejected, or had no decision, does not count either.
 //
-// Replay assumes that the other limits would have allowed a request that the rule refused. Its token buckets
-// keep their refill times; a store may delete a full bucket, which then starts afresh.
+// Replay assumes that all other limits would have admitted a request that the rule refused. Its token buckets
+// keep their refill times. In a store, the row of a full bucket may be deleted, and the bucket then starts
+// anew.
 type Replay struct {
 	Rule  string    `json:"rule"`
 	From  time.Time `json:"from"`
 	Until time.Time `json:"until"`
-	// Limits describes the limits of the replay in words.
+	// Limits describes the limits of the replay in prose.
 	Limits string `json:"limits"`
-	// WarmUntil is the end of the longest window that begins at From. The counters begin empty, so the replay
-	// refuses fewer requests before WarmUntil than the limits would have.
+	// WarmUntil is the end of the longest window that starts at From. The counters start empty, so before
+	// WarmUntil the replay refuses fewer requests than the limits would have.
 	WarmUntil time.Time `json:"warm_until"`
 	// First and Last are the times of the first and the last request.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
-	// Weight is the largest number of requests that one row of a sample represents. It is 1 without a sample.
+	// Weight is the largest number of requests that a row of a sample represents. It is 1 without sampling.
 	Weight float64 `json:"weight"`
-	// Shadow counts the requests that the rule would have refused if it were not a shadow rule. ByOthers
-	// counts the omitted requests that other limits refused. WithoutCounter counts those that a limit of 0
-	// refused, which has no counter.
+	// Shadow counts the requests that the rule, as a shadow rule, would have refused. ByOthers counts the
+	// omitted requests that other limits refused. WithoutCounter counts the requests that a limit with the
+	// amount 0 refused, because it has no counter.
 	Shadow         int64 `json:"shadow,omitempty"`
 	ByOthers       int64 `json:"refused_by_others,omitempty"`
 	WithoutCounter int64 `json:"refused_without_counter,omitempty"`
-	// Outcomes has two elements: what happened, and what would have happened.
+	// Outcomes has two elements: the recorded outcomes, and the replayed ones.
 	Outcomes []Outcome `json:"outcomes"`
 	// Changed has the counters with the largest changes in the number of refusals.
 	Changed []Counter `json:"changed"`
 }
 
-// Outcome counts requests, and the counters and users with a refused request. A row of a sample counts as the
+// Outcome counts requests, and the counters and users with refused requests. A row of a sample counts as the
 // requests that it represents.
 type Outcome struct {
 	What            string `json:"what"`
@@ -62,18 +62,18 @@ type Outcome struct {
 	UsersRefused    int64  `json:"users_refused"`
 }
 
-// Counter compares what happened to the requests of one counter.
+// Counter compares the outcomes of one counter's requests.
 type Counter struct {
 	Key string `json:"key"`
 	// User is the user of the last request. It is nil for an anonymous request.
 	User     *string `json:"user_id"`
 	Requests int64   `json:"requests"`
-	// Refused counts the requests that were refused, and WithTheseLimits those that the replay refuses.
+	// Refused counts the refused requests, and WithTheseLimits the requests that the replay refuses.
 	Refused         int64 `json:"refused"`
 	WithTheseLimits int64 `json:"with_these_limits"`
 }
 
-// Limits holds the limits of a rule for a replay. The overrides that are in force now hold for the whole
+// Limits holds the limits of a rule for a replay. The overrides that are in force now apply to the whole
 // period, as they would after a change of the rule.
 type Limits struct {
 	Rule string
@@ -84,9 +84,9 @@ type Limits struct {
 	cost        int64
 	maxWindow   time.Duration // the longest time for which a limit counts a request
 
-	// snapshot has one rule with these limits, which matches every request.
+	// snapshot has one rule with these limits. The rule matches every request.
 	snapshot     *policy.Snapshot
-	users        map[string]policy.Identity // the users with overrides or billing periods
+	users        map[string]policy.Identity // users with overrides or billing periods, by name
 	keyOverrides map[int64][]policy.Override
 }
 
@@ -115,35 +115,37 @@ func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, erro
 	if err != nil {
 		return nil, err
 	}
-	r, err := pgx.CollectRows(result, pgx.RowToStructByPos[struct {
-		Action    string
-		CountBy   []string
-		Cost      int64
-		Limits    []policy.RuleLimit
-		Overrides []policy.Override
-		Users     map[string]policy.Identity
-		Longest   float64
-		Words     string
+	rules, err := pgx.CollectRows(result, pgx.RowToStructByPos[struct {
+		Action           string
+		CountBy          []string
+		Cost             int64
+		Limits           []policy.RuleLimit
+		Overrides        []policy.Override
+		Users            map[string]policy.Identity
+		MaxWindowSeconds float64
+		Description      string
 	}])
-	if err != nil || len(r) == 0 {
+	if err != nil || len(rules) == 0 {
 		return nil, err
 	}
-	found := &r[0]
-	wrong := func(want string) error { return &ratelimit.FieldError{Field: "rule", Value: rule, Want: want} }
+	found := &rules[0]
+	fieldErr := func(want string) error {
+		return &ratelimit.FieldError{Field: "rule", Value: rule, Want: want}
+	}
 	if found.Action != string(policy.Charge) {
-		return nil, wrong("a rule with limits: its action is " + found.Action)
+		return nil, fieldErr("a rule with limits: its action is " + found.Action)
 	}
 	if len(found.Limits) == 0 {
-		return nil, wrong("left with a limit")
+		return nil, fieldErr("left with a limit")
 	}
 	l := &Limits{
-		Rule: rule, description: found.Words, cost: found.Cost,
-		maxWindow: time.Duration(found.Longest * float64(time.Second)), users: found.Users,
+		Rule: rule, description: found.Description, cost: found.Cost,
+		maxWindow: time.Duration(found.MaxWindowSeconds * float64(time.Second)), users: found.Users,
 		keyOverrides: map[int64][]policy.Override{},
 	}
 	for i := range found.Limits {
 		if found.Limits[i].Limit.Algorithm == ratelimit.InFlight {
-			return nil, wrong("without a limit of requests in flight: the audit log does not have when " +
+			return nil, fieldErr("without a limit of requests in flight: the audit log does not have when " +
 				"requests ended")
 		}
 	}
@@ -165,22 +167,22 @@ func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, erro
 	// determines whether they belong to users.
 	replayed := policy.Rule{Name: rule, CountBy: []string{"all"}, Cost: l.cost, Limits: found.Limits}
 	if slices.ContainsFunc(found.CountBy, func(by string) bool {
-		return by == "key" || by == "user" || strings.HasPrefix(by, "user|") || strings.HasPrefix(by,
-			"key|user")
+		return by == "key" || by == "user" || strings.HasPrefix(by, "user|") ||
+			strings.HasPrefix(by, "key|user")
 	}) {
 		replayed.CountBy = []string{"user"}
 	}
 	l.snapshot = policy.Compile([]policy.Rule{replayed}, tiers, nil, 0)
-	for _, wrong := range l.snapshot.Wrong() {
-		if wrong.Override == "" {
-			return nil, wrong.Err
+	for _, fieldErr := range l.snapshot.Wrong() {
+		if fieldErr.Override == "" {
+			return nil, fieldErr.Err
 		}
 	}
 	return l, nil
 }
 
-// recordedSQL reads the requests of a rule from $1 until $2, with the key of the rule's counter. Rows of the
-// same time are in the order in which they were written.
+// recordedSQL reads the requests of a rule from $1 until $2, with the key of the rule's counter. Rows with
+// equal times are in the order of writing.
 const recordedSQL = `SELECT time, outcome, prefix = $3, coalesce(CASE WHEN prefix = $3 THEN key
 	ELSE (SELECT also[i + 1] FROM generate_subscripts(also, 1) i WHERE i % 2 = 1 AND also[i] = $3 LIMIT 1)
 	END, ''), coalesce(user_id, ''), coalesce(key_id, 0), coalesce(tier, ''), cost, count * weight, weight
@@ -192,7 +194,7 @@ ORDER BY time, ctid`
 type recorded struct {
 	time    time.Time
 	outcome string
-	byRule  bool   // the row was recorded under the rule, and so has its cost
+	byRule  bool   // the row was recorded under the rule, and has the rule's cost
 	key     string // "" if the rule had no counter
 	sender
 	cost             int64
@@ -207,17 +209,17 @@ type sender struct {
 }
 
 // Run replays the requests recorded for a rule against l, and reports at most maxCounters changed counters.
-// Memory grows with counters and users, not with requests.
+// Its memory grows with the number of counters and users, not of requests.
 func Run(
 	ctx context.Context, conn *pgx.Conn, l *Limits, from, until time.Time, maxCounters int,
 ) (*Replay, error) {
-	t := &replayer{
+	r := &replayer{
 		Limits: l, counters: map[string]*counter{}, identities: map[sender]*policy.Identity{},
 		users: [2]map[string]bool{{}, {}},
 		replay: Replay{Rule: l.Rule, From: from.UTC(), Until: until.UTC(), Limits: l.description,
 			WarmUntil: from.Add(l.maxWindow).UTC(), Weight: 1, Changed: []Counter{}},
 	}
-	// Each day has a statement of its own, so that the server never sorts more than a partition.
+	// Each day has its own statement, so that the server never sorts more than one partition.
 	for day := from.UTC(); day.Before(until); {
 		end := day.Truncate(24 * time.Hour).Add(24 * time.Hour)
 		if end.After(until) {
@@ -227,25 +229,25 @@ func Run(
 		if err != nil {
 			return nil, err
 		}
-		var r recorded
-		if _, err := pgx.ForEachRow(result, []any{
-			&r.time, &r.outcome, &r.byRule, &r.key, &r.user, &r.keyID, &r.tier, &r.cost, &r.requests,
-			&r.weight}, func() error { t.add(&r); return nil }); err != nil {
+		var row recorded
+		columns := []any{&row.time, &row.outcome, &row.byRule, &row.key, &row.user, &row.keyID, &row.tier,
+			&row.cost, &row.requests, &row.weight}
+		if _, err := pgx.ForEachRow(result, columns, func() error { r.add(&row); return nil }); err != nil {
 			return nil, err
 		}
 		day = end
 	}
-	return &t.replay, t.conclude(maxCounters)
+	return &r.replay, r.conclude(maxCounters)
 }
 
-// replayer decides the rows of the audit log one after the other, in the order of time. It reuses verdict,
-// hits, rows, times and decisions for each row.
+// replayer decides rows of the audit log in the order of time. It reuses verdict, hits, rows, times and
+// decisions for each row.
 type replayer struct {
 	*Limits
 	replay     Replay
 	passed     bool // a recorded request passed
 	counters   map[string]*counter
-	users      [2]map[string]bool // those with a refused request: in the log, and in the replay
+	users      [2]map[string]bool // the users with a refused request, in the log and in the replay
 	identities map[sender]*policy.Identity
 
 	verdict   policy.Verdict
@@ -255,145 +257,145 @@ type replayer struct {
 	decisions []ratelimit.Decision
 }
 
-// counter is the state of one counter of the rule: its counts, and its rows by the name of the limit.
+// counter is the state of one counter: the counts, and the row of each limit by name.
 type counter struct {
 	Counter
-	rows  map[string]*algorithm.Row
-	carry float64 // of a sample: the fraction of a request that is not counted yet
+	rows      map[string]*algorithm.Row
+	remainder float64 // for a sample, the fraction of a request that is not counted yet
 }
 
-// add replays the requests of a row, and counts the result.
-func (t *replayer) add(r *recorded) {
-	t.replay.Weight = max(t.replay.Weight, r.weight)
-	estimate := int64(r.requests + 0.5)
+// add replays the requests of a row and counts the results.
+func (r *replayer) add(row *recorded) {
+	r.replay.Weight = max(r.replay.Weight, row.weight)
+	estimate := int64(row.requests + 0.5)
 	switch {
-	case r.outcome == "shadow" && r.byRule:
-		t.replay.Shadow += estimate
+	case row.outcome == "shadow" && row.byRule:
+		r.replay.Shadow += estimate
 		return
-	case r.outcome == "limited" && r.byRule && r.key == "":
-		t.replay.WithoutCounter += estimate
+	case row.outcome == "limited" && row.byRule && row.key == "":
+		r.replay.WithoutCounter += estimate
 		return
-	case r.outcome == "limited" && !r.byRule && r.key != "":
-		t.replay.ByOthers += estimate
+	case row.outcome == "limited" && !row.byRule && row.key != "":
+		r.replay.ByOthers += estimate
 		return
-	case r.outcome == "shadow" || r.key == "":
+	case row.outcome == "shadow" || row.key == "":
 		return
 	}
-	if t.replay.First.IsZero() {
-		t.replay.First = r.time.UTC()
+	if r.replay.First.IsZero() {
+		r.replay.First = row.time.UTC()
 	}
-	t.replay.Last = r.time.UTC()
-	c := t.counters[r.key]
+	r.replay.Last = row.time.UTC()
+	c := r.counters[row.key]
 	if c == nil {
-		c = &counter{Counter: Counter{Key: r.key}, rows: map[string]*algorithm.Row{}}
-		t.counters[r.key] = c
+		c = &counter{Counter: Counter{Key: row.key}, rows: map[string]*algorithm.Row{}}
+		r.counters[row.key] = c
 	}
-	c.carry += r.requests
-	n := int64(c.carry + 1e-9) // 100 additions of 0.01 must make 1
-	c.carry -= float64(n)
-	wouldRefuse, refused := n-t.decide(c, r, n), n
-	if r.outcome == "allowed" {
-		t.passed, refused = true, 0
+	c.remainder += row.requests
+	n := int64(c.remainder + 1e-9) // 100 additions of 0.01 must make 1
+	c.remainder -= float64(n)
+	wouldRefuse, refused := n-r.decide(c, row, n), n
+	if row.outcome == "allowed" {
+		r.passed, refused = true, 0
 	}
-	c.User = nilIfZero(r.user)
+	c.User = nilIfZero(row.user)
 	c.Requests += n
 	c.Refused += refused
 	c.WithTheseLimits += wouldRefuse
 	for i, n := range []int64{refused, wouldRefuse} {
-		if n > 0 && r.user != "" {
-			t.users[i][r.user] = true
+		if n > 0 && row.user != "" {
+			r.users[i][row.user] = true
 		}
 	}
 }
 
-// anyAddress stands in for the client address, which a replayed rule does not use.
+// anyAddress replaces the client address, which a replayed rule does not use.
 var anyAddress = netip.MustParseAddr("192.0.2.1")
 
-// decide decides n equal requests of a row, and returns the number that pass.
-func (t *replayer) decide(c *counter, r *recorded, n int64) int64 {
-	t.evaluateSender(r.sender)
-	if t.verdict.Refused() {
+// decide decides n equal requests of a row and returns the number of admitted ones.
+func (r *replayer) decide(c *counter, row *recorded, n int64) int64 {
+	r.evaluateSender(row.sender)
+	if r.verdict.Refused() {
 		return 0 // the rule has a limit of 0
 	}
-	cost, now := t.cost, r.time.UnixMicro()
-	if r.byRule && !t.CostIsSet && r.cost > 0 {
-		cost = r.cost
+	cost, now := r.cost, row.time.UnixMicro()
+	if row.byRule && !r.CostIsSet && row.cost > 0 {
+		cost = row.cost
 	}
-	t.hits, t.rows, t.times = t.hits[:0], t.rows[:0], t.times[:0]
-	for i, mark := range t.verdict.Marks {
+	r.hits, r.rows, r.times = r.hits[:0], r.rows[:0], r.times[:0]
+	for i, mark := range r.verdict.Marks {
 		if mark.Overage {
 			continue // it never refuses
 		}
-		hit := t.verdict.Hits[i]
+		hit := r.verdict.Hits[i]
 		hit.Cost = cost
-		t.hits = append(t.hits, hit)
+		r.hits = append(r.hits, hit)
 		if c.rows[mark.Limit] == nil {
 			c.rows[mark.Limit] = &algorithm.Row{}
 		}
-		t.rows = append(t.rows, c.rows[mark.Limit])
-		t.times = append(t.times, now)
+		r.rows = append(r.rows, c.rows[mark.Limit])
+		r.times = append(r.times, now)
 	}
-	t.decisions = append(t.decisions[:0], make([]ratelimit.Decision, len(t.hits))...)
+	r.decisions = append(r.decisions[:0], make([]ratelimit.Decision, len(r.hits))...)
 	for passed := range n {
-		if !algorithm.Decide(t.hits, t.rows, t.times, t.decisions) {
-			return passed // the rest are refused too: they arrive at the same time
+		if !algorithm.Decide(r.hits, r.rows, r.times, r.decisions) {
+			return passed // the others are refused too, because they arrive at the same time
 		}
 	}
 	return n
 }
 
-// evaluateSender sets t.verdict to the limits of a sender, with the amounts for its user, key and tier.
-func (t *replayer) evaluateSender(s sender) {
-	id := t.identities[s]
+// evaluateSender sets r.verdict to the limits of a sender, with the amounts for the user, key and tier.
+func (r *replayer) evaluateSender(s sender) {
+	id := r.identities[s]
 	if id == nil {
-		known := t.Limits.users[s.user]
-		known.Known, known.User, known.KeyID, known.Tier = true, s.user, s.keyID, s.tier
+		identity := r.Limits.users[s.user]
+		identity.Known, identity.User, identity.KeyID, identity.Tier = true, s.user, s.keyID, s.tier
 		if s.keyID != 0 {
-			known.Digest = "any" // only the presence of a key matters
+			identity.Digest = "any" // only the presence of a key matters
 		}
-		known.Overrides = slices.Concat(t.keyOverrides[s.keyID], known.Overrides)
-		id = &known
-		t.identities[s] = id
+		identity.Overrides = slices.Concat(r.keyOverrides[s.keyID], identity.Overrides)
+		id = &identity
+		r.identities[s] = id
 	}
-	policy.Evaluate(t.snapshot, &policy.Facts{Tier: s.tier, Address: anyAddress}, id, time.Time{}, &t.verdict)
+	policy.Evaluate(r.snapshot, &policy.Facts{Tier: s.tier, Address: anyAddress}, id, time.Time{}, &r.verdict)
 }
 
-// conclude sums up the counters and the users, and selects the counters that change most. It returns an error
+// conclude sums up counters and users, and selects the counters with the largest changes. It returns an error
 // if the audit log lacks the requests that a replay needs.
-func (t *replayer) conclude(maxCounters int) error {
-	r, o := &t.replay, []Outcome{{What: "what happened"}, {What: "with these limits"}}
-	for _, c := range t.counters {
+func (r *replayer) conclude(maxCounters int) error {
+	replay, outcomes := &r.replay, []Outcome{{What: "what happened"}, {What: "with these limits"}}
+	for _, c := range r.counters {
 		for i, refused := range []int64{c.Refused, c.WithTheseLimits} {
-			o[i].Requests += c.Requests
-			o[i].Refused += refused
-			o[i].Passed += c.Requests - refused
-			o[i].CountersRefused += min(1, refused)
+			outcomes[i].Requests += c.Requests
+			outcomes[i].Refused += refused
+			outcomes[i].Passed += c.Requests - refused
+			outcomes[i].CountersRefused += min(1, refused)
 		}
 		if c.Refused != c.WithTheseLimits {
-			r.Changed = append(r.Changed, c.Counter)
+			replay.Changed = append(replay.Changed, c.Counter)
 		}
 	}
-	for i, users := range t.users {
-		o[i].UsersRefused = int64(len(users))
+	for i, users := range r.users {
+		outcomes[i].UsersRefused = int64(len(users))
 	}
-	r.Outcomes = o
+	replay.Outcomes = outcomes
 	difference := func(c *Counter) int64 {
 		return max(c.WithTheseLimits-c.Refused, c.Refused-c.WithTheseLimits)
 	}
-	slices.SortFunc(r.Changed, func(a, b Counter) int {
+	slices.SortFunc(replay.Changed, func(a, b Counter) int {
 		return cmp.Or(cmp.Compare(difference(&b), difference(&a)), strings.Compare(a.Key, b.Key))
 	})
-	r.Changed = r.Changed[:min(len(r.Changed), maxCounters)]
+	replay.Changed = replay.Changed[:min(len(replay.Changed), maxCounters)]
 	const layout = time.DateTime + "Z"
-	from, until := r.From.Format(layout), r.Until.Format(layout)
-	if o[0].Requests == 0 && r.Shadow == 0 {
+	from, until := replay.From.Format(layout), replay.Until.Format(layout)
+	if outcomes[0].Requests == 0 && replay.Shadow == 0 {
 		return fmt.Errorf("rule: %q: the audit log has no request that the rule has let pass or refused, "+
-			"from %s until %s", r.Rule, from, until)
+			"from %s until %s", replay.Rule, from, until)
 	}
-	if !t.passed {
+	if !r.passed {
 		return fmt.Errorf("rule: %q: from %s until %s the audit log has only refusals, and a replay needs "+
 			"the requests that passed: set `audit all` or `audit sample 10%%` where the rule applies, and "+
-			"replay what is recorded from then on", r.Rule, from, until)
+			"replay what is recorded from then on", replay.Rule, from, until)
 	}
 	return nil
 }

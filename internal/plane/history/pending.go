@@ -34,8 +34,8 @@ type pending struct {
 func (p *pending) end() int64 { return p.first + int64(len(p.rows)) }
 
 // merge sets k to the key of a refusal, and adds the refusal to the row of an equal one in the same second.
-// It reports false without such a row. The caller may then append a row and call addMerged. The caller
-// holds the mutex.
+// It reports false without such a row. The caller may then append a row and call addMerged. The caller holds
+// the mutex.
 func merge(w *Writer, r *Record, second int64, k *mergeKey) bool {
 	k.outcome = r.Outcome
 	k.cost = r.Cost

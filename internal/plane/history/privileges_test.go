@@ -12,8 +12,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
-// The privileges that docs/operating.md lists are enough for a proxy: it writes, lengthens a retention
-// and does the upkeep. They do not let it shorten a retention: it says so.
+// The privileges that docs/operating.md lists are enough for a proxy: it writes, lengthens a retention and
+// does the upkeep. They do not let it shorten a retention: it says so.
 func TestThePrivilegesOfTheDocumentation(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/operating.md")
 	if err != nil {

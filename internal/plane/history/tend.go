@@ -52,8 +52,7 @@ func (w *Writer) runUpkeep() error {
 	return failure
 }
 
-// reportUpkeep passes the first of a series of failures to OnError. It ignores outages, which flushes
-// report.
+// reportUpkeep passes the first of a series of failures to OnError. It ignores outages, which flushes report.
 func (w *Writer) reportUpkeep(err error) {
 	text := ""
 	if err != nil {

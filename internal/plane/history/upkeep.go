@@ -21,8 +21,8 @@ type UpkeepReport struct {
 	Dropped []string `json:"dropped"` // partitions that were deleted
 
 	// Skipped lists the partitions that should have been dropped and are in use, with their users, such as
-	// "public.rate_limit_audit_20260101: held by pid 4711". "rate_limit_audit: held by another session"
-	// means that no partition could be created.
+	// "public.rate_limit_audit_20260101: held by pid 4711". "rate_limit_audit: held by another session" means
+	// that no partition could be created.
 	Skipped []string `json:"skipped"`
 }
 

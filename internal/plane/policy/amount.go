@@ -12,8 +12,8 @@ import (
 type limit struct {
 	rule     *rule
 	row      RuleLimit // with the prefix
-	own      *amount   // of the rule
-	tiers    []*amount // of overrides for tiers
+	own      *amount   // from the rule
+	tiers    []*amount // from the overrides for tiers
 	periodic bool      // the windows follow the billing period of a user
 }
 
@@ -24,8 +24,8 @@ type amount struct {
 	unlimited bool
 	zero      bool // no request passes
 
-	tier        string // of an override for a tier
-	from, until int64  // the override holds from from until until, in microseconds
+	tier        string // the tier of an override, or ""
+	from, until int64  // when the override is valid, in microseconds; until is exclusive
 }
 
 // maxCount bounds the count of a limit with overage. It is 256 times the largest cost, and twice maxCount
@@ -36,7 +36,7 @@ const maxCount = 1 << 61
 func newAmount(l *limit, o *Override, from string) (*amount, error) {
 	quota := l.row.Limit
 	mark := *l.rule.mark
-	a := &amount{limit: &quota, mark: &mark, unlimited: o.Unlimited, tier: o.Tier, from: beginOf(o.From),
+	a := &amount{limit: &quota, mark: &mark, unlimited: o.Unlimited, tier: o.Tier, from: startOf(o.From),
 		until: endOf(o.Until)}
 	mark.Limit = l.row.Name
 	mark.Overage = l.row.Overage
@@ -69,10 +69,10 @@ func newAmount(l *limit, o *Override, from string) (*amount, error) {
 	return a, nil
 }
 
-// addOverride adds the amount of an override to those of its limit. It ignores the override if the set does
-// not have the limit, for example because the rule is disabled. Amounts for keys come before those for users,
-// and later beginnings come first. from is Mark.From.
-func (set *ruleSet) addOverride(all map[*limit][]*amount, o *Override, from string) error {
+// addOverride adds the amount of an override to its limit's amounts in byLimit. It ignores the override if
+// the set does not have the limit, for example because the rule is disabled. Amounts for keys come before
+// amounts for users, and later starts come first. from is Mark.From.
+func (set *ruleSet) addOverride(byLimit map[*limit][]*amount, o *Override, from string) error {
 	l := set.limits[prefixOf(o.Rule, o.Limit)]
 	if l == nil {
 		return nil
@@ -81,8 +81,8 @@ func (set *ruleSet) addOverride(all map[*limit][]*amount, o *Override, from stri
 	if err != nil {
 		return err
 	}
-	all[l] = append(all[l], a)
-	amounts := all[l]
+	byLimit[l] = append(byLimit[l], a)
+	amounts := byLimit[l]
 	sort.SliceStable(amounts, func(i, j int) bool {
 		if amounts[i].mark.From != amounts[j].mark.From {
 			return amounts[i].mark.From == "key"
@@ -92,20 +92,20 @@ func (set *ruleSet) addOverride(all map[*limit][]*amount, o *Override, from stri
 	return nil
 }
 
-// senderState holds what a snapshot says about an identity: bans, ends and overrides. It is immutable. An
+// senderState holds the effect of a snapshot on an identity: bans, ends and overrides. It is immutable. An
 // Identity caches the state for the snapshot that used it last.
 type senderState struct {
 	set       *ruleSet
 	bans      *banSet
-	ban       *Ban   // nil for none; see senderBan
+	ban       *Ban   // nil without a ban; see senderBan
 	user, key string // as in the keys of counters
 	hasKey    bool   // the request had an API key
 
 	tierUntil, expiresAt, revokedAt int64
 
-	// plainUntil is the first of these ends, until which the sender is plain: the memo's verdict holds for an
-	// identity with a tier and a user, and without a ban, overrides and a billing period. It is always for
-	// any other identity.
+	// plainUntil is the end of the time in which the sender is plain: the memo's verdict holds for the
+	// sender. An identity is plain until the first of these ends if it has a tier and a user, but no ban,
+	// overrides or billing period. For any other identity, plainUntil is always.
 	plainUntil int64
 
 	adjusted bool // overrides or periodStart is set
@@ -120,21 +120,21 @@ var anonymous = &senderState{}
 
 // senderStateOf returns the state of an identity under a snapshot, from the identity's cache if possible.
 func senderStateOf(s *Snapshot, id *Identity) *senderState {
-	last, _ := id.state.Load().(*senderState)
-	if last != nil && last.set == s.set && last.bans == s.bans {
-		return last
+	cached, _ := id.state.Load().(*senderState)
+	if cached != nil && cached.set == s.set && cached.bans == s.bans {
+		return cached
 	}
 	set := s.set
-	a := &senderState{
+	state := &senderState{
 		set: set, bans: s.bans, ban: senderBan(s.bans, id), user: userText(id.User),
 		hasKey: id.Digest != "", overrides: make(map[*limit][]*amount),
 		periodStart: id.PeriodStart, timeZone: id.TimeZone,
 		tierUntil: endOf(id.TierUntil), expiresAt: endOf(id.ExpiresAt), revokedAt: endOf(id.RevokedAt),
 	}
 	if id.CountedAs != 0 {
-		a.key = strconv.FormatInt(id.CountedAs, 10)
+		state.key = strconv.FormatInt(id.CountedAs, 10)
 	} else if id.KeyID != 0 {
-		a.key = strconv.FormatInt(id.KeyID, 10)
+		state.key = strconv.FormatInt(id.KeyID, 10)
 	}
 	for i := range id.Overrides {
 		o := &id.Overrides[i]
@@ -142,27 +142,28 @@ func senderStateOf(s *Snapshot, id *Identity) *senderState {
 		if o.KeyID != 0 {
 			from = "key"
 		}
-		_ = set.addOverride(a.overrides, o, from) // one that cannot be used has no effect
+		_ = set.addOverride(state.overrides, o, from) // one that cannot be used has no effect
 	}
-	a.adjusted = len(a.overrides) > 0 || !a.periodStart.IsZero()
-	a.plainUntil = always
-	if !a.adjusted && a.ban == nil && id.Tier != "" && a.user != "" && (id.Known || !a.hasKey) {
-		a.plainUntil = a.tierUntil
-		for _, end := range []int64{a.expiresAt, a.revokedAt} {
-			if end < a.plainUntil {
-				a.plainUntil = end
+	state.adjusted = len(state.overrides) > 0 || !state.periodStart.IsZero()
+	state.plainUntil = always
+	if !state.adjusted && state.ban == nil && id.Tier != "" && state.user != "" &&
+		(id.Known || !state.hasKey) {
+		state.plainUntil = state.tierUntil
+		for _, end := range []int64{state.expiresAt, state.revokedAt} {
+			if end < state.plainUntil {
+				state.plainUntil = end
 			}
 		}
 	}
-	id.state.Store(a)
-	return a
+	id.state.Store(state)
+	return state
 }
 
-// amountFor returns the amount of a limit for a sender at a time.
-func amountFor(l *limit, sender *senderState, at int64, o *Verdict) *amount {
+// amountFor returns the amount of a limit for a sender at the time at.
+func amountFor(l *limit, sender *senderState, at int64, v *Verdict) *amount {
 	a := l.own
-	if !o.senderUnknown {
-		a = choose(l.tiers, o.Tier, at, a)
+	if !v.senderUnknown {
+		a = choose(l.tiers, v.Tier, at, a)
 	}
 	if !sender.adjusted {
 		return a
@@ -174,7 +175,7 @@ func amountFor(l *limit, sender *senderState, at int64, o *Verdict) *amount {
 	return anchored(sender, a)
 }
 
-// choose returns the first amount for a tier that holds at a time, or otherwise if there is none.
+// choose returns the first amount for a tier that is valid at the time at, or otherwise if there is none.
 func choose(amounts []*amount, tier string, at int64, otherwise *amount) *amount {
 	for _, a := range amounts {
 		if a.tier == tier && a.from <= at && at < a.until {
@@ -195,15 +196,15 @@ func anchored(s *senderState, a *amount) *amount {
 	key := anchorKey{l, a.mark.Quota, a.mark.From}
 	s.set.mu.Lock()
 	defer s.set.mu.Unlock()
-	known := s.set.anchored[key]
-	if known == nil {
+	shared := s.set.anchored[key]
+	if shared == nil {
 		if l.Validate() != nil { // the time zone is unknown on this machine
 			l.Zone = a.limit.Zone
 		}
-		known = &amount{limit: &l, mark: a.mark}
-		s.set.anchored[key] = known
+		shared = &amount{limit: &l, mark: a.mark}
+		s.set.anchored[key] = shared
 	}
-	return known
+	return shared
 }
 
 // anchorKey identifies an anchored amount.

@@ -9,23 +9,23 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// An assumed address, which may be a balancer's, does not free a request from the limit of a family. It
-// matches block rules and limits without a family.
-func TestAnAssumedAddressFreesNoRequest(t *testing.T) {
-	inside := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+// An assumed address may belong to a load balancer. It does not free a request from the limit of a family,
+// but it matches block rules and limits without a family.
+func TestAssumedAddressFreesNoRequest(t *testing.T) {
+	networks := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	rule := func(name, family string, priority, events int64, networks []netip.Prefix) policy.Rule {
 		limit := ratelimit.Limit{Prefix: name, Events: events, Window: time.Minute}
 		return policy.Rule{Name: name, Family: family, Priority: priority, Networks: networks,
 			CountBy: []string{"ip"}, Limits: []policy.RuleLimit{{Name: "l", Limit: limit}}}
 	}
-	set := policy.Compile([]policy.Rule{rule("staff", "plan", 2, 1000, inside),
-		rule("public", "plan", 1, 10, nil), rule("alone", "", 3, 50, inside)}, nil, nil, 0)
+	set := policy.Compile([]policy.Rule{rule("staff", "plan", 2, 1000, networks),
+		rule("public", "plan", 1, 10, nil), rule("alone", "", 3, 50, networks)}, nil, nil, 0)
 	for assumed, want := range map[bool]string{false: " alone staff", true: " alone public"} {
-		var o policy.Verdict
+		var v policy.Verdict
 		policy.Evaluate(set, &policy.Facts{Address: netip.MustParseAddr("10.0.0.1"), Assumed: assumed},
-			&policy.Identity{}, time.Now(), &o)
+			&policy.Identity{}, time.Now(), &v)
 		got := ""
-		for _, m := range o.Marks {
+		for _, m := range v.Marks {
 			got += " " + m.Rule
 		}
 		if got != want {

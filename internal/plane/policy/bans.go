@@ -12,7 +12,7 @@ const never = math.MaxInt64
 // always is the time before all others.
 const always = math.MinInt64
 
-// endOf returns an end in microseconds. The zero time means never.
+// endOf returns an end in microseconds since the Unix epoch. The zero time means never.
 func endOf(t time.Time) int64 {
 	if t.IsZero() {
 		return never
@@ -20,8 +20,8 @@ func endOf(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// beginOf returns a beginning in microseconds. The zero time means always.
-func beginOf(t time.Time) int64 {
+// startOf returns a start in microseconds since the Unix epoch. The zero time means always.
+func startOf(t time.Time) int64 {
 	if t.IsZero() {
 		return always
 	}
@@ -31,7 +31,7 @@ func beginOf(t time.Time) int64 {
 // banSet holds compiled bans: for each network, user and API key the ban that ends last.
 type banSet struct {
 	byNetwork     map[netip.Prefix]*Ban
-	prefixLengths []int // the distinct ones of byNetwork
+	prefixLengths []int // the distinct lengths in byNetwork
 	inForce       int64 // the number of bans in the database
 	bySender      map[Credential]*Ban
 }
@@ -46,13 +46,13 @@ func newBanSet(bans []Ban) *banSet {
 			b.byNetwork[network] = lastBan(b.byNetwork[network], ban)
 			continue
 		}
-		of := credentialOf(&Identity{Digest: ban.Digest, User: ban.User})
-		b.bySender[of] = lastBan(b.bySender[of], ban)
+		sender := credentialOf(&Identity{Digest: ban.Digest, User: ban.User})
+		b.bySender[sender] = lastBan(b.bySender[sender], ban)
 	}
 	return b
 }
 
-// lastBan returns the one of two bans that ends last. Either may be nil.
+// lastBan returns the later-ending of two bans. Either may be nil.
 func lastBan(a, b *Ban) *Ban {
 	if a == nil || b != nil && endOf(b.Until) > endOf(a.Until) {
 		return b
@@ -60,7 +60,7 @@ func lastBan(a, b *Ban) *Ban {
 	return a
 }
 
-// networkBan returns, of the bans of networks with the client's address, the one that ends last, or nil.
+// networkBan returns the last-ending ban of a network that contains the client's address, or nil.
 func networkBan(b *banSet, f *Facts) *Ban {
 	var last *Ban
 	address := f.Address.Unmap()
@@ -73,34 +73,34 @@ func networkBan(b *banSet, f *Facts) *Ban {
 	return last
 }
 
-// senderBan returns, of the bans of an identity's API key and user, the one that ends last, or nil.
+// senderBan returns the last-ending ban of an identity's API key or user, or nil.
 func senderBan(b *banSet, id *Identity) *Ban {
 	return lastBan(b.bySender[Credential{Digest: id.Digest}], b.bySender[Credential{User: id.User}])
 }
 
-// refuseBanned refuses a request and returns true if one of two bans holds at now. Either may be nil.
-func refuseBanned(ofNetwork, ofSender *Ban, now time.Time, o *Verdict) bool {
+// refuseBanned refuses a request and returns true if one of two bans is in force at now. Either may be nil.
+func refuseBanned(ofNetwork, ofSender *Ban, now time.Time, v *Verdict) bool {
 	for _, ban := range []*Ban{ofNetwork, ofSender} {
 		if ban == nil || now.UnixMicro() >= endOf(ban.Until) {
 			continue
 		}
-		o.Ban = ban
-		o.Reason = Banned
-		o.Status = 403
+		v.Ban = ban
+		v.Reason = Banned
+		v.Status = 403
 		if !ban.Until.IsZero() {
-			o.RetryAfter = ban.Until.Sub(now)
+			v.RetryAfter = ban.Until.Sub(now)
 		}
-		if o.User == "" { // the sender was not looked up
-			o.User = ban.User
-			o.KeyID = ban.KeyID
+		if v.User == "" { // the sender was not looked up
+			v.User = ban.User
+			v.KeyID = ban.KeyID
 		}
 		return true
 	}
 	return false
 }
 
-// addLength adds the prefix length of a network to a list without duplicates. A search for an address takes
-// one look-up in a map for each length. Even many networks have few lengths.
+// addLength adds the prefix length of a network to a list without duplicates. A search for an address looks
+// up each length in a map. Even many networks have few distinct lengths.
 func addLength(lengths []int, network netip.Prefix) []int {
 	for _, bits := range lengths {
 		if bits == network.Bits() {
@@ -110,12 +110,12 @@ func addLength(lengths []int, network netip.Prefix) []int {
 	return append(lengths, network.Bits())
 }
 
-// plainAddress returns an address for comparisons with networks: without a zone, and as IPv4 if it is an IPv4
-// address in IPv6 form.
+// plainAddress returns an address without its zone, for comparisons with networks. An IPv4 address in IPv6
+// form becomes IPv4.
 func plainAddress(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// normalNetwork returns a network without bits beyond its length, and as IPv4 if it has IPv4 addresses in
-// IPv6 form.
+// normalNetwork returns a network with its host bits set to 0. A network of IPv4 addresses in IPv6 form
+// becomes IPv4.
 func normalNetwork(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)

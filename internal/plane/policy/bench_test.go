@@ -8,7 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// BenchmarkEvaluate measures a decision without the database: few rules, or many that include networks.
+// BenchmarkEvaluate measures a decision without the database, with few rules and with many rules that include
+// networks.
 func BenchmarkEvaluate(b *testing.B) {
 	for _, rules := range []int{5, 1000} {
 		for _, sender := range []string{"key", "nobody"} {
@@ -19,13 +20,13 @@ func BenchmarkEvaluate(b *testing.B) {
 						clear(identities)
 					}
 					s := policy.Compile(rows, nil, nil, remember)
-					var o policy.Verdict
+					var v policy.Verdict
 					for i := range 3 * 64 {
-						policy.Evaluate(s, facts[i%64], identities[i%64], policytest.Now, &o)
+						policy.Evaluate(s, facts[i%64], identities[i%64], policytest.Now, &v)
 					}
 					b.ReportAllocs()
 					for i := 0; b.Loop(); i++ {
-						policy.Evaluate(s, facts[i%64], identities[i%64], policytest.Now, &o)
+						policy.Evaluate(s, facts[i%64], identities[i%64], policytest.Now, &v)
 					}
 				})
 			}

@@ -2,31 +2,31 @@ package policy
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
-// charge sets the limits of the hits to the amounts that hold for the sender at a time. It drops unlimited
-// hits, and moves those of shadow rules to the end, Apart. A limit with the amount 0 refuses the request.
-func charge(sender *senderState, at int64, o *Verdict) {
+// charge sets the limits of the hits to the sender's amounts at the time at. It drops unlimited hits, moves
+// hits of shadow rules to the end and marks them Apart. A limit with the amount 0 refuses the request.
+func charge(sender *senderState, at int64, v *Verdict) {
 	simple := true
 	kept := 0
 	var shadows []ratelimit.Hit
 	var marks []*Mark // marks[i] describes shadows[i]
-	for i, l := range o.limits {
+	for i, l := range v.limits {
 		a := l.own
 		if l.tiers != nil || sender.adjusted {
-			a = amountFor(l, sender, at, o)
+			a = amountFor(l, sender, at, v)
 		}
 		if a.unlimited {
 			continue
 		}
 		if a.zero {
 			if a.mark.Shadow {
-				o.Would = append(o.Would, a.mark)
+				v.Would = append(v.Would, a.mark)
 				continue
 			}
-			refuse(o, NoQuota, a.mark)
+			refuse(v, NoQuota, a.mark)
 			return
 		}
 		if a.mark.Shadow {
-			hit := o.Hits[i]
+			hit := v.Hits[i]
 			hit.Limit = a.limit
 			hit.Apart = true
 			shadows = append(shadows, hit)
@@ -34,17 +34,17 @@ func charge(sender *senderState, at int64, o *Verdict) {
 			continue
 		}
 		if kept < i {
-			o.Hits[kept] = o.Hits[i]
+			v.Hits[kept] = v.Hits[i]
 		}
-		o.Hits[kept].Limit = a.limit
+		v.Hits[kept].Limit = a.limit
 		kept++
-		o.Marks = append(o.Marks, a.mark)
+		v.Marks = append(v.Marks, a.mark)
 		simple = simple && a.mark.simple
 	}
-	o.Hits = o.Hits[:kept]
+	v.Hits = v.Hits[:kept]
 	if marks != nil {
-		o.Hits = append(o.Hits, shadows...)
-		o.Marks = append(o.Marks, marks...)
+		v.Hits = append(v.Hits, shadows...)
+		v.Marks = append(v.Marks, marks...)
 	}
-	o.Simple = simple && kept > 0 && marks == nil
+	v.Simple = simple && kept > 0 && marks == nil
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// A proxy finds each change, in whatever order the transactions commit. A rule is never in force without
-// all its limits. Changes that were rolled back or are not committed have no effect.
-func TestRulesArriveInWhateverOrderTheyAreCommitted(t *testing.T) {
-	s := newSite(t)
-	p := s.policy(policy.Settings{})
+// A proxy finds each change, whatever the order in which the transactions commit. No rule is in force without
+// all its limits. Changes that are not committed have no effect.
+func TestRulesApplyInAnyCommitOrder(t *testing.T) {
+	d := newTestDB(t)
+	p := d.newPolicy(policy.Settings{})
 	refresh(t, p)
 	open := map[string]pgx.Tx{}
 	for _, name := range []string{"a", "b", "c", "d"} {
-		open[name] = s.begin()
+		open[name] = d.begin()
 	}
 	rule := "SELECT rate_limit_rule('%s', priority => -ascii('%[1]s'), count_by => '{all}', per_hour => 10)"
 	for _, step := range []struct{ tx, sql, want string }{
@@ -41,7 +41,7 @@ func TestRulesArriveInWhateverOrderTheyAreCommitted(t *testing.T) {
 		for _, name := range strings.Fields(step.want) {
 			want += " rule/" + name + "=" + map[bool]string{true: "50", false: "10"}[name == "b/some"]
 		}
-		same(t, step.tx+": "+sql, decided(t, p, "", ""), want)
+		checkEqual(t, step.tx+": "+sql, outcomeOf(t, p, "", ""), want)
 	}
-	same(t, "what was reported", s.reports(), "")
+	checkEqual(t, "reported errors", d.reportedErrors(), "")
 }

@@ -12,10 +12,10 @@ import (
 // Wrong is a rule or an override that cannot be used.
 type Wrong struct {
 	Rule string
-	// Override is "" if the whole rule cannot be used. Otherwise it names the only override that cannot be
-	// used, such as "limit hour, tier free".
+	// Override is "" if the whole rule cannot be used. Otherwise it names the override that cannot be used,
+	// such as "limit hour, tier free".
 	Override string
-	// Err says what is wrong and what is allowed.
+	// Err names the invalid value and the allowed values.
 	Err error
 	// Kept reports whether the rule stays as it was in the previous Snapshot.
 	Kept bool
@@ -29,8 +29,8 @@ type Snapshot struct {
 	bans *banSet
 }
 
-// Compile returns a snapshot. overrides has the overrides for tiers; an Identity has those for users and
-// keys. The snapshot keeps the slices, which the caller must not change afterwards. remember is
+// Compile returns a snapshot. overrides are the overrides for tiers; overrides for users and keys belong to
+// an Identity. The snapshot keeps the slices, which the caller must not change afterwards. remember is
 // Settings.Remember.
 func Compile(rules []Rule, overrides []Override, bans []Ban, remember int) *Snapshot {
 	return &Snapshot{set: newRuleSet(rules, overrides, nil, remember), bans: newBanSet(bans)}
@@ -45,12 +45,12 @@ func (s *Snapshot) Rules() int { return len(s.set.rules) }
 // ruleSet holds compiled rules with their limits. Its slices hold pointers: in the interpreter, a function
 // with a variable of the element's type pays for memory of its size.
 type ruleSet struct {
-	rules  []*rule           // in the order in which they are tried
+	rules  []*rule           // in the order of evaluation
 	limits map[string]*limit // by prefix
 	index  *index
 	memo   *memo // nil if disabled
 	wrong  []Wrong
-	off    []*Rule // with the mode off
+	off    []*Rule // rules with the mode off
 
 	mu       sync.Mutex // guards anchored
 	anchored map[anchorKey]*amount
@@ -64,19 +64,19 @@ type rule struct {
 	from, until int64
 	hosts       []*hostPattern
 	paths       []*pathPattern
-	endpoint    string // the paths as one text
+	endpoint    string // the paths, joined by spaces
 	networks    []netip.Prefix
-	dynamic     bool // has conditions on time or networks, which the memo cannot store
+	dynamic     bool // the rule has conditions on time or networks, which the memo cannot store
 	countBy     counterBy
-	needsSender bool // does not apply to a sender that could not be looked up
+	needsSender bool // the rule does not apply to a sender that could not be looked up
 	limits      []*limit
 }
 
 // prefixOf returns the prefix of the counters of a limit.
 func prefixOf(rule, limit string) string { return "rule/" + rule + "/" + limit }
 
-// newRuleSet compiles rules. In place of a rule that cannot be used, it compiles the rule of the same name in
-// before, which are the rules of the snapshot in force.
+// newRuleSet compiles rules. before are the rules of the snapshot in force. If a rule cannot be used,
+// newRuleSet compiles the rule of the same name in before instead.
 func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int) *ruleSet {
 	set := &ruleSet{limits: make(map[string]*limit), anchored: make(map[anchorKey]*amount)}
 	if remember > 0 {
@@ -91,9 +91,9 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 		r, err := compileRule(row)
 		if err != nil {
 			wrong := Wrong{Rule: row.Name, Err: err, row: row}
-			for _, last := range before {
-				if last.row.Name == row.Name {
-					r, _ = compileRule(&last.row) // a copy, since this set writes into its rules
+			for _, old := range before {
+				if old.row.Name == row.Name {
+					r, _ = compileRule(&old.row) // a copy, since this set writes into its rules
 					wrong.Kept = true
 				}
 			}
@@ -105,8 +105,8 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 	}
 	rules := set.rules
 	sort.SliceStable(rules, func(i, j int) bool { return isBefore(&rules[i].row, &rules[j].row) })
-	for place, r := range rules {
-		r.position = place
+	for position, r := range rules {
+		r.position = position
 		for _, l := range r.limits {
 			set.limits[l.row.Limit.Prefix] = l
 		}
@@ -115,8 +115,8 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 	for i := range overrides {
 		o := &overrides[i]
 		if err := set.addOverride(tiers, o, "tier"); err != nil {
-			of := "limit " + o.Limit + ", tier " + o.Tier
-			set.wrong = append(set.wrong, Wrong{Rule: o.Rule, Override: of, Err: err})
+			override := "limit " + o.Limit + ", tier " + o.Tier
+			set.wrong = append(set.wrong, Wrong{Rule: o.Rule, Override: override, Err: err})
 		}
 	}
 	for l, amounts := range tiers {
@@ -128,7 +128,7 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 	return set
 }
 
-// actionOrder ranks the actions in the order in which rules are tried.
+// actionOrder ranks the actions in the order of evaluation.
 var actionOrder = map[Action]int{Exempt: 0, Block: 1, Charge: 2}
 
 func isBefore(a, b *Rule) bool {
@@ -141,9 +141,9 @@ func isBefore(a, b *Rule) bool {
 	return a.Name < b.Name
 }
 
-// compileRule compiles one rule, or returns why it cannot be used.
+// compileRule compiles one rule. The error explains why the rule cannot be used.
 func compileRule(row *Rule) (*rule, error) {
-	r := &rule{row: *row, from: beginOf(row.From), until: endOf(row.Until)}
+	r := &rule{row: *row, from: startOf(row.From), until: endOf(row.Until)}
 	if row.Action == "" {
 		r.row.Action = Charge
 	}
@@ -185,8 +185,8 @@ func compileRule(row *Rule) (*rule, error) {
 	return r, nil
 }
 
-// check returns an error for values that the constraints and triggers of the tables cannot rule out: an
-// action or a mode of a later version, and missing limits after a restore.
+// check returns an error for values that constraints and triggers cannot exclude: an action or a mode of a
+// later version, and missing limits after a restore.
 func (r *rule) check() error {
 	row := &r.row
 	_, isKnown := actionOrder[row.Action]

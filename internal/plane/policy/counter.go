@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// dimensionNames are the names that CountBy may have, besides header:NAME.
+// dimensionNames are the valid names in CountBy, besides header:NAME.
 var dimensionNames = []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "all"}
 
 const wantCountBy = "user, key, tier, ip, ip/64, host, route, header:NAME, " +
@@ -18,7 +18,7 @@ const wantCountBy = "user, key, tier, ip, ip/64, host, route, header:NAME, " +
 
 // counterBy is a parsed CountBy.
 type counterBy struct {
-	parts             [][]*dimension // the parts of the key; a part of several dimensions has alternatives
+	parts             [][]*dimension // the parts of the key, each with its alternatives
 	skipWithoutHeader bool           // Rule.SkipWithoutHeader
 	userOnly          bool           // CountBy is user
 	allOnly           bool           // CountBy is all
@@ -30,7 +30,7 @@ type counterBy struct {
 // dimension is a property that a rule counts by.
 type dimension struct {
 	name   string // "header:" for a header
-	header string // the canonical name; "" for another dimension
+	header string // the canonical name of the header; "" for another dimension
 	secret bool   // the header holds a secret
 }
 
@@ -45,7 +45,7 @@ func parseCountBy(row *Rule) (counterBy, error) {
 	for _, name := range names {
 		var part []*dimension
 		alternatives := strings.Split(name, "|")
-		certain := true // all alternatives so far are of the sender
+		ofSender := true // all previous alternatives are properties of the sender
 		for _, text := range alternatives {
 			d := &dimension{name: text}
 			if header := strings.TrimPrefix(text, "header:"); header != text && settings.HeaderName(header) {
@@ -61,9 +61,9 @@ func parseCountBy(row *Rule) (counterBy, error) {
 			seen[text] = true
 			part = append(part, d)
 			// An identity with a billing period has a user, and may have no key.
-			by.perSender = by.perSender || certain &&
+			by.perSender = by.perSender || ofSender &&
 				(text == "user" || text == "key" && len(alternatives) == 1)
-			certain = certain && text == "key"
+			ofSender = ofSender && text == "key"
 		}
 		by.parts = append(by.parts, part)
 	}
@@ -74,16 +74,16 @@ func parseCountBy(row *Rule) (counterBy, error) {
 	return by, nil
 }
 
-// counterText escapes a value for the key of a counter. The key has the values that the rule counts by, in
-// their order, separated by spaces. In a value, a space is written %20 and a percent sign %25. The value of a
-// user is the user's id, in which a leading "ip:" is written "ip%3A". The value of a request without a user
-// is "ip:" and the network. Therefore no two senders have the same key. A header that is missing or empty has
-// the value noHeader. The value of an alternative begins with its number, see AlternativeKey.
+// counterText escapes a value for the key of a counter. The key consists of the values that the rule counts
+// by, in the order of CountBy, separated by spaces. In a value, a space becomes %20 and a percent sign %25.
+// The value of a user is the user's id, in which a leading "ip:" becomes "ip%3A". The value of a request
+// without a user is "ip:" and the network. Therefore no two senders have the same key. A missing or empty
+// header has the value noHeader. The value of an alternative begins with its number, see AlternativeKey.
 func counterText(value string) string { return counterEscapes.Replace(value) }
 
 var counterEscapes = strings.NewReplacer("%", "%25", " ", "%20")
 
-// userText returns the value of a user in the key of a counter.
+// userText returns the value of a user in a counter key.
 func userText(user string) string {
 	text := counterText(user)
 	if strings.HasPrefix(text, "ip:") {
@@ -92,8 +92,9 @@ func userText(user string) string {
 	return text
 }
 
-// nobodyText returns that value for a request without a user, or "" if the address is unknown.
-func nobodyText(address netip.Addr) string {
+// anonymousText returns the value of a request without a user in a counter key, or "" if the address is
+// unknown.
+func anonymousText(address netip.Addr) string {
 	text := networkText(address)
 	if text != "" {
 		text = "ip:" + text
@@ -121,7 +122,8 @@ func NetworkOf(address netip.Addr) netip.Prefix {
 	return network
 }
 
-// networkText returns an IPv4 address or the /64 of an IPv6 address, or "" if the address is unknown.
+// networkText returns the text of an IPv4 address, or of the /64 of an IPv6 address. It returns "" if the
+// address is unknown.
 func networkText(address netip.Addr) string {
 	if !address.IsValid() {
 		return ""
@@ -129,13 +131,13 @@ func networkText(address netip.Addr) string {
 	return strings.TrimSuffix(NetworkOf(address).String(), "/32")
 }
 
-// noHeader is the value of a header that is missing or empty. It differs from all results of counterText, in
-// which a 2 follows each percent sign.
+// noHeader is the value of a header that is missing or empty. It differs from every result of counterText,
+// because there a 2 follows each percent sign.
 const noHeader = "%empty"
 
-// AlternativeKey returns the value of an alternative in the key of a counter: its number from 1 on, a bar,
-// and text, or the digest of a secret text. The number distinguishes a header from an address with the same
-// text.
+// AlternativeKey returns the value of an alternative in a counter key: its number, counted from 1, a bar, and
+// text. A secret text is replaced by its digest. The number distinguishes a header from an address with the
+// same text.
 func AlternativeKey(number int, text string, secret bool) string {
 	if secret {
 		text = ratelimit.DigestKey(text)
@@ -145,23 +147,23 @@ func AlternativeKey(number int, text string, secret bool) string {
 
 // counterKey returns the key of a rule's counters for a request, and whether the key contains a secret. It
 // returns "" if the request lacks a value that the rule counts by. user is the result of userText or
-// nobodyText, and key the id of the API key. Of several alternatives, the first that the request has counts.
-// The last alternative counts as it would alone, with noHeader or the network of an anonymous request.
-func counterKey(by *counterBy, f *Facts, user, key, tier string) (text string, secret bool) {
-	text = ""
+// anonymousText, and keyID the id of the API key. The first alternative that the request has is used. Only
+// the last alternative can be noHeader or the network of an anonymous request.
+func counterKey(by *counterBy, f *Facts, user, keyID, tier string) (key string, secret bool) {
+	key = ""
 	secret = false
 	for _, part := range by.parts {
 		value := ""
 		for i, d := range part {
 			more := i+1 < len(part)
-			hides := false
+			isSecret := false
 			switch d.name {
 			case "user":
 				if !more || !strings.HasPrefix(user, "ip:") { // anonymous requests lack this alternative
 					value = user
 				}
 			case "key":
-				value = key
+				value = keyID
 			case "tier":
 				value = counterText(tier)
 			case "ip":
@@ -174,7 +176,7 @@ func counterKey(by *counterBy, f *Facts, user, key, tier string) (text string, s
 				value = counterText(f.Route)
 			case "header:":
 				value = counterText(strings.Join(f.Header[d.header], ","))
-				hides = d.secret || contains(f.KeyHeaders, d.header)
+				isSecret = d.secret || contains(f.KeyHeaders, d.header)
 				if value == "" && !by.skipWithoutHeader && !more {
 					value = noHeader
 				}
@@ -185,21 +187,21 @@ func counterKey(by *counterBy, f *Facts, user, key, tier string) (text string, s
 				continue
 			}
 			if len(part) > 1 {
-				value = AlternativeKey(i+1, value, hides)
+				value = AlternativeKey(i+1, value, isSecret)
 			} else {
-				secret = hides || secret
+				secret = isSecret || secret
 			}
 			break
 		}
 		if value == "" {
 			return "", false
 		}
-		if text != "" {
-			text += " "
+		if key != "" {
+			key += " "
 		}
-		text += value
+		key += value
 	}
-	return text, secret
+	return key, secret
 }
 
 func contains(names []string, name string) bool {

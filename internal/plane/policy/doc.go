@@ -1,16 +1,16 @@
 // Package policy decides which limits apply to a request, from rows of a database: tiers, users, API keys,
 // rules with their limits, overrides and bans.
 //
-// A Snapshot holds the rules and bans of one moment, compiled. Evaluate turns the Facts of a request and the
+// A Snapshot holds the compiled rules and bans of one moment. Evaluate turns the Facts of a request and the
 // Identity of its sender into a Verdict: refused, exempt, or a list of hits that a ratelimit.Store takes.
 // Evaluate does no I/O and reads no clock. A Policy keeps the current Snapshot of a database, and caches the
 // identities that it looks up.
 //
 // Three invariants hold:
 //
-//   - A Snapshot, an Identity and a Mark never change. A change of the database replaces the whole Snapshot.
+//   - A Snapshot, an Identity and a Mark never change. A change in the database leads to a new Snapshot.
 //   - A Policy applies no partial read: see readWhole.
-//   - A cached Identity is not older than the last poll that found a change of it: see Identities.
+//   - A cached Identity is not older than the last poll that reported its change: see IdentityCache.
 //
 // # How the rules are evaluated
 //
@@ -19,36 +19,36 @@
 //     either is anonymous: its tier is Facts.Tier, and a rule that counts by user counts its network instead.
 //  2. Order. Bans come first, then exempt rules, block rules and limits. Within each, the rule with the
 //     higher priority comes first; rules of equal priority are in the order of their names.
-//  3. Families. Of the rules with limits of one family, only the first that matches applies. A rule without
-//     a family applies whenever it matches. The rules after a shadow rule apply as if it were not there. A
+//  3. Families. Of the rules with limits of one family, only the first that matches applies. A rule without a
+//     family applies whenever it matches. The rules after a shadow rule apply as if it were not there. A
 //     shadow rule does not apply after an enforced rule of its family that matches.
 //  4. Amount. The override for the key applies, else the one for the user, else the one for the tier, else
 //     the rule's own amount.
 //  5. Counter. The prefix is rule/<rule>/<limit>. The key has the parts that CountBy names. Neither contains
-//     the amount or the tier, so a change of plan keeps what was used. A rule does not match a request that
-//     lacks what it counts by, except for a header: see Rule.SkipWithoutHeader.
+//     the amount or the tier, so a change of plan keeps the counts. A rule does not match a request without a
+//     value that the rule counts by, except for a header: see Rule.SkipWithoutHeader.
 //  6. Errors. A Snapshot leaves out a rule that it cannot use, and Snapshot.Wrong names the rule. A Policy
-//     instead keeps the rule as it was in the snapshot in force, if that had it.
+//     keeps using the rule from the snapshot in force, if that snapshot has it.
 //
 // # How changes take effect
 //
-// A background poll finds the rows that changed. The Policy then evicts the identities that changed, reads
-// the rules and bans again if they changed, and replaces the snapshot. While the database does not answer,
-// the rules and identities in memory stay in force. Bans are checked before any look-up. If a look-up fails,
-// some rules still apply: see Policy.Evaluate.
+// A background poll finds the changed rows. The Policy then evicts the changed identities, reads changed
+// rules and bans again, and replaces the snapshot. During an outage, the rules and identities in memory stay
+// in force. Bans are checked before any look-up. If a look-up fails, some rules still apply: see
+// Policy.Evaluate.
 //
 // # Cost
 //
 // The index of a Snapshot files each rule under every value of one kind of condition: paths, hosts, networks
-// or tiers. It chooses the kind that the fewest other rules share, so that Evaluate tries few of many
+// or tiers. It chooses the kind that the fewest other rules share, so Evaluate tries only a few of many
 // selective rules. With Settings.Remember, a Snapshot also has a memo. For a tier, method, host and path the
-// memo holds the rules that match. It also holds the verdict if that is the same for all senders without
-// amounts of their own. The memo saves the search in the index, which is slow in the interpreter. Evaluate
-// allocates no memory if all rules count by user. Measure it:
+// memo holds the rules that match. It also holds the verdict if all senders without amounts of their own get
+// the same one. The memo saves searches of the index, which are slow in the interpreter. Evaluate allocates
+// no memory if all rules count by user. Measure it:
 //
 //	go test -run xxx -bench Evaluate ./internal/plane/policy
 //
 // The package runs compiled and interpreted; internal/testkit/imports describes the rules for such code. In
-// the interpreter, a call of a function also pays for each expression in it, executed or not. Therefore rare
-// work has functions of its own.
+// the interpreter, the cost of a call grows with the number of expressions in the function, executed or not.
+// Therefore rare work has functions of its own.
 package policy

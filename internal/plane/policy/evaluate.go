@@ -5,83 +5,82 @@ import (
 	"time"
 )
 
-// Evaluate overwrites o with the verdict on a request. id is nil for a request with neither an API key nor a
-// user.
+// Evaluate overwrites v with the verdict on a request. id is nil for an anonymous request.
 //
 // Evaluate copies the verdict from the memo if the identity has no ban, overrides or billing period, and no
-// ban or rule names a network of the client's address. Otherwise it calls evaluateInFull. The frequent case
-// is in the body of this function because calls are slow in the interpreter: doc.go has the benchmark.
-func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
+// ban or rule names a network of the client's address. Otherwise it calls evaluateInFull. The common case is
+// in the body of this function, because calls are slow in the interpreter: doc.go names the benchmark.
+func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
 	if id == nil || s.set.memo == nil {
-		evaluateInFull(s, f, id, now, o)
+		evaluateInFull(s, f, id, now, v)
 		return
 	}
 	sender, _ := id.state.Load().(*senderState)
 	if sender == nil || sender.set != s.set || sender.bans != s.bans || now.UnixMicro() >= sender.plainUntil {
-		evaluateInFull(s, f, id, now, o)
+		evaluateInFull(s, f, id, now, v)
 		return
 	}
-	all := s.set.memo
-	all.mu.RLock()
-	m := all.matches[combination{id.Tier, f.Method, f.Host, f.Path}]
-	all.mu.RUnlock()
+	cache := s.set.memo
+	cache.mu.RLock()
+	m := cache.matches[combination{id.Tier, f.Method, f.Host, f.Path}]
+	cache.mu.RUnlock()
 	if m == nil || m.verdict == nil || len(s.bans.byNetwork) > 0 && networkBan(s.bans, f) != nil ||
 		len(s.set.index.byNetwork) > 0 && len(findByNetwork(s.set.index, f, id.Tier, nil)) > 0 {
-		evaluateInFull(s, f, id, now, o)
+		evaluateInFull(s, f, id, now, v)
 		return
 	}
-	known := m.verdict
-	clearVerdict(o)
-	o.User = id.User
-	o.Tier = id.Tier
-	o.KeyID = id.KeyID
-	o.Rule = known.Rule
-	o.Endpoint = known.Endpoint
-	o.Simple = known.Simple
-	o.Marks = append(o.Marks, known.Marks...)
-	o.Would = append(o.Would, known.Would...)
-	o.Hits = append(o.Hits, known.Hits...)
+	stored := m.verdict
+	clearVerdict(v)
+	v.User = id.User
+	v.Tier = id.Tier
+	v.KeyID = id.KeyID
+	v.Rule = stored.Rule
+	v.Endpoint = stored.Endpoint
+	v.Simple = stored.Simple
+	v.Marks = append(v.Marks, stored.Marks...)
+	v.Would = append(v.Would, stored.Would...)
+	v.Hits = append(v.Hits, stored.Hits...)
 	for _, i := range m.userHits {
-		o.Hits[i].Key = sender.user
+		v.Hits[i].Key = sender.user
 	}
 }
 
-// evaluateInFull evaluates any request without the verdicts of the memo. It returns the state of the sender,
-// and why its API key is not valid, or NotRefused. A request with an invalid key counts as anonymous.
-func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) (*senderState, Reason) {
+// evaluateInFull evaluates any request without the memo's verdicts. It returns the state of the sender, and
+// the reason why its API key is not valid, or NotRefused. A request with an invalid key counts as anonymous.
+func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) (*senderState, Reason) {
 	at := now.UnixMicro()
-	clearVerdict(o)
-	o.Tier = f.Tier
+	clearVerdict(v)
+	v.Tier = f.Tier
 	sender := anonymous
 	var ban *Ban
 	reason := NotRefused
 	if id != nil {
-		known := senderStateOf(s, id)
-		ban = known.ban
-		reason = keyProblem(id, known, at)
+		state := senderStateOf(s, id)
+		ban = state.ban
+		reason = keyProblem(id, state, at)
 		if reason == NotRefused {
-			sender = known
-			o.User = id.User
-			o.KeyID = id.KeyID
+			sender = state
+			v.User = id.User
+			v.KeyID = id.KeyID
 			if id.Tier != "" && at < sender.tierUntil {
-				o.Tier = id.Tier
+				v.Tier = id.Tier
 			}
 		}
 	}
 	switch {
-	case refuseBanned(networkBan(s.bans, f), ban, now, o):
+	case refuseBanned(networkBan(s.bans, f), ban, now, v):
 	case reason != NotRefused && f.RejectUnknown:
-		rejectKey(s, f, reason, at, o)
+		rejectKey(s, f, reason, at, v)
 		if id.Known {
-			o.Ended = id
+			v.Ended = id
 		}
 	default:
-		decide(s.set, f, sender, at, o)
+		decide(s.set, f, sender, at, v)
 	}
 	return sender, reason
 }
 
-// keyProblem returns why the API key of an identity is not valid, or NotRefused.
+// keyProblem returns the reason why an identity's API key is not valid, or NotRefused.
 func keyProblem(id *Identity, sender *senderState, at int64) Reason {
 	switch {
 	case !sender.hasKey:
@@ -96,44 +95,44 @@ func keyProblem(id *Identity, sender *senderState, at int64) Reason {
 	return NotRefused
 }
 
-// decide writes to o the verdict of the rules, and refuses the request if the verdict depends on the
-// parameters of the path. o.Tier must be set, and o must be empty otherwise.
-func decide(set *ruleSet, f *Facts, sender *senderState, at int64, o *Verdict) {
-	apply(match(set, f, o), f, sender, at, o)
-	if strings.IndexByte(f.Path, ';') >= 0 && isAmbiguous(set, f, sender, at, o) {
-		RefuseAmbiguous(o)
+// decide sets v to the verdict of the rules. It refuses the request if the verdict depends on the parameters
+// of the path. Before the call, v.Tier must be set and v must otherwise be empty.
+func decide(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdict) {
+	apply(match(set, f, v), f, sender, at, v)
+	if strings.IndexByte(f.Path, ';') >= 0 && isAmbiguous(set, f, sender, at, v) {
+		RefuseAmbiguous(v)
 	}
 }
 
-// apply writes to o the verdict of the rules in found.
-func apply(found []*rule, f *Facts, sender *senderState, at int64, o *Verdict) {
-	if selectRules(found, f, sender, at, o) {
-		charge(sender, at, o)
+// apply sets v to the verdict of the rules in found.
+func apply(found []*rule, f *Facts, sender *senderState, at int64, v *Verdict) {
+	if selectRules(found, f, sender, at, v) {
+		charge(sender, at, v)
 	}
 }
 
-// evaluateUnknown evaluates a request before its sender was looked up, by bans and by rules that do not need
+// evaluateUnknown evaluates a request without a look-up of its sender, by bans and by rules that do not need
 // the sender. id has only the digest of the API key, or the user.
-func evaluateUnknown(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
-	clearVerdict(o)
-	o.Tier = f.Tier
-	o.User = id.User
-	if !refuseBanned(networkBan(s.bans, f), senderBan(s.bans, id), now, o) {
-		o.senderUnknown = true
-		decide(s.set, f, anonymous, now.UnixMicro(), o)
+func evaluateUnknown(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
+	clearVerdict(v)
+	v.Tier = f.Tier
+	v.User = id.User
+	if !refuseBanned(networkBan(s.bans, f), senderBan(s.bans, id), now, v) {
+		v.senderUnknown = true
+		decide(s.set, f, anonymous, now.UnixMicro(), v)
 	}
 }
 
 // rejectKey refuses a request because of its API key. A rule that blocks the request with any key takes
-// precedence, so that the answer does not depend on the cache.
-func rejectKey(s *Snapshot, f *Facts, reason Reason, at int64, o *Verdict) {
-	o.senderUnknown = true
-	decide(s.set, f, anonymous, at, o)
-	if o.Reason == Blocked {
+// precedence, so that the response does not depend on the cache.
+func rejectKey(s *Snapshot, f *Facts, reason Reason, at int64, v *Verdict) {
+	v.senderUnknown = true
+	decide(s.set, f, anonymous, at, v)
+	if v.Reason == Blocked {
 		return
 	}
-	clearVerdict(o)
-	o.Tier = f.Tier
-	o.Reason = reason
-	o.Status = 401
+	clearVerdict(v)
+	v.Tier = f.Tier
+	v.Reason = reason
+	v.Status = 401
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// FuzzRules checks that a rule of any row is either usable or reported, that no request makes it panic, and
-// that patterns of hosts and paths match as a loop over their segments does.
+// FuzzRules checks that every rule is either usable or reported, that no request causes a panic, and that
+// host and path patterns match like a loop over their segments.
 func FuzzRules(f *testing.F) {
 	for _, row := range []string{
 		`{"Paths":["/u/*/files","/api/*"],"Hosts":["*.example.com","[::1]"],"Methods":["GET"],
@@ -44,9 +44,11 @@ func FuzzRules(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, row, pathPattern, hostPattern, path, host string) {
-		if how, err := settings.ParseSettle(row); err == nil && how != nil {
-			if again, err := settings.ParseSettle(how.Text); err != nil || !reflect.DeepEqual(how, again) {
-				t.Errorf("%q: got %+v, and compiled again %+v, %v, want the same", row, how, again, err)
+		if settle, err := settings.ParseSettle(row); err == nil && settle != nil {
+			again, err := settings.ParseSettle(settle.Text)
+			if err != nil || !reflect.DeepEqual(settle, again) {
+				t.Errorf("ParseSettle(%q): got %+v, and for its text %+v, %v, want the same", row, settle,
+					again, err)
 			}
 		}
 		f := policy.Facts{Tier: "gold", Method: "GET", Host: policy.NormalHost(host),
@@ -55,31 +57,32 @@ func FuzzRules(f *testing.F) {
 		if f.Path, err = policy.NormalPath(path); err != nil {
 			return
 		}
-		var o policy.Verdict
+		var v policy.Verdict
 		rows := []string{`{"Rule":` + row + `}`, `{"Override":` + row + `}`}
 		if rules, overrides, err := policy.DecodeRules(rows); err == nil {
 			s := policy.Compile(rules, overrides, nil, 4)
 			if s.Rules()+len(s.Wrong()) == 0 && rules[0].Mode != settings.Off {
 				t.Errorf("got neither a rule nor a report of %s, want one of them", row)
 			}
-			policy.Evaluate(s, &f, &policy.Identity{User: "ann", Known: true}, policytest.Now, &o)
-			for i := range o.Hits {
-				if err := o.Hits[i].Limit.Validate(); err != nil {
-					t.Errorf("%s: %v", row, err)
+			policy.Evaluate(s, &f, &policy.Identity{User: "ann", Known: true}, policytest.Now, &v)
+			for i := range v.Hits {
+				if err := v.Hits[i].Limit.Validate(); err != nil {
+					t.Errorf("%s: a hit's limit: got %v, want no error", row, err)
 				}
 			}
 		}
-		w := &policytest.World{Rules: []policy.Rule{{Name: "r", Action: policy.Block,
+		world := &policytest.World{Rules: []policy.Rule{{Name: "r", Action: policy.Block,
 			Paths: []string{pathPattern}, Hosts: []string{hostPattern}}}}
-		s := policy.Compile(w.Rules, nil, nil, 0)
+		s := policy.Compile(world.Rules, nil, nil, 0)
 		if len(s.Wrong()) > 0 || strings.ContainsAny(f.Path, `\;`) ||
 			policy.NormalHost(hostPattern) != hostPattern {
 			return
 		}
-		policy.Evaluate(s, &f, nil, policytest.Now, &o)
-		if got, want := policytest.Text(&o), newNaive(w).decide(&f, nil, policytest.Now); got != want {
-			t.Errorf("the rule for %q and %q, of %q and %q: %s, want %s", hostPattern, pathPattern, f.Host,
-				f.Path, got, want)
+		policy.Evaluate(s, &f, nil, policytest.Now, &v)
+		got, want := policytest.FormatVerdict(&v), newNaive(world).decide(&f, nil, policytest.Now)
+		if got != want {
+			t.Errorf("host pattern %q, path pattern %q, host %q, path %q: got %s, want %s", hostPattern,
+				pathPattern, f.Host, f.Path, got, want)
 		}
 	})
 }

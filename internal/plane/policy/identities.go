@@ -7,12 +7,12 @@ import (
 )
 
 const (
-	// DefaultIdentities is the default size of the cache of identities.
+	// DefaultIdentities is the default capacity of an IdentityCache.
 	DefaultIdentities = 100000
 
-	// MaxUnknown bounds the unknown keys in the cache.
+	// MaxUnknown bounds the unknown keys in an IdentityCache.
 	MaxUnknown = 10000
-	// UnknownTTL is the time for which an unknown key stays in the cache.
+	// UnknownTTL is the time for which an unknown key stays cached.
 	UnknownTTL    = 5 * time.Second
 	unknownMicros = int64(UnknownTTL / time.Microsecond)
 )
@@ -30,19 +30,19 @@ func credentialOf(id *Identity) Credential {
 	return Credential{Digest: id.Digest}
 }
 
-// Identities caches API keys and users of the database. A full cache evicts by second chance, in the random
-// order of a map: it passes over a used entry once. Unknown keys have a map of their own, so that invented
-// keys evict no real ones. When that map is full, it is emptied.
+// IdentityCache caches API keys and users of the database. A full cache evicts by second chance, in the
+// random order of a map: it skips a used entry once. Unknown keys have their own map, so that invented keys
+// evict no real ones. A full map of unknown keys is emptied.
 //
-// A look-up must not cache a state from before an eviction. A look-up therefore begins with Generation, and
-// Add caches nothing if an identity was evicted since. A change during a statement is rare.
-type Identities struct {
+// A look-up must not cache a state from before an eviction. Therefore it first calls Generation, and Add
+// caches nothing if an identity was evicted since then. A change during a statement is rare.
+type IdentityCache struct {
 	capacity int
 
-	mu         sync.RWMutex // guards what follows
+	mu         sync.RWMutex // guards the fields below
 	entries    map[Credential]*cached
-	texts      map[string]*cached     // those of entries with a text, by it
-	users      map[string][]*cached   // those of entries with a user, by user
+	texts      map[string]*cached     // the entries with a text, by text
+	users      map[string][]*cached   // the entries with a user, by user
 	unknown    map[Credential]*cached // keys that the database does not have
 	generation uint64
 }
@@ -52,21 +52,22 @@ type cached struct {
 	credential Credential
 	text       string // the API key, if Recall may find it
 	id         *Identity
-	at         int64  // the time of the read, in microseconds
-	used       uint32 // atomic; 1 from a use until an eviction passes over it
+	at         int64  // the time of the read, in microseconds since the Unix epoch
+	used       uint32 // atomic; 1 from a use until an eviction skips the entry
 }
 
-// NewIdentities returns an empty cache for most identities. Below 1, most means DefaultIdentities.
-func NewIdentities(most int) *Identities {
-	if most < 1 {
-		most = DefaultIdentities
+// NewIdentityCache returns an empty cache for capacity identities. A capacity below 1 means
+// DefaultIdentities.
+func NewIdentityCache(capacity int) *IdentityCache {
+	if capacity < 1 {
+		capacity = DefaultIdentities
 	}
-	c := &Identities{capacity: most}
+	c := &IdentityCache{capacity: capacity}
 	c.empty()
 	return c
 }
 
-func (c *Identities) empty() {
+func (c *IdentityCache) empty() {
 	c.entries = make(map[Credential]*cached)
 	c.texts = make(map[string]*cached)
 	c.users = make(map[string][]*cached)
@@ -74,13 +75,13 @@ func (c *Identities) empty() {
 }
 
 // FindIdentity returns a cached identity and the time of its read, in microseconds since the Unix epoch. It
-// returns nil if the identity must be looked up. If the identity is not Known, the database does not have the
-// key.
-func FindIdentity(c *Identities, of Credential, now time.Time) (*Identity, int64) {
+// returns nil if the identity must be looked up. If the database does not have the key, the identity is not
+// Known.
+func FindIdentity(c *IdentityCache, sender Credential, now time.Time) (*Identity, int64) {
 	c.mu.RLock()
-	e := c.entries[of]
+	e := c.entries[sender]
 	if e == nil {
-		e = c.unknown[of]
+		e = c.unknown[sender]
 		if e != nil && now.UnixMicro() >= e.at+unknownMicros {
 			e = nil
 		}
@@ -95,16 +96,16 @@ func FindIdentity(c *Identities, of Credential, now time.Time) (*Identity, int64
 	return e.id, e.at
 }
 
-// Generation returns the value that a look-up which begins now must pass to Add.
-func (c *Identities) Generation() uint64 {
+// Generation returns the value to pass to Add after a look-up that starts now.
+func (c *IdentityCache) Generation() uint64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.generation
 }
 
-// Add caches the result of a look-up. Recall finds the identity by text, unless that is "". Add reports false
+// Add caches the result of a look-up. If text is not "", Recall finds the identity by it. Add reports false
 // and caches nothing if an identity was evicted since generation. The identity must then be looked up again.
-func (c *Identities) Add(id *Identity, text string, generation uint64, now time.Time) bool {
+func (c *IdentityCache) Add(id *Identity, text string, generation uint64, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.generation != generation {
@@ -136,41 +137,41 @@ func (c *Identities) Add(id *Identity, text string, generation uint64, now time.
 	return true
 }
 
-// evictOne evicts an identity that was not used since evictOne last passed over it. If there is none, it only
-// passes over all.
-func (c *Identities) evictOne() {
-	for of, e := range c.entries {
+// evictOne evicts an identity that was not used since evictOne last skipped it. If there is none, evictOne
+// only skips all.
+func (c *IdentityCache) evictOne() {
+	for sender, e := range c.entries {
 		if !atomic.CompareAndSwapUint32(&e.used, 1, 0) {
-			c.remove(of)
+			c.remove(sender)
 			return
 		}
 	}
 }
 
-// remove deletes the identity of a credential from all maps.
-func (c *Identities) remove(of Credential) {
-	delete(c.unknown, of)
-	e := c.entries[of]
+// remove deletes the identity of a sender from all maps.
+func (c *IdentityCache) remove(sender Credential) {
+	delete(c.unknown, sender)
+	e := c.entries[sender]
 	if e == nil {
 		return
 	}
-	delete(c.entries, of)
+	delete(c.entries, sender)
 	delete(c.texts, e.text)
 	user := e.id.User
-	var left []*cached
+	var kept []*cached
 	for _, other := range c.users[user] {
 		if other != e {
-			left = append(left, other)
+			kept = append(kept, other)
 		}
 	}
-	c.users[user] = left
-	if len(left) == 0 {
+	c.users[user] = kept
+	if len(kept) == 0 {
 		delete(c.users, user)
 	}
 }
 
 // EvictKey evicts an API key, known or unknown.
-func (c *Identities) EvictKey(digest string) {
+func (c *IdentityCache) EvictKey(digest string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.generation++
@@ -178,27 +179,27 @@ func (c *Identities) EvictKey(digest string) {
 }
 
 // EvictUser evicts a user and the user's keys.
-func (c *Identities) EvictUser(user string) {
+func (c *IdentityCache) EvictUser(user string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.generation++
-	all := c.users[user]
+	entries := c.users[user]
 	delete(c.users, user)
-	for i := range all {
-		c.remove(all[i].credential)
+	for i := range entries {
+		c.remove(entries[i].credential)
 	}
 }
 
 // EvictAll empties the cache.
-func (c *Identities) EvictAll() {
+func (c *IdentityCache) EvictAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.generation++
 	c.empty()
 }
 
-// Len returns the numbers of cached identities and unknown keys.
-func (c *Identities) Len() (identities, unknown int) {
+// Len returns the numbers of cached identities and of cached unknown keys.
+func (c *IdentityCache) Len() (identities, unknown int) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	identities = len(c.entries)

@@ -9,16 +9,16 @@ import (
 // condition (networks, paths, hosts or tiers): the kind that the fewest other rules share.
 type index struct {
 	// byText files rules under hosts, tiers, and the parts of paths before the first wildcard. A host that
-	// begins with a dot stands for its subdomains. If values of two kinds are equal, a search also finds
-	// rules of the other kind, and keepMatching drops them.
+	// begins with a dot stands for its subdomains. A search can find a rule by an equal value of another
+	// kind, and keepMatching then drops the rule.
 	byText     map[string][]*rule
-	maxSlashes int // the most slashes of a path in byText
-	maxDots    int // the most dots of a host in byText that begins with a dot
+	maxSlashes int // the maximum number of slashes in a path in byText
+	maxDots    int // the maximum number of dots in a host in byText that begins with a dot
 
 	byNetwork     map[netip.Prefix][]*rule
-	prefixLengths []int // the distinct ones of byNetwork
+	prefixLengths []int // the distinct lengths in byNetwork
 
-	unfiled []*rule // rules without such conditions
+	unfiled []*rule // rules without conditions of these kinds
 }
 
 // conditionValues returns the values of a rule's conditions, one list for each kind. Networks come first,
@@ -37,9 +37,9 @@ func conditionValues(r *rule) [][]string {
 	return [][]string{networks, paths, hosts, r.row.Tiers}
 }
 
-// newIndex files rules.
+// newIndex returns an index of rules.
 func newIndex(rules []*rule) *index {
-	x := &index{byText: make(map[string][]*rule), byNetwork: make(map[netip.Prefix][]*rule)}
+	idx := &index{byText: make(map[string][]*rule), byNetwork: make(map[netip.Prefix][]*rule)}
 	count := make(map[string]int)
 	for _, r := range rules {
 		for _, values := range conditionValues(r) {
@@ -49,39 +49,39 @@ func newIndex(rules []*rule) *index {
 		}
 	}
 	for _, r := range rules {
-		// The fullest value of a kind determines how many rules a search has to try.
-		fewest := len(rules) + 1
+		// The most frequent value of a kind determines how many rules a search has to try.
+		fewestRules := len(rules) + 1
 		chosen := -1
-		all := conditionValues(r)
-		for kind, values := range all {
-			most := 0
+		kinds := conditionValues(r)
+		for i, values := range kinds {
+			fullest := 0
 			for _, value := range values {
-				most = larger(most, count[value])
+				fullest = larger(fullest, count[value])
 			}
-			if most > 0 && most < fewest {
-				fewest = most
-				chosen = kind
+			if fullest > 0 && fullest < fewestRules {
+				fewestRules = fullest
+				chosen = i
 			}
 		}
 		switch chosen {
 		case -1:
-			x.unfiled = append(x.unfiled, r)
+			idx.unfiled = append(idx.unfiled, r)
 		case 0:
 			for _, network := range r.networks {
-				x.byNetwork[network] = append(x.byNetwork[network], r)
-				x.prefixLengths = addLength(x.prefixLengths, network)
+				idx.byNetwork[network] = append(idx.byNetwork[network], r)
+				idx.prefixLengths = addLength(idx.prefixLengths, network)
 			}
 		default:
-			for _, value := range all[chosen] {
-				x.byText[value] = append(x.byText[value], r)
-				x.maxSlashes = larger(x.maxSlashes, strings.Count(value, "/"))
+			for _, value := range kinds[chosen] {
+				idx.byText[value] = append(idx.byText[value], r)
+				idx.maxSlashes = larger(idx.maxSlashes, strings.Count(value, "/"))
 				if strings.HasPrefix(value, ".") {
-					x.maxDots = larger(x.maxDots, strings.Count(value, "."))
+					idx.maxDots = larger(idx.maxDots, strings.Count(value, "."))
 				}
 			}
 		}
 	}
-	return x
+	return idx
 }
 
 func larger(a, b int) int {
@@ -93,59 +93,59 @@ func larger(a, b int) int {
 
 // findRules appends to found, in order, the rules that match a request by tier, method, host and path. It
 // omits rules that are filed under networks: see findByNetwork.
-func findRules(x *index, f *Facts, tier string, found []*rule) []*rule {
-	begin := len(found)
-	whole := f.Path
-	if strings.IndexByte(whole, '\\') >= 0 {
-		whole = backslashAsSlash(whole) // the part before a wildcard is the same in both readings
+func findRules(idx *index, f *Facts, tier string, found []*rule) []*rule {
+	start := len(found)
+	path := f.Path
+	if strings.IndexByte(path, '\\') >= 0 {
+		path = backslashAsSlash(path) // the part before a wildcard is equal in both readings
 	}
-	found = append(found, x.byText[""]...)
-	at := 0
-	for slashes := 0; slashes < x.maxSlashes && at < len(whole); slashes++ {
-		next := strings.IndexByte(whole[at+1:], '/')
+	found = append(found, idx.byText[""]...)
+	end := 0
+	for slashes := 0; slashes < idx.maxSlashes && end < len(path); slashes++ {
+		next := strings.IndexByte(path[end+1:], '/')
 		if next < 0 {
-			at = len(whole)
+			end = len(path)
 		} else {
-			at += next + 1
+			end += next + 1
 		}
-		found = append(found, x.byText[whole[:at]]...)
+		found = append(found, idx.byText[path[:end]]...)
 	}
-	found = append(found, x.byText[f.Host]...)
-	at = len(f.Host)
-	for dots := 0; dots < x.maxDots && at > 1; dots++ {
-		at = strings.LastIndexByte(f.Host[:at], '.')
-		if at < 1 {
+	found = append(found, idx.byText[f.Host]...)
+	end = len(f.Host)
+	for dots := 0; dots < idx.maxDots && end > 1; dots++ {
+		end = strings.LastIndexByte(f.Host[:end], '.')
+		if end < 1 {
 			break
 		}
-		found = append(found, x.byText[f.Host[at:]]...)
+		found = append(found, idx.byText[f.Host[end:]]...)
 	}
-	found = append(found, x.byText[tier]...)
-	found = append(found, x.unfiled...)
-	return sortRules(keepMatching(found, begin, f, tier), begin)
+	found = append(found, idx.byText[tier]...)
+	found = append(found, idx.unfiled...)
+	return sortRules(keepMatching(found, start, f, tier), start)
 }
 
-// findByNetwork appends the rules that are filed under a network of the client's address, and match by tier,
-// method, host and path. It sorts all of found.
-func findByNetwork(x *index, f *Facts, tier string, found []*rule) []*rule {
-	begin := len(found)
+// findByNetwork appends to found the rules that are filed under a network of the client's address and match
+// by tier, method, host and path. It sorts all of found.
+func findByNetwork(idx *index, f *Facts, tier string, found []*rule) []*rule {
+	start := len(found)
 	address := f.Address.Unmap()
-	for _, bits := range x.prefixLengths {
+	for _, bits := range idx.prefixLengths {
 		if bits <= address.BitLen() {
 			network, _ := address.Prefix(bits)
-			found = append(found, x.byNetwork[network]...)
+			found = append(found, idx.byNetwork[network]...)
 		}
 	}
-	if len(found) == begin {
+	if len(found) == start {
 		return found
 	}
-	return sortRules(keepMatching(found, begin, f, tier), 0)
+	return sortRules(keepMatching(found, start, f, tier), 0)
 }
 
-// keepMatching keeps, of the rules in found[begin:], those that match by tier, method, host and path.
-func keepMatching(found []*rule, begin int, f *Facts, tier string) []*rule {
+// keepMatching removes from found[start:] the rules that do not match by tier, method, host and path.
+func keepMatching(found []*rule, start int, f *Facts, tier string) []*rule {
 	method := strings.ToUpper(f.Method)
-	end := begin
-	for _, r := range found[begin:] {
+	end := start
+	for _, r := range found[start:] {
 		// The nil checks avoid calls, which are slow in the interpreter: most rules have few conditions.
 		if (r.row.Tiers == nil || matchesTier(r, tier)) &&
 			(r.row.Methods == nil || matchesMethod(r, method)) &&
@@ -157,19 +157,19 @@ func keepMatching(found []*rule, begin int, f *Facts, tier string) []*rule {
 	return found[:end]
 }
 
-// sortRules sorts found[begin:] by position and drops duplicates: the index finds a rule with two paths
-// twice. An insertion sort suits the few rules of most requests.
-func sortRules(found []*rule, begin int) []*rule {
-	rules := found[begin:]
+// sortRules sorts found[start:] by position and drops duplicates: the index finds a rule with two paths
+// twice. It uses an insertion sort, because most requests match few rules.
+func sortRules(found []*rule, start int) []*rule {
+	rules := found[start:]
 	for i, r := range rules {
-		at := i
-		for at > 0 && rules[at-1].position > r.position {
-			rules[at] = rules[at-1]
-			at--
+		j := i
+		for j > 0 && rules[j-1].position > r.position {
+			rules[j] = rules[j-1]
+			j--
 		}
-		rules[at] = r
+		rules[j] = r
 	}
-	end := begin
+	end := start
 	for i, r := range rules {
 		if i == 0 || r != rules[i-1] {
 			found[end] = r

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// KeyPrefix begins every API key that NewKey makes.
+// KeyPrefix is the prefix of every API key that NewKey returns.
 const KeyPrefix = "prl_"
 
 const (
@@ -25,7 +25,7 @@ const digits62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 
 // NewKey returns an API key of 37 characters: KeyPrefix, 27 random digits of base 62, and a checksum of 6
 // digits. The checksum is the CRC-32 (IEEE) of all characters before it, in base 62. It detects a mistyped
-// key without the database, and proves nothing: anybody can invent a key with a correct checksum.
+// key without the database. It proves nothing: anybody can invent a key with a correct checksum.
 func NewKey() (string, error) {
 	key := KeyPrefix
 	for len(key) < keyLength-checksumDigits {
@@ -41,14 +41,14 @@ func NewKey() (string, error) {
 func checksum(text string) string {
 	sum := crc32.ChecksumIEEE([]byte(text))
 	digits := make([]byte, checksumDigits)
-	for at := checksumDigits - 1; at >= 0; at-- {
-		digits[at] = digits62[sum%62]
+	for i := checksumDigits - 1; i >= 0; i-- {
+		digits[i] = digits62[sum%62]
 		sum /= 62
 	}
 	return string(digits)
 }
 
-// Check reports whether a key has the form and the checksum of a key of NewKey. Call it only for keys that
+// Check reports whether a key has the form and the checksum of NewKey's keys. Call it only for keys that
 // begin with KeyPrefix: a key that was imported by its digest may have any other form.
 func Check(key string) bool {
 	if len(key) != keyLength || !strings.HasPrefix(key, KeyPrefix) {
@@ -74,8 +74,8 @@ func Hint(key string) string {
 	return key[:len(KeyPrefix)+4] + "..."
 }
 
-// Bearer returns the API key in the value of a header. It removes surrounding spaces, and the scheme "Bearer
-// " in any case.
+// Bearer returns the API key in the value of a header. It removes surrounding spaces and the scheme "Bearer
+// ", in upper or lower case.
 func Bearer(value string) string {
 	value = strings.TrimSpace(value)
 	scheme := strings.IndexAny(value, " \t")
@@ -91,12 +91,12 @@ func Bearer(value string) string {
 // hiddenKey replaces an API key in a stored text.
 const hiddenKey = "(key)"
 
-// keyLike matches a text that looks like a key of NewKey or the beginning of one.
+// keyLike matches a text that looks like a key of NewKey or its start.
 var keyLike = regexp.MustCompile("(?i:" + KeyPrefix + ")[0-9A-Za-z]{5,}")
 
 // HideKeys replaces API keys in a host or a path: the given key, unless it is "", and every text that looks
-// like a key of NewKey, in any case because a host is in lower case. If a key is percent-encoded, HideKeys
-// returns the decoded text.
+// like a key of NewKey. It ignores upper and lower case, because a host is in lower case. If a key is
+// percent-encoded, HideKeys returns the decoded text.
 func HideKeys(text, key string) string {
 	if key == "" && !strings.ContainsAny(text, "_%") {
 		return text
@@ -110,7 +110,7 @@ func HideKeys(text, key string) string {
 	return hidePlain(text, key)
 }
 
-// hidePlain replaces keys that are not encoded.
+// hidePlain replaces API keys that are not encoded.
 func hidePlain(text, key string) string {
 	if key != "" {
 		text = strings.ReplaceAll(text, key, hiddenKey)

@@ -19,31 +19,31 @@ func newKey(t testing.TB) string {
 	return key
 }
 
-func TestNewKeysAreRandomAndHaveTheForm(t *testing.T) {
+func TestNewKeysAreRandom(t *testing.T) {
 	seen := make(map[string]bool)
 	var ones, bits int
 	for range 1000 {
 		key := newKey(t)
 		if seen[key] || len(key) != 37 || !strings.HasPrefix(key, "prl_") || !policy.Check(key) {
-			t.Fatalf("got the key %q, want a new one of the form of NewKey", key)
+			t.Fatalf("NewKey: got %q, want a new key of the documented form", key)
 		}
 		seen[key] = true
 		secret, ok := new(big.Int).SetString(swapCase(key[4:31]), 62)
 		if !ok || secret.BitLen() > 161 {
-			t.Fatalf("key %q: got the secret %v, want at most 161 bits", key, secret)
+			t.Fatalf("NewKey: got %q with the secret %v, want at most 161 bits", key, secret)
 		}
 		for i := range 160 {
 			ones += int(secret.Bit(i))
 			bits++
 		}
 	}
-	// 160,000 fair bits: half of them, give or take 0.0125 (ten standard deviations).
+	// Of 160,000 fair bits, half are set, within 0.0125 (ten standard deviations).
 	if share := float64(ones) / float64(bits); share < 0.4875 || share > 0.5125 {
-		t.Errorf("got %.4f of the bits set, want a half", share)
+		t.Errorf("share of set bits: got %.4f, want 0.5", share)
 	}
 }
 
-// swapCase converts between the digits of big.Int, which has lower case first, and those of NewKey.
+// swapCase converts between NewKey's digits and big.Int's digits, in which lower case comes first.
 func swapCase(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -56,7 +56,7 @@ func swapCase(text string) string {
 	}, text)
 }
 
-func TestAKeyOfAnotherReleaseStaysValid(t *testing.T) {
+func TestKeyOfOtherReleaseStaysValid(t *testing.T) {
 	for _, key := range []string{"prl_0000000000000000000000000003aBIz1",
 		"prl_4cQx0aZ0bY1cX2dW3eV4fU5gT6h2cTYVB"} {
 		if !policy.Check(key) {
@@ -66,7 +66,7 @@ func TestAKeyOfAnotherReleaseStaysValid(t *testing.T) {
 }
 
 // The checksum detects every mistyped character and every two swapped neighbours.
-func TestAMistypedKeyIsRefusedWithoutADatabase(t *testing.T) {
+func TestCheckRejectsMistypedKeys(t *testing.T) {
 	key := newKey(t)
 	for i := range key {
 		for _, wrong := range []byte("0Aaz_- \x00\xff") {
@@ -90,7 +90,7 @@ func TestAMistypedKeyIsRefusedWithoutADatabase(t *testing.T) {
 	}
 }
 
-func TestAHintShowsLittleOfAKey(t *testing.T) {
+func TestHintShowsLittle(t *testing.T) {
 	key := newKey(t)
 	if hint := policy.Hint(key); hint != key[:8]+"..." {
 		t.Errorf("Hint(%s): got %s, want KeyPrefix and four characters", key, hint)
@@ -101,11 +101,11 @@ func TestAHintShowsLittleOfAKey(t *testing.T) {
 		}
 	}
 	if got, want := policy.Digest(key), fmt.Sprintf("%x", sha256.Sum256([]byte(key))); got != want {
-		t.Errorf("got the digest %s, want %s", got, want)
+		t.Errorf("Digest(%s): got %s, want %s", key, got, want)
 	}
 }
 
-func TestBearerIsCutOff(t *testing.T) {
+func TestBearer(t *testing.T) {
 	for value, want := range map[string]string{
 		"Bearer prl_a": "prl_a", "bearer prl_a": "prl_a", "BEARER   prl_a ": "prl_a",
 		"Bearer\tprl_a": "prl_a",
@@ -118,7 +118,7 @@ func TestBearerIsCutOff(t *testing.T) {
 	}
 }
 
-func TestKeysInHostsAndPathsAreHidden(t *testing.T) {
+func TestHideKeysInHostsAndPaths(t *testing.T) {
 	const key = "prl_4cQx0aZ0bY1cX2dW3eV4fU5gT6h2cTYVB"
 	for _, step := range []struct{ text, key, want string }{
 		{"/a/b", "", "/a/b"},

@@ -10,24 +10,25 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A hit and its mark have the values of the rule and the limit in the database.
-func TestRulesArriveWhole(t *testing.T) {
-	s := newSite(t)
-	s.exec("UPDATE rate_limit_tiers SET comment = 'x'")
-	s.exec(`SELECT rate_limit_rule('r', family => 'f', priority => 7, hosts => '{api.example.com}',
+// A hit and its mark have all values of the rule and the limit in the database.
+func TestHitHasAllRuleValues(t *testing.T) {
+	d := newTestDB(t)
+	d.exec("UPDATE rate_limit_tiers SET comment = 'x'")
+	d.exec(`SELECT rate_limit_rule('r', family => 'f', priority => 7, hosts => '{api.example.com}',
 		paths => '{/}', methods => '{GET}', tiers => '{anonymous}',
 		networks => '{192.0.2.0/24,2001:db8::/32}', count_by => '{host}', cost => 3, status => 402,
 		message => 'pay "now"', retry_after => '90 s', valid => '[2020-01-01,2999-01-01)',
 		algorithm => 'gcra', per_second => 10, burst => 4, durable => true)`)
-	p := s.policy(policy.Settings{})
+	p := d.newPolicy(policy.Settings{})
 	refresh(t, p)
 	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "api.example.com", Path: "/",
 		Address: netip.MustParseAddr("2001:db8::1")}
-	var o policy.Verdict
-	if err := p.Evaluate(context.Background(), longTime, "", "", &facts, &o); err != nil || len(o.Hits) != 1 {
-		t.Fatalf("got %+v and the error %v, want one hit", o, err)
+	var v policy.Verdict
+	err := p.Evaluate(context.Background(), testTimeout, "", "", &facts, &v)
+	if err != nil || len(v.Hits) != 1 {
+		t.Fatalf("Evaluate: got %+v and the error %v, want one hit and no error", v, err)
 	}
-	hit, mark := o.Hits[0], o.Marks[0]
+	hit, mark := v.Hits[0], v.Marks[0]
 	limit := *hit.Limit
 	want := ratelimit.Limit{Prefix: "rule/r/per_second", Algorithm: ratelimit.GCRA, Events: 10,
 		Window: time.Second, Burst: 4, Durable: true}
@@ -38,7 +39,7 @@ func TestRulesArriveWhole(t *testing.T) {
 		mark.From != "rule" {
 		t.Errorf("got the mark %+v, want the values of the rule", mark)
 	}
-	s.exec("UPDATE rate_limit_rules SET valid = '(,2020-01-01)'")
+	d.exec("UPDATE rate_limit_rules SET valid = '(,2020-01-01)'")
 	refresh(t, p)
-	same(t, "afterwards", decided(t, p, "", ""), " anonymous")
+	checkEqual(t, "after the rule has ended", outcomeOf(t, p, "", ""), " anonymous")
 }

@@ -8,9 +8,9 @@ import (
 )
 
 // Each statement of this package returns rows with one column: a JSON object as text. The standard library
-// decodes it, which is faster in the interpreter than decoding field by field. A rule and an override have
-// all columns of their tables. The statements cast values that Postgres and Go write differently. NULL
-// becomes the zero value.
+// decodes the object, which is faster in the interpreter than decoding each field. A rule and an override
+// have all columns of their tables. The statements convert values that Postgres and Go format differently.
+// NULL becomes the zero value.
 
 // timeSQL returns an expression for a time.Time. A time that Go cannot represent, such as infinity, is NULL.
 func timeSQL(expression string) string {
@@ -18,8 +18,7 @@ func timeSQL(expression string) string {
 		THEN to_char(` + expression + ` AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') END`
 }
 
-// endSQL returns an expression for the end of a range, as timeSQL does. An end before 1970, such as
-// -infinity, becomes 1970.
+// endSQL is like timeSQL, for the end of a range. An end before 1970, such as -infinity, becomes 1970.
 func endSQL(expression string) string {
 	return `CASE WHEN ` + expression + ` < '1970-01-01 00:00+00' THEN '1970-01-01T00:00:00Z'
 		ELSE ` + timeSQL(expression) + ` END`
@@ -41,8 +40,8 @@ func durationSQL(expression string) string {
 	return `(extract(epoch FROM ` + expression + `) * 1000000000)::bigint`
 }
 
-// positionSQL returns an expression for the position of a value in a list, from 0 on. A value of a later
-// version has the position 255.
+// positionSQL returns an expression for the index of a value in a list. A value of a later version has the
+// index 255.
 func positionSQL(list, expression string) string {
 	return `coalesce(array_position('{` + list + `}'::text[], ` + expression + `), 256) - 1`
 }
@@ -69,8 +68,8 @@ func algorithms() string {
 var OverrideSQL = `(to_jsonb(o) - 'reason'
 	|| jsonb_build_object('Unlimited', o.events IS NULL, ` + validSQL("o") + `))`
 
-// wholeSQL adds a row to a statement that reads the policy. The row says whether the statement saw all of the
-// policy: see readWhole.
+// wholeSQL adds a row to a statement that reads the policy. The row reports whether the statement saw the
+// whole policy: see readWhole.
 const wholeSQL = `
 UNION ALL
 SELECT json_build_object('Whole', ` + schema.PolicyWhole + `)`
@@ -114,8 +113,8 @@ UNION ALL
 SELECT json_build_object('InForce', count(*)) FROM rate_limit_bans
 	WHERE until > now()`)
 
-// bannedKeysSQL returns the bans of API keys, and of up to 100,000 API keys of banned users. It is a
-// statement of its own, so that other changes take effect while the table of API keys is locked.
+// bannedKeysSQL returns the bans of API keys, and of up to 100,000 API keys of banned users. It is a separate
+// statement, so that other changes take effect while the table of API keys is locked.
 var bannedKeysSQL = sorted(bannedKeySQL + `b.key_id = k.id
 UNION ALL
 (` + bannedKeySQL + `b.user_id = k.user_id
@@ -125,8 +124,8 @@ var bannedKeySQL = `SELECT json_build_object(` + banSQL("k.user_id", "k.id", "en
 	FROM rate_limit_api_keys k JOIN ` + newestBansSQL + ` ON `
 
 // identitiesSQL returns the API keys with the digests $1, and the users $2, each with its overrides. The
-// statement is unnamed, so that the server plans it again as the tables grow by orders of magnitude. The tier
-// of a key lasts as long as the key.
+// statement is unnamed, so that the server plans it again when the tables have grown by orders of magnitude.
+// A key's own tier has no end.
 var identitiesSQL = `SELECT json_build_object('Identity', json_build_object('Digest', a.digest, 'KeyID', k.id,
 	'CountedAs', k.counted_as, 'ExpiresAt', ` + endSQL("k.expires_at") + `,
 	'RevokedAt', ` + endSQL("k.revoked_at") + `, 'Tier', coalesce(k.tier, u.tier),
@@ -138,7 +137,7 @@ UNION ALL
 SELECT json_build_object('Identity', json_build_object('Tier', u.tier,
 	'TierUntil', ` + endSQL("u.tier_until") + `,
 	` + userSQL("a.user_id", "o.user_id = u.user_id") + `))::text
-FROM unnest($2::text[]) AS a(user_id) 
+FROM unnest($2::text[]) AS a(user_id)
 	LEFT JOIN rate_limit_users u ON u.user_id = a.user_id` + wholeSQL + `::text`
 
 // userSQL returns the fields that keys and users share. which is a condition that selects overrides o.

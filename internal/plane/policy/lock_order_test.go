@@ -10,11 +10,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// A statement of a proxy that waits for a table has not locked a table that TRUNCATE ... CASCADE locks later.
-// Therefore the two never deadlock.
-func TestStatementsLockTheTablesInTheOrderOfTruncate(t *testing.T) {
-	s := newSite(t)
-	other, watching := cluster.Connect(t, s.dsn), cluster.Connect(t, s.dsn)
+// A waiting statement of a proxy holds no lock on a table that TRUNCATE ... CASCADE locks later. Therefore
+// the two never deadlock.
+func TestStatementsLockTablesInOrderOfTruncate(t *testing.T) {
+	d := newTestDB(t)
+	other, watching := cluster.Connect(t, d.dsn), cluster.Connect(t, d.dsn)
 	const waiting = "NOT waits.granted AND waits.database = (SELECT oid FROM pg_database WHERE datname = " +
 		"current_database())"
 	for sql, args := range policy.Statements {
@@ -26,7 +26,7 @@ func TestStatementsLockTheTablesInTheOrderOfTruncate(t *testing.T) {
 			}
 			done := make(chan error, 1)
 			go func() {
-				_, err := s.pool.Exec(context.Background(), sql, args...)
+				_, err := d.pool.Exec(context.Background(), sql, args...)
 				done <- err
 			}()
 			var waits bool
@@ -47,17 +47,17 @@ func TestStatementsLockTheTablesInTheOrderOfTruncate(t *testing.T) {
 				t.Fatal(err)
 			}
 			if later > 0 {
-				t.Errorf("waiting for %s, got locks on %d later tables, want none: %s", table, later, sql)
+				t.Errorf("locks on later tables while waiting for %s: got %d, want 0: %s", table, later, sql)
 			}
 			if _, err := other.Exec(t.Context(), "COMMIT"); err != nil {
 				t.Fatal(err)
 			}
 			if err := <-done; err != nil {
-				t.Errorf("%v: %s", err, sql)
+				t.Errorf("got the error %v, want none: %s", err, sql)
 			}
 		}
 		if !waited {
-			t.Errorf("got no wait for a table, want one: %s", sql)
+			t.Errorf("got no wait for any table, want one: %s", sql)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// maxLookUpBatch bounds the identities of one statement.
+	// maxLookUpBatch bounds the identities in one statement.
 	maxLookUpBatch = 1000
 	// lookUpInterval is the minimum time between the starts of two statements.
 	lookUpInterval = 5 * time.Millisecond
@@ -24,60 +24,60 @@ const (
 	lookUpTimeout = 2 * time.Second
 	// maxWaiting bounds the look-ups that wait for a statement.
 	maxWaiting = 20000
-	// maxPerNetwork bounds the look-ups of uncached senders for the clients of one network, see NetworkOf.
-	// They fit into one statement, so a client that sends invented keys delays the others by at most one
-	// statement.
+	// maxPerNetwork bounds the look-ups of uncached senders for one network, see NetworkOf. They fit into one
+	// statement, so a client that sends invented keys delays others by at most one statement.
 	maxPerNetwork = maxLookUpBatch
-	// maxStaleRetries bounds the retries of a look-up during which an identity changed. The last answer is
-	// then used and not cached.
+	// maxStaleRetries bounds the retries of a look-up during which an identity changed. The last result is
+	// then used, but not cached.
 	maxStaleRetries = 3
 )
 
-// errTooManyWaiting is the error of a look-up if too many others wait, of its network or in total.
+// errTooManyWaiting means that too many look-ups wait, of one network or in total.
 var errTooManyWaiting = fmt.Errorf("%w: too many API keys and users wait to be looked up",
 	ratelimit.ErrUnavailable)
 
-// lookup is the look-up of one identity, which several callers may share.
+// lookup is the look-up of one identity. Several callers may share it.
 //
 // Its states are waiting (in lookups.waiting), in flight (owned by the worker) and done. The worker moves it
-// from waiting to in flight, and then to done, or back to waiting if an identity was evicted meanwhile.
+// from waiting to in flight, then to done. If an identity was evicted meanwhile, the worker moves it back to
+// waiting.
 type lookup struct {
 	sender   Credential
-	text     string          // see Identities.Add
-	uncached bool            // counted in lookups.perNetwork; false for a renewal
-	network  netip.Prefix    // the client's, if uncached; see NetworkOf
+	text     string          // see IdentityCache.Add
+	uncached bool            // whether it counts in lookups.perNetwork; false for a renewal
+	network  netip.Prefix    // the client's network if uncached is set; see NetworkOf
 	done     context.Context // ends when the look-up is done
 	finish   context.CancelFunc
 	attempts int // only the worker uses it
 
 	// Set before finish is called.
 	identity *Identity
-	err      error // of this sender alone
+	err      error // the error for this sender alone
 }
 
 // lookups looks up identities and caches them. A worker sends one statement at a time, for many identities.
-// If the cache evicts an identity during a statement, the answer may be older than the change. The worker
-// then looks up the identities of the statement again.
+// If the cache evicts an identity during a statement, the result may be older than the change. The worker
+// then repeats the look-ups of the statement.
 type lookups struct {
 	db     pgdb.DB
-	cache  *Identities
+	cache  *IdentityCache
 	health *health.Health
 	now    func() time.Time
 
-	mu         sync.Mutex             // guards all that follows
-	waiting    []*lookup              // renewals first, so that a flood of others does not delay them
+	mu         sync.Mutex             // guards the fields below
+	waiting    []*lookup              // renewals come first, so that a flood of others does not delay them
 	renewals   map[Credential]bool    // cached senders for the next renewDue, up to maxLookUpBatch
 	bySender   map[Credential]*lookup // the look-ups that wait or are in flight
-	perNetwork map[netip.Prefix]int   // the number of uncached ones among them
+	perNetwork map[netip.Prefix]int   // the number of uncached look-ups among them
 	working    bool                   // a worker runs
 	started    time.Time              // the start of the last statement
-	inFlight   bool                   // that statement has no answer yet
+	inFlight   bool                   // the last statement has no result yet
 	pollErr    error                  // see setPollErr
 	closed     bool
 	sent       int64 // the number of statements
 }
 
-func newLookups(db pgdb.DB, cache *Identities, h *health.Health, now func() time.Time) *lookups {
+func newLookups(db pgdb.DB, cache *IdentityCache, h *health.Health, now func() time.Time) *lookups {
 	return &lookups{
 		db: db, cache: cache, health: h, now: now,
 		renewals: make(map[Credential]bool), bySender: make(map[Credential]*lookup),
@@ -85,29 +85,29 @@ func newLookups(db pgdb.DB, cache *Identities, h *health.Health, now func() time
 	}
 }
 
-// get looks up the sender of a request and caches it with text (see Identities.Add). It waits as long as
-// health.Patience allows. The error is ratelimit.ErrUnavailable while the database does not answer or too
-// many look-ups wait, else that of health.NoDecision. The database counts as silent if a statement has had no
-// answer for timeout. After an error the look-up continues, for the next request.
+// get looks up the sender of a request and caches it with text (see IdentityCache.Add). It waits as long as
+// health.Patience allows. The error is ratelimit.ErrUnavailable during an outage and while too many look-ups
+// wait, else the result of health.NoDecision. An outage includes a statement that has had no result for
+// timeout. After an error the look-up continues, for later requests.
 func (l *lookups) get(
-	ctx context.Context, timeout time.Duration, s Credential, text string, address netip.Addr,
+	ctx context.Context, timeout time.Duration, sender Credential, text string, address netip.Addr,
 ) (*Identity, error) {
-	call, err := l.enter(s, text, NetworkOf(address))
+	task, err := l.enter(sender, text, NetworkOf(address))
 	if err != nil {
 		return nil, err
 	}
-	// The time that the statement in flight has already taken counts.
-	err = waitFor(ctx, call.done, health.Patience(timeout, l.health.Silent())-l.silence())
+	// The wait includes the time that the statement in flight has already taken.
+	err = waitFor(ctx, task.done, health.Patience(timeout, l.health.Silent())-l.silence())
 	switch {
 	case err == nil:
-		return call.identity, call.err
+		return task.identity, task.err
 	case ctx.Err() != nil:
 		return nil, l.health.Ended(ctx)
 	}
 	return nil, l.health.NoDecision(err, l.silence() < timeout)
 }
 
-// silence returns the time since the statement in flight began, or 0.
+// silence returns the time since the start of the statement in flight, or 0.
 func (l *lookups) silence() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +117,7 @@ func (l *lookups) silence() time.Duration {
 	return time.Since(l.started)
 }
 
-// waitFor waits until done ends. It has no select because of the interpreter: see internal/testkit/imports.
+// waitFor waits until done ends. It uses no select because of the interpreter: see internal/testkit/imports.
 func waitFor(ctx, done context.Context, timeout time.Duration) error {
 	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -134,65 +134,66 @@ func waitFor(ctx, done context.Context, timeout time.Duration) error {
 }
 
 // renew schedules a cached sender for the next renewDue.
-func (l *lookups) renew(s Credential) {
+func (l *lookups) renew(sender Credential) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.renewals) < maxLookUpBatch {
-		s.User = strings.Clone(s.User) // it may be a part of a long request
-		l.renewals[s] = true
+		sender.User = strings.Clone(sender.User) // it may be a part of a long request
+		l.renewals[sender] = true
 	}
 }
 
-// renewDue looks up the scheduled senders, for later requests. It looks them up together, because a statement
-// costs the database much more than an identity in it.
+// renewDue starts the look-ups of the scheduled senders. It starts them together, because a statement costs
+// the database much more than an identity in it.
 func (l *lookups) renewDue() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return
 	}
-	var calls []*lookup
-	for s := range l.renewals {
-		if l.bySender[s] == nil {
-			calls = append(calls, l.add(&lookup{sender: s}))
+	var tasks []*lookup
+	for sender := range l.renewals {
+		if l.bySender[sender] == nil {
+			tasks = append(tasks, l.add(&lookup{sender: sender}))
 		}
 	}
 	l.renewals = make(map[Credential]bool)
-	l.waiting = append(calls, l.waiting...)
+	l.waiting = append(tasks, l.waiting...)
 }
 
-// enter returns the look-up of a sender. It adds a new one unless one waits or is in flight.
-func (l *lookups) enter(s Credential, text string, network netip.Prefix) (*lookup, error) {
+// enter returns the look-up of a sender. It adds a look-up unless one is waiting or in flight.
+func (l *lookups) enter(sender Credential, text string, network netip.Prefix) (*lookup, error) {
 	if _, err := l.state(); err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	call := l.bySender[s]
+	task := l.bySender[sender]
 	switch {
 	case l.closed:
 		return nil, ratelimit.ErrClosed
-	case call != nil:
-		return call, nil
+	case task != nil:
+		return task, nil
 	case len(l.waiting) >= maxWaiting || l.perNetwork[network] >= maxPerNetwork:
 		return nil, errTooManyWaiting
 	}
-	s.User = strings.Clone(s.User) // it may be a part of a long request
-	call = l.add(&lookup{sender: s, text: text, uncached: true, network: network})
+	sender.User = strings.Clone(sender.User) // it may be a part of a long request
+	task = l.add(&lookup{sender: sender, text: text, uncached: true, network: network})
 	l.perNetwork[network]++
-	l.waiting = append(l.waiting, call)
-	return call, nil
+	l.waiting = append(l.waiting, task)
+	return task, nil
 }
 
-// add prepares a look-up that the caller adds to waiting, starts the worker, and returns the look-up.
-func (l *lookups) add(call *lookup) *lookup {
-	call.done, call.finish = context.WithCancel(context.Background())
-	l.bySender[call.sender] = call
+// add prepares a look-up, starts the worker if necessary, and returns the look-up. The caller adds it to
+// waiting.
+func (l *lookups) add(task *lookup) *lookup {
+	task.done, task.finish = context.WithCancel(context.Background())
+	l.bySender[task.sender] = task
 	if !l.working {
 		l.working = true
 		go l.work()
 	}
-	return call
+	return task
 }
 
 // work sends statements until nothing waits.
@@ -235,47 +236,47 @@ func (l *lookups) work() {
 	}
 }
 
-// finish handles the answer of a statement. generation is that of the cache when the statement began.
+// finish handles the result of a statement. generation is the cache's Generation from before the statement.
 func (l *lookups) finish(flight []*lookup, err error, generation uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.inFlight = false
 	if err != nil && errors.Is(err, ratelimit.ErrUnavailable) && !l.closed {
-		// The waiting look-ups would fail as well, one timeout later.
+		// The waiting look-ups would fail too, one timeout later.
 		flight = append(flight, l.waiting...)
 		l.waiting = nil
 	}
 	now := l.now()
 	var again []*lookup
-	for _, call := range flight {
+	for _, task := range flight {
 		if err != nil {
-			call.err = err
+			task.err = err
 		}
-		call.attempts++
-		isStale := call.err == nil && !l.cache.Add(call.identity, call.text, generation, now)
-		if isStale && call.attempts <= maxStaleRetries && !l.closed {
-			again = append(again, call)
+		task.attempts++
+		isStale := task.err == nil && !l.cache.Add(task.identity, task.text, generation, now)
+		if isStale && task.attempts <= maxStaleRetries && !l.closed {
+			again = append(again, task)
 		} else {
-			l.end(call)
+			l.end(task)
 		}
 	}
 	l.waiting = append(again, l.waiting...)
 }
 
-// end removes a look-up that is done and wakes its callers.
-func (l *lookups) end(call *lookup) {
-	delete(l.bySender, call.sender)
-	if call.uncached {
-		l.perNetwork[call.network]--
-		if l.perNetwork[call.network] == 0 {
-			delete(l.perNetwork, call.network)
+// end removes a finished look-up and wakes its callers.
+func (l *lookups) end(task *lookup) {
+	delete(l.bySender, task.sender)
+	if task.uncached {
+		l.perNetwork[task.network]--
+		if l.perNetwork[task.network] == 0 {
+			delete(l.perNetwork, task.network)
 		}
 	}
-	call.finish()
+	task.finish()
 }
 
-// setPollErr records the error with which the database answered the last poll, or nil. All look-ups fail with
-// it.
+// setPollErr records the error of the last poll that reached the database, or nil. All look-ups fail with
+// this error.
 func (l *lookups) setPollErr(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -294,14 +295,14 @@ func (l *lookups) state() (sent int64, err error) {
 	return sent, err
 }
 
-// close fails the waiting look-ups and all later ones.
+// close makes the waiting look-ups and all later ones fail with ratelimit.ErrClosed.
 func (l *lookups) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
-	for _, call := range l.waiting {
-		call.err = ratelimit.ErrClosed
-		l.end(call)
+	for _, task := range l.waiting {
+		task.err = ratelimit.ErrClosed
+		l.end(task)
 	}
 	l.waiting = nil
 }

@@ -9,21 +9,21 @@ import (
 // A new condition needs a field of Rule, and a line in compileConditions, in keepMatching or
 // matchesTimeAndNetwork, and in unmetConditions.
 
-// match returns, in order, the rules that match a request by tier, method, host and path. Rules that the
-// index files under networks match by network as well. The caller must not change the list, which is valid
-// until the next call with o.
-func match(set *ruleSet, f *Facts, o *Verdict) []*rule {
+// match returns the rules that match a request by tier, method, host and path, in the order of evaluation.
+// Rules that the index files under networks also match by network. The caller must not change the list, which
+// is valid until the next call with v.
+func match(set *ruleSet, f *Facts, v *Verdict) []*rule {
 	if set.memo != nil && len(set.index.byNetwork) == 0 {
-		return findCached(set, f, o.Tier)
+		return findCached(set, f, v.Tier)
 	}
-	found := o.found[:0]
+	found := v.found[:0]
 	if set.memo != nil {
-		found = append(found, findCached(set, f, o.Tier)...)
+		found = append(found, findCached(set, f, v.Tier)...)
 	} else {
-		found = findRules(set.index, f, o.Tier, found)
+		found = findRules(set.index, f, v.Tier, found)
 	}
-	found = findByNetwork(set.index, f, o.Tier, found)
-	o.found = found
+	found = findByNetwork(set.index, f, v.Tier, found)
+	v.found = found
 	return found
 }
 
@@ -66,7 +66,7 @@ func (r *rule) compileConditions() error {
 	return nil
 }
 
-// matchesTimeAndNetwork reports whether a request meets the conditions on time and network.
+// matchesTimeAndNetwork reports whether a request meets a rule's conditions on time and network.
 func matchesTimeAndNetwork(r *rule, f *Facts, at int64) bool {
 	return r.from <= at && at < r.until && matchesNetwork(r, f)
 }
@@ -110,8 +110,8 @@ func matchesReading(r *rule, path string) bool {
 }
 
 // matchesNetwork reports whether a network of the rule contains the client's address, or the rule has none.
-// An assumed address may be that of a balancer. It matches no exempt rule and no rule of a family, so that it
-// cannot free a request from limits.
+// An assumed address may belong to a load balancer. It matches no exempt rule and no rule of a family, so
+// that it cannot free a request from limits.
 func matchesNetwork(r *rule, f *Facts) bool {
 	if r.networks == nil {
 		return true

@@ -17,50 +17,53 @@ import (
 
 // The long form: go test -run TestMany ./internal/plane/policy -rules 10000 -requests 1000000
 var (
-	ruleCount    = flag.Int("rules", 1000, "rules in TestManyRulesDecideAsALoopDoes")
-	requestCount = flag.Int("requests", 10000, "requests in TestManyRulesDecideAsALoopDoes")
+	ruleCount    = flag.Int("rules", 1000, "rules in TestManyRulesEqualNaiveLoop")
+	requestCount = flag.Int("requests", 10000, "requests in TestManyRulesEqualNaiveLoop")
 )
 
-// The rules are few and have much in common, so that most requests match several.
-func TestRulesDecideAsALoopOverThemDoes(t *testing.T) {
+// Evaluate, with and without a memo, decides like a loop over all rules. The rules are few and similar, so
+// that most requests match several.
+func TestEvaluateEqualsNaiveLoop(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "n") }
 		w := policytest.New(pick, rapid.IntRange(1, 20).Draw(t, "rules"), rapid.Bool().Draw(t, "selective"))
 		oracle := newNaive(w)
 		plain := policy.Compile(w.Rules, w.Overrides, w.Bans, 0)
 		if wrong := plain.Wrong(); len(wrong) > 0 {
-			t.Fatalf("got the wrong rules %v, want none", wrong)
+			t.Fatalf("Wrong: got %v, want none", wrong)
 		}
 		memo := policy.Compile(w.Rules, w.Overrides, w.Bans, 4)
 		var f policy.Facts
-		var o, remembered policy.Verdict
+		var v, remembered policy.Verdict
 		for range 20 {
 			id, now := w.Request(pick, &f)
 			path, host, method := f.Path, f.Host, f.Method
-			for n := range 6 { // later ones find entries in the memo from earlier ones, of other senders too
+			// Later requests find entries in the memo from earlier ones, even of other senders.
+			for n := range 6 {
 				if n > 2 {
 					id, now = w.Request(pick, &f)
 					f.Path, f.Host, f.Method = path, host, method
 				}
 				want := oracle.decide(&f, id, now)
-				policy.Evaluate(plain, &f, id, now, &o)
+				policy.Evaluate(plain, &f, id, now, &v)
 				policy.Evaluate(memo, &f, id, now, &remembered)
-				got, again := policytest.Text(&o), policytest.Text(&remembered)
+				got, again := policytest.FormatVerdict(&v), policytest.FormatVerdict(&remembered)
 				if got != want || again != want {
 					t.Fatalf("%+v of %+v at %v:\n got %s\n and %s with a memo\nwant %s", f, id, now, got,
 						again, want)
 				}
-				if o.Simple != remembered.Simple || o.Rule != remembered.Rule ||
-					o.Endpoint != remembered.Endpoint {
-					t.Fatalf("%+v of %+v at %v: got %+v with a memo, want %+v", f, id, now, remembered, o)
+				if v.Simple != remembered.Simple || v.Rule != remembered.Rule ||
+					v.Endpoint != remembered.Endpoint {
+					t.Fatalf("%+v of %+v at %v: got %+v with a memo, want %+v", f, id, now, remembered, v)
 				}
 			}
 		}
 	})
 }
 
-// Without a look-up of the sender, Evaluate decides as a loop over the rules that do not need the sender.
-func TestWithoutALookUpOneFilterIsLeft(t *testing.T) {
+// Without a look-up of the sender, the verdict is the one of a loop over the rules that do not need the
+// sender.
+func TestEvaluateUnknownEqualsNaiveLoop(t *testing.T) {
 	limited, refused := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "n") }
@@ -86,7 +89,7 @@ func TestWithoutALookUpOneFilterIsLeft(t *testing.T) {
 		plain := policy.Compile(w.Rules, w.Overrides, w.Bans, 0)
 		memo := policy.Compile(w.Rules, w.Overrides, w.Bans, 4)
 		var f policy.Facts
-		var o policy.Verdict
+		var v policy.Verdict
 		for range 20 {
 			sender, now := w.Request(pick, &f)
 			if sender == nil || sender.Digest != "" {
@@ -96,30 +99,31 @@ func TestWithoutALookUpOneFilterIsLeft(t *testing.T) {
 			want := oracle.decide(&f, id, now)
 			for range 2 {
 				for name, s := range map[string]*policy.Snapshot{"without memo": plain, "with memo": memo} {
-					policy.EvaluateUnknown(s, &f, id, now, &o)
-					if got := policytest.Text(&o); got != want {
+					policy.EvaluateUnknown(s, &f, id, now, &v)
+					if got := policytest.FormatVerdict(&v); got != want {
 						t.Fatalf("%s: %+v of %+v at %v:\n got %s\nwant %s", name, f, id, now, got, want)
 					}
 				}
 			}
-			limited += len(o.Hits)
-			if o.Refused() {
+			limited += len(v.Hits)
+			if v.Refused() {
 				refused++
 			}
 		}
 	})
 	if limited == 0 || refused == 0 {
-		t.Errorf("got %d hits and %d refusals, want some of both", limited, refused)
+		t.Errorf("got %d hits and %d refusals, want both above 0", limited, refused)
 	}
 }
 
-func TestManyRulesDecideAsALoopDoes(t *testing.T) {
+func TestManyRulesEqualNaiveLoop(t *testing.T) {
 	w := policytest.New(policytest.Numbers(1), *ruleCount, true)
 	oracle := newNaive(w)
 	plain := policy.Compile(w.Rules, w.Overrides, w.Bans, 0)
 	memo := policy.Compile(w.Rules, w.Overrides, w.Bans, 1000)
 	if plain.Rules() == 0 || len(plain.Wrong()) > 0 {
-		t.Fatalf("got %d rules, and the wrong ones %v, want some and none", plain.Rules(), plain.Wrong())
+		t.Fatalf("got %d usable rules and the wrong rules %v, want some and none", plain.Rules(),
+			plain.Wrong())
 	}
 	var group sync.WaitGroup
 	workers := runtime.GOMAXPROCS(0)
@@ -127,24 +131,24 @@ func TestManyRulesDecideAsALoopDoes(t *testing.T) {
 		group.Go(func() {
 			pick := policytest.Numbers(2 + worker)
 			var f policy.Facts
-			var o policy.Verdict
+			var v policy.Verdict
 			charged := 0
 			for range *requestCount / workers {
 				id, now := w.Request(pick, &f)
 				want := oracle.decide(&f, id, now)
 				for _, s := range []*policy.Snapshot{plain, memo} {
-					policy.Evaluate(s, &f, id, now, &o)
-					if got := policytest.Text(&o); got != want {
+					policy.Evaluate(s, &f, id, now, &v)
+					if got := policytest.FormatVerdict(&v); got != want {
 						t.Errorf("%+v of %+v at %v:\n got %s\nwant %s", f, id, now, got, want)
 						return
 					}
 				}
-				if len(o.Hits) > 1 {
+				if len(v.Hits) > 1 {
 					charged++
 				}
 			}
 			if charged == 0 {
-				t.Error("no request was charged to two limits: the test shows nothing")
+				t.Error("got no request with two hits, want some")
 			}
 		})
 	}

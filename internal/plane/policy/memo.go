@@ -5,14 +5,14 @@ import (
 	"sync"
 )
 
-// memo caches the rules that match by tier, method, host and path. A full memo is emptied, because finding
-// rules again costs less than keeping track of the entries in use.
+// memo caches the rules that match by tier, method, host and path. A full memo is emptied, because to find
+// rules again costs less than to track which entries are in use.
 type memo struct {
-	capacity int // the maximum of combinations, and a 64th of that of size
+	capacity int // the maximum of combinations, and 1/64 of the maximum size
 
-	mu      sync.RWMutex // guards what follows
+	mu      sync.RWMutex // guards the fields below
 	matches map[combination]*matches
-	size    int // the number of their rules and hits
+	size    int // the total number of rules and hits in matches
 }
 
 // combination is a key of the memo.
@@ -22,62 +22,64 @@ type combination struct{ tier, method, host, path string }
 // is immutable.
 type matches struct {
 	rules    []*rule
-	complete bool // verdict is computed: from the second use on, because many combinations occur once
+	complete bool // verdict is computed: at the second use, because many combinations occur once
 
-	// verdict holds for all plain senders, see senderState.plainUntil. It is nil if they get different ones.
-	// userHits are the indexes of its hits that count by user.
+	// verdict applies to all plain senders, see senderState.plainUntil. It is nil if they get different
+	// verdicts. userHits are the indexes of the hits that count by user.
 	verdict  *Verdict
 	userHits []int
 }
 
-func newMemo(most int) *memo { return &memo{capacity: most, matches: make(map[combination]*matches)} }
+func newMemo(capacity int) *memo {
+	return &memo{capacity: capacity, matches: make(map[combination]*matches)}
+}
 
-// maxMemoBytes bounds a combination in the memo, because a client chooses its texts.
+// maxMemoBytes bounds the size of a combination in the memo, because a client chooses its texts.
 const maxMemoBytes = 512
 
 // findCached returns the result of findRules, from the memo if possible. The caller must not change it.
 func findCached(set *ruleSet, f *Facts, tier string) []*rule {
-	all := set.memo
+	cache := set.memo
 	key := combination{tier, f.Method, f.Host, f.Path}
-	all.mu.RLock()
-	known := all.matches[key]
-	all.mu.RUnlock()
-	if known != nil && known.complete {
-		return known.rules
+	cache.mu.RLock()
+	entry := cache.matches[key]
+	cache.mu.RUnlock()
+	if entry != nil && entry.complete {
+		return entry.rules
 	}
 	m := &matches{}
-	if known == nil {
+	if entry == nil {
 		m.rules = findRules(set.index, f, tier, make([]*rule, 0, 8))
 	} else {
-		m.rules = known.rules
+		m.rules = entry.rules
 		m.complete = true
 		cacheVerdict(m, f.Path, tier)
 	}
 	if len(f.Path)+len(f.Host)+len(f.Method)+len(tier) > maxMemoBytes {
 		return m.rules
 	}
-	// They may be parts of a long request.
+	// Copies, because the texts may be parts of a long request.
 	stored := combination{
 		strings.Clone(tier), strings.Clone(f.Method), strings.Clone(f.Host), strings.Clone(f.Path),
 	}
-	all.mu.Lock()
-	if len(all.matches) >= all.capacity || all.size >= all.capacity*64 {
-		all.matches = make(map[combination]*matches)
-		all.size = 0
+	cache.mu.Lock()
+	if len(cache.matches) >= cache.capacity || cache.size >= cache.capacity*64 {
+		cache.matches = make(map[combination]*matches)
+		cache.size = 0
 	}
-	all.matches[stored] = m
-	all.size += len(m.rules)
+	cache.matches[stored] = m
+	cache.size += len(m.rules)
 	if m.verdict != nil {
-		all.size += len(m.verdict.Hits)
+		cache.size += len(m.verdict.Hits)
 	}
-	all.mu.Unlock()
+	cache.mu.Unlock()
 	return m.rules
 }
 
-// anyUser stands for the user in the verdict of cacheVerdict. No user has this value in a key.
+// anyUser is the placeholder for the user in a cached verdict. No user has this value in a counter key.
 const anyUser = " "
 
-// cacheVerdict sets m.verdict if the rules give the same verdict on all plain senders at any time.
+// cacheVerdict sets m.verdict if the rules result in the same verdict for all plain senders at any time.
 func cacheVerdict(m *matches, path, tier string) {
 	if strings.IndexByte(path, ';') >= 0 {
 		return
@@ -94,15 +96,15 @@ func cacheVerdict(m *matches, path, tier string) {
 			}
 		}
 	}
-	o := &Verdict{Tier: tier}
-	apply(m.rules, &Facts{}, &senderState{user: anyUser}, 0, o)
-	if o.Refused() {
+	v := &Verdict{Tier: tier}
+	apply(m.rules, &Facts{}, &senderState{user: anyUser}, 0, v)
+	if v.Refused() {
 		return
 	}
-	for i := range o.Hits {
-		if o.Hits[i].Key == anyUser {
+	for i := range v.Hits {
+		if v.Hits[i].Key == anyUser {
 			m.userHits = append(m.userHits, i)
 		}
 	}
-	m.verdict = o
+	m.verdict = v
 }

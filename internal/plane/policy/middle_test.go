@@ -9,31 +9,31 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// middle is a DB between a policy and its database. It can fail, delay answers, and switch to another
+// controlledDB is a DB between a policy and its database. It can fail, delay results, and switch to another
 // database.
-type middle struct {
-	mu      sync.Mutex
-	db      pgdb.DB
-	down    bool
-	hold    chan struct{} // answers about identities wait until it is closed; nil waits for nothing
-	held    int           // answers that wait, or have waited
-	lookups int           // statements about identities under way
-	most    int           // the most of them at once
-	asked   [][]string    // the digests that each look-up asks for
+type controlledDB struct {
+	mu           sync.Mutex
+	db           pgdb.DB
+	down         bool
+	hold         chan struct{} // results of look-ups wait until it is closed; nil delays none
+	held         int           // the number of delayed results
+	lookups      int           // look-ups in flight
+	maxLookups   int           // the maximum of lookups
+	askedDigests [][]string    // the digests of each look-up
 }
 
 var errDown = errors.New("connection refused")
 
-func (m *middle) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	// The statement that reads all banned keys has no arguments.
+func (m *controlledDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	// The statement that reads the banned keys has no arguments.
 	identities := strings.Contains(statements[0].SQL, "rate_limit_api_keys k") && len(statements[0].Args) > 0
 	m.mu.Lock()
 	db, down, hold := m.db, m.down, m.hold
 	if identities {
 		m.lookups++
-		m.most = max(m.most, m.lookups)
+		m.maxLookups = max(m.maxLookups, m.lookups)
 		if args := statements[0].Args; len(args) == 2 {
-			m.asked = append(m.asked, args[0].([]string))
+			m.askedDigests = append(m.askedDigests, args[0].([]string))
 		}
 	}
 	m.mu.Unlock()
@@ -57,7 +57,7 @@ func (m *middle) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	return err
 }
 
-func (m *middle) Exec(ctx context.Context, sql string) error {
+func (m *controlledDB) Exec(ctx context.Context, sql string) error {
 	m.mu.Lock()
 	db, down := m.db, m.down
 	m.mu.Unlock()
@@ -67,9 +67,9 @@ func (m *middle) Exec(ctx context.Context, sql string) error {
 	return db.Exec(ctx, sql)
 }
 
-func (m *middle) Close() { m.db.Close() }
+func (m *controlledDB) Close() { m.db.Close() }
 
-func (m *middle) set(change func()) {
+func (m *controlledDB) set(change func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	change()

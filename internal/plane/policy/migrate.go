@@ -10,10 +10,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Migrate creates or upgrades the tables of the policy, and creates the tables of counts if they are missing.
-// If they are up to date, it sends one small query. Otherwise the role of the connection must be allowed to
-// create tables in the first schema of its search_path. The error is ratelimit.ErrUnavailable if the database
-// does not answer.
+// Migrate creates or upgrades the tables of the policy. It also creates missing counter tables. If all are up
+// to date, it sends only one small query. Otherwise the role of the connection must be allowed to create
+// tables in the first schema of its search_path. The error is ratelimit.ErrUnavailable if the database does
+// not answer.
 func Migrate(ctx context.Context, db pgdb.DB) error {
 	now, err := lookForTables(ctx, db)
 	if err != nil || now[1] == 1 {
@@ -37,7 +37,7 @@ func Migrate(ctx context.Context, db pgdb.DB) error {
 		"instead): %w", pg.Explain(ctx, db, failure))
 }
 
-// readySQL is schema.Ready as one text.
+// readySQL returns the row of schema.Ready as text.
 const readySQL = `SELECT ready::text FROM (` + schema.Ready + `) AS ready`
 
 // lookForTables returns the three numbers of schema.Ready.

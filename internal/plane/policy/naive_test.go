@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// naive is the oracle: it tries each rule for each request, as the package comment describes.
+// naive is the oracle: it evaluates every rule for each request, as the package comment describes.
 type naive struct {
 	world *policytest.World
 	rules []naiveRule // in the order of their priorities
@@ -51,10 +51,10 @@ func newNaive(w *policytest.World) *naive {
 	return n
 }
 
-// banned reports whether a ban of the request's networks, its API key or its user holds.
-func (n *naive) banned(f *policy.Facts, id *policy.Identity, now time.Time) bool {
+// isBanned reports whether a ban of the client's network, the API key or the user is in force.
+func (n *naive) isBanned(f *policy.Facts, id *policy.Identity, now time.Time) bool {
 	for _, b := range n.world.Bans {
-		holds := b.Network.IsValid() && in(b.Network, f.Address) ||
+		holds := b.Network.IsValid() && contains(b.Network, f.Address) ||
 			id != nil &&
 				(b.User != "" && b.User == id.User || b.Digest != "" && b.Digest == id.Digest)
 		if holds && isValid(time.Time{}, b.Until, now) {
@@ -66,39 +66,39 @@ func (n *naive) banned(f *policy.Facts, id *policy.Identity, now time.Time) bool
 
 // matching returns the rules that match a request.
 func (n *naive) matching(f *policy.Facts, tier string, now time.Time) []*policy.Rule {
-	var all []*policy.Rule
+	var rules []*policy.Rule
 	segments := strings.Split(f.Path, "/")
 	for i := range n.rules {
 		if n.rules[i].matches(f, segments, tier, now) {
-			all = append(all, n.rules[i].Rule)
+			rules = append(rules, n.rules[i].Rule)
 		}
 	}
-	return all
+	return rules
 }
 
-// exemptOrBlock returns the outcome of a request that one of the rules exempts or blocks, or "". It adds
-// shadow rules to o.
-func exemptOrBlock(rules []*policy.Rule, o *policy.Verdict) string {
+// blockOutcome returns the outcome of a request that one of the rules exempts or blocks, or "". It adds
+// shadow rules to v.Would.
+func blockOutcome(rules []*policy.Rule, v *policy.Verdict) string {
 	for _, action := range []policy.Action{policy.Exempt, policy.Block} {
 		for _, r := range rules {
 			switch {
 			case r.Action != action:
 			case r.Mode == settings.Shadow:
-				o.Would = append(o.Would, &policy.Mark{Rule: r.Name})
+				v.Would = append(v.Would, &policy.Mark{Rule: r.Name})
 			case action == policy.Exempt:
-				return "exempt " + r.Name + policytest.WouldText(o)
+				return "exempt " + r.Name + policytest.FormatShadow(v)
 			default:
-				return fmt.Sprintf("blocked %d %s%s", status(r, 403), r.Name, policytest.WouldText(o))
+				return fmt.Sprintf("blocked %d %s%s", statusOr(r, 403), r.Name, policytest.FormatShadow(v))
 			}
 		}
 	}
 	return ""
 }
 
-// decide returns the outcome as policytest.Text does.
+// decide returns the outcome in the form of policytest.FormatVerdict.
 func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) string {
-	o := &policy.Verdict{Tier: f.Tier}
-	if n.banned(f, id, now) {
+	v := &policy.Verdict{Tier: f.Tier}
+	if n.isBanned(f, id, now) {
 		return "banned 403"
 	}
 	if id != nil {
@@ -115,7 +115,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 		if ended != policy.NotRefused && f.RejectUnknown {
 			rules := slices.DeleteFunc(n.matching(f, "", now),
 				func(r *policy.Rule) bool { return len(r.Tiers) > 0 })
-			if text := exemptOrBlock(rules, o); strings.HasPrefix(text, "blocked") {
+			if text := blockOutcome(rules, v); strings.HasPrefix(text, "blocked") {
 				return text
 			}
 			return fmt.Sprintf("%s 401", ended)
@@ -123,14 +123,14 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 		if ended != policy.NotRefused {
 			id = nil
 		} else {
-			o.User, o.KeyID = id.User, id.KeyID
+			v.User, v.KeyID = id.User, id.KeyID
 			if id.Tier != "" && isValid(time.Time{}, id.TierUntil, now) {
-				o.Tier = id.Tier
+				v.Tier = id.Tier
 			}
 		}
 	}
-	matching := n.matching(f, o.Tier, now)
-	if text := exemptOrBlock(matching, o); text != "" {
+	matching := n.matching(f, v.Tier, now)
+	if text := blockOutcome(matching, v); text != "" {
 		return text
 	}
 	families := make(map[string]bool)
@@ -139,7 +139,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 		if r.Action != policy.Charge || r.Family != "" && families[r.Family] {
 			continue
 		}
-		key := naiveKey(r, f, o)
+		key := naiveKey(r, f, v)
 		if key == "" {
 			continue
 		}
@@ -147,43 +147,43 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 			families[r.Family] = true
 		}
 		for i := range r.Limits {
-			hit, mark := n.hitOf(r, &r.Limits[i], id, o.Tier, now)
+			hit, mark := n.hitOf(r, &r.Limits[i], id, v.Tier, now)
 			if hit == nil {
 				continue
 			}
 			if hit.Limit.Events == 0 {
 				if r.Mode == settings.Shadow {
-					o.Would = append(o.Would, mark)
+					v.Would = append(v.Would, mark)
 					continue
 				}
-				return fmt.Sprintf("no_quota %d %s%s", status(r, 429), r.Name, policytest.WouldText(o))
+				return fmt.Sprintf("no_quota %d %s%s", statusOr(r, 429), r.Name, policytest.FormatShadow(v))
 			}
 			hit.Key = key
 			if mark.Shadow {
-				shadows += policytest.HitText(hit, mark)
+				shadows += policytest.FormatHit(hit, mark)
 			} else {
-				hits += policytest.HitText(hit, mark)
+				hits += policytest.FormatHit(hit, mark)
 			}
 		}
 	}
 	return fmt.Sprintf("user %q tier %q key %d:%s%s%s",
-		o.User, o.Tier, o.KeyID, hits, shadows, policytest.WouldText(o))
+		v.User, v.Tier, v.KeyID, hits, shadows, policytest.FormatShadow(v))
 }
 
 func isValid(from, until, now time.Time) bool {
 	return (from.IsZero() || !now.Before(from)) && (until.IsZero() || now.Before(until))
 }
 
-func status(r *policy.Rule, otherwise int) int {
+func statusOr(r *policy.Rule, otherwise int) int {
 	if r.Status != 0 {
 		return r.Status
 	}
 	return otherwise
 }
 
-// in reports whether a network contains an address, bit by bit. An IPv4 address in IPv6 form counts as
-// IPv4, and is in no larger network of IPv6.
-func in(network netip.Prefix, address netip.Addr) bool {
+// contains reports whether a network contains an address. It compares bit by bit. An IPv4 address in IPv6
+// form counts as IPv4, and is in no larger IPv6 network.
+func contains(network netip.Prefix, address netip.Addr) bool {
 	if !address.IsValid() {
 		return false
 	}
@@ -194,9 +194,9 @@ func in(network netip.Prefix, address netip.Addr) bool {
 	if (network.Addr().Unmap().Is4() && bits >= 96) != address.Unmap().Is4() {
 		return false
 	}
-	first, its := network.Addr().As16(), address.As16()
+	networkBytes, addressBytes := network.Addr().As16(), address.As16()
 	for i := range bits {
-		if (first[i/8]^its[i/8])>>(7-i%8)&1 != 0 {
+		if (networkBytes[i/8]^addressBytes[i/8])>>(7-i%8)&1 != 0 {
 			return false
 		}
 	}
@@ -230,10 +230,10 @@ func (r *naiveRule) matches(f *policy.Facts, path []string, tier string, now tim
 	return isValid(r.From, r.Until, now) &&
 		(len(r.Networks) == 0 ||
 			slices.ContainsFunc(r.Networks,
-				func(n netip.Prefix) bool { return f.Address.IsValid() && in(n, f.Address) }))
+				func(n netip.Prefix) bool { return f.Address.IsValid() && contains(n, f.Address) }))
 }
 
-// pathMatches compares segments; the first is empty.
+// pathMatches compares segments. The first segment is empty.
 func pathMatches(want, have []string) bool {
 	for i, segment := range want {
 		if segment == "*" && i == len(want)-1 {
@@ -247,7 +247,7 @@ func pathMatches(want, have []string) bool {
 }
 
 // naiveKey returns the key of a counter, for values without spaces and percent signs.
-func naiveKey(r *policy.Rule, f *policy.Facts, o *policy.Verdict) string {
+func naiveKey(r *policy.Rule, f *policy.Facts, v *policy.Verdict) string {
 	by := r.CountBy
 	if len(by) == 0 {
 		by = []string{"user"}
@@ -267,7 +267,7 @@ func naiveKey(r *policy.Rule, f *policy.Facts, o *policy.Verdict) string {
 		number := 0
 		for part == "" && number < len(names) {
 			number++
-			part = naivePart(r, f, o, names[number-1], network, number == len(names))
+			part = naivePart(r, f, v, names[number-1], network, number == len(names))
 		}
 		if part == "" {
 			return ""
@@ -280,21 +280,21 @@ func naiveKey(r *policy.Rule, f *policy.Facts, o *policy.Verdict) string {
 	return strings.Join(parts, " ")
 }
 
-// naivePart returns the value of one part of a key. The last alternative counts as it would alone.
-func naivePart(r *policy.Rule, f *policy.Facts, o *policy.Verdict, name, network string, last bool) string {
+// naivePart returns the value of one alternative of a part of a key. last reports the last alternative.
+func naivePart(r *policy.Rule, f *policy.Facts, v *policy.Verdict, name, network string, last bool) string {
 	switch name {
 	case "user":
-		if o.User == "" && network != "" && last {
+		if v.User == "" && network != "" && last {
 			return "ip:" + network
 		}
-		return o.User
+		return v.User
 	case "key":
-		if o.KeyID == 0 {
+		if v.KeyID == 0 {
 			return ""
 		}
-		return fmt.Sprint(o.KeyID)
+		return fmt.Sprint(v.KeyID)
 	case "tier":
-		return o.Tier
+		return v.Tier
 	case "ip":
 		if !f.Address.IsValid() {
 			return ""
@@ -316,32 +316,32 @@ func naivePart(r *policy.Rule, f *policy.Facts, o *policy.Verdict, name, network
 	return text
 }
 
-// hitOf returns the hit on a limit, or nil if it is unlimited. The amount is that of the most specific valid
-// override; of several, that of the one with the latest beginning. With Events 0 no request passes.
+// hitOf returns the hit on a limit, or nil if it is unlimited. The most specific valid override sets the
+// amount. Among equally specific overrides, the latest start wins. If Events is 0, no request passes.
 func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, tier string,
 	now time.Time) (*ratelimit.Hit, *policy.Mark) {
 	best := policy.Override{Events: l.Limit.Events, Unlimited: l.Unlimited, Burst: l.Limit.Burst}
 	rank := 0
-	all := n.world.Overrides
+	overrides := n.world.Overrides
 	if id != nil {
-		all = slices.Concat(all, id.Overrides)
+		overrides = slices.Concat(overrides, id.Overrides)
 	}
-	for i := range all {
-		o := &all[i]
+	for i := range overrides {
+		o := &overrides[i]
 		if o.Rule != r.Name || o.Limit != l.Name || !isValid(o.From, o.Until, now) {
 			continue
 		}
-		its := 0
+		specificity := 0
 		switch {
 		case o.KeyID != 0 && id != nil && o.KeyID == id.KeyID:
-			its = 3
+			specificity = 3
 		case o.User != "" && id != nil && o.User == id.User:
-			its = 2
+			specificity = 2
 		case o.Tier != "" && o.Tier == tier:
-			its = 1
+			specificity = 1
 		}
-		if its > rank || its == rank && rank > 0 && o.From.After(best.From) {
-			rank = its
+		if specificity > rank || specificity == rank && rank > 0 && o.From.After(best.From) {
+			rank = specificity
 			best = *o
 			if best.Burst == 0 {
 				best.Burst = l.Limit.Burst

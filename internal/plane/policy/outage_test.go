@@ -16,161 +16,161 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// askAs sends a request to a path from an address, and returns a short text of the outcome, and the error.
-func askAs(p *policy.Policy, timeout time.Duration, key, user, path, address string) (string, error) {
+// sendAs evaluates a request to a path from an address. It returns a short text of the outcome, and the
+// error.
+func sendAs(p *policy.Policy, timeout time.Duration, key, user, path, address string) (string, error) {
 	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "a.test", Path: path,
 		Address: netip.MustParseAddr(address)}
-	var o policy.Verdict
-	err := p.Evaluate(context.Background(), timeout, key, user, &facts, &o)
-	return outcomeText(&o), err
+	var v policy.Verdict
+	err := p.Evaluate(context.Background(), timeout, key, user, &facts, &v)
+	return outcomeText(&v), err
 }
 
-// A look-up may take four timeouts, so it succeeds although a round trip takes longer than one.
-func TestALookUpMayTakeFourTimeouts(t *testing.T) {
-	s := newSite(t)
-	s.user("ann", "free")
-	m := &middle{db: s.db()}
-	p := s.policyOn(m, policy.Settings{})
+// A look-up may take four timeouts, so it succeeds even if a round trip takes longer than one timeout.
+func TestLookUpMayTakeFourTimeouts(t *testing.T) {
+	d := newTestDB(t)
+	d.addUser("ann", "free")
+	m := &controlledDB{db: d.openDB()}
+	p := d.newPolicyOn(m, policy.Settings{})
 	refresh(t, p)
 	hold := make(chan struct{})
 	m.set(func() { m.hold = hold })
 	const timeout = 10 * time.Second
-	answer := make(chan string, 1)
-	began := time.Now()
+	outcomes := make(chan string, 1)
+	start := time.Now()
 	go func() {
-		got, err := askAs(p, timeout/100, "key of ann", "", "/", "198.51.100.1")
-		answer <- fmt.Sprint(got, " ", err)
+		got, err := sendAs(p, timeout/100, "key of ann", "", "/", "198.51.100.1")
+		outcomes <- fmt.Sprint(got, " ", err)
 	}()
-	if got := <-answer; !strings.HasPrefix(got, " anonymous ratelimit: ") {
-		t.Errorf("no answer: %q", got)
+	if got := <-outcomes; !strings.HasPrefix(got, " anonymous ratelimit: ") {
+		t.Errorf("a look-up without a result: got %q, want an error", got)
 	}
-	if took := time.Since(began); took < 4*timeout/100 {
-		t.Errorf("a look-up: got an error after %v, want it after 4 timeouts", took)
+	if took := time.Since(start); took < 4*timeout/100 {
+		t.Errorf("a look-up without a result: got an error after %v, want 4 timeouts", took)
 	}
 	go func() {
-		got, err := askAs(p, timeout, "key of ann", "", "/", "198.51.100.1")
-		answer <- fmt.Sprint(got, " ", err)
+		got, err := sendAs(p, timeout, "key of ann", "", "/", "198.51.100.1")
+		outcomes <- fmt.Sprint(got, " ", err)
 	}()
 	await.Within(t, time.Minute, "the look-up",
 		func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held > 0 })
 	close(hold)
-	same(t, "a late answer", <-answer, "ann free <nil>")
+	checkEqual(t, "a late result", <-outcomes, "ann free <nil>")
 }
 
-// While the table of API keys is locked, a policy applies changes of rules, and reports that it cannot read
+// While the table of API keys is locked, a policy applies changes of rules and reports that it cannot read
 // the table.
-func TestRulesAreObeyedWhileTheKeysAreLocked(t *testing.T) {
-	s := newSite(t)
-	p := s.policy(policy.Settings{})
+func TestRulesApplyWhileKeysAreLocked(t *testing.T) {
+	d := newTestDB(t)
+	p := d.newPolicy(policy.Settings{})
 	refresh(t, p)
-	s.exec("INSERT INTO rate_limit_bans (user_id) VALUES ('mallory')") // its trigger reads the keys
-	s.exec("SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}')")
-	tx := s.begin()
+	d.exec("INSERT INTO rate_limit_bans (user_id) VALUES ('mallory')") // its trigger reads the keys
+	d.exec("SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}')")
+	tx := d.begin()
 	if _, err := tx.Exec(context.Background(), "LOCK TABLE rate_limit_api_keys"); err != nil {
 		t.Fatal(err)
 	}
 	refresh(t, p)
-	got, err := askAs(p, 20*time.Millisecond, "x", "", "/closed", "198.51.100.1")
-	same(t, "a rule", fmt.Sprint(got, err), " anonymous 403 blocked<nil>")
-	got, err = askAs(p, 20*time.Millisecond, "", "mallory", "/", "198.51.100.1")
-	same(t, "a ban", fmt.Sprint(got, err), "mallory anonymous 403 banned<nil>")
-	if n := len(s.reports()); n == 0 {
-		t.Error("got no report, want one of the locked table")
+	got, err := sendAs(p, 20*time.Millisecond, "x", "", "/closed", "198.51.100.1")
+	checkEqual(t, "a rule", fmt.Sprint(got, err), " anonymous 403 blocked<nil>")
+	got, err = sendAs(p, 20*time.Millisecond, "", "mallory", "/", "198.51.100.1")
+	checkEqual(t, "a ban", fmt.Sprint(got, err), "mallory anonymous 403 banned<nil>")
+	if d.reportedErrors() == "" {
+		t.Error("reported errors: got none, want one about the locked table")
 	}
 }
 
 // The clients of one network cannot fill the queue of look-ups for others, and do not delay the renewal of
 // cached identities.
-func TestAFloodFromOneNetwork(t *testing.T) {
-	s := newSite(t)
-	s.user("ann", "free")
-	m := &middle{db: s.db()}
-	p := s.policyOn(m, policy.Settings{})
+func TestFloodFromOneNetwork(t *testing.T) {
+	d := newTestDB(t)
+	d.addUser("ann", "free")
+	m := &controlledDB{db: d.openDB()}
+	p := d.newPolicyOn(m, policy.Settings{})
 	refresh(t, p)
-	if got, err := askAs(p, longTime, "key of ann", "", "/", "198.51.100.1"); got != "ann free" ||
-		err != nil {
-		t.Fatal(got, err)
-	}
+	got, err := sendAs(p, testTimeout, "key of ann", "", "/", "198.51.100.1")
+	checkEqual(t, "before the flood", fmt.Sprint(got, err), "ann free<nil>")
 	hold := make(chan struct{})
 	m.set(func() { m.hold, m.held = hold, 0 })
-	ask := func(key, address string) error {
-		_, err := askAs(p, 2*time.Millisecond, key, "", "/", address)
+	send := func(key, address string) error {
+		_, err := sendAs(p, 2*time.Millisecond, key, "", "/", address)
 		return err
 	}
-	crowded := func(err error) bool { return errors.Is(err, ratelimit.ErrUnavailable) }
-	s.exec("SELECT rate_limit_rule('own', per_hour => 7)") // so that it matters who sends a request
+	isCrowded := func(err error) bool { return errors.Is(err, ratelimit.ErrUnavailable) }
+	d.exec("SELECT rate_limit_rule('own', per_hour => 7)") // so that outcomes depend on the sender
 	refresh(t, p)
-	_ = ask("the first", "2001:db8:1::1") // its answer is kept back
+	_ = send("the first", "2001:db8:1::1") // its result is delayed
 	await.Within(t, time.Minute, "the look-up",
 		func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
 	var clients sync.WaitGroup
 	for c := range 50 {
 		clients.Go(func() {
 			for i := range 90 {
-				_ = ask(fmt.Sprint("key ", c, " ", i), fmt.Sprintf("2001:db8:0:%x::%x", c%4, c+1))
+				_ = send(fmt.Sprint("key ", c, " ", i), fmt.Sprintf("2001:db8:0:%x::%x", c%4, c+1))
 			}
 		})
 	}
 	clients.Wait()
-	if err := ask("another", "2001:db8::ffff"); !crowded(err) {
-		t.Errorf("a network with too many look-ups: got %v, want it refused", err)
+	if err := send("another", "2001:db8::ffff"); !isCrowded(err) {
+		t.Errorf("a network with too many look-ups: got the error %v, want ErrUnavailable", err)
 	}
-	if err := ask("another", "2001:db8:9::1"); crowded(err) {
-		t.Errorf("another network: got %v, want it looked up", err)
+	if err := send("another", "2001:db8:9::1"); isCrowded(err) {
+		t.Errorf("another network: got the error %v, want none or ErrTimeout", err)
 	}
 	// The key is due for a renewal, and shares the next statement with the flood.
-	s.exec("SET session_replication_role = replica; UPDATE rate_limit_users SET tier = 'pro'; RESET " +
+	d.exec("SET session_replication_role = replica; UPDATE rate_limit_users SET tier = 'pro'; RESET " +
 		"session_replication_role")
-	s.after(2 * time.Minute)
-	if got, err := askAs(p, longTime, "key of ann", "", "/",
-		"198.51.100.1"); got != "ann free rule/own/per_hour=7" || err != nil {
-		t.Error(got, err)
-	}
+	d.advance(2 * time.Minute)
+	got, err = sendAs(p, testTimeout, "key of ann", "", "/", "198.51.100.1")
+	checkEqual(t, "before the renewal", fmt.Sprint(got, err), "ann free rule/own/per_hour=7<nil>")
 	refresh(t, p)
-	m.set(func() { m.hold, m.asked = nil, nil })
+	m.set(func() { m.hold, m.askedDigests = nil, nil })
 	close(hold)
 	await.Within(t, time.Minute, "the renewal", func() bool {
-		got, err := askAs(p, longTime, "key of ann", "", "/", "198.51.100.1")
+		got, err := sendAs(p, testTimeout, "key of ann", "", "/", "198.51.100.1")
 		return got == "ann pro rule/own/per_hour=7" && err == nil
 	})
 	m.set(func() {
-		if !slices.Contains(m.asked[0], policy.Digest("key of ann")) {
-			t.Errorf("the first statement: got the digests %q, want that of the renewal", m.asked[0])
+		if !slices.Contains(m.askedDigests[0], policy.Digest("key of ann")) {
+			t.Errorf("the first statement: got the digests %q, want the renewed key's too", m.askedDigests[0])
 		}
 	})
-	await.Within(t, time.Minute, "the crowd to end",
-		func() bool { return !crowded(ask("yet another", "2001:db8::ffff")) })
+	await.Within(t, time.Minute, "the end of the flood",
+		func() bool { return !isCrowded(send("yet another", "2001:db8::ffff")) })
 }
 
-// Of more than 100,000 bans, only the newest are applied, with and without the database. The log and the
-// registry report the excess.
-func TestOfTooManyBansTheNewestHold(t *testing.T) {
+// Of more than 100,000 bans, only the newest 100,000 are applied, with and without the database. The log and
+// the registry report the excess.
+func TestNewestOfTooManyBansApply(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: makes 100,001 bans")
 	}
-	s := newSite(t)
-	s.exec("INSERT INTO rate_limit_bans (user_id, banned_at) SELECT 'u' || i, now() - i * interval '1 " +
+	d := newTestDB(t)
+	d.exec("INSERT INTO rate_limit_bans (user_id, banned_at) SELECT 'u' || i, now() - i * interval '1 " +
 		"second' FROM generate_series(100000, 200000) AS i")
-	m := &middle{db: s.db()}
+	m := &controlledDB{db: d.openDB()}
 	var problems []string
-	p := s.policyOn(m, policy.Settings{OnApplied: func(_ int64, _ string, now []string) { problems = now }})
+	p := d.newPolicyOn(m, policy.Settings{
+		OnApplied: func(_ int64, _ string, current []string) { problems = current },
+	})
 	refresh(t, p)
 	const problem = "100001 bans are in force, and only the newest 100000 hold: ban networks instead of " +
 		"addresses, or end some"
-	same(t, "what was reported", s.reports(), problem)
-	same(t, "what the proxy lacks", strings.Join(problems, "|"), problem)
+	checkEqual(t, "reported errors", d.reportedErrors(), problem)
+	checkEqual(t, "problems in the registry", strings.Join(problems, "|"), problem)
 	for _, down := range []bool{false, true} {
 		m.set(func() { m.down = down })
 		for user, want := range map[string]string{"u100000": "u100000 anonymous 403 banned",
 			"u199999": "u199999 anonymous 403 banned", "u200000": "u200000 anonymous"} {
-			got, _ := askAs(p, longTime, "", user, "/", "198.51.100.1")
-			same(t, fmt.Sprint("the database is down: ", down), got, want)
+			got, _ := sendAs(p, testTimeout, "", user, "/", "198.51.100.1")
+			checkEqual(t, fmt.Sprint("the database is down: ", down), got, want)
 		}
 	}
 	m.set(func() { m.down = false })
-	s.awaitAnswers()
-	s.exec("DELETE FROM rate_limit_bans WHERE user_id = 'u100000'")
+	d.awaitRecovery()
+	d.exec("DELETE FROM rate_limit_bans WHERE user_id = 'u100000'")
 	refresh(t, p)
-	got, err := askAs(p, longTime, "", "u200000", "/", "198.51.100.1")
-	same(t, "the oldest, once others have ended", fmt.Sprint(got, err), "u200000 anonymous 403 banned<nil>")
+	got, err := sendAs(p, testTimeout, "", "u200000", "/", "198.51.100.1")
+	checkEqual(t, "the oldest, once others have ended", fmt.Sprint(got, err),
+		"u200000 anonymous 403 banned<nil>")
 }

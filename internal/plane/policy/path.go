@@ -12,19 +12,19 @@ import (
 )
 
 // ErrAmbiguousPath is returned by NormalPath for a path that names different resources on different servers.
-// Refuse such a request with status 400.
+// The caller should refuse such a request with status 400.
 var ErrAmbiguousPath = errors.New("the path has dot segments beside a parameter, an encoded slash or a " +
 	"backslash")
 
-// NormalPath returns the path of a request as rules match it. escaped is the path as it was sent
-// (url.URL.EscapedPath). Percent-encoding is decoded once. Empty segments and a slash at the end are dropped,
-// and dot segments, encoded or not, are resolved. The path begins with a slash.
+// NormalPath returns the form of a request's path that rules match. escaped is the path as it was sent
+// (url.URL.EscapedPath). NormalPath decodes percent-encoding once, drops empty segments and a trailing slash,
+// and resolves dot segments, encoded or not. The result begins with a slash.
 //
-// Some servers read an encoded slash and a backslash as a slash, and others as part of a segment. NormalPath
-// writes both as a backslash. A rule matches such a path if it matches one of the two readings, so rules for
-// /api/* and for /u/*/files match /api%2Fx and /u/a%2Fb/files. A rule that exempts must match both readings.
-// If the path has dot segments as well, the two kinds of server see different resources: for
-// "/a/b%2F..%2F..%2Fc", /c or a resource below /a. A client could then choose which rule applies, so
+// Some servers read an encoded slash or a backslash as a slash, and others as part of a segment. NormalPath
+// replaces both by a backslash. A rule matches such a path if it matches one of the two readings, so rules
+// for /api/* and for /u/*/files match /api%2Fx and /u/a%2Fb/files. A rule that exempts must match both
+// readings. If the path also has dot segments, the two kinds of server see different resources:
+// "/a/b%2F..%2F..%2Fc" is /c, or a resource below /a. A client could then choose which rule applies, so
 // NormalPath returns ErrAmbiguousPath.
 //
 // Some servers ignore path parameters: the rest of a segment from a semicolon on. NormalPath returns
@@ -32,19 +32,19 @@ var ErrAmbiguousPath = errors.New("the path has dot segments beside a parameter,
 // parameters stay in the result, and Evaluate refuses the request with AmbiguousPath if its verdict depends
 // on them.
 //
-// Upper and lower case differ.
+// Paths are case-sensitive.
 func NormalPath(escaped string) (string, error) {
-	text := encodedSlashes.Replace(escaped)
-	if strings.IndexByte(text, '%') >= 0 {
-		text = unescape(text)
+	normal := encodedSlashes.Replace(escaped)
+	if strings.IndexByte(normal, '%') >= 0 {
+		normal = unescape(normal)
 	}
-	if !strings.HasPrefix(text, "/") {
-		text = "/" + text
+	if !strings.HasPrefix(normal, "/") {
+		normal = "/" + normal
 	}
-	if strings.ContainsAny(text, "\\;") && dotSegment.MatchString(text) {
+	if strings.ContainsAny(normal, "\\;") && dotSegment.MatchString(normal) {
 		return "", ErrAmbiguousPath
 	}
-	return path.Clean(text), nil
+	return path.Clean(normal), nil
 }
 
 var encodedSlashes = strings.NewReplacer("%2F", "\\", "%2f", "\\")
@@ -53,25 +53,25 @@ var encodedSlashes = strings.NewReplacer("%2F", "\\", "%2f", "\\")
 // backslash separates segments.
 var dotSegment = regexp.MustCompile(`[/\\]\.\.?(;[^/\\]*)?([/\\]|$)`)
 
-// backslashAsSlash returns the reading of a normal path in which a backslash separates segments.
+// backslashAsSlash returns the reading of a normal path in which backslashes separate segments.
 func backslashAsSlash(text string) string { return path.Clean(strings.ReplaceAll(text, "\\", "/")) }
 
-// unescape decodes percent-encoding. A percent sign without two hexadecimal digits stays. Only text that is
-// not the path of a request can have one.
+// unescape decodes percent-encoding. A percent sign without two hexadecimal digits stays. The path of a
+// request has no such percent sign.
 func unescape(text string) string {
 	if plain, err := url.PathUnescape(text); err == nil {
 		return plain
 	}
 	return encoded.ReplaceAllStringFunc(text, func(found string) string {
-		decoded, _ := hex.DecodeString(found[1:]) // two digits
+		decoded, _ := hex.DecodeString(found[1:]) // the pattern ensures two digits
 		return string(decoded)
 	})
 }
 
 var encoded = regexp.MustCompile("%[0-9A-Fa-f]{2}")
 
-// NormalHost returns the host of a request as rules match it: in lower case, without the port, without dots
-// at the end, and an IPv6 address without brackets.
+// NormalHost returns the form of a request's host that rules match: in lower case, without port, trailing
+// dots, and the brackets of an IPv6 address.
 func NormalHost(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -83,17 +83,17 @@ func NormalHost(host string) string {
 	return host
 }
 
-// isAmbiguous reports whether the parameters of a path change the verdict: whether the request without them
-// would get another refusal, another exemption, or other enforced limits. It compares verdicts instead of
-// matching rules, so a rule that decides both readings is not ambiguous.
-func isAmbiguous(set *ruleSet, f *Facts, sender *senderState, at int64, o *Verdict) bool {
+// isAmbiguous reports whether the parameters of a path change the verdict. It compares v with the verdict on
+// the request without parameters: the refusal, the exemption and the enforced limits. Because it compares
+// verdicts instead of matching rules, a path is not ambiguous if one rule decides both readings.
+func isAmbiguous(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdict) bool {
 	for _, path := range withoutParameters(f.Path) {
 		without := *f
 		without.Path = path
-		other := Verdict{User: o.User, Tier: o.Tier, KeyID: o.KeyID, senderUnknown: o.senderUnknown}
+		other := Verdict{User: v.User, Tier: v.Tier, KeyID: v.KeyID, senderUnknown: v.senderUnknown}
 		apply(match(set, &without, &other), &without, sender, at, &other)
-		if other.Reason != o.Reason || other.Mark != o.Mark || other.Exempt != o.Exempt ||
-			!sameLimits(other.Marks, o.Marks) {
+		if other.Reason != v.Reason || other.Mark != v.Mark || other.Exempt != v.Exempt ||
+			!sameLimits(other.Marks, v.Marks) {
 			return true
 		}
 	}
@@ -115,7 +115,7 @@ func sameLimits(a, b []*Mark) bool {
 }
 
 // withoutParameters returns the readings of a normal path without its parameters, or nil if it has none.
-// There are two readings if an encoded slash may either belong to a parameter or end it.
+// There are two readings if an encoded slash may belong to a parameter or end it.
 func withoutParameters(text string) []string {
 	if strings.IndexByte(text, ';') < 0 {
 		return nil

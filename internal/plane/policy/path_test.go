@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-func TestAClientCannotWriteAPathInAnotherWay(t *testing.T) {
+func TestClientCannotDisguisePath(t *testing.T) {
 	for escaped, want := range map[string]string{
 		"/api/v1/x":             "/api/v1/x",
 		"":                      "/",
@@ -71,8 +71,8 @@ func TestAClientCannotWriteAPathInAnotherWay(t *testing.T) {
 	}
 }
 
-// evaluateAt evaluates a request of alice to a path, three times, because a memo has more each time.
-func evaluateAt(t *testing.T, rules []policy.Rule, remember int, path, address string) *policy.Verdict {
+// evaluatePath evaluates a request of alice to a path three times, because the memo fills in steps.
+func evaluatePath(t *testing.T, rules []policy.Rule, remember int, path, address string) *policy.Verdict {
 	t.Helper()
 	path, err := policy.NormalPath(path)
 	if err != nil {
@@ -80,15 +80,15 @@ func evaluateAt(t *testing.T, rules []policy.Rule, remember int, path, address s
 	}
 	s := policy.Compile(rules, nil, nil, remember)
 	alice := &policy.Identity{Known: true, User: "alice", Tier: "free"}
-	var o policy.Verdict
+	var v policy.Verdict
 	for range 3 {
-		policy.Evaluate(s, &policy.Facts{Path: path, Address: netip.MustParseAddr(address)}, alice, now, &o)
+		policy.Evaluate(s, &policy.Facts{Path: path, Address: netip.MustParseAddr(address)}, alice, now, &v)
 	}
-	return &o
+	return &v
 }
 
 // A server may read an encoded slash as a slash, or as part of a segment.
-func TestARuleMatchesBothReadingsOfAnEncodedSlash(t *testing.T) {
+func TestRuleMatchesBothReadingsOfEncodedSlash(t *testing.T) {
 	for _, step := range []struct {
 		pattern, path   string
 		blocks, exempts bool
@@ -109,9 +109,9 @@ func TestARuleMatchesBothReadingsOfAnEncodedSlash(t *testing.T) {
 	} {
 		for _, remember := range []int{0, 100} {
 			rule := policy.Rule{Name: "r", Action: policy.Block, Paths: []string{step.pattern}}
-			blocks := evaluateAt(t, []policy.Rule{rule}, remember, step.path, "192.0.2.1").Refused()
+			blocks := evaluatePath(t, []policy.Rule{rule}, remember, step.path, "192.0.2.1").Refused()
 			rule.Action = policy.Exempt
-			exempts := evaluateAt(t, []policy.Rule{rule}, remember, step.path, "192.0.2.1").Exempt
+			exempts := evaluatePath(t, []policy.Rule{rule}, remember, step.path, "192.0.2.1").Exempt
 			if blocks != step.blocks || exempts != step.exempts {
 				t.Errorf("%s of %s: got blocks %v, exempts %v, want %v, %v", step.pattern, step.path, blocks,
 					exempts, step.blocks, step.exempts)
@@ -121,7 +121,7 @@ func TestARuleMatchesBothReadingsOfAnEncodedSlash(t *testing.T) {
 }
 
 // A server may ignore the parameters of a path.
-func TestAPathWhoseParametersMatterIsAmbiguous(t *testing.T) {
+func TestPathWithDecisiveParametersIsAmbiguous(t *testing.T) {
 	hour := perHour(9)
 	all := []string{"all"}
 	rules := []policy.Rule{
@@ -144,20 +144,20 @@ func TestAPathWhoseParametersMatterIsAmbiguous(t *testing.T) {
 	} {
 		for _, path := range paths {
 			for _, remember := range []int{0, 100} {
-				o := evaluateAt(t, rules, remember, path, "192.0.2.1")
-				if o.Reason != want || want == policy.AmbiguousPath &&
-					(o.Status != 400 || len(o.Hits)+len(o.Marks) > 0 || o.Exempt || o.Rule != "") {
-					t.Errorf("remember %d, %s: got %+v, want %s", remember, path, o, want)
+				v := evaluatePath(t, rules, remember, path, "192.0.2.1")
+				if v.Reason != want || want == policy.AmbiguousPath &&
+					(v.Status != 400 || len(v.Hits)+len(v.Marks) > 0 || v.Exempt || v.Rule != "") {
+					t.Errorf("remember %d, %s: got %+v, want the reason %q", remember, path, v, want)
 				}
 			}
 		}
 	}
-	if o := evaluateAt(t, rules, 100, "/admin;x", "10.1.1.1"); !o.Exempt {
-		t.Errorf("got %+v, want a request that both readings exempt to pass", o)
+	if v := evaluatePath(t, rules, 100, "/admin;x", "10.1.1.1"); !v.Exempt {
+		t.Errorf("both readings are exempt: got %+v, want Exempt", v)
 	}
 }
 
-func TestAClientCannotWriteAHostInAnotherWay(t *testing.T) {
+func TestClientCannotDisguiseHost(t *testing.T) {
 	for host, want := range map[string]string{
 		"example.com": "example.com", "Example.COM": "example.com", "example.com.": "example.com",
 		"example.com..":   "example.com",
@@ -171,7 +171,7 @@ func TestAClientCannotWriteAHostInAnotherWay(t *testing.T) {
 	}
 }
 
-// FuzzNormalPath checks that NormalPath is idempotent, and agrees with net/url and path.Clean on valid paths.
+// FuzzNormalPath checks that NormalPath is idempotent and agrees with net/url and path.Clean on valid paths.
 func FuzzNormalPath(f *testing.F) {
 	for _, seed := range []string{"/", "/a/../b", "/a%2F..%2Fb", `/\..\`, "//a//", "/%2e%2e/%2e", "/%",
 		"/a/..;/b"} {
@@ -181,19 +181,18 @@ func FuzzNormalPath(f *testing.F) {
 		got, err := policy.NormalPath(escaped)
 		if err != nil {
 			if !errors.Is(err, policy.ErrAmbiguousPath) || got != "" {
-				t.Fatalf("NormalPath(%q): %q, %v", escaped, got, err)
+				t.Fatalf("NormalPath(%q): got %q, %v, want ErrAmbiguousPath and no path", escaped, got, err)
 			}
 			return
 		}
 		if !strings.HasPrefix(got, "/") || strings.Contains(got, "//") ||
 			got != "/" && strings.HasSuffix(got, "/") || strings.Contains(got+"/", "/../") ||
 			strings.Contains(got+"/", "/./") {
-			t.Fatalf("NormalPath(%q) is %q", escaped, got)
+			t.Fatalf("NormalPath(%q): got %q, want a path without empty and dot segments", escaped, got)
 		}
-		if again,
-			err := policy.NormalPath((&url.URL{Path: got}).EscapedPath()); err != nil &&
-			!strings.Contains(got, `\`) || err == nil && again != got {
-			t.Fatalf("NormalPath(%q): got %q, and of that %q, %v, want the same", escaped, got, again, err)
+		again, err := policy.NormalPath((&url.URL{Path: got}).EscapedPath())
+		if err != nil && !strings.Contains(got, `\`) || err == nil && again != got {
+			t.Fatalf("NormalPath(%q): got %q, and for that %q, %v, want the same", escaped, got, again, err)
 		}
 		got = path.Clean(strings.ReplaceAll(got, `\`, "/"))
 		if u, err := url.ParseRequestURI(escaped); err == nil && strings.HasPrefix(u.Path, "/") &&

@@ -7,8 +7,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// hostPattern matches one host. If subdomains is set, name begins with a dot, and every subdomain matches
-// instead.
+// hostPattern matches the host name. If subdomains is set, name begins with a dot and the pattern matches
+// every subdomain instead.
 type hostPattern struct {
 	name       string
 	subdomains bool
@@ -35,7 +35,7 @@ func parseHost(text string) (*hostPattern, error) {
 	return p, nil
 }
 
-// hostForm matches printable ASCII without an asterisk, a slash and an at sign.
+// hostForm matches printable ASCII without asterisks, slashes and at signs.
 var hostForm = regexp.MustCompile(`^[!-)+-.0-?A-~]+$`)
 
 func hostMatches(p *hostPattern, host string) bool {
@@ -45,8 +45,8 @@ func hostMatches(p *hostPattern, host string) bool {
 	return host == p.name
 }
 
-// pathPattern matches a path in three parts: literal, which ends before the first wildcard and has no slash
-// at its end; segments, where "*" matches any one; and if rest is set, any remaining segments.
+// pathPattern matches a path in three parts. literal is the part before the first wildcard, without a
+// trailing slash. In segments, "*" matches any one segment. If rest is set, any further segments match.
 type pathPattern struct {
 	literal  string
 	segments []string
@@ -57,10 +57,10 @@ const wantPath = "a path such as /login, /u/*/files or /api/*, where * is a whol
 	"or dot segments, and not percent-encoded"
 
 func parsePath(text string) (*pathPattern, error) {
-	wrong := &ratelimit.FieldError{Field: "paths", Value: text, Want: wantPath}
+	err := &ratelimit.FieldError{Field: "paths", Value: text, Want: wantPath}
 	p := &pathPattern{}
 	if !strings.HasPrefix(text, "/") || strings.ContainsAny(text, "\\?") {
-		return p, wrong
+		return p, err
 	}
 	if text == "/" {
 		return p, nil
@@ -73,7 +73,7 @@ func parsePath(text string) (*pathPattern, error) {
 	for _, segment := range segments {
 		if segment == "" || segment == "." || segment == ".." || unescape(segment) != segment ||
 			segment != "*" && strings.IndexByte(segment, '*') >= 0 {
-			return p, wrong
+			return p, err
 		}
 		if segment != "*" && p.segments == nil {
 			p.literal += "/" + segment
@@ -89,7 +89,7 @@ func pathMatches(p *pathPattern, path string) bool {
 	if len(path) < at || path[:at] != p.literal || len(path) > at && path[at] != '/' {
 		return false
 	}
-	// path[at:] is empty or begins with a slash. Only for the root is it a single slash.
+	// path[at:] is empty or begins with a slash. It is a single slash only for the root.
 	for _, segment := range p.segments {
 		if len(path) < at+2 {
 			return false
@@ -106,8 +106,8 @@ func pathMatches(p *pathPattern, path string) bool {
 	return p.rest || at == len(path) || path == "/" && at == 0
 }
 
-// Conditions matches requests by hosts, paths and methods as a rule does, for limits outside the policy. It
-// is immutable.
+// Conditions matches requests by host, path and method in the same way as a rule, for limits outside the
+// policy. It is immutable.
 type Conditions struct{ rule *rule }
 
 // NewConditions compiles conditions. An empty list matches all requests. The error is a
@@ -121,9 +121,9 @@ func NewConditions(hosts, paths, methods []string) (*Conditions, error) {
 	return &Conditions{r}, nil
 }
 
-// Hold reports whether the conditions match a request. escaped is its path as it was sent. If servers may
-// read the path differently (see NormalPath), it matches if any reading matches, or if the readings cannot be
-// determined. Otherwise a client could choose which limits apply.
+// Hold reports whether the conditions match a request. escaped is the path as it was sent. If servers may
+// read the path differently (see NormalPath), the request matches if any reading matches, or if the readings
+// cannot be determined. Otherwise a client could choose which limits apply.
 func (c *Conditions) Hold(method, host, escaped string) bool {
 	if !matchesMethod(c.rule, strings.ToUpper(method)) || !matchesHost(c.rule, NormalHost(host)) {
 		return false

@@ -20,7 +20,7 @@ type Settings struct {
 	Remember int
 
 	// Refresh is the mean time between two polls for changes. 0 means DefaultRefresh. A negative value
-	// disables the polls in the background, and leaves those of Policy.Refresh.
+	// disables background polls; Policy.Refresh still polls.
 	Refresh time.Duration
 
 	// MaxIdentities bounds the cached API keys and users. 0 means DefaultIdentities. MaxUnknown bounds the
@@ -30,12 +30,12 @@ type Settings struct {
 	// DisableMigration leaves the tables to the operator, who runs schema.sql.
 	DisableMigration bool
 
-	// OnApplied is called after each poll with the highest number of an applied change, the log that has this
-	// number, and a text for each rule that cannot be used. It must not block. Nil is ignored. See
-	// registry.Registry.SetApplied.
+	// OnApplied is called after each poll, unless it is nil. seq is the highest number of an applied change,
+	// log is the oid of the change log with this number, and problems has a text for each rule that cannot be
+	// used. OnApplied must not block. See registry.Registry.SetApplied.
 	OnApplied func(seq int64, log string, problems []string)
 
-	// Health is the health of the server, which the policy shares with the store. Required.
+	// Health is the health of the server. The policy and the store share it. Required.
 	Health *health.Health
 
 	// Now replaces this machine's clock, for tests.
@@ -44,28 +44,28 @@ type Settings struct {
 	// Random returns numbers from 0 to 1. It replaces math/rand in a simulation.
 	Random func() float64
 
-	// OnError is called with failures in the background, and with the rules that cannot be used. A failure
-	// that repeats is reported once. OnError must not block. Nil drops the failures.
+	// OnError is called with failures in the background, and with the rules that cannot be used. A repeated
+	// failure is reported once. OnError must not block. Nil ignores failures.
 	OnError func(error)
 }
 
 const (
-	// DefaultRefresh is the default of Settings.Refresh. A change then takes effect within a second, at the
-	// cost of two cheap statements a second.
+	// DefaultRefresh is the default of Settings.Refresh. With this value a change takes effect within a
+	// second, at the cost of two cheap statements per second.
 	DefaultRefresh = 500 * time.Millisecond
 
 	// refreshTimeout bounds a poll, and the statement that reads the banned API keys.
 	refreshTimeout = 2 * time.Second
 	// loadTimeout bounds a statement that reads rules or bans, and the migration.
 	loadTimeout = 30 * time.Second
-	// migrateInterval separates two attempts at a migration that fails.
+	// migrateInterval is the minimum time between two attempts of a failing migration.
 	migrateInterval = 10 * time.Second
-	// fullReadInterval is the mean time between two reads of all rules and bans without a reported change. A
-	// random half more or less spreads the reads of the proxies.
+	// fullReadInterval is the mean time between two reads of all rules and bans without a reported change.
+	// The time varies randomly by up to half, to spread the reads of the proxies.
 	fullReadInterval = 10 * time.Minute
 	// renewMicros is the age in microseconds at which a cached identity is looked up again.
 	renewMicros = int64(time.Minute / time.Microsecond)
-	// forgetInterval separates two deletions of old changes. Each deletes up to 10,000.
+	// forgetInterval is the minimum time between two deletions of old changes. Each deletes up to 10,000.
 	forgetInterval = time.Minute
 )
 
@@ -87,7 +87,7 @@ type Policy struct {
 	db         pgdb.DB
 	settings   Settings
 	lookups    *lookups
-	identities *Identities
+	identities *IdentityCache
 	current    atomic.Value    // a *Snapshot, once there are rules
 	ready      context.Context // ends when current is set or the policy is closed
 	setReady   context.CancelFunc
@@ -95,27 +95,27 @@ type Policy struct {
 	close      context.CancelFunc
 	started    sync.Once
 
-	refreshing sync.Mutex // locked during a refresh; guards all that follows
+	refreshing sync.Mutex // locked during a refresh; guards the fields below
 	poller     poller
-	polled     bool // a poll has succeeded; tables that vanish later are not created again
+	polled     bool // a poll has succeeded; from then on, missing tables are not created again
 	migrated   bool
-	migrateErr error     // the failure of the last migration
+	migrateErr error     // the error of the last migration
 	migrateAt  time.Time // the time of the next attempt
 	rows       policyRows
 	keysDue    bool // the banned API keys could not be read
 	rulesSQL   string
 	fullReadAt time.Time // the time of the next full read
 	forgotAt   time.Time
-	reported   map[string]string // the last error text, by the kind of failure
+	reported   map[string]string // the last error text of each kind of failure
 
 	stats atomic.Value // a *Stats with Polled and Applied, after the first poll
 }
 
 // policyRows holds the rules and bans as the database returned them.
 type policyRows struct {
-	rules []string
-	bans  []string // of networks and users
-	keys  []string // banned API keys
+	rules      []string
+	bans       []string // of networks and users
+	bannedKeys []string // banned API keys
 }
 
 // New returns a Policy on db. It sends nothing yet, and never closes db.
@@ -130,7 +130,7 @@ func New(db pgdb.DB, s Settings) *Policy {
 		s.Random = rand.Float64
 	}
 	p := &Policy{
-		db: db, settings: s, identities: NewIdentities(s.MaxIdentities), rulesSQL: effectiveRulesSQL,
+		db: db, settings: s, identities: NewIdentityCache(s.MaxIdentities), rulesSQL: effectiveRulesSQL,
 		poller: poller{db: db}, reported: make(map[string]string),
 	}
 	p.closing, p.close = context.WithCancel(context.Background())
@@ -175,33 +175,36 @@ func (p *Policy) snapshot() *Snapshot {
 	return s
 }
 
-// Evaluate writes to o what the policy does with a request. The sender is the API key, or if key is "", the
-// user that the proxy authenticated. Both are "" for an anonymous request.
+// Evaluate sets v to the verdict on a request. The sender is the API key, or if key is "", the user that the
+// proxy authenticated. Both are "" for an anonymous request.
 //
-// Evaluate waits for the first rules at most for timeout, and for a look-up of a sender that is not cached at
-// most for health.MaxTimeouts times that. A cached sender and a banned request need no look-up. The error is
+// Evaluate waits for the first rules for up to timeout, and for the look-up of an uncached sender for up to
+// health.MaxTimeouts times timeout. A cached sender and a banned request need no look-up. The error is
 //
 //   - ratelimit.ErrUnavailable while the database does not answer, or if too many look-ups wait
 //   - ratelimit.ErrOverloaded if the time ended while the database answered others
 //   - ratelimit.ErrTimeout if the time ended otherwise
 //
-// If a look-up fails, o has the verdict of the rules that hold for every sender: bans, exempt and block rules
-// without tiers, and limits of rules that have neither tiers nor a family and do not count by user, key or
-// tier. Evaluate returns the error unless this verdict refuses the request, or exempts it and the request
-// needs no valid key. Before the first rules, o is empty.
+// If a look-up fails, v is the verdict of bans and of the rules that apply to every sender:
+//
+//   - exempt and block rules without tiers
+//   - rules with limits that have neither tiers nor a family, and do not count by user, key or tier
+//
+// Evaluate returns the error unless this verdict refuses the request, or exempts a request that needs no
+// valid key. Before the first rules are read, v is empty.
 func (p *Policy) Evaluate(
-	ctx context.Context, timeout time.Duration, key, user string, f *Facts, o *Verdict,
+	ctx context.Context, timeout time.Duration, key, user string, f *Facts, v *Verdict,
 ) error {
 	s := p.snapshot()
 	if s == nil {
-		began := time.Now()
+		start := time.Now()
 		if err := p.waitForRules(ctx, timeout); err != nil {
-			o.Reset()
-			o.Tier = f.Tier
+			v.Reset()
+			v.Tier = f.Tier
 			return err
 		}
 		s = p.snapshot()
-		timeout -= time.Since(began)
+		timeout -= time.Since(start)
 	}
 	now := p.settings.Now()
 	var id *Identity
@@ -212,41 +215,41 @@ func (p *Policy) Evaluate(
 		} else {
 			sender.Digest = Digest(key)
 		}
-		var read int64
-		id, read = FindIdentity(p.identities, sender, now)
+		var readAt int64
+		id, readAt = FindIdentity(p.identities, sender, now)
 		switch {
 		case id == nil && strings.HasPrefix(key, KeyPrefix) && !Check(key):
-			id = &Identity{Digest: sender.Digest} // no such key can exist
+			id = &Identity{Digest: sender.Digest} // the checksum is wrong, so the key does not exist
 		case id == nil && len(sender.User) > ratelimit.MaxKey:
-			id = &Identity{User: user} // no such user can be in the database, and none of them is cached
+			id = &Identity{User: user} // too long for the database, so it is not cached
 		case id == nil:
-			return p.lookUp(ctx, timeout, sender, key, f, o)
-		case now.UnixMicro()-read >= renewMicros:
+			return p.lookUp(ctx, timeout, sender, key, f, v)
+		case now.UnixMicro()-readAt >= renewMicros:
 			p.lookups.renew(sender)
 		}
 	}
-	Evaluate(s, f, id, now, o)
+	Evaluate(s, f, id, now, v)
 	return nil
 }
 
-// lookUp evaluates the rules for a sender that is not cached.
+// lookUp evaluates the rules for an uncached sender.
 func (p *Policy) lookUp(
-	ctx context.Context, timeout time.Duration, sender Credential, key string, f *Facts, o *Verdict,
+	ctx context.Context, timeout time.Duration, sender Credential, key string, f *Facts, v *Verdict,
 ) error {
 	id := &Identity{Digest: sender.Digest, User: sender.User}
-	evaluateUnknown(p.snapshot(), f, id, p.settings.Now(), o)
-	if o.Reason == Banned {
+	evaluateUnknown(p.snapshot(), f, id, p.settings.Now(), v)
+	if v.Reason == Banned {
 		return nil
 	}
 	text := ""
 	if p.settings.Remember > 0 && len(key) <= maxMemoBytes && Bearer(key) == key {
-		text = strings.Clone(key) // it may be a part of a long request
+		text = strings.Clone(key) // the key may be a part of a long request
 	}
 	found, err := p.lookups.get(ctx, timeout, sender, text, f.Address)
 	switch {
 	case err == nil:
-		Evaluate(p.snapshot(), f, found, p.settings.Now(), o)
-	case o.Refused() || o.Exempt && (sender.User != "" || !f.RejectUnknown):
+		Evaluate(p.snapshot(), f, found, p.settings.Now(), v)
+	case v.Refused() || v.Exempt && (sender.User != "" || !f.RejectUnknown):
 		err = nil
 	}
 	return err
@@ -267,12 +270,12 @@ func (p *Policy) waitForRules(ctx context.Context, timeout time.Duration) error 
 	return nil
 }
 
-// Recall evaluates a request with a cached API key as p.Evaluate does, and reports true. If it reports false,
-// o is unchanged, and the caller must call p.Evaluate. Recall finds keys only with Settings.Remember.
+// Recall is like p.Evaluate for a request with a cached API key, and returns true. If it returns false, v is
+// unchanged, and the caller must call p.Evaluate. Recall finds keys only with Settings.Remember.
 //
-// Recall takes fewer steps than p.Evaluate, and computes no digest. Without Recall, such a request takes 1.3
-// times the processor time in Traefik: see ask in package serve for the benchmark.
-func Recall(p *Policy, key string, f *Facts, o *Verdict) bool {
+// Recall takes fewer steps than p.Evaluate and computes no digest. Without Recall, such a request takes 1.3
+// times the CPU time in Traefik.
+func Recall(p *Policy, key string, f *Facts, v *Verdict) bool {
 	c := p.identities
 	c.mu.RLock()
 	e := c.texts[key]
@@ -288,6 +291,6 @@ func Recall(p *Policy, key string, f *Facts, o *Verdict) bool {
 		atomic.StoreUint32(&e.used, 1)
 	}
 	// There is a snapshot, because p.Evaluate has cached the key.
-	Evaluate(p.current.Load().(*Snapshot), f, e.id, now, o)
+	Evaluate(p.current.Load().(*Snapshot), f, e.id, now, v)
 	return true
 }

@@ -18,32 +18,32 @@ func perHour(events int64) []policy.RuleLimit {
 	return []policy.RuleLimit{{Name: "hour", Limit: ratelimit.Limit{Events: events, Window: time.Hour}}}
 }
 
-// decide compiles rules, which must all be usable, and decides one request.
-func decide(t *testing.T, rules []policy.Rule, f *policy.Facts, id *policy.Identity) *policy.Verdict {
+// mustDecide compiles rules and decides one request. All rules must be usable.
+func mustDecide(t *testing.T, rules []policy.Rule, f *policy.Facts, id *policy.Identity) *policy.Verdict {
 	t.Helper()
 	s := policy.Compile(rules, nil, nil, 0)
 	if wrong := s.Wrong(); len(wrong) > 0 {
-		t.Fatalf("got the wrong rules %v, want none", wrong)
+		t.Fatalf("Wrong: got %v, want none", wrong)
 	}
-	var o policy.Verdict
-	policy.Evaluate(s, f, id, now, &o)
-	return &o
+	var v policy.Verdict
+	policy.Evaluate(s, f, id, now, &v)
+	return &v
 }
 
-// prefixes returns the prefixes of the hits, with ! before one of a shadow rule.
-func prefixes(o *policy.Verdict) string {
-	var list []string
-	for i, h := range o.Hits {
-		text := h.Limit.Prefix
-		if o.Marks[i].Shadow {
-			text += "!"
+// prefixes returns the prefixes of the hits, with "!" after the prefix of a shadow rule.
+func prefixes(v *policy.Verdict) string {
+	var prefixes []string
+	for i, h := range v.Hits {
+		prefix := h.Limit.Prefix
+		if v.Marks[i].Shadow {
+			prefix += "!"
 		}
-		list = append(list, text)
+		prefixes = append(prefixes, prefix)
 	}
-	return strings.Join(list, " ")
+	return strings.Join(prefixes, " ")
 }
 
-func TestABillingPeriodBeginsOnTheUsersDay(t *testing.T) {
+func TestBillingPeriodStartsOnUsersDay(t *testing.T) {
 	month := []policy.RuleLimit{{Name: "month",
 		Limit: ratelimit.Limit{Algorithm: ratelimit.FixedWindow, Events: 100, Calendar: ratelimit.Month,
 			Zone: "Asia/Tokyo"}}}
@@ -63,14 +63,14 @@ func TestABillingPeriodBeginsOnTheUsersDay(t *testing.T) {
 		zone   string
 	}{{a, 500, "Europe/Berlin"}, {b, 500, "Europe/Berlin"}, {c, 700, "Asia/Tokyo"},
 		{a, 500, "Europe/Berlin"}} {
-		var o policy.Verdict
-		policy.Evaluate(s, &policy.Facts{Path: "/"}, test.id, now, &o)
-		l := o.Hits[0].Limit
+		var v policy.Verdict
+		policy.Evaluate(s, &policy.Facts{Path: "/"}, test.id, now, &v)
+		l := v.Hits[0].Limit
 		if l.Anchor != 30 || l.Zone != test.zone || l.Events != test.events || l.Validate() != nil {
-			t.Errorf("%s: got the limit %+v, want %d events from day 30 in %s", test.id.User, *l, test.events,
-				test.zone)
+			t.Errorf("%s: got the limit %+v, want %d events, anchor 30 and the zone %s", test.id.User, *l,
+				test.events, test.zone)
 		}
-		if shared := o.Hits[1].Limit; shared.Anchor != 0 || shared.Zone != "Asia/Tokyo" {
+		if shared := v.Hits[1].Limit; shared.Anchor != 0 || shared.Zone != "Asia/Tokyo" {
 			t.Errorf("got the shared limit %+v, want calendar months in Asia/Tokyo", *shared)
 		}
 		if test.id != c && first != nil && first != l {
@@ -82,8 +82,8 @@ func TestABillingPeriodBeginsOnTheUsersDay(t *testing.T) {
 	}
 }
 
-// The oracle of TestRulesDecideAsALoopOverThemDoes covers values without spaces and percent signs.
-func TestNoTwoSendersShareACounter(t *testing.T) {
+// The oracle of TestEvaluateEqualsNaiveLoop only supports values without spaces and percent signs.
+func TestSendersNeverShareCounter(t *testing.T) {
 	by := func(names ...string) policy.Rule {
 		return policy.Rule{Name: "r", CountBy: names,
 			Limits: perHour(1)}
@@ -96,11 +96,11 @@ func TestNoTwoSendersShareACounter(t *testing.T) {
 		if user != "" {
 			id = &policy.Identity{Known: true, User: user}
 		}
-		o := decide(t, []policy.Rule{r}, f, id)
-		if len(o.Hits) == 0 {
+		v := mustDecide(t, []policy.Rule{r}, f, id)
+		if len(v.Hits) == 0 {
 			return ""
 		}
-		return o.Hits[0].Key
+		return v.Hits[0].Key
 	}
 	address := netip.MustParseAddr("2001:db8:1:2:3::4")
 	for _, test := range []struct {
@@ -126,17 +126,17 @@ func TestNoTwoSendersShareACounter(t *testing.T) {
 	}
 }
 
-func TestAHeaderThatHoldsASecretIsStoredAsADigest(t *testing.T) {
+func TestSecretHeaderIsStoredAsDigest(t *testing.T) {
 	for name, want := range map[string]bool{"X-Api-Key": true, "X-Tenant": false} {
 		rules := []policy.Rule{{Name: "r", CountBy: []string{"header:" + name}, Limits: perHour(1)}}
-		o := decide(t, rules, &policy.Facts{Path: "/", Header: http.Header{name: {"secret"}}}, nil)
-		if len(o.Hits) != 1 || o.Hits[0].Secret != want {
-			t.Errorf("%s: got the hits %+v, want one with Secret %v", name, o.Hits, want)
+		v := mustDecide(t, rules, &policy.Facts{Path: "/", Header: http.Header{name: {"secret"}}}, nil)
+		if len(v.Hits) != 1 || v.Hits[0].Secret != want {
+			t.Errorf("%s: got the hits %+v, want one with Secret %v", name, v.Hits, want)
 		}
 	}
 }
 
-func TestAWrongRuleIsDisabledAloneAndNamed(t *testing.T) {
+func TestInvalidRuleIsDisabledAlone(t *testing.T) {
 	good := func(name string) policy.Rule {
 		return policy.Rule{Name: name, CountBy: []string{"all"}, Limits: perHour(5)}
 	}
@@ -176,18 +176,18 @@ func TestAWrongRuleIsDisabledAloneAndNamed(t *testing.T) {
 		list := s.Wrong()
 		if len(list) != 1 || list[0].Rule != bad.Name || !strings.HasPrefix(list[0].Err.Error(), want) ||
 			!strings.Contains(list[0].Err.Error(), "must be") {
-			t.Errorf("got the wrong rules %v, want %s", list, want)
+			t.Errorf("Wrong: got %v, want %s", list, want)
 		}
-		var o policy.Verdict
-		policy.Evaluate(s, &policy.Facts{Path: "/"}, nil, now, &o)
-		if got := prefixes(&o); got != "rule/good/hour" {
-			t.Errorf("%s: got the hits %s, want those of the good rule", want, got)
+		var v policy.Verdict
+		policy.Evaluate(s, &policy.Facts{Path: "/"}, nil, now, &v)
+		if got := prefixes(&v); got != "rule/good/hour" {
+			t.Errorf("%s: got the hits %q, want rule/good/hour", want, got)
 		}
 	}
 	overrides := []policy.Override{{Rule: "good", Limit: "hour", Tier: "t", Events: -1},
 		{Rule: "gone", Limit: "hour", Tier: "t", Events: 1}}
 	list := policy.Compile([]policy.Rule{good("good")}, overrides, nil, 0).Wrong()
 	if len(list) != 1 || list[0].Override != "limit hour, tier t" {
-		t.Errorf("got the wrong overrides %v, want that of limit hour, tier t", list)
+		t.Errorf("Wrong: got %v, want the override of limit hour, tier t", list)
 	}
 }

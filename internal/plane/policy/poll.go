@@ -10,35 +10,36 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// poller finds the changes since its last poll, see pollSQL. Only one goroutine may use it at a time.
+// poller finds the changes since its last poll, see pollSQL. It is not safe for concurrent use.
 type poller struct {
 	db pgdb.DB
 
-	// polled is the head of the last poll with changes that were applied. The next poll returns the changes
-	// since then, or everything if polled.Snapshot is "".
+	// polled is the head of the last poll with applied changes. The next poll returns the changes since then,
+	// or all changes if polled.Snapshot is "".
 	polled head
 }
 
-// head is what a poll returns beside the changes.
+// head holds the results of a poll besides the changes.
 type head struct {
-	Snapshot string // of the database
-	Server   string // the schema.ServerIdentity on which Snapshot is valid
-	Applied  int64  // the highest number of a visible change
+	Snapshot string // the database snapshot of the poll
+	Server   string // the schema.ServerIdentity for which Snapshot is valid
+	Applied  int64  // the highest visible change number
 }
 
-// maxChanges bounds the changes that a poll handles one by one. A poll that finds more returns everything.
+// maxChanges bounds the changes that a poll handles one by one. After a poll with more changes, all
+// identities, rules and bans are read again. pollSQL returns at most maxChanges + 1.
 const maxChanges = 1000
 
 // pollSQL returns the changes that became visible since the snapshot $1 of the previous poll. The row Head
 // has the snapshot of this statement, and schema.ServerIdentity unless the server is a standby or the policy
-// is incomplete. The change of an override has the kind and the ref of the key, user or tier that it is for.
-// The ref of a deleted key is "gone".
+// is incomplete. The change of an override has the kind and the ref of its key, user or tier. The ref of a
+// deleted key is "gone".
 //
 // A transaction became visible if it began between the two snapshots (its number is at least xmax of the old
 // snapshot, and below xmax of the new one), or if it was in progress at the old snapshot (it is in xip). The
-// server returns only rows of committed transactions. A sequence number would not do, because transactions
-// become visible in another order than they write. One statement has one snapshot, so no change falls between
-// two polls, and none is seen twice. UNION ALL instead of OR lets both halves use the index.
+// server returns only rows of committed transactions. A sequence number is not enough, because transactions
+// commit in a different order than they write. Each statement has one snapshot, so no change falls between
+// two polls and none is returned twice. UNION ALL instead of OR lets both halves use the index.
 const pollSQL = `WITH head AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot)
 SELECT json_build_object('Head', json_build_object('Snapshot', h.snapshot::text,
 	'Applied', coalesce((SELECT max(seq) FROM rate_limit_changes), 0), 'Server', CASE WHEN pg_is_in_recovery()
@@ -57,30 +58,30 @@ UNION ALL
 	WHERE xid = ANY (ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))
 ) c LIMIT 1001)`
 
-// changes holds the result of a poll.
+// changes describes the changes that a poll found.
 type changes struct {
 	rules      bool
 	bans       bool
-	keys       bool     // the list of banned API keys
-	identities bool     // all of them
+	bannedKeys bool     // the list of banned API keys
+	identities bool     // all identities
 	users      []string // the identities of these users
 	digests    []string // the identities of the API keys with these hexadecimal digests
 }
 
-// everything is the result of a poll that cannot determine the changes.
-var everything = changes{rules: true, bans: true, keys: true, identities: true}
+// allChanged is the result of a poll that cannot determine the changes.
+var allChanged = changes{rules: true, bans: true, bannedKeys: true, identities: true}
 
-// errStandby is the error of a poll of a standby.
+// errStandby means that the server is a standby.
 var errStandby = errors.New("the server is a standby, must be the primary (target_session_attrs=read-write " +
-	"in the DSN): a standby does not tell which transactions are under way")
+	"in the DSN): transactions in progress are not visible on a standby")
 
-// errIncomplete is the error of a read while triggers of the policy were missing or disabled. Rows may then
-// be missing.
+// errIncomplete means that triggers of the policy were missing or disabled during a read. Rows may then be
+// missing.
 var errIncomplete = errors.New("triggers of the policy are missing or disabled, as during a restore and " +
 	"after one that has failed: what was read before is kept. If no restore is under way, repeat the " +
 	"restore, or make the triggers with: caddy pg-ratelimit migrate")
 
-// poll returns the changes that became visible since p.polled, and its successor.
+// poll returns the changes that became visible since p.polled, and the head to apply them with.
 func (p *poller) poll(ctx context.Context) (changes, head, error) {
 	found := changes{}
 	polled := head{}
@@ -91,11 +92,11 @@ func (p *poller) poll(ctx context.Context) (changes, head, error) {
 	if err := p.db.Run(ctx, []*pgdb.Statement{statement}); err != nil {
 		return found, polled, unavailable(err)
 	}
-	answers, err := texts(statement)
+	rows, err := texts(statement)
 	if statement.Err != nil {
 		err = statement.Err
 	}
-	for _, r := range decode(answers) {
+	for _, r := range decode(rows) {
 		switch {
 		case r.err != nil:
 			err = r.err
@@ -108,8 +109,8 @@ func (p *poller) poll(ctx context.Context) (changes, head, error) {
 	if err != nil {
 		return found, polled, fmt.Errorf("reading the changes: %w", err)
 	}
-	if p.polled.Snapshot == "" || len(answers)-1 > maxChanges || polled.Server != p.polled.Server {
-		found = everything
+	if p.polled.Snapshot == "" || len(rows)-1 > maxChanges || polled.Server != p.polled.Server {
+		found = allChanged
 	}
 	switch polled.Server {
 	case "standby":
@@ -123,7 +124,7 @@ func (p *poller) poll(ctx context.Context) (changes, head, error) {
 	return found, polled, err
 }
 
-// add adds a line of the log. A line without a ref is about all rows of a table.
+// add adds a change. If ref is "", the change concerns all rows of the kind.
 func (c *changes) add(kind, ref string) {
 	switch kind {
 	case "tier", "rule", "limit":
@@ -142,7 +143,7 @@ func (c *changes) add(kind, ref string) {
 	}
 }
 
-// log returns the oid of rate_limit_changes.
-func (p *poller) log() string {
+// changesOID returns the oid of rate_limit_changes.
+func (p *poller) changesOID() string {
 	return p.polled.Server[strings.IndexByte(p.polled.Server, ' ')+1:]
 }

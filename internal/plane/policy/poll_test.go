@@ -14,15 +14,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// Sixteen writers commit in another order than they write, use savepoints, and roll back. Exactly one poll
-// finds each change that becomes visible.
-func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
-	s := newSite(t)
-	db := s.db()
+// Sixteen writers commit in a different order than they write, use savepoints, and roll back. Exactly one
+// poll returns each committed change.
+func TestPollReturnsEachChangeOnce(t *testing.T) {
+	d := newTestDB(t)
+	db := d.openDB()
 	defer db.Close()
 	poller := policy.NewPoller(db)
 	if _, everything, err := poller.Poll(t.Context()); err != nil || !everything {
-		t.Fatalf("the first poll: everything %v, %v", everything, err)
+		t.Fatalf("the first poll: got everything %t, error %v, want true and none", everything, err)
 	}
 	var writers sync.WaitGroup
 	var polls, running atomic.Int64
@@ -32,7 +32,7 @@ func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 		running.Add(1)
 		writers.Go(func() {
 			defer running.Add(-1)
-			s.write(ctx, w, func(i int) bool { return i < 25 || polls.Load() < 20 })
+			d.write(ctx, w, func(i int) bool { return i < 25 || polls.Load() < 20 })
 		})
 	}
 	found := make(map[string]int)
@@ -40,47 +40,47 @@ func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 		last = running.Load() == 0
 		users, everything, err := poller.Poll(t.Context())
 		if err != nil || everything {
-			t.Fatalf("everything %v, %v", everything, err)
+			t.Fatalf("Poll: got everything %t, error %v, want false and none", everything, err)
 		}
 		for _, user := range users {
 			found[user]++
 		}
 	}
-	rows, _ := s.pool.Query(t.Context(), "SELECT ref FROM rate_limit_changes WHERE kind = 'user'")
+	rows, _ := d.pool.Query(t.Context(), "SELECT ref FROM rate_limit_changes WHERE kind = 'user'")
 	users, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil || len(users) < 200 {
-		t.Fatalf("got %d changes and the error %v, want more changes", len(users), err)
+		t.Fatalf("got %d changes and the error %v, want at least 200 changes", len(users), err)
 	}
 	for _, user := range users {
 		if found[user] != 1 {
-			t.Errorf("the user %q: got %d changes, want 1", user, found[user])
+			t.Errorf("changes of the user %q: got %d, want 1", user, found[user])
 		}
 		delete(found, user)
 	}
 	if len(found) > 0 {
-		t.Errorf("got %d changes of users that were not written, want none", len(found))
+		t.Errorf("changes of users that were not written: got %d, want 0", len(found))
 	}
 }
 
-// write writes users in transactions while more returns true for their number.
-func (s *site) write(ctx context.Context, writer int, more func(i int) bool) {
+// write writes users in transactions while more returns true for the number of transactions so far.
+func (d *testDB) write(ctx context.Context, writer int, more func(i int) bool) {
 	random := rand.New(rand.NewSource(int64(writer)))
-	conn, err := pgx.Connect(ctx, s.dsn)
+	conn, err := pgx.Connect(ctx, d.dsn)
 	if err != nil {
-		s.t.Error(err)
+		d.t.Error(err)
 		return
 	}
 	defer conn.Close(context.Background())
 	for i := 0; ctx.Err() == nil && more(i); i++ {
 		err := writeUsers(ctx, conn, random, fmt.Sprint(writer, " ", i))
 		if err != nil && ctx.Err() == nil {
-			s.t.Error(err)
+			d.t.Error(err)
 			return
 		}
 	}
 }
 
-// writeUsers writes some users in a transaction, and commits it or rolls it back after a random time.
+// writeUsers writes some users in a transaction, and commits or rolls back after a random time.
 func writeUsers(ctx context.Context, conn *pgx.Conn, random *rand.Rand, name string) error {
 	tx, err := conn.Begin(ctx)
 	if err != nil {
@@ -104,7 +104,7 @@ func writeUsers(ctx context.Context, conn *pgx.Conn, random *rand.Rand, name str
 		if err != nil {
 			return err
 		}
-		// transactions commit in another order than they began
+		// so that transactions commit in a different order than they start
 		time.Sleep(time.Duration(random.Intn(15)) * time.Millisecond)
 	}
 	if random.Intn(4) == 0 {

@@ -23,14 +23,14 @@ type row struct {
 	Ban      *Ban
 	Identity *Identity
 
-	// A poll returns one row with Head, and a row with Kind and Ref for each change.
+	// A poll returns one row with Head, and one row with Kind and Ref for each change.
 	Head      *head
 	Kind, Ref string
 
 	err error
 }
 
-// decode decodes rows. It sets row.err if a row does not fit the fields of this version.
+// decode decodes rows. It sets row.err if a row has unexpected types.
 func decode(texts []string) []*row {
 	rows := make([]*row, 0, len(texts))
 	for _, text := range texts {
@@ -41,13 +41,13 @@ func decode(texts []string) []*row {
 	return rows
 }
 
-// ReadSnapshot reads a snapshot for Explain, which also has the rules without an effect. The error wraps
-// ratelimit.ErrUnavailable if the database does not answer.
+// ReadSnapshot reads a snapshot for Explain. Such a snapshot also has the rules without an effect. The error
+// wraps ratelimit.ErrUnavailable if the database does not answer.
 func ReadSnapshot(ctx context.Context, db pgdb.DB) (*Snapshot, error) {
 	p := New(db, Settings{})
 	defer p.Close()
 	p.rulesSQL = rulesSQL("true")
-	s, err := p.load(ctx, everything)
+	s, err := p.load(ctx, allChanged)
 	if err == nil && p.keysDue {
 		err = unavailable(errors.New("the banned API keys cannot be read"))
 	}
@@ -62,8 +62,8 @@ type decoded struct {
 	inForce   int64 // the number of bans in force
 }
 
-// decodePolicy decodes rows. It sets Rule.Err of a rule that does not fit the fields of this version, and
-// fails on such an override or ban.
+// decodePolicy decodes rows. It sets Rule.Err of a rule that cannot be decoded, and returns an error for such
+// an override or ban.
 func decodePolicy(texts []string) (*decoded, error) {
 	d := &decoded{}
 	for _, r := range decode(texts) {
@@ -83,30 +83,30 @@ func decodePolicy(texts []string) (*decoded, error) {
 	return d, nil
 }
 
-// ReadIdentity reads an identity, with errors as in ReadSnapshot. Identity.Known is false if the database
-// does not have the key or the user.
-func ReadIdentity(db pgdb.DB, s Credential) (*Identity, error) {
-	call := &lookup{sender: s}
-	if err := lookUp(db, []*lookup{call}); err != nil {
+// ReadIdentity reads an identity. Identity.Known is false if the database does not have the key or the user.
+// The error wraps ratelimit.ErrUnavailable if the database does not answer.
+func ReadIdentity(db pgdb.DB, sender Credential) (*Identity, error) {
+	task := &lookup{sender: sender}
+	if err := lookUp(db, []*lookup{task}); err != nil {
 		return nil, err
 	}
-	return call.identity, call.err
+	return task.identity, task.err
 }
 
-// lookUp looks up the senders of calls in one statement, and sets the identity and the error of each call.
-// The senders must differ. If the database does not have a sender, its Identity is not Known. lookUp omits a
-// user name that no row can contain, because the statement would fail for all senders.
-func lookUp(db pgdb.DB, calls []*lookup) error {
+// lookUp looks up the senders of tasks in one statement, and sets the identity and the error of each task.
+// The senders must differ. If the database does not have a sender, its Identity is not Known. lookUp does not
+// send a user name that no row can contain, because the statement would fail for all senders.
+func lookUp(db pgdb.DB, tasks []*lookup) error {
 	digests := []string{}
 	users := []string{}
-	bySender := make(map[Credential]*lookup, len(calls))
-	for _, call := range calls {
-		bySender[call.sender] = call
-		user := call.sender.User
-		call.identity = &Identity{Digest: call.sender.Digest, User: user}
-		call.err = nil
+	bySender := make(map[Credential]*lookup, len(tasks))
+	for _, task := range tasks {
+		bySender[task.sender] = task
+		user := task.sender.User
+		task.identity = &Identity{Digest: task.sender.Digest, User: user}
+		task.err = nil
 		if user == "" {
-			digests = append(digests, call.sender.Digest)
+			digests = append(digests, task.sender.Digest)
 		} else if len(user) <= ratelimit.MaxKey && utf8.ValidString(user) && strings.IndexByte(user, 0) < 0 {
 			users = append(users, user)
 		}
@@ -123,21 +123,21 @@ func lookUp(db pgdb.DB, calls []*lookup) error {
 		if r.Identity == nil {
 			continue
 		}
-		call := bySender[credentialOf(r.Identity)]
-		if call == nil {
+		task := bySender[credentialOf(r.Identity)]
+		if task == nil {
 			continue
 		}
-		call.identity = r.Identity
+		task.identity = r.Identity
 		if r.err != nil {
-			call.err = fmt.Errorf("%s: %w", what, r.err)
+			task.err = fmt.Errorf("%s: %w", what, r.err)
 		}
 	}
 	return nil
 }
 
-// readWhole runs a statement with wholeSQL, as read does. It returns errIncomplete if the policy did not have
+// readWhole is like read, for a statement with wholeSQL. It returns errIncomplete if the policy did not have
 // all its triggers. A restore creates the triggers after all rows, so rows may be missing until then. The
-// statement sees the rows and the triggers in one snapshot.
+// statement sees rows and triggers in one snapshot.
 func readWhole(
 	ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string, args ...any,
 ) ([]string, error) {
@@ -153,7 +153,7 @@ func readWhole(
 	return nil, errIncomplete
 }
 
-// read runs a statement and returns its only column. Errors begin with what, which describes the statement.
+// read runs a statement and returns its only column. Errors begin with what, a description of the statement.
 func read(
 	ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string, args ...any,
 ) ([]string, error) {
@@ -178,11 +178,11 @@ func texts(statement *pgdb.Statement) ([]string, error) {
 	if err != nil || len(columns) != statement.Rows {
 		return nil, errColumns
 	}
-	all := make([]string, 0, len(columns))
+	values := make([]string, 0, len(columns))
 	for _, column := range columns {
-		all = append(all, string(column))
+		values = append(values, string(column))
 	}
-	return all, nil
+	return values, nil
 }
 
 var errColumns = errors.New("the server's answer does not have the statement's columns")

@@ -8,41 +8,40 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// recalled returns a short text of the outcome of a GET request of an API key without the database, or
-// "not remembered".
-func recalled(p *policy.Policy, key string) string {
+// recallOutcome returns a short text of the outcome of Recall for a GET request, or "not remembered".
+func recallOutcome(p *policy.Policy, key string) string {
 	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com",
 		Path: "/"}
-	var o policy.Verdict
-	if !policy.Recall(p, key, &facts, &o) {
+	var v policy.Verdict
+	if !policy.Recall(p, key, &facts, &v) {
 		return "not remembered"
 	}
-	return outcomeText(&o)
+	return outcomeText(&v)
 }
 
-// Recall finds a key for a minute. The cache has no more keys than identities.
-func TestRememberedKeysAreBounded(t *testing.T) {
-	s := newSite(t)
+// Recall finds a key for a minute. It finds no more keys than the cache has identities.
+func TestRecalledKeysAreBounded(t *testing.T) {
+	d := newTestDB(t)
 	for i := range 20 {
-		s.user(fmt.Sprint("user", i), "free")
+		d.addUser(fmt.Sprint("user", i), "free")
 	}
-	p := s.policy(policy.Settings{Remember: 100, MaxIdentities: 3})
+	p := d.newPolicy(policy.Settings{Remember: 100, MaxIdentities: 3})
 	refresh(t, p)
 	for i := range 20 {
 		for range 2 {
-			decided(t, p, fmt.Sprint("key of user", i), "")
+			outcomeOf(t, p, fmt.Sprint("key of user", i), "")
 		}
 	}
 	known := 0
 	for i := range 20 {
-		if recalled(p, fmt.Sprint("key of user", i)) != "not remembered" {
+		if recallOutcome(p, fmt.Sprint("key of user", i)) != "not remembered" {
 			known++
 		}
 	}
 	if known != 3 {
-		t.Errorf("got %d cached keys, want 3", known)
+		t.Errorf("recalled keys: got %d, want 3", known)
 	}
-	same(t, "a key", recalled(p, "key of user19"), "user19 free")
-	s.after(time.Minute)
-	same(t, "a key after a minute", recalled(p, "key of user19"), "not remembered")
+	checkEqual(t, "a key", recallOutcome(p, "key of user19"), "user19 free")
+	d.advance(time.Minute)
+	checkEqual(t, "a key after a minute", recallOutcome(p, "key of user19"), "not remembered")
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // poll refreshes until the policy is closed. The random part of each pause spreads the polls of the proxies,
-// which all resume at the same moment after an outage.
+// because all proxies resume polling at the end of an outage.
 func (p *Policy) poll() {
 	for p.closing.Err() == nil {
 		_ = p.Refresh(p.closing)
@@ -23,8 +23,8 @@ func (p *Policy) poll() {
 	}
 }
 
-// Refresh polls for changes now, and applies them before it returns. It also deletes old changes if that is
-// due. Concurrent calls wait for each other.
+// Refresh polls for changes and applies them before it returns. It also deletes old changes if that is due.
+// Concurrent calls wait for each other.
 func (p *Policy) Refresh(ctx context.Context) error {
 	p.refreshing.Lock()
 	defer p.refreshing.Unlock()
@@ -47,7 +47,7 @@ func (p *Policy) Refresh(ctx context.Context) error {
 		p.lookups.renewDue()
 		if p.settings.OnApplied != nil {
 			_ = batch.PanicError(func() {
-				p.settings.OnApplied(p.poller.polled.Applied, p.poller.log(), problems(p.snapshot()))
+				p.settings.OnApplied(p.poller.polled.Applied, p.poller.changesOID(), problems(p.snapshot()))
 			})
 		}
 		if now := p.settings.Now(); now.Sub(p.forgotAt) >= forgetInterval {
@@ -70,20 +70,20 @@ func (p *Policy) Refresh(ctx context.Context) error {
 // refresh polls for changes and applies them. Refresh reports its error.
 func (p *Policy) refresh(ctx context.Context) error {
 	now := p.settings.Now()
-	// Tables that vanish after a poll are not created again. They would be empty and hinder a restore.
-	var needs error
+	// After the first poll, missing tables are not created again: they would be empty and hinder a restore.
+	var migrateErr error
 	if !p.polled {
-		needs = p.migrate(ctx, now)
-		if errors.Is(needs, ratelimit.ErrUnavailable) {
-			return needs
+		migrateErr = p.migrate(ctx, now)
+		if errors.Is(migrateErr, ratelimit.ErrUnavailable) {
+			return migrateErr
 		}
 	}
 	within, cancel := context.WithTimeout(ctx, refreshTimeout)
 	found, polled, err := p.poller.poll(within)
 	cancel()
-	if err != nil && needs != nil && !errors.Is(err, errIncomplete) &&
+	if err != nil && migrateErr != nil && !errors.Is(err, errIncomplete) &&
 		!errors.Is(err, ratelimit.ErrUnavailable) {
-		return fmt.Errorf("%w; %w", err, needs)
+		return fmt.Errorf("%w; %w", err, migrateErr)
 	}
 	if err != nil {
 		return err
@@ -94,15 +94,15 @@ func (p *Policy) refresh(ctx context.Context) error {
 	}
 	due := found
 	if !now.Before(p.fullReadAt) {
-		due = everything
+		due = allChanged
 	}
-	// The user of a key may have changed.
+	// A changed key may have another user, who may be banned.
 	s := p.snapshot()
-	ofSenders := s != nil && len(s.bans.bySender) > 0
-	due.keys = due.keys || p.keysDue || due.bans || ofSenders && len(due.digests) > 0
+	hasSenderBans := s != nil && len(s.bans.bySender) > 0
+	due.bannedKeys = due.bannedKeys || p.keysDue || due.bans || hasSenderBans && len(due.digests) > 0
 	next, err := p.load(ctx, due)
 	if errors.Is(err, errIncomplete) {
-		p.poller.polled.Snapshot = "" // the next poll returns everything; until then identities stay
+		p.poller.polled.Snapshot = "" // the next poll returns all changes; until then identities stay
 		return err
 	}
 	p.evict(found) // even if the rules cannot be read
@@ -120,8 +120,8 @@ func (p *Policy) refresh(ctx context.Context) error {
 	return nil
 }
 
-// migrate creates or upgrades the tables, unless a migration has succeeded or failed within migrateInterval.
-// It returns the failure of the last attempt. A poll may succeed nevertheless, on tables that exist.
+// migrate creates or upgrades the tables, unless a migration has succeeded, or failed within migrateInterval.
+// It returns the error of the last attempt. A poll may still succeed on existing tables.
 func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	if p.settings.DisableMigration || p.migrated {
 		return nil
@@ -142,8 +142,9 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// evict evicts the identities that changed. It runs just before the snapshot with the same change takes
-// effect, because an identity with the old name of a renamed tier would match no rule of the new snapshot.
+// evict evicts the changed identities. The caller evicts them just before the snapshot with the same change
+// takes effect, because an identity with the old name of a renamed tier would match no rule of the new
+// snapshot.
 func (p *Policy) evict(found changes) {
 	if found.identities {
 		p.identities.EvictAll()
@@ -157,8 +158,8 @@ func (p *Policy) evict(found changes) {
 	}
 }
 
-// load reads the rules and bans that are due, and compiles them to a snapshot. It keeps the compiled rules or
-// bans if their rows are unchanged, and returns nil if both are.
+// load reads the rules and bans that are due and compiles them to a snapshot. It keeps the compiled rules or
+// bans if their rows are unchanged, and returns nil if both are unchanged.
 func (p *Policy) load(ctx context.Context, due changes) (*Snapshot, error) {
 	rows := p.rows
 	var err error
@@ -171,14 +172,14 @@ func (p *Policy) load(ctx context.Context, due changes) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	if due.keys {
+	if due.bannedKeys {
 		keys, failure := readWhole(ctx, p.db, refreshTimeout, "reading the banned API keys", bannedKeysSQL)
 		if errors.Is(failure, errIncomplete) {
 			return nil, failure
 		}
 		p.keysDue = failure != nil
 		if !p.keysDue { // otherwise the previous list stays in force
-			rows.keys = keys
+			rows.bannedKeys = keys
 		}
 		p.report("banned keys", failure)
 	}
@@ -188,8 +189,8 @@ func (p *Policy) load(ctx context.Context, due changes) (*Snapshot, error) {
 		*next = *old
 	}
 	if old == nil || !reflect.DeepEqual(rows.bans, p.rows.bans) ||
-		!reflect.DeepEqual(rows.keys, p.rows.keys) {
-		d, err := decodePolicy(append(append([]string(nil), rows.bans...), rows.keys...))
+		!reflect.DeepEqual(rows.bannedKeys, p.rows.bannedKeys) {
+		d, err := decodePolicy(append(append([]string(nil), rows.bans...), rows.bannedKeys...))
 		if err != nil {
 			return nil, err
 		}
@@ -212,8 +213,8 @@ func (p *Policy) load(ctx context.Context, due changes) (*Snapshot, error) {
 		return nil, nil
 	}
 	var problem error
-	if all := problems(next); all != nil {
-		problem = errors.New(strings.Join(all, "; "))
+	if lines := problems(next); lines != nil {
+		problem = errors.New(strings.Join(lines, "; "))
 	}
 	p.report("problems", problem)
 	return next, nil
@@ -221,28 +222,28 @@ func (p *Policy) load(ctx context.Context, due changes) (*Snapshot, error) {
 
 // problems describes the rules that cannot be used, and too many bans in force.
 func problems(s *Snapshot) []string {
-	var all []string
+	var lines []string
 	for _, w := range s.set.wrong {
-		text := "rule " + w.Rule
+		line := "rule " + w.Rule
 		if w.Override != "" {
-			text += ", override for " + w.Override
+			line += ", override for " + w.Override
 		}
-		text += " cannot be used: " + w.Err.Error()
+		line += " cannot be used: " + w.Err.Error()
 		if w.Kept {
-			text += " (it stays as it was)"
+			line += " (it stays as it was)"
 		} else {
-			text += " (it is off)"
+			line += " (it is off)"
 		}
-		all = append(all, text)
+		lines = append(lines, line)
 	}
 	if s.bans.inForce > maxBans {
-		all = append(all, fmt.Sprintf("%d bans are in force, and only the newest %d hold: ban networks "+
+		lines = append(lines, fmt.Sprintf("%d bans are in force, and only the newest %d hold: ban networks "+
 			"instead of addresses, or end some", s.bans.inForce, maxBans))
 	}
-	return all
+	return lines
 }
 
-// report passes a failure to OnError, unless the last one of its kind had the same text.
+// report passes an error to OnError, unless the last error of its kind had the same text.
 func (p *Policy) report(kind string, err error) {
 	text := ""
 	if err != nil {

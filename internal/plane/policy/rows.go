@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Action is the effect of a rule on the requests that it matches, as in the column action.
+// Action is the effect of a rule on the requests that it matches, as in the column rate_limit_rules.action.
 type Action string
 
 const (
@@ -21,55 +21,59 @@ const (
 	Exempt Action = "exempt"
 )
 
-// Rule is a row of rate_limit_rules with its limits. An empty list matches everything.
+// Rule is a row of rate_limit_rules with its limits. An empty list of conditions matches every request.
 type Rule struct {
 	// Name identifies the rule. Required.
 	Name string
-	// Family names a group of rules. At most one rule of a group applies. "" means no group.
+	// Family names a group of rules. At most one rule of a family applies to a request. "" means no family.
 	Family string
-	// Priority orders rules with the same action. A higher one comes first.
+	// Priority orders rules with the same action. Rules with higher priority come first.
 	Priority int64
 	// Mode determines whether the rule has an effect. "" means settings.Enforce. A shadow rule does not
 	// exempt.
 	Mode   settings.Mode
 	Action Action
 
-	// Hosts are names in any case and without a port. "*.example.com" matches every name below example.com.
+	// Hosts are names without a port, in upper or lower case. "*.example.com" matches every name below
+	// example.com.
 	Hosts []string
-	// Paths begin with "/". A segment "*" matches any one segment. A last segment "*" matches the rest of the
-	// path, or none: "/api/*" matches "/api", "/api/" and "/api/v1/x".
+	// Paths begin with "/". A segment "*" matches any one segment. As the last segment, "*" matches any
+	// number of segments: "/api/*" matches "/api", "/api/" and "/api/v1/x".
 	Paths []string
-	// Methods are names such as GET, in any case.
+	// Methods are names such as "GET", in upper or lower case.
 	Methods []string
-	Tiers   []string
-	// Networks contain the client's address. IPv4 addresses in IPv6 form count as IPv4.
+	// Tiers are the tiers of senders.
+	Tiers []string
+	// Networks are networks of client addresses. IPv4 addresses in IPv6 form count as IPv4.
 	Networks []netip.Prefix
 
-	// CountBy determines the key of the rule's counters. It has one or more of user, key, tier, ip, ip/64,
-	// host, route, header:NAME, and of alternatives such as user|ip, where the first that a request has
-	// counts. Or it has all alone, which is one counter for everybody. Empty means user.
+	// CountBy determines the key of the rule's counters. Its elements are "user", "key", "tier", "ip",
+	// "ip/64", "host", "route" and "header:NAME". Alternatives such as "user|ip" use the first that the
+	// request has. The element "all", which must be the only one, is one counter for all requests. Empty
+	// means "user".
 	CountBy []string `json:"count_by"`
-	// SkipWithoutHeader determines what happens to requests in which a header of CountBy is missing or empty.
-	// If it is set, the rule does not match them. Otherwise they share one counter.
+	// SkipWithoutHeader makes the rule skip requests in which a header of CountBy is missing or empty.
+	// Otherwise such requests share one counter.
 	SkipWithoutHeader bool
 
-	// From and Until bound the time in which the rule is valid, without Until itself. The zero time sets no
-	// bound.
+	// The rule is valid from From until before Until. The zero time sets no bound.
 	From, Until time.Time
 
 	// Cost is the charge of a request to each limit. 0 means 1.
 	Cost int64
-	// Settle names the actual cost of a request: see settings.ParseSettle. "" means Cost.
+	// Settle describes how to read the actual cost from the response: see settings.ParseSettle. "" means
+	// Cost.
 	Settle string
-	// Status is the status of a refusal, from 400 to 599. 0 means 429 for limits, and 403 for a block.
+	// Status is the HTTP status of a refusal, from 400 to 599. 0 means 429 for limits, and 403 for a block
+	// rule.
 	Status int
-	// Message is the text of a refusal. "" means the proxy's own text.
+	// Message is the body of a refusal. "" means the proxy's own text.
 	Message string
 	// RetryAfter is sent with a refusal. For limits, 0 means the time until the request would pass. For a
-	// block, 0 sends none.
+	// block rule, 0 sends no Retry-After.
 	RetryAfter time.Duration
 
-	// Limits are the limits of a rule with the action Charge, at least one.
+	// Limits has the limits of a rule with the action Charge, at least one.
 	Limits []RuleLimit
 
 	// Err, if not nil, is the error of decoding the row. Compile then reports the rule instead of using it.
@@ -80,11 +84,11 @@ type Rule struct {
 type RuleLimit struct {
 	// Name identifies the limit within its rule. Required.
 	Name string
-	// Limit has the algorithm and the amount. Compile sets its Prefix. With Events 0 no request passes.
+	// Limit has the algorithm and the amount. Compile sets its Prefix. If Events is 0, no request passes.
 	Limit ratelimit.Limit
-	// Unlimited ignores the events: only requests with an override are limited.
+	// Unlimited ignores Limit.Events: only requests with an override are limited.
 	Unlimited bool
-	// Overage counts beyond the quota and never refuses. It needs a fixed or a sliding window.
+	// Overage counts beyond the quota and refuses no request. It needs a fixed or a sliding window.
 	Overage bool
 }
 
@@ -97,12 +101,12 @@ type Override struct {
 	User  string `json:"user_id"`
 	KeyID int64  `json:"key_id"`
 
-	// Events is the amount. With 0 no request passes. Unlimited ignores Events.
+	// Events is the amount. If it is 0, no request passes. Unlimited ignores Events.
 	Events    int64
 	Unlimited bool
-	// Burst replaces the burst of the limit. 0 keeps the rule's own.
+	// Burst replaces the burst of the limit. 0 keeps the limit's own burst.
 	Burst int64
-	// From and Until bound the time in which the override is valid, as in Rule.
+	// The override is valid from From until before Until. The zero time sets no bound.
 	From, Until time.Time
 }
 
@@ -110,8 +114,8 @@ type Override struct {
 // set, else User.
 type Ban struct {
 	Network netip.Prefix
-	// Digest, KeyID and User identify an API key that is banned, or a key of a banned user. KeyID is the id
-	// of its row, and User owns it.
+	// Digest, KeyID and User identify a banned API key, or a key of a banned user. KeyID is the id of the
+	// key's row, and User owns the key.
 	Digest string
 	KeyID  int64
 	User   string
@@ -120,35 +124,35 @@ type Ban struct {
 	Reason string
 }
 
-// Identity is an API key in the database, or a user that the proxy authenticated. It must not be changed or
-// copied after its first use.
+// Identity is an API key, or a user that the proxy authenticated. It must not be changed or copied after its
+// first use.
 type Identity struct {
-	// Digest is the Digest of the API key. It is "" if the request had no key. User then names the user that
-	// the proxy authenticated.
+	// Digest is the digest of the API key (see func Digest), or "" without an API key. User is then the user
+	// that the proxy authenticated.
 	Digest string
 	// Known reports whether the database has the key or the user.
 	Known bool
-	// KeyID is the id of the key's row. 0 means no key.
+	// KeyID is the id of the key's row. It is 0 without an API key.
 	KeyID int64
 	// CountedAs is the id of the key that shares its counters with this key. 0 means KeyID.
 	CountedAs int64
 
+	// User is the authenticated user, or the owner of the key.
 	User string
 	// Tier is the key's own tier, else the user's. "" means Facts.Tier.
 	Tier string
 	// TierUntil is the time from which Facts.Tier replaces Tier. The zero time means never.
 	TierUntil time.Time
-	// PeriodStart is a day on which a billing period of the user begins. Months and years of limits that
-	// count by user or key begin on such days. Only the date matters. The zero time means calendar months and
-	// years.
+	// PeriodStart anchors the user's billing periods: the months and years of limits by user or key start on
+	// its day. Only the date is used. The zero time means calendar months and years.
 	PeriodStart time.Time
-	// TimeZone is the time zone of these periods. "" means that of the limit.
+	// TimeZone is the time zone of the billing periods. "" means the limit's time zone.
 	TimeZone string
 
-	// ExpiresAt and RevokedAt end the key. The zero time means never.
+	// The key is valid until the earlier of ExpiresAt and RevokedAt. The zero time means never.
 	ExpiresAt, RevokedAt time.Time
 
-	// Overrides are the overrides for this key and for its user.
+	// Overrides has the overrides for this key and its user.
 	Overrides []Override
 
 	state atomic.Value // a *senderState

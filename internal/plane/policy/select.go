@@ -5,34 +5,34 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// selectRules selects, of the matching rules, those that charge the request, and adds their hits to o.Hits
-// without amounts. It skips
+// selectRules selects the matching rules that charge the request. It adds their hits to v.Hits without
+// amounts. It skips
 //
 //   - a rule of a family in which an enforced rule already charges the request
-//   - a rule that counts by something that the request lacks
+//   - a rule that counts by a value that the request lacks
 //   - a rule that needs the sender, if the sender could not be looked up
 //
-// selectRules returns false if a rule exempts or blocks the request. The verdict is then complete.
-func selectRules(found []*rule, f *Facts, sender *senderState, at int64, o *Verdict) bool {
+// selectRules returns false if a rule exempts or blocks the request, and the verdict is then complete.
+func selectRules(found []*rule, f *Facts, sender *senderState, at int64, v *Verdict) bool {
 	user := sender.user
 	for _, r := range found {
-		if r.dynamic && !matchesTimeAndNetwork(r, f, at) || o.senderUnknown && r.needsSender {
+		if r.dynamic && !matchesTimeAndNetwork(r, f, at) || v.senderUnknown && r.needsSender {
 			continue
 		}
-		if o.Endpoint == "" && r.row.Mode != settings.Shadow {
-			o.Endpoint = r.endpoint
+		if v.Endpoint == "" && r.row.Mode != settings.Shadow {
+			v.Endpoint = r.endpoint
 		}
 		if r.row.Action != Charge {
-			if exemptOrBlock(o, r) {
+			if exemptOrBlock(v, r) {
 				return false
 			}
 			continue
 		}
-		if r.row.Family != "" && contains(o.families, r.row.Family) {
+		if r.row.Family != "" && contains(v.families, r.row.Family) {
 			continue
 		}
 		if user == "" && r.countBy.hasUser {
-			user = nobodyText(f.Address)
+			user = anonymousText(f.Address)
 		}
 		counter := user
 		subject := ""
@@ -40,7 +40,7 @@ func selectRules(found []*rule, f *Facts, sender *senderState, at int64, o *Verd
 		if r.countBy.allOnly {
 			counter = "all"
 		} else if !r.countBy.userOnly {
-			counter, secret = counterKey(&r.countBy, f, user, sender.key, o.Tier)
+			counter, secret = counterKey(&r.countBy, f, user, sender.key, v.Tier)
 			if r.countBy.perSender {
 				subject = user
 			}
@@ -50,33 +50,33 @@ func selectRules(found []*rule, f *Facts, sender *senderState, at int64, o *Verd
 		}
 		if r.row.Mode != settings.Shadow {
 			if r.row.Family != "" {
-				o.families = append(o.families, r.row.Family)
+				v.families = append(v.families, r.row.Family)
 			}
-			if o.Rule == "" {
-				o.Rule = r.row.Name
+			if v.Rule == "" {
+				v.Rule = r.row.Name
 			}
 		}
 		for range r.limits {
-			o.Hits = append(o.Hits,
+			v.Hits = append(v.Hits,
 				ratelimit.Hit{Key: counter, Subject: subject, Cost: r.row.Cost, Secret: secret})
 		}
-		o.limits = append(o.limits, r.limits...)
+		v.limits = append(v.limits, r.limits...)
 	}
 	return true
 }
 
-// exemptOrBlock completes the verdict with a rule that exempts or blocks, and returns true. It only records a
-// shadow rule, and returns false.
-func exemptOrBlock(o *Verdict, r *rule) bool {
+// exemptOrBlock completes the verdict with an exempt or block rule and returns true. For a shadow rule, it
+// only adds the mark to v.Would and returns false.
+func exemptOrBlock(v *Verdict, r *rule) bool {
 	if r.row.Mode == settings.Shadow {
-		o.Would = append(o.Would, r.mark)
+		v.Would = append(v.Would, r.mark)
 		return false
 	}
 	if r.row.Action == Exempt {
-		o.Exempt = true
-		o.Rule = r.row.Name
+		v.Exempt = true
+		v.Rule = r.row.Name
 	} else {
-		refuse(o, Blocked, r.mark)
+		refuse(v, Blocked, r.mark)
 	}
 	return true
 }

@@ -23,139 +23,139 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// longTime is a timeout that no test reaches.
-const longTime = time.Minute
+// testTimeout is a timeout that no test reaches.
+const testTimeout = time.Minute
 
-// site has a database and the policies on it.
-type site struct {
+// testDB is a database with policies on it.
+type testDB struct {
 	t    testing.TB
 	dsn  string
 	pool *pgxpool.Pool
 
-	health []*health.Health // of the policies
+	health []*health.Health // the health of the policies
 
 	mu       sync.Mutex
-	now      time.Time // the time of the policies; zero is that of this machine
+	now      time.Time // the clock of the policies; the zero time means this machine's clock
 	reported []string
 }
 
-// newSite returns a site with the tables of the policy.
-func newSite(t testing.TB) *site {
+// newTestDB creates a database with the tables of the policy.
+func newTestDB(t testing.TB) *testDB {
 	t.Helper()
-	return siteOn(t,
+	return openTestDB(t,
 		cluster.Open(t, schema.Counters+schema.Policy,
 			"INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2)"))
 }
 
-func siteOn(t testing.TB, dsn string) *site {
+func openTestDB(t testing.TB, dsn string) *testDB {
 	t.Helper()
 	pool, err := pgxpool.New(context.Background(), dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return &site{t: t, dsn: dsn, pool: pool}
+	return &testDB{t: t, dsn: dsn, pool: pool}
 }
 
-func (s *site) db() pgdb.DB {
-	s.t.Helper()
-	db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
+func (d *testDB) openDB() pgdb.DB {
+	d.t.Helper()
+	openDB, err := pgxdb.Open(d.dsn, pgxdb.Options{})
 	if err != nil {
-		s.t.Fatal(err)
+		d.t.Fatal(err)
 	}
-	return db
+	return openDB
 }
 
-func (s *site) exec(sql string, args ...any) {
-	s.t.Helper()
-	if _, err := s.pool.Exec(context.Background(), sql, args...); err != nil {
-		s.t.Fatalf("%s: %v", sql, err)
+func (d *testDB) exec(sql string, args ...any) {
+	d.t.Helper()
+	if _, err := d.pool.Exec(context.Background(), sql, args...); err != nil {
+		d.t.Fatalf("%s: %v", sql, err)
 	}
 }
 
-func (s *site) number(sql string, args ...any) int64 {
-	s.t.Helper()
-	return cluster.Query[int64](s.t, s.dsn, sql, args...)
+func (d *testDB) queryInt(sql string, args ...any) int64 {
+	d.t.Helper()
+	return cluster.Query[int64](d.t, d.dsn, sql, args...)
 }
 
-// begin opens a transaction on a connection of its own.
-func (s *site) begin() pgx.Tx {
-	s.t.Helper()
-	tx, err := s.pool.Begin(context.Background())
+// begin starts a transaction on its own connection.
+func (d *testDB) begin() pgx.Tx {
+	d.t.Helper()
+	tx, err := d.pool.Begin(context.Background())
 	if err != nil {
-		s.t.Fatal(err)
+		d.t.Fatal(err)
 	}
-	s.t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	d.t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	return tx
 }
 
-// user creates a user, and an API key with the name of the user.
-func (s *site) user(user, tier string) {
-	s.t.Helper()
-	s.exec("INSERT INTO rate_limit_users (user_id, tier) VALUES ($1, $2)", user, tier)
-	digest := sha256.Sum256([]byte("key of " + user))
-	s.exec("INSERT INTO rate_limit_api_keys (digest, user_id) VALUES ($1, $2)", digest[:], user)
+// addUser creates a user with the API key "key of USER".
+func (d *testDB) addUser(addUser, tier string) {
+	d.t.Helper()
+	d.exec("INSERT INTO rate_limit_users (user_id, tier) VALUES ($1, $2)", addUser, tier)
+	digest := sha256.Sum256([]byte("key of " + addUser))
+	d.exec("INSERT INTO rate_limit_api_keys (digest, user_id) VALUES ($1, $2)", digest[:], addUser)
 }
 
-// policy returns a policy that polls only at calls of Refresh.
-func (s *site) policy(settings policy.Settings) *policy.Policy {
-	s.t.Helper()
-	return s.policyOn(s.db(), settings)
+// newPolicy returns a policy that polls only in Refresh.
+func (d *testDB) newPolicy(settings policy.Settings) *policy.Policy {
+	d.t.Helper()
+	return d.newPolicyOn(d.openDB(), settings)
 }
 
-func (s *site) policyOn(db pgdb.DB, settings policy.Settings) *policy.Policy {
-	s.t.Helper()
+func (d *testDB) newPolicyOn(db pgdb.DB, settings policy.Settings) *policy.Policy {
+	d.t.Helper()
 	if settings.Refresh == 0 {
 		settings.Refresh = -1
 	}
 	settings.Now = func() time.Time {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.now.IsZero() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.now.IsZero() {
 			return time.Now()
 		}
-		return s.now
+		return d.now
 	}
 	settings.OnError = func(err error) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.reported = append(s.reported, err.Error())
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.reported = append(d.reported, err.Error())
 	}
-	settings.Health = health.New(s.t.Context(), rand.Float64, func(ctx context.Context) error {
+	settings.Health = health.New(d.t.Context(), rand.Float64, func(ctx context.Context) error {
 		return db.Run(ctx, []*pgdb.Statement{{SQL: "SELECT 'answers'"}})
 	})
-	s.health = append(s.health, settings.Health)
+	d.health = append(d.health, settings.Health)
 	p := policy.New(db, settings)
-	s.t.Cleanup(func() { p.Close(); db.Close() })
+	d.t.Cleanup(func() { p.Close(); db.Close() })
 	return p
 }
 
-// awaitAnswers waits until probes have ended the outages that the policies saw.
-func (s *site) awaitAnswers() {
-	s.t.Helper()
-	await.Within(s.t, time.Minute, "the end of the outage", func() bool {
-		return !slices.ContainsFunc(s.health, (*health.Health).Silent)
+// awaitRecovery waits until the health of all policies has recovered.
+func (d *testDB) awaitRecovery() {
+	d.t.Helper()
+	await.Within(d.t, time.Minute, "the end of the outage", func() bool {
+		return !slices.ContainsFunc(d.health, (*health.Health).Silent)
 	})
 }
 
-// after advances the clock of the policies.
-func (s *site) after(d time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.now.IsZero() {
-		s.now = time.Now()
+// advance advances the clock of the policies.
+func (d *testDB) advance(by time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.now.IsZero() {
+		d.now = time.Now()
 	}
-	s.now = s.now.Add(d)
+	d.now = d.now.Add(by)
 }
 
-// reports returns what the policies have reported so far.
-func (s *site) reports() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Join(s.reported, "\n")
+// reportedErrors returns the texts of all errors that the policies have reported.
+func (d *testDB) reportedErrors() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return strings.Join(d.reported, "\n")
 }
 
-// refresh polls.
+// refresh polls, and fails the test after an error.
 func refresh(t testing.TB, p *policy.Policy) {
 	t.Helper()
 	if err := p.Refresh(context.Background()); err != nil {
@@ -163,40 +163,40 @@ func refresh(t testing.TB, p *policy.Policy) {
 	}
 }
 
-// decided returns a short text of the outcome of a GET request of an API key, or of a user.
-func decided(t testing.TB, p *policy.Policy, key, user string) string {
+// outcomeOf returns a short text of the outcome of a GET request with an API key or a user.
+func outcomeOf(t testing.TB, p *policy.Policy, key, user string) string {
 	t.Helper()
-	text, err := tryDecide(p, key, user)
+	text, err := tryOutcomeOf(p, key, user)
 	if err != nil {
 		t.Fatalf("key %q, user %q: %v", key, user, err)
 	}
 	return text
 }
 
-func tryDecide(p *policy.Policy, key, user string) (string, error) {
+func tryOutcomeOf(p *policy.Policy, key, user string) (string, error) {
 	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com",
 		Path: "/"}
-	var o policy.Verdict
-	if err := p.Evaluate(context.Background(), longTime, key, user, &facts, &o); err != nil {
+	var v policy.Verdict
+	if err := p.Evaluate(context.Background(), testTimeout, key, user, &facts, &v); err != nil {
 		return "", err
 	}
-	return outcomeText(&o), nil
+	return outcomeText(&v), nil
 }
 
-// outcomeText returns a short text of an outcome.
-func outcomeText(o *policy.Verdict) string {
-	text := o.User + " " + o.Tier
-	if o.Refused() {
-		return fmt.Sprint(text, " ", o.Status, " ", o.Reason)
+// outcomeText returns a short text of a verdict.
+func outcomeText(v *policy.Verdict) string {
+	text := v.User + " " + v.Tier
+	if v.Refused() {
+		return fmt.Sprint(text, " ", v.Status, " ", v.Reason)
 	}
-	for i := range o.Hits {
-		text += fmt.Sprintf(" %s=%d", o.Hits[i].Limit.Prefix, o.Hits[i].Limit.Events)
+	for i := range v.Hits {
+		text += fmt.Sprintf(" %s=%d", v.Hits[i].Limit.Prefix, v.Hits[i].Limit.Events)
 	}
 	return text
 }
 
-// same reports an error if two texts differ.
-func same(t testing.TB, what, got, want string) {
+// checkEqual checks that got equals want.
+func checkEqual(t testing.TB, what, got, want string) {
 	t.Helper()
 	if got != want {
 		t.Errorf("%s: got %q, want %q", what, got, want)

@@ -10,21 +10,21 @@ import (
 
 // Trace describes how the policy evaluated a request.
 type Trace struct {
-	// Key is the reason why the API key of the request is not valid, or NotRefused.
+	// Key is the reason why the request's API key is not valid, or NotRefused.
 	Key Reason
-	// Rules has all rules of the snapshot in the order in which they are tried, and then those that cannot be
-	// used and those with the mode off.
+	// Rules has all rules of the snapshot in the order of evaluation, then the rules that cannot be used,
+	// then the rules with the mode off.
 	Rules []TracedRule
-	// Unlimited has the hits of unlimited limits, which the Verdict omits. Marks[i] describes Unlimited[i].
+	// Unlimited has the hits of unlimited limits. The Verdict omits them. Marks[i] describes Unlimited[i].
 	Unlimited []ratelimit.Hit
 	Marks     []*Mark
 }
 
-// TracedRule says whether a rule applies to a request, and why.
+// TracedRule reports whether a rule applies to a request, and why.
 type TracedRule struct {
 	Name     string        `json:"name"`
 	Action   Action        `json:"action"`
-	Family   *string       `json:"family"` // nil for none
+	Family   *string       `json:"family"` // nil without a family
 	Priority int64         `json:"priority"`
 	Mode     settings.Mode `json:"mode"`
 	Applies  bool          `json:"applies"`
@@ -33,25 +33,25 @@ type TracedRule struct {
 
 // add adds a rule to the trace.
 func (t *Trace) add(row *Rule, applies bool, why string) {
-	x := TracedRule{Name: row.Name, Action: row.Action, Priority: row.Priority, Mode: row.Mode,
+	traced := TracedRule{Name: row.Name, Action: row.Action, Priority: row.Priority, Mode: row.Mode,
 		Applies: applies, Why: why}
 	if row.Family != "" {
-		x.Family = &row.Family
+		traced.Family = &row.Family
 	}
-	t.Rules = append(t.Rules, x)
+	t.Rules = append(t.Rules, traced)
 }
 
-// Explain evaluates a request as Evaluate does, and describes how. Facts.Path is "" for an ambiguous path:
-// proxies refuse such a request before they evaluate the rules.
+// Explain is like Evaluate, and also returns a trace of the evaluation. If f.Path is "", the path is
+// ambiguous: proxies refuse such a request before they evaluate the rules.
 func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Trace) {
-	o, t := &Verdict{}, &Trace{}
-	sender, reason := evaluateInFull(s, f, id, now, o)
+	v, t := &Verdict{}, &Trace{}
+	sender, reason := evaluateInFull(s, f, id, now, v)
 	if f.Path == "" {
-		RefuseAmbiguous(o)
+		RefuseAmbiguous(v)
 	}
 	t.Key = reason
 	at := now.UnixMicro()
-	selected := &Verdict{Tier: o.Tier, senderUnknown: o.senderUnknown}
+	selected := &Verdict{Tier: v.Tier, senderUnknown: v.senderUnknown}
 	selectRules(match(s.set, f, selected), f, sender, at, selected)
 	applied := map[string]bool{}
 	families := map[string]string{} // the enforced rule of each family
@@ -61,31 +61,31 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 		if row.Mode != settings.Shadow {
 			families[row.Family] = row.Name
 		}
-		if a := amountFor(l, sender, at, o); a.unlimited {
+		if a := amountFor(l, sender, at, v); a.unlimited {
 			selected.Hits[i].Limit = a.limit
 			t.Unlimited = append(t.Unlimited, selected.Hits[i])
 			t.Marks = append(t.Marks, a.mark)
 		}
 	}
-	for _, m := range o.Would {
+	for _, m := range v.Would {
 		applied[m.Rule] = true
 	}
-	if o.Exempt || o.Reason == Blocked {
-		applied[o.Rule] = true
+	if v.Exempt || v.Reason == Blocked {
+		applied[v.Rule] = true
 	}
 	for _, r := range s.set.rules {
-		applies, why := false, unmetConditions(r, f, sender, at, o)
+		applies, why := false, unmetConditions(r, f, sender, at, v)
 		switch {
-		case f.Path == "" || why == "" && o.Refused() && o.Reason != Blocked && o.Reason != NoQuota:
-			why = "the request is refused before: " + string(o.Reason)
+		case f.Path == "" || why == "" && v.Refused() && v.Reason != Blocked && v.Reason != NoQuota:
+			why = "the request is refused before: " + string(v.Reason)
 		case why != "":
 		case applied[r.row.Name]:
 			applies, why = true, "matches"
 			if r.row.Mode == settings.Shadow {
 				why = "matches, in the shadow"
 			}
-		case o.Exempt || o.Reason == Blocked:
-			why = "the rule " + o.Rule + " comes first"
+		case v.Exempt || v.Reason == Blocked:
+			why = "the rule " + v.Rule + " comes first"
 		default:
 			why = "family " + r.row.Family + ": the rule " + families[r.row.Family] + " comes first"
 		}
@@ -99,38 +99,38 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	for _, row := range s.set.off {
 		t.add(row, false, "mode: off")
 	}
-	return o, t
+	return v, t
 }
 
 // unmetConditions describes the conditions of a rule that a request does not meet, such as "methods: not
-// GET". It returns "" if there are none.
-func unmetConditions(r *rule, f *Facts, sender *senderState, at int64, o *Verdict) string {
-	var texts []string
+// GET". It returns "" if the request meets all conditions.
+func unmetConditions(r *rule, f *Facts, sender *senderState, at int64, v *Verdict) string {
+	var unmet []string
 	check := func(condition string, met bool, has string) {
 		switch {
 		case met:
 		case has == "":
-			texts = append(texts, condition+": the request has none")
+			unmet = append(unmet, condition+": the request has none")
 		default:
-			texts = append(texts, condition+": not "+has)
+			unmet = append(unmet, condition+": not "+has)
 		}
 	}
 	check("valid", at >= r.from && at < r.until, "at this time")
-	check("tiers", matchesTier(r, o.Tier), o.Tier)
+	check("tiers", matchesTier(r, v.Tier), v.Tier)
 	check("networks", matchesNetwork(r, f), addressText(f.Address))
 	check("methods", matchesMethod(r, strings.ToUpper(f.Method)), f.Method)
 	check("hosts", matchesHost(r, f.Host), f.Host)
-	if o.Reason == AmbiguousPath && len(texts) == 0 && dependsOnParameters(r, f.Path) {
+	if v.Reason == AmbiguousPath && len(unmet) == 0 && dependsOnParameters(r, f.Path) {
 		return "paths: it depends on the parameters of " + f.Path
 	}
 	check("paths", matchesPath(r, f.Path), f.Path)
 	if r.row.Action == Charge {
-		texts = append(texts, missingKeyParts(r, f, sender, o.Tier)...)
+		unmet = append(unmet, missingKeyParts(r, f, sender, v.Tier)...)
 	}
-	return strings.Join(texts, "; ")
+	return strings.Join(unmet, "; ")
 }
 
-// dependsOnParameters reports whether a rule matches only one of the readings of a path.
+// dependsOnParameters reports whether a path without its parameters changes whether the rule matches.
 func dependsOnParameters(r *rule, path string) bool {
 	for _, without := range withoutParameters(path) {
 		if matchesPath(r, path) != matchesPath(r, without) {
@@ -140,22 +140,22 @@ func dependsOnParameters(r *rule, path string) bool {
 	return false
 }
 
-// missingKeyParts describes the parts of the counter's key that a request lacks.
+// missingKeyParts describes the parts of the counter key that a request lacks.
 func missingKeyParts(r *rule, f *Facts, sender *senderState, tier string) []string {
 	user := sender.user
 	if user == "" {
-		user = nobodyText(f.Address)
+		user = anonymousText(f.Address)
 	}
-	var texts []string
+	var missing []string
 	for i, part := range r.countBy.parts {
 		by := counterBy{parts: [][]*dimension{part}, skipWithoutHeader: r.countBy.skipWithoutHeader}
-		if text, _ := counterKey(&by, f, user, sender.key, tier); text == "" {
+		if key, _ := counterKey(&by, f, user, sender.key, tier); key == "" {
 			name := "user"
 			if len(r.row.CountBy) > 0 {
 				name = r.row.CountBy[i]
 			}
-			texts = append(texts, "count_by: no "+name)
+			missing = append(missing, "count_by: no "+name)
 		}
 	}
-	return texts
+	return missing
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// In random worlds, Explain decides as Evaluate does. The rules that apply are those of the verdict, and a
-// rule that gives way names one that applies.
-func TestExplainSaysWhatDecideDoes(t *testing.T) {
+// In random worlds, Explain returns the verdict of Evaluate. Exactly the rules in the verdict apply, and a
+// reason that names a preceding rule names one that applies.
+func TestExplainEqualsEvaluate(t *testing.T) {
 	applied, refusals, exempts, families := 0, 0, 0, 0
 	for seed := 1; seed <= 120; seed++ {
 		pick := policytest.Numbers(seed)
@@ -19,53 +19,55 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 		for range 20 {
 			var f policy.Facts
 			id, now := w.Request(pick, &f)
-			var o policy.Verdict
-			policy.Evaluate(snapshot, &f, id, now, &o)
+			var v policy.Verdict
+			policy.Evaluate(snapshot, &f, id, now, &v)
 			explained, trace := policy.Explain(snapshot, &f, id, now)
-			if got, want := policytest.Text(explained), policytest.Text(&o); got != want {
-				t.Fatalf("seed %d: Explain decides\n%s\nDecide\n%s", seed, got, want)
+			if got, want := policytest.FormatVerdict(explained), policytest.FormatVerdict(&v); got != want {
+				t.Fatalf("seed %d: Explain: got\n%s\nwant\n%s", seed, got, want)
 			}
 
 			want := map[string]bool{}
-			for _, marks := range [][]*policy.Mark{o.Marks, o.Would, trace.Marks} {
+			for _, marks := range [][]*policy.Mark{v.Marks, v.Would, trace.Marks} {
 				for _, m := range marks {
 					want[m.Rule] = true
 				}
 			}
 			switch {
-			case o.Exempt, o.Reason == policy.Blocked:
-				want[o.Rule] = true
+			case v.Exempt, v.Reason == policy.Blocked:
+				want[v.Rule] = true
 				exempts++
-			case o.Reason == policy.NoQuota:
-				continue // the outcome does not have the limits that come before
-			case o.Refused():
+			case v.Reason == policy.NoQuota:
+				continue // the verdict does not have the limits that come before
+			case v.Refused():
 				refusals++
 				want = map[string]bool{}
 			}
-			var why []string
+			var reasons []string
 			for _, r := range trace.Rules {
 				if r.Applies != want[r.Name] || r.Why == "" {
 					t.Fatalf("seed %d: %s: got applies %t (%s), want %t: %s", seed, r.Name, r.Applies,
-						r.Why, want[r.Name], policytest.Text(&o))
+						r.Why, want[r.Name], policytest.FormatVerdict(&v))
 				}
 				if r.Applies {
 					applied++
 				}
-				why = append(why, r.Why)
+				reasons = append(reasons, r.Why)
 			}
-			for _, text := range why {
-				if strings.HasPrefix(text, "family ") {
+			for _, reason := range reasons {
+				if strings.HasPrefix(reason, "family ") {
 					families++
 				}
-				before, isFirst := strings.CutSuffix(text, " comes first")
+				before, isFirst := strings.CutSuffix(reason, " comes first")
 				if at := strings.LastIndexByte(before, ' '); isFirst && !want[before[at+1:]] {
-					t.Fatalf("seed %d: %q, and that rule does not apply: %s", seed, text, policytest.Text(&o))
+					t.Fatalf("seed %d: got %q, want a rule that applies: %s", seed, reason,
+						policytest.FormatVerdict(&v))
 				}
 			}
 		}
 	}
 	if applied < 1000 || refusals < 100 || exempts < 40 || families < 20 {
-		t.Errorf("%d rules applied, %d requests were refused, %d exempt or blocked, and %d rules gave way "+
-			"in their family: too few to say anything", applied, refusals, exempts, families)
+		t.Errorf("got %d rules that apply, %d refusals, %d exempt or blocked requests and %d rules that "+
+			"another of their family precedes, want at least 1000, 100, 40 and 20", applied, refusals,
+			exempts, families)
 	}
 }

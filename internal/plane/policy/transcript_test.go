@@ -21,25 +21,26 @@ import (
 
 var update = flag.Bool("update", false, "write the transcripts anew")
 
-// A transcript is a file of changes and of what a policy then decides, by each driver. Lines:
+// A transcript is a file of changes and the resulting decisions of a policy. Each runs with each driver. Its
+// lines are:
 //
-//	UPDATE …;               SQL, with further lines that begin with a tab. The policy polls after it.
-//	user ann free           makes a user of a tier with the API key "key of ann"
+//	UPDATE …;               SQL, which continues on lines that begin with a tab. Then the policy polls.
+//	user ann free           creates a user of a tier with the API key "key of ann"
 //	ask user=ann path=/a    a request: its user, key, path and address, where _ is a space. An
 //	                        unknown key is refused, unless unknown=anonymous.
-//	recall key=key_of_ann   the same request by what the policy remembers of the key
-//	down, hang, up          the database is gone, does not answer about senders, or is there
+//	recall key=key_of_ann   the same request by Recall
+//	down, hang, up          the database fails, delays look-ups, or works again
 //	after 2m                time passes, and the policy polls
-//	restart                 a new policy takes the place of the policy
-//	reports                 prints what the policy has reported
+//	restart                 a new policy replaces the policy
+//	reports                 prints the reported errors
 //	#                       a comment
 //
-// Lines that begin with "= " are decisions, with "! " errors and reports, and with "- " what the policy says
-// it lacks.
+// Lines of output begin with "= " for decisions, "! " for errors and reports, and "- " for the problems in
+// OnApplied.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("%d transcripts, %v", len(files), err)
+		t.Fatalf("got %d transcripts and the error %v, want some and none", len(files), err)
 	}
 	for _, file := range files {
 		for driver, open := range drivers.All {
@@ -48,14 +49,15 @@ func TestTranscripts(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s := newSite(t)
-				r := &replayed{site: s, middle: &middle{db: open(t, s.dsn)}, timeout: longTime}
+				d := newTestDB(t)
+				middle := &controlledDB{db: open(t, d.dsn)}
+				r := &transcriptRun{testDB: d, middle: middle, timeout: testTimeout}
 				r.restart()
 				got := r.replay(string(text))
 				if *update {
 					err = os.WriteFile(file, []byte(got), 0o644)
 				} else if got != string(text) {
-					t.Errorf("the policy decides\n%s\nwant\n%s", got, text)
+					t.Errorf("got the transcript\n%s\nwant\n%s", got, text)
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -65,41 +67,41 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// replayed has the policy of a transcript and its output.
-type replayed struct {
-	*site
-	middle  *middle
-	policy  *policy.Policy
-	timeout time.Duration // of requests
-	out     strings.Builder
-	lacks   string
+// transcriptRun holds the policy and the output of a transcript.
+type transcriptRun struct {
+	*testDB
+	middle   *controlledDB
+	policy   *policy.Policy
+	timeout  time.Duration // of requests
+	out      strings.Builder
+	problems string
 }
 
-func (r *replayed) restart() {
-	r.policy = r.policyOn(r.middle, policy.Settings{
+func (r *transcriptRun) restart() {
+	r.policy = r.newPolicyOn(r.middle, policy.Settings{
 		Remember: 100,
 		OnApplied: func(_ int64, _ string, problems []string) {
-			if lacks := strings.Join(problems, "; "); lacks != r.lacks {
-				r.lacks = lacks
-				fmt.Fprintf(&r.out, "- %s\n", cmp.Or(lacks, "nothing"))
+			if joined := strings.Join(problems, "; "); joined != r.problems {
+				r.problems = joined
+				fmt.Fprintf(&r.out, "- %s\n", cmp.Or(joined, "nothing"))
 			}
 		}})
 	r.poll()
 }
 
-// poll polls, and prints an error.
-func (r *replayed) poll() {
+// poll polls and prints an error.
+func (r *transcriptRun) poll() {
 	if err := r.policy.Refresh(context.Background()); err != nil {
 		fmt.Fprintf(&r.out, "! %v\n", err)
 	}
 }
 
-// replay runs a transcript, and returns it with the current decisions.
-func (r *replayed) replay(transcript string) string {
+// replay runs a transcript and returns it with the current decisions.
+func (r *transcriptRun) replay(transcript string) string {
 	r.t.Helper()
 	lines := slices.DeleteFunc(slices.Collect(strings.Lines(transcript)), func(line string) bool {
 		return strings.HasPrefix(line, "= ") || strings.HasPrefix(line, "! ") || strings.HasPrefix(line, "- ")
-	}) // without what it printed last time
+	}) // without the previous output
 	for i := 0; i < len(lines); i++ {
 		line := lines[i]
 		for i+1 < len(lines) && strings.HasPrefix(lines[i+1], "\t") {
@@ -121,14 +123,14 @@ func (r *replayed) replay(transcript string) string {
 }
 
 // command runs a line other than SQL.
-func (r *replayed) command(words []string) {
+func (r *transcriptRun) command(words []string) {
 	r.t.Helper()
 	switch words[0] {
 	case "user":
-		r.user(words[1], words[2])
+		r.addUser(words[1], words[2])
 		r.poll()
 	case "ask", "recall":
-		fmt.Fprintf(&r.out, "= %s\n", strings.TrimSpace(r.ask(words)))
+		fmt.Fprintf(&r.out, "= %s\n", strings.TrimSpace(r.send(words)))
 	case "down":
 		r.middle.set(func() { r.middle.down = true })
 	case "hang":
@@ -138,26 +140,26 @@ func (r *replayed) command(words []string) {
 		r.t.Cleanup(func() { close(hold) })
 	case "up":
 		r.middle.set(func() { r.middle.down = false })
-		r.awaitAnswers()
+		r.awaitRecovery()
 		r.poll()
 	case "after":
 		d, err := time.ParseDuration(words[1])
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		r.after(d)
+		r.advance(d)
 		r.poll()
 	case "restart":
 		r.restart()
 	case "reports":
-		fmt.Fprintf(&r.out, "! %s\n", r.reports())
+		fmt.Fprintf(&r.out, "! %s\n", r.reportedErrors())
 	default:
 		r.t.Fatalf("no such command: %s", words)
 	}
 }
 
-// ask returns a short text of the outcome of a request.
-func (r *replayed) ask(words []string) string {
+// send returns a short text of the outcome of a request.
+func (r *transcriptRun) send(words []string) string {
 	r.t.Helper()
 	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com",
 		Path: "/", Address: netip.MustParseAddr("198.51.100.1")}
@@ -179,18 +181,18 @@ func (r *replayed) ask(words []string) string {
 			r.t.Fatalf("no such part of a request: %s", word)
 		}
 	}
-	var o policy.Verdict
+	var v policy.Verdict
 	if words[0] == "recall" {
-		if !policy.Recall(r.policy, key, &facts, &o) {
+		if !policy.Recall(r.policy, key, &facts, &v) {
 			return "not remembered"
 		}
-		return outcomeText(&o)
+		return outcomeText(&v)
 	}
-	err := r.policy.Evaluate(context.Background(), r.timeout, key, user, &facts, &o)
+	err := r.policy.Evaluate(context.Background(), r.timeout, key, user, &facts, &v)
 	if errors.Is(err, ratelimit.ErrUnavailable) || errors.Is(err, ratelimit.ErrTimeout) {
-		return outcomeText(&o) + ", no answer about the sender"
+		return outcomeText(&v) + ", no answer about the sender"
 	} else if err != nil {
 		r.t.Errorf("%s: %v", words, err)
 	}
-	return outcomeText(&o)
+	return outcomeText(&v)
 }

@@ -20,33 +20,34 @@ const version0 = `DROP VIEW rate_limit_near;
 	CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql
 		IMMUTABLE PARALLEL SAFE AS 'SELECT 0'`
 
-// keys is the number of API keys in the older version.
-const keys = 5000
+// keyCount is the number of API keys in the older version.
+const keyCount = 5000
 
-// olderSite returns a site with tables of an older version, a rule, and API keys named key-1 and so on.
-func olderSite(t *testing.T) *site {
-	s := newSite(t)
-	cluster.Execute(t, s.dsn, version0+fmt.Sprintf(`;
+// newOlderTestDB creates a database with tables of an older version, a rule, and API keys named key-1 and so
+// on.
+func newOlderTestDB(t *testing.T) *testDB {
+	d := newTestDB(t)
+	cluster.Execute(t, d.dsn, version0+fmt.Sprintf(`;
 		INSERT INTO rate_limit_users (user_id, tier)
 			SELECT 'user-' || i, 'free' FROM generate_series(1, %[1]d) i;
 		INSERT INTO rate_limit_api_keys (digest, user_id)
 			SELECT sha256(convert_to('key-' || i, 'UTF8')), 'user-' || i FROM generate_series(1, %[1]d) i;
-		SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1000)`, keys))
-	return s
+		SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1000)`, keyCount))
+	return d
 }
 
-// upgraded reports whether the tables are those of this version.
-func (s *site) upgraded() bool {
-	return s.number(`SELECT count(*) FROM pg_class
+// isUpgraded reports whether the tables have the current version.
+func (d *testDB) isUpgraded() bool {
+	return d.queryInt(`SELECT count(*) FROM pg_class
 		WHERE relname IN ('rate_limit_near', 'rate_limit_bans_until') AND rate_limit_policy_version() > 0
 		AND obj_description('rate_limit_rules'::regclass) <> 'The rules.'`) == 2
 }
 
-// decideUntil decides requests with one key after the other until ctx ends, and counts them.
+// decideUntil decides requests with one key after the other until ctx ends. It counts them in decisions.
 func decideUntil(ctx context.Context, t *testing.T, p *policy.Policy, decisions *atomic.Int64) {
 	for ; ctx.Err() == nil; decisions.Add(1) {
-		number := 1 + decisions.Load()%keys
-		got, err := tryDecide(p, fmt.Sprint("key-", number), "")
+		number := 1 + decisions.Load()%keyCount
+		got, err := tryOutcomeOf(p, fmt.Sprint("key-", number), "")
 		if want := fmt.Sprintf("user-%d free rule/plan/per_hour=1000", number); err != nil || got != want {
 			t.Errorf("got %q, %v, want %q", got, err, want)
 			return
@@ -55,12 +56,12 @@ func decideUntil(ctx context.Context, t *testing.T, p *policy.Policy, decisions 
 }
 
 // A proxy upgrades the tables of an older version in place, while requests arrive with uncached API keys. It
-// decides all the time: by the old tables while a transaction of another session prevents the upgrade, and by
-// the new tables afterwards.
-func TestAnUpgradeStopsNoDecision(t *testing.T) {
-	s := olderSite(t)
-	p := s.policy(policy.Settings{MaxIdentities: 16})
-	writer := s.begin()
+// decides without interruption: with the old tables while a transaction of another session prevents the
+// upgrade, then with the new tables.
+func TestUpgradeStopsNoDecision(t *testing.T) {
+	d := newOlderTestDB(t)
+	p := d.newPolicy(policy.Settings{MaxIdentities: 16})
+	writer := d.begin()
 	if _, err := writer.Exec(t.Context(),
 		"UPDATE rate_limit_rules SET comment = 'not committed'; DELETE FROM rate_limit_bans"); err != nil {
 		t.Fatal(err)
@@ -70,32 +71,32 @@ func TestAnUpgradeStopsNoDecision(t *testing.T) {
 	var load sync.WaitGroup
 	var decisions atomic.Int64
 	load.Go(func() { decideUntil(loading, t, p, &decisions) })
-	goesOn := func() {
+	checkProgress := func() {
 		t.Helper()
 		before := decisions.Load()
 		await.Within(t, time.Minute, "further decisions",
 			func() bool { return decisions.Load() >= before+20 })
 	}
 	for range 3 {
-		s.after(time.Minute) // the next attempt is due
+		d.advance(time.Minute) // the next attempt is due
 		refresh(t, p)
-		goesOn()
+		checkProgress()
 	}
-	if s.upgraded() {
-		t.Error("the tables were changed while another session changed them")
+	if d.isUpgraded() {
+		t.Error("got upgraded tables while another session had locked them, want the old ones")
 	}
 	if err := writer.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	await.Within(t, time.Minute, "the upgrade", func() bool { // the server may vacuum the tables
-		s.after(time.Minute)
+		d.advance(time.Minute)
 		refresh(t, p)
-		return s.upgraded()
+		return d.isUpgraded()
 	})
-	goesOn()
+	checkProgress()
 	stop()
 	load.Wait()
-	if n := s.number("SELECT count(*) FROM rate_limit_api_keys"); n != keys {
-		t.Errorf("got %d API keys, want %d", n, keys)
+	if n := d.queryInt("SELECT count(*) FROM rate_limit_api_keys"); n != keyCount {
+		t.Errorf("got %d API keys, want %d", n, keyCount)
 	}
 }

@@ -9,27 +9,27 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Facts are the properties of a request that rules read.
+// Facts holds the properties of a request that rules evaluate.
 type Facts struct {
-	// Tier is the tier of a request without an identity that has a tier, such as anonymous.
+	// Tier is the tier of a request if its identity has none, such as "anonymous".
 	Tier string
-	// RejectUnknown refuses requests with an unknown, expired or revoked API key. Otherwise they count as
-	// requests without a key.
+	// RejectUnknown refuses requests with an unknown, expired or revoked API key. Otherwise such requests
+	// count as anonymous.
 	RejectUnknown bool
-	// Address is the client's address. The zero Addr means that it is unknown, and is in no network.
+	// Address is the client's address. The zero Addr means that the address is unknown. It is in no network.
 	Address netip.Addr
-	// Assumed reports that Address is that of the connection, because the header for the client's address is
-	// missing. See matchesNetwork.
+	// Assumed reports that Address is the connection's address, because the header for the client's address
+	// is missing. See matchesNetwork.
 	Assumed bool
 	Method  string
 	// Host and Path are results of NormalHost and NormalPath.
 	Host, Path string
 	// Route is the proxy's name for the route of the request. "" means none.
 	Route string
-	// Header is read only by rules that count by a header.
+	// Header has the headers. Only rules that count by a header read it.
 	Header http.Header
-	// KeyHeaders are the canonical names of the headers that may have the API key. A counter's key with one
-	// of them is stored as a digest, see settings.CredentialHeader.
+	// KeyHeaders are the canonical names of the headers that may have the API key. A counter key with the
+	// value of such a header is stored as a digest, see settings.CredentialHeader.
 	KeyHeaders []string
 }
 
@@ -51,20 +51,20 @@ const (
 	Blocked Reason = "blocked"
 	// NoQuota means that a limit has the amount 0.
 	NoQuota Reason = "no_quota"
-	// AmbiguousPath means that the verdict depends on how the server reads the path, see NormalPath.
+	// AmbiguousPath means that the verdict depends on how a server reads the path, see NormalPath.
 	AmbiguousPath Reason = "ambiguous_path"
 )
 
 // String returns the reason, for log fields that take a fmt.Stringer.
 func (r Reason) String() string { return string(r) }
 
-// Mark describes the limit of a hit in a Verdict, and the answer if that limit refuses. It belongs to the
+// Mark describes the limit of a hit in a Verdict, and the response if that limit refuses. It belongs to the
 // snapshot and must not be changed.
 type Mark struct {
 	Rule, Limit string
 	// Shadow reports that the hit is counted and reported, and never refuses.
 	Shadow bool
-	// Overage reports that the hit never refuses. Its ratelimit.Limit has more Events than requests can use.
+	// Overage reports that the hit never refuses: its ratelimit.Limit has more Events than requests can use.
 	// The use beyond Quota is the overage.
 	Overage bool
 	// Quota is the amount of the limit for the sender.
@@ -72,8 +72,8 @@ type Mark struct {
 	// From is the source of the amount: rule, tier, user or key.
 	From string
 
-	// Status, Message and RetryAfter describe the answer if the limit refuses, see Rule. Status is 0 for a
-	// rule that exempts.
+	// Status, Message and RetryAfter describe the response if the limit refuses, see Rule. Status is 0 for an
+	// exempt rule.
 	Status     int
 	Message    string
 	RetryAfter time.Duration
@@ -81,7 +81,7 @@ type Mark struct {
 	// Settle is Rule.Settle, or nil. It must not be changed.
 	Settle *settings.Settle
 
-	// simple reports the conditions of Verdict.Simple for this hit.
+	// simple reports whether this hit meets the conditions of Verdict.Simple.
 	simple bool
 }
 
@@ -99,7 +99,7 @@ type Verdict struct {
 	// Endpoint is the text of the paths of the first matching rule that has paths. "" means none.
 	Endpoint string
 
-	// Reason is the reason for the refusal. Status, Message and RetryAfter describe the answer: Message ""
+	// Reason is the reason for the refusal. Status, Message and RetryAfter describe the response: Message ""
 	// means the proxy's own text, and RetryAfter 0 means none.
 	Reason     Reason
 	Status     int
@@ -119,65 +119,65 @@ type Verdict struct {
 	// Exempt reports that no limit of the policy applies.
 	Exempt bool
 
-	// Hits are taken together, all or nothing, except those of shadow rules, which come last and are Apart.
-	// Marks[i] describes Hits[i] and must not be changed.
+	// Hits are the hits to take, all or nothing. Hits of shadow rules come last and are Apart. Marks[i]
+	// describes Hits[i] and must not be changed.
 	Hits  []ratelimit.Hit
 	Marks []*Mark
 
-	// Simple reports that there are hits, and that each is of an enforced rule, without overage, settlement
-	// and InFlight, with status 429 and without a message or a RetryAfter of the rule.
+	// Simple reports that there are hits, and that each comes from an enforced rule with status 429, without
+	// overage, Settle, InFlight, Message and RetryAfter.
 	Simple bool
 
-	// Would has the shadow rules without a hit that would have had an effect: block and exempt rules, and
-	// limits with the amount 0.
+	// Would has marks of shadow rules that have no hit but would have had an effect: block and exempt rules,
+	// and limits with the amount 0.
 	Would []*Mark
 
 	// senderUnknown omits rules that need the sender, because the sender was not looked up.
 	senderUnknown bool
 
-	// Memory of Evaluate.
+	// Memory that Evaluate reuses.
 	found    []*rule
 	limits   []*limit // limits[i] belongs to Hits[i], until charge drops some
 	families []string // the families of the enforced rules that charge
 }
 
 // Refused reports whether the policy alone refuses the request. Such a request has no hits.
-func (o *Verdict) Refused() bool { return o.Reason != NotRefused }
+func (v *Verdict) Refused() bool { return v.Reason != NotRefused }
 
-// Reset drops all references to the request, and keeps the memory for the next one.
-func (o *Verdict) Reset() {
-	for i := range o.Hits {
-		o.Hits[i] = ratelimit.Hit{} // a key may be a part of a long request
+// Reset drops all references to the request and keeps the memory for the next one.
+func (v *Verdict) Reset() {
+	for i := range v.Hits {
+		v.Hits[i] = ratelimit.Hit{} // a key may be a part of a long request
 	}
-	clearVerdict(o)
+	clearVerdict(v)
 }
 
 // clearVerdict empties a verdict for the next request.
-func clearVerdict(o *Verdict) {
-	*o = Verdict{
-		Hits: o.Hits[:0], Marks: o.Marks[:0], Would: o.Would[:0],
-		found: o.found, limits: o.limits[:0], families: o.families[:0],
+func clearVerdict(v *Verdict) {
+	*v = Verdict{
+		Hits: v.Hits[:0], Marks: v.Marks[:0], Would: v.Would[:0],
+		found: v.found, limits: v.limits[:0], families: v.families[:0],
 	}
 }
 
-// refuse drops the hits and sets the answer.
-func refuse(o *Verdict, reason Reason, m *Mark) {
-	o.Hits = o.Hits[:0]
-	o.Marks = o.Marks[:0]
-	o.Rule = m.Rule
-	o.Reason = reason
-	o.Mark = m
-	o.Status = m.Status
-	o.Message = m.Message
-	o.RetryAfter = m.RetryAfter
+// refuse drops the hits and sets the fields of a refusal.
+func refuse(v *Verdict, reason Reason, m *Mark) {
+	v.Hits = v.Hits[:0]
+	v.Marks = v.Marks[:0]
+	v.Rule = m.Rule
+	v.Reason = reason
+	v.Mark = m
+	v.Status = m.Status
+	v.Message = m.Message
+	v.RetryAfter = m.RetryAfter
 }
 
-// RefuseAmbiguous replaces any verdict by a refusal with AmbiguousPath.
-func RefuseAmbiguous(o *Verdict) {
-	refuse(o, AmbiguousPath, ambiguous)
-	o.Mark = nil
-	o.Simple = false
-	o.Exempt = false
+// RefuseAmbiguous replaces a verdict by a refusal with AmbiguousPath.
+func RefuseAmbiguous(v *Verdict) {
+	refuse(v, AmbiguousPath, ambiguous)
+	v.Mark = nil
+	v.Simple = false
+	v.Exempt = false
 }
 
 var ambiguous = &Mark{Status: 400}

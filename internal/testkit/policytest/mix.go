@@ -9,10 +9,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Mix returns n selective rules and requests for benchmarks. Three rules are a family of plans (free, pro,
-// enterprise), and one protects /api/v1/*. Of the other rules, 60 % have their own path, 20 % a host, 10 % a
-// network and 10 % a tier. Half of these also have a method, and one in ten is valid for a limited time. A
-// request is charged to two to four rules.
+// Mix returns n selective rules, and 64 requests with their identities, for benchmarks. Three rules form a
+// family of plans (free, pro, enterprise), and one protects /api/v1/*. Of the other rules, 60 % have their
+// own path, 20 % a host, 10 % a network and 10 % a tier. Half of them also have a method, and one in ten has
+// an end. Each request is charged to two to four rules.
 func Mix(n int) ([]policy.Rule, []*policy.Facts, []*policy.Identity) {
 	hour := []policy.RuleLimit{{Name: "hour", Limit: ratelimit.Limit{Events: 1000, Window: time.Hour}}}
 	rules := []policy.Rule{{Name: "protect", Priority: 600, Paths: []string{"/api/v1/*"},
@@ -22,20 +22,20 @@ func Mix(n int) ([]policy.Rule, []*policy.Facts, []*policy.Identity) {
 			Tiers: []string{tier}, Limits: hour})
 	}
 	for i := 4; i < n; i++ {
-		number := strconv.Itoa(i)
-		r := policy.Rule{Name: "rule" + number, Priority: int64(i % 50), Limits: hour}
+		suffix := strconv.Itoa(i)
+		r := policy.Rule{Name: "rule" + suffix, Priority: int64(i % 50), Limits: hour}
 		switch i % 10 {
 		case 0:
-			r.Hosts = []string{"h" + number + ".example.com"}
+			r.Hosts = []string{"h" + suffix + ".example.com"}
 		case 1:
-			r.Hosts = []string{"*.h" + number + ".example.com"}
+			r.Hosts = []string{"*.h" + suffix + ".example.com"}
 		case 2:
 			r.Networks = []netip.Prefix{netip.PrefixFrom(
 				netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)}
 		case 3:
-			r.Tiers = []string{"tier" + number}
+			r.Tiers = []string{"tier" + suffix}
 		default:
-			r.Paths = []string{"/api/v1/customers/" + number + "/*"}
+			r.Paths = []string{"/api/v1/customers/" + suffix + "/*"}
 		}
 		if i%2 == 0 {
 			r.Methods = []string{"GET"}
@@ -48,23 +48,23 @@ func Mix(n int) ([]policy.Rule, []*policy.Facts, []*policy.Identity) {
 	var facts []*policy.Facts
 	var identities []*policy.Identity
 	for i := 0; i < 64; i++ {
-		number := strconv.Itoa(4 + i*(n-4)/64)
+		suffix := strconv.Itoa(4 + i*(n-4)/64)
 		f := &policy.Facts{Tier: "anonymous", Method: "GET", Host: "api.example.com",
-			Path:    "/api/v1/customers/" + number + "/orders",
+			Path:    "/api/v1/customers/" + suffix + "/orders",
 			Address: netip.AddrFrom4([4]byte{10, byte(i), byte(i), 7})}
 		if i%4 == 0 {
-			f.Host = "h" + number + ".example.com"
+			f.Host = "h" + suffix + ".example.com"
 			f.Path = "/index.html"
 		}
 		facts = append(facts, f)
-		identities = append(identities, &policy.Identity{Digest: policy.Digest(number), Known: true,
-			KeyID: int64(i + 1), User: "user" + number, Tier: []string{"free", "pro", "enterprise"}[i%3]})
+		identities = append(identities, &policy.Identity{Digest: policy.Digest(suffix), Known: true,
+			KeyID: int64(i + 1), User: "user" + suffix, Tier: []string{"free", "pro", "enterprise"}[i%3]})
 	}
 	return rules, facts, identities
 }
 
-// Repeat returns a function that decides requests of a Mix, and returns the number of hits. Repeat itself
-// decides each request three times, to fill caches.
+// Repeat returns a function that decides requests of a Mix and returns the number of hits. Repeat has already
+// decided each request three times.
 func Repeat(rules, remember int) func(requests int) int {
 	rows, facts, identities := Mix(rules)
 	s := policy.Compile(rows, nil, nil, remember)

@@ -1,4 +1,4 @@
-// Package policytest makes random rules and requests for tests of package policy.
+// Package policytest returns random rules and requests for tests of package policy.
 package policytest
 
 import (
@@ -12,27 +12,27 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Pick returns a number from 0 to n-1.
+// Pick returns a number from 0 to n-1, as a source of random choices.
 type Pick func(n int) int
 
-// Now is the time around which the rules of a World are valid: some rules begin or end within hours of Now.
+// Now is the time around which the rules of a World start and end, within two hours.
 var Now = time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
 
 // World is the content of a policy database.
 type World struct {
 	Rules      []policy.Rule
-	Overrides  []policy.Override // the overrides of tiers
+	Overrides  []policy.Override // for tiers
 	Bans       []policy.Ban
 	Identities []*policy.Identity
 }
 
 var (
-	tiers   = []string{"free", "pro", "enterprise", "anonymous"}
-	methods = []string{"GET", "POST", "DELETE", "PATCH"}
-	hosts   = []string{"a.test", "api.a.test", "v2.api.a.test", "b.test", "x.b.test"}
-	globs   = []string{"a.test", "*.a.test", "*.api.a.test", "B.test", "*.test", "api.a.test"}
-	words   = []string{"api", "v1", "v2", "u", "files", "x"}
-	counts  = [][]string{
+	tiers        = []string{"free", "pro", "enterprise", "anonymous"}
+	methods      = []string{"GET", "POST", "DELETE", "PATCH"}
+	hosts        = []string{"a.test", "api.a.test", "v2.api.a.test", "b.test", "x.b.test"}
+	hostPatterns = []string{"a.test", "*.a.test", "*.api.a.test", "B.test", "*.test", "api.a.test"}
+	words        = []string{"api", "v1", "v2", "u", "files", "x"}
+	countBys     = [][]string{
 		nil, {"user"}, {"key"}, {"tier"}, {"ip"}, {"ip/64"}, {"host"}, {"route"},
 		{"header:x-tenant"}, {"all"},
 		{"user", "host"}, {"key", "route"}, {"header:X-Tenant", "ip/64"}, {"tier", "header:X-Other"},
@@ -44,8 +44,9 @@ var (
 		"2001:db8:1::5", "2001:db8:2::5", "2001:db9::1", ""}
 )
 
-// New returns a random world of n rules. If selective is set, most rules have a path, host, network or tier
-// that few other rules have. Otherwise the rules share a few values, and many rules match a request.
+// New returns a world of n rules. If selective is set, most rules have a path, a host, a network or a tier
+// that few other rules have. Otherwise all conditions come from a few values, so that many rules match a
+// request.
 func New(pick Pick, n int, selective bool) *World {
 	w := &World{}
 	for i := 0; i < n; i++ {
@@ -61,14 +62,14 @@ func New(pick Pick, n int, selective bool) *World {
 		w.Overrides = append(w.Overrides, o)
 	}
 	for i := pick(6); i > 0; i-- {
-		b := policy.Ban{Until: moment(pick)}
+		b := policy.Ban{Until: pickTime(pick)}
 		switch pick(3) {
 		case 0:
 			b.Network = netip.MustParsePrefix(networks[pick(7)])
 		case 1:
 			b.User = "user" + strconv.Itoa(pick(8))
 		default:
-			b.Digest = digest(pick(8))
+			b.Digest = keyDigest(pick(8))
 		}
 		w.Bans = append(w.Bans, b)
 	}
@@ -78,34 +79,34 @@ func New(pick Pick, n int, selective bool) *World {
 	return w
 }
 
-// moment returns a time within hours of Now, or the zero time.
-func moment(pick Pick) time.Time {
+// pickTime returns a time within two hours of Now, or the zero time.
+func pickTime(pick Pick) time.Time {
 	if pick(3) > 0 {
 		return time.Time{}
 	}
 	return Now.Add(time.Duration(pick(5)-2) * time.Hour)
 }
 
-// some returns up to two random elements of all.
-func some(pick Pick, all []string) []string {
-	var list []string
+// pickSome returns 0 to 2 of the values.
+func pickSome(pick Pick, values []string) []string {
+	var picked []string
 	for n := pick(4) - 1; n > 0; n-- {
-		list = append(list, all[pick(len(all))])
+		picked = append(picked, values[pick(len(values))])
 	}
-	return list
+	return picked
 }
 
 func newRule(pick Pick, i int) policy.Rule {
 	r := policy.Rule{
-		Name: "r" + strconv.Itoa(i), Priority: int64(pick(6)), Hosts: some(pick, globs),
-		Methods: some(pick, methods), Tiers: some(pick, tiers),
-		CountBy: counts[pick(len(counts))], SkipWithoutHeader: pick(2) == 0, Cost: int64(pick(3)),
+		Name: "r" + strconv.Itoa(i), Priority: int64(pick(6)), Hosts: pickSome(pick, hostPatterns),
+		Methods: pickSome(pick, methods), Tiers: pickSome(pick, tiers),
+		CountBy: countBys[pick(len(countBys))], SkipWithoutHeader: pick(2) == 0, Cost: int64(pick(3)),
 		Message: "wait", Mode: "enforce", Action: policy.Charge,
 	}
 	if pick(2) == 0 {
 		r.Family = "family" + strconv.Itoa(pick(3))
 	}
-	if pick(5) == 0 {
+	if pick(5) == 0 { // about one rule in 8 is a shadow rule or off
 		switch pick(3) {
 		case 1:
 			r.Mode = "shadow"
@@ -114,17 +115,17 @@ func newRule(pick Pick, i int) policy.Rule {
 		}
 	}
 	for n := pick(4) - 1; n > 0; n-- {
-		r.Paths = append(r.Paths, pattern(pick))
+		r.Paths = append(r.Paths, pickPath(pick))
 	}
 	for n := pick(6) - 3; n > 0; n-- {
 		r.Networks = append(r.Networks, netip.MustParsePrefix(networks[pick(len(networks))]))
 	}
-	r.From = moment(pick)
-	r.Until = moment(pick)
+	r.From = pickTime(pick)
+	r.Until = pickTime(pick)
 	if !r.From.IsZero() && !r.Until.After(r.From) {
 		r.Until = time.Time{}
 	}
-	if pick(12) == 0 {
+	if pick(12) == 0 { // about one rule in 12 blocks or exempts
 		r.Action = []policy.Action{policy.Block, policy.Exempt}[pick(2)]
 		r.Status = 451
 		return r
@@ -158,7 +159,7 @@ func newLimit(pick Pick, n int) policy.RuleLimit {
 	return l
 }
 
-func pattern(pick Pick) string {
+func pickPath(pick Pick) string {
 	text := ""
 	for n := pick(4); n > 0; n-- {
 		if pick(6) == 0 {
@@ -176,7 +177,7 @@ func pattern(pick Pick) string {
 	return text
 }
 
-// narrow gives a rule one of about n different conditions.
+// narrow replaces a condition of a rule by one of about n selective conditions.
 func narrow(pick Pick, r *policy.Rule, n int) {
 	own := strconv.Itoa(pick(n))
 	switch pick(10) {
@@ -190,13 +191,13 @@ func narrow(pick Pick, r *policy.Rule, n int) {
 	case 3:
 		r.Hosts = []string{"*.t" + own + ".test"}
 	default:
-		r.Paths = []string{"/c" + own + pattern(pick)}
+		r.Paths = []string{"/c" + own + pickPath(pick)}
 	}
 }
 
 func newOverride(pick Pick, w *World) policy.Override {
 	o := policy.Override{Rule: "r" + strconv.Itoa(pick(len(w.Rules))), Limit: "l" + strconv.Itoa(pick(2)),
-		Events: int64(1000 + pick(1000)), From: moment(pick), Until: moment(pick)}
+		Events: int64(1000 + pick(1000)), From: pickTime(pick), Until: pickTime(pick)}
 	switch pick(8) {
 	case 0:
 		o.Unlimited = true
@@ -206,17 +207,17 @@ func newOverride(pick Pick, w *World) policy.Override {
 	return o
 }
 
-// digest returns the digest of the API key of the identity with that number.
-func digest(identity int) string { return policy.Digest(strconv.Itoa(identity)) }
+// keyDigest returns the digest of an identity's API key.
+func keyDigest(identity int) string { return policy.Digest(strconv.Itoa(identity)) }
 
 func newIdentity(pick Pick, w *World, i int) *policy.Identity {
 	id := &policy.Identity{Known: pick(6) > 0, User: "user" + strconv.Itoa(pick(8)),
-		Tier: tiers[pick(len(tiers))], TierUntil: moment(pick)}
+		Tier: tiers[pick(len(tiers))], TierUntil: pickTime(pick)}
 	if pick(3) > 0 {
-		id.Digest = digest(i)
+		id.Digest = keyDigest(i)
 		id.KeyID = int64(1 + pick(8))
-		id.ExpiresAt = moment(pick)
-		id.RevokedAt = moment(pick)
+		id.ExpiresAt = pickTime(pick)
+		id.RevokedAt = pickTime(pick)
 	}
 	if pick(8) == 0 {
 		id.Tier = "tier" + strconv.Itoa(pick(len(w.Rules)))
@@ -242,7 +243,7 @@ func newIdentity(pick Pick, w *World, i int) *policy.Identity {
 	return id
 }
 
-// Request fills in the facts of a request, and returns its identity and its time.
+// Request sets f to the facts of a random request, and returns its identity and its time.
 func (w *World) Request(pick Pick, f *policy.Facts) (*policy.Identity, time.Time) {
 	n := len(w.Rules)
 	f.Tier = tiers[pick(len(tiers))]
@@ -257,7 +258,7 @@ func (w *World) Request(pick Pick, f *policy.Facts) (*policy.Identity, time.Time
 	if pick(2) == 0 {
 		f.Path = "/c" + strconv.Itoa(pick(n))
 	}
-	for more := pick(4); more > 0; more-- {
+	for segments := pick(4); segments > 0; segments-- {
 		f.Path += "/" + words[pick(len(words))]
 	}
 	if f.Path == "" {
@@ -281,43 +282,43 @@ func (w *World) Request(pick Pick, f *policy.Facts) (*policy.Identity, time.Time
 	return id, Now.Add(time.Duration(pick(9)-4) * 45 * time.Minute)
 }
 
-// Text formats a verdict.
-func Text(o *policy.Verdict) string {
+// FormatVerdict returns a verdict as text.
+func FormatVerdict(v *policy.Verdict) string {
 	text := ""
 	switch {
-	case o.Exempt:
-		text = "exempt " + o.Rule
-	case o.Reason == policy.Blocked || o.Reason == policy.NoQuota:
-		text = o.Reason.String() + " " + strconv.Itoa(o.Status) + " " + o.Rule
-	case o.Refused():
-		text = o.Reason.String() + " " + strconv.Itoa(o.Status)
+	case v.Exempt:
+		text = "exempt " + v.Rule
+	case v.Reason == policy.Blocked || v.Reason == policy.NoQuota:
+		text = v.Reason.String() + " " + strconv.Itoa(v.Status) + " " + v.Rule
+	case v.Refused():
+		text = v.Reason.String() + " " + strconv.Itoa(v.Status)
 	default:
-		text = fmt.Sprintf("user %q tier %q key %d:", o.User, o.Tier, o.KeyID)
-		for i := range o.Hits {
-			h := &o.Hits[i]
-			text += HitText(h, o.Marks[i])
+		text = fmt.Sprintf("user %q tier %q key %d:", v.User, v.Tier, v.KeyID)
+		for i := range v.Hits {
+			h := &v.Hits[i]
+			text += FormatHit(h, v.Marks[i])
 		}
 	}
-	return text + WouldText(o)
+	return text + FormatShadow(v)
 }
 
-// HitText formats a hit.
-func HitText(h *ratelimit.Hit, m *policy.Mark) string {
+// FormatHit returns a hit and its mark as text.
+func FormatHit(h *ratelimit.Hit, m *policy.Mark) string {
 	return fmt.Sprintf(" %s %q %d of %d burst %d anchor %d quota %d from %s shadow %v overage %v",
 		h.Limit.Prefix, h.Key, h.Cost, h.Limit.Events, h.Limit.Burst, h.Limit.Anchor, m.Quota, m.From,
 		m.Shadow, m.Overage)
 }
 
-// WouldText describes what shadow rules would have done.
-func WouldText(o *policy.Verdict) string {
+// FormatShadow returns the effects that shadow rules without hits would have had, as text.
+func FormatShadow(v *policy.Verdict) string {
 	text := ""
-	for _, m := range o.Would {
+	for _, m := range v.Would {
 		text += " would " + m.Rule + "/" + m.Limit
 	}
 	return text
 }
 
-// Numbers returns a splitmix64 generator. Its numbers depend on the seed alone.
+// Numbers returns a Pick whose numbers depend only on the seed. It implements splitmix64.
 func Numbers(seed int) Pick {
 	state := uint64(seed)
 	return func(n int) int {
