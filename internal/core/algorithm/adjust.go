@@ -2,15 +2,15 @@ package algorithm
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
-// An adjustment is a refund, the release of unused units of a lease, or a settlement, which refunds or
-// charges the difference between the estimated and the real cost of a request. It applies to the time of the
-// original charge: see Definition.Adjust.
+// An adjustment is a refund, a release of a lease's unused units, or a settlement. A settlement refunds or
+// charges the difference between the estimated and the actual cost of a request. An adjustment applies to the
+// time of the original charge: see Definition.Adjust.
 
 // maxCount bounds a count after an adjustment, so that the sum of two counts fits into 64 bits.
 const maxCount = int64(1) << 61
 
-// adjustedCount returns count after a refund of cost. A negative cost is charged, whether or not it fits,
-// until twice the quota is used; a count above that stays as it is.
+// adjustedCount returns count after a refund of cost. A negative cost is charged even if it does not fit,
+// until twice the quota is used. It does not change a count above twice the quota.
 func adjustedCount(l *ratelimit.Limit, count, cost int64) int64 {
 	if cost >= 0 {
 		return larger(0, count-cost)
@@ -18,22 +18,22 @@ func adjustedCount(l *ratelimit.Limit, count, cost int64) int64 {
 	return larger(count, smaller(count-cost, smaller(2*l.Capacity(), maxCount)))
 }
 
-// adjustedCountSQL returns the SQL of adjustedCount for an expression that is never negative.
+// adjustedCountSQL returns the SQL of adjustedCount. The expression count must not be negative.
 func adjustedCountSQL(count string) string {
 	return "greatest(0, least(" + count + " - {cost}, greatest(" + count +
 		", least(2 * {quota}, 2305843009213693952))))"
 }
 
-// maxRefund bounds the sum of refunds. No row holds that much.
+// maxRefund bounds the sum of refunds. No row holds more.
 const maxRefund = int64(1) << 60
 
 // AddRefund returns a + b, bounded by ±maxRefund, which also bounds a and b. A negative refund is a charge.
 func AddRefund(a, b int64) int64 { return larger(-maxRefund, smaller(maxRefund, a+b)) }
 
-// drainedSince returns how much a bucket can have gained since a charge at the time at. If it is refilled
-// evenly, a token is Window (in microseconds) units, so that it gains Events units in a microsecond. over
-// reports that the charge no longer counts: the bucket has filled since, or a token bucket has been refilled,
-// see leaseOfBucket. If at is 0, nothing has drained.
+// drainedSince returns the units that a bucket has gained at most since a charge at the time at. If the
+// bucket is refilled evenly, a token has Window (in microseconds) units, so that the bucket gains Events
+// units in a microsecond. over reports that the charge no longer counts: the bucket has become full, or a
+// token bucket has been refilled, see leaseOfBucket. If at is 0, nothing has drained.
 func drainedSince(l *ratelimit.Limit, r *Row, now, at int64) (units int64, over bool) {
 	elapsed := larger(0, now-at)
 	switch {
@@ -55,7 +55,7 @@ const (
 )
 
 // WindowOf returns a number that identifies the window of a charge. at is the time of the charge, and reset
-// the Reset of its decision. Adjustments of charges in one window of a row may be added up.
+// the Reset of its decision. A caller may add up adjustments of charges in one window of a row.
 func WindowOf(l *ratelimit.Limit, at, reset int64) int64 {
 	switch d := Of(l); {
 	case d.Lease != nil: // Reset is the end of a window

@@ -10,39 +10,39 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// charged is an admitted hit.
-type charged struct{ cost, at, window int64 }
+// charge is an admitted hit.
+type charge struct{ cost, at, window int64 }
 
-// drawCharge charges a hit of the key "k" that fits, or nothing.
-func (k *keys) drawCharge(t *rapid.T, l *ratelimit.Limit) (charged, bool) {
+// drawCharge decides a random hit on the key "k", and reports whether it was charged.
+func (k *keys) drawCharge(t *rapid.T, l *ratelimit.Limit) (charge, bool) {
 	cost := conformance.DrawCost(t, l)
 	d := k.take(l, cost)
-	return charged{cost, d.DecidedAt, algorithm.WindowOf(l, d.DecidedAt, d.Reset.UnixMicro())}, d.Allowed
+	return charge{cost, d.DecidedAt, algorithm.WindowOf(l, d.DecidedAt, d.Reset.UnixMicro())}, d.Allowed
 }
 
-// remaining returns the remaining quota of the key "k", below 0 if it is overdrawn.
+// remaining returns the remaining quota of the key "k", which is negative if the quota is overdrawn.
 func (k *keys) remaining(l *ratelimit.Limit) int64 {
 	free, _ := algorithm.Of(l).Peek(l, k.rows["p/k"], k.Micro)
 	return free
 }
 
-// TestASettlementIsAsIfTheRequestHadCostThatMuch checks that a settled row has as much left as one that was
-// charged the real cost at once. Where charges drain, it may have less, never more. A settlement after the
-// window of its charge changes nothing.
-func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
+// TestSettlementEqualsActualCost checks that a settled row has the same remaining quota as a row that was
+// charged the actual cost in the first place. Where charges drain, it may have less, but never more. A
+// settlement after the end of the charge's window changes nothing.
+func TestSettlementEqualsActualCost(t *testing.T) {
 	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
 		d := algorithm.Of(l)
 		settled, once := newKeys(), newKeys()
 		for n := rapid.IntRange(0, 3).Draw(t, "before"); n > 0; n-- {
-			settled.Micro = min(settled.Micro+conformance.DrawAdvance(t, l, 0), latest)
+			settled.Micro = min(settled.Micro+conformance.DrawAdvance(t, l, 0), maxTime)
 			settled.drawCharge(t, l)
 		}
 		if row := settled.rows["p/k"]; row != nil {
 			copied := *row
 			once.rows["p/k"] = &copied
 		}
-		// The clock of a charge may be behind that of the charge before.
+		// The clock of a charge may be behind the clock of the previous charge.
 		latestBefore := settled.Micro
 		settled.Micro -= rapid.SampledFrom([]int64{0, 0, 5000}).Draw(t, "behind")
 		once.Micro = settled.Micro
@@ -50,7 +50,7 @@ func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
 		decided := settled.take(l, estimate)
 		real := rapid.Int64Range(0, l.Capacity()).Draw(t, "real cost")
 		if real == 0 && once.rows["p/k"] == nil {
-			t.Skip("the request alone began the window")
+			t.Skip("the request alone started the window")
 		}
 		if !decided.Allowed || real > 0 && !once.take(l, real).Allowed || name == "sliding_log" &&
 			real > estimate {
@@ -59,7 +59,7 @@ func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
 		before := *settled.rows["p/k"]
 		settled.Micro, once.Micro = latestBefore, latestBefore
 		for n := rapid.IntRange(0, 3).Draw(t, "after"); n > 0; n-- {
-			settled.Micro = min(settled.Micro+conformance.DrawAdvance(t, l, 0), latest)
+			settled.Micro = min(settled.Micro+conformance.DrawAdvance(t, l, 0), maxTime)
 			once.Micro = settled.Micro
 			cost := conformance.DrawCost(t, l)
 			if settled.take(l, cost).Allowed != once.take(l, cost).Allowed {
@@ -71,16 +71,16 @@ func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
 		d.Adjust(l, settled.rows["p/k"], now, estimate-real, decided.DecidedAt)
 		if over := windowOver(l, &before, now, decided.DecidedAt); over {
 			if free, reset := d.Peek(l, &unsettled, now); free != settled.remaining(l) {
-				t.Fatalf("%+v: after the window %d are left until %d, and %d after the settlement", *l, free,
-					reset, settled.remaining(l))
+				t.Fatalf("%+v: remaining until %d after the window and the settlement: got %d, want %d", *l,
+					reset, settled.remaining(l), free)
 			}
 			return
 		}
 		got, want := settled.remaining(l), once.remaining(l)
 		drains := name == "gcra"
 		if got > want || got < want && !(drains && now > decided.DecidedAt) {
-			t.Fatalf("%+v: estimate %d, real cost %d, %d µs later: %d are left, want %d", *l, estimate, real,
-				now-decided.DecidedAt, got, want)
+			t.Fatalf("%+v: estimate %d, actual cost %d, %d µs later: remaining: got %d, want %d", *l,
+				estimate, real, now-decided.DecidedAt, got, want)
 		}
 	})
 }
@@ -104,27 +104,28 @@ func windowOver(l *ratelimit.Limit, r *algorithm.Row, now, at int64) bool {
 	return now-at >= (l.Capacity()*w+l.Events-1)/l.Events
 }
 
-// TestOverdrawnQuotas: a settlement takes no more than a full quota beyond the limit. RetryAfter is then the
-// earliest time at which a cost passes, and the row is not forgotten before the full quota is back.
+// TestOverdrawnQuotas checks that a settlement overdraws a limit by at most a full quota. RetryAfter is then
+// the earliest time at which a cost passes, and the row does not expire before the full quota is back.
 func TestOverdrawnQuotas(t *testing.T) {
 	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
 		k := newKeys()
-		one, ok := k.drawCharge(t, l)
+		charged, ok := k.drawCharge(t, l)
 		if !ok || name == "sliding_log" {
 			return
 		}
 		d, row := algorithm.Of(l), k.rows["p/k"]
 		more := rapid.OneOf(rapid.Int64Range(1, l.Capacity()), rapid.Just(2*l.Capacity()),
 			rapid.Just(int64(1)<<60)).Draw(t, "more")
-		d.Adjust(l, row, k.Micro, -more, one.at)
+		d.Adjust(l, row, k.Micro, -more, charged.at)
 		free := k.remaining(l)
-		// Quotas so large that twice as much is too much for the calculations can be overdrawn by less.
+		// Very large quotas can be overdrawn by less, because calculations with twice the quota would
+		// overflow.
 		owed := 2 * float64(l.Capacity()) * float64(l.Window.Microseconds())
 		large := l.Capacity() > 1<<51 || owed > 1<<61 || owed/float64(l.Events) > float64(horizon)/2
-		if want := max(-l.Capacity(), l.Capacity()-one.cost-min(more, 1<<59)); free != want &&
+		if want := max(-l.Capacity(), l.Capacity()-charged.cost-min(more, 1<<59)); free != want &&
 			!large || free < want {
-			t.Fatalf("%+v: %d are left, want %d", *l, free, want)
+			t.Fatalf("%+v: remaining after the settlement: got %d, want %d", *l, free, want)
 		}
 		cost := conformance.DrawCost(t, l)
 		for _, c := range []int64{cost, l.Capacity()} {
@@ -134,39 +135,41 @@ func TestOverdrawnQuotas(t *testing.T) {
 			passes := d.Passes(l, row, k.Micro, c)
 			for at, want := range map[int64]bool{passes: true, passes - 1: false} {
 				left, _ := d.Peek(l, row, at)
-				if at < latest && (left >= c) != want {
-					t.Fatalf("%+v: cost %d, which passes at %d: %d are left at %d", *l, c, passes, left, at)
+				if at < maxTime && (left >= c) != want {
+					t.Fatalf("%+v: cost %d, which passes at %d: at %d got %d remaining, want enough %t", *l,
+						c, passes, at, left, want)
 				}
 			}
 		}
 		_, reset := d.Peek(l, row, k.Micro)
-		if full, _ := d.Peek(l, row, reset); reset < latest && full != l.Capacity() &&
+		if full, _ := d.Peek(l, row, reset); reset < maxTime && full != l.Capacity() &&
 			name != "sliding_window" {
-			t.Fatalf("%+v: %d are left at Reset", *l, full)
+			t.Fatalf("%+v: remaining at Reset: got %d, want %d", *l, full, l.Capacity())
 		}
 		if row.Expires < min(reset, k.Micro+horizon) {
-			t.Fatalf("%+v: the row expires %d µs before Reset", *l, reset-row.Expires)
+			t.Fatalf("%+v: the row expires %d µs before Reset, want not before", *l, reset-row.Expires)
 		}
 		d.Adjust(l, row, k.Micro, 2*l.Capacity(), 0)
 		if left := k.remaining(l); left < min(l.Capacity(), free+2*l.Capacity()) {
-			t.Fatalf("%+v: %d are left after a refund of twice the quota", *l, left)
+			t.Fatalf("%+v: remaining after a refund of twice the quota: got %d, want at least %d", *l, left,
+				min(l.Capacity(), free+2*l.Capacity()))
 		}
 	})
 }
 
-// TestWindowsOfCharges checks that if two charges have one window, settling their sum has the same effect as
-// settling one after the other.
+// TestWindowsOfCharges checks that for two charges of one window, settling their sum has the same effect as
+// settling each.
 func TestWindowsOfCharges(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
 		k := newKeys()
 		first, ok := k.drawCharge(t, l)
-		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), latest)
+		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), maxTime)
 		second, both := k.drawCharge(t, l)
 		if !ok || !both || first.window != second.window {
 			return
 		}
-		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), latest)
+		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), maxTime)
 		together, apart := *k.rows["p/k"], *k.rows["p/k"]
 		d := algorithm.Of(l)
 		a, b := rapid.Int64Range(0, first.cost).Draw(t, "first"),
@@ -176,7 +179,7 @@ func TestWindowsOfCharges(t *testing.T) {
 		d.Adjust(l, &apart, k.Micro, b, second.at)
 		got, _ := d.Peek(l, &together, k.Micro)
 		if want, _ := d.Peek(l, &apart, k.Micro); got != want && name != "gcra" || got > want+a+b {
-			t.Fatalf("%+v: %d are left, want %d", *l, got, want)
+			t.Fatalf("%+v: remaining: got %d, want %d", *l, got, want)
 		}
 	})
 }

@@ -7,11 +7,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// window returns the limit's Window in microseconds, the unit of all arithmetic here and the resolution of
-// Postgres's timestamps.
+// window returns the limit's Window in microseconds. All arithmetic here uses microseconds, the resolution of
+// Postgres timestamps.
 func window(l *ratelimit.Limit) int64 { return int64(l.Window) / 1000 }
 
-// fit returns how many of n hits of the given cost fit into free.
+// fit returns the number of hits of the given cost, at most n, that fit into free.
 func fit(free, n, cost int64) int64 {
 	if free < cost {
 		return 0
@@ -36,8 +36,8 @@ func larger(a, b int64) int64 {
 	return b
 }
 
-// mulDiv returns a·b/c for 0 ≤ a, 0 ≤ b, 0 < c, rounded down, or up if up is set. The product has 128 bits. A
-// quotient too large for an int64 becomes math.MaxInt64.
+// mulDiv returns a·b/c for 0 ≤ a, 0 ≤ b, 0 < c, rounded down, or up if up is set. It computes the product
+// with 128 bits. If the quotient exceeds an int64, mulDiv returns math.MaxInt64.
 func mulDiv(a, b, c int64, up bool) int64 {
 	high, low := bits.Mul64(uint64(a), uint64(b))
 	if up {

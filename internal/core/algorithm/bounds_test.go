@@ -13,9 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestBounds checks, over whole schedules, the bound of each algorithm: how much can pass in any stretch of
-// time. A refund within the stretch may pass again. In some schedules the clock is set back now and then: the
-// latest time of the key's hits counts.
+// TestBounds checks the bound of each algorithm on the admitted cost, for every period of random schedules.
+// Refunded cost may pass again. In some schedules the clock is sometimes set back: the latest time of the
+// key's hits then counts.
 func TestBounds(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		k := newKeys()
@@ -30,7 +30,7 @@ func TestBounds(t *testing.T) {
 				k.Micro = max(k.Micro-rapid.Int64Range(0, 5*conformance.Second).Draw(t, "by"),
 					last-10*conformance.Second)
 			}
-			if k.Micro > latest {
+			if k.Micro > maxTime {
 				break
 			}
 			cost := conformance.DrawCost(t, l)
@@ -45,49 +45,49 @@ func TestBounds(t *testing.T) {
 				log = append(log, entry{last, cost})
 			}
 		}
-		if err := bounded(l, log); err != nil {
-			t.Fatalf("%+v: %v in %v", *l, err, log)
+		if err := checkBound(l, log); err != nil {
+			t.Fatalf("%+v: got %v, want a log within the bound: %v", *l, err, log)
 		}
 	})
 }
 
-// bounded checks a log against the bound of its algorithm.
-func bounded(l *ratelimit.Limit, log []entry) error {
+// checkBound checks a log against the bound of the limit's algorithm.
+func checkBound(l *ratelimit.Limit, log []entry) error {
 	switch {
 	case l.Calendar != ratelimit.NoCalendar || l.Algorithm == ratelimit.SlidingWindow:
-		// By the definition, at each hit.
-		for i, e := range log {
-			if e.cost > 0 && free(l, log[:i], e.at).Cmp(big.NewRat(e.cost, 1)) < 0 {
-				return fmt.Errorf("hit %d does not fit the formula", i)
+		// The bound is the definition, at each hit.
+		for first, e := range log {
+			if e.cost > 0 && remaining(l, log[:first], e.at).Cmp(big.NewRat(e.cost, 1)) < 0 {
+				return fmt.Errorf("hit %d does not fit the formula", first)
 			}
 		}
 		return nil
 	case l.Algorithm == ratelimit.FixedWindow:
-		begun := 0
-		for i, e := range log {
-			if e.at-log[begun].at >= l.Window.Microseconds() || log[begun].cost < 0 {
-				begun = i
+		start := 0
+		for first, e := range log {
+			if e.at-log[start].at >= l.Window.Microseconds() || log[start].cost < 0 {
+				start = first
 			}
-			if passed(log[begun:i+1]).Cmp(big.NewInt(l.Events)) > 0 {
+			if netCost(log[start:first+1]).Cmp(big.NewInt(l.Events)) > 0 {
 				return fmt.Errorf("%v passed in the window from entry %d to %d",
-					passed(log[begun:i+1]), begun, i)
+					netCost(log[start:first+1]), start, first)
 			}
 		}
 		return nil
 	}
-	for j := range log {
-		for i := 0; i <= j; i++ {
-			if most := most(l, log[j].at-log[i].at); passed(log[i:j+1]).Cmp(most) > 0 {
+	for last := range log {
+		for first := 0; first <= last; first++ {
+			if limit := maxCost(l, log[last].at-log[first].at); netCost(log[first:last+1]).Cmp(limit) > 0 {
 				return fmt.Errorf("%v passed from entry %d to %d, at most %v may",
-					passed(log[i:j+1]), i, j, most)
+					netCost(log[first:last+1]), first, last, limit)
 			}
 		}
 	}
 	return nil
 }
 
-// most bounds the cost that may pass in a number of microseconds, both ends included.
-func most(l *ratelimit.Limit, time int64) *big.Int {
+// maxCost returns the bound of the cost in a period of the given microseconds, including both ends.
+func maxCost(l *ratelimit.Limit, time int64) *big.Int {
 	window, full := big.NewInt(l.Window.Microseconds()), big.NewInt(l.Capacity())
 	gained := new(big.Int)
 	switch algorithm.Of(l).Name {
@@ -96,7 +96,7 @@ func most(l *ratelimit.Limit, time int64) *big.Int {
 			return big.NewInt(1 << 62) // shorter times bound this one
 		}
 	case "token_bucket":
-		// Tokens come at the ends of windows. At most so many lie in the time.
+		// Tokens come at the ends of windows. This is the maximum number of ends in the period.
 		gained.Add(big.NewInt(time), new(big.Int).Sub(window, big.NewInt(1)))
 		gained.Mul(gained.Quo(gained, window), big.NewInt(l.Events))
 	case "gcra":
@@ -106,8 +106,8 @@ func most(l *ratelimit.Limit, time int64) *big.Int {
 	return gained.Add(gained, full)
 }
 
-// passed returns the sum of a log's charges and refunds.
-func passed(log []entry) *big.Int {
+// netCost returns the sum of a log's charges and refunds.
+func netCost(log []entry) *big.Int {
 	sum := new(big.Int)
 	for _, e := range log {
 		sum.Add(sum, big.NewInt(e.cost))

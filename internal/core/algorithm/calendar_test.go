@@ -9,22 +9,22 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 )
 
-// TestPeriodsLeaveNoGap: each moment is in one period.
+// TestPeriodsLeaveNoGap checks that each time is in exactly one period.
 func TestPeriodsLeaveNoGap(t *testing.T) {
 	conformance.Check(t, 3000, func(t *rapid.T) {
 		l := conformance.DrawLimit(t, "calendar", "p")
-		now := rapid.Int64Range(0, latest).Draw(t, "now")
+		now := rapid.Int64Range(0, maxTime).Draw(t, "now")
 		start, end := algorithm.Period(l, now)
 		if start > now || end <= now {
-			t.Fatalf("%+v at %d: from %d to %d", *l, now, start, end)
+			t.Fatalf("Period(%+v, %d): got %d to %d, want a period around it", *l, now, start, end)
 		}
 		for _, at := range []int64{start, end - 1, rapid.Int64Range(start, end-1).Draw(t, "at")} {
 			if s, e := algorithm.Period(l, at); s != start || e != end {
-				t.Fatalf("%+v at %d: from %d to %d, and at %d from %d to %d", *l, now, start, end, at, s, e)
+				t.Fatalf("Period(%+v, %d): got %d to %d, want %d to %d", *l, at, s, e, start, end)
 			}
 		}
 		if next, _ := algorithm.Period(l, end); next != end {
-			t.Fatalf("%+v: a period ends at %d, and the next begins at %d", *l, end, next)
+			t.Fatalf("%+v: start of the next period: got %d, want %d", *l, next, end)
 		}
 	})
 }

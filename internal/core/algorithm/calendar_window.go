@@ -6,9 +6,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A calendar window is a fixed window that begins and ends with a unit of the calendar in a time zone. With
-// Limit.Anchor, a month or a year begins on another day. The length varies: a day on which daylight-saving
-// time begins or ends has 23 or 25 hours, a month 28 to 31 days.
+// A calendar window is a fixed window that starts and ends with a unit of the calendar in a time zone. With
+// Limit.Anchor, months or years start on another day. The length varies: a day on which daylight-saving time
+// starts or ends has 23 or 25 hours, and a month has 28 to 31 days.
 //
 // State: count, window_start. expires_at is exactly the end of the window.
 
@@ -30,15 +30,15 @@ func Period(l *ratelimit.Limit, now int64) (start, end int64) {
 	n := 0
 	end = firstMoment(unitDay(l, t, 1), zone)
 	if end <= now {
-		// The clocks were set back after the next unit had begun.
+		// The clocks were set back after the start of the next unit.
 		n = 1
 		end = firstMoment(unitDay(l, t, 2), zone)
 	}
 	return firstMoment(unitDay(l, t, n), zone), end
 }
 
-// unitDay returns midnight, in UTC, of the first day of the unit that contains the local time t, or of the
-// n-th unit after it.
+// unitDay returns midnight, in UTC, of the first day of a unit: the n-th after the unit that contains the
+// local time t.
 func unitDay(l *ratelimit.Limit, t time.Time, n int) time.Time {
 	year, month, day := t.Date()
 	if l.Calendar == ratelimit.Day {
@@ -73,30 +73,30 @@ func inMonth(year int, month time.Month, day int) time.Time {
 	return midnight(year, month, day)
 }
 
-// firstMoment returns the time at which the clocks of a zone first show the date and time that midnight shows
-// in UTC, or a later one if they skip midnight. It exists because time.Date may return either of the two
-// midnights of a day on which the clocks are set back over midnight.
+// firstMoment returns the time at which the clocks of a zone first show the date and time of midnight, or a
+// later time if they skip it. midnight is in UTC. time.Date cannot replace it, because on a day with two
+// midnights it may return either of them.
 func firstMoment(midnight time.Time, zone *time.Location) int64 {
-	at := midnight.Add(-26 * time.Hour).In(zone) // before the day begins in any zone
+	from := midnight.Add(-26 * time.Hour).In(zone) // before the start of the day in any zone
 	for {
-		_, offset := at.Zone()
-		_, end := at.ZoneBounds()
-		t := midnight.Add(-time.Duration(offset) * time.Second)
-		if t.Before(at) {
-			t = at
+		_, offset := from.Zone()
+		_, end := from.ZoneBounds()
+		first := midnight.Add(-time.Duration(offset) * time.Second)
+		if first.Before(from) {
+			first = from
 		}
 		// On the last day of a leap year, ZoneBounds may return an end before at.
-		if end.IsZero() || t.Before(end) || !end.After(at) {
-			return t.UnixMicro()
+		if end.IsZero() || first.Before(end) || !end.After(from) {
+			return first.UnixMicro()
 		}
-		at = end
+		from = end
 	}
 }
 
 // PeriodSQL returns Period as a query with the columns starts and ends. now, unit, zone and anchor are SQL
-// expressions. A unit begins n units after an origin, which is the anchor, or without an anchor the start of
-// the unit that contains now. Postgres adds months to a day like inMonth: in a month that is too short it
-// takes the last day.
+// expressions. A unit starts n units after an origin: the anchor, or without an anchor the start of the unit
+// that contains now. Postgres adds months to a day like inMonth: in a month that is too short, the result is
+// the last day.
 func PeriodSQL(now, unit, zone, anchor string) string {
 	return `SELECT ` + firstMomentSQL("origin + n * step") + ` AS starts,
 		` + firstMomentSQL("origin + (n + 1) * step") + ` AS ends
@@ -116,8 +116,8 @@ func PeriodSQL(now, unit, zone, anchor string) string {
 		` + anchor + ` AS anchor OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p`
 }
 
-// firstMomentSQL returns firstMoment of a midnight in p.zone. Of two midnights Postgres takes the second, so
-// the query first tries the offset from UTC of a day earlier.
+// firstMomentSQL returns firstMoment of a midnight in p.zone as an expression. Postgres converts an ambiguous
+// midnight to the second one, so the expression first tries the UTC offset of a day earlier.
 func firstMomentSQL(midnight string) string {
 	return `(SELECT CASE WHEN early AT TIME ZONE p.zone = midnight THEN early ELSE late END
 		FROM (SELECT midnight, late, (midnight - ((late - interval '24 hours') AT TIME ZONE p.zone

@@ -6,22 +6,22 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Decide decides the hits of one request on rows in memory. It charges all hits or none, except refunds
-// (negative costs), which always take effect, and hits that are Apart, which are decided independently.
-// rows[i] is the row of hits[i], and nows[i] its time. Decide stores the decisions as of the final state of
-// the rows, and reports whether all hits that are not Apart are allowed.
+// Decide decides the hits of one request on rows in memory. It charges all hits or none. There are two
+// exceptions: refunds (negative costs) always take effect, and hits that are Apart are decided independently.
+// rows[i] is the row of hits[i], and nows[i] its time. Decide sets decisions from the final state of the
+// rows, and reports whether all hits that are not Apart are allowed.
 func Decide(hits []ratelimit.Hit, rows []*Row, nows []int64, decisions []ratelimit.Decision) bool {
-	before := make([]Row, len(hits))
-	all := true
+	saved := make([]Row, len(hits))
+	allowed := true
 	for i := range hits {
-		before[i] = *rows[i]
+		saved[i] = *rows[i]
 		decisions[i].Allowed = charge(&hits[i], rows[i], nows[i])
-		all = all && (decisions[i].Allowed || hits[i].Apart)
+		allowed = allowed && (decisions[i].Allowed || hits[i].Apart)
 	}
-	if !all {
+	if !allowed {
 		for i := len(hits) - 1; i >= 0; i-- {
 			if decisions[i].Allowed && hits[i].Cost > 0 && !hits[i].Apart {
-				*rows[i] = before[i]
+				*rows[i] = saved[i]
 			}
 		}
 	}
@@ -33,11 +33,11 @@ func Decide(hits []ratelimit.Hit, rows []*Row, nows []int64, decisions []ratelim
 			decisions[i] = Refused(h.Limit, rows[i], nows[i], h.Cost)
 		}
 	}
-	return all
+	return allowed
 }
 
-// Refunded returns the number of units that a hit with a negative Cost refunds, at most MaxEvents: no quota
-// is larger, and sums of refunds within this bound cannot overflow.
+// Refunded returns the units that a hit with a negative Cost refunds, at most MaxEvents. No quota is larger,
+// and sums of refunds within this bound cannot overflow.
 func Refunded(h *ratelimit.Hit) int64 {
 	if h.Cost < -ratelimit.MaxEvents {
 		return ratelimit.MaxEvents
@@ -73,9 +73,9 @@ func Admitted(l *ratelimit.Limit, r *Row, now int64) ratelimit.Decision {
 }
 
 // ChargedAt returns the time to pass to Definition.Adjust for a charge at now. r is the row after the charge.
-// now can be earlier than the times of the row, if a statement with a later clock locked the row first. The
-// charge then belongs to the row's current window, its last refill, or its last hit, and ChargedAt returns
-// the time of that. It returns now for a row that counts as new because it is too far ahead.
+// If a statement with a later clock locked the row first, now can be earlier than the times of the row.
+// ChargedAt then returns the start of the row's current window, its last refill, or its last hit. For a row
+// that counts as new, because it is too far ahead, ChargedAt returns now.
 func ChargedAt(l *ratelimit.Limit, r *Row, now int64) int64 {
 	at, _ := rowTime(l, r)
 	if at <= now || countsAsNew(l, r, now) {
@@ -100,7 +100,7 @@ func Refused(l *ratelimit.Limit, r *Row, now, cost int64) ratelimit.Decision {
 	return d
 }
 
-// Remaining returns Decision.Remaining: free, but at least 0 and at most quota.
+// Remaining returns Decision.Remaining: free, bounded by 0 and quota.
 func Remaining(quota, free int64) int64 { return larger(0, smaller(free, quota)) }
 
 // RetryAfter returns Decision.RetryAfter for a wait in microseconds: at least one microsecond, and Never if

@@ -1,14 +1,15 @@
-// Package algorithm implements the algorithms of a Limit, once in Go and once in SQL, so that a decision in
-// memory equals the decision of the database.
+// Package algorithm implements the algorithms of a Limit, in Go and in SQL, so that a decision in memory
+// equals the decision of the database.
 //
-// A Definition holds both steps of one algorithm; each algorithm has a file. The step in Go is the reference,
-// and tests of the store compare the SQL with it. A Row is the state of one key. A View is a row at a time,
-// under a limit. SQL holds the parts from which the store builds its statements.
+// A Definition holds both implementations of one algorithm: the steps in Go and the step in SQL. Each
+// algorithm has its own file. The steps in Go are the reference, and tests of the store compare the SQL with
+// them. A Row is the state of one key. A View is a row at a time, under a limit. SQL holds the parts from
+// which the store builds its statements.
 //
-// All functions are pure: they change the Row that they are given and nothing else. Times are microseconds
-// since the Unix epoch. After a clock was set back, now may be earlier than the times in a row. The row's
-// time then counts, with one exception: a row counts as new if its time is ahead of now by more than
-// clockSlack and the length of a window (for a bucket, the time to fill it). See countsAsNew.
+// All functions are deterministic and change nothing but the given Row. Times are microseconds since the Unix
+// epoch. After a clock was set back, now may be earlier than the times in a row, and the row's time is used
+// instead of now. There is one exception: a row counts as new if its time is ahead of now by more than
+// clockSlack plus the length of a window (for a bucket, the time to fill it). See countsAsNew.
 package algorithm
 
 import (
@@ -26,36 +27,36 @@ type Definition struct {
 	// number. If none fits, the row does not change.
 	Take func(l *ratelimit.Limit, r *Row, now, n, cost int64) int64
 
-	// Adjust refunds cost, never beyond the full quota. A negative cost is charged, whether or not it fits,
+	// Adjust refunds cost, never beyond the full quota. A negative cost is charged even if it does not fit,
 	// until twice the quota is used. at is the time of the original charge, or any time in the same window; 0
-	// means the last charges. Adjust has no effect if that charge no longer counts in the row, and refunds no
-	// more than still counts. Right after a Take with the same now it undoes the Take: the row then decides
-	// as before.
+	// means the last charges. Adjust has no effect if the charge no longer counts in the row, and refunds at
+	// most the part that still counts. Immediately after a Take with the same now, Adjust undoes the Take:
+	// the row then decides as before.
 	Adjust func(l *ratelimit.Limit, r *Row, now, cost, at int64)
 
-	// Look returns the remaining quota at now, negative if the quota is overdrawn, and the Decision.Reset of
-	// a hit that is allowed.
+	// Peek returns the remaining quota at now, which is negative if the quota is overdrawn. reset is the
+	// Decision.Reset of an allowed hit.
 	Peek func(l *ratelimit.Limit, r *Row, now int64) (free, reset int64)
 
-	// Passes returns the earliest time at which a cost (up to Capacity) would pass. The cost must not pass at
-	// now.
+	// Passes returns the earliest time at which a hit of the given cost (at most Capacity) would pass. The
+	// hit must not pass at now.
 	Passes func(l *ratelimit.Limit, r *Row, now, cost int64) int64
 
-	// Lease returns the life of units that are charged in advance at now: the time in microseconds, at most
-	// most, during which using a unit has the same effect as charging it at the time of use. r is the row
-	// after the charge. claim is a time in the window of the charge; Adjust takes it as at to refund unused
-	// units. A nil Lease means that no unit may be charged in advance.
-	Lease func(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64)
+	// Lease returns the life of units that are charged in advance at now, in microseconds and at most
+	// maxLife. During its life, using a unit has the same effect as charging it at the time of use. r is the
+	// row after the charge. claim is a time in the window of the charge, to pass as at to Adjust for a refund
+	// of unused units. A nil Lease means that no unit may be charged in advance.
+	Lease func(l *ratelimit.Limit, r *Row, now, maxLife int64) (life, claim int64)
 
-	// SQL holds the step in SQL.
+	// SQL has the parts of statements in SQL.
 	SQL *SQL
 
-	// peekAll is Look for many rows. If it is nil, PeekAll calls Look for each.
+	// peekAll is like Peek for many rows. If it is nil, PeekAll calls Peek for each row.
 	peekAll func(views []*View)
 }
 
-// definitions holds the definitions by ratelimit.Algorithm, and the one at calendarWindow. The init functions
-// of the algorithms' files fill it; it does not change afterwards.
+// definitions holds the definitions by ratelimit.Algorithm, and the definition of calendar windows at
+// calendarWindow. Only init functions change it.
 var definitions [calendarWindow + 1]*Definition
 
 // calendarWindow is the index of the definition of a FixedWindow with a Calendar.
@@ -71,7 +72,7 @@ func define(a ratelimit.Algorithm, name string, d Definition) {
 	definitions[a] = &d
 }
 
-// Of returns the definition that counts a limit.
+// Of returns the definition for a limit.
 func Of(l *ratelimit.Limit) *Definition {
 	if l.Calendar != ratelimit.NoCalendar {
 		return definitions[calendarWindow]
@@ -86,7 +87,7 @@ func Of(l *ratelimit.Limit) *Definition {
 func All() []*Definition { return append([]*Definition(nil), definitions[:]...) }
 
 // PeekAll sets Quota, Free and Reset of views. The limits of all views must have the same definition. It
-// handles all rows in one loop, because in Yaegi a call takes far longer than an iteration.
+// handles all rows in one loop, because in Yaegi a call takes much longer than an iteration.
 func PeekAll(views []*View) {
 	if len(views) == 0 {
 		return

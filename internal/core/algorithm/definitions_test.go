@@ -19,7 +19,7 @@ type keys struct {
 	conformance.Clock
 	rows map[string]*algorithm.Row
 
-	// forget deletes rows that have expired, or are blank, as every store may.
+	// forget deletes expired and blank rows, as every store may.
 	forget bool
 }
 
@@ -45,14 +45,13 @@ func (k *keys) take(l *ratelimit.Limit, cost int64) ratelimit.Decision {
 	return k.decide(ratelimit.Hit{Limit: l, Key: "k", Cost: cost})[0]
 }
 
-// peek asks about a cost for the key "k".
+// peek peeks at a cost for the key "k".
 func (k *keys) peek(l *ratelimit.Limit, cost int64) ratelimit.Decision {
 	return k.decide(ratelimit.Hit{Limit: l, Key: "k", Cost: cost, Peek: true})[0]
 }
 
-// latest is the time at which schedules end: until then the zones have rules, and a Postgres timestamp can
-// hold it.
-const latest = 4_000_000_000 * conformance.Second
+// maxTime is the end of schedules. Until then time zones have rules, and a Postgres timestamp can hold it.
+const maxTime = 4_000_000_000 * conformance.Second
 
 // TestDefinitions runs random schedules and compares each decision with the oracle: Allowed, Remaining,
 // RetryAfter and Reset.
@@ -60,15 +59,15 @@ func TestDefinitions(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		k := newKeys()
 		k.Micro += rapid.Int64Range(0, 400*24*3600*conformance.Second).Draw(t, "begin")
-		// A bucket that was forgotten when it was full is refilled from its next hit on. That conforms too,
-		// but the oracle counts from the first hit.
+		// A full bucket that was deleted is refilled from its next hit on. That is valid, but the oracle
+		// counts from the first hit.
 		k.forget = name != "token_bucket" && rapid.Bool().Draw(t, "forget")
 		l := conformance.DrawLimit(t, name, "p")
 		logs := map[string][]entry{}
 		retry := time.Duration(0)
 		for n := rapid.IntRange(1, 25).Draw(t, "steps"); n > 0; n-- {
 			k.Micro += conformance.DrawAdvance(t, l, retry)
-			if k.Micro > latest {
+			if k.Micro > maxTime {
 				return
 			}
 			h := ratelimit.Hit{Limit: l, Key: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key")}
@@ -83,17 +82,17 @@ func TestDefinitions(t *testing.T) {
 			case 3, 4:
 				h.Peek = true
 			}
-			before := free(l, logs[h.Key], k.Micro)
+			available := remaining(l, logs[h.Key], k.Micro)
 			d := k.decide(h)[0]
-			if want := h.Cost < 0 || before.Cmp(big.NewRat(h.Cost, 1)) >= 0; d.Allowed != want {
-				t.Fatalf("%+v at %d, cost %d with %s free: allowed %v", *l, k.Micro, h.Cost,
-					before.FloatString(6), d.Allowed)
+			if want := h.Cost < 0 || available.Cmp(big.NewRat(h.Cost, 1)) >= 0; d.Allowed != want {
+				t.Fatalf("%+v at %d, cost %d of %s: got allowed %t, want the opposite", *l, k.Micro, h.Cost,
+					available.FloatString(6), d.Allowed)
 			}
 			if d.Allowed && !h.Peek {
 				logs[h.Key] = append(logs[h.Key], entry{k.Micro, h.Cost})
 			}
-			if err := agrees(l, logs[h.Key], k.Micro, h.Cost, d); err != nil {
-				t.Fatalf("%+v at %d, %+v of log %v: %v", *l, k.Micro, d, logs[h.Key], err)
+			if err := checkDecision(l, logs[h.Key], k.Micro, h.Cost, d); err != nil {
+				t.Fatalf("%+v at %d: decision %+v after %v: %v", *l, k.Micro, d, logs[h.Key], err)
 			}
 			retry = d.RetryAfter
 			if retry == ratelimit.Never {
@@ -103,47 +102,48 @@ func TestDefinitions(t *testing.T) {
 	})
 }
 
-// agrees compares a decision, except for Allowed, with the oracle.
-func agrees(l *ratelimit.Limit, log []entry, now int64, cost int64, d ratelimit.Decision) error {
-	fits := func(cost, at int64) bool { return free(l, log, at).Cmp(big.NewRat(cost, 1)) >= 0 }
+// checkDecision compares a decision, except for Allowed, with the oracle.
+func checkDecision(l *ratelimit.Limit, log []entry, now int64, cost int64, d ratelimit.Decision) error {
+	fits := func(cost, at int64) bool { return remaining(l, log, at).Cmp(big.NewRat(cost, 1)) >= 0 }
 	full := l.Capacity()
-	if want := remaining(l, log, now); d.Remaining != want || d.Limit != full {
-		return fmt.Errorf("%d of %d remain, want %d of %d", d.Remaining, d.Limit, want, full)
+	if want := wholeRemaining(l, log, now); d.Remaining != want || d.Limit != full {
+		return fmt.Errorf("Remaining of Limit: got %d of %d, want %d of %d", d.Remaining, d.Limit, want, full)
 	}
 	reset, retry := d.Reset.UnixMicro(), now+d.RetryAfter.Microseconds()
-	want, known := resets(l, log, now)
+	want, isExact := resetTime(l, log, now)
 	switch {
 	case d.Allowed && retry != now:
-		return fmt.Errorf("allowed, and RetryAfter is %v", d.RetryAfter)
-	case d.Allowed && (reset < now || known && reset != want):
-		return fmt.Errorf("Reset is %d, want %d", reset, want)
-	case d.Allowed && !known && !fits(full, reset) && reset < 1<<61: // beyond is never
-		return fmt.Errorf("at Reset %d the full quota is not back", reset)
-	case d.Allowed && !known && fits(full, reset-1):
-		return fmt.Errorf("the full quota is back before Reset %d", reset)
+		return fmt.Errorf("RetryAfter: got %v, want 0", d.RetryAfter)
+	case d.Allowed && (reset < now || isExact && reset != want):
+		return fmt.Errorf("Reset: got %d, want %d", reset, want)
+	case d.Allowed && !isExact && !fits(full, reset) && reset < 1<<61: // beyond is never
+		return fmt.Errorf("Reset: got %d, want a time with the full quota", reset)
+	case d.Allowed && !isExact && fits(full, reset-1):
+		return fmt.Errorf("Reset: got %d, want an earlier time with the full quota", reset)
 	case d.Allowed:
 	case cost > full:
 		if d.RetryAfter != ratelimit.Never || !d.Reset.IsZero() {
-			return fmt.Errorf("it can never pass, and RetryAfter is %v, Reset %v", d.RetryAfter, d.Reset)
+			return fmt.Errorf("RetryAfter and Reset: got %v and %v, want Never and none", d.RetryAfter,
+				d.Reset)
 		}
 	case reset != retry && !(d.RetryAfter == ratelimit.Never && d.Reset.IsZero()):
-		return fmt.Errorf("Reset is %d, and it would pass at %d", reset, retry)
+		return fmt.Errorf("Reset: got %d, want %d, the end of RetryAfter", reset, retry)
 	case retry <= now || fits(cost, retry-1):
-		return fmt.Errorf("it passes before %v have passed", d.RetryAfter)
+		return fmt.Errorf("RetryAfter: got %v, want less, because the hit passes before", d.RetryAfter)
 	case !fits(cost, retry) && d.RetryAfter < math.MaxInt64: // a Duration holds 292 years
-		return fmt.Errorf("it does not pass after %v", d.RetryAfter)
+		return fmt.Errorf("RetryAfter: got %v, want more, because the hit does not pass then", d.RetryAfter)
 	}
 	return nil
 }
 
-// TestExtremes charges the full quota of limits at the bounds of what is valid, and looks at the moments at
-// which something changes.
+// TestExtremes charges the full quota of limits with the smallest and largest valid values, and checks
+// decisions at the times when they change.
 func TestExtremes(t *testing.T) {
 	for _, l := range conformance.ExtremeLimits(t) {
 		k := newKeys()
 		var log []entry
 		check := func(cost int64, d ratelimit.Decision) ratelimit.Decision {
-			if err := agrees(l, log, k.Micro, cost, d); err != nil {
+			if err := checkDecision(l, log, k.Micro, cost, d); err != nil {
 				t.Fatalf("%+v, cost %d: %+v: %v", *l, cost, d, err)
 			}
 			return d
@@ -156,11 +156,11 @@ func TestExtremes(t *testing.T) {
 			return check(cost, d)
 		}
 		if d := take(l.Capacity()); !d.Allowed || d.Remaining != 0 {
-			t.Fatalf("%+v: the full quota at once: %+v", *l, d)
+			t.Fatalf("%+v: the full quota in one hit: got %+v, want it allowed", *l, d)
 		}
 		for _, cost := range []int64{1, l.Capacity(), l.Capacity() + 1, math.MaxInt64} {
 			if d := take(cost); d.Allowed {
-				t.Fatalf("%+v: cost %d without quota: %+v", *l, cost, d)
+				t.Fatalf("%+v: cost %d without quota: got %+v, want a refusal", *l, cost, d)
 			}
 		}
 		now := k.Micro
@@ -168,7 +168,7 @@ func TestExtremes(t *testing.T) {
 			k.Micro = now
 			retry := now + take(cost).RetryAfter.Microseconds()
 			for _, at := range []int64{retry - 1, retry} {
-				if at < latest {
+				if at < maxTime {
 					k.Micro = at
 					check(1, k.peek(l, 1))
 				}
@@ -178,13 +178,13 @@ func TestExtremes(t *testing.T) {
 		take(2)
 		take(math.MinInt64)
 		if d := k.peek(l, 1); d.Remaining != l.Capacity() {
-			t.Fatalf("%+v: after a refund of everything: %+v", *l, d)
+			t.Fatalf("%+v: after a full refund: got %+v, want the full quota", *l, d)
 		}
 		take(l.Capacity())
 	}
 }
 
-// TestExpiredRowMeansNoRow checks that from Expires on, a row decides as no row does.
+// TestExpiredRowMeansNoRow checks that from Expires on, decisions are the same as without a row.
 func TestExpiredRowMeansNoRow(t *testing.T) {
 	conformance.EachDefinition(t, 500, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
@@ -192,21 +192,21 @@ func TestExpiredRowMeansNoRow(t *testing.T) {
 		r := k.rows["p/k"]
 		k.Micro = max(k.Micro, r.Expires) +
 			rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, conformance.Span(l))).Draw(t, "later")
-		if k.Micro > latest {
+		if k.Micro > maxTime {
 			t.Skip() // no clock shows this time
 		}
 		cost := conformance.DrawCost(t, l)
 		blank := newKeys()
 		blank.Micro = k.Micro
 		if got, want := k.peek(l, cost), blank.peek(l, cost); got != want {
-			t.Fatalf("%+v: %+v of an expired row, %+v without a row", *l, got, want)
+			t.Fatalf("%+v: a peek at an expired row: got %+v, want %+v", *l, got, want)
 		}
 		got, want := k.take(l, cost), blank.take(l, cost)
 		if name == "token_bucket" {
-			got.Reset = want.Reset // it depends on when the row's windows end
+			got.Reset = want.Reset // it depends on the ends of the row's windows
 		}
 		if got != want {
-			t.Fatalf("%+v: %+v on an expired row, %+v without a row", *l, got, want)
+			t.Fatalf("%+v: a hit on an expired row: got %+v, want %+v", *l, got, want)
 		}
 	})
 }
@@ -214,14 +214,14 @@ func TestExpiredRowMeansNoRow(t *testing.T) {
 // horizon is a hundred years in microseconds.
 const horizon = int64(ratelimit.MaxWindow / time.Microsecond)
 
-// drawState brings the row of the key "k" into a random state, under a limit or also under others.
+// drawState returns keys with a random state of the key "k", under l and other limits.
 func drawState(t *rapid.T, l *ratelimit.Limit, others ...*ratelimit.Limit) *keys {
 	k := newKeys()
 	limits := append([]*ratelimit.Limit{l}, others...)
 	retry := time.Duration(0)
 	for n := rapid.IntRange(1, 8).Draw(t, "hits"); n > 0; n-- {
 		by := rapid.SampledFrom(limits).Draw(t, "limit")
-		k.Micro = min(k.Micro+conformance.DrawAdvance(t, by, retry), latest)
+		k.Micro = min(k.Micro+conformance.DrawAdvance(t, by, retry), maxTime)
 		cost := conformance.DrawCost(t, by)
 		if rapid.IntRange(0, 5).Draw(t, "refund") == 0 {
 			cost = -cost
@@ -231,7 +231,7 @@ func drawState(t *rapid.T, l *ratelimit.Limit, others ...*ratelimit.Limit) *keys
 	return k
 }
 
-// setBack sometimes sets the clock back.
+// setBack sometimes sets the clock back by up to 5 seconds.
 func (k *keys) setBack(t *rapid.T) {
 	if rapid.IntRange(0, 3).Draw(t, "set back") == 0 {
 		k.Micro -= rapid.Int64Range(0, 5*conformance.Second).Draw(t, "by")

@@ -6,11 +6,11 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 //
 //	count + cost ≤ Events
 //
-// A key's window starts with the first hit after the previous window ended, so at now = window_start + Window
-// the next window is open. Up to 2·Events can pass in a short time around the end of a window.
+// A key's window starts with the first hit after the end of the previous window. At now = window_start +
+// Window, the window has ended. Up to 2·Events can pass in a short time around the end of a window.
 //
-// State: count, window_start. expires_at is exactly the end of the window: the npm library pg-ratelimit reads
-// it as such.
+// State: count, window_start. expires_at is exactly the end of the window, because the npm library
+// pg-ratelimit reads it as the end.
 
 func init() {
 	define(ratelimit.FixedWindow, "fixed_window", Definition{
@@ -19,8 +19,8 @@ func init() {
 	})
 }
 
-// windowEnd returns the end of the window of a row. It takes that of a calendar window from expires_at. The
-// server wrote it, so the result does not depend on the time-zone data of this process.
+// windowEnd returns the end of a row's window. The end of a calendar window is expires_at. Because the server
+// wrote it, the result does not depend on the time-zone data of this process.
 func windowEnd(l *ratelimit.Limit, r *Row) int64 {
 	if l.Calendar != ratelimit.NoCalendar {
 		return r.Expires
@@ -62,12 +62,12 @@ func peekFixed(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 }
 
 // leaseInWindow implements Definition.Lease for fixed_window and sliding_window. Within one window the time
-// of a charge makes no difference. In a sliding window, a unit that fits now fits until the window ends,
-// because the weight of the previous window only falls. The claim is window_start. Once the window of the
-// charge has ended, an adjustment has no effect in a fixed window; in a sliding window it changes prev_count
-// while the window of the charge is the previous one.
-func leaseInWindow(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64) {
-	return smaller(most, r.Start+window(l)-now), r.Start
+// of a charge makes no difference. In a sliding window, a unit that fits now fits until the end of the
+// window, because the weight of the previous window only decreases. The claim is window_start. After the end
+// of the charge's window, an adjustment has no effect in a fixed window. In a sliding window, it changes
+// prev_count while the charge's window is the previous one.
+func leaseInWindow(l *ratelimit.Limit, r *Row, now, maxLife int64) (life, claim int64) {
+	return smaller(maxLife, r.Start+window(l)-now), r.Start
 }
 
 func passesFixed(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return windowEnd(l, r) }
@@ -75,8 +75,8 @@ func passesFixed(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return win
 // windowNotAheadSQL is the negation of countsAsNew for an adjustment.
 const windowNotAheadSQL = "r.window_start <= {now} + ({span} + 10000000) * interval '1 microsecond'"
 
-// windowStepSQL returns SQL.Step for windows that have a fixed end. ends is the end of the row's window, and
-// fresh the condition on which a new window begins, or NULL for a row without a window.
+// windowStepSQL returns SQL.Step for windows with a fixed end. ends is the end of the row's window. fresh is
+// the condition for the start of a new window; it is NULL for a row without a window.
 func windowStepSQL(ends, fresh string) string {
 	return `SELECT excluded.slot, granted,
 		CASE WHEN fresh THEN granted * {cost} ELSE greatest(0, r.count) + granted * {cost} END,

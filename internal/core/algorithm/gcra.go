@@ -6,14 +6,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// GCRA is the generic cell rate algorithm (ITU-T I.371): Events are spread evenly over a Window, and up to
-// Burst may pass at once. It is implemented as a bucket that starts full, at Capacity, and gains one token
-// each Window ÷ Events while it is not full. A TokenBucket with a Burst below its Events is the same:
-// refilled by whole Windows, it would admit Burst in a Window, and never Events.
+// GCRA is the generic cell rate algorithm (ITU-T I.371): Events are spread evenly over a Window, with bursts
+// of up to Burst hits. It is implemented as a bucket that starts full, at Capacity, and gains one token each
+// Window ÷ Events while it is not full. A TokenBucket with a Burst below its Events uses the same
+// implementation: with refills by whole Windows, it would admit only Burst instead of Events in a Window.
 //
-// State: the columns of a token bucket, so that a change of Burst, Events or the algorithm keeps the tokens.
-// The last refill was remainder ÷ Events microseconds after last_refill. All are whole numbers, so no
-// fraction of a token is lost. Limit.Validate bounds them by 2^62.
+// State: the columns of a token bucket and remainder, so that a change of Burst, Events or the algorithm
+// keeps the tokens. The last refill was remainder ÷ Events microseconds after last_refill. All values are
+// whole numbers, so no fraction of a token is lost. Limit.Validate bounds them by 2^62.
 
 func init() {
 	define(ratelimit.GCRA, "gcra", Definition{
@@ -27,8 +27,8 @@ const (
 	maxDebtSQL      = "least({quota}, 4611686018427387904 / {span} - {quota})"
 )
 
-// gcraFill computes bucketAt of a row r at {at} in SQL, as the columns filled (its tokens), refill and rest
-// (its remainder). It also returns fillTime as fills.
+// gcraFill computes bucketAt of a row r at {at} in SQL: the columns filled (tokens), refill and rest
+// (remainder). The column fills is fillTime.
 const gcraFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN greatest({at}, r.last_refill)
 	ELSE r.last_refill + moved / events * interval '1 microsecond' END AS refill,
 		CASE WHEN had IS NULL OR isfull THEN 0 ELSE moved % events END AS rest,

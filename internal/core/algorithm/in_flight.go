@@ -6,18 +6,18 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 //
 //	slots + cost ≤ Events
 //
-// A hit of cost 3 holds three slots until its request ends. Each slot is a number that no other slot of the
-// row ever has, so releasing it twice has no effect.
+// A hit of cost 3 holds three slots until its request ends. Each slot is a number that is never used again in
+// the row, so releasing a slot twice has no effect.
 //
-// State: slots, the numbers. The high 32 bits name the process that holds the slot, which has a row in
-// rate_limit_processes and renews it. The low bits are a counter of the process. When the row of a process
-// expires, its slots are free, and the next hit removes them. The name of a process is the time of its start,
-// in seconds since 2000. A name younger than the lifetime of such a row counts even without a row, because
-// the snapshot of a statement may be older than the row. Negative numbers are not slots: they record the
-// release of a slot that was not in the row.
+// State: slots, an array of these numbers. The high 32 bits are the name of the process that holds the slot.
+// The process has a row in rate_limit_processes and renews it. The low bits are a counter of the process.
+// When the row of a process expires, its slots are free, and the next hit removes them. The name of a process
+// is the time of its start, in seconds since 2000. A process with a name younger than the lifetime of a row
+// counts even without a row, because the snapshot of a statement may be older than the row. Negative numbers
+// are not slots: they record the release of a slot that was not in the row.
 //
-// A row does not say when its slots will be released, so RetryAfter and Reset are estimates. expires_at is a
-// day ahead, and changes rarely. A row with slots is not deleted.
+// The time of a release is not known in advance, so RetryAfter and Reset are estimates. expires_at is a day
+// ahead and changes rarely. A row with slots is not deleted.
 
 func init() {
 	define(ratelimit.InFlight, "in_flight", Definition{
@@ -29,8 +29,8 @@ func init() {
 const (
 	// inFlightRetry is RetryAfter in microseconds.
 	inFlightRetry = 1000000
-	// inFlightLinger is the longest time in microseconds that a row outlives its last hit. The shortest is
-	// half of it.
+	// inFlightLinger is the maximum time in microseconds from the last hit to expires_at. The minimum is half
+	// of it.
 	inFlightLinger = 24 * 3600 * 1000000
 )
 
@@ -62,12 +62,11 @@ func peekInFlight(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 func passesInFlight(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return now + inFlightRetry }
 
 const (
-	// aliveSQL returns an array of the processes with rows that have not expired; {processes} stands for
+	// aliveSQL returns an array of the processes with unexpired rows; {processes} is the placeholder for
 	// their table. youngSQL returns the newest name for which the snapshot must contain a row. Both use the
-	// time of the statement, which is not later than that of its snapshot, so that a wait for a lock does not
-	// age rows. Upper bounds exclude times from a clock that was ahead for a moment: rows more than 10
-	// seconds ahead, and names more than an hour ahead. Names run ahead of the clock while many processes
-	// start.
+	// start of the statement, which is not later than its snapshot, so that a wait for a lock does not age
+	// rows. Upper bounds exclude times from a clock that was temporarily ahead: rows more than 10 seconds
+	// ahead, and names more than an hour ahead. Names run ahead of the clock while many processes start.
 	aliveSQL = `(SELECT coalesce(array_agg(process), '{}') FROM {processes}
 		WHERE seen BETWEEN statement_timestamp() - interval '10 s'
 		AND statement_timestamp() + interval '10 s')::bigint[]`

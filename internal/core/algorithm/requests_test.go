@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// drawLimits draws limits that a few hits of small cost use up.
+// drawLimits draws limits that a few hits of small cost exhaust.
 func drawLimits(t *rapid.T) []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
 	for n := rapid.IntRange(2, 4).Draw(t, "limits"); n > 0; n-- {
@@ -46,8 +46,8 @@ func drawRequest(t *rapid.T, limits []*ratelimit.Limit, refunds bool) []ratelimi
 	return hits
 }
 
-// TestRequestsAreChargedAllOrNothing: a request charges all its rows if each hit would pass alone, and else
-// none. Refunds are made in any case.
+// TestRequestsAreChargedAllOrNothing checks that a request charges all rows if each hit would pass alone, and
+// otherwise none. Refunds always take effect.
 func TestRequestsAreChargedAllOrNothing(t *testing.T) {
 	conformance.Check(t, 5000, func(t *rapid.T) {
 		k := newKeys()
@@ -55,8 +55,8 @@ func TestRequestsAreChargedAllOrNothing(t *testing.T) {
 		for n := rapid.IntRange(1, 8).Draw(t, "requests"); n > 0; n-- {
 			k.Micro += conformance.DrawAdvance(t, limits[0], 0)
 			hits := drawRequest(t, limits, true)
-			// Each hit alone, on a copy of its row.
-			all := true
+			// Decide each hit alone, on a copy of its row.
+			allAllowed := true
 			before, alone := map[string]algorithm.Row{}, newKeys()
 			var allowed []bool
 			for _, h := range hits {
@@ -68,19 +68,19 @@ func TestRequestsAreChargedAllOrNothing(t *testing.T) {
 				alone.rows[name] = &row
 				alone.Micro = k.Micro
 				allowed = append(allowed, alone.decide(h)[0].Allowed)
-				all = all && allowed[len(allowed)-1]
+				allAllowed = allAllowed && allowed[len(allowed)-1]
 			}
 			decisions := k.decide(hits...)
 			for i, h := range hits {
 				name := h.Limit.Prefix + "/" + h.Key
 				want := before[name]
-				if all || h.Cost < 0 {
+				if allAllowed || h.Cost < 0 {
 					want = *alone.rows[name]
 				}
 				got := *k.rows[name]
 				if decisions[i].Allowed != allowed[i] || !reflect.DeepEqual(got, want) {
-					t.Fatalf("hit %d of %+v: %+v\n   row %+v\n  want %+v, allowed %v", i, hits, decisions[i],
-						got, want, allowed[i])
+					t.Fatalf("hit %d of %+v: got %+v\n   row %+v\n  want %+v, allowed %v", i, hits,
+						decisions[i], got, want, allowed[i])
 				}
 				cost := int64(1)
 				if !decisions[i].Allowed {
@@ -89,15 +89,15 @@ func TestRequestsAreChargedAllOrNothing(t *testing.T) {
 				peek := k.decide(ratelimit.Hit{Limit: h.Limit, Key: h.Key, Cost: cost, Peek: true})[0]
 				if peek.Remaining != decisions[i].Remaining || peek.Allowed == decisions[i].Allowed &&
 					peek.Reset != decisions[i].Reset {
-					t.Fatalf("hit %d of %+v: %+v, and a peek then %+v", i, hits, decisions[i], peek)
+					t.Fatalf("hit %d of %+v: a peek after it: got %+v, want %+v", i, hits, peek, decisions[i])
 				}
 			}
 		}
 	})
 }
 
-// TestRefundUndoesTake: a refund at the time of a take undoes it. The row then decides as it did before. A
-// transaction relies on that.
+// TestRefundUndoesTake checks that a refund at the time of a take undoes it: the row then decides as before.
+// Transactions depend on that.
 func TestRefundUndoesTake(t *testing.T) {
 	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
@@ -113,7 +113,7 @@ func TestRefundUndoesTake(t *testing.T) {
 		switch {
 		case granted == 0:
 			after = row
-		case rapid.Bool().Draw(t, "at once"):
+		case rapid.Bool().Draw(t, "in one refund"):
 			d.Adjust(l, &after, k.Micro, granted*cost, 0)
 		default:
 			for range granted {
@@ -122,26 +122,27 @@ func TestRefundUndoesTake(t *testing.T) {
 		}
 		free, reset := d.Peek(l, &row, k.Micro)
 		if f, r := d.Peek(l, &after, k.Micro); f != free || r != reset {
-			t.Fatalf("%+v: %d are free until %d, before a take of %d and its refund %d until %d\n%+v\n%+v",
-				*l, f, r, granted*cost, free, reset, row, after)
+			t.Fatalf("%+v: Peek after Take of %d and its refund: got %d until %d, want %d until %d\n%+v\n%+v",
+				*l, granted*cost, f, r, free, reset, row, after)
 		}
 		for range 3 {
 			n, cost := rapid.Int64Range(1, 4).Draw(t, "n"), conformance.DrawCost(t, l)
 			a, b := row, after
 			got, want := d.Take(l, &b, k.Micro, n, cost), d.Take(l, &a, k.Micro, n, cost)
 			if got != want {
-				t.Fatalf("%+v: %d of %d hits of %d pass, before a take and its refund %d", *l, got,
-					n, cost, want)
+				t.Fatalf("%+v: Take of %d hits of cost %d after a take and its refund: got %d, want %d", *l,
+					n, cost, got, want)
 			}
 			if want == 0 && d.Passes(l, &after, k.Micro, cost) != d.Passes(l, &row, k.Micro, cost) {
-				t.Fatalf("%+v: cost %d passes at another time after a take and its refund", *l, cost)
+				t.Fatalf("%+v: Passes of cost %d after a take and its refund: got %d, want %d", *l, cost,
+					d.Passes(l, &after, k.Micro, cost), d.Passes(l, &row, k.Micro, cost))
 			}
 		}
 	})
 }
 
-// drawFamily draws other limits that count in the rows of a limit. A calendar's Look takes the end of the
-// window from the row, which another limit may have written, so it has none.
+// drawFamily draws other limits that share the state of a limit. A calendar window has none, because its Peek
+// reads the end of the window from the row, which another limit may have written.
 func drawFamily(t *rapid.T, l *ratelimit.Limit) []*ratelimit.Limit {
 	var others []*ratelimit.Limit
 	for _, names := range [][]string{{"sliding_window", "fixed_window"}, {"token_bucket", "gcra"},

@@ -2,7 +2,7 @@ package algorithm
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
-// Row is the state of one key in a table. The zero Row is that of a key without a row.
+// Row is the state of one key in a table. The zero Row is the state of a key without a row.
 type Row struct {
 	Count     int64
 	PrevCount int64
@@ -13,7 +13,7 @@ type Row struct {
 	Remainder int64   // see GCRA
 	Hits      []int64 // times, oldest first
 	Slots     int64   // see InFlight
-	Expires   int64   // expires_at: from this time on, the row has the same effect as no row
+	Expires   int64   // expires_at; from then on, the row has the same effect as no row
 }
 
 // Blank reports whether the row has the same effect as no row at any time.
@@ -24,13 +24,13 @@ func (r *Row) Blank() bool {
 // Expired reports whether the row can be deleted.
 func (r *Row) Expired(now int64) bool { return r.Expires <= now && r.Slots == 0 }
 
-// clockSlack is the tolerance, in microseconds, for statements that read the clock in one order and lock a
-// row in the other. The SQL steps use the same number.
+// clockSlack is the tolerance, in microseconds, for statements that lock a row in another order than they
+// read the clock. The SQL steps use the same number.
 const clockSlack = 10 * 1000000
 
-// rowTime returns the latest time that a charge under a limit has written into a row: the start of its
-// window, its last refill, or its newest hit. length is that of the window, or the time in which an empty
-// bucket fills. Both are 0 without such a time.
+// rowTime returns the latest time that a charge under a limit has written into a row: the start of the
+// window, the last refill, or the newest hit. length is the length of the window, or the time in which an
+// empty bucket fills. Both are 0 if the row has no such time.
 func rowTime(l *ratelimit.Limit, r *Row) (at, length int64) {
 	switch {
 	case l.Calendar != ratelimit.NoCalendar:
@@ -45,9 +45,9 @@ func rowTime(l *ratelimit.Limit, r *Row) (at, length int64) {
 	return 0, 0
 }
 
-// countsAsNew reports whether the time of a row lies so far ahead of now that only a wrong clock can have
-// written it: by more than its length plus clockSlack. The SQL steps first compare the time with now, or with
-// the end of a window, which is cheaper and usually sufficient.
+// countsAsNew reports whether the time of a row is ahead of now by more than its length plus clockSlack. Only
+// a wrong clock can have written such a time. The SQL steps first compare the time with now, or with the end
+// of a window, which is cheaper and usually sufficient.
 func countsAsNew(l *ratelimit.Limit, r *Row, now int64) bool {
 	at, length := rowTime(l, r)
 	return at > now+clockSlack+length

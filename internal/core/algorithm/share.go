@@ -6,10 +6,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// During an outage each process counts alone, at its share of each limit. All shares add up to the limit,
+// During an outage each process counts alone, with its share of each limit. The shares add up to the limit,
 // plus at most one for each process, because shares are rounded up.
 
-// ShareLimit returns l with its quota divided by parts, 1 or more.
+// ShareLimit returns l with its quota divided by parts. parts is at least 1.
 func ShareLimit(l *ratelimit.Limit, parts float64) ratelimit.Limit {
 	shared := *l
 	shared.Events = shareOf(l.Events, parts)
@@ -19,18 +19,18 @@ func ShareLimit(l *ratelimit.Limit, parts float64) ratelimit.Limit {
 	return shared
 }
 
-// ShareRow divides a row by parts: both the used and the remaining quota. Times stay, so windows end and
-// buckets refill at the same times as in the whole row.
+// ShareRow divides a row by parts: both the used and the remaining quota. It does not change times, so
+// windows end and buckets refill at the same times as in the whole row.
 func ShareRow(r *Row, parts float64) {
 	r.Count = shareOf(r.Count, parts)
 	r.PrevCount = shareOf(r.PrevCount, parts)
 	r.Tokens = math.Floor(r.Tokens/parts + rounding)
 	r.Remainder = 0 // less than a microsecond, or than a token
 	n := int64(len(r.Hits))
-	most := shareOf(n, parts)
-	hits := make([]int64, 0, most)
-	for i := int64(1); i <= most; i++ {
-		hits = append(hits, r.Hits[n*i/most-1])
+	kept := shareOf(n, parts)
+	hits := make([]int64, 0, kept)
+	for i := int64(1); i <= kept; i++ {
+		hits = append(hits, r.Hits[n*i/kept-1])
 	}
 	r.Hits = hits
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestSharesAreTheRow: the shares of a row have as much left as the row, and at most one more each. At least
-// 90 % of it or one less each.
-func TestSharesAreTheRow(t *testing.T) {
+// TestSharesAddUpToRow checks the remaining quota of a share: at most one above, and at most two below, an
+// equal part of the row's remaining quota.
+func TestSharesAddUpToRow(t *testing.T) {
 	start := int64(1_700_000_000) * conformance.Second
 	limits := conformance.Limits("", 100)
 	limits = append(limits, conformance.Limits("small", 7)...)
 	limits = append(limits, &ratelimit.Limit{Prefix: "even", Algorithm: ratelimit.TokenBucket, Events: 1000,
 		Burst: 20, Window: time.Hour})
 	for _, l := range limits {
-		for _, parts := range []float64{1, 2, 3, 5, 2.5, 1000} {
+		for _, n := range []float64{1, 2, 3, 5, 2.5, 1000} {
 			for used := int64(0); used <= l.Capacity(); used++ {
 				for _, later := range []time.Duration{0, l.Window / 3, l.Window, l.Window * 5 / 3} {
 					var row algorithm.Row
@@ -26,19 +26,19 @@ func TestSharesAreTheRow(t *testing.T) {
 						algorithm.Of(l).Take(l, &row, start, 1, used)
 					}
 					now := start + later.Microseconds()
-					free, _ := algorithm.Of(l).Peek(l, &row, now)
-					shared := algorithm.ShareLimit(l, parts)
+					left, _ := algorithm.Of(l).Peek(l, &row, now)
+					shared := algorithm.ShareLimit(l, n)
 					if err := shared.Validate(); err != nil {
-						t.Fatalf("%s, one of %v: %v", l.Prefix, parts, err)
+						t.Fatalf("%s, share 1/%v: got the error %v, want none", l.Prefix, n, err)
 					}
-					algorithm.ShareRow(&row, parts)
+					algorithm.ShareRow(&row, n)
 					got, _ := algorithm.Of(&shared).Peek(&shared, &row, now)
-					if float64(got) > float64(free)/parts+1 || float64(got) < float64(free)/parts-2 {
-						t.Fatalf("%+v, %d used, %v later: one of %v has %d left of %d", *l, used, later,
-							parts, got, free)
+					if float64(got) > float64(left)/n+1 || float64(got) < float64(left)/n-2 {
+						t.Fatalf("%+v, %d used, %v later: share 1/%v: got %d left of %d, want %.1f to %.1f",
+							*l, used, later, n, got, left, float64(left)/n-2, float64(left)/n+1)
 					}
-					if parts == 1 && got != free {
-						t.Fatalf("%+v: all has %d left of %d", *l, got, free)
+					if n == 1 && got != left {
+						t.Fatalf("%+v: share 1/1: got %d left, want %d", *l, got, left)
 					}
 				}
 			}

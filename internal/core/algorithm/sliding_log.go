@@ -6,9 +6,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A sliding log admits a hit if the costs of the Window up to now, with its own, add up to at most Events. It
-// is exact. A row holds the time of each hit (three times for a cost of 3), so the time and space for a row
-// are in proportion to Events, hence ratelimit.MaxLogEvents.
+// A sliding log admits a hit if its cost and the costs in the Window before it add up to at most Events. It
+// is exact. A row holds the time of each hit (three times for a cost of 3). The time and space for a row are
+// therefore proportional to Events, hence ratelimit.MaxLogEvents.
 //
 // State: hits, oldest first. expires_at is the time at which the newest hit expires.
 
@@ -18,8 +18,8 @@ func init() {
 	})
 }
 
-// liveHits returns the hits of the Window up to the time at. at is now, or the time of the newest hit if that
-// hit is later.
+// liveHits returns the hits in the Window that ends at the time at. at is the later of now and the time of
+// the newest hit.
 func liveHits(l *ratelimit.Limit, r *Row, now int64) (hits []int64, at int64) {
 	if len(r.Hits) == 0 || countsAsNew(l, r, now) {
 		return nil, now
@@ -30,12 +30,12 @@ func liveHits(l *ratelimit.Limit, r *Row, now int64) (hits []int64, at int64) {
 }
 
 func takeLog(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
-	young, at := liveHits(l, r, now)
-	granted := fit(l.Events-int64(len(young)), n, cost)
+	live, at := liveHits(l, r, now)
+	granted := fit(l.Events-int64(len(live)), n, cost)
 	if granted == 0 {
 		return 0
 	}
-	hits := append([]int64(nil), young...)
+	hits := append([]int64(nil), live...)
 	for i := int64(0); i < granted*cost; i++ {
 		hits = append(hits, at)
 	}
@@ -44,8 +44,8 @@ func takeLog(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	return granted
 }
 
-// adjustLog removes hits: those of the charge, or the newest. It cannot add to a charge, because a log with
-// more than Events hits would have no bound.
+// adjustLog removes hits of the charge, or the newest hits. It adds no hits for a negative cost, because the
+// length of the log would have no bound.
 func adjustLog(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	if countsAsNew(l, r, now) {
 		return
@@ -62,24 +62,24 @@ func adjustLog(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 }
 
 func peekLog(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
-	young, at := liveHits(l, r, now)
-	if len(young) == 0 {
+	live, at := liveHits(l, r, now)
+	if len(live) == 0 {
 		return l.Events, at
 	}
-	return l.Events - int64(len(young)), young[0] + window(l)
+	return l.Events - int64(len(live)), live[0] + window(l)
 }
 
 func passesLog(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
-	young, _ := liveHits(l, r, now)
-	missing := cost - (l.Events - int64(len(young)))
+	live, _ := liveHits(l, r, now)
+	missing := cost - (l.Events - int64(len(live)))
 	if missing < 1 {
 		return now // the hit passes now: another hit of its request was on the row
 	}
-	return young[missing-1] + window(l)
+	return live[missing-1] + window(l)
 }
 
-// slidingLogSQL searches the sorted array with width_bucket, which returns how many elements are at most its
-// first argument.
+// slidingLogSQL searches the sorted array with width_bucket, which returns the number of elements that are
+// not above its first argument.
 var slidingLogSQL = SQL{
 	Columns: "hits",
 	Fresh:   "array_fill(i.now, ARRAY[(i.granted * {cost})::int]), i.now + {span} * interval '1 microsecond'",

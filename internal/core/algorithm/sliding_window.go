@@ -7,9 +7,9 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 //	prev_count·(1 − elapsed/Window) + count + cost ≤ Events
 //
 // where elapsed is the time since window_start. The weighted part estimates the hits of the previous window
-// that lie within the last Window, as if they were evenly spread. One window later, count becomes prev_count
-// and window_start moves by one Window. Two or more windows later, both counts are 0 and the window starts at
-// the hit.
+// that lie within the last Window, as if the hits were evenly spread. In the next window, count becomes
+// prev_count and window_start moves by one Window. Two or more windows later, both counts are 0 and a window
+// starts at the hit.
 //
 // All counts are whole numbers, so the decision is exact although the weighted part is rounded up before the
 // comparison.
@@ -39,7 +39,7 @@ func countsAfterWindow(l *ratelimit.Limit, r *Row, now int64) (count, prev, star
 	return 0, 0, now
 }
 
-// weighted returns how much of the previous window's count applies at now, rounded up.
+// weighted returns the weighted count of the previous window at now, rounded up.
 func weighted(l *ratelimit.Limit, prev, start, now int64) int64 {
 	if prev == 0 {
 		return 0
@@ -58,7 +58,8 @@ func takeSliding(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 }
 
 // adjustSliding refunds from the current window first, then from the previous one, unless the charge was in
-// the previous one. A previous window without a count does not contain the charge: the row was reset since.
+// the previous window. If the previous window has no count, the row was reset after the charge, and nothing
+// is refunded.
 func adjustSliding(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	switch {
 	case r.Start == 0 || now >= r.Start+2*window(l) || countsAsNew(l, r, now):

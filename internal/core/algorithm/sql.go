@@ -4,11 +4,11 @@ import (
 	"encoding/binary"
 )
 
-// SQL holds the parts of a statement that differ between algorithms, from which the store builds its
-// statements. A statement decides many entries at once. An entry is a number of equal hits on one row.
+// SQL holds the parts of a statement that differ between algorithms. The store builds its statements from
+// them. A statement decides many entries. An entry is a number of equal hits on one row.
 type SQL struct {
 	// Columns lists the columns of the state. Returned is the expression that a statement returns for them;
-	// "" means Columns. It replaces NULL where NULL is usual, because rows without NULL are read faster.
+	// "" means Columns. It replaces common NULL values, because rows without NULL are read faster.
 	Columns  string
 	Returned string
 
@@ -30,12 +30,12 @@ type SQL struct {
 
 	// Step is a query that returns slot, granted, the columns and expires_at for a key with a row. It can use
 	// r (the current row), excluded (the row that Fresh would insert; excluded.granted bounds granted), and
-	// the parameters as in Fresh. A subquery computes each value that is used twice; its OFFSET 0 keeps the
-	// planner from copying the expression to each use. Every operator costs time, even one that is not
+	// the parameters as in Fresh. A subquery computes each value that is used twice. Its OFFSET 0 prevents
+	// the planner from copying the expression to each use. Every operator costs time, even if it is not
 	// reached, because each execution prepares all operators of a statement.
 	Step string
 
-	// Reset holds the assignments of a reset beyond those of all algorithms; "" adds none.
+	// Reset holds the assignments of a reset that not all algorithms have; "" means none.
 	Reset string
 
 	// Adjust holds the assignments that implement Definition.Adjust on the row r if AdjustWhere is true. Both
@@ -44,9 +44,8 @@ type SQL struct {
 	Adjust      string
 	AdjustWhere string
 
-	// Read reads the state of rows from a result in which every column has eight bytes. The state of the
-	// first row begins at cells[0], and that of each next row width cells later. ReadArray reads a state that
-	// is one array column instead.
+	// Read reads the state of rows from a result in which every column has eight bytes. The state of rows[i]
+	// starts at cells[i*width]. ReadArray instead reads a state that is one array column.
 	Read      func(cells []Cell, width int, rows []*Row)
 	ReadArray func(column []byte, r *Row)
 
@@ -69,9 +68,9 @@ var (
 	SlotParameter     = Parameter{"first", "bigint"} // the first slot that the entry takes
 )
 
-// Cell is a column of a result that is a number or a time. Its layout is that of a column of eight bytes in
-// Postgres's binary format, so that one call decodes any number of them. If Length is not 8, the column is
-// NULL and Value is 0.
+// Cell is a number or a time in a result. It has the layout of a column of eight bytes in Postgres's binary
+// format, so that one call decodes any number of cells. If Length is not 8, the column is NULL and Value is
+// 0.
 type Cell struct {
 	Length int32
 	Value  int64
@@ -87,14 +86,14 @@ func timestamps(column []byte) []int64 {
 		return nil
 	}
 	times := make([]int64, 0, (len(column)-header)/element)
-	for at := header; at+element <= len(column); at += element {
-		times = append(times, int64(binary.BigEndian.Uint64(column[at+element-8:]))+PostgresEpoch)
+	for i := header; i+element <= len(column); i += element {
+		times = append(times, int64(binary.BigEndian.Uint64(column[i+element-8:]))+PostgresEpoch)
 	}
 	return times
 }
 
-// readCounts implements SQL.Read for count, prev_count and window_start. A refund of the npm library can
-// leave a count below 0. Here and in the statements it counts as 0.
+// readCounts implements SQL.Read for count, prev_count and window_start. A refund by the npm library can
+// leave a count below 0. Here and in the statements, such a count is read as 0.
 func readCounts(cells []Cell, width int, rows []*Row) {
 	at := 0
 	for _, r := range rows {

@@ -12,8 +12,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// definitions are the names of all ways to count.
-func definitions() []string {
+// definitionNames returns the names of all definitions.
+func definitionNames() []string {
 	var names []string
 	for _, d := range conformance.Definitions() {
 		names = append(names, d.Name)
@@ -21,31 +21,31 @@ func definitions() []string {
 	return names
 }
 
-// loosely returns how much a limit lets pass in so many microseconds, wherever its windows begin. After a
-// change they begin where those of the row did.
-func loosely(l *ratelimit.Limit, time int64) *big.Int {
+// loosestBound returns the bound of the cost in a period of the given microseconds, for any starts of
+// windows. After a change of the limit, windows start where the row's windows did.
+func loosestBound(l *ratelimit.Limit, time int64) *big.Int {
 	window := l.Window.Microseconds()
 	switch {
 	case l.Calendar != ratelimit.NoCalendar:
 		window = 23 * 3600 * conformance.Second // no unit of the calendar is shorter
 	case l.Algorithm == ratelimit.SlidingLog || l.Algorithm == ratelimit.TokenBucket ||
 		l.Algorithm == ratelimit.GCRA:
-		return most(l, time)
+		return maxCost(l, time)
 	}
 	windows := 1 + (time+window-1)/window
 	return new(big.Int).Mul(big.NewInt(windows), big.NewInt(l.Events))
 }
 
-// sendHits sends random hits under a limit, and checks that they keep to the limit.
+// sendHits sends random hits under a limit and checks that the limit holds.
 func sendHits(t *rapid.T, k *keys, l *ratelimit.Limit) {
 	var log []entry
 	retry := time.Duration(0)
 	for n := rapid.IntRange(1, 8).Draw(t, "hits"); n > 0; n-- {
-		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, retry), latest)
+		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, retry), maxTime)
 		cost := conformance.DrawCost(t, l)
 		d := k.take(l, cost)
 		if d.Remaining > l.Capacity() || d.Limit != l.Capacity() {
-			t.Fatalf("%+v: %+v", *l, d)
+			t.Fatalf("%+v: got %+v, want the limit's quota", *l, d)
 		}
 		if d.Allowed {
 			log = append(log, entry{k.Micro, cost})
@@ -54,18 +54,18 @@ func sendHits(t *rapid.T, k *keys, l *ratelimit.Limit) {
 	}
 	for i := range log {
 		for j := i; j < len(log); j++ {
-			if passed := passed(log[i : j+1]); passed.Cmp(loosely(l, log[j].at-log[i].at)) > 0 {
-				t.Fatalf("%+v: %v passed from %d to %d of %v", *l, passed, i, j, log)
+			if sum := netCost(log[i : j+1]); sum.Cmp(loosestBound(l, log[j].at-log[i].at)) > 0 {
+				t.Fatalf("%+v: cost from entry %d to %d: got %v, want less: %v", *l, i, j, sum, log)
 			}
 		}
 	}
 }
 
-// TestSwitch changes a prefix from one limit to another and back, for each pair of algorithms. Each phase
-// keeps to its own limit.
+// TestSwitch changes a prefix from one limit to another and back, for each pair of algorithms. The limit of
+// each phase holds in that phase.
 func TestSwitch(t *testing.T) {
-	for _, from := range definitions() {
-		for _, to := range definitions() {
+	for _, from := range definitionNames() {
+		for _, to := range definitionNames() {
 			t.Run(from+"/"+to, func(t *testing.T) {
 				conformance.Check(t, 60, func(t *rapid.T) {
 					k := newKeys()
@@ -80,7 +80,7 @@ func TestSwitch(t *testing.T) {
 	}
 }
 
-// TestSwitchKeepsTheCount: if two algorithms share the state, a switch keeps the charges.
+// TestSwitchKeepsTheCount checks that a switch between algorithms that share the state keeps the charges.
 func TestSwitchKeepsTheCount(t *testing.T) {
 	for _, family := range [][]string{{"fixed_window", "sliding_window", "calendar"},
 		{"token_bucket", "gcra"}, {"sliding_log"}} {
@@ -91,7 +91,7 @@ func TestSwitchKeepsTheCount(t *testing.T) {
 						k := newKeys()
 						a, b := conformance.DrawLimit(t, from, "p"), conformance.DrawLimit(t, to, "p")
 						if from == "calendar" {
-							// The row's window began with that of the calendar.
+							// The row's window started with the calendar window.
 							b.Window, b.Calendar, b.Zone, b.Anchor = 400*24*time.Hour,
 								ratelimit.NoCalendar, "", 0
 							if to == "calendar" {
@@ -99,7 +99,7 @@ func TestSwitchKeepsTheCount(t *testing.T) {
 							}
 						}
 						if conformance.HasBurst(from) {
-							// The rows hold what is left, or what is to drain.
+							// The state is the remaining quota, so the limits must be equal.
 							b.Events, b.Window, b.Burst = a.Events, a.Window, a.Burst
 							if b.Validate() != nil {
 								t.Skip()
@@ -115,7 +115,8 @@ func TestSwitchKeepsTheCount(t *testing.T) {
 						want := max(0, b.Capacity()-spent)
 						d := k.take(b, b.Capacity())
 						if left := d.Remaining; d.Allowed && spent > 0 || !d.Allowed && left != want {
-							t.Fatalf("%d of %+v spent, then %+v: %+v, want %d left", spent, *a, *b, d, want)
+							t.Fatalf("%d of %+v spent, then %+v: got %+v, want %d left", spent, *a, *b, d,
+								want)
 						}
 					})
 				})
@@ -124,28 +125,30 @@ func TestSwitchKeepsTheCount(t *testing.T) {
 	}
 }
 
-// TestSwitchGivesAwayAWindow: token_bucket gains its Events at the end of each window and gcra continuously,
-// so a switch may give away the Events of one window, and no more.
-func TestSwitchGivesAwayAWindow(t *testing.T) {
+// TestSwitchAddsAtMostOneWindow checks that a switch from token_bucket to gcra adds at most the Events of one
+// window. token_bucket gains its Events at the end of each window, and gcra continuously.
+func TestSwitchAddsAtMostOneWindow(t *testing.T) {
 	conformance.Check(t, 1000, func(t *rapid.T) {
 		k := newKeys()
 		a := conformance.DrawLimit(t, "gcra", "p")
 		b := *a
 		b.Algorithm = ratelimit.TokenBucket
 		for n := rapid.IntRange(1, 6).Draw(t, "hits"); n > 0; n-- {
-			k.Micro = min(k.Micro+conformance.DrawAdvance(t, a, 0), latest)
+			k.Micro = min(k.Micro+conformance.DrawAdvance(t, a, 0), maxTime)
 			k.take(&b, conformance.DrawCost(t, a))
 		}
 		before, after := k.peek(&b, 1).Remaining, k.peek(a, 1).Remaining
 		if after < before || after-before > a.Events {
-			t.Fatalf("%+v: %d were left in the bucket, and %d after the switch to gcra", *a, before, after)
+			t.Fatalf("%+v: remaining after the switch: got %d, want %d to %d", *a, after, before,
+				before+a.Events)
 		}
 	})
 }
 
-// TestChangedEvents changes only the quota: earlier charges count as if the limit had always been the new
-// one. What is left right after a charge stays, up to the new quota. Without a charge under the old quota, a
-// bucket that goes back to refills by whole windows drops the part of a window that it had shown meanwhile.
+// TestChangedEvents changes only the quota. In windows and logs, earlier charges count as if the quota had
+// always been the new one. A bucket keeps its remaining quota after a charge, up to the new quota. Without a
+// charge under the old quota, a bucket that returns to refills by whole windows loses the tokens of an
+// incomplete window.
 func TestChangedEvents(t *testing.T) {
 	conformance.EachDefinition(t, 150, func(t *rapid.T, name string) {
 		k := newKeys()
@@ -155,9 +158,9 @@ func TestChangedEvents(t *testing.T) {
 		for phase := rapid.IntRange(2, 4).Draw(t, "phases"); phase > 0; phase-- {
 			charged := int64(0) // when l last admitted a hit in this phase
 			for n := rapid.IntRange(1, 6).Draw(t, "hits"); n > 0; n-- {
-				k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), latest)
+				k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), maxTime)
 				cost := conformance.DrawCost(t, l)
-				want := free(l, log, k.Micro).Cmp(big.NewRat(cost, 1)) >= 0
+				want := remaining(l, log, k.Micro).Cmp(big.NewRat(cost, 1)) >= 0
 				d := k.take(l, cost)
 				if d.Allowed {
 					log, held, charged = append(log, entry{k.Micro, cost}), d.Remaining, k.Micro
@@ -166,9 +169,9 @@ func TestChangedEvents(t *testing.T) {
 					continue
 				}
 				if d.Allowed != want {
-					t.Fatalf("%+v, cost %d: %+v, want %v after %v", *l, cost, d, want, log)
+					t.Fatalf("%+v, cost %d: got %+v, want allowed %t after %v", *l, cost, d, want, log)
 				}
-				if err := agrees(l, log, k.Micro, cost, d); err != nil {
+				if err := checkDecision(l, log, k.Micro, cost, d); err != nil {
 					t.Fatalf("%+v, cost %d: %+v: %v after %v", *l, cost, d, err, log)
 				}
 			}
@@ -183,12 +186,13 @@ func TestChangedEvents(t *testing.T) {
 			if changed.Validate() != nil {
 				continue
 			}
-			alike := algorithm.Of(l) == algorithm.Of(&changed) // else part of a window may be refilled
+			alike := algorithm.Of(l) == algorithm.Of(&changed) // otherwise a part of a window may be refilled
 			l = &changed
 			after := k.peek(l, 1).Remaining
 			if conformance.HasBurst(name) && charged == k.Micro &&
 				(after < min(held, quota) || alike && after != min(held, quota)) || after > quota {
-				t.Fatalf("%d were left, and %d of a quota of %d", held, after, quota)
+				t.Fatalf("remaining after a change to the quota %d: got %d, want at most %d", quota, after,
+					min(held, quota))
 			}
 			held = after
 		}

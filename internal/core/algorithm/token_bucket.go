@@ -8,8 +8,7 @@ import (
 
 // A token bucket admits a hit while it holds the hit's cost in tokens. It starts full, at Capacity, and gains
 // Events tokens at the end of each Window since last_refill, up to Capacity. last_refill advances by whole
-// Windows. If it were set to now, the part of a Window that has passed would be lost, and a steady client
-// would starve.
+// Windows. Setting it to now would lose the elapsed part of the Window, and a steady client would starve.
 //
 // State: tokens, last_refill. Without a row the bucket is full. expires_at lies at or after the time at which
 // the bucket is full, and changes rarely: it is indexed, and an update of an indexed column costs more.
@@ -21,28 +20,28 @@ func init() {
 	})
 }
 
-// bucketLinger is the shortest time, in microseconds, by which a bucket's row outlives the refill.
+// bucketLinger is the minimum time, in microseconds, for which the row of a full bucket is kept.
 const bucketLinger = 60 * 1000000
 
-// maxExpiry bounds how far expires_at lies in the future: a hundred years, in microseconds.
+// maxExpiry bounds the time until expires_at: a hundred years, in microseconds.
 const maxExpiry = int64(ratelimit.MaxWindow / 1000)
 
-// maxSpan bounds tokens times the Window. Limit.Validate keeps Capacity times the Window below it for a
-// bucket that is refilled evenly. Adding a time to it does not overflow.
+// maxSpan bounds tokens times the Window. For a bucket that is refilled evenly, Limit.Validate bounds
+// Capacity times the Window by maxSpan. A sum of maxSpan and a time does not overflow.
 const maxSpan = int64(1) << 62
 
-// bucket is the state of a bucket at a time. Its last refill was remainder ÷ parts microseconds after refill,
-// see schedule. That may be later than the time, if the clock was set back. A float64 holds all differences
-// of tokens exactly.
+// bucket is the state of a bucket at a time. The last refill was remainder ÷ parts microseconds after refill,
+// see schedule. It may be later than the time if the clock was set back. A float64 holds all differences of
+// tokens exactly.
 type bucket struct {
 	tokens            float64
 	refill, remainder int64
 }
 
-// evenly reports whether a bucket gains its tokens one by one.
+// evenly reports whether a bucket gains tokens one by one.
 func evenly(l *ratelimit.Limit) bool { return l.Algorithm == ratelimit.GCRA || l.RefillsEvenly() }
 
-// schedule returns how a bucket is refilled: by step tokens each Window ÷ parts.
+// schedule returns the refill schedule of a bucket, which gains step tokens each Window ÷ parts.
 func schedule(l *ratelimit.Limit) (step, parts int64) {
 	if evenly(l) {
 		return 1, l.Events
@@ -52,27 +51,27 @@ func schedule(l *ratelimit.Limit) (step, parts int64) {
 
 // bucketAt returns the bucket of a row at now.
 func bucketAt(l *ratelimit.Limit, r *Row, now int64) bucket {
-	most := float64(l.Capacity())
+	full := float64(l.Capacity())
 	if r.Refill == 0 || !r.HasTokens || countsAsNew(l, r, now) {
-		return bucket{most, now, 0}
+		return bucket{full, now, 0}
 	}
 	step, parts := schedule(l)
 	b := bucket{r.Tokens, r.Refill, smaller(r.Remainder, parts-1)}
 	elapsed := larger(0, now-r.Refill)
 	if evenly(l) {
-		b.tokens = math.Floor(math.Max(-float64(maxDebt(l)), math.Min(most, r.Tokens)))
-		if b.tokens == most || now >= b.timeOf(l, most) {
-			return bucket{most, r.Refill + elapsed, 0}
+		b.tokens = math.Floor(math.Max(-float64(maxDebt(l)), math.Min(full, r.Tokens)))
+		if b.tokens == full || now >= b.timeOf(l, full) {
+			return bucket{full, r.Refill + elapsed, 0}
 		}
 	}
 	steps := larger(0, elapsed*parts-b.remainder) / window(l)
 	moved := b.remainder + steps*window(l)
-	// The conversion keeps the compiler from fusing product and sum into one rounding.
+	// The conversion prevents the compiler from fusing product and sum into one rounding.
 	gained := float64(float64(steps) * float64(step))
-	return bucket{math.Min(most, b.tokens+gained), r.Refill + moved/parts, moved % parts}
+	return bucket{math.Min(full, b.tokens+gained), r.Refill + moved/parts, moved % parts}
 }
 
-// timeOf returns the time at which the bucket will have a number of tokens. It must have fewer now.
+// timeOf returns the time at which the bucket will have the given tokens. It must have fewer now.
 func (b bucket) timeOf(l *ratelimit.Limit, tokens float64) int64 {
 	step, parts := schedule(l)
 	steps := (int64(math.Ceil(tokens-b.tokens)) + step - 1) / step
@@ -91,8 +90,8 @@ func fillTime(l *ratelimit.Limit) int64 {
 // bucketFillsSQL computes fillTime of a token bucket.
 const bucketFillsSQL = "least(ceil({quota} / {events}::float8) * {span}, 3155760000000000)"
 
-// maxDebt returns the largest debt of tokens that fits into the calculations. Adjustments go no further below
-// 0.
+// maxDebt returns the maximum debt of tokens for which calculations do not overflow. Adjustments stop at this
+// debt.
 func maxDebt(l *ratelimit.Limit) int64 {
 	most := int64(ratelimit.MaxEvents)
 	if evenly(l) {
@@ -110,7 +109,7 @@ func (b bucket) store(l *ratelimit.Limit, r *Row) {
 	}
 }
 
-// extend moves the row's Expires beyond the time at which the bucket is full.
+// extend moves the row's Expires beyond the time when the bucket is full.
 func (b bucket) extend(l *ratelimit.Limit, r *Row) {
 	full := b.timeOf(l, float64(l.Capacity()))
 	if !evenly(l) {
@@ -135,8 +134,8 @@ func takeBucket(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	return granted
 }
 
-// adjustBucket refunds what cannot have been refilled since the charge. If the bucket is refilled evenly, it
-// refunds a fraction of a token by moving the last refill back.
+// adjustBucket refunds the part of the cost that cannot have been refilled since the charge. If the bucket is
+// refilled evenly, adjustBucket refunds a fraction of a token by moving the last refill back.
 func adjustBucket(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	gained, over := drainedSince(l, r, now, at)
 	if r.Refill == 0 || !r.HasTokens || over || countsAsNew(l, r, now) {
@@ -156,8 +155,8 @@ func adjustBucket(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	default:
 		b.tokens += float64(cost)
 	}
-	if most := float64(l.Capacity()); b.tokens >= most {
-		b.tokens = most
+	if full := float64(l.Capacity()); b.tokens >= full {
+		b.tokens = full
 		if evenly(l) {
 			b.refill = larger(now, r.Refill) // a full bucket gains nothing
 			b.remainder = 0
@@ -172,8 +171,8 @@ func adjustBucket(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 func peekBucket(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 	b := bucketAt(l, r, now)
 	free = int64(math.Floor(b.tokens))
-	if most := float64(l.Capacity()); b.tokens < most {
-		return free, b.timeOf(l, most)
+	if full := float64(l.Capacity()); b.tokens < full {
+		return free, b.timeOf(l, full)
 	}
 	return free, larger(now, b.refill)
 }
@@ -182,18 +181,19 @@ func passesBucket(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 	return bucketAt(l, r, now).timeOf(l, float64(cost))
 }
 
-// leaseOfBucket lets units live until the next refill. Charging early differs from charging late if a bucket
-// that would have been full meanwhile gains tokens: a full bucket of 100 is charged 50 in advance, gains 50
-// at its next refill, and holds 100. If the 50 were used then, 150 would pass at once. Between two refills
-// the time of a charge makes no difference. Tokens missing before the charge do not extend this: they may be
-// units that another process holds, and releases before the refill.
+// leaseOfBucket bounds the life of units by the next refill. An early charge differs from a late one if the
+// bucket would otherwise have been full at a refill. For example, a full bucket of 100 is charged 50 in
+// advance, gains 50 at its next refill, and holds 100. If the 50 leased units were used then, a burst of 150
+// would pass. Between two refills, the time of a charge makes no difference. Tokens that were missing before
+// the charge do not extend the life: they may be units of another process, which releases them before the
+// refill.
 //
-// A refund after a refill would add to a full bucket. So units are used for at most three quarters of the
-// time until the refill, and released before it. The claim is last_refill: an adjustment after a refill or a
-// reset has no effect.
-func leaseOfBucket(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64) {
+// A refund after a refill would add tokens to a full bucket. Therefore units live for at most three quarters
+// of the time until the refill, and unused ones are released before it. The claim is last_refill, so that an
+// adjustment after a refill or a reset has no effect.
+func leaseOfBucket(l *ratelimit.Limit, r *Row, now, maxLife int64) (life, claim int64) {
 	end := r.Refill + window(l) - now
-	return smaller(most, end-end/4), r.Refill
+	return smaller(maxLife, end-end/4), r.Refill
 }
 
 var tokenBucketSQL = SQL{

@@ -9,12 +9,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// maxMicros is the year 2200, in microseconds since 1970. A later time, or one before 1970, is replaced by
-// the current time, because it would create a useless partition.
+// maxMicros is the start of the year 2200 in microseconds since 1970. The current time replaces later times
+// and times before 1970, because they would create useless partitions.
 const maxMicros = 7258118400 * 1000000
 
 // Add adds the record of a request. It copies r, never waits for the database, and is safe for concurrent
-// use. A call of a function costs less in Traefik than that of a method: see internal/testkit/imports.
+// use. Add is a function because function calls cost less than method calls in Traefik: see
+// internal/testkit/imports.
 func Add(w *Writer, r *Record) {
 	micros := w.micros(r.Time)
 	audited := r.Audit.Level == settings.AuditAll || r.Audit.Level != settings.AuditOff &&
@@ -50,7 +51,7 @@ func Add(w *Writer, r *Record) {
 	}
 }
 
-// micros returns a time in microseconds since 1970, or the current time for one beyond maxMicros.
+// micros returns a time in microseconds since 1970, or the current time if t is out of range: see maxMicros.
 func (w *Writer) micros(t time.Time) int64 {
 	micros := t.UnixMicro()
 	if micros <= 0 || micros > maxMicros {
@@ -80,27 +81,27 @@ func addToMetrics(w *Writer, r *Record, micros int64) {
 // addToCell adds a record to its cell, and its charges to the cells of all its limits. The caller holds the
 // mutex.
 func addToCell(w *Writer, c *cell, r *Record, micros int64) {
-	d := r.Outcome
-	if d > Failed {
-		d = Failed
+	outcome := r.Outcome
+	if outcome > Failed {
+		outcome = Failed
 	}
-	c.numbers[cellAllowed+int(d)]++
+	c.numbers[cellAllowed+int(outcome)]++
 	if c.numbers[cellLast] < micros {
 		c.numbers[cellLast] = micros
 	}
-	if d == Shadow {
+	if outcome == Shadow {
 		return
 	}
 	if c.isOther {
 		w.stats.Other++
 	}
 	c.latency[BucketOf(r.Duration)]++
-	if d == Allowed || d == Failed && r.Status == 0 {
+	if outcome == Allowed || outcome == Failed && r.Status == 0 {
 		if r.Source == ratelimit.FromLease {
 			c.numbers[cellFromLease]++
 		}
 		w.totals.addCharges(c, r)
-	} else if d == Limited && (r.Source == ratelimit.FromBlocked || r.Source == ratelimit.FromMemory) {
+	} else if outcome == Limited && (r.Source == ratelimit.FromBlocked || r.Source == ratelimit.FromMemory) {
 		c.numbers[cellFromMemory]++
 	}
 	if r.Source == ratelimit.FromPostgres && r.Quota > 0 {
@@ -109,7 +110,7 @@ func addToCell(w *Writer, c *cell, r *Record, micros int64) {
 }
 
 // addRow adds a record to the audit log. If the rows fill a parcel, addRow returns a function that starts a
-// flush, else nil. The caller holds the mutex, and calls the function without it.
+// flush, else nil. The caller holds the mutex during addRow, but not during a call of the returned function.
 func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	p := &w.pending
 	var k mergeKey
@@ -121,8 +122,8 @@ func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	if r.Outcome != Allowed && len(r.Key) <= maxKey && len(r.User) <= maxKey && len(r.Tier) <= maxText {
 		addMerged(p, &k)
 	}
-	for len(p.rows) > 0 && (len(p.rows)+w.sendingLoad.rows > w.settings.MaxPending ||
-		p.bytes+w.sendingLoad.bytes > int64(w.settings.MaxPending)*pendingRowBytes) {
+	for len(p.rows) > 0 && (len(p.rows)+w.sendingSize.rows > w.settings.MaxPending ||
+		p.bytes+w.sendingSize.bytes > int64(w.settings.MaxPending)*pendingRowBytes) {
 		oldest := p.take(1)
 		w.stats.Dropped += oldest[0].numbers[auditCount]
 		oldest[0] = auditRow{} // release the texts

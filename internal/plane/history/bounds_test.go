@@ -19,66 +19,67 @@ import (
 )
 
 // Users beyond the bound of a minute count as (other). The sums stay correct for each limit, and OnError
-// reports the excess. The bound holds for the minute, however often it is written.
-func TestAFloodOfUsersBecomesOther(t *testing.T) {
-	s := newSite(t)
-	w := s.writer(history.Settings{})
+// reports the excess. The bound applies to the minute, even if its cells are written several times.
+func TestFloodOfUsersBecomesOther(t *testing.T) {
+	d := newTestDB(t)
+	w := d.newWriter(history.Settings{})
 	for i := 0; i < 12000; i++ {
-		history.Add(w, &history.Record{Time: someTime, User: fmt.Sprint("u", i), Outcome: history.Allowed,
+		history.Add(w, &history.Record{Time: baseTime, User: fmt.Sprint("u", i), Outcome: history.Allowed,
 			Prefix: fmt.Sprint("p", i%2), KeyID: int64(i), Endpoint: fmt.Sprint("e", i%3),
 			Hits: hits(fmt.Sprint("p", i%2), 2)})
 		if i == 5000 {
 			flush(t, w)
 		}
 	}
-	history.Add(w, &history.Record{Time: someTime, User: "u1", Prefix: "p1", KeyID: 1, Endpoint: "e1",
+	history.Add(w, &history.Record{Time: baseTime, User: "u1", Prefix: "p1", KeyID: 1, Endpoint: "e1",
 		Outcome: history.Allowed})
-	history.Settle(w, &history.Settled{Time: someTime, User: "u11999", Prefix: "p1", Units: 3})
-	history.Add(w, &history.Record{Time: someTime.Add(time.Minute), User: "u11999", Outcome: history.Allowed})
+	history.Settle(w, &history.Settled{Time: baseTime, User: "u11999", Prefix: "p1", Units: 3})
+	history.Add(w, &history.Record{Time: baseTime.Add(time.Minute), User: "u11999", Outcome: history.Allowed})
 	flush(t, w)
-	same(t, "minutes", s.text(`SELECT to_char(time, 'MI'), count(*), sum(requests)::bigint,
+	checkEqual(t, "minutes", d.query(`SELECT to_char(time, 'MI'), count(*), sum(requests)::bigint,
 		max(requests) FILTER (WHERE user_id = 'u1'),
 		string_agg(concat_ws(' ', prefix, key_id, endpoint, requests, settled), ', ' ORDER BY prefix)
 			FILTER (WHERE user_id = '(other)')
 		FROM rate_limit_metrics_minute GROUP BY 1 ORDER BY 1`),
 		"30 10002 12001 2 p0 0 (other) 1000 2000, p1 0 (other) 1000 2003\n31 1 1 <nil> <nil>")
-	same(t, "days", s.text("SELECT sum(requests)::bigint, sum(charged)::bigint FROM rate_limit_metrics_day"),
+	checkEqual(t, "days",
+		d.query("SELECT sum(requests)::bigint, sum(charged)::bigint FROM rate_limit_metrics_day"),
 		"12002 24000")
 	const other = "2000 requests since the start are in the metrics with the user and the endpoint " +
 		"(other): a minute had more than 10000 combinations"
-	if all := s.reports(); len(all) != 1 || !strings.HasPrefix(all[0], other) {
-		t.Errorf("got the reports %q, want one that begins with %q", all, other)
+	if reports := d.reportedErrors(); len(reports) != 1 || !strings.HasPrefix(reports[0], other) {
+		t.Errorf("reported errors: got %q, want one that starts with %q", reports, other)
 	}
 }
 
 // A sum of costs that exceeds a bigint becomes the largest bigint.
-func TestCostsThatClientsChooseBreakNoSum(t *testing.T) {
-	s := newSite(t)
-	w := s.writer(history.Settings{})
+func TestSumsOfCostsSaturate(t *testing.T) {
+	d := newTestDB(t)
+	w := d.newWriter(history.Settings{})
 	for round := 0; round < 4; round++ {
-		for _, d := range []history.OutcomeKind{history.Allowed, history.Failed} {
+		for _, outcome := range []history.OutcomeKind{history.Allowed, history.Failed} {
 			for i := 0; i < 3; i++ {
-				r := history.Record{Time: someTime.Add(time.Duration(round/2) * time.Minute), Outcome: d,
-					User: "anna", Prefix: "p", Cost: 1 << 62, Hits: hits("p", 1<<62)}
+				r := history.Record{Time: baseTime.Add(time.Duration(round/2) * time.Minute),
+					Outcome: outcome, User: "anna", Prefix: "p", Cost: 1 << 62, Hits: hits("p", 1<<62)}
 				for _, i := range history.AddCounted(w, []history.Record{r}) {
-					t.Errorf("record %d: got it refused, want it added", i)
+					t.Errorf("AddCounted: got record %d skipped, want it added", i)
 				}
 				history.Settle(w, &history.Settled{Time: r.Time, User: "anna", Prefix: "p", Units: 1 << 62})
 			}
 		}
 		flush(t, w)
 	}
-	same(t, "metrics", s.text("SELECT granularity, count(*), min(charged), min(settled), "+
+	checkEqual(t, "metrics", d.query("SELECT granularity, count(*), min(charged), min(settled), "+
 		"sum(requests)::bigint FROM rate_limit_metrics GROUP BY 1 ORDER BY 1"),
 		"day 1 9223372036854775807 9223372036854775807 24\n"+
 			"hour 1 9223372036854775807 9223372036854775807 24\n"+
 			"minute 2 9223372036854775807 9223372036854775807 24")
 	if stats := w.Stats(); stats.DroppedMetrics != 0 {
-		t.Errorf("got the stats %+v, want DroppedMetrics 0", stats)
+		t.Errorf("Stats: got %+v, want DroppedMetrics 0", stats)
 	}
 }
 
-// fakeDB is a database that answers each call with the result of the function.
+// fakeDB is a DB that returns the result of the function for each call.
 type fakeDB func(ctx context.Context) error
 
 func (f fakeDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
@@ -92,14 +93,14 @@ func (f fakeDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 func (f fakeDB) Exec(ctx context.Context, _ string) error { return f(ctx) }
 func (fakeDB) Close()                                     {}
 
-// downDB refuses all calls, and hangingDB answers when the context ends.
+// downDB fails all calls, and hangingDB fails them when the context ends.
 var (
 	downDB    = fakeDB(func(context.Context) error { return errors.New("connection refused") })
 	hangingDB = fakeDB(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 )
 
-// Memory is bounded, whatever clients send and however long the database is down: for the rows and cells of
-// many seconds, and for refusals of one second that equal ones could join.
+// Memory is bounded, whatever clients send and however long an outage lasts: for rows and cells of many
+// seconds, and for distinct refusals of one second.
 func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it fills the memory of a proxy")
@@ -107,12 +108,12 @@ func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 	key, path := strings.Repeat("k", 500), strings.Repeat("ä", 500)
 	const records = 400000
 	for _, step := range []time.Duration{700 * time.Millisecond, 0} {
-		s := &site{t: t}
-		w := s.writerOn(downDB, history.Settings{DisableMigration: true})
-		before := heap()
+		d := &testDB{t: t}
+		w := d.newWriterOn(downDB, history.Settings{DisableMigration: true})
+		before := heapSize()
 		for i := range records {
 			history.Add(w, &history.Record{
-				Time: someTime.Add(time.Duration(i) * step), Host: fmt.Sprint("h", i),
+				Time: baseTime.Add(time.Duration(i) * step), Host: fmt.Sprint("h", i),
 				User: fmt.Sprint("user ", i), Key: fmt.Sprint(key, i), Path: path,
 				Duration: time.Duration(rand.Int63n(int64(time.Minute))), Outcome: history.OutcomeKind(i % 2),
 				Audit: auditAll,
@@ -121,58 +122,58 @@ func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 				_ = w.Flush(context.Background())
 			}
 		}
-		if grown := heap() - before; grown > 100<<20 {
-			t.Errorf("step %v: got %d MB in the Writer, want at most 100", step, grown>>20)
+		if used := heapSize() - before; used > 100<<20 {
+			t.Errorf("step %v: memory of the Writer: got %d MB, want at most 100", step, used>>20)
 		}
 		stats := w.Stats()
 		if stats.Recorded != records || stats.Dropped+stats.Pending != records ||
 			stats.Pending > history.DefaultMaxPending {
-			t.Errorf("step %v: got the stats %+v, want %d recorded and at most %d pending", step, stats,
+			t.Errorf("step %v: Stats: got %+v, want %d recorded and at most %d pending", step, stats,
 				records, history.DefaultMaxPending)
 		}
-		// Cells in the parcel being sent count in addition to the bound.
+		// Cells in the parcel that is being sent come in addition to the bound.
 		if missing := stats.DroppedMetrics - (records - 50000); step > 0 && (missing > 0 || missing < -1000) {
-			t.Errorf("got %d dropped from the metrics, want up to 1000 fewer than %d", stats.DroppedMetrics,
+			t.Errorf("DroppedMetrics: got %d, want up to 1000 below %d", stats.DroppedMetrics,
 				records-50000)
 		}
 		w.Close()
 		if stats := w.Stats(); stats.Pending != 0 || stats.Dropped != records {
-			t.Errorf("after Close: got the stats %+v, want 0 pending and %d dropped", stats, records)
+			t.Errorf("Stats after Close: got %+v, want 0 pending and %d dropped", stats, records)
 		}
 	}
 }
 
-func heap() int64 {
+func heapSize() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
 
-// Close returns in bounded time, and leaves no goroutine.
-func TestCloseEndsThoughTheDatabaseHangs(t *testing.T) {
-	synctest.Test(t, closeWhileTheDatabaseHangs)
+// Close returns in bounded time and leaves no goroutine.
+func TestCloseReturnsWhileDatabaseHangs(t *testing.T) {
+	synctest.Test(t, closeWhileDatabaseHangs)
 }
 
-func closeWhileTheDatabaseHangs(t *testing.T) {
+func closeWhileDatabaseHangs(t *testing.T) {
 	w, err := history.New(hangingDB, history.Settings{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.Prepare()
 	for i := 0; i < 3000; i++ {
-		history.Add(w, &history.Record{Time: someTime, User: "anna", Audit: auditAll})
+		history.Add(w, &history.Record{Time: baseTime, User: "anna", Audit: auditAll})
 	}
-	began := time.Now()
+	start := time.Now()
 	w.Close()
-	if took := time.Since(began); took > 15*time.Second {
-		t.Errorf("Close took %v, want at most 15 s", took)
+	if took := time.Since(start); took > 15*time.Second {
+		t.Errorf("time of Close: got %v, want at most 15 s", took)
 	}
 	w.Close()
-	history.Add(w, &history.Record{Time: someTime, User: "anna", Audit: auditAll})
+	history.Add(w, &history.Record{Time: baseTime, User: "anna", Audit: auditAll})
 	if stats := w.Stats(); stats.Recorded != 3001 || stats.Dropped != 3001 || stats.Pending != 0 ||
 		stats.DroppedMetrics != 3001 {
-		t.Errorf("after Close: got the stats %+v, want 3001 recorded and dropped", stats)
+		t.Errorf("Stats after Close: got %+v, want 3001 recorded and dropped", stats)
 	}
 	if err := w.Flush(context.Background()); !errors.Is(err, ratelimit.ErrClosed) {
 		t.Errorf("Flush after Close: got %v, want ErrClosed", err)
@@ -181,25 +182,25 @@ func closeWhileTheDatabaseHangs(t *testing.T) {
 }
 
 // Close writes pending records even without a call of Prepare.
-func TestCloseWritesWhatIsPending(t *testing.T) {
-	s := newSite(t)
+func TestCloseWritesPendingRecords(t *testing.T) {
+	d := newTestDB(t)
 	for _, prepared := range []bool{true, false} {
-		w := s.writer(history.Settings{})
+		w := d.newWriter(history.Settings{})
 		if prepared {
 			w.Prepare()
 		}
-		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna",
+		history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed, User: "anna",
 			Audit: auditAll})
 		w.Close()
-		same(t, "sums", s.text(
+		checkEqual(t, "sums", d.query(
 			"SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM "+
 				"rate_limit_metrics_day)::bigint"), "1 1")
-		s.empty()
+		d.truncateAll()
 	}
 }
 
 // The error of New names the wrong setting.
-func TestWrongSettingsAreNamed(t *testing.T) {
+func TestNewNamesInvalidSetting(t *testing.T) {
 	for _, c := range []struct {
 		settings history.Settings
 		want     string
@@ -218,7 +219,7 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		_, err := history.New(downDB, c.settings)
 		var field *ratelimit.FieldError
 		if !errors.As(err, &field) || err.Error() != c.want {
-			t.Errorf("got the error %v, want %s", err, c.want)
+			t.Errorf("New: got the error %v, want %s", err, c.want)
 		}
 	}
 	if _, err := history.New(nil, history.Settings{}); err == nil {
@@ -234,7 +235,7 @@ func TestBoundsOfBuckets(t *testing.T) {
 		100 * time.Microsecond << 19: 19, 100*time.Microsecond<<19 + 1: 20, math.MaxInt64: 20,
 	} {
 		if got := history.BucketOf(d); got != want {
-			t.Errorf("%v: got bucket %d, want %d", d, got, want)
+			t.Errorf("BucketOf(%v): got %d, want %d", d, got, want)
 		}
 	}
 }

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// bounds is the number of bounds between the buckets of latencies, which double from 0.1 ms to 52.4288 s.
+// bounds is the number of bounds between latency buckets. The bounds double from 0.1 ms to 52.4288 s.
 const bounds = 20
 
-// BucketOf returns the index of a latency's bucket. Bucket 0 holds latencies up to 0.1 ms, bucket i those up
-// to 0.1 ms · 2^i, and bucket 20 those above the last bound.
+// BucketOf returns the index of the bucket for a latency. Bucket i holds latencies up to 0.1 ms · 2^i, and
+// bucket 20 holds latencies above the last bound.
 func BucketOf(d time.Duration) int {
 	if d <= 0 {
 		return 0

@@ -10,20 +10,20 @@ import (
 
 const (
 	maxText    = 255 // bytes of a host, a prefix and other names
-	maxKey     = 512 // bytes of a key and of a user, as in the other tables
+	maxKey     = 512 // bytes of a key or a user, as in the other tables
 	maxMethod  = 32  // bytes
 	maxPath    = 500 // characters
-	maxAlso    = 16  // texts: 8 limits
+	maxAlso    = 16  // texts of Record.Also, for 8 limits
 	hiddenText = "(address)"
 )
 
-// cleanText returns s as UTF-8 without NUL, of at most most bytes. It returns s itself if it complies.
-func cleanText(s string, most int) string {
-	if len(s) > most {
-		for most > 0 && !utf8.RuneStart(s[most]) {
-			most--
+// cleanText returns s as UTF-8 without NUL, of at most maxBytes bytes. It returns s itself if s complies.
+func cleanText(s string, maxBytes int) string {
+	if len(s) > maxBytes {
+		for maxBytes > 0 && !utf8.RuneStart(s[maxBytes]) {
+			maxBytes--
 		}
-		s = s[:most]
+		s = s[:maxBytes]
 	}
 	if utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 {
 		return s
@@ -33,22 +33,22 @@ func cleanText(s string, most int) string {
 
 // cleanPath returns a path without its query, of at most maxPath characters.
 func cleanPath(path string) string {
-	if at := strings.IndexByte(path, '?'); at >= 0 {
-		path = path[:at]
+	if end := strings.IndexByte(path, '?'); end >= 0 {
+		path = path[:end]
 	}
 	path = cleanText(path, maxPath*utf8.UTFMax)
 	if len(path) <= maxPath {
 		return path
 	}
-	at := 0
-	for n := 0; n < maxPath && at < len(path); n++ {
-		_, size := utf8.DecodeRuneInString(path[at:])
-		at += size
+	end := 0
+	for n := 0; n < maxPath && end < len(path); n++ {
+		_, size := utf8.DecodeRuneInString(path[end:])
+		end += size
 	}
-	return path[:at]
+	return path[:end]
 }
 
-// maskAddress returns the text of an address for the audit log. "" means none.
+// maskAddress returns the text of an address for the audit log. It returns "" if the log has no address.
 func maskAddress(mode settings.AddressMode, address netip.Addr) string {
 	if mode == settings.AddressOff || !address.IsValid() {
 		return ""
@@ -68,8 +68,8 @@ func maskBits(address netip.Addr) int {
 	return 48
 }
 
-// maskKey returns a key with masked addresses. It masks a key that is an address or a network as a whole. In
-// any other key it masks the client's address, and the /64 that proxies treat as one client.
+// maskKey returns a key with masked addresses. If the whole key is an address or a network, maskKey masks it.
+// In any other key it masks the client's address, and the /64 that proxies treat as one client.
 func maskKey(mode settings.AddressMode, key string, client netip.Addr) string {
 	if mode == settings.AddressFull || key == "" {
 		return key
@@ -103,14 +103,14 @@ func maskKey(mode settings.AddressMode, key string, client netip.Addr) string {
 	return strings.ReplaceAll(key, text, masked)
 }
 
-// maskedText returns the replacement for an address, or for a network with a prefix of so many bits.
+// maskedText returns the replacement for the network of an address with the given bits.
 func maskedText(mode settings.AddressMode, address netip.Addr, bits int) string {
 	if mode == settings.AddressOff {
 		return hiddenText
 	}
-	if most := maskBits(address); bits > most {
-		bits = most
+	if keep := maskBits(address); bits > keep {
+		bits = keep
 	}
-	network, _ := address.Prefix(bits) // it has so many bits
+	network, _ := address.Prefix(bits) // bits fits the address
 	return network.String()
 }

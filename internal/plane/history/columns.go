@@ -8,11 +8,11 @@ import (
 )
 
 // table lists the columns that a Writer sends to an SQL function, by kind. A row has its values in this
-// order. Each column is an array that the function takes as an argument of the same name, so the order means
-// nothing in SQL.
+// order. Each column is an array and a named argument of the function, so the SQL does not depend on the
+// order.
 type table struct {
 	function       string
-	shared         []string // arguments with one value for all rows
+	shared         []string // arguments with the same value for all rows
 	numbers, texts []string
 	sql            string // the call of the function
 }
@@ -28,7 +28,7 @@ const (
 	auditRetry
 	auditDuration
 	auditStatus
-	auditNumbers // their number
+	auditNumbers // the number of these constants
 )
 
 // The texts of an auditRow, by their index. "" is NULL.
@@ -69,7 +69,7 @@ const (
 	cellTime = iota // in microseconds since 1970
 	cellKeyID
 	cellRequests
-	cellAllowed // the first of one for each OutcomeKind
+	cellAllowed // the first of six, in the order of OutcomeKind
 	cellLimited
 	cellBlocked
 	cellRejected
@@ -115,17 +115,17 @@ type tableRow struct {
 
 // statement returns the statement that writes rows, with the shared arguments args.
 func (t *table) statement(args []any, rows []tableRow) *pgdb.Statement {
-	for at := range t.numbers {
+	for i := range t.numbers {
 		values := make([]int64, len(rows))
-		for i := range rows {
-			values[i] = rows[i].numbers[at]
+		for j := range rows {
+			values[j] = rows[j].numbers[i]
 		}
 		args = append(args, values)
 	}
-	for at := range t.texts {
+	for i := range t.texts {
 		values := make([]string, len(rows))
-		for i := range rows {
-			values[i] = rows[i].texts[at]
+		for j := range rows {
+			values[j] = rows[j].texts[i]
 		}
 		args = append(args, values)
 	}

@@ -10,13 +10,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// The SQL functions that write a table have an argument for each of its columns.
-func TestAWriterSendsEveryColumn(t *testing.T) {
-	s := siteOn(t, cluster.Open(t, schema.History))
+// The SQL functions have exactly the arguments that a Writer sends.
+func TestWriterSendsEveryColumn(t *testing.T) {
+	d := openTestDB(t, cluster.Open(t, schema.History))
 	for _, name := range []string{"rate_limit_record_audit", "rate_limit_record_metrics"} {
 		columns := history.Columns(name)
 		sort.Strings(columns)
-		same(t, name, strings.Join(columns, " "), s.text(`SELECT string_agg(n, ' ' ORDER BY n COLLATE "C")
+		checkEqual(t, name, strings.Join(columns, " "), d.query(`
+			SELECT string_agg(n, ' ' ORDER BY n COLLATE "C")
 			FROM pg_proc p, unnest(p.proargnames) n WHERE p.proname = '`+name+`'`))
 	}
 }

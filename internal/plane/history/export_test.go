@@ -7,8 +7,8 @@ var (
 	MaskKey   = maskKey
 )
 
-// KeepUp runs the upkeep once, as a Writer does in the background.
-func KeepUp(w *Writer) error { return w.runUpkeep() }
+// RunUpkeep runs the upkeep once, as a Writer does in the background.
+func RunUpkeep(w *Writer) error { return w.runUpkeep() }
 
 // Columns returns the arguments of the function that writes a table.
 func Columns(function string) []string {

@@ -10,9 +10,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Migrate creates or upgrades the tables of the history. If they are up to date, it costs one small query.
-// Otherwise the role of the connection must be able to create tables in the first schema of its search_path.
-// During an outage the error is ratelimit.ErrUnavailable.
+// Migrate creates or upgrades the tables of the history. If they are up to date, it sends only one small
+// query. Otherwise the role of the connection must be allowed to create tables in the first schema of its
+// search_path. During an outage the error is ratelimit.ErrUnavailable.
 func Migrate(ctx context.Context, db pgdb.DB) error {
 	found, err := lookForTables(ctx, db)
 	if err != nil || found[0] == 1 {

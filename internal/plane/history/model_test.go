@@ -35,14 +35,14 @@ func addTo(sums map[string][]int64, key string, amounts ...int64) {
 	}
 }
 
-func oneIf(yes bool) int64 {
+func boolToInt(yes bool) int64 {
 	if yes {
 		return 1
 	}
 	return 0
 }
 
-// add adds a record. Its texts are not empty, and have no space.
+// add adds a record. Its texts must not be empty or contain spaces.
 func (m *model) add(r *history.Record) {
 	at := r.Time.UTC()
 	if r.Audit.Level == settings.AuditAll || r.Audit.Level == settings.AuditDenied &&
@@ -54,7 +54,7 @@ func (m *model) add(r *history.Record) {
 	}
 	passed := r.Outcome == history.Allowed || r.Outcome == history.Failed && r.Status == 0
 	shadow := r.Outcome == history.Shadow
-	of := func(d history.OutcomeKind) int64 { return oneIf(r.Outcome == d) }
+	countIf := func(d history.OutcomeKind) int64 { return boolToInt(r.Outcome == d) }
 	for granularity, layout := range map[string]string{"minute": "200601021504", "hour": "2006010215",
 		"day": "20060102"} {
 		key := func(prefix string) string {
@@ -62,58 +62,58 @@ func (m *model) add(r *history.Record) {
 				" ", r.Endpoint)
 		}
 		addTo(m.metrics, key(r.Prefix),
-			oneIf(!shadow), of(history.Allowed), of(history.Limited), of(history.Blocked),
-			of(history.Rejected), of(history.Failed), of(history.Shadow),
-			oneIf(r.Outcome == history.Limited && r.Source == ratelimit.FromBlocked),
-			oneIf(passed && r.Source == ratelimit.FromLease),
-			oneIf(!shadow && r.Quota > 0 && r.Source == ratelimit.FromPostgres), oneIf(!shadow), 0, 0)
+			boolToInt(!shadow), countIf(history.Allowed), countIf(history.Limited), countIf(history.Blocked),
+			countIf(history.Rejected), countIf(history.Failed), countIf(history.Shadow),
+			boolToInt(r.Outcome == history.Limited && r.Source == ratelimit.FromBlocked),
+			boolToInt(passed && r.Source == ratelimit.FromLease),
+			boolToInt(!shadow && r.Quota > 0 && r.Source == ratelimit.FromPostgres), boolToInt(!shadow), 0, 0)
 		for i, h := range r.Hits {
 			if passed && h.Cost > 0 {
 				addTo(m.metrics, key(h.Limit.Prefix), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, h.Cost,
-					h.Cost+oneIf(len(r.Unsettled) > i && r.Unsettled[i])*7)
+					h.Cost+boolToInt(len(r.Unsettled) > i && r.Unsettled[i])*7)
 			}
 		}
 	}
 }
 
-// lines returns the sums as sorted lines.
-func lines(sums map[string][]int64) string {
-	var all []string
+// formatSums returns the sums as sorted lines.
+func formatSums(sums map[string][]int64) string {
+	var lines []string
 	for key, amounts := range sums {
-		all = append(all, key+" "+strings.Trim(fmt.Sprint(amounts), "[]"))
+		lines = append(lines, key+" "+strings.Trim(fmt.Sprint(amounts), "[]"))
 	}
-	sort.Strings(all)
-	return strings.Join(all, "\n")
+	sort.Strings(lines)
+	return strings.Join(lines, "\n")
 }
 
-func sorted(text string) string {
-	all := strings.Split(text, "\n")
-	sort.Strings(all)
-	return strings.Join(all, "\n")
+func sorted(table string) string {
+	lines := strings.Split(table, "\n")
+	sort.Strings(lines)
+	return strings.Join(lines, "\n")
 }
 
 // check compares the tables with the model.
-func (m *model) check(t testing.TB, s *site) {
+func (m *model) check(t testing.TB, d *testDB) {
 	t.Helper()
-	same(t, "audit", sorted(s.text(`SELECT to_char(time, 'YYYYMMDDHH24MISS'), outcome,
+	checkEqual(t, "audit", sorted(d.query(`SELECT to_char(time, 'YYYYMMDDHH24MISS'), outcome,
 		concat_ws('/', prefix, limit_name), key,
 		coalesce(user_id, '-'), cost, sum(count)::bigint FROM rate_limit_audit
-		GROUP BY 1, 2, 3, 4, 5, 6`)), lines(m.audit))
-	same(t, "metrics", sorted(s.text(`SELECT granularity, to_char(time, CASE granularity
+		GROUP BY 1, 2, 3, 4, 5, 6`)), formatSums(m.audit))
+	checkEqual(t, "metrics", sorted(d.query(`SELECT granularity, to_char(time, CASE granularity
 			WHEN 'minute' THEN 'YYYYMMDDHH24MI' WHEN 'hour' THEN 'YYYYMMDDHH24' ELSE 'YYYYMMDD' END),
 		coalesce(nullif(user_id, ''), '-'), key_id, prefix || coalesce('/' || nullif(limit_name, ''), ''),
 		endpoint, requests, allowed, limited, blocked, rejected, errors, shadow, from_memory, from_lease,
 		from_database, coalesce((SELECT sum(l) FROM unnest(latency) l), 0)::bigint, charged, settled
-		FROM rate_limit_metrics`)), lines(m.metrics))
+		FROM rate_limit_metrics`)), formatSums(m.metrics))
 }
 
-func (s *site) empty() {
-	s.t.Helper()
-	s.exec("TRUNCATE rate_limit_audit, rate_limit_metrics, rate_limit_writers")
+func (d *testDB) truncateAll() {
+	d.t.Helper()
+	d.exec("TRUNCATE rate_limit_audit, rate_limit_metrics, rate_limit_writers")
 }
 
-// someRecord draws a record near the end of a day.
-func someRecord(t *rapid.T) history.Record {
+// drawRecord draws a record near the end of a day.
+func drawRecord(t *rapid.T) history.Record {
 	r := history.Record{
 		Time: time.Date(2026, 12, 31, 23, 59, 58, 0, time.UTC).Add(
 			time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond),
@@ -141,7 +141,7 @@ func someRecord(t *rapid.T) history.Record {
 	return r
 }
 
-// settle settles some hits of a record for 7 units more than they were charged.
+// settle settles some hits of a record to 7 units more than their charge.
 func settle(t *rapid.T, w *history.Writer, r *history.Record) {
 	for i, h := range r.Hits {
 		if h.Cost == 0 || !rapid.Bool().Draw(t, "settled") {
@@ -158,16 +158,17 @@ func settle(t *rapid.T, w *history.Writer, r *history.Record) {
 	}
 }
 
-// addSome adds a record, or several of one moment as the interpreted plugin does.
-func addSome(t *rapid.T, w *history.Writer) []history.Record {
-	records := []history.Record{someRecord(t)}
+// addRecords adds a record with Add, or several with equal times with AddCounted, as the interpreted plugin
+// does.
+func addRecords(t *rapid.T, w *history.Writer) []history.Record {
+	records := []history.Record{drawRecord(t)}
 	if records[0].Outcome > history.Limited || records[0].Audit.Level == settings.AuditAll {
 		settle(t, w, &records[0])
 		history.Add(w, &records[0])
 		return records
 	}
 	for range rapid.IntRange(0, 4).Draw(t, "more") {
-		r := someRecord(t)
+		r := drawRecord(t)
 		r.Time, r.Audit = records[0].Time, records[0].Audit
 		r.Outcome %= history.Limited + 1
 		records = append(records, r)
@@ -178,21 +179,21 @@ func addSome(t *rapid.T, w *history.Writer) []history.Record {
 	return records
 }
 
-// Two Writers record requests over midnight, with merged refusals. The sums in the tables are those of the
-// model.
-func TestTheTablesAddUpToTheRequests(t *testing.T) {
-	s := newSite(t)
+// Two Writers record requests around midnight, with merged refusals. The sums in the tables equal the model.
+func TestTablesAddUpToRequests(t *testing.T) {
+	d := newTestDB(t)
 	rapid.Check(t, func(rt *rapid.T) {
-		writers := []*history.Writer{s.writer(history.Settings{}), s.writer(history.Settings{Node: "n2"})}
+		writers := []*history.Writer{d.newWriter(history.Settings{}),
+			d.newWriter(history.Settings{Node: "n2"})}
 		defer writers[0].Close()
 		defer writers[1].Close()
-		flush(t, writers[0]) // makes the tables
-		s.empty()
+		flush(t, writers[0]) // creates the tables
+		d.truncateAll()
 		m := newModel()
 		n := rapid.IntRange(0, 60).Draw(rt, "records")
 		for i := 0; i < n; i++ {
 			w := writers[rapid.IntRange(0, 1).Draw(rt, "writer")]
-			for _, r := range addSome(rt, w) {
+			for _, r := range addRecords(rt, w) {
 				if r.User == "" {
 					r.User = "-"
 				}
@@ -204,10 +205,10 @@ func TestTheTablesAddUpToTheRequests(t *testing.T) {
 		}
 		flush(t, writers[0])
 		flush(t, writers[1])
-		m.check(t, s)
+		m.check(t, d)
 		written := writers[0].Stats().Written + writers[1].Stats().Written
 		if written != m.decisions {
-			rt.Errorf("got %d decisions in Stats, want %d", written, m.decisions)
+			rt.Errorf("Written: got %d, want %d", written, m.decisions)
 		}
 		if t.Failed() {
 			rt.FailNow()
@@ -215,10 +216,10 @@ func TestTheTablesAddUpToTheRequests(t *testing.T) {
 	})
 }
 
-// Equal refusals of a second share a row, and each request that passed has a row of its own.
-func TestEqualRefusalsOfASecondAreOneRow(t *testing.T) {
-	s := newSite(t)
-	w := s.writer(history.Settings{})
+// Equal refusals of a second share a row.
+func TestEqualRefusalsShareRow(t *testing.T) {
+	d := newTestDB(t)
+	w := d.newWriter(history.Settings{})
 	for i := 0; i < 1000; i++ {
 		for _, r := range []history.Record{
 			{Outcome: history.Limited, Key: "k", User: "anna", Prefix: "p"},
@@ -229,7 +230,7 @@ func TestEqualRefusalsOfASecondAreOneRow(t *testing.T) {
 			{Outcome: history.Limited, Key: "k", User: "anna", Prefix: "p", Cost: 2},
 			{Outcome: history.Shadow, Key: "k", User: "anna", Prefix: "p"},
 		} {
-			r.Time = someTime.Add(time.Duration(i%500) * time.Millisecond)
+			r.Time = baseTime.Add(time.Duration(i%500) * time.Millisecond)
 			if i >= 500 {
 				r.Time = r.Time.Add(500 * time.Millisecond)
 			}
@@ -239,7 +240,7 @@ func TestEqualRefusalsOfASecondAreOneRow(t *testing.T) {
 		}
 	}
 	flush(t, w)
-	same(t, "rows", s.text(`SELECT to_char(time, 'SS.MS'), outcome, key, user_id, coalesce(key_id, 0),
+	checkEqual(t, "rows", d.query(`SELECT to_char(time, 'SS.MS'), outcome, key, user_id, coalesce(key_id, 0),
 		coalesce(tier, '-'),
 		cost, count, path FROM rate_limit_audit
 		ORDER BY time, outcome, key, user_id, key_id NULLS FIRST, tier, cost`),
@@ -260,42 +261,43 @@ func TestEqualRefusalsOfASecondAreOneRow(t *testing.T) {
 }
 
 // A sample contains all refusals, and its rows have weights that add up to the number of requests.
-func TestASampleEstimatesTheRequests(t *testing.T) {
-	s := newSite(t)
-	w := s.writer(history.Settings{MaxPending: 100000})
+func TestSampleEstimatesRequests(t *testing.T) {
+	d := newTestDB(t)
+	w := d.newWriter(history.Settings{MaxPending: 100000})
 	for i := 0; i < 20000; i++ {
-		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed,
+		history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed,
 			Audit: settings.Audit{Level: settings.AuditSample, Share: 0.05}})
 	}
 	for i := 0; i < 100; i++ {
-		history.Add(w, &history.Record{Time: someTime, Outcome: history.Limited,
+		history.Add(w, &history.Record{Time: baseTime, Outcome: history.Limited,
 			Audit: settings.Audit{Level: settings.AuditSample, Share: 0.05}})
 	}
 	flush(t, w)
-	same(t, "refusals", s.text("SELECT count, weight::text FROM rate_limit_audit WHERE outcome = 'limited'"),
+	checkEqual(t, "refusals",
+		d.query("SELECT count, weight::text FROM rate_limit_audit WHERE outcome = 'limited'"),
 		"100 1")
 	// 1,000 are expected, with a standard deviation of 31.
-	if n := s.number("SELECT sum(count * weight)::bigint FROM rate_limit_audit WHERE outcome = " +
-		"'allowed'"); n < 20*750 || n > 20*1250 {
-		t.Errorf("got a sample of %d requests, want about 20000", n)
+	n := d.queryInt("SELECT sum(count * weight)::bigint FROM rate_limit_audit WHERE outcome = 'allowed'")
+	if n < 20*750 || n > 20*1250 {
+		t.Errorf("requests in the sample: got %d, want about 20000", n)
 	}
-	same(t, "metrics", s.text("SELECT allowed, limited FROM rate_limit_metrics_day"), "20000 100")
+	checkEqual(t, "metrics", d.query("SELECT allowed, limited FROM rate_limit_metrics_day"), "20000 100")
 }
 
-// Many Writers write the same rows at once, each in another order, without deadlocks.
-func TestManyWritersDoNotWaitForEachOther(t *testing.T) {
-	s := newSite(t)
+// Several Writers write the same rows concurrently, each in another order, without deadlocks.
+func TestConcurrentWritersDoNotDeadlock(t *testing.T) {
+	d := newTestDB(t)
 	const count, records = 6, 3000
 	writers := make([]*history.Writer, count)
 	for i := range writers {
-		writers[i] = s.writer(history.Settings{Node: fmt.Sprint("n", i)})
+		writers[i] = d.newWriter(history.Settings{Node: fmt.Sprint("n", i)})
 	}
-	var all sync.WaitGroup
+	var writersDone sync.WaitGroup
 	for i := range writers {
-		all.Go(func() {
+		writersDone.Go(func() {
 			for n := 0; n < records; n++ {
 				history.Add(writers[i], &history.Record{
-					Time: someTime, User: fmt.Sprint("u", (n*(i+7))%200),
+					Time: baseTime, User: fmt.Sprint("u", (n*(i+7))%200),
 					Endpoint: fmt.Sprint("e", (n*(i+3))%5), Outcome: history.Allowed, Cost: 1,
 					Audit: auditAll,
 				})
@@ -310,13 +312,13 @@ func TestManyWritersDoNotWaitForEachOther(t *testing.T) {
 			}
 		})
 	}
-	all.Wait()
-	same(t, "sums", s.text(
+	writersDone.Wait()
+	checkEqual(t, "sums", d.query(
 		"SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM "+
 			"rate_limit_metrics)::bigint"), fmt.Sprint(count*records, 3*count*records))
 	for _, w := range writers {
 		if stats := w.Stats(); stats.Failures != 0 {
-			t.Errorf("failures: %d, the last one: %s", stats.Failures, stats.LastError)
+			t.Errorf("failures: got %d, want 0; the last one: %s", stats.Failures, stats.LastError)
 		}
 	}
 }

@@ -43,31 +43,31 @@ func startLoad(w *history.Writer) *load {
 	return l
 }
 
-// end stops the load, and returns the number of its records.
+// end stops the load and returns the number of added records.
 func (l *load) end() int64 {
 	l.stop()
 	l.ended.Wait()
 	return l.added
 }
 
-// exact reports an error unless rows and dropped decisions add up to the records.
-func exact(t testing.TB, s *site, w *history.Writer, added int64) {
+// checkNothingLost checks that written and dropped decisions add up to the added records.
+func checkNothingLost(t testing.TB, d *testDB, w *history.Writer, added int64) {
 	t.Helper()
 	stats := w.Stats()
 	if stats.Recorded != added || stats.Pending != 0 || stats.Written+stats.Dropped != added {
-		t.Errorf("%d records were added, and the counts are %+v", added, stats)
+		t.Errorf("Stats: got %+v, want %d recorded, and as many written or dropped", stats, added)
 	}
-	same(t, "rows, minutes and days of users", s.text(`SELECT
+	checkEqual(t, "rows, minutes and days of users", d.query(`SELECT
 		(SELECT sum(count) FROM rate_limit_audit)::bigint,
 		(SELECT sum(requests) FROM rate_limit_metrics WHERE granularity = 'minute')::bigint,
 		(SELECT sum(requests) FROM rate_limit_metrics_day WHERE user_id > '')::bigint`),
 		fmt.Sprint(stats.Written, added, added))
-	same(t, "what rate_limit_writers says", s.text("SELECT written, dropped FROM rate_limit_writers"),
+	checkEqual(t, "rate_limit_writers", d.query("SELECT written, dropped FROM rate_limit_writers"),
 		fmt.Sprint(stats.Written, stats.Dropped))
 }
 
 // Each decision during an outage is either in the tables or counted as dropped.
-func TestAnOutageDropsTheOldestAndCountsThem(t *testing.T) {
+func TestOutageDropsOldestRows(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it fills the memory of a proxy")
 	}
@@ -81,9 +81,9 @@ func TestAnOutageDropsTheOldestAndCountsThem(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := cluster.Private(t, cluster.Options{})
-			s := siteOn(t, c.DSN("postgres"))
-			const most = 400
-			w := s.writer(history.Settings{MaxPending: most})
+			d := openTestDB(t, c.DSN("postgres"))
+			const maxPending = 400
+			w := d.newWriter(history.Settings{MaxPending: maxPending})
 			w.Prepare()
 			l := startLoad(w)
 			await.Within(t, time.Minute, "rows before the outage",
@@ -93,8 +93,8 @@ func TestAnOutageDropsTheOldestAndCountsThem(t *testing.T) {
 				t.Fatal(err)
 			}
 			await.Within(t, time.Minute, "drops", func() bool { return w.Stats().Dropped > before+2000 })
-			if stats := w.Stats(); stats.Pending > most*100 {
-				t.Errorf("%d decisions wait", stats.Pending)
+			if stats := w.Stats(); stats.Pending > maxPending*100 {
+				t.Errorf("Pending: got %d, want at most %d", stats.Pending, maxPending*100)
 			}
 			if err := outage.end(c); err != nil {
 				t.Fatal(err)
@@ -105,30 +105,30 @@ func TestAnOutageDropsTheOldestAndCountsThem(t *testing.T) {
 			added := l.end()
 			await.Within(t, time.Minute, "a flush",
 				func() bool { return w.Flush(context.Background()) == nil })
-			s.pool.Reset()
-			exact(t, s, w, added)
-			if all := s.reports(); len(all) == 0 || len(all) > 3 {
-				t.Errorf("reports within a few minutes: %q", all)
+			d.pool.Reset()
+			checkNothingLost(t, d, w, added)
+			if reports := d.reportedErrors(); len(reports) == 0 || len(reports) > 3 {
+				t.Errorf("reported errors: got %q, want 1 to 3", reports)
 			}
 		})
 	}
 }
 
-// forgetfulDB executes all calls, and loses some of the answers.
-type forgetfulDB struct {
+// lossyDB executes all calls and loses some of the results.
+type lossyDB struct {
 	pgdb.DB
 	calls int
 }
 
 var errLost = errors.New("the connection is lost")
 
-func (f *forgetfulDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	err := f.DB.Run(ctx, statements)
+func (l *lossyDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	err := l.DB.Run(ctx, statements)
 	if !strings.Contains(statements[0].SQL, "begin_batch") {
 		return err
 	}
-	f.calls++
-	if err != nil || f.calls%3 == 0 {
+	l.calls++
+	if err != nil || l.calls%3 == 0 {
 		return err
 	}
 	for _, s := range statements {
@@ -137,36 +137,36 @@ func (f *forgetfulDB) Run(ctx context.Context, statements []*pgdb.Statement) err
 	return errLost
 }
 
-// A parcel with an unknown result is sent again under its number, and written once. Records that arrive
-// meanwhile go into another parcel.
-func TestABatchWithAnUnknownOutcomeIsWrittenOnce(t *testing.T) {
-	s := newSite(t)
-	w := s.writerOn(&forgetfulDB{DB: s.db()}, history.Settings{})
+// A parcel with an unknown result is sent again with the same number, and written once. Records that are
+// added meanwhile go into another parcel.
+func TestParcelWithUnknownResultIsWrittenOnce(t *testing.T) {
+	d := newTestDB(t)
+	w := d.newWriterOn(&lossyDB{DB: d.openDB()}, history.Settings{})
 	added := int64(0)
 	for round := 0; round < 20; round++ {
 		for i := 0; i < 5; i++ {
 			added++
-			history.Add(w, &history.Record{Time: someTime, Outcome: history.Limited, Key: "k", User: "anna",
+			history.Add(w, &history.Record{Time: baseTime, Outcome: history.Limited, Key: "k", User: "anna",
 				Audit: auditAll})
 		}
 		_ = w.Flush(context.Background())
 	}
 	await.Within(t, time.Minute, "a flush", func() bool { return w.Flush(context.Background()) == nil })
-	exact(t, s, w, added)
+	checkNothingLost(t, d, w, added)
 	if w.Stats().Failures < 10 {
-		t.Errorf("only %d attempts failed", w.Stats().Failures)
+		t.Errorf("Failures: got %d, want at least 10", w.Stats().Failures)
 	}
 }
 
-// A row that the server refuses is dropped once it has failed alone, and all others are written.
-func TestARowThatTheServerRefusesStopsNoOther(t *testing.T) {
-	s := newSite(t)
-	w := s.writer(history.Settings{})
+// A row that the server rejects is dropped after it has failed alone. All others are written.
+func TestRejectedRowStopsNoOther(t *testing.T) {
+	d := newTestDB(t)
+	w := d.newWriter(history.Settings{})
 	flush(t, w)
-	s.exec("ALTER TABLE rate_limit_audit ADD CONSTRAINT no_evil CHECK (path IS DISTINCT FROM '/evil')")
-	s.exec("ALTER TABLE rate_limit_metrics ADD CONSTRAINT no_evil CHECK (user_id <> 'evil')")
+	d.exec("ALTER TABLE rate_limit_audit ADD CONSTRAINT no_evil CHECK (path IS DISTINCT FROM '/evil')")
+	d.exec("ALTER TABLE rate_limit_metrics ADD CONSTRAINT no_evil CHECK (user_id <> 'evil')")
 	for i := 0; i < 500; i++ {
-		r := history.Record{Time: someTime, Outcome: history.Allowed, User: fmt.Sprint("u", i%9),
+		r := history.Record{Time: baseTime, Outcome: history.Allowed, User: fmt.Sprint("u", i%9),
 			Endpoint: fmt.Sprint("e", i%5), Path: "/", Audit: auditAll}
 		if i == 100 || i == 101 || i == 400 {
 			r.Path = "/evil"
@@ -177,30 +177,31 @@ func TestARowThatTheServerRefusesStopsNoOther(t *testing.T) {
 		history.Add(w, &r)
 	}
 	flush(t, w)
-	same(t, "sums", s.text(`SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT sum(requests)
+	checkEqual(t, "sums", d.query(`SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT sum(requests)
 		FROM rate_limit_metrics WHERE granularity = 'hour')::bigint`), "497 495")
 	stats := w.Stats()
-	same(t, "counts", fmt.Sprint(stats.Written, stats.Dropped, stats.DroppedMetrics, stats.Pending),
+	checkEqual(t, "counts", fmt.Sprint(stats.Written, stats.Dropped, stats.DroppedMetrics, stats.Pending),
 		"497 3 5 0")
-	same(t, "what rate_limit_writers says", s.text("SELECT written, dropped FROM rate_limit_writers"),
+	checkEqual(t, "rate_limit_writers", d.query("SELECT written, dropped FROM rate_limit_writers"),
 		"497 3")
-	if all := s.reports(); len(all) != 1 || !strings.Contains(all[0], "dropped 1 decisions") {
-		t.Errorf("reports in one minute: %q", all)
+	reports := d.reportedErrors()
+	if len(reports) != 1 || !strings.Contains(reports[0], "dropped 1 decisions") {
+		t.Errorf("reported errors: got %q, want one about 1 dropped decision", reports)
 	}
 }
 
-// A flush waits for a locked row for one second, so that decisions on the same connection go on. No record is
-// lost.
-func TestALockedRowIsWaitedForOneSecond(t *testing.T) {
-	s := newSite(t)
-	w := s.writer(history.Settings{})
+// A flush waits for a locked row for only one second, because decisions may share the connection. No record
+// is lost.
+func TestFlushWaitsOneSecondForLockedRow(t *testing.T) {
+	d := newTestDB(t)
+	w := d.newWriter(history.Settings{})
 	add := func() {
-		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna",
+		history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed, User: "anna",
 			Audit: auditAll})
 	}
 	add()
 	flush(t, w)
-	lock, err := s.pool.Begin(context.Background())
+	lock, err := d.pool.Begin(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,49 +211,51 @@ func TestALockedRowIsWaitedForOneSecond(t *testing.T) {
 	}
 	add()
 	if err := w.Flush(context.Background()); err == nil || !strings.Contains(err.Error(), "lock timeout") {
-		t.Errorf("a flush while a row is locked: %v", err)
+		t.Errorf("a flush while a row is locked: got %v, want a lock timeout", err)
 	}
 	if err := lock.Rollback(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	flush(t, w)
-	exact(t, s, w, 2)
+	checkNothingLost(t, d, w, 2)
 }
 
-// A Writer does not create tables that vanish, because they would hinder a restore. It keeps records up to
+// A Writer does not create missing tables again, because they would hinder a restore. It keeps records up to
 // the bound, and writes the retention again.
-func TestTablesThatAreGoneAreNotMadeAgain(t *testing.T) {
-	s := newSite(t)
-	kept := settings.Retention{What: "audit", Keep: 7 * 24 * time.Hour}
-	w := s.writer(history.Settings{Retention: []settings.Retention{kept}})
+func TestMissingTablesAreNotRecreated(t *testing.T) {
+	d := newTestDB(t)
+	retention := settings.Retention{What: "audit", Keep: 7 * 24 * time.Hour}
+	w := d.newWriter(history.Settings{Retention: []settings.Retention{retention}})
 	flush(t, w)
-	s.exec("DROP TABLE rate_limit_audit, rate_limit_metrics, rate_limit_writers, " +
+	d.exec("DROP TABLE rate_limit_audit, rate_limit_metrics, rate_limit_writers, " +
 		"rate_limit_retention CASCADE")
 	for i := 0; i < 10; i++ {
-		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna",
+		history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed, User: "anna",
 			Audit: auditAll})
 	}
 	for range 3 {
 		if w.Flush(context.Background()) == nil {
-			t.Error("a flush without tables does not fail")
+			t.Error("a flush without tables: got no error, want one")
 		}
 	}
-	same(t, "the table", s.text("SELECT coalesce(to_regclass('rate_limit_audit')::text, 'gone')"), "gone")
-	other := s.writer(history.Settings{Node: "another"})
-	history.Add(other, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna",
+	checkEqual(t, "the table", d.query("SELECT coalesce(to_regclass('rate_limit_audit')::text, 'gone')"),
+		"gone")
+	other := d.newWriter(history.Settings{Node: "another"})
+	history.Add(other, &history.Record{Time: baseTime, Outcome: history.Allowed, User: "anna",
 		Audit: auditAll})
 	if err := other.Flush(context.Background()); err == nil ||
 		!strings.Contains(err.Error(), schema.ErrRestoring.Error()) {
-		t.Errorf("another proxy starts while tables are there in part: %v", err)
+		t.Errorf("a flush of another proxy during a restore: got %v, want ErrRestoring", err)
 	}
-	same(t, "the table", s.text("SELECT coalesce(to_regclass('rate_limit_audit')::text, 'gone')"), "gone")
-	s.exec(schema.History)
+	checkEqual(t, "the table", d.query("SELECT coalesce(to_regclass('rate_limit_audit')::text, 'gone')"),
+		"gone")
+	d.exec(schema.History)
 	await.Within(t, time.Minute, "a flush", func() bool { return w.Flush(context.Background()) == nil })
-	exact(t, s, w, 10)
-	// it is written every ten seconds until it can be
+	checkNothingLost(t, d, w, 10)
+	// the Writer retries every ten seconds
 	await.Within(t, time.Minute, "the retention", func() bool {
 		flush(t, w)
-		return s.text("SELECT (keep = '7 days')::text FROM rate_limit_retention WHERE what = "+
+		return d.query("SELECT (keep = '7 days')::text FROM rate_limit_retention WHERE what = "+
 			"'audit'") == "true"
 	})
 }

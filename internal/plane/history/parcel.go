@@ -7,35 +7,35 @@ const (
 	batchCells = 1000
 )
 
-// parcel is a batch of rows and cells, which one transaction writes. It is immutable once it has a number.
+// parcel is a batch of rows and cells that one transaction writes. It is immutable once it has a number.
 type parcel struct {
-	number int64 // 0 until it is first sent
+	number int64 // 0 until the parcel is first sent
 	rows   []auditRow
 	cells  []*cell // of one minute
 }
 
-// load is the total size of some parcels.
-type load struct {
+// parcelSize is the total size of some parcels.
+type parcelSize struct {
 	rows      int
 	bytes     int64 // of the texts of the rows
 	decisions int64 // in the rows
 	requests  int64 // in the cells
 }
 
-// add adds the size of a parcel to l if sign is 1, and subtracts it if sign is -1.
-func (l *load) add(p *parcel, sign int64) {
-	l.rows += int(sign) * len(p.rows)
+// add adds the size of a parcel if sign is 1, and subtracts it if sign is -1.
+func (s *parcelSize) add(p *parcel, sign int64) {
+	s.rows += int(sign) * len(p.rows)
 	for i := range p.rows {
-		l.bytes += sign * p.rows[i].bytes
-		l.decisions += sign * p.rows[i].numbers[auditCount]
+		s.bytes += sign * p.rows[i].bytes
+		s.decisions += sign * p.rows[i].numbers[auditCount]
 	}
 	for _, c := range p.cells {
-		l.requests += sign * c.requests()
+		s.requests += sign * c.requests()
 	}
 }
 
-// split divides a parcel by kind, and one of a single kind into halves. It returns nil for a single row or
-// cell.
+// split divides a parcel into rows and cells, or a parcel of a single kind into halves. It returns nil for a
+// single row or cell.
 func (p *parcel) split() []*parcel {
 	if len(p.rows) > 0 && len(p.cells) > 0 {
 		return []*parcel{{rows: p.rows}, {cells: p.cells}}
@@ -54,7 +54,7 @@ const beginSQL = "SELECT rate_limit_begin_batch(writer => $1, node => $2, region
 // including this parcel.
 func (w *Writer) statements(p *parcel, written, dropped int64) []*pgdb.Statement {
 	node, region := w.settings.Node, w.settings.Region
-	all := []*pgdb.Statement{{
+	statements := []*pgdb.Statement{{
 		SQL: beginSQL, Args: []any{w.name, node, region, p.number, written, dropped}, Joined: true,
 	}}
 	var rows, cells []tableRow
@@ -65,11 +65,11 @@ func (w *Writer) statements(p *parcel, written, dropped int64) []*pgdb.Statement
 		cells = append(cells, c.row())
 	}
 	if rows != nil {
-		all = append(all, audit.statement([]any{node, region}, rows))
+		statements = append(statements, audit.statement([]any{node, region}, rows))
 	}
 	if cells != nil {
-		all = append(all, metrics.statement([]any{region}, cells))
+		statements = append(statements, metrics.statement([]any{region}, cells))
 	}
-	all[len(all)-1].Joined = false
-	return all
+	statements[len(statements)-1].Joined = false
+	return statements
 }

@@ -6,10 +6,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
-// maxMerged bounds the distinct refusals of one second that equal ones can join.
+// maxMerged bounds the distinct refusals of one second that can count further, equal refusals.
 const maxMerged = 20000
 
-// mergeKey has the values in which refusals of one row are equal.
+// mergeKey has the values that are equal in all refusals of one row.
 type mergeKey struct {
 	outcome                         OutcomeKind
 	cost, keyID                     int64
@@ -17,15 +17,15 @@ type mergeKey struct {
 	prefix, key, user, tier, reason string
 }
 
-// pending holds the rows of the audit log that wait for the next parcel, oldest first. Rows are numbered from
-// the start of the Writer. The Writer's mutex guards pending.
+// pending holds the rows of the audit log that wait for the next parcel, oldest first. Rows are numbered
+// since the start of the Writer. The Writer's mutex guards pending.
 type pending struct {
 	rows      []auditRow
 	first     int64 // the number of rows[0]
 	decisions int64 // the sum of the rows' counts
 	bytes     int64
 
-	// merged has the numbers of the rows of refusals in second. Rows before first were removed.
+	// merged has the row numbers of the refusals in second. Rows before first were removed.
 	second int64
 	merged map[mergeKey]int64
 }
@@ -33,9 +33,9 @@ type pending struct {
 // end returns the number of the next row.
 func (p *pending) end() int64 { return p.first + int64(len(p.rows)) }
 
-// merge sets k to the key of a refusal, and adds the refusal to the row of an equal one in the same second.
-// It reports false without such a row. The caller may then append a row and call addMerged. The caller holds
-// the mutex.
+// merge sets k to the key of a refusal and adds the refusal to the row of an equal refusal in the same
+// second. It returns false without such a row. The caller may then append a row and call addMerged. The
+// caller holds the mutex.
 func merge(w *Writer, r *Record, second int64, k *mergeKey) bool {
 	k.outcome = r.Outcome
 	k.cost = r.Cost
@@ -63,35 +63,35 @@ func merge(w *Writer, r *Record, second int64, k *mergeKey) bool {
 }
 
 // addMerged adds k, the key of the last row, to merged. It replaces the texts of k, which belong to the
-// request, by copies that the row owns.
+// request, by the row's copies.
 func addMerged(p *pending, k *mergeKey) {
-	x := &p.rows[len(p.rows)-1]
-	k.prefix = shareText(x.texts[auditPrefix], k.prefix)
-	k.reason = shareText(x.texts[auditReason], k.reason)
-	k.key = shareText(x.texts[auditKey], k.key)
-	k.user = shareText(x.texts[auditUser], k.user)
-	k.tier = shareText(x.texts[auditTier], k.tier)
+	row := &p.rows[len(p.rows)-1]
+	k.prefix = shareText(row.texts[auditPrefix], k.prefix)
+	k.reason = shareText(row.texts[auditReason], k.reason)
+	k.key = shareText(row.texts[auditKey], k.key)
+	k.user = shareText(row.texts[auditUser], k.user)
+	k.tier = shareText(row.texts[auditTier], k.tier)
 	if len(p.merged) >= maxMerged {
-		p.merged = make(map[mergeKey]int64) // most of their rows were removed
+		p.merged = make(map[mergeKey]int64) // most of these rows were removed
 	}
 	p.merged[*k] = p.end() - 1
 }
 
-// shareText returns the text of the row if it equals that of the request, or else a copy of the latter.
-func shareText(ofRow, ofRequest string) string {
-	if ofRow == ofRequest {
-		return ofRow
+// shareText returns rowText if the texts are equal, else a copy of requestText.
+func shareText(rowText, requestText string) string {
+	if rowText == requestText {
+		return rowText
 	}
-	return strings.Clone(ofRequest)
+	return strings.Clone(requestText)
 }
 
 // appendRow appends the row of a record.
 func appendRow(p *pending, r *Record, micros int64, weight string, mode settings.AddressMode) {
 	p.rows = append(p.rows, auditRow{})
-	x := &p.rows[len(p.rows)-1]
-	x.fill(r, micros, weight, mode)
+	row := &p.rows[len(p.rows)-1]
+	row.fill(r, micros, weight, mode)
 	p.decisions++
-	p.bytes += x.bytes
+	p.bytes += row.bytes
 }
 
 // take removes and returns the oldest n rows.

@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// OutcomeKind says what happened to a request. It is the column outcome of the audit log.
+// OutcomeKind is the outcome of a request, as in the column outcome of the audit log.
 type OutcomeKind uint8
 
 const (
@@ -22,7 +22,7 @@ const (
 	Rejected
 	// Shadow means that a shadow rule would have refused it. Another record has the outcome of the request.
 	Shadow
-	// Failed means that no decision was possible. Record.Status says whether the request passed.
+	// Failed means that no decision was possible. Record.Status is 0 if the request passed.
 	Failed
 )
 
@@ -30,24 +30,23 @@ const (
 var outcomeKinds = []string{"allowed", "limited", "blocked", "rejected", "shadow", "error"}
 
 // String returns the name used in the tables, such as "limited".
-func (d OutcomeKind) String() string {
-	if int(d) < len(outcomeKinds) {
-		return outcomeKinds[d]
+func (k OutcomeKind) String() string {
+	if int(k) < len(outcomeKinds) {
+		return outcomeKinds[k]
 	}
 	return "error"
 }
 
-// Record describes one request. A Writer adds it to the metrics, and depending on Audit to the audit log.
+// Record describes one request. A Writer adds it to the metrics and, depending on Audit, to the audit log.
 type Record struct {
 	Time    time.Time // the time of the decision
 	Outcome OutcomeKind
 	Reason  string // the reason for a refusal, such as banned; "" means none
 
-	// Prefix is the prefix of a configured limit or of a limit of a rule. For a rule without limits it is
-	// RulePrefix and the counter of the rule, and "" for no limit. Of several limits, it belongs to the one
-	// that refused the request, or else to the one with the least remaining.
+	// Prefix is the prefix of the limit that refused the request, else of the limit with the least remaining
+	// quota. For a rule without limits it is RulePrefix and the rule's name. "" means no limit.
 	Prefix string
-	Key    string // the stored key of the counter: a digest if it is a secret
+	Key    string // the stored key of the counter, which is a digest if the key is secret
 
 	User  string // "" for an anonymous request
 	KeyID int64  // 0 for no API key
@@ -56,24 +55,23 @@ type Record struct {
 	Address            netip.Addr // the zero Addr if it is unknown
 	Host, Method, Path string     // Path without the query
 
-	// Endpoint is the operator's name for the path: the route, or the paths of a rule or a zone. It is never
-	// a path that the client chooses. "" means none.
+	// Endpoint is the operator's name for the path: the route, or the paths of a rule or a zone. Clients
+	// cannot choose it. "" means none.
 	Endpoint string
 
-	// Hits are the charged hits of a request that passed. Add does not keep them. If Unsettled[i] is set,
-	// Settle adds the cost of Hits[i] later. A nil Unsettled means that all costs are final.
+	// Hits has the charged hits of a request that passed. Add does not retain them. If Unsettled[i] is set, a
+	// later Settle adds the actual cost of Hits[i]. A nil Unsettled means that all costs are final.
 	Hits      []ratelimit.Hit
 	Unsettled []bool
 
-	Cost             int64         // in units, 0 or more; of a refused request, what it would have cost
-	Quota, Remaining int64         // in units, of the limit of Prefix; Quota is 0 if no limit decided
+	Cost             int64         // in units, 0 or more; for a refused request, the cost it would have had
+	Quota, Remaining int64         // in units, for the limit of Prefix; Quota is 0 if no limit decided
 	Status           int           // the HTTP status of a refusal; 0 if the request passed
 	RetryAfter       time.Duration // of a refusal; 0 if unknown; may be ratelimit.Never
 	Duration         time.Duration // the time that the decision took
 	Source           ratelimit.Source
 
-	// Also has the other limits that were asked about the request, whether or not they charged it, as pairs
-	// of prefix and key.
+	// Also has the prefix and the key of each other limit that the request was checked against, as pairs.
 	Also []string
 
 	Audit settings.Audit

@@ -7,22 +7,22 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// RulePrefix begins the prefix of a limit of a rule, which continues with the counter of the rule, a slash
-// and the name of the limit.
+// RulePrefix is the start of the prefix of a rule's limit. The rule's name, a slash and the limit's name
+// follow.
 const RulePrefix = "rule/"
 
-// SplitPrefix splits the prefix of a limit of a rule into the prefix as the tables have it, and the name of
-// the limit. It returns any other prefix unchanged. The counter of a rule contains no slash.
+// SplitPrefix splits the prefix of a rule's limit after the rule's name, into the columns prefix and
+// limit_name. It returns any other prefix unchanged. The name of a rule contains no slash.
 func SplitPrefix(prefix string) (counter, limit string) {
 	if !strings.HasPrefix(prefix, RulePrefix) {
 		return prefix, ""
 	}
-	at := strings.IndexByte(prefix[len(RulePrefix):], '/')
-	if at < 0 {
+	i := strings.IndexByte(prefix[len(RulePrefix):], '/')
+	if i < 0 {
 		return prefix, ""
 	}
-	at += len(RulePrefix)
-	return prefix[:at], prefix[at+1:]
+	i += len(RulePrefix)
+	return prefix[:i], prefix[i+1:]
 }
 
 // auditRow is a row of the audit log that waits to be written.
@@ -32,7 +32,7 @@ type auditRow struct {
 	bytes   int64 // of the texts
 }
 
-// orNull returns n, or -1 for 0: a negative number is written as NULL.
+// orNull returns n, or -1 for 0. A negative number becomes NULL.
 func orNull(n int64) int64 {
 	if n == 0 {
 		return -1
@@ -40,10 +40,10 @@ func orNull(n int64) int64 {
 	return n
 }
 
-// fill sets x to the row of a record. It copies the texts of the record, because a substring keeps the whole
-// text in memory, for a path including the query.
-func (x *auditRow) fill(r *Record, micros int64, weight string, mode settings.AddressMode) {
-	n := &x.numbers
+// fill sets the row to the values of a record. It copies the texts, because a substring keeps the whole text
+// in memory, such as a path with its query.
+func (row *auditRow) fill(r *Record, micros int64, weight string, mode settings.AddressMode) {
+	n := &row.numbers
 	n[auditTime] = micros
 	n[auditCost] = r.Cost
 	n[auditCount] = 1
@@ -60,7 +60,7 @@ func (x *auditRow) fill(r *Record, micros int64, weight string, mode settings.Ad
 	if r.RetryAfter > 0 && r.RetryAfter != ratelimit.Never {
 		n[auditRetry] = (r.RetryAfter + 999999).Milliseconds()
 	}
-	t := x.texts[:]
+	t := row.texts[:]
 	prefix, limit := SplitPrefix(r.Prefix)
 	t[auditOutcome] = r.Outcome.String()
 	t[auditReason] = cleanText(r.Reason, maxText)
@@ -77,14 +77,14 @@ func (x *auditRow) fill(r *Record, micros int64, weight string, mode settings.Ad
 	t[auditHost] = cleanText(r.Host, maxText)
 	t[auditMethod] = cleanText(r.Method, maxMethod)
 	t[auditPath] = cleanPath(r.Path)
-	all := strings.Join(t, "") // one allocation
-	at := 0
+	joined := strings.Join(t, "") // one allocation
+	start := 0
 	for i, text := range t {
-		end := at + len(text)
-		t[i] = all[at:end]
-		at = end
+		end := start + len(text)
+		t[i] = joined[start:end]
+		start = end
 	}
-	x.bytes = int64(at)
+	row.bytes = int64(start)
 }
 
 // alsoText returns Record.Also as the literal of a text[].

@@ -13,32 +13,32 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// result is the outcome of an attempt to write a parcel.
-type result int
+// sendResult is the result of an attempt to write a parcel.
+type sendResult int
 
 const (
-	written result = iota
-	// unknown means that the parcel may be written. It is sent again under its number.
+	written sendResult = iota
+	// unknown means that the parcel may have been written. It is sent again with the same number.
 	unknown
-	// refused means that the parcel is not written, and would be refused again. It is split or dropped.
-	refused
+	// rejected means that the parcel was not written and would fail again. It is split or dropped.
+	rejected
 )
 
-// prepareInterval separates two attempts to migrate the tables or to write the retention.
+// prepareInterval is the minimum time between two attempts to migrate the tables or to write the retention.
 const prepareInterval = 10 * time.Second
 
-// write writes the rows and cells that are due, or everything pending if all is set.
+// write writes the rows and cells that are due, or all pending ones if all is set.
 func (w *Writer) write(ctx context.Context, all bool) error {
 	prepareErr := w.prepare(ctx)
 	if errors.Is(prepareErr, ratelimit.ErrUnavailable) {
 		return prepareErr
 	}
 	w.mu.Lock()
-	until := w.pending.end()
+	end := w.pending.end()
 	now := w.settings.Now().Unix()
 	if !all && now != w.delayedSecond && len(w.pending.rows) < w.batchRows {
 		// Rows of this second wait for equal refusals, but at most for one flush.
-		until = w.pending.before(now)
+		end = w.pending.before(now)
 		w.delayedSecond = now
 	}
 	if all || time.Since(w.collectedAt) >= totalsInterval {
@@ -47,7 +47,7 @@ func (w *Writer) write(ctx context.Context, all bool) error {
 	}
 	w.mu.Unlock()
 	for {
-		p := w.next(until)
+		p := w.next(end)
 		if p == nil {
 			if prepareErr != nil {
 				w.report(prepareErr)
@@ -63,9 +63,9 @@ func (w *Writer) write(ctx context.Context, all bool) error {
 	}
 }
 
-// next returns the parcel to send next, or nil. A new parcel has rows with numbers below until. It is empty
-// if only the count of dropped decisions changed.
-func (w *Writer) next(until int64) *parcel {
+// next returns the parcel to send next, or nil. A new parcel has rows with numbers below end. The parcel may
+// have neither rows nor cells: it then only reports dropped decisions.
+func (w *Writer) next(end int64) *parcel {
 	if len(w.sending) > 0 {
 		return w.sending[0]
 	}
@@ -75,7 +75,7 @@ func (w *Writer) next(until int64) *parcel {
 	if n > w.batchRows {
 		n = w.batchRows
 	}
-	if due := int(until - w.pending.first); n > due {
+	if due := int(end - w.pending.first); n > due {
 		n = due
 	}
 	p := &parcel{cells: w.totals.take(w.cellsDue)}
@@ -83,18 +83,18 @@ func (w *Writer) next(until int64) *parcel {
 	if n > 0 {
 		p.rows = w.pending.take(n)
 	}
-	if len(p.rows) == 0 && len(p.cells) == 0 && w.stats.Dropped == w.reported {
+	if len(p.rows) == 0 && len(p.cells) == 0 && w.stats.Dropped == w.reportedDropped {
 		return nil
 	}
-	w.sendingLoad.add(p, 1)
+	w.sendingSize.add(p, 1)
 	w.sending = append(w.sending, p)
 	return p
 }
 
-// prepare creates or upgrades the tables, and then writes the retention, each until it succeeds. After an
-// error other than ratelimit.ErrUnavailable, parcels can still be written to existing tables.
+// prepare creates or upgrades the tables, and then writes the retention. It retries each until it succeeds.
+// After an error other than ratelimit.ErrUnavailable, parcels can still be written to existing tables.
 func (w *Writer) prepare(ctx context.Context) error {
-	if w.ready && w.retained || time.Since(w.preparedAt) < prepareInterval {
+	if w.ready && w.retentionWritten || time.Since(w.preparedAt) < prepareInterval {
 		return w.prepareErr
 	}
 	within, cancel := context.WithTimeout(ctx, prepareTimeout)
@@ -107,17 +107,18 @@ func (w *Writer) prepare(ctx context.Context) error {
 	if errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}
-	if w.ready && !w.retained {
-		err = w.retain(within)
-		w.retained = err == nil
+	if w.ready && !w.retentionWritten {
+		err = w.writeRetention(within)
+		w.retentionWritten = err == nil
 	}
 	w.prepareErr = err
 	w.preparedAt = time.Now()
 	return err
 }
 
-// retain writes the retention. If the role may not shorten a retention, retain keeps it and calls OnError.
-func (w *Writer) retain(ctx context.Context) error {
+// writeRetention writes the retention. If the role may not shorten a retention, writeRetention leaves it
+// unchanged and calls OnError.
+func (w *Writer) writeRetention(ctx context.Context) error {
 	statements := make([]*pgdb.Statement, 0, len(w.settings.Retention))
 	for _, r := range w.settings.Retention {
 		statements = append(statements, &pgdb.Statement{
@@ -135,10 +136,10 @@ func (w *Writer) retain(ctx context.Context) error {
 		return fmt.Errorf("writing the retention of the history: %w", err)
 	}
 	for _, s := range statements {
-		if why, err := pg.Columns(s.Result); err == nil && len(why) == 1 && why[0] != nil &&
+		if reason, err := pg.Columns(s.Result); err == nil && len(reason) == 1 && reason[0] != nil &&
 			w.settings.OnError != nil {
-			refused := fmt.Errorf("the retention of the history: %s", why[0])
-			_ = batch.PanicError(func() { w.settings.OnError(refused) })
+			failure := fmt.Errorf("the retention of the history: %s", reason[0])
+			_ = batch.PanicError(func() { w.settings.OnError(failure) })
 		}
 	}
 	return nil
@@ -152,8 +153,8 @@ func intervalText(d time.Duration) string {
 	return fmt.Sprintf("%d seconds", d/time.Second)
 }
 
-// send sends the first parcel of sending. It removes the parcel if it was written, and splits or drops it if
-// it was refused. After an error the parcel must be sent again.
+// send sends p, the first parcel of sending. It removes the parcel if it was written, and splits or drops it
+// if it was rejected. After an error the parcel must be sent again.
 func (w *Writer) send(ctx context.Context, p *parcel) error {
 	if p.number == 0 {
 		w.number++
@@ -161,68 +162,68 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	}
 	w.mu.Lock()
 	dropped := w.stats.Dropped
-	total := load{decisions: w.stats.Written}
+	total := parcelSize{decisions: w.stats.Written}
 	w.mu.Unlock()
 	total.add(p, 1)
 	statements := w.statements(p, total.decisions, dropped)
 	within, cancel := context.WithTimeout(ctx, sendTimeout)
 	err := w.db.Run(within, statements)
 	cancel()
-	outcome, code, failure := resultOf(statements, err)
-	if outcome == written {
-		w.reported = dropped
+	result, code, failure := resultOf(statements, err)
+	if result == written {
+		w.reportedDropped = dropped
 		w.done(p, false)
 		return nil
 	}
 	if isMissing(code) {
-		w.retained = len(w.settings.Retention) == 0 // restored tables may have another retention
+		w.retentionWritten = len(w.settings.Retention) == 0 // restored tables may have another retention
 	}
-	text := fmt.Errorf("writing the history: %w", failure)
+	wrapped := fmt.Errorf("writing the history: %w", failure)
 	if code == pg.Untranslatable {
-		text = fmt.Errorf("writing the history: %s: %w", pg.EncodingHint, failure)
+		wrapped = fmt.Errorf("writing the history: %s: %w", pg.EncodingHint, failure)
 	}
-	if outcome == unknown {
-		return text
+	if result == unknown {
+		return wrapped
 	}
 	w.mu.Lock()
 	w.stats.Failures++
-	w.stats.LastError = text.Error()
+	w.stats.LastError = wrapped.Error()
 	w.mu.Unlock()
 	parts := p.split()
 	if parts == nil {
 		w.done(p, true)
-		w.report(text)
+		w.report(wrapped)
 		return nil
 	}
 	w.sending = append(parts, w.sending[1:]...)
 	return nil
 }
 
-// done removes the first parcel from sending, and counts it as written or dropped.
-func (w *Writer) done(p *parcel, isDropped bool) {
+// done removes the first parcel from sending and counts it as written or dropped.
+func (w *Writer) done(p *parcel, dropped bool) {
 	w.sending = w.sending[1:]
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.sendingLoad.add(p, -1)
-	var l load
-	l.add(p, 1)
-	if isDropped {
-		w.drop(l)
+	w.sendingSize.add(p, -1)
+	var s parcelSize
+	s.add(p, 1)
+	if dropped {
+		w.drop(s)
 		return
 	}
-	w.stats.Written += l.decisions
+	w.stats.Written += s.decisions
 	w.stats.Batches++
 }
 
-// drop counts a load as dropped. The caller holds the mutex.
-func (w *Writer) drop(l load) {
-	w.stats.Dropped += l.decisions
-	w.stats.DroppedMetrics += l.requests
+// drop counts parcels of a size as dropped. The caller holds the mutex.
+func (w *Writer) drop(s parcelSize) {
+	w.stats.Dropped += s.decisions
+	w.stats.DroppedMetrics += s.requests
 }
 
 // resultOf returns the result of a transaction. err is the error of DB.Run. failure is the reason why the
-// parcel is not written, and code its SQLSTATE.
-func resultOf(statements []*pgdb.Statement, err error) (outcome result, code string, failure error) {
+// parcel was not written, and code its SQLSTATE.
+func resultOf(statements []*pgdb.Statement, err error) (result sendResult, code string, failure error) {
 	first := statements[0]
 	if first.Err != nil && first.Code == uniqueViolation {
 		return written, "", nil // by an earlier attempt
@@ -232,7 +233,7 @@ func resultOf(statements []*pgdb.Statement, err error) (outcome result, code str
 			continue
 		}
 		if err == nil && isFinal(s.Code) {
-			return refused, s.Code, s.Err
+			return rejected, s.Code, s.Err
 		}
 		return unknown, s.Code, s.Err
 	}
@@ -244,7 +245,7 @@ func resultOf(statements []*pgdb.Statement, err error) (outcome result, code str
 
 const uniqueViolation = "23505"
 
-// isFinal reports whether the same parcel would fail again. The code is "" if a driver cannot send a
+// isFinal reports whether the same parcel would fail again. code is "" if the driver could not send a
 // parameter.
 func isFinal(code string) bool {
 	if code == "" {
@@ -258,7 +259,7 @@ func isFinal(code string) bool {
 	return false
 }
 
-// isMissing reports whether a code means that tables or functions are missing or old.
+// isMissing reports whether a code means that tables or functions are missing or outdated.
 func isMissing(code string) bool {
 	return pg.IsMissingTable(code) || code == "42883" || code == "3F000"
 }

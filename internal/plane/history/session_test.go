@@ -13,23 +13,23 @@ import (
 )
 
 // Settings of the database, such as TimeZone and DateStyle, have no effect on days, texts and times.
-func TestSettingsOfADatabaseChangeNothing(t *testing.T) {
+func TestDatabaseSettingsChangeNothing(t *testing.T) {
 	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t)
+			d := newTestDB(t)
 			for _, setting := range []string{
 				"TimeZone = 'Pacific/Auckland'", "DateStyle = 'German'", "IntervalStyle = " +
 					"'iso_8601'", "default_transaction_isolation = 'serializable'",
 				"extra_float_digits = '-5'",
 				"array_nulls = off", "standard_conforming_strings = off", "backslash_quote = off",
 			} {
-				s.exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET " + strings.ReplaceAll(setting, "'",
+				d.exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET " + strings.ReplaceAll(setting, "'",
 					"''") + "', current_database()); END $$")
 			}
-			s.pool.Reset()
-			db := open(t, s.dsn)
+			d.pool.Reset()
+			db := open(t, d.dsn)
 			defer db.Close()
-			w := s.writerOn(db,
+			w := d.newWriterOn(db,
 				history.Settings{Retention: []settings.Retention{{What: "audit", Keep: 36 * time.Hour}}})
 			year := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
 			for i, at := range []time.Time{year.Add(-time.Microsecond), year,
@@ -45,71 +45,71 @@ func TestSettingsOfADatabaseChangeNothing(t *testing.T) {
 				return "rate_limit_audit_" + day + " " + date +
 					strings.ReplaceAll(text, `a\\"b'`, `"a\\\"b'"`)
 			}
-			same(t, "the days", s.text(days), row("20261231", "31.12.2026")+", "+row("20270101",
+			checkEqual(t, "the days", d.query(days), row("20261231", "31.12.2026")+", "+row("20270101",
 				"01.01.2027")+", "+row("20280229", "29.02.2028"))
 			report, err := history.Upkeep(context.Background(), db, year.Add(36*time.Hour))
 			if err != nil || len(report.Made) != 3*8 ||
 				strings.Join(report.Dropped, " ") != "public.rate_limit_audit_20261231" {
-				t.Errorf("upkeep: %+v, %v", report, err)
+				t.Errorf("Upkeep: got %+v, %v, want 24 new partitions and 20261231 dropped", report, err)
 			}
-			same(t, "the days of the metrics",
-				s.text("SELECT string_agg((time AT TIME ZONE 'UTC')::text, ' ' ORDER BY time) FROM "+
+			checkEqual(t, "the days of the metrics",
+				d.query("SELECT string_agg((time AT TIME ZONE 'UTC')::text, ' ' ORDER BY time) FROM "+
 					"rate_limit_metrics WHERE granularity = 'day'"),
 				"31.12.2026 00:00:00 01.01.2027 00:00:00 29.02.2028 00:00:00")
 		})
 	}
 }
 
-// A proxy with a clock years ahead uses the clock of the database for upkeep, even as the owner of the
+// A proxy with a clock that is years ahead uses the database clock for upkeep, even as the owner of the
 // tables.
-func TestAWrongClockDeletesNothing(t *testing.T) {
-	s := newSite(t)
-	right := s.writer(history.Settings{})
-	history.Add(right, &history.Record{Time: time.Now(), Outcome: history.Allowed, User: "anna",
+func TestWrongClockDeletesNothing(t *testing.T) {
+	d := newTestDB(t)
+	exact := d.newWriter(history.Settings{})
+	history.Add(exact, &history.Record{Time: time.Now(), Outcome: history.Allowed, User: "anna",
 		Audit: auditAll})
-	flush(t, right)
-	wrong := s.writer(
+	flush(t, exact)
+	ahead := d.newWriter(
 		history.Settings{Node: "n2", Now: func() time.Time { return time.Now().AddDate(20, 0, 0) }})
-	history.Add(wrong, &history.Record{Time: time.Now().AddDate(20, 0, 0), Outcome: history.Allowed,
+	history.Add(ahead, &history.Record{Time: time.Now().AddDate(20, 0, 0), Outcome: history.Allowed,
 		User: "anna", Audit: auditAll})
-	flush(t, wrong)
-	if err := history.KeepUp(wrong); err != nil {
+	flush(t, ahead)
+	if err := history.RunUpkeep(ahead); err != nil {
 		t.Fatal(err)
 	}
-	same(t, "rows, minutes and days",
-		s.text("SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT count(*) FROM rate_limit_metrics "+
+	checkEqual(t, "rows, minutes and days",
+		d.query("SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT count(*) FROM rate_limit_metrics "+
 			"WHERE granularity = 'minute'), (SELECT count(*) FROM rate_limit_metrics WHERE "+
 			"granularity = 'day')"), "2 2 2")
-	same(t, "partitions ahead",
-		s.text("SELECT count(*) FROM rate_limit_partitions() WHERE begins > now() AND begins < now() + "+
+	checkEqual(t, "partitions ahead",
+		d.query("SELECT count(*) FROM rate_limit_partitions() WHERE begins > now() AND begins < now() + "+
 			"interval '7 days'"), "7")
 }
 
-// Of a hundred proxies, one runs the upkeep in each interval.
-func TestOneOfManyWritersKeepsUp(t *testing.T) {
-	s := newSite(t)
+// Only one of several proxies runs the upkeep in each interval.
+func TestOneOfManyWritersRunsUpkeep(t *testing.T) {
+	d := newTestDB(t)
 	const ahead = "SELECT count(*) FROM rate_limit_partitions() WHERE begins > now()"
-	again := func(node, want string) {
+	runUpkeep := func(node, want string) {
 		t.Helper()
-		w := s.writer(history.Settings{Node: node})
+		w := d.newWriter(history.Settings{Node: node})
 		flush(t, w)
-		s.exec("DO $$ DECLARE p text; BEGIN FOR p IN SELECT name FROM rate_limit_partitions() " +
+		d.exec("DO $$ DECLARE p text; BEGIN FOR p IN SELECT name FROM rate_limit_partitions() " +
 			"WHERE begins > now() LOOP EXECUTE 'DROP TABLE ' || p; END LOOP; END $$")
-		if err := history.KeepUp(w); err != nil {
+		if err := history.RunUpkeep(w); err != nil {
 			t.Fatal(err)
 		}
-		same(t, "partitions ahead after "+node, s.text(ahead), want)
+		checkEqual(t, "partitions ahead after "+node, d.query(ahead), want)
 	}
-	again("n1", "7")
-	again("n2", "0")
-	again("n3", "0")
-	if report, err := history.Upkeep(context.Background(), s.db(), time.Time{}); err != nil || report.Busy ||
-		len(report.Made) != 7 {
-		t.Errorf("upkeep by hand: %+v, %v", report, err)
+	runUpkeep("n1", "7")
+	runUpkeep("n2", "0")
+	runUpkeep("n3", "0")
+	report, err := history.Upkeep(context.Background(), d.openDB(), time.Time{})
+	if err != nil || report.Busy || len(report.Made) != 7 {
+		t.Errorf("Upkeep: got %+v, %v, want 7 new partitions", report, err)
 	}
-	// the clock of the server may have been wrong
+	// the second time is as after a wrong server clock
 	for _, last := range []string{"now() - interval '1 min'", "now() + interval '1 day'"} {
-		s.exec("UPDATE rate_limit_retention SET upkeep_at = " + last)
-		again(last, "7")
+		d.exec("UPDATE rate_limit_retention SET upkeep_at = " + last)
+		runUpkeep(last, "7")
 	}
 }

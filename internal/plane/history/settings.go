@@ -11,30 +11,30 @@ import (
 
 // Settings are the settings of a Writer. The zero value has the defaults.
 type Settings struct {
-	// Node and Region name the process and its region in the tables. Node "" means the name of the machine.
-	// Each has up to 200 bytes.
+	// Node and Region name the process and its region in the tables. If Node is "", it is the host name. Each
+	// has up to 200 bytes.
 	Node, Region string
 
 	// Address selects the form of addresses in the audit log. "" means settings.AddressFull.
 	Address settings.AddressMode
 
-	// Retention is written to rate_limit_retention at the first connection. Parts of the history that it
-	// omits keep their retention.
+	// Retention is written to rate_limit_retention by the first flush. Omitted parts of the history keep
+	// their retention.
 	Retention []settings.Retention
 
 	// DisableMigration leaves the tables to the operator, who runs schema.sql. By default the Writer creates
 	// or upgrades them.
 	DisableMigration bool
 
-	// MaxPending bounds the rows of the audit log in memory, and their texts to 1 KiB times MaxPending.
-	// Beyond it the oldest rows are dropped. 0 means DefaultMaxPending.
+	// MaxPending bounds the rows of the audit log in memory. Their texts are bounded to MaxPending KiB.
+	// Beyond the bound the oldest rows are dropped. 0 means DefaultMaxPending.
 	MaxPending int
 
 	// Now replaces this machine's clock, for tests.
 	Now func() time.Time
 
 	// OnError, if not nil, is called at most once a minute if a parcel could not be written or records were
-	// dropped, and when Upkeep begins to fail. It must not block.
+	// dropped, and at the first of a series of failures of Upkeep. It must not block.
 	OnError func(error)
 }
 

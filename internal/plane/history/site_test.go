@@ -16,11 +16,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// someTime is a time in the middle of a second, of a minute and of a day.
-var someTime = time.Date(2026, 11, 20, 12, 30, 15, 500_000_000, time.UTC)
+// baseTime is a time in the middle of a second, a minute and a day.
+var baseTime = time.Date(2026, 11, 20, 12, 30, 15, 500_000_000, time.UTC)
 
-// site has a database and the Writers on it.
-type site struct {
+// testDB is a database with Writers on it.
+type testDB struct {
 	t    testing.TB
 	dsn  string
 	pool *pgxpool.Pool
@@ -29,91 +29,91 @@ type site struct {
 	reported []string
 }
 
-func newSite(t testing.TB) *site {
+func newTestDB(t testing.TB) *testDB {
 	t.Helper()
-	return siteOn(t, cluster.Open(t))
+	return openTestDB(t, cluster.Open(t))
 }
 
-func siteOn(t testing.TB, dsn string) *site {
+func openTestDB(t testing.TB, dsn string) *testDB {
 	t.Helper()
 	pool, err := pgxpool.New(context.Background(), dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return &site{t: t, dsn: dsn, pool: pool}
+	return &testDB{t: t, dsn: dsn, pool: pool}
 }
 
-func (s *site) exec(sql string) {
-	s.t.Helper()
-	if _, err := s.pool.Exec(context.Background(), sql); err != nil {
-		s.t.Fatalf("%s: %v", sql, err)
+func (d *testDB) exec(sql string) {
+	d.t.Helper()
+	if _, err := d.pool.Exec(context.Background(), sql); err != nil {
+		d.t.Fatalf("%s: %v", sql, err)
 	}
 }
 
-func (s *site) number(sql string) int64 {
-	s.t.Helper()
-	return cluster.Query[int64](s.t, s.dsn, sql)
+func (d *testDB) queryInt(sql string) int64 {
+	d.t.Helper()
+	return cluster.Query[int64](d.t, d.dsn, sql)
 }
 
-// text returns all rows of a query, with spaces between columns.
-func (s *site) text(sql string) string {
-	s.t.Helper()
-	rows, err := s.pool.Query(context.Background(), sql)
+// query returns all rows of a query as lines, with spaces between columns.
+func (d *testDB) query(sql string) string {
+	d.t.Helper()
+	rows, err := d.pool.Query(context.Background(), sql)
 	if err != nil {
-		s.t.Fatalf("%s: %v", sql, err)
+		d.t.Fatalf("%s: %v", sql, err)
 	}
 	defer rows.Close()
 	var lines []string
 	for rows.Next() {
 		values, err := rows.Values()
 		if err != nil {
-			s.t.Fatalf("%s: %v", sql, err)
+			d.t.Fatalf("%s: %v", sql, err)
 		}
 		lines = append(lines, strings.TrimSuffix(fmt.Sprintln(values...), "\n"))
 	}
 	if err := rows.Err(); err != nil {
-		s.t.Fatalf("%s: %v", sql, err)
+		d.t.Fatalf("%s: %v", sql, err)
 	}
 	return strings.Join(lines, "\n")
 }
 
-func (s *site) db() pgdb.DB {
-	s.t.Helper()
-	db := drivers.All["pgxdb"](s.t, s.dsn)
-	s.t.Cleanup(db.Close)
-	return db
+func (d *testDB) openDB() pgdb.DB {
+	d.t.Helper()
+	openDB := drivers.All["pgxdb"](d.t, d.dsn)
+	d.t.Cleanup(openDB.Close)
+	return openDB
 }
 
-// writer returns a Writer that only writes on Flush.
-func (s *site) writer(settings history.Settings) *history.Writer {
-	s.t.Helper()
-	return s.writerOn(s.db(), settings)
+// newWriter returns a Writer that writes only in Flush.
+func (d *testDB) newWriter(settings history.Settings) *history.Writer {
+	d.t.Helper()
+	return d.newWriterOn(d.openDB(), settings)
 }
 
-func (s *site) writerOn(db pgdb.DB, settings history.Settings) *history.Writer {
-	s.t.Helper()
+func (d *testDB) newWriterOn(db pgdb.DB, settings history.Settings) *history.Writer {
+	d.t.Helper()
 	settings.OnError = func(err error) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.reported = append(s.reported, err.Error())
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.reported = append(d.reported, err.Error())
 	}
 	if settings.Node == "" {
 		settings.Node = "n1"
 	}
 	w, err := history.New(db, settings)
 	if err != nil {
-		s.t.Fatal(err)
+		d.t.Fatal(err)
 	}
-	s.t.Cleanup(w.Close)
+	d.t.Cleanup(w.Close)
 	return w
 }
 
-// reports returns the errors that the Writers reported.
-func (s *site) reports() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]string(nil), s.reported...)
+// reportedErrors returns the texts of all errors that the Writers have reported.
+func (d *testDB) reportedErrors() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([]string(nil), d.reported...)
 }
 
 func flush(t testing.TB, w *history.Writer) {
@@ -123,8 +123,8 @@ func flush(t testing.TB, w *history.Writer) {
 	}
 }
 
-// same reports an error if two texts differ.
-func same(t testing.TB, what, got, want string) {
+// checkEqual checks that got equals want.
+func checkEqual(t testing.TB, what, got, want string) {
 	t.Helper()
 	if got != want {
 		t.Errorf("%s: got\n%s\nwant\n%s", what, got, want)

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// upkeepInterval separates two calls of runUpkeep.
+	// upkeepInterval is the time between two calls of runUpkeep.
 	upkeepInterval = time.Minute
-	// upkeepAge is the minimum time between two upkeeps of all processes.
+	// upkeepAge is the minimum time between two upkeeps by any processes.
 	upkeepAge = 45 * time.Second
 	// upkeepTimeout bounds one upkeep.
 	upkeepTimeout = 5 * time.Minute
 )
 
-// upkeepLoop runs the upkeep until the Writer is closed. Each process begins after a random delay.
+// upkeepLoop runs the upkeep until the Writer is closed. Each process starts after a random delay.
 func (w *Writer) upkeepLoop() {
 	interval := time.Duration(rand.Int63n(int64(upkeepInterval)))
 	for {
@@ -35,8 +35,8 @@ func (w *Writer) upkeepLoop() {
 	}
 }
 
-// runUpkeep runs the upkeep unless another process has just done so. It uses the clock of the database,
-// because with a wrong clock of this machine, the whole history could be past its retention.
+// runUpkeep runs the upkeep unless another process has just done so. It uses the clock of the database: with
+// a wrong clock of this machine, the whole history could be past its retention.
 func (w *Writer) runUpkeep() error {
 	ctx, cancel := context.WithTimeout(w.closing, upkeepTimeout)
 	defer cancel()

@@ -10,12 +10,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
-// With masking, the full address of a client is neither in its column nor in a key.
-func TestAddressesAreMaskedAlsoInKeys(t *testing.T) {
-	s := newSite(t)
+// With masking, the full address of a client is neither in the column address nor in a key.
+func TestAddressesInKeysAreMasked(t *testing.T) {
+	d := newTestDB(t)
 	add := func(w *history.Writer, address string, keys ...string) {
 		for _, key := range keys {
-			history.Add(w, &history.Record{Time: someTime, Address: netip.MustParseAddr(address), Key: key,
+			history.Add(w, &history.Record{Time: baseTime, Address: netip.MustParseAddr(address), Key: key,
 				Also: []string{"p", key}, Audit: auditAll})
 		}
 	}
@@ -45,35 +45,35 @@ func TestAddressesAreMaskedAlsoInKeys(t *testing.T) {
  (address) x (address) {p,"(address) x (address)"}
  (address) {p,(address)}`},
 	} {
-		w := s.writer(history.Settings{Address: c.mode})
+		w := d.newWriter(history.Settings{Address: c.mode})
 		add(w, "192.0.2.77", "192.0.2.77", "anna|192.0.2.77", "198.51.100.0/25", "anna")
 		add(w, "2001:db8:1:2::3", "2001:db8:1:2::/64", "2001:db8:1:2::/64 x 2001:db8:1:2::3")
 		add(w, "::ffff:192.0.2.9", "::ffff:192.0.2.9")
 		flush(t, w)
-		same(t, "address, key and also",
-			s.text("SELECT coalesce(CASE WHEN masklen(address) IN (32, 128) THEN host(address) ELSE "+
+		checkEqual(t, "address, key and also",
+			d.query("SELECT coalesce(CASE WHEN masklen(address) IN (32, 128) THEN host(address) ELSE "+
 				"address::text END, ''), key, also::text FROM rate_limit_audit ORDER BY ctid"), c.want)
-		s.empty()
+		d.truncateAll()
 	}
 }
 
-// A masked key is not masked again, although the text of a network begins with that of some addresses in it.
-func TestAMaskedKeyIsMaskedOnce(t *testing.T) {
+// A masked key is not masked again, even if the text of the network starts with the client's address.
+func TestKeyIsMaskedOnce(t *testing.T) {
 	for _, c := range []struct{ client, key, want string }{
 		{"192.0.2.0", "u 192.0.2.0", "u 192.0.2.0/24"},
 		{"2001:db8:1::", "u 2001:db8:1::/64", "u 2001:db8:1::/48"},
 		{"2001:db8:1::", "u 2001:db8:1:: 2001:db8:1::/64", "u 2001:db8:1::/48 2001:db8:1::/48"},
 		{"2001:db8:1:0::5%eth0", "u 2001:db8:1::5", "u 2001:db8:1::/48"},
 	} {
-		same(t, c.client, history.MaskKey(settings.AddressPrefix, c.key, netip.MustParseAddr(c.client)),
+		checkEqual(t, c.client, history.MaskKey(settings.AddressPrefix, c.key, netip.MustParseAddr(c.client)),
 			c.want)
 	}
 }
 
 // Hosts, paths, methods and users from clients are stored without queries and invalid text.
-func TestNoQueryAndNoBrokenTextReachesTheTables(t *testing.T) {
-	s := newSite(t)
-	w := s.writer(history.Settings{})
+func TestTablesHaveNoQueriesAndValidText(t *testing.T) {
+	d := newTestDB(t)
+	w := d.newWriter(history.Settings{})
 	long := strings.Repeat("ä", 3000)
 	for _, r := range []history.Record{
 		{Path: "/a?api_key=secret", Host: "h"},
@@ -82,52 +82,52 @@ func TestNoQueryAndNoBrokenTextReachesTheTables(t *testing.T) {
 		{Path: "/" + long, Host: long, Method: long, User: long, Key: long, Endpoint: long, Prefix: long,
 			Tier: long, Reason: long, Also: []string{long, long}},
 	} {
-		r.Time = someTime
+		r.Time = baseTime
 		r.Outcome = history.Limited
 		r.Audit = auditAll
 		history.Add(w, &r)
 	}
 	flush(t, w)
-	all := s.text("SELECT row_to_json(a)::text FROM rate_limit_audit a") +
-		s.text("SELECT row_to_json(m)::text FROM rate_limit_metrics m")
-	if strings.Contains(all, "secret") {
-		t.Errorf("a query is in the tables: %s", all)
+	stored := d.query("SELECT row_to_json(a)::text FROM rate_limit_audit a") +
+		d.query("SELECT row_to_json(m)::text FROM rate_limit_metrics m")
+	if strings.Contains(stored, "secret") {
+		t.Errorf("tables: got %s, want no secret from a query", stored)
 	}
-	same(t, "rows", s.text("SELECT path, host, method, user_id, key FROM rate_limit_audit WHERE "+
+	checkEqual(t, "rows", d.query("SELECT path, host, method, user_id, key FROM rate_limit_audit WHERE "+
 		"length(path) < 100 ORDER BY path"), "/a h <nil> <nil> <nil>\n/b?? h?? G? u?? k?")
-	same(t, "lengths",
-		s.text("SELECT length(path), octet_length(host), octet_length(user_id), octet_length(key) FROM "+
+	checkEqual(t, "lengths",
+		d.query("SELECT length(path), octet_length(host), octet_length(user_id), octet_length(key) FROM "+
 			"rate_limit_audit WHERE length(path) > 100"), "500 254 512 512")
 	if stats := w.Stats(); stats.Written != 3 || stats.Failures != 0 || stats.DroppedMetrics != 0 {
-		t.Errorf("stats %+v", stats)
+		t.Errorf("Stats: got %+v, want 3 written, no failures and no drops", stats)
 	}
 }
 
-// FuzzTextsOfClients checks that Postgres can store any text from a client, and that its length is bounded.
+// FuzzTextsOfClients checks that Postgres can store every text from a client, and that lengths are bounded.
 func FuzzTextsOfClients(f *testing.F) {
-	for _, text := range []string{"", "/a", "a?b", "\xff\x00", strings.Repeat("ä", 300),
+	for _, value := range []string{"", "/a", "a?b", "\xff\x00", strings.Repeat("ä", 300),
 		strings.Repeat("\x80", 999), "192.0.2.1", "2001:db8::/64", "x 2001:db8::1"} {
-		f.Add(text)
+		f.Add(value)
 	}
 	client := netip.MustParseAddr("2001:db8::1")
-	f.Fuzz(func(t *testing.T, text string) {
-		path := history.CleanPath(text)
-		for _, got := range []string{history.CleanText(text, 255), path,
-			history.CleanText(history.MaskKey(settings.AddressPrefix, text, client), 512)} {
+	f.Fuzz(func(t *testing.T, value string) {
+		path := history.CleanPath(value)
+		for _, got := range []string{history.CleanText(value, 255), path,
+			history.CleanText(history.MaskKey(settings.AddressPrefix, value, client), 512)} {
 			if !utf8.ValidString(got) || strings.IndexByte(got, 0) >= 0 {
-				t.Errorf("%q became %q", text, got)
+				t.Errorf("cleaning %q: got %q, want UTF-8 without NUL", value, got)
 			}
 		}
 		if utf8.RuneCountInString(path) > 500 || strings.Contains(path, "?") &&
-			!strings.ContainsAny(text, "\x00") && utf8.ValidString(text) {
-			t.Errorf("the path %q became %q", text, path)
+			!strings.ContainsAny(value, "\x00") && utf8.ValidString(value) {
+			t.Errorf("CleanPath(%q): got %q, want at most 500 characters and no query", value, path)
 		}
-		if got := history.CleanText(text, 255); len(got) > 255 {
-			t.Errorf("%q has %d bytes", got, len(got))
+		if got := history.CleanText(value, 255); len(got) > 255 {
+			t.Errorf("CleanText(%q): got %d bytes, want at most 255", value, len(got))
 		}
-		if masked := history.MaskKey(settings.AddressOff, text, client); strings.Contains(masked,
-			client.String()) {
-			t.Errorf("the key %q became %q", text, masked)
+		masked := history.MaskKey(settings.AddressOff, value, client)
+		if strings.Contains(masked, client.String()) {
+			t.Errorf("MaskKey(%q): got %q, want it without the address", value, masked)
 		}
 	})
 }

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// other replaces the user and the endpoint of a request beyond maxMinuteCells.
+	// other replaces the user and the endpoint of requests beyond maxMinuteCells.
 	other = "(other)"
 
 	maxMinuteCells  = 10000 // of one minute; further users and endpoints share a cell
 	maxWaitingCells = 50000 // of all minutes
 )
 
-// cellKey identifies a row of rate_limit_metrics within a minute. The prefix is that of the limit.
+// cellKey identifies a row of rate_limit_metrics within a minute. prefix is the limit's prefix.
 type cellKey struct {
 	keyID                  int64
 	user, prefix, endpoint string
@@ -25,7 +25,7 @@ type cellKey struct {
 
 // cell holds the sums to add to the rows of a minute, its hour and its day.
 type cell struct {
-	minute  int64 // since 1970
+	minute  int64 // in minutes since 1970
 	key     cellKey
 	isOther bool
 	numbers [cellNumbers]int64
@@ -66,20 +66,20 @@ func (c *cell) requests() int64 {
 // minute holds the cells of one minute.
 type minute struct {
 	cells map[cellKey]*cell // waiting
-	seen  map[cellKey]bool  // up to maxMinuteCells, including cells already written
+	seen  map[cellKey]bool  // the keys of up to maxMinuteCells cells, including written ones
 }
 
 // totals holds the metrics that wait for the next batch. The Writer's mutex guards it.
 type totals struct {
 	minutes map[int64]*minute
-	last    *cell // the cell of the last record, or nil if that does not wait
+	last    *cell // the cell of the last record, or nil if that cell was taken
 	waiting int   // the number of waiting cells
 }
 
 func newTotals() totals { return totals{minutes: make(map[int64]*minute)} }
 
-// cellOf returns the cell of a key in a minute, or nil if too many cells wait. The caller should first try
-// the cell of the last record.
+// cellOf returns the cell of a key in the minute at, or nil if too many cells wait. The caller should first
+// try the cell of the last record.
 func (t *totals) cellOf(at int64, k cellKey) *cell {
 	m := t.minutes[at]
 	if m == nil {
@@ -119,7 +119,7 @@ func (t *totals) cellOf(at int64, k cellKey) *cell {
 	return c
 }
 
-// endMinutes deletes the minutes without waiting cells, except at and its neighbours.
+// endMinutes deletes the minutes without waiting cells, except at, the minute before and the minute after.
 func (t *totals) endMinutes(at int64) {
 	for i, m := range t.minutes {
 		if (i < at-1 || i > at+1) && len(m.cells) == 0 {
@@ -128,7 +128,7 @@ func (t *totals) endMinutes(at int64) {
 	}
 }
 
-// add adds the units that a limit charged, and the units to which they were settled.
+// add adds charged units, and the units of their actual cost.
 func (c *cell) add(charged, settled int64) {
 	c.numbers[cellCharged] += charged
 	if c.numbers[cellCharged] < 0 {
@@ -166,8 +166,8 @@ func (t *totals) addCharges(c *cell, r *Record) {
 	}
 }
 
-// Settled is the actual cost of a hit, from the response. The other fields are those of the request's Record,
-// and the prefix of the hit.
+// Settled describes the actual cost of a hit. Prefix is the hit's prefix, and the fields other than Units are
+// as in the request's Record.
 type Settled struct {
 	Time             time.Time
 	User             string
@@ -194,16 +194,16 @@ func Settle(w *Writer, s *Settled) {
 	}
 }
 
-// take removes and returns up to most cells of one minute, and up to batchCells.
-func (t *totals) take(most int) []*cell {
-	if most > batchCells {
-		most = batchCells
+// take removes and returns cells of one minute, at most limit and at most batchCells.
+func (t *totals) take(limit int) []*cell {
+	if limit > batchCells {
+		limit = batchCells
 	}
 	var cells []*cell
 	t.last = nil
 	for _, m := range t.minutes {
 		for k, c := range m.cells {
-			if len(cells) >= most {
+			if len(cells) >= limit {
 				break
 			}
 			cells = append(cells, c)

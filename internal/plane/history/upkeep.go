@@ -20,7 +20,7 @@ type UpkeepReport struct {
 	Deleted int64    `json:"deleted"` // rows of metrics and writers
 	Dropped []string `json:"dropped"` // partitions that were deleted
 
-	// Skipped lists the partitions that should have been dropped and are in use, with their users, such as
+	// Skipped lists the expired partitions that are in use, with their users, such as
 	// "public.rate_limit_audit_20260101: held by pid 4711". "rate_limit_audit: held by another session" means
 	// that no partition could be created.
 	Skipped []string `json:"skipped"`
@@ -31,13 +31,13 @@ func (r *UpkeepReport) IsNothing() bool {
 	return !r.Busy && r.Deleted == 0 && len(r.Made)+len(r.Dropped)+len(r.Skipped) == 0
 }
 
-// Upkeep maintains the history, which needs it about once a minute. It creates the partitions of today and
-// the next 7 days, and deletes rows that are past their retention at the time now. The zero time means the
-// current time of the database. Any number of processes may call Upkeep at any time. Only the owner of the
-// tables can create partitions for another time, or delete rows before their retention ends.
+// Upkeep maintains the history. Call it about once a minute; any number of processes may do so. Upkeep
+// creates the partitions of today and the next 7 days, and deletes rows that are past their retention at the
+// time now. The zero time means the current time of the database. Any other time requires the owner of the
+// tables, to create partitions for that time or to delete rows before their retention ends.
 //
-// Writers wait for up to 100 ms while Upkeep drops partitions. Upkeep skips partitions that another session
-// uses, and the next Upkeep retries. After an error, the report has the effects so far.
+// While Upkeep drops partitions, Writers wait for up to 100 ms. Upkeep skips partitions that another session
+// uses; the next Upkeep retries them. After an error, the report has the effects so far.
 func Upkeep(ctx context.Context, db pgdb.DB, now time.Time) (UpkeepReport, error) {
 	return doUpkeep(ctx, db, now, 0)
 }
@@ -51,16 +51,16 @@ const (
 		concat_ws(': held by ', name, held_by), NULL FROM rate_limit_drop_expired($1::text::timestamptz)`
 )
 
-// doUpkeep is Upkeep if no process has done it within interval.
+// doUpkeep is like Upkeep, but does nothing if an upkeep ran within interval.
 func doUpkeep(ctx context.Context, db pgdb.DB, now time.Time, interval time.Duration) (UpkeepReport, error) {
 	r := UpkeepReport{Made: []string{}, Dropped: []string{}, Skipped: []string{}}
-	at := "now"
+	atText := "now"
 	if !now.IsZero() {
-		at = now.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
+		atText = now.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
 	}
-	err := r.query(ctx, db, upkeepSQL, at, intervalText(interval))
+	err := r.query(ctx, db, upkeepSQL, atText, intervalText(interval))
 	if err == nil && !r.Busy {
-		err = r.query(ctx, db, dropSQL, at)
+		err = r.query(ctx, db, dropSQL, atText)
 	}
 	if err != nil {
 		err = fmt.Errorf("upkeep of the history: %w", err)

@@ -18,11 +18,11 @@ import (
 const (
 	// flushInterval bounds the time between two flushes.
 	flushInterval = time.Second
-	// totalsInterval separates two writes of metrics.
+	// totalsInterval is the minimum time between two writes of metrics.
 	totalsInterval = 10 * time.Second
-	// sendTimeout bounds an attempt to write a parcel. After it the result is unknown.
+	// sendTimeout bounds an attempt to write a parcel. After a timeout the result is unknown.
 	sendTimeout = 5 * time.Second
-	// prepareTimeout bounds a migration and the write of the retention.
+	// prepareTimeout bounds a migration and the write of the retention together.
 	prepareTimeout = 30 * time.Second
 	// closeTimeout bounds Close.
 	closeTimeout = 2 * time.Second
@@ -38,15 +38,15 @@ type Stats struct {
 	Dropped  int64 // decisions that will never be in the audit log
 	Pending  int64 // decisions that are not written yet
 
-	// DroppedMetrics counts requests that will never be in the metrics. Close adds those still pending.
+	// DroppedMetrics counts requests that will never be in the metrics. Close adds the pending ones.
 	DroppedMetrics int64
 	// Other counts requests that are in the metrics without their user and endpoint, because a minute had
 	// more than 10,000 combinations.
 	Other int64
 
-	Batches   int64  // parcels that were written
-	Failures  int64  // attempts that failed
-	LastError string // the failure of the last attempt; "" if it succeeded
+	Batches   int64  // written parcels
+	Failures  int64  // failed attempts
+	LastError string // the error of the last attempt; "" if it succeeded
 }
 
 // Writer writes the history of one process to Postgres. It is safe for concurrent use.
@@ -58,7 +58,7 @@ type Writer struct {
 	settings Settings
 	name     string // random; identifies the process in rate_limit_writers
 
-	batchRows int // the maximum of a parcel; a flush starts when so many wait
+	batchRows int // the maximum of a parcel; a flush starts when batchRows rows wait
 
 	closing context.Context // ends when Close begins
 	shut    context.CancelFunc
@@ -70,25 +70,25 @@ type Writer struct {
 	mu          sync.Mutex // guards the fields below
 	pending     pending
 	totals      totals
-	sendingLoad load // the load of the parcels in sending
-	failing     bool // the last attempt failed
+	sendingSize parcelSize // the size of the parcels in sending
+	failing     bool       // the last attempt failed
 	closed      bool
 	stats       Stats
 	wake        context.CancelFunc // starts the next flush
 
-	flushing      chan struct{} // full during a flush, which owns the fields below
-	sending       []*parcel     // parcels to send; an attempt for the first one may have failed
-	number        int64         // the number of the last parcel
-	reported      int64         // the drops recorded in rate_limit_writers
-	ready         bool          // the tables are up to date
-	retained      bool          // the retention is written
-	prepareErr    error         // the last error of prepare
-	preparedAt    time.Time     // the last call of prepare that tried
-	delayedSecond int64         // the second with rows that a flush left to the next one
-	cellsDue      int           // the number of cells to write; requests add further ones
-	collectedAt   time.Time     // the last time that all cells were due
-	reportedAt    time.Time     // the last call of OnError
-	reportedDrops int64         // the sum of drops and Stats.Other reported to OnError
+	flushing         chan struct{} // holds a value during a flush, which owns the fields below
+	sending          []*parcel     // parcels to send; an attempt for the first one may have failed
+	number           int64         // the number of the last parcel
+	reportedDropped  int64         // the drops recorded in rate_limit_writers
+	ready            bool          // the tables are up to date
+	retentionWritten bool          // the retention was written
+	prepareErr       error         // the last error of prepare
+	preparedAt       time.Time     // the last attempt of prepare
+	delayedSecond    int64         // the second with rows that a flush left for the next one
+	cellsDue         int           // the number of cells to write in this flush
+	collectedAt      time.Time     // the last time when all cells became due
+	reportedAt       time.Time     // the last call of OnError
+	reportedDrops    int64         // the sum of drops and Stats.Other reported to OnError
 
 	upkeepText string // the last failure of Upkeep; only upkeepLoop uses it
 }
@@ -108,7 +108,7 @@ func New(db pgdb.DB, s Settings) (*Writer, error) {
 	}
 	w := &Writer{db: db, settings: s, name: hex.EncodeToString(name), totals: newTotals(),
 		flushing: make(chan struct{}, 1), collectedAt: time.Now(), ready: s.DisableMigration,
-		retained: len(s.Retention) == 0}
+		retentionWritten: len(s.Retention) == 0}
 	w.batchRows = batchRows
 	if half := (s.MaxPending + 1) / 2; w.batchRows > half {
 		w.batchRows = half
@@ -158,7 +158,7 @@ func (w *Writer) writeLoop() {
 	}
 }
 
-// Flush writes everything pending now. After an error, some of it is still pending. After Close the error is
+// Flush writes all pending records. After an error, some are still pending. After Close the error is
 // ratelimit.ErrClosed.
 func (w *Writer) Flush(ctx context.Context) error {
 	if w.closing.Err() != nil {
@@ -167,8 +167,8 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return w.flush(ctx, true)
 }
 
-// flush writes the rows and cells that are due, or everything if all is set. It first waits for the running
-// flush, which ends with w.life at the latest. It returns a panic of a driver as an error.
+// flush writes the rows and cells that are due, or all if all is set. It first waits for the running flush,
+// which ends with w.life at the latest. It returns a panic of a driver as an error.
 func (w *Writer) flush(ctx context.Context, all bool) error {
 	w.flushing <- struct{}{}
 	defer func() { <-w.flushing }()
@@ -229,7 +229,7 @@ func (w *Writer) Stats() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	stats := w.stats
-	stats.Pending = w.pending.decisions + w.sendingLoad.decisions
+	stats.Pending = w.pending.decisions + w.sendingSize.decisions
 	return stats
 }
 
@@ -253,12 +253,12 @@ func (w *Writer) Close() {
 	w.kill()
 	w.loops.Wait()
 	w.mu.Lock()
-	w.sendingLoad.decisions += w.pending.decisions
+	w.sendingSize.decisions += w.pending.decisions
 	for w.totals.waiting > 0 {
-		w.sendingLoad.add(&parcel{cells: w.totals.take(batchCells)}, 1)
+		w.sendingSize.add(&parcel{cells: w.totals.take(batchCells)}, 1)
 	}
-	w.drop(w.sendingLoad)
-	w.sendingLoad = load{}
+	w.drop(w.sendingSize)
+	w.sendingSize = parcelSize{}
 	w.pending = pending{}
 	w.totals = newTotals()
 	w.mu.Unlock()

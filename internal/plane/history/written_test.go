@@ -11,28 +11,28 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// hits returns hits of limits: pairs of a prefix and a cost.
-func hits(pairs ...any) (all []ratelimit.Hit) {
+// hits returns hits on limits from pairs of a prefix and a cost.
+func hits(pairs ...any) (list []ratelimit.Hit) {
 	for i := 0; i < len(pairs); i += 2 {
-		all = append(all, ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: pairs[i].(string)},
+		list = append(list, ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: pairs[i].(string)},
 			Cost: int64(pairs[i+1].(int))})
 	}
-	return all
+	return list
 }
 
 var auditAll = settings.Audit{Level: settings.AuditAll}
 
 // Each column of the tables has the value of the record.
-func TestWhatHappenedIsInTheTables(t *testing.T) {
+func TestTablesHaveAllValues(t *testing.T) {
 	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t)
-			db := open(t, s.dsn)
+			d := newTestDB(t)
+			db := open(t, d.dsn)
 			defer db.Close()
-			w := s.writerOn(db, history.Settings{Region: "eu",
+			w := d.newWriterOn(db, history.Settings{Region: "eu",
 				Retention: []settings.Retention{{What: "audit", Keep: 30 * 24 * time.Hour}}})
 			history.Add(w, &history.Record{
-				Time: someTime, Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/api/per_hour",
+				Time: baseTime, Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/api/per_hour",
 				Key: `a"b\c`, User: "anna", KeyID: 7, Tier: "pro",
 				Address: netip.MustParseAddr("2001:db8:1:2::3"), Host: "api.example.com", Method: "GET",
 				Path: "/v1/x?secret=1", Endpoint: "/v1/*",
@@ -40,34 +40,34 @@ func TestWhatHappenedIsInTheTables(t *testing.T) {
 				Duration: 1100 * time.Microsecond, Source: ratelimit.FromBlocked,
 				Also: []string{"other", `k"1`, "third", `k\2`}, Audit: auditAll,
 			})
-			history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, Cost: 3,
+			history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed, Cost: 3,
 				Duration: time.Microsecond, User: "anna", Audit: auditAll, Unsettled: []bool{false, true},
 				Hits: hits("", 3, "rule/tokens/per_month", 500)})
-			history.Settle(w, &history.Settled{Time: someTime, User: "anna", Prefix: "rule/tokens/per_month",
+			history.Settle(w, &history.Settled{Time: baseTime, User: "anna", Prefix: "rule/tokens/per_month",
 				Units: 720})
-			history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, Prefix: "p", Cost: 1,
+			history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed, Prefix: "p", Cost: 1,
 				Hits: hits("p", 1)})
-			history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, Prefix: "p", Cost: 1,
+			history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed, Prefix: "p", Cost: 1,
 				Quota: 5, Source: ratelimit.FromLease})
-			history.Add(w, &history.Record{Time: someTime, Prefix: "p", Cost: 1, Quota: 5})
-			history.Add(w, &history.Record{Time: someTime.Add(time.Hour), Outcome: history.Rejected,
+			history.Add(w, &history.Record{Time: baseTime, Prefix: "p", Cost: 1, Quota: 5})
+			history.Add(w, &history.Record{Time: baseTime.Add(time.Hour), Outcome: history.Rejected,
 				User: "anna", KeyID: 7, Status: 401})
 			flush(t, w)
-			same(t, "audit", s.text(`SELECT regexp_replace(row_to_json(a)::text, '"id":[1-9][0-9]*',
+			checkEqual(t, "audit", d.query(`SELECT regexp_replace(row_to_json(a)::text, '"id":[1-9][0-9]*',
 				'"id":"N"') FROM rate_limit_audit a ORDER BY outcome DESC`),
 				`{"time":"2026-11-20T12:30:15.5+00:00","cost":2,"count":1,"quota":100,"remaining":1,"key_id":7,"retry_after_ms":1500,"duration_us":1100,"weight":1,"status":429,"outcome":"limited","reason":"no_quota","prefix":"rule/api","limit_name":"per_hour","key":"a\"b\\c","user_id":"anna","tier":"pro","address":"2001:db8:1:2::3","host":"api.example.com","method":"GET","path":"/v1/x","node":"n1","region":"eu","also":["other","k\"1","third","k\\2"],"id":"N"}
 {"time":"2026-11-20T12:30:15.5+00:00","cost":3,"count":1,"quota":null,"remaining":null,"key_id":null,"retry_after_ms":null,"duration_us":1,"weight":1,"status":null,"outcome":"allowed","reason":null,"prefix":"","limit_name":null,"key":null,"user_id":"anna","tier":null,"address":null,"host":null,"method":null,"path":null,"node":"n1","region":"eu","also":null,"id":"N"}`)
-			same(t, "numbers", s.text("SELECT count(DISTINCT id) FROM rate_limit_audit"), "2")
-			same(t, "metrics", s.text(`SELECT time::text, user_id, key_id, prefix, limit_name, endpoint, region,
-				requests, allowed, limited, rejected, charged, settled, from_memory, from_lease, from_database,
-				latency::text, last_request::text FROM rate_limit_metrics WHERE granularity = 'minute'
-				ORDER BY time, prefix COLLATE "C"`),
+			checkEqual(t, "numbers", d.query("SELECT count(DISTINCT id) FROM rate_limit_audit"), "2")
+			checkEqual(t, "metrics", d.query(`SELECT time::text, user_id, key_id, prefix, limit_name,
+				endpoint, region, requests, allowed, limited, rejected, charged, settled, from_memory,
+				from_lease, from_database, latency::text, last_request::text FROM rate_limit_metrics
+				WHERE granularity = 'minute' ORDER BY time, prefix COLLATE "C"`),
 				`2026-11-20 12:30:00+00 anna 0    eu 1 1 0 0 3 3 0 0 0 {1} 2026-11-20 12:30:15.5+00
 2026-11-20 12:30:00+00  0 p   eu 3 3 0 0 1 1 0 1 1 {3} 2026-11-20 12:30:15.5+00
 2026-11-20 12:30:00+00 anna 7 rule/api per_hour /v1/* eu 1 0 1 0 0 0 1 0 0 {0,0,0,0,1} 2026-11-20 12:30:15.5+00
 2026-11-20 12:30:00+00 anna 0 rule/tokens per_month  eu 0 0 0 0 500 720 0 0 0 {} 2026-11-20 12:30:15.5+00
 2026-11-20 13:30:00+00 anna 7    eu 1 0 0 1 0 0 0 0 0 {1} 2026-11-20 13:30:15.5+00`)
-			same(t, "hours and days", s.text(`SELECT granularity, time::text, user_id, key_id,
+			checkEqual(t, "hours and days", d.query(`SELECT granularity, time::text, user_id, key_id,
 				sum(requests)::bigint, sum(settled)::bigint FROM rate_limit_metrics
 				WHERE granularity <> 'minute' AND user_id = 'anna' GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4`),
 				`day 2026-11-20 00:00:00+00 anna 0 1 723
@@ -75,12 +75,12 @@ day 2026-11-20 00:00:00+00 anna 7 2 0
 hour 2026-11-20 12:00:00+00 anna 0 1 723
 hour 2026-11-20 12:00:00+00 anna 7 1 0
 hour 2026-11-20 13:00:00+00 anna 7 1 0`)
-			same(t, "writers", s.text("SELECT node, region, batch, written, dropped FROM rate_limit_writers"),
-				"n1 eu 2 2 0")
-			same(t, "retention", s.text("SELECT keep::text, set_by FROM rate_limit_retention "+
+			const writers = "SELECT node, region, batch, written, dropped FROM rate_limit_writers"
+			checkEqual(t, "writers", d.query(writers), "n1 eu 2 2 0")
+			checkEqual(t, "retention", d.query("SELECT keep::text, set_by FROM rate_limit_retention "+
 				"WHERE what = 'audit'"), "30 days n1")
 			if got, want := w.Stats(), (history.Stats{Recorded: 2, Written: 2, Batches: 2}); got != want {
-				t.Errorf("got the stats %+v, want %+v", got, want)
+				t.Errorf("Stats: got %+v, want %+v", got, want)
 			}
 		})
 	}
