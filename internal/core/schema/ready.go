@@ -5,8 +5,9 @@ const NodeIsLive = `(n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' 
 	AND n.system = (SELECT system_identifier FROM pg_control_system()))`
 
 // NodesReady returns 1 if Nodes is up to date, and 0 otherwise.
-const NodesReady = `SELECT (to_regclass('rate_limit_nodes') IS NOT NULL
-	AND to_regclass('rate_limit_secrets') IS NOT NULL AND to_regclass('rate_limit_proxies') IS NOT NULL)::int`
+const NodesReady = `SELECT (to_regclass('rate_limit_proxies') IS NOT NULL AND (SELECT bool_and(EXISTS (
+	SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(t.name) AND a.attname = t.mark
+		AND NOT a.attisdropped)) FROM (VALUES ` + nodeMarks + `) AS t(name, mark)))::int`
 
 // MissingGrants is an expression for the statements that would allow the role of the session to make
 // decisions, or NULL if the role can make them.

@@ -52,3 +52,14 @@ func TestRestoreIsDetectedByFirstFunction(t *testing.T) {
 		t.Errorf("RestoredInPart does not query %s, the first function of the policy", first)
 	}
 }
+
+// A registry without a column that this program writes is not up to date: its migration then says so.
+func TestOlderRegistryIsNotReady(t *testing.T) {
+	s := newTestDB(t)
+	s.expect(schema.NodesReady, "1")
+	s.exec("ALTER TABLE rate_limit_nodes RENAME report TO region")
+	s.expect(schema.NodesReady, "0")
+	if err := s.try(schema.Nodes); err == nil || !strings.Contains(err.Error(), `has no column "report"`) {
+		t.Errorf("the migration of an older registry ended with %v, want the column that it lacks", err)
+	}
+}
