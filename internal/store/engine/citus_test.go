@@ -105,7 +105,7 @@ func (s *citusDB) workerOf(shard int) int {
 			return i
 		}
 	}
-	s.t.Fatalf("shard %d is at port %s, which no worker has", shard, port[0])
+	s.t.Fatalf("shard %d is at port %s, want the port of a worker", shard, port[0])
 	return 0
 }
 
@@ -157,7 +157,7 @@ func (s *citusDB) testUninstall(t *testing.T) {
 	_, sql, _ := strings.Cut(section, "```sql\n")
 	sql, _, found := strings.Cut(sql, "```")
 	if !found {
-		t.Fatal("the run-book has no SQL that uninstalls")
+		t.Fatal("docs/runbook.md: no SQL block under Uninstall, want one")
 	}
 	cluster.Execute(t, s.DSN(), sql)
 	left := cluster.Texts(s.t, s.DSN(), `SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'rl\_s%'

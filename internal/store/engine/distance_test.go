@@ -23,7 +23,7 @@ type region struct {
 // subject is a key with counts of its requests.
 type subject struct {
 	key      string
-	rate     float64 // hits a second, summed over all regions
+	rate     float64 // hits per second, the sum of all regions
 	requests atomic.Int64
 	waited   atomic.Int64 // requests that waited for a round trip to another region
 	passed   atomic.Int64 // requests that were allowed

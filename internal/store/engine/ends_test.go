@@ -25,7 +25,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 				db.mu.Lock()
 				defer db.mu.Unlock()
 				if db.closed {
-					t.Error("the DB was closed during a call")
+					t.Error("the DB was closed during a call, want it closed after the call")
 				}
 				return admit(ctx, statements)
 			}

@@ -56,7 +56,7 @@ func (*leasingStore) LosesUnits() {}
 // One driver suffices, because leases are decided above drivers.
 func TestConformanceWithLeases(t *testing.T) {
 	conformance.Store(t, func(t testing.TB) ratelimit.Store {
-		o := engine.Options{OnError: func(err error) { t.Errorf("reported: %v", err) }}
+		o := engine.Options{OnError: func(err error) { t.Errorf("reported: %v, want nothing", err) }}
 		lease := func(l *ratelimit.Limit) {
 			leased := *l
 			leased.Lease = 0.5

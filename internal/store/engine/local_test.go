@@ -58,7 +58,7 @@ func (p *localProxy) decide(t testing.TB, hits ...ratelimit.Hit) []ratelimit.Dec
 	err := p.Take(context.Background(), testTimeout, hits, decisions)
 	p.SetProxies(p.proxies)
 	if err != nil && !p.Store.TakeLocal(err, hits, decisions) {
-		t.Fatalf("TakeLocal decides nothing after error %v", err)
+		t.Fatalf("TakeLocal after error %v returns false, want true", err)
 	}
 	return decisions
 }

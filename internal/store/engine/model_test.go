@@ -162,7 +162,7 @@ func (d *rowReader) readAfterEachRun(h ratelimit.Hit) {
 // result returns the row that was read, or "" if there is none.
 func (d *rowReader) result(t failer) string {
 	if d.read.Err != nil {
-		t.Fatalf("%v", d.read.Err)
+		t.Fatalf("reading the row: %v", d.read.Err)
 	}
 	if d.read.Rows == 0 {
 		return ""

@@ -61,7 +61,7 @@ func TestSlowBatchesAreOverload(t *testing.T) {
 					err := store.Take(context.Background(), timeout, hits,
 						make([]ratelimit.Decision, len(hits)))
 					if took := time.Since(start); !test.want(n, took, err) {
-						t.Errorf("%s: request %d ended with %v after %v", name, n, err, took)
+						t.Errorf("%s: request %d: error %v after %v, want another result", name, n, err, took)
 					}
 				})
 				synctest.Wait()

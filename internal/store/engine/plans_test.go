@@ -279,7 +279,7 @@ func (p *planner) checkPlans(t *testing.T, when, mode string) {
 			plan := strings.Join(lines, "\n") + "\n"
 			if node := reorderingNode(plan); isSortedTake(statement.SQL) &&
 				(node != "" || !strings.Contains(plan, "ProjectSet")) {
-				t.Errorf("%s: a %s may change the order of the keys:\n%.300s\n%s", when, node,
+				t.Errorf("%s: got a %s, want only nodes that keep the order of keys:\n%.300s\n%s", when, node,
 					statement.SQL, plan)
 				break
 			}

@@ -149,7 +149,7 @@ func (d *db) tryFor(limit time.Duration, statements ...*pgdb.Statement) error {
 	start := time.Now()
 	err := d.Run(ctx, statements)
 	if took := time.Since(start); took > limit+grace {
-		d.t.Errorf("a call with a deadline of %v took %v", limit, took)
+		d.t.Errorf("a call with a deadline of %v took %v, want at most %v more", limit, took, grace)
 	}
 	return err
 }
@@ -199,7 +199,8 @@ func cells(t testing.TB, s *pgdb.Statement) []string {
 			continue
 		}
 		if size < 0 || int(size) > len(rest) {
-			t.Fatalf("%.200s: the result has a column of %d bytes, and %d bytes left", s.SQL, size, len(rest))
+			t.Fatalf("%.200s: a column has %d bytes, want at most the %d that are left", s.SQL, size,
+				len(rest))
 		}
 		columns = append(columns, string(rest[:size]))
 		rest = rest[size:]

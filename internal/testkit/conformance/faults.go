@@ -147,7 +147,7 @@ func (d *db) runUntilDeadline(call func(ctx context.Context) error) error {
 		select {
 		case err = <-done:
 		case <-time.After(grace):
-			d.t.Fatalf("a call with a deadline of %v runs %v longer", limit, grace)
+			d.t.Fatalf("a call with a deadline of %v still runs %v after it, want it ended", limit, grace)
 		}
 		if started {
 			d.awaitSessions(asleep, 0)
@@ -157,7 +157,7 @@ func (d *db) runUntilDeadline(call func(ctx context.Context) error) error {
 			"AND pid <> pg_backend_pid()")
 		d.awaitSessions(asleep, 0)
 	}
-	d.t.Fatalf("the server never started the call, which ended with %v", err)
+	d.t.Fatalf("the server has not started a call before its deadline, last error %v", err)
 	return nil
 }
 
@@ -309,7 +309,7 @@ func testServerHangs(t *testing.T, open openDB) {
 	time.Sleep(100 * time.Millisecond) // usually, the statement has started
 	closing.Close()
 	if ctx.Err() != nil {
-		t.Error("Close waits until a hanging call ends")
+		t.Errorf("Close took %v while a call hung, want less", grace)
 	}
 	cancel()
 	if err := <-waiting; err == nil {

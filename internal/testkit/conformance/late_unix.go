@@ -29,7 +29,7 @@ func testLateProcess(t *testing.T, open openDB) {
 		defer d.Close()
 		d.run(statement("SELECT 1"))
 		for round := range 2 {
-			_, _ = os.Stdout.WriteString("asking\n")
+			_, _ = os.Stdout.WriteString("running\n")
 			s := statement(fmt.Sprintf("SELECT pg_sleep(0.5) /* %d */", round))
 			if err := d.tryFor(limit, s); err != nil || s.Err != nil {
 				t.Errorf("a response that was read late: %v, %v; want no errors", err, s.Err)
@@ -60,7 +60,7 @@ func testLateProcess(t *testing.T, open openDB) {
 	round := 0
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		text.WriteString(lines.Text() + "\n")
-		if lines.Text() != "asking" {
+		if lines.Text() != "running" {
 			continue
 		}
 		sent := fmt.Sprintf("SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE '%%/* %d */'", round)
@@ -73,6 +73,6 @@ func testLateProcess(t *testing.T, open openDB) {
 		round++
 	}
 	if err := child.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, text.String())
+		t.Errorf("the stopped process: error %v, want none\n%s", err, text.String())
 	}
 }

@@ -58,7 +58,7 @@ func ExtremeLimits(t testing.TB) []*ratelimit.Limit {
 		}
 	}
 	if len(limits) < 100 {
-		t.Fatalf("only %d limits are valid", len(limits))
+		t.Fatalf("%d limits are valid, want at least 100", len(limits))
 	}
 	for unit := ratelimit.Day; unit <= ratelimit.Year; unit++ {
 		limits = append(limits, &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow,

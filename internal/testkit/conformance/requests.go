@@ -55,8 +55,8 @@ func (s *store) expectAll(hits []ratelimit.Hit, want string) {
 		}
 		got = append(got, fmt.Sprint(outcome, " ", d.Remaining))
 	}
-	if text := strings.Join(got, ", "); text != want {
-		s.t.Fatalf("%s: got %s, want %s", hits[0].Limit.Prefix, text, want)
+	if got := strings.Join(got, ", "); got != want {
+		s.t.Fatalf("%s: got %s, want %s", hits[0].Limit.Prefix, got, want)
 	}
 }
 
@@ -103,10 +103,10 @@ func testManyHits(t *testing.T, s *store) {
 
 func testNoHits(t *testing.T, s *store) {
 	if err := s.Take(context.Background(), timeout, nil, nil); err != nil {
-		t.Errorf("Take: %v", err)
+		t.Errorf("Take of no hits: error %v, want none", err)
 	}
 	if err := s.Reset(context.Background(), timeout, nil); err != nil {
-		t.Errorf("Reset: %v", err)
+		t.Errorf("Reset of no hits: error %v, want none", err)
 	}
 }
 

@@ -72,7 +72,7 @@ func testSettings(t *testing.T, d *db) {
 			}
 		}
 	}
-	fresh.run(statement("SELECT pg_sleep(0.5)::text")) // longer than the timeouts
+	fresh.run(statement("SELECT pg_sleep(0.5)::text")) // longer than the timeouts in harmfulSettings
 	// A statement with Alone runs with the database's settings.
 	alone := statement("SHOW max_parallel_workers_per_gather")
 	alone.Alone = true
@@ -117,11 +117,11 @@ func testHarmful(t *testing.T, d *db) {
 			t.Errorf("%s: error %v, want %q", c.setting, err, name+c.want)
 			continue
 		}
-		_, mend, _ := strings.Cut(err.Error(), ": ALTER")
+		_, correction, _ := strings.Cut(err.Error(), ": ALTER")
 		cluster.Execute(t, withSettings(t, d.dsn, "default_transaction_read_only", "off"),
-			strings.ReplaceAll("ALTER"+mend, "; ", ""))
+			strings.ReplaceAll("ALTER"+correction, "; ", ""))
 		if err := harmful(); err != nil {
-			t.Errorf("%s, mended: error %v, want none", c.setting, err)
+			t.Errorf("%s, corrected: error %v, want none", c.setting, err)
 		}
 		execute("ALTER DATABASE %1$I RESET " + name)
 		execute("ALTER ROLE %2$I IN DATABASE %1$I RESET " + name)

@@ -143,16 +143,20 @@ func testEqualRows(t *testing.T, d *db) {
 		value  func(n int64) string
 		rows   int64
 	}{
-		{"-n", minus, 3000},
-		{"CASE WHEN n % 7 > 0 THEN -n END", minusOrNull(func(n int64) bool { return n%7 == 0 }), 500},
-		{"CASE WHEN n < 500 THEN -n END", minusOrNull(func(n int64) bool { return n == 500 }), 500},
-		{"-n::int", func(n int64) string { return minus(n)[4:] }, 500},
-		{"-n::float8", func(n int64) string { return bigintBytes(int64(math.Float64bits(float64(-n)))) },
-			500},
-		{"timestamptz '2000-01-01 00:00:00+00' + n * interval '1 microsecond'", bigintBytes, 500},
-		{"repeat('x', (n % 5)::int)", func(n int64) string { return strings.Repeat("x", int(n%5)) }, 500},
-		{"-n", minus, 1},
-		{"-n", nil, 0},
+		{second: "-n", value: minus, rows: 3000},
+		{second: "CASE WHEN n % 7 > 0 THEN -n END", rows: 500,
+			value: minusOrNull(func(n int64) bool { return n%7 == 0 })},
+		{second: "CASE WHEN n < 500 THEN -n END", rows: 500,
+			value: minusOrNull(func(n int64) bool { return n == 500 })},
+		{second: "-n::int", rows: 500, value: func(n int64) string { return minus(n)[4:] }},
+		{second: "-n::float8", rows: 500,
+			value: func(n int64) string { return bigintBytes(int64(math.Float64bits(float64(-n)))) }},
+		{second: "timestamptz '2000-01-01 00:00:00+00' + n * interval '1 microsecond'", rows: 500,
+			value: bigintBytes},
+		{second: "repeat('x', (n % 5)::int)", rows: 500,
+			value: func(n int64) string { return strings.Repeat("x", int(n%5)) }},
+		{second: "-n", value: minus, rows: 1},
+		{second: "-n"},
 	} {
 		var want []string
 		for n := int64(1); n <= c.rows; n++ {

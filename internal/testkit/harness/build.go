@@ -133,8 +133,8 @@ func Compile(ctx context.Context, env []string, module, pkg, out string, flags .
 	args := append(append([]string{"build", "-ldflags=-s -w", "-o", out}, buildFlags...), flags...)
 	cmd := goCommand(ctx, module, append(args, pkg)...)
 	cmd.Env = append(cmd.Env, env...)
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build %s in %s: %w\n%s", pkg, module, err, text)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build %s in %s: %w\n%s", pkg, module, err, output)
 	}
 	return nil
 }

@@ -127,36 +127,36 @@ type tickets struct {
 }
 
 // next waits until the next request is due, and returns its number.
-func (s *tickets) next() (int, bool) {
-	s.mu.Lock()
-	i := s.issued
-	if s.ctx.Err() != nil || s.load.Requests > 0 && i >= s.load.Requests {
-		s.mu.Unlock()
+func (t *tickets) next() (int, bool) {
+	t.mu.Lock()
+	i := t.issued
+	if t.ctx.Err() != nil || t.load.Requests > 0 && i >= t.load.Requests {
+		t.mu.Unlock()
 		return 0, false
 	}
-	s.issued++
-	s.replies = append(s.replies, Reply{})
-	s.mu.Unlock()
-	if wait := time.Until(s.began.Add(time.Duration(i) * s.load.Every)); s.load.Every > 0 && wait > 0 {
+	t.issued++
+	t.replies = append(t.replies, Reply{})
+	t.mu.Unlock()
+	if wait := time.Until(t.began.Add(time.Duration(i) * t.load.Every)); t.load.Every > 0 && wait > 0 {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-		case <-s.ctx.Done():
+		case <-t.ctx.Done():
 			return 0, false
 		}
 	}
 	return i, true
 }
 
-func (s *tickets) put(i int, r Reply) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.replies[i] = r
+func (t *tickets) put(i int, r Reply) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.replies[i] = r
 }
 
-func (s *tickets) result() *Result {
-	r := &Result{Status: map[int]int{}, Replies: s.replies}
+func (t *tickets) result() *Result {
+	r := &Result{Status: map[int]int{}, Replies: t.replies}
 	for i := range r.Replies {
 		reply := &r.Replies[i]
 		switch {
@@ -182,7 +182,7 @@ func (r *Result) Err() error {
 	return nil
 }
 
-// String returns the counts by status, as "200×100 429×900".
+// String formats the counts by status, as in "200×100 429×900".
 func (r *Result) String() string {
 	var parts []string
 	for status, n := range r.Status {
@@ -195,12 +195,12 @@ func (r *Result) String() string {
 	return strings.Join(parts, " ")
 }
 
-// Get returns a GET request with headers, given as name, value, name, value. The header Host sets the
-// request's host.
+// Get returns a GET request. headers has pairs of a name and a value. The header Host sets the request's
+// host.
 func Get(url string, headers ...string) *http.Request {
 	request, err := http.NewRequest(http.MethodGet, url, nil)
 	if err != nil {
-		panic(err) // the test's own text
+		panic(err) // a test passed a wrong URL
 	}
 	for i := 0; i+1 < len(headers); i += 2 {
 		if request.Header.Set(headers[i], headers[i+1]); headers[i] == "Host" {

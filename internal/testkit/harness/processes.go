@@ -264,19 +264,19 @@ func freePort() (int, error) {
 // logBuffer keeps a program's output.
 type logBuffer struct {
 	mu   sync.Mutex
-	text bytes.Buffer
+	data bytes.Buffer
 }
 
-func (b *logBuffer) Write(text []byte) (int, error) {
+func (b *logBuffer) Write(data []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.text.Write(text)
+	return b.data.Write(data)
 }
 
 func (b *logBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.text.String()
+	return b.data.String()
 }
 
 func tail(log string) string {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// sql matches text that is SQL.
+// sql matches SQL.
 var sql = regexp.MustCompile(`\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|ALTER|RAISE|UNION ALL)\b`)
 
 // All SQL is ASCII, because a database in another encoding than UTF-8 does not accept other characters.

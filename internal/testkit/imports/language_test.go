@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// stilted matches grammar that is hard to read, and descriptions of code as a person.
+// stilted matches phrases that are hard to read, and verbs that describe code as a person.
 var stilted = regexp.MustCompile(`in vain` +
 	`|(is|are|was|were) (what|why|where|how|whom?)` +
 	`|(is|are) no (\w*)` +
@@ -30,7 +30,7 @@ const maxStilted = 83
 // Golangci-lint checks Go.
 const maxColumns = 110
 
-// source is a file of Go.
+// source is a Go file.
 type source struct {
 	dir, path string
 	fset      *token.FileSet
@@ -42,27 +42,27 @@ func (s *source) isTest() bool { return strings.HasSuffix(s.path, "_test.go") }
 // position returns the position of a node for messages.
 func (s *source) position(n ast.Node) token.Position { return s.fset.Position(n.Pos()) }
 
-// sources returns all files of Go in the repository.
+// sources returns all Go files in the repository.
 func sources(t *testing.T) []*source {
 	t.Helper()
-	all, err := readSources()
+	files, err := readSources()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return all
+	return files
 }
 
-var readSources = sync.OnceValues(func() (all []*source, err error) {
+var readSources = sync.OnceValues(func() (files []*source, err error) {
 	err = eachFile(".go", func(path string) error {
 		s := &source{dir: filepath.ToSlash(filepath.Dir(path)), path: path, fset: token.NewFileSet()}
 		s.File, err = parser.ParseFile(s.fset, filepath.Join(root, path), nil, parser.ParseComments)
-		all = append(all, s)
+		files = append(files, s)
 		return err
 	})
-	return all, err
+	return files, err
 })
 
-// eachFile calls do for each file of the repository with an ending.
+// eachFile calls do for each file in the repository with a path that has the ending.
 func eachFile(ending string, do func(path string) error) error {
 	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && d.Name() != ".." && (d.Name()[0] == '.' || d.Name() == "bin") {
@@ -145,7 +145,7 @@ func TestDocCommentsBeginWithNames(t *testing.T) {
 			case *ast.FuncDecl:
 				beginsWith(t, s, d.Doc, d.Name.Name)
 			case *ast.GenDecl:
-				// The comment of a group in parentheses is about the group.
+				// The comment of a group in parentheses describes the group.
 				if spec, ok := d.Specs[0].(*ast.TypeSpec); ok && !d.Lparen.IsValid() {
 					beginsWith(t, s, d.Doc, spec.Name.Name)
 				}
@@ -160,7 +160,7 @@ func beginsWith(t *testing.T, s *source, doc *ast.CommentGroup, name string) {
 	// A test that other packages call may begin with its name and a colon, as in "testReadOnly: a session …".
 	text, isTest := doc.Text(), strings.HasPrefix(name, "test")
 	if text != "" && !strings.HasPrefix(text, name+" ") && !(isTest && strings.HasPrefix(text, name+": ")) {
-		t.Errorf("%s: the comment of %s does not begin with its name", s.position(doc), name)
+		t.Errorf("%s: the comment of %s begins with %.20q, want the name", s.position(doc), name, text)
 	}
 }
 

@@ -27,12 +27,12 @@ func TestEachStepOfMapExists(t *testing.T) {
 		lines, steps := regexp.MustCompile(`(?m)^\| \d`).FindAllString(table, -1),
 			step.FindAllStringSubmatch(table, -1)
 		if len(steps) != len(lines) || len(steps) > 15 {
-			t.Errorf("the test understands %d of %d steps, want all, and at most 15:\n%s", len(steps),
+			t.Errorf("%d of %d steps have the right form, want all, and at most 15:\n%s", len(steps),
 				len(lines), table)
 		}
 		for _, s := range steps {
 			if !declaresFunction(t, s[2], s[1]) {
-				t.Errorf("%s has no function %s", s[2], s[1])
+				t.Errorf("%s does not declare %s, want a function of that name", s[2], s[1])
 			}
 		}
 	}

@@ -38,7 +38,7 @@ func TestPublicAPIHasNoInternalTypes(t *testing.T) {
 			}
 			for _, text := range signatures(object) {
 				if strings.Contains(text, "/internal/") {
-					t.Errorf("%s: a Go program cannot name the type in: %s", dir, text)
+					t.Errorf("%s: got %s, want only types that a Go program can name", dir, text)
 				}
 			}
 		}
@@ -51,20 +51,20 @@ func signatures(object types.Object) []string {
 	if !isType {
 		return []string{object.String()}
 	}
-	var all []string
+	var texts []string
 	if shape, ok := named.Type().Underlying().(*types.Struct); ok {
 		for i := range shape.NumFields() {
 			if field := shape.Field(i); field.Exported() {
-				all = append(all, field.String())
+				texts = append(texts, field.String())
 			}
 		}
 	} else {
-		all = append(all, named.Type().Underlying().String())
+		texts = append(texts, named.Type().Underlying().String())
 	}
 	for methods, i := types.NewMethodSet(types.NewPointer(named.Type())), 0; i < methods.Len(); i++ {
 		if method := methods.At(i).Obj(); method.Exported() {
-			all = append(all, method.String())
+			texts = append(texts, method.String())
 		}
 	}
-	return all
+	return texts
 }

@@ -22,12 +22,12 @@ type rule struct {
 }
 
 var rules = []rule{
-	// The contract depends on no algorithm and no store.
+	// The public API does not depend on an algorithm or a store.
 	{"ratelimit", "", ""},
 	// Algorithms are pure functions, which every store uses.
 	{"internal/core/algorithm", "ratelimit", ""},
-	// It is the reference for the other store, so it shares only the algorithms with it, and the form
-	// of a settlement.
+	// The store in memory is the reference for the other store, so the two share only the algorithms and the
+	// form of a settlement.
 	{"internal/store/memory", "ratelimit algorithm batch", ""},
 	// It is the public form of the store in memory.
 	{"ratelimit/memory", "store/memory ratelimit", ""},
@@ -35,9 +35,9 @@ var rules = []rule{
 	{"internal/core/batch", "health lease ratelimit", ""},
 	// It has the state of a server, for the store and the policy.
 	{"internal/core/health", "pg ratelimit", ""},
-	// It says what to charge in advance, and a store charges it.
+	// It computes the charges for leases, and a store makes them.
 	{"internal/core/lease", "algorithm ratelimit", ""},
-	// Proxies and the plane read texts with it, so it imports neither.
+	// Proxies and the plane read settings with it, so it imports neither.
 	{"internal/core/settings", "ratelimit", ""},
 	// Drivers and the users of statements share facts about Postgres.
 	{"internal/core/pg", "pgdb", ""},

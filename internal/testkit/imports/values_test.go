@@ -9,9 +9,9 @@ import (
 
 // misreadValues returns the nodes for which Yaegi reads another value than Go, each with the reason:
 //
-//   - An interface value and a method value have the variable that they were made from, not its
-//     value. They change with it.
-//   - Two values of an interface differ, even if they are one pointer.
+//   - An interface value and a method value have the variable from which they were made, not its
+//     value. They change with the variable.
+//   - Two interface values differ, even if they have the same pointer.
 //   - The index in a range over a string counts characters, not bytes.
 func misreadValues(file *ast.File, info *types.Info) map[ast.Node]string {
 	found := make(map[ast.Node]string)

@@ -18,7 +18,7 @@ var (
 	italics      = regexp.MustCompile(`\*(\w+)\*`)
 )
 
-// Each word of the table is a word of a name in the code.
+// Each word of the table is part of a name in the code.
 func TestCodeHasWordsOfTable(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
 	if err != nil {
@@ -37,13 +37,13 @@ func TestCodeHasWordsOfTable(t *testing.T) {
 		}
 		for _, word := range words {
 			if !strings.Contains(names, " "+word) {
-				t.Errorf("no name in the code has the word %q", word)
+				t.Errorf("no name in the code has the word %q, want one", word)
 			}
 		}
 	}
 }
 
-// wordsOfNames returns the names in Go code without its tests, as words: " lock timeout \n row id ".
+// wordsOfNames returns the words of the names in Go code, except in tests, as in " lock timeout \n row id ".
 func wordsOfNames(t *testing.T) string {
 	t.Helper()
 	seen := map[string]bool{}
@@ -58,10 +58,10 @@ func wordsOfNames(t *testing.T) string {
 			return true
 		})
 	}
-	var all strings.Builder
+	var names strings.Builder
 	for name := range seen {
 		words := capitals.FindAllString(name, -1)
-		all.WriteString(" " + strings.ToLower(strings.Join(words, " ")) + " \n")
+		names.WriteString(" " + strings.ToLower(strings.Join(words, " ")) + " \n")
 	}
-	return all.String()
+	return names.String()
 }

@@ -62,13 +62,13 @@ func main() {
 // block has the start of a block of statements, and the number of its runs.
 type block struct{ line, column, count int }
 
-// read returns the blocks of a profile by the paths of their files, in the order of the files.
+// read returns the blocks of a profile by file path. The blocks of a file are sorted by position.
 func read(profile string) map[string][]block {
 	text, err := os.ReadFile(profile)
 	if err != nil {
 		log.Fatal(err)
 	}
-	all := map[string][]block{}
+	blocksByPath := map[string][]block{}
 	for line := range strings.Lines(string(text)) {
 		path, rest, found := strings.Cut(strings.TrimPrefix(line, module), ".go:")
 		if !found || strings.Contains(path, "testkit/") {
@@ -80,12 +80,12 @@ func read(profile string) map[string][]block {
 		if err != nil {
 			log.Fatalf("%q: %v", line, err)
 		}
-		all[path+".go"] = append(all[path+".go"], b)
+		blocksByPath[path+".go"] = append(blocksByPath[path+".go"], b)
 	}
-	for _, blocks := range all {
+	for _, blocks := range blocksByPath {
 		slices.SortFunc(blocks, func(a, b block) int { return (a.line-b.line)*1000 + a.column - b.column })
 	}
-	return all
+	return blocksByPath
 }
 
 // called returns the functions of a file with a first block that runs at least nearly times.
@@ -100,9 +100,9 @@ func called(path string, blocks []block) (names []string) {
 		if !ok || f.Body == nil {
 			continue
 		}
-		begin, end := set.Position(f.Body.Lbrace), set.Position(f.Body.Rbrace)
+		start, end := set.Position(f.Body.Lbrace), set.Position(f.Body.Rbrace)
 		first := slices.IndexFunc(blocks, func(b block) bool {
-			return b.line > begin.Line || b.line == begin.Line && b.column >= begin.Column
+			return b.line > start.Line || b.line == start.Line && b.column >= start.Column
 		})
 		if first >= 0 && blocks[first].line <= end.Line && blocks[first].count >= nearly {
 			names = append(names, f.Name.Name)

@@ -119,23 +119,23 @@ func (p *Proxy) accept(listener net.Listener) {
 		}
 		p.running.Go(func() {
 			var up sync.WaitGroup
-			var asked atomic.Bool // the client has sent data that the server has not answered
+			var pending atomic.Bool // the client has sent data since the server's last response
 			up.Go(func() {
 				p.forward(client, server, func() {
-					if !asked.Swap(true) {
+					if !pending.Swap(true) {
 						p.turns.Add(1)
 					}
 				})
 			})
-			p.forward(server, client, func() { asked.Store(false) })
+			p.forward(server, client, func() { pending.Store(false) })
 			up.Wait()
 			p.remove(client, server)
 		})
 	}
 }
 
-// add keeps the connections for closeAll. If the proxy is closed or the network is down, add
-// closes them and returns false.
+// add registers the connections for closeAll. If the proxy is closed or the network is down, add closes them
+// and returns false.
 func (p *Proxy) add(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
