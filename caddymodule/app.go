@@ -20,23 +20,21 @@ func init() {
 	caddycmd.RegisterCommand(command.New(expandDSN))
 }
 
-// App has the defaults of all `pg_ratelimit` handlers, and the databases that
-// they count in. Handlers with the same `dsn` share one pool of connections,
-// which is kept when a config is reloaded.
+// App holds the defaults of all `pg_ratelimit` handlers, and their databases. Handlers with the same `dsn`
+// share one connection pool, which stays open when a config is reloaded.
 type App struct {
 	StoreSettings
 
-	// Record what happens to requests in the databases: an audit log, metrics by
-	// minute, hour and day, and the usage of users and API keys. `{}` turns it on for
-	// all handlers. Default: only for handlers with an `audit` of their own.
+	// Record requests in the databases: an audit log, metrics by minute, hour and day, and the usage of users
+	// and API keys. `{}` turns it on for all handlers. Default: only for handlers with their own `audit`.
 	History *History `json:"history,omitempty"`
 
 	metrics *metrics
 	handles []*host.Handle      // one for each handler
-	http    func() (any, error) // returns the app http, once all apps are provisioned
+	httpApp func() (any, error) // returns the app http, once all apps are provisioned
 	pages   []*Page
 
-	datasets map[string]datasets // by the DSN of the limits
+	datasets map[string]datasets // the databases of policies and histories, by the DSN of the counters
 }
 
 // CaddyModule returns the Caddy module information.
@@ -46,7 +44,7 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 
 // Provision sets up the app.
 func (a *App) Provision(ctx caddy.Context) error {
-	a.http = func() (any, error) { return ctx.AppIfConfigured("http") }
+	a.httpApp = func() (any, error) { return ctx.AppIfConfigured("http") }
 	if _, err := a.settings(); err != nil {
 		return err
 	}
@@ -64,33 +62,33 @@ func (a *App) Provision(ctx caddy.Context) error {
 	return nil
 }
 
-// settings parses the app's settings. The result has no DSN.
+// settings parses the app's settings. The result has no DSN; dataSources sets it.
 func (a *App) settings() (settings.Store, error) {
 	var read settings.Settings
-	from := values(a)
-	if err := expandNames(from, "node_name", "region"); err != nil {
+	texts := values(a)
+	if err := expandNames(texts, "node_name", "region"); err != nil {
 		return read.Store, err
 	}
-	err := settings.Read(settings.StoreTable, from, &read)
+	err := settings.Read(settings.StoreTable, texts, &read)
 	return read.Store, err
 }
 
-// open opens the databases of a handler, or shares them with other handlers, and adds them to the metrics.
+// open opens the databases of a handler, or shares open ones, and adds them to the metrics.
 func (a *App) open(h *Handler) (*host.Handle, error) {
-	at, err := a.dataSources(h)
+	sources, err := a.dataSources(h)
 	if err != nil {
 		return nil, err
 	}
-	u, err := h.site.Open(proxy, at)
+	handle, err := h.site.Open(proxy, sources)
 	if err != nil {
 		return nil, err
 	}
-	a.handles = append(a.handles, u)
-	a.addDatasets(h, at)
-	for _, r := range u.Resources {
+	a.handles = append(a.handles, handle)
+	a.addDatasets(h, sources)
+	for _, r := range handle.Resources {
 		a.metrics.watch(r)
 	}
-	return u, err
+	return handle, nil
 }
 
 // dataSources returns the databases of a handler's counters, policy and history.
@@ -120,17 +118,17 @@ func (a *App) dataSources(h *Handler) (*host.DataSources, error) {
 	return h.site.DataSources(s, dsns, string(h.Audit), recorded)
 }
 
-// Start logs the version, and connects to the databases, in the background. Provision does not connect,
-// because a config that is only validated, or that fails to load, must not touch a database.
+// Start logs the version and connects to the databases in the background. Provision does not connect, because
+// a config that is only validated or that fails to load must not touch a database.
 func (a *App) Start() error {
 	caddy.Log().Named(logName).Info("rate limits are enforced", zap.String("version", version()))
-	for _, u := range a.handles {
-		u.Prepare()
+	for _, handle := range a.handles {
+		handle.Prepare()
 	}
-	if a.http == nil {
+	if a.httpApp == nil {
 		return nil
 	}
-	loaded, err := a.http()
+	loaded, err := a.httpApp()
 	if app, ok := loaded.(*caddyhttp.App); ok && err == nil { // without it the config has no handlers
 		return a.openPages(app.Servers)
 	}

@@ -32,15 +32,15 @@ func parseHandler(helper httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, err
 
 var handlerTable = slices.Concat(settings.LimitTable, settings.HandlerTable)
 
-// UnmarshalCaddyfile reads the handler's directive. Its syntax is in docs/caddy.md.
-// zone can be repeated. match can be repeated within a zone: one of the blocks has to match.
-// Every other subdirective is given at most once.
+// UnmarshalCaddyfile reads the handler's directive. Its syntax is in docs/caddy.md. zone can be repeated.
+// match can be repeated within a zone: one of the blocks has to match. Every other subdirective is given at
+// most once.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the directive's name
 	b := newBlock(d)
 	args := d.RemainingArgs()
 	if len(args) > 1 {
-		return b.wrong("prefix", strings.Join(args, " "), "one name")
+		return b.invalid("prefix", strings.Join(args, " "), "one name")
 	}
 	if len(args) == 1 {
 		h.Prefix = Text(args[0])
@@ -60,8 +60,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		return err
 	}
 	if argument != "" && h.Prefix != argument {
-		return b.wrong("prefix", string(h.Prefix), "left out, or the same as the argument "+strconv.Quote(
-			string(argument)))
+		return b.invalid("prefix", string(h.Prefix), "left out, or the same as the argument "+
+			strconv.Quote(string(argument)))
 	}
 	err = h.compile()
 	var part *serve.PartError
@@ -78,7 +78,7 @@ func (h *Handler) readZone(b *block) error {
 	d := b.d
 	args := d.RemainingArgs()
 	if len(args) != 1 {
-		return b.wrong("zone", strings.Join(args, " "), "one name, the zone's prefix, and a block")
+		return b.invalid("zone", strings.Join(args, " "), "one name, the zone's prefix, and a block")
 	}
 	z := &Zone{LimitSettings: LimitSettings{Prefix: Text(args[0])}}
 	b.title = serve.ZoneName(len(h.Zones), args[0]) + ": "
@@ -100,8 +100,7 @@ func (z *Zone) readMatch(b *block) error {
 	if b.d.NextArg() {
 		if named := b.d.Val(); strings.HasPrefix(named, "@") {
 			return errorAt(token, fmt.Errorf("%smatch: %q: must be a block of request matchers, { … }, or "+
-				"one matcher, as in path /api/*: "+
-				"the matcher of a zone has no name", b.title, named))
+				"one matcher, as in path /api/*: the matcher of a zone has no name", b.title, named))
 		}
 		b.d.Prev()
 	}
@@ -124,7 +123,8 @@ func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
 	}
 	b := newBlock(d)
 	if args := d.RemainingArgs(); len(args) > 0 {
-		return nil, b.wrong("pg_ratelimit", strings.Join(args, " "), "a block: a global option has no prefix")
+		return nil, b.invalid("pg_ratelimit", strings.Join(args, " "),
+			"a block: a global option has no prefix")
 	}
 	a := new(App)
 	if err := b.readAll(a, settings.StoreTable); err != nil {

@@ -2,9 +2,9 @@
 // app pg_ratelimit, which holds defaults, the handler pg_ratelimit_page, and the commands `caddy pg-ratelimit
 // …`.
 //
-// A Handler is the configuration of limits, and compiles into a serve.Site, which decides its requests. An
-// App opens the databases of all handlers through a host.Process, so handlers with equal settings share one
-// pool of connections, which outlives a reload. Settings are Text in the fields of these types, by their JSON
+// A Handler is the configuration of limits. It compiles into a serve.Site, which decides its requests. An App
+// opens the databases of all handlers through a host.Process, so handlers with equal settings share one
+// connection pool, which outlives a reload. Settings are Text in the fields of these types, by their JSON
 // names, and package settings parses them for the Caddyfile and JSON alike. A template is a text with
 // placeholders. A responseWriter keeps the headers of the limit in responses of upstreams. A Page shows what
 // all proxies on a database do, and opens only behind a guard.

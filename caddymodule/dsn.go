@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// expandDSN replaces the placeholders of a configured DSN. It also returns the text that errors show instead
-// of the DSN.
+// expandDSN returns a configured DSN with its placeholders replaced, and the text that errors show instead of
+// the DSN.
 func expandDSN(configured string) (dsn, shown string, err error) {
 	if configured == "" {
 		return "", "$" + settings.EnvDSN, nil
@@ -33,15 +33,14 @@ func dsnOf(configured Text) (host.DSN, error) {
 	if dsn != string(configured) {
 		d.From = string(configured)
 		d.Renew = func() (string, error) {
-			now, _, err := expandDSN(string(configured))
-			return now, err
+			current, _, err := expandDSN(string(configured))
+			return current, err
 		}
 	}
 	return d, err
 }
 
-// holdsPassword reports whether a configured DSN holds a password, other than by a
-// placeholder.
+// holdsPassword reports whether a configured DSN holds a password outside of placeholders.
 func holdsPassword(configured string) bool {
 	return settings.HasPassword(inBraces.ReplaceAllLiteralString(configured, ""))
 }
@@ -53,8 +52,8 @@ var (
 	publicScheme = regexp.MustCompile(`^[^{}@= '"/?]*://`)
 )
 
-// showDSN returns the part of a DSN that cannot contain a password: all of a single word or placeholder, else
-// the scheme of a URL.
+// showDSN returns the part of a DSN that cannot contain a password: a single word or placeholder as a whole,
+// otherwise the scheme of a URL.
 func showDSN(dsn string) string {
 	if publicDSN.MatchString(dsn) {
 		return dsn

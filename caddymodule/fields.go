@@ -10,14 +10,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
-// Text is the value of a setting. JSON may have a string, a number, a boolean, or an array of these, which
-// are the words of the setting.
+// Text is the value of a setting. JSON may have a string, a number, a boolean, or an array of these, whose
+// elements are the words of the setting.
 type Text string
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (t *Text) UnmarshalJSON(raw []byte) error {
 	switch raw[0] {
-	case '"', 'n', '{': // null is a setting that was left out, and an object is an error with the field
+	case '"', 'n', '{': // null leaves the setting out, and an object is an error with the field
 		return json.Unmarshal(raw, (*string)(t))
 	case '[':
 		var words []Text
@@ -34,7 +34,7 @@ func (t *Text) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// Duration is the value of a setting that is a duration. JSON may have a string, or a number of nanoseconds
+// Duration is the value of a setting that is a duration. JSON may have a string or a number of nanoseconds,
 // as for other durations of Caddy.
 type Duration string
 
@@ -52,29 +52,29 @@ func (d *Duration) UnmarshalJSON(raw []byte) error {
 }
 
 // values returns the settings in the fields of a struct, by their JSON names, or nil for a nil pointer.
-func values(of any) settings.Values {
-	v := reflect.ValueOf(of)
+func values(from any) settings.Values {
+	v := reflect.ValueOf(from)
 	if v.IsNil() {
 		return nil
 	}
-	all := settings.Values{}
+	texts := settings.Values{}
 	for _, f := range reflect.VisibleFields(v.Elem().Type()) {
 		if f.Type.Kind() == reflect.String {
-			all[nameOf(f)] = v.Elem().FieldByIndex(f.Index).String()
+			texts[nameOf(f)] = v.Elem().FieldByIndex(f.Index).String()
 		}
 	}
-	return all
+	return texts
 }
 
-// field returns the field of a struct with a JSON name.
-func field(of any, name string) reflect.Value {
-	v := reflect.ValueOf(of).Elem()
+// field returns the field of a struct with a JSON name. It panics if there is none.
+func field(from any, name string) reflect.Value {
+	v := reflect.ValueOf(from).Elem()
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		if nameOf(f) == name {
 			return v.FieldByIndex(f.Index)
 		}
 	}
-	panic(fmt.Sprintf("%T has no field for the setting %s", of, name))
+	panic(fmt.Sprintf("%T has no field for the setting %s", from, name))
 }
 
 func nameOf(f reflect.StructField) string {

@@ -23,7 +23,7 @@ func init() {
 // one limit together.
 //
 // Every response has `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (Unix seconds) of
-// the limit with the least remaining, other than `in_flight` if there is one. A request over a limit is
+// the limit with the least remaining. `in_flight` counts only without other limits. A request over a limit is
 // refused with status 429 and `Retry-After`, in whole seconds. If the site has error routes (`handle_errors`)
 // for this status, these routes respond, and can use the placeholders below. Otherwise the body is
 // `{"error":"Too many requests","retryAfter":N}`.
@@ -46,8 +46,8 @@ func init() {
 // (how many refusals had no event since). If the request has a span of `tracing`, the decision is an event on
 // the span.
 //
-// Without a decision within the timeout, `on_error` says whether the request passes. A request that does not
-// pass gets status 503 and the body `{"error":"Service unavailable"}`, unless error routes respond.
+// Without a decision within the timeout, `on_error` selects whether the request passes. A request that does
+// not pass gets status 503 and the body `{"error":"Service unavailable"}`, unless error routes respond.
 //
 // The handler evaluates the matchers of the error routes to find out whether one will respond. A route that
 // matches counts as a response, even if it only sets a header. Path matchers see the path as it was before a
@@ -62,22 +62,21 @@ type Handler struct {
 	LimitSettings
 	HandlerSettings
 
-	// Further limits on the same request: it passes if all limits that match it
-	// have room, and is charged to all of them or to none.
+	// Further limits on the same request. It passes if all limits that match it have room, and is charged to
+	// all of them or to none.
 	Zones []*Zone `json:"zones,omitempty"`
 
-	// The policy in the database, which applies to the same requests: what it says
-	// and all limits here are decided together. A handler with a policy may have no
-	// limit of its own. Default: none.
+	// The policy in the database, which applies to the same requests. Its limits and all limits here are
+	// decided together. A handler with a policy may have no limit of its own. Default: none.
 	Policy *Policy `json:"policy,omitempty"`
 
 	logger         *zap.Logger
 	site           *serve.Site
-	use            *host.Handle
+	handle         *host.Handle
 	metrics        *metrics
-	noUser         atomic.Bool      // whether warnOfOrder has warned
+	noUser         atomic.Bool      // warnOfOrder has warned
 	events         *caddyevents.App // nil without the app events
-	ctx            caddy.Context    // of events
+	ctx            caddy.Context    // the context for events
 	refusals       host.Sampler     // bounds events
 	hasErrorRoutes bool             // the subroute around the handler has error routes
 }
@@ -130,12 +129,12 @@ func (h *Handler) provision(ctx caddy.Context) error {
 		return err
 	}
 	app := loaded.(*App)
-	if h.use, err = app.open(h); err != nil {
+	if h.handle, err = app.open(h); err != nil {
 		return err
 	}
 	h.metrics = app.metrics
 	for _, z := range h.site.Zones {
-		h.metrics.initSeries(z, h.use.Limits.DB == nil)
+		h.metrics.initSeries(z, h.handle.Limits.DB == nil)
 	}
 	return nil
 }
@@ -156,15 +155,15 @@ func pathsOf(sets caddyhttp.MatcherSets) string {
 	return strings.Join(paths, " ")
 }
 
-// Cleanup releases the handler's share of its databases.
+// Cleanup releases the handler's handle on its databases.
 func (h *Handler) Cleanup() error {
-	if h.use != nil {
-		h.use.Release()
+	if h.handle != nil {
+		h.handle.Release()
 	}
 	return nil
 }
 
-// compile validates the settings, and sets the fields that do not depend on a running Caddy. The Caddyfile
+// compile validates the settings and sets the fields that do not depend on a running Caddy. The Caddyfile
 // parser also calls compile, so that errors name the line.
 func (h *Handler) compile() error {
 	own := values(h)
@@ -191,11 +190,11 @@ func (h *Handler) compile() error {
 	return nil
 }
 
-// Zone is one of several limits on a request. A request passes if all limits
-// that match it have room, and is charged to all of them or to none.
+// Zone is one of several limits on a request. A request passes if all limits that match it have room, and is
+// charged to all of them or to none.
 type Zone struct {
-	// Which requests the limit is for, as in a route: those that one of the
-	// matcher sets matches. Default: all.
+	// The requests to which the limit applies: as in a route, those that one of the matcher sets matches.
+	// Default: all.
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
 	LimitSettings

@@ -14,8 +14,8 @@ import (
 type History struct {
 	HistorySettings
 
-	// How long the history is kept. Upkeep deletes what is older. Default: what the
-	// database has. A new database has 90 days for the audit log, and 7 years for the usage.
+	// How long the history is kept. Upkeep deletes older rows. Default: the setting in the database. A new
+	// database keeps the audit log for 90 days and the usage for 7 years.
 	Retention *Retention `json:"retention,omitempty"`
 }
 
@@ -35,7 +35,7 @@ func (h *History) compile() (*settings.History, error) {
 	return &read.History, nil
 }
 
-// expandNames replaces the placeholders in the names of nodes and regions.
+// expandNames replaces the placeholders in the named fields, which name nodes and regions.
 func expandNames(in settings.Values, fields ...string) error {
 	for _, field := range fields {
 		text, err := caddy.NewReplacer().ReplaceOrErr(in[field], true, true)

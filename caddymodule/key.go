@@ -16,8 +16,8 @@ import (
 // clientIP is the full name of the placeholder {client_ip}.
 const clientIP = "{http.vars." + caddyhttp.ClientIPVarKey + "}"
 
-// Key implements serve.Text. A client's address and a single placeholder are looked up directly, because a
-// lookup is faster than replacing text.
+// Key implements serve.Text. It looks up a client's address or a single placeholder directly, which is faster
+// than replacing text.
 func (t *template) Key(q *serve.Request, v4, v6 int) string {
 	if t.fixed {
 		return t.text
@@ -42,8 +42,8 @@ func (t *template) Key(q *serve.Request, v4, v6 int) string {
 // uriPrefix begins the placeholders of a URI.
 const uriPrefix = "http.request.uri"
 
-// valueInKey returns the text for a placeholder in a key. The Traefik plugin returns the same text, so both
-// proxies make the same key.
+// valueInKey returns the text for a placeholder in a key. The Traefik plugin uses the same text, so that both
+// proxies use the same key.
 func valueInKey(r *http.Request, placeholder, text string) string {
 	switch {
 	case placeholder == "http.request.host":
@@ -58,7 +58,7 @@ func valueInKey(r *http.Request, placeholder, text string) string {
 	return text
 }
 
-// valueFor returns the text of a placeholder as if the request had the URL u.
+// valueFor returns the text of a placeholder for a request with the URL u instead of its own.
 func valueFor(r *http.Request, u *url.URL, placeholder string) string {
 	other := r.WithContext(r.Context())
 	other.URL = u

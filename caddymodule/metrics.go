@@ -19,11 +19,11 @@ import (
 // The name of each metric begins with namespace and subsystem.
 const namespace, subsystem = "caddy", "pg_ratelimit"
 
-// metrics are the metrics of the limits among Caddy's. No label has a key, a user or a path:
-// there may be millions of them, and they may be secret. docs/metrics.md describes all metrics and labels.
+// metrics holds the module's metrics. No label has a key, a user or a path, since there may be millions of
+// them and they may be secret. docs/metrics.md describes all metrics and labels.
 type metrics struct {
-	decisions       *prometheus.CounterVec // for limits of the configuration
-	policyDecisions *prometheus.CounterVec // for limits of rules
+	decisions       *prometheus.CounterVec // hits on limits of the configuration
+	policyDecisions *prometheus.CounterVec // hits on limits of rules
 	policyRequests  *prometheus.CounterVec
 	settlements     *prometheus.CounterVec
 	duration        prometheus.Histogram
@@ -34,11 +34,11 @@ type metrics struct {
 
 // newMetrics registers the metrics in the registry of a config.
 func newMetrics(registry *prometheus.Registry) (*metrics, error) {
-	var all error
+	var failures error
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem,
 			Name: name, Help: help}, labels)
-		all = errors.Join(all, registry.Register(v))
+		failures = errors.Join(failures, registry.Register(v))
 		return v
 	}
 	m := &metrics{
@@ -56,10 +56,10 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
 		}),
 	}
-	return m, errors.Join(all, registry.Register(m.duration), registry.Register(state{m}))
+	return m, errors.Join(failures, registry.Register(m.duration), registry.Register(state{m}))
 }
 
-// initSeries creates the series of a limit, so that they begin at 0.
+// initSeries creates the series of a limit, so that they start at 0.
 func (m *metrics) initSeries(z *serve.Zone, inMemory bool) {
 	prefix := z.Limit.Prefix
 	if z.Settle != nil {
@@ -84,8 +84,8 @@ func (m *metrics) initSeries(z *serve.Zone, inMemory bool) {
 // noSource is the source of requests without a decision.
 const noSource = "none"
 
-// count counts a request with a decision, or one for which no decision was possible, and logs the limits that
-// refused it.
+// count counts the hits of a request that was decided or for which no decision was possible, and logs the
+// limits that refused it.
 func (h *Handler) count(q *serve.Request) {
 	h.metrics.duration.Observe(time.Since(q.Began).Seconds())
 	for i := range q.Hits {

@@ -24,18 +24,17 @@ func init() {
 	httpcaddyfile.RegisterDirectiveOrder("pg_ratelimit_page", httpcaddyfile.Before, "reverse_proxy")
 }
 
-// Page serves a page that shows what all proxies on a database do, who is refused,
-// and why. It reads the database only, so it also shows Traefik.
+// Page serves a page that shows what all proxies on a database do, who is refused, and why. It only reads the
+// database, so it also shows Traefik.
 //
-// Caddy does not load a configuration in which neither an authentication nor a
-// matcher of networks (`remote_ip`, `client_ip`) is in front of the page, unless
-// `insecure` says so.
+// Caddy does not load a configuration in which neither an authentication nor a matcher of networks
+// (`remote_ip`, `client_ip`) is in front of the page, unless `insecure` is on.
 type Page struct {
 	PageSettings
 
 	insecure bool     // see PageSettings
-	hosts    []string // of the page, besides addresses and localhost
-	dsn      Text     // of the counters, as configured
+	hosts    []string // the host names of the page, besides addresses and localhost
+	dsn      Text     // the DSN of the counters, as configured
 	guarded  bool     // an authentication or a matcher of networks precedes the page
 
 	server atomic.Pointer[page.Server] // nil until the config has started
@@ -54,7 +53,7 @@ func (p *Page) Provision(ctx caddy.Context) error {
 		return err
 	}
 	app := loaded.(*App)
-	app.pages = append(app.pages, p) // it checks at its start what is in front of them
+	app.pages = append(app.pages, p) // the app checks their guards when it starts
 	var read settings.Settings
 	if err := settings.Read(settings.PageTable, values(p), &read); err != nil {
 		return err
@@ -62,7 +61,7 @@ func (p *Page) Provision(ctx caddy.Context) error {
 	p.insecure, p.hosts, p.dsn = read.Insecure, strings.Fields(string(p.Hosts)), cmp.Or(p.DSN, app.DSN)
 	options, err := p.options(datasets{})
 	if err == nil {
-		_, err = page.New(options) // serve makes another one, when all handlers are known
+		_, err = page.New(options) // validates the options; serve creates the page once all handlers exist
 	}
 	return err
 }
@@ -73,12 +72,12 @@ func (p *Page) serve(a *App) error {
 	if err != nil {
 		return err
 	}
-	at := a.datasets[dsn]
-	options, err := p.options(at)
+	sources := a.datasets[dsn]
+	options, err := p.options(sources)
 	if err != nil {
 		return err
 	}
-	options.Renew = func() (page.Options, error) { return p.options(at) }
+	options.Renew = func() (page.Options, error) { return p.options(sources) }
 	server, err := page.New(options)
 	if err == nil {
 		p.server.Store(server)
@@ -86,9 +85,9 @@ func (p *Page) serve(a *App) error {
 	return err
 }
 
-// options returns the settings of the page, with the current DSNs. The policy and the history are those of
-// the page, or else those in at.
-func (p *Page) options(at datasets) (o page.Options, err error) {
+// options returns the settings of the page, with the current DSNs. The policy and the history are configured
+// for the page, or else in defaults.
+func (p *Page) options(defaults datasets) (o page.Options, err error) {
 	o = page.Options{Hosts: p.hosts, Version: version()}
 	if o.DSN, err = databaseDSN("dsn", p.dsn); err != nil {
 		return o, err
@@ -96,7 +95,7 @@ func (p *Page) options(at datasets) (o page.Options, err error) {
 	if p.Policy != "" {
 		o.Policy, err = databaseDSN("policy", p.Policy)
 	} else {
-		o.Policy, err = at.policy.Current()
+		o.Policy, err = defaults.policy.Current()
 	}
 	if err != nil {
 		return o, err
@@ -104,13 +103,13 @@ func (p *Page) options(at datasets) (o page.Options, err error) {
 	if p.History != "" {
 		o.History, err = databaseDSN("history", p.History)
 	} else {
-		o.History, err = at.history.Current()
+		o.History, err = defaults.history.Current()
 	}
 	return o, err
 }
 
-// datasets holds the databases of the policy and the history that belong to a database of counters. A DSN is
-// "" without one.
+// datasets holds the databases of the policy and the history that belong to a database of counters. The DSN
+// is "" without a policy or a history.
 type datasets struct{ policy, history host.DataSource }
 
 // addDatasets records the databases of a handler's policy and history, under the DSN of its counters. The
@@ -123,17 +122,17 @@ func (a *App) addDatasets(h *Handler, sources *host.DataSources) {
 	if a.datasets == nil {
 		a.datasets = map[string]datasets{}
 	}
-	at := a.datasets[dsn]
-	if h.site.Policy != nil && at.policy.DSN == "" {
-		at.policy = sources.Policy
+	d := a.datasets[dsn]
+	if h.site.Policy != nil && d.policy.DSN == "" {
+		d.policy = sources.Policy
 	}
-	if sources.Records && at.history.DSN == "" {
-		at.history = sources.History
+	if sources.Records && d.history.DSN == "" {
+		d.history = sources.History
 	}
-	a.datasets[dsn] = at
+	a.datasets[dsn] = d
 }
 
-// databaseDSN returns the DSN of a field of the page. It refuses memory.
+// databaseDSN returns the DSN in a field of the page. The DSN memory is an error.
 func databaseDSN(field string, configured Text) (string, error) {
 	dsn, shown, err := expandDSN(string(configured))
 	var s settings.Store
@@ -188,7 +187,7 @@ func (p *Page) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the directive's name
 	b := newBlock(d)
 	if args := d.RemainingArgs(); len(args) > 0 {
-		return b.wrong("pg_ratelimit_page", strings.Join(args, " "), "a block, or nothing")
+		return b.invalid("pg_ratelimit_page", strings.Join(args, " "), "a block, or nothing")
 	}
 	return b.readAll(p, settings.PageTable)
 }

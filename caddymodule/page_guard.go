@@ -13,13 +13,13 @@ import (
 
 // errOpenPage refuses a page that everybody could reach.
 var errOpenPage = fmt.Errorf("pg_ratelimit_page: nothing in front of it keeps strangers out: put an " +
-	"authentication (basic_auth, forward_auth, client certificates) or a " +
-	"matcher of networks (remote_ip, client_ip) in front of it in its route, or set insecure")
+	"authentication (basic_auth, forward_auth, client certificates) or a matcher of networks (remote_ip, " +
+	"client_ip) in front of it in its route, or set insecure")
 
 // openPages starts the pages of a config. It returns an error if a page has no guard in front of it.
 func (a *App) openPages(servers map[string]*caddyhttp.Server) error {
 	for _, server := range servers {
-		guardRoutes(server.Routes, asksForCertificates(server), nil)
+		guardRoutes(server.Routes, requiresCertificates(server), nil)
 	}
 	for _, p := range a.pages {
 		if !p.insecure && !p.guarded {
@@ -34,8 +34,8 @@ func (a *App) openPages(servers map[string]*caddyhttp.Server) error {
 	return nil
 }
 
-// asksForCertificates reports whether a server requires a certificate of each client.
-func asksForCertificates(s *caddyhttp.Server) bool {
+// requiresCertificates reports whether a server requires a certificate of each client.
+func requiresCertificates(s *caddyhttp.Server) bool {
 	for _, p := range s.TLSConnPolicies {
 		if c := p.ClientAuthentication; c == nil || c.Mode != "" && c.Mode != "require_and_verify" {
 			return false
@@ -44,9 +44,9 @@ func asksForCertificates(s *caddyhttp.Server) bool {
 	return len(s.TLSConnPolicies) > 0
 }
 
-// guardRoutes sets guarded and the host names of the pages in a list of routes. guarded reports whether a
-// guard precedes the list. hosts are the names of the requests that reach the list; nil means any.
-// guardRoutes returns whether a guard precedes whatever follows the list.
+// guardRoutes sets guarded and the host names of the pages in a list of routes. The parameter guarded reports
+// whether a guard precedes the list. hosts lists the host names of the requests that reach the list; nil
+// means any. guardRoutes returns whether a guard precedes everything after the list.
 func guardRoutes(list caddyhttp.RouteList, guarded bool, hosts []string) bool {
 	// matched holds the matchers of earlier routes with a guard, until a handler rewrites requests.
 	var matched []caddyhttp.MatcherSets
@@ -105,13 +105,14 @@ func hostsOf(sets caddyhttp.MatcherSets) (names []string) {
 	return names
 }
 
-// rewrites reports whether other matchers may match a request after a handler.
+// rewrites reports whether a handler may change which matchers match a request.
 func rewrites(handler any) bool {
 	if list, ok := handler.(*caddyhttp.Subroute); ok {
 		for i := range list.Routes {
-			if slices.ContainsFunc(list.Routes[i].Handlers,
-				func(h caddyhttp.MiddlewareHandler) bool { return rewrites(h) }) {
-				return true
+			for _, h := range list.Routes[i].Handlers {
+				if rewrites(h) {
+					return true
+				}
 			}
 		}
 		return false

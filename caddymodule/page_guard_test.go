@@ -84,17 +84,23 @@ func TestThePageRefusesWhatItIsNotFor(t *testing.T) {
 		header             []string
 		want               int
 	}{
-		"another host": {"GET", "/api/state", "", []string{"Host", "evil.example"},
-			http.StatusMisdirectedRequest},
-		"localhost":        {"GET", "/api/session", "", []string{"Host", "localhost:1"}, http.StatusOK},
-		"why by POST":      {"POST", "/api/why", `{"who": "ann"}`, nil, http.StatusMethodNotAllowed},
-		"a NUL in a query": {"GET", "/api/why?who=a%00b", "", nil, http.StatusBadRequest},
-		"nobody":           {"GET", "/api/why", "", nil, http.StatusBadRequest},
-		"a key":            {"GET", "/api/why?who=prl_0123456789", "", nil, http.StatusBadRequest},
-		"no such question": {"GET", "/api/ban?user=ann", "", nil, http.StatusNotFound},
-		"a file outside":   {"GET", "/guard.go", "", nil, http.StatusNotFound},
-		"no file":          {"GET", "/x.js", "", nil, http.StatusNotFound},
-		"another method":   {"PUT", "/", "", nil, http.StatusMethodNotAllowed},
+		"another host": {
+			method: "GET", path: "/api/state", header: []string{"Host", "evil.example"},
+			want: http.StatusMisdirectedRequest,
+		},
+		"localhost": {
+			method: "GET", path: "/api/session", header: []string{"Host", "localhost:1"}, want: http.StatusOK,
+		},
+		"why by POST": {
+			method: "POST", path: "/api/why", body: `{"who": "ann"}`, want: http.StatusMethodNotAllowed,
+		},
+		"a NUL in a query": {method: "GET", path: "/api/why?who=a%00b", want: http.StatusBadRequest},
+		"nobody":           {method: "GET", path: "/api/why", want: http.StatusBadRequest},
+		"a key":            {method: "GET", path: "/api/why?who=prl_0123456789", want: http.StatusBadRequest},
+		"no such question": {method: "GET", path: "/api/ban?user=ann", want: http.StatusNotFound},
+		"a file outside":   {method: "GET", path: "/guard.go", want: http.StatusNotFound},
+		"no file":          {method: "GET", path: "/x.js", want: http.StatusNotFound},
+		"another method":   {method: "PUT", path: "/", want: http.StatusMethodNotAllowed},
 	} {
 		if status, _, text := c.page(one.method, one.path, one.body, one.header...); status != one.want {
 			t.Errorf("%s: status %d, want %d: %.300s", name, status, one.want, text)

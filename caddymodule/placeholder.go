@@ -17,8 +17,8 @@ import (
 )
 
 // expandShorthands replaces short placeholders, such as {client_ip}, by their full names. The Caddyfile
-// parser has replaced its own, so this is for JSON, and for {remote_ip}, which is a shorthand of the Traefik
-// plugin. Without it such a placeholder would be empty, and all clients would share a quota.
+// parser replaces its own ones, but not those in JSON, and not {remote_ip}, a shorthand of the Traefik
+// plugin. Such a placeholder would be empty, and all clients would share a quota.
 func expandShorthands(text string) string {
 	segment := caddyfile.Segment{{Text: text}}
 	httpcaddyfile.NewShorthandReplacer().ApplyToSegment(&segment)
@@ -31,9 +31,9 @@ var hostHeader = regexp.MustCompile(`\{http\.request\.header\.(?i:host)\}`)
 
 // template is text with placeholders.
 type template struct {
-	text   string // never ""
-	single string // the placeholder, if the text is one and nothing else
-	fixed  bool   // no placeholder
+	text   string // the text, with full names of placeholders; never ""
+	single string // the name of the placeholder if the text is nothing else, else ""
+	fixed  bool   // the text has no placeholder
 }
 
 // parseText implements serve.ParseText. configured may have short placeholders.
@@ -83,8 +83,8 @@ func placeholdersIn(text string) (names []string, unclosed string) {
 // all requests. text has no shorthands. configured is the text as the user wrote it.
 func checkPlaceholders(field, text, configured string) error {
 	names, wrong := placeholdersIn(text)
-	if at := slices.IndexFunc(names, func(name string) bool { return !mayExist(name) }); at >= 0 {
-		wrong = "{" + names[at] + "}"
+	if i := slices.IndexFunc(names, func(name string) bool { return !mayExist(name) }); i >= 0 {
+		wrong = "{" + names[i] + "}"
 	}
 	if wrong == "" {
 		return nil
@@ -92,8 +92,7 @@ func checkPlaceholders(field, text, configured string) error {
 	return &ratelimit.FieldError{Field: field, Value: configured,
 		Want: "text with placeholders such as {client_ip} or {header.X-User}: " +
 			wrong + ` is none (a placeholder that a module such as map sets must have a dot in its ` +
-			`name, and a ` +
-			`brace that is text is \{)`}
+			`name, and a brace that is text is \{)`}
 }
 
 // mayExist reports whether a placeholder can have a value. The names in http.request are fixed. Other names
@@ -106,8 +105,8 @@ func mayExist(name string) (may bool) {
 		return true
 	}
 	// These have a value only for some connections, or in an older Caddy for some requests.
-	for _, depends := range []string{"http.request.tls.", "http.request.cookie."} {
-		if strings.HasPrefix(name, depends) {
+	for _, group := range []string{"http.request.tls.", "http.request.cookie."} {
+		if strings.HasPrefix(name, group) {
 			return true
 		}
 	}

@@ -31,9 +31,9 @@ type watcher struct{ *Handler }
 
 // OnVerdict counts and logs the verdict, and sets the placeholders of Policy.
 func (h watcher) OnVerdict(q *serve.Request) {
-	o := &q.Verdict
+	v := &q.Verdict
 	repl := q.Data.(*caddy.Replacer)
-	setPolicyPlaceholders(repl, o)
+	setPolicyPlaceholders(repl, v)
 	if q.Key == "" {
 		h.warnOfOrder(q, repl)
 	}
@@ -41,28 +41,27 @@ func (h watcher) OnVerdict(q *serve.Request) {
 	if q.Outcome.Err != nil {
 		return
 	}
-	for _, m := range o.Would {
+	for _, m := range v.Would {
 		if entry := h.logger.Check(zapcore.DebugLevel, "a shadow rule would have acted"); entry != nil {
 			entry.Write(zap.String("rule", m.Rule), zap.String("limit", m.Limit), zap.Int("status", m.Status),
-				zap.String("user", o.User), zap.String("tier", o.Tier))
+				zap.String("user", v.User), zap.String("tier", v.Tier))
 		}
 	}
 	if q.Outcome.Status == 0 {
 		return
 	}
 	if entry := h.logger.Check(zapcore.DebugLevel, "request refused by the policy"); entry != nil {
-		fields := []zap.Field{zap.Stringer("reason", o.Reason), zap.Int("status", o.Status),
-			zap.String("rule", o.Rule), zap.String("user", o.User),
-			zap.Int64("key_id", o.KeyID), zap.String("tier", o.Tier), zap.Duration("retry_after",
-				o.RetryAfter)}
-		if o.Ban != nil {
-			fields = append(fields, zap.String("ban", o.Ban.Reason))
+		fields := []zap.Field{zap.Stringer("reason", v.Reason), zap.Int("status", v.Status),
+			zap.String("rule", v.Rule), zap.String("user", v.User), zap.Int64("key_id", v.KeyID),
+			zap.String("tier", v.Tier), zap.Duration("retry_after", v.RetryAfter)}
+		if v.Ban != nil {
+			fields = append(fields, zap.String("ban", v.Ban.Reason))
 		}
 		entry.Write(fields...)
 	}
 }
 
-// warnOfOrder warns once if the user is a placeholder of an authentication that has not run.
+// warnOfOrder warns once that the authentication that sets the user has not run before the handler.
 func (h *Handler) warnOfOrder(q *serve.Request, repl *caddy.Replacer) {
 	user, _ := h.site.Policy.User.(*template)
 	if user == nil || q.User != "" || !strings.HasPrefix(user.single, "http.auth.") {
@@ -76,14 +75,14 @@ func (h *Handler) warnOfOrder(q *serve.Request, repl *caddy.Replacer) {
 }
 
 // setPolicyPlaceholders sets the placeholders of Policy.
-func setPolicyPlaceholders(repl *caddy.Replacer, o *policy.Verdict) {
+func setPolicyPlaceholders(repl *caddy.Replacer, v *policy.Verdict) {
 	key := ""
-	if o.KeyID != 0 {
-		key = strconv.FormatInt(o.KeyID, 10)
+	if v.KeyID != 0 {
+		key = strconv.FormatInt(v.KeyID, 10)
 	}
-	repl.Set("http.pg_ratelimit.user", o.User)
-	repl.Set("http.pg_ratelimit.tier", o.Tier)
+	repl.Set("http.pg_ratelimit.user", v.User)
+	repl.Set("http.pg_ratelimit.tier", v.Tier)
 	repl.Set("http.pg_ratelimit.key_id", key)
-	repl.Set("http.pg_ratelimit.rule", o.Rule)
-	repl.Set("http.pg_ratelimit.reason", o.Reason.String())
+	repl.Set("http.pg_ratelimit.rule", v.Rule)
+	repl.Set("http.pg_ratelimit.reason", v.Reason.String())
 }

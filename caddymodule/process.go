@@ -15,8 +15,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// logName is the name under which stores log. A store can outlive the config that opened
-// it, so it cannot use the logger of a config.
+// logName is the name of the log of stores. A store can outlive the config that opened it, so it cannot use a
+// config's logger.
 const logName = "pg_ratelimit"
 
 // closeDelay is the time for which the connections and counts of a config stay open after the config has
@@ -24,19 +24,21 @@ const logName = "pg_ratelimit"
 // connections, and with the DSN memory also the counts.
 const closeDelay = 30 * time.Second
 
-// proxy holds what all configs of this process share.
+// proxy holds the resources that all configs of this process share.
 var proxy = &host.Process{
 	Kind: "caddy", Version: version(), Delay: closeDelay, Connect: connect,
 	Log: func(line host.Line) { write(caddy.Log().Named(logName), line) },
 }
 
-// connect implements host.Process.Connect. Its errors contain at.Configured.Shown instead of the DSN, which
-// may have a password.
-func connect(at *host.DataSource) (pgdb.DB, error) {
-	db, err := pgxdb.Open(at.DSN, pgxdb.Options{MaxConns: at.MaxConns, Renew: at.Configured.Renew})
-	var field *ratelimit.FieldError
-	if errors.As(err, &field) {
-		return nil, &ratelimit.FieldError{Field: field.Field, Value: at.Configured.Shown, Want: field.Want}
+// connect implements host.Process.Connect. Its errors contain source.Configured.Shown instead of the DSN,
+// which may have a password.
+func connect(source *host.DataSource) (pgdb.DB, error) {
+	options := pgxdb.Options{MaxConns: source.MaxConns, Renew: source.Configured.Renew}
+	db, err := pgxdb.Open(source.DSN, options)
+	var wrong *ratelimit.FieldError
+	if errors.As(err, &wrong) {
+		shown := source.Configured.Shown
+		return nil, &ratelimit.FieldError{Field: wrong.Field, Value: shown, Want: wrong.Want}
 	}
 	return db, err
 }
@@ -54,19 +56,19 @@ func write(l *zap.Logger, line host.Line) {
 		fields = append(fields, zap.Error(line.Err), zap.Int64("not_logged", line.Dropped))
 	}
 	if line.Lasted > 0 || line.Undecided > 0 {
-		fields = append(fields, zap.Duration("outage", line.Lasted), zap.Int64("requests_without_decision",
-			line.Undecided))
+		fields = append(fields, zap.Duration("outage", line.Lasted),
+			zap.Int64("requests_without_decision", line.Undecided))
 	}
 	l.Log(zapcore.Level(line.Level), text, fields...)
 }
 
-// closeAll closes all shared resources at the end of the process, which writes pending records and refunds
-// the units of leases. It closes a history before its database.
+// closeAll closes all shared resources at the end of the process. This writes pending records and refunds the
+// units of leases. closeAll closes a history before its database.
 func closeAll() {
 	for _, databases := range []bool{false, true} {
 		var wg sync.WaitGroup
 		for _, r := range proxy.Shared() {
-			if _, is := r.(*host.Database); is == databases {
+			if _, ok := r.(*host.Database); ok == databases {
 				wg.Go(r.Close)
 			}
 		}

@@ -74,7 +74,7 @@ func newHandler(tb testing.TB, rules ...LimitSettings) *Handler {
 	var err error
 	alone := &host.Process{Log: func(host.Line) {}}
 	inMemory := host.DataSource{Store: settings.Store{DSN: settings.MemoryDSN}}
-	if h.use, err = h.site.Open(alone, &host.DataSources{Limits: inMemory}); err != nil {
+	if h.handle, err = h.site.Open(alone, &host.DataSources{Limits: inMemory}); err != nil {
 		tb.Fatal(err)
 	}
 	context, cancel := caddy.NewContext(caddy.Context{Context: context.Background()})

@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// Errors for the error routes of a site. They omit the error of the database, which is only logged, because
+// Errors for the error routes of a site. They omit the error of the database, which is only logged, since
 // error pages often show {http.error.message} to clients.
 var (
 	errTooMany     = errors.New("too many requests")
@@ -38,8 +38,8 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, q *serve.Reques
 	return nil
 }
 
-// inSubrouteWithErrorRoutes reports whether the module that is being set up is in a
-// subroute with error routes, which only JSON can have.
+// inSubrouteWithErrorRoutes reports whether the module of ctx is in a subroute with error routes, which only
+// JSON can have.
 func inSubrouteWithErrorRoutes(ctx caddy.Context) bool {
 	for _, module := range ctx.Modules() {
 		if s, ok := module.(*caddyhttp.Subroute); ok && s.Errors != nil && len(s.Errors.Routes) > 0 {
@@ -49,10 +49,10 @@ func inSubrouteWithErrorRoutes(ctx caddy.Context) bool {
 	return false
 }
 
-// errorRoutesRespond reports whether the server's error routes would respond to the request
-// after err. Several sites share a server, and a site may have no handle_errors, or only for
-// other statuses. If no error route matches, Caddy sends the status without a body. So
-// errorRoutesRespond evaluates the matchers now, as Caddy would do later.
+// errorRoutesRespond reports whether the server's error routes would respond to the request after err.
+// Several sites share a server, and a site may have no handle_errors, or only for other statuses. If no error
+// route matches, Caddy sends the status without a body. So errorRoutesRespond evaluates the matchers now, as
+// Caddy would do later.
 //
 // A route that matches counts as a response if it has any handler other than a subroute.
 func errorRoutesRespond(r *http.Request, err caddyhttp.HandlerError) bool {
@@ -61,7 +61,7 @@ func errorRoutesRespond(r *http.Request, err caddyhttp.HandlerError) bool {
 		return false
 	}
 	if r.Context().Value(caddyhttp.ErrorCtxKey) != nil {
-		return false // this is an error route already, and its errors go to no other
+		return false // errors of an error route go to no other route
 	}
 	r = server.Errors.WithError(r, err)
 	// Error routes get the request as it was before any rewrite.
@@ -73,12 +73,12 @@ func errorRoutesRespond(r *http.Request, err caddyhttp.HandlerError) bool {
 	return responds
 }
 
-// routesRespond reports whether a route that matches the request has a handler that responds.
-// If not, ends reports whether a terminal route has matched: Caddy runs no route after it.
-// groups are the groups in which a route has matched: Caddy runs only the first route of each
-// group that matches.
-func routesRespond(routes caddyhttp.RouteList, r *http.Request, groups map[string]bool) (responds,
-	ends bool) {
+// routesRespond reports whether a route that matches the request has a handler that responds. If not, ends
+// reports whether a terminal route has matched, after which Caddy runs no other. groups holds the groups in
+// which a route has matched, since Caddy runs only the first route of each group that matches.
+func routesRespond(
+	routes caddyhttp.RouteList, r *http.Request, groups map[string]bool,
+) (responds, ends bool) {
 	for i := range routes {
 		route := &routes[i]
 		if groups[route.Group] {

@@ -20,15 +20,16 @@ const refusedEvent = "pg_ratelimit.refused"
 // placeholders is the prefix of the placeholders of a decision.
 const placeholders = "http.pg_ratelimit."
 
-// facts holds what placeholders, events and traces show of a decided request. It outlives the Request, which
-// is reused.
+// facts holds the facts about a decided request for placeholders, events and traces. It outlives the Request,
+// which is reused.
 type facts struct {
 	respond.Outcome
 	decision ratelimit.Decision // a copy of Outcome.Decision
-	hit      ratelimit.Hit      // on the limit that refused or has the least left, or on noLimit
+	hit      ratelimit.Hit      // the hit of the outcome, or a hit on noLimit
 	exceeded string             // the prefix of a limit that let the request pass beyond its quota
 }
 
+// noLimit is the limit of a request without hits.
 var noLimit ratelimit.Limit
 
 // set sets the facts of a request.

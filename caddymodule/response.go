@@ -13,26 +13,26 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// responseWriter replaces the X-RateLimit headers of an upstream by those of the module. It also sets the
+// responseWriter replaces the X-RateLimit headers of an upstream by the module's headers. It also sets the
 // headers again after an informational response (such as 103), which may remove them. All handlers of a
 // request share one responseWriter.
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
-	own     respond.OwnHeaders // or nil
-	fields  *respond.OwnFields // or nil
-	overage int64              // X-RateLimit-Overage; 0 is none
+	own     respond.OwnHeaders // nil without X-RateLimit headers
+	fields  *respond.OwnFields // nil without RateLimit fields
+	overage int64              // X-RateLimit-Overage; 0 without one
 	informs bool               // there was an informational response
-	wrote   bool               // the final headers
+	wrote   bool               // the final headers were written
 
-	facts    facts             // set by the latest handler, for placeholders
-	settling []*serve.Settling // one for each handler that settles the request
+	facts    facts             // the facts for placeholders, which the latest handler sets
+	settling []*serve.Settling // an element for each handler that settles the request
 }
 
 // responseWriterIn returns the responseWriter of an earlier handler, or nil.
 func responseWriterIn(w http.ResponseWriter) *responseWriter {
 	for {
-		if found, ok := w.(*responseWriter); ok {
-			return found
+		if own, ok := w.(*responseWriter); ok {
+			return own
 		}
 		wrapper, ok := w.(interface{ Unwrap() http.ResponseWriter })
 		if !ok {
@@ -87,7 +87,7 @@ func (w *responseWriter) ReadFrom(body io.Reader) (int64, error) {
 	return n, err
 }
 
-// FlushError is for http.ResponseController.
+// FlushError flushes the response for http.ResponseController.
 func (w *responseWriter) FlushError() error {
 	w.send()
 	return http.NewResponseController(w.ResponseWriter).Flush()

@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// ServeHTTP passes the request on, or refuses it.
+// ServeHTTP passes the request on or refuses it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	var flight *serve.Flight
 	defer func() { flight.End() }() // also after a panic
@@ -39,8 +39,9 @@ var freeRequests = sync.Pool{New: func() any { return new(serve.Request) }}
 // admit decides a request. If the request passes, admit returns the writer for its response, and the
 // settlement to end after the response, or nil. Otherwise admit has responded and returns nil, or returns an
 // error for the site's error routes. admit sets *flight if the request holds slots.
-func (h *Handler) admit(w http.ResponseWriter, r *http.Request, flight **serve.Flight) (http.ResponseWriter,
-	*serve.Settling, error) {
+func (h *Handler) admit(
+	w http.ResponseWriter, r *http.Request, flight **serve.Flight,
+) (http.ResponseWriter, *serve.Settling, error) {
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if !ok {
 		repl = caddy.NewReplacer()
@@ -58,19 +59,19 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, flight **serve.F
 	if len(q.Hits) > 0 {
 		h.count(q)
 	} else if !q.Asked {
-		return w, nil, nil // no limit is for the request
+		return w, nil, nil // no limit applies to the request
 	}
-	changes := responseWriterIn(w) // that of an earlier handler
-	if changes == nil {
-		changes = &responseWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
-		repl.Map(changes.facts.value)
+	own := responseWriterIn(w) // the writer of an earlier handler
+	if own == nil {
+		own = &responseWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
+		repl.Map(own.facts.value)
 		if q.Outcome.Status == 0 {
-			w = changes
+			w = own
 		}
 	}
-	changes.facts.set(q)
-	h.report(r, &changes.facts)
-	h.setHeaders(changes, q)
+	own.facts.set(q)
+	h.report(r, &own.facts)
+	h.setHeaders(own, q)
 	if q.Outcome.Status != 0 {
 		return nil, nil, h.refuse(w, r, q)
 	}
@@ -82,11 +83,11 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, flight **serve.F
 func clientAddress(r *http.Request) (address netip.Addr, assumed bool) {
 	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 	address, _ = netip.ParseAddr(text)
-	return address.WithZone(""), false // a client can choose a long one
+	return address.WithZone(""), false // a client can choose a long zone
 }
 
-// setHeaders sets the headers of the limit, and stores them in w. It keeps X-RateLimit headers of an earlier
-// handler with a tighter limit.
+// setHeaders sets the headers of the limit and stores them in w. It keeps the X-RateLimit headers of an
+// earlier handler with a tighter limit.
 func (h *Handler) setHeaders(w *responseWriter, q *serve.Request) {
 	outcome, fields := &q.Outcome, h.site.Fields
 	if outcome.Status == 0 && outcome.Decision != nil {

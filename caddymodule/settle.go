@@ -9,19 +9,18 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// serveSettled passes a request on, and settles the request after its response, even if the response is
-// incomplete.
+// serveSettled passes a request on and settles it after its response, even if the response is incomplete.
 func serveSettled(settling *serve.Settling, w http.ResponseWriter, r *http.Request,
 	next caddyhttp.Handler) error {
 	failed := http.StatusInternalServerError // also after a panic
 	defer func() { settling.End(failed, w.Header()) }()
 	err := next.ServeHTTP(w, r)
-	var of caddyhttp.HandlerError
+	var failure caddyhttp.HandlerError
 	switch {
 	case err == nil:
 		failed = 0
-	case errors.As(err, &of) && of.StatusCode != 0:
-		failed = of.StatusCode
+	case errors.As(err, &failure) && failure.StatusCode != 0:
+		failed = failure.StatusCode
 	}
 	return err
 }

@@ -13,19 +13,20 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 )
 
-// baseline holds the figures of a resource when this config began to use it. The counters of a config start
-// at 0, and a resource can outlive the config that opened it. A history continues across configs.
+// baseline holds the figures of a resource from the time at which this config began to use it. The counters
+// of a config start at 0, and a resource can outlive the config that opened it. A history continues across
+// configs.
 type baseline struct {
 	since   time.Time
-	stats   engine.Stats // of a store on Postgres
-	lookUps int64        // of a policy
+	stats   engine.Stats // the figures of a store on Postgres
+	lookUps int64        // the lookups of a policy
 }
 
 // watch adds a resource to the metrics, unless it has been added.
 func (m *metrics) watch(r host.Resource) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, known := m.watched[r]; known {
+	if _, ok := m.watched[r]; ok {
 		return
 	}
 	before := baseline{since: time.Now()}
@@ -41,23 +42,23 @@ func (m *metrics) watch(r host.Resource) {
 }
 
 // state collects the figures of a config's stores, policies and histories when Prometheus reads the metrics,
-// so they take no time of requests.
-type state struct{ of *metrics }
+// so that requests do not spend time on them.
+type state struct{ metrics *metrics }
 
 // Describe implements prometheus.Collector.
 func (s state) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(s, to) }
 
 // Collect implements prometheus.Collector. It always sends the same metrics, even without a store, a policy
-// or a history: sums, and of policies the maximum of each figure other than a counter.
+// or a history. It adds up the figures, except that it takes the maximum of a policy's gauges.
 func (s state) Collect(to chan<- prometheus.Metric) {
-	s.of.mu.Lock()
-	defer s.of.mu.Unlock()
+	s.metrics.mu.Lock()
+	defer s.metrics.mu.Unlock()
 	sum := engine.NewStats()
 	up, local := 1, 0
 	var rules policy.Stats
 	var age time.Duration
 	var recorded history.Stats
-	for r, before := range s.of.watched {
+	for r, before := range s.metrics.watched {
 		switch r := r.(type) {
 		case *host.Database:
 			if r.Postgres == nil { // a store in memory has no figures
@@ -124,7 +125,7 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 	send(to, "history_pending", "Decisions not written to the audit log yet.", recorded.Pending)
 }
 
-// send sends a metric, which is a counter if its name says total. label has the name and the value of a
+// send sends a metric, which is a counter if its name ends in _total. label has the name and the value of a
 // label, or nothing.
 func send[N int | int64 | float64](to chan<- prometheus.Metric, name, help string, value N, label ...string) {
 	kind := prometheus.GaugeValue
@@ -143,14 +144,15 @@ func describe(name, help string, label ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, name), help, nil, labels)
 }
 
-// histogram sends the histogram at the begin of stats, with the buckets from 1<<least to 1<<most units.
-func histogram(to chan<- prometheus.Metric, name string, stats engine.Stats, least, most int, unit float64,
-	help string) {
-	buckets := make(map[float64]uint64, most-least+1)
+// histogram sends the histogram at the start of stats, with the buckets from 1<<first to 1<<last units.
+func histogram(
+	to chan<- prometheus.Metric, name string, stats engine.Stats, first, last int, unit float64, help string,
+) {
+	buckets := make(map[float64]uint64, last-first+1)
 	total := int64(0)
 	for i, n := range stats[:engine.HistogramSize-1] {
 		total += n
-		if i >= least && i <= most {
+		if i >= first && i <= last {
 			buckets[math.Ldexp(1, i)*unit] = uint64(total)
 		}
 	}

@@ -13,15 +13,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// block reads a block of subdirectives in a Caddyfile. Its errors have the subdirective,
-// its value, what it must be, and the line.
+// block reads a block of subdirectives in a Caddyfile. Its errors have the subdirective, its value, the valid
+// values, and the line.
 type block struct {
 	d     *caddyfile.Dispenser
-	title string // the beginning of errors about a zone; or ""
+	title string // the start of errors about a zone, or ""
 	start caddyfile.Token
 	seen  map[string]caddyfile.Token // the subdirectives that were read
 
-	blocks map[string]*block // of those that have one
+	blocks map[string]*block // the blocks of subdirectives, by name
 }
 
 // newBlock returns a block for a dispenser that is at the name of the directive.
@@ -29,7 +29,7 @@ func newBlock(d *caddyfile.Dispenser) *block {
 	return &block{d: d, start: d.Token(), seen: map[string]caddyfile.Token{}, blocks: map[string]*block{}}
 }
 
-// readAll reads all subdirectives of the block, see read.
+// readAll reads all subdirectives of the block; see read.
 func (b *block) readAll(into any, table []settings.Setting) (err error) {
 	for nesting := b.d.Nesting(); err == nil && b.d.NextBlock(nesting); {
 		err = b.read(into, table)
@@ -37,14 +37,14 @@ func (b *block) readAll(into any, table []settings.Setting) (err error) {
 	return err
 }
 
-// read reads the subdirective at which the dispenser is into the field of a struct that has its
-// name in JSON. others are the names of subdirectives that are in no table.
+// read reads the subdirective at the dispenser's position into the field of into with the same name in JSON.
+// others lists the names of valid subdirectives that are in no table.
 func (b *block) read(into any, table []settings.Setting, others ...string) error {
 	token := b.d.Token()
 	name := token.Text
-	if before, ok := b.seen[name]; ok {
+	if first, ok := b.seen[name]; ok {
 		return errorAt(token, fmt.Errorf("%s%s: given twice: must be given once, and is on line %d already",
-			b.title, name, before.Line))
+			b.title, name, first.Line))
 	}
 	b.seen[name] = token
 	names := others
@@ -55,12 +55,12 @@ func (b *block) read(into any, table []settings.Setting, others ...string) error
 		names = append(names, table[i].Name)
 	}
 	slices.Sort(names)
-	err := &ratelimit.FieldError{Field: "subdirective", Value: name, Want: "one of " + strings.Join(names,
-		", ")}
+	err := &ratelimit.FieldError{Field: "subdirective", Value: name,
+		Want: "one of " + strings.Join(names, ", ")}
 	return errorAt(token, fmt.Errorf("%s%w", b.title, err))
 }
 
-// set sets the field of a setting to its arguments. The check of the whole block checks what they say.
+// set sets the field of a setting to its arguments. Their meaning is checked together with the whole block.
 func (b *block) set(field reflect.Value, s *settings.Setting, args []string) error {
 	text := strings.Join(args, " ")
 	switch s.Form {
@@ -71,21 +71,21 @@ func (b *block) set(field reflect.Value, s *settings.Setting, args []string) err
 			text = "on"
 		}
 		if text != "on" && text != "off" {
-			return b.wrong(s.Name, text, "on or off, or nothing, which is on")
+			return b.invalid(s.Name, text, "on or off, or nothing, which is on")
 		}
 	default:
 		if text == "" && s.Want != "" || len(args) > 1 && s.Form == settings.OneWord {
-			return b.wrong(s.Name, text, s.Want)
+			return b.invalid(s.Name, text, s.Want)
 		}
 	}
 	field.SetString(text)
 	return nil
 }
 
-// setBlock reads the block of a subdirective into a new struct, and checks it.
+// setBlock reads the block of a subdirective into a new struct and validates it.
 func (b *block) setBlock(field reflect.Value, s *settings.Setting, text string) error {
 	if text != "" {
-		return b.wrong(s.Name, text, "a block, or nothing")
+		return b.invalid(s.Name, text, "a block, or nothing")
 	}
 	field.Set(reflect.New(field.Type().Elem()))
 	inner := newBlock(b.d)
@@ -97,13 +97,13 @@ func (b *block) setBlock(field reflect.Value, s *settings.Setting, text string) 
 	return inner.locate(settings.Read(s.Settings, values(field.Interface()), new(settings.Settings)))
 }
 
-// wrong returns an error about a value. "" is a value that is missing.
-func (b *block) wrong(field, value, want string) error {
+// invalid returns an error about a value. "" is a missing value.
+func (b *block) invalid(field, value, want string) error {
 	return b.locate(&ratelimit.FieldError{Field: field, Value: value, Want: want})
 }
 
-// locate adds a line to an error: that of the subdirective that the error names, or else
-// that of the beginning of the block.
+// locate adds a line to an error: the line of the subdirective that the error names, or else the first line
+// of the block.
 func (b *block) locate(err error) error {
 	if err == nil {
 		return nil
@@ -111,8 +111,8 @@ func (b *block) locate(err error) error {
 	token := b.start
 	var named *ratelimit.FieldError
 	if errors.As(err, &named) {
-		if at, ok := b.seen[named.Field]; ok {
-			token = at
+		if seen, ok := b.seen[named.Field]; ok {
+			token = seen
 		}
 	}
 	return errorAt(token, fmt.Errorf("%s%w", b.title, err))

@@ -8,15 +8,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// version names this program, as the registry of proxies and the log have it.
+// version returns the versions of Caddy and of pg-ratelimit, for the registry of proxies and the log.
 func version() string {
 	simple, _ := caddy.Version()
 	info, _ := debug.ReadBuildInfo()
 	return "Caddy " + simple + ", pg-ratelimit " + moduleVersion(info)
 }
 
-// moduleVersion is the version of pg-ratelimit in a build: the one that `caddy list-modules --versions`
-// prints, which names the commit of a build between two releases. A build from a clone does not have it.
+// moduleVersion returns the version of pg-ratelimit in a build, as `caddy list-modules --versions` prints it.
+// It names the commit of a build between two releases. A build from a clone has host.Version.
 func moduleVersion(info *debug.BuildInfo) string {
 	if info != nil {
 		for _, module := range info.Deps {
