@@ -9,8 +9,9 @@ import (
 	"github.com/caddyserver/caddy/v2"
 )
 
-// With the default algorithm the first request shows the end of the window, and not when the whole quota is
-// back. A refusal shows the moment of Retry-After, and nothing if the request can never pass.
+// With the default algorithm, the reset of a request that passes is the end of the window, although the whole
+// quota is available only later. The reset of a refusal is the time of Retry-After. Without a Retry-After,
+// there is no reset.
 func TestResetSaysWhenToComeAgain(t *testing.T) {
 	c := start(t, `
 		:PORT {
@@ -21,30 +22,36 @@ func TestResetSaysWhenToComeAgain(t *testing.T) {
 			}
 			respond "ok"
 		}`)
-	began := time.Now().Unix()
+	start := time.Now().Unix()
 	for _, test := range []struct {
 		status int
-		ahead  int64 // of the first request
+		ahead  int64 // the seconds from the first request to the reset
 	}{{200, 60}, {200, 60}, {429, 90}} {
-		asked := time.Now().Unix()
+		sent := time.Now().Unix()
 		a := c.expect(test.status, "/", "X-Cost", "1")
-		answered := time.Now().Unix()
+		received := time.Now().Unix()
 		reset := a.number(t, "X-RateLimit-Reset")
-		if reset < began+test.ahead-5 || reset > answered+test.ahead+1 {
-			t.Errorf("%d: %v, want a reset %d s after %d", test.status, a.Header, test.ahead, began)
+		if reset < start+test.ahead-5 || reset > received+test.ahead+1 {
+			t.Errorf("status %d: got %v, want a reset %d s after %d", test.status, a.Header, test.ahead,
+				start)
 		}
-		if test.status == 429 && (reset < asked+a.number(t, "Retry-After")-3 || reset > answered+a.number(t,
-			"Retry-After")+3) {
-			t.Errorf("%v, asked at %d: want a reset at Retry-After", a.Header, asked)
+		if test.status != http.StatusTooManyRequests {
+			continue
+		}
+		if wait := a.number(t, "Retry-After"); reset < sent+wait-3 || reset > received+wait+3 {
+			t.Errorf("headers %v of a request sent at %d, want a reset at Retry-After", a.Header, sent)
 		}
 	}
-	if a := c.expect(http.StatusTooManyRequests, "/", "X-Cost", "3"); a.Header["X-Ratelimit-Reset"] != nil ||
-		a.Header["Retry-After"] != nil || a.number(t, "X-RateLimit-Limit") != 2 {
-		t.Errorf("a request that can never pass: %v", a.Header)
+	a := c.expect(http.StatusTooManyRequests, "/", "X-Cost", "3")
+	if a.Header["X-Ratelimit-Reset"] != nil || a.Header["Retry-After"] != nil {
+		t.Errorf("a request that can never pass: got %v, want no reset and no Retry-After", a.Header)
+	}
+	if limit := a.number(t, "X-RateLimit-Limit"); limit != 2 {
+		t.Errorf("X-RateLimit-Limit is %d, want 2", limit)
 	}
 }
 
-func TestAReloadKeepsCounts(t *testing.T) {
+func TestReloadKeepsCounts(t *testing.T) {
 	const site = `
 		:PORT {
 			pg_ratelimit PREFIX {
@@ -67,8 +74,8 @@ func TestAReloadKeepsCounts(t *testing.T) {
 	c.expect(http.StatusTooManyRequests, "/")
 }
 
-// An error page can cap the Retry-After of a long window, and leave a shorter one.
-func TestAnErrorPageCapsRetryAfter(t *testing.T) {
+// An error page can cap the Retry-After of a long window and keep a shorter one.
+func TestErrorPageCapsRetryAfter(t *testing.T) {
 	c := start(t, `
 		:PORT {
 			pg_ratelimit {
@@ -101,10 +108,10 @@ func TestAnErrorPageCapsRetryAfter(t *testing.T) {
 		a := c.expect(http.StatusTooManyRequests, path)
 		if wait := a.number(t, "Retry-After"); wait > want || wait < want-60 ||
 			len(a.Header["Retry-After"]) != 1 || a.Body != "later" {
-			t.Errorf("%s: %v, %s; want at most %d", path, a.Header, a.Body, want)
+			t.Errorf("%s: got %v and %q, want one Retry-After of at most %d", path, a.Header, a.Body, want)
 		}
 	}
 	if a := c.expect(http.StatusTooManyRequests, "/never"); a.Header["Retry-After"] != nil {
-		t.Errorf("what never passes: %v", a.Header)
+		t.Errorf("/never: got %v, want no Retry-After", a.Header)
 	}
 }

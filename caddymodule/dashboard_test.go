@@ -25,8 +25,8 @@ type panel struct {
 // target is a query of a panel.
 type target struct {
 	RefID  string
-	Expr   string // for Prometheus
-	RawSQL string // for Postgres
+	Expr   string // the query for Prometheus
+	RawSQL string // the query for Postgres
 	Format string
 }
 
@@ -39,15 +39,15 @@ func readDashboard(t *testing.T) dashboard {
 	return d
 }
 
-// TestDashboardUsesMetricsThatExist, all of them, in expressions that Prometheus can read.
-func TestDashboardUsesMetricsThatExist(t *testing.T) {
-	startMeasured(t)
+// The dashboard uses all metrics and no others, in expressions that Prometheus can read.
+func TestDashboardUsesMetrics(t *testing.T) {
+	startWithMetrics(t)
 	metrics, _ := metricsOfCaddy(t)
 	checkReferences(t, dashboardFile, readFile(t, dashboardFile), metrics)
 	text := readFile(t, dashboardFile)
 	for name := range metrics {
 		if !strings.Contains(text, name) {
-			t.Errorf("no panel shows %s", name)
+			t.Errorf("no panel shows %s, want one", name)
 		}
 	}
 	// promtool reads the expressions as recording rules.
@@ -59,7 +59,7 @@ func TestDashboardUsesMetricsThatExist(t *testing.T) {
 			}
 			expr := promQL.Replace(q.Expr)
 			if strings.Contains(expr, "$") {
-				t.Errorf("%s uses a variable that is not there: %s", p.Title, q.Expr)
+				t.Errorf("%s uses an unknown variable: %s", p.Title, q.Expr)
 			}
 			rules += fmt.Sprintf("  - record: panel_%d_%s\n    expr: '%s'\n", p.ID, q.RefID,
 				strings.ReplaceAll(expr, "'", "''"))
@@ -69,37 +69,36 @@ func TestDashboardUsesMetricsThatExist(t *testing.T) {
 	if err := os.WriteFile(path, []byte(rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	check(t, "", "check", "rules", path)
+	checkByPromtool(t, "", "check", "rules", path)
 }
 
-// promQL replaces the variables of the dashboard.
+// promQL replaces the dashboard's variables.
 var promQL = strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*", "$prefix", ".*")
 
-// TestDashboardAsksTheDatabase: Postgres understands the queries of the dashboard, and those for a
-// graph have a time first.
-func TestDashboardAsksTheDatabase(t *testing.T) {
+// Postgres accepts the dashboard's queries. The queries of graphs select the time first.
+func TestDashboardQueriesRun(t *testing.T) {
 	dsn := cluster.Open(t)
 	cluster.Execute(t, dsn, schema.History)
 	values := strings.NewReplacer("$__timeFilter(time)", "time BETWEEN now() - interval '1 hour' AND now()",
 		"${granularity}", "minute")
-	asked := 0
+	queries := 0
 	for _, p := range readDashboard(t).Panels {
 		for _, q := range p.Targets {
 			if q.RawSQL == "" {
 				continue
 			}
-			asked++
+			queries++
 			text := values.Replace(q.RawSQL)
-			if left := regexp.MustCompile(`\$\S+`).FindString(text); left != "" {
-				t.Errorf("%s: %s is not replaced", p.Title, left)
+			if variable := regexp.MustCompile(`\$\S+`).FindString(text); variable != "" {
+				t.Errorf("%s uses the unknown variable %s", p.Title, variable)
 			}
 			if q.Format == "time_series" && !strings.HasPrefix(text, "SELECT time, ") {
-				t.Errorf("%s: a graph needs a time: %s", p.Title, text)
+				t.Errorf("%s: the query of a graph is %s, want SELECT time first", p.Title, text)
 			}
 			cluster.Execute(t, dsn, text)
 		}
 	}
-	if asked < 4 {
-		t.Errorf("%d queries, want those of the last row", asked)
+	if queries < 4 {
+		t.Errorf("the dashboard has %d queries in SQL, want at least 4", queries)
 	}
 }

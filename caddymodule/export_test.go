@@ -9,14 +9,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
-// FlushHistories writes what is pending in the histories of the running config.
+// FlushHistories writes the pending records of the running config's histories.
 func FlushHistories(ctx context.Context) (failure error) {
 	loaded, err := caddy.ActiveContext().AppIfConfigured("pg_ratelimit")
 	if err != nil {
 		return err
 	}
-	for _, u := range loaded.(*App).handles {
-		for _, r := range u.Resources {
+	for _, handle := range loaded.(*App).handles {
+		for _, r := range handle.Resources {
 			if w, ok := r.(*history.Writer); ok {
 				failure = errors.Join(failure, w.Flush(ctx))
 			}
@@ -25,7 +25,7 @@ func FlushHistories(ctx context.Context) (failure error) {
 	return failure
 }
 
-// CloseHistories closes the histories as the end of the process does before it closes the stores.
+// CloseHistories closes all histories, as closeAll does before it closes the databases.
 func CloseHistories() {
 	for _, r := range proxy.Shared() {
 		if w, ok := r.(*history.Writer); ok {

@@ -7,9 +7,9 @@ import (
 	"github.com/caddyserver/caddy/v2"
 )
 
-// The JSON may have numbers, booleans, arrays and durations, as other modules of Caddy have them, and null
-// for a setting that was left out.
-func TestTheJSONHasTypes(t *testing.T) {
+// JSON may have numbers, booleans, arrays and durations, as for other modules of Caddy, and null for a
+// setting that is left out.
+func TestJSONTypes(t *testing.T) {
 	var h Handler
 	config := `{"prefix": "a", "limit": [100, "1m"], "cost": 5, "lease": null, "durable": true,
 		"hash_key": false, "exempt": ["10.0.0.0/8", "192.0.2.7"], "fields": ["x", "ietf"],
@@ -31,14 +31,14 @@ func TestTheJSONHasTypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := text.compile(); err != nil || text.site.Timeout.String() != "1s" {
-		t.Errorf("error %v, site %+v; want a timeout of 1s", err, text.site)
+		t.Errorf("got error %v and site %+v, want a timeout of 1s", err, text.site)
 	}
 	for kept, want := range map[string]string{"7776000000000000": "2160h0m0s", `"90d"`: "90d"} {
 		var r Retention
 		err := caddy.StrictUnmarshalJSON([]byte(`{"audit": `+kept+`}`), &r)
 		_, invalid := (&History{Retention: &r}).compile()
 		if err != nil || invalid != nil || string(r.Audit) != want {
-			t.Errorf("%s: %v, %v, %+v", kept, err, invalid, r)
+			t.Errorf("audit %s: got %+v and errors %v, %v; want %s", kept, r, err, invalid, want)
 		}
 	}
 	for wrong, want := range map[string]string{
@@ -48,7 +48,7 @@ func TestTheJSONHasTypes(t *testing.T) {
 	} {
 		err := caddy.StrictUnmarshalJSON([]byte(wrong), new(Handler))
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %s", wrong, err, want)
+			t.Errorf("%s: got error %v, want %s", wrong, err, want)
 		}
 	}
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/caddymodule"
 )
 
-// FuzzCaddyfile: any directive is refused with an error that has its line, or gives a configuration, with
-// JSON that says the same.
+// FuzzCaddyfile checks that any directive either yields an error with its line, or a configuration that is
+// equal after a round trip through JSON.
 func FuzzCaddyfile(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.caddyfiletest")
 	if err != nil || len(files) == 0 {
-		f.Fatalf("%d cases, %v", len(files), err)
+		f.Fatalf("got %d golden cases and error %v, want some", len(files), err)
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -46,17 +46,17 @@ func FuzzCaddyfile(f *testing.F) {
 			}
 			if err := into.UnmarshalCaddyfile(caddyfile.NewDispenser(tokens[i:])); err != nil {
 				if !place.MatchString(err.Error()) {
-					t.Errorf("the error names no line: %v", err)
+					t.Errorf("error %v, want one with a line", err)
 				}
 				continue
 			}
-			text := caddyconfig.JSON(into, nil)
+			want := caddyconfig.JSON(into, nil)
 			again := reflect.New(reflect.TypeOf(into).Elem()).Interface()
-			if err := caddy.StrictUnmarshalJSON(text, again); err != nil {
-				t.Fatalf("%s: %v", text, err)
+			if err := caddy.StrictUnmarshalJSON(want, again); err != nil {
+				t.Fatalf("reading %s: %v", want, err)
 			}
-			if got := caddyconfig.JSON(again, nil); !bytes.Equal(got, text) {
-				t.Errorf("%s becomes %s", text, got)
+			if got := caddyconfig.JSON(again, nil); !bytes.Equal(got, want) {
+				t.Errorf("after a round trip, got %s, want %s", got, want)
 			}
 		}
 	})

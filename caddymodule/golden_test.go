@@ -14,9 +14,9 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 )
 
-var update = flag.Bool("update", false, "write the JSON of the golden cases anew")
+var update = flag.Bool("update", false, "write the JSON of the golden cases again")
 
-// adapt turns a Caddyfile into JSON.
+// adapt converts a Caddyfile to JSON.
 func adapt(caddyfile string) ([]byte, error) {
 	adapted, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile),
 		map[string]any{"filename": "Caddyfile"})
@@ -26,7 +26,7 @@ func adapt(caddyfile string) ([]byte, error) {
 	return adapted, err
 }
 
-// validate sets up a config and takes it down, as `caddy validate` does.
+// validate provisions a config without starting it, as `caddy validate` does.
 func validate(config []byte) error {
 	var parsed *caddy.Config
 	if err := caddy.StrictUnmarshalJSON(config, &parsed); err != nil {
@@ -44,7 +44,7 @@ func TestGolden(t *testing.T) {
 	t.Setenv("PG_RATELIMIT_TEST", "postgres://user@localhost/db")
 	files, err := filepath.Glob("testdata/*.caddyfiletest")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("%d cases, %v", len(files), err)
+		t.Fatalf("got %d cases and error %v, want some", len(files), err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".caddyfiletest"), func(t *testing.T) {
@@ -66,20 +66,21 @@ func TestGolden(t *testing.T) {
 				if err := json.Indent(&pretty, adapted, "", "\t"); err != nil {
 					t.Fatal(err)
 				}
-				if err := os.WriteFile(file, []byte(caddyfile+"----------\n"+pretty.String()+"\n"),
-					0o644); err != nil {
+				text := caddyfile + "----------\n" + pretty.String() + "\n"
+				if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 					t.Fatal(err)
 				}
 			} else if got, want := compact(t, adapted), compact(t, []byte(want)); got != want {
 				t.Errorf("adapted to\n%s\nwant\n%s", got, want)
 			}
 			if err := validate(adapted); err != nil {
-				t.Errorf("does not load: %v", err)
+				t.Errorf("validating: error %v, want nil", err)
 			}
 		})
 	}
 }
 
+// compact returns JSON without white space.
 func compact(t *testing.T, text []byte) string {
 	t.Helper()
 	var b bytes.Buffer

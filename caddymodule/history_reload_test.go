@@ -15,8 +15,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// A reload loses and doubles no request, neither in the counter nor in the history, whether the history
-// changes or not. Neither does the end of the process. TestSoak has what reloads leave open.
+// A reload neither loses nor doubles a request, in the counter and in the history, whether the settings of
+// the history change or not. Nor does the end of the process. TestSoak checks that reloads leave nothing
+// open.
 func TestAReloadLosesNoRecord(t *testing.T) {
 	const reloads = 12
 	dsn := cluster.Open(t)
@@ -32,23 +33,23 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 					return
 				default:
 				}
-				if a, err := c.tryAgain("/"); err != nil || a.Status != http.StatusOK {
-					t.Errorf("%d, %v", a.Status, err)
+				if a, err := c.getAgain("/"); err != nil || a.Status != http.StatusOK {
+					t.Errorf("got status %d and error %v, want 200", a.Status, err)
 					return
 				}
 				sent.Add(1)
 			}
 		})
 	}
-	more := func() {
+	awaitMore := func() {
 		before := sent.Load()
 		await.Within(t, time.Minute, "requests", func() bool { return t.Failed() || sent.Load() >= before+5 })
 	}
 	for i := 1; i <= reloads; i++ {
-		more()
+		awaitMore()
 		c.load(recordedSite(dsn, i))
 	}
-	more()
+	awaitMore()
 	close(stop)
 	clients.Wait()
 	caddymodule.CloseHistories() // as at the end of the process
@@ -57,12 +58,12 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 		(SELECT count(DISTINCT region) FROM rate_limit_audit), (SELECT sum(dropped) FROM rate_limit_writers))`
 	n := sent.Load()
 	if got, want := cluster.Query[string](t, dsn, counts), fmt.Sprint(n, n, n, 1+reloads/4, 0); got != want {
-		t.Errorf("counter, audit log, metrics, regions and dropped: %s, want %s", got, want)
+		t.Errorf("counter, audit log, metrics, regions and dropped are %s, want %s", got, want)
 	}
 }
 
-// recordedSite returns the i-th of several configurations that record all requests. Each has another quota,
-// and every fourth another region.
+// recordedSite returns the i-th of several configurations that record all requests. Each one has a different
+// quota, and every fourth one a different region.
 func recordedSite(dsn string, i int) string {
 	return strings.NewReplacer("DSN", dsn, "REGION", strconv.Itoa(i/4), "QUOTA", strconv.Itoa(1000000+i)).
 		Replace(`

@@ -8,11 +8,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// journey sends requests, for the counters of internal/testkit/journey.
-func (c *live) journey(headers ...string) {
+// sendJourney sends requests while internal/testkit/journey counts the functions that run.
+func (c *live) sendJourney(headers ...string) {
 	c.t.Helper()
 	if testing.CoverMode() != "count" {
-		c.t.Skip("runs for internal/testkit/journey")
+		c.t.Skip("runs only for internal/testkit/journey")
 	}
 	for range 2000 {
 		c.expect(http.StatusOK, "/", headers...)
@@ -28,7 +28,7 @@ func TestExactRequestsPass(t *testing.T) {
 				timeout 10s
 			}
 		}`)
-	c.journey()
+	c.sendJourney()
 }
 
 func TestRequestsWithPolicyPass(t *testing.T) {
@@ -45,5 +45,5 @@ func TestRequestsWithPolicyPass(t *testing.T) {
 				}
 			}
 		}`)
-	c.journey("X-User", "ann")
+	c.sendJourney("X-User", "ann")
 }

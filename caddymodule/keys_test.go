@@ -15,8 +15,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// All placeholders of Caddy's requests are accepted, and so are those that other modules
-// set.
+// All placeholders of Caddy's requests are accepted, and so are placeholders that other modules set.
 func TestKnownPlaceholders(t *testing.T) {
 	for _, text := range []string{
 		"", "everybody", `a \{literal} brace`, "{client_ip}", "{remote_ip}", "{remote_host}", "{host}",
@@ -27,16 +26,17 @@ func TestKnownPlaceholders(t *testing.T) {
 		"{env.NAME}", "{system.hostname}", "{http.request.body}",
 	} {
 		if _, err := parseText("key", text); err != nil {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("%s: error %v, want nil", text, err)
 		}
 	}
 }
 
 // The log warns once if a key is empty, because all such requests share a quota.
-func TestAnEmptyKeyIsWarnedAboutOnce(t *testing.T) {
-	h := newHandler(t, LimitSettings{Prefix: "a", Limit: "9 1h", Key: "{http.auth.user.id}"},
-		LimitSettings{Prefix: "b", Limit: "9 1h", Key: "{header.X-User}"}, LimitSettings{Prefix: "c",
-			Limit: "9 1h", Key: "all"})
+func TestEmptyKeyIsLoggedOnce(t *testing.T) {
+	h := newHandler(t,
+		LimitSettings{Prefix: "a", Limit: "9 1h", Key: "{http.auth.user.id}"},
+		LimitSettings{Prefix: "b", Limit: "9 1h", Key: "{header.X-User}"},
+		LimitSettings{Prefix: "c", Limit: "9 1h", Key: "all"})
 	core, logs := observer.New(zap.WarnLevel)
 	h.logger = zap.New(core)
 	for _, user := range []string{"ann", "", ""} {
@@ -45,8 +45,8 @@ func TestAnEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 		serveOnce(t, h, r)
 	}
 	var prefixes []string
-	for _, entry := range logs.FilterMessage(
-		"the key of a request is empty: all such requests share one quota").All() {
+	const warning = "the key of a request is empty: all such requests share one quota"
+	for _, entry := range logs.FilterMessage(warning).All() {
 		prefixes = append(prefixes, entry.ContextMap()["prefix"].(string))
 	}
 	if len(prefixes) != 2 || prefixes[0] != "a" || prefixes[1] != "b" {
@@ -54,7 +54,7 @@ func TestAnEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 	}
 }
 
-// let has a handler serve a request, which it may refuse.
+// serveOnce passes a request to a handler, which may refuse it.
 func serveOnce(t *testing.T, h *Handler, r *http.Request) {
 	t.Helper()
 	var refusal caddyhttp.HandlerError
@@ -63,34 +63,33 @@ func serveOnce(t *testing.T, h *Handler, r *http.Request) {
 	}
 }
 
-// scripted is a store that answers its calls, counted from 1, as a function says.
-type scripted struct {
+// scriptedStore is a store with the decisions of a function, which gets the number of the call, from 1 on.
+type scriptedStore struct {
 	ratelimit.Store
 	calls  int
-	answer func(call int) (ratelimit.Decision, error)
+	decide func(call int) (ratelimit.Decision, error)
 }
 
-func (s *scripted) Take(_ context.Context, _ time.Duration, _ []ratelimit.Hit,
+func (s *scriptedStore) Take(_ context.Context, _ time.Duration, _ []ratelimit.Hit,
 	decisions []ratelimit.Decision) (err error) {
 	s.calls++
-	decisions[0], err = s.answer(s.calls)
+	decisions[0], err = s.decide(s.calls)
 	return err
 }
 
-// scriptedHandler is a handler on such a store, and its log.
-func scriptedHandler(t *testing.T, answer func(call int) (ratelimit.Decision, error)) (*Handler,
+// scriptedHandler returns a handler on a scriptedStore, and the handler's log.
+func scriptedHandler(t *testing.T, decide func(call int) (ratelimit.Decision, error)) (*Handler,
 	*observer.ObservedLogs) {
 	t.Helper()
 	h := newHandler(t, LimitSettings{Prefix: "scripted", Limit: "1 1h"})
 	core, logs := observer.New(zap.InfoLevel)
 	h.logger = zap.New(core)
-	h.site.Store = &scripted{answer: answer}
+	h.site.Store = &scriptedStore{decide: decide}
 	return h, logs
 }
 
-// TestTheLogSaysThatTheDatabaseAnswersAgain, but not after a refusal that needs no
-// database.
-func TestTheLogSaysThatTheDatabaseAnswersAgain(t *testing.T) {
+// The end of an outage is logged, but not after a refusal that needs no database.
+func TestEndOfOutageIsLogged(t *testing.T) {
 	h, logs := scriptedHandler(t, func(call int) (ratelimit.Decision, error) {
 		switch call {
 		case 1:
@@ -103,13 +102,15 @@ func TestTheLogSaysThatTheDatabaseAnswersAgain(t *testing.T) {
 	for i, want := range []int{0, 0, 1, 1} {
 		serveOnce(t, h, request())
 		if n := logs.FilterMessage("the database answers again").Len(); n != want {
-			t.Errorf("after request %d it was logged %d times, want %d", i+1, n, want)
+			t.Errorf("after request %d, the end is logged %d times, want %d", i+1, n, want)
 		}
 	}
-	// It is said at the level of the failure, and with the count of requests without a decision.
-	again := logs.FilterMessage("the database answers again").All()[0]
-	if failed := logs.FilterMessage("no decision: letting requests pass").
-		All()[0]; again.Level != failed.Level || again.ContextMap()["requests_without_decision"] != int64(1) {
-		t.Errorf("%v: %v, after %v", again.Level, again.ContextMap(), failed.Level)
+	failed := logs.FilterMessage("no decision: letting requests pass").All()[0]
+	ended := logs.FilterMessage("the database answers again").All()[0]
+	if ended.Level != failed.Level {
+		t.Errorf("the end is logged at the level %v, want %v as for the failure", ended.Level, failed.Level)
+	}
+	if n := ended.ContextMap()["requests_without_decision"]; n != int64(1) {
+		t.Errorf("requests_without_decision is %v, want 1", n)
 	}
 }

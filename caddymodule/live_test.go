@@ -24,8 +24,8 @@ import (
 type live struct {
 	t    *testing.T
 	port string
-	log  string // the path of its log
-	run  int64  // its number in this process
+	log  string // the path of the log
+	run  int64  // the number of this Caddy in this process, for prefix
 }
 
 // runs is the number of Caddys that this process has started.
@@ -62,8 +62,8 @@ func (l *countedListener) Close() error {
 	return err
 }
 
-// start runs Caddy with a Caddyfile in which PORT stands for the port and
-// PREFIX for a name that no other test uses, because counts in memory outlast a test.
+// start runs Caddy with a Caddyfile. In source, PORT stands for the port, and PREFIX for a name that no other
+// test uses, because counts in memory outlast a test.
 func start(t *testing.T, source string) *live {
 	t.Helper()
 	c := &live{t: t, port: strconv.Itoa(harness.FreePort(t)), log: filepath.Join(t.TempDir(), "log"),
@@ -89,9 +89,9 @@ func (c *live) load(source string) {
 	c.loadJSON(config)
 }
 
-// loadJSON replaces the config. It adds what all tests need: no admin endpoint, no TLS, and
-// a log in a file. It returns when the previous config no longer gets connections: Caddy itself does not wait
-// for that, so the next request could be one of the config before.
+// loadJSON replaces the config. It adds settings that all tests need: no admin endpoint, no TLS, and a log in
+// a file. It returns when the previous config no longer gets connections. Caddy itself does not wait for
+// that, so the next request could go to the previous config.
 func (c *live) loadJSON(config []byte) {
 	c.t.Helper()
 	var whole map[string]any
@@ -120,14 +120,14 @@ func (c *live) loadJSON(config []byte) {
 	c.awaitListeners(int64(listeners))
 }
 
-// awaitListeners waits until so many listeners are open.
+// awaitListeners waits until n listeners are open.
 func (c *live) awaitListeners(n int64) {
 	c.t.Helper()
 	await.Within(c.t, time.Minute, strconv.FormatInt(n, 10)+" listeners are open",
 		func() bool { return listening.Load() == n })
 }
 
-// prefix is different for each test and each run of it.
+// prefix returns a name that differs between tests and between runs of a test.
 func (c *live) prefix() string {
 	return strings.NewReplacer("/", "_", " ", "_").Replace(c.t.Name()) + strconv.FormatInt(c.run, 10)
 }
@@ -135,21 +135,21 @@ func (c *live) prefix() string {
 // answer is the response to a request.
 type answer struct{ harness.Answer }
 
-// client makes a connection for each request, so that none is left behind.
+// client opens a connection for each request, so that none stays open.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// get sends a request with headers, given as name and value in turn.
+// get sends a request. headers alternates between names and values.
 func (c *live) get(path string, headers ...string) answer {
 	c.t.Helper()
-	a, err := c.tryAgain(path, headers...)
+	a, err := c.getAgain(path, headers...)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	return a
 }
 
-// tryAgain sends a request, and sends it again if no handler has read it.
-func (c *live) tryAgain(path string, headers ...string) (answer, error) {
+// getAgain sends a request, and sends it again if no handler has read it.
+func (c *live) getAgain(path string, headers ...string) (answer, error) {
 	a, err := c.try(path, headers...)
 	for attempt := 0; attempt < 3 && harness.Unheard(err); attempt++ {
 		a, err = c.try(path, headers...)
@@ -162,7 +162,7 @@ func (c *live) try(path string, headers ...string) (answer, error) {
 	return answer{a}, err
 }
 
-// expect checks an answer's status and returns it.
+// expect sends a request, checks the status of the response, and returns the response.
 func (c *live) expect(status int, path string, headers ...string) answer {
 	c.t.Helper()
 	a := c.get(path, headers...)
@@ -172,7 +172,7 @@ func (c *live) expect(status int, path string, headers ...string) answer {
 	return a
 }
 
-// number is a header's value.
+// number returns the whole number in a header.
 func (a answer) number(t *testing.T, header string) int64 {
 	t.Helper()
 	n, err := strconv.ParseInt(a.Header.Get(header), 10, 64)
@@ -182,28 +182,28 @@ func (a answer) number(t *testing.T, header string) int64 {
 	return n
 }
 
-// logged returns the log of Caddy so far.
-func (c *live) logged() string {
+// logText returns the log of Caddy so far.
+func (c *live) logText() string {
 	c.t.Helper()
-	text, err := os.ReadFile(c.log)
+	data, err := os.ReadFile(c.log)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return string(text)
+	return string(data)
 }
 
-// lines are the entries with a message, of those logged so far.
-func (c *live) lines(message string) []map[string]any {
+// logEntries returns the entries of the log so far that have a message.
+func (c *live) logEntries(message string) []map[string]any {
 	c.t.Helper()
-	var found []map[string]any
-	for _, line := range strings.Split(strings.TrimSpace(c.logged()), "\n") {
+	var entries []map[string]any
+	for _, line := range strings.Split(strings.TrimSpace(c.logText()), "\n") {
 		var entry map[string]any
 		if err := json.Unmarshal([]byte(line), &entry); err != nil {
 			c.t.Fatalf("%v: %s", err, line)
 		}
 		if entry["msg"] == message {
-			found = append(found, entry)
+			entries = append(entries, entry)
 		}
 	}
-	return found
+	return entries
 }

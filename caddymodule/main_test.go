@@ -13,7 +13,7 @@ import (
 	_ "github.com/pgratelimit/pg-ratelimit/caddymodule"
 )
 
-// TestMain keeps Caddy out of the home folder.
+// TestMain keeps Caddy's files out of the home directory.
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/caddyserver/caddy/v2"
 )
 
-// measured returns the module's metrics, by name and the values of the labels. For a
-// histogram it is the number of observations. Decisions are there twice: by source, and added up
-// over all sources.
-func measured(t *testing.T) map[string]float64 {
+// metricValues returns the values of the module's metrics, by the name and the values of the labels. The
+// value of a histogram is the number of observations. Decisions are there twice: by source, and added up over
+// all sources.
+func metricValues(t *testing.T) map[string]float64 {
 	t.Helper()
 	context := caddy.ActiveContext()
 	families, err := context.GetMetricsRegistry().Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := map[string]float64{}
+	values := map[string]float64{}
 	for _, family := range families {
 		short, ours := strings.CutPrefix(family.GetName(), "caddy_pg_ratelimit_")
 		if !ours {
@@ -35,27 +35,27 @@ func measured(t *testing.T) map[string]float64 {
 			}
 			value := m.GetCounter().GetValue() + m.GetGauge().GetValue() +
 				float64(m.GetHistogram().GetSampleCount())
-			got[name+source] = value
+			values[name+source] = value
 			if source != "" {
-				got[name] += value
+				values[name] += value
 			}
 		}
 	}
-	return got
+	return values
 }
 
-// checkMetrics compares metrics with what they should be.
+// checkMetrics checks the values of some metrics.
 func checkMetrics(t *testing.T, wanted map[string]float64) {
 	t.Helper()
-	got := measured(t)
+	got := metricValues(t)
 	for name, want := range wanted {
 		if value, ok := got[name]; !ok || value != want {
-			t.Errorf("%s is %v, want %v; of %v", name, value, want, got)
+			t.Errorf("%s is %v, want %v; all metrics are %v", name, value, want, got)
 		}
 	}
 }
 
-// A limit in the mode shadow has decisions of its own, which say what it would do.
+// A limit in the mode shadow has the outcomes would_allow and would_deny.
 func TestMetrics(t *testing.T) {
 	c := start(t, `
 		:PORT {
@@ -80,18 +80,23 @@ func TestMetrics(t *testing.T) {
 	}
 	p := c.prefix()
 	checkMetrics(t, map[string]float64{
-		"decisions_total allowed " + p: 2, "decisions_total denied " + p: 3, "decisions_total error_passed " +
-			p: 0, "decisions_total error_refused " + p: 0, "decisions_total overloaded " + p: 0,
-		"decisions_total allowed " + p + "_loose": 2, "decisions_total denied " + p + "_loose": 0,
-		"decisions_total allowed " + p + " from memory": 2, "decisions_total denied " + p + " from memory": 3,
-		"decisions_total would_allow " + p + "_trial from memory": 1, "decisions_total would_deny " + p +
-			"_trial from memory": 4,
-		"decision_duration_seconds": 5, "database_up": 1, "batches_total": 0,
+		"decisions_total allowed " + p:                            2,
+		"decisions_total denied " + p:                             3,
+		"decisions_total error_passed " + p:                       0,
+		"decisions_total error_refused " + p:                      0,
+		"decisions_total overloaded " + p:                         0,
+		"decisions_total allowed " + p + "_loose":                 2,
+		"decisions_total denied " + p + "_loose":                  0,
+		"decisions_total allowed " + p + " from memory":           2,
+		"decisions_total denied " + p + " from memory":            3,
+		"decisions_total would_allow " + p + "_trial from memory": 1,
+		"decisions_total would_deny " + p + "_trial from memory":  4,
+		"decision_duration_seconds":                               5, "database_up": 1, "batches_total": 0,
 	})
-	if _, there := measured(t)["decisions_total denied "+p+"_trial"]; there {
-		t.Error("a limit in the mode shadow has refusals")
+	if n, ok := metricValues(t)["decisions_total denied "+p+"_trial"]; ok {
+		t.Errorf("the limit in the mode shadow has a series of refusals with the value %v, want none", n)
 	}
-	if n := len(c.lines("a limit in the mode shadow would have refused")); n != 4 {
+	if n := len(c.logEntries("a limit in the mode shadow would have refused")); n != 4 {
 		t.Errorf("the log has %d lines about the limit in the mode shadow, want 4", n)
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/promtool"
 )
 
-// Files for those who watch Caddy.
+// The documents about metrics, alerts and the dashboard, and the tests of the alerts.
 const (
 	metricsPage   = "../docs/metrics.md"
 	alertRules    = "../docs/alerts.yml"
@@ -37,15 +37,15 @@ type exported struct {
 // readFile returns the text of a file.
 func readFile(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
+	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(text)
+	return string(data)
 }
 
-// check runs promtool, and reports what it complains about.
-func check(t *testing.T, input string, args ...string) {
+// checkByPromtool runs promtool and fails the test if it reports an error.
+func checkByPromtool(t *testing.T, input string, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -55,14 +55,13 @@ func check(t *testing.T, input string, args ...string) {
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdin = strings.NewReader(input)
-	if said, err := cmd.CombinedOutput(); err != nil || bytes.Contains(said, []byte("FAILED")) {
-		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, said)
+	if output, err := cmd.CombinedOutput(); err != nil || bytes.Contains(output, []byte("FAILED")) {
+		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, output)
 	}
 }
 
-// startMeasured runs a Caddy with each kind of limit, and sends requests until every metric has a
-// value.
-func startMeasured(t *testing.T) {
+// startWithMetrics runs a Caddy with each kind of limit, and sends requests so that every metric has a value.
+func startWithMetrics(t *testing.T) {
 	t.Helper()
 	dsn := withPolicy(t,
 		policytest.People+"SELECT rate_limit_rule('plan', tiers => '{anonymous}', per_hour => 2);")
@@ -83,8 +82,7 @@ func startMeasured(t *testing.T) {
 	c.expect(http.StatusTooManyRequests, "/", "X-User", "secret-user")
 }
 
-// metricsOfCaddy returns the metrics of the running Caddy, and the text in which Prometheus gets
-// them.
+// metricsOfCaddy returns the metrics of the running Caddy, and their text in Prometheus's format.
 func metricsOfCaddy(t *testing.T) (metrics map[string]exported, text string) {
 	t.Helper()
 	running := caddy.ActiveContext()
@@ -104,10 +102,10 @@ func metricsOfCaddy(t *testing.T) (metrics map[string]exported, text string) {
 		}
 		metrics[family.GetName()] = m
 	}
-	answer := httptest.NewRecorder()
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(answer,
+	response := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(response,
 		httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	for line := range strings.Lines(answer.Body.String()) {
+	for line := range strings.Lines(response.Body.String()) {
 		if strings.Contains(line, "caddy_pg_ratelimit_") {
 			text += line
 		}
@@ -119,9 +117,8 @@ func metricsOfCaddy(t *testing.T) (metrics map[string]exported, text string) {
 func metricsOfPage(t *testing.T) map[string]exported {
 	t.Helper()
 	metrics := map[string]exported{}
-	for _, row := range regexp.MustCompile(
-		"(?m)^\\| `(caddy_[a-z_]+)` \\| ([a-z]+) \\|([^|]*)\\| ([^|]+) \\|$").
-		FindAllStringSubmatch(readFile(t, metricsPage), -1) {
+	rows := regexp.MustCompile("(?m)^\\| `(caddy_[a-z_]+)` \\| ([a-z]+) \\|([^|]*)\\| ([^|]+) \\|$")
+	for _, row := range rows.FindAllStringSubmatch(readFile(t, metricsPage), -1) {
 		var labels []string
 		for _, label := range regexp.MustCompile("`([a-z]+)`").FindAllStringSubmatch(row[3], -1) {
 			labels = append(labels, label[1])
@@ -132,14 +129,14 @@ func metricsOfPage(t *testing.T) map[string]exported {
 	return metrics
 }
 
-// TestEachMetricIsOnThePage with its type and its labels, and the page has no other.
-func TestEachMetricIsOnThePage(t *testing.T) {
-	startMeasured(t)
+// The page has each metric with its type and its labels, and no others.
+func TestPageListsMetrics(t *testing.T) {
+	startWithMetrics(t)
 	metrics, text := metricsOfCaddy(t)
 	page := metricsOfPage(t)
 	for name, m := range metrics {
 		if p, ok := page[name]; !ok || p.kind != m.kind || !slices.Equal(p.labels, m.labels) {
-			t.Errorf("Caddy exports %s %v, and %s has %v", name, m, metricsPage, p)
+			t.Errorf("%s has %s %v, want %v as Caddy exports it", metricsPage, name, p, m)
 		}
 	}
 	for name := range page {
@@ -148,9 +145,9 @@ func TestEachMetricIsOnThePage(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, "secret") {
-		t.Errorf("the metrics tell a user or a path:\n%s", text)
+		t.Errorf("the metrics contain a user or a path, want neither:\n%s", text)
 	}
-	check(t, text, "check", "metrics")
+	checkByPromtool(t, text, "check", "metrics")
 }
 
 // reference is a use of a metric in a file: the labels that group its sum, the name, and the labels that are
@@ -158,18 +155,19 @@ func TestEachMetricIsOnThePage(t *testing.T) {
 var reference = regexp.MustCompile(
 	`(?:by \(([a-z, ]+)\) \((?:rate|increase)\()?(caddy_pg_ratelimit_[a-z_]+)(\{[^}]*\})?`)
 
-// checkReferences compares the metrics and labels that a file uses with those of Caddy.
+// checkReferences checks that Caddy exports the metrics and labels that a file uses.
 func checkReferences(t *testing.T, path, text string, metrics map[string]exported) {
 	t.Helper()
-	found := reference.FindAllStringSubmatch(text, -1)
-	if len(found) < 10 {
-		t.Errorf("%s uses %d metrics", path, len(found))
+	uses := reference.FindAllStringSubmatch(text, -1)
+	if len(uses) < 10 {
+		t.Errorf("%s uses %d metrics, want at least 10", path, len(uses))
 	}
-	for _, use := range found {
+	for _, use := range uses {
 		name := use[2]
 		m, ok := metrics[name]
 		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
-			if base, is := strings.CutSuffix(name, suffix); is && metrics[base].kind == "histogram" {
+			base, found := strings.CutSuffix(name, suffix)
+			if found && metrics[base].kind == "histogram" {
 				m, ok = metrics[base], true
 			}
 		}
@@ -182,39 +180,39 @@ func checkReferences(t *testing.T, path, text string, metrics map[string]exporte
 			labels = append(labels, label[1])
 		}
 		for _, label := range labels {
-			// Prometheus adds the label instance.
-			if label != "instance" && (label != "le" || m.kind != "histogram") && !slices.Contains(m.labels,
-				label) {
+			// Prometheus adds the label instance, and the buckets of histograms have the label le.
+			isAdded := label == "instance" || label == "le" && m.kind == "histogram"
+			if !isAdded && !slices.Contains(m.labels, label) {
 				t.Errorf("%s uses %s, which has no label %s", path, use[0], label)
 			}
 		}
 	}
 }
 
-// TestAlertsUseMetricsThatExist, and so do the tests of the alerts.
-func TestAlertsUseMetricsThatExist(t *testing.T) {
-	startMeasured(t)
+// The alerts and their tests use metrics that Caddy exports.
+func TestAlertsUseMetrics(t *testing.T) {
+	startWithMetrics(t)
 	metrics, _ := metricsOfCaddy(t)
 	for _, path := range []string{alertRules, alertTests} {
 		checkReferences(t, path, readFile(t, path), metrics)
 	}
 }
 
-// TestAlerts fire when they should, and not otherwise. Each has a severity, a summary, a description
-// of what to do, a case in which it is tested, and its name on the page.
+// Alerts fire only when they should. Each one has a severity, a summary, a description of the remedy, and a
+// test in which it fires.
 func TestAlerts(t *testing.T) {
-	check(t, "", "check", "rules", alertRules)
-	check(t, "", "test", "rules", alertTests)
+	checkByPromtool(t, "", "check", "rules", alertRules)
+	checkByPromtool(t, "", "test", "rules", alertTests)
 	rules := strings.Split(readFile(t, alertRules), "- alert: ")[1:]
 	if len(rules) < 12 {
-		t.Errorf("%d alerts", len(rules))
+		t.Errorf("%s has %d alerts, want at least 12", alertRules, len(rules))
 	}
 	tests := readFile(t, alertTests)
 	for _, rule := range rules {
 		name, _, _ := strings.Cut(rule, "\n")
 		for _, field := range []string{"severity: ", "summary: ", "description: "} {
 			if strings.Count(rule, field) != 1 {
-				t.Errorf("%s has no %s", name, field)
+				t.Errorf("%s does not have one %s", name, field)
 			}
 		}
 		if !strings.Contains(tests, `ALERTS{alertname="`+name+`",alertstate="firing",`) {

@@ -18,7 +18,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// pageSite has the page for this machine.
+// pageSite is a Caddyfile with a page for this machine.
 const pageSite = `
 	{
 		pg_ratelimit {
@@ -36,7 +36,7 @@ const pageSite = `
 		}
 	}`
 
-// pageClient asks the page of a Caddy.
+// pageClient sends requests to the page of a Caddy.
 type pageClient struct{ *live }
 
 // startPage starts a Caddy with a page.
@@ -68,18 +68,19 @@ func TestThePageRefusesWhatItIsNotFor(t *testing.T) {
 	c := startPage(t, cluster.Open(t))
 	status, header, _ := c.page("GET", "", "")
 	if status != http.StatusPermanentRedirect || header.Get("Location") != "/limits/" {
-		t.Errorf("without a slash: status %d to %q, want 308 to /limits/", status, header.Get("Location"))
+		t.Errorf("without a slash: got status %d to %q, want 308 to /limits/", status, header.Get("Location"))
 	}
 	status, header, _ = c.page("GET", "/", "")
-	if policy := header.Get("Content-Security-Policy"); status != http.StatusOK || !strings.HasPrefix(policy,
-		"default-src 'none'") || strings.Contains(policy, "unsafe") {
-		t.Errorf("status %d, policy %q; want 200 and default-src 'none'", status, policy)
+	policy := header.Get("Content-Security-Policy")
+	if status != http.StatusOK || !strings.HasPrefix(policy, "default-src 'none'") ||
+		strings.Contains(policy, "unsafe") {
+		t.Errorf("got status %d and policy %q, want 200 and default-src 'none'", status, policy)
 	}
 	if header.Get("Cross-Origin-Resource-Policy") != "same-origin" ||
 		header.Get("X-Frame-Options") != "DENY" || header.Get("Access-Control-Allow-Origin") != "" {
-		t.Errorf("another site can read the page: %v", header)
+		t.Errorf("headers are %v, want ones that keep other sites from reading the page", header)
 	}
-	for name, one := range map[string]struct {
+	for name, test := range map[string]struct {
 		method, path, body string
 		header             []string
 		want               int
@@ -102,26 +103,26 @@ func TestThePageRefusesWhatItIsNotFor(t *testing.T) {
 		"no file":          {method: "GET", path: "/x.js", want: http.StatusNotFound},
 		"another method":   {method: "PUT", path: "/", want: http.StatusMethodNotAllowed},
 	} {
-		if status, _, text := c.page(one.method, one.path, one.body, one.header...); status != one.want {
-			t.Errorf("%s: status %d, want %d: %.300s", name, status, one.want, text)
+		if status, _, body := c.page(test.method, test.path, test.body, test.header...); status != test.want {
+			t.Errorf("%s: status %d, want %d; body %.300s", name, status, test.want, body)
 		}
 	}
 }
 
-func TestHostsOfThePageAreNames(t *testing.T) {
+func TestHostsOfPageAreNames(t *testing.T) {
 	for _, host := range []string{"limits.example.com/page", "https://limits.example.com",
 		"limits.example.com:443", "*.example.com"} {
 		_, err := page.New(page.Options{DSN: "postgres://127.0.0.1/db", Hosts: []string{host}})
-		if want := fmt.Sprintf("hosts: %q: must be names of hosts", host); err == nil ||
-			!strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %s", err, want)
+		want := fmt.Sprintf("hosts: %q: must be names of hosts", host)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %s", err, want)
 		}
 	}
 }
 
-// A page is for the names of its site. A name that has a certificate is not enough: a proxy may make one for
-// any name.
-func TestThePageIsForTheNamesOfItsSite(t *testing.T) {
+// A page responds to the host names of its site. A name with a certificate is not enough, since a proxy may
+// create certificates for any name.
+func TestPageRespondsToNamesOfSite(t *testing.T) {
 	const site = "http://limits.example.com:PORT {\n\tpg_ratelimit_page {\n\t\tdsn " +
 		"postgres://127.0.0.1:1/db\n\t\tinsecure\n\t}\n}\n:PORT {\n\trespond ok\n}"
 	c := &pageClient{start(t, site)}
@@ -142,14 +143,14 @@ func TestThePageIsForTheNamesOfItsSite(t *testing.T) {
 	}
 }
 
-func TestAPageThatStrangersReachIsNotLoaded(t *testing.T) {
+func TestUnguardedPageIsNotLoaded(t *testing.T) {
 	t.Setenv("DATABASE_URL", "postgres://user@127.0.0.1:1/db")
 	const guard = `basic_auth {
 		ann $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG
 	}`
-	for name, one := range map[string]struct {
-		site string
-		want bool
+	for name, test := range map[string]struct {
+		site  string
+		loads bool
 	}{
 		"alone":                     {"pg_ratelimit_page", false},
 		"insecure":                  {"pg_ratelimit_page {\ninsecure\n}", true},
@@ -174,7 +175,7 @@ func TestAPageThatStrangersReachIsNotLoaded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t, ":PORT {\nrespond ok\n}")
-			config, err := adapt(string(caddyfile.Format([]byte(":" + c.port + " {\n" + one.site + "\n}"))))
+			config, err := adapt(string(caddyfile.Format([]byte(":" + c.port + " {\n" + test.site + "\n}"))))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -186,28 +187,32 @@ func TestAPageThatStrangersReachIsNotLoaded(t *testing.T) {
 			if config, err = json.Marshal(whole); err != nil {
 				t.Fatal(err)
 			}
-			if err := caddy.Load(config, true); (err == nil) != one.want || err != nil &&
-				!strings.Contains(err.Error(), "nothing in front of it keeps strangers out") {
-				t.Errorf("loading: %v", err)
+			err = caddy.Load(config, true)
+			if test.loads && err != nil {
+				t.Errorf("loading: error %v, want nil", err)
+			}
+			const want = "nothing in front of it keeps strangers out"
+			if !test.loads && (err == nil || !strings.Contains(err.Error(), want)) {
+				t.Errorf("loading: error %v, want %s", err, want)
 			}
 		})
 	}
 }
 
-// An API key is in no answer: of a person who asks about one, and of a row that holds one.
+// No response contains an API key, neither one from the query nor one from a row.
 func TestThePageShowsNoAPIKey(t *testing.T) {
 	key, insert := policytest.NewKey(t, 7, "alice")
 	c := startPage(t, withPolicy(t,
 		policytest.People+insert+"; "+
 			"INSERT INTO rate_limit_bans (user_id, until, reason) VALUES ('alice', 'infinity', "+
 			"'leaked "+key+"')"))
-	for _, question := range []string{"why?who=" + key, "why?who=" + key + "x", "bans", key} {
-		_, _, answer := c.page("GET", "/api/"+question, "")
-		if strings.Contains(answer, key[4:20]) {
-			t.Errorf("%s: %s", question, answer)
+	for _, query := range []string{"why?who=" + key, "why?who=" + key + "x", "bans", key} {
+		_, _, body := c.page("GET", "/api/"+query, "")
+		if strings.Contains(body, key[4:20]) {
+			t.Errorf("%s: got %s, want no key", query, body)
 		}
-		if question == "bans" && !strings.Contains(answer, "leaked prl_...") {
-			t.Errorf("%s: %s", question, answer)
+		if query == "bans" && !strings.Contains(body, "leaked prl_...") {
+			t.Errorf("%s: got %s, want the reason with a redacted key", query, body)
 		}
 	}
 }

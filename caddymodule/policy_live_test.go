@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// withPolicy returns a database that has the tables of the policy, and rows of sql.
+// withPolicy returns a database with the tables of the policy, after it has run sql there.
 func withPolicy(t *testing.T, sql string) (dsn string) {
 	t.Helper()
 	dsn = cluster.Open(t, schema.Counters+schema.Policy)
@@ -18,7 +18,8 @@ func withPolicy(t *testing.T, sql string) (dsn string) {
 	return dsn
 }
 
-// policySite is a site with a policy alone, which shows the placeholders.
+// policySite is a Caddyfile with a policy, which responds with the placeholders. LIMITS stands for further
+// limits.
 const policySite = `
 	:PORT {
 		pg_ratelimit {
@@ -41,7 +42,7 @@ func startPolicy(t *testing.T, dsn string, limits ...string) *live {
 	return start(t, strings.NewReplacer("DSN", dsn, "LIMITS", strings.Join(limits, "\n")).Replace(policySite))
 }
 
-// The limits of rules and the zones of the configuration are charged together or not at all.
+// Limits of rules and zones of the configuration are charged together or not at all.
 func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
 	dsn := withPolicy(t, policytest.People+`SELECT rate_limit_rule('plan', tiers => '{free}',
 		algorithm => 'fixed_window', per_hour => 10);
@@ -49,30 +50,29 @@ func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
 	c := startPolicy(t, dsn, "zone PREFIX {\nkey all\nlimit 4 1h\nalgorithm fixed_window\n}")
 	for i := range 6 {
 		a := c.get("/", "X-User", "alice")
-		if want := i < 4; (a.Status == http.StatusOK) != want {
-			t.Errorf("request %d: %d", i, a.Status)
+		if passes := i < 4; (a.Status == http.StatusOK) != passes {
+			t.Errorf("request %d: status %d, want 200 for the first 4 requests alone", i, a.Status)
 		}
-		if a.number(t, "X-RateLimit-Limit") != 4 {
-			t.Errorf("request %d: %v", i, a.Header)
+		if limit := a.number(t, "X-RateLimit-Limit"); limit != 4 {
+			t.Errorf("request %d: X-RateLimit-Limit is %d, want 4", i, limit)
 		}
 	}
 	for prefix, want := range map[string]int{"rule/plan/per_hour": 4, "rule/shadow/per_hour": 2,
 		c.prefix(): 4} {
-		if n := cluster.Query[int](t, dsn,
-			"SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral WHERE prefix = $1",
-			prefix); n != want {
+		const charged = "SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral WHERE prefix = $1"
+		if n := cluster.Query[int](t, dsn, charged, prefix); n != want {
 			t.Errorf("%s was charged %d, want %d", prefix, n, want)
 		}
 	}
-	if len(c.lines("a limit in the mode shadow would have refused")) != 4 {
-		t.Errorf("the log has %d refusals in the shadow, want 4",
-			len(c.lines("a limit in the mode shadow would have refused")))
+	if n := len(c.logEntries("a limit in the mode shadow would have refused")); n != 4 {
+		t.Errorf("the log has %d entries about the limit in the mode shadow, want 4", n)
 	}
 	checkMetrics(t, map[string]float64{
 		"policy_requests_total charged": 6, "policy_rules": 2, "policy_wrong_rules": 0,
 		"policy_identities":                                  1,
 		"policy_decisions_total per_hour allowed plan":       4,
 		"policy_decisions_total per_hour would_allow shadow": 2,
-		"policy_decisions_total per_hour would_deny shadow":  4, "decisions_total denied " + c.prefix(): 2,
+		"policy_decisions_total per_hour would_deny shadow":  4,
+		"decisions_total denied " + c.prefix():               2,
 	})
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// The log says once that the authentication comes too late to tell the user.
-func TestAnAuthenticationAfterThePolicyIsWarnedAbout(t *testing.T) {
+// The log warns once that the authentication runs too late to set the user.
+func TestLateAuthenticationIsLoggedOnce(t *testing.T) {
 	dsn := withPolicy(t, policytest.People)
 	c := start(t, strings.ReplaceAll(`
 		:PORT {
@@ -23,8 +23,9 @@ func TestAnAuthenticationAfterThePolicyIsWarnedAbout(t *testing.T) {
 		}`, "DSN", dsn))
 	c.expect(http.StatusOK, "/")
 	c.expect(http.StatusOK, "/")
-	if n := len(c.lines("no authentication has run before this handler: put both into a route block, with " +
-		"pg_ratelimit after the authentication")); n != 1 {
-		t.Errorf("%d warnings, want one", n)
+	const warning = "no authentication has run before this handler: put both into a route block, with " +
+		"pg_ratelimit after the authentication"
+	if n := len(c.logEntries(warning)); n != 1 {
+		t.Errorf("the log has %d warnings, want 1", n)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-func TestWhatErrorsShowOfADSN(t *testing.T) {
+func TestErrorsRedactDSN(t *testing.T) {
 	for dsn, want := range map[string]string{
 		"garbage":                               "garbage",
 		"localhost:5432":                        "localhost:5432",
@@ -33,12 +33,12 @@ func TestWhatErrorsShowOfADSN(t *testing.T) {
 		`"hunter2"`:                             "…",
 	} {
 		if got := showDSN(dsn); got != want {
-			t.Errorf("%s is shown as %s, want %s", dsn, got, want)
+			t.Errorf("showDSN(%q) = %q, want %q", dsn, got, want)
 		}
 	}
 }
 
-func TestPlaceholdersInADSN(t *testing.T) {
+func TestPlaceholdersInDSN(t *testing.T) {
 	t.Setenv("PG_RATELIMIT_TEST", "hunter2")
 	for configured, want := range map[string]string{
 		"memory":                  "memory",
@@ -49,32 +49,32 @@ func TestPlaceholdersInADSN(t *testing.T) {
 	} {
 		dsn, shown, err := expandDSN(configured)
 		if err != nil || dsn != want || strings.Contains(shown, "hunter2") {
-			t.Errorf("%q is %q, shown as %q, %v; want %q", configured, dsn, shown, err, want)
+			t.Errorf("expandDSN(%q) = %q, %q, %v; want %q", configured, dsn, shown, err, want)
 		}
 	}
-	if _, _, err := expandDSN("postgres://u:hunter2@h/{env.PG_RATELIMIT_NOT_SET}"); err == nil ||
-		strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("an empty placeholder: %v", err)
+	_, _, err := expandDSN("postgres://u:hunter2@h/{env.PG_RATELIMIT_NOT_SET}")
+	if err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("an empty placeholder: error %v, want one without the password", err)
 	}
 }
 
 // emptyPage responds to requests that pass.
 var emptyPage = caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
 
-// newHandler returns a handler without a Caddy, which counts in memory.
-func newHandler(tb testing.TB, rules ...LimitSettings) *Handler {
+// newHandler returns a handler that counts in memory and needs no running Caddy.
+func newHandler(tb testing.TB, limits ...LimitSettings) *Handler {
 	tb.Helper()
 	h := &Handler{logger: zap.NewNop()}
-	for _, r := range rules {
-		h.Zones = append(h.Zones, &Zone{LimitSettings: r})
+	for _, l := range limits {
+		h.Zones = append(h.Zones, &Zone{LimitSettings: l})
 	}
 	if err := h.compile(); err != nil {
 		tb.Fatal(err)
 	}
 	var err error
-	alone := &host.Process{Log: func(host.Line) {}}
+	process := &host.Process{Log: func(host.Line) {}}
 	inMemory := host.DataSource{Store: settings.Store{DSN: settings.MemoryDSN}}
-	if h.handle, err = h.site.Open(alone, &host.DataSources{Limits: inMemory}); err != nil {
+	if h.handle, err = h.site.Open(process, &host.DataSources{Limits: inMemory}); err != nil {
 		tb.Fatal(err)
 	}
 	context, cancel := caddy.NewContext(caddy.Context{Context: context.Background()})
@@ -94,29 +94,29 @@ func request() *http.Request {
 	return caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, &caddyhttp.Server{})
 }
 
-// header is a ResponseWriter that keeps only the headers.
-type header struct{ of http.Header }
+// headerWriter is a ResponseWriter that keeps only the headers.
+type headerWriter struct{ header http.Header }
 
-func (h header) Header() http.Header       { return h.of }
-func (header) Write(b []byte) (int, error) { return len(b), nil }
-func (header) WriteHeader(int)             {}
+func (w headerWriter) Header() http.Header       { return w.header }
+func (headerWriter) Write(b []byte) (int, error) { return len(b), nil }
+func (headerWriter) WriteHeader(int)             {}
 
-func TestARequestNeedsFewAllocations(t *testing.T) {
+func TestRequestNeedsFewAllocations(t *testing.T) {
 	if raced {
 		t.Skip("the race detector allocates memory itself; make test runs this test without it")
 	}
 	h := newHandler(t, LimitSettings{Prefix: "a", Limit: "1000000000 1h"})
-	r, w := request(), header{http.Header{}}
-	least := 100.0
+	r, w := request(), headerWriter{http.Header{}}
+	fewest := 100.0
 	for range 5 { // goroutines of other tests allocate, too
-		least = min(least, testing.AllocsPerRun(1000, func() {
-			clear(w.of)
+		fewest = min(fewest, testing.AllocsPerRun(1000, func() {
+			clear(w.header)
 			if err := h.ServeHTTP(w, r, emptyPage); err != nil {
 				t.Fatal(err)
 			}
 		}))
 	}
-	if least > 7 {
-		t.Errorf("%v allocations a request, want 7 at most", least)
+	if fewest > 7 {
+		t.Errorf("%v allocations a request, want at most 7", fewest)
 	}
 }

@@ -21,6 +21,6 @@ func TestErrorRoutesOfASubroute(t *testing.T) {
 		}]}]}}}}}`)))
 	c.expect(http.StatusOK, "/")
 	if a := c.expect(http.StatusTeapot, "/"); a.Body != "inner" {
-		t.Errorf("body %q, want that of the inner error route", a.Body)
+		t.Errorf("body %q, want inner, the body of the inner error route", a.Body)
 	}
 }

@@ -7,39 +7,40 @@ import (
 	"testing"
 )
 
+// place matches the position in an error.
 var place = regexp.MustCompile(`, at Caddyfile:\d+`)
 
-// A wrong Caddyfile is refused with the setting, what it holds, what it must be, and the line. What each
-// setting must be is proven in package settings. testdata/refused.txt has each form of a setting and of an
+// The error about an invalid Caddyfile has the setting, its value, the valid values, and the line. Package
+// settings tests the valid values of each setting. testdata/refused.txt has each form of a setting and of an
 // error once: a Caddyfile, and a part of the error.
-func TestWrongCaddyfilesAreRefused(t *testing.T) {
+func TestInvalidCaddyfilesAreRejected(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
-	text, err := os.ReadFile("testdata/refused.txt")
+	cases, err := os.ReadFile("testdata/refused.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for wrong := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n\n") {
-		wrong, want, _ := strings.Cut(wrong, "\n! ")
-		adapted, err := adapt(wrong + "\n")
+	for one := range strings.SplitSeq(strings.TrimSpace(string(cases)), "\n\n") {
+		config, want, _ := strings.Cut(one, "\n! ")
+		adapted, err := adapt(config + "\n")
 		if err == nil {
 			err = validate(adapted)
 		} else if !place.MatchString(err.Error()) {
-			t.Errorf("%s\nthe error names no line: %v", wrong, err)
+			t.Errorf("%s\nthe error is %v, want one with a line", config, err)
 		}
-		checkRefused(t, wrong, err, want)
+		checkRejected(t, config, err, want)
 	}
 }
 
-// checkRefused checks the error of a config, which has no password.
-func checkRefused(t *testing.T, config string, err error, want string) {
+// checkRejected checks that err is about a config, contains want, and has no password.
+func checkRejected(t *testing.T, config string, err error, want string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("%s\nthe error is\n%v\nwant\n%s", config, err, want)
 	}
 }
 
-// JSON does not go through the parser of Caddyfiles, so the module checks it as well.
-func TestWrongJSONIsRefused(t *testing.T) {
+// JSON does not go through the parser of Caddyfiles, so the module also checks it.
+func TestInvalidJSONIsRejected(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "")
 	for _, test := range []struct{ handler, want string }{
@@ -56,15 +57,15 @@ func TestWrongJSONIsRefused(t *testing.T) {
 	} {
 		err := validate([]byte(`{"apps": {"http": {"servers": {"s": {"listen": [":8080"], "routes": ` +
 			`[{"handle": [{"handler": "pg_ratelimit", ` + test.handler + `}]}]}}}}}`))
-		checkRefused(t, test.handler, err, test.want)
+		checkRejected(t, test.handler, err, test.want)
 	}
 	for _, test := range []struct{ app, want string }{
 		{`"history": {"audit_address": "half"}`,
 			`history: audit_address: "half": must be full, prefix or off`},
 	} {
-		checkRefused(t, test.app, validate([]byte(`{"apps": {"pg_ratelimit": {`+test.app+`}}}`)), test.want)
+		checkRejected(t, test.app, validate([]byte(`{"apps": {"pg_ratelimit": {`+test.app+`}}}`)), test.want)
 	}
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "perhaps")
-	checkRefused(t, "the environment", validate([]byte(`{"apps": {"pg_ratelimit": {"dsn": "memory"}}}`)),
+	checkRejected(t, "the environment", validate([]byte(`{"apps": {"pg_ratelimit": {"dsn": "memory"}}}`)),
 		`environment variable PG_RATELIMIT_DISABLE_AUTO_MIGRATE: "perhaps": must be true or false`)
 }

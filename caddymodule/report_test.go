@@ -17,10 +17,10 @@ import (
 
 func init() { caddy.RegisterModule(new(listener)) }
 
-// listener is an event handler that keeps the events.
+// listener is an event handler that adds events to received.
 type listener struct{}
 
-var heard struct {
+var received struct {
 	sync.Mutex
 	events []map[string]any
 }
@@ -33,13 +33,13 @@ func (*listener) CaddyModule() caddy.ModuleInfo {
 func (*listener) UnmarshalCaddyfile(*caddyfile.Dispenser) error { return nil }
 
 func (*listener) Handle(_ context.Context, e caddy.Event) error {
-	heard.Lock()
-	defer heard.Unlock()
-	heard.events = append(heard.events, e.Data)
+	received.Lock()
+	defer received.Unlock()
+	received.events = append(received.events, e.Data)
 	return nil
 }
 
-// Refusals are events, at most one a second, for what listens to the app events.
+// Refusals are events of the app events, at most one a second.
 func TestRefusalsAreEvents(t *testing.T) {
 	c := start(t, `
 		{
@@ -56,26 +56,26 @@ func TestRefusalsAreEvents(t *testing.T) {
 			}
 			respond "ok"
 		}`)
-	began := time.Now()
+	start := time.Now()
 	c.expect(http.StatusOK, "/", "Authorization", "secret")
 	for range 20 {
 		c.expect(http.StatusTooManyRequests, "/", "Authorization", "secret")
 	}
-	heard.Lock()
-	defer heard.Unlock()
-	if n, took := len(heard.events), time.Since(began); n < 1 || n > 1+int(took/time.Second) {
-		t.Fatalf("%d events of 20 refusals in %v", n, took)
+	received.Lock()
+	defer received.Unlock()
+	if n, took := len(received.events), time.Since(start); n < 1 || n > 1+int(took/time.Second) {
+		t.Fatalf("%d events for 20 refusals in %v, want 1 a second", n, took)
 	}
-	e := heard.events[0]
+	e := received.events[0]
 	wait, _ := e["wait"].(int64)
 	if e["prefix"] != c.prefix() || !strings.HasPrefix(fmt.Sprint(e["key"]), "sha256:") || wait < 3500 ||
 		wait > 3600 || e["status"] != http.StatusTooManyRequests || e["skipped"] != int64(0) {
-		t.Errorf("the event is %v", e)
+		t.Errorf("the event is %v, want a refusal with a digest as key and a wait of an hour", e)
 	}
 }
 
 // The access log can have the placeholders of refused requests and of requests that pass.
-func TestTheAccessLogHasThePlaceholders(t *testing.T) {
+func TestAccessLogHasPlaceholders(t *testing.T) {
 	c := start(t, `
 		:PORT {
 			log
@@ -106,12 +106,13 @@ func TestTheAccessLogHasThePlaceholders(t *testing.T) {
 	}
 	c.expect(http.StatusTooManyRequests, "/b", "X-Key", "alice")
 	await.Within(t, time.Minute, "the access log has all requests",
-		func() bool { return len(c.lines("handled request")) == 4 })
-	lines := c.lines("handled request")
+		func() bool { return len(c.logEntries("handled request")) == 4 })
+	entries := c.logEntries("handled request")
 	for i, want := range []string{"a x 100 99 .", "b alice 2 1 .", "b alice 2 0 .", "b alice 2 0 3"} {
-		if got := fmt.Sprint(lines[i]["prefix"], " ", lines[i]["key"], " ", lines[i]["limit"], " ",
-			lines[i]["remaining"], " ", lines[i]["wait"], "."); !strings.HasPrefix(got, c.prefix()+"_"+want) {
-			t.Errorf("line %d has %q, want %s", i, got, want)
+		e := entries[i]
+		got := fmt.Sprintf("%v %v %v %v %v.", e["prefix"], e["key"], e["limit"], e["remaining"], e["wait"])
+		if !strings.HasPrefix(got, c.prefix()+"_"+want) {
+			t.Errorf("entry %d has %q, want %s", i, got, want)
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The oldest Caddy that works clears the headers of a response when it has sent 103.
-func TestHeadersStayAfterAnInformationalResponse(t *testing.T) {
+// The oldest Caddy that works clears the headers of a response after it has sent status 103.
+func TestHeadersStayAfterInformationalResponse(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-RateLimit-Limit", "7")
 		w.Header().Set("X-RateLimit-Remaining", "7")
@@ -26,8 +26,9 @@ func TestHeadersStayAfterAnInformationalResponse(t *testing.T) {
 	c.load(before + "reverse_proxy " + upstream.URL + "\n}")
 	c.expect(http.StatusOK, "/", "X-User", "ann")
 	a := c.expect(http.StatusOK, "/", "X-User", "ann")
-	if got := fmt.Sprint(a.Header["X-Ratelimit-Limit"], a.Header["X-Ratelimit-Remaining"],
-		a.Header["X-Ratelimit-Overage"]); got != "[1] [0] [1]" || a.Body != "hello" {
-		t.Errorf("%s %s", got, a.Body)
+	got := fmt.Sprint(a.Header["X-Ratelimit-Limit"], a.Header["X-Ratelimit-Remaining"],
+		a.Header["X-Ratelimit-Overage"])
+	if got != "[1] [0] [1]" || a.Body != "hello" {
+		t.Errorf("limit, remaining and overage are %s with body %q, want [1] [0] [1] and hello", got, a.Body)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// onThreeServers has counters, policy and history in databases of their own.
+// onThreeServers is a Caddyfile with counters, policy and history in separate databases.
 const onThreeServers = `
 		{
 			pg_ratelimit {
@@ -38,8 +38,8 @@ const onThreeServers = `
 			}
 		}`
 
-// The counters, the policy and the history can be in three databases. The registry of the policy's database
-// says which policy the proxy applies.
+// Counters, policy and history can be in three databases. The registry in the policy's database has the
+// version of the policy that the proxy applies.
 func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	counters, history := cluster.Open(t), cluster.Open(t)
 	policy := withPolicy(t, policytest.People+`SELECT rate_limit_rule('plan', tiers => '{free}',
@@ -54,12 +54,13 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	await.Within(t, time.Minute, "the ban", func() bool {
 		return c.get("/", "X-User", "alice").Status == http.StatusForbidden
 	})
-	if n := cluster.Query[int](t, counters, "SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE "+
-		"'rule/plan/%' AND key = 'alice' OR key = '127.0.0.1'"); n != 2 {
+	const counted = "SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE 'rule/plan/%' AND " +
+		"key = 'alice' OR key = '127.0.0.1'"
+	if n := cluster.Query[int](t, counters, counted); n != 2 {
 		t.Errorf("the database of the counters has %d counters, want 2", n)
 	}
-	if n := cluster.Query[int](t, counters,
-		"SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_rules', 'rate_limit_audit')"); n != 0 {
+	otherTables := "SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_rules', 'rate_limit_audit')"
+	if n := cluster.Query[int](t, counters, otherTables); n != 0 {
 		t.Errorf("the database of the counters has %d other tables, want 0", n)
 	}
 	if n := cluster.Query[int](t, policy, "SELECT count(*) FROM rate_limit_ephemeral"); n != 0 {
@@ -73,15 +74,16 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	if got := cluster.Query[string](t, history, audited); got != "allowed rule/plan, limited rule/plan" {
 		t.Errorf("the audit log has %s, want an allowed and a limited row of rule/plan", got)
 	}
-	if n := cluster.Query[int](t, history, "SELECT count(*) FROM pg_class WHERE relname IN "+
-		"('rate_limit_rules', 'rate_limit_ephemeral', 'rate_limit_nodes')"); n != 0 {
+	otherTables = "SELECT count(*) FROM pg_class WHERE relname IN " +
+		"('rate_limit_rules', 'rate_limit_ephemeral', 'rate_limit_nodes')"
+	if n := cluster.Query[int](t, history, otherTables); n != 0 {
 		t.Errorf("the database of the history has %d other tables, want 0", n)
 	}
-	obeys := "SELECT coalesce(max((report->>'applied_seq')::bigint), -1) FROM rate_limit_nodes " +
+	const applied = "SELECT coalesce(max((report->>'applied_seq')::bigint), -1) FROM rate_limit_nodes " +
 		"WHERE node = 'here'"
-	await.Within(t, time.Minute, "what the proxy obeys, in the registry",
-		func() bool { return cluster.Query[int](t, policy, obeys) > 0 })
-	if n := cluster.Query[int](t, counters, obeys); n != -1 {
-		t.Errorf("the registry of the counters has the change %d, want none (-1)", n)
+	await.Within(t, time.Minute, "the applied change in the registry",
+		func() bool { return cluster.Query[int](t, policy, applied) > 0 })
+	if n := cluster.Query[int](t, counters, applied); n != -1 {
+		t.Errorf("the registry of the counters has the applied change %d, want none (-1)", n)
 	}
 }

@@ -19,9 +19,9 @@ var waits = regexp.MustCompile(`"retryAfter":\d+|\bwait \d+`)
 // A transcript is a file of Caddyfiles and of requests to a Caddy that runs them. Lines:
 //
 //	sql: INSERT …                 SQL, for the database DSN of the Caddyfile below it
-//	key 7 alice                   makes the API key KEY7 of a user there, and KEY0 is one that nobody has
+//	key 7 alice                   creates the API key KEY7 of a user there; KEY0 is a key without a row
 //	> GET /a X-Key:x y | body     a request; a space in a header is _
-//	= 200 99 of 100 retry | body  the answer: its status, X-RateLimit-Remaining and -Limit, whether it has
+//	= 200 99 of 100 retry | body  the response: its status, X-RateLimit-Remaining and -Limit, whether it has
 //	                              Retry-After, the line "WWW-Authenticate: …", and the body
 //	#                             a comment
 //
@@ -29,7 +29,7 @@ var waits = regexp.MustCompile(`"retryAfter":\d+|\bwait \d+`)
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/live/*.txt")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("%d transcripts, %v", len(files), err)
+		t.Fatalf("got %d transcripts and error %v, want some", len(files), err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestTranscripts(t *testing.T) {
 			if *update {
 				err = os.WriteFile(file, []byte(got), 0o644)
 			} else if got != string(text) {
-				t.Errorf("Caddy answers\n%s\nwant\n%s", got, text)
+				t.Errorf("got\n%s\nwant\n%s", got, text)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -56,23 +56,23 @@ type transcript struct {
 	t         *testing.T
 	caddy     *live
 	dsn       string
-	caddyfile string            // of the file, since the last request
-	keys      map[string]string // texts for the names of the file
+	caddyfile string            // the lines of a Caddyfile since the last request
+	keys      map[string]string // the API keys, by their names in the file
 }
 
-// replay runs a transcript and returns it with what Caddy answers now.
+// replay runs a transcript and returns it with the responses of now.
 func (s *transcript) replay(text string) string {
 	s.t.Helper()
 	var got strings.Builder
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "= ") {
-			continue // what Caddy answered last time
+			continue // the response of an earlier run
 		}
 		got.WriteString(line)
 		if request, found := strings.CutPrefix(line, "> "); found {
 			got.WriteString("= " + s.send(strings.TrimSuffix(request, "\n")) + "\n")
 		} else if sql, found := strings.CutPrefix(line, "sql: "); found {
-			s.database()
+			s.openDatabase()
 			cluster.Execute(s.t, s.dsn, sql)
 		} else if strings.HasPrefix(line, "key ") {
 			id, user := 0, ""
@@ -80,7 +80,7 @@ func (s *transcript) replay(text string) string {
 				s.t.Fatal(err)
 			}
 			key, sql := policytest.NewKey(s.t, id, user)
-			s.database()
+			s.openDatabase()
 			cluster.Execute(s.t, s.dsn, sql)
 			s.keys[fmt.Sprint("KEY", id)] = key
 		} else if !strings.HasPrefix(line, "#") {
@@ -90,8 +90,8 @@ func (s *transcript) replay(text string) string {
 	return got.String()
 }
 
-// database makes a database with the tables of the policy and two users, unless there is one.
-func (s *transcript) database() {
+// openDatabase creates the database, with the tables of the policy and two users, if there is none yet.
+func (s *transcript) openDatabase() {
 	s.t.Helper()
 	if s.dsn == "" {
 		s.dsn = withPolicy(s.t, policytest.People)
@@ -99,7 +99,7 @@ func (s *transcript) database() {
 	}
 }
 
-// send loads the Caddyfile that stands above a request, sends the request, and returns the answer in short.
+// send loads the Caddyfile above a request if there is one, sends the request, and summarizes the response.
 func (s *transcript) send(line string) string {
 	s.t.Helper()
 	if strings.TrimSpace(s.caddyfile) != "" {
@@ -129,22 +129,22 @@ func (s *transcript) send(line string) string {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return s.shown(a)
+	return s.summarize(a)
 }
 
-// shown is an answer in short, without what differs from run to run.
-func (s *transcript) shown(a harness.Answer) string {
-	text := fmt.Sprint(a.Status)
+// summarize formats a response without the values that differ from run to run.
+func (s *transcript) summarize(a harness.Answer) string {
+	summary := fmt.Sprint(a.Status)
 	if limit := a.Header["X-Ratelimit-Limit"]; limit != nil {
-		text += fmt.Sprintf(" %s of %s", strings.Join(a.Header["X-Ratelimit-Remaining"], ","),
+		summary += fmt.Sprintf(" %s of %s", strings.Join(a.Header["X-Ratelimit-Remaining"], ","),
 			strings.Join(limit, ","))
 	}
 	if a.Header["Retry-After"] != nil {
-		text += " retry"
+		summary += " retry"
 	}
 	if login := a.Header.Get("WWW-Authenticate"); login != "" {
-		text += " WWW-Authenticate: " + login
+		summary += " WWW-Authenticate: " + login
 	}
 	body := strings.ReplaceAll(a.Body, s.caddy.prefix(), "PREFIX")
-	return strings.TrimSuffix(text+" | "+waits.ReplaceAllString(body, "wait"), " | ")
+	return strings.TrimSuffix(summary+" | "+waits.ReplaceAllString(body, "wait"), " | ")
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-func TestABuildHasTheVersionThatListModulesPrints(t *testing.T) {
+func TestModuleVersion(t *testing.T) {
 	const path, commit = "github.com/pgratelimit/pg-ratelimit", "v0.1.1-0.20261121160000-0123456789ab"
 	for name, test := range map[string]struct {
 		info *debug.BuildInfo
@@ -21,7 +21,7 @@ func TestABuildHasTheVersionThatListModulesPrints(t *testing.T) {
 		"an unknown build": {nil, host.Version},
 	} {
 		if got := moduleVersion(test.info); got != test.want {
-			t.Errorf("%s: %s, want %s", name, got, test.want)
+			t.Errorf("%s: moduleVersion = %s, want %s", name, got, test.want)
 		}
 	}
 }
