@@ -18,36 +18,36 @@ type DSNs struct {
 func (s *Site) DataSources(
 	in settings.Store, dsns *DSNs, audit string, recorded *settings.History,
 ) (*host.DataSources, error) {
-	sources := &host.DataSources{HasPolicy: s.Policy != nil}
+	d := &host.DataSources{HasPolicy: s.Policy != nil}
 	if recorded != nil {
-		sources.Recorded = *recorded
+		d.Recorded = *recorded
 	}
 	var err error
-	if sources.Limits, err = sourceOf(in, &dsns.Limits, dsns.Where, nil); err != nil {
+	if d.Limits, err = sourceOf(in, &dsns.Limits, dsns.Where, nil); err != nil {
 		return nil, err
 	}
-	sources.Policy, err = sourceOf(in, &dsns.Policy, dsns.Where, &sources.Limits)
-	if err == nil && s.Policy != nil && sources.Policy.DSN == settings.MemoryDSN {
+	d.Policy, err = sourceOf(in, &dsns.Policy, dsns.Where, &d.Limits)
+	if err == nil && s.Policy != nil && d.Policy.DSN == settings.MemoryDSN {
 		want := settings.WantPostgres + ": the rules of a policy are in Postgres"
 		err = &ratelimit.FieldError{Field: "dsn", Value: settings.MemoryDSN, Want: want}
 	}
 	if err != nil {
 		return nil, partError(PolicyPart, "policy", &dsns.Policy, err)
 	}
-	if sources.History, err = sourceOf(in, &dsns.History, dsns.Where, &sources.Limits); err != nil {
+	if d.History, err = sourceOf(in, &dsns.History, dsns.Where, &d.Limits); err != nil {
 		return nil, partError(HistoryPart, "history", &dsns.History, err)
 	}
-	sources.History.HistoryOnly = sources.History.DSN != sources.Limits.DSN
+	d.History.HistoryOnly = d.History.DSN != d.Limits.DSN
 	widest := s.setAudit(audit, recorded != nil)
-	inMemory := sources.History.DSN == settings.MemoryDSN
-	sources.Records = widest.Level != settings.AuditOff ||
+	inMemory := d.History.DSN == settings.MemoryDSN
+	d.Records = widest.Level != settings.AuditOff ||
 		recorded != nil && (!inMemory || dsns.History.DSN != "")
-	if sources.Records && inMemory {
+	if d.Records && inMemory {
 		want := settings.WantPostgres + ", or used with audit off: the history is in Postgres"
 		err = &ratelimit.FieldError{Field: "dsn", Value: settings.MemoryDSN, Want: want}
 		return nil, partError(HistoryPart, "history", &dsns.History, err)
 	}
-	return sources, nil
+	return d, nil
 }
 
 // sourceOf returns the database of a DSN. A policy or a history without its own DSN is in limits, the
@@ -56,9 +56,9 @@ func sourceOf(
 	in settings.Store, dsn *host.DSN, where string, limits *host.DataSource,
 ) (host.DataSource, error) {
 	if limits != nil && (dsn.DSN == "" || dsn.DSN == limits.DSN) {
-		source := *limits
-		source.Configured.Password = source.Configured.Password || dsn.Password
-		return source, nil
+		at := *limits
+		at.Configured.Password = at.Configured.Password || dsn.Password
+		return at, nil
 	}
 	in.DSN = dsn.DSN
 	in.From = dsn.From
