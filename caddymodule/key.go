@@ -39,7 +39,7 @@ func (t *template) Key(q *serve.Request, v4, v6 int) string {
 	return text
 }
 
-// uriPrefix begins the placeholders of a URI.
+// uriPrefix is the prefix of the placeholders of a URI.
 const uriPrefix = "http.request.uri"
 
 // valueInKey returns the text for a placeholder in a key. The Traefik plugin uses the same text, so that both

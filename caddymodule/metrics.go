@@ -16,7 +16,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The name of each metric begins with namespace and subsystem.
+// The name of each metric starts with namespace and subsystem.
 const namespace, subsystem = "caddy", "pg_ratelimit"
 
 // metrics holds the module's metrics. No label has a key, a user or a path, since there may be millions of

@@ -117,7 +117,7 @@ func Sweep(s *Set) []*Row {
 	return rows
 }
 
-// EndAll ends all leases. No lease begins afterwards.
+// EndAll ends all leases. No lease starts afterwards.
 func EndAll(s *Set) {
 	atomic.StoreInt32(&s.ended, 1)
 	for _, stripe := range s.Stripes {

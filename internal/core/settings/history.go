@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// History configures what a proxy adds to its records, and how long the database keeps them.
+// History configures the addresses in a proxy's records, and how long the database keeps the history.
 type History struct {
 	Address AddressMode
 
@@ -82,7 +82,7 @@ func checkAudit(_ *Settings, text string) error {
 	return err
 }
 
-// MaxAudit returns the one of two audits that records more requests.
+// MaxAudit returns a or b, whichever records more requests.
 func MaxAudit(a, b Audit) Audit {
 	if b.Level > a.Level || b.Level == a.Level && b.Share > a.Share {
 		return b

@@ -20,7 +20,7 @@ type Line struct {
 	Undecided int64
 }
 
-// Level is the level of a Line. The values are those of zapcore.Level.
+// Level is the level of a Line. Its values equal the values of zapcore.Level.
 type Level int32
 
 // The values of Level.

@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Process holds what the handlers of a process share: databases, and the policies and histories in them. The
+// Process holds the resources that the handlers of a process share: databases, policies and histories. The
 // exported fields configure it, and do not change after the first Open.
 type Process struct {
 	Kind    string // caddy or traefik, see nodeName

@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Outcome is the result for a request: whether it passes, and what its response shows.
+// Outcome is the result for a request. It describes whether the request passes, and its response.
 type Outcome struct {
 	// Status is 0 if the request passes, else the status of its refusal. A limit refuses with 429, or with
 	// the status of its rule. The policy refuses with the status of its rule or reason. Without a decision

@@ -54,8 +54,8 @@ type SettleOutcome string
 // The values of SettleOutcome.
 const (
 	SettledMore    SettleOutcome = "more"    // the request cost more than it was charged
-	SettledLess    SettleOutcome = "less"    // it cost less
-	SettledSame    SettleOutcome = "same"    // it cost what it was charged
+	SettledLess    SettleOutcome = "less"    // the request cost less
+	SettledSame    SettleOutcome = "same"    // its cost equals the charge
 	SettledMissing SettleOutcome = "missing" // the response does not have the cost
 	SettledInvalid SettleOutcome = "invalid" // the response has text that cannot be a cost
 )
