@@ -21,19 +21,19 @@ func (b *bench) checkOut(repository, commit string) (folder string) {
 	return folder
 }
 
-// noWorse is the bound for the lower end of a ratio's interval up to which a version counts as not worse.
-const noWorse = 1.03
+// maxLowerRatio is the highest lower end of a ratio's interval with which a version counts as not worse.
+const maxLowerRatio = 1.03
 
-// besideBefore returns the rows of pg_ratelimit, each beside the same row of the version before.
-func besideBefore(rows []*row) (all []*row) {
+// besideBefore returns the rows of pg_ratelimit. The base of each is the same row in the base version.
+func besideBefore(rows []*row) (pairs []*row) {
 	for _, r := range rows {
-		if !r.ours() || r.load.rate > 0 {
+		if !r.isOwnLimit() || r.load.rate > 0 {
 			continue
 		}
 		before, now := *r, *r
-		before.name, before.before, before.base = r.name+", before", true, nil
+		before.name, before.ofBaseVersion, before.base = r.name+", before", true, nil
 		now.base, now.memory, now.redis = &before, nil, nil
-		all = append(all, &now)
+		pairs = append(pairs, &now)
 	}
-	return all
+	return pairs
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// caddyfile configures a Caddy that responds itself. Its arguments include the address and the limit.
+// caddyfile is a Caddyfile with two arguments: the address, and the directive of the limit.
 const caddyfile = `{
 	admin off
 	persist_config off
@@ -30,7 +30,7 @@ func configureCaddy(p *proxy) string {
 	return fmt.Sprintf(caddyfile, p.address, p.directive())
 }
 
-// directive returns the limit of p in a Caddyfile.
+// directive returns the Caddyfile directive of p's limit, or "" without a limit.
 func (p *proxy) directive() string {
 	l := p.row.limit
 	if l == nil {
@@ -53,11 +53,11 @@ func (p *proxy) directive() string {
 	if l.lease != "" {
 		limit += "lease " + l.lease + "\n"
 	}
-	text := "pg_ratelimit api {\n" + store + limit
+	directive := "pg_ratelimit api {\n" + store + limit
 	for _, zone := range l.zones {
-		text += "zone " + zone + " {\n" + limit + "}\n"
+		directive += "zone " + zone + " {\n" + limit + "}\n"
 	}
-	return text + "}"
+	return directive + "}"
 }
 
 // startCaddy starts p as a Caddy.
@@ -66,14 +66,14 @@ func (b *bench) startCaddy(p *proxy) *harness.Process {
 		b.file("caddyfile", configureCaddy(p)), "--adapter", "caddyfile")
 }
 
-// buildCaddy builds the Caddy of a row on first use, and returns its path: that of `make build`, that with
-// the peers, or that of the version before.
+// buildCaddy builds the Caddy of a row on first use, and returns its path: the one of `make build`, the one
+// with the peers, or the one of the base version.
 func (b *bench) buildCaddy(r *row) string {
 	module, name := filepath.Join(root, "xcaddy"), "bench-caddy"
 	switch {
-	case r.before:
+	case r.ofBaseVersion:
 		module, name = filepath.Join(b.beforeDir, "xcaddy"), "bench-caddy-before"
-	case r.limit != nil && !r.ours():
+	case r.limit != nil && !r.isOwnLimit():
 		module, name = "caddy", "bench-caddy-peers"
 	}
 	if b.caddies[name] == "" {

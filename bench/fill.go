@@ -45,9 +45,9 @@ func (d *database) withPolicy(ctx context.Context, schema string) (dsn string) {
 
 // schema returns the SQL that creates the tables for the proxy of a row.
 func (b *bench) schema(r *row) string {
-	if r.before {
-		if text, err := os.ReadFile(filepath.Join(b.beforeDir, "schema.sql")); err == nil {
-			return string(text)
+	if r.ofBaseVersion {
+		if sql, err := os.ReadFile(filepath.Join(b.beforeDir, "schema.sql")); err == nil {
+			return string(sql)
 		}
 		command := exec.CommandContext(b.ctx, "go", "run", "./internal/release", "-schema")
 		command.Dir = b.beforeDir
@@ -59,7 +59,7 @@ func (b *bench) schema(r *row) string {
 // fill sends one request for each of a million keys. The first call prints the memory that a key takes.
 func (b *bench) fill(p *proxy) {
 	log.Print("sending requests for a million keys")
-	b.wrong(b.sendInTurn(p, million), p.row.name)
+	b.reportWrong(b.sendInTurn(p, million), p.row.name)
 	bytes := query(b.ctx, p.dsn, "SELECT pg_total_relation_size('rate_limit_ephemeral') / "+
 		"greatest(count(*), 1) FROM rate_limit_ephemeral")
 	if len(b.figures) == 0 {

@@ -1,12 +1,12 @@
--- The time of each list of commands and of the page with 100,000 users, 1,000,000 API keys, 100,000 counters,
--- 5,000,000 rows of the audit log (a day, 1,000,000 of them refusals), and 5,000 rows of metrics a minute.
--- Run it in a migrated database that is empty: psql -f bench/lists.sql DSN
+-- Measures the queries behind the lists of commands and of the page. The database then has 100,000 users,
+-- 1,000,000 API keys, 100,000 counters, a day of the audit log with 5,000,000 rows (1,000,000 refusals), and
+-- 5,000 rows of metrics a minute. Run it in an empty, migrated database: psql -f bench/lists.sql DSN
 \set ON_ERROR_STOP on
 \set QUIET on
 INSERT INTO rate_limit_tiers (tier) VALUES ('free');
 SELECT rate_limit_rule('plan', tiers => '{free}', per_day => 1000);
 BEGIN;
-SET LOCAL session_replication_role = replica; -- no line in the log of changes for each row
+SET LOCAL session_replication_role = replica; -- no row in the log of changes for each row
 INSERT INTO rate_limit_users (user_id, tier) SELECT 'u' || i, 'free' FROM generate_series(1, 100000) i;
 INSERT INTO rate_limit_api_keys (digest, user_id, hint)
 	SELECT sha256(('k' || i)::bytea), 'u' || (1 + i % 100000), 'prl_' || i FROM generate_series(1, 1000000) i;

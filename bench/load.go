@@ -24,7 +24,7 @@ type load struct {
 	draw        draw
 	keys        int
 	connections int
-	rate        int // requests a second, whether or not answers arrive; 0 is as many as are answered
+	rate        int // requests a second, independent of responses; 0: the next request follows a response
 }
 
 // draw returns the number of the key of the next request, from 0.
@@ -53,8 +53,8 @@ func keyName(n int) string { return fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, 
 type client struct {
 	address     string
 	load        load
-	head        string       // of a request, up to the key
-	fresh       atomic.Int64 // new keys that used and inTurn have drawn
+	head        string       // start of a request, up to the key
+	fresh       atomic.Int64 // number of new keys that used and inTurn have drawn
 	connections []*connection
 }
 
@@ -68,12 +68,12 @@ type connection struct {
 
 // result sums up the responses to a load.
 type result struct {
-	requests  int         // answered
-	status    map[int]int // of the answers
-	failed    int         // not answered
-	seconds   float64     // until the last answer
-	latencies []float64   // of paced loads: in milliseconds, from when a request was due
-	err       error       // of a request that was not answered
+	requests  int         // number of requests with a response
+	status    map[int]int // number of responses by status
+	failed    int         // number of requests without a response
+	seconds   float64     // time until the last response
+	latencies []float64   // with a rate: milliseconds from the due time to the response
+	err       error       // error of a request without a response
 }
 
 func newClient(address string, l load) *client {
@@ -85,17 +85,17 @@ func newClient(address string, l load) *client {
 	return c
 }
 
-// run sends requests for the duration d, and waits for all answers. Without a rate, each connection sends its
-// next request after the answer to the last one. With a rate, the latency of a request counts from its due
-// time, even if no connection was free then. Otherwise the load would slow down while answers are late, and
-// so hide the delay of further requests (coordinated omission).
+// run sends requests for the duration d, and waits for all responses. Without a rate, each connection sends
+// its next request after the last response. With a rate, the latency of a request counts from its due time,
+// even if no connection was free then. Otherwise late responses would slow the load down, and so hide the
+// delay of further requests (coordinated omission).
 func (c *client) run(d time.Duration) *result {
-	return c.send(func(i int, began time.Time) (due time.Time, more bool) {
+	return c.send(func(i int, start time.Time) (due time.Time, more bool) {
 		if c.load.rate == 0 {
-			return due, time.Since(began) < d
+			return due, time.Since(start) < d
 		}
 		since := time.Duration(i) * time.Second / time.Duration(c.load.rate)
-		return began.Add(since), since < d
+		return start.Add(since), since < d
 	})
 }
 
@@ -105,43 +105,43 @@ func (c *client) sendN(n int) *result {
 }
 
 // send sends requests, each at its due time, until next reports that there are no more.
-func (c *client) send(next func(i int, began time.Time) (due time.Time, more bool)) *result {
+func (c *client) send(next func(i int, start time.Time) (due time.Time, more bool)) *result {
 	total := newResult()
 	var mu sync.Mutex // guards total
 	var group sync.WaitGroup
 	var issued atomic.Int64
-	began := time.Now()
-	for _, from := range c.connections {
+	start := time.Now()
+	for _, conn := range c.connections {
 		group.Go(func() {
-			own := newResult()
+			part := newResult()
 			for {
-				due, more := next(int(issued.Add(1)-1), began)
+				due, more := next(int(issued.Add(1)-1), start)
 				if !more {
 					break
 				}
-				time.Sleep(time.Until(due)) // no time for a due that is zero
-				if status, err := from.ask(keyName(c.load.draw(from, c.load.keys))); err != nil {
-					own.failed, own.err = own.failed+1, err
+				time.Sleep(time.Until(due)) // returns immediately for a zero due
+				if status, err := conn.send(keyName(c.load.draw(conn, c.load.keys))); err != nil {
+					part.failed, part.err = part.failed+1, err
 				} else {
-					own.requests++
-					own.status[status]++
+					part.requests++
+					part.status[status]++
 				}
 				if !due.IsZero() {
-					own.latencies = append(own.latencies, time.Since(due).Seconds()*1000)
+					part.latencies = append(part.latencies, time.Since(due).Seconds()*1000)
 				}
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			total.add(own)
+			total.add(part)
 		})
 	}
 	group.Wait()
-	total.seconds = time.Since(began).Seconds()
+	total.seconds = time.Since(start).Seconds()
 	return total
 }
 
-// ask sends one request and reads its answer.
-func (c *connection) ask(key string) (status int, err error) {
+// send sends one request and reads its response.
+func (c *connection) send(key string) (status int, err error) {
 	if c.net == nil {
 		if c.net, err = net.DialTimeout("tcp", c.client.address, 10*time.Second); err != nil {
 			return 0, err
@@ -167,16 +167,16 @@ func (c *connection) ask(key string) (status int, err error) {
 	}
 	body, err := io.ReadAll(response.Body)
 	if err == nil && response.StatusCode == http.StatusOK && string(body) != "ok" {
-		err = fmt.Errorf("an answer %q instead of \"ok\"", body) // not from the site with the limit
+		err = fmt.Errorf("the response is %q instead of \"ok\"", body) // not from the site with the limit
 	}
 	return response.StatusCode, errors.Join(err, response.Body.Close())
 }
 
 func (c *client) close() {
-	for _, from := range c.connections {
-		if from.net != nil {
-			_ = from.net.Close() // nothing is in flight
-			from.net = nil
+	for _, conn := range c.connections {
+		if conn.net != nil {
+			_ = conn.net.Close() // no request is in flight
+			conn.net = nil
 		}
 	}
 }
@@ -193,8 +193,8 @@ func (r *result) add(other *result) {
 	r.latencies = append(r.latencies, other.latencies...)
 }
 
-// unlike returns the number of requests without an answer, or with a status other than these.
-func (r *result) unlike(statuses ...int) int {
+// countOtherThan returns the number of requests without a response, or with a status other than these.
+func (r *result) countOtherThan(statuses ...int) int {
 	n := r.requests + r.failed
 	for _, status := range statuses {
 		n -= r.status[status]

@@ -39,18 +39,19 @@ func (b *bench) describeMachine() string {
 		out := must(exec.CommandContext(b.ctx, b.redisServer, "--version").Output())
 		programs = append(programs, string(regexp.MustCompile(`Redis.*v=\S+`).Find(out)))
 	}
-	busy := ""
-	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
-		busy = fmt.Sprintf(" with a load average of %s in the last 15 minutes",
-			strings.Fields(string(text))[2])
+	loadAverage := ""
+	if data, err := os.ReadFile("/proc/loadavg"); err == nil {
+		loadAverage = fmt.Sprintf(" with a load average of %s in the last 15 minutes",
+			strings.Fields(string(data))[2])
 	}
-	return fmt.Sprintf("%d cores%s%s. %s", runtime.NumCPU(), model(), busy, strings.Join(programs, ", "))
+	return fmt.Sprintf("%d cores%s%s. %s", runtime.NumCPU(), processorName(), loadAverage,
+		strings.Join(programs, ", "))
 }
 
-// model returns " of " and the name of the processor, or "" if the system does not report one.
-func model() string {
-	text, _ := os.ReadFile("/proc/cpuinfo")
-	if name := regexp.MustCompile(`(?m)^model name\s*: (.+)$`).FindSubmatch(text); name != nil {
+// processorName returns " of " and the name of the processor, or "" if the system does not report one.
+func processorName() string {
+	data, _ := os.ReadFile("/proc/cpuinfo")
+	if name := regexp.MustCompile(`(?m)^model name\s*: (.+)$`).FindSubmatch(data); name != nil {
 		return " of " + string(name[1])
 	}
 	return ""

@@ -32,42 +32,42 @@ const root = ".."
 type bench struct {
 	ctx    context.Context // ends when the user interrupts the run
 	rounds int
-	slice  time.Duration // how long each of the ten turns of a row in a round is
-	dir    string        // a temporary folder
+	slice  time.Duration // duration of one turn
+	dir    string        // temporary folder
 
-	before    string // the commit of the version before, or ""
-	beforeDir string // its files, or ""
+	before    string // commit of the base version, or ""
+	beforeDir string // folder with the files of the base version, or ""
 
 	redisServer, traefik string            // programs; "" until a row needs them
 	caddies              map[string]string // programs by name
 	postgres             []*database       // for rows and for their controls
-	proxies              []*proxy          // that run
+	proxies              []*proxy          // running proxies
 	redis                *harness.Process  // nil until a row needs it
 	redisAddress         string
-	upstream             string // the URL of the server behind Traefik
+	upstream             string // URL of the server behind Traefik
 
 	rows       []*row
-	figures    [][]string // names and values of what is in no row
-	complaints []string   // what makes figures doubtful
-	began      time.Time
+	figures    [][]string // figures outside the table: name, value
+	complaints []string   // reasons to doubt figures
+	start      time.Time
 }
 
 func newBench(ctx context.Context) *bench {
-	return &bench{ctx: ctx, began: time.Now(), slice: 100 * time.Millisecond, caddies: map[string]string{}}
+	return &bench{ctx: ctx, start: time.Now(), slice: 100 * time.Millisecond, caddies: map[string]string{}}
 }
 
 func main() {
 	log.SetFlags(log.Ltime)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop) // a second signal ends this program at once
+	context.AfterFunc(ctx, stop) // a second signal ends this program immediately
 	b := newBench(ctx)
-	flag.IntVar(&b.rounds, "rounds", 12, "how often each row is measured beside its control, 8 or more; "+
-		"rows with wide intervals up to three times as often")
+	flag.IntVar(&b.rounds, "rounds", 12, "rounds per row, 8 or more; "+
+		"rows with wide intervals get up to three times as many")
 	only := flag.String("only", "",
 		"measure only the rows with names that match this regular expression, in any case")
-	all := flag.Bool("all", false, "measure the further rows, too")
-	docs := flag.String("docs", "", "the folder where to write the table into performance.md and the "+
-		"picture to benchmark.svg; by default nowhere")
+	all := flag.Bool("all", false, "also measure the further rows")
+	docs := flag.String("docs", "", "the folder with performance.md and benchmark.svg, to update "+
+		"the tables and the picture; by default none")
 	flag.StringVar(&b.before, "before", "",
 		"a commit: compare the rows of pg_ratelimit with the rows of that version")
 	flag.Parse()
@@ -80,22 +80,22 @@ func main() {
 	}
 }
 
-// run measures everything that only matches, with all the further rows too, reports it, and
-// writes it into the folder docs if that is not "".
+// run measures the rows with names that the regular expression only matches, and prints the results. all adds
+// the further rows. Unless docs is "", run also writes the results into that folder.
 func (b *bench) run(only string, all bool, docs string) (err error) {
 	defer catch(&err)
-	if b.rounds < fewest || flag.NArg() > 0 {
+	if b.rounds < minRounds || flag.NArg() > 0 {
 		return errors.New("takes flags only, and -rounds must be 8 or more")
 	}
 	if b.before != "" && docs != "" {
 		return errors.New("-before takes no -docs")
 	}
-	wants := must(regexp.Compile(only)).MatchString
+	matches := must(regexp.Compile(only)).MatchString
 	b.rows = allRows()
 	if b.before != "" {
 		b.rows = besideBefore(b.rows)
 	}
-	b.rows = choose(b.rows, wants, all)
+	b.rows = choose(b.rows, matches, all)
 	if len(b.rows) == 0 {
 		return fmt.Errorf("-only %s matches no row of bench/README.md; -all adds rows", only)
 	}
@@ -111,12 +111,12 @@ func (b *bench) run(only string, all bool, docs string) (err error) {
 	b.rows = slices.DeleteFunc(b.rows, func(r *row) bool {
 		failed := r.base != nil && !b.attempt(r.name, func() { b.measure(r) })
 		if failed {
-			r.control = nil // rows that are compared with it as with a peer have no ratio then
+			r.control = nil // rows with this row as a peer then have no ratio
 		}
 		return failed
 	})
 	fmt.Print(b.results(os.Args[1:]))
-	fmt.Printf("\nAll of it took %v.\n", time.Since(b.began).Round(time.Second))
+	fmt.Printf("\nAll of it took %v.\n", time.Since(b.start).Round(time.Second))
 	if docs != "" {
 		check(b.writeDocs(docs, os.Args[1:]))
 		fmt.Println("The tables and the picture are in", docs)
@@ -130,14 +130,14 @@ func (b *bench) complain(format string, args ...any) {
 	log.Print(b.complaints[len(b.complaints)-1])
 }
 
-// wrong reports requests without the expected answer.
-func (b *bench) wrong(requests int, name string) {
+// reportWrong reports requests without the expected response.
+func (b *bench) reportWrong(requests int, name string) {
 	if requests > 0 {
-		b.complain("%s: %d requests had a wrong answer, or none.", name, requests)
+		b.complain("%s: %d requests had a wrong response, or none.", name, requests)
 	}
 }
 
-// failure is the value with which check panics, to end the run.
+// failure is the value of check's panics, which end the run.
 type failure struct{ error }
 
 // check ends the run unless err is nil: it panics, and catch returns the error. The benchmark cannot continue
@@ -148,13 +148,13 @@ func check(err error) {
 	}
 }
 
-// must returns v. It panics if err is not nil, see check.
+// must returns v. It panics if err is not nil, as check does.
 func must[T any](v T, err error) T {
 	check(err)
 	return v
 }
 
-// catch adds the error of a panic of check to err. Callers defer catch.
+// catch adds the error of a panic of check to err. Use it with defer.
 func catch(err *error) {
 	if v := recover(); v != nil {
 		f, ok := v.(failure)

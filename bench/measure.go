@@ -19,30 +19,31 @@ const (
 	cpuStore  = "store" // Postgres with all its processes, or Redis
 	perSecond = "requests/s"
 	walBytes  = "WAL bytes/request"
-	medianMs  = "median ms" // of a paced load; so is the next one
-	p99Ms     = "p99 ms"
+	medianMs  = "median ms" // paced loads only
+	p99Ms     = "p99 ms"    // paced loads only
 )
 
-// widest bounds the ratio of an interval's end to its middle. Rows beyond it are measured again.
-const widest = 1.05
+const (
+	// maxIntervalRatio bounds the ratio of an interval's end to its middle. Rows beyond it get further
+	// rounds.
+	maxIntervalRatio = 1.05
+	// turnsPerRound is the number of times that a row gets load in a round.
+	turnsPerRound = 10
+	// minRounds is the minimum number of rounds for an interval. See tailCount.
+	minRounds = 8
+)
 
-// turns is the number of times that a row has load in a round.
-const turns = 10
-
-// fewest is the least number of rounds for an interval, see leftOut.
-const fewest = 8
-
-// side is a row or its control during their measurement. Each side has its own Postgres, so that work after
-// the requests, such as by leases and the history, counts for the right side.
-type side struct {
+// contender is a row or its control during their measurement. Each has its own Postgres, so that deferred
+// work, such as lease refunds and history writes, is attributed to the right contender.
+type contender struct {
 	row    *row
 	proxy  *proxy
 	client *client
-	before sample  // the totals at the begin of the round
-	result *result // of the round
+	before sample  // totals at the start of the round
+	result *result // responses in the round
 }
 
-// measure starts a proxy each for a row and its control, and measures them.
+// measure starts one proxy for a row and one for its control, and measures both.
 func (b *bench) measure(r *row) {
 	defer b.stopProxies()
 	control := *r.base
@@ -51,25 +52,25 @@ func (b *bench) measure(r *row) {
 	first, second := b.open(r, 0), b.open(r.control, 1)
 	defer first.client.close()
 	defer second.client.close()
-	first.client.run(time.Second) // which opens connections, looks keys up and fills caches
+	first.client.run(time.Second) // opens connections, looks keys up and fills caches
 	second.client.run(time.Second)
 	b.takeTurns(first, second)
-	if r.base.base == nil { // the row of a proxy without a limit is measured beside others only
+	if r.base.base == nil { // a plain proxy is only measured as a control
 		r.base.samples, r.base.wrong = append(r.base.samples, control.samples...), r.base.wrong+control.wrong
 	}
 	log.Printf("%s: %d rounds: %s of %s", r.name, len(r.samples), r.ratio().text(3), r.base.name)
 }
 
-// takeTurns measures a row and its control in turns: in each round both have load for ten short times, in
-// alternating order, so that other work on the machine affects both alike. A row with a wide interval is
-// measured for up to twice as many further rounds.
-func (b *bench) takeTurns(first, second *side) {
-	order := []*side{first, second}
-	for round := 0; round < b.rounds || round < 3*b.rounds && first.row.wide(); round++ {
+// takeTurns measures a row and its control in turns. In each round both get load for turnsPerRound short
+// times, in alternating order, so that other work on the machine affects both equally. A row with a wide
+// interval gets up to 3 × b.rounds rounds.
+func (b *bench) takeTurns(first, second *contender) {
+	order := []*contender{first, second}
+	for round := 0; round < b.rounds || round < 3*b.rounds && first.row.hasWideInterval(); round++ {
 		for _, s := range order {
 			s.before, s.result = b.totals(s.proxy), newResult()
 		}
-		for range turns {
+		for range turnsPerRound {
 			for _, s := range order {
 				s.result.add(s.client.run(b.slice))
 				check(b.ctx.Err())
@@ -78,45 +79,45 @@ func (b *bench) takeTurns(first, second *side) {
 		}
 		for _, s := range order {
 			s.row.samples = append(s.row.samples, s.sample(b.totals(s.proxy)))
-			s.row.wrong += s.result.unlike(s.row.statuses()...)
+			s.row.wrong += s.result.countOtherThan(s.row.statuses()...)
 		}
 	}
 }
 
-// open starts the proxy of a row with the Postgres of index server, and makes a client.
-func (b *bench) open(r *row, server int) *side {
+// open starts the proxy of a row with the Postgres of index server, and creates a client.
+func (b *bench) open(r *row, server int) *contender {
 	p := b.startProxy(r, server)
 	switch {
 	case r.filled:
 		b.fill(p)
-	case r.ours(): // or else many rounds would have keys for the first time
+	case r.isOwnLimit(): // charge each key once, so that no round pays for new keys
 		b.sendInTurn(p, r.load.keys)
 	}
-	return &side{row: r, proxy: p, client: newClient(p.address, r.load)}
+	return &contender{row: r, proxy: p, client: newClient(p.address, r.load)}
 }
 
 // sample returns the measurement of a round, from the totals at its end.
-func (s *side) sample(after sample) sample {
-	r := s.result
-	if s.client.load.rate > 0 {
+func (c *contender) sample(after sample) sample {
+	r := c.result
+	if c.client.load.rate > 0 {
 		return sample{medianMs: r.percentile(50), p99Ms: r.percentile(99)}
 	}
-	of := sample{perSecond: float64(r.requests) / r.seconds}
+	perRequest := sample{perSecond: float64(r.requests) / r.seconds}
 	for title := range after {
-		of[title] = (after[title] - s.before[title]) / float64(max(r.requests, 1))
+		perRequest[title] = (after[title] - c.before[title]) / float64(max(r.requests, 1))
 	}
-	of[cpuAll] = of[cpuProxy] + of[cpuStore]
-	return of
+	perRequest[cpuAll] = perRequest[cpuProxy] + perRequest[cpuStore]
+	return perRequest
 }
 
-// totals returns what a proxy and its store have used so far.
+// totals returns the processor time and the WAL bytes that a proxy and its store have used so far.
 func (b *bench) totals(p *proxy) sample {
 	s := sample{cpuProxy: cpuTime(p.PID())}
-	if p.asked != nil {
-		s[cpuProxy] += cpuTime(p.asked.PID())
+	if p.authenticator != nil {
+		s[cpuProxy] += cpuTime(p.authenticator.PID())
 	}
 	if p.database != nil {
-		s[cpuStore], s[walBytes] = cpuTime(p.database.postmaster), p.database.wal(b.ctx)
+		s[cpuStore], s[walBytes] = cpuTime(p.database.postmaster), p.database.walSize(b.ctx)
 	}
 	if p.row.inRedis() {
 		s[cpuStore] = cpuTime(b.redis.PID())
@@ -124,18 +125,18 @@ func (b *bench) totals(p *proxy) sample {
 	return s
 }
 
-// sendInTurn sends a request for each key, and returns how many got a wrong answer.
+// sendInTurn sends a request for each key, and returns the number of wrong responses.
 func (b *bench) sendInTurn(p *proxy, keys int) (wrong int) {
 	c := newClient(p.address, load{draw: inTurn, keys: keys, connections: hundred.connections})
 	defer c.close()
 	for sent := 0; sent < keys; sent += 10000 {
-		wrong += c.sendN(min(10000, keys-sent)).unlike(http.StatusOK)
+		wrong += c.sendN(min(10000, keys-sent)).countOtherThan(http.StatusOK)
 		check(b.ctx.Err())
 	}
 	return wrong
 }
 
-// statuses returns the expected statuses of answers.
+// statuses returns the expected statuses of responses.
 func (r *row) statuses() []int {
 	if r.limit != nil && r.limit.limit == scarce {
 		return []int{http.StatusOK, http.StatusTooManyRequests}
@@ -143,8 +144,8 @@ func (r *row) statuses() []int {
 	return []int{http.StatusOK}
 }
 
-// attempt calls f, and reports whether f succeeded. The report leaves out what failed, so that a run without
-// Redis, or with a proxy that ends, reports the rest.
+// attempt calls f, and reports whether f succeeded. It reports a failure and skips it, so that a run without
+// Redis still reports the other rows.
 func (b *bench) attempt(name string, f func()) bool {
 	err := func() (err error) {
 		defer catch(&err)
@@ -153,17 +154,17 @@ func (b *bench) attempt(name string, f func()) bool {
 	}()
 	check(b.ctx.Err())
 	if err != nil {
-		b.complain("Left out: %s: %v", name, err)
+		b.complain("Skipped: %s: %v", name, err)
 	}
 	return err == nil
 }
 
-// values returns a figure of each round.
-func (r *row) values(title string) (all []float64) {
+// values returns a figure for each round.
+func (r *row) values(title string) (values []float64) {
 	for _, s := range r.samples {
-		all = append(all, s[title])
+		values = append(values, s[title])
 	}
-	return all
+	return values
 }
 
 // figures estimates a figure of the row. A figure that is 0 in each round counts as not measured.
@@ -191,11 +192,11 @@ func (r *row) difference(title string) estimate {
 	return differenceOf(r.values(title), r.control.values(title))
 }
 
-// wide reports whether the ratio of the row's CPU to the control's has a wide interval.
-func (r *row) wide() bool {
+// hasWideInterval reports whether the ratio of the row's CPU to the control's has a wide interval.
+func (r *row) hasWideInterval() bool {
 	e := r.ratio()
-	return r.load.rate == 0 && math.Sqrt(e.high/e.low) > widest
+	return r.load.rate == 0 && math.Sqrt(e.high/e.low) > maxIntervalRatio
 }
 
-// logged matches lines of a proxy's log that make its figures doubtful.
-var logged = regexp.MustCompile(`(no decision|database failed|history has dropped).{0,60}`)
+// doubtfulLine matches lines of a proxy's log that make its figures doubtful.
+var doubtfulLine = regexp.MustCompile(`(no decision|database failed|history has dropped).{0,60}`)

@@ -18,7 +18,7 @@ func TestResultsAreWrappedOutsideTables(t *testing.T) {
 			t.Errorf("%q has %d columns, want at most 110", line, n)
 		}
 	}
-	if joined := strings.Join(lines[:4], " "); joined != words+"end." {
-		t.Errorf("the words are %q, want %q", joined, words+"end.")
+	if got, want := strings.Join(lines[:4], " "), words+"end."; got != want {
+		t.Errorf("narrow changed the words to %q, want %q", got, want)
 	}
 }

@@ -1,8 +1,8 @@
 package main
 
 import (
-	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
@@ -11,7 +11,7 @@ import (
 // peers returns the rows of other limiters, with another limit.
 func peers(limit string) (rows []*row) {
 	for _, r := range allRows() {
-		if r.limit != nil && !r.ours() && r.load.connections == hundred.connections {
+		if r.limit != nil && !r.isOwnLimit() && r.load.connections == hundred.connections {
 			r.limit = &limitSpec{peer: r.limit.peer, limit: limit}
 			rows = append(rows, r)
 		}
@@ -27,27 +27,27 @@ func startBench(t *testing.T) *bench {
 	return b
 }
 
-// TestPeersLimit checks that the other limiters count as the benchmark starts them. One that does not count
-// would look fast.
+// TestPeersLimit checks that the other limiters count with the benchmark's configuration. A limiter that does
+// not count would look fast.
 func TestPeersLimit(t *testing.T) {
 	b := startBench(t)
 	rows := peers("3 1h")
 	if len(rows) != 4 {
-		t.Errorf("%d peers", len(rows))
+		t.Errorf("peers returned %d rows, want 4", len(rows))
 	}
 	for _, r := range rows {
 		var p *proxy
 		if !b.attempt(r.name, func() { p = b.startProxy(r, 0) }) {
 			t.Fatal(b.complaints)
 		}
-		var found []int
+		var statuses []int
 		for _, key := range []string{"a", "a", "a", "b", "a", "a"} {
-			answer := harness.Ask(t, harness.Get("http://"+p.address+"/", keyHeader, key))
-			found = append(found, answer.Status)
+			response := harness.Ask(t, harness.Get("http://"+p.address+"/", keyHeader, key))
+			statuses = append(statuses, response.Status)
 		}
-		if want := []int{200, 200, 200, 200, http.StatusTooManyRequests,
-			http.StatusTooManyRequests}; fmt.Sprint(found) != fmt.Sprint(want) {
-			t.Errorf("%s answers %v, want %v", r.name, found, want)
+		want := []int{200, 200, 200, 200, http.StatusTooManyRequests, http.StatusTooManyRequests}
+		if !slices.Equal(statuses, want) {
+			t.Errorf("%s: statuses %v, want %v", r.name, statuses, want)
 		}
 	}
 }

@@ -35,9 +35,9 @@ role="img" font-family="system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, 
 <rect class="page" width="%[1]d" height="%[2]d" rx="8"/>
 `
 
-// picture returns an SVG with the rows that have bars: for each proxy a panel with 64 connections and one
-// with more. A bar is the CPU of a row's request ÷ that of a request without a limit. A line is the interval
-// of the ratio.
+// picture returns an SVG of the rows with bars. Each proxy has a panel for 64 connections and one for more. A
+// bar shows the ratio of a row's CPU per request to the CPU per request without a limit. A line shows the
+// ratio's interval.
 func (b *bench) picture() []byte {
 	var out bytes.Buffer
 	longest := 1.0
@@ -50,7 +50,7 @@ func (b *bench) picture() []byte {
 	}
 	top := 8
 	for _, proxy := range []string{"Caddy", "Traefik"} {
-		var names []string // of the bars
+		var names []string // names of bars
 		for _, r := range bars {
 			if r.traefik != (proxy == "Traefik") {
 				continue
@@ -92,7 +92,7 @@ func (b *bench) picture() []byte {
 	return []byte(head + out.String() + "</svg>\n")
 }
 
-// toPlain returns the row's ratio to the row without a limit, which is 1 for that row itself.
+// toPlain returns the row's ratio to the row without a limit. The row without a limit has the ratio 1.
 func (r *row) toPlain() estimate {
 	if r.base == nil {
 		return estimate{1, 1, 1}
@@ -100,7 +100,7 @@ func (r *row) toPlain() estimate {
 	return r.ratio()
 }
 
-// drawBar draws a row from a point to the right. scale is the length of a ratio of 1, in pixels.
+// drawBar draws a row's bar, which begins at x, y. scale is the length of the ratio 1 in pixels.
 func drawBar(out *bytes.Buffer, r *row, x, y int, scale float64) {
 	ratio := r.toPlain()
 	fmt.Fprintf(out, `<rect class="%s" x="%d" y="%d" width="%.1f" height="%d"/>`+"\n", r.class(), x, y,
@@ -114,7 +114,7 @@ func drawBar(out *bytes.Buffer, r *row, x, y int, scale float64) {
 	fmt.Fprintf(out, `<text x="%.1f" y="%d">%s</text>`+"\n", float64(x)+ratio.high*scale+7, y+13, label)
 }
 
-// class returns the class of the row's bar, see pictureHead.
+// class returns the CSS class of the row's bar. See pictureHead.
 func (r *row) class() string {
 	switch l := r.limit; {
 	case l == nil:

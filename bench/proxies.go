@@ -12,36 +12,35 @@ import (
 // proxy is a running Caddy or Traefik.
 type proxy struct {
 	*harness.Process
-	row      *row // which says how it is configured
-	address  string
-	database *database // where it counts, or nil
-	dsn      string    // of a database there; "" without a limit of pg_ratelimit
-	redis    string    // the address of its Redis, or ""
-	asked    *proxy    // the Caddy that has the limit instead, or nil
+	row           *row // its configuration
+	address       string
+	database      *database // its Postgres, or nil
+	dsn           string    // its database; "" without a limit of pg_ratelimit
+	redis         string    // the address of its Redis, or ""
+	authenticator *proxy    // the Caddy with the limit of a Traefik with forwardAuth, or nil
 }
 
-// decisionTimeout bounds a decision. A slower one gets status 503, which the benchmark reports. Letting the
-// request pass would look fast.
+// decisionTimeout bounds a decision. A slower one gets status 503, which the benchmark reports. A request
+// admitted after the timeout would look fast.
 const decisionTimeout = "1s"
 
-// startProxy starts the proxy of a row, after the Caddy that the proxy asks. server is the index of its
-// Postgres.
+// startProxy starts the proxy of a row, after its authenticator. server is the index of its Postgres.
 func (b *bench) startProxy(r *row, server int) *proxy {
 	p := &proxy{row: r, address: must(harness.FindAddress())}
 	switch {
 	case r.inRedis():
 		p.redis = b.startRedis()
-	case r.ours():
+	case r.isOwnLimit():
 		p.database = b.postgres[server]
 		if r.limit.policy {
 			p.dsn = p.database.withPolicy(b.ctx, b.schema(r))
 		} else {
-			p.dsn = p.database.create(b.ctx) // of its own: no row works on what another has left
+			p.dsn = p.database.create(b.ctx) // a database per row: no row finds another row's data
 		}
 	}
-	if r.ours() && r.limit.asked {
-		p.asked = &proxy{row: r, address: must(harness.FindAddress()), dsn: p.dsn}
-		p.asked.start(b, b.startCaddy)
+	if r.isOwnLimit() && r.limit.forwardAuth {
+		p.authenticator = &proxy{row: r, address: must(harness.FindAddress()), dsn: p.dsn}
+		p.authenticator.start(b, b.startCaddy)
 	}
 	if r.traefik {
 		p.start(b, b.startTraefik)
@@ -51,7 +50,7 @@ func (b *bench) startProxy(r *row, server int) *proxy {
 	return p
 }
 
-// start starts p with the function start, and waits until p answers.
+// start starts p with the function start, and waits until p responds.
 func (p *proxy) start(b *bench, start func(*proxy) *harness.Process) {
 	p.Process = start(p)
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -89,7 +88,7 @@ func (b *bench) stopProxies() {
 		if err := p.Stop(); err != nil {
 			b.complain("%v", err)
 		}
-		if line := logged.FindString(p.Log()); line != "" {
+		if line := doubtfulLine.FindString(p.Log()); line != "" {
 			b.complain("%s logged: %s", p.row.name, line)
 		}
 	}

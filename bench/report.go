@@ -17,7 +17,7 @@ func (b *bench) results(args []string) string {
 	fmt.Fprintf(&out, "At least %d rounds. In each, a row and its baseline alternate, %d turns of %v each. "+
 		"Brackets give the interval that contains the result of another run with a probability of about "+
 		"%.0f %%. Ratios compare CPU, proxy and store together.\n",
-		b.rounds, turns, b.slice, 100*confidence)
+		b.rounds, turnsPerRound, b.slice, 100*confidence)
 	if b.before != "" {
 		b.reportBefore(&out)
 	} else {
@@ -29,7 +29,7 @@ func (b *bench) results(args []string) string {
 	}
 	writeTable(&out, append([][]string{{"figure", ""}}, b.figures...))
 	for _, r := range b.rows {
-		b.wrong(r.wrong, r.name)
+		b.reportWrong(r.wrong, r.name)
 	}
 	for _, complaint := range b.complaints {
 		first, _, _ := strings.Cut(complaint, "\n")
@@ -60,24 +60,24 @@ func (b *bench) reportRows(w io.Writer) {
 	b.explainMark(w)
 }
 
-// ratioTo estimates the ratio of the row's CPU to that of a peer. Both have the same baseline.
+// ratioTo estimates the ratio of the row's CPU to a peer's CPU. Both have the same baseline.
 func (r *row) ratioTo(peer *row) estimate {
 	if peer == nil {
 		return estimateOf(nil)
 	}
-	return r.ratio().over(peer.ratio())
+	return r.ratio().quotientWith(peer.ratio())
 }
 
-// nameWithMark returns the row's name, with a mark if it has a ratio with a wide interval.
+// nameWithMark returns the row's name, with a mark if its ratio has a wide interval.
 func (r *row) nameWithMark() string {
-	if r.wide() {
+	if r.hasWideInterval() {
 		return r.name + " \\*"
 	}
 	return r.name
 }
 
 func (b *bench) explainMark(w io.Writer) {
-	if slices.ContainsFunc(b.rows, (*row).wide) {
+	if slices.ContainsFunc(b.rows, (*row).hasWideInterval) {
 		fmt.Fprintf(w, "\n\\* An interval of a ratio is wider than ±5 %% even after %d rounds.\n", 3*b.rounds)
 	}
 }
@@ -95,14 +95,14 @@ func (b *bench) reportLatency(w io.Writer) {
 	writeTable(w, table)
 }
 
-// reportBefore writes the table of the rows that have a version before.
+// reportBefore writes the table that compares rows with the base version.
 func (b *bench) reportBefore(w io.Writer) {
 	table := [][]string{{"CPU µs/request", "now", "before", "more", "÷ before",
-		fmt.Sprintf("no worse than %.2f", noWorse)}}
+		fmt.Sprintf("no worse than %.2f", maxLowerRatio)}}
 	for _, r := range b.rows {
 		ratio := r.ratio()
 		verdict := "yes"
-		if ratio.low > noWorse {
+		if ratio.low > maxLowerRatio {
 			verdict = "NO"
 		}
 		table = append(table, []string{r.nameWithMark(), r.figures(cpuAll).text(1),
@@ -112,8 +112,7 @@ func (b *bench) reportBefore(w io.Writer) {
 	b.explainMark(w)
 }
 
-// meaning returns two sentences with what the figures mean for a user, or nothing if the rows are not
-// measured.
+// meaning returns two sentences that explain the figures to a user, or nil if the rows are not measured.
 func (b *bench) meaning() []string {
 	find := func(name string) *row {
 		i := slices.IndexFunc(b.rows, func(r *row) bool { return r.name == name })
@@ -140,7 +139,7 @@ func (b *bench) meaning() []string {
 	}
 }
 
-// writeTable writes a table in Markdown without the columns that have no values. A table with only its head
+// writeTable writes a table in Markdown without its empty columns. A table with only its head
 // is not written.
 func writeTable(w io.Writer, table [][]string) {
 	if len(table) == 1 {

@@ -13,33 +13,34 @@ import (
 // row is a row of a table: a proxy with a limit, under a load.
 type row struct {
 	name    string
-	bar     string     // its name in the picture; "" is not there
-	traefik bool       // or else Caddy
-	before  bool       // the proxy is of the version before
-	limit   *limitSpec // nil is none
-	load    load
-	filled  bool // a million keys are in the tables
-	more    bool // only with the flag -all
-	base    *row // the row that it is compared with; nil is none
-	memory  *row // the row of a limiter in the memory of the same proxy; nil is none
-	redis   *row // the row of a limiter on Redis in the same proxy; nil is none
+	bar     string // name in the picture; "": not in the picture
+	traefik bool   // whether the proxy is a Traefik, else a Caddy
+	// ofBaseVersion selects the proxy of the base version.
+	ofBaseVersion bool
+	limit         *limitSpec // nil: no limit
+	load          load
+	filled        bool // whether the tables have a million keys
+	more          bool // whether only -all measures the row
+	base          *row // row to compare with; nil: none
+	memory        *row // row of a limiter in the memory of the same proxy; nil: none
+	redis         *row // row of a limiter on Redis in the same proxy; nil: none
 
-	control *row     // while and after it is measured: base, with samples of the same rounds
-	samples []sample // one for each round
-	wrong   int      // requests without an answer, or with one that they should not have
+	control *row     // copy of base with samples of the same rounds; nil before the measurement
+	samples []sample // one sample for each round
+	wrong   int      // number of requests with a wrong response or none
 }
 
 // limitSpec describes a limit of pg_ratelimit or of another limiter.
 type limitSpec struct {
-	peer      limiter  // "" is pg_ratelimit. A peer takes only a limit.
-	algorithm string   // "" is sliding_window
+	peer      limiter  // "": pg_ratelimit. A peer has only a limit.
+	algorithm string   // "": sliding_window
 	limit     string   // events and window
-	lease     string   // the share of the quota that the process may take in advance; "" is none
-	options   string   // further lines of a Caddyfile; Traefik takes `audit …` alone
+	lease     string   // maximum share of the quota in a lease; "": no lease
+	options   string   // further lines of a Caddyfile; Traefik accepts only `audit …`
 	zones     []string // further limits of the same request
-	// The limits are the rules of the policy, instead of limits of the configuration; see policyRowsOf.
-	policy bool
-	asked  bool // a Caddy has the limit, which a Traefik asks by forwardAuth
+	// policy replaces the limits of the configuration by the rules of policyRowsOf.
+	policy      bool
+	forwardAuth bool // whether a Caddy has the limit, which a Traefik uses with forwardAuth
 }
 
 // events returns the number of hits that the limit admits in its window.
@@ -62,8 +63,8 @@ const (
 	onRedis   limiter = "on Redis"  // redis_rate, or Traefik's rateLimit with its option redis
 )
 
-// ours reports whether the proxy has a limit of pg_ratelimit.
-func (r *row) ours() bool { return r.limit != nil && r.limit.peer == "" }
+// isOwnLimit reports whether the proxy has a limit of pg_ratelimit.
+func (r *row) isOwnLimit() bool { return r.limit != nil && r.limit.peer == "" }
 
 // inRedis reports whether the proxy counts in Redis.
 func (r *row) inRedis() bool { return r.limit != nil && r.limit.peer == onRedis }
@@ -71,8 +72,8 @@ func (r *row) inRedis() bool { return r.limit != nil && r.limit.peer == onRedis 
 const (
 	million = 1000000
 	ample   = "100000000 1h" // a quota that no load uses up
-	share   = "5%"           // what leased rows may take in advance
-	scarce  = "1 1h"         // a quota that is used up at once
+	share   = "5%"           // the lease of leased rows
+	scarce  = "1 1h"         // a quota that the first request uses up
 
 	// A quota that no load uses up, for limiters that keep the time of each event.
 	ampleLog = "1000 1s"
@@ -103,7 +104,7 @@ type column struct {
 	rows    []*row
 	traefik bool
 	load    load
-	ending  string // of their names
+	ending  string // suffix of the rows' names
 }
 
 // add adds a row, and returns it. name follows the proxy's name in the name of the row.
@@ -160,7 +161,7 @@ func allRows() (rows []*row) {
 		if c.traefik && c.ending == "" {
 			ask := &column{traefik: true, load: hundred}
 			ask.add("+ policy, by forwardAuth", "", rows[len(rows)-1],
-				&limitSpec{policy: true, asked: true}).more = true
+				&limitSpec{policy: true, forwardAuth: true}).more = true
 			rows = append(rows, ask.rows...)
 		}
 	}
@@ -204,7 +205,7 @@ func allRows() (rows []*row) {
 		if a != ratelimit.SlidingWindow && a != ratelimit.InFlight {
 			limit := limitSpec{algorithm: a.String(), limit: ample}
 			if a == ratelimit.SlidingLog {
-				limit.limit = ampleLog // it takes no more events
+				limit.limit = ampleLog // its maximum number of events
 			}
 			with(a.String(), exactCaddy, hundred, limit)
 		}

@@ -8,17 +8,17 @@ import (
 )
 
 // confidence is the approximate probability that an interval contains the result of another run. The
-// difference of two runs varies by anotherRun times as much as one run.
+// difference of two runs has anotherRun (√2) times the standard deviation of one run.
 const (
 	confidence = 0.99
 	anotherRun = math.Sqrt2
 )
 
-// estimate is a figure with its interval. Without values all three are NaN. With too few values for the
+// estimate is a figure with its interval. Without values, all fields are NaN. With too few values for the
 // confidence, the interval is unbounded.
 type estimate struct{ value, low, high float64 }
 
-// estimateOf returns the median of the averages of all pairs of values (Hodges and Lehmann), with the
+// estimateOf returns the Hodges–Lehmann estimate, which is the median of all pairwise averages, with the
 // interval of Wilcoxon's signed ranks, widened for another run. Unlike a mean, it ignores the few values that
 // other work on the machine disturbed.
 func estimateOf(values []float64) estimate {
@@ -35,15 +35,15 @@ func estimateOf(values []float64) estimate {
 	slices.Sort(averages)
 	m := len(averages)
 	e := estimate{(averages[(m-1)/2] + averages[m/2]) / 2, math.Inf(-1), math.Inf(1)}
-	if k := leftOut(n); k >= 0 {
+	if k := tailCount(n); k >= 0 {
 		e.low, e.high = e.value+anotherRun*(averages[k]-e.value), e.value+anotherRun*(averages[m-1-k]-e.value)
 	}
 	return e
 }
 
-// leftOut returns how many of the pairwise averages of n values lie below the interval, and equally above it,
-// or -1 if n is too small.
-func leftOut(n int) int {
+// tailCount returns the number of pairwise averages of n values to discard at each end, or -1 if n is too
+// small for the confidence.
+func tailCount(n int) int {
 	// ways[w] counts the sets of ranks from 1 to n with the sum w, of 2^n sets.
 	ways := make([]float64, n*(n+1)/2+1)
 	ways[0] = 1
@@ -78,8 +78,8 @@ func differenceOf(a, b []float64) estimate {
 	return estimateOf(values)
 }
 
-// over estimates the quotient of two ratios that were measured independently of each other.
-func (e estimate) over(other estimate) estimate {
+// quotientWith estimates the quotient of two ratios with independent measurements.
+func (e estimate) quotientWith(other estimate) estimate {
 	up, down := math.Log(e.high/e.value), math.Log(e.value/e.low)
 	otherUp, otherDown := math.Log(other.high/other.value), math.Log(other.value/other.low)
 	value := e.value / other.value

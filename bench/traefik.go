@@ -43,18 +43,18 @@ func (b *bench) startTraefik(p *proxy) *harness.Process {
 		config["middlewares"] = object{"limit": middleware}
 		router["middlewares"] = []string{"limit"}
 	}
-	if p.row.limit != nil && !p.row.limit.asked {
+	if p.row.limit != nil && !p.row.limit.forwardAuth {
 		args = append(args, "--experimental.localPlugins.pg-ratelimit.moduleName="+pluginModule)
 	}
-	text := must(json.Marshal(object{"http": config})) // valid YAML
+	yaml := must(json.Marshal(object{"http": config})) // JSON is valid YAML
 	return b.launch(p.row.name, b.pluginFolder(p.row), b.traefik,
-		append(args, "--providers.file.filename="+b.file("yml", string(text)))...)
+		append(args, "--providers.file.filename="+b.file("yml", string(yaml)))...)
 }
 
-// pluginFolder returns the working folder of a Traefik, below which Traefik looks for local plugins.
+// pluginFolder returns the working folder of a Traefik, in which Traefik searches for local plugins.
 func (b *bench) pluginFolder(r *row) string {
 	dir, source := filepath.Join(b.dir, "plugin"), root
-	if r.before {
+	if r.ofBaseVersion {
 		dir, source = filepath.Join(b.dir, "plugin-before"), b.beforeDir
 	}
 	link := filepath.Join(dir, "plugins-local", "src", filepath.FromSlash(pluginModule))
@@ -80,8 +80,8 @@ func traefikLimit(p *proxy) object {
 			limit["redis"] = object{"endpoints": []string{p.redis}, "db": 1}
 		}
 		return object{"rateLimit": limit}
-	case l.asked:
-		return object{"forwardAuth": object{"address": "http://" + p.asked.address,
+	case l.forwardAuth:
+		return object{"forwardAuth": object{"address": "http://" + p.authenticator.address,
 			"maxResponseBodySize": 65536}}
 	case l.policy:
 		return object{"plugin": object{"pg-ratelimit": object{

@@ -13,16 +13,16 @@ import (
 
 // build runs the command that builds Caddy, if there is one. When the context ends, build interrupts the
 // command, which then ends its compilers.
-func build(ctx context.Context, o options, tell io.Writer) error {
+func build(ctx context.Context, o options, out io.Writer) error {
 	if o.build == "" {
 		return nil
 	}
 	if _, err := os.Stat(o.caddy); err != nil {
-		fmt.Fprintln(tell, "Caddy: building it. The first time, this takes some minutes ...")
+		fmt.Fprintln(out, "Caddy: building it. The first time, this takes some minutes ...")
 	}
-	var said bytes.Buffer
+	var output bytes.Buffer
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", o.build)
-	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.Stdout, cmd.Stderr = &output, &output
 	// In its own process group, Ctrl-C reaches the command only through this program.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
@@ -32,7 +32,7 @@ func build(ctx context.Context, o options, tell io.Writer) error {
 		return ctx.Err()
 	}
 	if err != nil {
-		return fmt.Errorf("building Caddy: %w: %s", err, lastLines(said.String()))
+		return fmt.Errorf("building Caddy: %w: %s", err, lastLines(output.String()))
 	}
 	return nil
 }

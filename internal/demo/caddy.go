@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	caddyStart = 30 * time.Second // for Caddy to listen
-	caddyStop  = 10 * time.Second // for requests under way to end
+	caddyStart = 30 * time.Second // bounds the time until Caddy listens
+	caddyStop  = 10 * time.Second // bounds the time for requests in flight to end
 )
 
 // caddy is a running Caddy.
 type caddy struct {
 	cmd    *exec.Cmd
-	end    context.CancelFunc // asks Caddy to end, and kills it after caddyStop
+	end    context.CancelFunc // stops Caddy, and kills it after caddyStop
 	leash  *leash.Leash
-	log    string // the path of its log
+	log    string // path of the log
 	port   string
 	exited chan struct{} // closed when Caddy has ended
 }
@@ -65,9 +65,9 @@ func startCaddy(o options, dsn, upstream string) (*caddy, error) {
 	return c, nil
 }
 
-// awaitAnswer waits until Caddy listens, which is when its whole config has loaded. It sends no request,
-// since a request would be charged to the limit.
-func (c *caddy) awaitAnswer(ctx context.Context) error {
+// awaitListening waits until Caddy listens, after it has loaded its configuration. It sends no request,
+// because the limit would charge it.
+func (c *caddy) awaitListening(ctx context.Context) error {
 	for deadline := time.Now().Add(caddyStart); ; {
 		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", c.port))
 		if err == nil {
@@ -86,7 +86,7 @@ func (c *caddy) awaitAnswer(ctx context.Context) error {
 	}
 }
 
-// stop asks Caddy to end, and waits until it has. Caddy first finishes requests in flight, for at most
+// stop stops Caddy, and waits until it has ended. Caddy first finishes requests in flight, for at most
 // caddyStop.
 func (c *caddy) stop() error {
 	c.end()
@@ -96,11 +96,11 @@ func (c *caddy) stop() error {
 
 // tail returns the end of Caddy's log.
 func (c *caddy) tail() string {
-	text, err := os.ReadFile(c.log)
+	log, err := os.ReadFile(c.log)
 	if err != nil {
 		return err.Error()
 	}
-	return lastLines(string(text))
+	return lastLines(string(log))
 }
 
 // checkPort returns an error if the port is in use. Caddy itself would share the port with another Caddy.

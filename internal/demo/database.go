@@ -18,8 +18,8 @@ import (
 // connectTimeout bounds the check that the database of DATABASE_URL answers.
 const connectTimeout = 10 * time.Second
 
-// startDatabase returns the database to count in: that of DATABASE_URL, which must answer, or a private
-// cluster that it starts.
+// startDatabase returns the DSN of the demo's database: DATABASE_URL, which must answer, or a private cluster
+// that it starts.
 func startDatabase(ctx context.Context, o options, out io.Writer) (dsn string, stop func() error, err error) {
 	if o.databaseURL != "" {
 		if err := ping(ctx, o.databaseURL); err != nil {
@@ -45,8 +45,7 @@ func startDatabase(ctx context.Context, o options, out io.Writer) (dsn string, s
 // oneLine returns an error as one line. pgx writes a line for each address that it has tried.
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// noteFolder records the folder of the cluster if it is not in the state folder, so that `make clean` finds
-// it.
+// noteFolder records the cluster's folder for `make clean`, unless it is in the state folder.
 func noteFolder(state, wanted, used string) error {
 	note := filepath.Join(state, "postgres.elsewhere")
 	if used != wanted {

@@ -29,7 +29,7 @@ func main() {
 	o.databaseURL = os.Getenv("DATABASE_URL")
 
 	// The first signal ends everything in order. A second one ends this
-	// program at once; the leashes of its children then end them.
+	// program immediately; the leashes of its children then end them.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop)
 	if err := run(ctx, o, os.Stdout); err != nil && !errors.Is(err, context.Canceled) {
@@ -80,7 +80,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.stop()) }()
-	if err := c.awaitAnswer(ctx); err != nil {
+	if err := c.awaitListening(ctx); err != nil {
 		return err
 	}
 
@@ -129,7 +129,7 @@ Try it, more often than the limit allows:
   for i in $(seq 12); do curl -s -o /dev/null -w '%%{http_code} ' http://localhost:%[1]s/; done; echo
 `
 
-// historyWelcome explains the history. %[1]s sets the database for a command, and %[2]s is Caddy.
+// historyWelcome explains the history. %[1]s sets the database for a command, and %[2]s is the path of Caddy.
 const historyWelcome = `
 List what happened to these requests, and the keys with the most requests:
 

@@ -23,13 +23,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// asProgram is the environment variable with which the test binary acts as the demo, or with Caddy's
+// programEnv is the environment variable with which the test binary acts as the demo, or with Caddy's
 // arguments as Caddy.
-const asProgram = "PG_RATELIMIT_DEMO_TEST_PROGRAM"
+const programEnv = "PG_RATELIMIT_DEMO_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
 	switch {
-	case os.Getenv(asProgram) == "":
+	case os.Getenv(programEnv) == "":
 		os.Exit(m.Run())
 	case os.Args[1] == "run":
 		actAsCaddy()
@@ -48,12 +48,12 @@ func actAsCaddy() {
 	}
 	go func() {
 		panic(http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			answer, err := http.Get("http://" + os.Getenv("UPSTREAM") + r.URL.Path)
+			response, err := http.Get("http://" + os.Getenv("UPSTREAM") + r.URL.Path)
 			if err != nil {
 				panic(err)
 			}
-			defer answer.Body.Close()
-			hello, err := io.ReadAll(answer.Body)
+			defer response.Body.Close()
+			hello, err := io.ReadAll(response.Body)
 			if err != nil {
 				panic(err)
 			}
@@ -69,7 +69,7 @@ type demo struct {
 	cmd    *exec.Cmd
 	port   string
 	state  string
-	said   string // until it was up
+	output string // output before the demo was ready
 	stdout *bufio.Reader
 	stderr bytes.Buffer
 }
@@ -84,7 +84,7 @@ func command(t *testing.T, databaseURL string, args ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self, append([]string{"-caddy", self}, args...)...)
-	cmd.Env = append(os.Environ(), asProgram+"=1", "DATABASE_URL="+databaseURL)
+	cmd.Env = append(os.Environ(), programEnv+"=1", "DATABASE_URL="+databaseURL)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd
 }
@@ -108,7 +108,7 @@ func start(t *testing.T, state, databaseURL string) *demo {
 		if err != nil {
 			t.Fatalf("the demo ended: %v: %s", d.cmd.Wait(), d.stderr.String())
 		}
-		d.said += line
+		d.output += line
 		if strings.HasPrefix(line, "Ctrl-C") {
 			return d
 		}
@@ -289,7 +289,7 @@ func TestAKilledDemoLeavesNothing(t *testing.T) {
 	awaitGone(t, caddy, server)
 }
 
-func TestShown(t *testing.T) {
+func TestRedact(t *testing.T) {
 	for dsn, want := range map[string]string{
 		"postgres://u@h:1/db?sslmode=disable":        "postgres://u@h:1/db?sslmode=disable",
 		"postgres://u:secret@h/db":                   "postgres://u:xxxxx@h/db",

@@ -10,7 +10,7 @@ import (
 
 // keys returns the lines with API keys that the demo has printed.
 func (d *demo) keys() string {
-	return strings.Join(regexp.MustCompile(`(?m)^  (ANN|ACME)=\S+$`).FindAllString(d.said, -1), " ")
+	return strings.Join(regexp.MustCompile(`(?m)^  (ANN|ACME)=\S+$`).FindAllString(d.output, -1), " ")
 }
 
 func TestASecondRunMakesOnlyWhatIsNotThere(t *testing.T) {
@@ -40,8 +40,8 @@ func TestASecondRunMakesOnlyWhatIsNotThere(t *testing.T) {
 		t.Errorf("the keys are %q and then %q: that of ann stays, and that of acme is gone with acme",
 			before, after)
 	}
-	if !strings.Contains(second.said, "(its data stay between runs)") {
-		t.Errorf("it says\n%s", second.said)
+	if !strings.Contains(second.output, "(its data stay between runs)") {
+		t.Errorf("it says\n%s", second.output)
 	}
 }
 
@@ -51,9 +51,9 @@ func TestAPolicyOfSomebodyElseStaysAsItIs(t *testing.T) {
 	cluster.Execute(t, dsn, "SELECT rate_limit_rule('mine', per_hour => 1)")
 	cluster.Execute(t, dsn, "UPDATE rate_limit_users SET tier = 'enterprise'")
 	d := start(t, t.TempDir(), dsn)
-	if !strings.Contains(d.said, "Without a policy to try: the database has rules or users of its own") ||
-		strings.Contains(d.said, "ANN=") {
-		t.Errorf("it says\n%s", d.said)
+	if !strings.Contains(d.output, "Without a policy to try: the database has rules or users of its own") ||
+		strings.Contains(d.output, "ANN=") {
+		t.Errorf("it says\n%s", d.output)
 	}
 	d.interrupt(t)
 	if moved := cluster.Query[int](t, dsn,

@@ -22,16 +22,16 @@ func writeTarGz(w io.Writer, folder string, files map[string]string, modified ti
 	}
 	archive := tar.NewWriter(compressed)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		text, err := os.ReadFile(files[name])
+		data, err := os.ReadFile(files[name])
 		if err != nil {
 			return err
 		}
-		header := &tar.Header{Name: folder + "/" + name, Mode: mode(name), Size: int64(len(text)),
+		header := &tar.Header{Name: folder + "/" + name, Mode: mode(name), Size: int64(len(data)),
 			ModTime: modified, Format: tar.FormatPAX}
 		if err := archive.WriteHeader(header); err != nil {
 			return err
 		}
-		if _, err := archive.Write(text); err != nil {
+		if _, err := archive.Write(data); err != nil {
 			return err
 		}
 	}
@@ -42,7 +42,7 @@ func writeTarGz(w io.Writer, folder string, files map[string]string, modified ti
 func writeZip(w io.Writer, folder string, files map[string]string, modified time.Time) error {
 	archive := zip.NewWriter(w)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		text, err := os.ReadFile(files[name])
+		data, err := os.ReadFile(files[name])
 		if err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func writeZip(w io.Writer, folder string, files map[string]string, modified time
 		if err != nil {
 			return err
 		}
-		if _, err := file.Write(text); err != nil {
+		if _, err := file.Write(data); err != nil {
 			return err
 		}
 	}

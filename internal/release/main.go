@@ -2,8 +2,7 @@
 // checksums, the list of the modules in them, and the licences of these modules. `make release` runs
 // it after the tests.
 //
-// The archives of one commit, made with one version of Go, are the same bytes wherever and whenever
-// they are made.
+// The archives of a commit are reproducible: builds with the same version of Go produce the same bytes.
 package main
 
 import (
@@ -71,7 +70,7 @@ func release(out string, platforms []string) error {
 		fmt.Println(filepath.Join(out, name))
 		names = append(names, name)
 	}
-	return checksums(out, names)
+	return writeChecksums(out, names)
 }
 
 // checkReleasable returns an error for uncommitted changes and for wrong tags. Tests check the rest.
@@ -88,7 +87,7 @@ func checkReleasable() error {
 		return err
 	}
 	if tags != "" && !slices.Contains(strings.Fields(tags), host.Version) {
-		return fmt.Errorf("the commit has the tag %s, and internal/proxy/host/version.go says %s",
+		return fmt.Errorf("the commit has the tag %s, and internal/proxy/host/version.go has %s",
 			tags, host.Version)
 	}
 	if tags, err = git("tag"); err != nil {
@@ -119,8 +118,8 @@ func git(args ...string) (string, error) {
 
 // build creates the archive of a platform in out, and returns its name.
 func build(out, platform string, committed time.Time) (string, error) {
-	system, processor, found := strings.Cut(platform, "/")
-	if !found {
+	system, processor, ok := strings.Cut(platform, "/")
+	if !ok {
 		return "", errors.New("a platform must be a system and a processor, such as linux/amd64")
 	}
 	dir, err := os.MkdirTemp("", "pg-ratelimit-release-")
@@ -138,15 +137,15 @@ func build(out, platform string, committed time.Time) (string, error) {
 	compile.Dir = "xcaddy"
 	compile.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+processor, "GOAMD64=v1",
 		"GOARM64=v8.0", "GOFLAGS=", "GOWORK=off", "GOEXPERIMENT=")
-	if text, err := compile.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, text)
+	if output, err := compile.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, output)
 	}
 	files := map[string]string{filepath.Base(program): program}
 	for _, name := range extraFiles {
 		files[name] = name
 	}
-	for name, write := range map[string]func(io.Writer, string) error{"DEPENDENCIES.txt": dependencies,
-		"LICENSES.txt": licences, "schema.sql": writeSchema} {
+	for name, write := range map[string]func(io.Writer, string) error{"DEPENDENCIES.txt": writeDependencies,
+		"LICENSES.txt": writeLicences, "schema.sql": writeSchema} {
 		path := filepath.Join(dir, name)
 		if err := writeFile(path, func(w io.Writer) error { return write(w, program) }); err != nil {
 			return "", err
@@ -169,16 +168,16 @@ func writeSchema(w io.Writer, _ string) error {
 	return err
 }
 
-// checksums writes SHA256SUMS, for sha256sum -c.
-func checksums(out string, names []string) error {
+// writeChecksums writes SHA256SUMS, for sha256sum -c.
+func writeChecksums(out string, names []string) error {
 	slices.Sort(names)
 	return writeFile(filepath.Join(out, "SHA256SUMS"), func(w io.Writer) error {
 		for _, name := range names {
-			text, err := os.ReadFile(filepath.Join(out, name))
+			archive, err := os.ReadFile(filepath.Join(out, name))
 			if err != nil {
 				return err
 			}
-			if _, err := fmt.Fprintf(w, "%x  %s\n", sha256.Sum256(text), name); err != nil {
+			if _, err := fmt.Fprintf(w, "%x  %s\n", sha256.Sum256(archive), name); err != nil {
 				return err
 			}
 		}

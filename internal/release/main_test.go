@@ -2,9 +2,9 @@ package main
 
 import "testing"
 
-func TestATagThatIsNoVersionStopsARelease(t *testing.T) {
+func TestInvalidTagStopsRelease(t *testing.T) {
 	if err := checkTags([]string{"v0.1.0", "v1.12.3"}); err != nil {
-		t.Error(err)
+		t.Errorf("checkTags of versions: %v, want no error", err)
 	}
 	for _, tag := range []string{"v0.1", "1.0.1", "V0.2.2", "v.1.6.0", "nightly", "v0.3.0rc1",
 		"v0.1.0-rc.1", "v01.0.0"} {

@@ -14,12 +14,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// module is the path of this module. The program is built with the module's source in this repository, so it
+// module is the path of this module. A release builds it from the source in this repository, so the module
 // has no checksum.
 const module = "github.com/pgratelimit/pg-ratelimit"
 
-// dependencies writes the version of Go and the modules of a program, with their checksums as in go.sum.
-func dependencies(w io.Writer, program string) error {
+// writeDependencies writes the version of Go and the modules of a program, with their checksums as in go.sum.
+func writeDependencies(w io.Writer, program string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return err
@@ -40,8 +40,8 @@ func dependencies(w io.Writer, program string) error {
 
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense|notice)`)
 
-// licences writes the licence files of all modules of a program, which must accompany the program.
-func licences(w io.Writer, program string) error {
+// writeLicences writes the licence files of all modules of a program, which must accompany the program.
+func writeLicences(w io.Writer, program string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func licences(w io.Writer, program string) error {
 		if m.Path == module {
 			continue
 		}
-		folder, err := folderOf(m.Path)
+		folder, err := moduleFolder(m.Path)
 		if err != nil {
 			return err
 		}
@@ -63,13 +63,13 @@ func licences(w io.Writer, program string) error {
 			if file.IsDir() || !licenceFile.MatchString(file.Name()) {
 				continue
 			}
-			text, err := os.ReadFile(filepath.Join(folder, file.Name()))
+			licence, err := os.ReadFile(filepath.Join(folder, file.Name()))
 			if err != nil {
 				return err
 			}
 			found = true
 			if _, err := fmt.Fprintf(w, "==== %s %s: %s\n\n%s\n\n", m.Path, m.Version, file.Name(),
-				strings.TrimSpace(string(text))); err != nil {
+				strings.TrimSpace(string(licence))); err != nil {
 				return err
 			}
 		}
@@ -80,8 +80,8 @@ func licences(w io.Writer, program string) error {
 	return nil
 }
 
-// folderOf returns the folder of a module's source on this machine.
-func folderOf(path string) (string, error) {
+// moduleFolder returns the folder of a module's source on this machine.
+func moduleFolder(path string) (string, error) {
 	list := exec.Command("go", "list", "-m", "-json", path)
 	list.Dir = "xcaddy"
 	out, err := list.Output()

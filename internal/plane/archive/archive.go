@@ -1,7 +1,7 @@
 // Package archive copies closed days of the audit log to Parquet files, and optionally drops them.
 //
 // The database keeps the audit log only for its retention. Run copies the partitions that ended before a
-// time, each in one transaction, to a Destination: a folder or a bucket of S3. It returns a Day with a Result
+// time, each in one transaction, to a Destination: a folder or an S3 bucket. It returns a Day with a Result
 // for each partition.
 //
 // A day in UTC becomes one file, such as audit/2026/08/2026-08-01.parquet, with the columns of the table.
@@ -64,8 +64,8 @@ type Result string
 const (
 	Archived  Result = "archived"  // rows were written to a new file
 	Unchanged Result = "unchanged" // all rows were in files already
-	Empty     Result = "empty"     // it has no rows
-	Skipped   Result = "skipped"   // see Problem
+	Empty     Result = "empty"     // the partition has no rows
+	Skipped   Result = "skipped"   // Problem is set
 )
 
 // Day describes a partition that Run handled.
@@ -74,14 +74,14 @@ type Day struct {
 	Partition string  `json:"partition"`
 	Result    Result  `json:"outcome"`
 	Dropped   bool    `json:"dropped"`
-	File      string  `json:"file,omitempty"` // its name in the destination
-	Rows      int64   `json:"rows"`           // in the partition
-	Bytes     int64   `json:"bytes"`          // the size of the file
+	File      string  `json:"file,omitempty"` // name in the destination
+	Rows      int64   `json:"rows"`           // rows of the partition
+	Bytes     int64   `json:"bytes"`          // size of the file
 	Seconds   float64 `json:"seconds"`
 	Problem   string  `json:"problem,omitempty"`
 }
 
-// repairTime is the time to repair a failed run before upkeep deletes its days.
+// repairTime is the minimum time to repair a failed run before upkeep deletes its days.
 const repairTime = 7 * 24 * time.Hour
 
 const defaultPatience = 5 * time.Second
@@ -112,8 +112,8 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	}
 	// With this setting, the server releases the lock if this process is killed. Servers on some systems do
 	// not support it.
-	if _, err := conn.Exec(ctx, "SET client_connection_check_interval = '1s'"); err != nil &&
-		ctx.Err() != nil {
+	_, err := conn.Exec(ctx, "SET client_connection_check_interval = '1s'")
+	if err != nil && ctx.Err() != nil {
 		return nil, err
 	}
 	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", lockKey); sqlState(err) == "55P03" {
@@ -135,7 +135,7 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	if !o.Before.Before(o.Now) {
 		return nil, beforeError(o.Before, "in the past")
 	}
-	all, err := partitions(ctx, conn)
+	candidates, err := partitions(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
@@ -145,14 +145,14 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	}
 	var days []Day
 	skipped := 0
-	for _, p := range all {
+	for _, p := range candidates {
 		if p.day.Add(dayLength).After(o.Before) {
 			continue
 		}
-		begin := time.Now()
+		start := time.Now()
 		day := Day{Day: dayName(p.day), Partition: p.name, Result: Skipped}
 		err := archiveDay(ctx, conn, o, p, &day)
-		day.Seconds = time.Since(begin).Seconds()
+		day.Seconds = time.Since(start).Seconds()
 		if err != nil {
 			day.Problem = err.Error()
 			skipped++
@@ -169,11 +169,12 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 		}
 	}
 	if skipped > 0 {
-		return days, fmt.Errorf("%d of %d partitions could not be archived as asked", skipped, len(days))
+		return days, fmt.Errorf("%d of %d partitions could not be archived", skipped, len(days))
 	}
 	return days, nil
 }
 
+// beforeError returns an error for Options.Before.
 func beforeError(before time.Time, want string) error {
 	return &ratelimit.FieldError{Field: "--before", Value: before.UTC().Format(time.RFC3339), Want: want}
 }

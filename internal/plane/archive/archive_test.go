@@ -19,21 +19,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// resultsOf returns the results of the partitions.
+// resultsOf returns the results of days.
 func resultsOf(days []archive.Day) []archive.Result {
-	var all []archive.Result
+	var results []archive.Result
 	for _, d := range days {
-		all = append(all, d.Result)
+		results = append(results, d.Result)
 	}
-	return all
+	return results
 }
 
-// problem runs an archive that must fail for the first day, and returns the problem.
-func problem(t *testing.T, conn *pgx.Conn, o archive.Options) string {
+// expectProblem runs an archive that must fail for the first day, and returns the problem.
+func expectProblem(t *testing.T, conn *pgx.Conn, o archive.Options) string {
 	t.Helper()
 	days, err := archive.Run(t.Context(), conn, o)
 	if err == nil || len(days) == 0 || days[0].Problem == "" || days[0].Dropped {
-		t.Fatalf("%v: %+v, want an error, and a problem with the first day", err, days)
+		t.Fatalf("Run returned %+v, error %v, want an error and a problem with the first day", days, err)
 	}
 	return days[0].Problem
 }
@@ -48,7 +48,7 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 	o := options(t, dir, 3)
 	for _, d := range run(t, conn, o) {
 		if d.Result != archive.Archived || d.Dropped {
-			t.Errorf("%+v, want it archived", d)
+			t.Errorf("the first run returned %+v, want it archived and not dropped", d)
 		}
 	}
 	oldTime := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
@@ -60,32 +60,33 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 	o.Drop = true
 	for _, d := range run(t, conn, o) {
 		if d.Result != archive.Unchanged || !d.Dropped {
-			t.Errorf("%+v, want it dropped, and its file unchanged", d)
+			t.Errorf("the second run returned %+v, want it dropped, and its file unchanged", d)
 		}
 	}
 	for _, name := range files(t, dir) {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || !info.ModTime().Equal(oldTime) {
-			t.Errorf("%s was written again: %v, %v", name, info.ModTime(), err)
+			t.Errorf("%s has the modification time %v, error %v, want %v", name, info.ModTime(), err, oldTime)
 		}
 	}
 	if got := inFiles(t, dir); got != want {
 		t.Errorf("the files have %+v, want %+v as the database had", got, want)
 	}
-	if n := number(t, conn,
-		"SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND relkind = 'r'"); n != 2 {
-		t.Errorf("%d partitions are left, want the 2 of later days", n)
+	n := number(t, conn,
+		"SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND relkind = 'r'")
+	if n != 2 {
+		t.Errorf("the audit log has %d partitions, want the 2 of later days", n)
 	}
 	o = options(t, dir, 5)
 	o.Drop = true
-	if got := resultsOf(run(t, conn, o)); !slices.Equal(got,
-		[]archive.Result{archive.Archived, archive.Empty}) {
-		t.Errorf("the later days: %q, want one archived and one empty", got)
+	results := []archive.Result{archive.Archived, archive.Empty}
+	if got := resultsOf(run(t, conn, o)); !slices.Equal(got, results) {
+		t.Errorf("the results of the later days are %q, want %q", got, results)
 	}
 	if got := len(files(t, dir)); got != 4 {
-		t.Errorf("%d files, want 4: a day without rows has none", got)
+		t.Errorf("the folder has %d files, want 4: a day without rows has none", got)
 	}
 	if days := run(t, conn, o); len(days) != 0 {
-		t.Errorf("nothing is left, and %+v was archived", days)
+		t.Errorf("the last run returned %+v, want no days", days)
 	}
 }
 
@@ -100,12 +101,12 @@ func TestRowsThatComeAfterTheArchive(t *testing.T) {
 	o.Drop = true
 	if days := run(t, conn, o); days[0].Result != archive.Archived || days[0].Rows != 1007 ||
 		!days[0].Dropped {
-		t.Errorf("%+v, want a second file, and 1007 rows dropped", days)
+		t.Errorf("Run returned %+v, want a second file, and 1007 rows dropped", days)
 	}
 	if got := inFiles(t, dir); got != want {
 		t.Errorf("the files have %+v, want %+v", got, want)
 	}
-	// The partition was dropped. A writer makes a new one, and then two at once.
+	// The partition was dropped. A writer creates a new one, which is detached, and then another.
 	for _, name := range []string{"late", "later"} {
 		makePartition(t, conn, day(0))
 		execute(t, conn, "INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, node) "+
@@ -119,7 +120,7 @@ func TestRowsThatComeAfterTheArchive(t *testing.T) {
 	for range 2 {
 		for _, d := range run(t, conn, o) {
 			if d.Result != archive.Archived || !d.Dropped {
-				t.Errorf("%+v, want a late row in a file of its own", d)
+				t.Errorf("Run returned %+v, want a late row in a separate file", d)
 			}
 		}
 		if got := inFiles(t, dir); got != want {
@@ -145,11 +146,11 @@ func TestATransactionThatReadsKeepsItsDay(t *testing.T) {
 	o.Drop, o.Patience = true, 100*time.Millisecond
 	days, err := archive.Run(t.Context(), conn, o)
 	if err == nil || !strings.Contains(err.Error(), "1 of 3") {
-		t.Errorf("%v, want that 1 of 3 partitions could not be archived", err)
+		t.Errorf("Run returned the error %v, want one about 1 of 3 partitions", err)
 	}
-	if got := resultsOf(days); !slices.Equal(got,
-		[]archive.Result{archive.Archived, archive.Archived, archive.Archived}) {
-		t.Errorf("%q, want all days archived", got)
+	results := []archive.Result{archive.Archived, archive.Archived, archive.Archived}
+	if got := resultsOf(days); !slices.Equal(got, results) {
+		t.Errorf("the results are %q, want %q", got, results)
 	}
 	if len(days) == 3 && (!strings.Contains(days[1].Problem, partitionName(day(1))) || days[1].Dropped ||
 		!days[0].Dropped || !days[2].Dropped) {
@@ -158,12 +159,12 @@ func TestATransactionThatReadsKeepsItsDay(t *testing.T) {
 	execute(t, reader, "COMMIT")
 	for _, d := range run(t, conn, o) {
 		if !d.Dropped {
-			t.Errorf("%+v, want it dropped after the reader ended", d)
+			t.Errorf("after the reader ended, Run returned %+v, want it dropped", d)
 		}
 	}
 }
 
-func TestTwoRunsAtOnce(t *testing.T) {
+func TestConcurrentRunsFail(t *testing.T) {
 	dsn, conn := open(t)
 	makeDays(t, conn, 1, 100)
 	locker, second := cluster.Connect(t, dsn), cluster.Connect(t, dsn)
@@ -184,7 +185,7 @@ func TestTwoRunsAtOnce(t *testing.T) {
 	o := options(t, dir, 1)
 	o.Patience = 50 * time.Millisecond
 	if _, err := archive.Run(t.Context(), second, o); !errors.Is(err, archive.ErrRunning) {
-		t.Errorf("the second run: %v, want %v", err, archive.ErrRunning)
+		t.Errorf("the second run returned the error %v, want %v", err, archive.ErrRunning)
 	}
 	execute(t, locker, "COMMIT")
 	if err := <-first; err != nil {
@@ -216,8 +217,8 @@ func TestADamagedFileKeepsItsDay(t *testing.T) {
 		if err := os.WriteFile(name, damaged, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if said := problem(t, conn, o); !strings.Contains(said, filepath.Base(name)) {
-			t.Errorf("damaged at %d: %q, want the file named", at, said)
+		if got := expectProblem(t, conn, o); !strings.Contains(got, filepath.Base(name)) {
+			t.Errorf("damaged at %d: the problem is %q, want one that names the file", at, got)
 		}
 		if got := inDatabase(t, conn, partitionName(day(0))); got != want {
 			t.Fatalf("damaged at %d: the table has %+v, want %+v as before", at, got, want)
@@ -244,7 +245,7 @@ func TestRowsThatWereDeletedSince(t *testing.T) {
 		o := options(t, dir, 1)
 		o.Drop = drop
 		if days := run(t, conn, o); days[0].Result != archive.Unchanged || days[0].Dropped != drop {
-			t.Errorf("%+v, want no further file", days)
+			t.Errorf("Run with Drop %v returned %+v, want no new file", drop, days)
 		}
 	}
 	if got := inFiles(t, dir); got != want {
@@ -318,7 +319,7 @@ func TestARowOfAnotherDayKeepsItsTable(t *testing.T) {
 	execute(t, conn, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partitionName(day(0)))
 	execute(t, conn, "INSERT INTO "+partitionName(day(0))+" SELECT * FROM "+partitionName(day(1)))
 	dir := t.TempDir()
-	if said := problem(t, conn, options(t, dir, 2)); !strings.Contains(said, "2026-08-02") {
+	if said := expectProblem(t, conn, options(t, dir, 2)); !strings.Contains(said, "2026-08-02") {
 		t.Errorf("%q, want the row named", said)
 	}
 	if got := files(t, dir); !slices.Equal(got, []string{"audit/2026/08/2026-08-02.parquet"}) {

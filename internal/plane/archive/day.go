@@ -17,8 +17,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// partition is a table with the rows of a day. It is a partition of rate_limit_audit, or was one before
-// somebody detached it.
+// partition is a table with the rows of a day: a partition of rate_limit_audit, or a detached one.
 type partition struct {
 	oid   uint32
 	name  string
@@ -35,19 +34,17 @@ FROM pg_class parent JOIN pg_class c ON c.relnamespace = parent.relnamespace AND
 WHERE parent.oid = 'rate_limit_audit'::regclass AND c.relkind = 'r'
 	AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
 ORDER BY c.relname`)
+	var found []partition
 	if err == nil {
-		var all []partition
-		if all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partition, err error) {
+		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partition, err error) {
 			err = row.Scan(&p.oid, &p.name, &p.table, &p.day)
 			return p, err
-		}); err == nil {
-			return all, nil
-		}
+		})
 	}
 	if sqlState(err) == "42P01" {
 		err = errors.New("there is no table rate_limit_audit: run caddy pg-ratelimit migrate")
 	}
-	return nil, err
+	return found, err
 }
 
 // archiveDay archives a partition in one transaction, and records the result in day.
@@ -115,8 +112,8 @@ func store(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) err
 	}
 	digests := map[digest]int{}
 	for _, name := range files {
-		if _, err := withFile(ctx, o.To, name,
-			func(f *parquet.File) error { return addDigests(f, digests) }); err != nil {
+		add := func(f *parquet.File) error { return addDigests(f, digests) }
+		if _, err := withFile(ctx, o.To, name, add); err != nil {
 			return err
 		}
 	}
@@ -135,7 +132,7 @@ func store(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) err
 	}
 	defer func() {
 		_ = f.Close()
-		_ = os.Remove(f.Name()) // it fails if the file was stored
+		_ = os.Remove(f.Name()) // fails if the file was stored
 	}()
 	rows, err := writeFile(ctx, tx, f, p, columns, isNew(maps.Clone(digests)))
 	if err != nil {
@@ -180,8 +177,8 @@ const dropWait = 100 * time.Millisecond
 
 // drop drops the table and commits. It retries for up to o.Patience, because a reader may lock the audit log.
 func drop(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) error {
-	if _, err := tx.Exec(ctx,
-		fmt.Sprintf("SET LOCAL lock_timeout = %d", dropWait.Milliseconds())); err != nil {
+	timeout := fmt.Sprintf("SET LOCAL lock_timeout = %d", dropWait.Milliseconds())
+	if _, err := tx.Exec(ctx, timeout); err != nil {
 		return err
 	}
 	for end := time.Now().Add(o.Patience); ; {
@@ -226,15 +223,15 @@ func fileName(day time.Time, n int) string {
 	return path.Join("audit", day.Format("2006/01"), dayName(day)+number+extension)
 }
 
-// listFiles returns the names of the files of a day, and a number above all of theirs for fileName.
+// listFiles returns the names of a day's files, and the next free number for fileName.
 func listFiles(ctx context.Context, to Destination, day time.Time) (names []string, free int, err error) {
 	stem := strings.TrimSuffix(fileName(day, 1), extension)
-	all, err := to.list(ctx, stem)
+	candidates, err := to.list(ctx, stem)
 	if err != nil {
 		return nil, 0, fmt.Errorf("listing the files of %s: %w", dayName(day), err)
 	}
 	free = 1
-	for _, name := range all {
+	for _, name := range candidates {
 		n := 1
 		if number, ok := strings.CutPrefix(strings.TrimSuffix(name, extension), stem+"-"); ok {
 			n, _ = strconv.Atoi(number) // after an error, name differs from fileName

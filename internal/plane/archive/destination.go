@@ -15,7 +15,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Destination stores files in a folder or a bucket of S3. Names of files are relative to it, with slashes.
+// Destination stores files in a folder or an S3 bucket. Names of files are relative to it, with slashes.
 type Destination interface {
 	// prepare returns an error if the destination does not exist.
 	prepare(ctx context.Context) error
@@ -70,12 +70,12 @@ func (d directory) prepare(context.Context) error {
 }
 
 func (d directory) list(_ context.Context, prefix string) ([]string, error) {
-	found, err := os.ReadDir(d.path(path.Dir(prefix)))
+	entries, err := os.ReadDir(d.path(path.Dir(prefix)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	var names []string
-	for _, e := range found {
+	for _, e := range entries {
 		if name := path.Join(path.Dir(prefix), e.Name()); strings.HasPrefix(name, prefix) {
 			names = append(names, name)
 		}

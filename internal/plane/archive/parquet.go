@@ -26,7 +26,7 @@ func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column,
 	for i, c := range columns {
 		names[i], targets[i] = c.sql(), c.kind().target()
 	}
-	// With the description of the result, pgx asks for binary values.
+	// With the description of the result, pgx requests binary values.
 	result, err := tx.Query(ctx, "SELECT "+strings.Join(names, ", ")+" FROM ONLY "+p.table,
 		pgx.QueryExecModeDescribeExec)
 	if err != nil {
@@ -46,12 +46,12 @@ func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column,
 	return err
 }
 
-// Writing or reading a file needs the memory of one group of rows.
+// Writing or reading a file needs the memory of one row group.
 const (
 	groupRows       = 50_000
 	pageBytes       = 256 << 10
-	dictionaryBytes = 1 << 20 // a column with more different values is not stored as a dictionary
-	readBytes       = 1 << 20 // of a column in one read
+	dictionaryBytes = 1 << 20 // maximum size of a column's dictionary
+	readBytes       = 1 << 20 // read buffer of a column
 )
 
 // writeFile writes the new rows of a partition to a file, and returns their number. It fails on a row of
@@ -155,7 +155,7 @@ type digest [16]byte
 
 // hasher computes digests.
 type hasher struct {
-	names []string // of the columns
+	names []string // names of the columns
 	value []byte
 }
 
@@ -169,8 +169,8 @@ func (h *hasher) digest(row parquet.Row) digest {
 		}
 		h.value = append(append(h.value, h.names[v.Column()]...), 0, byte(v.DefinitionLevel()))
 		if !v.IsNull() {
-			text := v.Bytes()
-			h.value = append(binary.AppendUvarint(h.value, uint64(len(text))), text...)
+			data := v.Bytes()
+			h.value = append(binary.AppendUvarint(h.value, uint64(len(data))), data...)
 		}
 	}
 	sum := sha256.Sum256(h.value)
@@ -190,7 +190,7 @@ type valueKind struct {
 	target func() any   // returns a target for Scan
 }
 
-// valueKinds has the types with a representation of their own. All other types are text.
+// valueKinds maps Postgres types to kinds. All other types are text.
 var valueKinds = map[string]valueKind{
 	"timestamp with time zone": {reflect.TypeFor[time.Time](), "timestamp(microsecond),delta",
 		func() any { return new(pgtype.Timestamptz) }},
@@ -244,7 +244,8 @@ WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped ORDER BY
 	})
 }
 
-// schemaOf returns the schema of a file. It is made of a struct, which keeps the order of the columns.
+// schemaOf returns the schema of a file. It builds the schema from a struct, to keep the order of the
+// columns.
 func schemaOf(table string, columns []column) *parquet.Schema {
 	fields := make([]reflect.StructField, len(columns))
 	for i, c := range columns {
@@ -264,7 +265,7 @@ func schemaOf(table string, columns []column) *parquet.Schema {
 	return parquet.NewSchema(table, parquet.SchemaOf(reflect.New(reflect.StructOf(fields)).Interface()))
 }
 
-// Definition levels of a list. A list and each of its elements may be NULL. The level of NULL is 0, and that
+// Definition levels of a list. A list and each of its elements may be NULL. The level of NULL is 0. The level
 // of any other value is 1 if its column may be NULL, else 0.
 const (
 	levelEmptyList   = 1

@@ -20,7 +20,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// s3 is a Destination in a bucket.
+// s3 is a Destination in an S3 bucket.
 type s3 struct {
 	client         *minio.Client
 	bucket, prefix string
@@ -76,11 +76,11 @@ const defaultEndpoint = "s3.amazonaws.com"
 // endpoint returns the host of the server, and whether it uses TLS.
 func endpoint() (host string, secure bool, err error) {
 	for _, name := range []string{"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"} {
-		text := os.Getenv(name)
-		if text == "" {
+		value := os.Getenv(name)
+		if value == "" {
 			continue
 		}
-		u, err := url.Parse(text)
+		u, err := url.Parse(value)
 		if err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
 			u.RawQuery != "" || u.Scheme != "http" && u.Scheme != "https" {
 			return "", false, &ratelimit.FieldError{Field: name,
@@ -106,11 +106,11 @@ func (s *s3) String() string { return scheme + path.Join(s.bucket, s.prefix) }
 func (s *s3) key(name string) string { return path.Join(s.prefix, name) }
 
 func (s *s3) prepare(ctx context.Context) error {
-	there, err := s.client.BucketExists(ctx, s.bucket)
+	exists, err := s.client.BucketExists(ctx, s.bucket)
 	if err != nil {
 		return fmt.Errorf("%s: %w", s, err)
 	}
-	if !there {
+	if !exists {
 		return &ratelimit.FieldError{Field: "--to", Value: s.String(),
 			Want: "a bucket that exists, in the region of AWS_REGION"}
 	}
@@ -141,8 +141,8 @@ func (s *s3) list(ctx context.Context, prefix string) ([]string, error) {
 		top = s.prefix + "/"
 	}
 	var names []string
-	for object := range s.client.ListObjects(ctx, s.bucket,
-		minio.ListObjectsOptions{Prefix: top + prefix, Recursive: true}) {
+	options := minio.ListObjectsOptions{Prefix: top + prefix, Recursive: true}
+	for object := range s.client.ListObjects(ctx, s.bucket, options) {
 		if object.Err != nil {
 			return nil, object.Err
 		}

@@ -1,5 +1,5 @@
-// Package migrate creates the tables of the counters, of the history and of the policy, or upgrades them in
-// place. It serves the command for operators; proxies migrate the tables that they use by themselves.
+// Package migrate creates the tables of the counters, the history and the policy, or upgrades them in place.
+// It serves the command for operators; proxies migrate the tables that they use by themselves.
 //
 // Run migrates each of the three in a transaction of its own, keeps their rows, and changes nothing in tables
 // that are up to date. It waits for locks in short attempts, so that other sessions do not wait behind it.
@@ -20,8 +20,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-// Done has the result of Run for the tables of the counters, of the history and of the policy: created,
-// upgraded or up to date. "" means that Run ended before them.
+// Done holds the results of Run for the tables of the counters, the history and the policy: created, upgraded
+// or up to date. "" means that Run ended before them.
 type Done struct {
 	Counters string `json:"counters"`
 	History  string `json:"history"`
@@ -123,16 +123,14 @@ func makeShards(ctx context.Context, conn *pgx.Conn, shards, existing int) (stri
 	}
 	if version == "" {
 		return "", errors.New("--citus: the database has no extension citus: it must be on the " +
-			"coordinator of " +
-			"Citus 12 or newer, with CREATE EXTENSION citus")
+			"coordinator of Citus 12 or newer, with CREATE EXTENSION citus")
 	}
 	if major, _, _ := strings.Cut(version, "."); len(major) < 2 || major < "12" {
 		return "", fmt.Errorf("--citus: the server has Citus %s: it must be 12 or newer", version)
 	}
 	if existing > 0 && existing != shards {
-		return "", fmt.Errorf("--shards: %d: must be %d, the number with which the counts were made: it "+
-			"says in "+
-			"which shard a counter is", shards, existing)
+		return "", fmt.Errorf("--shards: %d: must be %d, the number with which the tables were created: it "+
+			"determines the shard of a counter", shards, existing)
 	}
 	prefix, err := queryValue[string](ctx, conn,
 		"SELECT CASE current_schema() WHEN 'public' THEN 'rl_s' ELSE current_schema() || '_s' END")
@@ -147,7 +145,7 @@ func makeShards(ctx context.Context, conn *pgx.Conn, shards, existing int) (stri
 		if err := run(ctx, conn, "SET LOCAL citus.enable_schema_based_sharding = on;\nCREATE SCHEMA IF NOT "+
 			"EXISTS "+in+
 			";\nSET LOCAL search_path = "+in+";\n"+schema.ShardTables); err != nil {
-			return "", fmt.Errorf("making the shard %s: %w", name, err)
+			return "", fmt.Errorf("creating the shard %s: %w", name, err)
 		}
 	}
 	if err := run(ctx, conn, schema.Shards); err != nil || existing > 0 {
@@ -179,7 +177,7 @@ func run(ctx context.Context, conn *pgx.Conn, sql string) error {
 
 // shardSchemas returns the schemas of the shards, or none if the counts are not in shards.
 func shardSchemas(ctx context.Context, conn *pgx.Conn) ([]string, error) {
-	if found, err := queryValue[int32](ctx, conn, schema.ShardsReady); err != nil || found == 0 {
+	if ready, err := queryValue[int32](ctx, conn, schema.ShardsReady); err != nil || ready == 0 {
 		return nil, err
 	}
 	result, err := conn.Query(ctx, schema.ShardNames)

@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// answerTimeout bounds the time that a request waits for the database. The request then gets the previous
-	// answer, if there is one.
+	// answerTimeout bounds the time that a request waits for the database. After it, the request gets the
+	// previous answer, if there is one.
 	answerTimeout = 1200 * time.Millisecond
 	// askTimeout bounds most statements.
 	askTimeout = 20 * time.Second
 	// stateTimeout bounds the statement of the state. It is below answerTimeout, so that a request gets the
 	// error instead of the previous answer, and the page reports an outage within two seconds.
 	stateTimeout = time.Second
-	// loadFactor is the ratio of the time for which an answer is used to the time that its statement took.
-	// Open pages therefore load the database by at most a twentieth.
+	// loadFactor is the ratio of an answer's lifetime to the duration of its statement. Open pages therefore
+	// use at most a twentieth of a connection's time.
 	loadFactor = 20
 	// maxAge bounds the age of an answer that a request gets.
 	maxAge = time.Minute
 )
 
-// question is a statement. Its rows are the answer, which is used for between interval and maxInterval.
+// question is a statement. Its rows are the answer, which lives between interval and maxInterval.
 type question struct {
 	data        dataset
 	interval    time.Duration
@@ -35,7 +35,7 @@ type question struct {
 	sql         string
 }
 
-// questions has the questions of the API by name. Concurrent requests share a statement.
+// questions maps the names in the API to questions. Concurrent requests share a statement.
 var questions = map[string]question{
 	"state": {counterData, 400 * time.Millisecond, 400 * time.Millisecond, stateTimeout, `
 SELECT * FROM rate_limit_state`},
@@ -57,33 +57,33 @@ SELECT kind, banned, until, reason, banned_at, banned_by, count(*) OVER () AS to
 FROM rate_limit_banned ORDER BY banned_at DESC, id LIMIT 200`},
 }
 
-// why is the question why a sender was refused. Its arguments are the sender, and a time or "" for now.
+// why selects the refusals of a sender. Its arguments are the sender, and a time or "" for now.
 var why = question{data: historyData, timeout: askTimeout,
 	sql: `SELECT * FROM rate_limit_why($1, coalesce(nullif($2, '')::timestamptz, now()))`}
 
 // answer is the last answer to a question.
 type answer struct {
-	mu   sync.Mutex // guards what follows
-	text []byte
+	mu   sync.Mutex // guards the fields below
+	body []byte
 	err  error
-	at   time.Time     // the time of text
-	next time.Time     // the time from which a request asks again
-	done chan struct{} // closed when the statement in flight ends; nil if none is
+	at   time.Time     // time of body
+	next time.Time     // earliest time of the next statement
+	done chan struct{} // closed when the statement in flight ends; nil: none is in flight
 }
 
-// serveAPI answers the question name.
+// serveAPI responds with the answer to the question name.
 func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, name string) {
-	var text []byte
+	var body []byte
 	var err error
 	query := r.URL.Query()
-	_, known := questions[name]
+	_, isQuestion := questions[name]
 	switch {
 	case name == "session":
-		text, err = json.Marshal(map[string]string{"database": s.database, "version": s.options.Version})
+		body, err = json.Marshal(map[string]string{"database": s.database, "version": s.options.Version})
 	case name == "why":
-		text, err = s.why(r.Context(), query.Get("who"), query.Get("at"))
-	case known:
-		text, err = s.last(r.Context(), name)
+		body, err = s.why(r.Context(), query.Get("who"), query.Get("at"))
+	case isQuestion:
+		body, err = s.last(r.Context(), name)
 	default:
 		err = &failure{http.StatusNotFound, "", "there is no such question: " + name}
 	}
@@ -92,10 +92,10 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, name string) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(hideKeys(text)) // an error means that the client has closed the connection
+	_, _ = w.Write(hideKeys(body)) // an error means that the client has closed the connection
 }
 
-// why asks why a sender was refused. It rejects an API key as the sender, because logs contain the URL.
+// why returns the refusals of a sender. It rejects an API key as the sender, because logs contain the URL.
 func (s *Server) why(ctx context.Context, who, at string) ([]byte, error) {
 	switch {
 	case apiKeys.MatchString(who):
@@ -114,23 +114,23 @@ func (s *Server) why(ctx context.Context, who, at string) ([]byte, error) {
 	return s.pools.rows(ctx, &why, who, at)
 }
 
-// last returns the last answer to a question. It first asks again if the answer is old, and waits for up to
-// answerTimeout.
+// last returns the last answer to a question. If the answer is old, last first runs the statement again, and
+// waits up to answerTimeout.
 func (s *Server) last(ctx context.Context, name string) ([]byte, error) {
 	a := s.answers[name]
 	a.mu.Lock()
 	if a.done == nil && !time.Now().Before(a.next) {
 		a.done = make(chan struct{})
-		go s.ask(name, a)
+		go s.refresh(name, a)
 	}
 	done := a.done
 	a.mu.Unlock()
 	if done != nil {
-		within, cancel := context.WithTimeout(ctx, answerTimeout)
+		waitCtx, cancel := context.WithTimeout(ctx, answerTimeout)
 		defer cancel()
 		select {
 		case <-done:
-		case <-within.Done():
+		case <-waitCtx.Done():
 		}
 	}
 	a.mu.Lock()
@@ -138,23 +138,23 @@ func (s *Server) last(ctx context.Context, name string) ([]byte, error) {
 	switch {
 	case a.err != nil:
 		return nil, a.err
-	case a.text == nil || a.done != nil && time.Since(a.at) > maxAge:
+	case a.body == nil || a.done != nil && time.Since(a.at) > maxAge:
 		return nil, &failure{http.StatusServiceUnavailable, "", "the database has not answered yet"}
 	}
-	return a.text, nil
+	return a.body, nil
 }
 
-// ask asks a question, stores the answer, and wakes the requests that wait for it.
-func (s *Server) ask(name string, a *answer) {
+// refresh runs a question's statement, stores the answer, and wakes the requests that wait for it.
+func (s *Server) refresh(name string, a *answer) {
 	q := questions[name]
-	began := time.Now()
-	text, err := s.pools.rows(s.closing, &q)
+	start := time.Now()
+	body, err := s.pools.rows(s.closing, &q)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.next = time.Now().Add(q.interval)
 	if err == nil {
-		rest := min(max(q.interval, loadFactor*time.Since(began)), q.maxInterval)
-		a.next, a.at, a.text = time.Now().Add(rest), time.Now(), text
+		lifetime := min(max(q.interval, loadFactor*time.Since(start)), q.maxInterval)
+		a.next, a.at, a.body = time.Now().Add(lifetime), time.Now(), body
 	}
 	a.err = err
 	close(a.done)
@@ -163,6 +163,6 @@ func (s *Server) ask(name string, a *answer) {
 
 // isMissing reports whether an error means that a table or a function does not exist.
 func isMissing(err error) bool {
-	of, answered := pgError(err)
-	return answered && (of.Code == "42P01" || of.Code == "42883")
+	pgErr, ok := pgError(err)
+	return ok && (pgErr.Code == "42P01" || pgErr.Code == "42883")
 }

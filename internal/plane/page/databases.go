@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// maxSenderQuestions bounds the concurrent questions about senders, and maxConnections the connections to
-	// one database.
-	maxSenderQuestions, maxConnections = 3, 8
+	// maxSenderQueries bounds the concurrent queries about senders, and maxConnections the connections to one
+	// database.
+	maxSenderQueries, maxConnections = 3, 8
 	// idleTime bounds the time for which an unused connection stays open.
 	idleTime = time.Minute
-	// connectTimeout bounds a login unless the DSN does.
+	// connectTimeout bounds a login if the DSN sets no timeout.
 	connectTimeout = 10 * time.Second
 )
 
@@ -36,7 +36,7 @@ const (
 	datasets
 )
 
-// dsns has the DSN of each dataset.
+// dsns holds the DSN of each dataset.
 type dsns [datasets]string
 
 func (o *Options) dsns() dsns { return dsns{o.DSN, cmp.Or(o.Policy, o.DSN), cmp.Or(o.History, o.DSN)} }
@@ -47,7 +47,7 @@ type pools struct {
 	byDSN map[string]*pgxpool.Pool
 }
 
-// newPools returns pools without connections, and a text that names their databases.
+// newPools returns pools without connections, and the names of their databases for people.
 func newPools(o *Options) (p *pools, names string, err error) {
 	p = &pools{o.dsns(), map[string]*pgxpool.Pool{}}
 	for data, dsn := range p.dsns {
@@ -58,19 +58,19 @@ func newPools(o *Options) (p *pools, names string, err error) {
 		if err != nil {
 			return nil, "", err
 		}
-		at := config.ConnConfig
+		server := config.ConnConfig
 		names += fmt.Sprintf("%s%s at %s:%d", []string{"", ", policy in ", ", history in "}[data],
-			at.Database, at.Host, at.Port)
+			server.Database, server.Host, server.Port)
 		config.MaxConns, config.MaxConnIdleTime = maxConnections, idleTime
 		config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 			if o.Renew == nil {
 				return nil
 			}
-			now, err := o.Renew()
+			current, err := o.Renew()
 			if err != nil {
 				return err
 			}
-			renewed, err := configOf(now.dsns()[data])
+			renewed, err := configOf(current.dsns()[data])
 			if err == nil {
 				*c = *renewed.ConnConfig
 			}
@@ -103,12 +103,12 @@ func configOf(dsn string) (*pgxpool.Config, error) {
 
 // close closes the idle connections now, and the others after their use.
 func (p *pools) close() {
-	for _, one := range p.byDSN {
-		go one.Close() // waits for connections in use
+	for _, pool := range p.byDSN {
+		go pool.Close() // waits for connections in use
 	}
 }
 
-// read calls do in a read-only transaction. The error is a *downError if the database does not answer within
+// read calls do in a read-only transaction. It returns a *downError if the database does not answer within
 // timeout.
 func (p *pools) read(ctx context.Context, data dataset, timeout time.Duration,
 	do func(ctx context.Context, tx pgx.Tx) error) error {
@@ -124,7 +124,7 @@ func (p *pools) read(ctx context.Context, data dataset, timeout time.Duration,
 			}
 			return do(ctx, tx)
 		})
-	if _, answered := pgError(err); err == nil || answered {
+	if _, ok := pgError(err); err == nil || ok {
 		return err
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -133,26 +133,26 @@ func (p *pools) read(ctx context.Context, data dataset, timeout time.Duration,
 	return &downError{err}
 }
 
-// rows returns the rows of a question as JSON, with the time of the database. If the tables are missing,
-// there are no rows, and absent is true.
-func (p *pools) rows(ctx context.Context, q *question, args ...any) (text []byte, err error) {
+// rows returns the rows of a question as JSON, with the time of the database. If tables are missing, rows is
+// empty, and absent is true.
+func (p *pools) rows(ctx context.Context, q *question, args ...any) (body []byte, err error) {
 	err = p.read(ctx, q.data, q.timeout, func(ctx context.Context, tx pgx.Tx) error {
 		return tx.QueryRow(ctx, "SELECT json_build_object('time', clock_timestamp(), 'rows', "+
 			"coalesce(json_agg(q), '[]'))::text FROM ("+
-			q.sql+") q", args...).Scan(&text)
+			q.sql+") q", args...).Scan(&body)
 	})
 	if isMissing(err) {
 		now := time.Now().UTC().Format(time.RFC3339Nano)
 		return fmt.Appendf(nil, `{"time": %q, "rows": [], "absent": true}`, now), nil
 	}
-	return text, err
+	return body, err
 }
 
-// pgError returns the error with which the database answered. An error that ends the session is not an
-// answer.
+// pgError returns the database's error in the tree of err. It omits errors that end the session, which mean
+// that the database does not answer.
 func pgError(err error) (*pgconn.PgError, bool) {
-	of, is := errorAs[*pgconn.PgError](err)
-	return of, is && of.Severity != "FATAL"
+	pgErr, ok := errorAs[*pgconn.PgError](err)
+	return pgErr, ok && pgErr.Severity != "FATAL"
 }
 
 // downError reports that the database does not answer.

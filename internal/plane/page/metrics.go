@@ -18,16 +18,16 @@ const namespace = "pg_ratelimit"
 
 // serveMetrics serves the metrics of all proxies for Prometheus.
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
-	n := new(proxyCollector)
-	n.proxies, n.up = s.proxies(r.Context(), counterData)
-	n.policyProxies = n.proxies
+	c := new(proxyCollector)
+	c.proxies, c.up = s.proxies(r.Context(), counterData)
+	c.policyProxies = c.proxies
 	if s.pools.dsns[policyData] != s.pools.dsns[counterData] {
-		n.policyProxies, _ = s.proxies(r.Context(), policyData)
+		c.policyProxies, _ = s.proxies(r.Context(), policyData)
 	}
-	// After a failure the sums stay as they were.
+	// A failure leaves the sums unchanged.
 	_ = s.pools.read(r.Context(), historyData, askTimeout, s.requests.read)
 	registry := prometheus.NewPedanticRegistry()
-	if err := errors.Join(registry.Register(n), registry.Register(&s.requests)); err != nil {
+	if err := errors.Join(registry.Register(c), registry.Register(&s.requests)); err != nil {
 		newFailure(err).write(w)
 		return
 	}
@@ -44,24 +44,24 @@ type proxy struct {
 	Behind  *int64
 }
 
-// proxies reads the registry of a database, and reports whether it answers.
-func (s *Server) proxies(ctx context.Context, data dataset) (found []proxy, up bool) {
+// proxies reads the registry of a database, and reports whether the database answers.
+func (s *Server) proxies(ctx context.Context, data dataset) (proxies []proxy, up bool) {
 	err := s.pools.read(ctx, data, answerTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `SELECT node, version, live AND cannot IS NULL AS up, policy, behind
 FROM rate_limit_proxies WHERE ended IS NULL ORDER BY node`)
 		if err == nil {
-			found, err = pgx.CollectRows(rows, pgx.RowToStructByName[proxy])
+			proxies, err = pgx.CollectRows(rows, pgx.RowToStructByName[proxy])
 		}
 		return err
 	})
-	_, answered := pgError(err)
-	return found, err == nil || answered
+	_, ok := pgError(err)
+	return proxies, err == nil || ok
 }
 
 // proxyCollector collects the states of the database and the proxies. docs/page.md lists the metrics.
 type proxyCollector struct {
 	up                     bool
-	proxies, policyProxies []proxy // on the databases of the counters and of the policy
+	proxies, policyProxies []proxy // registries of the counters' and the policy's database
 }
 
 // Describe implements prometheus.Collector. It sends no descriptions, so the registry checks the metrics when
@@ -69,7 +69,7 @@ type proxyCollector struct {
 func (*proxyCollector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (n *proxyCollector) Collect(to chan<- prometheus.Metric) {
+func (c *proxyCollector) Collect(to chan<- prometheus.Metric) {
 	gauge := func(name, help string, value float64, labels ...string) {
 		names, values := []string{}, []string{}
 		for i := 0; i < len(labels); i += 2 {
@@ -78,8 +78,8 @@ func (n *proxyCollector) Collect(to chan<- prometheus.Metric) {
 		desc := prometheus.NewDesc(namespace+"_"+name, help, names, nil)
 		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, values...)
 	}
-	gauge("database_up", "1 if the database answers the page, else 0.", boolGauge(n.up))
-	for _, p := range n.proxies {
+	gauge("database_up", "1 if the database answers the page, else 0.", boolGauge(c.up))
+	for _, p := range c.proxies {
 		version := ""
 		if p.Version != nil {
 			version = *p.Version
@@ -87,7 +87,7 @@ func (n *proxyCollector) Collect(to chan<- prometheus.Metric) {
 		gauge("proxy_up", "1 if the proxy counts in the database now, 0 if it is gone or cannot decide.",
 			boolGauge(p.Up), "node", p.Node, "version", version)
 	}
-	for _, p := range n.policyProxies {
+	for _, p := range c.policyProxies {
 		if !p.Policy {
 			continue
 		}
@@ -104,10 +104,10 @@ func (n *proxyCollector) Collect(to chan<- prometheus.Metric) {
 // requestSums counts the requests since the first scrape of this server, by prefix and outcome. It reads
 // minutes again until they are final, because a proxy may write a minute late.
 type requestSums struct {
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	since     time.Time  // the first minute that is not final
 	finalSums map[[2]string]int64
-	openSums  map[[2]string]int64 // the minutes from since on
+	openSums  map[[2]string]int64 // sums of the minutes from since on
 }
 
 // lateTime bounds the time after a minute in which a proxy may still add to it.
@@ -154,12 +154,12 @@ WHERE granularity = 'minute' AND time >= $1::timestamptz GROUP BY 1, 2, 3`, s.si
 	return nil
 }
 
-// Describe implements prometheus.Collector, as that of proxyCollector does.
+// Describe implements prometheus.Collector. It sends no descriptions, as in proxyCollector.
 func (s *requestSums) Describe(chan<- *prometheus.Desc) {}
 
 var requestsDesc = prometheus.NewDesc(namespace+"_requests_total",
-	"Requests by prefix of the limit and by what happened, as in the history. They are those since this "+
-		"page's server has started.",
+	"Requests since the start of this page's server, by prefix of the limit and by outcome, as in the "+
+		"history.",
 	[]string{"prefix", "outcome"}, nil)
 
 // Collect implements prometheus.Collector.

@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// metricsOfProxies returns the labels of all metrics of the page, by name.
-func metricsOfProxies(t *testing.T) map[string][]string {
+// pageMetrics returns the labels of the page's metrics, by the metric's name.
+func pageMetrics(t *testing.T) map[string][]string {
 	t.Helper()
 	dsn := cluster.Open(t, schema.File)
 	cluster.Execute(t, dsn, `INSERT INTO rate_limit_nodes (node, report)
@@ -44,25 +44,25 @@ func metricsOfProxies(t *testing.T) map[string][]string {
 // The alerts, their tests and the dashboard use only metrics and labels of the page, so they work for Traefik
 // alone.
 func TestAlertsAndTheDashboardUseMetricsOfThePage(t *testing.T) {
-	metrics := metricsOfProxies(t)
+	metrics := pageMetrics(t)
 	use := regexp.MustCompile(
 		`(?:by \(([a-z, ]+)\) \((?:rate\()?)?(caddy_)?(pg_ratelimit_[a-z_]+)(\{[^}]*\})?`)
-	for path, least := range map[string]int{"../../../docs/alerts.yml": 4,
+	for path, minMetrics := range map[string]int{"../../../docs/alerts.yml": 4,
 		"../../../docs/grafana-dashboard.json": 4, "../../../caddymodule/testdata/alerts_test.yml": 4} {
-		text, err := os.ReadFile(path)
+		file, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		used := map[string]bool{}
-		for _, found := range use.FindAllStringSubmatch(string(text), -1) {
+		for _, found := range use.FindAllStringSubmatch(string(file), -1) {
 			if found[2] != "" {
 				continue
 			}
 			name := found[3]
 			used[name] = true
-			has, known := metrics[name]
-			if !known {
-				t.Errorf("%s uses %s, which the page does not have", path, name)
+			hasLabels, ok := metrics[name]
+			if !ok {
+				t.Errorf("%s uses %s, want a metric of the page", path, name)
 			}
 			labels := strings.FieldsFunc(found[1], func(r rune) bool { return r == ',' || r == ' ' })
 			for _, label := range regexp.MustCompile(`([a-z]+)[=!]~?\\?"`).FindAllStringSubmatch(found[4],
@@ -70,13 +70,13 @@ func TestAlertsAndTheDashboardUseMetricsOfThePage(t *testing.T) {
 				labels = append(labels, label[1])
 			}
 			for _, label := range labels {
-				if label != "instance" && !slices.Contains(has, label) { // Prometheus adds the label instance
-					t.Errorf("%s uses %s, which has no label %s", path, found[0], label)
+				if label != "instance" && !slices.Contains(hasLabels, label) { // Prometheus adds instance
+					t.Errorf("%s uses %s with the label %s, want one of %q", path, found[0], label, hasLabels)
 				}
 			}
 		}
-		if len(used) < least {
-			t.Errorf("%s uses %d metrics of the page, want %d", path, len(used), least)
+		if len(used) < minMetrics {
+			t.Errorf("%s uses %d metrics of the page, want at least %d", path, len(used), minMetrics)
 		}
 	}
 }

@@ -20,11 +20,11 @@ import (
 
 // Options are the settings of a Server.
 type Options struct {
-	// DSN, Policy and History are the DSNs of the counters, the policy and the history. "" for Policy or
-	// History means DSN.
+	// DSN, Policy and History locate the databases of the counters, the policy and the history. "" for Policy
+	// or History means DSN.
 	DSN, Policy, History string
-	// Renew, if not nil, returns Options with the current DSNs for a new connection, for passwords that
-	// change.
+	// Renew, if not nil, is called before each new connection, and returns the current DSNs. Changed
+	// passwords thus take effect.
 	Renew func() (Options, error)
 	// Hosts are the host names of the page, besides addresses and localhost.
 	Hosts []string
@@ -39,7 +39,7 @@ type Server struct {
 	database    string
 	pools       *pools
 	answers     map[string]*answer
-	senderSlots chan struct{} // a semaphore for questions about senders
+	senderSlots chan struct{} // a semaphore for queries about senders
 	closing     context.Context
 	cancel      context.CancelFunc
 	requests    requestSums
@@ -48,7 +48,7 @@ type Server struct {
 // New returns a Server. It connects at the first request.
 func New(o Options) (*Server, error) {
 	s := &Server{
-		options: o, answers: map[string]*answer{}, senderSlots: make(chan struct{}, maxSenderQuestions),
+		options: o, answers: map[string]*answer{}, senderSlots: make(chan struct{}, maxSenderQueries),
 		requests: requestSums{finalSums: map[[2]string]int64{}},
 	}
 	for _, host := range o.Hosts {
@@ -77,9 +77,9 @@ func (s *Server) Close() {
 
 // ServeHTTP serves the page, its API below api/, and metrics. The caller strips any prefix of the path.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	setSafeHeaders(w.Header())
+	setSecurityHeaders(w.Header())
 	if !s.isOwnHost(r) {
-		errHost.write(w)
+		misdirected.write(w)
 		return
 	}
 	file := strings.TrimPrefix(r.URL.Path, "/")
@@ -109,15 +109,15 @@ var contentTypes = map[string]string{
 	".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
 
-// serveStatic serves a file of the page. It reports false if the file does not exist.
+// serveStatic serves a file of the page, and reports whether the file exists.
 func serveStatic(w http.ResponseWriter, name string) bool {
-	text, err := static.ReadFile("static/" + name)
-	kind := contentTypes[path.Ext(name)]
-	if err != nil || kind == "" {
+	data, err := static.ReadFile("static/" + name)
+	contentType := contentTypes[path.Ext(name)]
+	if err != nil || contentType == "" {
 		return false
 	}
-	w.Header().Set("Content-Type", kind)
-	_, _ = w.Write(text) // an error means that the client has closed the connection
+	w.Header().Set("Content-Type", contentType)
+	_, _ = w.Write(data) // an error means that the client has closed the connection
 	return true
 }
 
@@ -126,8 +126,8 @@ const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 
 	"img-src 'self' data:; connect-src 'self'; font-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// setSafeHeaders sets the security headers, which every answer has.
-func setSafeHeaders(h http.Header) {
+// setSecurityHeaders sets the security headers of every response.
+func setSecurityHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", contentSecurityPolicy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
@@ -137,8 +137,8 @@ func setSafeHeaders(h http.Header) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// errHost is the answer to a request for an unknown host.
-var errHost = &failure{http.StatusMisdirectedRequest, "host",
+// misdirected is the response to a request for an unknown host.
+var misdirected = &failure{http.StatusMisdirectedRequest, "host",
 	"the page is not for this host name: use the address that it listens on, or name the host in its " +
 		"settings (`hosts`, or --host of the command)"}
 
@@ -151,14 +151,12 @@ func (s *Server) isOwnHost(r *http.Request) bool {
 		name = r.Host
 	}
 	name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))
-	if _, err := netip.ParseAddr(name); err == nil || name == "localhost" || strings.HasSuffix(name,
-		".localhost") {
-		return true
-	}
-	return slices.Contains(s.hosts, name)
+	_, err = netip.ParseAddr(name)
+	return err == nil || name == "localhost" || strings.HasSuffix(name, ".localhost") ||
+		slices.Contains(s.hosts, name)
 }
 
-// failure is an error with the answer to the request that caused it.
+// failure is an error with its HTTP status. field names the invalid parameter, or is "".
 type failure struct {
 	status      int
 	field, text string
@@ -171,38 +169,38 @@ func (f *failure) write(w http.ResponseWriter) {
 	if f.field != "" {
 		body["field"] = f.field
 	}
-	text, _ := json.Marshal(body) // texts are always JSON
+	data, _ := json.Marshal(body) // never fails for strings
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(f.status)
-	_, _ = w.Write(hideKeys(text)) // an error means that the client has closed the connection
+	_, _ = w.Write(hideKeys(data)) // an error means that the client has closed the connection
 }
 
-// newFailure returns the answer for an error.
+// newFailure returns the response for an error.
 func newFailure(err error) *failure {
-	if f, is := errorAs[*failure](err); is {
+	if f, ok := errorAs[*failure](err); ok {
 		return f
 	}
-	if wrong, is := errorAs[*ratelimit.FieldError](err); is {
-		return &failure{http.StatusBadRequest, wrong.Field, err.Error()}
+	if fieldErr, ok := errorAs[*ratelimit.FieldError](err); ok {
+		return &failure{http.StatusBadRequest, fieldErr.Field, err.Error()}
 	}
-	// Class 22 means invalid data: only the time in a question can be invalid.
-	if of, answered := pgError(err); answered && strings.HasPrefix(of.Code, "22") {
+	// SQLSTATE class 22 is invalid data. Only the parameter at can cause it.
+	if pgErr, ok := pgError(err); ok && strings.HasPrefix(pgErr.Code, "22") {
 		return &failure{http.StatusBadRequest, "at", "at: must be a time, such as 2026-11-27 14:05: " +
-			of.Message}
-	} else if answered {
+			pgErr.Message}
+	} else if ok {
 		return &failure{http.StatusUnprocessableEntity, "", err.Error()}
 	}
 	return &failure{http.StatusServiceUnavailable, "", err.Error()}
 }
 
 // errorAs returns the first error of a type in the tree of err, as errors.As does.
-func errorAs[E error](err error) (as E, is bool) {
-	is = errors.As(err, &as)
-	return as, is
+func errorAs[E error](err error) (target E, ok bool) {
+	ok = errors.As(err, &target)
+	return target, ok
 }
 
 // apiKeys matches API keys, and parts of them that are longer than policy.Hint.
 var apiKeys = regexp.MustCompile("(?i)" + regexp.QuoteMeta(policy.KeyPrefix) + `[0-9A-Za-z]{5,}`)
 
-// hideKeys replaces API keys in an answer by their prefix.
-func hideKeys(text []byte) []byte { return apiKeys.ReplaceAll(text, []byte(policy.KeyPrefix+"...")) }
+// hideKeys replaces API keys in a response body with their prefix.
+func hideKeys(body []byte) []byte { return apiKeys.ReplaceAll(body, []byte(policy.KeyPrefix+"...")) }

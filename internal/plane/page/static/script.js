@@ -1,7 +1,7 @@
 'use strict'
 
-// A question is asked again after its milliseconds, and its answer is shown by its function, or its error in an element.
-// An answer is {time, rows}, or has an error.
+// Each question has the milliseconds between two requests, the function that shows its answer, and the id of the element
+// for its error. An answer is {time, rows}, or has an error.
 const questions = {
 	state: [500, showState],
 	proxies: [1500, showProxies, 'proxies-list'],
@@ -11,10 +11,10 @@ const questions = {
 	near: [5000, showNear, 'near-list'],
 	bans: [5000, showBans, 'bans-list'],
 }
-const answers = {} // the last ones with rows
+const answers = {} // the last answer with rows, by question
 const $ = (id) => document.getElementById(id)
 
-// element makes an element with a class, and with texts and elements in it. Nothing is read as HTML.
+// element creates an element with a class and content. It never parses text as HTML.
 function element(name, kind, ...content) {
 	const made = document.createElement(name)
 	if (kind) made.className = kind
@@ -22,7 +22,7 @@ function element(name, kind, ...content) {
 	return made
 }
 
-// visible writes characters that cannot be seen, or turn text around, as their numbers.
+// visible replaces invisible characters, and those that change the direction of text, with their codes.
 function visible(text) {
 	return String(text).replace(/[\u0000-\u001f\u007f-\u00a0\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\ufff0-\uffff]/g,
 		(c) => '\\u' + c.charCodeAt(0).toString(16).padStart(4, '0'))
@@ -30,7 +30,7 @@ function visible(text) {
 
 const shown = new Map()
 
-// fill replaces what an element contains if it differs from before, so that the focus stays.
+// fill replaces the content of an element. If the content is the same, fill does nothing, which keeps the focus.
 function fill(id, ...content) {
 	const nodes = content.flat()
 	const text = nodes.map((n) => n.outerHTML ?? n).join('')
@@ -43,14 +43,14 @@ const number = (n) => Number(n).toLocaleString('en-US')
 const clock = (time) => new Date(time).toISOString().slice(11, 19)
 const none = (text) => element('p', 'none', text)
 
-// when is a time, with its day if that is not the day of the answer.
+// when formats a time, with its day unless it is the day of the answer.
 function when(time, now) {
-	if (time === 'infinity') return 'for ever'
+	if (time === 'infinity') return 'forever'
 	const text = new Date(time).toISOString()
 	return (text.slice(0, 10) === new Date(now).toISOString().slice(0, 10) ? '' : text.slice(0, 10) + ' ') + text.slice(11, 16)
 }
 
-// table has a row of cells for each row. On a narrow screen the cells are below each other, with the names of columns.
+// table creates a table. On a narrow screen, the cells of a row are below each other, with the names of their columns.
 function table(label, columns, rows) {
 	const head = element('tr', '', ...columns.map((c) => {
 		const cell = element('th', '', c)
@@ -67,7 +67,7 @@ function table(label, columns, rows) {
 	return made
 }
 
-// missing says why there are no rows, or returns null.
+// missing returns an element that explains why there are no rows, or null if there are rows.
 function missing(answer, what, nothing) {
 	if (answer.absent) return none(`This database has no ${what}.`)
 	return answer.rows.length ? null : none(nothing)
@@ -91,7 +91,7 @@ function showState(answer) {
 	document.body.classList.remove('old')
 }
 
-// showDown says that there are no new answers, and keeps the last ones in grey.
+// showDown reports that there are no new answers, and keeps the last ones in grey.
 function showDown(text) {
 	const last = answers.state
 	$('banner').className = 'down'
@@ -102,8 +102,8 @@ function showDown(text) {
 	document.body.classList.add('old')
 }
 
-// showAway says in a section that there is no new answer, and keeps the last one in grey. The rest of the page is current:
-// the database of the history or of the policy is another one, or slow.
+// showAway reports in a section that there is no new answer, and keeps the last one in grey. The rest of the page is
+// current: the history or the policy has another database, or is slow.
 function showAway(id, last, text) {
 	if (last) last.away = true
 	const note = element(id === 'changes' ? 'li' : 'p', 'away', text[0].toUpperCase() + text.slice(1) +
@@ -126,7 +126,7 @@ function showMinutes(answer) {
 		return
 	}
 	const minute = 60000
-	const last = Math.floor(Date.parse(answer.time) / minute) * minute // it is under way
+	const last = Math.floor(Date.parse(answer.time) / minute) * minute // the current minute
 	const at = new Map(answer.rows.map((row) => [Date.parse(row.time), row]))
 	const marks = (answers.changes?.rows ?? []).map((c) => Math.min(60, (Date.parse(c.at) - last) / minute + 60)).filter((x) => x >= 0)
 		.map((x) => `M${x.toFixed(2)} 0V48`).join('')
@@ -156,7 +156,7 @@ function showChanges(answer) {
 	if (answers.minutes && !answers.minutes.away) showMinutes(answers.minutes)
 }
 
-// leads is a name that asks why it was refused.
+// leads creates a button with a name. A click asks why the name was refused.
 function leads(name) {
 	const made = element('button', 'name', name)
 	made.type = 'button'
@@ -195,7 +195,7 @@ function showBans(answer) {
 		answer.rows.map((row) => [`${row.kind} ${row.banned}`, when(row.until, answer.time), row.reason ?? '', row.banned_by])), ...more(answer.rows)])
 }
 
-// moment is what was typed as a time in UTC: 14:05 is today, or yesterday if it is to come.
+// moment converts a typed time to UTC: 14:05 is today, or yesterday if that is in the future.
 function moment(text) {
 	if (text === 'now' || !/^\d?\d:\d\d(:\d\d)?$/.test(text)) return text === 'now' ? '' : text
 	const now = new Date(answers.state?.time ?? Date.now())
@@ -203,7 +203,7 @@ function moment(text) {
 	return at(Date.parse(at(now)) > now ? new Date(now - 86400000) : now)
 }
 
-let why = new AbortController() // ends the question before
+let why = new AbortController() // aborts the last question
 
 async function askWhy() {
 	const who = $('why-who').value.trim()
@@ -225,7 +225,7 @@ async function askWhy() {
 		[row.prefix, row.limit_name].filter(Boolean).join('/') || (row.reason ?? '').replaceAll('_', ' '), row.quota === null ? '' : `${number(row.remaining ?? 0)} of ${number(row.quota)} left`, row.address ?? '', row.node])))
 }
 
-// ask returns an answer, or its error.
+// ask requests an answer, and returns it or an object with the error.
 async function ask(name, timeout, end = new AbortController().signal) {
 	try {
 		const response = await fetch('api/' + name, {signal: AbortSignal.any([end, AbortSignal.timeout(timeout)])})
@@ -236,8 +236,8 @@ async function ask(name, timeout, end = new AbortController().signal) {
 	}
 }
 
-// repeat asks a question again and again. Without a state only the state is asked: a browser has six connections, and
-// questions that wait for the database would keep it from being asked.
+// repeat asks a question at its interval. While the database is down, it asks only for the state: a browser has six
+// connections, and the other questions would occupy all of them.
 async function repeat(name, [interval, show, id]) {
 	const down = document.body.classList.contains('old')
 	if (!document.hidden && (name === 'state' || !down)) {
