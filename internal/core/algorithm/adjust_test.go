@@ -1,7 +1,9 @@
 package algorithm_test
 
 import (
+	"math"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -182,4 +184,16 @@ func TestWindowsOfCharges(t *testing.T) {
 			t.Fatalf("%+v: remaining: got %d, want %d", *l, got, want)
 		}
 	})
+}
+
+// TestLargestBucketHasNoNegativeZero checks that a settlement which empties a bucket of the largest capacity,
+// which can have no debt, leaves the number that Postgres writes: 0, not -0.
+func TestLargestBucketHasNoNegativeZero(t *testing.T) {
+	l := &ratelimit.Limit{Algorithm: ratelimit.TokenBucket, Events: 12, Window: time.Second,
+		Burst: ratelimit.MaxEvents}
+	row := &algorithm.Row{HasTokens: true, Tokens: 7, Refill: 1}
+	algorithm.Of(l).Adjust(l, row, 1, -2*ratelimit.MaxEvents, 0)
+	if row.Tokens != 0 || math.Signbit(row.Tokens) {
+		t.Errorf("tokens after the settlement = %v, want 0", row.Tokens)
+	}
 }

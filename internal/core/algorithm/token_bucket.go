@@ -59,7 +59,7 @@ func bucketAt(l *ratelimit.Limit, r *Row, now int64) bucket {
 	b := bucket{r.Tokens, r.Refill, smaller(r.Remainder, parts-1)}
 	elapsed := larger(0, now-r.Refill)
 	if evenly(l) {
-		b.tokens = math.Floor(math.Max(-float64(maxDebt(l)), math.Min(full, r.Tokens)))
+		b.tokens = math.Floor(math.Max(float64(-maxDebt(l)), math.Min(full, r.Tokens)))
 		if b.tokens == full || now >= b.timeOf(l, full) {
 			return bucket{full, r.Refill + elapsed, 0}
 		}
@@ -144,7 +144,7 @@ func adjustBucket(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	b := bucketAt(l, r, now)
 	switch {
 	case cost <= 0:
-		b.tokens = math.Max(b.tokens+float64(cost), math.Min(b.tokens, -float64(maxDebt(l))))
+		b.tokens = math.Max(b.tokens+float64(cost), math.Min(b.tokens, float64(-maxDebt(l))))
 	case evenly(l):
 		units := larger(0, mulDiv(cost, window(l), 1, false)-gained)
 		b.tokens += float64(units / window(l))
