@@ -32,8 +32,8 @@ func TestArchivesAreTheSameBytes(t *testing.T) {
 	}
 	name := "pg-ratelimit-caddy_" + tag + "_" + runtime.GOOS + "_" + runtime.GOARCH + ".tar.gz"
 	for _, file := range []string{name, "SHA256SUMS"} {
-		if read(t, filepath.Join(built[0], file)) != read(t, filepath.Join(built[1], file)) {
-			t.Errorf("two builds of %s differ", file)
+		if readFile(t, filepath.Join(built[0], file)) != readFile(t, filepath.Join(built[1], file)) {
+			t.Errorf("two builds of %s differ, want the same bytes", file)
 		}
 	}
 	unpack := exec.Command("sh", "-c", "sha256sum -c SHA256SUMS && tar xzf "+name)
@@ -42,7 +42,7 @@ func TestArchivesAreTheSameBytes(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	folder := filepath.Join(built[0], strings.TrimSuffix(name, ".tar.gz"))
-	hasModule(t, filepath.Join(folder, "caddy"), host.Version)
+	checkModule(t, filepath.Join(folder, "caddy"), host.Version)
 	for file, want := range map[string]string{
 		"DEPENDENCIES.txt": "github.com/caddyserver/caddy/v2 v2.",
 		"LICENSES.txt":     "==== github.com/jackc/pgx/v5 v5.", "LICENSE": "Apache License",

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// modulePath is the path of the Go module, which Traefik calls the plugin's.
+// modulePath is the path of the Go module, which is the name of the plugin in Traefik.
 const modulePath = "github.com/pgratelimit/pg-ratelimit"
 
 // compose returns a Compose file, as docker compose reads it.
@@ -39,14 +39,13 @@ func TestComposeFilesNeedAPassword(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := options.LoadProject(t.Context()); err == nil ||
-			!strings.Contains(err.Error(), "POSTGRES_PASSWORD") {
-			t.Errorf("%s without a password: %v", path, err)
+		_, err = options.LoadProject(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "POSTGRES_PASSWORD") {
+			t.Errorf("%s without a password: error %v, want one that names POSTGRES_PASSWORD", path, err)
 		}
 	}
 }
 
-// TestComposeFilesFitTogether compares what the services say of each other.
 func TestComposeFilesFitTogether(t *testing.T) {
 	for path, proxy := range composeFiles {
 		t.Run(path, func(t *testing.T) {
@@ -59,21 +58,22 @@ func TestComposeFilesFitTogether(t *testing.T) {
 			if dsn.Host != "postgres" || dsn.User != *database.Environment["POSTGRES_USER"] ||
 				dsn.Database != *database.Environment["POSTGRES_DB"] ||
 				*service.Environment["PGPASSWORD"] != *database.Environment["POSTGRES_PASSWORD"] {
-				t.Errorf("the DSN is %s, and the environment of the server %v",
+				t.Errorf("the DSN is %s, want user, password and database of %v",
 					*service.Environment["DATABASE_URL"], database.Environment)
 			}
 			if service.DependsOn["postgres"].Condition != types.ServiceConditionHealthy ||
 				database.HealthCheck == nil {
-				t.Errorf("the proxy does not wait for the server: %v", service.DependsOn)
+				t.Errorf("the proxy depends on %v, want it to wait for a healthy server", service.DependsOn)
 			}
 			// From 18 on, the image keeps its data in a folder of the version below this one.
 			if database.Image != "postgres:18" || len(database.Volumes) != 1 ||
 				database.Volumes[0].Target != "/var/lib/postgresql" {
-				t.Errorf("the server is %s, with the volumes %+v", database.Image, database.Volumes)
+				t.Errorf("the server is %s, with the volumes %+v, want postgres:18 with one at "+
+					"/var/lib/postgresql", database.Image, database.Volumes)
 			}
 			for name, s := range p.Services {
 				if name != proxy && len(s.Ports) > 0 {
-					t.Errorf("clients reach %s without the proxy, at %+v", name, s.Ports)
+					t.Errorf("%s publishes %+v, want ports of the proxy only", name, s.Ports)
 				}
 			}
 		})
@@ -89,23 +89,25 @@ func TestTheComposeFileRunsTheImageOfCaddy(t *testing.T) {
 	}
 	if s.Build.Context != context || s.Build.Dockerfile != "deploy/Dockerfile" ||
 		s.Image != "pg-ratelimit-caddy:"+tag {
-		t.Errorf("it builds %s from %s in %s", s.Image, s.Build.Dockerfile, s.Build.Context)
+		t.Errorf("the service builds %s from %s in %s, want pg-ratelimit-caddy:%s of deploy/ in %s",
+			s.Image, s.Build.Dockerfile, s.Build.Context, tag, context)
 	}
 	if len(s.Configs) != 1 || !slices.Contains(i.command, s.Configs[0].Target) {
-		t.Errorf("the Caddyfile is at %+v, and the image runs %q", s.Configs, i.command)
+		t.Errorf("the Caddyfile is at %+v, want where the image reads it: %q", s.Configs, i.command)
 	}
 	for _, volume := range s.Volumes {
 		if volume.Target != i.env["XDG_DATA_HOME"] && volume.Target != i.env["XDG_CONFIG_HOME"] {
-			t.Errorf("Caddy keeps nothing in %s", volume.Target)
+			t.Errorf("a volume is at %s, want one of Caddy's folders", volume.Target)
 		}
 	}
 	if len(s.Volumes) != 2 {
-		t.Errorf("with a file system that is read-only, Caddy needs two volumes: %+v", s.Volumes)
+		t.Errorf("the volumes are %+v, want two: the file system is read-only", s.Volumes)
 	}
 	for _, port := range s.Ports {
 		if !slices.Contains(i.ports, strconv.Itoa(int(port.Target))) ||
 			!strings.Contains(caddyfileOfCompose(t), "_port "+strconv.Itoa(int(port.Target))) {
-			t.Errorf("nothing listens on the port %d of the container", port.Target)
+			t.Errorf("the service publishes the port %d of the container, want one on which Caddy listens",
+				port.Target)
 		}
 	}
 }
@@ -113,7 +115,7 @@ func TestTheComposeFileRunsTheImageOfCaddy(t *testing.T) {
 func TestTheComposeFileGivesTraefikThePlugin(t *testing.T) {
 	s := compose(t, "traefik/compose.yaml").Services["traefik"]
 	if s.Image != "traefik:"+traefikVersion(t) {
-		t.Errorf("it runs %s, and the tests %s", s.Image, traefikVersion(t))
+		t.Errorf("the service runs %s, want traefik:%s, as the tests do", s.Image, traefikVersion(t))
 	}
 	repository, err := filepath.Abs(root)
 	if err != nil {
@@ -123,9 +125,9 @@ func TestTheComposeFileGivesTraefikThePlugin(t *testing.T) {
 		return v.Source == repository && v.Target == s.WorkingDir+"plugins-local/src/"+modulePath &&
 			v.ReadOnly
 	}) {
-		t.Errorf("the plugin is not where Traefik looks for it: %+v", s.Volumes)
+		t.Errorf("the volumes are %+v, want the plugin where Traefik looks for it", s.Volumes)
 	}
 	if !slices.Contains(s.Command, "--entryPoints.web.address=:"+strconv.Itoa(int(s.Ports[0].Target))) {
-		t.Errorf("Traefik does not listen on %+v: %q", s.Ports, s.Command)
+		t.Errorf("the arguments of Traefik are %q, want the entry point web at %+v", s.Command, s.Ports)
 	}
 }

@@ -26,9 +26,9 @@ type decider struct {
 
 func startDecider(t *testing.T) decider {
 	t.Helper()
-	text := read(t, "decide/Caddyfile")
+	text := readFile(t, "decide/Caddyfile")
 	address := harness.FreeAddress(t)
-	config := replaced(t, text, "{\n\tservers {", "{\n\tadmin off\n\tservers {", "http://:9080 {",
+	config := replaceAll(t, text, "{\n\tservers {", "{\n\tadmin off\n\tservers {", "http://:9080 {",
 		"http://:"+strings.TrimPrefix(address, "127.0.0.1:")+" {",
 		"\t\t\trewrite {header.X-Forwarded-Uri}\n", "\t\t\trewrite {header.X-Forwarded-Uri}\n\t\t\trespond "+
 			"/login \"{host} {method} {path} {query.user} {client_ip}\" 403\n",
@@ -75,15 +75,17 @@ func TestNginxAsksWhetherARequestMayPass(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := read(t, "decide/nginx.conf")
+	text := readFile(t, "decide/nginx.conf")
 	d, dir, address := startDecider(t), t.TempDir(), harness.FreeAddress(t)
-	config := replaced(t, text, "127.0.0.1:9080", d.address, "127.0.0.1:9000", upstream(t), "listen 8080",
+	config := replaceAll(t, text, "127.0.0.1:9080", d.address, "127.0.0.1:9000", startUpstream(t),
+		"listen 8080",
 		"listen "+address, "http {\n",
 		"http {\n\taccess_log off;\n\tclient_body_temp_path "+dir+";\n\tproxy_temp_path "+dir+
 			"/p;\n\tfastcgi_temp_path "+dir+"/f;\n\tuwsgi_temp_path "+dir+"/u;\n\tscgi_temp_path "+dir+
 			"/s;\n")
 	n := harness.Start(t, harness.Program{Path: nginx, Dir: dir,
-		Args: []string{"-e", "stderr", "-p", dir, "-c", written(t, filepath.Join(dir, "nginx.conf"), config),
+		Args: []string{"-e", "stderr", "-p", dir, "-c", writeFile(t, filepath.Join(dir, "nginx.conf"),
+			config),
 			"-g", "daemon off; pid " + filepath.Join(dir, "pid") + ";"}})
 	n.AwaitAddress(t, address)
 	d.checkDecides(t, true, func(client string) harness.Answer {
@@ -95,10 +97,10 @@ func TestNginxAsksWhetherARequestMayPass(t *testing.T) {
 	})
 }
 
-// TestEnvoyAsksWhetherARequestMayPass reads the filter with Envoy's API, and asks as the filter says
-// that Envoy does.
+// TestEnvoyAsksWhetherARequestMayPass reads the filter with Envoy's API, and sends the requests that Envoy
+// sends with this filter.
 func TestEnvoyAsksWhetherARequestMayPass(t *testing.T) {
-	object, err := yaml.YAMLToJSONStrict([]byte(read(t, "decide/envoy.yaml")))
+	object, err := yaml.YAMLToJSONStrict([]byte(readFile(t, "decide/envoy.yaml")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +118,7 @@ func TestEnvoyAsksWhetherARequestMayPass(t *testing.T) {
 	service := filter.GetHttpService()
 	if !strings.HasSuffix(service.ServerUri.Uri, ":9080") ||
 		service.AuthorizationRequest.HeadersToAdd[0].Value != "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
-		t.Errorf("it asks %v", service)
+		t.Errorf("the filter asks %v, want the port 9080 with the client's address", service)
 	}
 	d := startDecider(t)
 	ask := func(client string) harness.Answer {
@@ -127,7 +129,7 @@ func TestEnvoyAsksWhetherARequestMayPass(t *testing.T) {
 	}
 	d.checkDecides(t, false, func(string) harness.Answer { return ask("192.0.2.1") })
 	if answer := ask("192.0.2.2"); answer.Status != http.StatusOK {
-		t.Errorf("another client: %d", answer.Status)
+		t.Errorf("another client: status %d, want 200", answer.Status)
 	}
 }
 
@@ -138,11 +140,11 @@ func TestTraefikAsksWhetherARequestMayPass(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, dir, address := startDecider(t), t.TempDir(), harness.FreeAddress(t)
-	dynamic := replaced(t, read(t, "decide/traefik.yaml"), "127.0.0.1:9080", d.address,
-		"127.0.0.1:9000", upstream(t))
+	dynamic := replaceAll(t, readFile(t, "decide/traefik.yaml"), "127.0.0.1:9080", d.address,
+		"127.0.0.1:9000", startUpstream(t))
 	tr := harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir, Args: []string{
 		"--entryPoints.web.address=" + address, "--providers.file.filename=" +
-			written(t, filepath.Join(dir, "dynamic.yml"), dynamic)}})
+			writeFile(t, filepath.Join(dir, "dynamic.yml"), dynamic)}})
 	tr.AwaitAddress(t, address)
 	url := "http://" + address
 	// The rules of the Caddy see the request of the client. No request to /login is charged.
@@ -151,7 +153,8 @@ func TestTraefikAsksWhetherARequestMayPass(t *testing.T) {
 	tr.Await(t, "its router", func() bool { return harness.Ask(t, login).Status != http.StatusNotFound })
 	if answer := harness.Ask(t, login); answer.Status != http.StatusForbidden ||
 		answer.Body != "shop.example POST /login ann 127.0.0.1" {
-		t.Errorf("the Caddy was asked about another request: %d %s", answer.Status, answer.Body)
+		t.Errorf("the Caddy answers %d %s, want a refusal of the client's own request", answer.Status,
+			answer.Body)
 	}
 	d.checkDecides(t, true, func(client string) harness.Answer {
 		return harness.Ask(t, harness.Get(url+"/a/path", "X-Real-IP", client, "X-Forwarded-For", client))
@@ -160,16 +163,16 @@ func TestTraefikAsksWhetherARequestMayPass(t *testing.T) {
 
 // TestProgramsTakeUnits runs the lines of docs/other-programs.md.
 func TestProgramsTakeUnits(t *testing.T) {
-	page := read(t, filepath.Join(root, "docs", "other-programs.md"))
+	page := readFile(t, filepath.Join(root, "docs", "other-programs.md"))
 	d := startDecider(t)
 	lines := regexp.MustCompile(`(?m)^\$ (.*/take.*)$`).FindAllStringSubmatch(page, -1)
 	if len(lines) != 3 {
-		t.Fatalf("the page has %d lines with /take", len(lines))
+		t.Fatalf("the page has %d lines with /take, want 3", len(lines))
 	}
-	for at, line := range lines {
+	for i, line := range lines {
 		// Each takes three units of its own key, which has three.
-		command := replaced(t, line[1], "127.0.0.1:9080", d.address, "key=report",
-			"key=report"+strconv.Itoa(at))
+		command := replaceAll(t, line[1], "127.0.0.1:9080", d.address, "key=report",
+			"key=report"+strconv.Itoa(i))
 		for _, want := range []string{"200 0", "429 0"} {
 			out, err := exec.Command("sh", "-c", command).CombinedOutput()
 			if err != nil || strings.Join(strings.Fields(string(out)), " ") != want {
@@ -177,9 +180,8 @@ func TestProgramsTakeUnits(t *testing.T) {
 			}
 		}
 	}
-	if answer := harness.Ask(t,
-		harness.Get("http://"+d.address+"/take?key=other")); answer.Status != http.StatusOK ||
-		answer.Header.Get("X-RateLimit-Remaining") != "2" {
-		t.Errorf("one unit of another key: %d %v", answer.Status, answer.Header)
+	answer := harness.Ask(t, harness.Get("http://"+d.address+"/take?key=other"))
+	if answer.Status != http.StatusOK || answer.Header.Get("X-RateLimit-Remaining") != "2" {
+		t.Errorf("one unit of another key: %d %v, want 200 with 2 left", answer.Status, answer.Header)
 	}
 }

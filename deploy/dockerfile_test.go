@@ -20,8 +20,8 @@ const root = ".."
 // tag is the version in the names of our images.
 var tag = strings.TrimPrefix(host.Version, "v")
 
-// read returns the text of a file.
-func read(t *testing.T, path string) string {
+// readFile returns the text of a file.
+func readFile(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -39,8 +39,8 @@ type image struct {
 	health  []string
 }
 
-// stages returns the stages of the Dockerfile, as BuildKit reads it.
-func stages(t *testing.T) []instructions.Stage {
+// parseStages returns the stages of the Dockerfile, as BuildKit reads it.
+func parseStages(t *testing.T) []instructions.Stage {
 	t.Helper()
 	file, err := os.Open("Dockerfile")
 	if err != nil {
@@ -52,33 +52,33 @@ func stages(t *testing.T) []instructions.Stage {
 		t.Fatal(err)
 	}
 	if len(parsed.Warnings) > 0 {
-		t.Errorf("warnings: %+v", parsed.Warnings)
+		t.Errorf("the Dockerfile has the warnings %+v, want none", parsed.Warnings)
 	}
-	all, _, err := instructions.Parse(parsed.AST, nil)
+	stages, _, err := instructions.Parse(parsed.AST, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return all
+	return stages
 }
 
-// stage returns the stage with the name, or the last one if name is "".
-func stage(t *testing.T, name string) instructions.Stage {
+// stageNamed returns the stage with the name, or the last one if name is "".
+func stageNamed(t *testing.T, name string) instructions.Stage {
 	t.Helper()
-	all := stages(t)
+	stages := parseStages(t)
 	if name == "" {
-		return all[len(all)-1]
+		return stages[len(stages)-1]
 	}
-	at := slices.IndexFunc(all, func(s instructions.Stage) bool { return s.Name == name })
-	if at < 0 {
+	i := slices.IndexFunc(stages, func(s instructions.Stage) bool { return s.Name == name })
+	if i < 0 {
 		t.Fatalf("the Dockerfile has no stage %s", name)
 	}
-	return all[at]
+	return stages[i]
 }
 
 func ourImage(t *testing.T) image {
 	t.Helper()
 	i := image{env: map[string]string{}}
-	for _, c := range stage(t, "").Commands {
+	for _, c := range stageNamed(t, "").Commands {
 		switch c := c.(type) {
 		case *instructions.UserCommand:
 			i.user = c.User
@@ -98,9 +98,9 @@ func ourImage(t *testing.T) image {
 }
 
 func TestTheImageHasNothingButCaddyAndIsNotRoot(t *testing.T) {
-	last, i := stage(t, ""), ourImage(t)
+	last, i := stageNamed(t, ""), ourImage(t)
 	if last.BaseName != "scratch" {
-		t.Errorf("the image is based on %s", last.BaseName)
+		t.Errorf("the image is based on %s, want scratch", last.BaseName)
 	}
 	if !regexp.MustCompile(`^[1-9]\d*:[1-9]\d*$`).MatchString(i.user) {
 		t.Errorf("the user of the image is %q, want numbers above 0: Kubernetes cannot see that a name is "+
@@ -111,28 +111,28 @@ func TestTheImageHasNothingButCaddyAndIsNotRoot(t *testing.T) {
 		switch c := c.(type) {
 		case *instructions.CopyCommand:
 			if c.From != "build" {
-				t.Errorf("%s copies from %q", c, c.From)
+				t.Errorf("%s copies from %q, want the stage build", c, c.From)
 			}
 			if c.DestPath == "/" && c.Chown != i.user {
-				t.Errorf("the folders of Caddy belong to %q and not to %q", c.Chown, i.user)
+				t.Errorf("the folders of Caddy belong to %q, want %q", c.Chown, i.user)
 			}
 			copied = append(copied, c.SourcePaths...)
 		case *instructions.RunCommand:
 			t.Errorf("%s: scratch has no shell", c)
 		case *instructions.EntrypointCommand:
 			if !slices.Equal(c.CmdLine, []string{"caddy"}) || c.PrependShell {
-				t.Errorf("the entry point is %q", c.CmdLine)
+				t.Errorf("the entry point is %q, want caddy without a shell", c.CmdLine)
 			}
 		}
 	}
 	// /src is the folder where the stage build has the repository, and make build makes bin/caddy there.
 	if !slices.Contains(copied, "/src/bin/caddy") ||
 		!slices.Contains(copied, "/etc/ssl/certs/ca-certificates.crt") {
-		t.Errorf("the image has %q", copied)
+		t.Errorf("the image has %q, want the binary of make build and the certificates", copied)
 	}
 	for name, folder := range map[string]string{"XDG_CONFIG_HOME": "/config", "XDG_DATA_HOME": "/data"} {
 		if i.env[name] != folder {
-			t.Errorf("%s is %q", name, i.env[name])
+			t.Errorf("%s is %q, want %q", name, i.env[name], folder)
 		}
 	}
 	if len(i.health) < 2 || i.health[0] != "CMD" || i.health[1] != "caddy" {
@@ -141,13 +141,13 @@ func TestTheImageHasNothingButCaddyAndIsNotRoot(t *testing.T) {
 }
 
 func TestTheImageIsBuiltAsMakeBuildDoes(t *testing.T) {
-	build := stage(t, "build")
-	module := read(t, filepath.Join(root, "xcaddy", "go.mod"))
+	build := stageNamed(t, "build")
+	module := readFile(t, filepath.Join(root, "xcaddy", "go.mod"))
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(module)
 	if version == nil || build.BaseName != "golang:"+version[1] {
-		t.Errorf("the image is built in %s, and go.mod wants Go %q", build.BaseName, version)
+		t.Errorf("the image is built in %s, want the Go of xcaddy/go.mod, %q", build.BaseName, version)
 	}
-	makefile := read(t, filepath.Join(root, "Makefile"))
+	makefile := readFile(t, filepath.Join(root, "Makefile"))
 	text := ""
 	for _, c := range build.Commands {
 		if run, ok := c.(*instructions.RunCommand); ok {
@@ -156,21 +156,21 @@ func TestTheImageIsBuiltAsMakeBuildDoes(t *testing.T) {
 	}
 	if !strings.Contains(text, "make build\n") || !regexp.MustCompile(`(?m)^build:`).MatchString(makefile) ||
 		!strings.Contains(makefile, "-o ../bin/caddy") {
-		t.Errorf("the image is built by\n%s", text)
+		t.Errorf("the image is built by\n%s\nwant make build, which makes bin/caddy", text)
 	}
 }
 
 // pluginFiles returns the files and folders of the repository in the image of the plugin.
 func pluginFiles(t *testing.T) (paths []string) {
 	t.Helper()
-	for _, c := range stage(t, "plugin").Commands {
+	for _, c := range stageNamed(t, "plugin").Commands {
 		if c, ok := c.(*instructions.CopyCommand); ok {
 			for _, path := range c.SourcePaths {
 				if _, err := os.Stat(filepath.Join(root, path)); err != nil {
 					t.Error(err)
 				}
 				if filepath.Clean(c.DestPath) != "." && c.DestPath != path && c.DestPath != "./" {
-					t.Errorf("%s is at another place than in the repository", path)
+					t.Errorf("%s is copied to %s, want its place in the repository", path, c.DestPath)
 				}
 				paths = append(paths, path)
 			}
@@ -182,7 +182,7 @@ func pluginFiles(t *testing.T) (paths []string) {
 func TestTheImageOfThePluginCopiesItIntoAVolume(t *testing.T) {
 	var folder, user string
 	var command []string
-	for _, c := range stage(t, "plugin").Commands {
+	for _, c := range stageNamed(t, "plugin").Commands {
 		switch c := c.(type) {
 		case *instructions.WorkdirCommand:
 			folder = c.Path
@@ -194,9 +194,11 @@ func TestTheImageOfThePluginCopiesItIntoAVolume(t *testing.T) {
 	}
 	if folder != "/plugin/src/"+modulePath || user != ourImage(t).user ||
 		!slices.Equal(command, []string{"cp", "-R", "/plugin/.", "/plugins-local"}) {
-		t.Errorf("the image has the plugin in %s, and runs %q as %s", folder, command, user)
+		t.Errorf("the image has the plugin in %s, and runs %q as %s, want a copy into /plugins-local as %s",
+			folder,
+			command, user, ourImage(t).user)
 	}
 	if len(pluginFiles(t)) < 4 {
-		t.Errorf("the image has only %q", pluginFiles(t))
+		t.Errorf("the image has only %q, want at least 4 files and folders", pluginFiles(t))
 	}
 }

@@ -47,7 +47,7 @@ VALUES (1, 'free', NULL, NULL, NULL), (2, 'pro', 7000, NULL, 9), (4, 'free', NUL
 INSERT INTO user_quotas (user_id, is_blocked, block_reason) VALUES (3, true, 'fraud');
 `
 
-// TestOwnTablesAreTakenOver runs the script twice, and then asks a Caddy with the old keys.
+// TestOwnTablesAreTakenOver runs the script twice, and then sends requests with the old keys.
 func TestOwnTablesAreTakenOver(t *testing.T) {
 	dsn := cluster.Open(t)
 	cluster.Execute(t, dsn, ownTables)
@@ -64,7 +64,7 @@ func TestOwnTablesAreTakenOver(t *testing.T) {
 		('%s', 4, 'burst', 'free', true, NULL)`,
 		digest("key-of-1"), strings.ToUpper(digest("key-of-2")), digest("revoked"), digest("key-of-3"),
 		digest("pro-key-of-1"), digest("key-of-4")))
-	script := read(t, "from-own-tables.sql")
+	script := readFile(t, "from-own-tables.sql")
 	move := ""
 	for _, command := range regexp.MustCompile(`-c '([^']*)'`).FindAllStringSubmatch(script, -1) {
 		move += command[1] + ";"
@@ -74,16 +74,18 @@ func TestOwnTablesAreTakenOver(t *testing.T) {
 	}
 	rules := cluster.Texts(t, dsn, "SELECT concat_ws(' ', rule, name, algorithm, events, burst) "+
 		"FROM rate_limit_rule_limits ORDER BY rule")
-	if got := strings.Join(rules, ", "); got != "api_v1_limit per_second sliding_window 100000, "+
-		"free_tier_limit per_hour token_bucket 1000 20, pro_tier_limit per_hour sliding_window 5000" {
-		t.Errorf("the rules are %s", got)
+	const want = "api_v1_limit per_second sliding_window 100000, " +
+		"free_tier_limit per_hour token_bucket 1000 20, pro_tier_limit per_hour sliding_window 5000"
+	if got := strings.Join(rules, ", "); got != want {
+		t.Errorf("the rules are %s, want %s", got, want)
 	}
 	last := script[strings.LastIndex(script, "SELECT 'key '"):strings.LastIndex(script, "COMMIT;")]
 	left := cluster.Texts(t, dsn, last)
-	if all := strings.Join(left, "\n"); len(left) != 2 ||
-		!strings.Contains(all, "of user 1: the digest is no SHA-256") ||
-		!strings.Contains(all, "user 2: no rule of the tier pro has per_day") {
-		t.Errorf("not taken over:\n%s", all)
+	lines := strings.Join(left, "\n")
+	if len(left) != 2 || !strings.Contains(lines, "of user 1: the digest is no SHA-256") ||
+		!strings.Contains(lines, "user 2: no rule of the tier pro has per_day") {
+		t.Errorf("the script reports\n%s\nwant a digest that is no SHA-256, and the limit by day of user 2",
+			lines)
 	}
 	address := harness.FreeAddress(t)
 	config := "{\n\tadmin off\n}\nhttp://" + address +
@@ -99,8 +101,8 @@ func TestOwnTablesAreTakenOver(t *testing.T) {
 	}
 	request := harness.Get("http://"+address+"/api/v1/orders", "X-Api-Key", "key-of-1")
 	request.Method = "DELETE"
-	if answer := harness.Ask(t, request); answer.Status != 405 ||
-		!strings.Contains(answer.Body, "read only") {
-		t.Errorf("a request that a rule blocks: %d %s", answer.Status, answer.Body)
+	answer := harness.Ask(t, request)
+	if answer.Status != 405 || !strings.Contains(answer.Body, "read only") {
+		t.Errorf("a request that a rule blocks: %d %s, want 405 with read only", answer.Status, answer.Body)
 	}
 }

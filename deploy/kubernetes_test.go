@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -66,7 +67,7 @@ type routeResource struct {
 func readManifest(t *testing.T, path string) *manifest {
 	t.Helper()
 	m := &manifest{}
-	for _, text := range strings.Split(read(t, path), "\n---\n") {
+	for _, text := range strings.Split(readFile(t, path), "\n---\n") {
 		one := []byte(text)
 		var head meta.TypeMeta
 		if err := yaml.Unmarshal(one, &head); err != nil {
@@ -118,28 +119,32 @@ func TestManifestsFitTogether(t *testing.T) {
 			} {
 				s, err := meta.LabelSelectorAsSelector(selector)
 				if err != nil || s.Empty() || !s.Matches(labels.Set(pod.Labels)) {
-					t.Errorf("the selector of the %s is %v, %v", what, selector, err)
+					t.Errorf("the selector of the %s is %v, %v, want one of the pods, %v", what, selector,
+						err,
+						pod.Labels)
 				}
 			}
 			if m.disruptions.Spec.MinAvailable.IntVal >= *m.deployment.Spec.Replicas {
-				t.Errorf("no pod may ever be moved: %v of %d", m.disruptions.Spec.MinAvailable,
-					*m.deployment.Spec.Replicas)
+				t.Errorf("minAvailable is %v, want below the %d replicas, so that a pod can be moved",
+					m.disruptions.Spec.MinAvailable, *m.deployment.Spec.Replicas)
 			}
 			if c.EnvFrom[0].SecretRef.Name != m.secret.Name {
-				t.Errorf("there is no Secret %s", c.EnvFrom[0].SecretRef.Name)
+				t.Errorf("the environment is from the Secret %s, want %s", c.EnvFrom[0].SecretRef.Name,
+					m.secret.Name)
 			}
 			dsn, err := pgx.ParseConfig(strings.ReplaceAll(m.secret.StringData["DATABASE_URL"],
 				"CHANGE-ME", "changed"))
 			if err != nil || dsn.Password != "changed" || dsn.TLSConfig == nil ||
 				dsn.TLSConfig.InsecureSkipVerify {
-				t.Errorf("the DSN has no password or does not check the server: %v", err)
+				t.Errorf("the DSN: %v, want one with a password that verifies the server", err)
 			}
 			m.port(t, m.service.Spec.Ports[0].TargetPort)
 			for what, probe := range map[string]*core.Probe{"startup": c.StartupProbe,
 				"readiness": c.ReadinessProbe, "liveness": c.LivenessProbe} {
 				if probe == nil || m.port(t, probe.HTTPGet.Port) == 0 ||
 					probe.HTTPGet.Path != c.LivenessProbe.HTTPGet.Path {
-					t.Errorf("the %s probe is %+v", what, probe)
+					t.Errorf("the %s probe is %+v, want the path %s", what, probe,
+						c.LivenessProbe.HTTPGet.Path)
 				}
 			}
 			checkSecurity(t, pod.Spec)
@@ -148,19 +153,21 @@ func TestManifestsFitTogether(t *testing.T) {
 	}
 }
 
-// checkSecurity looks at what the restricted Pod Security Standard asks for.
+// checkSecurity checks what the restricted Pod Security Standard requires.
 func checkSecurity(t *testing.T, pod core.PodSpec) {
 	t.Helper()
 	s := pod.SecurityContext
-	if !*s.RunAsNonRoot || strconv.FormatInt(*s.RunAsUser, 10)+":"+strconv.FormatInt(*s.RunAsGroup,
-		10) != ourImage(t).user || *s.FSGroup != *s.RunAsGroup ||
+	if got, want := fmt.Sprint(*s.RunAsUser, ":", *s.RunAsGroup), ourImage(t).user; got != want {
+		t.Errorf("the pod runs as %s, want %s, the user of the image", got, want)
+	}
+	if !*s.RunAsNonRoot || *s.FSGroup != *s.RunAsGroup ||
 		s.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault {
-		t.Errorf("the pod runs as %+v", s)
+		t.Errorf("the pod has %+v, want no root, the group's files, and the default seccomp profile", s)
 	}
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		if s := c.SecurityContext; *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
 			!slices.Equal(s.Capabilities.Drop, []core.Capability{"ALL"}) {
-			t.Errorf("%s may %+v", c.Name, s)
+			t.Errorf("%s has %+v, want no privileges and a read-only file system", c.Name, s)
 		}
 	}
 }
@@ -177,7 +184,7 @@ func checkMounts(t *testing.T, pod core.PodSpec) {
 		}
 	}
 	if len(mounted) != len(pod.Volumes) {
-		t.Errorf("nothing mounts one of %d volumes: %v", len(pod.Volumes), mounted)
+		t.Errorf("the mounted volumes are %v, want all %d", mounted, len(pod.Volumes))
 	}
 }
 
@@ -185,7 +192,8 @@ func TestTheManifestRunsTheImageOfCaddy(t *testing.T) {
 	m, i := readManifest(t, "kubernetes/caddy.yaml"), ourImage(t)
 	c := m.container()
 	if c.Image != "pg-ratelimit-caddy:"+tag || !slices.Equal(c.Args, i.command) {
-		t.Errorf("it runs %s with %q, and the image %q", c.Image, c.Args, i.command)
+		t.Errorf("the container runs %s with %q, want pg-ratelimit-caddy:%s with %q", c.Image, c.Args, tag,
+			i.command)
 	}
 	paths := map[string]bool{}
 	for _, mount := range c.VolumeMounts {
@@ -194,19 +202,19 @@ func TestTheManifestRunsTheImageOfCaddy(t *testing.T) {
 	for _, folder := range []string{i.env["XDG_DATA_HOME"], i.env["XDG_CONFIG_HOME"],
 		filepath.Dir(c.Args[2])} {
 		if !paths[folder] {
-			t.Errorf("nothing is mounted at %s", folder)
+			t.Errorf("the mounts are %v, want one at %s", paths, folder)
 		}
 	}
 	if volume := m.deployment.Spec.Template.Spec.Volumes[0]; volume.ConfigMap.Name != m.config.Name ||
 		m.config.Data[filepath.Base(c.Args[2])] == "" {
-		t.Errorf("there is no Caddyfile in %+v", volume)
+		t.Errorf("the volume is %+v, want the Caddyfile of %s", volume, m.config.Name)
 	}
 	caddyfile := m.config.Data["Caddyfile"]
 	for port, text := range map[int32]string{m.port(t, m.service.Spec.Ports[0].TargetPort): "http_port ",
 		m.port(t, c.LivenessProbe.HTTPGet.Port): "http://:"} {
 		if !strings.Contains(caddyfile, text+strconv.Itoa(int(port))+"\n") &&
 			!strings.Contains(caddyfile, text+strconv.Itoa(int(port))+" {\n") {
-			t.Errorf("Caddy does not listen on %d", port)
+			t.Errorf("the Caddyfile listens on other ports than %d:\n%s", port, caddyfile)
 		}
 	}
 }
@@ -216,42 +224,46 @@ func TestTheManifestGivesTraefikThePlugin(t *testing.T) {
 	pod, c := m.deployment.Spec.Template.Spec, m.container()
 	if c.Image != "traefik:"+traefikVersion(t) ||
 		pod.InitContainers[0].Image != "pg-ratelimit-traefik-plugin:"+tag {
-		t.Errorf("it runs %s and %s", c.Image, pod.InitContainers[0].Image)
+		t.Errorf("the pod runs %s and %s, want traefik:%s and pg-ratelimit-traefik-plugin:%s", c.Image,
+			pod.InitContainers[0].Image, traefikVersion(t), tag)
 	}
 	for _, mounts := range [][]core.VolumeMount{pod.InitContainers[0].VolumeMounts, c.VolumeMounts} {
 		if mounts[0].Name != "plugins" ||
 			mounts[0].MountPath != filepath.Join(c.WorkingDir, "plugins-local") {
-			t.Errorf("the plugin is at %+v", mounts)
+			t.Errorf("the plugin is at %+v, want plugins-local in %s", mounts, c.WorkingDir)
 		}
 	}
 	for name, probed := range map[string]int32{"web": m.port(t, m.service.Spec.Ports[0].TargetPort),
 		"traefik": m.port(t, c.LivenessProbe.HTTPGet.Port)} {
 		if !slices.Contains(c.Args, "--entryPoints."+name+".address=:"+strconv.Itoa(int(probed))) {
-			t.Errorf("Traefik does not listen on %d: %q", probed, c.Args)
+			t.Errorf("the arguments of Traefik are %q, want the entry point %s at port %d", c.Args, name,
+				probed)
 		}
 	}
 	route := m.route.Spec.Routes[0]
 	if !slices.Equal(m.route.Spec.EntryPoints, []string{"web"}) ||
 		route.Middlewares[0].Name != m.middleware.Name || route.Kind != "Rule" ||
 		m.route.Namespace != m.middleware.Namespace {
-		t.Errorf("the route is %+v", m.route.Spec)
+		t.Errorf("the route is %+v, want the middleware %s at the entry point web", m.route.Spec,
+			m.middleware.Name)
 	}
 	if pod.ServiceAccountName != m.account.Name || m.binding.Subjects[0].Name != m.account.Name ||
 		m.binding.Subjects[0].Namespace != m.account.Namespace ||
 		m.binding.RoleRef.Name != m.role.Name || m.account.Namespace != m.deployment.Namespace {
-		t.Errorf("the account %s has not the role %s: %+v", pod.ServiceAccountName, m.role.Name, m.binding)
+		t.Errorf("the binding is %+v, want the role %s for the account %s", m.binding, m.role.Name,
+			pod.ServiceAccountName)
 	}
 	last := m.role.Rules[len(m.role.Rules)-1]
 	if last.APIGroups[0] != "traefik.io" || !slices.Contains(last.Resources, "middlewares") ||
 		!slices.Contains(last.Resources, "ingressroutes") {
-		t.Errorf("Traefik may read %+v", last)
+		t.Errorf("the last rule of the role is %+v, want middlewares and ingressroutes of traefik.io", last)
 	}
 }
 
 // traefikVersion returns the tag of the Traefik image that the tests run.
 func traefikVersion(t *testing.T) string {
 	t.Helper()
-	text := read(t, filepath.Join(root, "integration", "traefik", "go.mod"))
+	text := readFile(t, filepath.Join(root, "integration", "traefik", "go.mod"))
 	version := regexp.MustCompile(`traefik/traefik/v3 (v\d+\.\d+)\.`).FindStringSubmatch(text)
 	if version == nil {
 		t.Fatal("integration/traefik/go.mod requires no Traefik")

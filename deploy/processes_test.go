@@ -19,8 +19,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// upstream starts an app that responds "app", and returns its address.
-func upstream(t *testing.T) string {
+// startUpstream starts an app that responds "app", and returns its address.
+func startUpstream(t *testing.T) string {
 	t.Helper()
 	server := httptest.NewServer(
 		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "app") }))
@@ -28,8 +28,8 @@ func upstream(t *testing.T) string {
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-// admits sends one request more than a limit admits.
-func admits(t *testing.T, url string, limit int) {
+// checkLimit sends one request more than a limit admits.
+func checkLimit(t *testing.T, url string, limit int) {
 	t.Helper()
 	for i := range limit + 1 {
 		want := http.StatusOK
@@ -38,24 +38,25 @@ func admits(t *testing.T, url string, limit int) {
 		}
 		if answer := harness.Ask(t, harness.Get(url)); answer.Status != want ||
 			answer.Header.Get("X-RateLimit-Limit") != strconv.Itoa(limit) {
-			t.Fatalf("request %d of a limit of %d: %d %v %s", i+1, limit, answer.Status,
-				answer.Header, answer.Body)
+			t.Fatalf("request %d of a limit of %d: %d %v %s, want %d", i+1, limit, answer.Status,
+				answer.Header,
+				answer.Body, want)
 		}
 	}
 }
 
-// replaced replaces each of the pairs, which must occur.
-func replaced(t *testing.T, text string, pairs ...string) string {
+// replaceAll replaces each of the pairs, which must occur.
+func replaceAll(t *testing.T, text string, pairs ...string) string {
 	t.Helper()
 	for i := 0; i < len(pairs); i += 2 {
 		if !strings.Contains(text, pairs[i]) {
-			t.Fatalf("it has no %q:\n%s", pairs[i], text)
+			t.Fatalf("the text has no %q:\n%s", pairs[i], text)
 		}
 	}
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-func written(t *testing.T, path, text string) string {
+func writeFile(t *testing.T, path, text string) string {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -67,10 +68,10 @@ func caddyfileOfCompose(t *testing.T) string {
 	return compose(t, "caddy/compose.yaml").Configs["caddyfile"].Content
 }
 
-// decided has every request decided, however slow the machine is.
-const decided = "\n\t\ttimeout 50s\n\t\ton_error deny\n"
+// slowMachineOptions give each request 50 s for its decision.
+const slowMachineOptions = "\n\t\ttimeout 50s\n\t\ton_error deny\n"
 
-// runningCaddy is a Caddy with the configuration of a container. Addresses are those of the test.
+// runningCaddy is a Caddy with the configuration of a container. It listens on addresses of the test.
 type runningCaddy struct {
 	*harness.Process
 	url     string
@@ -82,15 +83,16 @@ func startCaddy(t *testing.T, caddyfile string, pairs ...string) runningCaddy {
 	t.Helper()
 	i, dir, address := ourImage(t), t.TempDir(), harness.FreeAddress(t)
 	_, port, _ := strings.Cut(address, ":")
-	text := replaced(t, caddyfile, append([]string{
-		"http_port 8080", "http_port " + port + "\n\tadmin " + harness.FreeAddress(t), "app:80", upstream(t),
-		" 1m\n", " 1m" + decided}, pairs...)...)
+	text := replaceAll(t, caddyfile, append([]string{
+		"http_port 8080", "http_port " + port + "\n\tadmin " + harness.FreeAddress(t), "app:80",
+		startUpstream(t),
+		" 1m\n", " 1m" + slowMachineOptions}, pairs...)...)
 	c := runningCaddy{url: "http://" + address,
 		folders: strings.NewReplacer("/config", dir, "/data", dir, "/etc/caddy", dir)}
-	written(t, filepath.Join(dir, "Caddyfile"), text)
+	writeFile(t, filepath.Join(dir, "Caddyfile"), text)
 	args := slices.Clone(i.command)
-	for at := range args {
-		args[at] = c.folders.Replace(args[at])
+	for i := range args {
+		args[i] = c.folders.Replace(args[i])
 	}
 	env := []string{"DATABASE_URL=" + cluster.Open(t)}
 	for _, name := range []string{"HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"} {
@@ -105,25 +107,25 @@ func startCaddy(t *testing.T, caddyfile string, pairs ...string) runningCaddy {
 func TestCaddyOfTheComposeFileLimitsAndIsHealthy(t *testing.T) {
 	caddyfile := compose(t, "caddy/compose.yaml").Configs["caddyfile"].Content
 	c := startCaddy(t, caddyfile, "https_port 8443", "https_port "+strconv.Itoa(harness.FreePort(t)))
-	admits(t, c.url, 10)
+	checkLimit(t, c.url, 10)
 	check := func() error {
 		args := slices.Clone(ourImage(t).health[2:])
-		for at := range args {
-			args[at] = c.folders.Replace(args[at])
+		for i := range args {
+			args[i] = c.folders.Replace(args[i])
 		}
 		return exec.Command(harness.Caddy(t, root), args...).Run()
 	}
 	if err := check(); err != nil {
-		t.Errorf("a Caddy that runs is not healthy: %v", err)
+		t.Errorf("the health check of a running Caddy: %v, want none", err)
 	}
 	if !strings.Contains(c.Log(), "config is unchanged") {
-		t.Error("the check of its health has loaded the configuration")
+		t.Error("the log has no \"config is unchanged\": the health check loads the configuration")
 	}
 	if err := c.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	if check() == nil {
-		t.Error("a Caddy that has ended is healthy")
+		t.Error("the health check of a stopped Caddy succeeds, want an error")
 	}
 }
 
@@ -134,7 +136,7 @@ type runningTraefik struct {
 	ping string // its entry point traefik
 }
 
-// startTraefik runs Traefik with the arguments of a container, but for its provider, which is a file
+// startTraefik runs Traefik with the arguments of a container, except for its provider, which is a file
 // here. plugins makes the folder plugins-local.
 func startTraefik(t *testing.T, args []string, rule string, plugin map[string]any,
 	plugins func(folder string)) runningTraefik {
@@ -154,7 +156,7 @@ func startTraefik(t *testing.T, args []string, rule string, plugin map[string]an
 			"middlewares": []string{"app-limit"}}},
 		"middlewares": object{"app-limit": object{"plugin": object{"pg-ratelimit": plugin}}},
 		"services": object{"app": object{"loadBalancer": object{"servers": []object{{"url": "http://" +
-			upstream(t)}}}}},
+			startUpstream(t)}}}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -162,22 +164,22 @@ func startTraefik(t *testing.T, args []string, rule string, plugin map[string]an
 	for _, want := range []string{"--experimental.localPlugins." + path.Base(modulePath) + ".moduleName=" +
 		modulePath, "--experimental.abortOnPluginFailure=true"} {
 		if !slices.Contains(args, want) {
-			t.Errorf("Traefik runs without %s: %q", want, args)
+			t.Errorf("the arguments of Traefik are %q, want %s among them", args, want)
 		}
 	}
-	var all []string
+	var ownArgs []string
 	for _, arg := range args {
 		name, _, _ := strings.Cut(arg, "=")
 		if !strings.HasPrefix(name, "--providers.") && !strings.HasPrefix(name, "--entryPoints.") {
-			all = append(all, arg)
+			ownArgs = append(ownArgs, arg)
 		}
 	}
-	all = append(all, "--entryPoints.web.address="+web, "--entryPoints.traefik.address="+tr.ping,
-		"--providers.file.filename="+written(t, filepath.Join(dir, "dynamic.yml"), string(dynamic)))
-	tr.Process = harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir, Args: all,
+	ownArgs = append(ownArgs, "--entryPoints.web.address="+web, "--entryPoints.traefik.address="+tr.ping,
+		"--providers.file.filename="+writeFile(t, filepath.Join(dir, "dynamic.yml"), string(dynamic)))
+	tr.Process = harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir, Args: ownArgs,
 		Env: []string{"DATABASE_URL=" + cluster.Open(t)}})
 	tr.AwaitAddress(t, web)
-	// A request with another method is not counted.
+	// HEAD does not match the limit, so it is not charged.
 	tr.Await(t, "its router", func() bool {
 		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 		answer, err := client.Head(tr.url)
@@ -214,10 +216,9 @@ func TestTraefikOfTheManifestLimitsAndIsReady(t *testing.T) {
 				}
 			}
 		})
-	admits(t, tr.url, 100)
-	if answer := harness.Ask(t,
-		harness.Get("http://"+tr.ping+m.container().
-			ReadinessProbe.HTTPGet.Path)); answer.Status != http.StatusOK {
-		t.Errorf("the probe is answered %d", answer.Status)
+	checkLimit(t, tr.url, 100)
+	probe := harness.Ask(t, harness.Get("http://"+tr.ping+m.container().ReadinessProbe.HTTPGet.Path))
+	if probe.Status != http.StatusOK {
+		t.Errorf("readiness probe: status %d, want 200", probe.Status)
 	}
 }

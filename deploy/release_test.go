@@ -11,7 +11,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// TestTheVersionIsTheSameEverywhere looks at each file that names it.
 func TestTheVersionIsTheSameEverywhere(t *testing.T) {
 	for path, pattern := range map[string]string{
 		"CHANGELOG.md":                 `(?m)\A# Changelog\n(?:[^#].*\n|\n)*## (\S+)$`,
@@ -23,14 +22,14 @@ func TestTheVersionIsTheSameEverywhere(t *testing.T) {
 		"deploy/caddy/compose.yaml":    `pg-ratelimit-[a-z-]+:(\S+)`,
 		"deploy/kubernetes/caddy.yaml": `pg-ratelimit-[a-z-]+:(\S+)`,
 	} {
-		text := read(t, filepath.Join(root, path))
-		found := matches(pattern, text)
+		text := readFile(t, filepath.Join(root, path))
+		found := submatches(pattern, text)
 		if len(found) == 0 {
 			t.Errorf("%s names no version", path)
 		}
 		for _, version := range found {
 			if "v"+strings.TrimRight(version, ",") != host.Version {
-				t.Errorf("%s names the version %s, and this is %s", path, version, host.Version)
+				t.Errorf("%s names the version %s, want %s", path, version, host.Version)
 			}
 		}
 	}
@@ -40,20 +39,19 @@ func TestTheVersionIsTheSameEverywhere(t *testing.T) {
 func TestWorkflowsAreSoundAndPinned(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(root, ".github", "workflows", "*.yml"))
 	if err != nil || len(paths) != 2 {
-		t.Fatalf("the workflows are %q, %v", paths, err)
+		t.Fatalf("the workflows are %q, %v, want two", paths, err)
 	}
-	all := ""
+	workflows := ""
 	for _, path := range paths {
-		text := read(t, path)
-		all += text
-		for _, action := range matches(`uses: (\S+)`, text) {
+		text := readFile(t, path)
+		workflows += text
+		for _, action := range submatches(`uses: (\S+)`, text) {
 			if !regexp.MustCompile(`^[\w-]+/[\w-]+@[0-9a-f]{40}$`).MatchString(action) {
-				t.Errorf("%s: %s is not pinned to a commit", path, action)
+				t.Errorf("%s uses %s, want a commit after the @", path, action)
 			}
 		}
 	}
-	// actionlint needs another version of the YAML library than compose-go, so it is a program of its
-	// own here.
+	// actionlint needs another version of the YAML library than compose-go, so it is a program here.
 	lint := exec.Command("go",
 		append([]string{"run", "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12", "-shellcheck=",
 			"-pyflakes="}, paths...)...)
@@ -62,16 +60,17 @@ func TestWorkflowsAreSoundAndPinned(t *testing.T) {
 		t.Errorf("actionlint: %v\n%s", err, out)
 	}
 	for _, command := range []string{"run: .ci/run\n", "run: make release\n"} {
-		if !strings.Contains(all, command) {
+		if !strings.Contains(workflows, command) {
 			t.Errorf("no workflow has %q", command)
 		}
 	}
 }
 
-func matches(pattern, text string) []string {
-	var all []string
+// submatches returns the first group of each match.
+func submatches(pattern, text string) []string {
+	var groups []string
 	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
-		all = append(all, match[1])
+		groups = append(groups, match[1])
 	}
-	return all
+	return groups
 }

@@ -41,25 +41,25 @@ func xcaddy(t *testing.T, command, goproxy string) string {
 	return filepath.Join(cmd.Dir, "caddy")
 }
 
-// documented returns the commands of the documentation that run xcaddy: one with a clone and its GOPROXY,
-// and one without.
-func documented(t *testing.T) (goproxy, ofClone, ofRelease string) {
+// documentedCommands returns the commands of the documentation that run xcaddy: one with a clone and its
+// GOPROXY, and one without.
+func documentedCommands(t *testing.T) (goproxy, ofClone, ofRelease string) {
 	t.Helper()
-	text := read(t, filepath.Join(root, "docs", "caddy.md"))
+	text := readFile(t, filepath.Join(root, "docs", "caddy.md"))
 	clone := regexp.MustCompile(`(?m)^\$ GOPROXY='(\S+)' (xcaddy .*)$`).FindStringSubmatch(text)
 	release := regexp.MustCompile(`(?m)^\$ (xcaddy .*?)\s+#.*$`).FindStringSubmatch(text)
 	if clone == nil || release == nil {
-		t.Fatalf("docs/caddy.md has the commands %q and %q", clone, release)
+		t.Fatalf("docs/caddy.md has the commands %q and %q, want both", clone, release)
 	}
 	return clone[1], clone[2], release[1]
 }
 
-// hasModule checks that a Caddy has the handler, in a version of the module.
-func hasModule(t *testing.T, caddy, version string) {
+// checkModule checks that a Caddy has the handler, in a version of the module.
+func checkModule(t *testing.T, caddy, version string) {
 	t.Helper()
 	out, err := exec.Command(caddy, "list-modules", "--versions").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "\nhttp.handlers.pg_ratelimit "+version+"\n") {
-		t.Errorf("caddy list-modules --versions: %v\n%s", err, out)
+		t.Errorf("caddy list-modules --versions: %v, want the handler in version %s\n%s", err, version, out)
 	}
 }
 
@@ -69,8 +69,8 @@ func TestXcaddyBuildsAClone(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Go gives this version to a module that is replaced, and that nothing requires in another one.
-	goproxy, command, _ := documented(t)
-	hasModule(t, xcaddy(t, replaced(t, command, "/path/to/clone", clone), goproxy),
+	goproxy, command, _ := documentedCommands(t)
+	checkModule(t, xcaddy(t, replaceAll(t, command, "/path/to/clone", clone), goproxy),
 		"v0.0.0-00010101000000-000000000000")
 }
 
@@ -102,10 +102,10 @@ func TestXcaddyBuildsTheRelease(t *testing.T) {
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	text := read(t, filepath.Join(root, "go.mod"))
-	written(t, filepath.Join(folder, released.Version+".mod"), text)
-	written(t, filepath.Join(folder, released.Version+".info"), `{"Version": "`+released.Version+`"}`)
-	written(t, filepath.Join(folder, "list"), released.Version+"\n")
+	text := readFile(t, filepath.Join(root, "go.mod"))
+	writeFile(t, filepath.Join(folder, released.Version+".mod"), text)
+	writeFile(t, filepath.Join(folder, released.Version+".info"), `{"Version": "`+released.Version+`"}`)
+	writeFile(t, filepath.Join(folder, "list"), released.Version+"\n")
 	// Nothing of this version may stay in the cache of modules: it is not the release.
 	t.Cleanup(func() {
 		cache, err := exec.Command("go", "env", "GOMODCACHE").Output()
@@ -120,6 +120,6 @@ func TestXcaddyBuildsTheRelease(t *testing.T) {
 			}
 		}
 	})
-	goproxy, _, command := documented(t)
-	hasModule(t, xcaddy(t, command, "file://"+proxy+"|"+goproxy), released.Version)
+	goproxy, _, command := documentedCommands(t)
+	checkModule(t, xcaddy(t, command, "file://"+proxy+"|"+goproxy), released.Version)
 }

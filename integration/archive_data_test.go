@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// auditColumns are the columns of rate_limit_audit, and for each the text that Postgres and
-// DuckDB both make of a value. A weight is compared as a number.
+// auditColumns has the columns of rate_limit_audit, and expressions with which Postgres and DuckDB make the
+// same text of a value. A weight is compared as a number.
 var auditColumns = []struct{ name, postgres, duckdb string }{
 	{"time", "(extract(epoch FROM time) * 1000000)::bigint", "epoch_us(time)"},
 	{"cost", "", ""}, {"count", "", ""}, {"quota", "", ""}, {"remaining", "", ""}, {"key_id", "", ""},
@@ -31,8 +31,8 @@ var auditColumns = []struct{ name, postgres, duckdb string }{
 			"'<null>')), '|'), '')"},
 }
 
-// fillAudit adds rows to a day of the audit log: what traffic looks like, and in between every
-// kind of value that a column can have.
+// fillAudit adds rows to a day of the audit log: rows as of traffic, and among them every kind of value of
+// each column.
 func fillAudit(t *testing.T, conn *pgx.Conn, day time.Time, rows int) {
 	t.Helper()
 	sql(t, conn, `SELECT rate_limit_make_partition($1::date)`, day)
@@ -67,7 +67,7 @@ func sql(t *testing.T, conn *pgx.Conn, text string, args ...any) {
 }
 
 // auditSums returns for each column the number of rows, of values, and a checksum, and the number of rows by
-// the bits of the weight. %s in hash is a text.
+// the bits of the weight. hash has %s for the text.
 func auditSums(t *testing.T, query func(sql string) [][]string, from, hash, text string,
 	expression func(column int) string) map[string]string {
 	t.Helper()
@@ -96,11 +96,11 @@ func auditSums(t *testing.T, query func(sql string) [][]string, from, hash, text
 func compare(t *testing.T, want, got map[string]string) {
 	t.Helper()
 	if len(got) != len(want) {
-		t.Errorf("the files have %d sums, the database %d", len(got), len(want))
+		t.Errorf("the files have %d sums, want %d, as the database", len(got), len(want))
 	}
 	for name := range want {
 		if got[name] != want[name] {
-			t.Errorf("%s: the files have %s, the database %s", name, got[name], want[name])
+			t.Errorf("%s: the files have %s, want %s, as the database", name, got[name], want[name])
 		}
 	}
 }
@@ -108,15 +108,15 @@ func compare(t *testing.T, want, got map[string]string) {
 // postgresSums computes the checksums of a table in Postgres.
 func postgresSums(t *testing.T, conn *pgx.Conn, table string) map[string]string {
 	t.Helper()
-	query := func(sql string) (all [][]string) {
+	query := func(sql string) (rows [][]string) {
 		result := conn.PgConn().ExecParams(t.Context(), sql, nil, nil, nil, nil).Read()
 		if result.Err != nil {
 			t.Fatalf("%v\n%s", result.Err, sql)
 		}
 		for _, row := range result.Rows {
-			all = append(all, []string{string(row[0]), string(row[1])})
+			rows = append(rows, []string{string(row[0]), string(row[1])})
 		}
-		return all
+		return rows
 	}
 	return auditSums(t, query, table, "('x' || substr(md5(%s), 1, 8))::bit(32)::bigint", "text",
 		func(i int) string { return auditColumns[i].postgres })
@@ -131,7 +131,7 @@ func duckdbSums(t *testing.T, dir string) map[string]string {
 		func(i int) string { return auditColumns[i].duckdb })
 }
 
-// duckdb runs a query in DuckDB, of a Node program.
+// duckdb runs a query in DuckDB, through a Node program.
 func duckdb(t *testing.T, query string) [][]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

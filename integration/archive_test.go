@@ -28,9 +28,9 @@ var (
 )
 
 const (
-	archiveDays   = 5
-	archiveKills  = 10
-	archiveMemory = 200 << 20 // bytes that Caddy may have at most
+	archiveDays      = 5
+	archiveKills     = 10
+	maxArchiveMemory = 200 << 20 // bytes, of Caddy
 )
 
 // archiveTarget is the place of an archive: the value of --to, and the folder of its files.
@@ -74,7 +74,7 @@ func archiveCommand(t *testing.T, dsn string, target archiveTarget, args ...stri
 	return cmd
 }
 
-// begin starts a program. The channel gets its end, and the buffer has what it says after that.
+// begin starts a program. The channel receives the error with which it ends, and then out has its output.
 func begin(t *testing.T, cmd *exec.Cmd) (ended chan error, out *bytes.Buffer) {
 	t.Helper()
 	out = &bytes.Buffer{}
@@ -87,7 +87,7 @@ func begin(t *testing.T, cmd *exec.Cmd) (ended chan error, out *bytes.Buffer) {
 	return ended, out
 }
 
-// archiveAll runs the command to its end, and returns the most memory that it had, in bytes.
+// archiveAll runs the command to its end, and returns its peak memory, in bytes.
 func archiveAll(t *testing.T, cmd *exec.Cmd) int64 {
 	t.Helper()
 	ended, out := begin(t, cmd)
@@ -106,8 +106,7 @@ func archiveAll(t *testing.T, cmd *exec.Cmd) int64 {
 	}
 }
 
-// peakMemory returns the most memory that a process had, in bytes; 0 if it has ended, or the system
-// does not tell.
+// peakMemory returns the peak memory of a process, in bytes, or 0 if it has ended or the system has no /proc.
 func peakMemory(pid int) int64 {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	_, rest, _ := strings.Cut(string(text), "VmHWM:")
@@ -116,7 +115,7 @@ func peakMemory(pid int) int64 {
 	return kB << 10
 }
 
-// auditLog makes an audit log of old days.
+// auditLog creates an audit log of old days.
 func auditLog(t *testing.T) (dsn string, conn *pgx.Conn) {
 	t.Helper()
 	dsn = cluster.Open(t)
@@ -143,14 +142,14 @@ func TestDuckDBReadsTheArchive(t *testing.T) {
 		cmd := archiveCommand(t, dsn, target)
 		peak := archiveAll(t, cmd)
 		compare(t, want, duckdbSums(t, target.dir))
-		if peak > archiveMemory {
-			t.Errorf("the command had %d MB of memory, may have %d", peak>>20, archiveMemory>>20)
+		if peak > maxArchiveMemory {
+			t.Errorf("the command had %d MB of memory, want %d at most", peak>>20, maxArchiveMemory>>20)
 		}
 	}
 }
 
-// A program is killed after a random part of the time that all of the work takes. If it ends
-// before, it gets new rows for the same days: they become second files.
+// A program is killed after a random part of the time that the whole work takes. If it ends earlier, the same
+// days get new rows, which become second files.
 func TestAnArchiveThatIsKilledLosesNothing(t *testing.T) {
 	t.Parallel()
 	work := time.Second + time.Duration(*archiveRows)*15*time.Microsecond
@@ -160,42 +159,42 @@ func TestAnArchiveThatIsKilledLosesNothing(t *testing.T) {
 		sql(t, conn, "CREATE UNLOGGED TABLE expected AS SELECT * FROM rate_limit_audit")
 		for kills := 0; kills < archiveKills; {
 			cmd := archiveCommand(t, dsn, target, "--drop")
-			switch killed, said := killAfter(t, cmd,
-				100*time.Millisecond+time.Duration(random.Int64N(int64(work/archiveKills)))); {
+			after := 100*time.Millisecond + time.Duration(random.Int64N(int64(work/archiveKills)))
+			switch killed, failure := killAfter(t, cmd, after); {
 			case killed:
 				kills++
-			case said == "":
+			case failure == "":
 				fillDays(t, conn)
 				// no row is equal to one before
 				sql(t, conn, "UPDATE rate_limit_audit SET node = $1", fmt.Sprint("again-", kills, "-",
 					time.Now().UnixNano()))
 				sql(t, conn, "INSERT INTO expected SELECT * FROM rate_limit_audit")
 			// the session of one that was killed lasts up to a second
-			case !strings.Contains(said, "another archive"):
-				t.Fatal(said)
+			case !strings.Contains(failure, "another archive"):
+				t.Fatalf("the archive fails with %s, want none, or another archive", failure)
 			}
 		}
 		archiveAll(t, archiveCommand(t, dsn, target, "--drop"))
 		compare(t, postgresSums(t, conn, "expected"), duckdbSums(t, target.dir))
-		if left := cluster.Query[int64](t, dsn,
-			"SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND "+
-				"relkind = 'r'"); left != 0 {
+		left := cluster.Query[int64](t, dsn,
+			"SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND relkind = 'r'")
+		if left != 0 {
 			t.Errorf("%s: %d partitions are left, want none", target.to, left)
 		}
 	}
 }
 
-// killAfter runs a program and kills it after a time. If it ends before, it returns false and, if
-// the program failed, what it said.
-func killAfter(t *testing.T, cmd *exec.Cmd, after time.Duration) (killed bool, said string) {
+// killAfter runs a program and kills it after a time. If it ends earlier, killed is false, and failure has
+// its error and output if it failed.
+func killAfter(t *testing.T, cmd *exec.Cmd, after time.Duration) (killed bool, failure string) {
 	t.Helper()
 	ended, out := begin(t, cmd)
 	select {
 	case err := <-ended:
 		if err != nil {
-			said = err.Error() + ": " + out.String()
+			failure = err.Error() + ": " + out.String()
 		}
-		return false, said
+		return false, failure
 	case <-time.After(after):
 		_ = cmd.Process.Kill() // unless it has just ended
 		return <-ended != nil, ""

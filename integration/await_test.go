@@ -10,13 +10,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// patience is the longest time that a test waits for work in the background.
-const patience = 2 * time.Minute
+// awaitTimeout is the longest time that a test waits for work in the background.
+const awaitTimeout = 2 * time.Minute
 
 // await waits until a condition holds.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	within.Within(t, patience, what, done)
+	within.Within(t, awaitTimeout, what, done)
 }
 
 // openStore returns a store on the database, which is closed at the end of the test. A

@@ -11,13 +11,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// route is a path of a proxy, and what begins with it: its backend, and the settings of the limits in
-// Traefik's names, nil for none. Without a backend, the answer is ok. PROXY in the settings stands for caddy
-// or traefik.
+// route is a route of a proxy.
 type route struct {
-	path    string
-	backend string // a URL
-	limit   object
+	path    string // the prefix of the paths of its requests
+	backend string // a URL; without one, the response is "ok"
+	limit   object // settings in Traefik's names, nil for no limit; PROXY in them stands for caddy or traefik
 }
 
 // decideAlways makes a proxy wait long enough for a decision on a slow machine, and
@@ -51,7 +49,7 @@ func bothProxies(t *testing.T, dsn, backend string, limit object) map[string]str
 	return map[string]string{"caddy": both[0].url, "traefik": both[1].url}
 }
 
-// onlyInTraefik are settings that a directive of Caddy does not have: Caddy has the addresses of clients and
+// onlyInTraefik lists settings that a directive of Caddy lacks: Caddy itself has client addresses and
 // placeholders, and the others are global options.
 var onlyInTraefik = []string{"ipStrategy", "forwardHeaders", "nodeName", "region", "history", "inMemoryBlock"}
 
@@ -65,7 +63,7 @@ func caddySettingName(name string) string {
 	})
 }
 
-// directive has the settings of a middleware of Traefik in a Caddyfile.
+// directive returns a middleware's settings as a directive of a Caddyfile.
 func directive(settings object) string {
 	return "pg_ratelimit {\n" + strings.ReplaceAll(subdirectives(settings), "PROXY", "caddy") + "}\n"
 }
@@ -99,11 +97,11 @@ func subdirectives(settings object) string {
 
 // matchers returns the lists of a match as matchers of Caddy.
 func matchers(match object) object {
-	all := object{}
+	matchers := object{}
 	for name, list := range match {
-		all[strings.TrimSuffix(name, "s")] = strings.ReplaceAll(fmt.Sprint(list), ",", " ")
+		matchers[strings.TrimSuffix(name, "s")] = strings.ReplaceAll(fmt.Sprint(list), ",", " ")
 	}
-	return all
+	return matchers
 }
 
 func onOff(on bool) string {

@@ -15,12 +15,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/seed"
 )
 
-// model is an upstream. Its answers say how many tokens they cost, and it adds that up.
+// model is an upstream. Its responses report their tokens, which it adds up.
 type model struct {
 	mu              sync.Mutex
 	random          *rand.Rand
 	reserve         int64
-	tokens, beyond  int64 // of the answers, and how much of that was above the reserves
+	tokens, beyond  int64 // of the responses; and the part above the reserves
 	answers, failed int64
 }
 
@@ -43,8 +43,7 @@ func (m *model) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintf(w, `{"usage":{"total_tokens":%d}}`, tokens)
 }
 
-// takeTotals returns the tokens of the answers since the upstream began, and forgets what was beyond the
-// reserves.
+// takeTotals returns the tokens of all responses, and those beyond the reserves since the last call.
 func (m *model) takeTotals() (tokens, beyond int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,9 +52,9 @@ func (m *model) takeTotals() (tokens, beyond int64) {
 	return tokens, beyond
 }
 
-// atOnceStatuses sends n requests with an API key at once, every other one to Traefik, and returns how many
-// were answered with each status. Other statuses than those of the test fail it.
-func atOnceStatuses(t *testing.T, proxies map[string]string, key string, n int) map[int]int64 {
+// concurrentStatuses sends n requests with an API key concurrently, every other one to Traefik, and returns
+// the number of responses by status. Statuses other than 200, 429 and 503 fail the test.
+func concurrentStatuses(t *testing.T, proxies map[string]string, key string, n int) map[int]int64 {
 	t.Helper()
 	statuses := make(chan int, n)
 	for i := range n {
@@ -74,12 +73,12 @@ func atOnceStatuses(t *testing.T, proxies map[string]string, key string, n int) 
 	}
 	passed, failed := counts[http.StatusOK], counts[http.StatusServiceUnavailable]
 	if passed+failed+counts[http.StatusTooManyRequests] != int64(n) {
-		t.Fatalf("the statuses of %d requests are %v", n, counts)
+		t.Fatalf("the statuses of %d requests are %v, want 200, 429 and 503 only", n, counts)
 	}
 	return counts
 }
 
-// rotateKey returns a key that replaces the key 1, which both proxies have read.
+// rotateKey replaces the key 1, and returns the new key once both proxies accept it.
 func rotateKey(t *testing.T, dsn string) string {
 	t.Helper()
 	next, err := policy.NewKey()
@@ -88,16 +87,16 @@ func rotateKey(t *testing.T, dsn string) string {
 	}
 	cluster.Execute(t, dsn,
 		fmt.Sprintf("SELECT rate_limit_rotate_key(1, '1 h', '\\x%s')", policy.Digest(next)))
-	awaitObeyed(t, dsn, 2)
+	awaitPolicyApplied(t, dsn, 2)
 	return next
 }
 
-// TestABudgetOfTokensIsKeptAndInvoiced: a month's budget of a key, over two proxies. 50 requests at once
-// never pass it by more than their reserves were too low, a key in place of the first one has what is left,
-// and the sum of the metrics is that of the upstream's answers. Failed answers cost nothing.
+// Over two proxies, 50 concurrent requests never exceed a key's monthly budget by more than their reserves
+// were too low. A key that replaces the first one has what is left. The metrics add up to the tokens of the
+// upstream, and failed responses cost nothing.
 func TestABudgetOfTokensIsKeptAndInvoiced(t *testing.T) {
 	t.Parallel()
-	const budget, reserve, atOnce = 60_000, 200, 50
+	const budget, reserve, concurrent = 60_000, 200, 50
 	upstream := &model{random: rand.New(rand.NewPCG(seed.Of(t), 1)), reserve: reserve}
 	behind := httptest.NewServer(upstream)
 	t.Cleanup(behind.Close)
@@ -109,22 +108,22 @@ func TestABudgetOfTokensIsKeptAndInvoiced(t *testing.T) {
 		SELECT rate_limit_rule('requests', count_by => '{user}', per_hour => 1000000);`, budget, reserve))
 	proxies := bothProxies(t, dsn, behind.URL, object{"policy": object{"apiKey": "{header.X-Api-Key}"},
 		"audit": "denied", "history": object{}})
-	awaitObeyed(t, dsn, 2)
+	awaitPolicyApplied(t, dsn, 2)
 	const counted = `SELECT coalesce(max(count), 0)::bigint FROM (SELECT prefix, count FROM rate_limit_durable
 		UNION ALL SELECT prefix, count FROM rate_limit_ephemeral) AS c WHERE prefix = 'rule/budget/per_month'`
 	var passed, refused, failed, before int64
-	for wave := 0; refused < 2*atOnce; wave++ {
-		statuses := atOnceStatuses(t, proxies, key, atOnce)
+	for wave := 0; refused < 2*concurrent; wave++ {
+		statuses := concurrentStatuses(t, proxies, key, concurrent)
 		passed += statuses[http.StatusOK]
 		failed += statuses[http.StatusServiceUnavailable]
 		refused += statuses[http.StatusTooManyRequests]
 		tokens, beyond := upstream.takeTotals()
 		if tokens > max(budget, before)+beyond {
-			t.Fatalf("wave %d: %d tokens of %d are spent, and the reserves were too low by %d", wave, tokens,
-				budget, beyond)
+			t.Fatalf("wave %d: %d tokens are spent, want %d at most, and %d by which reserves were too low",
+				wave, tokens, max(budget, before), beyond)
 		}
 		before = tokens
-		await(t, "the counter to be what the upstream has said", func() bool {
+		await(t, "the counter to be the upstream's sum", func() bool {
 			return cluster.Query[int64](t, dsn, counted) == tokens
 		})
 		if wave == 2 {
@@ -133,8 +132,9 @@ func TestABudgetOfTokensIsKeptAndInvoiced(t *testing.T) {
 	}
 	tokens, _ := upstream.takeTotals()
 	if tokens < budget-reserve || failed == 0 || upstream.answers != passed+failed {
-		t.Fatalf("%d tokens of %d are spent, %d requests passed and %d failed, and the upstream answered %d",
-			tokens, budget, passed, failed, upstream.answers)
+		t.Fatalf("%d tokens of %d are spent, want nearly all; %d requests passed and %d failed, "+
+			"want the %d of the upstream, some of them failed", tokens, budget, passed, failed,
+			upstream.answers)
 	}
 	invoice := func(columns string) string {
 		return cluster.Query[string](t, dsn, "SELECT coalesce(("+

@@ -11,8 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// caddyfile returns a config without anything that does not belong to the test: no
-// admin endpoint, no certificates, and a log that programs can read. It is for all hosts.
+// caddyfile returns a config for all hosts without an admin endpoint and certificates, with a log in JSON.
 func caddyfile(address, dsn string, routes []route) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `{
@@ -67,14 +66,14 @@ func indented(text string) string {
 	return b.String()
 }
 
-// caddy is a Caddy that runs.
+// caddy is a running Caddy.
 type caddy struct {
 	*harness.Process
 	address string
 	url     string // without a slash at the end
 }
 
-// buildCaddy makes the Caddy that users get.
+// buildCaddy builds the Caddy of `make build`, and returns its path.
 func buildCaddy(t *testing.T) string {
 	t.Helper()
 	return harness.Caddy(t, "..")
@@ -89,7 +88,7 @@ func launchConfig(t *testing.T, binary, address, config string, env ...string) *
 	}
 }
 
-// loadConfig has a Caddy with an admin endpoint load a Caddyfile, even if nothing has changed.
+// loadConfig makes a Caddy with an admin endpoint load a Caddyfile, even if nothing has changed.
 func loadConfig(t *testing.T, admin, config string) harness.Answer {
 	t.Helper()
 	request, err := http.NewRequest(http.MethodPost, "http://"+admin+"/load", strings.NewReader(config))
@@ -101,7 +100,7 @@ func loadConfig(t *testing.T, admin, config string) harness.Answer {
 	return harness.Ask(t, request)
 }
 
-// startCaddies starts n of them at once, and returns when all listen.
+// startCaddies starts n Caddys concurrently, and returns once all listen.
 func startCaddies(t *testing.T, n int, dsn string, routes ...route) []*caddy {
 	t.Helper()
 	caddies := make([]*caddy, n)
@@ -120,7 +119,7 @@ func startCaddy(t *testing.T, dsn string, routes ...route) *caddy {
 	return startCaddies(t, 1, dsn, routes...)[0]
 }
 
-// A deploy replaces proxies one after the other, or all at once. The database has the counts.
+// A deployment replaces proxies one after the other, or all together. The database has the counts.
 func TestCountsSurviveARestart(t *testing.T) {
 	dsn := cluster.Open(t)
 	limited := route{"/", "", decideAlways(object{"prefix": "restarted", "limit": "6 1h",
@@ -131,7 +130,7 @@ func TestCountsSurviveARestart(t *testing.T) {
 		left--
 		if answer := harness.Ask(t, harness.Get(url)); answer.Status != http.StatusOK ||
 			answer.Header.Get("X-RateLimit-Remaining") != strconv.Itoa(left) {
-			t.Errorf("%s answers %d %v, and %d should be left", url, answer.Status, answer.Header, left)
+			t.Errorf("%s: %d %v, want 200 with %d left", url, answer.Status, answer.Header, left)
 		}
 		if err := stop(); err != nil {
 			t.Error(err)

@@ -8,7 +8,6 @@ import (
 
 var requiredCaddy = regexp.MustCompile(`github\.com/caddyserver/caddy/v2 v(\S+)`)
 
-// TestTheGuideNamesTheOldestAndTheNewestCaddy, with which the tests run.
 func TestTheGuideNamesTheOldestAndTheNewestCaddy(t *testing.T) {
 	read := func(name string) []byte {
 		text, err := os.ReadFile(name)

@@ -45,14 +45,14 @@ var replicating = cluster.Options{
 }
 
 // faultPaths are the paths of TestFaultTable's load, in turn: a limit that is never reached, with on_error
-// local, one that is used up, one that answers 503 while the database makes no decisions, and no limit.
+// local; a limit that is used up; a limit that responds 503 while the database makes no decisions; and no
+// limit.
 var faultPaths = []string{"/wide", "/tight", "/deny", "/none"}
 
-// TestFaultTable prints a table that docs/operating.md sums up: what a fault of the database does to
-// requests. No answer is wrong: a request passes the limit that is never reached, and is refused by the one
-// that is used up. That one has synchronous_commit: without it, a failover may lose the charges of the last
-// 0.6 s. It has used up its quota in the database: /used is the same limit with on_error deny, so a refusal
-// there is one of the database.
+// TestFaultTable prints the effects of each fault of the database on requests; docs/operating.md sums the
+// table up. No response is wrong: the limit that is never reached admits all requests, and the limit that is
+// used up refuses all. The latter has synchronous_commit, without which a failover may lose the charges of
+// the last 0.6 s. /used is the same limit with on_error deny, so its refusals come from the database.
 func TestFaultTable(t *testing.T) {
 	server, standby := cluster.Private(t, replicating), cluster.Private(t, replicating)
 	if err := standby.Follow(t.Context(), server); err != nil {
@@ -128,12 +128,11 @@ func useUpConnections(dsn string, lasts time.Duration) error {
 	return nil
 }
 
-// measureFault has a fault under load, and returns the cells of the table.
+// measureFault causes a fault under load, and returns the cells of the table.
 func measureFault(t *testing.T, proxies []proxy, name string, begin, end func() error) (cells []string) {
 	for _, p := range proxies {
 		await(t, "exact limits", func() bool {
-			return harness.Ask(t, harness.Get(p.url+"/deny")).
-				Status == http.StatusOK
+			return harness.Ask(t, harness.Get(p.url+"/deny")).Status == http.StatusOK
 		})
 		key := name + p.url
 		await(t, "a used-up limit", func() bool {
@@ -222,7 +221,7 @@ func measureFault(t *testing.T, proxies []proxy, name string, begin, end func() 
 	return cells
 }
 
-// faultRoutes have the limits of faultPaths.
+// faultRoutes returns the limits of faultPaths.
 func faultRoutes() []route {
 	return []route{
 		{"/wide", "", object{"prefix": "wide", "limit": "1000000 1h", "key": "all", "onError": "local"}},
@@ -245,10 +244,10 @@ type faultBed struct {
 	traefik         *traefik
 }
 
-// tableFault is a fault of TestFaultTable with its begin and its end; end is nil if it ends by itself.
+// tableFault is a fault of TestFaultTable.
 type tableFault struct {
 	name       string
-	begin, end func() error
+	begin, end func() error // end is nil if the fault ends by itself
 }
 
 // serverFaults returns the faults of a server and of the networks before it.
@@ -303,8 +302,7 @@ func (b *faultBed) faults(t *testing.T) []tableFault {
 		}, nil},
 		{"a reload", func() error {
 			b.load(t, b.config, http.StatusOK)
-			b.traefik.reload(t,
-				faultRoutes())
+			b.traefik.reload(t, faultRoutes())
 			return nil
 		}, nil},
 		{"a rejected reload", func() error {
@@ -318,10 +316,10 @@ func (b *faultBed) faults(t *testing.T) []tableFault {
 	}...)
 }
 
-// load loads a Caddyfile, and fails unless the answer has a status.
+// load loads a Caddyfile, and fails the test unless the response has the wanted status.
 func (b *faultBed) load(t *testing.T, config string, want int) {
 	t.Helper()
 	if answer := loadConfig(t, b.admin, config); answer.Status != want {
-		t.Fatalf("a reload is answered %d %s, want %d", answer.Status, answer.Body, want)
+		t.Fatalf("reload: %d %s, want %d", answer.Status, answer.Body, want)
 	}
 }

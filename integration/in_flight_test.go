@@ -39,8 +39,8 @@ func holdingUpstream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// hold sends a request to /hold, and returns its status and what ends it.
-func hold(t *testing.T, url string) (int, func()) {
+// hold sends a request to /hold, and returns its status and a function that ends it.
+func hold(t *testing.T, url string) (status int, end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/hold", nil)
@@ -62,27 +62,33 @@ func TestSlotsEndWithTheirRequests(t *testing.T) {
 	for _, dsn := range []string{cluster.Open(t), "memory"} {
 		upstream := httptest.NewServer(http.HandlerFunc(holdingUpstream))
 		t.Cleanup(upstream.Close)
-		for proxy, url := range bothProxies(t, dsn, upstream.URL,
-			object{"prefix": "PROXY", "key": "all", "algorithm": "in_flight", "limit": "3"}) {
+		limit := object{"prefix": "PROXY", "key": "all", "algorithm": "in_flight", "limit": "3"}
+		for proxy, url := range bothProxies(t, dsn, upstream.URL, limit) {
 			free := func(want string) {
 				t.Helper()
 				await(t, proxy+": the requests to end", func() bool {
-					// it takes one itself
+					// the request has a slot of its own
 					return harness.Ask(t, harness.Get(url+"/")).Header.Get("X-RateLimit-Remaining") == want
 				})
 			}
 			free("2")
 			var ends []func()
 			for range 3 {
-				status, end := hold(t, url)
-				if status != http.StatusOK {
-					t.Fatalf("%s answers %d", proxy, status)
-				}
-				ends = append(ends, end)
+				await(t, proxy+": a slot", func() bool { // the request before may still have its slot
+					status, end := hold(t, url)
+					if status != http.StatusOK {
+						end()
+						return false
+					}
+					ends = append(ends, end)
+					return true
+				})
 			}
-			if a := harness.Ask(t, harness.Get(url+"/")); a.Status != http.StatusTooManyRequests ||
-				a.Header.Get("Retry-After") != "1" || a.Header.Get("X-RateLimit-Limit") != "3" {
-				t.Errorf("%s answers a fourth request %d, %v", proxy, a.Status, a.Header)
+			fourth := harness.Ask(t, harness.Get(url+"/"))
+			if fourth.Status != http.StatusTooManyRequests || fourth.Header.Get("Retry-After") != "1" ||
+				fourth.Header.Get("X-RateLimit-Limit") != "3" {
+				t.Errorf("%s: a fourth request: %d, %v, want 429 after 1 s with a limit of 3", proxy,
+					fourth.Status, fourth.Header)
 			}
 			for i, end := range ends {
 				end()
@@ -104,9 +110,9 @@ func TestSlotsEndWithTheirRequests(t *testing.T) {
 				conn.RemoteAddr())
 			response, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // it has none
 			if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
-				t.Fatalf("%s: %v, %v", proxy, response, err)
+				t.Fatalf("%s: an upgrade: %v, error %v, want 101", proxy, response, err)
 			}
-			// the slot is still held a while after the change of the protocol
+			// the request still has its slot a while after the change of the protocol
 			time.Sleep(100 * time.Millisecond)
 			free("1")
 			conn.Close()

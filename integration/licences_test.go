@@ -15,8 +15,8 @@ import (
 	"github.com/google/licensecheck"
 )
 
-// permitted are the licences, by their SPDX identifiers, that ask for no more than their text and a
-// notice, and those that ask for the source of changed files.
+// permitted lists, by SPDX identifier, licences that require only their text and a notice, or the source of
+// changed files.
 var permitted = []string{"MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "ISC", "Unlicense", "CC0-1.0",
 	"MPL-2.0"}
 
@@ -44,7 +44,7 @@ func TestLicencesOfDependencies(t *testing.T) {
 		}
 	}
 	if len(folders) < 20 {
-		t.Fatalf("only %d modules", len(folders))
+		t.Fatalf("Caddy has %d modules, want at least 20", len(folders))
 	}
 	for module, folder := range folders {
 		files, err := os.ReadDir(folder)

@@ -18,8 +18,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/httplimit"
 )
 
-// randomConfig is a random configuration that both proxies can have. The names of settings are those of
-// Caddy, which Traefik has too.
+// randomConfig is a random configuration that both proxies can have. Settings have Caddy's names, which
+// Traefik accepts.
 type randomConfig struct {
 	settings settings.Values
 	zones    []settings.Values // the setting match is the path of requests
@@ -38,12 +38,12 @@ var keysInGo = map[string]func(r *http.Request) string{
 	"{method}-{header.X-User}": func(r *http.Request) string { return r.Method + "-" + userOf(r) },
 }
 
-// userOf returns a header. A program takes the network of an address itself.
+// userOf returns the header X-User. A Go program reduces an address to its network itself.
 func userOf(r *http.Request) string {
 	return serve.Network(strings.Join(r.Header["X-User"], ","), 32, 64)
 }
 
-// otherKeys are those for the proxies.
+// otherKeys are further keys, which only the proxies make.
 var otherKeys = []string{"{client_ip}", "{host}", "{hostport}", "{labels.1}", "{path}", "{dir}", "{file}",
 	"{path.1}", "{uri}", "{query}", "{query.q}", "{header.X-Six}",
 	"{cookie.sid}", "{header.Authorization}", "{header.X-Api-Key} | {client_ip}", "a-{header.X-Six}-{host}",
@@ -51,7 +51,7 @@ var otherKeys = []string{"{client_ip}", "{host}", "{hostport}", "{labels.1}", "{
 
 func pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(from))] }
 
-// makeUp makes a configuration of random settings. Nothing in it depends on the time of a request.
+// makeUp returns a configuration of random settings. Nothing in it depends on the time of a request.
 func makeUp(random *rand.Rand, n int) *randomConfig {
 	c := &randomConfig{settings: settings.Values{"timeout": "30s", "on_error": "deny",
 		"fields": pick(random, "x", "x",
@@ -79,9 +79,9 @@ func makeUp(random *rand.Rand, n int) *randomConfig {
 // depend on the moment.
 var madeUpWindows = []string{"100003s", "110017s", "120011s"}
 
-// zoneOf makes the limit at a place of random settings.
-func zoneOf(random *rand.Rand, c *randomConfig, prefix string, at int) settings.Values {
-	window := " " + madeUpWindows[at]
+// zoneOf returns the limit i of a configuration, with random settings.
+func zoneOf(random *rand.Rand, c *randomConfig, prefix string, i int) settings.Values {
+	window := " " + madeUpWindows[i]
 	z := settings.Values{"algorithm": pick(random, "sliding_window", "fixed_window", "token_bucket",
 		"sliding_log", "gcra"), "limit": fmt.Sprint(2+random.IntN(40), window)}
 	if !c.inGo {
@@ -124,7 +124,7 @@ func zoneOf(random *rand.Rand, c *randomConfig, prefix string, at int) settings.
 	return z
 }
 
-// limit returns the configuration of a proxy; path begins those of its requests.
+// limit returns the configuration of a proxy. path is the prefix of its requests' paths.
 func (c *randomConfig) limit(path string) object {
 	o := object{"inMemoryBlock": "off", "audit": "all", "history": object{}}
 	for name, value := range c.settings {
@@ -196,7 +196,7 @@ func rulesOf(path string) string {
 
 // madeUpRequest is a random request.
 type madeUpRequest struct {
-	method, host, path string // path is behind that of a configuration
+	method, host, path string // path follows the configuration's path
 	headers            []string
 }
 
@@ -221,8 +221,7 @@ func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
 	return q
 }
 
-// startUpstream returns the server behind all proxies. Its response has the header with a secret, and sends
-// costs.
+// startUpstream starts the server behind all proxies, and returns its URL. Its responses have costs.
 func startUpstream(t *testing.T) *url.URL {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -250,8 +249,7 @@ var (
 	waitTimes = regexp.MustCompile(`"retryAfter":\d+|in \d+ seconds?`)
 )
 
-// normalizeAnswer returns an answer without what differs between two equal ones: moments, and what a proxy
-// adds to all answers.
+// normalizeAnswer formats a response without times and without headers that a proxy adds to all responses.
 func (c *randomConfig) normalizeAnswer(answer harness.Answer) string {
 	h := answer.Header
 	for _, name := range []string{"Date", "Server", "Via", "Content-Length"} {

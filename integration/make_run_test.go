@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// TestMakeRunShowsAPolicy starts what `make run` starts, and types the lines that it prints. A second run is
-// in internal/demo.
+// TestMakeRunShowsAPolicy starts the program of `make run`, and runs the lines that it prints. internal/demo
+// tests a second run.
 func TestMakeRunShowsAPolicy(t *testing.T) {
 	text, err := os.ReadFile("../Caddyfile.example")
 	if err != nil {
@@ -22,8 +22,8 @@ func TestMakeRunShowsAPolicy(t *testing.T) {
 	}
 	config := filepath.Join(t.TempDir(), "Caddyfile")
 	// Every request has to be decided here, however slow the machine is.
-	if err := os.WriteFile(config, []byte(strings.ReplaceAll(string(text), "on_error allow",
-		"timeout 1m\n\t\ton_error deny")), 0o600); err != nil {
+	patient := strings.ReplaceAll(string(text), "on_error allow", "timeout 1m\n\t\ton_error deny")
+	if err := os.WriteFile(config, []byte(patient), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	dsn := cluster.Open(t)
@@ -31,9 +31,9 @@ func TestMakeRunShowsAPolicy(t *testing.T) {
 	tryDemo(t, demo, dsn, "-state", t.TempDir(), "-caddy", program, "-config", config)
 }
 
-// showsAll reports whether a text contains all parts.
-func showsAll(said string, parts ...string) bool {
-	return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(said, part) })
+// showsAll reports whether output contains all parts.
+func showsAll(output string, parts ...string) bool {
+	return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(output, part) })
 }
 
 // demoLines are the lines to try that make run prints.
@@ -73,7 +73,7 @@ func tryDemo(t *testing.T, demo, dsn string, args ...string) {
 		}
 	}
 	if len(d.lines) != 10 {
-		t.Fatalf("it prints %d lines to try, want 10: %q", len(d.lines), d.lines)
+		t.Fatalf("make run prints %d lines to try, want 10: %q", len(d.lines), d.lines)
 	}
 
 	wantContains(t, d.runInShell(demoAnn, demoAcme, demoAcmeAsks), "HTTP/1.1 200", "X-Ratelimit-Limit: 50\r")
@@ -103,10 +103,10 @@ func tryDemo(t *testing.T, demo, dsn string, args ...string) {
 }
 
 // runInShell runs lines in one shell, and returns what they print.
-func (d *demoLines) runInShell(which ...int) string {
+func (d *demoLines) runInShell(indexes ...int) string {
 	d.t.Helper()
 	var script []string
-	for _, i := range which {
+	for _, i := range indexes {
 		script = append(script, d.lines[i])
 	}
 	cmd := exec.Command("sh", "-c", strings.Join(script, "\n"))
@@ -118,10 +118,10 @@ func (d *demoLines) runInShell(which ...int) string {
 	return string(out)
 }
 
-// wantContains fails unless a text has all parts.
-func wantContains(t *testing.T, said string, parts ...string) {
+// wantContains fails the test unless output has all parts.
+func wantContains(t *testing.T, output string, parts ...string) {
 	t.Helper()
-	if !showsAll(said, parts...) {
-		t.Errorf("it shows\n%s\nwant %q", said, parts)
+	if !showsAll(output, parts...) {
+		t.Errorf("the output is\n%s\nwant %q", output, parts)
 	}
 }

@@ -39,8 +39,8 @@ func guideSQL(t *testing.T) []string {
 	return blocks
 }
 
-// TestNpmGuide follows the guide there and back, statement by statement, with
-// an account for the proxies that does not own the tables.
+// TestNpmGuide follows the guide there and back, statement by statement. The proxies have an account that
+// does not own the tables.
 func TestNpmGuide(t *testing.T) {
 	t.Parallel()
 	look, reorder, grant, check := stepsOfGuide(t)
@@ -66,7 +66,7 @@ func TestNpmGuide(t *testing.T) {
 	takes("Node alone", 1, true, byNode)
 	if got := strings.Join(run(look), "\n"); !strings.Contains(got, "ephemeral|api|1|f") ||
 		!strings.Contains(got, "durable|api|1|f") {
-		t.Errorf("a look at the tables says\n%s", got)
+		t.Errorf("the query of the tables returns\n%s\nwant one unit of api in each", got)
 	}
 	grant = strings.Replace(grant, "TO proxy;", "TO "+account+";", 1)
 	run(strings.Replace(grant, ", rate_limit_processes", "", 1)) // which is not there yet
@@ -82,7 +82,7 @@ func TestNpmGuide(t *testing.T) {
 	takes("the store on top of 9", 2, false, byStore)
 	if got := run(check); len(got) != 1 || !strings.HasPrefix(got[0], "api|user:1|9|0|") ||
 		!strings.HasSuffix(got[0], "|t|f") {
-		t.Errorf("the check says\n%s", strings.Join(got, "\n"))
+		t.Errorf("the check returns\n%s\nwant one row with 9 of user:1", strings.Join(got, "\n"))
 	}
 	store.Close()
 
@@ -107,7 +107,7 @@ func checkColumns(t *testing.T, dsn, after string, want int64) {
 	}
 }
 
-// stepsOfGuide returns the SQL of the guide: a look at the tables, keys in byte order, privileges, and a
+// stepsOfGuide returns the SQL of the guide: a query of the tables, keys in byte order, privileges, and a
 // check.
 func stepsOfGuide(t *testing.T) (look, reorder, grant, check string) {
 	t.Helper()
@@ -143,7 +143,7 @@ func linesOf(t *testing.T, conn *pgx.Conn, sql string) (lines []string) {
 	return lines
 }
 
-// limits are limits that both sides share.
+// limits are limits that the Node program and this module share.
 type limits []*shared
 
 // limitsOfGuide returns a limit in each table.
@@ -156,7 +156,7 @@ func limitsOfGuide() limits {
 	}
 }
 
-// take takes from each limit, and fails unless it passes or is refused as wanted.
+// take takes from each limit, and fails the test unless it passes or is refused as wanted.
 func (limits limits) take(t *testing.T, program string, cost int64, want bool,
 	by func(*shared) taker) {
 	t.Helper()
@@ -168,7 +168,7 @@ func (limits limits) take(t *testing.T, program string, cost int64, want bool,
 	}
 }
 
-// proxyAccount makes an account for the proxies, and returns its name and its DSN.
+// proxyAccount creates an account for the proxies, and returns its name and its DSN.
 func proxyAccount(t *testing.T, run func(sql string) []string, dsn string) (account, proxyDSN string) {
 	t.Helper()
 	password := rand.Text()

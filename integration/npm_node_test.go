@@ -53,13 +53,13 @@ func startNode(t *testing.T, dsn string) *nodeProgram {
 	return n
 }
 
-// ask sends a request and returns the answer.
+// ask sends a request and reports whether the response is "true".
 func (n *nodeProgram) ask(path string, body any) (passes bool, err error) {
-	text, err := json.Marshal(body)
+	data, err := json.Marshal(body)
 	if err != nil {
 		return false, err
 	}
-	request, err := http.NewRequest(http.MethodPost, n.url+path, bytes.NewReader(text))
+	request, err := http.NewRequest(http.MethodPost, n.url+path, bytes.NewReader(data))
 	if err != nil {
 		return false, err
 	}
@@ -70,7 +70,7 @@ func (n *nodeProgram) ask(path string, body any) (passes bool, err error) {
 	return answer.Body == "true", err
 }
 
-// tables makes the library's tables, as every start of a Node program does.
+// tables creates the library's tables, as every start of a Node program does.
 func (n *nodeProgram) tables(t *testing.T) {
 	t.Helper()
 	if _, err := n.ask("/tables", nil); err != nil {
@@ -88,8 +88,9 @@ func nodeFolder(t *testing.T, name, dependency string) (dir string) {
 	defer cancel()
 	dir = t.TempDir()
 	modules, err := npm.Modules(ctx, "../.cache/npm", dependency)
-	if err := errors.Join(err, os.CopyFS(dir, os.DirFS("testdata/"+name)),
-		os.Symlink(modules, filepath.Join(dir, "node_modules"))); err != nil {
+	err = errors.Join(err, os.CopyFS(dir, os.DirFS("testdata/"+name)),
+		os.Symlink(modules, filepath.Join(dir, "node_modules")))
+	if err != nil {
 		t.Fatal(err)
 	}
 	return dir

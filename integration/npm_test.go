@@ -15,12 +15,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The tests of this file and of npm_guide_test.go let a
-// Node program and this module limit in the same rows. The Node program is
-// written from the npm library's documented statements; it runs them by way of
-// the driver that the library uses, the package pg.
+// In the tests of this file and of npm_guide_test.go, a Node program and this module limit in the same rows.
+// The Node program has the documented statements of the npm library, and runs them with its driver, the
+// package pg.
 
-// tables are the two tables, as a configuration chooses between them.
+// tables are the two tables of counters.
 var tables = []struct {
 	name    string
 	durable bool
@@ -31,11 +30,11 @@ var tables = []struct {
 
 // shared is a limit that several programs enforce.
 type shared struct {
-	limit *ratelimit.Limit
-	costs int64 // hits cost from 1 to this
-	key   string
+	limit   *ratelimit.Limit
+	maxCost int64 // hits cost from 1 to this
+	key     string
 
-	admitted atomic.Int64 // the costs of what has passed
+	admitted atomic.Int64 // the sum of costs that passed
 }
 
 // node returns a hit in the form of the Node program.
@@ -48,7 +47,7 @@ func (s *shared) node(cost int64) nodeHit {
 		s.limit.Window.Milliseconds()}
 }
 
-// taker lets a hit of some cost pass, or not.
+// taker reports whether a hit of some cost passes.
 type taker func(cost int64) (bool, error)
 
 func (s *shared) byNode(n *nodeProgram) taker {
@@ -73,7 +72,7 @@ func (s *shared) byCaddy(t *testing.T, client *http.Client, url string) taker {
 		}
 		defer response.Body.Close()
 		if response.StatusCode != 200 && response.StatusCode != 429 {
-			t.Errorf("Caddy answers %d", response.StatusCode)
+			t.Errorf("Caddy: status %d, want 200 or 429", response.StatusCode)
 		}
 		return response.StatusCode == 200, nil
 	}
@@ -87,14 +86,13 @@ func (s *shared) route() route {
 		"key": "{header.X-Subject}", "cost": "{header.X-Cost}"})}
 }
 
-// exhaust takes hits in n callers until one of cost 1 is refused to each, and
-// counts what passes.
+// exhaust takes hits in n goroutines until each has a refusal of a hit of cost 1, and adds up what passes.
 func (s *shared) exhaust(t *testing.T, n int, take taker) {
 	var wait sync.WaitGroup
 	for caller := range n {
 		wait.Go(func() {
 			for i := int64(caller); ; i++ {
-				cost := i%s.costs + 1
+				cost := i%s.maxCost + 1
 				passes, err := take(cost)
 				if err != nil {
 					t.Error(err)
@@ -153,11 +151,10 @@ func limitsOfBoth(events int64) (limits []*shared) {
 		for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow} {
 			s := &shared{limit: &ratelimit.Limit{Prefix: a.String() + onOff(durable), Algorithm: a,
 				Events: events, Window: time.Hour, Durable: durable},
-				costs: 3, key: "user:1"}
+				maxCost: 3, key: "user:1"}
 			if a == ratelimit.FixedWindow {
-				// The Node program's refusals count: one of cost 3 where 2
-				// are left uses these up. That is the last of the limits.
-				s.costs = 1
+				// The Node program counts its refusals: with 2 left, a refused hit of cost 3 uses them up.
+				s.maxCost = 1
 			}
 			limits = append(limits, s)
 		}
@@ -165,7 +162,7 @@ func limitsOfBoth(events int64) (limits []*shared) {
 	return limits
 }
 
-// exhaustAll uses up the limits by the Node program, the store and Caddy at once.
+// exhaustAll uses up the limits by the Node program, the store and Caddy concurrently.
 func exhaustAll(t *testing.T, limits []*shared, callers int, node *nodeProgram, store ratelimit.Store,
 	url string) {
 	t.Helper()
@@ -176,9 +173,9 @@ func exhaustAll(t *testing.T, limits []*shared, callers int, node *nodeProgram, 
 	for _, s := range limits {
 		takers := map[string]taker{"node": s.byNode(node), "the store": s.byStore(store),
 			"Caddy": s.byCaddy(t, client, url)}
-		for name, take := range takers { // each has its part, however slow it is
+		for name, take := range takers { // each passes at least once, however slow it is
 			if passes, err := take(1); err != nil || !passes {
-				t.Errorf("%s: %s: the first hit: %v, %v", s.limit.Prefix, name, passes, err)
+				t.Errorf("%s: %s: the first hit: %v, %v, want true", s.limit.Prefix, name, passes, err)
 			}
 			s.admitted.Add(1)
 		}

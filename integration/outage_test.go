@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// TestPostgresIsDownAtLoad starts proxies before their database. They answer as on_error says, and begin to
-// decide when the database has started. TestFaultTable has the outages of a database after the start.
+// Proxies that start before their database follow on_error, and decide once the database has started.
+// TestFaultTable has outages after the start.
 func TestPostgresIsDownAtLoad(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")
@@ -27,13 +27,14 @@ func TestPostgresIsDownAtLoad(t *testing.T) {
 	for _, p := range proxies {
 		for path, status := range map[string]int{"/allow": http.StatusOK,
 			"/deny": http.StatusServiceUnavailable} {
-			if a := harness.Ask(t, harness.Get(p.url+path)); a.Status != status ||
-				a.Header.Get("X-RateLimit-Limit") != "" {
-				t.Errorf("%s%s without a database: %d %v", p.url, path, a.Status, a.Header)
+			answer := harness.Ask(t, harness.Get(p.url+path))
+			if answer.Status != status || answer.Header.Get("X-RateLimit-Limit") != "" {
+				t.Errorf("%s%s without a database: %d %v, want %d without fields", p.url, path, answer.Status,
+					answer.Header, status)
 			}
 		}
 		if !strings.Contains(p.Log(), "connect") {
-			t.Errorf("the log of %s does not say why there was no decision:\n%s", p.url, p.Log())
+			t.Errorf("the log of %s lacks the cause of the outage:\n%s", p.url, p.Log())
 		}
 	}
 	if err := server.Restart(context.Background()); err != nil {

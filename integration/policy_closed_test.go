@@ -16,20 +16,20 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// openProxies starts a Caddy and a Traefik that let requests with invented keys pass, and requests
-// without a decision.
+// openProxies starts a Caddy and a Traefik that admit requests with invented keys, and requests without a
+// decision.
 func openProxies(t *testing.T, dsn, timeout string) (urls []string) {
 	t.Helper()
-	for _, p := range startBoth(t, dsn, route{"/", "", object{"timeout": timeout,
-		"policy": object{"apiKey": "{header.X-Api-Key}", "user": "{header.X-User}",
-			"unknownKey": "anonymous"}}}) {
+	limit := object{"timeout": timeout, "policy": object{"apiKey": "{header.X-Api-Key}",
+		"user": "{header.X-User}", "unknownKey": "anonymous"}}
+	for _, p := range startBoth(t, dsn, route{"/", "", limit}) {
 		urls = append(urls, p.url)
 	}
-	awaitObeyed(t, dsn, 2)
+	awaitPolicyApplied(t, dsn, 2)
 	return urls
 }
 
-// clientFrom returns a client with an address of the loopback network.
+// clientFrom returns a client that sends from an address of the loopback network.
 func clientFrom(address string) *http.Client {
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
 	return &http.Client{Timeout: 30 * time.Second,
@@ -64,9 +64,8 @@ func lockKeys(t *testing.T, dsn string) (unlock func()) {
 	return func() { _ = conn.Close(context.Background()) }
 }
 
-// An invented key or user opens nothing that is closed to all: while the
-// database answers, while the table of API keys is locked, and while
-// the database is gone.
+// An invented key or user opens nothing that is closed to all senders: with the database, while the table of
+// API keys is locked, and without the database.
 func TestAnUnknownKeyOpensNothing(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")
@@ -112,9 +111,9 @@ func TestAnUnknownKeyOpensNothing(t *testing.T) {
 	check("no database")
 	for _, url := range urls {
 		// What depends on the sender follows on_error.
-		if got := statusOf(t, plain, harness.Get(url+"/members", "X-Api-Key",
-			randomKey(t))); got != http.StatusOK {
-			t.Errorf("%s: a path that is closed to one tier answers %d, want 200", url, got)
+		got := statusOf(t, plain, harness.Get(url+"/members", "X-Api-Key", randomKey(t)))
+		if got != http.StatusOK {
+			t.Errorf("%s, a path that is closed to one tier: status %d, want 200", url, got)
 		}
 	}
 }
@@ -125,7 +124,7 @@ type asked struct {
 	request *http.Request
 }
 
-// refuseAll sends requests ten times, all at once, and fails unless each is answered 403.
+// refuseAll sends requests ten times, all concurrently, and fails the test unless each response is 403.
 func refuseAll(t *testing.T, state string, requests func() []asked) {
 	t.Helper()
 	var group sync.WaitGroup
@@ -144,22 +143,22 @@ func refuseAll(t *testing.T, state string, requests func() []asked) {
 	t.Logf("%s: %d requests", state, n)
 }
 
-// checkLimitOfAll sends requests with invented keys to a path with a limit of 5 for all. The limit does not
-// depend on the sender, and its counter can be reached.
+// checkLimitOfAll sends requests with invented keys to a path with a limit of 5 for all senders, whose
+// counter is not locked.
 func checkLimitOfAll(t *testing.T, plain *http.Client, urls []string) {
 	t.Helper()
 	var passed atomic.Int64
 	var group sync.WaitGroup
 	for i := range 20 {
 		group.Go(func() {
-			if statusOf(t, plain, harness.Get(urls[i%2]+"/shared/x", "X-Api-Key",
-				randomKey(t))) == http.StatusOK {
+			request := harness.Get(urls[i%2]+"/shared/x", "X-Api-Key", randomKey(t))
+			if statusOf(t, plain, request) == http.StatusOK {
 				passed.Add(1)
 			}
 		})
 	}
 	group.Wait()
 	if n := passed.Load(); n != 5 {
-		t.Errorf("keys locked: %d requests passed a limit of 5 for all", n)
+		t.Errorf("keys locked: %d requests passed a limit of 5 for all, want 5", n)
 	}
 }

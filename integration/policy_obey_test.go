@@ -12,13 +12,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// askers ask proxies until the test ends, and count the answers.
+// askers send requests to proxies until the test ends, and count the responses.
 type askers struct {
 	mu      sync.Mutex
 	answers map[string]map[int]int // by kind and status
 }
 
-// askOften starts an asker of each kind of request, with one request at a time.
+// askOften starts a goroutine for each kind of request, which sends one request at a time.
 func askOften(t *testing.T, kinds map[string]func() int) *askers {
 	t.Helper()
 	s := &askers{answers: map[string]map[int]int{}}
@@ -49,7 +49,7 @@ func askOften(t *testing.T, kinds map[string]func() int) *askers {
 	return s
 }
 
-// take returns the answers since the last call.
+// take returns the counts since the last call.
 func (s *askers) take() map[string]map[int]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,17 +76,17 @@ func underLoad(t *testing.T, urls []string) {
 	t.Cleanup(func() {
 		for kind, answers := range load.take() {
 			if len(answers) != 1 || answers[http.StatusOK] == 0 {
-				t.Errorf("the load of %s is answered %v", kind, answers)
+				t.Errorf("the load of %s: statuses %v, want 200 only", kind, answers)
 			}
 		}
 	})
 }
 
-// change runs SQL that turns the answers to a sender from one status into another. A proxy that takes
-// longer than a second fails the test, and so does a wrong answer before or after it has obeyed.
+// change runs SQL that changes the status of a sender's requests. A proxy that takes longer than a second
+// fails the test, and so does another status before or after the change.
 func change(t *testing.T, dsn, sql string, urls []string, before, after int, headers ...string) {
 	t.Helper()
-	const most = time.Second
+	const maxDelay = time.Second
 	late := within.Lateness()
 	cluster.Execute(t, dsn, sql)
 	committed := time.Now()
@@ -94,15 +94,15 @@ func change(t *testing.T, dsn, sql string, urls []string, before, after int, hea
 	took := make([]time.Duration, len(urls))
 	for i, url := range urls {
 		proxies.Go(func() {
-			for obeyed := 0; obeyed < 20 && !t.Failed(); time.Sleep(5 * time.Millisecond) {
+			for applied := 0; applied < 20 && !t.Failed(); time.Sleep(5 * time.Millisecond) {
 				status := statusOf(t, http.DefaultClient, harness.Get(url+"/", headers...))
 				if status == after {
-					obeyed++
-				} else if status != before || obeyed > 0 {
-					t.Errorf("%s: %s answered %d, %v after the change", sql, url, status,
-						time.Since(committed))
+					applied++
+				} else if status != before || applied > 0 {
+					t.Errorf("%s: %s: status %d %v after the change, want %d, then %d", sql, url, status,
+						time.Since(committed), before, after)
 				}
-				if obeyed == 1 {
+				if applied == 1 {
 					took[i] = time.Since(committed)
 				}
 			}
@@ -110,11 +110,11 @@ func change(t *testing.T, dsn, sql string, urls []string, before, after int, hea
 	}
 	proxies.Wait()
 	busy := late()
-	t.Logf("%s: obeyed after %v", sql, took)
+	t.Logf("%s: applied after %v", sql, took)
 	for i, url := range urls {
-		if took[i] > most+4*busy {
-			t.Errorf("%s: %s obeyed after %v, want %v at most on a machine that is %v late", sql, url,
-				took[i], most, busy)
+		if took[i] > maxDelay+4*busy {
+			t.Errorf("%s: %s applied it after %v, want %v at most on a machine that is %v late", sql, url,
+				took[i], maxDelay, busy)
 		}
 	}
 }

@@ -28,7 +28,7 @@ var (
 var policyTables = []string{"rate_limit_tiers", "rate_limit_users", "rate_limit_api_keys", "rate_limit_rules",
 	"rate_limit_rule_limits", "rate_limit_overrides", "rate_limit_bans"}
 
-// askShutOut asks as senders that a ban or a block rule shuts out.
+// askShutOut sends requests that a ban or a block rule refuses.
 func askShutOut(t *testing.T, urls []string, bannedKeys ...string) *askers {
 	t.Helper()
 	plain, shut := clientFrom("127.0.0.1"), clientFrom("127.0.0.9")
@@ -54,7 +54,7 @@ func askShutOut(t *testing.T, urls []string, bannedKeys ...string) *askers {
 	return askOften(t, kinds)
 }
 
-// byStatus adds answers up by status.
+// byStatus adds the counts of all kinds up by status.
 func byStatus(answers map[string]map[int]int) map[int]int {
 	sum := map[int]int{}
 	for _, counts := range answers {
@@ -65,11 +65,10 @@ func byStatus(answers map[string]map[int]int) map[int]int {
 	return sum
 }
 
-// TestABackupIsRestoredUnderLoad restores a backup into the live database in each way that pg_restore has;
-// the first is that of docs/runbook.md. What a ban or a block rule shuts out is refused throughout. A user
-// who is limited stays so, though the counters begin anew. nodes says that a proxy is behind by nothing only
-// once it applies the policy of the backup. What proxies see of half a restore is tested in
-// internal/plane/policy.
+// TestABackupIsRestoredUnderLoad restores a backup into the live database in each way of pg_restore; the
+// first is the way of docs/runbook.md. Bans and block rules hold throughout. A limited user stays limited,
+// although the counters start anew. rate_limit_proxies has no proxy behind by 0 changes before it applies the
+// policy of the backup. internal/plane/policy tests what proxies read of a partial restore.
 func TestABackupIsRestoredUnderLoad(t *testing.T) {
 	const limit = 5
 	banned, insert := policytest.NewKey(t, 7, "alice")
@@ -85,7 +84,7 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 		INSERT INTO rate_limit_bans (user_id) VALUES ('mallory');
 		INSERT INTO rate_limit_bans (key_id) VALUES (7);`, *restoreUsers, limit))
 	urls := governedBy(t, dsn, object{"onError": "deny"})
-	awaitObeyed(t, dsn, len(urls))
+	awaitPolicyApplied(t, dsn, len(urls))
 	folder := t.TempDir()
 	backup, policyBackup := filepath.Join(folder, "limits.dump"), filepath.Join(folder, "policy.dump")
 	shut := askShutOut(t, urls, banned, ofBanned)
@@ -137,7 +136,7 @@ func dataOfPolicy(dsn string) []string {
 	return ofPolicy
 }
 
-// restoreLoad is the load of a test while a backup is restored.
+// restoreLoad is the load while a backup is restored.
 type restoreLoad struct {
 	dsn     string
 	urls    []string
@@ -146,7 +145,7 @@ type restoreLoad struct {
 	limit   int
 }
 
-// restore restores a backup that lacks a rule. What is shut out stays so, and the limit holds.
+// restore restores a backup that lacks a rule. Bans, block rules and the limit hold.
 func (l *restoreLoad) restore(t *testing.T, way restoreWay) {
 	t.Helper()
 	cluster.Execute(t, l.dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}')")
@@ -163,7 +162,7 @@ func (l *restoreLoad) restore(t *testing.T, way restoreWay) {
 	if way.empty == "" {
 		awaitRestored(t, l.dsn, l.urls)
 	} else {
-		// what triggers did not log is found with it, or later
+		// a change that triggers log, with which proxies find the others
 		cluster.Execute(t, l.dsn, "UPDATE rate_limit_rules SET comment = 'restored'")
 	}
 	passed := 0
@@ -188,7 +187,8 @@ func (l *restoreLoad) restore(t *testing.T, way restoreWay) {
 	}
 }
 
-// awaitRestored waits until nodes says that all proxies obey what has been restored.
+// awaitRestored waits until rate_limit_proxies has all proxies current, and checks that they apply the
+// backup.
 func awaitRestored(t *testing.T, dsn string, urls []string) {
 	t.Helper()
 	await(t, "nodes", func() bool {
@@ -204,12 +204,12 @@ func awaitRestored(t *testing.T, dsn string, urls []string) {
 	})
 	for _, url := range urls {
 		if a := harness.Ask(t, harness.Get(url+"/later")); a.Status == 403 {
-			t.Errorf("nodes says that %s obeys the backup, and it does not", url)
+			t.Errorf("%s: status 403 by a rule that the backup lacks, although the proxy is current", url)
 		}
 	}
 }
 
-// restoreTool runs a program of Postgres, again after a deadlock with a proxy.
+// restoreTool runs a program of Postgres, and retries after a deadlock with a proxy.
 func restoreTool(t *testing.T, name string, args ...string) {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Minute); ; {
@@ -220,6 +220,6 @@ func restoreTool(t *testing.T, name string, args ...string) {
 		if !strings.Contains(string(out), "deadlock detected") || time.Now().After(end) {
 			t.Fatalf("%v: %v\n%s", args, err, out)
 		}
-		t.Logf("%s: again, after a deadlock with a proxy", name)
+		t.Logf("%s: retried after a deadlock with a proxy", name)
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// keyFragments returns the forms in which an API key could be left behind: its middle, and what base64
-// makes of that. They leave out what a hint shows.
+// keyFragments returns the parts of an API key, plain and in base64, that nothing may hold. A hint shows
+// other parts.
 func keyFragments(key string) []string {
 	middle := key[len(key)/2-6 : len(key)/2+6]
 	encoded := base64.StdEncoding.EncodeToString([]byte(key))
@@ -34,7 +34,7 @@ type secretSearch struct {
 	texts int               // searched
 }
 
-// in expects that a text has none of the keys.
+// in fails the test if a text has one of the keys.
 func (s *secretSearch) in(where, text string) {
 	s.t.Helper()
 	s.texts++
@@ -48,7 +48,7 @@ func (s *secretSearch) in(where, text string) {
 	}
 }
 
-// inFolder expects that no file of a folder has one of the keys.
+// inFolder fails the test if a file of a folder has one of the keys.
 func (s *secretSearch) inFolder(where, folder string) {
 	s.t.Helper()
 	before := s.texts
@@ -64,12 +64,12 @@ func (s *secretSearch) inFolder(where, folder string) {
 		s.t.Fatal(err)
 	}
 	if s.texts == before {
-		s.t.Errorf("%s: %s has no files", where, folder)
+		s.t.Errorf("%s: %s has no files, want some", where, folder)
 	}
 }
 
-// keySources say from where the proxies take API keys, by path. The names X-Customer and c do
-// not tell that they hold a secret.
+// keySources are the placeholders from which the proxies take API keys, by path. The names X-Customer and c
+// are not those of a secret.
 var keySources = []struct{ path, placeholder string }{
 	{"/header", "{header.X-Api-Key}"}, {"/bearer", "{header.Authorization}"}, {"/query", "{query.api_key}"},
 	{"/other", "{header.X-Customer}"}, {"/param", "{query.c}"},
@@ -86,7 +86,7 @@ func requestsWith(url, key string) []*http.Request {
 }
 
 // Caddy's own logs of requests have their headers, except Authorization and cookies, and their
-// queries. docs/caddy.md says how to leave the keys out.
+// queries. docs/caddy.md shows how to leave the keys out.
 const (
 	withoutKeys = `format filter {
 			request>headers>X-Api-Key delete
@@ -105,8 +105,8 @@ const (
 	}`
 )
 
-// secretProxies start a Caddy and a Traefik that log as much as they can, each with policies
-// that take API keys from all sources, beside limits that are counted by these.
+// secretProxies starts a Caddy and a Traefik that log as much as they can. Both take API keys from all
+// sources, for a policy and as keys of limits.
 func secretProxies(t *testing.T, dsn, storage string) (c *caddy, tr *traefik) {
 	t.Helper()
 	var routes []route
@@ -125,7 +125,7 @@ func secretProxies(t *testing.T, dsn, storage string) (c *caddy, tr *traefik) {
 	return c, startTraefikWith(t, object{}, "DEBUG", routes)
 }
 
-// TestNothingOfAKeyIsLeftBehind uses valid, expired, revoked, invented, malformed and imported
+// TestNothingOfAKeyIsLeftBehind sends valid, expired, revoked, invented, malformed and imported
 // keys in all places, while the database is up and while it is down. Afterwards neither the
 // database, with its files and its log of all statements, nor the proxies' logs, metrics, files
 // and answers have one of them.
@@ -144,7 +144,9 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 			for _, request := range requestsWith(url, search.keys[what]) {
 				a := harness.Ask(t, request)
 				if !slices.Contains(statuses, a.Status) {
-					t.Errorf("the %s key at %s%s: %d %s", what, url, request.URL.Path, a.Status, a.Body)
+					t.Errorf("the %s key at %s%s: %d %s, want one of %v", what, url, request.URL.Path,
+						a.Status,
+						a.Body, statuses)
 				}
 				search.in("an answer to the "+what+" key", fmt.Sprint(a.Header, a.Body))
 			}
@@ -161,10 +163,10 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 			use(what, http.StatusUnauthorized)
 		}
 	}
-	if n := cluster.Query[int64](t, dsn,
-		"SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE 'zone%' AND key LIKE "+
-			"'sha256:%'"); n != int64(2*len(keySources)) {
-		t.Errorf("%d counters of the zones, want one for each source and valid key", n)
+	n := cluster.Query[int64](t, dsn,
+		"SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE 'zone%' AND key LIKE 'sha256:%'")
+	if want := int64(2 * len(keySources)); n != want {
+		t.Errorf("%d counters of the zones, want %d: one for each source and valid key", n, want)
 	}
 	// A rule is wrong, and the key "late" is looked up while the database is down.
 	cluster.Execute(t, dsn, "ALTER TABLE rate_limit_rules DISABLE TRIGGER rate_limit_complete; INSERT INTO "+
@@ -172,7 +174,7 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 		"ENABLE TRIGGER rate_limit_complete")
 	metrics := harness.Ask(t, harness.Get(c.url+"/metrics")).Body
 	if !strings.Contains(metrics, "caddy_pg_ratelimit_policy_requests_total") {
-		t.Errorf("no metrics: %s", metrics)
+		t.Errorf("the metrics lack those of the policy: %s", metrics)
 	}
 	cluster.Execute(t, dsn, "CHECKPOINT")
 	if err := server.Stop(); err != nil {
@@ -186,8 +188,8 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 	search.inLogs(c.Log(), tr.Log(), server.LogFile())
 }
 
-// keysToSearch makes keys of each state, and the SQL of those that the database has, with rules that count by
-// keys and headers.
+// keysToSearch returns keys of each state, and SQL that inserts those that the database has, and rules that
+// count by keys and headers.
 func keysToSearch(t *testing.T) (search *secretSearch, sql string) {
 	t.Helper()
 	search = &secretSearch{t: t, keys: map[string]string{}}
@@ -217,19 +219,20 @@ func keysToSearch(t *testing.T) (search *secretSearch, sql string) {
 		per_hour => 1);`
 }
 
-// inLogs searches the logs, and fails if one lacks what shows that the keys have passed by.
+// inLogs searches the logs, and fails the test if one lacks lines about the requests with the keys.
 func (s *secretSearch) inLogs(caddy, traefik, postgres string) {
 	s.t.Helper()
 	s.in("Caddy's log", caddy)
 	s.in("Traefik's log", traefik)
 	log, err := os.ReadFile(postgres)
 	if err != nil || !strings.Contains(string(log), "rate_limit_api_keys") {
-		s.t.Errorf("the log of the database: %v, %d bytes", err, len(log))
+		s.t.Errorf("the log of the database: error %v, %d bytes, want statements about API keys", err,
+			len(log))
 	}
 	s.in("the database's log", string(log))
 	for _, where := range []string{"request refused by the policy", "http.log.access", "http.log.error"} {
 		if !strings.Contains(caddy, where) {
-			s.t.Errorf("Caddy's log without %q: the test shows nothing", where)
+			s.t.Errorf("Caddy's log lacks %q: the test proves nothing", where)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// policyDatabase makes a database with the tables of the policy, and rows of sql.
+// policyDatabase returns the DSN of a database with the tables of the policy, in which sql has run.
 func policyDatabase(t *testing.T, sql string) (dsn string) {
 	t.Helper()
 	dsn = cluster.Open(t, schema.File)
@@ -15,10 +15,10 @@ func policyDatabase(t *testing.T, sql string) (dsn string) {
 	return dsn
 }
 
-// awaitObeyed waits until so many proxies say that they have applied all changes of the policy.
-func awaitObeyed(t *testing.T, dsn string, proxies int) {
+// awaitPolicyApplied waits until the given number of proxies have applied all changes of the policy.
+func awaitPolicyApplied(t *testing.T, dsn string, proxies int) {
 	t.Helper()
-	await(t, "the proxies to obey all changes", func() bool {
+	await(t, "the proxies to apply all changes", func() bool {
 		return cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_nodes "+
 			"WHERE (report->>'applied_seq')::bigint >= "+
 			"(SELECT max(seq) FROM rate_limit_changes)") == int64(proxies)

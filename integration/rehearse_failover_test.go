@@ -26,7 +26,7 @@ func (r *rehearsal) variable(name string) string {
 	return ""
 }
 
-// replicateSynchronously makes a standby, as the page says.
+// replicateSynchronously sets up the standby of the page.
 func (r *rehearsal) replicateSynchronously() {
 	r.t.Helper()
 	r.page("Replicate", 0)
@@ -37,22 +37,23 @@ func (r *rehearsal) replicateSynchronously() {
 	})
 }
 
-// loseThePrimary kills it.
+// loseThePrimary kills the primary.
 func (r *rehearsal) loseThePrimary() {
 	r.t.Helper()
 	r.sh("the loss of the primary", `kill -9 $(head -1 "$PGDATA/postmaster.pid")`)
 	time.Sleep(500 * time.Millisecond)
 }
 
-// decidedWithin waits until both proxies decide, at most until patience has passed since a time.
-func (r *rehearsal) decidedWithin(what string, since time.Time, patience time.Duration) {
+// decidedWithin waits until both proxies decide, and fails the test if that took longer than limit since a
+// time.
+func (r *rehearsal) decidedWithin(what string, since time.Time, limit time.Duration) {
 	r.t.Helper()
 	late := within.Lateness()
 	r.awaitDecisions()
 	took := time.Since(since)
-	if busy := late(); took > patience+4*busy {
+	if busy := late(); took > limit+4*busy {
 		r.t.Errorf("the proxies decided %v after %s, want %v at most on a machine that is %v late", took,
-			what, patience, busy)
+			what, limit, busy)
 	} else {
 		r.t.Logf("the proxies decided %v after %s", took, what)
 	}

@@ -3,7 +3,6 @@
 package integration
 
 import (
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -57,11 +56,11 @@ func rehearseRestoreAndFailover(t *testing.T) {
 	if bans := r.number("SELECT count(*) FROM rate_limit_bans WHERE network = '198.51.100.0/24'"); bans != 1 {
 		t.Error("a change that the first restore undid is missing after a restore to a later moment")
 	}
-	r.failsOver()
+	r.failOver()
 }
 
-// failsOver makes a synchronous standby, and fails over to it and back.
-func (r *rehearsal) failsOver() {
+// failOver makes a synchronous standby, and fails over to it and back.
+func (r *rehearsal) failOver() {
 	t := r.t
 	r.replicateSynchronously()
 	r.page("Replicate", 2)
@@ -71,10 +70,10 @@ func (r *rehearsal) failsOver() {
 	r.decidedWithin("the promotion", time.Now(), 2*time.Second)
 	within.Pause(time.Second) // within which proxies notice
 	if n := r.number(rehearsedCount + " AND key = 'failover'"); n < admitted {
-		t.Errorf("%d were admitted, and %d are counted on the standby", admitted, n)
+		t.Errorf("the standby counts %d, want the %d that were admitted", n, admitted)
 	}
 	if n := r.ask("/", rehearsedQuota+500, "failover"); admitted+n > rehearsedQuota {
-		t.Errorf("%d were admitted before the failover, and %d after it: more than %d", admitted, n,
+		t.Errorf("%d were admitted before the failover, and %d after it, want %d at most", admitted, n,
 			rehearsedQuota)
 	}
 	r.page("Back up", 3)
@@ -96,12 +95,12 @@ func (r *rehearsal) failsOver() {
 func (r *rehearsal) makeOldPrimaryStandby() {
 	r.t.Helper()
 	r.page("Fail over", 1)
-	await(r.t, "the old primary to follow", func() bool {
+	await(r.t, "the old primary to stream", func() bool {
 		return r.number("SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'") == 1
 	})
 }
 
-// exchange exchanges two variables of the commands.
+// exchange swaps two variables of the commands.
 func (r *rehearsal) exchange(a, b string) {
 	r.t.Helper()
 	r.env = append(r.env, a+"="+r.variable(b), b+"="+r.variable(a))
@@ -132,7 +131,7 @@ func (r *rehearsal) destroyAndRestore(ca string) {
 	r.env = append(r.env, "TIME="+r.text("SELECT date_trunc('second', now())::text"))
 	time.Sleep(time.Second)
 
-	// This future will not have happened.
+	// The restore undoes what follows.
 	r.ask("/", 500, "k")
 	r.ask("/", rehearsedQuota+500, "spent")
 	r.ask("/short", rehearsedShort+100, "k")
@@ -142,8 +141,8 @@ func (r *rehearsal) destroyAndRestore(ca string) {
 	cluster.Execute(t, r.dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}'); "+
 		"DELETE FROM rate_limit_rules WHERE name = 'early'")
 	r.awaitPolicyApplied()
-	r.answers("before the restore", map[string]int{"/early": 200, "/later": 403}, "new")
-	r.answers("before the restore", map[string]int{"/": 429}, "spent")
+	r.checkStatuses("before the restore", map[string]int{"/early": 200, "/later": 403}, "new")
+	r.checkStatuses("before the restore", map[string]int{"/": 429}, "spent")
 	r.page("Restore to a point in time", 0)
 	r.destroy()
 	r.page("Restore to a point in time", 1)
@@ -153,20 +152,21 @@ func (r *rehearsal) destroyAndRestore(ca string) {
 	r.page("Restore to a point in time", 2)
 	r.sh("the saved changes", "grep -F 198.51.100.0/24 changes.json")
 	if bans := r.text("SELECT string_agg(network::text, ' ') FROM rate_limit_bans"); bans != "192.0.2.0/24" {
-		t.Errorf("banned after the restore: %s", bans)
+		t.Errorf("banned after the restore: %s, want 192.0.2.0/24", bans)
 	}
 	if tier := r.text("SELECT tier FROM rate_limit_users WHERE user_id = 'ann'"); tier != "free" {
-		t.Errorf("the tier of ann after the restore: %s", tier)
+		t.Errorf("the tier of ann after the restore: %s, want free", tier)
 	}
-	r.answers("after the restore", map[string]int{"/early": 403, "/later": 200}, "new")
-	r.answers("after the restore", map[string]int{"/": 200, "/short": 200}, "spent")
+	r.checkStatuses("after the restore", map[string]int{"/early": 403, "/later": 200}, "new")
+	r.checkStatuses("after the restore", map[string]int{"/": 200, "/short": 200}, "spent")
 	counted := r.number(rehearsedCount + " AND key = 'k'")
 	if counted < admitted || counted > admitted+100 { // with leased units
-		t.Errorf("%d are counted after the restore, and %d were admitted before the time", counted, admitted)
+		t.Errorf("%d are counted after the restore, want the %d that were admitted, and up to 100 leased",
+			counted,
+			admitted)
 	}
 	if n := r.ask("/", rehearsedQuota+500, "k"); n > rehearsedQuota-counted {
-		t.Errorf("%d were admitted after the restore, and %d are counted before it: more than %d", n, counted,
-			rehearsedQuota)
+		t.Errorf("%d were admitted after the restore, want %d at most", n, rehearsedQuota-counted)
 	} else if n < (rehearsedQuota-counted)*9/10 {
 		t.Errorf("%d were admitted after the restore, want about %d", n, rehearsedQuota-counted)
 	}
@@ -176,7 +176,7 @@ func (r *rehearsal) destroyAndRestore(ca string) {
 	}
 }
 
-// destroy removes all files of the server a minute after the last change: all is archived.
+// destroy removes all files of the server once the last change is archived.
 func (r *rehearsal) destroy() {
 	r.t.Helper()
 	r.sh("a minute later", `psql -c "SELECT pg_switch_wal()"`)
@@ -187,14 +187,14 @@ func (r *rehearsal) destroy() {
 	r.sh("the loss of all files", `pg_ctl stop -m immediate; rm -rf "$PGDATA"`)
 }
 
-// answers checks what each proxy answers at some paths to a key.
-func (r *rehearsal) answers(when string, want map[string]int, key string) {
+// checkStatuses checks the status of a request with a key at each path of each proxy.
+func (r *rehearsal) checkStatuses(when string, want map[string]int, key string) {
 	r.t.Helper()
 	for path, status := range want {
 		for _, url := range r.urls {
 			if a := harness.Ask(r.t, harness.Get(url+path, "X-Key", key)); a.Status != status {
-				r.t.Errorf("%s: %s answers %d to %s, want %d (%s)", when, url+path, a.Status, key, status,
-					http.StatusText(status))
+				r.t.Errorf("%s: %s with the key %s: status %d, want %d", when, url+path, key, a.Status,
+					status)
 			}
 		}
 	}

@@ -26,8 +26,8 @@ type rehearsal struct {
 	t       *testing.T
 	dir     string
 	env     []string
-	account *syscall.Credential // of the server; nil is that of the test
-	blocks  map[string][]string // of the page, by heading
+	account *syscall.Credential // of the server; nil is the account of the test
+	blocks  map[string][]string // the commands of the page, by heading
 	dsn     string
 	urls    []string // of a Caddy and a Traefik
 }
@@ -135,33 +135,34 @@ func (r *rehearsal) sh(name, script string) {
 	defer func() { _ = log.Close() }()
 	cmd.Stdout, cmd.Stderr = log, log // a file: the servers that are started keep it open
 	err = cmd.Run()
-	said, _ := os.ReadFile(log.Name())
+	output, _ := os.ReadFile(log.Name())
 	if err != nil {
 		logs := ""
 		for _, name := range []string{"log", "log-standby"} {
 			log, _ := os.ReadFile(filepath.Join(r.dir, name))
 			logs += string(log[max(0, len(log)-3000):])
 		}
-		r.t.Fatalf("%s: %v\n%s\n%s", name, err, said, logs)
+		r.t.Fatalf("%s: %v\n%s\n%s", name, err, output, logs)
 	}
-	r.t.Logf("%s:\n%s", name, said)
+	r.t.Logf("%s:\n%s", name, output)
 }
 
-// rehearsedPages are the blocks of the page that were run.
+// rehearsedPages has the blocks of the page that were run.
 var rehearsedPages = map[string]bool{}
 
-// page runs the block n of a section of the page.
+// page runs block n of a section of the page.
 func (r *rehearsal) page(section string, n int) {
 	r.t.Helper()
 	if n >= len(r.blocks[section]) {
-		r.t.Fatalf("the section %q of the page has no block %d", section, n)
+		r.t.Fatalf("the section %q of the page has %d blocks, want a block %d", section,
+			len(r.blocks[section]), n)
 	}
 	r.sh(section, r.blocks[section][n])
 	rehearsedPages[section+" "+strconv.Itoa(n)] = true
 }
 
-// ask sends requests to a path of both proxies, and returns how many were admitted. A request without a
-// decision counts as none.
+// ask sends n requests to a path of both proxies, and returns how many were admitted. A request without a
+// decision is not admitted.
 func (r *rehearsal) ask(path string, n int, key string) (admitted int64) {
 	r.t.Helper()
 	result := harness.Run(r.t.Context(), harness.Load{Clients: 4, Requests: n,
@@ -179,14 +180,14 @@ func (r *rehearsal) awaitDecisions() {
 	r.t.Helper()
 	for _, url := range r.urls {
 		await(r.t, "decisions of "+url, func() bool {
-			return harness.Ask(r.t, harness.Get(url, "X-Key", "probe")).
-				Status != http.StatusServiceUnavailable
+			return harness.Ask(r.t, harness.Get(url, "X-Key",
+				"probe")).Status != http.StatusServiceUnavailable
 		})
 	}
 }
 
-// awaitPolicyApplied waits until both proxies are in the registry and obey all changes.
-func (r *rehearsal) awaitPolicyApplied() { awaitObeyed(r.t, r.dsn, 2) }
+// awaitPolicyApplied waits until both proxies are in the registry and apply all changes.
+func (r *rehearsal) awaitPolicyApplied() { awaitPolicyApplied(r.t, r.dsn, 2) }
 
 func (r *rehearsal) number(sql string) int64 { return cluster.Query[int64](r.t, r.dsn, sql) }
 
@@ -211,8 +212,8 @@ func rehearsedLimit(prefix string, quota int) object {
 		"limit": fmt.Sprint(quota, " 1h"), "algorithm": "fixed_window"}
 }
 
-// TestRehearsal runs docs/recovery.md under a Caddy and a Traefik that stay in use: each of its commands is
-// run in one of the parts.
+// TestRehearsal runs all commands of docs/recovery.md, each in one of the parts, while a Caddy and a Traefik
+// are in use.
 func TestRehearsal(t *testing.T) {
 	parts := []struct {
 		name     string

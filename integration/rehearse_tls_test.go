@@ -29,10 +29,10 @@ func (ca rehearsedCA) issue(file, name string, validity time.Duration) (cert, ke
 }
 
 // file writes a file of the account of the server and returns its path.
-func (r *rehearsal) file(name string, text []byte) string {
+func (r *rehearsal) file(name string, data []byte) string {
 	r.t.Helper()
 	path := filepath.Join(r.dir, name)
-	err := os.WriteFile(path, text, 0o600)
+	err := os.WriteFile(path, data, 0o600)
 	if err == nil && r.account != nil {
 		err = os.Chown(path, int(r.account.Uid), int(r.account.Gid))
 	}
@@ -42,7 +42,7 @@ func (r *rehearsal) file(name string, text []byte) string {
 	return path
 }
 
-// rehearseTLS has the certificates of a client and of the server run out, and a password changed. New
+// rehearseTLS lets the certificates of a client and of the server expire, and changes a password. New
 // connections use the renewed files without a restart of a proxy.
 func rehearseTLS(t *testing.T) {
 	r := newRehearsal(t)
@@ -73,7 +73,7 @@ psql -c "ALTER SYSTEM SET ssl = on" -c "ALTER SYSTEM SET ssl_cert_file = '%s'" \
 		routes = append(routes, route{path, "", limit})
 	}
 	c, tr := startCaddy(t, dsns["/cert"], routes...), startTraefik(t, routes)
-	answer := func(path string, status int) {
+	awaitStatus := func(path string, status int) {
 		t.Helper()
 		for _, url := range []string{c.url, tr.url} {
 			await(t, fmt.Sprint(status, " at ", url, path), func() bool {
@@ -81,29 +81,29 @@ psql -c "ALTER SYSTEM SET ssl = on" -c "ALTER SYSTEM SET ssl_cert_file = '%s'" \
 			})
 		}
 	}
-	end := func(role string) {
+	terminate := func(role string) {
 		t.Helper()
 		cluster.Query[int64](t, r.server("PGPORT"),
 			"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = $1", role)
 	}
 	for path := range dsns {
-		answer(path, http.StatusOK)
+		awaitStatus(path, http.StatusOK)
 	}
 	for _, certificate := range []struct{ file, name, why string }{
 		{"client", "by_cert", "certificate"}, {"server", "localhost", "expired"},
 	} {
 		ca.issue(certificate.file, certificate.name, -time.Minute)
 		r.page("Passwords and certificates", 0)
-		end("by_cert")
-		answer("/cert", http.StatusServiceUnavailable)
+		terminate("by_cert")
+		awaitStatus("/cert", http.StatusServiceUnavailable)
 		await(t, certificate.why+" in the logs", func() bool {
 			return strings.Contains(c.Log(), certificate.why) && strings.Contains(tr.Log(), certificate.why)
 		})
 		ca.issue(certificate.file, certificate.name, time.Hour)
 		r.page("Passwords and certificates", 0)
-		answer("/cert", http.StatusOK)
+		awaitStatus("/cert", http.StatusOK)
 	}
 	r.page("Passwords and certificates", 1)
-	end("by_password")
-	answer("/password", http.StatusOK)
+	terminate("by_password")
+	awaitStatus("/password", http.StatusOK)
 }

@@ -21,5 +21,5 @@ func rehearseUpgrade(t *testing.T) {
 	r.env = append(r.env, "OLD_BIN="+tools, "NEW_BIN="+tools)
 	r.page("Upgrade", 0)
 	r.awaitDecisions()
-	r.answers("after pg_upgrade", map[string]int{"/": http.StatusTooManyRequests}, "spent")
+	r.checkStatuses("after pg_upgrade", map[string]int{"/": http.StatusTooManyRequests}, "spent")
 }

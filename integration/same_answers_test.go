@@ -24,19 +24,18 @@ import (
 )
 
 // serveHandlers serves each configuration below its path.
-func serveHandlers(t *testing.T, all map[string]http.Handler) string {
+func serveHandlers(t *testing.T, handlers map[string]http.Handler) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		all["/"+strings.SplitN(r.URL.Path, "/", 3)[1]+"/"].ServeHTTP(w, r)
+		handlers["/"+strings.SplitN(r.URL.Path, "/", 3)[1]+"/"].ServeHTTP(w, r)
 	}))
 	t.Cleanup(s.Close)
 	return s.URL
 }
 
-// TestTheProxiesAnswerTheSame: random requests to random configurations get the same answers from Caddy, the
-// interpreted plugin and httplimit, and leave the same rows. What differs is in docs/traefik.md:
-// "Differences". Leases, waits and refusals without the database are left out: their answers depend on the
-// time.
+// Random requests to random configurations get the same responses from Caddy, the interpreted plugin and
+// httplimit, and leave the same rows. docs/traefik.md, "Differences", has what differs. Leases, waits and
+// refusals without the database are left out, since they depend on the time.
 func TestTheProxiesAnswerTheSame(t *testing.T) {
 	t.Parallel()
 	configurations, requests := 40, 300
@@ -50,9 +49,9 @@ func TestTheProxiesAnswerTheSame(t *testing.T) {
 	sql := policytest.People + insert + insertRevoked +
 		"UPDATE rate_limit_api_keys SET revoked_at = now() WHERE id = " +
 		"8; INSERT INTO rate_limit_bans (user_id) VALUES ('mallory');"
-	var all []*randomConfig
+	var configs []*randomConfig
 	for n := range configurations {
-		all = append(all, makeUp(random, n))
+		configs = append(configs, makeUp(random, n))
 		sql += rulesOf(fmt.Sprintf("/c%d/", n))
 	}
 	var sent []*madeUpRequest
@@ -61,20 +60,20 @@ func TestTheProxiesAnswerTheSame(t *testing.T) {
 	}
 	dsns := []string{policyDatabase(t, sql), policyDatabase(t, sql), cluster.Open(t)}
 	names := []string{"Caddy", "the plugin", "httplimit"}
-	urls := serveAll(t, all, dsns)
+	urls := serveAll(t, configs, dsns)
 	for _, dsn := range dsns[:2] {
-		awaitObeyed(t, dsn, 1)
+		awaitPolicyApplied(t, dsn, 1)
 	}
 
 	var wait sync.WaitGroup
 	var statuses sync.Map
-	for n, c := range all {
+	for n, c := range configs {
 		wait.Go(func() { c.ask(t, n, sent, names, urls, &statuses) })
 	}
 	wait.Wait()
 	for _, status := range []int{200, 400, 401, 402, 403, 404, 429} {
 		if _, seen := statuses.Load(status); !seen && !testing.Short() {
-			t.Errorf("no answer has status %d", status)
+			t.Errorf("no response has status %d, want each status", status)
 		}
 	}
 	if t.Failed() {
@@ -82,8 +81,8 @@ func TestTheProxiesAnswerTheSame(t *testing.T) {
 	}
 	checkHistoriesAreTheSame(t, dsns[0], dsns[1])
 	const inGo = "^c[0-9]*[02468]-"
-	if alone := differ(rowsIn(t, dsns[0], inGo), rowsIn(t, dsns[2], inGo)); len(alone) > 0 {
-		t.Errorf("rows of Caddy or of httplimit alone:\n%s", strings.Join(alone, "\n"))
+	if alone := difference(rowsIn(t, dsns[0], inGo), rowsIn(t, dsns[2], inGo)); len(alone) > 0 {
+		t.Errorf("only Caddy (-) or httplimit (+) has these rows:\n%s", strings.Join(alone, "\n"))
 	}
 }
 
@@ -106,8 +105,8 @@ var histories = map[string]string{
 		GROUP BY user_id, key_id, prefix, limit_name, endpoint`,
 }
 
-// differ returns the lines that only one of two lists has, with - or + before them.
-func differ(one, two []string) (alone []string) {
+// difference returns the lines that only one of two lists has, with - or + before them.
+func difference(one, two []string) (alone []string) {
 	for _, line := range one {
 		if !slices.Contains(two, line) {
 			alone = append(alone, "- "+line)
@@ -134,7 +133,7 @@ func rowsIn(t *testing.T, dsn, prefixes string) []string {
 	return cluster.Texts(t, dsn, rowsOf(prefixes))
 }
 
-// ask sends all requests to one configuration in each proxy, and compares the answers. It adds their
+// ask sends all requests to one configuration in each proxy, and compares the responses. It stores their
 // statuses.
 func (c *randomConfig) ask(t *testing.T, n int, sent []*madeUpRequest, names, urls []string,
 	statuses *sync.Map) {
@@ -174,7 +173,7 @@ func (c *randomConfig) ask(t *testing.T, n int, sent []*madeUpRequest, names, ur
 			for _, field := range []string{"RateLimit", "RateLimit-Policy"} {
 				if list, err := httpsfv.UnmarshalList(answer.Header.Values(field)); err != nil ||
 					strings.Contains(c.settings["fields"], "ietf") && len(list) == 0 && answer.Status == 429 {
-					t.Errorf("%s: %s is no list of structured fields: %q, %v", names[at], field,
+					t.Errorf("%s: %s is %q, error %v, want a list of structured fields", names[at], field,
 						answer.Header.Values(field), err)
 				}
 			}
@@ -183,7 +182,8 @@ func (c *randomConfig) ask(t *testing.T, n int, sent []*madeUpRequest, names, ur
 		}
 		for at := range answers {
 			if answers[at] != answers[0] {
-				t.Errorf("configuration %d, request %d %+v:\n%s answers %s\n%s answers %s\n%s", n, i, *q,
+				t.Errorf("configuration %d, request %d %+v:\n%s: %s\n%s: %s\nwant the same from\n%s", n, i,
+					*q,
 					names[0], answers[0], names[at], answers[at], directive(c.limit(fmt.Sprintf("/c%d/", n))))
 				if wrong++; wrong == 3 {
 					return
@@ -195,14 +195,14 @@ func (c *randomConfig) ask(t *testing.T, n int, sent []*madeUpRequest, names, ur
 
 // serveAll serves configurations by Caddy, the plugin and httplimit, each with a database, and returns their
 // URLs.
-func serveAll(t *testing.T, all []*randomConfig, dsns []string) (urls []string) {
+func serveAll(t *testing.T, configs []*randomConfig, dsns []string) (urls []string) {
 	t.Helper()
 	upstream := startUpstream(t)
 	var routes []route
 	p := loadPlugin(t)
 	store := openStore(t, dsns[2], postgres.Options{DisableInMemoryBlock: true})
 	middlewares, program := map[string]http.Handler{}, map[string]http.Handler{}
-	for n, c := range all {
+	for n, c := range configs {
 		path := fmt.Sprintf("/c%d/", n)
 		behind := httputil.NewSingleHostReverseProxy(upstream)
 		limit := c.limit(path)
@@ -226,15 +226,16 @@ func checkHistoriesAreTheSame(t *testing.T, ofCaddy, ofPlugin string) {
 	t.Helper()
 	for name, sql := range histories {
 		var byCaddy, byPlugin, alone []string
-		for until := time.Now().Add(patience); ; time.Sleep(time.Second) {
+		for until := time.Now().Add(awaitTimeout); ; time.Sleep(time.Second) {
 			byCaddy, byPlugin = cluster.Texts(t, ofCaddy, sql), cluster.Texts(t, ofPlugin, sql)
-			if alone = differ(byCaddy, byPlugin); len(byCaddy) > 1 && len(alone) == 0 ||
+			if alone = difference(byCaddy, byPlugin); len(byCaddy) > 1 && len(alone) == 0 ||
 				time.Now().After(until) {
 				break
 			}
 		}
 		if len(byCaddy) < 2 || len(alone) > 0 {
-			t.Errorf("%s: %d rows of Caddy and %d of the plugin; alone are\n%s", name, len(byCaddy),
+			t.Errorf("%s: Caddy has %d rows and the plugin %d, want the same; these differ:\n%s", name,
+				len(byCaddy),
 				len(byPlugin), strings.Join(alone, "\n"))
 		}
 	}

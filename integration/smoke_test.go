@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// TestSmoke is the test of real programs in `make test`: two Caddys, and the plugin in Traefik's interpreter,
-// on one Postgres. It asserts nothing about time.
+// TestSmoke tests real programs in `make test`: two Caddys, and the plugin in Traefik's interpreter, on one
+// Postgres. It asserts nothing about time.
 func TestSmoke(t *testing.T) {
 	dsn := policyDatabase(t, policytest.People+
 		"SELECT rate_limit_rule('plan', tiers => '{free}', "+
@@ -82,17 +82,17 @@ func checkShared(t *testing.T, urls []string) {
 // checkPolicy uses up the limit of a rule, changes it, and bans the user.
 func checkPolicy(t *testing.T, dsn string, urls []string) {
 	t.Helper()
-	awaitObeyed(t, dsn, len(urls))
+	awaitPolicyApplied(t, dsn, len(urls))
 	if passed := sendAs(t, urls, "/policy", 60, "alice"); passed != 20 {
 		t.Errorf("%d of 60 requests passed a rule of 20, want 20", passed)
 	}
 	cluster.Execute(t, dsn, "SELECT rate_limit_rule('plan', per_day => 26)")
-	awaitObeyed(t, dsn, len(urls))
+	awaitPolicyApplied(t, dsn, len(urls))
 	if passed := sendAs(t, urls, "/policy", 60, "alice"); passed != 6 {
 		t.Errorf("%d more requests passed when the rule had 26, want 6", passed)
 	}
 	cluster.Execute(t, dsn, "INSERT INTO rate_limit_bans (user_id) VALUES ('alice')")
-	awaitObeyed(t, dsn, len(urls))
+	awaitPolicyApplied(t, dsn, len(urls))
 	for _, url := range urls {
 		if got := statusesOf(t, 1, url+"/policy", "X-User", "alice"); got != "403" {
 			t.Errorf("%s, a banned user: status %s, want 403", url, got)

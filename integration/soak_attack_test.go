@@ -71,7 +71,7 @@ func (by attacker) request(address string) *http.Request {
 	return r
 }
 
-// undocumentedAnswer says what is wrong with an answer, or "".
+// undocumentedAnswer describes a response that is not documented, or returns "".
 func undocumentedAnswer(r *http.Request, answer *harness.Answer, err error) string {
 	text := fmt.Sprintf("%s %.100s: %d %v %.200q %v", r.Method, r.URL, answer.Status, answer.Header,
 		answer.Body, err)
@@ -107,13 +107,14 @@ func undocumentedAnswer(r *http.Request, answer *harness.Answer, err error) stri
 	return ""
 }
 
-// attack has attackers ask each proxy. All answers are documented, and memory, metrics and logs stay bounded.
+// attack sends hostile requests to each proxy. All responses are documented, and memory, metrics and logs
+// stay bounded.
 func (s *soak) attack() {
 	const (
-		attackers  = 12
-		mostHeap   = 48 << 20
-		mostSeries = 20
-		mostLines  = 200 // of a log
+		attackers     = 12
+		maxHeapGrowth = 48 << 20
+		maxNewSeries  = 20
+		maxNewLines   = 200 // of a log
 	)
 	for _, p := range s.proxies {
 		used := func() (heap, series, lines int64) {
@@ -135,8 +136,7 @@ func (s *soak) attack() {
 			for range attackers {
 				running.Go(func() {
 					client := &http.Client{Transport: &http.Transport{}, Timeout: time.Minute,
-						CheckRedirect: func(*http.Request,
-							[]*http.Request) error {
+						CheckRedirect: func(*http.Request, []*http.Request) error {
 							return http.ErrUseLastResponse
 						}}
 					defer client.CloseIdleConnections()
@@ -163,10 +163,11 @@ func (s *soak) attack() {
 			"by %d lines\n",
 			p.name, statuses, (moreHeap-heap)>>20, moreSeries-series, moreLines-lines)
 		if len(wrong) > 0 || lacks() {
-			s.t.Errorf("%s answers attackers %v, and these are not documented:\n%s", p.name, statuses,
+			s.t.Errorf("%s: attackers got %v, want 200, 429 and 401; undocumented are\n%s", p.name, statuses,
 				strings.Join(wrong, "\n"))
 		}
-		if moreHeap-heap > mostHeap || moreSeries-series > mostSeries || moreLines-lines > mostLines {
+		if moreHeap-heap > maxHeapGrowth || moreSeries-series > maxNewSeries ||
+			moreLines-lines > maxNewLines {
 			s.t.Errorf("%s: attackers let the heap grow by %d MB, the metrics by %d, the log by %d lines",
 				p.name, (moreHeap-heap)>>20, moreSeries-series, moreLines-lines)
 		}

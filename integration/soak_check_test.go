@@ -17,21 +17,21 @@ import (
 )
 
 const (
-	// exactWithin is when limits are exact after a fault, see docs/operating.md, with a timeout.
+	// exactWithin is the time after a fault until limits are exact (docs/operating.md), and a timeout.
 	exactWithin = 3*time.Second + soakTimeout
-	// lostByKill is the time of a killed proxy that the audit log, metrics and usage may lack, with a second
-	// for a busy machine.
+	// lostByKill and lostTotals are the times before a kill whose requests the audit log and the metrics may
+	// lack, with a second for a busy machine.
 	lostByKill, lostTotals = 3 * time.Second, 6 * time.Second
-	// localShare is the number of requests that a proxy admits by itself: its share of the quota, rounded up,
-	// and one.
+	// localShare is the number of requests that a proxy may admit locally: its share of the quota, rounded
+	// up, and one.
 	localShare = 100/soakProxies + 2
 	// lostByCrash is the time that a crash of Postgres may lose without synchronous_commit.
 	lostByCrash = time.Second
-	// slotsFree is when slots of lost requests are free, with a timeout.
+	// slotsFree is the time until slots of lost requests are free, and a timeout.
 	slotsFree = 10*time.Second + soakTimeout
-	// Without a fault, one of lateOf requests may time out, and a proxy may decide nothing for mostBlackout
-	// seconds. What happens while the machine is busy does not count.
-	lateOf, mostBlackout = 1000, 2
+	// Without a fault, one of sentPerLate requests may time out, and a proxy may decide nothing for
+	// maxBlackout seconds. What happens while the machine is busy does not count.
+	sentPerLate, maxBlackout = 1000, 2
 )
 
 // overlaps reports whether something between two times may be due to the event.
@@ -39,7 +39,7 @@ func (e *event) overlaps(from, to time.Duration) bool {
 	return from <= e.ended+exactWithin && to >= e.began
 }
 
-// judgeAnswers finds the answers that the documentation does not name for their moment.
+// judgeAnswers checks that the documents explain each response by a fault at its time.
 func (s *soak) judgeAnswers() {
 	late, wrong := 0, 0
 	for i := range s.load.odds {
@@ -71,7 +71,7 @@ func (s *soak) judgeAnswers() {
 	fmt.Printf("soak: %d answers that only a fault explains, %d too late without one on a busy machine, %d "+
 		"on one that is not, %d wrong\n",
 		len(s.load.odds)-len(s.late)-wrong, len(s.late)-late, late, wrong)
-	if wrong > 0 || late > s.load.sent/lateOf {
+	if wrong > 0 || late > s.load.sent/sentPerLate {
 		s.t.Errorf("%d answers are wrong, and %d of %d had no decision although nothing was wrong", wrong,
 			late, s.load.sent)
 	}
@@ -79,14 +79,14 @@ func (s *soak) judgeAnswers() {
 		r, blackout := &s.load.recorded[i], 0
 		for second := range int(time.Since(s.load.began) / time.Second) {
 			at := time.Duration(second) * time.Second
-			if r.undecided[second] > r.decided[second] && !slices.ContainsFunc(s.events,
-				func(e *event) bool { return e.overlaps(at, at+time.Second) }) &&
+			overlaps := func(e *event) bool { return e.overlaps(at, at+time.Second) }
+			if r.undecided[second] > r.decided[second] && !slices.ContainsFunc(s.events, overlaps) &&
 				!s.busy(at, at+time.Second) {
 				blackout++
 			} else {
 				blackout = 0
 			}
-			if blackout > mostBlackout {
+			if blackout > maxBlackout {
 				s.t.Errorf("%s decides nothing at %v, although nothing is wrong", s.proxies[i].name, at)
 			}
 		}
@@ -96,13 +96,12 @@ func (s *soak) judgeAnswers() {
 // busy reports whether the machine was busy, about a second around a time.
 func (s *soak) busy(from, to time.Duration) bool {
 	return slices.ContainsFunc(s.load.busy, func(b span) bool {
-		return b.began <= to+time.Second &&
-			b.ended >= from-time.Second
+		return b.began <= to+time.Second && b.ended >= from-time.Second
 	})
 }
 
 // isExplained reports whether a fault explains an answer.
-func (s *soak) isExplained(o *odd) bool {
+func (s *soak) isExplained(o *oddAnswer) bool {
 	for _, e := range s.events {
 		if e.overlaps(o.began, o.ended) && e.mayExplain(o) {
 			e.explained++
@@ -113,7 +112,7 @@ func (s *soak) isExplained(o *odd) bool {
 }
 
 // mayExplain reports whether an answer is due to the event, if it came at that time.
-func (e *event) mayExplain(o *odd) bool {
+func (e *event) mayExplain(o *oddAnswer) bool {
 	dead := e.proxy == o.proxy && o.began <= e.ended
 	switch {
 	case o.unheard && e.fault.reloads:
@@ -135,7 +134,7 @@ func (e *event) mayExplain(o *odd) bool {
 	return dead && o.status == 0 && o.what != undecidedAdmission
 }
 
-// judgeAdmissions compares what each key got with what it may get.
+// judgeAdmissions compares the admissions of each key with its quota.
 func (s *soak) judgeAdmissions() {
 	keys, exact := 0, 0
 	for name, u := range s.load.uses {
@@ -144,8 +143,8 @@ func (s *soak) judgeAdmissions() {
 		}
 		keys++
 		u.last = max(u.last, u.admitted[len(u.admitted)-1])
-		got, most, why := len(u.admitted), u.lane.quota, []string(nil)
-		most += int(math.Ceil(u.lane.refill * (u.last - u.first + time.Second).Seconds()))
+		got, limit, why := len(u.admitted), u.lane.quota, []string(nil)
+		limit += int(math.Ceil(u.lane.refill * (u.last - u.first + time.Second).Seconds()))
 		quiet := true
 		for _, e := range s.events {
 			if !e.overlaps(u.first, u.last) {
@@ -153,38 +152,38 @@ func (s *soak) judgeAdmissions() {
 			}
 			quiet = quiet && e.fault.decides && e.proxy < 0
 			if more := s.allowance(e, u); more > 0 {
-				most += more
+				limit += more
 				why = append(why, fmt.Sprintf("%d more by %q", more, e.fault.name))
 			}
 		}
 		if u.lane.onError == "local" {
 			for i := range s.proxies {
-				if u.slow[i] || slices.ContainsFunc(s.late, func(o *odd) bool {
-					return o.proxy == i &&
-						o.began <= u.last && o.ended >= u.first
-				}) {
-					most += localShare
+				overlaps := func(o *oddAnswer) bool {
+					return o.proxy == i && o.began <= u.last && o.ended >= u.first
+				}
+				if u.slow[i] || slices.ContainsFunc(s.late, overlaps) {
+					limit += localShare
 					why = append(why, "more by a late decision of "+s.proxies[i].name)
 				}
 			}
 		}
-		if got > most {
+		if got > limit {
 			s.t.Errorf("%s, from %v to %v: %d were admitted, want %d at most %v", name,
-				u.first.Round(time.Millisecond), u.last.Round(time.Millisecond), got, most, why)
+				u.first.Round(time.Millisecond), u.last.Round(time.Millisecond), got, limit, why)
 		}
 		// With a demand far above the quota, all of it is used. A lease may lose what a process holds.
 		if u.sent < 2*u.lane.quota || u.lane.refill > 0 || u.lane.answers {
 			continue
 		}
-		least := u.lane.quota
+		minimum := u.lane.quota
 		if u.lane.leased {
-			least -= u.lane.quota * 15 / 100
+			minimum -= u.lane.quota * 15 / 100
 		}
 		if quiet {
 			exact++
-			if got+u.undecided < least {
-				s.t.Errorf("%s, without a fault: %d of %d requests were admitted, want %d at least", name,
-					got, u.sent, least)
+			if got+u.undecided < minimum {
+				s.t.Errorf("%s, without a fault: %d of %d requests were admitted, want at least %d", name,
+					got, u.sent, minimum)
 			}
 		}
 	}
@@ -194,29 +193,28 @@ func (s *soak) judgeAdmissions() {
 	}
 }
 
-// judgeFlights compares how many requests were in flight with how many may be. The slots of all are free in
-// the end.
+// judgeFlights compares the requests in flight with the limit. In the end, all slots are free.
 func (s *soak) judgeFlights() {
 	l := &lanes[slices.IndexFunc(lanes, func(l lane) bool { return l.flights })]
-	full, atOnce, wrong := 0, 0, []string(nil)
+	full, concurrent, wrong := 0, 0, []string(nil)
 	for _, a := range s.load.arrivals {
-		most := l.quota
+		limit := l.quota
 		for _, e := range s.events {
 			if e.overlaps(a.at, a.at) {
-				most += s.allowance(e, &use{lane: l})
+				limit += s.allowance(e, &use{lane: l})
 			}
 		}
-		atOnce = max(atOnce, a.requests)
-		if a.requests > most {
+		concurrent = max(concurrent, a.requests)
+		if a.requests > limit {
 			wrong = append(wrong, fmt.Sprintf("%d at %v, want %d at most", a.requests,
-				a.at.Round(time.Millisecond), most))
+				a.at.Round(time.Millisecond), limit))
 		}
 		if a.requests == l.quota {
 			full++
 		}
 	}
-	fmt.Printf("soak: %d requests were in flight, at most %d at once, and %d of them took the last slot\n",
-		len(s.load.arrivals), atOnce, full)
+	fmt.Printf("soak: %d requests in flight, at most %d concurrently; %d of them took the last slot\n",
+		len(s.load.arrivals), concurrent, full)
 	if len(wrong) > 0 {
 		s.t.Errorf("too many requests were in flight, %d times: %v", len(wrong), wrong[:min(20, len(wrong))])
 	}
@@ -232,7 +230,7 @@ func (s *soak) judgeFlights() {
 		n = cluster.Query[int64](s.t, s.servers.dsn, held, l.name)
 	}
 	if n > 0 {
-		s.t.Errorf("%d slots are held %v after the last request", n, slotsFree)
+		s.t.Errorf("%d slots are held %v after the last request, want 0", n, slotsFree)
 	}
 }
 
@@ -262,21 +260,21 @@ func (s *soak) allowance(e *event, u *use) (more int) {
 	return more
 }
 
-// judgeHistory adds the history up. Each request that a proxy has answered is in it, but for those of a
-// killed proxy, and no request is in it twice.
+// judgeHistory checks that the history has each request to which a proxy responded once. It may lack the last
+// requests before a proxy was killed.
 func (s *soak) judgeHistory() {
 	for i, p := range s.proxies {
 		r := &s.load.recorded[i]
-		least, leastTotals := r.answered, r.answered
+		minimum, minTotals := r.answered, r.answered
 		for _, e := range s.events {
 			if e.proxy == i {
 				for second, n := range r.bySecond {
 					at := time.Duration(second) * time.Second
 					if at <= e.ended && at+time.Second >= e.killed-lostByKill {
-						least -= n
+						minimum -= n
 					}
 					if at <= e.ended && at+time.Second >= e.killed-lostTotals {
-						leastTotals -= n
+						minTotals -= n
 					}
 				}
 			}
@@ -284,13 +282,13 @@ func (s *soak) judgeHistory() {
 		name := "split_part(node, '#', 1) = '" + p.name + "'"
 		for _, sum := range []struct {
 			what, sql string
-			least     int
+			minimum   int
 		}{
 			{"the audit log", "SELECT coalesce((SELECT sum(count * weight) FROM rate_limit_audit WHERE " +
 				name + "), 0)::bigint + coalesce((SELECT sum(dropped) FROM rate_limit_writers WHERE " + name +
-				"), 0)::bigint", least},
+				"), 0)::bigint", minimum},
 			{"the metrics", "SELECT coalesce(sum(requests), 0)::bigint FROM rate_limit_metrics WHERE " +
-				"granularity = 'minute' AND region = '" + p.name + "'", leastTotals},
+				"granularity = 'minute' AND region = '" + p.name + "'", minTotals},
 		} {
 			var got int64
 			for until := time.Now().Add(15 * time.Second); ; time.Sleep(500 * time.Millisecond) {
@@ -301,14 +299,15 @@ func (s *soak) judgeHistory() {
 			}
 			fmt.Printf("soak: %s has %d requests of %s, which has answered %d of %d\n", sum.what, got, p.name,
 				r.answered, r.sent)
-			if got < int64(sum.least) || got > int64(r.sent) {
-				s.t.Errorf("%s has %d requests of %s, want %d to %d", sum.what, got, p.name, sum.least,
+			if got < int64(sum.minimum) || got > int64(r.sent) {
+				s.t.Errorf("%s has %d requests of %s, want %d to %d", sum.what, got, p.name, sum.minimum,
 					r.sent)
 			}
 		}
 	}
-	if n := cluster.Query[int64](s.t, s.servers.dsn,
-		"SELECT coalesce(sum(dropped), 0)::bigint FROM rate_limit_writers"); n > 0 {
+	n := cluster.Query[int64](s.t, s.servers.dsn,
+		"SELECT coalesce(sum(dropped), 0)::bigint FROM rate_limit_writers")
+	if n > 0 {
 		s.t.Logf("%d rows of the history were dropped", n)
 	}
 }

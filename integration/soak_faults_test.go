@@ -27,7 +27,7 @@ type fault struct {
 	reloads bool
 }
 
-// event is a fault of the plan, and afterwards what it was.
+// event is a fault of the plan, and then its effects.
 type event struct {
 	fault  *fault
 	at     time.Duration // planned
@@ -48,23 +48,23 @@ func (e *event) String() string {
 	return fmt.Sprintf("%6v  %s (%v, choice %d)", e.at, e.fault.name, e.lasts, e.choice)
 }
 
-// plan returns the faults of a soak. The same seed and duration give the same plan. All faults occur before
-// one occurs again.
-func plan(seed uint64, duration time.Duration) (all []*event) {
+// plan returns the faults of a soak, which seed and duration determine. All faults occur before one occurs
+// again.
+func plan(seed uint64, duration time.Duration) (events []*event) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var next []int
 	for at := *soakEvery / 2; at+*soakEvery/2 <= duration; at += *soakEvery {
 		if len(next) == 0 {
 			next = random.Perm(len(faults))
 		}
-		all = append(all, &event{fault: &faults[next[0]], at: at, proxy: -1, choice: random.IntN(60),
+		events = append(events, &event{fault: &faults[next[0]], at: at, proxy: -1, choice: random.IntN(60),
 			lasts: time.Duration(1500+random.IntN(3500)) * time.Millisecond})
 		next = next[1:]
 	}
-	return all
+	return events
 }
 
-// inTable returns what has fault n of serverFaults.
+// inTable returns a function that causes fault n of serverFaults.
 func inTable(n int) func(s *soak, e *event) error {
 	return func(s *soak, e *event) error {
 		f := serverFaults(s.servers.server().Cluster, s.servers.all[0].network, s.servers.all[1].network)[n]
@@ -76,8 +76,8 @@ func inTable(n int) func(s *soak, e *event) error {
 	}
 }
 
-// faults are all that go wrong. Each function returns when the fault is over. heal waits for the servers
-// after it.
+// faults are all faults of a soak. Each function returns when its fault is over; restoreServers then waits
+// for the servers.
 var faults = []fault{
 	{name: "kill -9 of Postgres", do: inTable(1)},
 	{name: "SIGSTOP of Postgres", do: inTable(2)},
@@ -112,14 +112,17 @@ var faults = []fault{
 			return err
 		}
 		time.Sleep(e.lasts / 2)
-		said := fmt.Sprint(s.servers.run(server, "CREATE TABLE soak_full AS SELECT 1"))
-		for i := 0; i < 20 && s.servers.run(server,
-			"SELECT pg_logical_emit_message(false, 'soak', 'x'), pg_switch_wal()") == nil; i++ {
-			continue // until the next file of the log cannot be made
+		failure := fmt.Sprint(s.servers.run(server, "CREATE TABLE soak_full AS SELECT 1"))
+		for range 20 { // until the next file of the log cannot be created
+			err := s.servers.run(server,
+				"SELECT pg_logical_emit_message(false, 'soak', 'x'), pg_switch_wal()")
+			if err != nil {
+				break
+			}
 		}
 		time.Sleep(e.lasts / 2)
-		if !strings.Contains(said, "No space left on device") {
-			return fmt.Errorf("the disk is not full: %s", said)
+		if !strings.Contains(failure, "No space left on device") {
+			return fmt.Errorf("the disk is not full: %s", failure)
 		}
 		return server.set(0, false)
 	}},
@@ -174,7 +177,7 @@ var faults = []fault{
 	}},
 }
 
-// table returns the table of a lane's rows.
+// table returns the table of a lane's counters.
 func (l *lane) table() string {
 	if l.durable {
 		return "rate_limit_durable"

@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// growth records the resources that a process used before each fault. A new process begins anew.
+// growth records the resources that a process used before each fault. It starts anew with each process.
 type growth struct {
 	goroutines  []map[string]int // by stack
 	heap        []int64
@@ -22,12 +22,12 @@ type growth struct {
 const (
 	// enoughSamples is the number of samples that show whether something grows.
 	enoughSamples = 9
-	// moreGoroutines and moreHeap are a growth: the least of the last third of the samples less the most of
-	// the first third. A goroutine a minute makes about 4 in ten minutes.
+	// moreGoroutines and moreHeap are the differences that count as growth: the minimum of the last third of
+	// the samples less the maximum of the first third. A goroutine a minute makes about 4 in ten minutes.
 	moreGoroutines = 3
 	moreHeap       = 16 << 20
-	// mostConnections is max_conns, for each proxy.
-	mostConnections = 8 * soakProxies
+	// maxConnections is max_conns, for each proxy.
+	maxConnections = 8 * soakProxies
 )
 
 // sample measures what the proxies use.
@@ -50,8 +50,8 @@ func (s *soak) sample() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if n > mostConnections {
-		s.t.Errorf("the proxies have %d connections, want %d at most", n, mostConnections)
+	if n > maxConnections {
+		s.t.Errorf("the proxies have %d connections, want %d at most", n, maxConnections)
 	}
 	for i := range s.grown {
 		s.grown[i].connections = append(s.grown[i].connections, n)
@@ -59,13 +59,13 @@ func (s *soak) sample() {
 	fmt.Printf("        %s, %d connections\n", total, n)
 }
 
-// forget begins the samples of a proxy anew.
+// forget drops the samples of a proxy.
 func (s *soak) forget(proxy int) {
 	s.judgeGrowthOf(proxy)
 	s.grown[proxy] = growth{}
 }
 
-// judgeGrowth finds what grows.
+// judgeGrowth checks that no resource grows.
 func (s *soak) judgeGrowth() {
 	for i := range s.proxies {
 		s.judgeGrowthOf(i)
@@ -77,13 +77,13 @@ func (s *soak) judgeGrowthOf(proxy int) {
 	if len(g.heap) < enoughSamples {
 		return
 	}
-	all := map[string]bool{}
+	seen := map[string]bool{}
 	for _, stacks := range g.goroutines {
 		for stack := range stacks {
-			all[stack] = true
+			seen[stack] = true
 		}
 	}
-	for stack := range all {
+	for stack := range seen {
 		var counts []int64
 		for _, stacks := range g.goroutines {
 			counts = append(counts, int64(stacks[stack]))
@@ -100,8 +100,8 @@ func (s *soak) judgeGrowthOf(proxy int) {
 	}
 }
 
-// hasGrown reports whether the least of the last third of the numbers is so much more than the most of the
-// first.
+// hasGrown reports whether the minimum of the last third of the numbers exceeds the maximum of the first
+// third by more.
 func hasGrown(numbers []int64, more int64) bool {
 	third := len(numbers) / 3
 	first, last := numbers[0], numbers[len(numbers)-1]
@@ -113,8 +113,8 @@ func hasGrown(numbers []int64, more int64) bool {
 
 var stackLine = regexp.MustCompile(`(?m)^#\t0x[0-9a-f]+\t(\S+?)\+0x`)
 
-// stacksAt counts the goroutines of a process with pprof at a URL, by their functions. The connections of
-// HTTP are not among them: the clients have a bounded number.
+// stacksAt counts the goroutines of a process with pprof at a URL, by their functions. It leaves out the
+// connections of HTTP, which the clients bound.
 func stacksAt(t testing.TB, admin string) map[string]int {
 	t.Helper()
 	text := harness.Ask(t, harness.Get(admin+"/debug/pprof/goroutine?debug=1")).Body
@@ -122,8 +122,8 @@ func stacksAt(t testing.TB, admin string) map[string]int {
 	for _, block := range strings.Split(text, "\n\n") {
 		head, _, _ := strings.Cut(strings.TrimPrefix(block, "goroutine profile: total"), " @")
 		n, err := strconv.Atoi(strings.TrimSpace(head[strings.LastIndexByte(head, '\n')+1:]))
-		if err != nil || strings.Contains(block, "net/http.(*conn).serve") || strings.Contains(block,
-			"net/http.(*persistConn)") || strings.Contains(block, "connReader") {
+		if err != nil || strings.Contains(block, "net/http.(*conn).serve") ||
+			strings.Contains(block, "net/http.(*persistConn)") || strings.Contains(block, "connReader") {
 			continue
 		}
 		var functions []string

@@ -18,7 +18,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// lane is a path, and the limit on it.
+// lane is a path with its limit, and what is expected of it.
 type lane struct {
 	name     string
 	onError  string // "": the path has no limit
@@ -29,25 +29,24 @@ type lane struct {
 	durable bool
 	async   bool // without synchronous_commit: a crash loses the last fraction of a second
 	leased  bool
-	always  int // the status of all answers with a decision; 0 is 200 and 429
-	answers bool
-	refill  float64 // what comes back in a second
+	always  int     // the status of all responses with a decision; 0 means 200 or 429
+	answers bool    // responses count as admissions, not requests at the upstream
+	refill  float64 // units that become free in a second
 	flights bool    // quota bounds the requests in flight
 	hostile bool    // only for attackers
 }
 
 const (
 	soakTimeout = time.Second     // for a decision
-	soakMargin  = time.Second     // for everything else that a request takes
-	keyLife     = 8 * time.Second // then the next key comes
-	forever     = "forever"       // the key that is used all the time
+	soakMargin  = time.Second     // for the rest of a request
+	keyLife     = 8 * time.Second // after which requests have the next key
+	forever     = "forever"       // a key of requests all the time
 	longWindow  = "364d"
-	turningFor  = 5 * time.Second // the window of the limit that turns
+	turningFor  = 5 * time.Second // the window of the lane turning
 )
 
-// lanes are the paths of a soak. The windows are so long that each key has one quota, except on two
-// lanes on which admissions are counted by the answers: only these say in which window a decision was made,
-// and whether there was one.
+// lanes are the paths of a soak. Windows are long enough for a key to have one quota. On the two other lanes,
+// responses count as admissions, since only a response has the window of its decision.
 var lanes = []lane{
 	{name: "durable", onError: "deny", quota: 100, durable: true,
 		settings: object{"limit": "100 " + longWindow, "algorithm": "fixed_window", "durable": true,
@@ -87,7 +86,7 @@ var lanes = []lane{
 }
 
 const (
-	statusSlow  = -1  // of an odd answer that came too late
+	statusSlow  = -1  // of an oddAnswer that came too late
 	statusEnded = 499 // of a request that has lost its slot
 )
 
@@ -98,20 +97,20 @@ type use struct {
 	lane        *lane
 	sent        int
 	first, last time.Duration // of the requests
-	undecided   int           // answered 503
-	// the proxy took more than half of the timeout: it may have decided by itself
+	undecided   int           // responses without a decision
+	// proxies that took more than half of the timeout, and so may have decided locally
 	slow     [soakProxies]bool
-	admitted []time.Duration // when
+	admitted []time.Duration // the times of the admissions
 }
 
-// odd is an answer that is right at some moments only.
-type odd struct {
+// oddAnswer is a response that is right at some times only.
+type oddAnswer struct {
 	began, ended time.Duration
 	proxy        int
 	lane         *lane
 	what         string
 	status       int
-	unheard      bool // no handler has read the request
+	unheard      bool // no handler read the request
 }
 
 // soakLoad sends requests, and counts what the proxies do with them.
@@ -121,19 +120,19 @@ type soakLoad struct {
 	client  *http.Client
 	running sync.WaitGroup
 
-	mu       sync.Mutex // guards all that follows
+	mu       sync.Mutex // guards the fields below
 	uses     map[string]*use
-	odds     []odd
+	odds     []oddAnswer
 	sent     int
 	statuses map[int]int
 	recorded [soakProxies]recorded
 	slowest  time.Duration
-	busy     []span // when requests without a limit took long: the machine is busy
-	flying   int    // requests in flight, of the limit of these
+	busy     []span // times at which requests without a limit were slow, so the machine was busy
+	flying   int    // requests in flight on the lane flights
 	arrivals []arrival
 }
 
-// arrival is the number of requests in flight when one of them came.
+// arrival has the number of requests in flight when a request arrived.
 type arrival struct {
 	at       time.Duration
 	requests int
@@ -141,7 +140,7 @@ type arrival struct {
 
 type span struct{ began, ended time.Duration }
 
-// recorded are the requests of one proxy that its history must have.
+// recorded counts the requests that the history of one proxy must have.
 type recorded struct {
 	sent, answered     int
 	bySecond           map[int]int // answered
@@ -199,7 +198,7 @@ func (s *soakLoad) hold(ctx context.Context) {
 	s.mu.Unlock()
 }
 
-// use returns the use of a key. The caller holds the mutex.
+// use returns the counts of a key. The caller holds the mutex.
 func (s *soakLoad) use(l *lane, key string) *use {
 	u := s.uses[l.name+" "+key]
 	if u == nil {
@@ -209,7 +208,7 @@ func (s *soakLoad) use(l *lane, key string) *use {
 	return u
 }
 
-// keyAt returns the key of the requests at a time.
+// keyAt returns the key of a client's request n at a time.
 func keyAt(at time.Duration, n int) string {
 	if n%8 == 0 {
 		return forever
@@ -217,7 +216,7 @@ func keyAt(at time.Duration, n int) string {
 	return strconv.Itoa(int(at / keyLife))
 }
 
-// run sends requests to all lanes of all proxies until the context ends: about 320 in a second.
+// run sends about 320 requests per second to all lanes of all proxies, until the context ends.
 func (s *soakLoad) run(ctx context.Context) {
 	for proxy := range s.urls {
 		for i := range lanes {
@@ -245,7 +244,7 @@ func (s *soakLoad) run(ctx context.Context) {
 	}
 }
 
-// overload sends requests of very many clients to a proxy at once, on the lanes that the upstream counts.
+// overload sends requests of 2,500 clients to a proxy concurrently, on the lanes that the upstream counts.
 func (s *soakLoad) overload(ctx context.Context, proxy int) {
 	var counted []*lane
 	for i := range lanes {
@@ -267,7 +266,7 @@ func (s *soakLoad) overload(ctx context.Context, proxy int) {
 	}})
 }
 
-// send sends the nth request of a client.
+// send sends request n of a client.
 func (s *soakLoad) send(proxy int, l *lane, n int) {
 	began := time.Since(s.began)
 	key := keyAt(began, n)
@@ -293,7 +292,7 @@ func (s *soakLoad) send(proxy int, l *lane, n int) {
 		s.busy = append(s.busy, span{began, ended})
 	}
 	s.slowest = max(s.slowest, ended-began)
-	strange := odd{began: began, ended: ended, proxy: proxy, lane: l}
+	strange := oddAnswer{began: began, ended: ended, proxy: proxy, lane: l}
 	if ended-began > soakTimeout+soakMargin {
 		strange.what, strange.status = "answered", statusSlow
 		s.odds = append(s.odds, strange)

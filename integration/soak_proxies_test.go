@@ -18,11 +18,12 @@ type soakProxy struct {
 	name, url, admin string
 	start            func()
 	reload           func() error
-	reject           func() error // a reload with a configuration that is wrong
+	reject           func() error // reloads an invalid configuration
 	process          func() *harness.Process
 }
 
-// soakRoutes returns the lanes of a proxy. limit replaces the first limit, if it is not "".
+// soakRoutes returns the routes of a proxy, one for each lane. limit replaces the first limit, unless it is
+// "".
 func soakRoutes(name, upstream, limit string) (routes []route) {
 	for i := range lanes {
 		l := &lanes[i]
@@ -64,7 +65,7 @@ func newSoakCaddy(t *testing.T, binary, name, dsn, upstream string) *soakProxy {
 	}
 	load := func(config string, want int) error {
 		if answer := loadConfig(t, admin, config); answer.Status != want {
-			return fmt.Errorf("%s: a reload is answered %d %s, want %d", name, answer.Status, answer.Body,
+			return fmt.Errorf("%s: reload: %d %s, want %d", name, answer.Status, answer.Body,
 				want)
 		}
 		return nil
@@ -89,11 +90,11 @@ func newSoakTraefik(t *testing.T, name, dsn, upstream string) *soakProxy {
 }
 
 // startSoakProxies starts the proxies.
-func startSoakProxies(t *testing.T, dsn, upstream string) (all []*soakProxy) {
+func startSoakProxies(t *testing.T, dsn, upstream string) (proxies []*soakProxy) {
 	t.Helper()
 	binary := buildCaddy(t)
 	for i := range soakProxies - 1 {
-		all = append(all, newSoakCaddy(t, binary, fmt.Sprint("caddy", i+1), dsn, upstream))
+		proxies = append(proxies, newSoakCaddy(t, binary, fmt.Sprint("caddy", i+1), dsn, upstream))
 	}
-	return append(all, newSoakTraefik(t, "traefik", dsn, upstream))
+	return append(proxies, newSoakTraefik(t, "traefik", dsn, upstream))
 }

@@ -25,7 +25,7 @@ type soakServer struct {
 	*cluster.Cluster
 	network *slownet.Proxy
 	faults  *os.File // see testdata/soak/faults.c
-	logged  int      // how much of its log was read
+	logged  int      // the bytes of its log that were read
 }
 
 // soakServers are a primary and its synchronous standby.
@@ -94,7 +94,7 @@ func startSoakServers(t *testing.T) *soakServers {
 func (s *soakServers) server() *soakServer  { return s.all[s.primary] }
 func (s *soakServers) standby() *soakServer { return s.all[1-s.primary] }
 
-// set says what the clock and the disk of a server are like.
+// set sets how far the clock of a server is back, and whether its disk is full.
 func (s *soakServer) set(back time.Duration, full bool) error {
 	text := binary.NativeEndian.AppendUint64(nil, uint64(back/time.Second))
 	flag := uint64(0)
@@ -113,12 +113,12 @@ func (s *soakServers) follow() error {
 	return s.run(s.server(), "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
 }
 
-// run runs SQL on a server. A fault may have ended it a moment ago.
+// run runs SQL on a server, which a fault may just have ended.
 func (s *soakServers) run(server *soakServer, sql ...string) error {
 	return runSQL(server.DSN("postgres")+"&application_name=soak", sql...)
 }
 
-// number asks the primary.
+// number returns the result of a query of the primary.
 func (s *soakServers) number(sql string) (n int64, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -131,7 +131,7 @@ func (s *soakServers) number(sql string) (n int64, err error) {
 	return n, err
 }
 
-// failOver kills the primary, promotes its standby, and makes the old primary the standby of that.
+// failOver kills the primary, promotes its standby, and makes the old primary its standby.
 func (s *soakServers) failOver(away time.Duration) error {
 	if err := s.server().Kill(); err != nil {
 		return err
@@ -141,8 +141,8 @@ func (s *soakServers) failOver(away time.Duration) error {
 	if err := s.run(s.server(), "SELECT pg_promote()"); err != nil {
 		return err
 	}
-	if err := s.run(s.server(), "ALTER SYSTEM RESET synchronous_standby_names",
-		"SELECT pg_reload_conf()"); err != nil {
+	err := s.run(s.server(), "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+	if err != nil {
 		return err
 	}
 	return s.follow()

@@ -19,7 +19,7 @@ var (
 	soakEvery    = flag.Duration("soak-every", 20*time.Second,
 		"the time from one fault of TestSoak to the next")
 	soakAttack = flag.Duration("soak-attack", 5*time.Second,
-		"how long attackers ask each proxy at the end of TestSoak")
+		"how long attackers send requests to each proxy at the end of TestSoak")
 )
 
 // soak is a long run of two Caddies and a Traefik, with faults.
@@ -30,12 +30,12 @@ type soak struct {
 	load    *soakLoad
 	events  []*event
 	grown   [soakProxies]growth
-	late    []*odd // answers without a decision that no fault explains
+	late    []*oddAnswer // responses without a decision that no fault explains
 }
 
-// TestSoak has a load with a fault every 20 s, and judges all answers, what was admitted, the history, and
-// what the proxies use, and then what attackers get. It prints its seed and its plan; the same seed gives the
-// same plan.
+// TestSoak sends requests while a fault occurs every 20 s. It checks all responses, the admissions, the
+// history, the resources of the proxies, and then the responses to attackers. It prints its seed and its
+// plan; a seed and a duration determine the plan.
 func TestSoak(t *testing.T) {
 	seed := *soakSeed
 	if seed == 0 {
@@ -63,7 +63,7 @@ func TestSoak(t *testing.T) {
 	for _, p := range s.proxies {
 		s.load.urls = append(s.load.urls, p.url)
 	}
-	awaitObeyed(t, s.servers.dsn, soakProxies)
+	awaitPolicyApplied(t, s.servers.dsn, soakProxies)
 	if _, err := s.servers.restoreServers(); err != nil {
 		t.Fatal(err)
 	}
@@ -72,14 +72,14 @@ func TestSoak(t *testing.T) {
 	defer s.load.running.Wait()
 	defer cancel()
 	s.load.run(ctx)
-	well := time.Duration(0)
+	recovered := time.Duration(0)
 	for _, e := range s.events {
-		s.sleepUntil(max(e.at, well))
+		s.sleepUntil(max(e.at, recovered))
 		s.sample()
 		s.injectFault(e)
-		well = e.ended + 2*exactWithin
+		recovered = e.ended + 2*exactWithin
 	}
-	s.sleepUntil(max(*soakDuration, well))
+	s.sleepUntil(max(*soakDuration, recovered))
 	s.sample()
 	cancel()
 	s.load.running.Wait()
@@ -95,7 +95,7 @@ func TestSoak(t *testing.T) {
 
 func (s *soak) sleepUntil(at time.Duration) { time.Sleep(time.Until(s.load.began.Add(at))) }
 
-// injectFault has a fault, and waits until the servers are well.
+// injectFault causes a fault, and waits until the servers have recovered.
 func (s *soak) injectFault(e *event) {
 	e.began = time.Since(s.load.began)
 	err := e.fault.do(s, e)

@@ -9,8 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// TestDecisionsAreOnTheSpansOfCaddysTracing: each span has the decision on its request, and no key that is a
-// secret.
+// Each span has the decision on its request, and no key that is a secret.
 func TestDecisionsAreOnTheSpansOfCaddysTracing(t *testing.T) {
 	t.Parallel()
 	address := harness.FreeAddress(t)

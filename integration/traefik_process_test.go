@@ -53,8 +53,7 @@ func startTraefik(t testing.TB, routes []route, env ...string) *traefik {
 	return startTraefikWith(t, object{}, "INFO", routes, env...)
 }
 
-// startTraefikWith is like startTraefik with further settings of the entry point, and with another
-// level of the log.
+// startTraefikWith is like startTraefik but has further settings of the entry point and another log level.
 func startTraefikWith(t testing.TB, entryPoint object, logLevel string, routes []route,
 	env ...string) *traefik {
 	t.Helper()
@@ -120,15 +119,15 @@ func (tr *traefik) write(t testing.TB, routes []route) {
 		"middlewares": middlewares}})
 }
 
-// reload has the routes served, and waits until they are.
+// reload replaces the routes, and waits until Traefik serves them.
 func (tr *traefik) reload(t testing.TB, routes []route) {
 	t.Helper()
 	tr.write(t, routes)
 	tr.awaitGeneration(t)
 }
 
-// reject has a file rejected. A wrong setting of a middleware removes its routers; a file that Traefik cannot
-// read changes nothing.
+// reject makes Traefik reject a file that it cannot read, which changes nothing. A wrong setting of a
+// middleware would remove its routers.
 func (tr *traefik) reject(t testing.TB) {
 	t.Helper()
 	if err := os.WriteFile(tr.dynamic+".new", []byte("http: [\n"), 0o600); err != nil {
@@ -144,8 +143,7 @@ func (tr *traefik) reject(t testing.TB) {
 
 func (tr *traefik) awaitGeneration(t testing.TB) {
 	t.Helper()
-	client := &http.Client{CheckRedirect: func(*http.Request,
-		[]*http.Request) error {
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
 	}}
 	defer client.CloseIdleConnections()
@@ -160,15 +158,15 @@ func (tr *traefik) awaitGeneration(t testing.TB) {
 	})
 }
 
-// writeYAML replaces a file at once: a reader sees the old file or the new one. PROXY is replaced, too.
+// writeYAML replaces a file atomically. PROXY in the content becomes traefik.
 func writeYAML(t testing.TB, path string, content any) {
 	t.Helper()
-	text, err := yaml.Marshal(content)
+	data, err := yaml.Marshal(content)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text = bytes.ReplaceAll(text, []byte("PROXY"), []byte("traefik"))
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+	data = bytes.ReplaceAll(data, []byte("PROXY"), []byte("traefik"))
+	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(path+".new", path); err != nil {
@@ -176,11 +174,10 @@ func writeYAML(t testing.TB, path string, content any) {
 	}
 }
 
-// startBackend starts the server behind the proxies. It answers 200, ok.
+// startBackend starts the server behind the proxies, which responds "ok", and returns its URL.
 func startBackend(t testing.TB) string {
 	t.Helper()
-	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
-		_ *http.Request) {
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, "ok")
 	}))
 	t.Cleanup(backend.Close)
@@ -190,7 +187,7 @@ func startBackend(t testing.TB) string {
 // checkNoPanic fails the test if the log of a process has a panic.
 func checkNoPanic(t testing.TB, name, log string) {
 	t.Helper()
-	if at := strings.Index(log, "panic"); at >= 0 {
-		t.Errorf("something panicked in %s: %.3000s", name, log[at:])
+	if i := strings.Index(log, "panic"); i >= 0 {
+		t.Errorf("the log of %s has a panic: %.3000s", name, log[i:])
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// A Traefik that ends while a client keeps its connection open, as most do, writes its history: Traefik then
+// A Traefik that ends while a client keeps its connection open, as most do, writes its history: it then
 // takes half a second to end.
 func TestTraefikWritesTheHistoryWhenItEnds(t *testing.T) {
 	const n = 1700

@@ -62,7 +62,7 @@ func (d discard) Header() http.Header          { return d.header }
 func (discard) Write(text []byte) (int, error) { return len(text), nil }
 func (discard) WriteHeader(int)                {}
 
-// processorTime returns the processor time of this process, in nanoseconds.
+// processorTime returns the processor time that this process has used, in nanoseconds.
 func processorTime(b *testing.B) int64 {
 	b.Helper()
 	var used syscall.Rusage

@@ -71,16 +71,16 @@ func labelsOf(labels map[string]string, name string, value any) {
 			labelsOf(labels, name+"."+key, below)
 		}
 	case []any:
-		var texts []string
+		var values []string
 		for i, below := range value {
 			if text, ok := below.(string); ok {
-				texts = append(texts, text)
+				values = append(values, text)
 			} else {
 				labelsOf(labels, fmt.Sprintf("%s[%d]", name, i), below)
 			}
 		}
-		if texts != nil {
-			labels[name] = strings.Join(texts, ",")
+		if values != nil {
+			labels[name] = strings.Join(values, ",")
 		}
 	default:
 		labels[name] = fmt.Sprint(value)
@@ -149,18 +149,18 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 	}
 }
 
-// TestManifest holds .traefik.yml to what Traefik and the catalogue want of it,
-// and its test data to work where no database is.
+// TestManifest checks what Traefik and the catalogue require of .traefik.yml. The test data work without a
+// database.
 func TestManifest(t *testing.T) {
 	t.Parallel()
 	m := readManifest(t)
 	if m.DisplayName == "" || m.Summary == "" || m.Type != "middleware" ||
 		(m.Runtime != "" && m.Runtime != "yaegi") || !strings.HasPrefix(m.Import, modulePath) {
-		t.Errorf("%+v", m)
+		t.Errorf("the manifest is %+v, want a middleware of %s for Yaegi", m, modulePath)
 	}
 	icon, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(m.IconPath)))
 	if err != nil || !strings.HasPrefix(string(icon), "\x89PNG") {
-		t.Errorf("icon %q: %v", m.IconPath, err)
+		t.Errorf("icon %q: error %v, want a PNG", m.IconPath, err)
 	}
 	mod, err := os.ReadFile("../go.mod")
 	if err != nil {
@@ -169,17 +169,17 @@ func TestManifest(t *testing.T) {
 	for _, refused := range []string{"github.com/traefik/yaegi", "github.com/traefik/traefik",
 		"github.com/traefik/mesh", "github.com/containous/"} {
 		if strings.Contains(string(mod), refused) {
-			t.Errorf("go.mod requires %s, for which the catalogue refuses the plugin", refused)
+			t.Errorf("go.mod requires %s, which the catalogue rejects", refused)
 		}
 	}
 	if _, err := os.Stat("../vendor"); err == nil {
-		t.Error("there is a vendor folder")
+		t.Error("the repository has a vendor folder, want none")
 	}
 	example := m.TestData["dsn"].(string)
 	if !strings.HasPrefix(example, "postgres://") {
 		t.Errorf("the example's DSN is %s, want one of Postgres", example)
 	}
-	// where nothing is; New needs no database
+	// an address without a server; New needs no database
 	m.TestData["dsn"] = strings.Replace(example, "db.internal", "127.0.0.1:1", 1)
 	if w := ask(loadPlugin(t, "DATABASE_URL=").mustHandler(t, ok, m.TestData)); w.Code != http.StatusOK {
 		t.Errorf("without a database: status %d %v, want 200", w.Code, w.Header())

@@ -9,8 +9,8 @@ import (
 // hazard is a construct of Go that Yaegi v0.16.1 accepts and runs wrongly without an error.
 type hazard struct {
 	name   string
-	found  func(ast.Node) bool
-	exempt map[string]string // reasons, by the function's name
+	found  func(ast.Node) bool // reports whether a node is the construct
+	exempt map[string]string   // reasons, by the function's name
 }
 
 var hazards = []hazard{
@@ -45,7 +45,7 @@ var hazards = []hazard{
 			return false
 		},
 	}, {
-		name: "nil among several values of an assignment: it panics",
+		name: "nil among several values of an assignment: a panic",
 		found: func(n ast.Node) bool {
 			assign, ok := n.(*ast.AssignStmt)
 			return ok && len(assign.Rhs) > 1 && anyNil(assign.Rhs)
@@ -110,9 +110,8 @@ var hazards = []hazard{
 			"variable in all iterations",
 		found: func(n ast.Node) bool { return inLoop(n, isSharedLiteral) },
 	}, {
-		// In Yaegi's interp/run.go, the end of a call
-		// of a literal puts back what the literal has replaced in the frame (getFunc), while the
-		// loop may be about to start the next literal.
+		// In Yaegi's interp/run.go, the end of a call of a literal restores what the literal has replaced in
+		// the frame (getFunc), while the loop may be about to start the next literal.
 		name: "a function literal for AfterFunc or go in a loop: it has the variables of the last " +
 			"iteration, or an earlier literal runs in its place",
 		found: func(n ast.Node) bool { return inLoop(n, startsLiteral) },
@@ -155,9 +154,8 @@ var hazards = []hazard{
 			"variable had",
 		found: readsUnsetResult,
 	}, {
-		name: "a select that several goroutines are in at once: they share its cases",
-		// In Yaegi's interp/run.go, _select makes
-		// its slice of cases once a statement, not once a use.
+		name: "a select that several goroutines run concurrently: they share its cases",
+		// In Yaegi's interp/run.go, _select makes its slice of cases once for a statement, not for each use.
 		found: func(n ast.Node) bool { _, ok := n.(*ast.SelectStmt); return ok },
 		exempt: map[string]string{
 			"Wait": "the plugin does not wait: Limiter is for Go programs",

@@ -12,7 +12,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/imports"
 )
 
-// TestInterpretedCodeAvoidsWhatYaegiGetsWrong looks for hazards in the interpreted packages.
 func TestInterpretedCodeAvoidsWhatYaegiGetsWrong(t *testing.T) {
 	for _, folder := range imports.Interpreted {
 		files, err := filepath.Glob(filepath.Join("..", filepath.FromSlash(folder), "*.go"))
@@ -20,20 +19,20 @@ func TestInterpretedCodeAvoidsWhatYaegiGetsWrong(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(files) == 0 {
-			t.Errorf("%s has no files", folder)
+			t.Errorf("%s has no files, want some", folder)
 		}
 		for _, path := range files {
 			if strings.HasSuffix(path, "_test.go") {
 				continue
 			}
-			for _, complaint := range hazardsIn(t, path) {
-				t.Error(complaint)
+			for _, found := range hazardsIn(t, path) {
+				t.Error(found)
 			}
 		}
 	}
 }
 
-// hazardsIn returns the hazards in a file, each with its place.
+// hazardsIn returns the hazards in a file, each with its position.
 func hazardsIn(t *testing.T, path string) []string {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -41,7 +40,7 @@ func hazardsIn(t *testing.T, path string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var complaints []string
+	var found []string
 	for _, declaration := range file.Decls {
 		function := ""
 		if f, ok := declaration.(*ast.FuncDecl); ok {
@@ -50,11 +49,11 @@ func hazardsIn(t *testing.T, path string) []string {
 		ast.Inspect(declaration, func(n ast.Node) bool {
 			for _, h := range hazards {
 				if h.exempt[function] == "" && n != nil && h.found(n) {
-					complaints = append(complaints, fmt.Sprintf("%s: %s", fset.Position(n.Pos()), h.name))
+					found = append(found, fmt.Sprintf("%s: %s", fset.Position(n.Pos()), h.name))
 				}
 			}
 			return true
 		})
 	}
-	return complaints
+	return found
 }

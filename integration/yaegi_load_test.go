@@ -35,8 +35,8 @@ type manifest struct {
 	TestData    map[string]any `yaml:"testData"`
 }
 
-// readManifest reads .traefik.yml as the plugin catalogue does: once with a YAML
-// library, and the test data with Traefik's own configuration parser.
+// readManifest reads .traefik.yml as the plugin catalogue does: with a YAML library, and its test data with
+// Traefik's own configuration parser.
 func readManifest(t testing.TB) manifest {
 	t.Helper()
 	text, err := os.ReadFile("../.traefik.yml")
@@ -61,11 +61,11 @@ func linkPlugin(t testing.TB, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := filepath.Join(dir, "src", filepath.FromSlash(modulePath))
-	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+	link := filepath.Join(dir, "src", filepath.FromSlash(modulePath))
+	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(root, at); err != nil {
+	if err := os.Symlink(root, link); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -127,7 +127,7 @@ func (p *plugin) eval(t testing.TB, text string) reflect.Value {
 	return v
 }
 
-// handler decodes a configuration and makes a middleware of it, as Traefik does.
+// handler decodes a configuration and creates its middleware, as Traefik does.
 func (p *plugin) handler(ctx context.Context, next http.Handler, config map[string]any) (http.Handler,
 	error) {
 	decoded := p.createConfig.Call(nil)[0]
@@ -149,8 +149,7 @@ func (p *plugin) handler(ctx context.Context, next http.Handler, config map[stri
 	return results[0].Interface().(http.Handler), nil
 }
 
-// mustHandler is like handler for a valid configuration. The middleware lasts as long as the
-// test.
+// mustHandler is like handler for a valid configuration. The middleware ends with the test.
 func (p *plugin) mustHandler(t testing.TB, next http.Handler, config map[string]any) http.Handler {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -169,7 +168,7 @@ func ask(h http.Handler, headers ...string) *httptest.ResponseRecorder {
 	return askPath(h, "/a/b?q=1", headers...)
 }
 
-// askPath is like ask for another path.
+// askPath is like ask but sends the request to another path.
 func askPath(h http.Handler, path string, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodGet, "http://example.com"+path, nil)
 	for i := 0; i+1 < len(headers); i += 2 {

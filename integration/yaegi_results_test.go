@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// functionOf returns the type and the body of a function; nil if the node is none or has no body.
+// functionOf returns the type and the body of a function, or nil if the node is no function or has no body.
 func functionOf(n ast.Node) (*ast.FuncType, *ast.BlockStmt) {
 	switch f := n.(type) {
 	case *ast.FuncDecl:
@@ -18,8 +18,8 @@ func functionOf(n ast.Node) (*ast.FuncType, *ast.BlockStmt) {
 	return nil, nil
 }
 
-// resultsOf returns the names of the results of a function, in their order. There are none if a node
-// is not a function or its results have no names.
+// resultsOf returns the names of a function's results in order, or nil if the node is no function or its
+// results have no names.
 func resultsOf(n ast.Node) []string {
 	f, body := functionOf(n)
 	if body == nil || f.Results == nil {
@@ -50,11 +50,11 @@ func returnsReplacedResult(n ast.Node) bool {
 		for i, e := range r.Results {
 			if contains(e, func(n ast.Node) bool {
 				name, ok := n.(*ast.Ident)
-				at := -1
-				if ok {
-					at = slices.Index(results, name.Name)
+				if !ok {
+					return false
 				}
-				return at >= 0 && at < i
+				earlier := slices.Index(results, name.Name)
+				return earlier >= 0 && earlier < i
 			}) {
 				return true
 			}
@@ -85,8 +85,8 @@ func recoversWithoutResult(n ast.Node) bool {
 	return false
 }
 
-// readsUnsetResult reports whether a node is a function that may read one of its named results,
-// or return it with a bare return, before it has set it.
+// readsUnsetResult reports whether a node is a function that may read or return one of its named results
+// before it sets the result.
 func readsUnsetResult(n ast.Node) bool {
 	unset := map[string]bool{}
 	for _, name := range resultsOf(n) {
@@ -96,8 +96,7 @@ func readsUnsetResult(n ast.Node) bool {
 	return len(unset) > 0 && readsAny(body.List, unset)
 }
 
-// readsAny reports whether statements may read a variable before they have set it, or return
-// with a bare return before they have set all.
+// readsAny reports whether statements may read an unset variable, or have a bare return while one is unset.
 func readsAny(statements []ast.Stmt, unset map[string]bool) bool {
 	unset = maps.Clone(unset)
 	reads := false

@@ -99,7 +99,7 @@ func startsLiteral(n ast.Node) bool {
 	return literal && selector && name.Sel.Name == "AfterFunc"
 }
 
-// setsAny reports whether a node sets any of some variables and fields after a place.
+// setsAny reports whether a node sets one of the variables and fields after a position.
 func setsAny(n ast.Node, after token.Pos, names map[string]bool) bool {
 	return contains(n, func(n ast.Node) bool {
 		var set []ast.Expr

@@ -32,8 +32,8 @@ func caddy(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	return out.String(), log.String(), err
 }
 
-// written writes a configuration into a file of its own.
-func written(t *testing.T, name, text string) string {
+// writeConfig writes a configuration into a file of its own.
+func writeConfig(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -54,55 +54,54 @@ func TestCaddyfiles(t *testing.T) {
 			// A further site uses the database of the global option.
 			text := b.text + "\nhttp://snippet.test {\n\tpg_ratelimit snippet {\n\t\tlimit 1 1m\n\t}\n}\n"
 			adapted, log, err := caddy(t, "adapt", "--adapter", "caddyfile", "--validate", "--config",
-				written(t, "Caddyfile", text))
+				writeConfig(t, "Caddyfile", text))
 			if err != nil {
 				t.Fatalf("%v\n%s", err, log)
 			}
 			if strings.Contains(log, "not formatted") {
-				t.Error("caddy fmt would change it")
+				t.Errorf("the log has %q, want a formatted Caddyfile", log)
 			}
 			if strings.Count(adapted, `"pg_ratelimit`) < 2 {
-				t.Errorf("it has no pg_ratelimit:\n%s", adapted)
+				t.Errorf("the configuration lacks pg_ratelimit:\n%s", adapted)
 			}
 		})
 	}
 }
 
-// accepted asks Caddy for the settings that may stand in a block, by a wrong one.
-func accepted(t *testing.T, caddyfile string) []string {
+// acceptedSettings returns the settings that a block accepts, from Caddy's error about an unknown one.
+func acceptedSettings(t *testing.T, caddyfile string) []string {
 	t.Helper()
-	_, log, err := caddy(t, "adapt", "--adapter", "caddyfile", "--config", written(t, "Caddyfile", caddyfile))
+	_, log, err := caddy(t, "adapt", "--adapter", "caddyfile", "--config", writeConfig(t, "Caddyfile",
+		caddyfile))
 	names := regexp.MustCompile(`must be one of ([a-z0-9_, ]+)`).FindStringSubmatch(log)
 	if err == nil || names == nil {
-		t.Fatalf("the error does not list the settings: %v\n%s", err, log)
+		t.Fatalf("error %v, want one that lists the settings:\n%s", err, log)
 	}
 	// The list ends before ", at Caddyfile:3".
 	return slices.DeleteFunc(strings.Split(names[1], ", "), func(name string) bool {
-		return name == "" ||
-			strings.Contains(name, " ")
+		return name == "" || strings.Contains(name, " ")
 	})
 }
 
 func TestTablesOfCaddySettingsAreComplete(t *testing.T) {
 	handler := append(tableNames(t, settingsPage, "A limit"), tableNames(t, settingsPage, "The handler")...)
 	sameNames(t, "docs/settings.md, A limit and The handler,", handler,
-		accepted(t, ":80 {\n\tpg_ratelimit x {\n\t\tunknown\n\t}\n}\n"))
+		acceptedSettings(t, ":80 {\n\tpg_ratelimit x {\n\t\tunknown\n\t}\n}\n"))
 	sameNames(t, "docs/settings.md, The policy,", tableNames(t, settingsPage, "The policy"),
-		accepted(t, ":80 {\n\tpg_ratelimit {\n\t\tpolicy {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
+		acceptedSettings(t, ":80 {\n\tpg_ratelimit {\n\t\tpolicy {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
 	sameNames(t, "docs/settings.md, The database,", append(tableNames(t, settingsPage, "The database"),
 		"dsn"),
-		accepted(t, "{\n\tpg_ratelimit {\n\t\tunknown\n\t}\n}\n"))
+		acceptedSettings(t, "{\n\tpg_ratelimit {\n\t\tunknown\n\t}\n}\n"))
 	history := tableNames(t, settingsPage, "The history")
 	at := slices.Index(history, "retention") + 1
 	sameNames(t, "docs/settings.md, The history,", history[:at],
-		accepted(t, "{\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
+		acceptedSettings(t, "{\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
 	sameNames(t, "docs/settings.md, The history, retention,", history[at:],
-		accepted(t, "{\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tretention "+
+		acceptedSettings(t, "{\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tretention "+
 			"{\n\t\t\t\tunknown\n\t\t\t}\n\t\t}\n\t}\n}\n"))
 }
 
-// TestJSON takes a handler as Caddy's configuration, and any other JSON as the
-// body of an answer.
+// TestJSON checks a handler as Caddy's configuration, and any other JSON as the body of a response.
 func TestJSON(t *testing.T) {
 	bodies := []string{refusal(t), outage(t)}
 	digits := regexp.MustCompile(`\d+`)
@@ -114,17 +113,16 @@ func TestJSON(t *testing.T) {
 			}
 			if object["handler"] == nil {
 				body := digits.ReplaceAllString(strings.TrimSpace(b.text), "N")
-				if !slices.ContainsFunc(bodies, func(real string) bool {
-					return digits.ReplaceAllString(real,
-						"N") == body
-				}) {
-					t.Errorf("no answer has this body; those are\n%s", strings.Join(bodies, "\n"))
+				isBody := func(real string) bool { return digits.ReplaceAllString(real, "N") == body }
+				if !slices.ContainsFunc(bodies, isBody) {
+					t.Errorf("the body is\n%s\nwant one of\n%s", body, strings.Join(bodies, "\n"))
 				}
 				return
 			}
 			config := `{"apps": {"http": {"servers": {"s": {"listen": [":0"], "routes": [{"handle": [` +
 				b.text + `]}]}}}}}`
-			if _, log, err := caddy(t, "validate", "--config", written(t, "caddy.json", config)); err != nil {
+			_, log, err := caddy(t, "validate", "--config", writeConfig(t, "caddy.json", config))
+			if err != nil {
 				t.Errorf("%v\n%s", err, log)
 			}
 		})
@@ -138,7 +136,7 @@ func refusal(t *testing.T) string {
 	ask(h)
 	answer := ask(h)
 	if answer.Code != http.StatusTooManyRequests {
-		t.Fatalf("the second request of 1 is answered %d", answer.Code)
+		t.Fatalf("the second request of 1: status %d, want 429", answer.Code)
 	}
 	return answer.Body.String()
 }
@@ -149,7 +147,7 @@ func outage(t *testing.T) string {
 	answer := ask(middleware(t, map[string]any{"dsn": unreachable, "prefix": "outage", "limit": "1 1h",
 		"onError": "deny"}))
 	if answer.Code != http.StatusServiceUnavailable {
-		t.Fatalf("a request without a database is answered %d", answer.Code)
+		t.Fatalf("a request without a database: status %d, want 503", answer.Code)
 	}
 	return answer.Body.String()
 }

@@ -17,29 +17,32 @@ import (
 // commands are the lines of all console blocks, without their comments, and
 // the check of each.
 var commands = map[string]func(t *testing.T, command string){
-	"make run": ranBy("internal/demo", "TestThePrivateClusterIsKept"),
+	"make run": checkedByTest("internal/demo", "TestThePrivateClusterIsKept"),
 	`for i in $(seq 11); do curl -si http://localhost:8080/ | grep -iE ` +
-		`'^HTTP|ratelimit|retry|error'; done`: ranBy("integration", "TestMakeRunShowsAPolicy"),
+		`'^HTTP|ratelimit|retry|error'; done`: checkedByTest("integration", "TestMakeRunShowsAPolicy"),
 
-	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule": ranBy("deploy",
+	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule": checkedByTest("deploy",
 		"TestXcaddyBuildsTheRelease"),
 	"GOPROXY='https://proxy.golang.org|file:///none' xcaddy build --with " +
 		"github.com/pgratelimit/pg-ratelimit/caddymodule --replace " +
-		"github.com/pgratelimit/pg-ratelimit=/path/to/clone": ranBy("deploy", "TestXcaddyBuildsAClone"),
+		"github.com/pgratelimit/pg-ratelimit=/path/to/clone": checkedByTest("deploy",
+		"TestXcaddyBuildsAClone"),
 
 	"mkdir -p plugins-local/src/github.com/pgratelimit && ln -s /path/to/clone " +
-		"plugins-local/src/github.com/pgratelimit/pg-ratelimit": ranBy("integration/docs",
+		"plugins-local/src/github.com/pgratelimit/pg-ratelimit": checkedByTest("integration/docs",
 		"TestTheGuideOfTraefikIsEnough"),
 
-	"caddy pg-ratelimit page": ranBy("integration/page", "TestThePageAnswersTheQuestionsOfANight"),
+	"caddy pg-ratelimit page": checkedByTest("integration/page", "TestThePageAnswersTheQuestionsOfANight"),
 
-	"go doc github.com/pgratelimit/pg-ratelimit/ratelimit":              runs,
-	`PGOPTIONS='-c lock_timeout=2s' psql "$DATABASE_URL" -f schema.sql`: ranBy("integration", "TestNpmGuide"),
-	`psql "$DATABASE_URL" -f deploy/back-to-npm.sql`:                    ranBy("integration", "TestNpmGuide"),
-	`psql "$DATABASE_URL" -f schema.sql`:                                createsTheTables,
+	"go doc github.com/pgratelimit/pg-ratelimit/ratelimit": runCommand,
+	`PGOPTIONS='-c lock_timeout=2s' psql "$DATABASE_URL" -f schema.sql`: checkedByTest("integration",
+		"TestNpmGuide"),
+	`psql "$DATABASE_URL" -f deploy/back-to-npm.sql`: checkedByTest("integration",
+		"TestNpmGuide"),
+	`psql "$DATABASE_URL" -f schema.sql`: createsTheTables,
 
-	"cd internal/store/engine && go test -run TestLeasesAcrossRegions -v .": ranBy("internal/store/engine",
-		"TestLeasesAcrossRegions"),
+	"cd internal/store/engine && go test -run TestLeasesAcrossRegions -v .": checkedByTest(
+		"internal/store/engine", "TestLeasesAcrossRegions"),
 
 	"make bench":                isMakeTarget,
 	"make test-archive":         isMakeTarget,
@@ -58,14 +61,14 @@ func TestCommands(t *testing.T) {
 		for line := range strings.Lines(b.text) {
 			command, found := strings.CutPrefix(strings.TrimSpace(line), "$ ")
 			if !found {
-				t.Errorf("%s: %q is not a command after $", b, line)
+				t.Errorf("%s: the line is %q, want a command after $", b, line)
 				continue
 			}
 			if isOfPolicy(command) {
 				continue // see TestPolicyCommands
 			}
 			if b.document == "docs/other-programs.md" {
-				ranBy("deploy", "TestProgramsTakeUnits")(t, command)
+				checkedByTest("deploy", "TestProgramsTakeUnits")(t, command)
 				continue
 			}
 			command = comment.ReplaceAllString(command, "")
@@ -87,12 +90,11 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// ranBy returns the check of a command that another test runs, with all of its
-// parts: the test is there.
-func ranBy(folder, test string) func(*testing.T, string) {
+// checkedByTest returns a check of a command that another test runs: the test exists.
+func checkedByTest(folder, test string) func(*testing.T, string) {
 	return func(t *testing.T, command string) {
 		if !hasTest(t, folder, test) {
-			t.Errorf("its test, %s in %s, does not exist", test, folder)
+			t.Errorf("%s has no test %s, want one that runs the command", folder, test)
 		}
 		if strings.HasPrefix(command, "make ") {
 			isMakeTarget(t, command)
@@ -100,12 +102,12 @@ func ranBy(folder, test string) func(*testing.T, string) {
 	}
 }
 
-// runs runs the command.
-func runs(t *testing.T, command string) {
+// runCommand runs the command.
+func runCommand(t *testing.T, command string) {
 	cmd := exec.Command("sh", "-c", command)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) == 0 {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("%s: error %v, want output without an error\n%s", command, err, out)
 	}
 }
 
@@ -141,7 +143,7 @@ func TestNamedMakeTargetsExist(t *testing.T) {
 	}
 }
 
-// createsTheTables checks that a store finds the tables of schema.sql right.
+// createsTheTables checks that a store uses the tables of schema.sql.
 func createsTheTables(t *testing.T, _ string) {
 	dsn := cluster.Open(t)
 	for range 2 {
@@ -153,7 +155,7 @@ func createsTheTables(t *testing.T, _ string) {
 	})
 	for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
 		if answer := ask(h); answer.Code != want {
-			t.Errorf("with these tables a request gets %d %s, want %d", answer.Code, answer.Body, want)
+			t.Errorf("with these tables, a request: %d %s, want %d", answer.Code, answer.Body, want)
 		}
 	}
 }
@@ -170,7 +172,7 @@ func hasItsFlags(t *testing.T, command string) {
 	}
 	for _, match := range regexp.MustCompile(` (-[a-z-]+)`).FindAllStringSubmatch(command, -1) {
 		if !slices.Contains(flags, match[1]) {
-			t.Errorf("there is no flag %s:\n%s", match[1], out)
+			t.Errorf("the benchmark has no flag %s:\n%s", match[1], out)
 		}
 	}
 	sameNames(t, "bench/README.md, How to measure,", tableNames(t, "bench/README.md", "How to measure"),

@@ -37,13 +37,13 @@ func documents(t *testing.T) []document {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil || len(paths) < 7 {
-		t.Fatalf("%d pages in docs: %v", len(paths), err)
+		t.Fatalf("docs has %d pages, error %v, want at least 7", len(paths), err)
 	}
 	for _, name := range []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md",
 		"bench/README.md"} {
 		paths = append(paths, filepath.Join(root, name))
 	}
-	var all []document
+	var pages []document
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -57,9 +57,9 @@ func documents(t *testing.T) []document {
 		if d.blocks, err = blocksOf(d.path, d.text); err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, d)
+		pages = append(pages, d)
 	}
-	return all
+	return pages
 }
 
 // blocksOf returns the code blocks of a Markdown text.
@@ -117,8 +117,8 @@ func blocksIn(t *testing.T, language string) []block {
 	return found
 }
 
-// testedLanguages are the languages of code blocks, and the test that takes every block of the language.
-// It is in this package, but for sh: make rehearse runs it.
+// testedLanguages has the languages of code blocks, and the test that takes every block of the language.
+// It is in this package, except for sh, which make rehearse runs.
 var testedLanguages = map[string]string{
 	"caddyfile": "TestCaddyfiles",
 	"console":   "TestCommands",
@@ -196,11 +196,9 @@ func TestEachPromiseHasATest(t *testing.T) {
 				promisesPages)
 		}
 		for _, match := range names {
-			if !slices.ContainsFunc(folders, func(folder string) bool {
-				return hasTest(t, folder,
-					match[1])
-			}) {
-				t.Errorf("%s names %s, which does not exist", d.path, match[1])
+			exists := func(folder string) bool { return hasTest(t, folder, match[1]) }
+			if !slices.ContainsFunc(folders, exists) {
+				t.Errorf("%s names the test %s, which does not exist", d.path, match[1])
 			}
 		}
 		if !slices.Contains(promisesPages, d.path) {
@@ -224,12 +222,12 @@ var (
 
 // anchors returns the targets of links into a Markdown text, as GitHub makes them.
 func anchors(text string) []string {
-	var all []string
+	var targets []string
 	for _, match := range heading.FindAllStringSubmatch(text, -1) {
 		plain := notInAnchor.ReplaceAllString(strings.ToLower(match[1]), "")
-		all = append(all, strings.ReplaceAll(plain, " ", "-"))
+		targets = append(targets, strings.ReplaceAll(plain, " ", "-"))
 	}
-	return all
+	return targets
 }
 
 // withoutCode removes code, which may look like links and headings.
@@ -242,8 +240,8 @@ func withoutCode(d document) string {
 }
 
 func TestLinksLeadSomewhere(t *testing.T) {
-	all := documents(t)
-	for _, d := range all {
+	pages := documents(t)
+	for _, d := range pages {
 		for _, match := range link.FindAllStringSubmatch(withoutCode(d), -1) {
 			target := match[1]
 			if strings.HasPrefix(target, "https://") {
@@ -258,8 +256,8 @@ func TestLinksLeadSomewhere(t *testing.T) {
 				t.Errorf("%s links to %s: %v", d.path, target, err)
 				continue
 			}
-			at := slices.IndexFunc(all, func(other document) bool { return other.path == file })
-			if anchor != "" && (at < 0 || !slices.Contains(anchors(all[at].text), anchor)) {
+			i := slices.IndexFunc(pages, func(other document) bool { return other.path == file })
+			if anchor != "" && (i < 0 || !slices.Contains(anchors(pages[i].text), anchor)) {
 				t.Errorf("%s links to %s: no such heading", d.path, target)
 			}
 		}
@@ -306,11 +304,11 @@ func tableNames(t *testing.T, path, title string) []string {
 	return names
 }
 
-// sameNames complains unless two lists have the same names, in any order.
+// sameNames fails the test unless two lists have the same names, in any order.
 func sameNames(t *testing.T, what string, got, want []string) {
 	t.Helper()
 	got, want = slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))
 	if !slices.Equal(got, want) {
-		t.Errorf("%s lists\n%q\nand the code has\n%q", what, got, want)
+		t.Errorf("%s lists\n%q\nwant, by the code,\n%q", what, got, want)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -12,12 +13,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
 
-// greedy sends one event after the other to a limit of n events a minute, each as soon as
+// maxThroughput sends one event after the other to a limit of n events a minute, each as soon as
 // RetryAfter has passed. It returns how many events pass in a window, and the longest wait.
-func greedy(t *testing.T, algorithm ratelimit.Algorithm, n int64) (perWindow float64, longest time.Duration) {
+func maxThroughput(t *testing.T, algorithm ratelimit.Algorithm, n int64) (perWindow float64,
+	longest time.Duration) {
 	t.Helper()
-	began := time.Date(2030, time.January, 1, 0, 0, 0, 0, time.UTC)
-	now := began
+	start := time.Date(2030, time.January, 1, 0, 0, 0, 0, time.UTC)
+	now := start
 	store, err := memory.New(memory.Options{Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
@@ -28,10 +30,10 @@ func greedy(t *testing.T, algorithm ratelimit.Algorithm, n int64) (perWindow flo
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The full quota passes at once. The windows from the tenth on are counted.
+	// The full quota passes in one burst. The windows from the tenth on are counted.
 	const from, windows = 10, 20
 	passed := 0
-	for now.Before(began.Add((from + windows) * time.Minute)) {
+	for now.Before(start.Add((from + windows) * time.Minute)) {
 		d, err := limiter.Take(context.Background(), "k", 1)
 		if err != nil {
 			t.Fatal(err)
@@ -41,7 +43,7 @@ func greedy(t *testing.T, algorithm ratelimit.Algorithm, n int64) (perWindow flo
 			now = now.Add(d.RetryAfter)
 			continue
 		}
-		if !now.Before(began.Add(from * time.Minute)) {
+		if !now.Before(start.Add(from * time.Minute)) {
 			passed++
 		}
 	}
@@ -53,24 +55,24 @@ var smallLimit = regexp.MustCompile(`(?m)^\| (\d+) \| (\S+) \| (\S+) \| (\d+) s 
 func TestTableOfSmallLimits(t *testing.T) {
 	rows := smallLimit.FindAllStringSubmatch(section(t, "docs/algorithms.md", "Small limits"), -1)
 	if len(rows) < 5 {
-		t.Fatalf("the table has %d rows", len(rows))
+		t.Fatalf("the table has %d rows, want at least 5", len(rows))
 	}
 	for _, row := range rows {
 		n, err := strconv.ParseInt(row[1], 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		perWindow, longest := greedy(t, ratelimit.SlidingWindow, n)
+		perWindow, longest := maxThroughput(t, ratelimit.SlidingWindow, n)
 		seconds := (longest + time.Second - 1) / time.Second // as Retry-After is rounded
 		windows := strconv.FormatFloat(float64(longest.Round(10*time.Millisecond).Milliseconds())/60000, 'g',
 			4, 64)
-		if want := []string{fmt.Sprint(perWindow), windows, fmt.Sprint(int64(seconds))}; row[2] != want[0] ||
-			row[3] != want[1] || row[4] != want[2] {
+		want := []string{fmt.Sprint(perWindow), windows, fmt.Sprint(int64(seconds))}
+		if !slices.Equal(row[2:], want) {
 			t.Errorf("a limit of %d: the table has %q, want %q", n, row[2:], want)
 		}
 		for _, a := range []ratelimit.Algorithm{ratelimit.SlidingLog, ratelimit.GCRA} {
-			if perWindow, _ := greedy(t, a, n); perWindow != float64(n) {
-				t.Errorf("%v, a limit of %d: %v events in a window", a, n, perWindow)
+			if perWindow, _ := maxThroughput(t, a, n); perWindow != float64(n) {
+				t.Errorf("%v, a limit of %d: %v events in a window, want %[2]d", a, n, perWindow)
 			}
 		}
 	}

@@ -20,11 +20,11 @@ import (
 )
 
 // pageRoles are the roles that the page names. The roles of a server are not of one database,
-// so each kitchen has its own.
+// so each recipe has its own.
 var pageRoles = []string{"proxy", "administrator", "customer_page"}
 
-// kitchen is a database and a Caddy on which a recipe runs, as the page describes them.
-type kitchen struct {
+// recipeEnv is a database and a Caddy on which a recipe runs, as the page describes them.
+type recipeEnv struct {
 	owner, reader *pgx.Conn // sessions of the owner of the tables, and of the role that runs the recipe
 	rename        *regexp.Regexp
 	renamed       map[string]string
@@ -34,12 +34,12 @@ type kitchen struct {
 	moved         string // the DSN of another database, for a recipe that names one
 }
 
-// newKitchen makes a database, and then does what the first section says: as the owner of an empty database,
-// in which Caddy makes the tables, or with the roles of the page.
-func newKitchen(t *testing.T, first []block, owner bool) *kitchen {
+// newRecipeEnv creates a database, and then follows the first section: as the owner of an empty
+// database, in which Caddy makes the tables, or with the roles of the page.
+func newRecipeEnv(t *testing.T, first []block, owner bool) *recipeEnv {
 	t.Helper()
 	dsn := cluster.Open(t)
-	k := &kitchen{renamed: map[string]string{}, rename: regexp.MustCompile(`\b(` + strings.Join(pageRoles,
+	k := &recipeEnv{renamed: map[string]string{}, rename: regexp.MustCompile(`\b(` + strings.Join(pageRoles,
 		"|") + `)\b`)}
 	k.owner = cluster.Connect(t, dsn)
 	suffix := "_" + strings.ToLower(rand.Text())
@@ -74,18 +74,18 @@ func newKitchen(t *testing.T, first []block, owner bool) *kitchen {
 	})
 	k.shell = newShell(t, reader)
 	for _, b := range first {
-		k.cook(t, b)
+		k.runRecipe(t, b)
 	}
 	return k
 }
 
-// makeRoles makes the roles of the pages, with the privileges that the pages give them.
-func (k *kitchen) makeRoles(t *testing.T) {
+// makeRoles creates the roles of the pages, with the privileges that the pages give them.
+func (k *recipeEnv) makeRoles(t *testing.T) {
 	t.Helper()
-	k.execute(t, k.owner, k.real("CREATE ROLE proxy; CREATE ROLE administrator;"))
+	k.execute(t, k.owner, k.withOwnRoles("CREATE ROLE proxy; CREATE ROLE administrator;"))
 	for _, b := range blocksIn(t, "sql") {
 		if b.document == policyPage && b.chapter == "Roles" {
-			k.execute(t, k.owner, k.real(b.text))
+			k.execute(t, k.owner, k.withOwnRoles(b.text))
 		}
 		if b.document == "docs/operating.md" && b.chapter == "Privileges" {
 			k.execute(t, k.owner, strings.ReplaceAll(b.text, " TO caddy;", " TO "+k.renamed["proxy"]+";"))
@@ -94,7 +94,7 @@ func (k *kitchen) makeRoles(t *testing.T) {
 }
 
 // startCaddy runs the Caddyfile of the page. Every request is decided, however slow the machine is.
-func (k *kitchen) startCaddy(t *testing.T, config, dsn string) {
+func (k *recipeEnv) startCaddy(t *testing.T, config, dsn string) {
 	t.Helper()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
 		_ *http.Request) {
@@ -112,12 +112,12 @@ func (k *kitchen) startCaddy(t *testing.T, config, dsn string) {
 	harness.RunCaddy(t, "", harness.Caddy(t, root), config, "DATABASE_URL="+dsn).AwaitAddress(t, k.proxy)
 }
 
-// real returns SQL of the page with the roles of this kitchen.
-func (k *kitchen) real(sql string) string {
+// withOwnRoles returns SQL of the page with the roles of this recipe.
+func (k *recipeEnv) withOwnRoles(sql string) string {
 	return k.rename.ReplaceAllStringFunc(sql, func(role string) string { return k.renamed[role] })
 }
 
-func (k *kitchen) execute(t *testing.T, conn *pgx.Conn, sql string) {
+func (k *recipeEnv) execute(t *testing.T, conn *pgx.Conn, sql string) {
 	t.Helper()
 	if _, err := conn.PgConn().Exec(context.Background(), sql).ReadAll(); err != nil {
 		t.Errorf("%s: %v", sql, err)
@@ -125,19 +125,19 @@ func (k *kitchen) execute(t *testing.T, conn *pgx.Conn, sql string) {
 }
 
 // sql runs SQL as the owner of the tables, and waits until the proxy applies it.
-func (k *kitchen) sql(t *testing.T, sql string) {
+func (k *recipeEnv) sql(t *testing.T, sql string) {
 	t.Helper()
 	k.execute(t, k.owner, sql)
-	k.obeyed(t)
+	k.awaitPolicyApplied(t)
 }
 
 // text returns the only value of a query by the owner of the tables.
-func (k *kitchen) text(t *testing.T, query string) string {
+func (k *recipeEnv) text(t *testing.T, query string) string {
 	t.Helper()
 	return k.value(t, k.owner, query)
 }
 
-func (k *kitchen) value(t *testing.T, conn *pgx.Conn, query string) string {
+func (k *recipeEnv) value(t *testing.T, conn *pgx.Conn, query string) string {
 	t.Helper()
 	results, err := conn.PgConn().Exec(context.Background(), query).ReadAll()
 	if err != nil || len(results) == 0 {
@@ -145,25 +145,25 @@ func (k *kitchen) value(t *testing.T, conn *pgx.Conn, query string) string {
 	}
 	last := results[len(results)-1]
 	if len(last.Rows) != 1 {
-		t.Fatalf("%s: %d rows", query, len(last.Rows))
+		t.Fatalf("%s returns %d rows, want 1", query, len(last.Rows))
 	}
 	return string(last.Rows[0][0])
 }
 
 // asCustomer returns the only value of a query by the customers' page.
-func (k *kitchen) asCustomer(t *testing.T, query string) string {
+func (k *recipeEnv) asCustomer(t *testing.T, query string) string {
 	t.Helper()
-	k.execute(t, k.owner, k.real("SET ROLE customer_page"))
+	k.execute(t, k.owner, k.withOwnRoles("SET ROLE customer_page"))
 	defer k.execute(t, k.owner, "RESET ROLE")
 	return k.value(t, k.owner, query)
 }
 
-// obeyed waits until the proxy has applied all changes of the policy.
-func (k *kitchen) obeyed(t *testing.T) {
+// awaitPolicyApplied waits until the proxy has applied all changes of the policy.
+func (k *recipeEnv) awaitPolicyApplied(t *testing.T) {
 	t.Helper()
 	last := k.text(t, "SELECT coalesce(max(seq), 0) FROM rate_limit_changes")
 	version := regexp.MustCompile(`(?m)^caddy_pg_ratelimit_policy_version (\S+)$`)
-	k.await(t, "the proxy to obey", func() bool {
+	k.await(t, "the proxy to apply the policy", func() bool {
 		match := version.FindStringSubmatch(harness.Ask(t, harness.Get(k.metrics)).Body)
 		var applied float64
 		if match != nil {
@@ -175,8 +175,8 @@ func (k *kitchen) obeyed(t *testing.T) {
 	})
 }
 
-// recorded waits until the history has all requests that the proxy has decided.
-func (k *kitchen) recorded(t *testing.T) {
+// awaitHistory waits until the history has all requests that the proxy has decided.
+func (k *recipeEnv) awaitHistory(t *testing.T) {
 	t.Helper()
 	k.await(t, "the history", func() bool {
 		return k.text(t, `SELECT (SELECT sum(count) FROM rate_limit_audit) > 0 AND
@@ -185,19 +185,19 @@ func (k *kitchen) recorded(t *testing.T) {
 	})
 }
 
-func (k *kitchen) await(t *testing.T, what string, done func() bool) {
+func (k *recipeEnv) await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	await.Within(t, 3*time.Minute, what, done)
 }
 
 // ask sends a request to the proxy. headers are names and values in turn.
-func (k *kitchen) ask(t *testing.T, path string, headers ...string) harness.Answer {
+func (k *recipeEnv) ask(t *testing.T, path string, headers ...string) harness.Answer {
 	t.Helper()
 	return harness.Ask(t, harness.Get("http://"+k.proxy+path, headers...))
 }
 
-// cook runs a block of the page.
-func (k *kitchen) cook(t *testing.T, b block) {
+// runRecipe runs a block of the page.
+func (k *recipeEnv) runRecipe(t *testing.T, b block) {
 	t.Helper()
 	switch b.language {
 	case "caddyfile":

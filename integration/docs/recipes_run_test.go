@@ -24,14 +24,14 @@ import (
 // comments directly below a statement are its rows, or its error. "…" is any text in a line, and, alone in a
 // line, any lines.
 
-// said reports whether lines are as the page shows them.
-func said(lines, shown []string) bool {
+// matchesPage reports whether lines are as the page shows them.
+func matchesPage(lines, shown []string) bool {
 	if len(shown) == 0 {
 		return len(lines) == 0
 	}
 	if strings.TrimSpace(shown[0]) == "…" {
 		for i := 0; i <= len(lines); i++ {
-			if said(lines[i:], shown[1:]) {
+			if matchesPage(lines[i:], shown[1:]) {
 				return true
 			}
 		}
@@ -41,7 +41,7 @@ func said(lines, shown []string) bool {
 		return false
 	}
 	pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(shown[0]), "…", ".*") + "$"
-	return regexp.MustCompile(pattern).MatchString(lines[0]) && said(lines[1:], shown[1:])
+	return regexp.MustCompile(pattern).MatchString(lines[0]) && matchesPage(lines[1:], shown[1:])
 }
 
 // shell is a shell that keeps its variables between commands.
@@ -101,7 +101,7 @@ func (s *shell) run(t *testing.T, command string) (lines []string, status string
 	for {
 		line, err := s.out.ReadString('\n')
 		if err != nil {
-			t.Fatalf("%s: %v\n%s", command, err, asText(lines))
+			t.Fatalf("%s: %v\n%s", command, err, joinLines(lines))
 		}
 		line = strings.TrimRight(line, " \r\n")
 		if end, ended := strings.CutPrefix(line, endOfCommand); ended {
@@ -120,23 +120,23 @@ func (s *shell) must(t *testing.T, command string) []string {
 	t.Helper()
 	lines, status := s.run(t, command)
 	if status != "0" || len(lines) == 0 {
-		t.Fatalf("%s ends with status %s:\n%s", command, status, asText(lines))
+		t.Fatalf("%s ends with status %s, want 0 and output:\n%s", command, status, joinLines(lines))
 	}
 	return lines
 }
 
-// ofHistory are the commands that ask the history. Proxies write it in the background.
+// ofHistory matches the commands that read the history. Proxies write it in the background.
 var ofHistory = regexp.MustCompile(`^caddy pg-ratelimit (audit --user|top --since|usage|users ` +
 	`list|replay|policy apply .*--replay|forget .*--dry-run)`)
 
 // runConsole runs the commands of a block.
-func (k *kitchen) runConsole(t *testing.T, b block) {
+func (k *recipeEnv) runConsole(t *testing.T, b block) {
 	t.Helper()
 	lines := strings.Split(strings.TrimRight(b.text, "\n"), "\n")
 	for i := 0; i < len(lines); {
 		command, found := strings.CutPrefix(lines[i], "$ ")
 		if !found {
-			t.Fatalf("%s: %q is not below a command after $", b, lines[i])
+			t.Fatalf("%s: the line is %q, want a command after $", b, lines[i])
 		}
 		var shown []string
 		for i++; i < len(lines) && !strings.HasPrefix(lines[i], "$ "); i++ {
@@ -145,15 +145,15 @@ func (k *kitchen) runConsole(t *testing.T, b block) {
 		command = strings.NewReplacer("localhost:8080", k.proxy, "http://localhost:2019/metrics", k.metrics).
 			Replace(command)
 		if ofHistory.MatchString(command) {
-			k.recorded(t)
+			k.awaitHistory(t)
 		}
 		printed, status := k.shell.run(t, command)
-		if status != "0" || !said(printed, shown) {
-			t.Errorf("%s: %s\nends with status %s and prints\n%s\nand the page shows\n%s", b, command, status,
-				asText(printed), asText(shown))
+		if status != "0" || !matchesPage(printed, shown) {
+			t.Errorf("%s: %s\nends with status %s and prints\n%s\nwant, by the page,\n%s", b, command, status,
+				joinLines(printed), joinLines(shown))
 		}
 		if !strings.Contains(command, "curl ") {
-			k.obeyed(t)
+			k.awaitPolicyApplied(t)
 		}
 	}
 }
@@ -166,13 +166,13 @@ type statement struct {
 
 // statementsOf returns the statements of a block. Each ends with a semicolon at the end of a line.
 func statementsOf(text string) []statement {
-	var all []statement
+	var statements []statement
 	var sql strings.Builder
 	below := false
 	for _, line := range strings.Split(text, "\n") {
 		if row, found := strings.CutPrefix(line, "-- "); found && sql.Len() == 0 {
 			if below {
-				last := &all[len(all)-1]
+				last := &statements[len(statements)-1]
 				last.shown = append(last.shown, strings.TrimRight(row, " "))
 			}
 			continue // else it is a remark
@@ -183,36 +183,38 @@ func statementsOf(text string) []statement {
 		}
 		sql.WriteString(line + "\n")
 		if strings.HasSuffix(line, ";") && strings.Count(sql.String(), "$$")%2 == 0 {
-			all = append(all, statement{sql: sql.String()})
+			statements = append(statements, statement{sql: sql.String()})
 			sql.Reset()
 			below = true
 		}
 	}
 	if sql.Len() > 0 {
-		all = append(all, statement{sql: sql.String(), shown: []string{"a semicolon is missing"}})
+		statements = append(statements, statement{sql: sql.String(),
+			shown: []string{"a semicolon is missing"}})
 	}
-	return all
+	return statements
 }
 
 // runSQL runs the statements of a block.
-func (k *kitchen) runSQL(t *testing.T, b block) {
+func (k *recipeEnv) runSQL(t *testing.T, b block) {
 	t.Helper()
 	for _, s := range statementsOf(b.text) {
 		if strings.Contains(s.sql, "rate_limit_metrics") {
-			k.recorded(t)
+			k.awaitHistory(t)
 		}
-		printed := k.rowsOf(t, k.reader, k.real(s.sql))
-		if !said(printed, s.shown) {
-			t.Errorf("%s: %sprints\n%s\nand the page shows\n%s", b, s.sql, asText(printed), asText(s.shown))
+		printed := k.rowsOf(t, k.reader, k.withOwnRoles(s.sql))
+		if !matchesPage(printed, s.shown) {
+			t.Errorf("%s: %sprints\n%s\nwant, by the page,\n%s", b, s.sql, joinLines(printed),
+				joinLines(s.shown))
 		}
 		if k.reader.PgConn().TxStatus() == 'I' {
-			k.obeyed(t)
+			k.awaitPolicyApplied(t)
 		}
 	}
 }
 
-// rowsOf returns the rows of a statement as the page shows them. A command that changes no row says so.
-func (k *kitchen) rowsOf(t *testing.T, conn *pgx.Conn, sql string) []string {
+// rowsOf returns the rows of a statement as the page shows them. A command that changes no row has "0 rows".
+func (k *recipeEnv) rowsOf(t *testing.T, conn *pgx.Conn, sql string) []string {
 	t.Helper()
 	results, err := conn.PgConn().Exec(context.Background(), sql).ReadAll()
 	var failed *pgconn.PgError
@@ -220,7 +222,7 @@ func (k *kitchen) rowsOf(t *testing.T, conn *pgx.Conn, sql string) []string {
 		return []string{"ERROR: " + failed.Message}
 	}
 	if err != nil || len(results) != 1 {
-		t.Fatalf("%s: %d results, %v", sql, len(results), err)
+		t.Fatalf("%s: %d results, error %v, want one result", sql, len(results), err)
 	}
 	tag := results[0].CommandTag
 	if (tag.Insert() || tag.Update() || tag.Delete()) && tag.RowsAffected() == 0 {

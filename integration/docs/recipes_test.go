@@ -29,11 +29,12 @@ func isOfRecipe(b block) bool {
 // recipe has the facts that the test of a section needs besides the page.
 type recipe struct {
 	// its SQL and commands are for the owner of the tables, not for administrators
-	owner  bool
-	tool   string                         // a program that it needs, and that some packages of Postgres lack
-	before func(t *testing.T, k *kitchen) // prepares what the page names; may be nil
-	after  func(t *testing.T, k *kitchen) // checks what the page says and does not show; may be nil
-	alone  func(t *testing.T, b block)    // does its only block in place of a kitchen; may be nil
+	owner bool
+	// a program that it needs, and that some packages of Postgres lack
+	tool   string
+	before func(t *testing.T, k *recipeEnv) // prepares what the page names; may be nil
+	after  func(t *testing.T, k *recipeEnv) // checks what the page says without an example; may be nil
+	alone  func(t *testing.T, b block)      // runs its only block without a recipeEnv; may be nil
 }
 
 const firstSection = "Begin here"
@@ -52,8 +53,8 @@ var recipes = map[string]recipe{
 		before: namesAnotherDatabase, after: goesOnWhereItMoved},
 }
 
-// TestRecipes does what each recipe of docs/policy.md and docs/runbook.md says, with the Caddy of the page.
-// The recipes for the owner of the tables begin with an empty database, and the others with the roles of the
+// TestRecipes follows each recipe of docs/policy.md and docs/runbook.md, with the Caddy of the page.
+// Recipes for the owner of the tables start with an empty database, and the others with the roles of the
 // page. Each command and each statement must print what stands below it.
 func TestRecipes(t *testing.T) {
 	sections := map[string][]block{}
@@ -80,13 +81,13 @@ func TestRecipes(t *testing.T) {
 				r.alone(t, blocks[0])
 				return
 			}
-			k := newKitchen(t, sections[firstSection], r.owner)
+			k := newRecipeEnv(t, sections[firstSection], r.owner)
 			if r.before != nil {
 				r.before(t, k)
 			}
 			if name != firstSection {
 				for _, b := range blocks {
-					k.cook(t, b)
+					k.runRecipe(t, b)
 				}
 			}
 			if r.after != nil {
@@ -108,34 +109,34 @@ func leavesNothing(t *testing.T, b block) {
 	cluster.Execute(t, dsn, "SELECT rate_limit_upkeep()")
 	const ours = `SELECT string_agg(name, ' ' ORDER BY name) FROM (SELECT relname AS name FROM pg_class
 		UNION ALL SELECT proname FROM pg_proc) AS a WHERE name LIKE 'rate\_limit\_%'`
-	all := cluster.Query[string](t, dsn, ours)
+	created := cluster.Query[string](t, dsn, ours)
 	_, err := cluster.Connect(t, dsn).Exec(t.Context(), b.text)
 	if err == nil || !strings.Contains(err.Error(), "depend") {
-		t.Errorf("with a view on a table: %v", err)
+		t.Errorf("with a view on a table: error %v, want one about what depends on it", err)
 	}
-	if left := cluster.Query[string](t, dsn, ours); left != all {
-		t.Errorf("after a failure %s are left of %s", left, all)
+	if left := cluster.Query[string](t, dsn, ours); left != created {
+		t.Errorf("after a failure the database has %s, want %s", left, created)
 	}
 	cluster.Execute(t, dsn, "DROP VIEW mine")
 	for range 2 {
 		cluster.Execute(t, dsn, b.text)
 		if left := cluster.Query[string](t, dsn, ours); left != "rate_limit_mine" {
-			t.Errorf("%s are left, want the table of another program alone", left)
+			t.Errorf("the database has %s, want the table of another program only", left)
 		}
 	}
 }
 
-// usageOutlivesItsPeriod: the invoice has the whole month when the next one has begun, and
-// when the counter is gone.
-func usageOutlivesItsPeriod(t *testing.T, k *kitchen) {
+// usageOutlivesItsPeriod checks that the invoice has the whole month once the next one has started, and once
+// the counter is gone.
+func usageOutlivesItsPeriod(t *testing.T, k *recipeEnv) {
 	months := func() string {
-		k.recorded(t)
+		k.awaitHistory(t)
 		return k.text(t, `SELECT string_agg(used::text, ', ' ORDER BY month) FROM (
 			SELECT date_trunc('month', time, 'UTC') AS month, sum(settled) AS used FROM rate_limit_metrics
 			WHERE granularity = 'day' AND user_id = 'ann' AND prefix = 'rule/metered' GROUP BY 1) AS m`)
 	}
 	if before := months(); before != "5" {
-		t.Fatalf("this month has %s", before)
+		t.Fatalf("this month has %s, want 5", before)
 	}
 	// A month passes.
 	k.sql(t, "UPDATE rate_limit_metrics_day SET time = date_trunc('month', now(), 'UTC') - "+
@@ -143,7 +144,7 @@ func usageOutlivesItsPeriod(t *testing.T, k *kitchen) {
 	k.sql(t, "UPDATE rate_limit_durable SET window_start = window_start - interval '1 month', "+
 		"expires_at = expires_at - interval '1 month'")
 	if got := k.ask(t, "/", "X-Api-Key", k.shell.must(t, "echo $ANN")[0]).Status; got != http.StatusOK {
-		t.Errorf("in the next month a request is answered %d", got)
+		t.Errorf("a request in the next month: status %d, want 200", got)
 	}
 	k.await(t, "the invoices after a month to be of 5, 1", func() bool { return months() == "5, 1" })
 	// The cleanup of the proxies deletes what has expired.
@@ -153,8 +154,8 @@ func usageOutlivesItsPeriod(t *testing.T, k *kitchen) {
 	}
 }
 
-// pageSeesNothingElse: the role of the page reads no table, and only what counts by user.
-func pageSeesNothingElse(t *testing.T, k *kitchen) {
+// pageSeesNothingElse checks that the role of the page reads no table, and only limits that count by user.
+func pageSeesNothingElse(t *testing.T, k *recipeEnv) {
 	for user, want := range map[string]string{"ann": "1", "acme": "0", "": "0"} {
 		if seen := k.asCustomer(t, "SELECT count(*) FROM own_usage('"+user+"')"); seen != want {
 			t.Errorf("the page sees %s limits of %q, want %s", seen, user, want)
@@ -162,15 +163,16 @@ func pageSeesNothingElse(t *testing.T, k *kitchen) {
 	}
 	for _, table := range []string{"rate_limit_users", "rate_limit_api_keys", "rate_limit_ephemeral",
 		"rate_limit_used"} {
-		if may := k.text(t, k.real(
-			"SELECT has_table_privilege('customer_page', '"+table+"', 'SELECT')")); may != "f" {
-			t.Errorf("the page may read %s", table)
+		may := k.text(t, k.withOwnRoles("SELECT has_table_privilege('customer_page', '"+table+"', 'SELECT')"))
+		if may != "f" {
+			t.Errorf("the privilege of the page to read %s is %q, want f", table, may)
 		}
 	}
 }
 
-// loginsBan: after ten refusals an address is banned once. No other, no exempt and no missing address is.
-func loginsBan(t *testing.T, k *kitchen) {
+// loginsBan checks that ten refusals ban an address once, and neither another, an exempt nor a missing
+// address.
+func loginsBan(t *testing.T, k *recipeEnv) {
 	const ban = "SELECT ban_refused('login', 10, '10 minutes', '1 hour')"
 	post := func(address string) int {
 		request := harness.Get("http://"+k.proxy+"/login", "X-Forwarded-For", address)
@@ -204,48 +206,48 @@ func loginsBan(t *testing.T, k *kitchen) {
 		AS v(address, ago)`)
 	for i, want := range []string{"1", "0", "0"} {
 		if banned := k.text(t, ban); banned != want {
-			t.Errorf("call %d bans %s, want %s", i+1, banned, want)
+			t.Errorf("call %d of ban_refused bans %s, want %s", i+1, banned, want)
 		}
 	}
 	const bans = `SELECT string_agg(concat_ws(' ', network, reason, until > now() + interval '59 minutes'
 		AND until <= now() + interval '1 hour'), ', ') FROM rate_limit_bans`
-	if got := k.text(t, bans); got != "192.0.2.9/32 10 refusals by login t" {
-		t.Errorf("the bans: %s", got)
+	if got, want := k.text(t, bans), "192.0.2.9/32 10 refusals by login t"; got != want {
+		t.Errorf("the bans are %s, want %s", got, want)
 	}
 	k.await(t, "the ban", func() bool { return post("192.0.2.9") == http.StatusForbidden })
 	for _, address := range []string{"192.0.2.77", "192.0.2.11"} {
 		if got := post(address); got != http.StatusOK {
-			t.Errorf("%s is answered %d", address, got)
+			t.Errorf("a login from %s: status %d, want 200", address, got)
 		}
 	}
 	// What led to a ban that is over, or was lifted, leads to no other.
 	k.sql(t, "UPDATE rate_limit_bans SET until = now()")
 	if banned := k.text(t, ban); banned != "0" {
-		t.Errorf("after the end of the ban: %s bans", banned)
+		t.Errorf("after the end of the ban, ban_refused bans %s, want 0", banned)
 	}
 	k.sql(t, "DELETE FROM rate_limit_bans")
 	if banned := k.text(t, ban); banned != "0" {
-		t.Errorf("after the ban was lifted: %s bans", banned)
+		t.Errorf("after the ban was lifted, ban_refused bans %s, want 0", banned)
 	}
 	k.execute(t, k.owner, `INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix,
 		limit_name, address, node, count)
 		VALUES (now(), 1, 1, 'limited', 'rule/login', 'per_minute', '192.0.2.9', 'n', 10),
 			(now(), 1, 1, 'limited', 'rule/login', 'per_minute', '2001:db8::1', 'n', 5),
 			(now(), 1, 1, 'limited', 'rule/login', 'per_minute', '2001:db8::2', 'n', 5)`)
-	if banned := k.text(t, ban); banned != "2" ||
-		k.text(t, "SELECT string_agg(network::text, ' ' ORDER BY network) FROM "+
-			"rate_limit_bans") != "192.0.2.9/32 2001:db8::/64" {
-		t.Errorf("later refusals lead to %s bans", banned)
+	banned := k.text(t, ban)
+	networks := k.text(t, "SELECT string_agg(network::text, ' ' ORDER BY network) FROM rate_limit_bans")
+	if want := "192.0.2.9/32 2001:db8::/64"; banned != "2" || networks != want {
+		t.Errorf("after later refusals, ban_refused bans %s, in all %s, want 2 and %s", banned, networks,
+			want)
 	}
 }
 
-// goesOnAfterARestore: keys, limits and the history work with the restored tables. The first requests may
-// have no decision.
-func goesOnAfterARestore(t *testing.T, k *kitchen) {
+// goesOnAfterARestore checks that keys, limits and the history work with the restored tables. The first
+// requests may have no decision.
+func goesOnAfterARestore(t *testing.T, k *recipeEnv) {
 	ann := k.shell.must(t, "echo $ANN")[0]
 	k.await(t, "the limit of ann", func() bool {
-		return k.ask(t, "/", "X-Api-Key", ann).
-			Header.Get("X-RateLimit-Limit") == "1000"
+		return k.ask(t, "/", "X-Api-Key", ann).Header.Get("X-RateLimit-Limit") == "1000"
 	})
 	k.await(t, "the history", func() bool {
 		return k.text(t, `SELECT EXISTS (SELECT FROM rate_limit_audit WHERE user_id = 'ann'
@@ -255,18 +257,17 @@ func goesOnAfterARestore(t *testing.T, k *kitchen) {
 	})
 }
 
-// asText returns a block without its fence, for messages.
-func asText(lines []string) string { return strings.Join(lines, "\n") }
+// joinLines returns lines as one text, for messages.
+func joinLines(lines []string) string { return strings.Join(lines, "\n") }
 
 // namesAnotherDatabase gives the shell the DSN of an empty database.
-func namesAnotherDatabase(t *testing.T, k *kitchen) {
+func namesAnotherDatabase(t *testing.T, k *recipeEnv) {
 	k.moved = cluster.Open(t)
 	k.shell.must(t, "export NEW_DATABASE_URL='"+k.moved+"'; echo exported")
 }
 
-// goesOnWhereItMoved checks that a Caddy with the new DSN accepts the key of ann and counts on from what ann
-// has used.
-func goesOnWhereItMoved(t *testing.T, k *kitchen) {
+// goesOnWhereItMoved checks that a Caddy with the new DSN accepts the key of ann and has what ann has used.
+func goesOnWhereItMoved(t *testing.T, k *recipeEnv) {
 	ann := k.shell.must(t, "echo $ANN")[0]
 	for _, b := range blocksIn(t, "caddyfile") {
 		if b.document == policyPage && b.section == firstSection {
@@ -278,8 +279,8 @@ func goesOnWhereItMoved(t *testing.T, k *kitchen) {
 		return answer.Header.Get("X-RateLimit-Limit") == "1000" &&
 			answer.Header.Get("X-RateLimit-Remaining") == "998"
 	})
-	if nodes := asText(k.shell.must(t,
-		`caddy pg-ratelimit nodes --dsn "$NEW_DATABASE_URL"`)); !strings.Contains(nodes, " live ") {
-		t.Errorf("nodes prints\n%s", nodes)
+	nodes := joinLines(k.shell.must(t, `caddy pg-ratelimit nodes --dsn "$NEW_DATABASE_URL"`))
+	if !strings.Contains(nodes, " live ") {
+		t.Errorf("nodes prints\n%s\nwant a live one", nodes)
 	}
 }

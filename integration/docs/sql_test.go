@@ -49,7 +49,7 @@ func TestSQL(t *testing.T) {
 				},
 			})
 			if answer := ask(h, "X-API-Key", "the API key"); answer.Code != http.StatusOK {
-				t.Fatalf("%d %s", answer.Code, answer.Body)
+				t.Fatalf("the client's request: %d %s, want 200", answer.Code, answer.Body)
 			}
 			// The middleware makes the tables of the policy in the background.
 			cluster.Execute(t, dsn, schema.File+historyOfAClient)

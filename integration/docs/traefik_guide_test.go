@@ -14,7 +14,7 @@ import (
 )
 
 // TestTheGuideOfTraefikIsEnough follows docs/traefik.md in an empty folder, up to a request that is limited.
-// Only the addresses are others.
+// Only the addresses differ.
 func TestTheGuideOfTraefikIsEnough(t *testing.T) {
 	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer app.Close()

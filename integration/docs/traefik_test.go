@@ -80,7 +80,7 @@ func TestTraefikConfigurations(t *testing.T) {
 			t.Setenv("DATABASE_URL", unreachable)
 			t.Setenv("LIMITS_DSN", unreachable)
 			var c traefikYAML
-			decoder := yaml.NewDecoder(strings.NewReader(rendered(t, b.text)))
+			decoder := yaml.NewDecoder(strings.NewReader(renderTemplates(t, b.text)))
 			decoder.KnownFields(true)
 			if err := decoder.Decode(&c); err != nil {
 				t.Fatal(err)
@@ -88,7 +88,7 @@ func TestTraefikConfigurations(t *testing.T) {
 			switch {
 			case c.Experimental != nil:
 				if !c.Experimental.AbortOnPluginFailure {
-					t.Error("without its plugin, this Traefik starts")
+					t.Error("abortOnPluginFailure is not set, want Traefik to fail without its plugin")
 				}
 				checkPluginSources(t, c.Experimental.LocalPlugins, "")
 				checkPluginSources(t, c.Experimental.Plugins, host.Version)
@@ -110,7 +110,7 @@ func TestTraefikConfigurations(t *testing.T) {
 				}
 				checkMiddlewares(t, &traefikHTTP{Middlewares: map[string]*traefikMiddleware{"spec": c.Spec}})
 			default:
-				t.Error("it is no part of Traefik's configuration that this test knows")
+				t.Error("the block is none of the parts of a configuration that this test checks")
 			}
 		})
 	}
@@ -128,7 +128,7 @@ func checkScraped(t *testing.T, c traefikYAML) {
 	}
 	target := c.ScrapeConfigs[0].StaticConfigs[0].Targets[0]
 	if !strings.Contains(page, "http://"+target+" {") {
-		t.Fatalf("the Caddyfile does not serve %s", target)
+		t.Fatalf("the Caddyfile serves other addresses than %s, which Prometheus scrapes", target)
 	}
 	for _, file := range c.RuleFiles {
 		if _, err := os.Stat(filepath.Join(root, "docs", file)); err != nil {
@@ -137,8 +137,8 @@ func checkScraped(t *testing.T, c traefikYAML) {
 	}
 }
 
-// rendered fills in the templates of Traefik's file provider.
-func rendered(t *testing.T, text string) string {
+// renderTemplates fills in the templates of Traefik's file provider.
+func renderTemplates(t *testing.T, text string) string {
 	t.Helper()
 	parsed, err := template.New("file provider").Funcs(template.FuncMap{"env": os.Getenv}).Parse(text)
 	if err != nil {
@@ -163,7 +163,8 @@ func checkPluginSources(t *testing.T, sources map[string]pluginSource, version s
 	for name, source := range sources {
 		if name != "pg-ratelimit" || source.ModuleName != strings.TrimSpace(string(module)) ||
 			source.Version != version {
-			t.Errorf("plugin %q is %+v", name, source)
+			t.Errorf("plugin %q is %+v, want pg-ratelimit of %swith version %q", name, source, module,
+				version)
 		}
 	}
 }
@@ -175,7 +176,7 @@ func fromLabels(t *testing.T, labels []string) *traefikHTTP {
 	for _, label := range labels {
 		name, value, found := strings.Cut(label, "=")
 		if !found {
-			t.Errorf("the label %q has no value", label)
+			t.Errorf("the label is %q, want name=value", label)
 		}
 		values[name] = value
 	}
@@ -191,7 +192,7 @@ func fromLabels(t *testing.T, labels []string) *traefikHTTP {
 func checkMiddlewares(t *testing.T, c *traefikHTTP) {
 	t.Helper()
 	if len(c.Middlewares) == 0 {
-		t.Error("it has no middlewares")
+		t.Error("the block has no middlewares")
 	}
 	for name, m := range c.Middlewares {
 		if m.BasicAuth != nil {
@@ -199,19 +200,19 @@ func checkMiddlewares(t *testing.T, c *traefikHTTP) {
 		}
 		settings := m.Plugin["pg-ratelimit"]
 		if len(m.Plugin) != 1 || settings == nil {
-			t.Fatalf("middleware %s is not of the plugin pg-ratelimit: %v", name, m.Plugin)
+			t.Fatalf("middleware %s has the plugins %v, want pg-ratelimit", name, m.Plugin)
 		}
 		if dsn, ok := settings["dsn"].(string); ok {
-			// No test asks the network for a name.
+			// No test resolves a name.
 			settings["dsn"] = strings.Replace(dsn, "db.internal", "127.0.0.1:1", 1)
 		}
 		if settings["dsnFile"] != nil {
-			settings["dsnFile"] = written(t, "dsn", unreachable+"\n")
+			settings["dsnFile"] = writeConfig(t, "dsn", unreachable+"\n")
 		}
 		onItsDatabase := middleware(t, settings)
 		if settings["policy"] != nil || settings["history"] != nil { // they are in Postgres only
 			if answer := ask(onItsDatabase); answer.Code != http.StatusOK {
-				t.Errorf("middleware %s answers %d while its database is down", name, answer.Code)
+				t.Errorf("middleware %s without its database: status %d, want 200", name, answer.Code)
 			}
 			continue
 		}
@@ -219,13 +220,14 @@ func checkMiddlewares(t *testing.T, c *traefikHTTP) {
 		settings["dsn"] = "memory"
 		answer := ask(middleware(t, settings))
 		if answer.Code != http.StatusOK || answer.Header().Get("X-RateLimit-Limit") == "" {
-			t.Errorf("middleware %s answers %d %v", name, answer.Code, answer.Header())
+			t.Errorf("middleware %s: %d %v, want 200 with X-RateLimit-Limit", name, answer.Code,
+				answer.Header())
 		}
 	}
 	for name, router := range c.Routers {
 		for _, m := range router.Middlewares {
 			if c.Middlewares[m] == nil {
-				t.Errorf("router %s has a middleware %s, which does not exist", name, m)
+				t.Errorf("router %s names the middleware %s, want one of the block", name, m)
 			}
 		}
 	}
@@ -268,7 +270,7 @@ func ask(h http.Handler, headers ...string) *httptest.ResponseRecorder {
 	return w
 }
 
-// lastOfCell is the last name in the first column of a row: Traefik's, if Caddy has another one.
+// lastOfCell matches the last name in the first column of a row: Traefik's, if Caddy has another one.
 var lastOfCell = regexp.MustCompile("(?m)^\\|[^|]*`([^`|]+)` \\|")
 
 // traefikNames returns Traefik's names of the settings in a section's tables.
@@ -281,15 +283,15 @@ func traefikNames(t *testing.T, title string) []string {
 	return names
 }
 
-// docs/settings.md comes from the tables of package settings. The rest of a configuration is in fields.
+// The tables of docs/settings.md come from package settings. The rest of a configuration is in fields.
 func TestTablesOfTraefikSettingsAreComplete(t *testing.T) {
-	all := slices.Concat(traefikNames(t, "A limit"), traefikNames(t, "The handler"),
+	names := slices.Concat(traefikNames(t, "A limit"), traefikNames(t, "The handler"),
 		traefikNames(t, "The database"), traefikNames(t, "The history"))
 	for _, of := range []any{traefikplugin.Config{}, traefikplugin.Zone{}, traefikplugin.History{}} {
 		for _, field := range reflect.VisibleFields(reflect.TypeOf(of)) {
-			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "-" && !slices.Contains(all,
-				name) {
-				t.Errorf("docs/settings.md does not have %s of %T", name, of)
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if name != "-" && !slices.Contains(names, name) {
+				t.Errorf("docs/settings.md lacks %s of %T", name, of)
 			}
 		}
 	}

@@ -25,8 +25,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
 )
 
-// patience is the longest time that a test waits for the page to show something.
-const patience = 2 * time.Minute
+// awaitTimeout is the longest time that a test waits for the page to show something.
+const awaitTimeout = 2 * time.Minute
 
 // chromium is the browser of all tests of this process; TestMain ends it.
 var chromium struct {
@@ -72,11 +72,11 @@ type tab struct {
 	ctx context.Context
 
 	mu       sync.Mutex
-	problems []string // what the console says, and requests to other hosts
+	problems []string // errors of the console, and requests to other hosts
 }
 
-// open opens a page in a tab of its own, with cookies and storage of its own. At its end the test fails if
-// the console has an error, or if the page has asked another host.
+// open opens a page in a tab with its own cookies and storage. At its end the test fails if the console has
+// an error, or if the page has sent a request to another host.
 func open(t *testing.T, address string, window size) *tab {
 	t.Helper()
 	if err := browser(); err != nil {
@@ -88,7 +88,7 @@ func open(t *testing.T, address string, window size) *tab {
 	}
 	b := &tab{T: t}
 	ctx, end := chromedp.NewContext(chromium.ctx, chromedp.WithNewBrowserContext(),
-		chromedp.WithListener(func(event any) { b.hear(event, own.Host) }))
+		chromedp.WithListener(func(event any) { b.record(event, own.Host) }))
 	t.Cleanup(end)
 	b.ctx = ctx
 	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as this context
@@ -96,8 +96,8 @@ func open(t *testing.T, address string, window size) *tab {
 	}
 	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"},
 		{Name: "prefers-reduced-motion", Value: "reduce"}}
-	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia,
-		emulation.SetEmulatedMediaParams{Features: features}); err != nil {
+	media := emulation.SetEmulatedMediaParams{Features: features}
+	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, media); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := chromedp.Call(ctx, log.Enable, cdp.Empty{}); err != nil {
@@ -105,14 +105,15 @@ func open(t *testing.T, address string, window size) *tab {
 	}
 	b.do(chromedp.EmulateViewport(window.width, window.height), chromedp.Navigate(address))
 	t.Cleanup(func() {
-		for _, problem := range b.heard() {
+		for _, problem := range b.recorded() {
 			t.Error(problem)
 		}
 	})
 	return b
 }
 
-func (b *tab) hear(event any, own string) {
+// record stores the problem that an event of the browser reports.
+func (b *tab) record(event any, own string) {
 	problem := ""
 	switch event := event.(type) {
 	case *runtime.EventExceptionThrown:
@@ -128,8 +129,8 @@ func (b *tab) hear(event any, own string) {
 			problem = "console: " + event.Entry.Text + " " + event.Entry.URL
 		}
 	case *network.EventRequestWillBeSent:
-		if asked, err := url.Parse(event.Request.URL); err != nil || asked.Scheme != "data" &&
-			asked.Host != own {
+		asked, err := url.Parse(event.Request.URL)
+		if err != nil || asked.Scheme != "data" && asked.Host != own {
 			problem = "a request to another host: " + event.Request.URL
 		}
 	case *page.EventJavascriptDialogOpening:
@@ -142,14 +143,14 @@ func (b *tab) hear(event any, own string) {
 	}
 }
 
-func (b *tab) heard() []string {
+func (b *tab) recorded() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.problems)
 }
 
-// forgive removes the problems that contain a text, which the test has provoked.
-func (b *tab) forgive(text string) {
+// allowProblem removes the problems that contain a text, which the test has provoked.
+func (b *tab) allowProblem(text string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.problems = slices.DeleteFunc(b.problems, func(p string) bool { return strings.Contains(p, text) })
@@ -162,7 +163,7 @@ func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 
 func result[T any](b *tab, action chromedp.Action[T]) T {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, awaitTimeout)
 	defer cancel()
 	made, err := chromedp.Run(ctx, action)
 	if err != nil {
@@ -187,28 +188,28 @@ func (b *tab) text(selector string) string {
 func (b *tab) await(selector, text string) {
 	b.Helper()
 	shown := ""
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(awaitTimeout); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if shown = b.text(selector); strings.Contains(shown, text) {
 			return
 		}
 	}
-	b.Fatalf("%s shows %q, want %q; the console: %q", selector, shown, text, b.heard())
+	b.Fatalf("%s shows %q, want %q; the console: %q", selector, shown, text, b.recorded())
 }
 
-// fill types into a field, as somebody would.
+// fill types a text into a field.
 func (b *tab) fill(selector chromedp.CSS, text string) {
 	b.Helper()
 	b.do(chromedp.Clear(selector), chromedp.SendKeys(selector, text))
 }
 
-// ask asks why somebody was refused.
+// ask submits the form that explains a refusal.
 func (b *tab) ask() {
 	b.Helper()
 	b.do(chromedp.Click(chromedp.CSS("#why-form button"), chromedp.NodeVisible))
 }
 
-// axe returns what axe-core finds, except for what it says is minor.
-func (b *tab) axe() []string {
+// auditAccessibility returns the violations that axe-core finds, except for minor ones.
+func (b *tab) auditAccessibility() []string {
 	b.Helper()
 	modules, err := npm.Modules(b.Context(), "../../.cache/npm", "axe-core@4.14.1")
 	if err != nil {
@@ -234,18 +235,18 @@ func (b *tab) axe() []string {
 	}
 	value[int](b, string(script)+"; 0")
 	report := value[found](b, "axe.run()")
-	if len(report.Passes) < 15 { // beside an open dialog nothing else is seen
-		b.Errorf("axe-core has passed %d rules only: it has not seen the page", len(report.Passes))
+	if len(report.Passes) < 15 { // an open dialog hides the rest of the page
+		b.Errorf("axe-core passed %d rules, want at least 15: it has not seen the page", len(report.Passes))
 	}
-	var all []string
+	var violations []string
 	for _, v := range report.Violations {
 		text := v.ID + ", " + v.Impact + ": " + v.Help + ": " + v.Nodes[0].HTML + ": " +
 			v.Nodes[0].FailureSummary
 		if v.Impact == "minor" {
 			b.Log(text)
 		} else {
-			all = append(all, text)
+			violations = append(violations, text)
 		}
 	}
-	return all
+	return violations
 }

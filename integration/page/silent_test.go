@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// watchAge makes a page note when it begins to show its values as old, and the longest time for which its
+// watchAge makes a page record when it starts to show its values as old, and the longest time for which its
 // timers did not run.
 const watchAge = `window.oldAt = 0
 	new MutationObserver(() => {
@@ -48,7 +48,7 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 		{"the database, again", "nothing came within", database.Pause, database.Resume, 2 * time.Second},
 		{"the server", "There is no answer", signal(syscall.SIGSTOP), signal(syscall.SIGCONT),
 			2 * time.Second},
-		{"the killed database", "does not answer", database.Kill, restart, patience},
+		{"the killed database", "does not answer", database.Kill, restart, awaitTimeout},
 	} {
 		b.await("#state", "enforced by 1 of 1 proxy")
 		b.ask()
@@ -76,7 +76,7 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 	if value[bool](b, "document.body.classList.contains('old')") {
 		t.Error("the values are shown as old, want as current")
 	}
-	b.forgive("503") // Chromium's own lines about the responses
+	b.allowProblem("503") // Chromium's own lines about the responses
 }
 
 // openPage opens the page of a Caddy, with the history in a database of its own.
@@ -100,7 +100,7 @@ http://%s {
 	return open(t, "http://"+address+"/", desktop)
 }
 
-// If the history is in a server of its own that is silent, its lists say so, and the rest stays current.
+// If the history has its own server, which is silent, its lists show that, and the rest stays current.
 func TestOnlyTheListsOfASilentServerAreOld(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 15 s")
@@ -119,7 +119,7 @@ func TestOnlyTheListsOfASilentServerAreOld(t *testing.T) {
 	}
 	b.await("#state", "enforced by 1 of 1 proxy")
 	b.await("#changes", "rule free: created")
-	for _, found := range b.axe() {
+	for _, found := range b.auditAccessibility() {
 		t.Error(found)
 	}
 	if err := other.Resume(); err != nil {
@@ -127,11 +127,10 @@ func TestOnlyTheListsOfASilentServerAreOld(t *testing.T) {
 	}
 	value[int](b, `new Promise((found) =>
 		setInterval(() => document.querySelector('.away') || found(1), 50))`)
-	b.forgive("503") // Chromium's own lines about the answers
+	b.allowProblem("503") // Chromium's own lines about the responses
 }
 
-// A page of a database without tables says so, even after they are dropped, and shows them when they are
-// made.
+// The page of a database without tables says so, even after they are dropped, and shows them once they exist.
 func TestThePageOfADatabaseWithoutTables(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 20 s")

@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// site are Caddys with a policy and a history, and the page of their database.
+// site is a Caddy with a policy and a history, and the page of its database.
 type site struct {
 	*testing.T
 	dsn, page string
@@ -110,8 +110,7 @@ func (s *site) send(n int, key, from, path string) (passed int) {
 	return passed
 }
 
-// A new reader finds out whether anything is failing open, who is refused by what, and
-// why a user was refused, from the page alone.
+// The page answers whether anything fails open, who is refused by what, and why a user was refused.
 func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
 	for name, window := range map[string]size{"on a desktop": desktop, "on a phone": phone} {
 		t.Run(name, func(t *testing.T) { answersOfANight(t, window) })
@@ -122,7 +121,7 @@ func answersOfANight(t *testing.T, window size) {
 	t.Helper()
 	s := startSite(t, cluster.Open(t))
 	if passed := s.send(12, s.ann, "192.0.2.1", "/reports"); passed != 5 {
-		t.Fatalf("%d requests have passed, want 5", passed)
+		t.Fatalf("%d of 12 requests passed, want 5", passed)
 	}
 	s.send(30, s.acme, "192.0.2.2", "/")
 	b := open(t, s.page, window)
@@ -149,12 +148,12 @@ func answersOfANight(t *testing.T, window size) {
 	b.fill("#why-at", "never")
 	b.ask()
 	b.await("#why-said", "at: must be a time")
-	b.forgive("400") // Chromium's own line about the answer
+	b.allowProblem("400") // Chromium's own line about the response
 
-	for _, found := range b.axe() {
+	for _, found := range b.auditAccessibility() {
 		t.Error(found)
 	}
 	if wide := value[int64](b, "document.documentElement.scrollWidth"); wide > window.width {
-		t.Errorf("the page is %d pixels wide", wide)
+		t.Errorf("the page is %d pixels wide, want %d at most", wide, window.width)
 	}
 }

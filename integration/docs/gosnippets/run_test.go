@@ -47,7 +47,7 @@ func TestMiddleware(t *testing.T) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/", nil))
 		if w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Limit") != want {
-			t.Errorf("%d %v, want a limit of %s", w.Code, w.Header(), want)
+			t.Errorf("%d %v, want 200 with a limit of %s", w.Code, w.Header(), want)
 		}
 	}
 }
@@ -72,7 +72,7 @@ func TestTheListOfOptionsIsComplete(t *testing.T) {
 	slices.Sort(listed)
 	slices.Sort(fields)
 	if !slices.Equal(listed, fields) {
-		t.Errorf("docs/go.md lists the options\n%q\nand there are\n%q", listed, fields)
+		t.Errorf("docs/go.md lists the options\n%q\nwant\n%q", listed, fields)
 	}
 }
 
