@@ -262,17 +262,18 @@ func serverFaults(server *cluster.Cluster, networks ...*slownet.Proxy) []tableFa
 	}
 	restart := func() error { return server.Restart(context.Background()) }
 	return []tableFault{
-		{"Postgres restarts", server.Stop, restart},
-		{"`kill -9` of Postgres", server.Kill, restart},
-		{"Postgres hangs (SIGSTOP)", server.Pause, server.Resume},
-		{"the network drops all packets", each(func(n *slownet.Proxy) { n.SetHanging(true) }),
-			each(func(n *slownet.Proxy) { n.SetHanging(false) })},
-		{"1 s latency", each(func(n *slownet.Proxy) { n.SetRoundTrip(time.Second) }),
-			each(func(n *slownet.Proxy) { n.SetRoundTrip(0) })},
-		{"all connections reset", each((*slownet.Proxy).CloseConnections), nil},
-		{"all backends terminated", func() error {
+		{name: "Postgres restarts", begin: server.Stop, end: restart},
+		{name: "`kill -9` of Postgres", begin: server.Kill, end: restart},
+		{name: "Postgres hangs (SIGSTOP)", begin: server.Pause, end: server.Resume},
+		{name: "the network drops all packets",
+			begin: each(func(n *slownet.Proxy) { n.SetHanging(true) }),
+			end:   each(func(n *slownet.Proxy) { n.SetHanging(false) })},
+		{name: "1 s latency", begin: each(func(n *slownet.Proxy) { n.SetRoundTrip(time.Second) }),
+			end: each(func(n *slownet.Proxy) { n.SetRoundTrip(0) })},
+		{name: "all connections reset", begin: each((*slownet.Proxy).CloseConnections)},
+		{name: "all backends terminated", begin: func() error {
 			return runSQL(server.DSN("postgres"), terminateBackends)
-		}, nil},
+		}},
 	}
 }
 
@@ -281,14 +282,14 @@ func (b *faultBed) faults(t *testing.T) []tableFault {
 	var locks *pgx.Conn
 	vacuumed := make(chan error, 1)
 	return append(serverFaults(b.server, b.networks...), []tableFault{
-		{"a row is locked", func() error {
+		{name: "a row is locked", begin: func() error {
 			locks = cluster.Connect(t, b.server.DSN("postgres"))
 			_, err := locks.PgConn().Exec(t.Context(),
 				"BEGIN; SELECT 1 FROM rate_limit_ephemeral WHERE prefix IN ('wide', 'deny') FOR UPDATE").
 				ReadAll()
 			return err
-		}, func() error { return locks.Close(context.Background()) }},
-		{"`VACUUM FULL` waits for a reader", func() error {
+		}, end: func() error { return locks.Close(context.Background()) }},
+		{name: "`VACUUM FULL` waits for a reader", begin: func() error {
 			locks = cluster.Connect(t, b.server.DSN("postgres"))
 			_, err := locks.PgConn().Exec(t.Context(), "BEGIN; SELECT FROM rate_limit_ephemeral").ReadAll()
 			go func() {
@@ -296,21 +297,21 @@ func (b *faultBed) faults(t *testing.T) []tableFault {
 					"VACUUM FULL rate_limit_durable")
 			}()
 			return err
-		}, func() error { return errors.Join(locks.Close(context.Background()), <-vacuumed) }},
-		{"`max_connections` used up", func() error {
+		}, end: func() error { return errors.Join(locks.Close(context.Background()), <-vacuumed) }},
+		{name: "`max_connections` used up", begin: func() error {
 			return useUpConnections(b.server.DSN("postgres"), *faultLasts)
-		}, nil},
-		{"a reload", func() error {
+		}},
+		{name: "a reload", begin: func() error {
 			b.load(t, b.config, http.StatusOK)
 			b.traefik.reload(t, faultRoutes())
 			return nil
-		}, nil},
-		{"a rejected reload", func() error {
+		}},
+		{name: "a rejected reload", begin: func() error {
 			b.load(t, harness.Replace(t, b.config, "limit 3 1h", "limit many 1h"), http.StatusBadRequest)
 			b.traefik.reject(t)
 			return nil
-		}, nil},
-		{"failover after `kill -9`", b.server.Kill, func() error {
+		}},
+		{name: "failover after `kill -9`", begin: b.server.Kill, end: func() error {
 			return runSQL(b.standby.DSN("postgres"), "SELECT pg_promote()")
 		}},
 	}...)

@@ -90,7 +90,8 @@ psql -c "ALTER SYSTEM SET ssl = on" -c "ALTER SYSTEM SET ssl_cert_file = '%s'" \
 		awaitStatus(path, http.StatusOK)
 	}
 	for _, certificate := range []struct{ file, name, why string }{
-		{"client", "by_cert", "certificate"}, {"server", "localhost", "expired"},
+		{file: "client", name: "by_cert", why: "certificate"},
+		{file: "server", name: "localhost", why: "expired"},
 	} {
 		ca.issue(certificate.file, certificate.name, -time.Minute)
 		r.page("Passwords and certificates", 0)

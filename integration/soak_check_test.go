@@ -284,11 +284,13 @@ func (s *soak) judgeHistory() {
 			what, sql string
 			minimum   int
 		}{
-			{"the audit log", "SELECT coalesce((SELECT sum(count * weight) FROM rate_limit_audit WHERE " +
-				name + "), 0)::bigint + coalesce((SELECT sum(dropped) FROM rate_limit_writers WHERE " + name +
-				"), 0)::bigint", minimum},
-			{"the metrics", "SELECT coalesce(sum(requests), 0)::bigint FROM rate_limit_metrics WHERE " +
-				"granularity = 'minute' AND region = '" + p.name + "'", minTotals},
+			{what: "the audit log",
+				sql: "SELECT coalesce((SELECT sum(count * weight) FROM rate_limit_audit WHERE " +
+					name + "), 0)::bigint + coalesce((SELECT sum(dropped) FROM rate_limit_writers " +
+					"WHERE " + name + "), 0)::bigint", minimum: minimum},
+			{what: "the metrics",
+				sql: "SELECT coalesce(sum(requests), 0)::bigint FROM rate_limit_metrics WHERE " +
+					"granularity = 'minute' AND region = '" + p.name + "'", minimum: minTotals},
 		} {
 			var got int64
 			for until := time.Now().Add(15 * time.Second); ; time.Sleep(500 * time.Millisecond) {

@@ -29,10 +29,10 @@ func TestCaddyBehindAProxy(t *testing.T) {
 		options             string
 		otherClient, forged int
 	}{
-		{"", http.StatusTooManyRequests, http.StatusTooManyRequests},
-		{"trusted_proxies static 127.0.0.1/32", http.StatusOK, http.StatusOK},
-		{"trusted_proxies static 127.0.0.1/32\n\t\ttrusted_proxies_strict", http.StatusOK,
-			http.StatusTooManyRequests},
+		{options: "", otherClient: http.StatusTooManyRequests, forged: http.StatusTooManyRequests},
+		{options: "trusted_proxies static 127.0.0.1/32", otherClient: http.StatusOK, forged: http.StatusOK},
+		{options: "trusted_proxies static 127.0.0.1/32\n\t\ttrusted_proxies_strict",
+			otherClient: http.StatusOK, forged: http.StatusTooManyRequests},
 	} {
 		address := harness.FreeAddress(t)
 		config := fmt.Sprintf("{\n\tadmin off\n\tservers {\n\t\t%s\n\t}\n}\nhttp://%s {\n\tpg_ratelimit "+

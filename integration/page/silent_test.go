@@ -44,11 +44,14 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 		stop, resume func() error
 		within       time.Duration
 	}{
-		{"the database", "nothing came within", database.Pause, database.Resume, 2 * time.Second},
-		{"the database, again", "nothing came within", database.Pause, database.Resume, 2 * time.Second},
-		{"the server", "There is no answer", signal(syscall.SIGSTOP), signal(syscall.SIGCONT),
-			2 * time.Second},
-		{"the killed database", "does not answer", database.Kill, restart, awaitTimeout},
+		{what: "the database", says: "nothing came within", stop: database.Pause, resume: database.Resume,
+			within: 2 * time.Second},
+		{what: "the database, again", says: "nothing came within", stop: database.Pause,
+			resume: database.Resume, within: 2 * time.Second},
+		{what: "the server", says: "There is no answer", stop: signal(syscall.SIGSTOP),
+			resume: signal(syscall.SIGCONT), within: 2 * time.Second},
+		{what: "the killed database", says: "does not answer", stop: database.Kill, resume: restart,
+			within: awaitTimeout},
 	} {
 		b.await("#state", "enforced by 1 of 1 proxy")
 		b.ask()
