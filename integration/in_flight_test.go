@@ -55,6 +55,21 @@ func hold(t *testing.T, url string) (status int, end func()) {
 	return response.StatusCode, func() { cancel(); response.Body.Close() }
 }
 
+// holdSlot is like hold but retries until the request passes: a request that has ended may still have its
+// slot.
+func holdSlot(t *testing.T, url string) (end func()) {
+	t.Helper()
+	await(t, url+": a free slot", func() bool {
+		var status int
+		status, end = hold(t, url)
+		if status != http.StatusOK {
+			end()
+		}
+		return status == http.StatusOK
+	})
+	return end
+}
+
 // A request holds its slot until its response has ended, its client has gone, its upstream has given up, or
 // the connection of an upgrade is closed, in both proxies.
 func TestSlotsEndWithTheirRequests(t *testing.T) {
@@ -74,15 +89,7 @@ func TestSlotsEndWithTheirRequests(t *testing.T) {
 			free("2")
 			var ends []func()
 			for range 3 {
-				await(t, proxy+": a slot", func() bool { // the request before may still have its slot
-					status, end := hold(t, url)
-					if status != http.StatusOK {
-						end()
-						return false
-					}
-					ends = append(ends, end)
-					return true
-				})
+				ends = append(ends, holdSlot(t, url))
 			}
 			fourth := harness.Ask(t, harness.Get(url+"/"))
 			if fourth.Status != http.StatusTooManyRequests || fourth.Header.Get("Retry-After") != "1" ||
