@@ -189,8 +189,13 @@ func parseConfig(dsn string, env func(string) (string, bool), log func(string)) 
 	if p.err != nil {
 		return nil, p.err
 	}
-	_, err = c.tls.config("")
-	return c, err
+	for _, t := range c.targets {
+		if !t.unix() { // sockets of the file system have no TLS
+			_, err = c.tls.config("")
+			return c, err
+		}
+	}
+	return c, nil
 }
 
 // targets combines hosts and ports into targets.

@@ -24,15 +24,15 @@ func (p *parameters) tls() tlsSettings {
 		modes = modes[5:]
 	}
 	s.mode = p.oneOf("sslmode", modes...)
+	if s.mode == "disable" {
+		return tlsSettings{mode: s.mode}
+	}
 	if s.mode == "verify-ca" && s.root == "" {
 		p.fail("sslmode", "verify-full, which checks the name, or there must be an sslrootcert: under the "+
 			"system's roots any server of any name would do")
 	}
 	if (s.cert == "") != (s.key == "") {
 		p.fail("sslcert and sslkey", "given together")
-	}
-	if s.mode == "disable" {
-		return tlsSettings{mode: s.mode}
 	}
 	return s
 }
