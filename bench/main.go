@@ -4,8 +4,8 @@
 //
 // A row is a proxy with a limit under a load. Its base is the row that it is compared with, usually the same
 // proxy without a limit. A bench measures a row and a fresh copy of its base, the control, in turns, so that
-// both see the same machine. Each round of turns is a sample, and an estimate summarizes the samples. A peer
-// is a limiter of another project.
+// other work on the machine affects both alike. Each round of turns is a sample, and an estimate summarizes
+// the samples. A peer is a limiter of another project.
 package main
 
 import (
@@ -32,7 +32,7 @@ const root = ".."
 type bench struct {
 	ctx    context.Context // ends when the user interrupts the run
 	rounds int
-	slice  time.Duration // duration of one turn
+	turn   time.Duration // duration of one turn
 	dir    string        // temporary folder
 
 	before    string // commit of the base version, or ""
@@ -53,7 +53,7 @@ type bench struct {
 }
 
 func newBench(ctx context.Context) *bench {
-	return &bench{ctx: ctx, start: time.Now(), slice: 100 * time.Millisecond, caddies: map[string]string{}}
+	return &bench{ctx: ctx, start: time.Now(), turn: 100 * time.Millisecond, caddies: map[string]string{}}
 }
 
 func main() {
@@ -111,7 +111,7 @@ func (b *bench) run(only string, all bool, docs string) (err error) {
 	b.rows = slices.DeleteFunc(b.rows, func(r *row) bool {
 		failed := r.base != nil && !b.attempt(r.name, func() { b.measure(r) })
 		if failed {
-			r.control = nil // rows with this row as a peer then have no ratio
+			r.control = nil // a row that is compared with this one then has no ratio
 		}
 		return failed
 	})

@@ -72,7 +72,7 @@ func (b *bench) takeTurns(first, second *contender) {
 		}
 		for range turnsPerRound {
 			for _, s := range order {
-				s.result.add(s.client.run(b.slice))
+				s.result.add(s.client.run(b.turn))
 				check(b.ctx.Err())
 			}
 			slices.Reverse(order)

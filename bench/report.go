@@ -17,7 +17,7 @@ func (b *bench) results(args []string) string {
 	fmt.Fprintf(&out, "At least %d rounds. In each, a row and its baseline alternate, %d turns of %v each. "+
 		"Brackets give the interval that contains the result of another run with a probability of about "+
 		"%.0f %%. Ratios compare CPU, proxy and store together.\n",
-		b.rounds, turnsPerRound, b.slice, 100*confidence)
+		b.rounds, turnsPerRound, b.turn, 100*confidence)
 	if b.before != "" {
 		b.reportBefore(&out)
 	} else {

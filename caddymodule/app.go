@@ -26,7 +26,8 @@ type App struct {
 	StoreSettings
 
 	// Record requests in the databases: an audit log, metrics by minute, hour and day, and the usage of users
-	// and API keys. `{}` turns it on for all handlers. Default: only for handlers with their own `audit`.
+	// and API keys. `{}` turns it on for all handlers. Without it, only handlers that set `audit` are
+	// recorded.
 	History *History `json:"history,omitempty"`
 
 	metrics *metrics
@@ -34,7 +35,7 @@ type App struct {
 	httpApp func() (any, error) // returns the app http, once all apps are provisioned
 	pages   []*Page
 
-	datasets map[string]datasets // the databases of policies and histories, by the DSN of the counters
+	pageSources map[string]pageSources // the databases of policies and histories, by the DSN of the counters
 }
 
 // CaddyModule returns the Caddy module information.
@@ -62,7 +63,8 @@ func (a *App) Provision(ctx caddy.Context) error {
 	return nil
 }
 
-// settings parses the app's settings. The result has no DSN; dataSources sets it.
+// settings parses the app's settings. The DSN of the result is "", because each handler may have its own.
+// See dataSources.
 func (a *App) settings() (settings.Store, error) {
 	var read settings.Settings
 	texts := values(a)
@@ -79,12 +81,12 @@ func (a *App) open(h *Handler) (*host.Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	handle, err := h.site.Open(proxy, sources)
+	handle, err := h.site.Open(process, sources)
 	if err != nil {
 		return nil, err
 	}
 	a.handles = append(a.handles, handle)
-	a.addDatasets(h, sources)
+	a.addPageSources(h, sources)
 	for _, r := range handle.Resources {
 		a.metrics.watch(r)
 	}

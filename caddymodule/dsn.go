@@ -29,7 +29,7 @@ func expandDSN(configured string) (dsn, shown string, err error) {
 // dsnOf returns the DSN for a configured text, which may be empty.
 func dsnOf(configured Text) (host.DSN, error) {
 	dsn, shown, err := expandDSN(string(configured))
-	d := host.DSN{DSN: dsn, Shown: shown, Password: holdsPassword(string(configured))}
+	d := host.DSN{DSN: dsn, Shown: shown, HasPassword: holdsPassword(string(configured))}
 	if dsn != string(configured) {
 		d.From = string(configured)
 		d.Renew = func() (string, error) {

@@ -27,7 +27,7 @@ func FlushHistories(ctx context.Context) (failure error) {
 
 // CloseHistories closes all histories, as closeAll does before it closes the databases.
 func CloseHistories() {
-	for _, r := range proxy.Shared() {
+	for _, r := range process.Shared() {
 		if w, ok := r.(*history.Writer); ok {
 			w.Close()
 		}

@@ -38,8 +38,8 @@ func validate(config []byte) error {
 	return caddy.Validate(parsed)
 }
 
-// Each case is a Caddyfile, a line of dashes, and its JSON, which must load.
-func TestGolden(t *testing.T) {
+// Each case is a file with a Caddyfile, a line of dashes, and the JSON that it adapts to.
+func TestCaddyfileAdaptsToJSONThatLoads(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	t.Setenv("PG_RATELIMIT_TEST", "postgres://user@localhost/db")
 	files, err := filepath.Glob("testdata/*.caddyfiletest")

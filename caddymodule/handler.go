@@ -182,7 +182,7 @@ func (h *Handler) compile() error {
 		return err
 	}
 	site.Address, site.UserOf, site.Watcher = clientAddress, authenticated, watcher{h}
-	site.Log = func(line host.Line) { write(h.logger, line) }
+	site.Log = func(line host.Line) { logLine(h.logger, line) }
 	site.Settled = func(prefix string, outcome serve.SettleOutcome) {
 		h.metrics.settlements.WithLabelValues(prefix, string(outcome)).Inc()
 	}

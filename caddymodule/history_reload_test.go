@@ -15,9 +15,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// A reload neither loses nor doubles a request, in the counter and in the history, whether the settings of
-// the history change or not. Nor does the end of the process. TestSoak checks that reloads leave nothing
-// open.
+// Across reloads and the end of the process, each request is counted once and recorded once. Every fourth
+// reload changes the settings of the history. TestSoak checks that reloads leave nothing open.
 func TestAReloadLosesNoRecord(t *testing.T) {
 	const reloads = 12
 	dsn := cluster.Open(t)

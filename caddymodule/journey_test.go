@@ -19,7 +19,7 @@ func (c *live) sendJourney(headers ...string) {
 	}
 }
 
-func TestExactRequestsPass(t *testing.T) {
+func TestJourneyOfExactRequest(t *testing.T) {
 	c := start(t, `
 		:PORT {
 			pg_ratelimit PREFIX {
@@ -31,7 +31,7 @@ func TestExactRequestsPass(t *testing.T) {
 	c.sendJourney()
 }
 
-func TestRequestsWithPolicyPass(t *testing.T) {
+func TestJourneyOfRequestWithPolicy(t *testing.T) {
 	dsn := withPolicy(t, policytest.People+
 		`SELECT rate_limit_rule('all', tiers => '{anonymous,free,pro}', per_hour => 1000000,
 			per_day => 2000000);`)

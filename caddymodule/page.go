@@ -27,15 +27,15 @@ func init() {
 // Page serves a page that shows what all proxies on a database do, who is refused, and why. It only reads the
 // database, so it also shows Traefik.
 //
-// Caddy does not load a configuration in which neither an authentication nor a matcher of networks
-// (`remote_ip`, `client_ip`) is in front of the page, unless `insecure` is on.
+// An authentication or a network matcher (`remote_ip`, `client_ip`) must precede the page. Otherwise Caddy
+// does not load the configuration, unless `insecure` is on.
 type Page struct {
 	PageSettings
 
 	insecure bool     // see PageSettings
 	hosts    []string // the host names of the page, besides addresses and localhost
 	dsn      Text     // the DSN of the counters, as configured
-	guarded  bool     // an authentication or a matcher of networks precedes the page
+	guarded  bool     // an authentication or a network matcher precedes the page
 
 	server atomic.Pointer[page.Server] // nil until the config has started
 }
@@ -59,7 +59,7 @@ func (p *Page) Provision(ctx caddy.Context) error {
 		return err
 	}
 	p.insecure, p.hosts, p.dsn = read.Insecure, strings.Fields(string(p.Hosts)), cmp.Or(p.DSN, app.DSN)
-	options, err := p.options(datasets{})
+	options, err := p.options(pageSources{})
 	if err == nil {
 		_, err = page.New(options) // validates the options; serve creates the page once all handlers exist
 	}
@@ -72,7 +72,7 @@ func (p *Page) serve(a *App) error {
 	if err != nil {
 		return err
 	}
-	sources := a.datasets[dsn]
+	sources := a.pageSources[dsn]
 	options, err := p.options(sources)
 	if err != nil {
 		return err
@@ -85,9 +85,9 @@ func (p *Page) serve(a *App) error {
 	return err
 }
 
-// options returns the settings of the page, with the current DSNs. The policy and the history are configured
-// for the page, or else in defaults.
-func (p *Page) options(defaults datasets) (o page.Options, err error) {
+// options returns the settings of the page, with the current DSNs. The DSNs of the policy and the history
+// come from the page's settings, and from defaults if those are "".
+func (p *Page) options(defaults pageSources) (o page.Options, err error) {
 	o = page.Options{Hosts: p.hosts, Version: version()}
 	if o.DSN, err = databaseDSN("dsn", p.dsn); err != nil {
 		return o, err
@@ -108,28 +108,28 @@ func (p *Page) options(defaults datasets) (o page.Options, err error) {
 	return o, err
 }
 
-// datasets holds the databases of the policy and the history that belong to a database of counters. The DSN
-// is "" without a policy or a history.
-type datasets struct{ policy, history host.DataSource }
+// pageSources holds the databases of the policy and the history that belong to a database of counters. The
+// DSN is "" without a policy or a history.
+type pageSources struct{ policy, history host.DataSource }
 
-// addDatasets records the databases of a handler's policy and history, under the DSN of its counters. The
+// addPageSources adds the databases of a handler's policy and history, under the DSN of its counters. The
 // first handler with a policy or a history determines that database.
-func (a *App) addDatasets(h *Handler, sources *host.DataSources) {
+func (a *App) addPageSources(h *Handler, sources *host.DataSources) {
 	dsn := sources.Limits.DSN
 	if dsn == settings.MemoryDSN {
 		return
 	}
-	if a.datasets == nil {
-		a.datasets = map[string]datasets{}
+	if a.pageSources == nil {
+		a.pageSources = map[string]pageSources{}
 	}
-	d := a.datasets[dsn]
+	d := a.pageSources[dsn]
 	if h.site.Policy != nil && d.policy.DSN == "" {
 		d.policy = sources.Policy
 	}
 	if sources.Records && d.history.DSN == "" {
 		d.history = sources.History
 	}
-	a.datasets[dsn] = d
+	a.pageSources[dsn] = d
 }
 
 // databaseDSN returns the DSN in a field of the page. The DSN memory is an error.

@@ -24,10 +24,10 @@ const logName = "pg_ratelimit"
 // connections, and with the DSN memory also the counts.
 const closeDelay = 30 * time.Second
 
-// proxy holds the resources that all configs of this process share.
-var proxy = &host.Process{
+// process holds the resources that all configs of this process share.
+var process = &host.Process{
 	Kind: "caddy", Version: version(), Delay: closeDelay, Connect: connect,
-	Log: func(line host.Line) { write(caddy.Log().Named(logName), line) },
+	Log: func(line host.Line) { logLine(caddy.Log().Named(logName), line) },
 }
 
 // connect implements host.Process.Connect. Its errors contain source.Configured.Shown instead of the DSN,
@@ -43,8 +43,8 @@ func connect(source *host.DataSource) (pgdb.DB, error) {
 	return db, err
 }
 
-// write writes a line to a log.
-func write(l *zap.Logger, line host.Line) {
+// logLine writes a line to a log.
+func logLine(l *zap.Logger, line host.Line) {
 	text, fields := line.Text, []zap.Field{}
 	if line.Setting != "" {
 		text = line.Setting + " " + text
@@ -62,12 +62,12 @@ func write(l *zap.Logger, line host.Line) {
 	l.Log(zapcore.Level(line.Level), text, fields...)
 }
 
-// closeAll closes all shared resources at the end of the process. This writes pending records and refunds the
-// units of leases. closeAll closes a history before its database.
+// closeAll closes all shared resources at the end of the process. It closes histories first, which write
+// pending records to their databases. A database refunds the units of its leases when it is closed.
 func closeAll() {
 	for _, databases := range []bool{false, true} {
 		var wg sync.WaitGroup
-		for _, r := range proxy.Shared() {
+		for _, r := range process.Shared() {
 			if _, ok := r.(*host.Database); ok == databases {
 				wg.Go(r.Close)
 			}

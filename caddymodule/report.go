@@ -90,7 +90,7 @@ func (h *Handler) report(r *http.Request, f *facts) {
 	if f.Status == 0 || h.events == nil {
 		return
 	}
-	if skipped, ok := h.refusals.Next(time.Now(), time.Second); ok {
+	if skipped, ok := h.refusals.Allow(time.Now(), time.Second); ok {
 		h.events.Emit(h.ctx, refusedEvent, map[string]any{"prefix": f.hit.Limit.Prefix,
 			"key": f.hit.StoredKey(), "wait": f.RetrySeconds(), "status": f.Status,
 			"reason": f.Reason.String(), "skipped": skipped})

@@ -7,8 +7,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// TestLeasedRequestsPass sends the requests that internal/testkit/journey counts.
-func TestLeasedRequestsPass(t *testing.T) {
+// TestJourneyOfLeasedRequest sends the requests that internal/testkit/journey counts.
+func TestJourneyOfLeasedRequest(t *testing.T) {
 	if testing.CoverMode() != "count" {
 		t.Skip("runs for internal/testkit/journey")
 	}

@@ -142,7 +142,7 @@ func (r *reader) read(path string, table []settings.Setting, from settings.Value
 func (r *reader) dsn(path string, part settings.Values) host.DSN {
 	configured := part["dsn"]
 	file := part["dsn_file"]
-	d := host.DSN{DSN: configured, Password: settings.HasPassword(configured), From: file}
+	d := host.DSN{DSN: configured, HasPassword: settings.HasPassword(configured), From: file}
 	if file == "" {
 		return d
 	}

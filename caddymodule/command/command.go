@@ -1,8 +1,8 @@
 // Package command implements the administrator's commands, `caddy pg-ratelimit …`, which read and change
 // the policy, the history and the tables in Postgres.
 //
-// A commandSpec describes a command: its usage, its flags, and usually one SQL statement. Go code is the
-// exception (its field do). An invocation is one run of a command. It connects, parses the flags and
+// A commandSpec describes a command: its usage, its flags, and usually one SQL statement. A few commands run
+// Go code instead (field do). An invocation is one run of a command. It connects, parses the flags and
 // arguments into named SQL parameters, runs the statement, and prints the rows: as tables for people, or
 // unchanged as JSON with --json. A printer formats the tables. The statements use the views and functions
 // that psql users call, so both see the same rows.
@@ -41,8 +41,8 @@ database apply a change within a second. psql gets the same rows: \df+ rate_limi
 	}
 }
 
-// tool holds the persistent flags, which all commands share.
-type tool struct {
+// globalFlags holds the persistent flags, which all commands share.
+type globalFlags struct {
 	dsn    string
 	json   bool
 	expand ExpandDSN
@@ -65,14 +65,14 @@ var root = commandSpec{
 
 // buildRoot adds the persistent flags and all subcommands to cmd, which Caddy has created.
 func buildRoot(cmd *cobra.Command, expand ExpandDSN) {
-	t := &tool{expand: expand}
+	g := &globalFlags{expand: expand}
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&t.dsn, "dsn", "", "Postgres URL or key=value pairs, or a placeholder such as "+
+	flags.StringVar(&g.dsn, "dsn", "", "Postgres URL or key=value pairs, or a placeholder such as "+
 		"{file./run/secrets/dsn}; others on this machine can see a password in it")
-	flags.BoolVar(&t.json, "json", false, "print JSON")
+	flags.BoolVar(&g.json, "json", false, "print JSON")
 	cmd.Example = root.example
 	cmd.SetFlagErrorFunc(flagError)
-	t.group(cmd, &root)
+	g.group(cmd, &root)
 }
 
 // commandSpec describes a command: its usage, its help, and its effect.
@@ -100,8 +100,8 @@ type commandSpec struct {
 	// doneText completes "The rule x is …" for a command that changes the row that its first argument names.
 	// The command fails if sql returns no row.
 	doneText string
-	// notFound describes what the first argument must be, for the error for a missing row. "" means an entry
-	// of the command's list. If notFound is set, an empty list is the same error.
+	// notFound describes what the first argument must be, for the error for a missing row. If it is "", the
+	// error asks for an entry of the command's list. If it is set, a list without rows also fails with it.
 	notFound string
 
 	// do replaces sql by Go code.
@@ -124,9 +124,9 @@ type flag struct {
 }
 
 // build returns the cobra command for spec, with its subcommands.
-func (t *tool) build(spec *commandSpec) *cobra.Command {
+func (g *globalFlags) build(spec *commandSpec) *cobra.Command {
 	cmd := &cobra.Command{Use: spec.use, Short: spec.short, Long: spec.long, Example: spec.example,
-		Args: spec.check}
+		Args: spec.checkArgCount}
 	if strings.Contains(spec.use, "SETTING=VALUE") {
 		cmd.Long = strings.TrimSpace(spec.short + `. The settings that are named change, in one
 transaction, and the others stay. Commas separate the elements of a list. An empty value resets a
@@ -142,22 +142,22 @@ setting to its default, and deletes a limit or an override. An unknown name list
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmp.Or(cmd.Context(), context.Background())
-		c := &invocation{tool: t, commandSpec: spec, ctx: ctx, cmd: cmd, args: args}
+		c := &invocation{globalFlags: g, commandSpec: spec, ctx: ctx, cmd: cmd, args: args}
 		return redactError(c.run())
 	}
 	if len(spec.commands) > 0 {
-		t.group(cmd, spec)
+		g.group(cmd, spec)
 	}
 	return cmd
 }
 
 // group adds spec's subcommands to cmd. The error for an unknown subcommand lists them. If spec has no
 // example, the help shows the first example of each subcommand.
-func (t *tool) group(cmd *cobra.Command, spec *commandSpec) {
+func (g *globalFlags) group(cmd *cobra.Command, spec *commandSpec) {
 	var names []string
-	for _, below := range spec.commands {
-		below.noun = cmp.Or(below.noun, spec.noun)
-		c := t.build(&below)
+	for _, sub := range spec.commands {
+		sub.noun = cmp.Or(sub.noun, spec.noun)
+		c := g.build(&sub)
 		names = append(names, c.Name())
 		cmd.AddCommand(c)
 		if spec.example == "" {
@@ -195,9 +195,9 @@ func (f *flag) add(cmd *cobra.Command) {
 	}
 }
 
-// check validates the number of arguments. Cobra's own check quotes them in its error, and an argument may be
-// an API key.
-func (s *commandSpec) check(cmd *cobra.Command, args []string) error {
+// checkArgCount validates the number of arguments. Cobra's own check quotes them in its error, and an
+// argument may be an API key.
+func (s *commandSpec) checkArgCount(cmd *cobra.Command, args []string) error {
 	names := argumentNames(cmd.Use)
 	switch {
 	case len(args) == len(names) || len(args) > len(names) && strings.Contains(cmd.Use, "..."):
@@ -216,8 +216,8 @@ func argumentNames(use string) []string {
 	return strings.Fields(line)[1:]
 }
 
-// flagError rewrites an error of pflag in the form of the other errors. It does not quote unknown short
-// flags, which may be part of an API key.
+// flagError rewords an error of pflag as the other errors, such as FIELD: VALUE: must be WANT. It does not
+// quote unknown short flags, which may be part of an API key.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	var empty *pflag.ValueRequiredError

@@ -22,7 +22,7 @@ import (
 
 // invocation is one run of a command. One goroutine uses it.
 type invocation struct {
-	*tool
+	*globalFlags
 	*commandSpec
 	ctx         context.Context
 	cmd         *cobra.Command
@@ -68,8 +68,8 @@ func (c *invocation) close() {
 const connectTimeout = 10 * time.Second
 
 // database returns the DSN of --dsn or of the environment, with its placeholders replaced.
-func (t *tool) database() (string, error) {
-	dsn := cmp.Or(t.dsn, os.Getenv(settings.EnvDSN))
+func (g *globalFlags) database() (string, error) {
+	dsn := cmp.Or(g.dsn, os.Getenv(settings.EnvDSN))
 	switch dsn {
 	case "":
 		return "", invalid("dsn", "", "a database: give --dsn, or set "+settings.EnvDSN)
@@ -77,7 +77,7 @@ func (t *tool) database() (string, error) {
 		return "", invalid("dsn", dsn, "a Postgres URL or key=value pairs: counters in memory are only in "+
 			"the proxy")
 	}
-	dsn, _, err := t.expand(dsn)
+	dsn, _, err := g.expand(dsn)
 	return dsn, err
 }
 

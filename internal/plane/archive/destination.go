@@ -22,9 +22,11 @@ type Destination interface {
 	// list returns the names of the files that begin with prefix.
 	list(ctx context.Context, prefix string) ([]string, error)
 	open(ctx context.Context, name string) (source, error)
-	// temporary creates a file that the caller writes and passes to store.
+	// temporary creates a file that the caller writes and may pass to store. The caller closes and removes it
+	// in any case.
 	temporary(name string) (*os.File, error)
-	// store stores the temporary file under name, atomically and durably.
+	// store stores the temporary file of size bytes under name, atomically and durably. No file may have the
+	// name: a folder then returns fs.ErrExist, but a bucket replaces the file.
 	store(ctx context.Context, f *os.File, size int64, name string) error
 }
 
@@ -37,17 +39,17 @@ type source interface {
 
 const scheme = "s3://"
 
-// NewDestination returns the destination s3://BUCKET/PREFIX, or else the folder to. A folder must exist, so
-// that files for an unmounted file system do not fill the disk of its mount point. No error contains
-// credentials.
-func NewDestination(to string) (Destination, error) {
+// NewDestination returns the destination target: s3://BUCKET/PREFIX or a folder. It does not create the
+// folder: if a file system were not mounted, the files would fill the disk of its mount point. No error
+// contains credentials.
+func NewDestination(target string) (Destination, error) {
 	switch {
-	case strings.HasPrefix(to, scheme):
-		return newS3(to)
-	case to == "" || strings.Contains(to, "://"):
+	case strings.HasPrefix(target, scheme):
+		return newS3(target)
+	case target == "" || strings.Contains(target, "://"):
 		return nil, &ratelimit.FieldError{Field: "--to", Want: "s3://BUCKET/PREFIX or a folder"}
 	}
-	root, err := filepath.Abs(to)
+	root, err := filepath.Abs(target)
 	if err != nil {
 		return nil, fmt.Errorf("--to: %w", err)
 	}

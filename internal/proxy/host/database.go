@@ -61,7 +61,7 @@ func (h *Handle) openDatabase(source *DataSource) (*Database, error) {
 		return nil, err
 	}
 	d := shared.(*Database)
-	if source.Configured.Password && atomic.CompareAndSwapInt32(&d.warned, 0, 1) {
+	if source.Configured.HasPassword && atomic.CompareAndSwapInt32(&d.warned, 0, 1) {
 		p.Log(Line{Level: Warn, Text: passwordWarning})
 	}
 	return d, nil

@@ -38,9 +38,9 @@ type Sampler struct {
 	dropped int64
 }
 
-// Next reports whether a line may be logged at now: at most one line in an interval. It also returns the
-// number of lines dropped since the previous one.
-func (s *Sampler) Next(now time.Time, interval time.Duration) (dropped int64, ok bool) {
+// Allow reports whether to log a line at now. It allows one line in each interval, and returns the number of
+// lines dropped since the previous one.
+func (s *Sampler) Allow(now time.Time, interval time.Duration) (dropped int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now.Before(s.next) {

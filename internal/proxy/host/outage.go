@@ -35,7 +35,7 @@ func (o *Outage) Failed(log func(Line), line Line, ofRequest bool, now time.Time
 		}
 		o.mu.Unlock()
 	}
-	dropped, ok := o.sampler.Next(now, time.Second)
+	dropped, ok := o.sampler.Allow(now, time.Second)
 	if o.IsUnderWay() && int32(line.Level) > atomic.LoadInt32(&o.shown) {
 		atomic.StoreInt32(&o.shown, int32(line.Level))
 	}

@@ -6,9 +6,9 @@ import (
 
 // DSN is a configured DSN with its origin.
 type DSN struct {
-	DSN      string // "" if it is not configured
-	Shown    string // the text for errors, without a password
-	Password bool   // the configuration contains a password
+	DSN         string // "" if it is not configured
+	Shown       string // the text for errors, without a password
+	HasPassword bool   // the configuration contains a password
 
 	// From names the file or the placeholders that hold the DSN, and Renew reads them again. They are "" and
 	// nil if the DSN does not change.

@@ -133,7 +133,7 @@ func mayStartWith(rest, head []byte) bool {
 var errRow = errors.New("the server sent a row with another number of columns than it described")
 
 // readMessages reads the rest of a response, message by message. started reports whether BindComplete has
-// been read.
+// been read. For joined, see readResponse.
 func readMessages(c *conn, st *pgdb.Statement, pr *prepared, joined, started bool) *responseError {
 	var e *serverError
 	complete := false

@@ -11,7 +11,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-func TestJudgePolicyDecisions(t *testing.T) {
+// The tightest limit determines the response, whether a zone of the configuration or a rule of the policy has
+// it. A shadow rule refuses nothing.
+func TestOutcomeOfZonesAndRules(t *testing.T) {
 	allowed := func(remaining int64) ratelimit.Decision {
 		return ratelimit.Decision{Allowed: true, Limit: 10, Remaining: remaining}
 	}
@@ -33,7 +35,7 @@ func TestJudgePolicyDecisions(t *testing.T) {
 	}{
 		"all allowed": {
 			decisions: []ratelimit.Decision{allowed(3), allowed(2)}, marks: []*policy.Mark{plain},
-			remaining: 2, retry: 0,
+			remaining: 2,
 		},
 		"a zone refuses": {
 			decisions: []ratelimit.Decision{refused, allowed(2)}, marks: []*policy.Mark{own}, status: 429,
@@ -45,15 +47,13 @@ func TestJudgePolicyDecisions(t *testing.T) {
 		},
 		"a shadow refuses nothing": {
 			decisions: []ratelimit.Decision{allowed(3), refused}, marks: []*policy.Mark{shadow}, remaining: 3,
-			retry: 0,
 		},
 		"within an overage limit": {
 			decisions: []ratelimit.Decision{allowed(3), used(4)}, marks: []*policy.Mark{overage},
-			remaining: 1, retry: 0,
+			remaining: 1,
 		},
 		"beyond an overage limit": {
 			decisions: []ratelimit.Decision{allowed(3), used(7)}, marks: []*policy.Mark{overage}, overage: 2,
-			retry: 0,
 		},
 		"refused beside an overage": {
 			decisions: []ratelimit.Decision{refused, used(7)}, marks: []*policy.Mark{overage}, status: 429,
@@ -84,15 +84,16 @@ func TestJudgePolicyDecisions(t *testing.T) {
 	}
 }
 
-// The outcome has a limit that let a request pass beyond its quota, and the units beyond the quota.
+// If a request passes beyond a quota, in a shadow or as an overage, the outcome names the limit and the units
+// beyond the quota.
 func TestOutcomeHasExceededLimit(t *testing.T) {
 	overage := &policy.Mark{Overage: true, Quota: 5}
 	trial := &policy.Mark{Overage: true, Quota: 5, Shadow: true}
 	limit := &ratelimit.Limit{}
 	plain, shadow := ratelimit.Hit{Limit: limit, Cost: 1}, ratelimit.Hit{Limit: limit, Cost: 9, Apart: true}
-	room := ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 3}
-	full := ratelimit.Decision{Limit: 10, Remaining: 2, RetryAfter: time.Minute}
-	used := ratelimit.Decision{Allowed: true, Limit: 100, Remaining: 100 - 16}
+	admitted := ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 3}
+	refused := ratelimit.Decision{Limit: 10, Remaining: 2, RetryAfter: time.Minute}
+	overageBy11 := ratelimit.Decision{Allowed: true, Limit: 100, Remaining: 100 - 16}
 	for name, c := range map[string]struct {
 		hits      []ratelimit.Hit
 		decisions []ratelimit.Decision
@@ -101,28 +102,29 @@ func TestOutcomeHasExceededLimit(t *testing.T) {
 		by        int64
 	}{
 		"none": {
-			hits: []ratelimit.Hit{plain, shadow}, decisions: []ratelimit.Decision{room, room}, by: 0,
+			hits: []ratelimit.Hit{plain, shadow}, decisions: []ratelimit.Decision{admitted, admitted},
 		},
 		"a shadow limit": {
-			hits: []ratelimit.Hit{plain, shadow}, decisions: []ratelimit.Decision{room, full},
+			hits: []ratelimit.Hit{plain, shadow}, decisions: []ratelimit.Decision{admitted, refused},
 			exceeded: 1, by: 7,
 		},
-		"a shadow alone": {hits: []ratelimit.Hit{shadow}, decisions: []ratelimit.Decision{full}, by: 7},
+		"a shadow alone": {hits: []ratelimit.Hit{shadow}, decisions: []ratelimit.Decision{refused}, by: 7},
 		"an overage": {
-			hits: []ratelimit.Hit{plain}, decisions: []ratelimit.Decision{used},
+			hits: []ratelimit.Hit{plain}, decisions: []ratelimit.Decision{overageBy11},
 			marks: []*policy.Mark{overage}, by: 11,
 		},
 		"a trial of overage": {
-			hits: []ratelimit.Hit{shadow}, decisions: []ratelimit.Decision{used},
-			marks: []*policy.Mark{trial}, by: 0,
+			hits: []ratelimit.Hit{shadow}, decisions: []ratelimit.Decision{overageBy11},
+			marks: []*policy.Mark{trial},
 		},
 		"the one that is exceeded most": {
-			hits: []ratelimit.Hit{plain, plain, shadow}, decisions: []ratelimit.Decision{room, used, full},
-			marks: []*policy.Mark{overage, {Shadow: true}}, exceeded: 1, by: 11,
+			hits:      []ratelimit.Hit{plain, plain, shadow},
+			decisions: []ratelimit.Decision{admitted, overageBy11, refused},
+			marks:     []*policy.Mark{overage, {Shadow: true}}, exceeded: 1, by: 11,
 		},
 		"undecided": {
 			hits:      []ratelimit.Hit{plain, shadow},
-			decisions: []ratelimit.Decision{room, {Source: ratelimit.Undecided}}, by: 0,
+			decisions: []ratelimit.Decision{admitted, {Source: ratelimit.Undecided}},
 		},
 	} {
 		o := serve.Judge(&serve.Request{Hits: c.hits, Decisions: c.decisions,

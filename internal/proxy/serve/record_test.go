@@ -15,6 +15,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// Limits may be in memory. A history may not.
 func TestHistoryRequiresPostgres(t *testing.T) {
 	site := new(serve.Site)
 	dsns := &serve.DSNs{Limits: host.DSN{DSN: "memory"}}

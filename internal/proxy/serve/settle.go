@@ -224,7 +224,7 @@ func (s *Settling) settle() {
 		if err == nil || site.Log == nil {
 			continue
 		}
-		if dropped, ok := site.invalid.Next(time.Now(), time.Minute); ok {
+		if dropped, ok := site.invalid.Allow(time.Now(), time.Minute); ok {
 			site.Log(host.Line{Level: host.Warn, Text: "a request stays charged as estimated", Prefix: prefix,
 				Err: err, Dropped: dropped})
 		}

@@ -226,7 +226,7 @@ func TestInvalidCostIsLogged(t *testing.T) {
 		if want == "" {
 			continue
 		}
-		dropped, ok := sampler.Next(start.Add(time.Duration(after)*time.Second), time.Minute)
+		dropped, ok := sampler.Allow(start.Add(time.Duration(after)*time.Second), time.Minute)
 		if got := fmt.Sprint(dropped, " ", ok); got != want {
 			t.Errorf("after %d s, Next returns %s, want %s", after, got, want)
 		}

@@ -57,7 +57,7 @@ func sourceOf(
 ) (host.DataSource, error) {
 	if limits != nil && (dsn.DSN == "" || dsn.DSN == limits.DSN) {
 		at := *limits
-		at.Configured.Password = at.Configured.Password || dsn.Password
+		at.Configured.HasPassword = at.Configured.HasPassword || dsn.HasPassword
 		return at, nil
 	}
 	in.DSN = dsn.DSN

@@ -25,9 +25,9 @@ const nearly = 1800
 
 // journeys are the kinds of requests, with the tests that send them.
 var journeys = []struct{ name, folder, test string }{
-	{"exact request through Caddy", "./caddymodule", "TestExactRequestsPass"},
-	{"leased request through Traefik", "./traefikplugin", "TestLeasedRequestsPass"},
-	{"request with policy through Caddy", "./caddymodule", "TestRequestsWithPolicyPass"},
+	{"exact request through Caddy", "./caddymodule", "TestJourneyOfExactRequest"},
+	{"leased request through Traefik", "./traefikplugin", "TestJourneyOfLeasedRequest"},
+	{"request with policy through Caddy", "./caddymodule", "TestJourneyOfRequestWithPolicy"},
 }
 
 func main() {
