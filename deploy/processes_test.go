@@ -28,7 +28,7 @@ func startUpstream(t *testing.T) string {
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-// checkLimit sends one request more than a limit admits.
+// checkLimit sends limit+1 requests, and fails unless exactly the last one is refused.
 func checkLimit(t *testing.T, url string, limit int) {
 	t.Helper()
 	for i := range limit + 1 {
@@ -38,14 +38,13 @@ func checkLimit(t *testing.T, url string, limit int) {
 		}
 		if answer := harness.Ask(t, harness.Get(url)); answer.Status != want ||
 			answer.Header.Get("X-RateLimit-Limit") != strconv.Itoa(limit) {
-			t.Fatalf("request %d of a limit of %d: %d %v %s, want %d", i+1, limit, answer.Status,
-				answer.Header,
-				answer.Body, want)
+			t.Fatalf("request %d: status %d, %v, %s; want %d with a limit of %d", i+1, answer.Status,
+				answer.Header, answer.Body, want, limit)
 		}
 	}
 }
 
-// replaceAll replaces each of the pairs, which must occur.
+// replaceAll replaces the first text of each pair with the second, and fails if the first does not occur.
 func replaceAll(t *testing.T, text string, pairs ...string) string {
 	t.Helper()
 	for i := 0; i < len(pairs); i += 2 {
@@ -71,7 +70,7 @@ func caddyfileOfCompose(t *testing.T) string {
 // slowMachineOptions give each request 50 s for its decision.
 const slowMachineOptions = "\n\t\ttimeout 50s\n\t\ton_error deny\n"
 
-// runningCaddy is a Caddy with the configuration of a container. It listens on addresses of the test.
+// runningCaddy is a Caddy with the configuration of a container. It listens on free ports of this machine.
 type runningCaddy struct {
 	*harness.Process
 	url     string
@@ -132,12 +131,12 @@ func TestCaddyOfTheComposeFileLimitsAndIsHealthy(t *testing.T) {
 // runningTraefik is a Traefik with the configuration of a container.
 type runningTraefik struct {
 	*harness.Process
-	url  string
-	ping string // its entry point traefik
+	url          string
+	adminAddress string // of the entry point traefik
 }
 
-// startTraefik runs Traefik with the arguments of a container, except for its provider, which is a file
-// here. plugins makes the folder plugins-local.
+// startTraefik runs Traefik with the arguments of a container, except that a file provider replaces
+// Kubernetes. plugins makes the folder plugins-local.
 func startTraefik(t *testing.T, args []string, rule string, plugin map[string]any,
 	plugins func(folder string)) runningTraefik {
 	t.Helper()
@@ -146,7 +145,7 @@ func startTraefik(t *testing.T, args []string, rule string, plugin map[string]an
 		t.Fatal(err)
 	}
 	dir, web := t.TempDir(), harness.FreeAddress(t)
-	tr := runningTraefik{url: "http://" + web, ping: harness.FreeAddress(t)}
+	tr := runningTraefik{url: "http://" + web, adminAddress: harness.FreeAddress(t)}
 	plugins(filepath.Join(dir, "plugins-local"))
 	type object = map[string]any
 	plugin["timeout"], plugin["onError"], plugin["match"] = "50s", "deny",
@@ -174,7 +173,8 @@ func startTraefik(t *testing.T, args []string, rule string, plugin map[string]an
 			ownArgs = append(ownArgs, arg)
 		}
 	}
-	ownArgs = append(ownArgs, "--entryPoints.web.address="+web, "--entryPoints.traefik.address="+tr.ping,
+	ownArgs = append(ownArgs, "--entryPoints.web.address="+web,
+		"--entryPoints.traefik.address="+tr.adminAddress,
 		"--providers.file.filename="+writeFile(t, filepath.Join(dir, "dynamic.yml"), string(dynamic)))
 	tr.Process = harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir, Args: ownArgs,
 		Env: []string{"DATABASE_URL=" + cluster.Open(t)}})
@@ -217,7 +217,7 @@ func TestTraefikOfTheManifestLimitsAndIsReady(t *testing.T) {
 			}
 		})
 	checkLimit(t, tr.url, 100)
-	probe := harness.Ask(t, harness.Get("http://"+tr.ping+m.container().ReadinessProbe.HTTPGet.Path))
+	probe := harness.Ask(t, harness.Get("http://"+tr.adminAddress+m.container().ReadinessProbe.HTTPGet.Path))
 	if probe.Status != http.StatusOK {
 		t.Errorf("readiness probe: status %d, want 200", probe.Status)
 	}

@@ -11,11 +11,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// route is a route of a proxy.
+// route sends requests whose path begins with path to backend, under a limit.
 type route struct {
-	path    string // the prefix of the paths of its requests
+	path    string
 	backend string // a URL; without one, the response is "ok"
-	limit   object // settings in Traefik's names, nil for no limit; PROXY in them stands for caddy or traefik
+	limit   object // settings by their names in Traefik, nil for no limit; PROXY stands for caddy or traefik
 }
 
 // decideAlways makes a proxy wait long enough for a decision on a slow machine, and
@@ -49,8 +49,8 @@ func bothProxies(t *testing.T, dsn, backend string, limit object) map[string]str
 	return map[string]string{"caddy": both[0].url, "traefik": both[1].url}
 }
 
-// onlyInTraefik lists settings that a directive of Caddy lacks: Caddy itself has client addresses and
-// placeholders, and the others are global options.
+// onlyInTraefik lists settings without a subdirective in Caddy: it has client addresses and placeholders of
+// its own in place of the first two, and global options in place of the others.
 var onlyInTraefik = []string{"ipStrategy", "forwardHeaders", "nodeName", "region", "history", "inMemoryBlock"}
 
 var capital = regexp.MustCompile("[A-Z]")
@@ -58,12 +58,11 @@ var capital = regexp.MustCompile("[A-Z]")
 // caddySettingName returns the name of a setting in Caddy.
 func caddySettingName(name string) string {
 	return capital.ReplaceAllStringFunc(name, func(letter string) string {
-		return "_" +
-			strings.ToLower(letter)
+		return "_" + strings.ToLower(letter)
 	})
 }
 
-// directive returns a middleware's settings as a directive of a Caddyfile.
+// directive converts the settings of a Traefik middleware to a Caddyfile directive.
 func directive(settings object) string {
 	return "pg_ratelimit {\n" + strings.ReplaceAll(subdirectives(settings), "PROXY", "caddy") + "}\n"
 }
@@ -95,7 +94,7 @@ func subdirectives(settings object) string {
 	return b.String()
 }
 
-// matchers returns the lists of a match as matchers of Caddy.
+// matchers converts a match setting of Traefik to Caddy's matchers.
 func matchers(match object) object {
 	matchers := object{}
 	for name, list := range match {

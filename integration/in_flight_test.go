@@ -16,8 +16,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// holdingUpstream serves /hold until the client has gone, /abort without an end, /echo as a protocol of its
-// own, and anything else immediately.
+// holdingUpstream responds to /hold until the client disconnects, breaks off the response to /abort in its
+// body, upgrades the connection of /echo and echoes, and responds to anything else immediately.
 func holdingUpstream(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/hold":
@@ -39,7 +39,7 @@ func holdingUpstream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// hold sends a request to /hold, and returns its status and a function that ends it.
+// hold sends a request to /hold, and returns its status and a function that disconnects.
 func hold(t *testing.T, url string) (status int, end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -79,14 +79,14 @@ func TestSlotsEndWithTheirRequests(t *testing.T) {
 		t.Cleanup(upstream.Close)
 		limit := object{"prefix": "PROXY", "key": "all", "algorithm": "in_flight", "limit": "3"}
 		for proxy, url := range bothProxies(t, dsn, upstream.URL, limit) {
-			free := func(want string) {
+			awaitRemaining := func(want string) {
 				t.Helper()
 				await(t, proxy+": the requests to end", func() bool {
-					// the request has a slot of its own
+					// this request holds one slot itself
 					return harness.Ask(t, harness.Get(url+"/")).Header.Get("X-RateLimit-Remaining") == want
 				})
 			}
-			free("2")
+			awaitRemaining("2")
 			var ends []func()
 			for range 3 {
 				ends = append(ends, holdSlot(t, url))
@@ -99,7 +99,7 @@ func TestSlotsEndWithTheirRequests(t *testing.T) {
 			}
 			for i, end := range ends {
 				end()
-				free(fmt.Sprint(i))
+				awaitRemaining(fmt.Sprint(i))
 			}
 			for range 4 {
 				if response, err := http.Get(url + "/abort"); err == nil {
@@ -107,7 +107,7 @@ func TestSlotsEndWithTheirRequests(t *testing.T) {
 					response.Body.Close()
 				}
 			}
-			free("2")
+			awaitRemaining("2")
 			conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 			if err != nil {
 				t.Fatal(err)
@@ -121,9 +121,9 @@ func TestSlotsEndWithTheirRequests(t *testing.T) {
 			}
 			// the request still has its slot a while after the change of the protocol
 			time.Sleep(100 * time.Millisecond)
-			free("1")
+			awaitRemaining("1")
 			conn.Close()
-			free("2")
+			awaitRemaining("2")
 		}
 	}
 }

@@ -50,7 +50,7 @@ func (s *soak) judgeAnswers() {
 		busy := s.busy(o.began, o.ended)
 		undecided := o.status == http.StatusServiceUnavailable && o.lane.onError == "deny"
 		if undecided {
-			s.late = append(s.late, o)
+			s.unexplained = append(s.unexplained, o)
 		}
 		if busy && (undecided || o.status == statusSlow) {
 			continue
@@ -70,7 +70,7 @@ func (s *soak) judgeAnswers() {
 	}
 	fmt.Printf("soak: %d answers that only a fault explains, %d too late without one on a busy machine, %d "+
 		"on one that is not, %d wrong\n",
-		len(s.load.odds)-len(s.late)-wrong, len(s.late)-late, late, wrong)
+		len(s.load.odds)-len(s.unexplained)-wrong, len(s.unexplained)-late, late, wrong)
 	if wrong > 0 || late > s.load.sent/sentPerLate {
 		s.t.Errorf("%d answers are wrong, and %d of %d had no decision although nothing was wrong", wrong,
 			late, s.load.sent)
@@ -161,7 +161,7 @@ func (s *soak) judgeAdmissions() {
 				overlaps := func(o *oddAnswer) bool {
 					return o.proxy == i && o.began <= u.last && o.ended >= u.first
 				}
-				if u.slow[i] || slices.ContainsFunc(s.late, overlaps) {
+				if u.slow[i] || slices.ContainsFunc(s.unexplained, overlaps) {
 					limit += localShare
 					why = append(why, "more by a late decision of "+s.proxies[i].name)
 				}

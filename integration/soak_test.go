@@ -24,13 +24,13 @@ var (
 
 // soak is a long run of two Caddies and a Traefik, with faults.
 type soak struct {
-	t       *testing.T
-	servers *soakServers
-	proxies []*soakProxy
-	load    *soakLoad
-	events  []*event
-	grown   [soakProxies]growth
-	late    []*oddAnswer // responses without a decision that no fault explains
+	t           *testing.T
+	servers     *soakServers
+	proxies     []*soakProxy
+	load        *soakLoad
+	events      []*event
+	grown       [soakProxies]growth
+	unexplained []*oddAnswer // responses without a decision that no fault explains
 }
 
 // TestSoak sends requests while a fault occurs every 20 s. It checks all responses, the admissions, the

@@ -115,7 +115,7 @@ func TestExpiredKeysFreeMemory(t *testing.T) {
 		c := conformance.NewClock()
 		store := open(t, memory.Options{Capacity: capacity, Now: c.Now})
 		l := &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Second}
-		conformance.Keeps(t, 10<<20, store, func() {
+		conformance.CheckHeapGrowth(t, 10<<20, store, func() {
 			for i := range 200_000 {
 				take(t, store, ratelimit.Hit{Limit: l, Key: fmt.Sprint(i), Cost: 1})
 			}
@@ -134,7 +134,7 @@ func TestExpiredKeysFreeMemory(t *testing.T) {
 func TestKeysAreCopied(t *testing.T) {
 	store := open(t, memory.Options{})
 	l := &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Hour}
-	conformance.Keeps(t, 20<<20, store, func() {
+	conformance.CheckHeapGrowth(t, 20<<20, store, func() {
 		for i := range 200 {
 			request := strings.Repeat("x", 1<<20) + fmt.Sprint(i)
 			take(t, store, ratelimit.Hit{Limit: l, Key: request[1<<20-10:], Cost: 1})

@@ -12,9 +12,9 @@ func failStatement(s *pgdb.Statement, code, text string) {
 	s.Result, s.Rows, s.Code, s.Err = s.Result[:0], 0, code, errors.New(text)
 }
 
-// failWhere is like admit, but fails the statements that fail selects. The other statements of their
-// transactions are rolled back.
-func failWhere(code, text string, fail func(s *pgdb.Statement) bool) answerFunc {
+// failWhere is like admit, but statements for which match returns true get an error. The other statements of
+// their transactions are rolled back.
+func failWhere(code, text string, match func(s *pgdb.Statement) bool) answerFunc {
 	return func(ctx context.Context, statements []*pgdb.Statement) error {
 		for from := 0; from < len(statements); {
 			to := from + 1
@@ -27,7 +27,7 @@ func failWhere(code, text string, fail func(s *pgdb.Statement) bool) answerFunc 
 				return err
 			}
 			for _, s := range transaction {
-				if !fail(s) {
+				if !match(s) {
 					continue
 				}
 				for _, other := range transaction {
@@ -53,13 +53,12 @@ func answerBytes(rows int, result []byte) answerFunc {
 	}
 }
 
-// betweenDB is a DB that calls a function of a test instead of Run. The function may call send, the Run of
-// the database.
-type betweenDB struct {
+// interceptDB passes the statements of Run to a function of a test, which may forward them with send.
+type interceptDB struct {
 	pgdb.DB
 	run func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error
 }
 
-func (d *betweenDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *interceptDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	return d.run(ctx, statements, d.DB.Run)
 }

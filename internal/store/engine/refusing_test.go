@@ -24,7 +24,7 @@ func TestFewRefusalsReachServerLog(t *testing.T) {
 		s.exec(engine.TableSQL)
 		var mu sync.Mutex  // guards lines
 		var lines []string // the errors of statements: each is a line in the server's log
-		db := &betweenDB{drivers.All[driver](t, s.dsn),
+		db := &interceptDB{drivers.All[driver](t, s.dsn),
 			func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
 				err := send(ctx, statements)
 				mu.Lock()

@@ -27,8 +27,8 @@ func settlementOf(h ratelimit.Hit, d ratelimit.Decision, back int64) *batch.Sett
 }
 
 // In random schedules of hits and settlements, one by one, the SQL statements and the Go steps make the same
-// decisions and rows. The statement of settlements also refunds units of leases. Their claim is a time in the
-// window of their charge, which may not be the row's window.
+// decisions and rows. The statement of settlements also refunds units of leases. Such a refund names the time
+// of the charge (claim): the row may be in a later window by then.
 func TestSQLAndGoStepsAreEqual(t *testing.T) {
 	m := newModelTest(t)
 	type charge struct {
@@ -68,18 +68,18 @@ func TestSQLAndGoStepsAreEqual(t *testing.T) {
 			before := formatRow(row)
 			algorithm.Of(one.hit.Limit).Adjust(one.hit.Limit, row, m.clock.Micro, back, claim)
 			if got, want := m.db.result(t), formatRow(row); got != want {
-				t.Fatalf("%+v of %+v, back %d of %d at %d changes\n     %s to\n got %s\nwant %s", one.hit,
-					*one.hit.Limit, back, claim, m.clock.Micro, before, got, want)
+				t.Fatalf("hit %+v, limit %+v, refund %d, claim %d, time %d:\n row %s\n got %s\nwant %s",
+					one.hit, *one.hit.Limit, back, claim, m.clock.Micro, before, got, want)
 			}
 		}
 	})
 }
 
-// The store retries a settlement that was certainly not sent.
+// If a settlement did not reach the server, the store sends it again.
 func TestUnsentSettlementIsRepeated(t *testing.T) {
 	s := newTestDB(t)
 	var lost atomic.Bool
-	store := s.openEngineOn(&betweenDB{s.openDB(""),
+	store := s.openEngineOn(&interceptDB{s.openDB(""),
 		func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
 			if !lost.Load() {
 				return send(ctx, statements)
@@ -126,7 +126,7 @@ func TestSettlementKeepsLease(t *testing.T) {
 	store.Settle(settlementOf(h, leased, 1))
 	await.Within(t, testTimeout, "the settlements",
 		func() bool { settled := store.Stats()[engine.Settled]; return settled == 2 })
-	if held := store.Stats()[engine.LeasedUnits]; held == 0 {
+	if units := store.Stats()[engine.LeasedUnits]; units == 0 {
 		t.Error("LeasedUnits is 0 after the settlements, want units")
 	}
 	store.Close() // refunds the units

@@ -30,7 +30,7 @@ func (r *simRun) checkLimits() {
 				row.startWindow(windows[0].start)
 				windows = windows[1:]
 			}
-			// FromMemory: the database does not answer
+			// FromMemory: decided locally during an outage, which may exceed the limit
 			if hit.source == ratelimit.FromMemory || r.isWithinDocumentedLoss(id, hit) {
 				continue
 			}
@@ -43,8 +43,8 @@ func (r *simRun) checkLimits() {
 	}
 }
 
-// isWithinDocumentedLoss reports whether a hit's charge may be lost with a server that has ended, within the
-// documented bounds.
+// isWithinDocumentedLoss reports whether the hit's charge may have been lost with a server that crashed or
+// was replaced, as docs/recovery.md allows.
 func (r *simRun) isWithinDocumentedLoss(id lease.RowID, hit simAdmitted) bool {
 	at := (hit.at - simBorn.UnixMicro()) * 1000
 	for _, o := range r.plan.outages {
@@ -61,7 +61,7 @@ func (r *simRun) isWithinDocumentedLoss(id lease.RowID, hit simAdmitted) bool {
 	return false
 }
 
-// simNotice bounds the time for which a proxy uses units that were charged on a lost server. A proxy checks
+// simNotice bounds the time for which a proxy uses its leases after their server is lost. A proxy checks
 // the server twice per second.
 const simNotice = 700 * time.Millisecond
 
@@ -123,18 +123,18 @@ func (r *simRun) checkLeases() {
 				func(o simOutage) bool { return o.to+int64(3*time.Second) > start }) {
 			continue // the window has ended, or proxies have admitted hits locally in it
 		}
-		used, unsure := int64(0), r.server.unsure[id]
+		used, maybeCharged := int64(0), r.server.maybeCharged[id]
 		for _, hit := range r.admitted[id] {
 			if hit.at >= row.Start {
 				used += hit.cost
 			} else if hit.source == ratelimit.FromMemory {
-				unsure += hit.cost // it may have been charged in this window
+				maybeCharged += hit.cost // it may have been charged in this window
 			}
 		}
-		r.homes++
-		if lost := row.Count - used; lost > unsure {
+		r.checkedRows++
+		if lost := row.Count - used; lost > maybeCharged {
 			r.fail("%s of %s: %d of %d charged units were neither used nor refunded, want at most %d", id.Key,
-				id.Prefix, lost, row.Count, unsure)
+				id.Prefix, lost, row.Count, maybeCharged)
 		}
 	}
 }
@@ -150,9 +150,9 @@ func (r *simRun) checkCharges() {
 		for _, hit := range r.admitted[id] {
 			admitted += hit.cost
 		}
-		if charged > admitted+r.server.unsure[id] {
+		if charged > admitted+r.server.maybeCharged[id] {
 			r.fail("%s of %s: %d units were charged, want at most %d", id.Key, id.Prefix, charged,
-				admitted+r.server.unsure[id])
+				admitted+r.server.maybeCharged[id])
 		}
 	}
 }
@@ -164,30 +164,30 @@ const simInstant = 20 * time.Millisecond
 // than before it.
 func (r *simRun) checkStampede() {
 	for i, o := range r.plan.outages {
-		another := i+1 < len(r.plan.outages) && r.plan.outages[i+1].from == o.to // follows immediately
-		if !o.stopsDecisions() || o.from == 0 || another {
+		nextFollows := i+1 < len(r.plan.outages) && r.plan.outages[i+1].from == o.to
+		if !o.stopsDecisions() || o.from == 0 || nextFollows {
 			continue
 		}
-		first := o.from
+		faultsBegan := o.from
 		if i > 0 && r.plan.outages[i-1].to == o.from {
-			first = r.plan.outages[i-1].from
+			faultsBegan = r.plan.outages[i-1].from
 		}
 		for _, width := range []time.Duration{time.Second, simInstant} {
-			before := maxWithin(r.server.sent, first-int64(3*time.Second), first, width)
+			before := maxWithin(r.server.sent, faultsBegan-int64(3*time.Second), faultsBegan, width)
 			from := o.to
 			if o.kind == simHang && width < time.Second {
 				// first the server executes the pending messages, and their senders continue
 				from += int64(60 * time.Millisecond)
 			}
 			after := maxWithin(r.server.sent, from, from+int64(2*time.Second), width)
-			spare := 10 + before/5
+			tolerance := 10 + before/5
 			if width < time.Second {
 				// small numbers vary more: one or two of 10,000 seeds exceed a smaller bound by chance
-				spare += 10
+				tolerance += 10
 			}
-			if after > 2*before+spare {
+			if after > 2*before+tolerance {
 				r.fail("after the %s until %v: %d statements within %v, want at most %d", o.kind,
-					time.Duration(o.to), after, width, 2*before+spare)
+					time.Duration(o.to), after, width, 2*before+tolerance)
 			}
 		}
 		probes := maxWithin(r.server.probes, o.to, o.to+int64(time.Second), simInstant)
@@ -224,7 +224,8 @@ func (r *simRun) checkFairness() {
 	}
 	for _, p := range r.proxies {
 		share := total / int64(len(r.proxies))
-		if less := float64(share - p.admitted); 2*p.admitted < share && less > 5*math.Sqrt(float64(share)) {
+		missing := float64(share - p.admitted)
+		if 2*p.admitted < share && missing > 5*math.Sqrt(float64(share)) {
 			r.fail("%s got %d of the contested key, want at least half of %d", p.name, p.admitted, share)
 		}
 	}

@@ -117,7 +117,7 @@ func (d *simDB) lose(ctx context.Context, message []simStatement, at int64, err 
 	d.server.mu.Lock()
 	for i := range message {
 		for _, e := range message[i].entries {
-			d.server.unsure[e.id] += e.n * max(e.cost, -e.cost)
+			d.server.maybeCharged[e.id] += e.n * max(e.cost, -e.cost)
 		}
 	}
 	d.server.mu.Unlock()

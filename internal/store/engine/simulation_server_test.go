@@ -32,10 +32,10 @@ type simServer struct {
 	holds    map[simHolder]int64
 	charged  map[lease.RowID]int64 // the units charged by takes
 	// the units of messages that did not arrive, or with results that did not
-	unsure     map[lease.RowID]int64
-	violations []string // statements that no proxy should send
-	sent       []int    // the number of sent statements, by millisecond
-	probes     []int    // the number of sent reads of the server's identity, by millisecond
+	maybeCharged map[lease.RowID]int64
+	violations   []string // statements that no proxy should send
+	sent         []int    // the number of sent statements, by millisecond
+	probes       []int    // the number of sent reads of the server's identity, by millisecond
 }
 
 // simNode is a row of the registry.
@@ -60,7 +60,7 @@ func newSimServer(limits []*ratelimit.Limit, outages []simOutage) *simServer {
 		limits: map[string]*ratelimit.Limit{}, rows: map[lease.RowID]*algorithm.Row{},
 		nodes:  map[string]simNode{},
 		begins: map[lease.RowID][]simWindow{}, holds: map[simHolder]int64{}, charged: map[lease.RowID]int64{},
-		unsure: map[lease.RowID]int64{}, outages: outages,
+		maybeCharged: map[lease.RowID]int64{}, outages: outages,
 	}
 	for _, l := range limits {
 		s.limits[l.Prefix] = l

@@ -30,11 +30,11 @@ type simRun struct {
 	server  *simServer
 	proxies []*simProxy
 
-	mu       sync.Mutex // guards all that follows
-	admitted map[lease.RowID][]simAdmitted
-	requests int
-	homes    int // the number of rows that checkLeases has checked
-	failures []string
+	mu          sync.Mutex // guards all that follows
+	admitted    map[lease.RowID][]simAdmitted
+	requests    int
+	checkedRows int // the number of rows that checkLeases has checked
+	failures    []string
 }
 
 func (r *simRun) fail(format string, args ...any) {
@@ -111,7 +111,7 @@ func TestSimulation(t *testing.T) {
 
 // report fails the test with the first failures.
 func (r *simRun) report(t *testing.T) {
-	t.Logf("%d proxies, %d admitted, %d leased rows, outages %v", r.plan.proxies, r.requests, r.homes,
+	t.Logf("%d proxies, %d admitted, %d leased rows, outages %v", r.plan.proxies, r.requests, r.checkedRows,
 		r.plan.outages)
 	for i, failure := range r.failures {
 		if i == 5 {

@@ -77,7 +77,7 @@ var (
 		{"columns", testColumns},
 		{"results of all sizes", testResults},
 		{"rows of equal length", testEqualRows},
-		{"each statement for itself", testEachForItself},
+		{"statements fail independently", testStatementsFailIndependently},
 		{"transactions", testTransactions},
 		{"a transaction that fails", testFailedTransactions},
 		{"a transaction that fails at its commit", testFailedCommit},

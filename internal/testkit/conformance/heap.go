@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// Keeps fails a test if the heap is more than bound bytes larger after do, while alive is reachable.
-func Keeps(t testing.TB, bound int64, alive any, do func()) {
+// CheckHeapGrowth fails the test if do grows the heap by more than bound bytes. alive stays reachable until
+// the check.
+func CheckHeapGrowth(t testing.TB, bound int64, alive any, do func()) {
 	t.Helper()
 	before := heapInUse()
 	do()

@@ -12,7 +12,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-func testEachForItself(t *testing.T, d *db) {
+// testStatementsFailIndependently checks that a failed statement does not affect statements
+// outside its transaction.
+func testStatementsFailIndependently(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint PRIMARY KEY)")
 	var statements []*pgdb.Statement
 	for _, n := range []int64{1, 2, 1, 3} {
@@ -37,15 +39,15 @@ func testEachForItself(t *testing.T, d *db) {
 func testTransactions(t *testing.T, d *db) {
 	const sql = "SELECT pg_current_xact_id()::text, coalesce(current_setting('of.transaction', true), '')"
 	for i := 0; i < 3; i++ { // first not prepared, then prepared
-		before, a, b, c, d1, after := statement(sql), statement(sql),
+		before, a, b, c, single, after := statement(sql), statement(sql),
 			statement("SELECT set_config('of.transaction', 'set', true)"), statement(sql), statement(sql),
 			statement(sql)
 		after.Joined = true // the last statement joins none
 		statements := append([]*pgdb.Statement{before}, transaction(a, b, c)...)
-		statements = append(statements, d1, after)
+		statements = append(statements, single, after)
 		d.run(statements...)
 		ids := map[string]string{}
-		for _, s := range []*pgdb.Statement{before, a, c, d1, after} {
+		for _, s := range []*pgdb.Statement{before, a, c, single, after} {
 			got := cells(t, s)
 			ids[got[0]] += fmt.Sprint(got[1], ".")
 		}
@@ -206,10 +208,10 @@ func testRoundTrips(t *testing.T, open openDB, roundTrip time.Duration) {
 		t.Run(c.name, func(t *testing.T) {
 			minTrips := int64(100)
 			// retry, because a connection that the pool opens meanwhile takes round trips too
-			for try := 0; try < 3 && minTrips > 1; try++ {
+			for attempt := 0; attempt < 3 && minTrips > 1; attempt++ {
 				var all []*pgdb.Statement
 				for i := 0; i < 3; i++ {
-					sql := fmt.Sprintf("SELECT 1 / $1::bigint /* %d %d %s */", i, try, c.name)
+					sql := fmt.Sprintf("SELECT 1 / $1::bigint /* %d %d %s */", i, attempt, c.name)
 					if c.prepared {
 						sql = fmt.Sprintf("SELECT %d / $1::bigint", i)
 					}
