@@ -15,16 +15,16 @@ type Hit struct {
 	// All programs that share the row must set it alike. "" means Key.
 	Subject string
 
-	// Cost is the number of units to charge, 1 or more. A negative Cost is a refund, which takes effect
-	// even if another hit of the request is refused.
+	// Cost is the number of units to charge. 0 is invalid. A negative Cost refunds units, even if another
+	// hit of the request is refused.
 	Cost int64
 
 	// Peek tests whether Cost, 1 or more, would pass. It charges nothing.
 	Peek bool
 
 	// Apart decides the hit independently of the request's other hits: it is charged if it fits, and if it
-	// is refused, the others may still pass. Use it for a limit on trial. If only the others can be
-	// decided, its Decision has the Source Undecided.
+	// is refused, the others may still pass. Use it for a limit on trial. If the store cannot
+	// decide this hit but can decide the others, its Decision has the Source Undecided.
 	Apart bool
 
 	// Secret stores DigestKey(Key) in the tables instead of Key. All programs that share the row must set
@@ -76,7 +76,8 @@ func ValidateHits(hits []Hit, decisions []Decision) error {
 // Decision is a store's result for a hit.
 type Decision struct {
 	// Allowed reports whether the limit has room for the hit. A request with several hits may pass only if
-	// all of them are allowed, except those that are Apart. Otherwise none was charged.
+	// all of them are allowed, except those that are Apart. If one of them is refused, none of them is
+	// charged. Refunds and hits that are Apart take effect independently.
 	Allowed bool
 	// Limit is the full quota, Limit.Capacity.
 	Limit int64
@@ -112,7 +113,8 @@ const (
 	// FromBlocked marks a refusal from memory: a Postgres store remembered that the quota was used up.
 	FromBlocked
 	// Undecided marks a hit that the store did not decide and did not charge: another hit of the request
-	// was refused from memory, or the hit is Apart and could not be decided. Only Decision.Limit is set.
+	// was refused from memory, or the hit is Apart and could not be decided. Only Limit, Source and Allowed
+	// are set; Allowed is true, because this hit refuses nothing.
 	Undecided
 	// FromLease marks a hit decided from units that the process had charged in advance; see Limit.Lease.
 	FromLease

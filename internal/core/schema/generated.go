@@ -637,7 +637,7 @@ CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), paus
 	SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
-	most CONSTANT int := 20000;
+	max_rows CONSTANT int := 20000;
 	today CONSTANT date := CASE WHEN rate_limit_owns_history() THEN $1 ELSE pg_catalog.now() END;
 	parent text;
 BEGIN
@@ -667,19 +667,20 @@ BEGIN
 	what := 'deleted';
 	name := 'metrics_day';
 	DELETE FROM rate_limit_metrics_day d WHERE d.ctid = ANY (ARRAY(SELECT m.ctid FROM rate_limit_metrics_day m WHERE m.time < date_trunc('day', rate_limit_cutoff('metrics_day', $1))
-		LIMIT most FOR UPDATE SKIP LOCKED));
+		LIMIT max_rows FOR UPDATE SKIP LOCKED));
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
 	name := 'writers';
-	DELETE FROM rate_limit_writers d WHERE d.ctid = ANY (ARRAY(SELECT w.ctid FROM rate_limit_writers w WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days' LIMIT most FOR UPDATE SKIP LOCKED));
+	DELETE FROM rate_limit_writers d WHERE d.ctid = ANY (ARRAY(SELECT w.ctid FROM rate_limit_writers w WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days'
+		LIMIT max_rows FOR UPDATE SKIP LOCKED));
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
 	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep IS 'Creates the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics for today '
-	'and the next 7 days, and deletes up to 20,000 rows of days of rate_limit_metrics that are past their retention. It waits for a lock for at most 1 s. It returns its effects: made or deleted; skipped, with '
-	'a table that another session has locked; or busy, if another process runs it, or ran it within the pause. For a role that does not own the tables, now is the current time. One of the proxies runs it about once '
-	'a minute, or pg_cron does. rate_limit_drop_expired drops expired partitions.';
+	'and the next 7 days, and deletes up to 20,000 rows of days of rate_limit_metrics that are past their retention. It waits for a lock for at most 1 s. It returns a row for each effect. The column what is '
+	'made (a partition), deleted (rows), skipped (a table that another session has locked), or busy (another process runs it, or ran it within the pause). For a role that does not own the tables, it creates '
+	'partitions by the current time, and deletes by now or the current time, whichever is earlier. One of the proxies runs it about once a minute, or pg_cron does. rate_limit_drop_expired drops expired partitions.';
 `
 
 const nodes = `

@@ -1,8 +1,9 @@
--- Functions that delete history past its retention. Only a caller with the rights of the owner may pass a
--- future time. The role of the proxies may run the functions, but cannot delete history within its retention.
+-- Functions that create partitions of the history, and delete history past its retention. A future time
+-- counts as the current time, unless the caller has the rights of the owner. So the role of the proxies may
+-- run the functions, but cannot delete history within its retention.
 --
--- rate_limit_upkeep takes no lock that blocks readers or writers, so it does not drop partitions.
--- rate_limit_drop_expired does.
+-- rate_limit_upkeep takes no lock that blocks readers or writers. Only rate_limit_drop_expired drops
+-- partitions, for which it blocks readers and writers.
 
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz
 	LANGUAGE plpgsql STABLE SECURITY DEFINER SET TimeZone = 'UTC' AS $$
@@ -30,8 +31,11 @@ CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now()
 #variable_conflict use_column
 DECLARE
 	expired record;
+	-- busy has each parent that was tried: NULL if this transaction has its lock, otherwise who has it.
 	busy jsonb := '{}';
 BEGIN
+	-- One session at a time: 1885827693 is the number of this lock, which rate_limit_upkeep shares. The
+	-- second number stands for the table, because a database can have several.
 	IF NOT pg_try_advisory_xact_lock(1885827693,
 		('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) THEN
 		RETURN;
@@ -45,7 +49,7 @@ BEGIN
 		held_by := expired.held_by;
 		IF held_by IS NULL THEN
 			BEGIN
-				-- Writers wait behind this lock, so it is tried only once and for a short time.
+				-- Writers wait behind this lock, so it is tried once for each parent, for a short time.
 				IF NOT busy ? expired.parent THEN
 					EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', expired.parent::regclass);
 					busy := busy || jsonb_build_object(expired.parent, NULL);
@@ -82,7 +86,7 @@ CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), paus
 	SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
-	most CONSTANT int := 20000;
+	max_rows CONSTANT int := 20000;
 	today CONSTANT date := CASE WHEN rate_limit_owns_history() THEN $1 ELSE pg_catalog.now() END;
 	parent text;
 BEGIN
@@ -116,14 +120,14 @@ BEGIN
 	name := 'metrics_day';
 	DELETE FROM rate_limit_metrics_day d WHERE d.ctid = ANY (ARRAY(SELECT m.ctid FROM rate_limit_metrics_day m
 		WHERE m.time < date_trunc('day', rate_limit_cutoff('metrics_day', $1))
-		LIMIT most FOR UPDATE SKIP LOCKED));
+		LIMIT max_rows FOR UPDATE SKIP LOCKED));
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
 
 	name := 'writers';
 	DELETE FROM rate_limit_writers d WHERE d.ctid = ANY (ARRAY(SELECT w.ctid FROM rate_limit_writers w
 		WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days'
-		LIMIT most FOR UPDATE SKIP LOCKED));
+		LIMIT max_rows FOR UPDATE SKIP LOCKED));
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
 
@@ -134,8 +138,9 @@ END $$;
 COMMENT ON FUNCTION rate_limit_upkeep IS
 	'Creates the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics for today '
 	'and the next 7 days, and deletes up to 20,000 rows of days of rate_limit_metrics that are past their '
-	'retention. It waits for a lock for at most 1 s. It returns its effects: made or deleted; skipped, with '
-	'a table that another session has locked; or busy, if another process runs it, or ran it within the '
-	'pause. '
-	'For a role that does not own the tables, now is the current time. One of the proxies runs it about once '
-	'a minute, or pg_cron does. rate_limit_drop_expired drops expired partitions.';
+	'retention. It waits for a lock for at most 1 s. It returns a row for each effect. The column what is '
+	'made (a partition), deleted (rows), skipped (a table that another session has locked), or busy (another '
+	'process runs it, or ran it within the pause). For a role that does not own the tables, it creates '
+	'partitions by the current time, and deletes by now or the current time, whichever is earlier. One of '
+	'the proxies runs it about once a minute, or pg_cron does. rate_limit_drop_expired drops expired '
+	'partitions.';

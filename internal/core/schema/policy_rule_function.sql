@@ -1,9 +1,9 @@
 -- rate_limit_rule creates or changes a rule and its limits in one call. NULL keeps the value of an existing
--- rule, because a rule that loses a condition would match more requests. reset names the arguments that get
--- their defaults. A limit that it names is deleted.
+-- rule, because a rule that loses a condition would match more requests. reset names arguments to set to
+-- their defaults, and limits to delete.
 --
 -- The constraints and triggers check all values. This function only checks unknown names in tiers, and
--- arguments that no limit of the rule can take.
+-- arguments such as burst that apply to none of the rule's limits.
 
 CREATE OR REPLACE FUNCTION rate_limit_rule(
 	name text,
@@ -46,7 +46,8 @@ BEGIN
 			tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message, retry_after,
 			comment, without_header, settle) AS r),
 		ARRAY(SELECT n FROM unnest(back) AS n WHERE n <> ALL (of_limits) OR n IS NULL));
-	-- A limit of the list is new, changed or, without an amount, deleted.
+	-- Each element of limits creates or changes a limit, or deletes it if it ends in =. Each amount such as
+	-- per_day creates its limit if the rule has none.
 	PERFORM CASE WHEN f.l ~ '^[^=]+=$' THEN rate_limit_delete_limit(name, rtrim(f.l, '='))::text
 		ELSE rate_limit_limit(name, split_part(f.l, '=', 1), coalesce(substring(f.l FROM '=(.*)$'), ''),
 			algorithm, CASE WHEN f.l !~ '=.*(calendar|in_flight)' THEN burst END, durable,
@@ -54,7 +55,8 @@ BEGIN
 		FROM (SELECT unnest(limits) UNION ALL
 			SELECT concat(a.key, '=', a.value, '/', windows ->> a.key) FROM jsonb_each_text(amounts) AS a
 			WHERE a.key NOT IN (SELECT l.name FROM rate_limit_rule_limits l WHERE l.rule = name)) AS f(l);
-	-- All limits get the other arguments. A month stays a fixed window, and in_flight stays in_flight.
+	-- Then the other arguments apply to all limits, except that algorithm and burst do not apply to
+	-- limits with a calendar and in_flight, and on_exceed does not apply to in_flight.
 	PERFORM rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', name, 'name',
 			l.name, 'events', amounts -> l.name, 'durable', durable,
 			'algorithm', CASE WHEN l.per IS NOT NULL THEN algorithm END,

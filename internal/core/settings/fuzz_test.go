@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// FuzzSettings checks that any text of any setting is refused with an error that names a setting, or belongs
-// to a limit that can be counted.
+// FuzzSettings checks that reading any text of any setting fails only with a *FieldError, which names the
+// setting and the texts that it accepts.
 func FuzzSettings(f *testing.F) {
 	tables := slices.Concat(settings.LimitTable, settings.HandlerTable, settings.PolicyTable,
 		settings.PageTable, settings.StoreTable, settings.HistoryTable, settings.RetentionTable)

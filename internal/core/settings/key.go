@@ -7,8 +7,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-const wantAlternatives = `one text, or alternatives with " | " between them, each but the last of ` +
-	"placeholders alone, because other text is never empty"
+const wantAlternatives = `one key, or alternatives separated by " | ". All but the last must consist of ` +
+	"placeholders only: other text is never empty, so the next alternative would never apply"
 
 var (
 	barWord      = regexp.MustCompile(`(?:^|\s)\|+(?:\s|$)`)
