@@ -8,8 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// After an outage, the units that were admitted on durable limits are charged. Each row gets one charge,
-// which is sent once. A charge with an unknown outcome counts as lost.
+// After an outage, the units that were admitted on durable limits are charged. Each debt is charged by one
+// call, which is not retried. A charge with an unknown outcome counts as lost.
 
 // maxUnpaid bounds the debts. A row can have one for each outage.
 const maxUnpaid = 10000
@@ -21,12 +21,12 @@ type debt struct {
 	limit         *ratelimit.Limit
 	charge        int64
 	share         ratelimit.Limit // the share of limit at the last hit
-	shareUsed     int64           // the part of the share's quota that charge has used
+	shareUsed     int64           // the units of the share that the hits in charge have used
 	before, after algorithm.Row   // the share's row before the first hit and after the last one
 }
 
-// addDebt adds the cost of a hit to the debt of its row. share is the same hit on the share, and before is
-// the row before the hit. The caller holds the mutex.
+// addDebt adds the cost of a hit to the debt of its row. share is the hit as it was charged to this process's
+// share of the limit, and before is the share's row before it. The caller holds the mutex.
 func (s *Shares) addDebt(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now int64) {
 	d := r.debt
 	switch {
@@ -105,14 +105,14 @@ func (s *Shares) takeDebts() []debt {
 }
 
 // Charged implements engine.RowObserver.
-func (s *Shares) Charged(units, charged int64, lost bool) {
+func (s *Shares) Charged(units, done int64, lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.charging -= units
-	s.state.Charged += charged
+	s.state.Charged += done
 	if lost {
 		s.state.Lost += units
 	} else {
-		s.state.Unfit += units - charged
+		s.state.Unfit += units - done
 	}
 }

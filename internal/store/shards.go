@@ -117,8 +117,8 @@ func (s *Store) find(ctx context.Context) error {
 // registers the process. Without it, the first decision waits for this work.
 func (s *Store) Prepare() {
 	s.Start()
-	if !engine.Ready(s.setup) {
-		engine.Start(s.setup)
+	if !engine.SetupDone(s.setup) {
+		engine.StartSetup(s.setup)
 		return
 	}
 	for _, e := range s.engines {
@@ -128,7 +128,7 @@ func (s *Store) Prepare() {
 
 // Ready reports whether the tables of counts exist in the current version.
 func (s *Store) Ready() bool {
-	if !engine.Ready(s.setup) {
+	if !engine.SetupDone(s.setup) {
 		return false
 	}
 	for _, e := range s.engines {
@@ -142,7 +142,7 @@ func (s *Store) Ready() bool {
 // await waits until the engines are found, and returns the rest of the timeout. While the database is down,
 // it fails immediately.
 func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration, error) {
-	if engine.Ready(s.setup) {
+	if engine.SetupDone(s.setup) {
 		return timeout, nil
 	}
 	if s.closing.Err() != nil {
@@ -170,7 +170,7 @@ func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration
 // allEngines returns the engine of the database, and the engines of the shards.
 func (s *Store) allEngines() []*engine.Store {
 	engines := []*engine.Store{s.base}
-	if engine.Ready(s.setup) && s.engines[0] != s.base {
+	if engine.SetupDone(s.setup) && s.engines[0] != s.base {
 		engines = append(engines, s.engines...)
 	}
 	return engines
@@ -178,7 +178,7 @@ func (s *Store) allEngines() []*engine.Store {
 
 // Engine returns the engine that counts for a subject, or nil before the engines are found.
 func (s *Store) Engine(subject string) *engine.Store {
-	if !engine.Ready(s.setup) {
+	if !engine.SetupDone(s.setup) {
 		return nil
 	}
 	if len(s.engines) == 1 {
@@ -229,7 +229,7 @@ func subjectOf(h *ratelimit.Hit) string {
 // Take implements ratelimit.Store.
 func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision) error {
-	if !engine.Ready(s.setup) || len(s.engines) > 1 { // else the engine validates the hits
+	if !engine.SetupDone(s.setup) || len(s.engines) > 1 { // else the engine validates the hits
 		if err := ratelimit.ValidateHits(hits, decisions); err != nil {
 			return err
 		}
@@ -311,7 +311,7 @@ func (s *Store) Held(row lease.RowID) int64 {
 // Unavailable returns nil if a shard can decide, and otherwise the error of one of the shards. See
 // engine.Store.Unavailable.
 func (s *Store) Unavailable() error {
-	if !engine.Ready(s.setup) {
+	if !engine.SetupDone(s.setup) {
 		return s.base.Unavailable()
 	}
 	var err error

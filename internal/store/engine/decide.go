@@ -73,7 +73,7 @@ func decideCalls(s *Store, q *batch.Queue, calls []*batch.Call, deadline time.Ti
 
 // decideRequests decides and finishes the requests of a batch.
 func decideRequests(w *work) {
-	if !Ready(w.store.tables.setup) {
+	if !SetupDone(w.store.tables.setup) {
 		ctx, cancel := context.WithTimeout(w.ctx, w.queue.Timeout)
 		err := w.store.tables.setup.Await(ctx)
 		cancel()

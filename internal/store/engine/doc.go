@@ -24,4 +24,6 @@
 //   - Each call of a batch is finished exactly once, even if something panics.
 //   - A row occurs at most once in a statement, and all statements lock rows in the same order.
 //   - No lock in the database is held from one round trip to the next.
+//
+// Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package engine

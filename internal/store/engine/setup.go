@@ -48,11 +48,11 @@ func NewSetup(closing context.Context, h *health.Health, report func(error),
 	return &Setup{health: h, closing: closing, report: report, work: work}
 }
 
-// Ready reports whether the work is done.
-func Ready(s *Setup) bool { return atomic.LoadInt32(&s.ready) == 1 }
+// SetupDone reports whether the work is done.
+func SetupDone(s *Setup) bool { return atomic.LoadInt32(&s.ready) == 1 }
 
-// Start starts the work in the background if it is due.
-func Start(s *Setup) {
+// StartSetup starts the work in the background if it is due.
+func StartSetup(s *Setup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.start()
@@ -65,7 +65,7 @@ func (s *Setup) Await(ctx context.Context) error {
 	running := s.attempt
 	failure := s.failure
 	s.mu.Unlock()
-	if Ready(s) {
+	if SetupDone(s) {
 		return nil
 	}
 	if running == nil {
@@ -88,7 +88,7 @@ func (s *Setup) Await(ctx context.Context) error {
 
 // start starts the work if it is due. The caller holds the mutex.
 func (s *Setup) start() {
-	if Ready(s) || s.attempt != nil || s.closing.Err() != nil || time.Now().Before(s.retryAt) {
+	if SetupDone(s) || s.attempt != nil || s.closing.Err() != nil || time.Now().Before(s.retryAt) {
 		return
 	}
 	running, done := context.WithCancel(context.Background())

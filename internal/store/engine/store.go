@@ -20,7 +20,7 @@ import (
 
 // Options are the settings of a Store. The zero value is a good choice.
 type Options struct {
-	// As in postgres.Options.
+	// The fields up to OnError are those of postgres.Options, as far as they have no comment.
 	DisableMigration   bool
 	CleanupProbability float64
 	Workers            int
@@ -32,8 +32,9 @@ type Options struct {
 	OnError            func(error)
 
 	// Tables maps the default names of tables to the tables to use; nil uses the default ones. With Tables,
-	// the store creates no tables. Shards is the number of stores that share the keys and MaxRows; 0 is 1.
+	// the store creates no tables.
 	Tables map[string]Table
+	// Shards is the number of stores among which keys and MaxRows are divided; 0 is 1.
 	Shards int
 	// Rows observes the rows of decisions; nil observes nothing.
 	Rows RowObserver
@@ -97,8 +98,8 @@ func (o Options) withDefaults() (Options, error) {
 // Table is a table of counts.
 type Table struct {
 	Name string // quoted for SQL, with its schema if needed
-	// Guard is an SQL call with a comma before it, which fails if the table has moved; "" adds none. Each
-	// statement on the table makes the call.
+	// Guard is SQL that each statement on the table evaluates. It raises an error if the table has moved.
+	// It begins with a comma, such as ", check()", to continue a list of values. "" adds nothing.
 	Guard string
 }
 
@@ -117,9 +118,9 @@ type RowObserver interface {
 	Enabled() bool
 	// Observe is called with the rows of a plan.
 	Observe(rows []Row)
-	// Charged is called once for each Charge. Of its units, the database has charged charged. If lost is set,
-	// it may have charged the others too.
-	Charged(units, charged int64, lost bool)
+	// Charged reports the result of a Store.Charge of units, once for each call: the database has charged
+	// done of them. If lost is set, it may have charged the others too.
+	Charged(units, done int64, lost bool)
 }
 
 // Store counts in one database, or in one shard. All processes on it share its counts.
@@ -131,7 +132,7 @@ type Store struct {
 	rows            *lease.Set       // the remembered rows
 	rowObserver     RowObserver      // Options.Rows; may be nil
 	now             func() time.Time // Options.Now
-	stats           Stats            // the counts; other fields have the current state
+	stats           Stats            // the counters; Stats adds gauges from the other fields
 	background      *batch.Background
 	settleWait      time.Duration // defaultSettleWait; tests change it
 	slots           *slots
@@ -204,10 +205,10 @@ func (o Options) Report(err error) {
 }
 
 // Prepare connects and migrates in the background, so that the first decision does not wait.
-func (s *Store) Prepare() { Start(s.tables.setup) }
+func (s *Store) Prepare() { StartSetup(s.tables.setup) }
 
 // Ready reports whether the tables of counts exist in the current version.
-func (s *Store) Ready() bool { return Ready(s.tables.setup) }
+func (s *Store) Ready() bool { return SetupDone(s.tables.setup) }
 
 // Health returns the health of the server of the store.
 func (s *Store) Health() *health.Health { return s.server.health }
@@ -320,8 +321,8 @@ func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*bat
 	return s.newQueue(timeout, fill, deliver)
 }
 
-// newQueue returns a queue. If deliver is nil, callers send only calls that decideFromMemory has not decided.
-// The caller holds the mutex.
+// newQueue returns a queue. With deliver, the queue tries decideFromMemory first; if deliver is nil, callers
+// have already tried it. The caller holds the mutex.
 func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{

@@ -5,6 +5,8 @@
 // stripe evicts rows; an evicted key has its full quota again. Package algorithm decides. A request locks the
 // stripes of its hits in the order of their indexes, decides all hits, and unlocks them, so that its hits are
 // charged all together or not at all.
+//
+// Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package memory
 
 import (
@@ -22,7 +24,7 @@ import (
 // defaultCapacity replaces an Options.Capacity of 0. At about 200 bytes a key, it takes some 200 MB.
 const defaultCapacity = 1000000
 
-// Options are the Options of package ratelimit/memory.
+// Options has the fields of ratelimit/memory.Options, which documents them.
 type Options struct {
 	Capacity int
 	Now      func() time.Time
@@ -90,7 +92,7 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 	return nil
 }
 
-// holdSlots passes the slots of a charged hit to the caller's Slot.
+// holdSlots makes the caller's Slot release the units of a charged hit.
 func (s *Store) holdSlots(h ratelimit.Hit) { h.Slot.Hold(func() { s.releaseSlots(h) }) }
 
 // releaseSlots releases the slots of a charged hit.
