@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
@@ -32,4 +33,31 @@ func TestFirstResponseHasPartitionKey(t *testing.T) {
 	if got := h.Get("RateLimit"); !strings.Contains(got, ";pk=:") {
 		t.Errorf("RateLimit is %s, want a member with pk", got)
 	}
+}
+
+// hangingDB is a database that never responds.
+type hangingDB struct{ pgdb.DB }
+
+func (hangingDB) Run(ctx context.Context, _ []*pgdb.Statement) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Only the first response waits for a database that hangs. Later attempts delay no response.
+func TestLaterResponsesDoNotWaitForSalt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := &ratelimit.Limit{Prefix: "a", Events: 5, Window: time.Minute}
+		hits := []ratelimit.Hit{{Limit: limit, Key: "k"}}
+		decisions := []ratelimit.Decision{{Allowed: true, Limit: 5, Remaining: 4}}
+		o := outcomeOf(hits, decisions)
+		salt := respond.NewSalt(hangingDB{})
+		for i := range 4 {
+			start := time.Now()
+			respond.SetFields(http.Header{}, settings.Fields{IETF: true}, salt, &o, hits, decisions)
+			if waited := time.Since(start); (waited > 0) != (i == 0) {
+				t.Errorf("response %d waited %v, want a wait of the first one only", i, waited)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
 }
