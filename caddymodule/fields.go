@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
-// Text is the value of a setting. JSON may have a string, a number, a boolean, or an array of these, whose
-// elements are the words of the setting.
+// Text is the value of a setting. In JSON it is a string, a number, a boolean, or an array of these with
+// the words of the setting.
 type Text string
 
 // UnmarshalJSON implements json.Unmarshaler.

@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// route sends requests whose path begins with path to backend, under a limit.
+// route limits the requests below a path, and sends them to backend.
 type route struct {
 	path    string
 	backend string // a URL; without one, the response is "ok"

@@ -143,8 +143,8 @@ func refuseAll(t *testing.T, state string, requests func() []asked) {
 	t.Logf("%s: %d requests", state, n)
 }
 
-// checkLimitOfAll sends requests with invented keys to a path with a limit of 5 for all senders, whose
-// counter is not locked.
+// checkLimitOfAll sends requests with invented keys to a path with a limit of 5 for all senders. The
+// counter of the limit is not locked.
 func checkLimitOfAll(t *testing.T, plain *http.Client, urls []string) {
 	t.Helper()
 	var passed atomic.Int64

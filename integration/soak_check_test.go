@@ -19,8 +19,8 @@ import (
 const (
 	// exactWithin is the time after a fault until limits are exact (docs/operating.md), and a timeout.
 	exactWithin = 3*time.Second + soakTimeout
-	// lostByKill and lostTotals are the times before a kill whose requests the audit log and the metrics may
-	// lack, with a second for a busy machine.
+	// The audit log may lack requests of the last lostByKill before a kill, and the metrics requests of the
+	// last lostTotals. Both include a second for a busy machine.
 	lostByKill, lostTotals = 3 * time.Second, 6 * time.Second
 	// localShare is the number of requests that a proxy may admit locally: its share of the quota, rounded
 	// up, and one.

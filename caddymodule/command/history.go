@@ -168,7 +168,7 @@ ORDER BY percent DESC, used DESC, rule, limit_name, key LIMIT @number::bigint`, 
 	},
 }
 
-// counterNoun is the noun of the commands for a counter, whose first argument is the prefix.
+// counterNoun names a counter in messages. The first argument of its commands is the prefix.
 const counterNoun = "counter of"
 
 // counterColumns selects a counter's columns, which the durable and the unlogged table share.

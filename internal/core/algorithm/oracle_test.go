@@ -36,7 +36,7 @@ func remaining(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	return remainingInSlidingWindow(l, log, at)
 }
 
-// In a fixed window, a window starts with the first hit after the end of the previous window, and admits
+// remainingInFixedWindow: a window starts with the first hit after the end of the previous window, and admits
 // Events.
 func remainingInFixedWindow(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	window := l.Window.Microseconds()
@@ -56,7 +56,7 @@ func remainingInFixedWindow(l *ratelimit.Limit, log []entry, at int64) *big.Rat 
 	return big.NewRat(l.Events-used, 1)
 }
 
-// In a calendar window, charges on the same day, or in the same week, month or year, count together. The
+// remainingInCalendar: charges on the same day, or in the same week, month or year, count together. The
 // first day identifies a month or a year.
 func remainingInCalendar(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	zone, err := time.LoadLocation(l.Zone)
@@ -98,7 +98,7 @@ func startsPeriod(l *ratelimit.Limit, day time.Time) bool {
 	return day.Day() == anchor.Day() || isLast && day.Day() < anchor.Day()
 }
 
-// In a sliding log, the hits younger than a window count. A refund removes the newest.
+// remainingInSlidingLog: the hits younger than a window count. A refund removes the newest.
 func remainingInSlidingLog(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	left := l.Events
 	for _, e := range withoutRefunds(log) {
@@ -109,8 +109,8 @@ func remainingInSlidingLog(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	return big.NewRat(left, 1)
 }
 
-// In a sliding window, the remaining quota is Events − prev_count·(1 − elapsed/Window) − count. The windows
-// follow one another from the first hit on. A hit two or more windows later starts a new sequence.
+// remainingInSlidingWindow: the remaining quota is Events − prev_count·(1 − elapsed/Window) − count. The
+// windows follow one another from the first hit on. A hit two or more windows later starts a new sequence.
 func remainingInSlidingWindow(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	window := l.Window.Microseconds()
 	start := slidingStart(l, log, at)
@@ -163,8 +163,8 @@ func resetTime(l *ratelimit.Limit, log []entry, at int64) (int64, bool) {
 	return 0, false
 }
 
-// A token bucket is full before the first hit, gains Events at the end of each Window since that hit, and
-// holds at most Capacity.
+// remainingInTokenBucket: the bucket is full before the first hit, gains Events at the end of each Window
+// since that hit, and holds at most Capacity.
 func remainingInTokenBucket(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	full := big.NewInt(l.Capacity())
 	tokens := new(big.Int).Set(full)
@@ -192,8 +192,8 @@ func remainingInTokenBucket(l *ratelimit.Limit, log []entry, at int64) *big.Rat 
 	return new(big.Rat).SetInt(tokens)
 }
 
-// With GCRA, a hit moves the theoretical arrival time (TAT), or now if that is later, forward by its cost
-// times the interval Window/Events. The hit passes if the new TAT is at most Capacity intervals ahead.
+// remainingInGCRA: a hit moves the theoretical arrival time (TAT), or now if that is later, forward by its
+// cost times the interval Window/Events. The hit passes if the new TAT is at most Capacity intervals ahead.
 func remainingInGCRA(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	interval := big.NewRat(l.Window.Microseconds(), l.Events)
 	ahead := new(big.Rat) // the time from the previous entry to the TAT

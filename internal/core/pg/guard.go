@@ -57,9 +57,6 @@ const GuardSQL = jitSQL + `;
 ` + replaceSQL + `;
 `
 
-// GuardTexts returns the statements of a guard, for programs that build their own pipelines.
-func GuardTexts() []string { return []string{showSQL, jitSQL, replaceSQL} }
-
 // Guard returns statements with a guard before each transaction, or statements itself if no transaction can
 // have one. If plain is set, the guard only turns off JIT; set it while no setting does harm.
 func Guard(statements []*pgdb.Statement, plain bool) []*pgdb.Statement {

@@ -109,13 +109,7 @@ func alsoText(r *Record, mode settings.AddressMode) string {
 
 // writeElement appends a quoted element of an array literal.
 func writeElement(b *strings.Builder, text string) {
-	if strings.IndexByte(text, '\\') >= 0 {
-		text = strings.ReplaceAll(text, `\`, `\\`)
-	}
-	if strings.IndexByte(text, '"') >= 0 {
-		text = strings.ReplaceAll(text, `"`, `\"`)
-	}
 	b.WriteByte('"')
-	b.WriteString(text)
+	b.WriteString(strings.ReplaceAll(strings.ReplaceAll(text, `\`, `\\`), `"`, `\"`))
 	b.WriteByte('"')
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -136,10 +135,8 @@ func (w *Writer) writeRetention(ctx context.Context) error {
 		return fmt.Errorf("writing the retention of the history: %w", err)
 	}
 	for _, s := range statements {
-		if reason, err := pg.Columns(s.Result); err == nil && len(reason) == 1 && reason[0] != nil &&
-			w.settings.OnError != nil {
-			failure := fmt.Errorf("the retention of the history: %s", reason[0])
-			_ = batch.PanicError(func() { w.settings.OnError(failure) })
+		if reason, err := pg.Columns(s.Result); err == nil && len(reason) == 1 && reason[0] != nil {
+			w.callOnError(fmt.Errorf("the retention of the history: %s", reason[0]))
 		}
 	}
 	return nil
@@ -178,10 +175,10 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	if isMissing(code) {
 		w.retentionWritten = len(w.settings.Retention) == 0 // restored tables may have another retention
 	}
-	wrapped := fmt.Errorf("writing the history: %w", failure)
 	if code == pg.Untranslatable {
-		wrapped = fmt.Errorf("writing the history: %s: %w", pg.EncodingHint, failure)
+		failure = fmt.Errorf("%s: %w", pg.EncodingHint, failure)
 	}
+	wrapped := fmt.Errorf("writing the history: %w", failure)
 	if result == unknown {
 		return wrapped
 	}

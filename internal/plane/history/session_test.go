@@ -63,8 +63,7 @@ func TestDatabaseSettingsChangeNothing(t *testing.T) {
 	}
 }
 
-// Upkeep uses the clock of the database, even for an owner of the tables whose own clock is years ahead, so
-// it deletes nothing.
+// The caller owns the tables, and its clock is years ahead. Upkeep uses the clock of the database.
 func TestWrongClockDeletesNothing(t *testing.T) {
 	d := newTestDB(t)
 	exact := d.newWriter(history.Settings{})

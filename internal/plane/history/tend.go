@@ -62,7 +62,7 @@ func (w *Writer) reportUpkeep(err error) {
 		return
 	}
 	w.upkeepText = text
-	if err != nil && w.settings.OnError != nil {
-		_ = batch.PanicError(func() { w.settings.OnError(err) })
+	if err != nil {
+		w.callOnError(err)
 	}
 }

@@ -2,7 +2,6 @@ package history
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"time"
 
@@ -90,7 +89,7 @@ func (r *UpkeepReport) query(ctx context.Context, db pgdb.DB, sql string, args .
 		case "skipped":
 			r.Skipped = append(r.Skipped, name)
 		case "deleted":
-			r.Deleted += int64(binary.BigEndian.Uint64(values[2]))
+			r.Deleted += pg.Bigint(values[2])
 		}
 	}
 	return err

@@ -219,8 +219,13 @@ func (w *Writer) report(failure error) {
 	}
 	w.reportedAt = now
 	w.reportedDrops = dropped + stats.Other
+	w.callOnError(failure)
+}
+
+// callOnError calls OnError, if it is not nil. It ignores a panic of OnError.
+func (w *Writer) callOnError(err error) {
 	if w.settings.OnError != nil {
-		_ = batch.PanicError(func() { w.settings.OnError(failure) })
+		_ = batch.PanicError(func() { w.settings.OnError(err) })
 	}
 }
 

@@ -76,7 +76,7 @@ func addRequests(p *plan, requests []*request) {
 				limit = nil
 				continue
 			}
-			// This is what add does for a limit that the plan has, and a row that the plan does not have.
+			// This inlines add for a new row of a limit that the plan has.
 			e = &entry{id: id, row: row, n: 1, cost: h.Cost, view: algorithm.View{Limit: h.Limit}}
 			p.entries = append(p.entries, e)
 			p.latest[id] = e

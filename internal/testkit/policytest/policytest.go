@@ -318,7 +318,7 @@ func FormatShadow(v *policy.Verdict) string {
 	return text
 }
 
-// Numbers returns a Pick whose numbers depend only on the seed. It implements splitmix64.
+// Numbers returns a Pick of numbers that depend only on the seed. It implements splitmix64.
 func Numbers(seed int) Pick {
 	state := uint64(seed)
 	return func(n int) int {
