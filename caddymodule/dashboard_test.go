@@ -39,17 +39,8 @@ func readDashboard(t *testing.T) dashboard {
 	return d
 }
 
-// The dashboard uses all metrics and no others, in expressions that Prometheus can read.
-func TestDashboardUsesMetrics(t *testing.T) {
-	startWithMetrics(t)
-	metrics, _ := metricsOfCaddy(t)
-	checkReferences(t, dashboardFile, readFile(t, dashboardFile), metrics)
-	text := readFile(t, dashboardFile)
-	for name := range metrics {
-		if !strings.Contains(text, name) {
-			t.Errorf("no panel shows %s, want one", name)
-		}
-	}
+// The dashboard's queries for Prometheus have expressions that Prometheus can read.
+func TestDashboardExpressionsAreValid(t *testing.T) {
 	// promtool reads the expressions as recording rules.
 	rules := "groups:\n- name: dashboard\n  rules:\n"
 	for _, p := range readDashboard(t).Panels {

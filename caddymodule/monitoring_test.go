@@ -3,6 +3,7 @@ package caddymodule_test
 import (
 	"bytes"
 	"context"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +17,9 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/page"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/promtool"
 )
@@ -113,8 +117,8 @@ func metricsOfCaddy(t *testing.T) (metrics map[string]exported, text string) {
 	return metrics, text
 }
 
-// metricsOfPage returns the metrics in the table of the page.
-func metricsOfPage(t *testing.T) map[string]exported {
+// documentedMetrics returns the metrics in the table of the page.
+func documentedMetrics(t *testing.T) map[string]exported {
 	t.Helper()
 	metrics := map[string]exported{}
 	rows := regexp.MustCompile("(?m)^\\| `(caddy_[a-z_]+)` \\| ([a-z]+) \\|([^|]*)\\| ([^|]+) \\|$")
@@ -133,13 +137,13 @@ func metricsOfPage(t *testing.T) map[string]exported {
 func TestPageListsMetrics(t *testing.T) {
 	startWithMetrics(t)
 	metrics, text := metricsOfCaddy(t)
-	page := metricsOfPage(t)
+	documented := documentedMetrics(t)
 	for name, m := range metrics {
-		if p, ok := page[name]; !ok || p.kind != m.kind || !slices.Equal(p.labels, m.labels) {
+		if p, ok := documented[name]; !ok || p.kind != m.kind || !slices.Equal(p.labels, m.labels) {
 			t.Errorf("%s has %s %v, want %v as Caddy exports it", metricsPage, name, p, m)
 		}
 	}
-	for name := range page {
+	for name := range documented {
 		if _, ok := metrics[name]; !ok {
 			t.Errorf("%s has %s, which Caddy does not export", metricsPage, name)
 		}
@@ -150,51 +154,91 @@ func TestPageListsMetrics(t *testing.T) {
 	checkByPromtool(t, text, "check", "metrics")
 }
 
+// metricsOfPage returns the metrics that a page exports, without their kinds.
+func metricsOfPage(t *testing.T) map[string]exported {
+	t.Helper()
+	dsn := cluster.Open(t, schema.File)
+	cluster.Execute(t, dsn, `INSERT INTO rate_limit_nodes (node, report)
+		VALUES ('edge', '{"version": "v1", "applied_seq": 0}');
+		SELECT rate_limit_upkeep();
+		INSERT INTO rate_limit_metrics (granularity, time, prefix, requests, allowed, last_request)
+		VALUES ('minute', date_trunc('minute', now()) + interval '1 minute', 'web', 1, 1, now())`)
+	s, err := page.New(page.Options{DSN: dsn})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1/metrics", nil))
+	metrics := map[string]exported{}
+	for _, sample := range regexp.MustCompile(`(?m)^(pg_ratelimit_[a-z_]+)(\{.*\})? `).
+		FindAllStringSubmatch(w.Body.String(), -1) {
+		metrics[sample[1]] = exported{labels: labelsIn(sample[2])}
+	}
+	return metrics
+}
+
+// labelsIn returns the names in a list of labels with values, or in a selection by labels.
+func labelsIn(text string) (names []string) {
+	for _, label := range regexp.MustCompile(`([a-z]+)[=!]~?\\?"`).FindAllStringSubmatch(text, -1) {
+		names = append(names, label[1])
+	}
+	return names
+}
+
 // reference is a use of a metric in a file: the labels that group its sum, the name, and the labels that are
 // selected.
 var reference = regexp.MustCompile(
-	`(?:by \(([a-z, ]+)\) \((?:rate|increase)\()?(caddy_pg_ratelimit_[a-z_]+)(\{[^}]*\})?`)
+	`(?:by \(([a-z, ]+)\) \((?:(?:rate|increase)\()?)?((?:caddy_)?pg_ratelimit_[a-z_]+)(\{[^}]*\})?`)
 
-// checkReferences checks that Caddy exports the metrics and labels that a file uses.
-func checkReferences(t *testing.T, path, text string, metrics map[string]exported) {
-	t.Helper()
-	uses := reference.FindAllStringSubmatch(text, -1)
-	if len(uses) < 10 {
-		t.Errorf("%s uses %d metrics, want at least 10", path, len(uses))
+// The alerts, their tests and the dashboard use metrics and labels that Caddy or the page exports. Traefik has
+// only those of the page.
+func TestAlertsAndDashboardUseMetrics(t *testing.T) {
+	startWithMetrics(t)
+	metrics, _ := metricsOfCaddy(t)
+	dashboard := readFile(t, dashboardFile)
+	for name := range metrics {
+		if !strings.Contains(dashboard, name) {
+			t.Errorf("no panel shows %s, want one", name)
+		}
 	}
-	for _, use := range uses {
-		name := use[2]
-		m, ok := metrics[name]
-		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
-			base, found := strings.CutSuffix(name, suffix)
-			if found && metrics[base].kind == "histogram" {
-				m, ok = metrics[base], true
+	maps.Copy(metrics, metricsOfPage(t))
+	for _, path := range []string{alertRules, alertTests, dashboardFile} {
+		uses, ofPage := reference.FindAllStringSubmatch(readFile(t, path), -1), map[string]bool{}
+		for _, use := range uses {
+			checkReference(t, path, use, metrics)
+			if strings.HasPrefix(use[2], "pg_ratelimit_") {
+				ofPage[use[2]] = true
 			}
 		}
-		if !ok {
-			t.Errorf("%s uses %s, which Caddy does not export", path, name)
-			continue
-		}
-		labels := strings.FieldsFunc(use[1], func(r rune) bool { return r == ',' || r == ' ' })
-		for _, label := range regexp.MustCompile(`([a-z]+)[=!]~?\\?"`).FindAllStringSubmatch(use[3], -1) {
-			labels = append(labels, label[1])
-		}
-		for _, label := range labels {
-			// Prometheus adds the label instance, and the buckets of histograms have the label le.
-			isAdded := label == "instance" || label == "le" && m.kind == "histogram"
-			if !isAdded && !slices.Contains(m.labels, label) {
-				t.Errorf("%s uses %s, which has no label %s", path, use[0], label)
-			}
+		if len(uses) < 10 || len(ofPage) < 4 {
+			t.Errorf("%s uses metrics %d times, and %d of the page, want at least 10 and 4", path, len(uses),
+				len(ofPage))
 		}
 	}
 }
 
-// The alerts and their tests use metrics that Caddy exports.
-func TestAlertsUseMetrics(t *testing.T) {
-	startWithMetrics(t)
-	metrics, _ := metricsOfCaddy(t)
-	for _, path := range []string{alertRules, alertTests} {
-		checkReferences(t, path, readFile(t, path), metrics)
+// checkReference checks that a use of a metric in a file has the name and the labels of one of metrics.
+func checkReference(t *testing.T, path string, use []string, metrics map[string]exported) {
+	t.Helper()
+	m, ok := metrics[use[2]]
+	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+		base, found := strings.CutSuffix(use[2], suffix)
+		if found && metrics[base].kind == "histogram" {
+			m, ok = metrics[base], true
+		}
+	}
+	if !ok {
+		t.Errorf("%s uses %s, which neither Caddy nor the page exports", path, use[2])
+		return
+	}
+	labels := strings.FieldsFunc(use[1], func(r rune) bool { return r == ',' || r == ' ' })
+	for _, label := range append(labels, labelsIn(use[3])...) {
+		// Prometheus adds the label instance, and the buckets of histograms have the label le.
+		isAdded := label == "instance" || label == "le" && m.kind == "histogram"
+		if !isAdded && !slices.Contains(m.labels, label) {
+			t.Errorf("%s uses %s, which has no label %s", path, use[0], label)
+		}
 	}
 }
 
