@@ -32,7 +32,7 @@ func TestJourneyOfExactRequest(t *testing.T) {
 }
 
 func TestJourneyOfRequestWithPolicy(t *testing.T) {
-	dsn := withPolicy(t, policytest.People+
+	dsn := policytest.Open(t, policytest.People+
 		`SELECT rate_limit_rule('all', tiers => '{anonymous,free,pro}', per_hour => 1000000,
 			per_day => 2000000);`)
 	c := start(t, `

@@ -67,7 +67,7 @@ func checkByPromtool(t *testing.T, input string, args ...string) {
 // startWithMetrics runs a Caddy with each kind of limit, and sends requests so that every metric has a value.
 func startWithMetrics(t *testing.T) {
 	t.Helper()
-	dsn := withPolicy(t,
+	dsn := policytest.Open(t,
 		policytest.People+"SELECT rate_limit_rule('plan', tiers => '{anonymous}', per_hour => 2);")
 	c := start(t, `
 		:PORT {
@@ -191,8 +191,8 @@ func labelsIn(text string) (names []string) {
 var reference = regexp.MustCompile(
 	`(?:by \(([a-z, ]+)\) \((?:(?:rate|increase)\()?)?((?:caddy_)?pg_ratelimit_[a-z_]+)(\{[^}]*\})?`)
 
-// The alerts, their tests and the dashboard use metrics and labels that Caddy or the page exports. Traefik has
-// only those of the page.
+// The alerts, their tests and the dashboard use metrics and labels that Caddy or the page exports. Traefik
+// has only those of the page.
 func TestAlertsAndDashboardUseMetrics(t *testing.T) {
 	startWithMetrics(t)
 	metrics, _ := metricsOfCaddy(t)

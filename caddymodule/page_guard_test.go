@@ -202,7 +202,7 @@ func TestUnguardedPageIsNotLoaded(t *testing.T) {
 // No response contains an API key, neither one from the query nor one from a row.
 func TestThePageShowsNoAPIKey(t *testing.T) {
 	key, insert := policytest.NewKey(t, 7, "alice")
-	c := startPage(t, withPolicy(t,
+	c := startPage(t, policytest.Open(t,
 		policytest.People+insert+"; "+
 			"INSERT INTO rate_limit_bans (user_id, until, reason) VALUES ('alice', 'infinity', "+
 			"'leaked "+key+"')"))

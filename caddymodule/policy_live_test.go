@@ -5,18 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
-
-// withPolicy returns a database with the tables of the policy, after it has run sql there.
-func withPolicy(t *testing.T, sql string) (dsn string) {
-	t.Helper()
-	dsn = cluster.Open(t, schema.Counters+schema.Policy)
-	cluster.Execute(t, dsn, sql)
-	return dsn
-}
 
 // policySite is a Caddyfile with a policy, which responds with the placeholders. LIMITS stands for further
 // limits.
@@ -44,7 +35,7 @@ func startPolicy(t *testing.T, dsn string, limits ...string) *live {
 
 // Limits of rules and zones of the configuration are charged together or not at all.
 func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
-	dsn := withPolicy(t, policytest.People+`SELECT rate_limit_rule('plan', tiers => '{free}',
+	dsn := policytest.Open(t, policytest.People+`SELECT rate_limit_rule('plan', tiers => '{free}',
 		algorithm => 'fixed_window', per_hour => 10);
 		SELECT rate_limit_rule('shadow', mode => 'shadow', algorithm => 'fixed_window', per_hour => 2);`)
 	c := startPolicy(t, dsn, "zone PREFIX {\nkey all\nlimit 4 1h\nalgorithm fixed_window\n}")

@@ -10,7 +10,7 @@ import (
 
 // The log warns once that the authentication runs too late to set the user.
 func TestLateAuthenticationIsLoggedOnce(t *testing.T) {
-	dsn := withPolicy(t, policytest.People)
+	dsn := policytest.Open(t, policytest.People)
 	c := start(t, strings.ReplaceAll(`
 		:PORT {
 			pg_ratelimit {

@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 // The oldest Caddy that works clears the headers of a response after it has sent status 103.
@@ -18,8 +20,8 @@ func TestHeadersStayAfterInformationalResponse(t *testing.T) {
 		_, _ = io.WriteString(w, "hello")
 	}))
 	t.Cleanup(upstream.Close)
-	dsn := withPolicy(t, `SELECT rate_limit_rule('over', count_by => '{user}', algorithm => 'fixed_window',
-		per_hour => 1, on_exceed => 'overage');`)
+	dsn := policytest.Open(t, `SELECT rate_limit_rule('over', count_by => '{user}',
+		algorithm => 'fixed_window', per_hour => 1, on_exceed => 'overage');`)
 	c := start(t, ":PORT")
 	site := strings.NewReplacer("DSN", dsn, "LIMITS", "").Replace(policySite)
 	before, _, _ := strings.Cut(site, "respond")

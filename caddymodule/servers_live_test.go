@@ -42,7 +42,7 @@ const onThreeServers = `
 // version of the policy that the proxy applies.
 func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	counters, history := cluster.Open(t), cluster.Open(t)
-	policy := withPolicy(t, policytest.People+`SELECT rate_limit_rule('plan', tiers => '{free}',
+	policy := policytest.Open(t, policytest.People+`SELECT rate_limit_rule('plan', tiers => '{free}',
 		algorithm => 'fixed_window', per_hour => 2);`)
 	c := start(t, strings.NewReplacer("COUNTERS", counters, "POLICY", policy, "HISTORY", history).
 		Replace(onThreeServers))

@@ -94,7 +94,7 @@ func (s *transcript) replay(text string) string {
 func (s *transcript) openDatabase() {
 	s.t.Helper()
 	if s.dsn == "" {
-		s.dsn = withPolicy(s.t, policytest.People)
+		s.dsn = policytest.Open(s.t, policytest.People)
 		s.keys["KEY0"], _ = policytest.NewKey(s.t, 0, "")
 	}
 }

@@ -101,7 +101,7 @@ func TestABudgetOfTokensIsKeptAndInvoiced(t *testing.T) {
 	behind := httptest.NewServer(upstream)
 	t.Cleanup(behind.Close)
 	key, insert := policytest.NewKey(t, 1, "alice")
-	dsn := policyDatabase(t, policytest.People+insert+fmt.Sprintf(`
+	dsn := policytest.Open(t, policytest.People+insert+fmt.Sprintf(`
 		ALTER TABLE rate_limit_api_keys ALTER id RESTART WITH 2;
 		SELECT rate_limit_rule('budget', count_by => '{key}', paths => '{/v1/*}', per_month => %d, cost => %d,
 			settle => 'json usage.total_tokens');

@@ -122,7 +122,7 @@ func change(t *testing.T, dsn, sql string, urls []string, before, after int, hea
 // TestProxiesObeyWithinASecond changes keys, bans and limits by SQL.
 func TestProxiesObeyWithinASecond(t *testing.T) {
 	key, insert := policytest.NewKey(t, 1, "alice")
-	dsn := policyDatabase(t, policytest.People+insert+`SELECT rate_limit_rule('plan', tiers => '{free,pro}',
+	dsn := policytest.Open(t, policytest.People+insert+`SELECT rate_limit_rule('plan', tiers => '{free,pro}',
 		algorithm => 'fixed_window', per_hour => 1000000);`)
 	urls := governedBy(t, dsn, decideAlways(object{}))
 	underLoad(t, urls)

@@ -73,7 +73,7 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 	const limit = 5
 	banned, insert := policytest.NewKey(t, 7, "alice")
 	ofBanned, insertOther := policytest.NewKey(t, 8, "mallory")
-	dsn := policyDatabase(t, policytest.People+`
+	dsn := policytest.Open(t, policytest.People+`
 		INSERT INTO rate_limit_users (user_id, tier) VALUES ('mallory', 'free'),
 		('dave', 'free');`+insert+insertOther+fmt.Sprintf(`
 		INSERT INTO rate_limit_users (user_id, tier) SELECT 'u' || i, 'free' FROM generate_series(1, %d) AS i;

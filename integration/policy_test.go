@@ -3,17 +3,8 @@ package integration
 import (
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
-
-// policyDatabase returns the DSN of a database with the tables of the policy, in which sql has run.
-func policyDatabase(t *testing.T, sql string) (dsn string) {
-	t.Helper()
-	dsn = cluster.Open(t, schema.File)
-	cluster.Execute(t, dsn, sql)
-	return dsn
-}
 
 // awaitPolicyApplied waits until the given number of proxies have applied all changes of the policy.
 func awaitPolicyApplied(t *testing.T, dsn string, proxies int) {

@@ -58,7 +58,7 @@ func TestTheProxiesAnswerTheSame(t *testing.T) {
 	for range requests {
 		sent = append(sent, makeUpRequest(random, []string{"Bearer " + key, revoked, "unknown"}))
 	}
-	dsns := []string{policyDatabase(t, sql), policyDatabase(t, sql), cluster.Open(t)}
+	dsns := []string{policytest.Open(t, sql), policytest.Open(t, sql), cluster.Open(t)}
 	names := []string{"Caddy", "the plugin", "httplimit"}
 	urls := serveAll(t, configs, dsns)
 	for _, dsn := range dsns[:2] {

@@ -13,7 +13,7 @@ import (
 // TestSmoke tests real programs in `make test`: two Caddys, and the plugin in Traefik's interpreter, on one
 // Postgres. It asserts nothing about time.
 func TestSmoke(t *testing.T) {
-	dsn := policyDatabase(t, policytest.People+
+	dsn := policytest.Open(t, policytest.People+
 		"SELECT rate_limit_rule('plan', tiers => '{free}', "+
 		"algorithm => 'fixed_window', per_day => 20);")
 	var urls []string

@@ -15,6 +15,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 // pluginConfigurations is as much of Traefik's dynamic configuration as a plugin's middleware is in. Files
@@ -122,7 +123,7 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 			return c.plugin(), err
 		},
 	} {
-		dsn := policyDatabase(t, "SELECT rate_limit_rule('all', count_by => '{all}', per_hour => 1000)")
+		dsn := policytest.Open(t, "SELECT rate_limit_rule('all', count_by => '{all}', per_hour => 1000)")
 		config, err := decode(strings.Replace(providedYAML, "DSN", dsn, 1))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)

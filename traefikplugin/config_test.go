@@ -1,6 +1,7 @@
 package traefikplugin
 
 import (
+	"maps"
 	"reflect"
 	"strings"
 	"testing"
@@ -10,10 +11,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// validConfig returns a valid configuration.
-func validConfig() *Config {
+// validConfig returns a valid configuration of one limit, with further settings.
+func validConfig(further ...Settings) *Config {
 	c := CreateConfig()
-	c.Other["dsn"], c.Other["prefix"], c.Other["limit"] = "memory", "api", "100 1m"
+	maps.Copy(c.Other, Settings{"dsn": "memory", "prefix": "api", "limit": "100 1m"})
+	for _, settings := range further {
+		maps.Copy(c.Other, settings)
+	}
 	return c
 }
 
@@ -100,8 +104,7 @@ func TestNumbersBecomeText(t *testing.T) {
 }
 
 func TestWarningsNameTheSetting(t *testing.T) {
-	c := validConfig()
-	c.Other["synchronousCommit"] = "true"
+	c := validConfig(Settings{"synchronousCommit": "true"})
 	output := captureLog(t, func() { newMiddleware(t, t.Context(), newProcess(time.Minute), nil, c) })
 	want := "middleware test, prefix api: synchronousCommit does nothing for a limit that is not durable"
 	if !strings.Contains(output, want) {

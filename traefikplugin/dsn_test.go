@@ -65,8 +65,7 @@ func TestDSNFile(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c := validConfig()
-		c.Other["dsn"], c.Other["dsnFile"] = "", path
+		c := validConfig(Settings{"dsn": "", "dsnFile": path})
 		var err error
 		output := captureLog(t,
 			func() { _, err = newHandler(t.Context(), nil, c, "test", newProcess(time.Minute)) })
@@ -78,14 +77,11 @@ func TestDSNFile(t *testing.T) {
 			t.Errorf("%q in the file: log %q, error %v; want no password", text, output, err)
 		}
 	}
-	c := validConfig()
-	c.Other["dsnFile"] = path
-	_, err := New(t.Context(), nil, c, "test")
+	_, err := New(t.Context(), nil, validConfig(Settings{"dsnFile": path}), "test")
 	if err == nil || !strings.Contains(err.Error(), "dsnFile: ") {
 		t.Errorf("with dsn and dsnFile: error %v, want one about dsnFile", err)
 	}
-	c.Other["dsn"], c.Other["dsnFile"] = "", path+".missing"
-	_, err = New(t.Context(), nil, c, "test")
+	_, err = New(t.Context(), nil, validConfig(Settings{"dsn": "", "dsnFile": path + ".missing"}), "test")
 	if err == nil || !strings.Contains(err.Error(), "must be a file that Traefik can read") {
 		t.Errorf("without a file: error %v, want one about the file", err)
 	}
@@ -98,9 +94,7 @@ func TestPasswordWarning(t *testing.T) {
 		p := newProcess(time.Minute)
 		output := captureLog(t, func() {
 			for range 3 {
-				c := validConfig()
-				c.Other["dsn"] = dsn
-				newMiddleware(t, t.Context(), p, nil, c)
+				newMiddleware(t, t.Context(), p, nil, validConfig(Settings{"dsn": dsn}))
 			}
 		})
 		if n := strings.Count(output, passwordWarning); n != want || strings.Contains(output, "hunter2") {

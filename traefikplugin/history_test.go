@@ -19,10 +19,8 @@ func TestMetricsCountSourceOfDecision(t *testing.T) {
 	var next passCounter
 	handlers := make([]*handler, 2)
 	for i, limit := range []string{"1000000 1h", "1 1h"} {
-		c := validConfig()
-		c.Other["dsn"], c.Other["prefix"], c.Other["limit"], c.Other["timeout"], c.Other["onError"],
-			c.Other["audit"], c.Other["lease"] = dsn, limit, limit, "30s", "deny", "denied", "5%"
-		handlers[i] = newMiddleware(t, ctx, p, &next, c)
+		handlers[i] = newMiddleware(t, ctx, p, &next, validConfig(Settings{"dsn": dsn, "prefix": limit,
+			"limit": limit, "timeout": "30s", "onError": "deny", "audit": "denied", "lease": "5%"}))
 		handlers[i].handle.After = 0 // no request can still arrive
 	}
 	for range passed {

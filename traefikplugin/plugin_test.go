@@ -30,16 +30,20 @@ func newMiddleware(t *testing.T, ctx context.Context, p *process, next http.Hand
 	return h
 }
 
-func get(h http.Handler) *httptest.ResponseRecorder {
+// get sends a GET request. headers are names and values in turn.
+func get(h http.Handler, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header[headers[i]] = []string{headers[i+1]}
+	}
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	h.ServeHTTP(w, r)
 	return w
 }
 
 func TestMemoryCountsSurviveReload(t *testing.T) {
 	p := newProcess(time.Hour)
-	c := validConfig()
-	c.Other["limit"], c.Other["timeout"] = "2 1h", "1ms"
+	c := validConfig(Settings{"limit": "2 1h", "timeout": "1ms"})
 	var next passCounter
 	for range 3 { // at a reload, the old context may end before the new middleware is created
 		ctx, cancel := context.WithCancel(t.Context())
@@ -54,8 +58,7 @@ func TestMemoryCountsSurviveReload(t *testing.T) {
 func TestUnusedStoreClosesAfterDelay(t *testing.T) {
 	const delay = 200 * time.Millisecond
 	p := newProcess(delay)
-	c := validConfig()
-	c.Other["limit"], c.Other["timeout"] = "2 1h", "1ms"
+	c := validConfig(Settings{"limit": "2 1h", "timeout": "1ms"})
 	ctx, cancel := context.WithCancel(t.Context())
 	old := newMiddleware(t, ctx, p, &passCounter{}, c)
 	get(old)
@@ -82,15 +85,13 @@ func isClosed(h *handler) bool {
 func TestEqualStoreSettingsShareDatabase(t *testing.T) {
 	p := newProcess(time.Minute)
 	databases := map[*host.Database]bool{}
-	for _, change := range []func(*Config){
-		func(c *Config) {},
-		func(c *Config) { c.Other["prefix"], c.Other["limit"], c.Other["timeout"] = "other", "7 1h", "1s" },
-		func(c *Config) { c.Other["maxConns"] = "3" },
-		func(c *Config) { c.Other["dsn"] = "postgres://127.0.0.1:1/other" },
+	for _, change := range []Settings{
+		{},
+		{"prefix": "other", "limit": "7 1h", "timeout": "1s"},
+		{"maxConns": "3"},
+		{"dsn": "postgres://127.0.0.1:1/other"},
 	} {
-		c := validConfig()
-		c.Other["dsn"] = "postgres://127.0.0.1:1/x?connect_timeout=1"
-		change(c)
+		c := validConfig(Settings{"dsn": "postgres://127.0.0.1:1/x?connect_timeout=1"}, change)
 		databases[newMiddleware(t, t.Context(), p, nil, c).handle.Limits] = true
 	}
 	if n := len(p.host.Shared()); len(databases) != 3 || n != 3 {
@@ -114,10 +115,9 @@ func TestOnErrorAppliesToFailuresAndPanics(t *testing.T) {
 	for _, err := range []error{nil, errors.New("down")} {
 		for onError, want := range map[string]int{"allow": http.StatusOK,
 			"deny": http.StatusServiceUnavailable} {
-			c := validConfig()
-			c.Other["onError"] = onError
 			var next passCounter
-			h := newMiddleware(t, t.Context(), newProcess(time.Minute), &next, c)
+			h := newMiddleware(t, t.Context(), newProcess(time.Minute), &next,
+				validConfig(Settings{"onError": onError}))
 			h.site.Store = &brokenStore{err}
 			w := get(h)
 			if w.Code != want || (next.n.Load() == 1) != (want == http.StatusOK) {
@@ -137,9 +137,8 @@ func TestLogHasCauseOfOutage(t *testing.T) {
 		"allow": "pg_ratelimit: middleware test: no decision: letting requests pass: ",
 		"deny":  "pg_ratelimit: middleware test: no decision: refusing requests: ",
 	} {
-		c := validConfig()
-		c.Other["dsn"], c.Other["onError"] = "postgres://u@127.0.0.1:1/db?sslmode=disable", onError
-		h := newMiddleware(t, t.Context(), newProcess(time.Minute), &passCounter{}, c)
+		h := newMiddleware(t, t.Context(), newProcess(time.Minute), &passCounter{}, validConfig(Settings{
+			"dsn": "postgres://u@127.0.0.1:1/db?sslmode=disable", "onError": onError}))
 		// The log has at most one line a second, and the first one is the database's.
 		output := captureLogUntil(t, want, func() { get(h) })
 		for _, line := range strings.Split(strings.TrimSpace(output), "\n") {

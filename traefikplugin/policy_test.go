@@ -10,31 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
-
-// openPolicyDB returns the DSN of a database with the policy's tables, after running sql.
-func openPolicyDB(t *testing.T, sql string) (dsn string) {
-	t.Helper()
-	dsn = cluster.Open(t, schema.Counters+schema.Policy)
-	cluster.Execute(t, dsn, sql)
-	return dsn
-}
-
-const peopleSQL = `
-	INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro');
-	INSERT INTO rate_limit_users (user_id, tier) VALUES ('alice', 'free'), ('bob', 'pro'),
-		(E'line\nbreak', 'free');`
 
 // policyMiddleware returns a middleware with a policy. edit may add limits. The upstream responds with the
 // headers that the middleware sets in the request.
 func policyMiddleware(t *testing.T, dsn string, edit func(c *Config)) http.Handler {
 	t.Helper()
-	c := CreateConfig()
-	c.Other["dsn"], c.Other["timeout"], c.Other["onError"] = dsn, "10s", "deny"
+	c := &Config{Other: Settings{"dsn": dsn, "timeout": "10s", "onError": "deny"}}
 	c.Policy = []Settings{{"apiKey": "{header.Authorization}", "user": "{header.X-User}",
 		"forwardHeaders": "true"}}
 	edit(c)
@@ -51,36 +35,11 @@ func policyMiddleware(t *testing.T, dsn string, edit func(c *Config)) http.Handl
 	return newMiddleware(t, t.Context(), newProcess(time.Millisecond), next, c)
 }
 
-// getWithHeaders sends a GET request. headers are names and values in turn.
-func getWithHeaders(h http.Handler, headers ...string) *httptest.ResponseRecorder {
-	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	for i := 0; i < len(headers); i += 2 {
-		r.Header[headers[i]] = []string{headers[i+1]}
-	}
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	return w
-}
-
-// newKey returns an API key, and SQL that inserts it for a user.
-func newKey(t *testing.T, id int, user string) (key, sql string) {
-	t.Helper()
-	key, err := policy.NewKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key,
-		fmt.Sprintf("INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (%d, '\\x%s', '%s');", id,
-			policy.Digest(key), user)
-}
-
 // TestUpstreamReceivesExceededLimit checks the headers about a limit that admits a request beyond its quota.
 func TestUpstreamReceivesExceededLimit(t *testing.T) {
-	c := CreateConfig()
-	c.Other["dsn"], c.Other["timeout"], c.Other["onError"] = openPolicyDB(t, ""), "10s", "deny"
+	c := validConfig(Settings{"prefix": "trial\n", "key": "x", "limit": "5 1h", "cost": "3", "mode": "shadow",
+		"dsn": policytest.Open(t, ""), "timeout": "10s", "onError": "deny"})
 	c.Policy = []Settings{{"forwardHeaders": "true"}}
-	c.Zones = []Zone{{Other: Settings{"prefix": "trial\n", "key": "x", "limit": "5 1h", "cost": "3",
-		"mode": "shadow"}}}
 	var received []string
 	next := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		received = append(received,
@@ -89,7 +48,7 @@ func TestUpstreamReceivesExceededLimit(t *testing.T) {
 	})
 	h := newMiddleware(t, t.Context(), newProcess(time.Millisecond), next, c)
 	for range 2 {
-		getWithHeaders(h, "X-Ratelimit-Exceeded", "forged", "X-Ratelimit_Exceeded-By", "9")
+		get(h, "X-Ratelimit-Exceeded", "forged", "X-Ratelimit_Exceeded-By", "9")
 	}
 	if want := []string{" by ", "trial%0A by 1"}; !slices.Equal(received, want) {
 		t.Errorf("the upstream receives %q, want %q", received, want)
@@ -97,9 +56,10 @@ func TestUpstreamReceivesExceededLimit(t *testing.T) {
 }
 
 func TestUpstreamReceivesIdentity(t *testing.T) {
-	key, insert := newKey(t, 7, "alice")
-	dsn := openPolicyDB(t,
-		peopleSQL+insert+`SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 5);`)
+	key, insert := policytest.NewKey(t, 7, "alice")
+	dsn := policytest.Open(t,
+		policytest.People+insert+`SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 5);
+		INSERT INTO rate_limit_users (user_id, tier) VALUES (E'line\nbreak', 'free');`)
 	forged := []string{"X-Ratelimit-User", "root", "X-Ratelimit-Tier", "gold", "X-Ratelimit-Key-Id", "1",
 		"X-Ratelimit-Rule", "none", "X_ratelimit_user", "root", "X-Ratelimit-Key_Id", "1",
 		"X-Ratelimit-Exceeded", "a", "X-Ratelimit-Exceeded_By", "1"}
@@ -113,13 +73,13 @@ func TestUpstreamReceivesIdentity(t *testing.T) {
 		{name: "X-User", value: "bob", want: "bob|pro|||2"},
 		{name: "X-Nobody", value: "x", want: "|anonymous|||1"},
 	} {
-		w := getWithHeaders(h, append([]string{step.name, step.value}, forged...)...)
+		w := get(h, append([]string{step.name, step.value}, forged...)...)
 		if w.Code != http.StatusOK || w.Body.String() != step.want {
 			t.Errorf("%s: status %d, body %s; want 200, %s", step.value, w.Code, w.Body, step.want)
 		}
 	}
 	silent := policyMiddleware(t, dsn, func(c *Config) { c.Policy[0]["forwardHeaders"] = "" })
-	w := getWithHeaders(silent, append([]string{"X-User", "alice"}, forged...)...)
+	w := get(silent, append([]string{"X-User", "alice"}, forged...)...)
 	if w.Body.String() != "||||0" {
 		t.Errorf("without forwardHeaders: the upstream receives %s, want no headers", w.Body)
 	}
@@ -128,7 +88,7 @@ func TestUpstreamReceivesIdentity(t *testing.T) {
 // TestClientCannotHideIdentityHeaders sends Connection headers. A proxy does not forward headers that they
 // name.
 func TestClientCannotHideIdentityHeaders(t *testing.T) {
-	h := policyMiddleware(t, openPolicyDB(t, peopleSQL), func(*Config) {})
+	h := policyMiddleware(t, policytest.Open(t, policytest.People), func(*Config) {})
 	for sent, want := range map[string]string{
 		"close, X-RateLimit-User": "close",
 		"x-ratelimit-user,X-RateLimit_Tier , x-ratelimit-key-id,x-ratelimit-rule": "",
@@ -149,8 +109,8 @@ func TestClientCannotHideIdentityHeaders(t *testing.T) {
 // TestPanickingRequestHasNoUser checks that a request does not keep the verdict of an earlier request.
 func TestPanickingRequestHasNoUser(t *testing.T) {
 	allow := func(c *Config) { c.Other["onError"] = "allow" }
-	h := policyMiddleware(t, openPolicyDB(t, peopleSQL), allow).(*handler)
-	if w := getWithHeaders(h, "X-User", "alice"); w.Body.String() != "alice|free|||2" {
+	h := policyMiddleware(t, policytest.Open(t, policytest.People), allow).(*handler)
+	if w := get(h, "X-User", "alice"); w.Body.String() != "alice|free|||2" {
 		t.Fatalf("the upstream receives %s, want alice|free|||2", w.Body)
 	}
 	for len(h.requests.free) > 1 { // so that the next request reuses the last Request
@@ -167,13 +127,12 @@ func TestPanickingRequestHasNoUser(t *testing.T) {
 
 // TestPolicyIsShared checks that middlewares with the same settings share a policy until the last one ends.
 func TestPolicyIsShared(t *testing.T) {
-	dsn := openPolicyDB(t, peopleSQL)
+	dsn := policytest.Open(t, policytest.People)
 	p := newProcess(time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	for _, conns := range []string{"3", "3", "4"} {
-		c := CreateConfig()
-		c.Other["dsn"], c.Other["timeout"], c.Other["maxConns"], c.Policy = dsn, "1ms", conns, []Settings{{}}
-		newMiddleware(t, ctx, p, &passCounter{}, c)
+		newMiddleware(t, ctx, p, &passCounter{}, &Config{Policy: []Settings{{}},
+			Other: Settings{"dsn": dsn, "timeout": "1ms", "maxConns": conns}})
 	}
 	if n := len(p.host.Shared()); n != 4 {
 		t.Errorf("%d databases and policies, want 4: 2 and 2", n)

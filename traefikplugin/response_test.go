@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// startProxied starts an upstream, and a server with the plugin that forwards requests to it.
-func startProxied(t *testing.T, upstream http.HandlerFunc) *httptest.Server {
+// proxyTo returns a reverse proxy with Traefik's settings to an upstream.
+func proxyTo(t *testing.T, upstream http.HandlerFunc) http.Handler {
 	t.Helper()
 	behind := httptest.NewServer(upstream)
 	t.Cleanup(behind.Close)
@@ -23,34 +23,60 @@ func startProxied(t *testing.T, upstream http.HandlerFunc) *httptest.Server {
 	}
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.FlushInterval = 100 * time.Millisecond // Traefik's default
-	server := httptest.NewServer(newMiddleware(t, t.Context(), newProcess(time.Minute), proxy, validConfig()))
-	t.Cleanup(server.Close)
-	return server
+	return proxy
 }
 
-func TestHeadersAfterInformationalResponse(t *testing.T) {
-	server := startProxied(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Link", "</a.css>")
-		w.WriteHeader(http.StatusEarlyHints)
-		w.Header().Set("X-RateLimit-Limit", "7")
-		_, _ = io.WriteString(w, "hello")
-	})
-	for _, want := range []string{"[100] [99]", "[100] [98]"} {
-		if got := limitHeaders(t, server); got != want {
-			t.Errorf("headers %s, want %s", got, want)
+// TestClientReceivesHeadersOfTheLimit checks that the headers of an upstream do not replace those of the
+// limit. A refusal by the second of two middlewares has the headers of that middleware.
+func TestClientReceivesHeadersOfTheLimit(t *testing.T) {
+	for name, c := range map[string]struct {
+		next http.Handler
+		want []string // of each response: the status, X-RateLimit-Limit and X-RateLimit-Remaining
+	}{
+		"after an informational response": {
+			next: proxyTo(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Link", "</a.css>")
+				w.WriteHeader(http.StatusEarlyHints)
+				w.Header().Set("X-RateLimit-Limit", "7")
+				_, _ = io.WriteString(w, "hello")
+			}),
+			want: []string{"200 [100] [99]", "200 [100] [98]"},
+		},
+		"a refusal by the upstream": {
+			next: proxyTo(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("X-RateLimit-Limit", "7")
+				w.WriteHeader(http.StatusTooManyRequests)
+			}),
+			want: []string{"429 [100] [99]"},
+		},
+		"a handler that writes nothing": {
+			next: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Add("X-RateLimit-Limit", "7")
+			}),
+			want: []string{"200 [100] [99]"},
+		},
+		"a refusal by a second middleware": {
+			next: newMiddleware(t, t.Context(), newProcess(time.Minute), http.NotFoundHandler(),
+				validConfig(Settings{"prefix": "second", "limit": "2 1h"})),
+			want: []string{"404 [100] [99]", "404 [100] [98]", "429 [2] [0]"},
+		},
+	} {
+		server := httptest.NewServer(
+			newMiddleware(t, t.Context(), newProcess(time.Minute), c.next, validConfig()))
+		t.Cleanup(server.Close)
+		for _, want := range c.want {
+			response, err := http.Get(server.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response.Body.Close()
+			got := fmt.Sprint(response.StatusCode, " ", response.Header["X-Ratelimit-Limit"],
+				response.Header["X-Ratelimit-Remaining"])
+			if got != want {
+				t.Errorf("%s: status and headers %s, want %s", name, got, want)
+			}
 		}
 	}
-}
-
-// limitHeaders sends a request and returns X-RateLimit-Limit and X-RateLimit-Remaining of the response.
-func limitHeaders(t *testing.T, server *httptest.Server) string {
-	t.Helper()
-	response, err := http.Get(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response.Body.Close()
-	return fmt.Sprint(response.Header["X-Ratelimit-Limit"], response.Header["X-Ratelimit-Remaining"])
 }
 
 // TestUpstreamWithoutHeadersGetsNativeWriter checks that an upstream gets the server's writer after maxWraps
@@ -99,63 +125,18 @@ func TestUpstreamWithoutHeadersGetsNativeWriter(t *testing.T) {
 	}
 }
 
-func TestHeadersOfUpstreamRefusal(t *testing.T) {
-	server := startProxied(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("X-RateLimit-Limit", "7")
-		w.WriteHeader(http.StatusTooManyRequests)
-	})
-	if got, want := limitHeaders(t, server), "[100] [99]"; got != want {
-		t.Errorf("headers %s, want %s", got, want)
-	}
-}
-
-// TestHeadersOfInnerRefusal checks that a refusal by the second of two middlewares has that middleware's
-// headers.
-func TestHeadersOfInnerRefusal(t *testing.T) {
-	p := newProcess(time.Minute)
-	inner, outer := validConfig(), validConfig()
-	inner.Other["prefix"], inner.Other["limit"] = "inner", "2 1h"
-	h := newMiddleware(t, t.Context(), p,
-		newMiddleware(t, t.Context(), p, http.NotFoundHandler(), inner), outer)
-	for _, want := range []string{"404 [100] [99]", "404 [100] [98]", "429 [2] [0]"} {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-		got := fmt.Sprint(w.Code, " ", w.Header()["X-Ratelimit-Limit"], w.Header()["X-Ratelimit-Remaining"])
-		if got != want {
-			t.Errorf("status and headers %s, want %s", got, want)
-		}
-	}
-}
-
-// TestHeadersOfEmptyResponse checks an upstream that writes nothing. The server then sends the headers.
-func TestHeadersOfEmptyResponse(t *testing.T) {
-	h := newMiddleware(t, t.Context(), newProcess(time.Minute),
-		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Add("X-RateLimit-Limit", "7")
-		}), validConfig())
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-	if got := w.Header()["X-Ratelimit-Limit"]; len(got) != 1 || got[0] != "100" {
-		t.Errorf("X-RateLimit-Limit %q, want 100", got)
-	}
-}
-
 // TestFirstResponseHasOnlyLimitHeaders checks that, with the IETF's fields, even the first response has no
 // fields of the upstream. The fields have a member for each of the two middlewares.
 func TestFirstResponseHasOnlyLimitHeaders(t *testing.T) {
 	p := newProcess(time.Minute)
-	inner, outer := validConfig(), validConfig()
-	inner.Other["prefix"], inner.Other["limit"], inner.Other["fields"], outer.Other["fields"] = "inner",
-		"1 1h", "x ietf", "x ietf"
-	h := newMiddleware(t, t.Context(), p,
-		newMiddleware(t, t.Context(), p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			for _, name := range []string{"RateLimit", "RateLimit-Policy", "X-RateLimit-Limit"} {
-				w.Header().Add(name, `"upstream"`)
-			}
-		}), inner), outer)
+	inner := newMiddleware(t, t.Context(), p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for _, name := range []string{"RateLimit", "RateLimit-Policy", "X-RateLimit-Limit"} {
+			w.Header().Add(name, `"upstream"`)
+		}
+	}), validConfig(Settings{"prefix": "inner", "limit": "1 1h", "fields": "x ietf"}))
+	h := newMiddleware(t, t.Context(), p, inner, validConfig(Settings{"fields": "x ietf"}))
 	for _, status := range []int{http.StatusOK, http.StatusTooManyRequests} {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		w := get(h)
 		if n := len(w.Header()["X-Ratelimit-Limit"]); w.Code != status || n != 1 {
 			t.Errorf("status %d with %d values of X-RateLimit-Limit, want %d with 1", w.Code, n, status)
 		}

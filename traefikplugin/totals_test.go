@@ -17,10 +17,8 @@ func TestRegistryCountsDecisions(t *testing.T) {
 	p := newProcess(100 * time.Millisecond)
 	var next passCounter
 	newHandler := func(limit, lease string) *handler {
-		c := validConfig()
-		c.Other["dsn"], c.Other["prefix"], c.Other["limit"], c.Other["lease"], c.Other["timeout"],
-			c.Other["onError"] = dsn, limit, limit, lease, "30s", "deny"
-		return newMiddleware(t, t.Context(), p, &next, c)
+		return newMiddleware(t, t.Context(), p, &next, validConfig(Settings{"dsn": dsn, "prefix": limit,
+			"limit": limit, "lease": lease, "timeout": "30s", "onError": "deny"}))
 	}
 	leased := newHandler("1000000 1h", "5%")
 	for ; next.n.Load() < 1000 || *leased.leased.admitted == 0; get(leased) {
