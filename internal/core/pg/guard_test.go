@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"regexp"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -40,25 +40,22 @@ func documentedSettings(t *testing.T) [][]string {
 	return rows
 }
 
+// execute executes SQL on a connection without harmful settings.
+func execute(t *testing.T, dsn, sql string) {
+	t.Helper()
+	cluster.Execute(t, conformance.WithSettings(t, dsn, "statement_timeout", "0", "lock_timeout", "0", "jit",
+		"off", "default_transaction_read_only", "off"), sql)
+}
+
 // alterDatabase changes settings of the database of a DSN.
 func alterDatabase(t *testing.T, dsn string, changes ...string) {
 	t.Helper()
-	u, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	query := u.Query()
-	for name, value := range map[string]string{"statement_timeout": "0", "lock_timeout": "0", "jit": "off",
-		"default_transaction_read_only": "off"} {
-		query.Set(name, value)
-	}
-	u.RawQuery = query.Encode()
 	commands := ""
 	for _, change := range changes {
 		commands += "EXECUTE format('ALTER DATABASE %I " + strings.ReplaceAll(change, "'", "''") +
 			"', current_database());"
 	}
-	cluster.Execute(t, u.String(), "DO $$ BEGIN "+commands+" END $$")
+	execute(t, dsn, "DO $$ BEGIN "+commands+" END $$")
 }
 
 // hasSetting reports whether the server has a setting.
@@ -86,6 +83,13 @@ func decide(t *testing.T, db pgdb.DB, n int) {
 	}
 }
 
+// harmful returns the result of pg.Harmful on a new connection.
+func harmful(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB, dsn string) error {
+	db := open(t, dsn)
+	defer db.Close()
+	return pg.Harmful(context.Background(), db)
+}
+
 // Each documented setting has no effect on decisions, or Harmful names it with the statement that corrects
 // it.
 func TestEachDocumentedSetting(t *testing.T) {
@@ -102,15 +106,21 @@ func TestEachDocumentedSetting(t *testing.T) {
 					continue // only newer servers have it
 				}
 				alterDatabase(t, dsn, "SET "+name+" = "+value)
-				db := open(t, dsn)
-				err := pg.Harmful(context.Background(), db)
-				if named != (err != nil) || named && !strings.Contains(err.Error(), name+" is ") {
+				err := harmful(t, open, dsn)
+				switch {
+				case named != (err != nil) || named && !strings.Contains(err.Error(), name+" is "):
 					t.Errorf("%s = %s: Harmful() = %v, want it named: %v", name, value, err, named)
-				}
-				if !named {
+				case named:
+					_, correction, _ := strings.Cut(err.Error(), ": ALTER")
+					execute(t, dsn, "ALTER"+correction)
+					if err := harmful(t, open, dsn); err != nil {
+						t.Errorf("%s, corrected: Harmful() = %v, want nil", name, err)
+					}
+				default:
+					db := open(t, dsn)
 					decide(t, db, 3)
+					db.Close()
 				}
-				db.Close()
 				alterDatabase(t, dsn, "RESET "+name)
 			}
 		})

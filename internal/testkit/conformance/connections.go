@@ -111,8 +111,8 @@ func testCauseOverASlowNetwork(t *testing.T, open openDB) {
 	t.Errorf("error %v, want DeadlineExceeded and too many connections", err)
 }
 
-// withSettings returns a DSN with parameters. settings has pairs of a name and a value.
-func withSettings(t *testing.T, dsn string, settings ...string) string {
+// WithSettings returns a DSN with parameters. settings has pairs of a name and a value.
+func WithSettings(t testing.TB, dsn string, settings ...string) string {
 	u, err := url.Parse(dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func withSettings(t *testing.T, dsn string, settings ...string) string {
 // ends, no call fails.
 func testKeptConnection(t *testing.T, d *db) {
 	idle := &db{t: t,
-		DB: d.open(t, withSettings(t, d.dsn, "pool_max_conn_idle_time", "200ms",
+		DB: d.open(t, WithSettings(t, d.dsn, "pool_max_conn_idle_time", "200ms",
 			"pool_health_check_period", "50ms"))}
 	defer idle.Close()
 	var both sync.WaitGroup
@@ -159,7 +159,7 @@ func testKeptConnection(t *testing.T, d *db) {
 // call.
 func testReplacedConnection(t *testing.T, d *db) {
 	old := &db{t: t,
-		DB: d.open(t, withSettings(t, d.dsn, "pool_max_conn_lifetime", "300ms", "pool_max_conn_idle_time",
+		DB: d.open(t, WithSettings(t, d.dsn, "pool_max_conn_lifetime", "300ms", "pool_max_conn_idle_time",
 			"100ms", "pool_health_check_period", "50ms"))}
 	defer old.Close()
 	old.run(statement("SELECT 1"))

@@ -27,7 +27,7 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 		AS 'SELECT system FROM public.timeline';
 		CREATE FUNCTION fake.pg_walfile_name(pg_lsn) RETURNS text LANGUAGE sql
 		AS 'SELECT timeline || ''0000000000000001'' FROM public.timeline'`)
-	u, err := url.Parse(withSettings(t, dsn, "target_session_attrs", "read-write", "search_path",
+	u, err := url.Parse(WithSettings(t, dsn, "target_session_attrs", "read-write", "search_path",
 		"fake,pg_catalog,public"))
 	if err != nil {
 		t.Fatal(err)

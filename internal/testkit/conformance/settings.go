@@ -1,12 +1,10 @@
 package conformance
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -85,45 +83,4 @@ func testSettings(t *testing.T, d *db) {
 // defaultSetting returns the default value of a setting.
 func (d *db) defaultSetting(name string) string {
 	return cluster.Query[string](d.t, d.dsn, "SELECT boot_val FROM pg_settings WHERE name = $1", name)
-}
-
-// testHarmful checks that Harmful names a setting that a statement cannot change, and the statement that
-// corrects it.
-func testHarmful(t *testing.T, d *db) {
-	if err := pg.Harmful(context.Background(), d.DB); err != nil {
-		t.Errorf("default settings: error %v, want none", err)
-	}
-	execute := func(format string) {
-		t.Helper()
-		cluster.Execute(t, withSettings(t, d.dsn, "default_transaction_read_only", "off"),
-			"DO $$ BEGIN EXECUTE format('"+strings.ReplaceAll(format, "'", "''")+
-				"', current_database(), session_user); END $$")
-	}
-	harmful := func() error {
-		fresh := d.open(t, d.dsn)
-		defer fresh.Close()
-		return pg.Harmful(context.Background(), fresh)
-	}
-	for _, c := range []struct{ setting, want string }{
-		{"default_transaction_read_only = on", " is on, so that nothing can be counted or written"},
-		{"default_transaction_isolation = 'serializable'", " is serializable, so that a decision is made"},
-		{"idle_session_timeout = '10s'", " is 10s, so that a request after a pause waits"},
-		{"search_path = nowhere", " is nowhere, which has no schema that exists"},
-	} {
-		name, _, _ := strings.Cut(c.setting, " ")
-		execute("ALTER DATABASE %1$I SET " + c.setting)
-		err := harmful()
-		if err == nil || !strings.Contains(err.Error(), name+c.want) {
-			t.Errorf("%s: error %v, want %q", c.setting, err, name+c.want)
-			continue
-		}
-		_, correction, _ := strings.Cut(err.Error(), ": ALTER")
-		cluster.Execute(t, withSettings(t, d.dsn, "default_transaction_read_only", "off"),
-			strings.ReplaceAll("ALTER"+correction, "; ", ""))
-		if err := harmful(); err != nil {
-			t.Errorf("%s, corrected: error %v, want none", c.setting, err)
-		}
-		execute("ALTER DATABASE %1$I RESET " + name)
-		execute("ALTER ROLE %2$I IN DATABASE %1$I RESET " + name)
-	}
 }

@@ -12,29 +12,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// testStatementsFailIndependently checks that a failed statement does not affect statements
-// outside its transaction.
-func testStatementsFailIndependently(t *testing.T, d *db) {
-	d.exec("CREATE TABLE t (n bigint PRIMARY KEY)")
-	var statements []*pgdb.Statement
-	for _, n := range []int64{1, 2, 1, 3} {
-		statements = append(statements, statement("INSERT INTO t VALUES ($1::bigint)", n))
-	}
-	all := statement("SELECT n FROM t ORDER BY n")
-	statements = append(statements, statement("SELECT nonsense FROM t"), all)
-	if err := d.try(statements...); err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []string{"", "", "23505", "", "42703", ""} {
-		if got := statements[i]; got.Code != want || (got.Err != nil) != (want != "") {
-			t.Errorf("statement %d: %v, code %q, want code %q", i, got.Err, got.Code, want)
-		}
-	}
-	if got := cells(t, all); !equal(got, bigintBytes(1), bigintBytes(2), bigintBytes(3)) {
-		t.Errorf("the table holds %q, want 1, 2, 3", got)
-	}
-}
-
 // testTransactions checks which statements run in the same transaction.
 func testTransactions(t *testing.T, d *db) {
 	const sql = "SELECT pg_current_xact_id()::text, coalesce(current_setting('of.transaction', true), '')"
@@ -57,65 +34,63 @@ func testTransactions(t *testing.T, d *db) {
 	}
 }
 
-// testFailedTransactions makes each statement of a transaction fail in turn, next to statements of other
-// transactions.
+// testFailedTransactions makes each statement of a transaction fail in turn, and a statement alone, next to
+// statements of other transactions.
 func testFailedTransactions(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
-	want := int64(0)
-	for round := 0; round < 3; round++ { // first not prepared, then prepared
-		for failing := 0; failing < 3; failing++ {
-			for _, unnamed := range []bool{false, true} {
-				var joined []*pgdb.Statement
-				for i := 0; i < 3; i++ {
-					s := statement("INSERT INTO t SELECT n FROM generate_series(1, $1::bigint) n RETURNING n",
-						int64(2))
-					if i == failing {
-						s = statement(fmt.Sprintf("SELECT %d / $1::bigint", round/2), int64(0))
-					}
-					s.Unnamed = unnamed
-					joined = append(joined, s)
-				}
-				insert := "INSERT INTO t VALUES (7) RETURNING n"
-				before, after := statement(insert), statement(insert)
-				good := transaction(statement(insert), statement(insert))
-				all := append([]*pgdb.Statement{before}, transaction(joined...)...)
-				all = append(all, after)
-				all = append(all, good...)
-				if err := d.try(all...); err != nil {
-					t.Fatal(err)
-				}
-				for i, s := range joined {
-					switch {
-					case i == failing:
-						if s.Code != "22012" || s.Err == nil ||
-							!strings.Contains(s.Err.Error(), "division by zero") {
-							t.Errorf("statement %d fails with %v, code %q, want 22012", i, s.Err, s.Code)
-						}
-					case !errors.Is(s.Err, pgdb.ErrRolledBack) || s.Code != "":
-						t.Errorf("statement %d fails: statement %d has %v, code %q, want ErrRolledBack",
-							failing, i, s.Err, s.Code)
-					case i < failing:
-						if got := cells(t, s); !equal(got, bigintBytes(1), bigintBytes(2)) {
-							t.Errorf("statement %d fails: statement %d has rows %q, want 1 and 2", failing, i,
-								got)
-						}
-					case len(s.Result) > 0:
-						t.Errorf("statement %d fails: statement %d has rows %q, want none", failing, i,
-							s.Result)
-					}
-				}
-				for _, s := range append(good, before, after) {
-					if s.Err != nil || s.Code != "" || !equal(cells(t, s), bigintBytes(7)) {
-						t.Errorf("another transaction has %v, code %q, rows %q; want 7", s.Err, s.Code,
-							s.Result)
-					}
-				}
-				want += 4
-				if got := d.queryCell("SELECT count(*) FROM t"); got != bigintBytes(want) {
-					t.Fatalf("%x rows, want %d", got, want)
-				}
+	for use := range 24 { // of each kind, first not prepared, then prepared
+		size, failing, round := 3, use/2%4, use/8
+		if failing == size {
+			size, failing = 1, 0
+		}
+		var joined []*pgdb.Statement
+		for i := range size {
+			s := statement("INSERT INTO t SELECT n FROM generate_series(1, $1::bigint) n RETURNING n",
+				int64(2))
+			if i == failing {
+				s = statement(fmt.Sprintf("SELECT %d / $1::bigint", round/2), int64(0))
+			}
+			s.Unnamed = use%2 == 1
+			joined = append(joined, s)
+		}
+		const insert = "INSERT INTO t VALUES (7) RETURNING n"
+		before, after := statement(insert), statement(insert)
+		good := transaction(statement(insert), statement(insert))
+		all := append([]*pgdb.Statement{before}, transaction(joined...)...)
+		if err := d.try(append(append(all, after), good...)...); err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range joined {
+			checkRolledBack(t, s, i-failing)
+		}
+		for _, s := range append(good, before, after) {
+			if s.Err != nil || s.Code != "" || !equal(cells(t, s), bigintBytes(7)) {
+				t.Errorf("another transaction has %v, code %q, rows %q; want 7", s.Err, s.Code, s.Result)
 			}
 		}
+		if got := d.queryCell("SELECT count(*) FROM t"); got != bigintBytes(int64(4*use+4)) {
+			t.Fatalf("%x rows, want %d", got, 4*use+4)
+		}
+	}
+}
+
+// checkRolledBack checks a statement of a transaction with a division by zero. place is the number of
+// statements from the division to it.
+func checkRolledBack(t *testing.T, s *pgdb.Statement, place int) {
+	t.Helper()
+	if place == 0 {
+		if s.Code != "22012" || s.Err == nil || !strings.Contains(s.Err.Error(), "division by zero") {
+			t.Errorf("the division fails with %v, code %q, want 22012", s.Err, s.Code)
+		}
+		return
+	}
+	var want []string // the rows before the failure
+	if place < 0 {
+		want = []string{bigintBytes(1), bigintBytes(2)}
+	}
+	if got := cells(t, s); !errors.Is(s.Err, pgdb.ErrRolledBack) || s.Code != "" || !equal(got, want...) {
+		t.Errorf("statement at %+d: error %v, code %q, rows %q, want ErrRolledBack and %q", place, s.Err,
+			s.Code, got, want)
 	}
 }
 
