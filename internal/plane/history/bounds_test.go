@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand"
-	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -110,21 +110,19 @@ func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 	for _, step := range []time.Duration{700 * time.Millisecond, 0} {
 		d := &testDB{t: t}
 		w := d.newWriterOn(downDB, history.Settings{DisableMigration: true})
-		before := heapSize()
-		for i := range records {
-			history.Add(w, &history.Record{
-				Time: baseTime.Add(time.Duration(i) * step), Host: fmt.Sprint("h", i),
-				User: fmt.Sprint("user ", i), Key: fmt.Sprint(key, i), Path: path,
-				Duration: time.Duration(rand.Int63n(int64(time.Minute))), Outcome: history.OutcomeKind(i % 2),
-				Audit: auditAll,
-			})
-			if i%50000 == 0 {
-				_ = w.Flush(context.Background())
+		conformance.CheckHeapGrowth(t, 100<<20, w, func() {
+			for i := range records {
+				history.Add(w, &history.Record{
+					Time: baseTime.Add(time.Duration(i) * step), Host: fmt.Sprint("h", i),
+					User: fmt.Sprint("user ", i), Key: fmt.Sprint(key, i), Path: path,
+					Duration: time.Duration(rand.Int63n(int64(time.Minute))),
+					Outcome:  history.OutcomeKind(i % 2), Audit: auditAll,
+				})
+				if i%50000 == 0 {
+					_ = w.Flush(context.Background())
+				}
 			}
-		}
-		if used := heapSize() - before; used > 100<<20 {
-			t.Errorf("step %v: memory of the Writer: got %d MB, want at most 100", step, used>>20)
-		}
+		})
 		stats := w.Stats()
 		if stats.Recorded != records || stats.Dropped+stats.Pending != records ||
 			stats.Pending > history.DefaultMaxPending {
@@ -141,13 +139,6 @@ func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 			t.Errorf("Stats after Close: got %+v, want 0 pending and %d dropped", stats, records)
 		}
 	}
-}
-
-func heapSize() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }
 
 // Close returns in bounded time and leaves no goroutine.

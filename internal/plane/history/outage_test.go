@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -13,42 +12,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
-
-// load adds records until it is stopped.
-type load struct {
-	stop  context.CancelFunc
-	ended sync.WaitGroup
-	added int64
-}
-
-func startLoad(w *history.Writer) *load {
-	ctx, cancel := context.WithCancel(context.Background())
-	l := &load{stop: cancel}
-	l.ended.Go(func() {
-		for ctx.Err() == nil {
-			for i := 0; i < 10; i++ {
-				l.added++
-				history.Add(w, &history.Record{
-					Time: time.Now(), Outcome: history.OutcomeKind(l.added % 2),
-					Key: fmt.Sprint("k", l.added%7), User: fmt.Sprint("u", l.added%11), Cost: 1,
-					Audit: auditAll,
-				})
-			}
-			time.Sleep(5 * time.Millisecond) // the rate of the load
-		}
-	})
-	return l
-}
-
-// end stops the load and returns the number of added records.
-func (l *load) end() int64 {
-	l.stop()
-	l.ended.Wait()
-	return l.added
-}
 
 // checkNothingLost checks that written and dropped decisions add up to the added records.
 func checkNothingLost(t testing.TB, d *testDB, w *history.Writer, added int64) {
@@ -66,70 +31,26 @@ func checkNothingLost(t testing.TB, d *testDB, w *history.Writer, added int64) {
 		fmt.Sprint(stats.Written, stats.Dropped))
 }
 
-// Each decision during an outage is either in the tables or counted as dropped.
-func TestOutageDropsOldestRows(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make test-all runs it: it fills the memory of a proxy")
-	}
-	restart := func(c *cluster.Cluster) error { return c.Restart(context.Background()) }
-	for name, outage := range map[string]struct {
-		begin, end func(c *cluster.Cluster) error
-	}{
-		"stopped": {(*cluster.Cluster).Stop, restart},
-		"killed":  {(*cluster.Cluster).Kill, restart},
-		"paused":  {(*cluster.Cluster).Pause, (*cluster.Cluster).Resume},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := cluster.Private(t, cluster.Options{})
-			d := openTestDB(t, c.DSN("postgres"))
-			const maxPending = 400
-			w := d.newWriter(history.Settings{MaxPending: maxPending})
-			w.Prepare()
-			l := startLoad(w)
-			await.Within(t, time.Minute, "rows before the outage",
-				func() bool { return w.Stats().Written > 1000 })
-			before := w.Stats().Dropped
-			if err := outage.begin(c); err != nil {
-				t.Fatal(err)
-			}
-			await.Within(t, time.Minute, "drops", func() bool { return w.Stats().Dropped > before+2000 })
-			if stats := w.Stats(); stats.Pending > maxPending*100 {
-				t.Errorf("Pending: got %d, want at most %d", stats.Pending, maxPending*100)
-			}
-			if err := outage.end(c); err != nil {
-				t.Fatal(err)
-			}
-			after := w.Stats().Written
-			await.Within(t, time.Minute, "rows after the outage",
-				func() bool { return w.Stats().Written > after+1000 })
-			added := l.end()
-			await.Within(t, time.Minute, "a flush",
-				func() bool { return w.Flush(context.Background()) == nil })
-			d.pool.Reset()
-			checkNothingLost(t, d, w, added)
-			if reports := d.reportedErrors(); len(reports) == 0 || len(reports) > 3 {
-				t.Errorf("reported errors: got %q, want 1 to 3", reports)
-			}
-		})
-	}
-}
-
-// lossyDB executes all calls and loses some of the results.
-type lossyDB struct {
+// faultyDB loses some of the calls that write parcels.
+type faultyDB struct {
 	pgdb.DB
-	calls int
+	calls    int
+	answers  func(call int) bool
+	executes bool // a call without an answer takes effect
 }
 
 var errLost = errors.New("the connection is lost")
 
-func (l *lossyDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	err := l.DB.Run(ctx, statements)
+func (d *faultyDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	if !strings.Contains(statements[0].SQL, "begin_batch") {
-		return err
+		return d.DB.Run(ctx, statements)
 	}
-	l.calls++
-	if err != nil || l.calls%3 == 0 {
-		return err
+	d.calls++
+	answers := d.answers(d.calls)
+	if answers || d.executes {
+		if err := d.DB.Run(ctx, statements); err != nil || answers {
+			return err
+		}
 	}
 	for _, s := range statements {
 		s.Err, s.Code = errLost, ""
@@ -137,24 +58,50 @@ func (l *lossyDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	return errLost
 }
 
-// A parcel with an unknown result is sent again with the same number, and written once. Records that are
-// added meanwhile go into another parcel.
-func TestParcelWithUnknownResultIsWrittenOnce(t *testing.T) {
-	d := newTestDB(t)
-	w := d.newWriterOn(&lossyDB{DB: d.openDB()}, history.Settings{})
-	added := int64(0)
-	for round := 0; round < 20; round++ {
-		for i := 0; i < 5; i++ {
-			added++
-			history.Add(w, &history.Record{Time: baseTime, Outcome: history.Limited, Key: "k", User: "anna",
-				Audit: auditAll})
-		}
-		_ = w.Flush(context.Background())
-	}
-	await.Within(t, time.Minute, "a flush", func() bool { return w.Flush(context.Background()) == nil })
-	checkNothingLost(t, d, w, added)
-	if w.Stats().Failures < 10 {
-		t.Errorf("Failures: got %d, want at least 10", w.Stats().Failures)
+// Each decision during an outage is either in the tables or counted as dropped. A parcel with an unknown
+// result is sent again with the same number, and written once. Records that are added meanwhile go into
+// another parcel.
+func TestOutageDropsOldestRows(t *testing.T) {
+	for name, test := range map[string]struct {
+		db    faultyDB
+		drops bool
+	}{
+		"an outage": {drops: true,
+			db: faultyDB{answers: func(call int) bool { return call < 3 || call > 12 }}},
+		"unknown results": {
+			db: faultyDB{answers: func(call int) bool { return call%3 == 0 }, executes: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newTestDB(t)
+			test.db.DB = d.openDB()
+			const rounds, perRound, maxPending = 20, 100, 400
+			w := d.newWriterOn(&test.db, history.Settings{MaxPending: maxPending})
+			for round := range rounds {
+				for i := range perRound {
+					history.Add(w, &history.Record{Time: baseTime.Add(time.Duration(round) * time.Second),
+						Outcome: history.OutcomeKind(i % 2), Key: fmt.Sprint("k", i), User: "anna",
+						Audit: auditAll})
+				}
+				_ = w.Flush(context.Background())
+				if stats := w.Stats(); stats.Pending > maxPending+perRound {
+					t.Errorf("Pending: got %d, want at most %d", stats.Pending, maxPending+perRound)
+				}
+			}
+			await.Within(t, time.Minute, "a flush",
+				func() bool { return w.Flush(context.Background()) == nil })
+			checkNothingLost(t, d, w, rounds*perRound)
+			last := fmt.Sprintf("SELECT count(*) FROM rate_limit_audit WHERE time > timestamptz '%s'",
+				baseTime.Add((rounds-maxPending/perRound-1)*time.Second).Format(time.RFC3339Nano))
+			if got := d.queryInt(last); got != maxPending {
+				t.Errorf("newest rows: got %d, want %d", got, maxPending)
+			}
+			if stats := w.Stats(); stats.Failures < 10 || (stats.Dropped > 0) != test.drops {
+				t.Errorf("Stats: got %+v, want 10 failures or more, drops: %v", stats, test.drops)
+			}
+			if reports := d.reportedErrors(); len(reports) == 0 || len(reports) > 3 {
+				t.Errorf("reported errors: got %q, want 1 to 3", reports)
+			}
+		})
 	}
 }
 

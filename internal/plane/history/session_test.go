@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 )
 
@@ -115,4 +117,22 @@ func TestOneOfManyWritersRunsUpkeep(t *testing.T) {
 		d.exec("UPDATE rate_limit_retention SET upkeep_at = " + last)
 		runUpkeep(last, "7")
 	}
+}
+
+// Upkeep drops the other partitions while a reader uses one.
+func TestHeldPartitionStopsNothing(t *testing.T) {
+	d := openTestDB(t, cluster.Open(t, schema.History,
+		"SELECT rate_limit_make_partition(date '2026-08-01' + n) FROM generate_series(0, 2) n"))
+	reader := cluster.Connect(t, d.dsn)
+	if _, err := reader.Exec(t.Context(), "BEGIN; SELECT FROM rate_limit_audit_20260802"); err != nil {
+		t.Fatal(err)
+	}
+	report, err := history.Upkeep(t.Context(), d.openDB(), baseTime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkEqual(t, "skipped partitions", strings.Join(report.Skipped, " "),
+		fmt.Sprintf("public.rate_limit_audit_20260802: held by pid %d", reader.PgConn().PID()))
+	checkEqual(t, "dropped partitions", strings.Join(report.Dropped, " "),
+		"public.rate_limit_audit_20260801 public.rate_limit_audit_20260803")
 }
