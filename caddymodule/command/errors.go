@@ -33,11 +33,9 @@ func (c *invocation) describeError(err error) error {
 		return fmt.Errorf("tables are missing, or older than this program (%s): make them with: "+
 			"caddy pg-ratelimit migrate", pgErr.Message)
 	case "42501":
-		return fmt.Errorf(
-			"the role %q may not do this: %s: use the administrator's role, see Roles in docs/policy.md",
-			c.conn.Config().User,
-			pgErr.Message,
-		)
+		return fmt.Errorf("the role %q may not do this: %s: use the administrator's role, or for archive, "+
+			"forget and migrate the owner of the tables, see Roles in docs/policy.md",
+			c.conn.Config().User, pgErr.Message)
 	case pg.Untranslatable:
 		return fmt.Errorf("%s (%s)", pg.EncodingHint, pgErr.Message)
 	case "2BP01":

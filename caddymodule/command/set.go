@@ -1,7 +1,6 @@
 package command
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,16 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Most settings of a row are arguments of the SQL function that changes the row. The catalog supplies their
+// The settings of a row are arguments of the SQL function that changes the row. The catalog supplies their
 // names and types. The setting limit.NAME of a rule is an element of the argument limits. The settings
-// RULE/LIMIT and RULE/LIMIT.burst of a user or a key are overrides.
-
-// overrideOwners maps a function to the argument of rate_limit_override that names the same row. $3 is the
-// row's name.
-var overrideOwners = map[string]string{
-	"rate_limit_user": "user_id => $3",
-	"rate_limit_key":  "key_id => $3::bigint",
-}
+// RULE/LIMIT and RULE/LIMIT.burst of a user or a key are elements of the argument overrides.
 
 const argumentsSQL = `SELECT a.name, format_type(a.type, NULL) FROM pg_proc p
 	CROSS JOIN LATERAL unnest(p.proargnames, p.proargtypes::oid[]) WITH ORDINALITY AS a(name, type, place)
@@ -50,6 +42,9 @@ func assignments(texts, known []string, isKnown func(name string) bool) (parsed 
 // isLimit reports whether name has the form limit.NAME.
 func isLimit(name string) bool { return strings.HasPrefix(name, "limit.") && len(name) > len("limit.") }
 
+// isOverride reports whether name has the form RULE/LIMIT or RULE/LIMIT.burst.
+func isOverride(name string) bool { return strings.Contains(name, "/") }
+
 // setter returns the do of a command that changes settings with an SQL function.
 func setter(function string) func(c *invocation) error {
 	return func(c *invocation) error {
@@ -71,9 +66,9 @@ func setter(function string) func(c *invocation) error {
 	}
 }
 
-// set applies assignments to the row id with an SQL function, and assignments to overrides with the functions
-// for overrides. It returns "created" or "changed". An empty value resets a setting to its default, and
-// deletes a limit or an override. An amount of 0, which refuses every request, requires force.
+// set applies assignments to the row id with an SQL function. It returns "created" or "changed". An empty
+// value resets a setting to its default, and deletes a limit or an override. An amount of 0 of a rule, which
+// refuses every request, requires force.
 func (c *invocation) set(function, id string, texts []string, force bool) (outcome string, err error) {
 	result, err := c.conn.Query(c.ctx, argumentsSQL, function)
 	if err != nil {
@@ -83,22 +78,20 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 	if err != nil {
 		return "", err
 	}
-	var known, reset, limits []string
-	types := map[string]string{}
+	var known, reset, elements []string
+	types, listName, isElement := map[string]string{}, "", func(string) bool { return false }
 	for _, a := range arguments[1:] {
-		if types[a.Name] = a.Type; a.Name != "reset" && a.Name != "limits" {
+		switch types[a.Name] = a.Type; a.Name {
+		case "reset":
+		case "limits":
+			listName, isElement, known = a.Name, isLimit, append(known, "limit.NAME")
+		case "overrides":
+			listName, isElement, known = a.Name, isOverride, append(known, "RULE/LIMIT", "RULE/LIMIT.burst")
+		default:
 			known = append(known, a.Name)
 		}
 	}
-	isSpecial := func(string) bool { return false }
-	owner, hasOverrides := overrideOwners[function]
-	if function == "rate_limit_rule" {
-		known, isSpecial = append(known, "limit.NAME"), isLimit
-	} else if hasOverrides {
-		known = append(known, "RULE/LIMIT", "RULE/LIMIT.burst")
-		isSpecial = func(name string) bool { return strings.Contains(name, "/") }
-	}
-	changes, err := assignments(texts, known, isSpecial)
+	changes, err := assignments(texts, known, isElement)
 	if err != nil {
 		return "", err
 	}
@@ -114,13 +107,12 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 		case (isAmount || isLimit(a.name)) && strings.Trim(amount, "0 ") == "" && amount != "" && !force:
 			return "", invalid(a.name, a.value,
 				"above 0, or given with --force: it would refuse every request, as action=block does")
-		case isLimit(a.name) && !hasOverrides:
-			limits = append(limits, a.name[len("limit."):]+"="+a.value)
-		case isSpecial(a.name):
+		case isElement(a.name):
+			elements = append(elements, strings.TrimPrefix(a.name, "limit.")+"="+a.value)
 		case a.value == "":
 			reset = append(reset, a.name)
 		case isAmount && a.value == "unlimited":
-			limits = append(limits, a.name+"="+a.value+"/"+window)
+			elements = append(elements, a.name+"="+a.value+"/"+window)
 		default:
 			inputs = append(inputs, input{a.name, a.value, kind})
 		}
@@ -135,19 +127,12 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 		name := inputs[i].field
 		sql += fmt.Sprintf(", %s => $%d::%s", pgx.Identifier{name}.Sanitize(), len(values), types[name])
 	}
-	if limits != nil {
-		values = append(values, limits)
-		sql += fmt.Sprintf(", limits => $%d::text[]", len(values))
+	if elements != nil {
+		values = append(values, elements)
+		sql += fmt.Sprintf(", %s => $%d::text[]", listName, len(values))
 	}
 	if err := c.conn.QueryRow(c.ctx, sql+")", values...).Scan(&outcome); err != nil {
 		return "", err
-	}
-	for _, a := range changes {
-		if hasOverrides && isSpecial(a.name) {
-			if err := c.setOverride(owner, id, a); err != nil {
-				return "", err
-			}
-		}
 	}
 	// Check deferred constraints now, so that their errors come before the commit.
 	_, err = c.conn.Exec(c.ctx, "SET CONSTRAINTS ALL IMMEDIATE")
@@ -158,31 +143,4 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 var amountWindows = map[string]string{
 	"per_second": "1s", "per_minute": "1m", "per_hour": "1h", "per_day": "1d",
 	"per_month": "1mo calendar", "in_flight": "in_flight",
-}
-
-// setOverride sets or deletes the amount of an override, or sets or resets its burst. owner is the SQL
-// argument that names the user or the key, with $3 as its value.
-func (c *invocation) setOverride(owner, id string, a assignment) error {
-	limit, isBurst := strings.CutSuffix(a.name, ".burst")
-	rule, name, _ := strings.Cut(limit, "/")
-	if a.value == "" && !isBurst {
-		exists, err := c.scalar("CASE WHEN rate_limit_delete_override($1, $2, "+owner+`) THEN true
-			ELSE (SELECT true FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2) END`,
-			rule, name, id)
-		if err == nil && exists == nil {
-			err = errors.New(limit + ": no such limit: see: caddy pg-ratelimit rules list")
-		}
-		return err
-	}
-	argument := ", amount => $4)"
-	if isBurst {
-		argument = ", burst => nullif($4, '')::bigint, reset => CASE $4 WHEN '' THEN '{burst}'::text[] END)"
-		if a.value != "" {
-			if _, err := c.parse([]input{{a.name, a.value, typeKinds["bigint"]}}); err != nil {
-				return err
-			}
-		}
-	}
-	_, err := c.scalar("rate_limit_override($1, $2, "+owner+argument, rule, name, id, a.value)
-	return err
 }

@@ -19,7 +19,7 @@ DECLARE
 	digests text[];
 	refs text[]; -- in the log of changes
 	condition text;
-	counts text;
+	counts record;
 	rules text := '(SELECT NULL::text AS name, NULL::text[] AS count_by WHERE false)';
 	prefixes text[];
 	counters text[];
@@ -87,7 +87,8 @@ BEGIN
 	-- before one is locked. A key can be the values of several things with spaces between them. At the
 	-- place of an API key in the key of a rule's counter, only the id of a key counts: a user may have
 	-- a number for a name.
-	FOR name, counts IN SELECT t.name, t.place FROM rate_limit_counter_tables() t LOOP
+	FOR counts IN SELECT * FROM rate_limit_counter_tables() LOOP
+		name := counts.counters;
 		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix '
 			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.name
 			WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, '
@@ -100,7 +101,7 @@ BEGIN
 		kept := 0;
 		IF deleted > 0 AND NOT dry_run THEN
 			kept := deleted;
-			deleted := rate_limit_delete_counters(name, counts, prefixes, counters);
+			deleted := rate_limit_delete_counters(counts.counters, counts.processes, prefixes, counters);
 			kept := kept - deleted;
 		END IF;
 		RETURN NEXT;

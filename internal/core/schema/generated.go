@@ -122,7 +122,7 @@ DECLARE
 	digests text[];
 	refs text[]; -- in the log of changes
 	condition text;
-	counts text;
+	counts record;
 	rules text := '(SELECT NULL::text AS name, NULL::text[] AS count_by WHERE false)';
 	prefixes text[];
 	counters text[];
@@ -164,7 +164,8 @@ BEGIN
 		SELECT 'rate_limit_changes', 0, count(*) INTO name, deleted, kept FROM rate_limit_changes c WHERE c.ref = ANY (refs);
 		RETURN NEXT;
 	END IF;
-	FOR name, counts IN SELECT t.name, t.place FROM rate_limit_counter_tables() t LOOP
+	FOR counts IN SELECT * FROM rate_limit_counter_tables() LOOP
+		name := counts.counters;
 		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.name
 			WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, place) WHERE part = ANY (CASE WHEN ''key''
 					IN (r.count_by[place], split_part(r.count_by[place], ''|'', substring(part FROM ''^([1-9])[|]'')::int)) THEN $1 ELSE $2 END))
@@ -173,7 +174,7 @@ BEGIN
 		kept := 0;
 		IF deleted > 0 AND NOT dry_run THEN
 			kept := deleted;
-			deleted := rate_limit_delete_counters(name, counts, prefixes, counters);
+			deleted := rate_limit_delete_counters(counts.counters, counts.processes, prefixes, counters);
 			kept := kept - deleted;
 		END IF;
 		RETURN NEXT;
@@ -1329,22 +1330,24 @@ CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, 
 		FROM (SELECT tier, rank, comment) AS f $$;
 COMMENT ON FUNCTION rate_limit_tier IS 'Creates or changes a tier.';
 CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL, tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
-	comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
-	AS $$ SELECT rate_limit_set('rate_limit_users', '{user_id}', to_jsonb(f), reset)
+	comment text DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text
+	LANGUAGE sql AS $$ SELECT rate_limit_set_overrides(rate_limit_set('rate_limit_users', '{user_id}',
+			to_jsonb(f), reset), overrides, user_id)
 		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment) AS f $$;
-COMMENT ON FUNCTION rate_limit_user IS 'Creates or changes a user. A new user needs a tier.';
-CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL,
-	expires_at timestamptz DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+COMMENT ON FUNCTION rate_limit_user IS 'Creates or changes a user. A new user needs a tier. overrides are as in free/per_hour=5000, free/per_hour=unlimited and free/per_hour.burst=20. Without a value, as in free/per_hour=, the '
+	'override is deleted.';
+CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL, expires_at timestamptz DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL)
+	RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
 	PERFORM FROM rate_limit_api_keys k WHERE k.id = $1 FOR UPDATE;
 	IF NOT FOUND THEN
 		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
 	END IF;
-	RETURN rate_limit_set('rate_limit_api_keys', '{id}', jsonb_build_object('id', $1, 'tier', $2, 'name', $3, 'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
-		CASE WHEN 'revoked_at' = ANY ($5) THEN $5 || '{revoked_by}' ELSE $5 END);
+	RETURN rate_limit_set_overrides(rate_limit_set('rate_limit_api_keys', '{id}', jsonb_build_object('id', $1, 'tier', $2, 'name', $3, 'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
+		CASE WHEN 'revoked_at' = ANY ($6) THEN $6 || '{revoked_by}' ELSE $6 END), $5, NULL, $1);
 END $$;
-COMMENT ON FUNCTION rate_limit_key IS 'Changes an API key. reset => ''{revoked_at}'' restores a revoked key.';
+COMMENT ON FUNCTION rate_limit_key IS 'Changes an API key. overrides are as in rate_limit_user. reset => ''{revoked_at}'' restores a revoked key.';
 CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL, algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
 	on_exceed text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1539,6 +1542,31 @@ END $do$;
 COMMENT ON FUNCTION rate_limit_override_of IS
 	'The override of a limit that applies now to a user or an API key, as proxies choose it. No row: the '
 	'limit has its own amount.';
+CREATE OR REPLACE FUNCTION rate_limit_set_overrides(made text, overrides text[], user_id text, key_id bigint
+	DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	o record;
+BEGIN
+	FOR o IN SELECT f AS text, m[1] AS rule, m[2] AS name, m[3] AS burst, m[4] AS amount
+		FROM unnest(overrides) AS f LEFT JOIN LATERAL regexp_match(f,
+			'^([^/=]+)/([^=]+?)(?:[.]burst=(\d{0,18})|=(\d{0,18}|unlimited))$') AS m ON true
+	LOOP
+		IF o.rule IS NULL THEN
+			RAISE EXCEPTION 'overrides: %: must be as in free/per_hour=5000, free/per_hour=unlimited or '
+				'free/per_hour.burst=20', to_json(o.text) USING ERRCODE = 'invalid_parameter_value';
+		ELSIF o.amount IS DISTINCT FROM '' THEN
+			PERFORM rate_limit_override(o.rule, o.name, o.amount, NULL, $3, $4, nullif(o.burst, '')::bigint,
+				reset => CASE o.burst WHEN '' THEN '{burst}' END::text[]);
+		ELSIF NOT rate_limit_delete_override(o.rule, o.name, NULL, $3, $4)
+			AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = (o.rule, o.name))
+		THEN
+			RAISE EXCEPTION '%/%: no such limit', o.rule, o.name USING ERRCODE = 'no_data_found';
+		END IF;
+	END LOOP;
+	RETURN made;
+END $$;
+COMMENT ON FUNCTION rate_limit_set_overrides IS
+	'Sets the overrides of a user or an API key as in rate_limit_user, and returns made.';
 CREATE TABLE IF NOT EXISTS rate_limit_bans (
 	id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_bans_pkey PRIMARY KEY,
 	network    cidr CONSTRAINT rate_limit_bans_network_must_not_be_banned_twice UNIQUE,
@@ -2021,7 +2049,7 @@ COMMENT ON FUNCTION rate_limit_key_forms IS 'The forms of texts in the keys of c
 CREATE OR REPLACE FUNCTION rate_limit_stored_keys(key text) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN array_remove(ARRAY[key, 'sha256:' || encode(sha256(convert_to(key, 'UTF8')), 'hex'),
 	substring(key FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr(key, 3), 'UTF8')), 'hex')], NULL);
 COMMENT ON FUNCTION rate_limit_stored_keys IS 'The forms of a key in the tables of counters: the key, as lists show it, or its digest.';
-CREATE OR REPLACE FUNCTION rate_limit_counter_tables() RETURNS TABLE (name text, place text)
+CREATE OR REPLACE FUNCTION rate_limit_counter_tables() RETURNS TABLE (counters regclass, processes regclass)
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
 	places text[] := '{""}';
@@ -2029,11 +2057,12 @@ BEGIN
 	IF to_regprocedure('rate_limit_shards()') IS NOT NULL THEN
 		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_shards() p ORDER BY p.shard);
 	END IF;
-	RETURN QUERY SELECT s.place || t.name, s.place FROM unnest(places) AS s(place), unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name);
+	RETURN QUERY SELECT (s.place || t.name)::regclass, (s.place || 'rate_limit_processes')::regclass FROM unnest(places) AS s(place),
+			unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name);
 END $$;
-COMMENT ON FUNCTION rate_limit_counter_tables IS 'The tables of counters, in SQL, and the schema and dot before the names of tables beside them.';
-CREATE OR REPLACE FUNCTION rate_limit_delete_counters(name text, place text, prefixes text[], keys text[])
-	RETURNS bigint LANGUAGE plpgsql AS $$
+COMMENT ON FUNCTION rate_limit_counter_tables IS 'The tables of counters, each with the table of the processes that hold slots of its counters.';
+CREATE OR REPLACE FUNCTION rate_limit_delete_counters(counters regclass, processes regclass, prefixes text[],
+	keys text[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	deleted bigint;
 BEGIN
@@ -2044,7 +2073,7 @@ BEGIN
 			OR NOT EXISTS (SELECT FROM unnest(c.slots) s
 				WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
 					AND 3610
-				OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p
+				OR s >> 32 IN (SELECT p.process FROM %2$s p
 					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
 						AND statement_timestamp() + interval ''10 s'')))', $1, $2) USING $3, $4;
 	GET DIAGNOSTICS deleted = ROW_COUNT;
@@ -2061,17 +2090,17 @@ BEGIN
 	FOR t IN SELECT * FROM rate_limit_counter_tables() LOOP
 		EXECUTE format('SELECT array_agg(c.prefix) AS prefixes, array_agg(c.key) AS keys,
 			(array_agg(c.slots) FILTER (WHERE c.slots <> ''{}''))[1:1] AS slots
-			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)', t.name)
+			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)', t.counters)
 			INTO found USING $1, rate_limit_stored_keys($2);
 		CONTINUE WHEN found.keys IS NULL;
-		gone := rate_limit_delete_counters(t.name, t.place, found.prefixes, found.keys);
+		gone := rate_limit_delete_counters(t.counters, t.processes, found.prefixes, found.keys);
 		deleted := deleted + gone;
 		IF gone < cardinality(found.keys) THEN
 			RAISE EXCEPTION
 				'the counter is of a limit in_flight: running requests hold its slots, and a reset '
 				'would let more run than the limit. A slot is free when its request ends. The slots '
 				'of a lost process are free 10 seconds later. To free them now, end its session: UPDATE '
-				'%rate_limit_processes SET seen = ''-infinity'' WHERE process IN (%)', t.place,
+				'% SET seen = ''-infinity'' WHERE process IN (%)', t.processes,
 				(SELECT string_agg(DISTINCT (s >> 32)::text, ', ') FROM unnest(found.slots) AS s WHERE s > 0)
 				USING ERRCODE = 'object_in_use';
 		END IF;

@@ -73,26 +73,32 @@ COMMENT ON FUNCTION rate_limit_tier IS 'Creates or changes a tier.';
 
 CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL,
 	tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
-	comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
-	AS $$ SELECT rate_limit_set('rate_limit_users', '{user_id}', to_jsonb(f), reset)
+	comment text DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text
+	LANGUAGE sql AS $$ SELECT rate_limit_set_overrides(rate_limit_set('rate_limit_users', '{user_id}',
+			to_jsonb(f), reset), overrides, user_id)
 		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment) AS f $$;
-COMMENT ON FUNCTION rate_limit_user IS 'Creates or changes a user. A new user needs a tier.';
+COMMENT ON FUNCTION rate_limit_user IS
+	'Creates or changes a user. A new user needs a tier. overrides are as in free/per_hour=5000, '
+	'free/per_hour=unlimited and free/per_hour.burst=20. Without a value, as in free/per_hour=, the '
+	'override is deleted.';
 
 -- A key with revoked_by needs revoked_at, so a reset of revoked_at clears both.
 CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL,
-	expires_at timestamptz DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+	expires_at timestamptz DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL)
+	RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
 	PERFORM FROM rate_limit_api_keys k WHERE k.id = $1 FOR UPDATE;
 	IF NOT FOUND THEN
 		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
 	END IF;
-	RETURN rate_limit_set('rate_limit_api_keys', '{id}', jsonb_build_object('id', $1, 'tier', $2, 'name', $3,
-		'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
-		CASE WHEN 'revoked_at' = ANY ($5) THEN $5 || '{revoked_by}' ELSE $5 END);
+	RETURN rate_limit_set_overrides(rate_limit_set('rate_limit_api_keys', '{id}', jsonb_build_object('id', $1,
+		'tier', $2, 'name', $3, 'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
+		CASE WHEN 'revoked_at' = ANY ($6) THEN $6 || '{revoked_by}' ELSE $6 END), $5, NULL, $1);
 END $$;
 COMMENT ON FUNCTION rate_limit_key IS
-	'Changes an API key. reset => ''{revoked_at}'' restores a revoked key.';
+	'Changes an API key. overrides are as in rate_limit_user. reset => ''{revoked_at}'' restores a revoked '
+	'key.';
 
 CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL,
 	algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,

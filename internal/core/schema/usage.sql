@@ -57,7 +57,7 @@ RETURN array_remove(ARRAY[key, 'sha256:' || encode(sha256(convert_to(key, 'UTF8'
 COMMENT ON FUNCTION rate_limit_stored_keys IS
 	'The forms of a key in the tables of counters: the key, as lists show it, or its digest.';
 
-CREATE OR REPLACE FUNCTION rate_limit_counter_tables() RETURNS TABLE (name text, place text)
+CREATE OR REPLACE FUNCTION rate_limit_counter_tables() RETURNS TABLE (counters regclass, processes regclass)
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
 	places text[] := '{""}';
@@ -65,15 +65,16 @@ BEGIN
 	IF to_regprocedure('rate_limit_shards()') IS NOT NULL THEN
 		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_shards() p ORDER BY p.shard);
 	END IF;
-	RETURN QUERY SELECT s.place || t.name, s.place FROM unnest(places) AS s(place),
-		unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name);
+	RETURN QUERY SELECT (s.place || t.name)::regclass, (s.place || 'rate_limit_processes')::regclass
+		FROM unnest(places) AS s(place),
+			unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name);
 END $$;
 COMMENT ON FUNCTION rate_limit_counter_tables IS
-	'The tables of counters, in SQL, and the schema and dot before the names of tables beside them.';
+	'The tables of counters, each with the table of the processes that hold slots of its counters.';
 
 -- Proxies lock rows in this order, too.
-CREATE OR REPLACE FUNCTION rate_limit_delete_counters(name text, place text, prefixes text[], keys text[])
-	RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_delete_counters(counters regclass, processes regclass, prefixes text[],
+	keys text[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	deleted bigint;
 BEGIN
@@ -84,7 +85,7 @@ BEGIN
 			OR NOT EXISTS (SELECT FROM unnest(c.slots) s
 				WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
 					AND 3610
-				OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p
+				OR s >> 32 IN (SELECT p.process FROM %2$s p
 					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
 						AND statement_timestamp() + interval ''10 s'')))', $1, $2) USING $3, $4;
 	GET DIAGNOSTICS deleted = ROW_COUNT;
@@ -104,17 +105,17 @@ BEGIN
 	FOR t IN SELECT * FROM rate_limit_counter_tables() LOOP
 		EXECUTE format('SELECT array_agg(c.prefix) AS prefixes, array_agg(c.key) AS keys,
 			(array_agg(c.slots) FILTER (WHERE c.slots <> ''{}''))[1:1] AS slots
-			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)', t.name)
+			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)', t.counters)
 			INTO found USING $1, rate_limit_stored_keys($2);
 		CONTINUE WHEN found.keys IS NULL;
-		gone := rate_limit_delete_counters(t.name, t.place, found.prefixes, found.keys);
+		gone := rate_limit_delete_counters(t.counters, t.processes, found.prefixes, found.keys);
 		deleted := deleted + gone;
 		IF gone < cardinality(found.keys) THEN
 			RAISE EXCEPTION
 				'the counter is of a limit in_flight: running requests hold its slots, and a reset '
 				'would let more run than the limit. A slot is free when its request ends. The slots '
 				'of a lost process are free 10 seconds later. To free them now, end its session: UPDATE '
-				'%rate_limit_processes SET seen = ''-infinity'' WHERE process IN (%)', t.place,
+				'% SET seen = ''-infinity'' WHERE process IN (%)', t.processes,
 				(SELECT string_agg(DISTINCT (s >> 32)::text, ', ')
 					FROM unnest(found.slots) AS s WHERE s > 0)
 				USING ERRCODE = 'object_in_use';
