@@ -41,7 +41,7 @@ func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 	stripe.Mu.Lock()
 	defer stripe.Mu.Unlock()
 	now := Now(s)
-	if r.Limit == nil || !r.hasAnswer || now < r.nextChargeAt {
+	if r.Limit == nil || r.answeredAt == 0 || now < r.nextChargeAt {
 		return nil, 0
 	}
 	elapsed := now - r.usedSince
@@ -112,12 +112,12 @@ func Update(s *Set, r *Row, a *Answer) {
 	answered := algorithm.ChargedAt(v.Limit, &v.Row, v.Now)
 	late := r.answeredAt - answered
 	if late <= 0 || late > answerTimeout { // else the answer is older than the row
-		if r.hasAnswer {
+		if r.answeredAt != 0 {
 			updateDrain(r, v, answered)
 		}
 		r.answeredAt = answered
 		r.remaining = v.Free
-		if reset := time.UnixMicro(v.Reset); !r.hasAnswer || !reset.Equal(r.Reset) {
+		if reset := time.UnixMicro(v.Reset); !reset.Equal(r.Reset) {
 			r.Reset = reset
 			r.ResetText = strconv.FormatInt(reset.Add(time.Second-1).Unix(), 10)
 		}
@@ -127,7 +127,6 @@ func Update(s *Set, r *Row, a *Answer) {
 		}
 		r.Ends = time.Duration(ends) * time.Microsecond
 	}
-	r.hasAnswer = true
 	if a.Refused {
 		refundUnits(s, r, true)
 	}
@@ -158,8 +157,6 @@ func addUnits(s *Set, r *Row, units, claim int64, late bool, now int64) {
 	}
 	r.N += units
 	r.Floor = r.N / 4 // the rest lasts until the answer to the next charge
-	r.lastCharge = units
-	r.lastChargeAt = now
 }
 
 // setRest sets Rest after a change of the remaining quota or of the units. The caller holds the mutex of the
@@ -194,18 +191,10 @@ func updateDrain(r *Row, v *algorithm.View, answered int64) {
 	r.drainPerLife = lost
 }
 
-// UnitsAt returns the number of a lease's units that it already had at the time since, as returned by Now. A
-// statement sent at that time finds these units charged. Units added later may have been free for it.
-func UnitsAt(s *Set, r *Row, since int64) int64 {
+// Units returns the number of units of a row's lease.
+func Units(s *Set, r *Row) int64 {
 	stripe := s.Stripes[r.stripeIndex]
 	stripe.Mu.Lock()
 	defer stripe.Mu.Unlock()
-	held := r.N
-	if r.lastChargeAt > since {
-		held -= r.lastCharge
-	}
-	if r.Limit == nil || held < 0 {
-		return 0
-	}
-	return held
+	return r.N
 }

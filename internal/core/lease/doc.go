@@ -1,10 +1,9 @@
 // Package lease remembers rows of the tables, so that a process can decide many hits without the database. A
 // store has one Set. Each Row in the Set holds any of these:
 //
-//   - A refusal: the row as it was when it refused a hit. It refuses further hits that cannot pass yet.
+//   - A refusal: the row as it was when it refused a hit. It refuses further hits that cannot pass yet, and
+//     makes transactions peek at the row before they charge it.
 //   - A lock: the lock timeouts of statements on the row.
-//   - A time until which transactions on the row peek before they charge, because the row is likely to
-//     refuse.
 //   - A lease: units that were charged to the row in advance. Hits use them without a round trip.
 //
 // The rows are divided into stripes, each with a mutex. At most half of Options.Max rows have a lease, and at
@@ -26,8 +25,8 @@
 //     if the row has another claim: the window has ended, the bucket was refilled, or the row was reset.
 //   - Unused units are not withheld from other processes for long. A lease holds the units that its key used
 //     in a horizon, and at most a share of the remaining quota. A row that may be used up within the life of
-//     units gets no lease. Units expire one and a half horizons after the last answer on the row. Then they
-//     are refunded.
+//     units gets no lease. Units expire one and a half horizons after the last answer on the row. The next
+//     Sweep refunds them.
 //
 // A request that goes to the database also charges units for the leases of its rows, as further hits of their
 // entries. Other leases with few units left are renewed together, every SweepInterval. Refunds are sent in

@@ -46,7 +46,6 @@ func refundUnits(s *Set, r *Row, urgent bool) {
 		r.remaining += r.N
 	}
 	r.N = 0
-	r.lastCharge = 0
 	r.Floor = 0
 	setRest(r)
 }
@@ -59,7 +58,7 @@ func endLease(s *Set, r *Row) {
 	}
 	refundUnits(s, r, true)
 	r.Limit = nil
-	r.hasAnswer = false
+	r.answeredAt = 0
 	r.nextChargeAt = 0
 	r.drainPerLife = 0
 	atomic.AddInt64(&s.leases, -1)
@@ -82,32 +81,42 @@ func RefundUnits(s *Set, id RowID) {
 	})
 }
 
-// Sweep sends the waiting refunds, and returns the rows for which the caller calls NextCharge. At most every
-// tenth of the shortest horizon, it first refunds expired units and ends leases that have no units and no
-// hits.
+// maxInterval bounds SweepInterval.
+const maxInterval = 400 * time.Millisecond
+
+// SweepInterval returns the time to wait between two calls of Sweep: a tenth of Options.Horizon, at most
+// maxInterval. Refunds and charges wait so long for others.
+func SweepInterval(s *Set) time.Duration {
+	if d := s.options.Horizon / 10; d < maxInterval {
+		return d
+	}
+	return maxInterval
+}
+
+// Sweep refunds expired units, ends leases that have no units and no hits, and sends the waiting refunds. It
+// returns the rows for which the caller calls NextCharge.
 func Sweep(s *Set) []*Row {
 	now := Now(s)
-	if now-atomic.LoadInt64(&s.sweptAt) >= atomic.LoadInt64(&s.shortestHorizon)/10 {
-		atomic.StoreInt64(&s.sweptAt, now)
-		for _, stripe := range s.Stripes {
-			stripe.Mu.Lock()
-			for _, r := range stripe.Rows {
-				if r.Limit == nil {
-					continue
-				}
-				if r.N > 0 && time.Duration(now)*time.Microsecond >= r.Ends {
-					refundUnits(s, r, false)
-				}
-				if r.N > 0 && r.Floor > 0 && endsSoon(r, now) {
-					r.Floor = r.N + 1 // the next hit calls Renew
-				}
-				if r.N == 0 && now-r.usedSince > r.horizon && (r.Used == 0 || now-r.usedSince > 3*r.horizon) {
-					endLease(s, r)
-					refreshRow(s, stripe, r)
-				}
+	ended := atomic.LoadInt32(&s.ended) != 0
+	for _, stripe := range s.Stripes {
+		stripe.Mu.Lock()
+		for _, r := range stripe.Rows {
+			if r.Limit == nil {
+				continue
 			}
-			stripe.Mu.Unlock()
+			if r.N > 0 && time.Duration(now)*time.Microsecond >= r.Ends {
+				refundUnits(s, r, false)
+			}
+			if r.N > 0 && r.Floor > 0 && endsSoon(r, now) {
+				r.Floor = r.N + 1 // the next hit calls Renew
+			}
+			idle := now - r.usedSince
+			if ended || r.N == 0 && idle > r.horizon && (r.Used == 0 || idle > 3*r.horizon) {
+				endLease(s, r)
+				refreshRow(s, stripe, r)
+			}
 		}
+		stripe.Mu.Unlock()
 	}
 	refundAll(s)
 	s.mu.Lock()
@@ -120,38 +129,5 @@ func Sweep(s *Set) []*Row {
 // EndAll ends all leases. No lease starts afterwards.
 func EndAll(s *Set) {
 	atomic.StoreInt32(&s.ended, 1)
-	for _, stripe := range s.Stripes {
-		stripe.Mu.Lock()
-		for _, r := range stripe.Rows {
-			if r.Limit != nil {
-				endLease(s, r)
-				refreshRow(s, stripe, r)
-			}
-		}
-		stripe.Mu.Unlock()
-	}
 	Sweep(s)
-}
-
-// maxInterval bounds SweepInterval, so that refunds wait for at most a tenth of a second.
-const maxInterval = 100 * time.Millisecond
-
-// SweepInterval returns the time to wait between two calls of Sweep.
-func SweepInterval(s *Set) time.Duration {
-	d := time.Duration(atomic.LoadInt64(&s.shortestHorizon)) * time.Microsecond / 8
-	if d > maxInterval {
-		return maxInterval
-	}
-	return d
-}
-
-// StopMaintaining reports whether Options.Maintain must return, because no leases are left. If it returns
-// true, the next lease starts Maintain again.
-func StopMaintaining(s *Set) bool {
-	if atomic.LoadInt64(&s.leases) > 0 {
-		return false
-	}
-	atomic.StoreInt64(&s.shortestHorizon, s.horizon)
-	atomic.StoreInt32(&s.maintaining, 0)
-	return atomic.LoadInt64(&s.leases) == 0 || !atomic.CompareAndSwapInt32(&s.maintaining, 0, 1)
 }

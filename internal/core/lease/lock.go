@@ -3,8 +3,6 @@ package lease
 import (
 	"sync/atomic"
 	"time"
-
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // lock holds the times of the first and the last lock timeout of a row.
@@ -20,9 +18,6 @@ const (
 
 	// lockExpiry is the time after the last lock timeout at which a lock expires, in microseconds.
 	lockExpiry = int64(10 * time.Second / time.Microsecond)
-
-	// maxPeekTime bounds the wait of ExpectRefusal.
-	maxPeekTime = 24 * time.Hour
 )
 
 // setLock sets the lock of a row. The caller holds the mutex of the stripe.
@@ -83,40 +78,4 @@ func HadLockTimeout(s *Set, id RowID) bool {
 	withRow(s, id, false,
 		func(_ *Stripe, r *Row) { recent = r.lock != nil && Now(s)-r.lock.last < backgroundPause })
 	return recent
-}
-
-// setPeekUntil sets the peekUntil of a row. The caller holds the mutex of the stripe.
-func setPeekUntil(s *Set, r *Row, until int64) {
-	if r.peekUntil == 0 && until != 0 {
-		atomic.AddInt64(&s.peekRows, 1)
-	} else if r.peekUntil != 0 && until == 0 {
-		atomic.AddInt64(&s.peekRows, -1)
-	}
-	r.peekUntil = until
-}
-
-// ExpectRefusal records that a row is likely to refuse hits for the duration wait. During this time,
-// transactions peek at the row before they charge it.
-func ExpectRefusal(s *Set, id RowID, wait time.Duration) {
-	if wait > maxPeekTime {
-		wait = maxPeekTime
-	}
-	withRow(s, id, true, func(_ *Stripe, r *Row) {
-		if until := Now(s) + int64(wait/time.Microsecond); until > r.peekUntil {
-			setPeekUntil(s, r, until)
-		}
-	})
-}
-
-// ShouldPeek reports whether the row of any hit is likely to refuse.
-func ShouldPeek(s *Set, hits []ratelimit.Hit) bool {
-	likely := false
-	if atomic.LoadInt64(&s.peekRows) == 0 {
-		return likely
-	}
-	for i := range hits {
-		withRow(s, RowOf(hits[i].Limit, hits[i].Key), false,
-			func(_ *Stripe, r *Row) { likely = likely || r.peekUntil > Now(s) })
-	}
-	return likely
 }

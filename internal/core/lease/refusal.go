@@ -8,29 +8,30 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// refusal is a row as it was when it refused a hit. Since then, other clients can only have used more of its
-// quota. So a hit that does not fit into this row at the current time is refused from memory, with the
-// RetryAfter that the database would return if no other hit came. A smaller hit that may fit goes to the
-// database.
+// refusal is a row as it was when it refused a hit, or when it had too little left for another one. Since
+// then, other clients can only have used more of its quota. So a hit that does not fit into this row at the
+// current time is refused from memory, with the RetryAfter that the database would return if no other hit
+// came. A smaller hit that may fit goes to the database.
 //
 // Only a refund or a reset can make a refusal wrong. This process clears the refusal after its own refunds
 // and resets. Refunds and resets of other processes take effect within Trust, because a refusal is used for
 // no longer. During an outage it is used until the hit would pass.
 //
-// A refusal is immutable. Its times are microseconds of the server's clock, or of Now.
+// A refusal also makes transactions peek at the row before they charge it. It is kept for at least Trust,
+// because a busy row refuses again.
+//
+// A refusal is immutable. Its times are those of Now, except for view.Now.
 type refusal struct {
 	view         algorithm.View // the row, as the limit saw it at the server's time view.Now
 	cost         int64          // the refused cost
-	passesAt     int64          // the server's time from which the refused cost passes
-	refusedAt    int64          // the time of the refusal, of Now
-	trustedUntil int64          // the time of Now until which the refusal is trusted, at most end
+	refusedAt    int64
+	trustedUntil int64
+	passesAt     int64 // the time at which the refused cost passes; refusedAt if hits may pass before
+	expiresAt    int64
 }
 
 // Trust bounds the use of a refusal while the database answers, in microseconds.
 const Trust = int64(time.Second / time.Microsecond)
-
-// end returns the time of Now at which the refused cost passes.
-func (r *refusal) end() int64 { return r.refusedAt + r.passesAt - r.view.Now }
 
 // NextSequence returns a sequence number for a new batch, which passes it to RememberRefusal. Refunds and
 // resets, which clear refusals, take numbers from the same sequence. A batch must not remember a refusal that
@@ -52,7 +53,7 @@ func Refuses(s *Set, r *Row, h *ratelimit.Hit, outage bool, d *ratelimit.Decisio
 		return false
 	}
 	now := Now(s)
-	if now >= refused.end() || now >= refused.trustedUntil && !outage ||
+	if now >= refused.passesAt || now >= refused.trustedUntil && !outage ||
 		!h.Limit.Equal(refused.view.Limit) { // a reload makes new limits
 		return false
 	}
@@ -65,31 +66,49 @@ func Refuses(s *Set, r *Row, h *ratelimit.Hit, outage bool, d *ratelimit.Decisio
 	return true
 }
 
-// RememberRefusal remembers that a row refused a cost with the RetryAfter wait. sequence is the NextSequence
-// of the batch. It ignores limits with the algorithm InFlight, because their requests may end at any time.
-// The refusal of a limit with leases is trusted only for a horizon, because another process may refund units
-// at any time.
+// RememberRefusal remembers that a row refuses a cost with the RetryAfter wait. sequence is the NextSequence
+// of the batch. The refusal of a limit with leases is trusted only for a horizon, because another process may
+// refund units at any time. Limits with the algorithm InFlight refuse no hits from memory, because their
+// requests may end at any time.
 func RememberRefusal(s *Set, id RowID, view *algorithm.View, cost int64, wait time.Duration, sequence int64) {
-	if !s.options.Refusals || view.Limit.Algorithm == ratelimit.InFlight || wait <= 0 ||
-		wait == ratelimit.Never {
+	if wait <= 0 || wait == ratelimit.Never {
 		return
+	}
+	if !s.options.Refusals || view.Limit.Algorithm == ratelimit.InFlight {
+		wait = 0
 	}
 	trusted := Trust
 	if horizon := Horizon(s, view.Limit); horizon > 0 {
 		trusted = horizon
 	}
 	now := Now(s)
-	micros := int64(wait / time.Microsecond)
-	refused := &refusal{view: *view, cost: cost, passesAt: view.Now + micros, refusedAt: now,
-		trustedUntil: now + micros}
-	if micros > trusted {
-		refused.trustedUntil = now + trusted
+	refused := &refusal{view: *view, cost: cost, refusedAt: now, trustedUntil: now + trusted,
+		passesAt: now + int64(wait/time.Microsecond), expiresAt: now + Trust}
+	if refused.expiresAt < refused.passesAt {
+		refused.expiresAt = refused.passesAt
 	}
 	withRow(s, id, true, func(stripe *Stripe, r *Row) {
 		if stripe.cleared[clearedIndex(s, id.Key)] <= sequence {
 			r.refusal = refused
 		}
 	})
+}
+
+// RefusedLately reports whether any of the rows, which may be nil, has a refusal.
+func RefusedLately(s *Set, rows []*Row) bool {
+	for _, r := range rows {
+		if r == nil {
+			continue
+		}
+		stripe := s.Stripes[r.stripeIndex]
+		stripe.Mu.Lock()
+		refused := r.refusal
+		stripe.Mu.Unlock()
+		if refused != nil && Now(s) < refused.expiresAt {
+			return true
+		}
+	}
+	return false
 }
 
 // ClearRefusal clears the refusal of a row after a refund or a reset.

@@ -25,11 +25,9 @@ type Row struct {
 	stripeIndex uint64 // the index in Set.Stripes
 	hashIndex   uint64 // the index in Set.RowsBy
 	deleted     bool   // the row was deleted from its stripe
-	unleased    bool   // the row counts in Set.unleased
 
-	refusal   *refusal // nil without one
-	lock      *lock    // nil without one
-	peekUntil int64    // the end of the time of ExpectRefusal; 0 without one
+	refusal *refusal // nil without one
+	lock    *lock    // nil without one
 
 	// Limit is the limit of the lease; nil without a lease. The interpreted plugin reads the fields up to
 	// ResetText. N is the number of units. When the plugin uses units, it subtracts them from N and adds them
@@ -46,13 +44,10 @@ type Row struct {
 	horizon      int64 // the Horizon of Limit
 	claim        int64 // the claim of the units, see algorithm.Definition.Lease
 	remaining    int64 // the remaining quota by the last answer, without the units of the lease
-	hasAnswer    bool  // an answer has set Ends, Reset, claim and remaining
-	answeredAt   int64 // the algorithm.ChargedAt of the last answer, by the server's clock
+	answeredAt   int64 // the algorithm.ChargedAt of the last answer (server's clock); 0 before the first
 	drainPerLife int64 // the expected drop of the remaining quota within maxLife
 	usedSince    int64 // the time of the last charge, or of the first hit that counts
 	nextChargeAt int64 // no units are charged before this time
-	lastCharge   int64 // the number of units charged last
-	lastChargeAt int64 // the time at which these units were added
 	costPerHit   int64 // the mean cost of the hits that began the lease
 }
 
@@ -84,7 +79,7 @@ type Options struct {
 	Horizon  time.Duration // the maximum of the function Horizon
 	MinHits  int           // see Set.MinHits
 	Clock    func() int64  // replaces Now in tests; nil is the monotonic clock
-	Maintain func()        // runs in a goroutine while leases exist, and calls Sweep; nil runs nothing
+	Maintain func()        // runs in a goroutine from the first lease on, and calls Sweep; nil runs nothing
 	Refund   func(Refund)  // sends a refund; it is called with a mutex of the Set held
 	// Hash replaces maphash.String in simulations; nil is maphash.String.
 	Hash func(seed maphash.Seed, key string) uint64
@@ -100,21 +95,17 @@ type Set struct {
 	Hash    func(seed maphash.Seed, key string) uint64
 	MinHits int64 // the hits in a horizon for which a key gets a lease; half of them keep it
 
-	options         Options
-	horizon         int64        // Options.Horizon in microseconds
-	rows            int64        // the number of rows; atomic
-	unleased        int64        // the number of rows without a lease; atomic
-	locks           int64        // the number of rows with a lock; atomic
-	peekRows        int64        // the number of rows with peekUntil; atomic
-	leases          int64        // the number of leases; atomic
-	evictStripe     int64        // the last stripe that evictRows tried; atomic
-	sequence        int64        // the last number of NextSequence; atomic
-	maintaining     int32        // 1 while Options.Maintain runs; atomic
-	ended           int32        // 1 after EndAll; atomic
-	shortestHorizon int64        // the shortest horizon of the leases since Maintain started; atomic
-	sweptAt         int64        // the time of the last full Sweep; atomic
-	hits            atomic.Value // the []int32 of Demand
-	hitsSince       int64        // the time at which hits began to count; atomic
+	options     Options
+	horizon     int64        // Options.Horizon in microseconds
+	rows        int64        // the number of rows; atomic
+	locks       int64        // the number of rows with a lock; atomic
+	leases      int64        // the number of leases; atomic
+	evictStripe int64        // the last stripe that evictRows tried; atomic
+	sequence    int64        // the last number of NextSequence; atomic
+	maintained  int32        // 1 after the start of Options.Maintain; atomic
+	ended       int32        // 1 after EndAll; atomic
+	hits        atomic.Value // the []int32 of Demand
+	hitsSince   int64        // the time at which hits began to count; atomic
 
 	mu       sync.Mutex // guards the fields below; lock it after a stripe's mutex, never before
 	refunds  []Refund
@@ -129,7 +120,6 @@ func New(o Options) *Set {
 	if o.Hash != nil {
 		s.Hash = o.Hash
 	}
-	s.shortestHorizon = s.horizon
 	for i := 0; i < StripeCount; i++ {
 		s.Stripes = append(s.Stripes, &Stripe{Rows: map[RowID]*Row{}})
 	}
@@ -194,45 +184,28 @@ func indexOf(s *Set, prefix string, hash uint64) uint64 {
 // addRow adds a row. The caller holds the mutex of the stripe and calls refreshRow and evictRows afterwards.
 func addRow(s *Set, stripe *Stripe, id RowID, hash uint64) *Row {
 	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
-	r := &Row{ID: id, stripeIndex: hash % StripeCount, hashIndex: indexOf(s, id.Prefix, hash), unleased: true}
+	r := &Row{ID: id, stripeIndex: hash % StripeCount, hashIndex: indexOf(s, id.Prefix, hash)}
 	stripe.Rows[id] = r
 	atomic.AddInt32(&s.RowsBy[r.hashIndex], 1)
 	atomic.AddInt64(&s.rows, 1)
-	atomic.AddInt64(&s.unleased, 1)
 	return r
 }
 
-// refreshRow removes expired parts of a row, updates the counts of the Set, and deletes the row if nothing is
-// left. Callers call it after each change of a row. They hold the mutex of the stripe.
+// refreshRow removes expired parts of a row, and deletes the row if nothing is left. Callers call it after
+// each change of a row. They hold the mutex of the stripe.
 func refreshRow(s *Set, stripe *Stripe, r *Row) {
-	if r.deleted {
-		return
-	}
 	now := Now(s)
-	if r.refusal != nil && now >= r.refusal.end() {
+	if r.refusal != nil && now >= r.refusal.expiresAt {
 		r.refusal = nil
 	}
 	if r.lock != nil && now-r.lock.last >= lockExpiry {
 		setLock(s, r, nil)
 	}
-	if r.peekUntil != 0 && now >= r.peekUntil {
-		setPeekUntil(s, r, 0)
-	}
-	unleased := r.Limit == nil
-	if unleased != r.unleased {
-		r.unleased = unleased
-		if unleased {
-			atomic.AddInt64(&s.unleased, 1)
-		} else {
-			atomic.AddInt64(&s.unleased, -1)
-		}
-	}
-	if unleased && r.refusal == nil && r.lock == nil && r.peekUntil == 0 {
+	if r.Limit == nil && r.refusal == nil && r.lock == nil && !r.deleted {
 		r.deleted = true
 		delete(stripe.Rows, r.ID)
 		atomic.AddInt32(&s.RowsBy[r.hashIndex], -1)
 		atomic.AddInt64(&s.rows, -1)
-		atomic.AddInt64(&s.unleased, -1)
 	}
 }
 
@@ -242,7 +215,8 @@ func halfOfMax(s *Set) int64 { return int64(s.options.Max+1) / 2 }
 // evictRows evicts rows without a lease, except for spared, until halfOfMax of them are left. The caller
 // holds no mutex.
 func evictRows(s *Set, spared *Row) {
-	for tries := 0; tries < 4*StripeCount && atomic.LoadInt64(&s.unleased) > halfOfMax(s); tries++ {
+	for tries := 0; tries < 4*StripeCount &&
+		atomic.LoadInt64(&s.rows)-atomic.LoadInt64(&s.leases) > halfOfMax(s); tries++ {
 		stripe := s.Stripes[atomic.AddInt64(&s.evictStripe, 1)%StripeCount]
 		stripe.Mu.Lock()
 		evictRow(s, stripe, spared)
@@ -257,7 +231,7 @@ func evictRow(s *Set, stripe *Stripe, spared *Row) {
 	steps := 0
 	var evicted *Row
 	for _, r := range stripe.Rows {
-		if r == spared || !r.unleased {
+		if r == spared || r.Limit != nil {
 			continue
 		}
 		evicted = r
@@ -269,7 +243,6 @@ func evictRow(s *Set, stripe *Stripe, spared *Row) {
 	if evicted != nil {
 		evicted.refusal = nil
 		setLock(s, evicted, nil)
-		setPeekUntil(s, evicted, 0)
 		refreshRow(s, stripe, evicted)
 	}
 }
@@ -282,14 +255,24 @@ type Figures struct {
 	Decided  int64 // requests decided by leases
 }
 
+// eachStripe calls f with each stripe while it holds the stripe's mutex.
+func eachStripe(s *Set, f func(stripe *Stripe)) {
+	for _, stripe := range s.Stripes {
+		stripe.Mu.Lock()
+		f(stripe)
+		stripe.Mu.Unlock()
+	}
+}
+
 // Stats returns the counts of a Set. It also deletes rows that have expired.
 func Stats(s *Set) Figures {
 	f := Figures{}
-	for _, stripe := range s.Stripes {
-		stripe.Mu.Lock()
+	now := Now(s)
+	eachStripe(s, func(stripe *Stripe) {
+		f.Decided += stripe.Decided
 		for _, r := range stripe.Rows {
 			refreshRow(s, stripe, r)
-			if r.refusal != nil {
+			if r.refusal != nil && now < r.refusal.passesAt {
 				f.Refusing++
 			}
 			if r.Limit != nil {
@@ -297,29 +280,24 @@ func Stats(s *Set) Figures {
 				f.Units += r.N
 			}
 		}
-		f.Decided += stripe.Decided
-		stripe.Mu.Unlock()
-	}
+	})
 	return f
 }
 
 // Clear ends all leases and refusals without refunds, because the tables may lack the charges.
 func Clear(s *Set) {
 	sequence := NextSequence(s)
-	for _, stripe := range s.Stripes {
-		stripe.Mu.Lock()
+	eachStripe(s, func(stripe *Stripe) {
 		for i := range stripe.cleared {
 			stripe.cleared[i] = sequence
 		}
 		for _, r := range stripe.Rows {
 			r.refusal = nil
 			r.N = 0
-			setPeekUntil(s, r, 0)
 			endLease(s, r)
 			refreshRow(s, stripe, r)
 		}
-		stripe.Mu.Unlock()
-	}
+	})
 	s.mu.Lock()
 	s.refunds = nil
 	s.renewals = nil

@@ -7,11 +7,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-const (
-	// minHorizon is the shortest horizon of a lease, in microseconds. Shorter leases would end before they
-	// are used.
-	minHorizon = 10000
-)
+// minHorizon is the shortest horizon of a lease, in microseconds. Shorter leases would end before they are
+// used.
+const minHorizon = 10000
 
 // Horizon returns the time for which the units of a lease should last, in microseconds: a twentieth of the
 // limit's window, at most Options.Horizon. It returns 0 for a limit without leases. A bucket that is refilled
@@ -149,13 +147,7 @@ func beginLease(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, n
 	r.costPerHit = h.Cost
 	refreshRow(s, stripe, r)
 	atomic.AddInt64(&s.leases, 1)
-	for {
-		shortest := atomic.LoadInt64(&s.shortestHorizon)
-		if r.horizon >= shortest || atomic.CompareAndSwapInt64(&s.shortestHorizon, shortest, r.horizon) {
-			break
-		}
-	}
-	if s.options.Maintain != nil && atomic.CompareAndSwapInt32(&s.maintaining, 0, 1) {
+	if s.options.Maintain != nil && atomic.CompareAndSwapInt32(&s.maintained, 0, 1) {
 		go s.options.Maintain()
 	}
 	return r

@@ -1,10 +1,9 @@
 package engine
 
 import (
-	"time"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -12,18 +11,14 @@ import (
 // Leases returns the rows that the store remembers.
 func (s *Store) Leases() *lease.Set { return s.rows }
 
-// maintainLeases ends and renews leases until there are none.
+// maintainLeases ends and renews leases until the store is closed.
 func (s *Store) maintainLeases(report func(error)) {
-	rows := s.rows
 	closing := s.server.closing
 	report(batch.PanicError(func() {
 		for closing.Err() == nil {
-			time.Sleep(lease.SweepInterval(rows))
-			for _, row := range lease.Sweep(rows) {
+			health.Sleep(closing, lease.SweepInterval(s.rows))
+			for _, row := range lease.Sweep(s.rows) {
 				s.renew(row)
-			}
-			if lease.StopMaintaining(rows) {
-				return
 			}
 		}
 	}))
@@ -82,15 +77,14 @@ func (w *work) updateLeases(p *plan) {
 	}
 }
 
-// addLeasedUnits adds the units of leases to Remaining in the decisions of a call. It adds only units from
-// before sent, the time of lease.Now before the statements were sent, because Remaining may already include
-// later units.
-func (w *work) addLeasedUnits(c *batch.Call, sent int64) {
+// addLeasedUnits adds the units of leases to Remaining in the decisions of a call. It runs before
+// updateLeases adds the units that the same pipeline charges, because Remaining includes them.
+func (w *work) addLeasedUnits(c *batch.Call) {
 	for i, row := range c.Rows {
 		if row == nil || c.Hits[i].Limit.Lease <= 0 {
 			continue
 		}
-		if held := lease.UnitsAt(w.store.rows, row, sent); held > 0 {
+		if held := lease.Units(w.store.rows, row); held > 0 {
 			d := &c.Decisions[i]
 			d.Remaining = algorithm.Remaining(d.Limit, d.Remaining+held)
 		}

@@ -74,16 +74,16 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 		w.holdSlots(done)
 	}
 	w.applyRows(p)
-	if last != p {
-		last.read()
-		w.applyRows(last)
-	}
-	w.applyBackground(background)
 	w.finish(done, nil)
 	if !failed {
 		w.store.cleaner.start(w.settings)
 	}
 	waiting, err := w.finishTransactions(transactions)
+	if last != p {
+		last.read()
+		w.applyRows(last)
+	}
+	w.applyBackground(background)
 	return append(again, waiting...), err
 }
 
@@ -233,7 +233,7 @@ func (w *work) applySingles(requests []*request) ([]*request, []*request) {
 			}
 		}
 		if len(c.Rows) > 0 {
-			w.addLeasedUnits(c, w.sent)
+			w.addLeasedUnits(c)
 		}
 		decided = append(decided, r)
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"sort"
 	"strings"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
@@ -29,8 +28,8 @@ import (
 // key. A row of a later stage is locked already. So transactions do not deadlock, unless two processes use
 // different algorithms on one row. Then the server rolls one transaction back, and server.run retries it.
 //
-// Each refusal costs two more round trips and a line in the server's log. So a transaction on a row that is
-// likely to refuse (see lease.ShouldPeek) begins with the reads.
+// Each refusal costs two more round trips and a line in the server's log. So a transaction on a row that has
+// refused lately begins with the reads.
 
 // state is the purpose of the next round trip of a transaction:
 //
@@ -56,7 +55,6 @@ type transaction struct {
 	requests   []*request // the undecided requests, in the order of arrival
 	state      state
 	roundTrips int   // round trips so far
-	sent       int64 // lease.Now before the last round trip
 	plan       *plan // the last round trip's plan
 	statements []*pgdb.Statement
 	check      pgdb.Statement // the statement after the takes
@@ -85,13 +83,13 @@ func (w *work) newTransactions(requests []*request, settings []int64, each, oneB
 	return transactions
 }
 
-// begin sets the first state. It is peeking if a hit is not a plain charge or a row is likely to refuse.
+// begin sets the first state. It is peeking if a hit is not a plain charge or a row has refused lately.
 func (t *transaction) begin() {
 	for _, r := range t.requests {
 		r.passes = true
 		r.refusals = nil
 		hits := r.call.Hits
-		if lease.ShouldPeek(t.work.store.rows, hits) {
+		if lease.RefusedLately(t.work.store.rows, r.call.Rows) {
 			t.state = peeking
 		}
 		for i := range hits {
@@ -109,7 +107,6 @@ func (t *transaction) write() []*pgdb.Statement {
 	t.plan = p
 	t.check = pgdb.Statement{SQL: checkSQL}
 	p.oneByOne = t.oneByOne
-	t.sent = lease.Now(t.work.store.rows)
 	if t.state == peeking {
 		for _, r := range t.requests {
 			for i := range r.call.Hits {
@@ -143,18 +140,14 @@ func (t *transaction) write() []*pgdb.Statement {
 	return t.statements
 }
 
-// minPeekTime is the minimum time for which transactions peek at a row that refused a request of several
-// hits.
-const minPeekTime = time.Second
-
-// expectRefusals calls lease.ExpectRefusal for the rows of a committed plan that cannot grant another hit of
-// the same cost.
-func (w *work) expectRefusals(p *plan) {
+// rememberUsedUp remembers a refusal of the rows of a committed plan that cannot grant another hit of the
+// same cost. It leaves out rows with leases, because the lease of this process may grant the hit.
+func (w *work) rememberUsedUp(p *plan) {
 	for _, e := range p.entries {
-		if e.kind == take && e.view.Free < e.cost {
-			l := e.view.Limit
-			lease.ExpectRefusal(w.store.rows, e.id,
-				algorithm.RetryAfter(algorithm.Of(l).Passes(l, &e.view.Row, e.view.Now, e.cost)-e.view.Now))
+		if l := e.view.Limit; e.kind == take && e.view.Free < e.cost && l.Lease <= 0 {
+			passes := algorithm.Of(l).Passes(l, &e.view.Row, e.view.Now, e.cost)
+			lease.RememberRefusal(w.store.rows, e.id, &e.view, e.cost,
+				algorithm.RetryAfter(passes-e.view.Now), w.sequence)
 		}
 	}
 }
@@ -244,7 +237,7 @@ func (t *transaction) finish() (again []*transaction, waiting []*request) {
 		return w.newTransactions(t.requests, t.settings, true, t.oneByOne), nil
 	case took:
 		w.applyRows(p)
-		w.expectRefusals(p)
+		w.rememberUsedUp(p)
 		if p.inFlight {
 			w.holdSlots(t.requests)
 		}
@@ -276,19 +269,9 @@ func peekedRows(p *plan) map[lease.RowID]*algorithm.View {
 // simulate decides the requests in memory and reports whether any of them charges. If none does, it finishes
 // the requests.
 func (t *transaction) simulate(rows map[lease.RowID]*algorithm.View) bool {
-	w := t.work
 	charges := simulate(t.requests, rows)
-	for _, r := range t.requests {
-		for i := range r.refusals {
-			wait := r.call.Decisions[r.refusals[i].hit].RetryAfter
-			if wait < minPeekTime {
-				wait = minPeekTime
-			}
-			lease.ExpectRefusal(w.store.rows, r.refusals[i].id, wait)
-		}
-	}
 	if !charges {
-		w.answer(t.requests, t.sent)
+		t.work.answer(t.requests)
 	}
 	return charges
 }
@@ -324,12 +307,11 @@ func (t *transaction) answerCommitted() {
 			t.work.clearRefunded(r)
 		}
 	}
-	t.work.answer(t.requests, t.sent)
+	t.work.answer(t.requests)
 }
 
-// answer finishes requests with the decisions that they have. sent is the lease clock before their statements
-// were sent.
-func (w *work) answer(requests []*request, sent int64) {
+// answer finishes requests with the decisions that they have.
+func (w *work) answer(requests []*request) {
 	for _, r := range requests {
 		for i := range r.refusals {
 			refused := &r.refusals[i]
@@ -337,7 +319,7 @@ func (w *work) answer(requests []*request, sent int64) {
 				r.call.Decisions[refused.hit].RetryAfter, w.sequence)
 		}
 		if len(r.call.Rows) > 0 && r.call.Err == nil {
-			w.addLeasedUnits(r.call, sent)
+			w.addLeasedUnits(r.call)
 		}
 		w.refundRefused(r)
 	}
