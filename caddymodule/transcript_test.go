@@ -3,13 +3,12 @@ package caddymodule_test
 import (
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
@@ -27,28 +26,10 @@ var waits = regexp.MustCompile(`"retryAfter":\d+|\bwait \d+`)
 //
 // All other lines are a Caddyfile, which the first request after it loads.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/live/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("got %d transcripts and error %v, want some", len(files), err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := &transcript{t: t, keys: map[string]string{}}
-			got := s.replay(string(text))
-			if *update {
-				err = os.WriteFile(file, []byte(got), 0o644)
-			} else if got != string(text) {
-				t.Errorf("got\n%s\nwant\n%s", got, text)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		})
-	}
+	golden.ReplayAll(t, "testdata/live/*.txt", func(t *testing.T, text string) string {
+		s := &transcript{t: t, keys: map[string]string{}}
+		return s.replay(text)
+	})
 }
 
 // transcript is a Caddy that replays a file.

@@ -1,17 +1,13 @@
 package command_test
 
 import (
-	"flag"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
-
-var update = flag.Bool("update", false, "write the transcripts with the current output")
 
 // variableTexts lists texts that differ from run to run, with their replacements.
 var variableTexts = []struct {
@@ -40,36 +36,7 @@ var variableTexts = []struct {
 //	# …              a comment
 //
 // All other lines are output. Lines of standard error begin with "stderr: ", and errors with "error: ".
-func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d transcripts, error %v; want one or more", len(files), err)
-	}
-	for i, file := range files {
-		if files[i], err = filepath.Abs(file); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			transcript, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			want := string(transcript)
-			got := runTranscript(t, want)
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != want {
-				t.Errorf("the transcript is\n%s\nwant\n%s", got, want)
-			}
-		})
-	}
-}
+func TestTranscripts(t *testing.T) { golden.ReplayAll(t, "testdata/*.txt", runTranscript) }
 
 // runTranscript runs the commands of a transcript, and returns the transcript with their current output.
 func runTranscript(t *testing.T, transcript string) string {

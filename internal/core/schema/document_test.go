@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
 
 // apply applies a document, and returns the differences, one a line.
@@ -46,7 +47,7 @@ func TestPolicyDocumentRoundTrips(t *testing.T) {
 	for _, name := range []string{"odd_policy", "right_rows", "unusable_rules", "near", "renames"} {
 		t.Run(name, func(t *testing.T) {
 			s, empty := newTestDB(t), openTestDB(t, schema.File)
-			s.checkTranscript("testdata/" + name + ".txt")
+			golden.Replay(t, "testdata/"+name+".txt", s.replay)
 			content, document := s.queryText(contentSQL), s.queryText(documentSQL)
 			if changes, err := s.apply(document, ", true"); err != nil || changes != "" {
 				t.Fatalf("the document changes %q where it comes from: %v\n%s", changes, err, document)

@@ -1,7 +1,6 @@
 package schema_test
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,9 +9,8 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
-
-var update = flag.Bool("update", false, "write generated.go anew")
 
 // compactSQL returns the SQL of a file without comments and blank lines. The lines of a statement are
 // joined, up to 240 columns. In the bodies of functions, which psql shows, only lines that continue others
@@ -101,19 +99,7 @@ func TestGeneratedFileIsCurrent(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("there are %d .sql files: %v", len(files), err)
 	}
-	want := generateGo(t, files)
-	if *update {
-		if err := os.WriteFile("generated.go", []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile("generated.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Error("generated.go differs from the .sql files: run go generate ./internal/core/schema")
-	}
+	golden.Check(t, "generated.go", generateGo(t, files))
 }
 
 // Each .sql file is a part of the schema once. describe.sql begins and end.sql ends each of its parts.

@@ -13,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -70,7 +71,7 @@ func TestDocumentedRolesSuffice(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s.checkTranscript("testdata/roles/administrator.txt")
+	golden.Replay(t, "testdata/roles/administrator.txt", s.replay)
 	if err := p.Refresh(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ func TestDocumentedRolesSuffice(t *testing.T) {
 	if err := store.Take(ctx, time.Minute, o.Hits, make([]ratelimit.Decision, 1)); err != nil {
 		t.Error(err)
 	}
-	s.checkTranscript("testdata/roles/proxy.txt")
+	golden.Replay(t, "testdata/roles/proxy.txt", s.replay)
 	const rowSQL = "SELECT concat(node, ' ', epoch, ' ', report->>'applied_seq' = " +
 		"(SELECT max(seq)::text FROM rate_limit_changes)) FROM rate_limit_nodes"
 	if err := p.Refresh(ctx); err != nil {
@@ -141,7 +142,7 @@ func TestFunctionsOfEachRole(t *testing.T) {
 	s.expect("SELECT proname, "+may(proxy)+", "+may(administrator)+", "+may("n_"+proxy)+" FROM pg_proc "+
 		"WHERE prosecdef AND pronamespace = 'public'::regnamespace ORDER BY proname COLLATE \"C\"",
 		sortLines(strings.Join(documented, "\n")))
-	s.checkTranscript("testdata/roles/bounds.txt")
+	golden.Replay(t, "testdata/roles/bounds.txt", s.replay)
 }
 
 // Views and functions have the rights of their caller, except functions in docs/security.md. No function uses

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
 
 var pid = regexp.MustCompile(`\bpid \d+`)
@@ -21,32 +21,9 @@ var pid = regexp.MustCompile(`\bpid \d+`)
 // with "! " for an error. An error leaves nothing of its commands. "other> " begins commands of a second
 // session, "#" a comment, and <DB> is the name of the database, which names of roles need.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d transcripts, %v", len(files), err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			newTestDB(t).checkTranscript(file)
-		})
-	}
-}
-
-// checkTranscript replays a file, and compares what the server returns with what the file has.
-func (s *testDB) checkTranscript(file string) {
-	s.t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	got := s.replay(string(text))
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			s.t.Fatal(err)
-		}
-	} else if got != string(text) {
-		s.t.Errorf("%s: the server returns\n%s\nwant\n%s", file, got, text)
-	}
+	golden.ReplayAll(t, "testdata/*.txt", func(t *testing.T, text string) string {
+		return newTestDB(t).replay(text)
+	})
 }
 
 // replay runs the commands of a transcript, and returns it with the results.

@@ -1,0 +1,68 @@
+// Package golden compares texts with files of expected texts. The flag -update writes these files.
+package golden
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the files that have the wrong text")
+
+// Check fails the test unless a file has the text got. With -update, it writes the file.
+func Check(t testing.TB, file, got string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if want := string(text); err == nil && want == got {
+		return
+	} else if *update {
+		err = os.WriteFile(file, []byte(got), 0o644)
+	} else if err == nil {
+		n := 0
+		for n < min(len(got), len(want)) && got[n] == want[n] {
+			n++
+		}
+		line := strings.Count(got[:n], "\n")
+		t.Errorf("%s differs from line %d on, -update would write it: got\n%s\nwant\n%s", file, line+1,
+			from(got, line), from(want, line))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// from returns ten lines of a text.
+func from(text string, line int) string {
+	lines := strings.SplitN(text, "\n", line+11)
+	return strings.Join(lines[line:min(line+10, len(lines))], "\n")
+}
+
+// Replay compares a file with the text that replay returns for the text of the file.
+func Replay(t testing.TB, file string, replay func(text string) string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	Check(t, file, replay(string(text)))
+}
+
+// ReplayAll runs a subtest with Replay for each file that matches a pattern.
+func ReplayAll(t *testing.T, pattern string, replay func(t *testing.T, text string) string) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files match %s, error %v, want some", len(files), pattern, err)
+	}
+	for _, file := range files {
+		file, err := filepath.Abs(file) // replay may change the folder
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Run(strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)), func(t *testing.T) {
+			Replay(t, file, func(text string) string { return replay(t, text) })
+		})
+	}
+}
