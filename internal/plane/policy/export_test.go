@@ -7,17 +7,26 @@ import (
 )
 
 // Poller polls as a Policy does, and returns the changes.
-type Poller struct{ poller }
+type Poller struct{ policy *Policy }
 
 // NewPoller returns a Poller on db.
-func NewPoller(db pgdb.DB) *Poller { return &Poller{poller{db: db}} }
+func NewPoller(db pgdb.DB) *Poller { return &Poller{New(db, Settings{})} }
 
 // Poll returns the changed users, or reports that everything may have changed.
 func (p *Poller) Poll(ctx context.Context) (users []string, everything bool, err error) {
-	found, polled, err := p.poll(ctx)
-	p.polled = polled
-	return found.users, found.identities, err
+	p.policy.due = changes{}
+	err = p.policy.findChanges(ctx)
+	return p.policy.due.users, p.policy.due.identities, err
 }
+
+// EvictAll evicts all identities.
+func (c *IdentityCache) EvictAll() { c.evict(&changes{identities: true}) }
+
+// EvictUser evicts a user and the user's keys.
+func (c *IdentityCache) EvictUser(user string) { c.evict(&changes{users: []string{user}}) }
+
+// EvictKey evicts an API key.
+func (c *IdentityCache) EvictKey(digest string) { c.evict(&changes{digests: []string{digest}}) }
 
 // DecodeRules decodes rules and overrides from rows of the database.
 func DecodeRules(texts []string) ([]Rule, []Override, error) {

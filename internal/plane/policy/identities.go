@@ -2,7 +2,6 @@ package policy
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -30,9 +29,8 @@ func credentialOf(id *Identity) Credential {
 	return Credential{Digest: id.Digest}
 }
 
-// IdentityCache caches API keys and users of the database. A full cache evicts by second chance, in the
-// random order of a map: it skips a used entry once. Unknown keys have their own map, so that invented keys
-// evict no real ones. A full map of unknown keys is emptied.
+// IdentityCache caches API keys and users of the database. A full cache evicts a random identity. Unknown
+// keys have their own map, so that invented keys evict no real ones. A full map of unknown keys is emptied.
 //
 // A look-up must not cache a state from before an eviction. Therefore it first calls Generation, and Add
 // caches nothing if an identity was evicted since then. A change during a statement is rare.
@@ -41,9 +39,9 @@ type IdentityCache struct {
 
 	mu         sync.RWMutex // guards the fields below
 	entries    map[Credential]*cached
-	texts      map[string]*cached     // the entries with a text, by text
-	users      map[string][]*cached   // the entries with a user, by user
-	unknown    map[Credential]*cached // keys that the database does not have
+	texts      map[string]*cached          // the entries with a text, by text
+	users      map[string]map[*cached]bool // the entries with a user, by user
+	unknown    map[Credential]*cached      // keys that the database does not have
 	generation uint64
 }
 
@@ -52,8 +50,7 @@ type cached struct {
 	credential Credential
 	text       string // the API key, if Recall may find it
 	id         *Identity
-	at         int64  // the time of the read, in microseconds since the Unix epoch
-	used       uint32 // atomic; 1 from a use until an eviction skips the entry
+	at         int64 // the time of the read, in microseconds since the Unix epoch
 }
 
 // NewIdentityCache returns an empty cache for capacity identities. A capacity below 1 means
@@ -70,7 +67,7 @@ func NewIdentityCache(capacity int) *IdentityCache {
 func (c *IdentityCache) empty() {
 	c.entries = make(map[Credential]*cached)
 	c.texts = make(map[string]*cached)
-	c.users = make(map[string][]*cached)
+	c.users = make(map[string]map[*cached]bool)
 	c.unknown = make(map[Credential]*cached)
 }
 
@@ -89,9 +86,6 @@ func FindIdentity(c *IdentityCache, sender Credential, now time.Time) (*Identity
 	c.mu.RUnlock()
 	if e == nil {
 		return nil, 0
-	}
-	if atomic.LoadUint32(&e.used) == 0 {
-		atomic.StoreUint32(&e.used, 1)
 	}
 	return e.id, e.at
 }
@@ -123,8 +117,11 @@ func (c *IdentityCache) Add(id *Identity, text string, generation uint64, now ti
 		c.unknown[e.credential] = e
 		return true
 	}
-	for len(c.entries) >= c.capacity {
-		c.evictOne()
+	if len(c.entries) >= c.capacity {
+		for sender := range c.entries {
+			c.remove(sender)
+			break
+		}
 	}
 	c.entries[e.credential] = e
 	if text != "" {
@@ -132,20 +129,12 @@ func (c *IdentityCache) Add(id *Identity, text string, generation uint64, now ti
 		c.texts[text] = e
 	}
 	if id.User != "" {
-		c.users[id.User] = append(c.users[id.User], e)
+		if c.users[id.User] == nil {
+			c.users[id.User] = make(map[*cached]bool)
+		}
+		c.users[id.User][e] = true
 	}
 	return true
-}
-
-// evictOne evicts an identity that was not used since evictOne last skipped it. If there is none, evictOne
-// only skips all.
-func (c *IdentityCache) evictOne() {
-	for sender, e := range c.entries {
-		if !atomic.CompareAndSwapUint32(&e.used, 1, 0) {
-			c.remove(sender)
-			return
-		}
-	}
 }
 
 // remove deletes the identity of a sender from all maps.
@@ -157,45 +146,34 @@ func (c *IdentityCache) remove(sender Credential) {
 	}
 	delete(c.entries, sender)
 	delete(c.texts, e.text)
-	user := e.id.User
-	var kept []*cached
-	for _, other := range c.users[user] {
-		if other != e {
-			kept = append(kept, other)
+	delete(c.users[e.id.User], e)
+	if len(c.users[e.id.User]) == 0 {
+		delete(c.users, e.id.User)
+	}
+}
+
+// evict evicts the changed identities: all of them, or users with their API keys, and API keys, known or
+// unknown. These changes are then no longer due.
+func (c *IdentityCache) evict(due *changes) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if due.identities {
+		c.empty()
+	}
+	for _, user := range due.users {
+		for e := range c.users[user] {
+			c.remove(e.credential)
 		}
 	}
-	c.users[user] = kept
-	if len(kept) == 0 {
-		delete(c.users, user)
+	for _, digest := range due.digests {
+		c.remove(Credential{Digest: digest})
 	}
-}
-
-// EvictKey evicts an API key, known or unknown.
-func (c *IdentityCache) EvictKey(digest string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.generation++
-	c.remove(Credential{Digest: digest})
-}
-
-// EvictUser evicts a user and the user's keys.
-func (c *IdentityCache) EvictUser(user string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.generation++
-	entries := c.users[user]
-	delete(c.users, user)
-	for i := range entries {
-		c.remove(entries[i].credential)
+	if due.identities || due.users != nil || due.digests != nil {
+		c.generation++
 	}
-}
-
-// EvictAll empties the cache.
-func (c *IdentityCache) EvictAll() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.generation++
-	c.empty()
+	due.identities = false
+	due.users = nil
+	due.digests = nil
 }
 
 // Len returns the numbers of cached identities and of cached unknown keys.

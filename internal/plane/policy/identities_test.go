@@ -122,22 +122,6 @@ func TestCacheReturnsLastAddedIdentity(t *testing.T) {
 	})
 }
 
-func TestKeyInUseOutlivesOthers(t *testing.T) {
-	c := policy.NewIdentityCache(100)
-	now := policytest.Now
-	used := newIdentity(0, true)
-	c.Add(used, "", 0, now)
-	for n := 1; n < 10000; n++ {
-		if id, _ := policy.FindIdentity(c, policy.Credential{Digest: used.Digest}, now); id != used {
-			t.Fatalf("the key in use after %d others: got none, want it cached", n)
-		}
-		c.Add(newIdentity(n, true), "", 0, now)
-	}
-	if n, _ := c.Len(); n != 100 {
-		t.Errorf("got %d identities, want 100", n)
-	}
-}
-
 func TestInventedKeysEvictNothing(t *testing.T) {
 	c := policy.NewIdentityCache(100)
 	now := policytest.Now

@@ -24,12 +24,9 @@ const (
 	lookUpTimeout = 2 * time.Second
 	// maxWaiting bounds the look-ups that wait for a statement.
 	maxWaiting = 20000
-	// maxPerNetwork bounds the look-ups of uncached senders for one network, see NetworkOf. They fit into one
+	// maxPerNetwork bounds the look-ups for one network, see NetworkOf. They fit into one
 	// statement, so a client that sends invented keys delays others by at most one statement.
 	maxPerNetwork = maxLookUpBatch
-	// maxStaleRetries bounds the retries of a look-up during which an identity changed. The last result is
-	// then used, but not cached.
-	maxStaleRetries = 3
 )
 
 // errTooManyWaiting means that too many look-ups wait, of one network or in total.
@@ -42,13 +39,11 @@ var errTooManyWaiting = fmt.Errorf("%w: too many API keys and users wait to be l
 // from waiting to in flight, then to done. If an identity was evicted meanwhile, the worker moves it back to
 // waiting.
 type lookup struct {
-	sender   Credential
-	text     string          // see IdentityCache.Add
-	uncached bool            // whether it counts in lookups.perNetwork; false for a renewal
-	network  netip.Prefix    // the client's network if uncached is set; see NetworkOf
-	done     context.Context // ends when the look-up is done
-	finish   context.CancelFunc
-	attempts int // only the worker uses it
+	sender  Credential
+	text    string          // see IdentityCache.Add
+	network netip.Prefix    // the client's network (see NetworkOf), or the zero Prefix for a renewal
+	done    context.Context // ends when the look-up is done or the policy is closed
+	finish  context.CancelFunc
 
 	// Set before finish is called.
 	identity *Identity
@@ -59,30 +54,22 @@ type lookup struct {
 // If the cache evicts an identity during a statement, the result may be older than the change. The worker
 // then repeats the look-ups of the statement.
 type lookups struct {
-	db     pgdb.DB
-	cache  *IdentityCache
-	health *health.Health
-	now    func() time.Time
+	db      pgdb.DB
+	cache   *IdentityCache
+	health  *health.Health
+	now     func() time.Time
+	closing context.Context // ends when the policy is closed
 
 	mu         sync.Mutex             // guards the fields below
 	waiting    []*lookup              // renewals come first, so that a flood of others does not delay them
 	renewals   map[Credential]bool    // cached senders for the next renewDue, up to maxLookUpBatch
 	bySender   map[Credential]*lookup // the look-ups that wait or are in flight
-	perNetwork map[netip.Prefix]int   // the number of uncached look-ups among them
+	perNetwork map[netip.Prefix]int   // the number of look-ups among them by network
 	working    bool                   // a worker runs
 	started    time.Time              // the start of the last statement
 	inFlight   bool                   // the last statement has no result yet
 	pollErr    error                  // see setPollErr
-	closed     bool
-	sent       int64 // the number of statements
-}
-
-func newLookups(db pgdb.DB, cache *IdentityCache, h *health.Health, now func() time.Time) *lookups {
-	return &lookups{
-		db: db, cache: cache, health: h, now: now,
-		renewals: make(map[Credential]bool), bySender: make(map[Credential]*lookup),
-		perNetwork: make(map[netip.Prefix]int),
-	}
+	sent       int64                  // the number of statements
 }
 
 // get looks up the sender of a request and caches it with text (see IdentityCache.Add). It waits as long as
@@ -99,6 +86,8 @@ func (l *lookups) get(
 	// The wait includes the time that the statement in flight has already taken.
 	err = waitFor(ctx, task.done, health.Patience(timeout, l.health.Silent())-l.silence())
 	switch {
+	case l.closing.Err() != nil:
+		return nil, ratelimit.ErrClosed
 	case err == nil:
 		return task.identity, task.err
 	case ctx.Err() != nil:
@@ -148,13 +137,10 @@ func (l *lookups) renew(sender Credential) {
 func (l *lookups) renewDue() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
-		return
-	}
 	var tasks []*lookup
 	for sender := range l.renewals {
 		if l.bySender[sender] == nil {
-			tasks = append(tasks, l.add(&lookup{sender: sender}))
+			tasks = append(tasks, l.add(sender, "", netip.Prefix{}))
 		}
 	}
 	l.renewals = make(map[Credential]bool)
@@ -170,7 +156,7 @@ func (l *lookups) enter(sender Credential, text string, network netip.Prefix) (*
 	defer l.mu.Unlock()
 	task := l.bySender[sender]
 	switch {
-	case l.closed:
+	case l.closing.Err() != nil:
 		return nil, ratelimit.ErrClosed
 	case task != nil:
 		return task, nil
@@ -178,17 +164,19 @@ func (l *lookups) enter(sender Credential, text string, network netip.Prefix) (*
 		return nil, errTooManyWaiting
 	}
 	sender.User = strings.Clone(sender.User) // it may be a part of a long request
-	task = l.add(&lookup{sender: sender, text: text, uncached: true, network: network})
-	l.perNetwork[network]++
+	task = l.add(sender, text, network)
 	l.waiting = append(l.waiting, task)
 	return task, nil
 }
 
-// add prepares a look-up, starts the worker if necessary, and returns the look-up. The caller adds it to
-// waiting.
-func (l *lookups) add(task *lookup) *lookup {
-	task.done, task.finish = context.WithCancel(context.Background())
-	l.bySender[task.sender] = task
+// add returns a new look-up, and starts the worker if necessary. The caller adds the look-up to waiting.
+func (l *lookups) add(sender Credential, text string, network netip.Prefix) *lookup {
+	task := &lookup{sender: sender, text: text, network: network}
+	task.done, task.finish = context.WithCancel(l.closing)
+	l.bySender[sender] = task
+	if network.IsValid() {
+		l.perNetwork[network]++
+	}
 	if !l.working {
 		l.working = true
 		go l.work()
@@ -196,7 +184,7 @@ func (l *lookups) add(task *lookup) *lookup {
 	return task
 }
 
-// work sends statements until nothing waits.
+// work sends statements until nothing waits or the policy is closed.
 func (l *lookups) work() {
 	for {
 		l.mu.Lock()
@@ -204,7 +192,7 @@ func (l *lookups) work() {
 		if n > maxLookUpBatch {
 			n = maxLookUpBatch
 		}
-		if n == 0 {
+		if n == 0 || l.closing.Err() != nil {
 			l.working = false
 			l.mu.Unlock()
 			return
@@ -241,7 +229,7 @@ func (l *lookups) finish(flight []*lookup, err error, generation uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.inFlight = false
-	if err != nil && errors.Is(err, ratelimit.ErrUnavailable) && !l.closed {
+	if err != nil && errors.Is(err, ratelimit.ErrUnavailable) {
 		// The waiting look-ups would fail too, one timeout later.
 		flight = append(flight, l.waiting...)
 		l.waiting = nil
@@ -252,27 +240,18 @@ func (l *lookups) finish(flight []*lookup, err error, generation uint64) {
 		if err != nil {
 			task.err = err
 		}
-		task.attempts++
-		isStale := task.err == nil && !l.cache.Add(task.identity, task.text, generation, now)
-		if isStale && task.attempts <= maxStaleRetries && !l.closed {
+		if task.err == nil && !l.cache.Add(task.identity, task.text, generation, now) {
 			again = append(again, task)
-		} else {
-			l.end(task)
+			continue
 		}
-	}
-	l.waiting = append(again, l.waiting...)
-}
-
-// end removes a finished look-up and wakes its callers.
-func (l *lookups) end(task *lookup) {
-	delete(l.bySender, task.sender)
-	if task.uncached {
+		delete(l.bySender, task.sender)
 		l.perNetwork[task.network]--
-		if l.perNetwork[task.network] == 0 {
+		if l.perNetwork[task.network] <= 0 { // below 0 for a renewal
 			delete(l.perNetwork, task.network)
 		}
+		task.finish()
 	}
-	task.finish()
+	l.waiting = append(again, l.waiting...)
 }
 
 // setPollErr records the error of the last poll that reached the database, or nil. All look-ups fail with
@@ -293,16 +272,4 @@ func (l *lookups) state() (sent int64, err error) {
 		err = l.pollErr
 	}
 	return sent, err
-}
-
-// close makes the waiting look-ups and all later ones fail with ratelimit.ErrClosed.
-func (l *lookups) close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed = true
-	for _, task := range l.waiting {
-		task.err = ratelimit.ErrClosed
-		l.end(task)
-	}
-	l.waiting = nil
 }

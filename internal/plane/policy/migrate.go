@@ -43,7 +43,8 @@ const readySQL = `SELECT ready::text FROM (` + schema.Ready + `) AS ready`
 // lookForTables returns the three numbers of schema.Ready.
 func lookForTables(ctx context.Context, db pgdb.DB) ([]int, error) {
 	found := make([]int, 3)
-	row, err := read(ctx, db, loadTimeout, "looking for the tables", readySQL)
+	ready := &pgdb.Statement{SQL: readySQL, Unnamed: true}
+	row, err := read(ctx, db, loadTimeout, "looking for the tables", ready)
 	if err == nil {
 		_, err = fmt.Sscanf(strings.Join(row, " "), "(%d,%d,%d)", &found[0], &found[1], &found[2])
 	}

@@ -80,6 +80,37 @@ func TestRulesApplyWhileKeysAreLocked(t *testing.T) {
 	}
 }
 
+// While the rules cannot be read, a changed identity is looked up again once, and not after each poll.
+func TestIdentityIsEvictedOnceWhileRulesAreLocked(t *testing.T) {
+	d := newTestDB(t)
+	d.addUser("ann", "free")
+	p := d.newPolicy(policy.Settings{})
+	refresh(t, p)
+	checkEqual(t, "before", outcomeOf(t, p, "key of ann", ""), "ann free")
+	d.exec("SELECT rate_limit_rule('own', per_hour => 7); UPDATE rate_limit_users SET tier = 'pro'")
+	tx := d.begin()
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE rate_limit_rules"); err != nil {
+		t.Fatal(err)
+	}
+	before := p.Stats().LookUps
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		if err := p.Refresh(ctx); err == nil {
+			t.Error("a refresh while the rules are locked: got no error, want one")
+		}
+		cancel()
+		checkEqual(t, "meanwhile", outcomeOf(t, p, "key of ann", ""), "ann pro")
+	}
+	if n := p.Stats().LookUps - before; n != 1 {
+		t.Errorf("look-ups while the rules are locked: got %d, want 1", n)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	refresh(t, p)
+	checkEqual(t, "afterwards", outcomeOf(t, p, "key of ann", ""), "ann pro rule/own/per_hour=7")
+}
+
 // The clients of one network cannot fill the queue of look-ups for others, and do not delay the renewal of
 // cached identities.
 func TestFloodFromOneNetwork(t *testing.T) {

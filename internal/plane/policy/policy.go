@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"math/rand"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -96,13 +97,13 @@ type Policy struct {
 	started    sync.Once
 
 	refreshing sync.Mutex // locked during a refresh; guards the fields below
-	poller     poller
-	polled     bool // a poll has succeeded; from then on, missing tables are not created again
+	head       head       // of the last poll; the next poll finds the changes since then
+	due        changes    // the changes that have no effect yet
+	polled     bool       // a poll has succeeded; from then on, missing tables are not created again
 	migrated   bool
 	migrateErr error     // the error of the last migration
 	migrateAt  time.Time // the time of the next attempt
 	rows       policyRows
-	keysDue    bool // the banned API keys could not be read
 	rulesSQL   string
 	fullReadAt time.Time // the time of the next full read
 	forgotAt   time.Time
@@ -131,10 +132,14 @@ func New(db pgdb.DB, s Settings) *Policy {
 	}
 	p := &Policy{
 		db: db, settings: s, identities: NewIdentityCache(s.MaxIdentities), rulesSQL: effectiveRulesSQL,
-		poller: poller{db: db}, reported: make(map[string]string),
+		reported: make(map[string]string),
 	}
 	p.closing, p.close = context.WithCancel(context.Background())
-	p.lookups = newLookups(db, p.identities, s.Health, s.Now)
+	p.lookups = &lookups{
+		db: db, cache: p.identities, health: s.Health, now: s.Now, closing: p.closing,
+		renewals: make(map[Credential]bool), bySender: make(map[Credential]*lookup),
+		perNetwork: make(map[netip.Prefix]int),
+	}
 	p.ready, p.setReady = context.WithCancel(p.closing)
 	return p
 }
@@ -149,10 +154,7 @@ func (p *Policy) Prepare() {
 }
 
 // Close ends the polls. Later evaluations that need the database return ratelimit.ErrClosed.
-func (p *Policy) Close() {
-	p.close()
-	p.lookups.close()
-}
+func (p *Policy) Close() { p.close() }
 
 // Stats returns the current counts.
 func (p *Policy) Stats() Stats {
@@ -286,9 +288,6 @@ func Recall(p *Policy, key string, f *Facts, v *Verdict) bool {
 	now := p.settings.Now()
 	if now.UnixMicro()-e.at >= renewMicros {
 		return false
-	}
-	if atomic.LoadUint32(&e.used) == 0 {
-		atomic.StoreUint32(&e.used, 1)
 	}
 	// There is a snapshot, because p.Evaluate has cached the key.
 	Evaluate(p.current.Load().(*Snapshot), f, e.id, now, v)

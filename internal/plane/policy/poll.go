@@ -4,24 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// poller finds the changes since its last poll, see pollSQL. It is not safe for concurrent use.
-type poller struct {
-	db pgdb.DB
-
-	// polled is the head of the last poll with applied changes. The next poll returns the changes since then,
-	// or all changes if polled.Snapshot is "".
-	polled head
-}
-
 // head holds the results of a poll besides the changes.
 type head struct {
-	Snapshot string // the database snapshot of the poll
+	Snapshot string // the database snapshot of the poll; "" if the next poll cannot find the changes since
 	Server   string // the schema.ServerIdentity for which Snapshot is valid
 	Applied  int64  // the highest visible change number
 }
@@ -58,7 +48,7 @@ UNION ALL
 	WHERE xid = ANY (ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))
 ) c LIMIT 1001)`
 
-// changes describes the changes that a poll found.
+// changes describes changes that polls found.
 type changes struct {
 	rules      bool
 	bans       bool
@@ -81,47 +71,40 @@ var errIncomplete = errors.New("triggers of the policy are missing or disabled, 
 	"after one that has failed: what was read before is kept. If no restore is under way, repeat the " +
 	"restore, or make the triggers with: caddy pg-ratelimit migrate")
 
-// poll returns the changes that became visible since p.polled, and the head to apply them with.
-func (p *poller) poll(ctx context.Context) (changes, head, error) {
-	found := changes{}
-	polled := head{}
-	statement := &pgdb.Statement{SQL: pollSQL, Args: []any{p.polled.Snapshot}}
-	if p.polled.Snapshot == "" {
+// findChanges adds the changes that became visible since p.head to p.due, and sets p.head.
+func (p *Policy) findChanges(ctx context.Context) error {
+	statement := &pgdb.Statement{SQL: pollSQL, Args: []any{p.head.Snapshot}}
+	if p.head.Snapshot == "" {
 		statement.Args[0] = nil
 	}
-	if err := p.db.Run(ctx, []*pgdb.Statement{statement}); err != nil {
-		return found, polled, unavailable(err)
+	const what = "reading the changes"
+	rows, err := read(ctx, p.db, refreshTimeout, what, statement)
+	if err != nil {
+		return err
 	}
-	rows, err := texts(statement)
-	if statement.Err != nil {
-		err = statement.Err
-	}
+	next := head{}
 	for _, r := range decode(rows) {
 		switch {
 		case r.err != nil:
-			err = r.err
+			return fmt.Errorf("%s: %w", what, r.err)
 		case r.Head != nil:
-			polled = *r.Head
+			next = *r.Head
 		default:
-			found.add(r.Kind, r.Ref)
+			p.due.add(r.Kind, r.Ref)
 		}
 	}
-	if err != nil {
-		return found, polled, fmt.Errorf("reading the changes: %w", err)
+	if p.head.Snapshot == "" || len(rows)-1 > maxChanges || next.Server != p.head.Server {
+		p.due = allChanged
 	}
-	if p.polled.Snapshot == "" || len(rows)-1 > maxChanges || polled.Server != p.polled.Server {
-		found = allChanged
-	}
-	switch polled.Server {
+	p.head = head{}
+	switch next.Server {
 	case "standby":
-		err = errStandby
+		return errStandby
 	case "incomplete":
-		err = errIncomplete
+		return errIncomplete
 	}
-	if err != nil {
-		p.polled.Snapshot = ""
-	}
-	return found, polled, err
+	p.head = next
+	return nil
 }
 
 // add adds a change. If ref is "", the change concerns all rows of the kind.
@@ -141,9 +124,4 @@ func (c *changes) add(kind, ref string) {
 		c.identities = true
 		c.rules = true
 	}
-}
-
-// changesOID returns the oid of rate_limit_changes.
-func (p *poller) changesOID() string {
-	return p.polled.Server[strings.IndexByte(p.polled.Server, ' ')+1:]
 }

@@ -16,7 +16,6 @@ import (
 
 // row is a decoded row of a statement of this package. Each statement sets some of the fields.
 type row struct {
-	Whole    bool
 	Rule     *Rule
 	Override *Override
 	InForce  int64
@@ -47,8 +46,9 @@ func ReadSnapshot(ctx context.Context, db pgdb.DB) (*Snapshot, error) {
 	p := New(db, Settings{})
 	defer p.Close()
 	p.rulesSQL = rulesSQL("true")
-	s, err := p.load(ctx, allChanged)
-	if err == nil && p.keysDue {
+	p.due = allChanged
+	s, err := p.load(ctx)
+	if err == nil && p.due.bannedKeys {
 		err = unavailable(errors.New("the banned API keys cannot be read"))
 	}
 	return s, err
@@ -141,7 +141,7 @@ func lookUp(db pgdb.DB, tasks []*lookup) error {
 func readWhole(
 	ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string, args ...any,
 ) ([]string, error) {
-	texts, err := read(ctx, db, timeout, what, sql, args...)
+	texts, err := read(ctx, db, timeout, what, &pgdb.Statement{SQL: sql, Args: args, Unnamed: true})
 	if err != nil {
 		return nil, err
 	}
@@ -155,11 +155,10 @@ func readWhole(
 
 // read runs a statement and returns its only column. Errors begin with what, a description of the statement.
 func read(
-	ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string, args ...any,
+	ctx context.Context, db pgdb.DB, timeout time.Duration, what string, statement *pgdb.Statement,
 ) ([]string, error) {
 	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	statement := &pgdb.Statement{SQL: sql, Args: args, Unnamed: true}
 	err := db.Run(within, []*pgdb.Statement{statement})
 	if err != nil {
 		err = unavailable(err)
@@ -169,11 +168,6 @@ func read(
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	return texts(statement)
-}
-
-// texts returns the only column of a statement. NULL becomes "".
-func texts(statement *pgdb.Statement) ([]string, error) {
 	columns, err := pg.Columns(statement.Result)
 	if err != nil || len(columns) != statement.Rows {
 		return nil, errColumns

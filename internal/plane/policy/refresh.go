@@ -11,6 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // poll refreshes until the policy is closed. The random part of each pause spreads the polls of the proxies,
@@ -41,19 +42,20 @@ func (p *Policy) Refresh(ctx context.Context) error {
 	}
 	p.report("refresh", err)
 	if err == nil {
-		p.stats.Store(&Stats{Polled: p.settings.Now(), Applied: p.poller.polled.Applied})
+		p.stats.Store(&Stats{Polled: p.settings.Now(), Applied: p.head.Applied})
 		p.lookups.health.Answered()
 		p.lookups.setPollErr(nil)
 		p.lookups.renewDue()
 		if p.settings.OnApplied != nil {
 			_ = batch.PanicError(func() {
-				p.settings.OnApplied(p.poller.polled.Applied, p.poller.changesOID(), problems(p.snapshot()))
+				changesOID := p.head.Server[strings.IndexByte(p.head.Server, ' ')+1:]
+				p.settings.OnApplied(p.head.Applied, changesOID, problems(p.snapshot()))
 			})
 		}
 		if now := p.settings.Now(); now.Sub(p.forgotAt) >= forgetInterval {
 			p.forgotAt = now
-			const sql = "SELECT rate_limit_forget()::text"
-			_, failure := read(ctx, p.db, loadTimeout, "deleting old changes", sql)
+			forget := &pgdb.Statement{SQL: "SELECT rate_limit_forget()::text", Unnamed: true}
+			_, failure := read(ctx, p.db, loadTimeout, "deleting old changes", forget)
 			p.report("forget", failure)
 		}
 		return nil
@@ -78,9 +80,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 			return migrateErr
 		}
 	}
-	within, cancel := context.WithTimeout(ctx, refreshTimeout)
-	found, polled, err := p.poller.poll(within)
-	cancel()
+	err := p.findChanges(ctx)
 	if err != nil && migrateErr != nil && !errors.Is(err, errIncomplete) &&
 		!errors.Is(err, ratelimit.ErrUnavailable) {
 		return fmt.Errorf("%w; %w", err, migrateErr)
@@ -92,32 +92,31 @@ func (p *Policy) refresh(ctx context.Context) error {
 	if err := p.migrate(ctx, now); errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}
-	due := found
+	due := &p.due
 	if !now.Before(p.fullReadAt) {
-		due = allChanged
-	}
-	// A changed key may have another user, who may be banned.
-	s := p.snapshot()
-	hasSenderBans := s != nil && len(s.bans.bySender) > 0
-	due.bannedKeys = due.bannedKeys || p.keysDue || due.bans || hasSenderBans && len(due.digests) > 0
-	next, err := p.load(ctx, due)
-	if errors.Is(err, errIncomplete) {
-		p.poller.polled.Snapshot = "" // the next poll returns all changes; until then identities stay
-		return err
-	}
-	p.evict(found) // even if the rules cannot be read
-	if err != nil {
-		return err
-	}
-	if next != nil {
-		p.current.Store(next)
-		p.setReady()
+		due.rules = true
+		due.bans = true
 	}
 	if due.rules && due.bans {
 		p.fullReadAt = now.Add(time.Duration((0.5 + p.settings.Random()) * float64(fullReadInterval)))
 	}
-	p.poller.polled = polled
-	return nil
+	// A changed key may have another user, who may be banned.
+	s := p.snapshot()
+	hasSenderBans := s != nil && len(s.bans.bySender) > 0
+	due.bannedKeys = due.bannedKeys || due.bans || hasSenderBans && len(due.digests) > 0
+	next, err := p.load(ctx)
+	if errors.Is(err, errIncomplete) {
+		p.head = head{} // the next poll finds that everything may have changed; until then identities stay
+		return err
+	}
+	// Even if the rules cannot be read. An identity with the old name of a renamed tier would match no rule
+	// of the new snapshot, so identities are evicted before it is in force.
+	p.identities.evict(due)
+	if next != nil {
+		p.current.Store(next)
+		p.setReady()
+	}
+	return err
 }
 
 // migrate creates or upgrades the tables, unless a migration has succeeded, or failed within migrateInterval.
@@ -142,26 +141,11 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// evict evicts the changed identities. The caller evicts them just before the snapshot with the same change
-// takes effect, because an identity with the old name of a renamed tier would match no rule of the new
-// snapshot.
-func (p *Policy) evict(found changes) {
-	if found.identities {
-		p.identities.EvictAll()
-		return
-	}
-	for _, user := range found.users {
-		p.identities.EvictUser(user)
-	}
-	for _, digest := range found.digests {
-		p.identities.EvictKey(digest)
-	}
-}
-
-// load reads the rules and bans that are due and compiles them to a snapshot. It keeps the compiled rules or
-// bans if their rows are unchanged, and returns nil if both are unchanged.
-func (p *Policy) load(ctx context.Context, due changes) (*Snapshot, error) {
+// load reads the rules and bans that are due and compiles them to a snapshot. They are then no longer due. It
+// keeps the compiled rules or bans if their rows are unchanged, and returns nil if both are unchanged.
+func (p *Policy) load(ctx context.Context) (*Snapshot, error) {
 	rows := p.rows
+	due := &p.due
 	var err error
 	if due.rules {
 		rows.rules, err = readWhole(ctx, p.db, loadTimeout, "reading the rules", p.rulesSQL)
@@ -172,13 +156,14 @@ func (p *Policy) load(ctx context.Context, due changes) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
+	var keysErr error
 	if due.bannedKeys {
 		keys, failure := readWhole(ctx, p.db, refreshTimeout, "reading the banned API keys", bannedKeysSQL)
 		if errors.Is(failure, errIncomplete) {
 			return nil, failure
 		}
-		p.keysDue = failure != nil
-		if !p.keysDue { // otherwise the previous list stays in force
+		keysErr = failure
+		if failure == nil { // otherwise the previous list stays in force
 			rows.bannedKeys = keys
 		}
 		p.report("banned keys", failure)
@@ -209,6 +194,9 @@ func (p *Policy) load(ctx context.Context, due changes) (*Snapshot, error) {
 		next.set = newRuleSet(d.rules, d.overrides, before, p.settings.Remember)
 	}
 	p.rows = rows
+	due.rules = false
+	due.bans = false
+	due.bannedKeys = keysErr != nil
 	if old != nil && next.set == old.set && next.bans == old.bans {
 		return nil, nil
 	}
