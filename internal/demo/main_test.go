@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -66,74 +64,41 @@ func actAsCaddy() {
 
 // demo is a running demo, in its own process group.
 type demo struct {
-	cmd    *exec.Cmd
-	port   string
-	state  string
-	output string // output before the demo was ready
-	stdout *bufio.Reader
-	stderr bytes.Buffer
+	*harness.Process
+	port, state string
+	output      string // before the demo was ready
 }
 
-func freePort(t *testing.T) string { return strconv.Itoa(harness.FreePort(t)) }
-
-// command returns a command that runs the demo, with the test binary as its Caddy.
-func command(t *testing.T, databaseURL string, args ...string) *exec.Cmd {
+// program returns the demo, with the test binary as its Caddy.
+func program(t *testing.T, port, state, databaseURL string) harness.Program {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self, append([]string{"-caddy", self}, args...)...)
-	cmd.Env = append(os.Environ(), programEnv+"=1", "DATABASE_URL="+databaseURL)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	return cmd
+	return harness.Program{Path: self, Dir: ".",
+		Args: []string{"-caddy", self, "-port", port, "-state", state},
+		Env:  []string{programEnv + "=1", "DATABASE_URL=" + databaseURL}}
 }
 
 // start starts the demo, and waits until it prints that it is ready.
 func start(t *testing.T, state, databaseURL string) *demo {
 	t.Helper()
-	d := &demo{port: freePort(t), state: state}
-	d.cmd = command(t, databaseURL, "-port", d.port, "-state", state)
-	d.cmd.Stderr = &d.stderr
-	stdout, err := d.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.stdout = bufio.NewReader(stdout)
-	if err := d.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		line, err := d.stdout.ReadString('\n')
-		if err != nil {
-			t.Fatalf("the demo ended: %v: %s", d.cmd.Wait(), d.stderr.String())
-		}
-		d.output += line
-		if strings.HasPrefix(line, "Ctrl-C") {
-			return d
-		}
-	}
+	d := &demo{port: strconv.Itoa(harness.FreePort(t)), state: state}
+	d.Process = harness.Start(t, program(t, d.port, state, databaseURL))
+	d.Await(t, "it to be ready", func() bool { return strings.HasSuffix(d.Log(), "\nCtrl-C ends it.\n") })
+	d.output = d.Log()
+	return d
 }
 
-// ask sends a request, and returns what actAsCaddy responded.
+// ask sends a request, and returns the response of actAsCaddy.
 func (d *demo) ask(t *testing.T, path string) (pid int, database, args, upstream string) {
 	t.Helper()
-	answer, err := http.Get("http://127.0.0.1:" + d.port + path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.SplitN(string(body), "\n", 4)
-	if len(lines) != 4 {
-		t.Fatalf("the answer is %q", body)
-	}
-	pid, err = strconv.Atoi(lines[0])
-	if err != nil {
-		t.Fatal(err)
+	body := harness.Ask(t, harness.Get("http://127.0.0.1:"+d.port+path)).Body
+	lines := strings.SplitN(body, "\n", 4)
+	pid, err := strconv.Atoi(lines[0])
+	if err != nil || len(lines) != 4 {
+		t.Fatalf("the response is %q, want a pid and three texts", body)
 	}
 	return pid, lines[1], lines[2], lines[3]
 }
@@ -191,22 +156,18 @@ func number(t *testing.T, path string) int {
 // end sends a signal to the demo, or to its group if pid is negative, and waits until it has ended.
 func (d *demo) end(t *testing.T, pid int, s syscall.Signal) {
 	t.Helper()
-	if err := syscall.Kill(pid, s); err != nil {
-		t.Fatal(err)
+	if err := d.StopBy(func() error { return syscall.Kill(pid, s) }); err != nil {
+		t.Error(err)
 	}
-	rest, err := io.ReadAll(d.stdout)
-	if err != nil || len(rest) > 0 {
-		t.Errorf("output after the signal: %q, error %v, want none", rest, err)
-	}
-	if err := d.cmd.Wait(); err != nil || d.stderr.Len() > 0 {
-		t.Errorf("the demo ended with %v, want no error: %s", err, d.stderr.String())
+	if after := strings.TrimPrefix(d.Log(), d.output); after != "" {
+		t.Errorf("the demo prints %q after the signal, want nothing", after)
 	}
 }
 
 // interrupt ends the demo as Ctrl-C does.
 func (d *demo) interrupt(t *testing.T) {
 	t.Helper()
-	d.end(t, -d.cmd.Process.Pid, syscall.SIGINT)
+	d.end(t, -d.PID(), syscall.SIGINT)
 }
 
 func TestEverySignalEndsEverything(t *testing.T) {
@@ -221,12 +182,12 @@ func TestEverySignalEndsEverything(t *testing.T) {
 				t.Errorf("Caddy's DATABASE_URL is %q, want %q", database, dsn)
 			}
 			if args != "run --config Caddyfile.example --adapter caddyfile" {
-				t.Errorf("Caddy's arguments are %q", args)
+				t.Errorf("Caddy's arguments are %q, want those of caddy run with the example", args)
 			}
 			if !strings.HasPrefix(upstream, "Hello from /some/path at ") {
-				t.Errorf("the upstream says %q", upstream)
+				t.Errorf("the upstream responds %q, want Hello from /some/path", upstream)
 			}
-			target := d.cmd.Process.Pid
+			target := d.PID()
 			if receiver == "its whole group" {
 				target = -target
 			}
@@ -234,7 +195,7 @@ func TestEverySignalEndsEverything(t *testing.T) {
 			awaitGone(t, pid)
 			log, err := os.ReadFile(filepath.Join(d.state, "caddy.log"))
 			if err != nil || string(log) != "signal: terminated\n" {
-				t.Errorf("Caddy's log is %q, %v, want that it was asked to end, once", log, err)
+				t.Errorf("Caddy's log is %q, error %v, want one signal", log, err)
 			}
 		})
 	}
@@ -254,15 +215,19 @@ func TestThePrivateClusterIsKept(t *testing.T) {
 			t.Error(err)
 		}
 
-		second := command(t, "", "-port", freePort(t), "-state", state)
-		out, err := second.CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "a server runs on") {
-			t.Errorf("a second demo on the same folder: %v: %s", err, out)
+		second, err := harness.Launch(program(t, strconv.Itoa(harness.FreePort(t)), state, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = errors.Join(second.WaitFor("its end", func() bool { return false }), second.Stop())
+		if said := fmt.Sprint(err); !strings.Contains(said, "exit status 1") ||
+			!strings.Contains(said, "a server runs on") {
+			t.Errorf("a second demo in the same folder: error %v, want one that a server runs", err)
 		}
 
 		d.interrupt(t)
 		if runs(caddy) || runs(server) {
-			t.Error("Caddy or Postgres runs after the demo has ended")
+			t.Error("Caddy or Postgres runs after the end of the demo, want neither")
 		}
 		info, err := os.Stat(filepath.Join(d.cluster(t), "data", "PG_VERSION"))
 		if err != nil {
@@ -271,21 +236,20 @@ func TestThePrivateClusterIsKept(t *testing.T) {
 		files = append(files, info)
 	}
 	if !os.SameFile(files[0], files[1]) {
-		t.Error("the second run has made a cluster of its own")
+		t.Error("the second run has made another cluster, want the same one")
 	}
 }
 
-func TestAKilledDemoLeavesNothing(t *testing.T) {
+func TestKilledDemoLeavesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it starts a server of its own")
 	}
 	d := start(t, t.TempDir(), "")
 	caddy, _, _, _ := d.ask(t, "/")
 	server := d.postmaster(t)
-	if err := d.cmd.Process.Kill(); err != nil {
+	if err := d.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = d.cmd.Wait()
 	awaitGone(t, caddy, server)
 }
 
@@ -297,7 +261,7 @@ func TestRedact(t *testing.T) {
 		"host=h password=secret":                     "of DATABASE_URL",
 	} {
 		if got := redact(dsn); got != want {
-			t.Errorf("redact(%q) is %q, want %q", dsn, got, want)
+			t.Errorf("redact(%q) = %q, want %q", dsn, got, want)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // A user of the demo starts with make, so without the right Go the error must name the version, as README.md
 // does.
-func TestMakeWithoutTheRightGoTellsWhatToInstall(t *testing.T) {
+func TestMakeNamesTheGoToInstall(t *testing.T) {
 	text, err := os.ReadFile("../../xcaddy/go.mod")
 	if err != nil {
 		t.Fatal(err)
@@ -23,7 +23,7 @@ func TestMakeWithoutTheRightGoTellsWhatToInstall(t *testing.T) {
 	}
 	if minor := version[:strings.LastIndex(version, ".")]; !strings.Contains(string(readme),
 		"You need Go "+minor+" or later and make.") {
-		t.Errorf("README.md does not name Go %s", minor)
+		t.Errorf("README.md does not name Go %s, want the version of xcaddy/go.mod", minor)
 	}
 	old := filepath.Join(t.TempDir(), "go")
 	if err := os.WriteFile(old, []byte("#!/bin/sh\necho go version go1.19.8 linux/amd64\n"),
@@ -37,7 +37,7 @@ func TestMakeWithoutTheRightGoTellsWhatToInstall(t *testing.T) {
 		for _, target := range []string{"run", "build", "test"} {
 			out, err := exec.Command("make", "-C", "../..", "GO="+test.program, target).CombinedOutput()
 			if err == nil || !strings.Contains(string(out), test.want) {
-				t.Errorf("with %s, make %s ends with %v and says\n%s\nwant %q", name, target, err,
+				t.Errorf("with %s, make %s: error %v and output\n%s\nwant %q", name, target, err,
 					out, test.want)
 			}
 		}

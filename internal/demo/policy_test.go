@@ -13,7 +13,7 @@ func (d *demo) keys() string {
 	return strings.Join(regexp.MustCompile(`(?m)^  (ANN|ACME)=\S+$`).FindAllString(d.output, -1), " ")
 }
 
-func TestASecondRunMakesOnlyWhatIsNotThere(t *testing.T) {
+func TestSecondRunAddsOnlyMissingRows(t *testing.T) {
 	dsn, state := cluster.Open(t), t.TempDir()
 	first := start(t, state, dsn)
 	first.interrupt(t)
@@ -33,19 +33,19 @@ func TestASecondRunMakesOnlyWhatIsNotThere(t *testing.T) {
 	}
 	if got := cluster.Query[string](t, dsn, "SELECT string_agg(user_id || ' ' || tier, ', ' ORDER BY "+
 		"user_id) FROM rate_limit_users"); got != "acme pro, ann enterprise" {
-		t.Errorf("the users are %s", got)
+		t.Errorf("the users are %s, want acme pro and ann enterprise", got)
 	}
 	before, after := strings.Fields(first.keys()), strings.Fields(second.keys())
 	if len(before) != 2 || len(after) != 2 || before[0] != after[0] || before[1] == after[1] {
-		t.Errorf("the keys are %q and then %q: that of ann stays, and that of acme is gone with acme",
+		t.Errorf("the keys are %q and then %q, want the same key of ann and another one of acme",
 			before, after)
 	}
 	if !strings.Contains(second.output, "(its data stay between runs)") {
-		t.Errorf("it says\n%s", second.output)
+		t.Errorf("the second run prints\n%s\nwant that its data stay", second.output)
 	}
 }
 
-func TestAPolicyOfSomebodyElseStaysAsItIs(t *testing.T) {
+func TestPolicyOfAnotherProgramStays(t *testing.T) {
 	dsn := cluster.Open(t)
 	start(t, t.TempDir(), dsn).interrupt(t)
 	cluster.Execute(t, dsn, "SELECT rate_limit_rule('mine', per_hour => 1)")
@@ -53,11 +53,11 @@ func TestAPolicyOfSomebodyElseStaysAsItIs(t *testing.T) {
 	d := start(t, t.TempDir(), dsn)
 	if !strings.Contains(d.output, "Without a policy to try: the database has rules or users of its own") ||
 		strings.Contains(d.output, "ANN=") {
-		t.Errorf("it says\n%s", d.output)
+		t.Errorf("the demo prints\n%s\nwant that it has no policy to try, and no keys", d.output)
 	}
 	d.interrupt(t)
 	if moved := cluster.Query[int](t, dsn,
 		"SELECT count(*) FROM rate_limit_users WHERE tier <> 'enterprise'"); moved > 0 {
-		t.Errorf("it has changed %d users", moved)
+		t.Errorf("%d users are changed, want none", moved)
 	}
 }

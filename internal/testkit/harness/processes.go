@@ -21,7 +21,7 @@ import (
 
 const (
 	startPatience = 60 * time.Second // for a program to listen
-	stopPatience  = 15 * time.Second // for a program to end after SIGTERM
+	stopPatience  = 15 * time.Second // for a program to end after a signal
 	pollEvery     = 5 * time.Millisecond
 	shownLog      = 6000 // bytes at the end of a log that a failed test shows
 )
@@ -122,6 +122,11 @@ func (p *Process) Log() string { return p.log.String() }
 // Stop sends SIGTERM to the program, and waits until it has ended. It returns an error if the program had
 // ended before, had to be killed, or failed.
 func (p *Process) Stop() error {
+	return p.StopBy(func() error { return p.signal(syscall.SIGTERM) })
+}
+
+// StopBy is like Stop, but calls ask to end the program.
+func (p *Process) StopBy(ask func() error) error {
 	select {
 	case <-p.exited:
 		ended := errors.New(p.name + " ended by itself, with " + p.cmd.ProcessState.String() + ": " +
@@ -129,7 +134,7 @@ func (p *Process) Stop() error {
 		return errors.Join(ended, p.release())
 	default:
 	}
-	if err := p.signal(syscall.SIGTERM); err != nil {
+	if err := ask(); err != nil {
 		return err
 	}
 	timer := time.NewTimer(stopPatience)
@@ -137,7 +142,7 @@ func (p *Process) Stop() error {
 	select {
 	case <-p.exited:
 	case <-timer.C:
-		return errors.Join(fmt.Errorf("%s (pid %d) did not end within %v of SIGTERM", p.name, p.PID(),
+		return errors.Join(fmt.Errorf("%s (pid %d) did not end within %v", p.name, p.PID(),
 			stopPatience), p.Kill())
 	}
 	if p.err != nil {
