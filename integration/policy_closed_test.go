@@ -60,7 +60,7 @@ func TestAnUnknownKeyOpensNothing(t *testing.T) {
 		return harness.Get(proxies[i%2].url+"/shared/x", "X-Api-Key", randomKey(t))
 	}})
 	if r.Status[http.StatusOK] != 5 || r.Status[http.StatusTooManyRequests] != 15 {
-		t.Errorf("with locked keys, a limit of 5 for all senders: statuses %v, want 5 times 200 and else 429", r)
+		t.Errorf("with locked keys, a limit of 5 for all senders: statuses %v, want 200 five times", r)
 	}
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
