@@ -31,34 +31,6 @@ var auditColumns = []struct{ name, postgres, duckdb string }{
 			"'<null>')), '|'), '')"},
 }
 
-// fillAudit adds rows to a day of the audit log: rows as of traffic, and among them every kind of value of
-// each column.
-func fillAudit(t *testing.T, conn *pgx.Conn, day time.Time, rows int) {
-	t.Helper()
-	sql(t, conn, `SELECT rate_limit_make_partition($1::date)`, day)
-	sql(t, conn, `
-INSERT INTO rate_limit_audit
-SELECT $1::timestamptz + i * (interval '1 day' / $2),
-	1, CASE WHEN i % 10 = 0 THEN 1 + i % 50 ELSE 1 END, 1000, i % 1000, CASE WHEN i % 3 = 0
-	THEN i % 20000 END,
-	CASE WHEN i % 2 = 0 THEN hashint4(i) & 65535 END, 100 + (hashint4(i) & 4095),
-	CASE i % 1000 WHEN 0 THEN 'Infinity' WHEN 1 THEN '-Infinity' WHEN 2 THEN 0.1 WHEN 3 THEN 1e-300 WHEN 4
-	THEN 1.7976931348623157e308 WHEN 5 THEN 100 ELSE 1 END::float8,
-	CASE WHEN i % 2 = 0 THEN 429 END, CASE WHEN i % 2 = 0 THEN 'limited' ELSE 'allowed' END,
-	CASE WHEN i % 500 = 0 THEN 'no_quota' WHEN i % 500 = 1 THEN '' END, 'rule/free', 'per_hour',
-	'user-' || (hashint4(i) & 16383),
-	'user-' || (hashint4(i) & 16383), 'free',
-	CASE WHEN i % 7 = 0 THEN NULL WHEN i % 7 = 1 THEN '2001:db8::' || to_hex(i & 65535) WHEN i % 7 = 2
-	THEN '2001:db8:1::/64' WHEN i % 7 = 3 THEN '203.0.113.0/24'
-		ELSE '198.51.' || (i & 255) || '.' || (hashint4(i) & 255) END::inet,
-	'api.example.com', 'GET', '/v1/items/' || (hashint4(i) & 1048575) || CASE WHEN i % 1000 = 7
-	THEN '/é€😀"\,' || repeat('x', 180) ELSE '' END,
-	'proxy-' || i % 3, CASE WHEN i % 2 = 0 THEN 'eu-central' END,
-	CASE i % 100 WHEN 0 THEN '{}' WHEN 1 THEN ARRAY['login', '192.0.2.1'] WHEN 2 THEN ARRAY['', NULL, 'x,"y"',
-	'{}'] END
-FROM generate_series(0, $2::int - 1) i`, day, rows)
-}
-
 func sql(t *testing.T, conn *pgx.Conn, text string, args ...any) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), text, args...); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/auditlog"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/seed"
@@ -130,7 +131,7 @@ func fillDays(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	today := time.Now().UTC().Truncate(24 * time.Hour)
 	for n := range archiveDays {
-		fillAudit(t, conn, today.AddDate(0, 0, -40-n), *archiveRows/archiveDays)
+		auditlog.Fill(t, conn, today.AddDate(0, 0, -40-n), *archiveRows/archiveDays)
 	}
 }
 

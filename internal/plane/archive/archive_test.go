@@ -3,7 +3,6 @@ package archive_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,9 +11,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/parquet-go/parquet-go"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/auditlog"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
@@ -95,7 +94,7 @@ func TestRowsThatComeAfterTheArchive(t *testing.T) {
 	makeDays(t, conn, 1, 1000)
 	dir := t.TempDir()
 	run(t, conn, options(t, dir, 1))
-	fill(t, conn, day(0), 7)
+	auditlog.Fill(t, conn, day(0), 7)
 	want := inDatabase(t, conn, "rate_limit_audit")
 	o := options(t, dir, 1)
 	o.Drop = true
@@ -111,8 +110,8 @@ func TestRowsThatComeAfterTheArchive(t *testing.T) {
 		makePartition(t, conn, day(0))
 		execute(t, conn, "INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, node) "+
 			"VALUES ($1, 1, 1, 'limited', $2, 'late')", day(0).Add(time.Hour), name)
-		want.add((&auditRow{Time: day(0).Add(time.Hour), Cost: 1, Count: 1, DurationUS: 1, Weight: 1,
-			Decision: "limited", Prefix: name, Node: "late"}).text())
+		late := inDatabase(t, conn, "rate_limit_audit")
+		want.rows, want.hash = want.rows+late.rows, want.hash+late.hash
 		if name == "late" {
 			execute(t, conn, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partitionName(day(0)))
 		}
@@ -276,11 +275,11 @@ func TestAColumnThatIsAddedIsArchived(t *testing.T) {
 	makeDays(t, conn, 2, 1000)
 	dir := t.TempDir()
 	run(t, conn, options(t, dir, 1))
-	want := inDatabase(t, conn, "rate_limit_audit")
 	execute(t, conn, "ALTER TABLE rate_limit_audit ADD COLUMN number bigint, ADD COLUMN colour varchar(9), "+
 		"ADD COLUMN price numeric")
 	execute(t, conn, "UPDATE rate_limit_audit SET number = cost * 7, colour = 'red', price = 1.50 WHERE "+
 		"time >= $1", day(1))
+	want := inDatabase(t, conn, "rate_limit_audit")
 	o := options(t, dir, 2)
 	o.Drop = true
 	if got := resultsOf(run(t, conn, o)); !slices.Equal(got,
@@ -289,27 +288,6 @@ func TestAColumnThatIsAddedIsArchived(t *testing.T) {
 	}
 	if got := inFiles(t, dir); got != want {
 		t.Errorf("the files have %+v, want %+v as the database", got, want)
-	}
-	type added struct {
-		Cost   int64   `parquet:"cost"`
-		Number *int64  `parquet:"number,optional"`
-		Colour *string `parquet:"colour,optional"`
-		Price  *string `parquet:"price,optional"`
-	}
-	for n := range 2 {
-		rows, err := parquet.ReadFile[added](
-			filepath.Join(dir, "audit/2026/08", day(n).Format(time.DateOnly)+".parquet"))
-		if err != nil || len(rows) != 1000 {
-			t.Fatalf("%d rows, %v, want 1000", len(rows), err)
-		}
-		for _, r := range rows {
-			if n == 0 && (r.Number != nil || r.Colour != nil || r.Price != nil) ||
-				n == 1 && (whole(r.Number) != fmt.Sprint(r.Cost*7) || str(r.Colour) != `"red"` ||
-					str(r.Price) != `"1.50"`) {
-				t.Fatalf("day %d has %s, %s, %s, want NULL before and the values since", n, whole(r.Number),
-					str(r.Colour), str(r.Price))
-			}
-		}
 	}
 }
 

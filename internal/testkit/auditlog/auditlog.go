@@ -1,0 +1,47 @@
+// Package auditlog fills the audit log for tests of its archive.
+package auditlog
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Fill creates the partition of a day, as writers do, and adds rows with all kinds of values: NULL, the
+// limits of each type, empty and long texts, several scripts, addresses and networks of both families, and
+// arrays.
+func Fill(t testing.TB, conn *pgx.Conn, day time.Time, rows int) {
+	t.Helper()
+	for _, command := range []struct {
+		sql  string
+		args []any
+	}{{"SELECT rate_limit_make_partition($1::date)", []any{day}}, {fill, []any{day, rows}}} {
+		if _, err := conn.Exec(t.Context(), command.sql, command.args...); err != nil {
+			t.Fatalf("%s: %v", command.sql, err)
+		}
+	}
+}
+
+const fill = `INSERT INTO rate_limit_audit
+SELECT $1::timestamptz + (i::bigint * 7919 % $2) * (interval '1 day' / $2) + i % 1000 * interval '1 us',
+	1 + i % 5, CASE WHEN i % 10 = 0 THEN 1000 ELSE 1 END,
+	CASE i % 4 WHEN 0 THEN NULL WHEN 1 THEN 9223372036854775807 ELSE 1000 END,
+	CASE i % 4 WHEN 0 THEN NULL WHEN 1 THEN -9223372036854775808 ELSE i % 1000 END,
+	CASE WHEN i % 3 = 0 THEN i END, CASE WHEN i % 5 = 0 THEN 1000 * i END, (i * 31) % 5000,
+	(ARRAY[1, 100, 0.1, 'Infinity', '-0', 1e-300, '-Infinity', 1e300]::float8[])[1 + i % 8],
+	CASE i % 3 WHEN 0 THEN 429 WHEN 1 THEN -2147483648 END,
+	(ARRAY['allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'])[1 + i % 6],
+	CASE i % 3 WHEN 0 THEN NULL WHEN 1 THEN '' ELSE 'no_quota' END,
+	CASE i % 3 WHEN 0 THEN '' WHEN 1 THEN 'login' ELSE 'rule/frei-für-alle' END,
+	CASE WHEN i % 2 = 0 THEN 'hour' END, md5(i::text), CASE WHEN i % 4 > 0 THEN 'user-' || i % 977 END, CASE
+		WHEN i % 4 > 0 THEN 'free' END,
+	CASE i % 7 WHEN 0 THEN NULL WHEN 1 THEN '192.0.2.1' WHEN 2 THEN '2001:db8::1' WHEN 3 THEN '192.0.2.0/24'
+		WHEN 4 THEN '2001:db8::/56'
+		WHEN 5 THEN '::ffff:192.0.2.9' ELSE '203.0.113.77/8' END::inet,
+	CASE i % 3 WHEN 0 THEN NULL WHEN 1 THEN 'example.com'
+		ELSE 'пример.рф' END, (ARRAY['GET', 'POST', NULL])[1 + i % 3],
+	'/' || repeat('é€😀"\', i % 41) || i, 'node-' || i % 3, CASE WHEN i % 2 = 0 THEN 'eu' END,
+	CASE i % 5 WHEN 0 THEN NULL WHEN 1 THEN '{}' WHEN 2 THEN ARRAY['login', '192.0.2.1'] WHEN 3
+		THEN ARRAY['', NULL, 'x,"y"', '{}'] ELSE ARRAY['one'] END
+FROM generate_series(1, $2::int) i`
