@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
@@ -50,10 +49,10 @@ func TestArchive(t *testing.T) {
 	}
 }
 
+// Package archive tests which times and places it rejects.
 func TestArchiveReportsInvalidArguments(t *testing.T) {
 	s := newShell(t, schema.File)
 	dir := t.TempDir()
-	dayAfterTomorrow := time.Now().AddDate(0, 0, 2).Format(time.DateOnly)
 	for _, c := range []struct {
 		want string
 		args []string
@@ -61,8 +60,7 @@ func TestArchiveReportsInvalidArguments(t *testing.T) {
 		{`"before"`, []string{"--to", dir}},
 		{`"to"`, []string{"--before", "60d"}},
 		{"--before: \"soon\"", []string{"--before", "soon", "--to", dir}},
-		{"in the past", []string{"--before", dayAfterTomorrow, "--to", dir}},
-		{"a folder that exists", []string{"--before", "60d", "--to", filepath.Join(dir, "missing")}},
+		{"a folder that exists", []string{"--before", "60d", "--to", dir + "/missing"}},
 		{"has no arguments", []string{"--before", "60d", "--to", dir, "more"}},
 	} {
 		s.expectError([]string{c.want}, append([]string{"archive"}, c.args...)...)
@@ -71,15 +69,6 @@ func TestArchiveReportsInvalidArguments(t *testing.T) {
 	if out.err != nil || !strings.Contains(out.stderr, "Warning: --before") ||
 		!strings.Contains(out.stderr, "rate_limit_retention") {
 		t.Errorf("with the default retention: error %v, stderr %q, want only a warning", out.err, out.stderr)
-	}
-	// The error does not repeat a text that may contain a secret.
-	for _, to := range []string{"s3://id:secret@bucket", "https://id:secret@host/bucket", "s3://"} {
-		out := s.run("archive", "--before", "60d", "--to", to)
-		if out.err == nil || strings.Contains(out.stdout+out.stderr, "secret") ||
-			!strings.Contains(out.stderr, "--to") {
-			t.Errorf("--to %s: error %v, stderr %q, want an error for --to without the secret", to, out.err,
-				out.stderr)
-		}
 	}
 }
 

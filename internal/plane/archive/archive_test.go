@@ -39,13 +39,13 @@ func expectProblem(t *testing.T, conn *pgx.Conn, o archive.Options) string {
 
 // A second run drops days that are in files already, and rewrites no file.
 func TestDroppedDaysAreInFiles(t *testing.T) {
-	_, conn := open(t)
+	_, conn := openAuditLog(t)
 	makeDays(t, conn, 4, 3000)
 	makePartition(t, conn, day(4)) // has no rows
-	want := inDatabase(t, conn, "rate_limit_audit WHERE time < '2026-08-04'")
+	want := sumOfTable(t, conn, "rate_limit_audit WHERE time < '2026-08-04'")
 	dir := t.TempDir()
 	o := options(t, dir, 3)
-	for _, d := range run(t, conn, o) {
+	for _, d := range mustRun(t, conn, o) {
 		if d.Result != archive.Archived || d.Dropped {
 			t.Errorf("the first run returned %+v, want it archived and not dropped", d)
 		}
@@ -57,7 +57,7 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 		}
 	}
 	o.Drop = true
-	for _, d := range run(t, conn, o) {
+	for _, d := range mustRun(t, conn, o) {
 		if d.Result != archive.Unchanged || !d.Dropped {
 			t.Errorf("the second run returned %+v, want it dropped, and its file unchanged", d)
 		}
@@ -67,7 +67,7 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 			t.Errorf("%s has the modification time %v, error %v, want %v", name, info.ModTime(), err, oldTime)
 		}
 	}
-	if got := inFiles(t, dir); got != want {
+	if got := sumOfFiles(t, dir); got != want {
 		t.Errorf("the files have %+v, want %+v as the database had", got, want)
 	}
 	n := number(t, conn,
@@ -78,31 +78,31 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 	o = options(t, dir, 5)
 	o.Drop = true
 	results := []archive.Result{archive.Archived, archive.Empty}
-	if got := resultsOf(run(t, conn, o)); !slices.Equal(got, results) {
+	if got := resultsOf(mustRun(t, conn, o)); !slices.Equal(got, results) {
 		t.Errorf("the results of the later days are %q, want %q", got, results)
 	}
 	if got := len(files(t, dir)); got != 4 {
 		t.Errorf("the folder has %d files, want 4: a day without rows has none", got)
 	}
-	if days := run(t, conn, o); len(days) != 0 {
+	if days := mustRun(t, conn, o); len(days) != 0 {
 		t.Errorf("the last run returned %+v, want no days", days)
 	}
 }
 
-func TestRowsThatComeAfterTheArchive(t *testing.T) {
-	_, conn := open(t)
+func TestLateRowsGetFurtherFiles(t *testing.T) {
+	_, conn := openAuditLog(t)
 	makeDays(t, conn, 1, 1000)
 	dir := t.TempDir()
-	run(t, conn, options(t, dir, 1))
+	mustRun(t, conn, options(t, dir, 1))
 	auditlog.Fill(t, conn, day(0), 7)
-	want := inDatabase(t, conn, "rate_limit_audit")
+	want := sumOfTable(t, conn, "rate_limit_audit")
 	o := options(t, dir, 1)
 	o.Drop = true
-	if days := run(t, conn, o); days[0].Result != archive.Archived || days[0].Rows != 1007 ||
+	if days := mustRun(t, conn, o); days[0].Result != archive.Archived || days[0].Rows != 1007 ||
 		!days[0].Dropped {
 		t.Errorf("Run returned %+v, want a second file, and 1007 rows dropped", days)
 	}
-	if got := inFiles(t, dir); got != want {
+	if got := sumOfFiles(t, dir); got != want {
 		t.Errorf("the files have %+v, want %+v", got, want)
 	}
 	// The partition was dropped. A writer creates a new one, which is detached, and then another.
@@ -110,19 +110,19 @@ func TestRowsThatComeAfterTheArchive(t *testing.T) {
 		makePartition(t, conn, day(0))
 		execute(t, conn, "INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, node) "+
 			"VALUES ($1, 1, 1, 'limited', $2, 'late')", day(0).Add(time.Hour), name)
-		late := inDatabase(t, conn, "rate_limit_audit")
+		late := sumOfTable(t, conn, "rate_limit_audit")
 		want.rows, want.hash = want.rows+late.rows, want.hash+late.hash
 		if name == "late" {
 			execute(t, conn, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partitionName(day(0)))
 		}
 	}
 	for range 2 {
-		for _, d := range run(t, conn, o) {
+		for _, d := range mustRun(t, conn, o) {
 			if d.Result != archive.Archived || !d.Dropped {
 				t.Errorf("Run returned %+v, want a late row in a separate file", d)
 			}
 		}
-		if got := inFiles(t, dir); got != want {
+		if got := sumOfFiles(t, dir); got != want {
 			t.Errorf("the files have %+v, want %+v", got, want)
 		}
 	}
@@ -133,8 +133,8 @@ func TestRowsThatComeAfterTheArchive(t *testing.T) {
 	}
 }
 
-func TestATransactionThatReadsKeepsItsDay(t *testing.T) {
-	dsn, conn := open(t)
+func TestOpenTransactionKeepsItsDay(t *testing.T) {
+	dsn, conn := openAuditLog(t)
 	makeDays(t, conn, 3, 100)
 	// Somebody detached the first day.
 	execute(t, conn, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partitionName(day(0)))
@@ -156,15 +156,15 @@ func TestATransactionThatReadsKeepsItsDay(t *testing.T) {
 		t.Errorf("the problem is %q, want %s named", days[1].Problem, partitionName(day(1)))
 	}
 	execute(t, reader, "COMMIT")
-	for _, d := range run(t, conn, o) {
+	for _, d := range mustRun(t, conn, o) {
 		if !d.Dropped {
 			t.Errorf("after the reader ended, Run returned %+v, want it dropped", d)
 		}
 	}
 }
 
-func TestConcurrentRunsFail(t *testing.T) {
-	dsn, conn := open(t)
+func TestSecondRunFailsWhileFirstRuns(t *testing.T) {
+	dsn, conn := openAuditLog(t)
 	makeDays(t, conn, 1, 100)
 	locker, second := cluster.Connect(t, dsn), cluster.Connect(t, dsn)
 	execute(t, locker, "BEGIN")
@@ -190,15 +190,15 @@ func TestConcurrentRunsFail(t *testing.T) {
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
-	run(t, second, o)
+	mustRun(t, second, o)
 }
 
-func TestADamagedFileKeepsItsDay(t *testing.T) {
-	_, conn := open(t)
+func TestDamagedFileKeepsItsDay(t *testing.T) {
+	_, conn := openAuditLog(t)
 	makeDays(t, conn, 1, 1000)
-	want := inDatabase(t, conn, "rate_limit_audit")
+	want := sumOfTable(t, conn, "rate_limit_audit")
 	dir := t.TempDir()
-	run(t, conn, options(t, dir, 1))
+	mustRun(t, conn, options(t, dir, 1))
 	name := filepath.Join(dir, files(t, dir)[0])
 	whole, err := os.ReadFile(name)
 	if err != nil {
@@ -219,42 +219,42 @@ func TestADamagedFileKeepsItsDay(t *testing.T) {
 		if got := expectProblem(t, conn, o); !strings.Contains(got, filepath.Base(name)) {
 			t.Errorf("damaged at %d: the problem is %q, want one that names the file", at, got)
 		}
-		if got := inDatabase(t, conn, partitionName(day(0))); got != want {
+		if got := sumOfTable(t, conn, partitionName(day(0))); got != want {
 			t.Fatalf("damaged at %d: the table has %+v, want %+v as before", at, got, want)
 		}
 	}
 	if err := os.Remove(name); err != nil {
 		t.Fatal(err)
 	}
-	run(t, conn, o)
-	if got := inFiles(t, dir); got != want {
+	mustRun(t, conn, o)
+	if got := sumOfFiles(t, dir); got != want {
 		t.Errorf("the files have %+v, want %+v", got, want)
 	}
 }
 
 // Rows are deleted after the archive, to forget a person. The file still has all other rows.
-func TestRowsThatWereDeletedSince(t *testing.T) {
-	_, conn := open(t)
+func TestDeletedRowsStayInFiles(t *testing.T) {
+	_, conn := openAuditLog(t)
 	makeDays(t, conn, 1, 1000)
 	dir := t.TempDir()
-	run(t, conn, options(t, dir, 1))
-	want := inFiles(t, dir)
+	mustRun(t, conn, options(t, dir, 1))
+	want := sumOfFiles(t, dir)
 	execute(t, conn, "DELETE FROM rate_limit_audit WHERE user_id = 'user-1'")
 	for _, drop := range []bool{false, true} {
 		o := options(t, dir, 1)
 		o.Drop = drop
-		if days := run(t, conn, o); days[0].Result != archive.Unchanged || days[0].Dropped != drop {
+		if days := mustRun(t, conn, o); days[0].Result != archive.Unchanged || days[0].Dropped != drop {
 			t.Errorf("Run with Drop %v returned %+v, want no new file", drop, days)
 		}
 	}
-	if got := inFiles(t, dir); got != want {
+	if got := sumOfFiles(t, dir); got != want {
 		t.Errorf("the files have %+v, want %+v", got, want)
 	}
 }
 
 // A run with Drop refuses days within the retention.
-func TestTheRetentionIsNotDropped(t *testing.T) {
-	_, conn := open(t)
+func TestRetainedDaysAreNotDropped(t *testing.T) {
+	_, conn := openAuditLog(t)
 	makeDays(t, conn, 1, 10)
 	dir := t.TempDir()
 	o := options(t, dir, 1)
@@ -262,51 +262,51 @@ func TestTheRetentionIsNotDropped(t *testing.T) {
 	execute(t, conn, "UPDATE rate_limit_retention SET keep = '90 days' WHERE what = 'audit'")
 	if days, err := archive.Run(t.Context(), conn, o); err == nil || len(days) > 0 ||
 		!strings.Contains(err.Error(), "rate_limit_retention") || !strings.Contains(err.Error(), "--before") {
-		t.Errorf("%+v, %v, want an error of --before that names the retention", days, err)
+		t.Errorf("Run returned %+v, error %v, want an error of --before that names the retention", days, err)
 	}
 	if n := number(t, conn, "SELECT count(*) FROM rate_limit_audit"); n != 10 || len(files(t, dir)) > 0 {
-		t.Errorf("%d rows and %q, want 10 rows and no file", n, files(t, dir))
+		t.Errorf("%d rows are left, and the files are %q, want 10 rows and no file", n, files(t, dir))
 	}
 }
 
 // A newer version, or an administrator, adds a column. New files have the column, and older files stay.
-func TestAColumnThatIsAddedIsArchived(t *testing.T) {
-	_, conn := open(t)
+func TestNewColumnIsArchived(t *testing.T) {
+	_, conn := openAuditLog(t)
 	makeDays(t, conn, 2, 1000)
 	dir := t.TempDir()
-	run(t, conn, options(t, dir, 1))
+	mustRun(t, conn, options(t, dir, 1))
 	execute(t, conn, "ALTER TABLE rate_limit_audit ADD COLUMN number bigint, ADD COLUMN colour varchar(9), "+
 		"ADD COLUMN price numeric")
 	execute(t, conn, "UPDATE rate_limit_audit SET number = cost * 7, colour = 'red', price = 1.50 WHERE "+
 		"time >= $1", day(1))
-	want := inDatabase(t, conn, "rate_limit_audit")
+	want := sumOfTable(t, conn, "rate_limit_audit")
 	o := options(t, dir, 2)
 	o.Drop = true
-	if got := resultsOf(run(t, conn, o)); !slices.Equal(got,
+	if got := resultsOf(mustRun(t, conn, o)); !slices.Equal(got,
 		[]archive.Result{archive.Unchanged, archive.Archived}) {
-		t.Errorf("%q, want the first day unchanged", got)
+		t.Errorf("the results are %q, want the first day unchanged", got)
 	}
-	if got := inFiles(t, dir); got != want {
+	if got := sumOfFiles(t, dir); got != want {
 		t.Errorf("the files have %+v, want %+v as the database", got, want)
 	}
 }
 
-func TestARowOfAnotherDayKeepsItsTable(t *testing.T) {
-	_, conn := open(t)
+func TestRowOfAnotherDayKeepsItsTable(t *testing.T) {
+	_, conn := openAuditLog(t)
 	makeDays(t, conn, 2, 10)
 	execute(t, conn, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partitionName(day(0)))
 	execute(t, conn, "INSERT INTO "+partitionName(day(0))+" SELECT * FROM "+partitionName(day(1)))
 	dir := t.TempDir()
-	if said := expectProblem(t, conn, options(t, dir, 2)); !strings.Contains(said, "2026-08-02") {
-		t.Errorf("%q, want the row named", said)
+	if got := expectProblem(t, conn, options(t, dir, 2)); !strings.Contains(got, "2026-08-02") {
+		t.Errorf("the problem is %q, want the day of the row", got)
 	}
 	if got := files(t, dir); !slices.Equal(got, []string{"audit/2026/08/2026-08-02.parquet"}) {
 		t.Errorf("the files are %q, want the one of the other day", got)
 	}
 }
 
-func TestATableThatAViewNeedsIsNotDropped(t *testing.T) {
-	_, conn := open(t)
+func TestTableOfViewIsNotDropped(t *testing.T) {
+	_, conn := openAuditLog(t)
 	makeDays(t, conn, 2, 10)
 	execute(t, conn, "CREATE VIEW mine AS SELECT * FROM "+partitionName(day(0)))
 	o := options(t, t.TempDir(), 2)
@@ -314,14 +314,14 @@ func TestATableThatAViewNeedsIsNotDropped(t *testing.T) {
 	days, err := archive.Run(t.Context(), conn, o)
 	if err == nil || len(days) != 2 || days[0].Dropped || !strings.Contains(days[0].Problem, "depend") ||
 		!days[1].Dropped {
-		t.Errorf("%v: %+v, want only the second day dropped", err, days)
+		t.Errorf("Run returned %+v, error %v, want only the second day dropped", days, err)
 	}
 }
 
 // A run warns unless its days stay for another week, so that a failure can be repaired before upkeep deletes
 // them.
 func TestRetentionShouldLeaveAWeek(t *testing.T) {
-	_, conn := open(t)
+	_, conn := openAuditLog(t)
 	makeDays(t, conn, 1, 10)
 	for _, c := range []struct {
 		keep  string
@@ -335,19 +335,19 @@ func TestRetentionShouldLeaveAWeek(t *testing.T) {
 		o.Warn = func(err error) { warning = err }
 		days, err := archive.Run(t.Context(), conn, o)
 		if err != nil || (warning != nil) != c.wrong || len(days) != 1 || days[0].Result != archive.Archived {
-			t.Errorf("kept for %s: %+v, %v, %v, want the day archived, and a warning: %v", c.keep, days, err,
-				warning, c.wrong)
+			t.Errorf("kept for %s: %+v, error %v, warning %v, want an archived day, a warning: %v",
+				c.keep, days, err, warning, c.wrong)
 		}
 		if warning != nil && !strings.Contains(warning.Error(), "rate_limit_retention") {
-			t.Errorf("the warning is %q, want what to do", warning)
+			t.Errorf("the warning is %q, want one that names the table", warning)
 		}
 	}
 }
 
-func TestAnInterruptedRunCleansUp(t *testing.T) {
-	dsn, conn := open(t)
+func TestInterruptedRunLeavesNoFile(t *testing.T) {
+	dsn, conn := openAuditLog(t)
 	makeDays(t, conn, 1, 20000)
-	want := inDatabase(t, conn, "rate_limit_audit")
+	want := sumOfTable(t, conn, "rate_limit_audit")
 	dir := t.TempDir()
 	for n := range 6 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n*n)*5*time.Millisecond)
@@ -362,26 +362,26 @@ func TestAnInterruptedRunCleansUp(t *testing.T) {
 			continue // interrupted after it
 		}
 		if left := files(t, dir); len(left) > 0 {
-			t.Errorf("interrupted with %v: %q is left", err, left)
+			t.Errorf("interrupted with %v: the files %q are left, want none", err, left)
 		}
 	}
 	o := options(t, dir, 1)
-	run(t, cluster.Connect(t, dsn), o)
-	if got := inFiles(t, dir); got != want {
+	mustRun(t, cluster.Connect(t, dsn), o)
+	if got := sumOfFiles(t, dir); got != want {
 		t.Errorf("the files have %+v, want %+v", got, want)
 	}
 }
 
-func TestAnArchiveNeedsALogAndAPastTime(t *testing.T) {
-	dsn, conn := open(t)
+func TestArchiveNeedsLogAndPastTime(t *testing.T) {
+	dsn, conn := openAuditLog(t)
 	o := options(t, t.TempDir(), 1)
 	o.Before = today.Add(time.Second)
 	if _, err := archive.Run(t.Context(), conn, o); err == nil || !strings.Contains(err.Error(), "--before") {
-		t.Errorf("a time to come: %v, want an error of --before", err)
+		t.Errorf("a future time: error %v, want one about --before", err)
 	}
 	execute(t, conn, "DROP TABLE rate_limit_audit CASCADE")
 	if _, err := archive.Run(t.Context(), cluster.Connect(t, dsn), options(t, t.TempDir(), 1)); err == nil ||
 		!strings.Contains(err.Error(), "migrate") {
-		t.Errorf("without the table: %v, want that it must be made", err)
+		t.Errorf("without the table: error %v, want one that names migrate", err)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestABuildWithoutS3HasNoClientAndSaysSo(t *testing.T) {
+func TestBuildWithoutS3HasNoClient(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it builds a program")
 	}
@@ -16,11 +16,11 @@ func TestABuildWithoutS3HasNoClientAndSaysSo(t *testing.T) {
 		".").CombinedOutput()
 	if err != nil || strings.Contains(string(deps), "minio") ||
 		!strings.Contains(string(deps), "parquet-go") {
-		t.Errorf("%v, want no client for S3 among what the package needs:\n%s", err, deps)
+		t.Errorf("go list: error %v, want packages without a client for S3:\n%s", err, deps)
 	}
 	said, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-v", "-tags", "nos3", "-run",
 		"^TestWithoutS3$", ".").CombinedOutput()
 	if err != nil || !strings.Contains(string(said), "--- PASS: TestWithoutS3") {
-		t.Errorf("%v:\n%s", err, said)
+		t.Errorf("TestWithoutS3: error %v, want a pass:\n%s", err, said)
 	}
 }

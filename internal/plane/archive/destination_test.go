@@ -21,7 +21,7 @@ func cleanEnvironment(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 }
 
-func TestDestinationsThatAreNotUsable(t *testing.T) {
+func TestUnusableDestinationsAreRejected(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "credentials")
 	if err := os.WriteFile(file, []byte(""), 0o600); err != nil {
 		t.Fatal(err)
@@ -44,6 +44,7 @@ func TestDestinationsThatAreNotUsable(t *testing.T) {
 		{to: filepath.Join(t.TempDir(), "missing"), want: "a folder that exists"},
 		{to: "gs://bucket/x", env: keys(nil), want: "s3://BUCKET/PREFIX"},
 		{to: "s3://", env: keys(nil), want: "s3://BUCKET/PREFIX"},
+		{to: "https://id:hunter2@host/bucket", env: keys(nil), want: "s3://BUCKET/PREFIX"},
 		{to: "s3://id:hunter2@bucket/x", env: keys(nil), want: "s3://BUCKET/PREFIX"},
 		{to: "s3://bucket", env: keys(env{"AWS_ENDPOINT_URL": "localhost:9000"}), want: "AWS_ENDPOINT_URL"},
 		{to: "s3://bucket", env: keys(env{"AWS_ENDPOINT_URL_S3": "https://id:hunter2@host"}),
@@ -59,17 +60,17 @@ func TestDestinationsThatAreNotUsable(t *testing.T) {
 			_, err := archive.NewDestination(c.to)
 			if err == nil || !strings.Contains(err.Error(), c.want) ||
 				strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("%q with %v: %v, want an error with %q and without a secret", c.to,
-					c.env, err, c.want)
+				t.Errorf("%q with %v: error %v, want one with %q and without a secret", c.to, c.env, err,
+					c.want)
 			}
 		})
 	}
 }
 
 // If the server does not answer, the error names the bucket, and no row is deleted.
-func TestAServerForS3ThatDoesNotAnswer(t *testing.T) {
+func TestUnreachableS3DeletesNothing(t *testing.T) {
 	cleanEnvironment(t)
-	_, conn := open(t)
+	_, conn := openAuditLog(t)
 	makeDays(t, conn, 1, 10)
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "hunter2",
 		"AWS_ENDPOINT_URL": "http://127.0.0.1:1"} {
@@ -84,7 +85,7 @@ func TestAServerForS3ThatDoesNotAnswer(t *testing.T) {
 		archive.Options{Before: day(1), To: to, Drop: true, Now: today})
 	if err == nil || len(days) > 0 || !strings.Contains(err.Error(), "s3://bucket/limits") ||
 		strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("%+v, %v, want an error that names the bucket, and nothing done", days, err)
+		t.Errorf("Run returned %+v, error %v, want only an error that names the bucket", days, err)
 	}
 	t.Logf("after %v", time.Since(begin))
 	if n := number(t, conn, "SELECT count(*) FROM rate_limit_audit"); n != 10 {

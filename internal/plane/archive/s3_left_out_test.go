@@ -12,9 +12,9 @@ import (
 func TestWithoutS3(t *testing.T) {
 	if _, err := archive.NewDestination("s3://bucket/limits"); err == nil ||
 		!strings.Contains(err.Error(), "built without S3") {
-		t.Errorf("%v, want that this program has no S3", err)
+		t.Errorf("error %v, want one that this program is built without S3", err)
 	}
 	if _, err := archive.NewDestination(t.TempDir()); err != nil {
-		t.Errorf("a folder: %v", err)
+		t.Errorf("a folder: error %v, want nil", err)
 	}
 }

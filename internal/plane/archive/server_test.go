@@ -29,7 +29,8 @@ var (
 
 func day(n int) time.Time { return firstDay.AddDate(0, 0, n) }
 
-func open(t testing.TB) (dsn string, conn *pgx.Conn) {
+// openAuditLog creates a database with an empty audit log.
+func openAuditLog(t testing.TB) (dsn string, conn *pgx.Conn) {
 	t.Helper()
 	dsn = cluster.Open(t, schema.History)
 	conn = cluster.Connect(t, dsn)
@@ -79,8 +80,8 @@ func options(t testing.TB, dir string, n int) archive.Options {
 	return archive.Options{Before: day(n), To: to, Now: today}
 }
 
-// run archives, and fails the test on an error.
-func run(t testing.TB, conn *pgx.Conn, o archive.Options) []archive.Day {
+// mustRun archives, and fails the test on an error.
+func mustRun(t testing.TB, conn *pgx.Conn, o archive.Options) []archive.Day {
 	t.Helper()
 	days, err := archive.Run(t.Context(), conn, o)
 	if err != nil {
@@ -114,8 +115,8 @@ func (s *sum) add(row map[string]any) {
 	s.hash += binary.BigEndian.Uint64(digest[:])
 }
 
-// inDatabase returns the sum of the rows of a table.
-func inDatabase(t testing.TB, conn *pgx.Conn, table string) sum {
+// sumOfTable returns the sum of the rows of a table.
+func sumOfTable(t testing.TB, conn *pgx.Conn, table string) sum {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), "SELECT * FROM "+table)
 	if err != nil {
@@ -149,8 +150,8 @@ func files(t testing.TB, dir string) []string {
 	return names
 }
 
-// inFiles returns the sum of the rows of all files in a folder.
-func inFiles(t testing.TB, dir string) sum {
+// sumOfFiles returns the sum of the rows of all files in a folder.
+func sumOfFiles(t testing.TB, dir string) sum {
 	t.Helper()
 	var s sum
 	for _, name := range files(t, dir) {
