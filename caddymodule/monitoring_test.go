@@ -159,7 +159,7 @@ func metricsOfPage(t *testing.T) map[string]exported {
 	t.Helper()
 	dsn := cluster.Open(t, schema.File)
 	cluster.Execute(t, dsn, `INSERT INTO rate_limit_nodes (node, report)
-		VALUES ('edge', '{"version": "v1", "applied_seq": 0}');
+		VALUES ('edge', '{"version": "v1", "applied": "1:1:"}');
 		SELECT rate_limit_upkeep();
 		INSERT INTO rate_limit_metrics (granularity, time, prefix, requests, allowed, last_request)
 		VALUES ('minute', date_trunc('minute', now()) + interval '1 minute', 'web', 1, 1, now())`)

@@ -10,9 +10,8 @@ import (
 func awaitPolicyApplied(t *testing.T, dsn string, proxies int) {
 	t.Helper()
 	await(t, "the proxies to apply all changes", func() bool {
-		return cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_nodes "+
-			"WHERE (report->>'applied_seq')::bigint >= "+
-			"(SELECT max(seq) FROM rate_limit_changes)") == int64(proxies)
+		return cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_proxies WHERE behind = 0") ==
+			int64(proxies)
 	})
 }
 

@@ -39,7 +39,7 @@ func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
 		INSERT INTO rate_limit_bans (user_id, reason, until) VALUES ('bob', 'abuse', now() + interval '1 h'),
 		('ann', NULL, 'infinity');
 		INSERT INTO rate_limit_nodes (node, epoch, report) VALUES ('a', 1,
-		'{"region": "fra", "applied_seq": 1, "problems": ["rule x"]}'), ('b', 2, '{}');
+		'{"region": "fra", "applied": "1:1:", "problems": ["rule x"]}'), ('b', 2, '{}');
 		INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) VALUES
 			('rule/free/per_hour', 'ann', 85, now(), now() + interval '2 h'), ('rule/free/per_hour', 'bob', 7,
 			now(), now() + interval '2 h'), ('web', 'x', 3, now(), now() + interval '2 h');

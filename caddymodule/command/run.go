@@ -108,7 +108,8 @@ func (c *invocation) connect() (err error) {
 	// A pooler may give each transaction another session.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	if c.conn, err = pgx.ConnectConfig(c.ctx, config); err != nil {
-		return fmt.Errorf("dsn: %w", err)
+		return fmt.Errorf("dsn: no connection to the database. If proxies have none either, the on_error "+
+			"setting of each decides on requests: %w", err)
 	}
 	return nil
 }

@@ -50,8 +50,8 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 			resume: database.Resume, within: 2 * time.Second},
 		{what: "the server", says: "There is no answer", stop: signal(syscall.SIGSTOP),
 			resume: signal(syscall.SIGCONT), within: 2 * time.Second},
-		{what: "the killed database", says: "does not answer", stop: database.Kill, resume: restart,
-			within: awaitTimeout},
+		{what: "the killed database", says: "the on_error setting of each decides", stop: database.Kill,
+			resume: restart, within: awaitTimeout},
 	} {
 		b.await("#state", "enforced by 1 of 1 proxy")
 		b.ask()

@@ -130,6 +130,17 @@ func answersOfANight(t *testing.T, window size) {
 	b.await("#state", "enforced by 1 of 1 proxy")
 	b.await("#proxies-list", "edge-1")
 	b.await("#proxies-list", "newest")
+	if look := value[string](b, "document.getElementById('banner').className"); look != "enforcing" {
+		t.Errorf("the headline looks like %q, want enforcing", look)
+	}
+	cluster.Execute(t, s.dsn, "INSERT INTO rate_limit_nodes (node, seen) "+
+		"VALUES ('edge-2', now() - interval '20 s')")
+	b.await("#state", "enforced by 1 of 2 proxies; 1 has not reported for")
+	b.await("#state-more", "edge-2 last reported at")
+	if look := value[string](b, "document.getElementById('banner').className"); look != "warning" {
+		t.Errorf("with a silent proxy, the headline looks like %q, want warning", look)
+	}
+	cluster.Execute(t, s.dsn, "DELETE FROM rate_limit_nodes WHERE node = 'edge-2'")
 
 	// Who is refused most, and by what?
 	b.await(".line.refused .sum", "7 in 1 h") // the history is written

@@ -699,14 +699,15 @@ system: The system identifier of the server that the proxy wrote to. A row with 
 report: The proxy's report about itself; rate_limit_proxies has its columns. Its times are microseconds by
 	the proxy's clock. clock is that clock's time at seen.
 $$);
-CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid,
+CREATE OR REPLACE FUNCTION rate_limit_behind(applied text, log oid,
 	made_before timestamptz DEFAULT 'infinity') RETURNS bigint
 	LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF applied_seq IS NOT NULL AND to_regclass('rate_limit_changes') IS NOT NULL
+	IF applied IS NOT NULL AND to_regclass('rate_limit_changes') IS NOT NULL
 		AND coalesce(log = to_regclass('rate_limit_changes'), true) THEN
-		RETURN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > applied_seq
-			AND c.at < made_before);
+		RETURN (SELECT count(*) FROM rate_limit_changes c WHERE c.at < made_before
+			AND c.xid >= pg_snapshot_xmin(applied::pg_snapshot)
+			AND NOT pg_visible_in_snapshot(c.xid, applied::pg_snapshot));
 	END IF;
 	RETURN NULL;
 END $$;
@@ -716,20 +717,23 @@ COMMENT ON FUNCTION rate_limit_behind IS
 CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS
 	SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
 		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live,
-		n.ended, r.cannot, n.epoch, r.applied_seq IS NOT NULL AS policy,
-		rate_limit_behind(r.applied_seq, r.log) AS behind, n.seen,
+		n.ended, r.cannot, n.epoch, r.applied IS NOT NULL AS policy,
+		rate_limit_behind(r.applied, r.log) AS behind, n.seen,
 		n.seen + (r.local_from - r.clock) * interval '1 us' AS local_from,
 		n.seen + (r.local_until - r.clock) * interval '1 us' AS local_until,
 		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago,
 		coalesce(r.problems, '{}') AS problems, r.admitted, r.refused, r.undecided,
-		n.seen + (r.undecided_at - r.clock) * interval '1 us' AS undecided_at, r.locally, r.busiest,
-		rate_limit_behind(r.applied_seq, r.log, n.seen - interval '10 s') AS late
+		n.seen + (r.undecided_from - r.clock) * interval '1 us' AS undecided_from,
+		n.seen + (r.undecided_at - r.clock) * interval '1 us' AS undecided_at, r.undecided_admitted,
+		r.undecided_refused, r.locally, r.busiest,
+		rate_limit_behind(r.applied, r.log, n.seen - interval '10 s') AS late
 	FROM (
 		SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m
 		WHERE m.system = (SELECT system_identifier FROM pg_control_system())
-	) AS n, json_to_record(n.report) AS r(region text, version text, cannot text, applied_seq bigint, log oid,
+	) AS n, json_to_record(n.report) AS r(region text, version text, cannot text, applied text, log oid,
 		problems text[], clock bigint, local_from bigint, local_until bigint, admitted bigint, refused bigint,
-		undecided bigint, undecided_at bigint, locally bigint, busiest json);
+		undecided bigint, undecided_from bigint, undecided_at bigint, undecided_admitted bigint,
+		undecided_refused bigint, locally bigint, busiest json);
 CALL rate_limit_describe('rate_limit_proxies', $$
 The proxies of this server and their progress. Rows of rate_limit_nodes from a copy of another server are
 	left out. Of several proxies with one name, the second one has the suffix #2.
@@ -746,7 +750,10 @@ problems: The rules that the proxy cannot use, each with the permitted values.
 admitted: The number of admitted requests since the start of the proxy, including local decisions.
 refused: The number of refused requests since the start of the proxy, including local decisions.
 undecided: The number of requests without a decision. on_error determined their outcome.
+undecided_from: When the last series of requests without a decision began. A pause of an hour ends a series.
 undecided_at: When a request last had no decision. NULL: never since the start of the proxy.
+undecided_admitted: The number of requests in the last series that on_error admitted.
+undecided_refused: The number of requests in the last series that on_error refused.
 locally: The number of requests that the proxy decided without the database, at its share of each limit.
 busiest: The proxy's limits with the most requests since its start, at most 20: {prefix: [admitted,
 	refused]}.
@@ -754,49 +761,60 @@ late: The number of changes in behind that were made at least 10 seconds before 
 $$);
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
 	WITH proxies AS (
-		SELECT p.*, coalesce(p.undecided_at > now() - interval '2 minutes', false) AS fails,
-			NOT p.policy AND bool_or(p.policy) FILTER (WHERE p.live) OVER () AS without_policy
+		SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false)
+				AS open,
+			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy
 		FROM rate_limit_proxies p
-	), live AS (
-		SELECT p.*, p.fails OR p.cannot IS NOT NULL AS open FROM proxies p WHERE p.live
-	)
-	SELECT f.state, f.node, f.said FROM (
-		SELECT 0 AS place, 'stopped' AS state, NULL::text AS node, 'No proxy counts in this database.' AS said
-		WHERE NOT EXISTS (SELECT FROM live)
-		UNION ALL
-		SELECT s.place, s.state, p.node, p.node || ' ' || s.said
+		WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes'
+	), problems AS (
+		SELECT s.place, s.state, p.node, p.node || ' ' || s.said AS said
 		FROM proxies p CROSS JOIN LATERAL (VALUES
 			(1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
 				'what becomes of requests. To let it: ' || p.cannot),
-			(2, 'open', p.fails, format('had requests without a decision until %s UTC, %s since its start: '
-				'on_error says what became of them.',
-				to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided)),
-			(3, 'local', p.local_until > now() - interval '2 minutes',
-				format('limited by itself, at its share of each limit, until %s UTC.',
-				to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))),
+			(2, 'silent', true, format('last reported at %s UTC: if it runs, it does not reach this '
+				'database.', to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS'))),
+			(3, CASE WHEN p.open THEN 'open' ELSE 'was open' END, p.undecided_at > now() - interval '1 hour',
+				format('had requests without a decision from %s until %s UTC: on_error let %s pass, and '
+					'refused %s.', to_char(p.undecided_from AT TIME ZONE 'UTC', 'HH24:MI:SS'),
+					to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided_admitted,
+					p.undecided_refused)),
+			(3, CASE WHEN p.local_until > now() - interval '2 minutes' THEN 'local' ELSE 'was local' END,
+				p.local_until > now() - interval '1 hour',
+				format('limited by itself, at its share of each limit, from %s until %s UTC.',
+					to_char(p.local_from AT TIME ZONE 'UTC', 'HH24:MI:SS'),
+					to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))),
 			(4, 'without a policy', p.without_policy,
 				'has no policy, and other proxies have one: no rule and no ban holds there.'),
-			(5, 'behind', p.policy AND p.late IS DISTINCT FROM 0, format('has yet to obey %s of the policy.',
-				CASE WHEN p.late IS NULL THEN 'the tables' WHEN p.late = 1 THEN '1 change'
-				ELSE p.late || ' changes' END)),
-			(7, 'gone', p.ended IS NULL AND p.seen > now() - interval '10 minutes',
-				format('vanished at %s UTC.', to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS')))
-		) AS s(place, state, holds, said) WHERE s.holds AND p.live = (s.state <> 'gone')
+			(5, 'behind', p.policy AND p.late IS DISTINCT FROM 0, format('has yet to %s of the policy.',
+				CASE WHEN p.late IS NULL THEN 'read the tables' WHEN p.late = 1 THEN 'apply 1 change'
+				ELSE 'apply ' || p.late || ' changes' END))
+		) AS s(place, state, holds, said) WHERE s.holds AND p.live = (s.state <> 'silent')
 		UNION ALL
 		SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem)
-		FROM live p, unnest(p.problems) AS problem
-		UNION ALL
-		SELECT CASE WHEN bool_or(p.open) THEN 8 ELSE 0 END, 'enforcing', NULL,
-			format('Limits are enforced by %s of %s.',
-				count(*) FILTER (WHERE NOT p.open AND NOT p.without_policy),
-				CASE count(*) WHEN 1 THEN '1 proxy' ELSE count(*) || ' proxies' END)
-		FROM live p HAVING bool_or(NOT p.open)
+		FROM proxies p, unnest(p.problems) AS problem WHERE p.live
+	)
+	SELECT f.state, f.node, f.said FROM (
+		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open'
+				WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %') THEN 'warning'
+				ELSE 'enforcing' END AS state, NULL::text AS node,
+			concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database'
+				ELSE format('Limits are enforced by %s of %s', a.enforcing,
+					CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END,
+				format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1
+					THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there'
+					ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings '
+						'decide' END, a.known - a.live, a.silence::bigint), '.') AS said
+		FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live,
+				count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing,
+				bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence
+			FROM proxies p) AS a
+		UNION ALL SELECT * FROM problems
 	) AS f ORDER BY f.place, f.node;
 CALL rate_limit_describe('rate_limit_state', $$
-Whether limits are enforced, as a sentence. The first row has the state of all limits: enforcing, open or
-	stopped. Each other row has a problem.
-state: enforcing; open: requests have no decision; stopped: there is no proxy; local: a proxy decided
-	without the database; without a policy; behind; unusable: a rule; gone: a proxy.
+Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy.
+state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
+	Of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the database; was
+	open or was local: within the last hour; without a policy; behind; unusable: a rule.
 node: The proxy that the sentence is about. NULL: all proxies.
 said: The sentence.
 $$);

@@ -85,8 +85,7 @@ func TestDocumentedRolesSuffice(t *testing.T) {
 		t.Error(err)
 	}
 	golden.Replay(t, "testdata/roles/proxy.txt", s.replay)
-	const rowSQL = "SELECT concat(node, ' ', epoch, ' ', report->>'applied_seq' = " +
-		"(SELECT max(seq)::text FROM rate_limit_changes)) FROM rate_limit_nodes"
+	const rowSQL = "SELECT concat(node, ' ', epoch, ' ', behind = 0) FROM rate_limit_proxies"
 	if err := p.Refresh(ctx); err != nil {
 		t.Fatal(err)
 	}

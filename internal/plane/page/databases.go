@@ -130,6 +130,10 @@ func (p *pools) read(ctx context.Context, data dataset, timeout time.Duration,
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		err = fmt.Errorf("nothing came within %v", timeout)
 	}
+	if data == counterData {
+		err = fmt.Errorf("if it does not answer the proxies either, the on_error setting of each decides: %w",
+			err)
+	}
 	return &downError{err}
 }
 

@@ -182,7 +182,7 @@ func TestNewestOfTooManyBansApply(t *testing.T) {
 	m := &controlledDB{db: d.openDB()}
 	var problems []string
 	p := d.newPolicyOn(m, policy.Settings{
-		OnApplied: func(_ int64, _ string, current []string) { problems = current },
+		OnApplied: func(_, _ string, current []string) { problems = current },
 	})
 	refresh(t, p)
 	const problem = "100001 bans are in force, and only the newest 100000 hold: ban networks instead of " +

@@ -31,10 +31,10 @@ type Settings struct {
 	// DisableMigration leaves the tables to the operator, who runs schema.sql.
 	DisableMigration bool
 
-	// OnApplied is called after each poll, unless it is nil. seq is the highest number of an applied change,
-	// log is the oid of the change log with this number, and problems has a text for each rule that cannot be
-	// used. OnApplied must not block. See registry.Registry.SetApplied.
-	OnApplied func(seq int64, log string, problems []string)
+	// OnApplied is called after each poll, unless it is nil. applied is a snapshot in which the applied
+	// changes are visible, and no others. log is the oid of the log of changes, and problems has a text for
+	// each rule that cannot be used. OnApplied must not block. See registry.Registry.SetApplied.
+	OnApplied func(applied, log string, problems []string)
 
 	// Health is the health of the server. The policy and the store share it. Required.
 	Health *health.Health

@@ -14,6 +14,7 @@ type head struct {
 	Snapshot string // the database snapshot of the poll; "" if the next poll cannot find the changes since
 	Server   string // the schema.ServerIdentity for which Snapshot is valid
 	Applied  int64  // the highest visible change number
+	Changed  string // the snapshot of the last poll that found changes; no others have become visible since
 }
 
 // maxChanges bounds the changes that a poll handles one by one. After a poll with more changes, all
@@ -95,6 +96,10 @@ func (p *Policy) findChanges(ctx context.Context) error {
 	}
 	if p.head.Snapshot == "" || len(rows)-1 > maxChanges || next.Server != p.head.Server {
 		p.due = allChanged
+	}
+	next.Changed = p.head.Changed
+	if next.Changed == "" || len(rows) > 1 || next.Server != p.head.Server {
+		next.Changed = next.Snapshot
 	}
 	p.head = head{}
 	switch next.Server {

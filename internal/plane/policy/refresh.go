@@ -49,7 +49,7 @@ func (p *Policy) Refresh(ctx context.Context) error {
 		if p.settings.OnApplied != nil {
 			_ = batch.PanicError(func() {
 				changesOID := p.head.Server[strings.IndexByte(p.head.Server, ' ')+1:]
-				p.settings.OnApplied(p.head.Applied, changesOID, problems(p.snapshot()))
+				p.settings.OnApplied(p.head.Changed, changesOID, problems(p.snapshot()))
 			})
 		}
 		if now := p.settings.Now(); now.Sub(p.forgotAt) >= forgetInterval {

@@ -75,7 +75,7 @@ func TestRestoreOpensNothing(t *testing.T) {
 		t.Fatalf("commands of the dump: got %d, want at least 100", len(commands))
 	}
 	applied := "" // the oid of the change log that the proxy reports
-	p := d.newPolicy(policy.Settings{OnApplied: func(_ int64, log string, _ []string) { applied = log }})
+	p := d.newPolicy(policy.Settings{OnApplied: func(_, log string, _ []string) { applied = log }})
 	refresh(t, p)
 	checkEqual(t, "before", outcomeOf(t, p, "key of ann", ""), "ann free rule/plan/per_hour=10")
 	conn := cluster.Connect(t, d.dsn)

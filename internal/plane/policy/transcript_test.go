@@ -80,7 +80,7 @@ type transcriptRun struct {
 func (r *transcriptRun) restart() {
 	r.policy = r.newPolicyOn(r.middle, policy.Settings{
 		Remember: 100,
-		OnApplied: func(_ int64, _ string, problems []string) {
+		OnApplied: func(_, _ string, problems []string) {
 			if joined := strings.Join(problems, "; "); joined != r.problems {
 				r.problems = joined
 				fmt.Fprintf(&r.out, "- %s\n", cmp.Or(joined, "nothing"))

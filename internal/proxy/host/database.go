@@ -197,9 +197,9 @@ func (h *Handle) openPolicy(sources *DataSources) (*policy.Policy, error) {
 			Health:           ofStore,
 			Remember:         p.Remember,
 			DisableMigration: !d.Settings.AutoMigrate,
-			OnApplied: func(seq int64, log string, problems []string) {
+			OnApplied: func(applied, log string, problems []string) {
 				if d.Postgres != nil {
-					d.Postgres.SetApplied(seq, log, problems)
+					d.Postgres.SetApplied(applied, log, problems)
 				}
 			},
 			OnError: func(err error) { d.policyFailed(counters, err) },

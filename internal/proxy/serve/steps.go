@@ -266,7 +266,7 @@ func deliverOne(q *Request, ahead int64) {
 	}
 	if q.Asked || len(q.Hits) > 0 {
 		if q.Outcome.Err != nil {
-			s.Report.Undecided()
+			s.Report.Undecided(q.Outcome.Status == 0)
 		} else {
 			s.Report.Count(q.Outcome.Status == 0, q.Hits, q.Decisions)
 		}

@@ -21,7 +21,7 @@ import (
 
 // nodesSQL formats the rows of the registry that have not ended.
 const nodesSQL = `SELECT coalesce(string_agg(concat_ws(' ', node, epoch, report->>'version',
-	report->>'applied_seq', (SELECT string_agg(p, ';') FROM json_array_elements_text(report->'problems') p)),
+	report->>'applied', (SELECT string_agg(p, ';') FROM json_array_elements_text(report->'problems') p)),
 	', ' ORDER BY node, epoch), '') FROM rate_limit_nodes WHERE ended IS NULL`
 
 // awaitNodes waits until the registry has the rows of want, in the format of nodesSQL.
@@ -80,12 +80,12 @@ func TestProxyIsRegistered(t *testing.T) {
 				}
 				store := s.openNode(driver, 7)
 				s.awaitNodes("n 7 v1")
-				store.SetApplied(12, "1", []string{"rule a: wrong", "rule b: wrong"})
-				s.awaitNodes("n 7 v1 12 rule a: wrong;rule b: wrong")
+				store.SetApplied("12:12:", "1", []string{"rule a: wrong", "rule b: wrong"})
+				s.awaitNodes("n 7 v1 12:12: rule a: wrong;rule b: wrong")
 				// Another store of the process has no policy, and keeps the policy's part of the row.
 				other := s.openNode("pgxdb", 7)
 				s.exec("UPDATE rate_limit_nodes SET report = '{}' WHERE node = 'n'")
-				s.awaitNodes("n 7 v1 12 rule a: wrong;rule b: wrong")
+				s.awaitNodes("n 7 v1 12:12: rule a: wrong;rule b: wrong")
 				other.Close()
 				store.Close()
 				s.awaitNodes("")
@@ -104,7 +104,7 @@ func TestRegistryRowIsSmall(t *testing.T) {
 	for i := range 20 {
 		n.Report.Of(fmt.Sprint("a limit ", i)).Leased = 5e13
 	}
-	n.Report.Undecided()
+	n.Report.Undecided(true)
 	if _, err := s.conn.PgConn().Exec(context.Background(), engine.TableSQL).ReadAll(); err != nil {
 		t.Fatal(err)
 	}
@@ -114,10 +114,10 @@ func TestRegistryRowIsSmall(t *testing.T) {
 	for i := range problems {
 		problems[i] = fmt.Sprintf("rule %d: limit: %s: must be less", i, strings.Repeat("ü", i))
 	}
-	store.SetApplied(1, "1", problems)
+	store.SetApplied("1:1:", "1", problems)
 	s.awaitText("SELECT coalesce(max(problems[cardinality(problems)]), '') FROM rate_limit_proxies",
 		"rule 10: limit: üü … and 989 more")
-	store.SetApplied(1, "1", []string{strings.Repeat("ü", 1000), "b"})
+	store.SetApplied("1:1:", "1", []string{strings.Repeat("ü", 1000), "b"})
 	s.awaitText("SELECT coalesce(max(problems[1]), '') FROM rate_limit_proxies",
 		strings.Repeat("ü", 200)+" … and 1 more")
 	const want = "t 1000000000000000 u"

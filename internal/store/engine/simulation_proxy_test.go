@@ -52,7 +52,7 @@ func newSimProxy(run *simRun, number int) *simProxy {
 	}
 	p.site = &serve.Site{Store: p.store, Timeout: run.plan.timeout, OnError: settings.Local}
 	p.site.Prepare()
-	applied := func(seq int64, log string, problems []string) { p.store.SetApplied(seq, log, problems) }
+	applied := func(applied, log string, problems []string) { p.store.SetApplied(applied, log, problems) }
 	p.policy = policy.New(db, policy.Settings{DisableMigration: true, Health: p.store.Health(),
 		Random: random, OnApplied: applied})
 	return p

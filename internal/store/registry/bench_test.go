@@ -33,7 +33,7 @@ func BenchmarkRegistry(b *testing.B) {
 		}
 		r := New(db, &proxyCount{}, n, engine.Options{})
 		r.checkSettingsAt = now.Add(1000 * time.Hour)
-		r.SetApplied(1, "1", []string{strings.Repeat("p", maxProblems)})
+		r.SetApplied("1:1:", "1", []string{strings.Repeat("p", maxProblems)})
 		r.writtenAt = now.Add(-time.Duration(i%3) * time.Second)
 		registries = append(registries, r)
 	}

@@ -126,11 +126,11 @@ func New(db pgdb.DB, s Store, n *Node, options engine.Options) *Registry {
 		proxies: 1, reported: map[string]string{}}
 }
 
-// SetApplied sets the last change of the policy that the process applies, the oid of its log, and the
-// problems of rules.
-func (r *Registry) SetApplied(seq int64, log string, problems []string) {
+// SetApplied sets a snapshot of the database in which the changes of the policy that the process applies are
+// visible, and no others. It also sets the oid of the log of changes, and the problems of rules.
+func (r *Registry) SetApplied(applied, log string, problems []string) {
 	if r.node != nil {
-		r.node.Report.setApplied(seq, log, problems)
+		r.node.Report.setApplied(applied, log, problems)
 	}
 }
 
@@ -228,6 +228,9 @@ func (r *Registry) poll(now time.Time) error {
 	statements := []*pgdb.Statement{live}
 	age := now.Sub(r.writtenAt)
 	if age >= heartbeatInterval || age >= pollInterval && r.node.Report.hasNews() {
+		if l := r.store.Local(); !l.Since.IsZero() {
+			r.node.Report.setLocal(l.Since, l.Last)
+		}
 		renewal.Args = []any{r.node.Name, r.node.Epoch, r.node.Report.makeRow(r.node, now)}
 		statements = []*pgdb.Statement{live, cannot, renewal}
 	}
@@ -298,7 +301,6 @@ func (r *Registry) noticeLocal(now time.Time) {
 	text := "the database makes no decisions: this proxy limits by itself, at " +
 		strconv.FormatFloat(100/l.Parts, 'g', 3, 64) + " % of each limit"
 	if !l.On {
-		r.node.Report.setLocal(l.Since, l.Last)
 		r.writtenAt = time.Time{}
 		r.pollSafely(now) // if this fails, the row does not show the local limits
 		text = fmt.Sprintf("limits are exact again: this proxy has admitted %d requests by itself, and "+

@@ -37,21 +37,29 @@ type row struct {
 	Version    string   `json:"version,omitempty"`
 	Region     string   `json:"region,omitempty"`
 	Clock      int64    `json:"clock"`
-	AppliedSeq *int64   `json:"applied_seq,omitempty"` // the last applied change; nil without a policy
-	Log        string   `json:"log,omitempty"`         // the oid of the policy's log, which a restore changes
-	Problems   []string `json:"problems,omitempty"`    // problems of the policy, see cutProblems
+	Applied    string   `json:"applied,omitempty"`  // see Registry.SetApplied; "" without a policy
+	Log        string   `json:"log,omitempty"`      // the oid of the policy's log, which a restore changes
+	Problems   []string `json:"problems,omitempty"` // problems of the policy, see cutProblems
 	Cannot     string   `json:"cannot,omitempty"`
 	LocalFrom  int64    `json:"local_from,omitempty"`
 	LocalUntil int64    `json:"local_until,omitempty"`
 
 	// Each request counts in one of Admitted, Refused and Undecided.
-	Admitted    int64           `json:"admitted"`
-	Refused     int64           `json:"refused"`
-	Undecided   int64           `json:"undecided"`
-	UndecidedAt int64           `json:"undecided_at,omitempty"` // the time of the last undecided request
-	Locally     int64           `json:"locally"`                // admitted or refused without the database
-	Busiest     json.RawMessage `json:"busiest"`                // {prefix: [admitted, refused]}
+	Admitted  int64           `json:"admitted"`
+	Refused   int64           `json:"refused"`
+	Undecided int64           `json:"undecided"`
+	Locally   int64           `json:"locally"` // admitted or refused without the database
+	Busiest   json.RawMessage `json:"busiest"` // {prefix: [admitted, refused]}
+
+	// The first and the last request of the last series of undecided requests, and what on_error did with
+	// the requests of the series. A pause of seriesPause ends a series.
+	UndecidedFrom     int64 `json:"undecided_from,omitempty"`
+	UndecidedAt       int64 `json:"undecided_at,omitempty"`
+	UndecidedAdmitted int64 `json:"undecided_admitted"`
+	UndecidedRefused  int64 `json:"undecided_refused"`
 }
+
+const seriesPause = time.Hour
 
 // LimitReport counts the requests of a limit.
 type LimitReport struct {
@@ -116,15 +124,24 @@ func (r *Report) limit(prefix string) *LimitReport {
 	return l
 }
 
-// Undecided counts a request without a decision.
-func (r *Report) Undecided() {
+// Undecided counts a request without a decision, which on_error has admitted or refused.
+func (r *Report) Undecided(admitted bool) {
 	if r == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.row.Undecided++
-	r.row.UndecidedAt = time.Now().UnixMicro()
+	row, now := &r.row, time.Now().UnixMicro()
+	if now-row.UndecidedAt > seriesPause.Microseconds() {
+		row.UndecidedFrom, row.UndecidedAdmitted, row.UndecidedRefused = now, 0, 0
+	}
+	row.Undecided++
+	row.UndecidedAt = now
+	if admitted {
+		row.UndecidedAdmitted++
+	} else {
+		row.UndecidedRefused++
+	}
 }
 
 // Count counts a decided request, in total and for each limit that it is charged to or that refuses it.
@@ -158,12 +175,12 @@ func (r *Report) Count(admitted bool, hits []ratelimit.Hit, decisions []ratelimi
 }
 
 // setApplied implements Registry.SetApplied.
-func (r *Report) setApplied(seq int64, log string, problems []string) {
+func (r *Report) setApplied(applied, log string, problems []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	row := &r.row
-	r.news = r.news || row.AppliedSeq == nil || *row.AppliedSeq != seq || row.Log != log
-	row.AppliedSeq, row.Log = &seq, log
+	r.news = r.news || row.Applied != applied || row.Log != log
+	row.Applied, row.Log = applied, log
 	row.Problems = cutProblems(problems)
 }
 

@@ -38,18 +38,31 @@ func TestReportCountsOutcomes(t *testing.T) {
 	count(true, ratelimit.FromMemory, true)
 	count(false, ratelimit.FromPostgres, true, false, true)
 	count(false, ratelimit.FromPostgres)
-	n.Report.Undecided()
-	n.Report.Undecided()
+	n.Report.Undecided(true)
+	n.Report.Undecided(false)
+	n.Report.Undecided(true)
 	n.Report.Of("b").Leased += 7
 	got := readRow(t, n)
 	if want := `{"a":[2,0],"b":[8,1]}`; string(got.Busiest) != want {
 		t.Errorf("Busiest = %s, want %s", got.Busiest, want)
 	}
-	if got.Admitted != 9 || got.Refused != 2 || got.Undecided != 2 || got.Locally != 1 {
-		t.Errorf("row = %+v, want 9 admitted, 2 refused, 2 undecided, 1 locally", got)
+	if got.Admitted != 9 || got.Refused != 2 || got.Undecided != 3 || got.Locally != 1 {
+		t.Errorf("row = %+v, want 9 admitted, 2 refused, 3 undecided, 1 locally", got)
 	}
-	if got.UndecidedAt == 0 || got.UndecidedAt > got.Clock {
-		t.Errorf("UndecidedAt = %d, want above 0 and at most Clock, %d", got.UndecidedAt, got.Clock)
+	if got.UndecidedAdmitted != 2 || got.UndecidedRefused != 1 {
+		t.Errorf("row = %+v, want 2 undecided requests admitted, and 1 refused", got)
+	}
+	first := got.UndecidedFrom
+	if first == 0 || got.UndecidedAt < first || got.UndecidedAt > got.Clock {
+		t.Errorf("the series lasts from %d until %d, want times up to Clock, %d", first, got.UndecidedAt,
+			got.Clock)
+	}
+	n.Report.row.UndecidedAt -= seriesPause.Microseconds()
+	n.Report.Undecided(false)
+	got = readRow(t, n)
+	if got.UndecidedFrom < first || got.UndecidedAdmitted != 0 || got.UndecidedRefused != 1 ||
+		got.Undecided != 4 {
+		t.Errorf("after an hour without one: row = %+v, want a new series, and 4 undecided in total", got)
 	}
 }
 

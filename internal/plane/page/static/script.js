@@ -82,8 +82,7 @@ const without = {state: 'stopped', said: 'This database has no proxies: it lacks
 
 function showState(answer) {
 	const [first, ...others] = answer.absent ? [without] : answer.rows
-	const look = first.state === 'enforcing' && others.length > 0
-	$('banner').className = look ? 'look' : first.state
+	$('banner').className = first.state
 	document.title = `${first.state} – pg-ratelimit`
 	fill('state', visible(first.said))
 	fill('state-more', others.map((row) => element('li', '', row.said)))
@@ -178,11 +177,11 @@ function showRefused(answer) {
 }
 
 function showProxies(answer) {
-	const state = (p) => p.live ? (p.cannot ? ['cannot decide', 'bad'] : ['running', 'good']) : p.ended ? ['stopped', 'note'] : ['vanished', 'warn']
-	const policy = (p) => !p.policy ? 'none' : p.behind === 0 ? 'newest' : p.behind === null ? 'unknown' : `${number(p.behind)} behind`
+	const state = (p) => p.live ? (p.cannot ? ['cannot decide', 'bad'] : ['running', 'good']) : p.ended ? ['stopped', 'note'] : ['silent', 'warn']
+	const policy = (p) => !p.policy ? 'none' : p.behind === 0 ? 'newest' : p.behind === null ? 'unknown' : p.late ? `${number(p.late)} behind` : 'about to change'
 	fill('proxies-list', missing(answer, 'registry', 'None.') ?? table('Proxies', ['Proxy', 'State', 'Policy', 'Passed', 'Refused', 'Without a decision', 'Version'],
 		answer.rows.map((p) => [p.region ? `${p.node} (${p.region})` : p.node, element('td', state(p)[1], state(p)[0]),
-			element('td', p.policy && p.behind !== 0 ? 'warn' : '', policy(p)), ...[p.admitted, p.refused, p.undecided].map((n) => n === null ? '' : number(n)), p.version ?? ''])))
+			element('td', p.policy && p.late !== 0 ? 'warn' : '', policy(p)), ...[p.admitted, p.refused, p.undecided].map((n) => n === null ? '' : number(n)), p.version ?? ''])))
 }
 
 function showNear(answer) {
