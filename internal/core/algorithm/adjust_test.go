@@ -37,7 +37,7 @@ func TestSettlementEqualsActualCost(t *testing.T) {
 		d := algorithm.Of(l)
 		settled, once := newKeys(), newKeys()
 		for n := rapid.IntRange(0, 3).Draw(t, "before"); n > 0; n-- {
-			settled.Micro = min(settled.Micro+conformance.DrawAdvance(t, l, 0), maxTime)
+			settled.Micro = min(settled.Micro+conformance.DrawAdvance(t, l, 0), conformance.MaxTime)
 			settled.drawCharge(t, l)
 		}
 		if row := settled.rows["p/k"]; row != nil {
@@ -61,7 +61,7 @@ func TestSettlementEqualsActualCost(t *testing.T) {
 		before := *settled.rows["p/k"]
 		settled.Micro, once.Micro = latestBefore, latestBefore
 		for n := rapid.IntRange(0, 3).Draw(t, "after"); n > 0; n-- {
-			settled.Micro = min(settled.Micro+conformance.DrawAdvance(t, l, 0), maxTime)
+			settled.Micro = min(settled.Micro+conformance.DrawAdvance(t, l, 0), conformance.MaxTime)
 			once.Micro = settled.Micro
 			cost := conformance.DrawCost(t, l)
 			if settled.take(l, cost).Allowed != once.take(l, cost).Allowed {
@@ -137,14 +137,14 @@ func TestOverdrawnQuotas(t *testing.T) {
 			passes := d.Passes(l, row, k.Micro, c)
 			for at, want := range map[int64]bool{passes: true, passes - 1: false} {
 				left, _ := d.Peek(l, row, at)
-				if at < maxTime && (left >= c) != want {
+				if at < conformance.MaxTime && (left >= c) != want {
 					t.Fatalf("%+v: cost %d, which passes at %d: at %d got %d remaining, want enough %t", *l,
 						c, passes, at, left, want)
 				}
 			}
 		}
 		_, reset := d.Peek(l, row, k.Micro)
-		if full, _ := d.Peek(l, row, reset); reset < maxTime && full != l.Capacity() &&
+		if full, _ := d.Peek(l, row, reset); reset < conformance.MaxTime && full != l.Capacity() &&
 			name != "sliding_window" {
 			t.Fatalf("%+v: remaining at Reset: got %d, want %d", *l, full, l.Capacity())
 		}
@@ -166,12 +166,12 @@ func TestWindowsOfCharges(t *testing.T) {
 		l := conformance.DrawLimit(t, name, "p")
 		k := newKeys()
 		first, ok := k.drawCharge(t, l)
-		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), maxTime)
+		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), conformance.MaxTime)
 		second, both := k.drawCharge(t, l)
 		if !ok || !both || first.window != second.window {
 			return
 		}
-		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), maxTime)
+		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), conformance.MaxTime)
 		together, apart := *k.rows["p/k"], *k.rows["p/k"]
 		d := algorithm.Of(l)
 		a, b := rapid.Int64Range(0, first.cost).Draw(t, "first"),

@@ -30,7 +30,7 @@ func TestBounds(t *testing.T) {
 				k.Micro = max(k.Micro-rapid.Int64Range(0, 5*conformance.Second).Draw(t, "by"),
 					last-10*conformance.Second)
 			}
-			if k.Micro > maxTime {
+			if k.Micro > conformance.MaxTime {
 				break
 			}
 			cost := conformance.DrawCost(t, l)

@@ -13,7 +13,7 @@ import (
 func TestPeriodsLeaveNoGap(t *testing.T) {
 	conformance.Check(t, 3000, func(t *rapid.T) {
 		l := conformance.DrawLimit(t, "calendar", "p")
-		now := rapid.Int64Range(0, maxTime).Draw(t, "now")
+		now := rapid.Int64Range(0, conformance.MaxTime).Draw(t, "now")
 		start, end := algorithm.Period(l, now)
 		if start > now || end <= now {
 			t.Fatalf("Period(%+v, %d): got %d to %d, want a period around it", *l, now, start, end)

@@ -19,7 +19,7 @@ func TestClockIsCorrected(t *testing.T) {
 		k := drawState(t, l)
 		right := k.Micro
 		k.Micro += conformance.DrawJump(t, l) * rapid.SampledFrom([]int64{1, 1, 3}).Draw(t, "times")
-		if k.Micro > maxTime {
+		if k.Micro > conformance.MaxTime {
 			t.Skip()
 		}
 		for n := rapid.IntRange(1, 4).Draw(t, "hits"); n > 0; n-- {
@@ -39,11 +39,11 @@ func TestClockIsCorrected(t *testing.T) {
 			}
 			maxRetry := 4*(conformance.Fills(l)+conformance.Span(l)) + 22*conformance.Second
 			if got.RetryAfter != ratelimit.Never && got.RetryAfter.Microseconds() > maxRetry {
-				t.Fatalf("%+v, row %+v at %d: got %+v, want RetryAfter up to %d µs", *l, jumped, k.Micro, got,
-					maxRetry)
+				t.Fatalf("%+v, row %+v at %d: got %+v, want RetryAfter up to %d µs", *l, jumped, k.Micro,
+					got, maxRetry)
 			}
 			step := conformance.DrawAdvance(t, l, got.RetryAfter)
-			k.Micro = min(k.Micro+step, maxTime)
+			k.Micro = min(k.Micro+step, conformance.MaxTime)
 			other.Micro = k.Micro
 		}
 	})

@@ -50,9 +50,6 @@ func (k *keys) peek(l *ratelimit.Limit, cost int64) ratelimit.Decision {
 	return k.decide(ratelimit.Hit{Limit: l, Key: "k", Cost: cost, Peek: true})[0]
 }
 
-// maxTime is the end of schedules. Until then time zones have rules, and a Postgres timestamp can hold it.
-const maxTime = 4_000_000_000 * conformance.Second
-
 // TestDefinitions runs random schedules and compares each decision with the oracle: Allowed, Remaining,
 // RetryAfter and Reset.
 func TestDefinitions(t *testing.T) {
@@ -67,7 +64,7 @@ func TestDefinitions(t *testing.T) {
 		retry := time.Duration(0)
 		for n := rapid.IntRange(1, 25).Draw(t, "steps"); n > 0; n-- {
 			k.Micro += conformance.DrawAdvance(t, l, retry)
-			if k.Micro > maxTime {
+			if k.Micro > conformance.MaxTime {
 				return
 			}
 			h := ratelimit.Hit{Limit: l, Key: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key")}
@@ -136,10 +133,9 @@ func checkDecision(l *ratelimit.Limit, log []entry, now int64, cost int64, d rat
 	return nil
 }
 
-// TestExtremes charges the full quota of limits with the smallest and largest valid values, and checks
-// decisions at the times when they change.
+// TestExtremes compares decisions on limits with extreme values with the oracle.
 func TestExtremes(t *testing.T) {
-	for _, l := range conformance.ExtremeLimits(t) {
+	conformance.CheckExtremes(t, func(l *ratelimit.Limit) conformance.Schedule {
 		k := newKeys()
 		var log []entry
 		check := func(cost int64, d ratelimit.Decision) ratelimit.Decision {
@@ -148,40 +144,14 @@ func TestExtremes(t *testing.T) {
 			}
 			return d
 		}
-		take := func(cost int64) ratelimit.Decision {
+		return conformance.Schedule{Clock: &k.Clock, Take: func(cost int64) ratelimit.Decision {
 			d := k.take(l, cost)
 			if d.Allowed {
 				log = append(log, entry{k.Micro, max(cost, -ratelimit.MaxEvents)})
 			}
 			return check(cost, d)
-		}
-		if d := take(l.Capacity()); !d.Allowed || d.Remaining != 0 {
-			t.Fatalf("%+v: the full quota in one hit: got %+v, want it allowed", *l, d)
-		}
-		for _, cost := range []int64{1, l.Capacity(), l.Capacity() + 1, math.MaxInt64} {
-			if d := take(cost); d.Allowed {
-				t.Fatalf("%+v: cost %d without quota: got %+v, want a refusal", *l, cost, d)
-			}
-		}
-		now := k.Micro
-		for _, cost := range []int64{1, l.Capacity()} {
-			k.Micro = now
-			retry := now + take(cost).RetryAfter.Microseconds()
-			for _, at := range []int64{retry - 1, retry} {
-				if at < maxTime {
-					k.Micro = at
-					check(1, k.peek(l, 1))
-				}
-			}
-		}
-		take(-1)
-		take(2)
-		take(math.MinInt64)
-		if d := k.peek(l, 1); d.Remaining != l.Capacity() {
-			t.Fatalf("%+v: after a full refund: got %+v, want the full quota", *l, d)
-		}
-		take(l.Capacity())
-	}
+		}, Peek: func() ratelimit.Decision { return check(1, k.peek(l, 1)) }}
+	})
 }
 
 // TestExpiredRowMeansNoRow checks that from Expires on, decisions are the same as without a row.
@@ -192,7 +162,7 @@ func TestExpiredRowMeansNoRow(t *testing.T) {
 		r := k.rows["p/k"]
 		k.Micro = max(k.Micro, r.Expires) +
 			rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, conformance.Span(l))).Draw(t, "later")
-		if k.Micro > maxTime {
+		if k.Micro > conformance.MaxTime {
 			t.Skip() // no clock shows this time
 		}
 		cost := conformance.DrawCost(t, l)
@@ -221,7 +191,7 @@ func drawState(t *rapid.T, l *ratelimit.Limit, others ...*ratelimit.Limit) *keys
 	retry := time.Duration(0)
 	for n := rapid.IntRange(1, 8).Draw(t, "hits"); n > 0; n-- {
 		by := rapid.SampledFrom(limits).Draw(t, "limit")
-		k.Micro = min(k.Micro+conformance.DrawAdvance(t, by, retry), maxTime)
+		k.Micro = min(k.Micro+conformance.DrawAdvance(t, by, retry), conformance.MaxTime)
 		cost := conformance.DrawCost(t, by)
 		if rapid.IntRange(0, 5).Draw(t, "refund") == 0 {
 			cost = -cost

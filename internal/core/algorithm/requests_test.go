@@ -12,49 +12,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// drawLimits draws limits that a few hits of small cost exhaust.
-func drawLimits(t *rapid.T) []*ratelimit.Limit {
-	var limits []*ratelimit.Limit
-	for n := rapid.IntRange(2, 4).Draw(t, "limits"); n > 0; n-- {
-		d := rapid.SampledFrom(conformance.Definitions()).Draw(t, "definition")
-		l := conformance.DrawLimit(t, d.Name, fmt.Sprint("p", n))
-		l.Events, l.Burst = min(l.Events, 12), min(l.Burst, 12)
-		limits = append(limits, l)
-	}
-	return limits
-}
-
-// drawRequest draws hits on different rows.
-func drawRequest(t *rapid.T, limits []*ratelimit.Limit, refunds bool) []ratelimit.Hit {
-	var hits []ratelimit.Hit
-	for _, l := range limits {
-		if len(hits) > 0 && rapid.IntRange(0, 3).Draw(t, "skip") == 0 {
-			continue
-		}
-		h := ratelimit.Hit{Limit: l, Key: rapid.SampledFrom([]string{"k", "l"}).Draw(t, "key"),
-			Cost: rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, l.Capacity()+1)).Draw(t, "cost")}
-		switch rapid.IntRange(0, 9).Draw(t, "what") {
-		case 0:
-			h.Peek = true
-		case 1:
-			if refunds {
-				h.Cost = -h.Cost
-			}
-		}
-		hits = append(hits, h)
-	}
-	return hits
-}
-
 // TestRequestsAreChargedAllOrNothing checks that a request charges all rows if each hit would pass alone, and
 // otherwise none. Refunds always take effect.
 func TestRequestsAreChargedAllOrNothing(t *testing.T) {
 	conformance.Check(t, 5000, func(t *rapid.T) {
 		k := newKeys()
-		limits := drawLimits(t)
+		n := 0
+		limits := conformance.DrawSmallLimits(t, func() string { n++; return fmt.Sprint("p", n) })
 		for n := rapid.IntRange(1, 8).Draw(t, "requests"); n > 0; n-- {
 			k.Micro += conformance.DrawAdvance(t, limits[0], 0)
-			hits := drawRequest(t, limits, true)
+			hits := conformance.DrawRequest(t, limits, true)
 			// Decide each hit alone, on a copy of its row.
 			allAllowed := true
 			before, alone := map[string]algorithm.Row{}, newKeys()

@@ -41,7 +41,7 @@ func sendHits(t *rapid.T, k *keys, l *ratelimit.Limit) {
 	var log []entry
 	retry := time.Duration(0)
 	for n := rapid.IntRange(1, 8).Draw(t, "hits"); n > 0; n-- {
-		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, retry), maxTime)
+		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, retry), conformance.MaxTime)
 		cost := conformance.DrawCost(t, l)
 		d := k.take(l, cost)
 		if d.Remaining > l.Capacity() || d.Limit != l.Capacity() {
@@ -134,7 +134,7 @@ func TestSwitchAddsAtMostOneWindow(t *testing.T) {
 		b := *a
 		b.Algorithm = ratelimit.TokenBucket
 		for n := rapid.IntRange(1, 6).Draw(t, "hits"); n > 0; n-- {
-			k.Micro = min(k.Micro+conformance.DrawAdvance(t, a, 0), maxTime)
+			k.Micro = min(k.Micro+conformance.DrawAdvance(t, a, 0), conformance.MaxTime)
 			k.take(&b, conformance.DrawCost(t, a))
 		}
 		before, after := k.peek(&b, 1).Remaining, k.peek(a, 1).Remaining
@@ -158,7 +158,7 @@ func TestChangedEvents(t *testing.T) {
 		for phase := rapid.IntRange(2, 4).Draw(t, "phases"); phase > 0; phase-- {
 			charged := int64(0) // when l last admitted a hit in this phase
 			for n := rapid.IntRange(1, 6).Draw(t, "hits"); n > 0; n-- {
-				k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), maxTime)
+				k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), conformance.MaxTime)
 				cost := conformance.DrawCost(t, l)
 				want := remaining(l, log, k.Micro).Cmp(big.NewRat(cost, 1)) >= 0
 				d := k.take(l, cost)

@@ -2,6 +2,7 @@ package settings_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -100,6 +101,44 @@ var settingTests = []struct {
 		value: func(s *settings.Settings) any { return s.Limit.Limit.Lease },
 		right: map[string]any{"": 0.0, "0.1%": 0.001, "50%": 0.5},
 		wrong: []string{"0%", "51%", "0.05", "some"},
+	},
+	{
+		table: settings.LimitTable, name: "settle",
+		value: func(s *settings.Settings) any {
+			if s.Limit.Settle == nil {
+				return "none"
+			}
+			u := *s.Limit.Settle
+			return fmt.Sprintf("%s %v %v %v %d %d", u.Header, u.Bytes, u.Path, u.Statuses, u.Cost, u.Else)
+		},
+		right: map[string]any{
+			" ":                          "none",
+			"header x-tokens":            "X-Tokens false [] [] 0 0",
+			"bytes":                      " true [] [] 0 0",
+			"json usage.total_tokens":    " false [usage total_tokens] [] 0 0",
+			"json tokens":                " false [tokens] [] 0 0",
+			"status 401 403 = 1, else 0": " false [] [401 403] 1 0",
+			"status  500 = 0,  else 999999999999999 ": " false [] [500] 0 999999999999999",
+		},
+		wrong: []string{
+			"header", "header a b", "header a:b", "bytes 1", "json", "json .a", "json a..b", "json a b",
+			"status", "status 401", "status 401 = 1", "status 401 = 1 else 0", "status 99 = 1, else 0",
+			"status 600 = 1, else 0", "status = 1, else 0", "status 401 = -1, else 0",
+			"status 401 = 1, else 1000000000000000", "status 0401 = 1, else 0", "tokens", "json a\x00.b c",
+		},
+	},
+	{
+		table: settings.LimitTable, name: "key",
+		value: func(s *settings.Settings) any { return strings.Join(s.Limit.Alternatives, ",") },
+		right: map[string]any{
+			"": "", "{client_ip}": "", "{host}|{path}": "", "a||b": "", "{host} {path}": "",
+			"{header.X} | {client_ip}":        "{header.X},{client_ip}",
+			"{header.X}  |  {cookie.a} | all": "{header.X},{cookie.a},all",
+			"{header.X}{header.Y} | {host}/a": "{header.X}{header.Y},{host}/a",
+		},
+		wrong: []string{"|", "| {client_ip}", "{client_ip} |", "{header.X} || {client_ip}",
+			"{header.X} | | {client_ip}", "x{header.X} | {client_ip}", "all | {client_ip}",
+			"{header.X}\t|\t{host}"},
 	},
 	{
 		table: settings.LimitTable, name: "mode",

@@ -20,10 +20,6 @@ import (
 
 const second = conformance.Second
 
-// maxTime is the end of schedules. A Postgres timestamp can have this value, and the zone files of both Go
-// and Postgres reach it.
-const maxTime = 4_000_000_000 * second
-
 // minTime is the start of schedules. A reset leaves a window of the year 1800, and two of the longest windows
 // after that end in 2000.
 const minTime = 1_000_000_000 * second
@@ -213,15 +209,6 @@ func requireEqual(t failer, what string, now int64, h ratelimit.Hit, c *batch.Ca
 	}
 }
 
-// drawLimit draws a limit of any kind, in either table.
-func drawLimit(t *rapid.T, prefix string) *ratelimit.Limit {
-	l := conformance.DrawLimit(t, rapid.SampledFrom(conformance.Definitions()).Draw(t, "definition").Name,
-		prefix)
-	l.Durable = rapid.Bool().Draw(t, "durable")
-	l.SynchronousCommit = l.Durable && rapid.IntRange(0, 3).Draw(t, "synchronous") == 0
-	return l
-}
-
 // drawCall draws a call of one hit on one of a few keys.
 func drawCall(t *rapid.T, limits []*ratelimit.Limit) *batch.Call {
 	l := rapid.SampledFrom(limits).Draw(t, "limit")
@@ -254,7 +241,7 @@ func (m *modelTest) moveClock(t *rapid.T, l *ratelimit.Limit) {
 		rapid.Int64Range(0, 3*w),
 		rapid.SampledFrom([]int64{1, -1, w, w - 1, w + 1, 2 * w, 2*w - 1}),
 		rapid.SampledFrom([]int64{retry, max(0, retry-1)})).Draw(t, "advance")
-	if m.clock.Micro > maxTime {
+	if m.clock.Micro > conformance.MaxTime {
 		m.clock.Micro = conformance.NewClock().Micro
 	}
 }

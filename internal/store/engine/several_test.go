@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"fmt"
 	"math"
 	"testing"
 
@@ -16,43 +15,11 @@ import (
 
 // drawSmallLimits draws limits with small quotas. Two of them may share their rows.
 func (m *modelTest) drawSmallLimits(t *rapid.T) []*ratelimit.Limit {
-	var limits []*ratelimit.Limit
-	for n := rapid.IntRange(2, 4).Draw(t, "limits"); n > 0; n-- {
-		l := drawLimit(t, m.newPrefix())
-		l.Events = min(l.Events, 12)
-		l.Burst = min(l.Burst, 12)
-		limits = append(limits, l)
-	}
+	limits := conformance.DrawSmallLimits(t, m.newPrefix)
 	if rapid.IntRange(0, 3).Draw(t, "two limits share their rows") == 0 {
 		limits[1].Prefix, limits[1].Durable = limits[0].Prefix, limits[0].Durable
 	}
 	return limits
-}
-
-// drawRequest draws a request of hits on different rows.
-func drawRequest(t *rapid.T, limits []*ratelimit.Limit, refunds bool) *batch.Call {
-	var hits []ratelimit.Hit
-	rows := map[string]bool{}
-	for _, l := range limits {
-		key := rapid.SampledFrom([]string{"k", "l"}).Draw(t, "key")
-		name := fmt.Sprint(l.Prefix, l.Durable, key)
-		if rows[name] || len(hits) > 0 && rapid.IntRange(0, 3).Draw(t, "skip") == 0 {
-			continue
-		}
-		rows[name] = true
-		h := ratelimit.Hit{Limit: l, Key: key,
-			Cost: rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, l.Capacity()+1)).Draw(t, "cost")}
-		switch rapid.IntRange(0, 15).Draw(t, "what") {
-		case 0:
-			h.Peek = true
-		case 1:
-			if refunds {
-				h.Cost = -h.Cost
-			}
-		}
-		hits = append(hits, h)
-	}
-	return newCall(refunds && rapid.IntRange(0, 15).Draw(t, "reset") == 0, hits...)
 }
 
 // In random batches of requests of several limits, each decision equals the decision of the Go steps, one
@@ -69,7 +36,8 @@ func TestSeveralLimitsAreAllOrNothing(t *testing.T) {
 			refunds := rapid.Bool().Draw(t, "refunds")
 			var calls []*batch.Call
 			for n := rapid.IntRange(1, 10).Draw(t, "requests"); n > 0; n-- {
-				calls = append(calls, drawRequest(t, limits, refunds))
+				reset := refunds && rapid.IntRange(0, 15).Draw(t, "reset") == 0
+				calls = append(calls, newCall(reset, conformance.DrawRequest(t, limits, refunds)...))
 			}
 			if !sharesRows {
 				m.checkBatch(t, calls)

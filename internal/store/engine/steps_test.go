@@ -13,7 +13,8 @@ import (
 
 // drawTwoLimits draws two limits, which often share their rows.
 func (m *modelTest) drawTwoLimits(t *rapid.T) []*ratelimit.Limit {
-	limits := []*ratelimit.Limit{drawLimit(t, m.newPrefix()), drawLimit(t, m.newPrefix())}
+	limits := []*ratelimit.Limit{conformance.DrawAnyLimit(t, m.newPrefix()),
+		conformance.DrawAnyLimit(t, m.newPrefix())}
 	if rapid.Bool().Draw(t, "the limits share their rows") {
 		limits[1].Prefix, limits[1].Durable = limits[0].Prefix, limits[0].Durable
 	}
@@ -39,6 +40,25 @@ func TestBatchIsSequential(t *testing.T) {
 			}
 			m.checkBatch(t, calls)
 		}
+	})
+}
+
+// SQL and Go make the same decisions on limits with extreme values, around the times at which decisions
+// change.
+func TestExtremeLimits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all runs it; a test of the Go steps with the same values always runs")
+	}
+	m := newModelTest(t)
+	conformance.CheckExtremes(t, func(l *ratelimit.Limit) conformance.Schedule {
+		l.Prefix, l.Durable = m.newPrefix(), l.Events == 1
+		m.startSchedule()
+		decide := func(cost int64, peek bool) ratelimit.Decision {
+			return m.checkHit(t, ratelimit.Hit{Limit: l, Key: "k", Cost: cost, Peek: peek})
+		}
+		return conformance.Schedule{Clock: m.clock,
+			Take: func(cost int64) ratelimit.Decision { return decide(cost, false) },
+			Peek: func() ratelimit.Decision { return decide(1, true) }}
 	})
 }
 

@@ -2,6 +2,8 @@ package conformance
 
 import (
 	"flag"
+	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -40,8 +42,8 @@ func Limits(prefix string, events int64) []*ratelimit.Limit {
 	})
 }
 
-// ExtremeLimits returns limits with the smallest and the largest valid values, for each algorithm.
-func ExtremeLimits(t testing.TB) []*ratelimit.Limit {
+// extremeLimits returns limits with the smallest and the largest valid values, for each algorithm.
+func extremeLimits(t testing.TB) []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
 	for _, a := range Algorithms() {
 		for _, events := range []int64{1, 2, 1000, 1 << 52, ratelimit.MaxEvents - 1, ratelimit.MaxEvents} {
@@ -129,6 +131,96 @@ func DrawLimit(t *rapid.T, definition, prefix string) *ratelimit.Limit {
 			false: definition}[l.Calendar != ratelimit.NoCalendar] {
 			return l
 		}
+	}
+}
+
+// MaxTime is the end of schedules, in microseconds since the Unix epoch. Until then time zones have rules in
+// the zone files of both Go and Postgres, and a Postgres timestamp can hold it.
+const MaxTime = 4_000_000_000 * Second
+
+// DrawAnyLimit draws a limit with any definition, in either table.
+func DrawAnyLimit(t *rapid.T, prefix string) *ratelimit.Limit {
+	l := DrawLimit(t, rapid.SampledFrom(Definitions()).Draw(t, "definition").Name, prefix)
+	l.Durable = rapid.Bool().Draw(t, "durable")
+	l.SynchronousCommit = l.Durable && rapid.IntRange(0, 3).Draw(t, "synchronous") == 0
+	return l
+}
+
+// DrawSmallLimits draws two to four limits that a few hits of small cost exhaust.
+func DrawSmallLimits(t *rapid.T, newPrefix func() string) []*ratelimit.Limit {
+	var limits []*ratelimit.Limit
+	for n := rapid.IntRange(2, 4).Draw(t, "limits"); n > 0; n-- {
+		l := DrawAnyLimit(t, newPrefix())
+		l.Events, l.Burst = min(l.Events, 12), min(l.Burst, 12)
+		limits = append(limits, l)
+	}
+	return limits
+}
+
+// DrawRequest draws a request of hits on different rows. refunds allows costs below 0.
+func DrawRequest(t *rapid.T, limits []*ratelimit.Limit, refunds bool) []ratelimit.Hit {
+	var hits []ratelimit.Hit
+	rows := map[string]bool{}
+	for _, l := range limits {
+		key := rapid.SampledFrom([]string{"k", "l"}).Draw(t, "key")
+		name := fmt.Sprint(l.Prefix, l.Durable, key)
+		if rows[name] || len(hits) > 0 && rapid.IntRange(0, 3).Draw(t, "skip") == 0 {
+			continue
+		}
+		rows[name] = true
+		h := ratelimit.Hit{Limit: l, Key: key,
+			Cost: rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, l.Capacity()+1)).Draw(t, "cost")}
+		switch rapid.IntRange(0, 12).Draw(t, "what") {
+		case 0:
+			h.Peek = true
+		case 1:
+			if refunds {
+				h.Cost = -h.Cost
+			}
+		}
+		hits = append(hits, h)
+	}
+	return hits
+}
+
+// Schedule decides hits on one key of a limit at the time of a clock, and checks each decision.
+type Schedule struct {
+	Clock *Clock
+	Take  func(cost int64) ratelimit.Decision
+	Peek  func() ratelimit.Decision // at a cost of 1
+}
+
+// CheckExtremes charges the full quota of limits with the smallest and largest valid values, and decides hits
+// at the times when decisions change. start returns the schedule of a limit.
+func CheckExtremes(t testing.TB, start func(l *ratelimit.Limit) Schedule) {
+	for _, l := range extremeLimits(t) {
+		s := start(l)
+		if d := s.Take(l.Capacity()); !d.Allowed || d.Remaining != 0 {
+			t.Fatalf("%+v: the full quota in one hit: got %+v, want it allowed", *l, d)
+		}
+		for _, cost := range []int64{1, l.Capacity(), l.Capacity() + 1, math.MaxInt64} {
+			if d := s.Take(cost); d.Allowed || d.RetryAfter != ratelimit.Never && cost > l.Capacity() {
+				t.Fatalf("%+v: cost %d of an empty quota: got %+v, want a refusal", *l, cost, d)
+			}
+		}
+		now := s.Clock.Micro
+		for _, cost := range []int64{1, l.Capacity()} {
+			s.Clock.Micro = now
+			retry := now + s.Take(cost).RetryAfter.Microseconds()
+			for _, at := range []int64{retry - 1, retry} {
+				if at < MaxTime {
+					s.Clock.Micro = at
+					s.Peek()
+				}
+			}
+		}
+		s.Take(-1)
+		s.Take(min(2, l.Capacity()))
+		s.Take(math.MinInt64)
+		if d := s.Peek(); d.Remaining != l.Capacity() {
+			t.Fatalf("%+v: after a refund of all: got %+v, want the full quota", *l, d)
+		}
+		s.Take(l.Capacity())
 	}
 }
 
