@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -16,13 +17,15 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 var update = flag.Bool("update", false, "write the transcripts anew")
 
-// A transcript is a file of changes and the resulting decisions of a policy. Each runs with each driver. Its
-// lines are:
+// A transcript is a file of changes and the resulting decisions of a policy. Each runs with each driver.
+// Without -short, the one of outages also runs as in a region at 150 ms from the database. Its lines are:
 //
 //	UPDATE …;               SQL, which continues on lines that begin with a tab. Then the policy polls.
 //	user ann free           creates a user of a tier with the API key "key of ann"
@@ -43,7 +46,14 @@ func TestTranscripts(t *testing.T) {
 		t.Fatalf("got %d transcripts and the error %v, want some and none", len(files), err)
 	}
 	for _, file := range files {
-		for driver, open := range drivers.All {
+		opens := maps.Clone(drivers.All)
+		if file == "testdata/outages.txt" && !testing.Short() {
+			opens["pgxdb over a network of 150 ms"] = func(t testing.TB, dsn string) pgdb.DB {
+				_, slow := slownet.ListenFor(t, dsn, 150*time.Millisecond)
+				return drivers.All["pgxdb"](t, slow)
+			}
+		}
+		for driver, open := range opens {
 			t.Run(strings.TrimSuffix(filepath.Base(file), ".txt")+"/"+driver, func(t *testing.T) {
 				text, err := os.ReadFile(file)
 				if err != nil {
