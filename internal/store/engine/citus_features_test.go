@@ -85,8 +85,8 @@ func (s *citusDB) testSlots(t *testing.T, driver string) {
 	release(2)
 	awaitFree(t, b, flight, 2)
 	// A request that a limit in another shard refuses keeps no slot.
-	full := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "slots full " + driver,
-		Algorithm: ratelimit.FixedWindow, Events: 1, Window: time.Hour}, Key: keyInOtherShard("k"), Cost: 1}
+	full := hitOn("slots full "+driver, 1, false)
+	full.Key = keyInShard((store.ShardOf("k", testShards) + 1) % testShards)
 	for _, home := range []string{"", full.Key} {
 		full.Subject = home
 		slot := &ratelimit.Slot{}

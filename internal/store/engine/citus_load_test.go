@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,75 +14,65 @@ import (
 // shardTimeout is the timeout of a request in tests that move shards.
 const shardTimeout = 250 * time.Millisecond
 
-// shardLoad counts the results of requests by shard.
-type shardLoad struct {
-	Granted, Unknown [testShards]int64 // atomic; Unknown has the failed requests
-	Requests         int64
+// shardCounts has the number of requests, and the results of requests by shard.
+type shardCounts struct {
+	Requests, Failed int64
+	Granted, Unknown [testShards]int64 // Unknown has the failed requests
 }
 
-// run takes hits on many keys until stop is closed.
-func (l *shardLoad) run(to ratelimit.Store, limit *ratelimit.Limit, callers, keys int,
-	stop <-chan struct{}) *sync.WaitGroup {
-	var group sync.WaitGroup
-	for c := range callers {
-		group.Add(1)
-		go func() {
-			defer group.Done()
-			d := make([]ratelimit.Decision, 1)
-			for i := c; ; i += callers {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				key := fmt.Sprint("key ", i%keys)
-				shard := store.ShardOf(key, testShards)
-				err := to.Take(context.Background(), shardTimeout,
-					[]ratelimit.Hit{{Limit: limit, Key: key, Cost: 1}}, d)
-				atomic.AddInt64(&l.Requests, 1)
-				switch {
-				case err != nil:
-					atomic.AddInt64(&l.Unknown[shard], 1)
-					time.Sleep(time.Millisecond)
-				case d[0].Allowed:
-					atomic.AddInt64(&l.Granted[shard], 1)
-				}
-			}
-		}()
-	}
-	return &group
+// shardLoad counts the results of all callers.
+type shardLoad struct {
+	mu     sync.Mutex
+	counts shardCounts
 }
 
 // snapshot returns a copy of the counts.
-func (l *shardLoad) snapshot() *shardLoad {
-	c := &shardLoad{Requests: atomic.LoadInt64(&l.Requests)}
-	for shard := range testShards {
-		c.Granted[shard] = atomic.LoadInt64(&l.Granted[shard])
-		c.Unknown[shard] = atomic.LoadInt64(&l.Unknown[shard])
+func (l *shardLoad) snapshot() shardCounts {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.counts
+}
+
+// send takes hits on many keys until stop is closed.
+func (l *shardLoad) send(to ratelimit.Store, stop <-chan struct{}) {
+	d := make([]ratelimit.Decision, 1)
+	for i := 0; ; i++ {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		h := ratelimit.Hit{Limit: chaosLimit, Key: fmt.Sprint("key ", i%400), Cost: 1}
+		err := to.Take(context.Background(), shardTimeout, []ratelimit.Hit{h}, d)
+		shard := store.ShardOf(h.Key, testShards)
+		l.mu.Lock()
+		l.counts.Requests++
+		switch {
+		case err != nil:
+			l.counts.Failed++
+			l.counts.Unknown[shard]++
+		case d[0].Allowed:
+			l.counts.Granted[shard]++
+		}
+		l.mu.Unlock()
+		if err != nil {
+			time.Sleep(time.Millisecond)
+		}
 	}
-	return c
 }
 
 // checkCounts compares the granted hits with the counts, except in lost shards. A failed request may have
 // been counted.
-func (s *citusDB) checkCounts(t *testing.T, l *shardLoad, table, prefix string, lost map[int]bool) {
+func (s *citusDB) checkCounts(t *testing.T, c shardCounts, lost map[int]bool) {
 	t.Helper()
-	granted, unknown := int64(0), int64(0)
-	counted := s.countsByShard(table, prefix)
-	sum := int64(0)
+	counted := s.countsByShard("rate_limit_ephemeral", chaosLimit.Prefix)
 	for shard := range testShards {
-		granted += l.Granted[shard]
-		unknown += l.Unknown[shard]
-		sum += counted[shard]
-		if lost[shard] {
-			continue
-		}
-		if counted[shard] < l.Granted[shard] || counted[shard] > l.Granted[shard]+l.Unknown[shard] {
-			t.Errorf("shard %d counted %d, want %d to %d", shard, counted[shard], l.Granted[shard],
-				l.Granted[shard]+l.Unknown[shard])
+		n, granted := counted[shard], c.Granted[shard]
+		if !lost[shard] && (n < granted || n > granted+c.Unknown[shard]) {
+			t.Errorf("shard %d counted %d, want %d to %d", shard, n, granted, granted+c.Unknown[shard])
 		}
 	}
-	t.Logf("%d requests: granted %d, failed %d, counted %d", l.Requests, granted, unknown, sum)
+	t.Logf("%d requests, %d failed", c.Requests, c.Failed)
 }
 
 // keyInShard returns a key in a shard.

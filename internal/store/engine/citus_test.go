@@ -230,12 +230,3 @@ FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256
 		}
 	}
 }
-
-// keyInOtherShard returns a key in another shard than a subject.
-func keyInOtherShard(subject string) string {
-	for i := 0; ; i++ {
-		if key := fmt.Sprint("k", i); store.ShardOf(key, testShards) != store.ShardOf(subject, testShards) {
-			return key
-		}
-	}
-}

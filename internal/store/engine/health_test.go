@@ -53,18 +53,14 @@ func TestFailingDatabase(t *testing.T) {
 	})
 }
 
-// stalledDB is a DB that never responds, not even to the check of its tables.
-type stalledDB struct{}
-
-func (stalledDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	return hang(ctx, statements)
-}
-func (stalledDB) Exec(ctx context.Context, _ string) error { return hang(ctx, nil) }
-func (stalledDB) Close()                                   {}
-
 // While the database does not respond, only the first requests wait for their timeouts.
 func TestFewRequestsWaitForHangingDatabase(t *testing.T) {
-	for name, db := range map[string]pgdb.DB{"from the start": stalledDB{},
+	// A stalled DB does not even respond to the check of its tables.
+	stalled := &interceptDB{&fakeDB{},
+		func(ctx context.Context, statements []*pgdb.Statement, _ answerFunc) error {
+			return hang(ctx, statements)
+		}}
+	for name, db := range map[string]pgdb.DB{"from the start": stalled,
 		"later": &fakeDB{answer: hang, probe: hang}} {
 		synctest.Test(t, func(t *testing.T) {
 			const timeout, outage = 250 * time.Millisecond, 2 * time.Minute

@@ -63,12 +63,6 @@ func BenchmarkRegistry(b *testing.B) {
 	seconds := float64(b.N)
 	b.ReportMetric(float64(wal()-before)/seconds, "WAL-B/op")
 	b.ReportMetric((cpuTime(b, pid)-spent).Seconds()*1000/seconds, "server-ms/op")
-	for unit, sql := range map[string]string{
-		"B/row":    "SELECT avg(pg_column_size(n.*))::float8 FROM rate_limit_nodes n",
-		"table-KB": "SELECT pg_total_relation_size('rate_limit_nodes') / 1024.0",
-	} {
-		b.ReportMetric(cluster.Query[float64](b, dsn, sql), unit)
-	}
 }
 
 // cpuTime returns the processor time of a process.
