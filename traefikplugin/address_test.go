@@ -17,55 +17,52 @@ func TestClientAddress(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		strategy  *IPStrategy
-		remote    string
+		remote    string // "" is 192.0.2.7:80
 		forwarded string
 		want      string
 	}{
-		{name: "connection",
-			remote: "192.0.2.7:80", forwarded: "203.0.113.1", want: "192.0.2.7"},
+		{name: "connection", forwarded: "203.0.113.1", want: "192.0.2.7"},
 		{name: "empty strategy", strategy: &IPStrategy{},
-			remote: "192.0.2.7:80", forwarded: "203.0.113.1", want: "192.0.2.7"},
-		{name: "connection, IPv6",
-			remote: "[2001:db8::1]:80", want: "2001:db8::1"},
-		{name: "no port",
-			remote: "@", want: "@"},
+			forwarded: "203.0.113.1", want: "192.0.2.7"},
+		{name: "connection, IPv6", remote: "[2001:db8::1]:80", want: "2001:db8::1"},
+		{name: "no port", remote: "@", want: "@"},
 		{name: "depth 1", strategy: &IPStrategy{Depth: 1},
-			remote: "192.0.2.7:80", forwarded: "203.0.113.1, 203.0.113.2", want: "203.0.113.2"},
+			forwarded: "203.0.113.1, 203.0.113.2", want: "203.0.113.2"},
 		{name: "depth 2", strategy: &IPStrategy{Depth: 2},
-			remote: "192.0.2.7:80", forwarded: "203.0.113.1, 203.0.113.2", want: "203.0.113.1"},
+			forwarded: "203.0.113.1, 203.0.113.2", want: "203.0.113.1"},
 		{name: "depth too deep", strategy: &IPStrategy{Depth: 3},
-			remote: "192.0.2.7:80", forwarded: "203.0.113.1, 203.0.113.2", want: "192.0.2.7"},
-		{name: "depth without a header", strategy: &IPStrategy{Depth: 1},
-			remote: "192.0.2.7:80", want: "192.0.2.7"},
+			forwarded: "203.0.113.1, 203.0.113.2", want: "192.0.2.7"},
+		{name: "depth without a header", strategy: &IPStrategy{Depth: 1}, want: "192.0.2.7"},
 		{name: "depth before excluded", strategy: &IPStrategy{Depth: 1, ExcludedIPs: excluded},
-			remote: "192.0.2.7:80", forwarded: "203.0.113.1,10.0.0.1", want: "10.0.0.1"},
+			forwarded: "203.0.113.1,10.0.0.1", want: "10.0.0.1"},
 		{name: "excluded", strategy: &IPStrategy{ExcludedIPs: excluded},
-			remote: "192.0.2.7:80", forwarded: "203.0.113.9, 203.0.113.1, 192.0.2.1, 10.1.2.3, 2001:db8:1::5",
-			want: "203.0.113.1"},
+			forwarded: "203.0.113.9, 203.0.113.1, 192.0.2.1, 10.1.2.3, 2001:db8:1::5",
+			want:      "203.0.113.1"},
 		{name: "excluded, 4 in 6", strategy: &IPStrategy{ExcludedIPs: excluded},
-			remote: "192.0.2.7:80", forwarded: "203.0.113.1, ::ffff:10.1.2.3", want: "203.0.113.1"},
+			forwarded: "203.0.113.1, ::ffff:10.1.2.3", want: "203.0.113.1"},
 		{name: "excluded, empty parts", strategy: &IPStrategy{ExcludedIPs: excluded},
-			remote: "192.0.2.7:80", forwarded: "203.0.113.1, , 10.0.0.1,", want: "203.0.113.1"},
+			forwarded: "203.0.113.1, , 10.0.0.1,", want: "203.0.113.1"},
 		{name: "excluded, not an address", strategy: &IPStrategy{ExcludedIPs: excluded},
-			remote: "192.0.2.7:80", forwarded: "203.0.113.1, nonsense", want: "192.0.2.7"},
+			forwarded: "203.0.113.1, nonsense", want: "192.0.2.7"},
 		{name: "excluded, all", strategy: &IPStrategy{ExcludedIPs: excluded},
-			remote: "192.0.2.7:80", forwarded: "10.0.0.1", want: "192.0.2.7"},
+			forwarded: "10.0.0.1", want: "192.0.2.7"},
 		// HAProxy adds its line after the client's lines.
 		{name: "depth, a line of the client", strategy: &IPStrategy{Depth: 1},
-			remote: "192.0.2.7:80", forwarded: "198.51.100.1, 198.51.100.2\n203.0.113.1",
-			want: "203.0.113.1"},
+			forwarded: "198.51.100.1, 198.51.100.2\n203.0.113.1",
+			want:      "203.0.113.1"},
 		{name: "excluded, a line of the client", strategy: &IPStrategy{ExcludedIPs: excluded},
-			remote: "192.0.2.7:80", forwarded: "198.51.100.1, 198.51.100.2\n203.0.113.1",
-			want: "203.0.113.1"},
-		{name: "excluded, no header", strategy: &IPStrategy{ExcludedIPs: excluded},
-			remote: "192.0.2.7:80", want: "192.0.2.7"},
+			forwarded: "198.51.100.1, 198.51.100.2\n203.0.113.1",
+			want:      "203.0.113.1"},
+		{name: "excluded, no header", strategy: &IPStrategy{ExcludedIPs: excluded}, want: "192.0.2.7"},
 	} {
 		a, err := newAddresses(c.strategy)
 		if err != nil {
 			t.Fatalf("%s: error %v, want nil", c.name, err)
 		}
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
-		r.RemoteAddr = c.remote
+		if r.RemoteAddr = c.remote; c.remote == "" {
+			r.RemoteAddr = "192.0.2.7:80"
+		}
 		if c.forwarded != "" {
 			r.Header["X-Forwarded-For"] = strings.Split(c.forwarded, "\n")
 		}

@@ -21,60 +21,63 @@ func validConfig(further ...Settings) *Config {
 	return c
 }
 
+// invalidSettings has changes that make a valid configuration invalid, by the starts of the errors.
+var invalidSettings = map[string]func(*Config){
+	`cost: "{nobody}"`:  func(c *Config) { c.Other["cost"] = "{nobody}" },
+	`key: "{client_ip"`: func(c *Config) { c.Other["key"] = "{client_ip" },
+	`onError: "ignore"`: func(c *Config) { c.Other["onError"] = "ignore" },
+	`limit: missing: must be given here, or drop the prefix`: func(c *Config) {
+		c.Other["limit"], c.Zones = "", []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"}}}
+	},
+	`dsn: missing`:             func(c *Config) { c.Other["dsn"] = "" },
+	`dsn: `:                    func(c *Config) { c.Other["dsn"] = "mysql://localhost" },
+	`ipStrategy.depth: "-1"`:   func(c *Config) { c.IPStrategy = &IPStrategy{Depth: -1} },
+	`zones[0].limit: missing`:  func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "z"}}} },
+	`zones[0].prefix: missing`: func(c *Config) { c.Zones = []Zone{{Other: Settings{"limit": "5 1m"}}} },
+	`policy.apiKey: "X-Api-Key": must be text with a placeholder, such as ` +
+		`{header.X-Api-Key}`: func(c *Config) {
+		c.Policy = []Settings{{"apiKey": "X-Api-Key"}}
+	},
+	`policy.forwardHeaders: "maybe"`: func(c *Config) {
+		c.Policy = []Settings{{"forwardHeaders": "maybe"}}
+	},
+	`zones[0].audit: "sample 2": must be off, denied`: func(c *Config) {
+		c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "audit": "sample 2"}}}
+	},
+	`history.retention.usage: "7 years": must be a duration from 1d to 100y`: func(c *Config) {
+		c.History = []History{{Retention: []Settings{{"usage": "7 years"}}}}
+	},
+	`policy: "2 of them": must be one map`:  func(c *Config) { c.Policy = []Settings{{}, {}} },
+	`history: "2 of them": must be one map`: func(c *Config) { c.History = []History{{}, {}} },
+	`history.retention: "2 of them": must be one map`: func(c *Config) {
+		c.History = []History{{Retention: []Settings{{}, {}}}}
+	},
+	`zones[0].hashKey: "x"`: func(c *Config) {
+		c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m",
+			"hashKey": "x"}}}
+	},
+	`match: missing: must be given with paths, methods, hosts or headers`: func(c *Config) {
+		c.Match = &serve.Match{}
+	},
+	`zones[0].match.paths: "api": must be a path such as /login`: func(c *Config) {
+		c.Zones = []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"},
+			Match: &serve.Match{Paths: []string{"/x", "api"}}}}
+	},
+	`match.hosts: "a:80": must be a host`: func(c *Config) {
+		c.Match = &serve.Match{Hosts: []string{"a:80"}}
+	},
+	`match.methods: "G T": must be methods such as GET`: func(c *Config) {
+		c.Match = &serve.Match{Methods: []string{"G T"}}
+	},
+	`match.headers: "X-Plan:": must be the name of a header`: func(c *Config) {
+		c.Match = &serve.Match{Headers: []string{"X-Plan:"}}
+	},
+}
+
 // TestInvalidSettings checks that errors have Traefik's names of settings in each section of a configuration.
 // Tests of package serve and of the Caddy module cover further settings.
 func TestInvalidSettings(t *testing.T) {
-	for want, change := range map[string]func(*Config){
-		`cost: "{nobody}"`:  func(c *Config) { c.Other["cost"] = "{nobody}" },
-		`key: "{client_ip"`: func(c *Config) { c.Other["key"] = "{client_ip" },
-		`onError: "ignore"`: func(c *Config) { c.Other["onError"] = "ignore" },
-		`limit: missing: must be given here, or drop the prefix`: func(c *Config) {
-			c.Other["limit"], c.Zones = "", []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"}}}
-		},
-		`dsn: missing`:             func(c *Config) { c.Other["dsn"] = "" },
-		`dsn: `:                    func(c *Config) { c.Other["dsn"] = "mysql://localhost" },
-		`ipStrategy.depth: "-1"`:   func(c *Config) { c.IPStrategy = &IPStrategy{Depth: -1} },
-		`zones[0].limit: missing`:  func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "z"}}} },
-		`zones[0].prefix: missing`: func(c *Config) { c.Zones = []Zone{{Other: Settings{"limit": "5 1m"}}} },
-		`policy.apiKey: "X-Api-Key": must be text with a placeholder, such as ` +
-			`{header.X-Api-Key}`: func(c *Config) {
-			c.Policy = []Settings{{"apiKey": "X-Api-Key"}}
-		},
-		`policy.forwardHeaders: "maybe"`: func(c *Config) {
-			c.Policy = []Settings{{"forwardHeaders": "maybe"}}
-		},
-		`zones[0].audit: "sample 2": must be off, denied`: func(c *Config) {
-			c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "audit": "sample 2"}}}
-		},
-		`history.retention.usage: "7 years": must be a duration from 1d to 100y`: func(c *Config) {
-			c.History = []History{{Retention: []Settings{{"usage": "7 years"}}}}
-		},
-		`policy: "2 of them": must be one map`:  func(c *Config) { c.Policy = []Settings{{}, {}} },
-		`history: "2 of them": must be one map`: func(c *Config) { c.History = []History{{}, {}} },
-		`history.retention: "2 of them": must be one map`: func(c *Config) {
-			c.History = []History{{Retention: []Settings{{}, {}}}}
-		},
-		`zones[0].hashKey: "x"`: func(c *Config) {
-			c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m",
-				"hashKey": "x"}}}
-		},
-		`match: missing: must be given with paths, methods, hosts or headers`: func(c *Config) {
-			c.Match = &serve.Match{}
-		},
-		`zones[0].match.paths: "api": must be a path such as /login`: func(c *Config) {
-			c.Zones = []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"},
-				Match: &serve.Match{Paths: []string{"/x", "api"}}}}
-		},
-		`match.hosts: "a:80": must be a host`: func(c *Config) {
-			c.Match = &serve.Match{Hosts: []string{"a:80"}}
-		},
-		`match.methods: "G T": must be methods such as GET`: func(c *Config) {
-			c.Match = &serve.Match{Methods: []string{"G T"}}
-		},
-		`match.headers: "X-Plan:": must be the name of a header`: func(c *Config) {
-			c.Match = &serve.Match{Headers: []string{"X-Plan:"}}
-		},
-	} {
+	for want, change := range invalidSettings {
 		t.Setenv("DATABASE_URL", "")
 		c := validConfig()
 		change(c)

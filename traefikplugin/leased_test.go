@@ -2,6 +2,8 @@ package traefikplugin
 
 import (
 	"maps"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -23,8 +25,6 @@ func headerNames(h http.Header) []string { return slices.Sorted(maps.Keys(h)) }
 func TestLeaseDecidesLikeQueue(t *testing.T) {
 	dsn := cluster.Open(t)
 	random := seed.New(t)
-	values := []string{"a", "A", "x:y", "192.0.2.1", "192.0.2.77", "2001:db8::1", "2001:DB8::2",
-		"::ffff:192.0.2.1", "sha256:" + strings.Repeat("0", 64), ""}
 	for _, key := range []string{"{header.X-Key}", "{remote_ip}", "{client_ip}", "all"} {
 		for _, ipv4 := range []string{"32", "24"} {
 			t.Run(key+"/"+ipv4, func(t *testing.T) {
@@ -48,49 +48,48 @@ func TestLeaseDecidesLikeQueue(t *testing.T) {
 						t.Fatalf("%d requests decided by leases, the last one exact: %v; want 200 and true",
 							*admitted, isExact)
 					}
-					host := values[3+random.IntN(5)]
-					address := host + ":80"
-					if strings.Contains(host, ":") {
-						address = "[" + host + "]:80"
-					}
-					header := []string{values[random.IntN(len(values))],
-						values[random.IntN(len(values))]}[:min(2, 1+random.IntN(20)/19)]
-					var responses []*httptest.ResponseRecorder
-					for _, h := range []http.Handler{queued, leased} {
-						r := httptest.NewRequest(http.MethodGet, "/", nil)
-						r.RemoteAddr, r.Header["X-Key"] = address, header
-						w := httptest.NewRecorder()
-						h.ServeHTTP(w, r)
-						responses = append(responses, w)
-					}
-					want, got := responses[0], responses[1]
-					if got.Code != http.StatusOK || want.Code != http.StatusOK {
-						t.Fatalf("request %d of %s, %q: status %d, the queue's %d; want 200", n, address,
-							header, got.Code, want.Code)
-					}
-					if !slices.Equal(headerNames(got.Header()), headerNames(want.Header())) ||
-						got.Header().Get("X-Ratelimit-Limit") != "1000000" ||
-						want.Header().Get("X-Ratelimit-Limit") != "1000000" {
-						t.Fatalf("request %d of %s, %q: headers %q, want the names of %q", n, address, header,
-							got.Header(), want.Header())
-					}
-					remaining, _ := strconv.Atoi(got.Header().Get("X-Ratelimit-Remaining"))
-					wantRemaining, _ := strconv.Atoi(want.Header().Get("X-Ratelimit-Remaining"))
-					isExact = remaining == wantRemaining
-					// The bound is 5 % of the limit.
-					if difference := remaining - wantRemaining; difference < -50000 || difference > 50000 {
-						t.Fatalf("request %d of %s, %q: %d left, want about %d", n, address, header,
-							remaining, wantRemaining)
-					}
-					reset, _ := strconv.Atoi(got.Header().Get("X-Ratelimit-Reset"))
-					wantReset, _ := strconv.Atoi(want.Header().Get("X-Ratelimit-Reset"))
-					// The first hits of the rows are not at the same time.
-					if difference := reset - wantReset; difference < -5 || difference > 5 {
-						t.Fatalf("request %d of %s, %q: reset %d, want about %d", n, address, header,
-							reset, wantReset)
-					}
+					isExact = sameAnswers(t, queued, leased, random)
 				}
 			})
 		}
 	}
+}
+
+// sameAnswers sends a random request to two handlers, and fails the test unless the second responds like the
+// first. It reports whether the remaining quotas are equal.
+func sameAnswers(t *testing.T, queued, leased http.Handler, random *rand.Rand) bool {
+	values := []string{"a", "A", "x:y", "192.0.2.1", "192.0.2.77", "2001:db8::1", "2001:DB8::2",
+		"::ffff:192.0.2.1", "sha256:" + strings.Repeat("0", 64), ""}
+	address := net.JoinHostPort(values[3+random.IntN(5)], "80")
+	header := []string{values[random.IntN(len(values))],
+		values[random.IntN(len(values))]}[:min(2, 1+random.IntN(20)/19)]
+	var responses []http.Header
+	for _, h := range []http.Handler{queued, leased} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.RemoteAddr, r.Header["X-Key"] = address, header
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != http.StatusOK || w.Header().Get("X-Ratelimit-Limit") != "1000000" {
+			t.Fatalf("%s, %q: status %d, headers %q, want 200 and the limit", address, header, w.Code,
+				w.Header())
+		}
+		responses = append(responses, w.Header())
+	}
+	want, got := responses[0], responses[1]
+	if !slices.Equal(headerNames(got), headerNames(want)) {
+		t.Fatalf("%s, %q: headers %q, want the names of %q", address, header, got, want)
+	}
+	difference := func(name string) int {
+		a, _ := strconv.Atoi(got.Get(name))
+		b, _ := strconv.Atoi(want.Get(name))
+		return a - b
+	}
+	// The lease has at most 5 % of the limit. The first hits of the rows are not at the same time.
+	const maxUnits, maxSeconds = 50000, 5
+	units, seconds := difference("X-Ratelimit-Remaining"), difference("X-Ratelimit-Reset")
+	if max(units, -units) > maxUnits || max(seconds, -seconds) > maxSeconds {
+		t.Fatalf("%s, %q: headers %q, want %d left and %d s at most beside %q", address, header, got,
+			maxUnits, maxSeconds, want)
+	}
+	return units == 0
 }

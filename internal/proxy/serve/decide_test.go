@@ -11,59 +11,69 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// allowed returns a decision of a limit of 10.
+func allowed(remaining int64) ratelimit.Decision {
+	return ratelimit.Decision{Allowed: true, Limit: 10, Remaining: remaining}
+}
+
+// used returns a decision of a limit without a quota, as those with overage have.
+func used(n int64) ratelimit.Decision {
+	return ratelimit.Decision{Allowed: true, Limit: ratelimit.MaxEvents, Remaining: ratelimit.MaxEvents - n}
+}
+
+var (
+	refused = ratelimit.Decision{Limit: 10, RetryAfter: time.Minute}
+	plain   = &policy.Mark{Status: 429}
+	shadow  = &policy.Mark{Status: 429, Shadow: true}
+	own     = &policy.Mark{Status: 402, Message: "Pay", RetryAfter: time.Hour}
+	overage = &policy.Mark{Overage: true, Quota: 5}
+)
+
+// outcomeTests lists decisions on a zone and on a rule with a mark, and their outcome.
+var outcomeTests = map[string]struct {
+	decisions []ratelimit.Decision
+	marks     []*policy.Mark
+	status    int
+	remaining int64
+	overage   int64
+	retry     int64
+}{
+	"all allowed": {
+		decisions: []ratelimit.Decision{allowed(3), allowed(2)}, marks: []*policy.Mark{plain},
+		remaining: 2,
+	},
+	"a zone refuses": {
+		decisions: []ratelimit.Decision{refused, allowed(2)}, marks: []*policy.Mark{own}, status: 429,
+		retry: 60,
+	},
+	"a rule refuses": {
+		decisions: []ratelimit.Decision{allowed(3), refused}, marks: []*policy.Mark{own}, status: 402,
+		retry: 3600,
+	},
+	"a shadow refuses nothing": {
+		decisions: []ratelimit.Decision{allowed(3), refused}, marks: []*policy.Mark{shadow}, remaining: 3,
+	},
+	"within an overage limit": {
+		decisions: []ratelimit.Decision{allowed(3), used(4)}, marks: []*policy.Mark{overage},
+		remaining: 1,
+	},
+	"beyond an overage limit": {
+		decisions: []ratelimit.Decision{allowed(3), used(7)}, marks: []*policy.Mark{overage}, overage: 2,
+	},
+	"refused beside an overage": {
+		decisions: []ratelimit.Decision{refused, used(7)}, marks: []*policy.Mark{overage}, status: 429,
+		retry: 60,
+	},
+	"known refused, the rest is not": {
+		decisions: []ratelimit.Decision{refused, {Source: ratelimit.Undecided, Allowed: true}},
+		marks:     []*policy.Mark{overage}, status: 429, retry: 60,
+	},
+}
+
 // The tightest limit determines the response, whether a zone of the configuration or a rule of the policy has
 // it. A shadow rule refuses nothing.
 func TestOutcomeOfZonesAndRules(t *testing.T) {
-	allowed := func(remaining int64) ratelimit.Decision {
-		return ratelimit.Decision{Allowed: true, Limit: 10, Remaining: remaining}
-	}
-	refused := ratelimit.Decision{Limit: 10, RetryAfter: time.Minute}
-	used := func(n int64) ratelimit.Decision {
-		return ratelimit.Decision{Allowed: true, Limit: ratelimit.MaxEvents,
-			Remaining: ratelimit.MaxEvents - n}
-	}
-	plain, shadow := &policy.Mark{Status: 429}, &policy.Mark{Status: 429, Shadow: true}
-	own := &policy.Mark{Status: 402, Message: "Pay", RetryAfter: time.Hour}
-	overage := &policy.Mark{Overage: true, Quota: 5}
-	for name, c := range map[string]struct {
-		decisions []ratelimit.Decision
-		marks     []*policy.Mark
-		status    int
-		remaining int64
-		overage   int64
-		retry     int64
-	}{
-		"all allowed": {
-			decisions: []ratelimit.Decision{allowed(3), allowed(2)}, marks: []*policy.Mark{plain},
-			remaining: 2,
-		},
-		"a zone refuses": {
-			decisions: []ratelimit.Decision{refused, allowed(2)}, marks: []*policy.Mark{own}, status: 429,
-			retry: 60,
-		},
-		"a rule refuses": {
-			decisions: []ratelimit.Decision{allowed(3), refused}, marks: []*policy.Mark{own}, status: 402,
-			retry: 3600,
-		},
-		"a shadow refuses nothing": {
-			decisions: []ratelimit.Decision{allowed(3), refused}, marks: []*policy.Mark{shadow}, remaining: 3,
-		},
-		"within an overage limit": {
-			decisions: []ratelimit.Decision{allowed(3), used(4)}, marks: []*policy.Mark{overage},
-			remaining: 1,
-		},
-		"beyond an overage limit": {
-			decisions: []ratelimit.Decision{allowed(3), used(7)}, marks: []*policy.Mark{overage}, overage: 2,
-		},
-		"refused beside an overage": {
-			decisions: []ratelimit.Decision{refused, used(7)}, marks: []*policy.Mark{overage}, status: 429,
-			retry: 60,
-		},
-		"known refused, the rest is not": {
-			decisions: []ratelimit.Decision{refused, {Source: ratelimit.Undecided, Allowed: true}},
-			marks:     []*policy.Mark{overage}, status: 429, retry: 60,
-		},
-	} {
+	for name, c := range outcomeTests {
 		hits := make([]ratelimit.Hit, len(c.decisions))
 		for i := range hits {
 			hits[i].Limit = &ratelimit.Limit{}

@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"testing"
 	"time"
@@ -54,20 +55,23 @@ func requestOnFiveLimits() ([]ratelimit.Hit, []ratelimit.Decision, *policy.Verdi
 	return hits, decisions, v
 }
 
-func TestRecordDescribesRequest(t *testing.T) {
+// recordTest is an outcome of a request, and its record.
+type recordTest struct {
+	outcome   respond.Outcome
+	hits      []ratelimit.Hit
+	decisions []ratelimit.Decision
+	verdict   *policy.Verdict // nil without a policy
+	err       error           // of the store
+	want      history.Record
+}
+
+func recordTests() map[string]recordTest {
 	key := ratelimit.DigestKey("prl_secret")
 	hits, decisions, verdict := requestOnFiveLimits()
 	allowed := respond.Outcome{Hit: 0, Decision: &decisions[0]}
 	refused := ratelimit.Decision{Limit: 10, RetryAfter: time.Minute, Source: ratelimit.FromBlocked}
 	nobody := &policy.Verdict{Tier: "anonymous"}
-	for name, c := range map[string]struct {
-		outcome   respond.Outcome
-		hits      []ratelimit.Hit
-		decisions []ratelimit.Decision
-		verdict   *policy.Verdict // nil without a policy
-		err       error           // of the store
-		want      history.Record
-	}{
+	tests := map[string]recordTest{
 		"one limit": {
 			outcome:   allowed,
 			hits:      hits[:1],
@@ -142,30 +146,6 @@ func TestRecordDescribesRequest(t *testing.T) {
 			want: history.Record{Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/plan/per_day",
 				Status: 429, RetryAfter: ratelimit.Never},
 		},
-		"unknown key": {
-			outcome: respond.Outcome{Status: 401, Reason: policy.UnknownKey},
-			verdict: nobody,
-			want: history.Record{Outcome: history.Rejected, Reason: "unknown_key", Tier: "anonymous",
-				Status: 401},
-		},
-		"expired key": {
-			outcome: respond.Outcome{Status: 401, Reason: policy.KeyExpired},
-			verdict: nobody,
-			want: history.Record{Outcome: history.Rejected, Reason: "key_expired", Tier: "anonymous",
-				Status: 401},
-		},
-		"revoked key": {
-			outcome: respond.Outcome{Status: 401, Reason: policy.KeyRevoked},
-			verdict: nobody,
-			want: history.Record{Outcome: history.Rejected, Reason: "key_revoked", Tier: "anonymous",
-				Status: 401},
-		},
-		"ambiguous": {
-			outcome: respond.Outcome{Status: 400, Reason: policy.AmbiguousPath},
-			verdict: nobody,
-			want: history.Record{Outcome: history.Rejected, Reason: "ambiguous_path", Tier: "anonymous",
-				Status: 400},
-		},
 		"too late, and it passes": {
 			err:  ratelimit.ErrTimeout,
 			hits: hits[:1],
@@ -192,7 +172,21 @@ func TestRecordDescribesRequest(t *testing.T) {
 			want: history.Record{Prefix: "web", Key: "k", Quota: 10, Remaining: 5,
 				Source: ratelimit.FromLease},
 		},
-	} {
+	}
+	for reason, status := range map[policy.Reason]int{policy.UnknownKey: 401, policy.KeyExpired: 401,
+		policy.KeyRevoked: 401, policy.AmbiguousPath: 400} {
+		tests[fmt.Sprint(reason)] = recordTest{
+			outcome: respond.Outcome{Status: status, Reason: reason},
+			verdict: nobody,
+			want: history.Record{Outcome: history.Rejected, Reason: fmt.Sprint(reason), Tier: "anonymous",
+				Status: status},
+		}
+	}
+	return tests
+}
+
+func TestRecordDescribesRequest(t *testing.T) {
+	for name, c := range recordTests() {
 		q := &serve.Request{Outcome: c.outcome, Hits: c.hits, Decisions: c.decisions, Err: c.err}
 		if c.verdict != nil {
 			q.Verdict = *c.verdict

@@ -195,18 +195,13 @@ func TestLinesOfSQLAndMarkdownAreShort(t *testing.T) {
 	}
 }
 
-// longTests lists the packages with tests of more than 60 lines or ten words. It only shrinks.
-var longTests = map[string]bool{
-	"internal/proxy/serve": true, "traefikplugin": true,
-}
-
 var wordOfName = regexp.MustCompile(`[A-Z][a-z0-9]+|[A-Z]+`)
 
 func TestTestsAreShort(t *testing.T) {
 	for _, s := range sources(t) {
 		for _, d := range s.Decls {
 			test, ok := d.(*ast.FuncDecl)
-			if !ok || !s.isTest() || longTests[s.dir] || !strings.HasPrefix(test.Name.Name, "Test") {
+			if !ok || !s.isTest() || !strings.HasPrefix(test.Name.Name, "Test") {
 				continue
 			}
 			n := s.fset.Position(test.Body.Rbrace).Line - s.fset.Position(test.Body.Lbrace).Line - 1
