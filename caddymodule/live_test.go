@@ -89,10 +89,18 @@ func (c *live) load(source string) {
 	c.loadJSON(config)
 }
 
-// loadJSON replaces the config. It adds settings that all tests need: no admin endpoint, no TLS, and a log in
-// a file. It returns when the previous config no longer gets connections. Caddy itself does not wait for
-// that, so the next request could go to the previous config.
+// loadJSON replaces the config.
 func (c *live) loadJSON(config []byte) {
+	c.t.Helper()
+	if err := c.tryJSON(config); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// tryJSON replaces the config, or returns Caddy's error. It adds settings that all tests need: no admin
+// endpoint, no TLS, and a log in a file. It returns when the previous config no longer gets connections.
+// Caddy itself does not wait for that, so the next request could go to the previous config.
+func (c *live) tryJSON(config []byte) error {
 	c.t.Helper()
 	var whole map[string]any
 	if err := json.Unmarshal(config, &whole); err != nil {
@@ -115,9 +123,10 @@ func (c *live) loadJSON(config []byte) {
 		c.t.Fatal(err)
 	}
 	if err := caddy.Load(config, true); err != nil {
-		c.t.Fatal(err)
+		return err
 	}
 	c.awaitListeners(int64(listeners))
+	return nil
 }
 
 // awaitListeners waits until n listeners are open.

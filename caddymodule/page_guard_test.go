@@ -2,14 +2,12 @@ package caddymodule_test
 
 import (
 	"crypto/tls"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/page"
@@ -46,55 +44,39 @@ func startPage(t *testing.T, dsn string) *pageClient {
 }
 
 // page sends a request to the page.
-func (c *pageClient) page(method, path, body string, header ...string) (int, http.Header, string) {
+func (c *pageClient) page(method, path string, headers ...string) harness.Answer {
 	c.t.Helper()
-	r, err := http.NewRequest(method, "http://127.0.0.1:"+c.port+"/limits"+path, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if body != "" {
-		r.Header.Set("Content-Type", "application/json")
-	}
-	for i := 0; i < len(header); i += 2 {
-		if r.Header.Set(header[i], header[i+1]); header[i] == "Host" {
-			r.Host = header[i+1]
-		}
-	}
-	a := harness.Ask(c.t, r)
-	return a.Status, a.Header, a.Body
+	r := harness.Get("http://127.0.0.1:"+c.port+"/limits"+path, headers...)
+	r.Method = method
+	return harness.Ask(c.t, r)
 }
 
 func TestThePageRefusesWhatItIsNotFor(t *testing.T) {
 	c := startPage(t, cluster.Open(t))
-	status, header, _ := c.page("GET", "", "")
-	if status != http.StatusPermanentRedirect || header.Get("Location") != "/limits/" {
-		t.Errorf("without a slash: got status %d to %q, want 308 to /limits/", status, header.Get("Location"))
+	a := c.page("GET", "")
+	if a.Status != http.StatusPermanentRedirect || a.Header.Get("Location") != "/limits/" {
+		t.Errorf("without a slash: got status %d to %q, want 308 to /limits/", a.Status,
+			a.Header.Get("Location"))
 	}
-	status, header, _ = c.page("GET", "/", "")
-	policy := header.Get("Content-Security-Policy")
-	if status != http.StatusOK || !strings.HasPrefix(policy, "default-src 'none'") ||
+	a = c.page("GET", "/")
+	policy := a.Header.Get("Content-Security-Policy")
+	if a.Status != http.StatusOK || !strings.HasPrefix(policy, "default-src 'none'") ||
 		strings.Contains(policy, "unsafe") {
-		t.Errorf("got status %d and policy %q, want 200 and default-src 'none'", status, policy)
+		t.Errorf("got status %d and policy %q, want 200 and default-src 'none'", a.Status, policy)
 	}
-	if header.Get("Cross-Origin-Resource-Policy") != "same-origin" ||
-		header.Get("X-Frame-Options") != "DENY" || header.Get("Access-Control-Allow-Origin") != "" {
-		t.Errorf("headers are %v, want ones that keep other sites from reading the page", header)
+	if a.Header.Get("Cross-Origin-Resource-Policy") != "same-origin" ||
+		a.Header.Get("X-Frame-Options") != "DENY" || a.Header.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("headers are %v, want ones that keep other sites from reading the page", a.Header)
 	}
 	for name, test := range map[string]struct {
-		method, path, body string
-		header             []string
+		method, path, host string
 		want               int
 	}{
 		"another host": {
-			method: "GET", path: "/api/state", header: []string{"Host", "evil.example"},
-			want: http.StatusMisdirectedRequest,
+			method: "GET", path: "/api/state", host: "evil.example", want: http.StatusMisdirectedRequest,
 		},
-		"localhost": {
-			method: "GET", path: "/api/session", header: []string{"Host", "localhost:1"}, want: http.StatusOK,
-		},
-		"why by POST": {
-			method: "POST", path: "/api/why", body: `{"who": "ann"}`, want: http.StatusMethodNotAllowed,
-		},
+		"localhost":        {method: "GET", path: "/api/session", host: "localhost:1", want: http.StatusOK},
+		"why by POST":      {method: "POST", path: "/api/why?who=ann", want: http.StatusMethodNotAllowed},
 		"a NUL in a query": {method: "GET", path: "/api/why?who=a%00b", want: http.StatusBadRequest},
 		"nobody":           {method: "GET", path: "/api/why", want: http.StatusBadRequest},
 		"a key":            {method: "GET", path: "/api/why?who=prl_0123456789", want: http.StatusBadRequest},
@@ -103,8 +85,8 @@ func TestThePageRefusesWhatItIsNotFor(t *testing.T) {
 		"no file":          {method: "GET", path: "/x.js", want: http.StatusNotFound},
 		"another method":   {method: "PUT", path: "/", want: http.StatusMethodNotAllowed},
 	} {
-		if status, _, body := c.page(test.method, test.path, test.body, test.header...); status != test.want {
-			t.Errorf("%s: status %d, want %d; body %.300s", name, status, test.want, body)
+		if a := c.page(test.method, test.path, "Host", test.host); a.Status != test.want {
+			t.Errorf("%s: status %d, want %d; body %.300s", name, a.Status, test.want, a.Body)
 		}
 	}
 }
@@ -179,15 +161,7 @@ func TestUnguardedPageIsNotLoaded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var whole map[string]any
-			if err := json.Unmarshal(config, &whole); err != nil {
-				t.Fatal(err)
-			}
-			whole["admin"] = map[string]any{"disabled": true, "config": map[string]any{"persist": false}}
-			if config, err = json.Marshal(whole); err != nil {
-				t.Fatal(err)
-			}
-			err = caddy.Load(config, true)
+			err = c.tryJSON(config)
 			if test.loads && err != nil {
 				t.Errorf("loading: error %v, want nil", err)
 			}
@@ -207,7 +181,7 @@ func TestThePageShowsNoAPIKey(t *testing.T) {
 			"INSERT INTO rate_limit_bans (user_id, until, reason) VALUES ('alice', 'infinity', "+
 			"'leaked "+key+"')"))
 	for _, query := range []string{"why?who=" + key, "why?who=" + key + "x", "bans", key} {
-		_, _, body := c.page("GET", "/api/"+query, "")
+		body := c.page("GET", "/api/"+query).Body
 		if strings.Contains(body, key[4:20]) {
 			t.Errorf("%s: got %s, want no key", query, body)
 		}

@@ -82,18 +82,13 @@ func TestFaultTable(t *testing.T) {
 	fmt.Print(table.String())
 }
 
-// runSQL runs SQL on a server.
+// runSQL runs commands on a server, each on a connection of its own.
 func runSQL(dsn string, sql ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
 	for _, one := range sql {
-		if _, err := conn.Exec(ctx, one); err != nil {
-			return fmt.Errorf("%s: %w", one, err)
+		if err := cluster.Run(ctx, dsn, one); err != nil {
+			return err
 		}
 	}
 	return nil

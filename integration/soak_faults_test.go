@@ -94,9 +94,9 @@ var faults = []fault{
 			}
 		}
 		e.lane = tables[e.choice%len(tables)]
-		return s.servers.run(s.servers.server(), "BEGIN",
-			fmt.Sprintf("SELECT 1 FROM %s WHERE prefix = '%s' FOR UPDATE", e.lane.table(), e.lane.name),
-			"SELECT pg_sleep(5)", "ROLLBACK")
+		return s.servers.run(s.servers.server(),
+			fmt.Sprintf("BEGIN; SELECT 1 FROM %s WHERE prefix = '%s' FOR UPDATE; SELECT pg_sleep(5); "+
+				"ROLLBACK", e.lane.table(), e.lane.name))
 	}},
 	{name: "a table dropped", do: func(s *soak, e *event) error {
 		e.dropped = []string{"rate_limit_ephemeral", "rate_limit_durable"}[e.choice%2]

@@ -28,12 +28,22 @@ type settling struct {
 	leave    func() // closes the client's connection
 }
 
-func newSettling(t testing.TB, text string) *settling {
+// settlingOn returns the settlement of a hit on a site, by the setting text. ctx is the client's.
+func settlingOn(ctx context.Context, t testing.TB, site *serve.Site, text string, hit ratelimit.Hit,
+	decision ratelimit.Decision) *serve.Settling {
 	t.Helper()
 	how, err := settings.ParseSettle(text)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serve.NewSettling(site, &serve.Request{
+		HTTP:   httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil),
+		Limits: &serve.LimitSet{Settles: []*settings.Settle{how}}, Hits: []ratelimit.Hit{hit},
+		Decisions: []ratelimit.Decision{decision}})
+}
+
+func newSettling(t testing.TB, text string) *settling {
+	t.Helper()
 	store, err := memory.New(memory.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -50,10 +60,7 @@ func newSettling(t testing.TB, text string) *settling {
 	}}
 	client, leave := context.WithCancel(context.Background())
 	s.leave = leave
-	s.Settling = serve.NewSettling(site,
-		&serve.Request{HTTP: httptest.NewRequestWithContext(client, http.MethodGet, "/", nil),
-			Limits: &serve.LimitSet{Settles: []*settings.Settle{how}},
-			Hits:   []ratelimit.Hit{s.hit}, Decisions: decisions})
+	s.Settling = settlingOn(client, t, site, text, s.hit, decisions[0])
 	return s
 }
 
@@ -195,16 +202,9 @@ func TestInvalidCostIsLogged(t *testing.T) {
 		s := newSettling(t, "header X-Cost")
 		var lines []host.Line
 		site := &serve.Site{Store: s.store, Log: func(line host.Line) { lines = append(lines, line) }}
-		how, err := settings.ParseSettle("header X-Cost")
-		if err != nil {
-			t.Fatal(err)
-		}
 		for range 3 {
-			decisions := []ratelimit.Decision{{Allowed: true, DecidedAt: 1}}
-			one := serve.NewSettling(site,
-				&serve.Request{HTTP: httptest.NewRequest(http.MethodGet, "/", nil),
-					Limits: &serve.LimitSet{Settles: []*settings.Settle{how}},
-					Hits:   []ratelimit.Hit{s.hit}, Decisions: decisions})
+			one := settlingOn(t.Context(), t, site, "header X-Cost", s.hit,
+				ratelimit.Decision{Allowed: true, DecidedAt: 1})
 			serve.ReadHeaders(http.StatusOK, http.Header{"X-Cost": {value}}, one)
 			one.End(0, http.Header{})
 		}
@@ -231,16 +231,9 @@ func TestInvalidCostIsLogged(t *testing.T) {
 
 // No client gets a header with a cost, even without a decision.
 func TestCostHeaderIsRemovedWithoutDecision(t *testing.T) {
-	how, err := settings.ParseSettle("header X-Tokens")
-	if err != nil {
-		t.Fatal(err)
-	}
-	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}, Key: "k",
-		Cost: 1}}
-	s := serve.NewSettling(&serve.Site{},
-		&serve.Request{HTTP: httptest.NewRequest(http.MethodGet, "/", nil),
-			Limits: &serve.LimitSet{Settles: []*settings.Settle{how}}, Hits: hits,
-			Decisions: make([]ratelimit.Decision, 1)})
+	limit := &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}
+	hit := ratelimit.Hit{Limit: limit, Key: "k", Cost: 1}
+	s := settlingOn(t.Context(), t, &serve.Site{}, "header X-Tokens", hit, ratelimit.Decision{})
 	for _, h := range []http.Header{{"X-Tokens": {"5"}}, {"Trailer:X-Tokens": {"5"}}} {
 		if serve.ReadHeaders(http.StatusOK, h, s); len(h) > 0 {
 			t.Errorf("got headers %v, want none", h)
