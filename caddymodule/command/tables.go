@@ -54,21 +54,6 @@ var upkeepCommand = commandSpec{
 	use:   "upkeep",
 	short: "Creates partitions of the audit log, sums up metrics, and deletes data past its retention",
 	long: `Proxies with a history do this about once a minute. Use the command while none runs. It deletes
-up to 20,000 rows of each kind.`,
-	do: func(c *invocation) error {
-		db, err := c.openDriver()
-		if err != nil {
-			return err
-		}
-		defer db.Close()
-		did, err := history.Upkeep(c.ctx, db, time.Time{})
-		switch {
-		case err != nil && did.IsNothing():
-			return err
-		case did.Busy && !c.json:
-			return c.printf("Another process does the upkeep.\n")
-		}
-		// Upkeep continues after a failure, so print its results.
-		return errors.Join(c.describeError(err), c.show(did, ""))
-	},
+up to 20,000 rows of each kind. WHAT is busy if another process does the upkeep.`,
+	sql: history.UpkeepSQL("0"),
 }

@@ -169,7 +169,7 @@ func usePolicyAndHistory(t *testing.T, db pgdb.DB, path string) (reports string)
 	if err := w.Flush(ctx); err != nil {
 		t.Error(err)
 	}
-	if _, err := history.Upkeep(ctx, db, time.Time{}); err != nil {
+	if err := db.Exec(ctx, history.UpkeepSQL("0")); err != nil {
 		t.Error(err)
 	}
 	mu.Lock()

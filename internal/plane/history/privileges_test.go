@@ -40,7 +40,7 @@ func TestDocumentedHistoryPrivileges(t *testing.T) {
 	history.Add(w, &history.Record{Time: time.Now(), Outcome: history.Limited, Prefix: "p", User: "anna",
 		Status: 429, Audit: auditAll})
 	flush(t, w)
-	if _, err := history.Upkeep(context.Background(), proxy.openDB(), time.Now()); err != nil {
+	if err := history.RunUpkeep(w); err != nil {
 		t.Errorf("Upkeep: got the error %v, want none", err)
 	}
 	checkEqual(t, "rows", d.query("SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT count(*) FROM "+

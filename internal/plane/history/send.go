@@ -118,25 +118,29 @@ func (w *Writer) prepare(ctx context.Context) error {
 // writeRetention writes the retention. If the role may not shorten a retention, writeRetention leaves it
 // unchanged and calls OnError.
 func (w *Writer) writeRetention(ctx context.Context) error {
-	statements := make([]*pgdb.Statement, 0, len(w.settings.Retention))
+	var parts, keeps []string
 	for _, r := range w.settings.Retention {
-		statements = append(statements, &pgdb.Statement{
-			SQL:  "SELECT rate_limit_retain($1, $2, $3)",
-			Args: []any{r.What, intervalText(r.Keep), w.settings.Node},
-		})
+		parts = append(parts, r.What)
+		keeps = append(keeps, intervalText(r.Keep))
 	}
-	err := w.db.Run(ctx, statements)
-	for _, s := range statements {
-		if err == nil {
-			err = s.Err
-		}
+	statement := &pgdb.Statement{
+		SQL:  "SELECT rate_limit_retain(what, keep, $3) FROM unnest($1::text[], $2::text[]) AS r(what, keep)",
+		Args: []any{parts, keeps, w.settings.Node},
+	}
+	err := w.db.Run(ctx, []*pgdb.Statement{statement})
+	if err == nil {
+		err = statement.Err
+	}
+	var reasons [][]byte
+	if err == nil {
+		reasons, err = pg.Columns(statement.Result)
 	}
 	if err != nil {
 		return fmt.Errorf("writing the retention of the history: %w", err)
 	}
-	for _, s := range statements {
-		if reason, err := pg.Columns(s.Result); err == nil && len(reason) == 1 && reason[0] != nil {
-			w.callOnError(fmt.Errorf("the retention of the history: %s", reason[0]))
+	for _, reason := range reasons {
+		if reason != nil {
+			w.callOnError(fmt.Errorf("the retention of the history: %s", reason))
 		}
 	}
 	return nil

@@ -1,16 +1,13 @@
 package history_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 )
 
@@ -52,11 +49,10 @@ func TestDatabaseSettingsChangeNothing(t *testing.T) {
 				`rate_limit_audit_20270101 01.01.2027 /\a'"{},NULL {"NULL","a\\\"b'"}`,
 				`rate_limit_audit_20280229 29.02.2028 /\a'"{},NULL {"NULL","a\\\"b'"}`,
 			}, ", "))
-			report, err := history.Upkeep(context.Background(), db, year.Add(36*time.Hour))
-			if err != nil || len(report.Made) != 3*8 ||
-				strings.Join(report.Dropped, " ") != "public.rate_limit_audit_20261231" {
-				t.Errorf("Upkeep: got %+v, %v, want 24 new partitions and 20261231 dropped", report, err)
-			}
+			checkEqual(t, "new partitions", d.query("SELECT count(*) FROM rate_limit_upkeep("+
+				"'2027-01-02 12:00Z') WHERE what = 'made'"), "24")
+			checkEqual(t, "dropped partitions", d.query("SELECT name FROM rate_limit_drop_expired("+
+				"'2027-01-02 12:00Z')"), "public.rate_limit_audit_20261231")
 			checkEqual(t, "the days of the metrics",
 				d.query("SELECT string_agg((time AT TIME ZONE 'UTC')::text, ' ' ORDER BY time) FROM "+
 					"rate_limit_metrics WHERE granularity = 'day'"),
@@ -93,46 +89,26 @@ func TestWrongClockDeletesNothing(t *testing.T) {
 // Only one of several proxies runs the upkeep in each interval.
 func TestOneOfManyWritersRunsUpkeep(t *testing.T) {
 	d := newTestDB(t)
-	const ahead = "SELECT count(*) FROM rate_limit_partitions() WHERE begins > now()"
+	const aheadAndExpired = "SELECT count(*) FILTER (WHERE begins > now()), " +
+		"count(*) FILTER (WHERE begins < '2021-01-01') FROM rate_limit_partitions()"
 	runUpkeep := func(node, want string) {
 		t.Helper()
 		w := d.newWriter(history.Settings{Node: node})
 		flush(t, w)
 		d.exec("DO $$ DECLARE p text; BEGIN FOR p IN SELECT name FROM rate_limit_partitions() " +
-			"WHERE begins > now() LOOP EXECUTE 'DROP TABLE ' || p; END LOOP; END $$")
+			"WHERE begins > now() LOOP EXECUTE 'DROP TABLE ' || p; END LOOP; END $$; " +
+			"SELECT rate_limit_make_partition('2020-01-01')")
 		if err := history.RunUpkeep(w); err != nil {
 			t.Fatal(err)
 		}
-		checkEqual(t, "partitions ahead after "+node, d.query(ahead), want)
+		checkEqual(t, "partitions ahead, and expired, after "+node, d.query(aheadAndExpired), want)
 	}
-	runUpkeep("n1", "7")
-	runUpkeep("n2", "0")
-	runUpkeep("n3", "0")
-	report, err := history.Upkeep(context.Background(), d.openDB(), time.Time{})
-	if err != nil || report.Busy || len(report.Made) != 7 {
-		t.Errorf("Upkeep: got %+v, %v, want 7 new partitions", report, err)
-	}
+	runUpkeep("n1", "7 0")
+	runUpkeep("n2", "0 1")
+	runUpkeep("n3", "0 1")
 	// A time in the future, which a wrong server clock leaves behind, does not block the upkeep.
 	for _, last := range []string{"now() - interval '1 min'", "now() + interval '1 day'"} {
 		d.exec("UPDATE rate_limit_retention SET upkeep_at = " + last)
-		runUpkeep(last, "7")
+		runUpkeep(last, "7 0")
 	}
-}
-
-// Upkeep drops the other partitions while a reader uses one.
-func TestHeldPartitionStopsNothing(t *testing.T) {
-	d := openTestDB(t, cluster.Open(t, schema.History,
-		"SELECT rate_limit_make_partition(date '2026-08-01' + n) FROM generate_series(0, 2) n"))
-	reader := cluster.Connect(t, d.dsn)
-	if _, err := reader.Exec(t.Context(), "BEGIN; SELECT FROM rate_limit_audit_20260802"); err != nil {
-		t.Fatal(err)
-	}
-	report, err := history.Upkeep(t.Context(), d.openDB(), baseTime)
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkEqual(t, "skipped partitions", strings.Join(report.Skipped, " "),
-		fmt.Sprintf("public.rate_limit_audit_20260802: held by pid %d", reader.PgConn().PID()))
-	checkEqual(t, "dropped partitions", strings.Join(report.Dropped, " "),
-		"public.rate_limit_audit_20260801 public.rate_limit_audit_20260803")
 }
