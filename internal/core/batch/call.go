@@ -12,8 +12,8 @@ import (
 // Call is a Take or Reset of one request, for which a caller waits, or one hit in the background, for which
 // nobody waits (see Background). A caller can reuse its Call for another request.
 //
-// The caller owns a Call until Send and after Wait; in between the Queue owns it. A canceled Call (see
-// Cancel) may stay with its Queue and must not be reused.
+// The caller owns a Call until Send and after Wait; in between the Queue owns it. A call that was canceled by
+// a context may stay with its Queue and must not be reused; see Enter.
 type Call struct {
 	Hits      []ratelimit.Hit
 	Reset     bool                 // restore the full quotas of the keys of Hits, instead of charging
@@ -28,9 +28,6 @@ type Call struct {
 
 	// Apart reports whether any of Hits is Apart; see Split. Prepare and Options.Fill set it.
 	Apart bool
-
-	// Cancelable permits Cancel. The caller sets it before Send.
-	Cancelable bool
 
 	// Order selects when a batch decides the call: with its requests (the zero value), or, in the background,
 	// before or after them. The fields from here to End are for background calls, which have one hit each. If
@@ -48,8 +45,9 @@ type Call struct {
 	End      func(granted int64, err error)
 	failedAt time.Time // the time of the first failure by itself
 
-	finished int32 // 1 once Finish or Cancel has ended the wait of a cancelable call
-	done     chan struct{}
+	cancelable bool  // Enter sets it if its context can end
+	finished   int32 // 1 once Finish or Enter has ended the wait of a cancelable call
+	done       chan struct{}
 
 	part      *callPart // not nil in a part of another call
 	openParts int32     // the number of unfinished parts of this call; atomic
@@ -88,17 +86,8 @@ func (c *Call) Prepare(hits []ratelimit.Hit, reset bool) {
 			}
 		}
 	}
-	c.Cancelable = false
+	c.cancelable = false
 	c.finished = 0
-}
-
-// Cancel ends the wait for a Cancelable call with err. The call stays in its batch, and its hits may or may
-// not be charged.
-func Cancel(c *Call, err error) {
-	if atomic.CompareAndSwapInt32(&c.finished, 0, 1) {
-		c.Err = err
-		c.done <- struct{}{}
-	}
 }
 
 // callPart links a part to the call from which Split made it.
@@ -196,7 +185,7 @@ func Finish(q *Queue, calls []*Call, err error) {
 			}
 			failure = nil
 		}
-		if c.Cancelable && !atomic.CompareAndSwapInt32(&c.finished, 0, 1) {
+		if c.cancelable && !atomic.CompareAndSwapInt32(&c.finished, 0, 1) {
 			continue
 		}
 		if c.Err == nil {
@@ -205,11 +194,11 @@ func Finish(q *Queue, calls []*Call, err error) {
 		calls[n] = c
 		n++
 	}
-	if q.deliver != nil && n > 0 {
-		callEach(q.deliver, calls[:n])
+	if q.Deliver != nil && n > 0 {
+		callEach(q.Deliver, calls[:n])
 	}
 	if len(unattended) > 0 {
-		endBackground(q.background, unattended, err)
+		endBackground(q.Background, unattended, err)
 	}
 	for i := 0; i < n; i++ {
 		c := calls[i]
@@ -242,4 +231,15 @@ func PanicError(f func()) (err error) {
 	}()
 	f()
 	return nil
+}
+
+// Settlement corrects the charge of a request to its real cost.
+type Settlement struct {
+	Limit     *ratelimit.Limit
+	Key       string // the stored key
+	Subject   string // Hit.Subject
+	Back      int64  // the cost to refund, or to charge in addition if it is negative
+	DecidedAt int64  // Decision.DecidedAt of the charge
+	Reset     int64  // Decision.Reset of the charge, in microseconds
+	Source    ratelimit.Source
 }

@@ -1,6 +1,7 @@
 package batch_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -84,8 +85,8 @@ func TestPanicsFailOnlyTheirCalls(t *testing.T) {
 	}
 }
 
-// Cancel ends the wait immediately. The call stays in its batch with its hits, and is finished without an
-// effect and without Deliver.
+// The end of a context ends the wait immediately. The call stays in its batch with its hits, and is finished
+// without an effect and without Deliver.
 func TestCancel(t *testing.T) {
 	for _, when := range []string{"pending", "in flight", "finished"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -104,25 +105,31 @@ func TestCancel(t *testing.T) {
 			c.Prepare(hits, false)
 			hits[0].Cost = 0 // the call has a copy
 			c.Owner = "canceled"
-			c.Cancelable = true
-			batch.Send(d.queue, c, time.Now())
-			other := d.send("other", 1)
 			at := map[string]time.Duration{"pending": 50, "in flight": 150,
 				"finished": 250}[when] * time.Millisecond
-			time.AfterFunc(at, func() { batch.Cancel(c, enough) })
-			took := waitForCalls(start, c)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			time.AfterFunc(at, func() { cancel(enough) })
+			var took time.Duration
+			reusable := true
+			go func() {
+				reusable = batch.Enter(ctx, d.queue, c)
+				took = time.Since(start)
+			}()
+			synctest.Wait()
+			other := d.send("other", 1)
 			waitForCalls(start, first, other)
 			time.Sleep(100 * time.Millisecond)
 			synctest.Wait()
 			want := "first canceled other"
 			if when == "finished" {
-				if took != 200*time.Millisecond || c.Err != nil || c.Decisions[0].Remaining != 7 {
+				if !reusable || took != 200*time.Millisecond || c.Err != nil ||
+					c.Decisions[0].Remaining != 7 {
 					t.Errorf("%s: %v, %+v after %v; want it decided after 200ms", when, c.Err, c.Decisions,
 						took)
 				}
 			} else {
 				want = "first other"
-				if took != at || !errors.Is(c.Err, enough) {
+				if reusable || took != at || !errors.Is(c.Err, enough) {
 					t.Errorf("%s: error %v after %v, want %v after %v", when, c.Err, took, enough, at)
 				}
 			}
@@ -143,11 +150,11 @@ func TestCancelRacesWithFinish(t *testing.T) {
 	for range 2000 {
 		c := batch.NewCall()
 		c.Prepare([]ratelimit.Hit{{Cost: 7}}, false)
-		c.Cancelable = true
-		go batch.Cancel(c, enough)
-		batch.Enter(d.queue, c)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		go cancel(enough)
+		batch.Enter(ctx, d.queue, c)
 		if c.Err == nil && c.Decisions[0].Remaining != 7 || c.Err != nil && !errors.Is(c.Err, enough) {
-			t.Fatalf("got %v, %+v; want the decision or the error of Cancel", c.Err, c.Decisions)
+			t.Fatalf("got %v, %+v; want the decision or the cause of the end", c.Err, c.Decisions)
 		}
 	}
 }
@@ -177,7 +184,7 @@ func TestBatchErrorFailsItsCalls(t *testing.T) {
 			for range 2 {
 				c.Prepare(nil, true)
 				c.Owner = owner
-				if batch.Enter(q, c); !errors.Is(c.Err, want) || !c.Reset {
+				if batch.Enter(t.Context(), q, c); !errors.Is(c.Err, want) || !c.Reset {
 					t.Errorf("%v: error %v, want %v", owner, c.Err, want)
 				}
 			}
@@ -202,7 +209,7 @@ func TestEachCallIsDecidedOnce(t *testing.T) {
 				cost := int64(1000*i + n)
 				c.Prepare([]ratelimit.Hit{{Cost: cost}, {Cost: -cost}}[:1+n%2], false)
 				c.Owner = i
-				batch.Enter(d.queue, c)
+				batch.Enter(context.Background(), d.queue, c)
 				if c.Err != nil || len(c.Decisions) != 1+n%2 || c.Decisions[0].Remaining != cost {
 					t.Errorf("goroutine %d, call %d: got %v, %+v; want cost %d", i, n, c.Err, c.Decisions,
 						cost)

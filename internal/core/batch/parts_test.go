@@ -1,6 +1,7 @@
 package batch_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -67,7 +68,7 @@ func TestApartHitsAreSeparateCalls(t *testing.T) {
 		for range 2 { // a call can be used again
 			parts = ""
 			c.Prepare(test.hits, false)
-			batch.Enter(q, c)
+			batch.Enter(context.Background(), q, c)
 			got := fmt.Sprint(c.Err)
 			if c.Err == nil {
 				var costs []any

@@ -2,7 +2,9 @@ package batch
 
 import (
 	"context"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
@@ -11,18 +13,11 @@ import (
 // Queue collects calls into batches and passes the batches to Options.Decide. The type worker describes how
 // batches form. NewQueue makes a Queue.
 type Queue struct {
-	Timeout    time.Duration // Options.Timeout; does not change
-	health     *health.Health
-	maxWorkers int
-	decide     func(calls []*Call, deadline time.Time)
-	expire     func(calls []*Call)
-	fill       func(calls []*Call)
-	deliver    func(calls []*Call)
-	background *Background
+	Options // does not change
 
 	mu              sync.Mutex // guards the fields below
 	pending         []*Call    // in the order of arrival
-	collecting      bool       // a worker is about to collect the pending calls
+	collecting      bool       // a worker collects the pending calls next
 	running         int        // the number of running workers
 	batchesInFlight int        // the number of batches in flight
 	idleWorkers     []*worker  // idle workers, to reuse their memory
@@ -30,10 +25,10 @@ type Queue struct {
 	beside          any // nil or a *Queue, see Beside: Yaegi does not support a type that contains itself
 }
 
-// worker forms batches: it collects the pending calls, decides them with Queue.decide, and repeats both until
-// no calls are left. At most one worker at a time collects, and Queue.collecting is set while there is one.
-// If its batch is in flight for longer than slowBatch, another worker replaces it as the collecting one, and
-// the first worker ends after its batch. At most Options.Workers run concurrently.
+// worker forms batches: it collects the pending calls, decides them with Options.Decide, and repeats both
+// until no calls are left. At most one worker at a time collects, and Queue.collecting is set while there is
+// one. If its batch is in flight for longer than slowBatch, another worker replaces it as the collecting one,
+// and the first worker ends after its batch. At most Options.Workers run concurrently.
 type worker struct {
 	calls  []*Call // memory for a batch
 	sample sample  // of the batch
@@ -81,8 +76,7 @@ func NewQueue(o Options) *Queue {
 	if o.Health == nil {
 		o.Health = health.New(context.Background(), nil, nil)
 	}
-	return &Queue{pace: pace{maxHits: startHits}, Timeout: o.Timeout, health: o.Health, maxWorkers: o.Workers,
-		decide: o.Decide, expire: o.Expire, fill: o.Fill, deliver: o.Deliver, background: o.Background}
+	return &Queue{Options: o, pace: pace{maxHits: startHits}}
 }
 
 // Send adds a call to the queue; Wait must follow. arrived is the time from which the deadline of the call
@@ -91,11 +85,14 @@ func Send(q *Queue, c *Call, arrived time.Time) {
 	c.Arrived = arrived
 	q.mu.Lock()
 	q.pending = append(q.pending, c)
-	start := !q.collecting
-	q.collecting = true
+	var w *worker
+	if !q.collecting {
+		q.collecting = true
+		w = takeWorker(q)
+	}
 	q.mu.Unlock()
-	if start {
-		go startWorker(q)
+	if w != nil {
+		go work(q, w)
 	}
 }
 
@@ -109,7 +106,7 @@ func Beside(q *Queue, decide func(calls []*Call, deadline time.Time), expire fun
 		return beside
 	}
 	made := NewQueue(Options{
-		Timeout: q.Timeout, Health: q.health, Workers: 1, Decide: decide, Expire: expire, Deliver: q.deliver,
+		Timeout: q.Timeout, Health: q.Health, Workers: 1, Decide: decide, Expire: expire, Deliver: q.Deliver,
 	})
 	q.beside = made
 	return made
@@ -118,16 +115,31 @@ func Beside(q *Queue, decide func(calls []*Call, deadline time.Time), expire fun
 // Wait waits until a sent call is finished.
 func Wait(c *Call) { <-c.done }
 
-// Enter sends a call and waits for it.
-func Enter(q *Queue, c *Call) {
+// Enter sends a call, waits until it is finished or ctx ends, and reports whether the caller may reuse the
+// call. If ctx ends first, Err is that of Health.Ended, and the call stays in its batch: its hits may or may
+// not be charged.
+func Enter(ctx context.Context, q *Queue, c *Call) bool {
+	c.cancelable = ctx.Done() != nil
+	if !c.cancelable {
+		Send(q, c, time.Now())
+		<-c.done
+		return true
+	}
+	stop := context.AfterFunc(ctx, func() {
+		if atomic.CompareAndSwapInt32(&c.finished, 0, 1) {
+			c.Err = q.Health.Ended(ctx)
+			c.done <- struct{}{}
+		}
+	})
 	Send(q, c, time.Now())
 	<-c.done
+	return stop()
 }
 
-// Busy reports whether a worker of q or its side queue runs or is about to start.
+// Busy reports whether a worker of q or its side queue runs.
 func Busy(q *Queue) bool {
 	q.mu.Lock()
-	busy := q.running > 0 || q.collecting
+	busy := q.running > 0
 	beside, ok := q.beside.(*Queue)
 	q.mu.Unlock()
 	return busy || ok && Busy(beside)
@@ -140,4 +152,168 @@ func RoundDown(d time.Duration) time.Duration {
 		unit *= 2
 	}
 	return d / unit * unit
+}
+
+// slowBatch is the time in flight after which another worker collects the next batch, so that one slow
+// statement does not delay all calls.
+const slowBatch = 5 * time.Millisecond
+
+// takeWorker returns an idle or a new worker and counts it as running. The caller holds the mutex.
+func takeWorker(q *Queue) *worker {
+	q.running++
+	n := len(q.idleWorkers)
+	if n == 0 {
+		return &worker{}
+	}
+	w := q.idleWorkers[n-1]
+	q.idleWorkers = q.idleWorkers[:n-1]
+	w.replaced = false
+	return w
+}
+
+// work runs batches until no calls are left, or another worker collects. A panic must not leave this
+// goroutine: in a plugin it would end the proxy.
+func work(q *Queue, w *worker) {
+	for {
+		runtime.Gosched() // let callers that are about to send join this batch
+		silent := q.Health.Silent()
+		calls, expired := collect(q, w, silent)
+		if len(expired) > 0 {
+			expireCalls(q, expired)
+		}
+		if len(calls) == 0 {
+			if len(expired) == 0 {
+				break
+			}
+			continue
+		}
+		started := time.Now()
+		deadline := calls[0].Arrived.Add(health.Patience(q.Timeout, silent))
+		if calls = fillCalls(q, calls); len(calls) > 0 {
+			q.Decide(calls, deadline)
+		}
+		if finishBatch(q, w, started, deadline) {
+			break
+		}
+	}
+	q.mu.Lock()
+	q.running--
+	q.idleWorkers = append(q.idleWorkers, w)
+	q.mu.Unlock()
+}
+
+// collect removes the pending calls of the next batch, and expired calls, which have too little time left for
+// a batch. It returns both in the order of arrival. Expired calls must not join a batch: a batch with their
+// deadline would end too early for all of its calls. If no calls are pending, the next call starts another
+// worker. silent reports an outage.
+func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	pending := q.pending
+	if len(pending) == 0 {
+		q.collecting = false
+		return nil, nil
+	}
+	oldest := time.Now().Add(-maxWait(&q.pace, q.Timeout, silent))
+	late := 0
+	for late < len(pending) && pending[late].Arrived.Before(oldest) {
+		late++
+	}
+	expired := append([]*Call(nil), pending[:late]...)
+	end := late
+	hits := 0
+	for end < len(pending) && hits < q.pace.maxHits {
+		n := 1 // a call counts as one hit until it is filled
+		if q.Fill == nil {
+			n = len(pending[end].Hits)
+		}
+		hits += n
+		end++
+	}
+	if late == 0 && end == len(pending) {
+		q.pending = w.calls[:0] // the usual case copies nothing
+		w.calls = pending
+	} else {
+		w.calls = append(w.calls[:0], pending[late:end]...)
+		n := copy(pending, pending[end:])
+		for i := n; i < len(pending); i++ {
+			pending[i] = nil
+		}
+		q.pending = pending[:n]
+	}
+	if len(w.calls) == 0 {
+		return nil, expired
+	}
+	w.inFlight = true
+	w.sample = sample{hits: hits, maxHits: q.pace.maxHits, only: q.batchesInFlight == 0}
+	q.batchesInFlight++
+	if w.slowTimer == nil {
+		w.slowTimer = time.AfterFunc(slowBatch, func() { replaceSlowWorker(q, w) })
+	} else {
+		w.slowTimer.Reset(slowBatch)
+	}
+	return w.calls, expired
+}
+
+// finishBatch records the time of a batch, and reports whether another worker collects now.
+func finishBatch(q *Queue, w *worker, started, deadline time.Time) bool {
+	now := time.Now()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w.inFlight = false
+	w.slowTimer.Stop()
+	q.batchesInFlight--
+	w.sample.took = now.Sub(started)
+	w.sample.late = w.sample.took >= q.Timeout || !now.Before(deadline)
+	q.pace.update(w.sample, q.Timeout, q.Workers)
+	return w.replaced
+}
+
+// replaceSlowWorker runs when the batch of w has been in flight for slowBatch. It starts another worker,
+// which becomes the collecting one, or runs again later if Options.Workers are running.
+func replaceSlowWorker(q *Queue, w *worker) {
+	var other *worker
+	q.mu.Lock()
+	if w.inFlight && !w.replaced {
+		if q.running < q.Workers {
+			w.replaced = true
+			other = takeWorker(q)
+		} else {
+			w.slowTimer.Reset(slowBatch)
+		}
+	}
+	q.mu.Unlock()
+	if other != nil {
+		work(q, other)
+	}
+}
+
+// expireCalls ends the wait for calls that have too little time left.
+func expireCalls(q *Queue, calls []*Call) {
+	if q.Expire == nil {
+		Finish(q, calls, q.Health.NoDecision(nil, true))
+		return
+	}
+	if calls = fillCalls(q, calls); len(calls) > 0 {
+		q.Expire(calls)
+	}
+}
+
+// fillCalls sets the hits of calls by Options.Fill. It finishes the calls that fail and returns the others.
+func fillCalls(q *Queue, calls []*Call) []*Call {
+	if q.Fill == nil || callEach(q.Fill, calls) {
+		return calls
+	}
+	var failed []*Call
+	n := 0
+	for _, c := range calls {
+		if c.Err != nil {
+			failed = append(failed, c)
+			continue
+		}
+		calls[n] = c
+		n++
+	}
+	Finish(q, failed, nil)
+	return calls[:n]
 }

@@ -3,11 +3,15 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -25,23 +29,12 @@ type work struct {
 	timedOut   bool // a statement reached its lock timeout
 }
 
-// decide decides the calls of a batch.
-func (s *Store) decide(q *batch.Queue, calls []*batch.Call, deadline time.Time) {
-	began := time.Now()
-	addValue(s.stats, Waits, began.Sub(calls[0].Arrived).Microseconds()) // the oldest call's wait
-	addValue(s.stats, Sizes, int64(len(calls)))
-	count(s.stats, Batches, 1)
-	count(s.stats, Requests, int64(len(calls)))
-	decideCalls(s, q, batch.Split(calls), deadline, decideRequests)
-	addValue(s.stats, Times, time.Since(began).Microseconds())
-}
-
 // errUndecided is the error of a request that its batch did not decide.
 var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
 
-// decideCalls runs decide with the work for calls. It finishes the calls that decide leaves, even if decide
-// panics.
-func decideCalls(s *Store, q *batch.Queue, calls []*batch.Call, deadline time.Time, decide func(w *work)) {
+// decide decides and finishes the calls of a batch of q. locked is set for a side queue, see locks.go.
+func decide(s *Store, q *batch.Queue, calls []*batch.Call, deadline time.Time, locked bool) {
+	began := time.Now()
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	wait := (q.Timeout / lockShare).Milliseconds()
@@ -53,33 +46,56 @@ func decideCalls(s *Store, q *batch.Queue, calls []*batch.Call, deadline time.Ti
 	if s.now != nil {
 		w.settings[0] = s.now().UnixMicro()
 	}
+	if !locked {
+		addValue(s.stats, Waits, began.Sub(calls[0].Arrived).Microseconds()) // the oldest call's wait
+		addValue(s.stats, Sizes, int64(len(calls)))
+		count(s.stats, Batches, 1)
+		count(s.stats, Requests, int64(len(calls)))
+		calls = batch.Split(calls)
+	}
 	requests := make([]request, len(calls))
 	for i, c := range calls {
 		requests[i].call = c
 		w.requests = append(w.requests, &requests[i])
 		w.hasSeveral = w.hasSeveral || len(c.Hits) > 1
 	}
-	err := batch.PanicError(func() { decide(w) })
-	if err == nil {
-		err = errUndecided
+	var err error
+	failure := batch.PanicError(func() {
+		if locked {
+			err = w.decideLocked()
+		} else {
+			err = w.decideRequests()
+		}
+	})
+	switch {
+	case failure != nil:
+		err = failure
+	case err != nil:
+		count(s.stats, Failures, 1)
+		err = w.noDecision(err)
+	default:
+		err = errUndecided // of the requests that are left, if any
 	}
 	for _, r := range w.requests {
 		if !r.finished {
-			w.releaseUncertain(r)
-			batch.Finish(q, []*batch.Call{r.call}, err)
+			w.fail(err)
+			break
 		}
+	}
+	if !locked {
+		addValue(s.stats, Times, time.Since(began).Microseconds())
 	}
 }
 
-// decideRequests decides and finishes the requests of a batch.
-func decideRequests(w *work) {
-	if !SetupDone(w.store.tables.setup) {
+// decideRequests decides and finishes the requests of a batch. It returns the error of the requests that it
+// leaves.
+func (w *work) decideRequests() error {
+	if setup := w.store.server.setup; !SetupDone(setup) {
 		ctx, cancel := context.WithTimeout(w.ctx, w.queue.Timeout)
-		err := w.store.tables.setup.Await(ctx)
+		err := setup.Await(ctx)
 		cancel()
 		if err != nil {
-			w.fail(err)
-			return
+			return err
 		}
 	}
 	requests := w.requests
@@ -93,31 +109,11 @@ func decideRequests(w *work) {
 			settings[1] = 1
 		}
 		again, err = w.decideRound(again, settings, true)
-	}
-	if err != nil {
-		w.fail(err)
-		return
-	}
-	w.wait(again)
-}
-
-// execute runs statements and reports whether any of them failed. allocated are the slots that they may take.
-func (w *work) execute(statements []*pgdb.Statement, allocated []slotRange) (bool, error) {
-	count(w.store.stats, Statements, int64(len(statements)))
-	failed, err := w.store.server.run(w.ctx, w.queue.Timeout, statements)
-	if err != nil && len(allocated) > 0 {
-		w.store.slots.ReleaseUncertain(allocated)
-	}
-	if err != nil || !failed {
-		return failed, err
-	}
-	for _, s := range statements {
-		if pg.IsMissingTable(s.Code) {
-			w.store.tables.missing()
-			break
+		if err == nil && len(again) > 0 {
+			w.wait(again)
 		}
 	}
-	return true, nil
+	return err
 }
 
 // clearRefunded clears the remembered refusals and the leases of the rows that a request refunds or resets.
@@ -138,18 +134,13 @@ func (w *work) clearRefunded(r *request) {
 // finish finishes requests, with their decisions if err is nil, unless they are finished already. A
 // remembered refusal replaces err.
 func (w *work) finish(requests []*request, err error) {
-	var calls, background []*batch.Call
+	calls := make([]*batch.Call, 0, len(requests))
 	for _, r := range requests {
-		switch {
-		case r.finished:
-		case r.call.Order == batch.With:
+		if !r.finished {
+			r.finished = true
 			calls = append(calls, r.call)
-		default:
-			background = append(background, r.call)
 		}
-		r.finished = true
 	}
-	batch.Finish(w.queue, background, err)
 	if err != nil {
 		w.store.failCalls(w.queue, calls, err)
 		return
@@ -157,15 +148,15 @@ func (w *work) finish(requests []*request, err error) {
 	batch.Finish(w.queue, calls, nil)
 }
 
-// fail finishes the unfinished requests of a batch that failed with err.
+// fail finishes the unfinished requests of a batch with err. They may or may not have taken effect.
 func (w *work) fail(err error) {
-	count(w.store.stats, Failures, 1)
 	for _, r := range w.requests {
 		if !r.finished {
 			w.clearRefunded(r)
+			w.releaseUncertain(r)
 		}
 	}
-	w.finish(w.requests, w.noDecision(err))
+	w.finish(w.requests, err)
 }
 
 // noDecision returns the error for the calls of a batch that failed with err. A batch that got no connection,
@@ -173,4 +164,99 @@ func (w *work) fail(err error) {
 func (w *work) noDecision(err error) error {
 	passed := w.answering && (w.ctx.Err() != nil || errors.Is(err, pg.ErrNoTurn))
 	return w.store.server.health.NoDecision(err, passed)
+}
+
+// server runs statements on a database server, and has the server's health.
+type server struct {
+	db      pgdb.DB
+	health  *health.Health
+	closing context.Context // ends when the store is closed
+	stats   Stats           // counts statements and errors
+	setup   *Setup          // migrates the tables of counts
+	// onIdentity is called with a finished statement serverSQL. After an outage, that is before the next
+	// request is decided: another server may have taken over.
+	onIdentity func(read *pgdb.Statement)
+
+	migrates bool // the setup creates and upgrades the tables, and does so again after they were dropped
+	existed  bool // the tables existed in an earlier attempt; only the setup writes it
+}
+
+// ErrSent is wrapped by the error of a batch that the database may have decided before the connection failed.
+var ErrSent = errors.New("while a batch was under way")
+
+// maxRetries bounds the retries of a transaction that lost a conflict. For each loss another transaction has
+// succeeded, so the transactions together make progress.
+const maxRetries = 20
+
+// run runs the statements, with timeout for each attempt, and reports whether a statement has failed. While
+// the database answers others, run continues to wait for a connection. It retries a transaction that the
+// server rolled back because of a deadlock, or because the default isolation of the database is stricter than
+// READ COMMITTED.
+func (s *server) run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error) {
+	count(s.stats, Statements, int64(len(statements)))
+	failed := false
+	for attempt := 0; len(statements) > 0; attempt++ {
+		sent := time.Now()
+		begin := s.health.Begin()
+		within, cancel := context.WithTimeout(ctx, timeout)
+		deadline, _ := within.Deadline()
+		err := s.db.Run(within, statements)
+		cancel()
+		noTurn := errors.Is(err, pg.ErrNoTurn)
+		if noTurn && ctx.Err() == nil && !s.health.Silent() && attempt < health.MaxTimeouts {
+			continue // nothing was sent
+		}
+		if err != nil {
+			countErrors(s.stats, statements, err)
+			if noTurn {
+				return true, err
+			}
+			if had := deadline.Sub(sent); had >= timeout || !errors.Is(err, context.DeadlineExceeded) {
+				err = s.health.Failed(begin, had, err)
+				if errors.Is(err, ratelimit.ErrUnavailable) {
+					err = fmt.Errorf("%w (%w)", err, ErrSent)
+				}
+			} // else the batch has ended the statement early, which is not a failure of the database
+			return true, err
+		}
+		s.health.Answered()
+		fails := false
+		for _, statement := range statements {
+			if statement.Err != nil {
+				fails = true
+				if s.migrates && pg.IsMissingTable(statement.Code) {
+					atomic.StoreInt32(&s.setup.ready, 0)
+				}
+			}
+		}
+		if fails {
+			countErrors(s.stats, statements, nil)
+		}
+		failed = failed || fails
+		if !fails || attempt == maxRetries {
+			break
+		}
+		statements = lostTransactions(statements)
+	}
+	return failed, nil
+}
+
+// lostTransactions returns the statements of the transactions that lost a conflict.
+func lostTransactions(statements []*pgdb.Statement) []*pgdb.Statement {
+	var lost []*pgdb.Statement
+	for from := 0; from < len(statements); {
+		to := from
+		for statements[to].Joined && to+1 < len(statements) {
+			to++
+		}
+		to++
+		for _, s := range statements[from:to] {
+			if pg.IsTransient(s.Code) {
+				lost = append(lost, statements[from:to]...)
+				break
+			}
+		}
+		from = to
+	}
+	return lost
 }

@@ -19,8 +19,8 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 	for _, c := range calls {
 		c.Arrived = now
 	}
-	s.decide(batch.NewQueue(batch.Options{Timeout: time.Minute, Background: s.background}),
-		append([]*batch.Call(nil), calls...), now.Add(time.Minute))
+	decide(s, batch.NewQueue(batch.Options{Timeout: time.Minute, Background: s.background}),
+		append([]*batch.Call(nil), calls...), now.Add(time.Minute), false)
 }
 
 // OnPurpose is the start of the error of a transaction that fails on purpose.

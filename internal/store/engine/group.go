@@ -144,27 +144,29 @@ var (
 	errNoAnswer = errors.New("ratelimit/postgres: the server gave no answer for a key")
 )
 
-// read copies the statement's result, or its error, into the entries.
-func (g *group) read() {
-	err := g.statement.Err
-	switch g.statement.Code {
-	case pg.LockNotAvailable:
-		err = errLocked
-	case pg.Untranslatable:
-		err = fmt.Errorf("%s: %w", pg.EncodingHint, err)
-	}
-	if len(g.entries) > 1 && pg.IsBadValue(g.statement.Code) {
-		err = fmt.Errorf("%w: %w", errBadValue, err)
-	}
-	returnsRows := g.kind == take || g.kind == peek
-	if returnsRows && err == nil {
-		err = readRows(g)
-	}
-	for _, e := range g.entries {
-		if err != nil {
-			e.err = err
-		} else if returnsRows && !e.answered {
-			e.err = errNoAnswer
+// read copies the results of the statements, or their errors, into the entries.
+func (p *plan) read() {
+	for _, g := range p.groups {
+		err := g.statement.Err
+		switch g.statement.Code {
+		case pg.LockNotAvailable:
+			err = errLocked
+		case pg.Untranslatable:
+			err = fmt.Errorf("%s: %w", pg.EncodingHint, err)
+		}
+		if len(g.entries) > 1 && pg.IsBadValue(g.statement.Code) {
+			err = fmt.Errorf("%w: %w", errBadValue, err)
+		}
+		returnsRows := g.kind == take || g.kind == peek
+		if returnsRows && err == nil {
+			err = readRows(g)
+		}
+		for _, e := range g.entries {
+			if err != nil {
+				e.err = err
+			} else if returnsRows && !e.answered {
+				e.err = errNoAnswer
+			}
 		}
 	}
 }

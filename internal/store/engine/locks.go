@@ -107,18 +107,17 @@ func (w *work) refuseLocked(requests []*request) []*request {
 		}
 	}
 	w.finish(refused, errLocked)
-	w.wait(later)
+	if len(later) > 0 {
+		w.wait(later)
+	}
 	return now
 }
 
 // wait puts requests into the side queue, which finishes them.
 func (w *work) wait(requests []*request) {
-	if len(requests) == 0 {
-		return
-	}
 	s, q := w.store, w.queue
 	beside := batch.Beside(q,
-		func(calls []*batch.Call, deadline time.Time) { decideCalls(s, q, calls, deadline, decideLocked) },
+		func(calls []*batch.Call, deadline time.Time) { decide(s, q, calls, deadline, true) },
 		func(calls []*batch.Call) { s.failCalls(q, calls, errLocked) })
 	for _, r := range requests {
 		r.finished = true
@@ -128,12 +127,8 @@ func (w *work) wait(requests []*request) {
 
 // decideLocked decides calls that wait for locks, one by one. Calls that reach their lock timeout wait for
 // the next batch, unless their rows now count as locked or they have waited for the queue's timeout.
-func decideLocked(w *work) {
+func (w *work) decideLocked() error {
 	again, err := w.decideRound(w.requests, divideWait(w.settings, int64(len(w.requests))), true)
-	if err != nil {
-		w.fail(err)
-		return
-	}
 	var later, refused []*request
 	for _, r := range again {
 		if w.findLocked(r) >= rowLocked || time.Since(r.call.Arrived) >= w.queue.Timeout {
@@ -145,6 +140,7 @@ func decideLocked(w *work) {
 	w.finish(refused, errLocked)
 	if len(later) > 0 {
 		health.Sleep(w.ctx, time.Millisecond) // the server may fail them immediately
+		w.wait(later)
 	}
-	w.wait(later)
+	return err
 }

@@ -26,8 +26,6 @@ type plan struct {
 	inFlight     bool // limits InFlight are charged
 	oneByOne     bool // each entry has a statement of its own
 	remembered   bool // an entry has a row
-
-	allocated []slotRange // the slots that the takes may charge, see slots.go
 }
 
 // newPlan returns an empty plan with a capacity of entries.
@@ -195,13 +193,6 @@ func divideWait(settings []int64, n int64) []int64 {
 		wait = 1
 	}
 	return []int64{settings[0], wait}
-}
-
-// read copies the results of the statements into the entries.
-func (p *plan) read() {
-	for _, g := range p.groups {
-		g.read()
-	}
 }
 
 // statementKind is the operation of a statement on its entries.

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -31,7 +32,7 @@ func (c *queueCaller) take(hits ...ratelimit.Hit) ([]ratelimit.Decision, error) 
 	call, o := batch.NewCall(), &callOwner{}
 	call.Prepare(hits, false)
 	call.Owner = o
-	batch.Enter(c.queue, call)
+	batch.Enter(context.Background(), c.queue, call)
 	return o.delivered, call.Err
 }
 

@@ -56,3 +56,19 @@ func (s *Store) Tick() {
 		_ = s.server.ping(ctx)
 	}()
 }
+
+// ping runs serverSQL, and passes its result to onIdentity. A panic of the driver is an error.
+func (s *server) ping(ctx context.Context) error {
+	statements := []*pgdb.Statement{{SQL: serverSQL}}
+	var err error
+	if failure := batch.PanicError(func() { err = s.db.Run(ctx, statements) }); failure != nil {
+		return failure
+	}
+	if err != nil && s.closing.Err() == nil {
+		countErrors(s.stats, statements, err)
+	}
+	if err == nil {
+		s.onIdentity(statements[0])
+	}
+	return err
+}

@@ -25,38 +25,31 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 		singles, several = singlesAndSeveral(requests)
 	}
 	var background []*request // calls that nobody waits for
-	p := newPlan(len(requests))
-	p.oneByOne = oneByOne
-	last := p // the plan that runs after the requests
 	if !oneByOne {
 		background = w.collectBackground(requests)
-		if len(several) > 0 {
-			several = w.refuseRemembered(several)
-		}
+	}
+	p := newPlan(len(requests))
+	p.oneByOne = oneByOne
+	if len(background) > 0 {
 		addBackground(p, background, batch.Before)
 	}
 	addRequests(p, singles)
 	if p.inFlight {
 		_ = w.allocateSlots(p) // the hits get its error
 	}
-	if len(several) > 0 {
-		last = newPlan(0)
-	}
-	if !oneByOne {
+	if p.remembered && !oneByOne {
 		w.chargeUnits(p)
-		addBackground(last, background, batch.After)
-		for _, r := range several { // a transaction would fail if a row granted less
-			for _, row := range r.call.Rows {
-				w.store.renew(row)
-			}
-		}
 	}
-	transactions := w.newTransactions(several, settings, oneByOne, oneByOne)
-	statements, allocated := writeAll(transactions, p.write(w.store.texts, settings), p.allocated)
-	if last != p {
-		statements = append(statements, last.write(w.store.texts, settings)...)
+	if len(background) > 0 {
+		addBackground(p, background, batch.After)
 	}
-	failed, err := w.execute(statements, allocated)
+	statements := p.write(w.store.texts, settings)
+	var transactions []*transaction
+	if len(several) > 0 {
+		transactions = w.newTransactions(several, settings, oneByOne, oneByOne)
+		statements = writeAll(transactions, statements)
+	}
+	failed, err := w.store.server.run(w.ctx, w.queue.Timeout, statements)
 	if err != nil {
 		if unsent(statements) {
 			for _, r := range background {
@@ -74,16 +67,22 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 		w.holdSlots(done)
 	}
 	w.applyRows(p)
+	if len(background) > 0 {
+		w.applyBackground(background)
+	}
 	w.finish(done, nil)
 	if !failed {
 		w.store.cleaner.start(w.settings)
 	}
-	waiting, err := w.finishTransactions(transactions)
-	if last != p {
-		last.read()
-		w.applyRows(last)
+	if len(several) == 0 {
+		return again, nil
 	}
-	w.applyBackground(background)
+	for _, r := range several {
+		for _, row := range r.call.Rows { // a take for more units would fail the transaction
+			w.store.renew(row)
+		}
+	}
+	waiting, err := w.finishTransactions(transactions)
 	return append(again, waiting...), err
 }
 
@@ -99,8 +98,8 @@ func (w *work) finishTransactions(transactions []*transaction) ([]*request, erro
 			again = append(again, late...)
 		}
 		if len(next) > 0 {
-			statements, allocated := writeAll(next, nil, nil)
-			if _, err := w.execute(statements, allocated); err != nil {
+			statements := writeAll(next, nil)
+			if _, err := w.store.server.run(w.ctx, w.queue.Timeout, statements); err != nil {
 				return again, err
 			}
 		}
@@ -163,39 +162,12 @@ func singlesAndSeveral(requests []*request) ([]*request, []*request) {
 	return singles, several
 }
 
-// refuseRemembered refuses requests with several hits that cannot pass, by a refusal remembered since they
-// entered the queue: they would roll back their transaction. It returns the other requests.
-func (w *work) refuseRemembered(requests []*request) []*request {
-	calls := make([]*batch.Call, 0, len(requests))
-	for _, r := range requests {
-		calls = append(calls, r.call)
-	}
-	w.store.findRows(calls)
-	refused := w.store.refuseRemembered(calls, nil)
-	if refused == 0 {
-		return requests
-	}
-	var left, decided []*request
-	for _, r := range requests {
-		if len(r.call.Decisions) > 0 {
-			decided = append(decided, r)
-		} else {
-			left = append(left, r)
-		}
-	}
-	count(w.store.stats, Requests, -int64(refused))
-	w.finish(decided, nil)
-	return left
-}
-
-// writeAll appends the statements of transactions and the slots that they may take.
-func writeAll(transactions []*transaction, statements []*pgdb.Statement,
-	allocated []slotRange) ([]*pgdb.Statement, []slotRange) {
+// writeAll appends the statements of transactions.
+func writeAll(transactions []*transaction, statements []*pgdb.Statement) []*pgdb.Statement {
 	for _, t := range transactions {
 		statements = append(statements, t.write()...)
-		allocated = append(allocated, t.plan.allocated...)
 	}
-	return statements, allocated
+	return statements
 }
 
 // applyRows passes a plan's rows to the leases and to Options.Rows.

@@ -3,13 +3,16 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Setup is work on the database that must be done before decisions are possible. It runs in the background,
@@ -128,4 +131,70 @@ func (s *Setup) recordResult(err error) {
 		s.retryIn = maxSetupRetry
 	}
 	s.retryAt = time.Now().Add(s.retryIn)
+}
+
+// TableSQL creates the tables of counts, like postgres.TableSQL.
+const TableSQL = schema.Counters
+
+// migrationSQL runs in one process at a time.
+const migrationSQL = schema.Lock + TableSQL
+
+// restoreWait is the time for which tables must be missing before migrate creates them again.
+const restoreWait = time.Second
+
+// migrate creates or upgrades the tables of counts.
+func (s *server) migrate(ctx context.Context) error {
+	ready, restoring, err := s.inspect(ctx)
+	if err == nil && !ready && !restoring && s.existed {
+		// A restore drops the tables, and creates them a moment later. In between, nothing in the database
+		// shows the restore, so two inspections must find neither tables nor a restore.
+		health.Sleep(ctx, restoreWait)
+		ready, restoring, err = s.inspect(ctx)
+	}
+	if err == nil && restoring && !ready {
+		err = schema.ErrRestoring
+	}
+	if err == nil && !ready {
+		err = s.create(ctx)
+	}
+	s.existed = s.existed || err == nil
+	return err
+}
+
+// create creates or upgrades the tables.
+func (s *server) create(ctx context.Context) error {
+	failure := s.db.Exec(ctx, migrationSQL)
+	if failure == nil {
+		return nil
+	}
+	// A program that creates the tables at the same time without the advisory lock, such as the npm library,
+	// can make this attempt fail although the tables are right.
+	if ready, _, err := s.inspect(ctx); err == nil && ready {
+		return nil
+	}
+	return fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable (a role that may, "+
+		"such as their owner, can run caddy pg-ratelimit migrate, or schema.sql, instead): %w",
+		pg.Explain(ctx, s.db, failure))
+}
+
+// inspect reports whether the tables are ready, and whether a restore of the policy is under way or has
+// failed. It also reads the server's identity, to detect a replaced server later. A connection failure counts
+// for the health of the database.
+func (s *server) inspect(ctx context.Context) (ready, restoring bool, err error) {
+	sent := time.Now()
+	begin := s.health.Begin()
+	found := &pgdb.Statement{SQL: schema.Ready}
+	identity := &pgdb.Statement{SQL: serverSQL}
+	if failure := s.db.Run(ctx, []*pgdb.Statement{found, identity}); failure != nil {
+		return false, false, s.health.Failed(begin, time.Since(sent), failure)
+	}
+	s.onIdentity(identity)
+	if found.Err != nil {
+		return false, false, fmt.Errorf("looking for the tables: %w", found.Err)
+	}
+	columns := pg.Bigints(found.Result)
+	if len(columns) != 3 {
+		return false, false, nil
+	}
+	return columns[0] == 1, columns[2] == 1, nil
 }

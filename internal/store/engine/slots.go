@@ -5,10 +5,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// allocateSlots sets the slot numbers of a plan's takes on limits InFlight (see plan.inFlight), and
-// p.allocated. If no session can be started, it fails the groups of these takes and returns the error.
+// allocateSlots sets the slot numbers of a plan's takes on limits InFlight (see plan.inFlight). If no session
+// can be started, it fails the groups of these takes and returns the error.
 func (w *work) allocateSlots(p *plan) error {
-	p.allocated = p.allocated[:0]
 	var failure error
 	for _, g := range p.groups {
 		if !g.slots {
@@ -26,8 +25,6 @@ func (w *work) allocateSlots(p *plan) error {
 				n = capacity
 			}
 			e.firstSlot = w.store.slots.Allocate(session, n)
-			p.allocated = append(p.allocated,
-				slotRange{Limit: e.view.Limit, Row: e.id, First: e.firstSlot, N: n})
 		}
 	}
 	return failure
@@ -55,12 +52,14 @@ func rangeOf(pos *position) slotRange {
 		N:     pos.entry.cost}
 }
 
-// releaseUncertain releases the slots that a request without a decision may have taken.
+// releaseUncertain releases the slots that a request without a decision may have taken. A row never grants
+// more hits than its capacity allows, and so the later ones have no slots.
 func (w *work) releaseUncertain(r *request) {
 	var allocated []slotRange
 	for i := range r.positions {
 		pos := &r.positions[i]
-		if pos.entry != nil && pos.entry.kind == take && pos.entry.firstSlot != 0 {
+		e := pos.entry
+		if e != nil && e.kind == take && e.firstSlot != 0 && pos.nth < e.view.Limit.Capacity()/e.cost {
 			allocated = append(allocated, rangeOf(pos))
 		}
 	}

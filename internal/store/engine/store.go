@@ -126,7 +126,6 @@ type RowObserver interface {
 // Store counts in one database, or in one shard. All processes on it share its counts.
 type Store struct {
 	server          *server
-	tables          *tables
 	cleaner         *cleaner
 	texts           *statements
 	rows            *lease.Set       // the remembered rows
@@ -169,11 +168,15 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	}
 	texts := newStatements(o.Tables)
 	stats := NewStats()
-	server := &server{db: db, closing: closing, stats: stats}
+	server := &server{db: db, closing: closing, stats: stats, migrates: !o.DisableMigration}
 	server.health = health.New(closing, o.Random, server.ping)
+	server.setup = NewSetup(closing, server.health, o.Report, server.migrate)
+	if o.DisableMigration {
+		server.setup.ready = 1
+	}
 	s := &Store{
 		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, stats: stats,
-		rowObserver: o.Rows, tables: newTables(server, o.DisableMigration, o.Report),
+		rowObserver: o.Rows,
 		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, random: o.Random,
 			report: o.Report},
 		workers: o.Workers, close: cancel, byTimeout: map[time.Duration]*batch.Queue{},
@@ -205,10 +208,10 @@ func (o Options) Report(err error) {
 }
 
 // Prepare connects and migrates in the background, so that the first decision does not wait.
-func (s *Store) Prepare() { StartSetup(s.tables.setup) }
+func (s *Store) Prepare() { StartSetup(s.server.setup) }
 
 // Ready reports whether the tables of counts exist in the current version.
-func (s *Store) Ready() bool { return SetupDone(s.tables.setup) }
+func (s *Store) Ready() bool { return SetupDone(s.server.setup) }
 
 // Health returns the health of the server of the store.
 func (s *Store) Health() *health.Health { return s.server.health }
@@ -245,50 +248,26 @@ func submit(ctx context.Context, s *Store, timeout time.Duration, hits []ratelim
 	c := s.idleCalls.Get().(*batch.Call)
 	c.Prepare(hits, reset)
 	decided, unavailable := decideFromMemory(s, timeout, []*batch.Call{c})
-	if decided > 0 || unavailable != nil {
-		if decided == 0 {
-			c.Err = unavailable
-		}
-		return s.answer(c, decisions)
+	reusable := true
+	switch {
+	case decided > 0:
+	case unavailable != nil:
+		c.Err = unavailable
+	default:
+		reusable = batch.Enter(ctx, s.queueFor(timeout), c)
 	}
-	q := s.queueFor(timeout)
-	if ctx.Done() == nil {
-		batch.Enter(q, c)
-		return s.answer(c, decisions)
-	}
-	return submitUntil(ctx, s, q, c, decisions)
-}
-
-// submitUntil sends a call of submit with a context that can end before the timeout.
-func submitUntil(ctx context.Context, s *Store, q *batch.Queue, c *batch.Call,
-	decisions []ratelimit.Decision) error {
-	c.Cancelable = true
-	stop := context.AfterFunc(ctx, func() { batch.Cancel(c, s.server.health.Ended(ctx)) })
-	batch.Send(q, c, time.Now())
-	batch.Wait(c)
-	if stop() {
-		return s.answer(c, decisions)
-	}
-	// ctx ended, which may have ended the wait. The call may still be in a batch, so it is not reused.
-	if c.Err == nil {
-		copy(decisions, c.Decisions)
-	}
-	return c.Err
-}
-
-// answer copies the decisions of a finished call, or returns its error. It frees the call for the next
-// request. It clears the keys, because a key may keep a long request in memory.
-func (s *Store) answer(c *batch.Call, decisions []ratelimit.Decision) error {
 	err := c.Err
 	if err == nil {
 		copy(decisions, c.Decisions)
 	}
-	for i := range c.Hits {
-		c.Hits[i].Key = ""
-		c.Hits[i].Subject = ""
-		c.Hits[i].Slot = nil
+	if reusable {
+		for i := range c.Hits { // a key may keep a long request in memory
+			c.Hits[i].Key = ""
+			c.Hits[i].Subject = ""
+			c.Hits[i].Slot = nil
+		}
+		s.idleCalls.Put(c)
 	}
-	s.idleCalls.Put(c)
 	return err
 }
 
@@ -342,7 +321,7 @@ func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batc
 					return
 				}
 			}
-			s.decide(q, calls, deadline)
+			decide(s, q, calls, deadline, false)
 		},
 		Expire: func(calls []*batch.Call) {
 			if deliver != nil {

@@ -89,6 +89,7 @@ func (t *transaction) begin() {
 		r.passes = true
 		r.refusals = nil
 		hits := r.call.Hits
+		r.call.Rows = lease.Find(t.work.store.rows, hits, r.call.Rows[:0]) // a row may have refused meanwhile
 		if lease.RefusedLately(t.work.store.rows, r.call.Rows) {
 			t.state = peeking
 		}
@@ -266,10 +267,33 @@ func peekedRows(p *plan) map[lease.RowID]*algorithm.View {
 	return rows
 }
 
-// simulate decides the requests in memory and reports whether any of them charges. If none does, it finishes
-// the requests.
+// simulate decides the requests in memory, one after the other, and reports whether any of them charges or
+// refunds. If none does, it finishes the requests.
 func (t *transaction) simulate(rows map[lease.RowID]*algorithm.View) bool {
-	charges := simulate(t.requests, rows)
+	charges := false
+	var hitRows []*algorithm.Row
+	var times []int64
+	for _, r := range t.requests {
+		hits := r.call.Hits
+		hitRows = hitRows[:0]
+		times = times[:0]
+		for i := range hits {
+			s := rows[rowOf(&hits[i])]
+			hitRows = append(hitRows, &s.Row)
+			times = append(times, s.Now)
+		}
+		decisions := make([]ratelimit.Decision, len(hits))
+		r.passes = algorithm.Decide(hits, hitRows, times, decisions)
+		r.call.Decisions = decisions
+		r.refusals = nil
+		for i := range hits {
+			if !decisions[i].Allowed && !hits[i].Peek {
+				view := algorithm.View{Limit: hits[i].Limit, Row: *hitRows[i], Now: times[i]}
+				r.refusals = append(r.refusals, refusal{rowOf(&hits[i]), view, i})
+			}
+			charges = charges || hits[i].Cost < 0 || r.passes && !hits[i].Peek
+		}
+	}
 	if !charges {
 		t.work.answer(t.requests)
 	}
@@ -313,15 +337,17 @@ func (t *transaction) answerCommitted() {
 // answer finishes requests with the decisions that they have.
 func (w *work) answer(requests []*request) {
 	for _, r := range requests {
+		if len(r.call.Rows) > 0 && r.call.Err == nil {
+			w.addLeasedUnits(r.call)
+		}
 		for i := range r.refusals {
 			refused := &r.refusals[i]
 			lease.RememberRefusal(w.store.rows, refused.id, &refused.view, r.call.Hits[refused.hit].Cost,
 				r.call.Decisions[refused.hit].RetryAfter, w.sequence)
+			if refused.view.Limit.Lease > 0 { // so that a retry may pass
+				lease.RefundUnits(w.store.rows, refused.id)
+			}
 		}
-		if len(r.call.Rows) > 0 && r.call.Err == nil {
-			w.addLeasedUnits(r.call)
-		}
-		w.refundRefused(r)
 	}
 	w.finish(requests, nil)
 }

@@ -21,7 +21,7 @@ package imports
 //   - Loop variables that a closure keeps: copy them (x := x). A function literal in a loop must not be for
 //     another goroutine: an earlier one may run instead.
 //   - A select that waits in several goroutines: they would share its cases. A context that ends with
-//     either of two events replaces it (migrate.go in package engine).
+//     either of two events replaces it (setup.go in package engine).
 //   - A struct type that refers back to itself through several other types: Yaegi takes one type for two.
 //   - append(x, nil): use a typed nil. Comparing two values of an interface of ours. The index of a range
 //     over a string, which counts characters.
