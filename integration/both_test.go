@@ -28,14 +28,14 @@ func decideAlways(limit object) object {
 // proxy is a Caddy or a Traefik that runs.
 type proxy struct {
 	*harness.Process
-	url string
+	url string // without a slash at the end
 }
 
 // startBoth starts a Caddy and a Traefik with the same routes.
 func startBoth(t *testing.T, dsn string, routes ...route) []proxy {
 	t.Helper()
 	c, tr := startCaddy(t, dsn, routes...), startTraefik(t, routes, "DATABASE_URL="+dsn)
-	return []proxy{{c.Process, c.url}, {tr.Process, tr.url}}
+	return []proxy{*c, {tr.Process, tr.url}}
 }
 
 // bothProxies starts a Caddy and a Traefik in front of a backend, with the same limits, and returns their

@@ -66,26 +66,18 @@ func indented(text string) string {
 	return b.String()
 }
 
-// caddy is a running Caddy.
-type caddy struct {
-	*harness.Process
-	address string
-	url     string // without a slash at the end
-}
-
 // buildCaddy builds the Caddy of `make build`, and returns its path.
 func buildCaddy(t *testing.T) string {
 	t.Helper()
 	return harness.Caddy(t, "..")
 }
 
-// launchConfig starts a Caddy on a config that makes it listen on the address.
-func launchConfig(t *testing.T, binary, address, config string, env ...string) *caddy {
+// startCaddyOn starts a Caddy with a config that makes it listen on the address, and waits until it does.
+func startCaddyOn(t *testing.T, address, config string, env ...string) *proxy {
 	t.Helper()
-	return &caddy{
-		Process: harness.RunCaddy(t, "Caddy on "+address, binary, config, env...),
-		address: address, url: "http://" + address,
-	}
+	c := &proxy{harness.RunCaddy(t, "Caddy on "+address, buildCaddy(t), config, env...), "http://" + address}
+	c.AwaitAddress(t, address)
+	return c
 }
 
 // loadConfig makes a Caddy with an admin endpoint load a Caddyfile, even if nothing has changed.
@@ -100,23 +92,10 @@ func loadConfig(t *testing.T, admin, config string) harness.Answer {
 	return harness.Ask(t, request)
 }
 
-// startCaddies starts n Caddys concurrently, and returns once all listen.
-func startCaddies(t *testing.T, n int, dsn string, routes ...route) []*caddy {
+func startCaddy(t *testing.T, dsn string, routes ...route) *proxy {
 	t.Helper()
-	caddies := make([]*caddy, n)
-	for i := range caddies {
-		address := harness.FreeAddress(t)
-		caddies[i] = launchConfig(t, buildCaddy(t), address, caddyfile(address, dsn, routes))
-	}
-	for _, c := range caddies {
-		c.AwaitAddress(t, c.address)
-	}
-	return caddies
-}
-
-func startCaddy(t *testing.T, dsn string, routes ...route) *caddy {
-	t.Helper()
-	return startCaddies(t, 1, dsn, routes...)[0]
+	address := harness.FreeAddress(t)
+	return startCaddyOn(t, address, caddyfile(address, dsn, routes))
 }
 
 // A deployment replaces proxies one after the other, or all together. The database has the counts.

@@ -65,10 +65,9 @@ func TestFaultTable(t *testing.T) {
 	routes := faultRoutes()
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
 	config := harness.Replace(t, caddyfile(address, dsn, routes), "admin off", "admin "+admin)
-	c := launchConfig(t, buildCaddy(t), address, config)
-	c.AwaitAddress(t, address)
+	c := startCaddyOn(t, address, config)
 	tr := startTraefik(t, routes, "DATABASE_URL="+dsn)
-	proxies := []proxy{{c.Process, c.url}, {tr.Process, tr.url}}
+	proxies := []proxy{*c, {tr.Process, tr.url}}
 	var table strings.Builder
 	table.WriteString("|fault|Caddy: longest added latency, ms|wrong answers|exact after, s|Traefik: " +
 		"longest added latency, ms|wrong answers|exact after, s|\n|---|--:|--:|--:|--:|--:|--:|\n")

@@ -107,7 +107,7 @@ const (
 
 // secretProxies starts a Caddy and a Traefik that log as much as they can. Both take API keys from all
 // sources, for a policy and as keys of limits.
-func secretProxies(t *testing.T, dsn, storage string) (c *caddy, tr *traefik) {
+func secretProxies(t *testing.T, dsn, storage string) (c *proxy, tr *traefik) {
 	t.Helper()
 	var routes []route
 	for i, s := range keySources {
@@ -120,8 +120,7 @@ func secretProxies(t *testing.T, dsn, storage string) (c *caddy, tr *traefik) {
 	config := harness.Replace(t, caddyfile(address, dsn, routes), "admin off",
 		"admin off\n\tdebug\n\tmetrics\n\tstorage file_system "+storage,
 		"format json", withoutKeys, "bind 127.0.0.1", "bind 127.0.0.1\n"+logsAndErrors)
-	c = launchConfig(t, buildCaddy(t), address, config)
-	c.AwaitAddress(t, address)
+	c = startCaddyOn(t, address, config)
 	return c, startTraefikWith(t, object{}, "DEBUG", routes)
 }
 

@@ -23,8 +23,8 @@ func governedBy(t *testing.T, dsn string, settings object) (urls []string) {
 	settings["zones"] = []object{{"prefix": "zone", "key": "{header.X-User}{header.Authorization}",
 		"limit": "1000000 1h", "algorithm": "fixed_window"}}
 	routes := []route{{"/", "", settings}}
-	for _, c := range startCaddies(t, 2, dsn, routes...) {
-		urls = append(urls, c.url)
+	for range 2 {
+		urls = append(urls, startCaddy(t, dsn, routes...).url)
 	}
 	return append(urls, startTraefik(t, routes, "DATABASE_URL="+dsn).url)
 }

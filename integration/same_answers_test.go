@@ -215,8 +215,7 @@ func serveAll(t *testing.T, configs []*randomConfig, dsns []string) (urls []stri
 	}
 	address := harness.FreeAddress(t)
 	config := harness.Replace(t, caddyfile(address, dsns[0], routes), "dsn ", "in_memory_block off\n\t\tdsn ")
-	caddy := launchConfig(t, buildCaddy(t), address, config)
-	caddy.AwaitAddress(t, address)
+	caddy := startCaddyOn(t, address, config)
 	return []string{caddy.url, serveHandlers(t, middlewares), serveHandlers(t, program)}
 }
 

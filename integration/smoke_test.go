@@ -17,8 +17,8 @@ func TestSmoke(t *testing.T) {
 		"SELECT rate_limit_rule('plan', tiers => '{free}', "+
 		"algorithm => 'fixed_window', per_day => 20);")
 	var urls []string
-	for _, c := range startCaddies(t, 2, dsn, smokeRoutes()...) {
-		urls = append(urls, c.url)
+	for range 2 {
+		urls = append(urls, startCaddy(t, dsn, smokeRoutes()...).url)
 	}
 	urls = append(urls, serveInterpreted(t, dsn))
 	t.Run("a limit is shared exactly", func(t *testing.T) { checkShared(t, urls) })

@@ -48,7 +48,7 @@ func soakRoutes(name, upstream, limit string) (routes []route) {
 	return routes
 }
 
-func newSoakCaddy(t *testing.T, binary, name, dsn, upstream string) *soakProxy {
+func newSoakCaddy(t *testing.T, name, dsn, upstream string) *soakProxy {
 	t.Helper()
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
 	options := fmt.Sprintf("pg_ratelimit {\n\t\tnode_name %s\n\t\tregion %s\n", name, name)
@@ -57,12 +57,9 @@ func newSoakCaddy(t *testing.T, binary, name, dsn, upstream string) *soakProxy {
 			"admin "+admin, "pg_ratelimit {\n\t\tdsn", options+"\t\tdsn")
 	}
 	config := configOf("")
-	var running *caddy
+	var running *proxy
 	p := &soakProxy{name: name, url: "http://" + address, admin: "http://" + admin}
-	p.start = func() {
-		running = launchConfig(t, binary, address, config)
-		running.AwaitAddress(t, address)
-	}
+	p.start = func() { running = startCaddyOn(t, address, config) }
 	load := func(config string, want int) error {
 		if answer := loadConfig(t, admin, config); answer.Status != want {
 			return fmt.Errorf("%s: reload: %d %s, want %d", name, answer.Status, answer.Body,
@@ -92,9 +89,8 @@ func newSoakTraefik(t *testing.T, name, dsn, upstream string) *soakProxy {
 // startSoakProxies starts the proxies.
 func startSoakProxies(t *testing.T, dsn, upstream string) (proxies []*soakProxy) {
 	t.Helper()
-	binary := buildCaddy(t)
 	for i := range soakProxies - 1 {
-		proxies = append(proxies, newSoakCaddy(t, binary, fmt.Sprint("caddy", i+1), dsn, upstream))
+		proxies = append(proxies, newSoakCaddy(t, fmt.Sprint("caddy", i+1), dsn, upstream))
 	}
 	return append(proxies, newSoakTraefik(t, "traefik", dsn, upstream))
 }

@@ -17,9 +17,8 @@ func TestDecisionsAreOnTheSpansOfCaddysTracing(t *testing.T) {
 		"algorithm": "fixed_window"}
 	config := harness.Replace(t, caddyfile(address, "memory", []route{{"/", "", limit}}), "route {",
 		"route {\n\ttracing")
-	c := launchConfig(t, buildCaddy(t), address, config, "OTEL_TRACES_EXPORTER=console",
+	c := startCaddyOn(t, address, config, "OTEL_TRACES_EXPORTER=console",
 		"OTEL_BSP_SCHEDULE_DELAY=50")
-	c.AwaitAddress(t, address)
 	if got := statusesOf(t, 2, c.url, "Authorization", "hunter2"); got != "200 429" {
 		t.Fatalf("the statuses are %s, want 200 429", got)
 	}

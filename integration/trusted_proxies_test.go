@@ -37,8 +37,7 @@ func TestCaddyBehindAProxy(t *testing.T) {
 		address := harness.FreeAddress(t)
 		config := fmt.Sprintf("{\n\tadmin off\n\tservers {\n\t\t%s\n\t}\n}\nhttp://%s {\n\tpg_ratelimit "+
 			"web {\n\t\tdsn memory\n\t\tlimit 1 1h\n\t}\n\trespond ok\n}\n", test.options, address)
-		c := launchConfig(t, buildCaddy(t), address, config)
-		c.AwaitAddress(t, address)
+		c := startCaddyOn(t, address, config)
 		checkClients(t, test.options, c.url, test.otherClient, test.forged)
 	}
 }
