@@ -2,6 +2,7 @@ package command_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -68,16 +69,7 @@ func TestKeyIsShownOnceAndNeverStored(t *testing.T) {
 	if strings.Contains(stored, key) || strings.Contains(stored, rotated.Key) {
 		t.Errorf("the database has\n%s\nwant no key in it", stored)
 	}
-	for _, args := range commandsWithKey(key) {
-		out := s.run(args...)
-		printed := out.stdout + out.stderr
-		if out.err != nil {
-			printed += out.err.Error()
-		}
-		if strings.Contains(printed, key) || strings.Contains(printed, rotated.Key) {
-			t.Errorf("%q prints\n%s\nwant it without a key", args, printed)
-		}
-	}
+	s.checkHidden(commandsWithKey(key), key, rotated.Key)
 	if stored := s.allRows(); strings.Contains(stored, key) {
 		t.Errorf("the database then has\n%s\nwant no key in it", stored)
 	}
@@ -87,16 +79,21 @@ func TestKeyIsShownOnceAndNeverStored(t *testing.T) {
 func TestExternalAPIKeyIsRedacted(t *testing.T) {
 	s := newShell(t, schema.File)
 	const key = "sk-live-0123456789"
-	for _, args := range [][]string{{"explain", "--key", key}, {"explain", "--key", key, "--json"},
+	s.checkHidden([][]string{{"explain", "--key", key}, {"explain", "--key", key, "--json"},
 		{"get", "per-key", key}, {"reset", "per-key", key}, {"keys", "revoke", key},
-		{"explain", "--key-id", key}, {"audit", "-" + key}} {
+		{"explain", "--key-id", key}, {"audit", "-" + key}}, key)
+}
+
+// checkHidden fails the test if one of the commands prints one of the keys.
+func (s *shell) checkHidden(commands [][]string, keys ...string) {
+	s.t.Helper()
+	for _, args := range commands {
 		out := s.run(args...)
-		printed := out.stdout + out.stderr
-		if out.err != nil {
-			printed += out.err.Error()
-		}
-		if strings.Contains(printed, key) {
-			t.Errorf("%q prints %q, want it without the key", args, printed)
+		printed := fmt.Sprint(out.stdout, out.stderr, out.err)
+		for _, key := range keys {
+			if strings.Contains(printed, key) {
+				s.t.Errorf("%q prints\n%s\nwant it without a key", args, printed)
+			}
 		}
 	}
 }

@@ -23,14 +23,19 @@ func (saltDB) Run(_ context.Context, statements []*pgdb.Statement) error {
 	return nil
 }
 
-// Even the first response has pk: it waits until the salt has been read.
-func TestFirstResponseHasPartitionKey(t *testing.T) {
+// fieldWith returns RateLimit of a request with a salt.
+func fieldWith(salt *respond.Salt) string {
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "a", Events: 5, Window: time.Minute}, Key: "k"}}
 	decisions := []ratelimit.Decision{{Allowed: true, Limit: 5, Remaining: 4}}
 	o := outcomeOf(hits, decisions)
 	h := http.Header{}
-	respond.SetFields(h, settings.Fields{IETF: true}, respond.NewSalt(saltDB{}), &o, hits, decisions)
-	if got := h.Get("RateLimit"); !strings.Contains(got, ";pk=:") {
+	respond.SetFields(h, settings.Fields{IETF: true}, salt, &o, hits, decisions)
+	return h.Get("RateLimit")
+}
+
+// Even the first response has pk: it waits until the salt has been read.
+func TestFirstResponseHasPartitionKey(t *testing.T) {
+	if got := fieldWith(respond.NewSalt(saltDB{})); !strings.Contains(got, ";pk=:") {
 		t.Errorf("RateLimit is %s, want a member with pk", got)
 	}
 }
@@ -46,14 +51,10 @@ func (hangingDB) Run(ctx context.Context, _ []*pgdb.Statement) error {
 // Only the first response waits for a database that hangs. Later attempts delay no response.
 func TestLaterResponsesDoNotWaitForSalt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limit := &ratelimit.Limit{Prefix: "a", Events: 5, Window: time.Minute}
-		hits := []ratelimit.Hit{{Limit: limit, Key: "k"}}
-		decisions := []ratelimit.Decision{{Allowed: true, Limit: 5, Remaining: 4}}
-		o := outcomeOf(hits, decisions)
 		salt := respond.NewSalt(hangingDB{})
 		for i := range 4 {
 			start := time.Now()
-			respond.SetFields(http.Header{}, settings.Fields{IETF: true}, salt, &o, hits, decisions)
+			fieldWith(salt)
 			if waited := time.Since(start); (waited > 0) != (i == 0) {
 				t.Errorf("response %d waited %v, want a wait of the first one only", i, waited)
 			}
