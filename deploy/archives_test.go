@@ -3,8 +3,6 @@
 package deploy
 
 import (
-	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -19,15 +17,9 @@ func TestArchivesAreTheSameBytes(t *testing.T) {
 	var built []string
 	for range 2 {
 		clone, out := filepath.Join(t.TempDir(), "clone"), t.TempDir()
-		for _, command := range [][]string{
-			{"git", "clone", "--quiet", root, clone},
-			{"go", "run", "-C", clone, "./internal/release", "-platforms",
-				runtime.GOOS + "/" + runtime.GOARCH, "-out", out},
-		} {
-			if text, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
-				t.Fatalf("%q: %v\n%s", command, err, text)
-			}
-		}
+		output(t, "git", "clone", "--quiet", root, clone)
+		output(t, "go", "run", "-C", clone, "./internal/release", "-platforms",
+			runtime.GOOS+"/"+runtime.GOARCH, "-out", out)
 		built = append(built, out)
 	}
 	name := "pg-ratelimit-caddy_" + tag + "_" + runtime.GOOS + "_" + runtime.GOARCH + ".tar.gz"
@@ -36,11 +28,7 @@ func TestArchivesAreTheSameBytes(t *testing.T) {
 			t.Errorf("two builds of %s differ, want the same bytes", file)
 		}
 	}
-	unpack := exec.Command("sh", "-c", "sha256sum -c SHA256SUMS && tar xzf "+name)
-	unpack.Dir = built[0]
-	if out, err := unpack.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	output(t, "sh", "-c", "cd "+built[0]+" && sha256sum -c SHA256SUMS && tar xzf "+name)
 	folder := filepath.Join(built[0], strings.TrimSuffix(name, ".tar.gz"))
 	checkModule(t, filepath.Join(folder, "caddy"), host.Version)
 	for file, want := range map[string]string{
@@ -48,9 +36,8 @@ func TestArchivesAreTheSameBytes(t *testing.T) {
 		"LICENSES.txt":     "==== github.com/jackc/pgx/v5 v5.", "LICENSE": "Apache License",
 		"schema.sql": schema.File, "Caddyfile.example": "pg_ratelimit",
 	} {
-		text, err := os.ReadFile(filepath.Join(folder, file))
-		if err != nil || !strings.Contains(string(text), want) {
-			t.Errorf("%s of the archive has no %q: %v", file, want, err)
+		if !strings.Contains(readFile(t, filepath.Join(folder, file)), want) {
+			t.Errorf("%s of the archive lacks %q, want it", file, want)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,15 +14,20 @@ import (
 // modulePath is the path of the Go module, which is the name of the plugin in Traefik.
 const modulePath = "github.com/pgratelimit/pg-ratelimit"
 
-// compose returns a Compose file, as docker compose reads it.
-func compose(t *testing.T, path string) *types.Project {
+// loadCompose reads a Compose file as docker compose does.
+func loadCompose(t *testing.T, path string, env ...string) (*types.Project, error) {
 	t.Helper()
-	options, err := cli.NewProjectOptions([]string{path},
-		cli.WithEnv([]string{"POSTGRES_PASSWORD=of the test"}), cli.WithResolvedPaths(true))
+	options, err := cli.NewProjectOptions([]string{path}, cli.WithEnv(env), cli.WithResolvedPaths(true))
 	if err != nil {
 		t.Fatal(err)
 	}
-	project, err := options.LoadProject(t.Context())
+	return options.LoadProject(t.Context())
+}
+
+// compose returns a Compose file with a password.
+func compose(t *testing.T, path string) *types.Project {
+	t.Helper()
+	project, err := loadCompose(t, path, "POSTGRES_PASSWORD=of the test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,12 +39,7 @@ var composeFiles = map[string]string{"caddy/compose.yaml": "caddy", "traefik/com
 
 func TestComposeFilesNeedAPassword(t *testing.T) {
 	for path := range composeFiles {
-		options, err := cli.NewProjectOptions([]string{path}, cli.WithEnv(nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = options.LoadProject(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "POSTGRES_PASSWORD") {
+		if _, err := loadCompose(t, path); err == nil || !strings.Contains(err.Error(), "POSTGRES_PASSWORD") {
 			t.Errorf("%s without a password: error %v, want one that names POSTGRES_PASSWORD", path, err)
 		}
 	}
@@ -83,14 +82,10 @@ func TestComposeFilesFitTogether(t *testing.T) {
 func TestTheComposeFileRunsTheImageOfCaddy(t *testing.T) {
 	p, i := compose(t, "caddy/compose.yaml"), ourImage(t)
 	s := p.Services["caddy"]
-	context, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s.Build.Context != context || s.Build.Dockerfile != "deploy/Dockerfile" ||
+	if s.Build.Context != repository(t) || s.Build.Dockerfile != "deploy/Dockerfile" ||
 		s.Image != "pg-ratelimit-caddy:"+tag {
 		t.Errorf("the service builds %s from %s in %s, want pg-ratelimit-caddy:%s of deploy/ in %s",
-			s.Image, s.Build.Dockerfile, s.Build.Context, tag, context)
+			s.Image, s.Build.Dockerfile, s.Build.Context, tag, repository(t))
 	}
 	if len(s.Configs) != 1 || !slices.Contains(i.command, s.Configs[0].Target) {
 		t.Errorf("the Caddyfile is at %+v, want where the image reads it: %q", s.Configs, i.command)
@@ -117,12 +112,8 @@ func TestTheComposeFileGivesTraefikThePlugin(t *testing.T) {
 	if s.Image != "traefik:"+traefikVersion(t) {
 		t.Errorf("the service runs %s, want traefik:%s, as the tests do", s.Image, traefikVersion(t))
 	}
-	repository, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
 	if !slices.ContainsFunc(s.Volumes, func(v types.ServiceVolumeConfig) bool {
-		return v.Source == repository && v.Target == s.WorkingDir+"plugins-local/src/"+modulePath &&
+		return v.Source == repository(t) && v.Target == s.WorkingDir+"plugins-local/src/"+modulePath &&
 			v.ReadOnly
 	}) {
 		t.Errorf("the volumes are %+v, want the plugin where Traefik looks for it", s.Volumes)

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -19,6 +20,26 @@ const root = ".."
 
 // tag is the version in the names of our images.
 var tag = strings.TrimPrefix(host.Version, "v")
+
+// repository returns the path of the repository.
+func repository(t *testing.T) string {
+	t.Helper()
+	path, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// output returns the output of a command that must succeed, without white space at its ends.
+func output(t *testing.T, command ...string) string {
+	t.Helper()
+	out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%q: %v\n%s", command, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
 
 // readFile returns the text of a file.
 func readFile(t *testing.T, path string) string {

@@ -20,18 +20,9 @@ import (
 // it makes. The configured proxy takes the place of the public one.
 func xcaddy(t *testing.T, command, goproxy string) string {
 	t.Helper()
-	program, err := exec.Command("go", "tool", "-n", "xcaddy").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	configured, err := exec.Command("go", "env", "GOPROXY").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
 	goproxy = strings.Replace(goproxy, "https://proxy.golang.org",
-		strings.ReplaceAll(strings.TrimSpace(string(configured)), ",direct", ""), 1)
-	args := strings.Fields(command)
-	cmd := exec.Command(strings.TrimSpace(string(program)), args[1:]...)
+		strings.ReplaceAll(output(t, "go", "env", "GOPROXY"), ",direct", ""), 1)
+	cmd := exec.Command(output(t, "go", "tool", "-n", "xcaddy"), strings.Fields(command)[1:]...)
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(), "GOPROXY="+goproxy, "GONOSUMDB="+modulePath,
 		"GOFLAGS=-modcacherw -buildvcs=false", "TMPDIR="+t.TempDir())
@@ -64,25 +55,17 @@ func checkModule(t *testing.T, caddy, version string) {
 }
 
 func TestXcaddyBuildsAClone(t *testing.T) {
-	clone, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
 	// Go gives this version to a module that is replaced, and that nothing requires in another one.
 	goproxy, command, _ := documentedCommands(t)
-	checkModule(t, xcaddy(t, replaceAll(t, command, "/path/to/clone", clone), goproxy),
+	checkModule(t, xcaddy(t, replaceAll(t, command, "/path/to/clone", repository(t)), goproxy),
 		"v0.0.0-00010101000000-000000000000")
 }
 
 // TestXcaddyBuildsTheRelease builds from a module proxy that has the module, as the proxies of Go
 // will when it is tagged. The version there names the commit, because Go caches the files of a version.
 func TestXcaddyBuildsTheRelease(t *testing.T) {
-	commit, err := exec.Command("git", "-C", root, "rev-parse", "--short=12", "HEAD").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
 	released := module.Version{Path: modulePath,
-		Version: host.Version + "-g" + strings.TrimSpace(string(commit))}
+		Version: host.Version + "-g" + output(t, "git", "-C", root, "rev-parse", "--short=12", "HEAD")}
 	proxy := t.TempDir()
 	folder := filepath.Join(proxy, modulePath, "@v")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -93,9 +76,7 @@ func TestXcaddyBuildsTheRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	clone := filepath.Join(t.TempDir(), "clone") // which has the files of the commit alone
-	if out, err := exec.Command("git", "clone", "--quiet", root, clone).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	output(t, "git", "clone", "--quiet", root, clone)
 	if err := zip.CreateFromDir(file, released, clone); err != nil {
 		t.Fatal(err)
 	}
@@ -108,11 +89,7 @@ func TestXcaddyBuildsTheRelease(t *testing.T) {
 	writeFile(t, filepath.Join(folder, "list"), released.Version+"\n")
 	// Nothing of this version may stay in the cache of modules: it is not the release.
 	t.Cleanup(func() {
-		cache, err := exec.Command("go", "env", "GOMODCACHE").Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir := strings.TrimSpace(string(cache))
+		dir := output(t, "go", "env", "GOMODCACHE")
 		for _, path := range []string{filepath.Join(dir, modulePath+"@"+released.Version),
 			filepath.Join(dir, "cache", "download", modulePath)} {
 			if err := os.RemoveAll(path); err != nil {
