@@ -44,7 +44,7 @@ func startPage(t *testing.T, dsn string) *pageClient {
 }
 
 // page sends a request to the page.
-func (c *pageClient) page(method, path string, headers ...string) harness.Answer {
+func (c *pageClient) page(method, path string, headers ...string) harness.Response {
 	c.t.Helper()
 	r := harness.Get("http://127.0.0.1:"+c.port+"/limits"+path, headers...)
 	r.Method = method

@@ -114,7 +114,7 @@ func (s *transcript) send(line string) string {
 }
 
 // summarize formats a response without the values that differ from run to run.
-func (s *transcript) summarize(a harness.Answer) string {
+func (s *transcript) summarize(a harness.Response) string {
 	summary := fmt.Sprint(a.Status)
 	if limit := a.Header["X-Ratelimit-Limit"]; limit != nil {
 		summary += fmt.Sprintf(" %s of %s", strings.Join(a.Header["X-Ratelimit-Remaining"], ","),

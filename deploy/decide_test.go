@@ -40,22 +40,22 @@ func startDecider(t *testing.T) decider {
 
 // checkDecides sends four requests of a client, which chooses another address in its headers each time. Three
 // pass. If the Caddy is behind a proxy, the proxy refuses requests once the Caddy is gone.
-func (d decider) checkDecides(t *testing.T, behindProxy bool, send func(address string) harness.Answer) {
+func (d decider) checkDecides(t *testing.T, behindProxy bool, send func(address string) harness.Response) {
 	t.Helper()
 	for left := 2; left >= -1; left-- {
-		answer := send("192.0.2." + strconv.Itoa(left+2))
+		response := send("192.0.2." + strconv.Itoa(left+2))
 		if left >= 0 {
-			if answer.Status != http.StatusOK || behindProxy && answer.Body != "app" {
-				t.Fatalf("with %d left: %d %v %s, want 200 and the app", left, answer.Status, answer.Header,
-					answer.Body)
+			if response.Status != http.StatusOK || behindProxy && response.Body != "app" {
+				t.Fatalf("with %d left: %d %v %s, want 200 and the app", left, response.Status,
+					response.Header, response.Body)
 			}
 			continue
 		}
-		wait, err := strconv.Atoi(answer.Header.Get("Retry-After"))
-		if answer.Status != http.StatusTooManyRequests || err != nil || wait < 1 ||
-			answer.Header.Get("X-RateLimit-Remaining") != "0" {
-			t.Errorf("the fourth request of 3: %d %v %s, want 429 with Retry-After and 0 left", answer.Status,
-				answer.Header, answer.Body)
+		wait, err := strconv.Atoi(response.Header.Get("Retry-After"))
+		if response.Status != http.StatusTooManyRequests || err != nil || wait < 1 ||
+			response.Header.Get("X-RateLimit-Remaining") != "0" {
+			t.Errorf("the fourth request of 3: %d %v %s, want 429 with Retry-After and 0 left",
+				response.Status, response.Header, response.Body)
 		}
 	}
 	if !behindProxy {
@@ -64,8 +64,8 @@ func (d decider) checkDecides(t *testing.T, behindProxy bool, send func(address 
 	if err := d.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if answer := send("192.0.2.1"); answer.Status != http.StatusInternalServerError {
-		t.Errorf("without the Caddy that decides: status %d, want 500", answer.Status)
+	if response := send("192.0.2.1"); response.Status != http.StatusInternalServerError {
+		t.Errorf("without the Caddy that decides: status %d, want 500", response.Status)
 	}
 }
 
@@ -88,12 +88,12 @@ func TestNginxAsksWhetherARequestMayPass(t *testing.T) {
 			config),
 			"-g", "daemon off; pid " + filepath.Join(dir, "pid") + ";"}})
 	n.AwaitAddress(t, address)
-	d.checkDecides(t, true, func(client string) harness.Answer {
-		answer := harness.Ask(t, harness.Get("http://"+address+"/a/path?with=a+query", "X-Real-IP", client))
-		if got := answer.Header.Get("X-RateLimit-Limit"); answer.Status == http.StatusOK && got != "3" {
+	d.checkDecides(t, true, func(client string) harness.Response {
+		response := harness.Ask(t, harness.Get("http://"+address+"/a/path?with=a+query", "X-Real-IP", client))
+		if got := response.Header.Get("X-RateLimit-Limit"); response.Status == http.StatusOK && got != "3" {
 			t.Errorf("a request that passed: X-RateLimit-Limit %q, want 3", got)
 		}
-		return answer
+		return response
 	})
 }
 
@@ -121,15 +121,15 @@ func TestEnvoyAsksWhetherARequestMayPass(t *testing.T) {
 		t.Errorf("the filter asks %v, want the port 9080 with the client's address", service)
 	}
 	d := startDecider(t)
-	ask := func(client string) harness.Answer {
+	ask := func(client string) harness.Response {
 		request := harness.Get("http://"+d.address+service.PathPrefix+"/a/path?with=a+query",
 			service.AuthorizationRequest.HeadersToAdd[0].Key, client)
 		request.Host, request.Method = "shop.example", http.MethodPost
 		return harness.Ask(t, request)
 	}
-	d.checkDecides(t, false, func(string) harness.Answer { return ask("192.0.2.1") })
-	if answer := ask("192.0.2.2"); answer.Status != http.StatusOK {
-		t.Errorf("another client: status %d, want 200", answer.Status)
+	d.checkDecides(t, false, func(string) harness.Response { return ask("192.0.2.1") })
+	if response := ask("192.0.2.2"); response.Status != http.StatusOK {
+		t.Errorf("another client: status %d, want 200", response.Status)
 	}
 }
 
@@ -151,12 +151,12 @@ func TestTraefikAsksWhetherARequestMayPass(t *testing.T) {
 	login := harness.Get(url+"/login?user=ann", "X-Real-IP", "192.0.2.9", "X-Forwarded-Uri", "/other")
 	login.Host, login.Method = "shop.example", http.MethodPost
 	tr.Await(t, "its router", func() bool { return harness.Ask(t, login).Status != http.StatusNotFound })
-	if answer := harness.Ask(t, login); answer.Status != http.StatusForbidden ||
-		answer.Body != "shop.example POST /login ann 127.0.0.1" {
-		t.Errorf("the Caddy answers %d %s, want a refusal of the client's own request", answer.Status,
-			answer.Body)
+	if response := harness.Ask(t, login); response.Status != http.StatusForbidden ||
+		response.Body != "shop.example POST /login ann 127.0.0.1" {
+		t.Errorf("the Caddy responds %d %s, want a refusal of the client's own request", response.Status,
+			response.Body)
 	}
-	d.checkDecides(t, true, func(client string) harness.Answer {
+	d.checkDecides(t, true, func(client string) harness.Response {
 		return harness.Ask(t, harness.Get(url+"/a/path", "X-Real-IP", client, "X-Forwarded-For", client))
 	})
 }
@@ -180,8 +180,8 @@ func TestProgramsTakeUnits(t *testing.T) {
 			}
 		}
 	}
-	answer := harness.Ask(t, harness.Get("http://"+d.address+"/take?key=other"))
-	if answer.Status != http.StatusOK || answer.Header.Get("X-RateLimit-Remaining") != "2" {
-		t.Errorf("one unit of another key: %d %v, want 200 with 2 left", answer.Status, answer.Header)
+	response := harness.Ask(t, harness.Get("http://"+d.address+"/take?key=other"))
+	if response.Status != http.StatusOK || response.Header.Get("X-RateLimit-Remaining") != "2" {
+		t.Errorf("one unit of another key: %d %v, want 200 with 2 left", response.Status, response.Header)
 	}
 }

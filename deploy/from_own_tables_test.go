@@ -94,15 +94,16 @@ func TestOwnTablesAreTakenOver(t *testing.T) {
 	harness.RunCaddy(t, "", harness.Caddy(t, root), config, "DATABASE_URL="+dsn).AwaitAddress(t, address)
 	for key, want := range map[string]string{"key-of-1": "200 20", "key-of-2": "200 7000", "revoked": "401 ",
 		"key-of-3": "403 ", "pro-key-of-1": "200 6000", "key-of-4": "200 30", "invented": "401 "} {
-		answer := harness.Ask(t, harness.Get("http://"+address, "X-Api-Key", key))
-		if got := fmt.Sprint(answer.Status, " ", answer.Header.Get("X-RateLimit-Limit")); got != want {
-			t.Errorf("with the key %q: %s, want %s (%s)", key, got, want, answer.Body)
+		response := harness.Ask(t, harness.Get("http://"+address, "X-Api-Key", key))
+		if got := fmt.Sprint(response.Status, " ", response.Header.Get("X-RateLimit-Limit")); got != want {
+			t.Errorf("with the key %q: %s, want %s (%s)", key, got, want, response.Body)
 		}
 	}
 	request := harness.Get("http://"+address+"/api/v1/orders", "X-Api-Key", "key-of-1")
 	request.Method = "DELETE"
-	answer := harness.Ask(t, request)
-	if answer.Status != 405 || !strings.Contains(answer.Body, "read only") {
-		t.Errorf("a request that a rule blocks: %d %s, want 405 with read only", answer.Status, answer.Body)
+	response := harness.Ask(t, request)
+	if response.Status != 405 || !strings.Contains(response.Body, "read only") {
+		t.Errorf("a request that a rule blocks: %d %s, want 405 with read only", response.Status,
+			response.Body)
 	}
 }

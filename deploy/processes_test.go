@@ -36,10 +36,10 @@ func checkLimit(t *testing.T, url string, limit int) {
 		if i == limit {
 			want = http.StatusTooManyRequests
 		}
-		if answer := harness.Ask(t, harness.Get(url)); answer.Status != want ||
-			answer.Header.Get("X-RateLimit-Limit") != strconv.Itoa(limit) {
-			t.Fatalf("request %d: status %d, %v, %s; want %d with a limit of %d", i+1, answer.Status,
-				answer.Header, answer.Body, want, limit)
+		if response := harness.Ask(t, harness.Get(url)); response.Status != want ||
+			response.Header.Get("X-RateLimit-Limit") != strconv.Itoa(limit) {
+			t.Fatalf("request %d: status %d, %v, %s; want %d with a limit of %d", i+1, response.Status,
+				response.Header, response.Body, want, limit)
 		}
 	}
 }
@@ -182,12 +182,12 @@ func startTraefik(t *testing.T, args []string, rule string, plugin map[string]an
 	// HEAD does not match the limit, so it is not charged.
 	tr.Await(t, "its router", func() bool {
 		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-		answer, err := client.Head(tr.url)
+		response, err := client.Head(tr.url)
 		if err != nil {
 			return false
 		}
-		_ = answer.Body.Close()
-		return answer.StatusCode == http.StatusOK
+		_ = response.Body.Close()
+		return response.StatusCode == http.StatusOK
 	})
 	return tr
 }

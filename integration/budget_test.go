@@ -17,18 +17,18 @@ import (
 
 // model is an upstream. Its responses report their tokens, which it adds up.
 type model struct {
-	mu              sync.Mutex
-	random          *rand.Rand
-	reserve         int64
-	tokens, beyond  int64 // of the responses; and the part above the reserves
-	answers, failed int64
+	mu                sync.Mutex
+	random            *rand.Rand
+	reserve           int64
+	tokens, beyond    int64 // of the responses; and the part above the reserves
+	responses, failed int64
 }
 
 func (m *model) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	m.mu.Lock()
 	tokens := 1 + m.random.Int64N(2*m.reserve)
 	fails := m.random.IntN(8) == 0
-	m.answers++
+	m.responses++
 	if fails {
 		m.failed++
 	} else {
@@ -60,11 +60,11 @@ func concurrentStatuses(t *testing.T, proxies map[string]string, key string, n i
 	for i := range n {
 		url := proxies[[]string{"caddy", "traefik"}[i%2]]
 		go func() {
-			answer, err := harness.AskBy(http.DefaultClient, harness.Get(url+"/v1/chat", "X-Api-Key", key))
+			response, err := harness.AskBy(http.DefaultClient, harness.Get(url+"/v1/chat", "X-Api-Key", key))
 			if err != nil {
 				t.Error(err)
 			}
-			statuses <- answer.Status
+			statuses <- response.Status
 		}()
 	}
 	counts := map[int]int64{}
@@ -131,10 +131,10 @@ func TestABudgetOfTokensIsKeptAndInvoiced(t *testing.T) {
 		}
 	}
 	tokens, _ := upstream.takeTotals()
-	if tokens < budget-reserve || failed == 0 || upstream.answers != passed+failed {
+	if tokens < budget-reserve || failed == 0 || upstream.responses != passed+failed {
 		t.Fatalf("%d tokens of %d are spent, want nearly all; %d requests passed and %d failed, "+
 			"want the %d of the upstream, some of them failed", tokens, budget, passed, failed,
-			upstream.answers)
+			upstream.responses)
 	}
 	invoice := func(columns string) string {
 		return cluster.Query[string](t, dsn, "SELECT coalesce(("+

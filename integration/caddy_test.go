@@ -81,7 +81,7 @@ func startCaddyOn(t *testing.T, address, config string, env ...string) *proxy {
 }
 
 // loadConfig makes a Caddy with an admin endpoint load a Caddyfile, even if nothing has changed.
-func loadConfig(t *testing.T, admin, config string) harness.Answer {
+func loadConfig(t *testing.T, admin, config string) harness.Response {
 	t.Helper()
 	request, err := http.NewRequest(http.MethodPost, "http://"+admin+"/load", strings.NewReader(config))
 	if err != nil {
@@ -107,9 +107,9 @@ func TestCountsSurviveARestart(t *testing.T) {
 	take := func(url string, stop func() error) {
 		t.Helper()
 		left--
-		if answer := harness.Ask(t, harness.Get(url)); answer.Status != http.StatusOK ||
-			answer.Header.Get("X-RateLimit-Remaining") != strconv.Itoa(left) {
-			t.Errorf("%s: %d %v, want 200 with %d left", url, answer.Status, answer.Header, left)
+		if response := harness.Ask(t, harness.Get(url)); response.Status != http.StatusOK ||
+			response.Header.Get("X-RateLimit-Remaining") != strconv.Itoa(left) {
+			t.Errorf("%s: %d %v, want 200 with %d left", url, response.Status, response.Header, left)
 		}
 		if err := stop(); err != nil {
 			t.Error(err)

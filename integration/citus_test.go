@@ -57,7 +57,7 @@ func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 	if err := result.Err(); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d moves of shards; answers: %v", moved, result)
+	t.Logf("%d moves of shards; responses: %v", moved, result)
 	var passed, refused [users]int
 	for i := range result.Replies {
 		switch result.Replies[i].Status {

@@ -3,5 +3,5 @@
 // programs that import pg-ratelimit do not get the dependencies of these tests.
 //
 // Package internal/testkit/harness of the repository builds and runs programs, sends them requests and counts
-// the answers.
+// the responses.
 package integration

@@ -61,7 +61,7 @@ func TestAPasswordThatChangedInAFileIsUsed(t *testing.T) {
 				return harness.Ask(t, harness.Get(fmt.Sprint(url, "/", i))).Status == http.StatusForbidden
 			})
 		}
-		await(t, "the page answers as "+to[0]+" with "+to[1],
+		await(t, "a response of the page as "+to[0]+" with "+to[1],
 			func() bool { return statusesOf(t, 1, "http://"+page+"/metrics") == "200" })
 	}
 }

@@ -69,8 +69,8 @@ func TestFaultTable(t *testing.T) {
 	tr := startTraefik(t, routes, "DATABASE_URL="+dsn)
 	proxies := []proxy{*c, {tr.Process, tr.url}}
 	var table strings.Builder
-	table.WriteString("|fault|Caddy: longest added latency, ms|wrong answers|exact after, s|Traefik: " +
-		"longest added latency, ms|wrong answers|exact after, s|\n|---|--:|--:|--:|--:|--:|--:|\n")
+	table.WriteString("|fault|Caddy: longest added latency, ms|wrong responses|exact after, s|Traefik: " +
+		"longest added latency, ms|wrong responses|exact after, s|\n|---|--:|--:|--:|--:|--:|--:|\n")
 	bed := &faultBed{server, standby, networks, admin, config, tr}
 	for _, fault := range bed.faults(t) {
 		t.Run(fault.name, func(t *testing.T) {
@@ -144,7 +144,7 @@ func measureFault(t *testing.T, proxies []proxy, name string, begin, end func() 
 			results[i] = harness.Run(ctx, harness.Load{Clients: 60, Every: 6 * time.Millisecond,
 				Request: func(n int) *http.Request {
 					return harness.Get(p.url+faultPaths[n%len(faultPaths)], "X-Key", name+p.url)
-				}, Answered: func(n int, r harness.Reply) {
+				}, Replied: func(n int, r harness.Reply) {
 					if faultPaths[n%len(faultPaths)] == "/deny" && r.Status == http.StatusOK {
 						inARow[i].Add(1)
 					} else if faultPaths[n%len(faultPaths)] == "/deny" {
@@ -207,7 +207,7 @@ func measureFault(t *testing.T, proxies []proxy, name string, begin, end func() 
 		// A busy machine makes a request late each time that it starts to run again.
 		slack := 4 * max(slowest["/none"], busy)
 		if wrong > 0 || added > outageTimeout+outageMargin+slack || exact > 10*time.Second+slack {
-			t.Errorf("%s: %d wrong answers, %v more latency (%v without a limit), exact after %v",
+			t.Errorf("%s: %d wrong responses, %v more latency (%v without a limit), exact after %v",
 				proxies[i].url, wrong, added, slowest["/none"], exact)
 		}
 		cells = append(cells, fmt.Sprintf("%d|%d|%.1f", added.Milliseconds(), wrong, max(0, exact.Seconds())))
@@ -314,7 +314,7 @@ func (b *faultBed) faults(t *testing.T) []tableFault {
 // load loads a Caddyfile, and fails the test unless the response has the wanted status.
 func (b *faultBed) load(t *testing.T, config string, want int) {
 	t.Helper()
-	if answer := loadConfig(t, b.admin, config); answer.Status != want {
-		t.Fatalf("reload: %d %s, want %d", answer.Status, answer.Body, want)
+	if response := loadConfig(t, b.admin, config); response.Status != want {
+		t.Fatalf("reload: %d %s, want %d", response.Status, response.Body, want)
 	}
 }

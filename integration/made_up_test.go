@@ -75,7 +75,7 @@ func makeUp(random *rand.Rand, n int) *randomConfig {
 }
 
 // madeUpWindows are the windows of the limits of a configuration. No part of one is as long as a part of
-// another: of two limits that refuse, an answer names the one that refuses for longer, and a tie would
+// another: of two limits that refuse, a response names the one that refuses for longer, and a tie would
 // depend on the moment.
 var madeUpWindows = []string{"100003s", "110017s", "120011s"}
 
@@ -249,9 +249,9 @@ var (
 	waitTimes = regexp.MustCompile(`"retryAfter":\d+|in \d+ seconds?`)
 )
 
-// normalizeAnswer formats a response without times and without headers that a proxy adds to all responses.
-func (c *randomConfig) normalizeAnswer(answer harness.Answer) string {
-	h := answer.Header
+// normalizeResponse formats a response without times and without headers that a proxy adds to all responses.
+func (c *randomConfig) normalizeResponse(response harness.Response) string {
+	h := response.Header
 	for _, name := range []string{"Date", "Server", "Via", "Content-Length"} {
 		h.Del(name)
 	}
@@ -269,5 +269,5 @@ func (c *randomConfig) normalizeAnswer(answer harness.Answer) string {
 		h.Del("X-Ratelimit-Remaining")
 		h.Del("Ratelimit")
 	}
-	return fmt.Sprint(answer.Status, " ", h, " ", waitTimes.ReplaceAllString(answer.Body, "wait"))
+	return fmt.Sprint(response.Status, " ", h, " ", waitTimes.ReplaceAllString(response.Body, "wait"))
 }

@@ -63,11 +63,11 @@ func (n *nodeProgram) ask(path string, body any) (passes bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	answer, err := harness.AskBy(n.client, request)
-	if err == nil && answer.Status != http.StatusOK {
-		err = fmt.Errorf("node: %s", answer.Body)
+	response, err := harness.AskBy(n.client, request)
+	if err == nil && response.Status != http.StatusOK {
+		err = fmt.Errorf("node: %s", response.Body)
 	}
-	return answer.Body == "true", err
+	return response.Body == "true", err
 }
 
 // tables creates the library's tables, as every start of a Node program does.

@@ -27,10 +27,10 @@ func TestPostgresIsDownAtLoad(t *testing.T) {
 	for _, p := range proxies {
 		for path, status := range map[string]int{"/allow": http.StatusOK,
 			"/deny": http.StatusServiceUnavailable} {
-			answer := harness.Ask(t, harness.Get(p.url+path))
-			if answer.Status != status || answer.Header.Get("X-RateLimit-Limit") != "" {
-				t.Errorf("%s%s without a database: %d %v, want %d without fields", p.url, path, answer.Status,
-					answer.Header, status)
+			response := harness.Ask(t, harness.Get(p.url+path))
+			if response.Status != status || response.Header.Get("X-RateLimit-Limit") != "" {
+				t.Errorf("%s%s without a database: %d %v, want %d without fields", p.url, path,
+					response.Status, response.Header, status)
 			}
 		}
 		if !strings.Contains(p.Log(), "connect") {

@@ -22,11 +22,11 @@ func clientFrom(address string) *http.Client {
 
 func statusOf(t *testing.T, client *http.Client, r *http.Request) int {
 	t.Helper()
-	answer, err := harness.AskBy(client, r)
+	response, err := harness.AskBy(client, r)
 	if err != nil {
 		t.Error(err)
 	}
-	return answer.Status
+	return response.Status
 }
 
 func randomKey(t *testing.T) string {

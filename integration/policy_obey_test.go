@@ -14,14 +14,14 @@ import (
 
 // askers send requests to proxies until the test ends, and count the responses.
 type askers struct {
-	mu      sync.Mutex
-	answers map[string]map[int]int // by kind and status
+	mu        sync.Mutex
+	responses map[string]map[int]int // by kind and status
 }
 
 // askOften starts a goroutine for each kind of request, which sends one request at a time.
 func askOften(t *testing.T, kinds map[string]func() int) *askers {
 	t.Helper()
-	s := &askers{answers: map[string]map[int]int{}}
+	s := &askers{responses: map[string]map[int]int{}}
 	var running sync.WaitGroup
 	stop := make(chan struct{})
 	for kind, ask := range kinds {
@@ -34,10 +34,10 @@ func askOften(t *testing.T, kinds map[string]func() int) *askers {
 				}
 				status := ask()
 				s.mu.Lock()
-				if s.answers[kind] == nil {
-					s.answers[kind] = map[int]int{}
+				if s.responses[kind] == nil {
+					s.responses[kind] = map[int]int{}
 				}
-				s.answers[kind][status]++
+				s.responses[kind][status]++
 				s.mu.Unlock()
 			}
 		})
@@ -53,9 +53,9 @@ func askOften(t *testing.T, kinds map[string]func() int) *askers {
 func (s *askers) take() map[string]map[int]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	answers := s.answers
-	s.answers = map[string]map[int]int{}
-	return answers
+	responses := s.responses
+	s.responses = map[string]map[int]int{}
+	return responses
 }
 
 // requestsAsUser returns requests of a user, one kind for each proxy.
@@ -74,9 +74,9 @@ func underLoad(t *testing.T, urls []string) {
 	t.Helper()
 	load := askOften(t, requestsAsUser(t, urls, "carol"))
 	t.Cleanup(func() {
-		for kind, answers := range load.take() {
-			if len(answers) != 1 || answers[http.StatusOK] == 0 {
-				t.Errorf("the load of %s: statuses %v, want 200 only", kind, answers)
+		for kind, responses := range load.take() {
+			if len(responses) != 1 || responses[http.StatusOK] == 0 {
+				t.Errorf("the load of %s: statuses %v, want 200 only", kind, responses)
 			}
 		}
 	})

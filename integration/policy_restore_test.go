@@ -55,9 +55,9 @@ func askShutOut(t *testing.T, urls []string, bannedKeys ...string) *askers {
 }
 
 // byStatus adds the counts of all kinds up by status.
-func byStatus(answers map[string]map[int]int) map[int]int {
+func byStatus(responses map[string]map[int]int) map[int]int {
 	sum := map[int]int{}
-	for _, counts := range answers {
+	for _, counts := range responses {
 		for status, n := range counts {
 			sum[status] += n
 		}
@@ -167,9 +167,9 @@ func (l *restoreLoad) restore(t *testing.T, way restoreWay) {
 	}
 	passed := 0
 	await(t, "the limit", func() bool {
-		answers := byStatus(l.limited.take())
-		passed += answers[200]
-		return answers[200] == 0 && answers[429] > 0
+		responses := byStatus(l.limited.take())
+		passed += responses[200]
+		return responses[200] == 0 && responses[429] > 0
 	})
 	shutOut := l.shut.take()
 	refused := byStatus(shutOut)[403]

@@ -127,7 +127,7 @@ func secretProxies(t *testing.T, dsn, storage string) (c *proxy, tr *traefik) {
 // TestNothingOfAKeyIsLeftBehind sends valid, expired, revoked, invented, malformed and imported
 // keys in all places, while the database is up and while it is down. Afterwards neither the
 // database, with its files and its log of all statements, nor the proxies' logs, metrics, files
-// and answers have one of them.
+// and responses have one of them.
 func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	server := cluster.Private(t, cluster.Options{Config: map[string]string{"log_statement": "all",
@@ -147,7 +147,7 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 						a.Status,
 						a.Body, statuses)
 				}
-				search.in("an answer to the "+what+" key", fmt.Sprint(a.Header, a.Body))
+				search.in("a response to the "+what+" key", fmt.Sprint(a.Header, a.Body))
 			}
 		}
 	}

@@ -71,12 +71,12 @@ func (by attacker) request(address string) *http.Request {
 	return r
 }
 
-// undocumentedAnswer describes a response that is not documented, or returns "".
-func undocumentedAnswer(r *http.Request, answer *harness.Answer, err error) string {
-	text := fmt.Sprintf("%s %.100s: %d %v %.200q %v", r.Method, r.URL, answer.Status, answer.Header,
-		answer.Body, err)
-	ours := answer.Header.Get("Content-Type") == "application/json"
-	switch answer.Status {
+// undocumentedResponse describes a response that is not documented, or returns "".
+func undocumentedResponse(r *http.Request, response *harness.Response, err error) string {
+	text := fmt.Sprintf("%s %.100s: %d %v %.200q %v", r.Method, r.URL, response.Status, response.Header,
+		response.Body, err)
+	ours := response.Header.Get("Content-Type") == "application/json"
+	switch response.Status {
 	case http.StatusBadRequest, http.StatusRequestHeaderFieldsTooLarge:
 		if !ours {
 			// of the proxy itself, which then closes the connection, and may not have read the request: err
@@ -89,18 +89,18 @@ func undocumentedAnswer(r *http.Request, answer *harness.Answer, err error) stri
 	default:
 		return text
 	}
-	if err != nil || !ours || answer.Status != http.StatusOK && r.Method != http.MethodHead &&
-		!json.Valid([]byte(answer.Body)) {
+	if err != nil || !ours || response.Status != http.StatusOK && r.Method != http.MethodHead &&
+		!json.Valid([]byte(response.Body)) {
 		return text
 	}
 	for _, secret := range []string{"PGPASSWORD", "rate_limit_", "goroutine"} {
-		if strings.Contains(answer.Body, secret) {
+		if strings.Contains(response.Body, secret) {
 			return text
 		}
 	}
 	for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
 		"RateLimit", "RateLimit-Policy", "Retry-After", "Content-Type"} {
-		if len(answer.Header.Values(name)) > 1 {
+		if len(response.Header.Values(name)) > 1 {
 			return name + ": " + text
 		}
 	}
@@ -143,10 +143,10 @@ func (s *soak) attack() {
 					for by := (attacker{rand.New(rand.NewPCG(rand.Uint64(), 0))}); time.Since(began) < d ||
 						lacks() && time.Since(began) < d+time.Minute; {
 						r := by.request(p.url)
-						answer, err := harness.AskBy(client, r)
+						response, err := harness.AskBy(client, r)
 						mu.Lock()
-						statuses[answer.Status]++
-						if text := undocumentedAnswer(r, &answer, err); text != "" && len(wrong) < 5 {
+						statuses[response.Status]++
+						if text := undocumentedResponse(r, &response, err); text != "" && len(wrong) < 5 {
 							wrong = append(wrong, text)
 						}
 						mu.Unlock()

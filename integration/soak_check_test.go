@@ -39,8 +39,8 @@ func (e *event) overlaps(from, to time.Duration) bool {
 	return from <= e.ended+exactWithin && to >= e.began
 }
 
-// judgeAnswers checks that the documents explain each response by a fault at its time.
-func (s *soak) judgeAnswers() {
+// judgeResponses checks that the documents explain each response by a fault at its time.
+func (s *soak) judgeResponses() {
 	late, wrong := 0, 0
 	for i := range s.load.odds {
 		o := &s.load.odds[i]
@@ -65,14 +65,14 @@ func (s *soak) judgeAnswers() {
 		}
 	}
 	for _, e := range s.events {
-		fmt.Printf("%6v  %s: explains %d answers\n", e.began.Round(100*time.Millisecond), e.fault.name,
+		fmt.Printf("%6v  %s: explains %d responses\n", e.began.Round(100*time.Millisecond), e.fault.name,
 			e.explained)
 	}
-	fmt.Printf("soak: %d answers that only a fault explains, %d too late without one on a busy machine, %d "+
-		"on one that is not, %d wrong\n",
+	fmt.Printf("soak: %d responses that only a fault explains, %d too late without one on a busy machine, "+
+		"%d on one that is not, %d wrong\n",
 		len(s.load.odds)-len(s.unexplained)-wrong, len(s.unexplained)-late, late, wrong)
 	if wrong > 0 || late > s.load.sent/sentPerLate {
-		s.t.Errorf("%d answers are wrong, and %d of %d had no decision although nothing was wrong", wrong,
+		s.t.Errorf("%d responses are wrong, and %d of %d had no decision although nothing was wrong", wrong,
 			late, s.load.sent)
 	}
 	for i := range s.load.recorded {
@@ -100,8 +100,8 @@ func (s *soak) busy(from, to time.Duration) bool {
 	})
 }
 
-// isExplained reports whether a fault explains an answer.
-func (s *soak) isExplained(o *oddAnswer) bool {
+// isExplained reports whether a fault explains a response.
+func (s *soak) isExplained(o *oddResponse) bool {
 	for _, e := range s.events {
 		if e.overlaps(o.began, o.ended) && e.mayExplain(o) {
 			e.explained++
@@ -111,8 +111,8 @@ func (s *soak) isExplained(o *oddAnswer) bool {
 	return false
 }
 
-// mayExplain reports whether an answer is due to the event, if it came at that time.
-func (e *event) mayExplain(o *oddAnswer) bool {
+// mayExplain reports whether a response is due to the event, if it came at that time.
+func (e *event) mayExplain(o *oddResponse) bool {
 	dead := e.proxy == o.proxy && o.began <= e.ended
 	switch {
 	case o.unheard && e.fault.reloads:
@@ -158,7 +158,7 @@ func (s *soak) judgeAdmissions() {
 		}
 		if u.lane.onError == "local" {
 			for i := range s.proxies {
-				overlaps := func(o *oddAnswer) bool {
+				overlaps := func(o *oddResponse) bool {
 					return o.proxy == i && o.began <= u.last && o.ended >= u.first
 				}
 				if u.slow[i] || slices.ContainsFunc(s.unexplained, overlaps) {
@@ -172,7 +172,7 @@ func (s *soak) judgeAdmissions() {
 				u.first.Round(time.Millisecond), u.last.Round(time.Millisecond), got, limit, why)
 		}
 		// With a demand far above the quota, all of it is used. A lease may lose what a process holds.
-		if u.sent < 2*u.lane.quota || u.lane.refill > 0 || u.lane.answers {
+		if u.sent < 2*u.lane.quota || u.lane.refill > 0 || u.lane.responses {
 			continue
 		}
 		minimum := u.lane.quota
@@ -265,7 +265,7 @@ func (s *soak) allowance(e *event, u *use) (more int) {
 func (s *soak) judgeHistory() {
 	for i, p := range s.proxies {
 		r := &s.load.recorded[i]
-		minimum, minTotals := r.answered, r.answered
+		minimum, minTotals := r.responded, r.responded
 		for _, e := range s.events {
 			if e.proxy == i {
 				for second, n := range r.bySecond {
@@ -295,12 +295,12 @@ func (s *soak) judgeHistory() {
 			var got int64
 			for until := time.Now().Add(15 * time.Second); ; time.Sleep(500 * time.Millisecond) {
 				got = cluster.Query[int64](s.t, s.servers.dsn, sum.sql)
-				if got >= int64(r.answered) || time.Now().After(until) {
+				if got >= int64(r.responded) || time.Now().After(until) {
 					break
 				}
 			}
-			fmt.Printf("soak: %s has %d requests of %s, which has answered %d of %d\n", sum.what, got, p.name,
-				r.answered, r.sent)
+			fmt.Printf("soak: %s has %d requests of %s, which has responded to %d of %d\n", sum.what, got,
+				p.name, r.responded, r.sent)
 			if got < int64(sum.minimum) || got > int64(r.sent) {
 				s.t.Errorf("%s has %d requests of %s, want %d to %d", sum.what, got, p.name, sum.minimum,
 					r.sent)

@@ -41,7 +41,7 @@ type event struct {
 	proxy        int    // the one that was killed; -1 is none
 	killed       time.Duration
 	clock        bool // the clock was set
-	explained    int  // answers
+	explained    int  // responses
 }
 
 func (e *event) String() string {

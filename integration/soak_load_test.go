@@ -26,14 +26,14 @@ type lane struct {
 	settings object
 	governed bool // by the policy, not by a limit of the configuration
 
-	durable bool
-	async   bool // without synchronous_commit: a crash loses the last fraction of a second
-	leased  bool
-	always  int     // the status of all responses with a decision; 0 means 200 or 429
-	answers bool    // responses count as admissions, not requests at the upstream
-	refill  float64 // units that become free in a second
-	flights bool    // quota bounds the requests in flight
-	hostile bool    // only for attackers
+	durable   bool
+	async     bool // without synchronous_commit: a crash loses the last fraction of a second
+	leased    bool
+	always    int     // the status of all responses with a decision; 0 means 200 or 429
+	responses bool    // responses count as admissions, not requests at the upstream
+	refill    float64 // units that become free in a second
+	flights   bool    // quota bounds the requests in flight
+	hostile   bool    // only for attackers
 }
 
 const (
@@ -62,9 +62,9 @@ var lanes = []lane{
 		settings: object{"limit": "100 " + longWindow, "algorithm": "fixed_window", "durable": true,
 			"synchronousCommit": true}},
 	{name: "governed", onError: "deny", quota: 100, durable: true, async: true, governed: true},
-	{name: "bucket", onError: "allow", quota: 60, answers: true, refill: 5,
+	{name: "bucket", onError: "allow", quota: 60, responses: true, refill: 5,
 		settings: object{"limit": "300 1m", "burst": "60", "algorithm": "token_bucket"}},
-	{name: "turning", onError: "deny", quota: 40, durable: true, answers: true,
+	{name: "turning", onError: "deny", quota: 40, durable: true, responses: true,
 		settings: object{"limit": "40 " + turningFor.String(), "algorithm": "fixed_window", "durable": true,
 			"synchronousCommit": true}},
 	{name: "flights", onError: "deny", quota: 4, durable: true, flights: true,
@@ -86,7 +86,7 @@ var lanes = []lane{
 }
 
 const (
-	statusSlow  = -1  // of an oddAnswer that came too late
+	statusSlow  = -1  // of an oddResponse that came too late
 	statusEnded = 499 // of a request that has lost its slot
 )
 
@@ -103,8 +103,8 @@ type use struct {
 	admitted []time.Duration // the times of the admissions
 }
 
-// oddAnswer is a response that is right at some times only.
-type oddAnswer struct {
+// oddResponse is a response that is right at some times only.
+type oddResponse struct {
 	began, ended time.Duration
 	proxy        int
 	lane         *lane
@@ -122,7 +122,7 @@ type soakLoad struct {
 
 	mu       sync.Mutex // guards the fields below
 	uses     map[string]*use
-	odds     []oddAnswer
+	odds     []oddResponse
 	sent     int
 	statuses map[int]int
 	recorded [soakProxies]recorded
@@ -142,9 +142,9 @@ type span struct{ began, ended time.Duration }
 
 // recorded counts the requests that the history of one proxy must have.
 type recorded struct {
-	sent, answered     int
-	bySecond           map[int]int // answered
-	decided, undecided map[int]int // answers of limits that deny requests without a decision, by second
+	sent, responded    int
+	bySecond           map[int]int // responded
+	decided, undecided map[int]int // responses of limits that deny requests without a decision, by second
 }
 
 func newSoakLoad() *soakLoad {
@@ -165,7 +165,7 @@ func (s *soakLoad) upstream(t *testing.T) string {
 			case l.name != name:
 			case l.flights:
 				s.hold(r.Context())
-			case !l.answers && l.quota > 0:
+			case !l.responses && l.quota > 0:
 				s.admit(l, r.Header.Get("X-Key"))
 			}
 		}
@@ -248,19 +248,19 @@ func (s *soakLoad) run(ctx context.Context) {
 func (s *soakLoad) overload(ctx context.Context, proxy int) {
 	var counted []*lane
 	for i := range lanes {
-		if l := &lanes[i]; l.quota > 0 && !l.answers && l.onError == "deny" {
+		if l := &lanes[i]; l.quota > 0 && !l.responses && l.onError == "deny" {
 			counted = append(counted, l)
 		}
 	}
 	harness.Run(ctx, harness.Load{Clients: 2500, Request: func(i int) *http.Request {
 		return s.request(s.urls[proxy], counted[i%len(counted)], keyAt(time.Since(s.began), 1))
-	}, Answered: func(_ int, reply harness.Reply) {
+	}, Replied: func(_ int, reply harness.Reply) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		r := &s.recorded[proxy]
 		r.sent++
 		if reply.Err == nil {
-			r.answered++
+			r.responded++
 			r.bySecond[int(time.Since(s.began)/time.Second)]++
 		}
 	}})
@@ -292,9 +292,9 @@ func (s *soakLoad) send(proxy int, l *lane, n int) {
 		s.busy = append(s.busy, span{began, ended})
 	}
 	s.slowest = max(s.slowest, ended-began)
-	strange := oddAnswer{began: began, ended: ended, proxy: proxy, lane: l}
+	strange := oddResponse{began: began, ended: ended, proxy: proxy, lane: l}
 	if ended-began > soakTimeout+soakMargin {
-		strange.what, strange.status = "answered", statusSlow
+		strange.what, strange.status = "responded", statusSlow
 		s.odds = append(s.odds, strange)
 	}
 	if err != nil {
@@ -305,7 +305,7 @@ func (s *soakLoad) send(proxy int, l *lane, n int) {
 	status := response.StatusCode
 	s.statuses[status]++
 	if l.onError != "" {
-		r.answered++
+		r.responded++
 		r.bySecond[int(ended/time.Second)]++
 	}
 	if l.onError == "deny" && status == http.StatusServiceUnavailable {
@@ -329,7 +329,7 @@ func (s *soakLoad) send(proxy int, l *lane, n int) {
 	case status == http.StatusOK && !decided:
 		strange.what, strange.status = undecidedAdmission, 0
 		s.odds = append(s.odds, strange)
-	case status == http.StatusOK && l.answers:
+	case status == http.StatusOK && l.responses:
 		if l.refill == 0 { // the end of the window
 			u = s.use(l, key+" "+response.Header.Get("X-RateLimit-Reset"))
 			u.last = ended

@@ -61,8 +61,8 @@ func newSoakCaddy(t *testing.T, name, dsn, upstream string) *soakProxy {
 	p := &soakProxy{name: name, url: "http://" + address, admin: "http://" + admin}
 	p.start = func() { running = startCaddyOn(t, address, config) }
 	load := func(config string, want int) error {
-		if answer := loadConfig(t, admin, config); answer.Status != want {
-			return fmt.Errorf("%s: reload: %d %s, want %d", name, answer.Status, answer.Body,
+		if response := loadConfig(t, admin, config); response.Status != want {
+			return fmt.Errorf("%s: reload: %d %s, want %d", name, response.Status, response.Body,
 				want)
 		}
 		return nil

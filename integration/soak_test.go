@@ -30,7 +30,7 @@ type soak struct {
 	load        *soakLoad
 	events      []*event
 	grown       [soakProxies]growth
-	unexplained []*oddAnswer // responses without a decision that no fault explains
+	unexplained []*oddResponse // responses without a decision that no fault explains
 }
 
 // TestSoak sends requests while a fault occurs every 20 s. It checks all responses, the admissions, the
@@ -85,7 +85,7 @@ func TestSoak(t *testing.T) {
 	s.load.running.Wait()
 	fmt.Printf("soak: seed %d: %d requests, %v, the slowest took %v\n", seed, s.load.sent, s.load.statuses,
 		s.load.slowest.Round(time.Millisecond))
-	s.judgeAnswers()
+	s.judgeResponses()
 	s.judgeAdmissions()
 	s.judgeFlights()
 	s.judgeHistory()

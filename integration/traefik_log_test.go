@@ -15,8 +15,8 @@ func TestTraefikShowsWhatAnOperatorMustSee(t *testing.T) {
 		[]route{{"/right", "", object{"dsn": "memory", "prefix": "of-this-test", "limit": "3 1h"}},
 			{"/wrong", "", object{"dsn": "memory", "prefix": "wrong", "limit": "no limit"}}})
 	for path, want := range map[string]int{"/right": http.StatusOK, "/wrong": http.StatusNotFound} {
-		if answer := harness.Ask(t, harness.Get(tr.url+path)); answer.Status != want {
-			t.Errorf("%s: status %d, want %d", path, answer.Status, want)
+		if response := harness.Ask(t, harness.Get(tr.url+path)); response.Status != want {
+			t.Errorf("%s: status %d, want %d", path, response.Status, want)
 		}
 	}
 	for text, level := range map[string]string{"pg_ratelimit: dsn is memory": " ERR ",
@@ -34,8 +34,8 @@ func TestTraefikShowsWhatAnOperatorMustSee(t *testing.T) {
 			t.Errorf("the log has no line with %q", text)
 		}
 	}
-	answer := harness.Ask(t, harness.Get(tr.admin+"/api/http/middlewares/r0@file"))
-	if !strings.Contains(answer.Body, `"dsn":"memory"`) {
-		t.Errorf("Traefik's API: %d %s, want the dsn", answer.Status, answer.Body)
+	response := harness.Ask(t, harness.Get(tr.admin+"/api/http/middlewares/r0@file"))
+	if !strings.Contains(response.Body, `"dsn":"memory"`) {
+		t.Errorf("Traefik's API: %d %s, want the dsn", response.Status, response.Body)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// A request that makes the plugin panic is answered by onError, and the other requests of its batch, which
-// are read in one loop, are decided.
+// onError decides a request that makes the plugin panic. The other requests of its batch, which are read in
+// one loop, are decided as always.
 func TestInterpretedPanicFailsOneRequest(t *testing.T) {
 	h := loadPlugin(t).mustHandler(t, ok, decideAlways(object{"dsn": cluster.Open(t), "prefix": "yaegi",
 		"key": "{path}", "limit": "1000 1h"}))

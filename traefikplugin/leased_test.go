@@ -48,16 +48,16 @@ func TestLeaseDecidesLikeQueue(t *testing.T) {
 						t.Fatalf("%d requests decided by leases, the last one exact: %v; want 200 and true",
 							*admitted, isExact)
 					}
-					isExact = sameAnswers(t, queued, leased, random)
+					isExact = sameResponses(t, queued, leased, random)
 				}
 			})
 		}
 	}
 }
 
-// sameAnswers sends a random request to two handlers, and fails the test unless the second responds like the
+// sameResponses sends a random request to two handlers, and fails the test unless the second responds as the
 // first. It reports whether the remaining quotas are equal.
-func sameAnswers(t *testing.T, queued, leased http.Handler, random *rand.Rand) bool {
+func sameResponses(t *testing.T, queued, leased http.Handler, random *rand.Rand) bool {
 	values := []string{"a", "A", "x:y", "192.0.2.1", "192.0.2.77", "2001:db8::1", "2001:DB8::2",
 		"::ffff:192.0.2.1", "sha256:" + strings.Repeat("0", 64), ""}
 	address := net.JoinHostPort(values[3+random.IntN(5)], "80")

@@ -134,20 +134,20 @@ func refusal(t *testing.T) string {
 	t.Helper()
 	h := middleware(t, map[string]any{"dsn": "memory", "prefix": "web", "key": "refusal", "limit": "1 1h"})
 	ask(h)
-	answer := ask(h)
-	if answer.Code != http.StatusTooManyRequests {
-		t.Fatalf("the second request of 1: status %d, want 429", answer.Code)
+	response := ask(h)
+	if response.Code != http.StatusTooManyRequests {
+		t.Fatalf("the second request of 1: status %d, want 429", response.Code)
 	}
-	return answer.Body.String()
+	return response.Body.String()
 }
 
 // outage returns the body of a request without a decision.
 func outage(t *testing.T) string {
 	t.Helper()
-	answer := ask(middleware(t, map[string]any{"dsn": unreachable, "prefix": "outage", "limit": "1 1h",
+	response := ask(middleware(t, map[string]any{"dsn": unreachable, "prefix": "outage", "limit": "1 1h",
 		"onError": "deny"}))
-	if answer.Code != http.StatusServiceUnavailable {
-		t.Fatalf("a request without a database: status %d, want 503", answer.Code)
+	if response.Code != http.StatusServiceUnavailable {
+		t.Fatalf("a request without a database: status %d, want 503", response.Code)
 	}
-	return answer.Body.String()
+	return response.Body.String()
 }

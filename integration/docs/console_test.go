@@ -154,8 +154,8 @@ func createsTheTables(t *testing.T, _ string) {
 		"onError": "deny",
 	})
 	for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
-		if answer := ask(h); answer.Code != want {
-			t.Errorf("with these tables, a request: %d %s, want %d", answer.Code, answer.Body, want)
+		if response := ask(h); response.Code != want {
+			t.Errorf("with these tables, a request: %d %s, want %d", response.Code, response.Body, want)
 		}
 	}
 }

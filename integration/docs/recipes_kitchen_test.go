@@ -191,7 +191,7 @@ func (k *recipeEnv) await(t *testing.T, what string, done func() bool) {
 }
 
 // ask sends a request to the proxy. headers are names and values in turn.
-func (k *recipeEnv) ask(t *testing.T, path string, headers ...string) harness.Answer {
+func (k *recipeEnv) ask(t *testing.T, path string, headers ...string) harness.Response {
 	t.Helper()
 	return harness.Ask(t, harness.Get("http://"+k.proxy+path, headers...))
 }

@@ -275,9 +275,9 @@ func goesOnWhereItMoved(t *testing.T, k *recipeEnv) {
 		}
 	}
 	k.await(t, "the limit of ann", func() bool {
-		answer := k.ask(t, "/", "X-Api-Key", ann)
-		return answer.Header.Get("X-RateLimit-Limit") == "1000" &&
-			answer.Header.Get("X-RateLimit-Remaining") == "998"
+		response := k.ask(t, "/", "X-Api-Key", ann)
+		return response.Header.Get("X-RateLimit-Limit") == "1000" &&
+			response.Header.Get("X-RateLimit-Remaining") == "998"
 	})
 	nodes := joinLines(k.shell.must(t, `caddy pg-ratelimit nodes --dsn "$NEW_DATABASE_URL"`))
 	if !strings.Contains(nodes, " live ") {

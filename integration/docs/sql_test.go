@@ -48,8 +48,8 @@ func TestSQL(t *testing.T) {
 					{"prefix": "per-key", "limit": "100 1h", "key": "{header.X-API-Key}", "durable": true},
 				},
 			})
-			if answer := ask(h, "X-API-Key", "the API key"); answer.Code != http.StatusOK {
-				t.Fatalf("the client's request: %d %s, want 200", answer.Code, answer.Body)
+			if response := ask(h, "X-API-Key", "the API key"); response.Code != http.StatusOK {
+				t.Fatalf("the client's request: %d %s, want 200", response.Code, response.Body)
 			}
 			// The middleware makes the tables of the policy in the background.
 			cluster.Execute(t, dsn, schema.File+historyOfAClient)

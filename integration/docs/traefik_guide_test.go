@@ -54,7 +54,7 @@ func TestTheGuideOfTraefikIsEnough(t *testing.T) {
 	request := harness.Get("http://" + address)
 	request.Host = "api.example.com"
 	tr.Await(t, "a request that is limited", func() bool {
-		answer := harness.Ask(t, request)
-		return answer.Status == http.StatusOK && answer.Header.Get("X-RateLimit-Limit") == "100"
+		response := harness.Ask(t, request)
+		return response.Status == http.StatusOK && response.Header.Get("X-RateLimit-Limit") == "100"
 	})
 }

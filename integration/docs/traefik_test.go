@@ -211,17 +211,17 @@ func checkMiddlewares(t *testing.T, c *traefikHTTP) {
 		}
 		onItsDatabase := middleware(t, settings)
 		if settings["policy"] != nil || settings["history"] != nil { // they are in Postgres only
-			if answer := ask(onItsDatabase); answer.Code != http.StatusOK {
-				t.Errorf("middleware %s without its database: status %d, want 200", name, answer.Code)
+			if response := ask(onItsDatabase); response.Code != http.StatusOK {
+				t.Errorf("middleware %s without its database: status %d, want 200", name, response.Code)
 			}
 			continue
 		}
 		delete(settings, "dsnFile")
 		settings["dsn"] = "memory"
-		answer := ask(middleware(t, settings))
-		if answer.Code != http.StatusOK || answer.Header().Get("X-RateLimit-Limit") == "" {
-			t.Errorf("middleware %s: %d %v, want 200 with X-RateLimit-Limit", name, answer.Code,
-				answer.Header())
+		response := ask(middleware(t, settings))
+		if response.Code != http.StatusOK || response.Header().Get("X-RateLimit-Limit") == "" {
+			t.Errorf("middleware %s: %d %v, want 200 with X-RateLimit-Limit", name, response.Code,
+				response.Header())
 		}
 	}
 	for name, router := range c.Routers {

@@ -29,8 +29,8 @@ type Load struct {
 	// Request returns the ith request, from 0. It is called concurrently.
 	Request func(i int) *http.Request
 
-	// Answered, if not nil, is called with the reply to the ith request, concurrently.
-	Answered func(i int, r Reply)
+	// Replied, if not nil, is called with the reply to the ith request, concurrently.
+	Replied func(i int, r Reply)
 }
 
 // Reply is the result of one request.
@@ -69,8 +69,8 @@ func Run(ctx context.Context, l Load) *Result {
 				}
 				reply := send(client, l.Request(i))
 				source.put(i, reply)
-				if l.Answered != nil {
-					l.Answered(i, reply)
+				if l.Replied != nil {
+					l.Replied(i, reply)
 				}
 			}
 		})
@@ -210,32 +210,32 @@ func Get(url string, headers ...string) *http.Request {
 	return request
 }
 
-// Answer is a complete response.
-type Answer struct {
+// Response is a complete response to a request.
+type Response struct {
 	Status int
 	Header http.Header
 	Body   string
 }
 
 // Ask sends a request on its own connection, and returns the response.
-func Ask(t testing.TB, request *http.Request) Answer {
+func Ask(t testing.TB, request *http.Request) Response {
 	t.Helper()
 	client, closeIdle := newClient(1)
 	defer closeIdle()
-	answer, err := AskBy(client, request)
+	response, err := AskBy(client, request)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer
+	return response
 }
 
 // AskBy sends a request with a client, and returns the response.
-func AskBy(client *http.Client, request *http.Request) (Answer, error) {
+func AskBy(client *http.Client, request *http.Request) (Response, error) {
 	response, err := client.Do(request)
 	if err != nil {
-		return Answer{}, err
+		return Response{}, err
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	return Answer{response.StatusCode, response.Header, string(body)}, err
+	return Response{response.StatusCode, response.Header, string(body)}, err
 }

@@ -36,7 +36,7 @@ func serveHandlers(t *testing.T, handlers map[string]http.Handler) string {
 // Random requests to random configurations get the same responses from Caddy, the interpreted plugin and
 // httplimit, and leave the same rows. docs/traefik.md, "Differences", has what differs. Leases, waits and
 // refusals without the database are left out, since they depend on the time.
-func TestTheProxiesAnswerTheSame(t *testing.T) {
+func TestProxiesRespondTheSame(t *testing.T) {
 	t.Parallel()
 	configurations, requests := 40, 300
 	if testing.Short() {
@@ -154,7 +154,7 @@ func (c *randomConfig) ask(t *testing.T, n int, sent []*madeUpRequest, names, ur
 			// slash, B is b, and ..; no parent
 			continue
 		}
-		answers := make([]string, len(names))
+		responses := make([]string, len(names))
 		for at := range names {
 			request, err := http.NewRequest(q.method, fmt.Sprintf("%s/c%d/%s", urls[at], n, q.path), nil)
 			if err != nil {
@@ -165,26 +165,28 @@ func (c *randomConfig) ask(t *testing.T, n int, sent []*madeUpRequest, names, ur
 				request.Header.Add(q.headers[j], q.headers[j+1])
 			}
 			request.Host = q.host
-			answer, err := harness.AskBy(client, request)
+			response, err := harness.AskBy(client, request)
 			if err != nil {
 				t.Errorf("%s: %v", names[at], err)
 				return
 			}
 			for _, field := range []string{"RateLimit", "RateLimit-Policy"} {
-				if list, err := httpsfv.UnmarshalList(answer.Header.Values(field)); err != nil ||
-					strings.Contains(c.settings["fields"], "ietf") && len(list) == 0 && answer.Status == 429 {
+				if list, err := httpsfv.UnmarshalList(response.Header.Values(field)); err != nil ||
+					response.Status == 429 && len(list) == 0 &&
+						strings.Contains(c.settings["fields"], "ietf") {
 					t.Errorf("%s: %s is %q, error %v, want a list of structured fields", names[at], field,
-						answer.Header.Values(field), err)
+						response.Header.Values(field), err)
 				}
 			}
-			answers[at] = c.normalizeAnswer(answer)
-			statuses.Store(answer.Status, true)
+			responses[at] = c.normalizeResponse(response)
+			statuses.Store(response.Status, true)
 		}
-		for at := range answers {
-			if answers[at] != answers[0] {
+		for at := range responses {
+			if responses[at] != responses[0] {
 				t.Errorf("configuration %d, request %d %+v:\n%s: %s\n%s: %s\nwant the same from\n%s", n, i,
 					*q,
-					names[0], answers[0], names[at], answers[at], directive(c.limit(fmt.Sprintf("/c%d/", n))))
+					names[0], responses[0], names[at], responses[at],
+					directive(c.limit(fmt.Sprintf("/c%d/", n))))
 				if wrong++; wrong == 3 {
 					return
 				}
