@@ -65,8 +65,7 @@ const (
 	// pollInterval is the mean time between two polls. It varies by a quarter, so that proxies do not poll
 	// together.
 	pollInterval = time.Second
-	// heartbeatInterval is the time between two writes of the row. A change of the policy is written with the
-	// next poll.
+	// heartbeatInterval is the time between two writes of the row.
 	heartbeatInterval = 3 * time.Second
 	pollTimeout       = 2 * time.Second
 	leaveTimeout      = 500 * time.Millisecond
@@ -102,7 +101,7 @@ type Registry struct {
 	start   sync.Once      // by Start or End
 	running sync.WaitGroup // counts the goroutine
 
-	backoff         time.Duration     // from a failed poll to the next one; 0 after a success
+	pause           time.Duration     // after the next failed poll
 	retryAt         time.Time         // the time of the next poll after a failure
 	writtenAt       time.Time         // the time of the last write of the row
 	proxies         int64             // the number of running proxies
@@ -176,7 +175,7 @@ func (r *Registry) run() {
 				r.store.Prepare() // perhaps no request comes that creates them
 			}
 		}
-		r.noticeLocal(time.Now())
+		r.noticeLocal()
 		health.Sleep(r.closing, time.Duration((0.75+r.options.Random()/2)*float64(interval)))
 	}
 }
@@ -191,17 +190,13 @@ func (r *Registry) pollSafely(now time.Time) {
 	if failure := batch.PanicError(func() { err = r.poll(now) }); failure != nil {
 		err = failure
 	}
-	r.backoff *= 2
-	switch {
-	case err == nil:
-		r.backoff = 0
-	case r.backoff == 0:
-		r.backoff = time.Second
-	case r.backoff > time.Minute:
-		r.backoff = time.Minute
-	}
-	r.retryAt = now.Add(r.backoff)
-	if err != nil {
+	if err == nil {
+		r.pause = 0
+	} else {
+		r.retryAt = now.Add(r.pause)
+		if r.pause = 2*r.pause + time.Second; r.pause > time.Minute {
+			r.pause = time.Minute
+		}
 		hint := ""
 		if strings.Contains(err.Error(), "permission denied for table") {
 			hint = " (its role needs GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_nodes, " +
@@ -226,8 +221,7 @@ func (r *Registry) poll(now time.Time) error {
 	cannot := &pgdb.Statement{SQL: cannotSQL, Unnamed: true}
 	renewal := &pgdb.Statement{SQL: rowSQL, Unnamed: true}
 	statements := []*pgdb.Statement{live}
-	age := now.Sub(r.writtenAt)
-	if age >= heartbeatInterval || age >= pollInterval && r.node.Report.hasNews() {
+	if now.Sub(r.writtenAt) >= heartbeatInterval {
 		if l := r.store.Local(); !l.Since.IsZero() {
 			r.node.Report.setLocal(l.Since, l.Last)
 		}
@@ -290,9 +284,8 @@ func (r *Registry) readCannot(cannot *pgdb.Statement) {
 	r.report("cannot", err)
 }
 
-// noticeLocal calls Notice when limits become local and when they are exact again. It writes the end of local
-// limits into the row first.
-func (r *Registry) noticeLocal(now time.Time) {
+// noticeLocal calls Notice when limits become local and when they are exact again.
+func (r *Registry) noticeLocal() {
 	l := r.store.Local()
 	if l.On == r.localNoticed {
 		return
@@ -301,8 +294,6 @@ func (r *Registry) noticeLocal(now time.Time) {
 	text := "the database makes no decisions: this proxy limits by itself, at " +
 		strconv.FormatFloat(100/l.Parts, 'g', 3, 64) + " % of each limit"
 	if !l.On {
-		r.writtenAt = time.Time{}
-		r.pollSafely(now) // if this fails, the row does not show the local limits
 		text = fmt.Sprintf("limits are exact again: this proxy has admitted %d requests by itself, and "+
 			"refused %d. Of durable limits, %d units were charged, %d were beyond the quotas, and %d could "+
 			"not be charged",

@@ -26,7 +26,6 @@ const (
 type Report struct {
 	mu     sync.Mutex // guards the fields below, except LimitReport.Leased
 	row    row
-	news   bool                    // the next poll writes the row
 	limits map[string]*LimitReport // by prefix
 	stores int                     // the number of stores that share the row
 }
@@ -178,17 +177,14 @@ func (r *Report) Count(admitted bool, hits []ratelimit.Hit, decisions []ratelimi
 func (r *Report) setApplied(applied, log string, problems []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	row := &r.row
-	r.news = r.news || row.Applied != applied || row.Log != log
-	row.Applied, row.Log = applied, log
-	row.Problems = cutProblems(problems)
+	r.row.Applied, r.row.Log = applied, log
+	r.row.Problems = cutProblems(problems)
 }
 
 // setCannot sets the reason why the process makes no decisions; "" means that it makes decisions.
 func (r *Report) setCannot(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.news = r.news || r.row.Cannot != text
 	r.row.Cannot = text
 }
 
@@ -200,18 +196,10 @@ func (r *Report) setLocal(from, until time.Time) {
 	r.row.LocalUntil = until.UnixMicro()
 }
 
-// hasNews reports whether anything but counts has changed since the row was made.
-func (r *Report) hasNews() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.news
-}
-
 // makeRow returns the column report as JSON, with the busiest of the counted limits.
 func (r *Report) makeRow(n *Node, now time.Time) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.news = false
 	row := r.row
 	row.Version, row.Region = n.Version, n.Region
 	row.Clock = now.UnixMicro()
