@@ -73,7 +73,7 @@ func severalHosts(c *pgx.ConnConfig) bool {
 // not return its timeline.
 func (d *DB) checkTimeline(ctx context.Context, conn *pgconn.PgConn) error {
 	results, err := conn.Exec(ctx, pg.TimelineSQL).ReadAll()
-	if err != nil && serverError(err) == nil {
+	if err != nil && serverError(err).Code == "" {
 		return err
 	}
 	if err != nil || len(results) != 1 || len(results[0].Rows) != 1 {

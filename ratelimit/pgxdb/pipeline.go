@@ -70,38 +70,27 @@ func connectionOf(conn *pgconn.PgConn) *connection {
 }
 
 // run sends statements in one pipeline and reads the answers.
-func (c *connection) run(ctx context.Context, statements []*pgdb.Statement, a *attempt) error {
+func (c *connection) run(ctx context.Context, statements []*pgdb.Statement, a *pg.Attempt) {
 	c.sent, c.params = c.sent[:0], c.params[:0]
 	c.buffer, c.values, c.oids = c.buffer[:0], c.values[:0], c.oids[:0]
 	for len(statements) > 0 {
-		next := endOfFirst(statements)
+		_, next := pg.Transaction(statements, 0)
 		c.add(statements[:next])
 		statements = statements[next:]
 	}
 	if len(c.sent) == 0 {
-		return nil
+		return
 	}
 	p := c.conn.StartPipeline(ctx)
-	c.send(p, a.unnamed)
-	err := p.Flush()
-	if err == nil {
-		err = c.read(p, a)
+	c.send(p, a.Unnamed)
+	if err := p.Flush(); err != nil {
+		a.ConnectionFailed(c.sent, pgconn.SafeToRetry(err), err, "")
 	} else {
-		c.connectionFailed(0, 0, err, a)
+		c.read(p, a)
 	}
-	if closed := p.Close(); err == nil {
-		err = closed
+	if closed := p.Close(); a.Err == nil {
+		a.Err = closed
 	}
-	return err
-}
-
-// endOfFirst returns the number of statements in the first transaction of statements.
-func endOfFirst(statements []*pgdb.Statement) int {
-	n := 1
-	for n < len(statements) && statements[n-1].Joined {
-		n++
-	}
-	return n
 }
 
 // add encodes a transaction. If one of its statements cannot be encoded, add sends none of them.
@@ -110,7 +99,7 @@ func (c *connection) add(transaction []*pgdb.Statement) {
 	for i, s := range transaction {
 		if err := c.encode(s); err != nil {
 			c.params = c.params[:before]
-			rollBack(transaction, i, err)
+			pg.RollBack(transaction, i, err, "")
 			return
 		}
 	}
@@ -141,29 +130,18 @@ func (c *connection) send(p *pgconn.Pipeline, unnamed bool) {
 }
 
 // read reads the answers to all transactions.
-func (c *connection) read(p *pgconn.Pipeline, a *attempt) error {
-	for first := 0; first < len(c.sent); {
-		answered, failure, err := c.readTransaction(p, first)
-		if err != nil {
-			c.connectionFailed(first, answered, err, a)
-			return err
-		}
-		next := first + endOfFirst(c.sent[first:])
-		if failure != nil {
-			c.transactionFailed(first, min(answered, next-1), next, failure, a)
-		}
+func (c *connection) read(p *pgconn.Pipeline, a *pg.Attempt) {
+	for first := 0; first < len(c.sent) && a.Err == nil; {
+		_, next := pg.Transaction(c.sent, first)
+		c.readTransaction(p, first, next, a)
 		first = next
 	}
-	return nil
 }
 
-// readTransaction reads the answers to the transaction that begins with statement first. answered is the
-// first statement without a result, failure the server's error if the transaction failed, and err the error
-// of the connection if it failed.
-func (c *connection) readTransaction(p *pgconn.Pipeline, first int) (
-	answered int, failure *pgconn.PgError, err error) {
-	answered = first
-	for {
+// readTransaction reads the answers to the transaction of the statements from first to before next.
+func (c *connection) readTransaction(p *pgconn.Pipeline, first, next int, a *pg.Attempt) {
+	var failure *pg.ServerError
+	for answered := first; ; {
 		results, err := p.GetResults()
 		switch r := results.(type) {
 		case *pgconn.StatementDescription:
@@ -173,13 +151,22 @@ func (c *connection) readTransaction(p *pgconn.Pipeline, first int) (
 				answered++
 			}
 		case *pgconn.PipelineSync:
-			return answered, failure, nil
-		}
-		if err != nil {
-			failure = serverError(err)
-			if failure == nil || failure.Severity == "FATAL" || failure.Severity == "PANIC" {
-				return answered, nil, err // the session has ended
+			if failure != nil {
+				c.transactionFailed(first, min(answered, next-1), next, failure, a)
 			}
+			return
+		}
+		if err == nil {
+			continue
+		}
+		failure = serverError(err)
+		switch {
+		case failure.Fatal():
+			a.SessionEnded(c.sent[first:], answered-first, false, failure)
+			return
+		case failure.Code == "":
+			a.ConnectionFailed(c.sent[first:], pgconn.SafeToRetry(err), err, "")
+			return
 		}
 	}
 }
@@ -203,45 +190,13 @@ func readRows(r *pgconn.ResultReader, s *pgdb.Statement) error {
 
 // transactionFailed handles the error of a statement. Its transaction begins with the statement first, and
 // ends before next.
-func (c *connection) transactionFailed(first, failed, next int, e *pgconn.PgError, a *attempt) {
-	rollBack(c.sent[first:next], failed-first, e)
-	missing, lost, stale := false, false, false
-	if stmt := c.params[failed].stmt; stmt != nil {
-		missing = pg.IsLostStatement(e.Code)
-		// If its Parse failed earlier in this pipeline, the statement is missing but not lost.
-		lost = missing && (stmt.ready || e.Code == pg.DuplicateStatement)
-		stale = pg.IsStalePlan(e.Code, e.Routine, e.Message)
-	}
+func (c *connection) transactionFailed(first, failed, next int, e *pg.ServerError, a *pg.Attempt) {
+	stmt := c.params[failed].stmt
+	a.TransactionFailed(c.sent[first:next], failed-first, e, stmt != nil, stmt != nil && stmt.ready)
 	for i := first; i < next; i++ {
 		if stmt := c.params[i].stmt; stmt != nil && !stmt.ready {
 			delete(c.prepared, stmt.SQL) // the server skipped its Parse
 		}
-	}
-	if missing || stale {
-		a.retry = append(a.retry, c.sent[first:next]...)
-	}
-	// The server's prepared statements differ from those in c.prepared.
-	a.close = a.close || lost || stale || pg.ClosesConnection(e.Code)
-	a.lost = a.lost || lost
-	a.unnamed = a.unnamed || lost || stale
-}
-
-// connectionFailed handles an error that ends the connection. first begins the first transaction without a
-// full answer, and answered is its first statement without a result. If the server ended the session for a
-// reason of its own, a transaction that was not committed had no effect.
-func (c *connection) connectionFailed(first, answered int, err error, a *attempt) {
-	left := c.sent[first:] // the statements of transactions without a full answer
-	setFailed(left, err)
-	retry := pgconn.SafeToRetry(err)
-	if e := serverError(err); e != nil && !pg.Began(left, answered-first, false) {
-		lost := pg.IsLostByPooler(e.Code, e.Message)
-		retry = lost || pg.EndsSession(e.Code)
-		a.lost, a.unnamed = a.lost || lost, a.unnamed || lost
-	}
-	if retry {
-		a.retry = append(a.retry, left...)
-	} else {
-		a.retry = nil
 	}
 }
 

@@ -91,8 +91,7 @@ func (d *DB) withhold() {
 
 // isTooMany reports whether a server refused a login because of too many connections.
 func isTooMany(err error) bool {
-	e := serverError(err)
-	return e != nil && e.Code == pg.TooManyConnections
+	return serverError(err).Code == pg.TooManyConnections
 }
 
 // wait waits for a time, or until ctx ends.

@@ -8,8 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Recheck is the number of times that a connection is used between two guards while no setting does harm.
-const Recheck = 256
+// recheck is the number of times that a connection is used between two guards while no setting does harm.
+const recheck = 256
 
 // The statements of a guard. The first two are not planned, so the server does not compile them.
 // showSQL comes first because SET LOCAL as the first statement of a pipeline writes a warning to the
@@ -84,8 +84,8 @@ func isGuard(s *pgdb.Statement) bool {
 	return s.SQL == showSQL || s.SQL == jitSQL || s.SQL == replaceSQL
 }
 
-// WithoutGuard returns the statements that Guard did not add.
-func WithoutGuard(statements []*pgdb.Statement) []*pgdb.Statement {
+// withoutGuard returns the statements that Guard did not add.
+func withoutGuard(statements []*pgdb.Statement) []*pgdb.Statement {
 	var own []*pgdb.Statement
 	for _, s := range statements {
 		if !isGuard(s) {
@@ -95,9 +95,9 @@ func WithoutGuard(statements []*pgdb.Statement) []*pgdb.Statement {
 	return own
 }
 
-// Began reports whether a statement that Guard did not add has begun in the first transaction of statements.
+// began reports whether a statement that Guard did not add has begun in the first transaction of statements.
 // answered is the number of answered statements, and started reports whether the next one has begun.
-func Began(statements []*pgdb.Statement, answered int, started bool) bool {
+func began(statements []*pgdb.Statement, answered int, started bool) bool {
 	for _, s := range statements {
 		if !isGuard(s) {
 			break
@@ -107,9 +107,9 @@ func Began(statements []*pgdb.Statement, answered int, started bool) bool {
 	return answered > 0 || answered == 0 && started
 }
 
-// UnguardedUses returns the number of times that a connection may be used without a guard after it has run
+// unguardedUses returns the number of times that a connection may be used without a guard after it has run
 // guarded statements: 0 if a setting does harm, or if that is unknown.
-func UnguardedUses(guarded []*pgdb.Statement) int {
+func unguardedUses(guarded []*pgdb.Statement) int {
 	jit := false
 	for _, s := range guarded {
 		switch s.SQL {
@@ -118,7 +118,7 @@ func UnguardedUses(guarded []*pgdb.Statement) int {
 		case replaceSQL:
 			if flags := Bigints(s.Result); len(flags) == 4 && flags[0] == 0 &&
 				(!jit || flags[1] == 0) {
-				return Recheck
+				return recheck
 			}
 			return 0
 		}

@@ -60,24 +60,25 @@ func IsBadValue(code string) bool { return strings.HasPrefix(code, classDataExce
 const EncodingHint = "the encoding of the database cannot store this text: use only characters that it " +
 	"has, or make the database with ENCODING 'UTF8'"
 
-// IsLostStatement reports whether a prepared statement is missing, or exists although this session did
+// isLostStatement reports whether a prepared statement is missing, or exists although this session did
 // not prepare it. Both happen behind a pooler that gives each transaction another session. A driver
 // retries the transaction without prepared statements.
-func IsLostStatement(code string) bool {
+func isLostStatement(code string) bool {
 	return code == InvalidStatementName || code == DuplicateStatement
 }
 
-// IsLostByPooler reports whether a pooler ends the session because it lacks a prepared statement. A
+// isLostByPooler reports whether a pooler ends the session because it lacks a prepared statement. A
 // driver retries the transaction without prepared statements.
-func IsLostByPooler(code, message string) bool {
-	return code == ProtocolViolation && strings.Contains(message, messageOfLostStatement)
+func isLostByPooler(e *ServerError) bool {
+	return e.Code == ProtocolViolation && strings.Contains(e.Message, messageOfLostStatement)
 }
 
-// IsStalePlan reports whether a change of a table made a prepared statement invalid. routine is the
-// server function that raised the error; not every pooler passes it on. A driver prepares the statement
-// again and retries the transaction.
-func IsStalePlan(code, routine, message string) bool {
-	return code == FeatureNotSupported && (routine == routineOfStalePlan || message == messageOfStalePlan)
+// isStalePlan reports whether a change of a table made a prepared statement invalid. Not every pooler passes
+// on the server function that raised the error. A driver prepares the statement again and retries the
+// transaction.
+func isStalePlan(e *ServerError) bool {
+	return e.Code == FeatureNotSupported &&
+		(e.Routine == routineOfStalePlan || e.Message == messageOfStalePlan)
 }
 
 // EndsSession reports whether the server ends the session for a reason other than a statement.

@@ -18,24 +18,30 @@ func TestCodePredicates(t *testing.T) {
 		{name: "IsTransient", is: IsTransient, want: "40001 40P01 "},
 		{name: "IsMissingTable", is: IsMissingTable, want: "42703 42P01 "},
 		{name: "IsBadValue", is: IsBadValue, want: "22021 "},
-		{name: "IsLostStatement", is: IsLostStatement, want: "26000 42P05 "},
-		{name: "IsLostByPooler",
-			is:   func(code string) bool { return IsLostByPooler(code, "prepared statement did not exist") },
+		{name: "isLostStatement", is: isLostStatement, want: "26000 42P05 "},
+		{name: "isLostByPooler",
+			is: func(code string) bool {
+				return isLostByPooler(&ServerError{Code: code, Message: "prepared statement did not exist"})
+			},
 			want: "08P01 "},
-		{name: "IsLostByPooler with another message",
-			is: func(code string) bool { return IsLostByPooler(code, "server conn crashed?") }},
-		{name: "IsStalePlan by routine",
+		{name: "isLostByPooler with another message",
 			is: func(code string) bool {
-				return IsStalePlan(code, "RevalidateCachedQuery", "in another language")
+				return isLostByPooler(&ServerError{Code: code, Message: "server conn crashed?"})
+			}},
+		{name: "isStalePlan by routine",
+			is: func(code string) bool {
+				return isStalePlan(&ServerError{Code: code, Routine: "RevalidateCachedQuery"})
 			},
 			want: "0A000 "},
-		{name: "IsStalePlan by message",
+		{name: "isStalePlan by message",
 			is: func(code string) bool {
-				return IsStalePlan(code, "", "cached plan must not change result type")
+				return isStalePlan(&ServerError{Code: code, Message: messageOfStalePlan})
 			},
 			want: "0A000 "},
-		{name: "IsStalePlan with another message",
-			is: func(code string) bool { return IsStalePlan(code, "", "COPY is not supported") }},
+		{name: "isStalePlan with another message",
+			is: func(code string) bool {
+				return isStalePlan(&ServerError{Code: code, Message: "COPY is not supported"})
+			}},
 		{name: "EndsSession", is: EndsSession, want: "57P01 57P02 57P03 57P04 57P05 "},
 		{name: "ClosesConnection", is: ClosesConnection, want: "25006 57P01 57P02 57P03 57P04 57P05 "},
 	} {

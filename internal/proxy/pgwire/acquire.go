@@ -9,13 +9,19 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
+// acquireError is the error of a call that got no connection, and its SQLSTATE, if a server refused a login.
+type acquireError struct {
+	err  error
+	code string
+}
+
 // waiter is a call that waits for a connection. It is in Pool.waiting until its wait ends. Until then, the
 // pool's mutex guards done, c and failed.
 type waiter struct {
 	ready  chan struct{} // receives one value when done is set
 	done   bool          // the wait has ended: c or failed is set
 	c      *conn
-	failed *runError
+	failed *acquireError
 }
 
 // fresh reports whether an idle connection may be used: it is not too old, leads to the current primary and
@@ -27,11 +33,11 @@ func (p *Pool) fresh(c *conn, now time.Duration) bool {
 // acquire returns the most recently used idle connection, or waits for one until ctx ends. The caller owns
 // the connection until release or drop. acquire drops a connection that received anything while it was idle:
 // its end, an error before its end, or rarely a notice.
-func acquire(p *Pool, ctx context.Context) (*conn, *runError) {
+func acquire(p *Pool, ctx context.Context) (*conn, *acquireError) {
 	now := time.Since(p.created)
 	for {
 		if ctx.Err() != nil {
-			return nil, &runError{err: noTurn(ctx, "no time left")}
+			return nil, &acquireError{err: noTurn(ctx, "no time left")}
 		}
 		p.mu.Lock()
 		n := len(p.idle) - 1
@@ -50,10 +56,10 @@ func acquire(p *Pool, ctx context.Context) (*conn, *runError) {
 }
 
 // wait waits for a connection until ctx ends. The caller holds the mutex, and wait unlocks it.
-func (p *Pool) wait(ctx context.Context) (*conn, *runError) {
+func (p *Pool) wait(ctx context.Context) (*conn, *acquireError) {
 	if p.closed {
 		p.mu.Unlock()
-		return nil, &runError{err: errClosed}
+		return nil, &acquireError{err: errClosed}
 	}
 	w := &waiter{ready: make(chan struct{}, 1)}
 	p.waiting = append(p.waiting, w)
@@ -65,7 +71,7 @@ func (p *Pool) wait(ctx context.Context) (*conn, *runError) {
 	if w.failed == nil && ctx.Err() != nil {
 		w.c.usable = true
 		release(p, w.c)
-		return nil, &runError{err: noTurn(ctx, "no time left")}
+		return nil, &acquireError{err: noTurn(ctx, "no time left")}
 	}
 	return w.c, w.failed
 }
@@ -86,14 +92,14 @@ func (p *Pool) cancelWait(ctx context.Context, w *waiter) {
 	}
 	if p.open > len(p.dials) {
 		p.endWait(w, nil,
-			&runError{err: noTurn(ctx, fmt.Sprintf("none of the %d connections became free", p.open))})
+			&acquireError{err: noTurn(ctx, fmt.Sprintf("none of the %d connections became free", p.open))})
 		return
 	}
 	state := "no connection yet " + p.login.destination()
 	if p.lastError != "" {
 		state += " (the last attempt: " + p.lastError + ")"
 	}
-	p.endWait(w, nil, &runError{err: wrapError(ctx, state, nil)})
+	p.endWait(w, nil, &acquireError{err: wrapError(ctx, state, nil)})
 }
 
 // noTurn returns the error of a call that ran out of time while all connections were in use.
@@ -103,7 +109,7 @@ func noTurn(ctx context.Context, state string) error {
 
 // endWait passes a connection or an error to a waiter. The caller holds the mutex and removes w from
 // Pool.waiting.
-func (p *Pool) endWait(w *waiter, c *conn, failed *runError) {
+func (p *Pool) endWait(w *waiter, c *conn, failed *acquireError) {
 	w.done = true
 	w.c = c
 	w.failed = failed

@@ -75,12 +75,12 @@ func logIn(c *conn, cfg *config, password string) *connectError {
 }
 
 // refused returns the error of a login that the server refused.
-func refused(e *serverError) *connectError {
+func refused(e *pg.ServerError) *connectError {
 	// Another host may accept the login if this server is starting, stopping or full. If pg_hba.conf has no
 	// entry for this client, it may have one for different encryption.
-	elsewhere := strings.HasPrefix(e.code, "57") || strings.HasPrefix(e.code, "53")
-	return &connectError{text: e.String(), code: e.code, final: !elsewhere,
-		retry: e.code == pg.InvalidAuthorization}
+	elsewhere := strings.HasPrefix(e.Code, "57") || strings.HasPrefix(e.Code, "53")
+	return &connectError{text: e.Err.Error(), code: e.Code, final: !elsewhere,
+		retry: e.Code == pg.InvalidAuthorization}
 }
 
 // errBinding refuses a login without SCRAM.

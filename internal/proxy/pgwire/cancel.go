@@ -10,9 +10,12 @@ import (
 // cancelTimeout bounds a CancelRequest, including its connection.
 const cancelTimeout = 2 * time.Second
 
-// cancel starts a goroutine that requests the server to cancel the statements of c and then closes c.raw. The
-// caller still owns c and must release it.
-func (p *Pool) cancel(c *conn) {
+// cancelIfLate starts a goroutine if c is late. It requests the server to cancel the statements of c and then
+// closes c.raw. The caller still owns c and must release it.
+func cancelIfLate(p *Pool, c *conn) {
+	if !c.late {
+		return
+	}
 	p.mu.Lock()
 	tooMany := p.cancels >= p.cfg.maxConns
 	if !tooMany {

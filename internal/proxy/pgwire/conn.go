@@ -74,6 +74,7 @@ type conn struct {
 	usable     bool        // the connection is in a known state after a call
 	grown      bool        // the buffers have grown
 	discard    bool        // close the connection after this call
+	late       bool        // the server has not answered in time, and may still work on the request
 	cancelling bool        // another goroutine sends a CancelRequest and then closes raw
 	closed     bool
 	writing    chan error // receives the result of a Write in another goroutine; nil without one

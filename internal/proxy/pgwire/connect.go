@@ -249,10 +249,11 @@ func checkSession(ctx context.Context, c *conn, cfg *config, targets *targetMemo
 	}
 	session, timeline := &pgdb.Statement{SQL: "SELECT 1 WHERE " + condition},
 		&pgdb.Statement{SQL: pg.TimelineSQL}
-	failed := pipeline(ctx, c, []*pgdb.Statement{session, timeline}, true)
+	a := &pg.Attempt{Unnamed: true}
+	pipeline(ctx, c, []*pgdb.Statement{session, timeline}, a)
 	switch {
-	case failed != nil && failed.err != nil:
-		return &connectError{text: failed.err.Error(), code: failed.code, network: failed.code == ""}
+	case a.Err != nil:
+		return &connectError{text: a.Err.Error(), code: timeline.Code, network: timeline.Code == ""}
 	case session.Err != nil:
 		return &connectError{text: session.Err.Error(), code: session.Code}
 	case session.Rows == 0:

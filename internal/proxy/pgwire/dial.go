@@ -113,7 +113,7 @@ func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 			if len(p.dials) == 0 && p.open == len(p.idle) {
 				err := errors.New("pgwire: no connection " + p.login.destination() + ": " + failed.text)
 				for _, w := range p.waiting {
-					p.endWait(w, nil, &runError{err: err, code: failed.code})
+					p.endWait(w, nil, &acquireError{err: err, code: failed.code})
 				}
 				p.waiting = nil
 			}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
 // errClosed reports a call on a closed pool.
@@ -15,18 +17,9 @@ var errClosed = errors.New("pgwire: the pool is closed")
 // maxErrorText bounds each field of a server's error, in bytes.
 const maxErrorText = 1000
 
-// serverError is an ErrorResponse. It does not implement error, because interpreted code could not extract it
-// with errors.As.
-type serverError struct {
-	severity string
-	code     string
-	message  string
-	routine  string
-}
-
 // parseError reads an ErrorResponse's fields.
-func parseError(body []byte) *serverError {
-	e := &serverError{severity: "ERROR"}
+func parseError(body []byte) *pg.ServerError {
+	e := &pg.ServerError{Severity: "ERROR"}
 	for _, field := range bytes.SplitN(body, []byte{0}, 64) { // there are about 20 fields
 		if len(field) < 2 {
 			continue
@@ -37,28 +30,17 @@ func parseError(body []byte) *serverError {
 		}
 		switch field[0] {
 		case 'S', 'V': // V follows S and is not translated
-			e.severity = string(value)
+			e.Severity = printable(string(value))
 		case 'C':
-			e.code = printable(string(value))
+			e.Code = printable(string(value))
 		case 'M':
-			e.message = printable(string(value))
+			e.Message = printable(string(value))
 		case 'R':
-			e.routine = string(value)
+			e.Routine = string(value)
 		}
 	}
+	e.Err = errors.New(e.Severity + ": " + e.Message + " (SQLSTATE " + e.Code + ")")
 	return e
-}
-
-// fatal reports whether the error ended the session.
-func (e *serverError) fatal() bool { return e.severity == "FATAL" || e.severity == "PANIC" }
-
-// err returns e as an error for callers of the package.
-func (e *serverError) err() error {
-	return errors.New(e.String())
-}
-
-func (e *serverError) String() string {
-	return printable(e.severity) + ": " + e.message + " (SQLSTATE " + e.code + ")"
 }
 
 // unexpected returns the error for a message that the protocol does not allow at this point.

@@ -22,28 +22,24 @@ func (p *Pool) Exec(ctx context.Context, sql string) error {
 	c.timeout = 0
 	defer release(p, c)
 	stop := context.AfterFunc(ctx, c.interrupt)
-	failed = simpleQuery(ctx, c, sql)
-	c.usable = stop()
-	if failed != nil {
-		noteFailure(p, c, failed)
-		return failed.err
-	}
-	return nil
+	err := simpleQuery(ctx, c, sql)
+	c.usable = stop() && c.usable
+	cancelIfLate(p, c)
+	return err
 }
 
-// simpleQuery sends SQL text with any number of commands in the simple protocol. Its errors never allow a
-// retry, because the response does not show how many commands took effect.
-func simpleQuery(ctx context.Context, c *conn, sql string) *runError {
+// simpleQuery sends SQL text with any number of commands in the simple protocol. It sets c.usable.
+func simpleQuery(ctx context.Context, c *conn, sql string) error {
 	if err := send(c, 'Q', sql+"\x00"); err != nil {
-		return connectionLost(ctx, c, err)
+		return connectionError(ctx, c, err)
 	}
 	response := readMessages(c, &pgdb.Statement{}, &prepared{simple: true}, false, true)
-	switch {
-	case response == nil:
-		return nil
-	case response.server == nil:
-		return connectionLost(ctx, c, response.err)
+	if response != nil && response.server == nil {
+		return connectionError(ctx, c, response.err)
 	}
-	return &runError{err: response.server.err(), code: response.server.code,
-		reusable: !response.server.fatal() && !pg.ClosesConnection(response.server.code)}
+	c.usable = response == nil || !response.server.Fatal() && !pg.ClosesConnection(response.server.Code)
+	if response != nil {
+		return response.server.Err
+	}
+	return nil
 }

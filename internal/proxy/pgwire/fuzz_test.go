@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -79,13 +80,14 @@ func FuzzFrames(f *testing.F) {
 				statements := []*pgdb.Statement{stmt("A", "x"), stmt("B"), stmt("A", "y")}
 				statements[1].Joined = i > 0
 				unread := c.w - c.r + len(line.unread)
-				failed := pipeline(ctx, c, statements, false)
+				a := &pg.Attempt{}
+				pipeline(ctx, c, statements, a)
 				read := unread - (c.w - c.r + len(line.unread))
 				good := 0
 				for _, st := range statements {
 					if st.Err == nil {
 						good++
-					} else if errors.Is(st.Err, errPending) && (failed == nil || len(failed.retry) == 0) {
+					} else if errors.Is(st.Err, errPending) && len(a.Retry) == 0 {
 						t.Fatal("a statement is pending after pipeline, want a result, an error or a retry")
 					}
 				}
@@ -97,13 +99,11 @@ func FuzzFrames(f *testing.F) {
 				if good > ready {
 					t.Fatalf("%d statements succeeded, want at most %d, the number of responses", good, ready)
 				}
-				if failed != nil && failed.err != nil {
+				if a.Err != nil {
 					break
 				}
-				if failed := simpleQuery(ctx, c, "C"); failed != nil && !failed.reusable {
-					break
-				}
-				if c.r != c.w {
+				c.usable = false
+				if _ = simpleQuery(ctx, c, "C"); !c.usable || c.r != c.w {
 					break
 				}
 			}

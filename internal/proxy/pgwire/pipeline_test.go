@@ -81,6 +81,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 	})
 	p := open(t, dsn, Options{})
 	st := stmt("A")
+	const maxAttempts = 4
 	err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{st})
 	if err == nil || st.Err == nil || st.Code != "57P01" || f.accepted.Load() != maxAttempts {
 		t.Errorf("Run() = %v, Err %v, code %s after %d connections; want code 57P01 after %d", err, st.Err,

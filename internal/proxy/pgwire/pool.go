@@ -131,7 +131,7 @@ func (p *Pool) Close() {
 	p.idle = nil
 	p.waiting = nil
 	for _, w := range waiting {
-		p.endWait(w, nil, &runError{err: errClosed})
+		p.endWait(w, nil, &acquireError{err: errClosed})
 	}
 	for _, d := range p.dials {
 		d.stop()

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -18,9 +19,9 @@ var (
 
 // responseError describes the failure of a statement.
 type responseError struct {
-	server  *serverError // the error that the server reported, or nil
-	started bool         // the server had started the statement
-	err     error        // the error of the connection, if server is nil
+	server  *pg.ServerError // the error that the server reported, or nil
+	started bool            // the server had started the statement
+	err     error           // the error of the connection, if server is nil
 }
 
 // readResponse reads the response to one statement: up to its CommandComplete if joined is set, otherwise up
@@ -135,7 +136,7 @@ var errRow = errors.New("the server sent a row with another number of columns th
 // readMessages reads the rest of a response, message by message. started reports whether BindComplete has
 // been read. For joined, see readResponse.
 func readMessages(c *conn, st *pgdb.Statement, pr *prepared, joined, started bool) *responseError {
-	var e *serverError
+	var e *pg.ServerError
 	complete := false
 	for {
 		kind, body, err := next(c)
@@ -173,7 +174,7 @@ func readMessages(c *conn, st *pgdb.Statement, pr *prepared, joined, started boo
 			}
 		case 'E':
 			e = parseError(body)
-			if e.fatal() {
+			if e.Fatal() {
 				return &responseError{started: started, server: e}
 			}
 		case 'Z':

@@ -1,0 +1,145 @@
+package pg
+
+import (
+	"context"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// maxAttempts bounds the attempts of Run. Every attempt before the last certainly had no effect.
+const maxAttempts = 4
+
+// Attempt is one attempt of a driver to run statements, and its outcome.
+type Attempt struct {
+	// Run sets Timeout and Unnamed. Timeout is the time that the call had left when it began, or 0 without a
+	// deadline. If Unnamed is set, the attempt prepares no statements. An attempt sets it for the next one.
+	Timeout time.Duration
+	Unnamed bool
+
+	Retry []*pgdb.Statement // whole transactions that had no effect and may be sent again
+	Lost  bool              // the server lacked prepared statements of the connection
+	Close bool              // the connection must be closed
+	Err   error             // the error of the connection; nil if each statement has its own result
+}
+
+// ServerError is an error that a server has reported.
+type ServerError struct {
+	Severity, Code, Message, Routine string
+	Err                              error // the error for callers of the driver
+}
+
+// Fatal reports whether the error ended the session.
+func (e *ServerError) Fatal() bool { return e.Severity == "FATAL" || e.Severity == "PANIC" }
+
+// Run implements pgdb.DB.Run for drivers. It calls try with the statements, and again with those that may be
+// sent again.
+func Run(ctx context.Context, statements []*pgdb.Statement,
+	try func(statements []*pgdb.Statement, a *Attempt)) error {
+	timeout := time.Duration(0)
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = time.Until(deadline)
+	}
+	a := &Attempt{Timeout: timeout}
+	for n := 1; len(statements) > 0; n++ {
+		try(statements, a)
+		if n == maxAttempts || len(a.Retry) == 0 || ctx.Err() != nil {
+			break
+		}
+		statements = a.Retry
+		a = &Attempt{Timeout: timeout, Unnamed: a.Unnamed}
+	}
+	return a.Err
+}
+
+// SendGuarded calls send with statements, on a connection that may be used without a guard uses times. If
+// uses is 0 or the first statement is Unnamed, a guard is before each transaction. It returns the new uses.
+func (a *Attempt) SendGuarded(uses int, statements []*pgdb.Statement, send func([]*pgdb.Statement)) int {
+	if uses > 0 && !statements[0].Unnamed {
+		send(statements)
+		return uses - 1
+	}
+	guarded := Guard(statements, uses > 0)
+	send(guarded)
+	a.Retry = withoutGuard(a.Retry)
+	if err := Apart(guarded); err != nil {
+		SetFailed(statements, err, "")
+		a.Retry = nil
+		a.Close = true
+		a.Err = err
+	} else if uses == 0 {
+		return unguardedUses(guarded)
+	}
+	return uses
+}
+
+// TransactionFailed handles an error of the server on the statement i of a transaction. named reports whether
+// the statement is prepared, and confirmed whether the server had confirmed that before this attempt.
+func (a *Attempt) TransactionFailed(transaction []*pgdb.Statement, i int, e *ServerError,
+	named, confirmed bool) {
+	RollBack(transaction, i, e.Err, e.Code)
+	missing := named && isLostStatement(e.Code)
+	// If its Parse failed earlier in this pipeline, the statement is missing but not lost.
+	lost := missing && (confirmed || e.Code == DuplicateStatement)
+	stale := named && isStalePlan(e)
+	if missing || stale {
+		a.Retry = append(a.Retry, transaction...)
+	}
+	// If a statement is lost or stale, the session's prepared statements differ from the driver's.
+	a.Close = a.Close || lost || stale || ClosesConnection(e.Code)
+	a.Lost = a.Lost || lost
+	a.Unnamed = a.Unnamed || lost || stale
+}
+
+// SessionEnded handles an error of the server that ended the session. left has the statements of the
+// transactions without a full answer. For answered and started, see began.
+func (a *Attempt) SessionEnded(left []*pgdb.Statement, answered int, started bool, e *ServerError) {
+	retry := false
+	if !began(left, answered, started) {
+		lost := isLostByPooler(e)
+		a.Lost = a.Lost || lost
+		a.Unnamed = a.Unnamed || lost
+		retry = lost || EndsSession(e.Code)
+	}
+	a.ConnectionFailed(left, retry, e.Err, e.Code)
+}
+
+// ConnectionFailed handles an error that ends the connection. left has the statements of the transactions
+// without a full answer. retry reports whether all of them certainly had no effect.
+func (a *Attempt) ConnectionFailed(left []*pgdb.Statement, retry bool, err error, code string) {
+	SetFailed(left, err, code)
+	a.Err = err
+	if retry {
+		a.Retry = append(a.Retry, left...)
+	} else {
+		a.Retry = nil
+	}
+}
+
+// RollBack sets the errors of a transaction whose statement i failed.
+func RollBack(transaction []*pgdb.Statement, i int, err error, code string) {
+	SetFailed(transaction, pgdb.ErrRolledBack, "")
+	SetFailed(transaction[i:i+1], err, code)
+}
+
+// SetFailed sets the error and the SQLSTATE of statements.
+func SetFailed(statements []*pgdb.Statement, err error, code string) {
+	for _, s := range statements {
+		s.Err = err
+		s.Code = code
+	}
+}
+
+// Transaction returns the index of the first statement in the transaction of statement i, and the index after
+// its last.
+func Transaction(statements []*pgdb.Statement, i int) (first, end int) {
+	first = i
+	for first > 0 && statements[first-1].Joined {
+		first--
+	}
+	end = i + 1
+	for end < len(statements) && statements[end-1].Joined {
+		end++
+	}
+	return first, end
+}
