@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -44,44 +45,6 @@ func startWait(ctx context.Context, l *ratelimit.Limiter) <-chan error {
 	}()
 	synctest.Wait()
 	return done
-}
-
-// Each caller of Wait is served once its RetryAfter has passed, or a little later.
-func TestCallersAreServedInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLimiterOfOnePer(t, time.Second)
-		start := time.Now()
-		var mu sync.Mutex
-		var order []int
-		var group sync.WaitGroup
-		for i := range 20 {
-			group.Go(func() {
-				d, err := l.Wait(context.Background(), "k", 1)
-				if err != nil || !d.Allowed {
-					t.Errorf("caller %d: got %+v, %v, want it allowed", i, d, err)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				order = append(order, i)
-				minWait := time.Duration(i) * time.Second
-				maxWait := time.Duration(i) * (time.Second + 50*time.Millisecond)
-				if took := time.Since(start); took < minWait || took > maxWait {
-					t.Errorf("caller %d waited %v, want %v to %v", i, took, minWait, maxWait)
-				}
-			})
-			synctest.Wait() // the caller is in line
-		}
-		// Another key has its own line.
-		if _, err := l.Wait(context.Background(), "other", 1); err != nil || time.Since(start) > 0 {
-			t.Errorf("caller for another key: error %v after %v, want none after 0s", err, time.Since(start))
-		}
-		group.Wait()
-		for i, caller := range order {
-			if i != caller {
-				t.Fatalf("served in the order %v, want 0 to 19", order)
-			}
-		}
-	})
 }
 
 // Callers retry up to a tenth of RetryAfter later, and at most 50 ms.
@@ -173,65 +136,69 @@ func TestLowCostDoesNotOvertakeHighCost(t *testing.T) {
 	})
 }
 
-// A caller that gives up delays no other, wherever it is in line.
-func TestCanceledCallerDelaysNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLimiterOfOnePer(t, time.Second)
-		if _, err := l.Wait(context.Background(), "k", 1); err != nil {
-			t.Fatal(err)
-		}
+// Callers are served in order, each once its RetryAfter has passed, or a little later. A caller that gives up
+// delays no other, wherever it is in line.
+func TestCallersAreServedInOrder(t *testing.T) {
+	for _, canceled := range [][]int{nil, {0, 1, 5, 11}} {
+		synctest.Test(t, func(t *testing.T) { checkLine(t, canceled) })
+	}
+}
+
+// checkLine lets twelve callers wait, of which some give up after half a second.
+func checkLine(t *testing.T, canceled []int) {
+	l := newLimiterOfOnePer(t, time.Second)
+	take := func(key string) {
+		t.Helper()
 		start := time.Now()
-		const callers = 12
-		var cancels [callers]context.CancelCauseFunc
-		var served [callers]time.Duration
-		var errs [callers]error
-		var group sync.WaitGroup
-		for i := range callers {
-			var ctx context.Context
-			ctx, cancels[i] = context.WithCancelCause(context.Background())
-			group.Go(func() {
-				_, errs[i] = l.Wait(ctx, "k", 1)
-				served[i] = time.Since(start)
-			})
-			synctest.Wait()
+		d, err := l.Wait(context.Background(), key, 1)
+		if took := time.Since(start); err != nil || !d.Allowed || took > 0 {
+			t.Errorf("first in line: got %+v, %v after %v, want it allowed after 0s", d, err, took)
 		}
-		enough := errors.New("enough")
-		time.Sleep(500 * time.Millisecond)
-		for _, i := range []int{0, 1, 5, callers - 1} { // the first in line among them
-			cancels[i](enough)
-		}
-		synctest.Wait()
-		for _, i := range []int{0, 1, 5, callers - 1} {
-			if !errors.Is(errs[i], enough) || served[i] != 500*time.Millisecond {
-				t.Errorf("caller %d: error %v after %v, want %v after 500ms", i, errs[i], served[i], enough)
+	}
+	take("k")
+	start := time.Now()
+	var cancels [12]context.CancelCauseFunc
+	var served [12]time.Duration
+	var errs [12]error
+	var group sync.WaitGroup
+	for i := range cancels {
+		var ctx context.Context
+		ctx, cancels[i] = context.WithCancelCause(context.Background())
+		group.Go(func() {
+			_, errs[i] = l.Wait(ctx, "k", 1)
+			served[i] = time.Since(start)
+		})
+		synctest.Wait() // the caller is in line
+	}
+	take("other") // another key has its own line
+	enough := errors.New("enough")
+	time.Sleep(500 * time.Millisecond)
+	for _, i := range canceled {
+		cancels[i](enough)
+	}
+	group.Wait()
+	turn := time.Duration(0)
+	for i, err := range errs {
+		if slices.Contains(canceled, i) {
+			if !errors.Is(err, enough) || served[i] != 500*time.Millisecond {
+				t.Errorf("caller %d: error %v after %v, want %v after 500ms", i, err, served[i], enough)
 			}
+			continue
 		}
-		group.Wait()
-		turn := time.Duration(0)
-		for i := range callers {
-			if errs[i] != nil {
-				continue
-			}
-			turn++
-			minWait, maxWait := turn*time.Second, turn*(time.Second+50*time.Millisecond)
-			if served[i] < minWait || served[i] > maxWait {
-				t.Errorf("caller %d waited %v, want %v to %v", i, served[i], minWait, maxWait)
-			}
+		turn++
+		minWait, maxWait := turn*time.Second, turn*(time.Second+50*time.Millisecond)
+		if err != nil || served[i] < minWait || served[i] > maxWait {
+			t.Errorf("caller %d: error %v after %v, want none after %v to %v", i, err, served[i], minWait,
+				maxWait)
 		}
-		if turn != callers-4 {
-			t.Errorf("%d callers were served, want %d: %v", turn, callers-4, errs)
-		}
-		// The line is empty, so the next caller is first.
-		time.Sleep(time.Second)
-		if d, err := l.Wait(context.Background(), "k", 1); err != nil || !d.Allowed {
-			t.Errorf("the next caller: got %+v, %v, want it allowed", d, err)
-		}
-		ended, cancel := context.WithCancelCause(context.Background())
-		cancel(enough)
-		if _, err := l.Wait(ended, "k", 1); err == nil {
-			t.Error("a caller with an ended context: no error, want one")
-		}
-	})
+	}
+	time.Sleep(time.Second)
+	take("k") // the line is empty
+	ended, cancel := context.WithCancelCause(context.Background())
+	cancel(enough)
+	if _, err := l.Wait(ended, "k", 1); err == nil {
+		t.Error("a caller with an ended context: no error, want one")
+	}
 }
 
 // Every caller in line gets the error of the store.

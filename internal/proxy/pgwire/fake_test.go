@@ -312,25 +312,3 @@ func runInGoroutine(t testing.TB, p *Pool, statements ...*pgdb.Statement) bool {
 	}
 	return true
 }
-
-// cells returns the columns of a result, row after row, with "NULL" for NULL.
-func cells(t testing.TB, st *pgdb.Statement) []string {
-	t.Helper()
-	var columns []string
-	for rest := st.Result; len(rest) > 0; {
-		n := 4
-		if len(rest) >= 4 && string(rest[:4]) == "\xff\xff\xff\xff" {
-			columns = append(columns, "NULL")
-		} else {
-			if len(rest) >= 4 {
-				n += int(binary.BigEndian.Uint32(rest))
-			}
-			if n < 4 || n > len(rest) {
-				t.Fatalf("result ends with %q, want a column", rest)
-			}
-			columns = append(columns, string(rest[4:n]))
-		}
-		rest = rest[n:]
-	}
-	return columns
-}
