@@ -140,20 +140,12 @@ func TestInvalidRuleIsDisabledAlone(t *testing.T) {
 	good := func(name string) policy.Rule {
 		return policy.Rule{Name: name, CountBy: []string{"all"}, Limits: perHour(5)}
 	}
+	// Tests of package schema compare which hosts, paths and parts of a key are accepted.
 	wrong := map[string]func(*policy.Rule){
 		`hosts: "a b": must be`: func(r *policy.Rule) { r.Hosts = []string{"a b"} },
-		`hosts: "*": must be`:   func(r *policy.Rule) { r.Hosts = []string{"*"} },
-		`hosts: "a.*.b": must`:  func(r *policy.Rule) { r.Hosts = []string{"a.*.b"} },
-		`hosts: "a.test:80"`:    func(r *policy.Rule) { r.Hosts = []string{"a.test:80"} },
-		`hosts: "bücher.test"`:  func(r *policy.Rule) { r.Hosts = []string{"bücher.test"} },
-		`hosts: "": must`:       nil,
+		`hosts: missing`:        func(r *policy.Rule) { r.Hosts = []string{""} },
 		`paths: "api": must be`: func(r *policy.Rule) { r.Paths = []string{"api"} },
-		`paths: "/a*": must be`: func(r *policy.Rule) { r.Paths = []string{"/a*"} },
-		`paths: "/a//b": must`:  func(r *policy.Rule) { r.Paths = []string{"/a//b"} },
-		`paths: "/a/../b"`:      func(r *policy.Rule) { r.Paths = []string{"/a/../b"} },
-		`paths: "/a%20b"`:       func(r *policy.Rule) { r.Paths = []string{"/a%20b"} },
 		`count_by: "usr"`:       func(r *policy.Rule) { r.CountBy = []string{"usr"} },
-		`count_by: "header:"`:   func(r *policy.Rule) { r.CountBy = []string{"header:"} },
 		`count_by: "all"`:       func(r *policy.Rule) { r.CountBy = []string{"user", "all"} },
 		`limits: missing`:       func(r *policy.Rule) { r.Limits = nil },
 		`events: "-5"`:          func(r *policy.Rule) { r.Limits[0].Limit.Events = -5 },
@@ -167,11 +159,7 @@ func TestInvalidRuleIsDisabledAlone(t *testing.T) {
 	}
 	for want, change := range wrong {
 		bad := good("bad")
-		if change == nil {
-			bad.Hosts, want = []string{""}, "hosts: missing"
-		} else {
-			change(&bad)
-		}
+		change(&bad)
 		s := policy.Compile([]policy.Rule{bad, good("good")}, nil, nil, 0)
 		list := s.Wrong()
 		if len(list) != 1 || list[0].Rule != bad.Name || !strings.HasPrefix(list[0].Err.Error(), want) ||

@@ -2,8 +2,6 @@ package registry
 
 import (
 	"encoding/json"
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -79,27 +77,5 @@ func TestLastStoreEndsRow(t *testing.T) {
 	}
 	if last := second.leave(); !last {
 		t.Error("leave of the second of two stores = false, want true")
-	}
-}
-
-// The row stays small with any number of limits and any names, and has the busiest limits.
-func TestReportOfManyLimits(t *testing.T) {
-	for name, prefix := range map[string]string{"short": "p", "long": strings.Repeat("p", 150)} {
-		n := Join(t.Name()+name, "a database")
-		for i := range 30_000 {
-			n.Report.Of(fmt.Sprint(prefix, i)).Leased = int64(i % 10_000)
-		}
-		got := readRow(t, n).Busiest
-		var busiest map[string][2]int64
-		if err := json.Unmarshal(got, &busiest); err != nil {
-			t.Fatal(err)
-		}
-		if len(got) > 500 || len(busiest) == 0 || len(busiest) > 20 {
-			t.Errorf("%s names: %d limits in %d bytes, want 1 to 20 in at most 500", name, len(busiest),
-				len(got))
-		}
-		if busy, want := busiest[prefix+"9999"], [2]int64{9999, 0}; busy != want {
-			t.Errorf("%s names: the busiest limit has %d, want %d", name, busy, want)
-		}
 	}
 }
