@@ -16,9 +16,14 @@ import (
 )
 
 // testFewerConnections checks that calls take turns if the server allows fewer connections than the DB would
-// open. A call fails only at its deadline, or if the server allows no connection.
+// open. A call fails only at its deadline, or if the server allows no connection. It gets a connection when
+// the server allows another one.
 func testFewerConnections(t *testing.T, d *db) {
-	few := &db{t: t, DB: d.open(t, cluster.Limited(t, d.dsn, 1))}
+	limited, err := url.Parse(cluster.Limited(t, d.dsn, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	few := &db{t: t, DB: d.open(t, limited.String())}
 	defer few.Close()
 	var group sync.WaitGroup
 	for range 4 {
@@ -39,9 +44,16 @@ func testFewerConnections(t *testing.T, d *db) {
 		"'it_may_end') LOOP PERFORM pg_sleep(0.01); END LOOP; END $$"
 	go func() { busy <- few.tryFor(time.Minute, statement(untilItMayEnd)) }()
 	d.awaitSessions("query LIKE 'DO %' AND state = 'active'", 1)
-	err := few.tryFor(200*time.Millisecond, statement("SELECT 1"))
+	err = few.tryFor(200*time.Millisecond, statement("SELECT 1"))
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("while another call has the connection: error %v, want DeadlineExceeded", err)
+	}
+	waiting := make(chan error, 1)
+	go func() { waiting <- few.try(statement("SELECT 1")) }()
+	time.Sleep(100 * time.Millisecond) // the server refuses its login
+	d.exec("ALTER ROLE " + limited.User.Username() + " CONNECTION LIMIT 2")
+	if err := <-waiting; err != nil {
+		t.Errorf("when the server allows another connection: error %v, want none", err)
 	}
 	d.exec("CREATE TABLE it_may_end ()")
 	if err := <-busy; err != nil {
@@ -60,34 +72,6 @@ func testFewerConnections(t *testing.T, d *db) {
 		})
 	}
 	group.Wait()
-}
-
-// testRefusedLogin checks that a call waits while the server refuses a login, because another call has the
-// only allowed connection. The call gets a connection when the server allows another one.
-func testRefusedLogin(t *testing.T, open openDB) {
-	dsn := cluster.Open(t)
-	other := &db{t: t, DB: open(t, dsn)}
-	defer other.Close()
-	limited, err := url.Parse(cluster.Limited(t, dsn, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := &db{t: t, DB: open(t, limited.String())}
-	defer d.Close()
-	busy, stop := context.WithCancel(context.Background())
-	var ended sync.WaitGroup
-	ended.Go(func() { _ = d.Run(busy, []*pgdb.Statement{statement("SELECT pg_sleep(600)")}) })
-	defer ended.Wait()
-	defer stop()
-	other.awaitSessions(asleep, 1)
-	waiting := statement("SELECT 1")
-	waits := make(chan error, 1)
-	go func() { waits <- d.try(waiting) }()
-	time.Sleep(100 * time.Millisecond) // the server refuses its login
-	other.exec("ALTER ROLE " + limited.User.Username() + " CONNECTION LIMIT 2")
-	if err := <-waits; err != nil || waiting.Err != nil {
-		t.Errorf("beside a long call: %v, %v; want no errors", err, waiting.Err)
-	}
 }
 
 // testCauseOverASlowNetwork checks that the errors of calls name the cause of a missing connection, even if a

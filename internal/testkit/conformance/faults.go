@@ -139,38 +139,33 @@ func testEnded(t *testing.T, d *db) {
 	}
 }
 
-// testEndedSessions checks that no call fails after the server has ended idle sessions, even if the DB
-// detects that only when it uses a connection.
+// testEndedSessions checks that no call fails after the server has ended idle sessions, or the network has
+// closed their connections, even if the DB detects that only when it uses a connection.
 func testEndedSessions(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
-	other := &db{t: t, DB: d.open(t, d.dsn)}
-	defer other.Close()
-	for i := 1; i <= 3; i++ {
-		d.run(transaction(statement("INSERT INTO t VALUES (1)"), statement("SELECT 2"))...)
-		other.run(statement("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = " +
-			"current_database() AND pid <> pg_backend_pid()"))
-		other.awaitSessions("true", 0)
-		d.run(transaction(statement("INSERT INTO t VALUES (1)"), statement("SELECT 2"))...)
-		if got := d.queryCell("SELECT count(*) FROM t"); got != bigintBytes(int64(2*i)) {
-			t.Fatalf("inserted %x times, want %d", got, 2*i)
+	proxy, dsn := slownet.ListenFor(t, d.dsn, 0)
+	idle := &db{t: t, DB: d.open(t, dsn)}
+	defer idle.Close()
+	closeConnections := func() { proxy.CloseConnections(); await.Pause(arrival) }
+	for i, end := range []func(){
+		func() {
+			d.run(statement("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = " +
+				"current_database() AND pid <> pg_backend_pid()"))
+			d.awaitSessions("true", 0)
+		},
+		closeConnections,
+	} {
+		for range 3 {
+			idle.run(transaction(statement("INSERT INTO t VALUES (1)"), statement("SELECT 2"))...)
+			end()
+			idle.run(transaction(statement("INSERT INTO t VALUES (1)"), statement("SELECT 2"))...)
+		}
+		if got, want := d.queryCell("SELECT count(*) FROM t"), int64(6*i+6); got != bigintBytes(want) {
+			t.Fatalf("inserted %x times, want %d", got, want)
 		}
 	}
-}
-
-// testLostConnections checks that no call fails after the network has closed idle connections.
-func testLostConnections(t *testing.T, d *db) {
-	proxy, dsn := slownet.ListenFor(t, d.dsn, 0)
-	lost := &db{t: t, DB: d.open(t, dsn)}
-	defer lost.Close()
-	for i := 0; i < 2; i++ {
-		lost.run(statement("SELECT 1"))
-		proxy.CloseConnections()
-		await.Pause(arrival)
-		lost.run(transaction(statement("SELECT 1"), statement("SELECT 2"))...)
-		proxy.CloseConnections()
-		await.Pause(arrival)
-		lost.exec("SELECT 1")
-	}
+	closeConnections()
+	idle.exec("SELECT 1")
 }
 
 func testDBClosed(t *testing.T, d *db) {
