@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"maps"
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -36,6 +37,38 @@ func startBoth(t *testing.T, dsn string, routes ...route) []proxy {
 	t.Helper()
 	c, tr := startCaddy(t, dsn, routes...), startTraefik(t, routes, "DATABASE_URL="+dsn)
 	return []proxy{*c, {tr.Process, tr.url}}
+}
+
+// controlledProxy is a proxy that a test kills, starts again on the same addresses, and reloads.
+type controlledProxy struct {
+	*harness.Process // the latest one
+	name, url, admin string
+	start, reload    func()
+	reject           func() // reloads an invalid configuration, which changes nothing
+}
+
+func startControlledCaddy(t *testing.T, name, dsn string, routes []route) *controlledProxy {
+	t.Helper()
+	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
+	config := harness.Replace(t, caddyfile(address, dsn, routes), "admin off", "admin "+admin,
+		"pg_ratelimit {\n", fmt.Sprintf("pg_ratelimit {\n\t\tnode_name %s\n\t\tregion %[1]s\n", name))
+	invalid := harness.Replace(t, config, "\tlimit ", "\tlimit many ")
+	p := &controlledProxy{name: name, url: "http://" + address, admin: "http://" + admin}
+	p.start = func() { p.Process = startCaddyOn(t, address, config).Process }
+	p.reload = func() { loadConfig(t, admin, config, http.StatusOK) }
+	p.reject = func() { loadConfig(t, admin, invalid, http.StatusBadRequest) }
+	p.start()
+	return p
+}
+
+func startControlledTraefik(t *testing.T, name, dsn string, routes []route) *controlledProxy {
+	t.Helper()
+	tr := startTraefik(t, routes, "DATABASE_URL="+dsn)
+	p := &controlledProxy{Process: tr.Process, name: name, url: tr.url, admin: tr.admin}
+	p.start = func() { tr.start(t); p.Process = tr.Process }
+	p.reload = func() { tr.reload(t, routes) }
+	p.reject = func() { tr.reject(t) }
+	return p
 }
 
 // bothProxies starts a Caddy and a Traefik in front of a backend, with the same limits, and returns their

@@ -80,8 +80,9 @@ func startCaddyOn(t *testing.T, address, config string, env ...string) *proxy {
 	return c
 }
 
-// loadConfig makes a Caddy with an admin endpoint load a Caddyfile, even if nothing has changed.
-func loadConfig(t *testing.T, admin, config string) harness.Response {
+// loadConfig makes a Caddy with an admin endpoint load a Caddyfile, even if nothing has changed, and fails
+// the test unless the response has the wanted status.
+func loadConfig(t *testing.T, admin, config string, want int) {
 	t.Helper()
 	request, err := http.NewRequest(http.MethodPost, "http://"+admin+"/load", strings.NewReader(config))
 	if err != nil {
@@ -89,7 +90,9 @@ func loadConfig(t *testing.T, admin, config string) harness.Response {
 	}
 	request.Header.Set("Content-Type", "text/caddyfile")
 	request.Header.Set("Cache-Control", "must-revalidate")
-	return harness.Ask(t, request)
+	if response := harness.Ask(t, request); response.Status != want {
+		t.Fatalf("reload: %d %s, want %d", response.Status, response.Body, want)
+	}
 }
 
 func startCaddy(t *testing.T, dsn string, routes ...route) *proxy {

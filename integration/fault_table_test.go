@@ -63,15 +63,12 @@ func TestFaultTable(t *testing.T) {
 	dsn := fmt.Sprintf("postgres://postgres@%s,%s/postgres?sslmode=disable&target_session_attrs=read-write",
 		networks[0].Address, networks[1].Address)
 	routes := faultRoutes()
-	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
-	config := harness.Replace(t, caddyfile(address, dsn, routes), "admin off", "admin "+admin)
-	c := startCaddyOn(t, address, config)
-	tr := startTraefik(t, routes, "DATABASE_URL="+dsn)
-	proxies := []proxy{*c, {tr.Process, tr.url}}
+	proxies := []*controlledProxy{startControlledCaddy(t, "caddy", dsn, routes),
+		startControlledTraefik(t, "traefik", dsn, routes)}
 	var table strings.Builder
 	table.WriteString("|fault|Caddy: longest added latency, ms|wrong responses|exact after, s|Traefik: " +
 		"longest added latency, ms|wrong responses|exact after, s|\n|---|--:|--:|--:|--:|--:|--:|\n")
-	bed := &faultBed{server, standby, networks, admin, config, tr}
+	bed := &faultBed{server, standby, networks, proxies}
 	for _, fault := range bed.faults(t) {
 		t.Run(fault.name, func(t *testing.T) {
 			rows := measureFault(t, proxies, fault.name, fault.begin, fault.end)
@@ -123,7 +120,9 @@ func useUpConnections(dsn string, lasts time.Duration) error {
 }
 
 // measureFault causes a fault under load, and returns the cells of the table.
-func measureFault(t *testing.T, proxies []proxy, name string, begin, end func() error) (cells []string) {
+func measureFault(t *testing.T, proxies []*controlledProxy, name string, begin, end func() error) (
+	cells []string,
+) {
 	for _, p := range proxies {
 		await(t, "exact limits", func() bool {
 			return harness.Ask(t, harness.Get(p.url+"/deny")).Status == http.StatusOK
@@ -230,12 +229,11 @@ func faultRoutes() []route {
 	}
 }
 
-// faultBed has what the faults of TestFaultTable act on. admin and config are Caddy's.
+// faultBed has what the faults of TestFaultTable act on.
 type faultBed struct {
 	server, standby *cluster.Cluster
 	networks        []*slownet.Proxy
-	admin, config   string
-	traefik         *traefik
+	proxies         []*controlledProxy
 }
 
 // tableFault is a fault of TestFaultTable.
@@ -296,25 +294,19 @@ func (b *faultBed) faults(t *testing.T) []tableFault {
 			return useUpConnections(b.server.DSN("postgres"), *faultLasts)
 		}},
 		{name: "a reload", begin: func() error {
-			b.load(t, b.config, http.StatusOK)
-			b.traefik.reload(t, faultRoutes())
+			for _, p := range b.proxies {
+				p.reload()
+			}
 			return nil
 		}},
 		{name: "a rejected reload", begin: func() error {
-			b.load(t, harness.Replace(t, b.config, "limit 3 1h", "limit many 1h"), http.StatusBadRequest)
-			b.traefik.reject(t)
+			for _, p := range b.proxies {
+				p.reject()
+			}
 			return nil
 		}},
 		{name: "failover after `kill -9`", begin: b.server.Kill, end: func() error {
 			return runSQL(b.standby.DSN("postgres"), "SELECT pg_promote()")
 		}},
 	}...)
-}
-
-// load loads a Caddyfile, and fails the test unless the response has the wanted status.
-func (b *faultBed) load(t *testing.T, config string, want int) {
-	t.Helper()
-	if response := loadConfig(t, b.admin, config); response.Status != want {
-		t.Fatalf("reload: %d %s, want %d", response.Status, response.Body, want)
-	}
 }

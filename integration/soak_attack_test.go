@@ -120,7 +120,7 @@ func (s *soak) attack() {
 		used := func() (heap, series, lines int64) {
 			metrics := harness.Ask(s.t, harness.Get(p.admin+"/metrics")).Body
 			return heapAt(s.t, p.admin), int64(strings.Count(metrics, "\ncaddy_pg_ratelimit_")),
-				int64(strings.Count(p.process().Log(), "pg_ratelimit"))
+				int64(strings.Count(p.Log(), "pg_ratelimit"))
 		}
 		var mu sync.Mutex
 		statuses, wrong := map[int]int{}, []string(nil) // guarded by mu
@@ -171,6 +171,6 @@ func (s *soak) attack() {
 			s.t.Errorf("%s: attackers let the heap grow by %d MB, the metrics by %d, the log by %d lines",
 				p.name, (moreHeap-heap)>>20, moreSeries-series, moreLines-lines)
 		}
-		checkNoPanic(s.t, p.name, p.process().Log())
+		checkNoPanic(s.t, p.name, p.Log())
 	}
 }

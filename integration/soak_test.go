@@ -26,7 +26,7 @@ var (
 type soak struct {
 	t           *testing.T
 	servers     *soakServers
-	proxies     []*soakProxy
+	proxies     []*controlledProxy
 	load        *soakLoad
 	events      []*event
 	grown       [soakProxies]growth

@@ -130,15 +130,15 @@ func (tr *traefik) reload(t testing.TB, routes []route) {
 // middleware would remove its routers.
 func (tr *traefik) reject(t testing.TB) {
 	t.Helper()
-	if err := os.WriteFile(tr.dynamic+".new", []byte("http: [\n"), 0o600); err != nil {
+	valid, err := os.ReadFile(tr.dynamic)
+	if err != nil {
 		t.Fatal(err)
 	}
 	complaints := strings.Count(tr.Log(), "yaml:")
-	if err := os.Rename(tr.dynamic+".new", tr.dynamic); err != nil {
-		t.Fatal(err)
-	}
+	replaceFile(t, tr.dynamic, []byte("http: [\n"))
 	tr.Await(t, "the file to be rejected",
 		func() bool { return strings.Count(tr.Log(), "yaml:") > complaints })
+	replaceFile(t, tr.dynamic, valid)
 }
 
 func (tr *traefik) awaitGeneration(t testing.TB) {
@@ -158,14 +158,19 @@ func (tr *traefik) awaitGeneration(t testing.TB) {
 	})
 }
 
-// writeYAML replaces a file atomically. PROXY in the content becomes traefik.
+// writeYAML replaces a file. PROXY in the content becomes traefik.
 func writeYAML(t testing.TB, path string, content any) {
 	t.Helper()
 	data, err := yaml.Marshal(content)
 	if err != nil {
 		t.Fatal(err)
 	}
-	data = bytes.ReplaceAll(data, []byte("PROXY"), []byte("traefik"))
+	replaceFile(t, path, bytes.ReplaceAll(data, []byte("PROXY"), []byte("traefik")))
+}
+
+// replaceFile replaces a file atomically.
+func replaceFile(t testing.TB, path string, data []byte) {
+	t.Helper()
 	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
 		t.Fatal(err)
 	}
