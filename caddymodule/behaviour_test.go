@@ -30,7 +30,7 @@ func TestResetSaysWhenToComeAgain(t *testing.T) {
 		sent := time.Now().Unix()
 		a := c.expect(test.status, "/", "X-Cost", "1")
 		received := time.Now().Unix()
-		reset := a.number(t, "X-RateLimit-Reset")
+		reset := number(t, a, "X-RateLimit-Reset")
 		if reset < start+test.ahead-5 || reset > received+test.ahead+1 {
 			t.Errorf("status %d: got %v, want a reset %d s after %d", test.status, a.Header, test.ahead,
 				start)
@@ -38,7 +38,7 @@ func TestResetSaysWhenToComeAgain(t *testing.T) {
 		if test.status != http.StatusTooManyRequests {
 			continue
 		}
-		if wait := a.number(t, "Retry-After"); reset < sent+wait-3 || reset > received+wait+3 {
+		if wait := number(t, a, "Retry-After"); reset < sent+wait-3 || reset > received+wait+3 {
 			t.Errorf("headers %v of a request sent at %d, want a reset at Retry-After", a.Header, sent)
 		}
 	}
@@ -46,7 +46,7 @@ func TestResetSaysWhenToComeAgain(t *testing.T) {
 	if a.Header["X-Ratelimit-Reset"] != nil || a.Header["Retry-After"] != nil {
 		t.Errorf("a request that can never pass: got %v, want no reset and no Retry-After", a.Header)
 	}
-	if limit := a.number(t, "X-RateLimit-Limit"); limit != 2 {
+	if limit := number(t, a, "X-RateLimit-Limit"); limit != 2 {
 		t.Errorf("X-RateLimit-Limit is %d, want 2", limit)
 	}
 }
@@ -106,7 +106,7 @@ func TestErrorPageCapsRetryAfter(t *testing.T) {
 	for path, want := range map[string]int64{"/month": 7200, "/hour": 3600} {
 		c.expect(http.StatusOK, path)
 		a := c.expect(http.StatusTooManyRequests, path)
-		if wait := a.number(t, "Retry-After"); wait > want || wait < want-60 ||
+		if wait := number(t, a, "Retry-After"); wait > want || wait < want-60 ||
 			len(a.Header["Retry-After"]) != 1 || a.Body != "later" {
 			t.Errorf("%s: got %v and %q, want one Retry-After of at most %d", path, a.Header, a.Body, want)
 		}

@@ -141,14 +141,11 @@ func (c *live) prefix() string {
 	return strings.NewReplacer("/", "_", " ", "_").Replace(c.t.Name()) + strconv.FormatInt(c.run, 10)
 }
 
-// response is a response to a request.
-type response struct{ harness.Response }
-
 // client opens a connection for each request, so that none stays open.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
 // get sends a request. headers alternates between names and values.
-func (c *live) get(path string, headers ...string) response {
+func (c *live) get(path string, headers ...string) harness.Response {
 	c.t.Helper()
 	a, err := c.getAgain(path, headers...)
 	if err != nil {
@@ -158,7 +155,7 @@ func (c *live) get(path string, headers ...string) response {
 }
 
 // getAgain sends a request, and sends it again if no handler has read it.
-func (c *live) getAgain(path string, headers ...string) (response, error) {
+func (c *live) getAgain(path string, headers ...string) (harness.Response, error) {
 	a, err := c.try(path, headers...)
 	for attempt := 0; attempt < 3 && harness.Unheard(err); attempt++ {
 		a, err = c.try(path, headers...)
@@ -166,13 +163,12 @@ func (c *live) getAgain(path string, headers ...string) (response, error) {
 	return a, err
 }
 
-func (c *live) try(path string, headers ...string) (response, error) {
-	a, err := harness.AskBy(client, harness.Get("http://127.0.0.1:"+c.port+path, headers...))
-	return response{a}, err
+func (c *live) try(path string, headers ...string) (harness.Response, error) {
+	return harness.AskBy(client, harness.Get("http://127.0.0.1:"+c.port+path, headers...))
 }
 
 // expect sends a request, checks the status of the response, and returns the response.
-func (c *live) expect(status int, path string, headers ...string) response {
+func (c *live) expect(status int, path string, headers ...string) harness.Response {
 	c.t.Helper()
 	a := c.get(path, headers...)
 	if a.Status != status {
@@ -181,8 +177,8 @@ func (c *live) expect(status int, path string, headers ...string) response {
 	return a
 }
 
-// number returns the whole number in a header.
-func (a response) number(t *testing.T, header string) int64 {
+// number returns the whole number in a header of a response.
+func number(t *testing.T, a harness.Response, header string) int64 {
 	t.Helper()
 	n, err := strconv.ParseInt(a.Header.Get(header), 10, 64)
 	if err != nil {

@@ -34,17 +34,8 @@ const pageSite = `
 		}
 	}`
 
-// pageClient sends requests to the page of a Caddy.
-type pageClient struct{ *live }
-
-// startPage starts a Caddy with a page.
-func startPage(t *testing.T, dsn string) *pageClient {
-	t.Helper()
-	return &pageClient{start(t, strings.ReplaceAll(pageSite, "DSN", dsn))}
-}
-
-// page sends a request to the page.
-func (c *pageClient) page(method, path string, headers ...string) harness.Response {
+// page sends a request to the page of pageSite.
+func (c *live) page(method, path string, headers ...string) harness.Response {
 	c.t.Helper()
 	r := harness.Get("http://127.0.0.1:"+c.port+"/limits"+path, headers...)
 	r.Method = method
@@ -52,7 +43,7 @@ func (c *pageClient) page(method, path string, headers ...string) harness.Respon
 }
 
 func TestThePageRefusesWhatItIsNotFor(t *testing.T) {
-	c := startPage(t, cluster.Open(t))
+	c := start(t, strings.ReplaceAll(pageSite, "DSN", cluster.Open(t)))
 	a := c.page("GET", "")
 	if a.Status != http.StatusPermanentRedirect || a.Header.Get("Location") != "/limits/" {
 		t.Errorf("without a slash: got status %d to %q, want 308 to /limits/", a.Status,
@@ -107,7 +98,7 @@ func TestHostsOfPageAreNames(t *testing.T) {
 func TestPageRespondsToNamesOfSite(t *testing.T) {
 	const site = "http://limits.example.com:PORT {\n\tpg_ratelimit_page {\n\t\tdsn " +
 		"postgres://127.0.0.1:1/db\n\t\tinsecure\n\t}\n}\n:PORT {\n\trespond ok\n}"
-	c := &pageClient{start(t, site)}
+	c := start(t, site)
 	c.expect(http.StatusOK, "/api/session", "Host", "limits.example.com")
 	s, err := page.New(page.Options{DSN: "postgres://127.0.0.1:1/db", Hosts: []string{"limits.example.com"}})
 	if err != nil {
@@ -176,10 +167,9 @@ func TestUnguardedPageIsNotLoaded(t *testing.T) {
 // No response contains an API key, neither one from the query nor one from a row.
 func TestThePageShowsNoAPIKey(t *testing.T) {
 	key, insert := policytest.NewKey(t, 7, "alice")
-	c := startPage(t, policytest.Open(t,
-		policytest.People+insert+"; "+
-			"INSERT INTO rate_limit_bans (user_id, until, reason) VALUES ('alice', 'infinity', "+
-			"'leaked "+key+"')"))
+	dsn := policytest.Open(t, policytest.People+insert+"INSERT INTO rate_limit_bans (user_id, until, "+
+		"reason) VALUES ('alice', 'infinity', 'leaked "+key+"')")
+	c := start(t, strings.ReplaceAll(pageSite, "DSN", dsn))
 	for _, query := range []string{"why?who=" + key, "why?who=" + key + "x", "bans", key} {
 		body := c.page("GET", "/api/"+query).Body
 		if strings.Contains(body, key[4:20]) {

@@ -44,7 +44,7 @@ func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
 		if passes := i < 4; (a.Status == http.StatusOK) != passes {
 			t.Errorf("request %d: status %d, want 200 for the first 4 requests alone", i, a.Status)
 		}
-		if limit := a.number(t, "X-RateLimit-Limit"); limit != 4 {
+		if limit := number(t, a, "X-RateLimit-Limit"); limit != 4 {
 			t.Errorf("request %d: X-RateLimit-Limit is %d, want 4", i, limit)
 		}
 	}

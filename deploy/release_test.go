@@ -35,6 +35,17 @@ func TestTheVersionIsTheSameEverywhere(t *testing.T) {
 	}
 }
 
+// The guide names the oldest and the newest Caddy that are tested.
+func TestGuideNamesTestedCaddys(t *testing.T) {
+	guide := readFile(t, filepath.Join(root, "docs/caddy.md"))
+	for _, path := range []string{"go.mod", "xcaddy/go.mod"} {
+		version := submatches(`caddyserver/caddy/v2 v(\S+)`, readFile(t, filepath.Join(root, path)))[0]
+		if !regexp.MustCompile(`\b` + regexp.QuoteMeta(version) + `\b`).MatchString(guide) {
+			t.Errorf("docs/caddy.md lacks %s, want the Caddy of %s", version, path)
+		}
+	}
+}
+
 // TestWorkflowsAreSoundAndPinned reads the workflows as GitHub does.
 func TestWorkflowsAreSoundAndPinned(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(root, ".github", "workflows", "*.yml"))

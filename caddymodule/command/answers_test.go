@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // documentedQuery matches a line of docs/policy.md under "Answers in SQL": a command, and the view or
@@ -58,7 +59,7 @@ func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
 			('day', '2026-11-30Z', 'ann', 1, 'web', 2, 0, 2, '2026-11-30 11:00Z')`)
 	for _, q := range queries {
 		listed := decodeRows(t, s.mustRun(append(strings.Fields(q[1]), "--json")...))
-		selected := decodeRows(t, queryOne[string](s,
+		selected := decodeRows(t, cluster.Query[string](t, s.dsn,
 			"SELECT coalesce(json_agg(q), '[]')::text FROM (SELECT * FROM "+q[2]+") AS q"))
 		maps.DeleteFunc(selected[0], func(name string, _ any) bool {
 			_, shared := listed[0][name]

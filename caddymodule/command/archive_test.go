@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 func TestArchive(t *testing.T) {
@@ -44,7 +45,7 @@ func TestArchive(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := queryOne[int64](s, "SELECT count(*) FROM rate_limit_audit"); n != 1 {
+	if n := cluster.Query[int64](t, s.dsn, "SELECT count(*) FROM rate_limit_audit"); n != 1 {
 		t.Errorf("after --drop the audit log has %d rows, want 1", n)
 	}
 }
@@ -75,13 +76,13 @@ func TestArchiveReportsInvalidArguments(t *testing.T) {
 // A role without the privilege to archive gets an error that names the owner of the tables.
 func TestArchiveNamesThePermittedRole(t *testing.T) {
 	s := newShell(t, schema.File)
-	role := "r_" + queryOne[string](s, "SELECT current_database()::text")
+	role := "r_" + cluster.Query[string](t, s.dsn, "SELECT current_database()::text")
 	s.sql("CREATE ROLE " + role)
 	t.Cleanup(func() { s.sql("DROP OWNED BY " + role); s.sql("DROP ROLE " + role) })
 	s.sql("GRANT SELECT ON rate_limit_audit TO " + role)
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - 61)")
 	to := t.TempDir()
-	owner := queryOne[string](s, "SELECT current_user::text")
+	owner := cluster.Query[string](t, s.dsn, "SELECT current_user::text")
 	want := []string{"the role \"" + role + "\" may not archive", "GRANT " + owner + " TO "}
 	s.asRole(role).expectError(want, "archive", "--before", "60d", "--to", to)
 	if files, err := filepath.Glob(filepath.Join(to, "*")); err != nil || len(files) > 0 {

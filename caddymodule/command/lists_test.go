@@ -12,6 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/page"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // Sizes of TestListsReadFewRows. At full size, with -v for the times:
@@ -45,8 +46,8 @@ func newBigDatabase(t *testing.T) *shell {
 		FROM (SELECT i, 'user-' || lpad((1 + i %% %[2]d)::text, 7, '0') AS u FROM generate_series(%[3]d,
 		%[4]d) AS i) AS i`, *listRows, *listUsers, from, min(from+batchRows-1, *listRows)))
 	}
-	for _, table := range strings.Fields(queryOne[string](s, "SELECT string_agg(relname, ' ') FROM pg_class "+
-		"WHERE relkind = 'r' AND relname LIKE 'rate\\_limit\\_%'")) {
+	for _, table := range cluster.Texts(t, s.dsn, "SELECT relname::text FROM pg_class WHERE relkind = 'r' "+
+		"AND relname LIKE 'rate\\_limit\\_%'") {
 		s.sql("VACUUM (ANALYZE) " + table) // one statement per table, each within the statement timeout
 	}
 	return s
@@ -58,8 +59,8 @@ func (s *shell) rowsRead() (rows, scans int64) {
 	s.t.Helper()
 	const sum = `SELECT coalesce(sum(%s), 0)::bigint FROM pg_stat_user_tables
 		WHERE relname IN ('rate_limit_users', 'rate_limit_api_keys') OR relname LIKE 'rate\_limit\_audit%%'`
-	return queryOne[int64](s, fmt.Sprintf(sum, "seq_tup_read + idx_tup_fetch")),
-		queryOne[int64](s, fmt.Sprintf(sum, "seq_scan + idx_scan"))
+	return cluster.Query[int64](s.t, s.dsn, fmt.Sprintf(sum, "seq_tup_read + idx_tup_fetch")),
+		cluster.Query[int64](s.t, s.dsn, fmt.Sprintf(sum, "seq_scan + idx_scan"))
 }
 
 // Each list, and the page's report on a user, reads only the rows that it shows, even from large tables.

@@ -78,8 +78,7 @@ func TestCommandSurvivesDeadlock(t *testing.T) {
 	ended := make(chan output, 1)
 	go func() { ended <- s.run("keys", "set", "1", "name=app") }()
 	await.Within(t, time.Minute, "the command waits", func() bool {
-		return queryOne[bool](
-			s,
+		return cluster.Query[bool](t, s.dsn,
 			`SELECT EXISTS (SELECT FROM pg_locks
 				WHERE NOT granted AND relation = 'rate_limit_api_keys'::regclass)`,
 		)
@@ -90,7 +89,8 @@ func TestCommandSurvivesDeadlock(t *testing.T) {
 	if out := <-ended; out.err != nil {
 		t.Errorf("keys set: error %v, want none", out.err)
 	}
-	if got := queryOne[string](s, "SELECT hint || ' ' || name FROM rate_limit_api_keys"); got != "x app" {
+	got := cluster.Query[string](t, s.dsn, "SELECT hint || ' ' || name FROM rate_limit_api_keys")
+	if got != "x app" {
 		t.Errorf("the key has the hint and name %q, want %q", got, "x app")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // Keys leave the database as digests, and only on request.
@@ -12,7 +13,7 @@ func TestExportHasNoKey(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.mustRun("users", "set", "acme", "tier=anonymous")
 	key := strings.TrimSpace(s.mustRun("keys", "create", "--user", "acme", "--name", "production"))
-	digest := queryOne[string](s, "SELECT encode(digest, 'hex') FROM rate_limit_api_keys")
+	digest := cluster.Query[string](t, s.dsn, "SELECT encode(digest, 'hex') FROM rate_limit_api_keys")
 	if got := s.mustRun("policy", "export"); strings.Contains(got, digest) || strings.Contains(got, "acme") {
 		t.Errorf("without --users the export has\n%s\nwant neither the digest nor the user", got)
 	}
@@ -55,12 +56,12 @@ func TestApplyMakesTheChangesOfADryRun(t *testing.T) {
 		t.Errorf("after policy apply the policy is\n%s\nwant\n%s", got, file)
 	}
 	const changes = "SELECT count(*) FROM rate_limit_changes"
-	before := queryOne[int64](s, changes)
+	before := cluster.Query[int64](t, s.dsn, changes)
 	got := s.mustRun("policy", "apply", "-", "--prune")
 	if want := "The policy matches the file.\n"; got != want {
 		t.Errorf("the second policy apply printed %q, want %q", got, want)
 	}
-	if after := queryOne[int64](s, changes); after != before {
+	if after := cluster.Query[int64](t, s.dsn, changes); after != before {
 		t.Errorf("after the second policy apply the log has %d changes, want %d", after, before)
 	}
 }

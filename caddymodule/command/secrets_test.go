@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // commandsWithKey returns commands that print API keys, and commands with key as an argument, also where a
@@ -60,8 +61,8 @@ func TestKeyIsShownOnceAndNeverStored(t *testing.T) {
 	if err != nil || !policy.Check(rotated.Key) || rotated.Key == key {
 		t.Fatalf("keys rotate prints the key %q, error %v; want another key", rotated.Key, err)
 	}
-	id := queryOne[int64](s, "SELECT id FROM rate_limit_api_keys WHERE encode(digest, 'hex') = $1",
-		policy.Digest(key))
+	id := cluster.Query[int64](t, s.dsn,
+		"SELECT id FROM rate_limit_api_keys WHERE encode(digest, 'hex') = $1", policy.Digest(key))
 	if id != 1 {
 		t.Errorf("the digest is of the key with the id %d, want 1", id)
 	}

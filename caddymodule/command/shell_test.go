@@ -97,18 +97,6 @@ func (s *shell) sql(sql string) {
 	cluster.Execute(s.t, s.dsn, sql)
 }
 
-// queryOne returns the value of a query with one row and one column.
-func queryOne[T any](s *shell, sql string, args ...any) T {
-	s.t.Helper()
-	conn := cluster.Connect(s.t, s.dsn)
-	defer conn.Close(context.Background())
-	var value T
-	if err := conn.QueryRow(context.Background(), sql, args...).Scan(&value); err != nil {
-		s.t.Fatalf("%s: error %v, want a value", sql, err)
-	}
-	return value
-}
-
 // allRows returns all rows of all tables in the database as text.
 func (s *shell) allRows() string {
 	s.t.Helper()

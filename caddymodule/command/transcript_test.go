@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
 
@@ -41,7 +42,7 @@ func TestTranscripts(t *testing.T) { golden.ReplayAll(t, "testdata/*.txt", runTr
 // runTranscript runs the commands of a transcript, and returns the transcript with their current output.
 func runTranscript(t *testing.T, transcript string) string {
 	s := newShell(t, schema.File)
-	user := queryOne[string](s, "SELECT session_user::text")
+	user := cluster.Query[string](t, s.dsn, "SELECT session_user::text")
 	key := ""
 	var got strings.Builder
 	for line := range strings.Lines(transcript) {
@@ -49,7 +50,7 @@ func runTranscript(t *testing.T, transcript string) string {
 		if sql, ok := strings.CutPrefix(line, "sql: "); ok {
 			s.sql(sql)
 		} else if query, ok := strings.CutPrefix(line, "= "); ok {
-			line += queryOne[string](s,
+			line += cluster.Query[string](t, s.dsn,
 				"SELECT coalesce(string_agg(E'\n' || q::text, ''), '') FROM ("+query+") AS q")
 		} else if command, ok := strings.CutPrefix(line, "$ "); ok {
 			command, readsKey := strings.CutSuffix(command, " < KEY")

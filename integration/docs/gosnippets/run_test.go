@@ -5,18 +5,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"reflect"
-	"regexp"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 func TestOneLimitOnPostgres(t *testing.T) {
@@ -49,30 +43,6 @@ func TestMiddleware(t *testing.T) {
 		if w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Limit") != want {
 			t.Errorf("%d %v, want 200 with a limit of %s", w.Code, w.Header(), want)
 		}
-	}
-}
-
-func TestTheListOfOptionsIsComplete(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/go.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, list, found := strings.Cut(string(text), "\n## Options of the Postgres store\n")
-	list, _, _ = strings.Cut(list, "\n## ")
-	if !found {
-		t.Fatal("docs/go.md has no such list")
-	}
-	var listed, fields []string
-	for _, item := range regexp.MustCompile("(?m)^- `\\w+`(?:(?:, | and )`\\w+`)*").FindAllString(list, -1) {
-		listed = append(listed, regexp.MustCompile(`[A-Z]\w+`).FindAllString(item, -1)...)
-	}
-	for _, field := range reflect.VisibleFields(reflect.TypeFor[postgres.Options]()) {
-		fields = append(fields, field.Name)
-	}
-	slices.Sort(listed)
-	slices.Sort(fields)
-	if !slices.Equal(listed, fields) {
-		t.Errorf("docs/go.md lists the options\n%q\nwant\n%q", listed, fields)
 	}
 }
 
