@@ -1,12 +1,15 @@
 package command
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/evaluate"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -144,11 +147,11 @@ func replay(c *invocation) error {
 		}
 		return errRollback
 	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return c.missing(rule)
+	}
 	if err != nil {
 		return err
-	}
-	if limits == nil {
-		return c.missing(rule)
 	}
 	limits.CostIsSet = slices.ContainsFunc(settings, func(a assignment) bool { return a.name == "cost" })
 	maxCounters, _ := strconv.Atoi(c.value("number")) // parse has checked it

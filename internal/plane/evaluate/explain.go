@@ -41,9 +41,6 @@ type Request struct {
 // match. AssumedAddress belongs to a network for documentation, so few rules name it.
 var AssumedAddress = netip.MustParseAddr("203.0.113.1")
 
-// ErrNoKey is returned if no API key has the KeyID of a Request.
-var ErrNoKey = errors.New("no key has this id, see: caddy pg-ratelimit keys list")
-
 // Explanation describes the verdict on a request and its reasons.
 type Explanation struct {
 	// Result is prose, such as "would pass: no limit applies". Outcome is "refused", "exempt", "limited" or
@@ -100,7 +97,7 @@ type Limit struct {
 }
 
 // Explain evaluates a request. conn and db must be connected to the same database. Explain uses the current
-// rules, bans and identities, even if r.At is another time.
+// rules, bans and identities, even if r.At is another time. It may close db.
 func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Explanation, error) {
 	facts := r.Facts
 	facts.Host, facts.Address = policy.NormalHost(r.Host), r.Address.WithZone("")
@@ -149,13 +146,6 @@ func nilIfZero[T comparable](value T) *T {
 	return &value
 }
 
-// reasonTexts has the descriptions of reasons that are not their names.
-var reasonTexts = map[policy.Reason]string{
-	policy.UnknownKey: "unknown API key", policy.KeyExpired: "expired API key",
-	policy.KeyRevoked:    "revoked API key",
-	policy.AmbiguousPath: "path with two meanings", policy.NoQuota: "a quota of 0",
-}
-
 // conclude sets Outcome and Result, and the fields of a refusal.
 func (e *Explanation) conclude(v *policy.Verdict) {
 	refuse := func(reason, text string, status int) {
@@ -164,7 +154,7 @@ func (e *Explanation) conclude(v *policy.Verdict) {
 	}
 	switch {
 	case v.Refused():
-		text := cmp.Or(reasonTexts[v.Reason], strings.ReplaceAll(v.Reason.String(), "_", " "))
+		text := strings.ReplaceAll(v.Reason.String(), "_", " ")
 		if v.Rule != "" {
 			text += " by the rule " + v.Rule
 		}
@@ -197,7 +187,7 @@ func findIdentity(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request)
 		err := conn.QueryRow(ctx, "SELECT encode(digest, 'hex') FROM rate_limit_api_keys WHERE id = $1",
 			r.KeyID).Scan(&sender.Digest)
 		if errors.Is(err, pgx.ErrNoRows) {
-			err = fmt.Errorf("key: %d: %w", r.KeyID, ErrNoKey)
+			err = fmt.Errorf("key: %d: must be listed by: caddy pg-ratelimit keys list", r.KeyID)
 		}
 		if err != nil {
 			return nil, err
@@ -219,7 +209,7 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict) ([]Limi
 	if len(v.Hits) == 0 {
 		return limits, nil
 	}
-	store, err := postgres.New(keepOpen{db},
+	store, err := postgres.New(db,
 		postgres.Options{DisableMigration: true, CleanupProbability: -1, DisableInMemoryBlock: true})
 	if err != nil {
 		return nil, err
@@ -304,8 +294,3 @@ func formatDuration(d time.Duration) string {
 	}
 	return text
 }
-
-// keepOpen is a DB that ignores Close, so that a store does not close it.
-type keepOpen struct{ *pgxdb.DB }
-
-func (keepOpen) Close() {}

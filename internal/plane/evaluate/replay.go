@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -30,10 +29,9 @@ type Replay struct {
 	From  time.Time `json:"from"`
 	Until time.Time `json:"until"`
 	// Limits describes the limits of the replay in prose.
+	// The counters start empty. Until the longest window has passed, the replay refuses fewer requests than
+	// the limits would have.
 	Limits string `json:"limits"`
-	// WarmUntil is the end of the longest window that starts at From. The counters start empty, so before
-	// WarmUntil the replay refuses fewer requests than the limits would have.
-	WarmUntil time.Time `json:"warm_until"`
 	// First and Last are the times of the first and the last request.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
@@ -76,106 +74,68 @@ type Counter struct {
 // Limits holds the limits of a rule for a replay. The overrides that are in force now apply to the whole
 // period, as they would after a change of the rule.
 type Limits struct {
-	Rule string
 	// CostIsSet replaces the recorded costs of requests by the cost of the rule.
 	CostIsSet bool
 
+	rule        policy.Rule // its name, its limits, how it counts and its cost; it matches every request
 	description string
-	cost        int64
-	maxWindow   time.Duration // the longest time for which a limit counts a request
-
-	// snapshot has one rule with these limits. The rule matches every request.
-	snapshot     *policy.Snapshot
-	users        map[string]policy.Identity // users with overrides or billing periods, by name
-	keyOverrides map[int64][]policy.Override
+	snapshot    *policy.Snapshot           // of the rule, with the overrides for tiers
+	users       map[string]policy.Identity // users with overrides or billing periods, by name
+	keys        map[int64][]policy.Override
 }
 
-// limitsSQL reads the limits of a rule $1, the overrides in force, the billing periods that limits may
-// follow, and the longest time in seconds for which a limit counts a request. The refill of a burst can take
-// longer than a window.
-var limitsSQL = "SELECT r.action, r.count_by, r.cost, coalesce(" + policy.LimitsSQL + `, '[]'),
-	(SELECT coalesce(json_agg(` + policy.OverrideSQL + `), '[]') FROM rate_limit_overrides o
-		WHERE o.rule = r.name AND o.valid @> now()),
+// limitsSQL reads the limits of a rule $1, the overrides in force, and the billing periods that limits may
+// follow.
+var limitsSQL = `SELECT json_build_object('Name', r.name, 'Action', r.action, 'count_by', r.count_by,
+		'Cost', r.cost, 'Limits', ` + policy.LimitsSQL + `),
+	(SELECT coalesce(json_agg(` + policy.OverrideSQL + ` - '{From,Until}'::text[]), '[]')
+		FROM rate_limit_overrides o WHERE o.rule = r.name AND o.valid @> now()),
 	(SELECT coalesce(json_object_agg(u.user_id, json_build_object('PeriodStart', u.period_start::text ||
-		'T00:00:00Z', 'TimeZone', u.time_zone)), '{}') FROM rate_limit_users u WHERE u.period_start IS NOT
-			NULL
-		AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = r.name AND l.calendar IN ('month',
-			'year'))),
-	(SELECT coalesce(max(CASE l.calendar WHEN 'day' THEN 1 WHEN 'week' THEN 7 WHEN 'month' THEN 31 WHEN 'year'
-		THEN 366 ELSE least(extract(epoch FROM l.per) / 86400 *
-			greatest(1, coalesce(l.burst::float8 / nullif(l.events, 0), 1)), 36525) END), 0) * 86400
-		FROM rate_limit_rule_limits l WHERE l.rule = r.name AND l.on_exceed = 'refuse')::float8,
-	(SELECT coalesce(s.limits, '') FROM rate_limit_rule_states s WHERE s.name = r.name)
-FROM rate_limit_rules r WHERE r.name = $1`
+		'T00:00:00Z', 'TimeZone', u.time_zone)), '{}') FROM rate_limit_users u
+		WHERE u.period_start IS NOT NULL AND EXISTS (SELECT FROM rate_limit_rule_limits l
+			WHERE l.rule = r.name AND l.calendar IN ('month', 'year'))),
+	coalesce(s.limits, '')
+FROM rate_limit_rules r LEFT JOIN rate_limit_rule_states s USING (name) WHERE r.name = $1`
 
-// ReadLimits reads the limits of a rule. It returns nil if the rule does not exist. The error is a
-// *ratelimit.FieldError if the rule has no limits, or limits that cannot be replayed.
+// ReadLimits reads the limits of a rule. The error is pgx.ErrNoRows if the rule does not exist, and a
+// *ratelimit.FieldError if it has no limits, or limits that cannot be replayed.
 func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, error) {
-	result, err := conn.Query(ctx, limitsSQL, rule)
+	l := &Limits{keys: map[int64][]policy.Override{}}
+	var overrides, tiers []policy.Override
+	err := conn.QueryRow(ctx, limitsSQL, rule).Scan(&l.rule, &overrides, &l.users, &l.description)
 	if err != nil {
 		return nil, err
 	}
-	rules, err := pgx.CollectRows(result, pgx.RowToStructByPos[struct {
-		Action           string
-		CountBy          []string
-		Cost             int64
-		Limits           []policy.RuleLimit
-		Overrides        []policy.Override
-		Users            map[string]policy.Identity
-		MaxWindowSeconds float64
-		Description      string
-	}])
-	if err != nil || len(rules) == 0 {
-		return nil, err
+	want := ""
+	switch {
+	case l.rule.Action != policy.Charge:
+		want = "a rule with limits: its action is " + string(l.rule.Action)
+	case len(l.rule.Limits) == 0:
+		want = "left with a limit"
+	case slices.ContainsFunc(l.rule.Limits, func(l policy.RuleLimit) bool {
+		return l.Limit.Algorithm == ratelimit.InFlight
+	}):
+		want = "without a limit of requests in flight: the audit log does not have when requests ended"
 	}
-	found := &rules[0]
-	fieldErr := func(want string) error {
-		return &ratelimit.FieldError{Field: "rule", Value: rule, Want: want}
+	if want != "" {
+		return nil, &ratelimit.FieldError{Field: "rule", Value: rule, Want: want}
 	}
-	if found.Action != string(policy.Charge) {
-		return nil, fieldErr("a rule with limits: its action is " + found.Action)
-	}
-	if len(found.Limits) == 0 {
-		return nil, fieldErr("left with a limit")
-	}
-	l := &Limits{
-		Rule: rule, description: found.Description, cost: found.Cost,
-		maxWindow: time.Duration(found.MaxWindowSeconds * float64(time.Second)), users: found.Users,
-		keyOverrides: map[int64][]policy.Override{},
-	}
-	for i := range found.Limits {
-		if found.Limits[i].Limit.Algorithm == ratelimit.InFlight {
-			return nil, fieldErr("without a limit of requests in flight: the audit log does not have when " +
-				"requests ended")
-		}
-	}
-	var tiers []policy.Override
-	for _, o := range found.Overrides {
-		o.From, o.Until = time.Time{}, time.Time{}
+	for _, o := range overrides {
 		switch {
 		case o.Tier != "":
 			tiers = append(tiers, o)
 		case o.KeyID != 0:
-			l.keyOverrides[o.KeyID] = append(l.keyOverrides[o.KeyID], o)
+			l.keys[o.KeyID] = append(l.keys[o.KeyID], o)
 		default:
 			u := l.users[o.User]
 			u.Overrides = append(u.Overrides, o)
 			l.users[o.User] = u
 		}
 	}
-	// The keys of counters come from the audit log. count_by matters here only for billing periods: it
-	// determines whether they belong to users.
-	replayed := policy.Rule{Name: rule, CountBy: []string{"all"}, Cost: l.cost, Limits: found.Limits}
-	if slices.ContainsFunc(found.CountBy, func(by string) bool {
-		return by == "key" || by == "user" || strings.HasPrefix(by, "user|") ||
-			strings.HasPrefix(by, "key|user")
-	}) {
-		replayed.CountBy = []string{"user"}
-	}
-	l.snapshot = policy.Compile([]policy.Rule{replayed}, tiers, nil, 0)
-	for _, fieldErr := range l.snapshot.Wrong() {
-		if fieldErr.Override == "" {
-			return nil, fieldErr.Err
+	l.snapshot = policy.Compile([]policy.Rule{l.rule}, tiers, nil, 0)
+	for _, wrong := range l.snapshot.Wrong() {
+		if wrong.Override == "" {
+			return nil, wrong.Err
 		}
 	}
 	return l, nil
@@ -216,8 +176,8 @@ func Run(
 	r := &replayer{
 		Limits: l, counters: map[string]*counter{}, identities: map[sender]*policy.Identity{},
 		users: [2]map[string]bool{{}, {}},
-		replay: Replay{Rule: l.Rule, From: from.UTC(), Until: until.UTC(), Limits: l.description,
-			WarmUntil: from.Add(l.maxWindow).UTC(), Weight: 1, Changed: []Counter{}},
+		replay: Replay{Rule: l.rule.Name, From: from.UTC(), Until: until.UTC(), Limits: l.description,
+			Weight: 1, Changed: []Counter{}},
 	}
 	// Each day has its own statement, so that the server never sorts more than one partition.
 	for day := from.UTC(); day.Before(until); {
@@ -225,7 +185,7 @@ func Run(
 		if end.After(until) {
 			end = until
 		}
-		result, err := conn.Query(ctx, recordedSQL, day, end, "rule/"+l.Rule)
+		result, err := conn.Query(ctx, recordedSQL, day, end, "rule/"+l.rule.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -308,16 +268,13 @@ func (r *replayer) add(row *recorded) {
 	}
 }
 
-// anyAddress replaces the client address, which a replayed rule does not use.
-var anyAddress = netip.MustParseAddr("192.0.2.1")
-
 // decide decides n equal requests of a row and returns the number of admitted ones.
 func (r *replayer) decide(c *counter, row *recorded, n int64) int64 {
 	r.evaluateSender(row.sender)
 	if r.verdict.Refused() {
 		return 0 // the rule has a limit of 0
 	}
-	cost, now := r.cost, row.time.UnixMicro()
+	cost, now := r.rule.Cost, row.time.UnixMicro()
 	if row.byRule && !r.CostIsSet && row.cost > 0 {
 		cost = row.cost
 	}
@@ -344,7 +301,8 @@ func (r *replayer) decide(c *counter, row *recorded, n int64) int64 {
 	return n
 }
 
-// evaluateSender sets r.verdict to the limits of a sender, with the amounts for the user, key and tier.
+// evaluateSender sets r.verdict to the limits of a sender, with the amounts for the user, key and tier. The
+// keys of counters come from the audit log, so the facts only have to be something that a rule can count by.
 func (r *replayer) evaluateSender(s sender) {
 	id := r.identities[s]
 	if id == nil {
@@ -353,11 +311,12 @@ func (r *replayer) evaluateSender(s sender) {
 		if s.keyID != 0 {
 			identity.Digest = "any" // only the presence of a key matters
 		}
-		identity.Overrides = slices.Concat(r.keyOverrides[s.keyID], identity.Overrides)
+		identity.Overrides = slices.Concat(r.keys[s.keyID], identity.Overrides)
 		id = &identity
 		r.identities[s] = id
 	}
-	policy.Evaluate(r.snapshot, &policy.Facts{Tier: s.tier, Address: anyAddress}, id, time.Time{}, &r.verdict)
+	facts := &policy.Facts{Tier: s.tier, Address: AssumedAddress, Host: "any", Route: "any"}
+	policy.Evaluate(r.snapshot, facts, id, time.Time{}, &r.verdict)
 }
 
 // conclude sums up counters and users, and selects the counters with the largest changes. It returns an error
