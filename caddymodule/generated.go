@@ -99,7 +99,7 @@ type StoreSettings struct {
 	// How likely a cleanup (docs/operating.md#cleanup-and-vacuum) follows a statement: 0 to 1. Default: 0.1.
 	CleanupProbability Text `json:"cleanup_probability,omitempty"`
 	// Refuse without asking the database if a key is known to be used up. Default: on.
-	InMemoryBlock Text `json:"in_memory_block,omitempty"`
+	RememberedRefusals Text `json:"remembered_refusals,omitempty"`
 	// The name of this proxy in the registry (docs/operating.md#the-registry-of-proxies). Give each of
 	// several proxies on one host its own. Default: the host name and `/caddy` or `/traefik`.
 	NodeName Text `json:"node_name,omitempty"`

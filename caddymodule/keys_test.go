@@ -95,9 +95,10 @@ func TestEndOfOutageIsLogged(t *testing.T) {
 		case 1:
 			return ratelimit.Decision{}, ratelimit.ErrUnavailable
 		case 2:
-			return ratelimit.Decision{Limit: 1, RetryAfter: time.Second, Source: ratelimit.FromBlocked}, nil
+			return ratelimit.Decision{
+				Quota: 1, RetryAfter: time.Second, Source: ratelimit.FromRemembered}, nil
 		}
-		return ratelimit.Decision{Allowed: true, Limit: 1, Source: ratelimit.FromPostgres}, nil
+		return ratelimit.Decision{Allowed: true, Quota: 1, Source: ratelimit.FromPostgres}, nil
 	})
 	for i, want := range []int{0, 0, 1, 1} {
 		serveOnce(t, h, request())

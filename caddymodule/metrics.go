@@ -71,7 +71,7 @@ func (m *metrics) initSeries(z *serve.Zone, inMemory bool) {
 		return
 	}
 	series := [][]string{{"allowed", "postgres"}, {"allowed", "lease"}, {"denied", "postgres"},
-		{"denied", "blocked"}}
+		{"denied", "remembered"}}
 	if inMemory {
 		series = [][]string{{"allowed", "memory"}, {"denied", "memory"}}
 	}
@@ -92,15 +92,15 @@ func (h *Handler) count(q *serve.Request) {
 		hit, d, mark := &q.Hits[i], &q.Decisions[i], serve.MarkOf(q, i)
 		outcome, source, text := "allowed", d.Source.String(), ""
 		switch {
-		case q.Err != nil && hit.Apart: // could not have refused the request
+		case q.Err != nil && hit.Independent: // could not have refused the request
 			continue
 		case q.Err != nil:
 			outcome, source = undecidedOutcome(q.Err, q.Outcome.Status), noSource
 		case d.Source == ratelimit.Undecided:
 			continue
-		case hit.Apart && d.Allowed:
+		case hit.Independent && d.Allowed:
 			outcome = "would_allow"
-		case hit.Apart:
+		case hit.Independent:
 			outcome, text = "would_deny", "a limit in the mode shadow would have refused"
 		case !d.Allowed:
 			outcome = "denied"
@@ -121,7 +121,7 @@ func (h *Handler) count(q *serve.Request) {
 			continue
 		}
 		h.logger.Debug(text, zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()),
-			zap.Int64("cost", hit.Cost), zap.Int64("limit", d.Limit), zap.Int64("remaining", d.Remaining),
+			zap.Int64("cost", hit.Cost), zap.Int64("limit", d.Quota), zap.Int64("remaining", d.Remaining),
 			zap.Duration("retry_after", d.RetryAfter))
 	}
 }

@@ -63,7 +63,7 @@ func (f *facts) value(name string) (any, bool) {
 	case "exceeded":
 		return f.exceeded, true
 	case "limit":
-		n = f.decision.Limit
+		n = f.decision.Quota
 	case "remaining":
 		n = f.decision.Remaining
 	case "retry_after":
@@ -110,7 +110,7 @@ func (f *facts) addTo(span trace.Span) {
 		attribute.String("pg_ratelimit.prefix", f.hit.Limit.Prefix),
 		attribute.String("pg_ratelimit.key", f.hit.StoredKey())}
 	if f.Decision != nil {
-		attributes = append(attributes, attribute.Int64("pg_ratelimit.limit", f.decision.Limit),
+		attributes = append(attributes, attribute.Int64("pg_ratelimit.limit", f.decision.Quota),
 			attribute.Int64("pg_ratelimit.remaining", f.decision.Remaining))
 	}
 	if wait := f.RetrySeconds(); wait > 0 {

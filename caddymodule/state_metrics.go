@@ -110,7 +110,7 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 		"How long the first request of a batch waited.")
 	histogram(to, "batch_duration_seconds", sum[engine.Times:], 7, 23, microsecond,
 		"How long the databases took for a batch, with retries.")
-	send(to, "blocked_keys", "Keys refused from memory.", sum[engine.BlockedKeys])
+	send(to, "remembered_refusals", "Refusals that are remembered.", sum[engine.RememberedRefusals])
 	send(to, "leased_units", "Units charged in advance and not used yet.", sum[engine.LeasedUnits])
 	send(to, "policy_rules", "Rules that have an effect.", rules.Rules)
 	send(to, "policy_wrong_rules", "Unusable rules and overrides.", rules.Wrong)

@@ -84,7 +84,8 @@ func bothProxies(t *testing.T, dsn, backend string, limit object) map[string]str
 
 // onlyInTraefik lists settings without a subdirective in Caddy: it has client addresses and placeholders of
 // its own in place of the first two, and global options in place of the others.
-var onlyInTraefik = []string{"ipStrategy", "forwardHeaders", "nodeName", "region", "history", "inMemoryBlock"}
+var onlyInTraefik = []string{"ipStrategy", "forwardHeaders", "nodeName", "region", "history",
+	"rememberedRefusals"}
 
 var capital = regexp.MustCompile("[A-Z]")
 

@@ -126,7 +126,7 @@ func zoneOf(random *rand.Rand, c *randomConfig, prefix string, i int) settings.V
 
 // limit returns the configuration of a proxy. path is the prefix of its requests' paths.
 func (c *randomConfig) limit(path string) object {
-	o := object{"inMemoryBlock": "off", "audit": "all", "history": object{}}
+	o := object{"rememberedRefusals": "off", "audit": "all", "history": object{}}
 	for name, value := range c.settings {
 		o[name] = value
 	}

@@ -202,7 +202,7 @@ func serveAll(t *testing.T, configs []*randomConfig, dsns []string) (urls []stri
 	upstream := startUpstream(t)
 	var routes []route
 	p := loadPlugin(t)
-	store := openStore(t, dsns[2], postgres.Options{DisableInMemoryBlock: true})
+	store := openStore(t, dsns[2], postgres.Options{DisableRememberedRefusals: true})
 	middlewares, program := map[string]http.Handler{}, map[string]http.Handler{}
 	for n, c := range configs {
 		path := fmt.Sprintf("/c%d/", n)
@@ -216,7 +216,7 @@ func serveAll(t *testing.T, configs []*randomConfig, dsns []string) (urls []stri
 		}
 	}
 	address := harness.FreeAddress(t)
-	config := harness.Replace(t, caddyfile(address, dsns[0], routes), "dsn ", "in_memory_block off\n\t\tdsn ")
+	config := harness.Replace(t, caddyfile(address, dsns[0], routes), "dsn ", "remembered_refusals off\n\t\tdsn ")
 	caddy := startCaddyOn(t, address, config)
 	return []string{caddy.url, serveHandlers(t, middlewares), serveHandlers(t, program)}
 }

@@ -70,7 +70,7 @@ func ExampleLimiter_Peek() {
 	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 5, Window: time.Minute})
 	_, _ = limiter.Take(context.Background(), "user:123", 3)
 	d, _ := limiter.Peek(context.Background(), "user:123", 3)
-	fmt.Println(d.Allowed, d.Remaining, "of", d.Limit)
+	fmt.Println(d.Allowed, d.Remaining, "of", d.Quota)
 	// Output: false 2 of 5
 }
 

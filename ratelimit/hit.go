@@ -22,10 +22,10 @@ type Hit struct {
 	// Peek tests whether Cost, 1 or more, would pass. It charges nothing.
 	Peek bool
 
-	// Apart decides the hit independently of the request's other hits: it is charged if it fits, and if it
-	// is refused, the others may still pass. Use it for a limit on trial. If the store cannot
-	// decide this hit but can decide the others, its Decision has the Source Undecided.
-	Apart bool
+	// Independent decides the hit independently of the request's other hits: it is charged if it fits, and if
+	// it is refused, the others may still pass. Use it for a limit on trial. If the store cannot decide this
+	// hit but can decide the others, its Decision has the Source Undecided.
+	Independent bool
 
 	// Secret stores DigestKey(Key) in the tables instead of Key. All programs that share the row must set
 	// it alike.
@@ -76,11 +76,11 @@ func ValidateHits(hits []Hit, decisions []Decision) error {
 // Decision is a store's result for a hit.
 type Decision struct {
 	// Allowed reports whether the limit has room for the hit. A request with several hits may pass only if
-	// all of them are allowed, except those that are Apart. If one of them is refused, none of them is
-	// charged. Refunds and hits that are Apart take effect independently.
+	// all of them are allowed, except those that are Independent. If one of them is refused, none of them is
+	// charged. Refunds and hits that are Independent take effect independently.
 	Allowed bool
-	// Limit is the full quota, Limit.Capacity.
-	Limit int64
+	// Quota is the full quota, Quota.Capacity.
+	Quota int64
 	// Remaining is the quota left after the decision, 0 or more.
 	Remaining int64
 	// Reset is the time at which more quota becomes available if no other hit comes, by the clock that
@@ -110,10 +110,10 @@ const (
 	FromPostgres Source = iota
 	// FromMemory marks a decision of a store in memory.
 	FromMemory
-	// FromBlocked marks a refusal from memory: a Postgres store remembered that the quota was used up.
-	FromBlocked
-	// Undecided marks a hit that the store did not decide and did not charge: another hit of the request
-	// was refused from memory, or the hit is Apart and could not be decided. Only Limit, Source and Allowed
+	// FromRemembered marks a refusal from memory: a Postgres store remembered that the quota was used up.
+	FromRemembered
+	// Undecided marks a hit that the store did not decide and did not charge: another hit of the request was
+	// refused from memory, or the hit is Independent and could not be decided. Only Limit, Source and Allowed
 	// are set; Allowed is true, because this hit refuses nothing.
 	Undecided
 	// FromLease marks a hit decided from units that the process had charged in advance; see Limit.Lease.
@@ -121,9 +121,9 @@ const (
 )
 
 // sources holds the name of each Source.
-var sources = []string{"postgres", "memory", "blocked", "undecided", "lease"}
+var sources = []string{"postgres", "memory", "remembered", "undecided", "lease"}
 
-// String returns "postgres", "memory", "blocked", "undecided" or "lease".
+// String returns "postgres", "memory", "remembered", "undecided" or "lease".
 func (s Source) String() string {
 	if int(s) < len(sources) {
 		return sources[s]

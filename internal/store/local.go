@@ -92,7 +92,7 @@ func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []rateli
 	for i := range hits {
 		h := &hits[i]
 		d := &decisions[i]
-		charged := h.Cost > 0 && !h.Peek && d.Allowed && (passes || h.Apart)
+		charged := h.Cost > 0 && !h.Peek && d.Allowed && (passes || h.Independent)
 		switch {
 		case charged && h.Limit.Algorithm == ratelimit.InFlight:
 			t.rows[i].holdSlots(h)
@@ -101,8 +101,8 @@ func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []rateli
 		}
 		// The units that passes proxies have used, if the others have used as much as this one.
 		used := int64(float64(t.limits[i].Capacity()-d.Remaining) * parts)
-		d.Limit = h.Limit.Capacity()
-		d.Remaining = algorithm.Remaining(d.Limit, d.Limit-used)
+		d.Quota = h.Limit.Capacity()
+		d.Remaining = algorithm.Remaining(d.Quota, d.Quota-used)
 		d.Source = ratelimit.FromMemory
 		d.DecidedAt = 0 // nothing is settled: the database does not have the charge
 		if t.states[i].Blank() && t.rows[i].debt == nil {

@@ -11,8 +11,8 @@ import (
 )
 
 // A request of several subjects can have hits in several shards. One of them is the home of the request: the
-// shard of the first hit with a Subject, or else of the first hit. A hit that is Apart selects the home only
-// if all hits are. The other shards decide first, each in a transaction of its own. If all of them allow
+// shard of the first hit with a Subject, or else of the first hit. A hit that is Independent selects the home
+// only if all hits are. The other shards decide first, each in a transaction of its own. If all of them allow
 // their hits, the home decides. If a shard refuses, the charges of the other shards are refunded. No limit is
 // exceeded, but a refused request holds units of some limits for a moment.
 
@@ -48,7 +48,7 @@ func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 		}
 	}
 	for i := range decisions {
-		decisions[i] = ratelimit.Decision{Allowed: true, Limit: hits[i].Limit.Capacity(),
+		decisions[i] = ratelimit.Decision{Allowed: true, Quota: hits[i].Limit.Capacity(),
 			Source: ratelimit.Undecided}
 	}
 	transferSlots(hits, others, passes)
@@ -67,14 +67,14 @@ func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 }
 
 // divide returns the hits in the home of a request, and those in other shards. A hit in another shard that is
-// Apart has a shardHits of its own, so that its refusal refuses no other hit.
+// Independent has a shardHits of its own, so that its refusal refuses no other hit.
 func (s *Store) divide(hits []ratelimit.Hit) (*shardHits, []*shardHits) {
 	home := &shardHits{}
 	best := 0
 	for i := range hits {
 		rank := 1
 		switch {
-		case hits[i].Apart:
+		case hits[i].Independent:
 		case hits[i].Subject == "":
 			rank = 2
 		default:
@@ -94,10 +94,10 @@ func (s *Store) divide(hits []ratelimit.Hit) (*shardHits, []*shardHits) {
 		if to != home && h.Slot != nil {
 			h.Slot = temporarySlot(h.Slot)
 		}
-		if to == nil || h.Apart && to != home {
+		if to == nil || h.Independent && to != home {
 			to = &shardHits{shard: shard}
 			others = append(others, to)
-			if !h.Apart {
+			if !h.Independent {
 				byShard[shard] = to
 			}
 		}
@@ -121,7 +121,7 @@ func transferSlots(hits []ratelimit.Hit, parts []*shardHits, passes bool) {
 			h := &part.hits[i]
 			switch {
 			case h.Slot == nil:
-			case passes && part.err == nil || h.Apart:
+			case passes && part.err == nil || h.Independent:
 				transferSlot(hits[part.indexes[i]].Slot, h.Slot)
 			default:
 				h.Slot.Release()
@@ -154,13 +154,13 @@ func start(running *sync.WaitGroup, part *shardHits, do func(part *shardHits) er
 }
 
 // result reports whether the shards allow all of their hits, and returns the first error of a shard. It
-// ignores hits that are Apart.
+// ignores hits that are Independent.
 func result(parts []*shardHits) (passes bool, err error) {
 	passes = true
 	for _, part := range parts {
 		for i := range part.hits {
 			switch {
-			case part.hits[i].Apart:
+			case part.hits[i].Independent:
 			case part.err != nil:
 				return false, part.err
 			case !part.decisions[i].Allowed:
@@ -172,11 +172,11 @@ func result(parts []*shardHits) (passes bool, err error) {
 }
 
 // unconditional returns the hits that are decided even if the request does not pass: refunds, and hits that
-// are Apart.
+// are Independent.
 func unconditional(part *shardHits) *shardHits {
 	kept := &shardHits{shard: part.shard}
 	for i := range part.hits {
-		if part.hits[i].Cost < 0 || part.hits[i].Apart {
+		if part.hits[i].Cost < 0 || part.hits[i].Independent {
 			kept.hits = append(kept.hits, part.hits[i])
 			kept.indexes = append(kept.indexes, part.indexes[i])
 		}
@@ -200,12 +200,12 @@ func (s *Store) refund(timeout time.Duration, parts []*shardHits) {
 		charged = append(charged, part)
 		for i := range part.hits {
 			h := &part.hits[i]
-			if h.Cost > 0 && !h.Peek && !h.Apart && h.Slot == nil {
+			if h.Cost > 0 && !h.Peek && !h.Independent && h.Slot == nil {
 				d := &part.decisions[i]
 				s.engines[part.shard].Settle(&batch.Settlement{Limit: h.Limit, Key: h.StoredKey(),
-					Back: h.Cost, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source})
-				if d.Remaining += h.Cost; d.Remaining > d.Limit {
-					d.Remaining = d.Limit
+					Refund: h.Cost, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source})
+				if d.Remaining += h.Cost; d.Remaining > d.Quota {
+					d.Remaining = d.Quota
 				}
 			}
 		}

@@ -192,13 +192,13 @@ func TestInvalidHitIsReported(t *testing.T) {
 	}
 }
 
-// A hit that is Apart refuses nothing, and no header describes its limit.
-func TestApartHitRefusesNothing(t *testing.T) {
+// A hit that is Independent refuses nothing, and no header describes its limit.
+func TestIndependentHitRefusesNothing(t *testing.T) {
 	full := &ratelimit.Limit{Prefix: "full", Events: 1, Window: time.Hour}
 	roomy := &ratelimit.Limit{Prefix: "roomy", Events: 5, Window: time.Hour}
 	for quota, hits := range map[string][]ratelimit.Hit{
-		"":  {{Limit: full, Key: "k", Cost: 2, Apart: true}},
-		"5": {{Limit: full, Key: "k", Cost: 2, Apart: true}, {Limit: roomy, Key: "k", Cost: 1}},
+		"":  {{Limit: full, Key: "k", Cost: 2, Independent: true}},
+		"5": {{Limit: full, Key: "k", Cost: 2, Independent: true}, {Limit: roomy, Key: "k", Cost: 1}},
 	} {
 		o := httplimit.Options{Hits: func(*http.Request) []ratelimit.Hit { return hits }}
 		h := wrap(t, newStore(t), o)

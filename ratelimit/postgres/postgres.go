@@ -32,9 +32,9 @@ type Options struct {
 	// database answers within 5 ms, only one worker runs. If db has a method MaxConns() int, as a pgxdb.DB
 	// has, its result is another bound.
 	Workers int
-	// DisableInMemoryBlock sends every hit to the database. By default the store remembers keys with no
+	// DisableRememberedRefusals sends every hit to the database. By default the store remembers keys with no
 	// quota left, and refuses their hits from memory.
-	DisableInMemoryBlock bool
+	DisableRememberedRefusals bool
 	// LeaseHorizon is the time that the units of a lease should last, at most a twentieth of the limit's
 	// Window. Units that are not used within one and a half horizons are released. 0 means a second.
 	LeaseHorizon time.Duration
@@ -47,15 +47,15 @@ type Options struct {
 
 // Stats holds counts since New, and current sizes.
 type Stats struct {
-	Requests    int64 // calls of Take and Reset that went to the database
-	Batches     int64 // batches of those calls
-	Statements  int64 // statements, retries included
-	RolledBack  int64 // transactions rolled back because a request with several limits did not fit
-	Blocked     int64 // requests refused from memory
-	BlockedKeys int64 // keys remembered now as having no quota left
-	Leased      int64 // requests that passed on the units of a lease; see Limit.Lease
-	LeasedUnits int64 // units charged in advance for leases, now
-	Failures    int64 // batches without a decision
+	Requests           int64 // calls of Take and Reset that went to the database
+	Batches            int64 // batches of those calls
+	Statements         int64 // statements, retries included
+	RolledBack         int64 // transactions rolled back because a request with several limits did not fit
+	RefusedFromMemory  int64 // requests refused from memory
+	RememberedRefusals int64 // refusals that are remembered now
+	Leased             int64 // requests that passed on the units of a lease; see Limit.Lease
+	LeasedUnits        int64 // units charged in advance for leases, now
+	Failures           int64 // batches without a decision
 
 	// Errors counts errors by class: the first two characters of an SQLSTATE, "timeout" for a late answer,
 	// "connection" for a connection that failed without an SQLSTATE, and "other" for all other SQLSTATEs.
@@ -71,7 +71,8 @@ type Store struct{ inner *store.Store }
 func New(db pgdb.DB, o Options) (*Store, error) {
 	options := engine.Options{
 		DisableMigration: o.DisableMigration, CleanupProbability: o.CleanupProbability, Workers: o.Workers,
-		NoRefusals: o.DisableInMemoryBlock, LeaseHorizon: o.LeaseHorizon, Now: o.Now, OnError: o.OnError,
+		DisableRememberedRefusals: o.DisableRememberedRefusals,
+		LeaseHorizon:              o.LeaseHorizon, Now: o.Now, OnError: o.OnError,
 	}
 	inner, err := store.Open(db, options, nil)
 	if err != nil {
@@ -93,9 +94,11 @@ func (s *Store) Stats() Stats {
 	c := s.inner.Stats()
 	return Stats{
 		Requests: c[engine.Requests], Batches: c[engine.Batches], Statements: c[engine.Statements],
-		RolledBack: c[engine.RolledBack], Blocked: c[engine.Blocked], BlockedKeys: c[engine.BlockedKeys],
-		Leased: c[engine.Leased], LeasedUnits: c[engine.LeasedUnits], Failures: c[engine.Failures],
-		Errors: c.ErrorsByClass(),
+		RolledBack: c[engine.RolledBack], RefusedFromMemory: c[engine.RefusedFromMemory],
+		RememberedRefusals: c[engine.RememberedRefusals],
+		Leased:             c[engine.Leased], LeasedUnits: c[engine.LeasedUnits],
+		Failures: c[engine.Failures],
+		Errors:   c.ErrorsByClass(),
 	}
 }
 

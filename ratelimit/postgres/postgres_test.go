@@ -47,7 +47,7 @@ func TestStatsCountRequests(t *testing.T) {
 	if decisions[0].Allowed {
 		t.Errorf("the second request: %+v, want a refusal", decisions[0])
 	}
-	if s := store.Stats(); s.Requests != 2 || s.BlockedKeys != 1 {
+	if s := store.Stats(); s.Requests != 2 || s.RememberedRefusals != 1 {
 		t.Errorf("Stats() = %+v, want 2 requests and 1 blocked key", s)
 	}
 	if err := store.Unavailable(); err != nil {

@@ -7,20 +7,20 @@ import (
 )
 
 // Decide decides the hits of one request on rows in memory. It charges all hits or none. There are two
-// exceptions: refunds (negative costs) always take effect, and hits that are Apart are decided independently.
-// rows[i] is the row of hits[i], and nows[i] its time. Decide sets decisions from the final state of the
-// rows, and reports whether all hits that are not Apart are allowed.
+// exceptions: refunds (negative costs) always take effect, and hits that are Independent are decided
+// independently. rows[i] is the row of hits[i], and nows[i] its time. Decide sets decisions from the final
+// state of the rows, and reports whether all hits that are not Independent are allowed.
 func Decide(hits []ratelimit.Hit, rows []*Row, nows []int64, decisions []ratelimit.Decision) bool {
 	saved := make([]Row, len(hits))
 	allowed := true
 	for i := range hits {
 		saved[i] = *rows[i]
 		decisions[i].Allowed = charge(&hits[i], rows[i], nows[i])
-		allowed = allowed && (decisions[i].Allowed || hits[i].Apart)
+		allowed = allowed && (decisions[i].Allowed || hits[i].Independent)
 	}
 	if !allowed {
 		for i := len(hits) - 1; i >= 0; i-- {
-			if decisions[i].Allowed && hits[i].Cost > 0 && !hits[i].Apart {
+			if decisions[i].Allowed && hits[i].Cost > 0 && !hits[i].Independent {
 				*rows[i] = saved[i]
 			}
 		}
@@ -68,7 +68,7 @@ func Fits(l *ratelimit.Limit, r *Row, now, cost int64) bool {
 // Admitted returns the decision on an allowed hit. r is the row after the hit.
 func Admitted(l *ratelimit.Limit, r *Row, now int64) ratelimit.Decision {
 	free, reset := Of(l).Peek(l, r, now)
-	return ratelimit.Decision{Allowed: true, Limit: l.Capacity(), Remaining: Remaining(l.Capacity(), free),
+	return ratelimit.Decision{Allowed: true, Quota: l.Capacity(), Remaining: Remaining(l.Capacity(), free),
 		Reset: time.UnixMicro(reset), DecidedAt: ChargedAt(l, r, now)}
 }
 
@@ -91,7 +91,7 @@ func Refused(l *ratelimit.Limit, r *Row, now, cost int64) ratelimit.Decision {
 	d.DecidedAt = now
 	d.RetryAfter = ratelimit.Never
 	d.Reset = time.Time{}
-	if cost <= d.Limit {
+	if cost <= d.Quota {
 		d.RetryAfter = RetryAfter(Of(l).Passes(l, r, now, cost) - now)
 	}
 	if d.RetryAfter != ratelimit.Never {

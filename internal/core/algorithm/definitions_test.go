@@ -103,8 +103,8 @@ func TestDefinitions(t *testing.T) {
 func checkDecision(l *ratelimit.Limit, log []entry, now int64, cost int64, d ratelimit.Decision) error {
 	fits := func(cost, at int64) bool { return remaining(l, log, at).Cmp(big.NewRat(cost, 1)) >= 0 }
 	full := l.Capacity()
-	if want := wholeRemaining(l, log, now); d.Remaining != want || d.Limit != full {
-		return fmt.Errorf("Remaining of Limit: got %d of %d, want %d of %d", d.Remaining, d.Limit, want, full)
+	if want := wholeRemaining(l, log, now); d.Remaining != want || d.Quota != full {
+		return fmt.Errorf("Remaining of Limit: got %d of %d, want %d of %d", d.Remaining, d.Quota, want, full)
 	}
 	reset, retry := d.Reset.UnixMicro(), now+d.RetryAfter.Microseconds()
 	want, isExact := resetTime(l, log, now)

@@ -44,7 +44,7 @@ func sendHits(t *rapid.T, k *keys, l *ratelimit.Limit) {
 		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, retry), conformance.MaxTime)
 		cost := conformance.DrawCost(t, l)
 		d := k.take(l, cost)
-		if d.Remaining > l.Capacity() || d.Limit != l.Capacity() {
+		if d.Remaining > l.Capacity() || d.Quota != l.Capacity() {
 			t.Fatalf("%+v: got %+v, want the limit's quota", *l, d)
 		}
 		if d.Allowed {

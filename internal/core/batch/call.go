@@ -26,8 +26,8 @@ type Call struct {
 	// The store sets it before it decides the call.
 	Rows []*lease.Row
 
-	// Apart reports whether any of Hits is Apart; see Split. Prepare and Options.Fill set it.
-	Apart bool
+	// HasIndependent reports whether any of Hits is Independent; see Split. Prepare and Options.Fill set it.
+	HasIndependent bool
 
 	// Order selects when a batch decides the call: with its requests (the zero value), or, in the background,
 	// before or after them. The fields from here to End are for background calls, which have one hit each. If
@@ -77,11 +77,11 @@ func (c *Call) Prepare(hits []ratelimit.Hit, reset bool) {
 	c.Decisions = c.Decisions[:0]
 	c.Err = nil
 	c.Reset = reset
-	c.Apart = false
+	c.HasIndependent = false
 	if !reset {
 		for i := range hits {
-			if hits[i].Apart {
-				c.Apart = true
+			if hits[i].Independent {
+				c.HasIndependent = true
 				break
 			}
 		}
@@ -92,22 +92,22 @@ func (c *Call) Prepare(hits []ratelimit.Hit, reset bool) {
 
 // callPart links a part to the call from which Split made it.
 type callPart struct {
-	whole   *Call
-	indexes []int // the indexes of the hits in whole.Hits
-	apart   bool  // the part is a hit that is Apart
+	whole       *Call
+	indexes     []int // the indexes of the hits in whole.Hits
+	independent bool  // the part is an Independent hit
 }
 
-// Split replaces each call with hits that are Apart by its parts: one call for each of these hits, and one
-// for the others. Finish finishes the whole call with its last part. Several goroutines may finish the
+// Split replaces each call with hits that are Independent by its parts: one call for each of these hits, and
+// one for the others. Finish finishes the whole call with its last part. Several goroutines may finish the
 // parts: each part writes its own decisions, and only the part of the others may set Err.
 func Split(calls []*Call) []*Call {
 	for i, c := range calls {
-		if !c.Apart {
+		if !c.HasIndependent {
 			continue
 		}
 		split := append([]*Call(nil), calls[:i]...)
 		for _, c := range calls[i:] {
-			if c.Apart {
+			if c.HasIndependent {
 				split = append(split, splitCall(c)...)
 			} else {
 				split = append(split, c)
@@ -124,7 +124,7 @@ func splitCall(c *Call) []*Call {
 	var together *Call
 	for i := range c.Hits {
 		h := &c.Hits[i]
-		if !h.Apart && together != nil {
+		if !h.Independent && together != nil {
 			together.Hits = append(together.Hits, *h)
 			together.part.indexes = append(together.part.indexes, i)
 			continue
@@ -132,8 +132,8 @@ func splitCall(c *Call) []*Call {
 		p := NewCall()
 		p.Hits = append(p.Hits, *h)
 		p.Arrived = c.Arrived
-		p.part = &callPart{whole: c, indexes: []int{i}, apart: h.Apart}
-		if !h.Apart {
+		p.part = &callPart{whole: c, indexes: []int{i}, independent: h.Independent}
+		if !h.Independent {
 			together = p
 		}
 		parts = append(parts, p)
@@ -144,15 +144,15 @@ func splitCall(c *Call) []*Call {
 }
 
 // finishPart copies the decisions or the error of a part into the whole call. It returns the whole call if
-// this was its last part, and nil otherwise. A failed part that is Apart does not fail the whole call.
+// this was its last part, and nil otherwise. A failed part that is Independent does not fail the whole call.
 func finishPart(c *Call) *Call {
 	whole := c.part.whole
 	for i, index := range c.part.indexes {
 		switch {
 		case c.Err == nil:
 			whole.Decisions[index] = c.Decisions[i]
-		case c.part.apart:
-			whole.Decisions[index] = ratelimit.Decision{Allowed: true, Limit: c.Hits[i].Limit.Capacity(),
+		case c.part.independent:
+			whole.Decisions[index] = ratelimit.Decision{Allowed: true, Quota: c.Hits[i].Limit.Capacity(),
 				Source: ratelimit.Undecided}
 		default:
 			whole.Err = c.Err
@@ -238,7 +238,7 @@ type Settlement struct {
 	Limit     *ratelimit.Limit
 	Key       string // the stored key
 	Subject   string // Hit.Subject
-	Back      int64  // the cost to refund, or to charge in addition if it is negative
+	Refund    int64  // the cost to refund, or to charge in addition if it is negative
 	DecidedAt int64  // Decision.DecidedAt of the charge
 	Reset     int64  // Decision.Reset of the charge, in microseconds
 	Source    ratelimit.Source

@@ -12,11 +12,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// newHits returns hits of some costs. An "a" after a cost is a hit apart.
+// newHits returns hits of some costs. An "i" after a cost is an Independent hit.
 func newHits(costs string) (hits []ratelimit.Hit) {
 	for text := range strings.FieldsSeq(costs) {
 		hits = append(hits, ratelimit.Hit{Limit: &ratelimit.Limit{Events: 5}, Cost: int64(text[0] - '0'),
-			Apart: strings.HasSuffix(text, "a")})
+			Independent: strings.HasSuffix(text, "i")})
 	}
 	return hits
 }
@@ -29,16 +29,16 @@ var splitTests = []struct {
 	parts string // costs
 	want  string // costs, or the error
 }{
-	{name: "no hit apart", hits: newHits("1 2"), parts: "[1 2]", want: "[1 2]"},
-	{name: "one", hits: newHits("1a 2 3"), parts: "[1][2 3]", want: "[1 2 3]"},
-	{name: "between", hits: newHits("1 2a 3 4a"), parts: "[1 3][2][4]", want: "[1 2 3 4]"},
-	{name: "only", hits: newHits("1a 2a"), parts: "[1][2]", want: "[1 2]"},
-	{name: "a failure apart", hits: newHits("1 2a"), fails: 2, parts: "[1][2]", want: "[1 undecided]"},
-	{name: "a failure of the others", hits: newHits("1a 2"), fails: 2, parts: "[1][2]", want: "failure"},
+	{name: "no independent hit", hits: newHits("1 2"), parts: "[1 2]", want: "[1 2]"},
+	{name: "one", hits: newHits("1i 2 3"), parts: "[1][2 3]", want: "[1 2 3]"},
+	{name: "between", hits: newHits("1 2i 3 4i"), parts: "[1 3][2][4]", want: "[1 2 3 4]"},
+	{name: "only", hits: newHits("1i 2i"), parts: "[1][2]", want: "[1 2]"},
+	{name: "an independent failure", hits: newHits("1 2i"), fails: 2, parts: "[1][2]", want: "[1 undecided]"},
+	{name: "a failure of the others", hits: newHits("1i 2"), fails: 2, parts: "[1][2]", want: "failure"},
 }
 
-// Split makes separate calls of hits apart. The whole call is finished once, with its last part.
-func TestApartHitsAreSeparateCalls(t *testing.T) {
+// Split makes separate calls of Independent hits. The whole call is finished once, with its last part.
+func TestIndependentHitsAreSeparateCalls(t *testing.T) {
 	failure := errors.New("failure")
 	for _, test := range splitTests {
 		delivered := 0

@@ -59,8 +59,8 @@ type Options struct {
 	// health.NoDecision.
 	Expire func(calls []*Call)
 
-	// Fill, unless it is nil, sets Hits and Apart of calls that were just collected, and clears their
-	// Decisions and Err. Deliver, unless it is nil, is called with finished calls before their callers
+	// Fill, unless it is nil, sets Hits and HasIndependent of calls that were just collected, and clears
+	// their Decisions and Err. Deliver, unless it is nil, is called with finished calls before their callers
 	// continue. If either panics, it is called again with one call at a time, and the calls with which it
 	// panics again fail.
 	Fill    func(calls []*Call)

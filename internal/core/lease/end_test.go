@@ -160,7 +160,7 @@ func TestRefusalsEvictNoLease(t *testing.T) {
 	}
 	after := lease.Stats(rows)
 	if before.Leases < 45 || before.Leases > 50 || after.Leases != before.Leases ||
-		after.Units != before.Units || after.Refusing != 50 {
+		after.Units != before.Units || after.Refusals != 50 {
 		t.Errorf("before: %+v, after 1,000 refusals: %+v; want 45 to 50 leases in both, and 50 refusals",
 			before, after)
 	}

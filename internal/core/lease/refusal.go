@@ -62,7 +62,7 @@ func Refuses(s *Set, r *Row, h *ratelimit.Hit, outage bool, d *ratelimit.Decisio
 		return false
 	}
 	*d = algorithm.Refused(h.Limit, &refused.view.Row, serverNow, h.Cost)
-	d.Source = ratelimit.FromBlocked
+	d.Source = ratelimit.FromRemembered
 	return true
 }
 

@@ -249,7 +249,7 @@ func evictRow(s *Set, stripe *Stripe, spared *Row) {
 
 // Figures holds counts of a Set.
 type Figures struct {
-	Refusing int64 // rows with a refusal
+	Refusals int64 // rows with a refusal
 	Leases   int64
 	Units    int64 // the units of all leases
 	Decided  int64 // requests decided by leases
@@ -273,7 +273,7 @@ func Stats(s *Set) Figures {
 		for _, r := range stripe.Rows {
 			refreshRow(s, stripe, r)
 			if r.refusal != nil && now < r.refusal.passesAt {
-				f.Refusing++
+				f.Refusals++
 			}
 			if r.Limit != nil {
 				f.Leases++

@@ -90,7 +90,7 @@ func useUnits(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, allowed bool, no
 		r.Used += h.Cost
 		r.N -= h.Cost
 	}
-	*d = ratelimit.Decision{Allowed: true, Limit: h.Limit.Capacity(), Remaining: r.Rest + r.N, Reset: r.Reset,
+	*d = ratelimit.Decision{Allowed: true, Quota: h.Limit.Capacity(), Remaining: r.Rest + r.N, Reset: r.Reset,
 		DecidedAt: r.answeredAt, Source: ratelimit.FromLease}
 	return true
 }

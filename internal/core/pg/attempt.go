@@ -62,7 +62,7 @@ func (a *Attempt) SendGuarded(uses int, statements []*pgdb.Statement, send func(
 	guarded := Guard(statements, uses > 0)
 	send(guarded)
 	a.Retry = withoutGuard(a.Retry)
-	if err := Apart(guarded); err != nil {
+	if err := CheckOneSession(guarded); err != nil {
 		SetFailed(statements, err, "")
 		a.Retry = nil
 		a.Close = true

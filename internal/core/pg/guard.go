@@ -126,18 +126,19 @@ func unguardedUses(guarded []*pgdb.Statement) int {
 	return 0
 }
 
-// ErrApart is the error of a transaction to which a pooler gave several sessions. Its statements are
-// then not one transaction, and each leaves locks behind.
-var ErrApart = errors.New(
+// ErrSeveralSessions is the error of a transaction to which a pooler gave several sessions. Its statements
+// are then not one transaction, and each leaves locks behind.
+var ErrSeveralSessions = errors.New(
 	"the pooler gives the statements of a transaction different sessions, as PgBouncer may with " +
 		"pool_mode = statement: use pool_mode = transaction or session")
 
-// Apart returns ErrApart if the statements of a guard had different sessions, and nil otherwise.
-func Apart(guarded []*pgdb.Statement) error {
+// CheckOneSession returns ErrSeveralSessions if the statements of a guard had different sessions, and nil
+// otherwise.
+func CheckOneSession(guarded []*pgdb.Statement) error {
 	for _, s := range guarded {
 		if s.SQL == replaceSQL {
 			if flags := Bigints(s.Result); len(flags) == 4 && flags[2] == 1 {
-				return ErrApart
+				return ErrSeveralSessions
 			}
 		}
 	}

@@ -96,17 +96,17 @@ func TestHarmlessSettingsThroughPooler(t *testing.T) {
 }
 
 // JIT is on again in the replacing statement if a pooler has given it another session.
-func TestApartDetectsDividedTransaction(t *testing.T) {
+func TestDividedTransactionIsDetected(t *testing.T) {
 	guarded := pg.Guard([]*pgdb.Statement{{SQL: "SELECT 1"}}, false)
 	replaces := guarded[2]
-	for jit, want := range []error{nil, pg.ErrApart} {
+	for jit, want := range []error{nil, pg.ErrSeveralSessions} {
 		replaces.Result = nil
 		for _, value := range []int{0, 0, jit, 0} {
 			replaces.Result = binary.BigEndian.AppendUint32(replaces.Result, 8)
 			replaces.Result = binary.BigEndian.AppendUint64(replaces.Result, uint64(value))
 		}
-		if err := pg.Apart(guarded); !errors.Is(err, want) {
-			t.Errorf("Apart with jit %d = %v, want %v", jit, err, want)
+		if err := pg.CheckOneSession(guarded); !errors.Is(err, want) {
+			t.Errorf("CheckOneSession with jit %d = %v, want %v", jit, err, want)
 		}
 	}
 }

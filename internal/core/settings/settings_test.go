@@ -267,7 +267,7 @@ func TestStoreSettings(t *testing.T) {
 		DSN:                "postgres://h/db",
 		AutoMigrate:        true,
 		CleanupProbability: 0.1,
-		InMemoryBlock:      true,
+		RememberedRefusals: true,
 	}
 	resolve := func(change func(s *settings.Store)) settings.Store {
 		t.Helper()

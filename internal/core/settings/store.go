@@ -36,7 +36,7 @@ type Store struct {
 	MaxConns           int     // 0 means the DSN's pool_max_conns, or 8
 	AutoMigrate        bool    // create or upgrade the tables on first use
 	CleanupProbability float64 // the probability of a cleanup after a statement
-	InMemoryBlock      bool    // refuse used-up keys from memory
+	RememberedRefusals bool    // refuse used-up keys from memory
 	// NodeName names this proxy in the registry; "" means the host name and the kind of the proxy.
 	NodeName string
 	Region   string // the place of the proxy; "" if unknown

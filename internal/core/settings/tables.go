@@ -66,7 +66,7 @@ var StoreTable = []Setting{
 	number("max_conns", 1000, "", func(to *Settings, n int64) { to.Store.MaxConns = int(n) }),
 	onOff("auto_migrate", "on", func(to *Settings) *bool { return &to.Store.AutoMigrate }),
 	{Name: "cleanup_probability", Want: "a number from 0 to 1", Read: readProbability, Unset: "0.1"},
-	onOff("in_memory_block", "on", func(to *Settings) *bool { return &to.Store.InMemoryBlock }),
+	onOff("remembered_refusals", "on", func(to *Settings) *bool { return &to.Store.RememberedRefusals }),
 	nodeName("node_name", func(to *Settings) *string { return &to.Store.NodeName }),
 	nodeName("region", func(to *Settings) *string { return &to.Store.Region }),
 	{Name: "history", Form: Block, Settings: HistoryTable},

@@ -43,7 +43,7 @@ var AssumedAddress = netip.MustParseAddr("203.0.113.1")
 
 // Explanation describes the verdict on a request and its reasons.
 type Explanation struct {
-	// Result is prose, such as "would pass: no limit applies". Outcome is "refused", "exempt", "limited" or
+	// Result is prose, such as "would pass: no limit applies". Outcome is "refused", "exempt", "charged" or
 	// "free".
 	Result  string    `json:"result"`
 	Outcome string    `json:"outcome"`
@@ -172,7 +172,7 @@ func (e *Explanation) conclude(v *policy.Verdict) {
 			e.Rule = &l.mark.Rule
 			return
 		case !l.mark.Shadow:
-			e.Outcome, e.Result = "limited", "would pass, and be charged to limits"
+			e.Outcome, e.Result = "charged", "would pass, and be charged to limits"
 		}
 	}
 }
@@ -210,7 +210,7 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict) ([]Limi
 		return limits, nil
 	}
 	store, err := postgres.New(db,
-		postgres.Options{DisableMigration: true, CleanupProbability: -1, DisableInMemoryBlock: true})
+		postgres.Options{DisableMigration: true, CleanupProbability: -1, DisableRememberedRefusals: true})
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +245,7 @@ func newLimit(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decisio
 	}
 	left := decision.Remaining
 	if mark.Overage { // decision.Limit is larger than the quota
-		left = mark.Quota - (decision.Limit - decision.Remaining)
+		left = mark.Quota - (decision.Quota - decision.Remaining)
 	}
 	l.Amount, l.Left = &mark.Quota, &left
 	if reset := decision.Reset.UTC(); !reset.IsZero() {

@@ -101,7 +101,8 @@ func addToCell(w *Writer, c *cell, r *Record, micros int64) {
 			c.numbers[cellFromLease]++
 		}
 		w.totals.addCharges(c, r)
-	} else if outcome == Limited && (r.Source == ratelimit.FromBlocked || r.Source == ratelimit.FromMemory) {
+	} else if outcome == Limited &&
+		(r.Source == ratelimit.FromRemembered || r.Source == ratelimit.FromMemory) {
 		c.numbers[cellFromMemory]++
 	}
 	if r.Source == ratelimit.FromPostgres && r.Quota > 0 {

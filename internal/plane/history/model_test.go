@@ -64,7 +64,7 @@ func (m *model) add(r *history.Record) {
 		addTo(m.metrics, key(r.Prefix),
 			boolToInt(!shadow), countIf(history.Allowed), countIf(history.Limited), countIf(history.Blocked),
 			countIf(history.Rejected), countIf(history.Failed), countIf(history.Shadow),
-			boolToInt(r.Outcome == history.Limited && r.Source == ratelimit.FromBlocked),
+			boolToInt(r.Outcome == history.Limited && r.Source == ratelimit.FromRemembered),
 			boolToInt(passed && r.Source == ratelimit.FromLease),
 			boolToInt(!shadow && r.Quota > 0 && r.Source == ratelimit.FromPostgres), boolToInt(!shadow), 0, 0)
 		for i, h := range r.Hits {
@@ -126,7 +126,7 @@ func drawRecord(t *rapid.T) history.Record {
 		Cost:     int64(rapid.IntRange(0, 2).Draw(t, "cost")),
 		Quota:    int64(rapid.IntRange(0, 1).Draw(t, "quota")),
 		Duration: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "duration")),
-		Source: rapid.SampledFrom([]ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromBlocked,
+		Source: rapid.SampledFrom([]ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromRemembered,
 			ratelimit.FromLease}).Draw(t, "source"),
 		Audit: settings.Audit{Level: rapid.SampledFrom(
 			[]settings.Level{settings.AuditOff, settings.AuditDenied, settings.AuditAll}).Draw(t, "level")},

@@ -145,7 +145,7 @@ func (c *cell) add(charged, settled int64) {
 func (t *totals) addCharges(c *cell, r *Record) {
 	for i := range r.Hits {
 		h := &r.Hits[i]
-		if h.Peek || h.Apart || h.Cost < 1 || h.Limit.Algorithm == ratelimit.InFlight {
+		if h.Peek || h.Independent || h.Cost < 1 || h.Limit.Algorithm == ratelimit.InFlight {
 			continue
 		}
 		target := c

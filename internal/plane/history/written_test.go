@@ -37,7 +37,7 @@ func TestTablesHaveAllValues(t *testing.T) {
 				Address: netip.MustParseAddr("2001:db8:1:2::3"), Host: "api.example.com", Method: "GET",
 				Path: "/v1/x?secret=1", Endpoint: "/v1/*",
 				Cost: 2, Quota: 100, Remaining: 1, Status: 429, RetryAfter: 1500 * time.Millisecond,
-				Duration: 1100 * time.Microsecond, Source: ratelimit.FromBlocked,
+				Duration: 1100 * time.Microsecond, Source: ratelimit.FromRemembered,
 				Also: []string{"other", `k"1`, "third", `k\2`}, Audit: auditAll,
 			})
 			history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed, Cost: 3,

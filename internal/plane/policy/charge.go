@@ -3,7 +3,7 @@ package policy
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
 // charge sets the limits of the hits to the sender's amounts at the time at. It drops unlimited hits, moves
-// hits of shadow rules to the end and marks them Apart. A limit with the amount 0 refuses the request.
+// hits of shadow rules to the end and marks them Independent. A limit with the amount 0 refuses the request.
 func charge(sender *senderState, at int64, v *Verdict) {
 	simple := true
 	kept := 0
@@ -28,7 +28,7 @@ func charge(sender *senderState, at int64, v *Verdict) {
 		if a.mark.Shadow {
 			hit := v.Hits[i]
 			hit.Limit = a.limit
-			hit.Apart = true
+			hit.Independent = true
 			shadows = append(shadows, hit)
 			marks = append(marks, a.mark)
 			continue

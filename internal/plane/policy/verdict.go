@@ -119,7 +119,7 @@ type Verdict struct {
 	// Exempt reports that no limit of the policy applies.
 	Exempt bool
 
-	// Hits are the hits to take, all or nothing. Hits of shadow rules come last and are Apart. Marks[i]
+	// Hits are the hits to take, all or nothing. Hits of shadow rules come last and are Independent. Marks[i]
 	// describes Hits[i] and must not be changed.
 	Hits  []ratelimit.Hit
 	Marks []*Mark

@@ -104,8 +104,8 @@ func (d *Database) openStore(p *Process) error {
 	if s.CleanupProbability == 0 {
 		o.CleanupProbability = -1
 	}
-	if !s.InMemoryBlock {
-		o.NoRefusals = true
+	if !s.RememberedRefusals {
+		o.DisableRememberedRefusals = true
 	}
 	node := registry.Join(p.nodeName(s), s.DSN)
 	node.Version = p.Version

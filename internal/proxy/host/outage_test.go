@@ -24,11 +24,11 @@ func TestOutageIsSummedUpAtItsEnd(t *testing.T) {
 		o.Failed(log, host.Line{Level: host.Warn, Err: err}, i%5 != 0,
 			now.Add(time.Duration(i)*time.Millisecond))
 	}
-	o.Ended(log, []ratelimit.Decision{{Source: ratelimit.FromBlocked}}, now)
+	o.Ended(log, []ratelimit.Decision{{Source: ratelimit.FromRemembered}}, now)
 	if len(logged) != 3 || !o.IsUnderWay() {
 		t.Errorf("after a refusal from memory, got %+v; want no line, and the outage under way", logged)
 	}
-	answered := []ratelimit.Decision{{Source: ratelimit.FromBlocked}, {Source: ratelimit.FromPostgres}}
+	answered := []ratelimit.Decision{{Source: ratelimit.FromRemembered}, {Source: ratelimit.FromPostgres}}
 	o.Ended(log, answered, now.Add(3*time.Second))
 	last := logged[len(logged)-1]
 	if len(logged) != 4 || last.Lasted != 3*time.Second || last.Undecided != 2000 || last.Level != host.Warn {

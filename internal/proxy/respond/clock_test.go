@@ -13,7 +13,7 @@ import (
 
 // decisionsOf returns the decisions that a server with a clock that is ahead made some time ago.
 func decisionsOf(now time.Time, ahead, ago time.Duration) []ratelimit.Decision {
-	return []ratelimit.Decision{{Allowed: true, Limit: 5, DecidedAt: now.Add(ahead - ago).UnixMicro()}}
+	return []ratelimit.Decision{{Allowed: true, Quota: 5, DecidedAt: now.Add(ahead - ago).UnixMicro()}}
 }
 
 func TestClockOfDatabaseIsEstimated(t *testing.T) {
@@ -61,7 +61,7 @@ func TestResetIsByTheClockOfTheProxy(t *testing.T) {
 		ratelimit.FromPostgres: now.Unix() + 60, ratelimit.FromMemory: now.Unix() + 660,
 	} {
 		reset := time.Unix(now.Unix()+660, 0)
-		decisions := []ratelimit.Decision{{Allowed: true, Limit: 5, Remaining: 4, Reset: reset,
+		decisions := []ratelimit.Decision{{Allowed: true, Quota: 5, Remaining: 4, Reset: reset,
 			Source: source}}
 		hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Hour}}}
 		o := respond.Outcome{Decision: &decisions[0], Ahead: 600}
@@ -88,11 +88,11 @@ func TestHeadersDescribeQuotaBesideSlots(t *testing.T) {
 	slots := &ratelimit.Limit{Prefix: "slots", Algorithm: ratelimit.InFlight, Events: 4}
 	tokens := &ratelimit.Limit{Prefix: "tokens", Events: 1000, Window: time.Minute}
 	hits := []ratelimit.Hit{{Limit: slots}, {Limit: tokens}}
-	full := ratelimit.Decision{Limit: 4, RetryAfter: 3 * time.Second}
-	free := ratelimit.Decision{Allowed: true, Limit: 4, Remaining: 3}
-	some := ratelimit.Decision{Allowed: true, Limit: 1000, Remaining: 700}
-	spent := ratelimit.Decision{Limit: 1000, RetryAfter: time.Second}
-	undecided := ratelimit.Decision{Allowed: true, Limit: 1000, Source: ratelimit.Undecided}
+	full := ratelimit.Decision{Quota: 4, RetryAfter: 3 * time.Second}
+	free := ratelimit.Decision{Allowed: true, Quota: 4, Remaining: 3}
+	some := ratelimit.Decision{Allowed: true, Quota: 1000, Remaining: 700}
+	spent := ratelimit.Decision{Quota: 1000, RetryAfter: time.Second}
+	undecided := ratelimit.Decision{Allowed: true, Quota: 1000, Source: ratelimit.Undecided}
 	for name, c := range map[string]struct {
 		decisions   []ratelimit.Decision
 		limit, wait string

@@ -47,7 +47,7 @@ func SetHeaders(h http.Header, o *Outcome) OwnHeaders {
 	if d != nil {
 		// The values share one string and one slice, to save allocations. Each header's slice has no spare
 		// capacity, so that Header.Add allocates a new one.
-		buf := strconv.AppendInt(make([]byte, 0, 64), d.Limit, 10)
+		buf := strconv.AppendInt(make([]byte, 0, 64), d.Quota, 10)
 		limitEnd := len(buf)
 		buf = strconv.AppendInt(buf, d.Remaining, 10)
 		remainingEnd := len(buf)
@@ -119,8 +119,8 @@ func SetAllHeaders(responses []Response, ahead int64) {
 	retry, retryText, body, length := int64(-1), "", "", ""
 	for i := range responses {
 		d := responses[i].Decision
-		if d.Limit != limit {
-			limit = d.Limit
+		if d.Quota != limit {
+			limit = d.Quota
 			limitText = strconv.FormatInt(limit, 10)
 		}
 		seconds := d.Reset.Add(time.Second - 1).Unix()

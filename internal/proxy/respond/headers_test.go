@@ -15,7 +15,7 @@ import (
 
 // The values share memory, so appending to one header must not change another.
 func TestHeadersOfARefusal(t *testing.T) {
-	d := ratelimit.Decision{Limit: ratelimit.MaxEvents, Remaining: 0, Reset: time.Unix(1700000000, 1),
+	d := ratelimit.Decision{Quota: ratelimit.MaxEvents, Remaining: 0, Reset: time.Unix(1700000000, 1),
 		RetryAfter: 1500 * time.Millisecond}
 	o := respond.Outcome{Status: http.StatusTooManyRequests, Decision: &d}
 	h := http.Header{}
@@ -48,7 +48,7 @@ func TestSetAllHeadersEqualsSetHeaders(t *testing.T) {
 		var responses []respond.Response
 		for range rapid.IntRange(0, 6).Draw(t, "responses") {
 			d := &ratelimit.Decision{Allowed: rapid.Bool().Draw(t, "allowed"),
-				Limit: numbers.Draw(t, "limit"), Remaining: numbers.Draw(t, "remaining"),
+				Quota: numbers.Draw(t, "limit"), Remaining: numbers.Draw(t, "remaining"),
 				Reset: resets.Draw(t, "reset")}
 			if !d.Allowed {
 				d.RetryAfter = waits.Draw(t, "wait")

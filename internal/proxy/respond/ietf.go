@@ -59,7 +59,7 @@ func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, 
 	var order []int
 	var policies, limits []string
 	for i := range hits {
-		if !hits[i].Apart {
+		if !hits[i].Independent {
 			order = append(order, i)
 		}
 	}
@@ -80,7 +80,7 @@ func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, 
 			unit = ";qu=\"concurrent-requests\""
 		}
 		window := parameter(";w=", windowSeconds(hit.Limit))
-		policies = append(policies, name+parameter(";q=", d.Limit)+unit+window+key)
+		policies = append(policies, name+parameter(";q=", d.Quota)+unit+window+key)
 		if d.Source != ratelimit.Undecided {
 			reset := parameter(";t=", secondsUntil(o, i, d, now))
 			limits = append(limits, name+parameter(";r=", d.Remaining)+reset+key)

@@ -37,43 +37,43 @@ func TestFieldsOfDraft(t *testing.T) {
 	}{
 		{
 			limit:    ratelimit.Limit{Prefix: `a"b\c`, Events: 5, Window: time.Minute},
-			decision: ratelimit.Decision{Allowed: true, Limit: 5, Remaining: 5}, policy: `"a\"b\\c";q=5;w=60`,
+			decision: ratelimit.Decision{Allowed: true, Quota: 5, Remaining: 5}, policy: `"a\"b\\c";q=5;w=60`,
 			rates: `"a\"b\\c";r=5;t=0`,
 		},
 		{
 			limit:    ratelimit.Limit{Prefix: "\x00\x7f\n%", Events: 5, Window: time.Minute},
-			decision: ratelimit.Decision{Limit: 5, RetryAfter: 1500 * time.Millisecond},
+			decision: ratelimit.Decision{Quota: 5, RetryAfter: 1500 * time.Millisecond},
 			policy:   `"%00%7F%0A%25";q=5;w=60`, rates: `"%00%7F%0A%25";r=0;t=2`,
 		},
 		{
 			limit:    ratelimit.Limit{Prefix: "never", Events: 5, Window: 1500 * time.Millisecond},
-			decision: ratelimit.Decision{Limit: 5, Remaining: 3, RetryAfter: ratelimit.Never},
+			decision: ratelimit.Decision{Quota: 5, Remaining: 3, RetryAfter: ratelimit.Never},
 			policy:   `"never";q=5`, rates: `"never";r=3`,
 		},
 		{
 			limit:    ratelimit.Limit{Prefix: "month", Events: 5, Calendar: ratelimit.Month},
-			decision: ratelimit.Decision{Limit: 5, RetryAfter: time.Hour}, policy: `"month";q=5`,
+			decision: ratelimit.Decision{Quota: 5, RetryAfter: time.Hour}, policy: `"month";q=5`,
 			rates: `"month";r=0;t=3600`,
 		},
 		{
 			limit:    ratelimit.Limit{Prefix: "week", Events: 5, Calendar: ratelimit.Week},
-			decision: ratelimit.Decision{Limit: 5, RetryAfter: time.Hour}, policy: `"week";q=5;w=604800`,
+			decision: ratelimit.Decision{Quota: 5, RetryAfter: time.Hour}, policy: `"week";q=5;w=604800`,
 			rates: `"week";r=0;t=3600`,
 		},
 		{
 			limit:    ratelimit.Limit{Prefix: "burst", Events: 3, Window: time.Second, Burst: 7},
-			decision: ratelimit.Decision{Limit: 7, RetryAfter: time.Hour}, policy: `"burst";q=7`,
+			decision: ratelimit.Decision{Quota: 7, RetryAfter: time.Hour}, policy: `"burst";q=7`,
 			rates: `"burst";r=0;t=3600`,
 		},
 		{
 			limit:    ratelimit.Limit{Prefix: "flight", Algorithm: ratelimit.InFlight, Events: 5},
-			decision: ratelimit.Decision{Limit: 5, RetryAfter: time.Second},
+			decision: ratelimit.Decision{Quota: 5, RetryAfter: time.Second},
 			policy:   `"flight";q=5;qu="concurrent-requests"`, rates: `"flight";r=0;t=1`,
 		},
 		{
 			limit: ratelimit.Limit{Prefix: "long", Events: 1, Window: ratelimit.MaxWindow,
 				Burst: ratelimit.MaxEvents},
-			decision: ratelimit.Decision{Limit: ratelimit.MaxEvents, RetryAfter: time.Hour},
+			decision: ratelimit.Decision{Quota: ratelimit.MaxEvents, RetryAfter: time.Hour},
 			policy:   `"long";q=999999999999999`, rates: `"long";r=0;t=3600`,
 		},
 	} {
@@ -91,11 +91,11 @@ func TestFieldsOfSeveralLimits(t *testing.T) {
 	var hits []ratelimit.Hit
 	for _, name := range []string{"undecided", "wide", "refused", "shadow"} {
 		hits = append(hits, ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: name, Events: 9,
-			Window: time.Minute}, Key: "k", Cost: 1, Apart: name == "shadow"})
+			Window: time.Minute}, Key: "k", Cost: 1, Independent: name == "shadow"})
 	}
 	policy, rates := fieldsWithoutKeys(hits, []ratelimit.Decision{
-		{Allowed: true, Limit: 9, Source: ratelimit.Undecided}, {Allowed: true, Limit: 9, Remaining: 5},
-		{Limit: 9, RetryAfter: time.Second}, {Limit: 9},
+		{Allowed: true, Quota: 9, Source: ratelimit.Undecided}, {Allowed: true, Quota: 9, Remaining: 5},
+		{Quota: 9, RetryAfter: time.Second}, {Quota: 9},
 	})
 	if policy != `"refused";q=9;w=60, "wide";q=9;w=60, "undecided";q=9;w=60` ||
 		rates != `"refused";r=0;t=1, "wide";r=5;t=0` {
@@ -113,7 +113,7 @@ func TestFieldsOfUpstreamAreReplaced(t *testing.T) {
 		h := http.Header{}
 		set := func(limit *ratelimit.Limit) *respond.OwnFields {
 			hits := []ratelimit.Hit{{Limit: limit}}
-			decisions := []ratelimit.Decision{{Allowed: true, Limit: 9, Remaining: 8}}
+			decisions := []ratelimit.Decision{{Allowed: true, Quota: 9, Remaining: 8}}
 			o := outcomeOf(hits, decisions)
 			respond.SetFields(h, settings.Fields{IETF: true}, nil, &o, hits, decisions)
 			own := respond.OwnFieldsIn(h)

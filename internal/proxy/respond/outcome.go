@@ -28,7 +28,7 @@ type Outcome struct {
 
 	// Hit is the index of the deciding hit: the refused hit with the longest RetryAfter. If all hits pass, it
 	// is the hit with the least remaining, preferably on a limit other than in_flight. Without a decision it
-	// is the first hit that is not Apart. If there is none, it is the number of hits.
+	// is the first hit that is not Independent. If there is none, it is the number of hits.
 	Hit int
 
 	// Decision is the decision on Hit, or nil without a decision.
@@ -51,14 +51,14 @@ type Outcome struct {
 }
 
 // Tightest returns the indices of the deciding hit and of the hit that the X-RateLimit headers describe; see
-// Outcome. It ignores hits that are Apart. Without other hits, both are -1.
+// Outcome. It ignores hits that are Independent. Without other hits, both are -1.
 func Tightest(hits []ratelimit.Hit, decisions []ratelimit.Decision) (decides, shown int) {
 	decides = -1
 	shown = -1
 	for i := range decisions {
 		h := &hits[i]
 		d := &decisions[i]
-		if h.Apart {
+		if h.Independent {
 			continue
 		}
 		if decides < 0 || tighter(d, &decisions[decides]) {

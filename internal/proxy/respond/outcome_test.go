@@ -23,8 +23,8 @@ func outcomeOf(hits []ratelimit.Hit, decisions []ratelimit.Decision) respond.Out
 func TestNoRetryAfterForImpossibleRequest(t *testing.T) {
 	limit := &ratelimit.Limit{}
 	o := outcomeOf([]ratelimit.Hit{{Limit: limit}, {Limit: limit}, {Limit: limit}}, []ratelimit.Decision{
-		{Limit: 1, RetryAfter: time.Hour}, {Limit: 2, RetryAfter: ratelimit.Never},
-		{Limit: 3, RetryAfter: time.Minute},
+		{Quota: 1, RetryAfter: time.Hour}, {Quota: 2, RetryAfter: ratelimit.Never},
+		{Quota: 3, RetryAfter: time.Minute},
 	})
 	h := http.Header{}
 	respond.SetHeaders(h, &o)
@@ -34,14 +34,14 @@ func TestNoRetryAfterForImpossibleRequest(t *testing.T) {
 	}
 }
 
-func TestTightestIgnoresHitsApart(t *testing.T) {
+func TestTightestIgnoresIndependentHits(t *testing.T) {
 	limit := &ratelimit.Limit{}
-	hits := []ratelimit.Hit{{Apart: true}, {Limit: limit}, {Limit: limit}}
+	hits := []ratelimit.Hit{{Independent: true}, {Limit: limit}, {Limit: limit}}
 	decisions := []ratelimit.Decision{{}, {Allowed: true, Remaining: 3}, {Allowed: true, Remaining: 2}}
 	if at, _ := respond.Tightest(hits, decisions); at != 2 {
 		t.Errorf("Tightest of all hits = %d, want 2", at)
 	}
 	if at, _ := respond.Tightest(hits[:1], decisions[:1]); at != -1 {
-		t.Errorf("Tightest of hits apart = %d, want -1", at)
+		t.Errorf("Tightest of independent hits = %d, want -1", at)
 	}
 }

@@ -26,7 +26,7 @@ func (saltDB) Run(_ context.Context, statements []*pgdb.Statement) error {
 // fieldWith returns RateLimit of a request with a salt.
 func fieldWith(salt *respond.Salt) string {
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "a", Events: 5, Window: time.Minute}, Key: "k"}}
-	decisions := []ratelimit.Decision{{Allowed: true, Limit: 5, Remaining: 4}}
+	decisions := []ratelimit.Decision{{Allowed: true, Quota: 5, Remaining: 4}}
 	o := outcomeOf(hits, decisions)
 	h := http.Header{}
 	respond.SetFields(h, settings.Fields{IETF: true}, salt, &o, hits, decisions)

@@ -17,7 +17,7 @@ func TestHeadersOfUpstreamAreReplaced(t *testing.T) {
 		want  string
 	}{{time.Unix(1700000000, 0), "[10] [5] [1700000000]"}, {time.Time{}, "[10] [5] []"}} {
 		h := http.Header{}
-		own := respond.SetHeaders(h, &respond.Outcome{Decision: &ratelimit.Decision{Allowed: true, Limit: 10,
+		own := respond.SetHeaders(h, &respond.Outcome{Decision: &ratelimit.Decision{Allowed: true, Quota: 10,
 			Remaining: 5, Reset: test.reset}})
 		for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
 			"Retry-After"} {

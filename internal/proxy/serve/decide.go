@@ -50,7 +50,7 @@ func canRefuse(q *Request) bool {
 	for i := range q.Hits {
 		h := &q.Hits[i]
 		m := MarkOf(q, i)
-		if !h.Apart && !h.Peek && h.Cost >= 0 && (m == nil || !m.Overage) {
+		if !h.Independent && !h.Peek && h.Cost >= 0 && (m == nil || !m.Overage) {
 			return true
 		}
 	}
@@ -69,12 +69,12 @@ func MarkOf(q *Request, i int) *policy.Mark {
 
 // wouldRefuse reports whether a limit in the mode shadow would have refused its hit.
 func wouldRefuse(h *ratelimit.Hit, d *ratelimit.Decision) bool {
-	return h.Apart && !d.Allowed && d.Source != ratelimit.Undecided
+	return h.Independent && !d.Allowed && d.Source != ratelimit.Undecided
 }
 
 // Judge returns the outcome of a request from its Decisions, one for each of its Hits. The policy's hits come
-// last. Hits that are Apart never refuse. Judge converts a decision on a limit with overage to a decision on
-// its quota.
+// last. Hits that are Independent never refuse. Judge converts a decision on a limit with overage to a
+// decision on its quota.
 func Judge(q *Request) respond.Outcome {
 	decisions := q.Decisions
 	overage := int64(0)
@@ -124,8 +124,8 @@ func Judge(q *Request) respond.Outcome {
 // countQuota converts a decision on a limit with overage to a decision on its quota, and returns the units
 // used beyond the quota.
 func countQuota(d *ratelimit.Decision, quota int64) int64 {
-	used := d.Limit - d.Remaining
-	d.Limit = quota
+	used := d.Quota - d.Remaining
+	d.Quota = quota
 	if d.Source == ratelimit.Undecided {
 		return 0
 	}

@@ -13,16 +13,16 @@ import (
 
 // allowed returns a decision of a limit of 10.
 func allowed(remaining int64) ratelimit.Decision {
-	return ratelimit.Decision{Allowed: true, Limit: 10, Remaining: remaining}
+	return ratelimit.Decision{Allowed: true, Quota: 10, Remaining: remaining}
 }
 
 // used returns a decision of a limit without a quota, as those with overage have.
 func used(n int64) ratelimit.Decision {
-	return ratelimit.Decision{Allowed: true, Limit: ratelimit.MaxEvents, Remaining: ratelimit.MaxEvents - n}
+	return ratelimit.Decision{Allowed: true, Quota: ratelimit.MaxEvents, Remaining: ratelimit.MaxEvents - n}
 }
 
 var (
-	refused = ratelimit.Decision{Limit: 10, RetryAfter: time.Minute}
+	refused = ratelimit.Decision{Quota: 10, RetryAfter: time.Minute}
 	plain   = &policy.Mark{Status: 429}
 	shadow  = &policy.Mark{Status: 429, Shadow: true}
 	own     = &policy.Mark{Status: 402, Message: "Pay", RetryAfter: time.Hour}
@@ -78,7 +78,7 @@ func TestOutcomeOfZonesAndRules(t *testing.T) {
 		for i := range hits {
 			hits[i].Limit = &ratelimit.Limit{}
 		}
-		hits[len(hits)-1].Apart = c.marks[len(c.marks)-1].Shadow
+		hits[len(hits)-1].Independent = c.marks[len(c.marks)-1].Shadow
 		o := serve.Judge(&serve.Request{Hits: hits, Decisions: c.decisions,
 			Verdict: policy.Verdict{Marks: c.marks}})
 		if o.Status != c.status || o.Decision.Remaining != c.remaining || o.Overage != c.overage ||
@@ -87,7 +87,7 @@ func TestOutcomeOfZonesAndRules(t *testing.T) {
 				o.Decision.Remaining, o.RetrySeconds(), c)
 		}
 	}
-	o := serve.Judge(&serve.Request{Hits: []ratelimit.Hit{{Apart: true}},
+	o := serve.Judge(&serve.Request{Hits: []ratelimit.Hit{{Independent: true}},
 		Decisions: []ratelimit.Decision{refused}, Verdict: policy.Verdict{Marks: []*policy.Mark{shadow}}})
 	if o.Status != 0 || o.Decision != nil {
 		t.Errorf("a shadow alone: status %d and decision %v, want 0 and nil", o.Status, o.Decision)
@@ -100,10 +100,11 @@ func TestOutcomeHasExceededLimit(t *testing.T) {
 	overage := &policy.Mark{Overage: true, Quota: 5}
 	trial := &policy.Mark{Overage: true, Quota: 5, Shadow: true}
 	limit := &ratelimit.Limit{}
-	plain, shadow := ratelimit.Hit{Limit: limit, Cost: 1}, ratelimit.Hit{Limit: limit, Cost: 9, Apart: true}
-	admitted := ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 3}
-	refused := ratelimit.Decision{Limit: 10, Remaining: 2, RetryAfter: time.Minute}
-	overageBy11 := ratelimit.Decision{Allowed: true, Limit: 100, Remaining: 100 - 16}
+	plain := ratelimit.Hit{Limit: limit, Cost: 1}
+	shadow := ratelimit.Hit{Limit: limit, Cost: 9, Independent: true}
+	admitted := ratelimit.Decision{Allowed: true, Quota: 10, Remaining: 3}
+	refused := ratelimit.Decision{Quota: 10, Remaining: 2, RetryAfter: time.Minute}
+	overageBy11 := ratelimit.Decision{Allowed: true, Quota: 100, Remaining: 100 - 16}
 	for name, c := range map[string]struct {
 		hits      []ratelimit.Hit
 		decisions []ratelimit.Decision

@@ -48,7 +48,7 @@ func FuzzTextsOfRequests(f *testing.F) {
 				t.Errorf("the query of CleanURL(%q) has a=%q, want %q", u, got, want)
 			}
 		}
-		q := &serve.Request{HTTP: &http.Request{}, Decisions: []ratelimit.Decision{{Limit: 5,
+		q := &serve.Request{HTTP: &http.Request{}, Decisions: []ratelimit.Decision{{Quota: 5,
 			RetryAfter: time.Second}}}
 		q.Hits = []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: text, Events: 5, Window: time.Minute},
 			Key: other, Cost: 1}}

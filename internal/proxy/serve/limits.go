@@ -19,7 +19,7 @@ type LimitSet struct {
 	Endpoint string // the first Zone.Endpoint that is not ""
 
 	Varies   bool // some costs of Hits depend on the request
-	Shadow   bool // one of Hits is Apart
+	Shadow   bool // one of Hits is Independent
 	Settled  bool // one of Settles is not nil
 	InFlight bool // one of Hits is on a limit in_flight
 	Simple   bool // none of Shadow, Settled, InFlight and Site.Hits, and responses have no IETF fields
@@ -45,7 +45,7 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 		set.Settles = append(set.Settles, z.Settle)
 		set.Audit = settings.MaxAudit(set.Audit, z.audit)
 		set.Varies = set.Varies || z.cost != nil
-		set.Shadow = set.Shadow || z.Hit.Apart
+		set.Shadow = set.Shadow || z.Hit.Independent
 		set.Settled = set.Settled || z.Settle != nil
 	}
 	set.InFlight = hasSlots(set.Hits)

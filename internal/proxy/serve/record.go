@@ -212,7 +212,7 @@ func setHit(r *history.Record, h *ratelimit.Hit, d *ratelimit.Decision) {
 		r.Cost = h.Cost
 	}
 	if d != nil {
-		r.Quota = d.Limit
+		r.Quota = d.Quota
 		r.Remaining = d.Remaining
 		r.RetryAfter = d.RetryAfter
 		r.Source = d.Source

@@ -42,11 +42,11 @@ func requestOnFiveLimits() ([]ratelimit.Hit, []ratelimit.Decision, *policy.Verdi
 		{Limit: limit("key"), Key: "prl_secret", Cost: 1, Secret: true},
 		{Limit: limit("rule/plan/per_hour"), Key: "alice", Cost: 3},
 		{Limit: limit("rule/plan/per_day"), Key: "alice", Cost: 3},
-		{Limit: limit("rule/trial/per_hour"), Key: "alice", Cost: 1, Apart: true},
+		{Limit: limit("rule/trial/per_hour"), Key: "alice", Cost: 1, Independent: true},
 	}
 	decisions := make([]ratelimit.Decision, len(hits))
 	for i := range decisions {
-		decisions[i] = ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 5, Source: ratelimit.FromLease}
+		decisions[i] = ratelimit.Decision{Allowed: true, Quota: 10, Remaining: 5, Source: ratelimit.FromLease}
 	}
 	v := &policy.Verdict{User: "alice", Tier: "free", KeyID: 7, Rule: "plan", Marks: []*policy.Mark{
 		{Rule: "plan", Limit: "per_hour", Status: 429}, {Rule: "plan", Limit: "per_day", Status: 402},
@@ -69,7 +69,7 @@ func recordTests() map[string]recordTest {
 	key := ratelimit.DigestKey("prl_secret")
 	hits, decisions, verdict := requestOnFiveLimits()
 	allowed := respond.Outcome{Hit: 0, Decision: &decisions[0]}
-	refused := ratelimit.Decision{Limit: 10, RetryAfter: time.Minute, Source: ratelimit.FromBlocked}
+	refused := ratelimit.Decision{Quota: 10, RetryAfter: time.Minute, Source: ratelimit.FromRemembered}
 	nobody := &policy.Verdict{Tier: "anonymous"}
 	tests := map[string]recordTest{
 		"one limit": {
@@ -84,7 +84,7 @@ func recordTests() map[string]recordTest {
 			hits:      hits[:2],
 			decisions: decisions[:2],
 			want: history.Record{Outcome: history.Limited, Prefix: "key", Key: key, Cost: 1, Quota: 10,
-				Status: 429, RetryAfter: time.Minute, Source: ratelimit.FromBlocked,
+				Status: 429, RetryAfter: time.Minute, Source: ratelimit.FromRemembered,
 				Also: []string{"web", "192.0.2.1"}},
 		},
 		"two limits": {
@@ -110,7 +110,7 @@ func recordTests() map[string]recordTest {
 			verdict:   verdict,
 			want: history.Record{Outcome: history.Limited, Prefix: "rule/plan/per_day", Key: "alice",
 				User: "alice", Tier: "free", KeyID: 7, Cost: 3, Quota: 10, Status: 402,
-				RetryAfter: time.Minute, Source: ratelimit.FromBlocked,
+				RetryAfter: time.Minute, Source: ratelimit.FromRemembered,
 				Also: []string{"web", "192.0.2.1", "key", key, "rule/trial", "alice"}},
 		},
 		"a shadow rule alone": {

@@ -203,9 +203,9 @@ func (s *Settling) settle() {
 		}
 		prefix := one.Limit.Prefix
 		cost, outcome, err := s.costOf(one)
-		if one.Back = one.cost - cost; one.Back != 0 {
+		if one.Refund = one.cost - cost; one.Refund != 0 {
 			outcome = SettledLess
-			if one.Back < 0 {
+			if one.Refund < 0 {
 				outcome = SettledMore
 			}
 			settlement := one.Settlement

@@ -114,8 +114,8 @@ func Fill(requests []*Request) {
 			c.Hits = append(c.Hits[:0], hits...)
 			c.Decisions = c.Decisions[:0]
 			c.Err = nil
-			// Hits of the policy that are Apart come last.
-			c.Apart = f.Shadow || q.Asked && len(hits) > 0 && hits[len(hits)-1].Apart
+			// Hits of the policy that are Independent come last.
+			c.HasIndependent = f.Shadow || q.Asked && len(hits) > 0 && hits[len(hits)-1].Independent
 		}
 	}
 }
@@ -255,7 +255,7 @@ func deliverOne(q *Request, ahead int64) {
 		}
 		q.Outcome.Ahead = ahead
 		if q.Outcome.Err != nil {
-			for q.Outcome.Hit < len(q.Hits) && q.Hits[q.Outcome.Hit].Apart {
+			for q.Outcome.Hit < len(q.Hits) && q.Hits[q.Outcome.Hit].Independent {
 				q.Outcome.Hit++
 			}
 			LogNoDecision(s, q)

@@ -122,8 +122,8 @@ func NewZone(from settings.Values, parse ParseText) (*Zone, error) {
 			z.fixed = z.Key.Of(nil)
 		}
 	}
-	apart := z.Mode == settings.Shadow
-	z.Hit = ratelimit.Hit{Limit: &z.Limit, Cost: z.Cost, Secret: z.isSecret(z.Key), Apart: apart}
+	independent := z.Mode == settings.Shadow
+	z.Hit = ratelimit.Hit{Limit: &z.Limit, Cost: z.Cost, Secret: z.isSecret(z.Key), Independent: independent}
 	return z, nil
 }
 

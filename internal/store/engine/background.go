@@ -34,7 +34,7 @@ func (s *Store) Settle(h *batch.Settlement) {
 	}
 	key := strings.Clone(h.Key) // it may be a part of a long request
 	batch.Add(s.background, &batch.Call{Order: batch.Before,
-		Hits:  []ratelimit.Hit{{Limit: h.Limit, Key: key, Cost: -h.Back}},
+		Hits:  []ratelimit.Hit{{Limit: h.Limit, Key: key, Cost: -h.Refund}},
 		Claim: h.DecidedAt, Window: algorithm.WindowOf(h.Limit, h.DecidedAt, h.Reset), End: s.settled},
 		s.settleWait)
 }

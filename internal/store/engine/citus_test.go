@@ -134,7 +134,7 @@ func TestCitus(t *testing.T) {
 			conformance.Store(t, func(t testing.TB) ratelimit.Store {
 				// other tests use the same prefixes
 				rename := func(l *ratelimit.Limit) { l.Prefix = t.Name() + " " + l.Prefix }
-				store := s.openStore(t, driver, engine.Options{NoRefusals: true})
+				store := s.openStore(t, driver, engine.Options{DisableRememberedRefusals: true})
 				return &limitChanger{Store: store, change: rename,
 					limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
 			})

@@ -42,8 +42,8 @@ func awaitFree(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, want int
 	})
 }
 
-// An admitted request on six limits takes one round trip. Two of the limits are apart, one counts requests in
-// flight, and one is durable.
+// An admitted request on six limits takes one round trip. Two of the limits are independent, one counts
+// requests in flight, and one is durable.
 func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 	var trips atomic.Int64 // the pipelines with takes
 	db := &interceptDB{drivers.All["pgxdb"](t, cluster.Open(t)),
@@ -63,7 +63,7 @@ func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 			l.Algorithm = ratelimit.SlidingLog
 		}
 		hits = append(hits,
-			ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Apart: strings.HasPrefix(name, "shadow")})
+			ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Independent: strings.HasPrefix(name, "shadow")})
 	}
 	hits = append(hits, ratelimit.Hit{Limit: conformance.InFlight("flight", 20), Key: "k", Cost: 1})
 	for i := range 10 {

@@ -100,16 +100,16 @@ func TestLocalDecisions(t *testing.T) {
 	}
 	p.loseDatabase(t, db)
 
-	if d := p.decide(t, full)[0]; d.Allowed || d.Source != ratelimit.FromBlocked {
+	if d := p.decide(t, full)[0]; d.Allowed || d.Source != ratelimit.FromRemembered {
 		t.Errorf("a hit refused before the outage: got %+v, want it refused from memory", d)
 	}
-	if d := p.decide(t, month)[0]; !d.Allowed || !d.Reset.Equal(exact.Reset) || d.Limit != 40 ||
+	if d := p.decide(t, month)[0]; !d.Allowed || !d.Reset.Equal(exact.Reset) || d.Quota != 40 ||
 		d.Remaining != 32 || d.Source != ratelimit.FromMemory {
 		t.Errorf("month: got %+v, want 32 of 40 left until %v", d, exact.Reset)
 	}
 	// Of the wide limit, 80 units are left, and the share of this process is 20. Of the narrow limit it is 3.
 	for i := range 3 {
-		if d := p.decide(t, wide, narrow); !d[0].Allowed || !d[1].Allowed || d[0].Limit != 100 ||
+		if d := p.decide(t, wide, narrow); !d[0].Allowed || !d[1].Allowed || d[0].Quota != 100 ||
 			d[0].Remaining != int64(76-4*i) {
 			t.Errorf("wide and narrow, request %d: got %+v, want both allowed and %d left", i, d, 76-4*i)
 		}
@@ -119,7 +119,7 @@ func TestLocalDecisions(t *testing.T) {
 		t.Errorf("narrow limit used up: got %+v, want it to refuse", d)
 	}
 	trial := narrow
-	trial.Apart = true
+	trial.Independent = true
 	if d := p.decide(t, wide, trial); !d[0].Allowed || d[1].Allowed || d[0].Remaining != 64 {
 		t.Errorf("shadow limit used up: got %+v, want the wide limit charged", d)
 	}

@@ -123,7 +123,7 @@ func (s *Store) refuseRemembered(calls []*batch.Call, unavailable error) int {
 	outage := unavailable != nil
 	var last refusedHit
 	for _, c := range calls {
-		if len(c.Rows) == 0 || c.Order != batch.With || c.Apart && !outage {
+		if len(c.Rows) == 0 || c.Order != batch.With || c.HasIndependent && !outage {
 			continue
 		}
 		for i, row := range c.Rows {
@@ -143,7 +143,7 @@ func (s *Store) refuseRemembered(calls []*batch.Call, unavailable error) int {
 				last.cost = h.Cost
 				for range c.Hits {
 					c.Decisions = append(c.Decisions, ratelimit.Decision{Allowed: true,
-						Limit: c.Hits[len(c.Decisions)].Limit.Capacity(), Source: ratelimit.Undecided})
+						Quota: c.Hits[len(c.Decisions)].Limit.Capacity(), Source: ratelimit.Undecided})
 				}
 				c.Decisions[i] = last.decision
 				refused++
@@ -152,7 +152,7 @@ func (s *Store) refuseRemembered(calls []*batch.Call, unavailable error) int {
 		}
 	}
 	if refused > 0 {
-		count(s.stats, Blocked, int64(refused))
+		count(s.stats, RefusedFromMemory, int64(refused))
 	}
 	return refused
 }
@@ -167,9 +167,9 @@ type refusedHit struct {
 }
 
 // refusable reports whether the refusal of a hit refuses its call. A call with a refund is never refused, and
-// a hit that is Apart refuses no call.
+// a hit that is Independent refuses no call.
 func refusable(c *batch.Call, h *ratelimit.Hit) bool {
-	if len(c.Decisions) > 0 || c.Reset || h.Peek || h.Apart {
+	if len(c.Decisions) > 0 || c.Reset || h.Peek || h.Independent {
 		return false
 	}
 	for i := range c.Hits {
@@ -285,7 +285,7 @@ func (w *work) addLeasedUnits(c *batch.Call) {
 		}
 		if held := lease.Units(w.store.rows, row); held > 0 {
 			d := &c.Decisions[i]
-			d.Remaining = algorithm.Remaining(d.Limit, d.Remaining+held)
+			d.Remaining = algorithm.Remaining(d.Quota, d.Remaining+held)
 		}
 	}
 }

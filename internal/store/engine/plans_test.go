@@ -188,7 +188,7 @@ func captureStatements(s *testDB) *statementCapture {
 	db := &statementCapture{DB: s.openDB(""), seen: map[string]pgdb.Statement{},
 		withoutPlannerSettings: map[string]bool{}}
 	store := s.openEngineOn(db,
-		engine.Options{CleanupProbability: 1, DisableMigration: true, NoRefusals: true})
+		engine.Options{CleanupProbability: 1, DisableMigration: true, DisableRememberedRefusals: true})
 	for _, durable := range []bool{false, true} {
 		for _, l := range conformance.Limits("", 20) {
 			l.Durable = durable

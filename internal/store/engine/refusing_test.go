@@ -37,7 +37,7 @@ func TestFewRefusalsReachServerLog(t *testing.T) {
 				return err
 			}}
 		store := s.openEngineOn(db,
-			engine.Options{DisableMigration: true, CleanupProbability: -1, NoRefusals: true})
+			engine.Options{DisableMigration: true, CleanupProbability: -1, DisableRememberedRefusals: true})
 		refused := int64(0)
 		for _, l := range conformance.Limits("", 3) {
 			closed, open := *l, *l

@@ -64,8 +64,8 @@ func TestReplacedServerEndsLeases(t *testing.T) {
 				func() bool { return atomic.LoadInt64(&d.reads) > 1 })
 			full := hitOn("full", 1, true)
 			takeOne(t, store, full)
-			if takeOne(t, store, full).Allowed || store.Stats()[engine.BlockedKeys] != 1 {
-				t.Fatalf("%d refusals are remembered, want 1", store.Stats()[engine.BlockedKeys])
+			if takeOne(t, store, full).Allowed || store.Stats()[engine.RememberedRefusals] != 1 {
+				t.Fatalf("%d refusals are remembered, want 1", store.Stats()[engine.RememberedRefusals])
 			}
 			s.exec("DELETE FROM rate_limit_durable WHERE prefix = 'full'")
 			s.exec("UPDATE rate_limit_durable SET count = 5")

@@ -245,7 +245,7 @@ func decideGranted(requests []*request) {
 			if e.view.Row.Start > charged || e.view.Row.Refill > charged || len(e.view.Row.Hits) > 0 {
 				charged = algorithm.ChargedAt(e.view.Limit, &e.view.Row, charged)
 			}
-			decisions = append(decisions, ratelimit.Decision{Allowed: true, Limit: e.view.Quota,
+			decisions = append(decisions, ratelimit.Decision{Allowed: true, Quota: e.view.Quota,
 				Remaining: left, Reset: reset, DecidedAt: charged})
 		}
 		r.call.Decisions = decisions

@@ -22,7 +22,7 @@ import (
 // settlementOf returns a settlement that refunds back units of an allowed hit, or charges them if back is
 // below 0.
 func settlementOf(h ratelimit.Hit, d ratelimit.Decision, back int64) *batch.Settlement {
-	return &batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: back, DecidedAt: d.DecidedAt,
+	return &batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Refund: back, DecidedAt: d.DecidedAt,
 		Reset: d.Reset.UnixMicro(), Source: d.Source}
 }
 

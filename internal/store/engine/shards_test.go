@@ -65,9 +65,9 @@ func hitInShard(shard int) ratelimit.Hit {
 	return ratelimit.Hit{Limit: fakeLimit, Key: keyInShard(shard), Cost: 1}
 }
 
-func apartHitInShard(shard int) ratelimit.Hit {
+func independentHitInShard(shard int) ratelimit.Hit {
 	h := hitInShard(shard)
-	h.Apart = true
+	h.Independent = true
 	return h
 }
 
@@ -82,12 +82,13 @@ func (c *fakeCitus) stopShard(t *testing.T, store *store.Store, shard int) {
 	}
 }
 
-func TestApartHitOnStoppedShardFailsNothing(t *testing.T) {
+func TestIndependentHitOnStoppedShardFailsNothing(t *testing.T) {
 	c, store := newFakeCitus(t)
 	c.stopShard(t, store, 1)
 	for name, hits := range map[string][]ratelimit.Hit{
-		"before an enforced limit": {apartHitInShard(1), hitInShard(2)},
-		"before others apart":      {apartHitInShard(1), apartHitInShard(2), apartHitInShard(1)},
+		"before an enforced limit": {independentHitInShard(1), hitInShard(2)},
+		"before independent others": {
+			independentHitInShard(1), independentHitInShard(2), independentHitInShard(1)},
 	} {
 		decisions := make([]ratelimit.Decision, len(hits))
 		err := store.Take(context.Background(), testTimeout, hits, decisions)

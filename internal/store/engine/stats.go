@@ -16,17 +16,17 @@ type Stats []int64
 
 // The figures. The first two describe the current state. The others are counts since the store was opened.
 const (
-	BlockedKeys = iota // keys with a remembered refusal
-	LeasedUnits        // the unused units of leases
-	Requests           // calls that were sent to the database
-	Batches            // batches that were sent to the database
-	Statements         // statements, retries included
-	RolledBack         // transactions that were rolled back because a request of several limits did not fit
-	Blocked            // requests refused from memory
-	Leased             // requests admitted from memory, see Limit.Lease
-	Failures           // batches that got no decision
-	Settled            // settlements that took effect
-	Unsettled          // settlements that may have had no effect
+	RememberedRefusals = iota // refusals that are remembered now
+	LeasedUnits               // the unused units of leases
+	Requests                  // calls that were sent to the database
+	Batches                   // batches that were sent to the database
+	Statements                // statements, retries included
+	RolledBack                // transactions rolled back because a request of several limits did not fit
+	RefusedFromMemory         // requests refused from memory
+	Leased                    // requests admitted from memory, see Limit.Lease
+	Failures                  // batches that got no decision
+	Settled                   // settlements that took effect
+	Unsettled                 // settlements that may have had no effect
 
 	// Errors begins the counts of errors by class, in the order of pg.Classes.
 	Errors
@@ -101,7 +101,7 @@ func (s *Store) Stats() Stats {
 		stats[i] = atomic.LoadInt64(&s.stats[i])
 	}
 	rows := lease.Stats(s.rows)
-	stats[BlockedKeys] = rows.Refusing
+	stats[RememberedRefusals] = rows.Refusals
 	stats[LeasedUnits] = rows.Units
 	stats[Leased] = rows.Decided
 	return stats

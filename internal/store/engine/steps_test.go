@@ -77,7 +77,7 @@ func (m *modelTest) checkBatch(t failer, calls []*batch.Call) {
 				if c.Hits[j].Cost < 0 {
 					wants[i][j].DecidedAt = c.Decisions[j].DecidedAt // may be the time after a later reset
 				}
-				if c.Hits[j].Cost < 0 && c.Decisions[j].Remaining <= c.Decisions[j].Limit {
+				if c.Hits[j].Cost < 0 && c.Decisions[j].Remaining <= c.Decisions[j].Quota {
 					wants[i][j].Remaining = max(wants[i][j].Remaining, c.Decisions[j].Remaining)
 				}
 			}

@@ -21,15 +21,15 @@ import (
 // Options are the settings of a Store. The zero value is a good choice.
 type Options struct {
 	// The fields up to OnError are those of postgres.Options, as far as they have no comment.
-	DisableMigration   bool
-	CleanupProbability float64
-	Workers            int
-	MaxRows            int  // bounds the remembered rows; 0 is defaultRows
-	NoRefusals         bool // do not refuse hits from memory
-	LeaseHorizon       time.Duration
-	LeaseHits          int // the hits per horizon that give a key a lease; 0 is defaultLeaseHits
-	Now                func() time.Time
-	OnError            func(error)
+	DisableMigration          bool
+	CleanupProbability        float64
+	Workers                   int
+	MaxRows                   int  // bounds the remembered rows; 0 is defaultRows
+	DisableRememberedRefusals bool // do not refuse hits from memory
+	LeaseHorizon              time.Duration
+	LeaseHits                 int // the hits per horizon that give a key a lease; 0 is defaultLeaseHits
+	Now                       func() time.Time
+	OnError                   func(error)
 
 	// Tables maps the default names of tables to the tables to use; nil uses the default ones. With Tables,
 	// the store creates no tables.
@@ -182,7 +182,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 		workers: o.Workers, close: cancel, byTimeout: map[time.Duration]*batch.Queue{},
 	}
 	server.onIdentity = s.checkIdentity
-	s.rows = lease.New(lease.Options{Max: o.MaxRows, Refusals: !o.NoRefusals,
+	s.rows = lease.New(lease.Options{Max: o.MaxRows, Refusals: !o.DisableRememberedRefusals,
 		Horizon: o.LeaseHorizon, MinHits: o.LeaseHits, Hash: o.Hash,
 		Maintain: func() { s.maintainLeases(o.Report) },
 		Refund:   func(r lease.Refund) { s.refund(r) }})

@@ -22,7 +22,7 @@ import (
 const testTimeout = time.Minute
 
 // bareOptions disable the optional work of an engine, so that each hit is one statement.
-var bareOptions = engine.Options{CleanupProbability: -1, NoRefusals: true}
+var bareOptions = engine.Options{CleanupProbability: -1, DisableRememberedRefusals: true}
 
 // testDB is the database of a test, with helpers that open stores on it.
 type testDB struct {

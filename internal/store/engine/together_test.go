@@ -19,7 +19,8 @@ func TestSynchronousCommitOfTransaction(t *testing.T) {
 		DEFERRED FOR EACH ROW EXECUTE FUNCTION see();
 		CREATE CONSTRAINT TRIGGER see AFTER INSERT OR UPDATE ON rate_limit_ephemeral DEFERRABLE INITIALLY
 		DEFERRED FOR EACH ROW EXECUTE FUNCTION see()`)
-	store := s.openEngine(engine.Options{CleanupProbability: -1, NoRefusals: true, DisableMigration: true})
+	store := s.openEngine(engine.Options{
+		CleanupProbability: -1, DisableRememberedRefusals: true, DisableMigration: true})
 	hit := func(a ratelimit.Algorithm, durable, sync bool) ratelimit.Hit {
 		h := hitOn("", 1, durable)
 		h.Limit.Algorithm, h.Limit.SynchronousCommit = a, sync

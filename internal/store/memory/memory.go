@@ -85,7 +85,7 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 	}
 	for i := range hits {
 		if hits[i].Limit.Algorithm == ratelimit.InFlight && decisions[i].Allowed && !hits[i].Peek &&
-			(passes || hits[i].Apart) {
+			(passes || hits[i].Independent) {
 			s.holdSlots(hits[i])
 		}
 	}
@@ -109,7 +109,7 @@ func (s *Store) releaseSlots(h ratelimit.Hit) {
 	}
 }
 
-// decide decides hits, and reports whether all of them are allowed, except those that are Apart.
+// decide decides hits, and reports whether all of them are allowed, except those that are Independent.
 func (s *Store) decide(hits []ratelimit.Hit, decisions []ratelimit.Decision) (bool, error) {
 	keys, stripes, err := s.lock(hits)
 	defer unlock(stripes)
@@ -146,7 +146,7 @@ func (s *Store) Settle(h *batch.Settlement) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if e := st.rows[k]; e != nil {
-		algorithm.Of(h.Limit).Adjust(h.Limit, &e.row, s.now().UnixMicro(), h.Back, h.DecidedAt)
+		algorithm.Of(h.Limit).Adjust(h.Limit, &e.row, s.now().UnixMicro(), h.Refund, h.DecidedAt)
 		if e.row.Blank() {
 			st.removeEntry(e)
 		}

@@ -160,7 +160,7 @@ func (r *Report) Count(admitted bool, hits []ratelimit.Hit, decisions []ratelimi
 		if decisions[i].Source == ratelimit.FromMemory {
 			local = 1
 		}
-		if hits[i].Apart || !admitted && decisions[i].Allowed {
+		if hits[i].Independent || !admitted && decisions[i].Allowed {
 			continue
 		}
 		l := r.limit(hits[i].Limit.Prefix)

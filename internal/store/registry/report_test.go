@@ -27,7 +27,7 @@ func TestReportCountsOutcomes(t *testing.T) {
 		var hits []ratelimit.Hit
 		var decisions []ratelimit.Decision
 		for i, a := range allowed {
-			hits = append(hits, ratelimit.Hit{Limit: limits[i], Apart: i == 2})
+			hits = append(hits, ratelimit.Hit{Limit: limits[i], Independent: i == 2})
 			decisions = append(decisions, ratelimit.Decision{Allowed: a, Source: source})
 		}
 		n.Report.Count(admitted, hits, decisions)

@@ -140,7 +140,7 @@ func testKeys(t *testing.T, s *store) {
 	}
 }
 
-func testLimitsAreApart(t *testing.T, s *store) {
+func testLimitsHaveOwnRows(t *testing.T, s *store) {
 	base := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Hour}
 	durable, prefix := base, base
 	durable.Durable, durable.SynchronousCommit = true, true
@@ -161,8 +161,9 @@ func testLimitsAreApart(t *testing.T, s *store) {
 	s.expect(ratelimit.Hit{Limit: &async, Key: "k", Cost: 1}, false, 0)
 }
 
-// testHitsApart checks that a hit apart is charged even if the request is refused, and does not refuse it.
-func testHitsApart(t *testing.T, s *store) {
+// testIndependentHits checks that an Independent hit is charged even if the request is refused, and refuses
+// no request.
+func testIndependentHits(t *testing.T, s *store) {
 	for _, durable := range []bool{false, true} {
 		for _, l := range Limits("a", 3) {
 			enforced, other, trial := *l, *l, *l
@@ -172,8 +173,9 @@ func testHitsApart(t *testing.T, s *store) {
 			other.Prefix, trial.Prefix = "other"+enforced.Prefix, "trial"+enforced.Prefix
 			other.Events = 2
 			hits := []ratelimit.Hit{
-				{Limit: &trial, Key: "k", Cost: 1, Apart: true}, {Limit: &enforced, Key: "k", Cost: 1},
-				{Limit: &other, Key: "k", Cost: 1}, {Limit: &trial, Key: "second", Cost: 2, Apart: true},
+				{Limit: &trial, Key: "k", Cost: 1, Independent: true}, {Limit: &enforced, Key: "k", Cost: 1},
+				{Limit: &other, Key: "k", Cost: 1},
+				{Limit: &trial, Key: "second", Cost: 2, Independent: true},
 			}
 			for n, want := range []struct {
 				allowed   [4]bool
@@ -188,17 +190,18 @@ func testHitsApart(t *testing.T, s *store) {
 				for i := range hits {
 					known := d[i].Source != ratelimit.Undecided
 					if d[i].Allowed != want.allowed[i] || known && d[i].Remaining != want.remaining[i] ||
-						hits[i].Apart && !known {
+						hits[i].Independent && !known {
 						t.Fatalf("%s, request %d, hit %d: %+v, want %v and %d left", l.Prefix, n+1, i, d[i],
 							want.allowed[i], want.remaining[i])
 					}
 				}
 			}
-			alone := s.take(ratelimit.Hit{Limit: &trial, Key: "third", Cost: 3, Apart: true},
-				ratelimit.Hit{Limit: &trial, Key: "fourth", Cost: 4, Apart: true})
+			alone := s.take(ratelimit.Hit{Limit: &trial, Key: "third", Cost: 3, Independent: true},
+				ratelimit.Hit{Limit: &trial, Key: "fourth", Cost: 4, Independent: true})
 			if !alone[0].Allowed || alone[0].Remaining != 0 || alone[1].Allowed ||
 				alone[1].RetryAfter != ratelimit.Never {
-				t.Fatalf("%s: a request of hits apart: got %+v, want each decided by itself", l.Prefix, alone)
+				t.Fatalf("%s: a request of independent hits: got %+v, want each decided by itself",
+					l.Prefix, alone)
 			}
 		}
 	}

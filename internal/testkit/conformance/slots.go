@@ -51,7 +51,8 @@ func testSlots(t *testing.T, s *store) {
 	s.take(early)
 	awaitFree(3)
 
-	// A request on several limits takes all of its slots and units or none. A hit apart is decided by itself.
+	// A request on several limits takes all of its slots and units or none. An Independent hit is decided by
+	// itself.
 	window := &ratelimit.Limit{Prefix: "window", Algorithm: ratelimit.FixedWindow, Events: 2,
 		Window: time.Hour}
 	for i := range 3 {
@@ -63,11 +64,11 @@ func testSlots(t *testing.T, s *store) {
 		defer h.Slot.Release()
 	}
 	awaitFree(1)
-	apart := hit(1)
-	apart.Apart = true
-	s.take(ratelimit.Hit{Limit: window, Key: "k", Cost: 1}, apart)
+	independent := hit(1)
+	independent.Independent = true
+	s.take(ratelimit.Hit{Limit: window, Key: "k", Cost: 1}, independent)
 	awaitFree(0)
-	apart.Slot.Release()
+	independent.Slot.Release()
 	awaitFree(1)
 	if err := s.Reset(context.Background(), timeout, []ratelimit.Hit{{Limit: l, Key: "k"}}); err != nil {
 		t.Fatal(err)

@@ -48,10 +48,10 @@ func Store(t *testing.T, open func(t testing.TB) ratelimit.Store) {
 		{"more than the quota", testMoreThanTheQuota},
 		{"reset", testReset},
 		{"keys", testKeys},
-		{"limits are apart", testLimitsAreApart},
+		{"limits have their own rows", testLimitsHaveOwnRows},
 		{"several limits", testSeveralLimits},
 		{"refund beside a refusal", testRefundBesideRefusal},
-		{"hits apart", testHitsApart},
+		{"independent hits", testIndependentHits},
 		{"retry after", testRetryAfter},
 		{"slots", testSlots},
 		{"many hits", testManyHits},
@@ -92,14 +92,14 @@ func (s *store) expect(h ratelimit.Hit, allowed bool, remaining int64) ratelimit
 	s.t.Helper()
 	before := time.Now()
 	d := s.take(h)[0]
-	if d.Allowed != allowed || d.Remaining != remaining || d.Limit != h.Limit.Capacity() {
+	if d.Allowed != allowed || d.Remaining != remaining || d.Quota != h.Limit.Capacity() {
 		s.t.Fatalf("%s, cost %d: got %+v, want allowed %v and %d of %d left", h.Limit.Prefix, h.Cost, d,
 			allowed, remaining, h.Limit.Capacity())
 	}
 	if d.Allowed != (d.RetryAfter == 0) || d.RetryAfter < 0 {
 		s.t.Fatalf("%s, cost %d: got %+v, want a RetryAfter unless allowed", h.Limit.Prefix, h.Cost, d)
 	}
-	switch full := remaining == d.Limit; {
+	switch full := remaining == d.Quota; {
 	case d.RetryAfter == ratelimit.Never:
 		if !d.Reset.IsZero() {
 			s.t.Fatalf("%s, cost %d, RetryAfter Never: Reset %v, want zero", h.Limit.Prefix, h.Cost, d.Reset)

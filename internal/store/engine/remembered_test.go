@@ -23,10 +23,13 @@ func takeAndReportSent(t *testing.T, store *engine.Store, h ratelimit.Hit) (rate
 	d := takeOne(t, store, h)
 	after := store.Stats()
 	sent := after[engine.Statements] > before[engine.Statements]
-	if d.Source == ratelimit.FromBlocked && (sent || after[engine.Blocked] != before[engine.Blocked]+1) ||
-		d.Source == ratelimit.FromPostgres && !sent {
-		t.Fatalf("Source %v: counts changed from %+v to %+v, want a statement or a blocked hit", d.Source,
-			before, after)
+	refused := after[engine.RefusedFromMemory] - before[engine.RefusedFromMemory]
+	if d.Source == ratelimit.FromRemembered && (sent || refused != 1) {
+		t.Fatalf("a remembered refusal: got %d refusals from memory, statement %v; want 1, false", refused,
+			sent)
+	}
+	if d.Source == ratelimit.FromPostgres && !sent {
+		t.Fatal("a decision of the database: got no statement, want one")
 	}
 	return d, sent
 }
@@ -51,7 +54,7 @@ func TestRefusedCostsAreRemembered(t *testing.T) {
 			before := time.Now()
 			d, sent := takeAndReportSent(t, store, hit(cost))
 			after := time.Now()
-			if sent && after.Sub(early) < time.Second || d.Allowed || d.Remaining != 3 || d.Limit != 6 ||
+			if sent && after.Sub(early) < time.Second || d.Allowed || d.Remaining != 3 || d.Quota != 6 ||
 				cost == 5 && d.Reset.Sub(first.Reset).Abs() > time.Microsecond {
 				t.Errorf("%s, cost %d: sent %v, got %+v, want %+v", l.Prefix, cost, sent, d, first)
 			}
@@ -77,7 +80,7 @@ func TestRefusedCostsAreRemembered(t *testing.T) {
 		raised := *l
 		raised.Events = 100
 		d, sent := takeAndReportSent(t, store, ratelimit.Hit{Limit: &raised, Key: "k", Cost: 5})
-		if !sent || d.Limit != 100 {
+		if !sent || d.Quota != 100 {
 			t.Errorf("%s, raised to 100: sent %v, got %+v, want it from the database", l.Prefix, sent, d)
 		}
 		store.Close()
@@ -105,12 +108,13 @@ func TestRefusalBeforeResetIsDropped(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			d, blocked := <-done, store.Stats()[engine.BlockedKeys]
-			if d.Allowed || d.Source != ratelimit.FromPostgres || blocked != 0 {
-				t.Errorf("before the reset: got %+v and %d blocked keys, want a refusal and none", d, blocked)
+			d, remembered := <-done, store.Stats()[engine.RememberedRefusals]
+			if d.Allowed || d.Source != ratelimit.FromPostgres || remembered != 0 {
+				t.Errorf("before the reset: got %+v and %d remembered refusals, want a refusal and none", d,
+					remembered)
 			}
 			// A refusal of a hit after the reset is remembered.
-			for _, source := range []ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromBlocked} {
+			for _, source := range []ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromRemembered} {
 				go send()
 				if d := <-done; d.Source != source {
 					t.Errorf("got %+v, want Source %v", d, source)
@@ -140,16 +144,18 @@ func TestRefusalsHoldDuringOutage(t *testing.T) {
 				time.Sleep(time.Until(start.Add(at)))
 				start := time.Now()
 				if d, _, err := tryOne(store, time.Second, h); err != nil || d.Allowed ||
-					d.Source != ratelimit.FromBlocked || d.RetryAfter > time.Hour-at || d.RetryAfter <= 0 {
+					d.Source != ratelimit.FromRemembered || d.RetryAfter > time.Hour-at || d.RetryAfter <= 0 {
 					t.Errorf("%s, step %d: got %+v, %v; want a remembered refusal", name, step, d, err)
 				}
-				if d, err := q.take(h); err != nil || d[0].Allowed || d[0].Source != ratelimit.FromBlocked {
+				queued, err := q.take(h)
+				if err != nil || queued[0].Allowed || queued[0].Source != ratelimit.FromRemembered {
 					t.Errorf("%s, step %d, in a queue: got %+v, %v; want a remembered refusal", name, step,
-						d, err)
+						queued, err)
 				}
 				d := make([]ratelimit.Decision, 2)
-				err := store.Take(context.Background(), time.Second, several, d)
-				if err != nil || d[0].Source != ratelimit.Undecided || d[1].Source != ratelimit.FromBlocked {
+				err = store.Take(context.Background(), time.Second, several, d)
+				if err != nil || d[0].Source != ratelimit.Undecided ||
+					d[1].Source != ratelimit.FromRemembered {
 					t.Errorf("%s, step %d: got %+v, %v; want the second hit refused", name, step, d, err)
 				}
 				if _, _, err := tryOne(store, time.Second, other[0]); err == nil {
