@@ -216,7 +216,8 @@ func serveAll(t *testing.T, configs []*randomConfig, dsns []string) (urls []stri
 		}
 	}
 	address := harness.FreeAddress(t)
-	config := harness.Replace(t, caddyfile(address, dsns[0], routes), "dsn ", "remembered_refusals off\n\t\tdsn ")
+	config := harness.Replace(t, caddyfile(address, dsns[0], routes), "dsn ",
+		"remembered_refusals off\n\t\tdsn ")
 	caddy := startCaddyOn(t, address, config)
 	return []string{caddy.url, serveHandlers(t, middlewares), serveHandlers(t, program)}
 }
