@@ -9,12 +9,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// templates holds the state of servers, by their addresses.
+// templates holds the templates that exist, by the address of the server and the name.
 var templates = struct {
 	sync.Mutex
-	made     map[string]bool   // the templates that exist, by address and name
-	strategy map[string]string // the results of copyStrategy, by address
-}{made: map[string]bool{}, strategy: map[string]string{}}
+	made map[string]bool
+}{made: map[string]bool{}}
 
 // template returns the name of a database to copy, in which the SQL has run. The first process that needs the
 // database creates it, and it stays as long as the server. For no SQL it is template0, to which nobody
@@ -35,30 +34,6 @@ func template(admin, sql string) (string, error) {
 	}
 	templates.made[admin+name] = true
 	return name, nil
-}
-
-// copyStrategy returns the clause for copies of databases on a server. By default, a server writes each page
-// of a copy to its log. With fsync off, a copy of the files takes a third of the CPU.
-func copyStrategy(admin string) (string, error) {
-	templates.Lock()
-	defer templates.Unlock()
-	if clause, ok := templates.strategy[admin]; ok {
-		return clause, nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, admin)
-	if err != nil {
-		return "", fmt.Errorf("cluster: %w", err)
-	}
-	defer conn.Close(ctx)
-	var clause string
-	const sql = "SELECT CASE current_setting('fsync') WHEN 'off' THEN ' STRATEGY FILE_COPY' ELSE '' END"
-	if err := conn.QueryRow(ctx, sql).Scan(&clause); err != nil {
-		return "", fmt.Errorf("cluster: %w", err)
-	}
-	templates.strategy[admin] = clause
-	return clause, nil
 }
 
 // makeTemplate creates a template unless it exists. The database has a temporary name until all of the SQL
