@@ -73,14 +73,26 @@ func clearEnv(t *testing.T) {
 func TestDSNLikePgx(t *testing.T) {
 	clearEnv(t)
 	for _, line := range readLines(t, "dsn_like_pgx.txt") {
-		dsn := line.text
-		want, wantErr := readByPgx(dsn)
-		got, gotErr := readByUs(dsn)
-		if (gotErr == nil) != (wantErr == nil) {
-			t.Errorf("%q: error %v, want pgx's %v", dsn, gotErr, wantErr)
-		} else if !reflect.DeepEqual(got, want) && gotErr == nil {
-			t.Errorf("%q means\n %+v, want pgx's\n %+v", dsn, got, want)
-		}
+		checkLikePgx(t, line.text)
+	}
+	for name, value := range map[string]string{"PGHOST": "eh", "PGPORT": "7", "PGUSER": "eu",
+		"PGPASSWORD": "ep", "PGDATABASE": "ed", "PGSSLMODE": "disable", "PGAPPNAME": "ea",
+		"PGCONNECT_TIMEOUT": "4", "PGTARGETSESSIONATTRS": "any", "PGOPTIONS": "-c a=b"} {
+		t.Setenv(name, value)
+	}
+	checkLikePgx(t, "")
+	checkLikePgx(t, "host=h port=1 user=u dbname=d password=p connect_timeout=5 options='-c c=d'")
+}
+
+// checkLikePgx checks that a connection string has the meaning that it has for pgx.
+func checkLikePgx(t *testing.T, dsn string) {
+	t.Helper()
+	want, wantErr := readByPgx(dsn)
+	got, gotErr := readByUs(dsn)
+	if (gotErr == nil) != (wantErr == nil) {
+		t.Errorf("%q: error %v, want pgx's %v", dsn, gotErr, wantErr)
+	} else if !reflect.DeepEqual(got, want) && gotErr == nil {
+		t.Errorf("%q means\n %+v, want pgx's\n %+v", dsn, got, want)
 	}
 }
 

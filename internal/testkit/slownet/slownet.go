@@ -24,7 +24,6 @@ type Proxy struct {
 	mu      sync.Mutex // guards all that follows
 	changed *sync.Cond // signals a change of hangs
 	closed  bool
-	down    bool
 	hangs   bool
 	conns   map[net.Conn]bool // the open connections, on both sides
 }
@@ -84,16 +83,6 @@ func (p *Proxy) SetHanging(hangs bool) {
 	p.changed.Broadcast()
 }
 
-// SetDown closes all connections, and refuses new ones while down is true.
-func (p *Proxy) SetDown(down bool) {
-	p.mu.Lock()
-	p.down = down
-	p.mu.Unlock()
-	if down {
-		p.closeAll(false)
-	}
-}
-
 // waitWhileHanging waits until the network forwards data.
 func (p *Proxy) waitWhileHanging() {
 	p.mu.Lock()
@@ -134,19 +123,19 @@ func (p *Proxy) accept(listener net.Listener) {
 	}
 }
 
-// add registers the connections for closeAll. If the proxy is closed or the network is down, add closes them
+// add registers the connections for closeAll. If the proxy is closed, add closes them
 // and returns false.
 func (p *Proxy) add(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range conns {
-		if p.closed || p.down {
+		if p.closed {
 			_ = c.Close()
 		} else {
 			p.conns[c] = true
 		}
 	}
-	return !p.closed && !p.down
+	return !p.closed
 }
 
 func (p *Proxy) remove(conns ...net.Conn) {
