@@ -78,7 +78,7 @@ func bothProxies(t *testing.T, dsn, backend string, limit object) map[string]str
 	if limit["timeout"] == nil {
 		limit = decideAlways(limit)
 	}
-	both := startBoth(t, dsn, route{"/", backend, limit})
+	both := startBoth(t, dsn, route{path: "/", backend: backend, limit: limit})
 	return map[string]string{"caddy": both[0].url, "traefik": both[1].url}
 }
 

@@ -104,7 +104,7 @@ func startCaddy(t *testing.T, dsn string, routes ...route) *proxy {
 // A deployment replaces proxies one after the other, or all together. The database has the counts.
 func TestCountsSurviveARestart(t *testing.T) {
 	dsn := cluster.Open(t)
-	limited := route{"/", "", decideAlways(object{"prefix": "restarted", "limit": "6 1h",
+	limited := route{path: "/", limit: decideAlways(object{"prefix": "restarted", "limit": "6 1h",
 		"algorithm": "fixed_window"})}
 	left := 6
 	take := func(url string, stop func() error) {

@@ -39,9 +39,9 @@ func TestAPasswordThatChangedInAFileIsUsed(t *testing.T) {
 		return object{"prefix": "PROXY", "limit": "1000 1h", settings: name,
 			"policy": object{settings: policy}}
 	}
-	c := startCaddy(t, "{file."+limits+"}", route{"/", "", object{"prefix": "PROXY", "limit": "1000 1h",
-		"policy": object{"dsn": "{file." + policy + "}"}}})
-	tr := startTraefik(t, []route{{"/", "", limit(limits, "dsnFile")}})
+	c := startCaddy(t, "{file."+limits+"}", route{path: "/", limit: object{"prefix": "PROXY",
+		"limit": "1000 1h", "policy": object{"dsn": "{file." + policy + "}"}}})
+	tr := startTraefik(t, []route{{path: "/", limit: limit(limits, "dsnFile")}})
 	page := harness.FreeAddress(t)
 	harness.Start(t, harness.Program{Name: "the page", Path: buildCaddy(t), Dir: dir,
 		Args: []string{"pg-ratelimit", "page", "--listen", page, "--dsn",

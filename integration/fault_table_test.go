@@ -217,15 +217,17 @@ func measureFault(t *testing.T, proxies []*controlledProxy, name string, begin, 
 // faultRoutes returns the limits of faultPaths.
 func faultRoutes() []route {
 	return []route{
-		{"/wide", "", object{"prefix": "wide", "limit": "1000000 1h", "key": "all", "onError": "local"}},
-		{"/tight", "", object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window",
+		{path: "/wide", limit: object{"prefix": "wide", "limit": "1000000 1h", "key": "all",
+			"onError": "local"}},
+		{path: "/tight", limit: object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window",
 			"key":     "{header.X-Key}",
 			"durable": true, "synchronousCommit": true, "onError": "local"}},
-		{"/used", "", object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window",
+		{path: "/used", limit: object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window",
 			"key":     "{header.X-Key}",
 			"durable": true, "synchronousCommit": true, "onError": "deny"}},
-		{"/deny", "", object{"prefix": "deny", "limit": "1000000 1h", "key": "all", "onError": "deny"}},
-		{"/none", "", nil},
+		{path: "/deny", limit: object{"prefix": "deny", "limit": "1000000 1h", "key": "all",
+			"onError": "deny"}},
+		{path: "/none"},
 	}
 }
 

@@ -74,56 +74,62 @@ func holdSlot(t *testing.T, url string) (end func()) {
 // the connection of an upgrade is closed, in both proxies.
 func TestSlotsEndWithTheirRequests(t *testing.T) {
 	t.Parallel()
-	for _, dsn := range []string{cluster.Open(t), "memory"} {
+	for store, dsn := range map[string]string{"Postgres": cluster.Open(t), "memory": "memory"} {
 		upstream := httptest.NewServer(http.HandlerFunc(holdingUpstream))
 		t.Cleanup(upstream.Close)
 		limit := object{"prefix": "PROXY", "key": "all", "algorithm": "in_flight", "limit": "3"}
 		for proxy, url := range bothProxies(t, dsn, upstream.URL, limit) {
-			awaitRemaining := func(want string) {
-				t.Helper()
-				await(t, proxy+": the requests to end", func() bool {
-					// this request holds one slot itself
-					return harness.Ask(t, harness.Get(url+"/")).Header.Get("X-RateLimit-Remaining") == want
-				})
-			}
-			awaitRemaining("2")
-			var ends []func()
-			for range 3 {
-				ends = append(ends, holdSlot(t, url))
-			}
-			fourth := harness.Ask(t, harness.Get(url+"/"))
-			if fourth.Status != http.StatusTooManyRequests || fourth.Header.Get("Retry-After") != "1" ||
-				fourth.Header.Get("X-RateLimit-Limit") != "3" {
-				t.Errorf("%s: a fourth request: %d, %v, want 429 after 1 s with a limit of 3", proxy,
-					fourth.Status, fourth.Header)
-			}
-			for i, end := range ends {
-				end()
-				awaitRemaining(fmt.Sprint(i))
-			}
-			for range 4 {
-				if response, err := http.Get(url + "/abort"); err == nil {
-					_, _ = io.Copy(io.Discard, response.Body)
-					response.Body.Close()
-				}
-			}
-			awaitRemaining("2")
-			conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			fmt.Fprintf(conn,
-				"GET /echo HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n",
-				conn.RemoteAddr())
-			response, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // it has none
-			if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
-				t.Fatalf("%s: an upgrade: %v, error %v, want 101", proxy, response, err)
-			}
-			// the request still has its slot a while after the change of the protocol
-			time.Sleep(100 * time.Millisecond)
-			awaitRemaining("1")
-			conn.Close()
-			awaitRemaining("2")
+			t.Run(proxy+" with slots in "+store, func(t *testing.T) { checkSlotsEnd(t, url) })
 		}
 	}
+}
+
+// checkSlotsEnd checks that requests to a proxy hold their slots until they end: by a response, an abort or
+// the end of an upgraded connection.
+func checkSlotsEnd(t *testing.T, url string) {
+	awaitRemaining := func(want string) {
+		t.Helper()
+		await(t, "the requests to end", func() bool {
+			// this request holds one slot itself
+			return harness.Ask(t, harness.Get(url+"/")).Header.Get("X-RateLimit-Remaining") == want
+		})
+	}
+	awaitRemaining("2")
+	var ends []func()
+	for range 3 {
+		ends = append(ends, holdSlot(t, url))
+	}
+	fourth := harness.Ask(t, harness.Get(url+"/"))
+	if fourth.Status != http.StatusTooManyRequests || fourth.Header.Get("Retry-After") != "1" ||
+		fourth.Header.Get("X-RateLimit-Limit") != "3" {
+		t.Errorf("a fourth request: %d, %v, want 429 after 1 s with a limit of 3", fourth.Status,
+			fourth.Header)
+	}
+	for i, end := range ends {
+		end()
+		awaitRemaining(fmt.Sprint(i))
+	}
+	for range 4 {
+		if response, err := http.Get(url + "/abort"); err == nil {
+			_, _ = io.Copy(io.Discard, response.Body)
+			response.Body.Close()
+		}
+	}
+	awaitRemaining("2")
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(conn,
+		"GET /echo HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n",
+		conn.RemoteAddr())
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // it has none
+	if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("an upgrade: %v, error %v, want 101", response, err)
+	}
+	// the request still has its slot a while after the change of the protocol
+	time.Sleep(100 * time.Millisecond)
+	awaitRemaining("1")
+	conn.Close()
+	awaitRemaining("2")
 }

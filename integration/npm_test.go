@@ -80,7 +80,7 @@ func (s *shared) byCaddy(t *testing.T, client *http.Client, url string) taker {
 
 // route returns the limit in Caddy.
 func (s *shared) route() route {
-	return route{"/" + s.limit.Prefix, "", decideAlways(object{"prefix": s.limit.Prefix,
+	return route{path: "/" + s.limit.Prefix, limit: decideAlways(object{"prefix": s.limit.Prefix,
 		"algorithm": s.limit.Algorithm.String(),
 		"limit":     fmt.Sprint(s.limit.Events, " ", s.limit.Window), "durable": s.limit.Durable,
 		"key": "{header.X-Subject}", "cost": "{header.X-Cost}"})}

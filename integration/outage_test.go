@@ -19,10 +19,11 @@ func TestPostgresIsDownAtLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxies := startBoth(t, dsn,
-		route{"/allow", "", object{"prefix": "allow", "limit": "1000000 1h", "key": "all",
+		route{path: "/allow", limit: object{"prefix": "allow", "limit": "1000000 1h", "key": "all",
 			"onError": "allow"}},
-		route{"/deny", "", object{"prefix": "deny", "limit": "1000000 1h", "key": "all", "onError": "deny"}},
-		route{"/tight", "", decideAlways(object{"prefix": "tight", "limit": "5 1h",
+		route{path: "/deny", limit: object{"prefix": "deny", "limit": "1000000 1h", "key": "all",
+			"onError": "deny"}},
+		route{path: "/tight", limit: decideAlways(object{"prefix": "tight", "limit": "5 1h",
 			"key": "{header.X-Key}"})})
 	for _, p := range proxies {
 		for path, status := range map[string]int{"/allow": http.StatusOK,

@@ -49,7 +49,7 @@ func TestAnUnknownKeyOpensNothing(t *testing.T) {
 		SELECT rate_limit_rule('members', action => 'block', paths => '{/members}', tiers => '{anonymous}');
 		SELECT rate_limit_rule('shared', count_by => '{all}', paths => '{/shared/*}', per_hour => 5);
 		INSERT INTO rate_limit_bans (user_id) VALUES ('bob')`)
-	proxies := startBoth(t, dsn, route{"/", "", object{"timeout": "1s", "policy": object{
+	proxies := startBoth(t, dsn, route{path: "/", limit: object{"timeout": "1s", "policy": object{
 		"apiKey": "{header.X-Api-Key}", "user": "{header.X-User}", "unknownKey": "anonymous"}}})
 	awaitPolicyApplied(t, dsn, 2)
 	_, err := cluster.Connect(t, dsn).Exec(t.Context(), "BEGIN; LOCK TABLE rate_limit_api_keys")

@@ -111,7 +111,7 @@ func secretProxies(t *testing.T, dsn, storage string) (c *proxy, tr *traefik) {
 	t.Helper()
 	var routes []route
 	for i, s := range keySources {
-		routes = append(routes, route{s.path, "", object{"dsn": dsn, "prefix": fmt.Sprint("zone", i),
+		routes = append(routes, route{path: s.path, limit: object{"dsn": dsn, "prefix": fmt.Sprint("zone", i),
 			"timeout": "10s", "onError": "deny",
 			"key": s.placeholder, "limit": "8 1h", "policy": object{"apiKey": s.placeholder,
 				"forwardHeaders": true}}})

@@ -22,7 +22,7 @@ func governedBy(t *testing.T, dsn string, settings object) (urls []string) {
 	settings["policy"] = object{"apiKey": "{header.Authorization}", "user": "{header.X-User}"}
 	settings["zones"] = []object{{"prefix": "zone", "key": "{header.X-User}{header.Authorization}",
 		"limit": "1000000 1h", "algorithm": "fixed_window"}}
-	routes := []route{{"/", "", settings}}
+	routes := []route{{path: "/", limit: settings}}
 	for range 2 {
 		urls = append(urls, startCaddy(t, dsn, routes...).url)
 	}

@@ -201,7 +201,8 @@ func (r *rehearsal) proxies() {
 	maps.Copy(long, object{"durable": true, "synchronousCommit": true, "lease": "2%",
 		"policy": object{"user": "{header.X-User}"}})
 	r.urls = nil
-	for _, p := range startBoth(r.t, r.dsn, route{"/short", "", short}, route{"/", "", long}) {
+	for _, p := range startBoth(r.t, r.dsn, route{path: "/short", limit: short},
+		route{path: "/", limit: long}) {
 		r.urls = append(r.urls, p.url)
 	}
 }

@@ -70,7 +70,7 @@ psql -c "ALTER SYSTEM SET ssl = on" -c "ALTER SYSTEM SET ssl_cert_file = '%s'" \
 	for path, dsn := range dsns {
 		limit := object{"dsn": dsn, "timeout": "10s", "onError": "deny", "prefix": "tls", "key": "all",
 			"limit": "1000000 1h"}
-		routes = append(routes, route{path, "", limit})
+		routes = append(routes, route{path: path, limit: limit})
 	}
 	c, tr := startCaddy(t, dsns["/cert"], routes...), startTraefik(t, routes)
 	awaitStatus := func(path string, status int) {

@@ -208,7 +208,7 @@ func serveAll(t *testing.T, configs []*randomConfig, dsns []string) (urls []stri
 		path := fmt.Sprintf("/c%d/", n)
 		behind := httputil.NewSingleHostReverseProxy(upstream)
 		limit := c.limit(path)
-		routes = append(routes, route{path, upstream.String(), maps.Clone(limit)})
+		routes = append(routes, route{path: path, backend: upstream.String(), limit: maps.Clone(limit)})
 		limit["dsn"] = dsns[1]
 		middlewares[path] = p.mustHandler(t, behind, limit)
 		if c.inGo {

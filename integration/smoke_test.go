@@ -28,9 +28,9 @@ func TestSmoke(t *testing.T) {
 // smokeRoutes returns the limits of TestSmoke.
 func smokeRoutes() []route {
 	return []route{
-		{"/shared", "", decideAlways(object{"prefix": "shared", "key": "all", "limit": "90 1d",
+		{path: "/shared", limit: decideAlways(object{"prefix": "shared", "key": "all", "limit": "90 1d",
 			"algorithm": "fixed_window"})},
-		{"/policy", "", decideAlways(object{"policy": object{"user": "{header.X-User}"}})},
+		{path: "/policy", limit: decideAlways(object{"policy": object{"user": "{header.X-User}"}})},
 	}
 }
 

@@ -27,7 +27,7 @@ func soakRoutes(name, upstream string) (routes []route) {
 		for setting, value := range l.settings {
 			settings[setting] = value
 		}
-		routes = append(routes, route{"/" + l.name, upstream, settings})
+		routes = append(routes, route{path: "/" + l.name, backend: upstream, limit: settings})
 	}
 	return routes
 }

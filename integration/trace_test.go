@@ -15,7 +15,7 @@ func TestDecisionsAreOnTheSpansOfCaddysTracing(t *testing.T) {
 	address := harness.FreeAddress(t)
 	limit := object{"prefix": "traced", "key": "{header.Authorization}", "limit": "1 1h",
 		"algorithm": "fixed_window"}
-	config := harness.Replace(t, caddyfile(address, "memory", []route{{"/", "", limit}}), "route {",
+	config := harness.Replace(t, caddyfile(address, "memory", []route{{path: "/", limit: limit}}), "route {",
 		"route {\n\ttracing")
 	c := startCaddyOn(t, address, config, "OTEL_TRACES_EXPORTER=console",
 		"OTEL_BSP_SCHEDULE_DELAY=50")

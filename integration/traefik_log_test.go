@@ -12,8 +12,8 @@ import (
 // output. Its API has the settings. It drops a route with a wrong setting.
 func TestTraefikShowsWhatAnOperatorMustSee(t *testing.T) {
 	tr := startTraefikWith(t, object{}, "DEBUG",
-		[]route{{"/right", "", object{"dsn": "memory", "prefix": "of-this-test", "limit": "3 1h"}},
-			{"/wrong", "", object{"dsn": "memory", "prefix": "wrong", "limit": "no limit"}}})
+		[]route{{path: "/right", limit: object{"dsn": "memory", "prefix": "of-this-test", "limit": "3 1h"}},
+			{path: "/wrong", limit: object{"dsn": "memory", "prefix": "wrong", "limit": "no limit"}}})
 	for path, want := range map[string]int{"/right": http.StatusOK, "/wrong": http.StatusNotFound} {
 		if response := harness.Ask(t, harness.Get(tr.url+path)); response.Status != want {
 			t.Errorf("%s: status %d, want %d", path, response.Status, want)

@@ -14,8 +14,8 @@ import (
 func TestTraefikWritesTheHistoryWhenItEnds(t *testing.T) {
 	const n = 1700
 	dsn := cluster.Open(t)
-	tr := startTraefik(t, []route{{"/", startBackend(t), decideAlways(object{"dsn": dsn, "prefix": "end",
-		"key": "{header.X-Key}", "limit": "1000000 1h", "audit": "all"})}})
+	tr := startTraefik(t, []route{{path: "/", backend: startBackend(t), limit: decideAlways(object{"dsn": dsn,
+		"prefix": "end", "key": "{header.X-Key}", "limit": "1000000 1h", "audit": "all"})}})
 	harness.Ask(t, harness.Get(tr.url+"/", "X-Key", "first"))
 	await(t, "the first row", func() bool { // the plugin makes the tables
 		return cluster.Query[int64](t, dsn,

@@ -55,7 +55,8 @@ func TestTraefikBehindAProxy(t *testing.T) {
 		{object{}, http.StatusTooManyRequests},
 		{object{"forwardedHeaders": object{"trustedIPs": []string{"127.0.0.1/32"}}}, http.StatusOK},
 	} {
-		tr := startTraefikWith(t, test.entryPoint, "INFO", []route{{"/limited", backend, limit}})
+		tr := startTraefikWith(t, test.entryPoint, "INFO",
+			[]route{{path: "/limited", backend: backend, limit: limit}})
 		checkClients(t, test.entryPoint, tr.url+"/limited", test.otherClient, http.StatusTooManyRequests)
 	}
 }
