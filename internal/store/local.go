@@ -2,7 +2,7 @@ package store
 
 import (
 	"errors"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -13,79 +13,70 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// linger is the time without local decisions after which limits count as exact again.
-const linger = 2 * time.Second
+// While the database makes no decisions, a Store decides at a share of each limit for this process. It
+// remembers the rows of the database's last decisions, as the engine.RowObserver of its engines. During an
+// outage, a row is divided by the number of proxies, both its used and its remaining quota. Together the
+// proxies then admit about what the limit allows. Units that were admitted on durable limits become debts,
+// which are charged after the outage. The database's next decision on a row replaces the share.
 
-// counts is the Store that a Shares replaces. It is an interface because Yaegi confuses types that refer to
-// each other.
-type counts interface {
-	// Held returns the number of a row's slots that requests of this process hold.
-	Held(row lease.RowID) int64
-	// Charge charges units of a row in the background, see engine.Store.Charge.
-	Charge(subject string, row lease.RowID, l *ratelimit.Limit, units int64)
-	// Answers reports whether the database answers for a subject.
-	Answers(subject string) bool
-	Ready() bool
-	Unavailable() error
+const (
+	// linger is the time without local decisions after which limits count as exact again.
+	linger = 2 * time.Second
+
+	// maxRows bounds the rows that are remembered, at about 300 bytes each.
+	maxRows = 50000
+)
+
+// row holds a row after the database's last decision, or after the last decision at this process's share.
+type row struct {
+	id        lease.RowID
+	row       algorithm.Row
+	decidedAt int64 // the server's time of the decision
+	isShare   bool  // row has been divided into shares
+	slots     int64 // the slots that requests hold of the share; atomic
+	debt      *debt // the debt of the share, or nil
 }
-
-// Shares decides requests while the database makes no decisions, at a share of each limit for this process.
-//
-// It remembers rows of the database's last decisions, as an engine.RowObserver. During an outage, a row is
-// divided by the number of proxies, both its used and its remaining quota. Together the proxies then admit
-// about what the limit allows. Units that were admitted on durable limits become debts, which are charged
-// after the outage. The database's next decision on a row replaces the share.
-type Shares struct {
-	remembering int32 // 1 after UseLocal; atomic
-	proxies     int64 // the number of shares of each limit; atomic
-	next        counts
-	born        time.Time
-	now         func() time.Time // the server's clock in tests, or nil
-
-	mu          sync.Mutex // guards the fields below
-	rows        map[lease.RowID]*row
-	clockOffset int64 // the server's clock minus this machine's clock, in microseconds
-	unpaid      []*debt
-	charging    int64 // units of charges under way
-	state       registry.Local
-}
-
-// newShares returns Shares for a store, which replace sets. now is the server's clock in tests, or nil.
-func newShares(now func() time.Time) *Shares {
-	return &Shares{proxies: 1, born: time.Now(), now: now, rows: map[lease.RowID]*row{}}
-}
-
-// replace sets the store that the Shares replaces. It is called once, before any decision.
-func (s *Shares) replace(next counts) { s.next = next }
 
 // UseLocal starts remembering the rows of decisions, for TakeLocal.
-func (s *Shares) UseLocal() { atomic.StoreInt32(&s.remembering, 1) }
+func (s *Store) UseLocal() { atomic.StoreInt32(&s.remembering, 1) }
 
 // SetProxies sets the number of proxies, this one included.
-func (s *Shares) SetProxies(n int64) { atomic.StoreInt64(&s.proxies, n) }
+func (s *Store) SetProxies(n int64) { atomic.StoreInt64(&s.proxies, n) }
 
 // TakeLocal decides hits without the database, at this process's share of each limit. A limit has as many
 // shares as the registry last counted proxies. cause is the error of the database's decision. TakeLocal
 // reports false if the hits cannot be decided.
-func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
+func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
 	if ratelimit.ValidateHits(hits, decisions) != nil {
 		return false
 	}
 	parts := float64(atomic.LoadInt64(&s.proxies))
+	limits := make([]ratelimit.Limit, len(hits)) // the shares
+	shares := append([]ratelimit.Hit(nil), hits...)
+	rows := make([]*row, len(hits))
+	before := make([]algorithm.Row, len(hits))
+	states := make([]*algorithm.Row, len(hits))
+	times := make([]int64, len(hits))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.serverTime()
-	t := newLocalTake(len(hits))
 	for i := range hits {
-		t.add(s, i, &hits[i], parts)
-		if hits[i].Limit.Algorithm == ratelimit.InFlight {
-			r := t.rows[i]
-			r.row.Slots = atomic.LoadInt64(&r.slots) + s.next.Held(r.id)
-			t.before[i] = r.row
+		h := &hits[i]
+		limits[i] = algorithm.ShareLimit(h.Limit, parts)
+		shares[i].Limit = &limits[i]
+		if capacity := limits[i].Capacity(); h.Cost > capacity && h.Cost <= h.Limit.Capacity() {
+			shares[i].Cost = capacity // else it could never pass
 		}
-		t.times[i] = now
+		r := s.shareOf(lease.RowOf(h.Limit, h.StoredKey()), parts)
+		if h.Limit.Algorithm == ratelimit.InFlight {
+			r.row.Slots = atomic.LoadInt64(&r.slots) + s.Held(r.id)
+		}
+		rows[i] = r
+		before[i] = r.row
+		states[i] = &r.row
+		times[i] = now
 	}
-	passes := algorithm.Decide(t.hits, t.states, t.times, decisions)
+	passes := algorithm.Decide(shares, states, times, decisions)
 	s.count(parts, passes)
 	// A statement that was sent may have charged the hits.
 	owed := errors.Is(cause, ratelimit.ErrUnavailable) && !errors.Is(cause, engine.ErrSent)
@@ -95,73 +86,111 @@ func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []rateli
 		charged := h.Cost > 0 && !h.Peek && d.Allowed && (passes || h.Independent)
 		switch {
 		case charged && h.Limit.Algorithm == ratelimit.InFlight:
-			t.rows[i].holdSlots(h)
+			rows[i].holdSlots(h)
 		case charged && h.Limit.Durable && owed:
-			s.addDebt(t.rows[i], h, &t.hits[i], &t.before[i], now)
+			s.addDebt(rows[i], h, &shares[i], &before[i], now)
 		}
-		// The units that passes proxies have used, if the others have used as much as this one.
-		used := int64(float64(t.limits[i].Capacity()-d.Remaining) * parts)
+		// The units that all proxies have used, if the others have used as much as this one.
+		used := int64(float64(limits[i].Capacity()-d.Remaining) * parts)
 		d.Quota = h.Limit.Capacity()
 		d.Remaining = algorithm.Remaining(d.Quota, d.Quota-used)
 		d.Source = ratelimit.FromMemory
 		d.DecidedAt = 0 // nothing is settled: the database does not have the charge
-		if t.states[i].Blank() && t.rows[i].debt == nil {
-			delete(s.rows, t.rows[i].id)
+		if states[i].Blank() && rows[i].debt == nil {
+			delete(s.rows, rows[i].id)
 		}
 	}
 	return true
 }
 
-// localTake holds the hits of a request on the shares of their limits, with their rows.
-type localTake struct {
-	limits []ratelimit.Limit
-	hits   []ratelimit.Hit
-	rows   []*row
-	before []algorithm.Row
-	states []*algorithm.Row
-	times  []int64
+// Local describes the decisions of TakeLocal in the current or the last outage.
+func (s *Store) Local() registry.Local {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.local
 }
 
-func newLocalTake(n int) *localTake {
-	return &localTake{
-		limits: make([]ratelimit.Limit, n), hits: make([]ratelimit.Hit, n), rows: make([]*row, n),
-		before: make([]algorithm.Row, n), states: make([]*algorithm.Row, n), times: make([]int64, n),
+// clock returns this machine's time in microseconds. It never goes back.
+func (s *Store) clock() int64 { return s.born.Add(time.Since(s.born)).UnixMicro() }
+
+// serverTime returns the server's time in microseconds. The caller holds the mutex.
+func (s *Store) serverTime() int64 {
+	if s.options.Now != nil {
+		return s.options.Now().UnixMicro()
 	}
+	return s.clock() + s.clockOffset
 }
 
-// add adds the hit i on the share of its limit, with its row. The caller holds the mutex.
-func (t *localTake) add(s *Shares, i int, h *ratelimit.Hit, parts float64) {
-	t.limits[i] = algorithm.ShareLimit(h.Limit, parts)
-	t.hits[i] = *h
-	t.hits[i].Limit = &t.limits[i]
-	if capacity := t.limits[i].Capacity(); h.Cost > capacity && h.Cost <= h.Limit.Capacity() {
-		t.hits[i].Cost = capacity // else it could never pass
+// Observe implements engine.RowObserver. It is one loop, with the frequent case inline, for Yaegi.
+func (s *Store) Observe(rows []engine.Row) {
+	now := s.clock()
+	s.mu.Lock()
+	for i := range rows {
+		view := rows[i].View
+		r := s.rows[rows[i].ID]
+		if r == nil {
+			r = s.add(rows[i].ID)
+		}
+		if late := r.decidedAt - view.Now; late > 0 && late < lease.Trust {
+			continue // several batches may be under way
+		}
+		r.row = view.Row
+		r.decidedAt = view.Now
+		r.isShare = false
+		s.clockOffset = view.Now - now
 	}
-	r := s.rowOf(lease.RowOf(h.Limit, h.StoredKey()))
+	s.mu.Unlock()
+}
+
+// shareOf returns the row of a share, which may be new. The caller holds the mutex.
+func (s *Store) shareOf(id lease.RowID, parts float64) *row {
+	r := s.rows[id]
+	if r == nil {
+		r = s.add(id)
+	}
 	if !r.isShare {
 		r.isShare = true
 		algorithm.ShareRow(&r.row, parts)
 		r.debt = nil // the next debt belongs to this share
 	}
-	t.rows[i] = r
-	t.before[i] = r.row
-	t.states[i] = &r.row
+	return r
 }
 
-// Local describes the decisions of TakeLocal in the current or the last outage.
-func (s *Shares) Local() registry.Local {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state
-}
-
-// Tick charges debts and ends the time of local limits. The Registry calls it about once a second.
-func (s *Shares) Tick() {
-	s.ChargeDebts()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if time.Since(s.state.Last) >= linger && len(s.unpaid) == 0 && s.charging == 0 && s.next.Ready() &&
-		s.next.Unavailable() == nil {
-		s.state.On = false
+// add adds a row, and evicts another if there are too many. The caller holds the mutex.
+func (s *Store) add(id lease.RowID) *row {
+	if len(s.rows) >= maxRows {
+		tries := 0
+		for other, r := range s.rows { // in random order
+			if tries++; r.debt == nil || tries > 16 {
+				delete(s.rows, other)
+				break
+			}
+		}
 	}
+	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
+	r := &row{id: id}
+	s.rows[id] = r
+	return r
+}
+
+// count counts a decision at one of parts shares of each limit. The caller holds the mutex.
+func (s *Store) count(parts float64, admitted bool) {
+	now := time.Now()
+	if !s.local.On {
+		s.local = registry.Local{On: true, Since: now}
+	}
+	s.local.Last = now
+	s.local.Parts = parts
+	if admitted {
+		s.local.Admitted++
+	} else {
+		s.local.Refused++
+	}
+}
+
+// holdSlots passes the slots of an admitted hit to its Slot.
+func (r *row) holdSlots(h *ratelimit.Hit) {
+	cost := h.Cost
+	atomic.AddInt64(&r.slots, cost)
+	h.Slot.Hold(func() { atomic.AddInt64(&r.slots, -cost) })
 }

@@ -27,7 +27,7 @@ type debt struct {
 
 // addDebt adds the cost of a hit to the debt of its row. share is the hit as it was charged to this process's
 // share of the limit, and before is the share's row before it. The caller holds the mutex.
-func (s *Shares) addDebt(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now int64) {
+func (s *Store) addDebt(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now int64) {
 	d := r.debt
 	switch {
 	case d != nil && d.remaining(now) == 0: // such as a debt of an earlier window
@@ -36,7 +36,7 @@ func (s *Shares) addDebt(r *row, h, share *ratelimit.Hit, before *algorithm.Row,
 		d.before = *before
 	case d == nil:
 		if len(s.unpaid) >= maxUnpaid {
-			s.state.Lost += h.Cost
+			s.local.Lost += h.Cost
 			return
 		}
 		d = &debt{row: r, subject: r.id.Key, before: *before}
@@ -73,22 +73,22 @@ func usedQuota(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
 }
 
 // ChargeDebts charges the debts of the subjects for which the database answers.
-func (s *Shares) ChargeDebts() {
+func (s *Store) ChargeDebts() {
 	for _, d := range s.takeDebts() {
-		s.next.Charge(d.subject, d.row.id, d.limit, d.charge)
+		s.Engine(d.subject).Charge(d.row.id, d.limit, d.charge)
 	}
 }
 
 // takeDebts removes the debts of the subjects for which the database answers, and returns their units that
 // still count.
-func (s *Shares) takeDebts() []debt {
+func (s *Store) takeDebts() []debt {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.serverTime()
 	var billed []debt
 	var left []*debt
 	for _, d := range s.unpaid {
-		if !s.next.Answers(d.subject) {
+		if e := s.Engine(d.subject); e == nil || e.Unavailable() != nil {
 			left = append(left, d)
 			continue
 		}
@@ -105,14 +105,14 @@ func (s *Shares) takeDebts() []debt {
 }
 
 // Charged implements engine.RowObserver.
-func (s *Shares) Charged(units, done int64, lost bool) {
+func (s *Store) Charged(units, done int64, lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.charging -= units
-	s.state.Charged += done
+	s.local.Charged += done
 	if lost {
-		s.state.Lost += units
+		s.local.Lost += units
 	} else {
-		s.state.Unfit += units - done
+		s.local.Unfit += units - done
 	}
 }

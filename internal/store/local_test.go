@@ -5,28 +5,33 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// downStore is a store that decides nothing and holds no slots.
-type downStore struct{ counts }
+// downDB is a database that cannot be reached.
+type downDB struct{ pgdb.DB }
 
-func (*downStore) Held(lease.RowID) int64 { return 0 }
+func (downDB) Close() {}
 
-// newLocalStore returns Shares for a downStore.
-func newLocalStore() *Shares {
-	store := newShares(nil)
-	store.replace(&downStore{})
-	return store
+// newLocalStore returns a store that decides only locally.
+func newLocalStore(t *testing.T) *Store {
+	t.Helper()
+	s, err := Open(downDB{}, engine.Options{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
 }
 
 var errDown = fmt.Errorf("%w: test", ratelimit.ErrUnavailable)
 
 // A durable in_flight limit leaves no debt: its slots end with their requests.
 func TestLocalSlotsAreNotCharged(t *testing.T) {
-	store := newLocalStore()
+	store := newLocalStore(t)
 	l := conformance.InFlight("flight", 2)
 	l.Durable = true
 	decisions := make([]ratelimit.Decision, 1)
@@ -53,7 +58,7 @@ func TestLocalSlotsAreNotCharged(t *testing.T) {
 
 // The rows and the debts are bounded.
 func TestLocalRowsAreBounded(t *testing.T) {
-	store := newLocalStore()
+	store := newLocalStore(t)
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10, Window: time.Hour,
 		Durable: true}
 	decisions := make([]ratelimit.Decision, 1)

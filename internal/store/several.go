@@ -10,11 +10,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A request of several subjects can have hits in several shards. One of them is the home of the request: the
-// shard of the first hit with a Subject, or else of the first hit. A hit that is Independent selects the home
-// only if all hits are. The other shards decide first, each in a transaction of its own. If all of them allow
-// their hits, the home decides. If a shard refuses, the charges of the other shards are refunded. No limit is
-// exceeded, but a refused request holds units of some limits for a moment.
+// A request of several subjects can have hits in several shards. The shards decide at the same time, each in
+// a transaction of its own. If one of them refuses or fails, the charges of the others are refunded. No
+// limit is exceeded, but a request that does not pass holds units of some limits for a moment.
 
 // shardHits holds the hits of a request that one shard decides or resets together.
 type shardHits struct {
@@ -28,83 +26,54 @@ type shardHits struct {
 // takeSeveral decides hits that are in several shards.
 func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision) error {
+	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
+		return err
+	}
 	ctx, cancel := health.WithDeadline(ctx, time.Now(), timeout)
 	defer cancel()
-	take := func(part *shardHits) error {
+	parts := s.divide(hits)
+	forEach(parts, func(part *shardHits) error {
 		part.decisions = make([]ratelimit.Decision, len(part.hits))
 		return s.engines[part.shard].Take(ctx, timeout, part.hits, part.decisions)
-	}
-	home, others := s.divide(hits)
-	forEach(others, take)
-	passes, err := result(others)
+	})
+	passes, err := result(parts)
+	transferSlots(hits, parts, passes)
 	if !passes {
-		home = unconditional(home)
+		s.refund(timeout, parts)
 	}
-	if len(home.hits) > 0 {
-		alone := []*shardHits{home}
-		forEach(alone, take)
-		if passes {
-			passes, err = result(alone)
-		}
-	}
-	for i := range decisions {
-		decisions[i] = ratelimit.Decision{Allowed: true, Quota: hits[i].Limit.Capacity(),
-			Source: ratelimit.Undecided}
-	}
-	transferSlots(hits, others, passes)
-	if !passes {
-		s.refund(timeout, others)
-	}
-	for _, part := range append(others, home) {
-		if part.err != nil {
-			continue
-		}
+	for _, part := range parts {
 		for i, index := range part.indexes {
-			decisions[index] = part.decisions[i]
+			if part.err == nil {
+				decisions[index] = part.decisions[i]
+			} else {
+				decisions[index] = ratelimit.Decision{Allowed: true, Quota: hits[index].Limit.Capacity(),
+					Source: ratelimit.Undecided}
+			}
 		}
 	}
 	return err
 }
 
-// divide returns the hits in the home of a request, and those in other shards. A hit in another shard that is
-// Independent has a shardHits of its own, so that its refusal refuses no other hit.
-func (s *Store) divide(hits []ratelimit.Hit) (*shardHits, []*shardHits) {
-	home := &shardHits{}
-	best := 0
-	for i := range hits {
-		rank := 1
-		switch {
-		case hits[i].Independent:
-		case hits[i].Subject == "":
-			rank = 2
-		default:
-			rank = 3
-		}
-		if rank > best {
-			home.shard = s.shardOf(&hits[i])
-			best = rank
-		}
-	}
-	byShard := map[int]*shardHits{home.shard: home}
-	var others []*shardHits
+// divide returns the hits in each shard. They have temporary Slots.
+func (s *Store) divide(hits []ratelimit.Hit) []*shardHits {
+	byShard := map[int]*shardHits{}
+	var parts []*shardHits
 	for i := range hits {
 		h := hits[i]
 		shard := s.shardOf(&h)
-		to := byShard[shard]
-		if to != home && h.Slot != nil {
+		part := byShard[shard]
+		if part == nil {
+			part = &shardHits{shard: shard}
+			byShard[shard] = part
+			parts = append(parts, part)
+		}
+		if h.Slot != nil {
 			h.Slot = temporarySlot(h.Slot)
 		}
-		if to == nil || h.Independent && to != home {
-			to = &shardHits{shard: shard}
-			others = append(others, to)
-			if !h.Independent {
-				byShard[shard] = to
-			}
-		}
-		to.hits = append(to.hits, h)
-		to.indexes = append(to.indexes, i)
+		part.hits = append(part.hits, h)
+		part.indexes = append(part.indexes, i)
 	}
-	return home, others
+	return parts
 }
 
 // temporarySlot returns a Slot for a hit until its request is decided; transferSlot then transfers its slots
@@ -153,35 +122,22 @@ func start(running *sync.WaitGroup, part *shardHits, do func(part *shardHits) er
 	}()
 }
 
-// result reports whether the shards allow all of their hits, and returns the first error of a shard. It
-// ignores hits that are Independent.
-func result(parts []*shardHits) (passes bool, err error) {
-	passes = true
+// result reports whether the shards allow all of their hits, apart from those that are Independent. If no shard
+// refuses, it returns the error of one that failed.
+func result(parts []*shardHits) (bool, error) {
+	var err error
 	for _, part := range parts {
 		for i := range part.hits {
 			switch {
 			case part.hits[i].Independent:
 			case part.err != nil:
-				return false, part.err
+				err = part.err
 			case !part.decisions[i].Allowed:
-				passes = false
+				return false, nil
 			}
 		}
 	}
-	return passes, nil
-}
-
-// unconditional returns the hits that are decided even if the request does not pass: refunds, and hits that
-// are Independent.
-func unconditional(part *shardHits) *shardHits {
-	kept := &shardHits{shard: part.shard}
-	for i := range part.hits {
-		if part.hits[i].Cost < 0 || part.hits[i].Independent {
-			kept.hits = append(kept.hits, part.hits[i])
-			kept.indexes = append(kept.indexes, part.indexes[i])
-		}
-	}
-	return kept
+	return err == nil, err
 }
 
 // refund settles the charges of a refused request to 0 and waits up to the timeout. It uses settlements
@@ -189,13 +145,9 @@ func unconditional(part *shardHits) *shardHits {
 // that cannot be reached keeps the charge, so that less passes, never more.
 func (s *Store) refund(timeout time.Duration, parts []*shardHits) {
 	var charged []*shardHits
-	maxHits := 0 // the largest number of hits in a shard
 	for _, part := range parts {
 		if passes, _ := result([]*shardHits{part}); !passes || part.err != nil {
 			continue
-		}
-		if len(part.hits) > maxHits {
-			maxHits = len(part.hits)
 		}
 		charged = append(charged, part)
 		for i := range part.hits {
@@ -210,10 +162,8 @@ func (s *Store) refund(timeout time.Duration, parts []*shardHits) {
 			}
 		}
 	}
-	for sent := 0; sent < maxHits; sent += batch.MaxPerBatch {
-		forEach(charged, func(part *shardHits) error { // its batch sends the settlements too
-			_ = s.engines[part.shard].Take(context.Background(), timeout, nil, nil)
-			return nil
-		})
-	}
+	forEach(charged, func(part *shardHits) error { // its batch sends the settlements too
+		_ = s.engines[part.shard].Take(context.Background(), timeout, nil, nil)
+		return nil
+	})
 }

@@ -92,9 +92,8 @@ func (c *Call) Prepare(hits []ratelimit.Hit, reset bool) {
 
 // callPart links a part to the call from which Split made it.
 type callPart struct {
-	whole       *Call
-	indexes     []int // the indexes of the hits in whole.Hits
-	independent bool  // the part is an Independent hit
+	whole   *Call
+	indexes []int // the indexes of the hits in whole.Hits
 }
 
 // Split replaces each call with hits that are Independent by its parts: one call for each of these hits, and
@@ -132,7 +131,7 @@ func splitCall(c *Call) []*Call {
 		p := NewCall()
 		p.Hits = append(p.Hits, *h)
 		p.Arrived = c.Arrived
-		p.part = &callPart{whole: c, indexes: []int{i}, independent: h.Independent}
+		p.part = &callPart{whole: c, indexes: []int{i}}
 		if !h.Independent {
 			together = p
 		}
@@ -151,7 +150,7 @@ func finishPart(c *Call) *Call {
 		switch {
 		case c.Err == nil:
 			whole.Decisions[index] = c.Decisions[i]
-		case c.part.independent:
+		case c.Hits[0].Independent:
 			whole.Decisions[index] = ratelimit.Decision{Allowed: true, Quota: c.Hits[i].Limit.Capacity(),
 				Source: ratelimit.Undecided}
 		default:

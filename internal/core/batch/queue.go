@@ -22,7 +22,6 @@ type Queue struct {
 	batchesInFlight int        // the number of batches in flight
 	idleWorkers     []*worker  // idle workers, to reuse their memory
 	pace            pace
-	beside          any // nil or a *Queue, see Beside: Yaegi does not support a type that contains itself
 }
 
 // worker forms batches: it collects the pending calls, decides them with Options.Decide, and repeats both
@@ -96,22 +95,6 @@ func Send(q *Queue, c *Call, arrived time.Time) {
 	}
 }
 
-// Beside returns the side queue of q, for calls that must not delay the others. At most one batch of the side
-// queue is in flight. decide and expire are as in Options. The first call of Beside creates the side queue;
-// later calls ignore decide and expire.
-func Beside(q *Queue, decide func(calls []*Call, deadline time.Time), expire func(calls []*Call)) *Queue {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if beside, ok := q.beside.(*Queue); ok {
-		return beside
-	}
-	made := NewQueue(Options{
-		Timeout: q.Timeout, Health: q.Health, Workers: 1, Decide: decide, Expire: expire, Deliver: q.Deliver,
-	})
-	q.beside = made
-	return made
-}
-
 // Wait waits until a sent call is finished.
 func Wait(c *Call) { <-c.done }
 
@@ -136,13 +119,11 @@ func Enter(ctx context.Context, q *Queue, c *Call) bool {
 	return stop()
 }
 
-// Busy reports whether a worker of q or its side queue runs.
+// Busy reports whether a worker of q runs.
 func Busy(q *Queue) bool {
 	q.mu.Lock()
-	busy := q.running > 0
-	beside, ok := q.beside.(*Queue)
-	q.mu.Unlock()
-	return busy || ok && Busy(beside)
+	defer q.mu.Unlock()
+	return q.running > 0
 }
 
 // RoundDown clears all but the three highest bits of a duration, so that similar durations become equal.
@@ -189,7 +170,10 @@ func work(q *Queue, w *worker) {
 		}
 		started := time.Now()
 		deadline := calls[0].Arrived.Add(health.Patience(q.Timeout, silent))
-		if calls = fillCalls(q, calls); len(calls) > 0 {
+		if q.Fill != nil {
+			calls = fillCalls(q, calls)
+		}
+		if len(calls) > 0 {
 			q.Decide(calls, deadline)
 		}
 		if finishBatch(q, w, started, deadline) {
@@ -294,14 +278,17 @@ func expireCalls(q *Queue, calls []*Call) {
 		Finish(q, calls, q.Health.NoDecision(nil, true))
 		return
 	}
-	if calls = fillCalls(q, calls); len(calls) > 0 {
+	if q.Fill != nil {
+		calls = fillCalls(q, calls)
+	}
+	if len(calls) > 0 {
 		q.Expire(calls)
 	}
 }
 
 // fillCalls sets the hits of calls by Options.Fill. It finishes the calls that fail and returns the others.
 func fillCalls(q *Queue, calls []*Call) []*Call {
-	if q.Fill == nil || callEach(q.Fill, calls) {
+	if callEach(q.Fill, calls) {
 		return calls
 	}
 	var failed []*Call

@@ -25,15 +25,11 @@ const (
 // errLost ends a cleanup that lost a conflict with another transaction. A later cleanup deletes the rows.
 var errLost = errors.New("the transaction was lost")
 
-// cleaner deletes expired rows in the background, one cleanup at a time. Each cleanup deletes the expired
-// rows of the next prefix of the tables.
+// cleaner is the state of the cleanups of a Store, which delete expired rows in the background, one cleanup
+// at a time. Each cleanup deletes the expired rows of the next prefix of the tables.
 type cleaner struct {
-	server      *server
-	texts       *statements
 	probability float64
 	random      func() float64
-	report      func(error)
-	slots       func() bool // reports whether the process has used limits InFlight
 
 	running int32 // 1 while a cleanup runs; atomic
 
@@ -43,30 +39,32 @@ type cleaner struct {
 	prefix  string
 }
 
-// start starts a cleanup with cleaner.probability, unless one is running. settings are the first parameter of
-// its statements, see clockSQL.
-func (c *cleaner) start(settings []int64) {
-	if c.random() >= c.probability || c.server.closing.Err() != nil ||
+// startCleanup starts a cleanup with cleaner.probability, unless one is running. settings are the first
+// parameter of its statements, see clockSQL.
+func (s *Store) startCleanup(settings []int64) {
+	c := &s.cleaner
+	if c.random() >= c.probability || s.server.closing.Err() != nil ||
 		!atomic.CompareAndSwapInt32(&c.running, 0, 1) {
 		return
 	}
 	go func() {
 		var err error
-		if failure := batch.PanicError(func() { err = c.cleanUp(settings) }); failure != nil {
+		if failure := batch.PanicError(func() { err = s.cleanUp(settings) }); failure != nil {
 			err = failure
 		}
 		atomic.StoreInt32(&c.running, 0)
-		if c.server.closing.Err() == nil && !errors.Is(err, errLost) {
-			c.report(err)
+		if s.server.closing.Err() == nil && !errors.Is(err, errLost) {
+			s.server.report(err)
 		}
 	}()
 }
 
 // cleanUp deletes the expired rows of the next prefix, until a statement deletes fewer than cleanupRows.
-func (c *cleaner) cleanUp(settings []int64) error {
+func (s *Store) cleanUp(settings []int64) error {
+	c := &s.cleaner
 	next := &pgdb.Statement{SQL: strings.Replace(nextPrefixSQL, "{table}",
-		c.texts.tables[tableName(c.durable)].Name, 1), Args: []any{c.prefix}, Unnamed: true}
-	if err := c.run(next); err != nil {
+		s.texts.tables[tableName(c.durable)].Name, 1), Args: []any{c.prefix}, Unnamed: true}
+	if err := s.runCleanup(next); err != nil {
 		return err
 	}
 	if next.Rows == 0 || len(next.Result) < 4 {
@@ -76,9 +74,9 @@ func (c *cleaner) cleanUp(settings []int64) error {
 	}
 	c.prefix = string(next.Result[4:])
 	for round := 0; round < cleanupRounds; round++ {
-		statement := &pgdb.Statement{SQL: c.texts.cleanup(c.durable, c.slots()),
+		statement := &pgdb.Statement{SQL: s.texts.cleanup(c.durable, s.slots.Used()),
 			Args: []any{settings, c.prefix}, Unnamed: true}
-		if err := c.run(statement); err != nil {
+		if err := s.runCleanup(statement); err != nil {
 			return err
 		}
 		if deleted := pg.Bigints(statement.Result); len(deleted) != 1 || deleted[0] < cleanupRows {
@@ -88,14 +86,14 @@ func (c *cleaner) cleanUp(settings []int64) error {
 	return nil
 }
 
-// run runs one statement.
-func (c *cleaner) run(statement *pgdb.Statement) error {
-	ctx, cancel := context.WithTimeout(c.server.closing, cleanupTimeout)
+// runCleanup runs one statement.
+func (s *Store) runCleanup(statement *pgdb.Statement) error {
+	ctx, cancel := context.WithTimeout(s.server.closing, cleanupTimeout)
 	defer cancel()
-	statements := []*pgdb.Statement{{SQL: c.texts.index, Joined: true}, statement}
-	err := c.server.db.Run(ctx, statements)
-	if c.server.closing.Err() == nil {
-		countErrors(c.server.stats, statements, err)
+	statements := []*pgdb.Statement{{SQL: s.texts.index, Joined: true}, statement}
+	err := s.server.db.Run(ctx, statements)
+	if s.server.closing.Err() == nil {
+		countErrors(s.server.stats, statements, err)
 	}
 	if err == nil && len(lostTransactions(statements)) > 0 {
 		return errLost

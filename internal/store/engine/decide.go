@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 type work struct {
 	store      *Store
 	queue      *batch.Queue
+	side       *batch.Queue    // for requests on locked rows; in a batch of such requests, queue itself
 	ctx        context.Context // ends at the batch's deadline; each statement has the queue's timeout
 	sequence   int64           // the batch's number, see lease.NextSequence
 	sent       int64           // the time of lease.Now before the first statement was sent
@@ -32,8 +34,9 @@ type work struct {
 // errUndecided is the error of a request that its batch did not decide.
 var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
 
-// decide decides and finishes the calls of a batch of q. locked is set for a side queue, see locks.go.
-func decide(s *Store, q *batch.Queue, calls []*batch.Call, deadline time.Time, locked bool) {
+// decide decides and finishes the calls of a batch of q. side is the side queue of q, or q itself for a
+// batch of the side queue, see locks.go.
+func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.Time) {
 	began := time.Now()
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
@@ -41,7 +44,9 @@ func decide(s *Store, q *batch.Queue, calls []*batch.Call, deadline time.Time, l
 	if wait < 1 {
 		wait = 1 // 0 would be no bound
 	}
-	w := &work{store: s, queue: q, ctx: ctx, sequence: lease.NextSequence(s.rows), sent: lease.Now(s.rows),
+	locked := q == side
+	w := &work{store: s, queue: q, side: side, ctx: ctx,
+		sequence: lease.NextSequence(s.rows), sent: lease.Now(s.rows),
 		settings: []int64{0, wait}, answering: deadline.Sub(calls[0].Arrived) > q.Timeout}
 	if s.now != nil {
 		w.settings[0] = s.now().UnixMicro()
@@ -90,9 +95,9 @@ func decide(s *Store, q *batch.Queue, calls []*batch.Call, deadline time.Time, l
 // decideRequests decides and finishes the requests of a batch. It returns the error of the requests that it
 // leaves.
 func (w *work) decideRequests() error {
-	if setup := w.store.server.setup; !SetupDone(setup) {
+	if !w.store.Ready() {
 		ctx, cancel := context.WithTimeout(w.ctx, w.queue.Timeout)
-		err := setup.Await(ctx)
+		err := w.store.Await(ctx)
 		cancel()
 		if err != nil {
 			return err
@@ -167,18 +172,30 @@ func (w *work) noDecision(err error) error {
 }
 
 // server runs statements on a database server, and has the server's health.
+//
+// Before the first decision, its setup does the work on the database that decisions need. The setup runs in
+// the background, until it succeeds once, and again after the tables were dropped. States: ready; an attempt
+// is in progress (attempt is set); the last attempt failed (failure is set), and none starts before retryAt.
 type server struct {
 	db      pgdb.DB
 	health  *health.Health
 	closing context.Context // ends when the store is closed
+	report  func(error)     // Options.Report
 	stats   Stats           // counts statements and errors
-	setup   *Setup          // migrates the tables of counts
 	// onIdentity is called with a finished statement serverSQL. After an outage, that is before the next
 	// request is decided: another server may have taken over.
 	onIdentity func(read *pgdb.Statement)
 
-	migrates bool // the setup creates and upgrades the tables, and does so again after they were dropped
-	existed  bool // the tables existed in an earlier attempt; only the setup writes it
+	discover func(ctx context.Context) (bool, error) // Options.Discover
+	migrates bool                                    // the setup creates and upgrades the tables
+	existed  bool                                    // the tables have existed; only the setup uses it
+	ready    int32                                   // 1 once the setup is done; atomic
+
+	mu      sync.Mutex      // guards the fields below
+	attempt context.Context // ends with the current attempt; nil without one
+	failure error           // the error of the last attempt, or nil
+	retryIn time.Duration   // the time from the next failure to another attempt
+	retryAt time.Time       // no attempt starts before this time
 }
 
 // ErrSent is wrapped by the error of a batch that the database may have decided before the connection failed.
@@ -225,7 +242,7 @@ func (s *server) run(ctx context.Context, timeout time.Duration, statements []*p
 			if statement.Err != nil {
 				fails = true
 				if s.migrates && pg.IsMissingTable(statement.Code) {
-					atomic.StoreInt32(&s.setup.ready, 0)
+					atomic.StoreInt32(&s.ready, 0)
 				}
 			}
 		}

@@ -16,8 +16,8 @@
 //   - The results become decisions. Requests that failed because of others in their statement get another
 //     round.
 //
-// A round also sends background calls, which nobody waits for. Setup migrates the tables before the first
-// decision, the cleaner deletes expired rows, and checkIdentity detects a server that was restored or
+// A round also sends background calls, which nobody waits for. The setup migrates the tables before the first
+// decision, cleanups delete expired rows, and checkIdentity detects a server that was restored or
 // replaced.
 //
 // Invariants:

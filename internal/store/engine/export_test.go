@@ -19,8 +19,11 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 	for _, c := range calls {
 		c.Arrived = now
 	}
-	decide(s, batch.NewQueue(batch.Options{Timeout: time.Minute, Background: s.background}),
-		append([]*batch.Call(nil), calls...), now.Add(time.Minute), false)
+	s.mu.Lock()
+	side := s.newQueue(time.Minute, nil, nil)
+	s.mu.Unlock()
+	decide(s, batch.NewQueue(batch.Options{Timeout: time.Minute, Background: s.background}), side,
+		append([]*batch.Call(nil), calls...), now.Add(time.Minute))
 }
 
 // OnPurpose is the start of the error of a transaction that fails on purpose.

@@ -15,9 +15,9 @@ import (
 // that hangs. One locked row must not delay the decisions on other rows. A statement waits for a lock for
 // lockWait, and then fails as a whole. The batch immediately retries its requests, each in its own statement
 // with a very short lock timeout, which finds the locked rows. Requests on locked rows, and further requests
-// on a row with a recent lock timeout, go into the side queue of the batch's queue (batch.Beside). One worker
-// decides them one by one, and the statements of its batch share one lockWait. So locked rows occupy at most
-// one worker, however many rows are locked.
+// on a row with a recent lock timeout, go into the side queue of the batch's queue (Store.newQueue). One
+// worker decides them one by one, and the statements of its batch share one lockWait. So locked rows occupy
+// at most one worker, however many rows are locked.
 //
 // A busy row, which the batches of other proxies lock one after the other, becomes free after some of these
 // batches (TestRequestWaitsForBusyRow). A row that has had lock timeouts for lockedWaits counts as locked,
@@ -107,21 +107,15 @@ func (w *work) refuseLocked(requests []*request) []*request {
 		}
 	}
 	w.finish(refused, errLocked)
-	if len(later) > 0 {
-		w.wait(later)
-	}
+	w.wait(later)
 	return now
 }
 
 // wait puts requests into the side queue, which finishes them.
 func (w *work) wait(requests []*request) {
-	s, q := w.store, w.queue
-	beside := batch.Beside(q,
-		func(calls []*batch.Call, deadline time.Time) { decide(s, q, calls, deadline, true) },
-		func(calls []*batch.Call) { s.failCalls(q, calls, errLocked) })
 	for _, r := range requests {
 		r.finished = true
-		batch.Send(beside, r.call, r.call.Arrived)
+		batch.Send(w.side, r.call, r.call.Arrived)
 	}
 }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
@@ -72,7 +73,7 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	}
 	w.finish(done, nil)
 	if !failed {
-		w.store.cleaner.start(w.settings)
+		w.store.startCleanup(w.settings)
 	}
 	if len(several) == 0 {
 		return again, nil
@@ -175,7 +176,7 @@ func (w *work) applyRows(p *plan) {
 	if p.remembered {
 		w.updateLeases(p)
 	}
-	if w.store.rowObserver == nil || !w.store.rowObserver.Enabled() {
+	if w.store.rowObserver == nil || atomic.LoadInt32(w.store.observing) == 0 {
 		return
 	}
 	rows := make([]Row, 0, len(p.entries))
@@ -268,21 +269,18 @@ func (w *work) decideUnusual(r *request) error {
 		for i := range c.Hits {
 			h := &c.Hits[i]
 			e := r.positions[i].entry
-			c.Decisions = append(c.Decisions, decisionOn(h, &e.view))
+			v := &e.view
+			if h.Cost < 0 || h.Peek && algorithm.Fits(v.Limit, &v.Row, v.Now, h.Cost) {
+				c.Decisions = append(c.Decisions, algorithm.Admitted(v.Limit, &v.Row, v.Now))
+			} else {
+				c.Decisions = append(c.Decisions, algorithm.Refused(v.Limit, &v.Row, v.Now, h.Cost))
+			}
 			if e.kind == take && !e.remembered {
 				e.remembered = true
-				lease.RememberRefusal(w.store.rows, e.id, &e.view, h.Cost, c.Decisions[i].RetryAfter,
+				lease.RememberRefusal(w.store.rows, e.id, v, h.Cost, c.Decisions[i].RetryAfter,
 					w.sequence)
 			}
 		}
 	}
 	return nil
-}
-
-// decisionOn returns the decision on a refund, a peek or a refused hit.
-func decisionOn(h *ratelimit.Hit, v *algorithm.View) ratelimit.Decision {
-	if h.Cost < 0 || h.Peek && algorithm.Fits(v.Limit, &v.Row, v.Now, h.Cost) {
-		return algorithm.Admitted(v.Limit, &v.Row, v.Now)
-	}
-	return algorithm.Refused(v.Limit, &v.Row, v.Now, h.Cost)
 }

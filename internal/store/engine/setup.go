@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,28 +11,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
-
-// Setup is work on the database that must be done before decisions are possible. It runs in the background,
-// until it succeeds once.
-//
-// States: ready; an attempt is in progress (attempt is set); the last attempt failed (failure is set), and
-// none starts before retryAt.
-type Setup struct {
-	health  *health.Health
-	closing context.Context
-	report  func(error)
-	work    func(ctx context.Context) error
-
-	ready int32 // 1 once the work is done; atomic, so that a batch need not take the mutex
-
-	mu      sync.Mutex      // guards all that follows
-	attempt context.Context // ends with the current attempt; nil without one
-	failure error           // the error of the last attempt, or nil
-	retryIn time.Duration   // the time from the next failure to another attempt
-	retryAt time.Time       // no attempt starts before this time
-}
 
 const (
 	// setupTimeout bounds one attempt. Another process may hold the advisory lock of a migration as long.
@@ -44,34 +24,15 @@ const (
 	maxSetupRetry = 10 * time.Second
 )
 
-// NewSetup returns a Setup that is not started. work passes errors that show the health of the server to
-// health.Failed. report is called with the error of each attempt.
-func NewSetup(closing context.Context, h *health.Health, report func(error),
-	work func(ctx context.Context) error) *Setup {
-	return &Setup{health: h, closing: closing, report: report, work: work}
-}
-
-// SetupDone reports whether the work is done.
-func SetupDone(s *Setup) bool { return atomic.LoadInt32(&s.ready) == 1 }
-
-// StartSetup starts the work in the background if it is due.
-func StartSetup(s *Setup) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.start()
-}
-
-// Await waits until the work is done, and starts it if it is due.
-func (s *Setup) Await(ctx context.Context) error {
-	s.mu.Lock()
-	s.start()
-	running := s.attempt
-	failure := s.failure
-	s.mu.Unlock()
-	if SetupDone(s) {
+// await waits until the setup is done, and starts it if it is due.
+func (s *server) await(ctx context.Context) error {
+	running, failure := s.start()
+	switch {
+	case atomic.LoadInt32(&s.ready) == 1:
 		return nil
-	}
-	if running == nil {
+	case s.closing.Err() != nil:
+		return ratelimit.ErrClosed
+	case running == nil:
 		return failure
 	}
 	either, cancel := context.WithCancel(ctx)
@@ -89,10 +50,14 @@ func (s *Setup) Await(ctx context.Context) error {
 	return s.failure
 }
 
-// start starts the work if it is due. The caller holds the mutex.
-func (s *Setup) start() {
-	if SetupDone(s) || s.attempt != nil || s.closing.Err() != nil || time.Now().Before(s.retryAt) {
-		return
+// start starts the setup in the background if it is due. It returns the current attempt, or nil and the
+// error of the last one.
+func (s *server) start() (context.Context, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if atomic.LoadInt32(&s.ready) == 1 || s.attempt != nil || s.closing.Err() != nil ||
+		time.Now().Before(s.retryAt) {
+		return s.attempt, s.failure
 	}
 	running, done := context.WithCancel(context.Background())
 	s.attempt = running
@@ -100,7 +65,7 @@ func (s *Setup) start() {
 	go func() {
 		ctx, cancel := context.WithTimeout(s.closing, setupTimeout)
 		var err error
-		if failure := batch.PanicError(func() { err = s.work(ctx) }); failure != nil {
+		if failure := batch.PanicError(func() { err = s.setUp(ctx) }); failure != nil {
 			err = failure
 		}
 		cancel()
@@ -112,10 +77,11 @@ func (s *Setup) start() {
 		}
 		done()
 	}()
+	return s.attempt, s.failure
 }
 
 // recordResult records the result of an attempt. The caller holds the mutex.
-func (s *Setup) recordResult(err error) {
+func (s *server) recordResult(err error) {
 	s.attempt = nil
 	s.failure = err
 	if err == nil {
@@ -139,11 +105,19 @@ const TableSQL = schema.Counters
 // migrationSQL runs in one process at a time.
 const migrationSQL = schema.Lock + TableSQL
 
-// restoreWait is the time for which tables must be missing before migrate creates them again.
+// restoreWait is the time for which tables must be missing before setUp creates them again.
 const restoreWait = time.Second
 
-// migrate creates or upgrades the tables of counts.
-func (s *server) migrate(ctx context.Context) error {
+// setUp finds out whether the counts are in this store. If they are, it creates or upgrades their tables.
+func (s *server) setUp(ctx context.Context) error {
+	if s.discover != nil {
+		if elsewhere, err := s.discover(ctx); err != nil || elsewhere {
+			return err
+		}
+	}
+	if !s.migrates {
+		return nil
+	}
 	ready, restoring, err := s.inspect(ctx)
 	if err == nil && !ready && !restoring && s.existed {
 		// A restore drops the tables, and creates them a moment later. In between, nothing in the database

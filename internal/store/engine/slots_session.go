@@ -52,20 +52,6 @@ ON CONFLICT (process) DO NOTHING RETURNING process`
 	endSQL = `UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint`
 )
 
-// slotDatabase holds the connections and statements of a store, for its slots.
-type slotDatabase struct {
-	DB      pgdb.DB
-	Closing context.Context // ends when the store is closed
-	Health  *health.Health
-	Report  func(error) // reports failures that no call returns
-
-	// Run runs statements, with timeout for each attempt, and reports whether a statement has failed.
-	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
-
-	// Table is the table of sessions. Guard is SQL that runs before each statement on Table, or "".
-	Table, Guard string
-}
-
 // slots manages the slots of requests in flight on limits InFlight (see algorithm.InFlight). Each slot ends
 // with its request, or soon after its process. A request holds a ratelimit.Slot, and slots holds a heldSlots
 // for it.
@@ -82,7 +68,8 @@ type slotDatabase struct {
 // requests in flight. If no slots are left, requests lose their slots (ratelimit.Slot.Lost). During an
 // outage, no process takes slots, so none are lost.
 type slots struct {
-	database   *slotDatabase
+	server     *server
+	sessions   Table             // the table of sessions
 	background *batch.Background // runs releases
 	queue      *batch.Queue      // decides the takes of retake
 	onRelease  func(granted int64, err error)
@@ -124,20 +111,21 @@ type heldSlots struct {
 }
 
 // newSlots returns slots without a session and without held slots.
-func newSlots(d *slotDatabase, b *batch.Background, q *batch.Queue) *slots {
-	s := &slots{database: d, background: b, queue: q, held: map[*heldSlots]bool{},
+func newSlots(v *server, sessions Table, b *batch.Background, q *batch.Queue) *slots {
+	s := &slots{server: v, sessions: sessions, background: b, queue: q, held: map[*heldSlots]bool{},
 		rows: map[lease.RowID]int64{}}
 	s.onRelease = func(_ int64, err error) { s.releaseEnded(err) }
 	return s
 }
 
-// statements returns a pipeline with the guard, if there is one, and a statement on Table.
+// statements returns a pipeline with the guard, if there is one, and a statement on the table of sessions.
 func (s *slots) statements(statement *pgdb.Statement) []*pgdb.Statement {
-	statement.SQL = strings.ReplaceAll(statement.SQL, "{table}", s.database.Table)
-	if s.database.Guard == "" {
+	statement.SQL = strings.ReplaceAll(statement.SQL, "{table}", s.sessions.Name)
+	if s.sessions.Guard == "" {
 		return []*pgdb.Statement{statement}
 	}
-	return []*pgdb.Statement{{SQL: s.database.Guard, Joined: true, Unnamed: true}, statement}
+	guard := "SELECT true" + guardedSQL + s.sessions.Guard
+	return []*pgdb.Statement{{SQL: guard, Joined: true, Unnamed: true}, statement}
 }
 
 // current returns the session, and reports whether the store may use it.
@@ -168,7 +156,7 @@ func (s *slots) Session(ctx context.Context, timeout time.Duration) (int64, erro
 	sent := time.Now()
 	for {
 		start := &pgdb.Statement{SQL: sessionSQL, Args: []any{before}, Unnamed: true}
-		if _, err := s.database.Run(ctx, timeout, s.statements(start)); err != nil {
+		if _, err := s.server.run(ctx, timeout, s.statements(start)); err != nil {
 			return 0, err
 		}
 		if start.Err != nil {
@@ -217,9 +205,9 @@ func (s *slots) Allocate(session, n int64) int64 {
 
 // tick renews the session when that is due, until the store is closed.
 func (s *slots) tick() {
-	closing := s.database.Closing
+	closing := s.server.closing
 	for health.Sleep(closing, tickInterval); closing.Err() == nil; health.Sleep(closing, tickInterval) {
-		s.database.Report(batch.PanicError(func() { s.renew(closing, time.Now()) }))
+		s.server.report(batch.PanicError(func() { s.renew(closing, time.Now()) }))
 	}
 }
 
@@ -227,7 +215,7 @@ func (s *slots) tick() {
 func (s *slots) renew(closing context.Context, now time.Time) {
 	s.mu.Lock()
 	session, fresh, age := s.session, s.usable(now), now.Sub(s.renewedAt)
-	down := s.database.Health.Unavailable() != nil
+	down := s.server.health.Unavailable() != nil
 	again := s.dueUncertain(now, down)
 	s.mu.Unlock()
 	s.Release(again)
@@ -238,7 +226,7 @@ func (s *slots) renew(closing context.Context, now time.Time) {
 	defer cancel()
 	if fresh {
 		renews := &pgdb.Statement{SQL: renewSQL, Args: []any{session}, Unnamed: true}
-		if err := s.database.DB.Run(ctx, s.statements(renews)); err != nil || renews.Err != nil {
+		if err := s.server.db.Run(ctx, s.statements(renews)); err != nil || renews.Err != nil {
 			return // requests detect an outage
 		}
 		s.mu.Lock()
@@ -260,9 +248,9 @@ func (s *slots) renew(closing context.Context, now time.Time) {
 
 // retake takes slots of the new session for requests in flight, and retries until each has a decision.
 func (s *slots) retake(lost []*heldSlots) {
-	for len(lost) > 0 && s.database.Closing.Err() == nil {
+	for len(lost) > 0 && s.server.closing.Err() == nil {
 		if lost = s.tryRetake(lost); len(lost) > 0 {
-			health.Sleep(s.database.Closing, renewInterval)
+			health.Sleep(s.server.closing, renewInterval)
 		}
 	}
 }

@@ -36,8 +36,12 @@ type Options struct {
 	Tables map[string]Table
 	// Shards is the number of stores among which keys and MaxRows are divided; 0 is 1.
 	Shards int
-	// Rows observes the rows of decisions; nil observes nothing.
-	Rows RowObserver
+	// Discover, unless it is nil, runs before the first decision, and again after the tables were dropped. It
+	// reports whether the counts are in other stores: this store then decides nothing, and needs no tables.
+	Discover func(ctx context.Context) (bool, error)
+	// Rows observes the rows of decisions while Observing is 1, which is atomic; nil observes nothing.
+	Rows      RowObserver
+	Observing *int32
 	// Random and Hash replace rand.Float64 and the hash of keys in simulations; nil replaces nothing.
 	Random func() float64
 	Hash   func(seed maphash.Seed, key string) uint64
@@ -114,8 +118,6 @@ type Row struct {
 
 // RowObserver observes the rows of decisions, and the outcomes of Store.Charge.
 type RowObserver interface {
-	// Enabled reports whether to call Observe.
-	Enabled() bool
 	// Observe is called with the rows of a plan.
 	Observe(rows []Row)
 	// Charged reports the result of a Store.Charge of units, once for each call: the database has charged
@@ -126,10 +128,11 @@ type RowObserver interface {
 // Store counts in one database, or in one shard. All processes on it share its counts.
 type Store struct {
 	server          *server
-	cleaner         *cleaner
+	cleaner         cleaner
 	texts           *statements
 	rows            *lease.Set       // the remembered rows
 	rowObserver     RowObserver      // Options.Rows; may be nil
+	observing       *int32           // Options.Observing
 	now             func() time.Time // Options.Now
 	stats           Stats            // the counters; Stats adds gauges from the other fields
 	background      *batch.Background
@@ -168,17 +171,16 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	}
 	texts := newStatements(o.Tables)
 	stats := NewStats()
-	server := &server{db: db, closing: closing, stats: stats, migrates: !o.DisableMigration}
+	server := &server{db: db, closing: closing, report: o.Report, stats: stats, discover: o.Discover,
+		migrates: !o.DisableMigration}
 	server.health = health.New(closing, o.Random, server.ping)
-	server.setup = NewSetup(closing, server.health, o.Report, server.migrate)
-	if o.DisableMigration {
-		server.setup.ready = 1
+	if o.DisableMigration && o.Discover == nil {
+		server.ready = 1
 	}
 	s := &Store{
 		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, stats: stats,
-		rowObserver: o.Rows,
-		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, random: o.Random,
-			report: o.Report},
+		rowObserver: o.Rows, observing: o.Observing,
+		cleaner: cleaner{probability: o.CleanupProbability, random: o.Random},
 		workers: o.Workers, close: cancel, byTimeout: map[time.Duration]*batch.Queue{},
 	}
 	server.onIdentity = s.checkIdentity
@@ -188,14 +190,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 		Refund:   func(r lease.Refund) { s.refund(r) }})
 	s.background = s.newBackground(o.Report)
 	s.backgroundQueue = s.newQueue(closeTimeout, nil, nil) // no other goroutine has s yet
-	processes := texts.tables[processesTable]
-	guard := ""
-	if processes.Guard != "" {
-		guard = "SELECT true" + guardedSQL + processes.Guard
-	}
-	s.slots = newSlots(&slotDatabase{DB: db, Closing: closing, Health: server.health, Report: o.Report,
-		Run: server.run, Table: processes.Name, Guard: guard}, s.background, s.backgroundQueue)
-	s.cleaner.slots = s.slots.Used
+	s.slots = newSlots(server, texts.tables[processesTable], s.background, s.backgroundQueue)
 	s.idleCalls.New = func() any { return batch.NewCall() }
 	return s, nil
 }
@@ -208,10 +203,13 @@ func (o Options) Report(err error) {
 }
 
 // Prepare connects and migrates in the background, so that the first decision does not wait.
-func (s *Store) Prepare() { StartSetup(s.server.setup) }
+func (s *Store) Prepare() { _, _ = s.server.start() }
 
-// Ready reports whether the tables of counts exist in the current version.
-func (s *Store) Ready() bool { return SetupDone(s.server.setup) }
+// Ready reports whether the tables of counts exist in the current version, here or in other stores.
+func (s *Store) Ready() bool { return atomic.LoadInt32(&s.server.ready) == 1 }
+
+// Await waits until the store is ready.
+func (s *Store) Await(ctx context.Context) error { return s.server.await(ctx) }
 
 // Health returns the health of the server of the store.
 func (s *Store) Health() *health.Health { return s.server.health }
@@ -300,10 +298,15 @@ func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*bat
 	return s.newQueue(timeout, fill, deliver)
 }
 
-// newQueue returns a queue. With deliver, the queue tries decideFromMemory first; if deliver is nil, callers
-// have already tried it. The caller holds the mutex.
+// newQueue returns a queue, with a side queue for locked rows. With deliver, the queue tries decideFromMemory
+// first; if deliver is nil, callers have already tried it. The caller holds the mutex.
 func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
-	var q *batch.Queue
+	var q, side *batch.Queue
+	side = batch.NewQueue(batch.Options{
+		Timeout: timeout, Workers: 1, Health: s.server.health, Deliver: deliver,
+		Decide: func(calls []*batch.Call, deadline time.Time) { decide(s, side, side, calls, deadline) },
+		Expire: func(calls []*batch.Call) { s.failCalls(side, calls, errLocked) },
+	})
 	q = batch.NewQueue(batch.Options{
 		Timeout: timeout, Workers: s.workers, Health: s.server.health, Background: s.background,
 		Fill: fill, Deliver: deliver,
@@ -321,7 +324,7 @@ func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batc
 					return
 				}
 			}
-			decide(s, q, calls, deadline, false)
+			decide(s, q, side, calls, deadline)
 		},
 		Expire: func(calls []*batch.Call) {
 			if deliver != nil {
@@ -330,7 +333,7 @@ func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batc
 			s.failCalls(q, calls, s.server.health.NoDecision(nil, true))
 		},
 	})
-	s.queues = append(s.queues, q)
+	s.queues = append(s.queues, q, side)
 	return q
 }
 

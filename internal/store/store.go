@@ -9,9 +9,9 @@
 //
 // A row is in the shard of its subject, which is Hit.Subject, or the stored key if Subject is empty. A
 // request of one subject is decided in one shard, as on a single server. A request of several subjects is
-// divided: see shardHits.
+// divided: see takeSeveral.
 //
-// While the database makes no decisions, Shares decides, at a share of each limit for this process. A
+// While the database makes no decisions, TakeLocal decides, at a share of each limit for this process. A
 // registry.Registry registers the process as a proxy.
 package store
 
@@ -34,20 +34,24 @@ import (
 // Store counts in Postgres, or at this process's shares of limits, and registers the process as a proxy. It
 // implements ratelimit.Store, and what proxies need beyond that.
 type Store struct {
-	*Shares
 	*registry.Registry
 
 	base    *engine.Store // the engine of the database, with the database's Health
 	options engine.Options
 	routes  *routes // nil if db cannot connect to other servers
-	closing context.Context
-	stop    context.CancelFunc
+	born    time.Time
+	engines []*engine.Store // base, or one for each shard; set before base is ready
 
-	setup   *engine.Setup   // finds the engines
-	engines []*engine.Store // base, or one for each shard; set before setup is ready
+	remembering int32 // 1 after UseLocal; atomic
+	proxies     int64 // the number of shares of each limit; atomic
 
-	mu     sync.Mutex // guards closed
-	closed bool
+	mu          sync.Mutex // guards the fields below
+	closed      bool
+	rows        map[lease.RowID]*row // for local decisions
+	clockOffset int64                // the server's clock minus this machine's clock, in microseconds
+	unpaid      []*debt
+	charging    int64 // units of charges under way
+	local       registry.Local
 }
 
 // connector is a DB that can connect to other servers with the same database and account, such as a
@@ -60,42 +64,41 @@ type connector interface {
 // process for the registry of proxies; nil registers nothing. The error is a *ratelimit.FieldError for an
 // option out of range or a nil db.
 func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
-	shares := newShares(o.Now)
-	o.Rows = shares
-	base, err := engine.New(db, o)
-	if err != nil {
+	s := &Store{born: time.Now(), proxies: 1, rows: map[lease.RowID]*row{}}
+	o.Rows = s
+	o.Observing = &s.remembering
+	s.options = o
+	o.Discover = func(ctx context.Context) (bool, error) { return s.find(ctx) }
+	var err error
+	if s.base, err = engine.New(db, o); err != nil {
 		return nil, err
 	}
-	s := &Store{Shares: shares, base: base, options: o}
-	s.closing, s.stop = context.WithCancel(context.Background())
 	if other, ok := db.(connector); ok {
 		s.routes = newRoutes(db, other)
 	}
-	s.setup = engine.NewSetup(s.closing, base.Health(), func(err error) { o.Report(err) },
-		func(ctx context.Context) error { return s.find(ctx) })
-	shares.replace(s)
 	s.Registry = registry.New(db, s, n, o)
 	return s, nil
 }
 
-// find sets the engines. It runs until it succeeds once.
-func (s *Store) find(ctx context.Context) error {
+// find sets the engines, and reports whether the counts are in shards. It implements engine.Options.Discover.
+func (s *Store) find(ctx context.Context) (bool, error) {
 	found := false
 	if s.routes != nil {
 		var err error
 		if found, err = s.routes.find(ctx, s.base.Health()); err != nil {
-			return err
+			return false, err
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return ratelimit.ErrClosed
-	}
-	if !found {
-		s.engines = append(s.engines, s.base)
-		s.base.Prepare()
-		return nil
+	switch {
+	case s.closed:
+		return false, ratelimit.ErrClosed
+	case !found:
+		if len(s.engines) == 0 {
+			s.engines = append(s.engines, s.base)
+		}
+		return false, nil
 	}
 	n := len(s.routes.schemas)
 	for shard := len(s.engines); shard < n; shard++ {
@@ -106,47 +109,28 @@ func (s *Store) find(ctx context.Context) error {
 		var db pgdb.DB = newShardDB(s.routes, shard)
 		e, err := engine.New(db, o)
 		if err != nil {
-			return err
+			return false, err
 		}
 		s.engines = append(s.engines, e)
 	}
-	return nil
+	return true, nil
 }
 
 // Prepare works in the background: it connects, finds the engines, runs a migration if one is due, and
 // registers the process. Without it, the first decision waits for this work.
 func (s *Store) Prepare() {
 	s.Start()
-	if !engine.SetupDone(s.setup) {
-		engine.StartSetup(s.setup)
-		return
-	}
-	for _, e := range s.engines {
-		e.Prepare()
-	}
+	s.base.Prepare()
 }
 
 // Ready reports whether the tables of counts exist in the current version.
-func (s *Store) Ready() bool {
-	if !engine.SetupDone(s.setup) {
-		return false
-	}
-	for _, e := range s.engines {
-		if !e.Ready() {
-			return false
-		}
-	}
-	return true
-}
+func (s *Store) Ready() bool { return s.base.Ready() }
 
 // await waits until the engines are found, and returns the rest of the timeout. While the database is down,
 // it fails immediately.
 func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration, error) {
-	if engine.SetupDone(s.setup) {
+	if s.base.Ready() {
 		return timeout, nil
-	}
-	if s.closing.Err() != nil {
-		return 0, ratelimit.ErrClosed
 	}
 	h := s.base.Health()
 	if err := h.Unavailable(); err != nil {
@@ -157,7 +141,7 @@ func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration
 	}
 	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := s.setup.Await(within); err != nil {
+	if err := s.base.Await(within); err != nil {
 		if ctx.Err() != nil {
 			return 0, h.Ended(ctx)
 		}
@@ -170,7 +154,7 @@ func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration
 // allEngines returns the engine of the database, and the engines of the shards.
 func (s *Store) allEngines() []*engine.Store {
 	engines := []*engine.Store{s.base}
-	if engine.SetupDone(s.setup) && s.engines[0] != s.base {
+	if s.Ready() && s.engines[0] != s.base {
 		engines = append(engines, s.engines...)
 	}
 	return engines
@@ -178,7 +162,7 @@ func (s *Store) allEngines() []*engine.Store {
 
 // Engine returns the engine that counts for a subject, or nil before the engines are found.
 func (s *Store) Engine(subject string) *engine.Store {
-	if !engine.SetupDone(s.setup) {
+	if !s.base.Ready() {
 		return nil
 	}
 	if len(s.engines) == 1 {
@@ -201,7 +185,7 @@ const severalShards = -1
 
 // commonShard returns the shard of all hits of a call, or severalShards.
 func (s *Store) commonShard(hits []ratelimit.Hit) int {
-	shard := severalShards
+	shard := 0
 	for i := range hits {
 		if i > 0 && subjectOf(&hits[i]) == subjectOf(&hits[i-1]) {
 			continue
@@ -229,14 +213,11 @@ func subjectOf(h *ratelimit.Hit) string {
 // Take implements ratelimit.Store.
 func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision) error {
-	if !engine.SetupDone(s.setup) || len(s.engines) > 1 { // else the engine validates the hits
-		if err := ratelimit.ValidateHits(hits, decisions); err != nil {
+	if !s.base.Ready() {
+		var err error
+		if timeout, err = s.await(ctx, timeout); err != nil {
 			return err
 		}
-	}
-	timeout, err := s.await(ctx, timeout)
-	if err != nil {
-		return err
 	}
 	if len(s.engines) == 1 {
 		return s.engines[0].Take(ctx, timeout, hits, decisions)
@@ -249,21 +230,18 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 
 // Reset implements ratelimit.Store.
 func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	for i := range hits {
-		if hits[i].Limit == nil {
-			return hits[i].Validate()
-		}
-	}
 	timeout, err := s.await(ctx, timeout)
 	if err != nil {
 		return err
 	}
-	home, others := s.divide(hits)
-	others = append(others, home)
-	forEach(others, func(part *shardHits) error {
+	if shard := s.commonShard(hits); shard != severalShards {
+		return s.engines[shard].Reset(ctx, timeout, hits)
+	}
+	parts := s.divide(hits)
+	forEach(parts, func(part *shardHits) error {
 		return s.engines[part.shard].Reset(ctx, timeout, part.hits)
 	})
-	for _, part := range others {
+	for _, part := range parts {
 		if part.err != nil {
 			return part.err
 		}
@@ -288,17 +266,6 @@ func (s *Store) Settle(h *batch.Settlement) {
 	}
 }
 
-// Answers implements counts. No shard answers before the engines are found.
-func (s *Store) Answers(subject string) bool {
-	e := s.Engine(subject)
-	return e != nil && e.Unavailable() == nil
-}
-
-// Charge implements counts, after Answers.
-func (s *Store) Charge(subject string, row lease.RowID, l *ratelimit.Limit, units int64) {
-	s.Engine(subject).Charge(row, l, units)
-}
-
 // Held returns the number of a row's slots that requests of this process hold.
 func (s *Store) Held(row lease.RowID) int64 {
 	n := int64(0)
@@ -311,7 +278,7 @@ func (s *Store) Held(row lease.RowID) int64 {
 // Unavailable returns nil if a shard can decide, and otherwise the error of one of the shards. See
 // engine.Store.Unavailable.
 func (s *Store) Unavailable() error {
-	if !engine.SetupDone(s.setup) {
+	if !s.base.Ready() {
 		return s.base.Unavailable()
 	}
 	var err error
@@ -332,13 +299,19 @@ func (s *Store) Stats() engine.Stats {
 	return sum
 }
 
-// Tick charges debts, and checks in the background whether the engines' servers were restored or replaced.
-// The Registry calls it about once a second.
+// Tick charges debts, ends the time of local limits, and checks in the background whether the engines'
+// servers were restored or replaced. The Registry calls it about once a second.
 func (s *Store) Tick() {
 	for _, e := range s.allEngines() {
 		e.Tick()
 	}
-	s.Shares.Tick()
+	s.ChargeDebts()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.local.Last) >= linger && len(s.unpaid) == 0 && s.charging == 0 && s.Ready() &&
+		s.Unavailable() == nil {
+		s.local.On = false
+	}
 }
 
 // Close implements ratelimit.Store. It marks the process as ended in the registry. Calls in flight may finish
@@ -352,7 +325,6 @@ func (s *Store) Close() {
 		return
 	}
 	s.End()
-	s.stop()
 	var closing sync.WaitGroup
 	engines := s.allEngines()
 	for i := 1; i < len(engines); i++ {
