@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -50,23 +49,12 @@ func (d *shardDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 			}
 			return nil
 		}
-		left = unsent(left)
+		left = engine.Unsent(left)
 		if len(left) == 0 || ctx.Err() != nil || !d.routes.reroute(ctx, d.shard, to, false, start) {
 			return fmt.Errorf("shard %d at %s: %w", d.shard, to.address, err)
 		}
 	}
 	return nil
-}
-
-// unsent returns the statements that did not reach the server.
-func unsent(statements []*pgdb.Statement) []*pgdb.Statement {
-	var left []*pgdb.Statement
-	for _, s := range statements {
-		if errors.Is(s.Err, pg.ErrNotSent) {
-			left = append(left, s)
-		}
-	}
-	return left
 }
 
 // lostShard reports whether a statement did not find the shard, and gives it the code of a serialization

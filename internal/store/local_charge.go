@@ -72,36 +72,29 @@ func usedQuota(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
 	return l.Capacity() - free
 }
 
-// ChargeDebts charges the debts of the subjects for which the database answers.
+// ChargeDebts charges what still counts of the debts of the subjects for which the database answers.
 func (s *Store) ChargeDebts() {
-	for _, d := range s.takeDebts() {
-		s.Engine(d.subject).Charge(d.row.id, d.limit, d.charge)
-	}
-}
-
-// takeDebts removes the debts of the subjects for which the database answers, and returns their units that
-// still count.
-func (s *Store) takeDebts() []debt {
+	var charged, left []*debt
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	now := s.serverTime()
-	var billed []debt
-	var left []*debt
 	for _, d := range s.unpaid {
 		if e := s.Engine(d.subject); e == nil || e.Unavailable() != nil {
 			left = append(left, d)
 			continue
 		}
-		if n := d.remaining(now); n > 0 {
-			s.charging += n
-			billed = append(billed, debt{row: d.row, subject: d.subject, limit: d.limit, charge: n})
+		if d.charge = d.remaining(now); d.charge > 0 {
+			s.charging += d.charge
+			charged = append(charged, d)
 		}
 		if d.row.debt == d {
 			d.row.debt = nil
 		}
 	}
 	s.unpaid = left
-	return billed
+	s.mu.Unlock()
+	for _, d := range charged {
+		s.Engine(d.subject).Charge(d.row.id, d.limit, d.charge)
+	}
 }
 
 // Charged implements engine.RowObserver.

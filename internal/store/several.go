@@ -122,8 +122,8 @@ func start(running *sync.WaitGroup, part *shardHits, do func(part *shardHits) er
 	}()
 }
 
-// result reports whether the shards allow all of their hits, apart from those that are Independent. If no shard
-// refuses, it returns the error of one that failed.
+// result reports whether the shards allow all of their hits, apart from those that are Independent. If no
+// shard refuses, it returns the error of one that failed.
 func result(parts []*shardHits) (bool, error) {
 	var err error
 	for _, part := range parts {
@@ -144,26 +144,23 @@ func result(parts []*shardHits) (bool, error) {
 // because a hit with a negative cost would also refund from a window that began after the charge. A shard
 // that cannot be reached keeps the charge, so that less passes, never more.
 func (s *Store) refund(timeout time.Duration, parts []*shardHits) {
-	var charged []*shardHits
-	for _, part := range parts {
+	forEach(parts, func(part *shardHits) error {
 		if passes, _ := result([]*shardHits{part}); !passes || part.err != nil {
-			continue
+			return part.err
 		}
-		charged = append(charged, part)
+		e := s.engines[part.shard]
 		for i := range part.hits {
 			h := &part.hits[i]
 			if h.Cost > 0 && !h.Peek && !h.Independent && h.Slot == nil {
 				d := &part.decisions[i]
-				s.engines[part.shard].Settle(&batch.Settlement{Limit: h.Limit, Key: h.StoredKey(),
-					Refund: h.Cost, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source})
+				e.Settle(&batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Refund: h.Cost,
+					DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source})
 				if d.Remaining += h.Cost; d.Remaining > d.Quota {
 					d.Remaining = d.Quota
 				}
 			}
 		}
-	}
-	forEach(charged, func(part *shardHits) error { // its batch sends the settlements too
-		_ = s.engines[part.shard].Take(context.Background(), timeout, nil, nil)
+		_ = e.Take(context.Background(), timeout, nil, nil) // its batch sends the settlements too
 		return nil
 	})
 }

@@ -36,8 +36,8 @@ type BackgroundOptions struct {
 }
 
 const (
-	// MaxPerBatch bounds the background calls of a batch with requests: more would delay the requests.
-	MaxPerBatch = 500
+	// maxPerBatch bounds the background calls of a batch with requests: more would delay the requests.
+	maxPerBatch = 500
 
 	maxWaiting  = 20000 // bounds the calls of a Background; further ones are lost
 	maxIsolated = 3     // bounds the isolated calls of a batch
@@ -110,7 +110,7 @@ func send(b *Background, wait time.Duration) {
 }
 
 // Collect removes and returns the calls that a batch takes along. idle is set for a batch without requests,
-// which also takes isolated calls. Unless all is set, Collect takes at most MaxPerBatch other calls, and on
+// which also takes isolated calls. Unless all is set, Collect takes at most maxPerBatch other calls, and on
 // each row only calls of one window. all is set for requests that refund or reset rows, which must come after
 // all waiting refunds.
 func Collect(b *Background, idle, all bool) []*Call {
@@ -122,7 +122,7 @@ func Collect(b *Background, idle, all bool) []*Call {
 	defer b.mu.Unlock()
 	windows := map[lease.RowID]int64{}
 	for i, c := range b.calls {
-		if len(taken) == MaxPerBatch && !all {
+		if len(taken) == maxPerBatch && !all {
 			left = append(left, b.calls[i:]...)
 			break
 		}

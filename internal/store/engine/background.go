@@ -62,9 +62,9 @@ func addBackground(p *plan, requests []*request, order batch.Order) {
 		h := &c.Hits[0]
 		p.oneByOne = c.Isolated
 		pos := position{}
-		switch before := p.latest[rowOf(h)]; {
+		switch {
 		case c.Partial:
-			pos = add(p, take, h.Limit, rowOf(h), 1)
+			pos = add(p, take, h.Limit, rowOf(h), 1, 0)
 			pos.entry.n += h.Cost - 1
 			if len(c.Rows) > 0 {
 				pos.entry.row = c.Rows[0]
@@ -76,14 +76,11 @@ func addBackground(p *plan, requests []*request, order batch.Order) {
 			key := statementKey{kind: release, definition: inFlight, durable: h.Limit.Durable}
 			g := groupFor(p, 0, key, c.Isolated)
 			g.entries = append(g.entries, pos.entry)
-		case before != nil && before.kind == refund && before.window == c.Window &&
-			before.view.Limit.Equal(h.Limit):
-			before.cost = algorithm.AddRefund(before.cost, -h.Cost)
-			pos.entry = before
 		default:
-			pos = add(p, refund, h.Limit, rowOf(h), -h.Cost)
-			pos.entry.claim = c.Claim
-			pos.entry.window = c.Window
+			pos = add(p, refund, h.Limit, rowOf(h), -h.Cost, c.Window)
+			if pos.entry.claim == 0 {
+				pos.entry.claim = c.Claim
+			}
 		}
 		r.positions = append(r.positions[:0], pos)
 	}

@@ -20,7 +20,8 @@ import (
 // stored keys.
 func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int, error) {
 	storeKeys(calls)
-	leased := 0
+	decided := 0
+	remembered := false // a call has rows
 	passes := false
 	rows := s.rows
 	empty := lease.Empty(rows)
@@ -54,22 +55,23 @@ func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int
 		if !known {
 			continue
 		}
+		remembered = true
 		if !leases {
 			c.Rows = lease.Find(rows, c.Hits, c.Rows)
 			continue
 		}
 		c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
 		if c.Rows, passes = lease.Take(rows, c.Hits, c.Decisions, c.Rows); passes {
-			leased++
+			decided++
 		} else {
 			c.Decisions = c.Decisions[:0]
 		}
 	}
-	if leased > 0 && atomic.LoadInt32(&rows.Credit) <= 0 {
-		atomic.StoreInt32(&rows.Credit, int32(leased*lease.CreditPerHit))
+	if decided > 0 && atomic.LoadInt32(&rows.Credit) <= 0 {
+		atomic.StoreInt32(&rows.Credit, int32(decided*lease.CreditPerHit))
 	}
-	if leased == len(calls) {
-		return leased, nil
+	if decided == len(calls) {
+		return decided, nil
 	}
 	unavailable := ratelimit.ErrClosed
 	if atomic.LoadInt32(&s.closed) == 0 {
@@ -78,7 +80,10 @@ func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int
 	if unavailable == nil && timeout <= 0 {
 		unavailable = ratelimit.ErrTimeout // it may be computed from a deadline that has passed
 	}
-	return leased + s.refuseRemembered(calls, unavailable), unavailable
+	if remembered {
+		decided += s.refuseRemembered(calls, unavailable)
+	}
+	return decided, unavailable
 }
 
 // storeKeys replaces the keys of hits by their stored keys. Most keys are equal to their stored keys, so

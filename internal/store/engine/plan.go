@@ -68,7 +68,7 @@ func addRequests(p *plan, requests []*request) {
 				g = p.recent[limit]
 			}
 			if e != nil || g == nil {
-				pos := add(p, take, h.Limit, id, h.Cost)
+				pos := add(p, take, h.Limit, id, h.Cost, 0)
 				pos.entry.row = row
 				r.positions = append(r.positions, pos)
 				limit = nil
@@ -88,7 +88,7 @@ func addRequests(p *plan, requests []*request) {
 func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 	switch {
 	case r.call.Reset:
-		return add(p, reset, h.Limit, rowOf(h), 0)
+		return add(p, reset, h.Limit, rowOf(h), 0, 0)
 	case h.Cost < 0 && !r.refunded:
 		// One entry adds up the refunds on a row, and one peek after it reads the decision for all of them:
 		// two statements for each refund would take too long.
@@ -97,26 +97,28 @@ func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 			before.refund.cost = algorithm.AddRefund(before.refund.cost, algorithm.Refunded(h))
 			return position{entry: before, refund: before.refund}
 		}
-		refunded := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h))
-		peeked := add(p, peek, h.Limit, rowOf(h), 0)
+		refunded := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h), 0)
+		peeked := add(p, peek, h.Limit, rowOf(h), 0, 0)
 		peeked.entry.refund = refunded.entry
 		peeked.refund = refunded.entry
 		return peeked
 	}
-	return add(p, peek, h.Limit, rowOf(h), 0) // a peek, or a hit that can never pass
+	return add(p, peek, h.Limit, rowOf(h), 0, 0) // a peek, or a hit that can never pass
 }
 
-// add finds or makes the entry for a hit.
-func add(p *plan, k statementKind, l *ratelimit.Limit, id lease.RowID, cost int64) position {
+// add finds or makes the entry for a hit. window is Call.Window for a refund in the background, and
+// otherwise 0.
+func add(p *plan, k statementKind, l *ratelimit.Limit, id lease.RowID, cost, window int64) position {
 	before := p.latest[id]
 	stage := 0
 	if before != nil {
-		if pos, ok := join(before, k, l, cost); ok {
+		if pos, ok := join(before, k, l, cost, window); ok {
 			return pos
 		}
 		stage = before.stage + 1
 	}
-	e := &entry{kind: k, id: id, stage: stage, n: 1, cost: cost, view: algorithm.View{Limit: l}}
+	e := &entry{kind: k, id: id, stage: stage, n: 1, cost: cost, window: window,
+		view: algorithm.View{Limit: l}}
 	p.entries = append(p.entries, e)
 	p.latest[id] = e
 	g := groupFor(p, stage, statementKey{k, algorithm.Of(l), l.Durable, l.SynchronousCommit || p.sync,
@@ -129,8 +131,8 @@ func add(p *plan, k statementKind, l *ratelimit.Limit, id lease.RowID, cost int6
 }
 
 // join adds a hit to the row's latest entry if both are equal.
-func join(before *entry, k statementKind, l *ratelimit.Limit, cost int64) (position, bool) {
-	if before.kind != k || before.window != 0 || !before.view.Limit.Equal(l) {
+func join(before *entry, k statementKind, l *ratelimit.Limit, cost, window int64) (position, bool) {
+	if before.kind != k || before.window != window || !before.view.Limit.Equal(l) {
 		return position{}, false
 	}
 	switch {

@@ -52,7 +52,7 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	}
 	failed, err := w.store.server.run(w.ctx, w.queue.Timeout, statements)
 	if err != nil {
-		if unsent(statements) {
+		if len(Unsent(statements)) == len(statements) {
 			for _, r := range background {
 				r.call.Err = err // it certainly had no effect
 			}
@@ -109,14 +109,15 @@ func (w *work) finishTransactions(transactions []*transaction) ([]*request, erro
 	return again, nil
 }
 
-// unsent reports whether no statement has reached the server.
-func unsent(statements []*pgdb.Statement) bool {
+// Unsent returns the statements that certainly did not reach the server.
+func Unsent(statements []*pgdb.Statement) []*pgdb.Statement {
+	var left []*pgdb.Statement
 	for _, s := range statements {
-		if !errors.Is(s.Err, pg.ErrNotSent) {
-			return false
+		if errors.Is(s.Err, pg.ErrNotSent) {
+			left = append(left, s)
 		}
 	}
-	return true
+	return left
 }
 
 // collectBackground returns the background calls to send with requests. If a request refunds or resets a row,

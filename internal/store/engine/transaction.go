@@ -112,7 +112,7 @@ func (t *transaction) write() []*pgdb.Statement {
 		for _, r := range t.requests {
 			for i := range r.call.Hits {
 				h := &r.call.Hits[i]
-				add(p, peek, h.Limit, rowOf(h), 0)
+				add(p, peek, h.Limit, rowOf(h), 0, 0)
 			}
 		}
 		t.statements = p.write(t.work.store.texts, t.settings)
@@ -175,10 +175,10 @@ func addCharges(p *plan, r *request) {
 		h := &r.call.Hits[i]
 		switch {
 		case h.Cost < 0:
-			refunded := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h)).entry
+			refunded := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h), 0).entry
 			r.positions = append(r.positions, position{refund: refunded})
 		case r.passes && !h.Peek:
-			r.positions = append(r.positions, add(p, take, h.Limit, rowOf(h), h.Cost))
+			r.positions = append(r.positions, add(p, take, h.Limit, rowOf(h), h.Cost, 0))
 		default:
 			r.positions = append(r.positions, position{})
 		}
@@ -242,7 +242,14 @@ func (t *transaction) finish() (again []*transaction, waiting []*request) {
 		if p.inFlight {
 			w.holdSlots(t.requests)
 		}
-		t.answerCommitted()
+		decideGranted(t.requests)
+		for _, r := range t.requests {
+			if len(r.call.Decisions) < len(r.positions) {
+				r.call.Err = errNoAnswer // checkSQL should have failed
+			}
+			w.clearRefunded(r)
+		}
+		w.answer(t.requests)
 	case t.state == taking:
 		count(w.store.stats, RolledBack, 1)
 		t.state = peeking
@@ -318,20 +325,6 @@ func (t *transaction) failure() error {
 		}
 	}
 	return nil
-}
-
-// answerCommitted finishes the requests after the transaction's takes are committed.
-func (t *transaction) answerCommitted() {
-	decideGranted(t.requests)
-	for _, r := range t.requests {
-		if len(r.call.Decisions) < len(r.positions) {
-			r.call.Err = errNoAnswer // checkSQL should have failed
-		}
-		if t.roundTrips > 0 {
-			t.work.clearRefunded(r)
-		}
-	}
-	t.work.answer(t.requests)
 }
 
 // answer finishes requests with the decisions that they have.
