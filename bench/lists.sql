@@ -51,8 +51,15 @@ SELECT * FROM rate_limit_used WHERE used > 0 AND quota IS NOT NULL ORDER BY perc
 SELECT * FROM rate_limit_top(now() - interval '1 hour') ORDER BY requests DESC LIMIT 20;
 \echo top --since 1h --by path
 SELECT * FROM rate_limit_top(now() - interval '1 hour', list => 'paths') ORDER BY requests DESC LIMIT 20;
-\echo audit
-SELECT * FROM rate_limit_audited WHERE time >= now() - interval '1 hour' ORDER BY time DESC LIMIT 50;
+\echo top --since 24h
+SELECT * FROM rate_limit_top(now() - interval '1 day') ORDER BY requests DESC LIMIT 20;
+\echo top --since 24h, exact
+SELECT * FROM rate_limit_top(now() - interval '1 day', most => NULL) ORDER BY requests DESC LIMIT 20;
+\echo audit --since 24h
+SELECT a.* FROM (VALUES (interval '1 minute', interval '0'), ('1 hour', '1 minute'), (NULL, '1 hour'))
+	AS w(age, age_of_last), LATERAL (SELECT * FROM rate_limit_audited a
+	WHERE a.time >= greatest(now() - interval '1 day', now() - w.age) AND a.time < now() - w.age_of_last
+	ORDER BY a.time DESC LIMIT 50) a LIMIT 50;
 \echo audit --user u77 --since 24h
 SELECT * FROM rate_limit_audited WHERE time >= now() - interval '1 day' AND user_id = 'u77'
 	ORDER BY time DESC LIMIT 50;

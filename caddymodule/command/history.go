@@ -14,12 +14,16 @@ var outcomes = kind{
 	"one or more of allowed, limited, blocked, rejected, shadow, error, with commas between them"}
 
 // auditSQL selects rows of the audit log. It omits rows of transactions before @horizon. xmin has the low
-// 32 bits of the id of a row's transaction.
+// 32 bits of the id of a row's transaction. No index sorts all rows by time, so the statement first reads the
+// last minute, then the last hour, and then the rest, until it has all rows that it needs.
 const auditSQL = `SELECT a.time, a.outcome, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id,
 	a.tier, a.address, a.method, a.host, a.path, a.status, a.cost, a.count, a.weight, a.quota, a.remaining,
 	a.retry_after, a.duration, a.node, a.region, a.also, a.id
-FROM rate_limit_audited a, (SELECT coalesce(@prefix::text, 'rule/' || @rule::text) AS prefix) p
-WHERE a.time >= @since::timestamptz AND a.time < @until::timestamptz
+FROM (SELECT coalesce(@prefix::text, 'rule/' || @rule::text) AS prefix) p,
+(VALUES (interval '1 minute', interval '0'), ('1 hour', '1 minute'), (NULL, '1 hour')) AS w(age, age_of_last),
+LATERAL (SELECT * FROM rate_limit_audited a
+WHERE a.time >= greatest(@since::timestamptz, @until::timestamptz - w.age)
+	AND a.time < @until::timestamptz - w.age_of_last
 	AND (p.prefix IS NULL OR p.prefix IN (a.prefix, a.prefix || '/' || a.limit_name)
 		OR p.prefix = 'rule/' AND starts_with(a.prefix, p.prefix))
 	AND (@user::text IS NULL OR a.user_id = @user) AND (@key_id::bigint IS NULL OR a.key_id = @key_id::bigint)
@@ -29,7 +33,7 @@ WHERE a.time >= @since::timestamptz AND a.time < @until::timestamptz
 	AND (@horizon::bigint IS NULL
 		OR ((pg_snapshot_xmax(pg_current_snapshot())::text::bigint - a.xmin::text::bigint) & 4294967295)
 			<= pg_snapshot_xmax(pg_current_snapshot())::text::bigint - @horizon::bigint)
-ORDER BY a.time DESC LIMIT @number::bigint`
+ORDER BY a.time DESC LIMIT @number::bigint) a LIMIT @number::bigint`
 
 var auditCommand = commandSpec{
 	use:   "audit [--follow] [--user USER] [--rule RULE | --prefix PREFIX] [--outcome limited] [--since 1h]",
@@ -75,12 +79,12 @@ var whyCommand = commandSpec{
 	use:   "why WHO [--at TIME]",
 	short: "Explains why requests were refused",
 	long: `WHO is a user, an address, the key of a counter, or # and the number of an API key. The command
-lists the refusals of the minute of --at, or of the latest minute with refusals in the day before.`,
-	example: "  caddy pg-ratelimit why 192.0.2.7 --at 2026-11-27T14:05:00Z",
-	flags:   []flag{{name: "at", value: "now", kind: moment, usage: "when"}},
+sums up the refusals of the minute of --at, or of the latest minute with refusals in the day before.`,
+	example: "  caddy pg-ratelimit why 192.0.2.7 --at 14:05",
+	flags:   []flag{{name: "at", value: "now", usage: "when, such as 14:05 (the latest in UTC)"}},
 	jsonOnly: "time outcome reason prefix limit_name key user_id key_id address method host path status " +
 		"requests quota remaining retry_after node",
-	sql: "SELECT * FROM rate_limit_why(@WHO, @at::timestamptz)",
+	sql: "SELECT * FROM rate_limit_why(@WHO, @at)",
 }
 
 var usageCommand = commandSpec{

@@ -158,7 +158,7 @@ func answersOfANight(t *testing.T, window size) {
 	b.await("#why-rows", "0 of 5 left")
 	b.fill("#why-at", "never")
 	b.ask()
-	b.await("#why-said", "at: must be a time")
+	b.await("#why-said", `never": must be a time such as 14:05`)
 	b.allowProblem("400") // Chromium's own line about the response
 
 	for _, found := range b.auditAccessibility() {

@@ -17,6 +17,21 @@ func TestProxySeenInFutureIsNotLive(t *testing.T) {
 		"now soon")
 }
 
+// Of a period with many rows, rate_limit_top reads some pages, and estimates the numbers of all rows.
+func TestTopSendersOfManyRowsAreEstimated(t *testing.T) {
+	s := newTestDB(t)
+	s.exec(`SELECT rate_limit_upkeep();
+		INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, key, node)
+			SELECT date_trunc('day', now(), 'UTC'), 1, 1, CASE i % 4 WHEN 0 THEN 'limited' ELSE 'allowed' END,
+				'web', i % 2, 'edge' FROM generate_series(1, 40000) i;
+		ANALYZE rate_limit_audit`)
+	const top = "SELECT sum(requests) BETWEEN 36000 AND 44000, sum(refused) BETWEEN 9000 AND 11000, " +
+		"sum(requests) = 40000, max(percent_read) FROM rate_limit_top('-infinity', 'infinity', most => "
+	s.expect(top+"NULL)", "t t t -")
+	s.expect(top+"50000)", "t t t -")
+	s.expect(top+"8000)", "t t f 20.00")
+}
+
 // Postgres inlines rate_limit_counters, so a query for one key uses the index of the counters.
 func TestUsageOfKeyUsesIndex(t *testing.T) {
 	s := newTestDB(t)

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -57,9 +58,8 @@ SELECT kind, banned, until, reason, banned_at, banned_by, count(*) OVER () AS to
 FROM rate_limit_banned ORDER BY banned_at DESC, id LIMIT 200`},
 }
 
-// why selects the refusals of a sender. Its arguments are the sender, and a time or "" for now.
-var why = question{data: historyData, timeout: askTimeout,
-	sql: `SELECT * FROM rate_limit_why($1, coalesce(nullif($2, '')::timestamptz, now()))`}
+// why selects the refusals of a sender. Its arguments are the sender and a time.
+var why = question{data: historyData, timeout: askTimeout, sql: `SELECT * FROM rate_limit_why($1, $2)`}
 
 // answer is the last answer to a question.
 type answer struct {
@@ -81,7 +81,7 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, name string) {
 	case name == "session":
 		body, err = json.Marshal(map[string]string{"database": s.database, "version": s.options.Version})
 	case name == "why":
-		body, err = s.why(r.Context(), query.Get("who"), query.Get("at"))
+		body, err = s.why(r.Context(), query.Get("who"), cmp.Or(query.Get("at"), "now"))
 	case isQuestion:
 		body, err = s.last(r.Context(), name)
 	default:

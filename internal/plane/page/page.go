@@ -185,8 +185,7 @@ func newFailure(err error) *failure {
 	}
 	// SQLSTATE class 22 is invalid data. Only the parameter at can cause it.
 	if pgErr, ok := pgError(err); ok && strings.HasPrefix(pgErr.Code, "22") {
-		return &failure{http.StatusBadRequest, "at", "at: must be a time, such as 2026-11-27 14:05: " +
-			pgErr.Message}
+		return &failure{http.StatusBadRequest, "at", pgErr.Message}
 	} else if ok {
 		return &failure{http.StatusUnprocessableEntity, "", err.Error()}
 	}

@@ -50,7 +50,7 @@ function when(time, now) {
 	return (text.slice(0, 10) === new Date(now).toISOString().slice(0, 10) ? '' : text.slice(0, 10) + ' ') + text.slice(11, 16)
 }
 
-// table creates a table. On a narrow screen, the cells of a row are below each other, with the names of their columns.
+// table creates a table. A text can break behind each slash. On a narrow screen, the cells of a row are below each other, with the names of their columns.
 function table(label, columns, rows) {
 	const head = element('tr', '', ...columns.map((c) => {
 		const cell = element('th', '', c)
@@ -58,7 +58,8 @@ function table(label, columns, rows) {
 		return cell
 	}))
 	const body = rows.map((row) => element('tr', '', ...row.map((content, i) => {
-		const cell = content instanceof HTMLTableCellElement ? content : element('td', '', content)
+		const parts = typeof content === 'string' ? content.split(/(?<=\/)/).flatMap((part) => [part, element('wbr')]) : [content]
+		const cell = content instanceof HTMLTableCellElement ? content : element('td', '', ...parts)
 		cell.dataset.name = columns[i]
 		return cell
 	})))
@@ -194,14 +195,6 @@ function showBans(answer) {
 		answer.rows.map((row) => [`${row.kind} ${row.banned}`, when(row.until, answer.time), row.reason ?? '', row.banned_by])), ...more(answer.rows)])
 }
 
-// moment converts a typed time to UTC: 14:05 is today, or yesterday if that is in the future.
-function moment(text) {
-	if (text === 'now' || !/^\d?\d:\d\d(:\d\d)?$/.test(text)) return text === 'now' ? '' : text
-	const now = new Date(answers.state?.time ?? Date.now())
-	const at = (day) => `${day.toISOString().slice(0, 10)}T${text.padStart(text.length === 4 || text.length === 7 ? text.length + 1 : 0, '0')}${text.length < 6 ? ':00' : ''}Z`
-	return at(Date.parse(at(now)) > now ? new Date(now - 86400000) : now)
-}
-
 let why = new AbortController() // aborts the last question
 
 async function askWhy() {
@@ -210,7 +203,7 @@ async function askWhy() {
 	why.abort()
 	why = new AbortController()
 	const {signal} = why
-	const at = moment($('why-at').value.trim())
+	const at = $('why-at').value.trim()
 	fill('why-said', 'The audit log is being read.')
 	fill('why-rows')
 	const answer = await ask('why?' + new URLSearchParams({who, at}), 25000, signal)
