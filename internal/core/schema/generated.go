@@ -481,6 +481,11 @@ BEGIN
 	INSERT INTO rate_limit_retention AS r (what, keep, set_by, set_at) VALUES ($1, $2::interval, nullif($3, ''), now())
 	ON CONFLICT (what) DO UPDATE SET keep = excluded.keep, set_by = excluded.set_by, set_at = excluded.set_at WHERE r.keep <> excluded.keep;
 	RETURN NULL;
+EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
+	IF $1 IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day') THEN
+		RAISE EXCEPTION 'keep: %: must be 1 day or more, as in 90 days', to_json($2) USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	RAISE EXCEPTION 'what: %: must be audit, metrics_minute, metrics_hour or metrics_day', to_json($1) USING ERRCODE = 'invalid_parameter_value';
 END $$;
 COMMENT ON FUNCTION rate_limit_retain IS 'Sets the retention of a part of the history. keep is an interval. Returns NULL, or the reason for a refusal: only a role that may update rate_limit_retention can shorten a retention.';
 `
@@ -1247,7 +1252,6 @@ DECLARE
 	unknown text[];
 	fault text;
 	detail text;
-	hint text;
 BEGIN
 	LOCK TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules, rate_limit_rule_limits, rate_limit_overrides IN SHARE ROW EXCLUSIVE MODE;
 	FOR part IN SELECT c.section, string_agg(format('%L, %s', c.name, coalesce(c.default_value, 'NULL')), ', ') AS defaults FROM rate_limit_policy_columns c WHERE lists ? c.section
@@ -1298,8 +1302,8 @@ BEGIN
 	EXCEPTION WHEN SQLSTATE 'RL000' THEN
 		NULL; -- The exception undoes the changes of the block. The rows of RETURN QUERY stay.
 	WHEN integrity_constraint_violation THEN
-		GET STACKED DIAGNOSTICS fault = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-		RAISE EXCEPTION '%', coalesce('rule "' || substring(detail FROM '^The rule is ''(.*)''\.$') || '": ', '') || fault USING ERRCODE = 'check_violation', HINT = hint;
+		GET STACKED DIAGNOSTICS fault = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
+		RAISE EXCEPTION '%', coalesce('rule "' || substring(detail FROM '^The rule is ''(.*)''\.$') || '": ', '') || fault USING ERRCODE = 'check_violation';
 	END;
 END $$;
 COMMENT ON FUNCTION rate_limit_apply IS 'Changes the policy to match a document of rate_limit_policy, and returns the differences: a new or '
@@ -1330,7 +1334,6 @@ DECLARE
 	fault text;
 	message text;
 	detail text;
-	row_hint text;
 BEGIN
 	SELECT format('reset: %s: must be one of %s', to_json(n), array_to_string(others, ', ')) INTO fault FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL LIMIT 1;
 	SELECT coalesce(fault, format('%s: must not be given and reset', n)) INTO fault FROM unnest(reset) AS n WHERE given ? n OR fault IS NOT NULL LIMIT 1;
@@ -1357,13 +1360,10 @@ BEGIN
 	END LOOP;
 	RETURN 'kept'; -- Another session deletes the row that INSERT finds.
 EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
-	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, sets = COLUMN_NAME, row_hint = PG_EXCEPTION_HINT;
+	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, sets = COLUMN_NAME;
 	message := CASE WHEN SQLSTATE <> '23502' THEN rate_limit_fault(fault, message, detail, given) WHEN sets = ANY (back) THEN sets || ': must have a value, and has no default'
 		ELSE sets || ': must be given for a new row' END;
-	IF row_hint = '' THEN
-		RAISE EXCEPTION '%', message USING ERRCODE = 'check_violation';
-	END IF;
-	RAISE EXCEPTION '%', message USING ERRCODE = 'check_violation', HINT = row_hint;
+	RAISE EXCEPTION '%', message USING ERRCODE = 'check_violation';
 END $$;
 COMMENT ON FUNCTION rate_limit_set IS 'Creates or changes the row of a table that the keys in fields name. A field that is null is not set. A field that reset names gets its default. Returns created or changed.';
 CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
@@ -1798,14 +1798,14 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules ( name        text NOT NULL CONSTRAI
 	CONSTRAINT paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/(\*|[^/*[:cntrl:]]*))+$')), CONSTRAINT paths_must_not_have_empty_or_dot_segments_or_escapes_or_queries
 		CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/|(/(?!\.{1,2}(/|$))([^/?\\%]|%(?![0-9A-Fa-f]{2}))+)+/?)$')), CONSTRAINT methods_must_be_null_or_names_such_as_get
 		CHECK (methods IS NULL OR rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')), CONSTRAINT networks_must_be_null_or_a_list_without_nulls
-		CHECK (networks IS NULL OR cardinality(networks) > 0 AND array_position(networks, NULL) IS NULL), CONSTRAINT tiers_must_be_null_or_names_of_tiers CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')),
-	CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by, '^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')),
-	CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL), CONSTRAINT count_by_must_have_each_name_once CHECK (rate_limit_each_once(count_by)),
-	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')), CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),
-	CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992), CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~ '^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json '
-		'[^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$'), CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599),
-	CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096), CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK ( extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0
-			AND retry_after BETWEEN interval '0' AND interval '36525 days') );
+		CHECK (cardinality(networks) > 0 AND array_ndims(networks) = 1 AND num_nulls(VARIADIC networks) = 0), CONSTRAINT tiers_must_be_null_or_names_of_tiers
+		CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')), CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
+		'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')), CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR 'all' <> ALL (count_by)),
+	CONSTRAINT count_by_must_have_each_name_once CHECK (rate_limit_each_once(count_by)), CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')),
+	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)), CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992), CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
+		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$'),
+	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599), CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096), CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
+		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0 AND retry_after BETWEEN interval '0' AND interval '36525 days') );
 CALL rate_limit_describe('rate_limit_rules', $$
 Rules that limit, block or exempt requests. A rule matches a request if all its conditions hold. A condition that is NULL always holds.
 name: The name. It is part of the prefix of the counters, so a renamed rule starts new counters.
@@ -1974,14 +1974,12 @@ BEGIN
 	IF NOT FOUND THEN
 		RETURN;
 	END IF;
-	SELECT CASE WHEN r.action = 'limit' AND count(*) = 0 THEN 'limits: missing: a rule that limits must have one or more of them' WHEN r.action <> 'limit' AND count(*) > 0
-			THEN format('action: %L: must be limit for a rule with limits', r.action)
+	SELECT CASE WHEN r.action = 'limit' AND count(*) = 0 THEN 'limits: missing: a rule that limits must have one or more of them, such as per_hour' WHEN r.action <> 'limit' AND count(*) > 0
+			THEN format('action: %L: must be limit for a rule with limits: delete these, or make another rule', r.action)
 		WHEN r.settle IS NOT NULL AND count(*) FILTER (WHERE l.algorithm <> 'in_flight') = 0 THEN format('settle: %s: must be left out with in_flight: a slot ends with its request',
 				to_json(r.settle)) END INTO fault FROM rate_limit_rule_limits l WHERE l.rule = $1;
 	IF fault IS NOT NULL THEN
-		RAISE EXCEPTION '%', fault USING ERRCODE = CASE WHEN fault LIKE 'limits%' THEN 'not_null_violation' ELSE 'check_violation' END, DETAIL = format('The rule is %L.', $1), HINT = CASE left(fault, 1)
-			WHEN 'l' THEN 'Such as per_hour, or a row of rate_limit_rule_limits with any other time.'
-			WHEN 'a' THEN 'Make another rule, or delete its rows of rate_limit_rule_limits.' ELSE '' END;
+		RAISE EXCEPTION '%', fault USING ERRCODE = CASE WHEN fault LIKE 'limits%' THEN 'not_null_violation' ELSE 'check_violation' END, DETAIL = format('The rule is %L.', $1);
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_complete IS 'Checks a rule that is not off. It fails if a rule with the action limit has no limit, if another rule has one, or if a rule with settle has only limits of requests in flight.';

@@ -137,6 +137,13 @@ BEGIN
 	ON CONFLICT (what) DO UPDATE SET keep = excluded.keep, set_by = excluded.set_by, set_at = excluded.set_at
 		WHERE r.keep <> excluded.keep;
 	RETURN NULL;
+EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
+	IF $1 IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day') THEN
+		RAISE EXCEPTION 'keep: %: must be 1 day or more, as in 90 days', to_json($2)
+			USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	RAISE EXCEPTION 'what: %: must be audit, metrics_minute, metrics_hour or metrics_day', to_json($1)
+		USING ERRCODE = 'invalid_parameter_value';
 END $$;
 COMMENT ON FUNCTION rate_limit_retain IS
 	'Sets the retention of a part of the history. keep is an interval. Returns NULL, or the reason for a '

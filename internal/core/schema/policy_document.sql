@@ -313,7 +313,6 @@ DECLARE
 	unknown text[];
 	fault text;
 	detail text;
-	hint text;
 BEGIN
 	LOCK TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules,
 		rate_limit_rule_limits, rate_limit_overrides
@@ -384,10 +383,10 @@ BEGIN
 	EXCEPTION WHEN SQLSTATE 'RL000' THEN
 		NULL; -- The exception undoes the changes of the block. The rows of RETURN QUERY stay.
 	WHEN integrity_constraint_violation THEN
-		GET STACKED DIAGNOSTICS fault = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+		GET STACKED DIAGNOSTICS fault = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
 		RAISE EXCEPTION '%', coalesce('rule "' || substring(detail FROM '^The rule is ''(.*)''\.$') || '": ',
 			'') || fault
-			USING ERRCODE = 'check_violation', HINT = hint;
+			USING ERRCODE = 'check_violation';
 	END;
 END $$;
 COMMENT ON FUNCTION rate_limit_apply IS

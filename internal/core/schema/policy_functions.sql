@@ -19,7 +19,6 @@ DECLARE
 	fault text;
 	message text;
 	detail text;
-	row_hint text;
 BEGIN
 	SELECT format('reset: %s: must be one of %s', to_json(n), array_to_string(others, ', ')) INTO fault
 		FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL LIMIT 1;
@@ -52,14 +51,11 @@ BEGIN
 	RETURN 'kept'; -- Another session deletes the row that INSERT finds.
 EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
-		sets = COLUMN_NAME, row_hint = PG_EXCEPTION_HINT;
+		sets = COLUMN_NAME;
 	message := CASE WHEN SQLSTATE <> '23502' THEN rate_limit_fault(fault, message, detail, given)
 		WHEN sets = ANY (back) THEN sets || ': must have a value, and has no default'
 		ELSE sets || ': must be given for a new row' END;
-	IF row_hint = '' THEN
-		RAISE EXCEPTION '%', message USING ERRCODE = 'check_violation';
-	END IF;
-	RAISE EXCEPTION '%', message USING ERRCODE = 'check_violation', HINT = row_hint;
+	RAISE EXCEPTION '%', message USING ERRCODE = 'check_violation';
 END $$;
 COMMENT ON FUNCTION rate_limit_set IS
 	'Creates or changes the row of a table that the keys in fields name. A field that is null is not set. '

@@ -43,14 +43,14 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	CONSTRAINT methods_must_be_null_or_names_such_as_get
 		CHECK (methods IS NULL OR rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')),
 	CONSTRAINT networks_must_be_null_or_a_list_without_nulls
-		CHECK (networks IS NULL OR cardinality(networks) > 0 AND array_position(networks, NULL) IS NULL),
+		CHECK (cardinality(networks) > 0 AND array_ndims(networks) = 1 AND num_nulls(VARIADIC networks) = 0),
 	CONSTRAINT tiers_must_be_null_or_names_of_tiers
 		CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')),
 	CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all
 		CHECK (rate_limit_each_matches(count_by,
 		'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')),
 	CONSTRAINT count_by_all_must_stand_alone
-		CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL),
+		CHECK (cardinality(count_by) = 1 OR 'all' <> ALL (count_by)),
 	CONSTRAINT count_by_must_have_each_name_once CHECK (rate_limit_each_once(count_by)),
 	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')),
 	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),

@@ -12,17 +12,17 @@ BEGIN
 		RETURN;
 	END IF;
 	SELECT CASE WHEN r.action = 'limit' AND count(*) = 0
-			THEN 'limits: missing: a rule that limits must have one or more of them'
+			THEN 'limits: missing: a rule that limits must have one or more of them, such as '
+				'per_hour'
 		WHEN r.action <> 'limit' AND count(*) > 0
-			THEN format('action: %L: must be limit for a rule with limits', r.action)
+			THEN format('action: %L: must be limit for a rule with limits: delete these, or make another '
+				'rule', r.action)
 		WHEN r.settle IS NOT NULL AND count(*) FILTER (WHERE l.algorithm <> 'in_flight') = 0
 			THEN format('settle: %s: must be left out with in_flight: a slot ends with its request',
 				to_json(r.settle)) END INTO fault FROM rate_limit_rule_limits l WHERE l.rule = $1;
 	IF fault IS NOT NULL THEN
 		RAISE EXCEPTION '%', fault USING ERRCODE = CASE WHEN fault LIKE 'limits%' THEN 'not_null_violation'
-			ELSE 'check_violation' END, DETAIL = format('The rule is %L.', $1), HINT = CASE left(fault, 1)
-			WHEN 'l' THEN 'Such as per_hour, or a row of rate_limit_rule_limits with any other time.'
-			WHEN 'a' THEN 'Make another rule, or delete its rows of rate_limit_rule_limits.' ELSE '' END;
+			ELSE 'check_violation' END, DETAIL = format('The rule is %L.', $1);
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_complete IS
