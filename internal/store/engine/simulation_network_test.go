@@ -78,11 +78,8 @@ func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	}
 	d.server.recordSent(sent, message)
 	at := sent + int64(d.minLatency+fate.with(1).duration(d.plan.meanJitter))
-	way := d.plan.requestFate(d.proxy, sent, at, fate.with(2))
-	if way.lost {
-		return d.lose(ctx, message, math.MaxInt64, nil)
-	}
-	if way.failure != nil {
+	way := d.plan.fate(d.proxy, sent, at, false, fate.with(2))
+	if !way.arrives {
 		return d.lose(ctx, message, way.at, way.failure)
 	}
 	answered := make(chan []pgdb.Statement, 1)
@@ -95,11 +92,8 @@ func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 		return d.lose(ctx, message, 0, ctx.Err())
 	}
 	at = way.at + int64(d.minLatency+fate.with(3).duration(d.plan.meanJitter))
-	way = d.plan.replyFate(d.proxy, way.at, at, fate.with(4))
-	if way.lost {
-		return d.lose(ctx, message, math.MaxInt64, nil)
-	}
-	if way.failure != nil {
+	way = d.plan.fate(d.proxy, way.at, at, true, fate.with(4))
+	if !way.arrives {
 		return d.lose(ctx, message, way.at, way.failure)
 	}
 	if !sleepUntil(ctx, way.at) {

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -164,61 +165,47 @@ func (p *simPlan) isQuiet() bool {
 	})
 }
 
-// messageFate is the fate of a message: it arrives at a time, is lost, or fails at a time.
+// messageFate is the fate of a message: it arrives at a time, or its sender gets failure at that time. The
+// sender of a lost message gets none.
 type messageFate struct {
 	at      int64
-	lost    bool
+	arrives bool
 	failure error
 }
+
+var simLost = messageFate{at: math.MaxInt64}
 
 // affects reports whether an outage affects a proxy.
 func (p *simPlan) affects(o *simOutage, proxy int) bool {
 	return o.kind != simPartition || p.seed.with(20, o.from, int64(proxy)).intn(3) == 0
 }
 
-// requestFate returns the fate of a message to the server.
-func (p *simPlan) requestFate(proxy int, sent, at int64, c chance) messageFate {
+// fate returns the fate of a message to the server, or of its reply.
+func (p *simPlan) fate(proxy int, sent, at int64, reply bool, c chance) messageFate {
 	for i := range p.outages {
 		switch o := &p.outages[i]; {
 		case !p.affects(o, proxy) || o.to <= sent || at < o.from:
-		case o.endsServer() && sent < o.from:
+		case o.endsServer() && (reply || sent < o.from):
 			return messageFate{at: o.from + c.intn(int64(time.Millisecond)), failure: errSimReset}
 		case o.endsServer() && at < o.to:
 			return messageFate{at: 2*at - sent, failure: errSimRefused}
+		case o.kind == simHole || o.kind == simPartition:
+			return simLost
+		case reply:
 		case o.kind == simHang && at < o.to:
 			at = o.to + c.intn(int64(20*time.Millisecond))
-		case o.kind == simHole || o.kind == simPartition:
-			return messageFate{lost: true}
 		case o.kind == simSlow && sent >= o.from:
 			at += o.extra
 		}
 	}
-	return p.drop(at, c)
-}
-
-// replyFate returns the fate of an answer.
-func (p *simPlan) replyFate(proxy int, sent, at int64, c chance) messageFate {
-	for i := range p.outages {
-		switch o := &p.outages[i]; {
-		case !p.affects(o, proxy) || o.to <= sent || at < o.from:
-		case o.endsServer():
-			return messageFate{at: o.from + c.intn(int64(time.Millisecond)), failure: errSimReset}
-		case o.kind == simHole || o.kind == simPartition:
-			return messageFate{lost: true}
-		}
-	}
-	return p.drop(at, c)
-}
-
-// drop loses a few messages, and resets the connections of a few others.
-func (p *simPlan) drop(at int64, c chance) messageFate {
+	// The network loses a few messages, and resets the connections of a few others.
 	switch share := c.with(1).float(); {
 	case share < p.lossRate:
-		return messageFate{lost: true}
+		return simLost
 	case share < 1.5*p.lossRate:
 		return messageFate{at: at, failure: errSimReset}
 	}
-	return messageFate{at: at}
+	return messageFate{at: at, arrives: true}
 }
 
 // failsOver reports whether a standby will take over. The caller holds the mutex.
