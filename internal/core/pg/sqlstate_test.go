@@ -19,15 +19,6 @@ func TestCodePredicates(t *testing.T) {
 		{name: "IsMissingTable", is: IsMissingTable, want: "42703 42P01 "},
 		{name: "IsBadValue", is: IsBadValue, want: "22021 "},
 		{name: "isLostStatement", is: isLostStatement, want: "26000 42P05 "},
-		{name: "isLostByPooler",
-			is: func(code string) bool {
-				return isLostByPooler(&ServerError{Code: code, Message: "prepared statement did not exist"})
-			},
-			want: "08P01 "},
-		{name: "isLostByPooler with another message",
-			is: func(code string) bool {
-				return isLostByPooler(&ServerError{Code: code, Message: "server conn crashed?"})
-			}},
 		{name: "isStalePlan by routine",
 			is: func(code string) bool {
 				return isStalePlan(&ServerError{Code: code, Routine: "RevalidateCachedQuery"})

@@ -1,6 +1,7 @@
 package pgwire
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -8,8 +9,9 @@ import (
 )
 
 // poolerScript behaves like a transaction pooler without support for prepared statements: requests take turns
-// on several server sessions. named counts statements with a name.
-func poolerScript(servers int, named *atomic.Int32) func(*fakeSession) {
+// on several server sessions. If a statement's name is missing, it ends the session if ends is set, as
+// PgBouncer does. named counts statements with a name.
+func poolerScript(servers int, ends bool, named *atomic.Int32) func(*fakeSession) {
 	prepared := make([]map[string]bool, servers)
 	for i := range prepared {
 		prepared[i] = map[string]bool{}
@@ -43,6 +45,10 @@ func poolerScript(servers int, named *atomic.Int32) func(*fakeSession) {
 					response += msgParsed
 				case kind == 'B':
 					if parts[1] != "" && !prepared[turn][parts[1]] {
+						if ends {
+							s.write(response + msgError("FATAL", "08P01", "prepared statement did not exist"))
+							return
+						}
 						response, failed = response+msgError("ERROR", "26000", "does not exist"), true
 						continue
 					}
@@ -58,43 +64,25 @@ func poolerScript(servers int, named *atomic.Int32) func(*fakeSession) {
 	}
 }
 
-// TestTransactionPooler checks that no statement fails and that the pool soon stops preparing statements.
-func TestTransactionPooler(t *testing.T) {
-	var named atomic.Int32
-	_, dsn := newFake(t, poolerScript(4, &named))
-	logged := 0
-	p := open(t, dsn, Options{MaxConns: 1, Logger: func(string) { logged++ }})
-	for i := 0; i < 20; i++ {
-		joined := stmt("B", int64(1))
-		joined.Joined = true
-		run(t, p, stmt("A"), joined, stmt("C"), stmt("A"))
-	}
-	if n := named.Load(); n > 16 || logged != 1 {
-		t.Errorf("%d named statements and %d lines in the log, want at most 16 and 1", n, logged)
-	}
-}
-
-// TestPoolerEndsSession checks a pooler that ends the session if a statement's name is missing, as PgBouncer
-// does.
-func TestPoolerEndsSession(t *testing.T) {
-	f, dsn := newFake(t, func(s *fakeSession) {
-		for i := 0; ; i++ {
-			switch kinds := s.request(); {
-			case kinds == "":
-				return
-			case kinds == "BES":
-				s.write(msgError("FATAL", "08P01", "prepared statement did not exist"))
-				return
-			default:
-				s.write(msgFirstResponse)
+// TestPoolers checks that no statement fails and that the pool soon stops preparing statements.
+func TestPoolers(t *testing.T) {
+	for _, ends := range []bool{false, true} {
+		t.Run(fmt.Sprint("the session ends: ", ends), func(t *testing.T) {
+			var named atomic.Int32
+			f, dsn := newFake(t, poolerScript(4, ends, &named))
+			logged := 0
+			p := open(t, dsn, Options{MaxConns: 1, Logger: func(string) { logged++ }})
+			for i := 0; i < 20; i++ {
+				joined := stmt("B", int64(1))
+				joined.Joined = true
+				run(t, p, stmt("A"), joined, stmt("C"), stmt("A"))
 			}
-		}
-	})
-	p := open(t, dsn, Options{MaxConns: 1, Logger: func(string) {}})
-	for i := 0; i < 10; i++ {
-		run(t, p, stmt("A"))
-	}
-	if n := f.accepted.Load(); n != 3 {
-		t.Errorf("%d connections, want 3", n)
+			if n := named.Load(); n > 16 || logged != 1 {
+				t.Errorf("%d named statements and %d lines in the log, want at most 16 and 1", n, logged)
+			}
+			if n := f.accepted.Load(); n != maxLost+1 {
+				t.Errorf("%d connections, want %d", n, maxLost+1)
+			}
+		})
 	}
 }
