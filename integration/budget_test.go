@@ -54,28 +54,16 @@ func (m *model) takeTotals() (tokens, beyond int64) {
 
 // concurrentStatuses sends n requests with an API key concurrently, every other one to Traefik, and returns
 // the number of responses by status. Statuses other than 200, 429 and 503 fail the test.
-func concurrentStatuses(t *testing.T, proxies map[string]string, key string, n int) map[int]int64 {
+func concurrentStatuses(t *testing.T, proxies map[string]string, key string, n int) map[int]int {
 	t.Helper()
-	statuses := make(chan int, n)
-	for i := range n {
-		url := proxies[[]string{"caddy", "traefik"}[i%2]]
-		go func() {
-			response, err := harness.AskBy(http.DefaultClient, harness.Get(url+"/v1/chat", "X-Api-Key", key))
-			if err != nil {
-				t.Error(err)
-			}
-			statuses <- response.Status
-		}()
+	r := harness.Run(t.Context(), harness.Load{Clients: n, Requests: n, Request: func(i int) *http.Request {
+		return harness.Get(proxies[[]string{"caddy", "traefik"}[i%2]]+"/v1/chat", "X-Api-Key", key)
+	}})
+	passed, failed := r.Status[http.StatusOK], r.Status[http.StatusServiceUnavailable]
+	if passed+failed+r.Status[http.StatusTooManyRequests] != n {
+		t.Fatalf("the statuses of %d requests are %v, want 200, 429 and 503 only", n, r)
 	}
-	counts := map[int]int64{}
-	for range n {
-		counts[<-statuses]++
-	}
-	passed, failed := counts[http.StatusOK], counts[http.StatusServiceUnavailable]
-	if passed+failed+counts[http.StatusTooManyRequests] != int64(n) {
-		t.Fatalf("the statuses of %d requests are %v, want 200, 429 and 503 only", n, counts)
-	}
-	return counts
+	return r.Status
 }
 
 // rotateKey replaces the key 1, and returns the new key once both proxies accept it.
@@ -114,9 +102,9 @@ func TestABudgetOfTokensIsKeptAndInvoiced(t *testing.T) {
 	var passed, refused, failed, before int64
 	for wave := 0; refused < 2*concurrent; wave++ {
 		statuses := concurrentStatuses(t, proxies, key, concurrent)
-		passed += statuses[http.StatusOK]
-		failed += statuses[http.StatusServiceUnavailable]
-		refused += statuses[http.StatusTooManyRequests]
+		passed += int64(statuses[http.StatusOK])
+		failed += int64(statuses[http.StatusServiceUnavailable])
+		refused += int64(statuses[http.StatusTooManyRequests])
 		tokens, beyond := upstream.takeTotals()
 		if tokens > max(budget, before)+beyond {
 			t.Fatalf("wave %d: %d tokens are spent, want %d at most, and %d by which reserves were too low",

@@ -137,11 +137,8 @@ func rowsIn(t *testing.T, dsn, prefixes string) []string {
 // statuses.
 func (c *randomConfig) ask(t *testing.T, n int, sent []*madeUpRequest, names, urls []string,
 	statuses *sync.Map) {
-	client := &http.Client{Transport: &http.Transport{}, CheckRedirect: func(*http.Request,
-		[]*http.Request) error {
-		return http.ErrUseLastResponse
-	}}
-	defer client.CloseIdleConnections()
+	client, closeIdle := harness.NewClient(1)
+	defer closeIdle()
 	if !c.inGo {
 		names = names[:2]
 	}

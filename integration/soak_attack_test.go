@@ -135,11 +135,8 @@ func (s *soak) attack() {
 			var running sync.WaitGroup
 			for range attackers {
 				running.Go(func() {
-					client := &http.Client{Transport: &http.Transport{}, Timeout: time.Minute,
-						CheckRedirect: func(*http.Request, []*http.Request) error {
-							return http.ErrUseLastResponse
-						}}
-					defer client.CloseIdleConnections()
+					client, closeIdle := harness.NewClient(1)
+					defer closeIdle()
 					for by := (attacker{rand.New(rand.NewPCG(rand.Uint64(), 0))}); time.Since(began) < d ||
 						lacks() && time.Since(began) < d+time.Minute; {
 						r := by.request(p.url)

@@ -143,18 +143,12 @@ func (tr *traefik) reject(t testing.TB) {
 
 func (tr *traefik) awaitGeneration(t testing.TB) {
 	t.Helper()
-	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse
-	}}
-	defer client.CloseIdleConnections()
+	client, closeIdle := harness.NewClient(1)
+	defer closeIdle()
 	want := "http://generation/" + strconv.Itoa(tr.generation)
 	tr.Await(t, "its configuration", func() bool {
-		response, err := client.Get(tr.url + "/generation")
-		if err != nil {
-			return false
-		}
-		response.Body.Close()
-		return response.Header.Get("Location") == want
+		response, err := harness.AskBy(client, harness.Get(tr.url+"/generation"))
+		return err == nil && response.Header.Get("Location") == want
 	})
 }
 

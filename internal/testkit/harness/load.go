@@ -56,7 +56,7 @@ func Run(ctx context.Context, l Load) *Result {
 	if clients < 1 {
 		clients = 1
 	}
-	client, closeIdle := newClient(clients)
+	client, closeIdle := NewClient(clients)
 	defer closeIdle()
 	source := &tickets{load: &l, ctx: ctx, began: time.Now()}
 	var wait sync.WaitGroup
@@ -79,8 +79,8 @@ func Run(ctx context.Context, l Load) *Result {
 	return source.result()
 }
 
-// newClient returns a client that keeps one connection for each of n callers.
-func newClient(n int) (client *http.Client, closeIdle func()) {
+// NewClient returns a client that keeps one connection for each of n callers, and follows no redirects.
+func NewClient(n int) (client *http.Client, closeIdle func()) {
 	transport := &http.Transport{
 		MaxIdleConns:        n,
 		MaxIdleConnsPerHost: n,
@@ -220,7 +220,7 @@ type Response struct {
 // Ask sends a request on its own connection, and returns the response.
 func Ask(t testing.TB, request *http.Request) Response {
 	t.Helper()
-	client, closeIdle := newClient(1)
+	client, closeIdle := NewClient(1)
 	defer closeIdle()
 	response, err := AskBy(client, request)
 	if err != nil {
