@@ -2,7 +2,6 @@ package docs
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -40,14 +39,10 @@ func TestPolicyCommands(t *testing.T) {
 	}
 	for page, commands := range pages {
 		t.Run(page, func(t *testing.T) {
-			folder := t.TempDir()
-			environment := environmentOf(t, folder, cluster.Open(t))
+			s := newShell(t, cluster.Open(t))
 			for _, command := range commands {
-				cmd := exec.Command("sh", "-c", command)
-				cmd.Dir = folder
-				cmd.Env = environment
-				if out, err := cmd.CombinedOutput(); err != nil {
-					t.Fatalf("%s: %v\n%s", command, err, out)
+				if lines, status := s.run(t, command); status != "0" {
+					t.Fatalf("%s ends with status %s, want 0:\n%s", command, status, joinLines(lines))
 				}
 			}
 		})

@@ -50,9 +50,8 @@ type shell struct {
 	out *bufio.Reader
 }
 
-// environmentOf returns the environment of commands: with a caddy, the programs of Postgres, a folder and a
-// database.
-func environmentOf(t *testing.T, folder, dsn string) []string {
+// newShell starts a shell for commands on a database, with a caddy and the programs of Postgres.
+func newShell(t *testing.T, dsn string) *shell {
 	t.Helper()
 	programs := t.TempDir()
 	if err := os.Symlink(harness.Caddy(t, root), filepath.Join(programs, "caddy")); err != nil {
@@ -62,16 +61,10 @@ func environmentOf(t *testing.T, folder, dsn string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(os.Environ(), "DATABASE_URL="+dsn, "HOME="+folder,
-		"PATH="+programs+":"+bin+":"+os.Getenv("PATH"), "NO_PROXY=*")
-}
-
-// newShell starts a shell for commands on a database.
-func newShell(t *testing.T, dsn string) *shell {
-	t.Helper()
 	cmd := exec.Command("sh", "-c", "exec 2>&1; exec sh")
 	cmd.Dir = t.TempDir()
-	cmd.Env = environmentOf(t, cmd.Dir, dsn)
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+dsn, "HOME="+cmd.Dir,
+		"PATH="+programs+":"+bin+":"+os.Getenv("PATH"), "NO_PROXY=*")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -107,15 +108,7 @@ var unclear = regexp.MustCompile(`\b(that of|those of|at once|the begin|so many|
 var sqlBreak = regexp.MustCompile(`' *\n\s*'|\n\s*--|\s+`)
 
 func TestTextsForUsersAreInPlainEnglish(t *testing.T) {
-	for _, s := range sources(t) {
-		ast.Inspect(s.File, func(n ast.Node) bool {
-			literal, ok := n.(*ast.BasicLit)
-			if ok && literal.Kind == token.STRING && !s.isTest() && s.dir != "internal/testkit/imports" {
-				checkClear(t, s.position(n).String(), literal.Value)
-			}
-			return true
-		})
-	}
+	eachString(t, func(place, text string) { checkClear(t, place, text) })
 	err := eachFile(".sql", func(path string) error {
 		sql, err := os.ReadFile(filepath.Join(root, path))
 		checkClear(t, path, sqlBreak.ReplaceAllString(string(sql), " "))
@@ -123,6 +116,25 @@ func TestTextsForUsersAreInPlainEnglish(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// eachString calls do for each string of the programs, with its position.
+func eachString(t *testing.T, do func(place, text string)) {
+	t.Helper()
+	for _, s := range sources(t) {
+		ast.Inspect(s.File, func(n ast.Node) bool {
+			literal, ok := n.(*ast.BasicLit)
+			if !ok || literal.Kind != token.STRING || s.isTest() || s.dir == "internal/testkit/imports" {
+				return true
+			}
+			text, err := strconv.Unquote(literal.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			do(s.position(n).String(), text)
+			return true
+		})
 	}
 }
 
