@@ -1016,8 +1016,10 @@ DECLARE
 	old rate_limit_api_keys;
 BEGIN
 	SELECT k.* INTO old FROM rate_limit_api_keys k WHERE k.id = $1 FOR UPDATE;
-	IF $2 < '0' THEN
-		RAISE EXCEPTION 'grace: %: must be 0 or longer', to_json($2) USING ERRCODE = 'invalid_parameter_value';
+	IF ($2 BETWEEN '0' AND '36525 days') IS NOT TRUE THEN
+		RAISE EXCEPTION 'grace: %: must be 0 to 36525 days', to_json($2) USING ERRCODE = 'invalid_parameter_value';
+	ELSIF (octet_length($3) = 32) IS NOT TRUE THEN
+		RAISE EXCEPTION 'digest: must be a sha256 of 32 bytes' USING ERRCODE = 'invalid_parameter_value';
 	ELSIF old.id IS NULL THEN
 		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
 	ELSIF old.replaced_by IS NOT NULL THEN
@@ -1393,7 +1395,7 @@ CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DE
 	on_exceed text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18})\s*/\s*(?:(in_flight)' || '|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?|((?:\d*(?:w|d|h|m|s|ms|us))+))\s*$');
+	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18})\s*/\s*(?:(in_flight)' || '|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?|((?:\d{0,8}(?:w|d|h|m|s|ms|us))+))\s*$');
 	old rate_limit_rule_limits;
 	law text;
 BEGIN

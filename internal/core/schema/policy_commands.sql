@@ -73,9 +73,11 @@ DECLARE
 	old rate_limit_api_keys;
 BEGIN
 	SELECT k.* INTO old FROM rate_limit_api_keys k WHERE k.id = $1 FOR UPDATE;
-	IF $2 < '0' THEN
-		RAISE EXCEPTION 'grace: %: must be 0 or longer', to_json($2)
+	IF ($2 BETWEEN '0' AND '36525 days') IS NOT TRUE THEN
+		RAISE EXCEPTION 'grace: %: must be 0 to 36525 days', to_json($2)
 			USING ERRCODE = 'invalid_parameter_value';
+	ELSIF (octet_length($3) = 32) IS NOT TRUE THEN
+		RAISE EXCEPTION 'digest: must be a sha256 of 32 bytes' USING ERRCODE = 'invalid_parameter_value';
 	ELSIF old.id IS NULL THEN
 		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
 	ELSIF old.replaced_by IS NOT NULL THEN

@@ -102,7 +102,7 @@ CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DE
 #variable_conflict use_column
 DECLARE
 	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18})\s*/\s*(?:(in_flight)'
-		|| '|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?|((?:\d*(?:w|d|h|m|s|ms|us))+))\s*$');
+		|| '|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?|((?:\d{0,8}(?:w|d|h|m|s|ms|us))+))\s*$');
 	old rate_limit_rule_limits;
 	law text;
 BEGIN
