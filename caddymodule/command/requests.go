@@ -26,7 +26,7 @@ rules. Nothing is charged. Zones in the proxies' configurations are not part of 
   caddy pg-ratelimit explain --user acme --path / --at 2026-11-27`,
 	flags: []flag{
 		{name: "key", kind: secret, usage: `API key, or "-" to read it from standard input`},
-		keyIDFlag("API key by its number"),
+		{name: "key-id", kind: keyDigest, usage: "API key by its number"},
 		{name: "user", usage: "user that the proxy has authenticated"},
 		{name: "tier", value: "anonymous", usage: "tier of requests without a user"},
 		{name: "unknown-key", value: "reject", kind: oneOf("reject", "anonymous"),
@@ -58,11 +58,12 @@ func explain(c *invocation) error {
 		Method: strings.ToUpper(c.flag("method")), Host: c.flag("host"), Path: path, Route: c.flag("route"),
 		Header: http.Header{},
 	}
-	request := &evaluate.Request{
-		Key: c.value("key"), User: c.flag("user"), At: c.moment("at"), Facts: facts,
+	sender := policy.Credential{Digest: c.value("key_id"), User: c.flag("user")}
+	if key := c.value("key"); key != "" {
+		sender.Digest = policy.Digest(key)
 	}
-	// Without the flags, the values are 0 and the zero Addr, which mean none.
-	request.KeyID, _ = strconv.ParseInt(c.value("key_id"), 10, 64)
+	request := &evaluate.Request{Sender: sender, At: c.moment("at"), Facts: facts}
+	// Without the flag, the value is the zero Addr, which means none.
 	request.Address, _ = netip.ParseAddr(c.value("ip"))
 	for _, header := range c.flagList("header") {
 		name, value, ok := strings.Cut(header, ":")
@@ -76,7 +77,7 @@ func explain(c *invocation) error {
 		return err
 	}
 	defer db.Close()
-	e, err := evaluate.Explain(c.ctx, c.conn, db, request)
+	e, err := evaluate.Explain(c.ctx, db, request)
 	if err != nil {
 		return err
 	}

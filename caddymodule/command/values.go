@@ -37,6 +37,10 @@ var (
 	secret = kind{want: "a secret"}
 	keyID  = kind{"CASE WHEN t::bigint > 0 THEN t END",
 		"the number of a key, as in: caddy pg-ratelimit keys list"}
+	// keyDigest converts the number of a key to its digest.
+	keyDigest = kind{"(SELECT encode(digest, 'hex') FROM rate_limit_api_keys WHERE id = t::bigint)",
+		keyID.want}
+
 	lines    = kind{"CASE WHEN t::bigint BETWEEN 1 AND 100000 THEN t END", "from 1 to 100000"}
 	month    = kind{"CASE WHEN length(t) = 7 THEN (t || '-01')::date END", "a month such as 2026-11"}
 	duration = kind{"CASE WHEN " + isDuration + " THEN t::interval END", "a duration such as 30m, 24h or 7d"}
@@ -102,7 +106,7 @@ func (c *invocation) parse(inputs []input) (values []string, err error) {
 			values = append(values, *value)
 		case err != nil && !(errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, dataException)):
 			return nil, err
-		case in.kind == keyID: // the text may be a key
+		case in.kind.want == keyID.want: // the text may be a key
 			return nil, errors.New(in.field + ": must be " + keyID.want)
 		default:
 			return nil, invalid(in.field, in.text, cmp.Or(in.kind.want, "a text that the database can store"))

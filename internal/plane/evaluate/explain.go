@@ -9,14 +9,11 @@ package evaluate
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"sort"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -24,12 +21,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// Request is a request as a proxy sees it. At most one of Key, KeyID and User is set.
+// Request is a request as a proxy sees it.
 type Request struct {
-	Key   string // an API key; it is not stored
-	KeyID int64  // the id of an API key
-	User  string // a user that the proxy authenticated
-
+	// Sender is the API key, or the user that the proxy authenticated. The zero Credential means an anonymous
+	// request.
+	Sender policy.Credential
 	// Facts has the other facts. Tier is the tier of anonymous requests. Host and Path are as sent, before
 	// policy.NormalHost and policy.NormalPath. The zero Address means AssumedAddress.
 	policy.Facts
@@ -96,9 +92,9 @@ type Limit struct {
 	refuses bool
 }
 
-// Explain evaluates a request. conn and db must be connected to the same database. Explain uses the current
-// rules, bans and identities, even if r.At is another time. It may close db.
-func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Explanation, error) {
+// Explain evaluates a request. It uses the current rules, bans and identities, even if r.At is another time.
+// It may close db.
+func Explain(ctx context.Context, db *pgxdb.DB, r *Request) (*Explanation, error) {
 	facts := r.Facts
 	facts.Host, facts.Address = policy.NormalHost(r.Host), r.Address.WithZone("")
 	e := &Explanation{At: r.At, AddressAssumed: nilIfZero(!r.Address.IsValid()), Host: facts.Host}
@@ -107,9 +103,12 @@ func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Ex
 	}
 	facts.Path, _ = policy.NormalPath(r.Path) // "" if it is ambiguous
 	e.Address, e.Path = facts.Address.Unmap().String(), cmp.Or(facts.Path, r.Path)
-	id, err := findIdentity(ctx, conn, db, r)
-	if err != nil {
-		return nil, err
+	var id *policy.Identity
+	var err error
+	if r.Sender != (policy.Credential{}) {
+		if id, err = policy.ReadIdentity(db, r.Sender); err != nil {
+			return nil, err
+		}
 	}
 	snapshot, err := policy.ReadSnapshot(ctx, db)
 	if err != nil {
@@ -117,7 +116,7 @@ func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Ex
 	}
 	v, trace := policy.Explain(snapshot, &facts, id, e.At)
 	e.Tier, e.User, e.Rule = v.Tier, nilIfZero(v.User), nilIfZero(v.Rule)
-	if r.Key != "" || r.KeyID != 0 {
+	if r.Sender.Digest != "" {
 		state := map[policy.Reason]string{policy.UnknownKey: "unknown", policy.KeyExpired: "expired",
 			policy.KeyRevoked: "revoked"}[trace.Key]
 		e.Key, e.KeyID = nilIfZero(cmp.Or(state, "valid")), nilIfZero(id.KeyID)
@@ -175,29 +174,6 @@ func (e *Explanation) conclude(v *policy.Verdict) {
 			e.Outcome, e.Result = "charged", "would pass, and be charged to limits"
 		}
 	}
-}
-
-// findIdentity returns the identity of a request's sender, or nil for an anonymous request.
-func findIdentity(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*policy.Identity, error) {
-	sender := policy.Credential{}
-	switch {
-	case r.Key != "":
-		sender.Digest = policy.Digest(r.Key)
-	case r.KeyID != 0:
-		err := conn.QueryRow(ctx, "SELECT encode(digest, 'hex') FROM rate_limit_api_keys WHERE id = $1",
-			r.KeyID).Scan(&sender.Digest)
-		if errors.Is(err, pgx.ErrNoRows) {
-			err = fmt.Errorf("key: %d: must be listed by: caddy pg-ratelimit keys list", r.KeyID)
-		}
-		if err != nil {
-			return nil, err
-		}
-	case r.User != "":
-		sender.User = r.User
-	default:
-		return nil, nil
-	}
-	return policy.ReadIdentity(db, sender)
 }
 
 // peekTimeout bounds the decisions of explainLimits.
