@@ -56,10 +56,9 @@ SELECT * FROM rate_limit_top(now() - interval '1 day') ORDER BY requests DESC LI
 \echo top --since 24h, exact
 SELECT * FROM rate_limit_top(now() - interval '1 day', most => NULL) ORDER BY requests DESC LIMIT 20;
 \echo audit --since 24h
-SELECT a.* FROM (VALUES (interval '1 minute', interval '0'), ('1 hour', '1 minute'), (NULL, '1 hour'))
-	AS w(age, age_of_last), LATERAL (SELECT * FROM rate_limit_audited a
-	WHERE a.time >= greatest(now() - interval '1 day', now() - w.age) AND a.time < now() - w.age_of_last
-	ORDER BY a.time DESC LIMIT 50) a LIMIT 50;
+SELECT a.* FROM generate_series(0, 20) AS i, LATERAL (SELECT * FROM rate_limit_audited a
+	WHERE a.time >= greatest(now() - interval '1 day', now() - 2 ^ i * interval '1 minute')
+	AND a.time < now() - floor(2 ^ (i - 1)) * interval '1 minute' ORDER BY a.time DESC LIMIT 50) a LIMIT 50;
 \echo audit --user u77 --since 24h
 SELECT * FROM rate_limit_audited WHERE time >= now() - interval '1 day' AND user_id = 'u77'
 	ORDER BY time DESC LIMIT 50;

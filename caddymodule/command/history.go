@@ -14,16 +14,16 @@ var outcomes = kind{
 	"one or more of allowed, limited, blocked, rejected, shadow, error, with commas between them"}
 
 // auditSQL selects rows of the audit log. It omits rows of transactions before @horizon. xmin has the low
-// 32 bits of the id of a row's transaction. No index sorts all rows by time, so the statement first reads the
-// last minute, then the last hour, and then the rest, until it has all rows that it needs.
+// 32 bits of the id of a row's transaction. No index sorts all rows by time, so the statement reads the last
+// minute, then as much time before it as it has read, and so on, until it has all rows that it needs.
 const auditSQL = `SELECT a.time, a.outcome, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id,
 	a.tier, a.address, a.method, a.host, a.path, a.status, a.cost, a.count, a.weight, a.quota, a.remaining,
 	a.retry_after, a.duration, a.node, a.region, a.also, a.id
 FROM (SELECT coalesce(@prefix::text, 'rule/' || @rule::text) AS prefix) p,
-(VALUES (interval '1 minute', interval '0'), ('1 hour', '1 minute'), (NULL, '1 hour')) AS w(age, age_of_last),
-LATERAL (SELECT * FROM rate_limit_audited a
-WHERE a.time >= greatest(@since::timestamptz, @until::timestamptz - w.age)
-	AND a.time < @until::timestamptz - w.age_of_last
+generate_series(0, 20) AS i, LATERAL (SELECT * FROM rate_limit_audited a
+WHERE a.time >= greatest(@since::timestamptz,
+		CASE WHEN i < 20 THEN @until::timestamptz - 2 ^ i * interval '1 minute' END)
+	AND a.time < @until::timestamptz - floor(2 ^ (i - 1)) * interval '1 minute'
 	AND (p.prefix IS NULL OR p.prefix IN (a.prefix, a.prefix || '/' || a.limit_name)
 		OR p.prefix = 'rule/' AND starts_with(a.prefix, p.prefix))
 	AND (@user::text IS NULL OR a.user_id = @user) AND (@key_id::bigint IS NULL OR a.key_id = @key_id::bigint)

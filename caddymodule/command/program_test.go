@@ -70,7 +70,7 @@ func TestTheProgramFindsTheDatabase(t *testing.T) {
 			err: `dsn: "memory": must be a Postgres URL or key=value pairs`},
 		{name: "invalid DSN", args: []string{"--dsn", "postgres://user:hunter2@host:port/x"}, err: "dsn: "},
 		{name: "no server", args: []string{"--dsn", "postgres://user:hunter2@127.0.0.1:1/x"},
-			err: "127.0.0.1"},
+			err: "the on_error setting of each decides on requests: failed to connect"},
 	} {
 		out, status := s.runProgram(c.environment, append(list, c.args...)...)
 		if strings.Contains(out.stdout+out.stderr, "hunter2") {

@@ -121,13 +121,14 @@ func TestRegistryRowIsSmall(t *testing.T) {
 	store.SetApplied("1:1:", "1", []string{strings.Repeat("ü", 1000), "b"})
 	s.awaitText("SELECT coalesce(max(problems[1]), '') FROM rate_limit_proxies",
 		strings.Repeat("ü", 200)+" … and 1 more")
-	const want = "t 49995000000000000 9999000000000 u"
+	const want = "t 49995000000000000 9999000000000 1 0 t u"
 	got := s.queryText("SELECT concat_ws(' ', pg_column_size(n.*) <= 1536, p.admitted, " +
-		"n.report->'busiest'->(repeat('p', 150) || 9999)->>0, c.relpersistence) " +
+		"n.report->'busiest'->(repeat('p', 150) || 9999)->>0, p.undecided_admitted, p.undecided_refused, " +
+		"p.undecided_from = p.undecided_at, c.relpersistence) " +
 		"FROM rate_limit_proxies p, rate_limit_nodes n " +
 		"JOIN pg_class c ON c.oid = n.tableoid")
 	if got != want {
-		t.Errorf("small, admitted, busiest, persistence: got %s, want %s", got, want)
+		t.Errorf("small, admitted, busiest, undecided, persistence: got %s, want %s", got, want)
 	}
 }
 
