@@ -74,17 +74,6 @@ func TestDSNEnvironment(t *testing.T) {
 	}
 }
 
-func TestDSNIgnoresCertificatesWithoutTLS(t *testing.T) {
-	for _, dsn := range []string{
-		"host=/run/postgresql sslrootcert=/none sslcert=/none sslkey=/none",
-		"host=h sslmode=disable sslcert=/none",
-	} {
-		if _, err := parseConfig(dsn, func(string) (string, bool) { return "", false }, nil); err != nil {
-			t.Errorf("parseConfig(%q): %v, want no error", dsn, err)
-		}
-	}
-}
-
 func TestPassfile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pass")
 	text := "# comment:1:2:3:4\n" +
