@@ -64,21 +64,12 @@ func endLease(s *Set, r *Row) {
 	atomic.AddInt64(&s.leases, -1)
 }
 
-// EndLease ends the lease of a row before a request refunds or resets the row. The units must be refunded
-// first. Otherwise the request's refund would find them charged and refund more than was used.
+// EndLease ends the lease of a row. It runs before a request refunds or resets the row, because the request's
+// refund would otherwise find the units charged and refund more than was used. It also runs after the row
+// refused a request of several hits, so that a retry may pass.
 func EndLease(s *Set, id RowID) {
 	withRow(s, id, false, func(_ *Stripe, r *Row) { endLease(s, r) })
 	refundAll(s)
-}
-
-// RefundUnits refunds the units of a lease with the next batch. Callers call it after the row refused a
-// request of several hits.
-func RefundUnits(s *Set, id RowID) {
-	withRow(s, id, false, func(_ *Stripe, r *Row) {
-		if r.Limit != nil {
-			refundUnits(s, r, true)
-		}
-	})
 }
 
 // maxInterval bounds SweepInterval.

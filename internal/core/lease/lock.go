@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -12,9 +13,9 @@ const (
 	// lockRetryInterval is the time between two requests that try a locked row, in microseconds.
 	lockRetryInterval = int64(100 * time.Millisecond / time.Microsecond)
 
-	// backgroundPause is the time after a lock timeout in which the row gets no background calls, in
-	// microseconds.
-	backgroundPause = int64(time.Second / time.Microsecond)
+	// recentTimeout is the time after a lock timeout in which the row gets no background calls, and its
+	// requests wait apart, in microseconds.
+	recentTimeout = int64(time.Second / time.Microsecond)
 
 	// lockExpiry is the time after the last lock timeout at which a lock expires, in microseconds.
 	lockExpiry = int64(10 * time.Second / time.Microsecond)
@@ -50,32 +51,44 @@ func ClearLockTimeouts(s *Set, id RowID) {
 	withRow(s, id, false, func(_ *Stripe, r *Row) { setLock(s, r, nil) })
 }
 
-// Locked reports whether a row counts as locked, which requires at least wait between its first and its last
-// lock timeout. due reports whether the caller must try the row again. Only one caller in each
-// lockRetryInterval must.
-func Locked(s *Set, id RowID, wait time.Duration) (locked, due bool) {
-	locked = false
-	due = false
+// LockState classifies a row by its lock timeouts. A higher one concerns a request more.
+type LockState int
+
+// The values of LockState.
+const (
+	Free   LockState = iota // no lock timeout within recentTimeout
+	Waited                  // a lock timeout within recentTimeout
+	Locked                  // the row counts as locked
+	Due                     // the row counts as locked, and the caller must try it again
+)
+
+// StateOf returns the LockState of a row. A row counts as locked if there was at least wait between its first
+// and its last lock timeout. Only one caller in each lockRetryInterval gets Due.
+func StateOf(s *Set, id RowID, wait time.Duration) LockState {
+	state := Free
+	if !AnyLocks(s) {
+		return state
+	}
 	withRow(s, id, false, func(_ *Stripe, r *Row) {
-		if r.lock == nil || r.lock.last-r.lock.first < int64(wait/time.Microsecond) {
+		if r.lock == nil {
 			return
 		}
-		locked = true
-		if now := Now(s); now-r.lock.last >= lockRetryInterval {
+		now := Now(s)
+		age := now - r.lock.last
+		switch {
+		case r.lock.last-r.lock.first < int64(wait/time.Microsecond):
+			if age < recentTimeout {
+				state = Waited
+			}
+		case age < lockRetryInterval:
+			state = Locked
+		default:
+			state = Due
 			setLock(s, r, &lock{first: r.lock.first, last: now})
-			due = true
 		}
 	})
-	return locked, due
+	return state
 }
 
-// HadLockTimeout reports whether a statement reached its lock timeout on a row within backgroundPause.
-func HadLockTimeout(s *Set, id RowID) bool {
-	recent := false
-	if !AnyLocks(s) {
-		return recent
-	}
-	withRow(s, id, false,
-		func(_ *Stripe, r *Row) { recent = r.lock != nil && Now(s)-r.lock.last < backgroundPause })
-	return recent
-}
+// HadLockTimeout reports whether a row had a lock timeout within recentTimeout.
+func HadLockTimeout(s *Set, id RowID) bool { return StateOf(s, id, math.MaxInt64) == Waited }

@@ -24,7 +24,6 @@ type Row struct {
 	ID          RowID
 	stripeIndex uint64 // the index in Set.Stripes
 	hashIndex   uint64 // the index in Set.RowsBy
-	deleted     bool   // the row was deleted from its stripe
 
 	refusal *refusal // nil without one
 	lock    *lock    // nil without one
@@ -201,8 +200,7 @@ func refreshRow(s *Set, stripe *Stripe, r *Row) {
 	if r.lock != nil && now-r.lock.last >= lockExpiry {
 		setLock(s, r, nil)
 	}
-	if r.Limit == nil && r.refusal == nil && r.lock == nil && !r.deleted {
-		r.deleted = true
+	if r.Limit == nil && r.refusal == nil && r.lock == nil {
 		delete(stripe.Rows, r.ID)
 		atomic.AddInt32(&s.RowsBy[r.hashIndex], -1)
 		atomic.AddInt64(&s.rows, -1)
@@ -224,26 +222,16 @@ func evictRows(s *Set, spared *Row) {
 	}
 }
 
-// evictRow deletes a row without a lease, except for spared, from a stripe: an expired one among the next 16,
-// or else the last of these. The caller holds the mutex of the stripe. Iteration over a map starts at a
-// random row.
+// evictRow deletes any row without a lease, except for spared, from a stripe. The caller holds the mutex of
+// the stripe.
 func evictRow(s *Set, stripe *Stripe, spared *Row) {
-	steps := 0
-	var evicted *Row
 	for _, r := range stripe.Rows {
-		if r == spared || r.Limit != nil {
-			continue
+		if r != spared && r.Limit == nil {
+			r.refusal = nil
+			setLock(s, r, nil)
+			refreshRow(s, stripe, r)
+			return
 		}
-		evicted = r
-		refreshRow(s, stripe, r)
-		if steps++; steps == 16 || r.deleted {
-			break
-		}
-	}
-	if evicted != nil {
-		evicted.refusal = nil
-		setLock(s, evicted, nil)
-		refreshRow(s, stripe, evicted)
 	}
 }
 

@@ -62,13 +62,15 @@ func (a *Attempt) SendGuarded(uses int, statements []*pgdb.Statement, send func(
 	guarded := Guard(statements, uses > 0)
 	send(guarded)
 	a.Retry = withoutGuard(a.Retry)
-	if err := CheckOneSession(guarded); err != nil {
+	checked, err := ReadGuards(guarded)
+	if err != nil {
 		SetFailed(statements, err, "")
 		a.Retry = nil
 		a.Close = true
 		a.Err = err
-	} else if uses == 0 {
-		return unguardedUses(guarded)
+	}
+	if uses == 0 {
+		return checked
 	}
 	return uses
 }

@@ -107,42 +107,36 @@ func began(statements []*pgdb.Statement, answered int, started bool) bool {
 	return answered > 0 || answered == 0 && started
 }
 
-// unguardedUses returns the number of times that a connection may be used without a guard after it has run
-// guarded statements: 0 if a setting does harm, or if that is unknown.
-func unguardedUses(guarded []*pgdb.Statement) int {
-	jit := false
-	for _, s := range guarded {
-		switch s.SQL {
-		case showSQL:
-			jit = string(s.Result) != "\x00\x00\x00\x03off"
-		case replaceSQL:
-			if flags := Bigints(s.Result); len(flags) == 4 && flags[0] == 0 &&
-				(!jit || flags[1] == 0) {
-				return recheck
-			}
-			return 0
-		}
-	}
-	return 0
-}
-
 // ErrSeveralSessions is the error of a transaction to which a pooler gave several sessions. Its statements
 // are then not one transaction, and each leaves locks behind.
 var ErrSeveralSessions = errors.New(
 	"the pooler gives the statements of a transaction different sessions, as PgBouncer may with " +
 		"pool_mode = statement: use pool_mode = transaction or session")
 
-// CheckOneSession returns ErrSeveralSessions if the statements of a guard had different sessions, and nil
-// otherwise.
-func CheckOneSession(guarded []*pgdb.Statement) error {
-	for _, s := range guarded {
-		if s.SQL == replaceSQL {
-			if flags := Bigints(s.Result); len(flags) == 4 && flags[2] == 1 {
-				return ErrSeveralSessions
+// ReadGuards reads the results of the guards in statements. uses is the number of times that the connection
+// may be used without a guard: 0 if a setting does harm, or if that is unknown. err is ErrSeveralSessions if
+// the statements of a guard had different sessions, and nil otherwise.
+func ReadGuards(statements []*pgdb.Statement) (uses int, err error) {
+	jit := false
+	for _, s := range statements {
+		switch s.SQL {
+		case showSQL:
+			jit = string(s.Result) != "\x00\x00\x00\x03off"
+		case replaceSQL:
+			uses = 0
+			flags := Bigints(s.Result)
+			if len(flags) != 4 {
+				continue
+			}
+			if flags[2] == 1 {
+				return uses, ErrSeveralSessions
+			}
+			if flags[0] == 0 && (!jit || flags[1] == 0) {
+				uses = recheck
 			}
 		}
 	}
-	return nil
+	return uses, nil
 }
 
 // harmfulSQL returns a text that names the settings that a guard cannot undo, and the statements that

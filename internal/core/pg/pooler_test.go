@@ -105,8 +105,8 @@ func TestDividedTransactionIsDetected(t *testing.T) {
 			replaces.Result = binary.BigEndian.AppendUint32(replaces.Result, 8)
 			replaces.Result = binary.BigEndian.AppendUint64(replaces.Result, uint64(value))
 		}
-		if err := pg.CheckOneSession(guarded); !errors.Is(err, want) {
-			t.Errorf("CheckOneSession with jit %d = %v, want %v", jit, err, want)
+		if _, err := pg.ReadGuards(guarded); !errors.Is(err, want) {
+			t.Errorf("ReadGuards with jit %d = %v, want %v", jit, err, want)
 		}
 	}
 }

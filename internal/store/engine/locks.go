@@ -39,32 +39,16 @@ const (
 	lockedWaits = 2
 )
 
-// lockState classifies a request by the lock timeouts of its rows.
-type lockState int
-
-const (
-	rowFree   lockState = iota // no row had a recent lock timeout
-	rowWaited                  // a row had a recent lock timeout
-	rowLocked                  // a row counts as locked
-	rowDue                     // a row counts as locked, and the request must retry it, see lease.Locked
-)
-
-// findLocked returns the highest lockState of the rows of a request.
-func (w *work) findLocked(r *request) lockState {
-	state := rowFree
+// findLocked returns the highest LockState of the rows of a request.
+func (w *work) findLocked(r *request) lease.LockState {
+	highest := lease.Free
 	for i := range r.call.Hits {
-		row := rowOf(&r.call.Hits[i])
-		isLocked, isDue := lease.Locked(w.store.rows, row, lockedWaits*w.lockWait())
-		switch {
-		case isDue:
-			state = rowDue
-		case isLocked && state < rowLocked:
-			state = rowLocked
-		case state < rowWaited && lease.HadLockTimeout(w.store.rows, row):
-			state = rowWaited
+		state := lease.StateOf(w.store.rows, rowOf(&r.call.Hits[i]), lockedWaits*w.lockWait())
+		if state > highest {
+			highest = state
 		}
 	}
-	return state
+	return highest
 }
 
 // recordLocks records lock timeouts of rows that had their own statement, and clears the lock timeouts of
@@ -98,9 +82,9 @@ func (w *work) refuseLocked(requests []*request) []*request {
 	var now, later, refused []*request
 	for _, r := range requests {
 		switch w.findLocked(r) {
-		case rowFree:
+		case lease.Free:
 			now = append(now, r)
-		case rowLocked:
+		case lease.Locked:
 			refused = append(refused, r)
 		default:
 			later = append(later, r)
@@ -125,7 +109,7 @@ func (w *work) decideLocked() error {
 	again, err := w.decideRound(w.requests, divideWait(w.settings, int64(len(w.requests))), true)
 	var later, refused []*request
 	for _, r := range again {
-		if w.findLocked(r) >= rowLocked || time.Since(r.call.Arrived) >= w.queue.Timeout {
+		if w.findLocked(r) >= lease.Locked || time.Since(r.call.Arrived) >= w.queue.Timeout {
 			refused = append(refused, r)
 		} else {
 			later = append(later, r)

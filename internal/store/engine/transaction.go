@@ -338,7 +338,7 @@ func (w *work) answer(requests []*request) {
 			lease.RememberRefusal(w.store.rows, refused.id, &refused.view, r.call.Hits[refused.hit].Cost,
 				r.call.Decisions[refused.hit].RetryAfter, w.sequence)
 			if refused.view.Limit.Lease > 0 { // so that a retry may pass
-				lease.RefundUnits(w.store.rows, refused.id)
+				lease.EndLease(w.store.rows, refused.id)
 			}
 		}
 	}

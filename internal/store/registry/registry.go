@@ -107,6 +107,7 @@ type Registry struct {
 	proxies         int64             // the number of running proxies
 	fewer           int               // the number of successive polls that found fewer
 	checkSettingsAt time.Time         // the time of the next check of the settings
+	cannot          string            // the result of cannotSQL
 	localNoticed    bool              // Notice has reported that limits are local
 	reported        map[string]string // the last failure of each kind, see report
 }
@@ -222,10 +223,8 @@ func (r *Registry) poll(now time.Time) error {
 	renewal := &pgdb.Statement{SQL: rowSQL, Unnamed: true}
 	statements := []*pgdb.Statement{live}
 	if now.Sub(r.writtenAt) >= heartbeatInterval {
-		if l := r.store.Local(); !l.Since.IsZero() {
-			r.node.Report.setLocal(l.Since, l.Last)
-		}
-		renewal.Args = []any{r.node.Name, r.node.Epoch, r.node.Report.makeRow(r.node, now)}
+		local := r.store.Local()
+		renewal.Args = []any{r.node.Name, r.node.Epoch, r.node.Report.makeRow(r.node, now, r.cannot, &local)}
 		statements = []*pgdb.Statement{live, cannot, renewal}
 	}
 	if r.db.Run(ctx, statements) != nil {
@@ -269,17 +268,16 @@ func (r *Registry) setProxies(n int64) {
 	}
 }
 
-// readCannot reads the result of cannotSQL into the row.
+// readCannot reads the result of cannotSQL.
 func (r *Registry) readCannot(cannot *pgdb.Statement) {
 	if cannot.Err != nil || len(cannot.Result) < 4 {
 		return
 	}
-	text := string(cannot.Result[4:])
-	r.node.Report.setCannot(text)
+	r.cannot = string(cannot.Result[4:])
 	var err error
-	if text != "" {
+	if r.cannot != "" {
 		err = errors.New("this proxy makes no decisions, because its role lacks privileges. To let it: " +
-			text)
+			r.cannot)
 	}
 	r.report("cannot", err)
 }

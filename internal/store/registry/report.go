@@ -181,27 +181,17 @@ func (r *Report) setApplied(applied, log string, problems []string) {
 	r.row.Problems = cutProblems(problems)
 }
 
-// setCannot sets the reason why the process makes no decisions; "" means that it makes decisions.
-func (r *Report) setCannot(text string) {
+// makeRow returns the column report as JSON, with the busiest of the counted limits. cannot is the reason why
+// the process makes no decisions, or "".
+func (r *Report) makeRow(n *Node, now time.Time, cannot string, local *Local) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.row.Cannot = text
-}
-
-// setLocal sets the times of the first and the last decision without the database.
-func (r *Report) setLocal(from, until time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.row.LocalFrom = from.UnixMicro()
-	r.row.LocalUntil = until.UnixMicro()
-}
-
-// makeRow returns the column report as JSON, with the busiest of the counted limits.
-func (r *Report) makeRow(n *Node, now time.Time) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	if !local.Since.IsZero() {
+		r.row.LocalFrom = local.Since.UnixMicro()
+		r.row.LocalUntil = local.Last.UnixMicro()
+	}
 	row := r.row
-	row.Version, row.Region = n.Version, n.Region
+	row.Version, row.Region, row.Cannot = n.Version, n.Region, cannot
 	row.Clock = now.UnixMicro()
 	var busy []LimitReport
 	for _, l := range r.limits {

@@ -12,7 +12,7 @@ import (
 func readRow(t *testing.T, n *Node) row {
 	t.Helper()
 	var r row
-	if err := json.Unmarshal([]byte(n.Report.makeRow(n, time.Now())), &r); err != nil {
+	if err := json.Unmarshal([]byte(n.Report.makeRow(n, time.Now(), "", &Local{})), &r); err != nil {
 		t.Fatal(err)
 	}
 	return r
