@@ -31,6 +31,20 @@ func TestKnownPlaceholders(t *testing.T) {
 	}
 }
 
+// Networks of IPv4 contain clients with an IPv4 address in IPv6 form, and no client chooses a long zone.
+func TestClientAddressHasOneForm(t *testing.T) {
+	for text, want := range map[string]string{"192.0.2.7": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7",
+		"fe80::1%zone": "fe80::1", "nonsense": "invalid IP", "": "invalid IP"} {
+		vars := map[string]any{caddyhttp.ClientIPVarKey: text}
+		ctx := context.WithValue(t.Context(), caddyhttp.VarsCtxKey, vars)
+		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
+		if got, assumed := clientAddress(r); got.String() != want || assumed {
+			t.Errorf("the address of a client at %q: got %v, assumed %t, want %v, false", text, got, assumed,
+				want)
+		}
+	}
+}
+
 // The log warns once if a key is empty, because all such requests share a quota.
 func TestEmptyKeyIsLoggedOnce(t *testing.T) {
 	h := newHandler(t,

@@ -83,7 +83,7 @@ func (h *Handler) admit(
 func clientAddress(r *http.Request) (address netip.Addr, assumed bool) {
 	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 	address, _ = netip.ParseAddr(text)
-	return address.WithZone(""), false // a client can choose a long zone
+	return address.Unmap().WithZone(""), false // a client can choose a long zone
 }
 
 // setHeaders sets the headers of the limit and stores them in w. It keeps the X-RateLimit headers of an

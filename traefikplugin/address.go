@@ -75,7 +75,7 @@ func (a *addresses) forwarded(r *http.Request) string {
 }
 
 // parseAddress parses an address, which some proxies write with a port. It converts IPv4-mapped addresses to
-// IPv4.
+// IPv4, and drops the zone, for which a client can choose a long text.
 func parseAddress(text string) (netip.Addr, error) {
 	address, err := netip.ParseAddr(text)
 	if err != nil {
@@ -83,7 +83,7 @@ func parseAddress(text string) (netip.Addr, error) {
 			address, err = netip.ParseAddr(host)
 		}
 	}
-	return address.Unmap(), err
+	return address.Unmap().WithZone(""), err
 }
 
 // addressOf returns the address of a client and whether the address is assumed; see client. It returns the
@@ -91,5 +91,5 @@ func parseAddress(text string) (netip.Addr, error) {
 func addressOf(a *addresses, r *http.Request) (netip.Addr, bool) {
 	text, assumed := a.client(r)
 	address, _ := parseAddress(text)
-	return address.WithZone(""), assumed // a client can choose a long zone
+	return address, assumed
 }

@@ -40,6 +40,7 @@ func TestClientAddress(t *testing.T) {
 			want:      "203.0.113.1"},
 		{name: "excluded, 4 in 6", strategy: &IPStrategy{ExcludedIPs: excluded},
 			forwarded: "203.0.113.1, ::ffff:10.1.2.3", want: "203.0.113.1"},
+		{name: "zone", strategy: &IPStrategy{Depth: 1}, forwarded: "fe80::1%zone", want: "fe80::1"},
 		{name: "excluded, empty parts", strategy: &IPStrategy{ExcludedIPs: excluded},
 			forwarded: "203.0.113.1, , 10.0.0.1,", want: "203.0.113.1"},
 		{name: "excluded, not an address", strategy: &IPStrategy{ExcludedIPs: excluded},

@@ -96,13 +96,13 @@ type Limit struct {
 // It may close db.
 func Explain(ctx context.Context, db *pgxdb.DB, r *Request) (*Explanation, error) {
 	facts := r.Facts
-	facts.Host, facts.Address = policy.NormalHost(r.Host), r.Address.WithZone("")
+	facts.Host, facts.Address = policy.NormalHost(r.Host), r.Address.Unmap().WithZone("")
 	e := &Explanation{At: r.At, AddressAssumed: nilIfZero(!r.Address.IsValid()), Host: facts.Host}
 	if e.AddressAssumed != nil {
 		facts.Address = AssumedAddress
 	}
 	facts.Path, _ = policy.NormalPath(r.Path) // "" if it is ambiguous
-	e.Address, e.Path = facts.Address.Unmap().String(), cmp.Or(facts.Path, r.Path)
+	e.Address, e.Path = facts.Address.String(), cmp.Or(facts.Path, r.Path)
 	var id *policy.Identity
 	var err error
 	if r.Sender != (policy.Credential{}) {

@@ -14,7 +14,7 @@ func TestEvaluateAllocatesNothing(t *testing.T) {
 		{Name: "tier", Family: "plan", Tiers: []string{"free"}, Limits: perHour(1)},
 		{Name: "path", Priority: 1, Paths: []string{"/api/*", "/u/*/files"}, Limits: perHour(1)},
 		{Name: "host", Priority: 2, Hosts: []string{"*.b.test"}, Methods: []string{"GET"},
-			Until: now.Add(time.Hour), Limits: perHour(1)},
+			Until: now.Add(time.Hour).UnixMicro(), Limits: perHour(1)},
 		{Name: "network", Priority: 3, Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 			Limits: perHour(1)},
 		{Name: "all", Priority: 4, CountBy: []string{"all"}, Limits: perHour(1)},

@@ -36,7 +36,7 @@ const maxCount = 1 << 61
 func newAmount(l *limit, o *Override, from string) (*amount, error) {
 	quota := l.row.Limit
 	mark := *l.rule.mark
-	a := &amount{limit: &quota, mark: &mark, unlimited: o.Unlimited, tier: o.Tier, from: startOf(o.From),
+	a := &amount{limit: &quota, mark: &mark, unlimited: o.Unlimited, tier: o.Tier, from: o.From,
 		until: endOf(o.Until)}
 	mark.Limit = l.row.Name
 	mark.Overage = l.row.Overage
@@ -99,13 +99,10 @@ type senderState struct {
 	bans      *banSet
 	ban       *Ban   // nil without a ban; see senderBan
 	user, key string // as in the keys of counters
-	hasKey    bool   // the request had an API key
-
-	tierUntil, expiresAt, revokedAt int64
 
 	// plainUntil is the end of the time in which the sender is plain: the memo's verdict holds for the
 	// sender. An identity is plain until the first of these ends if it has a tier and a user, but no ban,
-	// overrides or billing period. For any other identity, plainUntil is always.
+	// overrides or billing period. For any other identity, plainUntil is 0.
 	plainUntil int64
 
 	adjusted bool // overrides or periodStart is set
@@ -127,9 +124,8 @@ func senderStateOf(s *Snapshot, id *Identity) *senderState {
 	set := s.set
 	state := &senderState{
 		set: set, bans: s.bans, ban: senderBan(s.bans, id), user: userText(id.User),
-		hasKey: id.Digest != "", overrides: make(map[*limit][]*amount),
+		overrides:   make(map[*limit][]*amount),
 		periodStart: id.PeriodStart, timeZone: id.TimeZone,
-		tierUntil: endOf(id.TierUntil), expiresAt: endOf(id.ExpiresAt), revokedAt: endOf(id.RevokedAt),
 	}
 	if id.CountedAs != 0 {
 		state.key = strconv.FormatInt(id.CountedAs, 10)
@@ -145,12 +141,11 @@ func senderStateOf(s *Snapshot, id *Identity) *senderState {
 		_ = set.addOverride(state.overrides, o, from) // one that cannot be used has no effect
 	}
 	state.adjusted = len(state.overrides) > 0 || !state.periodStart.IsZero()
-	state.plainUntil = always
 	if !state.adjusted && state.ban == nil && id.Tier != "" && state.user != "" &&
-		(id.Known || !state.hasKey) {
-		state.plainUntil = state.tierUntil
-		for _, end := range []int64{state.expiresAt, state.revokedAt} {
-			if end < state.plainUntil {
+		(id.Known || id.Digest == "") {
+		state.plainUntil = never
+		for _, end := range []int64{id.TierUntil, id.ExpiresAt, id.RevokedAt} {
+			if end != 0 && end < state.plainUntil {
 				state.plainUntil = end
 			}
 		}

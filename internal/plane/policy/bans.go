@@ -9,23 +9,12 @@ import (
 // never is the time of an end that never comes, in microseconds since the Unix epoch.
 const never = math.MaxInt64
 
-// always is the time before all others.
-const always = math.MinInt64
-
-// endOf returns an end in microseconds since the Unix epoch. The zero time means never.
-func endOf(t time.Time) int64 {
-	if t.IsZero() {
+// endOf returns end, or never if end is 0.
+func endOf(end int64) int64 {
+	if end == 0 {
 		return never
 	}
-	return t.UnixMicro()
-}
-
-// startOf returns a start in microseconds since the Unix epoch. The zero time means always.
-func startOf(t time.Time) int64 {
-	if t.IsZero() {
-		return always
-	}
-	return t.UnixMicro()
+	return end
 }
 
 // banSet holds compiled bans: for each network, user and API key the ban that ends last.
@@ -36,8 +25,10 @@ type banSet struct {
 	bySender      map[Credential]*Ban
 }
 
-func newBanSet(bans []Ban) *banSet {
-	b := &banSet{byNetwork: make(map[netip.Prefix]*Ban), bySender: make(map[Credential]*Ban)}
+func newBanSet(bans []Ban, inForce int64) *banSet {
+	b := &banSet{
+		byNetwork: make(map[netip.Prefix]*Ban), bySender: make(map[Credential]*Ban), inForce: inForce,
+	}
 	for i := range bans {
 		ban := &bans[i]
 		if ban.Network.IsValid() {
@@ -63,10 +54,9 @@ func lastBan(a, b *Ban) *Ban {
 // networkBan returns the last-ending ban of a network that contains the client's address, or nil.
 func networkBan(b *banSet, f *Facts) *Ban {
 	var last *Ban
-	address := f.Address.Unmap()
 	for _, bits := range b.prefixLengths {
-		if bits <= address.BitLen() {
-			network, _ := address.Prefix(bits)
+		if bits <= f.Address.BitLen() {
+			network, _ := f.Address.Prefix(bits)
 			last = lastBan(last, b.byNetwork[network])
 		}
 	}
@@ -78,17 +68,18 @@ func senderBan(b *banSet, id *Identity) *Ban {
 	return lastBan(b.bySender[Credential{Digest: id.Digest}], b.bySender[Credential{User: id.User}])
 }
 
-// refuseBanned refuses a request and returns true if one of two bans is in force at now. Either may be nil.
-func refuseBanned(ofNetwork, ofSender *Ban, now time.Time, v *Verdict) bool {
+// refuseBanned refuses a request and returns true if one of two bans is in force at the time at. Either may
+// be nil.
+func refuseBanned(ofNetwork, ofSender *Ban, at int64, v *Verdict) bool {
 	for _, ban := range []*Ban{ofNetwork, ofSender} {
-		if ban == nil || now.UnixMicro() >= endOf(ban.Until) {
+		if ban == nil || at >= endOf(ban.Until) {
 			continue
 		}
 		v.Ban = ban
 		v.Reason = Banned
 		v.Status = 403
-		if !ban.Until.IsZero() {
-			v.RetryAfter = ban.Until.Sub(now)
+		if ban.Until != 0 {
+			v.RetryAfter = time.Duration(ban.Until-at) * time.Microsecond
 		}
 		if v.User == "" { // the sender was not looked up
 			v.User = ban.User
@@ -109,10 +100,6 @@ func addLength(lengths []int, network netip.Prefix) []int {
 	}
 	return append(lengths, network.Bits())
 }
-
-// plainAddress returns an address without its zone, for comparisons with networks. An IPv4 address in IPv6
-// form becomes IPv4.
-func plainAddress(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // normalNetwork returns a network with its host bits set to 0. A network of IPv4 addresses in IPv6 form
 // becomes IPv4.

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"net/netip"
 	"sort"
 	"sync"
 
@@ -33,7 +32,7 @@ type Snapshot struct {
 // an Identity. The snapshot keeps the slices, which the caller must not change afterwards. remember is
 // Settings.Remember.
 func Compile(rules []Rule, overrides []Override, bans []Ban, remember int) *Snapshot {
-	return &Snapshot{set: newRuleSet(rules, overrides, nil, remember), bans: newBanSet(bans)}
+	return &Snapshot{set: newRuleSet(rules, overrides, nil, remember), bans: newBanSet(bans, 0)}
 }
 
 // Wrong returns the rules and the overrides for tiers that cannot be used, sorted by rule.
@@ -58,15 +57,14 @@ type ruleSet struct {
 
 // rule is a compiled Rule.
 type rule struct {
-	row         Rule
-	position    int // in ruleSet.rules
+	row         Rule // with methods in upper case, and normal networks
+	position    int  // in ruleSet.rules
 	mark        *Mark
-	from, until int64
-	hosts       []*hostPattern
+	until       int64    // row.Until, or never
+	hosts       []string // normal forms; see parseHost
 	paths       []*pathPattern
 	endpoint    string // the paths, joined by spaces
-	networks    []netip.Prefix
-	dynamic     bool // the rule has conditions on time or networks, which the memo cannot store
+	dynamic     bool   // the rule has conditions on time or networks, which the memo cannot store
 	countBy     counterBy
 	needsSender bool // the rule does not apply to a sender that could not be looked up
 	limits      []*limit
@@ -143,7 +141,7 @@ func isBefore(a, b *Rule) bool {
 
 // compileRule compiles one rule. The error explains why the rule cannot be used.
 func compileRule(row *Rule) (*rule, error) {
-	r := &rule{row: *row, from: startOf(row.From), until: endOf(row.Until)}
+	r := &rule{row: *row, until: endOf(row.Until)}
 	if row.Action == "" {
 		r.row.Action = Charge
 	}

@@ -107,14 +107,13 @@ func addressText(address netip.Addr) string {
 	if !address.IsValid() {
 		return ""
 	}
-	return plainAddress(address).String()
+	return address.String()
 }
 
 // NetworkOf returns the network that counts as one client: a single IPv4 address, or the /64 of an IPv6
 // address. It returns the zero Prefix if the address is unknown.
 func NetworkOf(address netip.Addr) netip.Prefix {
 	bits := 64
-	address = address.Unmap()
 	if address.Is4() {
 		bits = 32
 	}

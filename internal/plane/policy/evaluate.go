@@ -3,6 +3,9 @@ package policy
 import (
 	"strings"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Evaluate overwrites v with the verdict on a request. id is nil for an anonymous request.
@@ -57,20 +60,33 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 	if id != nil {
 		state := senderStateOf(s, id)
 		ban = state.ban
-		reason = keyProblem(id, state, at)
-		if reason == NotRefused {
+		reason = keyProblem(id, at)
+		switch {
+		case id.unread:
+			v.senderUnknown = true
+			v.User = id.User
+		case reason == NotRefused:
 			sender = state
 			v.User = id.User
 			v.KeyID = id.KeyID
-			if id.Tier != "" && at < sender.tierUntil {
+			if id.Tier != "" && at < endOf(id.TierUntil) {
 				v.Tier = id.Tier
 			}
 		}
 	}
 	switch {
-	case refuseBanned(networkBan(s.bans, f), ban, now, v):
+	case refuseBanned(networkBan(s.bans, f), ban, at, v):
 	case reason != NotRefused && f.RejectUnknown:
-		rejectKey(s, f, reason, at, v)
+		// A rule that blocks the request with any key takes precedence, so that the response does not depend
+		// on the cache.
+		v.senderUnknown = true
+		decide(s.set, f, anonymous, at, v)
+		if v.Reason != Blocked {
+			clearVerdict(v)
+			v.Tier = f.Tier
+			v.Reason = reason
+			v.Status = 401
+		}
 		if id.Known {
 			v.Ended = id
 		}
@@ -81,15 +97,15 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 }
 
 // keyProblem returns the reason why an identity's API key is not valid, or NotRefused.
-func keyProblem(id *Identity, sender *senderState, at int64) Reason {
+func keyProblem(id *Identity, at int64) Reason {
 	switch {
-	case !sender.hasKey:
+	case id.Digest == "" || id.unread:
 		return NotRefused
 	case !id.Known:
 		return UnknownKey
-	case at >= sender.revokedAt:
+	case at >= endOf(id.RevokedAt):
 		return KeyRevoked
-	case at >= sender.expiresAt:
+	case at >= endOf(id.ExpiresAt):
 		return KeyExpired
 	}
 	return NotRefused
@@ -111,28 +127,131 @@ func apply(found []*rule, f *Facts, sender *senderState, at int64, v *Verdict) {
 	}
 }
 
-// evaluateUnknown evaluates a request without a look-up of its sender, by bans and by rules that do not need
-// the sender. id has only the digest of the API key, or the user.
-func evaluateUnknown(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
-	clearVerdict(v)
-	v.Tier = f.Tier
-	v.User = id.User
-	if !refuseBanned(networkBan(s.bans, f), senderBan(s.bans, id), now, v) {
-		v.senderUnknown = true
-		decide(s.set, f, anonymous, now.UnixMicro(), v)
+// selectRules selects the matching rules that charge the request. It adds their hits to v.Hits without
+// amounts. It skips
+//
+//   - a rule of a family in which an enforced rule already charges the request
+//   - a rule that counts by a value that the request lacks
+//   - a rule that needs the sender, if the sender could not be looked up
+//
+// selectRules returns false if a rule exempts or blocks the request, and the verdict is then complete.
+func selectRules(found []*rule, f *Facts, sender *senderState, at int64, v *Verdict) bool {
+	user := sender.user
+	for _, r := range found {
+		if r.dynamic && !matchesTimeAndNetwork(r, f, at) || v.senderUnknown && r.needsSender {
+			continue
+		}
+		if v.Endpoint == "" && r.row.Mode != settings.Shadow {
+			v.Endpoint = r.endpoint
+		}
+		if r.row.Action != Charge {
+			if exemptOrBlock(v, r) {
+				return false
+			}
+			continue
+		}
+		if r.row.Family != "" && contains(v.families, r.row.Family) {
+			continue
+		}
+		if user == "" && r.countBy.hasUser {
+			user = anonymousText(f.Address)
+		}
+		counter := user
+		subject := ""
+		secret := false
+		if r.countBy.allOnly {
+			counter = "all"
+		} else if !r.countBy.userOnly {
+			counter, secret = counterKey(&r.countBy, f, user, sender.key, v.Tier)
+			if r.countBy.perSender {
+				subject = user
+			}
+		}
+		if counter == "" {
+			continue
+		}
+		if r.row.Mode != settings.Shadow {
+			if r.row.Family != "" {
+				v.families = append(v.families, r.row.Family)
+			}
+			if v.Rule == "" {
+				v.Rule = r.row.Name
+			}
+		}
+		for range r.limits {
+			v.Hits = append(v.Hits,
+				ratelimit.Hit{Key: counter, Subject: subject, Cost: r.row.Cost, Secret: secret})
+		}
+		v.limits = append(v.limits, r.limits...)
 	}
+	return true
 }
 
-// rejectKey refuses a request because of its API key. A rule that blocks the request with any key takes
-// precedence, so that the response does not depend on the cache.
-func rejectKey(s *Snapshot, f *Facts, reason Reason, at int64, v *Verdict) {
-	v.senderUnknown = true
-	decide(s.set, f, anonymous, at, v)
-	if v.Reason == Blocked {
-		return
+// exemptOrBlock completes the verdict with an exempt or block rule and returns true. For a shadow rule, it
+// only adds the mark to v.Would and returns false.
+func exemptOrBlock(v *Verdict, r *rule) bool {
+	if r.row.Mode == settings.Shadow {
+		v.Would = append(v.Would, r.mark)
+		return false
 	}
-	clearVerdict(v)
-	v.Tier = f.Tier
-	v.Reason = reason
-	v.Status = 401
+	if r.row.Action == Exempt {
+		v.Exempt = true
+		v.Rule = r.row.Name
+	} else {
+		refuse(v, Blocked, r.mark)
+	}
+	return true
+}
+
+// charge sets the limits of the hits to the sender's amounts at the time at. It drops unlimited hits, moves
+// hits of shadow rules to the end and marks them Independent. A limit with the amount 0 refuses the request.
+func charge(sender *senderState, at int64, v *Verdict) {
+	simple := true
+	kept := 0
+	var shadows []ratelimit.Hit
+	var marks []*Mark // marks[i] describes shadows[i]
+	for i, l := range v.limits {
+		a := l.own
+		if l.tiers != nil || sender.adjusted {
+			a = amountFor(l, sender, at, v)
+		}
+		if a.unlimited {
+			if v.trace != nil {
+				hit := v.Hits[i]
+				hit.Limit = a.limit
+				v.trace.Unlimited = append(v.trace.Unlimited, hit)
+				v.trace.Marks = append(v.trace.Marks, a.mark)
+			}
+			continue
+		}
+		if a.zero {
+			if a.mark.Shadow {
+				v.Would = append(v.Would, a.mark)
+				continue
+			}
+			refuse(v, NoQuota, a.mark)
+			return
+		}
+		if a.mark.Shadow {
+			hit := v.Hits[i]
+			hit.Limit = a.limit
+			hit.Independent = true
+			shadows = append(shadows, hit)
+			marks = append(marks, a.mark)
+			continue
+		}
+		if kept < i {
+			v.Hits[kept] = v.Hits[i]
+		}
+		v.Hits[kept].Limit = a.limit
+		kept++
+		v.Marks = append(v.Marks, a.mark)
+		simple = simple && a.mark.simple
+	}
+	v.Hits = v.Hits[:kept]
+	if marks != nil {
+		v.Hits = append(v.Hits, shadows...)
+		v.Marks = append(v.Marks, marks...)
+	}
+	v.Simple = simple && kept > 0 && marks == nil
 }

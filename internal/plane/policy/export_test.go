@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -30,15 +31,21 @@ func (c *IdentityCache) EvictKey(digest string) { c.evict(&changes{digests: []st
 
 // DecodeRules decodes rules and overrides from rows of the database.
 func DecodeRules(texts []string) ([]Rule, []Override, error) {
-	d, err := decodePolicy(texts)
+	var columns [][]byte
+	for _, text := range texts {
+		columns = append(columns, []byte(text))
+	}
+	d, err := decodePolicy(columns)
 	if err != nil {
 		return nil, nil, err
 	}
 	return d.rules, d.overrides, nil
 }
 
-// EvaluateUnknown is evaluateUnknown.
-var EvaluateUnknown = evaluateUnknown
+// EvaluateUnknown evaluates a request without a look-up of its sender.
+func EvaluateUnknown(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
+	Evaluate(s, f, &Identity{Digest: id.Digest, User: id.User, unread: true}, now, v)
+}
 
 // Statements holds the statements that read several tables, with their arguments.
 var Statements = map[string][]any{effectiveRulesSQL: nil, bansSQL: nil, bannedKeysSQL: nil,

@@ -12,21 +12,16 @@ import (
 // have all columns of their tables. The statements convert values that Postgres and Go format differently.
 // NULL becomes the zero value.
 
-// timeSQL returns an expression for a time.Time. A time that Go cannot represent, such as infinity, is NULL.
+// timeSQL returns an expression for a time in microseconds since the Unix epoch, from the first second after
+// the epoch (for earlier times, such as -infinity) to the year 9999.
 func timeSQL(expression string) string {
-	return `CASE WHEN ` + expression + ` BETWEEN '0001-01-02 00:00+00' AND '9999-12-31 00:00+00'
-		THEN to_char(` + expression + ` AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') END`
-}
-
-// endSQL is like timeSQL, for the end of a range. An end before 1970, such as -infinity, becomes 1970.
-func endSQL(expression string) string {
-	return `CASE WHEN ` + expression + ` < '1970-01-01 00:00+00' THEN '1970-01-01T00:00:00Z'
-		ELSE ` + timeSQL(expression) + ` END`
+	return `CASE WHEN ` + expression + ` IS NOT NULL THEN
+		(least(greatest(extract(epoch FROM ` + expression + `), 1), 253402214400) * 1000000)::bigint END`
 }
 
 // validSQL returns the fields From and Until of a row.
 func validSQL(row string) string {
-	return `'From', ` + timeSQL(`lower(`+row+`.valid)`) + `, 'Until', ` + endSQL(`upper(`+row+`.valid)`)
+	return `'From', ` + timeSQL(`lower(`+row+`.valid)`) + `, 'Until', ` + timeSQL(`upper(`+row+`.valid)`)
 }
 
 // relevantSQL returns a condition that holds if a row can have an effect now or later.
@@ -65,7 +60,7 @@ func algorithms() string {
 }
 
 // OverrideSQL is an expression for a row o of rate_limit_overrides, as the JSON of an Override.
-var OverrideSQL = `(to_jsonb(o) - 'reason'
+var OverrideSQL = `(to_jsonb(o)
 	|| jsonb_build_object('Unlimited', o.events IS NULL, ` + validSQL("o") + `))`
 
 // wholeSQL adds a row to a statement that reads the policy. The row reports whether the statement saw the
@@ -86,7 +81,7 @@ var effectiveRulesSQL = rulesSQL("r.mode <> 'off' AND " + relevantSQL("r"))
 // rulesSQL returns the rules r that meet a condition, and the overrides for tiers that can have an effect.
 func rulesSQL(condition string) string {
 	return sorted(`SELECT json_build_object('Rule', to_jsonb(r)
-	- '{comment,updated_at}'::text[] || jsonb_build_object('SkipWithoutHeader', r.without_header = 'skip',
+	|| jsonb_build_object('SkipWithoutHeader', r.without_header = 'skip',
 	'RetryAfter', ` + durationSQL("r.retry_after") + `, ` + validSQL("r") + `, 'Limits', ` + LimitsSQL + `))
 	FROM rate_limit_rules r WHERE ` + condition + `
 UNION ALL
@@ -99,7 +94,7 @@ SELECT json_build_object('Override', ` + OverrideSQL + `) FROM rate_limit_overri
 func banSQL(user, key, digest string) string {
 	return `'Ban', json_build_object('Network', b.network, 'User', ` + user + `, 'KeyID', ` + key + `,
 		'Digest', ` + digest + `,
-		'Until', ` + endSQL("b.until") + `, 'Reason', b.reason)`
+		'Until', ` + timeSQL("b.until") + `, 'Reason', b.reason)`
 }
 
 // newestBansSQL selects the bans in force, up to maxBans of the newest.
@@ -127,15 +122,15 @@ var bannedKeySQL = `SELECT json_build_object(` + banSQL("k.user_id", "k.id", "en
 // statement is unnamed, so that the server plans it again when the tables have grown by orders of magnitude.
 // A key's own tier has no end.
 var identitiesSQL = `SELECT json_build_object('Identity', json_build_object('Digest', a.digest, 'KeyID', k.id,
-	'CountedAs', k.counted_as, 'ExpiresAt', ` + endSQL("k.expires_at") + `,
-	'RevokedAt', ` + endSQL("k.revoked_at") + `, 'Tier', coalesce(k.tier, u.tier),
-	'TierUntil', CASE WHEN k.tier IS NULL THEN ` + endSQL("u.tier_until") + ` END,
+	'CountedAs', k.counted_as, 'ExpiresAt', ` + timeSQL("k.expires_at") + `,
+	'RevokedAt', ` + timeSQL("k.revoked_at") + `, 'Tier', coalesce(k.tier, u.tier),
+	'TierUntil', CASE WHEN k.tier IS NULL THEN ` + timeSQL("u.tier_until") + ` END,
 	` + userSQL("u.user_id", "o.key_id = k.id OR o.user_id = k.user_id") + `))::text
 FROM rate_limit_users u JOIN rate_limit_api_keys k ON k.user_id = u.user_id
 	JOIN unnest($1::text[]) AS a(digest) ON k.digest = decode(a.digest, 'hex')
 UNION ALL
 SELECT json_build_object('Identity', json_build_object('Tier', u.tier,
-	'TierUntil', ` + endSQL("u.tier_until") + `,
+	'TierUntil', ` + timeSQL("u.tier_until") + `,
 	` + userSQL("a.user_id", "o.user_id = u.user_id") + `))::text
 FROM unnest($2::text[]) AS a(user_id)
 	LEFT JOIN rate_limit_users u ON u.user_id = a.user_id` + wholeSQL + `::text`

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"net/netip"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -27,14 +28,185 @@ func match(set *ruleSet, f *Facts, v *Verdict) []*rule {
 	return found
 }
 
+// index finds the rules that may match a request. It files each rule under every value of one kind of
+// condition (networks, paths, hosts or tiers): the kind that the fewest other rules share.
+type index struct {
+	// byText files rules under hosts, tiers, and the parts of paths before the first wildcard. A host that
+	// begins with a dot stands for its subdomains. "" has the rules without conditions of these kinds. A
+	// search can find a rule by an equal value of another kind, and keepMatching then drops the rule.
+	byText     map[string][]*rule
+	maxSlashes int // the maximum number of slashes in a path in byText
+	maxDots    int // the maximum number of dots in a host in byText that begins with a dot
+
+	byNetwork     map[netip.Prefix][]*rule
+	prefixLengths []int // the distinct lengths in byNetwork
+}
+
+// conditionValues returns the values of a rule's conditions, one list for each kind. Networks come first,
+// because newIndex prefers the first of equally good kinds, and most addresses are in no network.
+func conditionValues(r *rule) [][]string {
+	var networks, paths, hosts []string
+	for _, network := range r.row.Networks {
+		networks = append(networks, network.String())
+	}
+	for _, p := range r.paths {
+		paths = append(paths, p.literal)
+	}
+	for _, host := range r.hosts {
+		hosts = append(hosts, strings.TrimPrefix(host, "*"))
+	}
+	return [][]string{networks, paths, hosts, r.row.Tiers}
+}
+
+// newIndex returns an index of rules.
+func newIndex(rules []*rule) *index {
+	idx := &index{byText: make(map[string][]*rule), byNetwork: make(map[netip.Prefix][]*rule)}
+	count := make(map[string]int)
+	for _, r := range rules {
+		for _, values := range conditionValues(r) {
+			for _, value := range values {
+				count[value]++
+			}
+		}
+	}
+	for _, r := range rules {
+		// The most frequent value of a kind determines how many rules a search has to try.
+		fewestRules := len(rules) + 1
+		chosen := -1
+		kinds := conditionValues(r)
+		for i, values := range kinds {
+			fullest := 0
+			for _, value := range values {
+				fullest = larger(fullest, count[value])
+			}
+			if fullest > 0 && fullest < fewestRules {
+				fewestRules = fullest
+				chosen = i
+			}
+		}
+		switch chosen {
+		case -1:
+			idx.byText[""] = append(idx.byText[""], r)
+		case 0:
+			for _, network := range r.row.Networks {
+				idx.byNetwork[network] = append(idx.byNetwork[network], r)
+				idx.prefixLengths = addLength(idx.prefixLengths, network)
+			}
+		default:
+			for _, value := range kinds[chosen] {
+				idx.byText[value] = append(idx.byText[value], r)
+				idx.maxSlashes = larger(idx.maxSlashes, strings.Count(value, "/"))
+				if strings.HasPrefix(value, ".") {
+					idx.maxDots = larger(idx.maxDots, strings.Count(value, "."))
+				}
+			}
+		}
+	}
+	return idx
+}
+
+func larger(a, b int) int {
+	if a > b {
+		return a
+	}
+	return b
+}
+
+// findRules appends to found, in order, the rules that match a request by tier, method, host and path. It
+// omits rules that are filed under networks: see findByNetwork.
+func findRules(idx *index, f *Facts, tier string, found []*rule) []*rule {
+	start := len(found)
+	path := f.Path
+	if strings.IndexByte(path, '\\') >= 0 {
+		path = backslashAsSlash(path) // the part before a wildcard is equal in both readings
+	}
+	found = append(found, idx.byText[""]...)
+	end := 0
+	for slashes := 0; slashes < idx.maxSlashes && end < len(path); slashes++ {
+		next := strings.IndexByte(path[end+1:], '/')
+		if next < 0 {
+			end = len(path)
+		} else {
+			end += next + 1
+		}
+		found = append(found, idx.byText[path[:end]]...)
+	}
+	found = append(found, idx.byText[f.Host]...)
+	end = len(f.Host)
+	for dots := 0; dots < idx.maxDots && end > 1; dots++ {
+		end = strings.LastIndexByte(f.Host[:end], '.')
+		if end < 1 {
+			break
+		}
+		found = append(found, idx.byText[f.Host[end:]]...)
+	}
+	found = append(found, idx.byText[tier]...)
+	return sortRules(keepMatching(found, start, f, tier), start)
+}
+
+// findByNetwork appends to found the rules that are filed under a network of the client's address and match
+// by tier, method, host and path. It sorts all of found.
+func findByNetwork(idx *index, f *Facts, tier string, found []*rule) []*rule {
+	start := len(found)
+	for _, bits := range idx.prefixLengths {
+		if bits <= f.Address.BitLen() {
+			network, _ := f.Address.Prefix(bits)
+			found = append(found, idx.byNetwork[network]...)
+		}
+	}
+	if len(found) == start {
+		return found
+	}
+	return sortRules(keepMatching(found, start, f, tier), 0)
+}
+
+// keepMatching removes from found[start:] the rules that do not match by tier, method, host and path.
+func keepMatching(found []*rule, start int, f *Facts, tier string) []*rule {
+	method := strings.ToUpper(f.Method)
+	end := start
+	for _, r := range found[start:] {
+		// The nil checks avoid calls, which are slow in the interpreter: most rules have few conditions.
+		if (r.row.Tiers == nil || permits(r.row.Tiers, tier)) &&
+			(r.row.Methods == nil || permits(r.row.Methods, method)) &&
+			(r.hosts == nil || matchesHost(r, f.Host)) && (r.paths == nil || matchesPath(r, f.Path)) {
+			found[end] = r
+			end++
+		}
+	}
+	return found[:end]
+}
+
+// sortRules sorts found[start:] by position and drops duplicates: the index finds a rule with two paths
+// twice. It uses an insertion sort, because most requests match few rules.
+func sortRules(found []*rule, start int) []*rule {
+	rules := found[start:]
+	for i, r := range rules {
+		j := i
+		for j > 0 && rules[j-1].position > r.position {
+			rules[j] = rules[j-1]
+			j--
+		}
+		rules[j] = r
+	}
+	end := start
+	for i, r := range rules {
+		if i == 0 || r != rules[i-1] {
+			found[end] = r
+			end++
+		}
+	}
+	return found[:end]
+}
+
 // compileConditions compiles the conditions of a rule.
 func (r *rule) compileConditions() error {
+	row := &r.row
 	var methods []string
-	for _, method := range r.row.Methods {
+	for _, method := range row.Methods {
 		methods = append(methods, strings.ToUpper(method))
 	}
-	r.row.Methods = methods
-	for _, host := range r.row.Hosts {
+	row.Methods = methods
+	for _, host := range row.Hosts {
 		p, err := parseHost(host)
 		if err != nil {
 			return err
@@ -42,7 +214,7 @@ func (r *rule) compileConditions() error {
 		r.hosts = append(r.hosts, p)
 	}
 	everywhere := false // one of the paths is /*
-	for _, path := range r.row.Paths {
+	for _, path := range row.Paths {
 		p, err := parsePath(path)
 		if err != nil {
 			return err
@@ -53,36 +225,32 @@ func (r *rule) compileConditions() error {
 	if everywhere {
 		r.paths = nil
 	} else {
-		r.endpoint = strings.Join(r.row.Paths, " ")
+		r.endpoint = strings.Join(row.Paths, " ")
 	}
-	for _, network := range r.row.Networks {
+	networks := row.Networks
+	row.Networks = nil
+	for _, network := range networks {
 		if !network.IsValid() {
 			want := "networks such as 192.0.2.0/24"
 			return &ratelimit.FieldError{Field: "networks", Value: network.String(), Want: want}
 		}
-		r.networks = append(r.networks, normalNetwork(network))
+		row.Networks = append(row.Networks, normalNetwork(network))
 	}
-	r.dynamic = r.networks != nil || r.from != always || r.until != never
+	r.dynamic = row.Networks != nil || row.From != 0 || row.Until != 0
 	return nil
 }
 
 // matchesTimeAndNetwork reports whether a request meets a rule's conditions on time and network.
 func matchesTimeAndNetwork(r *rule, f *Facts, at int64) bool {
-	return r.from <= at && at < r.until && matchesNetwork(r, f)
+	return r.row.From <= at && at < r.until && matchesNetwork(r, f)
 }
 
-func matchesTier(r *rule, tier string) bool {
-	return len(r.row.Tiers) == 0 || contains(r.row.Tiers, tier)
-}
-
-// matchesMethod reports whether a rule matches a method, which must be in upper case.
-func matchesMethod(r *rule, method string) bool {
-	return len(r.row.Methods) == 0 || contains(r.row.Methods, method)
-}
+// permits reports whether a list of tiers or methods has a name. The empty list has all names.
+func permits(names []string, name string) bool { return len(names) == 0 || contains(names, name) }
 
 func matchesHost(r *rule, host string) bool {
-	for i := range r.hosts {
-		if hostMatches(r.hosts[i], host) {
+	for _, name := range r.hosts {
+		if host == name || name[0] == '*' && len(host) >= len(name) && strings.HasSuffix(host, name[1:]) {
 			return true
 		}
 	}
@@ -113,15 +281,14 @@ func matchesReading(r *rule, path string) bool {
 // An assumed address may belong to a load balancer. It matches no exempt rule and no rule of a family, so
 // that it cannot free a request from limits.
 func matchesNetwork(r *rule, f *Facts) bool {
-	if r.networks == nil {
+	if r.row.Networks == nil {
 		return true
 	}
 	if f.Assumed && (r.row.Action == Exempt || r.row.Action == Charge && r.row.Family != "") {
 		return false
 	}
-	address := plainAddress(f.Address)
-	for i := range r.networks {
-		if r.networks[i].Contains(address) {
+	for _, network := range r.row.Networks {
+		if network.Contains(f.Address) {
 			return true
 		}
 	}

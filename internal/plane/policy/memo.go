@@ -90,7 +90,7 @@ func cacheVerdict(m *matches, path, tier string) {
 		}
 		for _, l := range r.limits {
 			for _, a := range l.tiers {
-				if a.tier == tier && (a.from != always || a.until != never) {
+				if a.tier == tier && (a.from != 0 || a.until != never) {
 					return
 				}
 			}

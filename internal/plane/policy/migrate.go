@@ -3,7 +3,6 @@ package policy
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
@@ -37,16 +36,13 @@ func Migrate(ctx context.Context, db pgdb.DB) error {
 		"instead): %w", pg.Explain(ctx, db, failure))
 }
 
-// readySQL returns the row of schema.Ready as text.
-const readySQL = `SELECT ready::text FROM (` + schema.Ready + `) AS ready`
-
 // lookForTables returns the three numbers of schema.Ready.
-func lookForTables(ctx context.Context, db pgdb.DB) ([]int, error) {
-	found := make([]int, 3)
-	ready := &pgdb.Statement{SQL: readySQL, Unnamed: true}
-	row, err := read(ctx, db, loadTimeout, "looking for the tables", ready)
-	if err == nil {
-		_, err = fmt.Sscanf(strings.Join(row, " "), "(%d,%d,%d)", &found[0], &found[1], &found[2])
+func lookForTables(ctx context.Context, db pgdb.DB) ([]int64, error) {
+	ready := &pgdb.Statement{SQL: schema.Ready, Unnamed: true}
+	_, err := read(ctx, db, loadTimeout, "looking for the tables", ready)
+	found := pg.Bigints(ready.Result)
+	if err == nil && len(found) != 3 {
+		err = pg.ErrColumns
 	}
 	return found, err
 }

@@ -57,7 +57,7 @@ func (n *naive) isBanned(f *policy.Facts, id *policy.Identity, now time.Time) bo
 		holds := b.Network.IsValid() && contains(b.Network, f.Address) ||
 			id != nil &&
 				(b.User != "" && b.User == id.User || b.Digest != "" && b.Digest == id.Digest)
-		if holds && isValid(time.Time{}, b.Until, now) {
+		if holds && isValid(0, b.Until, now) {
 			return true
 		}
 	}
@@ -107,9 +107,9 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 		switch {
 		case byKey && !id.Known:
 			ended = policy.UnknownKey
-		case byKey && !id.RevokedAt.IsZero() && !now.Before(id.RevokedAt):
+		case byKey && !isValid(0, id.RevokedAt, now):
 			ended = policy.KeyRevoked
-		case byKey && !id.ExpiresAt.IsZero() && !now.Before(id.ExpiresAt):
+		case byKey && !isValid(0, id.ExpiresAt, now):
 			ended = policy.KeyExpired
 		}
 		if ended != policy.NotRefused && f.RejectUnknown {
@@ -124,7 +124,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 			id = nil
 		} else {
 			v.User, v.KeyID = id.User, id.KeyID
-			if id.Tier != "" && isValid(time.Time{}, id.TierUntil, now) {
+			if id.Tier != "" && isValid(0, id.TierUntil, now) {
 				v.Tier = id.Tier
 			}
 		}
@@ -170,8 +170,8 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 		v.User, v.Tier, v.KeyID, hits, shadows, policytest.FormatShadow(v))
 }
 
-func isValid(from, until, now time.Time) bool {
-	return (from.IsZero() || !now.Before(from)) && (until.IsZero() || now.Before(until))
+func isValid(from, until int64, now time.Time) bool {
+	return now.UnixMicro() >= from && (until == 0 || now.UnixMicro() < until)
 }
 
 func statusOr(r *policy.Rule, otherwise int) int {
@@ -340,7 +340,7 @@ func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, 
 		case o.Tier != "" && o.Tier == tier:
 			specificity = 1
 		}
-		if specificity > rank || specificity == rank && rank > 0 && o.From.After(best.From) {
+		if specificity > rank || specificity == rank && rank > 0 && o.From > best.From {
 			rank = specificity
 			best = *o
 			if best.Burst == 0 {

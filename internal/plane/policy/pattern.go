@@ -7,43 +7,31 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// hostPattern matches the host name. If subdomains is set, name begins with a dot and the pattern matches
-// every subdomain instead.
-type hostPattern struct {
-	name       string
-	subdomains bool
-}
-
 const wantHost = "a host such as example.com or *.example.com, without a port, and with international " +
 	"names in their xn-- form"
 
-func parseHost(text string) (*hostPattern, error) {
-	p := &hostPattern{name: text}
+// parseHost returns the normal form of a host, or of a domain after "*." for all its subdomains.
+func parseHost(text string) (string, error) {
+	host := text
+	star := ""
 	if strings.HasPrefix(text, "*.") {
-		p = &hostPattern{text[1:], true}
+		host = text[1:]
+		star = "*"
 	}
-	normal := NormalHost(p.name)
-	name := strings.TrimRight(p.name, ".")
+	normal := NormalHost(host)
+	name := strings.TrimRight(host, ".")
 	if strings.Count(name, ":") > 1 && strings.HasPrefix(name, "[") == strings.HasSuffix(name, "]") {
 		name = normal // an IPv6 address, in any of its forms
 	}
 	if !hostForm.MatchString(normal) || !strings.EqualFold(name, normal) ||
-		p.subdomains && strings.HasPrefix(normal, "..") {
-		return p, &ratelimit.FieldError{Field: "hosts", Value: text, Want: wantHost}
+		star != "" && strings.HasPrefix(normal, "..") {
+		return "", &ratelimit.FieldError{Field: "hosts", Value: text, Want: wantHost}
 	}
-	p.name = normal
-	return p, nil
+	return star + normal, nil
 }
 
 // hostForm matches printable ASCII without asterisks, slashes and at signs.
 var hostForm = regexp.MustCompile(`^[!-)+-.0-?A-~]+$`)
-
-func hostMatches(p *hostPattern, host string) bool {
-	if p.subdomains {
-		return len(host) > len(p.name) && strings.HasSuffix(host, p.name)
-	}
-	return host == p.name
-}
 
 // pathPattern matches a path in three parts. literal is the part before the first wildcard, without a
 // trailing slash. In segments, "*" matches any one segment. If rest is set, any further segments match.
@@ -125,7 +113,7 @@ func NewConditions(hosts, paths, methods []string) (*Conditions, error) {
 // read the path differently (see NormalPath), the request matches if any reading matches, or if the readings
 // cannot be determined. Otherwise a client could choose which limits apply.
 func (c *Conditions) Hold(method, host, escaped string) bool {
-	if !matchesMethod(c.rule, strings.ToUpper(method)) || !matchesHost(c.rule, NormalHost(host)) {
+	if !permits(c.rule.row.Methods, strings.ToUpper(method)) || !matchesHost(c.rule, NormalHost(host)) {
 		return false
 	}
 	path, err := NormalPath(escaped)

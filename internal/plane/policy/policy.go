@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -104,19 +105,20 @@ type Policy struct {
 	migrateErr error     // the error of the last migration
 	migrateAt  time.Time // the time of the next attempt
 	rows       policyRows
+	newest     *Snapshot // of rows; current once the changed identities are evicted
 	rulesSQL   string
 	fullReadAt time.Time // the time of the next full read
 	forgotAt   time.Time
 	reported   map[string]string // the last error text of each kind of failure
 
-	stats atomic.Value // a *Stats with Polled and Applied, after the first poll
+	stats atomic.Value // a *Stats with Polled and Applied
 }
 
 // policyRows holds the rules and bans as the database returned them.
 type policyRows struct {
-	rules      []string
-	bans       []string // of networks and users
-	bannedKeys []string // banned API keys
+	rules      [][]byte
+	bans       [][]byte // of networks and users
+	bannedKeys [][]byte // banned API keys
 }
 
 // New returns a Policy on db. It sends nothing yet, and never closes db.
@@ -132,8 +134,9 @@ func New(db pgdb.DB, s Settings) *Policy {
 	}
 	p := &Policy{
 		db: db, settings: s, identities: NewIdentityCache(s.MaxIdentities), rulesSQL: effectiveRulesSQL,
-		reported: make(map[string]string),
+		reported: make(map[string]string), newest: Compile(nil, nil, nil, 0),
 	}
+	p.stats.Store(&Stats{})
 	p.closing, p.close = context.WithCancel(context.Background())
 	p.lookups = &lookups{
 		db: db, cache: p.identities, health: s.Health, now: s.Now, closing: p.closing,
@@ -158,10 +161,7 @@ func (p *Policy) Close() { p.close() }
 
 // Stats returns the current counts.
 func (p *Policy) Stats() Stats {
-	stats := Stats{}
-	if polled, _ := p.stats.Load().(*Stats); polled != nil {
-		stats = *polled
-	}
+	stats := *p.stats.Load().(*Stats)
 	if s := p.snapshot(); s != nil {
 		stats.Rules = s.Rules()
 		stats.Wrong = len(s.set.wrong)
@@ -222,8 +222,8 @@ func (p *Policy) Evaluate(
 		switch {
 		case id == nil && strings.HasPrefix(key, KeyPrefix) && !Check(key):
 			id = &Identity{Digest: sender.Digest} // the checksum is wrong, so the key does not exist
-		case id == nil && len(sender.User) > ratelimit.MaxKey:
-			id = &Identity{User: user} // too long for the database, so it is not cached
+		case id == nil && !mayBeUser(sender.User):
+			id = &Identity{User: user} // not cached
 		case id == nil:
 			return p.lookUp(ctx, timeout, sender, key, f, v)
 		case now.UnixMicro()-readAt >= renewMicros:
@@ -234,12 +234,18 @@ func (p *Policy) Evaluate(
 	return nil
 }
 
+// mayBeUser reports whether a row can contain a user. The statement of a look-up would fail for all senders
+// if it contained another text.
+func mayBeUser(user string) bool {
+	return len(user) <= ratelimit.MaxKey && utf8.ValidString(user) && strings.IndexByte(user, 0) < 0
+}
+
 // lookUp evaluates the rules for an uncached sender.
 func (p *Policy) lookUp(
 	ctx context.Context, timeout time.Duration, sender Credential, key string, f *Facts, v *Verdict,
 ) error {
-	id := &Identity{Digest: sender.Digest, User: sender.User}
-	evaluateUnknown(p.snapshot(), f, id, p.settings.Now(), v)
+	unread := &Identity{Digest: sender.Digest, User: sender.User, unread: true}
+	Evaluate(p.snapshot(), f, unread, p.settings.Now(), v)
 	if v.Reason == Banned {
 		return nil
 	}

@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -30,11 +28,11 @@ type row struct {
 }
 
 // decode decodes rows. It sets row.err if a row has unexpected types.
-func decode(texts []string) []*row {
+func decode(texts [][]byte) []*row {
 	rows := make([]*row, 0, len(texts))
 	for _, text := range texts {
 		r := &row{}
-		r.err = json.Unmarshal([]byte(text), r)
+		r.err = json.Unmarshal(text, r)
 		rows = append(rows, r)
 	}
 	return rows
@@ -47,11 +45,11 @@ func ReadSnapshot(ctx context.Context, db pgdb.DB) (*Snapshot, error) {
 	defer p.Close()
 	p.rulesSQL = rulesSQL("true")
 	p.due = allChanged
-	s, err := p.load(ctx)
+	err := p.load(ctx)
 	if err == nil && p.due.bannedKeys {
 		err = unavailable(errors.New("the banned API keys cannot be read"))
 	}
-	return s, err
+	return p.newest, err
 }
 
 // decoded holds the decoded rows of rulesSQL, bansSQL and bannedKeysSQL.
@@ -64,7 +62,7 @@ type decoded struct {
 
 // decodePolicy decodes rows. It sets Rule.Err of a rule that cannot be decoded, and returns an error for such
 // an override or ban.
-func decodePolicy(texts []string) (*decoded, error) {
+func decodePolicy(texts [][]byte) (*decoded, error) {
 	d := &decoded{}
 	for _, r := range decode(texts) {
 		switch {
@@ -94,21 +92,20 @@ func ReadIdentity(db pgdb.DB, sender Credential) (*Identity, error) {
 }
 
 // lookUp looks up the senders of tasks in one statement, and sets the identity and the error of each task.
-// The senders must differ. If the database does not have a sender, its Identity is not Known. lookUp does not
-// send a user name that no row can contain, because the statement would fail for all senders.
+// The senders must differ, and mayBeUser must hold for users. If the database does not have a sender, its
+// Identity is not Known.
 func lookUp(db pgdb.DB, tasks []*lookup) error {
 	digests := []string{}
 	users := []string{}
 	bySender := make(map[Credential]*lookup, len(tasks))
 	for _, task := range tasks {
 		bySender[task.sender] = task
-		user := task.sender.User
-		task.identity = &Identity{Digest: task.sender.Digest, User: user}
+		task.identity = &Identity{Digest: task.sender.Digest, User: task.sender.User}
 		task.err = nil
-		if user == "" {
+		if task.sender.User == "" {
 			digests = append(digests, task.sender.Digest)
-		} else if len(user) <= ratelimit.MaxKey && utf8.ValidString(user) && strings.IndexByte(user, 0) < 0 {
-			users = append(users, user)
+		} else {
+			users = append(users, task.sender.User)
 		}
 	}
 	const what = "looking up API keys and users"
@@ -140,23 +137,23 @@ func lookUp(db pgdb.DB, tasks []*lookup) error {
 // statement sees rows and triggers in one snapshot.
 func readWhole(
 	ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string, args ...any,
-) ([]string, error) {
+) ([][]byte, error) {
 	texts, err := read(ctx, db, timeout, what, &pgdb.Statement{SQL: sql, Args: args, Unnamed: true})
 	if err != nil {
 		return nil, err
 	}
 	for _, text := range texts {
-		if text == `{"Whole" : true}` {
+		if string(text) == `{"Whole" : true}` {
 			return texts, nil
 		}
 	}
 	return nil, errIncomplete
 }
 
-// read runs a statement and returns its only column. Errors begin with what, a description of the statement.
+// read runs a statement and returns its columns. Errors begin with what, a description of the statement.
 func read(
 	ctx context.Context, db pgdb.DB, timeout time.Duration, what string, statement *pgdb.Statement,
-) ([]string, error) {
+) ([][]byte, error) {
 	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := db.Run(within, []*pgdb.Statement{statement})
@@ -168,18 +165,8 @@ func read(
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	columns, err := pg.Columns(statement.Result)
-	if err != nil || len(columns) != statement.Rows {
-		return nil, errColumns
-	}
-	values := make([]string, 0, len(columns))
-	for _, column := range columns {
-		values = append(values, string(column))
-	}
-	return values, nil
+	return pg.Columns(statement.Result)
 }
-
-var errColumns = errors.New("the server's answer does not have the statement's columns")
 
 // unavailable wraps the error of a connection that failed or did not answer in time.
 func unavailable(cause error) error { return fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, cause) }

@@ -49,7 +49,7 @@ func (p *Policy) Refresh(ctx context.Context) error {
 		if p.settings.OnApplied != nil {
 			_ = batch.PanicError(func() {
 				changesOID := p.head.Server[strings.IndexByte(p.head.Server, ' ')+1:]
-				p.settings.OnApplied(p.head.Changed, changesOID, problems(p.snapshot()))
+				p.settings.OnApplied(p.head.Changed, changesOID, problems(p.newest))
 			})
 		}
 		if now := p.settings.Now(); now.Sub(p.forgotAt) >= forgetInterval {
@@ -73,17 +73,15 @@ func (p *Policy) Refresh(ctx context.Context) error {
 func (p *Policy) refresh(ctx context.Context) error {
 	now := p.settings.Now()
 	// After the first poll, missing tables are not created again: they would be empty and hinder a restore.
-	var migrateErr error
 	if !p.polled {
-		migrateErr = p.migrate(ctx, now)
-		if errors.Is(migrateErr, ratelimit.ErrUnavailable) {
-			return migrateErr
+		if err := p.migrate(ctx, now); errors.Is(err, ratelimit.ErrUnavailable) {
+			return err
 		}
 	}
 	err := p.findChanges(ctx)
-	if err != nil && migrateErr != nil && !errors.Is(err, errIncomplete) &&
+	if err != nil && p.migrateErr != nil && !errors.Is(err, errIncomplete) &&
 		!errors.Is(err, ratelimit.ErrUnavailable) {
-		return fmt.Errorf("%w; %w", err, migrateErr)
+		return fmt.Errorf("%w; %w", err, p.migrateErr)
 	}
 	if err != nil {
 		return err
@@ -101,10 +99,8 @@ func (p *Policy) refresh(ctx context.Context) error {
 		p.fullReadAt = now.Add(time.Duration((0.5 + p.settings.Random()) * float64(fullReadInterval)))
 	}
 	// A changed key may have another user, who may be banned.
-	s := p.snapshot()
-	hasSenderBans := s != nil && len(s.bans.bySender) > 0
-	due.bannedKeys = due.bannedKeys || due.bans || hasSenderBans && len(due.digests) > 0
-	next, err := p.load(ctx)
+	due.bannedKeys = due.bannedKeys || due.bans || len(p.newest.bans.bySender) > 0 && len(due.digests) > 0
+	err = p.load(ctx)
 	if errors.Is(err, errIncomplete) {
 		p.head = head{} // the next poll finds that everything may have changed; until then identities stay
 		return err
@@ -112,8 +108,8 @@ func (p *Policy) refresh(ctx context.Context) error {
 	// Even if the rules cannot be read. An identity with the old name of a renamed tier would match no rule
 	// of the new snapshot, so identities are evicted before it is in force.
 	p.identities.evict(due)
-	if next != nil {
-		p.current.Store(next)
+	if err == nil {
+		p.current.Store(p.newest)
 		p.setReady()
 	}
 	return err
@@ -141,9 +137,9 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// load reads the rules and bans that are due and compiles them to a snapshot. They are then no longer due. It
-// keeps the compiled rules or bans if their rows are unchanged, and returns nil if both are unchanged.
-func (p *Policy) load(ctx context.Context) (*Snapshot, error) {
+// load reads the rules and bans that are due and compiles them to p.newest. They are then no longer due. It
+// keeps the compiled rules or bans if their rows are unchanged.
+func (p *Policy) load(ctx context.Context) error {
 	rows := p.rows
 	due := &p.due
 	var err error
@@ -154,58 +150,47 @@ func (p *Policy) load(ctx context.Context) (*Snapshot, error) {
 		rows.bans, err = readWhole(ctx, p.db, loadTimeout, "reading the bans", bansSQL)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var keysErr error
 	if due.bannedKeys {
-		keys, failure := readWhole(ctx, p.db, refreshTimeout, "reading the banned API keys", bannedKeysSQL)
-		if errors.Is(failure, errIncomplete) {
-			return nil, failure
+		const what = "reading the banned API keys"
+		rows.bannedKeys, keysErr = readWhole(ctx, p.db, refreshTimeout, what, bannedKeysSQL)
+		if errors.Is(keysErr, errIncomplete) {
+			return keysErr
 		}
-		keysErr = failure
-		if failure == nil { // otherwise the previous list stays in force
-			rows.bannedKeys = keys
+		if keysErr != nil {
+			rows.bannedKeys = p.rows.bannedKeys // the previous list stays in force
 		}
-		p.report("banned keys", failure)
+		p.report("banned keys", keysErr)
 	}
-	next := &Snapshot{}
-	old := p.snapshot()
-	if old != nil {
-		*next = *old
-	}
-	if old == nil || !reflect.DeepEqual(rows.bans, p.rows.bans) ||
+	next := *p.newest
+	if !reflect.DeepEqual(rows.bans, p.rows.bans) ||
 		!reflect.DeepEqual(rows.bannedKeys, p.rows.bannedKeys) {
-		d, err := decodePolicy(append(append([]string(nil), rows.bans...), rows.bannedKeys...))
+		d, err := decodePolicy(append(append([][]byte(nil), rows.bans...), rows.bannedKeys...))
 		if err != nil {
-			return nil, err
+			return err
 		}
-		next.bans = newBanSet(d.bans)
-		next.bans.inForce = d.inForce
+		next.bans = newBanSet(d.bans, d.inForce)
 	}
-	if old == nil || !reflect.DeepEqual(rows.rules, p.rows.rules) {
+	if !reflect.DeepEqual(rows.rules, p.rows.rules) {
 		d, err := decodePolicy(rows.rules)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		var before []*rule
-		if old != nil {
-			before = old.set.rules
-		}
-		next.set = newRuleSet(d.rules, d.overrides, before, p.settings.Remember)
+		next.set = newRuleSet(d.rules, d.overrides, next.set.rules, p.settings.Remember)
 	}
+	p.newest = &next
 	p.rows = rows
 	due.rules = false
 	due.bans = false
 	due.bannedKeys = keysErr != nil
-	if old != nil && next.set == old.set && next.bans == old.bans {
-		return nil, nil
-	}
 	var problem error
-	if lines := problems(next); lines != nil {
+	if lines := problems(p.newest); lines != nil {
 		problem = errors.New(strings.Join(lines, "; "))
 	}
 	p.report("problems", problem)
-	return next, nil
+	return nil
 }
 
 // problems describes the rules that cannot be used, and too many bans in force.

@@ -56,8 +56,8 @@ type Rule struct {
 	// Otherwise such requests share one counter.
 	SkipWithoutHeader bool
 
-	// The rule is valid from From until before Until. The zero time sets no bound.
-	From, Until time.Time
+	// The rule is valid from From until before Until, in microseconds since the Unix epoch. 0 sets no bound.
+	From, Until int64
 
 	// Cost is the charge of a request to each limit. 0 means 1.
 	Cost int64
@@ -106,8 +106,9 @@ type Override struct {
 	Unlimited bool
 	// Burst replaces the burst of the limit. 0 keeps the limit's own burst.
 	Burst int64
-	// The override is valid from From until before Until. The zero time sets no bound.
-	From, Until time.Time
+	// The override is valid from From until before Until, in microseconds since the Unix epoch. 0 sets no
+	// bound.
+	From, Until int64
 }
 
 // Ban is a row of rate_limit_bans. It bans Network if that is valid, else the API key with Digest if that is
@@ -119,8 +120,8 @@ type Ban struct {
 	Digest string
 	KeyID  int64
 	User   string
-	// Until is the end of the ban. The zero time means never.
-	Until  time.Time
+	// Until is the end of the ban, in microseconds since the Unix epoch. 0 means never.
+	Until  int64
 	Reason string
 }
 
@@ -132,6 +133,9 @@ type Identity struct {
 	Digest string
 	// Known reports whether the database has the key or the user.
 	Known bool
+	// unread marks a sender that was not looked up: only Digest or User is set. Bans and the rules that do
+	// not need the sender apply.
+	unread bool
 	// KeyID is the id of the key's row. It is 0 without an API key.
 	KeyID int64
 	// CountedAs is the id of the key that shares its counters with this key. 0 means KeyID.
@@ -141,16 +145,18 @@ type Identity struct {
 	User string
 	// Tier is the key's own tier, else the user's. "" means Facts.Tier.
 	Tier string
-	// TierUntil is the time from which Facts.Tier replaces Tier. The zero time means never.
-	TierUntil time.Time
+	// TierUntil is the time from which Facts.Tier replaces Tier, in microseconds since the Unix epoch. 0
+	// means never.
+	TierUntil int64
 	// PeriodStart anchors the user's billing periods: the months and years of limits by user or key start on
 	// its day. Only the date is used. The zero time means calendar months and years.
 	PeriodStart time.Time
 	// TimeZone is the time zone of the billing periods. "" means the limit's time zone.
 	TimeZone string
 
-	// The key is valid until the earlier of ExpiresAt and RevokedAt. The zero time means never.
-	ExpiresAt, RevokedAt time.Time
+	// The key is valid until the earlier of ExpiresAt and RevokedAt, in microseconds since the Unix epoch. 0
+	// means never.
+	ExpiresAt, RevokedAt int64
 
 	// Overrides has the overrides for this key and its user.
 	Overrides []Override

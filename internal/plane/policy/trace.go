@@ -44,27 +44,21 @@ func (t *Trace) add(row *Rule, applies bool, why string) {
 // Explain is like Evaluate, and also returns a trace of the evaluation. If f.Path is "", the path is
 // ambiguous: proxies refuse such a request before they evaluate the rules.
 func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Trace) {
-	v, t := &Verdict{}, &Trace{}
+	t := &Trace{}
+	v := &Verdict{trace: t}
 	sender, reason := evaluateInFull(s, f, id, now, v)
 	if f.Path == "" {
 		RefuseAmbiguous(v)
 	}
 	t.Key = reason
 	at := now.UnixMicro()
-	selected := &Verdict{Tier: v.Tier, senderUnknown: v.senderUnknown}
-	selectRules(match(s.set, f, selected), f, sender, at, selected)
 	applied := map[string]bool{}
 	families := map[string]string{} // the enforced rule of each family
-	for i, l := range selected.limits {
+	for _, l := range v.limits {
 		row := &l.rule.row
 		applied[row.Name] = true
 		if row.Mode != settings.Shadow {
 			families[row.Family] = row.Name
-		}
-		if a := amountFor(l, sender, at, v); a.unlimited {
-			selected.Hits[i].Limit = a.limit
-			t.Unlimited = append(t.Unlimited, selected.Hits[i])
-			t.Marks = append(t.Marks, a.mark)
 		}
 	}
 	for _, m := range v.Would {
@@ -115,29 +109,16 @@ func unmetConditions(r *rule, f *Facts, sender *senderState, at int64, v *Verdic
 			unmet = append(unmet, condition+": not "+has)
 		}
 	}
-	check("valid", at >= r.from && at < r.until, "at this time")
-	check("tiers", matchesTier(r, v.Tier), v.Tier)
+	check("valid", at >= r.row.From && at < r.until, "at this time")
+	check("tiers", permits(r.row.Tiers, v.Tier), v.Tier)
 	check("networks", matchesNetwork(r, f), addressText(f.Address))
-	check("methods", matchesMethod(r, strings.ToUpper(f.Method)), f.Method)
+	check("methods", permits(r.row.Methods, strings.ToUpper(f.Method)), f.Method)
 	check("hosts", matchesHost(r, f.Host), f.Host)
-	if v.Reason == AmbiguousPath && len(unmet) == 0 && dependsOnParameters(r, f.Path) {
-		return "paths: it depends on the parameters of " + f.Path
-	}
 	check("paths", matchesPath(r, f.Path), f.Path)
 	if r.row.Action == Charge {
 		unmet = append(unmet, missingKeyParts(r, f, sender, v.Tier)...)
 	}
 	return strings.Join(unmet, "; ")
-}
-
-// dependsOnParameters reports whether a path without its parameters changes whether the rule matches.
-func dependsOnParameters(r *rule, path string) bool {
-	for _, without := range withoutParameters(path) {
-		if matchesPath(r, path) != matchesPath(r, without) {
-			return true
-		}
-	}
-	return false
 }
 
 // missingKeyParts describes the parts of the counter key that a request lacks.

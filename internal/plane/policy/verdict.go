@@ -16,7 +16,8 @@ type Facts struct {
 	// RejectUnknown refuses requests with an unknown, expired or revoked API key. Otherwise such requests
 	// count as anonymous.
 	RejectUnknown bool
-	// Address is the client's address. The zero Addr means that the address is unknown. It is in no network.
+	// Address is the client's address, without a zone, and IPv4 if it is an IPv4 address in IPv6 form. The
+	// zero Addr means that the address is unknown. It is in no network.
 	Address netip.Addr
 	// Assumed reports that Address is the connection's address, because the header for the client's address
 	// is missing. See matchesNetwork.
@@ -135,9 +136,12 @@ type Verdict struct {
 	// senderUnknown omits rules that need the sender, because the sender was not looked up.
 	senderUnknown bool
 
+	// trace describes the evaluation; nil except in Explain.
+	trace *Trace
+
 	// Memory that Evaluate reuses.
 	found    []*rule
-	limits   []*limit // limits[i] belongs to Hits[i], until charge drops some
+	limits   []*limit // limits[i] belongs to Hits[i], until charge drops hits
 	families []string // the families of the enforced rules that charge
 }
 
@@ -156,7 +160,7 @@ func (v *Verdict) Reset() {
 func clearVerdict(v *Verdict) {
 	*v = Verdict{
 		Hits: v.Hits[:0], Marks: v.Marks[:0], Would: v.Would[:0],
-		found: v.found, limits: v.limits[:0], families: v.families[:0],
+		trace: v.trace, found: v.found, limits: v.limits[:0], families: v.families[:0],
 	}
 }
 

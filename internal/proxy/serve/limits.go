@@ -98,9 +98,9 @@ func isExempt(s *Site, q *Request) bool {
 	return !assumed && ContainsAddr(s.Exempt, address)
 }
 
-// ContainsAddr reports whether one of networks contains an address. None contains the zero Addr.
+// ContainsAddr reports whether one of networks contains an address, which is as in policy.Facts. None
+// contains the zero Addr.
 func ContainsAddr(networks []netip.Prefix, address netip.Addr) bool {
-	address = address.Unmap().WithZone("")
 	for i := range networks {
 		if networks[i].Contains(address) {
 			return true

@@ -46,8 +46,8 @@ type Site struct {
 	// Hits returns further hits of a request. Go programs use it, since they have no Zones.
 	Hits func(r *http.Request) []ratelimit.Hit
 
-	// Address returns the address of a client, or the zero Addr without one. assumed reports that the address
-	// may belong to a load balancer.
+	// Address returns the address of a client as in policy.Facts, or the zero Addr without one. assumed
+	// reports that the address may belong to a load balancer.
 	Address func(r *http.Request) (address netip.Addr, assumed bool)
 	// UserOf returns the user that the proxy authenticated, or "". It is called before a request is recorded.
 	UserOf func(r *http.Request) (user string)

@@ -80,11 +80,11 @@ func New(pick Pick, n int, selective bool) *World {
 }
 
 // pickTime returns a time within two hours of Now, or the zero time.
-func pickTime(pick Pick) time.Time {
+func pickTime(pick Pick) int64 {
 	if pick(3) > 0 {
-		return time.Time{}
+		return 0
 	}
-	return Now.Add(time.Duration(pick(5)-2) * time.Hour)
+	return Now.Add(time.Duration(pick(5)-2) * time.Hour).UnixMicro()
 }
 
 // pickSome returns 0 to 2 of the values.
@@ -122,8 +122,8 @@ func newRule(pick Pick, i int) policy.Rule {
 	}
 	r.From = pickTime(pick)
 	r.Until = pickTime(pick)
-	if !r.From.IsZero() && !r.Until.After(r.From) {
-		r.Until = time.Time{}
+	if r.Until <= r.From {
+		r.Until = 0
 	}
 	if pick(12) == 0 { // about one rule in 12 blocks or exempts
 		r.Action = []policy.Action{policy.Block, policy.Exempt}[pick(2)]
@@ -266,7 +266,7 @@ func (w *World) Request(pick Pick, f *policy.Facts) (*policy.Identity, time.Time
 	}
 	f.Address = netip.Addr{}
 	if text := addresses[pick(len(addresses))]; text != "" {
-		f.Address = netip.MustParseAddr(text)
+		f.Address = netip.MustParseAddr(text).Unmap()
 	}
 	if pick(3) == 0 {
 		f.Address = netip.AddrFrom4([4]byte{172, byte(16 + pick(16)), byte(pick(256)), byte(pick(256))})
