@@ -48,7 +48,9 @@ func (s *soak) judgeResponses() {
 			continue
 		}
 		busy := s.busy(o.began, o.ended)
-		undecided := o.status == http.StatusServiceUnavailable && o.lane.onError == "deny"
+		// An overloaded proxy refuses whatever on_error is.
+		overloaded := o.lane.onError != "" && o.ended-o.began >= (health.MaxTimeouts-1)*soakTimeout
+		undecided := o.status == http.StatusServiceUnavailable && (o.lane.onError == "deny" || overloaded)
 		if undecided {
 			s.unexplained = append(s.unexplained, o)
 		}
