@@ -18,11 +18,9 @@ import (
 // request share one responseWriter.
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
-	own     respond.OwnHeaders // nil without X-RateLimit headers
-	fields  *respond.OwnFields // nil without RateLimit fields
-	overage int64              // X-RateLimit-Overage; 0 without one
-	informs bool               // there was an informational response
-	wrote   bool               // the final headers were written
+	own    respond.Own // the headers of all limits so far
+	memory [respond.OwnCount]string
+	wrote  bool // the final headers were written
 
 	facts    facts             // the facts for placeholders, which the latest handler sets
 	settling []*serve.Settling // an element for each handler that settles the request
@@ -45,14 +43,9 @@ func responseWriterIn(w http.ResponseWriter) *responseWriter {
 // WriteHeader implements http.ResponseWriter.
 func (w *responseWriter) WriteHeader(status int) {
 	if !w.wrote {
-		respond.RestoreHeaders(w.Header(), w.own)
-		respond.RestoreFields(w.Header(), w.fields)
-		if w.informs && len(w.Header()["X-Ratelimit-Overage"]) == 0 {
-			respond.SetOverage(w.Header(), w.overage)
-		}
+		respond.Restore(w.Header(), w.own)
 		serve.ReadHeaders(status, w.Header(), w.settling...)
 		w.wrote = status >= http.StatusOK || status == http.StatusSwitchingProtocols
-		w.informs = w.informs || !w.wrote
 	}
 	w.ResponseWriter.WriteHeader(status)
 }

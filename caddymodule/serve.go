@@ -71,7 +71,11 @@ func (h *Handler) admit(
 	}
 	own.facts.set(q)
 	h.report(r, &own.facts)
-	h.setHeaders(own, q)
+	respond.SetFields(w.Header(), h.site.Fields, h.site.Salt, &q.Outcome, q.Hits, q.Decisions)
+	own.own = respond.OwnIn(w.Header(), own.memory[:])
+	if q.Settling != nil {
+		own.settling = append(own.settling, q.Settling)
+	}
 	if q.Outcome.Status != 0 {
 		return nil, nil, h.refuse(w, r, q)
 	}
@@ -84,27 +88,4 @@ func clientAddress(r *http.Request) (address netip.Addr, assumed bool) {
 	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 	address, _ = netip.ParseAddr(text)
 	return address.Unmap().WithZone(""), false // a client can choose a long zone
-}
-
-// setHeaders sets the headers of the limit and stores them in w. It keeps the X-RateLimit headers of an
-// earlier handler with a tighter limit.
-func (h *Handler) setHeaders(w *responseWriter, q *serve.Request) {
-	outcome, fields := &q.Outcome, h.site.Fields
-	if outcome.Status == 0 && outcome.Decision != nil {
-		fields.X = fields.X && !respond.HasLessRemaining(w.Header(), outcome.Decision.Remaining)
-	}
-	own := respond.SetFields(w.Header(), fields, h.site.Salt, outcome, q.Hits, q.Decisions)
-	if own != nil {
-		w.own = own
-	}
-	if fields.IETF {
-		w.fields = respond.OwnFieldsIn(w.Header())
-	}
-	if outcome.Overage > 0 && h.site.Fields.X {
-		respond.SetOverage(w.Header(), outcome.Overage)
-		w.overage = outcome.Overage
-	}
-	if q.Settling != nil {
-		w.settling = append(w.settling, q.Settling)
-	}
 }

@@ -61,7 +61,7 @@ func pass(u *upstream, w http.ResponseWriter, r *http.Request) {
 // needs no responseWriter.
 func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
 	rw := newWriter(w)
-	if rw.headers == nil && rw.fields == nil {
+	if rw.own == nil {
 		u.next.ServeHTTP(w, r)
 		return
 	}
@@ -88,9 +88,8 @@ func passSettled(u *upstream, settling *serve.Settling, w http.ResponseWriter, r
 
 // newWriter returns a responseWriter that keeps the headers now in w.
 func newWriter(w http.ResponseWriter) *responseWriter {
-	header := w.Header()
-	return &responseWriter{ResponseWriter: w, settling: nil, headers: respond.OwnHeadersIn(header),
-		fields: respond.OwnFieldsIn(header), overage: header["X-Ratelimit-Overage"]}
+	own := respond.OwnIn(w.Header(), make(respond.Own, respond.OwnCount))
+	return &responseWriter{ResponseWriter: w, settling: nil, own: own}
 }
 
 // serveWrapped serves a request with a responseWriter.
@@ -114,15 +113,12 @@ func serveWrapped(u *upstream, rw *responseWriter, r *http.Request) {
 type responseWriter struct {
 	http.ResponseWriter
 
-	headers  respond.OwnHeaders // the headers of the limit, or nil
-	overage  []string           // X-RateLimit-Overage, or nil
-	fields   *respond.OwnFields // the IETF's fields of the limit, or nil
-	settling *serve.Settling    // nil if the request is not settled
+	own      respond.Own     // the headers of the limit
+	settling *serve.Settling // nil if the request is not settled
 
-	informed bool   // sent an informational response
-	wrote    bool   // sent the final headers
-	needed   bool   // the upstream changed the X-RateLimit headers
-	length   string // the Content-Length, or ""
+	wrote  bool   // sent the final headers
+	needed bool   // the upstream changed the headers of the limit
+	length string // the Content-Length, or ""
 }
 
 // WriteHeader sends the headers. It flushes the headers of a response without a length, which may be a stream
@@ -139,18 +135,14 @@ func (w *responseWriter) WriteHeader(status int) {
 	if status == http.StatusTooManyRequests && len(h["X-Ratelimit-Limit"]) == 1 {
 		// Another limit in this proxy may have refused the request. Then its headers stay. An upstream's
 		// header would be a second value beside ours.
-		respond.RestoreFields(h, w.fields)
+		respond.Restore(h, respond.WithoutX(w.own))
 	} else {
 		restore(w, h)
 	}
 	if w.settling != nil {
 		serve.ReadHeaders(status, h, w.settling)
 	}
-	if w.informed && w.overage != nil && len(h["X-Ratelimit-Overage"]) == 0 {
-		h["X-Ratelimit-Overage"] = w.overage
-	}
 	w.wrote = status >= 200 || status == http.StatusSwitchingProtocols
-	w.informed = w.informed || !w.wrote
 	w.ResponseWriter.WriteHeader(status)
 	if w.length == "" && status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified {
 		flush(w)
@@ -180,8 +172,7 @@ func flush(w *responseWriter) {
 
 // restore replaces an upstream's headers by the headers of the limit.
 func restore(w *responseWriter, h http.Header) {
-	respond.RestoreFields(h, w.fields)
-	if respond.RestoreHeaders(h, w.headers) {
+	if respond.Restore(h, w.own) {
 		w.needed = true
 	}
 }

@@ -115,7 +115,7 @@ func TestHeadersDescribeQuotaBesideSlots(t *testing.T) {
 	} {
 		o := outcomeOf(hits[:len(c.decisions)], c.decisions)
 		h := http.Header{}
-		respond.SetHeaders(h, &o)
+		respond.SetFields(h, settings.Fields{X: true}, nil, &o, nil, nil)
 		got := h.Get("X-RateLimit-Limit")
 		if got != c.limit || h.Get("Retry-After") != c.wait || o.Hit != c.hit {
 			t.Errorf("%s: hit %d, %v; want %+v", name, o.Hit, h, c)

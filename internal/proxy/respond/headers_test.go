@@ -19,7 +19,7 @@ func TestHeadersOfARefusal(t *testing.T) {
 		RetryAfter: 1500 * time.Millisecond}
 	o := respond.Outcome{Status: http.StatusTooManyRequests, Decision: &d}
 	h := http.Header{}
-	respond.SetHeaders(h, &o)
+	respond.SetFields(h, settings.Fields{X: true}, nil, &o, nil, nil)
 	h.Add("X-RateLimit-Limit", "x")
 	h.Add("X-RateLimit-Remaining", "y")
 	for name, want := range map[string]string{
@@ -32,13 +32,13 @@ func TestHeadersOfARefusal(t *testing.T) {
 	}
 	d.Allowed = true
 	h = http.Header{}
-	respond.SetHeaders(h, &o)
+	respond.SetFields(h, settings.Fields{X: true}, nil, &o, nil, nil)
 	if _, ok := h["Retry-After"]; ok || len(h) != 3 {
 		t.Errorf("headers of a request that passes are %v, want three without Retry-After", h)
 	}
 }
 
-func TestSetAllHeadersEqualsSetHeaders(t *testing.T) {
+func TestSetAllHeadersEqualsSetFields(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		numbers := rapid.SampledFrom([]int64{0, 1, 9, 99, 1_000_000, 1 << 62})
 		waits := rapid.SampledFrom([]time.Duration{ratelimit.Never, time.Microsecond, time.Second,

@@ -19,37 +19,9 @@ const (
 	limitField  = "Ratelimit"
 )
 
-// OwnFields holds RateLimit-Policy and RateLimit as SetFields has set them.
-type OwnFields struct{ policy, limit string }
-
 // addMembers appends members to a field, after the members of an earlier limit on the request.
 func addMembers(h http.Header, field string, members []string) {
 	h[field] = []string{strings.Join(append(h[field], members...), ", ")}
-}
-
-// OwnFieldsIn returns the fields in a header that SetFields has set, or nil.
-func OwnFieldsIn(h http.Header) *OwnFields {
-	if len(h[limitField]) == 0 || len(h[policyField]) == 0 {
-		return nil
-	}
-	return &OwnFields{h[policyField][0], h[limitField][0]}
-}
-
-// RestoreFields is like RestoreHeaders, but restores OwnFields. Nil restores nothing.
-func RestoreFields(h http.Header, own *OwnFields) {
-	if own != nil {
-		restoreField(h, policyField, own.policy)
-		restoreField(h, limitField, own.limit)
-	}
-}
-
-func restoreField(h http.Header, name, own string) {
-	values := h[name]
-	// A later limit in this proxy may have added members to own.
-	if len(values) == 0 || !strings.HasPrefix(values[0], own) {
-		values = []string{own}
-	}
-	h[name] = values[0:1:1]
 }
 
 // fieldsOf returns a member for each enforcing limit, the tightest first. A limit without a decision has no

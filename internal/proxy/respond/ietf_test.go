@@ -104,20 +104,19 @@ func TestFieldsOfSeveralLimits(t *testing.T) {
 	}
 }
 
-// RestoreFields removes the members of an upstream, and keeps the members of a later limit in this proxy.
+// Restore removes the members of an upstream, and keeps the members of a later limit in this proxy.
 func TestFieldsOfUpstreamAreReplaced(t *testing.T) {
 	limit := ratelimit.Limit{Prefix: "first", Events: 9, Window: time.Minute}
 	later := limit
 	later.Prefix = "later"
 	for _, informs := range []bool{false, true} {
 		h := http.Header{}
-		set := func(limit *ratelimit.Limit) *respond.OwnFields {
+		set := func(limit *ratelimit.Limit) respond.Own {
 			hits := []ratelimit.Hit{{Limit: limit}}
 			decisions := []ratelimit.Decision{{Allowed: true, Quota: 9, Remaining: 8}}
 			o := outcomeOf(hits, decisions)
 			respond.SetFields(h, settings.Fields{IETF: true}, nil, &o, hits, decisions)
-			own := respond.OwnFieldsIn(h)
-			return own
+			return respond.OwnIn(h, make(respond.Own, respond.OwnCount))
 		}
 		first, second := set(&limit), set(&later)
 		if informs {
@@ -125,8 +124,8 @@ func TestFieldsOfUpstreamAreReplaced(t *testing.T) {
 		}
 		h.Add("RateLimit", `"up";r=6`)
 		h.Add("RateLimit-Policy", `"up";q=7`)
-		respond.RestoreFields(h, second)
-		respond.RestoreFields(h, first)
+		respond.Restore(h, second)
+		respond.Restore(h, first)
 		for _, name := range []string{"RateLimit", "RateLimit-Policy"} {
 			var names string
 			for _, part := range strings.Split(strings.Join(h[http.CanonicalHeaderKey(name)], ", "),

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -27,7 +28,7 @@ func TestNoRetryAfterForImpossibleRequest(t *testing.T) {
 		{Quota: 3, RetryAfter: time.Minute},
 	})
 	h := http.Header{}
-	respond.SetHeaders(h, &o)
+	respond.SetFields(h, settings.Fields{X: true}, nil, &o, nil, nil)
 	if h.Get("X-RateLimit-Limit") != "2" || h.Get("Retry-After") != "" ||
 		o.Body() != `{"error":"Too many requests"}` {
 		t.Errorf("got headers %v and body %s, want the limit 2 and no Retry-After", h, o.Body())

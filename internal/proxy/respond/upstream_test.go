@@ -6,25 +6,29 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// RestoreHeaders also removes a header of the upstream for which the limit has no value.
+// Restore also removes a header of the upstream for which the limit has no value.
 func TestHeadersOfUpstreamAreReplaced(t *testing.T) {
 	for _, test := range []struct {
 		reset time.Time
 		want  string
-	}{{time.Unix(1700000000, 0), "[10] [5] [1700000000]"}, {time.Time{}, "[10] [5] []"}} {
+	}{{time.Unix(1700000000, 0), "[10] [5] [1700000000] [7] [3]"}, {time.Time{}, "[10] [5] [] [7] [3]"}} {
 		h := http.Header{}
-		own := respond.SetHeaders(h, &respond.Outcome{Decision: &ratelimit.Decision{Allowed: true, Quota: 10,
-			Remaining: 5, Reset: test.reset}})
+		o := respond.Outcome{Overage: 7, Decision: &ratelimit.Decision{Allowed: true, Quota: 10, Remaining: 5,
+			Reset: test.reset}}
+		respond.SetFields(h, settings.Fields{X: true}, nil, &o, nil, nil)
+		own := respond.OwnIn(h, make(respond.Own, respond.OwnCount))
 		for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
-			"Retry-After"} {
+			"X-RateLimit-Overage", "RateLimit", "Retry-After"} {
 			h.Add(name, "3")
 		}
-		respond.RestoreHeaders(h, own)
-		got := fmt.Sprint(h["X-Ratelimit-Limit"], h["X-Ratelimit-Remaining"], h["X-Ratelimit-Reset"])
+		respond.Restore(h, own)
+		got := fmt.Sprint(h["X-Ratelimit-Limit"], h["X-Ratelimit-Remaining"], h["X-Ratelimit-Reset"],
+			h["X-Ratelimit-Overage"], h["Ratelimit"])
 		if got != test.want {
 			t.Errorf("the X-RateLimit headers are %s, want %s", got, test.want)
 		}
@@ -33,7 +37,7 @@ func TestHeadersOfUpstreamAreReplaced(t *testing.T) {
 		}
 	}
 	h := http.Header{"X-Ratelimit-Limit": {"3"}}
-	if respond.RestoreHeaders(h, nil); h.Get("X-RateLimit-Limit") != "3" {
+	if respond.Restore(h, nil); h.Get("X-RateLimit-Limit") != "3" {
 		t.Errorf("without own headers, got %v, want the upstream's limit 3", h)
 	}
 }

@@ -65,7 +65,9 @@ func FuzzTextsOfRequests(f *testing.F) {
 				t.Errorf("%s is %q, want one value of printable ASCII", name, values)
 			}
 		}
-		_ = respond.HasLessRemaining(http.Header{"X-Ratelimit-Remaining": {text}}, 5) // does not panic
+		header := http.Header{"X-Ratelimit-Remaining": {text}}
+		passed := respond.Outcome{Decision: &ratelimit.Decision{Allowed: true}}
+		respond.SetFields(header, settings.Fields{X: true}, nil, &passed, nil, nil) // does not panic
 	})
 }
 
