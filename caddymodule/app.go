@@ -86,7 +86,7 @@ func (a *App) open(h *Handler) (*host.Handle, error) {
 		return nil, err
 	}
 	a.handles = append(a.handles, handle)
-	a.addPageSources(h, sources)
+	a.addPageSources(sources)
 	for _, r := range handle.Resources {
 		a.metrics.watch(r)
 	}

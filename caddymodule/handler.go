@@ -169,7 +169,7 @@ func (h *Handler) compile() error {
 	own := values(h)
 	c := serve.Configuration{
 		Handler: own, Limit: own, Policy: values(h.Policy),
-		Parse: parseText, KeyExample: "{header.X-Api-Key}", UserExample: "{http.auth.user.id}",
+		Parse: parseText,
 	}
 	for i, z := range h.Zones {
 		if z == nil {

@@ -47,7 +47,7 @@ const uriPrefix = "http.request.uri"
 func valueInKey(r *http.Request, placeholder, text string) string {
 	switch {
 	case placeholder == "http.request.host":
-		return serve.NormalizeHost(text)
+		return serve.HostOf(r)
 	case strings.HasPrefix(placeholder, "http.request.host"): // with the port, or a label
 		return strings.ToLower(text)
 	case strings.HasPrefix(placeholder, uriPrefix):

@@ -114,7 +114,7 @@ type pageSources struct{ policy, history host.DataSource }
 
 // addPageSources adds the databases of a handler's policy and history, under the DSN of its counters. The
 // first handler with a policy or a history determines that database.
-func (a *App) addPageSources(h *Handler, sources *host.DataSources) {
+func (a *App) addPageSources(sources *host.DataSources) {
 	dsn := sources.Limits.DSN
 	if dsn == settings.MemoryDSN {
 		return
@@ -123,11 +123,11 @@ func (a *App) addPageSources(h *Handler, sources *host.DataSources) {
 		a.pageSources = map[string]pageSources{}
 	}
 	d := a.pageSources[dsn]
-	if h.site.Policy != nil && d.policy.DSN == "" {
-		d.policy = sources.Policy
+	if sources.Policy != nil && d.policy.DSN == "" {
+		d.policy = *sources.Policy
 	}
-	if sources.Records && d.history.DSN == "" {
-		d.history = sources.History
+	if sources.History != nil && d.history.DSN == "" {
+		d.history = *sources.History
 	}
 	a.pageSources[dsn] = d
 }

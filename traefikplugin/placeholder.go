@@ -48,13 +48,13 @@ func pieceValue(p *piece, r *http.Request) string {
 		text, _ := p.addresses.client(r)
 		return text
 	case "remote_ip":
-		return hostOf(r.RemoteAddr)
+		return serve.WithoutPort(r.RemoteAddr)
 	case "host":
-		return serve.NormalizeHost(hostOf(r.Host))
+		return serve.HostOf(r)
 	case "hostport":
 		return strings.ToLower(r.Host)
 	case "labels.":
-		labels := strings.Split(strings.ToLower(hostOf(r.Host)), ".")
+		labels := strings.Split(strings.ToLower(serve.WithoutPort(r.Host)), ".")
 		return elementAt(labels, len(labels)-1-p.n)
 	case "port":
 		_, port, _ := net.SplitHostPort(r.Host) // empty without a port
@@ -105,13 +105,4 @@ func elementAt(list []string, i int) string {
 		return ""
 	}
 	return list[i]
-}
-
-// hostOf returns the host of an address with a port, or the address if it has none.
-func hostOf(address string) string {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return address
-	}
-	return host
 }

@@ -36,8 +36,7 @@ func (c *Config) compile() (*compiledConfig, error) {
 	r.fail("policy.", err)
 	c.readHistory(r, compiled)
 	configuration := &serve.Configuration{Handler: compiled.own, Limit: compiled.own, Matches: c.Match != nil,
-		Policy: compiled.policy,
-		Parse:  a.parseText, KeyExample: "{header.X-Api-Key}", UserExample: "{header.X-Forwarded-User}"}
+		Policy: compiled.policy, Parse: a.parseText}
 	if c.IPStrategy != nil && c.IPStrategy.IPv6Subnet != nil {
 		configuration.IPv6Prefix = strconv.Itoa(*c.IPStrategy.IPv6Subnet)
 	}

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -181,7 +180,7 @@ func (d *Database) Keep(create func() any) any {
 
 // openPolicy opens the policy of a handler, or shares an open one.
 func (h *Handle) openPolicy(sources *DataSources) (*policy.Policy, error) {
-	d, err := h.openDatabase(&sources.Policy)
+	d, err := h.openDatabase(sources.Policy)
 	if err != nil {
 		return nil, err
 	}
@@ -189,20 +188,12 @@ func (h *Handle) openPolicy(sources *DataSources) (*policy.Policy, error) {
 	counters := h.Limits
 	name := fmt.Sprintf("policy %#v %#v", d.Settings, counters.Settings)
 	shared, failure := h.share(name, func() (Resource, error) {
-		var ofStore *health.Health
-		if d.Postgres != nil {
-			ofStore = d.Postgres.Health()
-		}
 		return policy.New(d.DB, policy.Settings{
-			Health:           ofStore,
+			Health:           d.Postgres.Health(), // a policy has no database in memory
 			Remember:         p.Remember,
 			DisableMigration: !d.Settings.AutoMigrate,
-			OnApplied: func(applied, log string, problems []string) {
-				if d.Postgres != nil {
-					d.Postgres.SetApplied(applied, log, problems)
-				}
-			},
-			OnError: func(err error) { d.policyFailed(counters, err) },
+			OnApplied:        d.Postgres.SetApplied,
+			OnError:          func(err error) { d.policyFailed(counters, err) },
 		}), nil
 	})
 	if failure != nil {
@@ -224,7 +215,7 @@ func (d *Database) policyFailed(counters *Database, err error) {
 // openHistory opens the history of a handler, or shares an open one. A history writes its pending records
 // when it is closed, so its database is closed after it.
 func (h *Handle) openHistory(sources *DataSources) (*history.Writer, error) {
-	d, err := h.openDatabase(&sources.History)
+	d, err := h.openDatabase(sources.History)
 	if err != nil {
 		return nil, err
 	}

@@ -78,12 +78,12 @@ func (h *Handle) open(sources *DataSources) error {
 	if h.Limits, err = h.openDatabase(&sources.Limits); err != nil {
 		return err
 	}
-	if sources.HasPolicy {
+	if sources.Policy != nil {
 		if h.Policy, err = h.openPolicy(sources); err != nil {
 			return err
 		}
 	}
-	if sources.Records {
+	if sources.History != nil {
 		h.History, err = h.openHistory(sources)
 	}
 	return err

@@ -32,9 +32,7 @@ func (s *DataSource) Current() (string, error) {
 
 // DataSources holds the databases of a handler's counters, policy and history.
 type DataSources struct {
-	Limits, Policy, History DataSource
-
-	HasPolicy bool
-	Records   bool // the handler has a history
-	Recorded  settings.History
+	Limits          DataSource
+	Policy, History *DataSource // nil without a policy or a history
+	Recorded        settings.History
 }

@@ -21,8 +21,7 @@ type Configuration struct {
 	// IPv6Prefix is the ipv6_prefix of limits without their own; "" is the default.
 	IPv6Prefix string
 
-	Parse                   ParseText
-	KeyExample, UserExample string // placeholders for errors about the policy
+	Parse ParseText
 }
 
 // PartError is an error in the policy, the history or a zone of a configuration.
@@ -65,13 +64,15 @@ func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 	}
 	var err error
 	if c.Policy != nil {
-		if s.Policy, err = newPolicy(c.Policy, c.Parse, c.KeyExample, c.UserExample); err != nil {
+		if s.Policy, err = newPolicy(c.Policy, c.Parse); err != nil {
 			return nil, nil, &PartError{Zone: PolicyPart, Name: "policy", Err: err}
 		}
 	}
 	hasLimit := c.hasLimit()
 	if len(c.Zones) > 0 && hasLimit && c.Limit["limit"] == "" {
-		return nil, nil, limitMissing(c.Limit)
+		want := "given here, or left out with all other settings of a limit: the zones have limits of " +
+			"their own"
+		return nil, nil, &ratelimit.FieldError{Field: "limit", Want: want}
 	}
 	if hasLimit || len(c.Zones) == 0 && c.Policy == nil {
 		if err := c.add(s, c.Limit); err != nil {
@@ -102,25 +103,8 @@ func (c *Configuration) hasLimit() bool {
 	return c.Matches
 }
 
-// limitMissing returns the error for a handler with zones that has settings of its own limit, such as a key,
-// without the setting limit.
-func limitMissing(from settings.Values) error {
-	stray := "other settings of a limit"
-	if from["key"] != "" {
-		stray = "key"
-	}
-	if from["prefix"] != "" {
-		stray = "prefix"
-	}
-	want := "given here, or drop the " + stray + ": the zones have limits of their own"
-	return &ratelimit.FieldError{Field: "limit", Want: want}
-}
-
-// RulePrefix starts the prefixes of the policy's limits. With a policy, no prefix of a configuration may
-// start with it, since a request charged to both limits could hit one row twice.
-const RulePrefix = history.RulePrefix
-
-// add compiles a limit and appends it to the zones of s.
+// add compiles a limit and appends it to the zones of s. With a policy, its prefix must not start as those of
+// rules, since a request charged to both limits could hit one row twice.
 func (c *Configuration) add(s *Site, from settings.Values) error {
 	if from["ipv6_prefix"] == "" {
 		from["ipv6_prefix"] = c.IPv6Prefix
@@ -136,9 +120,8 @@ func (c *Configuration) add(s *Site, from settings.Values) error {
 	if s.Policy.Key != nil {
 		z.hideIfShared(s.Policy.Key)
 	}
-	if strings.HasPrefix(z.Limit.Prefix, RulePrefix) {
-		want := "a name that does not begin with " + RulePrefix + ": the counters of the policy begin with " +
-			RulePrefix
+	if strings.HasPrefix(z.Limit.Prefix, history.RulePrefix) {
+		want := "a name that does not begin with " + history.RulePrefix + ": the policy has counters there"
 		return &ratelimit.FieldError{Field: "prefix", Value: z.Limit.Prefix, Want: want}
 	}
 	return nil

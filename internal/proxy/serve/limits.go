@@ -91,13 +91,6 @@ func match(s *Site, q *Request) error {
 	return nil
 }
 
-// isExempt reports whether a request comes from an exempt network. A request with an assumed address does
-// not.
-func isExempt(s *Site, q *Request) bool {
-	address, assumed := s.Address(q.HTTP)
-	return !assumed && ContainsAddr(s.Exempt, address)
-}
-
 // ContainsAddr reports whether one of networks contains an address, which is as in policy.Facts. None
 // contains the zero Addr.
 func ContainsAddr(networks []netip.Prefix, address netip.Addr) bool {

@@ -57,7 +57,7 @@ func (m *Match) Compile() (*Matcher, error) {
 	}
 	conditions, err := policy.NewConditions(m.Hosts, m.Paths, m.Methods)
 	if wrong, ok := err.(*ratelimit.FieldError); ok {
-		return nil, &ratelimit.FieldError{Field: "match." + wrong.Field, Value: wrong.Value, Want: wrong.Want}
+		wrong.Field = "match." + wrong.Field
 	}
 	if err != nil {
 		return nil, err

@@ -20,21 +20,26 @@ type Policy struct {
 }
 
 // newPolicy parses the settings of a policy. Errors are *ratelimit.FieldError with the names of
-// settings.PolicyTable. They show keyExample and userExample.
-func newPolicy(from settings.Values, parse ParseText, keyExample, userExample string) (*Policy, error) {
+// settings.PolicyTable.
+func newPolicy(from settings.Values, parse ParseText) (*Policy, error) {
 	p := &Policy{tier: settings.DefaultTier}
-	var err error
-	if p.Key, err = parseSetting("api_key", from, parse, keyExample); err != nil {
-		return nil, err
-	}
-	if p.User, err = parseSetting("user", from, parse, userExample); err != nil {
-		return nil, err
-	}
-	if p.Tier, err = parseSetting("tier", from, parse, ""); err != nil {
-		return nil, err
-	}
-	if p.Route, err = parseSetting("route", from, parse, ""); err != nil {
-		return nil, err
+	for _, one := range []struct {
+		name string
+		to   *Text
+	}{{"api_key", &p.Key}, {"user", &p.User}, {"tier", &p.Tier}, {"route", &p.Route}} {
+		configured := from[one.name]
+		if configured == "" {
+			continue
+		}
+		text, err := parse(one.name, configured)
+		if err != nil {
+			return nil, err
+		}
+		if text.Parts().Fixed && (one.name == "api_key" || one.name == "user") {
+			want := "text with a placeholder, such as {header.X-Api-Key}: all requests would have the same"
+			return nil, &ratelimit.FieldError{Field: one.name, Value: configured, Want: want}
+		}
+		*one.to = text
 	}
 	if p.Key != nil {
 		parts := p.Key.Parts()
@@ -53,18 +58,4 @@ func newPolicy(from settings.Values, parse ParseText, keyExample, userExample st
 	}
 	p.reject = read.RejectUnknown
 	return p, nil
-}
-
-// parseSetting parses a setting, or returns nil if it is not set. A setting with an example identifies the
-// sender of a request, so it must have a placeholder.
-func parseSetting(field string, from settings.Values, parse ParseText, example string) (Text, error) {
-	if from[field] == "" {
-		return nil, nil
-	}
-	text, err := parse(field, from[field])
-	if err == nil && example != "" && text.Parts().Fixed {
-		want := "text with a placeholder, such as " + example + ": all requests would have the same"
-		err = &ratelimit.FieldError{Field: field, Value: from[field], Want: want}
-	}
-	return text, err
 }

@@ -222,7 +222,7 @@ func setHit(r *history.Record, h *ratelimit.Hit, d *ratelimit.Decision) {
 // setRule sets the prefix of a record to a rule, and to its limit in mark if there is one.
 func setRule(r *history.Record, rule string, mark *policy.Mark) {
 	if rule != "" {
-		r.Prefix = RulePrefix + rule
+		r.Prefix = history.RulePrefix + rule
 		if mark != nil && mark.Limit != "" {
 			r.Prefix += "/" + mark.Limit
 		}

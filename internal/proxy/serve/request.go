@@ -97,13 +97,6 @@ func hasSlots(hits []ratelimit.Hit) bool {
 	return false
 }
 
-// NewFlight returns the flight of a request with the context ctx.
-func NewFlight(ctx context.Context) *Flight {
-	f := &Flight{}
-	f.Context, f.cancel = context.WithCancel(ctx)
-	return f
-}
-
 // Attach sets the Slot of each hit on a limit in_flight. Further calls for the same hits set the same slots.
 func (f *Flight) Attach(hits []ratelimit.Hit) {
 	n := 0

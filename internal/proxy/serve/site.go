@@ -146,8 +146,7 @@ func (s *Site) Prepare() {
 	}
 	s.sets = map[string]*LimitSet{}
 	s.matches = false
-	for i, z := range s.Zones {
-		z.Index = i
+	for _, z := range s.Zones {
 		s.matches = s.matches || z.Match != nil
 		if z.HashKey != nil && *z.HashKey {
 			s.hide(z.Key)

@@ -18,52 +18,60 @@ type DSNs struct {
 func (s *Site) DataSources(
 	in settings.Store, dsns *DSNs, audit string, recorded *settings.History,
 ) (*host.DataSources, error) {
-	d := &host.DataSources{HasPolicy: s.Policy != nil}
-	if recorded != nil {
-		d.Recorded = *recorded
-	}
-	var err error
-	if d.Limits, err = sourceOf(in, &dsns.Limits, dsns.Where, nil); err != nil {
+	limits, err := sourceOf(in, &dsns.Limits, dsns.Where)
+	if err != nil {
 		return nil, err
 	}
-	d.Policy, err = sourceOf(in, &dsns.Policy, dsns.Where, &d.Limits)
-	if err == nil && s.Policy != nil && d.Policy.DSN == settings.MemoryDSN {
-		want := settings.WantPostgres + ": the rules of a policy are in Postgres"
-		err = &ratelimit.FieldError{Field: "dsn", Value: settings.MemoryDSN, Want: want}
+	d := &host.DataSources{Limits: *limits}
+	if s.Policy != nil {
+		d.Policy, err = partSource(in, dsns, &dsns.Policy, limits, ": the rules of a policy are in Postgres")
+		if err != nil {
+			return nil, partError(PolicyPart, "policy", &dsns.Policy, err)
+		}
 	}
-	if err != nil {
-		return nil, partError(PolicyPart, "policy", &dsns.Policy, err)
+	records := s.setAudit(audit, recorded != nil).Level != settings.AuditOff
+	if recorded != nil {
+		d.Recorded = *recorded
+		records = records || limits.DSN != settings.MemoryDSN || dsns.History.DSN != ""
 	}
-	if d.History, err = sourceOf(in, &dsns.History, dsns.Where, &d.Limits); err != nil {
-		return nil, partError(HistoryPart, "history", &dsns.History, err)
-	}
-	d.History.HistoryOnly = d.History.DSN != d.Limits.DSN
-	widest := s.setAudit(audit, recorded != nil)
-	inMemory := d.History.DSN == settings.MemoryDSN
-	d.Records = widest.Level != settings.AuditOff ||
-		recorded != nil && (!inMemory || dsns.History.DSN != "")
-	if d.Records && inMemory {
-		want := settings.WantPostgres + ", or used with audit off: the history is in Postgres"
-		err = &ratelimit.FieldError{Field: "dsn", Value: settings.MemoryDSN, Want: want}
-		return nil, partError(HistoryPart, "history", &dsns.History, err)
+	if records {
+		d.History, err = partSource(in, dsns, &dsns.History, limits,
+			", or used with audit off: the history is in Postgres")
+		if err != nil {
+			return nil, partError(HistoryPart, "history", &dsns.History, err)
+		}
+		d.History.HistoryOnly = d.History.DSN != limits.DSN
 	}
 	return d, nil
 }
 
-// sourceOf returns the database of a DSN. A policy or a history without its own DSN is in limits, the
-// database of the limits; limits is nil for the limits themselves.
-func sourceOf(
-	in settings.Store, dsn *host.DSN, where string, limits *host.DataSource,
-) (host.DataSource, error) {
-	if limits != nil && (dsn.DSN == "" || dsn.DSN == limits.DSN) {
-		at := *limits
-		at.Configured.HasPassword = at.Configured.HasPassword || dsn.HasPassword
-		return at, nil
+// partSource returns the database of a policy or a history, which is in Postgres. Without its own DSN, it is
+// in limits, the database of the counters. why explains an error about the DSN memory.
+func partSource(
+	in settings.Store, dsns *DSNs, dsn *host.DSN, limits *host.DataSource, why string,
+) (*host.DataSource, error) {
+	at := *limits
+	at.Configured.HasPassword = at.Configured.HasPassword || dsn.HasPassword
+	if dsn.DSN != "" && dsn.DSN != limits.DSN {
+		own, err := sourceOf(in, dsn, dsns.Where)
+		if err != nil {
+			return nil, err
+		}
+		at = *own
 	}
+	if at.DSN == settings.MemoryDSN {
+		want := settings.WantPostgres + why
+		return nil, &ratelimit.FieldError{Field: "dsn", Value: settings.MemoryDSN, Want: want}
+	}
+	return &at, nil
+}
+
+// sourceOf returns the database of a DSN.
+func sourceOf(in settings.Store, dsn *host.DSN, where string) (*host.DataSource, error) {
 	in.DSN = dsn.DSN
 	in.From = dsn.From
 	resolved, err := in.Resolve(where)
-	return host.DataSource{Store: resolved, Configured: *dsn}, err
+	return &host.DataSource{Store: resolved, Configured: *dsn}, err
 }
 
 // partError adds the name of the part to an error if the part has its own DSN. Otherwise the error is about

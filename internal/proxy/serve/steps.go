@@ -44,7 +44,11 @@ func Begin(q *Request) (waits bool, err error) {
 	q.Decisions = q.Decisions[:0]
 	q.Limits = s.none
 	q.Arrived = q.Began
-	exempt := len(s.Exempt) > 0 && isExempt(s, q)
+	exempt := false
+	if len(s.Exempt) > 0 {
+		address, assumed := s.Address(q.HTTP)
+		exempt = !assumed && ContainsAddr(s.Exempt, address)
+	}
 	if s.Policy != nil {
 		ask(s, q)
 		if q.Outcome.Status != 0 {
@@ -63,7 +67,8 @@ func Begin(q *Request) (waits bool, err error) {
 		return false, nil
 	}
 	if q.Limits.InFlight || q.Asked && !q.Verdict.Simple && hasSlots(q.Verdict.Hits) {
-		q.Flight = NewFlight(q.HTTP.Context())
+		q.Flight = &Flight{}
+		q.Flight.Context, q.Flight.cancel = context.WithCancel(q.HTTP.Context())
 	}
 	if q.failure != nil {
 		q.Arrived = time.Now() // after the policy failed, the limits have the whole timeout

@@ -8,12 +8,6 @@ import (
 	"strings"
 )
 
-// NormalizeHost normalizes a host for keys: it is in lower case and without a trailing dot. Rules normalize
-// hosts by policy.NormalHost.
-func NormalizeHost(host string) string {
-	return strings.TrimSuffix(strings.ToLower(host), ".")
-}
-
 // NormalizePath normalizes a path for keys: it removes empty, "." and ".." segments, with which a client
 // could name one page in many ways. Traefik normalizes request paths the same way. Rules normalize paths by
 // policy.NormalPath.
@@ -49,17 +43,14 @@ var escape = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
 func normalizeEscapes(escaped string) string {
 	return escape.ReplaceAllStringFunc(escaped, func(text string) string {
 		n, err := strconv.ParseUint(text[1:], 16, 8)
-		if err == nil && isUnreserved(byte(n)) {
-			return string(rune(n))
+		if plain := string(rune(n)); err == nil && unreserved.MatchString(plain) {
+			return plain
 		}
 		return strings.ToUpper(text)
 	})
 }
 
-func isUnreserved(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '.' ||
-		c == '_' || c == '~'
-}
+var unreserved = regexp.MustCompile("^[A-Za-z0-9._~-]$")
 
 // QueryValue returns the values of a query parameter, separated by commas. As in Traefik, a semicolon ends a
 // value. The standard library would drop a parameter with a semicolon.

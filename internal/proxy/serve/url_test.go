@@ -1,6 +1,7 @@
 package serve_test
 
 import (
+	"net/http"
 	"net/url"
 	"testing"
 
@@ -25,11 +26,11 @@ func TestNormalizePath(t *testing.T) {
 	}
 }
 
-func TestNormalizeHost(t *testing.T) {
+func TestHostOf(t *testing.T) {
 	for text, want := range map[string]string{"example.com": "example.com", "Example.COM.": "example.com",
-		"": "", ".": ""} {
-		if got := serve.NormalizeHost(text); got != want {
-			t.Errorf("NormalizeHost(%q) = %q, want %q", text, got, want)
+		"example.com:80": "example.com", "[::1]:80": "::1", "": "", ".": ""} {
+		if got := serve.HostOf(&http.Request{Host: text}); got != want {
+			t.Errorf("HostOf with the header %q: got %q, want %q", text, got, want)
 		}
 	}
 }

@@ -64,8 +64,6 @@ type Zone struct {
 	// Endpoint lists the paths of Match for the history; "" without paths.
 	Endpoint string
 
-	Index int // the index in Site.Zones
-
 	// Hit is the template for the hits of requests.
 	Hit ratelimit.Hit
 
@@ -160,7 +158,7 @@ func FrequentKey(z *Zone, r *http.Request) string {
 	if values := r.Header[z.header]; len(values) == 1 { // no header has the name ""
 		key = values[0]
 	} else if z.connection {
-		key = connectionOf(r)
+		key = WithoutPort(r.RemoteAddr)
 	}
 	if z.IPv4 < allIPv4 || strings.IndexByte(key, ':') >= 0 { // as in Network
 		return Network(key, z.IPv4, z.IPv6)
@@ -197,11 +195,11 @@ func Network(text string, v4, v6 int) string {
 	return prefix.String()
 }
 
-// connectionOf returns the remote address of a request, without the port.
-func connectionOf(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
+// WithoutPort returns the host of an address with a port, or the address if it has none.
+func WithoutPort(address string) string {
+	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return r.RemoteAddr
+		return address
 	}
 	return host
 }
