@@ -2,18 +2,13 @@ package caddymodule
 
 import (
 	"errors"
-	"net/http"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // The name of each metric starts with namespace and subsystem.
@@ -83,72 +78,3 @@ func (m *metrics) initSeries(z *serve.Zone, inMemory bool) {
 
 // noSource is the source of requests without a decision.
 const noSource = "none"
-
-// count counts the hits of a request that was decided or for which no decision was possible, and logs the
-// limits that refused it.
-func (h *Handler) count(q *serve.Request) {
-	h.metrics.duration.Observe(time.Since(q.Began).Seconds())
-	for i := range q.Hits {
-		hit, d, mark := &q.Hits[i], &q.Decisions[i], serve.MarkOf(q, i)
-		outcome, source, text := "allowed", d.Source.String(), ""
-		switch {
-		case q.Err != nil && hit.Independent: // could not have refused the request
-			continue
-		case q.Err != nil:
-			outcome, source = undecidedOutcome(q.Err, q.Outcome.Status), noSource
-		case d.Source == ratelimit.Undecided:
-			continue
-		case hit.Independent && d.Allowed:
-			outcome = "would_allow"
-		case hit.Independent:
-			outcome, text = "would_deny", "a limit in the mode shadow would have refused"
-		case !d.Allowed:
-			outcome = "denied"
-			if i == q.Outcome.Hit {
-				text = "request refused"
-			}
-		case q.Outcome.Status != 0: // another limit refused
-			continue
-		case mark != nil && mark.Overage && q.Outcome.Overage > 0 && d.Remaining == 0:
-			outcome = "overage"
-		}
-		if mark != nil {
-			h.metrics.policyDecisions.WithLabelValues(mark.Rule, mark.Limit, outcome, source).Inc()
-		} else {
-			h.metrics.decisions.WithLabelValues(hit.Limit.Prefix, outcome, source).Inc()
-		}
-		if text == "" || !h.logger.Core().Enabled(zapcore.DebugLevel) {
-			continue
-		}
-		h.logger.Debug(text, zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()),
-			zap.Int64("cost", hit.Cost), zap.Int64("limit", d.Quota), zap.Int64("remaining", d.Remaining),
-			zap.Duration("retry_after", d.RetryAfter))
-	}
-}
-
-// undecidedOutcome returns the outcome of a request without a decision, as a label. status is 0 if it passed.
-func undecidedOutcome(err error, status int) string {
-	switch {
-	case errors.Is(err, ratelimit.ErrOverloaded):
-		return "overloaded"
-	case status == http.StatusServiceUnavailable:
-		return "error_refused"
-	}
-	return "error_passed"
-}
-
-// policyOutcome returns the policy's verdict on a request as a label.
-func policyOutcome(q *serve.Request) string {
-	v := &q.Verdict
-	switch {
-	case q.Outcome.Err != nil:
-		return undecidedOutcome(q.Outcome.Err, q.Outcome.Status)
-	case v.Refused():
-		return v.Reason.String()
-	case v.Exempt:
-		return "exempt"
-	case len(v.Hits) > 0:
-		return "charged"
-	}
-	return "free"
-}

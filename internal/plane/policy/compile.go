@@ -35,8 +35,9 @@ func Compile(rules []Rule, overrides []Override, bans []Ban, remember int) *Snap
 	return &Snapshot{set: newRuleSet(rules, overrides, nil, remember), bans: newBanSet(bans, 0)}
 }
 
-// Wrong returns the rules and the overrides for tiers that cannot be used, sorted by rule.
-func (s *Snapshot) Wrong() []Wrong { return append([]Wrong(nil), s.set.wrong...) }
+// Wrong returns the rules and the overrides for tiers that cannot be used, sorted by rule. It must not be
+// changed.
+func (s *Snapshot) Wrong() []Wrong { return s.set.wrong }
 
 // Rules returns the number of rules in use.
 func (s *Snapshot) Rules() int { return len(s.set.rules) }

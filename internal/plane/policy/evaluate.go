@@ -159,9 +159,7 @@ func selectRules(found []*rule, f *Facts, sender *senderState, at int64, v *Verd
 		counter := user
 		subject := ""
 		secret := false
-		if r.countBy.allOnly {
-			counter = "all"
-		} else if !r.countBy.userOnly {
+		if !r.countBy.userOnly {
 			counter, secret = counterKey(&r.countBy, f, user, sender.key, v.Tier)
 			if r.countBy.perSender {
 				subject = user

@@ -98,9 +98,6 @@ var keyLike = regexp.MustCompile("(?i:" + KeyPrefix + ")[0-9A-Za-z]{5,}")
 // like a key of NewKey. It ignores upper and lower case, because a host is in lower case. If a key is
 // percent-encoded, HideKeys returns the decoded text.
 func HideKeys(text, key string) string {
-	if key == "" && !strings.ContainsAny(text, "_%") {
-		return text
-	}
 	if strings.ContainsAny(text, "%\\") {
 		plain := strings.ReplaceAll(unescape(text), "\\", "/")
 		if hidden := hidePlain(plain, key); hidden != plain {

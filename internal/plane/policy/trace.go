@@ -33,12 +33,11 @@ type TracedRule struct {
 
 // add adds a rule to the trace.
 func (t *Trace) add(row *Rule, applies bool, why string) {
-	traced := TracedRule{Name: row.Name, Action: row.Action, Priority: row.Priority, Mode: row.Mode,
-		Applies: applies, Why: why}
+	var family *string
 	if row.Family != "" {
-		traced.Family = &row.Family
+		family = &row.Family
 	}
-	t.Rules = append(t.Rules, traced)
+	t.Rules = append(t.Rules, TracedRule{row.Name, row.Action, family, row.Priority, row.Mode, applies, why})
 }
 
 // Explain is like Evaluate, and also returns a trace of the evaluation. If f.Path is "", the path is
