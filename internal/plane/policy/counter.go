@@ -144,14 +144,15 @@ func AlternativeKey(number int, text string, secret bool) string {
 	return strconv.Itoa(number) + "|" + text
 }
 
-// counterKey returns the key of a rule's counters for a request, and whether the key contains a secret. It
-// returns "" if the request lacks a value that the rule counts by. user is the result of userText or
-// anonymousText, and keyID the id of the API key. The first alternative that the request has is used. Only
-// the last alternative can be noHeader or the network of an anonymous request.
-func counterKey(by *counterBy, f *Facts, user, keyID, tier string) (key string, secret bool) {
+// counterKey returns the key of a rule's counters for a request, and whether the key contains a secret. If
+// the request lacks a value that the rule counts by, the key is "", and missing is the index of the part.
+// user is the result of userText or anonymousText, and keyID the id of the API key. The first alternative
+// that the request has is used. Only the last alternative can be noHeader or the network of an anonymous
+// request.
+func counterKey(by *counterBy, f *Facts, user, keyID, tier string) (key string, secret bool, missing int) {
 	key = ""
 	secret = false
-	for _, part := range by.parts {
+	for p, part := range by.parts {
 		value := ""
 		for i, d := range part {
 			more := i+1 < len(part)
@@ -193,14 +194,14 @@ func counterKey(by *counterBy, f *Facts, user, keyID, tier string) (key string, 
 			break
 		}
 		if value == "" {
-			return "", false
+			return "", false, p
 		}
 		if key != "" {
 			key += " "
 		}
 		key += value
 	}
-	return key, secret
+	return key, secret, 0
 }
 
 func contains(names []string, name string) bool {

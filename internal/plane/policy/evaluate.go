@@ -138,7 +138,8 @@ func apply(found []*rule, f *Facts, sender *senderState, at int64, v *Verdict) {
 func selectRules(found []*rule, f *Facts, sender *senderState, at int64, v *Verdict) bool {
 	user := sender.user
 	for _, r := range found {
-		if r.dynamic && !matchesTimeAndNetwork(r, f, at) || v.senderUnknown && r.needsSender {
+		if r.dynamic && (at < r.row.From || at >= r.until || !matchesNetwork(r, f)) ||
+			v.senderUnknown && r.needsSender {
 			continue
 		}
 		if v.Endpoint == "" && r.row.Mode != settings.Shadow {
@@ -160,7 +161,7 @@ func selectRules(found []*rule, f *Facts, sender *senderState, at int64, v *Verd
 		subject := ""
 		secret := false
 		if !r.countBy.userOnly {
-			counter, secret = counterKey(&r.countBy, f, user, sender.key, v.Tier)
+			counter, secret, _ = counterKey(&r.countBy, f, user, sender.key, v.Tier)
 			if r.countBy.perSender {
 				subject = user
 			}

@@ -7,8 +7,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A new condition needs a field of Rule, and a line in compileConditions, in keepMatching or
-// matchesTimeAndNetwork, and in unmetConditions.
+// A new condition needs a field of Rule, and a line in compileConditions, in keepMatching (or selectRules, if
+// the memo cannot store it), and in unmetConditions.
 
 // match returns the rules that match a request by tier, method, host and path, in the order of evaluation.
 // Rules that the index files under networks also match by network. The caller must not change the list, which
@@ -240,11 +240,6 @@ func (r *rule) compileConditions() error {
 	return nil
 }
 
-// matchesTimeAndNetwork reports whether a request meets a rule's conditions on time and network.
-func matchesTimeAndNetwork(r *rule, f *Facts, at int64) bool {
-	return r.row.From <= at && at < r.until && matchesNetwork(r, f)
-}
-
 // permits reports whether a list of tiers or methods has a name. The empty list has all names.
 func permits(names []string, name string) bool { return len(names) == 0 || contains(names, name) }
 
@@ -259,13 +254,12 @@ func matchesHost(r *rule, host string) bool {
 
 // matchesPath reports whether a rule matches a normal path. See NormalPath for the readings of a backslash.
 func matchesPath(r *rule, path string) bool {
-	if strings.IndexByte(path, '\\') < 0 {
-		return matchesReading(r, path)
+	matches := matchesReading(r, path)
+	needsBoth := r.row.Action == Exempt // else one reading is enough
+	if matches != needsBoth || strings.IndexByte(path, '\\') < 0 {
+		return matches
 	}
-	if r.row.Action == Exempt {
-		return matchesReading(r, path) && matchesReading(r, backslashAsSlash(path))
-	}
-	return matchesReading(r, path) || matchesReading(r, backslashAsSlash(path))
+	return matchesReading(r, backslashAsSlash(path))
 }
 
 func matchesReading(r *rule, path string) bool {

@@ -8,11 +8,10 @@ import (
 // memo caches the rules that match by tier, method, host and path. A full memo is emptied, because to find
 // rules again costs less than to track which entries are in use.
 type memo struct {
-	capacity int // the maximum of combinations, and 1/64 of the maximum size
+	capacity int // the maximum of combinations
 
-	mu      sync.RWMutex // guards the fields below
+	mu      sync.RWMutex // guards matches
 	matches map[combination]*matches
-	size    int // the total number of rules and hits in matches
 }
 
 // combination is a key of the memo.
@@ -34,8 +33,12 @@ func newMemo(capacity int) *memo {
 	return &memo{capacity: capacity, matches: make(map[combination]*matches)}
 }
 
-// maxMemoBytes bounds the size of a combination in the memo, because a client chooses its texts.
-const maxMemoBytes = 512
+const (
+	// maxMemoBytes bounds the size of a combination in the memo, because a client chooses its texts.
+	maxMemoBytes = 512
+	// maxMemoRules bounds the rules of a combination in the memo.
+	maxMemoRules = 64
+)
 
 // findCached returns the result of findRules, from the memo if possible. The caller must not change it.
 func findCached(set *ruleSet, f *Facts, tier string) []*rule {
@@ -55,7 +58,7 @@ func findCached(set *ruleSet, f *Facts, tier string) []*rule {
 		m.complete = true
 		cacheVerdict(m, f.Path, tier)
 	}
-	if len(f.Path)+len(f.Host)+len(f.Method)+len(tier) > maxMemoBytes {
+	if len(f.Path)+len(f.Host)+len(f.Method)+len(tier) > maxMemoBytes || len(m.rules) > maxMemoRules {
 		return m.rules
 	}
 	// Copies, because the texts may be parts of a long request.
@@ -63,15 +66,10 @@ func findCached(set *ruleSet, f *Facts, tier string) []*rule {
 		strings.Clone(tier), strings.Clone(f.Method), strings.Clone(f.Host), strings.Clone(f.Path),
 	}
 	cache.mu.Lock()
-	if len(cache.matches) >= cache.capacity || cache.size >= cache.capacity*64 {
+	if len(cache.matches) >= cache.capacity {
 		cache.matches = make(map[combination]*matches)
-		cache.size = 0
 	}
 	cache.matches[stored] = m
-	cache.size += len(m.rules)
-	if m.verdict != nil {
-		cache.size += len(m.verdict.Hits)
-	}
 	cache.mu.Unlock()
 	return m.rules
 }

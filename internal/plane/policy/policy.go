@@ -250,7 +250,7 @@ func (p *Policy) lookUp(
 		return nil
 	}
 	text := ""
-	if p.settings.Remember > 0 && len(key) <= maxMemoBytes && Bearer(key) == key {
+	if p.settings.Remember > 0 && len(key) <= maxMemoBytes {
 		text = strings.Clone(key) // the key may be a part of a long request
 	}
 	found, err := p.lookups.get(ctx, timeout, sender, text, f.Address)

@@ -115,27 +115,18 @@ func unmetConditions(r *rule, f *Facts, sender *senderState, at int64, v *Verdic
 	check("hosts", matchesHost(r, f.Host), f.Host)
 	check("paths", matchesPath(r, f.Path), f.Path)
 	if r.row.Action == Charge {
-		unmet = append(unmet, missingKeyParts(r, f, sender, v.Tier)...)
-	}
-	return strings.Join(unmet, "; ")
-}
-
-// missingKeyParts describes the parts of the counter key that a request lacks.
-func missingKeyParts(r *rule, f *Facts, sender *senderState, tier string) []string {
-	user := sender.user
-	if user == "" {
-		user = anonymousText(f.Address)
-	}
-	var missing []string
-	for i, part := range r.countBy.parts {
-		by := counterBy{parts: [][]*dimension{part}, skipWithoutHeader: r.countBy.skipWithoutHeader}
-		if key, _ := counterKey(&by, f, user, sender.key, tier); key == "" {
-			name := "user"
-			if len(r.row.CountBy) > 0 {
-				name = r.row.CountBy[i]
-			}
-			missing = append(missing, "count_by: no "+name)
+		user := sender.user
+		if user == "" {
+			user = anonymousText(f.Address)
+		}
+		key, _, missing := counterKey(&r.countBy, f, user, sender.key, v.Tier)
+		name := "user"
+		if len(r.row.CountBy) > 0 {
+			name = r.row.CountBy[missing]
+		}
+		if key == "" {
+			unmet = append(unmet, "count_by: no "+name)
 		}
 	}
-	return missing
+	return strings.Join(unmet, "; ")
 }
