@@ -79,7 +79,7 @@ func TestComposeFilesFitTogether(t *testing.T) {
 	}
 }
 
-func TestTheComposeFileRunsTheImageOfCaddy(t *testing.T) {
+func TestComposeFileRunsImageOfCaddy(t *testing.T) {
 	p, i := compose(t, "caddy/compose.yaml"), ourImage(t)
 	s := p.Services["caddy"]
 	if s.Build.Context != repository(t) || s.Build.Dockerfile != "deploy/Dockerfile" ||
@@ -107,7 +107,7 @@ func TestTheComposeFileRunsTheImageOfCaddy(t *testing.T) {
 	}
 }
 
-func TestTheComposeFileGivesTraefikThePlugin(t *testing.T) {
+func TestComposeFileGivesTraefikPlugin(t *testing.T) {
 	s := compose(t, "traefik/compose.yaml").Services["traefik"]
 	if s.Image != "traefik:"+traefikVersion(t) {
 		t.Errorf("the service runs %s, want traefik:%s, as the tests do", s.Image, traefikVersion(t))

@@ -69,8 +69,8 @@ func (d decider) checkDecides(t *testing.T, behindProxy bool, send func(address 
 	}
 }
 
-// TestNginxAsksWhetherARequestMayPass runs a real nginx in front of an app.
-func TestNginxAsksWhetherARequestMayPass(t *testing.T) {
+// TestNginxAsksForDecisions runs a real nginx in front of an app.
+func TestNginxAsksForDecisions(t *testing.T) {
 	nginx, err := harness.Installed(t.Context(), "nginx")
 	if err != nil {
 		t.Fatal(err)
@@ -97,9 +97,9 @@ func TestNginxAsksWhetherARequestMayPass(t *testing.T) {
 	})
 }
 
-// TestEnvoyAsksWhetherARequestMayPass reads the filter with Envoy's API, and sends the requests that Envoy
+// TestEnvoyAsksForDecisions reads the filter with Envoy's API, and sends the requests that Envoy
 // sends with this filter.
-func TestEnvoyAsksWhetherARequestMayPass(t *testing.T) {
+func TestEnvoyAsksForDecisions(t *testing.T) {
 	object, err := yaml.YAMLToJSONStrict([]byte(readFile(t, "decide/envoy.yaml")))
 	if err != nil {
 		t.Fatal(err)
@@ -133,8 +133,8 @@ func TestEnvoyAsksWhetherARequestMayPass(t *testing.T) {
 	}
 }
 
-// TestTraefikAsksWhetherARequestMayPass runs a real Traefik without plugins in front of an app.
-func TestTraefikAsksWhetherARequestMayPass(t *testing.T) {
+// TestTraefikAsksForDecisions runs a real Traefik without plugins in front of an app.
+func TestTraefikAsksForDecisions(t *testing.T) {
 	program, err := harness.Traefik(t.Context(), filepath.Join(root, "integration"))
 	if err != nil {
 		t.Fatal(err)

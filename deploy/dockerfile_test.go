@@ -118,7 +118,7 @@ func ourImage(t *testing.T) image {
 	return i
 }
 
-func TestTheImageHasNothingButCaddyAndIsNotRoot(t *testing.T) {
+func TestImageHasOnlyCaddyAndIsNotRoot(t *testing.T) {
 	last, i := stageNamed(t, ""), ourImage(t)
 	if last.BaseName != "scratch" {
 		t.Errorf("the image is based on %s, want scratch", last.BaseName)
@@ -161,7 +161,7 @@ func TestTheImageHasNothingButCaddyAndIsNotRoot(t *testing.T) {
 	}
 }
 
-func TestTheImageIsBuiltAsMakeBuildDoes(t *testing.T) {
+func TestImageIsBuiltByMakeBuild(t *testing.T) {
 	build := stageNamed(t, "build")
 	module := readFile(t, filepath.Join(root, "xcaddy", "go.mod"))
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(module)
@@ -200,7 +200,7 @@ func pluginFiles(t *testing.T) (paths []string) {
 	return paths
 }
 
-func TestTheImageOfThePluginCopiesItIntoAVolume(t *testing.T) {
+func TestPluginImageCopiesPluginIntoVolume(t *testing.T) {
 	var folder, user string
 	var command []string
 	for _, c := range stageNamed(t, "plugin").Commands {

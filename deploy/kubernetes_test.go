@@ -188,7 +188,7 @@ func checkMounts(t *testing.T, pod core.PodSpec) {
 	}
 }
 
-func TestTheManifestRunsTheImageOfCaddy(t *testing.T) {
+func TestManifestRunsImageOfCaddy(t *testing.T) {
 	m, i := readManifest(t, "kubernetes/caddy.yaml"), ourImage(t)
 	c := m.container()
 	if c.Image != "pg-ratelimit-caddy:"+tag || !slices.Equal(c.Args, i.command) {
@@ -219,7 +219,7 @@ func TestTheManifestRunsTheImageOfCaddy(t *testing.T) {
 	}
 }
 
-func TestTheManifestGivesTraefikThePlugin(t *testing.T) {
+func TestManifestGivesTraefikPlugin(t *testing.T) {
 	m := readManifest(t, "kubernetes/traefik.yaml")
 	pod, c := m.deployment.Spec.Template.Spec, m.container()
 	if c.Image != "traefik:"+traefikVersion(t) ||

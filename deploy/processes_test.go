@@ -103,7 +103,7 @@ func startCaddy(t *testing.T, caddyfile string, pairs ...string) runningCaddy {
 	return c
 }
 
-func TestCaddyOfTheComposeFileLimitsAndIsHealthy(t *testing.T) {
+func TestCaddyOfComposeFileLimitsAndIsHealthy(t *testing.T) {
 	caddyfile := compose(t, "caddy/compose.yaml").Configs["caddyfile"].Content
 	c := startCaddy(t, caddyfile, "https_port 8443", "https_port "+strconv.Itoa(harness.FreePort(t)))
 	checkLimit(t, c.url, 10)
@@ -192,9 +192,9 @@ func startTraefik(t *testing.T, args []string, rule string, plugin map[string]an
 	return tr
 }
 
-// TestTraefikOfTheManifestLimitsAndIsReady interprets the plugin of the image, which has fewer files
+// TestTraefikOfManifestLimitsAndIsReady interprets the plugin of the image, which has fewer files
 // than the repository.
-func TestTraefikOfTheManifestLimitsAndIsReady(t *testing.T) {
+func TestTraefikOfManifestLimitsAndIsReady(t *testing.T) {
 	m := readManifest(t, "kubernetes/traefik.yaml")
 	tr := startTraefik(t, m.container().Args, m.route.Spec.Routes[0].Match,
 		m.middleware.Spec.Plugin["pg-ratelimit"], func(folder string) {

@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-func TestTheVersionIsTheSameEverywhere(t *testing.T) {
+func TestVersionIsTheSameEverywhere(t *testing.T) {
 	for path, pattern := range map[string]string{
 		"CHANGELOG.md":                 `(?m)\A# Changelog\n(?:[^#].*\n|\n)*## (\S+)$`,
 		"xcaddy/go.mod":                `pgratelimit/pg-ratelimit v(\S+)`,

@@ -43,27 +43,7 @@ http://%s {
 		}
 		b.WriteString("respond ok\n}\n}\n")
 	}
-	return indented(b.String() + "}\n")
-}
-
-// indented indents the lines of a Caddyfile by their blocks, as caddy fmt does, without which Caddy warns.
-func indented(text string) string {
-	var b strings.Builder
-	depth := 0
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if line == "}" {
-			depth--
-		}
-		if line != "" {
-			b.WriteString(strings.Repeat("\t", depth))
-		}
-		b.WriteString(line + "\n")
-		if strings.HasSuffix(line, "{") {
-			depth++
-		}
-	}
-	return b.String()
+	return b.String() + "}\n"
 }
 
 // buildCaddy builds the Caddy of `make build`, and returns its path.

@@ -14,7 +14,7 @@ import (
 
 // A file that holds the DSN is read again for each new connection, which then has the new password or role.
 // Limits, rules and the page continue without a reload.
-func TestAPasswordThatChangedInAFileIsUsed(t *testing.T) {
+func TestChangedPasswordInFileIsUsed(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\nhost all postgres 127.0.0.1/32 " +
 		"trust\nhost all all 127.0.0.1/32 scram-sha-256\n"})
 	dsn := server.DSN("postgres")

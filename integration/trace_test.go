@@ -10,7 +10,7 @@ import (
 )
 
 // Each span has the decision on its request, and no key that is a secret.
-func TestDecisionsAreOnTheSpansOfCaddysTracing(t *testing.T) {
+func TestDecisionsAreOnSpansOfCaddy(t *testing.T) {
 	t.Parallel()
 	address := harness.FreeAddress(t)
 	limit := object{"prefix": "traced", "key": "{header.Authorization}", "limit": "1 1h",

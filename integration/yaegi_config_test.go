@@ -61,6 +61,14 @@ zones:
     durable: false
 `
 
+func parseYAML(t *testing.T, text string) (parsed map[string]any) {
+	t.Helper()
+	if err := yaml.Unmarshal([]byte(text), &parsed); err != nil {
+		t.Fatal(err)
+	}
+	return parsed
+}
+
 // labelsOf adds a value as Docker labels.
 func labelsOf(labels map[string]string, name string, value any) {
 	switch value := value.(type) {
@@ -101,23 +109,15 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 			return c.plugin(), err
 		},
 		"Kubernetes": func(text string) (config map[string]any, err error) {
-			var parsed map[string]any
-			if err = yaml.Unmarshal([]byte(text), &parsed); err != nil {
-				return nil, err
-			}
-			asJSON, err := json.Marshal(parsed)
+			asJSON, err := json.Marshal(parseYAML(t, text))
 			if err == nil {
 				err = json.Unmarshal(asJSON, &config)
 			}
 			return config, err
 		},
 		"Docker": func(text string) (map[string]any, error) {
-			var parsed map[string]any
-			if err := yaml.Unmarshal([]byte(text), &parsed); err != nil {
-				return nil, err
-			}
 			labels := map[string]string{}
-			labelsOf(labels, "traefik.http.middlewares.limit.plugin.pg-ratelimit", parsed)
+			labelsOf(labels, "traefik.http.middlewares.limit.plugin.pg-ratelimit", parseYAML(t, text))
 			var c pluginConfigurations
 			err := parser.Decode(labels, &c, "traefik", "traefik.http")
 			return c.plugin(), err

@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/imports"
 )
 
-func TestInterpretedCodeAvoidsWhatYaegiGetsWrong(t *testing.T) {
+func TestInterpretedCodeAvoidsYaegiHazards(t *testing.T) {
 	for _, folder := range imports.Interpreted {
 		files, err := filepath.Glob(filepath.Join("..", filepath.FromSlash(folder), "*.go"))
 		if err != nil {

@@ -19,7 +19,7 @@ import (
 var documentedQuery = regexp.MustCompile("(?m)^- `([^`]+)`: `([^`]+)`")
 
 // Each command lists the same values in the shared columns as the view or function that docs/policy.md names.
-func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
+func TestCommandsAndSQLReturnTheSameRows(t *testing.T) {
 	page, err := os.ReadFile("../../docs/policy.md")
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 // commands are the lines of all console blocks, without their comments, and
 // the check of each.
 var commands = map[string]func(t *testing.T, command string){
-	"make run": checkedByTest("internal/demo", "TestThePrivateClusterIsKept"),
+	"make run": checkedByTest("internal/demo", "TestPrivateClusterIsKept"),
 	`for i in $(seq 11); do curl -si http://localhost:8080/ | grep -iE ` +
 		`'^HTTP|ratelimit|retry|error'; done`: checkedByTest("integration", "TestMakeRunShowsAPolicy"),
 

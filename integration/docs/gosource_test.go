@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-func TestTheListOfOptionsIsComplete(t *testing.T) {
+func TestListOfOptionsIsComplete(t *testing.T) {
 	var listed, fields []string
 	items := regexp.MustCompile("(?m)^- `\\w+`(?:(?:, | and )`\\w+`)*")
 	for _, item := range items.FindAllString(section(t, "docs/go.md", "Options of the Postgres store"), -1) {

@@ -51,8 +51,8 @@ func TestPolicyCommands(t *testing.T) {
 
 var codeWords = regexp.MustCompile("`([a-z]+(?: [a-z]+)?)")
 
-// TestThePolicyPageListsAllCommands compares the table of commands with the program.
-func TestThePolicyPageListsAllCommands(t *testing.T) {
+// TestPolicyPageListsAllCommands compares the table of commands with the program.
+func TestPolicyPageListsAllCommands(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs", "policy.md"))
 	if err != nil {
 		t.Fatal(err)

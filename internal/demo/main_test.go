@@ -201,7 +201,7 @@ func TestEverySignalEndsEverything(t *testing.T) {
 	}
 }
 
-func TestThePrivateClusterIsKept(t *testing.T) {
+func TestPrivateClusterIsKept(t *testing.T) {
 	state := t.TempDir()
 	var files []os.FileInfo
 	for range 2 {
