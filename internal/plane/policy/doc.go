@@ -44,9 +44,7 @@
 // selective rules. With Settings.Remember, a Snapshot also has a memo. For a tier, method, host and path the
 // memo holds the rules that match. It also holds the verdict if all senders without amounts of their own get
 // the same one. The memo saves searches of the index, which are slow in the interpreter. Evaluate allocates
-// no memory if all rules count by user. Measure it:
-//
-//	go test -run xxx -bench Evaluate ./internal/plane/policy
+// no memory if all rules count by user.
 //
 // The package runs compiled and interpreted; internal/testkit/imports describes the rules for such code. In
 // the interpreter, the cost of a call grows with the number of expressions in the function, executed or not.

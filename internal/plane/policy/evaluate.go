@@ -12,7 +12,7 @@ import (
 //
 // Evaluate copies the verdict from the memo if the identity has no ban, overrides or billing period, and no
 // ban or rule names a network of the client's address. Otherwise it calls evaluateInFull. The common case is
-// in the body of this function, because calls are slow in the interpreter: doc.go names the benchmark.
+// in the body of this function, because calls are slow in the interpreter.
 func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
 	if id == nil || s.set.memo == nil {
 		evaluateInFull(s, f, id, now, v)
