@@ -150,7 +150,7 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 	}
 }
 
-// TestManifest checks what Traefik and the catalogue require of .traefik.yml. The test data work without a
+// TestManifest checks what Traefik and the catalog require of .traefik.yml. The test data work without a
 // database.
 func TestManifest(t *testing.T) {
 	t.Parallel()
@@ -170,7 +170,7 @@ func TestManifest(t *testing.T) {
 	for _, refused := range []string{"github.com/traefik/yaegi", "github.com/traefik/traefik",
 		"github.com/traefik/mesh", "github.com/containous/"} {
 		if strings.Contains(string(mod), refused) {
-			t.Errorf("go.mod requires %s, which the catalogue rejects", refused)
+			t.Errorf("go.mod requires %s, which the catalog rejects", refused)
 		}
 	}
 	if _, err := os.Stat("../vendor"); err == nil {

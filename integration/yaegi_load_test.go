@@ -35,7 +35,7 @@ type manifest struct {
 	TestData    map[string]any `yaml:"testData"`
 }
 
-// readManifest reads .traefik.yml as the plugin catalogue does: with a YAML library, and its test data with
+// readManifest reads .traefik.yml as the plugin catalog does: with a YAML library, and its test data with
 // Traefik's own configuration parser.
 func readManifest(t testing.TB) manifest {
 	t.Helper()

@@ -115,14 +115,14 @@ var banCommand = commandSpec{
 		network := netip.MustParsePrefix(c.name())
 		if isWide(network) && !c.boolFlag("yes") {
 			return invalid("NETWORK", network.String(), "an IPv4 /8 or an IPv6 /16 at most, which is the "+
-				"most that one organisation holds, or given with --yes: a wider ban shuts "+
+				"most that one organization holds, or given with --yes: a wider ban shuts "+
 				"out unrelated clients")
 		}
 		return c.list(c.sql, "")
 	},
 }
 
-// isWide reports whether a network is larger than any that one organisation holds. The largest assignments
+// isWide reports whether a network is larger than any that one organization holds. The largest assignments
 // are an IPv4 /8 and an IPv6 /16.
 func isWide(network netip.Prefix) bool {
 	mapped := netip.MustParsePrefix("::ffff:0:0/96")

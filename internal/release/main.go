@@ -1,5 +1,5 @@
 // Command release builds the archives of a release: Caddy with pg_ratelimit for each platform, their
-// checksums, the list of the modules in them, and the licences of these modules. `make release` runs
+// checksums, the list of the modules in them, and the licenses of these modules. `make release` runs
 // it after the tests.
 //
 // The archives of a commit are reproducible: builds with the same version of Go produce the same bytes.
@@ -96,12 +96,12 @@ func checkReleasable() error {
 	return checkTags(strings.Fields(tags))
 }
 
-// checkTags returns an error for a tag that is not a version. Traefik's catalogue refuses a repository with
+// checkTags returns an error for a tag that is not a version. Traefik's catalog refuses a repository with
 // such a tag.
 func checkTags(tags []string) error {
 	for _, tag := range tags {
 		if !regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)$`).MatchString(tag) {
-			return fmt.Errorf("the tag %s is not like v1.2.3: Traefik's catalogue refuses a repository "+
+			return fmt.Errorf("the tag %s is not like v1.2.3: Traefik's catalog refuses a repository "+
 				"with such a tag; delete it", tag)
 		}
 	}
@@ -145,7 +145,7 @@ func build(out, platform string, committed time.Time) (string, error) {
 		files[name] = name
 	}
 	for name, write := range map[string]func(io.Writer, string) error{"DEPENDENCIES.txt": writeDependencies,
-		"LICENSES.txt": writeLicences, "schema.sql": writeSchema} {
+		"LICENSES.txt": writeLicenses, "schema.sql": writeSchema} {
 		path := filepath.Join(dir, name)
 		if err := writeFile(path, func(w io.Writer) error { return write(w, program) }); err != nil {
 			return "", err

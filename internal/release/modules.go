@@ -38,10 +38,10 @@ func writeDependencies(w io.Writer, program string) error {
 	return nil
 }
 
-var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense|notice)`)
+var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense|notice)`)
 
-// writeLicences writes the licence files of all modules of a program, which must accompany the program.
-func writeLicences(w io.Writer, program string) error {
+// writeLicenses writes the license files of all modules of a program, which must accompany the program.
+func writeLicenses(w io.Writer, program string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return err
@@ -60,21 +60,21 @@ func writeLicences(w io.Writer, program string) error {
 		}
 		found := false
 		for _, file := range files {
-			if file.IsDir() || !licenceFile.MatchString(file.Name()) {
+			if file.IsDir() || !licenseFile.MatchString(file.Name()) {
 				continue
 			}
-			licence, err := os.ReadFile(filepath.Join(folder, file.Name()))
+			license, err := os.ReadFile(filepath.Join(folder, file.Name()))
 			if err != nil {
 				return err
 			}
 			found = true
 			if _, err := fmt.Fprintf(w, "==== %s %s: %s\n\n%s\n\n", m.Path, m.Version, file.Name(),
-				strings.TrimSpace(string(licence))); err != nil {
+				strings.TrimSpace(string(license))); err != nil {
 				return err
 			}
 		}
 		if !found {
-			return fmt.Errorf("%s has no licence", m.Path)
+			return fmt.Errorf("%s has no license", m.Path)
 		}
 	}
 	return nil

@@ -1688,7 +1688,7 @@ CALL rate_limit_describe('rate_limit_api_keys', $$
 The API keys of users. Only the digests of keys are stored.
 id: The number of the key. Limits that count by key count by it, unless counted_as is given.
 digest: The SHA-256 of the whole key: sha256(convert_to('the key', 'UTF8')).
-hint: The first characters of the key, to recognise it.
+hint: The first characters of the key, to recognize it.
 name: The purpose of the key.
 user_id: The user of the key. All keys of a user share the limits that count by user.
 expires_at: When the key expires. infinity: never.

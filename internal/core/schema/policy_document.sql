@@ -2,7 +2,7 @@
 -- one. Both read the columns from the catalog, so a new column of a table needs no change here.
 
 -- Each table has a section, except that limits are lists in their rules. The view leaves out columns that the
--- server numbers, or fills with the time or the role of a change, and recognises them by their defaults. A
+-- server numbers, or fills with the time or the role of a change, and recognizes them by their defaults. A
 -- reference to an API key is its digest, because its id differs between databases.
 CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) AS
 	SELECT s.place, s.section, s.relation, a.attnum AS position, a.attname::text AS name,

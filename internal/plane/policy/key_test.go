@@ -65,7 +65,7 @@ func TestKeyOfOtherReleaseStaysValid(t *testing.T) {
 	}
 }
 
-// The checksum detects every mistyped character and every two swapped neighbours.
+// The checksum detects every mistyped character and every two swapped neighbors.
 func TestCheckRejectsMistypedKeys(t *testing.T) {
 	key := newKey(t)
 	for i := range key {

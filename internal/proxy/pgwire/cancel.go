@@ -25,7 +25,7 @@ func cancelIfLate(p *Pool, c *conn) {
 	if tooMany {
 		return
 	}
-	c.cancelling = true
+	c.canceling = true
 	go p.runCancel(c)
 }
 

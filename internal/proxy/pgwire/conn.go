@@ -75,7 +75,7 @@ type conn struct {
 	grown      bool        // the buffers have grown
 	discard    bool        // close the connection after this call
 	late       bool        // the server has not answered in time, and may still work on the request
-	cancelling bool        // another goroutine sends a CancelRequest and then closes raw
+	canceling  bool        // another goroutine sends a CancelRequest and then closes raw
 	closed     bool
 	writing    chan error // receives the result of a Write in another goroutine; nil without one
 }
@@ -250,7 +250,7 @@ func closeConn(c *conn, terminate bool) {
 	}
 	c.closed = true
 	close(c.resume)
-	if c.cancelling {
+	if c.canceling {
 		return
 	}
 	if terminate {

@@ -207,6 +207,17 @@ func TestLinesOfSQLAndMarkdownAreShort(t *testing.T) {
 	}
 }
 
+// maxLines is the length of the longest file, unless it is generated.
+const maxLines = 400
+
+func TestFilesAreShort(t *testing.T) {
+	for _, s := range sources(t) {
+		if n := s.fset.File(s.Pos()).LineCount(); n > maxLines && !ast.IsGenerated(s.File) {
+			t.Errorf("%s has %d lines, want at most %d", s.path, n, maxLines)
+		}
+	}
+}
+
 var wordOfName = regexp.MustCompile(`[A-Z][a-z0-9]+|[A-Z]+`)
 
 func TestTestsAreShort(t *testing.T) {

@@ -91,7 +91,7 @@ function showState(answer) {
 	document.body.classList.remove('old')
 }
 
-// showDown reports that there are no new answers, and keeps the last ones in grey.
+// showDown reports that there are no new answers, and keeps the last ones in gray.
 function showDown(text) {
 	const last = answers.state
 	$('banner').className = 'down'
@@ -102,7 +102,7 @@ function showDown(text) {
 	document.body.classList.add('old')
 }
 
-// showAway reports in a section that there is no new answer, and keeps the last one in grey. The rest of the page is
+// showAway reports in a section that there is no new answer, and keeps the last one in gray. The rest of the page is
 // current: the history or the policy has another database, or is slow.
 function showAway(id, last, text) {
 	if (last) last.away = true

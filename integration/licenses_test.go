@@ -15,15 +15,15 @@ import (
 	"github.com/google/licensecheck"
 )
 
-// permitted lists, by SPDX identifier, licences that require only their text and a notice, or the source of
+// permitted lists, by SPDX identifier, licenses that require only their text and a notice, or the source of
 // changed files.
 var permitted = []string{"MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "ISC", "Unlicense", "CC0-1.0",
 	"MPL-2.0"}
 
-var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense)`)
+var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense)`)
 
-// TestLicencesOfDependencies checks each module of the Caddy that users build.
-func TestLicencesOfDependencies(t *testing.T) {
+// TestLicensesOfDependencies checks each module of the Caddy that users build.
+func TestLicensesOfDependencies(t *testing.T) {
 	list := exec.Command("go", "list", "-deps", "-json=Module", ".")
 	list.Dir = "../xcaddy"
 	list.Stderr = os.Stderr
@@ -53,7 +53,7 @@ func TestLicencesOfDependencies(t *testing.T) {
 		}
 		var found []string
 		for _, f := range files {
-			if f.IsDir() || !licenceFile.MatchString(f.Name()) {
+			if f.IsDir() || !licenseFile.MatchString(f.Name()) {
 				continue
 			}
 			text, err := os.ReadFile(filepath.Join(folder, f.Name()))
@@ -67,7 +67,7 @@ func TestLicencesOfDependencies(t *testing.T) {
 			}
 		}
 		if !slices.ContainsFunc(found, func(id string) bool { return slices.Contains(permitted, id) }) {
-			t.Errorf("%s has the licences %q, want one of %q", module, found, permitted)
+			t.Errorf("%s has the licenses %q, want one of %q", module, found, permitted)
 		}
 	}
 }
