@@ -15,10 +15,11 @@ import (
 )
 
 // documentedQuery matches a line of docs/policy.md under "Answers in SQL": a command, and the view or
-// function with the same rows.
+// function that returns the same rows.
 var documentedQuery = regexp.MustCompile("(?m)^- `([^`]+)`: `([^`]+)`")
 
-// Each command lists the same values in the shared columns as the view or function that docs/policy.md names.
+// The view or function that docs/policy.md names for a command returns the rows of the command, in the
+// columns that they share.
 func TestCommandsAndSQLReturnTheSameRows(t *testing.T) {
 	page, err := os.ReadFile("../../docs/policy.md")
 	if err != nil {
@@ -31,6 +32,9 @@ func TestCommandsAndSQLReturnTheSameRows(t *testing.T) {
 		t.Fatalf("docs/policy.md has %d answers in SQL, want 10 or more", len(queries))
 	}
 	s := newShell(t, schema.File)
+	// The commands need these rows: lists need tiers, rules, users, API keys and bans; nodes needs
+	// rate_limit_nodes; top and get need counters (rate_limit_ephemeral); audit, why and top --since need the
+	// audit log; usage needs metrics.
 	s.sql(`INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('free', 1, 'x'), ('pro', 2, NULL);
 		SELECT rate_limit_rule('free', tiers => '{free}', per_hour => 100);
 		SELECT rate_limit_rule('shut', action => 'block', networks => '{192.0.2.0/24}', priority => 7);
@@ -83,15 +87,15 @@ func decodeRows(t *testing.T, text string) (rows []map[string]any) {
 	return rows
 }
 
-// rowsOf formats rows with only the columns of like, sorted.
+// rowsOf formats the columns that like has of each row, and sorts the rows.
 func rowsOf(rows []map[string]any, like map[string]any) string {
 	var formatted []string
 	for _, row := range rows {
-		kept := map[string]any{}
+		columns := map[string]any{}
 		for name := range like {
-			kept[name] = row[name]
+			columns[name] = row[name]
 		}
-		formatted = append(formatted, fmt.Sprint(kept))
+		formatted = append(formatted, fmt.Sprint(columns))
 	}
 	slices.Sort(formatted)
 	return strings.Join(formatted, "\n")

@@ -17,8 +17,8 @@ var archiveCommand = commandSpec{
 	short: "Copies old days of the audit log to Parquet files",
 	long: `Each day in UTC that ended before --before becomes a file, such as
 audit/2026/08/2026-08-01.parquet. The command compares the file with the table before it stores
-the file. Later rows of that day become 2026-08-01-2.parquet. After an interrupted run, the next
-one continues. Run the command once a day, from cron or systemd, as the owner of the tables, and
+the file. Later rows of that day become 2026-08-01-2.parquet. The next run continues an
+interrupted run. Run the command once a day, from cron or systemd, as the owner of the tables, and
 not over a pooler.
 
 The credentials for S3 come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN),
@@ -51,8 +51,8 @@ least 7 days longer than --before.`,
 // archiveMemory is the soft limit of Go's memory during an archive run, in bytes.
 const archiveMemory = 100 << 20
 
-// archive archives days until all are archived or a signal arrives. It prints a line as each day completes.
-// With --json it prints all days at the end.
+// archive archives days until all are archived or a signal arrives. It prints a line for each day when the
+// day is complete, or, with --json, all days at the end.
 func (c *invocation) archive(o archive.Options) error {
 	ctx, stop := signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -2,12 +2,13 @@
 // the policy, the history and the tables in Postgres.
 //
 // A commandSpec describes a command: its usage, its flags, and usually one SQL statement. A few commands run
-// Go code instead (field do). An invocation is one run of a command. It connects, parses the flags and
-// arguments into named SQL parameters, runs the statement, and prints the rows: as tables for people, or
-// unchanged as JSON with --json. A printer formats the tables. The statements use the views and functions
-// that psql users call, so both see the same rows.
+// Go code instead (field do). An invocation is one run of a command. An invocation connects, parses the flags
+// and arguments into named SQL parameters, runs the statement, and prints the rows: as tables for people, or
+// as JSON with --json. A printer formats the tables. The statements use the views and functions that psql
+// users call, so commands and psql show the same rows.
 //
-// A change of the policy is one transaction. Only the two commands that create an API key print one.
+// Each change of the policy is one transaction. An API key is printed only by the two commands that create
+// it.
 package command
 
 import (
@@ -22,7 +23,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// ExpandDSN replaces the placeholders of a DSN. It also returns the text that replaces the DSN in errors.
+// ExpandDSN replaces the placeholders of a DSN. shown is the text that errors have in place of the DSN.
 type ExpandDSN func(configured string) (dsn, shown string, err error)
 
 // New returns the command pg-ratelimit with all its subcommands, for caddycmd.RegisterCommand.
@@ -33,8 +34,8 @@ func New(expand ExpandDSN) caddycmd.Command {
 		Short: "Manages the rate limits, users and API keys in Postgres",
 		Long: `
 Manages the rules, users, API keys and bans, which are rows in Postgres. All proxies on the
-database apply a change within a second. psql gets the same rows: \df+ rate_limit_* and
-\dv+ rate_limit_* list the functions and views.
+database apply a change within a second. The same rows are in psql: \df+ rate_limit_* lists the
+functions, and \dv+ rate_limit_* the views.
 
 --dsn or the environment variable DATABASE_URL sets the database.`,
 		CobraFunc: func(cmd *cobra.Command) { buildRoot(cmd, expand) },
@@ -63,7 +64,7 @@ var root = commandSpec{
 	},
 }
 
-// buildRoot adds the persistent flags and all subcommands to cmd, which Caddy has created.
+// buildRoot adds the persistent flags and all subcommands to cmd, which Caddy created.
 func buildRoot(cmd *cobra.Command, expand ExpandDSN) {
 	g := &globalFlags{expand: expand}
 	flags := cmd.PersistentFlags()
@@ -72,41 +73,44 @@ func buildRoot(cmd *cobra.Command, expand ExpandDSN) {
 	flags.BoolVar(&g.json, "json", false, "print JSON")
 	cmd.Example = root.example
 	cmd.SetFlagErrorFunc(flagError)
-	g.group(cmd, &root)
+	g.addSubcommands(cmd, &root)
 }
 
 // commandSpec describes a command: its usage, its help, and its effect.
 type commandSpec struct {
-	// use lists the name of the command, then its arguments, then its flags. After "...", further arguments
-	// may follow.
+	// use lists the name of the command, its arguments and its flags, in this order. "..." means that further
+	// arguments may follow.
 	use, short, long, example string
 	flags                     []flag
 	// exclusive lists groups of flags that exclude each other, such as "for until".
 	exclusive []string
-	// noun names the row that the first argument selects, such as "rule". Subcommands inherit it.
+	// noun names the row that the first argument selects, such as "rule". A subcommand without a noun has
+	// that of its parent.
 	noun string
-	// args are the kinds of the arguments, in order. Missing ones are plain text.
+	// args lists the kinds of the arguments, in order. Arguments after its end are plain text.
 	args []kind
 
-	// sql selects the rows that the command prints. @NAME is an argument, and @key_id the flag --key-id. An
-	// argument that is not given is NULL. before is SQL run before sql, in the same transaction.
+	// sql selects the rows that the command prints. In sql, @NAME stands for the argument NAME, and @key_id
+	// for the flag --key-id. An argument or flag that the user leaves out is NULL. before is SQL that runs
+	// before sql, in the same transaction.
 	before, sql string
 	// jsonOnly lists the columns that only --json prints.
 	jsonOnly string
 	// empty replaces a table without rows.
 	empty string
-	// singleRow prints the row of sql as a list of fields. The command fails if sql returns no row.
+	// singleRow makes the command print the row of sql as a list of fields, and fail if sql returns no row.
 	singleRow bool
-	// doneText completes "The rule x is …" for a command that changes the row that its first argument names.
-	// The command fails if sql returns no row.
+	// doneText completes "The rule x is …", which a command prints after a change to the row that its first
+	// argument names. A command with a doneText fails if sql returns no row.
 	doneText string
-	// notFound describes what the first argument must be, for the error for a missing row. If it is "", the
-	// error asks for an entry of the command's list. If it is set, a list without rows also fails with it.
+	// notFound completes the error "rule: x: must be …" if sql returns no row. "" refers the user to the
+	// command list. If notFound is set, a command that prints a list fails without rows, and does not print
+	// empty.
 	notFound string
 
 	// do replaces sql by Go code.
 	do func(c *invocation) error
-	// offline commands run without a connection, or connect themselves. Their arguments are not parsed.
+	// offline means that run neither connects nor parses the arguments: do does so itself where necessary.
 	offline  bool
 	commands []commandSpec // the subcommands
 }
@@ -123,19 +127,20 @@ type flag struct {
 	required bool
 }
 
-// build returns the cobra command for spec, with its subcommands.
-func (g *globalFlags) build(spec *commandSpec) *cobra.Command {
+// newCommand returns the cobra command for spec, with its subcommands.
+func (g *globalFlags) newCommand(spec *commandSpec) *cobra.Command {
 	cmd := &cobra.Command{Use: spec.use, Short: spec.short, Long: spec.long, Example: spec.example,
 		Args: spec.checkArgCount}
 	if strings.Contains(spec.use, "SETTING=VALUE") {
-		cmd.Long = strings.TrimSpace(spec.short + `. The settings that are named change, in one
-transaction, and the others stay. Commas separate the elements of a list. An empty value resets a
-setting to its default, and deletes a limit or an override. An unknown name lists the settings.
+		cmd.Long = strings.TrimSpace(spec.short + `. Only the named settings change, all in one
+transaction. Commas separate the elements of a list. SETTING= resets a setting to its default; if
+SETTING is a limit or an override, SETTING= deletes it. The error for an unknown SETTING lists all
+settings.
 
 ` + spec.long)
 	}
 	for i := range spec.flags {
-		spec.flags[i].add(cmd)
+		spec.flags[i].addTo(cmd)
 	}
 	for _, names := range spec.exclusive {
 		cmd.MarkFlagsMutuallyExclusive(strings.Fields(names)...)
@@ -146,18 +151,18 @@ setting to its default, and deletes a limit or an override. An unknown name list
 		return redactError(c.run())
 	}
 	if len(spec.commands) > 0 {
-		g.group(cmd, spec)
+		g.addSubcommands(cmd, spec)
 	}
 	return cmd
 }
 
-// group adds spec's subcommands to cmd. The error for an unknown subcommand lists them. If spec has no
-// example, the help shows the first example of each subcommand.
-func (g *globalFlags) group(cmd *cobra.Command, spec *commandSpec) {
+// addSubcommands adds spec's subcommands to cmd. The error for an unknown subcommand lists the known ones. If
+// spec has no example, the help shows the first example of each subcommand.
+func (g *globalFlags) addSubcommands(cmd *cobra.Command, spec *commandSpec) {
 	var names []string
 	for _, sub := range spec.commands {
 		sub.noun = cmp.Or(sub.noun, spec.noun)
-		c := g.build(&sub)
+		c := g.newCommand(&sub)
 		names = append(names, c.Name())
 		cmd.AddCommand(c)
 		if spec.example == "" {
@@ -175,7 +180,7 @@ func (g *globalFlags) group(cmd *cobra.Command, spec *commandSpec) {
 	}
 }
 
-func (f *flag) add(cmd *cobra.Command) {
+func (f *flag) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	name, short, _ := strings.Cut(f.name, ",")
 	switch value := f.value.(type) {
@@ -195,17 +200,17 @@ func (f *flag) add(cmd *cobra.Command) {
 	}
 }
 
-// checkArgCount validates the number of arguments. Cobra's own check quotes them in its error, and an
-// argument may be an API key.
+// checkArgCount validates the number of arguments. Cobra's own check is unsuitable because its error quotes
+// the arguments, and an argument may be an API key.
 func (s *commandSpec) checkArgCount(cmd *cobra.Command, args []string) error {
 	names := argumentNames(cmd.Use)
 	switch {
 	case len(args) == len(names) || len(args) > len(names) && strings.Contains(cmd.Use, "..."):
 		return nil
 	case len(names) == 0:
-		return fmt.Errorf("%s has no arguments, and got %d: see --help", cmd.CommandPath(), len(args))
+		return fmt.Errorf("%s takes no arguments, but got %d: see --help", cmd.CommandPath(), len(args))
 	}
-	return fmt.Errorf("%s has the arguments %s, and got %d: see --help", cmd.CommandPath(),
+	return fmt.Errorf("%s takes the arguments %s, but got %d: see --help", cmd.CommandPath(),
 		strings.Join(names, " "), len(args))
 }
 
@@ -216,8 +221,9 @@ func argumentNames(use string) []string {
 	return strings.Fields(line)[1:]
 }
 
-// flagError rewords an error of pflag as the other errors, such as FIELD: VALUE: must be WANT. It does not
-// quote unknown short flags, which may be part of an API key.
+// flagError rewords an error of pflag in the form of the errors of this package, FIELD: VALUE: must be WANT.
+// flagError quotes no unknown short flag, because pflag parses an API key that begins with "-" as short
+// flags.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	var empty *pflag.ValueRequiredError

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
@@ -49,7 +48,8 @@ func (c *invocation) describeError(err error) error {
 	}
 	if name := pgErr.ConstraintName; strings.Contains(name, "_must_") || strings.Contains(name, "_needs_") {
 		text := strings.ReplaceAll(name, "_", " ")
-		if pgErr.Code != "23514" && pgErr.Detail != "" { // the detail of a check is the whole row
+		// The detail of a CHECK is left out, because it is the whole row.
+		if pgErr.Code != "23514" && pgErr.Detail != "" {
 			text += ": " + pgErr.Detail
 		}
 		return errors.New(text)
@@ -60,14 +60,14 @@ func (c *invocation) describeError(err error) error {
 	return errors.New(pgErr.Message)
 }
 
-// holdersSQL selects the other sessions that have held a lock on our tables for the duration $1 or longer
-// and do not wait themselves. $2 includes read locks, which only migrations wait for. The server may hide the
-// state and times of another role's session.
-const holdersSQL = `SELECT coalesce(string_agg(DISTINCT concat_ws(', ',
+// holdersSQL selects the other sessions that hold a lock on our tables and wait for no lock themselves. Their
+// transactions must have begun at least the duration $1 ago. If $2 is true, the locks include those of
+// readers, which block only a migration. The server may hide the state and times of another role's session.
+const holdersSQL = `SELECT string_agg(DISTINCT concat_ws(', ',
 	coalesce('pid ' || l.pid, 'a prepared transaction'),
 	'application ' || nullif(a.application_name, ''), 'role ' || a.usename, a.state,
 	'transaction since ' || date_trunc('second', a.xact_start),
-	'statement since ' || date_trunc('second', a.query_start)), ' or '), 'no longer known which')
+	'statement since ' || date_trunc('second', a.query_start)), ' or ')
 FROM pg_locks l JOIN pg_class c ON c.oid = l.relation LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.granted AND c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p')
 	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -75,20 +75,15 @@ WHERE l.granted AND c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p')
 	AND coalesce(a.xact_start <= clock_timestamp() - $1::interval, true)
 	AND ($2 OR l.mode <> 'AccessShareLock')`
 
-// lockTimeoutError returns the error for a lock timeout. It names the sessions that may hold the lock.
+// lockTimeoutError returns the error for a lock timeout. The error names the sessions that may hold the lock.
 func (c *invocation) lockTimeoutError() error {
-	var holders string
 	waited := time.Since(c.lockWaitStart)
-	long := fmt.Sprintf("%d microseconds", waited.Microseconds()*9/10)
-	err := c.conn.QueryRow(context.Background(), holdersSQL, long, c.cmd.Name() == "migrate").
-		Scan(&holders)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		holders = "it is not known which"
+	minAge := fmt.Sprintf("%d microseconds", waited.Microseconds()*9/10)
+	var holders *string
+	advice := "another session, which has ended or is not visible: try again later"
+	err := c.conn.QueryRow(context.Background(), holdersSQL, minAge, c.cmd.Name() == "migrate").Scan(&holders)
+	if err == nil && holders != nil {
+		advice = *holders + ": end that session with pg_terminate_backend, or try again later"
 	}
-	return fmt.Errorf(
-		"waited %s for a lock that another session holds: %s: end it with pg_terminate_backend, or "+
-			"try again later",
-		waited.Round(time.Second),
-		holders,
-	)
+	return fmt.Errorf("waited %s for a lock of %s", waited.Round(time.Second), advice)
 }

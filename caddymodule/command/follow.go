@@ -12,16 +12,17 @@ import (
 )
 
 const (
-	// followInterval is the time between two queries for new decisions.
+	// followInterval is the time between two queries for new rows.
 	followInterval = time.Second
-	// followWindow is the age of the oldest row that a query returns. Proxies usually write within seconds.
-	// Rows that they write later, after an outage of the database, are omitted.
+	// followWindow is the age of the oldest row that a query returns. Proxies usually write a row within
+	// seconds. A row that a proxy writes after more than followWindow, as after an outage of the database, is
+	// not printed.
 	followWindow = "2m"
 	// maxRowsPerQuery bounds the rows of a query, unless -n is larger.
 	maxRowsPerQuery = 1000
 )
 
-// follow prints the newest decisions, then each new one as proxies write it. The newest comes last. follow
+// follow prints the newest rows of the audit log, then each new row, always with the newest row last. follow
 // returns on SIGINT or SIGTERM.
 func (c *invocation) follow() error {
 	ctx, stop := signal.NotifyContext(c.ctx, syscall.SIGINT, syscall.SIGTERM)
@@ -52,8 +53,8 @@ func (c *invocation) follow() error {
 // followOnce queries once, prints the rows that are not in seen, and returns the ids of all rows. The first
 // query, with a nil seen, prints at most initialRows.
 func (c *invocation) followOnce(p *printer, seen map[int64]bool, initialRows int) (map[int64]bool, error) {
-	// Read the snapshot's xmin before the rows. The next query returns the rows from that transaction on, so
-	// it misses none. seen drops the rows that both queries return.
+	// Read the snapshot's xmin before the rows. The next query returns the rows of all transactions from xmin
+	// on, so no row is missed. Rows that two queries return are in seen, and are printed once.
 	horizon, err := c.scalar("pg_snapshot_xmin(pg_current_snapshot())")
 	if err != nil {
 		return nil, err
@@ -77,8 +78,8 @@ func (c *invocation) followOnce(p *printer, seen map[int64]bool, initialRows int
 	if seen == nil {
 		fresh = fresh[:min(len(fresh), initialRows)]
 	} else if len(fresh) >= maxRowsPerQuery {
-		fmt.Fprintf(c.cmd.ErrOrStderr(), "There are more than %d new rows: the others are omitted. "+
-			"Other flags select fewer.\n", maxRowsPerQuery)
+		fmt.Fprintf(c.cmd.ErrOrStderr(), "There are more than %d new rows: only the newest are printed. "+
+			"Use flags that select fewer rows.\n", maxRowsPerQuery)
 	}
 	slices.Reverse(fresh)
 	if !c.json {

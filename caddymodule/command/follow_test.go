@@ -19,7 +19,7 @@ type follower struct {
 	t      *testing.T
 	mu     sync.Mutex
 	output bytes.Buffer // guarded by mu
-	stop   func()       // waits until the command has returned
+	stop   func()       // ends the command, and waits until it has returned
 }
 
 func (f *follower) Write(data []byte) (int, error) {
@@ -59,7 +59,8 @@ func (s *shell) startFollow(t *testing.T, args ...string) *follower {
 	return f
 }
 
-// A row is new even if its transaction commits after later ones, or if another partition has the row.
+// audit --follow prints a row even if its transaction commits after transactions with later rows, or if the
+// row is in another partition.
 func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date + i) FROM " +

@@ -13,9 +13,10 @@ var outcomes = kind{
 	"CASE WHEN string_to_array(t, ',') <@ '{allowed,limited,blocked,rejected,shadow,error}' THEN t END",
 	"one or more of allowed, limited, blocked, rejected, shadow, error, with commas between them"}
 
-// auditSQL selects rows of the audit log. It omits rows of transactions before @horizon. xmin has the low
-// 32 bits of the id of a row's transaction. No index sorts all rows by time, so the statement reads the last
-// minute, then as much time before it as it has read, and so on, until it has all rows that it needs.
+// auditSQL selects rows of the audit log, without rows of transactions before @horizon. The column xmin has
+// the low 32 bits of the id of a row's transaction. Because no index sorts all rows by time, the statement
+// reads the last minute, then the minute before, then the two minutes before these, and so on, doubling the
+// time, until it has @number rows.
 const auditSQL = `SELECT a.time, a.outcome, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id,
 	a.tier, a.address, a.method, a.host, a.path, a.status, a.cost, a.count, a.weight, a.quota, a.remaining,
 	a.retry_after, a.duration, a.node, a.region, a.also, a.id
@@ -38,10 +39,10 @@ ORDER BY a.time DESC LIMIT @number::bigint) a LIMIT @number::bigint`
 var auditCommand = commandSpec{
 	use:   "audit [--follow] [--user USER] [--rule RULE | --prefix PREFIX] [--outcome limited] [--since 1h]",
 	short: "Lists what happened to requests, the newest first",
-	long: `A request must match all given flags. COUNT is the number of equal refusals within one second.
+	long: `A row is listed if it matches all flags. COUNT is the number of equal refusals within one second.
 WEIGHT is the number of requests that a sampled row represents. LIMIT NAME is the limit that
-refused the request, or the limit with the least left. --follow keeps printing new rows, the
-newest last, until Ctrl-C: with --json, one object per line.
+refused the request, or the limit with the least left. --follow keeps printing new rows until
+Ctrl-C, with the newest row last. --follow with --json prints one object per line.
 
 ` + auditScope,
 	example: `  caddy pg-ratelimit audit --follow --rule free
@@ -50,14 +51,14 @@ newest last, until Ctrl-C: with --json, one object per line.
 	flags: append([]flag{
 		{name: "user", usage: "only requests of this user"},
 		keyIDFlag("only requests with the API key of this number"),
-		{name: "prefix", usage: "only decisions of this prefix, of rule/RULE or of rule/RULE/LIMIT"},
-		{name: "rule", usage: "only decisions of this rule"},
+		{name: "prefix", usage: "only requests with this prefix, rule/RULE or rule/RULE/LIMIT"},
+		{name: "rule", usage: "only requests that this rule decided"},
 		{name: "outcome", kind: outcomes, usage: outcomes.want},
 		{name: "address", kind: network, usage: "only requests from this address or network"},
 		{name: "host", usage: "only requests to this host"},
-		{name: "node", usage: "only decisions of this proxy"},
+		{name: "node", usage: "only requests to this proxy"},
 		{name: "follow,f", value: false, usage: "keep printing new rows, until Ctrl-C"},
-		limitFlag("50"),
+		linesFlag("50"),
 	}, periodFlags("1h", "decided")...),
 	exclusive: []string{"follow until", "prefix rule"},
 	jsonOnly:  "tier cost duration region also id",
@@ -79,7 +80,8 @@ var whyCommand = commandSpec{
 	use:   "why WHO [--at TIME]",
 	short: "Explains why requests were refused",
 	long: `WHO is a user, an address, the key of a counter, or # and the number of an API key. The command
-sums up the refusals of the minute of --at, or of the latest minute with refusals in the day before.`,
+looks for the latest minute with refusals, in the day up to the end of the minute of --at, and sums
+up the refusals of that minute.`,
 	example: "  caddy pg-ratelimit why 192.0.2.7 --at 14:05",
 	flags:   []flag{{name: "at", value: "now", usage: "when, such as 14:05 (the latest in UTC)"}},
 	jsonOnly: "time outcome reason prefix limit_name key user_id key_id address method host path status " +
@@ -90,9 +92,10 @@ sums up the refusals of the minute of --at, or of the latest minute with refusal
 var usageCommand = commandSpec{
 	use:   "usage USER [--month 2026-11 | --since 7d]",
 	short: "Shows what a user did, by day, by API key and by limit",
-	long: `KEY ID 0 is for requests without a key. Months and days are in UTC, and a day counts as a whole.
-CHARGED is the cost that a limit charged in advance for requests that passed. SETTLED is their
-actual cost. Proxies with a history count every request, whatever is in the audit log.`,
+	long: `KEY ID 0 stands for requests without a key. Months and days are in UTC, and a day counts as a
+whole. CHARGED is the cost that a limit charged in advance for requests that passed. SETTLED is the
+actual cost of these requests. Proxies with a history count every request, also those that are not
+in the audit log.`,
 	example: "  caddy pg-ratelimit usage acme --month 2026-11",
 	flags: append(
 		[]flag{{name: "month", kind: month, usage: "a month such as 2026-11 (default the current one)"}},
@@ -140,14 +143,14 @@ var topCommand = commandSpec{
 	short: "Lists the counters that are closest to their limits, or with --since the busiest senders",
 	long: `--prefix is the beginning of a rule's prefix, such as rule/free, or the prefix of a limit in a
 proxy's configuration. --since lists the counters and users with the most requests in the audit
-log since then, with their refusals. --by path lists paths instead.` + "\n\n" + auditScope + `
+log since then, with their refusals. --by path lists paths in place of counters.` + "\n\n" + auditScope + `
 REQUESTS then counts only refusals.`,
 	example: `  caddy pg-ratelimit top --prefix rule/free/ -n 5
   caddy pg-ratelimit top --since 1h`,
 	flags: append([]flag{
 		{name: "prefix", usage: "counters of this prefix only"},
 		{name: "by", value: "sender", kind: oneOf("sender", "path"), usage: "with --since: sender or path"},
-		limitFlag("20"),
+		linesFlag("20"),
 	}, periodFlags("", "requests")...),
 	do: func(c *invocation) error {
 		prefix := c.flag("prefix")
@@ -199,7 +202,7 @@ LEFT JOIN rate_limit_used u ON starts_with(@PREFIX, 'rule/') AND u.rule = split_
 var resetCommand = commandSpec{
 	use: "reset PREFIX KEY", noun: counterNoun,
 	short: "Deletes the counter that get shows, so that its key has the full quota again",
-	long: "A proxy that has refused the key within the last second may refuse it for up to a second " +
+	long: "A proxy that refused the key within the last second may refuse the key for up to a second " +
 		"more.",
 	args:     []kind{{}, secret},
 	doneText: "reset",
@@ -212,12 +215,13 @@ var forgetCommand = commandSpec{
 	long: `Deletes counters, rows of the audit log, usage, overrides and bans in one transaction, and prints
 how many rows of each table are DELETED. Users and API keys themselves go with --account only.
 
-KEPT counts rows of the log of changes, which proxies need and delete after 30 days, and counters
-with slots of requests in flight. Proxies may still write records of the last seconds and leased
-units: run the command again after a minute. It does not delete archive files, rows of the audit
-log with a network in place of the address, and counters with a combined key, which are digests.
+KEPT counts rows that stay: rows of the log of changes, which proxies need and delete after 30
+days, and counters with slots of requests in flight. Run the command again after a minute, because
+proxies may still write records of the last seconds and leased units.
 
-Only the owner of the tables of the history can change them.`,
+The command does not delete archive files, rows of the audit log with a network in place of the
+address, and counters with a combined key, which have digests in place of keys. Only the owner of
+the tables of the history can change these tables.`,
 	example: "  caddy pg-ratelimit forget --user acme --account --dry-run",
 	flags: []flag{
 		{name: "user", usage: "a user, with all its API keys"},

@@ -14,8 +14,8 @@ var keysCommand = commandSpec{
 	commands: []commandSpec{{
 		use:   "create --user USER [--name NAME] [--tier TIER] [--expires WHEN]",
 		short: "Creates an API key, and prints it only once",
-		long: `The command prints the key on standard output, and all other text on standard error. The
-database stores only a digest, so nothing can print the key again.`,
+		long: `The command prints the key on standard output, and all other text on standard error. The key
+cannot be printed again, because the database stores only a digest.`,
 		example: `  caddy pg-ratelimit keys create --user acme --name production
   caddy pg-ratelimit keys create --user acme --expires 90d | vault kv put secret/acme key=-`,
 		flags: []flag{
@@ -36,7 +36,7 @@ FROM (SELECT @digest::bytea AS digest, @hint::text AS hint, @user::text AS user_
 	}, {
 		use:   "list [--user USER] [-n 100]",
 		short: "Lists the API keys by their first characters; with a history, also their requests",
-		flags: []flag{{name: "user", usage: "only keys of this user"}, limitFlag("100")},
+		flags: []flag{{name: "user", usage: "only keys of this user"}, linesFlag("100")},
 		empty: "There are no keys.",
 		sql: `SELECT k.*, r.* FROM (SELECT * FROM rate_limit_key_states
 	WHERE @user::text IS NULL OR user_id = @user ORDER BY id LIMIT @number::bigint) AS k
@@ -60,8 +60,8 @@ limit for this key, and RULE/LIMIT.burst the burst. revoked_at= makes a revoked 
 	}, {
 		use:   "rotate ID [--grace 24h]",
 		short: "Creates an API key that replaces another, which ends after a grace period",
-		long: `The new key has the name, the tier, the end, the overrides and the bans of the old one. Limits
-that count by key count both keys as one. If the key has leaked, give --grace 0s.`,
+		long: `The new key has the name, the tier, the end, the overrides and the bans of the old key. Limits
+that count by key count both keys as one. If the old key has leaked, use --grace 0s.`,
 		args: []kind{keyID},
 		flags: []flag{
 			{name: "grace", value: "24h", kind: duration, usage: "how long the old key stays valid"},

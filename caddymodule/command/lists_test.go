@@ -53,8 +53,7 @@ func newBigDatabase(t *testing.T) *shell {
 	return s
 }
 
-// rowsRead returns the number of rows that were read from users, keys and the audit log, and the number of
-// scans.
+// rowsRead returns how many rows of users, keys and the audit log the server has read, in how many scans.
 func (s *shell) rowsRead() (rows, scans int64) {
 	s.t.Helper()
 	const sum = `SELECT coalesce(sum(%s), 0)::bigint FROM pg_stat_user_tables
@@ -106,7 +105,7 @@ func TestListsReadFewRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer p.Close() // its connections then write their statistics
+		defer p.Close() // ends the connections, which then write their statistics
 		r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1/api/why?who=user-0000007", nil)
 		w := httptest.NewRecorder()
 		p.ServeHTTP(w, r)

@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// A command waits about 10 seconds for a lock. Then it fails with the session that holds the lock, and has
-// changed nothing.
+// A command that waits for a lock fails after about 10 seconds, and has changed nothing. The error names the
+// session that holds the lock.
 func TestCommandsNameTheHolderOfALock(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it waits for lock timeouts")
@@ -41,9 +41,9 @@ func TestCommandsNameTheHolderOfALock(t *testing.T) {
 			start := time.Now()
 			out := s.run(c.args...)
 			want := regexp.MustCompile(
-				fmt.Sprintf(`^waited \d\ds for a lock that another session holds: pid %d, application the `+
-					`holder, role \w+, idle in transaction, transaction since 20\S+ \S+, statement since `+
-					`20\S+ \S+: end it`, conn.PgConn().PID()))
+				fmt.Sprintf(`^waited \d\ds for a lock of pid %d, application the holder, role \w+, idle in `+
+					`transaction, transaction since 20\S+ \S+, statement since 20\S+ \S+: end that`,
+					conn.PgConn().PID()))
 			if out.err == nil || !want.MatchString(out.err.Error()) {
 				t.Errorf("the error is %v, want %s", out.err, want)
 			}
@@ -60,8 +60,8 @@ func TestCommandsNameTheHolderOfALock(t *testing.T) {
 	}
 }
 
-// A command locks its row and then the table. A session that takes these locks in the other order does not
-// make the command fail.
+// A command locks its row and then the table. The command succeeds beside a session that takes these locks in
+// the other order, although both then wait for each other.
 func TestCommandSurvivesDeadlock(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.sql("INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'anonymous')")
@@ -69,7 +69,7 @@ func TestCommandSurvivesDeadlock(t *testing.T) {
 	ctx := t.Context()
 	conn := cluster.Connect(t, s.dsn)
 	defer conn.Close(context.Background())
-	// With this timeout, the server ends the transaction of the command, which detects the deadlock first.
+	// The server ends the transaction that detects the deadlock. With this timeout, that is the command's.
 	_, err := conn.Exec(ctx, `SET deadlock_timeout = '60s'; BEGIN;
 		LOCK TABLE rate_limit_api_keys IN SHARE ROW EXCLUSIVE MODE`)
 	if err != nil {

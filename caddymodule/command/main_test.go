@@ -9,7 +9,7 @@ import (
 	_ "github.com/pgratelimit/pg-ratelimit/caddymodule"
 )
 
-// asCaddy names an environment variable. If it is set, the test program runs as Caddy.
+// asCaddy is the name of an environment variable that makes the test program run as Caddy.
 const asCaddy = "PG_RATELIMIT_TEST_CADDY"
 
 func TestMain(m *testing.M) {

@@ -16,7 +16,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// pageShutdown bounds the time that servePage waits for requests in flight when it ends.
+// pageShutdown is the longest time for which servePage, when it ends, waits for requests in flight.
 const pageShutdown = time.Second
 
 var pageCommand = commandSpec{

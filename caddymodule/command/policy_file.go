@@ -32,7 +32,8 @@ same order. It never has a key or a ban.`,
 		use:   "apply FILE",
 		short: "Changes the policy to match a file",
 		long: `Changes the rows that FILE names to match the file, in one transaction, and prints the changes.
-A field that the file lacks gets its default. Rows that the file does not name stay.`,
+A field that the file lacks gets its default. Rows that the file does not name stay, except with
+--prune.`,
 		example: "  caddy pg-ratelimit policy apply policy.yaml --prune --dry-run",
 		flags: []flag{
 			{name: "dry-run", value: false, usage: "make, check and print the changes, and roll them back"},
@@ -107,7 +108,8 @@ func toYAML(document string) ([]byte, error) {
 	return encoded.Bytes(), err
 }
 
-// fieldOrder is the order of sections and fields in a file. Unlisted names take the place of "".
+// fieldOrder is the order of sections and fields in a file. Names that are not listed stand at the place of
+// "".
 var fieldOrder = []string{"name", "tiers", "users", "keys", "rules", "digest", "rule", "limit_name",
 	"user_id", "tier", "key_id", "", "limits", "overrides"}
 
@@ -166,7 +168,7 @@ func toJSON(file []byte) (string, error) {
 type jsonText struct{ json.RawMessage }
 
 // UnmarshalYAML implements yaml.Unmarshaler. The decoder resolves aliases and rejects duplicate names.
-// It does not call UnmarshalYAML for null, so elements are pointers.
+// Elements are pointers, so that a null becomes nil: the decoder does not call UnmarshalYAML for null.
 func (t *jsonText) UnmarshalYAML(n *yaml.Node) (err error) {
 	var value any = &n.Value
 	switch n.Kind {

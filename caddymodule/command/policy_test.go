@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// Keys leave the database as digests, and only on request.
+// An export has the digests of API keys, and only with --users. It never has the keys themselves.
 func TestExportHasNoKey(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.mustRun("users", "set", "acme", "tier=anonymous")

@@ -13,8 +13,8 @@ import (
 )
 
 // show prints value as JSON with --json, else as tables. A list of objects becomes a table. An object becomes
-// a line for each field, and a table for each list in it. show prints empty instead of an empty list. It
-// redacts API keys, which the data may contain, except after a command has created one.
+// a line for each field, and a table for each list in the object. empty is the text printed for an empty
+// list. show redacts API keys, which the data may contain, except in a command that has created an API key.
 func (c *invocation) show(value any, empty string) error {
 	indent := ""
 	if c.json {
@@ -80,8 +80,8 @@ func listOf(value json.RawMessage) (list []json.RawMessage, isList bool) {
 type printer struct {
 	strings.Builder
 	hidden []string // names of columns to omit
-	// headers are the column names of a table that several calls print. They are empty before the first call.
-	// nil means that each call prints a table of its own.
+	// headers is nil if each call of table prints a table of its own. If several calls continue one table,
+	// headers is empty before the first call, and has the names of the columns after it.
 	headers []string
 }
 
@@ -99,27 +99,27 @@ func (p *printer) add(value json.RawMessage, empty string) {
 	for _, f := range fields {
 		list, isList := listOf(f.value)
 		if string(f.value) != "null" && (!isList || !isTable(list)) && !slices.Contains(p.hidden, f.name) {
-			fieldLines = append(fieldLines, []string{title(f.name), cell(f.value)})
+			fieldLines = append(fieldLines, []string{label(f.name), cell(f.value)})
 		}
 	}
 	p.align(fieldLines, 0)
 	for _, f := range fields {
 		if list, isList := listOf(f.value); isList && len(list) > 0 && isTable(list) {
-			p.WriteString("\n" + title(f.name) + "\n")
+			p.WriteString("\n" + label(f.name) + "\n")
 			p.table(list)
 		}
 	}
 }
 
-// isTable reports whether to print each element of a list on its own line: objects, sentences, or more than
-// three names.
+// isTable reports whether a list gets lines of its own, and not a cell, because it has objects, sentences or
+// more than three names. An empty list counts as a table, so that it gets no cell.
 func isTable(list []json.RawMessage) bool {
 	return len(list) == 0 || list[0][0] == '{' ||
 		list[0][0] == '"' && (len(list) > 3 || bytes.Contains(list[0], []byte(" ")))
 }
 
-// table appends a table of objects that have the same fields, or a list of sentences. It leaves out columns
-// without a value in any row, unless further calls continue the table.
+// table appends a table of objects that have the same fields, or a list of sentences. A column that is empty
+// in all rows is left out, unless p.headers says that later calls continue the table and may fill it.
 func (p *printer) table(list []json.RawMessage) {
 	var rows [][]field
 	for _, item := range list {
@@ -135,10 +135,10 @@ func (p *printer) table(list []json.RawMessage) {
 	var columns []int
 	headers := []string{}
 	for i, f := range rows[0] {
-		isGiven := func(r []field) bool { return hasValue(r[i].value) }
-		if !slices.Contains(p.hidden, f.name) && (p.headers != nil || slices.ContainsFunc(rows, isGiven)) {
+		hasCell := func(r []field) bool { return hasValue(r[i].value) }
+		if !slices.Contains(p.hidden, f.name) && (p.headers != nil || slices.ContainsFunc(rows, hasCell)) {
 			columns = append(columns, i)
-			headers = append(headers, strings.ToUpper(title(f.name)))
+			headers = append(headers, strings.ToUpper(label(f.name)))
 		}
 	}
 	var lines [][]string
@@ -171,7 +171,7 @@ func (p *printer) align(lines [][]string, width int) {
 	_ = w.Flush() // writes to a Builder, which never fails
 }
 
-func title(name string) string { return strings.ReplaceAll(name, "_", " ") }
+func label(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
 // noValue is the cell of a missing value.
 const noValue = "-"
@@ -194,20 +194,21 @@ func cell(value json.RawMessage) string {
 		if s == "infinity" { // of a timestamptz
 			return "never"
 		}
-		return printable(serverTime.ReplaceAllString(s, "$1 ${2}Z"))
+		return redactAndQuote(serverTime.ReplaceAllString(s, "$1 ${2}Z"))
 	case '[':
 		list, _ := listOf(value)
 		var cells []string
 		for _, item := range list {
 			cells = append(cells, cell(item))
 		}
-		return printable(strings.Join(cells, ", "))
+		return redactAndQuote(strings.Join(cells, ", "))
 	}
-	return printable(string(value)) // a number or an object
+	return redactAndQuote(string(value)) // a number or an object
 }
 
-// printable redacts API keys in value, and quotes it if it has characters that could disturb a terminal.
-func printable(value string) string {
+// redactAndQuote redacts API keys in value, and quotes value if it has characters that could disturb a
+// terminal.
+func redactAndQuote(value string) string {
 	value = redactKeys(value)
 	if value == "" {
 		return noValue

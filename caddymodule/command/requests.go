@@ -19,7 +19,7 @@ var explainCommand = commandSpec{
 	use:   "explain [--key KEY | --key-id ID | --user USER] --method GET --path /x --ip ADDRESS",
 	short: "Shows what the policy does with a request, and why",
 	long: `Shows the user and the tier, the bans, and why each rule applies or not. For each limit it shows
-the amount, the source of the amount, and the remaining quota. The code of the proxies matches the
+the amount, the source of the amount, and the remaining quota. The proxies' own code matches the
 rules. Nothing is charged. Zones in the proxies' configurations are not part of the policy.`,
 	example: `  caddy pg-ratelimit explain --user acme --method GET --path /api/v1/x --ip 192.0.2.1
   caddy pg-ratelimit explain --key - --path /api/v1/x < key.txt
@@ -63,7 +63,7 @@ func explain(c *invocation) error {
 		sender.Digest = policy.Digest(key)
 	}
 	request := &evaluate.Request{Sender: sender, At: c.moment("at"), Facts: facts}
-	// Without the flag, the value is the zero Addr, which means none.
+	// Without the flag --ip, ParseAddr fails, and the result is the zero Addr, which means none.
 	request.Address, _ = netip.ParseAddr(c.value("ip"))
 	for _, header := range c.flagList("header") {
 		name, value, ok := strings.Cut(header, ":")
@@ -102,16 +102,17 @@ var replayCommand = commandSpec{
 SETTING is one of the settings of "rules set" for limits. A replay uses the current overrides, and
 the tiers of the recorded requests.
 
-The audit log must contain the requests that passed: "audit all" or "audit sample". All requests
-of a row, which is a sample or combines refusals within a second, count in one burst. The counters
-begin empty, so until the longest window has passed, the replay refuses less than the limits would
-have. A sample is too coarse for limits below 10 sampled rows. Requests that another limit
-refused, or that were blocked or rejected, do not count. Where the audit log has no full
-addresses, a rule that counts by address counts several clients as one.`,
+The audit log must contain the requests that passed: "audit all" or "audit sample". A row of the
+audit log may stand for several requests: for a sample, or for equal refusals within a second.
+They count as one burst at the time of the row. The counters begin empty, so until the longest
+window has passed, the replay refuses less than the limits would have. With a sample, only limits
+of ten or more sampled rows have a useful result: at 5 %, limits of 200 or more. Requests that
+another limit refused, or that were blocked or rejected, do not count. Where the audit log has no
+full addresses, a rule that counts by address counts several clients as one.`,
 	example: `  caddy pg-ratelimit replay --rule free per_hour=500 algorithm=token_bucket burst=20 --since 24h
   caddy pg-ratelimit replay --rule protect limit.burst=50/10s --since 2026-11-20 --until 2026-11-27`,
 	flags: append(
-		[]flag{{name: "rule", usage: "the rule", required: true}, limitFlag("10")},
+		[]flag{{name: "rule", usage: "the rule", required: true}, linesFlag("10")},
 		periodFlags("7d", "requests")...),
 	noun: "rule",
 	do:   replay,
@@ -126,14 +127,16 @@ var replaySettings = strings.Fields(
 
 func replay(c *invocation) error {
 	rule := c.flag("rule")
-	settings, err := assignments(c.args, replaySettings, isLimit)
+	changes, err := assignments(c.args, replaySettings, isLimit)
 	if err != nil {
 		return fmt.Errorf("%w: a replay changes limits, not the requests to which they apply", err)
 	}
 	var limits *evaluate.Limits
 	err = c.inTransaction(func() error {
-		if len(settings) > 0 {
-			// A rule that is off may have no limits, so ReadLimits returns the error for that.
+		if len(changes) > 0 {
+			// Only a rule that is off may be without limits. If the new settings leave no limit, turning the
+			// rule off lets ReadLimits return the error, and not the database. The transaction is rolled
+			// back.
 			result, err := c.conn.Exec(c.ctx, "UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1",
 				rule)
 			if err == nil && result.RowsAffected() > 0 {
@@ -154,8 +157,8 @@ func replay(c *invocation) error {
 	if err != nil {
 		return err
 	}
-	limits.CostIsSet = slices.ContainsFunc(settings, func(a assignment) bool { return a.name == "cost" })
-	maxCounters, _ := strconv.Atoi(c.value("number")) // parse has checked it
+	limits.CostIsSet = slices.ContainsFunc(changes, func(a assignment) bool { return a.name == "cost" })
+	maxCounters, _ := strconv.Atoi(c.value("number")) // parse has checked the number
 	report, err := evaluate.Run(c.ctx, c.conn, limits, c.moment("since"), c.moment("until"), maxCounters)
 	if err != nil {
 		return err

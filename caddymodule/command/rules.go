@@ -81,7 +81,7 @@ var changesCommand = commandSpec{
 	long:  "--json prints the rows before and after each change.",
 	flags: []flag{
 		{name: "since", value: "1h", kind: duration, usage: "only changes of the last 30m, 24h, 7d …"},
-		limitFlag("100"),
+		linesFlag("100"),
 	},
 	jsonOnly: "ref key_id before after",
 	empty:    "Nothing was changed.",

@@ -27,11 +27,12 @@ type invocation struct {
 	ctx         context.Context
 	cmd         *cobra.Command
 	args        []string
-	conn        *pgx.Conn // nil for an offline command
-	expandedDSN string
+	conn        *pgx.Conn // nil before connect
+	expandedDSN string    // set by connect
 	// values maps the names of SQL parameters to the values of flags and arguments.
 	values pgx.NamedArgs
-	// printsKey makes show print API keys. Only a command that has created one sets it.
+	// printsKey makes show print API keys unredacted. Only a command that has created an API key sets
+	// printsKey.
 	printsKey bool
 	// lockWaitStart is the earliest time at which a statement may have started to wait for a lock.
 	lockWaitStart time.Time
@@ -61,7 +62,7 @@ func (c *invocation) run() error {
 func (c *invocation) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = c.conn.Close(ctx) // the server detects a lost connection by itself
+	_ = c.conn.Close(ctx) // after an error, the server detects the end of the connection by itself
 }
 
 // connectTimeout applies to a DSN without connect_timeout.
@@ -86,7 +87,7 @@ func (c *invocation) connect() (err error) {
 	if c.expandedDSN, err = c.database(); err != nil {
 		return err
 	}
-	// The proxies' driver checks the DSN, so that commands and proxies accept the same ones.
+	// The proxies' driver checks the DSN, so that commands and proxies accept the same DSNs.
 	db, err := c.openDriver()
 	if err != nil {
 		return err
@@ -105,7 +106,7 @@ func (c *invocation) connect() (err error) {
 	config.RuntimeParams["client_encoding"] = "UTF8"
 	// The server parses and formats times.
 	config.RuntimeParams["timezone"], config.RuntimeParams["datestyle"] = "UTC", "ISO"
-	// A pooler may give each transaction another session.
+	// Prepare no statements, because a pooler may run each transaction in another session.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	if c.conn, err = pgx.ConnectConfig(c.ctx, config); err != nil {
 		return fmt.Errorf("dsn: no connection to the database. If proxies have none either, the on_error "+
@@ -114,8 +115,8 @@ func (c *invocation) connect() (err error) {
 	return nil
 }
 
-// openDriver opens a second database connection with the proxies' driver. It connects on first use, and the
-// caller closes it.
+// openDriver opens the database a second time, with the proxies' driver, which connects on first use. The
+// caller closes the result.
 func (c *invocation) openDriver() (*pgxdb.DB, error) {
 	return pgxdb.Open(c.expandedDSN, pgxdb.Options{MaxConns: 1})
 }
@@ -134,8 +135,8 @@ var movedShard = regexp.MustCompile(`relation "[^"]*rate_limit_[a-z]+_[0-9]+" do
 // errRollback makes inTransaction roll back and return nil.
 var errRollback = errors.New("rolled back")
 
-// inTransaction runs do in a transaction, which it commits if do returns nil. It retries after a deadlock,
-// and when Citus has moved a shard, so do may run several times.
+// inTransaction runs do in a transaction, and commits if do returns nil. After a deadlock, and after Citus
+// has moved a shard, inTransaction runs do again in a new transaction.
 func (c *invocation) inTransaction(do func() error) error {
 	for attempt := 1; ; attempt++ {
 		c.lockWaitStart = time.Now()
@@ -179,8 +180,8 @@ func (c *invocation) scalar(sql string, args ...any) (*string, error) {
 	return value, err
 }
 
-// list executes before and sql in one transaction, and prints the rows, or empty if there are none. A command
-// with a doneText prints a confirmation.
+// list executes before and sql in one transaction, and prints the rows, or empty if there are no rows. If the
+// command has a doneText, list prints a confirmation in place of the rows.
 func (c *invocation) list(sql, empty string) error {
 	rows, err := c.change(sql)
 	switch {
@@ -213,10 +214,10 @@ func (c *invocation) change(sql string) (rows []json.RawMessage, err error) {
 // printConfirmation prints that the row that the first argument names is now outcome.
 func (c *invocation) printConfirmation(outcome string) error {
 	if strings.HasSuffix(outcome, " to") {
-		outcome += " " + printable(c.args[1])
+		outcome += " " + redactAndQuote(c.args[1])
 	}
 	if !c.json {
-		return c.printf("The %s %s is %s.\n", c.noun, printable(c.name()), outcome)
+		return c.printf("The %s %s is %s.\n", c.noun, redactAndQuote(c.name()), outcome)
 	}
 	return c.show(struct {
 		Name    string `json:"name"`
@@ -229,7 +230,7 @@ func (c *invocation) name() string { return c.value(argumentNames(c.use)[0]) }
 
 // missing returns the error for a name that selects no row.
 func (c *invocation) missing(name string) error {
-	if c.noun == counterNoun { // omit the key, which may be a secret
+	if c.noun == counterNoun { // the text has no key, because a key may be a secret
 		return errors.New("there is no counter of this prefix and key, so its full quota is left")
 	}
 	return invalid(c.noun, name, cmp.Or(c.notFound, "listed by: caddy pg-ratelimit "+c.noun+"s list"))
@@ -238,8 +239,8 @@ func (c *invocation) missing(name string) error {
 // apiKeys matches API keys in a text, including mistyped ones.
 var apiKeys = regexp.MustCompile(`prl_[0-9A-Za-z]{5,}`)
 
-// redactError redacts the API keys in an error, since a misplaced argument may be one. A redacted error does
-// not wrap err.
+// redactError redacts the API keys in an error, because a user may have passed an API key as the wrong
+// argument. A redacted error does not wrap err.
 func redactError(err error) error {
 	if err == nil || !apiKeys.MatchString(err.Error()) {
 		return err

@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// commandsWithKey returns commands that print API keys, and commands with key as an argument, also where a
-// user may have put it by mistake.
+// commandsWithKey returns commands that print API keys, and commands with key as an argument, including
+// arguments where only a mistake of the user puts an API key.
 func commandsWithKey(key string) [][]string {
 	return [][]string{
 		{"keys", "list"}, {"keys", "list", "--json"},

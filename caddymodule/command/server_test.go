@@ -34,8 +34,8 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// If another program has a table with the same name, the error names the table. It does not recommend
-// migrate, which also fails.
+// If another program has a table with the same name, the error names the table. The error does not recommend
+// the command migrate, which would fail too.
 func TestErrorNamesTableOfAnotherProgram(t *testing.T) {
 	for table, use := range map[string][]string{
 		"rate_limit_rules": {"rules", "list"}, "rate_limit_metrics": {"usage", "acme"},

@@ -8,9 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The settings of a row are arguments of the SQL function that changes the row. The catalog supplies their
-// names and types. The setting limit.NAME of a rule is an element of the argument limits. The settings
-// RULE/LIMIT and RULE/LIMIT.burst of a user or a key are elements of the argument overrides.
+// The settings of a row are arguments of the SQL function that changes the row. Postgres's catalog supplies
+// the names and types of the arguments. The setting limit.NAME of a rule is an element of the argument
+// limits. The settings RULE/LIMIT and RULE/LIMIT.burst of a user or a key are elements of the argument
+// overrides.
 
 const argumentsSQL = `SELECT a.name, format_type(a.type, NULL) FROM pg_proc p
 	CROSS JOIN LATERAL unnest(p.proargnames, p.proargtypes::oid[]) WITH ORDINALITY AS a(name, type, place)
@@ -19,8 +20,8 @@ WHERE p.oid = $1::text::regproc ORDER BY a.place`
 // assignment is a parsed name=value. An empty value resets the setting to its default.
 type assignment struct{ name, value string }
 
-// assignments parses texts of the form name=value. It accepts the names in known, and those for which isKnown
-// returns true. Each name may occur once.
+// assignments parses texts of the form name=value. A name is valid if it is in known or isKnown returns true
+// for it. Each name may occur once.
 func assignments(texts, known []string, isKnown func(name string) bool) (parsed []assignment, err error) {
 	names := strings.Join(known, ", ")
 	for _, text := range texts {
@@ -45,7 +46,7 @@ func isLimit(name string) bool { return strings.HasPrefix(name, "limit.") && len
 // isOverride reports whether name has the form RULE/LIMIT or RULE/LIMIT.burst.
 func isOverride(name string) bool { return strings.Contains(name, "/") }
 
-// setter returns the do of a command that changes settings with an SQL function.
+// setter returns the field do of a command that changes settings with an SQL function.
 func setter(function string) func(c *invocation) error {
 	return func(c *invocation) error {
 		outcome := ""
@@ -66,9 +67,9 @@ func setter(function string) func(c *invocation) error {
 	}
 }
 
-// set applies assignments to the row id with an SQL function. It returns "created" or "changed". An empty
-// value resets a setting to its default, and deletes a limit or an override. An amount of 0 of a rule, which
-// refuses every request, requires force.
+// set applies assignments to the row id with an SQL function, and returns "created" or "changed". An empty
+// value resets a setting to its default, or deletes a limit or an override. Because an amount of 0 refuses
+// every request, set accepts it for a limit of a rule only if force is true.
 func (c *invocation) set(function, id string, texts []string, force bool) (outcome string, err error) {
 	result, err := c.conn.Query(c.ctx, argumentsSQL, function)
 	if err != nil {
@@ -134,7 +135,7 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 	if err := c.conn.QueryRow(c.ctx, sql+")", values...).Scan(&outcome); err != nil {
 		return "", err
 	}
-	// Check deferred constraints now, so that their errors come before the commit.
+	// Check deferred constraints now, so that an error does not come from the commit, but from here.
 	_, err = c.conn.Exec(c.ctx, "SET CONSTRAINTS ALL IMMEDIATE")
 	return outcome, err
 }

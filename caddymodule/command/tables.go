@@ -53,7 +53,8 @@ tables. The number of shards cannot change later.`,
 var upkeepCommand = commandSpec{
 	use:   "upkeep",
 	short: "Creates partitions of the audit log, sums up metrics, and deletes data past its retention",
-	long: `Proxies with a history do this about once a minute. Use the command while none runs. It deletes
-up to 20,000 rows of each kind. WHAT is busy if another process does the upkeep.`,
+	long: `Proxies with a history do this about once a minute, so the command is only for times when no such
+proxy runs. It deletes up to 20,000 rows of each kind. WHAT is busy if another process does the
+upkeep.`,
 	sql: history.UpkeepSQL("0"),
 }

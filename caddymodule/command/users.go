@@ -21,7 +21,7 @@ const (
 	keysOfUser = "IN (SELECT id FROM rate_limit_api_keys WHERE user_id = @USER)"
 	userFields = "tier, tier_until, period_start, time_zone, comment, created_at, updated_at"
 	bansSQL    = "SELECT kind, banned, until, banned_by, banned_at, reason FROM rate_limit_banned"
-	// banArguments completes a call of rate_limit_ban. With a NULL until, the ban is permanent.
+	// banArguments completes a call of rate_limit_ban. If until is NULL, the ban is permanent.
 	banArguments = ", until => coalesce(now() + @for::interval, @until::timestamptz), reason => @reason)"
 )
 
@@ -45,7 +45,7 @@ WHERE u.user_id IS NOT NULL OR EXISTS (SELECT FROM rate_limit_banned b WHERE b.u
 			{name: "tier", usage: "only users of this tier"},
 			{name: "sort", value: "name", kind: oneOf("name", "last"),
 				usage: "name, or last: users without requests first"},
-			limitFlag("100"),
+			linesFlag("100"),
 		},
 		do: func(c *invocation) error {
 			last := ""
@@ -73,7 +73,7 @@ overrides the burst.`,
 		short:     "Deletes a user with its keys and overrides, and prints them",
 		long:      "A ban of the user stays. To shut out a user and keep the keys, see users ban.",
 		singleRow: true,
-		// The lock keeps new keys from being created before the user is deleted.
+		// The lock keeps others from creating a key of the user before the user is deleted.
 		before: "SELECT FROM rate_limit_users WHERE user_id = @USER FOR UPDATE",
 		sql: "SELECT user_id AS deleted, " + userFields + ownedColumns + `
 FROM rate_limit_users WHERE user_id = @USER AND rate_limit_delete_user(@USER)`,

@@ -18,7 +18,7 @@ import (
 
 // kind describes the form of an argument or a flag's value. The zero kind accepts any text.
 type kind struct {
-	// sql converts the text t to a value. For an invalid text it is NULL, or a data exception.
+	// sql converts the text t to a value. If t is invalid, the result is NULL or a data exception.
 	sql  string
 	want string // the valid forms, for errors
 }
@@ -33,7 +33,7 @@ const (
 
 // The kinds of flags and arguments. A time is relative to the clock of the server.
 var (
-	// secret accepts a text that errors and output never repeat. See invocation.readSecret.
+	// secret accepts any text. No error and no output repeats the text. See invocation.readSecret.
 	secret = kind{want: "a secret"}
 	keyID  = kind{"CASE WHEN t::bigint > 0 THEN t END",
 		"the number of a key, as in: caddy pg-ratelimit keys list"}
@@ -83,20 +83,21 @@ func oneOf(texts ...string) kind {
 		strings.Join(texts, " or ")}
 }
 
-// input is an argument or a flag's value. field names it in errors.
+// input is an argument or a flag's value. In errors, its name is field.
 type input struct {
 	field, text string
 	kind        kind
 }
 
-// parse converts inputs to values that the server accepts, in one round trip. Errors name the field.
+// parse converts inputs to values that the server accepts, in one round trip. An error names the field of the
+// invalid input.
 func (c *invocation) parse(inputs []input) (values []string, err error) {
 	batch := &pgx.Batch{}
 	for _, in := range inputs {
 		batch.Queue("SELECT ("+cmp.Or(in.kind.sql, "t")+")::text FROM (SELECT $1::text) AS i(t)", in.text)
 	}
 	results := c.conn.SendBatch(c.ctx, batch)
-	defer func() { _ = results.Close() }() // returns the error of a result again
+	defer func() { _ = results.Close() }() // its error is that of a result, which the loop returns
 	for _, in := range inputs {
 		var value *string
 		err := results.QueryRow().Scan(&value)
@@ -184,7 +185,7 @@ func (c *invocation) read() error {
 	return c.checkPeriod()
 }
 
-// checkPeriod returns an error if --until is given without --since, or is not after --since.
+// checkPeriod returns an error if --until is set without --since, or is not after --since.
 func (c *invocation) checkPeriod() error {
 	since, until := c.cmd.Flags().Lookup("since"), c.cmd.Flags().Lookup("until")
 	switch {
@@ -197,8 +198,8 @@ func (c *invocation) checkPeriod() error {
 	return nil
 }
 
-// limitFlag returns the flag -n, which bounds the lines of a list, with its default.
-func limitFlag(lineCount string) flag {
+// linesFlag returns the flag -n, which bounds the lines of a list, with its default.
+func linesFlag(lineCount string) flag {
 	return flag{name: "number,n", value: lineCount, usage: "the maximum number of lines", kind: lines}
 }
 
@@ -234,9 +235,9 @@ func invalid(field, value, want string) error {
 // displayTime formats a time for people.
 func displayTime(t time.Time) string { return t.Format(time.DateTime) + "Z" }
 
-// readSecret returns an argument that may be a secret. "-" reads it from standard input, which keeps it out
-// of the process list and the shell's history. As counters do, readSecret replaces a key that the database
-// cannot store as text with its digest.
+// readSecret returns an argument that may be a secret. If text is "-", readSecret reads the secret from
+// standard input, which keeps it out of the process list and the shell's history. If the database cannot
+// store the secret as text, readSecret returns its digest, which also is the key of its counters.
 func (c *invocation) readSecret(name, text string) (string, error) {
 	if text == "-" {
 		const maxBytes = 64 << 10
