@@ -23,8 +23,8 @@ type LimitSettings struct {
 	// What a request takes of the quota: a whole number of 1 or more, or a placeholder (docs/caddy.md#cost).
 	// Default: 1.
 	Cost Text `json:"cost,omitempty"`
-	// What a request really cost, by its response (docs/caddy.md#cost-after-the-answer). Default: what it was
-	// charged.
+	// The real cost of a request, from its response (docs/caddy.md#cost-after-the-response). Default: what it
+	// was charged.
 	Settle Text `json:"settle,omitempty"`
 	// Count in the logged table, which survives a crash of the database server. Default: off.
 	Durable Text `json:"durable,omitempty"`
@@ -55,7 +55,7 @@ type HandlerSettings struct {
 	// How long the database may take for a statement: 1ms to 1m. While it answers, a request waits for up to
 	// four (docs/operating.md#when-there-is-no-decision). Default: 250ms.
 	Timeout Duration `json:"timeout,omitempty"`
-	// A request without a decision: `allow` lets it pass, `deny` answers 503, and with `local` the proxy
+	// A request without a decision: `allow` lets it pass, `deny` refuses with 503, and with `local` the proxy
 	// decides by itself (docs/operating.md#the-proxy-limits-by-itself). Default: `allow`.
 	OnError Text `json:"on_error,omitempty"`
 	// Which fields (docs/caddy.md#what-the-client-sees) describe the limits: `X-RateLimit-*` (`x`),
@@ -79,8 +79,8 @@ type PolicySettings struct {
 	User Text `json:"user,omitempty"`
 	// The tier of requests that have no other one: a name or a placeholder. Default: `anonymous`.
 	Tier Text `json:"tier,omitempty"`
-	// A request with an unknown, expired or revoked API key: `reject` answers 401, `anonymous` ignores the
-	// key. Default: `reject`.
+	// A request with an unknown, expired or revoked API key: `reject` refuses with 401, `anonymous` ignores
+	// the key. Default: `reject`.
 	UnknownKey Text `json:"unknown_key,omitempty"`
 	// The name of the route, for rules that count by route: a name or a placeholder. Default: none.
 	Route Text `json:"route,omitempty"`
