@@ -9,11 +9,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// maxMicros is the start of the year 2200 in microseconds since 1970. The current time replaces later times
-// and times before 1970, because they would create useless partitions.
+// maxMicros is the start of the year 2200 in microseconds since 1970. Later times and times before 1970 would
+// create useless partitions, so the current time replaces them.
 const maxMicros = 7258118400 * 1000000
 
-// Add adds the record of a request. It copies r, never waits for the database, and is safe for concurrent
+// Add adds the record of a request. Add copies r, never waits for the database, and is safe for concurrent
 // use. Add is a function because function calls cost less than method calls in Traefik: see
 // internal/testkit/imports.
 func Add(w *Writer, r *Record) {
@@ -129,7 +129,7 @@ func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 		w.stats.Dropped += oldest[0].numbers[auditCount]
 		oldest[0] = auditRow{} // release the texts
 	}
-	if len(p.rows) == w.batchRows && !w.failing {
+	if len(p.rows) == w.parcelRows && !w.failing {
 		return w.wake
 	}
 	return nil

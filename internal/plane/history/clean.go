@@ -17,7 +17,7 @@ const (
 	hiddenText = "(address)"
 )
 
-// cleanText returns s as UTF-8 without NUL, of at most maxBytes bytes. It returns s itself if s complies.
+// cleanText returns s as UTF-8 without NUL, of at most maxBytes bytes. If s complies, the result is s itself.
 func cleanText(s string, maxBytes int) string {
 	if len(s) > maxBytes {
 		for maxBytes > 0 && !utf8.RuneStart(s[maxBytes]) {
@@ -48,7 +48,7 @@ func cleanPath(path string) string {
 	return path[:end]
 }
 
-// maskAddress returns the text of an address for the audit log. It returns "" if the log has no address.
+// maskAddress returns the text of an address for the audit log, or "" if the audit log is to have no address.
 func maskAddress(mode settings.AddressMode, address netip.Addr) string {
 	if mode == settings.AddressOff || !address.IsValid() {
 		return ""
@@ -68,8 +68,9 @@ func maskBits(address netip.Addr) int {
 	return 48
 }
 
-// maskKey returns a key with masked addresses. If the whole key is an address or a network, maskKey masks it.
-// In any other key it masks the client's address, and the /64 that proxies treat as one client.
+// maskKey returns a key with masked addresses. If the whole key is an address or a network, maskKey masks the
+// whole key. In any other key, maskKey masks the client's address, and the /64 network that proxies treat as
+// one client.
 func maskKey(mode settings.AddressMode, key string, client netip.Addr) string {
 	if mode == settings.AddressFull || key == "" {
 		return key
@@ -97,7 +98,7 @@ func maskKey(mode settings.AddressMode, key string, client netip.Addr) string {
 	}
 	text := client.String()
 	if strings.HasPrefix(masked, text) {
-		// Unmask first, so that the last step does not mask twice.
+		// The masked text begins with the address, so the last step would mask it again. Unmask it first.
 		key = strings.ReplaceAll(key, masked, text)
 	}
 	return strings.ReplaceAll(key, text, masked)

@@ -7,9 +7,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// table lists the columns that a Writer sends to an SQL function, by kind. A row has its values in this
-// order. Each column is an array and a named argument of the function, so the SQL does not depend on the
-// order.
+// table lists the columns that a Writer sends to an SQL function. A tableRow has its values in the order of
+// numbers and texts. Each column is sent as an array in a named argument, so the function does not depend on
+// the order.
 type table struct {
 	function       string
 	shared         []string // arguments with the same value for all rows
@@ -107,7 +107,7 @@ func newTable(t *table) *table {
 	return t
 }
 
-// tableRow holds the values of a row.
+// tableRow holds the values of a row of a table.
 type tableRow struct {
 	numbers []int64
 	texts   []string

@@ -10,22 +10,22 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Migrate creates or upgrades the tables of the history. If they are up to date, it sends only one small
-// query. Otherwise the role of the connection must be allowed to create tables in the first schema of its
-// search_path. During an outage the error is ratelimit.ErrUnavailable.
+// Migrate creates or upgrades the tables of the history. If the tables are up to date, Migrate sends only one
+// small query. Otherwise the role of the connection must be allowed to create tables in the first schema of
+// its search_path. During an outage, the error is ratelimit.ErrUnavailable.
 func Migrate(ctx context.Context, db pgdb.DB) error {
-	found, err := lookForTables(ctx, db)
-	if err != nil || found[0] == 1 {
+	states, err := lookForTables(ctx, db)
+	if err != nil || states[0] == 1 {
 		return err
 	}
-	if found[1] == 1 {
+	if states[1] == 1 {
 		return schema.ErrRestoring
 	}
 	failure := db.Exec(ctx, schema.HistoryOnce)
 	if failure == nil {
 		return nil
 	}
-	if found, err = lookForTables(ctx, db); err == nil && found[0] == 1 {
+	if states, err = lookForTables(ctx, db); err == nil && states[0] == 1 {
 		return nil // another process was faster
 	}
 	return fmt.Errorf("creating the tables of the history (a role that may create tables can run "+
@@ -39,12 +39,12 @@ func lookForTables(ctx context.Context, db pgdb.DB) ([]int64, error) {
 	if err := db.Run(ctx, []*pgdb.Statement{statement}); err != nil {
 		return nil, fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
 	}
-	found := pg.Bigints(statement.Result)
-	if statement.Err == nil && len(found) != 2 {
+	states := pg.Bigints(statement.Result)
+	if statement.Err == nil && len(states) != 2 {
 		statement.Err = pg.ErrColumns
 	}
 	if statement.Err != nil {
 		return nil, fmt.Errorf("looking for the tables of the history: %w", statement.Err)
 	}
-	return found, nil
+	return states, nil
 }

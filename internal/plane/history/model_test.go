@@ -18,69 +18,82 @@ import (
 
 // model holds the sums that the tables must have.
 type model struct {
-	audit, metrics map[string][]int64
-	decisions      int64
+	audit   map[string]int64 // records by the columns of their row
+	metrics map[string]*metricSums
+	records int64
 }
 
-func newModel() *model {
-	return &model{audit: map[string][]int64{}, metrics: map[string][]int64{}}
+// metricSums has the sums of a row of rate_limit_metrics, in the order of the columns in model.check.
+type metricSums struct {
+	requests                            int64
+	outcomes                            [history.Failed + 1]int64
+	fromMemory, fromLease, fromDatabase int64
+	latencies                           int64
+	charged, settled                    int64
 }
 
-func addTo(sums map[string][]int64, key string, amounts ...int64) {
-	if sums[key] == nil {
-		sums[key] = make([]int64, len(amounts))
+func (s *metricSums) String() string {
+	return strings.NewReplacer("{", "", "[", "", "]", "", "}", "").Replace(fmt.Sprint(*s))
+}
+
+// sums returns the sums of a row, which is new at first.
+func (m *model) sums(key string) *metricSums {
+	if m.metrics[key] == nil {
+		m.metrics[key] = new(metricSums)
 	}
-	for i, n := range amounts {
-		sums[key][i] += n
-	}
+	return m.metrics[key]
 }
 
-func boolToInt(yes bool) int64 {
-	if yes {
-		return 1
-	}
-	return 0
-}
-
-// add adds a record. Its texts must not be empty or contain spaces.
+// add adds a record. The texts of r must neither be empty nor have spaces, because keys join them with
+// spaces.
 func (m *model) add(r *history.Record) {
 	at := r.Time.UTC()
 	if r.Audit.Level == settings.AuditAll || r.Audit.Level == settings.AuditDenied &&
 		r.Outcome != history.Allowed {
-		m.decisions++
-		key := fmt.Sprint(at.Format("20060102150405"), " ", r.Outcome, " ", r.Prefix, " ", r.Key, " ",
-			r.User, " ", r.Cost)
-		addTo(m.audit, key, 1)
+		m.records++
+		m.audit[fmt.Sprint(at.Format("20060102150405"), " ", r.Outcome, " ", r.Prefix, " ", r.Key, " ",
+			r.User, " ", r.Cost)]++
 	}
 	passed := r.Outcome == history.Allowed || r.Outcome == history.Failed && r.Status == 0
 	shadow := r.Outcome == history.Shadow
-	countIf := func(d history.OutcomeKind) int64 { return boolToInt(r.Outcome == d) }
 	for granularity, layout := range map[string]string{"minute": "200601021504", "hour": "2006010215",
 		"day": "20060102"} {
-		key := func(prefix string) string {
-			return fmt.Sprint(granularity, " ", at.Format(layout), " ", r.User, " ", r.KeyID, " ", prefix,
-				" ", r.Endpoint)
+		sums := func(prefix string) *metricSums {
+			return m.sums(fmt.Sprint(granularity, " ", at.Format(layout), " ", r.User, " ", r.KeyID, " ",
+				prefix, " ", r.Endpoint))
 		}
-		addTo(m.metrics, key(r.Prefix),
-			boolToInt(!shadow), countIf(history.Allowed), countIf(history.Limited), countIf(history.Blocked),
-			countIf(history.Rejected), countIf(history.Failed), countIf(history.Shadow),
-			boolToInt(r.Outcome == history.Limited && r.Source == ratelimit.FromRemembered),
-			boolToInt(passed && r.Source == ratelimit.FromLease),
-			boolToInt(!shadow && r.Quota > 0 && r.Source == ratelimit.FromPostgres), boolToInt(!shadow), 0, 0)
+		s := sums(r.Prefix)
+		s.outcomes[r.Outcome]++
+		if !shadow {
+			s.requests++
+			s.latencies++
+		}
+		switch {
+		case r.Source == ratelimit.FromRemembered && r.Outcome == history.Limited:
+			s.fromMemory++
+		case r.Source == ratelimit.FromLease && passed:
+			s.fromLease++
+		case r.Source == ratelimit.FromPostgres && r.Quota > 0 && !shadow:
+			s.fromDatabase++
+		}
 		for i, h := range r.Hits {
 			if passed && h.Cost > 0 {
-				addTo(m.metrics, key(h.Limit.Prefix), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, h.Cost,
-					h.Cost+boolToInt(len(r.Unsettled) > i && r.Unsettled[i])*7)
+				s := sums(h.Limit.Prefix)
+				s.charged += h.Cost
+				s.settled += h.Cost
+				if len(r.Unsettled) > i && r.Unsettled[i] {
+					s.settled += 7
+				}
 			}
 		}
 	}
 }
 
 // formatSums returns the sums as sorted lines.
-func formatSums(sums map[string][]int64) string {
+func formatSums[S any](sums map[string]S) string {
 	var lines []string
-	for key, amounts := range sums {
-		lines = append(lines, key+" "+strings.Trim(fmt.Sprint(amounts), "[]"))
+	for key, sum := range sums {
+		lines = append(lines, fmt.Sprint(key, " ", sum))
 	}
 	sort.Strings(lines)
 	return strings.Join(lines, "\n")
@@ -102,7 +115,7 @@ func (m *model) check(t testing.TB, d *testDB) {
 	checkEqual(t, "metrics", sorted(d.query(`SELECT granularity, to_char(time, CASE granularity
 			WHEN 'minute' THEN 'YYYYMMDDHH24MI' WHEN 'hour' THEN 'YYYYMMDDHH24' ELSE 'YYYYMMDD' END),
 		coalesce(nullif(user_id, ''), '-'), key_id, prefix || coalesce('/' || nullif(limit_name, ''), ''),
-		endpoint, requests, allowed, limited, blocked, rejected, errors, shadow, from_memory, from_lease,
+		endpoint, requests, allowed, limited, blocked, rejected, shadow, errors, from_memory, from_lease,
 		from_database, coalesce((SELECT sum(l) FROM unnest(latency) l), 0)::bigint, charged, settled
 		FROM rate_limit_metrics`)), formatSums(m.metrics))
 }
@@ -117,7 +130,7 @@ func drawRecord(t *rapid.T) history.Record {
 	r := history.Record{
 		Time: time.Date(2026, 12, 31, 23, 59, 58, 0, time.UTC).Add(
 			time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond),
-		Outcome:  history.OutcomeKind(rapid.IntRange(0, 5).Draw(t, "decision")),
+		Outcome:  history.OutcomeKind(rapid.IntRange(0, 5).Draw(t, "outcome")),
 		Prefix:   rapid.SampledFrom([]string{"p", "rule/q/l"}).Draw(t, "prefix"),
 		Key:      rapid.SampledFrom([]string{"k", "l"}).Draw(t, "key"),
 		User:     rapid.SampledFrom([]string{"anna", "ben", ""}).Draw(t, "user"),
@@ -141,7 +154,7 @@ func drawRecord(t *rapid.T) history.Record {
 	return r
 }
 
-// settle settles some hits of a record to 7 units more than their charge.
+// settle settles some hits of a record, to 7 units more than their charge.
 func settle(t *rapid.T, w *history.Writer, r *history.Record) {
 	for i, h := range r.Hits {
 		if h.Cost == 0 || !rapid.Bool().Draw(t, "settled") {
@@ -158,8 +171,8 @@ func settle(t *rapid.T, w *history.Writer, r *history.Record) {
 	}
 }
 
-// addRecords adds a record with Add, or several with equal times with AddCounted, as the interpreted plugin
-// does.
+// addRecords adds records in one of two ways: a single record with Add, or several of the same time with
+// AddCounted, as the interpreted plugin does.
 func addRecords(t *rapid.T, w *history.Writer) []history.Record {
 	records := []history.Record{drawRecord(t)}
 	if records[0].Outcome > history.Limited || records[0].Audit.Level == settings.AuditAll {
@@ -179,7 +192,8 @@ func addRecords(t *rapid.T, w *history.Writer) []history.Record {
 	return records
 }
 
-// Two Writers record requests around midnight, with merged refusals. The sums in the tables equal the model.
+// Two Writers record requests around midnight, and merge refusals. The sums in the tables equal those of the
+// model.
 func TestTablesAddUpToRequests(t *testing.T) {
 	d := newTestDB(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -189,7 +203,7 @@ func TestTablesAddUpToRequests(t *testing.T) {
 		defer writers[1].Close()
 		flush(t, writers[0]) // creates the tables
 		d.truncateAll()
-		m := newModel()
+		m := &model{audit: map[string]int64{}, metrics: map[string]*metricSums{}}
 		n := rapid.IntRange(0, 60).Draw(rt, "records")
 		for i := 0; i < n; i++ {
 			w := writers[rapid.IntRange(0, 1).Draw(rt, "writer")]
@@ -207,8 +221,8 @@ func TestTablesAddUpToRequests(t *testing.T) {
 		flush(t, writers[1])
 		m.check(t, d)
 		written := writers[0].Stats().Written + writers[1].Stats().Written
-		if written != m.decisions {
-			rt.Errorf("Written: got %d, want %d", written, m.decisions)
+		if written != m.records {
+			rt.Errorf("Written: got %d, want %d", written, m.records)
 		}
 		if t.Failed() {
 			rt.FailNow()
@@ -216,7 +230,8 @@ func TestTablesAddUpToRequests(t *testing.T) {
 	})
 }
 
-// Equal refusals of a second share a row.
+// Refusals that are equal and of the same second share a row. Refusals that differ in the outcome, key, user,
+// API key, tier or cost have rows of their own.
 func TestEqualRefusalsShareRow(t *testing.T) {
 	d := newTestDB(t)
 	w := d.newWriter(history.Settings{})
@@ -230,22 +245,19 @@ func TestEqualRefusalsShareRow(t *testing.T) {
 			{Outcome: history.Limited, Key: "k", User: "anna", Prefix: "p", Cost: 2},
 			{Outcome: history.Shadow, Key: "k", User: "anna", Prefix: "p"},
 		} {
-			r.Time = baseTime.Add(time.Duration(i%500) * time.Millisecond)
-			if i >= 500 {
-				r.Time = r.Time.Add(500 * time.Millisecond)
-			}
+			r.Time = baseTime.Add(time.Duration(i) * time.Millisecond) // the next second begins at i = 500
 			r.Audit = settings.Audit{Level: settings.AuditDenied}
 			r.Path = fmt.Sprint("/", i)
 			history.Add(w, &r)
 		}
 	}
 	flush(t, w)
-	// One row for each of the 7 refusals in each of 2 seconds, with the path of the first.
+	// Each of the 7 refusals has a row in each of the 2 seconds, with the path of its first request.
 	checkEqual(t, "rows, refusals in each, and paths", d.query("SELECT count(*), min(count), max(count), "+
 		"string_agg(DISTINCT path, ' ' ORDER BY path) FROM rate_limit_audit"), "14 500 500 /0 /500")
 }
 
-// A sample contains all refusals, and its rows have weights that add up to the number of requests.
+// A sample contains all refusals. The weights of its rows add up to about the number of requests.
 func TestSampleEstimatesRequests(t *testing.T) {
 	d := newTestDB(t)
 	w := d.newWriter(history.Settings{MaxPending: 100000})
@@ -261,7 +273,8 @@ func TestSampleEstimatesRequests(t *testing.T) {
 	checkEqual(t, "refusals",
 		d.query("SELECT count, weight::text FROM rate_limit_audit WHERE outcome = 'limited'"),
 		"100 1")
-	// 1,000 are expected, with a standard deviation of 31.
+	// 5 % of 20,000 requests are about 1,000 rows of weight 20. The bounds are 8 standard deviations (of 31
+	// rows) away.
 	n := d.queryInt("SELECT sum(count * weight)::bigint FROM rate_limit_audit WHERE outcome = 'allowed'")
 	if n < 20*750 || n > 20*1250 {
 		t.Errorf("requests in the sample: got %d, want about 20000", n)
@@ -269,7 +282,7 @@ func TestSampleEstimatesRequests(t *testing.T) {
 	checkEqual(t, "metrics", d.query("SELECT allowed, limited FROM rate_limit_metrics_day"), "20000 100")
 }
 
-// Several Writers write the same rows concurrently, each in another order, without deadlocks.
+// Several Writers that write the same rows at once, each in another order, do not deadlock.
 func TestConcurrentWritersDoNotDeadlock(t *testing.T) {
 	d := newTestDB(t)
 	const count, records = 6, 3000

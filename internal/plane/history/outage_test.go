@@ -15,7 +15,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// checkNothingLost checks that written and dropped decisions add up to the added records.
+// checkNothingLost checks that each of the added records is either written or counted as dropped.
 func checkNothingLost(t testing.TB, d *testDB, w *history.Writer, added int64) {
 	t.Helper()
 	stats := w.Stats()
@@ -36,7 +36,7 @@ type faultyDB struct {
 	pgdb.DB
 	calls    int
 	answers  func(call int) bool
-	executes bool // a call without an answer takes effect
+	executes bool // a call takes effect even without an answer
 }
 
 var errLost = errors.New("the connection is lost")
@@ -58,9 +58,9 @@ func (d *faultyDB) Run(ctx context.Context, statements []*pgdb.Statement) error 
 	return errLost
 }
 
-// Each decision during an outage is either in the tables or counted as dropped. A parcel with an unknown
-// result is sent again with the same number, and written once. Records that are added meanwhile go into
-// another parcel.
+// Each record that is added during an outage is either in the tables or counted as dropped. A parcel with an
+// unknown result is sent again with the same number, and written once. Records that are added before the
+// result is known go into another parcel.
 func TestOutageDropsOldestRows(t *testing.T) {
 	for name, test := range map[string]struct {
 		db    faultyDB
@@ -105,7 +105,8 @@ func TestOutageDropsOldestRows(t *testing.T) {
 	}
 }
 
-// A row that the server rejects is dropped after it has failed alone. All others are written.
+// A row that the server rejects is dropped after it has failed in a parcel of its own. All other rows are
+// written.
 func TestRejectedRowStopsNoOther(t *testing.T) {
 	d := newTestDB(t)
 	w := d.newWriter(history.Settings{})
@@ -132,13 +133,13 @@ func TestRejectedRowStopsNoOther(t *testing.T) {
 	checkEqual(t, "rate_limit_writers", d.query("SELECT written, dropped FROM rate_limit_writers"),
 		"497 3")
 	reports := d.reportedErrors()
-	if len(reports) != 1 || !strings.Contains(reports[0], "dropped 1 decisions") {
-		t.Errorf("reported errors: got %q, want one about 1 dropped decision", reports)
+	if len(reports) != 1 || !strings.Contains(reports[0], "dropped 1 records") {
+		t.Errorf("reported errors: got %q, want one about 1 dropped record", reports)
 	}
 }
 
-// A flush waits for a locked row for only one second, because decisions may share the connection. No record
-// is lost.
+// A flush waits for a locked row for only one second, because decisions may use the same connection. No
+// record is lost.
 func TestFlushWaitsOneSecondForLockedRow(t *testing.T) {
 	d := newTestDB(t)
 	w := d.newWriter(history.Settings{})
@@ -167,8 +168,8 @@ func TestFlushWaitsOneSecondForLockedRow(t *testing.T) {
 	checkNothingLost(t, d, w, 2)
 }
 
-// A Writer does not create missing tables again, because they would hinder a restore. It keeps records up to
-// the bound, and writes the retention again.
+// A Writer does not create tables again that went missing, because new tables would hinder a restore. The
+// Writer keeps records up to the bound, and writes the retention into the restored tables.
 func TestMissingTablesAreNotRecreated(t *testing.T) {
 	d := newTestDB(t)
 	retention := settings.Retention{What: "audit", Keep: 7 * 24 * time.Hour}
@@ -197,7 +198,7 @@ func TestMissingTablesAreNotRecreated(t *testing.T) {
 	d.exec(schema.History)
 	await.Within(t, time.Minute, "a flush", func() bool { return w.Flush(context.Background()) == nil })
 	checkNothingLost(t, d, w, 10)
-	// the Writer retries every ten seconds
+	// The Writer retries to write the retention every ten seconds.
 	await.Within(t, time.Minute, "the retention", func() bool {
 		flush(t, w)
 		return d.query("SELECT (keep = '7 days')::text FROM rate_limit_retention WHERE what = "+

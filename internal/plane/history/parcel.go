@@ -3,11 +3,12 @@ package history
 import "github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 
 const (
-	batchRows  = 1000
-	batchCells = 1000
+	parcelRows  = 1000
+	parcelCells = 1000
 )
 
-// parcel is a batch of rows and cells that one transaction writes. It is immutable once it has a number.
+// parcel holds the rows and cells that one transaction writes. A parcel with a number is immutable, because
+// it may be sent again.
 type parcel struct {
 	number int64 // 0 until the parcel is first sent
 	rows   []auditRow
@@ -16,10 +17,10 @@ type parcel struct {
 
 // parcelSize is the total size of some parcels.
 type parcelSize struct {
-	rows      int
-	bytes     int64 // of the texts of the rows
-	decisions int64 // in the rows
-	requests  int64 // in the cells
+	rows     int
+	bytes    int64 // of the texts of the rows
+	records  int64 // in the rows
+	requests int64 // in the cells
 }
 
 // add adds the size of a parcel if sign is 1, and subtracts it if sign is -1.
@@ -27,15 +28,15 @@ func (s *parcelSize) add(p *parcel, sign int64) {
 	s.rows += int(sign) * len(p.rows)
 	for i := range p.rows {
 		s.bytes += sign * p.rows[i].bytes
-		s.decisions += sign * p.rows[i].numbers[auditCount]
+		s.records += sign * p.rows[i].numbers[auditCount]
 	}
 	for _, c := range p.cells {
 		s.requests += sign * c.requests()
 	}
 }
 
-// split divides a parcel into rows and cells, or a parcel of a single kind into halves. It returns nil for a
-// single row or cell.
+// split divides a parcel of rows and cells into one of rows and one of cells, and any other parcel into
+// halves. The result for a single row or cell is nil.
 func (p *parcel) split() []*parcel {
 	if len(p.rows) > 0 && len(p.cells) > 0 {
 		return []*parcel{{rows: p.rows}, {cells: p.cells}}
@@ -50,8 +51,8 @@ func (p *parcel) split() []*parcel {
 const beginSQL = "SELECT rate_limit_begin_batch(writer => $1, node => $2, region => $3, batch => $4, " +
 	"written => $5, dropped => $6)"
 
-// statements returns the transaction that writes a parcel. written and dropped are the totals of the Writer,
-// including this parcel.
+// statements returns the transaction that writes a parcel. written and dropped are the Writer's totals of
+// records, including those of the parcel.
 func (w *Writer) statements(p *parcel, written, dropped int64) []*pgdb.Statement {
 	node, region := w.settings.Node, w.settings.Region
 	statements := []*pgdb.Statement{{

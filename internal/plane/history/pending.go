@@ -6,7 +6,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
-// maxMerged bounds the distinct refusals of one second that can count further, equal refusals.
+// maxMerged bounds the rows of one second into which equal refusals can merge.
 const maxMerged = 20000
 
 // mergeKey has the values that are equal in all refusals of one row.
@@ -20,12 +20,12 @@ type mergeKey struct {
 // pending holds the rows of the audit log that wait for the next parcel, oldest first. Rows are numbered
 // since the start of the Writer. The Writer's mutex guards pending.
 type pending struct {
-	rows      []auditRow
-	first     int64 // the number of rows[0]
-	decisions int64 // the sum of the rows' counts
-	bytes     int64
+	rows    []auditRow
+	first   int64 // the number of rows[0]
+	records int64 // the sum of the rows' counts
+	bytes   int64
 
-	// merged has the row numbers of the refusals in second. Rows before first were removed.
+	// merged has the row numbers of the refusals in second. Rows with numbers below first were removed.
 	second int64
 	merged map[mergeKey]int64
 }
@@ -33,9 +33,9 @@ type pending struct {
 // end returns the number of the next row.
 func (p *pending) end() int64 { return p.first + int64(len(p.rows)) }
 
-// merge sets k to the key of a refusal and adds the refusal to the row of an equal refusal in the same
-// second. It returns false without such a row. The caller may then append a row and call addMerged. The
-// caller holds the mutex.
+// merge sets k to the key of a refusal, and adds the refusal to the row of an equal refusal in the same
+// second. Without such a row, merge returns false, and the caller may append a row and call addMerged.
+// The caller holds the mutex.
 func merge(w *Writer, r *Record, second int64, k *mergeKey) bool {
 	k.outcome = r.Outcome
 	k.cost = r.Cost
@@ -57,13 +57,13 @@ func merge(w *Writer, r *Record, second int64, k *mergeKey) bool {
 		return false
 	}
 	p.rows[number-p.first].numbers[auditCount]++
-	p.decisions++
+	p.records++
 	w.stats.Recorded++
 	return true
 }
 
-// addMerged adds k, the key of the last row, to merged. It replaces the texts of k, which belong to the
-// request, by the row's copies.
+// addMerged adds k, the key of the last row, to merged. addMerged replaces the texts of k, which belong to
+// the request, by copies, if possible by those of the row.
 func addMerged(p *pending, k *mergeKey) {
 	row := &p.rows[len(p.rows)-1]
 	k.prefix = shareText(row.texts[auditPrefix], k.prefix)
@@ -90,7 +90,7 @@ func appendRow(p *pending, r *Record, micros int64, weight string, mode settings
 	p.rows = append(p.rows, auditRow{})
 	row := &p.rows[len(p.rows)-1]
 	row.fill(r, micros, weight, mode)
-	p.decisions++
+	p.records++
 	p.bytes += row.bytes
 }
 
@@ -98,7 +98,7 @@ func appendRow(p *pending, r *Record, micros int64, weight string, mode settings
 func (p *pending) take(n int) []auditRow {
 	rows := p.rows[:n:n]
 	for i := range rows {
-		p.decisions -= rows[i].numbers[auditCount]
+		p.records -= rows[i].numbers[auditCount]
 		p.bytes -= rows[i].bytes
 	}
 	p.rows = p.rows[n:]
@@ -106,7 +106,7 @@ func (p *pending) take(n int) []auditRow {
 	return rows
 }
 
-// before returns the number of the first row of a second, or end if there is none.
+// before returns the number of the first row of a second, or end() if the second has no row.
 func (p *pending) before(second int64) int64 {
 	for i := range p.rows {
 		if p.rows[i].numbers[auditTime]/1000000 == second {

@@ -12,8 +12,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
-// A proxy with the privileges in docs/operating.md can write, lengthen a retention and run the upkeep. It
-// cannot shorten a retention, and reports that.
+// A proxy with the privileges in docs/operating.md can write, lengthen a retention and run the upkeep. The
+// proxy cannot shorten a retention, and reports so.
 func TestDocumentedHistoryPrivileges(t *testing.T) {
 	data, err := os.ReadFile("../../../docs/operating.md")
 	if err != nil {

@@ -14,15 +14,16 @@ type OutcomeKind uint8
 const (
 	// Allowed means that the request passed.
 	Allowed OutcomeKind = iota
-	// Limited means that a limit refused it.
+	// Limited means that a limit refused the request.
 	Limited
-	// Blocked means that a ban or a block rule refused it.
+	// Blocked means that a ban or a block rule refused the request.
 	Blocked
-	// Rejected means that it was refused because of its API key or its path.
+	// Rejected means that the request was refused because of its API key or its path.
 	Rejected
-	// Shadow means that a shadow rule would have refused it. Another record has the outcome of the request.
+	// Shadow means that a shadow rule would have refused the request. The request has another record with its
+	// own outcome.
 	Shadow
-	// Failed means that no decision was possible. Record.Status is 0 if the request passed.
+	// Failed means that no decision was possible. If the request passed nevertheless, Record.Status is 0.
 	Failed
 )
 
@@ -43,8 +44,9 @@ type Record struct {
 	Outcome OutcomeKind
 	Reason  string // the reason for a refusal, such as banned; "" means none
 
-	// Prefix is the prefix of the limit that refused the request, else of the limit with the least remaining
-	// quota. For a rule without limits it is RulePrefix and the rule's name. "" means no limit.
+	// Prefix is the prefix of the limit that refused the request or, if none did, of the limit with the least
+	// remaining quota. For a rule without limits, Prefix is RulePrefix and the rule's name. "" means no
+	// limit.
 	Prefix string
 	Key    string // the stored key of the counter, which is a digest if the key is secret
 
@@ -55,23 +57,23 @@ type Record struct {
 	Address            netip.Addr // the zero Addr if it is unknown
 	Host, Method, Path string     // Path without the query
 
-	// Endpoint is the operator's name for the path: the route, or the paths of a rule or a zone. Clients
-	// cannot choose it. "" means none.
+	// Endpoint is the operator's name for the path, which clients cannot choose: the route, or the paths of a
+	// rule or a zone. "" means none.
 	Endpoint string
 
-	// Hits has the charged hits of a request that passed. Add does not retain them. If Unsettled[i] is set, a
-	// later Settle adds the actual cost of Hits[i]. A nil Unsettled means that all costs are final.
+	// Hits has the charged hits of a request that passed. Add does not retain Hits. If Unsettled[i] is true,
+	// a later Settle adds the actual cost of Hits[i]. A nil Unsettled means that all costs are final.
 	Hits      []ratelimit.Hit
 	Unsettled []bool
 
-	Cost             int64         // in units, 0 or more; for a refused request, the cost it would have had
+	Cost             int64         // in units, 0 or more; what a refused request would have cost
 	Quota, Remaining int64         // in units, for the limit of Prefix; Quota is 0 if no limit decided
 	Status           int           // the HTTP status of a refusal; 0 if the request passed
 	RetryAfter       time.Duration // of a refusal; 0 if unknown; may be ratelimit.Never
 	Duration         time.Duration // the time that the decision took
 	Source           ratelimit.Source
 
-	// Also has the prefix and the key of each other limit that the request was checked against, as pairs.
+	// Also has a pair of texts for each other limit that decided on the request: its prefix and its key.
 	Also []string
 
 	Audit settings.Audit

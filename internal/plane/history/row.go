@@ -11,8 +11,8 @@ import (
 // follow.
 const RulePrefix = "rule/"
 
-// SplitPrefix splits the prefix of a rule's limit after the rule's name, into the columns prefix and
-// limit_name. It returns any other prefix unchanged. The name of a rule contains no slash.
+// SplitPrefix splits the prefix of a rule's limit after the rule's name, which contains no slash, into the
+// columns prefix and limit_name. Any other prefix is returned unchanged, with an empty limit.
 func SplitPrefix(prefix string) (counter, limit string) {
 	if !strings.HasPrefix(prefix, RulePrefix) {
 		return prefix, ""
@@ -32,7 +32,7 @@ type auditRow struct {
 	bytes   int64 // of the texts
 }
 
-// orNull returns n, or -1 for 0. A negative number becomes NULL.
+// orNull returns n, or -1 for 0. The negative number becomes NULL in the table.
 func orNull(n int64) int64 {
 	if n == 0 {
 		return -1
@@ -40,8 +40,8 @@ func orNull(n int64) int64 {
 	return n
 }
 
-// fill sets the row to the values of a record. It copies the texts, because a substring keeps the whole text
-// in memory, such as a path with its query.
+// fill sets the row to the values of a record. fill copies the texts, because a part of a text keeps the
+// whole text in memory: a path would keep its query.
 func (row *auditRow) fill(r *Record, micros int64, weight string, mode settings.AddressMode) {
 	n := &row.numbers
 	n[auditTime] = micros

@@ -17,9 +17,11 @@ type sendResult int
 
 const (
 	written sendResult = iota
-	// unknown means that the parcel may have been written. It is sent again with the same number.
+	// unknown means that the parcel may have been written. The same parcel is then sent again with the same
+	// number.
 	unknown
-	// rejected means that the parcel was not written and would fail again. It is split or dropped.
+	// rejected means that the parcel was not written and would fail again. The parcel is then split or
+	// dropped.
 	rejected
 )
 
@@ -28,21 +30,21 @@ const prepareInterval = 10 * time.Second
 
 // write writes the rows and cells that are due, or all pending ones if all is set.
 func (w *Writer) write(ctx context.Context, all bool) error {
-	prepareErr := w.prepare(ctx)
+	prepareErr := w.prepareTables(ctx)
 	if errors.Is(prepareErr, ratelimit.ErrUnavailable) {
 		return prepareErr
 	}
 	w.mu.Lock()
 	end := w.pending.end()
 	now := w.settings.Now().Unix()
-	if !all && now != w.delayedSecond && len(w.pending.rows) < w.batchRows {
-		// Rows of this second wait for equal refusals, but at most for one flush.
+	if !all && now != w.delayedSecond && len(w.pending.rows) < w.parcelRows {
+		// Leave the rows of this second to the next flush, so that equal refusals can still merge into them.
 		end = w.pending.before(now)
 		w.delayedSecond = now
 	}
-	if all || time.Since(w.collectedAt) >= totalsInterval {
+	if all || time.Since(w.cellsDueAt) >= totalsInterval {
 		w.cellsDue = w.totals.waiting
-		w.collectedAt = time.Now()
+		w.cellsDueAt = time.Now()
 	}
 	w.mu.Unlock()
 	for {
@@ -62,8 +64,8 @@ func (w *Writer) write(ctx context.Context, all bool) error {
 	}
 }
 
-// next returns the parcel to send next, or nil. A new parcel has rows with numbers below end. The parcel may
-// have neither rows nor cells: it then only reports dropped decisions.
+// next returns the parcel to send next, or nil. A new parcel has only rows with numbers below end. A parcel
+// without rows and cells reports dropped records.
 func (w *Writer) next(end int64) *parcel {
 	if len(w.sending) > 0 {
 		return w.sending[0]
@@ -71,8 +73,8 @@ func (w *Writer) next(end int64) *parcel {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := len(w.pending.rows)
-	if n > w.batchRows {
-		n = w.batchRows
+	if n > w.parcelRows {
+		n = w.parcelRows
 	}
 	if due := int(end - w.pending.first); n > due {
 		n = due
@@ -82,7 +84,7 @@ func (w *Writer) next(end int64) *parcel {
 	if n > 0 {
 		p.rows = w.pending.take(n)
 	}
-	if len(p.rows) == 0 && len(p.cells) == 0 && w.stats.Dropped == w.reportedDropped {
+	if len(p.rows) == 0 && len(p.cells) == 0 && w.stats.Dropped == w.droppedInDatabase {
 		return nil
 	}
 	w.sendingSize.add(p, 1)
@@ -90,9 +92,10 @@ func (w *Writer) next(end int64) *parcel {
 	return p
 }
 
-// prepare creates or upgrades the tables, and then writes the retention. It retries each until it succeeds.
-// After an error other than ratelimit.ErrUnavailable, parcels can still be written to existing tables.
-func (w *Writer) prepare(ctx context.Context) error {
+// prepareTables creates or upgrades the tables, and then writes the retention. What has failed is repeated by
+// a later call, at most once in prepareInterval. After an error other than ratelimit.ErrUnavailable, parcels
+// can still be written to existing tables.
+func (w *Writer) prepareTables(ctx context.Context) error {
 	if w.ready && w.retentionWritten || time.Since(w.preparedAt) < prepareInterval {
 		return w.prepareErr
 	}
@@ -154,8 +157,8 @@ func intervalText(d time.Duration) string {
 	return fmt.Sprintf("%d seconds", d/time.Second)
 }
 
-// send sends p, the first parcel of sending. It removes the parcel if it was written, and splits or drops it
-// if it was rejected. After an error the parcel must be sent again.
+// send sends p, the first parcel of sending. send removes a written parcel from sending, and splits or drops
+// a rejected parcel. After an error of send, the parcel must be sent again.
 func (w *Writer) send(ctx context.Context, p *parcel) error {
 	if p.number == 0 {
 		w.number++
@@ -163,16 +166,16 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	}
 	w.mu.Lock()
 	dropped := w.stats.Dropped
-	total := parcelSize{decisions: w.stats.Written}
+	total := parcelSize{records: w.stats.Written}
 	w.mu.Unlock()
 	total.add(p, 1)
-	statements := w.statements(p, total.decisions, dropped)
+	statements := w.statements(p, total.records, dropped)
 	within, cancel := context.WithTimeout(ctx, sendTimeout)
 	err := w.db.Run(within, statements)
 	cancel()
 	result, code, failure := resultOf(statements, err)
 	if result == written {
-		w.reportedDropped = dropped
+		w.droppedInDatabase = dropped
 		w.done(p, false)
 		return nil
 	}
@@ -212,22 +215,22 @@ func (w *Writer) done(p *parcel, dropped bool) {
 		w.drop(s)
 		return
 	}
-	w.stats.Written += s.decisions
+	w.stats.Written += s.records
 	w.stats.Batches++
 }
 
 // drop counts parcels of a size as dropped. The caller holds the mutex.
 func (w *Writer) drop(s parcelSize) {
-	w.stats.Dropped += s.decisions
+	w.stats.Dropped += s.records
 	w.stats.DroppedMetrics += s.requests
 }
 
-// resultOf returns the result of a transaction. err is the error of DB.Run. failure is the reason why the
-// parcel was not written, and code its SQLSTATE.
+// resultOf returns the result of a transaction that writes a parcel. err is the error of DB.Run. failure is
+// the reason why the parcel was not written, and code the SQLSTATE of the reason.
 func resultOf(statements []*pgdb.Statement, err error) (result sendResult, code string, failure error) {
 	first := statements[0]
 	if first.Err != nil && first.Code == uniqueViolation {
-		return written, "", nil // by an earlier attempt
+		return written, "", nil // an earlier attempt has written the parcel
 	}
 	for _, s := range statements {
 		if s.Err == nil || errors.Is(s.Err, pgdb.ErrRolledBack) {
@@ -246,8 +249,8 @@ func resultOf(statements []*pgdb.Statement, err error) (result sendResult, code 
 
 const uniqueViolation = "23505"
 
-// isFinal reports whether the same parcel would fail again. code is "" if the driver could not send a
-// parameter.
+// isFinal reports whether a parcel that failed with the SQLSTATE code would fail again. code is "" if the
+// driver could not send a parameter.
 func isFinal(code string) bool {
 	if code == "" {
 		return true

@@ -61,7 +61,8 @@ func TestDatabaseSettingsChangeNothing(t *testing.T) {
 	}
 }
 
-// The caller owns the tables, and its clock is years ahead. Upkeep uses the clock of the database.
+// A Writer that owns the tables, and has a clock that is years ahead, deletes nothing, because the upkeep
+// uses the clock of the database.
 func TestWrongClockDeletesNothing(t *testing.T) {
 	d := newTestDB(t)
 	exact := d.newWriter(history.Settings{})
@@ -106,7 +107,7 @@ func TestOneOfManyWritersRunsUpkeep(t *testing.T) {
 	runUpkeep("n1", "7 0")
 	runUpkeep("n2", "0 1")
 	runUpkeep("n3", "0 1")
-	// A time in the future, which a wrong server clock leaves behind, does not block the upkeep.
+	// A wrong server clock may leave a time in the future behind, which does not block the upkeep.
 	for _, last := range []string{"now() - interval '1 min'", "now() + interval '1 day'"} {
 		d.exec("UPDATE rate_limit_retention SET upkeep_at = " + last)
 		runUpkeep(last, "7 0")

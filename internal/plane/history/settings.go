@@ -11,30 +11,31 @@ import (
 
 // Settings are the settings of a Writer. The zero value has the defaults.
 type Settings struct {
-	// Node and Region name the process and its region in the tables. If Node is "", it is the host name. Each
-	// has up to 200 bytes.
+	// Node and Region name the process and its region in the tables, with up to 200 bytes each. A Node of ""
+	// means the host name.
 	Node, Region string
 
 	// Address selects the form of addresses in the audit log. "" means settings.AddressFull.
 	Address settings.AddressMode
 
-	// Retention is written to rate_limit_retention by the first flush. Omitted parts of the history keep
-	// their retention.
+	// Retention is written to rate_limit_retention by the first flush. A part of the history that is not in
+	// Retention keeps its retention.
 	Retention []settings.Retention
 
-	// DisableMigration leaves the tables to the operator, who runs schema.sql. By default the Writer creates
-	// or upgrades them.
+	// DisableMigration leaves the tables to the operator, who runs schema.sql. By default, the Writer creates
+	// or upgrades the tables.
 	DisableMigration bool
 
-	// MaxPending bounds the rows of the audit log in memory. Their texts are bounded to MaxPending KiB.
-	// Beyond the bound the oldest rows are dropped. 0 means DefaultMaxPending.
+	// MaxPending bounds the rows of the audit log in memory, and MaxPending KiB their texts. Beyond either
+	// bound, the oldest rows are dropped. 0 means DefaultMaxPending.
 	MaxPending int
 
 	// Now replaces this machine's clock, for tests.
 	Now func() time.Time
 
-	// OnError, if not nil, is called at most once a minute if a parcel could not be written or records were
-	// dropped, and at the first of a series of failures of Upkeep. It must not block.
+	// OnError, if not nil, is called at most once a minute after a parcel could not be written, or after
+	// requests were dropped or counted under (other). OnError is also called at the first of a series of
+	// failures of the upkeep. OnError must not block.
 	OnError func(error)
 }
 

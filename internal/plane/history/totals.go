@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// other replaces the user and the endpoint of requests beyond maxMinuteCells.
-	other = "(other)"
+	// overflowName replaces the user and the endpoint of requests beyond maxMinuteCells.
+	overflowName = "(other)"
 
 	maxMinuteCells  = 10000 // of one minute; further users and endpoints share a cell
 	maxWaitingCells = 50000 // of all minutes
@@ -29,7 +29,7 @@ type cell struct {
 	key     cellKey
 	isOther bool
 	numbers [cellNumbers]int64
-	latency [bounds + 1]int64 // by bucket
+	latency [lastBucket + 1]int64 // by bucket
 }
 
 // row returns the values of a cell in the order of metrics.
@@ -40,7 +40,7 @@ func (c *cell) row() tableRow {
 	n[cellRequests] = c.requests()
 	var text []byte
 	text = append(text, '{')
-	last := bounds
+	last := lastBucket
 	for last >= 0 && c.latency[last] == 0 {
 		last--
 	}
@@ -54,7 +54,8 @@ func (c *cell) row() tableRow {
 	return tableRow{n[:], []string{c.key.user, prefix, limit, c.key.endpoint, string(append(text, '}'))}}
 }
 
-// requests returns the number of requests, without decisions of shadow rules.
+// requests returns the number of requests. Records of shadow rules do not count, because their requests have
+// records of their own.
 func (c *cell) requests() int64 {
 	n := c.numbers[cellErrors]
 	for i := cellAllowed; i < cellShadow; i++ {
@@ -69,7 +70,7 @@ type minute struct {
 	seen  map[cellKey]bool  // the keys of up to maxMinuteCells cells, including written ones
 }
 
-// totals holds the metrics that wait for the next batch. The Writer's mutex guards it.
+// totals holds the metrics that wait for a parcel. The Writer's mutex guards totals.
 type totals struct {
 	minutes map[int64]*minute
 	last    *cell // the cell of the last record, or nil if that cell was taken
@@ -78,8 +79,8 @@ type totals struct {
 
 func newTotals() totals { return totals{minutes: make(map[int64]*minute)} }
 
-// cellOf returns the cell of a key in the minute at, or nil if too many cells wait. The caller should first
-// try the cell of the last record.
+// cellOf returns the cell of a key in the minute at, or nil if too many cells wait. For speed, the caller
+// first tries totals.last.
 func (t *totals) cellOf(at int64, k cellKey) *cell {
 	m := t.minutes[at]
 	if m == nil {
@@ -98,8 +99,8 @@ func (t *totals) cellOf(at int64, k cellKey) *cell {
 	isOther := len(m.seen) >= maxMinuteCells && !m.seen[k]
 	if isOther {
 		k.keyID = 0
-		k.user = other
-		k.endpoint = other
+		k.user = overflowName
+		k.endpoint = overflowName
 	}
 	if c := m.cells[k]; c != nil {
 		return c
@@ -132,7 +133,7 @@ func (t *totals) endMinutes(at int64) {
 func (c *cell) add(charged, settled int64) {
 	c.numbers[cellCharged] += charged
 	if c.numbers[cellCharged] < 0 {
-		c.numbers[cellCharged] = math.MaxInt64 // clients can choose costs
+		c.numbers[cellCharged] = math.MaxInt64 // clients can cause an overflow by their costs
 	}
 	c.numbers[cellSettled] += settled
 	if c.numbers[cellSettled] < 0 {
@@ -140,8 +141,8 @@ func (c *cell) add(charged, settled int64) {
 	}
 }
 
-// addCharges adds the charges of a request that passed to the cell of each limit. c is the cell of the
-// record.
+// addCharges adds the charges of a request that passed to the cell of each limit. c is the cell to which the
+// record was added.
 func (t *totals) addCharges(c *cell, r *Record) {
 	for i := range r.Hits {
 		h := &r.Hits[i]
@@ -166,8 +167,8 @@ func (t *totals) addCharges(c *cell, r *Record) {
 	}
 }
 
-// Settled describes the actual cost of a hit. Prefix is the hit's prefix, and the fields other than Units are
-// as in the request's Record.
+// Settled describes the actual cost of a hit. Prefix is the prefix of the hit's limit. Time, User, KeyID and
+// Endpoint are those of the request's Record.
 type Settled struct {
 	Time             time.Time
 	User             string
@@ -176,7 +177,7 @@ type Settled struct {
 	Units            int64 // 0 or more
 }
 
-// Settle records the actual cost of a hit that was Unsettled in a Record. After Close it does nothing.
+// Settle records the actual cost of a hit that was Unsettled in a Record. After Close, Settle does nothing.
 func Settle(w *Writer, s *Settled) {
 	micros := w.micros(s.Time)
 	w.mu.Lock()
@@ -194,10 +195,10 @@ func Settle(w *Writer, s *Settled) {
 	}
 }
 
-// take removes and returns cells of one minute, at most limit and at most batchCells.
+// take removes and returns cells of one minute, at most limit and at most parcelCells.
 func (t *totals) take(limit int) []*cell {
-	if limit > batchCells {
-		limit = batchCells
+	if limit > parcelCells {
+		limit = parcelCells
 	}
 	var cells []*cell
 	t.last = nil

@@ -22,14 +22,16 @@ const (
 	upkeepTimeout = 5 * time.Minute
 )
 
-// UpkeepSQL returns a statement that maintains the history. It creates the partitions of today and the next 7
-// days, and deletes rows and drops partitions that are past their retention, by the clock of the database:
-// with a wrong clock of this machine, the whole history could be past its retention. Any number of processes
-// may run it. It does nothing if an upkeep ran within pause, an interval of Postgres.
+// UpkeepSQL returns a statement that maintains the history. The statement creates the partitions of today and
+// the next 7 days, deletes rows and drops partitions that are past their retention. It uses the clock of the
+// database, because with a wrong clock of this machine the whole history could be past its retention. Any
+// number of processes may run the statement: it does nothing if an upkeep ran within pause, an interval of
+// Postgres.
 //
-// While it drops partitions, Writers wait for up to 100 ms. It skips partitions that another session uses.
-// The next upkeep retries them. It returns a row for each effect, see rate_limit_upkeep. The column what is
-// also dropped or skipped (a partition), and held_by names the users of a skipped partition.
+// While partitions are dropped, Writers wait for up to 100 ms. A partition that another session uses is
+// skipped until the next upkeep. The statement returns a row for each effect, see rate_limit_upkeep. For a
+// partition, the column what is "dropped" or "skipped", and held_by names the sessions that use a skipped
+// partition.
 func UpkeepSQL(pause string) string {
 	return `WITH u AS MATERIALIZED (SELECT * FROM rate_limit_upkeep(pause => '` + pause + `'))
 SELECT what, name, rows, NULL AS held_by FROM u UNION ALL
@@ -53,7 +55,7 @@ func (w *Writer) upkeepLoop() {
 	}
 }
 
-// runUpkeep runs the upkeep unless another process has just done so.
+// runUpkeep runs the upkeep, unless another process ran it within upkeepPause.
 func (w *Writer) runUpkeep() error {
 	ctx, cancel := context.WithTimeout(w.closing, upkeepTimeout)
 	defer cancel()
@@ -75,7 +77,8 @@ func (w *Writer) runUpkeep() error {
 	return failure
 }
 
-// reportUpkeep passes the first of a series of failures to OnError. It ignores outages, which flushes report.
+// reportUpkeep passes the first of a series of equal failures to OnError. An outage is left to the flushes,
+// which report it.
 func (w *Writer) reportUpkeep(err error) {
 	text := ""
 	if err != nil {

@@ -16,11 +16,12 @@ import (
 )
 
 const (
-	// flushInterval bounds the time between two flushes.
+	// flushInterval is the longest wait before the next flush.
 	flushInterval = time.Second
 	// totalsInterval is the minimum time between two writes of metrics.
 	totalsInterval = 10 * time.Second
-	// sendTimeout bounds an attempt to write a parcel. After a timeout the result is unknown.
+	// sendTimeout bounds an attempt to write a parcel. After a timeout, it is unknown whether the parcel was
+	// written.
 	sendTimeout = 5 * time.Second
 	// prepareTimeout bounds a migration and the write of the retention together.
 	prepareTimeout = 30 * time.Second
@@ -30,15 +31,17 @@ const (
 	reportInterval = time.Minute
 )
 
-// Stats counts the work of a Writer. It counts decisions, not rows: each refusal in a merged row counts, and
-// a sampled request counts once. Recorded is the sum of Written, Dropped and Pending.
+// Stats counts the work of a Writer. The first four fields count records, not rows of the audit log: a row of
+// 7 merged refusals has 7 records, and a row of a sample has 1 record, whatever its weight. Recorded is the
+// sum of Written, Dropped and Pending.
 type Stats struct {
-	Recorded int64 // decisions for the audit log
-	Written  int64 // decisions in the audit log
-	Dropped  int64 // decisions that will never be in the audit log
-	Pending  int64 // decisions that are not written yet
+	Recorded int64 // records for the audit log
+	Written  int64 // records in the audit log
+	Dropped  int64 // records that will never be in the audit log
+	Pending  int64 // records that are not written yet
 
-	// DroppedMetrics counts requests that will never be in the metrics. Close adds the pending ones.
+	// DroppedMetrics counts requests that will never be in the metrics. After Close, DroppedMetrics includes
+	// the requests that Close could not write.
 	DroppedMetrics int64
 	// Other counts requests that are in the metrics without their user and endpoint, because a minute had
 	// more than 10,000 combinations.
@@ -51,21 +54,21 @@ type Stats struct {
 
 // Writer writes the history of one process to Postgres. It is safe for concurrent use.
 //
-// The mutex mu guards the records that Add collects. One flush at a time owns the parcels: it takes rows and
-// cells under the mutex, and sends them without it.
+// The mutex mu guards the records that Add collects. One flush runs at a time, and owns the parcels. A flush
+// holds mu only while it moves rows and cells into parcels, not while it sends parcels.
 type Writer struct {
 	db       pgdb.DB
 	settings Settings
 	name     string // random; identifies the process in rate_limit_writers
 
-	batchRows int // the maximum of a parcel; a flush starts when batchRows rows wait
+	parcelRows int // the most rows of a parcel; as many waiting rows start a flush at once
 
-	closing context.Context // ends when Close begins
-	shut    context.CancelFunc
-	life    context.Context // ends when Close stops waiting
-	kill    context.CancelFunc
-	started sync.Once
-	loops   sync.WaitGroup
+	closing     context.Context // ends when Close begins
+	beginClose  context.CancelFunc
+	lifetime    context.Context // ends when Close stops waiting
+	endLifetime context.CancelFunc
+	started     sync.Once
+	loops       sync.WaitGroup
 
 	mu          sync.Mutex // guards the fields below
 	pending     pending
@@ -76,25 +79,25 @@ type Writer struct {
 	stats       Stats
 	wake        context.CancelFunc // starts the next flush
 
-	flushing         chan struct{} // holds a value during a flush, which owns the fields below
-	sending          []*parcel     // parcels to send; an attempt for the first one may have failed
-	number           int64         // the number of the last parcel
-	reportedDropped  int64         // the drops recorded in rate_limit_writers
-	ready            bool          // the tables are up to date
-	retentionWritten bool          // the retention was written
-	prepareErr       error         // the last error of prepare
-	preparedAt       time.Time     // the last attempt of prepare
-	delayedSecond    int64         // the second with rows that a flush left for the next one
-	cellsDue         int           // the number of cells to write in this flush
-	collectedAt      time.Time     // the last time when all cells became due
-	reportedAt       time.Time     // the last call of OnError
-	reportedDrops    int64         // the sum of drops and Stats.Other reported to OnError
+	flushing          chan struct{} // holds a value during a flush, which owns the fields below
+	sending           []*parcel     // to send; the first may already be written
+	number            int64         // the number of the last parcel
+	droppedInDatabase int64         // the column dropped of rate_limit_writers
+	ready             bool          // the tables are up to date
+	retentionWritten  bool          // the retention was written
+	prepareErr        error         // the last error of prepareTables
+	preparedAt        time.Time     // the last attempt of prepareTables
+	delayedSecond     int64         // the second with rows that the last flush left to the next
+	cellsDue          int           // the number of cells to write in this flush
+	cellsDueAt        time.Time     // when all cells last became due
+	reportedAt        time.Time     // the last call of OnError
+	countsReported    int64         // the sum of drops and Stats.Other in the last report to OnError
 
 	upkeepText string // the last failure of Upkeep; only upkeepLoop uses it
 }
 
-// New returns a Writer on db. It sends nothing yet, and never closes db. The error is a *ratelimit.FieldError
-// if a setting is not valid.
+// New returns a Writer on db. The Writer sends nothing before Prepare or Flush, and never closes db. If a
+// setting is not valid, the error is a *ratelimit.FieldError.
 func New(db pgdb.DB, s Settings) (*Writer, error) {
 	if db == nil {
 		return nil, &ratelimit.FieldError{Field: "db", Want: "a DB, such as pgxdb.Open returns"}
@@ -104,18 +107,18 @@ func New(db pgdb.DB, s Settings) (*Writer, error) {
 	}
 	name := make([]byte, 16)
 	if _, err := rand.Read(name); err != nil {
-		return nil, fmt.Errorf("no random bits for the name of the history's writer: %w", err)
+		return nil, fmt.Errorf("naming the history's writer: %w", err)
 	}
 	w := &Writer{db: db, settings: s, name: hex.EncodeToString(name), totals: newTotals(),
-		flushing: make(chan struct{}, 1), collectedAt: time.Now(), ready: s.DisableMigration,
+		flushing: make(chan struct{}, 1), cellsDueAt: time.Now(), ready: s.DisableMigration,
 		retentionWritten: len(s.Retention) == 0}
-	w.batchRows = batchRows
-	if half := (s.MaxPending + 1) / 2; w.batchRows > half {
-		w.batchRows = half
+	w.parcelRows = parcelRows
+	if half := (s.MaxPending + 1) / 2; w.parcelRows > half {
+		w.parcelRows = half
 	}
 	w.pending.merged = make(map[mergeKey]int64)
-	w.closing, w.shut = context.WithCancel(context.Background())
-	w.life, w.kill = context.WithCancel(context.Background())
+	w.closing, w.beginClose = context.WithCancel(context.Background())
+	w.lifetime, w.endLifetime = context.WithCancel(context.Background())
 	w.wake = func() {}
 	return w, nil
 }
@@ -146,19 +149,19 @@ func (w *Writer) writeLoop() {
 		interval, wake := context.WithTimeout(w.closing, flushInterval)
 		w.mu.Lock()
 		w.wake = wake
-		full := len(w.pending.rows) >= w.batchRows && !w.failing
+		full := len(w.pending.rows) >= w.parcelRows && !w.failing
 		w.mu.Unlock()
 		if !full {
 			<-interval.Done()
 		}
 		wake()
 		if w.closing.Err() == nil {
-			_ = w.flush(w.life, false)
+			_ = w.flush(w.lifetime, false)
 		}
 	}
 }
 
-// Flush writes all pending records. After an error, some are still pending. After Close the error is
+// Flush writes all pending records. After an error, some records are still pending. After Close, the error is
 // ratelimit.ErrClosed.
 func (w *Writer) Flush(ctx context.Context) error {
 	if w.closing.Err() != nil {
@@ -167,14 +170,14 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return w.flush(ctx, true)
 }
 
-// flush writes the rows and cells that are due, or all if all is set. It first waits for the running flush,
-// which ends with w.life at the latest. It returns a panic of a driver as an error.
+// flush writes the rows and cells that are due, or all if all is true. flush first waits for the end of the
+// running flush. The end of w.lifetime cuts every flush off. A panic of a driver is returned as an error.
 func (w *Writer) flush(ctx context.Context, all bool) error {
 	w.flushing <- struct{}{}
 	defer func() { <-w.flushing }()
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(w.life, cancel)
+	stop := context.AfterFunc(w.lifetime, cancel)
 	defer stop()
 	var failure error
 	if err := batch.PanicError(func() { failure = w.write(within, all) }); err != nil {
@@ -192,24 +195,25 @@ func (w *Writer) flush(ctx context.Context, all bool) error {
 	return failure
 }
 
-// report calls OnError if failure is not nil or records were dropped, at most once in reportInterval.
+// report calls OnError, at most once in reportInterval, about a failure, and about requests that were
+// dropped, or counted under overflowName, since the last report.
 func (w *Writer) report(failure error) {
 	stats := w.Stats()
 	dropped := stats.Dropped + stats.DroppedMetrics
 	now := w.settings.Now()
 	recently := !w.reportedAt.IsZero() && now.Sub(w.reportedAt) < reportInterval
-	if recently || failure == nil && dropped+stats.Other == w.reportedDrops {
+	if recently || failure == nil && dropped+stats.Other == w.countsReported {
 		return
 	}
 	text := ""
 	if dropped > 0 {
-		text = fmt.Sprintf("the history has dropped %d decisions of the audit log, and %d requests of the "+
+		text = fmt.Sprintf("the history has dropped %d records of the audit log, and %d requests of the "+
 			"metrics, since the start; ", stats.Dropped, stats.DroppedMetrics)
 	}
 	if stats.Other > 0 {
-		text += fmt.Sprintf("%d requests since the start are in the metrics with the user and the endpoint "+
-			"%s: a minute had more than %d combinations of user, API key, limit and endpoint; ",
-			stats.Other, other, maxMinuteCells)
+		text += fmt.Sprintf("since the start, the metrics have %d requests under the user and endpoint "+
+			"%s, because a minute had more than %d combinations of user, API key, limit and endpoint; ",
+			stats.Other, overflowName, maxMinuteCells)
 	}
 	switch {
 	case failure == nil:
@@ -218,11 +222,11 @@ func (w *Writer) report(failure error) {
 		failure = fmt.Errorf("%sthe last failure: %w", text, failure)
 	}
 	w.reportedAt = now
-	w.reportedDrops = dropped + stats.Other
+	w.countsReported = dropped + stats.Other
 	w.callOnError(failure)
 }
 
-// callOnError calls OnError, if it is not nil. It ignores a panic of OnError.
+// callOnError calls OnError if it is not nil, and ignores a panic of OnError.
 func (w *Writer) callOnError(err error) {
 	if w.settings.OnError != nil {
 		_ = batch.PanicError(func() { w.settings.OnError(err) })
@@ -234,12 +238,13 @@ func (w *Writer) Stats() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	stats := w.stats
-	stats.Pending = w.pending.decisions + w.sendingSize.decisions
+	stats.Pending = w.pending.records + w.sendingSize.records
 	return stats
 }
 
-// Close writes pending records for up to 2 s, and ends the background work. Records that are still pending
-// then count as dropped, including a parcel with an unknown result. Later records are dropped.
+// Close writes pending records for up to 2 s, and ends the background work. Records that are not confirmed by
+// then count as dropped, including those of a parcel that the server may have written. Later records are
+// dropped.
 func (w *Writer) Close() {
 	w.mu.Lock()
 	if w.closed {
@@ -249,18 +254,18 @@ func (w *Writer) Close() {
 	}
 	w.closed = true
 	w.mu.Unlock()
-	w.shut()
+	w.beginClose()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	stop := context.AfterFunc(ctx, w.kill)
+	stop := context.AfterFunc(ctx, w.endLifetime)
 	defer stop()
 	_ = w.flush(ctx, true)
-	w.kill()
+	w.endLifetime()
 	w.loops.Wait()
 	w.mu.Lock()
-	w.sendingSize.decisions += w.pending.decisions
+	w.sendingSize.records += w.pending.records
 	for w.totals.waiting > 0 {
-		w.sendingSize.add(&parcel{cells: w.totals.take(batchCells)}, 1)
+		w.sendingSize.add(&parcel{cells: w.totals.take(parcelCells)}, 1)
 	}
 	w.drop(w.sendingSize)
 	w.sendingSize = parcelSize{}
