@@ -1,6 +1,7 @@
 package traefikplugin
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,8 +11,8 @@ import (
 // pointer returns a pointer to n.
 func pointer(n int) *int { return &n }
 
-// TestClientAddress compares addresses with package pkg/ip of Traefik v3.6 for the same configuration and
-// request. Where that package returns none, the address of the connection is expected.
+// The client's address is the address that package pkg/ip of Traefik v3.6 returns for the same configuration
+// and request. Where that package returns none, it is the address of the connection.
 func TestClientAddress(t *testing.T) {
 	excluded := []string{"10.0.0.0/8", "2001:db8:1::/48", "192.0.2.1"}
 	for _, c := range []struct {
@@ -79,14 +80,14 @@ func TestIPStrategyErrorsNameTheirField(t *testing.T) {
 	for field, s := range map[string]*IPStrategy{
 		`ipStrategy.depth: "-1"`:               {Depth: -1},
 		`ipStrategy.excludedIPs: "10.0.0"`:     {ExcludedIPs: []string{"10.0.0.1", "10.0.0"}},
-		`ipStrategy.excludedIPs: ""`:           {ExcludedIPs: []string{""}},
+		`ipStrategy.excludedIPs: `:             {ExcludedIPs: []string{""}},
 		`ipStrategy.ipv6Subnet: "0"`:           {IPv6Subnet: pointer(0)},
 		`ipStrategy.ipv6Subnet: "129"`:         {IPv6Subnet: pointer(129)},
 		`ipStrategy.ipv6Subnet: "-64"`:         {Depth: 1, IPv6Subnet: pointer(-64)},
 		`ipStrategy.excludedIPs: "1.2.3.4/33"`: {ExcludedIPs: []string{"1.2.3.4/33"}},
 	} {
 		_, err := newAddresses(s)
-		if err == nil || !strings.HasPrefix(err.Error(), strings.TrimSuffix(field, `""`)) {
+		if !strings.HasPrefix(fmt.Sprint(err), field) {
 			t.Errorf("newAddresses(%+v): error %v, want one about %s", s, err, field)
 		}
 	}

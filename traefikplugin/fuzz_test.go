@@ -2,6 +2,7 @@ package traefikplugin
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,8 +12,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// FuzzTemplates configures any text as a key, a cost, a matcher or an address. It checks that an error names
-// the setting, or that the configuration accepts any request.
+// Any text may be configured as a key, a cost, a matcher or an address. Either the error names the setting, or
+// the configuration accepts any request.
 func FuzzTemplates(f *testing.F) {
 	for _, text := range []string{
 		"{client_ip}", "{header.X-Key}|{cookie.id} | {path}", "t:{query.a}{uri}{query}",
@@ -28,9 +29,8 @@ func FuzzTemplates(f *testing.F) {
 			r.Header.Set(name, sent)
 		}
 		if t1, err := (&addresses{plain: true}).parseText("key", text); err != nil {
-			var fieldErr *ratelimit.FieldError
-			if !errors.As(err, &fieldErr) || fieldErr.Field != "key" || fieldErr.Value != text {
-				t.Errorf("parseText(%q): error %v, want one for the key", text, err)
+			if want := fmt.Sprintf("key: %q: must be ", text); !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("parseText(%q): error %v, want %s", text, err, want)
 			}
 		} else if got := t1.Key(&serve.Request{HTTP: r}, 24, 64); t1.Parts().Fixed &&
 			!strings.ContainsAny(text, "{}") && got != text {
@@ -58,7 +58,7 @@ func FuzzTemplates(f *testing.F) {
 			compiled, err := c.compile()
 			if err != nil {
 				var fieldErr *ratelimit.FieldError
-				if !errors.As(err, &fieldErr) || fieldErr.Field == "" || fieldErr.Want == "" {
+				if !errors.As(err, &fieldErr) || fieldErr.Field == "" {
 					t.Errorf("compile() of %q: error %v, want one for a setting", text, err)
 				}
 				continue

@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// TestJourneyOfLeasedRequest sends the requests that internal/testkit/journey counts.
+// The program internal/testkit/journey counts the functions that these requests run.
 func TestJourneyOfLeasedRequest(t *testing.T) {
 	if testing.CoverMode() != "count" {
 		t.Skip("runs for internal/testkit/journey")

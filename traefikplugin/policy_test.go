@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// policyMiddleware returns a middleware with a policy. edit may add limits. The upstream responds with the
-// headers that the middleware sets in the request.
+// policyMiddleware returns a middleware with a policy. edit changes its configuration. The upstream responds
+// with the user, tier, key ID and rule that it receives, and with the number of X-RateLimit headers.
 func policyMiddleware(t *testing.T, dsn string, edit func(c *Config)) http.Handler {
 	t.Helper()
 	c := &Config{Other: Settings{"dsn": dsn, "timeout": "10s", "onError": "deny"}}
@@ -35,7 +35,8 @@ func policyMiddleware(t *testing.T, dsn string, edit func(c *Config)) http.Handl
 	return newMiddleware(t, t.Context(), newProcess(time.Millisecond), next, c)
 }
 
-// TestUpstreamReceivesExceededLimit checks the headers about a limit that admits a request beyond its quota.
+// If a limit admits a request beyond its quota, the upstream receives the limit and the excess, and never the
+// headers that a client forges.
 func TestUpstreamReceivesExceededLimit(t *testing.T) {
 	c := validConfig(Settings{"prefix": "trial\n", "key": "x", "limit": "5 1h", "cost": "3", "mode": "shadow",
 		"dsn": policytest.Open(t, ""), "timeout": "10s", "onError": "deny"})
@@ -85,8 +86,8 @@ func TestUpstreamReceivesIdentity(t *testing.T) {
 	}
 }
 
-// TestClientCannotHideIdentityHeaders sends Connection headers. A proxy does not forward headers that they
-// name.
+// A proxy does not forward the headers that Connection names, so the plugin removes its own headers from
+// Connection.
 func TestClientCannotHideIdentityHeaders(t *testing.T) {
 	h := policyMiddleware(t, policytest.Open(t, policytest.People), func(*Config) {})
 	for sent, want := range map[string]string{
@@ -99,14 +100,16 @@ func TestClientCannotHideIdentityHeaders(t *testing.T) {
 		r.Header.Set("Connection", sent)
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
-		if got := r.Header.Get("Connection"); got != want || w.Body.String() != "alice|free|||2" {
-			t.Errorf("Connection %q becomes %q, want %q; the upstream receives %s, want alice|free|||2",
-				sent, got, want, w.Body)
+		if got := r.Header.Get("Connection"); got != want {
+			t.Errorf("Connection %q becomes %q, want %q", sent, got, want)
+		}
+		if got := w.Body.String(); got != "alice|free|||2" {
+			t.Errorf("Connection %q: the upstream receives %s, want alice|free|||2", sent, got)
 		}
 	}
 }
 
-// TestPanickingRequestHasNoUser checks that a request does not keep the verdict of an earlier request.
+// A request that panics before its verdict does not have the verdict of an earlier request.
 func TestPanickingRequestHasNoUser(t *testing.T) {
 	allow := func(c *Config) { c.Other["onError"] = "allow" }
 	h := policyMiddleware(t, policytest.Open(t, policytest.People), allow).(*handler)
@@ -125,7 +128,7 @@ func TestPanickingRequestHasNoUser(t *testing.T) {
 	}
 }
 
-// TestPolicyIsShared checks that middlewares with the same settings share a policy until the last one ends.
+// Middlewares with the same settings share a policy until the last middleware ends.
 func TestPolicyIsShared(t *testing.T) {
 	dsn := policytest.Open(t, policytest.People)
 	p := newProcess(time.Millisecond)

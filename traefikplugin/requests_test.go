@@ -12,8 +12,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 )
 
-// TestRequestsAreNotKept checks that requests of 500 kB do not stay in memory after their responses, even if
-// their key is a substring of a long URL.
+// Requests of 500 kB do not stay in memory after their responses, even if their key is a substring of a long
+// URL.
 func TestRequestsAreNotKept(t *testing.T) {
 	h := newMiddleware(t, t.Context(), newProcess(time.Millisecond), &passCounter{}, validConfig(Settings{
 		"dsn": cluster.Open(t), "limit": "1000 1h", "key": "{query.user}", "timeout": "10s", "audit": "all"}))

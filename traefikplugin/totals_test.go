@@ -10,8 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// TestRegistryCountsDecisions checks that a proxy's row in the registry counts the requests since its start
-// and lists the busiest limits.
+// A proxy's row in the registry counts the requests since its start and lists the busiest limits.
 func TestRegistryCountsDecisions(t *testing.T) {
 	dsn := cluster.Open(t)
 	p := newProcess(100 * time.Millisecond)
