@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Few lines are logged during an outage, but the last one has its duration and the number of all its
-// requests.
+// Few lines are logged during an outage. The line at its end has the duration of the outage and the number of
+// all requests without a decision.
 func TestOutageIsSummedUpAtItsEnd(t *testing.T) {
 	var o host.Outage
 	var logged []host.Line
@@ -31,8 +31,10 @@ func TestOutageIsSummedUpAtItsEnd(t *testing.T) {
 	answered := []ratelimit.Decision{{Source: ratelimit.FromRemembered}, {Source: ratelimit.FromPostgres}}
 	o.Ended(log, answered, now.Add(3*time.Second))
 	last := logged[len(logged)-1]
-	if len(logged) != 4 || last.Lasted != 3*time.Second || last.Undecided != 2000 || last.Level != host.Warn {
-		t.Errorf("got %+v, want a last warning after 3 s with 2000 requests", logged)
+	got := fmt.Sprintf("%d lines, level %d, %v, %d requests", len(logged), last.Level, last.Lasted,
+		last.Undecided)
+	if want := "4 lines, level 1, 3s, 2000 requests"; got != want {
+		t.Errorf("at the end of the outage: %s, want %s", got, want)
 	}
 	if o.Ended(log, answered, now); len(logged) != 4 || o.IsUnderWay() {
 		t.Errorf("after a second Ended, %d lines are logged, want 4", len(logged))

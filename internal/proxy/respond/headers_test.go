@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The values share memory, so appending to one header must not change another.
+// The values of all headers share memory. Nevertheless, adding a value to one header changes no other.
 func TestHeadersOfARefusal(t *testing.T) {
 	d := ratelimit.Decision{Quota: ratelimit.MaxEvents, Remaining: 0, Reset: time.Unix(1700000000, 1),
 		RetryAfter: 1500 * time.Millisecond}

@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// fieldsWithoutKeys returns RateLimit-Policy and RateLimit of decisions, without pk.
+// fieldsWithoutKeys returns RateLimit-Policy and RateLimit of decisions, without the parameter pk.
 func fieldsWithoutKeys(hits []ratelimit.Hit, decisions []ratelimit.Decision) (policy, limit string) {
 	h := http.Header{}
 	o := outcomeOf(hits, decisions)
@@ -85,8 +85,8 @@ func TestFieldsOfDraft(t *testing.T) {
 	}
 }
 
-// A limit without a decision comes last in RateLimit-Policy and is not in RateLimit. A shadow limit is in
-// neither.
+// A refused limit is first in both fields. A limit without a decision is last in RateLimit-Policy and is not
+// in RateLimit. A shadow limit is in neither field.
 func TestFieldsOfSeveralLimits(t *testing.T) {
 	var hits []ratelimit.Hit
 	for _, name := range []string{"undecided", "wide", "refused", "shadow"} {
@@ -97,10 +97,11 @@ func TestFieldsOfSeveralLimits(t *testing.T) {
 		{Allowed: true, Quota: 9, Source: ratelimit.Undecided}, {Allowed: true, Quota: 9, Remaining: 5},
 		{Quota: 9, RetryAfter: time.Second}, {Quota: 9},
 	})
-	if policy != `"refused";q=9;w=60, "wide";q=9;w=60, "undecided";q=9;w=60` ||
-		rates != `"refused";r=0;t=1, "wide";r=5;t=0` {
-		t.Errorf("got %s and %s, want the refused limit first, and undecided in the policy alone",
-			policy, rates)
+	if want := `"refused";q=9;w=60, "wide";q=9;w=60, "undecided";q=9;w=60`; policy != want {
+		t.Errorf("RateLimit-Policy is %s, want %s", policy, want)
+	}
+	if want := `"refused";r=0;t=1, "wide";r=5;t=0`; rates != want {
+		t.Errorf("RateLimit is %s, want %s", rates, want)
 	}
 }
 

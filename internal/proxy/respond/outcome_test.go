@@ -1,6 +1,7 @@
 package respond_test
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ func outcomeOf(hits []ratelimit.Hit, decisions []ratelimit.Decision) respond.Out
 	return o
 }
 
-// Of several refusals, the headers describe one that never ends.
+// If one of several limits can never admit the request, the headers describe this limit.
 func TestNoRetryAfterForImpossibleRequest(t *testing.T) {
 	limit := &ratelimit.Limit{}
 	o := outcomeOf([]ratelimit.Hit{{Limit: limit}, {Limit: limit}, {Limit: limit}}, []ratelimit.Decision{
@@ -29,9 +30,9 @@ func TestNoRetryAfterForImpossibleRequest(t *testing.T) {
 	})
 	h := http.Header{}
 	respond.SetFields(h, settings.Fields{X: true}, nil, &o, nil, nil)
-	if h.Get("X-RateLimit-Limit") != "2" || h.Get("Retry-After") != "" ||
-		o.Body() != `{"error":"Too many requests"}` {
-		t.Errorf("got headers %v and body %s, want the limit 2 and no Retry-After", h, o.Body())
+	got := fmt.Sprint(h["X-Ratelimit-Limit"], h["Retry-After"], o.Body())
+	if want := `[2] []{"error":"Too many requests"}`; got != want {
+		t.Errorf("limit, Retry-After and body are %s, want %s", got, want)
 	}
 }
 

@@ -20,8 +20,8 @@ func (h header) Parts() Parts {
 	return Parts{Headers: []string{string(h)}, Header: string(h)}
 }
 
-// setFacts stores frequent hosts, paths and API keys directly. The facts must equal those that package policy
-// normalizes.
+// setFacts keeps hosts, paths and API keys of usual forms as they were sent. The facts must equal the results
+// of package policy, which normalizes all of them.
 func TestFactsAreNormalized(t *testing.T) {
 	s := &Site{
 		Policy:  &Policy{Key: header("Authorization"), key: "Authorization", tier: "t"},

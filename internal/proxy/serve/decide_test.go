@@ -16,7 +16,7 @@ func allowed(remaining int64) ratelimit.Decision {
 	return ratelimit.Decision{Allowed: true, Quota: 10, Remaining: remaining}
 }
 
-// used returns a decision of a limit without a quota, as those with overage have.
+// used returns a decision of a limit that was charged n units. It has no quota, like a limit with overage.
 func used(n int64) ratelimit.Decision {
 	return ratelimit.Decision{Allowed: true, Quota: ratelimit.MaxEvents, Remaining: ratelimit.MaxEvents - n}
 }
@@ -29,44 +29,36 @@ var (
 	overage = &policy.Mark{Overage: true, Quota: 5}
 )
 
-// outcomeTests lists decisions on a zone and on a rule with a mark, and their outcome.
+// result is what a client receives. wait is in seconds.
+type result struct {
+	status                   int
+	remaining, overage, wait int64
+}
+
+// outcomeTests lists decisions on a zone and on a rule with a mark, and the result of both.
 var outcomeTests = map[string]struct {
-	decisions []ratelimit.Decision
-	marks     []*policy.Mark
-	status    int
-	remaining int64
-	overage   int64
-	retry     int64
+	zone, rule ratelimit.Decision
+	mark       *policy.Mark
+	want       result
 }{
-	"all allowed": {
-		decisions: []ratelimit.Decision{allowed(3), allowed(2)}, marks: []*policy.Mark{plain},
-		remaining: 2,
-	},
-	"a zone refuses": {
-		decisions: []ratelimit.Decision{refused, allowed(2)}, marks: []*policy.Mark{own}, status: 429,
-		retry: 60,
-	},
-	"a rule refuses": {
-		decisions: []ratelimit.Decision{allowed(3), refused}, marks: []*policy.Mark{own}, status: 402,
-		retry: 3600,
-	},
+	"all allowed":    {zone: allowed(3), rule: allowed(2), mark: plain, want: result{remaining: 2}},
+	"a zone refuses": {zone: refused, rule: allowed(2), mark: own, want: result{status: 429, wait: 60}},
+	"a rule refuses": {zone: allowed(3), rule: refused, mark: own, want: result{status: 402, wait: 3600}},
 	"a shadow refuses nothing": {
-		decisions: []ratelimit.Decision{allowed(3), refused}, marks: []*policy.Mark{shadow}, remaining: 3,
+		zone: allowed(3), rule: refused, mark: shadow, want: result{remaining: 3},
 	},
 	"within an overage limit": {
-		decisions: []ratelimit.Decision{allowed(3), used(4)}, marks: []*policy.Mark{overage},
-		remaining: 1,
+		zone: allowed(3), rule: used(4), mark: overage, want: result{remaining: 1},
 	},
 	"beyond an overage limit": {
-		decisions: []ratelimit.Decision{allowed(3), used(7)}, marks: []*policy.Mark{overage}, overage: 2,
+		zone: allowed(3), rule: used(7), mark: overage, want: result{overage: 2},
 	},
 	"refused beside an overage": {
-		decisions: []ratelimit.Decision{refused, used(7)}, marks: []*policy.Mark{overage}, status: 429,
-		retry: 60,
+		zone: refused, rule: used(7), mark: overage, want: result{status: 429, wait: 60},
 	},
-	"known refused, the rest is not": {
-		decisions: []ratelimit.Decision{refused, {Source: ratelimit.Undecided, Allowed: true}},
-		marks:     []*policy.Mark{overage}, status: 429, retry: 60,
+	"refused beside an undecided limit": {
+		zone: refused, rule: ratelimit.Decision{Source: ratelimit.Undecided, Allowed: true}, mark: overage,
+		want: result{status: 429, wait: 60},
 	},
 }
 
@@ -74,17 +66,15 @@ var outcomeTests = map[string]struct {
 // it. A shadow rule refuses nothing.
 func TestOutcomeOfZonesAndRules(t *testing.T) {
 	for name, c := range outcomeTests {
-		hits := make([]ratelimit.Hit, len(c.decisions))
-		for i := range hits {
-			hits[i].Limit = &ratelimit.Limit{}
-		}
-		hits[len(hits)-1].Independent = c.marks[len(c.marks)-1].Shadow
-		o := serve.Judge(&serve.Request{Hits: hits, Decisions: c.decisions,
-			Verdict: policy.Verdict{Marks: c.marks}})
-		if o.Status != c.status || o.Decision.Remaining != c.remaining || o.Overage != c.overage ||
-			o.RetrySeconds() != c.retry {
-			t.Errorf("%s: got %+v with %d remaining and Retry-After %d, want %+v", name, o,
-				o.Decision.Remaining, o.RetrySeconds(), c)
+		limit := &ratelimit.Limit{}
+		o := serve.Judge(&serve.Request{
+			Hits:      []ratelimit.Hit{{Limit: limit}, {Limit: limit, Independent: c.mark.Shadow}},
+			Decisions: []ratelimit.Decision{c.zone, c.rule},
+			Verdict:   policy.Verdict{Marks: []*policy.Mark{c.mark}},
+		})
+		got := result{o.Status, o.Decision.Remaining, o.Overage, o.RetrySeconds()}
+		if got != c.want {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}
 	}
 	o := serve.Judge(&serve.Request{Hits: []ratelimit.Hit{{Independent: true}},
@@ -97,7 +87,6 @@ func TestOutcomeOfZonesAndRules(t *testing.T) {
 // If a request passes beyond a quota, in a shadow or as an overage, the outcome names the limit and the units
 // beyond the quota.
 func TestOutcomeHasExceededLimit(t *testing.T) {
-	overage := &policy.Mark{Overage: true, Quota: 5}
 	trial := &policy.Mark{Overage: true, Quota: 5, Shadow: true}
 	limit := &ratelimit.Limit{}
 	plain := ratelimit.Hit{Limit: limit, Cost: 1}

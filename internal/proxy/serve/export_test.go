@@ -9,8 +9,8 @@ import (
 )
 
 // RecordOf returns the history record of a delivered request without its hits and its duration. If q.Err is
-// set, the store failed with it, and RecordOf delivers the request. user is the user that the proxy
-// authenticated.
+// set, the store failed with that error, and RecordOf first delivers the request. user is the user that the
+// proxy authenticated.
 func RecordOf(q *Request, audit settings.Audit, user string) history.Record {
 	var r history.Record
 	q.Site = &Site{UserOf: func(*http.Request) string { return user }}

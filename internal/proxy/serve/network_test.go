@@ -8,7 +8,7 @@ import (
 )
 
 // All addresses of an IPv6 network and all forms of an address are one client.
-func TestNetwork(t *testing.T) {
+func TestNetworkIsOneClient(t *testing.T) {
 	for _, test := range []struct {
 		v4, v6     string // "" is the default
 		text, want string
@@ -37,6 +37,9 @@ func TestNetwork(t *testing.T) {
 				test.want)
 		}
 	}
+}
+
+func TestInvalidPrefixLengthsAreRejected(t *testing.T) {
 	for _, wrong := range [][2]string{{"-1", ""}, {"0", ""}, {"33", ""}, {"", "-1"}, {"", "129"}} {
 		_, err := settings.ReadLimit(settings.Values{"prefix": "a", "limit": "5 1m",
 			"ipv4_prefix": wrong[0], "ipv6_prefix": wrong[1]})

@@ -83,7 +83,7 @@ func (s *settling) settledUnitsAfter(t testing.TB, failed int) string {
 	return fmt.Sprint(outcome, " ", 1<<40-decisions[0].Remaining)
 }
 
-// The last event with the field counts, at whatever positions the stream is split.
+// The cost is in the last event that has the field, at whatever positions the stream is split.
 func TestEventStreamIsReadInAnyParts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := newSettling(t, "json usage.total_tokens")
@@ -121,8 +121,8 @@ func TestEventStreamIsReadInAnyParts(t *testing.T) {
 	})
 }
 
-// TestBodiesAreReadWithinBounds checks that a body that is too long, encoded or of another type leaves the
-// charge unchanged, and that no buffer stays in use.
+// A body that is too long, encoded or of another type leaves the charge of 10 unchanged. No buffer stays in
+// use: at the end, a long body can be read.
 func TestBodiesAreReadWithinBounds(t *testing.T) {
 	const body = `{"usage":{"total_tokens":25}}`
 	long := strings.Repeat(" ", 4<<20)
@@ -200,36 +200,43 @@ func TestInvalidCostIsLogged(t *testing.T) {
 	for value, shown := range map[string]string{"0.0042": `"0.0042"`, "": `missing`,
 		strings.Repeat("9", 5000): `"` + strings.Repeat("9", 40) + `…"`} {
 		s := newSettling(t, "header X-Cost")
-		var lines []host.Line
-		site := &serve.Site{Store: s.store, Log: func(line host.Line) { lines = append(lines, line) }}
+		var lines []string
+		site := &serve.Site{Store: s.store,
+			Log: func(l host.Line) { lines = append(lines, fmt.Sprint(l.Prefix, ": ", l.Err)) }}
 		for range 3 {
 			one := settlingOn(t.Context(), t, site, "header X-Cost", s.hit,
 				ratelimit.Decision{Allowed: true, DecidedAt: 1})
 			serve.ReadHeaders(http.StatusOK, http.Header{"X-Cost": {value}}, one)
 			one.End(0, http.Header{})
 		}
-		want := "settle header X-Cost: " + shown + ": must be a whole number"
-		if len(lines) != 1 || lines[0].Prefix != "p" || !strings.HasPrefix(lines[0].Err.Error(), want) {
-			t.Errorf("cost %.50q: got lines %v, want one with %s", value, lines, want)
+		want := "p: settle header X-Cost: " + shown + ": must be a whole number"
+		if len(lines) != 1 || !strings.HasPrefix(lines[0], want) {
+			t.Errorf("cost %.50q: got lines %q, want one with %s", value, lines, want)
 		}
 		if got := s.settledUnits(t); got != "missing 10" {
 			t.Errorf("cost %.50q: got %s, want missing 10, the charged cost", value, got)
 		}
 	}
+}
+
+// A Sampler allows one line in each period, with the number of lines that it dropped before.
+func TestSamplerAllowsOneLineAPeriod(t *testing.T) {
 	var sampler host.Sampler
-	start := time.Unix(1800000000, 0)
-	for after, want := range []string{0: "0 true", 1: "0 false", 59: "0 false", 60: "2 true", 61: "0 false"} {
-		if want == "" {
-			continue
-		}
-		dropped, ok := sampler.Allow(start.Add(time.Duration(after)*time.Second), time.Minute)
-		if got := fmt.Sprint(dropped, " ", ok); got != want {
-			t.Errorf("after %d s, Next returns %s, want %s", after, got, want)
+	for _, step := range []struct {
+		second, dropped int64
+		ok              bool
+	}{
+		{second: 0, ok: true}, {second: 1}, {second: 59}, {second: 60, dropped: 2, ok: true}, {second: 61},
+	} {
+		dropped, ok := sampler.Allow(time.Unix(1800000000+step.second, 0), time.Minute)
+		if dropped != step.dropped || ok != step.ok {
+			t.Errorf("after %d s: Allow = %d, %t, want %d, %t", step.second, dropped, ok, step.dropped,
+				step.ok)
 		}
 	}
 }
 
-// No client gets a header with a cost, even without a decision.
+// The client does not receive the header with the cost, even if there was no decision.
 func TestCostHeaderIsRemovedWithoutDecision(t *testing.T) {
 	limit := &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}
 	hit := ratelimit.Hit{Limit: limit, Key: "k", Cost: 1}
@@ -242,8 +249,8 @@ func TestCostHeaderIsRemovedWithoutDecision(t *testing.T) {
 	s.End(0, http.Header{})
 }
 
-// If the response determines the cost, a response of 5xx or none costs nothing. If the client left, the
-// charge stays.
+// If the response determines the cost, a request with a 5xx response, or without a response, costs nothing.
+// If the client left before its response, the charge stays.
 func TestFailedResponseCostsNothing(t *testing.T) {
 	for _, how := range []string{"header X-Tokens", "json usage.total"} {
 		for _, c := range []struct {

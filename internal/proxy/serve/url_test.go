@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// A client cannot get several keys by writing one path in several ways.
+// A client that writes one path in several ways has the same key each time.
 func TestNormalizePath(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "/": "/", "*": "*", "/a/b": "/a/b", "/a/b/": "/a/b/", "/.well-known/x": "/.well-known/x",
@@ -26,6 +26,7 @@ func TestNormalizePath(t *testing.T) {
 	}
 }
 
+// A host is without its port, upper case and final dot.
 func TestHostOf(t *testing.T) {
 	for text, want := range map[string]string{"example.com": "example.com", "Example.COM.": "example.com",
 		"example.com:80": "example.com", "[::1]:80": "::1", "": "", ".": ""} {
@@ -35,6 +36,7 @@ func TestHostOf(t *testing.T) {
 	}
 }
 
+// A semicolon separates parameters as & does. An invalid parameter does not hide the valid ones.
 func TestQueryValue(t *testing.T) {
 	for query, want := range map[string]string{
 		"": "", "q=a": "a", "q=a&q=b": "a,b", "q=a;b": "a", "x=1;q=a%3Bb": "a;b", "q=a&x=%zz": "a",
@@ -45,6 +47,7 @@ func TestQueryValue(t *testing.T) {
 	}
 }
 
+// Equal paths have one form, and the URL of the request stays as it was sent.
 func TestCleanURL(t *testing.T) {
 	for text, want := range map[string]string{
 		"/a/b?q=x&y": "/a/b?q=x&y", "/a": "/a", "/?": "/?",
