@@ -40,7 +40,8 @@ func TestMetricsCountSourceOfDecision(t *testing.T) {
 	cancel()
 	await.Within(t, time.Minute, "the end of the store", func() bool { return isClosed(handlers[0]) })
 	got := cluster.Query[string](t, dsn, `SELECT format(
-			'%s allowed, %s of them in the handler with a lease, %s limited, %s in the audit log', sum(allowed),
+			'%s allowed, %s of them in the handler with a lease, %s limited, %s in the audit log',
+			sum(allowed),
 			sum(from_lease + from_database) FILTER (WHERE limited = 0), sum(limited),
 			(SELECT sum(count) FROM rate_limit_audit))
 		FROM rate_limit_metrics WHERE granularity = 'minute'`)
