@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// TestArchivesAreTheSameBytes builds the archive of this platform in two clones, and runs its Caddy.
+// Two clones build the same archive of this platform, and its Caddy runs.
 func TestArchivesAreTheSameBytes(t *testing.T) {
 	var built []string
 	for range 2 {

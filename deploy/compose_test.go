@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,12 +35,12 @@ func compose(t *testing.T, path string) *types.Project {
 	return project
 }
 
-// composeFiles are the files, and the service of each that limits.
+// composeFiles maps each file to the service that limits.
 var composeFiles = map[string]string{"caddy/compose.yaml": "caddy", "traefik/compose.yaml": "traefik"}
 
 func TestComposeFilesNeedAPassword(t *testing.T) {
 	for path := range composeFiles {
-		if _, err := loadCompose(t, path); err == nil || !strings.Contains(err.Error(), "POSTGRES_PASSWORD") {
+		if _, err := loadCompose(t, path); !strings.Contains(fmt.Sprint(err), "POSTGRES_PASSWORD") {
 			t.Errorf("%s without a password: error %v, want one that names POSTGRES_PASSWORD", path, err)
 		}
 	}
@@ -54,22 +55,18 @@ func TestComposeFilesFitTogether(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if dsn.Host != "postgres" || dsn.User != *database.Environment["POSTGRES_USER"] ||
-				dsn.Database != *database.Environment["POSTGRES_DB"] ||
-				*service.Environment["PGPASSWORD"] != *database.Environment["POSTGRES_PASSWORD"] {
-				t.Errorf("the DSN is %s, want user, password and database of %v",
-					*service.Environment["DATABASE_URL"], database.Environment)
-			}
-			if service.DependsOn["postgres"].Condition != types.ServiceConditionHealthy ||
-				database.HealthCheck == nil {
-				t.Errorf("the proxy depends on %v, want it to wait for a healthy server", service.DependsOn)
-			}
+			env := database.Environment
+			expect(t, "the DSN's host", dsn.Host, "postgres")
+			expect(t, "the DSN's user", dsn.User, *env["POSTGRES_USER"])
+			expect(t, "the DSN's database", dsn.Database, *env["POSTGRES_DB"])
+			expect(t, "PGPASSWORD", *service.Environment["PGPASSWORD"], *env["POSTGRES_PASSWORD"])
+			expect(t, "the condition of the proxy's start", service.DependsOn["postgres"].Condition,
+				types.ServiceConditionHealthy)
+			expect(t, "the server has a health check", database.HealthCheck != nil, true)
+			expect(t, "the server's image", database.Image, "postgres:18")
+			expect(t, "the number of volumes", len(database.Volumes), 1)
 			// From 18 on, the image keeps its data in a folder of the version below this one.
-			if database.Image != "postgres:18" || len(database.Volumes) != 1 ||
-				database.Volumes[0].Target != "/var/lib/postgresql" {
-				t.Errorf("the server is %s, with the volumes %+v, want postgres:18 with one at "+
-					"/var/lib/postgresql", database.Image, database.Volumes)
-			}
+			expect(t, "the volume", database.Volumes[0].Target, "/var/lib/postgresql")
 			for name, s := range p.Services {
 				if name != proxy && len(s.Ports) > 0 {
 					t.Errorf("%s publishes %+v, want ports of the proxy only", name, s.Ports)
@@ -82,11 +79,9 @@ func TestComposeFilesFitTogether(t *testing.T) {
 func TestComposeFileRunsImageOfCaddy(t *testing.T) {
 	p, i := compose(t, "caddy/compose.yaml"), ourImage(t)
 	s := p.Services["caddy"]
-	if s.Build.Context != repository(t) || s.Build.Dockerfile != "deploy/Dockerfile" ||
-		s.Image != "pg-ratelimit-caddy:"+tag {
-		t.Errorf("the service builds %s from %s in %s, want pg-ratelimit-caddy:%s of deploy/ in %s",
-			s.Image, s.Build.Dockerfile, s.Build.Context, tag, repository(t))
-	}
+	expect(t, "the build's context", s.Build.Context, repository(t))
+	expect(t, "the build's Dockerfile", s.Build.Dockerfile, "deploy/Dockerfile")
+	expect(t, "the image", s.Image, "pg-ratelimit-caddy:"+tag)
 	if len(s.Configs) != 1 || !slices.Contains(i.command, s.Configs[0].Target) {
 		t.Errorf("the Caddyfile is at %+v, want where the image reads it: %q", s.Configs, i.command)
 	}
@@ -95,29 +90,27 @@ func TestComposeFileRunsImageOfCaddy(t *testing.T) {
 			t.Errorf("a volume is at %s, want one of Caddy's folders", volume.Target)
 		}
 	}
-	if len(s.Volumes) != 2 {
-		t.Errorf("the volumes are %+v, want two: the file system is read-only", s.Volumes)
-	}
-	for _, port := range s.Ports {
-		if !slices.Contains(i.ports, strconv.Itoa(int(port.Target))) ||
-			!strings.Contains(caddyfileOfCompose(t), "_port "+strconv.Itoa(int(port.Target))) {
-			t.Errorf("the service publishes the port %d of the container, want one on which Caddy listens",
-				port.Target)
+	expect(t, "the number of volumes beside the read-only file system", len(s.Volumes), 2)
+	caddyfile := p.Configs["caddyfile"].Content
+	for _, published := range s.Ports {
+		port := strconv.Itoa(int(published.Target))
+		if !slices.Contains(i.ports, port) || !strings.Contains(caddyfile, "_port "+port) {
+			t.Errorf("the service publishes the port %s of the container, want one on which Caddy listens",
+				port)
 		}
 	}
 }
 
 func TestComposeFileGivesTraefikPlugin(t *testing.T) {
 	s := compose(t, "traefik/compose.yaml").Services["traefik"]
-	if s.Image != "traefik:"+traefikVersion(t) {
-		t.Errorf("the service runs %s, want traefik:%s, as the tests do", s.Image, traefikVersion(t))
+	expect(t, "the image", s.Image, "traefik:"+traefikVersion(t))
+	folder := s.WorkingDir + "plugins-local/src/" + modulePath // where Traefik looks for the plugin
+	i := slices.IndexFunc(s.Volumes, func(v types.ServiceVolumeConfig) bool { return v.Target == folder })
+	if i < 0 {
+		t.Fatalf("the volumes are %+v, want one at %s", s.Volumes, folder)
 	}
-	if !slices.ContainsFunc(s.Volumes, func(v types.ServiceVolumeConfig) bool {
-		return v.Source == repository(t) && v.Target == s.WorkingDir+"plugins-local/src/"+modulePath &&
-			v.ReadOnly
-	}) {
-		t.Errorf("the volumes are %+v, want the plugin where Traefik looks for it", s.Volumes)
-	}
+	expect(t, "the plugin's folder", s.Volumes[i].Source, repository(t))
+	expect(t, "the plugin's volume is read-only", s.Volumes[i].ReadOnly, true)
 	if !slices.Contains(s.Command, "--entryPoints.web.address=:"+strconv.Itoa(int(s.Ports[0].Target))) {
 		t.Errorf("the arguments of Traefik are %q, want the entry point web at %+v", s.Command, s.Ports)
 	}

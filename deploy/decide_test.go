@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"fmt"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +19,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// decider is the Caddy that only decides, with limits of 3 instead of 100.
+// decider is the Caddy of decide/Caddyfile, which only decides. Its limits are 3 instead of 100.
 type decider struct {
 	*harness.Process
 	address string
@@ -38,8 +39,8 @@ func startDecider(t *testing.T) decider {
 	return decider{c, address}
 }
 
-// checkDecides sends four requests of a client, which chooses another address in its headers each time. Three
-// pass. If the Caddy is behind a proxy, the proxy refuses requests once the Caddy is gone.
+// checkDecides sends four requests of a client, which chooses another address in its headers each time. The
+// first three pass. If the Caddy is behind a proxy, the proxy refuses requests after the end of the Caddy.
 func (d decider) checkDecides(t *testing.T, behindProxy bool, send func(address string) harness.Response) {
 	t.Helper()
 	for left := 2; left >= -1; left-- {
@@ -51,11 +52,10 @@ func (d decider) checkDecides(t *testing.T, behindProxy bool, send func(address 
 			}
 			continue
 		}
-		wait, err := strconv.Atoi(response.Header.Get("Retry-After"))
-		if response.Status != http.StatusTooManyRequests || err != nil || wait < 1 ||
-			response.Header.Get("X-RateLimit-Remaining") != "0" {
-			t.Errorf("the fourth request of 3: %d %v %s, want 429 with Retry-After and 0 left",
-				response.Status, response.Header, response.Body)
+		expect(t, "the status of the fourth request", response.Status, http.StatusTooManyRequests)
+		expect(t, "the remaining units", response.Header.Get("X-RateLimit-Remaining"), "0")
+		if wait, _ := strconv.Atoi(response.Header.Get("Retry-After")); wait < 1 {
+			t.Errorf("the fourth request: headers %v, want a Retry-After of 1 or more", response.Header)
 		}
 	}
 	if !behindProxy {
@@ -64,12 +64,11 @@ func (d decider) checkDecides(t *testing.T, behindProxy bool, send func(address 
 	if err := d.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if response := send("192.0.2.1"); response.Status != http.StatusInternalServerError {
-		t.Errorf("without the Caddy that decides: status %d, want 500", response.Status)
-	}
+	expect(t, "the status without the Caddy that decides", send("192.0.2.1").Status,
+		http.StatusInternalServerError)
 }
 
-// TestNginxAsksForDecisions runs a real nginx in front of an app.
+// A real nginx in front of an app asks the Caddy.
 func TestNginxAsksForDecisions(t *testing.T) {
 	nginx, err := harness.Installed(t.Context(), "nginx")
 	if err != nil {
@@ -97,8 +96,7 @@ func TestNginxAsksForDecisions(t *testing.T) {
 	})
 }
 
-// TestEnvoyAsksForDecisions reads the filter with Envoy's API, and sends the requests that Envoy
-// sends with this filter.
+// Envoy's API accepts the filter, and the Caddy decides on the requests that Envoy sends with this filter.
 func TestEnvoyAsksForDecisions(t *testing.T) {
 	object, err := yaml.YAMLToJSONStrict([]byte(readFile(t, "decide/envoy.yaml")))
 	if err != nil {
@@ -116,24 +114,23 @@ func TestEnvoyAsksForDecisions(t *testing.T) {
 		t.Error(err)
 	}
 	service := filter.GetHttpService()
-	if !strings.HasSuffix(service.ServerUri.Uri, ":9080") ||
-		service.AuthorizationRequest.HeadersToAdd[0].Value != "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
-		t.Errorf("the filter asks %v, want the port 9080 with the client's address", service)
+	if !strings.HasSuffix(service.ServerUri.Uri, ":9080") {
+		t.Errorf("the filter asks %s, want the port 9080", service.ServerUri.Uri)
 	}
+	address := service.AuthorizationRequest.HeadersToAdd[0]
+	expect(t, "the header "+address.Key, address.Value, "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%")
 	d := startDecider(t)
 	ask := func(client string) harness.Response {
-		request := harness.Get("http://"+d.address+service.PathPrefix+"/a/path?with=a+query",
-			service.AuthorizationRequest.HeadersToAdd[0].Key, client)
+		request := harness.Get("http://"+d.address+service.PathPrefix+"/a/path?with=a+query", address.Key,
+			client)
 		request.Host, request.Method = "shop.example", http.MethodPost
 		return harness.Ask(t, request)
 	}
 	d.checkDecides(t, false, func(string) harness.Response { return ask("192.0.2.1") })
-	if response := ask("192.0.2.2"); response.Status != http.StatusOK {
-		t.Errorf("another client: status %d, want 200", response.Status)
-	}
+	expect(t, "the status for another client", ask("192.0.2.2").Status, http.StatusOK)
 }
 
-// TestTraefikAsksForDecisions runs a real Traefik without plugins in front of an app.
+// A real Traefik without plugins, in front of an app, asks the Caddy.
 func TestTraefikAsksForDecisions(t *testing.T) {
 	program, err := harness.Traefik(t.Context(), filepath.Join(root, "integration"))
 	if err != nil {
@@ -151,17 +148,15 @@ func TestTraefikAsksForDecisions(t *testing.T) {
 	login := harness.Get(url+"/login?user=ann", "X-Real-IP", "192.0.2.9", "X-Forwarded-Uri", "/other")
 	login.Host, login.Method = "shop.example", http.MethodPost
 	tr.Await(t, "its router", func() bool { return harness.Ask(t, login).Status != http.StatusNotFound })
-	if response := harness.Ask(t, login); response.Status != http.StatusForbidden ||
-		response.Body != "shop.example POST /login ann 127.0.0.1" {
-		t.Errorf("the Caddy responds %d %s, want a refusal of the client's own request", response.Status,
-			response.Body)
-	}
+	response := harness.Ask(t, login)
+	expect(t, "the response to /login", fmt.Sprint(response.Status, " ", response.Body),
+		"403 shop.example POST /login ann 127.0.0.1")
 	d.checkDecides(t, true, func(client string) harness.Response {
 		return harness.Ask(t, harness.Get(url+"/a/path", "X-Real-IP", client, "X-Forwarded-For", client))
 	})
 }
 
-// TestProgramsTakeUnits runs the lines of docs/other-programs.md.
+// The lines of docs/other-programs.md with /take charge units.
 func TestProgramsTakeUnits(t *testing.T) {
 	page := readFile(t, filepath.Join(root, "docs", "other-programs.md"))
 	d := startDecider(t)
@@ -170,7 +165,7 @@ func TestProgramsTakeUnits(t *testing.T) {
 		t.Fatalf("the page has %d lines with /take, want 3", len(lines))
 	}
 	for i, line := range lines {
-		// Each takes three units of its own key, which has three.
+		// Each line takes the three units of its key, so a second run is refused.
 		command := replaceAll(t, line[1], "127.0.0.1:9080", d.address, "key=report",
 			"key=report"+strconv.Itoa(i))
 		for _, want := range []string{"200 0", "429 0"} {

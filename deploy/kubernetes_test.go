@@ -34,8 +34,8 @@ type manifest struct {
 	route       routeResource
 }
 
-// middlewareResource and routeResource are as much of Traefik's custom resources as the file has.
-// Other fields are errors.
+// middlewareResource is a custom resource of Traefik, with the fields that the file has. Other fields are
+// errors. routeResource is another such resource.
 type middlewareResource struct {
 	meta.TypeMeta   `json:",inline"`
 	meta.ObjectMeta `json:"metadata"`
@@ -63,7 +63,7 @@ type routeResource struct {
 	} `json:"spec"`
 }
 
-// readManifest decodes each object as its type. Names that the type does not have are errors.
+// readManifest decodes each object as its type. A name that the type does not have is an error.
 func readManifest(t *testing.T, path string) *manifest {
 	t.Helper()
 	m := &manifest{}
@@ -128,24 +128,19 @@ func TestManifestsFitTogether(t *testing.T) {
 				t.Errorf("minAvailable is %v, want below the %d replicas, so that a pod can be moved",
 					m.disruptions.Spec.MinAvailable, *m.deployment.Spec.Replicas)
 			}
-			if c.EnvFrom[0].SecretRef.Name != m.secret.Name {
-				t.Errorf("the environment is from the Secret %s, want %s", c.EnvFrom[0].SecretRef.Name,
-					m.secret.Name)
-			}
+			expect(t, "the environment's Secret", c.EnvFrom[0].SecretRef.Name, m.secret.Name)
 			dsn, err := pgx.ParseConfig(strings.ReplaceAll(m.secret.StringData["DATABASE_URL"],
 				"CHANGE-ME", "changed"))
-			if err != nil || dsn.Password != "changed" || dsn.TLSConfig == nil ||
-				dsn.TLSConfig.InsecureSkipVerify {
-				t.Errorf("the DSN: %v, want one with a password that verifies the server", err)
+			if err != nil || dsn.TLSConfig == nil {
+				t.Fatalf("the DSN: error %v, want one with TLS", err)
 			}
+			expect(t, "the DSN's password", dsn.Password, "changed")
+			expect(t, "the DSN skips the server's certificate", dsn.TLSConfig.InsecureSkipVerify, false)
 			m.port(t, m.service.Spec.Ports[0].TargetPort)
 			for what, probe := range map[string]*core.Probe{"startup": c.StartupProbe,
 				"readiness": c.ReadinessProbe, "liveness": c.LivenessProbe} {
-				if probe == nil || m.port(t, probe.HTTPGet.Port) == 0 ||
-					probe.HTTPGet.Path != c.LivenessProbe.HTTPGet.Path {
-					t.Errorf("the %s probe is %+v, want the path %s", what, probe,
-						c.LivenessProbe.HTTPGet.Path)
-				}
+				m.port(t, probe.HTTPGet.Port)
+				expect(t, "the path of the "+what+" probe", probe.HTTPGet.Path, c.LivenessProbe.HTTPGet.Path)
 			}
 			checkSecurity(t, pod.Spec)
 			checkMounts(t, pod.Spec)
@@ -157,18 +152,15 @@ func TestManifestsFitTogether(t *testing.T) {
 func checkSecurity(t *testing.T, pod core.PodSpec) {
 	t.Helper()
 	s := pod.SecurityContext
-	if got, want := fmt.Sprint(*s.RunAsUser, ":", *s.RunAsGroup), ourImage(t).user; got != want {
-		t.Errorf("the pod runs as %s, want %s, the user of the image", got, want)
-	}
-	if !*s.RunAsNonRoot || *s.FSGroup != *s.RunAsGroup ||
-		s.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault {
-		t.Errorf("the pod has %+v, want no root, the group's files, and the default seccomp profile", s)
-	}
+	expect(t, "the user and the group", fmt.Sprint(*s.RunAsUser, ":", *s.RunAsGroup), ourImage(t).user)
+	expect(t, "runAsNonRoot", *s.RunAsNonRoot, true)
+	expect(t, "the group of files", *s.FSGroup, *s.RunAsGroup)
+	expect(t, "the seccomp profile", s.SeccompProfile.Type, core.SeccompProfileTypeRuntimeDefault)
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
-		if s := c.SecurityContext; *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
-			!slices.Equal(s.Capabilities.Drop, []core.Capability{"ALL"}) {
-			t.Errorf("%s has %+v, want no privileges and a read-only file system", c.Name, s)
-		}
+		s := c.SecurityContext
+		expect(t, c.Name+": allowPrivilegeEscalation", *s.AllowPrivilegeEscalation, false)
+		expect(t, c.Name+": readOnlyRootFilesystem", *s.ReadOnlyRootFilesystem, true)
+		expect(t, c.Name+": the dropped capabilities", s.Capabilities.Drop, "[ALL]")
 	}
 }
 
@@ -183,18 +175,14 @@ func checkMounts(t *testing.T, pod core.PodSpec) {
 			}
 		}
 	}
-	if len(mounted) != len(pod.Volumes) {
-		t.Errorf("the mounted volumes are %v, want all %d", mounted, len(pod.Volumes))
-	}
+	expect(t, "the number of mounted volumes", len(mounted), len(pod.Volumes))
 }
 
 func TestManifestRunsImageOfCaddy(t *testing.T) {
 	m, i := readManifest(t, "kubernetes/caddy.yaml"), ourImage(t)
 	c := m.container()
-	if c.Image != "pg-ratelimit-caddy:"+tag || !slices.Equal(c.Args, i.command) {
-		t.Errorf("the container runs %s with %q, want pg-ratelimit-caddy:%s with %q", c.Image, c.Args, tag,
-			i.command)
-	}
+	expect(t, "the image", c.Image, "pg-ratelimit-caddy:"+tag)
+	expect(t, "the arguments", c.Args, i.command)
 	paths := map[string]bool{}
 	for _, mount := range c.VolumeMounts {
 		paths[mount.MountPath] = true
@@ -205,16 +193,16 @@ func TestManifestRunsImageOfCaddy(t *testing.T) {
 			t.Errorf("the mounts are %v, want one at %s", paths, folder)
 		}
 	}
-	if volume := m.deployment.Spec.Template.Spec.Volumes[0]; volume.ConfigMap.Name != m.config.Name ||
-		m.config.Data[filepath.Base(c.Args[2])] == "" {
-		t.Errorf("the volume is %+v, want the Caddyfile of %s", volume, m.config.Name)
-	}
+	volume := m.deployment.Spec.Template.Spec.Volumes[0]
+	expect(t, "the volume's ConfigMap", volume.ConfigMap.Name, m.config.Name)
+	expect(t, "the name of the Caddyfile", filepath.Base(c.Args[2]), "Caddyfile")
 	caddyfile := m.config.Data["Caddyfile"]
-	for port, text := range map[int32]string{m.port(t, m.service.Spec.Ports[0].TargetPort): "http_port ",
-		m.port(t, c.LivenessProbe.HTTPGet.Port): "http://:"} {
-		if !strings.Contains(caddyfile, text+strconv.Itoa(int(port))+"\n") &&
-			!strings.Contains(caddyfile, text+strconv.Itoa(int(port))+" {\n") {
-			t.Errorf("the Caddyfile listens on other ports than %d:\n%s", port, caddyfile)
+	for _, want := range []string{
+		fmt.Sprintf("http_port %d\n", m.port(t, m.service.Spec.Ports[0].TargetPort)),
+		fmt.Sprintf("http://:%d {\n", m.port(t, c.LivenessProbe.HTTPGet.Port)),
+	} {
+		if !strings.Contains(caddyfile, want) {
+			t.Errorf("the Caddyfile is\n%s\nwant %s", caddyfile, want)
 		}
 	}
 }
@@ -222,16 +210,12 @@ func TestManifestRunsImageOfCaddy(t *testing.T) {
 func TestManifestGivesTraefikPlugin(t *testing.T) {
 	m := readManifest(t, "kubernetes/traefik.yaml")
 	pod, c := m.deployment.Spec.Template.Spec, m.container()
-	if c.Image != "traefik:"+traefikVersion(t) ||
-		pod.InitContainers[0].Image != "pg-ratelimit-traefik-plugin:"+tag {
-		t.Errorf("the pod runs %s and %s, want traefik:%s and pg-ratelimit-traefik-plugin:%s", c.Image,
-			pod.InitContainers[0].Image, traefikVersion(t), tag)
-	}
-	for _, mounts := range [][]core.VolumeMount{pod.InitContainers[0].VolumeMounts, c.VolumeMounts} {
-		if mounts[0].Name != "plugins" ||
-			mounts[0].MountPath != filepath.Join(c.WorkingDir, "plugins-local") {
-			t.Errorf("the plugin is at %+v, want plugins-local in %s", mounts, c.WorkingDir)
-		}
+	expect(t, "the image", c.Image, "traefik:"+traefikVersion(t))
+	expect(t, "the plugin's image", pod.InitContainers[0].Image, "pg-ratelimit-traefik-plugin:"+tag)
+	for _, container := range []core.Container{pod.InitContainers[0], c} {
+		mount, name := container.VolumeMounts[0], container.Name
+		expect(t, name+": the mounted volume", mount.Name, "plugins")
+		expect(t, name+": the folder", mount.MountPath, filepath.Join(c.WorkingDir, "plugins-local"))
 	}
 	for name, probed := range map[string]int32{"web": m.port(t, m.service.Spec.Ports[0].TargetPort),
 		"traefik": m.port(t, c.LivenessProbe.HTTPGet.Port)} {
@@ -241,22 +225,22 @@ func TestManifestGivesTraefikPlugin(t *testing.T) {
 		}
 	}
 	route := m.route.Spec.Routes[0]
-	if !slices.Equal(m.route.Spec.EntryPoints, []string{"web"}) ||
-		route.Middlewares[0].Name != m.middleware.Name || route.Kind != "Rule" ||
-		m.route.Namespace != m.middleware.Namespace {
-		t.Errorf("the route is %+v, want the middleware %s at the entry point web", m.route.Spec,
-			m.middleware.Name)
-	}
-	if pod.ServiceAccountName != m.account.Name || m.binding.Subjects[0].Name != m.account.Name ||
-		m.binding.Subjects[0].Namespace != m.account.Namespace ||
-		m.binding.RoleRef.Name != m.role.Name || m.account.Namespace != m.deployment.Namespace {
-		t.Errorf("the binding is %+v, want the role %s for the account %s", m.binding, m.role.Name,
-			pod.ServiceAccountName)
-	}
+	expect(t, "the route's entry points", m.route.Spec.EntryPoints, "[web]")
+	expect(t, "the route's kind", route.Kind, "Rule")
+	expect(t, "the route's middleware", route.Middlewares[0].Name, m.middleware.Name)
+	expect(t, "the route's namespace", m.route.Namespace, m.middleware.Namespace)
+	expect(t, "the pod's account", pod.ServiceAccountName, m.account.Name)
+	expect(t, "the account's namespace", m.account.Namespace, m.deployment.Namespace)
+	subject := m.binding.Subjects[0]
+	expect(t, "the binding's account", subject.Name, m.account.Name)
+	expect(t, "the namespace of the binding's account", subject.Namespace, m.account.Namespace)
+	expect(t, "the binding's role", m.binding.RoleRef.Name, m.role.Name)
 	last := m.role.Rules[len(m.role.Rules)-1]
-	if last.APIGroups[0] != "traefik.io" || !slices.Contains(last.Resources, "middlewares") ||
-		!slices.Contains(last.Resources, "ingressroutes") {
-		t.Errorf("the last rule of the role is %+v, want middlewares and ingressroutes of traefik.io", last)
+	expect(t, "the API of the role's last rule", last.APIGroups[0], "traefik.io")
+	for _, resource := range []string{"middlewares", "ingressroutes"} {
+		if !slices.Contains(last.Resources, resource) {
+			t.Errorf("the last rule of the role has %q, want %s", last.Resources, resource)
+		}
 	}
 }
 

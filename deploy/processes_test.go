@@ -36,11 +36,9 @@ func checkLimit(t *testing.T, url string, limit int) {
 		if i == limit {
 			want = http.StatusTooManyRequests
 		}
-		if response := harness.Ask(t, harness.Get(url)); response.Status != want ||
-			response.Header.Get("X-RateLimit-Limit") != strconv.Itoa(limit) {
-			t.Fatalf("request %d: status %d, %v, %s; want %d with a limit of %d", i+1, response.Status,
-				response.Header, response.Body, want, limit)
-		}
+		response := harness.Ask(t, harness.Get(url))
+		expect(t, "the status of request "+strconv.Itoa(i+1), response.Status, want)
+		expect(t, "its X-RateLimit-Limit", response.Header.Get("X-RateLimit-Limit"), limit)
 	}
 }
 
@@ -63,11 +61,7 @@ func writeFile(t *testing.T, path, text string) string {
 	return path
 }
 
-func caddyfileOfCompose(t *testing.T) string {
-	return compose(t, "caddy/compose.yaml").Configs["caddyfile"].Content
-}
-
-// slowMachineOptions give each request 50 s for its decision.
+// slowMachineOptions gives each request 50 s for its decision.
 const slowMachineOptions = "\n\t\ttimeout 50s\n\t\ton_error deny\n"
 
 // runningCaddy is a Caddy with the configuration of a container. It listens on free ports of this machine.
@@ -192,8 +186,7 @@ func startTraefik(t *testing.T, args []string, rule string, plugin map[string]an
 	return tr
 }
 
-// TestTraefikOfManifestLimitsAndIsReady interprets the plugin of the image, which has fewer files
-// than the repository.
+// The plugin of the image works, although the image has fewer files than the repository.
 func TestTraefikOfManifestLimitsAndIsReady(t *testing.T) {
 	m := readManifest(t, "kubernetes/traefik.yaml")
 	tr := startTraefik(t, m.container().Args, m.route.Spec.Routes[0].Match,
@@ -218,7 +211,5 @@ func TestTraefikOfManifestLimitsAndIsReady(t *testing.T) {
 		})
 	checkLimit(t, tr.url, 100)
 	probe := harness.Ask(t, harness.Get("http://"+tr.adminAddress+m.container().ReadinessProbe.HTTPGet.Path))
-	if probe.Status != http.StatusOK {
-		t.Errorf("readiness probe: status %d, want 200", probe.Status)
-	}
+	expect(t, "the status of the readiness probe", probe.Status, http.StatusOK)
 }

@@ -46,7 +46,7 @@ func TestGuideNamesTestedCaddys(t *testing.T) {
 	}
 }
 
-// TestWorkflowsAreSoundAndPinned reads the workflows as GitHub does.
+// The linter actionlint accepts the workflows, which name each action by a commit.
 func TestWorkflowsAreSoundAndPinned(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(root, ".github", "workflows", "*.yml"))
 	if err != nil || len(paths) != 2 {

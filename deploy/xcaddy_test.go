@@ -16,8 +16,8 @@ import (
 	"golang.org/x/mod/zip"
 )
 
-// xcaddy runs a command of the documentation in a folder, with a GOPROXY, and returns the Caddy that
-// it makes. The configured proxy takes the place of the public one.
+// xcaddy runs a command of the documentation with a GOPROXY, and returns the path of the Caddy that it
+// builds. The proxy that is configured on this machine replaces the public proxy.
 func xcaddy(t *testing.T, command, goproxy string) string {
 	t.Helper()
 	goproxy = strings.Replace(goproxy, "https://proxy.golang.org",
@@ -55,14 +55,14 @@ func checkModule(t *testing.T, caddy, version string) {
 }
 
 func TestXcaddyBuildsAClone(t *testing.T) {
-	// Go gives this version to a module that is replaced, and that nothing requires in another one.
+	// Go gives this version to a module that is replaced, unless another module requires a version.
 	goproxy, command, _ := documentedCommands(t)
 	checkModule(t, xcaddy(t, replaceAll(t, command, "/path/to/clone", repository(t)), goproxy),
 		"v0.0.0-00010101000000-000000000000")
 }
 
-// TestXcaddyBuildsTheRelease builds from a module proxy that has the module, as the proxies of Go
-// will when it is tagged. The version there names the commit, because Go caches the files of a version.
+// The module proxy of this test has the module, as Go's proxy will after the release. The version names the
+// commit, because Go caches the files of a version.
 func TestXcaddyBuildsTheRelease(t *testing.T) {
 	released := module.Version{Path: modulePath,
 		Version: host.Version + "-g" + output(t, "git", "-C", root, "rev-parse", "--short=12", "HEAD")}
