@@ -59,7 +59,7 @@ func TestLeaseDecidesLikeQueue(t *testing.T) {
 // It reports whether the remaining quotas are equal.
 func sameResponses(t *testing.T, queued, leased http.Handler, random *rand.Rand) bool {
 	addresses := []string{"192.0.2.1", "192.0.2.77", "2001:db8::1", "2001:DB8::2", "::ffff:192.0.2.1"}
-	values := append(addresses, "a", "A", "x:y", "sha256:"+strings.Repeat("0", 64), "")
+	values := append([]string{"a", "A", "x:y", "sha256:" + strings.Repeat("0", 64), ""}, addresses...)
 	address := net.JoinHostPort(addresses[random.IntN(len(addresses))], "80")
 	header := []string{values[random.IntN(len(values))]}
 	if random.IntN(20) == 0 { // few requests have the header twice
