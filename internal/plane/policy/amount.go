@@ -28,11 +28,13 @@ type amount struct {
 	from, until int64  // when the override is valid, in microseconds; until is exclusive
 }
 
-// maxCount bounds the count of a limit with overage. It is 256 times the largest cost, and twice maxCount
-// fits into a bigint, because a sliding window adds two counts.
+// maxCount is the quota that the store gets for a limit with overage, so that it counts beyond the real
+// quota. It is 256 times the largest cost. Twice maxCount fits into a bigint, as a sliding window requires,
+// because it adds two counts.
 const maxCount = 1 << 61
 
-// newAmount compiles an amount of a limit. from is Mark.From.
+// newAmount compiles the amount of a limit from an override, or from the limit itself in the form of an
+// override. from is Mark.From.
 func newAmount(l *limit, o *Override, from string) (*amount, error) {
 	quota := l.row.Limit
 	mark := *l.rule.mark
@@ -70,8 +72,8 @@ func newAmount(l *limit, o *Override, from string) (*amount, error) {
 }
 
 // addOverride adds the amount of an override to its limit's amounts in byLimit. It ignores the override if
-// the set does not have the limit, for example because the rule is disabled. Amounts for keys come before
-// amounts for users, and later starts come first. from is Mark.From.
+// the set does not have the limit, for example because the rule is disabled. Amounts for a key come before
+// amounts for a user. Of the same kind, the amount with the later start comes first. from is Mark.From.
 func (set *ruleSet) addOverride(byLimit map[*limit][]*amount, o *Override, from string) error {
 	l := set.limits[prefixOf(o.Rule, o.Limit)]
 	if l == nil {
@@ -100,9 +102,9 @@ type senderState struct {
 	ban       *Ban   // nil without a ban; see senderBan
 	user, key string // as in the keys of counters
 
-	// plainUntil is the end of the time in which the sender is plain: the memo's verdict holds for the
-	// sender. An identity is plain until the first of these ends if it has a tier and a user, but no ban,
-	// overrides or billing period. For any other identity, plainUntil is 0.
+	// A plain sender has a tier and a user, but no ban, overrides or billing period, and gets the memo's
+	// verdict. plainUntil is the time at which the tier or the API key of a plain sender ends. 0 means that
+	// the sender is not plain.
 	plainUntil int64
 
 	adjusted bool // overrides or periodStart is set
@@ -138,12 +140,12 @@ func senderStateOf(s *Snapshot, id *Identity) *senderState {
 		if o.KeyID != 0 {
 			from = "key"
 		}
-		_ = set.addOverride(state.overrides, o, from) // one that cannot be used has no effect
+		_ = set.addOverride(state.overrides, o, from) // an invalid override has no effect
 	}
 	state.adjusted = len(state.overrides) > 0 || !state.periodStart.IsZero()
 	if !state.adjusted && state.ban == nil && id.Tier != "" && state.user != "" &&
 		(id.Known || id.Digest == "") {
-		state.plainUntil = never
+		state.plainUntil = noEnd
 		for _, end := range []int64{id.TierUntil, id.ExpiresAt, id.RevokedAt} {
 			if end != 0 && end < state.plainUntil {
 				state.plainUntil = end
@@ -170,14 +172,15 @@ func amountFor(l *limit, sender *senderState, at int64, v *Verdict) *amount {
 	return anchored(sender, a)
 }
 
-// choose returns the first amount for a tier that is valid at the time at, or otherwise if there is none.
-func choose(amounts []*amount, tier string, at int64, otherwise *amount) *amount {
+// choose returns the first amount for a tier that is valid at the time at. If there is none, it returns
+// fallback.
+func choose(amounts []*amount, tier string, at int64, fallback *amount) *amount {
 	for _, a := range amounts {
 		if a.tier == tier && a.from <= at && at < a.until {
 			return a
 		}
 	}
-	return otherwise
+	return fallback
 }
 
 // anchored returns an amount with windows that begin on the sender's billing day. Users with the same period

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// never is the time of an end that never comes, in microseconds since the Unix epoch.
-const never = math.MaxInt64
+// noEnd stands for a missing end, in microseconds since the Unix epoch.
+const noEnd = math.MaxInt64
 
-// endOf returns end, or never if end is 0.
+// endOf returns end, or noEnd if end is 0.
 func endOf(end int64) int64 {
 	if end == 0 {
-		return never
+		return noEnd
 	}
 	return end
 }
@@ -21,7 +21,7 @@ func endOf(end int64) int64 {
 type banSet struct {
 	byNetwork     map[netip.Prefix]*Ban
 	prefixLengths []int // the distinct lengths in byNetwork
-	inForce       int64 // the number of bans in the database
+	inForce       int64 // the number of all bans in force
 	bySender      map[Credential]*Ban
 }
 
@@ -43,7 +43,7 @@ func newBanSet(bans []Ban, inForce int64) *banSet {
 	return b
 }
 
-// lastBan returns the later-ending of two bans. Either may be nil.
+// lastBan returns the one of two bans that ends later. A ban may be nil.
 func lastBan(a, b *Ban) *Ban {
 	if a == nil || b != nil && endOf(b.Until) > endOf(a.Until) {
 		return b
@@ -51,7 +51,8 @@ func lastBan(a, b *Ban) *Ban {
 	return a
 }
 
-// networkBan returns the last-ending ban of a network that contains the client's address, or nil.
+// networkBan returns the ban of the client's network, or nil. If several bans apply to the client's address,
+// it returns the ban that ends last.
 func networkBan(b *banSet, f *Facts) *Ban {
 	var last *Ban
 	for _, bits := range b.prefixLengths {
@@ -63,13 +64,14 @@ func networkBan(b *banSet, f *Facts) *Ban {
 	return last
 }
 
-// senderBan returns the last-ending ban of an identity's API key or user, or nil.
+// senderBan returns the ban of an identity's API key or user, or nil. If both are banned, it returns the ban
+// that ends last.
 func senderBan(b *banSet, id *Identity) *Ban {
 	return lastBan(b.bySender[Credential{Digest: id.Digest}], b.bySender[Credential{User: id.User}])
 }
 
-// refuseBanned refuses a request and returns true if one of two bans is in force at the time at. Either may
-// be nil.
+// refuseBanned reports whether one of two bans is in force at the time at. If so, it writes the refusal into
+// v. A ban may be nil.
 func refuseBanned(ofNetwork, ofSender *Ban, at int64, v *Verdict) bool {
 	for _, ban := range []*Ban{ofNetwork, ofSender} {
 		if ban == nil || at >= endOf(ban.Until) {
@@ -90,8 +92,8 @@ func refuseBanned(ofNetwork, ofSender *Ban, at int64, v *Verdict) bool {
 	return false
 }
 
-// addLength adds the prefix length of a network to a list without duplicates. A search for an address looks
-// up each length in a map. Even many networks have few distinct lengths.
+// addLength adds the prefix length of a network to a list without duplicates. A search for an address does
+// one look-up for each length. That is cheap, because even many networks have few distinct lengths.
 func addLength(lengths []int, network netip.Prefix) []int {
 	for _, bits := range lengths {
 		if bits == network.Bits() {

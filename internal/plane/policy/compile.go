@@ -42,8 +42,8 @@ func (s *Snapshot) Wrong() []Wrong { return s.set.wrong }
 // Rules returns the number of rules in use.
 func (s *Snapshot) Rules() int { return len(s.set.rules) }
 
-// ruleSet holds compiled rules with their limits. Its slices hold pointers: in the interpreter, a function
-// with a variable of the element's type pays for memory of its size.
+// ruleSet holds compiled rules with their limits. Its slices hold pointers, because an interpreted function
+// allocates memory for each of its variables of a struct type.
 type ruleSet struct {
 	rules  []*rule           // in the order of evaluation
 	limits map[string]*limit // by prefix
@@ -61,7 +61,7 @@ type rule struct {
 	row         Rule // with methods in upper case, and normal networks
 	position    int  // in ruleSet.rules
 	mark        *Mark
-	until       int64    // row.Until, or never
+	until       int64    // row.Until, or noEnd
 	hosts       []string // normal forms; see parseHost
 	paths       []*pathPattern
 	endpoint    string // the paths, joined by spaces
@@ -74,7 +74,7 @@ type rule struct {
 // prefixOf returns the prefix of the counters of a limit.
 func prefixOf(rule, limit string) string { return "rule/" + rule + "/" + limit }
 
-// newRuleSet compiles rules. before are the rules of the snapshot in force. If a rule cannot be used,
+// newRuleSet compiles rules. before has the rules of the snapshot in force. If a rule cannot be used,
 // newRuleSet compiles the rule of the same name in before instead.
 func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int) *ruleSet {
 	set := &ruleSet{limits: make(map[string]*limit), anchored: make(map[anchorKey]*amount)}

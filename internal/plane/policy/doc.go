@@ -24,9 +24,10 @@
 //     shadow rule does not apply after an enforced rule of its family that matches.
 //  4. Amount. The override for the key applies, else the one for the user, else the one for the tier, else
 //     the rule's own amount.
-//  5. Counter. The prefix is rule/<rule>/<limit>. The key has the parts that CountBy names. Neither contains
-//     the amount or the tier, so a change of plan keeps the counts. A rule does not match a request without a
-//     value that the rule counts by, except for a header: see Rule.SkipWithoutHeader.
+//  5. Counter. The prefix is rule/<rule>/<limit>. The key has the parts that CountBy names. A change of plan
+//     keeps the counts, because the key does not contain the amount, and contains the tier only if CountBy
+//     names it. If a request lacks a value that a rule counts by, the rule does not match; for a header, see
+//     Rule.SkipWithoutHeader.
 //  6. Errors. A Snapshot leaves out a rule that it cannot use, and Snapshot.Wrong names the rule. A Policy
 //     keeps using the rule from the snapshot in force, if that snapshot has it.
 //
@@ -40,11 +41,11 @@
 // # Cost
 //
 // The index of a Snapshot files each rule under every value of one kind of condition: paths, hosts, networks
-// or tiers. It chooses the kind that the fewest other rules share, so Evaluate tries only a few of many
-// selective rules. With Settings.Remember, a Snapshot also has a memo. For a tier, method, host and path the
-// memo holds the rules that match. It also holds the verdict if all senders without amounts of their own get
-// the same one. The memo saves searches of the index, which are slow in the interpreter. Evaluate allocates
-// no memory if all rules count by user.
+// or tiers. It chooses the kind with the values that the fewest other rules have, so Evaluate tries only a
+// few rules even if there are many. With Settings.Remember, a Snapshot also has a memo. For a tier, method,
+// host and path the memo holds the rules that match. It also holds the verdict, if all senders without
+// amounts of their own get the same verdict. The memo saves searches of the index, which are slow in the
+// interpreter. Evaluate allocates no memory if all rules count by user.
 //
 // The package runs compiled and interpreted; internal/testkit/imports describes the rules for such code. In
 // the interpreter, the cost of a call grows with the number of expressions in the function, executed or not.

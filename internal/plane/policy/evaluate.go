@@ -10,9 +10,9 @@ import (
 
 // Evaluate overwrites v with the verdict on a request. id is nil for an anonymous request.
 //
-// Evaluate copies the verdict from the memo if the identity has no ban, overrides or billing period, and no
-// ban or rule names a network of the client's address. Otherwise it calls evaluateInFull. The common case is
-// in the body of this function, because calls are slow in the interpreter.
+// Evaluate copies the verdict from the memo if the identity is plain (see senderState), and no ban or rule
+// names a network of the client's address. Otherwise it calls evaluateInFull. The common case is in the body
+// of this function, because calls are slow in the interpreter.
 func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
 	if id == nil || s.set.memo == nil {
 		evaluateInFull(s, f, id, now, v)
@@ -112,7 +112,7 @@ func keyProblem(id *Identity, at int64) Reason {
 }
 
 // decide sets v to the verdict of the rules. It refuses the request if the verdict depends on the parameters
-// of the path. Before the call, v.Tier must be set and v must otherwise be empty.
+// of the path. Before the call, v describes the sender and is otherwise empty.
 func decide(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdict) {
 	apply(match(set, f, v), f, sender, at, v)
 	if strings.IndexByte(f.Path, ';') >= 0 && isAmbiguous(set, f, sender, at, v) {

@@ -32,8 +32,9 @@ func credentialOf(id *Identity) Credential {
 // IdentityCache caches API keys and users of the database. A full cache evicts a random identity. Unknown
 // keys have their own map, so that invented keys evict no real ones. A full map of unknown keys is emptied.
 //
-// A look-up must not cache a state from before an eviction. Therefore it first calls Generation, and Add
-// caches nothing if an identity was evicted since then. A change during a statement is rare.
+// A look-up must not cache a state from before an eviction. Therefore it calls Generation before it reads,
+// and Add caches nothing if an identity was evicted since then. This is cheap, because few statements meet an
+// eviction.
 type IdentityCache struct {
 	capacity int
 
@@ -97,8 +98,9 @@ func (c *IdentityCache) Generation() uint64 {
 	return c.generation
 }
 
-// Add caches the result of a look-up. If text is not "", Recall finds the identity by it. Add reports false
-// and caches nothing if an identity was evicted since generation. The identity must then be looked up again.
+// Add caches the result of a look-up. If text is not "", Recall finds the identity by this text. Add reports
+// false and caches nothing if an identity was evicted since generation. The identity must then be looked up
+// again.
 func (c *IdentityCache) Add(id *Identity, text string, generation uint64, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,8 +154,8 @@ func (c *IdentityCache) remove(sender Credential) {
 	}
 }
 
-// evict evicts the changed identities: all of them, or users with their API keys, and API keys, known or
-// unknown. These changes are then no longer due.
+// evict evicts the changed identities, and clears them in due: all identities, or the changed users with
+// their API keys and the changed API keys, known or unknown.
 func (c *IdentityCache) evict(due *changes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,7 +25,7 @@ const digits62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 
 // NewKey returns an API key of 37 characters: KeyPrefix, 27 random digits of base 62, and a checksum of 6
 // digits. The checksum is the CRC-32 (IEEE) of all characters before it, in base 62. It detects a mistyped
-// key without the database. It proves nothing: anybody can invent a key with a correct checksum.
+// key without the database. It does not prove that a key is real, because anybody can compute a checksum.
 func NewKey() (string, error) {
 	key := KeyPrefix
 	for len(key) < keyLength-checksumDigits {

@@ -8,12 +8,12 @@ import (
 )
 
 // Each statement of this package returns rows with one column: a JSON object as text. The standard library
-// decodes the object, which is faster in the interpreter than decoding each field. A rule and an override
-// have all columns of their tables. The statements convert values that Postgres and Go format differently.
-// NULL becomes the zero value.
+// decodes the object, which is faster in the interpreter than decoding each field. The object of a rule or an
+// override has all columns of its table. The statements convert values, such as intervals, that Postgres and
+// Go format differently. NULL becomes the zero value.
 
-// timeSQL returns an expression for a time in microseconds since the Unix epoch, from the first second after
-// the epoch (for earlier times, such as -infinity) to the year 9999.
+// timeSQL returns an expression for a time in microseconds since the Unix epoch. Times before the first
+// second of the epoch, such as -infinity, become that second. Times after 9999-12-31 become 9999-12-31.
 func timeSQL(expression string) string {
 	return `CASE WHEN ` + expression + ` IS NOT NULL THEN
 		(least(greatest(extract(epoch FROM ` + expression + `), 1), 253402214400) * 1000000)::bigint END`
@@ -69,8 +69,8 @@ const wholeSQL = `
 UNION ALL
 SELECT json_build_object('Whole', ` + schema.PolicyWhole + `)`
 
-// sorted returns a statement of selects and wholeSQL. Its order depends only on the rows, so that equal rows
-// give equal results.
+// sorted returns a statement of selects and wholeSQL. It sorts the rows, so that equal rows give equal
+// results.
 func sorted(selects string) string {
 	return `SELECT a::text FROM (` + selects + wholeSQL + `) AS a(a) ORDER BY 1`
 }
@@ -97,7 +97,7 @@ func banSQL(user, key, digest string) string {
 		'Until', ` + timeSQL("b.until") + `, 'Reason', b.reason)`
 }
 
-// newestBansSQL selects the bans in force, up to maxBans of the newest.
+// newestBansSQL selects the newest bans in force, up to maxBans.
 const newestBansSQL = `(SELECT * FROM rate_limit_bans WHERE until > now()
 	ORDER BY banned_at DESC, id DESC LIMIT 100000) b`
 
@@ -108,8 +108,8 @@ UNION ALL
 SELECT json_build_object('InForce', count(*)) FROM rate_limit_bans
 	WHERE until > now()`)
 
-// bannedKeysSQL returns the bans of API keys, and of up to 100,000 API keys of banned users. It is a separate
-// statement, so that other changes take effect while the table of API keys is locked.
+// bannedKeysSQL returns a ban for each banned API key, and for up to 100,000 API keys of banned users. It is
+// a separate statement, so that other changes take effect while the table of API keys is locked.
 var bannedKeysSQL = sorted(bannedKeySQL + `b.key_id = k.id
 UNION ALL
 (` + bannedKeySQL + `b.user_id = k.user_id
@@ -120,7 +120,7 @@ var bannedKeySQL = `SELECT json_build_object(` + banSQL("k.user_id", "k.id", "en
 
 // identitiesSQL returns the API keys with the digests $1, and the users $2, each with its overrides. The
 // statement is unnamed, so that the server plans it again when the tables have grown by orders of magnitude.
-// A key's own tier has no end.
+// A key's own tier has no end, so its TierUntil is NULL.
 var identitiesSQL = `SELECT json_build_object('Identity', json_build_object('Digest', a.digest, 'KeyID', k.id,
 	'CountedAs', k.counted_as, 'ExpiresAt', ` + timeSQL("k.expires_at") + `,
 	'RevokedAt', ` + timeSQL("k.revoked_at") + `, 'Tier', coalesce(k.tier, u.tier),

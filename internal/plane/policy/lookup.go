@@ -24,8 +24,8 @@ const (
 	lookUpTimeout = 2 * time.Second
 	// maxWaiting bounds the look-ups that wait for a statement.
 	maxWaiting = 20000
-	// maxPerNetwork bounds the look-ups for one network, see NetworkOf. They fit into one
-	// statement, so a client that sends invented keys delays others by at most one statement.
+	// maxPerNetwork bounds the look-ups for one network, see NetworkOf. All look-ups of a network fit into
+	// one statement, so a client that sends invented keys delays other clients by at most one statement.
 	maxPerNetwork = maxLookUpBatch
 )
 
@@ -35,9 +35,8 @@ var errTooManyWaiting = fmt.Errorf("%w: too many API keys and users wait to be l
 
 // lookup is the look-up of one identity. Several callers may share it.
 //
-// Its states are waiting (in lookups.waiting), in flight (owned by the worker) and done. The worker moves it
-// from waiting to in flight, then to done. If an identity was evicted meanwhile, the worker moves it back to
-// waiting.
+// A look-up waits (in lookups.waiting), then it is in flight (owned by the worker), then it is done. If an
+// identity was evicted during the flight, the look-up waits again.
 type lookup struct {
 	sender  Credential
 	text    string          // see IdentityCache.Add
@@ -74,8 +73,8 @@ type lookups struct {
 
 // get looks up the sender of a request and caches it with text (see IdentityCache.Add). It waits as long as
 // health.Patience allows. The error is ratelimit.ErrUnavailable during an outage and while too many look-ups
-// wait, else the result of health.NoDecision. An outage includes a statement that has had no result for
-// timeout. After an error the look-up continues, for later requests.
+// wait, else the result of health.NoDecision. A statement without a result for timeout counts as an outage.
+// After an error the look-up continues, so that later requests find the identity cached.
 func (l *lookups) get(
 	ctx context.Context, timeout time.Duration, sender Credential, text string, address netip.Addr,
 ) (*Identity, error) {

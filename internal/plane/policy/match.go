@@ -7,8 +7,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A new condition needs a field of Rule, and a line in compileConditions, in keepMatching (or selectRules, if
-// the memo cannot store it), and in unmetConditions.
+// A new condition needs a field of Rule, and a line in compileConditions, in keepMatching, and in
+// unmetConditions. If the memo cannot store the condition's result, the line is in selectRules instead of
+// keepMatching.
 
 // match returns the rules that match a request by tier, method, host and path, in the order of evaluation.
 // Rules that the index files under networks also match by network. The caller must not change the list, which
@@ -29,11 +30,13 @@ func match(set *ruleSet, f *Facts, v *Verdict) []*rule {
 }
 
 // index finds the rules that may match a request. It files each rule under every value of one kind of
-// condition (networks, paths, hosts or tiers): the kind that the fewest other rules share.
+// condition: networks, paths, hosts or tiers. It chooses the kind with the values that the fewest other rules
+// have.
 type index struct {
 	// byText files rules under hosts, tiers, and the parts of paths before the first wildcard. A host that
 	// begins with a dot stands for its subdomains. "" has the rules without conditions of these kinds. A
-	// search can find a rule by an equal value of another kind, and keepMatching then drops the rule.
+	// search can find a rule by an equal value of another kind, such as a tier with the name of a host;
+	// keepMatching then drops the rule.
 	byText     map[string][]*rule
 	maxSlashes int // the maximum number of slashes in a path in byText
 	maxDots    int // the maximum number of dots in a host in byText that begins with a dot
@@ -271,9 +274,9 @@ func matchesReading(r *rule, path string) bool {
 	return len(r.paths) == 0
 }
 
-// matchesNetwork reports whether a network of the rule contains the client's address, or the rule has none.
-// An assumed address may belong to a load balancer. It matches no exempt rule and no rule of a family, so
-// that it cannot free a request from limits.
+// matchesNetwork reports whether a network of the rule contains the client's address, or the rule has no
+// networks. An assumed address may belong to a load balancer and must not free a request from limits, so it
+// matches no exempt rule and no rule of a family.
 func matchesNetwork(r *rule, f *Facts) bool {
 	if r.row.Networks == nil {
 		return true

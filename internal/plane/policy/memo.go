@@ -40,7 +40,7 @@ const (
 	maxMemoRules = 64
 )
 
-// findCached returns the result of findRules, from the memo if possible. The caller must not change it.
+// findCached returns the result of findRules, from the memo if possible. The caller must not change the list.
 func findCached(set *ruleSet, f *Facts, tier string) []*rule {
 	cache := set.memo
 	key := combination{tier, f.Method, f.Host, f.Path}
@@ -88,7 +88,7 @@ func cacheVerdict(m *matches, path, tier string) {
 		}
 		for _, l := range r.limits {
 			for _, a := range l.tiers {
-				if a.tier == tier && (a.from != 0 || a.until != never) {
+				if a.tier == tier && (a.from != 0 || a.until != noEnd) {
 					return
 				}
 			}

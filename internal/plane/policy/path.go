@@ -21,9 +21,9 @@ var ErrAmbiguousPath = errors.New("the path has dot segments beside a parameter,
 // and resolves dot segments, encoded or not. The result begins with a slash.
 //
 // Some servers read an encoded slash or a backslash as a slash, and others as part of a segment. NormalPath
-// replaces both by a backslash. A rule matches such a path if it matches one of the two readings, so rules
-// for /api/* and for /u/*/files match /api%2Fx and /u/a%2Fb/files. A rule that exempts must match both
-// readings. If the path also has dot segments, the two kinds of server see different resources:
+// replaces both by a backslash. A rule matches such a path if it matches one of the two readings, so a rule
+// for /api/* matches /api%2Fx, and a rule for /u/*/files matches /u/a%2Fb/files. A rule that exempts must
+// match both readings. If the path also has dot segments, the two kinds of server see different resources:
 // "/a/b%2F..%2F..%2Fc" is /c, or a resource below /a. A client could then choose which rule applies, so
 // NormalPath returns ErrAmbiguousPath.
 //

@@ -10,7 +10,8 @@ import (
 const wantHost = "a host such as example.com or *.example.com, without a port, and with international " +
 	"names in their xn-- form"
 
-// parseHost returns the normal form of a host, or of a domain after "*." for all its subdomains.
+// parseHost returns the normal form of a host, or of a text such as *.example.com, which stands for all
+// subdomains of a domain.
 func parseHost(text string) (string, error) {
 	host := text
 	star := ""

@@ -25,16 +25,17 @@ type Settings struct {
 	// disables background polls; Policy.Refresh still polls.
 	Refresh time.Duration
 
-	// MaxIdentities bounds the cached API keys and users. 0 means DefaultIdentities. MaxUnknown bounds the
-	// unknown keys.
+	// MaxIdentities bounds the cached API keys and users. 0 means DefaultIdentities. Unknown keys have a
+	// bound of their own, MaxUnknown.
 	MaxIdentities int
 
 	// DisableMigration leaves the tables to the operator, who runs schema.sql.
 	DisableMigration bool
 
-	// OnApplied is called after each poll, unless it is nil. applied is a snapshot in which the applied
-	// changes are visible, and no others. log is the oid of the log of changes, and problems has a text for
-	// each rule that cannot be used. OnApplied must not block. See registry.Registry.SetApplied.
+	// OnApplied is called after each successful poll. Nil calls nothing. applied is a database snapshot that
+	// shows the applied changes and no later changes. log is the oid of the table rate_limit_changes.
+	// problems has a text for each rule that cannot be used. OnApplied must not block. See
+	// registry.Registry.SetApplied.
 	OnApplied func(applied, log string, problems []string)
 
 	// Health is the health of the server. The policy and the store share it. Required.
@@ -67,7 +68,8 @@ const (
 	fullReadInterval = 10 * time.Minute
 	// renewMicros is the age in microseconds at which a cached identity is looked up again.
 	renewMicros = int64(time.Minute / time.Microsecond)
-	// forgetInterval is the minimum time between two deletions of old changes. Each deletes up to 10,000.
+	// forgetInterval is the minimum time between two deletions of old changes. A deletion removes up to
+	// 10,000 changes.
 	forgetInterval = time.Minute
 )
 
@@ -83,8 +85,8 @@ type Stats struct {
 	Polled time.Time
 }
 
-// Policy evaluates the rules in a database, and applies a change of them within Refresh. It is safe for
-// concurrent use.
+// Policy evaluates the rules in a database. A change of the rules takes effect within about Settings.Refresh.
+// A Policy is safe for concurrent use.
 type Policy struct {
 	db         pgdb.DB
 	settings   Settings
@@ -184,8 +186,8 @@ func (p *Policy) snapshot() *Snapshot {
 // health.MaxTimeouts times timeout. A cached sender and a banned request need no look-up. The error is
 //
 //   - ratelimit.ErrUnavailable while the database does not answer, or if too many look-ups wait
-//   - ratelimit.ErrOverloaded if the time ended while the database answered others
-//   - ratelimit.ErrTimeout if the time ended otherwise
+//   - ratelimit.ErrOverloaded if the time ended while the database answered other statements
+//   - ratelimit.ErrTimeout if the time ended in any other case
 //
 // If a look-up fails, v is the verdict of bans and of the rules that apply to every sender:
 //
@@ -234,8 +236,8 @@ func (p *Policy) Evaluate(
 	return nil
 }
 
-// mayBeUser reports whether a row can contain a user. The statement of a look-up would fail for all senders
-// if it contained another text.
+// mayBeUser reports whether the database can store a user. A look-up of any other user would fail, together
+// with all look-ups in the same statement.
 func mayBeUser(user string) bool {
 	return len(user) <= ratelimit.MaxKey && utf8.ValidString(user) && strings.IndexByte(user, 0) < 0
 }
@@ -278,11 +280,12 @@ func (p *Policy) waitForRules(ctx context.Context, timeout time.Duration) error 
 	return nil
 }
 
-// Recall is like p.Evaluate for a request with a cached API key, and returns true. If it returns false, v is
-// unchanged, and the caller must call p.Evaluate. Recall finds keys only with Settings.Remember.
+// Recall evaluates a request like p.Evaluate and returns true if its API key is cached. Otherwise it returns
+// false and leaves v unchanged, and the caller must call p.Evaluate. Recall finds keys only with
+// Settings.Remember.
 //
-// Recall takes fewer steps than p.Evaluate and computes no digest. Without Recall, such a request takes 1.3
-// times the CPU time in Traefik.
+// Recall takes fewer steps than p.Evaluate and computes no digest. Without Recall, a request with a cached
+// key takes 1.3 times the CPU time in Traefik.
 func Recall(p *Policy, key string, f *Facts, v *Verdict) bool {
 	c := p.identities
 	c.mu.RLock()

@@ -14,23 +14,28 @@ type head struct {
 	Snapshot string // the database snapshot of the poll; "" if the next poll cannot find the changes since
 	Server   string // the schema.ServerIdentity for which Snapshot is valid
 	Applied  int64  // the highest visible change number
-	Changed  string // the snapshot of the last poll that found changes; no others have become visible since
+	Changed  string // the snapshot of the last poll that found changes; no change has become visible since
 }
 
 // maxChanges bounds the changes that a poll handles one by one. After a poll with more changes, all
 // identities, rules and bans are read again. pollSQL returns at most maxChanges + 1.
 const maxChanges = 1000
 
-// pollSQL returns the changes that became visible since the snapshot $1 of the previous poll. The row Head
-// has the snapshot of this statement, and schema.ServerIdentity unless the server is a standby or the policy
-// is incomplete. The change of an override has the kind and the ref of its key, user or tier. The ref of a
-// deleted key is "gone".
+// pollSQL returns the changes that became visible since the snapshot $1 of the previous poll. The row with
+// Head has the snapshot of this statement. Its Server is schema.ServerIdentity, or "standby" (see
+// errStandby), or "incomplete" (see errIncomplete). The change of an override is returned as a change of the
+// API key, user or tier that the override is for. If this key was deleted, its digest is unknown, and the ref
+// is "gone".
 //
-// A transaction became visible if it began between the two snapshots (its number is at least xmax of the old
-// snapshot, and below xmax of the new one), or if it was in progress at the old snapshot (it is in xip). The
-// server returns only rows of committed transactions. A sequence number is not enough, because transactions
-// commit in a different order than they write. Each statement has one snapshot, so no change falls between
-// two polls and none is returned twice. UNION ALL instead of OR lets both halves use the index.
+// Two kinds of transactions may have become visible since the old snapshot:
+//
+//   - transactions that began after it: their numbers are at least the old xmax, and below the new xmax
+//   - transactions that were in progress then: their numbers are in the old xip
+//
+// The server returns only the rows of committed transactions. A sequence number cannot replace the snapshots,
+// because transactions commit in a different order than they write. Each statement has one snapshot, so no
+// change falls between two polls, and no change is returned twice. UNION ALL instead of OR lets the server
+// use the index on xid for each kind.
 const pollSQL = `WITH head AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot)
 SELECT json_build_object('Head', json_build_object('Snapshot', h.snapshot::text,
 	'Applied', coalesce((SELECT max(seq) FROM rate_limit_changes), 0), 'Server', CASE WHEN pg_is_in_recovery()
@@ -63,14 +68,14 @@ type changes struct {
 var allChanged = changes{rules: true, bans: true, bannedKeys: true, identities: true}
 
 // errStandby means that the server is a standby.
-var errStandby = errors.New("the server is a standby, must be the primary (target_session_attrs=read-write " +
-	"in the DSN): transactions in progress are not visible on a standby")
+var errStandby = errors.New("the server is a standby, which does not show transactions in progress: the " +
+	"policy must be read from the primary (target_session_attrs=read-write in the DSN)")
 
 // errIncomplete means that triggers of the policy were missing or disabled during a read. Rows may then be
 // missing.
-var errIncomplete = errors.New("triggers of the policy are missing or disabled, as during a restore and " +
-	"after one that has failed: what was read before is kept. If no restore is under way, repeat the " +
-	"restore, or make the triggers with: caddy pg-ratelimit migrate")
+var errIncomplete = errors.New("triggers of the policy are missing or disabled: a restore is running or " +
+	"has failed. The policy that was read before applies. If no restore is running, repeat the restore, " +
+	"or create the triggers with: caddy pg-ratelimit migrate")
 
 // findChanges adds the changes that became visible since p.head to p.due, and sets p.head.
 func (p *Policy) findChanges(ctx context.Context) error {

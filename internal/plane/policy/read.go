@@ -38,8 +38,8 @@ func decode(texts [][]byte) []*row {
 	return rows
 }
 
-// ReadSnapshot reads a snapshot for Explain. Such a snapshot also has the rules without an effect. The error
-// wraps ratelimit.ErrUnavailable if the database does not answer.
+// ReadSnapshot reads a snapshot for Explain. The snapshot also has the rules without an effect, such as rules
+// with the mode off. The error wraps ratelimit.ErrUnavailable if the database does not answer.
 func ReadSnapshot(ctx context.Context, db pgdb.DB) (*Snapshot, error) {
 	p := New(db, Settings{})
 	defer p.Close()
@@ -60,8 +60,8 @@ type decoded struct {
 	inForce   int64 // the number of bans in force
 }
 
-// decodePolicy decodes rows. It sets Rule.Err of a rule that cannot be decoded, and returns an error for such
-// an override or ban.
+// decodePolicy decodes rows. If a rule cannot be decoded, it sets Rule.Err. If an override or a ban cannot be
+// decoded, it returns an error.
 func decodePolicy(texts [][]byte) (*decoded, error) {
 	d := &decoded{}
 	for _, r := range decode(texts) {
@@ -133,8 +133,8 @@ func lookUp(db pgdb.DB, tasks []*lookup) error {
 }
 
 // readWhole is like read, for a statement with wholeSQL. It returns errIncomplete if the policy did not have
-// all its triggers. A restore creates the triggers after all rows, so rows may be missing until then. The
-// statement sees rows and triggers in one snapshot.
+// all its triggers: a restore creates the triggers last, so rows may be missing before. The statement sees
+// rows and triggers in one snapshot, so the check holds for the rows that it returns.
 func readWhole(
 	ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string, args ...any,
 ) ([][]byte, error) {

@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// poll refreshes until the policy is closed. The random part of each pause spreads the polls of the proxies,
-// because all proxies resume polling at the end of an outage.
+// poll refreshes until the policy is closed. All proxies resume polling when an outage ends, so each pause
+// has a random part, which spreads the polls.
 func (p *Policy) poll() {
 	for p.closing.Err() == nil {
 		_ = p.Refresh(p.closing)
@@ -105,8 +105,8 @@ func (p *Policy) refresh(ctx context.Context) error {
 		p.head = head{} // the next poll finds that everything may have changed; until then identities stay
 		return err
 	}
-	// Even if the rules cannot be read. An identity with the old name of a renamed tier would match no rule
-	// of the new snapshot, so identities are evicted before it is in force.
+	// Identities are evicted before the new snapshot is in force, because an identity with the old name of a
+	// renamed tier would match none of the new rules. They are evicted even if the rules cannot be read.
 	p.identities.evict(due)
 	if err == nil {
 		p.current.Store(p.newest)
@@ -116,7 +116,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 }
 
 // migrate creates or upgrades the tables, unless a migration has succeeded, or failed within migrateInterval.
-// It returns the error of the last attempt. A poll may still succeed on existing tables.
+// It returns the error of the last attempt. Despite this error, a poll can succeed on tables that exist.
 func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	if p.settings.DisableMigration || p.migrated {
 		return nil
@@ -137,8 +137,8 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// load reads the rules and bans that are due and compiles them to p.newest. They are then no longer due. It
-// keeps the compiled rules or bans if their rows are unchanged.
+// load reads the rules and bans that are due, compiles them to p.newest, and clears them in p.due. It keeps
+// the compiled rules or bans if their rows are unchanged.
 func (p *Policy) load(ctx context.Context) error {
 	rows := p.rows
 	due := &p.due

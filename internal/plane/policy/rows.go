@@ -111,8 +111,8 @@ type Override struct {
 	From, Until int64
 }
 
-// Ban is a row of rate_limit_bans. It bans Network if that is valid, else the API key with Digest if that is
-// set, else User.
+// Ban is a row of rate_limit_bans. It bans Network if Network is valid, else the API key with Digest if
+// Digest is set, else User.
 type Ban struct {
 	Network netip.Prefix
 	// Digest, KeyID and User identify a banned API key, or a key of a banned user. KeyID is the id of the
