@@ -99,7 +99,7 @@ func (a *App) dataSources(h *Handler) (*host.DataSources, error) {
 	if err != nil {
 		return nil, err
 	}
-	recorded, err := a.History.compile()
+	history, err := a.History.compile()
 	if err != nil {
 		return nil, fmt.Errorf("history: %w", err)
 	}
@@ -117,7 +117,7 @@ func (a *App) dataSources(h *Handler) (*host.DataSources, error) {
 			return nil, fmt.Errorf("history: %w", err)
 		}
 	}
-	return h.site.DataSources(s, dsns, string(h.Audit), recorded)
+	return h.site.DataSources(s, dsns, string(h.Audit), history)
 }
 
 // Start logs the version and connects to the databases in the background. Provision does not connect, because

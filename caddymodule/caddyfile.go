@@ -32,9 +32,9 @@ func parseHandler(helper httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, err
 
 var handlerTable = slices.Concat(settings.LimitTable, settings.HandlerTable)
 
-// UnmarshalCaddyfile reads the handler's directive. Its syntax is in docs/caddy.md. zone can be repeated.
-// match can be repeated within a zone: one of the blocks has to match. Every other subdirective is given at
-// most once.
+// UnmarshalCaddyfile reads the handler's directive. Its syntax is in docs/caddy.md. zone can be repeated, and
+// match can be repeated within a zone: a request must match one of the match blocks. Any other subdirective
+// can occur only once.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the directive's name
 	b := newBlock(d)
@@ -68,8 +68,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	switch {
 	case !errors.As(err, &part):
 		return b.locate(err)
-	case part.Zone >= 0:
-		return zones[part.Zone].locate(part.Err)
+	case part.Part >= 0:
+		return zones[part.Part].locate(part.Err)
 	}
 	return b.blocks["policy"].locate(part.Err)
 }

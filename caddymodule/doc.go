@@ -4,10 +4,10 @@
 //
 // A Handler is the configuration of limits. It compiles into a serve.Site, which decides its requests. An App
 // opens the databases of all handlers through a host.Process, so handlers with equal settings share one
-// connection pool, which outlives a reload. Settings are Text in the fields of these types, by their JSON
-// names, and package settings parses them for the Caddyfile and JSON alike. A template is a text with
-// placeholders. A responseWriter keeps the headers of the limit in responses of upstreams. A Page shows what
-// all proxies on a database do, and opens only behind a guard.
+// connection pool, which outlives a reload. The fields of these types hold settings as Text, under their JSON
+// names. Package settings parses them, so the Caddyfile and JSON accept the same values. A template is a text
+// with placeholders. A responseWriter keeps the headers of the limit in responses of upstreams. A Page shows
+// what all proxies on a database do, and opens only behind a guard.
 //
 // The package has no rules of its own for limits. Package ratelimit defines limits, and package serve the
 // steps of a request in both proxies.

@@ -23,10 +23,10 @@ func init() {
 // one limit together.
 //
 // Every response has `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (Unix seconds) of
-// the limit with the least remaining. `in_flight` counts only without other limits. A request over a limit is
-// refused with status 429 and `Retry-After`, in whole seconds. If the site has error routes (`handle_errors`)
-// for this status, these routes respond, and can use the placeholders below. Otherwise the body is
-// `{"error":"Too many requests","retryAfter":N}`.
+// the limit with the least remaining. They describe a limit `in_flight` only if no other limit applies. A
+// request over a limit is refused with status 429 and `Retry-After`, in whole seconds. If the site has error
+// routes (`handle_errors`) for this status, these routes respond, and can use the placeholders below.
+// Otherwise the body is `{"error":"Too many requests","retryAfter":N}`.
 //
 // Placeholder | Description
 // ------------|------------

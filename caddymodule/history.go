@@ -20,7 +20,7 @@ type History struct {
 }
 
 // compile validates the settings. Errors are *ratelimit.FieldError with the names of Caddyfile subdirectives.
-// A nil History has nil settings.
+// It returns nil for a nil History.
 func (h *History) compile() (*settings.History, error) {
 	if h == nil {
 		return nil, nil

@@ -86,7 +86,7 @@ func (p *Page) serve(a *App) error {
 }
 
 // options returns the settings of the page, with the current DSNs. The DSNs of the policy and the history
-// come from the page's settings, and from defaults if those are "".
+// come from the page's settings, and from defaults if these settings are "".
 func (p *Page) options(defaults pageSources) (o page.Options, err error) {
 	o = page.Options{Hosts: p.hosts, Version: version()}
 	if o.DSN, err = databaseDSN("dsn", p.dsn); err != nil {
@@ -112,8 +112,9 @@ func (p *Page) options(defaults pageSources) (o page.Options, err error) {
 // DSN is "" without a policy or a history.
 type pageSources struct{ policy, history host.DataSource }
 
-// addPageSources adds the databases of a handler's policy and history, under the DSN of its counters. The
-// first handler with a policy or a history determines that database.
+// addPageSources adds the databases of a handler's policy and history, under the DSN of its counters. Of
+// several handlers, the first handler with a policy determines the page's policy, and the first handler with
+// a history determines its history.
 func (a *App) addPageSources(sources *host.DataSources) {
 	dsn := sources.Limits.DSN
 	if dsn == settings.MemoryDSN {

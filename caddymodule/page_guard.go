@@ -71,7 +71,8 @@ func guardRoutes(list caddyhttp.RouteList, guarded bool, hosts []string) bool {
 				guards = guards || authenticates(handler)
 			}
 			inside = inside || guards
-			// Only one route of a group handles a request.
+			// A subroute of a group does not rewrite the requests of later routes, because only one route of
+			// a group handles a request.
 			if _, isList := handler.(*caddyhttp.Subroute); rewrites(handler) &&
 				(!isList || route.Group == "") {
 				matched = nil

@@ -20,8 +20,9 @@ import (
 )
 
 // expandShorthands replaces short placeholders, such as {client_ip}, by their full names. The Caddyfile
-// parser replaces its own ones, but not those in JSON, and not {remote_ip}, a shorthand of the Traefik
-// plugin. Such a placeholder would be empty, and all clients would share a quota.
+// parser replaces Caddy's short placeholders, but not in JSON, and not {remote_ip}, which is a shorthand of
+// the Traefik plugin. A placeholder that nothing replaces would be empty, and all clients would share a
+// quota.
 func expandShorthands(text string) string {
 	segment := caddyfile.Segment{{Text: text}}
 	httpcaddyfile.NewShorthandReplacer().ApplyToSegment(&segment)
@@ -107,7 +108,8 @@ func mayExist(name string) (may bool) {
 	if !strings.HasPrefix(name, "http.request.") {
 		return true
 	}
-	// These have a value only for some connections, or in an older Caddy for some requests.
+	// The placeholders of these groups have a value only for some connections, or in an older Caddy for some
+	// requests.
 	for _, group := range []string{"http.request.tls.", "http.request.cookie."} {
 		if strings.HasPrefix(name, group) {
 			return true

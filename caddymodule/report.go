@@ -84,8 +84,9 @@ func (f *facts) value(name string) (any, bool) {
 	return strconv.FormatInt(n, 10), true
 }
 
-// report adds the decision to the span of a request, and emits an event for a refusal, at most one a second.
-// Clients can cause any number of refusals, and a listener may run a program for each event.
+// report adds the decision to the span of a request, and emits an event for a refusal. It emits at most one
+// event a second, because clients can cause any number of refusals, and a listener may run a program for each
+// event.
 func (h *Handler) report(r *http.Request, f *facts) {
 	if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
 		f.addTo(span)

@@ -13,9 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 )
 
-// baseline holds the figures of a resource from the time at which this config began to use it. The counters
-// of a config start at 0, and a resource can outlive the config that opened it. A history continues across
-// configs.
+// baseline holds the figures of a resource at the time at which this config began to use the resource.
+// Collect subtracts them, so that the counters of a config start at 0 even if an earlier config opened the
+// resource. The counters of a history continue across configs.
 type baseline struct {
 	since   time.Time
 	stats   engine.Stats // the figures of a store on Postgres

@@ -57,7 +57,7 @@ var invalidSettings = map[string]func(*Config){
 		c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m",
 			"hashKey": "x"}}}
 	},
-	`match: missing: must be given with paths, methods, hosts or headers`: func(c *Config) {
+	`match: missing: must be one or more of paths, methods, hosts and headers`: func(c *Config) {
 		c.Match = &serve.Match{}
 	},
 	`zones[0].match.paths: "api": must be a path such as /login`: func(c *Config) {

@@ -34,8 +34,8 @@ type leasedZone struct {
 	born    time.Time
 }
 
-// leasedZoneOf returns the leasedZone of a handler, or nil if all requests need the queue. A history needs it
-// to record requests.
+// leasedZoneOf returns the leasedZone of a handler, or nil if all requests need the queue. With a history,
+// all requests need the queue, because its worker records them.
 func leasedZoneOf(h *handler) *leasedZone {
 	store := h.handle.Limits.Postgres
 	set := h.plain
@@ -59,7 +59,7 @@ func leasedZoneOf(h *handler) *leasedZone {
 // Otherwise it returns false, and the queue decides. passLeased repeats lease.Take in one function, because
 // the interpreter takes long for each call. Through the queue, such a request takes 6 times the processor
 // time (benchmark Interpreted/Postgres,_leased in integration, in turns). TestLeaseDecidesLikeQueue compares
-// both on the same requests.
+// passLeased with the queue on the same requests.
 func passLeased(z *leasedZone, to *upstream, w http.ResponseWriter, r *http.Request) bool {
 	row := z.row
 	row.Key = serve.FrequentKey(z.zone, r)

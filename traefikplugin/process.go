@@ -26,8 +26,9 @@ type process struct {
 var shared = newProcess(10 * time.Second)
 
 const (
-	// leaseHorizon is the horizon of leases. A key with leaseHits hits in a horizon gets a lease. Both are
-	// larger than the defaults, because a renewal takes far more time interpreted than compiled.
+	// leaseHorizon is the horizon of leases. A key with leaseHits hits in a horizon gets a lease. Both
+	// constants are larger than the defaults, because a renewal takes far more time interpreted than
+	// compiled.
 	leaseHorizon = 4 * time.Second
 	leaseHits    = 6
 

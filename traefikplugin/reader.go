@@ -40,7 +40,7 @@ func (r *reader) invalid(field, value, want string) {
 // case. It returns the error.
 func nameError(path string, err error) error {
 	if part, ok := err.(*serve.PartError); ok {
-		return nameError(pathOf(part.Zone), part.Err)
+		return nameError(pathOf(part.Part), part.Err)
 	}
 	if field, ok := err.(*ratelimit.FieldError); ok {
 		field.Field = path + camelCase(field.Field)
@@ -65,7 +65,7 @@ func camelCase(name string) string {
 // values reads settings, which may also have Caddy's spelling, such as on_error for onError. A name that no
 // table has is an error, because ignoring it could turn off a limit. path is the prefix of the names in
 // errors. fields are the names that Traefik decodes into fields.
-func (r *reader) values(path string, given Settings, fields string,
+func (r *reader) values(path string, raw Settings, fields string,
 	tables ...[]settings.Setting) settings.Values {
 	permitted := strings.Fields(fields)
 	byPlainName := map[string]string{} // the names in tables
@@ -78,12 +78,12 @@ func (r *reader) values(path string, given Settings, fields string,
 		}
 	}
 	var names []string
-	for name := range given {
+	for name := range raw {
 		names = append(names, name)
 	}
 	sort.Strings(names) // so that the first error is always the same
 	read := settings.Values{}
-	spelling := map[string]string{} // the name of each setting in given
+	spelling := map[string]string{} // the name of each setting in raw
 	for _, name := range names {
 		setting := byPlainName[plainName(name)]
 		switch {
@@ -94,7 +94,7 @@ func (r *reader) values(path string, given Settings, fields string,
 			r.invalid("setting", path+name, "left out: "+spelling[setting]+" is given")
 		}
 		spelling[setting] = name
-		read[setting] = plainText(given[name])
+		read[setting] = plainText(raw[name])
 	}
 	return read
 }
@@ -119,11 +119,11 @@ func (r *reader) one(path string, list []Settings, tables ...[]settings.Setting)
 	if list == nil {
 		return nil
 	}
-	var given Settings
+	var raw Settings
 	if len(list) > 0 {
-		given = list[0]
+		raw = list[0]
 	}
-	return r.values(path+".", given, "", tables...)
+	return r.values(path+".", raw, "", tables...)
 }
 
 // checkOne records an error for a list of several maps.

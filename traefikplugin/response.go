@@ -14,11 +14,11 @@ import (
 
 // upstream serves the requests that pass, with the X-RateLimit headers of the limit.
 //
-// Only a responseWriter keeps these headers in a response. A reverse proxy adds its upstream's headers to
-// ours when it sends the response, and clears all headers after an informational response, such as 103. But
-// most upstreams send no X-RateLimit headers, and the interpreter takes long for each method of a
-// responseWriter. So only the first responses get a responseWriter. If none of them needs it, later responses
-// get none until one would have needed it.
+// Only a responseWriter keeps these headers in a response, because a reverse proxy adds its upstream's
+// headers to ours when it sends the response, and clears all headers after an informational response, such as
+// 103. But most upstreams send no X-RateLimit headers, and the interpreter takes long for each method of a
+// responseWriter. So only the first responses get a responseWriter. If none of these responses needs its
+// responseWriter, later responses get none, until a response would have needed it.
 type upstream struct {
 	next http.Handler
 
@@ -78,7 +78,7 @@ func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
 // responseWriter.
 func passSettled(u *upstream, settling *serve.Settling, w http.ResponseWriter, r *http.Request) {
 	status := http.StatusInternalServerError
-	// The upstream panics if the client has left. Then the status stays.
+	// If the client has left, the upstream panics, and the status stays.
 	defer func() { settling.End(status, w.Header()) }()
 	rw := newWriter(w)
 	rw.settling = settling
@@ -150,7 +150,7 @@ func (w *responseWriter) WriteHeader(status int) {
 }
 
 // Write sends a part of the body. It flushes the response unless the part is the whole body. It compares
-// lengths as text, which takes one call.
+// lengths as text, because that takes only one call.
 func (w *responseWriter) Write(body []byte) (int, error) {
 	if !w.wrote {
 		w.WriteHeader(http.StatusOK)

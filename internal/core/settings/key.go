@@ -15,8 +15,9 @@ var (
 	placeholders = regexp.MustCompile(`^(?:\{[^}]*\})+$`)
 )
 
-// readKey reads the alternatives of a key such as "{header.X-Api-Key} | {client_ip}". The first one that is
-// not empty is the key of a request. Other keys leave ConfiguredLimit.Alternatives nil.
+// readKey reads the alternatives of a key such as "{header.X-Api-Key} | {client_ip}". The first alternative
+// that is not empty is the key of a request. For a key without alternatives, ConfiguredLimit.Alternatives
+// stays nil.
 func readKey(to *Settings, text string) error {
 	if !barWord.MatchString(text) {
 		return nil

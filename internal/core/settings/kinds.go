@@ -49,7 +49,7 @@ func parseShare(text string, minShare, maxShare float64) (float64, error) {
 	return share, nil
 }
 
-// oneOf returns a setting with one of texts as its value. The first is the default.
+// oneOf returns a setting with one of texts as its value. The first text is the default.
 func oneOf(name string, set func(to *Settings, text string), texts ...string) Setting {
 	read := func(to *Settings, text string) error {
 		for _, one := range texts {

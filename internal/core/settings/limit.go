@@ -18,7 +18,7 @@ type ConfiguredLimit struct {
 	IPv4, IPv6 int   // the leading bits of an address that belong to the key
 	Mode       Mode
 
-	// Alternatives lists the alternatives of the key. The first one that is not empty is the key of a
+	// Alternatives lists the alternatives of the key. The first alternative that is not empty is the key of a
 	// request. Nil means that the key has no alternatives.
 	Alternatives []string
 }
@@ -70,8 +70,8 @@ func readHashKey(to *Settings, text string) error {
 	return err
 }
 
-// readCost reads ConfiguredLimit.Cost. It is 0 for text with a placeholder (a brace): each request has its
-// own cost.
+// readCost reads ConfiguredLimit.Cost. It is 0 for text with a placeholder (a brace), because each request
+// then has its own cost.
 func readCost(to *Settings, text string) error {
 	if strings.Contains(text, "{") {
 		return nil

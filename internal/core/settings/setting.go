@@ -17,9 +17,10 @@ type Setting struct {
 	Want     string    // the valid values, to follow "must be"
 	Settings []Setting // the settings in a Block
 
-	// Read reads and validates the value, or Unset if the setting was left out. The settings before it in the
-	// table have been read. It returns a *ratelimit.FieldError, in which an empty Field means Name, or any
-	// other error if the value does not match Want. If Read is nil, the adapters read the setting.
+	// Read reads and validates the value, or Unset if the setting was left out. The settings above it in the
+	// table have been read before. In a *ratelimit.FieldError that Read returns, an empty Field means Name.
+	// Any other error means that the value does not match Want. If Read is nil, the adapters read the
+	// setting.
 	Read  func(to *Settings, text string) error
 	Unset string
 }

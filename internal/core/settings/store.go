@@ -56,8 +56,7 @@ func readProbability(to *Settings, text string) error {
 }
 
 // Resolve completes the settings from the environment and the defaults. Equal resolved settings describe the
-// same store. where is the part of an error about a missing DSN that names the places for it in the
-// configuration.
+// same store. where names the places for a DSN in the configuration, for the error about a missing DSN.
 func (s Store) Resolve(where string) (Store, error) {
 	noMigration, err := MigrationDisabled()
 	if err != nil {

@@ -202,8 +202,8 @@ func (h *Handle) openPolicy(sources *DataSources) (*policy.Policy, error) {
 	return shared.(*policy.Policy), nil
 }
 
-// policyFailed logs a failure of the policy once until it is over: the database does not answer, or rules are
-// invalid.
+// policyFailed logs a failure of the policy: the database does not answer, or rules are invalid. The policy
+// reports a repeated failure once.
 func (d *Database) policyFailed(counters *Database, err error) {
 	line := Line{Level: Error, Text: "the policy", Err: err}
 	if counters == d { // else no decision would show that the database answers again
@@ -213,7 +213,7 @@ func (d *Database) policyFailed(counters *Database, err error) {
 }
 
 // openHistory opens the history of a handler, or shares an open one. A history writes its pending records
-// when it is closed, so its database is closed after it.
+// when it is closed, so its database is closed after the history.
 func (h *Handle) openHistory(sources *DataSources) (*history.Writer, error) {
 	d, err := h.openDatabase(sources.History)
 	if err != nil {

@@ -50,8 +50,8 @@ type Handle struct {
 	Limits  *Database
 	Policy  *policy.Policy  // nil without a policy
 	History *history.Writer // nil without a history
-	// Resources lists all of these and their databases. A policy or a history comes after its database and
-	// is closed before it.
+	// Resources lists the resources above, and their databases. A policy or a history comes after its
+	// database, and is closed before its database.
 	Resources []Resource
 
 	// After is the time between Release and End.

@@ -9,7 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
-// acquireError is the error of a call that got no connection, and its SQLSTATE, if a server refused a login.
+// acquireError is the error of a call that got no connection. code is the SQLSTATE if a server refused a
+// login, else "".
 type acquireError struct {
 	err  error
 	code string

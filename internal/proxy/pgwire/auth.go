@@ -56,7 +56,7 @@ func logIn(c *conn, cfg *config, password string) *connectError {
 		}
 		switch {
 		case kind == 'E':
-			return refused(parseError(body))
+			return refused(parseErrorResponse(body))
 		case kind == 'R' && len(body) >= 4 && l.state != accepted:
 			err = l.respond(binary.BigEndian.Uint32(body), string(body[4:]))
 		case kind == 'K' && len(body) >= 8 && len(body) <= 4+256:
@@ -122,7 +122,7 @@ func (l *login) start(request uint32, data string) error {
 	}
 	if request == authSASL && !strings.Contains(data, "SCRAM-SHA-256\x00") {
 		return fmt.Errorf("the server asks for authentication by %s, which is not supported",
-			printable(strings.Join(strings.Fields(strings.Replace(data, "\x00", " ", -1)), ", ")))
+			withoutControls(strings.Join(strings.Fields(strings.Replace(data, "\x00", " ", -1)), ", ")))
 	}
 	if l.cfg.binding == "require" && request != authSASL {
 		return errBinding

@@ -10,8 +10,8 @@ import (
 // cancelTimeout bounds a CancelRequest, including its connection.
 const cancelTimeout = 2 * time.Second
 
-// cancelIfLate starts a goroutine if c is late. It requests the server to cancel the statements of c and then
-// closes c.raw. The caller still owns c and must release it.
+// cancelIfLate starts a goroutine if c is late. The goroutine requests that the server cancel the statements
+// of c, and then closes c.raw. The caller still owns c and must release it.
 func cancelIfLate(p *Pool, c *conn) {
 	if !c.late {
 		return

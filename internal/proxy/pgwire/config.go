@@ -63,7 +63,7 @@ func variable(parameter string) string {
 	return "PG" + strings.ToUpper(strings.ReplaceAll(parameter, "_", ""))
 }
 
-// ignored lists prefixes of the names of parameters that have no effect in this client.
+// ignored lists the parameters that have no effect in this client, by prefixes of their names.
 var ignored = []string{"servicefile", "krb", "gss", "sslcompression", "sslpassword", "sslkeylogfile",
 	"max_protocol_version", "keepalives", "tcp_user_timeout", "fallback_application_name", "pool_", "oauth_",
 	"scram_", "description_cache_capacity", "statement_cache_capacity", "default_query_exec_mode"}
@@ -88,7 +88,7 @@ func (p *parameters) take(name string) string {
 	return value
 }
 
-// fail records that a parameter is invalid, unless an earlier one is.
+// fail records that a parameter is invalid, unless an earlier parameter was invalid.
 func (p *parameters) fail(name, want string) {
 	if p.err == nil {
 		p.err = errors.New(name + " must be " + want)
@@ -141,7 +141,7 @@ func (p *parameters) duration(name string, fallback time.Duration) time.Duration
 	return d
 }
 
-// fixed lists parameters that would be unsafe to ignore, each followed by the values that are permitted
+// fixed lists parameters that would be unsafe to ignore. After each name come the values that are permitted
 // because they have no effect.
 var fixed = [][]string{
 	{"service", ""}, {"hostaddr", ""}, {"sslcrl", ""}, {"sslcrldir", ""}, {"requirepeer", ""},

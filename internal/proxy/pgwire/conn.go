@@ -23,7 +23,8 @@ const (
 // errTruncated reports that the server closed the connection.
 var errTruncated = errors.New("the server closed the connection")
 
-// After the deadline, at most maxLateReads Reads of lateReadTimeout each read data that has already arrived.
+// After the deadline, fill reads data that has already arrived, in at most maxLateReads Reads of
+// lateReadTimeout each.
 const (
 	lateReadTimeout = 5 * time.Millisecond
 	maxLateReads    = 8
@@ -36,9 +37,9 @@ var longAgo = time.Unix(1, 0)
 // call that acquired it. Only the owner uses it, except that others may call interrupt.
 //
 // While the connection is idle, its watcher waits in Read. The watcher is a goroutine that detects the end of
-// the connection immediately. startWatching passes buf[w:], readN and readErr to the watcher. fill takes them
-// back after readDone has reported the end of the Read. So the watcher reads the first bytes of a response,
-// and the owner reads the rest.
+// the connection immediately. startWatching passes buf[w:], readN and readErr to the watcher. fill takes
+// these fields back after readDone has reported the end of the Read. So the watcher reads the first bytes of
+// a response, and the owner reads the rest.
 type conn struct {
 	raw       net.Conn    // the socket
 	nc        net.Conn    // raw, or TLS over it
@@ -116,8 +117,8 @@ func next(c *conn) (byte, []byte, error) {
 	}
 }
 
-// fill reads more data into the buffer. It may move the unread data. It also reads data that arrived before
-// the deadline if this process is late to read it.
+// fill reads more data into the buffer. It may move the unread data. If this process is late, fill also reads
+// data that arrived before the deadline.
 func fill(c *conn) error {
 	err := fillInTime(c)
 	for c.timeout > 0 && c.lateReads < maxLateReads && errors.Is(err, os.ErrDeadlineExceeded) {

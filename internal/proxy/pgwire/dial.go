@@ -15,7 +15,7 @@ const (
 	// returns.
 	dialInterval = 250 * time.Millisecond
 
-	// replaceAfter is the age from which a dial is stopped for a new one if MaxConns does not allow both.
+	// replaceAfter is the age from which a new dial replaces a dial if MaxConns does not allow both.
 	replaceAfter = time.Second
 )
 

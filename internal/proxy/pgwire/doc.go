@@ -61,19 +61,21 @@
 // Every call ends when its context does. Another goroutine then cancels the request on the server and closes
 // the connection. Connections are also made in other goroutines, so a connection that takes longer than the
 // call serves a later call. Without connect_timeout, an attempt ends after 10 seconds, or after 2 seconds if
-// there is another address to try. For 10 seconds, a host that did not respond is tried after the others. A
-// call does not check an idle connection, because the check would take a round trip. The end of a connection
-// is detected immediately, and TCP's keep-alive probes find a connection that a firewall has dropped.
+// there is another address to try. For 10 seconds, a host that did not respond is tried after the other
+// hosts. A call does not check an idle connection, because the check would take a round trip. The end of a
+// connection is detected immediately, and TCP's keep-alive probes find a connection that a firewall has
+// dropped.
 //
 // # Goroutines
 //
-// Each connection has one goroutine, which detects the end of the connection immediately. Each connection
-// being made or cancelled has another, and so has each request above 64 KiB while it is written. The number
-// of connections bounds all of them. All recover from panics, because a panic in a goroutine ends Traefik.
+// Each connection has one goroutine, which detects the end of the connection immediately. A connection that
+// is being made or cancelled has a second goroutine, and so has a request above 64 KiB while it is written.
+// The number of connections bounds the number of goroutines. All these goroutines recover from panics,
+// because a panic in a goroutine ends Traefik.
 //
 // # Code for an interpreter
 //
-// Yaegi v0.16.1 interprets this package in Traefik. It shapes the code:
+// Yaegi v0.16.1 interprets this package in Traefik. This interpreter shapes the code:
 //   - A method call costs 1.7 µs, five times a function call, so the functions that
 //     each statement needs take the connection as an argument.
 //   - A function costs time for every variable and every value in it, even in branches

@@ -17,8 +17,8 @@ var errClosed = errors.New("pgwire: the pool is closed")
 // maxErrorText bounds each field of a server's error, in bytes.
 const maxErrorText = 1000
 
-// parseError reads an ErrorResponse's fields.
-func parseError(body []byte) *pg.ServerError {
+// parseErrorResponse reads an ErrorResponse's fields.
+func parseErrorResponse(body []byte) *pg.ServerError {
 	e := &pg.ServerError{Severity: "ERROR"}
 	for _, field := range bytes.SplitN(body, []byte{0}, 64) { // there are about 20 fields
 		if len(field) < 2 {
@@ -30,11 +30,11 @@ func parseError(body []byte) *pg.ServerError {
 		}
 		switch field[0] {
 		case 'S', 'V': // V follows S and is not translated
-			e.Severity = printable(string(value))
+			e.Severity = withoutControls(string(value))
 		case 'C':
-			e.Code = printable(string(value))
+			e.Code = withoutControls(string(value))
 		case 'M':
-			e.Message = printable(string(value))
+			e.Message = withoutControls(string(value))
 		case 'R':
 			e.Routine = string(value)
 		}
@@ -48,8 +48,8 @@ func unexpected(kind byte) error {
 	return fmt.Errorf("the server sent an unexpected message %q (0x%02x)", string(rune(kind)), kind)
 }
 
-// printable replaces control characters, which could garble a terminal or a log.
-func printable(s string) string {
+// withoutControls replaces control characters, which could garble a terminal or a log.
+func withoutControls(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f {
 			return '?'
@@ -58,8 +58,8 @@ func printable(s string) string {
 	}, s)
 }
 
-// wrapError adds the failed operation to err. If ctx has ended, the result wraps the error of ctx instead of
-// err. The socket has the deadline of ctx and may report it first.
+// wrapError adds the failed operation to err. If ctx has ended, or the socket has reached the deadline of
+// ctx, the result wraps the error of ctx instead of err.
 func wrapError(ctx context.Context, operation string, err error) error {
 	if ctx.Err() != nil {
 		err = ctx.Err()

@@ -42,8 +42,8 @@ func (c *config) passwordFor(t target) string {
 	return ""
 }
 
-// A line is host:port:database:user:password. escaped hides the characters that a
-// backslash escapes, so that a line can be split.
+// A line is host:port:database:user:password. escaped hides the characters that a backslash escapes, so that
+// a line can be split.
 var (
 	escaped   = strings.NewReplacer(`\\`, "\x00", `\:`, "\x01")
 	unescaped = strings.NewReplacer("\x00", `\`, "\x01", ":")

@@ -118,8 +118,8 @@ func (p *Pool) At(host string, port int) (pgdb.DB, error) {
 // MaxConns returns the bound on the connections.
 func (p *Pool) MaxConns() int { return p.cfg.maxConns }
 
-// Close implements pgdb.DB. It does not wait for calls in flight. Their connections are closed when they
-// finish. Further calls of Close do nothing.
+// Close implements pgdb.DB. It does not wait for calls in flight. The connections of these calls are closed
+// when the calls finish. Further calls of Close do nothing.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	if p.closed {

@@ -14,7 +14,7 @@ import (
 )
 
 // maxPrepared bounds the prepared statements of a connection. Further statements are not prepared. A store
-// has fewer.
+// has fewer statements.
 const maxPrepared = 256
 
 // States of a prepared statement on its connection.
@@ -24,7 +24,8 @@ const (
 	isReady
 )
 
-// prepared is a connection's state of the statements with one SQL text: their plan.
+// prepared is a connection's plan for the statements with one SQL text, and the state of their prepared
+// statement.
 type prepared struct {
 	name   string // "" for a statement that is parsed for one use
 	params int

@@ -173,7 +173,7 @@ func readMessages(c *conn, st *pgdb.Statement, pr *prepared, joined, started boo
 				return nil
 			}
 		case 'E':
-			e = parseError(body)
+			e = parseErrorResponse(body)
 			if e.Fatal() {
 				return &responseError{started: started, server: e}
 			}

@@ -92,7 +92,7 @@ func (s *scram) respond(challenge, password string, deadline time.Time) (string,
 // verify checks the server's last message.
 func (s *scram) verify(final string) error {
 	if strings.HasPrefix(final, "e=") {
-		return errors.New("the server refuses the authentication by SCRAM: " + printable(final[2:]))
+		return errors.New("the server refuses the authentication by SCRAM: " + withoutControls(final[2:]))
 	}
 	signature := strings.TrimPrefix(strings.SplitN(final, ",", 2)[0], "v=")
 	got, err := base64.StdEncoding.DecodeString(signature)

@@ -11,8 +11,8 @@ import (
 // avoidFor is the time for which a target that did not respond is tried last.
 const avoidFor = 10 * time.Second
 
-// targetMemory records the targets that did not respond lately. They are tried last, so that new
-// connections do not wait for them. It also records the latest timeline of a primary, so that a
+// targetMemory records the targets that did not respond lately. These targets are tried last, so that new
+// connections do not wait for them. targetMemory also records the latest timeline of a primary, so that a
 // replaced primary is not used.
 type targetMemory struct {
 	mu       sync.Mutex

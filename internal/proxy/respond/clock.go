@@ -27,8 +27,9 @@ type Clock struct {
 }
 
 // Ahead returns by how many whole seconds the clock of the database is ahead; it is negative if the clock is
-// behind. now is the time at which the decisions of a request arrived. The database decides before now, so
-// each measured difference is at most the true one, and the largest one of a period is the best estimate.
+// behind. now is the time at which the decisions of a request arrived. The database decides before now, so a
+// measured difference is never above the true difference, and the largest measurement of a period is the best
+// estimate.
 func (c *Clock) Ahead(decisions []ratelimit.Decision, now time.Time) int64 {
 	if c == nil {
 		return 0

@@ -36,10 +36,10 @@ func SetFields(
 	}
 }
 
-// setHeaders sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset (Unix seconds, rounded up;
-// left out if the request can never pass), unless there is no decision on a limit. If the request passes, it
-// keeps the headers of an earlier limit with less remaining. If a limit with overage is used beyond its
-// quota, it sets X-RateLimit-Overage.
+// setHeaders sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset if there is a decision on a
+// limit. Reset is in Unix seconds, rounded up, and left out if the request can never pass. If the request
+// passes, and an earlier limit has set these headers with less remaining, setHeaders leaves them unchanged.
+// If a limit with overage is used beyond its quota, setHeaders sets X-RateLimit-Overage.
 func setHeaders(h http.Header, o *Outcome) {
 	if o.Overage > 0 {
 		h["X-Ratelimit-Overage"] = []string{strconv.FormatInt(o.Overage, 10)}
@@ -84,9 +84,9 @@ type Response struct {
 }
 
 // SetAllHeaders is like SetFields and Outcome.Content, but for many responses in one loop, because an
-// interpreted call takes long. ahead is Outcome.Ahead. SetAllHeaders reuses a text if the next response has
-// the same. Without SetAllHeaders, an exact request in Traefik takes 1.1 times the processor time, and 510
-// allocations instead of 430, measured in integration by
+// interpreted call takes long. ahead is Outcome.Ahead. SetAllHeaders reuses the text of a value if the next
+// response has the same value. Without SetAllHeaders, an exact request in Traefik takes 1.1 times the
+// processor time, and 510 allocations instead of 430, measured in integration by
 //
 //	go test -run xxx -bench 'Interpreted$/Postgres$' -benchtime 20000x .
 func SetAllHeaders(responses []Response, ahead int64) {

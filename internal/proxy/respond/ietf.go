@@ -144,8 +144,8 @@ func fieldString(text string) string {
 	return string(append(name, '"'))
 }
 
-// partition returns a salted digest of a key. It differs between the keys of a limit, and a client
-// cannot recover a key from it.
+// partition returns a salted digest of a key. The digests of two keys differ, and a client cannot recover a
+// key from its digest.
 func partition(h *ratelimit.Hit, salt string) string {
 	sum := sha256.Sum256([]byte(salt + h.Limit.Prefix + "\x00" + h.Key))
 	return base64.StdEncoding.EncodeToString(sum[:9])

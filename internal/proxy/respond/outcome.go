@@ -28,14 +28,14 @@ type Outcome struct {
 
 	// Hit is the index of the deciding hit: the refused hit with the longest RetryAfter. If all hits pass, it
 	// is the hit with the least remaining, preferably on a limit other than in_flight. Without a decision it
-	// is the first hit that is not Independent. If there is none, it is the number of hits.
+	// is the first hit that is not Independent, or the number of hits if all are Independent.
 	Hit int
 
 	// Decision is the decision on Hit, or nil without a decision.
 	Decision *ratelimit.Decision
 
-	// Shown is the decision that the X-RateLimit fields describe, if it is not Decision: slots must not hide
-	// a quota.
+	// Shown is the decision that the X-RateLimit headers describe. Nil means Decision. It differs from
+	// Decision if Decision is on a limit in_flight, because slots must not hide a quota.
 	Shown *ratelimit.Decision
 
 	// Ahead is the result of Clock.Ahead, in seconds.
@@ -51,7 +51,7 @@ type Outcome struct {
 }
 
 // Tightest returns the indices of the deciding hit and of the hit that the X-RateLimit headers describe; see
-// Outcome. It ignores hits that are Independent. Without other hits, both are -1.
+// Outcome. It ignores hits that are Independent. If all hits are Independent, both results are -1.
 func Tightest(hits []ratelimit.Hit, decisions []ratelimit.Decision) (decides, shown int) {
 	decides = -1
 	shown = -1
@@ -78,8 +78,9 @@ func Tightest(hits []ratelimit.Hit, decisions []ratelimit.Decision) (decides, sh
 	return decides, shown
 }
 
-// tighter reports whether a describes the request better than b: a refusal before others, then the longest
-// RetryAfter or the least remaining.
+// tighter reports whether a describes the request better than b. A refusal is better than a decision that
+// allows. Of two refusals, the longer RetryAfter is better. Of two decisions that allow, less Remaining is
+// better.
 func tighter(a, b *ratelimit.Decision) bool {
 	if a.Allowed != b.Allowed {
 		return !a.Allowed

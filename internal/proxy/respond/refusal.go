@@ -17,7 +17,7 @@ func (o *Outcome) Content(h http.Header) string {
 }
 
 // Body returns the JSON of a refusal: {"error":"Too many requests","retryAfter":N}, without retryAfter if the
-// request can never pass. The error is Text.
+// request can never pass. The value of error is the result of Text.
 func (o *Outcome) Body() string { return refusalBody(o.Text(), o.RetrySeconds()) }
 
 // refusalBody returns the JSON of a refusal, without retryAfter if seconds is 0.

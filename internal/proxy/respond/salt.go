@@ -11,7 +11,7 @@ import (
 
 // Salt is a secret that keeps clients from guessing keys from their digests. All proxies on a database share
 // the salt that the migration creates, and read it on first use. With counters in memory, each process has a
-// random one.
+// random salt of its own.
 type Salt struct {
 	db pgdb.DB // nil in memory
 

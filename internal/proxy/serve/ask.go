@@ -14,8 +14,8 @@ import (
 )
 
 // ask evaluates the policy for a request and applies the verdict. The frequent case, a cached API key, takes
-// the fewest steps: see policy.Recall. After a failure, the verdict lacks the rows that could not be looked
-// up. If the request may pass, its hits are charged anyway.
+// the fewest steps: see policy.Recall. After a failure, the verdict has only the hits of rules that do not
+// need the sender. These hits are charged if the request may pass.
 func ask(s *Site, q *Request) {
 	q.Asked = true
 	v := &q.Verdict
@@ -46,8 +46,9 @@ func ask(s *Site, q *Request) {
 // plainHost has the characters of hosts that policy.NormalHost does not change, except for a final dot.
 const plainHost = "abcdefghijklmnopqrstuvwxyz0123456789-_."
 
-// setFacts sets the facts of a request for the policy. It returns false for an ambiguous path. It stores
-// frequent forms directly and calls functions to normalize others, because an interpreted call takes long.
+// setFacts sets the facts of a request for the policy. It returns false for an ambiguous path. It stores a
+// value in its frequent form directly and calls functions only to normalize other forms, because an
+// interpreted call takes long.
 func setFacts(s *Site, q *Request) bool {
 	p := s.Policy
 	f := &q.Facts

@@ -12,7 +12,8 @@ import (
 // Configuration is a handler's configuration as text, before Compile.
 type Configuration struct {
 	Handler settings.Values // the settings of settings.HandlerTable
-	// Limit has the settings of the handler's own limit. Its audit is also the default of zones and policy.
+	// Limit has the settings of the handler's own limit. Its audit setting is also the default for the zones
+	// and the policy.
 	Limit   settings.Values
 	Matches bool              // Limit has a matcher
 	Zones   []settings.Values // further limits
@@ -26,7 +27,7 @@ type Configuration struct {
 
 // PartError is an error in the policy, the history or a zone of a configuration.
 type PartError struct {
-	Zone int // the index in Configuration.Zones, PolicyPart or HistoryPart
+	Part int // the index in Configuration.Zones, PolicyPart or HistoryPart
 	Name string
 	Err  error
 }
@@ -65,7 +66,7 @@ func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 	var err error
 	if c.Policy != nil {
 		if s.Policy, err = newPolicy(c.Policy, c.Parse); err != nil {
-			return nil, nil, &PartError{Zone: PolicyPart, Name: "policy", Err: err}
+			return nil, nil, &PartError{Part: PolicyPart, Name: "policy", Err: err}
 		}
 	}
 	hasLimit := c.hasLimit()
@@ -83,12 +84,12 @@ func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 	for i := range c.Zones {
 		if err := c.add(s, c.Zones[i]); err != nil {
 			name := ZoneName(i, c.Zones[i]["prefix"])
-			return nil, nil, &PartError{Zone: i, Name: name, Err: err}
+			return nil, nil, &PartError{Part: i, Name: name, Err: err}
 		}
 	}
 	if at, err := checkRows(s.Zones); err != nil {
 		name := ZoneName(at-own, s.Zones[at].Limit.Prefix)
-		return nil, nil, &PartError{Zone: at - own, Name: name, Err: err}
+		return nil, nil, &PartError{Part: at - own, Name: name, Err: err}
 	}
 	return s, read, nil
 }
@@ -103,8 +104,8 @@ func (c *Configuration) hasLimit() bool {
 	return c.Matches
 }
 
-// add compiles a limit and appends it to the zones of s. With a policy, its prefix must not start as those of
-// rules, since a request charged to both limits could hit one row twice.
+// add compiles a limit and appends it to the zones of s. With a policy, the prefix of the limit must not
+// start like the prefixes of rules, since a request that is charged to both could hit one row twice.
 func (c *Configuration) add(s *Site, from settings.Values) error {
 	if from["ipv6_prefix"] == "" {
 		from["ipv6_prefix"] = c.IPv6Prefix

@@ -54,8 +54,8 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 }
 
 // match sets q.Limits to the limits that match q, and q.matched to a '0' or '1' for each zone. Site.sets
-// caches a LimitSet for each combination. There are few, because requests to one path usually match the same
-// limits.
+// caches a LimitSet for each combination. There are few combinations, because requests to one path usually
+// match the same limits.
 func match(s *Site, q *Request) error {
 	q.matched = q.matched[:0]
 	for _, z := range s.Zones {

@@ -10,10 +10,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Match selects the requests of a limit in Traefik; Caddy has its own matchers. As in a rule, one element of
-// each list that is set must match.
+// Match selects the requests of a limit in Traefik; Caddy has its own matchers. A request must match at least
+// one element of every list that is not empty, as in a rule.
 type Match struct {
-	// Paths lists paths such as /login or /api/*, where * is a whole segment, or at the end the rest.
+	// Paths lists paths such as /login or /api/*. A * stands for one segment, or at the end of a path for any
+	// number of segments.
 	Paths []string `json:"paths,omitempty"`
 
 	// Methods lists methods such as GET.
@@ -22,16 +23,16 @@ type Match struct {
 	// Hosts lists hosts such as example.com or *.example.com.
 	Hosts []string `json:"hosts,omitempty"`
 
-	// Headers lists conditions on headers: a name for a header that is not empty, or a name, a colon and a
-	// value.
+	// Headers lists conditions on headers: "X-Plan" for a header that is not empty, and "X-Plan: gold" for a
+	// header with this value.
 	Headers []string `json:"headers,omitempty"`
 
-	// Other holds unknown settings, which are errors.
+	// Other holds settings that do not exist, which are errors.
 	Other Given `json:"-" mapstructure:",remain"`
 }
 
-// Given holds settings from Traefik's providers: text, numbers and switches, by names in camel case or as in
-// Caddy.
+// Given holds settings as Traefik's providers decode them: strings, numbers and booleans by name. A name is
+// in camel case (ipv4Prefix) or as in Caddy (ipv4_prefix).
 type Given = map[string]any
 
 // Matcher is a compiled Match. It is immutable.
@@ -46,7 +47,7 @@ var methodName = regexp.MustCompile(`^[A-Za-z-]+$`)
 // Compile validates m and returns its Matcher.
 func (m *Match) Compile() (*Matcher, error) {
 	if len(m.Paths)+len(m.Methods)+len(m.Hosts)+len(m.Headers) == 0 {
-		want := "given with paths, methods, hosts or headers, or left out for all requests"
+		want := "one or more of paths, methods, hosts and headers, or left out for all requests"
 		return nil, &ratelimit.FieldError{Field: "match", Want: want}
 	}
 	for _, text := range m.Methods {
@@ -78,10 +79,11 @@ func (m *Match) Compile() (*Matcher, error) {
 
 // Matches reports whether the limit applies to a request.
 func (m *Matcher) Matches(r *http.Request) bool {
-	return m.hasHeader(r.Header) && m.conditions.Hold(r.Method, r.Host, r.URL.EscapedPath())
+	return m.meetsHeaders(r.Header) && m.conditions.Hold(r.Method, r.Host, r.URL.EscapedPath())
 }
 
-func (m *Matcher) hasHeader(h http.Header) bool {
+// meetsHeaders reports whether a request meets one of the conditions on headers, or there are none.
+func (m *Matcher) meetsHeaders(h http.Header) bool {
 	for i := range m.names {
 		for _, value := range h[m.names[i]] {
 			if value != "" && (m.values[i] == "" || value == m.values[i]) {

@@ -171,9 +171,9 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 }
 
 // setDetails sets the fields of a record that describe the source and the target of the request. It redacts
-// API keys in the host and the path, where clients write them. It redacts the request's own key if the policy
-// has the key or could not look it up. Redacting an unknown key, which may be any text, would let clients
-// hide their requests.
+// API keys in the host and the path, because clients write them there. It redacts the request's own key if
+// the policy has the key or could not look it up. It does not redact an unknown key: such a key may be any
+// text, so a client could hide what it requested.
 func setDetails(r *history.Record, q *Request) {
 	s := q.Site
 	address, assumed := q.Facts.Address, q.Facts.Assumed

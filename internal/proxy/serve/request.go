@@ -24,8 +24,8 @@ type Request struct {
 	Err       error   // the reason for missing Decisions
 	Flight    *Flight // nil if the request holds no slots
 
-	// Asked reports that the policy was evaluated, which sets the rest of this group. Otherwise Verdict is
-	// empty.
+	// Asked reports that the policy was evaluated, which sets the other fields of this group. Verdict is
+	// empty if Asked is false.
 	Asked     bool
 	Key, User string // the request's API key, or without one its user
 	Facts     policy.Facts
@@ -36,7 +36,8 @@ type Request struct {
 	Outcome  respond.Outcome
 	Settling *Settling // settles the request after the response; nil without a settlement
 
-	// Deliver sets Delivered, and Admitted or the Body of a refusal. Without a Writer the proxy responds.
+	// Deliver sets Delivered and Admitted, and for a refusal Body. It sets the headers in Writer. If Writer
+	// is nil, the proxy responds.
 	Delivered bool
 	Admitted  bool
 	Body      string

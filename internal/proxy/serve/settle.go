@@ -16,9 +16,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Settling watches the response of a request that passed, and settles the request's hits at its end: the
-// store charges or refunds the difference between the charge and the real cost. One goroutine at a time calls
-// ReadHeaders and Body.
+// Settling watches the response of a request that passed. At the end of the response, it settles the
+// request's hits: the store charges or refunds the difference between the charge and the real cost. One
+// goroutine at a time calls ReadHeaders and Body.
 type Settling struct {
 	site   *Site
 	hits   []settledHit
@@ -39,8 +39,8 @@ const clientLeft = 499
 // settler is a store that can settle, such as a proxy's store.
 type settler interface{ Settle(s *batch.Settlement) }
 
-// settledHit is a hit with the setting settle. Its Limit is nil if the hit was not charged. Then it is not
-// settled, but a header with its cost is removed.
+// settledHit is a hit with the setting settle. If the hit was not charged, its Limit is nil: the hit is not
+// settled, and only the header with its cost is removed.
 type settledHit struct {
 	how    *settings.Settle
 	cost   int64    // the charged cost
@@ -249,7 +249,7 @@ func (s *Settling) costOf(one *settledHit) (int64, SettleOutcome, error) {
 		return 0, SettledSame, nil // an upstream that has failed has done nothing
 	case how.Path != nil && s.body.invalid != "":
 		wrong.Value = s.body.invalid
-		wrong.Want = "of a body that can be read"
+		wrong.Want = "a body that can be read"
 		return one.cost, SettledInvalid, wrong
 	case one.values == nil:
 		return one.cost, SettledMissing, nil

@@ -129,7 +129,7 @@ func (s *Site) setAudit(text string, hasHistory bool) settings.Audit {
 	return widest
 }
 
-// hide adds to Hidden the parts of a request that a secret may contain.
+// hide adds to Hidden the parts of a request from which a secret is taken.
 func (s *Site) hide(secret Text) {
 	parts := secret.Parts()
 	s.Hidden.User = s.Hidden.User || parts.User
@@ -137,9 +137,9 @@ func (s *Site) hide(secret Text) {
 	s.Hidden.Path = s.Hidden.Path || parts.Path
 }
 
-// Prepare computes the sets of limits and Hidden, the parts of a request that the policy's API key or a key
-// with hash_key may contain. With on_error local, it turns on the local decisions of the store. Callers call
-// it once, after the fields are set and before the first request.
+// Prepare computes the sets of limits, and the parts of a request in Hidden, from which the policy's API key
+// or a key with hash_key is taken. With on_error local, it turns on the local decisions of the store. Callers
+// call Prepare once, after the fields are set and before the first request.
 func (s *Site) Prepare() {
 	if inPostgres, ok := s.Store.(*store.Store); ok && s.OnError == settings.Local {
 		inPostgres.UseLocal()
@@ -159,7 +159,8 @@ func (s *Site) Prepare() {
 	s.none = newLimitSet(s, nil)
 }
 
-// LimitsOfAll returns the limits if all requests have the same ones, or nil if each request needs Begin.
+// LimitsOfAll returns the limits if they are the same for all requests. It returns nil if requests need
+// Begin.
 func (s *Site) LimitsOfAll() *LimitSet {
 	if s.matches || len(s.Exempt) > 0 || s.Policy != nil || s.all.InFlight || len(s.all.Hits) == 0 {
 		return nil

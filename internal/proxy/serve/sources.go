@@ -9,34 +9,35 @@ import (
 // DSNs holds the DSNs of a configuration.
 type DSNs struct {
 	Limits, Policy, History host.DSN
-	Where                   string // the places for DSNs, for errors; see settings.Store.Resolve
+	Where                   string // see settings.Store.Resolve
 }
 
-// DataSources returns the databases of a site's counters, policy and history. in has the settings that all of
-// them share, without DSNs. audit is the handler's setting. recorded has the settings of the history. If
-// recorded is nil, the site has a history only if an audit setting requires one.
+// DataSources returns the databases of a site's counters, policy and history. shared has the settings that
+// these databases share, without a DSN. audit is the handler's setting. history has the settings of the
+// history. If history is nil, the site has a history only if an audit setting requires it.
 func (s *Site) DataSources(
-	in settings.Store, dsns *DSNs, audit string, recorded *settings.History,
+	shared settings.Store, dsns *DSNs, audit string, history *settings.History,
 ) (*host.DataSources, error) {
-	limits, err := sourceOf(in, &dsns.Limits, dsns.Where)
+	limits, err := sourceOf(shared, &dsns.Limits, dsns.Where)
 	if err != nil {
 		return nil, err
 	}
 	d := &host.DataSources{Limits: *limits}
 	if s.Policy != nil {
-		d.Policy, err = partSource(in, dsns, &dsns.Policy, limits, ": the rules of a policy are in Postgres")
+		d.Policy, err = partSource(shared, dsns, &dsns.Policy, limits,
+			": the rules of a policy are in Postgres")
 		if err != nil {
 			return nil, partError(PolicyPart, "policy", &dsns.Policy, err)
 		}
 	}
-	records := s.setAudit(audit, recorded != nil).Level != settings.AuditOff
-	if recorded != nil {
-		d.Recorded = *recorded
+	records := s.setAudit(audit, history != nil).Level != settings.AuditOff
+	if history != nil {
+		d.Recorded = *history
 		records = records || limits.DSN != settings.MemoryDSN || dsns.History.DSN != ""
 	}
 	if records {
-		d.History, err = partSource(in, dsns, &dsns.History, limits,
-			", or used with audit off: the history is in Postgres")
+		d.History, err = partSource(shared, dsns, &dsns.History, limits,
+			": a history is in Postgres, and audit off needs none")
 		if err != nil {
 			return nil, partError(HistoryPart, "history", &dsns.History, err)
 		}
@@ -45,15 +46,15 @@ func (s *Site) DataSources(
 	return d, nil
 }
 
-// partSource returns the database of a policy or a history, which is in Postgres. Without its own DSN, it is
-// in limits, the database of the counters. why explains an error about the DSN memory.
+// partSource returns the database of a policy or a history, which is in Postgres. If dsn is empty, the result
+// is limits, the database of the counters. why explains an error about the DSN memory.
 func partSource(
-	in settings.Store, dsns *DSNs, dsn *host.DSN, limits *host.DataSource, why string,
+	shared settings.Store, dsns *DSNs, dsn *host.DSN, limits *host.DataSource, why string,
 ) (*host.DataSource, error) {
 	at := *limits
 	at.Configured.HasPassword = at.Configured.HasPassword || dsn.HasPassword
 	if dsn.DSN != "" && dsn.DSN != limits.DSN {
-		own, err := sourceOf(in, dsn, dsns.Where)
+		own, err := sourceOf(shared, dsn, dsns.Where)
 		if err != nil {
 			return nil, err
 		}
@@ -67,18 +68,18 @@ func partSource(
 }
 
 // sourceOf returns the database of a DSN.
-func sourceOf(in settings.Store, dsn *host.DSN, where string) (*host.DataSource, error) {
-	in.DSN = dsn.DSN
-	in.From = dsn.From
-	resolved, err := in.Resolve(where)
+func sourceOf(shared settings.Store, dsn *host.DSN, where string) (*host.DataSource, error) {
+	shared.DSN = dsn.DSN
+	shared.From = dsn.From
+	resolved, err := shared.Resolve(where)
 	return &host.DataSource{Store: resolved, Configured: *dsn}, err
 }
 
-// partError adds the name of the part to an error if the part has its own DSN. Otherwise the error is about
-// the DSN of the limits.
+// partError names the part of the configuration that has the wrong DSN. A part without its own DSN uses the
+// DSN of the limits, so the error then stays unchanged.
 func partError(part int, name string, dsn *host.DSN, err error) error {
 	if dsn.DSN == "" {
 		return err
 	}
-	return &PartError{Zone: part, Name: name, Err: err}
+	return &PartError{Part: part, Name: name, Err: err}
 }

@@ -31,9 +31,10 @@ func Decide(s *Site, q *Request) error {
 	return nil
 }
 
-// Begin evaluates the policy for a request. Then it finds the limits of the configuration that apply, since a
-// matcher can use the verdict. waits reports whether the store has to decide the request. If so, the caller
-// calls Fill next. In any case it calls Deliver at the end. Callers set Site and Began before Begin.
+// Begin evaluates the policy for a request, and then finds the limits of the configuration that apply. The
+// policy comes first, because a matcher can use the verdict. waits reports whether the store has to decide
+// the request: the caller then calls Fill. At the end, the caller always calls Deliver. Callers set Site and
+// Began before Begin.
 func Begin(q *Request) (waits bool, err error) {
 	s := q.Site
 	q.Outcome = respond.Outcome{}
@@ -125,9 +126,9 @@ func Fill(requests []*Request) {
 	}
 }
 
-// background is the context of all decisions, instead of the request's context. A client that closes its
-// connection must not fail the batch of its request, which would be logged as a failure of the database. The
-// timeout bounds the wait.
+// background is the context of all decisions, instead of the request's context. The request's context ends
+// when the client closes its connection, which would fail the whole batch and be logged as a failure of the
+// database. The timeout bounds the wait.
 var background = context.Background()
 
 // Take gets decisions on the hits of a request from the store, and sets its Decisions or Err. If the policy
