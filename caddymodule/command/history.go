@@ -111,10 +111,10 @@ var nodesCommand = commandSpec{
 	use:   "nodes",
 	short: "Lists the proxies, and whether each has applied all changes of the policy",
 	long: `CANNOT lists the GRANT statements that a proxy needs before it can decide. A proxy without a
-heartbeat for 10 seconds is gone. Gone and ended proxies stay in the list for a day.`,
+heartbeat for 10 seconds is silent. Silent and ended proxies stay in the list for a day.`,
 	empty: "No proxy counts here.",
 	sql: `SELECT node, region, version, CASE WHEN live AND cannot IS NOT NULL THEN 'cannot decide'
-	WHEN live THEN 'live' WHEN ended IS NOT NULL THEN 'ended' ELSE 'gone' END AS state, live, ended, cannot,
+	WHEN live THEN 'live' WHEN ended IS NOT NULL THEN 'ended' ELSE 'silent' END AS state, live, ended, cannot,
 	epoch, policy, behind, seen, local_from, local_until, problems, admitted, refused, undecided, locally
 FROM rate_limit_proxies ORDER BY node`,
 	jsonOnly: "live epoch",

@@ -1,10 +1,10 @@
 -- The shards of the counts, for migrate --citus. Each shard is a schema with the two tables of counts, which
 -- Citus places on a server and moves. This file creates what all shards share.
 
--- A statement of a proxy runs on the placement of a shard, without Citus. The guard takes the same lock as a
--- move of the placement, so that the statement runs before or after the move, and fails if the placement is
--- not here. It is volatile, to see changes since the statement began. If it cannot get the lock in time, a
--- move is in progress, and the statement fails with the same code.
+-- A proxy sends a statement to the server of a placement directly, without Citus. The guard takes the same
+-- lock as a move of the placement, so the statement runs before or after the move. The statement fails if the
+-- placement is not on this server, and with the same code if the lock is not free in time, because then a
+-- move is in progress. The guard is volatile, to see changes since the statement began.
 CREATE OR REPLACE FUNCTION rate_limit_guard(placement bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 	SECURITY DEFINER SET search_path = pg_catalog AS $$
 BEGIN
@@ -19,16 +19,17 @@ BEGIN
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_guard(bigint) IS
-	'Fails unless a placement of the counts is on this server, and keeps it here until the transaction ends.';
+	'Fails unless a placement of the counts is on this server, and keeps the placement here until the '
+	'transaction ends.';
 
--- Older programs, without support for shards, must not count in the tables outside them.
+-- Programs without support for shards must not count in the tables outside the shards.
 CREATE OR REPLACE FUNCTION rate_limit_refuse_count() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	RAISE EXCEPTION 'the counts of this database are in shards: restart this program, or upgrade it'
 		USING ERRCODE = 'object_not_in_prerequisite_state';
 END $$;
 COMMENT ON FUNCTION rate_limit_refuse_count() IS
-	'Prevents programs without support for shards from counting outside them.';
+	'Prevents programs without support for shards from counting outside the shards.';
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ephemeral
 	EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable

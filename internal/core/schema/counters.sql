@@ -1,12 +1,12 @@
 -- The two tables of counts. Tables of the npm library pg-ratelimit are upgraded in place and keep their rows.
 --
--- Keys are in byte order for every collation of the database, because comparing bytes costs less. Tables that
--- the npm library created keep the collation of their database.
+-- Keys have the collation "C" in every database, because comparing bytes costs less than following the rules
+-- of a language. Tables that the npm library created keep the collation of their database.
 --
--- The npm library's columns come first. Two columns are for algorithms that the library lacks (hits for
--- sliding_log, remainder for gcra), and one is for requests in flight (slots). Only a running statement uses
--- the other two: slot, the place of the row's entry in the parameters, and granted, the number of admitted
--- hits.
+-- The columns of the npm library come first. Three columns are for algorithms that the library lacks: hits
+-- for sliding_log, remainder for gcra, and slots for in_flight. Only a running statement uses the columns
+-- slot and granted: slot is the place of the row's entry in the parameters, and granted is the number of
+-- admitted hits.
 
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	prefix       TEXT COLLATE "C" NOT NULL,
@@ -47,13 +47,13 @@ CREATE TABLE IF NOT EXISTS rate_limit_processes (
 COMMENT ON TABLE rate_limit_ephemeral IS 'The counters that a crash of the server empties.';
 COMMENT ON TABLE rate_limit_durable IS 'The counters that survive a crash of the server.';
 COMMENT ON COLUMN rate_limit_ephemeral.slots IS
-	'For in_flight: a number for each slot. Its high 32 bits are a process.';
+	'For in_flight: a number for each slot, with the process in its high 32 bits.';
 COMMENT ON COLUMN rate_limit_durable.slots IS
-	'For in_flight: a number for each slot. Its high 32 bits are a process.';
+	'For in_flight: a number for each slot, with the process in its high 32 bits.';
 COMMENT ON TABLE rate_limit_processes IS
-	'The processes with limited requests in flight. A process renews its row every 3 seconds.';
+	'The processes that hold slots of in_flight limits. A process renews its row every 3 seconds.';
 COMMENT ON COLUMN rate_limit_processes.process IS
-	'The start of the process, in about seconds since 2000. A process that was paused for too long takes '
+	'About the start of the process in seconds since 2000. A process that was paused for too long takes '
 	'another row.';
 COMMENT ON COLUMN rate_limit_processes.seen IS
-	'When the process renewed this row. Its slots are free 10 seconds later.';
+	'When the process renewed this row. 10 seconds without a renewal free its slots.';

@@ -1,5 +1,6 @@
--- The procedure that describes a table or a view. end.sql drops it. The first line of the texts is about the
--- table. The others are "column: meaning". A line that starts with a tab continues the previous line.
+-- rate_limit_describe sets the comments of a table or a view and of its columns. The first line of texts is
+-- the comment of the table. Each later line is "column: meaning". A line that starts with a tab continues the
+-- previous line. end.sql drops the procedure.
 
 CREATE OR REPLACE PROCEDURE rate_limit_describe(relation text, texts text) LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,11 +1,13 @@
--- The last commands of each part. Functions get the search_path of their own schema. Otherwise the caller of
--- a function with the rights of the owner could make it use other tables through the caller's search_path.
--- Only the owner may call functions without a grant.
+-- These commands end each part of the schema: the registry, the history and the policy. Each function gets a
+-- fixed search_path. Without one, a function with the rights of the owner would look up tables in the
+-- caller's search_path, where a caller can put tables of its own. Only the owner may call functions without a
+-- grant.
 --
--- A body that is parsed when the function is created, by RETURN or BEGIN ATOMIC, needs no search_path, which
--- would prevent Postgres from inlining it. An IMMUTABLE function uses no table. All roles may call both
--- kinds, because views and constraints call them with the rights of the reader or the writer. All roles may
--- also call rate_limit_counters and rate_limit_override_of, which name their schema, and rate_limit_behind.
+-- A body that is parsed when the function is created, by RETURN or BEGIN ATOMIC, needs no search_path, and
+-- must not have one, because Postgres would then not inline the function. An IMMUTABLE function uses no
+-- table. All roles may call functions of these two kinds, because views and constraints call them with the
+-- rights of the role that reads or writes. For the same reason, all roles may call rate_limit_behind, and
+-- also rate_limit_counters and rate_limit_override_of, which name their schema and so need no search_path.
 
 DO $$
 DECLARE
@@ -26,8 +28,8 @@ BEGIN
 	END LOOP;
 END $$;
 
--- Columns of views without a comment get the comment of the column with the same name in the view's tables
--- and views.
+-- A column of a view without a comment gets the comment of the column with the same name in a table or view
+-- that the view reads.
 
 DO $$
 DECLARE

@@ -9,15 +9,15 @@ RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql AS $$
 DECLARE
 	-- the addresses of one client
 	network CONSTANT cidr := network(set_masklen($4, CASE family($4) WHEN 6 THEN 64 ELSE 32 END));
-	-- the form in the keys of counters
+	-- the client, as keys of counters contain it
 	client CONSTANT text := CASE family($4) WHEN 6 THEN network::text ELSE host($4) END;
 	users CONSTANT text[] := array_remove(ARRAY[$1], NULL);
 	keys bigint[] := array_remove(ARRAY[$2], NULL);
-	-- The keys of counters, and their parts.
+	-- keys of counters, and parts of such keys
 	texts text[] := array_remove(ARRAY[$1, rate_limit_counter_key($1), $3, host($4), client], NULL);
-	ids text[]; -- as counters have them
+	ids text[]; -- of API keys, as keys of counters contain them
 	digests text[];
-	refs text[]; -- in the log of changes
+	refs text[]; -- values of rate_limit_changes.ref
 	condition text;
 	counts record;
 	rules text := '(SELECT NULL::text AS name, NULL::text[] AS count_by WHERE false)';
@@ -25,7 +25,7 @@ DECLARE
 	counters text[];
 BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
-		RAISE EXCEPTION 'user_id, key_id, key, address: one of them must say who is to be forgotten'
+		RAISE EXCEPTION 'user_id, key_id, key, address: exactly one of them must be given'
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	texts := ARRAY(SELECT s FROM unnest(texts) AS t, unnest(rate_limit_stored_keys(t)) AS s)
@@ -39,15 +39,15 @@ BEGIN
 		refs := texts || array_remove(ARRAY['user/' || $1, 'network/' || network], NULL) || digests ||
 			ARRAY(SELECT 'key/' || d FROM unnest(digests) AS d);
 	END IF;
-	-- The number of an alternative may stand before a text. A zone that counts by a header has the
-	-- digest of the API key.
+	-- The number of an alternative may stand before a text. Where a zone counts by a header, the key of a
+	-- counter is the digest of the API key.
 	texts := rate_limit_key_forms(texts || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d));
 	ids := rate_limit_key_forms(array_remove(keys::text[] || ids, NULL));
 	kept := 0;
 
 	FOR name, condition IN
-		-- A statement on the audit log does not reach detached partitions that still exist. A row with a
-		-- user belongs to that user alone, whatever the key of its counter contains.
+		-- Detached partitions are listed, because a statement on the audit log does not reach them. A row
+		-- with a user belongs to that user alone, whatever the key of its counter contains.
 		SELECT a.name, 'user_id = ANY ($1) OR key_id = ANY ($2) OR address <<= $3
 			OR (user_id IS NULL OR cardinality($1) = 0) AND (key = ANY ($4) OR string_to_array(key, '' '') '
 				'&& $4 OR also && $4)'
@@ -58,7 +58,7 @@ BEGIN
 				LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
 			WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
 				AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY place) AS a
-		UNION ALL -- those that refer to others come first
+		UNION ALL -- a table comes before the tables that it refers to
 		SELECT t.name, t.condition
 			FROM (VALUES ('rate_limit_metrics', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
 				('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
@@ -83,10 +83,10 @@ BEGIN
 		RETURN NEXT;
 	END IF;
 
-	-- Proxies wait for counters until the end of the transaction, so these come last, and are found
-	-- before one is locked. A key can be the values of several things with spaces between them. At the
-	-- place of an API key in the key of a rule's counter, only the id of a key counts: a user may have
-	-- a number for a name.
+	-- Counters come last, and all counters of a table are found before the first one is locked, because
+	-- proxies wait for locked counters until the transaction ends. A key can consist of several values with
+	-- spaces between them. Where a rule counts by API key, only the id of an API key matches, because the
+	-- name of a user may be the same number.
 	FOR counts IN SELECT * FROM rate_limit_counter_tables() LOOP
 		name := counts.counters;
 		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix '
@@ -108,8 +108,8 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_forget_person IS
-	'Deletes all rows about a user with its API keys, an API key by its id, an API key or the key of a '
-	'counter, or a client, from the counters, the history, the overrides and the bans. account also '
-	'deletes the user and the API keys. Returns the number of rows of each table that were deleted, or '
-	'that a dry run would delete, and the number of kept rows: changes, which proxies need, and counters '
-	'of running requests.';
+	'Deletes all rows about a person from the counters, the history, the overrides and the bans. One '
+	'argument names the person: user_id (with its API keys), key_id (an API key), key (an API key, or the '
+	'key of a counter) or address. account also deletes the user and the API keys. Returns for each table '
+	'the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which '
+	'proxies need, and counters of running requests.';

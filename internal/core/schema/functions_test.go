@@ -11,7 +11,7 @@ import (
 func TestProxySeenInFutureIsNotLive(t *testing.T) {
 	s := newTestDB(t)
 	s.exec("INSERT INTO rate_limit_nodes (node, seen) VALUES ('now', now()), ('soon', now() + '5 s'), " +
-		"('later', now() + '2 days'), ('gone', now() - interval '11 s')")
+		"('later', now() + '2 days'), ('silent', now() - interval '11 s')")
 	s.expect("SELECT string_agg(node, ' ' ORDER BY node) FROM rate_limit_proxies WHERE live", "now soon")
 	s.expect("SELECT string_agg(node, ' ' ORDER BY node) FROM rate_limit_nodes n WHERE "+schema.NodeIsLive,
 		"now soon")

@@ -17,12 +17,12 @@ BEGIN
 		RAISE EXCEPTION 'placement % is not here', $1 USING ERRCODE = 'serialization_failure';
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_guard(bigint) IS 'Fails unless a placement of the counts is on this server, and keeps it here until the transaction ends.';
+COMMENT ON FUNCTION rate_limit_guard(bigint) IS 'Fails unless a placement of the counts is on this server, and keeps the placement here until the transaction ends.';
 CREATE OR REPLACE FUNCTION rate_limit_refuse_count() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	RAISE EXCEPTION 'the counts of this database are in shards: restart this program, or upgrade it' USING ERRCODE = 'object_not_in_prerequisite_state';
 END $$;
-COMMENT ON FUNCTION rate_limit_refuse_count() IS 'Prevents programs without support for shards from counting outside them.';
+COMMENT ON FUNCTION rate_limit_refuse_count() IS 'Prevents programs without support for shards from counting outside the shards.';
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ephemeral EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
@@ -54,11 +54,11 @@ CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable 
 CREATE TABLE IF NOT EXISTS rate_limit_processes ( process bigint NOT NULL CONSTRAINT rate_limit_processes_pkey PRIMARY KEY, seen    timestamptz NOT NULL );
 COMMENT ON TABLE rate_limit_ephemeral IS 'The counters that a crash of the server empties.';
 COMMENT ON TABLE rate_limit_durable IS 'The counters that survive a crash of the server.';
-COMMENT ON COLUMN rate_limit_ephemeral.slots IS 'For in_flight: a number for each slot. Its high 32 bits are a process.';
-COMMENT ON COLUMN rate_limit_durable.slots IS 'For in_flight: a number for each slot. Its high 32 bits are a process.';
-COMMENT ON TABLE rate_limit_processes IS 'The processes with limited requests in flight. A process renews its row every 3 seconds.';
-COMMENT ON COLUMN rate_limit_processes.process IS 'The start of the process, in about seconds since 2000. A process that was paused for too long takes another row.';
-COMMENT ON COLUMN rate_limit_processes.seen IS 'When the process renewed this row. Its slots are free 10 seconds later.';
+COMMENT ON COLUMN rate_limit_ephemeral.slots IS 'For in_flight: a number for each slot, with the process in its high 32 bits.';
+COMMENT ON COLUMN rate_limit_durable.slots IS 'For in_flight: a number for each slot, with the process in its high 32 bits.';
+COMMENT ON TABLE rate_limit_processes IS 'The processes that hold slots of in_flight limits. A process renews its row every 3 seconds.';
+COMMENT ON COLUMN rate_limit_processes.process IS 'About the start of the process in seconds since 2000. A process that was paused for too long takes another row.';
+COMMENT ON COLUMN rate_limit_processes.seen IS 'When the process renewed this row. 10 seconds without a renewal free its slots.';
 `
 
 const describe = `
@@ -118,9 +118,9 @@ DECLARE
 	users CONSTANT text[] := array_remove(ARRAY[$1], NULL);
 	keys bigint[] := array_remove(ARRAY[$2], NULL);
 	texts text[] := array_remove(ARRAY[$1, rate_limit_counter_key($1), $3, host($4), client], NULL);
-	ids text[]; -- as counters have them
+	ids text[]; -- of API keys, as keys of counters contain them
 	digests text[];
-	refs text[]; -- in the log of changes
+	refs text[]; -- values of rate_limit_changes.ref
 	condition text;
 	counts record;
 	rules text := '(SELECT NULL::text AS name, NULL::text[] AS count_by WHERE false)';
@@ -128,7 +128,7 @@ DECLARE
 	counters text[];
 BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
-		RAISE EXCEPTION 'user_id, key_id, key, address: one of them must say who is to be forgotten' USING ERRCODE = 'invalid_parameter_value';
+		RAISE EXCEPTION 'user_id, key_id, key, address: exactly one of them must be given' USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	texts := ARRAY(SELECT s FROM unnest(texts) AS t, unnest(rate_limit_stored_keys(t)) AS s) || array_remove(ARRAY['ip:' || client], NULL);
 	IF to_regclass('rate_limit_api_keys') IS NOT NULL THEN
@@ -146,7 +146,7 @@ BEGIN
 				JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace AND a.relowner = c.relowner
 				LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
 			WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$' AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY place) AS a
-		UNION ALL -- those that refer to others come first
+		UNION ALL -- a table comes before the tables that it refers to
 		SELECT t.name, t.condition FROM (VALUES ('rate_limit_metrics', 'user_id = ANY ($1) OR key_id = ANY ($2)', true), ('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
 			('rate_limit_bans', 'user_id = ANY ($1) OR key_id = ANY ($2) OR network <<= $3', true),
 			('rate_limit_api_keys', 'id = ANY ($2)', account), ('rate_limit_users', 'user_id = ANY ($1)', account)) AS t(name, condition, wanted) WHERE t.wanted
@@ -180,9 +180,9 @@ BEGIN
 		RETURN NEXT;
 	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a user with its API keys, an API key by its id, an API key or the key of a '
-	'counter, or a client, from the counters, the history, the overrides and the bans. account also deletes the user and the API keys. Returns the number of rows of each table that were deleted, or '
-	'that a dry run would delete, and the number of kept rows: changes, which proxies need, and counters of running requests.';
+COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a person from the counters, the history, the overrides and the bans. One '
+	'argument names the person: user_id (with its API keys), key_id (an API key), key (an API key, or the key of a counter) or address. account also deletes the user and the API keys. Returns for each table '
+	'the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which proxies need, and counters of running requests.';
 `
 
 const historyAnswers = `
@@ -191,7 +191,7 @@ CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker = true) AS SELE
 		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration, a.also, a.id, a.xmin FROM rate_limit_audit a;
 CALL rate_limit_describe('rate_limit_audited', $$
 The audit log with computed columns. Conditions on time, user_id and outcome are as fast as on rate_limit_audit.
-refused: Whether the requests were refused: limited, blocked or rejected. Requests without a decision were not refused.
+refused: Whether the requests were refused: limited, blocked or rejected. false for requests without a decision, even if on_error refused them.
 requests: The number of requests that the row represents, estimated if only a sample is recorded.
 retry_after: For a refusal, the time until the request would pass, in seconds. NULL: the request passed, it would never pass, or the time is unknown.
 duration: The time that the decision took, in seconds.
@@ -221,9 +221,10 @@ BEGIN
 		WHERE a.time >= $1 AND a.time < $2 AND a.outcome <> 'shadow' AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/' AND starts_with(a.prefix, $4))) AS c
 	WHERE c.name IS NOT NULL OR $3 = 'senders' GROUP BY 1, 2, 3;
 END $$;
-COMMENT ON FUNCTION rate_limit_top IS 'The requests of each sender in a period, by the audit log: all requests, refused requests, and requests without a decision. A sampled row counts as all requests that it represents. A sender is the '
-	'key of a limit, otherwise the address, with the user. With the list paths, the host and the path replace the sender. of is a prefix, as --prefix of the command audit. If the period has more than most '
-	'rows, about as many are read, percent_read of all, and the numbers are estimates. With most => NULL they are exact, which takes 1.3 seconds for each million rows.';
+COMMENT ON FUNCTION rate_limit_top IS 'The requests of each sender in a period, by the audit log: all requests, refused requests, and requests '
+	'without a decision. A sampled row counts as all requests that it represents. A sender is a user with the key of a limit, or with an address if there is no key. With the list paths, the host and the path '
+	'replace the sender. of is a prefix, as --prefix of the command audit. If the period has more than most rows, about most rows are read, which is percent_read of all, and the numbers are estimates. With most '
+	'=> NULL they are exact, which takes 1.3 seconds for each million rows.';
 CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamptz DEFAULT now(), most int DEFAULT 10) RETURNS TABLE (list text, prefix text, name text, requests bigint)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
@@ -239,7 +240,7 @@ BEGIN
 	WHERE p.place <= $3 ORDER BY p.list, p.place;
 END $$;
 COMMENT ON FUNCTION rate_limit_refused IS 'The users, keys of limits and addresses with the most refused requests in a period, and the most '
-	'frequent causes, by the audit log. A cause is a limit, a rule or another reason. most bounds the rows of each list.';
+	'frequent causes, by the audit log. A cause is a limit, a rule or another reason. Each list has at most most rows.';
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date) RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests bigint, refused bigint,
 	charged bigint, settled bigint, last_request timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT (m.time AT TIME ZONE 'UTC')::date, m.key_id, m.prefix, m.limit_name, rate_limit_add(coalesce(sum(m.requests), 0), 0), rate_limit_add(coalesce(sum(m.limited + m.blocked + m.rejected), 0), 0),
@@ -248,15 +249,15 @@ CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, la
 	FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = $1 AND m.time >= $2::timestamp AT TIME ZONE 'UTC' AND m.time < ($3 + 1)::timestamp AT TIME ZONE 'UTC'
 	GROUP BY GROUPING SETS ((m.time), (m.key_id), (m.prefix, m.limit_name), ()) ORDER BY 1, 2, 3, 4
 $$;
-COMMENT ON FUNCTION rate_limit_usage_between IS 'A user''s usage on days in UTC: a row for each day with a request, for each API key (0: without one) '
-	'and for each limit, with NULL in the columns of the others, and a row for all requests, with NULL in all these columns. Units of different limits are not comparable, so use the units of the rows of limits.';
+COMMENT ON FUNCTION rate_limit_usage_between IS 'A user''s usage from first to last, which are days in UTC, added up in four ways: by day, by API key '
+	'(key_id 0: requests without an API key), by limit, and in total. In each row, the columns of the other ways are NULL. Use charged and settled only from the rows by limit, because the other rows add units of different limits.';
 CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker = true) AS SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused, sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
 	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
 CALL rate_limit_describe('rate_limit_minutes', $$
 The requests of all proxies in each minute with requests.
 time: The start of the minute.
 allowed: Requests that passed.
-refused: Requests that a limit, a ban, a rule, or the check of the API key refused.
+refused: Requests that were refused by a limit, a ban or a block rule, or because of their API key or path.
 failed: Requests without a decision.
 shadow: Refusals that shadow rules would have made.
 $$);
@@ -311,9 +312,9 @@ BEGIN
 		ORDER BY f.outcome, f.reason, f.prefix, f.limit_name, f.method, f.host, f.path, f.time DESC) AS a
 	ORDER BY a.time DESC LIMIT 100;
 END $$;
-COMMENT ON FUNCTION rate_limit_why IS 'The requests of a sender that were refused or had no decision, in the latest minute that has some, at '
-	'most a day before a time: a sentence for each kind of request and cause, the latest first. requests counts all of the kind in the minute, and the other columns describe the last one. who is a user, an '
-	'address, the key of a counter, or # and the id of an API key. at is a time, or a time of day, such as 14:05, which is the latest one in UTC.';
+COMMENT ON FUNCTION rate_limit_why IS 'Says why a sender was refused: the latest minute, in the day up to the minute of at, with a request '
+	'that was refused or had no decision. Each row is a sentence about one kind of request and cause, the latest first. requests counts all of the kind, and the other columns describe the latest one. who is a '
+	'user, an address, the key of a counter, or # and the id of an API key. at is a time, or a time of day, such as 14:05, for the latest one in UTC.';
 `
 
 const historyEnd = `
@@ -341,9 +342,9 @@ COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by 
 CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p double precision) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE WHEN u.i = 1 THEN 1 WHEN u.i <= 20 THEN 0.5 ELSE 0 END * (u.upto - u.rank) / u.n) FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::double precision AS upto,
 			least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::double precision AS rank FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
-COMMENT ON FUNCTION rate_limit_percentile IS 'The p-quantile of decision times in milliseconds (p = 0.95 for p95), interpolated within its bucket. '
-	'A result above 0.1 is therefore within a factor of 2. Bucket 1 counts times up to 0.1 ms, bucket i up to 0.1 * 2^(i-1) ms, and bucket 21 all times above 52 s, with the result 52428.8. NULL: there are no '
-	'decisions. Add the buckets of several rows with rate_limit_sum.';
+COMMENT ON FUNCTION rate_limit_percentile IS 'The p-quantile of decision times in milliseconds, such as p95 for p = 0.95. Bucket 1 counts times up to '
+	'0.1 ms, bucket i longer times up to 0.1 * 2^(i-1) ms, and bucket 21 all times above 52 s, with the result 52428.8. The result is interpolated within its bucket: from 0.1 to 52428.8 it is within a factor '
+	'of 2 of the exact time. NULL: there are no decisions. To combine several rows, add their buckets with rate_limit_sum.';
 CREATE OR REPLACE VIEW rate_limit_traffic WITH (security_invoker = true) AS SELECT rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms, m.*
 	FROM rate_limit_metrics m;
 CALL rate_limit_describe('rate_limit_traffic', $$
@@ -392,7 +393,7 @@ BEGIN
 		EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent::regclass);
 	END LOOP;
 	IF abs(day - (now() AT TIME ZONE 'UTC')::date) > 8 AND NOT rate_limit_owns_history() THEN
-		RAISE EXCEPTION 'day: %: must be within 8 days of today: % does not own the tables', day, rate_limit_caller() USING ERRCODE = 'invalid_parameter_value';
+		RAISE EXCEPTION 'day: %: must be within 8 days of today, because % does not own the tables', day, rate_limit_caller() USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	FOR n IN 1..1000 LOOP
 		name := parent || to_char(day, '_YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
@@ -410,8 +411,8 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_make_partition IS 'Creates the partition of a table of the history for a day in UTC, and returns its name with the schema. '
-	'NULL: it exists already. Writers do not wait. The name is rate_limit_audit_YYYYMMDD, followed by _2 if a detached table has that name. For a role that does not own the tables, the day must be within 8 days of today.';
+COMMENT ON FUNCTION rate_limit_make_partition IS 'Creates the partition of a table of the history for a day in UTC, and returns its name with the schema, '
+	'or NULL if it exists already. Writers do not wait. The name is rate_limit_audit_YYYYMMDD, followed by _2 if a detached table has that name. For a role that does not own the tables, the day must be within 8 days of today.';
 `
 
 const historyRecord = `
@@ -427,10 +428,10 @@ BEGIN
 		RAISE EXCEPTION 'batch % of this writer is written already', $4 USING ERRCODE = 'unique_violation';
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_begin_batch IS 'The first statement of a transaction that writes a batch. It fails with unique_violation if this '
-	'batch or a later one is already written, so that a batch with an unknown outcome can be sent again. The transaction waits for a lock for at most 1 s. written and dropped are totals.';
-DO $do$ DECLARE made text;
-BEGIN FOR made IN WITH columns AS ( SELECT a.attrelid, a.attname AS name, a.attnum AS n, a.attnotnull AS needed, format_type(a.atttypid, NULL) AS type, a.atttypid IN ('int8'::regtype, 'int4'::regtype, 'timestamptz'::regtype) AS number
+COMMENT ON FUNCTION rate_limit_begin_batch IS 'The first statement of a transaction that writes a batch. It fails with unique_violation if this batch '
+	'or a later batch is already written, so a writer that got no answer can send the batch again. The transaction waits for a lock for at most 1 s. written and dropped are totals.';
+DO $do$ DECLARE definition text;
+BEGIN FOR definition IN WITH columns AS ( SELECT a.attrelid, a.attname AS name, a.attnum AS n, a.attnotnull AS needed, format_type(a.atttypid, NULL) AS type, a.atttypid IN ('int8'::regtype, 'int4'::regtype, 'timestamptz'::regtype) AS number
 			FROM pg_attribute a WHERE a.attrelid IN ('rate_limit_audit'::regclass, 'rate_limit_metrics'::regclass) AND a.attnum > 0 AND NOT a.attisdropped AND a.attname NOT IN ('node', 'region', 'id', 'granularity') ), lists AS (
 			SELECT c.attrelid = 'rate_limit_audit'::regclass AS of_audit, string_agg(quote_ident(c.name), ', ' ORDER BY c.n) AS names, string_agg(format('%I %s[]', c.name, CASE WHEN c.number THEN 'bigint' ELSE 'text' END), ', '
 					ORDER BY c.n) AS arguments, string_agg(format('unnest(%1$I) AS %1$I', c.name), ', ' ORDER BY c.n) AS elements, string_agg(format(CASE WHEN c.name = 'time' AND c.attrelid = 'rate_limit_metrics'::regclass
@@ -457,16 +458,16 @@ BEGIN
 	END LOOP;
 END $$$f$, CASE WHEN of_audit THEN 'audit' ELSE 'metrics' END,
 			concat(CASE WHEN of_audit THEN 'node text, ' END, arguments), CASE WHEN NOT of_audit THEN format($f$IF (SELECT min(n) FROM unnest(%s) n) < 0 OR array_to_string(latency, '') LIKE '%%-%%' THEN
-		RAISE EXCEPTION 'a number of the metrics is below 0: nothing is taken off' USING ERRCODE = 'invalid_parameter_value';
+		RAISE EXCEPTION 'a number of the metrics is below 0: metrics only grow' USING ERRCODE = 'invalid_parameter_value';
 	END IF;$f$, numbers) END, CASE WHEN of_audit THEN format($f$INSERT INTO rate_limit_audit (node, region, id, %s) SELECT $2, nullif($1, ''), nextval('rate_limit_audit_id'), %s FROM (SELECT %s) r$f$, names, values, elements)
 			ELSE format($f$INSERT INTO rate_limit_metrics AS m (region, granularity, %s) SELECT $1, g.granularity, %s FROM (SELECT %s) r, unnest('{minute,hour,day}'::text[]) AS g(granularity)
 			ORDER BY 2, r.user_id, r.key_id, r.prefix, r.limit_name, r.endpoint ON CONFLICT (user_id, time, key_id, prefix, limit_name, endpoint, region, granularity) DO UPDATE SET %s$f$, names, values, elements, additions) END,
-			CASE WHEN of_audit THEN '{rate_limit_audit}' ELSE '{rate_limit_metrics_minute,rate_limit_metrics_hour}' END) FROM lists LOOP EXECUTE made;
+			CASE WHEN of_audit THEN '{rate_limit_audit}' ELSE '{rate_limit_metrics_minute,rate_limit_metrics_hour}' END) FROM lists LOOP EXECUTE definition;
 	END LOOP;
 END $do$;
 COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and creates the partitions that they need. Times are microseconds since 1970. An empty text and a number below 0 represent NULL.';
 COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes, hours and days of rate_limit_metrics, and creates the partitions that they need. '
-	'All rows are of one minute, and any two differ in more than their sums. Times are microseconds since 1970.';
+	'All rows must be of one minute, and no two rows may be of the same user, API key, limit and endpoint. Times are microseconds since 1970.';
 CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS text
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
@@ -487,7 +488,7 @@ EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
 	END IF;
 	RAISE EXCEPTION 'what: %: must be audit, metrics_minute, metrics_hour or metrics_day', to_json($1) USING ERRCODE = 'invalid_parameter_value';
 END $$;
-COMMENT ON FUNCTION rate_limit_retain IS 'Sets the retention of a part of the history. keep is an interval. Returns NULL, or the reason for a refusal: only a role that may update rate_limit_retention can shorten a retention.';
+COMMENT ON FUNCTION rate_limit_retain IS 'Sets the retention of a part of the history (what) to an interval (keep). Returns NULL, or the reason for a refusal: only a role that may update rate_limit_retention can shorten a retention.';
 `
 
 const historyTables = `
@@ -503,7 +504,7 @@ CREATE INDEX IF NOT EXISTS rate_limit_audit_outcome ON rate_limit_audit (outcome
 CREATE INDEX IF NOT EXISTS rate_limit_audit_who ON rate_limit_audit USING brin (time, key text_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001),
 	address inet_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001), key_id int8_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001)) WITH (pages_per_range = 8, autosummarize = on);
 CALL rate_limit_describe('rate_limit_audit', $$
-The audit log: a row for each recorded decision. A row with the outcome shadow is in addition to the row of its request.
+The audit log: a row for each recorded request, or for several equal refusals. A refusal that a shadow rule would have made has a row of its own.
 time: The time of the decision, by the clock of the proxy.
 cost: The cost of one request. For a refused request, the cost that it would have had.
 count: The number of equal refusals within the same second that this row represents. The other columns describe the first of them.
@@ -513,12 +514,13 @@ key_id: The id of the API key in rate_limit_api_keys. NULL: none.
 retry_after_ms: For a refusal, the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is unknown.
 duration_us: The time that the decision took, in microseconds.
 weight: The number of requests that each request of this row represents: above 1 if only a sample is recorded. count * weight is the estimated number of requests.
-status: The status of a refusal. NULL: the request passed.
-outcome: allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the
-	path is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.
+status: The HTTP status of a refusal. NULL: the request passed.
+outcome: allowed; limited: refused by a limit; blocked: refused by a ban or a block rule; rejected: refused
+	because the API key or the path is not valid; shadow: a shadow rule would have refused the request; error:
+	no decision was possible.
 reason: The reason for a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, timeout, overloaded or unavailable.
-prefix: The prefix of the limit in a configuration, or rule/ and the first name of the rule; empty if no
-	limit applied. Of several limits, it is the limit that refused, otherwise the limit with the least
+prefix: The prefix of the limit in a configuration, or rule/ and the name of the rule; empty if no limit
+	applied. If several limits applied, it is the limit that refused, otherwise the limit with the least
 	remaining.
 limit_name: The name of the limit of the rule. NULL: a limit in a configuration.
 key: The stored key of the counter, which is a digest if the key is a secret.
@@ -548,7 +550,7 @@ user_id: The user; empty: anonymous requests; (other): users beyond the first 10
 key_id: The id of the API key; 0: none, or (other).
 prefix: As in rate_limit_audit.
 limit_name: The name of the limit of the rule; empty: a limit in a configuration, or none.
-endpoint: The route, if the configuration names it, otherwise the paths of the matching rule or zone, but never the path of a request; (other): as for users.
+endpoint: The name of the route in the configuration, otherwise the paths of the matching rule or zone, but never the path of a request; (other): as for users.
 region: The region of the proxies, if their configuration has one.
 requests: All requests: allowed, limited, blocked, rejected and errors together. A request counts once, for the limit that refused it or has the least remaining.
 allowed: Requests that passed.
@@ -586,7 +588,7 @@ The processes that write the history, and the progress of each. A row that was n
 writer: A random name of the process.
 node: The name of the proxy.
 region: The region of the proxy, if its configuration has one.
-batch: The number of the last written batch. It prevents writing a batch twice if the batch is sent again after a failure.
+batch: The number of the last written batch, so that a batch that is sent again after a failure is not written twice.
 written: The number of decisions that the process has written to rate_limit_audit.
 dropped: The number of decisions that the process could not write, because the database was slow or down for too long.
 seen: The time of the last batch.
@@ -610,8 +612,8 @@ CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS
 BEGIN
 	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years') FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
-COMMENT ON FUNCTION rate_limit_cutoff IS 'The time before which a part of the history (what) is past its retention at a time (now). NULL: it is '
-	'kept for ever. For a role other than the owner of the tables, now is at most the current time.';
+COMMENT ON FUNCTION rate_limit_cutoff IS 'The time before which a part of the history (what) is past its retention at a time (now). NULL: the '
+	'part is kept for ever. For a role other than the owner of the tables, now is at most the current time.';
 CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text
 	LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT string_agg(DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction'), ', ') FROM pg_locks l
@@ -661,7 +663,7 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired IS 'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
-	'past their retention. It keeps partitions in use, and held_by names their users. Writers wait for up to 100 ms. One of the proxies runs it about once a minute, or pg_cron does.';
+	'past their retention. A partition in use stays, and held_by names the sessions that use it. Writers wait for up to 100 ms. One of the proxies, or pg_cron, runs this function about once a minute.';
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'
 	SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
@@ -707,71 +709,56 @@ BEGIN
 	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep IS 'Creates the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics for today '
-	'and the next 7 days, and deletes up to 20,000 rows of days of rate_limit_metrics that are past their retention. It waits for a lock for at most 1 s. It returns a row for each effect. The column what is '
-	'made (a partition), deleted (rows), skipped (a table that another session has locked), or busy (another process runs it, or ran it within the pause). For a role that does not own the tables, it creates '
-	'partitions by the current time, and deletes by now or the current time, whichever is earlier. One of the proxies runs it about once a minute, or pg_cron does. rate_limit_drop_expired drops expired partitions.';
+	'and the next 7 days. Deletes up to 20,000 rows of days of rate_limit_metrics past their retention, and old rows of rate_limit_writers. Waits for a lock for at most 1 s. Returns a row for each effect. what '
+	'is made (a partition), deleted (rows), skipped (a table that another session has locked), or busy (another process runs the function, or ran it within the pause). For a role that does not own the '
+	'tables, partitions are created by the current time, and rows deleted by now or the current time, whichever is earlier. One of the proxies, or pg_cron, runs this about once a minute.';
 `
 
 const nodes = `
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes ( node   text NOT NULL, epoch  bigint NOT NULL DEFAULT 0, seen   timestamptz NOT NULL DEFAULT now(), ended  timestamptz, system bigint DEFAULT (pg_control_system()).system_identifier,
 	report json NOT NULL DEFAULT '{}', CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY (node, epoch), CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200) ) WITH (fillfactor = 50);
 CALL rate_limit_describe('rate_limit_nodes', $$
-The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or
-	vanished is deleted after a day. A crash of the server empties the table. Running proxies then write their
-	rows again.
-node: The name of the proxy. It is the same after each start. Several proxies may have it.
-epoch: A number that differs after each start of the process.
-seen: When the proxy renewed this row. The proxy is gone 10 seconds later.
-ended: When the proxy stopped in order. NULL: it runs, or it vanished.
+The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or is
+	silent is deleted after a day. A crash of the server empties the table, and running proxies then write
+	their rows again.
+node: The name of the proxy, the same after each start. Several proxies may have the same name.
+epoch: A number of the process, which is new after each start.
+seen: When the proxy renewed this row. The proxy is silent 10 seconds later.
+ended: When the proxy stopped in order. NULL: the proxy runs, or was killed.
 system: The system identifier of the server that the proxy wrote to. A row with another identifier is from a restored copy and has no meaning here.
-report: The proxy's report about itself; rate_limit_proxies has its columns. Its times are microseconds by
-	the proxy's clock. clock is that clock's time at seen.
+report: The proxy's report about itself, which rate_limit_proxies has as columns. Times in the report are
+	microseconds by the proxy's clock, and clock is the time of that clock at seen.
 $$);
-CREATE OR REPLACE FUNCTION rate_limit_behind(applied text, log oid,
-	made_before timestamptz DEFAULT 'infinity') RETURNS bigint
+CREATE OR REPLACE FUNCTION rate_limit_behind(applied text, log oid, made_before timestamptz DEFAULT 'infinity') RETURNS bigint
 	LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF applied IS NOT NULL AND to_regclass('rate_limit_changes') IS NOT NULL
-		AND coalesce(log = to_regclass('rate_limit_changes'), true) THEN
-		RETURN (SELECT count(*) FROM rate_limit_changes c WHERE c.at < made_before
-			AND c.xid >= pg_snapshot_xmin(applied::pg_snapshot)
-			AND NOT pg_visible_in_snapshot(c.xid, applied::pg_snapshot));
+	IF applied IS NOT NULL AND to_regclass('rate_limit_changes') IS NOT NULL AND coalesce(log = to_regclass('rate_limit_changes'), true) THEN
+		RETURN (SELECT count(*) FROM rate_limit_changes c WHERE c.at < made_before AND c.xid >= pg_snapshot_xmin(applied::pg_snapshot) AND NOT pg_visible_in_snapshot(c.xid, applied::pg_snapshot));
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_behind IS
-	'The number of policy changes before a time that a proxy has not applied yet, from two columns of '
-	'rate_limit_nodes. NULL: the proxy has no policy, or another log.';
-CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS
-	SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
-		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live,
-		n.ended, r.cannot, n.epoch, r.applied IS NOT NULL AS policy,
-		rate_limit_behind(r.applied, r.log) AS behind, n.seen,
-		n.seen + (r.local_from - r.clock) * interval '1 us' AS local_from,
-		n.seen + (r.local_until - r.clock) * interval '1 us' AS local_until,
-		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago,
-		coalesce(r.problems, '{}') AS problems, r.admitted, r.refused, r.undecided,
-		n.seen + (r.undecided_from - r.clock) * interval '1 us' AS undecided_from,
-		n.seen + (r.undecided_at - r.clock) * interval '1 us' AS undecided_at, r.undecided_admitted,
-		r.undecided_refused, r.locally, r.busiest,
-		rate_limit_behind(r.applied, r.log, n.seen - interval '10 s') AS late
-	FROM (
-		SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m
-		WHERE m.system = (SELECT system_identifier FROM pg_control_system())
-	) AS n, json_to_record(n.report) AS r(region text, version text, cannot text, applied text, log oid,
-		problems text[], clock bigint, local_from bigint, local_until bigint, admitted bigint, refused bigint,
-		undecided bigint, undecided_from bigint, undecided_at bigint, undecided_admitted bigint,
-		undecided_refused bigint, locally bigint, busiest json);
+COMMENT ON FUNCTION rate_limit_behind IS 'The number of policy changes before the time made_before that a proxy has not applied yet. applied and '
+	'log are from the proxy''s report. NULL: the proxy has no policy, or has read another log of changes.';
+CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
+		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live, n.ended, r.cannot, n.epoch, r.applied IS NOT NULL AS policy, rate_limit_behind(r.applied, r.log) AS behind, n.seen,
+		n.seen + (r.local_from - r.clock) * interval '1 us' AS local_from, n.seen + (r.local_until - r.clock) * interval '1 us' AS local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago,
+		coalesce(r.problems, '{}') AS problems, r.admitted, r.refused, r.undecided, n.seen + (r.undecided_from - r.clock) * interval '1 us' AS undecided_from,
+		n.seen + (r.undecided_at - r.clock) * interval '1 us' AS undecided_at, r.undecided_admitted, r.undecided_refused, r.locally, r.busiest, rate_limit_behind(r.applied, r.log, n.seen - interval '10 s') AS late FROM (
+		SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m WHERE m.system = (SELECT system_identifier FROM pg_control_system())
+	) AS n, json_to_record(n.report) AS r(region text, version text, cannot text, applied text, log oid, problems text[], clock bigint, local_from bigint, local_until bigint, admitted bigint, refused bigint,
+		undecided bigint, undecided_from bigint, undecided_at bigint, undecided_admitted bigint, undecided_refused bigint, locally bigint, busiest json);
 CALL rate_limit_describe('rate_limit_proxies', $$
-The proxies of this server and their progress. Rows of rate_limit_nodes from a copy of another server are
-	left out. Of several proxies with one name, the second one has the suffix #2.
+The proxies of this server and their progress. Rows of rate_limit_nodes from a copy of another server are left out. Of several proxies with one name, the second one has the suffix #2.
 region: The region in the proxy's configuration, if any.
 version: The version of the proxy's program.
 live: Whether the proxy runs.
-cannot: The statements that would grant the proxy's role the privileges to decide. NULL: it has them.
+cannot: The statements that would grant the proxy's role the privileges to decide. NULL: the role has the
+	privileges.
 policy: Whether the proxy has a policy.
-behind: The number of policy changes that the proxy has not applied yet. NULL: it has no policy, or has not read the tables since they were restored.
-local_from: When the proxy last started to limit by itself, because the database made no decisions. NULL: never.
+behind: The number of policy changes that the proxy has not applied yet. NULL: the proxy has no policy, or has
+	not read the tables since they were restored.
+local_from: When the proxy last started to limit by itself, because the database made no decisions. NULL:
+	never.
 local_until: When the proxy last stopped limiting by itself.
 seconds_ago: The seconds since seen.
 problems: The rules that the proxy cannot use, each with the permitted values.
@@ -783,80 +770,39 @@ undecided_at: When a request last had no decision. NULL: never since the start o
 undecided_admitted: The number of requests in the last series that on_error admitted.
 undecided_refused: The number of requests in the last series that on_error refused.
 locally: The number of requests that the proxy decided without the database, at its share of each limit.
-busiest: The proxy's limits with the most requests since its start, at most 20: {prefix: [admitted,
-	refused]}.
+busiest: The proxy's limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.
 late: The number of changes in behind that were made at least 10 seconds before seen.
 $$);
-CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
-	WITH proxies AS (
-		SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false)
-				AS open,
-			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy
-		FROM rate_limit_proxies p
-		WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes'
-	), problems AS (
-		SELECT s.place, s.state, p.node, p.node || ' ' || s.said AS said
-		FROM proxies p CROSS JOIN LATERAL (VALUES
-			(1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
-				'what becomes of requests. To let it: ' || p.cannot),
-			(2, 'silent', true, format('last reported at %s UTC: if it runs, it does not reach this '
-				'database.', to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS'))),
-			(3, CASE WHEN p.open THEN 'open' ELSE 'was open' END, p.undecided_at > now() - interval '1 hour',
-				format('had requests without a decision from %s until %s UTC: on_error let %s pass, and '
-					'refused %s.', to_char(p.undecided_from AT TIME ZONE 'UTC', 'HH24:MI:SS'),
-					to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided_admitted,
-					p.undecided_refused)),
-			(3, CASE WHEN p.local_until > now() - interval '2 minutes' THEN 'local' ELSE 'was local' END,
-				p.local_until > now() - interval '1 hour',
-				format('limited by itself, at its share of each limit, from %s until %s UTC.',
-					to_char(p.local_from AT TIME ZONE 'UTC', 'HH24:MI:SS'),
-					to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))),
-			(4, 'without a policy', p.without_policy,
-				'has no policy, and other proxies have one: no rule and no ban holds there.'),
-			(5, 'behind', p.policy AND p.late IS DISTINCT FROM 0, format('has yet to %s of the policy.',
-				CASE WHEN p.late IS NULL THEN 'read the tables' WHEN p.late = 1 THEN 'apply 1 change'
-				ELSE 'apply ' || p.late || ' changes' END))
-		) AS s(place, state, holds, said) WHERE s.holds AND p.live = (s.state <> 'silent')
-		UNION ALL
-		SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem)
-		FROM proxies p, unnest(p.problems) AS problem WHERE p.live
-	)
-	SELECT f.state, f.node, f.said FROM (
-		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open'
-				WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %') THEN 'warning'
-				ELSE 'enforcing' END AS state, NULL::text AS node,
-			concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database'
-				ELSE format('Limits are enforced by %s of %s', a.enforcing,
-					CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END,
-				format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1
-					THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there'
-					ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings '
-						'decide' END, a.known - a.live, a.silence::bigint), '.') AS said
-		FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live,
-				count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing,
-				bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence
-			FROM proxies p) AS a
-		UNION ALL SELECT * FROM problems
+CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS WITH proxies AS ( SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false) AS open,
+			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes' ), problems AS (
+		SELECT s.place, s.state, p.node, p.node || ' ' || s.said AS said FROM proxies p CROSS JOIN LATERAL (VALUES (1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
+				'what becomes of requests. To grant them: ' || p.cannot), (2, 'silent', true, format('last reported at %s UTC: if it runs, it does not reach this database.', to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS'))),
+			(3, CASE WHEN p.open THEN 'open' ELSE 'was open' END, p.undecided_at > now() - interval '1 hour', format('had requests without a decision from %s until %s UTC: on_error let %s pass, and '
+					'refused %s.', to_char(p.undecided_from AT TIME ZONE 'UTC', 'HH24:MI:SS'), to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided_admitted, p.undecided_refused)),
+			(3, CASE WHEN p.local_until > now() - interval '2 minutes' THEN 'local' ELSE 'was local' END, p.local_until > now() - interval '1 hour', format('limited by itself, at its share of each limit, from %s until %s UTC.',
+					to_char(p.local_from AT TIME ZONE 'UTC', 'HH24:MI:SS'), to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))), (4, 'without a policy', p.without_policy, 'has no policy, and other proxies have one: no rule and no ban holds there.'),
+			(5, 'behind', p.policy AND p.late IS DISTINCT FROM 0, format('has yet to %s of the policy.', CASE WHEN p.late IS NULL THEN 'read the tables' WHEN p.late = 1 THEN 'apply 1 change' ELSE 'apply ' || p.late || ' changes' END))
+		) AS s(place, state, holds, said) WHERE s.holds AND p.live = (s.state <> 'silent') UNION ALL SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem) FROM proxies p, unnest(p.problems) AS problem WHERE p.live )
+	SELECT f.state, f.node, f.said FROM ( SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %') THEN 'warning'
+				ELSE 'enforcing' END AS state, NULL::text AS node, concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database' ELSE format('Limits are enforced by %s of %s', a.enforcing,
+					CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END, format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1 THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there'
+					ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings decide' END, a.known - a.live, a.silence::bigint), '.') AS said FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live,
+				count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing, bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence FROM proxies p) AS a UNION ALL SELECT * FROM problems
 	) AS f ORDER BY f.place, f.node;
 CALL rate_limit_describe('rate_limit_state', $$
 Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy.
 state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
-	Of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the database; was
-	open or was local: within the last hour; without a policy; behind; unusable: a rule.
+	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
+	database; was open or was local: within the last hour; without a policy; behind; unusable: a rule.
 node: The proxy that the sentence is about. NULL: all proxies.
 said: The sentence.
 $$);
-CREATE TABLE IF NOT EXISTS rate_limit_secrets (
-	name  text NOT NULL CONSTRAINT rate_limit_secrets_pkey PRIMARY KEY,
-	value text NOT NULL
-);
+CREATE TABLE IF NOT EXISTS rate_limit_secrets ( name  text NOT NULL CONSTRAINT rate_limit_secrets_pkey PRIMARY KEY, value text NOT NULL );
 REVOKE ALL ON rate_limit_secrets FROM PUBLIC;
-INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid()::text ||
-	gen_random_uuid()::text
-	WHERE NOT EXISTS (SELECT FROM rate_limit_secrets s WHERE s.name = 'partition') ON CONFLICT DO NOTHING;
+INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid()::text || gen_random_uuid()::text WHERE NOT EXISTS (SELECT FROM rate_limit_secrets s WHERE s.name = 'partition') ON CONFLICT DO NOTHING;
 CALL rate_limit_describe('rate_limit_secrets', $$
 Random texts that the proxies share. Clients must not see them.
-name: The purpose. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.
+name: The purpose. partition: to digest keys for the parameter pk of the header fields RateLimit and RateLimit-Policy.
 value: The secret.
 $$);
 `
@@ -890,16 +836,16 @@ BEGIN
 		(SELECT max(u.resets_at) FROM rate_limit_used_by($1, $2) u)
 	FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1 AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2);
 END $$;
-COMMENT ON FUNCTION rate_limit_recent IS 'The recent requests of a user or one of its API keys: the requests of today and of this month in UTC; '
-	'the refused requests of this month, in total, by a limit (429), and with 401 or 403; the last request; and when all limits that count by user or key have their full quota again, or NULL if they '
-	'have it now. No row: no usage was recorded, or the role may not read it.';
+COMMENT ON FUNCTION rate_limit_recent IS 'The recent requests of a user or of one of its API keys: of today and of this month in UTC. refused, '
+	'limited (429) and denied (401 or 403) are refused requests of this month. resets is when all limits that count by user or key have their full quota again. NULL: they have it now. No row: no usage was '
+	'recorded, or the role may not read it.';
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker = true) AS SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
 		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys, ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment FROM rate_limit_tiers t;
 CALL rate_limit_describe('rate_limit_tier_states', $$
 The tiers with their users, API keys and rules.
 users: The number of users on the tier.
 keys: The number of API keys with this tier of their own.
-rules: The rules for the tier. They may also be for other tiers.
+rules: The rules for the tier, including rules that are for other tiers, too.
 $$);
 CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker = true) AS SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id AND b.until > now()) THEN 'banned'
 		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0 AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state FROM rate_limit_users u;
@@ -923,7 +869,7 @@ CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS 
 CALL rate_limit_describe('rate_limit_rule_states', $$
 The rules in the order in which proxies try them, with their limits as text. Defaults are NULL.
 in_force: Whether the rule applies now.
-limits: The limits: the name, the events and the window, the algorithm, and all values that are not defaults.
+limits: Each limit as text: its name, events and window, algorithm, and all values that are not defaults.
 problems: The warnings of rate_limit_rule_warnings.
 $$);
 CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after, CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0
@@ -935,7 +881,7 @@ CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS SELE
 CALL rate_limit_describe('rate_limit_changed', $$
 The changes of the policy as text.
 key_id: The id of the API key that was changed, or that has the changed override or ban. NULL: another change.
-which: ref for display: all for NULL, the id of an API key, or the start of its digest if the row is too old to have the id.
+which: ref for display: all for NULL, and for an API key its id, or the start of its digest if the row is too old to have the id.
 what: created or deleted, with the rule, limit and amounts of an override; changed; or the columns that differ.
 $$);
 `
@@ -947,7 +893,7 @@ CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
 CALL rate_limit_describe('rate_limit_changes', $$
 The changes of the policy in the last 30 days. Triggers write them, and proxies poll them.
-seq: The order in which the rows were written. Rows of other transactions may become visible later.
+seq: The order in which the rows were written. A row may become visible later than rows of other transactions with higher numbers.
 xid: The transaction. Proxies use it to find the changes that became visible since their last poll.
 kind: The kind of the changed row: tier, user, key, rule, limit, override or ban.
 ref: The changed row: the name of a tier or rule, rule/limit, the user, or the hexadecimal digest of a
@@ -1008,7 +954,7 @@ BEGIN
 	UPDATE rate_limit_api_keys k SET revoked_at = now(), revoked_by = session_user WHERE k.id = $1 AND (k.revoked_at IS NULL OR k.revoked_at > now());
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_revoke_key IS 'Ends an API key now, and returns whether it had not ended before.';
+COMMENT ON FUNCTION rate_limit_revoke_key IS 'Revokes an API key now. Returns false if the key was revoked before, or does not exist.';
 CREATE OR REPLACE FUNCTION rate_limit_rotate_key(key_id bigint, grace interval, digest bytea, hint text DEFAULT NULL) RETURNS TABLE (id bigint, replaces bigint, replaced_at timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1023,9 +969,9 @@ BEGIN
 	ELSIF old.id IS NULL THEN
 		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
 	ELSIF old.replaced_by IS NOT NULL THEN
-		RAISE EXCEPTION 'key: %: it was replaced by the key % already', $1, old.replaced_by USING ERRCODE = 'object_not_in_prerequisite_state';
+		RAISE EXCEPTION 'key: %: was already replaced by the key %', $1, old.replaced_by USING ERRCODE = 'object_not_in_prerequisite_state';
 	ELSIF least(old.revoked_at, old.expires_at) <= now() THEN
-		RAISE EXCEPTION 'key: %: it is %: make a new one with: caddy pg-ratelimit keys create', $1, CASE WHEN old.revoked_at <= now() THEN 'revoked' ELSE 'expired' END
+		RAISE EXCEPTION 'key: %: is %: to make a new key, run: caddy pg-ratelimit keys create', $1, CASE WHEN old.revoked_at <= now() THEN 'revoked' ELSE 'expired' END
 			USING ERRCODE = 'object_not_in_prerequisite_state';
 	END IF;
 	INSERT INTO rate_limit_api_keys AS k (digest, hint, user_id, name, expires_at, tier, counted_as) VALUES ($3, $4, old.user_id, old.name, old.expires_at, old.tier, coalesce(old.counted_as, old.id))
@@ -1056,11 +1002,11 @@ section: The name of the list of rows in a document.
 relation: The table.
 position: The place of the column in the table.
 name: The column.
-type: Its type.
-default_value: Its default, as SQL. NULL: none.
-key: The place among the columns that name a row. NULL: it is not one of them.
-needed: Whether each row of a document must have it.
-is_reference: Whether it is the number of an API key. A document has the digest in its place.
+type: The type of the column.
+default_value: The default of the column, as SQL. NULL: none.
+key: The place among the columns that name a row. NULL: the column is not one of them.
+needed: Whether each row of a document must have the column.
+is_reference: Whether the column is the id of an API key. A document has the digest of the key in its place.
 description: The meaning of the column.
 $$);
 CREATE OR REPLACE FUNCTION rate_limit_policy_rows(section text, list jsonb DEFAULT NULL) RETURNS TABLE (name text, key jsonb, at tid, document jsonb) LANGUAGE plpgsql STABLE
@@ -1089,8 +1035,8 @@ BEGIN
 			CROSS JOIN LATERAL jsonb_populate_record(NULL::%s, rate_limit_policy_values(o, $2)) t', s.relation) END)
 		USING list, s.refs;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_rows IS 'The rows of a section of the policy, or of a list as the tables would have them: the name for '
-	'messages, the fields that name the row, its place, and the fields that do not have their defaults.';
+COMMENT ON FUNCTION rate_limit_policy_rows IS 'The rows of a section of the policy, or of list as the tables would have them: the name for messages, '
+	'the fields that identify the row (key), its place in the table (at; NULL in a list), and the fields that do not have their defaults.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, refs text[]) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN fields ->> 'events' = 'unlimited' THEN fields - 'events' ELSE fields END
 	- coalesce(refs, '{}');
 COMMENT ON FUNCTION rate_limit_policy_values IS 'The values of a row of a document, without its references to API keys.';
@@ -1113,7 +1059,7 @@ CREATE OR REPLACE FUNCTION rate_limit_policy_lists(policy jsonb) RETURNS jsonb L
 DECLARE
 	sections CONSTANT text[] := '{tiers,users,keys,rules,overrides}';
 	lists jsonb := policy;
-	made jsonb := '{}';
+	result jsonb := '{}';
 	rows jsonb;
 	part record;
 	item record;
@@ -1146,7 +1092,7 @@ BEGIN
 		IF NOT FOUND THEN
 			BEGIN
 				SELECT coalesce(jsonb_agg(to_jsonb(r)), '[]') INTO rows FROM rate_limit_policy_rows(part.section, lists -> part.section) r;
-				made := made || jsonb_build_object(part.section, rows);
+				result := result || jsonb_build_object(part.section, rows);
 				SELECT format('%s "%s": must be given once', part.kind, min(r.name)) INTO fault FROM jsonb_to_recordset(rows) AS r(name text, key jsonb) GROUP BY r.key HAVING count(*) > 1 LIMIT 1;
 				CONTINUE;
 			EXCEPTION WHEN data_exception THEN
@@ -1170,9 +1116,9 @@ BEGIN
 	IF fault IS NOT NULL THEN
 		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	RETURN made;
+	RETURN result;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_lists IS 'The rows of rate_limit_policy_rows of a document, by section. It fails for a document that cannot be a policy.';
+COMMENT ON FUNCTION rate_limit_policy_lists IS 'The rows of rate_limit_policy_rows of a document, by section. It fails for unknown or missing fields, values of a wrong type, and rows given twice.';
 CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -1309,13 +1255,13 @@ BEGIN
 	END;
 END $$;
 COMMENT ON FUNCTION rate_limit_apply IS 'Changes the policy to match a document of rate_limit_policy, and returns the differences: a new or '
-	'deleted row, or a changed field of an existing row. A field that the document lacks gets its default. Rows that the document lacks stay. With prune, they stay only in sections that the document lacks. '
+	'deleted row, or a changed field of an existing row. A field that the document lacks gets its default. Rows that the document lacks stay; prune deletes such rows of the sections that the document has. '
 	'dry_run checks everything and changes nothing.';
 `
 
 const policyEnd = `
 CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
-COMMENT ON FUNCTION rate_limit_policy_version IS 'The version of these tables. The last command of the migration creates it.';
+COMMENT ON FUNCTION rate_limit_policy_version IS 'The version of the tables of the policy. The last command of the migration creates it.';
 `
 
 // policyVersion is the number in policy_end.sql.
@@ -1325,49 +1271,49 @@ const policyFunctions = `
 CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[]) RETURNS text
 	LANGUAGE plpgsql AS $$
 DECLARE
-	given CONSTANT jsonb := jsonb_strip_nulls(fields);
-	names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(given));
-	back CONSTANT text[] := ARRAY(SELECT n FROM unnest(reset) AS n WHERE NOT given ? n);
+	inputs CONSTANT jsonb := jsonb_strip_nulls(fields);
+	names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(inputs));
+	resets CONSTANT text[] := ARRAY(SELECT n FROM unnest(reset) AS n WHERE NOT inputs ? n);
 	others CONSTANT text[] := ARRAY(SELECT n FROM jsonb_object_keys(fields) AS n WHERE n <> ALL (keys));
 	sets text := format('%1$I = x.%1$I', keys[1]);
 	same CONSTANT text := (SELECT string_agg(format('x.%1$I IS NOT DISTINCT FROM t.%1$I', k), ' AND ') FROM unnest(keys) AS k);
 	list CONSTANT text := (SELECT string_agg(quote_ident(n), ', ') FROM unnest(names) AS n);
-	done bigint;
+	total bigint;
 	fault text;
 	message text;
 	detail text;
 BEGIN
 	SELECT format('reset: %s: must be one of %s', to_json(n), array_to_string(others, ', ')) INTO fault FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL LIMIT 1;
-	SELECT coalesce(fault, format('%s: must not be given and reset', n)) INTO fault FROM unnest(reset) AS n WHERE given ? n OR fault IS NOT NULL LIMIT 1;
+	SELECT coalesce(fault, format('%s: must not be both given and reset', n)) INTO fault FROM unnest(reset) AS n WHERE inputs ? n OR fault IS NOT NULL LIMIT 1;
 	IF names = '{}' THEN
 		fault := keys[1] || ': must be given';
 	END IF;
 	IF fault IS NOT NULL THEN
 		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (back) THEN '%1$I = DEFAULT' ELSE '%1$I = t.%1$I' END, n), ', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || back);
+	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (resets) THEN '%1$I = DEFAULT' ELSE '%1$I = t.%1$I' END, n), ', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || resets);
 	FOR attempt IN 1..2 LOOP -- Another session may insert the row between the two statements.
-		EXECUTE format('UPDATE %1$s x SET %2$s FROM jsonb_populate_record(NULL::%1$s, $1) t WHERE %3$s', relation, sets, same) USING given;
-		GET DIAGNOSTICS done = ROW_COUNT;
-		IF done > 0 THEN
+		EXECUTE format('UPDATE %1$s x SET %2$s FROM jsonb_populate_record(NULL::%1$s, $1) t WHERE %3$s', relation, sets, same) USING inputs;
+		GET DIAGNOSTICS total = ROW_COUNT;
+		IF total > 0 THEN
 			RETURN 'changed';
 		END IF;
 		EXECUTE format('INSERT INTO %1$s (%2$s) SELECT %2$s FROM jsonb_populate_record(NULL::%1$s, $1)
 			ON CONFLICT (%3$s) DO NOTHING', relation, list,
-			(SELECT string_agg(quote_ident(k), ', ') FROM unnest(keys) AS k)) USING given;
-		GET DIAGNOSTICS done = ROW_COUNT;
-		IF done > 0 THEN
+			(SELECT string_agg(quote_ident(k), ', ') FROM unnest(keys) AS k)) USING inputs;
+		GET DIAGNOSTICS total = ROW_COUNT;
+		IF total > 0 THEN
 			RETURN 'created';
 		END IF;
 	END LOOP;
 	RETURN 'kept'; -- Another session deletes the row that INSERT finds.
 EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, sets = COLUMN_NAME;
-	message := CASE WHEN SQLSTATE <> '23502' THEN rate_limit_fault(fault, message, detail, given) WHEN sets = ANY (back) THEN sets || ': must have a value, and has no default'
+	message := CASE WHEN SQLSTATE <> '23502' THEN rate_limit_fault(fault, message, detail, inputs) WHEN sets = ANY (resets) THEN sets || ': must have a value, and has no default'
 		ELSE sets || ': must be given for a new row' END;
 	RAISE EXCEPTION '%', message USING ERRCODE = 'check_violation';
 END $$;
-COMMENT ON FUNCTION rate_limit_set IS 'Creates or changes the row of a table that the keys in fields name. A field that is null is not set. A field that reset names gets its default. Returns created or changed.';
+COMMENT ON FUNCTION rate_limit_set IS 'Creates or changes a row, which the columns keys identify. A field that is null is not set. A column in reset gets its default. Returns created, changed, or kept: another session deletes the row.';
 CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
 	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}', to_jsonb(f), reset)
 		FROM (SELECT tier, rank, comment) AS f $$;
@@ -1447,8 +1393,8 @@ BEGIN
 			'burst', $7, 'reason', $9),
 		CASE WHEN $3 = 'unlimited' THEN '{events}' ELSE '{}' END::text[] || $10);
 END $$;
-COMMENT ON FUNCTION rate_limit_override IS 'Sets another amount of a limit for a tier, a user or an API key, a number or unlimited, for ever or '
-	'until a time. A new override without an amount has the limit''s amount, and keeps it when the rule changes.';
+COMMENT ON FUNCTION rate_limit_override IS 'Sets another amount of a limit for a tier, a user or an API key, for ever or until a time. The amount '
+	'is a number, or unlimited. A new override without an amount gets the amount of the limit, and keeps that amount when the rule changes.';
 CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, until timestamptz DEFAULT NULL, reason text DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -1481,7 +1427,7 @@ BEGIN
 	DELETE FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2;
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_limit IS 'Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must keep one.';
+COMMENT ON FUNCTION rate_limit_delete_limit IS 'Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must keep at least one limit.';
 CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	DELETE FROM rate_limit_users u WHERE u.user_id = $1;
@@ -1533,7 +1479,7 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_check_overrides IS 'Refuses overrides with amounts that their limits cannot have, and changes of limits that their overrides do not suit.';
+COMMENT ON FUNCTION rate_limit_check_overrides IS 'Refuses overrides with amounts that their limits cannot have, and changes of limits that make existing overrides invalid.';
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT ON rate_limit_overrides REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
 CREATE OR REPLACE TRIGGER rate_limit_still_suits AFTER UPDATE ON rate_limit_overrides REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE ON rate_limit_rule_limits REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
@@ -1552,9 +1498,9 @@ CREATE INDEX IF NOT EXISTS rate_limit_overrides_tier ON rate_limit_overrides (ti
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_user_id ON rate_limit_overrides (user_id) WHERE user_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_key_id ON rate_limit_overrides (key_id) WHERE key_id IS NOT NULL;
 CALL rate_limit_describe('rate_limit_overrides', $$
-Amounts that replace the amount of a limit for a tier, a user or an API key. The override for the key
-	applies, otherwise the override for the user, otherwise the override for the tier. Of several valid
-	overrides, the one that became valid last applies.
+Amounts that replace the amount of a limit for a tier, a user or an API key. The override for the key applies,
+	otherwise the override for the user, otherwise the override for the tier. If several overrides of the same
+	kind are valid, the one that became valid last applies.
 id: The number of the override.
 rule: The rule of the limit.
 limit_name: The name of the limit.
@@ -1583,8 +1529,8 @@ $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
 COMMENT ON FUNCTION rate_limit_override_of IS
-	'The override of a limit that applies now to a user or an API key, as proxies choose it. No row: the '
-	'limit has its own amount.';
+	'The override that now replaces the amount of a limit for a user or an API key. Proxies choose it in the '
+	'same way. No row: the limit has its own amount.';
 CREATE OR REPLACE FUNCTION rate_limit_set_overrides(made text, overrides text[], user_id text, key_id bigint
 	DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -1609,7 +1555,8 @@ BEGIN
 	RETURN made;
 END $$;
 COMMENT ON FUNCTION rate_limit_set_overrides IS
-	'Sets the overrides of a user or an API key as in rate_limit_user, and returns made.';
+	'Sets the overrides of a user or an API key, as rate_limit_user does with its argument overrides. '
+	'Returns made.';
 CREATE TABLE IF NOT EXISTS rate_limit_bans (
 	id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_bans_pkey PRIMARY KEY,
 	network    cidr CONSTRAINT rate_limit_bans_network_must_not_be_banned_twice UNIQUE,
@@ -1634,16 +1581,16 @@ user_id: This user, who need not be in rate_limit_users.
 key_id: This API key.
 until: When the ban ends. infinity: never.
 reason: A note. Clients do not see it.
-banned_at: When the ban started.
-banned_by: The role that created the ban.
+banned_at: When rate_limit_ban last set this ban.
+banned_by: The role that last set this ban.
 $$);
 CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96'
 	THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96)
 	ELSE network END;
 COMMENT ON FUNCTION rate_limit_network IS
-	'An IPv4 address or network in IPv6 form as IPv4, and any other address unchanged. Proxies treat both '
-	'forms as equal.';
+	'An IPv4 address or network in IPv6 form, such as ::ffff:192.0.2.1, as IPv4, and any other address '
+	'unchanged. Proxies treat both forms as equal.';
 `
 
 const policyPeople = `
@@ -1666,8 +1613,8 @@ CALL rate_limit_describe('rate_limit_users', $$
 The users of the API, each on one tier.
 user_id: The user's name in the application or the proxy. Limits by user count by it.
 tier: The tier until tier_until.
-tier_until: When the tier ends. Then the user has the tier of requests without a user. infinity: never.
-period_start: The start of a billing period. In limits that count by user or key, the user's months and years start on its day. NULL: calendar months and years.
+tier_until: When the tier ends. Then the user has the tier anonymous. infinity: never.
+period_start: A day on which a billing period starts. In limits that count by user or key, the user's months and years start on this day, too. NULL: calendar months and years.
 time_zone: The IANA name of the time zone in which the billing periods start at midnight.
 comment: A note. Proxies ignore it.
 created_at: When the row was created.
@@ -1746,9 +1693,9 @@ DECLARE
 	windows CONSTANT jsonb := '{"per_second": "1s", "per_minute": "1m", "per_hour": "1h", "per_day": "24h",
 		"per_month": "1mo calendar", "in_flight": "in_flight"}';
 	amounts CONSTANT jsonb := (SELECT jsonb_strip_nulls(to_jsonb(a)) FROM (SELECT per_second, per_minute, per_hour, per_day, per_month, in_flight) AS a);
-	back CONSTANT text[] := coalesce(reset, '{}');
-	of_limits CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(windows)) || '{burst,durable,on_exceed}';
-	made text;
+	resets CONSTANT text[] := coalesce(reset, '{}');
+	limit_names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(windows)) || '{burst,durable,on_exceed}';
+	result text;
 	fault text;
 BEGIN
 	SELECT format('tiers: %s: must be in rate_limit_tiers, which has %s', string_agg(quote_literal(t), ', '), (SELECT coalesce(string_agg(quote_literal(k.tier), ', ' ORDER BY k.rank, k.tier), 'none')
@@ -1759,10 +1706,10 @@ BEGIN
 	IF fault IS NOT NULL THEN
 		RAISE EXCEPTION '%', fault USING ERRCODE = 'check_violation';
 	END IF;
-	made := rate_limit_set('rate_limit_rules', '{name}', (SELECT jsonb_object_agg(f, NULL) FROM unnest(of_limits) AS f) || (SELECT to_jsonb(r) FROM (SELECT name, family, priority, mode, action,
-			tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message, retry_after,
-			comment, without_header, settle) AS r),
-		ARRAY(SELECT n FROM unnest(back) AS n WHERE n <> ALL (of_limits) OR n IS NULL));
+	result := rate_limit_set('rate_limit_rules', '{name}', (SELECT jsonb_object_agg(f, NULL) FROM unnest(limit_names) AS f) || (SELECT to_jsonb(r) FROM (SELECT name, family, priority, mode,
+			action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message,
+			retry_after, comment, without_header, settle) AS r),
+		ARRAY(SELECT n FROM unnest(resets) AS n WHERE n <> ALL (limit_names) OR n IS NULL));
 	PERFORM CASE WHEN f.l ~ '^[^=]+=$' THEN rate_limit_delete_limit(name, rtrim(f.l, '='))::text ELSE rate_limit_limit(name, split_part(f.l, '=', 1), coalesce(substring(f.l FROM '=(.*)$'), ''),
 			algorithm, CASE WHEN f.l !~ '=.*(calendar|in_flight)' THEN burst END, durable,
 			CASE WHEN f.l !~ '=.*in_flight' THEN on_exceed END) END
@@ -1772,21 +1719,21 @@ BEGIN
 			'algorithm', CASE WHEN l.per IS NOT NULL THEN algorithm END,
 			'burst', CASE WHEN l.per IS NOT NULL THEN burst END,
 			'on_exceed', CASE WHEN l.algorithm <> 'in_flight' THEN on_exceed END),
-			ARRAY(SELECT n FROM unnest(back) AS n WHERE n IN ('burst', 'durable', 'on_exceed')))
-		FROM rate_limit_rule_limits l WHERE l.rule = name AND (amounts ? l.name OR back && '{burst,durable,on_exceed}' OR num_nonnulls(algorithm, burst, durable, on_exceed) > 0);
-	DELETE FROM rate_limit_rule_limits l WHERE l.rule = name AND l.name = ANY (back) AND windows ? l.name AND NOT amounts ? l.name;
+			ARRAY(SELECT n FROM unnest(resets) AS n WHERE n IN ('burst', 'durable', 'on_exceed')))
+		FROM rate_limit_rule_limits l WHERE l.rule = name AND (amounts ? l.name OR resets && '{burst,durable,on_exceed}' OR num_nonnulls(algorithm, burst, durable, on_exceed) > 0);
+	DELETE FROM rate_limit_rule_limits l WHERE l.rule = name AND l.name = ANY (resets) AND windows ? l.name AND NOT amounts ? l.name;
 	PERFORM rate_limit_complete(name); -- now, and not at the end of the transaction
-	SELECT CASE WHEN NOT coalesce(bool_or(l.algorithm = algorithm), algorithm IS NULL) THEN format('algorithm: %s: must be an algorithm with a window', to_json(algorithm))
-		WHEN NOT coalesce(bool_or(l.burst = burst), burst IS NULL) THEN format('burst: %s: must be of a limit with a window', burst)
-		WHEN NOT coalesce(bool_or(l.on_exceed = on_exceed), on_exceed IS NULL) THEN format('on_exceed: %s: must be of a limit that is not in flight', to_json(on_exceed))
-		WHEN durable AND count(*) = 0 THEN 'durable: true: must be of a limit' END
+	SELECT CASE WHEN NOT coalesce(bool_or(l.algorithm = algorithm), algorithm IS NULL) THEN format('algorithm: %s: the rule has no limit with a window', to_json(algorithm))
+		WHEN NOT coalesce(bool_or(l.burst = burst), burst IS NULL) THEN format('burst: %s: the rule has no limit with a window', burst)
+		WHEN NOT coalesce(bool_or(l.on_exceed = on_exceed), on_exceed IS NULL) THEN format('on_exceed: %s: the rule has no limit with a window or a calendar', to_json(on_exceed))
+		WHEN durable AND count(*) = 0 THEN 'durable: true: the rule has no limit' END
 	INTO fault FROM rate_limit_rule_limits l WHERE l.rule = name;
 	IF fault IS NOT NULL THEN
 		RAISE EXCEPTION '%', fault USING ERRCODE = 'check_violation';
 	END IF;
-	RETURN made;
+	RETURN result;
 END $$;
-COMMENT ON FUNCTION rate_limit_rule IS 'Creates or changes a rule with its limits. limits are limits with any window, as in burst=50/10s, or x= to delete one. reset also deletes limits by their names. Returns created or changed.';
+COMMENT ON FUNCTION rate_limit_rule IS 'Creates or changes a rule with its limits. limits are limits with any window, as in short=50/10s, or short= to delete one. reset also deletes limits by their names. Returns created or changed.';
 `
 
 const policyRules = `
@@ -1883,7 +1830,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 		CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window'))
 );
 CALL rate_limit_describe('rate_limit_rule_limits', $$
-The limits of rules. A request passes only if all of them admit it.
+The limits of rules. A request passes only if all limits of its rules admit it.
 rule: The name of the rule.
 name: The name of the limit, unique within the rule, such as per_hour. The prefix of the counters is
 	rule/, the rule's name, a slash and this name.
@@ -1910,7 +1857,7 @@ CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS tex
 		WHEN r->>'key_id' IS NOT NULL THEN concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k WHERE k.id = (r->>'key_id')::bigint))
 		ELSE concat('tier/', r->>'tier') END
 $$;
-COMMENT ON FUNCTION rate_limit_change_ref IS 'Returns the ref of a changed row. For a ban or override of a deleted key it is key/; the change of the key itself has the digest.';
+COMMENT ON FUNCTION rate_limit_change_ref IS 'Returns the ref of a changed row. For a ban or override of a deleted key, it is key/ without the digest, which the change of the key itself has.';
 CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	kind CONSTANT text := TG_ARGV[0];
@@ -1976,8 +1923,8 @@ BEGIN
 	IF NOT FOUND THEN
 		RETURN;
 	END IF;
-	SELECT CASE WHEN r.action = 'limit' AND count(*) = 0 THEN 'limits: missing: a rule that limits must have one or more of them, such as per_hour' WHEN r.action <> 'limit' AND count(*) > 0
-			THEN format('action: %L: must be limit for a rule with limits: delete these, or make another rule', r.action)
+	SELECT CASE WHEN r.action = 'limit' AND count(*) = 0 THEN 'limits: missing: a rule with the action limit must have one, such as per_hour' WHEN r.action <> 'limit' AND count(*) > 0
+			THEN format('action: %L: must be limit, because the rule has limits: delete these limits, or make another rule', r.action)
 		WHEN r.settle IS NOT NULL AND count(*) FILTER (WHERE l.algorithm <> 'in_flight') = 0 THEN format('settle: %s: must be left out with in_flight: a slot ends with its request',
 				to_json(r.settle)) END INTO fault FROM rate_limit_rule_limits l WHERE l.rule = $1;
 	IF fault IS NOT NULL THEN
@@ -2026,7 +1973,7 @@ $$);
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE BEGIN ATOMIC SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1]
 		ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END, CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END WHERE cardinality(count_by) = 1;
 END;
-COMMENT ON FUNCTION rate_limit_counted IS 'For the key of a counter with one part: the dimension, such as user, and the key without the number of the alternative.';
+COMMENT ON FUNCTION rate_limit_counted IS 'For the key of a counter with one part: the dimension, such as user, and the value of the part, without the number of the alternative in a rule that counts by user|ip.';
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS WITH amounts AS ( SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, (date_part('epoch', l.per) * 1000000)::bigint AS span,
 			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst,
 			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
@@ -2036,16 +1983,17 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS WITH am
 	FROM amounts a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota) AS q CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count,
 			a.window_start, a.tokens, a.last_refill, a.remainder, a.hits, a.slots, a.expires_at) AS u;
 CALL rate_limit_describe('rate_limit_used', $$
-The counters of rules with their use. Overrides apply to counters of one user or one API key.
+The counters of rules, with the used part of their quota. If a counter is of one user or one API key, an override may replace the amount of the limit.
 rule: The rule.
 algorithm: The algorithm of the limit.
 limit_name: The limit of the rule.
 key: The key of the counter.
 used: The used units of the quota now.
 quota: The full quota: the burst, or the events. NULL: unlimited.
-percent: used as a percentage of quota.
-resets_at: The end of the window. For sliding_log, when the oldest request leaves the window; for token_bucket and gcra, when the full quota is available again. NULL: nothing is used, or the time is
-	unknown, as for in_flight.
+percent: used as a percentage of quota, or of 1 if quota is 0.
+resets_at: When the window ends; for sliding_log, when the oldest request leaves the window; for token_bucket
+	and gcra, when the full quota is available again. NULL: nothing is used, or the time is unknown, as for
+	in_flight.
 $$);
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
 CALL rate_limit_describe('rate_limit_near', $$
@@ -2053,12 +2001,12 @@ The counters of rules with at least 80 % of their quota used. Unlimited counters
 $$);
 CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) ||
 		': not in rate_limit_tiers, so no user has them' AS warning FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name UNION ALL
-	SELECT l.rule, l.name, l.name || ': 0: refuses every request, and no override has another amount; if that is meant, make it action=block' FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
+	SELECT l.rule, l.name, l.name || ': 0: refuses every request, and no override has another amount: to refuse all requests, use action=block' FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
 	WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off' AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now() AND o.events IS DISTINCT FROM 0) UNION ALL
 	SELECT m[1], 'proxies', format('%s cannot use it: %s', p.node, m[2]) FROM rate_limit_proxies p, unnest(p.problems) AS problem, regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
 CALL rate_limit_describe('rate_limit_rule_warnings', $$
 Rules that proxies cannot use, or that probably do not have the intended effect.
-field: The column, the name of the limit, or proxies.
+field: What the warning is about: a column of the rule, the name of a limit, or proxies.
 warning: The text of the warning.
 $$);
 `
@@ -2082,11 +2030,11 @@ $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 	END IF;
 END $do$;
-COMMENT ON FUNCTION rate_limit_counters IS 'The counters of a prefix in one of the two tables, for all keys or the given keys. slots is the number of requests in flight.';
+COMMENT ON FUNCTION rate_limit_counters IS 'The counters of a prefix in the table of durable or of other counters. keys selects some of them. NULL: all. slots is the number of requests in flight.';
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
 COMMENT ON FUNCTION rate_limit_counter_key IS 'The key of a user''s counters, as proxies write it.';
 CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN ARRAY(SELECT n || t FROM unnest(texts) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
-COMMENT ON FUNCTION rate_limit_key_forms IS 'The forms of texts in the keys of counters: unchanged, and after the number of an alternative.';
+COMMENT ON FUNCTION rate_limit_key_forms IS 'The forms of texts in the keys of counters: unchanged, and after the number of an alternative, as in 2|text.';
 CREATE OR REPLACE FUNCTION rate_limit_stored_keys(key text) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN array_remove(ARRAY[key, 'sha256:' || encode(sha256(convert_to(key, 'UTF8')), 'hex'),
 	substring(key FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr(key, 3), 'UTF8')), 'hex')], NULL);
 COMMENT ON FUNCTION rate_limit_stored_keys IS 'The forms of a key in the tables of counters: the key, as lists show it, or its digest.';
@@ -2138,9 +2086,9 @@ BEGIN
 		deleted := deleted + gone;
 		IF gone < cardinality(found.keys) THEN
 			RAISE EXCEPTION
-				'the counter is of a limit in_flight: running requests hold its slots, and a reset '
-				'would let more run than the limit. A slot is free when its request ends. The slots '
-				'of a lost process are free 10 seconds later. To free them now, end its session: UPDATE '
+				'the counter is of an in_flight limit, and running requests hold its slots: a reset would '
+				'let more requests run than the limit. A slot is free when its request ends, or 10 seconds '
+				'after its process was lost. To free the slots of a lost process now, run: UPDATE '
 				'% SET seen = ''-infinity'' WHERE process IN (%)', t.processes,
 				(SELECT string_agg(DISTINCT (s >> 32)::text, ', ') FROM unnest(found.slots) AS s WHERE s > 0)
 				USING ERRCODE = 'object_in_use';

@@ -1,4 +1,4 @@
--- The queries of commands and the page on the history.
+-- The queries on the history that commands and the page use.
 
 CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker = true) AS
 	SELECT a.time, a.outcome, a.outcome IN ('limited', 'blocked', 'rejected') AS refused, a.reason,
@@ -11,16 +11,16 @@ CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker = true) AS
 CALL rate_limit_describe('rate_limit_audited', $$
 The audit log with computed columns. Conditions on time, user_id and outcome are as fast as on
 	rate_limit_audit.
-refused: Whether the requests were refused: limited, blocked or rejected. Requests without a decision were
-	not refused.
+refused: Whether the requests were refused: limited, blocked or rejected. false for requests without a
+	decision, even if on_error refused them.
 requests: The number of requests that the row represents, estimated if only a sample is recorded.
 retry_after: For a refusal, the time until the request would pass, in seconds. NULL: the request passed,
 	it would never pass, or the time is unknown.
 duration: The time that the decision took, in seconds.
 xmin: The transaction that wrote the row: the last 32 bits of its number.
 $$);
--- No index has the senders, so a period of many rows is estimated from a sample of its pages. In the
--- collation C, texts are sorted in half the time.
+-- No index has the senders, so the numbers of a period with many rows are estimated from a sample of its
+-- pages. COLLATE "C" halves the time of sorting.
 CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(),
 	list text DEFAULT 'senders', of text DEFAULT '', most bigint DEFAULT 500000)
 RETURNS TABLE (prefix text, name text, user_id text, requests bigint, refused bigint, failed bigint,
@@ -48,19 +48,19 @@ BEGIN
 			a.outcome IN ('limited', 'blocked', 'rejected') AS refused, a.count, a.outcome, a.time
 		FROM (SELECT * FROM rate_limit_audit WHERE part = 1 UNION ALL
 			SELECT * FROM rate_limit_audit TABLESAMPLE SYSTEM (100 * part) REPEATABLE (0) WHERE part < 1) AS a
-		-- A row with the outcome shadow is in addition to the row of its request.
+		-- A shadow row comes on top of the row of its request, and would count the request twice.
 		WHERE a.time >= $1 AND a.time < $2 AND a.outcome <> 'shadow'
 			AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/'
 				AND starts_with(a.prefix, $4))) AS c
 	WHERE c.name IS NOT NULL OR $3 = 'senders' GROUP BY 1, 2, 3;
 END $$;
 COMMENT ON FUNCTION rate_limit_top IS
-	'The requests of each sender in a period, by the audit log: all requests, refused requests, and '
-	'requests without a decision. A sampled row counts as all requests that it represents. A sender is the '
-	'key of a limit, otherwise the address, with the user. With the list paths, the host and the path '
+	'The requests of each sender in a period, by the audit log: all requests, refused requests, and requests '
+	'without a decision. A sampled row counts as all requests that it represents. A sender is a user with '
+	'the key of a limit, or with an address if there is no key. With the list paths, the host and the path '
 	'replace the sender. of is a prefix, as --prefix of the command audit. If the period has more than most '
-	'rows, about as many are read, percent_read of all, and the numbers are estimates. With most => NULL '
-	'they are exact, which takes 1.3 seconds for each million rows.';
+	'rows, about most rows are read, which is percent_read of all, and the numbers are estimates. With most '
+	'=> NULL they are exact, which takes 1.3 seconds for each million rows.';
 
 CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamptz DEFAULT now(),
 	most int DEFAULT 10)
@@ -85,8 +85,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_refused IS
 	'The users, keys of limits and addresses with the most refused requests in a period, and the most '
-	'frequent causes, by the audit log. A cause is a limit, a rule or another reason. most bounds the rows '
-	'of each list.';
+	'frequent causes, by the audit log. A cause is a limit, a rule or another reason. Each list has at most '
+	'most rows.';
 
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date)
 RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests bigint, refused bigint,
@@ -101,10 +101,10 @@ RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests b
 	GROUP BY GROUPING SETS ((m.time), (m.key_id), (m.prefix, m.limit_name), ()) ORDER BY 1, 2, 3, 4
 $$;
 COMMENT ON FUNCTION rate_limit_usage_between IS
-	'A user''s usage on days in UTC: a row for each day with a request, for each API key (0: without one) '
-	'and for each limit, with NULL in the columns of the others, and a row for all requests, with NULL in '
-	'all these columns. Units of different limits are not comparable, so use the units of the rows of '
-	'limits.';
+	'A user''s usage from first to last, which are days in UTC, added up in four ways: by day, by API key '
+	'(key_id 0: requests without an API key), by limit, and in total. In each row, the columns of the other '
+	'ways are NULL. Use charged and settled only from the rows by limit, because the other rows add units of '
+	'different limits.';
 
 CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker = true) AS
 	SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused,
@@ -114,12 +114,12 @@ CALL rate_limit_describe('rate_limit_minutes', $$
 The requests of all proxies in each minute with requests.
 time: The start of the minute.
 allowed: Requests that passed.
-refused: Requests that a limit, a ban, a rule, or the check of the API key refused.
+refused: Requests that were refused by a limit, a ban or a block rule, or because of their API key or path.
 failed: Requests without a decision.
 shadow: Refusals that shadow rules would have made.
 $$);
 
--- Each way to find a sender is an index scan.
+-- UNION ALL instead of OR lets each of the four ways to find a sender use its index.
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at text DEFAULT 'now')
 RETURNS TABLE (said text, "time" timestamptz, outcome text, reason text, prefix text, limit_name text,
 	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer,
@@ -127,7 +127,7 @@ RETURNS TABLE (said text, "time" timestamptz, outcome text, reason text, prefix 
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-	-- the forms in the keys of counters
+	-- $1 as keys of counters contain it: escaped or not, with or without the number of an alternative
 	keys CONSTANT text[] := ARRAY(SELECT DISTINCT p || k
 		FROM unnest(string_to_array(',1|,2|,3|,4|,5|,6|,7|,8|,9|', ',')) AS p,
 			unnest(ARRAY[$1, replace(replace($1, '%', '%25'), ' ', '%20')]) AS k);
@@ -188,8 +188,8 @@ BEGIN
 	ORDER BY a.time DESC LIMIT 100;
 END $$;
 COMMENT ON FUNCTION rate_limit_why IS
-	'The requests of a sender that were refused or had no decision, in the latest minute that has some, at '
-	'most a day before a time: a sentence for each kind of request and cause, the latest first. requests '
-	'counts all of the kind in the minute, and the other columns describe the last one. who is a user, an '
-	'address, the key of a counter, or # and the id of an API key. at is a time, or a time of day, such as '
-	'14:05, which is the latest one in UTC.';
+	'Says why a sender was refused: the latest minute, in the day up to the minute of at, with a request '
+	'that was refused or had no decision. Each row is a sentence about one kind of request and cause, the '
+	'latest first. requests counts all of the kind, and the other columns describe the latest one. who is a '
+	'user, an address, the key of a counter, or # and the id of an API key. at is a time, or a time of day, '
+	'such as 14:05, for the latest one in UTC.';

@@ -1,5 +1,5 @@
--- The number grows with every change of the history, so that proxies of different versions on one
--- database leave the newest schema as it is.
+-- The number grows with every change of the history's schema, so that an older proxy leaves the tables of a
+-- newer proxy as they are.
 CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
 COMMENT ON FUNCTION rate_limit_history_version IS

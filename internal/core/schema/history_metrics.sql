@@ -6,8 +6,8 @@ RETURN least(a + b, 9223372036854775807);
 COMMENT ON FUNCTION rate_limit_add IS
 	'The sum of two numbers, at most the largest bigint, so that no number from a proxy makes a sum fail.';
 
--- A loop takes half the time of an array_agg over unnest. It repeats rate_limit_add, because a call of that
--- function would depend on the search_path.
+-- The loop takes half the time of an array_agg over unnest. The body repeats the body of rate_limit_add,
+-- because a call of rate_limit_add would depend on the search_path.
 CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[]
 	LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
@@ -32,10 +32,11 @@ RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE 
 		FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
 	WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
 COMMENT ON FUNCTION rate_limit_percentile IS
-	'The p-quantile of decision times in milliseconds (p = 0.95 for p95), interpolated within its bucket. '
-	'A result above 0.1 is therefore within a factor of 2. Bucket 1 counts times up to 0.1 ms, bucket i up '
-	'to 0.1 * 2^(i-1) ms, and bucket 21 all times above 52 s, with the result 52428.8. NULL: there are no '
-	'decisions. Add the buckets of several rows with rate_limit_sum.';
+	'The p-quantile of decision times in milliseconds, such as p95 for p = 0.95. Bucket 1 counts times up to '
+	'0.1 ms, bucket i longer times up to 0.1 * 2^(i-1) ms, and bucket 21 all times above 52 s, with the '
+	'result 52428.8. The result is interpolated within its bucket: from 0.1 to 52428.8 it is within a factor '
+	'of 2 of the exact time. NULL: there are no decisions. To combine several rows, add their buckets with '
+	'rate_limit_sum.';
 
 CREATE OR REPLACE VIEW rate_limit_traffic WITH (security_invoker = true) AS
 	SELECT rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms,

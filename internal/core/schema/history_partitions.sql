@@ -3,11 +3,11 @@
 --
 -- A new partition is created as a table and then attached. Unlike CREATE TABLE ... PARTITION OF, this takes a
 -- lock on the parent that does not block writers. The lock also prevents other processes from creating the
--- same partition. There is no DEFAULT partition: DETACH ... CONCURRENTLY does not work with one, and
--- attaching a partition would first scan it.
+-- same partition. There is no DEFAULT partition, because DETACH ... CONCURRENTLY does not work on a table
+-- with a DEFAULT partition, and attaching a new partition would first scan the DEFAULT partition.
 
--- The functions run with the rights of the owner. The role of the caller determines what they may create or
--- delete.
+-- Functions of the history run with the rights of the owner. The next two functions find out what the role of
+-- the caller may create or delete.
 CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END::text
 $$;
@@ -53,16 +53,17 @@ BEGIN
 			AND p.ends > day::timestamptz) THEN
 			RETURN NULL;
 		END IF;
-		-- Another process may create the partition before this one gets the lock.
+		-- Another process may create the partition before this process has the lock, so look twice.
 		EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent::regclass);
 	END LOOP;
-	-- A writer drops rows that get this code, so that a wrong clock does not hold up the rows behind them.
+	-- A writer drops rows that fail with this code, so that rows of a wrong clock do not hold up the rows
+	-- behind them.
 	IF abs(day - (now() AT TIME ZONE 'UTC')::date) > 8 AND NOT rate_limit_owns_history() THEN
-		RAISE EXCEPTION 'day: %: must be within 8 days of today: % does not own the tables', day,
+		RAISE EXCEPTION 'day: %: must be within 8 days of today, because % does not own the tables', day,
 			rate_limit_caller()
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	-- A detached table may have the name.
+	-- A table that was detached may have the name.
 	FOR n IN 1..1000 LOOP
 		name := parent || to_char(day, '_YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
 		EXIT WHEN to_regclass(space || '.' || name) IS NULL;
@@ -83,7 +84,7 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_make_partition IS
-	'Creates the partition of a table of the history for a day in UTC, and returns its name with the schema. '
-	'NULL: it exists already. Writers do not wait. The name is rate_limit_audit_YYYYMMDD, followed by _2 if '
-	'a detached table has that name. For a role that does not own the tables, the day must be within 8 days '
-	'of today.';
+	'Creates the partition of a table of the history for a day in UTC, and returns its name with the schema, '
+	'or NULL if it exists already. Writers do not wait. The name is rate_limit_audit_YYYYMMDD, followed by '
+	'_2 if a detached table has that name. For a role that does not own the tables, the day must be within 8 '
+	'days of today.';

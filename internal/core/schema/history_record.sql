@@ -1,17 +1,16 @@
--- The functions with which a proxy writes the history. A batch is one transaction:
--- rate_limit_begin_batch, and then the others. All of them write their rows in the order of the
--- primary key, so that two proxies do not wait for each other in a circle.
+-- The functions with which a proxy writes the history. A batch is one transaction: first
+-- rate_limit_begin_batch, then the functions for the audit log and the metrics. Each function writes its rows
+-- in a fixed order, so that two proxies do not wait for each other in a circle.
 --
--- Drivers cannot send NULL in arrays, so an empty text and a number below 0 represent it. The arrays are
--- unnested in a SELECT list, where they advance together, because in FROM their elements would be stored
--- first.
+-- Drivers cannot send NULL in arrays, so an empty text and a number below 0 represent NULL. The arrays are
+-- unnested in a SELECT list, where they advance together. In FROM, Postgres would first store all elements.
 
 CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint,
 	written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 BEGIN
-	-- Decisions may wait on the same connection, so it must not wait long for a row that a session has
-	-- locked.
+	-- Decisions may wait for the same connection, so the batch must not wait long for a row that another
+	-- session has locked.
 	PERFORM set_config('lock_timeout', '1s', true);
 	INSERT INTO rate_limit_writers AS w (writer, node, region, batch, written, dropped, seen)
 		VALUES ($1, $2, nullif($3, ''), $4, $5, $6, now())
@@ -23,18 +22,19 @@ BEGIN
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_begin_batch IS
-	'The first statement of a transaction that writes a batch. It fails with unique_violation if this '
-	'batch or a later one is already written, so that a batch with an unknown outcome can be sent again. '
-	'The transaction waits for a lock for at most 1 s. written and dropped are totals.';
+	'The first statement of a transaction that writes a batch. It fails with unique_violation if this batch '
+	'or a later batch is already written, so a writer that got no answer can send the batch again. The '
+	'transaction waits for a lock for at most 1 s. written and dropped are totals.';
 
 -- rate_limit_record_audit and rate_limit_record_metrics are created from the columns of their tables. Each
--- column that a proxy writes is an argument with its name, an array with an element for each row. A proxy
--- names the arguments, so their positions have no meaning. A test compares the proxy's list with them.
+-- column that a proxy writes is an argument with the same name, an array with an element for each row. A
+-- proxy passes arguments by name, so their positions have no meaning. A test compares the proxy's list of
+-- columns with the arguments.
 DO $do$
 DECLARE
-	made text;
+	definition text;
 BEGIN
-	FOR made IN
+	FOR definition IN
 		WITH columns AS (
 			SELECT a.attrelid, a.attname AS name, a.attnum AS n, a.attnotnull AS needed,
 				format_type(a.atttypid, NULL) AS type, a.atttypid IN ('int8'::regtype, 'int4'::regtype,
@@ -90,7 +90,7 @@ END $$$f$, CASE WHEN of_audit THEN 'audit' ELSE 'metrics' END,
 			concat(CASE WHEN of_audit THEN 'node text, ' END, arguments),
 			CASE WHEN NOT of_audit THEN format($f$IF (SELECT min(n) FROM unnest(%s) n) < 0
 		OR array_to_string(latency, '') LIKE '%%-%%' THEN
-		RAISE EXCEPTION 'a number of the metrics is below 0: nothing is taken off'
+		RAISE EXCEPTION 'a number of the metrics is below 0: metrics only grow'
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;$f$, numbers) END,
 			CASE WHEN of_audit THEN format($f$INSERT INTO rate_limit_audit (node, region, id, %s)
@@ -106,7 +106,7 @@ END $$$f$, CASE WHEN of_audit THEN 'audit' ELSE 'metrics' END,
 				ELSE '{rate_limit_metrics_minute,rate_limit_metrics_hour}' END)
 		FROM lists
 	LOOP
-		EXECUTE made;
+		EXECUTE definition;
 	END LOOP;
 END $do$;
 COMMENT ON FUNCTION rate_limit_record_audit IS
@@ -114,8 +114,8 @@ COMMENT ON FUNCTION rate_limit_record_audit IS
 	'since 1970. An empty text and a number below 0 represent NULL.';
 COMMENT ON FUNCTION rate_limit_record_metrics IS
 	'Adds to the minutes, hours and days of rate_limit_metrics, and creates the partitions that they need. '
-	'All rows are of one minute, and any two differ in more than their sums. Times are microseconds since '
-	'1970.';
+	'All rows must be of one minute, and no two rows may be of the same user, API key, limit and endpoint. '
+	'Times are microseconds since 1970.';
 
 CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS text
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -124,7 +124,7 @@ DECLARE
 	kept CONSTANT interval := (SELECT r.keep FROM rate_limit_retention r WHERE r.what = $1 FOR UPDATE);
 	most CONSTANT interval := '1000 years';
 BEGIN
-	-- Both intervals are subtracted from a time, because a comparison of intervals takes a month for 30 days.
+	-- Times are compared, because a comparison of intervals counts a month as 30 days.
 	IF (now() - least($2::interval, most) <= now() - least(kept, most)) IS NOT TRUE
 		AND NOT has_column_privilege(rate_limit_caller(), 'rate_limit_retention'::regclass, 'keep', 'UPDATE')
 		THEN
@@ -146,5 +146,5 @@ EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
 		USING ERRCODE = 'invalid_parameter_value';
 END $$;
 COMMENT ON FUNCTION rate_limit_retain IS
-	'Sets the retention of a part of the history. keep is an interval. Returns NULL, or the reason for a '
-	'refusal: only a role that may update rate_limit_retention can shorten a retention.';
+	'Sets the retention of a part of the history (what) to an interval (keep). Returns NULL, or the reason '
+	'for a refusal: only a role that may update rate_limit_retention can shorten a retention.';

@@ -37,20 +37,20 @@ CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin 
 	WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time)
 	WHERE user_id IS NOT NULL;
--- Requests that passed have no entry. With audit all, they are almost all rows, and their entries would
--- double the cost of a row.
+-- Requests that passed have no entry in this index. With audit all, almost all rows are such requests, and
+-- their entries would double the cost of a row.
 CREATE INDEX IF NOT EXISTS rate_limit_audit_outcome ON rate_limit_audit (outcome, time)
 	WHERE outcome <> 'allowed';
--- Bloom filters of 300 to 600 rows each: writes cost almost nothing, and about one in 1,000 block ranges
--- without the value is read needlessly. time is included so that the planner chooses this index.
+-- The index has a Bloom filter for each 300 to 600 rows. Writes cost almost nothing, and a search reads about
+-- one in 1,000 block ranges needlessly. The column time makes the planner choose this index.
 CREATE INDEX IF NOT EXISTS rate_limit_audit_who ON rate_limit_audit USING brin (time,
 	key text_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001),
 	address inet_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001),
 	key_id int8_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001))
 	WITH (pages_per_range = 8, autosummarize = on);
 CALL rate_limit_describe('rate_limit_audit', $$
-The audit log: a row for each recorded decision. A row with the outcome shadow is in addition to the row
-	of its request.
+The audit log: a row for each recorded request, or for several equal refusals. A refusal that a shadow rule
+	would have made has a row of its own.
 time: The time of the decision, by the clock of the proxy.
 cost: The cost of one request. For a refused request, the cost that it would have had.
 count: The number of equal refusals within the same second that this row represents. The other columns
@@ -63,13 +63,14 @@ retry_after_ms: For a refusal, the time until the request would pass, in millise
 duration_us: The time that the decision took, in microseconds.
 weight: The number of requests that each request of this row represents: above 1 if only a sample is
 	recorded. count * weight is the estimated number of requests.
-status: The status of a refusal. NULL: the request passed.
-outcome: allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the
-	path is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.
+status: The HTTP status of a refusal. NULL: the request passed.
+outcome: allowed; limited: refused by a limit; blocked: refused by a ban or a block rule; rejected: refused
+	because the API key or the path is not valid; shadow: a shadow rule would have refused the request; error:
+	no decision was possible.
 reason: The reason for a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked,
 	no_quota, timeout, overloaded or unavailable.
-prefix: The prefix of the limit in a configuration, or rule/ and the first name of the rule; empty if no
-	limit applied. Of several limits, it is the limit that refused, otherwise the limit with the least
+prefix: The prefix of the limit in a configuration, or rule/ and the name of the rule; empty if no limit
+	applied. If several limits applied, it is the limit that refused, otherwise the limit with the least
 	remaining.
 limit_name: The name of the limit of the rule. NULL: a limit in a configuration.
 key: The stored key of the counter, which is a digest if the key is a secret.
@@ -91,8 +92,7 @@ $$);
 --
 -- The unique index starts with the user, because queries look up a user in all days. The BRIN index finds a
 -- period and costs a write almost nothing. The table has a unique index and no primary key, because
--- pg_restore
--- --clean cannot drop primary keys of partitions.
+-- pg_restore --clean cannot drop primary keys of partitions.
 CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	granularity   text NOT NULL,
 	time          timestamptz NOT NULL,
@@ -132,7 +132,7 @@ user_id: The user; empty: anonymous requests; (other): users beyond the first 10
 key_id: The id of the API key; 0: none, or (other).
 prefix: As in rate_limit_audit.
 limit_name: The name of the limit of the rule; empty: a limit in a configuration, or none.
-endpoint: The route, if the configuration names it, otherwise the paths of the matching rule or zone, but
+endpoint: The name of the route in the configuration, otherwise the paths of the matching rule or zone, but
 	never the path of a request; (other): as for users.
 region: The region of the proxies, if their configuration has one.
 requests: All requests: allowed, limited, blocked, rejected and errors together. A request counts once,
@@ -187,8 +187,8 @@ The processes that write the history, and the progress of each. A row that was n
 writer: A random name of the process.
 node: The name of the proxy.
 region: The region of the proxy, if its configuration has one.
-batch: The number of the last written batch. It prevents writing a batch twice if the batch is sent again
-	after a failure.
+batch: The number of the last written batch, so that a batch that is sent again after a failure is not written
+	twice.
 written: The number of decisions that the process has written to rate_limit_audit.
 dropped: The number of decisions that the process could not write, because the database was slow or down
 	for too long.

@@ -1,6 +1,6 @@
--- Functions that create partitions of the history, and delete history past its retention. A future time
--- counts as the current time, unless the caller has the rights of the owner. So the role of the proxies may
--- run the functions, but cannot delete history within its retention.
+-- Functions that create partitions of the history, and delete history past its retention. Unless the caller
+-- has the rights of the owner, a future time as the argument now counts as the current time. So the role of
+-- the proxies may run the functions, but cannot delete history within its retention.
 --
 -- rate_limit_upkeep takes no lock that blocks readers or writers. Only rate_limit_drop_expired drops
 -- partitions, for which it blocks readers and writers.
@@ -13,8 +13,8 @@ BEGIN
 		FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
 COMMENT ON FUNCTION rate_limit_cutoff IS
-	'The time before which a part of the history (what) is past its retention at a time (now). NULL: it is '
-	'kept for ever. For a role other than the owner of the tables, now is at most the current time.';
+	'The time before which a part of the history (what) is past its retention at a time (now). NULL: the '
+	'part is kept for ever. For a role other than the owner of the tables, now is at most the current time.';
 
 CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text
 	LANGUAGE sql STABLE SECURITY DEFINER AS $$
@@ -31,11 +31,13 @@ CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now()
 #variable_conflict use_column
 DECLARE
 	expired record;
-	-- busy has each parent that was tried: NULL if this transaction has its lock, otherwise who has it.
+	-- busy has each parent that was tried: NULL if this transaction has its lock, otherwise the sessions that
+	-- prevent it.
 	busy jsonb := '{}';
 BEGIN
-	-- One session at a time: 1885827693 is the number of this lock, which rate_limit_upkeep shares. The
-	-- second number stands for the table, because a database can have several.
+	-- One session at a time runs this function or rate_limit_upkeep, which takes the same lock: 1885827693 is
+	-- the number of the lock, and the second number stands for the table, because a database can have several
+	-- tables of that name.
 	IF NOT pg_try_advisory_xact_lock(1885827693,
 		('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) THEN
 		RETURN;
@@ -49,7 +51,7 @@ BEGIN
 		held_by := expired.held_by;
 		IF held_by IS NULL THEN
 			BEGIN
-				-- Writers wait behind this lock, so it is tried once for each parent, for a short time.
+				-- Writers wait behind this lock, so the lock is tried once for each parent, for a short time.
 				IF NOT busy ? expired.parent THEN
 					EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', expired.parent::regclass);
 					busy := busy || jsonb_build_object(expired.parent, NULL);
@@ -78,8 +80,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired IS
 	'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
-	'past their retention. It keeps partitions in use, and held_by names their users. Writers wait for up '
-	'to 100 ms. One of the proxies runs it about once a minute, or pg_cron does.';
+	'past their retention. A partition in use stays, and held_by names the sessions that use it. Writers '
+	'wait for up to 100 ms. One of the proxies, or pg_cron, runs this function about once a minute.';
 
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0')
 	RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'
@@ -137,10 +139,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep IS
 	'Creates the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics for today '
-	'and the next 7 days, and deletes up to 20,000 rows of days of rate_limit_metrics that are past their '
-	'retention. It waits for a lock for at most 1 s. It returns a row for each effect. The column what is '
-	'made (a partition), deleted (rows), skipped (a table that another session has locked), or busy (another '
-	'process runs it, or ran it within the pause). For a role that does not own the tables, it creates '
-	'partitions by the current time, and deletes by now or the current time, whichever is earlier. One of '
-	'the proxies runs it about once a minute, or pg_cron does. rate_limit_drop_expired drops expired '
-	'partitions.';
+	'and the next 7 days. Deletes up to 20,000 rows of days of rate_limit_metrics past their retention, and '
+	'old rows of rate_limit_writers. Waits for a lock for at most 1 s. Returns a row for each effect. what '
+	'is made (a partition), deleted (rows), skipped (a table that another session has locked), or busy '
+	'(another process runs the function, or ran it within the pause). For a role that does not own the '
+	'tables, partitions are created by the current time, and rows deleted by now or the current time, '
+	'whichever is earlier. One of the proxies, or pg_cron, runs this about once a minute.';

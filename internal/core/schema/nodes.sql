@@ -11,21 +11,21 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes (
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
 ) WITH (fillfactor = 50);
 CALL rate_limit_describe('rate_limit_nodes', $$
-The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or
-	vanished is deleted after a day. A crash of the server empties the table. Running proxies then write their
-	rows again.
-node: The name of the proxy. It is the same after each start. Several proxies may have it.
-epoch: A number that differs after each start of the process.
-seen: When the proxy renewed this row. The proxy is gone 10 seconds later.
-ended: When the proxy stopped in order. NULL: it runs, or it vanished.
+The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or is
+	silent is deleted after a day. A crash of the server empties the table, and running proxies then write
+	their rows again.
+node: The name of the proxy, the same after each start. Several proxies may have the same name.
+epoch: A number of the process, which is new after each start.
+seen: When the proxy renewed this row. The proxy is silent 10 seconds later.
+ended: When the proxy stopped in order. NULL: the proxy runs, or was killed.
 system: The system identifier of the server that the proxy wrote to. A row with another identifier is from
 	a restored copy and has no meaning here.
-report: The proxy's report about itself; rate_limit_proxies has its columns. Its times are microseconds by
-	the proxy's clock. clock is that clock's time at seen.
+report: The proxy's report about itself, which rate_limit_proxies has as columns. Times in the report are
+	microseconds by the proxy's clock, and clock is the time of that clock at seen.
 $$);
 
--- A change counts until it is visible in the proxy's snapshot. Its number would not do, because a change that
--- is committed late has a lower number than changes that the proxy has applied.
+-- A change counts until it is visible in the proxy's snapshot. The numbers of changes do not suffice, because
+-- a change that is committed late has a lower number than changes that the proxy has applied before.
 CREATE OR REPLACE FUNCTION rate_limit_behind(applied text, log oid,
 	made_before timestamptz DEFAULT 'infinity') RETURNS bigint
 	LANGUAGE plpgsql STABLE AS $$
@@ -39,8 +39,8 @@ BEGIN
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_behind IS
-	'The number of policy changes before a time that a proxy has not applied yet, from two columns of '
-	'rate_limit_nodes. NULL: the proxy has no policy, or another log.';
+	'The number of policy changes before the time made_before that a proxy has not applied yet. applied and '
+	'log are from the proxy''s report. NULL: the proxy has no policy, or has read another log of changes.';
 CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS
 	SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
 		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live,
@@ -67,9 +67,10 @@ The proxies of this server and their progress. Rows of rate_limit_nodes from a c
 region: The region in the proxy's configuration, if any.
 version: The version of the proxy's program.
 live: Whether the proxy runs.
-cannot: The statements that would grant the proxy's role the privileges to decide. NULL: it has them.
+cannot: The statements that would grant the proxy's role the privileges to decide. NULL: the role has the
+	privileges.
 policy: Whether the proxy has a policy.
-behind: The number of policy changes that the proxy has not applied yet. NULL: it has no policy, or has
+behind: The number of policy changes that the proxy has not applied yet. NULL: the proxy has no policy, or has
 	not read the tables since they were restored.
 local_from: When the proxy last started to limit by itself, because the database made no decisions. NULL:
 	never.
@@ -89,9 +90,11 @@ busiest: The proxy's limits with the most requests since its start, at most 20: 
 late: The number of changes in behind that were made at least 10 seconds before seen.
 $$);
 -- A proxy enforces limits if it reports, makes decisions, and has a policy if other proxies have one. A
--- silent proxy may have been killed, or it runs without the database. After 10 minutes, it does not count.
--- A proxy applies a change within a second, and a large change within five, but reports it with its next
--- heartbeat. While users are created all the time, behind is therefore rarely 0, but late is 0.
+-- silent proxy counts for 10 minutes, because it may run without the database, and not have been killed.
+--
+-- A proxy applies a change within a second, and a large change within five seconds, but reports the change
+-- with its next heartbeat. The column behind is therefore rarely 0 while users are created all the time. The
+-- state behind is about the column late, which is then 0.
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
 	WITH proxies AS (
 		SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false)
@@ -103,7 +106,7 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
 		SELECT s.place, s.state, p.node, p.node || ' ' || s.said AS said
 		FROM proxies p CROSS JOIN LATERAL (VALUES
 			(1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
-				'what becomes of requests. To let it: ' || p.cannot),
+				'what becomes of requests. To grant them: ' || p.cannot),
 			(2, 'silent', true, format('last reported at %s UTC: if it runs, it does not reach this '
 				'database.', to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS'))),
 			(3, CASE WHEN p.open THEN 'open' ELSE 'was open' END, p.undecided_at > now() - interval '1 hour',
@@ -146,8 +149,8 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
 CALL rate_limit_describe('rate_limit_state', $$
 Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy.
 state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
-	Of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the database; was
-	open or was local: within the last hour; without a policy; behind; unusable: a rule.
+	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
+	database; was open or was local: within the last hour; without a policy; behind; unusable: a rule.
 node: The proxy that the sentence is about. NULL: all proxies.
 said: The sentence.
 $$);
@@ -162,6 +165,7 @@ INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid
 	WHERE NOT EXISTS (SELECT FROM rate_limit_secrets s WHERE s.name = 'partition') ON CONFLICT DO NOTHING;
 CALL rate_limit_describe('rate_limit_secrets', $$
 Random texts that the proxies share. Clients must not see them.
-name: The purpose. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.
+name: The purpose. partition: to digest keys for the parameter pk of the header fields RateLimit and
+	RateLimit-Policy.
 value: The secret.
 $$);

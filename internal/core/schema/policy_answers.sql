@@ -16,7 +16,8 @@ END $$;
 COMMENT ON FUNCTION rate_limit_used_by IS
 	'The rows of rate_limit_used that count a user or one of its API keys.';
 
--- The history may be missing, or the role may not read it. Postgres checks only the statements that run.
+-- The history may be missing, or the role may not read the history. In plpgsql, Postgres checks only the
+-- statements that run.
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL)
 	RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
@@ -40,10 +41,10 @@ BEGIN
 		AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2);
 END $$;
 COMMENT ON FUNCTION rate_limit_recent IS
-	'The recent requests of a user or one of its API keys: the requests of today and of this month in UTC; '
-	'the refused requests of this month, in total, by a limit (429), and with 401 or 403; the last '
-	'request; and when all limits that count by user or key have their full quota again, or NULL if they '
-	'have it now. No row: no usage was recorded, or the role may not read it.';
+	'The recent requests of a user or of one of its API keys: of today and of this month in UTC. refused, '
+	'limited (429) and denied (401 or 403) are refused requests of this month. resets is when all limits '
+	'that count by user or key have their full quota again. NULL: they have it now. No row: no usage was '
+	'recorded, or the role may not read it.';
 
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker = true) AS
 	SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
@@ -55,7 +56,7 @@ CALL rate_limit_describe('rate_limit_tier_states', $$
 The tiers with their users, API keys and rules.
 users: The number of users on the tier.
 keys: The number of API keys with this tier of their own.
-rules: The rules for the tier. They may also be for other tiers.
+rules: The rules for the tier, including rules that are for other tiers, too.
 $$);
 
 CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker = true) AS
@@ -100,8 +101,7 @@ CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS
 CALL rate_limit_describe('rate_limit_rule_states', $$
 The rules in the order in which proxies try them, with their limits as text. Defaults are NULL.
 in_force: Whether the rule applies now.
-limits: The limits: the name, the events and the window, the algorithm, and all values that are not
-	defaults.
+limits: Each limit as text: its name, events and window, algorithm, and all values that are not defaults.
 problems: The warnings of rate_limit_rule_warnings.
 $$);
 
@@ -128,7 +128,7 @@ CALL rate_limit_describe('rate_limit_changed', $$
 The changes of the policy as text.
 key_id: The id of the API key that was changed, or that has the changed override or ban. NULL: another
 	change.
-which: ref for display: all for NULL, the id of an API key, or the start of its digest if the row is too
+which: ref for display: all for NULL, and for an API key its id, or the start of its digest if the row is too
 	old to have the id.
 what: created or deleted, with the rule, limit and amounts of an override; changed; or the columns that
 	differ.

@@ -1,4 +1,4 @@
--- The log of changes. It selects the rows that proxies load again.
+-- The log of changes, by which proxies find the rows that they must load again.
 
 CREATE TABLE IF NOT EXISTS rate_limit_changes (
 	seq    bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT rate_limit_changes_pkey PRIMARY KEY,
@@ -16,7 +16,8 @@ CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
 CALL rate_limit_describe('rate_limit_changes', $$
 The changes of the policy in the last 30 days. Triggers write them, and proxies poll them.
-seq: The order in which the rows were written. Rows of other transactions may become visible later.
+seq: The order in which the rows were written. A row may become visible later than rows of other transactions
+	with higher numbers.
 xid: The transaction. Proxies use it to find the changes that became visible since their last poll.
 kind: The kind of the changed row: tier, user, key, rule, limit, override or ban.
 ref: The changed row: the name of a tier or rule, rule/limit, the user, or the hexadecimal digest of a

@@ -9,7 +9,7 @@ BEGIN
 		RAISE EXCEPTION 'tier: %: must stay: it is the tier of requests without a user', to_json($1)
 			USING ERRCODE = 'check_violation';
 	END IF;
-	-- The lock keeps users and keys from getting the tier before it is deleted.
+	-- The lock prevents users and keys from getting the tier while it is deleted.
 	PERFORM FROM rate_limit_tiers t WHERE t.tier = $1 FOR UPDATE;
 	SELECT string_agg(u.what, ', ' ORDER BY u.place, u.what) INTO uses FROM (
 		SELECT u.place, u.n || ' ' || u.what || CASE u.n WHEN 1 THEN '' ELSE 's' END AS what
@@ -63,7 +63,7 @@ BEGIN
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION rate_limit_revoke_key IS
-	'Ends an API key now, and returns whether it had not ended before.';
+	'Revokes an API key now. Returns false if the key was revoked before, or does not exist.';
 
 CREATE OR REPLACE FUNCTION rate_limit_rotate_key(key_id bigint, grace interval, digest bytea,
 	hint text DEFAULT NULL) RETURNS TABLE (id bigint, replaces bigint, replaced_at timestamptz)
@@ -81,10 +81,10 @@ BEGIN
 	ELSIF old.id IS NULL THEN
 		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
 	ELSIF old.replaced_by IS NOT NULL THEN
-		RAISE EXCEPTION 'key: %: it was replaced by the key % already', $1, old.replaced_by
+		RAISE EXCEPTION 'key: %: was already replaced by the key %', $1, old.replaced_by
 			USING ERRCODE = 'object_not_in_prerequisite_state';
 	ELSIF least(old.revoked_at, old.expires_at) <= now() THEN
-		RAISE EXCEPTION 'key: %: it is %: make a new one with: caddy pg-ratelimit keys create', $1, CASE
+		RAISE EXCEPTION 'key: %: is %: to make a new key, run: caddy pg-ratelimit keys create', $1, CASE
 			WHEN old.revoked_at <= now() THEN 'revoked' ELSE 'expired' END
 			USING ERRCODE = 'object_not_in_prerequisite_state';
 	END IF;

@@ -1,9 +1,11 @@
--- The policy as one document. rate_limit_policy returns it, and rate_limit_apply changes the tables to match
--- one. Both read the columns from the catalog, so a new column of a table needs no change here.
+-- The policy as one document. rate_limit_policy returns the document, and rate_limit_apply changes the tables
+-- to match a document. Both functions read the columns from the catalog, so a new column of a table needs no
+-- change here.
 
--- Each table has a section, except that limits are lists in their rules. The view leaves out columns that the
--- server numbers, or fills with the time or the role of a change, and recognizes them by their defaults. A
--- reference to an API key is its digest, because its id differs between databases.
+-- A document has a section for each table, except that the limits of a rule are a list in the rule. The view
+-- leaves out columns that the server numbers, or fills with the time or the role of a change, and recognizes
+-- these columns by their defaults. A reference to an API key is the digest of the key, because the id of the
+-- key differs between databases.
 CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) AS
 	SELECT s.place, s.section, s.relation, a.attnum AS position, a.attname::text AS name,
 		format_type(a.atttypid, a.atttypmod) AS type, d.value AS default_value, array_position(s.keys,
@@ -32,16 +34,17 @@ section: The name of the list of rows in a document.
 relation: The table.
 position: The place of the column in the table.
 name: The column.
-type: Its type.
-default_value: Its default, as SQL. NULL: none.
-key: The place among the columns that name a row. NULL: it is not one of them.
-needed: Whether each row of a document must have it.
-is_reference: Whether it is the number of an API key. A document has the digest in its place.
+type: The type of the column.
+default_value: The default of the column, as SQL. NULL: none.
+key: The place among the columns that name a row. NULL: the column is not one of them.
+needed: Whether each row of a document must have the column.
+is_reference: Whether the column is the id of an API key. A document has the digest of the key in its place.
 description: The meaning of the column.
 $$);
 
--- The values are as the server writes their types, and fields with their defaults are left out, so equal rows
--- are equal documents. A text in place of a digest may be an API key, so names and errors do not contain it.
+-- The values have the form in which the server writes their types, and fields with their defaults are left
+-- out, so that equal rows are equal documents. A text in place of a digest may be an API key, so names and
+-- errors do not contain such a text.
 CREATE OR REPLACE FUNCTION rate_limit_policy_rows(section text, list jsonb DEFAULT NULL)
 RETURNS TABLE (name text, key jsonb, at tid, document jsonb) LANGUAGE plpgsql STABLE
 SET timezone = 'UTC' SET datestyle = 'ISO' SET bytea_output = 'hex' AS $$
@@ -77,8 +80,9 @@ BEGIN
 		USING list, s.refs;
 END $$;
 COMMENT ON FUNCTION rate_limit_policy_rows IS
-	'The rows of a section of the policy, or of a list as the tables would have them: the name for '
-	'messages, the fields that name the row, its place, and the fields that do not have their defaults.';
+	'The rows of a section of the policy, or of list as the tables would have them: the name for messages, '
+	'the fields that identify the row (key), its place in the table (at; NULL in a list), and the fields '
+	'that do not have their defaults.';
 
 CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, refs text[]) RETURNS jsonb
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -107,14 +111,14 @@ COMMENT ON FUNCTION rate_limit_policy IS
 	'The policy as a document: tiers, rules with their limits, and overrides for tiers. users adds the '
 	'users, the digests of their API keys, and their overrides. A field that has its default is left out.';
 
--- Checks a document before the tables are locked. An error names the row, the field, its value, and what the
--- value must be. It does not repeat a value that may be an API key.
+-- rate_limit_policy_lists checks a document before the tables are locked. An error names the row, the field,
+-- its value, and what the value must be, but does not repeat a value that may be an API key.
 CREATE OR REPLACE FUNCTION rate_limit_policy_lists(policy jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
 	sections CONSTANT text[] := '{tiers,users,keys,rules,overrides}';
 	lists jsonb := policy;
-	made jsonb := '{}';
+	result jsonb := '{}';
 	rows jsonb;
 	part record;
 	item record;
@@ -160,7 +164,7 @@ BEGIN
 			BEGIN
 				SELECT coalesce(jsonb_agg(to_jsonb(r)), '[]') INTO rows
 					FROM rate_limit_policy_rows(part.section, lists -> part.section) r;
-				made := made || jsonb_build_object(part.section, rows);
+				result := result || jsonb_build_object(part.section, rows);
 				SELECT format('%s "%s": must be given once', part.kind, min(r.name)) INTO fault
 					FROM jsonb_to_recordset(rows) AS r(name text, key jsonb)
 					GROUP BY r.key HAVING count(*) > 1 LIMIT 1;
@@ -191,13 +195,13 @@ BEGIN
 	IF fault IS NOT NULL THEN
 		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	RETURN made;
+	RETURN result;
 END $$;
 COMMENT ON FUNCTION rate_limit_policy_lists IS
-	'The rows of rate_limit_policy_rows of a document, by section. It fails for a document that cannot be '
-	'a policy.';
+	'The rows of rate_limit_policy_rows of a document, by section. It fails for unknown or missing fields, '
+	'values of a wrong type, and rows given twice.';
 
--- The name of a constraint has the requirement for its first column, or for the row.
+-- The name of a constraint says what the first column in the name, or the row, must be.
 CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -242,10 +246,10 @@ COMMENT ON FUNCTION rate_limit_fault IS
 	'The error of a constraint for display: the field, its value, and the permitted values; or the '
 	'message, if the name of the constraint does not describe them.';
 
--- One statement changes all rows of a list. If the server refuses it, the function repeats it with each half
--- of the list, until the error is about one row. An element has the ctid of its row as at, which is NULL for
--- a new row, the document, which is NULL for a row to delete, and the name. Keys refer to each other, so
--- INSERT leaves these references to an UPDATE.
+-- One statement changes all rows of a list. If the server refuses the statement, the function calls itself
+-- with each half of the list, until the error is about one row. An element of the list has the ctid of its
+-- row as at (NULL: a new row), the document (NULL: a row to delete), and the name. API keys refer to each
+-- other, so INSERT leaves these references to an UPDATE.
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
 	LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -296,10 +300,10 @@ COMMENT ON FUNCTION rate_limit_policy_write IS
 	'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides. '
 	'The error is about the row that the server refuses.';
 
--- Locks are taken in the order of other commands. Limits and overrides are deleted first, because a new limit
--- may have the name of an old one. An override must suit its limit after each statement, so overrides that
--- change have no amount while limits change. Deferred constraints are checked before the function returns, so
--- that the function reports their errors, not COMMIT.
+-- Tables are locked in the order of other commands. Limits and overrides are deleted first, because a new
+-- limit may have the name of an old limit. An override must suit its limit after each statement, so overrides
+-- that change have no amount while limits change. Deferred constraints are checked before the function
+-- returns, so that their errors come from the function and not from COMMIT.
 CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false,
 	dry_run boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
@@ -353,7 +357,8 @@ BEGIN
 			ORDER BY 1 LOOP
 			PERFORM rate_limit_policy_write(part.section, 'insert', plan -> part.section);
 			found := plan -> part.section;
-			-- Earlier statements have changed the ctid of rows, and new keys have no references yet.
+			-- Earlier statements have changed the ctid of rows, and new keys have no references yet, so find
+			-- these rows again.
 			IF part.section IN ('keys', 'overrides') THEN
 				SELECT jsonb_agg(to_jsonb(w) || jsonb_build_object('at', h.at)) INTO found
 					FROM rate_limit_policy_rows(part.section) h
@@ -392,5 +397,5 @@ END $$;
 COMMENT ON FUNCTION rate_limit_apply IS
 	'Changes the policy to match a document of rate_limit_policy, and returns the differences: a new or '
 	'deleted row, or a changed field of an existing row. A field that the document lacks gets its default. '
-	'Rows that the document lacks stay. With prune, they stay only in sections that the document lacks. '
+	'Rows that the document lacks stay; prune deletes such rows of the sections that the document has. '
 	'dry_run checks everything and changes nothing.';

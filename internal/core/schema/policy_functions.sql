@@ -1,50 +1,50 @@
 -- Functions that change one row of the policy. Their arguments have the names of columns. An argument that is
 -- NULL keeps the value of an existing row, and gives a new row the default. reset names columns that get
--- their defaults. Only rate_limit_set, which the others call, builds statements from names.
+-- their defaults. Only rate_limit_set, which the functions below call, builds statements from names.
 
 CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[])
 	RETURNS text
 	LANGUAGE plpgsql AS $$
 DECLARE
-	given CONSTANT jsonb := jsonb_strip_nulls(fields);
-	names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(given));
-	back CONSTANT text[] := ARRAY(SELECT n FROM unnest(reset) AS n WHERE NOT given ? n);
+	inputs CONSTANT jsonb := jsonb_strip_nulls(fields);
+	names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(inputs));
+	resets CONSTANT text[] := ARRAY(SELECT n FROM unnest(reset) AS n WHERE NOT inputs ? n);
 	others CONSTANT text[] := ARRAY(SELECT n FROM jsonb_object_keys(fields) AS n WHERE n <> ALL (keys));
 	-- Without a column to set, UPDATE must still find an existing row.
 	sets text := format('%1$I = x.%1$I', keys[1]);
 	same CONSTANT text := (SELECT string_agg(format('x.%1$I IS NOT DISTINCT FROM t.%1$I', k), ' AND ')
 		FROM unnest(keys) AS k);
 	list CONSTANT text := (SELECT string_agg(quote_ident(n), ', ') FROM unnest(names) AS n);
-	done bigint;
+	total bigint;
 	fault text;
 	message text;
 	detail text;
 BEGIN
 	SELECT format('reset: %s: must be one of %s', to_json(n), array_to_string(others, ', ')) INTO fault
 		FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL LIMIT 1;
-	SELECT coalesce(fault, format('%s: must not be given and reset', n)) INTO fault FROM unnest(reset) AS n
-		WHERE given ? n OR fault IS NOT NULL LIMIT 1;
+	SELECT coalesce(fault, format('%s: must not be both given and reset', n)) INTO fault
+		FROM unnest(reset) AS n WHERE inputs ? n OR fault IS NOT NULL LIMIT 1;
 	IF names = '{}' THEN
 		fault := keys[1] || ': must be given';
 	END IF;
 	IF fault IS NOT NULL THEN
 		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (back) THEN '%1$I = DEFAULT' ELSE '%1$I = '
+	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (resets) THEN '%1$I = DEFAULT' ELSE '%1$I = '
 		't.%1$I' END, n),
-		', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || back);
+		', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || resets);
 	FOR attempt IN 1..2 LOOP -- Another session may insert the row between the two statements.
 		EXECUTE format('UPDATE %1$s x SET %2$s FROM jsonb_populate_record(NULL::%1$s, $1) t WHERE %3$s',
-			relation, sets, same) USING given;
-		GET DIAGNOSTICS done = ROW_COUNT;
-		IF done > 0 THEN
+			relation, sets, same) USING inputs;
+		GET DIAGNOSTICS total = ROW_COUNT;
+		IF total > 0 THEN
 			RETURN 'changed';
 		END IF;
 		EXECUTE format('INSERT INTO %1$s (%2$s) SELECT %2$s FROM jsonb_populate_record(NULL::%1$s, $1)
 			ON CONFLICT (%3$s) DO NOTHING', relation, list,
-			(SELECT string_agg(quote_ident(k), ', ') FROM unnest(keys) AS k)) USING given;
-		GET DIAGNOSTICS done = ROW_COUNT;
-		IF done > 0 THEN
+			(SELECT string_agg(quote_ident(k), ', ') FROM unnest(keys) AS k)) USING inputs;
+		GET DIAGNOSTICS total = ROW_COUNT;
+		IF total > 0 THEN
 			RETURN 'created';
 		END IF;
 	END LOOP;
@@ -52,14 +52,14 @@ BEGIN
 EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
 		sets = COLUMN_NAME;
-	message := CASE WHEN SQLSTATE <> '23502' THEN rate_limit_fault(fault, message, detail, given)
-		WHEN sets = ANY (back) THEN sets || ': must have a value, and has no default'
+	message := CASE WHEN SQLSTATE <> '23502' THEN rate_limit_fault(fault, message, detail, inputs)
+		WHEN sets = ANY (resets) THEN sets || ': must have a value, and has no default'
 		ELSE sets || ': must be given for a new row' END;
 	RAISE EXCEPTION '%', message USING ERRCODE = 'check_violation';
 END $$;
 COMMENT ON FUNCTION rate_limit_set IS
-	'Creates or changes the row of a table that the keys in fields name. A field that is null is not set. '
-	'A field that reset names gets its default. Returns created or changed.';
+	'Creates or changes a row, which the columns keys identify. A field that is null is not set. A column in '
+	'reset gets its default. Returns created, changed, or kept: another session deletes the row.';
 
 CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL,
 	reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
@@ -78,7 +78,7 @@ COMMENT ON FUNCTION rate_limit_user IS
 	'free/per_hour=unlimited and free/per_hour.burst=20. Without a value, as in free/per_hour=, the '
 	'override is deleted.';
 
--- A key with revoked_by needs revoked_at, so a reset of revoked_at clears both.
+-- A constraint allows revoked_by only with revoked_at, so a reset of revoked_at clears both columns.
 CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL,
 	expires_at timestamptz DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
@@ -112,7 +112,7 @@ BEGIN
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
-	-- A new limit gets the algorithm of the other limits of its rule, if they have the same.
+	-- A new limit gets the algorithm of the rule's limits with a window, if they all have the same algorithm.
 	SELECT CASE WHEN part[2] IS NOT NULL THEN 'in_flight' WHEN part[3] IS NOT NULL THEN 'fixed_window'
 		ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE
 			WHEN part IS NOT NULL THEN
@@ -134,8 +134,8 @@ COMMENT ON FUNCTION rate_limit_limit IS
 	'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, unlimited/1h, '
 	'10000/1mo calendar Europe/Berlin or 5/in_flight.';
 
--- An override with an end starts now, so that it precedes a permanent override, which applies again
--- afterwards.
+-- An override with an end starts now, so that it precedes a permanent override. The permanent override
+-- applies again after the end.
 CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amount text DEFAULT NULL,
 	tier text DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, burst bigint DEFAULT NULL,
 	until timestamptz DEFAULT NULL, reason text DEFAULT NULL, reset text[] DEFAULT NULL)
@@ -176,9 +176,9 @@ BEGIN
 		CASE WHEN $3 = 'unlimited' THEN '{events}' ELSE '{}' END::text[] || $10);
 END $$;
 COMMENT ON FUNCTION rate_limit_override IS
-	'Sets another amount of a limit for a tier, a user or an API key, a number or unlimited, for ever or '
-	'until a time. A new override without an amount has the limit''s amount, and keeps it when the rule '
-	'changes.';
+	'Sets another amount of a limit for a tier, a user or an API key, for ever or until a time. The amount '
+	'is a number, or unlimited. A new override without an amount gets the amount of the limit, and keeps '
+	'that amount when the rule changes.';
 
 CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id text DEFAULT NULL,
 	key_id bigint DEFAULT NULL, until timestamptz DEFAULT NULL, reason text DEFAULT NULL)
@@ -227,7 +227,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_delete_limit IS
 	'Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must '
-	'keep one.';
+	'keep at least one limit.';
 
 CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,5 +1,5 @@
 -- Helpers for constraints and views. A CHECK cannot contain a subquery, but can call a function. The bodies
--- are parsed when they are created, so they do not depend on the search_path.
+-- are parsed when the functions are created, so they do not depend on the search_path.
 
 CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -8,7 +8,7 @@ RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ patte
 COMMENT ON FUNCTION rate_limit_each_matches IS
 	'Whether a list is non-empty and one-dimensional, and every element matches a regular expression.';
 
--- Names of headers are equal if they differ only in case.
+-- Names that differ only in case are equal, because the names of headers are.
 CREATE OR REPLACE FUNCTION rate_limit_each_once(list text[]) RETURNS boolean
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN NOT EXISTS (SELECT FROM unnest(list) AS item, unnest(string_to_array(item, '|')) AS name
@@ -16,7 +16,7 @@ RETURN NOT EXISTS (SELECT FROM unnest(list) AS item, unnest(string_to_array(item
 COMMENT ON FUNCTION rate_limit_each_once IS
 	'Whether all alternatives of all elements differ in more than case.';
 
--- Writes days as hours, as in the tables, because days vary in length. Writes months as months, which no
+-- Days are written as hours, as in the tables, because days vary in length. Months stay months, which no
 -- valid window has.
 CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0

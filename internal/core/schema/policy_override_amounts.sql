@@ -1,7 +1,8 @@
--- Triggers reject an override with an amount that its limit cannot have. They apply the constraints of
+-- These triggers refuse an override with an amount that its limit cannot have: they apply the constraints of
 -- rate_limit_rule_limits to the limit with the override's amount. A CHECK sees only one row, so both tables
--- have triggers. They lock the rows of the limits: if two transactions change a limit and its override, one
--- waits and sees the other's change. One query for all rows of a statement is planned only once.
+-- have triggers. The triggers lock the rows of the limits: if one transaction changes a limit and another its
+-- override, the second one waits, and sees the change of the first. One query checks all rows of a statement,
+-- because a query for each row would be planned for each row.
 
 CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -30,8 +31,8 @@ BEGIN
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_check_overrides IS
-	'Refuses overrides with amounts that their limits cannot have, and changes of limits that their '
-	'overrides do not suit.';
+	'Refuses overrides with amounts that their limits cannot have, and changes of limits that make existing '
+	'overrides invalid.';
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT ON rate_limit_overrides
 	REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
 CREATE OR REPLACE TRIGGER rate_limit_still_suits AFTER UPDATE ON rate_limit_overrides

@@ -39,9 +39,9 @@ CALL rate_limit_describe('rate_limit_users', $$
 The users of the API, each on one tier.
 user_id: The user's name in the application or the proxy. Limits by user count by it.
 tier: The tier until tier_until.
-tier_until: When the tier ends. Then the user has the tier of requests without a user. infinity: never.
-period_start: The start of a billing period. In limits that count by user or key, the user's months and
-	years start on its day. NULL: calendar months and years.
+tier_until: When the tier ends. Then the user has the tier anonymous. infinity: never.
+period_start: A day on which a billing period starts. In limits that count by user or key, the user's months
+	and years start on this day, too. NULL: calendar months and years.
 time_zone: The IANA name of the time zone in which the billing periods start at midnight.
 comment: A note. Proxies ignore it.
 created_at: When the row was created.

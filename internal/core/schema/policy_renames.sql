@@ -1,5 +1,5 @@
--- Renames a user or a tier in rows without a foreign key to it. A ban may name a user without a row, and the
--- tiers of a rule are a list.
+-- Renames a user or a tier in rows that refer to it without a foreign key: a ban may name a user without a
+-- row, and the tiers of a rule are a list.
 
 CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger
 	LANGUAGE plpgsql SECURITY DEFINER AS $$

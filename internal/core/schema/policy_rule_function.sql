@@ -1,9 +1,9 @@
--- rate_limit_rule creates or changes a rule and its limits in one call. NULL keeps the value of an existing
--- rule, because a rule that loses a condition would match more requests. reset names arguments to set to
--- their defaults, and limits to delete.
+-- rate_limit_rule creates or changes a rule and its limits in one call. An argument that is NULL keeps the
+-- value of an existing rule. If NULL removed the value, a call that leaves out a condition would make the
+-- rule match more requests. reset names arguments to set to their defaults, and limits to delete.
 --
--- The constraints and triggers check all values. This function only checks unknown names in tiers, and
--- arguments such as burst that apply to none of the rule's limits.
+-- Constraints and triggers check most values. This function checks what they do not: unknown names in tiers,
+-- amounts out of range, and arguments such as burst that apply to none of the rule's limits.
 
 CREATE OR REPLACE FUNCTION rate_limit_rule(
 	name text,
@@ -26,9 +26,9 @@ DECLARE
 		"per_month": "1mo calendar", "in_flight": "in_flight"}';
 	amounts CONSTANT jsonb := (SELECT jsonb_strip_nulls(to_jsonb(a))
 		FROM (SELECT per_second, per_minute, per_hour, per_day, per_month, in_flight) AS a);
-	back CONSTANT text[] := coalesce(reset, '{}');
-	of_limits CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(windows)) || '{burst,durable,on_exceed}';
-	made text;
+	resets CONSTANT text[] := coalesce(reset, '{}');
+	limit_names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(windows)) || '{burst,durable,on_exceed}';
+	result text;
 	fault text;
 BEGIN
 	SELECT format('tiers: %s: must be in rate_limit_tiers, which has %s', string_agg(quote_literal(t), ', '),
@@ -41,13 +41,13 @@ BEGIN
 	IF fault IS NOT NULL THEN
 		RAISE EXCEPTION '%', fault USING ERRCODE = 'check_violation';
 	END IF;
-	made := rate_limit_set('rate_limit_rules', '{name}', (SELECT jsonb_object_agg(f, NULL)
-		FROM unnest(of_limits) AS f) || (SELECT to_jsonb(r) FROM (SELECT name, family, priority, mode, action,
-			tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message, retry_after,
-			comment, without_header, settle) AS r),
-		ARRAY(SELECT n FROM unnest(back) AS n WHERE n <> ALL (of_limits) OR n IS NULL));
-	-- Each element of limits creates or changes a limit, or deletes it if it ends in =. Each amount such as
-	-- per_day creates its limit if the rule has none.
+	result := rate_limit_set('rate_limit_rules', '{name}', (SELECT jsonb_object_agg(f, NULL)
+		FROM unnest(limit_names) AS f) || (SELECT to_jsonb(r) FROM (SELECT name, family, priority, mode,
+			action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message,
+			retry_after, comment, without_header, settle) AS r),
+		ARRAY(SELECT n FROM unnest(resets) AS n WHERE n <> ALL (limit_names) OR n IS NULL));
+	-- Each element of limits creates or changes a limit, or deletes the limit if the element ends in =. An
+	-- amount such as per_day creates the limit of that name if the rule does not have it.
 	PERFORM CASE WHEN f.l ~ '^[^=]+=$' THEN rate_limit_delete_limit(name, rtrim(f.l, '='))::text
 		ELSE rate_limit_limit(name, split_part(f.l, '=', 1), coalesce(substring(f.l FROM '=(.*)$'), ''),
 			algorithm, CASE WHEN f.l !~ '=.*(calendar|in_flight)' THEN burst END, durable,
@@ -55,32 +55,34 @@ BEGIN
 		FROM (SELECT unnest(limits) UNION ALL
 			SELECT concat(a.key, '=', a.value, '/', windows ->> a.key) FROM jsonb_each_text(amounts) AS a
 			WHERE a.key NOT IN (SELECT l.name FROM rate_limit_rule_limits l WHERE l.rule = name)) AS f(l);
-	-- Then the other arguments apply to all limits, except that algorithm and burst do not apply to
-	-- limits with a calendar and in_flight, and on_exceed does not apply to in_flight.
+	-- Then set the other arguments: durable on all limits; algorithm and burst on limits with a window, which
+	-- limits with a calendar and in_flight do not have; on_exceed on all limits except in_flight.
 	PERFORM rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', name, 'name',
 			l.name, 'events', amounts -> l.name, 'durable', durable,
 			'algorithm', CASE WHEN l.per IS NOT NULL THEN algorithm END,
 			'burst', CASE WHEN l.per IS NOT NULL THEN burst END,
 			'on_exceed', CASE WHEN l.algorithm <> 'in_flight' THEN on_exceed END),
-			ARRAY(SELECT n FROM unnest(back) AS n WHERE n IN ('burst', 'durable', 'on_exceed')))
+			ARRAY(SELECT n FROM unnest(resets) AS n WHERE n IN ('burst', 'durable', 'on_exceed')))
 		FROM rate_limit_rule_limits l WHERE l.rule = name AND (amounts ? l.name
-			OR back && '{burst,durable,on_exceed}' OR num_nonnulls(algorithm, burst, durable, on_exceed) > 0);
-	DELETE FROM rate_limit_rule_limits l WHERE l.rule = name AND l.name = ANY (back) AND windows ? l.name
+			OR resets && '{burst,durable,on_exceed}'
+			OR num_nonnulls(algorithm, burst, durable, on_exceed) > 0);
+	DELETE FROM rate_limit_rule_limits l WHERE l.rule = name AND l.name = ANY (resets) AND windows ? l.name
 		AND NOT amounts ? l.name;
 	PERFORM rate_limit_complete(name); -- now, and not at the end of the transaction
 	SELECT CASE WHEN NOT coalesce(bool_or(l.algorithm = algorithm), algorithm IS NULL)
-			THEN format('algorithm: %s: must be an algorithm with a window', to_json(algorithm))
+			THEN format('algorithm: %s: the rule has no limit with a window', to_json(algorithm))
 		WHEN NOT coalesce(bool_or(l.burst = burst), burst IS NULL)
-			THEN format('burst: %s: must be of a limit with a window', burst)
+			THEN format('burst: %s: the rule has no limit with a window', burst)
 		WHEN NOT coalesce(bool_or(l.on_exceed = on_exceed), on_exceed IS NULL)
-			THEN format('on_exceed: %s: must be of a limit that is not in flight', to_json(on_exceed))
-		WHEN durable AND count(*) = 0 THEN 'durable: true: must be of a limit' END
+			THEN format('on_exceed: %s: the rule has no limit with a window or a calendar',
+				to_json(on_exceed))
+		WHEN durable AND count(*) = 0 THEN 'durable: true: the rule has no limit' END
 	INTO fault FROM rate_limit_rule_limits l WHERE l.rule = name;
 	IF fault IS NOT NULL THEN
 		RAISE EXCEPTION '%', fault USING ERRCODE = 'check_violation';
 	END IF;
-	RETURN made;
+	RETURN result;
 END $$;
 COMMENT ON FUNCTION rate_limit_rule IS
-	'Creates or changes a rule with its limits. limits are limits with any window, as in burst=50/10s, or '
-	'x= to delete one. reset also deletes limits by their names. Returns created or changed.';
+	'Creates or changes a rule with its limits. limits are limits with any window, as in short=50/10s, or '
+	'short= to delete one. reset also deletes limits by their names. Returns created or changed.';

@@ -147,7 +147,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 		CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window'))
 );
 CALL rate_limit_describe('rate_limit_rule_limits', $$
-The limits of rules. A request passes only if all of them admit it.
+The limits of rules. A request passes only if all limits of its rules admit it.
 rule: The name of the rule.
 name: The name of the limit, unique within the rule, such as per_hour. The prefix of the counters is
 	rule/, the rule's name, a slash and this name.

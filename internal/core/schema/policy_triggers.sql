@@ -1,13 +1,13 @@
 -- Triggers that write rate_limit_changes: one line for each changed row, or a single line for a statement
 -- that changes more than 1,000 rows or empties a table.
 --
--- The function has the rights of the owner of the tables. A role that may change the policy therefore needs
--- no right to write the log, and can neither forge nor omit a line. The arguments of the trigger are the kind
--- and the key columns.
+-- The trigger function has the rights of the owner of the tables. A role that may change the policy therefore
+-- needs no right to write the log, and can neither forge nor omit a line. The arguments of a trigger are the
+-- kind and the key columns.
 --
--- An update matches old and new rows by key and ref. If the ref of a row changes, such as the user of an
--- override, it writes two lines, like a deletion and an insertion, so that proxies read both. An update
--- without a change writes none.
+-- After an update, old and new rows are matched by key and ref. If the ref of a row has changed, such as the
+-- user of an override, the row has two lines, like a deletion and an insertion, so that proxies read both
+-- refs. A row without a change has no line.
 
 CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT CASE
@@ -24,8 +24,8 @@ CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS tex
 		ELSE concat('tier/', r->>'tier') END
 $$;
 COMMENT ON FUNCTION rate_limit_change_ref IS
-	'Returns the ref of a changed row. For a ban or override of a deleted key it is key/; the change of the '
-	'key itself has the digest.';
+	'Returns the ref of a changed row. For a ban or override of a deleted key, it is key/ without the '
+	'digest, which the change of the key itself has.';
 
 CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE

@@ -1,22 +1,21 @@
--- Triggers that compare a rule with its limits. Several commands write them, so the triggers wait for the end
--- of the transaction. A rule that is off may be incomplete.
+-- Triggers that compare a rule with its limits. Several commands write a rule and its limits, so the triggers
+-- wait for the end of the transaction. A rule that is off may be incomplete.
 
 CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	r record;
 	fault text;
 BEGIN
-	-- If two transactions each delete a limit, one waits here and sees the other's change.
+	-- If two transactions each delete a limit, the second one waits here, and sees the change of the first.
 	SELECT action, settle INTO r FROM rate_limit_rules WHERE name = $1 AND mode <> 'off' FOR NO KEY UPDATE;
 	IF NOT FOUND THEN
 		RETURN;
 	END IF;
 	SELECT CASE WHEN r.action = 'limit' AND count(*) = 0
-			THEN 'limits: missing: a rule that limits must have one or more of them, such as '
-				'per_hour'
+			THEN 'limits: missing: a rule with the action limit must have one, such as per_hour'
 		WHEN r.action <> 'limit' AND count(*) > 0
-			THEN format('action: %L: must be limit for a rule with limits: delete these, or make another '
-				'rule', r.action)
+			THEN format('action: %L: must be limit, because the rule has limits: delete these limits, or '
+				'make another rule', r.action)
 		WHEN r.settle IS NOT NULL AND count(*) FILTER (WHERE l.algorithm <> 'in_flight') = 0
 			THEN format('settle: %s: must be left out with in_flight: a slot ends with its request',
 				to_json(r.settle)) END INTO fault FROM rate_limit_rule_limits l WHERE l.rule = $1;

@@ -1,5 +1,5 @@
--- Views of used quotas and banned clients. They have the rights of the calling role, so that the row-level
--- security of the tables applies.
+-- Views for operators: bans in force, used quotas, and rules that need attention. They have the rights of the
+-- calling role, so that the row-level security of the tables applies.
 
 CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
 	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user'
@@ -23,12 +23,13 @@ CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text)
 	WHERE cardinality(count_by) = 1;
 END;
 COMMENT ON FUNCTION rate_limit_counted IS
-	'For the key of a counter with one part: the dimension, such as user, and the key without the number of '
-	'the alternative.';
+	'For the key of a counter with one part: the dimension, such as user, and the value of the part, without '
+	'the number of the alternative in a rule that counts by user|ip.';
 
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 	WITH amounts AS (
-		-- The result of a function has the collation of the database. The index of new tables has "C".
+		-- The result of a function has the collation of the database, but the index of new tables has "C".
+		-- Without COLLATE, a join could not use the index.
 		SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm,
 			(date_part('epoch', l.per) * 1000000)::bigint AS span,
 			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, CASE WHEN o.id IS NULL
@@ -39,7 +40,8 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 		JOIN rate_limit_rules r ON r.name = l.rule
 		CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c
 		LEFT JOIN LATERAL (
-			-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the start ip%3A.
+			-- This undoes the escapes in the key of a counter: %20 is a space, %25 a percent sign, and ip%3A
+			-- at the start is "ip:".
 			SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN
 				LATERAL rate_limit_override_of(l.rule, l.name,
 				CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'),
@@ -56,17 +58,18 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			a.window_start, a.tokens, a.last_refill,
 			a.remainder, a.hits, a.slots, a.expires_at) AS u;
 CALL rate_limit_describe('rate_limit_used', $$
-The counters of rules with their use. Overrides apply to counters of one user or one API key.
+The counters of rules, with the used part of their quota. If a counter is of one user or one API key, an
+	override may replace the amount of the limit.
 rule: The rule.
 algorithm: The algorithm of the limit.
 limit_name: The limit of the rule.
 key: The key of the counter.
 used: The used units of the quota now.
 quota: The full quota: the burst, or the events. NULL: unlimited.
-percent: used as a percentage of quota.
-resets_at: The end of the window. For sliding_log, when the oldest request leaves the window; for
-	token_bucket and gcra, when the full quota is available again. NULL: nothing is used, or the time is
-	unknown, as for in_flight.
+percent: used as a percentage of quota, or of 1 if quota is 0.
+resets_at: When the window ends; for sliding_log, when the oldest request leaves the window; for token_bucket
+	and gcra, when the full quota is available again. NULL: nothing is used, or the time is unknown, as for
+	in_flight.
 $$);
 
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
@@ -83,8 +86,8 @@ CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) A
 		WHERE k.tier = t) GROUP BY r.name
 	UNION ALL
 	SELECT l.rule, l.name, l.name ||
-		': 0: refuses every request, and no override has another amount; if that is meant, make '
-		'it action=block'
+		': 0: refuses every request, and no override has another amount: to '
+		'refuse all requests, use action=block'
 	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
 	WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off'
 		AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name
@@ -95,6 +98,6 @@ CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) A
 		regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
 CALL rate_limit_describe('rate_limit_rule_warnings', $$
 Rules that proxies cannot use, or that probably do not have the intended effect.
-field: The column, the name of the limit, or proxies.
+field: What the warning is about: a column of the rule, the name of a limit, or proxies.
 warning: The text of the warning.
 $$);

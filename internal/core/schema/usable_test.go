@@ -40,7 +40,7 @@ func TestLastLimitStays(t *testing.T) {
 	s.exec("COMMIT")
 	var failure *pgconn.PgError
 	if err := <-ended; !errors.As(err, &failure) ||
-		!strings.Contains(failure.Message, "a rule that limits must have") {
+		!strings.Contains(failure.Message, "a rule with the action limit must have") {
 		t.Errorf("the second transaction: %v, want that a limit is missing", err)
 	}
 	s.expect("SELECT name FROM rate_limit_rule_limits", "per_day")

@@ -1,10 +1,10 @@
 -- The counters, and the used amount of each limit. Views, commands and the page query these functions.
 --
--- A view on the tables of counters would prevent every change of their columns, even by a program with an
--- older schema. A function is only checked when it runs. Postgres inlines this body, so that any condition,
--- even of a join, finds its counters by an index. It inlines only a function without its own search_path, and
--- a UNION without conditions in its parts. Counts in shards have another body; see citus_shards.sql. Package
--- algorithm defines which slots count.
+-- rate_limit_counters is a function, because a view on the tables of counters would prevent every change of
+-- their columns, even by a program with an older schema. Postgres inlines the body, so that any condition,
+-- even of a join, finds its counters by an index. For that, the function must not have a search_path of its
+-- own, and the parts of the UNION must not have conditions. If the counts are in shards, citus_shards.sql
+-- creates the function with another body. Package algorithm defines which slots count.
 DO $do$ BEGIN
 	IF to_regprocedure('rate_limit_shards()') IS NULL THEN
 		EXECUTE replace($sql$
@@ -34,8 +34,8 @@ $sql$, '{schema}', quote_ident(current_schema()));
 	END IF;
 END $do$;
 COMMENT ON FUNCTION rate_limit_counters IS
-	'The counters of a prefix in one of the two tables, for all keys or the given keys. slots is the '
-	'number of requests in flight.';
+	'The counters of a prefix in the table of durable or of other counters. keys selects some of them. NULL: '
+	'all. slots is the number of requests in flight.';
 
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -46,7 +46,8 @@ CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[]
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN ARRAY(SELECT n || t FROM unnest(texts) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
 COMMENT ON FUNCTION rate_limit_key_forms IS
-	'The forms of texts in the keys of counters: unchanged, and after the number of an alternative.';
+	'The forms of texts in the keys of counters: unchanged, and after the number of an alternative, as in '
+	'2|text.';
 
 CREATE OR REPLACE FUNCTION rate_limit_stored_keys(key text) RETURNS text[]
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -72,7 +73,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_counter_tables IS
 	'The tables of counters, each with the table of the processes that hold slots of its counters.';
 
--- Proxies lock rows in this order, too.
+-- Proxies lock rows in the same order, so no deadlock is possible.
 CREATE OR REPLACE FUNCTION rate_limit_delete_counters(counters regclass, processes regclass, prefixes text[],
 	keys text[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -112,9 +113,9 @@ BEGIN
 		deleted := deleted + gone;
 		IF gone < cardinality(found.keys) THEN
 			RAISE EXCEPTION
-				'the counter is of a limit in_flight: running requests hold its slots, and a reset '
-				'would let more run than the limit. A slot is free when its request ends. The slots '
-				'of a lost process are free 10 seconds later. To free them now, end its session: UPDATE '
+				'the counter is of an in_flight limit, and running requests hold its slots: a reset would '
+				'let more requests run than the limit. A slot is free when its request ends, or 10 seconds '
+				'after its process was lost. To free the slots of a lost process now, run: UPDATE '
 				'% SET seen = ''-infinity'' WHERE process IN (%)', t.processes,
 				(SELECT string_agg(DISTINCT (s >> 32)::text, ', ')
 					FROM unnest(found.slots) AS s WHERE s > 0)
@@ -127,9 +128,9 @@ COMMENT ON FUNCTION rate_limit_reset IS
 	'Deletes the counters of a prefix and a key, so that the full quota is available again. Returns the '
 	'number of deleted counters. It fails while running requests hold slots of a counter.';
 
--- The definitions are package algorithm's: used is the quota less the units that Look reports as left. A part
--- of a unit admits no request, so used is rounded up. All sums that may be large have the type numeric. A row
--- too far in the future counts as new.
+-- Package algorithm defines all terms: used is the quota minus the units that Peek returns as free. A part of
+-- a unit admits no request, so used is rounded up. Sums that may be large have the type numeric. A row too
+-- far in the future counts as a new row.
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint,
 	count bigint, prev_count bigint,
 	window_start timestamptz, tokens double precision, last_refill timestamptz, remainder bigint,
@@ -158,17 +159,17 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 			floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota),
 				least(t.quota, tokens)))::bigint::numeric AS had
 	) AS b, LATERAL (SELECT CASE
-		-- On the calendar.
+		-- a window of the calendar
 		WHEN algorithm = 'fixed_window' AND span IS NULL THEN CASE WHEN expires_at > at
 			AND window_start - at <= expires_at - window_start + t.slack * interval '1 microsecond'
 			THEN count END
 		WHEN algorithm = 'fixed_window' THEN
 			CASE WHEN t.passed < span AND t.passed >= -span - t.slack THEN count END
-		-- In the window of the row.
+		-- in the window of the row
 		WHEN algorithm = 'sliding_window' AND t.passed < span THEN
 			CASE WHEN t.passed >= -span - t.slack THEN greatest(0, count) + div(greatest(0,
 				prev_count)::numeric * (span - greatest(0, t.passed)) + span - 1, span) END
-		-- In the window after it.
+		-- in the window after the window of the row
 		WHEN algorithm = 'sliding_window' THEN
 			CASE WHEN t.passed < 2 * span
 				THEN div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span) END
@@ -177,7 +178,7 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 				THEN (SELECT count(*) FROM unnest(hits) AS hit WHERE hit > t.oldest) END
 		WHEN algorithm = 'in_flight' THEN slots
 		WHEN events = 0 OR events IS NULL THEN NULL
-		-- Refilled evenly.
+		-- refilled evenly
 		WHEN t.evenly THEN
 			CASE WHEN t.drained >= -div(t.quota::numeric * span + events - 1, events) - t.slack
 				THEN t.quota - b.had
@@ -185,7 +186,7 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 		-- refilled by whole windows
 		WHEN t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack
 			THEN t.quota - floor(least(t.quota, tokens + b.windows::float8 * events))::bigint::numeric
-		-- With OFFSET, Postgres computes it once.
+		-- With OFFSET, Postgres computes used only once.
 		END::numeric AS used OFFSET 0) AS u;
 END;
 COMMENT ON FUNCTION rate_limit_usage_of IS

@@ -84,7 +84,7 @@ func (c *proxyCollector) Collect(to chan<- prometheus.Metric) {
 		if p.Version != nil {
 			version = *p.Version
 		}
-		gauge("proxy_up", "1 if the proxy counts in the database now, 0 if it is gone or cannot decide.",
+		gauge("proxy_up", "1 if the proxy counts in the database now, 0 if it is silent or cannot decide.",
 			boolGauge(p.Up), "node", p.Node, "version", version)
 	}
 	for _, p := range c.policyProxies {
