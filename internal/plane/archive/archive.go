@@ -1,27 +1,27 @@
 // Package archive copies closed days of the audit log to Parquet files, and optionally drops them.
 //
 // The database keeps the audit log only for its retention. Run copies the partitions that ended before a
-// time, each in one transaction, to a Destination: a folder or an S3 bucket. It returns a Day with a Result
+// time, each in one transaction, to a Destination: a folder or an S3 bucket. Run returns a Day with a Result
 // for each partition.
 //
 // A day in UTC becomes one file, such as audit/2026/08/2026-08-01.parquet, with the columns of the table.
 // Rows that are written later become 2026-08-01-2.parquet, and so on. Run never replaces or deletes a file.
 //
-// Run reads the rows of a partition in their physical order, skips those that the files of the day contain,
-// and writes the others to a temporary file. It reads the rows again, compares each value with the file, and
-// stores the file under the next free name. With Options.Drop it then drops the table and commits. Each row
-// is therefore in exactly one file, wherever the process ends:
+// Run reads the rows of a partition in their physical order, skips the rows that the files of the day
+// contain, and writes the remaining rows to a temporary file. Then Run reads the rows again, compares each
+// value with the file, and stores the file under the next free name. With Options.Drop, Run then drops the
+// table and commits. Each row is therefore in exactly one file, wherever the process ends:
 //
 //   - Before the file is stored, only a temporary file exists, which the next run overwrites.
-//   - After that, the table is still whole. The next run finds its rows in the file and does not write
-//     them again.
-//   - The drop and its commit are one step of the database.
+//   - After the file is stored, the table is still whole. The next run finds the rows in the file, and does
+//     not write them again.
+//   - The drop takes effect when its transaction commits, which is one step.
 //
 // With Drop, the table is locked against writers from the first read to the drop, so that no row is added in
-// between. A writer for that day waits, and then creates a new partition. Run never detaches a day: it stays
-// in rate_limit_audit until the transaction that compared it drops it. Without Drop, both reads use the
-// snapshot of the transaction, and writers continue. Run also archives detached tables, which it finds by
-// their names.
+// between. A writer for that day waits, and then creates a new partition. A day is never detached: it stays
+// in rate_limit_audit until it is dropped by the transaction that compared its rows. Without Drop, both reads
+// use the snapshot of the transaction, and writers continue. Run also archives tables that an administrator
+// has detached, and finds them by their names.
 //
 // The build tag nos3 omits the client for S3.
 package archive
@@ -40,12 +40,13 @@ import (
 
 // Options configure Run.
 type Options struct {
-	// Before selects the days to archive: those that ended at or before it. It must be in the past.
+	// Before selects the days to archive: the days that ended at or before this time, which must be in the
+	// past.
 	Before time.Time
 	// To is the destination of the files.
 	To Destination
-	// Drop drops each day after all its rows are in files. All selected days must be older than the retention
-	// of the audit log.
+	// Drop makes Run drop each day after all its rows are in files. All selected days must be older than the
+	// retention of the audit log.
 	Drop bool
 	// Now replaces the server's clock. The zero time means the server's clock.
 	Now time.Time
@@ -65,7 +66,7 @@ const (
 	Archived  Result = "archived"  // rows were written to a new file
 	Unchanged Result = "unchanged" // all rows were in files already
 	Empty     Result = "empty"     // the partition has no rows
-	Skipped   Result = "skipped"   // Problem is set
+	Skipped   Result = "skipped"   // an error prevented the archive: see Problem
 )
 
 // Day describes a partition that Run handled.
@@ -93,9 +94,9 @@ const lockKey int64 = -5131800380699130006
 // ErrRunning is returned by Run while another run archives the same database.
 var ErrRunning = errors.New("another archive of this database is running: wait until it ends")
 
-// Run archives the days that ended at or before o.Before. It returns the handled partitions, even with an
-// error. A problem with one partition does not stop the others. The connection must not be shared, and must
-// not lead to a pooler that gives each transaction another session.
+// Run archives the days that ended at or before o.Before, and returns the partitions that it handled, even
+// with an error. After a problem with one partition, Run continues with the next. The connection must not be
+// shared, and must not lead to a pooler that may run each transaction in another session.
 func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	if o.Patience <= 0 {
 		o.Patience = defaultPatience
@@ -110,8 +111,8 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 			return nil, err
 		}
 	}
-	// With this setting, the server releases the lock if this process is killed. Servers on some systems do
-	// not support it.
+	// With this setting, the server releases the lock if this process is killed. An error is ignored, because
+	// servers on some systems do not support the setting.
 	_, err := conn.Exec(ctx, "SET client_connection_check_interval = '1s'")
 	if err != nil && ctx.Err() != nil {
 		return nil, err
@@ -197,8 +198,8 @@ func checkOwner(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// checkRetention returns an error if o.Drop would drop days within the retention. Without Drop, it warns if
-// upkeep may delete a day within repairTime after o.Before.
+// checkRetention returns an error if o.Drop would drop days within the retention. Without Drop,
+// checkRetention warns if upkeep may delete a selected day within less than repairTime.
 func checkRetention(ctx context.Context, conn *pgx.Conn, o Options) error {
 	var kept time.Time
 	err := conn.QueryRow(ctx, "SELECT $1::timestamptz - least(keep, interval '1000 years') FROM "+
@@ -225,7 +226,7 @@ func checkRetention(ctx context.Context, conn *pgx.Conn, o Options) error {
 	return nil
 }
 
-// problem is an error of one partition. Run continues with the others.
+// problem is an error of one partition, after which Run continues with the next partition.
 type problem struct{ text string }
 
 func (p *problem) Error() string { return p.text }

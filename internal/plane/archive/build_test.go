@@ -18,9 +18,9 @@ func TestBuildWithoutS3HasNoClient(t *testing.T) {
 		!strings.Contains(string(deps), "parquet-go") {
 		t.Errorf("go list: error %v, want packages without a client for S3:\n%s", err, deps)
 	}
-	said, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-v", "-tags", "nos3", "-run",
+	output, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-v", "-tags", "nos3", "-run",
 		"^TestWithoutS3$", ".").CombinedOutput()
-	if err != nil || !strings.Contains(string(said), "--- PASS: TestWithoutS3") {
-		t.Errorf("TestWithoutS3: error %v, want a pass:\n%s", err, said)
+	if err != nil || !strings.Contains(string(output), "--- PASS: TestWithoutS3") {
+		t.Errorf("TestWithoutS3: error %v, want a pass:\n%s", err, output)
 	}
 }

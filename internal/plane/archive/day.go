@@ -17,7 +17,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// partition is a table with the rows of a day: a partition of rate_limit_audit, or a detached one.
+// partition is a table with the rows of a day: a partition of rate_limit_audit, or a table that was one.
 type partition struct {
 	oid   uint32
 	name  string
@@ -34,9 +34,9 @@ FROM pg_class parent JOIN pg_class c ON c.relnamespace = parent.relnamespace AND
 WHERE parent.oid = 'rate_limit_audit'::regclass AND c.relkind = 'r'
 	AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
 ORDER BY c.relname`)
-	var found []partition
+	var list []partition
 	if err == nil {
-		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partition, err error) {
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partition, err error) {
 			err = row.Scan(&p.oid, &p.name, &p.table, &p.day)
 			return p, err
 		})
@@ -44,7 +44,7 @@ ORDER BY c.relname`)
 	if sqlState(err) == "42P01" {
 		err = errors.New("there is no table rate_limit_audit: run caddy pg-ratelimit migrate")
 	}
-	return found, err
+	return list, err
 }
 
 // archiveDay archives a partition in one transaction, and records the result in day.
@@ -61,7 +61,7 @@ func archiveDay(ctx context.Context, conn *pgx.Conn, o Options, p partition, day
 	_, err = tx.Exec(ctx, "LOCK TABLE ONLY "+p.table+" IN "+mode+" MODE")
 	same := false
 	if err == nil {
-		// Another process may have dropped the table and created one with the same name.
+		// Another process may have dropped the table, and created another with the same name.
 		err = tx.QueryRow(ctx, "SELECT coalesce(to_regclass($1)::oid = $2::oid, false)", p.table,
 			p.oid).Scan(&same)
 	}
@@ -96,8 +96,8 @@ func store(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) err
 	if err != nil {
 		return err
 	}
-	// Without Drop, equal numbers of rows suffice: comparing the rows would read all days of the database in
-	// each run.
+	// Without Drop, it is enough that the files have as many rows as the table, because comparing the rows
+	// would read all days of the database in each run.
 	inFiles, last := int64(0), ""
 	for _, name := range files {
 		n, err := withFile(ctx, o.To, name, func(*parquet.File) error { return nil })
@@ -117,8 +117,8 @@ func store(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) err
 			return err
 		}
 	}
-	// A row is new if it is in no file. Each row of a file matches at most one row of the table, since equal
-	// rows may occur twice.
+	// A row is new if it is in no file. Because the table may have equal rows, each row of a file matches
+	// only one row of the table.
 	isNew := func(unmatched map[digest]int) func(digest) bool {
 		return func(d digest) bool {
 			unmatched[d]--
@@ -172,10 +172,11 @@ func withFile(ctx context.Context, to Destination, name string, do func(*parquet
 	return f.NumRows(), nil
 }
 
-// dropWait bounds one attempt to drop a table, during which others wait for the audit log.
+// dropWait bounds one attempt to drop a table, during which other sessions wait for the audit log.
 const dropWait = 100 * time.Millisecond
 
-// drop drops the table and commits. It retries for up to o.Patience, because a reader may lock the audit log.
+// drop drops the table and commits. Because a reader may lock the audit log, drop retries for up to
+// o.Patience.
 func drop(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) error {
 	timeout := fmt.Sprintf("SET LOCAL lock_timeout = %d", dropWait.Milliseconds())
 	if _, err := tx.Exec(ctx, timeout); err != nil {

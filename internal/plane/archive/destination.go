@@ -15,18 +15,19 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Destination stores files in a folder or an S3 bucket. Names of files are relative to it, with slashes.
+// Destination stores files in a folder or an S3 bucket. A file's name is relative to the destination, with
+// slashes.
 type Destination interface {
 	// prepare returns an error if the destination does not exist.
 	prepare(ctx context.Context) error
 	// list returns the names of the files that begin with prefix.
 	list(ctx context.Context, prefix string) ([]string, error)
 	open(ctx context.Context, name string) (source, error)
-	// temporary creates a file that the caller writes and may pass to store. The caller closes and removes it
-	// in any case.
+	// temporary creates a file for the caller to write and pass to store. The caller closes and removes the
+	// file in any case.
 	temporary(name string) (*os.File, error)
-	// store stores the temporary file of size bytes under name, atomically and durably. No file may have the
-	// name: a folder then returns fs.ErrExist, but a bucket replaces the file.
+	// store stores the temporary file of size bytes under name, atomically and durably. The caller ensures
+	// that no file has the name: a folder would return fs.ErrExist, and a bucket would replace the file.
 	store(ctx context.Context, f *os.File, size int64, name string) error
 }
 
@@ -39,9 +40,9 @@ type source interface {
 
 const scheme = "s3://"
 
-// NewDestination returns the destination target: s3://BUCKET/PREFIX or a folder. It does not create the
-// folder: if a file system were not mounted, the files would fill the disk of its mount point. No error
-// contains credentials.
+// NewDestination returns the destination target: s3://BUCKET/PREFIX or a folder, which must exist. A missing
+// folder is not created, because its file system may not be mounted, and the files would then fill the disk
+// of the mount point. No error contains credentials.
 func NewDestination(target string) (Destination, error) {
 	switch {
 	case strings.HasPrefix(target, scheme):

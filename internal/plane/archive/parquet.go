@@ -26,7 +26,7 @@ func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column,
 	for i, c := range columns {
 		names[i], targets[i] = c.sql(), c.kind().target()
 	}
-	// With the description of the result, pgx requests binary values.
+	// This mode asks the server for the types of the result first, so that pgx can request binary values.
 	result, err := tx.Query(ctx, "SELECT "+strings.Join(names, ", ")+" FROM ONLY "+p.table,
 		pgx.QueryExecModeDescribeExec)
 	if err != nil {
@@ -54,8 +54,8 @@ const (
 	readBytes       = 1 << 20 // read buffer of a column
 )
 
-// writeFile writes the new rows of a partition to a file, and returns their number. It fails on a row of
-// another day.
+// writeFile writes the new rows of a partition to a file, and returns their number. A row of another day is
+// an error.
 func writeFile(ctx context.Context, tx pgx.Tx, to io.Writer, p partition, columns []column,
 	isNew func(digest) bool) (rows int64, err error) {
 	w := parquet.NewGenericWriter[any](to, schemaOf("rate_limit_audit", columns),
@@ -159,8 +159,8 @@ type hasher struct {
 	value []byte
 }
 
-// digest returns the digest of a row. It omits NULL, so that a new column does not change the digests of rows
-// in older files.
+// digest returns the digest of a row. NULL is not part of the digest, so that a new column does not change
+// the digests of rows in older files.
 func (h *hasher) digest(row parquet.Row) digest {
 	h.value = h.value[:0]
 	for _, v := range row {
@@ -216,9 +216,9 @@ func (c column) list() bool { return strings.HasSuffix(c.kind().tag, "list") }
 // sql returns the SQL expression of the column's value.
 func (c column) sql() string {
 	name := pgx.Identifier{c.name}.Sanitize()
-	_, own := valueKinds[c.sqlType]
+	_, hasKind := valueKinds[c.sqlType]
 	switch {
-	case own:
+	case hasKind:
 		return name
 	case c.sqlType == "inet": // pgx reads addresses and networks alike
 		return "abbrev(" + name + ")"
@@ -244,7 +244,7 @@ WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped ORDER BY
 	})
 }
 
-// schemaOf returns the schema of a file. It builds the schema from a struct, to keep the order of the
+// schemaOf returns the schema of a file. The schema is built from a struct, which keeps the order of the
 // columns.
 func schemaOf(table string, columns []column) *parquet.Schema {
 	fields := make([]reflect.StructField, len(columns))
@@ -265,8 +265,9 @@ func schemaOf(table string, columns []column) *parquet.Schema {
 	return parquet.NewSchema(table, parquet.SchemaOf(reflect.New(reflect.StructOf(fields)).Interface()))
 }
 
-// Definition levels of a list. A list and each of its elements may be NULL. The level of NULL is 0. The level
-// of any other value is 1 if its column may be NULL, else 0.
+// Definition levels in a column of lists, where a list and each of its elements may be NULL. A list that is
+// NULL has level 0. In a column of other values, NULL has level 0, and a value has level 1 if the column may
+// have NULL, else 0.
 const (
 	levelEmptyList   = 1
 	levelNullElement = 2

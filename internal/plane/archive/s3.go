@@ -28,12 +28,13 @@ type s3 struct {
 
 const (
 	uploadThreads = 2
-	// roleTimeout bounds each request for role credentials; many machines have no role.
+	// roleTimeout bounds each request for the credentials of a role. Many machines have no role, and no
+	// server that answers.
 	roleTimeout = 5 * time.Second
 )
 
-// newS3 returns the destination s3://BUCKET/PREFIX. The environment configures it, as it does other tools for
-// S3:
+// newS3 returns the destination s3://BUCKET/PREFIX. The environment configures the client, with the variables
+// of other tools for S3:
 //
 //   - AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN if there is one
 //   - else AWS_PROFILE (default: default) in AWS_SHARED_CREDENTIALS_FILE (default:
@@ -41,7 +42,7 @@ const (
 //   - else the role of the machine, the container or the pod
 //   - AWS_REGION or AWS_DEFAULT_REGION
 //   - AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL: the address of a server other than Amazon's, such as
-//     https://s3.example.com; the bucket name then goes in the path
+//     https://s3.example.com, where the name of the bucket is part of the path
 func newS3(to string) (Destination, error) {
 	bucket, prefix, _ := strings.Cut(strings.TrimPrefix(to, scheme), "/")
 	if bucket == "" || strings.ContainsAny(to, "?#@") {
@@ -117,7 +118,7 @@ func (s *s3) prepare(ctx context.Context) error {
 	return nil
 }
 
-// temporary creates a file on this machine without a name, which disappears when the process ends.
+// temporary creates a file without a name on this machine. The file disappears when the process ends.
 func (s *s3) temporary(string) (*os.File, error) {
 	f, err := os.CreateTemp("", "pg-ratelimit-archive-*"+extension)
 	if err == nil {

@@ -1,9 +1,9 @@
-// Package migrate creates the tables of the counters, the history and the policy, or upgrades them in place.
-// It serves the command for operators; proxies migrate the tables that they use by themselves.
+// Package migrate creates the tables of the counters, the history and the policy, or upgrades them in place,
+// for the command of operators. Proxies migrate the tables that they use by themselves.
 //
-// Run migrates each of the three in a transaction of its own, keeps their rows, and changes nothing in tables
-// that are up to date. It waits for locks in short attempts, so that other sessions do not wait behind it.
-// With Citus it also creates the tables of the shards, in a fixed number.
+// Run migrates each of these three parts in a transaction of its own, keeps the rows, and changes nothing in
+// tables that are up to date. Run waits for locks in short attempts, so that no other session waits long
+// behind Run. With Citus, Run also creates the tables of the shards, in a fixed number.
 package migrate
 
 import (
@@ -21,7 +21,7 @@ import (
 )
 
 // Done holds the results of Run for the tables of the counters, the history and the policy: created, upgraded
-// or up to date. "" means that Run ended before them.
+// or up to date. "" means that Run failed before it reached these tables.
 type Done struct {
 	Counters string `json:"counters"`
 	History  string `json:"history"`
@@ -38,10 +38,10 @@ const (
 )
 
 const (
-	// Patience bounds the retries of a migration that waits for locks.
+	// Patience is the time after which a migration that waits for locks is not tried again.
 	Patience = 10 * time.Second
-	// lockAttempt separates two attempts to lock the tables.
-	lockAttempt = 200 * time.Millisecond
+	// lockPause is the pause between two attempts to lock the tables.
+	lockPause = 200 * time.Millisecond
 	// lockNotAvailable is the SQLSTATE of a lock timeout.
 	lockNotAvailable = "55P03"
 	// maxShards bounds the number of shards. Each shard has three tables, and a queue in each proxy.
@@ -49,7 +49,8 @@ const (
 )
 
 // Run creates or upgrades all tables in a database. With Citus, shards is the number of shards for the
-// counts. 0 keeps the existing shards, or none. After an error, Done has the results so far.
+// counts. If shards is 0, existing shards are upgraded, and none are created. After an error, done has the
+// results so far.
 func Run(ctx context.Context, conn *pgx.Conn, shards int) (done Done, err error) {
 	var counters, policy, restoring, nodes, history int32
 	err = conn.QueryRow(ctx, "SELECT * FROM ("+schema.Ready+") AS a, ("+schema.NodesReady+") AS b, "+
@@ -58,14 +59,14 @@ func Run(ctx context.Context, conn *pgx.Conn, shards int) (done Done, err error)
 	for _, t := range []struct {
 		done       *string
 		ready      bool
-		first, sql string
+		table, sql string
 	}{
 		{&done.Counters, counters == 1 && nodes == 1, "rate_limit_ephemeral", schema.Counters},
 		{&done.History, history == 1, "rate_limit_audit", schema.History},
 		{&done.Policy, policy == 1, "rate_limit_rules", schema.Policy},
 	} {
 		if err == nil {
-			*t.done, err = makeTables(ctx, conn, t.ready, t.first, t.sql)
+			*t.done, err = makeTables(ctx, conn, t.ready, t.table, t.sql)
 		}
 	}
 	if err != nil {
@@ -80,15 +81,15 @@ func Run(ctx context.Context, conn *pgx.Conn, shards int) (done Done, err error)
 	return done, err
 }
 
-// makeTables runs the SQL of a migration in one transaction, unless the tables are ready. The existence of
-// the table first distinguishes an upgrade.
-func makeTables(ctx context.Context, conn *pgx.Conn, ready bool, first, sql string) (string, error) {
+// makeTables runs the SQL of a migration in one transaction, unless the tables are ready. If the table
+// existed before, the migration is an upgrade.
+func makeTables(ctx context.Context, conn *pgx.Conn, ready bool, table, sql string) (string, error) {
 	if ready {
 		return upToDate, nil
 	}
-	exists, err := queryValue[bool](ctx, conn, "SELECT to_regclass($1::text) IS NOT NULL", first)
-	// All other sessions queue behind one that waits for the lock of a table, so each attempt is short.
-	// Several commands in one text without parameters are one transaction.
+	exists, err := queryValue[bool](ctx, conn, "SELECT to_regclass($1::text) IS NOT NULL", table)
+	// While a session waits for the lock of a table, all later sessions queue behind it, so each attempt is
+	// short. Several commands in one text without parameters are one transaction.
 	for until := time.Now().Add(Patience); err == nil; {
 		_, err = conn.PgConn().Exec(ctx, schema.Lock+sql).ReadAll()
 		var failed *pgconn.PgError
@@ -97,7 +98,7 @@ func makeTables(ctx context.Context, conn *pgx.Conn, ready bool, first, sql stri
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(lockAttempt):
+		case <-time.After(lockPause):
 			err = nil
 		}
 	}
@@ -110,8 +111,9 @@ func makeTables(ctx context.Context, conn *pgx.Conn, ready bool, first, sql stri
 	return created, nil
 }
 
-// makeShards creates the tables of the shards in a database with Citus. It is idempotent. The number of
-// shards cannot change from existing (0 for none), because it determines the shard of a row.
+// makeShards creates or upgrades the tables of the shards in a database with Citus. existing is the number of
+// existing shards. Unless existing is 0, shards must be equal, because the number determines the shard of a
+// row.
 func makeShards(ctx context.Context, conn *pgx.Conn, shards, existing int) (string, error) {
 	if shards < 1 || shards > maxShards {
 		return "", fmt.Errorf("--shards: %d: must be from 1 to %d", shards, maxShards)
@@ -151,7 +153,7 @@ func makeShards(ctx context.Context, conn *pgx.Conn, shards, existing int) (stri
 	if err := run(ctx, conn, schema.Shards); err != nil || existing > 0 {
 		return upToDate, err
 	}
-	// The function comes last, because proxies use the shards once it exists.
+	// Create the function last, because proxies use the shards as soon as the function exists.
 	return created, run(ctx, conn, strings.Replace(schema.ShardsFunction, "$1", "ARRAY["+strings.Join(names,
 		", ")+"]", 1))
 }

@@ -45,13 +45,23 @@ func execute(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
 	}
 }
 
-func number(t testing.TB, conn *pgx.Conn, sql string) int64 {
+func queryInt(t testing.TB, conn *pgx.Conn, sql string) int64 {
 	t.Helper()
 	var n int64
 	if err := conn.QueryRow(t.Context(), sql).Scan(&n); err != nil {
 		t.Fatalf("%v\n%s", err, sql)
 	}
 	return n
+}
+
+// expectError fails the test unless err contains all texts.
+func expectError(t testing.TB, err error, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("error %v, want one with %q", err, text)
+		}
+	}
 }
 
 func partitionName(d time.Time) string { return "rate_limit_audit_" + d.Format("20060102") }
@@ -62,7 +72,7 @@ func makePartition(t testing.TB, conn *pgx.Conn, d time.Time) {
 	execute(t, conn, "SELECT rate_limit_make_partition($1::date)", d)
 }
 
-// makeDays creates full days, from day 0 on.
+// makeDays creates days with rows, from day 0 on.
 func makeDays(t testing.TB, conn *pgx.Conn, days, rows int) {
 	t.Helper()
 	for n := range days {
@@ -90,13 +100,13 @@ func mustRun(t testing.TB, conn *pgx.Conn, o archive.Options) []archive.Day {
 	return days
 }
 
-// sum has the number of rows, and a checksum that does not depend on their order.
+// sum has the number of some rows, and a checksum that does not depend on the order of the rows.
 type sum struct {
 	rows int64
 	hash uint64
 }
 
-// add adds a row. A column that is NULL counts as one that is missing.
+// add adds a row. A column with NULL counts like a missing column.
 func (s *sum) add(row map[string]any) {
 	for name, value := range row {
 		switch value := value.(type) {
