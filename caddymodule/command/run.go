@@ -106,7 +106,7 @@ func (c *invocation) connect() (err error) {
 	config.RuntimeParams["client_encoding"] = "UTF8"
 	// The server parses and formats times.
 	config.RuntimeParams["timezone"], config.RuntimeParams["datestyle"] = "UTC", "ISO"
-	// Prepare no statements, because a pooler may run each transaction in another session.
+	// Do not prepare statements, because a pooler may run each transaction in another session.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	if c.conn, err = pgx.ConnectConfig(c.ctx, config); err != nil {
 		return fmt.Errorf("dsn: no connection to the database. If proxies have none either, the on_error "+

@@ -1,7 +1,7 @@
-// Package evaluate evaluates described and recorded requests with the code of the proxies, for two commands
-// of operators. Explain evaluates a described Request: its Explanation has the verdict, and each rule and
-// Limit with the reason. Run replays the recorded requests of a rule with other Limits: its Replay compares
-// the outcomes with the recorded ones. The commands print both as tables or JSON.
+// Package evaluate answers two questions of an operator with the code of the proxies. Explain answers what
+// would happen to a request: its Explanation has the verdict, and the reason why each rule applies or does
+// not. Run answers what other Limits of a rule would have done to the recorded requests: its Replay compares
+// the recorded outcomes with the new ones. Commands print both answers as tables or JSON.
 //
 // The package only reads the database: it charges no limit and changes no row.
 package evaluate
@@ -26,15 +26,15 @@ type Request struct {
 	// Sender is the API key, or the user that the proxy authenticated. The zero Credential means an anonymous
 	// request.
 	Sender policy.Credential
-	// Facts has the other facts. Tier is the tier of anonymous requests. Host and Path are as sent, before
-	// policy.NormalHost and policy.NormalPath. The zero Address means AssumedAddress.
+	// Facts has the other facts. Tier is the tier of anonymous requests. Host and Path are as the client
+	// sends them, and Explain normalizes them. The zero Address means AssumedAddress.
 	policy.Facts
 	// At is the time of the request.
 	At time.Time
 }
 
-// AssumedAddress replaces a missing client address. Without an address, rules that count by it would not
-// match. AssumedAddress belongs to a network for documentation, so few rules name it.
+// AssumedAddress replaces a missing client address, because a rule that counts by address matches no request
+// without an address. AssumedAddress belongs to a network for documentation, so few rules name its network.
 var AssumedAddress = netip.MustParseAddr("203.0.113.1")
 
 // Explanation describes the verdict on a request and its reasons.
@@ -44,8 +44,8 @@ type Explanation struct {
 	Result  string    `json:"result"`
 	Outcome string    `json:"outcome"`
 	At      time.Time `json:"at"`
-	// KeyID is the id of the API key. Key is its state: "valid", "expired", "revoked" or "unknown". Both are
-	// nil without a key.
+	// KeyID is the id of the API key, and Key the state of the API key: "valid", "expired", "revoked" or
+	// "unknown". For a request without an API key, KeyID and Key are nil.
 	KeyID *int64  `json:"key_id"`
 	Key   *string `json:"key"`
 	User  *string `json:"user"`
@@ -54,10 +54,11 @@ type Explanation struct {
 	Reason *string `json:"reason"`
 	Status *int    `json:"status"`
 	Rule   *string `json:"rule"`
-	// Address is the client's address. AddressAssumed is true for AssumedAddress, else nil.
+	// Address is the client's address. AddressAssumed is true if the Request had no address, else nil.
 	Address        string `json:"address"`
 	AddressAssumed *bool  `json:"address_assumed"`
-	// Path and Host are the normal forms that rules match. An ambiguous path stays as it was sent.
+	// Path and Host are the normal forms that rules match. A path without a normal form is as the client sent
+	// it.
 	Path string `json:"path"`
 	Host string `json:"host"`
 
@@ -78,12 +79,12 @@ type Limit struct {
 	Window    string `json:"window"`
 	Algorithm string `json:"algorithm"`
 	Cost      int64  `json:"cost"`
-	// Settle describes how to read the actual cost from the response. nil means Cost.
+	// Settle describes how the proxy reads the actual cost from the response. nil means that Cost is final.
 	Settle *string `json:"settle"`
-	// Left is the remaining amount. It is negative after overage.
+	// Left is the remaining amount, which is negative after overage.
 	Left *int64 `json:"left"`
-	// Resets is ratelimit.Decision.Reset. It is nil if the limit is unlimited or the request can never pass.
-	// RetryAfter is in seconds. It is nil if the request would pass now or never.
+	// Resets is ratelimit.Decision.Reset, or nil if the limit is unlimited or the request can never pass.
+	// RetryAfter is in seconds, or nil if the request would pass now or can never pass.
 	Resets     *time.Time `json:"resets"`
 	RetryAfter *float64   `json:"retry_after"`
 	Would      string     `json:"would"`
@@ -92,8 +93,8 @@ type Limit struct {
 	refuses bool
 }
 
-// Explain evaluates a request. It uses the current rules, bans and identities, even if r.At is another time.
-// It may close db.
+// Explain evaluates a request, with the current rules, bans and identities, even if r.At is not the current
+// time. Explain may close db.
 func Explain(ctx context.Context, db *pgxdb.DB, r *Request) (*Explanation, error) {
 	facts := r.Facts
 	facts.Host, facts.Address = policy.NormalHost(r.Host), r.Address.Unmap().WithZone("")
@@ -101,7 +102,7 @@ func Explain(ctx context.Context, db *pgxdb.DB, r *Request) (*Explanation, error
 	if e.AddressAssumed != nil {
 		facts.Address = AssumedAddress
 	}
-	facts.Path, _ = policy.NormalPath(r.Path) // "" if it is ambiguous
+	facts.Path, _ = policy.NormalPath(r.Path) // "" if the path is ambiguous
 	e.Address, e.Path = facts.Address.String(), cmp.Or(facts.Path, r.Path)
 	var id *policy.Identity
 	var err error
@@ -176,7 +177,7 @@ func (e *Explanation) conclude(v *policy.Verdict) {
 	}
 }
 
-// peekTimeout bounds the decisions of explainLimits.
+// peekTimeout is the timeout of the call of Take in explainLimits.
 const peekTimeout = 10 * time.Second
 
 // explainLimits peeks at the counters of a verdict's limits.

@@ -17,40 +17,41 @@ import (
 
 // Replay compares the recorded outcomes of requests with the outcomes under other limits of a rule.
 //
-// The limits decide with the algorithms of the proxies, at the time of each request. A request counts if the
-// rule admitted or refused it. A request that another limit refused does not count, because it was not
-// charged. A request that was blocked or rejected, or had no decision, does not count either.
+// The limits decide with the algorithms of the proxies, at the time of each request. Only requests that the
+// rule admitted or refused count. Requests that another limit refused do not count, because they were not
+// charged, and neither do requests that were blocked or rejected, or had no decision.
 //
-// Replay assumes that all other limits would have admitted a request that the rule refused. Its token buckets
-// keep their refill times. In a store, the row of a full bucket may be deleted, and the bucket then starts
-// anew.
+// A replay differs from the requests with these limits in three ways:
+//
+//   - Its counters start empty. Until the longest window has passed, it refuses fewer requests.
+//   - It assumes that all other limits would have admitted a request that the rule refused.
+//   - Its token buckets keep their refill times. A store may delete the row of a full bucket, which then
+//     starts anew.
 type Replay struct {
 	Rule  string    `json:"rule"`
 	From  time.Time `json:"from"`
 	Until time.Time `json:"until"`
 	// Limits describes the limits of the replay in prose.
-	// The counters start empty. Until the longest window has passed, the replay refuses fewer requests than
-	// the limits would have.
 	Limits string `json:"limits"`
 	// First and Last are the times of the first and the last request.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
 	// Weight is the largest number of requests that a row of a sample represents. It is 1 without sampling.
 	Weight float64 `json:"weight"`
-	// Shadow counts the requests that the rule, as a shadow rule, would have refused. ByOthers counts the
-	// omitted requests that other limits refused. WithoutCounter counts the requests that a limit with the
-	// amount 0 refused, because it has no counter.
+	// The following requests are not replayed. Shadow counts those that the rule, as a shadow rule, would
+	// have refused, ByOthers those that other limits refused, and WithoutCounter those that a limit with the
+	// amount 0 refused, which has no counter.
 	Shadow         int64 `json:"shadow,omitempty"`
 	ByOthers       int64 `json:"refused_by_others,omitempty"`
 	WithoutCounter int64 `json:"refused_without_counter,omitempty"`
-	// Outcomes has two elements: the recorded outcomes, and the replayed ones.
+	// Outcomes has two elements: the recorded outcomes, and the outcomes with the limits of the replay.
 	Outcomes []Outcome `json:"outcomes"`
 	// Changed has the counters with the largest changes in the number of refusals.
 	Changed []Counter `json:"changed"`
 }
 
 // Outcome counts requests, and the counters and users with refused requests. A row of a sample counts as the
-// requests that it represents.
+// number of requests that the row represents.
 type Outcome struct {
 	What            string `json:"what"`
 	Requests        int64  `json:"requests"`
@@ -63,7 +64,7 @@ type Outcome struct {
 // Counter compares the outcomes of one counter's requests.
 type Counter struct {
 	Key string `json:"key"`
-	// User is the user of the last request. It is nil for an anonymous request.
+	// User is the user of the last request, or nil if that request was anonymous.
 	User     *string `json:"user_id"`
 	Requests int64   `json:"requests"`
 	// Refused counts the refused requests, and WithTheseLimits the requests that the replay refuses.
@@ -74,7 +75,7 @@ type Counter struct {
 // Limits holds the limits of a rule for a replay. The overrides that are in force now apply to the whole
 // period, as they would after a change of the rule.
 type Limits struct {
-	// CostIsSet replaces the recorded costs of requests by the cost of the rule.
+	// CostIsSet makes the cost of the rule replace the recorded costs of requests.
 	CostIsSet bool
 
 	rule        policy.Rule // its name, its limits, how it counts and its cost; it matches every request
@@ -111,11 +112,11 @@ func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, erro
 	case l.rule.Action != policy.Charge:
 		want = "a rule with limits: its action is " + string(l.rule.Action)
 	case len(l.rule.Limits) == 0:
-		want = "left with a limit"
+		want = "a rule with at least one limit"
 	case slices.ContainsFunc(l.rule.Limits, func(l policy.RuleLimit) bool {
 		return l.Limit.Algorithm == ratelimit.InFlight
 	}):
-		want = "without a limit of requests in flight: the audit log does not have when requests ended"
+		want = "a rule without in_flight limits: the audit log does not have the times at which requests end"
 	}
 	if want != "" {
 		return nil, &ratelimit.FieldError{Field: "rule", Value: rule, Want: want}
@@ -150,8 +151,8 @@ FROM rate_limit_audit WHERE time >= $1::timestamptz AND time < $2::timestamptz
 	AND outcome IN ('allowed', 'limited', 'shadow') AND (prefix = $3::text OR $3::text = ANY (also))
 ORDER BY time, ctid`
 
-// recorded is a row of recordedSQL.
-type recorded struct {
+// recordedRow is a row of recordedSQL.
+type recordedRow struct {
 	time    time.Time
 	outcome string
 	byRule  bool   // the row was recorded under the rule, and has the rule's cost
@@ -169,7 +170,7 @@ type sender struct {
 }
 
 // Run replays the requests recorded for a rule against l, and reports at most maxCounters changed counters.
-// Its memory grows with the number of counters and users, not of requests.
+// The memory of Run grows with the number of counters and users, not with the number of requests.
 func Run(
 	ctx context.Context, conn *pgx.Conn, l *Limits, from, until time.Time, maxCounters int,
 ) (*Replay, error) {
@@ -179,7 +180,7 @@ func Run(
 		replay: Replay{Rule: l.rule.Name, From: from.UTC(), Until: until.UTC(), Limits: l.description,
 			Weight: 1, Changed: []Counter{}},
 	}
-	// Each day has its own statement, so that the server never sorts more than one partition.
+	// Read each day by a statement of its own, so that the server never sorts more than one partition.
 	for day := from.UTC(); day.Before(until); {
 		end := day.Truncate(24 * time.Hour).Add(24 * time.Hour)
 		if end.After(until) {
@@ -189,7 +190,7 @@ func Run(
 		if err != nil {
 			return nil, err
 		}
-		var row recorded
+		var row recordedRow
 		columns := []any{&row.time, &row.outcome, &row.byRule, &row.key, &row.user, &row.keyID, &row.tier,
 			&row.cost, &row.requests, &row.weight}
 		if _, err := pgx.ForEachRow(result, columns, func() error { r.add(&row); return nil }); err != nil {
@@ -225,7 +226,7 @@ type counter struct {
 }
 
 // add replays the requests of a row and counts the results.
-func (r *replayer) add(row *recorded) {
+func (r *replayer) add(row *recordedRow) {
 	r.replay.Weight = max(r.replay.Weight, row.weight)
 	estimate := int64(row.requests + 0.5)
 	switch {
@@ -251,7 +252,7 @@ func (r *replayer) add(row *recorded) {
 		r.counters[row.key] = c
 	}
 	c.remainder += row.requests
-	n := int64(c.remainder + 1e-9) // 100 additions of 0.01 must make 1
+	n := int64(c.remainder + 1e-9) // the addition is for rounding: 100 times 0.01 must make 1
 	c.remainder -= float64(n)
 	wouldRefuse, refused := n-r.decide(c, row, n), n
 	if row.outcome == "allowed" {
@@ -269,7 +270,7 @@ func (r *replayer) add(row *recorded) {
 }
 
 // decide decides n equal requests of a row and returns the number of admitted ones.
-func (r *replayer) decide(c *counter, row *recorded, n int64) int64 {
+func (r *replayer) decide(c *counter, row *recordedRow, n int64) int64 {
 	r.evaluateSender(row.sender)
 	if r.verdict.Refused() {
 		return 0 // the rule has a limit of 0
@@ -281,7 +282,7 @@ func (r *replayer) decide(c *counter, row *recorded, n int64) int64 {
 	r.hits, r.rows, r.times = r.hits[:0], r.rows[:0], r.times[:0]
 	for i, mark := range r.verdict.Marks {
 		if mark.Overage {
-			continue // it never refuses
+			continue // a limit with overage never refuses
 		}
 		hit := r.verdict.Hits[i]
 		hit.Cost = cost
@@ -295,14 +296,14 @@ func (r *replayer) decide(c *counter, row *recorded, n int64) int64 {
 	r.decisions = append(r.decisions[:0], make([]ratelimit.Decision, len(r.hits))...)
 	for passed := range n {
 		if !algorithm.Decide(r.hits, r.rows, r.times, r.decisions) {
-			return passed // the others are refused too, because they arrive at the same time
+			return passed // the remaining requests are refused too, because they come at the same time
 		}
 	}
 	return n
 }
 
-// evaluateSender sets r.verdict to the limits of a sender, with the amounts for the user, key and tier. The
-// keys of counters come from the audit log, so the facts only have to be something that a rule can count by.
+// evaluateSender sets r.verdict to the limits of a sender, with the amounts for the user, key and tier.
+// Because the keys of counters come from the audit log, any facts will do that a rule can count by.
 func (r *replayer) evaluateSender(s sender) {
 	id := r.identities[s]
 	if id == nil {
@@ -319,8 +320,8 @@ func (r *replayer) evaluateSender(s sender) {
 	policy.Evaluate(r.snapshot, facts, id, time.Unix(0, 0), &r.verdict)
 }
 
-// conclude sums up counters and users, and selects the counters with the largest changes. It returns an error
-// if the audit log lacks the requests that a replay needs.
+// conclude sums up counters and users, and selects the counters with the largest changes. If the audit log
+// lacks the requests that a replay needs, conclude returns an error.
 func (r *replayer) conclude(maxCounters int) error {
 	replay, outcomes := &r.replay, []Outcome{{What: "what happened"}, {What: "with these limits"}}
 	for _, c := range r.counters {

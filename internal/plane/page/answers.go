@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// answerTimeout bounds the time that a request waits for the database. After it, the request gets the
+	// answerTimeout is the longest time for which a request waits for a new answer. Then the request gets the
 	// previous answer, if there is one.
 	answerTimeout = 1200 * time.Millisecond
 	// askTimeout bounds most statements.
 	askTimeout = 20 * time.Second
-	// stateTimeout bounds the statement of the state. It is below answerTimeout, so that a request gets the
-	// error instead of the previous answer, and the page reports an outage within two seconds.
+	// stateTimeout bounds the statement of the state. Because stateTimeout is below answerTimeout, a request
+	// gets the error and not the previous answer, and the page reports an outage within two seconds.
 	stateTimeout = time.Second
 	// loadFactor is the ratio of an answer's lifetime to the duration of its statement. Open pages therefore
 	// use at most a twentieth of a connection's time.
@@ -27,7 +27,8 @@ const (
 	maxAge = time.Minute
 )
 
-// question is a statement. Its rows are the answer, which lives between interval and maxInterval.
+// question is a statement with rows that are its answer. An answer lives for 20 times the duration of the
+// statement, but at least interval and at most maxInterval.
 type question struct {
 	data        dataset
 	interval    time.Duration
@@ -68,7 +69,7 @@ type answer struct {
 	err  error
 	at   time.Time     // time of body
 	next time.Time     // earliest time of the next statement
-	done chan struct{} // closed when the statement in flight ends; nil: none is in flight
+	done chan struct{} // closed when the statement in flight ends; nil without a statement in flight
 }
 
 // serveAPI responds with the answer to the question name.
@@ -95,7 +96,8 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, name string) {
 	_, _ = w.Write(hideKeys(body)) // an error means that the client has closed the connection
 }
 
-// why returns the refusals of a sender. It rejects an API key as the sender, because logs contain the URL.
+// why returns the refusals of a sender. An API key is not accepted as the sender, because it would be in the
+// URL, which logs contain.
 func (s *Server) why(ctx context.Context, who, at string) ([]byte, error) {
 	switch {
 	case apiKeys.MatchString(who):
@@ -115,7 +117,7 @@ func (s *Server) why(ctx context.Context, who, at string) ([]byte, error) {
 }
 
 // last returns the last answer to a question. If the answer is old, last first runs the statement again, and
-// waits up to answerTimeout.
+// waits for up to answerTimeout.
 func (s *Server) last(ctx context.Context, name string) ([]byte, error) {
 	a := s.answers[name]
 	a.mu.Lock()

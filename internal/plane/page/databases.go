@@ -83,7 +83,7 @@ func newPools(o *Options) (p *pools, names string, err error) {
 	return p, names, nil
 }
 
-// configOf parses a DSN. Its error does not contain the DSN, which may contain a password.
+// configOf parses a DSN. The error does not contain the DSN, which may contain a password.
 func configOf(dsn string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -97,19 +97,20 @@ func configOf(dsn string) (*pgxpool.Config, error) {
 		c.ConnectTimeout = connectTimeout
 	}
 	c.RuntimeParams["client_encoding"] = "UTF8"
-	c.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may give each transaction another session
+	// Do not prepare statements, because a pooler may run each transaction in another session.
+	c.DefaultQueryExecMode = pgx.QueryExecModeExec
 	return config, nil
 }
 
-// close closes the idle connections now, and the others after their use.
+// close closes the idle connections now, and each connection in use after its use.
 func (p *pools) close() {
 	for _, pool := range p.byDSN {
 		go pool.Close() // waits for connections in use
 	}
 }
 
-// read calls do in a read-only transaction. It returns a *downError if the database does not answer within
-// timeout.
+// read calls do in a read-only transaction. If the database does not answer within timeout, the error is a
+// *downError.
 func (p *pools) read(ctx context.Context, data dataset, timeout time.Duration,
 	do func(ctx context.Context, tx pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -152,8 +153,8 @@ func (p *pools) rows(ctx context.Context, q *question, args ...any) (body []byte
 	return body, err
 }
 
-// pgError returns the database's error in the tree of err. It omits errors that end the session, which mean
-// that the database does not answer.
+// pgError returns the database's error in the tree of err. Errors that end the session do not count, because
+// they mean that the database does not answer.
 func pgError(err error) (*pgconn.PgError, bool) {
 	pgErr, ok := errorAs[*pgconn.PgError](err)
 	return pgErr, ok && pgErr.Severity != "FATAL"

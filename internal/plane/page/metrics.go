@@ -35,7 +35,7 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
 
-// proxy is a row of rate_limit_proxies that has not ended in an orderly way.
+// proxy is a row of rate_limit_proxies, of a proxy that has not shut down in an orderly way.
 type proxy struct {
 	Node    string
 	Version *string
@@ -64,7 +64,7 @@ type proxyCollector struct {
 	proxies, policyProxies []proxy // registries of the counters' and the policy's database
 }
 
-// Describe implements prometheus.Collector. It sends no descriptions, so the registry checks the metrics when
+// Describe implements prometheus.Collector. No description is sent, so the registry checks the metrics when
 // it collects them.
 func (*proxyCollector) Describe(chan<- *prometheus.Desc) {}
 
@@ -101,8 +101,8 @@ func (c *proxyCollector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// requestSums counts the requests since the first scrape of this server, by prefix and outcome. It reads
-// minutes again until they are final, because a proxy may write a minute late.
+// requestSums counts the requests since the first scrape of this server, by prefix and outcome. Because a
+// proxy may write a minute late, each minute is read again until it is final.
 type requestSums struct {
 	mu        sync.Mutex // guards the fields below
 	since     time.Time  // the first minute that is not final
@@ -110,7 +110,7 @@ type requestSums struct {
 	openSums  map[[2]string]int64 // sums of the minutes from since on
 }
 
-// lateTime bounds the time after a minute in which a proxy may still add to it.
+// lateTime is the time after a minute in which a proxy may still add to the minute.
 const lateTime = 15 * time.Minute
 
 // read reads the minutes from s.since on, and adds those that have become final to finalSums.
@@ -154,7 +154,7 @@ WHERE granularity = 'minute' AND time >= $1::timestamptz GROUP BY 1, 2, 3`, s.si
 	return nil
 }
 
-// Describe implements prometheus.Collector. It sends no descriptions, as in proxyCollector.
+// Describe implements prometheus.Collector. As in proxyCollector, no description is sent.
 func (s *requestSums) Describe(chan<- *prometheus.Desc) {}
 
 var requestsDesc = prometheus.NewDesc(namespace+"_requests_total",

@@ -23,8 +23,8 @@ type Options struct {
 	// DSN, Policy and History locate the databases of the counters, the policy and the history. "" for Policy
 	// or History means DSN.
 	DSN, Policy, History string
-	// Renew, if not nil, is called before each new connection, and returns the current DSNs. Changed
-	// passwords thus take effect.
+	// Renew, if not nil, is called before each new connection, and returns the current DSNs, so that changed
+	// passwords take effect.
 	Renew func() (Options, error)
 	// Hosts are the host names of the page, besides addresses and localhost.
 	Hosts []string
@@ -45,7 +45,7 @@ type Server struct {
 	requests    requestSums
 }
 
-// New returns a Server. It connects at the first request.
+// New returns a Server, which connects to the databases at the first request.
 func New(o Options) (*Server, error) {
 	s := &Server{
 		options: o, answers: map[string]*answer{}, senderSlots: make(chan struct{}, maxSenderQueries),
@@ -142,9 +142,9 @@ var misdirected = &failure{http.StatusMisdirectedRequest, "host",
 	"the page is not for this host name: use the address that it listens on, or name the host in its " +
 		"settings (`hosts`, or --host of the command)"}
 
-// isOwnHost reports whether the host of a request is an address, localhost or one of Options.Hosts. An
-// attacker can point any other name to this machine (DNS rebinding), and a proxy with certificates on demand
-// then has a certificate for it.
+// isOwnHost reports whether the host of a request is an address, localhost or one of Options.Hosts. All other
+// names are refused, because an attacker can point one to this machine (DNS rebinding), and a proxy with
+// certificates on demand even gets a certificate for it.
 func (s *Server) isOwnHost(r *http.Request) bool {
 	name, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
@@ -183,7 +183,7 @@ func newFailure(err error) *failure {
 	if fieldErr, ok := errorAs[*ratelimit.FieldError](err); ok {
 		return &failure{http.StatusBadRequest, fieldErr.Field, err.Error()}
 	}
-	// SQLSTATE class 22 is invalid data. Only the parameter at can cause it.
+	// SQLSTATE class 22 is invalid data, which only the parameter at can cause.
 	if pgErr, ok := pgError(err); ok && strings.HasPrefix(pgErr.Code, "22") {
 		return &failure{http.StatusBadRequest, "at", pgErr.Message}
 	} else if ok {

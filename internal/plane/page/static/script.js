@@ -14,15 +14,15 @@ const questions = {
 const answers = {} // the last answer with rows, by question
 const $ = (id) => document.getElementById(id)
 
-// element creates an element with a class and content. It never parses text as HTML.
+// element creates an element with a class and content, and never parses text as HTML.
 function element(name, kind, ...content) {
-	const made = document.createElement(name)
-	if (kind) made.className = kind
-	made.append(...content.filter((c) => c !== null && c !== undefined).map((c) => (c instanceof Node ? c : visible(c))))
-	return made
+	const created = document.createElement(name)
+	if (kind) created.className = kind
+	created.append(...content.filter((c) => c !== null && c !== undefined).map((c) => (c instanceof Node ? c : visible(c))))
+	return created
 }
 
-// visible replaces invisible characters, and those that change the direction of text, with their codes.
+// visible replaces invisible characters, and characters that change the direction of text, with their codes.
 function visible(text) {
 	return String(text).replace(/[\u0000-\u001f\u007f-\u00a0\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\ufff0-\uffff]/g,
 		(c) => '\\u' + c.charCodeAt(0).toString(16).padStart(4, '0'))
@@ -50,7 +50,7 @@ function when(time, now) {
 	return (text.slice(0, 10) === new Date(now).toISOString().slice(0, 10) ? '' : text.slice(0, 10) + ' ') + text.slice(11, 16)
 }
 
-// table creates a table. A text can break behind each slash. On a narrow screen, the cells of a row are below each other, with the names of their columns.
+// table creates a table. A text can break behind each slash. On a narrow screen, each cell of a row has a line with the name of its column.
 function table(label, columns, rows) {
 	const head = element('tr', '', ...columns.map((c) => {
 		const cell = element('th', '', c)
@@ -63,9 +63,9 @@ function table(label, columns, rows) {
 		cell.dataset.name = columns[i]
 		return cell
 	})))
-	const made = element('table', 'folds', element('thead', '', head), element('tbody', '', ...body))
-	made.setAttribute('aria-label', label)
-	return made
+	const created = element('table', 'folds', element('thead', '', head), element('tbody', '', ...body))
+	created.setAttribute('aria-label', label)
+	return created
 }
 
 // missing returns an element that explains why there are no rows, or null if there are rows.
@@ -79,10 +79,10 @@ function more(rows) {
 	return left > 0 ? [none(`… and ${number(left)} more`)] : []
 }
 
-const without = {state: 'stopped', said: 'This database has no proxies: it lacks the tables, which caddy pg-ratelimit migrate makes.'}
+const noTables = {state: 'stopped', said: 'This database has no proxies: it lacks the tables, which caddy pg-ratelimit migrate makes.'}
 
 function showState(answer) {
-	const [first, ...others] = answer.absent ? [without] : answer.rows
+	const [first, ...others] = answer.absent ? [noTables] : answer.rows
 	$('banner').className = first.state
 	document.title = `${first.state} – pg-ratelimit`
 	fill('state', visible(first.said))
@@ -91,7 +91,7 @@ function showState(answer) {
 	document.body.classList.remove('old')
 }
 
-// showDown reports that there are no new answers, and keeps the last ones in gray.
+// showDown reports that there are no new answers, and keeps the last answers in gray.
 function showDown(text) {
 	const last = answers.state
 	$('banner').className = 'down'
@@ -102,8 +102,8 @@ function showDown(text) {
 	document.body.classList.add('old')
 }
 
-// showAway reports in a section that there is no new answer, and keeps the last one in gray. The rest of the page is
-// current: the history or the policy has another database, or is slow.
+// showAway reports in a section that there is no new answer, and keeps the last answer in gray. The other sections stay
+// current, because the database of this section is another one, or is only slow.
 function showAway(id, last, text) {
 	if (last) last.away = true
 	const note = element(id === 'changes' ? 'li' : 'p', 'away', text[0].toUpperCase() + text.slice(1) +
@@ -112,10 +112,10 @@ function showAway(id, last, text) {
 }
 
 const svg = (name, attributes, ...content) => {
-	const made = document.createElementNS('http://www.w3.org/2000/svg', name)
-	for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value)
-	made.append(...content)
-	return made
+	const created = document.createElementNS('http://www.w3.org/2000/svg', name)
+	for (const [key, value] of Object.entries(attributes)) created.setAttribute(key, value)
+	created.append(...content)
+	return created
 }
 
 function showMinutes(answer) {
@@ -135,10 +135,10 @@ function showMinutes(answer) {
 		const most = Math.max(...counts)
 		const path = counts.map((n, i) => `${i ? 'L' : 'M'}${i + 1} ${(47 - 44 * n / Math.max(most, 1)).toFixed(1)}`).join('')
 		const sum = answer.rows.reduce((all, row) => all + row[name], 0)
-		const drawn = svg('svg', {viewBox: '0 0 60 48', preserveAspectRatio: 'none', 'aria-hidden': 'true'},
+		const graph = svg('svg', {viewBox: '0 0 60 48', preserveAspectRatio: 'none', 'aria-hidden': 'true'},
 			svg('path', {class: 'marks', d: marks}), svg('path', {class: 'base', d: 'M0 47H60'}), svg('path', {class: 'path', d: path}))
 		return element('div', 'line ' + name, element('p', '', element('span', '', title),
-			element('span', 'sum', `${number(sum)} in 1 h` + (most ? `, at most ${number(most)} in a full minute` : ''))), drawn)
+			element('span', 'sum', `${number(sum)} in 1 h` + (most ? `, at most ${number(most)} in a full minute` : ''))), graph)
 	})
 	const axis = element('div', 'axis', ...[60, 30, 0].map((m) => element('span', '', clock(last - m * minute).slice(0, 5))))
 	axis.setAttribute('aria-hidden', 'true')
@@ -156,12 +156,12 @@ function showChanges(answer) {
 	if (answers.minutes && !answers.minutes.away) showMinutes(answers.minutes)
 }
 
-// leads creates a button with a name. A click asks why the name was refused.
-function leads(name) {
-	const made = element('button', 'name', name)
-	made.type = 'button'
-	made.dataset.who = name
-	return made
+// whyButton creates a button with a name. A click asks why the name was refused.
+function whyButton(name) {
+	const created = element('button', 'name', name)
+	created.type = 'button'
+	created.dataset.who = name
+	return created
 }
 
 function showRefused(answer) {
@@ -172,7 +172,7 @@ function showRefused(answer) {
 		if (!rows.length) return []
 		return element('div', '', element('h3', '', title), element('ol', '', ...rows.map((row) => element('li', '',
 			list === 'causes' ? element('span', '', row.name) :
-				element('span', '', leads(row.name), row.prefix ? element('span', 'note', ' ' + row.prefix) : null),
+				element('span', '', whyButton(row.name), row.prefix ? element('span', 'note', ' ' + row.prefix) : null),
 			element('span', 'number', number(row.requests))))))
 	}).flat())
 }
@@ -187,7 +187,7 @@ function showProxies(answer) {
 
 function showNear(answer) {
 	fill('near-list', missing(answer, 'policy', 'Nobody.') ?? [table('Counters above 80 % of a limit', ['Key', 'Limit', 'Used', 'Percent'],
-		answer.rows.map((row) => [leads(row.key), `${row.rule}/${row.limit_name}`, `${number(Math.ceil(row.used))} of ${number(row.quota)}`, `${row.percent} %`])), ...more(answer.rows)])
+		answer.rows.map((row) => [whyButton(row.key), `${row.rule}/${row.limit_name}`, `${number(Math.ceil(row.used))} of ${number(row.quota)}`, `${row.percent} %`])), ...more(answer.rows)])
 }
 
 function showBans(answer) {
@@ -217,7 +217,7 @@ async function askWhy() {
 		[row.prefix, row.limit_name].filter(Boolean).join('/') || (row.reason ?? '').replaceAll('_', ' '), row.quota === null ? '' : `${number(row.remaining ?? 0)} of ${number(row.quota)} left`, row.address ?? '', row.node])))
 }
 
-// ask requests an answer, and returns it or an object with the error.
+// ask requests an answer, and returns the answer or an object with the error.
 async function ask(name, timeout, end = new AbortController().signal) {
 	try {
 		const response = await fetch('api/' + name, {signal: AbortSignal.any([end, AbortSignal.timeout(timeout)])})
@@ -228,8 +228,8 @@ async function ask(name, timeout, end = new AbortController().signal) {
 	}
 }
 
-// repeat asks a question at its interval. While the database is down, it asks only for the state: a browser has six
-// connections, and the other questions would occupy all of them.
+// repeat asks a question at its interval. While the database is down, only the question state is asked, because a
+// browser has six connections, and the other questions would occupy all of them.
 async function repeat(name, [interval, show, id]) {
 	const down = document.body.classList.contains('old')
 	if (!document.hidden && (name === 'state' || !down)) {
