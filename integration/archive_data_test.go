@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// auditTexts has expressions with which Postgres and DuckDB make the same text of a column, unless a cast
-// does. A weight is compared as a number.
+// auditTexts has the expressions with which Postgres and DuckDB convert a column to the same text, for each
+// column whose cast to text differs. Weights are compared as numbers.
 var auditTexts = map[string]struct{ postgres, duckdb string }{
 	"time":    {"(extract(epoch FROM time) * 1000000)::bigint", "epoch_us(time)"},
 	"address": {"regexp_replace(address::text, '^([^:]*)/32$|^(.*)/128$', '\\1\\2')", ""},
@@ -33,8 +33,9 @@ func sql(t *testing.T, conn *pgx.Conn, text string, args ...any) {
 	}
 }
 
-// auditSums returns for each column the number of rows, of values, and a checksum, and the number of rows by
-// the bits of the weight. columns selects the names, and hash has %s for the text.
+// auditSums returns the number of rows, the number of values and a checksum of each column, and the number of
+// rows of each weight. columns is a query for the names of the columns. In hash, %s stands for a column's
+// text.
 func auditSums(t *testing.T, query func(sql string) [][]string, columns, from, hash, text string,
 	expression func(column string) string) map[string]string {
 	t.Helper()

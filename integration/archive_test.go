@@ -149,8 +149,8 @@ func TestDuckDBReadsTheArchive(t *testing.T) {
 	}
 }
 
-// A program is killed after a random part of the time that the whole work takes. If it ends earlier, the same
-// days get new rows, which become second files.
+// An archive that is killed at random moments, and then runs again, loses no row. If a run ends before it is
+// killed, the same days get new rows, which the next run writes into second files.
 func TestAnArchiveThatIsKilledLosesNothing(t *testing.T) {
 	t.Parallel()
 	work := time.Second + time.Duration(*archiveRows)*15*time.Microsecond
@@ -166,11 +166,11 @@ func TestAnArchiveThatIsKilledLosesNothing(t *testing.T) {
 				kills++
 			case failure == "":
 				fillDays(t, conn)
-				// no row is equal to one before
+				// Each new row differs from all earlier rows.
 				sql(t, conn, "UPDATE rate_limit_audit SET node = $1", fmt.Sprint("again-", kills, "-",
 					time.Now().UnixNano()))
 				sql(t, conn, "INSERT INTO expected SELECT * FROM rate_limit_audit")
-			// the session of one that was killed lasts up to a second
+			// The session of a killed archive lasts up to a second, and refuses another archive.
 			case !strings.Contains(failure, "another archive"):
 				t.Fatalf("the archive fails with %s, want none, or another archive", failure)
 			}
@@ -185,8 +185,8 @@ func TestAnArchiveThatIsKilledLosesNothing(t *testing.T) {
 	}
 }
 
-// killAfter runs a program and kills it after a time. If it ends earlier, killed is false, and failure has
-// its error and output if it failed.
+// killAfter runs a program and kills it after a time. If the program ends earlier, killed is false. If it
+// then has failed, failure is its error and its output.
 func killAfter(t *testing.T, cmd *exec.Cmd, after time.Duration) (killed bool, failure string) {
 	t.Helper()
 	ended, out := begin(t, cmd)

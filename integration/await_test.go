@@ -19,8 +19,8 @@ func await(t *testing.T, what string, done func() bool) {
 	within.Within(t, awaitTimeout, what, done)
 }
 
-// openStore returns a store on the database, which is closed at the end of the test. A
-// failure in the background fails the test. There may be options.
+// openStore returns a store on the database, with one postgres.Options or none. The test closes the store at
+// its end, and fails if the store reports a failure in the background.
 func openStore(t *testing.T, dsn string, options ...postgres.Options) ratelimit.Store {
 	t.Helper()
 	db, err := pgxdb.Open(dsn, pgxdb.Options{})

@@ -82,8 +82,8 @@ func bothProxies(t *testing.T, dsn, backend string, limit object) map[string]str
 	return map[string]string{"caddy": both[0].url, "traefik": both[1].url}
 }
 
-// onlyInTraefik lists settings without a subdirective in Caddy: it has client addresses and placeholders of
-// its own in place of the first two, and global options in place of the others.
+// onlyInTraefik lists settings without a subdirective in Caddy. Caddy itself finds client addresses and has
+// placeholders, and it has global options for nodeName, region, history and rememberedRefusals.
 var onlyInTraefik = []string{"ipStrategy", "forwardHeaders", "nodeName", "region", "history",
 	"rememberedRefusals"}
 

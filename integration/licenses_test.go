@@ -22,7 +22,7 @@ var permitted = []string{"MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "I
 
 var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense)`)
 
-// TestLicensesOfDependencies checks each module of the Caddy that users build.
+// Each module of the Caddy that users build has a permitted license.
 func TestLicensesOfDependencies(t *testing.T) {
 	list := exec.Command("go", "list", "-deps", "-json=Module", ".")
 	list.Dir = "../xcaddy"

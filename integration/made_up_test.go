@@ -25,8 +25,8 @@ type randomConfig struct {
 	zones    []settings.Values // the setting match is the path of requests
 	policy   object            // nil without
 
-	settles bool // what is left depends on when a request is settled
-	inGo    bool // httplimit can have it
+	settles bool // Remaining depends on the time at which a request is settled
+	inGo    bool // httplimit can have the configuration
 }
 
 // keysInGo are the keys that a program makes for httplimit.
@@ -51,7 +51,7 @@ var otherKeys = []string{"{client_ip}", "{host}", "{hostport}", "{labels.1}", "{
 
 func pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(from))] }
 
-// makeUp returns a configuration of random settings. Nothing in it depends on the time of a request.
+// makeUp returns the configuration n, of random settings. No response depends on the time of a request.
 func makeUp(random *rand.Rand, n int) *randomConfig {
 	c := &randomConfig{settings: settings.Values{"timeout": "30s", "on_error": "deny",
 		"fields": pick(random, "x", "x",
@@ -74,9 +74,9 @@ func makeUp(random *rand.Rand, n int) *randomConfig {
 	return c
 }
 
-// madeUpWindows are the windows of the limits of a configuration. No part of one is as long as a part of
-// another: of two limits that refuse, a response names the one that refuses for longer, and a tie would
-// depend on the moment.
+// madeUpWindows are the windows of the limits of a configuration. A response names the limit that refuses for
+// the longest time. No part of a window is as long as a part of another window, because between equal times
+// the moment of the request would decide.
 var madeUpWindows = []string{"100003s", "110017s", "120011s"}
 
 // zoneOf returns the limit i of a configuration, with random settings.
@@ -97,8 +97,8 @@ func zoneOf(random *rand.Rand, c *randomConfig, prefix string, i int) settings.V
 		keys = append(keys, otherKeys...)
 	}
 	z["key"] = pick(random, keys...)
-	some := func(one int, setting string, values ...string) {
-		if random.IntN(one) == 0 {
+	some := func(oneIn int, setting string, values ...string) {
+		if random.IntN(oneIn) == 0 {
 			z[setting] = pick(random, values...)
 		}
 	}
@@ -206,8 +206,8 @@ func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
 	q.path = pick(random, "a/1", "a/1", "a/2", "a//1", "a/../b", "%61/1", "b", "b/c", "b;x=1/c", "a/..;/b",
 		"B", "a%2F..%2Fb", "2001:db8::1", "limited", "missing") +
 		pick(random, "", "", "?q=x;y", "?q=1&q=2", "?page=2")
-	some := func(one int, name string, values ...string) {
-		if random.IntN(one) == 0 {
+	some := func(oneIn int, name string, values ...string) {
+		if random.IntN(oneIn) == 0 {
 			q.headers = append(q.headers, name, pick(random, values...))
 		}
 	}

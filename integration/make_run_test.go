@@ -13,8 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// TestMakeRunShowsAPolicy starts the program of `make run`, and runs the lines that it prints. internal/demo
-// tests a second run.
+// The program of `make run` prints lines to try, which work. internal/demo tests a second run.
 func TestMakeRunShowsAPolicy(t *testing.T) {
 	text, err := os.ReadFile("../Caddyfile.example")
 	if err != nil {

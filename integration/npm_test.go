@@ -109,8 +109,8 @@ func (s *shared) exhaust(t *testing.T, n int, take taker) {
 	wait.Wait()
 }
 
-// A Node program on its own tables, a store that upgrades them, and a Caddy use the quotas up together, to
-// the last unit.
+// A Node program with tables that it has created, a store that upgrades the tables, and a Caddy together use
+// each quota up to the last unit.
 func TestNodeProgramSharesRows(t *testing.T) {
 	dsn := cluster.Open(t)
 	node := startNode(t, dsn)
@@ -133,8 +133,8 @@ func TestNodeProgramSharesRows(t *testing.T) {
 	node.tables(t) // as a program that is deployed later
 }
 
-// checkRow checks that a row counts what was admitted, or more only by the refusals of the Node program's
-// fixed window.
+// checkRow checks that a row counts what was admitted. A fixed window may count more, because the Node
+// program counts refusals, too.
 func checkRow(t *testing.T, dsn string, s *shared) {
 	t.Helper()
 	count := cluster.Query[int64](t, dsn, "SELECT count FROM "+s.node(1).

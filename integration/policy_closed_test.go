@@ -38,9 +38,9 @@ func randomKey(t *testing.T) string {
 	return key
 }
 
-// Both proxies refuse an invented key what is closed to all senders, and charge it to limits of all senders,
-// although it cannot be looked up. What depends on the sender follows on_error. Package policy tests each
-// kind of rule and ban.
+// An invented key opens nothing while keys cannot be looked up: both proxies refuse what is closed to all
+// senders, and charge the limits that all senders share. If a rule depends on the sender, on_error decides.
+// Package policy tests each kind of rule and ban.
 func TestAnUnknownKeyOpensNothing(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")

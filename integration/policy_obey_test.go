@@ -119,7 +119,7 @@ func change(t *testing.T, dsn, sql string, urls []string, before, after int, hea
 	}
 }
 
-// TestProxiesObeyWithinASecond changes keys, bans and limits by SQL.
+// Proxies apply a change of a key, a ban or a limit by SQL within a second.
 func TestProxiesObeyWithinASecond(t *testing.T) {
 	key, insert := policytest.NewKey(t, 1, "alice")
 	dsn := policytest.Open(t, policytest.People+insert+`SELECT rate_limit_rule('plan', tiers => '{free,pro}',

@@ -65,10 +65,10 @@ func byStatus(responses map[string]map[int]int) map[int]int {
 	return sum
 }
 
-// TestABackupIsRestoredUnderLoad restores a backup into the live database in each way of pg_restore; the
-// first is the way of docs/runbook.md. Bans and block rules hold throughout. A limited user stays limited,
-// although the counters start anew. rate_limit_proxies has no proxy behind by 0 changes before it applies the
-// policy of the backup. internal/plane/policy tests what proxies read of a partial restore.
+// While a backup is restored into the live database, bans and block rules hold, and a limited user stays
+// limited, although the counters start anew. A proxy that rate_limit_proxies shows as 0 changes behind has
+// applied the policy of the backup. restoreWays lists the ways of pg_restore; the first way is in
+// docs/runbook.md. internal/plane/policy tests what proxies read of a partial restore.
 func TestABackupIsRestoredUnderLoad(t *testing.T) {
 	const limit = 5
 	banned, insert := policytest.NewKey(t, 7, "alice")
@@ -162,7 +162,7 @@ func (l *restoreLoad) restore(t *testing.T, way restoreWay) {
 	if way.empty == "" {
 		awaitRestored(t, l.dsn, l.urls)
 	} else {
-		// a change that triggers log, with which proxies find the others
+		// The triggers log this change, so proxies read the restored policy.
 		cluster.Execute(t, l.dsn, "UPDATE rate_limit_rules SET comment = 'restored'")
 	}
 	passed := 0
@@ -197,7 +197,7 @@ func awaitRestored(t *testing.T, dsn string, urls []string) {
 			return false
 		}
 		defer conn.Close(context.Background())
-		var live, current int // the backup also has rows of the registry, which are gone after a while
+		var live, current int // the registry's rows in the backup disappear after a while
 		err = conn.QueryRow(t.Context(), `SELECT count(*), count(*) FILTER (WHERE behind = 0)
 			FROM rate_limit_proxies WHERE live`).Scan(&live, &current)
 		return err == nil && live == len(urls) && current == live

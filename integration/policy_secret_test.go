@@ -19,8 +19,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// keyFragments returns the parts of an API key, plain and in base64, that nothing may hold. A hint shows
-// other parts.
+// keyFragments returns parts of an API key, plain and in base64, that must be nowhere. A hint shows other
+// parts.
 func keyFragments(key string) []string {
 	middle := key[len(key)/2-6 : len(key)/2+6]
 	encoded := base64.StdEncoding.EncodeToString([]byte(key))
@@ -30,8 +30,8 @@ func keyFragments(key string) []string {
 // secretSearch looks for API keys in texts.
 type secretSearch struct {
 	t     *testing.T
-	keys  map[string]string // by what they are
-	texts int               // searched
+	keys  map[string]string // by their kind, such as revoked
+	texts int               // the number of texts that were searched
 }
 
 // in fails the test if a text has one of the keys.
@@ -69,7 +69,7 @@ func (s *secretSearch) inFolder(where, folder string) {
 }
 
 // keySources are the placeholders from which the proxies take API keys, by path. The names X-Customer and c
-// are not those of a secret.
+// do not suggest a secret.
 var keySources = []struct{ path, placeholder string }{
 	{"/header", "{header.X-Api-Key}"}, {"/bearer", "{header.Authorization}"}, {"/query", "{query.api_key}"},
 	{"/other", "{header.X-Customer}"}, {"/param", "{query.c}"},
@@ -85,8 +85,8 @@ func requestsWith(url, key string) []*http.Request {
 	}
 }
 
-// Caddy's own logs of requests have their headers, except Authorization and cookies, and their
-// queries. docs/caddy.md shows how to leave the keys out.
+// Caddy's own logs have the queries of requests, and the headers except Authorization and cookies.
+// docs/caddy.md shows how to leave the keys out.
 const (
 	withoutKeys = `format filter {
 			request>headers>X-Api-Key delete
@@ -124,10 +124,9 @@ func secretProxies(t *testing.T, dsn, storage string) (c *proxy, tr *traefik) {
 	return c, startTraefikWith(t, object{}, "DEBUG", routes)
 }
 
-// TestNothingOfAKeyIsLeftBehind sends valid, expired, revoked, invented, malformed and imported
-// keys in all places, while the database is up and while it is down. Afterwards neither the
-// database, with its files and its log of all statements, nor the proxies' logs, metrics, files
-// and responses have one of them.
+// Valid, expired, revoked, invented, malformed and imported keys are sent in all places of a request, while
+// the database is up and while it is down. Afterwards no key is in the database's files or its log of all
+// statements, or in the proxies' logs, metrics, files and responses.
 func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	server := cluster.Private(t, cluster.Options{Config: map[string]string{"log_statement": "all",

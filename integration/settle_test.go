@@ -105,8 +105,8 @@ func settledResponses(goOn <-chan struct{}) []settledResponse {
 	return responses
 }
 
-// In both proxies, the response settles the charge. The client never sees the header with the cost, a stream
-// reaches it without a delay, and a response that breaks off breaks off for the client.
+// In both proxies, the response settles the charge. The client does not receive the header with the cost. It
+// receives a stream without delay, and an error if the upstream breaks off its response.
 func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 	t.Parallel()
 	dsn := cluster.Open(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// TestSmoke tests real programs in `make test`: two Caddys, and the plugin in Traefik's interpreter, on one
-// Postgres. It asserts nothing about time.
+// Two Caddys, and the plugin in Traefik's interpreter, share limits and a policy on one Postgres. `make test`
+// runs this test of real programs, which asserts no times.
 func TestSmoke(t *testing.T) {
 	dsn := policytest.Open(t, policytest.People+
 		"SELECT rate_limit_rule('plan', tiers => '{free}', "+

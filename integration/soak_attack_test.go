@@ -79,8 +79,8 @@ func undocumentedResponse(r *http.Request, response *harness.Response, err error
 	switch response.Status {
 	case http.StatusBadRequest, http.StatusRequestHeaderFieldsTooLarge:
 		if !ours {
-			// of the proxy itself, which then closes the connection, and may not have read the request: err
-			// may be a reset
+			// The proxy itself responds, and closes the connection before it has read the request. So err may
+			// be a reset.
 			return ""
 		}
 	case http.StatusOK:
@@ -89,8 +89,8 @@ func undocumentedResponse(r *http.Request, response *harness.Response, err error
 	default:
 		return text
 	}
-	if err != nil || !ours || response.Status != http.StatusOK && r.Method != http.MethodHead &&
-		!json.Valid([]byte(response.Body)) {
+	isJSON := response.Status != http.StatusOK && r.Method != http.MethodHead
+	if err != nil || !ours || isJSON && !json.Valid([]byte(response.Body)) {
 		return text
 	}
 	for _, secret := range []string{"PGPASSWORD", "rate_limit_", "goroutine"} {
@@ -132,13 +132,17 @@ func (s *soak) attack() {
 		}
 		during := func(d time.Duration) {
 			began := time.Now()
+			goesOn := func() bool {
+				spent := time.Since(began)
+				return spent < d || spent < d+time.Minute && lacks()
+			}
 			var running sync.WaitGroup
 			for range attackers {
 				running.Go(func() {
 					client, closeIdle := harness.NewClient(1)
 					defer closeIdle()
-					for by := (attacker{rand.New(rand.NewPCG(rand.Uint64(), 0))}); time.Since(began) < d ||
-						lacks() && time.Since(began) < d+time.Minute; {
+					by := attacker{rand.New(rand.NewPCG(rand.Uint64(), 0))}
+					for goesOn() {
 						r := by.request(p.url)
 						response, err := harness.AskBy(client, r)
 						mu.Lock()

@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	// exactWithin is the time after a fault until limits are exact (docs/operating.md), and a timeout.
+	// exactWithin is the time after a fault until limits are exact (docs/operating.md), plus a timeout.
 	exactWithin = 3*time.Second + soakTimeout
 	// The audit log may lack requests of the last lostByKill before a kill, and the metrics requests of the
 	// last lostTotals. Both include a second for a busy machine.
 	lostByKill, lostTotals = 3 * time.Second, 6 * time.Second
 	// localShare is the number of requests that a proxy may admit locally: its share of the quota, rounded
-	// up, and one.
+	// up, plus one.
 	localShare = 100/soakProxies + 2
 	// lostByCrash is the time that a crash of Postgres may lose without synchronous_commit.
 	lostByCrash = time.Second
-	// slotsFree is the time until slots of lost requests are free, and a timeout.
+	// slotsFree is the time until slots of lost requests are free, plus a timeout.
 	slotsFree = 10*time.Second + soakTimeout
 	// Without a fault, one of sentPerLate requests may time out, and a proxy may decide nothing for
 	// maxBlackout seconds. What happens while the machine is busy does not count.
@@ -82,8 +82,8 @@ func (s *soak) judgeResponses() {
 		for second := range int(time.Since(s.load.began) / time.Second) {
 			at := time.Duration(second) * time.Second
 			overlaps := func(e *event) bool { return e.overlaps(at, at+time.Second) }
-			if r.undecided[second] > r.decided[second] && !slices.ContainsFunc(s.events, overlaps) &&
-				!s.busy(at, at+time.Second) {
+			isDue := slices.ContainsFunc(s.events, overlaps) || s.busy(at, at+time.Second)
+			if r.undecided[second] > r.decided[second] && !isDue {
 				blackout++
 			} else {
 				blackout = 0
@@ -226,9 +226,8 @@ func (s *soak) judgeFlights() {
 	held := "SELECT coalesce(sum(" +
 		strings.ReplaceAll(algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight}).SQL.PeekReturned,
 			"{processes}", "rate_limit_processes") + "), 0)::bigint FROM " + l.table() + " WHERE prefix = $1"
-	n := int64(1)
-	for until := time.Now().Add(slotsFree); n > 0 &&
-		time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+	n, until := int64(1), time.Now().Add(slotsFree)
+	for ; n > 0 && time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
 		n = cluster.Query[int64](s.t, s.servers.dsn, held, l.name)
 	}
 	if n > 0 {
@@ -253,7 +252,8 @@ func (s *soak) allowance(e *event, u *use) (more int) {
 		}
 	}
 	if e.clock && (l.refill > 0 || l.flights) {
-		// a bucket that was made while the clock was back is full again, and slots of that time have run out
+		// A bucket that was created while the clock was back is full again, and slots of that time have
+		// expired.
 		more += l.quota
 	}
 	if l.onError == "local" && !e.fault.decides && (e.lane == nil || e.lane == l) {

@@ -32,16 +32,16 @@ type event struct {
 	fault  *fault
 	at     time.Duration // planned
 	lasts  time.Duration
-	choice int // which proxy, table or lane
+	choice int // selects a proxy, a table or a lane
 
 	began, ended time.Duration
 	crashes      int    // how often the unlogged tables were emptied
-	dropped      string // the table that was
-	lane         *lane  // the only one without decisions; nil is all
-	proxy        int    // the one that was killed; -1 is none
+	dropped      string // the table that was dropped, or ""
+	lane         *lane  // the only lane without decisions; nil means all lanes
+	proxy        int    // the index of the proxy that was killed, or -1
 	killed       time.Duration
 	clock        bool // the clock was set
-	explained    int  // responses
+	explained    int  // the number of responses that the event explains
 }
 
 func (e *event) String() string {

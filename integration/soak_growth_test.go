@@ -137,8 +137,8 @@ func stacksAt(t testing.TB, admin string) map[string]int {
 
 var heapOf = regexp.MustCompile(`# HeapAlloc = (\d+)`)
 
-// heapAt returns the bytes that a process with pprof at a URL uses after three garbage collections. One would
-// leave memory that is kept for the next request.
+// heapAt returns the bytes that a process with pprof at a URL uses after three garbage collections, because
+// the first collection leaves memory that is kept for the next request.
 func heapAt(t *testing.T, admin string) (bytes int64) {
 	t.Helper()
 	for range 3 {

@@ -45,8 +45,8 @@ const (
 	turningFor  = 5 * time.Second // the window of the lane turning
 )
 
-// lanes are the paths of a soak. Windows are long enough for a key to have one quota. On the two other lanes,
-// responses count as admissions, since only a response has the window of its decision.
+// lanes are the paths of a soak. Most windows are so long that a key has one quota. On the lanes bucket and
+// turning, responses count as admissions, because only a response shows the window of its decision.
 var lanes = []lane{
 	{name: "durable", onError: "deny", quota: 100, durable: true,
 		settings: object{"limit": "100 " + longWindow, "algorithm": "fixed_window", "durable": true,
@@ -98,12 +98,12 @@ type use struct {
 	sent        int
 	first, last time.Duration // of the requests
 	undecided   int           // responses without a decision
-	// proxies that took more than half of the timeout, and so may have decided locally
+	// whether a response of each proxy took more than half of the timeout, so that the decision may be local
 	slow     [soakProxies]bool
 	admitted []time.Duration // the times of the admissions
 }
 
-// oddResponse is a response that is right at some times only.
+// oddResponse is a response that is right only at the time of some fault.
 type oddResponse struct {
 	began, ended time.Duration
 	proxy        int

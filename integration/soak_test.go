@@ -33,9 +33,9 @@ type soak struct {
 	unexplained []*oddResponse // responses without a decision that no fault explains
 }
 
-// TestSoak sends requests while a fault occurs every 20 s. It checks all responses, the admissions, the
-// history, the resources of the proxies, and then the responses to attackers. It prints its seed and its
-// plan; a seed and a duration determine the plan.
+// While a fault occurs every 20 s, each response, admission and row of the history is right, and no proxy
+// uses more and more memory. At the end, attackers send requests. The test prints its seed and its plan of
+// faults. The seed and the duration determine the plan.
 func TestSoak(t *testing.T) {
 	seed := *soakSeed
 	if seed == 0 {

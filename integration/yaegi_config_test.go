@@ -18,8 +18,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// pluginConfigurations is as much of Traefik's dynamic configuration as a plugin's middleware is in. Files
-// and Docker labels are parsed into it.
+// pluginConfigurations is the part of Traefik's dynamic configuration that has the middlewares of plugins.
+// Files and Docker labels are parsed into it.
 type pluginConfigurations struct {
 	HTTP *struct {
 		Middlewares map[string]*struct {
@@ -131,33 +131,34 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 		h := p.mustHandler(t, ok, config)
 		// Each request costs 2 of 20 for its tenant, and 1 of 12 for all of 2001:db8::/64.
 		for i := range 14 {
-			tenant, want := "acme", map[int]string{10: "429 20", 13: "429 12"}[i]
+			tenant, want := "acme", cmp.Or(map[int]string{10: "429 20", 13: "429 12"}[i], "200 ")
 			if i > 10 {
 				tenant = fmt.Sprint("tenant", i)
 			}
 			w := ask(h, "X-Tenant", tenant, "X-Forwarded-For", fmt.Sprint("2001:db8::", i))
 			got := fmt.Sprint(w.Code, " ", w.Header().Get("X-RateLimit-Limit"))
-			if want != "" && got != want || want == "" && w.Code != http.StatusOK {
-				t.Errorf("%s, request %d: %s, want %s", name, i, got, cmp.Or(want, "200"))
+			if !strings.HasPrefix(got, want) {
+				t.Errorf("%s, request %d: %s, want %s", name, i, got, want)
 			}
 		}
 		await(t, "the history", func() bool {
-			return cluster.Query[int64](t, dsn,
-				"SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_metrics_day'") == 1 &&
+			return hasTable(t, dsn, "rate_limit_metrics_day") &&
 				cluster.Query[int64](t, dsn, "SELECT coalesce(sum(requests), 0)::bigint FROM "+
 					"rate_limit_metrics WHERE granularity = 'minute'") >= 14
 		})
 	}
 }
 
-// TestManifest checks what Traefik and the catalog require of .traefik.yml. The test data work without a
-// database.
+// .traefik.yml has what Traefik and the catalog require. Its test data work without a database.
 func TestManifest(t *testing.T) {
 	t.Parallel()
 	m := readManifest(t)
-	if m.DisplayName == "" || m.Summary == "" || m.Type != "middleware" ||
-		(m.Runtime != "" && m.Runtime != "yaegi") || !strings.HasPrefix(m.Import, modulePath) {
-		t.Errorf("the manifest is %+v, want a middleware of %s for Yaegi", m, modulePath)
+	if m.DisplayName == "" || m.Summary == "" {
+		t.Errorf("the manifest is %+v, want a name and a summary", m)
+	}
+	got := fmt.Sprint(cmp.Or(m.Runtime, "yaegi"), " ", m.Type, " ", m.Import)
+	if want := "yaegi middleware " + modulePath; !strings.HasPrefix(got, want) {
+		t.Errorf("runtime, type and import are %s, want %s …", got, want)
 	}
 	icon, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(m.IconPath)))
 	if err != nil || !strings.HasPrefix(string(icon), "\x89PNG") {

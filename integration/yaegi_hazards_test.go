@@ -51,7 +51,7 @@ var hazards = []hazard{
 			return ok && len(assign.Rhs) > 1 && anyNil(assign.Rhs)
 		},
 	}, {
-		name: "a bare nil appended, but to a []any: after other uses of nil it panics",
+		name: "a bare nil appended to a slice other than []any: it panics after other uses of nil",
 		found: func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			if !ok {
@@ -62,7 +62,7 @@ var hazards = []hazard{
 		},
 		exempt: map[string]string{"write": "statement parameters are a []any"},
 	}, {
-		name: "a builtin among the results of a return, but as the first: it is stored as the first",
+		name: "a builtin among the results of a return, except the first: it replaces the first result",
 		found: func(n ast.Node) bool {
 			r, ok := n.(*ast.ReturnStmt)
 			if !ok || len(r.Results) < 2 {
@@ -79,15 +79,15 @@ var hazards = []hazard{
 		name:  "a named result in a return, after a result that replaces it",
 		found: returnsReplacedResult,
 	}, {
-		name: "two values from a map or a type assertion, with = or in a loop: the first value keeps what " +
-			"it was if there is none",
+		name: "two values from a map or a type assertion, with = or in a loop: without a value, the first " +
+			"variable keeps the old one",
 		found: func(n ast.Node) bool {
 			return isTwoValued(n, token.ASSIGN) ||
 				inLoop(n, func(n ast.Node) bool { return isTwoValued(n, token.DEFINE) })
 		},
 	}, {
-		name: "a deferred call, or a started method, in a loop or with what is set again later: it gets " +
-			"the later value",
+		name: "a deferred call or a started method, in a loop or with an argument that is set again later: " +
+			"it gets the later value",
 		found: evaluatesArgumentsLate,
 	}, {
 		name: "a struct literal that is assigned, not to a new variable: a caller, a closure and a pointer " +
@@ -116,8 +116,8 @@ var hazards = []hazard{
 			"iteration, or an earlier literal runs in its place",
 		found: func(n ast.Node) bool { return inLoop(n, startsLiteral) },
 	}, {
-		name: "a range with =, or whose body changes the index: the variables are not set, or an iteration " +
-			"is left out",
+		name: "a range with =: the variables are not set; a range that changes the index: an iteration is " +
+			"left out",
 		found: func(n ast.Node) bool {
 			r, ok := n.(*ast.RangeStmt)
 			if !ok || r.Key == nil {

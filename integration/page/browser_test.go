@@ -165,11 +165,11 @@ func result[T any](b *tab, action chromedp.Action[T]) T {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, awaitTimeout)
 	defer cancel()
-	made, err := chromedp.Run(ctx, action)
+	returned, err := chromedp.Run(ctx, action)
 	if err != nil {
 		b.Fatal(err)
 	}
-	return made
+	return returned
 }
 
 // value returns the value of a JavaScript expression.

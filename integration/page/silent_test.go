@@ -22,8 +22,9 @@ const watchAge = `window.oldAt = 0
 	setInterval(() => { window.stall = Math.max(window.stall, Date.now() - last); last = Date.now() }, 10)
 	0`
 
-// While the database or its own server does not answer, the page says so and keeps what it knew, with its
-// age: within two seconds if connections stay open. Once there are answers again, so is the page, by itself.
+// If the database or the page's own server does not answer, the page says so, and shows the last values with
+// their age: within two seconds if connections stay open. When answers come again, the page becomes current
+// by itself.
 func TestThePageSaysThatNothingAnswers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 30 s")
@@ -133,7 +134,8 @@ func TestOnlyTheListsOfASilentServerAreOld(t *testing.T) {
 	b.allowProblem("503") // Chromium's own lines about the responses
 }
 
-// The page of a database without tables says so, even after they are dropped, and shows them once they exist.
+// The page says that a database lacks the tables, even if they were dropped, and shows the tables once they
+// exist.
 func TestThePageOfADatabaseWithoutTables(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 20 s")
