@@ -117,6 +117,7 @@ var ErrSeveralSessions = errors.New(
 // may be used without a guard: 0 if a setting does harm, or if that is unknown. err is ErrSeveralSessions if
 // the statements of a guard had different sessions, and nil otherwise.
 func ReadGuards(statements []*pgdb.Statement) (uses int, err error) {
+	uses = 0 // Yaegi begins with the caller's value
 	jit := false
 	for _, s := range statements {
 		switch s.SQL {
