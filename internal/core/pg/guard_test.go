@@ -169,7 +169,9 @@ func usePolicyAndHistory(t *testing.T, db pgdb.DB, path string) (reports string)
 	if err := w.Flush(ctx); err != nil {
 		t.Error(err)
 	}
-	if err := db.Exec(ctx, history.UpkeepSQL("0")); err != nil {
+	upkeep := &pgdb.Statement{SQL: history.UpkeepSQL("0")}
+	err = db.Run(ctx, []*pgdb.Statement{upkeep})
+	if err = errors.Join(err, upkeep.Err); err != nil {
 		t.Error(err)
 	}
 	mu.Lock()
