@@ -193,8 +193,8 @@ func (h *Handler) compile() error {
 // Zone is one of several limits on a request. A request passes if all limits that match it have room, and is
 // charged to all of them or to none.
 type Zone struct {
-	// The requests to which the limit applies: as in a route, those that one of the matcher sets matches.
-	// Default: all.
+	// The limit applies to the requests that one of the matcher sets matches, as in a route. Default: all
+	// requests.
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
 	LimitSettings

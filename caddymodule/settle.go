@@ -12,15 +12,15 @@ import (
 // serveSettled passes a request on and settles it after its response, even if the response is incomplete.
 func serveSettled(settling *serve.Settling, w http.ResponseWriter, r *http.Request,
 	next caddyhttp.Handler) error {
-	failed := http.StatusInternalServerError // also after a panic
-	defer func() { settling.End(failed, w.Header()) }()
+	status := http.StatusInternalServerError // also after a panic
+	defer func() { settling.End(status, w.Header()) }()
 	err := next.ServeHTTP(w, r)
 	var failure caddyhttp.HandlerError
 	switch {
 	case err == nil:
-		failed = 0
+		status = 0
 	case errors.As(err, &failure) && failure.StatusCode != 0:
-		failed = failure.StatusCode
+		status = failure.StatusCode
 	}
 	return err
 }

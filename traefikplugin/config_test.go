@@ -27,7 +27,7 @@ var invalidSettings = map[string]func(*Config){
 	`cost: "{nobody}"`:  func(c *Config) { c.Other["cost"] = "{nobody}" },
 	`key: "{client_ip"`: func(c *Config) { c.Other["key"] = "{client_ip" },
 	`onError: "ignore"`: func(c *Config) { c.Other["onError"] = "ignore" },
-	`limit: missing: must be given here, or left out with all`: func(c *Config) {
+	`limit: missing: must be set, because another setting of a limit is set here`: func(c *Config) {
 		c.Other["limit"], c.Zones = "", []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"}}}
 	},
 	`dsn: missing`:             func(c *Config) { c.Other["dsn"] = "" },

@@ -97,15 +97,15 @@ func (c *Config) readHistory(r *reader, to *compiledConfig) {
 		return
 	}
 	r.checkOne("history", len(c.History))
-	given := History{}
+	raw := History{}
 	if len(c.History) > 0 {
-		given = c.History[0]
+		raw = c.History[0]
 	}
 	read := &settings.Settings{}
 	to.recorded = &read.History
-	to.history = r.values("history.", given.Other, "retention", settings.HistoryTable, dsnFile)
+	to.history = r.values("history.", raw.Other, "retention", settings.HistoryTable, dsnFile)
 	r.read("history.", settings.HistoryTable, to.history, read)
-	retention := r.one("history.retention", given.Retention, settings.RetentionTable)
+	retention := r.one("history.retention", raw.Retention, settings.RetentionTable)
 	r.read("history.retention.", settings.RetentionTable, retention, read)
 }
 

@@ -35,9 +35,9 @@ const (
 
 // ReadLimit reads and validates a limit; see Read. Errors have the name and the text of the setting, even if
 // ratelimit.Limit.Validate found them.
-func ReadLimit(from Values) (*ConfiguredLimit, error) {
+func ReadLimit(values Values) (*ConfiguredLimit, error) {
 	var read Settings
-	if err := Read(LimitTable, from, &read); err != nil {
+	if err := Read(LimitTable, values, &read); err != nil {
 		return nil, err
 	}
 	err := read.Limit.Limit.Validate()
@@ -49,7 +49,7 @@ func ReadLimit(from Values) (*ConfiguredLimit, error) {
 	case "events", "window", "calendar", "zone":
 		wrong.Field = "limit"
 	}
-	if text := from[wrong.Field]; text != "" {
+	if text := values[wrong.Field]; text != "" {
 		wrong.Value = text
 	}
 	return nil, wrong

@@ -54,17 +54,17 @@ type Values = map[string]string
 
 // Read reads and validates the settings of a table. Errors are *ratelimit.FieldError with names from the
 // table. They show the configured value, never Unset.
-func Read(table []Setting, from Values, to *Settings) error {
+func Read(table []Setting, values Values, to *Settings) error {
 	for i := range table {
-		if err := table[i].readFrom(from, to); err != nil {
+		if err := table[i].readFrom(values, to); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Setting) readFrom(from Values, to *Settings) error {
-	value := from[s.Name]
+func (s *Setting) readFrom(values Values, to *Settings) error {
+	value := values[s.Name]
 	if value == "" {
 		value = s.Unset
 	}
@@ -77,7 +77,7 @@ func (s *Setting) readFrom(from Values, to *Settings) error {
 	}
 	wrong, ok := err.(*ratelimit.FieldError)
 	if !ok {
-		return &ratelimit.FieldError{Field: s.Name, Value: from[s.Name], Want: s.Want}
+		return &ratelimit.FieldError{Field: s.Name, Value: values[s.Name], Want: s.Want}
 	}
 	if wrong.Field == "" {
 		wrong.Field = s.Name

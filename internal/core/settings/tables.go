@@ -40,7 +40,7 @@ var HandlerTable = []Setting{
 	{Name: "policy", Form: Block, Settings: PolicyTable},
 }
 
-// PolicyTable has the settings of a policy. The adapters read those without Read.
+// PolicyTable has the settings of a policy. The adapters read the settings without Read.
 var PolicyTable = []Setting{
 	dsn("dsn", WantPostgres),
 	{Name: "api_key", Want: "one text with a placeholder"},

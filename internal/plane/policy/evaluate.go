@@ -120,9 +120,9 @@ func decide(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdict) {
 	}
 }
 
-// apply sets v to the verdict of the rules in found.
-func apply(found []*rule, f *Facts, sender *senderState, at int64, v *Verdict) {
-	if selectRules(found, f, sender, at, v) {
+// apply sets v to the verdict of rules.
+func apply(rules []*rule, f *Facts, sender *senderState, at int64, v *Verdict) {
+	if selectRules(rules, f, sender, at, v) {
 		charge(sender, at, v)
 	}
 }
@@ -135,9 +135,9 @@ func apply(found []*rule, f *Facts, sender *senderState, at int64, v *Verdict) {
 //   - a rule that needs the sender, if the sender could not be looked up
 //
 // selectRules returns false if a rule exempts or blocks the request, and the verdict is then complete.
-func selectRules(found []*rule, f *Facts, sender *senderState, at int64, v *Verdict) bool {
+func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verdict) bool {
 	user := sender.user
-	for _, r := range found {
+	for _, r := range rules {
 		if r.dynamic && (at < r.row.From || at >= r.until || !matchesNetwork(r, f)) ||
 			v.senderUnknown && r.needsSender {
 			continue
@@ -206,7 +206,7 @@ func exemptOrBlock(v *Verdict, r *rule) bool {
 // hits of shadow rules to the end and marks them Independent. A limit with the amount 0 refuses the request.
 func charge(sender *senderState, at int64, v *Verdict) {
 	simple := true
-	kept := 0
+	end := 0
 	var shadows []ratelimit.Hit
 	var marks []*Mark // marks[i] describes shadows[i]
 	for i, l := range v.limits {
@@ -239,18 +239,18 @@ func charge(sender *senderState, at int64, v *Verdict) {
 			marks = append(marks, a.mark)
 			continue
 		}
-		if kept < i {
-			v.Hits[kept] = v.Hits[i]
+		if end < i {
+			v.Hits[end] = v.Hits[i]
 		}
-		v.Hits[kept].Limit = a.limit
-		kept++
+		v.Hits[end].Limit = a.limit
+		end++
 		v.Marks = append(v.Marks, a.mark)
 		simple = simple && a.mark.simple
 	}
-	v.Hits = v.Hits[:kept]
+	v.Hits = v.Hits[:end]
 	if marks != nil {
 		v.Hits = append(v.Hits, shadows...)
 		v.Marks = append(v.Marks, marks...)
 	}
-	v.Simple = simple && kept > 0 && marks == nil
+	v.Simple = simple && end > 0 && marks == nil
 }

@@ -18,15 +18,15 @@ func match(set *ruleSet, f *Facts, v *Verdict) []*rule {
 	if set.memo != nil && len(set.index.byNetwork) == 0 {
 		return findCached(set, f, v.Tier)
 	}
-	found := v.found[:0]
+	rules := v.rules[:0]
 	if set.memo != nil {
-		found = append(found, findCached(set, f, v.Tier)...)
+		rules = append(rules, findCached(set, f, v.Tier)...)
 	} else {
-		found = findRules(set.index, f, v.Tier, found)
+		rules = findRules(set.index, f, v.Tier, rules)
 	}
-	found = findByNetwork(set.index, f, v.Tier, found)
-	v.found = found
-	return found
+	rules = findByNetwork(set.index, f, v.Tier, rules)
+	v.rules = rules
+	return rules
 }
 
 // index finds the rules that may match a request. It files each rule under every value of one kind of
@@ -115,15 +115,15 @@ func larger(a, b int) int {
 	return b
 }
 
-// findRules appends to found, in order, the rules that match a request by tier, method, host and path. It
+// findRules appends to a list, in order, the rules that match a request by tier, method, host and path. It
 // omits rules that are filed under networks: see findByNetwork.
-func findRules(idx *index, f *Facts, tier string, found []*rule) []*rule {
-	start := len(found)
+func findRules(idx *index, f *Facts, tier string, rules []*rule) []*rule {
+	start := len(rules)
 	path := f.Path
 	if strings.IndexByte(path, '\\') >= 0 {
 		path = backslashAsSlash(path) // the part before a wildcard is equal in both readings
 	}
-	found = append(found, idx.byText[""]...)
+	rules = append(rules, idx.byText[""]...)
 	end := 0
 	for slashes := 0; slashes < idx.maxSlashes && end < len(path); slashes++ {
 		next := strings.IndexByte(path[end+1:], '/')
@@ -132,73 +132,73 @@ func findRules(idx *index, f *Facts, tier string, found []*rule) []*rule {
 		} else {
 			end += next + 1
 		}
-		found = append(found, idx.byText[path[:end]]...)
+		rules = append(rules, idx.byText[path[:end]]...)
 	}
-	found = append(found, idx.byText[f.Host]...)
+	rules = append(rules, idx.byText[f.Host]...)
 	end = len(f.Host)
 	for dots := 0; dots < idx.maxDots && end > 1; dots++ {
 		end = strings.LastIndexByte(f.Host[:end], '.')
 		if end < 1 {
 			break
 		}
-		found = append(found, idx.byText[f.Host[end:]]...)
+		rules = append(rules, idx.byText[f.Host[end:]]...)
 	}
-	found = append(found, idx.byText[tier]...)
-	return sortRules(keepMatching(found, start, f, tier), start)
+	rules = append(rules, idx.byText[tier]...)
+	return sortRules(keepMatching(rules, start, f, tier), start)
 }
 
-// findByNetwork appends to found the rules that are filed under a network of the client's address and match
-// by tier, method, host and path. It sorts all of found.
-func findByNetwork(idx *index, f *Facts, tier string, found []*rule) []*rule {
-	start := len(found)
+// findByNetwork appends to a list the rules that are filed under a network of the client's address and match
+// by tier, method, host and path. It sorts the whole list.
+func findByNetwork(idx *index, f *Facts, tier string, rules []*rule) []*rule {
+	start := len(rules)
 	for _, bits := range idx.prefixLengths {
 		if bits <= f.Address.BitLen() {
 			network, _ := f.Address.Prefix(bits)
-			found = append(found, idx.byNetwork[network]...)
+			rules = append(rules, idx.byNetwork[network]...)
 		}
 	}
-	if len(found) == start {
-		return found
+	if len(rules) == start {
+		return rules
 	}
-	return sortRules(keepMatching(found, start, f, tier), 0)
+	return sortRules(keepMatching(rules, start, f, tier), 0)
 }
 
-// keepMatching removes from found[start:] the rules that do not match by tier, method, host and path.
-func keepMatching(found []*rule, start int, f *Facts, tier string) []*rule {
+// keepMatching removes from rules[start:] the rules that do not match by tier, method, host and path.
+func keepMatching(rules []*rule, start int, f *Facts, tier string) []*rule {
 	method := strings.ToUpper(f.Method)
 	end := start
-	for _, r := range found[start:] {
+	for _, r := range rules[start:] {
 		// The nil checks avoid calls, which are slow in the interpreter: most rules have few conditions.
 		if (r.row.Tiers == nil || permits(r.row.Tiers, tier)) &&
 			(r.row.Methods == nil || permits(r.row.Methods, method)) &&
 			(r.hosts == nil || matchesHost(r, f.Host)) && (r.paths == nil || matchesPath(r, f.Path)) {
-			found[end] = r
+			rules[end] = r
 			end++
 		}
 	}
-	return found[:end]
+	return rules[:end]
 }
 
-// sortRules sorts found[start:] by position and drops duplicates: the index finds a rule with two paths
+// sortRules sorts rules[start:] by position and drops duplicates: the index finds a rule with two paths
 // twice. It uses an insertion sort, because most requests match few rules.
-func sortRules(found []*rule, start int) []*rule {
-	rules := found[start:]
-	for i, r := range rules {
+func sortRules(rules []*rule, start int) []*rule {
+	tail := rules[start:]
+	for i, r := range tail {
 		j := i
-		for j > 0 && rules[j-1].position > r.position {
-			rules[j] = rules[j-1]
+		for j > 0 && tail[j-1].position > r.position {
+			tail[j] = tail[j-1]
 			j--
 		}
-		rules[j] = r
+		tail[j] = r
 	}
 	end := start
-	for i, r := range rules {
-		if i == 0 || r != rules[i-1] {
-			found[end] = r
+	for i, r := range tail {
+		if i == 0 || r != tail[i-1] {
+			rules[end] = r
 			end++
 		}
 	}
-	return found[:end]
+	return rules[:end]
 }
 
 // compileConditions compiles the conditions of a rule.

@@ -14,35 +14,36 @@ import (
 // tables in the first schema of its search_path. The error is ratelimit.ErrUnavailable if the database does
 // not answer.
 func Migrate(ctx context.Context, db pgdb.DB) error {
-	now, err := lookForTables(ctx, db)
-	if err != nil || now[1] == 1 {
+	flags, err := lookForTables(ctx, db)
+	if err != nil || flags[1] == 1 {
 		return err
 	}
-	if now[2] == 1 {
+	if flags[2] == 1 {
 		return schema.ErrRestoring
 	}
 	sql := schema.PolicyOnce
-	if now[0] == 0 {
+	if flags[0] == 0 {
 		sql = schema.Lock + schema.Counters + sql
 	}
 	failure := db.Exec(ctx, sql)
 	if failure == nil {
 		return nil
 	}
-	if now, err = lookForTables(ctx, db); err == nil && now[1] == 1 {
+	if flags, err = lookForTables(ctx, db); err == nil && flags[1] == 1 {
 		return nil // another process was faster
 	}
 	return fmt.Errorf("creating the tables of the policy (a role that may create tables can run schema.sql "+
 		"instead): %w", pg.Explain(ctx, db, failure))
 }
 
-// lookForTables returns the three numbers of schema.Ready.
+// lookForTables returns the three numbers of schema.Ready, each 0 or 1: whether the counter tables are up to
+// date, whether the tables of the policy are up to date, and whether a restore has brought only a part.
 func lookForTables(ctx context.Context, db pgdb.DB) ([]int64, error) {
 	ready := &pgdb.Statement{SQL: schema.Ready, Unnamed: true}
 	_, err := read(ctx, db, loadTimeout, "looking for the tables", ready)
-	found := pg.Bigints(ready.Result)
-	if err == nil && len(found) != 3 {
+	flags := pg.Bigints(ready.Result)
+	if err == nil && len(flags) != 3 {
 		err = pg.ErrColumns
 	}
-	return found, err
+	return flags, err
 }

@@ -255,10 +255,10 @@ func (p *Policy) lookUp(
 	if p.settings.Remember > 0 && len(key) <= maxMemoBytes {
 		text = strings.Clone(key) // the key may be a part of a long request
 	}
-	found, err := p.lookups.get(ctx, timeout, sender, text, f.Address)
+	id, err := p.lookups.get(ctx, timeout, sender, text, f.Address)
 	switch {
 	case err == nil:
-		Evaluate(p.snapshot(), f, found, p.settings.Now(), v)
+		Evaluate(p.snapshot(), f, id, p.settings.Now(), v)
 	case v.Refused() || v.Exempt && (sender.User != "" || !f.RejectUnknown):
 		err = nil
 	}

@@ -140,7 +140,7 @@ type Verdict struct {
 	trace *Trace
 
 	// Memory that Evaluate reuses.
-	found    []*rule
+	rules    []*rule
 	limits   []*limit // limits[i] belongs to Hits[i], until charge drops hits
 	families []string // the families of the enforced rules that charge
 }
@@ -160,7 +160,7 @@ func (v *Verdict) Reset() {
 func clearVerdict(v *Verdict) {
 	*v = Verdict{
 		Hits: v.Hits[:0], Marks: v.Marks[:0], Would: v.Would[:0],
-		trace: v.trace, found: v.found, limits: v.limits[:0], families: v.families[:0],
+		trace: v.trace, rules: v.rules, limits: v.limits[:0], families: v.families[:0],
 	}
 }
 

@@ -17,12 +17,12 @@ type acquireError struct {
 }
 
 // waiter is a call that waits for a connection. It is in Pool.waiting until its wait ends. Until then, the
-// pool's mutex guards done, c and failed.
+// pool's mutex guards done, c and failure.
 type waiter struct {
-	ready  chan struct{} // receives one value when done is set
-	done   bool          // the wait has ended: c or failed is set
-	c      *conn
-	failed *acquireError
+	ready   chan struct{} // receives one value when done is set
+	done    bool          // the wait has ended: c or failure is set
+	c       *conn
+	failure *acquireError
 }
 
 // fresh reports whether an idle connection may be used: it is not too old, leads to the current primary and
@@ -69,12 +69,12 @@ func (p *Pool) wait(ctx context.Context) (*conn, *acquireError) {
 	stop := context.AfterFunc(ctx, func() { p.cancelWait(ctx, w) })
 	<-w.ready
 	stop()
-	if w.failed == nil && ctx.Err() != nil {
+	if w.failure == nil && ctx.Err() != nil {
 		w.c.usable = true
 		release(p, w.c)
 		return nil, &acquireError{err: noTurn(ctx, "no time left")}
 	}
-	return w.c, w.failed
+	return w.c, w.failure
 }
 
 // cancelWait ends the wait of w with the error of ctx.
@@ -110,10 +110,10 @@ func noTurn(ctx context.Context, state string) error {
 
 // endWait passes a connection or an error to a waiter. The caller holds the mutex and removes w from
 // Pool.waiting.
-func (p *Pool) endWait(w *waiter, c *conn, failed *acquireError) {
+func (p *Pool) endWait(w *waiter, c *conn, failure *acquireError) {
 	w.done = true
 	w.c = c
-	w.failed = failed
+	w.failure = failure
 	w.ready <- struct{}{}
 }
 

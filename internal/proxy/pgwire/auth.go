@@ -84,8 +84,8 @@ func refused(e *pg.ServerError) *connectError {
 }
 
 // errBinding refuses a login without SCRAM.
-var errBinding = errors.New("the server logs in by another method, channel_binding=require needs " +
-	"scram-sha-256")
+var errBinding = errors.New("channel_binding=require needs scram-sha-256, but the server logs in by " +
+	"another method")
 
 // respond responds to an authentication request. data is the request without its number.
 func (l *login) respond(request uint32, data string) error {

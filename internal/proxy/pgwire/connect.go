@@ -50,15 +50,15 @@ type connectError struct {
 func networkError(text string) *connectError { return &connectError{text: text, network: true} }
 
 // add adds the error of an attempt at an address. It copies network and final from the latest attempt.
-func (e *connectError) add(address string, failed *connectError) {
+func (e *connectError) add(address string, failure *connectError) {
 	if e.text != "" {
 		e.text += "; "
 	}
-	e.text += address + ": " + failed.text
-	e.network = failed.network
-	e.final = failed.final
-	if failed.code != "" {
-		e.code = failed.code
+	e.text += address + ": " + failure.text
+	e.network = failure.network
+	e.final = failure.final
+	if failure.code != "" {
+		e.code = failure.code
 	}
 }
 
@@ -89,12 +89,12 @@ func connectTarget(ctx context.Context, cfg *config, targets *targetMemory, t ta
 		errs.add(t.String(), networkError(err.Error()))
 	}
 	for _, to := range peers {
-		c, failed := connectPeer(ctx, cfg, targets, to, cfg.attemptLimit(len(cfg.targets)*len(peers)))
+		c, failure := connectPeer(ctx, cfg, targets, to, cfg.attemptLimit(len(cfg.targets)*len(peers)))
 		if c != nil {
 			return c
 		}
-		errs.add(to.address, failed)
-		if failed.final || ctx.Err() != nil {
+		errs.add(to.address, failure)
+		if failure.final || ctx.Err() != nil {
 			break
 		}
 	}
@@ -132,20 +132,20 @@ func connectPeer(ctx context.Context, cfg *config, targets *targetMemory, to pee
 	limit time.Duration) (*conn, *connectError) {
 	ctx, stop := context.WithTimeout(ctx, limit)
 	defer stop()
-	var failed *connectError
+	var failure *connectError
 	for _, enc := range cfg.encryptions(to.target) {
 		c, latest := attempt(ctx, cfg, targets, to, enc)
 		if c != nil {
 			return c, nil
 		}
-		if failed == nil || !latest.network {
-			failed = latest
+		if failure == nil || !latest.network {
+			failure = latest
 		}
 		if !latest.retry || ctx.Err() != nil {
 			break
 		}
 	}
-	return nil, failed
+	return nil, failure
 }
 
 // encryptions returns the encryptions to try, in order.
@@ -173,24 +173,24 @@ func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer,
 	stop := context.AfterFunc(ctx, c.interrupt)
 	c.deadline, _ = ctx.Deadline()
 	_ = raw.SetDeadline(c.deadline)
-	failed := startTLS(ctx, c, cfg, enc)
-	if failed == nil {
+	failure := startTLS(ctx, c, cfg, enc)
+	if failure == nil {
 		// If the Write fails, logIn may read the reason, such as a refused client certificate.
 		_, _ = c.nc.Write(cfg.startup())
-		failed = logIn(c, cfg, cfg.passwordFor(to.target))
+		failure = logIn(c, cfg, cfg.passwordFor(to.target))
 	}
-	if failed == nil {
-		failed = checkSession(ctx, c, cfg, targets)
+	if failure == nil {
+		failure = checkSession(ctx, c, cfg, targets)
 	}
-	if !stop() && failed == nil {
-		failed = networkError(ctx.Err().Error())
+	if !stop() && failure == nil {
+		failure = networkError(ctx.Err().Error())
 	}
-	if failed != nil {
-		if ctx.Err() != nil && failed.network {
-			failed.text = "no connection in time: " + failed.text
+	if failure != nil {
+		if ctx.Err() != nil && failure.network {
+			failure.text = "no connection in time: " + failure.text
 		}
 		closeConn(c, false)
-		return nil, failed
+		return nil, failure
 	}
 	_ = raw.SetDeadline(time.Time{})
 	go watch(c)
@@ -257,8 +257,7 @@ func checkSession(ctx context.Context, c *conn, cfg *config, targets *targetMemo
 	case session.Err != nil:
 		return &connectError{text: session.Err.Error(), code: session.Code}
 	case session.Rows == 0:
-		return &connectError{text: "target_session_attrs is " + cfg.session + ": another kind of " +
-			"server is wanted"}
+		return &connectError{text: "the server does not meet target_session_attrs=" + cfg.session}
 	}
 	columns, err := pg.Columns(timeline.Result)
 	if len(cfg.targets) == 1 || timeline.Err != nil || err != nil || len(columns) != 1 {

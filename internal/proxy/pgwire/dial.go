@@ -64,16 +64,16 @@ func (p *Pool) startDial() {
 
 func (p *Pool) runDial(d *dial) {
 	defer p.logPanic()
-	c, failed := connectSafely(d.ctx, p)
+	c, failure := connectSafely(d.ctx, p)
 	d.stop()
-	p.dialFinished(d, c, failed)
+	p.dialFinished(d, c, failure)
 }
 
-func connectSafely(ctx context.Context, p *Pool) (c *conn, failed *connectError) {
+func connectSafely(ctx context.Context, p *Pool) (c *conn, failure *connectError) {
 	defer func() {
 		if r := recover(); r != nil {
 			c = nil
-			failed = &connectError{text: panicError(r).Error()}
+			failure = &connectError{text: panicError(r).Error()}
 		}
 	}()
 	cfg, err := p.currentConfig()
@@ -85,7 +85,7 @@ func connectSafely(ctx context.Context, p *Pool) (c *conn, failed *connectError)
 
 // dialFinished puts a new connection into the pool. If the dial failed and no other connection exists, it
 // ends all waits with the dial's error.
-func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
+func (p *Pool) dialFinished(d *dial, c *conn, failure *connectError) {
 	p.mu.Lock()
 	for i := range p.dials {
 		if p.dials[i] == d {
@@ -107,18 +107,18 @@ func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 	default:
 		p.open--
 		if !d.replaced {
-			p.lastError = failed.text
+			p.lastError = failure.text
 			p.lastFailure = time.Now()
 			// If another connection is in use or being made, the waiters wait for it.
 			if len(p.dials) == 0 && p.open == len(p.idle) {
-				err := errors.New("pgwire: no connection " + p.login.destination() + ": " + failed.text)
+				err := errors.New("pgwire: no connection " + p.login.destination() + ": " + failure.text)
 				for _, w := range p.waiting {
-					p.endWait(w, nil, &acquireError{err: err, code: failed.code})
+					p.endWait(w, nil, &acquireError{err: err, code: failure.code})
 				}
 				p.waiting = nil
 			}
 		}
-		// No later call may arrive to start a dial, so a timer starts one for those still waiting.
+		// No later call may arrive to start a dial, so a timer starts a dial for the calls that still wait.
 		time.AfterFunc(dialInterval, p.dialAgain)
 	}
 	p.dialIfNeeded()

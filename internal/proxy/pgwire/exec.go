@@ -14,9 +14,9 @@ func (p *Pool) Exec(ctx context.Context, sql string) error {
 	if strings.Contains(sql, "\x00") {
 		return errors.New("pgwire: the SQL text holds a NUL byte")
 	}
-	c, failed := acquire(p, ctx)
-	if failed != nil {
-		return failed.err
+	c, failure := acquire(p, ctx)
+	if failure != nil {
+		return failure.err
 	}
 	c.usable = false
 	c.timeout = 0

@@ -16,7 +16,7 @@ const avoidFor = 10 * time.Second
 // replaced primary is not used.
 type targetMemory struct {
 	mu       sync.Mutex
-	failed   map[int]time.Time // the latest failure of each target, by its index
+	failures map[int]time.Time // the latest failure of each target, by its index
 	timeline string            // see pg.TimelineSQL; "" before the first
 	// The number of replaced timelines and connection strings; atomic, changed under the mutex.
 	generation int32
@@ -28,7 +28,7 @@ func (m *targetMemory) order(n int) []int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := 0; i < n; i++ {
-		if time.Since(m.failed[i]) < avoidFor {
+		if time.Since(m.failures[i]) < avoidFor {
 			last = append(last, i)
 		} else {
 			first = append(first, i)
@@ -41,12 +41,12 @@ func (m *targetMemory) order(n int) []int {
 func (m *targetMemory) record(i int, responded bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.failed == nil {
-		m.failed = map[int]time.Time{}
+	if m.failures == nil {
+		m.failures = map[int]time.Time{}
 	}
-	m.failed[i] = time.Time{}
+	m.failures[i] = time.Time{}
 	if !responded {
-		m.failed[i] = time.Now()
+		m.failures[i] = time.Now()
 	}
 }
 
@@ -70,7 +70,7 @@ func (m *targetMemory) current(name string) (generation int32, ok bool) {
 func (m *targetMemory) replace() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.failed = nil
+	m.failures = nil
 	m.timeline = ""
 	atomic.AddInt32(&m.generation, 1)
 }

@@ -119,7 +119,7 @@ func TestSessionAttributes(t *testing.T) {
 			Options{})
 		err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{stmt("A")})
 		if c.want == "" {
-			if err == nil || !strings.Contains(err.Error(), "target_session_attrs is "+c.session) {
+			if err == nil || !strings.Contains(err.Error(), "target_session_attrs="+c.session) {
 				t.Errorf("%s of %s: error %v, want one about the session", c.session, c.hosts, err)
 			}
 			continue

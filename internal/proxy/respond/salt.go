@@ -18,7 +18,7 @@ type Salt struct {
 	mu      sync.Mutex    // guards the fields below
 	value   string        // "" until it has been read
 	reading chan struct{} // closed when the goroutine that reads the value ends; nil without one
-	next    time.Time     // the earliest next attempt; zero before the end of the first one
+	next    time.Time     // the earliest next attempt; zero before the end of the first attempt
 }
 
 const (

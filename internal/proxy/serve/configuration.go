@@ -71,8 +71,7 @@ func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 	}
 	hasLimit := c.hasLimit()
 	if len(c.Zones) > 0 && hasLimit && c.Limit["limit"] == "" {
-		want := "given here, or left out with all other settings of a limit: the zones have limits of " +
-			"their own"
+		want := "set, because another setting of a limit is set here, which the zones do not use"
 		return nil, nil, &ratelimit.FieldError{Field: "limit", Want: want}
 	}
 	if hasLimit || len(c.Zones) == 0 && c.Policy == nil {
@@ -106,11 +105,11 @@ func (c *Configuration) hasLimit() bool {
 
 // add compiles a limit and appends it to the zones of s. With a policy, the prefix of the limit must not
 // start like the prefixes of rules, since a request that is charged to both could hit one row twice.
-func (c *Configuration) add(s *Site, from settings.Values) error {
-	if from["ipv6_prefix"] == "" {
-		from["ipv6_prefix"] = c.IPv6Prefix
+func (c *Configuration) add(s *Site, values settings.Values) error {
+	if values["ipv6_prefix"] == "" {
+		values["ipv6_prefix"] = c.IPv6Prefix
 	}
-	z, err := NewZone(from, c.Parse)
+	z, err := NewZone(values, c.Parse)
 	if err != nil {
 		return err
 	}

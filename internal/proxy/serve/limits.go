@@ -9,7 +9,7 @@ import (
 
 // LimitSet is a combination of limits of a Site that apply together to a request. It is immutable.
 type LimitSet struct {
-	Zones []*Zone // excludes those that are off
+	Zones []*Zone // excludes zones that are off
 
 	// Hits and Settles have one element for each of Zones.
 	Hits    []ratelimit.Hit    // templates: Fill sets the keys, and costs if Varies

@@ -21,13 +21,13 @@ type Policy struct {
 
 // newPolicy parses the settings of a policy. Errors are *ratelimit.FieldError with the names of
 // settings.PolicyTable.
-func newPolicy(from settings.Values, parse ParseText) (*Policy, error) {
+func newPolicy(values settings.Values, parse ParseText) (*Policy, error) {
 	p := &Policy{tier: settings.DefaultTier}
 	for _, one := range []struct {
 		name string
 		to   *Text
 	}{{"api_key", &p.Key}, {"user", &p.User}, {"tier", &p.Tier}, {"route", &p.Route}} {
-		configured := from[one.name]
+		configured := values[one.name]
 		if configured == "" {
 			continue
 		}
@@ -53,7 +53,7 @@ func newPolicy(from settings.Values, parse ParseText) (*Policy, error) {
 		}
 	}
 	var read settings.Settings
-	if err := settings.Read(settings.PolicyTable, from, &read); err != nil {
+	if err := settings.Read(settings.PolicyTable, values, &read); err != nil {
 		return nil, err
 	}
 	p.reject = read.RejectUnknown

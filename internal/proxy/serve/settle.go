@@ -157,17 +157,17 @@ func (s *Settling) Sent(n int64) {
 // ReadsBody reports whether Body needs the text of the body.
 func (s *Settling) ReadsBody() bool { return s.body != nil }
 
-// End settles the hits. Callers call it once, after the response, which may be incomplete. failed is the
-// status of a response that an outer handler will send, or 0. h holds the headers, and any trailers.
-func (s *Settling) End(failed int, h http.Header) {
+// End settles the hits. Callers call it once, after the response, which may be incomplete. status is the
+// status of an error response that an outer handler will send, or 0. h holds the headers, and any trailers.
+func (s *Settling) End(status int, h http.Header) {
 	switch {
 	case s.status != 0:
-	case failed == 0:
+	case status == 0:
 		ReadHeaders(http.StatusOK, h, s) // the server sends the headers of a handler that has sent nothing
 	case s.client.Err() != nil:
 		s.status = clientLeft
 	default:
-		s.status = failed
+		s.status = status
 	}
 	s.read(h)
 	s.remove(h)

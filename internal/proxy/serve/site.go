@@ -25,7 +25,7 @@ type Site struct {
 	Fields  settings.Fields
 	Salt    *respond.Salt
 	Clock   *respond.Clock
-	Zones   []*Zone        // including those that are off
+	Zones   []*Zone        // including zones that are off
 	Policy  *Policy        // nil without a policy
 	Exempt  []netip.Prefix // the networks that are exempt from Zones
 

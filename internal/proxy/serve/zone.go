@@ -88,16 +88,16 @@ const defaultKey = "{client_ip}"
 
 // NewZone parses the settings of a limit, and keeps them with the default of the key. Errors are
 // *ratelimit.FieldError with the names of settings.LimitTable.
-func NewZone(from settings.Values, parse ParseText) (*Zone, error) {
-	if from["key"] == "" {
-		from["key"] = defaultKey
+func NewZone(values settings.Values, parse ParseText) (*Zone, error) {
+	if values["key"] == "" {
+		values["key"] = defaultKey
 	}
-	read, err := settings.ReadLimit(from)
+	read, err := settings.ReadLimit(values)
 	if err != nil {
 		return nil, err
 	}
-	z := &Zone{ConfiguredLimit: *read, Configured: from}
-	if z.Key, err = parse("key", from["key"]); err != nil {
+	z := &Zone{ConfiguredLimit: *read, Configured: values}
+	if z.Key, err = parse("key", values["key"]); err != nil {
 		return nil, err
 	}
 	for _, one := range z.Alternatives {
@@ -108,7 +108,7 @@ func NewZone(from settings.Values, parse ParseText) (*Zone, error) {
 		z.alternatives = append(z.alternatives, alternative{text, z.isSecret(text)})
 	}
 	if z.Cost == 0 {
-		if z.cost, err = parse("cost", from["cost"]); err != nil {
+		if z.cost, err = parse("cost", values["cost"]); err != nil {
 			return nil, err
 		}
 	}
