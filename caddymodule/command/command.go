@@ -2,7 +2,7 @@
 // the policy, the history and the tables in Postgres.
 //
 // A commandSpec describes a command: its usage, its flags, and usually one SQL statement. A few commands run
-// Go code instead (field do). An invocation is one run of a command. An invocation connects, parses the flags
+// Go code instead (field do). An invocation is one run of a command: it connects, parses the flags
 // and arguments into named SQL parameters, runs the statement, and prints the rows: as tables for people, or
 // as JSON with --json. A printer formats the tables. The statements use the views and functions that psql
 // users call, so commands and psql show the same rows.

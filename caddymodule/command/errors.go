@@ -16,8 +16,8 @@ import (
 // deadlockDetected is the SQLSTATE of a transaction that the server rolled back to break a deadlock.
 const deadlockDetected = "40P01"
 
-// describeError replaces a server error with one that names the cause and the remedy. It returns other
-// errors, and nil, unchanged.
+// describeError replaces an error of the server with an error that names the cause and the remedy. Any other
+// error, and nil, is returned unchanged.
 func (c *invocation) describeError(err error) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {

@@ -24,7 +24,7 @@ func TestCommandsNameTheHolderOfALock(t *testing.T) {
 	s.sql("DROP FUNCTION rate_limit_policy_version")
 	ctx := context.Background()
 	for _, c := range []struct {
-		lockSQL string // the other session runs it
+		lockSQL string // the statement of the session that holds the lock
 		args    []string
 	}{
 		{lockSQL: "UPDATE rate_limit_rules SET comment = 'x'",
@@ -69,7 +69,7 @@ func TestCommandSurvivesDeadlock(t *testing.T) {
 	ctx := t.Context()
 	conn := cluster.Connect(t, s.dsn)
 	defer conn.Close(context.Background())
-	// The server ends the transaction that detects the deadlock. With this timeout, that is the command's.
+	// The server ends the transaction that detects the deadlock. This timeout lets the command detect it.
 	_, err := conn.Exec(ctx, `SET deadlock_timeout = '60s'; BEGIN;
 		LOCK TABLE rate_limit_api_keys IN SHARE ROW EXCLUSIVE MODE`)
 	if err != nil {

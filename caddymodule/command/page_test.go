@@ -5,6 +5,7 @@ import (
 	"testing"
 )
 
+// Without --insecure, page refuses addresses that other machines can reach.
 func TestPageListensOnLoopbackOnly(t *testing.T) {
 	s := newShell(t)
 	for _, listen := range []string{"0.0.0.0:0", ":2020", "192.0.2.1:2020", "2020"} {

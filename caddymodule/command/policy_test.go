@@ -8,7 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// An export has the digests of API keys, and only with --users. It never has the keys themselves.
+// An export never has API keys, and has their digests only with --users. After policy apply, the API keys of
+// these digests are valid.
 func TestExportHasNoKey(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.mustRun("users", "set", "acme", "tier=anonymous")

@@ -49,6 +49,8 @@ func (s *shell) writeFile(name, text string) {
 	}
 }
 
+// The DSN comes from --dsn, else from DATABASE_URL, and may have placeholders. An error about the DSN or the
+// connection does not contain the password.
 func TestTheProgramFindsTheDatabase(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.mustRun("rules", "set", "plan", "per_hour=7")

@@ -20,7 +20,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// invocation is one run of a command. One goroutine uses it.
+// invocation is one run of a command, for use by one goroutine.
 type invocation struct {
 	*globalFlags
 	*commandSpec

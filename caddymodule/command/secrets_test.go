@@ -40,6 +40,8 @@ func commandsWithKey(key string) [][]string {
 	}
 }
 
+// Only keys create and keys rotate print a key, once and on standard output. No other command prints a key,
+// even if the user puts it in a wrong place, and no table contains it.
 func TestKeyIsShownOnceAndNeverStored(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.mustRun("users", "set", "acme", "tier=anonymous")

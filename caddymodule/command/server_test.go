@@ -7,6 +7,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
+// The command migrate creates the tables, does nothing if they are up to date, and else upgrades them and
+// keeps their rows.
 func TestMigrate(t *testing.T) {
 	s := newShell(t)
 	s.expectError([]string{"tables are missing", "caddy pg-ratelimit migrate"}, "rules", "list")
@@ -52,9 +54,10 @@ func TestErrorNamesTableOfAnotherProgram(t *testing.T) {
 	}
 }
 
+// The SQL of migrate --print, which needs no database, creates the tables that migrate creates.
 func TestMigratePrintsItsSQL(t *testing.T) {
 	s := newShell(t)
-	// Without --dsn: printing needs no database.
+	// s.caddy runs the command without --dsn.
 	out := s.caddy("pg-ratelimit", "migrate", "--print")
 	if out.err != nil || out.stdout != schema.File {
 		t.Errorf("migrate --print wrote %d bytes, error %v; want the schema's %d bytes",

@@ -11,7 +11,7 @@ FROM rate_limit_overrides o WHERE o.user_id = @USER OR o.key_id `+keysOfUser+`
 ORDER BY o.rule, o.limit_name, o.key_id NULLS FIRST, lower(o.valid) NULLS FIRST`) +
 	listColumn("bans", bansSQL+" WHERE user_id = @USER OR key_id "+keysOfUser+" ORDER BY id")
 
-// listColumn returns a column to append to a SELECT. It contains the rows of sql as a list.
+// listColumn returns a column, to append to a SELECT, that contains the rows of sql as a list.
 func listColumn(name, sql string) string {
 	return ", (SELECT coalesce(json_agg(p), '[]') FROM (" + sql + ") AS p) AS " + name
 }

@@ -119,7 +119,7 @@ func (c *invocation) parse(inputs []input) (values []string, err error) {
 // dataException is the SQLSTATE class of invalid data.
 const dataException = "22"
 
-// flag returns the text of a flag, or its default. It panics if the command does not declare the flag.
+// flag returns the text of a flag, or its default. If the command does not declare the flag, flag panics.
 func (c *invocation) flag(flag string) string { return c.cmd.Flags().Lookup(flag).Value.String() }
 
 func (c *invocation) boolFlag(flag string) bool { return c.flag(flag) == "true" }

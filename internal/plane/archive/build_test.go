@@ -8,6 +8,7 @@ import (
 	"testing"
 )
 
+// A build with the tag nos3 does not contain the client for S3, and passes TestWithoutS3.
 func TestBuildWithoutS3HasNoClient(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it builds a program")

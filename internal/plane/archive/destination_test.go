@@ -30,6 +30,8 @@ func expectNoSecret(t *testing.T, err error) {
 	}
 }
 
+// NewDestination returns an error that names what is wrong, without the secrets in the destination or the
+// environment.
 func TestUnusableDestinationsAreRejected(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "credentials")
 	if err := os.WriteFile(file, []byte(""), 0o600); err != nil {

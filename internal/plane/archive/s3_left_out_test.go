@@ -8,6 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
 )
 
+// With the build tag nos3, an S3 destination is an error, and a folder is not.
 func TestWithoutS3(t *testing.T) {
 	_, err := archive.NewDestination("s3://bucket/limits")
 	expectError(t, err, "built without S3")

@@ -36,7 +36,7 @@ type Replay struct {
 	// First and Last are the times of the first and the last request.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
-	// Weight is the largest number of requests that a row of a sample represents. It is 1 without sampling.
+	// Weight is the largest number of requests that a row of a sample represents, or 1 without a sample.
 	Weight float64 `json:"weight"`
 	// The following requests are not replayed. Shadow counts those that the rule, as a shadow rule, would
 	// have refused, ByOthers those that other limits refused, and WithoutCounter those that a limit with the
@@ -78,7 +78,7 @@ type Limits struct {
 	// CostIsSet makes the cost of the rule replace the recorded costs of requests.
 	CostIsSet bool
 
-	rule        policy.Rule // its name, its limits, how it counts and its cost; it matches every request
+	rule        policy.Rule // without conditions, so that the rule matches every request
 	description string
 	snapshot    *policy.Snapshot           // of the rule, with the overrides for tiers
 	users       map[string]policy.Identity // users with overrides or billing periods, by name
@@ -201,8 +201,8 @@ func Run(
 	return &r.replay, r.conclude(maxCounters)
 }
 
-// replayer decides rows of the audit log in the order of time. It reuses verdict, hits, rows, times and
-// decisions for each row.
+// replayer decides rows of the audit log in the order of time. The fields from verdict on are reused for each
+// row.
 type replayer struct {
 	*Limits
 	replay     Replay

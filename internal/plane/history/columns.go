@@ -28,7 +28,7 @@ const (
 	auditRetry
 	auditDuration
 	auditStatus
-	auditNumbers // the number of these constants
+	auditNumbers // the number of the constants above
 )
 
 // The texts of an auditRow, by their index. "" is NULL.

@@ -52,7 +52,7 @@ type Stats struct {
 	LastError string // the error of the last attempt; "" if it succeeded
 }
 
-// Writer writes the history of one process to Postgres. It is safe for concurrent use.
+// Writer writes the history of one process to Postgres. A Writer is safe for concurrent use.
 //
 // The mutex mu guards the records that Add collects. One flush runs at a time, and owns the parcels. A flush
 // holds mu only while it moves rows and cells into parcels, not while it sends parcels.

@@ -26,7 +26,7 @@ type Done struct {
 	Counters string `json:"counters"`
 	History  string `json:"history"`
 	Policy   string `json:"policy"`
-	// Shards is the result for the tables of the shards. It is nil if the counts are not in shards.
+	// Shards is the result for the tables of the shards, or nil if the counts are not in shards.
 	Shards *string `json:"shards,omitempty"`
 }
 

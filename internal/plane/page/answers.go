@@ -59,7 +59,7 @@ SELECT kind, banned, until, reason, banned_at, banned_by, count(*) OVER () AS to
 FROM rate_limit_banned ORDER BY banned_at DESC, id LIMIT 200`},
 }
 
-// why selects the refusals of a sender. Its arguments are the sender and a time.
+// why selects the refusals of a sender. The arguments of the statement are the sender and a time.
 var why = question{data: historyData, timeout: askTimeout, sql: `SELECT * FROM rate_limit_why($1, $2)`}
 
 // answer is the last answer to a question.
