@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // openEnglishDB makes an empty database with a collation that sorts "a" before "B".
@@ -18,8 +17,7 @@ func openEnglishDB(t *testing.T) *testDB {
 	s.exec("CREATE DATABASE " + name + "_en TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' " +
 		"LOCALE_PROVIDER icu ICU_LOCALE 'en-US'")
 	t.Cleanup(func() { s.exec("DROP DATABASE " + name + "_en WITH (FORCE)") })
-	en := &testDB{t: t, dsn: strings.Replace(s.dsn, name, name+"_en", 1)}
-	en.conn = cluster.Connect(t, en.dsn)
+	en := connectDB(t, strings.Replace(s.dsn, name, name+"_en", 1))
 	en.expect(`SELECT 'a' < 'B'`, "t")
 	return en
 }
@@ -48,8 +46,8 @@ func byteOrderSQL(t *testing.T) string {
 	return strings.Join(statements, "\n")
 }
 
-// Keys have the order of their bytes in new tables, and the collation of the database in tables of the npm
-// library. With both, the views return rows, and a proxy counts.
+// New tables sort keys by their bytes, and tables of the npm library sort keys by the collation of the
+// database. With either order, the views return rows, and a proxy counts.
 func TestDatabasesWithOtherCollations(t *testing.T) {
 	for _, test := range []struct{ name, before, after, order string }{
 		{"new tables", "", "", "B a"},

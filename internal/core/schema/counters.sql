@@ -39,7 +39,7 @@ ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[],
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
 
--- The processes with requests that hold slots.
+-- The processes with requests that hold slots. Package engine calls such a process a session.
 CREATE TABLE IF NOT EXISTS rate_limit_processes (
 	process bigint NOT NULL CONSTRAINT rate_limit_processes_pkey PRIMARY KEY,
 	seen    timestamptz NOT NULL

@@ -17,7 +17,9 @@ func TestProxySeenInFutureIsNotLive(t *testing.T) {
 		"now soon")
 }
 
-// Of a period with many rows, rate_limit_top reads some pages, and estimates the numbers of all rows.
+// For a period with many rows, rate_limit_top reads only a part of the pages, and estimates the sums. The
+// query returns whether the two sums are about right, whether the sum is exact, and the percentage that was
+// read.
 func TestTopSendersOfManyRowsAreEstimated(t *testing.T) {
 	s := newTestDB(t)
 	s.exec(`SELECT rate_limit_upkeep();

@@ -24,8 +24,8 @@ func insertRowSQL(at string) string {
 		"VALUES ('%s', 1, 5, 'limited', 'web', 'n');", at)
 }
 
-// Upkeep makes the partitions of the next days before the first row needs them: at the end of a day, a
-// month and a year, and on a leap day, in any time zone of the session.
+// Upkeep creates the partitions of the next days before rows need them: at the end of a day, a month and a
+// year, and on a leap day, in any time zone of the session.
 func TestPartitionsAreThereBeforeTheFirstRow(t *testing.T) {
 	for _, zone := range []string{"America/New_York", "Pacific/Kiritimati", "UTC"} {
 		if testing.Short() && zone != "America/New_York" {
@@ -58,7 +58,7 @@ func TestPartitionsAreThereBeforeTheFirstRow(t *testing.T) {
 	}
 }
 
-// With audit all, almost every row is an allowed request. The index of outcomes has no entry for it, and
+// The index of outcomes has no entries for allowed requests, which are almost all rows with audit all, and
 // queries for refusals use the index.
 func TestOutcomeIndexOmitsAllowedRequests(t *testing.T) {
 	s := newHistory(t)

@@ -15,9 +15,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// everything describes what the migration makes. The columns say whether they are NOT NULL: from
-// Postgres 18 on, that is a constraint too, and its name does not matter.
-const everything = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
+// catalogSQL returns a line for each thing that a migration creates. A line of a column says whether the
+// column is NOT NULL, and lines of constraints leave this out: Postgres 18 has such constraints, with names
+// of its own.
+const catalogSQL = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 	SELECT 'column ' || a.attrelid::regclass || '.' || a.attname || ' '
 		|| format_type(a.atttypid, a.atttypmod) || ' ' || a.attnotnull || ' '
 		|| coalesce(pg_get_expr(d.adbin, d.adrelid), '') AS line
@@ -40,17 +41,17 @@ const everything = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 		FROM pg_description WHERE objoid >= 16384
 ) AS lines`
 
-// A store, policy.Migrate and history.Migrate make all tables, in an empty database and beside tables of
-// counts, also incomplete ones. The file makes the same tables. When it runs again, it changes nothing and
+// The migrations of a store, of the policy and of the history create the same tables as the file: in an empty
+// database, and beside complete or incomplete tables of counts. A second run of the file changes nothing, and
 // loses no rows.
 func TestMigrationsMakeSameTables(t *testing.T) {
-	model := newTestDB(t)
-	want := model.queryText(everything)
-	model.exec(schema.File)
-	if got := model.queryText(everything); got != want {
-		t.Errorf("after a second run of the file, the tables are\n%s\nwant\n%s", got, want)
+	fromFile := newTestDB(t)
+	want := fromFile.queryText(catalogSQL)
+	fromFile.exec(schema.File)
+	if got := fromFile.queryText(catalogSQL); got != want {
+		t.Errorf("a second run of the file changes\n%s", differingLines(got, want))
 	}
-	model.expect("SELECT count(*) FROM rate_limit_users", "2")
+	fromFile.expect("SELECT count(*) FROM rate_limit_users", "2")
 	for name, before := range map[string]string{
 		"empty":                "",
 		"counters":             schema.Counters,
@@ -75,13 +76,23 @@ func TestMigrationsMakeSameTables(t *testing.T) {
 			}
 			got := ""
 			for end := time.Now().Add(time.Minute); got != want && time.Now().Before(end); {
-				got = s.queryText(everything)
+				got = s.queryText(catalogSQL)
 			}
 			if got != want {
-				t.Fatalf("the store has made\n%s\nwant\n%s", got, want)
+				t.Fatalf("the migrations and the file differ in\n%s", differingLines(got, want))
 			}
 		})
 	}
+}
+
+// differingLines returns the lines that only one of two texts has.
+func differingLines(a, b string) (lines string) {
+	for line := range strings.SplitSeq(a+"\n"+b, "\n") {
+		if !strings.Contains(a, line) || !strings.Contains(b, line) {
+			lines += line + "\n"
+		}
+	}
+	return lines
 }
 
 // countHit takes a hit with a new store, and returns the store, which closes at the end of the test.
@@ -111,8 +122,8 @@ func TestNewerSchemaStays(t *testing.T) {
 	s.expect("SELECT rate_limit_policy_version()", "1000")
 }
 
-// The tables lie in the first schema of the search_path. Their functions find them from any session, and a
-// caller's own tables do not take their place.
+// The tables are in the first schema of the search_path. The functions find these tables in any session, and
+// use no tables of their caller instead.
 func TestTablesInAnotherSchema(t *testing.T) {
 	s := openTestDB(t)
 	s.exec(`CREATE SCHEMA "a.Tenant"; SET search_path = "a.Tenant";` + schema.File + `RESET search_path;
@@ -159,7 +170,7 @@ func TestStoreMakesNoPolicyTables(t *testing.T) {
 			"rate_limit_stored_keys rate_limit_usage_of")
 }
 
-// On a server that is too old nothing is made.
+// On a server that is too old, a migration fails and creates no table.
 func TestOldServerIsRefused(t *testing.T) {
 	s := openTestDB(t)
 	s.exec(`CREATE FUNCTION public.current_setting(name text) RETURNS text LANGUAGE sql AS $$

@@ -1,8 +1,8 @@
 package schema
 
-// The marks are the tables of each part, as elements of a VALUES list, each with a column that tables of
-// other programs lack. A part rejects a table without that column, which CREATE TABLE IF NOT EXISTS would
-// keep, and a server that is too old.
+// The marks of a part are elements of a VALUES list: each table of the part, and a column that tables of
+// other programs lack. A part refuses to run if a table lacks its column, because CREATE TABLE IF NOT EXISTS
+// would keep that table. A part also refuses a server that is too old.
 const (
 	counterMarks = `('rate_limit_ephemeral', 'prefix'), ('rate_limit_durable', 'prefix'),
 	('rate_limit_processes', 'process')`

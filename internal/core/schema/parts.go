@@ -4,8 +4,8 @@ import "github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 
 //go:generate go test . -run TestGeneratedFileIsCurrent -update
 
-// Counters creates or upgrades the two tables of counts. It also upgrades the tables of the npm library
-// pg-ratelimit. It includes Nodes.
+// Counters creates or upgrades the two tables of counts, including tables of the npm library pg-ratelimit,
+// and then runs Nodes.
 const Counters = counterTables + Nodes
 
 const counterTables = refuseCounters + counters + usage + forget
@@ -13,21 +13,20 @@ const counterTables = refuseCounters + counters + usage + forget
 // Nodes creates or upgrades the registry of the proxies.
 const Nodes = refuseNodes + describe + nodes + end
 
-// History creates or upgrades the tables, functions and the view of the history. It needs neither
-// Counters nor Policy.
+// History creates or upgrades the tables, functions and views of the history. History needs neither Counters
+// nor Policy.
 const History = refuseHistory + describe + historyTables + historyPartitions + historyMetrics +
 	historyRecord + historyUpkeep + historyAnswers + end + historyEnd
 
-// Policy creates or upgrades the tables, triggers, functions and views of the policy. It needs
-// Counters.
+// Policy creates or upgrades the tables, triggers, functions and views of the policy. Policy needs Counters.
 const Policy = refusePolicy + describe + policyLists + policyPeople + policyRules + policyOverrides +
 	policyChanges + policyOverrideAmounts + policyUsable + policyRenames + policyTriggers + policyFunctions +
 	policyRuleFunction + policyProxyFunctions + policyViews + policyAnswers + policyCommands +
 	policyDocument + end + policyEnd
 
-// Lock starts a migration that only one process at a time runs. The number of the lock is arbitrary.
-// lock_timeout bounds the wait for a table in use, because decisions wait behind it. No other timeout ends a
-// migration.
+// Lock begins a migration: only the process with the lock, which has an arbitrary number, migrates.
+// lock_timeout bounds the wait for a table in use, because decisions wait behind a migration that waits. No
+// other timeout ends a migration.
 const Lock = pg.GuardSQL + `SELECT pg_advisory_xact_lock(1885827692);
 SELECT set_config('lock_timeout', '200ms', true);`
 
@@ -35,7 +34,8 @@ SELECT set_config('lock_timeout', '200ms', true);`
 const longerLockTimeout = `
 SELECT set_config('lock_timeout', '500ms', true);`
 
-// NodesOnce is Nodes for concurrent processes. It fails without the tables of counts, and during a restore.
+// NodesOnce is Nodes for concurrent processes. NodesOnce fails without the tables of counts, and during a
+// restore.
 const NodesOnce = Lock + `
 DO $once$ BEGIN
 	IF (SELECT r.counters = 0 OR r.restoring = 1
@@ -45,8 +45,8 @@ DO $once$ BEGIN
 	EXECUTE $nodes$` + Nodes + `$nodes$;
 END $once$;`
 
-// HistoryOnce is History for concurrent processes. The first one with the lock runs History, and the others
-// then find the tables up to date.
+// HistoryOnce is History for concurrent processes. The first process with the lock runs History, and later
+// processes find the tables up to date.
 const HistoryOnce = Lock + longerLockTimeout + `
 DO $once$ BEGIN
 	IF NOT ` + historyReady + ` THEN
@@ -54,7 +54,8 @@ DO $once$ BEGIN
 	END IF;
 END $once$;`
 
-// PolicyOnce is Policy for concurrent processes, like HistoryOnce.
+// PolicyOnce is Nodes and then Policy, for concurrent processes. The first process with the lock runs Policy,
+// and later processes find the tables up to date.
 const PolicyOnce = Lock + Nodes + `
 DO $once$ BEGIN
 	IF NOT ` + policyReady + ` THEN
@@ -63,14 +64,14 @@ DO $once$ BEGIN
 END $once$;`
 
 // File is the text of schema.sql in a release, for psql and other programs that run each command in its own
-// transaction. The registry, the history and the policy have a transaction each, and wait for a
-// proxy that creates the same tables.
+// transaction. The registry, the history and the policy have a transaction each. A transaction waits while a
+// proxy creates the same tables.
 const File = `-- The tables of pg-ratelimit. Run this file if proxies may not create them: psql -f schema.sql
 -- It creates the tables. It upgrades tables of the npm library pg-ratelimit and of older versions, and
 -- keeps their rows. It can run any number of times. A proxy runs the same SQL on first use, unless
 -- auto_migrate is off. The first part has the two tables of counts and the registry of proxies, the second
--- part the history, the third part the policy. The comments are in internal/core/schema/*.sql. All need
--- PostgreSQL 15 or newer.
+-- part the history, the third part the policy. The comments are in internal/core/schema/*.sql. The
+-- server must be PostgreSQL 15 or newer.
 SET statement_timeout = 0;
 ` + counterTables + `
 BEGIN;` + waitForMigrations + Nodes + `
@@ -84,8 +85,8 @@ COMMIT;
 RESET statement_timeout;
 `
 
-// waitForMigrations takes the lock of Lock. It sets no lock_timeout, because an operator can wait for locks
-// of tables.
+// waitForMigrations takes the same lock as Lock, but sets no lock_timeout, because an operator can wait for a
+// table in use.
 const waitForMigrations = `
 DO $$ BEGIN PERFORM set_config(name, '0', true) FROM pg_settings
 	WHERE name = 'transaction_timeout'; PERFORM pg_advisory_xact_lock(1885827692); END $$;

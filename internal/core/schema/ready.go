@@ -4,13 +4,13 @@ package schema
 const NodeIsLive = `(n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s'
 	AND n.system = (SELECT system_identifier FROM pg_control_system()))`
 
-// NodesReady returns 1 if Nodes is up to date, and 0 otherwise.
+// NodesReady returns 1 if the tables of Nodes are up to date, and 0 otherwise.
 const NodesReady = `SELECT (to_regclass('rate_limit_proxies') IS NOT NULL AND (SELECT bool_and(EXISTS (
 	SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(t.name) AND a.attname = t.mark
 		AND NOT a.attisdropped)) FROM (VALUES ` + nodeMarks + `) AS t(name, mark)))::int`
 
 // MissingGrants is an expression for the statements that would allow the role of the session to make
-// decisions, or NULL if the role can make them.
+// decisions, or NULL if the role may make decisions already.
 const MissingGrants = `(SELECT string_agg(
 	CASE WHEN to_regclass(t.name) IS NULL THEN 'create the table ' || t.name ||
 		' with caddy pg-ratelimit migrate, or schema.sql'
@@ -25,7 +25,7 @@ const MissingGrants = `(SELECT string_agg(
 // takes no lock on the tables.
 const HistoryReady = `SELECT ` + historyReady + `::int`
 
-// historyReady is a condition that holds if History is up to date.
+// historyReady is a condition that holds if the tables of History are up to date.
 const historyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL)
 	AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + historyVersion + `
 		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_history_version()')), false)
@@ -60,12 +60,16 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 ` + RestoredInPart + `::int`
 
 // RestoredInPart is a condition that holds if only some of the tables exist, because a restore is running or
-// has failed. It looks for a function of the policy without all triggers of the policy, the version of the
-// history without all its tables, a function of the registry without the registry and tables of counts, or
-// one of these without its primary key. pg_dump sorts by kind and name: a restore creates functions before
-// tables, and tables before keys and triggers, and drops them in the opposite order. Therefore
-// rate_limit_apply is the first function of the policy that a restore creates, and the last one that it
-// drops.
+// has failed. The condition holds in each of these cases:
+//
+//   - A function of the policy exists, but PolicyWhole does not hold.
+//   - The version of the history exists, but not all tables of the history.
+//   - A function of the registry exists, but neither the registry nor the tables of counts.
+//   - A table of counts exists without its primary key.
+//
+// pg_dump sorts by kind and name: a restore creates functions before tables, and tables before keys and
+// triggers, and drops them in the opposite order. Therefore rate_limit_apply is the first function of the
+// policy that a restore creates, and the last function of the policy that a restore drops.
 const RestoredInPart = `(EXISTS (SELECT FROM pg_catalog.pg_proc p
 	WHERE p.proname IN ('rate_limit_apply', 'rate_limit_policy_version') AND pg_function_is_visible(p.oid))
 	AND NOT ` + PolicyWhole + `
@@ -80,7 +84,7 @@ const RestoredInPart = `(EXISTS (SELECT FROM pg_catalog.pg_proc p
 		WHERE c.relname IN ('rate_limit_ephemeral', 'rate_limit_durable') AND pg_table_is_visible(c.oid)
 		AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)))`
 
-// policyReady is a condition that holds if Policy is up to date.
+// policyReady is a condition that holds if the tables of Policy are up to date.
 const policyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND ` + PolicyWhole + `
 	AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + policyVersion + `
 		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_policy_version()')), false)
@@ -88,7 +92,7 @@ const policyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND ` + P
 
 // ServerIdentity is an expression for the identity of the data that a session reads, as one text: the start
 // of the server in microseconds, and after a space the oid of rate_limit_changes, or 0 if that is missing. A
-// failover, a restart and a restore of the server's files change the former, a restore of a dump of the
-// policy changes the latter.
+// failover, a restart and a restore of the server's files change the start. A restore of a dump of the policy
+// changes the oid.
 const ServerIdentity = `concat((extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, ' ',
 	coalesce(to_regclass('rate_limit_changes')::oid, 0))`

@@ -39,8 +39,8 @@ func TestConcurrentMigrationIsNoRestore(t *testing.T) {
 	}
 }
 
-// A restore creates functions in the order of their names. A proxy that starts during it finds the first
-// one, and makes no tables.
+// A restore creates functions in the order of their names. A proxy that starts during a restore finds the
+// first function, and creates no tables.
 func TestRestoreIsDetectedByFirstFunction(t *testing.T) {
 	var names []string
 	functions := regexp.MustCompile(`FUNCTION (rate_limit_[a-z_]+)\(`)
@@ -53,7 +53,7 @@ func TestRestoreIsDetectedByFirstFunction(t *testing.T) {
 	}
 }
 
-// A registry without a column that this program writes is not up to date: its migration then says so.
+// A registry without a column that this program writes is not up to date, and its migration names the column.
 func TestOlderRegistryIsNotReady(t *testing.T) {
 	s := newTestDB(t)
 	s.expect(schema.NodesReady, "1")

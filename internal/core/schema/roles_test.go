@@ -76,12 +76,12 @@ func TestDocumentedRolesSuffice(t *testing.T) {
 		t.Fatal(err)
 	}
 	facts := policy.Facts{Tier: "anonymous", Path: "/", Method: "GET"}
-	var o policy.Verdict
-	err = p.Evaluate(ctx, time.Minute, "ann", "", &facts, &o)
-	if err != nil || len(o.Hits) != 1 || o.Hits[0].Limit.Events != 5 {
-		t.Fatalf("Evaluate: %v, %+v; want one hit on a limit of 5", err, o)
+	var verdict policy.Verdict
+	err = p.Evaluate(ctx, time.Minute, "ann", "", &facts, &verdict)
+	if err != nil || len(verdict.Hits) != 1 || verdict.Hits[0].Limit.Events != 5 {
+		t.Fatalf("Evaluate: %v, %+v; want one hit on a limit of 5", err, verdict)
 	}
-	if err := store.Take(ctx, time.Minute, o.Hits, make([]ratelimit.Decision, 1)); err != nil {
+	if err := store.Take(ctx, time.Minute, verdict.Hits, make([]ratelimit.Decision, 1)); err != nil {
 		t.Error(err)
 	}
 	golden.Replay(t, "testdata/roles/proxy.txt", s.replay)

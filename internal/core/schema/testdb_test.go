@@ -26,9 +26,13 @@ type testDB struct {
 // openTestDB makes a database in which the SQL has run.
 func openTestDB(t testing.TB, sql ...string) *testDB {
 	t.Helper()
-	s := &testDB{t: t, dsn: cluster.Open(t, sql...)}
-	s.conn = cluster.Connect(s.t, s.dsn)
-	return s
+	return connectDB(t, cluster.Open(t, sql...))
+}
+
+// connectDB opens a connection to a database.
+func connectDB(t testing.TB, dsn string) *testDB {
+	t.Helper()
+	return &testDB{t: t, dsn: dsn, conn: cluster.Connect(t, dsn)}
 }
 
 // newTestDB makes a database with all tables, two tiers and two users with a key each.

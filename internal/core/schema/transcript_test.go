@@ -10,16 +10,16 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
 
 var pid = regexp.MustCompile(`\bpid \d+`)
 
-// A transcript is a file of SQL and of what the server returns, on a fresh database of newSite. Commands
-// may take several lines, and the last ends with a semicolon. Lines after it begin with "= " for a row,
-// with "! " for an error. An error leaves nothing of its commands. "other> " begins commands of a second
-// session, "#" a comment, and <DB> is the name of the database, which names of roles need.
+// A transcript is a file of SQL and of the server's answers, on a new database of newTestDB. Commands may
+// take several lines, and end with a semicolon at the end of a line. The answer follows: a line with "= " for
+// each row, or a line with "! " for an error, which undoes its commands. "other> " begins commands of a
+// second session, and "#" begins a comment. <DB> is the name of the database, which the names of roles
+// contain.
 func TestTranscripts(t *testing.T) {
 	golden.ReplayAll(t, "testdata/*.txt", func(t *testing.T, text string) string {
 		return newTestDB(t).replay(text)
@@ -30,7 +30,7 @@ func TestTranscripts(t *testing.T) {
 func (s *testDB) replay(transcript string) string {
 	s.t.Helper()
 	database := s.queryText("SELECT current_database()")
-	other := &testDB{t: s.t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
+	other := connectDB(s.t, s.dsn)
 	s.exec("SET TimeZone = 'UTC'")
 	other.exec("SET TimeZone = 'UTC'")
 	var got, command strings.Builder

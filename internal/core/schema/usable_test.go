@@ -17,7 +17,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Two transactions each delete one of two limits. The second one is refused.
+// If each of two transactions deletes one of the two limits of a rule, the second transaction is refused.
 func TestLastLimitStays(t *testing.T) {
 	s := newTestDB(t)
 	s.exec("SELECT rate_limit_rule('two', per_hour => 1, per_day => 2)")
@@ -31,8 +31,7 @@ func TestLastLimitStays(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- run("COMMIT") }()
-	watcher := &testDB{t: t, dsn: s.dsn}
-	watcher.conn = cluster.Connect(watcher.t, watcher.dsn)
+	watcher := connectDB(t, s.dsn)
 	await.Within(t, time.Minute, "the second transaction waits for the first", func() bool {
 		return watcher.queryText("SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE "+
 			"NOT l.granted AND a.datname = current_database()") != "0"
@@ -89,7 +88,7 @@ func TestDatabaseAndProxiesAcceptSamePatterns(t *testing.T) {
 		if err == nil && len(wrong) > 0 {
 			t.Fatalf("%s %q: the database accepts it, and proxies do not: %v", column, value, wrong[0].Err)
 		}
-		// Proxies accept more hosts: any that a client could send.
+		// For hosts, only the database is stricter: proxies accept any host that a client could send.
 		if column == "paths" && err != nil && len(wrong) == 0 {
 			t.Fatalf("%s %q: proxies accept it, and the database does not: %v", column, value, err)
 		}

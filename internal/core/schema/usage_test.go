@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The units that a counter has used and those that a proxy finds left add up to the quota, and both have
-// the same time of reset. Another limit may have counted before in the same row.
+// The used units that rate_limit_usage_of returns and the units that Peek returns add up to the quota. Both
+// functions return the same time of reset. The row may first have had hits of another limit.
 func TestUsedAndLeftAddUpToTheQuota(t *testing.T) {
 	s := openTestDB(t, schema.Counters)
 	conformance.EachDefinition(t, 300, func(t *rapid.T, name string) {
@@ -24,7 +24,7 @@ func TestUsedAndLeftAddUpToTheQuota(t *testing.T) {
 			"p")
 		for n := rapid.IntRange(0, 8).Draw(t, "hits"); n > 0; n-- {
 			by := l
-			if n > 4 {
+			if n > 4 { // the last four hits are of l
 				by = other
 			}
 			k.Micro += conformance.DrawAdvance(t, by, 0)
