@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// History configures which requests are recorded, and for how long. Requests do not wait for it.
+// History configures which requests are recorded, and for how long. Requests do not wait for their records.
 type History struct {
 	HistorySettings
 

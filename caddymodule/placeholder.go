@@ -67,7 +67,7 @@ func (t *template) Of(q *serve.Request) string {
 	return repl.ReplaceAll(t.text, "")
 }
 
-// braces matches an escaped brace, a placeholder, and an unclosed one.
+// braces matches an escaped brace, a placeholder, and an unclosed placeholder.
 var braces = regexp.MustCompile(`\\\{|\{([^}]*)(\}|$)`)
 
 // placeholdersIn returns the names of the placeholders in a text, and the text after an unclosed brace.

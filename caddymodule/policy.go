@@ -12,8 +12,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// Policy applies the rules in the database. They determine which limits apply to which requests, and a change
-// takes effect in all proxies within a second.
+// Policy applies the rules in the database. The rules determine which limits apply to which requests. A
+// change of a rule takes effect in all proxies within a second.
 //
 // Placeholder | Description
 // ------------|------------

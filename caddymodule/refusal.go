@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// Errors for the error routes of a site. They omit the error of the database, which is only logged, since
-// error pages often show {http.error.message} to clients.
+// Errors for the error routes of a site. Error pages often show {http.error.message} to clients, so these
+// errors omit the error of the database, which is only logged.
 var (
 	errTooMany     = errors.New("too many requests")
 	errUnavailable = errors.New("no rate limit decision was possible")

@@ -94,9 +94,9 @@ func clientAddress(r *http.Request) (address netip.Addr, assumed bool) {
 	return address.Unmap().WithZone(""), false // a client can choose a long zone
 }
 
-// responseWriter replaces the X-RateLimit headers of an upstream by the module's headers. It also sets the
-// headers again after an informational response (such as 103), which may remove them. All handlers of a
-// request share one responseWriter.
+// responseWriter replaces the X-RateLimit headers of an upstream by the module's headers. An informational
+// response (such as 103) may remove the headers, so responseWriter also sets them again after such a
+// response. All handlers of a request share one responseWriter.
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
 	own    respond.Own // the headers of all limits so far

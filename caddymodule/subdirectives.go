@@ -60,7 +60,8 @@ func (b *block) read(into any, table []settings.Setting, others ...string) error
 	return errorAt(token, fmt.Errorf("%s%w", b.title, err))
 }
 
-// set sets the field of a setting to its arguments. Their meaning is checked together with the whole block.
+// set sets the field of a setting to its arguments. The meaning of the arguments is checked together with the
+// whole block.
 func (b *block) set(field reflect.Value, s *settings.Setting, args []string) error {
 	text := strings.Join(args, " ")
 	switch s.Form {

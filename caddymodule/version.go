@@ -15,8 +15,9 @@ func version() string {
 	return "Caddy " + simple + ", pg-ratelimit " + moduleVersion(info)
 }
 
-// moduleVersion returns the version of pg-ratelimit in a build, as `caddy list-modules --versions` prints it.
-// It names the commit of a build between two releases. A build from a clone has host.Version.
+// moduleVersion returns the version of pg-ratelimit in a build, in the form that `caddy list-modules
+// --versions` prints. It names the commit of a build between two releases. A build from a clone has
+// host.Version.
 func moduleVersion(info *debug.BuildInfo) string {
 	if info != nil {
 		for _, module := range info.Deps {

@@ -67,7 +67,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // begin evaluates the policy for a request and finds its limits. It reports whether the store must decide the
-// request. Otherwise begin delivers the request.
+// request. If not, begin delivers the request.
 func begin(h *handler, q *serve.Request) (waits bool) {
 	waits = false // the result after a panic
 	defer recoverPanic(h, q)

@@ -17,7 +17,7 @@ type requestQueue struct {
 	count int32 // the number of Requests, free or in use; atomic
 }
 
-// queues maps timeouts of requests to a database's queues. The process's mutex guards it.
+// queues maps timeouts of requests to a database's queues. The process's mutex guards the map.
 type queues map[time.Duration]*requestQueue
 
 // minFree is the number of free Requests below which ServeHTTP adds another. It is above 1, because

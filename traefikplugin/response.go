@@ -133,7 +133,7 @@ func (w *responseWriter) WriteHeader(status int) {
 		w.length = values[0]
 	}
 	if status == http.StatusTooManyRequests && len(h["X-Ratelimit-Limit"]) == 1 {
-		// Another limit in this proxy may have refused the request. Then its headers stay. An upstream's
+		// Another limit in this proxy may have refused the request, and its headers then stay. An upstream's
 		// header would be a second value beside ours.
 		respond.Restore(h, respond.WithoutX(w.own))
 	} else {

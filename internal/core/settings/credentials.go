@@ -7,7 +7,7 @@ var (
 		`(?i)password|secret|token|api[_-]?key|auth-key|private-key|credential`)
 	credentialHeader = regexp.MustCompile(`(?i)^(?:(?:proxy-)?authorization|cookie)$`)
 
-	// password matches a DSN, a URL or key=value pairs, with a password other than an empty one.
+	// password matches a DSN, a URL or key=value pairs, with a password that is not empty.
 	password = regexp.MustCompile(`(?is)://[^:]*:.+@|password[\s\v]*=[\s\v]*(?:[^\s\v&']|'(?:[^']|$))`)
 )
 

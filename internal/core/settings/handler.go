@@ -24,7 +24,7 @@ type Fields struct {
 	IETF bool // RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11
 }
 
-// DefaultTier is the tier of requests without another one.
+// DefaultTier is the tier of requests without another tier.
 const DefaultTier = "anonymous"
 
 // readTimeout reads Settings.Timeout, in the syntax of ratelimit.ParseWindow.

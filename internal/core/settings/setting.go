@@ -53,7 +53,7 @@ type Settings struct {
 type Values = map[string]string
 
 // Read reads and validates the settings of a table. Errors are *ratelimit.FieldError with names from the
-// table. They show the configured value, never Unset.
+// table and the configured value, never Unset.
 func Read(table []Setting, values Values, to *Settings) error {
 	for i := range table {
 		if err := table[i].readFrom(values, to); err != nil {

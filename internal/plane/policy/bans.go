@@ -93,7 +93,7 @@ func refuseBanned(ofNetwork, ofSender *Ban, at int64, v *Verdict) bool {
 }
 
 // addLength adds the prefix length of a network to a list without duplicates. A search for an address does
-// one look-up for each length. That is cheap, because even many networks have few distinct lengths.
+// one look-up for each length, which is cheap, because even many networks have few distinct lengths.
 func addLength(lengths []int, network netip.Prefix) []int {
 	for _, bits := range lengths {
 		if bits == network.Bits() {

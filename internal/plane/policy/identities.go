@@ -33,8 +33,8 @@ func credentialOf(id *Identity) Credential {
 // keys have their own map, so that invented keys evict no real ones. A full map of unknown keys is emptied.
 //
 // A look-up must not cache a state from before an eviction. Therefore it calls Generation before it reads,
-// and Add caches nothing if an identity was evicted since then. This is cheap, because few statements meet an
-// eviction.
+// and Add caches nothing if an identity was evicted since then. Few look-ups are repeated for this reason,
+// because an eviction during a statement is rare.
 type IdentityCache struct {
 	capacity int
 

@@ -9,10 +9,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Migrate creates or upgrades the tables of the policy. It also creates missing counter tables. If all are up
-// to date, it sends only one small query. Otherwise the role of the connection must be allowed to create
-// tables in the first schema of its search_path. The error is ratelimit.ErrUnavailable if the database does
-// not answer.
+// Migrate creates or upgrades the tables of the policy. It also creates missing counter tables. If all tables
+// are up to date, Migrate sends only one small query. If not, the role of the connection must be allowed to
+// create tables in the first schema of its search_path. The error is ratelimit.ErrUnavailable if the database
+// does not answer.
 func Migrate(ctx context.Context, db pgdb.DB) error {
 	flags, err := lookForTables(ctx, db)
 	if err != nil || flags[1] == 1 {

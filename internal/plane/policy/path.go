@@ -28,9 +28,9 @@ var ErrAmbiguousPath = errors.New("the path has dot segments beside a parameter,
 // NormalPath returns ErrAmbiguousPath.
 //
 // Some servers ignore path parameters: the rest of a segment from a semicolon on. NormalPath returns
-// ErrAmbiguousPath for a path with parameters and dot segments; "..;x" counts as a dot segment. Otherwise
-// parameters stay in the result, and Evaluate refuses the request with AmbiguousPath if its verdict depends
-// on them.
+// ErrAmbiguousPath for a path with parameters and dot segments; "..;x" counts as a dot segment. In other
+// paths, parameters stay in the result, and Evaluate refuses the request with AmbiguousPath if the verdict
+// depends on the parameters.
 //
 // Paths are case-sensitive.
 func NormalPath(escaped string) (string, error) {
@@ -115,7 +115,8 @@ func sameLimits(a, b []*Mark) bool {
 }
 
 // withoutParameters returns the readings of a normal path without its parameters, or nil if it has none.
-// There are two readings if an encoded slash may belong to a parameter or end it.
+// There are two readings if the path has an encoded slash, which may belong to a parameter or end the
+// parameter.
 func withoutParameters(text string) []string {
 	if strings.IndexByte(text, ';') < 0 {
 		return nil

@@ -18,7 +18,7 @@ import (
 // Settings are the settings of a Policy.
 type Settings struct {
 	// Remember bounds the combinations of tier, method, host and path in the memo of a snapshot. The memo
-	// saves time where the code is interpreted. 0 disables it.
+	// saves time where the code is interpreted. 0 disables the memo.
 	Remember int
 
 	// Refresh is the mean time between two polls for changes. 0 means DefaultRefresh. A negative value
@@ -180,7 +180,7 @@ func (p *Policy) snapshot() *Snapshot {
 }
 
 // Evaluate sets v to the verdict on a request. The sender is the API key, or if key is "", the user that the
-// proxy authenticated. Both are "" for an anonymous request.
+// proxy authenticated. key and user are "" for an anonymous request.
 //
 // Evaluate waits for the first rules for up to timeout, and for the look-up of an uncached sender for up to
 // health.MaxTimeouts times timeout. A cached sender and a banned request need no look-up. The error is

@@ -106,7 +106,8 @@ func (p *Policy) refresh(ctx context.Context) error {
 		return err
 	}
 	// Identities are evicted before the new snapshot is in force, because an identity with the old name of a
-	// renamed tier would match none of the new rules. They are evicted even if the rules cannot be read.
+	// renamed tier would match none of the new rules. The eviction takes place even if the rules cannot be
+	// read.
 	p.identities.evict(due)
 	if err == nil {
 		p.current.Store(p.newest)

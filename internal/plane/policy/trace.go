@@ -15,7 +15,7 @@ type Trace struct {
 	// Rules has all rules of the snapshot in the order of evaluation, then the rules that cannot be used,
 	// then the rules with the mode off.
 	Rules []TracedRule
-	// Unlimited has the hits of unlimited limits. The Verdict omits them. Marks[i] describes Unlimited[i].
+	// Unlimited has the hits of unlimited limits, which the Verdict omits. Marks[i] describes Unlimited[i].
 	Unlimited []ratelimit.Hit
 	Marks     []*Mark
 }

@@ -148,7 +148,7 @@ type Verdict struct {
 // Refused reports whether the policy alone refuses the request. Such a request has no hits.
 func (v *Verdict) Refused() bool { return v.Reason != NotRefused }
 
-// Reset drops all references to the request and keeps the memory for the next one.
+// Reset drops all references to the request and keeps the memory for the next request.
 func (v *Verdict) Reset() {
 	for i := range v.Hits {
 		v.Hits[i] = ratelimit.Hit{} // a key may be a part of a long request

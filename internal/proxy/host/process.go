@@ -113,7 +113,7 @@ func (h *Handle) share(name string, open func() (Resource, error)) (Resource, er
 	return s.resource, nil
 }
 
-// leave removes a reference to a Resource, and reports whether it was the last one.
+// leave removes a reference to a Resource, and reports whether no reference is left.
 func (p *Process) leave(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,8 +10,8 @@ type DSN struct {
 	Shown       string // the text for errors, without a password
 	HasPassword bool   // the configuration contains a password
 
-	// From names the file or the placeholders that hold the DSN, and Renew reads them again. They are "" and
-	// nil if the DSN does not change.
+	// From names the file or the placeholders that hold the DSN, and Renew reads the DSN from there again. If
+	// the DSN does not change, From is "" and Renew is nil.
 	From  string
 	Renew func() (string, error)
 }

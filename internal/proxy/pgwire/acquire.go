@@ -56,7 +56,7 @@ func acquire(p *Pool, ctx context.Context) (*conn, *acquireError) {
 	}
 }
 
-// wait waits for a connection until ctx ends. The caller holds the mutex, and wait unlocks it.
+// wait waits for a connection until ctx ends. The caller holds the mutex, and wait unlocks the mutex.
 func (p *Pool) wait(ctx context.Context) (*conn, *acquireError) {
 	if p.closed {
 		p.mu.Unlock()

@@ -198,7 +198,7 @@ func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer,
 	return c, nil
 }
 
-// startTLS starts TLS if enc requires or prefers it and the server offers it.
+// startTLS starts TLS if enc requires or prefers TLS, and the server offers TLS.
 func startTLS(ctx context.Context, c *conn, cfg *config, enc encryption) *connectError {
 	if enc == plain {
 		return nil

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// parseDSN splits a connection string into parameters by libpq's names ("dbname", never "database"). It
-// checks only the syntax. Its errors quote no text that could be part of a password. In a malformed string,
-// that is nearly all text.
+// parseDSN splits a connection string into parameters by libpq's names ("dbname", never "database"). parseDSN
+// checks only the syntax. Its errors quote no text of the string, because in a malformed string nearly all
+// text could be part of a password.
 func parseDSN(dsn string) (map[string]string, error) {
 	if strings.Contains(dsn, "\x00") {
 		return nil, errors.New("dsn holds a NUL byte, must be text")

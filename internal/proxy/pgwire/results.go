@@ -59,7 +59,7 @@ func readResponse(c *conn, st *pgdb.Statement, pr *prepared, joined bool) *respo
 }
 
 // If all columns of a result have eight bytes, its rows without NULLs are messages of equal length with equal
-// heads. readRows reads many of them in one step, because an interpreter takes long for each step.
+// heads. readRows reads many such rows in one step, because an interpreter takes long for each step.
 // readMessages reads all other rows one by one.
 
 // columnSize is the size of an eight-byte column in a row: a length and a value.
@@ -121,9 +121,9 @@ func readRows(c *conn, st *pgdb.Statement, l *layout, rest []byte) []byte {
 	}
 }
 
-// mayStartWith reports whether a message that starts with rest may start with head. The message of a row
-// with a NULL does not. It is shorter than other rows and may be the last message, so readRows must not wait
-// for more of it.
+// mayStartWith reports whether a message that starts with rest may start with head. The message of a row with
+// a NULL does not start with head. Such a message is shorter than the messages of other rows and may be the
+// last message, so readRows must not wait for more bytes.
 func mayStartWith(rest, head []byte) bool {
 	if len(rest) < len(head) {
 		return bytes.HasPrefix(head, rest)

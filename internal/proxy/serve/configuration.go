@@ -53,7 +53,7 @@ func ZoneName(i int, prefix string) string {
 
 // Compile validates a configuration and returns its Site and the handler's settings. The caller adds the
 // store and the proxy's functions to the Site. If the handler has its own limit, it is the first of
-// Site.Zones. Errors are *ratelimit.FieldError, or a *PartError that wraps one.
+// Site.Zones. An error is a *ratelimit.FieldError, or a *PartError that wraps a *ratelimit.FieldError.
 func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 	read := &settings.Settings{}
 	if err := settings.Read(settings.HandlerTable, c.Handler, read); err != nil {

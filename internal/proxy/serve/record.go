@@ -219,7 +219,8 @@ func setHit(r *history.Record, h *ratelimit.Hit, d *ratelimit.Decision) {
 	}
 }
 
-// setRule sets the prefix of a record to a rule, and to its limit in mark if there is one.
+// setRule sets the prefix of a record to the prefix of a rule, or of the limit of the rule that mark
+// describes.
 func setRule(r *history.Record, rule string, mark *policy.Mark) {
 	if rule != "" {
 		r.Prefix = history.RulePrefix + rule

@@ -130,7 +130,7 @@ func readCosts(text []byte, hits []settledHit) {
 	}
 }
 
-// jsonAt returns the JSON of the value at path, or "" without one.
+// jsonAt returns the JSON of the value at path, or "" if the value is missing.
 func jsonAt(text []byte, path []string) string {
 	rest := json.RawMessage(text)
 	for _, name := range path {

@@ -149,7 +149,7 @@ func (z *Zone) hideIfShared(key Text) {
 func (z *Zone) Frequent() bool { return z.fixed != "" || z.header != "" || z.connection }
 
 // FrequentKey returns the key of a request if the key is fixed, a header that occurs once, or the address of
-// the connection. Otherwise it returns "". It takes fewer steps than setKey.
+// the connection. For any other key, it returns "". FrequentKey takes fewer steps than setKey.
 func FrequentKey(z *Zone, r *http.Request) string {
 	key := z.fixed
 	if key != "" {
