@@ -12,9 +12,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
 
-// compactSQL returns the SQL of a file without comments and blank lines. The lines of a statement are
-// joined, up to 240 columns. In the bodies of functions, which psql shows, only lines that continue others
-// are joined, up to 200.
+// compactSQL returns the SQL of a file without comments and blank lines. The lines of a statement are joined,
+// up to 240 columns. In the bodies of functions, which psql shows, only a line that continues the line before
+// is joined, up to 200 columns.
 func compactSQL(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)

@@ -56,8 +56,7 @@ BEGIN
 		-- Another process may create the partition before this process has the lock, so look twice.
 		EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent::regclass);
 	END LOOP;
-	-- A writer drops rows that fail with this code, so that rows of a wrong clock do not hold up the rows
-	-- behind them.
+	-- A writer drops rows that fail with this code, so that rows with a wrong time do not hold up later rows.
 	IF abs(day - (now() AT TIME ZONE 'UTC')::date) > 8 AND NOT rate_limit_owns_history() THEN
 		RAISE EXCEPTION 'day: %: must be within 8 days of today, because % does not own the tables', day,
 			rate_limit_caller()

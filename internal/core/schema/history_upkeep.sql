@@ -31,8 +31,8 @@ CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now()
 #variable_conflict use_column
 DECLARE
 	expired record;
-	-- busy has each parent that was tried: NULL if this transaction has its lock, otherwise the sessions that
-	-- prevent it.
+	-- busy has each parent that was tried: NULL if this transaction has locked the parent, otherwise the
+	-- sessions that hold locks on the parent.
 	busy jsonb := '{}';
 BEGIN
 	-- One session at a time runs this function or rate_limit_upkeep, which takes the same lock: 1885827693 is

@@ -90,7 +90,7 @@ busiest: The proxy's limits with the most requests since its start, at most 20: 
 late: The number of changes in behind that were made at least 10 seconds before seen.
 $$);
 -- A proxy enforces limits if it reports, makes decisions, and has a policy if other proxies have one. A
--- silent proxy counts for 10 minutes, because it may run without the database, and not have been killed.
+-- silent proxy counts for 10 minutes, because a proxy without the database may still run.
 --
 -- A proxy applies a change within a second, and a large change within five seconds, but reports the change
 -- with its next heartbeat. The column behind is therefore rarely 0 while users are created all the time. The

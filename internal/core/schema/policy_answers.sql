@@ -16,8 +16,8 @@ END $$;
 COMMENT ON FUNCTION rate_limit_used_by IS
 	'The rows of rate_limit_used that count a user or one of its API keys.';
 
--- The history may be missing, or the role may not read the history. In plpgsql, Postgres checks only the
--- statements that run.
+-- The history may be missing, or the role may not read the history. The function is in plpgsql, because
+-- Postgres then checks only the statements that run.
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL)
 	RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$

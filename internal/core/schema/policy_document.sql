@@ -201,7 +201,8 @@ COMMENT ON FUNCTION rate_limit_policy_lists IS
 	'The rows of rate_limit_policy_rows of a document, by section. It fails for unknown or missing fields, '
 	'values of a wrong type, and rows given twice.';
 
--- The name of a constraint says what the first column in the name, or the row, must be.
+-- The name of a constraint begins with a column and says what the value must be, or says what the row must
+-- be.
 CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -134,8 +134,8 @@ COMMENT ON FUNCTION rate_limit_limit IS
 	'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, unlimited/1h, '
 	'10000/1mo calendar Europe/Berlin or 5/in_flight.';
 
--- An override with an end starts now, so that it precedes a permanent override. The permanent override
--- applies again after the end.
+-- An override with an end starts now, and so precedes a permanent override, which applies again after the
+-- end.
 CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amount text DEFAULT NULL,
 	tier text DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, burst bigint DEFAULT NULL,
 	until timestamptz DEFAULT NULL, reason text DEFAULT NULL, reset text[] DEFAULT NULL)

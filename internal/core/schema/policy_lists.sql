@@ -8,7 +8,7 @@ RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ patte
 COMMENT ON FUNCTION rate_limit_each_matches IS
 	'Whether a list is non-empty and one-dimensional, and every element matches a regular expression.';
 
--- Names that differ only in case are equal, because the names of headers are.
+-- Names of headers that differ only in case are equal.
 CREATE OR REPLACE FUNCTION rate_limit_each_once(list text[]) RETURNS boolean
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN NOT EXISTS (SELECT FROM unnest(list) AS item, unnest(string_to_array(item, '|')) AS name

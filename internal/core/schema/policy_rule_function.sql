@@ -55,8 +55,8 @@ BEGIN
 		FROM (SELECT unnest(limits) UNION ALL
 			SELECT concat(a.key, '=', a.value, '/', windows ->> a.key) FROM jsonb_each_text(amounts) AS a
 			WHERE a.key NOT IN (SELECT l.name FROM rate_limit_rule_limits l WHERE l.rule = name)) AS f(l);
-	-- Then set the other arguments: durable on all limits; algorithm and burst on limits with a window, which
-	-- limits with a calendar and in_flight do not have; on_exceed on all limits except in_flight.
+	-- Then set durable on all limits, algorithm and burst on limits with a window (neither a calendar nor
+	-- in_flight), and on_exceed on all limits except in_flight.
 	PERFORM rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', name, 'name',
 			l.name, 'events', amounts -> l.name, 'durable', durable,
 			'algorithm', CASE WHEN l.per IS NOT NULL THEN algorithm END,

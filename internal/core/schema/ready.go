@@ -21,8 +21,8 @@ const MissingGrants = `(SELECT string_agg(
 		AND has_table_privilege(to_regclass(t.name), 'INSERT')
 		AND has_table_privilege(to_regclass(t.name), 'UPDATE')))`
 
-// HistoryReady returns 1 if History is up to date, and 0 otherwise. It only reads the catalog, and
-// takes no lock on the tables.
+// HistoryReady returns 1 if History is up to date, and 0 otherwise. The query only reads the
+// catalog, and takes no lock on the tables.
 const HistoryReady = `SELECT ` + historyReady + `::int`
 
 // historyReady is a condition that holds if the tables of History are up to date.
@@ -41,7 +41,7 @@ const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname IN ('rate_limit_log
 		AND g.tgrelid IN (SELECT to_regclass(t.name) FROM (VALUES ` + policyMarks + `) AS t(name, mark)))`
 
 // Ready returns three ints, each 0 or 1: whether Counters is up to date, whether Policy is, and
-// RestoredInPart. It only reads the catalog, and takes no lock on the tables.
+// RestoredInPart holds. The query only reads the catalog, and takes no lock on the tables.
 //
 // The tables and their keys come from one snapshot. to_regclass would also find tables that another
 // process created after the snapshot, without their keys.

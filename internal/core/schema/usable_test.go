@@ -45,7 +45,7 @@ func TestLastLimitStays(t *testing.T) {
 	s.expect("SELECT name FROM rate_limit_rule_limits", "per_day")
 }
 
-// The database accepts the patterns that proxies accept, and no others.
+// The database accepts only patterns that proxies accept, and all paths that proxies accept.
 func TestDatabaseAndProxiesAcceptSamePatterns(t *testing.T) {
 	s := newTestDB(t)
 	s.exec("SELECT rate_limit_rule('r', per_hour => 1)")
