@@ -161,7 +161,8 @@ func TestErrorsNameTheField(t *testing.T) {
 	}
 }
 
-// Limits are equal if they make the same decisions on one row.
+// Two limits are equal if they make the same decisions on a row. Prefix and Durable select the row, so they
+// do not matter.
 func TestEqualLimits(t *testing.T) {
 	base := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.TokenBucket, Events: 5, Window: time.Second}
 	for _, test := range []struct {
@@ -188,7 +189,7 @@ func TestEqualLimits(t *testing.T) {
 	}
 }
 
-// Days on which the same windows start have one anchor, which is valid.
+// AnchorOn returns the same valid anchor for all days on which the same windows start.
 func TestAnchorOn(t *testing.T) {
 	first := time.Date(2023, 1, 1, 23, 59, 0, 0, time.FixedZone("", 14*3600))
 	for day := first; day.Year() < 2025; day = day.AddDate(0, 0, 1) {

@@ -1,11 +1,10 @@
 package ratelimit_test
 
 import (
-	"context"
-	"errors"
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
@@ -25,14 +24,13 @@ func TestNewLimiterRefuses(t *testing.T) {
 		{store: store, limit: ratelimit.Limit{}, field: "prefix"},
 	} {
 		l, err := ratelimit.NewLimiter(test.store, test.limit)
-		var field *ratelimit.FieldError
-		if !errors.As(err, &field) || field.Field != test.field || l != nil {
+		if conformance.FieldOf(err) != test.field || l != nil {
 			t.Errorf("%+v: error %v, want a FieldError for %s", test.limit, err, test.field)
 		}
 	}
 }
 
-// A timeout of 0 or less is an error that names the field.
+// With a timeout of 0 or less, each method returns an error that names Timeout.
 func TestLimiterTimeout(t *testing.T) {
 	l, _ := newMemoryLimiter(t, ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour})
 	if l.Timeout != ratelimit.DefaultTimeout {
@@ -40,11 +38,10 @@ func TestLimiterTimeout(t *testing.T) {
 	}
 	for _, timeout := range []time.Duration{0, -1} {
 		l.Timeout = timeout
-		_, taken := l.Take(context.Background(), "k", 1)
-		_, waited := l.Wait(context.Background(), "k", 1)
-		for _, err := range []error{taken, waited, l.Reset(context.Background(), "k")} {
-			var field *ratelimit.FieldError
-			if !errors.As(err, &field) || field.Field != "Timeout" {
+		_, taken := l.Take(t.Context(), "k", 1)
+		_, waited := l.Wait(t.Context(), "k", 1)
+		for _, err := range []error{taken, waited, l.Reset(t.Context(), "k")} {
+			if conformance.FieldOf(err) != "Timeout" {
 				t.Errorf("timeout %v: error %v, want a FieldError for Timeout", timeout, err)
 			}
 		}

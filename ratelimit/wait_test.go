@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
@@ -35,8 +36,8 @@ func newLimiterOfOnePer(t *testing.T, interval time.Duration) *ratelimit.Limiter
 	return limiter
 }
 
-// startWait starts a goroutine that waits for a key and returns a channel for its error when the caller is
-// in line.
+// startWait starts a caller that waits for a key. It returns when the caller is in line, with a channel for
+// the caller's error.
 func startWait(ctx context.Context, l *ratelimit.Limiter) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -47,7 +48,8 @@ func startWait(ctx context.Context, l *ratelimit.Limiter) <-chan error {
 	return done
 }
 
-// Callers retry up to a tenth of RetryAfter later, and at most 50 ms.
+// So that callers do not all retry at once, each waits for RetryAfter and a random delay of up to a tenth of
+// it, at most 50 ms.
 func TestRetriesAreSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, test := range []struct{ interval, maxDelay time.Duration }{
@@ -58,12 +60,12 @@ func TestRetriesAreSpread(t *testing.T) {
 			late := map[time.Duration]bool{}
 			for i := range 50 {
 				key := fmt.Sprint(i)
-				first, err := l.Take(context.Background(), key, 1)
+				first, err := l.Take(t.Context(), key, 1)
 				if err != nil || !first.Allowed {
 					t.Fatalf("first hit: got %+v, %v, want it allowed", first, err)
 				}
 				start := time.Now()
-				if _, err := l.Wait(context.Background(), key, 1); err != nil {
+				if _, err := l.Wait(t.Context(), key, 1); err != nil {
 					t.Fatal(err)
 				}
 				took := time.Since(start) - test.interval
@@ -79,32 +81,34 @@ func TestRetriesAreSpread(t *testing.T) {
 	})
 }
 
-// A caller that cannot pass before its deadline fails immediately, first in line or not. A deadline that is
-// just late enough is met.
+// A caller that cannot pass before its deadline fails immediately, whether other callers are in line or not.
+// A caller that can just pass does.
 func TestImpossibleWaitFailsImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiterOfOnePer(t, time.Second)
-		if _, err := l.Wait(context.Background(), "k", 1); err != nil {
+		if _, err := l.Wait(t.Context(), "k", 1); err != nil {
 			t.Fatal(err)
 		}
 		expectTooLong := func(what string, ctx context.Context, cost int64, want time.Duration) {
 			t.Helper()
 			start := time.Now()
 			d, err := l.Wait(ctx, "k", cost)
-			if !errors.Is(err, ratelimit.ErrTooLong) || time.Since(start) != 0 || d.Allowed ||
-				d.RetryAfter != want {
-				t.Errorf("%s: got %+v, %v after %v; want ErrTooLong", what, d, err, time.Since(start))
+			if !errors.Is(err, ratelimit.ErrTooLong) || d.Allowed || d.RetryAfter != want {
+				t.Errorf("%s: got %+v, %v; want ErrTooLong and RetryAfter %v", what, d, err, want)
+			}
+			if took := time.Since(start); took != 0 {
+				t.Errorf("%s: took %v, want 0s", what, took)
 			}
 		}
-		short, cancel := context.WithTimeout(context.Background(), time.Second-time.Microsecond)
+		short, cancel := context.WithTimeout(t.Context(), time.Second-time.Microsecond)
 		defer cancel()
 		expectTooLong("a deadline a microsecond too near", short, 1, time.Second)
-		expectTooLong("a cost above the quota", context.Background(), 2, ratelimit.Never)
-		just, cancel := context.WithTimeout(context.Background(), time.Second+time.Microsecond)
+		expectTooLong("a cost above the quota", t.Context(), 2, ratelimit.Never)
+		just, cancel := context.WithTimeout(t.Context(), time.Second+time.Microsecond)
 		defer cancel()
 		done := startWait(just, l)
-		expectTooLong("in line, a deadline that is too near without the others", short, 1, time.Second)
-		expectTooLong("in line, a cost above the quota", context.Background(), 2, ratelimit.Never)
+		expectTooLong("in line, a deadline a microsecond too near", short, 1, time.Second)
+		expectTooLong("in line, a cost above the quota", t.Context(), 2, ratelimit.Never)
 		if err := <-done; err != nil {
 			t.Errorf("a deadline a microsecond later than needed: error %v, want none", err)
 		}
@@ -116,14 +120,14 @@ func TestLowCostDoesNotOvertakeHighCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := newMemoryLimiter(
 			t, ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Minute})
-		if d, err := l.Wait(context.Background(), "k", 1); err != nil || d.Remaining != 2 {
+		if d, err := l.Wait(t.Context(), "k", 1); err != nil || d.Remaining != 2 {
 			t.Fatalf("first hit: got %+v, %v, want 2 left", d, err)
 		}
 		start := time.Now()
 		var group sync.WaitGroup
 		for i, cost := range []int64{3, 1} {
 			group.Go(func() {
-				_, err := l.Wait(context.Background(), "k", cost)
+				_, err := l.Wait(t.Context(), "k", cost)
 				minutes := int(time.Since(start) / time.Minute)
 				if err != nil || minutes != i+1 {
 					t.Errorf("cost %d: %v after %d minutes, want no error after %d", cost, err, minutes,
@@ -144,13 +148,13 @@ func TestCallersAreServedInOrder(t *testing.T) {
 	}
 }
 
-// checkLine lets twelve callers wait, of which some give up after half a second.
+// checkLine lets twelve callers wait in line. The canceled callers give up after half a second.
 func checkLine(t *testing.T, canceled []int) {
 	l := newLimiterOfOnePer(t, time.Second)
 	take := func(key string) {
 		t.Helper()
 		start := time.Now()
-		d, err := l.Wait(context.Background(), key, 1)
+		d, err := l.Wait(t.Context(), key, 1)
 		if took := time.Since(start); err != nil || !d.Allowed || took > 0 {
 			t.Errorf("first in line: got %+v, %v after %v, want it allowed after 0s", d, err, took)
 		}
@@ -163,7 +167,7 @@ func checkLine(t *testing.T, canceled []int) {
 	var group sync.WaitGroup
 	for i := range cancels {
 		var ctx context.Context
-		ctx, cancels[i] = context.WithCancelCause(context.Background())
+		ctx, cancels[i] = context.WithCancelCause(t.Context())
 		group.Go(func() {
 			_, errs[i] = l.Wait(ctx, "k", 1)
 			served[i] = time.Since(start)
@@ -194,26 +198,26 @@ func checkLine(t *testing.T, canceled []int) {
 	}
 	time.Sleep(time.Second)
 	take("k") // the line is empty
-	ended, cancel := context.WithCancelCause(context.Background())
+	ended, cancel := context.WithCancelCause(t.Context())
 	cancel(enough)
 	if _, err := l.Wait(ended, "k", 1); err == nil {
 		t.Error("a caller with an ended context: no error, want one")
 	}
 }
 
-// Every caller in line gets the error of the store.
+// If the store fails, each caller in line gets its error.
 func TestWaitFailsWithTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, store := newMemoryLimiter(t, ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour})
-		if _, err := l.Wait(context.Background(), "k", 1); err != nil {
+		if _, err := l.Wait(t.Context(), "k", 1); err != nil {
 			t.Fatal(err)
 		}
 		var waits []<-chan error
 		for range 3 {
-			waits = append(waits, startWait(context.Background(), l))
+			waits = append(waits, startWait(t.Context(), l))
 		}
 		store.Close()
-		waits = append(waits, startWait(context.Background(), l))
+		waits = append(waits, startWait(t.Context(), l))
 		for i, done := range waits {
 			if err := <-done; !errors.Is(err, ratelimit.ErrClosed) {
 				t.Errorf("caller %d: error %v, want ErrClosed", i, err)
@@ -222,27 +226,25 @@ func TestWaitFailsWithTheStore(t *testing.T) {
 	})
 }
 
-// A refund does not wait behind the callers in line. The first of them passes when it retries.
+// A refund does not wait in line. The first caller in line still passes only when it retries.
 func TestRefundDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := newMemoryLimiter(
 			t, ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Minute})
-		if _, err := l.Wait(context.Background(), "k", 3); err != nil {
+		if _, err := l.Wait(t.Context(), "k", 3); err != nil {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		done := startWait(context.Background(), l)
-		d, err := l.Wait(context.Background(), "k", -2)
-		took := time.Since(start)
-		if err != nil || !d.Allowed || d.Remaining != 2 || took != 0 {
-			t.Errorf("refund: got %+v, %v after %v, want 2 left after 0s", d, err, took)
+		done := startWait(t.Context(), l)
+		d, err := l.Wait(t.Context(), "k", -2)
+		if got := fmt.Sprint(d.Allowed, d.Remaining, err, time.Since(start)); got != "true 2 <nil> 0s" {
+			t.Errorf("refund: got allowed, remaining, error and time %s, want true 2 <nil> 0s", got)
 		}
 		err = <-done
 		if took := time.Since(start); err != nil || took < time.Minute {
 			t.Errorf("the caller in line: error %v after %v, want none after a minute", err, took)
 		}
-		var field *ratelimit.FieldError
-		if _, err := l.Wait(context.Background(), "k", 0); !errors.As(err, &field) || field.Field != "cost" {
+		if _, err := l.Wait(t.Context(), "k", 0); conformance.FieldOf(err) != "cost" {
 			t.Errorf("a wait for cost 0: error %v, want a FieldError for cost", err)
 		}
 	})

@@ -29,7 +29,7 @@ func newLocalStore(t *testing.T) *Store {
 
 var errDown = fmt.Errorf("%w: test", ratelimit.ErrUnavailable)
 
-// A durable in_flight limit leaves no debt: its slots end with their requests.
+// Local decisions on a durable in_flight limit leave no debt, because slots end with their requests.
 func TestLocalSlotsAreNotCharged(t *testing.T) {
 	store := newLocalStore(t)
 	l := conformance.InFlight("flight", 2)
@@ -56,7 +56,7 @@ func TestLocalSlotsAreNotCharged(t *testing.T) {
 	}
 }
 
-// The rows and the debts are bounded.
+// Local decisions keep a bounded number of rows and of debts.
 func TestLocalRowsAreBounded(t *testing.T) {
 	store := newLocalStore(t)
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10, Window: time.Hour,

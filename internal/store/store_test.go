@@ -58,12 +58,12 @@ func makeShards(t testing.TB, dsn string) {
 	}
 	sql += fmt.Sprintf(`CREATE FUNCTION rate_limit_shards() RETURNS TABLE (shard int, schema text)
 	LANGUAGE sql AS $$ SELECT n, 'rl_s' || n FROM generate_series(0, %d) n $$`, numberOfShards-1)
-	if _, err := cluster.Connect(t, dsn).PgConn().Exec(context.Background(), sql).ReadAll(); err != nil {
+	if _, err := cluster.Connect(t, dsn).PgConn().Exec(t.Context(), sql).ReadAll(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// shardsDB is a database with shards, or the server of a shard. All are one server without Citus.
+// shardsDB is a database with shards, or the server of a shard. All shards are on one server without Citus.
 type shardsDB struct {
 	pgdb.DB
 	open func() pgdb.DB

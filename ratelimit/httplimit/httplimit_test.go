@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/httplimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
@@ -74,6 +75,7 @@ func get(h http.Handler, remote string) *httptest.ResponseRecorder {
 	return response
 }
 
+// Requests from one address share a quota, whatever their port. Requests over Unix sockets share one, too.
 func TestEachAddressHasItsQuota(t *testing.T) {
 	store := newStore(t)
 	limit := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 2, Window: time.Hour}
@@ -137,6 +139,7 @@ func (*failingStore) Reset(context.Context, time.Duration, []ratelimit.Hit) erro
 }
 func (*failingStore) Close() {}
 
+// If the store fails, a request passes, or is refused with DenyOnError. OnError gets the error.
 func TestFailingStore(t *testing.T) {
 	limit := &ratelimit.Limit{Prefix: "p", Events: 2, Window: time.Hour}
 	for _, test := range []struct {
@@ -170,7 +173,8 @@ func TestFailingStore(t *testing.T) {
 	}
 }
 
-// An invalid hit reports an error, and passes only without DenyOnError.
+// A request with an invalid hit is handled like a failure of the store: OnError gets the error, and the
+// request passes unless DenyOnError is set.
 func TestInvalidHitIsReported(t *testing.T) {
 	for _, test := range []struct {
 		deny   bool
@@ -192,7 +196,7 @@ func TestInvalidHitIsReported(t *testing.T) {
 	}
 }
 
-// A hit that is Independent refuses nothing, and no header describes its limit.
+// A request passes although an Independent hit exceeds its limit. No header describes that limit.
 func TestIndependentHitRefusesNothing(t *testing.T) {
 	full := &ratelimit.Limit{Prefix: "full", Events: 1, Window: time.Hour}
 	roomy := &ratelimit.Limit{Prefix: "roomy", Events: 5, Window: time.Hour}
@@ -227,8 +231,7 @@ func TestInvalidOptions(t *testing.T) {
 		{store: store, options: httplimit.Options{Limit: limit, Timeout: -1}, field: "Timeout"},
 	} {
 		_, err := httplimit.New(test.store, test.options)
-		var field *ratelimit.FieldError
-		if !errors.As(err, &field) || field.Field != test.field {
+		if conformance.FieldOf(err) != test.field {
 			t.Errorf("New with %+v: error %v, want a FieldError for %s", test.options, err, test.field)
 		}
 	}

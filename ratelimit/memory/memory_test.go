@@ -1,8 +1,6 @@
 package memory_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -30,7 +28,7 @@ func open(t testing.TB, o memory.Options) *memory.Store {
 func take(t testing.TB, store *memory.Store, hits ...ratelimit.Hit) []ratelimit.Decision {
 	t.Helper()
 	decisions := make([]ratelimit.Decision, len(hits))
-	if err := store.Take(context.Background(), time.Second, hits, decisions); err != nil {
+	if err := store.Take(t.Context(), time.Second, hits, decisions); err != nil {
 		t.Fatal(err)
 	}
 	return decisions
@@ -41,14 +39,13 @@ func TestMemory(t *testing.T) {
 }
 
 func TestOptionsOutOfRange(t *testing.T) {
-	var field *ratelimit.FieldError
 	store, err := memory.New(memory.Options{Capacity: -1})
-	if !errors.As(err, &field) || field.Field != "Capacity" || store != nil {
+	if conformance.FieldOf(err) != "Capacity" || store != nil {
 		t.Errorf("Capacity -1: error %v, want a FieldError for Capacity", err)
 	}
 }
 
-// Beyond Capacity, a new key evicts another.
+// If the store has Capacity keys, a new key evicts another one.
 func TestKeysAreBounded(t *testing.T) {
 	for _, capacity := range []int{1, 100, 5000} {
 		store := open(t, memory.Options{Capacity: capacity})
@@ -72,7 +69,7 @@ func TestKeysAreBounded(t *testing.T) {
 	}
 }
 
-// A full store evicts an expired key and keeps a key in use.
+// A full store evicts an expired key and keeps a key that is in use.
 func TestExpiredKeysAreEvictedFirst(t *testing.T) {
 	short := &ratelimit.Limit{Prefix: "short", Events: 1, Window: time.Millisecond}
 	live := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "live", Algorithm: ratelimit.FixedWindow, Events: 2,
@@ -130,7 +127,7 @@ func TestExpiredKeysFreeMemory(t *testing.T) {
 	}
 }
 
-// A stored key does not keep the request in memory that it is a part of.
+// The store copies keys. Otherwise a key that is a part of a request would keep the whole request in memory.
 func TestKeysAreCopied(t *testing.T) {
 	store := open(t, memory.Options{})
 	l := &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Hour}

@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// A firewall, or a host that is off, drops packets. The kernel repeats them less and less often, but the DB
-// tries a new connection sooner.
+// While a firewall or a host that is off drops packets, the kernel repeats them at longer and longer
+// intervals. After the server's return, the DB opens a new connection before the kernel's next packet.
 func TestDroppedPackets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it waits for timeouts of the system")
@@ -26,7 +26,7 @@ func TestDroppedPackets(t *testing.T) {
 	db := open(t, "postgres://postgres@"+address+"/postgres?sslmode=disable")
 	defer db.Close()
 	run := func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), 250*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
 		defer cancel()
 		return db.Run(ctx, []*pgdb.Statement{{SQL: "SELECT 1"}})
 	}
@@ -47,7 +47,7 @@ func TestDroppedPackets(t *testing.T) {
 }
 
 // droppingAddress returns an address for which the kernel drops packets, because its queue of connections is
-// full. restore forwards connections to another address.
+// full. restore forwards later connections to another address.
 func droppingAddress(t *testing.T) (address string, restore func(to string)) {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)

@@ -2,7 +2,6 @@ package pgxdb_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -34,7 +33,7 @@ func (d poolDB) Close() {
 func TestStatementsOnProgramPool(t *testing.T) {
 	t.Parallel()
 	conformance.Statements(t, func(t testing.TB, dsn string) pgdb.DB {
-		pool, err := pgxpool.New(context.Background(), dsn)
+		pool, err := pgxpool.New(t.Context(), dsn)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,8 +45,9 @@ func TestStatementsOnProgramPool(t *testing.T) {
 	})
 }
 
+// Close of a store, and of its DB, leaves the pool of the program open.
 func TestProgramPoolStaysOpen(t *testing.T) {
-	ctx := context.Background()
+	ctx := t.Context()
 	pool, err := pgxpool.New(ctx, cluster.Open(t)+"&pool_max_conns=3")
 	if err != nil {
 		t.Fatal(err)
@@ -84,12 +84,12 @@ func TestProgramPoolStaysOpen(t *testing.T) {
 	}
 }
 
+// New refuses a missing pool. A pool with another encoding than UTF8 fails at its first use.
 func TestUnusablePoolIsRefused(t *testing.T) {
-	var field *ratelimit.FieldError
-	if _, err := pgxdb.New(nil); !errors.As(err, &field) || field.Field != "pool" {
+	if _, err := pgxdb.New(nil); conformance.FieldOf(err) != "pool" {
 		t.Errorf("New(nil): error %v, want a FieldError for pool", err)
 	}
-	pool, err := pgxpool.New(context.Background(), cluster.Open(t)+"&client_encoding=LATIN1")
+	pool, err := pgxpool.New(t.Context(), cluster.Open(t)+"&client_encoding=LATIN1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,15 +98,16 @@ func TestUnusablePoolIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = db.Exec(context.Background(), "SELECT 1")
-	if err == nil || !strings.Contains(err.Error(), "client_encoding LATIN1, must have UTF8") {
+	err = db.Exec(t.Context(), "SELECT 1")
+	if !strings.Contains(fmt.Sprint(err), "client_encoding LATIN1, must have UTF8") {
 		t.Errorf("Exec in LATIN1: error %v, want it to name client_encoding LATIN1", err)
 	}
 }
 
-// The program sets a password for each connection, to any server.
+// At opens connections with the hooks of the program's pool. The hook here sets a password, without which
+// logins fail.
 func TestAtConnectsLikeProgramPool(t *testing.T) {
-	ctx := context.Background()
+	ctx := t.Context()
 	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\n" +
 		"host all changing 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n"})
 	admin := cluster.Connect(t, server.DSN("postgres"))

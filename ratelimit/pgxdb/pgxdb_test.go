@@ -1,14 +1,11 @@
 package pgxdb_test
 
 import (
-	"context"
-	"errors"
 	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
@@ -27,7 +24,7 @@ func TestConformance(t *testing.T) {
 	conformance.DB(t, open)
 }
 
-// The error of an invalid DSN does not contain the password.
+// The error for an invalid DSN does not contain the password.
 func TestDSNErrorHidesPassword(t *testing.T) {
 	for _, dsn := range []string{
 		"postgres://u:s3cr3t@h:port/d", "postgres://u:s3cr3t@h/d?sslmode=perhaps",
@@ -39,8 +36,7 @@ func TestDSNErrorHidesPassword(t *testing.T) {
 		"postgres://u:s3cr3t@h/d?sslmode=verify-ca", "postgres://u:s3cr3t@h/d?target_session_attrs=some",
 	} {
 		db, err := pgxdb.Open(dsn, pgxdb.Options{})
-		var field *ratelimit.FieldError
-		if !errors.As(err, &field) || field.Field != "dsn" || db != nil {
+		if conformance.FieldOf(err) != "dsn" || db != nil {
 			t.Errorf("%s: DB %v, error %v, want a FieldError for dsn", dsn, db, err)
 			continue
 		}
@@ -65,7 +61,8 @@ func TestDSNErrorNamesFault(t *testing.T) {
 	}
 }
 
-// The options bound the connections, or else the DSN, or else 8.
+// Options.MaxConns bounds the connections. If it is 0, the DSN does, and without a number in the DSN, the
+// bound is 8.
 func TestMaxConns(t *testing.T) {
 	for dsn, want := range map[string]int{"postgres://h/d": 8, "postgres://h/d?pool_max_conns=5": 5} {
 		for option, want := range map[int]int{0: want, 3: 3} {
@@ -81,7 +78,7 @@ func TestMaxConns(t *testing.T) {
 	}
 }
 
-// Behind a pooler, a session may already have a prepared statement of the same name. No call fails.
+// No call fails if the session already has a prepared statement of the same name, as behind a pooler.
 func TestPreparedStatementExists(t *testing.T) {
 	dsn := cluster.Open(t)
 	db, err := pgxdb.Open(dsn, pgxdb.Options{MaxConns: 1})
@@ -92,15 +89,15 @@ func TestPreparedStatementExists(t *testing.T) {
 	run := func(sql string) {
 		t.Helper()
 		s := &pgdb.Statement{SQL: sql}
-		err := db.Run(context.Background(), []*pgdb.Statement{s})
+		err := db.Run(t.Context(), []*pgdb.Statement{s})
 		if err != nil || s.Err != nil || s.Code != "" {
 			t.Fatalf("%s: errors %v and %v, want none", sql, err, s.Err)
 		}
 	}
 	run("SELECT 1")
-	// The name is made from the text, so another session can prepare it.
+	// The name depends only on the text, so the test can prepare a statement of that name in another session.
 	s := &pgdb.Statement{SQL: "SELECT name FROM pg_prepared_statements WHERE statement = 'SELECT 1'"}
-	err = db.Run(context.Background(), []*pgdb.Statement{s})
+	err = db.Run(t.Context(), []*pgdb.Statement{s})
 	if err != nil || s.Err != nil || len(s.Result) < 5 {
 		t.Fatalf("errors %v and %v, result %q, want a name", err, s.Err, s.Result)
 	}
@@ -110,7 +107,7 @@ func TestPreparedStatementExists(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if err := other.Exec(context.Background(), "PREPARE "+name+" AS SELECT 1"); err != nil {
+	if err := other.Exec(t.Context(), "PREPARE "+name+" AS SELECT 1"); err != nil {
 		t.Fatal(err)
 	}
 	db = other

@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -33,6 +32,7 @@ func TestPostgres(t *testing.T) {
 	conformance.Store(t, func(t testing.TB) ratelimit.Store { return open(t) })
 }
 
+// Stats counts requests and remembered refusals, and after Close, Take fails.
 func TestStatsCountRequests(t *testing.T) {
 	store := open(t)
 	store.Prepare()
@@ -48,21 +48,20 @@ func TestStatsCountRequests(t *testing.T) {
 		t.Errorf("the second request: %+v, want a refusal", decisions[0])
 	}
 	if s := store.Stats(); s.Requests != 2 || s.RememberedRefusals != 1 {
-		t.Errorf("Stats() = %+v, want 2 requests and 1 blocked key", s)
+		t.Errorf("Stats() = %+v, want 2 requests and 1 remembered refusal", s)
 	}
 	if err := store.Unavailable(); err != nil {
 		t.Errorf("Unavailable() = %v, want nil", err)
 	}
 	store.Close()
-	err := store.Take(context.Background(), time.Second, hits, decisions)
+	err := store.Take(t.Context(), time.Second, hits, decisions)
 	if !errors.Is(err, ratelimit.ErrClosed) {
 		t.Errorf("Take of a closed store: error %v, want ErrClosed", err)
 	}
 }
 
 func TestOptionsOutOfRange(t *testing.T) {
-	var field *ratelimit.FieldError
-	if _, err := postgres.New(nil, postgres.Options{}); !errors.As(err, &field) || field.Field != "db" {
+	if _, err := postgres.New(nil, postgres.Options{}); conformance.FieldOf(err) != "db" {
 		t.Errorf("New(nil): error %v, want a FieldError for db", err)
 	}
 }

@@ -28,9 +28,9 @@ func (k *keys) remaining(l *ratelimit.Limit) int64 {
 	return free
 }
 
-// TestSettlementEqualsActualCost checks that a settled row has the same remaining quota as a row that was
-// charged the actual cost in the first place. Where charges drain, it may have less, but never more. A
-// settlement after the end of the charge's window changes nothing.
+// After a settlement, a row has the same remaining quota as a row that was charged the actual cost in the
+// first place. With gcra, which drains charges continuously, it may have less, but never more. A settlement
+// after the end of the charge's window changes nothing.
 func TestSettlementEqualsActualCost(t *testing.T) {
 	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
@@ -54,8 +54,8 @@ func TestSettlementEqualsActualCost(t *testing.T) {
 		if real == 0 && once.rows["p/k"] == nil {
 			t.Skip("the request alone started the window")
 		}
-		if !decided.Allowed || real > 0 && !once.take(l, real).Allowed || name == "sliding_log" &&
-			real > estimate {
+		isCharged := decided.Allowed && (real == 0 || once.take(l, real).Allowed)
+		if !isCharged || name == "sliding_log" && real > estimate {
 			t.Skip()
 		}
 		before := *settled.rows["p/k"]
@@ -79,8 +79,8 @@ func TestSettlementEqualsActualCost(t *testing.T) {
 			return
 		}
 		got, want := settled.remaining(l), once.remaining(l)
-		drains := name == "gcra"
-		if got > want || got < want && !(drains && now > decided.DecidedAt) {
+		hasDrained := name == "gcra" && now > decided.DecidedAt
+		if got > want || got < want && !hasDrained {
 			t.Fatalf("%+v: estimate %d, actual cost %d, %d µs later: remaining: got %d, want %d", *l,
 				estimate, real, now-decided.DecidedAt, got, want)
 		}
@@ -106,8 +106,8 @@ func windowOver(l *ratelimit.Limit, r *algorithm.Row, now, at int64) bool {
 	return now-at >= (l.Capacity()*w+l.Events-1)/l.Events
 }
 
-// TestOverdrawnQuotas checks that a settlement overdraws a limit by at most a full quota. RetryAfter is then
-// the earliest time at which a cost passes, and the row does not expire before the full quota is back.
+// A settlement overdraws a limit by at most a full quota. Afterwards, RetryAfter is the earliest time at
+// which a cost passes, and the row does not expire before the full quota is back.
 func TestOverdrawnQuotas(t *testing.T) {
 	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
@@ -159,8 +159,7 @@ func TestOverdrawnQuotas(t *testing.T) {
 	})
 }
 
-// TestWindowsOfCharges checks that for two charges of one window, settling their sum has the same effect as
-// settling each.
+// To settle the sum of two charges of one window has the same effect as to settle each of them.
 func TestWindowsOfCharges(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
@@ -186,8 +185,8 @@ func TestWindowsOfCharges(t *testing.T) {
 	})
 }
 
-// TestLargestBucketHasNoNegativeZero checks that a settlement which empties a bucket of the largest capacity,
-// which can have no debt, leaves the number that Postgres writes: 0, not -0.
+// A settlement which empties a bucket of the largest capacity, which can have no debt, leaves the number that
+// Postgres writes: 0, not -0.
 func TestLargestBucketHasNoNegativeZero(t *testing.T) {
 	l := &ratelimit.Limit{Algorithm: ratelimit.TokenBucket, Events: 12, Window: time.Second,
 		Burst: ratelimit.MaxEvents}

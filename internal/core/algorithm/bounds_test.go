@@ -13,9 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestBounds checks the bound of each algorithm on the admitted cost, for every period of random schedules.
-// Refunded cost may pass again. In some schedules the clock is sometimes set back: the latest time of the
-// key's hits then counts.
+// In every period of random schedules, the admitted cost without refunds is within the bound of the
+// algorithm. In some schedules, the clock is set back now and then: a hit then has the time of the key's
+// latest hit.
 func TestBounds(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		k := newKeys()
@@ -34,7 +34,7 @@ func TestBounds(t *testing.T) {
 				break
 			}
 			cost := conformance.DrawCost(t, l)
-			// a refund does not move the row's time
+			// A refund does not change the latest time.
 			if !backwards && rapid.IntRange(0, 15).Draw(t, "refund") == 0 {
 				cost = -cost
 			}
@@ -86,7 +86,7 @@ func checkBound(l *ratelimit.Limit, log []entry) error {
 	return nil
 }
 
-// maxCost returns the bound of the cost in a period of the given microseconds, including both ends.
+// maxCost returns the bound of the cost in a period of time microseconds, including both ends.
 func maxCost(l *ratelimit.Limit, time int64) *big.Int {
 	window, full := big.NewInt(l.Window.Microseconds()), big.NewInt(l.Capacity())
 	gained := new(big.Int)

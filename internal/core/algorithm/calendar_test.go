@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 )
 
-// TestPeriodsLeaveNoGap checks that each time is in exactly one period.
+// Each time is in exactly one period.
 func TestPeriodsLeaveNoGap(t *testing.T) {
 	conformance.Check(t, 3000, func(t *rapid.T) {
 		l := conformance.DrawLimit(t, "calendar", "p")

@@ -10,9 +10,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestClockIsCorrected checks decisions after a clock was temporarily ahead. If the row counts as new, its
-// key is decided like a new key. Otherwise the key is refused at most for the time that the row may be ahead,
-// plus the time in which its charges expire.
+// If a row counts as new after a clock was temporarily ahead, its key is decided like a new key. Otherwise
+// the key is refused at most for the time that the row may be ahead, plus the time in which its charges
+// expire.
 func TestClockIsCorrected(t *testing.T) {
 	conformance.EachDefinition(t, 1000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
@@ -49,8 +49,7 @@ func TestClockIsCorrected(t *testing.T) {
 	})
 }
 
-// TestRowThatCountsAsNewIsChargedNow checks ChargedAt for rows ahead of now. It is the time of the row's
-// window, refill or last hit, or now if the row counts as new.
+// ChargedAt returns now for a row that is so far ahead that it counts as new, and never an earlier time.
 func TestRowThatCountsAsNewIsChargedNow(t *testing.T) {
 	conformance.EachDefinition(t, 300, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")

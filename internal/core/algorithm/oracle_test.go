@@ -222,10 +222,7 @@ func withoutRefunds(log []entry) []entry {
 		}
 		refund := -e.cost
 		for i := len(hits) - 1; i >= 0 && refund > 0; i-- {
-			part := refund
-			if part > hits[i].cost {
-				part = hits[i].cost
-			}
+			part := min(refund, hits[i].cost)
 			hits[i].cost -= part
 			refund -= part
 		}
@@ -236,8 +233,5 @@ func withoutRefunds(log []entry) []entry {
 // wholeRemaining returns remaining, rounded down and at least 0.
 func wholeRemaining(l *ratelimit.Limit, log []entry, at int64) int64 {
 	left := remaining(l, log, at)
-	if left.Sign() < 0 {
-		return 0
-	}
-	return new(big.Int).Quo(left.Num(), left.Denom()).Int64()
+	return max(0, new(big.Int).Quo(left.Num(), left.Denom()).Int64())
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestRequestsAreChargedAllOrNothing checks that a request charges all rows if each hit would pass alone, and
-// otherwise none. Refunds always take effect.
+// A request charges all rows if each hit would pass alone, and otherwise none. Refunds always take effect.
 func TestRequestsAreChargedAllOrNothing(t *testing.T) {
 	conformance.Check(t, 5000, func(t *rapid.T) {
 		k := newKeys()
@@ -63,8 +62,8 @@ func TestRequestsAreChargedAllOrNothing(t *testing.T) {
 	})
 }
 
-// TestRefundUndoesTake checks that a refund at the time of a take undoes it: the row then decides as before.
-// Transactions depend on that.
+// A refund undoes a take of the same time, so that the row then decides as before. Transactions depend on
+// that.
 func TestRefundUndoesTake(t *testing.T) {
 	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")

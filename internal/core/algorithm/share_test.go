@@ -9,8 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestSharesAddUpToRow checks the remaining quota of a share: at most one above, and at most two below, an
-// equal part of the row's remaining quota.
+// A share has an equal part of the row's remaining quota, or at most one unit more or two units less.
 func TestSharesAddUpToRow(t *testing.T) {
 	start := int64(1_700_000_000) * conformance.Second
 	limits := conformance.Limits("", 100)

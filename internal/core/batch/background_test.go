@@ -92,10 +92,11 @@ func TestCallIsRetriedUntilItTakesEffect(t *testing.T) {
 				batch.Add(c.background, call, 0)
 				time.Sleep(10 * time.Minute)
 				synctest.Wait()
-				if len(c.ended) != 1 || (c.ended[0] != nil) != test.lost || (c.lost == 1) != test.lost ||
-					c.granted != 2 {
-					t.Errorf("ended with %v, %d granted, %d lost; want one end, 2 granted, lost %v", c.ended,
-						c.granted, c.lost, test.lost)
+				if len(c.ended) != 1 || c.granted != 2 {
+					t.Fatalf("ended with %v, %d granted; want one end, 2 granted", c.ended, c.granted)
+				}
+				if failed := c.ended[0] != nil; failed != test.lost || (c.lost == 1) != test.lost {
+					t.Errorf("ended with %v, %d lost; want lost %v", c.ended, c.lost, test.lost)
 				}
 				if c.tries != test.tries || c.alone != test.alone {
 					t.Errorf("sent %d times, %d alone; want %d, %d", c.tries, c.alone, test.tries, test.alone)
@@ -115,7 +116,7 @@ func failTimes(n int) func(tries int) (own, together error) {
 	}
 }
 
-// The ends of calls beyond the bound get an error.
+// If too many calls wait, each further call ends immediately with ErrTooManyCalls.
 func TestTooManyCallsAreLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFakeSender(t.Context(), failTimes(0))
@@ -134,7 +135,8 @@ func TestTooManyCallsAreLost(t *testing.T) {
 	})
 }
 
-// DropRefunds drops refunds of leases, because a server that has taken over may lack the charges.
+// DropRefunds drops the refunds of leases, because a server that has taken over may lack their charges.
+// Settlements stay.
 func TestRefundsOfLeasesAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFakeSender(t.Context(), failTimes(0))
@@ -152,7 +154,8 @@ func TestRefundsOfLeasesAreDropped(t *testing.T) {
 	})
 }
 
-// A batch has calls of one window of a row. If a request refunds, all waiting refunds go before it.
+// A batch has only calls of one window for each row. If a request refunds, all waiting calls of its row go
+// before it.
 func TestBatchHasOneWindowPerRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFakeSender(t.Context(), failTimes(0))

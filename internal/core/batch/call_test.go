@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -61,14 +62,16 @@ func TestPanicsFailOnlyTheirCalls(t *testing.T) {
 				}
 				waitForCalls(time.Now(), calls...)
 				for _, c := range calls {
-					if owner := c.Owner.(string); test.broken[owner] != (c.Err != nil) ||
-						c.Err != nil && !strings.Contains(c.Err.Error(), "a panic with "+owner) {
-						t.Errorf("%s of %v: error %v, want a panic: %v", owner, test.broken, c.Err,
-							test.broken[owner])
+					owner, wantErr := c.Owner.(string), "<nil>"
+					if test.broken[owner] {
+						wantErr = "a panic with " + owner
 					}
-					if c.Err == nil && (len(c.Decisions) != 2 || c.Decisions[0].Remaining != 1 ||
-						c.Decisions[1].Remaining != 2) {
-						t.Errorf("%s of %v: got %+v, want 1 and 2 left", c.Owner, test.broken, c.Decisions)
+					if !strings.Contains(fmt.Sprint(c.Err), wantErr) {
+						t.Errorf("%s of %v: error %v, want %s", owner, test.broken, c.Err, wantErr)
+					}
+					want := []ratelimit.Decision{{Allowed: true, Remaining: 1}, {Allowed: true, Remaining: 2}}
+					if c.Err == nil && !slices.Equal(c.Decisions, want) {
+						t.Errorf("%s of %v: got %+v, want %+v", owner, test.broken, c.Decisions, want)
 					}
 				}
 				var decided []string
@@ -85,10 +88,17 @@ func TestPanicsFailOnlyTheirCalls(t *testing.T) {
 	}
 }
 
-// The end of a context ends the wait immediately. The call stays in its batch with its hits, and is finished
-// without an effect and without Deliver.
+// If the context ends, the caller stops waiting immediately. Its call stays in the batch with its hits, and
+// is finished without Deliver.
 func TestCancel(t *testing.T) {
-	for _, when := range []string{"pending", "in flight", "finished"} {
+	for when, test := range map[string]struct {
+		at             time.Duration // the time of the cancellation
+		end, delivered string
+	}{
+		"pending":   {ms(50)[0], "false after 50ms: enough", "first other"},
+		"in flight": {ms(150)[0], "false after 150ms: enough", "first other"},
+		"finished":  {ms(250)[0], "true after 200ms: <nil>", "first canceled other"},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			enough := errors.New("enough")
 			var delivered []string
@@ -105,10 +115,8 @@ func TestCancel(t *testing.T) {
 			c.Prepare(hits, false)
 			hits[0].Cost = 0 // the call has a copy
 			c.Owner = "canceled"
-			at := map[string]time.Duration{"pending": 50, "in flight": 150,
-				"finished": 250}[when] * time.Millisecond
 			ctx, cancel := context.WithCancelCause(t.Context())
-			time.AfterFunc(at, func() { cancel(enough) })
+			time.AfterFunc(test.at, func() { cancel(enough) })
 			var took time.Duration
 			reusable := true
 			go func() {
@@ -120,21 +128,15 @@ func TestCancel(t *testing.T) {
 			waitForCalls(start, first, other)
 			time.Sleep(100 * time.Millisecond)
 			synctest.Wait()
-			want := "first canceled other"
-			if when == "finished" {
-				if !reusable || took != 200*time.Millisecond || c.Err != nil ||
-					c.Decisions[0].Remaining != 7 {
-					t.Errorf("%s: %v, %+v after %v; want it decided after 200ms", when, c.Err, c.Decisions,
-						took)
-				}
-			} else {
-				want = "first other"
-				if reusable || took != at || !errors.Is(c.Err, enough) {
-					t.Errorf("%s: error %v after %v, want %v after %v", when, c.Err, took, enough, at)
-				}
+			if got := fmt.Sprintf("%t after %v: %v", reusable, took, c.Err); got != test.end {
+				t.Errorf("%s: reusable %s, want %s", when, got, test.end)
 			}
-			if got := strings.Join(delivered, " "); got != want || c.Hits[0].Cost != 7 {
-				t.Errorf("%s: delivered %q with hits %+v, want %q with cost 7", when, got, c.Hits, want)
+			if c.Err == nil && c.Decisions[0].Remaining != 7 {
+				t.Errorf("%s: decisions %+v, want the cost 7", when, c.Decisions)
+			}
+			if got := strings.Join(delivered, " "); got != test.delivered || c.Hits[0].Cost != 7 {
+				t.Errorf("%s: delivered %q with hits %+v, want %q with cost 7", when, got, c.Hits,
+					test.delivered)
 			}
 			if got := fmt.Sprint(d.batches); got != "[[first] [canceled other]]" {
 				t.Errorf("%s: batches %s, want [[first] [canceled other]]", when, got)
@@ -153,13 +155,14 @@ func TestCancelRacesWithFinish(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		go cancel(enough)
 		batch.Enter(ctx, d.queue, c)
-		if c.Err == nil && c.Decisions[0].Remaining != 7 || c.Err != nil && !errors.Is(c.Err, enough) {
+		isDecided := c.Err == nil && c.Decisions[0].Remaining == 7
+		if !isDecided && !errors.Is(c.Err, enough) {
 			t.Fatalf("got %v, %+v; want the decision or the cause of the end", c.Err, c.Decisions)
 		}
 	}
 }
 
-// The error of a batch is the error of its calls, except calls with errors of their own.
+// The error of a batch is the error of each of its calls, unless the call has its own error.
 func TestBatchErrorFailsItsCalls(t *testing.T) {
 	own, shared := errors.New("own"), errors.New("shared")
 	var q *batch.Queue
@@ -170,9 +173,9 @@ func TestBatchErrorFailsItsCalls(t *testing.T) {
 					c.Err = own
 				}
 			}
-			given := append([]*batch.Call(nil), calls...)
-			batch.Finish(q, given, shared)
-			for _, c := range given {
+			slice := slices.Clone(calls)
+			batch.Finish(q, slice, shared)
+			for _, c := range slice {
 				if c != nil {
 					t.Error("after Finish, the slice holds a call, want nil")
 				}
@@ -209,7 +212,7 @@ func TestEachCallIsDecidedOnce(t *testing.T) {
 				cost := int64(1000*i + n)
 				c.Prepare([]ratelimit.Hit{{Cost: cost}, {Cost: -cost}}[:1+n%2], false)
 				c.Owner = i
-				batch.Enter(context.Background(), d.queue, c)
+				batch.Enter(t.Context(), d.queue, c)
 				if c.Err != nil || len(c.Decisions) != 1+n%2 || c.Decisions[0].Remaining != cost {
 					t.Errorf("goroutine %d, call %d: got %v, %+v; want cost %d", i, n, c.Err, c.Decisions,
 						cost)

@@ -1,7 +1,6 @@
 package batch_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -37,7 +36,7 @@ var splitTests = []struct {
 	{name: "a failure of the others", hits: newHits("1i 2"), fails: 2, parts: "[1][2]", want: "failure"},
 }
 
-// Split makes separate calls of Independent hits. The whole call is finished once, with its last part.
+// Split makes a separate call of each Independent hit. The whole call is finished once, with its last part.
 func TestIndependentHitsAreSeparateCalls(t *testing.T) {
 	failure := errors.New("failure")
 	for _, test := range splitTests {
@@ -68,7 +67,7 @@ func TestIndependentHitsAreSeparateCalls(t *testing.T) {
 		for range 2 { // a call can be used again
 			parts = ""
 			c.Prepare(test.hits, false)
-			batch.Enter(context.Background(), q, c)
+			batch.Enter(t.Context(), q, c)
 			got := fmt.Sprint(c.Err)
 			if c.Err == nil {
 				var costs []any

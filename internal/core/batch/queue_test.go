@@ -133,6 +133,7 @@ var schedules = map[string]struct {
 	},
 }
 
+// Calls that arrive during a batch share the next one. A slow batch delays other calls by at most 5 ms.
 func TestCallsShareBatches(t *testing.T) {
 	for name, test := range schedules {
 		t.Run(name, func(t *testing.T) {
@@ -195,8 +196,8 @@ func TestOneBatchAtATimeAfterSlowBatch(t *testing.T) {
 	})
 }
 
-// The first batches have up to 100 hits, later ones up to 400, and more once a full batch takes no longer
-// than a small one.
+// The first batches have at most 100 hits. The bound grows to 400, and further if a full batch takes no
+// longer than a small one.
 func TestBatchSize(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -296,7 +297,7 @@ func TestCallersKeepTheirTime(t *testing.T) {
 // time from others.
 func TestCallsWithoutTimeFailImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		closing, stop := context.WithCancel(context.Background())
+		closing, stop := context.WithCancel(t.Context())
 		defer stop()
 		random := func() float64 { return 0 }
 		silent := health.New(closing, random, func(ctx context.Context) error {

@@ -28,6 +28,8 @@ var transitions = []struct {
 	{[]string{"late", "answered", "late"}, "suspected"},
 }
 
+// The calls lead to the wanted state. From any state but answering, a probe that fails leads to down, and a
+// probe that is answered to answering.
 func TestStateTransitions(t *testing.T) {
 	lost := errors.New("lost")
 	call := map[string]func(h *health.Health){
@@ -45,7 +47,7 @@ func TestStateTransitions(t *testing.T) {
 	}
 	for _, test := range transitions {
 		synctest.Test(t, func(t *testing.T) {
-			closing, stop := context.WithCancel(context.Background())
+			closing, stop := context.WithCancel(t.Context())
 			defer stop()
 			answers := make(chan error)
 			h := health.New(closing, func() float64 { return 0 }, func(ctx context.Context) error {
@@ -88,11 +90,11 @@ func TestStateTransitions(t *testing.T) {
 
 // While the server answers others, a passed deadline is an overload. Other failures keep their error.
 func TestNoDecisionTellsOverloadFromOutage(t *testing.T) {
-	closing, stop := context.WithCancel(context.Background())
+	closing, stop := context.WithCancel(t.Context())
 	stop() // no probes
 	h := health.New(closing, func() float64 { return 0 }, nil)
 	other := errors.New("other")
-	deadline, cancel := health.WithDeadline(context.Background(), time.Now().Add(-time.Minute), time.Second)
+	deadline, cancel := health.WithDeadline(t.Context(), time.Now().Add(-time.Minute), time.Second)
 	defer cancel()
 	for _, c := range []struct {
 		err    error

@@ -80,10 +80,7 @@ func (o *oracle) remainingAt(at int64) int64 {
 			start += w
 		}
 		prev := o.admittedBetween(start-w, start)
-		elapsed := at - start
-		if elapsed < 0 {
-			elapsed = 0
-		}
+		elapsed := max(0, at-start)
 		weighted := (prev*(w-elapsed) + w - 1) / w
 		return o.limit.Events - weighted - o.admittedBetween(start, start+w)
 	}
@@ -98,9 +95,7 @@ func (o *oracle) remainingAt(at int64) int64 {
 			return
 		}
 		refilled += refills
-		if tokens += refills * o.limit.Events; tokens > o.limit.Capacity() {
-			tokens = o.limit.Capacity()
-		}
+		tokens = min(tokens+refills*o.limit.Events, o.limit.Capacity())
 	}
 	for _, p := range o.passed {
 		gain(p.time)
@@ -159,10 +154,7 @@ func drawLeased(t *rapid.T) *ratelimit.Limit {
 // drawAdvance draws the next advance of the time, often to a time at which something changes.
 func drawAdvance(t *rapid.T, w *world) int64 {
 	window := w.limit.Window.Microseconds()
-	horizon := window / 20
-	if horizon > 1000000 {
-		horizon = 1000000
-	}
+	horizon := min(window/20, 1000000)
 	toTurn := int64(0)
 	if n := len(w.oracle.windows); n > 0 {
 		toTurn = window - (w.server()-w.oracle.windows[n-1])%window
@@ -182,7 +174,7 @@ func (w *world) reset(p *process) {
 	lease.EndLease(p.leases, row)
 	w.row = algorithm.Row{}
 	w.time++ // no row is deleted and created again within a microsecond
-	slack := w.oracle.slack + w.held() + w.unitsBeingRefunded()
+	slack := w.oracle.slack + w.leasedUnits() + w.unitsBeingRefunded()
 	*w.oracle = oracle{limit: w.limit, slack: slack}
 }
 
@@ -191,21 +183,22 @@ func (w *world) stepClock(t *rapid.T) {
 	window := w.limit.Window.Microseconds()
 	by := rapid.SampledFrom([]int64{-1, 1}).Draw(t, "direction") * rapid.Int64Range(0, 3*window).Draw(t, "by")
 	if by > 0 {
-		w.oracle.slack += w.held() + w.limit.Events // a step lets a window pass, as without leases
+		w.oracle.slack += w.leasedUnits() + w.limit.Events // a window's quota passes, as without leases
 	} else {
 		w.oracle.slack += w.limit.Events
 	}
-	w.step += by
+	w.serverAhead += by
 	if ahead := max(w.row.Start, w.row.Refill) - w.server(); ahead > window {
-		// The row counts as new, perhaps from now on, and its windows come once more.
-		w.oracle.slack += w.held() + w.unitsBeingRefunded() + w.limit.Capacity() +
+		// The row counts as new, now or later, and its windows then start once more.
+		w.oracle.slack += w.leasedUnits() + w.unitsBeingRefunded() + w.limit.Capacity() +
 			(ahead/window+1)*w.limit.Events
 	}
 }
 
 // rapid tries to break the limit with answers that are slow, lost or out of order, window turns, crashes,
 // resets, and steps of the server's clock. Without resets and steps the bound is exact. After a reset, the
-// units that other processes hold may pass in addition. After a step, the units of all processes may.
+// units of other processes may pass in addition. After a step, the units of all processes may pass in
+// addition.
 func TestLeasesNeverExceedLimit(t *testing.T) {
 	leased := 0
 	conformance.Check(t, 6000, func(t *rapid.T) {
@@ -263,10 +256,10 @@ func TestLeasesNeverExceedLimit(t *testing.T) {
 	}
 }
 
-// Two horizons after the last hit, the row has exactly the charges of the admitted hits if batches are
-// answered quickly.
+// If batches are answered quickly, the row has exactly the charges of the admitted hits two horizons after
+// the last hit.
 func TestUnitsAreRefundedAfterLastHit(t *testing.T) {
-	held := 0
+	leased := 0
 	conformance.Check(t, 1500, func(t *rapid.T) {
 		w := newWorld(drawLeased(t), rapid.IntRange(1, 3).Draw(t, "processes"))
 		horizon := lease.Horizon(w.processes[0].leases, w.limit)
@@ -289,8 +282,8 @@ func TestUnitsAreRefundedAfterLastHit(t *testing.T) {
 			}
 			round()
 		}
-		if w.held() > 0 {
-			held++
+		if w.leasedUnits() > 0 {
+			leased++
 		}
 		closes := rapid.Bool().Draw(t, "closes")
 		for i := 0; i < 16 && !closes; i++ {
@@ -303,7 +296,7 @@ func TestUnitsAreRefundedAfterLastHit(t *testing.T) {
 			}
 			round()
 		}
-		if n := w.held(); n != 0 {
+		if n := w.leasedUnits(); n != 0 {
 			t.Fatalf("%+v: %d units are held, want 0", *w.limit, n)
 		}
 		free, _ := algorithm.Of(w.limit).Peek(w.limit, &w.row, w.server())
@@ -312,8 +305,8 @@ func TestUnitsAreRefundedAfterLastHit(t *testing.T) {
 				want, w.oracle.err)
 		}
 	})
-	t.Logf("%d schedules ended with units held", held)
-	if held < 30 {
-		t.Errorf("%d schedules ended with units held, want at least 30", held)
+	t.Logf("%d schedules ended with units held", leased)
+	if leased < 30 {
+		t.Errorf("%d schedules ended with units held, want at least 30", leased)
 	}
 }

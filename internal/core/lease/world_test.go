@@ -3,6 +3,7 @@ package lease_test
 import (
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -12,31 +13,31 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// world is one row and the processes with leases on it. The Go steps of package algorithm change the row;
-// other tests compare them with the SQL.
+// world simulates one row and the processes that have leases on it. Package algorithm changes the row, in
+// place of Postgres; other tests show that its results are those of the SQL.
 type world struct {
-	limit     *ratelimit.Limit
-	time      int64 // the true time, which all monotonic clocks measure
-	step      int64 // by how much the server's clock is ahead of time
-	row       algorithm.Row
-	processes []*process
-	oracle    *oracle
+	limit       *ratelimit.Limit
+	time        int64 // the true time, which all monotonic clocks measure
+	serverAhead int64 // the server's clock minus time
+	row         algorithm.Row
+	processes   []*process
+	oracle      *oracle
 }
 
 // server returns the server's time.
-func (w *world) server() int64 { return w.time + w.step }
+func (w *world) server() int64 { return w.time + w.serverAhead }
 
 // process is a simulated process: a Set and its batches in flight.
 type process struct {
 	w       *world
 	leases  *lease.Set
 	plugin  bool // the next hit comes through the plugin
-	batches []*flight
+	batches []*sentBatch
 	refunds []lease.Refund // the refunds of the next batch
 }
 
-// flight is a batch that was sent, and possibly executed, but not answered.
-type flight struct {
+// sentBatch is a batch that was sent and not answered. executed is true if the server has run it.
+type sentBatch struct {
 	sent      int64
 	cost      int64 // the cost of the hit that waits; 0 without one
 	requested int64 // the units to charge for the lease
@@ -52,7 +53,7 @@ type flight struct {
 var row = lease.RowID{Prefix: "p", Key: "k"}
 
 func newWorld(l *ratelimit.Limit, processes int) *world {
-	w := &world{limit: l, step: conformance.NewClock().Micro, oracle: &oracle{limit: l}}
+	w := &world{limit: l, serverAhead: conformance.NewClock().Micro, oracle: &oracle{limit: l}}
 	for i := 0; i < processes; i++ {
 		p := &process{w: w}
 		p.restart()
@@ -69,14 +70,16 @@ func (p *process) restart() {
 		Refund: func(r lease.Refund) { p.refunds = append(p.refunds, r) }})
 }
 
-// take counts one hit for the demand and calls lease.Take.
+// take calls lease.Take as a store does, after it has counted the hit in the demand, on which the sizes of
+// leases depend.
 func take(rows *lease.Set, hits []ratelimit.Hit, decisions []ratelimit.Decision) ([]*lease.Row, bool) {
 	index := (rows.Hash(rows.Seed, hits[0].Key) + rows.Hash(rows.Seed, hits[0].Limit.Prefix)) % lease.Hashes
 	atomic.AddInt32(&lease.Demand(rows)[index], 1)
 	return lease.Take(rows, hits, decisions, nil)
 }
 
-// hit decides a hit from the process's lease and returns true, or sends it in a batch.
+// hit decides a hit from the process's lease and returns true, or sends it in a batch. Every second hit uses
+// the code of the plugin.
 func (p *process) hit(cost int64) bool {
 	if p.plugin = !p.plugin; p.plugin && p.useInPlugin(cost) {
 		p.w.oracle.admit(p.w.server(), cost)
@@ -99,8 +102,11 @@ func (p *process) hit(cost int64) bool {
 // useInPlugin uses units as the interpreted plugin does, and reports whether the lease had enough.
 func (p *process) useInPlugin(cost int64) bool {
 	l := p.leases.Stripes[maphash.String(p.leases.Seed, row.Key)%lease.StripeCount].Rows[row]
-	if l == nil || l.Limit == nil || l.N < cost+l.Floor && !lease.Renew(p.leases, l, cost) ||
-		time.Duration(p.w.time)*time.Microsecond >= l.Ends {
+	if l == nil || l.Limit == nil {
+		return false
+	}
+	hasUnits := l.N >= cost+l.Floor || lease.Renew(p.leases, l, cost)
+	if !hasUnits || time.Duration(p.w.time)*time.Microsecond >= l.Ends {
 		return false
 	}
 	l.N -= cost
@@ -112,10 +118,11 @@ func (p *process) useInPlugin(cost int64) bool {
 }
 
 // send sends a batch without a hit.
-func (p *process) send() *flight { return p.sendOn(0, nil) }
+func (p *process) send() *sentBatch { return p.sendOn(0, nil) }
 
-// sweep sends the charges and refunds that Sweep returns.
-func (p *process) sweep() *flight {
+// sweep calls Sweep, and sends a batch with the refunds that Sweep makes and the charge for the row that it
+// returns.
+func (p *process) sweep() *sentBatch {
 	for _, r := range lease.Sweep(p.leases) {
 		return p.sendOn(0, r) // there is one row
 	}
@@ -123,8 +130,8 @@ func (p *process) sweep() *flight {
 }
 
 // sendOn sends a batch, with a hit on a row if cost is not 0.
-func (p *process) sendOn(cost int64, r *lease.Row) *flight {
-	f := &flight{sent: p.w.time, cost: cost, row: r, refunds: p.refunds}
+func (p *process) sendOn(cost int64, r *lease.Row) *sentBatch {
+	f := &sentBatch{sent: p.w.time, cost: cost, row: r, refunds: p.refunds}
 	p.refunds = nil
 	if r != nil {
 		_, f.requested = lease.NextCharge(p.leases, r)
@@ -134,7 +141,7 @@ func (p *process) sendOn(cost int64, r *lease.Row) *flight {
 }
 
 // execute runs a batch on the row.
-func (w *world) execute(f *flight) {
+func (w *world) execute(f *sentBatch) {
 	if f.executed {
 		return
 	}
@@ -167,7 +174,7 @@ func (w *world) execute(f *flight) {
 }
 
 // answer delivers the answer to a batch to its process.
-func (p *process) answer(f *flight) {
+func (p *process) answer(f *sentBatch) {
 	for i := range f.answers {
 		if f.row != nil {
 			lease.Update(p.leases, f.row, &f.answers[i])
@@ -177,17 +184,12 @@ func (p *process) answer(f *flight) {
 }
 
 // drop removes a batch, so that an answer to it is lost.
-func (p *process) drop(f *flight) {
-	for i := range p.batches {
-		if p.batches[i] == f {
-			p.batches = append(p.batches[:i:i], p.batches[i+1:]...)
-			return
-		}
-	}
+func (p *process) drop(f *sentBatch) {
+	p.batches = slices.DeleteFunc(p.batches, func(other *sentBatch) bool { return other == f })
 }
 
-// held returns the units that all processes hold or may get by answers on their way.
-func (w *world) held() int64 {
+// leasedUnits returns the units that all processes have, or may get by answers that have not arrived.
+func (w *world) leasedUnits() int64 {
 	sum := int64(0)
 	for _, p := range w.processes {
 		sum += lease.Stats(p.leases).Units
@@ -200,8 +202,7 @@ func (w *world) held() int64 {
 	return sum
 }
 
-// unitsBeingRefunded returns the units in refunds that wait or were sent, and sends the waiting ones in
-// batches.
+// unitsBeingRefunded returns the units in refunds that wait or were sent.
 func (w *world) unitsBeingRefunded() int64 {
 	sum := int64(0)
 	for _, p := range w.processes {
@@ -213,8 +214,6 @@ func (w *world) unitsBeingRefunded() int64 {
 		for _, r := range p.refunds {
 			sum += r.N
 		}
-		p.batches = append(p.batches, &flight{sent: w.time, refunds: p.refunds})
-		p.refunds = nil
 	}
 	return sum
 }

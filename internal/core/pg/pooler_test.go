@@ -77,7 +77,7 @@ func startPgBouncer(t *testing.T, dsn, mode string) string {
 	return through
 }
 
-// Settings without an effect have none through a pooler either.
+// Settings without an effect on decisions have none through a pooler either.
 func TestHarmlessSettingsThroughPooler(t *testing.T) {
 	for _, mode := range []string{"transaction", "statement"} {
 		for name, open := range drivers.All {
@@ -95,7 +95,8 @@ func TestHarmlessSettingsThroughPooler(t *testing.T) {
 	}
 }
 
-// JIT is on again in the replacing statement if a pooler has given it another session.
+// If a pooler has given a later statement of a transaction another session, JIT is on again there, which
+// ReadGuards detects.
 func TestDividedTransactionIsDetected(t *testing.T) {
 	guarded := pg.Guard([]*pgdb.Statement{{SQL: "SELECT 1"}}, false)
 	replaces := guarded[2]

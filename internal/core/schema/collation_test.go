@@ -1,7 +1,6 @@
 package schema_test
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -27,19 +26,14 @@ const libraryTables = `
 	CREATE UNLOGGED TABLE rate_limit_ephemeral (prefix TEXT NOT NULL, key TEXT NOT NULL, count BIGINT,
 		prev_count BIGINT, window_start TIMESTAMPTZ, tokens DOUBLE PRECISION, last_refill TIMESTAMPTZ,
 		expires_at TIMESTAMPTZ NOT NULL, PRIMARY KEY (prefix, key));
-	CREATE TABLE rate_limit_durable (prefix TEXT NOT NULL, key TEXT NOT NULL, count BIGINT, prev_count BIGINT,
-		window_start TIMESTAMPTZ, tokens DOUBLE PRECISION, last_refill TIMESTAMPTZ,
-		expires_at TIMESTAMPTZ NOT NULL, PRIMARY KEY (prefix, key));`
+	CREATE TABLE rate_limit_durable (LIKE rate_limit_ephemeral INCLUDING ALL);`
 
 // byteOrderSQL returns the statements of the documentation that change the collation of the tables.
 func byteOrderSQL(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../../docs/migrating-from-npm.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := readFile(t, "../../../docs/migrating-from-npm.md")
 	statements := regexp.MustCompile(`(?m)^ *ALTER TABLE rate_limit_\w+ ALTER prefix .*;$`).FindAllString(
-		string(text), -1)
+		text, -1)
 	if len(statements) != 2 {
 		t.Fatalf("the documentation has the statements %q, want 2", statements)
 	}

@@ -2,7 +2,6 @@ package schema_test
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -17,12 +16,9 @@ import (
 // is joined, up to 200 columns.
 func compactSQL(t *testing.T, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := readFile(t, file)
 	sql, last, inBody, quoted, indent := "", "", false, false, 0
-	for _, line := range strings.Split(string(text), "\n") {
+	for _, line := range strings.Split(text, "\n") {
 		start := strings.TrimSpace(line)
 		if start == "" || strings.HasPrefix(start, "--") {
 			continue

@@ -1,7 +1,6 @@
 package schema_test
 
 import (
-	"os"
 	"strings"
 	"testing"
 
@@ -15,11 +14,8 @@ func TestPolicyPageDescribesEachColumn(t *testing.T) {
 		from = "<!-- `go test ./internal/core/schema -update` writes the lines from here -->\n"
 		to   = "<!-- to here -->\n"
 	)
-	file, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(file), from)
+	file := readFile(t, page)
+	before, rest, found := strings.Cut(file, from)
 	_, after, ends := strings.Cut(rest, to)
 	// A column without a comment makes the text NULL.
 	want := "\n" + newTestDB(t).queryText(`SELECT

@@ -2,7 +2,6 @@ package schema_test
 
 import (
 	"context"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -20,10 +19,7 @@ import (
 // createRoles creates a role for proxies and one for administrators, with the privileges of docs/policy.md.
 func (s *testDB) createRoles() (proxy, administrator string) {
 	s.t.Helper()
-	text, err := os.ReadFile("../../../docs/policy.md")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	text := readFile(s.t, "../../../docs/policy.md")
 	database := s.queryText("SELECT current_database()")
 	proxy, administrator = "p_"+database, "a_"+database
 	s.exec("CREATE ROLE " + proxy + "; CREATE ROLE " + administrator)
@@ -32,7 +28,7 @@ func (s *testDB) createRoles() (proxy, administrator string) {
 			s.exec("RESET ROLE; DROP OWNED BY " + role + "; DROP ROLE " + role)
 		}
 	})
-	_, section, _ := strings.Cut(string(text), "\n## Roles\n")
+	_, section, _ := strings.Cut(text, "\n## Roles\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	grants := regexp.MustCompile(`(?m)^GRANT [^;]*;$`).FindAllString(section, -1)
 	if len(grants) != 13 {
@@ -45,8 +41,8 @@ func (s *testDB) createRoles() (proxy, administrator string) {
 	return proxy, administrator
 }
 
-// The roles of docs/policy.md suffice and do not exceed their purpose: an administrator changes the policy,
-// and proxies apply it, count, and report their progress.
+// With the roles of docs/policy.md, an administrator changes the policy, and proxies apply it, count, and
+// report their progress. The roles allow no more than that.
 func TestDocumentedRolesSuffice(t *testing.T) {
 	s := newTestDB(t)
 	s.exec("REVOKE CREATE ON SCHEMA public FROM public")
@@ -111,26 +107,20 @@ func TestTemporaryTablesReplaceNoTables(t *testing.T) {
 		"public.rate_limit_changes WHERE ref = 'gold')", "0 1")
 }
 
-// docs/security.md lists the functions with the rights of their owner, and the roles that may call them. No
-// role destroys or makes more than it documents.
+// The functions with the rights of their owner are those of docs/security.md, and the roles that may call
+// them too. A role can destroy or create only what the documents say.
 func TestFunctionsOfEachRole(t *testing.T) {
 	s := newTestDB(t)
 	s.exec("REVOKE CREATE ON SCHEMA public FROM public")
 	proxy, administrator := s.createRoles()
-	operating, err := os.ReadFile("../../../docs/operating.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	security, err := os.ReadFile("../../../docs/security.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	operating := readFile(t, "../../../docs/operating.md")
+	security := readFile(t, "../../../docs/security.md")
 	grant := regexp.MustCompile(`GRANT EXECUTE ON FUNCTION rate_limit_begin_batch[^;]* TO `).FindString(
-		string(operating))
+		operating)
 	s.exec(grant + proxy)
 	var documented []string
 	for _, row := range regexp.MustCompile("(?m)^\\| `(rate_limit_[a-z_]+)` \\| (yes|no) \\| "+
-		"(yes|no) \\|").FindAllStringSubmatch(string(security), -1) {
+		"(yes|no) \\|").FindAllStringSubmatch(security, -1) {
 		documented = append(documented, row[1]+" "+row[2]+" "+row[3]+" no")
 	}
 	s.exec("CREATE ROLE n_" + proxy)
@@ -160,14 +150,11 @@ func TestViewsAndFunctionsGiveNoRights(t *testing.T) {
 		WHERE a.grantee = 0)`, "rate_limit_behind rate_limit_counters rate_limit_override_of")
 }
 
-// An account of Grafana reads with the grants of docs/metrics.md.
+// With the grants of docs/metrics.md, an account of Grafana can read.
 func TestDocumentedGrantsSufficeForGrafana(t *testing.T) {
 	s := newTestDB(t)
-	text, err := os.ReadFile("../../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, needs, _ := strings.Cut(string(text), "needs `SELECT` on ")
+	text := readFile(t, "../../../docs/metrics.md")
+	_, needs, _ := strings.Cut(text, "needs `SELECT` on ")
 	needs, _, _ = strings.Cut(needs, ".")
 	role := "g_" + s.queryText("SELECT current_database()")
 	s.exec("CREATE ROLE " + role)

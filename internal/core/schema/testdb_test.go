@@ -3,6 +3,7 @@ package schema_test
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -101,6 +102,15 @@ func (s *testDB) expect(sql, want string) {
 	if got := s.queryText(sql); got != want {
 		s.t.Errorf("%s: got\n%s\nwant\n%s", sql, got, want)
 	}
+}
+
+func readFile(t testing.TB, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // sortLines returns a text with its lines sorted.

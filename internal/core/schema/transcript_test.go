@@ -3,7 +3,6 @@ package schema_test
 import (
 	"context"
 	"errors"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -95,10 +94,7 @@ func rowsOf(result *pgconn.Result) string {
 
 // A command of the transcript constraints violates each constraint of our tables.
 func TestEachConstraintIsBroken(t *testing.T) {
-	text, err := os.ReadFile("testdata/constraints.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := readFile(t, "testdata/constraints.txt")
 	names := newTestDB(t).queryText(`SELECT CASE WHEN c.conname LIKE 'rate\_limit\_%'
 			THEN format('"%s"', c.conname) ELSE format('"%s.*"%s"', c.conrelid::regclass, c.conname) END
 		FROM pg_constraint c WHERE c.conrelid::regclass::text LIKE 'rate\_limit\_%'
@@ -106,7 +102,7 @@ func TestEachConstraintIsBroken(t *testing.T) {
 			AND c.conrelid::regclass::text NOT IN ('rate_limit_ephemeral', 'rate_limit_durable')
 			AND c.conname <> 'time_zone_must_be_known_to_the_server' -- the server's own error comes first`)
 	for name := range strings.SplitSeq(names, "\n") {
-		if !regexp.MustCompile("(?m)^! .*" + name).Match(text) {
+		if !regexp.MustCompile("(?m)^! .*" + name).MatchString(text) {
 			t.Errorf("no command of the transcript constraints violates %s", name)
 		}
 	}

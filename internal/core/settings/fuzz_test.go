@@ -37,7 +37,8 @@ func FuzzSettings(f *testing.F) {
 			err := settings.Read([]settings.Setting{alone}, settings.Values{setting.Name: text},
 				&settings.Settings{})
 			var wrong *ratelimit.FieldError
-			if err != nil && (!errors.As(err, &wrong) || wrong.Field == "" || wrong.Want == "") {
+			isComplete := errors.As(err, &wrong) && wrong.Field != "" && wrong.Want != ""
+			if err != nil && !isComplete {
 				t.Errorf("%s %q: error %v, want one with the setting and its values", setting.Name, text, err)
 			}
 			return err

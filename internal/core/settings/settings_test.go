@@ -180,7 +180,8 @@ var settingTests = []struct {
 	},
 }
 
-// Errors about a text name the setting and the text.
+// A setting accepts its documented texts, and refuses other texts with an error that names the setting and
+// the text.
 func TestSettingsAcceptDocumentedValues(t *testing.T) {
 	for _, test := range settingTests {
 		for text, want := range test.right {
@@ -196,7 +197,8 @@ func TestSettingsAcceptDocumentedValues(t *testing.T) {
 	}
 }
 
-// An error that only the whole limit shows has the words of the configuration.
+// If settings of a limit do not fit together, the error names a setting as in the configuration, not a field
+// of ratelimit.Limit.
 func TestErrorsOfALimitNameTheSetting(t *testing.T) {
 	for want, from := range map[string]settings.Values{
 		`limit: "1001 1h": must be at most 1000 for sliding_log`: {"algorithm": "sliding_log",
@@ -225,6 +227,7 @@ func TestErrorsOfALimitNameTheSetting(t *testing.T) {
 	}
 }
 
+// CredentialHeader reports whether a header usually has a secret, such as an API key.
 func TestCredentialHeader(t *testing.T) {
 	for name, want := range map[string]bool{
 		"Authorization": true, "proxy-authorization": true, "Cookie": true, "X-Api-Key": true, "apikey": true,
@@ -239,6 +242,7 @@ func TestCredentialHeader(t *testing.T) {
 	}
 }
 
+// A limit has warnings about a cost that never passes, and about SynchronousCommit without Durable.
 func TestWarnings(t *testing.T) {
 	for _, test := range []struct {
 		limit ratelimit.Limit
@@ -260,6 +264,8 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+// Stores with the same effective settings are equal after Resolve. The environment has the settings that the
+// configuration leaves out.
 func TestStoreSettings(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "")
@@ -306,12 +312,14 @@ func TestInvalidEnvironmentIsRefused(t *testing.T) {
 	_, err := settings.Store{}.Resolve("here,")
 	checkField(t, err, "dsn", "")
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "perhaps")
-	if _, err := (settings.Store{DSN: "memory"}).Resolve("here,"); err == nil ||
-		!strings.Contains(err.Error(), "PG_RATELIMIT_DISABLE_AUTO_MIGRATE") {
+	_, err = settings.Store{DSN: "memory"}.Resolve("here,")
+	if !strings.Contains(fmt.Sprint(err), "PG_RATELIMIT_DISABLE_AUTO_MIGRATE") {
 		t.Errorf("error %v, want one that names PG_RATELIMIT_DISABLE_AUTO_MIGRATE", err)
 	}
 }
 
+// ParseAudit reads each level and share, and refuses any other text with an error that names audit and the
+// text.
 func TestParseAudit(t *testing.T) {
 	fallback := settings.Audit{Level: settings.AuditDenied}
 	for text, want := range map[string]settings.Audit{
@@ -331,6 +339,7 @@ func TestParseAudit(t *testing.T) {
 	}
 }
 
+// MaxAudit returns the audit that records more requests.
 func TestMaxAudit(t *testing.T) {
 	ordered := []settings.Audit{
 		{Level: settings.AuditOff}, {Level: settings.AuditDenied}, {Level: settings.AuditSample, Share: 0.1},

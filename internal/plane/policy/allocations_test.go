@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// Evaluate allocates no memory for a known user.
+// Evaluate allocates no memory for a known user, with and without remembered verdicts.
 func TestEvaluateAllocatesNothing(t *testing.T) {
 	rules := []policy.Rule{
 		{Name: "tier", Family: "plan", Tiers: []string{"free"}, Limits: perHour(1)},

@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// An assumed address may belong to a load balancer. It does not free a request from the limit of a family,
-// but it matches block rules and limits without a family.
+// An assumed address may be that of a load balancer. Therefore it does not move a request from one rule of a
+// family to another, but block rules and rules without a family match it.
 func TestAssumedAddressFreesNoRequest(t *testing.T) {
 	networks := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	rule := func(name, family string, priority, events int64, networks []netip.Prefix) policy.Rule {

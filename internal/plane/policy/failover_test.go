@@ -1,7 +1,6 @@
 package policy_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -11,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// One transaction drops the tables and creates them with other rows, as the restore of a dump does. The new
-// change log does not contain the old rows.
+// A restore drops the tables and creates them with other rows in one transaction. A proxy applies all of the
+// new rows, although the new log of changes does not list the rows that are gone.
 func TestRecreatedTables(t *testing.T) {
 	d := newTestDB(t)
 	d.addUser("ann", "free")
@@ -30,8 +29,8 @@ func TestRecreatedTables(t *testing.T) {
 	checkEqual(t, "reported errors", d.reportedErrors(), "")
 }
 
-// The primary fails with its latest changes, and a replica takes over. A lost change no longer has an effect
-// after the failover, and the next change takes effect.
+// If the primary fails before it has replicated its latest changes, these changes have no effect after the
+// failover to a replica. Later changes have.
 func TestPromotedReplica(t *testing.T) {
 	cluster.Tool(t, "pg_basebackup")
 	replicating := cluster.Options{Config: map[string]string{"wal_level": "replica",
@@ -39,7 +38,7 @@ func TestPromotedReplica(t *testing.T) {
 		HBA: "local all all trust\nhost all,replication all 127.0.0.1/32 trust\n"}
 	primary, second := cluster.Private(t, replicating), cluster.Private(t, replicating)
 	d := openTestDB(t, primary.DSN("postgres"))
-	ctx := context.Background()
+	ctx := t.Context()
 	m := &controlledDB{db: d.openDB()}
 	p := d.newPolicyOn(m, policy.Settings{})
 	refresh(t, p)
@@ -61,7 +60,7 @@ func TestPromotedReplica(t *testing.T) {
 		t.Error("a poll of a standby: got no error, want one")
 	}
 
-	// The replica loses the connection. The next changes are on the primary alone.
+	// The replica loses its connection, so the next changes are only on the primary.
 	r.exec("ALTER SYSTEM SET primary_conninfo = ''")
 	r.exec("SELECT pg_reload_conf()")
 	await.Within(t, time.Minute, "the end of the replication",

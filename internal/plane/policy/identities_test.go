@@ -35,17 +35,16 @@ type addedIdentity struct {
 	at time.Time
 }
 
-// evict calls evict, which evicts identities from the cache, and deletes the identities that match from the
-// model.
-func (m *cacheModel) evict(evict func(), matches func(sender policy.Credential, id *policy.Identity) bool) {
+// evict calls do, which evicts the identities that match from the cache, and deletes them from the model.
+func (m *cacheModel) evict(do func(), matches func(sender policy.Credential, id *policy.Identity) bool) {
 	m.generation++
-	evict()
+	do()
 	maps.DeleteFunc(m.added, func(sender policy.Credential, a addedIdentity) bool {
 		return matches(sender, a.id)
 	})
 }
 
-// add ends a random started look-up.
+// add adds the result of a random look-up that has started.
 func (m *cacheModel) add(t *rapid.T, n int, user string) {
 	generation := rapid.SampledFrom(m.generations).Draw(t, "look-up")
 	id := newIdentity(n, rapid.Bool().Draw(t, "known"))
@@ -66,7 +65,7 @@ func (m *cacheModel) add(t *rapid.T, n int, user string) {
 
 // check compares the cache with the model.
 func (m *cacheModel) check(t *rapid.T, capacity int) {
-	found := 0
+	count := 0
 	for n := range 15 {
 		for _, sender := range []policy.Credential{{Digest: policy.Digest(fmt.Sprint(n))},
 			{User: fmt.Sprint("user", n)}} {
@@ -78,15 +77,15 @@ func (m *cacheModel) check(t *rapid.T, capacity int) {
 				t.Fatalf("FindIdentity(%q): got %+v read at %d, want %+v read at %v", sender, id, at, want.id,
 					want.at)
 			case id.Known || id.User != "":
-				found++
+				count++
 			case !m.now.Before(want.at.Add(policy.UnknownTTL)):
 				t.Fatalf("FindIdentity(%q) at %v: got a key that is unknown since %v, want nil", sender,
 					m.now, want.at)
 			}
 		}
 	}
-	if n, _ := m.cache.Len(); n != found || n > capacity {
-		t.Fatalf("Len: got %d, want %d, the number of identities found, and at most %d", n, found, capacity)
+	if n, _ := m.cache.Len(); n != count || n > capacity {
+		t.Fatalf("Len: got %d, want %d, the number of identities found, and at most %d", n, count, capacity)
 	}
 }
 
@@ -122,6 +121,8 @@ func TestCacheReturnsLastAddedIdentity(t *testing.T) {
 	})
 }
 
+// However many unknown keys are looked up, the cache keeps at most MaxUnknown of them, and all known
+// identities.
 func TestInventedKeysEvictNothing(t *testing.T) {
 	c := policy.NewIdentityCache(100)
 	now := policytest.Now

@@ -19,15 +19,19 @@ func newKey(t testing.TB) string {
 	return key
 }
 
+// New keys differ, have the documented form, and have a secret of random bits.
 func TestNewKeysAreRandom(t *testing.T) {
 	seen := make(map[string]bool)
 	var ones, bits int
 	for range 1000 {
 		key := newKey(t)
-		if seen[key] || len(key) != 37 || !strings.HasPrefix(key, "prl_") || !policy.Check(key) {
-			t.Fatalf("NewKey: got %q, want a new key of the documented form", key)
+		if seen[key] {
+			t.Fatalf("NewKey: got %q twice", key)
 		}
 		seen[key] = true
+		if len(key) != 37 || !strings.HasPrefix(key, "prl_") || !policy.Check(key) {
+			t.Fatalf("NewKey: got %q, want prl_, 33 characters and a valid checksum", key)
+		}
 		secret, ok := new(big.Int).SetString(swapCase(key[4:31]), 62)
 		if !ok || secret.BitLen() > 161 {
 			t.Fatalf("NewKey: got %q with the secret %v, want at most 161 bits", key, secret)
@@ -56,6 +60,7 @@ func swapCase(text string) string {
 	}, text)
 }
 
+// Keys that an earlier release created must stay valid.
 func TestKeyOfOtherReleaseStaysValid(t *testing.T) {
 	for _, key := range []string{"prl_0000000000000000000000000003aBIz1",
 		"prl_4cQx0aZ0bY1cX2dW3eV4fU5gT6h2cTYVB"} {
@@ -90,6 +95,7 @@ func TestCheckRejectsMistypedKeys(t *testing.T) {
 	}
 }
 
+// A hint is the first 8 characters of a key with a valid checksum. Any other text has none.
 func TestHintShowsLittle(t *testing.T) {
 	key := newKey(t)
 	if hint := policy.Hint(key); hint != key[:8]+"..." {
@@ -105,6 +111,7 @@ func TestHintShowsLittle(t *testing.T) {
 	}
 }
 
+// Bearer removes the scheme Bearer from the value of an Authorization header.
 func TestBearer(t *testing.T) {
 	for value, want := range map[string]string{
 		"Bearer prl_a": "prl_a", "bearer prl_a": "prl_a", "BEARER   prl_a ": "prl_a",
@@ -118,6 +125,8 @@ func TestBearer(t *testing.T) {
 	}
 }
 
+// Generated keys, and the key of the request, are replaced in hosts and paths, also in another case or if
+// they are percent-encoded.
 func TestHideKeysInHostsAndPaths(t *testing.T) {
 	const key = "prl_4cQx0aZ0bY1cX2dW3eV4fU5gT6h2cTYVB"
 	for _, step := range []struct{ text, key, want string }{

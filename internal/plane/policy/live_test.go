@@ -1,7 +1,7 @@
 package policy_test
 
 import (
-	"context"
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -24,7 +24,7 @@ func TestHitHasAllRuleValues(t *testing.T) {
 	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "api.example.com", Path: "/",
 		Address: netip.MustParseAddr("2001:db8::1")}
 	var v policy.Verdict
-	err := p.Evaluate(context.Background(), testTimeout, "", "", &facts, &v)
+	err := p.Evaluate(t.Context(), testTimeout, "", "", &facts, &v)
 	if err != nil || len(v.Hits) != 1 {
 		t.Fatalf("Evaluate: got %+v and the error %v, want one hit and no error", v, err)
 	}
@@ -35,10 +35,8 @@ func TestHitHasAllRuleValues(t *testing.T) {
 	if limit != want || hit.Cost != 3 || hit.Key != "api.example.com" {
 		t.Errorf("got the hit %+v on %+v, want %+v", hit, limit, want)
 	}
-	if mark.Status != 402 || mark.Message != `pay "now"` || mark.RetryAfter != 90*time.Second ||
-		mark.From != "rule" {
-		t.Errorf("got the mark %+v, want the values of the rule", mark)
-	}
+	got := fmt.Sprintf("%d %s %v from the %s", mark.Status, mark.Message, mark.RetryAfter, mark.From)
+	checkEqual(t, "the mark", got, `402 pay "now" 1m30s from the rule`)
 	d.exec("UPDATE rate_limit_rules SET valid = '(,2020-01-01)'")
 	refresh(t, p)
 	checkEqual(t, "after the rule has ended", outcomeOf(t, p, "", ""), " anonymous")

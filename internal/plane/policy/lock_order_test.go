@@ -1,7 +1,6 @@
 package policy_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -10,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// A waiting statement of a proxy holds no lock on a table that TRUNCATE ... CASCADE locks later. Therefore
-// the two never deadlock.
+// A statement of a proxy and TRUNCATE ... CASCADE never deadlock, because they lock tables in the same order:
+// while the statement waits for a table, it has no lock on a later one.
 func TestStatementsLockTablesInOrderOfTruncate(t *testing.T) {
 	d := newTestDB(t)
 	other, watching := cluster.Connect(t, d.dsn), cluster.Connect(t, d.dsn)
@@ -26,7 +25,7 @@ func TestStatementsLockTablesInOrderOfTruncate(t *testing.T) {
 			}
 			done := make(chan error, 1)
 			go func() {
-				_, err := d.pool.Exec(context.Background(), sql, args...)
+				_, err := d.pool.Exec(t.Context(), sql, args...)
 				done <- err
 			}()
 			var waits bool

@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 )
 
-// A key that is revoked during its look-up is refused immediately, although the result of the statement is
-// older than the revocation. The result is neither used nor cached.
+// If a key is revoked while its look-up is in flight, the request is refused: the result of the look-up is
+// older than the revocation, and is neither used nor cached.
 func TestKeyRevokedDuringLookUp(t *testing.T) {
 	d := newTestDB(t)
 	d.addUser("ann", "free")
@@ -24,9 +24,7 @@ func TestKeyRevokedDuringLookUp(t *testing.T) {
 		{"UPDATE rate_limit_users SET tier = 'pro'", "ann pro"}, // by user
 		{"DELETE FROM rate_limit_users", " anonymous 401 unknown_key"},
 	} {
-		d.exec("UPDATE rate_limit_api_keys SET hint = hint || 'x'")
-		// evicts the key
-		d.exec("UPDATE rate_limit_api_keys SET hint = coalesce(hint, '') || 'x'")
+		d.exec("UPDATE rate_limit_api_keys SET hint = coalesce(hint, '') || 'x'") // evicts the key
 		refresh(t, p)
 		hold := make(chan struct{})
 		m.set(func() { m.hold, m.held = hold, 0 })
@@ -35,8 +33,7 @@ func TestKeyRevokedDuringLookUp(t *testing.T) {
 			text, err := tryOutcomeOf(p, "key of ann", "")
 			outcomes <- fmt.Sprint(text, err)
 		}()
-		await.Within(t, time.Minute, "the look-up",
-			func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
+		m.awaitHeld(t)
 		d.exec(change.sql)
 		refresh(t, p)
 		m.set(func() { m.hold = nil })
@@ -46,7 +43,7 @@ func TestKeyRevokedDuringLookUp(t *testing.T) {
 	}
 }
 
-// Look-ups of unknown keys share statements. At most one statement is in flight, and at most one starts
+// Look-ups of unknown keys share statements: at most one statement is in flight, and at most one starts
 // within 5 ms.
 func TestFloodOfInventedKeys(t *testing.T) {
 	d := newTestDB(t)
@@ -90,8 +87,8 @@ func TestFloodOfInventedKeys(t *testing.T) {
 		outcomeOf(t, p, "prl_00000000000000000000000000000000x", ""), " anonymous 401 unknown_key")
 }
 
-// Rows that are written without triggers, such as by a subscription, also take effect. A proxy reads all
-// rules about every ten minutes, at a random time, and an identity once a minute.
+// Rows that were written without triggers, as by a subscription, take effect too, because a proxy reads all
+// rules about every ten minutes, at a random time, and each identity once a minute.
 func TestPeriodicFullRead(t *testing.T) {
 	d := newTestDB(t)
 	d.addUser("ann", "free")

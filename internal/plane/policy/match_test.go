@@ -3,6 +3,7 @@ package policy_test
 import (
 	"flag"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +23,7 @@ var (
 )
 
 // Evaluate, with and without a memo, decides like a loop over all rules. The rules are few and similar, so
-// that most requests match several.
+// that most requests match several of them.
 func TestEvaluateEqualsNaiveLoop(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "n") }
@@ -38,7 +39,7 @@ func TestEvaluateEqualsNaiveLoop(t *testing.T) {
 		for range 20 {
 			id, now := w.Request(pick, &f)
 			path, host, method := f.Path, f.Host, f.Method
-			// Later requests find entries in the memo from earlier ones, even of other senders.
+			// Later requests find entries of earlier requests in the memo, even of other senders.
 			for n := range 6 {
 				if n > 2 {
 					id, now = w.Request(pick, &f)
@@ -61,8 +62,8 @@ func TestEvaluateEqualsNaiveLoop(t *testing.T) {
 	})
 }
 
-// Without a look-up of the sender, the verdict is the one of a loop over the rules that do not need the
-// sender.
+// Without a look-up of the sender, Evaluate decides like a loop over those rules that apply to all senders
+// alike.
 func TestEvaluateUnknownEqualsNaiveLoop(t *testing.T) {
 	limited, refused := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -72,20 +73,21 @@ func TestEvaluateUnknownEqualsNaiveLoop(t *testing.T) {
 			Name: "everybody", Action: policy.Charge, CountBy: []string{"ip"},
 			Limits: []policy.RuleLimit{{Name: "hour", Limit: ratelimit.Limit{Events: 10, Window: time.Hour}}},
 		})
-		left := &policytest.World{Bans: w.Bans}
+		world := &policytest.World{Bans: w.Bans} // with the rules that need no sender
+		senders := []string{"user", "key", "tier"}
 		for _, r := range w.Rules {
-			ofSenders := len(r.CountBy) == 0
+			countsSenders := len(r.CountBy) == 0
 			for _, name := range r.CountBy {
 				for _, alternative := range strings.Split(name, "|") {
-					ofSenders = ofSenders || alternative == "user" || alternative == "key" ||
-						alternative == "tier"
+					countsSenders = countsSenders || slices.Contains(senders, alternative)
 				}
 			}
-			if len(r.Tiers) == 0 && (r.Action != policy.Charge || r.Family == "" && !ofSenders) {
-				left.Rules = append(left.Rules, r)
+			mayCharge := r.Action == policy.Charge && (r.Family != "" || countsSenders)
+			if len(r.Tiers) == 0 && !mayCharge {
+				world.Rules = append(world.Rules, r)
 			}
 		}
-		oracle := newNaive(left)
+		oracle := newNaive(world)
 		plain := policy.Compile(w.Rules, w.Overrides, w.Bans, 0)
 		memo := policy.Compile(w.Rules, w.Overrides, w.Bans, 4)
 		var f policy.Facts
@@ -116,6 +118,7 @@ func TestEvaluateUnknownEqualsNaiveLoop(t *testing.T) {
 	}
 }
 
+// Evaluate decides like a loop over all rules, also with thousands of rules.
 func TestManyRulesEqualNaiveLoop(t *testing.T) {
 	w := policytest.New(policytest.Numbers(1), *ruleCount, true)
 	oracle := newNaive(w)

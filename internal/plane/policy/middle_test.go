@@ -5,7 +5,10 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"testing"
+	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -15,7 +18,7 @@ type controlledDB struct {
 	mu           sync.Mutex
 	db           pgdb.DB
 	down         bool
-	hold         chan struct{} // results of look-ups wait until it is closed; nil delays none
+	hold         chan struct{} // look-ups end when it is closed; if nil, at once
 	held         int           // the number of delayed results
 	lookups      int           // look-ups in flight
 	maxLookups   int           // the maximum of lookups
@@ -55,6 +58,13 @@ func (m *controlledDB) Run(ctx context.Context, statements []*pgdb.Statement) er
 		<-hold
 	}
 	return err
+}
+
+// awaitHeld waits for a look-up with a delayed result.
+func (m *controlledDB) awaitHeld(t testing.TB) {
+	t.Helper()
+	await.Within(t, time.Minute, "the look-up",
+		func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held > 0 })
 }
 
 func (m *controlledDB) Exec(ctx context.Context, sql string) error {

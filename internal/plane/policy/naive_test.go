@@ -203,34 +203,21 @@ func contains(network netip.Prefix, address netip.Addr) bool {
 	return true
 }
 
+// anyMatches reports whether a condition of a rule matches. An empty list is no condition.
+func anyMatches[T any](list []T, match func(T) bool) bool {
+	return len(list) == 0 || slices.ContainsFunc(list, match)
+}
+
 func (r *naiveRule) matches(f *policy.Facts, path []string, tier string, now time.Time) bool {
-	if len(r.Tiers) > 0 && !slices.Contains(r.Tiers, tier) ||
-		len(r.Methods) > 0 && !slices.Contains(r.Methods, strings.ToUpper(f.Method)) {
-		return false
-	}
-	if len(r.paths) > 0 {
-		matches := false
-		for _, p := range r.paths {
-			matches = matches || pathMatches(p, path)
-		}
-		if !matches {
-			return false
-		}
-	}
-	if len(r.hosts) > 0 {
-		matches := false
-		for _, h := range r.hosts {
-			suffix, below := strings.CutPrefix(h, "*")
-			matches = matches || h == f.Host || below && strings.HasSuffix(f.Host, suffix) && f.Host != suffix
-		}
-		if !matches {
-			return false
-		}
-	}
 	return isValid(r.From, r.Until, now) &&
-		(len(r.Networks) == 0 ||
-			slices.ContainsFunc(r.Networks,
-				func(n netip.Prefix) bool { return f.Address.IsValid() && contains(n, f.Address) }))
+		anyMatches(r.Tiers, func(t string) bool { return t == tier }) &&
+		anyMatches(r.Methods, func(m string) bool { return m == strings.ToUpper(f.Method) }) &&
+		anyMatches(r.paths, func(p []string) bool { return pathMatches(p, path) }) &&
+		anyMatches(r.Networks, func(n netip.Prefix) bool { return contains(n, f.Address) }) &&
+		anyMatches(r.hosts, func(h string) bool {
+			suffix, below := strings.CutPrefix(h, "*")
+			return h == f.Host || below && strings.HasSuffix(f.Host, suffix) && f.Host != suffix
+		})
 }
 
 // pathMatches compares segments. The first segment is empty.
@@ -239,7 +226,11 @@ func pathMatches(want, have []string) bool {
 		if segment == "*" && i == len(want)-1 {
 			return true
 		}
-		if i >= len(have) || segment != "*" && segment != have[i] || segment == "*" && have[i] == "" {
+		if i >= len(have) {
+			return false
+		}
+		isWildcard := segment == "*" && have[i] != ""
+		if !isWildcard && segment != have[i] {
 			return false
 		}
 	}
@@ -280,7 +271,7 @@ func naiveKey(r *policy.Rule, f *policy.Facts, v *policy.Verdict) string {
 	return strings.Join(parts, " ")
 }
 
-// naivePart returns the value of one alternative of a part of a key. last reports the last alternative.
+// naivePart returns the value of one alternative of a part of a key. last is true for the last alternative.
 func naivePart(r *policy.Rule, f *policy.Facts, v *policy.Verdict, name, network string, last bool) string {
 	switch name {
 	case "user":
@@ -339,8 +330,10 @@ func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, 
 			specificity = 2
 		case o.Tier != "" && o.Tier == tier:
 			specificity = 1
+		default:
+			continue
 		}
-		if specificity > rank || specificity == rank && rank > 0 && o.From > best.From {
+		if specificity > rank || specificity == rank && o.From > best.From {
 			rank = specificity
 			best = *o
 			if best.Burst == 0 {
@@ -364,13 +357,14 @@ func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, 
 	}
 	byPerson := len(r.CountBy) == 0 || slices.ContainsFunc(r.CountBy, func(element string) bool {
 		names := strings.Split(element, "|")
-		// an identity with a billing period has a user, and may have no key
+		// An identity with a billing period has a user, but may have no key: key|user then counts by user.
 		for names[0] == "key" && len(names) > 1 {
 			names = names[1:]
 		}
 		return names[0] == "user" || element == "key"
 	})
-	if limit.Calendar == ratelimit.Month && byPerson && id != nil && !id.PeriodStart.IsZero() {
+	hasPeriod := id != nil && !id.PeriodStart.IsZero()
+	if limit.Calendar == ratelimit.Month && byPerson && hasPeriod {
 		limit.Anchor = int64(id.PeriodStart.Day() - 1)
 	}
 	hit := &ratelimit.Hit{Limit: &limit, Cost: r.Cost}

@@ -47,8 +47,7 @@ func TestLookUpMayTakeFourTimeouts(t *testing.T) {
 		got, err := sendAs(p, timeout, "key of ann", "", "/", "198.51.100.1")
 		outcomes <- fmt.Sprint(got, " ", err)
 	}()
-	await.Within(t, time.Minute, "the look-up",
-		func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held > 0 })
+	m.awaitHeld(t)
 	close(hold)
 	checkEqual(t, "a late result", <-outcomes, "ann free <nil>")
 }
@@ -62,7 +61,7 @@ func TestRulesApplyWhileKeysAreLocked(t *testing.T) {
 	d.exec("INSERT INTO rate_limit_bans (user_id) VALUES ('mallory')") // its trigger reads the keys
 	d.exec("SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}')")
 	tx := d.begin()
-	if _, err := tx.Exec(context.Background(), "LOCK TABLE rate_limit_api_keys"); err != nil {
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE rate_limit_api_keys"); err != nil {
 		t.Fatal(err)
 	}
 	refresh(t, p)
@@ -125,8 +124,7 @@ func TestFloodFromOneNetwork(t *testing.T) {
 	d.exec("SELECT rate_limit_rule('own', per_hour => 7)") // so that outcomes depend on the sender
 	refresh(t, p)
 	_ = send("the first", "2001:db8:1::1") // its result is delayed
-	await.Within(t, time.Minute, "the look-up",
-		func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
+	m.awaitHeld(t)
 	var clients sync.WaitGroup
 	for c := range 50 {
 		clients.Go(func() {

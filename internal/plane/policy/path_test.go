@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"net/url"
 	"path"
@@ -12,6 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
+// NormalPath returns the same path for all of its spellings. An encoded slash or backslash becomes a
+// backslash. A path that servers may read in different ways is ambiguous, which is an error.
 func TestClientCannotDisguisePath(t *testing.T) {
 	for escaped, want := range map[string]string{
 		"/api/v1/x":             "/api/v1/x",
@@ -63,10 +66,12 @@ func TestClientCannotDisguisePath(t *testing.T) {
 		"/a%2F./b":              "",
 		strings.Repeat("/a", 9): strings.Repeat("/a", 9),
 	} {
-		got, err := policy.NormalPath(escaped)
-		if got != want || (err != nil) != (want == "") ||
-			err != nil && !errors.Is(err, policy.ErrAmbiguousPath) {
-			t.Errorf("NormalPath(%q): got %q, %v, want %q", escaped, got, err, want)
+		var wantErr error
+		if want == "" {
+			wantErr = policy.ErrAmbiguousPath
+		}
+		if got, err := policy.NormalPath(escaped); got != want || !errors.Is(err, wantErr) {
+			t.Errorf("NormalPath(%q): got %q, %v, want %q, %v", escaped, got, err, want, wantErr)
 		}
 	}
 }
@@ -87,7 +92,8 @@ func evaluatePath(t *testing.T, rules []policy.Rule, remember int, path, address
 	return &v
 }
 
-// A server may read an encoded slash as a slash, or as part of a segment.
+// A server may read an encoded slash as a slash, or as part of a segment. A block rule applies if one of the
+// two readings matches, and an exemption only if both do.
 func TestRuleMatchesBothReadingsOfEncodedSlash(t *testing.T) {
 	for _, step := range []struct {
 		pattern, path   string
@@ -120,7 +126,8 @@ func TestRuleMatchesBothReadingsOfEncodedSlash(t *testing.T) {
 	}
 }
 
-// A server may ignore the parameters of a path.
+// A server may ignore the parameters of a path, such as ;x. If enforced rules match the path only with or
+// only without them, the request is refused.
 func TestPathWithDecisiveParametersIsAmbiguous(t *testing.T) {
 	hour := perHour(9)
 	all := []string{"all"}
@@ -145,9 +152,12 @@ func TestPathWithDecisiveParametersIsAmbiguous(t *testing.T) {
 		for _, path := range paths {
 			for _, remember := range []int{0, 100} {
 				v := evaluatePath(t, rules, remember, path, "192.0.2.1")
-				if v.Reason != want || want == policy.AmbiguousPath &&
-					(v.Status != 400 || len(v.Hits)+len(v.Marks) > 0 || v.Exempt || v.Rule != "") {
+				if v.Reason != want {
 					t.Errorf("remember %d, %s: got %+v, want the reason %q", remember, path, v, want)
+				}
+				got := fmt.Sprint(v.Status, v.Exempt, v.Hits, v.Marks, v.Rule)
+				if want == policy.AmbiguousPath && got != "400 false [] []" {
+					t.Errorf("remember %d, %s: got %s, want 400 without a rule", remember, path, got)
 				}
 			}
 		}
@@ -157,6 +167,7 @@ func TestPathWithDecisiveParametersIsAmbiguous(t *testing.T) {
 	}
 }
 
+// NormalHost returns the same host for all of its spellings.
 func TestClientCannotDisguiseHost(t *testing.T) {
 	for host, want := range map[string]string{
 		"example.com": "example.com", "Example.COM": "example.com", "example.com.": "example.com",
@@ -185,21 +196,19 @@ func FuzzNormalPath(f *testing.F) {
 			}
 			return
 		}
-		if !strings.HasPrefix(got, "/") || strings.Contains(got, "//") ||
-			got != "/" && strings.HasSuffix(got, "/") || strings.Contains(got+"/", "/../") ||
-			strings.Contains(got+"/", "/./") {
+		if !path.IsAbs(got) || path.Clean(got) != got {
 			t.Fatalf("NormalPath(%q): got %q, want a path without empty and dot segments", escaped, got)
 		}
 		again, err := policy.NormalPath((&url.URL{Path: got}).EscapedPath())
-		if err != nil && !strings.Contains(got, `\`) || err == nil && again != got {
+		isAmbiguous := err != nil && strings.Contains(got, `\`)
+		if again != got && !isAmbiguous {
 			t.Fatalf("NormalPath(%q): got %q, and for that %q, %v, want the same", escaped, got, again, err)
 		}
 		got = path.Clean(strings.ReplaceAll(got, `\`, "/"))
-		if u, err := url.ParseRequestURI(escaped); err == nil && strings.HasPrefix(u.Path, "/") &&
-			!strings.Contains(u.Path, `\`) && u.EscapedPath() == escaped {
-			if clean := path.Clean(u.Path); clean != got {
-				t.Fatalf("NormalPath(%q): got %q, want %q", escaped, got, clean)
-			}
+		u, err := url.ParseRequestURI(escaped)
+		isPlain := err == nil && path.IsAbs(u.Path) && !strings.Contains(u.Path, `\`)
+		if isPlain && u.EscapedPath() == escaped && path.Clean(u.Path) != got {
+			t.Fatalf("NormalPath(%q): got %q, want %q", escaped, got, path.Clean(u.Path))
 		}
 	})
 }

@@ -43,6 +43,8 @@ func prefixes(v *policy.Verdict) string {
 	return strings.Join(prefixes, " ")
 }
 
+// A monthly limit that counts by user starts on the day of the user's billing period, in the user's time
+// zone. If the time zone does not exist, the limit's own zone applies.
 func TestBillingPeriodStartsOnUsersDay(t *testing.T) {
 	month := []policy.RuleLimit{{Name: "month",
 		Limit: ratelimit.Limit{Algorithm: ratelimit.FixedWindow, Events: 100, Calendar: ratelimit.Month,
@@ -66,9 +68,10 @@ func TestBillingPeriodStartsOnUsersDay(t *testing.T) {
 		var v policy.Verdict
 		policy.Evaluate(s, &policy.Facts{Path: "/"}, test.id, now, &v)
 		l := v.Hits[0].Limit
-		if l.Anchor != 30 || l.Zone != test.zone || l.Events != test.events || l.Validate() != nil {
-			t.Errorf("%s: got the limit %+v, want %d events, anchor 30 and the zone %s", test.id.User, *l,
-				test.events, test.zone)
+		want := month[0].Limit
+		want.Prefix, want.Events, want.Zone, want.Anchor = "rule/plan/month", test.events, test.zone, 30
+		if *l != want || l.Validate() != nil {
+			t.Errorf("%s: got the limit %+v, want %+v", test.id.User, *l, want)
 		}
 		if shared := v.Hits[1].Limit; shared.Anchor != 0 || shared.Zone != "Asia/Tokyo" {
 			t.Errorf("got the shared limit %+v, want calendar months in Asia/Tokyo", *shared)
@@ -82,7 +85,8 @@ func TestBillingPeriodStartsOnUsersDay(t *testing.T) {
 	}
 }
 
-// The oracle of TestEvaluateEqualsNaiveLoop only supports values without spaces and percent signs.
+// Values are escaped in the keys of counters, so that different senders have different keys.
+// TestEvaluateEqualsNaiveLoop does not test that, because its oracle escapes nothing.
 func TestSendersNeverShareCounter(t *testing.T) {
 	by := func(names ...string) policy.Rule {
 		return policy.Rule{Name: "r", CountBy: names,
@@ -136,6 +140,7 @@ func TestSecretHeaderIsStoredAsDigest(t *testing.T) {
 	}
 }
 
+// An invalid rule or override is reported, and the other rules apply.
 func TestInvalidRuleIsDisabledAlone(t *testing.T) {
 	good := func(name string) policy.Rule {
 		return policy.Rule{Name: name, CountBy: []string{"all"}, Limits: perHour(5)}
@@ -162,9 +167,11 @@ func TestInvalidRuleIsDisabledAlone(t *testing.T) {
 		change(&bad)
 		s := policy.Compile([]policy.Rule{bad, good("good")}, nil, nil, 0)
 		list := s.Wrong()
-		if len(list) != 1 || list[0].Rule != bad.Name || !strings.HasPrefix(list[0].Err.Error(), want) ||
-			!strings.Contains(list[0].Err.Error(), "must be") {
-			t.Errorf("Wrong: got %v, want %s", list, want)
+		if len(list) != 1 || list[0].Rule != bad.Name {
+			t.Fatalf("Wrong: got %v, want the rule %s", list, bad.Name)
+		}
+		if err := list[0].Err.Error(); !strings.HasPrefix(err, want) || !strings.Contains(err, "must be") {
+			t.Errorf("Wrong: got %s, want %s ... must be", err, want)
 		}
 		var v policy.Verdict
 		policy.Evaluate(s, &policy.Facts{Path: "/"}, nil, now, &v)

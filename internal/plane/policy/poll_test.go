@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// Sixteen writers commit in a different order than they write, use savepoints, and roll back. Exactly one
-// poll returns each committed change.
+// Exactly one poll returns each committed change, although sixteen writers commit in a different order than
+// they write, use savepoints, and roll back.
 func TestPollReturnsEachChangeOnce(t *testing.T) {
 	d := newTestDB(t)
 	db := d.openDB()
@@ -35,7 +35,7 @@ func TestPollReturnsEachChangeOnce(t *testing.T) {
 			d.write(ctx, w, func(i int) bool { return i < 25 || polls.Load() < 20 })
 		})
 	}
-	found := make(map[string]int)
+	seen := make(map[string]int)
 	for last := false; !last; polls.Add(1) {
 		last = running.Load() == 0
 		users, everything, err := poller.Poll(t.Context())
@@ -43,7 +43,7 @@ func TestPollReturnsEachChangeOnce(t *testing.T) {
 			t.Fatalf("Poll: got everything %t, error %v, want false and none", everything, err)
 		}
 		for _, user := range users {
-			found[user]++
+			seen[user]++
 		}
 	}
 	rows, _ := d.pool.Query(t.Context(), "SELECT ref FROM rate_limit_changes WHERE kind = 'user'")
@@ -52,13 +52,13 @@ func TestPollReturnsEachChangeOnce(t *testing.T) {
 		t.Fatalf("got %d changes and the error %v, want at least 200 changes", len(users), err)
 	}
 	for _, user := range users {
-		if found[user] != 1 {
-			t.Errorf("changes of the user %q: got %d, want 1", user, found[user])
+		if seen[user] != 1 {
+			t.Errorf("changes of the user %q: got %d, want 1", user, seen[user])
 		}
-		delete(found, user)
+		delete(seen, user)
 	}
-	if len(found) > 0 {
-		t.Errorf("changes of users that were not written: got %d, want 0", len(found))
+	if len(seen) > 0 {
+		t.Errorf("changes of users that were not written: got %d, want 0", len(seen))
 	}
 }
 
@@ -104,7 +104,7 @@ func writeUsers(ctx context.Context, conn *pgx.Conn, random *rand.Rand, name str
 		if err != nil {
 			return err
 		}
-		// so that transactions commit in a different order than they start
+		// The pause lets transactions commit in a different order than they began.
 		time.Sleep(time.Duration(random.Intn(15)) * time.Millisecond)
 	}
 	if random.Intn(4) == 0 {

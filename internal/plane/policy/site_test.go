@@ -49,7 +49,7 @@ func newTestDB(t testing.TB) *testDB {
 
 func openTestDB(t testing.TB, dsn string) *testDB {
 	t.Helper()
-	pool, err := pgxpool.New(context.Background(), dsn)
+	pool, err := pgxpool.New(t.Context(), dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,11 +59,11 @@ func openTestDB(t testing.TB, dsn string) *testDB {
 
 func (d *testDB) openDB() pgdb.DB {
 	d.t.Helper()
-	openDB, err := pgxdb.Open(d.dsn, pgxdb.Options{})
+	db, err := pgxdb.Open(d.dsn, pgxdb.Options{})
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	return openDB
+	return db
 }
 
 func (d *testDB) exec(sql string, args ...any) {
@@ -81,7 +81,7 @@ func (d *testDB) queryInt(sql string, args ...any) int64 {
 // begin starts a transaction on its own connection.
 func (d *testDB) begin() pgx.Tx {
 	d.t.Helper()
-	tx, err := d.pool.Begin(context.Background())
+	tx, err := d.pool.Begin(d.t.Context())
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -89,12 +89,12 @@ func (d *testDB) begin() pgx.Tx {
 	return tx
 }
 
-// addUser creates a user with the API key "key of USER".
-func (d *testDB) addUser(addUser, tier string) {
+// addUser creates a user with the API key "key of NAME".
+func (d *testDB) addUser(name, tier string) {
 	d.t.Helper()
-	d.exec("INSERT INTO rate_limit_users (user_id, tier) VALUES ($1, $2)", addUser, tier)
-	digest := sha256.Sum256([]byte("key of " + addUser))
-	d.exec("INSERT INTO rate_limit_api_keys (digest, user_id) VALUES ($1, $2)", digest[:], addUser)
+	d.exec("INSERT INTO rate_limit_users (user_id, tier) VALUES ($1, $2)", name, tier)
+	digest := sha256.Sum256([]byte("key of " + name))
+	d.exec("INSERT INTO rate_limit_api_keys (digest, user_id) VALUES ($1, $2)", digest[:], name)
 }
 
 // newPolicy returns a policy that polls only in Refresh.
@@ -158,7 +158,7 @@ func (d *testDB) reportedErrors() string {
 // refresh polls, and fails the test after an error.
 func refresh(t testing.TB, p *policy.Policy) {
 	t.Helper()
-	if err := p.Refresh(context.Background()); err != nil {
+	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }

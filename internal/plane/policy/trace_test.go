@@ -8,8 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// In random worlds, Explain returns the verdict of Evaluate. Exactly the rules in the verdict apply, and a
-// reason that names a preceding rule names one that applies.
+// Explain returns the verdict of Evaluate, and exactly the rules in that verdict apply. If the reason why a
+// rule does not apply is that another rule comes first, the other rule applies.
 func TestExplainEqualsEvaluate(t *testing.T) {
 	applied, refusals, exempts, families := 0, 0, 0, 0
 	for seed := 1; seed <= 120; seed++ {
@@ -65,7 +65,7 @@ func TestExplainEqualsEvaluate(t *testing.T) {
 			}
 		}
 	}
-	if applied < 1000 || refusals < 100 || exempts < 40 || families < 20 {
+	if min(applied/1000, refusals/100, exempts/40, families/20) == 0 {
 		t.Errorf("got %d rules that apply, %d refusals, %d exempt or blocked requests and %d rules that "+
 			"another of their family precedes, want at least 1000, 100, 40 and 20", applied, refusals,
 			exempts, families)

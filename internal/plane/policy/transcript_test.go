@@ -2,7 +2,6 @@ package policy_test
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -24,8 +23,9 @@ import (
 
 var update = flag.Bool("update", false, "write the transcripts anew")
 
-// A transcript is a file of changes and the resulting decisions of a policy. Each runs with each driver.
-// Without -short, the one of outages also runs as in a region at 150 ms from the database. Its lines are:
+// A transcript is a file with changes of a policy and the decisions that follow. Each transcript runs with
+// each driver. Without -short, outages.txt also runs over a network with round trips of 150 ms. The lines
+// are:
 //
 //	UPDATE …;               SQL, which continues on lines that begin with a tab. Then the policy polls.
 //	user ann free           creates a user of a tier with the API key "key of ann"
@@ -38,8 +38,8 @@ var update = flag.Bool("update", false, "write the transcripts anew")
 //	reports                 prints the reported errors
 //	#                       a comment
 //
-// Lines of output begin with "= " for decisions, "! " for errors and reports, and "- " for the problems in
-// OnApplied.
+// A line of output begins with "= " for a decision, "! " for an error or a report, and "- " for the problems
+// that OnApplied receives.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -101,7 +101,7 @@ func (r *transcriptRun) restart() {
 
 // poll polls and prints an error.
 func (r *transcriptRun) poll() {
-	if err := r.policy.Refresh(context.Background()); err != nil {
+	if err := r.policy.Refresh(r.t.Context()); err != nil {
 		fmt.Fprintf(&r.out, "! %v\n", err)
 	}
 }
@@ -198,7 +198,7 @@ func (r *transcriptRun) send(words []string) string {
 		}
 		return outcomeText(&v)
 	}
-	err := r.policy.Evaluate(context.Background(), r.timeout, key, user, &facts, &v)
+	err := r.policy.Evaluate(r.t.Context(), r.timeout, key, user, &facts, &v)
 	if errors.Is(err, ratelimit.ErrUnavailable) || errors.Is(err, ratelimit.ErrTimeout) {
 		return outcomeText(&v) + ", no answer about the sender"
 	} else if err != nil {

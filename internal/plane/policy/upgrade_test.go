@@ -55,9 +55,9 @@ func decideUntil(ctx context.Context, t *testing.T, p *policy.Policy, decisions 
 	}
 }
 
-// A proxy upgrades the tables of an older version in place, while requests arrive with uncached API keys. It
-// decides without interruption: with the old tables while a transaction of another session prevents the
-// upgrade, then with the new tables.
+// A proxy upgrades the tables of an older version in place, and decides without interruption: with the old
+// tables while a transaction of another session prevents the upgrade, then with the new tables. The API keys
+// of the requests are not cached.
 func TestUpgradeStopsNoDecision(t *testing.T) {
 	d := newOlderTestDB(t)
 	p := d.newPolicy(policy.Settings{MaxIdentities: 16})

@@ -70,6 +70,7 @@ func clearEnv(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 }
 
+// A connection string has the same meaning for this package and for pgx.
 func TestDSNLikePgx(t *testing.T) {
 	clearEnv(t)
 	for _, line := range readLines(t, "dsn_like_pgx.txt") {
@@ -84,7 +85,8 @@ func TestDSNLikePgx(t *testing.T) {
 	checkLikePgx(t, "host=h port=1 user=u dbname=d password=p connect_timeout=5 options='-c c=d'")
 }
 
-// checkLikePgx checks that a connection string has the meaning that it has for pgx.
+// checkLikePgx checks that a connection string has the same meaning as for pgx, or is an error for both
+// packages.
 func checkLikePgx(t *testing.T, dsn string) {
 	t.Helper()
 	want, wantErr := readByPgx(dsn)

@@ -3,16 +3,16 @@ package pgwire
 import (
 	"bytes"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/authority"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestInvalidLogins checks that the call's error names the fault and does not quote the password.
+// The error of a call names the fault in the login, and does not quote the password.
 func TestInvalidLogins(t *testing.T) {
 	ready := msg('K', "\x00\x00\x00\x07key!") + msgReady
 	for _, c := range []struct{ name, server, want string }{
@@ -45,10 +45,12 @@ func TestInvalidLogins(t *testing.T) {
 			})
 			p := open(t, dsn, Options{})
 			st := stmt("A")
-			err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{st})
-			if err == nil || st.Err == nil || !strings.Contains(err.Error(), c.want) ||
-				strings.Contains(err.Error(), "sEcReT") {
-				t.Errorf("Run() = %v, Err %v; want %q", err, st.Err, c.want)
+			err := tryRun(t, p, st)
+			if text := fmt.Sprint(err); !strings.Contains(text, c.want) || strings.Contains(text, "sEcReT") {
+				t.Errorf("Run() = %v, want %q without the password", err, c.want)
+			}
+			if st.Err == nil {
+				t.Error("the statement has no error, want one")
 			}
 			_, code, _ := strings.Cut(strings.TrimSuffix(c.want, ")"), "(SQLSTATE ")
 			if st.Code != code {
@@ -61,7 +63,7 @@ func TestInvalidLogins(t *testing.T) {
 	}
 }
 
-// TestServerMustProvePassword checks that a wrong signature of the server ends the login.
+// A login ends if the signature of the server is wrong, and the server gets no statement.
 func TestServerMustProvePassword(t *testing.T) {
 	requests := make(chan string, 1)
 	_, dsn := newRawFake(t, func(s *fakeSession) {
@@ -74,8 +76,8 @@ func TestServerMustProvePassword(t *testing.T) {
 		requests <- s.request()
 	})
 	p := open(t, dsn, Options{})
-	err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{stmt("A")})
-	if err == nil || !strings.Contains(err.Error(), "does not have the password") {
+	err := tryRun(t, p, stmt("A"))
+	if !strings.Contains(fmt.Sprint(err), "does not have the password") {
 		t.Errorf("Run() = %v, want an error about the password", err)
 	}
 	if got := <-requests; got != "" {
@@ -104,6 +106,8 @@ func respondTLS(cert tls.Certificate, letter string, breaks bool) func(*fakeSess
 	}
 }
 
+// sslmode decides whether a session uses TLS, or fails, if the server offers TLS, refuses it or breaks the
+// connection off.
 func TestEncryption(t *testing.T) {
 	ca := authority.New(t)
 	cert, err := tls.X509KeyPair(ca.Issue(t, "db.example", time.Hour, "db.example", "127.0.0.1"))
@@ -139,7 +143,7 @@ func TestEncryption(t *testing.T) {
 				c.server(s)
 			})
 			p := open(t, strings.Replace(dsn, "sslmode=disable", "sslmode="+c.mode, 1), Options{})
-			err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{stmt("A")})
+			err := tryRun(t, p, stmt("A"))
 			got := "plain"
 			if err != nil {
 				got = err.Error()

@@ -8,6 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
+// Close ends an attempt to connect, and the call that waits for it fails.
 func TestCloseWhileConnecting(t *testing.T) {
 	f, dsn := newRawFake(t, waitForEnd)
 	p := open(t, dsn, Options{})

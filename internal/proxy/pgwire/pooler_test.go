@@ -8,9 +8,10 @@ import (
 	"testing"
 )
 
-// poolerScript behaves like a transaction pooler without support for prepared statements: requests take turns
-// on several server sessions. If a statement's name is missing, it ends the session if ends is set, as
-// PgBouncer does. named counts statements with a name.
+// poolerScript behaves like a transaction pooler without support for prepared statements: each request runs
+// on the next of several server sessions. A statement with a name that the session does not have is an error.
+// If ends is set, the error also ends the client's connection, as with PgBouncer. named counts statements
+// with a name.
 func poolerScript(servers int, ends bool, named *atomic.Int32) func(*fakeSession) {
 	prepared := make([]map[string]bool, servers)
 	for i := range prepared {
@@ -64,7 +65,8 @@ func poolerScript(servers int, ends bool, named *atomic.Int32) func(*fakeSession
 	}
 }
 
-// TestPoolers checks that no statement fails and that the pool soon stops preparing statements.
+// Behind a pooler without prepared statements, no statement fails, and the pool soon stops preparing
+// statements.
 func TestPoolers(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		t.Run(fmt.Sprint("the session ends: ", ends), func(t *testing.T) {

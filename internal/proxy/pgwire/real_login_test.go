@@ -74,6 +74,8 @@ func writeFile(t *testing.T, data []byte) string {
 	return path
 }
 
+// testdata/logins.txt lists connection strings and how they connect to a real server: in TLS, without TLS, or
+// not at all, with an error.
 func TestLoginToRealServer(t *testing.T) {
 	c, values := startLoginServer(t)
 	var pairs []string
@@ -84,7 +86,7 @@ func TestLoginToRealServer(t *testing.T) {
 		t.Run(l.text, func(t *testing.T) {
 			p := open(t, fmt.Sprintf("host=127.0.0.1 port=%d dbname=postgres ", c.Port())+l.text, Options{})
 			st := stmt("SELECT ssl::int::bigint FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
-			err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{st})
+			err := tryRun(t, p, st)
 			got := ""
 			switch {
 			case err != nil:

@@ -5,10 +5,9 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestInvalidResponses checks that the call fails and the connection is closed.
+// After an invalid response, the call fails, and the pool closes the connection.
 func TestInvalidResponses(t *testing.T) {
 	head := msgParsed + msgBound
 	for _, c := range []struct{ name, response, want string }{
@@ -42,7 +41,7 @@ func TestInvalidResponses(t *testing.T) {
 			})
 			p := open(t, dsn, Options{})
 			st, after := stmt("SELECT 1"), stmt("SELECT 2")
-			err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{st, after})
+			err := tryRun(t, p, st, after)
 			if err == nil || !strings.Contains(err.Error(), c.want) ||
 				strings.Contains(err.Error(), "sEcReT") {
 				t.Errorf("Run() = %v, want an error with %q and without the secret", err, c.want)
@@ -59,7 +58,8 @@ func TestInvalidResponses(t *testing.T) {
 	}
 }
 
-// TestAsynchronousMessages sends messages that may arrive at any time between all others.
+// Messages that a server may send at any time do not change a result, wherever they arrive. Each byte arrives
+// by itself.
 func TestAsynchronousMessages(t *testing.T) {
 	_, dsn := newRawFake(t, func(s *fakeSession) {
 		s.write(msgNoise + msgAuth(0, "") + msg('N', "\x00") + msg('K', "\x00\x00\x00\x07key!") +

@@ -52,7 +52,7 @@ func TestSilentLoginIsReplaced(t *testing.T) {
 	}
 }
 
-// TestSeveralHosts checks that the first host that responds is used and that a silent host is tried last.
+// A pool uses the first host that responds, and from then on tries a silent host last.
 func TestSeveralHosts(t *testing.T) {
 	silent, dsnSilent := newRawFake(t, waitForEnd)
 	good, dsnGood := newFake(t, func(s *fakeSession) {
@@ -69,7 +69,7 @@ func TestSeveralHosts(t *testing.T) {
 	if n := silent.accepted.Load(); n != 1 {
 		t.Errorf("%d connections to the silent host, want 1", n)
 	}
-	// Without connect_timeout, an attempt is bounded by shortAttempt.
+	// Without connect_timeout, shortAttempt bounds an attempt.
 	q := open(t, "postgres://me@"+a+","+b+"/db?sslmode=disable", Options{})
 	start := time.Now()
 	err := q.Run(contextWithin(t, 30*time.Second), []*pgdb.Statement{stmt("A")})
@@ -82,7 +82,7 @@ func hostOf(dsn string) string {
 	return strings.SplitN(strings.SplitN(dsn, "@", 2)[1], "/", 2)[0]
 }
 
-// TestSessionAttributes checks which server each target_session_attrs chooses.
+// target_session_attrs chooses the first host of the required kind. Without such a host, it is an error.
 func TestSessionAttributes(t *testing.T) {
 	server := func(readOnly, recovery bool) string {
 		_, dsn := newFake(t, func(s *fakeSession) {
@@ -94,10 +94,10 @@ func TestSessionAttributes(t *testing.T) {
 					return
 				case kind == 'P':
 					sql := string(body)
-					found := strings.Contains(sql, "transaction_read_only") && readOnly ||
+					matches := strings.Contains(sql, "transaction_read_only") && readOnly ||
 						strings.Contains(sql, "pg_is_in_recovery") && recovery
 					row = ""
-					if found != strings.Contains(sql, "NOT") {
+					if matches != strings.Contains(sql, "NOT") {
 						row = msgRow("12345678")
 					}
 				case kind == 'S':
@@ -117,7 +117,7 @@ func TestSessionAttributes(t *testing.T) {
 	} {
 		p := open(t, "postgres://me@"+c.hosts+"/db?sslmode=disable&target_session_attrs="+c.session,
 			Options{})
-		err := p.Run(contextWithin(t, testTimeout), []*pgdb.Statement{stmt("A")})
+		err := tryRun(t, p, stmt("A"))
 		if c.want == "" {
 			if err == nil || !strings.Contains(err.Error(), "target_session_attrs="+c.session) {
 				t.Errorf("%s of %s: error %v, want one about the session", c.session, c.hosts, err)

@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -20,7 +19,7 @@ var chaosLimit = &ratelimit.Limit{Prefix: "chaos", Algorithm: ratelimit.FixedWin
 // testChaos moves and rebalances shards, adds and drains a worker, and kills a worker and the coordinator,
 // while eight proxies count. Each shard that was not on the killed worker must have counted all granted hits.
 func (s *citusDB) testChaos(t *testing.T) {
-	ctx := context.Background()
+	ctx := t.Context()
 	var load shardLoad
 	var running sync.WaitGroup
 	stop := make(chan struct{})

@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -33,8 +32,7 @@ func (s *testDB) countRows(table string) string {
 		"count(*) FILTER (WHERE prefix = 'other' AND key LIKE 'dead%')) FROM " + table)
 }
 
-// A cleanup deletes the expired rows of both tables, and no other rows. It also deletes rows of unused
-// prefixes.
+// A cleanup deletes the expired rows of both tables, also of unused prefixes, and no other rows.
 func TestCleanup(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -65,7 +63,7 @@ func TestCleanup(t *testing.T) {
 	}
 }
 
-// A statement deletes at most 1,000 rows, and skips rows that another session has locked.
+// A cleanup deletes at most 1,000 rows, and skips rows that another session has locked.
 func TestCleanupIsBounded(t *testing.T) {
 	s := newTestDB(t)
 	s.exec(engine.TableSQL)
@@ -77,7 +75,7 @@ func TestCleanupIsBounded(t *testing.T) {
 		t.Helper()
 		statement := &pgdb.Statement{SQL: engine.CleanupSQL(prefix == "s"),
 			Args: []any{[]int64{now, 0}, prefix}}
-		err := db.Run(context.Background(), []*pgdb.Statement{statement})
+		err := db.Run(t.Context(), []*pgdb.Statement{statement})
 		if err := errors.Join(err, statement.Err); err != nil {
 			t.Fatal(err)
 		}

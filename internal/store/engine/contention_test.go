@@ -27,13 +27,13 @@ const (
 	minCalls = 100
 )
 
-// Eight stores take from the same rows, as those of eight processes do. A cleanup runs after each batch, and
-// statements of the npm library run concurrently. No statement fails or deadlocks, and each row's charge is
-// the admitted cost.
+// No statement fails or deadlocks, and the charge of each row is the admitted cost, although eight stores
+// take from the same rows, as those of eight processes do, a cleanup runs after each batch, and the npm
+// library sends statements.
 func TestStoresShareQuotas(t *testing.T) {
 	s := newTestDB(t)
 	s.exec(engine.TableSQL)
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(t.Context())
 	others := sendLibraryStatements(ctx, s)
 	c := &contention{lasting: limitsWithoutReset(), churned: limitsWithShortWindows(),
 		until:    time.Now().Add(time.Duration(conformance.Long()) * 8 * time.Second),
@@ -80,7 +80,7 @@ func (c *contention) send(t *testing.T, store ratelimit.Store, random *rand.Rand
 		decisions := make([]ratelimit.Decision, len(hits))
 		// Two timeouts are two queues.
 		timeout := testTimeout + time.Duration(random.Intn(2))*time.Second
-		if err := store.Take(context.Background(), timeout, hits, decisions); err != nil {
+		if err := store.Take(t.Context(), timeout, hits, decisions); err != nil {
 			t.Error(err)
 			return
 		}
@@ -92,7 +92,7 @@ func (c *contention) send(t *testing.T, store ratelimit.Store, random *rand.Rand
 			c.mu.Unlock()
 		}
 		if churn && random.Intn(20) == 0 {
-			if err := store.Reset(context.Background(), testTimeout, hits); err != nil {
+			if err := store.Reset(t.Context(), testTimeout, hits); err != nil {
 				t.Error(err)
 			}
 		}
@@ -189,7 +189,7 @@ func (s *testDB) checkCharges(admitted map[string]int64) {
 			continue
 		}
 		decisions := make([]ratelimit.Decision, len(hits))
-		if err := store.Take(context.Background(), testTimeout, hits, decisions); err != nil {
+		if err := store.Take(s.t.Context(), testTimeout, hits, decisions); err != nil {
 			s.t.Fatal(err)
 		}
 		for i, h := range hits {

@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"fmt"
 	"hash/maphash"
 	"sync"
@@ -35,16 +34,16 @@ const (
 	distanceWindows = 2
 )
 
-// Three regions share limits in the first region's database, in the virtual time of the simulation. The
-// demand of ten subjects is up to twice their limit, or up to half of it. A limit with more demand is used
-// up, and not exceeded; the lease's model test and TestSimulation check each window. With less demand, few
+// Three regions share limits in the database of the first region, in the virtual time of the simulation. If
+// the demand of the subjects is twice their limit, the limit is used up and not exceeded;
+// TestLeasesNeverExceedLimit and TestSimulation check each window. If the demand is half of the limit, few
 // requests wait for a round trip to another region.
 func TestLeasesAcrossRegions(t *testing.T) {
 	for _, a := range []ratelimit.Algorithm{ratelimit.FixedWindow, ratelimit.SlidingWindow} {
 		for _, c := range []struct {
 			perSecond int64
 			demand    float64
-		}{{10, 2}, {100, 0.5}, {1000, 2}} {
+		}{{perSecond: 10, demand: 2}, {perSecond: 100, demand: 0.5}, {perSecond: 1000, demand: 2}} {
 			if c.perSecond > 100 && (testing.Short() || raced) {
 				continue
 			}
@@ -136,7 +135,7 @@ func sendLoad(t *testing.T, running *sync.WaitGroup, s *subject, r *region, limi
 		time.Sleep(c.with(n).duration(mean))
 		running.Go(func() {
 			decisions := make([]ratelimit.Decision, 1)
-			err := r.store.Take(context.Background(), 20*time.Second,
+			err := r.store.Take(t.Context(), 20*time.Second,
 				[]ratelimit.Hit{{Limit: limit, Key: s.key, Cost: 1}}, decisions)
 			if err != nil {
 				t.Error(err)

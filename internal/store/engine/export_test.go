@@ -12,7 +12,8 @@ import (
 // ServerSQL identifies the server.
 const ServerSQL = serverSQL
 
-// DecideBatch decides calls as one batch. Tests cannot form thousands of batches by the timing of calls.
+// DecideBatch decides calls as one batch. Tests use it because they cannot form thousands of batches by the
+// timing of calls.
 func (s *Store) DecideBatch(calls []*batch.Call) {
 	storeKeys(calls)
 	now := time.Now()
@@ -30,7 +31,7 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 const OnPurpose = onPurpose
 
 // TakeFirst clears all remembered rows, so that the next transaction takes before it peeks, as in a new
-// store. The result of a schedule then does not depend on earlier schedules.
+// store. Otherwise the result of a schedule would depend on earlier schedules.
 func (s *Store) TakeFirst() {
 	lease.Clear(s.rows)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// A failure of one table fails only the requests that need the table. A request that needs both tables is
-// charged in neither.
+// If the statements on one table fail, only the requests that need this table fail. A request that needs both
+// tables is charged in neither.
 func TestOneStatementFails(t *testing.T) {
 	durable := *fakeLimit
 	durable.Durable = true
@@ -20,8 +20,8 @@ func TestOneStatementFails(t *testing.T) {
 	peek, refund := durableHit("k"), durableHit("k")
 	peek.Peek, refund.Cost = true, -1
 	for _, test := range []struct {
-		hits []ratelimit.Hit
-		want bool
+		hits    []ratelimit.Hit
+		decided bool
 	}{
 		{fakeHits("a"), true},
 		{[]ratelimit.Hit{durableHit("b")}, false},
@@ -37,11 +37,15 @@ func TestOneStatementFails(t *testing.T) {
 			newCall(false, fakeHits("y", "z")...), newCall(true, fakeHits("w")...)}
 		store.DecideBatch(calls)
 		for i, c := range calls {
-			decided := c.Err == nil && (c.Reset || allAllowed(c.Decisions))
-			if want := i != 1 || test.want; decided != want ||
-				!want && !strings.Contains(fmt.Sprint(c.Err), "disk full") {
-				t.Errorf("request %d of %+v: %v, %+v; want it decided: %v", i, test.hits, c.Err, c.Decisions,
-					want)
+			want := "<nil>"
+			if i == 1 && !test.decided {
+				want = "disk full"
+			}
+			if !strings.Contains(fmt.Sprint(c.Err), want) {
+				t.Errorf("request %d of %+v: error %v, want %s", i, test.hits, c.Err, want)
+			}
+			if c.Err == nil && !c.Reset && !allAllowed(c.Decisions) {
+				t.Errorf("request %d of %+v: %+v, want it allowed", i, test.hits, c.Decisions)
 			}
 		}
 	}
@@ -56,7 +60,7 @@ func TestOneStatementFails(t *testing.T) {
 	}
 }
 
-// The store retries a statement or a whole transaction that lost a conflict, and no others.
+// The store retries only a statement, or a whole transaction, that lost a conflict.
 func TestLostTransactionsRunAgain(t *testing.T) {
 	durable := *fakeLimit
 	durable.Durable = true

@@ -11,9 +11,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// An open transaction of another session has locked or inserted a row. After the store has detected that,
-// requests on the row fail immediately, and requests on other rows are decided. After the end of the
-// transaction, requests on the row are decided, too.
+// If an open transaction of another session has locked or inserted a row, requests on the row fail
+// immediately as soon as the store has detected that, and requests on other rows are decided. After the end
+// of the transaction, requests on the row are decided too.
 func TestRowsLockedByOpenTransaction(t *testing.T) {
 	for name, test := range map[string]struct{ key, sql string }{
 		"locked": {"old", "SELECT FROM rate_limit_ephemeral WHERE key = 'old' FOR UPDATE"},

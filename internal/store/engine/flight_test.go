@@ -19,18 +19,19 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// takeSlots takes n slots of a key, one by one, and returns the granted ones. A lost slot calls lost.
+// takeSlots takes n slots of a key, one by one, and returns the granted slots. A slot that is lost calls
+// lost.
 func takeSlots(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, n int,
 	lost func()) []*ratelimit.Slot {
 	t.Helper()
-	var held []*ratelimit.Slot
+	var slots []*ratelimit.Slot
 	for range n {
 		slot := &ratelimit.Slot{Lost: lost}
 		if takeOne(t, store, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Slot: slot}).Allowed {
-			held = append(held, slot)
+			slots = append(slots, slot)
 		}
 	}
-	return held
+	return slots
 }
 
 // awaitFree waits until want slots of a key are free.
@@ -42,7 +43,7 @@ func awaitFree(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, want int
 	})
 }
 
-// An admitted request on six limits takes one round trip. Two of the limits are independent, one counts
+// An admitted request on six limits takes one round trip, although two limits are independent, one counts
 // requests in flight, and one is durable.
 func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 	var trips atomic.Int64 // the pipelines with takes
@@ -70,7 +71,7 @@ func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 		hits[5].Slot = &ratelimit.Slot{}
 		decisions := make([]ratelimit.Decision, 6)
 		before := trips.Load()
-		if err := store.Take(context.Background(), testTimeout, hits, decisions); err != nil {
+		if err := store.Take(t.Context(), testTimeout, hits, decisions); err != nil {
 			t.Fatal(err)
 		}
 		if n := trips.Load() - before; n != 1 {
@@ -86,8 +87,8 @@ func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 	}
 }
 
-// The slots of a process become free when its row expires. The process detects that, and keeps the slots that
-// others have not taken meanwhile.
+// If the row of a stopped process expires, its slots become free. When the process continues, it detects
+// that, and keeps the slots that no other process has taken.
 func TestStoppedProcessLosesSlots(t *testing.T) {
 	t.Parallel()
 	dsn := cluster.Open(t)
@@ -98,9 +99,9 @@ func TestStoppedProcessLosesSlots(t *testing.T) {
 		l.Durable = durable
 		var mu sync.Mutex
 		lost := 0
-		held := takeSlots(t, stopped, l, 4, func() { mu.Lock(); lost++; mu.Unlock() })
-		if len(held) != 3 || len(takeSlots(t, other, l, 1, nil)) != 0 {
-			t.Fatalf("%d slots were taken, want 3", len(held))
+		slots := takeSlots(t, stopped, l, 4, func() { mu.Lock(); lost++; mu.Unlock() })
+		if len(slots) != 3 || len(takeSlots(t, other, l, 1, nil)) != 0 {
+			t.Fatalf("%d slots were taken, want 3", len(slots))
 		}
 		// The process looks as if it had started long ago and been stopped for ten seconds.
 		table := map[bool]string{false: "rate_limit_ephemeral", true: "rate_limit_durable"}[durable]
@@ -114,7 +115,7 @@ func TestStoppedProcessLosesSlots(t *testing.T) {
 		await.Within(t, testTimeout, "two requests to lose their slots",
 			func() bool { mu.Lock(); defer mu.Unlock(); return lost == 2 })
 		awaitFree(t, other, l, 0)
-		for _, s := range append(held, taken...) {
+		for _, s := range append(slots, taken...) {
 			s.Release()
 		}
 		awaitFree(t, other, l, 3)

@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// All calls fail with ErrUnavailable and the cause. Calls after the first one fail immediately and without a
-// statement. When the database answers again, the store detects that without a call.
+// While the database fails, all calls fail with ErrUnavailable and the cause. Only the first call sends a
+// statement and waits for it. When the database answers again, the store detects that without a call.
 func TestFailingDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
@@ -26,7 +26,7 @@ func TestFailingDatabase(t *testing.T) {
 			_, took, err := tryOne(store, time.Second, fakeHits("k")[0])
 			_, queued := q.take(fakeHits("k")...)
 			for _, err := range []error{err, queued,
-				store.Reset(context.Background(), time.Second, fakeHits("k"))} {
+				store.Reset(t.Context(), time.Second, fakeHits("k"))} {
 				if !errors.Is(err, ratelimit.ErrUnavailable) || !errors.Is(err, broken) || took != 0 {
 					t.Fatalf("after %v: error %v, want ErrUnavailable and its cause after 0s", took, err)
 				}
@@ -84,7 +84,8 @@ func TestFewRequestsWaitForHangingDatabase(t *testing.T) {
 				time.Sleep(5 * time.Millisecond)
 			}
 			group.Wait()
-			// The first timeout of a request starts the prober. The prober's first timeout proves the outage.
+			// The first timeout of a request starts the prober, and the first timeout of the prober proves
+			// the outage.
 			if got := time.Duration(last.Load()); waited.Load() == 0 || got > 600*time.Millisecond {
 				t.Errorf("%s: %d requests waited, the last one arrived after %v, want at most 600ms", name,
 					waited.Load(), got)

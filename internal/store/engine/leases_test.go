@@ -21,8 +21,8 @@ var leasedHit = ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "leased", Events: 
 // longLeaseOptions make leases outlast a test, even on a busy machine.
 var longLeaseOptions = engine.Options{CleanupProbability: -1, LeaseHorizon: time.Minute}
 
-// holdUnits sends hits until the store has a lease with units, and the row's charge is the sum of the hits
-// and these units, which shows that no charge or refund is in flight.
+// holdUnits sends hits until the store has a lease with units. It then waits until the row's charge is the
+// sum of the hits and these units, because no charge or refund is in flight then.
 func holdUnits(t *testing.T, s *testDB, store storeWithStats) {
 	t.Helper()
 	passed := int64(0)
@@ -33,8 +33,8 @@ func holdUnits(t *testing.T, s *testDB, store storeWithStats) {
 		}
 	}
 	await.Within(t, testTimeout, "the units in flight to arrive", func() bool {
-		held := store.Stats()[engine.LeasedUnits]
-		return chargedUnits(t, s, leasedHit) == passed+held && store.Stats()[engine.LeasedUnits] == held
+		leased := store.Stats()[engine.LeasedUnits]
+		return chargedUnits(t, s, leasedHit) == passed+leased && store.Stats()[engine.LeasedUnits] == leased
 	})
 	if store.Stats()[engine.LeasedUnits] == 0 {
 		t.Fatal("LeasedUnits is 0, want units of a lease")
@@ -53,7 +53,7 @@ type leasingStore struct{ limitChanger }
 // LosesUnits implements conformance.LosesUnits.
 func (*leasingStore) LosesUnits() {}
 
-// One driver suffices, because leases are decided above drivers.
+// A store with leases passes the suite. One driver suffices, because drivers do not matter to leases.
 func TestConformanceWithLeases(t *testing.T) {
 	conformance.Store(t, func(t testing.TB) ratelimit.Store {
 		o := engine.Options{OnError: func(err error) { t.Errorf("reported: %v, want nothing", err) }}

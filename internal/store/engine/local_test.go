@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -55,7 +54,7 @@ func (p *localProxy) hasLogged(text string) bool {
 func (p *localProxy) decide(t testing.TB, hits ...ratelimit.Hit) []ratelimit.Decision {
 	t.Helper()
 	decisions := make([]ratelimit.Decision, len(hits))
-	err := p.Take(context.Background(), testTimeout, hits, decisions)
+	err := p.Take(t.Context(), testTimeout, hits, decisions)
 	p.SetProxies(p.proxies)
 	if err != nil && !p.Store.TakeLocal(err, hits, decisions) {
 		t.Fatalf("TakeLocal after error %v returns false, want true", err)
@@ -99,23 +98,23 @@ func TestLocalDecisions(t *testing.T) {
 		t.Fatalf("the second hit of cost 3 on a limit of 3: got %+v, want a refusal", d)
 	}
 	p.loseDatabase(t, db)
-
 	if d := p.decide(t, full)[0]; d.Allowed || d.Source != ratelimit.FromRemembered {
 		t.Errorf("a hit refused before the outage: got %+v, want it refused from memory", d)
 	}
-	if d := p.decide(t, month)[0]; !d.Allowed || !d.Reset.Equal(exact.Reset) || d.Quota != 40 ||
-		d.Remaining != 32 || d.Source != ratelimit.FromMemory {
-		t.Errorf("month: got %+v, want 32 of 40 left until %v", d, exact.Reset)
+	if d := p.decide(t, month)[0]; outcomes(d) != "allowed 32 of 40" || !d.Reset.Equal(exact.Reset) ||
+		d.Source != ratelimit.FromMemory {
+		t.Errorf("month: got %+v, want allowed 32 of 40 from memory, until %v", d, exact.Reset)
 	}
-	// Of the wide limit, 80 units are left, and the share of this process is 20. Of the narrow limit it is 3.
+	// 80 units of the wide limit are left, so the share of this process is 20. Its share of the narrow limit
+	// is 3.
 	for i := range 3 {
-		if d := p.decide(t, wide, narrow); !d[0].Allowed || !d[1].Allowed || d[0].Quota != 100 ||
-			d[0].Remaining != int64(76-4*i) {
-			t.Errorf("wide and narrow, request %d: got %+v, want both allowed and %d left", i, d, 76-4*i)
+		want := fmt.Sprintf("allowed %d of 100", 76-4*i)
+		if d := p.decide(t, wide, narrow); outcomes(d[0]) != want || !d[1].Allowed {
+			t.Errorf("wide and narrow, request %d: got %s, want %s, and allowed", i, outcomes(d...), want)
 		}
 	}
-	if d := p.decide(t, wide, narrow); !d[0].Allowed || d[1].Allowed || d[1].Remaining != 0 ||
-		d[1].RetryAfter <= 0 {
+	d := p.decide(t, wide, narrow)
+	if !d[0].Allowed || outcomes(d[1]) != "refused 0 of 10" || d[1].RetryAfter <= 0 {
 		t.Errorf("narrow limit used up: got %+v, want it to refuse", d)
 	}
 	trial := narrow
@@ -145,7 +144,7 @@ func TestLocalDecisions(t *testing.T) {
 	}
 }
 
-// A cost above the share passes once. A cost above the limit never passes.
+// A cost above the share of the process passes once, and a cost above the limit never.
 func TestCostsAboveLocalShare(t *testing.T) {
 	p, db := newTestDB(t).openLocalProxy(4, "pgxdb", engine.Options{})
 	p.loseDatabase(t, db)
@@ -165,8 +164,8 @@ func TestCostsAboveLocalShare(t *testing.T) {
 	}
 }
 
-// Local admissions on durable limits are charged once, even if the result is lost, up to the quota. A window
-// that has ended is not charged.
+// Local admissions on durable limits are charged after the outage: up to the quota, not in a window that has
+// ended, and only once, even if the result of the charge is lost.
 func TestLocalChargesAreMadeOnce(t *testing.T) {
 	t.Parallel()
 	for driver := range drivers.All {
@@ -203,7 +202,7 @@ func checkLocalCharges(t *testing.T, driver string, state dbState, want string) 
 	for range 5 {
 		p.decide(t, nearly)
 	}
-	// another process has taken one of the two units that are left
+	// Another process has taken one of the two units that were left.
 	s.exec("UPDATE rate_limit_durable SET count = 9 WHERE prefix = 'nearly'")
 	if !p.Store.Local().On {
 		t.Error("Local().On is false during the outage, want true")

@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// The order of a request's statements does not depend on the order of its hits. So no two processes lock rows
-// of one limit while they wait for each other's rows of another limit.
+// The order of a request's statements does not depend on the order of its hits. Otherwise two processes could
+// deadlock on the rows of two limits.
 func TestStatementsHaveOneOrder(t *testing.T) {
 	var hits []ratelimit.Hit
 	for _, durable := range []bool{false, true} {

@@ -63,8 +63,9 @@ func (d *lockedDB) runTransaction(ctx context.Context, statements []*pgdb.Statem
 	return admit(ctx, statements)
 }
 
-// An open transaction has locked rows. Requests on other rows are decided within 100 ms, and within 5 ms
-// after the store has detected the locked rows. Workers spend only a part of their time waiting for locks.
+// While an open transaction has locked rows, requests on other rows are decided within 100 ms, and within 5
+// ms as soon as the store has detected the locked rows. Workers spend only a part of their time waiting for
+// locks.
 func TestLockedRowsDelayNoOthers(t *testing.T) {
 	const (
 		timeout     = 250 * time.Millisecond
@@ -94,7 +95,7 @@ func TestLockedRowsDelayNoOthers(t *testing.T) {
 					}
 					d := make([]ratelimit.Decision, len(hits))
 					start := time.Now()
-					err := store.Take(context.Background(), timeout, hits, d)
+					err := store.Take(t.Context(), timeout, hits, d)
 					if !errors.Is(err, want) || err == nil && !allAllowed(d) {
 						t.Errorf("%s: %s: %v, %+v; want error %v", name, key, err, d, want)
 					}
@@ -125,7 +126,7 @@ func TestLockedRowsDelayNoOthers(t *testing.T) {
 	}
 }
 
-// Batches of other proxies lock a row one after the other. A request on the row is decided within its
+// If batches of other proxies lock a row one after the other, a request on the row is decided within its
 // timeout, and later requests are decided immediately.
 func TestRequestWaitsForBusyRow(t *testing.T) {
 	const busy = 140 * time.Millisecond // the time until statements get the lock
@@ -153,7 +154,7 @@ func TestRequestWaitsForBusyRow(t *testing.T) {
 			store := newEngine(t, &fakeDB{answer: answer}, bareOptions)
 			hits := fakeHits(keys...)
 			take := func() error {
-				return store.Take(context.Background(), 250*time.Millisecond, hits,
+				return store.Take(t.Context(), 250*time.Millisecond, hits,
 					make([]ratelimit.Decision, len(hits)))
 			}
 			if err := take(); err != nil {
@@ -168,8 +169,8 @@ func TestRequestWaitsForBusyRow(t *testing.T) {
 	}
 }
 
-// One statement of a batch reaches its lock timeout. A hit of another statement of the batch, which
-// succeeded, is not charged again.
+// If a statement of a batch reaches its lock timeout, the hits of the statements that succeeded are not
+// charged again.
 func TestLockTimeoutChargesNoHitTwice(t *testing.T) {
 	sent := map[string]int{}
 	answer := func(ctx context.Context, statements []*pgdb.Statement) error {

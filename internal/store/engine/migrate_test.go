@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -40,7 +39,7 @@ CREATE TABLE rate_limit_durable (LIKE rate_limit_ephemeral INCLUDING ALL);
 CREATE INDEX idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);`
 
-// A store detects that the tables are ready while another session has locked them exclusively.
+// A store detects that the tables are ready even while another session has locked them exclusively.
 func TestMigrationTakesNoLock(t *testing.T) {
 	s := newTestDB(t)
 	s.exec(engine.TableSQL)
@@ -53,7 +52,7 @@ func TestMigrationTakesNoLock(t *testing.T) {
 	go func() { _, _, err := tryOne(store, testTimeout, fakeHits("k")[0]); done <- err }()
 	other := cluster.Connect(s.t, s.dsn)
 	await.Within(t, testTimeout, "a statement to wait for the table", func() (waits bool) {
-		err := other.QueryRow(context.Background(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname
+		err := other.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname
 			= current_database() AND wait_event_type = 'Lock'
 			AND query LIKE '%INSERT INTO rate_limit_ephemeral%' AND pid <> pg_backend_pid()`).Scan(&waits)
 		return waits && err == nil
@@ -66,7 +65,7 @@ func TestMigrationTakesNoLock(t *testing.T) {
 }
 
 // While a long read of the tables (pg_dump, a report) blocks the migration, statements of other programs do
-// not wait for it. The migration succeeds after the read.
+// not wait for the migration, which succeeds after the read.
 func TestMigrationBlocksNoOtherUser(t *testing.T) {
 	s := newTestDB(t)
 	s.exec(npmTables)
@@ -86,7 +85,7 @@ func TestMigrationBlocksNoOtherUser(t *testing.T) {
 	store.Prepare()
 	node := cluster.Connect(s.t, s.dsn)
 	for n := 0; failures.Load() < 2; n++ { // until two lock timeouts of the migration
-		_, err := node.Exec(context.Background(),
+		_, err := node.Exec(t.Context(),
 			`INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at)
 				VALUES ('node', $1, 1, now(), now())`, fmt.Sprint(n))
 		if err != nil {
@@ -111,8 +110,8 @@ func TestMigrationOff(t *testing.T) {
 	store := s.openEngine(engine.Options{DisableMigration: true})
 	store.Prepare()
 	for range 2 {
-		err := store.Take(context.Background(), testTimeout, fakeHits("k"), make([]ratelimit.Decision, 1))
-		if err == nil || !strings.Contains(err.Error(), `"rate_limit_ephemeral" does not exist`) {
+		err := store.Take(t.Context(), testTimeout, fakeHits("k"), make([]ratelimit.Decision, 1))
+		if !strings.Contains(fmt.Sprint(err), `"rate_limit_ephemeral" does not exist`) {
 			t.Errorf("without tables: error %v, want that rate_limit_ephemeral does not exist", err)
 		}
 	}

@@ -20,8 +20,8 @@ import (
 
 const second = conformance.Second
 
-// minTime is the start of schedules. A reset leaves a window of the year 1800, and two of the longest windows
-// after that end in 2000.
+// minTime is the start of schedules. A reset sets the start of a window to the year 1800, so schedules must
+// start at least two of the longest windows, 200 years, later.
 const minTime = 1_000_000_000 * second
 
 // maxWindowMicros is a hundred years in microseconds.

@@ -47,7 +47,7 @@ func (s *testDB) awaitText(sql, want string) {
 // openRole creates the tables, runs sql, creates a role that may use tables, and opens a DB as this role.
 func (s *testDB) openRole(role, sql, tables string) pgdb.DB {
 	s.t.Helper()
-	_, err := s.conn.PgConn().Exec(context.Background(), engine.TableSQL+sql+"; CREATE ROLE "+role+
+	_, err := s.conn.PgConn().Exec(s.t.Context(), engine.TableSQL+sql+"; CREATE ROLE "+role+
 		"; GRANT SELECT, INSERT, UPDATE, DELETE ON "+tables+" TO "+role).ReadAll()
 	if err != nil {
 		s.t.Fatal(err)
@@ -75,7 +75,7 @@ func TestProxyIsRegistered(t *testing.T) {
 		for driver := range drivers.All {
 			t.Run(name+", "+driver, func(t *testing.T) {
 				s := newTestDB(t)
-				if _, err := s.conn.PgConn().Exec(context.Background(), before).ReadAll(); err != nil {
+				if _, err := s.conn.PgConn().Exec(t.Context(), before).ReadAll(); err != nil {
 					t.Fatal(err)
 				}
 				store := s.openNode(driver, 7)
@@ -95,8 +95,8 @@ func TestProxyIsRegistered(t *testing.T) {
 	}
 }
 
-// A row stays small with any number of limits and any names, because each proxy writes it every 3 seconds. It
-// has the busiest limits. Its table is unlogged.
+// A row of the registry stays small with any number of limits and any names, because each proxy writes its
+// row every 3 seconds. The row lists only the busiest limits, and the table is unlogged.
 func TestRegistryRowIsSmall(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)
@@ -106,7 +106,7 @@ func TestRegistryRowIsSmall(t *testing.T) {
 		n.Report.Of(fmt.Sprint(strings.Repeat("p", 150), i)).Leased = int64(i%10_000) * 1e9
 	}
 	n.Report.Undecided(true)
-	if _, err := s.conn.PgConn().Exec(context.Background(), engine.TableSQL).ReadAll(); err != nil {
+	if _, err := s.conn.PgConn().Exec(t.Context(), engine.TableSQL).ReadAll(); err != nil {
 		t.Fatal(err)
 	}
 	store := s.openProxy(s.openDB(""), engine.Options{}, *n)
@@ -132,8 +132,8 @@ func TestRegistryRowIsSmall(t *testing.T) {
 	}
 }
 
-// Two processes with the same name have two rows. The next heartbeat of one deletes the row of the other
-// after its end, and rows of processes that vanished more than a day ago.
+// Two processes with the same name have two rows. When one process has ended, the next heartbeat of the other
+// process deletes the ended one's row, and the rows of processes that vanished more than a day ago.
 func TestProcessesWithSameName(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)
@@ -150,8 +150,8 @@ func TestProcessesWithSameName(t *testing.T) {
 	s.requireNoReports()
 }
 
-// A proxy with a role that may use only the two tables of counts counts, and reports once that it cannot use
-// the registry.
+// A proxy counts with a role that may use only the two tables of counts, and reports once that the role
+// cannot use the registry.
 func TestRegistryWithoutPrivileges(t *testing.T) {
 	t.Parallel()
 	for name, tables := range map[string]string{"missing": "DROP TABLE rate_limit_nodes CASCADE",
@@ -190,8 +190,8 @@ func TestRegistryWithoutPrivileges(t *testing.T) {
 	}
 }
 
-// A proxy with a role that may not use the tables of counts reports the missing GRANT in the registry, until
-// the role gets it, and once in its log.
+// If the role of a proxy may not use a table of counts, the proxy reports the missing GRANT once in its log,
+// and in the registry until the role gets it.
 func TestProxyReportsMissingGrant(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)

@@ -15,7 +15,7 @@ import (
 )
 
 // While the database answers, requests wait up to four timeouts for earlier batches, and then fail with
-// ErrOverloaded. A statement that takes longer than a timeout is an outage, and fails the requests behind it.
+// ErrOverloaded. A statement that takes longer than a timeout is an outage, and the requests behind it fail.
 func TestSlowBatchesAreOverload(t *testing.T) {
 	const timeout = 250 * time.Millisecond
 	for name, test := range map[string]struct {
@@ -58,7 +58,7 @@ func TestSlowBatchesAreOverload(t *testing.T) {
 						hits[i] = fakeHits(fmt.Sprint(n))[0]
 					}
 					start := time.Now()
-					err := store.Take(context.Background(), timeout, hits,
+					err := store.Take(t.Context(), timeout, hits,
 						make([]ratelimit.Decision, len(hits)))
 					if took := time.Since(start); !test.want(n, took, err) {
 						t.Errorf("%s: request %d: error %v after %v, want another result", name, n, err, took)
@@ -72,7 +72,7 @@ func TestSlowBatchesAreOverload(t *testing.T) {
 	}
 }
 
-// A batch waits up to four timeouts for a connection while others use all connections.
+// While other batches use all connections, a batch waits up to four timeouts for a connection.
 func TestBusyPoolIsOverload(t *testing.T) {
 	const timeout = 250 * time.Millisecond
 	for _, free := range []time.Duration{600 * time.Millisecond, time.Hour} {

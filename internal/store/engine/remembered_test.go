@@ -16,7 +16,7 @@ import (
 )
 
 // takeAndReportSent takes a hit, and reports whether the store sent a statement. A store remembers a refusal
-// for a second, and then sends a statement again.
+// for a second, and sends a statement again after that.
 func takeAndReportSent(t *testing.T, store *engine.Store, h ratelimit.Hit) (ratelimit.Decision, bool) {
 	t.Helper()
 	before := store.Stats()
@@ -34,8 +34,8 @@ func takeAndReportSent(t *testing.T, store *engine.Store, h ratelimit.Hit) (rate
 	return d, sent
 }
 
-// After a refusal of a cost, the store refuses this cost and larger ones without a statement, and with the
-// database's RetryAfter. The database decides smaller costs.
+// When the database has refused a cost of 5, the store itself refuses 5 and more for a second, with the same
+// RetryAfter. It asks the database about smaller costs, about peeks, and about another limit on the row.
 func TestRefusedCostsAreRemembered(t *testing.T) {
 	s := newTestDB(t)
 	for _, l := range conformance.Limits("", 6) {
@@ -54,9 +54,14 @@ func TestRefusedCostsAreRemembered(t *testing.T) {
 			before := time.Now()
 			d, sent := takeAndReportSent(t, store, hit(cost))
 			after := time.Now()
-			if sent && after.Sub(early) < time.Second || d.Allowed || d.Remaining != 3 || d.Quota != 6 ||
-				cost == 5 && d.Reset.Sub(first.Reset).Abs() > time.Microsecond {
-				t.Errorf("%s, cost %d: sent %v, got %+v, want %+v", l.Prefix, cost, sent, d, first)
+			if sent && after.Sub(early) < time.Second {
+				t.Errorf("%s, cost %d: sent within a second, want a decision from memory", l.Prefix, cost)
+			}
+			if got := outcomes(d); got != "refused 3 of 6" {
+				t.Errorf("%s, cost %d: got %s, want refused 3 of 6", l.Prefix, cost, got)
+			}
+			if cost == 5 && d.Reset.Sub(first.Reset).Abs() > time.Microsecond {
+				t.Errorf("%s, cost 5: Reset %v, want %v", l.Prefix, d.Reset, first.Reset)
 			}
 			minRetry := first.RetryAfter - after.Sub(early) - time.Microsecond
 			maxRetry := first.RetryAfter - before.Sub(late) + time.Microsecond
@@ -67,13 +72,13 @@ func TestRefusedCostsAreRemembered(t *testing.T) {
 		}
 		peek := hit(5)
 		peek.Peek = true
-		if d, sent := takeAndReportSent(t, store, peek); !sent || d.Allowed || d.Remaining != 3 {
+		if d, sent := takeAndReportSent(t, store, peek); !sent || outcomes(d) != "refused 3 of 6" {
 			t.Errorf("%s: peek of 5: sent %v, got %+v, want a refusal by the database", l.Prefix, sent, d)
 		}
 		if d, _ := takeAndReportSent(t, store, hit(7)); d.RetryAfter != ratelimit.Never || d.Allowed {
 			t.Errorf("%s, cost 7 of 6: got %+v, want a refusal with RetryAfter Never", l.Prefix, d)
 		}
-		if d, sent := takeAndReportSent(t, store, hit(1)); !d.Allowed || !sent || d.Remaining != 2 {
+		if d, sent := takeAndReportSent(t, store, hit(1)); !sent || outcomes(d) != "allowed 2 of 6" {
 			t.Errorf("%s, cost 1 after a refused 5: sent %v, got %+v, want it allowed", l.Prefix, sent, d)
 		}
 		// A refusal by one limit does not apply to another limit on the row.
@@ -87,7 +92,7 @@ func TestRefusedCostsAreRemembered(t *testing.T) {
 	}
 }
 
-// A refusal is not remembered if its row is reset before the result arrives.
+// A refusal is not remembered if its row was reset before the result arrived.
 func TestRefusalBeforeResetIsDropped(t *testing.T) {
 	for _, resets := range []int{1, 3000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -104,7 +109,7 @@ func TestRefusalBeforeResetIsDropped(t *testing.T) {
 			go send()
 			time.Sleep(time.Second)
 			for i := range resets {
-				if err := store.Reset(context.Background(), time.Hour, fakeHits(fmt.Sprint(i))); err != nil {
+				if err := store.Reset(t.Context(), time.Hour, fakeHits(fmt.Sprint(i))); err != nil {
 					t.Error(err)
 				}
 			}
@@ -125,7 +130,8 @@ func TestRefusalBeforeResetIsDropped(t *testing.T) {
 	}
 }
 
-// While the database answers, a refusal is remembered for a second; during an outage, until it ends.
+// While the database answers, a refusal is remembered for a second. During an outage, it is remembered until
+// its RetryAfter has passed.
 func TestRefusalsHoldDuringOutage(t *testing.T) {
 	for name, outage := range map[string]answerFunc{"hangs": hang, "fails": failWith(errors.New("no line"))} {
 		synctest.Test(t, func(t *testing.T) {
@@ -140,12 +146,19 @@ func TestRefusalsHoldDuringOutage(t *testing.T) {
 			db.set(outage, outage)
 			other, several := fakeHits("other"), fakeHits("other", "k")
 			start := time.Now()
-			for step, at := range []time.Duration{1500 * time.Millisecond, time.Minute, 59 * time.Minute} {
+			for step, at := range []time.Duration{
+				1500 * time.Millisecond, // the store detects the outage
+				time.Minute,
+				59 * time.Minute, // shortly before RetryAfter
+			} {
 				time.Sleep(time.Until(start.Add(at)))
 				start := time.Now()
-				if d, _, err := tryOne(store, time.Second, h); err != nil || d.Allowed ||
-					d.Source != ratelimit.FromRemembered || d.RetryAfter > time.Hour-at || d.RetryAfter <= 0 {
-					t.Errorf("%s, step %d: got %+v, %v; want a remembered refusal", name, step, d, err)
+				refusal, _, err := tryOne(store, time.Second, h)
+				if err != nil || refusal.Allowed || refusal.Source != ratelimit.FromRemembered {
+					t.Errorf("%s, step %d: got %+v, %v; want a remembered refusal", name, step, refusal, err)
+				}
+				if r := refusal.RetryAfter; r <= 0 || r > time.Hour-at {
+					t.Errorf("%s, step %d: RetryAfter %v, want at most %v", name, step, r, time.Hour-at)
 				}
 				queued, err := q.take(h)
 				if err != nil || queued[0].Allowed || queued[0].Source != ratelimit.FromRemembered {
@@ -153,7 +166,7 @@ func TestRefusalsHoldDuringOutage(t *testing.T) {
 						queued, err)
 				}
 				d := make([]ratelimit.Decision, 2)
-				err = store.Take(context.Background(), time.Second, several, d)
+				err = store.Take(t.Context(), time.Second, several, d)
 				if err != nil || d[0].Source != ratelimit.Undecided ||
 					d[1].Source != ratelimit.FromRemembered {
 					t.Errorf("%s, step %d: got %+v, %v; want the second hit refused", name, step, d, err)

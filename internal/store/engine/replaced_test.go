@@ -41,9 +41,9 @@ func (d *replacedDB) Run(ctx context.Context, statements []*pgdb.Statement) erro
 	return err
 }
 
-// A standby that lacks the last charges has replaced the server, or a backup or a dump was restored. The rows
-// lack the charges of leases, so the store neither uses nor refunds their units. It also clears refusals, so
-// it sends hits on these rows again.
+// If a standby without the last charges has replaced the server, or a backup or a dump was restored, rows
+// lack the charges of leases. So the store neither uses nor refunds the units of its leases. It also drops
+// remembered refusals, and sends hits on their rows again.
 func TestReplacedServerEndsLeases(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(s *testDB, d *replacedDB){
@@ -103,8 +103,8 @@ func TestLeasesOutlastNewPolicy(t *testing.T) {
 	}
 }
 
-// An unregistered store checks the server only after an outage. It compares the identity with the one at its
-// start.
+// A store without a row in the registry checks only after an outage whether the server is still the one of
+// the store's start.
 func TestFirstOutageDetectsReplacedServer(t *testing.T) {
 	s := newTestDB(t)
 	d := &replacedDB{DB: s.openDB("")}

@@ -58,7 +58,7 @@ func TestSeveralLimitsAreAllOrNothing(t *testing.T) {
 	}
 }
 
-// The sum of the refunds overflows int64. The row has its full quota afterwards.
+// Refunds with a sum beyond int64 restore the full quota.
 func TestManyLargeRefunds(t *testing.T) {
 	s := newTestDB(t)
 	store := s.openEngine(bareOptions)

@@ -30,7 +30,7 @@ func (r *simRun) checkLimits() {
 				row.startWindow(windows[0].start)
 				windows = windows[1:]
 			}
-			// FromMemory: decided locally during an outage, which may exceed the limit
+			// Local decisions during an outage (FromMemory) may exceed the limit.
 			if hit.source == ratelimit.FromMemory || r.isWithinDocumentedLoss(id, hit) {
 				continue
 			}
@@ -54,16 +54,17 @@ func (r *simRun) isWithinDocumentedLoss(id lease.RowID, hit simAdmitted) bool {
 		if hit.source == ratelimit.FromLease && at >= o.from-o.lag && at < o.to+int64(simNotice) {
 			return true
 		}
-		// Times of decisions are in microseconds, so one may be up to a microsecond before the lag.
-		if o.kind == simFailover && id.Durable && at > o.from-o.lag-1000 && at <= o.from {
+		// The time of a decision is in whole microseconds, so it may be up to a microsecond before the lag.
+		isInLag := at > o.from-o.lag-1000 && at <= o.from
+		if o.kind == simFailover && id.Durable && isInLag {
 			return true
 		}
 	}
 	return false
 }
 
-// simNotice bounds the time for which a proxy uses its leases after their server is lost. A proxy checks
-// the server twice per second.
+// simNotice bounds the time for which a proxy uses its leases after their server is lost, because a proxy
+// checks the server twice per second.
 const simNotice = 700 * time.Millisecond
 
 // simCounter counts the hits admitted in the windows of the database.
@@ -117,8 +118,8 @@ func (r *simRun) checkLeases() {
 	now := simSince()
 	for id, row := range r.server.rows {
 		l := r.server.limits[id.Prefix]
-		if l.Lease == 0 || l.Algorithm != ratelimit.FixedWindow && l.Algorithm != ratelimit.SlidingWindow ||
-			len(r.server.begins[id]) == 0 {
+		hasWindows := l.Algorithm == ratelimit.FixedWindow || l.Algorithm == ratelimit.SlidingWindow
+		if l.Lease == 0 || !hasWindows || len(r.server.begins[id]) == 0 {
 			continue
 		}
 		start := (row.Start - simBorn.UnixMicro()) * 1000
@@ -202,7 +203,7 @@ func (r *simRun) checkStampede() {
 			}
 		}
 		probes := maxWithin(r.server.probes, o.to, o.to+int64(time.Second), simInstant)
-		// Each proxy probes at a random time, so a quarter of them in one instant is not by chance.
+		// Proxies probe at random times. So it is not by chance if a quarter of them do within one instant.
 		if maxProbes := 5 + len(r.proxies)/4; o.kind != simHang && probes > maxProbes {
 			r.fail("after the %s until %v: %d proxies probe the server within %v, want at most %d", o.kind,
 				time.Duration(o.to), probes, simInstant, maxProbes)

@@ -156,8 +156,8 @@ func (p *simPlan) drawOutages(c chance) {
 	}
 }
 
-// isQuiet reports whether no request may use the contested key now, which is so during some outages. Proxies
-// then refund units after the outage.
+// isQuiet reports whether now is in one of the outages in which no request uses the contested key. After such
+// an outage, proxies have units to refund.
 func (p *simPlan) isQuiet() bool {
 	now := simSince()
 	return slices.ContainsFunc(p.outages, func(o simOutage) bool {
@@ -165,8 +165,8 @@ func (p *simPlan) isQuiet() bool {
 	})
 }
 
-// messageFate is the fate of a message: it arrives at a time, or its sender gets failure at that time. The
-// sender of a lost message gets none.
+// messageFate is the fate of a message: it arrives at a time, or its sender gets failure at that time. If the
+// message is lost, neither happens.
 type messageFate struct {
 	at      int64
 	arrives bool

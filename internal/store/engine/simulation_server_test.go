@@ -31,7 +31,7 @@ type simServer struct {
 	undo     []simUndo // changes of logged tables, if a standby without the last changes will take over
 	holds    map[simHolder]int64
 	charged  map[lease.RowID]int64 // the units charged by takes
-	// the units of messages that did not arrive, or with results that did not
+	// the units of messages that were lost, or that had a lost result
 	maybeCharged map[lease.RowID]int64
 	violations   []string // statements that no proxy should send
 	sent         []int    // the number of sent statements, by millisecond

@@ -70,8 +70,8 @@ func (m *modelTest) checkBatch(t failer, calls []*batch.Call) {
 	m.store.DecideBatch(calls)
 	for i, c := range calls {
 		for j := range c.Decisions {
-			// Equal hits are decided together: the first one already has the Reset after all of them, and a
-			// refund also their Remaining.
+			// Equal hits are decided together: the decision of the first hit already has the Reset after all
+			// of them, and the decision of a refund also has their Remaining.
 			if j < len(wants[i]) && c.Decisions[j].Allowed {
 				wants[i][j].Reset = c.Decisions[j].Reset
 				if c.Hits[j].Cost < 0 {

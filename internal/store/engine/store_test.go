@@ -1,15 +1,15 @@
 package engine_test
 
 import (
-	"errors"
 	"math"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
+// New refuses a missing DB and options out of range, with an error that names the field.
 func TestOptionsOutOfRange(t *testing.T) {
 	for _, test := range []struct {
 		db      pgdb.DB
@@ -20,9 +20,8 @@ func TestOptionsOutOfRange(t *testing.T) {
 		{db: &fakeDB{}, options: engine.Options{Workers: -1}, field: "Workers"},
 		{db: &fakeDB{}, options: engine.Options{CleanupProbability: math.NaN()}, field: "CleanupProbability"},
 	} {
-		var fieldErr *ratelimit.FieldError
 		_, err := engine.New(test.db, test.options)
-		if !errors.As(err, &fieldErr) || fieldErr.Field != test.field {
+		if conformance.FieldOf(err) != test.field {
 			t.Errorf("New: error %v, want a FieldError for %s", err, test.field)
 		}
 	}

@@ -2,6 +2,8 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -52,7 +54,7 @@ func (s *testDB) exec(sql string, args ...any) {
 func (s *testDB) queryText(sql string) string {
 	s.t.Helper()
 	var text *string
-	if err := s.conn.QueryRow(context.Background(), sql).Scan(&text); err != nil {
+	if err := s.conn.QueryRow(s.t.Context(), sql).Scan(&text); err != nil {
 		s.t.Fatalf("%s: %v", sql, err)
 	}
 	if text == nil {
@@ -172,11 +174,27 @@ func tryOne(store ratelimit.Store, timeout time.Duration, h ratelimit.Hit) (rate
 // takeAll takes a request of several hits, and reports whether all are allowed.
 func takeAll(t testing.TB, store ratelimit.Store, hits ...ratelimit.Hit) bool {
 	decisions := make([]ratelimit.Decision, len(hits))
-	if err := store.Take(context.Background(), testTimeout, hits, decisions); err != nil {
+	if err := store.Take(t.Context(), testTimeout, hits, decisions); err != nil {
 		t.Errorf("Take: %v", err)
 		return false
 	}
 	return allAllowed(decisions)
+}
+
+// outcomes describes decisions, as in "allowed 2 of 5, refused 0 of 3, undecided".
+func outcomes(decisions ...ratelimit.Decision) string {
+	var texts []string
+	for _, d := range decisions {
+		text := "refused"
+		if d.Allowed {
+			text = "allowed"
+		}
+		if text += fmt.Sprintf(" %d of %d", d.Remaining, d.Quota); d.Source == ratelimit.Undecided {
+			text = "undecided"
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, ", ")
 }
 
 func allAllowed(decisions []ratelimit.Decision) bool {

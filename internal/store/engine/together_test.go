@@ -9,7 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A commit waits for the disk if a limit of the transaction requires that. A trigger records the setting.
+// A commit waits for the disk if a limit of the transaction requires that. Triggers record the setting at the
+// commit.
 func TestSynchronousCommitOfTransaction(t *testing.T) {
 	s := newTestDB(t)
 	s.exec(engine.TableSQL + `CREATE TABLE seen (prefix text, setting text);
@@ -21,32 +22,32 @@ func TestSynchronousCommitOfTransaction(t *testing.T) {
 		DEFERRED FOR EACH ROW EXECUTE FUNCTION see()`)
 	store := s.openEngine(engine.Options{
 		CleanupProbability: -1, DisableRememberedRefusals: true, DisableMigration: true})
-	hit := func(a ratelimit.Algorithm, durable, sync bool) ratelimit.Hit {
-		h := hitOn("", 1, durable)
-		h.Limit.Algorithm, h.Limit.SynchronousCommit = a, sync
-		return h
-	}
-	for i, test := range []struct {
-		hits []ratelimit.Hit
-		want string // synchronous_commit of each charge
-	}{
-		{[]ratelimit.Hit{hit(1, true, false)}, "off"},
-		{[]ratelimit.Hit{hit(1, true, true)}, "on"},
-		{[]ratelimit.Hit{hit(1, true, false), hit(2, true, false)}, "off off"},
-		{[]ratelimit.Hit{hit(1, true, false), hit(2, true, true)}, "on on"},
-		{[]ratelimit.Hit{hit(1, true, true), hit(2, true, false)}, "on on"},
-		{[]ratelimit.Hit{hit(1, true, true), hit(1, true, false), hit(4, false, false)}, "on on on"},
-		{[]ratelimit.Hit{hit(0, false, false), hit(3, true, false)}, "off off"},
+	for i, test := range []struct{ limits, want string }{ // want is synchronous_commit of each charge
+		{"fixed_window durable", "off"},
+		{"fixed_window sync", "on"},
+		{"fixed_window durable, token_bucket durable", "off off"},
+		{"fixed_window durable, token_bucket sync", "on on"},
+		{"fixed_window sync, token_bucket durable", "on on"},
+		{"fixed_window sync, fixed_window durable, gcra ephemeral", "on on on"},
+		{"sliding_window ephemeral, sliding_log durable", "off off"},
 	} {
+		var hits []ratelimit.Hit
+		for text := range strings.SplitSeq(test.limits, ", ") {
+			algorithm, table, _ := strings.Cut(text, " ")
+			h := hitOn("", 1, table != "ephemeral")
+			h.Limit.SynchronousCommit = table == "sync"
+			h.Limit.Algorithm, _ = ratelimit.ParseAlgorithm(algorithm)
+			hits = append(hits, h)
+		}
 		for round := range 3 { // the second request is refused, so the third one peeks before it takes
 			var names []string
-			for j := range test.hits {
+			for j := range hits {
 				prefix := fmt.Sprint(i, "/", j, "/", round/2)
-				test.hits[j].Limit.Prefix = prefix
+				hits[j].Limit.Prefix = prefix
 				names = append(names, "'"+prefix+"'")
 			}
 			s.exec("TRUNCATE seen")
-			if allowed := takeAll(t, store, test.hits...); allowed != (round != 1) {
+			if allowed := takeAll(t, store, hits...); allowed != (round != 1) {
 				t.Fatalf("test %d, round %d: allowed %v, want %v", i, round, allowed, round != 1)
 			}
 			got := s.queryText("SELECT coalesce(string_agg(setting, ' '), '') FROM seen WHERE prefix IN (" +

@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// The result of a take is lost, and the server runs the take later. The slot is released within 1.5 s after
-// that. A panic of the DB counts as a lost result.
+// If the result of a take is lost and the server runs the take later, the slot is released within 1.5 s after
+// the take. A panic of the DB counts as a lost result.
 func TestLateSlotIsReleased(t *testing.T) {
 	const panics = -1
 	for _, late := range []time.Duration{panics, 0, 600 * time.Millisecond, 3 * time.Second,

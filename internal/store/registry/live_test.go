@@ -55,7 +55,8 @@ func (s *proxyCount) SetProxies(n int64) { s.n = n }
 func (*proxyCount) Tick()                {}
 func (*proxyCount) Local() Local         { return Local{} }
 
-// A crash empties the registry. Fewer proxies count only 10 s later, whether or not a poll fails meanwhile.
+// When a crash has emptied the registry, the smaller number of proxies counts only 10 s later, whether or not
+// a poll fails meanwhile.
 func TestProxiesCountTenSecondsAfterCrash(t *testing.T) {
 	for name, failing := range map[string]bool{"a poll fails": true, "no poll fails": false} {
 		t.Run(name, func(t *testing.T) {

@@ -15,9 +15,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// testFewerConnections checks that calls take turns if the server allows fewer connections than the DB would
-// open. A call fails only at its deadline, or if the server allows no connection. It gets a connection when
-// the server allows another one.
+// testFewerConnections: calls take turns if the server allows fewer connections than the DB would open. A
+// waiting call gets a connection as soon as the server allows one more, or fails at its deadline. If the
+// server allows no connection at all, calls fail with the server's error.
 func testFewerConnections(t *testing.T, d *db) {
 	limited, err := url.Parse(cluster.Limited(t, d.dsn, 1))
 	if err != nil {
@@ -74,15 +74,15 @@ func testFewerConnections(t *testing.T, d *db) {
 	group.Wait()
 }
 
-// testCauseOverASlowNetwork checks that the errors of calls name the cause of a missing connection, even if a
-// login takes longer than any call.
+// testCauseOverASlowNetwork: the errors of calls name the cause of a missing connection, even if a login
+// takes longer than any call.
 func testCauseOverASlowNetwork(t *testing.T, open openDB) {
 	_, dsn := slownet.ListenFor(t, cluster.Limited(t, cluster.Open(t), 0), 100*time.Millisecond)
 	d := open(t, dsn)
 	defer d.Close()
 	var err error
 	for until := time.Now().Add(timeout); time.Now().Before(until); {
-		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		err = d.Run(ctx, []*pgdb.Statement{statement("SELECT 1")})
 		cancel()
 		if err == nil {
@@ -109,8 +109,8 @@ func WithSettings(t testing.TB, dsn string, settings ...string) string {
 	return u.String()
 }
 
-// testKeptConnection checks that the DB keeps exactly one idle connection, for any time. If that connection
-// ends, no call fails.
+// testKeptConnection: the DB keeps exactly one idle connection, for any time. If that connection ends, no
+// call fails.
 func testKeptConnection(t *testing.T, d *db) {
 	idle := &db{t: t,
 		DB: d.open(t, WithSettings(t, d.dsn, "pool_max_conn_idle_time", "200ms",
@@ -139,8 +139,7 @@ func testKeptConnection(t *testing.T, d *db) {
 	idle.run(statement("SELECT 1"))
 }
 
-// testReplacedConnection checks that the DB replaces its idle connection when it is too old, before the next
-// call.
+// testReplacedConnection: the DB replaces its idle connection when it is too old, before the next call.
 func testReplacedConnection(t *testing.T, d *db) {
 	old := &db{t: t,
 		DB: d.open(t, WithSettings(t, d.dsn, "pool_max_conn_lifetime", "300ms", "pool_max_conn_idle_time",

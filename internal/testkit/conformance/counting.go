@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -9,43 +8,43 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// testCounting: a hit passes and is charged if its cost is left. A refused hit charges nothing.
 func testCounting(t *testing.T, s *store) {
 	for _, l := range Limits("", 3) {
-		h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
-		s.expect(h, true, 2)
-		h.Cost = 2
-		s.expect(h, true, 0)
-		s.expect(h, false, 0)
-		h.Cost = 1
-		s.expect(h, false, 0)
-		h.Cost = 3
-		s.expect(h, false, 0)
-		h.Key = "another"
-		s.expect(h, true, 0)
+		s.expectSteps(ratelimit.Hit{Limit: l, Key: "k"}, []step{{cost: 1, allowed: true, left: 2},
+			{cost: 2, allowed: true}, {cost: 2}, {cost: 1}, {cost: 3}})
+		s.expectSteps(ratelimit.Hit{Limit: l, Key: "another"}, []step{{cost: 3, allowed: true}})
 	}
 }
 
+// step is the cost of a hit, and its decision.
+type step struct {
+	cost    int64
+	allowed bool
+	left    int64
+}
+
+// expectSteps takes the hit at the cost of each step, and checks its decisions.
+func (s *store) expectSteps(h ratelimit.Hit, steps []step) {
+	s.t.Helper()
+	for _, step := range steps {
+		h.Cost = step.cost
+		s.expect(h, step.allowed, step.left)
+	}
+}
+
+// testRefunds: a hit of negative cost gives units back, up to the full quota.
 func testRefunds(t *testing.T, s *store) {
 	for _, l := range Limits("", 3) {
-		h := ratelimit.Hit{Limit: l, Key: "k", Cost: -1}
-		s.expect(h, true, 3) // nothing was taken
-		h.Cost = 3
-		s.expect(h, true, 0)
-		h.Cost = -1
-		s.expect(h, true, 1)
-		h.Cost = 2
-		s.expect(h, false, 1)
-		h.Cost = 1
-		s.expect(h, true, 0)
-		h.Cost = -ratelimit.MaxEvents
-		s.expect(h, true, 3) // a refund never exceeds the full quota
-		h.Cost = 3
-		s.expect(h, true, 0)
-		h.Cost = -1 << 63
-		s.expect(h, true, 3)
+		s.expectSteps(ratelimit.Hit{Limit: l, Key: "k"}, []step{{cost: -1, allowed: true, left: 3},
+			{cost: 3, allowed: true}, {cost: -1, allowed: true, left: 1}, {cost: 2, left: 1},
+			{cost: 1, allowed: true}, {cost: -ratelimit.MaxEvents, allowed: true, left: 3},
+			{cost: 3, allowed: true}, {cost: -1 << 63, allowed: true, left: 3}})
 	}
 }
 
+// testPeeking: a peek gets the decision that a hit of its cost would get, and charges nothing. Its Remaining
+// does not subtract its cost.
 func testPeeking(t *testing.T, s *store) {
 	for _, l := range Limits("", 3) {
 		peek := ratelimit.Hit{Limit: l, Key: "k", Cost: 2, Peek: true}
@@ -67,6 +66,7 @@ func testPeeking(t *testing.T, s *store) {
 	}
 }
 
+// testMoreThanTheQuota: a cost above the full quota is refused with RetryAfter Never.
 func testMoreThanTheQuota(t *testing.T, s *store) {
 	for _, l := range Limits("", 3) {
 		expectNever := func(cost, remaining int64, peek bool) {
@@ -84,6 +84,7 @@ func testMoreThanTheQuota(t *testing.T, s *store) {
 	}
 }
 
+// testReset: a reset restores the full quotas of its hits, and of no other key.
 func testReset(t *testing.T, s *store) {
 	var hits []ratelimit.Hit
 	for _, l := range Limits("", 3) {
@@ -102,7 +103,7 @@ func testReset(t *testing.T, s *store) {
 	for i := range reset {
 		reset[i].Cost = int64(i) - 1
 	}
-	if err := s.Reset(context.Background(), timeout, reset); err != nil {
+	if err := s.Reset(t.Context(), timeout, reset); err != nil {
 		t.Fatal(err)
 	}
 	for _, h := range hits {
@@ -110,12 +111,13 @@ func testReset(t *testing.T, s *store) {
 		h.Key += "2"
 		s.expect(h, false, 0)
 	}
-	if err := s.Reset(context.Background(), timeout,
+	if err := s.Reset(t.Context(), timeout,
 		[]ratelimit.Hit{{Limit: hits[0].Limit, Key: "never seen"}}); err != nil {
 		t.Errorf("a reset of a key without a row: error %v, want none", err)
 	}
 }
 
+// testKeys: each of OddKeys has its own row, in a request by itself and in a request with all of them.
 func testKeys(t *testing.T, s *store) {
 	l := &ratelimit.Limit{Prefix: "keys {\"\\,'", Events: 1, Window: time.Hour}
 	for pass := 0; pass < 2; pass++ {
@@ -130,7 +132,7 @@ func testKeys(t *testing.T, s *store) {
 	for _, key := range OddKeys() {
 		hits = append(hits, ratelimit.Hit{Limit: l, Key: key, Cost: 1})
 	}
-	if err := s.Reset(context.Background(), timeout, hits); err != nil {
+	if err := s.Reset(t.Context(), timeout, hits); err != nil {
 		t.Fatal(err)
 	}
 	for i, d := range s.take(hits...) {
@@ -140,6 +142,8 @@ func testKeys(t *testing.T, s *store) {
 	}
 }
 
+// testLimitsHaveOwnRows: limits that differ in Prefix or Durable have different rows for the same key. A key,
+// the same key as a secret, and its digest also have different rows.
 func testLimitsHaveOwnRows(t *testing.T, s *store) {
 	base := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Hour}
 	durable, prefix := base, base
@@ -161,8 +165,7 @@ func testLimitsHaveOwnRows(t *testing.T, s *store) {
 	s.expect(ratelimit.Hit{Limit: &async, Key: "k", Cost: 1}, false, 0)
 }
 
-// testIndependentHits checks that an Independent hit is charged even if the request is refused, and refuses
-// no request.
+// testIndependentHits: an Independent hit is charged even if the request is refused, and refuses no request.
 func testIndependentHits(t *testing.T, s *store) {
 	for _, durable := range []bool{false, true} {
 		for _, l := range Limits("a", 3) {
@@ -177,31 +180,30 @@ func testIndependentHits(t *testing.T, s *store) {
 				{Limit: &other, Key: "k", Cost: 1},
 				{Limit: &trial, Key: "second", Cost: 2, Independent: true},
 			}
-			for n, want := range []struct {
-				allowed   [4]bool
-				remaining [4]int64
-			}{
-				{[4]bool{true, true, true, true}, [4]int64{2, 2, 1, 1}},
-				{[4]bool{true, true, true, false}, [4]int64{1, 1, 0, 1}},
-				{[4]bool{true, true, false, false}, [4]int64{0, 1, 0, 1}},
-				{[4]bool{false, true, false, false}, [4]int64{0, 1, 0, 1}},
+			type outcome struct {
+				allowed bool
+				left    int64
+			}
+			for n, want := range [][4]outcome{ // of each hit
+				{{true, 2}, {true, 2}, {true, 1}, {true, 1}},
+				{{true, 1}, {true, 1}, {true, 0}, {false, 1}},
+				{{true, 0}, {true, 1}, {false, 0}, {false, 1}},
+				{{false, 0}, {true, 1}, {false, 0}, {false, 1}},
 			} {
-				d := s.take(hits...)
-				for i := range hits {
-					known := d[i].Source != ratelimit.Undecided
-					if d[i].Allowed != want.allowed[i] || known && d[i].Remaining != want.remaining[i] ||
-						hits[i].Independent && !known {
-						t.Fatalf("%s, request %d, hit %d: %+v, want %v and %d left", l.Prefix, n+1, i, d[i],
-							want.allowed[i], want.remaining[i])
+				for i, d := range s.take(hits...) {
+					got := outcome{d.Allowed, d.Remaining}
+					if d.Source == ratelimit.Undecided && !hits[i].Independent {
+						got.left = want[i].left // without a decision, Remaining is 0
+					}
+					if got != want[i] {
+						t.Fatalf("%s, request %d, hit %d: got %+v, want %+v", l.Prefix, n+1, i, got, want[i])
 					}
 				}
 			}
-			alone := s.take(ratelimit.Hit{Limit: &trial, Key: "third", Cost: 3, Independent: true},
-				ratelimit.Hit{Limit: &trial, Key: "fourth", Cost: 4, Independent: true})
-			if !alone[0].Allowed || alone[0].Remaining != 0 || alone[1].Allowed ||
-				alone[1].RetryAfter != ratelimit.Never {
-				t.Fatalf("%s: a request of independent hits: got %+v, want each decided by itself",
-					l.Prefix, alone)
+			alone := s.expectAll([]ratelimit.Hit{{Limit: &trial, Key: "third", Cost: 3, Independent: true},
+				{Limit: &trial, Key: "fourth", Cost: 4, Independent: true}}, "allowed 0, refused 3")
+			if alone[1].RetryAfter != ratelimit.Never {
+				t.Fatalf("%s: a cost of 4: RetryAfter %v, want Never", l.Prefix, alone[1].RetryAfter)
 			}
 		}
 	}

@@ -138,7 +138,7 @@ func (d *db) try(statements ...*pgdb.Statement) error {
 // tryFor is like try, but bounds the call by limit. The call must end within grace after that.
 func (d *db) tryFor(limit time.Duration, statements ...*pgdb.Statement) error {
 	d.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(d.t.Context(), limit)
 	defer cancel()
 	start := time.Now()
 	err := d.Run(ctx, statements)
@@ -226,7 +226,7 @@ func equal(got []string, want ...string) bool {
 }
 
 func (d *db) tryExec(sql string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	ctx, cancel := context.WithTimeout(d.t.Context(), timeout)
 	defer cancel()
 	return d.Exec(ctx, sql)
 }

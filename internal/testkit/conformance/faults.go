@@ -20,8 +20,8 @@ const grace = time.Minute
 // arrival is the maximum time until the other side detects the end of a connection.
 const arrival = 400 * time.Millisecond
 
-// testForgotten checks that a DB retries a transaction if the server has lost its prepared statements, as
-// behind a pooler. The transaction has its effect once.
+// testForgotten: a DB retries a transaction if the server has lost its prepared statements, as behind a
+// pooler. The transaction takes effect once.
 func testForgotten(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	insert := statement("INSERT INTO t VALUES ($1::bigint)", int64(1))
@@ -37,8 +37,8 @@ func testForgotten(t *testing.T, d *db) {
 	}
 }
 
-// testAltered checks that statements succeed after a change of their table, although the server refuses
-// prepared statements with changed columns.
+// testAltered: statements succeed after a change of their table, although the server refuses prepared
+// statements with changed columns.
 func testAltered(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint, m bigint); INSERT INTO t VALUES (1, 2); CREATE TABLE u (n bigint)")
 	var selects []*pgdb.Statement
@@ -51,7 +51,7 @@ func testAltered(t *testing.T, d *db) {
 		"ALTER TABLE t ALTER m TYPE bigint USING m::bigint", "ALTER TABLE t ADD k text",
 		"ALTER TABLE t DROP k"} {
 		d.exec(alter)
-		for j := 0; j < 2; j++ { // the second one runs prepared statements
+		for j := 0; j < 2; j++ { // first not prepared, then prepared
 			d.run(all...)
 			if got := d.queryCell("SELECT count(*) FROM u"); got != bigintBytes(int64(2*i+j+1)) {
 				t.Fatalf("%s: inserted %x times, want %d", alter, got, 2*i+j+1)
@@ -70,7 +70,7 @@ func testAltered(t *testing.T, d *db) {
 	}
 }
 
-// testReadOnly checks that a DB does not reuse a read-only session.
+// testReadOnly: a DB does not reuse a read-only session.
 func testReadOnly(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	d.exec("SET default_transaction_read_only = on")
@@ -86,10 +86,10 @@ func testReadOnly(t *testing.T, d *db) {
 	d.exec("INSERT INTO t VALUES (2)")
 }
 
-// asleep is the property of sessions that run pg_sleep, see awaitSessions.
+// asleep is the property of sessions that run pg_sleep, for awaitSessions.
 const asleep = "query LIKE 'SELECT pg_sleep%' AND wait_event = 'PgSleep'"
 
-// testDeadline checks that the end of a call's context ends the call and its statement on the server.
+// testDeadline: the end of a call's context ends the call and its statement on the server.
 func testDeadline(t *testing.T, d *db) {
 	const limit = 3 * time.Second // until then, the statement has started, even on a busy machine
 	other := &db{t: t, DB: d.open(t, d.dsn)}
@@ -105,13 +105,13 @@ func testDeadline(t *testing.T, d *db) {
 	if got := d.queryCell("SELECT 'x'::text"); got != "x" {
 		t.Errorf("after a deadline: got %q, want x", got)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	if err := d.Exec(ctx, "SELECT pg_sleep(600)"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a deadline ends Exec with %v, want DeadlineExceeded", err)
 	}
 	other.awaitSessions(asleep, 0)
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan error, 1)
 	go func() { done <- d.Run(ctx, []*pgdb.Statement{statement("SELECT pg_sleep(600)")}) }()
@@ -123,9 +123,10 @@ func testDeadline(t *testing.T, d *db) {
 	other.awaitSessions(asleep, 0)
 }
 
+// testEnded: calls with an ended context return its error, and run nothing on the server.
 func testEnded(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s := statement("INSERT INTO t VALUES (1)")
 	if err := d.Run(ctx, []*pgdb.Statement{s}); !errors.Is(err, context.Canceled) || s.Err == nil {
@@ -139,8 +140,8 @@ func testEnded(t *testing.T, d *db) {
 	}
 }
 
-// testEndedSessions checks that no call fails after the server has ended idle sessions, or the network has
-// closed their connections, even if the DB detects that only when it uses a connection.
+// testEndedSessions: no call fails after the server has ended idle sessions, or the network has closed their
+// connections, even if the DB detects that only when it uses a connection.
 func testEndedSessions(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	proxy, dsn := slownet.ListenFor(t, d.dsn, 0)
@@ -168,8 +169,10 @@ func testEndedSessions(t *testing.T, d *db) {
 	idle.exec("SELECT 1")
 }
 
+// testDBClosed: as soon as Close is called, new calls fail. Close returns when the calls under way have
+// ended.
 func testDBClosed(t *testing.T, d *db) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done, closed := make(chan error, 1), make(chan bool)
 	s := statement("SELECT pg_sleep(600)")
@@ -184,14 +187,15 @@ func testDBClosed(t *testing.T, d *db) {
 	}
 	d.Close()
 	later := statement("SELECT 1")
-	if err := d.Run(context.Background(), []*pgdb.Statement{later}); err == nil || later.Err == nil {
+	if err := d.Run(t.Context(), []*pgdb.Statement{later}); err == nil || later.Err == nil {
 		t.Errorf("Run after Close: %v, the statement %v; want errors", err, later.Err)
 	}
-	if err := d.Exec(context.Background(), "SELECT 1"); err == nil {
+	if err := d.Exec(t.Context(), "SELECT 1"); err == nil {
 		t.Error("Exec after Close: no error, want one")
 	}
 }
 
+// testNoServer: calls without a server fail before their deadlines, with errors without the password.
 func testNoServer(t *testing.T, open openDB) {
 	d := &db{t: t, DB: open(t, "postgres://somebody:s3cr3t-w0rd@127.0.0.1:1/nothing?sslmode=disable")}
 	defer d.Close()
@@ -217,7 +221,7 @@ func (d *db) requireRecovery() {
 	}
 }
 
-// testServerGone checks that calls fail while a server is killed, and succeed after its restart.
+// testServerGone: calls fail while a server is killed, and succeed after its restart.
 func testServerGone(t *testing.T, open openDB) {
 	c := cluster.Private(t, cluster.Options{})
 	d := &db{t: t, DB: open(t, c.DSN("postgres"))}
@@ -236,13 +240,13 @@ func testServerGone(t *testing.T, open openDB) {
 	if err := d.try(s); err == nil {
 		t.Error("a call to a killed server: no error, want one")
 	}
-	if err := c.Restart(context.Background()); err != nil {
+	if err := c.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	d.requireRecovery()
 }
 
-// testServerHangs checks that calls to a server with stopped processes end with their contexts.
+// testServerHangs: calls to a server with stopped processes end with their contexts.
 func testServerHangs(t *testing.T, open openDB) {
 	c := cluster.Private(t, cluster.Options{})
 	d, closing := &db{t: t, DB: open(t, c.DSN("postgres"))}, &db{t: t, DB: open(t, c.DSN("postgres"))}
@@ -259,7 +263,7 @@ func testServerHangs(t *testing.T, open openDB) {
 			t.Errorf("call %d to a server that hangs: %v, %v; want DeadlineExceeded", i, err, s.Err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	ctx, cancel := context.WithTimeout(t.Context(), grace)
 	defer cancel()
 	waiting := make(chan error, 1)
 	go func() { waiting <- closing.Run(ctx, []*pgdb.Statement{statement("SELECT 1")}) }()

@@ -20,8 +20,8 @@ import (
 // lateEnv is the environment variable with the DSN for the process that testLateProcess starts.
 const lateEnv = "PGRATELIMIT_TEST_LATE_DSN"
 
-// testLateProcess checks that a statement has its result if the server responded in time, but the process was
-// stopped until after the deadline.
+// testLateProcess: a statement has its result if the server responded in time, but the process was stopped
+// until after the deadline.
 func testLateProcess(t *testing.T, open openDB) {
 	const limit = 5 * time.Second
 	if dsn := os.Getenv(lateEnv); dsn != "" {

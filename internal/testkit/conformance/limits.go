@@ -127,15 +127,14 @@ func DrawLimit(t *rapid.T, definition, prefix string) *ratelimit.Limit {
 			l.Burst = rapid.OneOf(rapid.Int64Range(1, min(20, l.Events-1)),
 				rapid.Int64Range(1, l.Events-1)).Draw(t, "burst")
 		}
-		if l.Validate() == nil && algorithm.Of(l).Name == map[bool]string{true: "calendar",
-			false: definition}[l.Calendar != ratelimit.NoCalendar] {
+		if l.Validate() == nil && algorithm.Of(l).Name == definition {
 			return l
 		}
 	}
 }
 
-// MaxTime is the end of schedules, in microseconds since the Unix epoch. Until then time zones have rules in
-// the zone files of both Go and Postgres, and a Postgres timestamp can hold it.
+// MaxTime is the end of schedules, in microseconds since the Unix epoch. Until then, the zone files of both
+// Go and Postgres have rules for all time zones, and a Postgres timestamp can hold the time.
 const MaxTime = 4_000_000_000 * Second
 
 // DrawAnyLimit draws a limit with any definition, in either table.
@@ -261,7 +260,8 @@ func Fills(l *ratelimit.Limit) int64 {
 	return Span(l) * min(windows, 1+ratelimit.MaxWindow.Microseconds()/Span(l))
 }
 
-// DrawJump draws the microseconds by which a clock jumps, often to a time from which rows count as new.
+// DrawJump draws the microseconds by which a clock jumps. Often, the jump ends just before or after the time
+// from which the row counts as new.
 func DrawJump(t *rapid.T, l *ratelimit.Limit) int64 {
 	w, exact := Span(l), (l.Capacity()*min(Span(l), (1<<62)/l.Capacity())+l.Events-1)/l.Events
 	jump := rapid.SampledFrom([]int64{w, w, Fills(l), exact, 48 * 3600 * Second}).Draw(t, "jump")
@@ -282,15 +282,15 @@ func Long() int {
 // checking serializes tests that set the flag of package rapid, which is global.
 var checking sync.Mutex
 
-// Check calls rapid.Check with a number of checks. Tests choose a number that finds each mutation of the code
-// under test. The flag -rapid.checks overrides it.
+// Check calls rapid.Check with a number of checks. The number must be large enough to find each mutation of
+// the code under test. The flag -rapid.checks overrides it.
 func Check(t *testing.T, checks int, property func(*rapid.T)) {
 	t.Helper()
 	checking.Lock()
 	defer checking.Unlock()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
-	if !given {
+	isSet := false
+	flag.Visit(func(f *flag.Flag) { isSet = isSet || f.Name == "rapid.checks" })
+	if !isSet {
 		before := flag.Lookup("rapid.checks").Value.String()
 		setChecks(t, strconv.Itoa(checks*Long()))
 		defer setChecks(t, before)

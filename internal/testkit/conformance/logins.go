@@ -13,9 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// testReplacedPrimary checks that a DB with two hosts refuses an old primary, which has an earlier timeline
-// than the last one that the DB read. A DB with one host uses every server. Both hosts are the same server,
-// and functions of its database return the timeline.
+// testReplacedPrimary: a DB with two hosts refuses a server with an earlier timeline than the DB has read
+// before, because that server was primary until another one replaced it. A DB with one host uses its server
+// on any timeline. Both hosts are the same server here, and functions of its database return the timeline.
 func testReplacedPrimary(t *testing.T, open openDB) {
 	dsn := cluster.Open(t)
 	admin := &db{t: t, DB: open(t, dsn), open: open, dsn: dsn}
@@ -64,10 +64,9 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 			time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 			err = two.try(statement("SELECT 1"))
 		}
-		if step.replaced && (err == nil || !strings.Contains(err.Error(), "was replaced")) ||
-			!step.replaced && err != nil {
-			t.Errorf("system %d on timeline %s: error %v, want it replaced: %v", step.system, step.timeline,
-				err, step.replaced)
+		want := map[bool]string{true: "was replaced", false: "<nil>"}[step.replaced]
+		if !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("system %d on timeline %s: error %v, want %s", step.system, step.timeline, err, want)
 		}
 	}
 	if now := two.queryCell("SELECT pg_backend_pid()::bigint"); now == pid {
@@ -85,8 +84,8 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	}()
 	admin.awaitSessions("query LIKE 'DO %'", 1)
 	admin.exec("UPDATE timeline SET timeline = '00000002'")
-	// On a busy machine, a connection of an earlier call may open only now, after it has read the earlier
-	// timeline. The second round ends it, too.
+	// On a busy machine, a connection of an earlier call may open only now, although it has read the earlier
+	// timeline. The second round ends that connection, too.
 	for range 2 {
 		admin.queryCells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity " +
 			"WHERE datname = current_database() AND pid <> pg_backend_pid() AND query NOT LIKE 'DO %'")
@@ -101,7 +100,7 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	}
 }
 
-// testChangedPassword checks that a DB reads a changed password from the DSN's password file.
+// testChangedPassword: a DB reads a changed password from the DSN's password file.
 func testChangedPassword(t *testing.T, open openDB) {
 	server := cluster.Private(t,
 		cluster.Options{HBA: "local all all trust\nhost all changing 127.0.0.1/32 scram-sha-256\nhost all " +

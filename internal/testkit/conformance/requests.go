@@ -1,8 +1,6 @@
 package conformance
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -14,6 +12,7 @@ import (
 
 // This file tests requests with several hits, without hits, and with invalid hits.
 
+// testSeveralLimits: a request passes if each of its hits would pass. Otherwise it charges nothing.
 func testSeveralLimits(t *testing.T, s *store) {
 	for _, l := range Limits("a", 3) {
 		for _, other := range Limits("b", 3) {
@@ -45,10 +44,11 @@ func testSeveralLimits(t *testing.T, s *store) {
 
 // expectAll takes hits as one request, and compares the decisions with want, as in "allowed 2, refused 1",
 // with the remaining units.
-func (s *store) expectAll(hits []ratelimit.Hit, want string) {
+func (s *store) expectAll(hits []ratelimit.Hit, want string) []ratelimit.Decision {
 	s.t.Helper()
 	var got []string
-	for _, d := range s.take(hits...) {
+	decisions := s.take(hits...)
+	for _, d := range decisions {
 		outcome := "refused"
 		if d.Allowed {
 			outcome = "allowed"
@@ -58,9 +58,10 @@ func (s *store) expectAll(hits []ratelimit.Hit, want string) {
 	if got := strings.Join(got, ", "); got != want {
 		s.t.Fatalf("%s: got %s, want %s", hits[0].Limit.Prefix, got, want)
 	}
+	return decisions
 }
 
-// testRefundBesideRefusal checks that a refund takes effect even if another hit of its request is refused.
+// testRefundBesideRefusal: a refund takes effect even if another hit of its request is refused.
 func testRefundBesideRefusal(_ *testing.T, s *store) {
 	for i, l := range Limits("a", 3) {
 		other := Limits("b", 3)[i]
@@ -74,6 +75,7 @@ func testRefundBesideRefusal(_ *testing.T, s *store) {
 	}
 }
 
+// testManyHits: a request with 10,000 hits charges all of their rows, or none.
 func testManyHits(t *testing.T, s *store) {
 	l := &ratelimit.Limit{Prefix: "many", Algorithm: ratelimit.TokenBucket, Events: 1, Window: time.Hour}
 	hits := make([]ratelimit.Hit, 10000)
@@ -101,16 +103,17 @@ func testManyHits(t *testing.T, s *store) {
 	}
 }
 
+// testNoHits: a request and a reset succeed without hits.
 func testNoHits(t *testing.T, s *store) {
-	if err := s.Take(context.Background(), timeout, nil, nil); err != nil {
+	if err := s.Take(t.Context(), timeout, nil, nil); err != nil {
 		t.Errorf("Take of no hits: error %v, want none", err)
 	}
-	if err := s.Reset(context.Background(), timeout, nil); err != nil {
+	if err := s.Reset(t.Context(), timeout, nil); err != nil {
 		t.Errorf("Reset of no hits: error %v, want none", err)
 	}
 }
 
-// testWrongHits checks that an invalid hit is an error that names the field, and that nothing is charged.
+// testWrongHits: a request with an invalid hit gets an error that names the field, and charges nothing.
 func testWrongHits(t *testing.T, s *store) {
 	l := &ratelimit.Limit{Prefix: "p", Events: 3, Window: time.Hour}
 	good := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
@@ -122,24 +125,21 @@ func testWrongHits(t *testing.T, s *store) {
 		{wrong: ratelimit.Hit{Limit: l, Key: "other"}, decisions: 2, field: "cost"},
 		{wrong: ratelimit.Hit{Limit: l, Key: "other", Cost: 1}, decisions: 1, field: "decisions"},
 	} {
-		err := s.Take(context.Background(), timeout, []ratelimit.Hit{good, test.wrong},
+		err := s.Take(t.Context(), timeout, []ratelimit.Hit{good, test.wrong},
 			make([]ratelimit.Decision, test.decisions))
-		var field *ratelimit.FieldError
-		if !errors.As(err, &field) || field.Field != test.field {
+		if FieldOf(err) != test.field {
 			t.Errorf("%+v and %d decisions: error %v, want a FieldError for %s", test.wrong, test.decisions,
 				err, test.field)
 		}
 	}
-	err := s.Reset(context.Background(), timeout, []ratelimit.Hit{good, {Key: "other"}})
-	var field *ratelimit.FieldError
-	if !errors.As(err, &field) || field.Field != "hit" {
+	err := s.Reset(t.Context(), timeout, []ratelimit.Hit{good, {Key: "other"}})
+	if FieldOf(err) != "hit" {
 		t.Errorf("a reset without a limit: error %v, want a FieldError for hit", err)
 	}
 	s.expectRemaining(good, 3)
 }
 
-// testOneRowTwice checks that a request with two hits on one row, which callers must not send, still gets
-// decisions.
+// testOneRowTwice: a request with two hits on one row, which callers must not send, still gets decisions.
 func testOneRowTwice(t *testing.T, s *store) {
 	for _, costs := range [][2]int64{{1, 1}, {1, 2}, {2, -1}, {4, 1}, {3, 3}} {
 		l := &ratelimit.Limit{Prefix: fmt.Sprint(costs), Algorithm: ratelimit.FixedWindow, Events: 3,

@@ -26,9 +26,8 @@ var harmfulSettings = []struct{ name, value, want string }{
 	{"parallel_setup_cost", "0", ""}, // see max_parallel_workers_per_gather
 }
 
-// testSettings checks that a statement runs without harmful settings of the database, alone and in a
-// transaction, and does not change the session. If the database has no harmful settings, the statement
-// changes no setting.
+// testSettings: a statement runs without harmful settings of the database, alone and in a transaction, and
+// does not change the session. If the database has no harmful settings, the statement changes no setting.
 func testSettings(t *testing.T, d *db) {
 	show := func(name string) string {
 		s := statement("SELECT coalesce(current_setting($1::text, true), 'none')", name)

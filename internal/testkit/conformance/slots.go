@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -18,7 +17,7 @@ func InFlight(prefix string, events int64) *ratelimit.Limit {
 	return &ratelimit.Limit{Prefix: prefix, Algorithm: ratelimit.InFlight, Events: events}
 }
 
-// testSlots tests limits of requests in flight.
+// testSlots: a request holds its slots from the decision on its hit until their release.
 func testSlots(t *testing.T, s *store) {
 	l := InFlight("slots", 3)
 	hit := func(cost int64) ratelimit.Hit {
@@ -70,14 +69,14 @@ func testSlots(t *testing.T, s *store) {
 	awaitFree(0)
 	independent.Slot.Release()
 	awaitFree(1)
-	if err := s.Reset(context.Background(), timeout, []ratelimit.Hit{{Limit: l, Key: "k"}}); err != nil {
+	if err := s.Reset(t.Context(), timeout, []ratelimit.Hit{{Limit: l, Key: "k"}}); err != nil {
 		t.Fatal(err)
 	}
 	awaitFree(3)
 
 	for _, wrong := range []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1},
 		{Limit: l, Key: "k", Cost: -1, Slot: &ratelimit.Slot{}}} {
-		err := s.Take(context.Background(), timeout, []ratelimit.Hit{wrong}, make([]ratelimit.Decision, 1))
+		err := s.Take(t.Context(), timeout, []ratelimit.Hit{wrong}, make([]ratelimit.Decision, 1))
 		var field *ratelimit.FieldError
 		if !errors.As(err, &field) {
 			t.Errorf("%+v: error %v, want a FieldError", wrong, err)
@@ -93,7 +92,7 @@ func testSlots(t *testing.T, s *store) {
 			for i := 0; i < 100 || passed.Load() < 20 && time.Now().Before(end); i++ {
 				h := ratelimit.Hit{Limit: l, Key: "busy", Cost: 1, Slot: &ratelimit.Slot{}}
 				decisions := make([]ratelimit.Decision, 1)
-				if err := s.Take(context.Background(), timeout, []ratelimit.Hit{h}, decisions); err != nil {
+				if err := s.Take(t.Context(), timeout, []ratelimit.Hit{h}, decisions); err != nil {
 					t.Error(err)
 				}
 				if decisions[0].Allowed {

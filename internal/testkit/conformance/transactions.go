@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// testTransactions checks which statements run in the same transaction.
+// testTransactions: joined statements run in one transaction, and every other statement in its own.
 func testTransactions(t *testing.T, d *db) {
 	const sql = "SELECT pg_current_xact_id()::text, coalesce(current_setting('of.transaction', true), '')"
 	for i := 0; i < 3; i++ { // first not prepared, then prepared
@@ -34,8 +35,8 @@ func testTransactions(t *testing.T, d *db) {
 	}
 }
 
-// testFailedTransactions makes each statement of a transaction fail in turn, and a statement alone, next to
-// statements of other transactions.
+// testFailedTransactions: if a statement fails, its transaction is rolled back, and the other transactions of
+// the call succeed. Each of three joined statements fails in turn, and then a single statement.
 func testFailedTransactions(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	for use := range 24 { // of each kind, first not prepared, then prepared
@@ -74,8 +75,8 @@ func testFailedTransactions(t *testing.T, d *db) {
 	}
 }
 
-// checkRolledBack checks a statement of a transaction with a division by zero. place is the number of
-// statements from the division to it.
+// checkRolledBack checks s, a statement of a transaction in which a division by zero fails. place is 0 for
+// the division itself, negative for a statement before it, and positive after it.
 func checkRolledBack(t *testing.T, s *pgdb.Statement, place int) {
 	t.Helper()
 	if place == 0 {
@@ -94,8 +95,23 @@ func checkRolledBack(t *testing.T, s *pgdb.Statement, place int) {
 	}
 }
 
-// testFailedCommit makes a transaction fail after all its statements have succeeded. Its last statement
-// gets the error.
+// outcomes returns "rolled back", an SQLSTATE, "error" or "ok" for each statement.
+func outcomes(statements ...*pgdb.Statement) string {
+	var texts []string
+	for _, s := range statements {
+		text := cmp.Or(s.Code, "error")
+		if errors.Is(s.Err, pgdb.ErrRolledBack) {
+			text = "rolled back"
+		} else if s.Err == nil {
+			text = "ok"
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// testFailedCommit: if a transaction fails at its commit, after all of its statements have succeeded, its
+// last statement gets the error.
 func testFailedCommit(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint UNIQUE DEFERRABLE INITIALLY DEFERRED); INSERT INTO t VALUES (1)")
 	insert := "INSERT INTO t VALUES ($1::bigint) RETURNING n"
@@ -103,10 +119,8 @@ func testFailedCommit(t *testing.T, d *db) {
 		all := append(transaction(statement(insert, int64(1)), statement(insert, int64(2))),
 			statement(insert, int64(1)), statement("SELECT count(*) FROM t"))
 		err := d.try(all...)
-		if err != nil || !errors.Is(all[0].Err, pgdb.ErrRolledBack) || all[1].Code != "23505" ||
-			all[2].Code != "23505" || all[3].Err != nil {
-			t.Errorf("%v: errors %v, %v, %v, %v; want code 23505 of the commits", err, all[0].Err, all[1].Err,
-				all[2].Err, all[3].Err)
+		if got := outcomes(all...); err != nil || got != "rolled back, 23505, 23505, ok" {
+			t.Errorf("%v, the statements: %s; want code 23505 of both commits", err, got)
 		}
 		if !equal(cells(t, all[0]), bigintBytes(1)) || !equal(cells(t, all[1]), bigintBytes(2)) ||
 			!equal(cells(t, all[3]), bigintBytes(1)) {
@@ -115,16 +129,15 @@ func testFailedCommit(t *testing.T, d *db) {
 	}
 }
 
-// testUnsendable checks that a transaction with a statement that cannot be sent fails, and that other
-// transactions succeed.
+// testUnsendable: a statement that cannot be sent fails with its transaction, and other transactions succeed.
 func testUnsendable(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
-	want := int64(0)
+	rows := int64(0)
 	for i := 0; i < 2; i++ { // first not prepared, then prepared
 		for _, c := range []struct {
 			name      string
 			statement *pgdb.Statement
-			code      string
+			code      string // of the failure, or "" for an error without one
 		}{
 			{name: "a NUL byte", statement: statement("SELECT $1::text", "a\x00b"), code: "22021"},
 			{name: "a NUL byte in an array", code: "22021",
@@ -135,33 +148,28 @@ func testUnsendable(t *testing.T, d *db) {
 			{name: "too many parameters", statement: statement("SELECT 1", make([]any, 65536)...)},
 		} {
 			insert := "INSERT INTO t SELECT 1 /* " + c.name + " */"
-			first, last := statement(insert), statement(insert)
-			all := append([]*pgdb.Statement{statement(insert)}, transaction(first, c.statement, last)...)
+			all := append([]*pgdb.Statement{statement(insert)},
+				transaction(statement(insert), c.statement, statement(insert))...)
 			all = append(all, statement(insert))
-			err := d.try(all...)
-			if err == nil {
-				err = d.try(c.statement)
+			failure := cmp.Or(c.code, "error")
+			err, want := d.try(all...), "ok, rolled back, "+failure+", rolled back, ok"
+			if got := outcomes(all...); err != nil || got != want {
+				t.Errorf("%s: %v, the statements: %s, want %s", c.name, err, got, want)
 			}
-			if err != nil || c.statement.Err == nil || errors.Is(c.statement.Err, pgdb.ErrRolledBack) ||
-				c.statement.Code != c.code {
-				t.Errorf("%s: %v, %v, code %q, want %q", c.name, err, c.statement.Err,
-					c.statement.Code, c.code)
+			err = d.try(c.statement)
+			if got := outcomes(c.statement); err != nil || got != failure {
+				t.Errorf("%s, alone: %v, the statement: %s, want %s", c.name, err, got, failure)
 			}
-			if !errors.Is(first.Err, pgdb.ErrRolledBack) || !errors.Is(last.Err, pgdb.ErrRolledBack) ||
-				all[0].Err != nil || all[4].Err != nil {
-				t.Errorf("%s: errors %v, %v, %v, %v; want ErrRolledBack in the transaction alone", c.name,
-					all[0].Err, first.Err, last.Err, all[4].Err)
-			}
-			want += 2
-			if got := d.queryCell("SELECT count(*) FROM t"); got != bigintBytes(want) {
-				t.Fatalf("%s: %x rows, want %d", c.name, got, want)
+			rows += 2
+			if got := d.queryCell("SELECT count(*) FROM t"); got != bigintBytes(rows) {
+				t.Fatalf("%s: %x rows, want %d", c.name, got, rows)
 			}
 		}
 	}
 }
 
-// testRoundTrips checks that a call on an open connection takes one round trip, whether its statements are
-// prepared or not, and after any idle time.
+// testRoundTrips: a call on an open connection takes one round trip, whether its statements are prepared or
+// not, and after any idle time.
 func testRoundTrips(t *testing.T, open openDB, roundTrip time.Duration) {
 	network, dsn := slownet.ListenFor(t, cluster.Open(t), roundTrip)
 	d := &db{t: t, DB: open(t, dsn)}
@@ -182,7 +190,8 @@ func testRoundTrips(t *testing.T, open openDB, roundTrip time.Duration) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			minTrips := int64(100)
-			// retry, because a connection that the pool opens meanwhile takes round trips too
+			// Several attempts, because the pool may open a connection meanwhile, which takes round trips
+			// too.
 			for attempt := 0; attempt < 3 && minTrips > 1; attempt++ {
 				var all []*pgdb.Statement
 				for i := 0; i < 3; i++ {

@@ -29,6 +29,7 @@ func bigintBytes(n int64) string {
 	return string(binary.BigEndian.AppendUint64(nil, uint64(n)))
 }
 
+// testParameters: the server receives texts and numbers unchanged.
 func testParameters(t *testing.T, d *db) {
 	var statements []*pgdb.Statement
 	var want []string
@@ -52,6 +53,7 @@ func testParameters(t *testing.T, d *db) {
 	}
 }
 
+// testArrays: the server receives arrays of texts and of numbers unchanged.
 func testArrays(t *testing.T, d *db) {
 	texts := oddTexts()
 	long := make([]int64, 10000)
@@ -96,9 +98,11 @@ func testArrays(t *testing.T, d *db) {
 	}
 }
 
+// testNull: a nil argument is NULL, for a parameter of any type.
 func testNull(t *testing.T, d *db) {
 	sql := "SELECT $1::bigint, $2::text, $3::bigint[], $4::text[]"
-	for i := 0; i < 3; i++ { // first not prepared, then prepared
+	noElements := strings.Repeat("\x00", 11) // before the number of the type: bigint 0x14, text 0x19
+	for i := 0; i < 3; i++ {                 // first not prepared, then prepared
 		for _, unnamed := range []bool{false, true} {
 			s := statement(sql, nil, nil, nil, nil)
 			s.Unnamed = unnamed
@@ -106,13 +110,14 @@ func testNull(t *testing.T, d *db) {
 				t.Errorf("got %q, want four NULLs", cells(t, s))
 			}
 		}
-		if got := d.queryCells(sql, int64(1), "a", []int64{}, []string{}); got[0] != bigintBytes(1) ||
-			got[1] != "a" || got[2] == "NULL" || got[3] == "NULL" {
-			t.Errorf("after NULLs: got %q, want the values", got)
+		want := []string{bigintBytes(1), "a", noElements + "\x14", noElements + "\x19"}
+		if got := d.queryCells(sql, int64(1), "a", []int64{}, []string{}); !equal(got, want...) {
+			t.Errorf("after NULLs: got %q, want %q", got, want)
 		}
 	}
 }
 
+// testColumns: results have columns of all types in the binary format of Postgres.
 func testColumns(t *testing.T, d *db) {
 	got := d.queryCells(`SELECT 1::int, -2::bigint, 1.5::float8, timestamptz '2000-01-01 00:00:01+00',
 		'x'::text, NULL::text, true,
@@ -126,8 +131,8 @@ func testColumns(t *testing.T, d *db) {
 	}
 }
 
-// testEqualRows reads rows of equal length, with rows of other lengths between them, because a DB may read
-// many equal rows in one step.
+// testEqualRows: results with rows of equal length, and of other lengths between them, are complete. A DB may
+// read many equal rows in one step.
 func testEqualRows(t *testing.T, d *db) {
 	minus := func(n int64) string { return bigintBytes(-n) }
 	minusOrNull := func(isNull func(n int64) bool) func(n int64) string {
