@@ -22,6 +22,7 @@ func TestArchive(t *testing.T) {
 	if !strings.HasPrefix(got, want) {
 		t.Errorf("without rows archive printed %q, want %q", got, want)
 	}
+	// The days are 62, 61 and 10 days old, with 2, 1 and 1 rows. The first two are to be archived.
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - n) FROM generate_series(1, " +
 		"70) n WHERE n IN (61, 62, 10)")
 	s.sql("INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, node) SELECT now() - n " +

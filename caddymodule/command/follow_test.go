@@ -72,11 +72,13 @@ func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 	}
 	s.sql(insert("a", "30 s") + ";" + insert("b", "20 s") + ";" + insert("c", "10 s") + ";" +
 		strings.Replace(insert("other", "1 s"), "web", "api", 1))
+	// With -n 2, the command first prints the rows of b and c, and neither a nor other.
 	f := s.startFollow(t, "audit", "--follow", "--prefix", "web", "-n", "2")
 	field := func(user string) string { return fmt.Sprintf(`"user_id":%q`, user) }
 	f.await(field("c"))
 	s.sql(insert("d", "5 s"))
 	f.await(field("d"))
+	// The transaction of late begins before those of e, f and g, and commits after them.
 	late := cluster.Connect(t, s.dsn)
 	defer late.Close(context.Background())
 	_, err := late.Exec(t.Context(),
@@ -92,6 +94,7 @@ func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.await(field("late"))
+	// Of 1001 new rows, the command prints the newest 1000 and an error.
 	s.sql("INSERT INTO rate_limit_audit (id, time, cost, duration_us, outcome, prefix, node, user_id) " +
 		"SELECT nextval('rate_limit_audit_id'), now(), 1, 1, 'limited', 'web', 'edge', i " +
 		"FROM generate_series(1, 1001) AS i")

@@ -63,6 +63,7 @@ func TestKeyIsShownOnceAndNeverStored(t *testing.T) {
 	if err != nil || !policy.Check(rotated.Key) || rotated.Key == key {
 		t.Fatalf("keys rotate prints the key %q, error %v; want another key", rotated.Key, err)
 	}
+	// The first row still has the digest of the key that keys create printed.
 	id := cluster.Query[int64](t, s.dsn,
 		"SELECT id FROM rate_limit_api_keys WHERE encode(digest, 'hex') = $1", policy.Digest(key))
 	if id != 1 {

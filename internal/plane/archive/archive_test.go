@@ -61,6 +61,7 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 			t.Errorf("the first run returned %+v, want it archived and not dropped", d)
 		}
 	}
+	// A file that is written again would get another modification time.
 	oldTime := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
 	for _, name := range files(t, dir) {
 		if err := os.Chtimes(filepath.Join(dir, name), oldTime, oldTime); err != nil {
@@ -182,6 +183,7 @@ func TestOpenTransactionKeepsItsDay(t *testing.T) {
 func TestSecondRunFailsWhileFirstRuns(t *testing.T) {
 	dsn, conn := openAuditLog(t)
 	makeDays(t, conn, 1, 100)
+	// A lock on the day keeps the first run from ending.
 	locker, second := cluster.Connect(t, dsn), cluster.Connect(t, dsn)
 	execute(t, locker, "BEGIN")
 	execute(t, locker, "LOCK TABLE "+partitionName(day(0))+" IN ACCESS EXCLUSIVE MODE")

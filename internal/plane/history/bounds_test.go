@@ -37,6 +37,7 @@ func TestFloodOfUsersBecomesOther(t *testing.T) {
 	history.Settle(w, &history.Settled{Time: baseTime, User: "u11999", Prefix: "p1", Units: 3})
 	history.Add(w, &history.Record{Time: baseTime.Add(time.Minute), User: "u11999", Outcome: history.Allowed})
 	flush(t, w)
+	// Columns: the minute, its rows, its requests, the requests of u1, and the rows of (other).
 	checkEqual(t, "minutes", d.query(`SELECT to_char(time, 'MI'), count(*), sum(requests)::bigint,
 		max(requests) FILTER (WHERE user_id = 'u1'),
 		string_agg(concat_ws(' ', prefix, key_id, endpoint, requests, settled), ', ' ORDER BY prefix)

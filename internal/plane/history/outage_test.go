@@ -90,6 +90,7 @@ func TestOutageDropsOldestRows(t *testing.T) {
 			await.Within(t, time.Minute, "a flush",
 				func() bool { return w.Flush(context.Background()) == nil })
 			checkNothingLost(t, d, w, rounds*perRound)
+			// The rows of the last rounds, as many as fit into memory, are in the audit log.
 			last := fmt.Sprintf("SELECT count(*) FROM rate_limit_audit WHERE time > timestamptz '%s'",
 				baseTime.Add((rounds-maxPending/perRound-1)*time.Second).Format(time.RFC3339Nano))
 			if got := d.queryInt(last); got != maxPending {
@@ -125,6 +126,8 @@ func TestRejectedRowStopsNoOther(t *testing.T) {
 		history.Add(w, &r)
 	}
 	flush(t, w)
+	// Of 500 records, the audit log rejects the 3 with the path /evil, and the metrics the 5 of the user
+	// evil.
 	checkEqual(t, "sums", d.query(`SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT sum(requests)
 		FROM rate_limit_metrics WHERE granularity = 'hour')::bigint`), "497 495")
 	stats := w.Stats()
@@ -186,6 +189,7 @@ func TestMissingTablesAreNotRecreated(t *testing.T) {
 			t.Error("a flush without tables: got no error, want one")
 		}
 	}
+	// A proxy that starts meanwhile does not create the tables either.
 	other := d.newWriter(history.Settings{Node: "another"})
 	history.Add(other, &history.Record{Time: baseTime, Outcome: history.Allowed, User: "anna",
 		Audit: auditAll})
@@ -195,6 +199,7 @@ func TestMissingTablesAreNotRecreated(t *testing.T) {
 	}
 	checkEqual(t, "the table", d.query("SELECT coalesce(to_regclass('rate_limit_audit')::text, 'gone')"),
 		"gone")
+	// The restore creates the tables.
 	d.exec(schema.History)
 	await.Within(t, time.Minute, "a flush", func() bool { return w.Flush(context.Background()) == nil })
 	checkNothingLost(t, d, w, 10)

@@ -92,6 +92,7 @@ func TestOneOfManyWritersRunsUpkeep(t *testing.T) {
 	d := newTestDB(t)
 	const aheadAndExpired = "SELECT count(*) FILTER (WHERE begins > now()), " +
 		"count(*) FILTER (WHERE begins < '2021-01-01') FROM rate_limit_partitions()"
+	// runUpkeep removes the partitions ahead, adds an expired one, and runs the upkeep on a new Writer.
 	runUpkeep := func(node, want string) {
 		t.Helper()
 		w := d.newWriter(history.Settings{Node: node})
@@ -104,10 +105,12 @@ func TestOneOfManyWritersRunsUpkeep(t *testing.T) {
 		}
 		checkEqual(t, "partitions ahead, and expired, after "+node, d.query(aheadAndExpired), want)
 	}
+	// Only the first upkeep creates the 7 partitions ahead, and drops the expired one.
 	runUpkeep("n1", "7 0")
 	runUpkeep("n2", "0 1")
 	runUpkeep("n3", "0 1")
-	// A wrong server clock may leave a time in the future behind, which does not block the upkeep.
+	// The next upkeep is due a minute after the last. A last time in the future, which a wrong clock of the
+	// server may leave behind, does not block it.
 	for _, last := range []string{"now() - interval '1 min'", "now() + interval '1 day'"} {
 		d.exec("UPDATE rate_limit_retention SET upkeep_at = " + last)
 		runUpkeep(last, "7 0")
