@@ -171,7 +171,7 @@ func testIndependentHits(t *testing.T, s *store) {
 		for _, l := range Limits("a", 3) {
 			enforced, other, trial := *l, *l, *l
 			enforced.Durable, other.Durable, trial.Durable = durable, durable, durable
-			// its own row, because a row with many hits has a lease
+			// With many hits, the row would get a lease, so each of the limits has its own prefix.
 			enforced.Prefix = fmt.Sprint(l.Prefix, durable)
 			other.Prefix, trial.Prefix = "other"+enforced.Prefix, "trial"+enforced.Prefix
 			other.Events = 2
