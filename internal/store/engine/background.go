@@ -87,7 +87,8 @@ func addBackground(p *plan, requests []*request, order batch.Order) {
 	p.oneByOne = false // a round with oneByOne has no background calls
 }
 
-// applyBackground finishes background calls. A row grants the hits of an entry in the order of the plan.
+// applyBackground finishes background calls. A row grants the hits of an entry in the order of the plan, so a
+// call gets the units that the hits before it have left.
 func (w *work) applyBackground(requests []*request) {
 	for _, r := range requests {
 		c := r.call

@@ -27,8 +27,9 @@ type work struct {
 	settings   []int64         // the first parameter of statements, see clockSQL
 	requests   []*request
 	hasSeveral bool // a request has several hits
-	answering  bool // the batch began with more than a timeout: the database was answering
-	timedOut   bool // a statement reached its lock timeout
+	// answering reports that the batch began with more than a timeout, because the database was answering.
+	answering bool
+	timedOut  bool // a statement reached its lock timeout
 }
 
 // errUndecided is the error of a request that its batch did not decide.
@@ -37,7 +38,7 @@ var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
 // decide decides and finishes the calls of a batch of q. side is the side queue of q, or q itself for a
 // batch of the side queue, see locks.go.
 func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.Time) {
-	began := time.Now()
+	start := time.Now()
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	wait := (q.Timeout / lockShare).Milliseconds()
@@ -52,7 +53,7 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 		w.settings[0] = s.now().UnixMicro()
 	}
 	if !locked {
-		addValue(s.stats, Waits, began.Sub(calls[0].Arrived).Microseconds()) // the oldest call's wait
+		addValue(s.stats, Waits, start.Sub(calls[0].Arrived).Microseconds()) // the oldest call's wait
 		addValue(s.stats, Sizes, int64(len(calls)))
 		count(s.stats, Batches, 1)
 		count(s.stats, Requests, int64(len(calls)))
@@ -79,7 +80,7 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 		count(s.stats, Failures, 1)
 		err = w.noDecision(err)
 	default:
-		err = errUndecided // of the requests that are left, if any
+		err = errUndecided // for requests that the rounds have left out
 	}
 	for _, r := range w.requests {
 		if !r.finished {
@@ -88,7 +89,7 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 		}
 	}
 	if !locked {
-		addValue(s.stats, Times, time.Since(began).Microseconds())
+		addValue(s.stats, Times, time.Since(start).Microseconds())
 	}
 }
 
@@ -110,7 +111,8 @@ func (w *work) decideRequests() error {
 	again, err := w.decideRound(requests, w.settings, false)
 	if err == nil && len(again) > 0 {
 		settings := divideWait(w.settings, int64(len(again)))
-		if w.timedOut { // a row of a statement was locked: most rows are free
+		if w.timedOut {
+			// One locked row has failed a whole statement, so most rows are free.
 			settings[1] = 1
 		}
 		again, err = w.decideRound(again, settings, true)
@@ -121,8 +123,8 @@ func (w *work) decideRequests() error {
 	return err
 }
 
-// clearRefunded clears the remembered refusals and the leases of the rows that a request refunds or resets.
-// The refund may or may not have taken effect.
+// clearRefunded clears the remembered refusals and the leases of the rows that a request refunds or resets,
+// whether or not the refund has taken effect.
 func (w *work) clearRefunded(r *request) {
 	c := r.call
 	for i := range c.Hits {
@@ -153,7 +155,7 @@ func (w *work) finish(requests []*request, err error) {
 	batch.Finish(w.queue, calls, nil)
 }
 
-// fail finishes the unfinished requests of a batch with err. They may or may not have taken effect.
+// fail finishes the unfinished requests of a batch with err. Their statements may have taken effect.
 func (w *work) fail(err error) {
 	for _, r := range w.requests {
 		if !r.finished {
@@ -165,7 +167,7 @@ func (w *work) fail(err error) {
 }
 
 // noDecision returns the error for the calls of a batch that failed with err. A batch that got no connection,
-// because others used all of them, counts as late.
+// because other calls used all connections, counts as late.
 func (w *work) noDecision(err error) error {
 	passed := w.answering && (w.ctx.Err() != nil || errors.Is(err, pg.ErrNoTurn))
 	return w.store.server.health.NoDecision(err, passed)
@@ -182,9 +184,9 @@ type server struct {
 	closing context.Context // ends when the store is closed
 	report  func(error)     // Options.Report
 	stats   Stats           // counts statements and errors
-	// onIdentity is called with a finished statement serverSQL. After an outage, that is before the next
-	// request is decided: another server may have taken over.
-	onIdentity func(read *pgdb.Statement)
+	// onIdentity is called with a finished statement serverSQL. After an outage it is called before the next
+	// request is decided, because another server may have taken over.
+	onIdentity func(identity *pgdb.Statement)
 
 	discover func(ctx context.Context) (bool, error) // Options.Discover
 	migrates bool                                    // the setup creates and upgrades the tables
@@ -201,23 +203,23 @@ type server struct {
 // ErrSent is wrapped by the error of a batch that the database may have decided before the connection failed.
 var ErrSent = errors.New("while a batch was under way")
 
-// maxRetries bounds the retries of a transaction that lost a conflict. For each loss another transaction has
-// succeeded, so the transactions together make progress.
+// maxRetries bounds the retries of a transaction that lost a conflict. For each lost transaction another one
+// has succeeded, so the transactions together make progress.
 const maxRetries = 20
 
-// run runs the statements, with timeout for each attempt, and reports whether a statement has failed. While
-// the database answers others, run continues to wait for a connection. It retries a transaction that the
-// server rolled back because of a deadlock, or because the default isolation of the database is stricter than
-// READ COMMITTED.
+// run sends the statements in one pipeline, with timeout for each attempt. It returns an error if the
+// pipeline failed, and otherwise reports whether a statement failed. While the database answers other calls,
+// run continues to wait for a connection. It retries a transaction that the server rolled back because of a
+// deadlock, or because the default isolation of the database is stricter than READ COMMITTED.
 func (s *server) run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error) {
 	count(s.stats, Statements, int64(len(statements)))
 	failed := false
 	for attempt := 0; len(statements) > 0; attempt++ {
 		sent := time.Now()
 		begin := s.health.Begin()
-		within, cancel := context.WithTimeout(ctx, timeout)
-		deadline, _ := within.Deadline()
-		err := s.db.Run(within, statements)
+		limited, cancel := context.WithTimeout(ctx, timeout)
+		deadline, _ := limited.Deadline()
+		err := s.db.Run(limited, statements)
 		cancel()
 		noTurn := errors.Is(err, pg.ErrNoTurn)
 		if noTurn && ctx.Err() == nil && !s.health.Silent() && attempt < health.MaxTimeouts {
@@ -228,12 +230,13 @@ func (s *server) run(ctx context.Context, timeout time.Duration, statements []*p
 			if noTurn {
 				return true, err
 			}
-			if had := deadline.Sub(sent); had >= timeout || !errors.Is(err, context.DeadlineExceeded) {
-				err = s.health.Failed(begin, had, err)
+			if limit := deadline.Sub(sent); limit >= timeout || !errors.Is(err, context.DeadlineExceeded) {
+				err = s.health.Failed(begin, limit, err)
 				if errors.Is(err, ratelimit.ErrUnavailable) {
 					err = fmt.Errorf("%w (%w)", err, ErrSent)
 				}
-			} // else the batch has ended the statement early, which is not a failure of the database
+			}
+			// Otherwise the deadline of the batch ended the attempt early, and the database did not fail.
 			return true, err
 		}
 		s.health.Answered()
@@ -261,19 +264,15 @@ func (s *server) run(ctx context.Context, timeout time.Duration, statements []*p
 // lostTransactions returns the statements of the transactions that lost a conflict.
 func lostTransactions(statements []*pgdb.Statement) []*pgdb.Statement {
 	var lost []*pgdb.Statement
-	for from := 0; from < len(statements); {
-		to := from
-		for statements[to].Joined && to+1 < len(statements) {
-			to++
-		}
-		to++
-		for _, s := range statements[from:to] {
+	for first := 0; first < len(statements); {
+		_, end := pg.Transaction(statements, first)
+		for _, s := range statements[first:end] {
 			if pg.IsTransient(s.Code) {
-				lost = append(lost, statements[from:to]...)
+				lost = append(lost, statements[first:end]...)
 				break
 			}
 		}
-		from = to
+		first = end
 	}
 	return lost
 }

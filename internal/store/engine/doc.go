@@ -1,9 +1,9 @@
 // Package engine counts in the tables of one Postgres database, or of one shard. All processes share the
 // counts, which are exact: the server decides, with one statement for many hits.
 //
-// There are two tables of one shape, see TableSQL: an UNLOGGED one, and a logged one for limits that are
-// Durable. Both are shared with the npm library pg-ratelimit, so that a Node program and this package can
-// share the rows of fixed_window and sliding_window limits.
+// The counts are in two tables with the same columns (TableSQL): an UNLOGGED table, and a logged table for
+// limits that are Durable. The npm library pg-ratelimit uses the same tables, so that a Node program and this
+// package can share the rows of fixed_window and sliding_window limits.
 //
 // A Store decides a call of Take from memory if it can: from a lease, or from a remembered refusal (package
 // lease). Otherwise the call waits in a queue (package batch). The worker of a batch owns its calls, and a
@@ -12,9 +12,9 @@
 //   - A plan turns the hits of calls into entries (equal hits on one row), groups the entries into
 //     statements, and orders the statements in stages. Requests of several hits are a transaction, all or
 //     nothing.
-//   - The server runs the statements in one pipeline. It retries transactions that lost a conflict.
-//   - The results become decisions. Requests that failed because of others in their statement get another
-//     round.
+//   - The type server sends the statements in one pipeline, and retries transactions that lost a conflict.
+//   - The results become decisions. Requests that failed because of another request in their statement get
+//     another round.
 //
 // A round also sends background calls, which nobody waits for. The setup migrates the tables before the first
 // decision, cleanups delete expired rows, and checkIdentity detects a server that was restored or

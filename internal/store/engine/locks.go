@@ -20,8 +20,9 @@ import (
 // at most one worker, however many rows are locked.
 //
 // A busy row, which the batches of other proxies lock one after the other, becomes free after some of these
-// batches (TestRequestWaitsForBusyRow). A row that has had lock timeouts for lockedWaits counts as locked,
-// and its requests fail immediately. One request in lockMemory retries.
+// batches (TestRequestWaitsForBusyRow). A row that has had lock timeouts for lockedWaits counts as locked.
+// Requests on a row that counts as locked fail immediately, except that one request in each 100 ms tries the
+// row again (lease.StateOf).
 
 // errLocked is the error of a hit on a row that another transaction has locked.
 var errLocked = fmt.Errorf("%w: a transaction that has not ended has locked the row of a key: it is open, "+

@@ -15,9 +15,9 @@ import (
 )
 
 // decideFromMemory decides calls from memory: a call passes if leases have units for all its hits, and is
-// refused if a refusal of one of its hits is remembered. It returns the number of decided calls. The error is
-// the reason why the database cannot decide the other calls, or nil. It replaces the keys of hits by their
-// stored keys.
+// refused if a refusal of one of its hits is remembered. decideFromMemory returns the number of decided
+// calls. The error is the reason why the database cannot decide the other calls, or nil. First,
+// decideFromMemory replaces the keys of hits by their stored keys.
 func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int, error) {
 	storeKeys(calls)
 	decided := 0
@@ -78,7 +78,7 @@ func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int
 		unavailable = s.server.health.Unavailable()
 	}
 	if unavailable == nil && timeout <= 0 {
-		unavailable = ratelimit.ErrTimeout // it may be computed from a deadline that has passed
+		unavailable = ratelimit.ErrTimeout // a caller may compute it from a past deadline
 	}
 	if remembered {
 		decided += s.refuseRemembered(calls, unavailable)
@@ -162,8 +162,7 @@ func (s *Store) refuseRemembered(calls []*batch.Call, unavailable error) int {
 	return refused
 }
 
-// refusedHit is the last hit that refuseRemembered refused, and saves time if the next hits have the same
-// key.
+// refusedHit is the last hit that refuseRemembered refused. It saves time if the next hits are equal.
 type refusedHit struct {
 	row      *lease.Row
 	limit    *ratelimit.Limit
@@ -282,15 +281,16 @@ func (w *work) updateLeases(p *plan) {
 }
 
 // addLeasedUnits adds the units of leases to Remaining in the decisions of a call. It runs before
-// updateLeases adds the units that the hits of the same entry charge, because Remaining includes them.
+// updateLeases adds the units that the entry of a hit has charged, because decideGranted has left these units
+// in Remaining.
 func (w *work) addLeasedUnits(c *batch.Call) {
 	for i, row := range c.Rows {
 		if row == nil || c.Hits[i].Limit.Lease <= 0 {
 			continue
 		}
-		if held := lease.Units(w.store.rows, row); held > 0 {
+		if units := lease.Units(w.store.rows, row); units > 0 {
 			d := &c.Decisions[i]
-			d.Remaining = algorithm.Remaining(d.Quota, d.Remaining+held)
+			d.Remaining = algorithm.Remaining(d.Quota, d.Remaining+units)
 		}
 	}
 }

@@ -21,10 +21,10 @@ const identityTimeout = 2 * time.Second
 
 // checkIdentity clears the remembered rows if the counts may lack charges of this process, because the server
 // was restarted or replaced, or its policy was restored from a dump. Leases then end without a refund. A
-// policy that was created or dropped does not count as restored. read is a finished statement serverSQL.
-func (s *Store) checkIdentity(read *pgdb.Statement) {
-	columns, err := pg.Columns(read.Result)
-	if read.Err != nil || err != nil || len(columns) != 1 {
+// policy that was created or dropped does not count as restored. identity is a finished statement serverSQL.
+func (s *Store) checkIdentity(identity *pgdb.Statement) {
+	columns, err := pg.Columns(identity.Result)
+	if identity.Err != nil || err != nil || len(columns) != 1 {
 		return
 	}
 	started, changes, _ := strings.Cut(string(columns[0]), " ")
@@ -44,7 +44,7 @@ func (s *Store) checkIdentity(read *pgdb.Statement) {
 }
 
 // Tick reads serverSQL in the background, unless a read is in progress. Its caller calls it about once a
-// second. A failed read changes nothing: requests detect that the database does not answer.
+// second. A failed read changes nothing, because requests detect that the database does not answer.
 func (s *Store) Tick() {
 	if !atomic.CompareAndSwapInt32(&s.ticking, 0, 1) {
 		return

@@ -16,7 +16,7 @@ import (
 // decideRound decides requests in one or more round trips, and finishes those that it decides: plan (calls →
 // entries → statements), send, apply (rows → decisions → calls end). It returns the requests that need
 // another round, because their statement reached its lock timeout or failed because of another request. The
-// first round of a batch has all its requests, and background calls.
+// first round of a batch has all requests of the batch, and background calls.
 //
 // If oneByOne is set, as in a retry of requests that failed together, each hit gets its own statement, and
 // the round has no background calls.
@@ -54,7 +54,7 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	if err != nil {
 		if len(Unsent(statements)) == len(statements) {
 			for _, r := range background {
-				r.call.Err = err // it certainly had no effect
+				r.call.Err = err // the call certainly had no effect
 			}
 		}
 		return nil, err
@@ -79,7 +79,8 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 		return again, nil
 	}
 	for _, r := range several {
-		for _, row := range r.call.Rows { // a take for more units would fail the transaction
+		// Not in the transaction, because a row without free units would fail it.
+		for _, row := range r.call.Rows {
 			w.store.renew(row)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// setupTimeout bounds one attempt. Another process may hold the advisory lock of a migration as long.
+	// setupTimeout bounds one attempt, which may have to wait for the migration of another process.
 	setupTimeout = 30 * time.Second
 
 	// setupRetry and maxSetupRetry bound the time between a failed attempt and the next.
@@ -26,24 +26,24 @@ const (
 
 // await waits until the setup is done, and starts it if it is due.
 func (s *server) await(ctx context.Context) error {
-	running, failure := s.start()
+	attempt, failure := s.start()
 	switch {
 	case atomic.LoadInt32(&s.ready) == 1:
 		return nil
 	case s.closing.Err() != nil:
 		return ratelimit.ErrClosed
-	case running == nil:
+	case attempt == nil:
 		return failure
 	}
 	either, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(running, cancel)
-	began := time.Now()
+	stop := context.AfterFunc(attempt, cancel)
+	start := time.Now()
 	begin := s.health.Begin()
 	<-either.Done()
 	stop()
 	if err := ctx.Err(); err != nil {
-		return s.health.Failed(begin, time.Since(began), err)
+		return s.health.Failed(begin, time.Since(start), err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,8 +59,8 @@ func (s *server) start() (context.Context, error) {
 		time.Now().Before(s.retryAt) {
 		return s.attempt, s.failure
 	}
-	running, done := context.WithCancel(context.Background())
-	s.attempt = running
+	attempt, done := context.WithCancel(context.Background())
+	s.attempt = attempt
 	s.failure = nil
 	go func() {
 		ctx, cancel := context.WithTimeout(s.closing, setupTimeout)
@@ -157,16 +157,16 @@ func (s *server) create(ctx context.Context) error {
 func (s *server) inspect(ctx context.Context) (ready, restoring bool, err error) {
 	sent := time.Now()
 	begin := s.health.Begin()
-	found := &pgdb.Statement{SQL: schema.Ready}
+	tables := &pgdb.Statement{SQL: schema.Ready}
 	identity := &pgdb.Statement{SQL: serverSQL}
-	if failure := s.db.Run(ctx, []*pgdb.Statement{found, identity}); failure != nil {
+	if failure := s.db.Run(ctx, []*pgdb.Statement{tables, identity}); failure != nil {
 		return false, false, s.health.Failed(begin, time.Since(sent), failure)
 	}
 	s.onIdentity(identity)
-	if found.Err != nil {
-		return false, false, fmt.Errorf("looking for the tables: %w", found.Err)
+	if tables.Err != nil {
+		return false, false, fmt.Errorf("looking for the tables: %w", tables.Err)
 	}
-	columns := pg.Bigints(found.Result)
+	columns := pg.Bigints(tables.Result)
 	if len(columns) != 3 {
 		return false, false, nil
 	}

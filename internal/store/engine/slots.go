@@ -57,8 +57,8 @@ func rangeOf(pos *position) slotRange {
 		N:     pos.entry.cost}
 }
 
-// releaseUncertain releases the slots that a request without a decision may have taken. A row never grants
-// more hits than its capacity allows, and so the later ones have no slots.
+// releaseUncertain releases the slots that a request without a decision may have taken. It leaves out the
+// hits of an entry beyond the capacity of the limit, because the row cannot have granted them.
 func (w *work) releaseUncertain(r *request) {
 	var allocated []slotRange
 	for i := range r.positions {
@@ -75,7 +75,7 @@ func (w *work) releaseUncertain(r *request) {
 func (s *slots) Release(ranges []slotRange) {
 	for _, r := range ranges {
 		batch.Add(s.background, &batch.Call{Order: batch.Before, Repeat: true, Claim: r.First,
-			End: s.onRelease, Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: r.N}}}, 0)
+			End: s.onReleaseEnd, Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: r.N}}}, 0)
 	}
 }
 
@@ -105,8 +105,8 @@ func (s *slots) ReleaseUncertain(ranges []slotRange) {
 	}
 }
 
-// dueUncertain returns the uncertain slots that are due for another release. During an outage (down), it
-// extends their time instead. The caller holds mu.
+// dueUncertain returns the uncertain slots that are due for another release. During an outage (down) it
+// returns none, and moves the end of all releases to lateTakeTime from now. The caller holds mu.
 func (s *slots) dueUncertain(now time.Time, down bool) []slotRange {
 	var again []slotRange
 	var left []uncertainSlots

@@ -25,18 +25,21 @@ const (
 	sessionTime = 8 * time.Second
 	// renewTimeout bounds one renewal.
 	renewTimeout = time.Second
-	// releaseInterval is the time between two releases of an uncertain slot. Further releases are needed
-	// because a server that hung may run the take after the first release. The releases end when the database
-	// has answered for lateTakeTime.
+	// If a take got no answer, the server may still run it after the first release. So the store releases an
+	// uncertain slot again after each releaseInterval, until the database has answered for lateTakeTime
+	// without a break: then no late take can follow.
 	releaseInterval = time.Second
 	lateTakeTime    = 10 * time.Second
 	// maxUncertain bounds the uncertain slots. Beyond it the session ends, and all slots with it.
 	maxUncertain = 10000
 )
 
-// sessionSQL starts a session, ends the previous one ($1), and returns the name of the new session. Names are
-// unique, because the row of a session stays for a day. New names ignore names from a clock that was an hour
-// or more ahead. renewSQL renews a session unless it has expired for other processes.
+// sessionSQL starts a session, ends the previous one ($1), and returns the name of the new session. No name
+// is used twice, because a row stays for a day after its session, and a new name is above all names in the
+// table. Names that are an hour or more ahead come from a wrong clock and do not count here, because
+// otherwise all later names would be ahead, too. renewSQL renews a session that was last renewed at most 8
+// seconds ago (sessionTime). Other processes wait for 10 seconds (algorithm/in_flight.go), so a renewal never
+// revives a session after they have freed its slots.
 const (
 	sessionSQL = `WITH ended AS (UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint), swept AS (
 	DELETE FROM {table} WHERE seen < clock_timestamp() - interval '1 day'
@@ -52,27 +55,30 @@ ON CONFLICT (process) DO NOTHING RETURNING process`
 	endSQL = `UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint`
 )
 
-// slots manages the slots of requests in flight on limits InFlight (see algorithm.InFlight). Each slot ends
-// with its request, or soon after its process. A request holds a ratelimit.Slot, and slots holds a heldSlots
-// for it.
+// slots manages the slots of requests in flight on limits InFlight (see algorithm/in_flight.go). Each slot
+// ends with its request, or soon after its process. The caller keeps a ratelimit.Slot for its request, and
+// this type keeps a heldSlots for each admitted hit.
 //
 // A slot is a number. The statement or transaction of a request takes the slots of its hits. After
-// ratelimit.Slot.Release, the next batch releases them before it decides its requests (see batch.Background).
-// A release is retried until the server has answered. A second release has no effect, because no other slot
-// of the row ever has the same number.
+// ratelimit.Slot.Release, the next batch releases the slots before it decides its requests (see
+// batch.Background). A release is retried until the server has answered. A second release of a slot has no
+// effect, because a session uses a number again only after 2^32 others.
 //
-// The high bits of the number name a session, which is a row that this process renews. For other processes,
-// the session expires ten seconds after its last renewal. The store stops using the session earlier, after
-// sessionTime on the monotonic clock or on the wall clock, which also advances while the machine is
-// suspended. It then starts a new session, as after the row has expired, and takes slots again for all
-// requests in flight. If no slots are left, requests lose their slots (ratelimit.Slot.Lost). During an
-// outage, no process takes slots, so none are lost.
+// The high bits of the number name a session, which is a row that this process renews. SQL calls a session a
+// process: the row is in the table rate_limit_processes. For other processes, the session expires ten seconds
+// after its last renewal. This process stops using the session earlier, when sessionTime has passed on either
+// of two clocks, because the monotonic clock may stand still while the machine is suspended, and the wall
+// clock may be set back. The next batch or tick then starts a new session, and the store takes slots of the
+// new session for all requests in flight. A request for which no slots are left loses its slots
+// (ratelimit.Slot.Lost). During an outage no process can take slots, so no request loses its slots to
+// another.
 type slots struct {
 	server     *server
 	sessions   Table             // the table of sessions
 	background *batch.Background // runs releases
 	queue      *batch.Queue      // decides the takes of retake
-	onRelease  func(granted int64, err error)
+	// onReleaseEnd is the batch.Call.End of releases.
+	onReleaseEnd func(_ int64, err error)
 
 	used int32 // 1 after the first session; atomic
 
@@ -106,15 +112,16 @@ type uncertainSlots struct {
 type heldSlots struct {
 	slotRange
 	slot  *ratelimit.Slot
-	next  *ratelimit.Slot // the Slot in the next session, or nil
-	ended bool            // the hit has released them
+	ended bool // the hit has released them
+	// next is the Slot that retake fills after a new session has started; nil before.
+	next *ratelimit.Slot
 }
 
 // newSlots returns slots without a session and without held slots.
 func newSlots(v *server, sessions Table, b *batch.Background, q *batch.Queue) *slots {
 	s := &slots{server: v, sessions: sessions, background: b, queue: q, held: map[*heldSlots]bool{},
 		rows: map[lease.RowID]int64{}}
-	s.onRelease = func(_ int64, err error) { s.releaseEnded(err) }
+	s.onReleaseEnd = func(_ int64, err error) { s.releaseEnded(err) }
 	return s
 }
 
@@ -149,13 +156,13 @@ func (s *slots) Session(ctx context.Context, timeout time.Duration) (int64, erro
 	}
 	s.starting.Lock()
 	defer s.starting.Unlock()
-	before, ok := s.current()
+	previous, ok := s.current()
 	if ok {
-		return before, nil
+		return previous, nil
 	}
 	sent := time.Now()
 	for {
-		start := &pgdb.Statement{SQL: sessionSQL, Args: []any{before}, Unnamed: true}
+		start := &pgdb.Statement{SQL: sessionSQL, Args: []any{previous}, Unnamed: true}
 		if _, err := s.server.run(ctx, timeout, s.statements(start)); err != nil {
 			return 0, err
 		}
@@ -211,7 +218,8 @@ func (s *slots) tick() {
 	}
 }
 
-// renew renews the session if that is due. If the session has expired, renew starts a new one.
+// renew releases the uncertain slots that are due for another release, and renews the session if that is due.
+// If the session has expired, renew starts a new one.
 func (s *slots) renew(closing context.Context, now time.Time) {
 	s.mu.Lock()
 	session, fresh, age := s.session, s.usable(now), now.Sub(s.renewedAt)
@@ -225,21 +233,21 @@ func (s *slots) renew(closing context.Context, now time.Time) {
 	ctx, cancel := context.WithTimeout(closing, renewTimeout)
 	defer cancel()
 	if fresh {
-		renews := &pgdb.Statement{SQL: renewSQL, Args: []any{session}, Unnamed: true}
-		if err := s.server.db.Run(ctx, s.statements(renews)); err != nil || renews.Err != nil {
+		renewal := &pgdb.Statement{SQL: renewSQL, Args: []any{session}, Unnamed: true}
+		if err := s.server.db.Run(ctx, s.statements(renewal)); err != nil || renewal.Err != nil {
 			return // requests detect an outage
 		}
 		s.mu.Lock()
 		replaced := s.session != session // a batch has started another session meanwhile
 		switch {
 		case replaced:
-		case renews.Rows == 1:
+		case renewal.Rows == 1:
 			s.renewedAt = now
 		default:
 			s.renewedAt = time.Time{} // the row has expired
 		}
 		s.mu.Unlock()
-		if replaced || renews.Rows == 1 {
+		if replaced || renewal.Rows == 1 {
 			return
 		}
 	}
@@ -292,8 +300,8 @@ func nextSlot(h *heldSlots) *ratelimit.Slot {
 	return &ratelimit.Slot{Lost: func() { h.slot.Lose() }}
 }
 
-// Hold passes the granted slots of a hit to its Slot. If a new session has started meanwhile, Hold also takes
-// slots of the new session.
+// Hold passes the granted slots of a hit to its Slot. If a new session has started since the slots were
+// allocated, they no longer count, and Hold takes slots of the new session in the background.
 func (s *slots) Hold(r slotRange, h *ratelimit.Hit) {
 	held := &heldSlots{slotRange: r, slot: h.Slot}
 	s.mu.Lock()

@@ -8,9 +8,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 )
 
-// Each statement reads the server's clock once, unless the first element of $1 is a time, in microseconds
-// since the Unix epoch. The second element is the lock timeout in milliseconds. The statement itself sets the
-// lock timeout and synchronous_commit of its transaction, so that it needs no explicit transaction.
+// $1 has two elements: the time in microseconds since the Unix epoch, or 0, with which each statement reads
+// the server's clock once, and the lock timeout in milliseconds. The statement itself sets the lock timeout
+// and synchronous_commit of its transaction, so that it needs no explicit transaction.
 const (
 	clockSQL = `WITH clock AS MATERIALIZED (SELECT coalesce(timestamptz 'epoch'
 	+ nullif(($1::bigint[])[1], 0) * interval '1 microsecond', clock_timestamp()) AS now{settings})`
@@ -20,18 +20,18 @@ const (
 )
 
 // takeSQL decides n hits of equal cost on each key. It has two forms. If all entries have the same limit and
-// cost, these are scalar parameters, and the keys are in byte order. Otherwise each parameter is an array
-// with an element for each entry, and the server sorts the entries.
+// cost, limit and cost are scalar parameters, and the caller sorts the keys in byte order. Otherwise each
+// parameter is an array with an element for each entry, and the server sorts the entries.
 //
-// Either way each writer locks its rows in the order of prefix and key, so no two writers can wait for each
-// other. SQL promises no order without ORDER BY. But the first form has one source of rows, which returns the
-// elements of the arrays in turn, and joins them only with single rows. TestPlansUseTheIndexes checks the
-// order. In a UTF-8 database, byte order is the order of COLLATE "C". In another encoding the two may differ
-// beyond ASCII. If two statements then wait for each other, the server rolls one of them back, and server.run
-// retries it.
+// In both forms each writer locks its rows in the order of prefix and key, so no two writers can wait for
+// each other. The first form has this order although SQL promises none without ORDER BY, because its one
+// source of rows returns the elements of the arrays in turn, and is joined only with single rows.
+// TestPlansUseTheIndexes checks the order. In a UTF-8 database, byte order is the order of COLLATE "C". In
+// another encoding the two orders may differ beyond ASCII. If two statements then wait for each other, the
+// server rolls one of them back, and server.run retries it.
 //
-// For a row that exists, excluded.slot is the index of its entry in the parameters. The SELECT list unnests
-// the arrays, where they advance together; FROM would store their elements first.
+// For a row that exists, excluded.slot is the index of its entry in the parameters. The arrays are unnested
+// in the SELECT list, where they advance together, because FROM would store their elements first.
 const takeSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slot, granted, {columns}, expires_at)
 SELECT {prefix}, i.key, i.slot, i.granted, {fresh}
@@ -81,9 +81,9 @@ FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot)
 	LEFT JOIN LATERAL (SELECT * ` + findSQL + `) r ON true`
 )
 
-// blankSQL begins a statement that changes the rows of keys. For a key without a row it inserts a blank one.
-// A blank row decides like a missing row, because its window ended long ago. The npm library decides so, too.
-// The next cleanup deletes the row.
+// blankSQL begins a statement that changes the rows of keys. For a key without a row it inserts a blank row,
+// which the next cleanup deletes. This package and the npm library decide on a blank row as on a missing row,
+// because the window of a blank row ended long ago.
 const blankSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slot, count, prev_count, window_start, expires_at)
 SELECT i.prefix, i.key, i.slot, 0, 0, timestamptz '1800-01-01Z', timestamptz '1800-01-01Z'
@@ -102,8 +102,8 @@ const resetSQL = blankSQL +
 
 // releaseSQL releases slots. $2 to $5 are arrays with an element for each release: the prefix, the key, the
 // number of slots, and the first one. A row can have several releases. In a durable table, the commit waits
-// for the disk: otherwise the slots may be back after a crash of the server, and nobody would release them
-// again. For a key without a row, the statement inserts numbers below 0, which are not slots.
+// for the disk, because after a crash of the server the slots could otherwise be back, and nobody would
+// release them again. For a key without a row, the statement inserts numbers below 0, which are not slots.
 const releaseSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slots, expires_at)
 SELECT u.prefix, u.key, array_agg(-u.first - i), timestamptz '1800-01-01Z'
@@ -117,8 +117,8 @@ SET slots = ARRAY(SELECT s FROM unnest(r.slots) s WHERE -s <> ALL (excluded.slot
 // rows that are still in use: a decision in flight may have read the clock earlier, or the clock may be set
 // back. The statement skips rows that a decision has locked, and never waits. It keeps rows with slots of
 // requests in flight. In a process without limits InFlight, it keeps all rows with slots, because the role
-// may lack the right to read the processes table. The ORDER BY matches the index for cleanups, and indexSQL
-// runs before it.
+// may lack the right to read the processes table. The ORDER BY matches the index for cleanups, which the
+// server uses because indexSQL runs before the statement.
 const cleanupSQL = clockSQL + `, deleted AS (DELETE FROM {table} WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM {table}
 	WHERE prefix = $2::text AND expires_at <= (SELECT now FROM clock) - interval '1 minute' AND {no_slots}
@@ -299,8 +299,8 @@ func (s *statements) named(text string, t Table) string {
 	return strings.NewReplacer("{table}", t.Name, "{processes}", s.tables[processesTable].Name).Replace(text)
 }
 
-// commitSQL returns the setting that turns off the commit's wait for the disk, or "" to keep it. The commit
-// of an unlogged table does not wait.
+// commitSQL returns the setting that turns off the commit's wait for the disk, or "" if the commit has to
+// wait, or changes only an unlogged table, for which no commit waits.
 func commitSQL(durable, sync bool) string {
 	if durable && !sync {
 		return asyncSQL

@@ -20,7 +20,7 @@ import (
 
 // Options are the settings of a Store. The zero value is a good choice.
 type Options struct {
-	// The fields up to OnError are those of postgres.Options, as far as they have no comment.
+	// The fields from here to OnError that have no comment are those of postgres.Options.
 	DisableMigration          bool
 	CleanupProbability        float64
 	Workers                   int
@@ -120,8 +120,8 @@ type Row struct {
 type RowObserver interface {
 	// Observe is called with the rows of a plan.
 	Observe(rows []Row)
-	// Charged reports the result of a Store.Charge of units, once for each call: the database has charged
-	// done of them. If lost is set, it may have charged the others too.
+	// Charged is called once for each Store.Charge of units, after the database has charged done of them. If
+	// lost is set, the database may have charged all of them.
 	Charged(units, done int64, lost bool)
 }
 
@@ -189,7 +189,8 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 		Maintain: func() { s.maintainLeases(o.Report) },
 		Refund:   func(r lease.Refund) { s.refund(r) }})
 	s.background = s.newBackground(o.Report)
-	s.backgroundQueue = s.newQueue(closeTimeout, nil, nil) // no other goroutine has s yet
+	// newQueue needs no mutex here, because no other goroutine has s yet.
+	s.backgroundQueue = s.newQueue(closeTimeout, nil, nil)
 	s.slots = newSlots(server, texts.tables[processesTable], s.background, s.backgroundQueue)
 	s.idleCalls.New = func() any { return batch.NewCall() }
 	return s, nil
@@ -259,7 +260,8 @@ func submit(ctx context.Context, s *Store, timeout time.Duration, hits []ratelim
 		copy(decisions, c.Decisions)
 	}
 	if reusable {
-		for i := range c.Hits { // a key may keep a long request in memory
+		// A key may be a part of a long request, and would keep it in memory.
+		for i := range c.Hits {
 			c.Hits[i].Key = ""
 			c.Hits[i].Subject = ""
 			c.Hits[i].Slot = nil

@@ -13,23 +13,24 @@ import (
 )
 
 // Requests of several hits are charged all together or not at all. The takes of all such requests of a batch
-// travel in one pipeline with a single Sync: the server runs them in one implicit transaction. If a row
-// grants less than requested, its statement changes a setting of the transaction. The last statement of the
-// transaction then fails on purpose, so the server rolls all of it back. No lock is held across a round trip,
-// and no other transaction ever sees a refused request's charges.
+// travel in one pipeline with a single Sync, so that the server runs them in one implicit transaction. If a
+// row grants less than requested, its statement changes a setting of the transaction. The last statement of
+// the transaction then fails on purpose, so the server rolls all of it back. No lock is held across a round
+// trip, and no other transaction ever sees a refused request's charges.
 //
-// Next, the store reads the rows without a lock, and decides the requests in memory, in the order of their
-// arrival, with the Go steps (simulate). It sends the takes of the passing requests in another transaction.
-// If that succeeds, all requests are decided. If it fails, another process has charged a row in between, and
-// the store decides again. Each failure means that another transaction succeeded, so the processes together
-// make progress.
+// After such a failure, the store reads the rows without a lock, and decides the requests in memory, in the
+// order of their arrival, with the Go steps (simulate). It sends the takes of the passing requests in another
+// transaction. If this transaction succeeds, all requests are decided. If it fails, another process has
+// charged a row in between, and the store reads and decides again. Each failure means that another
+// transaction succeeded, so the processes together make progress.
 //
 // All transactions lock rows in the same order: by table, by algorithm, and within a statement by prefix and
 // key. A row of a later stage is locked already. So transactions do not deadlock, unless two processes use
-// different algorithms on one row. Then the server rolls one transaction back, and server.run retries it.
+// different algorithms on one row. After a deadlock, the server rolls one transaction back, and server.run
+// retries it.
 //
-// Each refusal costs two more round trips and a line in the server's log. So a transaction on a row that has
-// refused lately begins with the reads.
+// A transaction on a row that has refused lately begins with the reads, because a failure costs two more
+// round trips and a line in the server's log.
 
 // state is the purpose of the next round trip of a transaction:
 //
@@ -62,8 +63,8 @@ type transaction struct {
 	oneByOne   bool           // each entry has its own statement, so that a failure shows the locked row
 }
 
-// maxRoundTrips bounds the round trips of a transaction. Whenever one fails, another transaction has
-// succeeded, so only a very busy row reaches the bound.
+// maxRoundTrips bounds the round trips of a transaction. Only a very busy row reaches the bound, because for
+// each failure another transaction has succeeded.
 const maxRoundTrips = 100
 
 // newTransactions returns transactions for requests of several hits: one for each request if each is set, or
@@ -83,7 +84,8 @@ func (w *work) newTransactions(requests []*request, settings []int64, each, oneB
 	return transactions
 }
 
-// begin sets the first state. It is peeking if a hit is not a plain charge or a row has refused lately.
+// begin sets the first state: peeking if a hit is not a plain charge or a row has refused lately, otherwise
+// taking.
 func (t *transaction) begin() {
 	for _, r := range t.requests {
 		r.passes = true
@@ -175,8 +177,8 @@ func addCharges(p *plan, r *request) {
 		h := &r.call.Hits[i]
 		switch {
 		case h.Cost < 0:
-			refunded := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h), 0).entry
-			r.positions = append(r.positions, position{refund: refunded})
+			e := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h), 0).entry
+			r.positions = append(r.positions, position{refund: e})
 		case r.passes && !h.Peek:
 			r.positions = append(r.positions, add(p, take, h.Limit, rowOf(h), h.Cost, 0))
 		default:
@@ -234,7 +236,7 @@ func (t *transaction) finish() (again []*transaction, waiting []*request) {
 	case t.err != nil && len(t.requests) == 1:
 		w.clearRefunded(t.requests[0])
 		w.finish(t.requests, t.err)
-	case t.err != nil: // so that one of them does not fail the others
+	case t.err != nil: // one transaction for each, because one request may fail the others
 		return w.newTransactions(t.requests, t.settings, true, t.oneByOne), nil
 	case took:
 		w.applyRows(p)
@@ -337,7 +339,7 @@ func (w *work) answer(requests []*request) {
 			refused := &r.refusals[i]
 			lease.RememberRefusal(w.store.rows, refused.id, &refused.view, r.call.Hits[refused.hit].Cost,
 				r.call.Decisions[refused.hit].RetryAfter, w.sequence)
-			if refused.view.Limit.Lease > 0 { // so that a retry may pass
+			if refused.view.Limit.Lease > 0 { // with the refunded units, a retry may pass
 				lease.EndLease(w.store.rows, refused.id)
 			}
 		}
