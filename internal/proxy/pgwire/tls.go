@@ -28,8 +28,8 @@ func (p *parameters) tls() tlsSettings {
 		return tlsSettings{mode: s.mode}
 	}
 	if s.mode == "verify-ca" && s.root == "" {
-		p.fail("sslmode", "verify-full, which checks the name, or there must be an sslrootcert: under the "+
-			"system's roots any server of any name would do")
+		p.fail("sslmode", "verify-full, or there must be an sslrootcert: verify-ca does not check the name, "+
+			"and the system's roots certify anybody")
 	}
 	if (s.cert == "") != (s.key == "") {
 		p.fail("sslcert and sslkey", "given together")
