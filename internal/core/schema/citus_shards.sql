@@ -36,7 +36,7 @@ CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_du
 	EXECUTE FUNCTION rate_limit_refuse_count();
 
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
-RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision,
+RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8,
 	last_refill timestamptz,
 	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE plpgsql STABLE
 		SET search_path FROM CURRENT AS $$

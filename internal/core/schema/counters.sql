@@ -26,30 +26,31 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 );
 CREATE TABLE IF NOT EXISTS rate_limit_durable (LIKE rate_limit_ephemeral, PRIMARY KEY (prefix, key));
 
--- Add the columns that a table of the npm library lacks. fillfactor leaves room on each page for the next
+-- The columns that the tables of the npm library lack. fillfactor leaves room on each page for the next
 -- version of a row, so that an update changes no index.
-ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[],
-	ADD COLUMN IF NOT EXISTS remainder BIGINT,
-	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
-		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
-ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[],
-	ADD COLUMN IF NOT EXISTS remainder BIGINT,
-	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
-		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
-CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
-CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
+DO $do$
+DECLARE
+	counters text;
+BEGIN
+	FOREACH counters IN ARRAY '{rate_limit_ephemeral,rate_limit_durable}'::text[] LOOP
+		EXECUTE format('ALTER TABLE %1$I ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[],
+				ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT,
+				ADD COLUMN IF NOT EXISTS granted BIGINT, ADD COLUMN IF NOT EXISTS slots BIGINT[],
+				SET (fillfactor = 70);
+			CREATE INDEX IF NOT EXISTS %2$I ON %1$I (prefix, expires_at);
+			COMMENT ON COLUMN %1$I.slots IS
+				''For in_flight: a number for each slot, with the process in its high 32 bits.''',
+			counters, 'idx_' || counters || '_cleanup');
+	END LOOP;
+END $do$;
 
 -- The processes with requests that hold slots. Package engine calls such a process a session.
 CREATE TABLE IF NOT EXISTS rate_limit_processes (
-	process bigint NOT NULL CONSTRAINT rate_limit_processes_pkey PRIMARY KEY,
+	process bigint PRIMARY KEY,
 	seen    timestamptz NOT NULL
 );
 COMMENT ON TABLE rate_limit_ephemeral IS 'The counters that a crash of the server empties.';
 COMMENT ON TABLE rate_limit_durable IS 'The counters that survive a crash of the server.';
-COMMENT ON COLUMN rate_limit_ephemeral.slots IS
-	'For in_flight: a number for each slot, with the process in its high 32 bits.';
-COMMENT ON COLUMN rate_limit_durable.slots IS
-	'For in_flight: a number for each slot, with the process in its high 32 bits.';
 COMMENT ON TABLE rate_limit_processes IS
 	'The processes that hold slots of in_flight limits. A process renews its row every 3 seconds.';
 COMMENT ON COLUMN rate_limit_processes.process IS

@@ -5,7 +5,6 @@ CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, k
 	key text DEFAULT NULL, address inet DEFAULT NULL,
 	account boolean DEFAULT false, dry_run boolean DEFAULT false)
 RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
 	-- the addresses of one client
 	network CONSTANT cidr := network(set_masklen($4, CASE family($4) WHEN 6 THEN 64 ELSE 32 END));

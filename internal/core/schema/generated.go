@@ -25,7 +25,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_refuse_count() IS 'Prevents programs without support for shards from counting outside the shards.';
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ephemeral EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable EXECUTE FUNCTION rate_limit_refuse_count();
-CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
+CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz,
 	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE plpgsql STABLE
 		SET search_path FROM CURRENT AS $$
 DECLARE
@@ -45,17 +45,19 @@ const counters = `
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral ( prefix       TEXT COLLATE "C" NOT NULL, key          TEXT COLLATE "C" NOT NULL, count        BIGINT, prev_count   BIGINT, window_start TIMESTAMPTZ, tokens       DOUBLE PRECISION,
 	last_refill  TIMESTAMPTZ, expires_at   TIMESTAMPTZ NOT NULL, hits         TIMESTAMPTZ[], remainder    BIGINT, slot         INT, granted      BIGINT, slots        BIGINT[], PRIMARY KEY (prefix, key) );
 CREATE TABLE IF NOT EXISTS rate_limit_durable (LIKE rate_limit_ephemeral, PRIMARY KEY (prefix, key));
-ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
-		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
-ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
-		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
-CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
-CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
-CREATE TABLE IF NOT EXISTS rate_limit_processes ( process bigint NOT NULL CONSTRAINT rate_limit_processes_pkey PRIMARY KEY, seen    timestamptz NOT NULL );
+DO $do$ DECLARE counters text;
+BEGIN FOREACH counters IN ARRAY '{rate_limit_ephemeral,rate_limit_durable}'::text[] LOOP EXECUTE format('ALTER TABLE %1$I ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[],
+				ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT,
+				ADD COLUMN IF NOT EXISTS granted BIGINT, ADD COLUMN IF NOT EXISTS slots BIGINT[],
+				SET (fillfactor = 70);
+			CREATE INDEX IF NOT EXISTS %2$I ON %1$I (prefix, expires_at);
+			COMMENT ON COLUMN %1$I.slots IS
+				''For in_flight: a number for each slot, with the process in its high 32 bits.''', counters, 'idx_' || counters || '_cleanup');
+	END LOOP;
+END $do$;
+CREATE TABLE IF NOT EXISTS rate_limit_processes ( process bigint PRIMARY KEY, seen    timestamptz NOT NULL );
 COMMENT ON TABLE rate_limit_ephemeral IS 'The counters that a crash of the server empties.';
 COMMENT ON TABLE rate_limit_durable IS 'The counters that survive a crash of the server.';
-COMMENT ON COLUMN rate_limit_ephemeral.slots IS 'For in_flight: a number for each slot, with the process in its high 32 bits.';
-COMMENT ON COLUMN rate_limit_durable.slots IS 'For in_flight: a number for each slot, with the process in its high 32 bits.';
 COMMENT ON TABLE rate_limit_processes IS 'The processes that hold slots of in_flight limits. A process renews its row every 3 seconds.';
 COMMENT ON COLUMN rate_limit_processes.process IS 'About the start of the process in seconds since 2000. A process that was paused for too long takes another row.';
 COMMENT ON COLUMN rate_limit_processes.seen IS 'When the process renewed this row. 10 seconds without a renewal free its slots.';
@@ -111,7 +113,6 @@ DROP PROCEDURE rate_limit_describe;
 const forget = `
 CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, key text DEFAULT NULL, address inet DEFAULT NULL, account boolean DEFAULT false, dry_run boolean DEFAULT false)
 RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
 	network CONSTANT cidr := network(set_masklen($4, CASE family($4) WHEN 6 THEN 64 ELSE 32 END));
 	client CONSTANT text := CASE family($4) WHEN 6 THEN network::text ELSE host($4) END;
@@ -200,7 +201,6 @@ $$);
 CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(), list text DEFAULT 'senders', of text DEFAULT '', most bigint DEFAULT 500000)
 RETURNS TABLE (prefix text, name text, user_id text, requests bigint, refused bigint, failed bigint,
 	last timestamptz, percent_read numeric) LANGUAGE plpgsql SET jit = off SET work_mem = '64MB' AS $$
-#variable_conflict use_column
 DECLARE
 	plan json;
 	part float8; -- the fraction of the pages that is read
@@ -227,13 +227,12 @@ COMMENT ON FUNCTION rate_limit_top IS 'The requests of each sender in a period, 
 	'=> NULL they are exact, which takes 1.3 seconds for each million rows.';
 CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamptz DEFAULT now(), most int DEFAULT 10) RETURNS TABLE (list text, prefix text, name text, requests bigint)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
-#variable_conflict use_column
 BEGIN
 	RETURN QUERY SELECT p.list, p.prefix, p.name, p.requests FROM ( SELECT c.*, row_number() OVER (PARTITION BY c.list ORDER BY c.requests DESC, c.name, c.prefix) AS place
 		FROM (SELECT CASE 0 WHEN GROUPING(a.user_id) THEN 'users' WHEN GROUPING(a.key) THEN 'keys' WHEN GROUPING(a.address) THEN 'addresses' ELSE 'causes' END AS list, a.prefix,
 				coalesce(a.user_id, a.key, abbrev(a.address), a.cause) AS name,
 				round(sum(a.requests))::bigint AS requests
-			FROM (SELECT *, coalesce(nullif(concat_ws('/', prefix, limit_name), ''), replace(reason, '_', ' ')) AS cause FROM rate_limit_audited) a
+			FROM (SELECT d.*, coalesce(nullif(concat_ws('/', d.prefix, d.limit_name), ''), replace(d.reason, '_', ' ')) AS cause FROM rate_limit_audited d) a
 			WHERE a.time >= $1 AND a.time < $2 AND a.refused
 			GROUP BY GROUPING SETS (a.user_id, (a.key, a.prefix), a.address, a.cause)) AS c
 		WHERE c.name IS NOT NULL) AS p
@@ -305,12 +304,12 @@ BEGIN
 			ELSE replace(a.reason, '_', ' ') END),
 		a.time, a.outcome, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.address, a.method,
 		a.host, a.path, a.status, a.total, a.quota, a.remaining, a.retry_after, a.node
-	FROM (SELECT DISTINCT ON (f.outcome, f.reason, f.prefix, f.limit_name, f.method, f.host, f.path) f.*, round(sum(f.requests) OVER (PARTITION BY f.outcome, f.reason, f.prefix, f.limit_name, f.method,
-				f.host, f.path))::bigint AS total
+	FROM (SELECT f.*, row_number() OVER (kind ORDER BY f.time DESC) AS place, round(sum(f.requests) OVER kind)::bigint AS total
 		FROM rate_limit_audited f WHERE f.time >= minute AND f.time < minute + interval '1 minute' AND f.outcome NOT IN ('allowed', 'shadow')
 			AND (f.user_id = $1 OR f.key = ANY (keys) OR f.key_id = number OR f.address = ip)
-		ORDER BY f.outcome, f.reason, f.prefix, f.limit_name, f.method, f.host, f.path, f.time DESC) AS a
-	ORDER BY a.time DESC LIMIT 100;
+		WINDOW kind AS (PARTITION BY f.outcome, f.reason, f.prefix, f.limit_name, f.method, f.host, f.path))
+		AS a
+	WHERE a.place = 1 ORDER BY a.time DESC LIMIT 100;
 END $$;
 COMMENT ON FUNCTION rate_limit_why IS 'Says why a sender was refused: the latest minute, in the day up to the minute of at, with a request '
 	'that was refused or had no decision. Each row is a sentence about one kind of request and cause, the latest first. requests counts all of the kind, and the other columns describe the latest one. who is a '
@@ -339,9 +338,9 @@ END $$;
 COMMENT ON FUNCTION rate_limit_add_buckets IS 'The sum of two arrays, element by element. Missing elements count as 0.';
 CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[], INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
 COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by element, such as the latencies of several rows of rate_limit_metrics.';
-CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p double precision) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE WHEN u.i = 1 THEN 1 WHEN u.i <= 20 THEN 0.5 ELSE 0 END * (u.upto - u.rank) / u.n) FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::double precision AS upto,
-			least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::double precision AS rank FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
+CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p float8) RETURNS float8 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN (SELECT 0.1 * power(2::float8, least(u.i, 20) - 1) * (1 - CASE WHEN u.i = 1 THEN 1
+	WHEN u.i <= 20 THEN 0.5 ELSE 0 END * (u.upto - u.rank) / u.n) FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::float8 AS upto, least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::float8 AS rank
+		FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
 COMMENT ON FUNCTION rate_limit_percentile IS 'The p-quantile of decision times in milliseconds, such as p95 for p = 0.95. Bucket 1 counts times up to '
 	'0.1 ms, bucket i longer times up to 0.1 * 2^(i-1) ms, and bucket 21 all times above 52 s, with the result 52428.8. The result is interpolated within its bucket: from 0.1 to 52428.8 it is within a factor '
 	'of 2 of the exact time. NULL: there are no decisions. To combine several rows, add their buckets with rate_limit_sum.';
@@ -493,7 +492,7 @@ COMMENT ON FUNCTION rate_limit_retain IS 'Sets the retention of a part of the hi
 
 const historyTables = `
 CREATE TABLE IF NOT EXISTS rate_limit_audit ( time           timestamptz NOT NULL, cost           bigint NOT NULL, count          bigint NOT NULL DEFAULT 1, quota          bigint, remaining      bigint, key_id         bigint,
-	retry_after_ms bigint, duration_us    bigint NOT NULL, weight         double precision NOT NULL DEFAULT 1, status         integer, outcome        text NOT NULL, reason         text, prefix         text NOT NULL, limit_name     text,
+	retry_after_ms bigint, duration_us    bigint NOT NULL, weight         float8 NOT NULL DEFAULT 1, status         integer, outcome        text NOT NULL, reason         text, prefix         text NOT NULL, limit_name     text,
 	key            text, user_id        text, tier           text, address        inet, host           text, method         text, path           text, node           text NOT NULL, region         text, also           text[],
 	id             bigint, CONSTRAINT outcome_must_be_allowed_limited_blocked_rejected_shadow_error CHECK (outcome IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error')) ) PARTITION BY RANGE (time);
 CREATE SEQUENCE IF NOT EXISTS rate_limit_audit_id OWNED BY rate_limit_audit.id;
@@ -581,8 +580,8 @@ BEGIN
 	EXECUTE (SELECT format('ALTER TABLE rate_limit_metrics_day REPLICA IDENTITY USING INDEX %I', c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 		WHERE i.indrelid = 'rate_limit_metrics_day'::regclass AND i.indisunique);
 END $$;
-CREATE TABLE IF NOT EXISTS rate_limit_writers ( writer  text NOT NULL CONSTRAINT rate_limit_writers_pkey PRIMARY KEY, node    text NOT NULL, region  text, batch   bigint NOT NULL, written bigint NOT NULL DEFAULT 0,
-	dropped bigint NOT NULL DEFAULT 0, seen    timestamptz NOT NULL DEFAULT now() );
+CREATE TABLE IF NOT EXISTS rate_limit_writers ( writer  text PRIMARY KEY, node    text NOT NULL, region  text, batch   bigint NOT NULL, written bigint NOT NULL DEFAULT 0, dropped bigint NOT NULL DEFAULT 0,
+	seen    timestamptz NOT NULL DEFAULT now() );
 CALL rate_limit_describe('rate_limit_writers', $$
 The processes that write the history, and the progress of each. A row that was not renewed for 30 days is deleted.
 writer: A random name of the process.
@@ -593,7 +592,7 @@ written: The number of decisions that the process has written to rate_limit_audi
 dropped: The number of decisions that the process could not write, because the database was slow or down for too long.
 seen: The time of the last batch.
 $$);
-CREATE TABLE IF NOT EXISTS rate_limit_retention ( what   text NOT NULL CONSTRAINT rate_limit_retention_pkey PRIMARY KEY, keep   interval NOT NULL, set_by text, set_at timestamptz NOT NULL DEFAULT now(), upkeep_at timestamptz,
+CREATE TABLE IF NOT EXISTS rate_limit_retention ( what   text PRIMARY KEY, keep   interval NOT NULL, set_by text, set_at timestamptz NOT NULL DEFAULT now(), upkeep_at timestamptz,
 	CONSTRAINT what_must_be_audit_or_metrics_of_minute_hour_or_day CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day')), CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day') );
 INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('metrics_minute', '7 days'), ('metrics_hour', '90 days'), ('metrics_day', '7 years') ON CONFLICT DO NOTHING;
 CALL rate_limit_describe('rate_limit_retention', $$
@@ -622,7 +621,6 @@ $$;
 COMMENT ON FUNCTION rate_limit_holders IS 'The other sessions that have a lock on a table, as text. NULL: none.';
 CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now())
 	RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $$
-#variable_conflict use_column
 DECLARE
 	expired record;
 	busy jsonb := '{}';
@@ -666,7 +664,6 @@ COMMENT ON FUNCTION rate_limit_drop_expired IS 'Drops the partitions of rate_lim
 	'past their retention. A partition in use stays, and held_by names the sessions that use it. Writers wait for up to 100 ms. One of the proxies, or pg_cron, runs this function about once a minute.';
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'
 	SET lock_timeout = '1s' AS $$
-#variable_conflict use_column
 DECLARE
 	max_rows CONSTANT int := 20000;
 	today CONSTANT date := CASE WHEN rate_limit_owns_history() THEN $1 ELSE pg_catalog.now() END;
@@ -716,7 +713,7 @@ COMMENT ON FUNCTION rate_limit_upkeep IS 'Creates the partitions of rate_limit_a
 
 const nodes = `
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes ( node   text NOT NULL, epoch  bigint NOT NULL DEFAULT 0, seen   timestamptz NOT NULL DEFAULT now(), ended  timestamptz, system bigint DEFAULT (pg_control_system()).system_identifier,
-	report json NOT NULL DEFAULT '{}', CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY (node, epoch), CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200) ) WITH (fillfactor = 50);
+	report json NOT NULL DEFAULT '{}', PRIMARY KEY (node, epoch), CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200) ) WITH (fillfactor = 50);
 CALL rate_limit_describe('rate_limit_nodes', $$
 The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or is
 	silent is deleted after a day. A crash of the server empties the table, and running proxies then write
@@ -797,7 +794,7 @@ state: enforcing; warning: see the other rows; open: requests have no decision; 
 node: The proxy that the sentence is about. NULL: all proxies.
 said: The sentence.
 $$);
-CREATE TABLE IF NOT EXISTS rate_limit_secrets ( name  text NOT NULL CONSTRAINT rate_limit_secrets_pkey PRIMARY KEY, value text NOT NULL );
+CREATE TABLE IF NOT EXISTS rate_limit_secrets ( name  text PRIMARY KEY, value text NOT NULL );
 REVOKE ALL ON rate_limit_secrets FROM PUBLIC;
 INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid()::text || gen_random_uuid()::text WHERE NOT EXISTS (SELECT FROM rate_limit_secrets s WHERE s.name = 'partition') ON CONFLICT DO NOTHING;
 CALL rate_limit_describe('rate_limit_secrets', $$
@@ -810,7 +807,6 @@ $$);
 const policyAnswers = `
 CREATE OR REPLACE FUNCTION rate_limit_used_by(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (rule text, limit_name text, key text, algorithm text, used bigint, quota bigint,
 	percent numeric, resets_at timestamptz) LANGUAGE plpgsql STABLE ROWS 10 AS $$
-#variable_conflict use_column
 DECLARE
 	own CONSTANT text := coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text, $2::text, rate_limit_counter_key($1));
 BEGIN
@@ -821,7 +817,6 @@ END $$;
 COMMENT ON FUNCTION rate_limit_used_by IS 'The rows of rate_limit_used that count a user or one of its API keys.';
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
-#variable_conflict use_column
 BEGIN
 	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT'), false) THEN
 		RETURN;
@@ -887,8 +882,8 @@ $$);
 `
 
 const policyChanges = `
-CREATE TABLE IF NOT EXISTS rate_limit_changes ( seq    bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT rate_limit_changes_pkey PRIMARY KEY, xid    xid8 NOT NULL DEFAULT pg_current_xact_id(), kind   text NOT NULL, ref    text,
-	at     timestamptz NOT NULL DEFAULT now(), by     text NOT NULL, before jsonb, after  jsonb, CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban')) );
+CREATE TABLE IF NOT EXISTS rate_limit_changes ( seq    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, xid    xid8 NOT NULL DEFAULT pg_current_xact_id(), kind   text NOT NULL, ref    text, at     timestamptz NOT NULL DEFAULT now(),
+	by     text NOT NULL, before jsonb, after  jsonb, CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban')) );
 CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
 CALL rate_limit_describe('rate_limit_changes', $$
@@ -908,7 +903,6 @@ $$);
 
 const policyCommands = `
 CREATE OR REPLACE FUNCTION rate_limit_delete_tier(tier text) RETURNS boolean LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
 	uses text;
 BEGIN
@@ -949,7 +943,6 @@ EXCEPTION WHEN integrity_constraint_violation THEN
 END $$;
 COMMENT ON FUNCTION rate_limit_rename IS 'Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it existed. A renamed rule starts new counters.';
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 BEGIN
 	UPDATE rate_limit_api_keys k SET revoked_at = now(), revoked_by = session_user WHERE k.id = $1 AND (k.revoked_at IS NULL OR k.revoked_at > now());
 	RETURN FOUND;
@@ -957,7 +950,6 @@ END $$;
 COMMENT ON FUNCTION rate_limit_revoke_key IS 'Revokes an API key now. Returns false if the key was revoked before, or does not exist.';
 CREATE OR REPLACE FUNCTION rate_limit_rotate_key(key_id bigint, grace interval, digest bytea, hint text DEFAULT NULL) RETURNS TABLE (id bigint, replaces bigint, replaced_at timestamptz)
 LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
 	old rate_limit_api_keys;
 BEGIN
@@ -1011,7 +1003,6 @@ description: The meaning of the column.
 $$);
 CREATE OR REPLACE FUNCTION rate_limit_policy_rows(section text, list jsonb DEFAULT NULL) RETURNS TABLE (name text, key jsonb, at tid, document jsonb) LANGUAGE plpgsql STABLE
 SET timezone = 'UTC' SET datestyle = 'ISO' SET bytea_output = 'hex' AS $$
-#variable_conflict use_column
 DECLARE
 	s record;
 BEGIN
@@ -1042,7 +1033,6 @@ CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, refs text[]) R
 COMMENT ON FUNCTION rate_limit_policy_values IS 'The values of a row of a document, without its references to API keys.';
 CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURNS jsonb
 	LANGUAGE plpgsql STABLE AS $$
-#variable_conflict use_column
 DECLARE
 	limits CONSTANT jsonb := (SELECT jsonb_object_agg(l.rule, jsonb_build_object('limits', l.list)) FROM ( SELECT r.document ->> 'rule' AS rule, jsonb_agg(r.document - 'rule' ORDER BY r.key) AS list
 		FROM rate_limit_policy_rows('limits') r GROUP BY 1) AS l);
@@ -1055,7 +1045,6 @@ END $$;
 COMMENT ON FUNCTION rate_limit_policy IS 'The policy as a document: tiers, rules with their limits, and overrides for tiers. users adds the '
 	'users, the digests of their API keys, and their overrides. A field that has its default is left out.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_lists(policy jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
-#variable_conflict use_column
 DECLARE
 	sections CONSTANT text[] := '{tiers,users,keys,rules,overrides}';
 	lists jsonb := policy;
@@ -1151,7 +1140,6 @@ END $$;
 COMMENT ON FUNCTION rate_limit_fault IS 'The error of a constraint for display: the field, its value, and the permitted values; or the message, if the name of the constraint does not describe them.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
 	LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
 	chosen CONSTANT jsonb := jsonb_path_query_array(list, CASE how WHEN 'insert' THEN '$[*] ? (@.at == null)' WHEN 'delete' THEN '$[*] ? (@.document == null)'
 			ELSE '$[*] ? (@.at != null && @.document != null)' END::jsonpath);
@@ -1190,7 +1178,6 @@ END $$;
 COMMENT ON FUNCTION rate_limit_policy_write IS 'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides. The error is about the row that the server refuses.';
 CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false, dry_run boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
 	lists CONSTANT jsonb := rate_limit_policy_lists(policy);
 	plan jsonb := '{}'; -- Maps a section to its rows that differ, for rate_limit_policy_write.
@@ -1327,7 +1314,6 @@ COMMENT ON FUNCTION rate_limit_user IS 'Creates or changes a user. A new user ne
 	'override is deleted.';
 CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL, expires_at timestamptz DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 BEGIN
 	PERFORM FROM rate_limit_api_keys k WHERE k.id = $1 FOR UPDATE;
 	IF NOT FOUND THEN
@@ -1339,7 +1325,6 @@ END $$;
 COMMENT ON FUNCTION rate_limit_key IS 'Changes an API key. overrides are as in rate_limit_user. reset => ''{revoked_at}'' restores a revoked key.';
 CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL, algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
 	on_exceed text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
 	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18})\s*/\s*(?:(in_flight)' || '|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?|((?:\d{0,8}(?:w|d|h|m|s|ms|us))+))\s*$');
 	old rate_limit_rule_limits;
@@ -1364,7 +1349,6 @@ COMMENT ON FUNCTION rate_limit_limit IS 'Creates or changes a limit of a rule, w
 CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amount text DEFAULT NULL, tier text DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, burst bigint DEFAULT NULL,
 	until timestamptz DEFAULT NULL, reason text DEFAULT NULL, reset text[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
 	own bigint; -- the amount of the limit
 	old rate_limit_overrides;
@@ -1451,9 +1435,8 @@ CREATE OR REPLACE FUNCTION rate_limit_each_once(list text[]) RETURNS boolean LAN
 	GROUP BY lower(name) HAVING count(*) > 1);
 COMMENT ON FUNCTION rate_limit_each_once IS 'Whether all alternatives of all elements differ in more than case.';
 CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0
-		THEN (extract(year FROM span) * 12 + extract(month FROM span))::text || ' months' WHEN extract(epoch FROM span) % 3600 = 0 THEN trunc(extract(epoch FROM span) / 3600)::text || 'h'
-	WHEN extract(epoch FROM span) % 60 = 0 THEN trunc(extract(epoch FROM span) / 60)::text || 'm' WHEN extract(epoch FROM span) % 1 = 0 THEN trunc(extract(epoch FROM span))::text || 's'
-	WHEN extract(epoch FROM span) % 0.001 = 0 THEN trunc(extract(epoch FROM span) * 1000)::text || 'ms' ELSE trunc(extract(epoch FROM span) * 1000000)::text || 'us' END;
+		THEN extract(year FROM span) * 12 + extract(month FROM span) || ' months' ELSE (SELECT trunc(extract(epoch FROM span) / u.seconds) || u.name
+		FROM (VALUES (3600, 'h'), (60, 'm'), (1, 's'), (0.001, 'ms'), (0.000001, 'us')) AS u(seconds, name) WHERE extract(epoch FROM span) % u.seconds = 0 ORDER BY u.seconds DESC LIMIT 1) END;
 COMMENT ON FUNCTION rate_limit_span IS 'An interval as a multiple of the largest unit that divides it, such as 90s or 24h.';
 `
 
@@ -1486,7 +1469,7 @@ CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE ON rate_limit_rule_limit
 `
 
 const policyOverrides = `
-CREATE TABLE IF NOT EXISTS rate_limit_overrides ( id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_overrides_pkey PRIMARY KEY, rule       text NOT NULL, limit_name text NOT NULL,
+CREATE TABLE IF NOT EXISTS rate_limit_overrides ( id         bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, rule       text NOT NULL, limit_name text NOT NULL,
 	tier       text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE ON DELETE CASCADE, user_id    text CONSTRAINT user_id_must_be_in_rate_limit_users
 		REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE, key_id     bigint CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE, events     bigint, burst      bigint,
 	valid      tstzrange NOT NULL DEFAULT '(,)', reason     text, created_at timestamptz NOT NULL DEFAULT now(), created_by text NOT NULL DEFAULT session_user,
@@ -1558,7 +1541,7 @@ COMMENT ON FUNCTION rate_limit_set_overrides IS
 	'Sets the overrides of a user or an API key, as rate_limit_user does with its argument overrides. '
 	'Returns made.';
 CREATE TABLE IF NOT EXISTS rate_limit_bans (
-	id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_bans_pkey PRIMARY KEY,
+	id         bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
 	network    cidr CONSTRAINT rate_limit_bans_network_must_not_be_banned_twice UNIQUE,
 	user_id    text CONSTRAINT rate_limit_bans_user_id_must_not_be_banned_twice UNIQUE,
 	key_id     bigint CONSTRAINT rate_limit_bans_key_id_must_not_be_banned_twice UNIQUE
@@ -1594,8 +1577,8 @@ COMMENT ON FUNCTION rate_limit_network IS
 `
 
 const policyPeople = `
-CREATE TABLE IF NOT EXISTS rate_limit_tiers ( tier    text NOT NULL CONSTRAINT rate_limit_tiers_pkey PRIMARY KEY, rank    bigint NOT NULL DEFAULT 0, comment text, CONSTRAINT tier_must_be_1_to_100_characters_without_spaces_or_slashes
-		CHECK (tier ~ '^[^/[:space:][:cntrl:]]{1,100}$') );
+CREATE TABLE IF NOT EXISTS rate_limit_tiers ( tier    text PRIMARY KEY, rank    bigint NOT NULL DEFAULT 0, comment text, CONSTRAINT tier_must_be_1_to_100_characters_without_spaces_or_slashes CHECK (tier ~ '^[^/[:space:][:cntrl:]]{1,100}$')
+);
 CALL rate_limit_describe('rate_limit_tiers', $$
 The plans that users can be on, such as free and pro.
 tier: The name, as in rate_limit_rules.tiers.
@@ -1603,7 +1586,7 @@ rank: The order of tiers in lists, lowest first. It has no effect on requests.
 comment: A note. Proxies ignore it.
 $$);
 INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('anonymous', -1, 'requests with neither an API key nor a user') ON CONFLICT DO NOTHING;
-CREATE TABLE IF NOT EXISTS rate_limit_users ( user_id      text NOT NULL CONSTRAINT rate_limit_users_pkey PRIMARY KEY, tier         text NOT NULL CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
+CREATE TABLE IF NOT EXISTS rate_limit_users ( user_id      text PRIMARY KEY, tier         text NOT NULL CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
 	tier_until   timestamptz NOT NULL DEFAULT 'infinity', period_start date, time_zone    text NOT NULL DEFAULT 'UTC', comment      text, created_at   timestamptz NOT NULL DEFAULT now(), updated_at   timestamptz NOT NULL DEFAULT now(),
 	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512), CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01' AND '2999-12-31'),
 	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'), CONSTRAINT time_zone_must_be_known_to_the_server
@@ -1620,8 +1603,8 @@ comment: A note. Proxies ignore it.
 created_at: When the row was created.
 updated_at: When the row was last changed.
 $$);
-CREATE TABLE IF NOT EXISTS rate_limit_api_keys ( id          bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_api_keys_pkey PRIMARY KEY, digest      bytea NOT NULL CONSTRAINT rate_limit_api_keys_digest_must_be_new UNIQUE,
-	hint        text, name        text, user_id     text NOT NULL CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE, tier        text CONSTRAINT tier_must_be_in_rate_limit_tiers
+CREATE TABLE IF NOT EXISTS rate_limit_api_keys ( id          bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, digest      bytea NOT NULL CONSTRAINT rate_limit_api_keys_digest_must_be_new UNIQUE, hint        text, name        text,
+	user_id     text NOT NULL CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE, tier        text CONSTRAINT tier_must_be_in_rate_limit_tiers
 		REFERENCES rate_limit_tiers ON UPDATE CASCADE, expires_at  timestamptz NOT NULL DEFAULT 'infinity', revoked_at  timestamptz, revoked_by  text, replaced_by bigint CONSTRAINT replaced_by_must_be_the_id_of_a_key
 		REFERENCES rate_limit_api_keys ON DELETE SET NULL, counted_as  bigint CONSTRAINT counted_as_must_be_the_id_of_a_key REFERENCES rate_limit_api_keys ON DELETE SET NULL, created_at  timestamptz NOT NULL DEFAULT now(),
 	CONSTRAINT id_must_be_above_0 CHECK (id > 0), CONSTRAINT digest_must_be_a_sha256_of_32_bytes CHECK (octet_length(digest) = 32), CONSTRAINT hint_must_not_be_long_enough_to_be_a_key CHECK (length(hint) <= 16),
@@ -1737,11 +1720,11 @@ COMMENT ON FUNCTION rate_limit_rule IS 'Creates or changes a rule with its limit
 `
 
 const policyRules = `
-CREATE TABLE IF NOT EXISTS rate_limit_rules ( name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY, family      text, priority    bigint NOT NULL DEFAULT 100, mode        text NOT NULL DEFAULT 'enforce',
-	action      text NOT NULL DEFAULT 'limit', hosts       text[], paths       text[], methods     text[], networks    cidr[], tiers       text[], count_by    text[] NOT NULL DEFAULT '{user}', without_header text NOT NULL DEFAULT 'share',
-	valid       tstzrange NOT NULL DEFAULT '(,)', cost        bigint NOT NULL DEFAULT 1, settle      text, status      bigint, message     text, retry_after interval, comment     text, created_at  timestamptz NOT NULL DEFAULT now(),
-	created_by  text NOT NULL DEFAULT session_user, updated_at  timestamptz NOT NULL DEFAULT now(), CONSTRAINT rate_limit_rules_of_a_family_must_have_different_priorities UNIQUE (family, priority) DEFERRABLE,
-	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'), CONSTRAINT family_must_be_null_or_a_name_like_that_of_a_rule CHECK (family ~ '^[A-Za-z0-9._-]{1,100}$'),
+CREATE TABLE IF NOT EXISTS rate_limit_rules ( name        text PRIMARY KEY, family      text, priority    bigint NOT NULL DEFAULT 100, mode        text NOT NULL DEFAULT 'enforce', action      text NOT NULL DEFAULT 'limit',
+	hosts       text[], paths       text[], methods     text[], networks    cidr[], tiers       text[], count_by    text[] NOT NULL DEFAULT '{user}', without_header text NOT NULL DEFAULT 'share', valid       tstzrange NOT NULL DEFAULT '(,)',
+	cost        bigint NOT NULL DEFAULT 1, settle      text, status      bigint, message     text, retry_after interval, comment     text, created_at  timestamptz NOT NULL DEFAULT now(), created_by  text NOT NULL DEFAULT session_user,
+	updated_at  timestamptz NOT NULL DEFAULT now(), CONSTRAINT rate_limit_rules_of_a_family_must_have_different_priorities UNIQUE (family, priority) DEFERRABLE, CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores
+		CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'), CONSTRAINT family_must_be_null_or_a_name_like_that_of_a_rule CHECK (family ~ '^[A-Za-z0-9._-]{1,100}$'),
 	CONSTRAINT mode_must_be_enforce_or_shadow_or_off CHECK (mode IN ('enforce', 'shadow', 'off')), CONSTRAINT action_must_be_limit_or_block_or_exempt CHECK (action IN ('limit', 'block', 'exempt')),
 	CONSTRAINT hosts_must_be_null_or_names_without_ports_as_in_example_com CHECK (hosts IS NULL OR rate_limit_each_matches(hosts, '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|(?=.*:.*:)([0-9A-Fa-f:.]+|\[[0-9A-Fa-f:.]+\]))$')),
 	CONSTRAINT paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/(\*|[^/*[:cntrl:]]*))+$')), CONSTRAINT paths_must_not_have_empty_or_dot_segments_or_escapes_or_queries
@@ -1794,7 +1777,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	burst     bigint,
 	durable   boolean NOT NULL DEFAULT false,
 	on_exceed text NOT NULL DEFAULT 'refuse',
-	CONSTRAINT rate_limit_rule_limits_pkey PRIMARY KEY (rule, name),
+	PRIMARY KEY (rule, name),
 	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores
 		CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
 	CONSTRAINT algorithm_must_be_one_that_the_documentation_names
@@ -1974,14 +1957,12 @@ CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS
 		ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END, CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END WHERE cardinality(count_by) = 1;
 END;
 COMMENT ON FUNCTION rate_limit_counted IS 'For the key of a counter with one part: the dimension, such as user, and the value of the part, without the number of the alternative in a rule that counts by user|ip.';
-CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS WITH amounts AS ( SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, (date_part('epoch', l.per) * 1000000)::bigint AS span,
-			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst,
-			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
-		CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c LEFT JOIN LATERAL ( SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,
-				CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') END, CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o ) o ON true )
-	SELECT a.rule, a.limit_name, a.key, a.algorithm, u.used, q.quota, (100 * u.used / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END::numeric)::numeric(20, 1) AS percent, u.resets_at
-	FROM amounts a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota) AS q CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count,
-			a.window_start, a.tokens, a.last_refill, a.remainder, a.hits, a.slots, a.expires_at) AS u;
+CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, u.used, q.quota,
+		(100 * u.used / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END::numeric)::numeric(20, 1) AS percent, u.resets_at FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
+	CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c LEFT JOIN LATERAL ( SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,
+			CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') END, CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o ) o ON true
+	CROSS JOIN LATERAL (SELECT CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, coalesce(o.burst, l.burst) AS burst) AS a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota)
+		AS q CROSS JOIN LATERAL rate_limit_usage_of(l.algorithm, a.events, a.burst, (date_part('epoch', l.per) * 1000000)::bigint, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at) AS u;
 CALL rate_limit_describe('rate_limit_used', $$
 The counters of rules, with the used part of their quota. If a counter is of one user or one API key, an override may replace the amount of the limit.
 rule: The rule.
@@ -2013,18 +1994,17 @@ $$);
 
 const usage = `
 DO $do$ BEGIN IF to_regprocedure('rate_limit_shards()') IS NULL THEN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
-RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
+RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz,
 	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, (SELECT count(*) FROM unnest(c.slots) AS s
 			WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
 			AND 3610
 			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval '10 s' AND statement_timestamp() + interval '10 s')),
 		c.expires_at
-	FROM ( SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::double precision, e.last_refill,
+	FROM ( SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::float8, e.last_refill,
 			e.remainder, e.hits, e.slots, e.expires_at FROM {schema}.rate_limit_ephemeral e
 		UNION ALL
-		SELECT true, d.prefix, d.key, d.count::bigint, d.prev_count::bigint, d.window_start, d.tokens::double precision, d.last_refill,
-			d.remainder, d.hits, d.slots, d.expires_at FROM {schema}.rate_limit_durable d
+		SELECT true, d.prefix, d.key, d.count::bigint, d.prev_count::bigint, d.window_start, d.tokens::float8, d.last_refill, d.remainder, d.hits, d.slots, d.expires_at FROM {schema}.rate_limit_durable d
 	) c WHERE c.prefix = $1 AND c.durable = $2 AND ($3 IS NULL OR c.key = ANY ($3))
 $$;
 $sql$, '{schema}', quote_ident(current_schema()));
@@ -2097,7 +2077,7 @@ BEGIN
 	RETURN deleted;
 END $$;
 COMMENT ON FUNCTION rate_limit_reset IS 'Deletes the counters of a prefix and a key, so that the full quota is available again. Returns the number of deleted counters. It fails while running requests hold slots of a counter.';
-CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz, remainder bigint,
+CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz, remainder bigint,
 		hits timestamptz[], slots bigint, expires_at timestamptz, at timestamptz DEFAULT now()) RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
 	SELECT greatest(u.used, 0)::bigint, CASE WHEN u.used > 0 THEN CASE algorithm WHEN 'fixed_window' THEN coalesce(window_start + span * interval '1 microsecond', expires_at) WHEN 'sliding_window' THEN window_start
 				+ CASE WHEN t.passed < span THEN span ELSE 2 * span END * interval '1 microsecond' WHEN 'sliding_log' THEN (SELECT min(hit) FROM unnest(hits) AS hit WHERE hit > t.oldest) + span * interval '1 microsecond' WHEN 'in_flight' THEN NULL

@@ -25,7 +25,6 @@ CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz D
 	list text DEFAULT 'senders', of text DEFAULT '', most bigint DEFAULT 500000)
 RETURNS TABLE (prefix text, name text, user_id text, requests bigint, refused bigint, failed bigint,
 	last timestamptz, percent_read numeric) LANGUAGE plpgsql SET jit = off SET work_mem = '64MB' AS $$
-#variable_conflict use_column
 DECLARE
 	plan json;
 	part float8; -- the fraction of the pages that is read
@@ -66,7 +65,6 @@ CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamp
 	most int DEFAULT 10)
 RETURNS TABLE (list text, prefix text, name text, requests bigint)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
-#variable_conflict use_column
 BEGIN
 	RETURN QUERY SELECT p.list, p.prefix, p.name, p.requests FROM (
 		SELECT c.*, row_number() OVER (PARTITION BY c.list
@@ -75,9 +73,9 @@ BEGIN
 				WHEN GROUPING(a.address) THEN 'addresses' ELSE 'causes' END AS list, a.prefix,
 				coalesce(a.user_id, a.key, abbrev(a.address), a.cause) AS name,
 				round(sum(a.requests))::bigint AS requests
-			FROM (SELECT *, coalesce(nullif(concat_ws('/', prefix, limit_name), ''),
-					replace(reason, '_', ' ')) AS cause
-				FROM rate_limit_audited) a
+			FROM (SELECT d.*, coalesce(nullif(concat_ws('/', d.prefix, d.limit_name), ''),
+					replace(d.reason, '_', ' ')) AS cause
+				FROM rate_limit_audited d) a
 			WHERE a.time >= $1 AND a.time < $2 AND a.refused
 			GROUP BY GROUPING SETS (a.user_id, (a.key, a.prefix), a.address, a.cause)) AS c
 		WHERE c.name IS NOT NULL) AS p
@@ -178,14 +176,14 @@ BEGIN
 			ELSE replace(a.reason, '_', ' ') END),
 		a.time, a.outcome, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.address, a.method,
 		a.host, a.path, a.status, a.total, a.quota, a.remaining, a.retry_after, a.node
-	FROM (SELECT DISTINCT ON (f.outcome, f.reason, f.prefix, f.limit_name, f.method, f.host, f.path) f.*,
-			round(sum(f.requests) OVER (PARTITION BY f.outcome, f.reason, f.prefix, f.limit_name, f.method,
-				f.host, f.path))::bigint AS total
+	FROM (SELECT f.*, row_number() OVER (kind ORDER BY f.time DESC) AS place,
+			round(sum(f.requests) OVER kind)::bigint AS total
 		FROM rate_limit_audited f WHERE f.time >= minute AND f.time < minute + interval '1 minute'
 			AND f.outcome NOT IN ('allowed', 'shadow')
 			AND (f.user_id = $1 OR f.key = ANY (keys) OR f.key_id = number OR f.address = ip)
-		ORDER BY f.outcome, f.reason, f.prefix, f.limit_name, f.method, f.host, f.path, f.time DESC) AS a
-	ORDER BY a.time DESC LIMIT 100;
+		WINDOW kind AS (PARTITION BY f.outcome, f.reason, f.prefix, f.limit_name, f.method, f.host, f.path))
+		AS a
+	WHERE a.place = 1 ORDER BY a.time DESC LIMIT 100;
 END $$;
 COMMENT ON FUNCTION rate_limit_why IS
 	'Says why a sender was refused: the latest minute, in the day up to the minute of at, with a request '

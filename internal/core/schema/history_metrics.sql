@@ -23,12 +23,12 @@ CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buc
 COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS
 	'The sum of arrays, element by element, such as the latencies of several rows of rate_limit_metrics.';
 
-CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p double precision)
-	RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE WHEN u.i = 1 THEN 1
+CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p float8)
+	RETURNS float8 LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (SELECT 0.1 * power(2::float8, least(u.i, 20) - 1) * (1 - CASE WHEN u.i = 1 THEN 1
 	WHEN u.i <= 20 THEN 0.5 ELSE 0 END * (u.upto - u.rank) / u.n)
-	FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::double precision AS upto,
-			least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::double precision AS rank
+	FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::float8 AS upto,
+			least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::float8 AS rank
 		FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
 	WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
 COMMENT ON FUNCTION rate_limit_percentile IS

@@ -11,7 +11,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	key_id         bigint,
 	retry_after_ms bigint,
 	duration_us    bigint NOT NULL,
-	weight         double precision NOT NULL DEFAULT 1,
+	weight         float8 NOT NULL DEFAULT 1,
 	status         integer,
 	outcome        text NOT NULL,
 	reason         text,
@@ -173,7 +173,7 @@ BEGIN
 END $$;
 
 CREATE TABLE IF NOT EXISTS rate_limit_writers (
-	writer  text NOT NULL CONSTRAINT rate_limit_writers_pkey PRIMARY KEY,
+	writer  text PRIMARY KEY,
 	node    text NOT NULL,
 	region  text,
 	batch   bigint NOT NULL,
@@ -196,7 +196,7 @@ seen: The time of the last batch.
 $$);
 
 CREATE TABLE IF NOT EXISTS rate_limit_retention (
-	what   text NOT NULL CONSTRAINT rate_limit_retention_pkey PRIMARY KEY,
+	what   text PRIMARY KEY,
 	keep   interval NOT NULL,
 	set_by text,
 	set_at timestamptz NOT NULL DEFAULT now(),

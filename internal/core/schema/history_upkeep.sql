@@ -28,7 +28,6 @@ COMMENT ON FUNCTION rate_limit_holders IS
 
 CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now())
 	RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $$
-#variable_conflict use_column
 DECLARE
 	expired record;
 	-- busy has each parent that was tried: NULL if this transaction has locked the parent, otherwise the
@@ -86,7 +85,6 @@ COMMENT ON FUNCTION rate_limit_drop_expired IS
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0')
 	RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'
 	SET lock_timeout = '1s' AS $$
-#variable_conflict use_column
 DECLARE
 	max_rows CONSTANT int := 20000;
 	today CONSTANT date := CASE WHEN rate_limit_owns_history() THEN $1 ELSE pg_catalog.now() END;

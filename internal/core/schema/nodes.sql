@@ -7,7 +7,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes (
 	ended  timestamptz,
 	system bigint DEFAULT (pg_control_system()).system_identifier,
 	report json NOT NULL DEFAULT '{}',
-	CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY (node, epoch),
+	PRIMARY KEY (node, epoch),
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
 ) WITH (fillfactor = 50);
 CALL rate_limit_describe('rate_limit_nodes', $$
@@ -156,7 +156,7 @@ said: The sentence.
 $$);
 
 CREATE TABLE IF NOT EXISTS rate_limit_secrets (
-	name  text NOT NULL CONSTRAINT rate_limit_secrets_pkey PRIMARY KEY,
+	name  text PRIMARY KEY,
 	value text NOT NULL
 );
 REVOKE ALL ON rate_limit_secrets FROM PUBLIC;

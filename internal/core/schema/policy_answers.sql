@@ -3,7 +3,6 @@
 CREATE OR REPLACE FUNCTION rate_limit_used_by(user_id text, key_id bigint DEFAULT NULL)
 	RETURNS TABLE (rule text, limit_name text, key text, algorithm text, used bigint, quota bigint,
 	percent numeric, resets_at timestamptz) LANGUAGE plpgsql STABLE ROWS 10 AS $$
-#variable_conflict use_column
 DECLARE
 	own CONSTANT text := coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text,
 		$2::text, rate_limit_counter_key($1));
@@ -21,7 +20,6 @@ COMMENT ON FUNCTION rate_limit_used_by IS
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL)
 	RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
-#variable_conflict use_column
 BEGIN
 	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT'), false) THEN
 		RETURN;

@@ -1,7 +1,7 @@
 -- The log of changes, by which proxies find the rows that they must load again.
 
 CREATE TABLE IF NOT EXISTS rate_limit_changes (
-	seq    bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT rate_limit_changes_pkey PRIMARY KEY,
+	seq    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 	xid    xid8 NOT NULL DEFAULT pg_current_xact_id(),
 	kind   text NOT NULL,
 	ref    text,

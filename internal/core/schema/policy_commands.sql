@@ -1,7 +1,6 @@
 -- Functions that change rows of several tables, or refuse to delete a row in use.
 
 CREATE OR REPLACE FUNCTION rate_limit_delete_tier(tier text) RETURNS boolean LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
 	uses text;
 BEGIN
@@ -56,7 +55,6 @@ COMMENT ON FUNCTION rate_limit_rename IS
 	'existed. A renamed rule starts new counters.';
 
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 BEGIN
 	UPDATE rate_limit_api_keys k SET revoked_at = now(), revoked_by = session_user WHERE k.id = $1
 		AND (k.revoked_at IS NULL OR k.revoked_at > now());
@@ -68,7 +66,6 @@ COMMENT ON FUNCTION rate_limit_revoke_key IS
 CREATE OR REPLACE FUNCTION rate_limit_rotate_key(key_id bigint, grace interval, digest bytea,
 	hint text DEFAULT NULL) RETURNS TABLE (id bigint, replaces bigint, replaced_at timestamptz)
 LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
 	old rate_limit_api_keys;
 BEGIN

@@ -48,7 +48,6 @@ $$);
 CREATE OR REPLACE FUNCTION rate_limit_policy_rows(section text, list jsonb DEFAULT NULL)
 RETURNS TABLE (name text, key jsonb, at tid, document jsonb) LANGUAGE plpgsql STABLE
 SET timezone = 'UTC' SET datestyle = 'ISO' SET bytea_output = 'hex' AS $$
-#variable_conflict use_column
 DECLARE
 	s record;
 BEGIN
@@ -93,7 +92,6 @@ COMMENT ON FUNCTION rate_limit_policy_values IS
 
 CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURNS jsonb
 	LANGUAGE plpgsql STABLE AS $$
-#variable_conflict use_column
 DECLARE
 	limits CONSTANT jsonb := (SELECT jsonb_object_agg(l.rule, jsonb_build_object('limits', l.list)) FROM (
 		SELECT r.document ->> 'rule' AS rule, jsonb_agg(r.document - 'rule' ORDER BY r.key) AS list
@@ -114,7 +112,6 @@ COMMENT ON FUNCTION rate_limit_policy IS
 -- rate_limit_policy_lists checks a document before the tables are locked. An error names the row, the field,
 -- its value, and what the value must be, but does not repeat a value that may be an API key.
 CREATE OR REPLACE FUNCTION rate_limit_policy_lists(policy jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
-#variable_conflict use_column
 DECLARE
 	sections CONSTANT text[] := '{tiers,users,keys,rules,overrides}';
 	lists jsonb := policy;
@@ -253,7 +250,6 @@ COMMENT ON FUNCTION rate_limit_fault IS
 -- other, so INSERT leaves these references to an UPDATE.
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
 	LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
 	chosen CONSTANT jsonb := jsonb_path_query_array(list, CASE how WHEN 'insert' THEN '$[*] ? (@.at == null)'
 		WHEN 'delete' THEN '$[*] ? (@.document == null)'
@@ -308,7 +304,6 @@ COMMENT ON FUNCTION rate_limit_policy_write IS
 CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false,
 	dry_run boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
 	lists CONSTANT jsonb := rate_limit_policy_lists(policy);
 	plan jsonb := '{}'; -- Maps a section to its rows that differ, for rate_limit_policy_write.

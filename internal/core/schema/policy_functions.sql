@@ -82,7 +82,6 @@ COMMENT ON FUNCTION rate_limit_user IS
 CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL,
 	expires_at timestamptz DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 BEGIN
 	PERFORM FROM rate_limit_api_keys k WHERE k.id = $1 FOR UPDATE;
 	IF NOT FOUND THEN
@@ -99,7 +98,6 @@ COMMENT ON FUNCTION rate_limit_key IS
 CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL,
 	algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
 	on_exceed text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
 	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18})\s*/\s*(?:(in_flight)'
 		|| '|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?|((?:\d{0,8}(?:w|d|h|m|s|ms|us))+))\s*$');
@@ -140,7 +138,6 @@ CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amoun
 	tier text DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, burst bigint DEFAULT NULL,
 	until timestamptz DEFAULT NULL, reason text DEFAULT NULL, reset text[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
 	own bigint; -- the amount of the limit
 	old rate_limit_overrides;

@@ -20,11 +20,9 @@ COMMENT ON FUNCTION rate_limit_each_once IS
 -- valid window has.
 CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0
-		THEN (extract(year FROM span) * 12 + extract(month FROM span))::text || ' months'
-	WHEN extract(epoch FROM span) % 3600 = 0 THEN trunc(extract(epoch FROM span) / 3600)::text || 'h'
-	WHEN extract(epoch FROM span) % 60 = 0 THEN trunc(extract(epoch FROM span) / 60)::text || 'm'
-	WHEN extract(epoch FROM span) % 1 = 0 THEN trunc(extract(epoch FROM span))::text || 's'
-	WHEN extract(epoch FROM span) % 0.001 = 0 THEN trunc(extract(epoch FROM span) * 1000)::text || 'ms'
-	ELSE trunc(extract(epoch FROM span) * 1000000)::text || 'us' END;
+		THEN extract(year FROM span) * 12 + extract(month FROM span) || ' months'
+	ELSE (SELECT trunc(extract(epoch FROM span) / u.seconds) || u.name
+		FROM (VALUES (3600, 'h'), (60, 'm'), (1, 's'), (0.001, 'ms'), (0.000001, 'us')) AS u(seconds, name)
+		WHERE extract(epoch FROM span) % u.seconds = 0 ORDER BY u.seconds DESC LIMIT 1) END;
 COMMENT ON FUNCTION rate_limit_span IS
 	'An interval as a multiple of the largest unit that divides it, such as 90s or 24h.';

@@ -3,7 +3,7 @@
 -- the name of a constraint to an error: the column, the value, and the rest of the name with spaces.
 
 CREATE TABLE IF NOT EXISTS rate_limit_rules (
-	name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY,
+	name        text PRIMARY KEY,
 	family      text,
 	priority    bigint NOT NULL DEFAULT 100,
 	mode        text NOT NULL DEFAULT 'enforce',
@@ -111,7 +111,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	burst     bigint,
 	durable   boolean NOT NULL DEFAULT false,
 	on_exceed text NOT NULL DEFAULT 'refuse',
-	CONSTRAINT rate_limit_rule_limits_pkey PRIMARY KEY (rule, name),
+	PRIMARY KEY (rule, name),
 	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores
 		CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
 	CONSTRAINT algorithm_must_be_one_that_the_documentation_names

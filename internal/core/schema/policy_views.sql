@@ -27,36 +27,30 @@ COMMENT ON FUNCTION rate_limit_counted IS
 	'the number of the alternative in a rule that counts by user|ip.';
 
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
-	WITH amounts AS (
-		-- The result of a function has the collation of the database, but the index of new tables has "C".
-		-- Without COLLATE, a join could not use the index.
-		SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm,
-			(date_part('epoch', l.per) * 1000000)::bigint AS span,
-			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, CASE WHEN o.id IS NULL
-				THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst,
-			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots,
-				c.expires_at
-		FROM rate_limit_rule_limits l
-		JOIN rate_limit_rules r ON r.name = l.rule
-		CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c
-		LEFT JOIN LATERAL (
-			-- This undoes the escapes in the key of a counter: %20 is a space, %25 a percent sign, and ip%3A
-			-- at the start is "ip:".
-			SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN
-				LATERAL rate_limit_override_of(l.rule, l.name,
-				CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'),
-					'%25', '%') END,
-				CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o
-		) o ON true
-	)
-	SELECT a.rule, a.limit_name, a.key, a.algorithm, u.used, q.quota,
+	-- The result of a function has the collation of the database, but the index of new tables has "C".
+	-- Without COLLATE, a join could not use the index.
+	SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, u.used, q.quota,
 		(100 * u.used / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END::numeric)::numeric(20, 1) AS
 			percent, u.resets_at
-	FROM amounts a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL
-		THEN coalesce(a.burst, a.events) END AS quota) AS q
-		CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count,
-			a.window_start, a.tokens, a.last_refill,
-			a.remainder, a.hits, a.slots, a.expires_at) AS u;
+	FROM rate_limit_rule_limits l
+	JOIN rate_limit_rules r ON r.name = l.rule
+	CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c
+	LEFT JOIN LATERAL (
+		-- This undoes the escapes in the key of a counter: %20 is a space, %25 a percent sign, and ip%3A at
+		-- the start is "ip:".
+		SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN
+			LATERAL rate_limit_override_of(l.rule, l.name,
+			CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'),
+				'%25', '%') END,
+			CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o
+	) o ON true
+	CROSS JOIN LATERAL (SELECT CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events,
+		coalesce(o.burst, l.burst) AS burst) AS a
+	CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota)
+		AS q
+	CROSS JOIN LATERAL rate_limit_usage_of(l.algorithm, a.events, a.burst,
+		(date_part('epoch', l.per) * 1000000)::bigint, c.count, c.prev_count, c.window_start, c.tokens,
+		c.last_refill, c.remainder, c.hits, c.slots, c.expires_at) AS u;
 CALL rate_limit_describe('rate_limit_used', $$
 The counters of rules, with the used part of their quota. If a counter is of one user or one API key, an
 	override may replace the amount of the limit.

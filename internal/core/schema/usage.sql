@@ -9,7 +9,7 @@ DO $do$ BEGIN
 	IF to_regprocedure('rate_limit_shards()') IS NULL THEN
 		EXECUTE replace($sql$
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
-RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision,
+RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8,
 	last_refill timestamptz,
 	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
@@ -22,11 +22,11 @@ RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamp
 		c.expires_at
 	FROM (
 		SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start,
-			e.tokens::double precision, e.last_refill,
+			e.tokens::float8, e.last_refill,
 			e.remainder, e.hits, e.slots, e.expires_at FROM {schema}.rate_limit_ephemeral e
 		UNION ALL
 		SELECT true, d.prefix, d.key, d.count::bigint, d.prev_count::bigint, d.window_start,
-			d.tokens::double precision, d.last_refill,
+			d.tokens::float8, d.last_refill,
 			d.remainder, d.hits, d.slots, d.expires_at FROM {schema}.rate_limit_durable d
 	) c WHERE c.prefix = $1 AND c.durable = $2 AND ($3 IS NULL OR c.key = ANY ($3))
 $$;
@@ -133,7 +133,7 @@ COMMENT ON FUNCTION rate_limit_reset IS
 -- far in the future counts as a new row.
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint,
 	count bigint, prev_count bigint,
-	window_start timestamptz, tokens double precision, last_refill timestamptz, remainder bigint,
+	window_start timestamptz, tokens float8, last_refill timestamptz, remainder bigint,
 		hits timestamptz[], slots bigint,
 	expires_at timestamptz, at timestamptz DEFAULT now())
 RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
