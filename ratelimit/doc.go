@@ -36,7 +36,8 @@
 //
 // If the database does not decide within the timeout, the result is an error, and the hits may or
 // may not have been charged. The caller lets the request pass or refuses it. During an outage, calls
-// fail immediately with ErrUnavailable. ErrOverloaded does not report an outage: refuse the request.
+// fail immediately with ErrUnavailable. ErrOverloaded means too many requests, not an outage:
+// refuse the request.
 //
 // # Changing a limit
 //

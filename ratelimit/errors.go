@@ -11,8 +11,8 @@ var (
 	// ErrTimeout is returned if the database does not decide within the timeout.
 	ErrTimeout = errors.New("ratelimit: no decision within the timeout")
 	// ErrOverloaded is returned if a call has waited for four timeouts while the database answers others:
-	// the demand exceeds what this process or the database can decide. Refuse such a request: to let it
-	// pass would open the limits under load.
+	// the demand exceeds what this process or the database can decide. Refuse such a request, because
+	// letting it pass would open the limits under load.
 	ErrOverloaded = errors.New(
 		"ratelimit: overloaded: no decision within four timeouts, while the database answers")
 	// ErrUnavailable is returned, with its cause, if a connection to the database fails. Further calls then

@@ -79,7 +79,7 @@ type Decision struct {
 	// all of them are allowed, except those that are Independent. If one of them is refused, none of them is
 	// charged. Refunds and hits that are Independent take effect independently.
 	Allowed bool
-	// Quota is the full quota, Quota.Capacity.
+	// Quota is the full quota, Limit.Capacity.
 	Quota int64
 	// Remaining is the quota left after the decision, 0 or more.
 	Remaining int64
@@ -113,8 +113,8 @@ const (
 	// FromRemembered marks a refusal from memory: a Postgres store remembered that the quota was used up.
 	FromRemembered
 	// Undecided marks a hit that the store did not decide and did not charge: another hit of the request was
-	// refused from memory, or the hit is Independent and could not be decided. Only Limit, Source and Allowed
-	// are set; Allowed is true, because this hit refuses nothing.
+	// refused from memory, or the hit is Independent and could not be decided. Only Quota, Source and Allowed
+	// are set. Allowed is true, because this hit refuses nothing.
 	Undecided
 	// FromLease marks a hit decided from units that the process had charged in advance; see Limit.Lease.
 	FromLease

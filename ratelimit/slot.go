@@ -10,7 +10,7 @@ type Slot struct {
 	Lost func()
 
 	mu       sync.Mutex // guards the fields below
-	frees    []func()   // release the units; a request that is retried may hold them more than once
+	frees    []func()   // release the units, which a retried request may hold more than once
 	released bool
 	lost     bool
 }

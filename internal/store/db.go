@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// moveWait is the time between two reads of the routes while no server has a shard: during a move, the
-// servers change their metadata one after the other.
+// moveWait is the time between two reads of the routes while no server has a shard, which happens during a
+// move, because the servers change their metadata one after the other.
 const moveWait = 5 * time.Millisecond
 
 // shardDB is the DB of a shard. It runs statements on the shard's server.
@@ -40,18 +40,18 @@ func (d *shardDB) MaxConns() int {
 func (d *shardDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	left := statements
 	for len(left) > 0 {
-		to := d.routes.routeTo(d.shard)
+		r := d.routes.routeTo(d.shard)
 		start := time.Now()
-		err := to.db.Run(ctx, left)
+		err := r.db.Run(ctx, left)
 		if err == nil {
-			if lostShard(left) && !d.routes.reroute(ctx, d.shard, to, true, start) {
+			if lostShard(left) && !d.routes.reroute(ctx, d.shard, r, true, start) {
 				health.Sleep(ctx, moveWait)
 			}
 			return nil
 		}
 		left = engine.Unsent(left)
-		if len(left) == 0 || ctx.Err() != nil || !d.routes.reroute(ctx, d.shard, to, false, start) {
-			return fmt.Errorf("shard %d at %s: %w", d.shard, to.address, err)
+		if len(left) == 0 || ctx.Err() != nil || !d.routes.reroute(ctx, d.shard, r, false, start) {
+			return fmt.Errorf("shard %d at %s: %w", d.shard, r.address, err)
 		}
 	}
 	return nil
@@ -79,5 +79,5 @@ func (d *shardDB) Exec(ctx context.Context, sql string) error {
 	return d.routes.routeTo(d.shard).db.Exec(ctx, sql)
 }
 
-// Close implements pgdb.DB. It does nothing: the routes close the connections, which shards share.
+// Close implements pgdb.DB. It does nothing, because shards share the connections, which routes closes.
 func (d *shardDB) Close() {}

@@ -32,7 +32,7 @@ type row struct {
 	id        lease.RowID
 	row       algorithm.Row
 	decidedAt int64 // the server's time of the decision
-	isShare   bool  // row has been divided into shares
+	isShare   bool  // row is this process's share
 	slots     int64 // the slots that requests hold of the share; atomic
 	debt      *debt // the debt of the share, or nil
 }
@@ -90,12 +90,12 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 		case charged && h.Limit.Durable && owed:
 			s.addDebt(rows[i], h, &shares[i], &before[i], now)
 		}
-		// The units that all proxies have used, if the others have used as much as this one.
+		// The units that all proxies have used, if each proxy has used as much as this one.
 		used := int64(float64(limits[i].Capacity()-d.Remaining) * parts)
 		d.Quota = h.Limit.Capacity()
 		d.Remaining = algorithm.Remaining(d.Quota, d.Quota-used)
 		d.Source = ratelimit.FromMemory
-		d.DecidedAt = 0 // nothing is settled: the database does not have the charge
+		d.DecidedAt = 0 // no settlement follows, because the database lacks the charge
 		if states[i].Blank() && rows[i].debt == nil {
 			delete(s.rows, rows[i].id)
 		}
@@ -132,7 +132,7 @@ func (s *Store) Observe(rows []engine.Row) {
 			r = s.add(rows[i].ID)
 		}
 		if late := r.decidedAt - view.Now; late > 0 && late < lease.Trust {
-			continue // several batches may be under way
+			continue // the answer of an older batch: several may be under way
 		}
 		r.row = view.Row
 		r.decidedAt = view.Now

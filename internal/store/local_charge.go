@@ -9,7 +9,7 @@ import (
 )
 
 // After an outage, the units that were admitted on durable limits are charged. Each debt is charged by one
-// call, which is not retried. A charge with an unknown outcome counts as lost.
+// call, which is retried only if it certainly had no effect. A charge with an unknown outcome counts as lost.
 
 // maxUnpaid bounds the debts. A row can have one for each outage.
 const maxUnpaid = 10000
@@ -53,8 +53,8 @@ func (s *Store) addDebt(r *row, h, share *ratelimit.Hit, before *algorithm.Row, 
 	d.after = r.row
 }
 
-// remaining returns the part of a debt that still counts: it shrinks as the share regains quota, and is 0
-// after the window of its hits has ended.
+// remaining returns the part of a debt that still counts. The part shrinks as the share regains quota, and is
+// 0 after the window of the hits has ended.
 func (d *debt) remaining(now int64) int64 {
 	left := usedQuota(&d.share, &d.after, now) - usedQuota(&d.share, &d.before, now)
 	switch {

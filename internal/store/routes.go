@@ -17,10 +17,10 @@ import (
 )
 
 // The statements of a shard run on the server that has the shard, on the table in which Citus stores the rows
-// (the placement). When Citus moves a shard to another server, it copies the rows under a lock, which the
-// guard of each statement takes too. A statement therefore runs before or after a move. After the move, it
-// fails on the old server with serialization_failure. A shard keeps the names of its placements, so that a
-// move changes the route of the shard, but not the texts of its statements.
+// (the placement). When Citus moves a shard to another server, Citus copies the rows under a lock, which the
+// guard of each statement takes, too. A statement therefore runs before or after a move. After the move, a
+// statement fails on the old server with serialization_failure. A shard keeps the names of its placements, so
+// a move changes the route of the shard, but not the texts of its statements.
 //
 // routes reads the routes again if a statement did not find its shard, or if the server of the shard cannot
 // be reached. Every server can list the routes, because each has the metadata of Citus. Statements that
@@ -110,7 +110,7 @@ type address struct {
 // String returns the host with its port.
 func (a address) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }
 
-// errIncomplete means that a server does not list the tables of all shards: it may have left the cluster.
+// errIncomplete is the error for a server that may have left the cluster.
 var errIncomplete = errors.New("the server does not list the tables of all shards")
 
 // read reads the address and the tables of each shard from a server.
@@ -194,8 +194,8 @@ func (r *routes) routeTo(shard int) route {
 }
 
 // reroute reads the routes again after a call to the server of failed, and reports whether the shard now has
-// another server. reached reports whether the call reached that server. since is the time before the call:
-// routes that were read later are not read again.
+// another server. reached reports whether the call reached the server of failed. since is the time before the
+// call. reroute reads nothing if the routes have been read since then.
 func (r *routes) reroute(ctx context.Context, shard int, failed route, reached bool, since time.Time) bool {
 	r.reading.Lock()
 	defer r.reading.Unlock()

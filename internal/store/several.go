@@ -11,7 +11,7 @@ import (
 )
 
 // A request of several subjects can have hits in several shards. The shards decide at the same time, each in
-// a transaction of its own. If one of them refuses or fails, the charges of the others are refunded. No
+// a transaction of its own. If a shard refuses or fails, the charges of the other shards are refunded. No
 // limit is exceeded, but a request that does not pass holds units of some limits for a moment.
 
 // shardHits holds the hits of a request that one shard decides or resets together.
@@ -123,7 +123,7 @@ func start(running *sync.WaitGroup, part *shardHits, do func(part *shardHits) er
 }
 
 // result reports whether the shards allow all of their hits, apart from those that are Independent. If no
-// shard refuses, it returns the error of one that failed.
+// shard refuses, result returns the error of a shard that failed, or nil.
 func result(parts []*shardHits) (bool, error) {
 	var err error
 	for _, part := range parts {
@@ -140,9 +140,9 @@ func result(parts []*shardHits) (bool, error) {
 	return err == nil, err
 }
 
-// refund settles the charges of a refused request to 0 and waits up to the timeout. It uses settlements
-// because a hit with a negative cost would also refund from a window that began after the charge. A shard
-// that cannot be reached keeps the charge, so that less passes, never more.
+// refund settles the charges of a request that does not pass to 0, and waits up to the timeout. A refund by a
+// hit with a negative cost would also take effect in a window that began after the charge. A shard that
+// cannot be reached keeps the charge, so that less passes, never more.
 func (s *Store) refund(timeout time.Duration, parts []*shardHits) {
 	forEach(parts, func(part *shardHits) error {
 		if passes, _ := result([]*shardHits{part}); !passes || part.err != nil {

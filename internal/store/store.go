@@ -8,8 +8,8 @@
 // them.
 //
 // A row is in the shard of its subject, which is Hit.Subject, or the stored key if Subject is empty. A
-// request of one subject is decided in one shard, as on a single server. A request of several subjects is
-// divided: see takeSeveral.
+// request of one subject is decided in one shard, as on a single server. A request with hits in several
+// shards is divided (takeSeveral).
 //
 // While the database makes no decisions, TakeLocal decides, at a share of each limit for this process. A
 // registry.Registry registers the process as a proxy.
@@ -32,7 +32,7 @@ import (
 )
 
 // Store counts in Postgres, or at this process's shares of limits, and registers the process as a proxy. It
-// implements ratelimit.Store, and what proxies need beyond that.
+// implements ratelimit.Store, and has further methods for proxies.
 type Store struct {
 	*registry.Registry
 
@@ -82,10 +82,10 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 
 // find sets the engines, and reports whether the counts are in shards. It implements engine.Options.Discover.
 func (s *Store) find(ctx context.Context) (bool, error) {
-	found := false
+	sharded := false
 	if s.routes != nil {
 		var err error
-		if found, err = s.routes.find(ctx, s.base.Health()); err != nil {
+		if sharded, err = s.routes.find(ctx, s.base.Health()); err != nil {
 			return false, err
 		}
 	}
@@ -94,7 +94,7 @@ func (s *Store) find(ctx context.Context) (bool, error) {
 	switch {
 	case s.closed:
 		return false, ratelimit.ErrClosed
-	case !found:
+	case !sharded:
 		if len(s.engines) == 0 {
 			s.engines = append(s.engines, s.base)
 		}
@@ -139,15 +139,15 @@ func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration
 	if timeout <= 0 {
 		return 0, ratelimit.ErrTimeout
 	}
-	within, cancel := context.WithTimeout(ctx, timeout)
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := s.base.Await(within); err != nil {
+	if err := s.base.Await(limited); err != nil {
 		if ctx.Err() != nil {
 			return 0, h.Ended(ctx)
 		}
 		return 0, h.NoDecision(err, false)
 	}
-	deadline, _ := within.Deadline()
+	deadline, _ := limited.Deadline()
 	return batch.RoundDown(time.Until(deadline)), nil
 }
 

@@ -32,14 +32,14 @@ func (d *DB) beforeConnect(ctx context.Context, c *pgx.ConnConfig) error {
 	if err := d.renew(ctx, c); err != nil {
 		return err
 	}
-	to := fmt.Sprintf("%q %d %q %q", c.Host, c.Port, c.Database, c.User)
+	destination := fmt.Sprintf("%q %d %q %q", c.Host, c.Port, c.Database, c.User)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.destination != "" && to != d.destination {
+	if d.destination != "" && destination != d.destination {
 		d.timeline = ""
 		d.pool.Reset()
 	}
-	d.destination = to
+	d.destination = destination
 	return nil
 }
 

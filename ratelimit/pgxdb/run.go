@@ -50,12 +50,13 @@ func (d *DB) try(ctx context.Context, statements []*pgdb.Statement, a *pg.Attemp
 }
 
 // answerContext returns the context for the answer to statements that are about to be sent. It ends like ctx,
-// except that a deadline counts from now: had later. The deadline thus bounds the database, not this process.
-func answerContext(ctx context.Context, had time.Duration) (context.Context, context.CancelFunc) {
-	if had <= 0 {
+// but the deadline of ctx is replaced by a timeout from now, which bounds the database and not this process.
+// A timeout of 0 means that ctx has no deadline.
+func answerContext(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	if timeout <= 0 {
 		return ctx, func() {}
 	}
-	answer, cancel := context.WithTimeout(context.WithoutCancel(ctx), had)
+	answer, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	stop := context.AfterFunc(ctx, func() {
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			cancel()

@@ -15,8 +15,9 @@ import (
 // refusalTime is the time for which slots are withheld after a failed attempt to connect.
 const refusalTime = 250 * time.Millisecond
 
-// maxRefused bounds the further attempts of a call to connect while the pool is empty. A server counts logins
-// under way and sessions that are ending, and may refuse all of several concurrent logins.
+// maxRefused bounds the further attempts of a call to connect while the pool is empty. A further attempt may
+// succeed, because a server also counts logins under way and sessions that are ending, and may therefore
+// refuse all of several concurrent logins.
 const maxRefused = 3
 
 var errClosed = errors.New("pgxdb: the DB is closed")
@@ -67,9 +68,9 @@ func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	}
 }
 
-// withhold withholds the slot of a call that could not connect for refusalTime, and with it the slots that
-// have neither a call nor an idle connection. The call then waits for the slot, and thus the connection, of
-// another call.
+// withhold keeps slots from all calls for refusalTime: the slot of a call that could not connect, and the
+// slots that have neither a call nor an idle connection. The call then waits for the slot of another call,
+// and thus for its connection.
 //
 // The slots bound how many calls have a connection or open one. The pool's own bound is not enough: a server
 // may allow fewer connections.
@@ -115,7 +116,7 @@ func (d *DB) release(conn *pgxpool.Conn) {
 }
 
 // withCause adds the latest login's failure to err, if the call ran out of time while the pool was empty.
-// Over a slow network a login takes longer than a call, and then no call gets its error.
+// Over a slow network a login takes longer than a call, so no call would otherwise get the error of a login.
 func (d *DB) withCause(ctx context.Context, err error) error {
 	failure := d.logins.ended.Load()
 	if ctx.Err() == nil || failure == nil || *failure == nil || d.connections() > 0 {

@@ -29,8 +29,8 @@ type Options struct {
 	// in the background. 0 means 0.1; a negative value turns cleanup off.
 	CleanupProbability float64
 	// Workers bounds the number of concurrent batches, each on its own connection. 0 means 4. While the
-	// database answers within 5 ms, only one worker runs. If db has a method MaxConns() int, as a pgxdb.DB
-	// has, its result is another bound.
+	// database answers within 5 ms, only one worker runs. If db has a method MaxConns() int, like a pgxdb.DB,
+	// the result is another bound.
 	Workers int
 	// DisableRememberedRefusals sends every hit to the database. By default the store remembers keys with no
 	// quota left, and refuses their hits from memory.

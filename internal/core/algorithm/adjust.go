@@ -10,7 +10,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 const maxCount = int64(1) << 61
 
 // adjustedCount returns count after a refund of cost. A negative cost is charged even if it does not fit,
-// until twice the quota is used. It does not change a count above twice the quota.
+// until twice the quota is used. A count above twice the quota stays as it is.
 func adjustedCount(l *ratelimit.Limit, count, cost int64) int64 {
 	if cost >= 0 {
 		return larger(0, count-cost)
@@ -32,8 +32,8 @@ func AddRefund(a, b int64) int64 { return larger(-maxRefund, smaller(maxRefund, 
 
 // drainedSince returns the units that a bucket has gained at most since a charge at the time at. If the
 // bucket is refilled evenly, a token has Window (in microseconds) units, so that the bucket gains Events
-// units in a microsecond. over reports that the charge no longer counts: the bucket has become full, or a
-// token bucket has been refilled, see leaseOfBucket. If at is 0, nothing has drained.
+// units in a microsecond. over reports that the charge no longer counts, because the bucket has become full,
+// or because a token bucket has been refilled (see leaseOfBucket). If at is 0, nothing has drained.
 func drainedSince(l *ratelimit.Limit, r *Row, now, at int64) (units int64, over bool) {
 	elapsed := larger(0, now-at)
 	switch {

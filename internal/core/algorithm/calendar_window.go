@@ -74,8 +74,8 @@ func inMonth(year int, month time.Month, day int) time.Time {
 }
 
 // firstMoment returns the time at which the clocks of a zone first show the date and time of midnight, or a
-// later time if they skip it. midnight is in UTC. time.Date cannot replace it, because on a day with two
-// midnights it may return either of them.
+// later time if they skip midnight. midnight is in UTC. time.Date cannot replace firstMoment, because on a
+// day with two midnights time.Date may return either of them.
 func firstMoment(midnight time.Time, zone *time.Location) int64 {
 	from := midnight.Add(-26 * time.Hour).In(zone) // before the start of the day in any zone
 	for {
@@ -85,7 +85,7 @@ func firstMoment(midnight time.Time, zone *time.Location) int64 {
 		if first.Before(from) {
 			first = from
 		}
-		// On the last day of a leap year, ZoneBounds may return an end before at.
+		// On the last day of a leap year, ZoneBounds may return an end before from.
 		if end.IsZero() || first.Before(end) || !end.After(from) {
 			return first.UnixMicro()
 		}

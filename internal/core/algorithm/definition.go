@@ -8,8 +8,8 @@
 //
 // All functions are deterministic and change nothing but the given Row. Times are microseconds since the Unix
 // epoch. After a clock was set back, now may be earlier than the times in a row, and the row's time is used
-// instead of now. There is one exception: a row counts as new if its time is ahead of now by more than
-// clockSlack plus the length of a window (for a bucket, the time to fill it). See countsAsNew.
+// instead of now, unless the row's time is ahead of now by more than clockSlack plus the length of a window
+// (for a bucket, the time to fill it). Such a row counts as new, see countsAsNew.
 package algorithm
 
 import (

@@ -19,8 +19,8 @@ func init() {
 	})
 }
 
-// windowEnd returns the end of a row's window. The end of a calendar window is expires_at. Because the server
-// wrote it, the result does not depend on the time-zone data of this process.
+// windowEnd returns the end of a row's window. The end of a calendar window is expires_at, which the server
+// wrote, so the result does not depend on the time-zone data of this process.
 func windowEnd(l *ratelimit.Limit, r *Row) int64 {
 	if l.Calendar != ratelimit.NoCalendar {
 		return r.Expires

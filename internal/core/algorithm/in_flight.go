@@ -6,15 +6,16 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 //
 //	slots + cost ≤ Events
 //
-// A hit of cost 3 holds three slots until its request ends. Each slot is a number that is never used again in
-// the row, so releasing a slot twice has no effect.
+// A hit of cost 3 holds three slots until its request ends. Each slot is a number that its process uses again
+// only after 2^32 others, so releasing a slot twice has no effect.
 //
 // State: slots, an array of these numbers. The high 32 bits are the name of the process that holds the slot.
-// The process has a row in rate_limit_processes and renews it. The low bits are a counter of the process.
-// When the row of a process expires, its slots are free, and the next hit removes them. The name of a process
-// is the time of its start, in seconds since 2000. A process with a name younger than the lifetime of a row
-// counts even without a row, because the snapshot of a statement may be older than the row. Negative numbers
-// are not slots: they record the release of a slot that was not in the row.
+// The process has a row in rate_limit_processes, which package engine calls a session and renews. The low
+// bits are a counter of the process. When the row of a process expires, the slots of the process are free,
+// and the next hit removes them. The name of a process is the time of its start, in seconds since 2000. A
+// process with a name younger than the lifetime of a row counts even without a row, because the snapshot of a
+// statement may be older than the row. Negative numbers are not slots: they record the release of a slot that
+// was not in the row.
 //
 // The time of a release is not known in advance, so RetryAfter and Reset are estimates. expires_at is a day
 // ahead and changes rarely. A row with slots is not deleted.

@@ -11,12 +11,12 @@ import (
 
 // ShareLimit returns l with its quota divided by parts. parts is at least 1.
 func ShareLimit(l *ratelimit.Limit, parts float64) ratelimit.Limit {
-	shared := *l
-	shared.Events = shareOf(l.Events, parts)
+	share := *l
+	share.Events = shareOf(l.Events, parts)
 	if l.Burst > 0 {
-		shared.Burst = shareOf(l.Burst, parts)
+		share.Burst = shareOf(l.Burst, parts)
 	}
-	return shared
+	return share
 }
 
 // ShareRow divides a row by parts: both the used and the remaining quota. It does not change times, so

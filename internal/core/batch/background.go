@@ -110,19 +110,19 @@ func send(b *Background, wait time.Duration) {
 }
 
 // Collect removes and returns the calls that a batch takes along. idle is set for a batch without requests,
-// which also takes isolated calls. Unless all is set, Collect takes at most maxPerBatch other calls, and on
-// each row only calls of one window. all is set for requests that refund or reset rows, which must come after
-// all waiting refunds.
+// which also takes isolated calls. all is set for requests that refund or reset rows, because they must come
+// after all waiting refunds. Unless all is set, Collect takes at most maxPerBatch calls that are not
+// isolated, and on each row only calls of one window.
 func Collect(b *Background, idle, all bool) []*Call {
-	var taken, left []*Call
+	var calls, left []*Call
 	if atomic.LoadInt32(&b.waiting) == 0 {
-		return taken
+		return calls
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	windows := map[lease.RowID]int64{}
 	for i, c := range b.calls {
-		if len(taken) == maxPerBatch && !all {
+		if len(calls) == maxPerBatch && !all {
 			left = append(left, b.calls[i:]...)
 			break
 		}
@@ -132,7 +132,7 @@ func Collect(b *Background, idle, all bool) []*Call {
 			continue
 		}
 		windows[id] = c.Window
-		taken = append(taken, c)
+		calls = append(calls, c)
 	}
 	b.calls = left
 	if idle {
@@ -140,15 +140,15 @@ func Collect(b *Background, idle, all bool) []*Call {
 		if n > maxIsolated {
 			n = maxIsolated
 		}
-		taken = append(taken, b.isolated[:n]...)
+		calls = append(calls, b.isolated[:n]...)
 		b.isolated = b.isolated[n:]
 	}
 	atomic.StoreInt32(&b.waiting, int32(len(b.calls)+len(b.isolated)))
-	return taken
+	return calls
 }
 
-// DropRefunds drops the refunds of leases, which are the calls with a Claim and without an End: a restored
-// server may lack the charges that they refund.
+// DropRefunds drops the refunds of leases, because a restored server may lack the charges that they refund.
+// The refunds are the calls with a Claim and without an End.
 func DropRefunds(b *Background) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,7 +168,7 @@ func withoutRefunds(calls []*Call) []*Call {
 	return left
 }
 
-// endBackground ends calls, or adds them again to be retried. err is the error of their batch, or nil: if it
+// endBackground ends calls, or adds them again to be retried. err is the error of their batch, or nil. If err
 // is set, the calls may or may not have had an effect. A call with an Err of its own had no effect.
 func endBackground(b *Background, calls []*Call, err error) {
 	now := time.Now()

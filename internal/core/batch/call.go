@@ -30,8 +30,8 @@ type Call struct {
 	HasIndependent bool
 
 	// Order selects when a batch decides the call: with its requests (the zero value), or, in the background,
-	// before or after them. The fields from here to End are for background calls, which have one hit each. If
-	// Claim is set, the cost is refunded or charged even if it does not fit.
+	// before or after its requests. The fields from here to End are for background calls, which have one hit
+	// each. The cost of a call with a Claim is refunded or charged even if it does not fit.
 	Order    Order
 	Repeat   bool  // retry after any failure; otherwise only if the call certainly had no effect
 	Partial  bool  // charge as much of the cost as fits
@@ -96,9 +96,10 @@ type callPart struct {
 	indexes []int // the indexes of the hits in whole.Hits
 }
 
-// Split replaces each call with hits that are Independent by its parts: one call for each of these hits, and
-// one for the others. Finish finishes the whole call with its last part. Several goroutines may finish the
-// parts: each part writes its own decisions, and only the part of the others may set Err.
+// Split replaces each call with hits that are Independent by its parts: one call for each Independent hit,
+// and one call for all other hits. Finish finishes the whole call with its last part. Several goroutines may
+// finish parts of one call, because each part writes its own decisions, and only the part of the other hits
+// sets Err.
 func Split(calls []*Call) []*Call {
 	for i, c := range calls {
 		if !c.HasIndependent {

@@ -1,7 +1,7 @@
-// Package batch collects calls that wait for a decision, so that they are decided together (group
-// commit). While a batch is in flight, calls wait in a queue; when the batch returns, those that have
-// gathered form the next batch. A lone call waits for one round trip, many calls share one, and no
-// timer is involved. The busier a process is, the larger its batches are.
+// Package batch collects calls that wait for a decision, so that they are decided together (group commit).
+// While a batch is in flight, calls wait in a queue. When the batch returns, the waiting calls form the next
+// batch. A lone call waits for one round trip, many calls share a round trip, and no timer is involved. The
+// busier a process is, the larger its batches are.
 //
 // A Call holds the hits of one request. A Queue collects Calls; its workers form batches, and pass each one
 // to Options.Decide. The package makes no decisions itself. A Background holds calls that nobody waits for,

@@ -7,11 +7,14 @@ import (
 )
 
 const (
-	// startHits bounds the hits of the first batches: a slow server must be able to decide the batches of
-	// all workers within a timeout. The bound then adapts. It grows to firstHits, and further to
-	// ceilingHits while a full batch takes hardly longer than a small one: the time of a batch is then the
-	// latency of the connection, and more hits cost nothing. It falls, down to floorHits, while full batches
-	// take too much of the timeout. The last call of a batch may exceed the bound.
+	// startHits bounds the hits of the first batches, so that a slow server can decide the batches of all
+	// workers within a timeout. After that the bound adapts:
+	//   - It grows to firstHits, and further to ceilingHits while a full batch takes hardly longer than a
+	//     small one, because then the latency of the connection is the time of a batch, and more hits cost
+	//     nothing.
+	//   - It falls, down to floorHits, while full batches take too much of the timeout.
+	//
+	// The last call of a batch may exceed the bound.
 	floorHits   = 8
 	startHits   = 100
 	firstHits   = 400
@@ -89,9 +92,10 @@ func (p *pace) setMaxHits(hits int) {
 	p.fullBatches = 0
 }
 
-// maxWait returns the longest time that a call may have waited and still join a batch. A batch takes up to a
-// timeout; during an outage, the time that recent batches took decides instead. A call that has waited for
-// at most a fifth of its timeout always joins, because otherwise one slow batch could be the last one.
+// maxWait returns the longest time that a call may have waited and still join a batch. It leaves a timeout
+// for the batch, or during an outage somewhat more than the time that recent batches took. A call that has
+// waited for at most a fifth of its timeout always joins, because otherwise no batch might follow a slow one,
+// and batchTime could not fall.
 func maxWait(p *pace, timeout time.Duration, outage bool) time.Duration {
 	if !outage {
 		return health.Patience(timeout, outage) - timeout

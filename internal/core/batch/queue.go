@@ -25,9 +25,10 @@ type Queue struct {
 }
 
 // worker forms batches: it collects the pending calls, decides them with Options.Decide, and repeats both
-// until no calls are left. At most one worker at a time collects, and Queue.collecting is set while there is
-// one. If its batch is in flight for longer than slowBatch, another worker replaces it as the collecting one,
-// and the first worker ends after its batch. At most Options.Workers run concurrently.
+// until no calls are left. Only one worker at a time is the collecting one, and Queue.collecting is set while
+// there is one. If the batch of the collecting worker is in flight for longer than slowBatch, another worker
+// becomes the collecting one, and the first worker ends after its batch. At most Options.Workers run
+// concurrently.
 type worker struct {
 	calls  []*Call // memory for a batch
 	sample sample  // of the batch
@@ -41,7 +42,7 @@ type worker struct {
 // Options configure a Queue.
 type Options struct {
 	// Timeout bounds the time that the database takes for a statement. A call waits for its decision as long
-	// as health.Patience allows. It may wait a timeout less to join a batch.
+	// as health.Patience allows, and a timeout less to join a batch (maxWait).
 	Timeout time.Duration
 
 	// Health tracks the server. Nil means a server that always answers.
@@ -79,7 +80,7 @@ func NewQueue(o Options) *Queue {
 }
 
 // Send adds a call to the queue; Wait must follow. arrived is the time from which the deadline of the call
-// counts. It is in the past for a call that moves to q from another queue.
+// counts, and is in the past for a call that moves to q from another queue.
 func Send(q *Queue, c *Call, arrived time.Time) {
 	c.Arrived = arrived
 	q.mu.Lock()
@@ -187,9 +188,9 @@ func work(q *Queue, w *worker) {
 }
 
 // collect removes the pending calls of the next batch, and expired calls, which have too little time left for
-// a batch. It returns both in the order of arrival. Expired calls must not join a batch: a batch with their
-// deadline would end too early for all of its calls. If no calls are pending, the next call starts another
-// worker. silent reports an outage.
+// a batch. It returns both in the order of arrival. Expired calls must not join a batch, because a batch with
+// their deadline would end too early for all of its calls. If no calls are pending, no worker collects until
+// the next call. silent reports an outage.
 func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

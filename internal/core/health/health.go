@@ -10,14 +10,14 @@
 //	suspected  answering       suspected        down                answering        down
 //	down       down            down             down                answering        down
 //
-// A call that is answered does not end an outage. The probe does, because it also reads which server answers:
-// leases of a server that was replaced must end before a call uses them.
+// A call that is answered does not end an outage. Only the probe does, because it also reads which server
+// answers, and leases of a server that was replaced must end before a call uses them.
 //
 // A failure does not change the state if the server has answered another call meanwhile: then only the
-// connection has failed, or the call waited for a lock. A timeout shorter than minTimeout does not change it
-// either, nor a probe that got no connection because calls use all of them. The time that this process loses,
-// in a queue or without the processor, does not count: drivers count a timeout from the time at which
-// statements are sent.
+// connection has failed, or the call waited for a lock. A timeout shorter than minTimeout does not change the
+// state either, nor does a probe that got no connection because calls use all of them. The time that this
+// process loses, in a queue or without the processor, does not count, because drivers count a timeout from
+// the time at which statements are sent.
 package health
 
 import (

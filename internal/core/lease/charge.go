@@ -10,7 +10,7 @@ import (
 
 const (
 	// answerTimeout is the time after which a charge without an answer is repeated, in microseconds. If the
-	// answer comes later, the lease gets the units of both charges.
+	// answer still comes, the lease gets the units of both charges.
 	answerTimeout = 2000000
 
 	// maxGrowth bounds the units of a lease to a multiple of the units used since the last charge.
@@ -34,8 +34,8 @@ func Renew(s *Set, r *Row, cost int64) bool {
 }
 
 // NextCharge returns the limit of a row's lease and the number of units to charge for it now, or 0. The
-// charge fills the lease up to the units that hits use in a horizon. That is at most maxGrowth times the
-// units used since the last charge, and at most maxUnits.
+// charge fills the lease up to the units that hits use in a horizon, but at most to maxGrowth times the units
+// used since the last charge, and at most to maxUnits.
 func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 	stripe := s.Stripes[r.stripeIndex]
 	stripe.Mu.Lock()
@@ -111,7 +111,7 @@ func Update(s *Set, r *Row, a *Answer) {
 	ends := a.Sent + life
 	answered := algorithm.ChargedAt(v.Limit, &v.Row, v.Now)
 	late := r.answeredAt - answered
-	if late <= 0 || late > answerTimeout { // else the answer is older than the row
+	if late <= 0 || late > answerTimeout { // else a later answer has come first
 		if r.answeredAt != 0 {
 			updateDrain(r, v, answered)
 		}

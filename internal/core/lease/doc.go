@@ -15,7 +15,7 @@
 //
 // # Leases
 //
-// All units of a lease are charged to the row before a hit uses them. So the hits that pass never exceed the
+// All units of a lease are charged to the row before a hit uses them, so the hits that pass never exceed the
 // charges, even if the process crashes. Three rules keep leases from doing harm:
 //
 //   - No unit is used after its charge has stopped counting. The units of a charge expire after a time that
@@ -25,13 +25,13 @@
 //     if the row has another claim: the window has ended, the bucket was refilled, or the row was reset.
 //   - Unused units are not withheld from other processes for long. A lease holds the units that its key used
 //     in a horizon, and at most a share of the remaining quota. A row that may be used up within the life of
-//     units gets no lease. Units expire one and a half horizons after the last answer on the row. The next
-//     Sweep refunds them.
+//     units gets no lease. Units expire one and a half horizons after the last answer on the row, and the
+//     next Sweep refunds them.
 //
 // A request that goes to the database also charges units for the leases of its rows, as further hits of their
-// entries. Other leases with few units left are renewed together, every SweepInterval. Refunds are sent in
-// the same way.
+// entries. Other leases with few units left are renewed together, every SweepInterval. Refunds that are not
+// urgent are sent at the same times.
 //
-// A crash or a lost answer loses the units of a lease until the window ends or the bucket is refilled. That
-// is at most one lease for each process and key.
+// A crash or a lost answer loses the units of a lease until the window ends or the bucket is refilled: at
+// most one lease for each process and key.
 package lease

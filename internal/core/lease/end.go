@@ -65,8 +65,8 @@ func endLease(s *Set, r *Row) {
 }
 
 // EndLease ends the lease of a row. It runs before a request refunds or resets the row, because the request's
-// refund would otherwise find the units charged and refund more than was used. It also runs after the row
-// refused a request of several hits, so that a retry may pass.
+// refund would otherwise find the units charged and refund more than was used. After the row has refused a
+// request of several hits, EndLease runs so that a retry may pass.
 func EndLease(s *Set, id RowID) {
 	withRow(s, id, false, func(_ *Stripe, r *Row) { endLease(s, r) })
 	refundAll(s)
@@ -99,7 +99,7 @@ func Sweep(s *Set) []*Row {
 				refundUnits(s, r, false)
 			}
 			if r.N > 0 && r.Floor > 0 && endsSoon(r, now) {
-				r.Floor = r.N + 1 // the next hit calls Renew
+				r.Floor = r.N + 1 // so that the next hit calls Renew
 			}
 			idle := now - r.usedSince
 			if ended || r.N == 0 && idle > r.horizon && (r.Used == 0 || idle > 3*r.horizon) {

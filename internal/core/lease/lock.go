@@ -13,8 +13,8 @@ const (
 	// lockRetryInterval is the time between two requests that try a locked row, in microseconds.
 	lockRetryInterval = int64(100 * time.Millisecond / time.Microsecond)
 
-	// recentTimeout is the time after a lock timeout in which the row gets no background calls, and its
-	// requests wait apart, in microseconds.
+	// recentTimeout is the time after a lock timeout in which the row gets no background calls, and requests
+	// on the row wait in a side queue, in microseconds.
 	recentTimeout = int64(time.Second / time.Microsecond)
 
 	// lockExpiry is the time after the last lock timeout at which a lock expires, in microseconds.
@@ -51,7 +51,7 @@ func ClearLockTimeouts(s *Set, id RowID) {
 	withRow(s, id, false, func(_ *Stripe, r *Row) { setLock(s, r, nil) })
 }
 
-// LockState classifies a row by its lock timeouts. A higher one concerns a request more.
+// LockState classifies a row by its lock timeouts. The highest state of its rows applies to a request.
 type LockState int
 
 // The values of LockState.

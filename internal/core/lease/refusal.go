@@ -15,10 +15,10 @@ import (
 //
 // Only a refund or a reset can make a refusal wrong. This process clears the refusal after its own refunds
 // and resets. Refunds and resets of other processes take effect within Trust, because a refusal is used for
-// no longer. During an outage it is used until the hit would pass.
+// no longer. During an outage a refusal is used until the hit would pass.
 //
-// A refusal also makes transactions peek at the row before they charge it. It is kept for at least Trust,
-// because a busy row refuses again.
+// A refusal also makes transactions peek at the row before they charge it. Because a busy row refuses again,
+// a refusal is kept for at least Trust.
 //
 // A refusal is immutable. Its times are those of Now, except for view.Now.
 type refusal struct {
@@ -26,7 +26,7 @@ type refusal struct {
 	cost         int64          // the refused cost
 	refusedAt    int64
 	trustedUntil int64
-	passesAt     int64 // the time at which the refused cost passes; refusedAt if hits may pass before
+	passesAt     int64 // the time at which the refused cost passes; refusedAt if it refuses no hits
 	expiresAt    int64
 }
 
@@ -34,16 +34,16 @@ type refusal struct {
 const Trust = int64(time.Second / time.Microsecond)
 
 // NextSequence returns a sequence number for a new batch, which passes it to RememberRefusal. Refunds and
-// resets, which clear refusals, take numbers from the same sequence. A batch must not remember a refusal that
-// is older than a refund or reset of the row. So RememberRefusal ignores the refusal if Stripe.cleared has a
-// higher number than the batch.
+// resets, which clear refusals, take numbers from the same sequence. RememberRefusal ignores a refusal if
+// Stripe.cleared has a higher number than the batch, because the refusal may be older than a refund or reset
+// of the row.
 func NextSequence(s *Set) int64 { return atomic.AddInt64(&s.sequence, 1) }
 
 // clearedIndex returns the index of a key in Stripe.cleared.
 func clearedIndex(s *Set, key string) uint64 { return s.Hash(s.Seed, key) / StripeCount % 8 }
 
 // Refuses reports whether a remembered refusal of a row refuses a hit. If so, it sets the decision. During an
-// outage it also uses refusals after trustedUntil.
+// outage, Refuses also uses a refusal after trustedUntil.
 func Refuses(s *Set, r *Row, h *ratelimit.Hit, outage bool, d *ratelimit.Decision) bool {
 	stripe := s.Stripes[r.stripeIndex]
 	stripe.Mu.Lock()
@@ -77,12 +77,12 @@ func RememberRefusal(s *Set, id RowID, view *algorithm.View, cost int64, wait ti
 	if !s.options.Refusals || view.Limit.Algorithm == ratelimit.InFlight {
 		wait = 0
 	}
-	trusted := Trust
+	trust := Trust
 	if horizon := Horizon(s, view.Limit); horizon > 0 {
-		trusted = horizon
+		trust = horizon
 	}
 	now := Now(s)
-	refused := &refusal{view: *view, cost: cost, refusedAt: now, trustedUntil: now + trusted,
+	refused := &refusal{view: *view, cost: cost, refusedAt: now, trustedUntil: now + trust,
 		passesAt: now + int64(wait/time.Microsecond), expiresAt: now + Trust}
 	if refused.expiresAt < refused.passesAt {
 		refused.expiresAt = refused.passesAt

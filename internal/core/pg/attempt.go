@@ -13,7 +13,8 @@ const maxAttempts = 4
 // Attempt is one attempt of a driver to run statements, and its outcome.
 type Attempt struct {
 	// Run sets Timeout and Unnamed. Timeout is the time that the call had left when it began, or 0 without a
-	// deadline. If Unnamed is set, the attempt prepares no statements. An attempt sets it for the next one.
+	// deadline. If Unnamed is set, the attempt prepares no statements. An attempt sets Unnamed for the next
+	// attempt.
 	Timeout time.Duration
 	Unnamed bool
 
@@ -52,8 +53,9 @@ func Run(ctx context.Context, statements []*pgdb.Statement,
 	return a.Err
 }
 
-// SendGuarded calls send with statements, on a connection that may be used without a guard uses times. If
-// uses is 0 or the first statement is Unnamed, a guard is before each transaction. It returns the new uses.
+// SendGuarded calls send with statements. uses is the number of times that the connection may be used without
+// a guard. If uses is 0 or the first statement is Unnamed, SendGuarded puts a guard before each transaction.
+// It returns the new value of uses.
 func (a *Attempt) SendGuarded(uses int, statements []*pgdb.Statement, send func([]*pgdb.Statement)) int {
 	if uses > 0 && !statements[0].Unnamed {
 		send(statements)

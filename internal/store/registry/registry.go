@@ -37,7 +37,7 @@ type Node struct {
 
 // Store is the store that a Registry polls for.
 type Store interface {
-	// Prepare migrates the tables of counts, and Ready reports whether they are ready.
+	// Prepare migrates the tables of counts, and Ready reports whether the tables are ready.
 	Prepare()
 	Ready() bool
 	Unavailable() error
@@ -71,7 +71,8 @@ const (
 	leaveTimeout      = 500 * time.Millisecond
 	settingsInterval  = time.Minute // between two checks for harmful settings
 	// fewerPolls is the number of successive polls, about one a second, that must find fewer proxies than
-	// before. A crash empties the table, and the others may need 10 seconds to write their rows again.
+	// before. After a crash of the server, the table is empty, and other proxies may need 10 seconds to write
+	// their rows again.
 	fewerPolls = 12
 )
 
@@ -89,7 +90,7 @@ ON CONFLICT (node, epoch) DO UPDATE SET seen = excluded.seen, ended = NULL, syst
 	cannotSQL = `SELECT coalesce(` + schema.MissingGrants + `, '')`
 )
 
-// Registry renews the row of a process. One goroutine uses it.
+// Registry renews the row of a process.
 type Registry struct {
 	db      pgdb.DB
 	store   Store
@@ -101,7 +102,9 @@ type Registry struct {
 	start   sync.Once      // by Start or End
 	running sync.WaitGroup // counts the goroutine
 
-	pause           time.Duration     // after the next failed poll
+	// Only the goroutine of run uses the fields below, except that End reads writtenAt after run has
+	// returned.
+	pause           time.Duration     // the pause after the next failed poll
 	retryAt         time.Time         // the time of the next poll after a failure
 	writtenAt       time.Time         // the time of the last write of the row
 	proxies         int64             // the number of running proxies
@@ -259,7 +262,7 @@ func (r *Registry) makeTable(ctx context.Context) error {
 }
 
 // setProxies sets the number of proxies that a poll has found. A smaller number counts only after fewerPolls
-// successive polls: after an outage, some proxies have not written their rows yet.
+// successive polls, because after an outage some proxies have not written their rows yet.
 func (r *Registry) setProxies(n int64) {
 	r.fewer++
 	if n >= r.proxies || n > 0 && r.fewer >= fewerPolls {

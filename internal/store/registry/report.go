@@ -96,7 +96,7 @@ func Join(name, dsn string) *Node {
 	return &Node{Name: name, Epoch: processEpoch, Report: r}
 }
 
-// leave records that a store has ended, and reports whether no other store has the row.
+// leave records that a store has ended, and reports whether it was the last one with the row.
 func (r *Report) leave() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
