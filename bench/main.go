@@ -38,7 +38,7 @@ type bench struct {
 	before    string // commit of the base version, or ""
 	beforeDir string // folder with the files of the base version, or ""
 
-	redisServer, traefik string            // programs; "" until a row needs them
+	redisServer, traefik string            // paths of programs; "" until a row needs them
 	caddies              map[string]string // programs by name
 	postgres             []*database       // for rows and for their controls
 	proxies              []*proxy          // running proxies
@@ -80,24 +80,27 @@ func main() {
 	}
 }
 
-// run measures the rows with names that the regular expression only matches, and prints the results. all adds
-// the further rows. Unless docs is "", run also writes the results into that folder.
-func (b *bench) run(only string, all bool, docs string) (err error) {
+// run measures the rows with names that match the regular expression pattern, and prints the results. all
+// adds the further rows. Unless docs is "", run also writes the results into that folder.
+func (b *bench) run(pattern string, all bool, docs string) (err error) {
 	defer catch(&err)
-	if b.rounds < minRounds || flag.NArg() > 0 {
-		return errors.New("takes flags only, and -rounds must be 8 or more")
+	if flag.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q: give flags only", flag.Arg(0))
+	}
+	if b.rounds < minRounds {
+		return fmt.Errorf("-rounds %d: must be %d or more", b.rounds, minRounds)
 	}
 	if b.before != "" && docs != "" {
-		return errors.New("-before takes no -docs")
+		return errors.New("-before and -docs exclude each other")
 	}
-	matches := must(regexp.Compile(only)).MatchString
+	matches := must(regexp.Compile(pattern)).MatchString
 	b.rows = allRows()
 	if b.before != "" {
 		b.rows = besideBefore(b.rows)
 	}
 	b.rows = choose(b.rows, matches, all)
 	if len(b.rows) == 0 {
-		return fmt.Errorf("-only %s matches no row of bench/README.md; -all adds rows", only)
+		return fmt.Errorf("-only %s matches no row of bench/README.md; -all adds rows", pattern)
 	}
 	b.dir = must(os.MkdirTemp("", "pgrl-bench-"))
 	guard := must(leash.New(syscall.SIGTERM, b.dir)) // removes the folder if this process is killed
@@ -111,7 +114,7 @@ func (b *bench) run(only string, all bool, docs string) (err error) {
 	b.rows = slices.DeleteFunc(b.rows, func(r *row) bool {
 		failed := r.base != nil && !b.attempt(r.name, func() { b.measure(r) })
 		if failed {
-			r.control = nil // a row that is compared with this one then has no ratio
+			r.control = nil // so that a row that is compared with r has no ratio
 		}
 		return failed
 	})
@@ -154,7 +157,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// catch adds the error of a panic of check to err. Use it with defer.
+// catch recovers a panic of check, and joins its error to *err. Use it with defer.
 func catch(err *error) {
 	if v := recover(); v != nil {
 		f, ok := v.(failure)

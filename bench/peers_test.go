@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// peers returns the rows of other limiters, with another limit.
+// peers returns the rows of other limiters at 64 connections, with their limit replaced.
 func peers(limit string) (rows []*row) {
 	for _, r := range allRows() {
 		if r.limit != nil && !r.isOwnLimit() && r.load.connections == hundred.connections {
@@ -27,8 +27,7 @@ func startBench(t *testing.T) *bench {
 	return b
 }
 
-// TestPeersLimit checks that the other limiters count with the benchmark's configuration. A limiter that does
-// not count would look fast.
+// The other limiters count with the benchmark's configuration. A limiter that does not count would look fast.
 func TestPeersLimit(t *testing.T) {
 	b := startBench(t)
 	rows := peers("3 1h")

@@ -20,7 +20,7 @@ type row struct {
 	limit         *limitSpec // nil: no limit
 	load          load
 	filled        bool // whether the tables have a million keys
-	more          bool // whether only -all measures the row
+	onlyWithAll   bool // whether the row needs the flag -all
 	base          *row // row to compare with; nil: none
 	memory        *row // row of a limiter in the memory of the same proxy; nil: none
 	redis         *row // row of a limiter on Redis in the same proxy; nil: none
@@ -32,15 +32,15 @@ type row struct {
 
 // limitSpec describes a limit of pg_ratelimit or of another limiter.
 type limitSpec struct {
-	peer      limiter  // "": pg_ratelimit. A peer has only a limit.
+	peer      limiter  // "": pg_ratelimit. With a peer, only limit is used.
 	algorithm string   // "": sliding_window
 	limit     string   // events and window
 	lease     string   // maximum share of the quota in a lease; "": no lease
-	options   string   // further lines of a Caddyfile; Traefik accepts only `audit …`
+	options   string   // further lines of a Caddyfile, without an effect on Traefik
 	zones     []string // further limits of the same request
 	// policy replaces the limits of the configuration by the rules of policyRowsOf.
 	policy      bool
-	forwardAuth bool // whether a Caddy has the limit, which a Traefik uses with forwardAuth
+	forwardAuth bool // whether Traefik asks a Caddy that has the limit, by forwardAuth
 }
 
 // events returns the number of hits that the limit admits in its window.
@@ -89,14 +89,18 @@ var (
 	tenZipf  = load{draw: zipf, keys: 10000, connections: 64}
 )
 
-// Limits of pg_ratelimit, and of the peers in the memory of Caddy and of Traefik and on Redis.
+// Limits of pg_ratelimit.
 var (
 	exact      = &limitSpec{limit: ample}
 	leased     = &limitSpec{limit: ample, lease: share}
 	withPolicy = &limitSpec{policy: true}
-	caddyRate  = &limitSpec{peer: inProcess, limit: ampleLog}
-	itsRate    = &limitSpec{peer: inProcess, limit: ample}
-	redisRate  = &limitSpec{peer: onRedis, limit: ample}
+)
+
+// Limits of the peers in the memory of Caddy and of Traefik, and on Redis.
+var (
+	caddyRate   = &limitSpec{peer: inProcess, limit: ampleLog}
+	traefikRate = &limitSpec{peer: inProcess, limit: ample}
+	redisRate   = &limitSpec{peer: onRedis, limit: ample}
 )
 
 // column builds the rows of one proxy under one load.
@@ -119,23 +123,24 @@ func (c *column) add(name, bar string, base *row, limit *limitSpec) *row {
 	return r
 }
 
-// compare adds the rows of the proxy without a limit, with the peers, and with pg_ratelimit, and returns the
-// exact one. With more connections it adds only the most important ones.
+// compare adds the rows of the proxy without a limit, with the peer in memory, with the peer on Redis, and
+// with our limits: exact, leased and with a policy. It returns the exact row. Above 64 connections it leaves
+// out the peer in memory and the policy.
 func (c *column) compare() (exactRow *row) {
-	few := c.load.connections > hundred.connections
+	fewerRows := c.load.connections > hundred.connections
 	itself, redisName, memoryLimit := "mholt/caddy-ratelimit", "redis_rate", caddyRate
 	if c.traefik {
-		itself, redisName, memoryLimit = "its rateLimit", "its rateLimit", itsRate
+		itself, redisName, memoryLimit = "its rateLimit", "its rateLimit", traefikRate
 	}
 	plain := c.add("plain", "no limit", nil, nil)
 	var memory *row
-	if !few {
+	if !fewerRows {
 		memory = c.add("+ "+itself+", in memory", path.Base(itself)+", in memory", plain, memoryLimit)
 	}
 	redis := c.add("+ "+redisName+", on Redis", redisName+", on Redis", plain, redisRate)
 	exactRow = c.add("+ exact", "pg-ratelimit, exact", plain, exact)
 	ours := []*row{exactRow, c.add("+ leased", "pg-ratelimit, leased", plain, leased)}
-	if !few {
+	if !fewerRows {
 		ours = append(ours, c.add("+ policy", "pg-ratelimit, policy", plain, withPolicy))
 	}
 	for _, r := range ours {
@@ -161,7 +166,7 @@ func allRows() (rows []*row) {
 		if c.traefik && c.ending == "" {
 			ask := &column{traefik: true, load: hundred}
 			ask.add("+ policy, by forwardAuth", "", rows[len(rows)-1],
-				&limitSpec{policy: true, forwardAuth: true}).more = true
+				&limitSpec{policy: true, forwardAuth: true}).onlyWithAll = true
 			rows = append(rows, ask.rows...)
 		}
 	}
@@ -211,17 +216,17 @@ func allRows() (rows []*row) {
 		}
 	}
 	for _, r := range further.rows {
-		r.more = true
+		r.onlyWithAll = true
 	}
 	return append(rows, further.rows...)
 }
 
-// choose returns the selected rows, and the rows without a limit that they are compared with. Without all, it
-// leaves out rows with more set.
+// choose returns the selected rows, and the rows without a limit that they are compared with. Unless all is
+// set, it leaves out the rows that need -all.
 func choose(rows []*row, selects func(name string) bool, all bool) []*row {
 	chosen := map[*row]bool{}
 	for _, r := range rows {
-		if r.base != nil && selects(r.name) && (all || !r.more) {
+		if r.base != nil && selects(r.name) && (all || !r.onlyWithAll) {
 			chosen[r] = true
 			chosen[r.base] = chosen[r.base] || r.base.base == nil
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/caddymodule"
 )
 
-// FuzzCaddyfile checks that any directive either yields an error with its line, or a configuration that is
-// equal after a round trip through JSON.
+// Any directive either causes an error with its line, or gives a configuration that is equal after a round
+// trip through JSON.
 func FuzzCaddyfile(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.caddyfiletest")
 	if err != nil || len(files) == 0 {

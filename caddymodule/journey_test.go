@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// sendJourney sends requests while internal/testkit/journey counts the functions that run.
+// sendJourney sends requests. The program internal/testkit/journey counts the functions that run meanwhile.
 func (c *live) sendJourney(headers ...string) {
 	c.t.Helper()
 	if testing.CoverMode() != "count" {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,7 +32,8 @@ func TestKnownPlaceholders(t *testing.T) {
 	}
 }
 
-// Networks of IPv4 contain clients with an IPv4 address in IPv6 form, and no client chooses a long zone.
+// An IPv4 address in IPv6 form becomes IPv4, so that networks of IPv4 contain it. The zone of an address,
+// which a client chooses, is dropped.
 func TestClientAddressHasOneForm(t *testing.T) {
 	for text, want := range map[string]string{"192.0.2.7": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7",
 		"fe80::1%zone": "fe80::1", "nonsense": "invalid IP", "": "invalid IP"} {
@@ -63,8 +65,8 @@ func TestEmptyKeyIsLoggedOnce(t *testing.T) {
 	for _, entry := range logs.FilterMessage(warning).All() {
 		prefixes = append(prefixes, entry.ContextMap()["prefix"].(string))
 	}
-	if len(prefixes) != 2 || prefixes[0] != "a" || prefixes[1] != "b" {
-		t.Errorf("warnings for %q, want one for a and one for b", prefixes)
+	if got := strings.Join(prefixes, " "); got != "a b" {
+		t.Errorf("warnings for %s, want one for a and one for b", got)
 	}
 }
 
@@ -102,7 +104,7 @@ func scriptedHandler(t *testing.T, decide func(call int) (ratelimit.Decision, er
 	return h, logs
 }
 
-// The end of an outage is logged, but not after a refusal that needs no database.
+// The end of an outage is logged at the first decision of the database. A refusal from memory is none.
 func TestEndOfOutageIsLogged(t *testing.T) {
 	h, logs := scriptedHandler(t, func(call int) (ratelimit.Decision, error) {
 		switch call {

@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
 // metricValues returns the values of the module's metrics, by the name and the values of the labels. The
-// value of a histogram is the number of observations. Decisions are there twice: by source, and added up over
-// all sources.
+// value of a histogram is the number of observations. A metric with the label source has one value for each
+// source, and one for the sum of all sources.
 func metricValues(t *testing.T) map[string]float64 {
 	t.Helper()
 	context := caddy.ActiveContext()
@@ -96,7 +98,6 @@ func TestMetrics(t *testing.T) {
 	if n, ok := metricValues(t)["decisions_total denied "+p+"_trial"]; ok {
 		t.Errorf("the limit in the mode shadow has a series of refusals with the value %v, want none", n)
 	}
-	if n := len(c.logEntries("a limit in the mode shadow would have refused")); n != 4 {
-		t.Errorf("the log has %d lines about the limit in the mode shadow, want 4", n)
-	}
+	check.Equal(t, "the lines about the limit in the mode shadow",
+		len(c.logEntries("a limit in the mode shadow would have refused")), 4)
 }

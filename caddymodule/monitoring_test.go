@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -139,7 +140,7 @@ func TestPageListsMetrics(t *testing.T) {
 	metrics, text := metricsOfCaddy(t)
 	documented := documentedMetrics(t)
 	for name, m := range metrics {
-		if p, ok := documented[name]; !ok || p.kind != m.kind || !slices.Equal(p.labels, m.labels) {
+		if p := documented[name]; !reflect.DeepEqual(p, m) {
 			t.Errorf("%s has %s %v, want %v as Caddy exports it", metricsPage, name, p, m)
 		}
 	}
@@ -191,8 +192,8 @@ func labelsIn(text string) (names []string) {
 var reference = regexp.MustCompile(
 	`(?:by \(([a-z, ]+)\) \((?:(?:rate|increase)\()?)?((?:caddy_)?pg_ratelimit_[a-z_]+)(\{[^}]*\})?`)
 
-// The alerts, their tests and the dashboard use metrics and labels that Caddy or the page exports. Traefik
-// has only those of the page.
+// The alerts, their tests and the dashboard use metrics and labels that Caddy or the page exports. They use
+// both, because a Traefik has only the page's metrics.
 func TestAlertsAndDashboardUseMetrics(t *testing.T) {
 	startWithMetrics(t)
 	metrics, _ := metricsOfCaddy(t)
@@ -218,7 +219,8 @@ func TestAlertsAndDashboardUseMetrics(t *testing.T) {
 	}
 }
 
-// checkReference checks that a use of a metric in a file has the name and the labels of one of metrics.
+// checkReference checks that use, a match of reference in a file, has the name and the labels of one of
+// metrics.
 func checkReference(t *testing.T, path string, use []string, metrics map[string]exported) {
 	t.Helper()
 	m, ok := metrics[use[2]]

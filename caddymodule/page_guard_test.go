@@ -51,13 +51,13 @@ func TestThePageRefusesWhatItIsNotFor(t *testing.T) {
 	}
 	a = c.page("GET", "/")
 	policy := a.Header.Get("Content-Security-Policy")
-	if a.Status != http.StatusOK || !strings.HasPrefix(policy, "default-src 'none'") ||
-		strings.Contains(policy, "unsafe") {
-		t.Errorf("got status %d and policy %q, want 200 and default-src 'none'", a.Status, policy)
+	if !strings.HasPrefix(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") {
+		t.Errorf("the policy is %q, want default-src 'none' without unsafe sources", policy)
 	}
-	if a.Header.Get("Cross-Origin-Resource-Policy") != "same-origin" ||
-		a.Header.Get("X-Frame-Options") != "DENY" || a.Header.Get("Access-Control-Allow-Origin") != "" {
-		t.Errorf("headers are %v, want ones that keep other sites from reading the page", a.Header)
+	got := fmt.Sprint(a.Status, a.Header["Cross-Origin-Resource-Policy"], a.Header["X-Frame-Options"],
+		a.Header["Access-Control-Allow-Origin"])
+	if want := "200 [same-origin] [DENY] []"; got != want {
+		t.Errorf("status, resource policy, frame options and allowed origin are %s, want %s", got, want)
 	}
 	for name, test := range map[string]struct {
 		method, path, host string
@@ -87,7 +87,7 @@ func TestHostsOfPageAreNames(t *testing.T) {
 		"limits.example.com:443", "*.example.com"} {
 		_, err := page.New(page.Options{DSN: "postgres://127.0.0.1/db", Hosts: []string{host}})
 		want := fmt.Sprintf("hosts: %q: must be names of hosts", host)
-		if err == nil || !strings.Contains(err.Error(), want) {
+		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("error %v, want %s", err, want)
 		}
 	}
@@ -152,13 +152,12 @@ func TestUnguardedPageIsNotLoaded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = c.tryJSON(config)
-			if test.loads && err != nil {
-				t.Errorf("loading: error %v, want nil", err)
+			want := "<nil>"
+			if !test.loads {
+				want = "nothing in front of it keeps strangers out"
 			}
-			const want = "nothing in front of it keeps strangers out"
-			if !test.loads && (err == nil || !strings.Contains(err.Error(), want)) {
-				t.Errorf("loading: error %v, want %s", err, want)
+			if got := fmt.Sprint(c.tryJSON(config)); !strings.Contains(got, want) {
+				t.Errorf("loading: error %s, want %s", got, want)
 			}
 		})
 	}

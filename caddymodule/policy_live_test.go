@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
@@ -44,20 +45,15 @@ func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
 		if passes := i < 4; (a.Status == http.StatusOK) != passes {
 			t.Errorf("request %d: status %d, want 200 for the first 4 requests alone", i, a.Status)
 		}
-		if limit := number(t, a, "X-RateLimit-Limit"); limit != 4 {
-			t.Errorf("request %d: X-RateLimit-Limit is %d, want 4", i, limit)
-		}
+		check.Equal(t, "X-RateLimit-Limit", number(t, a, "X-RateLimit-Limit"), 4)
 	}
 	for prefix, want := range map[string]int{"rule/plan/per_hour": 4, "rule/shadow/per_hour": 2,
 		c.prefix(): 4} {
 		const charged = "SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral WHERE prefix = $1"
-		if n := cluster.Query[int](t, dsn, charged, prefix); n != want {
-			t.Errorf("%s was charged %d, want %d", prefix, n, want)
-		}
+		check.Equal(t, "the charge of "+prefix, cluster.Query[int](t, dsn, charged, prefix), want)
 	}
-	if n := len(c.logEntries("a limit in the mode shadow would have refused")); n != 4 {
-		t.Errorf("the log has %d entries about the limit in the mode shadow, want 4", n)
-	}
+	check.Equal(t, "the log's entries about the limit in the mode shadow",
+		len(c.logEntries("a limit in the mode shadow would have refused")), 4)
 	checkMetrics(t, map[string]float64{
 		"policy_requests_total charged": 6, "policy_rules": 2, "policy_wrong_rules": 0,
 		"policy_identities":                                  1,

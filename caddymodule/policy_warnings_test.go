@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
@@ -25,7 +26,5 @@ func TestLateAuthenticationIsLoggedOnce(t *testing.T) {
 	c.expect(http.StatusOK, "/")
 	const warning = "no authentication has run before this handler: put both into a route block, with " +
 		"pg_ratelimit after the authentication"
-	if n := len(c.logEntries(warning)); n != 1 {
-		t.Errorf("the log has %d warnings, want 1", n)
-	}
+	check.Equal(t, "the number of warnings", len(c.logEntries(warning)), 1)
 }

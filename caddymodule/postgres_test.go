@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -19,11 +20,7 @@ func TestValidateDoesNotConnect(t *testing.T) {
 	}
 	// A connection would be opened in the background, without an event to wait for.
 	time.Sleep(200 * time.Millisecond)
-	if n := cluster.Connections(t, dsn); n != 0 {
-		t.Errorf("%d connections are open, want 0", n)
-	}
+	check.Equal(t, "open connections", cluster.Connections(t, dsn), 0)
 	n := cluster.Query[int](t, dsn, `SELECT count(*) FROM pg_class WHERE relname LIKE 'rate\_limit%'`)
-	if n != 0 {
-		t.Errorf("%d tables exist, want 0", n)
-	}
+	check.Equal(t, "tables", n, 0)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/caddymodule"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
@@ -56,33 +57,26 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	})
 	const counted = "SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE 'rule/plan/%' AND " +
 		"key = 'alice' OR key = '127.0.0.1'"
-	if n := cluster.Query[int](t, counters, counted); n != 2 {
-		t.Errorf("the database of the counters has %d counters, want 2", n)
-	}
+	check.Equal(t, "the counters in their database", cluster.Query[int](t, counters, counted), 2)
 	otherTables := "SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_rules', 'rate_limit_audit')"
-	if n := cluster.Query[int](t, counters, otherTables); n != 0 {
-		t.Errorf("the database of the counters has %d other tables, want 0", n)
-	}
-	if n := cluster.Query[int](t, policy, "SELECT count(*) FROM rate_limit_ephemeral"); n != 0 {
-		t.Errorf("the database of the policy has %d counters, want 0", n)
-	}
+	check.Equal(t, "other tables in the database of the counters",
+		cluster.Query[int](t, counters, otherTables), 0)
+	check.Equal(t, "the counters in the database of the policy",
+		cluster.Query[int](t, policy, "SELECT count(*) FROM rate_limit_ephemeral"), 0)
 	if err := caddymodule.FlushHistories(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	const audited = "SELECT string_agg(DISTINCT outcome || ' ' || prefix, ', ') FROM rate_limit_audit " +
 		"WHERE prefix LIKE 'rule/%'"
-	if got := cluster.Query[string](t, history, audited); got != "allowed rule/plan, limited rule/plan" {
-		t.Errorf("the audit log has %s, want an allowed and a limited row of rule/plan", got)
-	}
+	check.Equal(t, "the rows of the audit log",
+		cluster.Query[string](t, history, audited), "allowed rule/plan, limited rule/plan")
 	otherTables = "SELECT count(*) FROM pg_class WHERE relname IN " +
 		"('rate_limit_rules', 'rate_limit_ephemeral', 'rate_limit_nodes')"
-	if n := cluster.Query[int](t, history, otherTables); n != 0 {
-		t.Errorf("the database of the history has %d other tables, want 0", n)
-	}
+	check.Equal(t, "other tables in the database of the history",
+		cluster.Query[int](t, history, otherTables), 0)
 	const applied = "SELECT count(report->>'applied') FROM rate_limit_nodes WHERE node = 'here'"
 	await.Within(t, time.Minute, "the applied change in the registry",
 		func() bool { return cluster.Query[int](t, policy, applied) > 0 })
-	if n := cluster.Query[int](t, counters, applied); n != 0 {
-		t.Errorf("the registry of the counters has %d proxies with a policy, want 0", n)
-	}
+	check.Equal(t, "proxies with a policy in the registry of the counters",
+		cluster.Query[int](t, counters, applied), 0)
 }

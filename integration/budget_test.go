@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
@@ -133,9 +134,7 @@ func TestABudgetOfTokensIsKeptAndInvoiced(t *testing.T) {
 	}
 	want := fmt.Sprint(tokens, " ", (passed+failed)*reserve)
 	await(t, "the invoice to be "+want, func() bool { return invoice("sum(settled), sum(charged)") == want })
-	if got := invoice("count(DISTINCT key_id)"); got != "2" {
-		t.Errorf("the invoice has %s keys, want 2", got)
-	}
+	check.Equal(t, "the keys in the invoice", invoice("count(DISTINCT key_id)"), "2")
 	want = fmt.Sprint(passed+failed+refused, " ", passed+failed, " ", refused)
 	await(t, "the requests, and those that passed or were refused, to be "+want, func() bool {
 		return cluster.Query[string](t, dsn, "SELECT concat_ws(' ', sum(requests), sum(allowed), "+

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/mitchellh/mapstructure"
@@ -18,6 +17,8 @@ import (
 	"github.com/traefik/yaegi/interp"
 	"github.com/traefik/yaegi/stdlib"
 	"gopkg.in/yaml.v3"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // modulePath is the plugin's name in Traefik.
@@ -74,32 +75,14 @@ func linkPlugin(t testing.TB, dir string) {
 type plugin struct {
 	interpreter       *interp.Interpreter
 	new, createConfig reflect.Value
-	out, err          *output // what Traefik logs at DEBUG and at ERROR
-}
-
-// output keeps what the plugin writes.
-type output struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (o *output) Write(text []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(text)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
+	out, err          *harness.Buffer // what Traefik logs at DEBUG and at ERROR
 }
 
 // loadPlugin interprets the plugin as Traefik v3.6 does in pkg/plugins.
 func loadPlugin(t testing.TB, env ...string) *plugin {
 	t.Helper()
 	m := readManifest(t)
-	p := &plugin{out: &output{}, err: &output{}}
+	p := &plugin{out: &harness.Buffer{}, err: &harness.Buffer{}}
 	dir := t.TempDir()
 	linkPlugin(t, dir)
 	p.interpreter = interp.New(interp.Options{GoPath: dir, Env: append(os.Environ(), env...), Stdout: p.out,

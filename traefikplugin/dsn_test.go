@@ -1,17 +1,16 @@
 package traefikplugin
 
 import (
-	"bytes"
 	"fmt"
 	"log"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 const passwordWarning = "the dsn in the configuration holds a password"
@@ -25,7 +24,7 @@ func captureLog(t *testing.T, do func()) string {
 // captureLogUntil calls do until a line of the log starts with want, and returns the log.
 func captureLogUntil(t *testing.T, want string, do func()) string {
 	t.Helper()
-	buffer := &lockedBuffer{}
+	buffer := &harness.Buffer{}
 	defer log.SetOutput(log.Writer())
 	log.SetOutput(buffer)
 	await.Within(t, time.Minute, "the line "+want+" in the log", func() bool {
@@ -33,24 +32,6 @@ func captureLogUntil(t *testing.T, want string, do func()) string {
 		return strings.Contains("\n"+buffer.String(), "\n"+want)
 	})
 	return buffer.String()
-}
-
-// lockedBuffer is a bytes.Buffer for several goroutines.
-type lockedBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(data []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(data)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.String()
 }
 
 // The DSN may be in a file. Neither the log nor an error shows its password.

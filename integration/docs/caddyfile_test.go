@@ -101,7 +101,7 @@ func TestTablesOfCaddySettingsAreComplete(t *testing.T) {
 			"{\n\t\t\t\tunknown\n\t\t\t}\n\t\t}\n\t}\n}\n"))
 }
 
-// TestJSON checks a handler as Caddy's configuration, and any other JSON as the body of a response.
+// Each JSON block is a handler, which Caddy accepts, or the body of a response.
 func TestJSON(t *testing.T) {
 	bodies := []string{refusal(t), outage(t)}
 	digits := regexp.MustCompile(`\d+`)

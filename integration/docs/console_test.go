@@ -90,7 +90,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// checkedByTest returns a check of a command that another test runs: the test exists.
+// checkedByTest returns a check for a command that another test runs. The check is that this test exists.
 func checkedByTest(folder, test string) func(*testing.T, string) {
 	return func(t *testing.T, command string) {
 		if !hasTest(t, folder, test) {

@@ -23,8 +23,8 @@ func TestListOfOptionsIsComplete(t *testing.T) {
 	sameNames(t, "docs/go.md, Options of the Postgres store,", listed, fields)
 }
 
-// TestGoSnippetsAreCompiled checks that each Go block is a copy of lines inside a function of
-// gosnippets. The tests of gosnippets run these functions.
+// Each Go block is a copy of lines inside a function of gosnippets. The tests of gosnippets run these
+// functions.
 func TestGoSnippetsAreCompiled(t *testing.T) {
 	files, err := filepath.Glob("gosnippets/*.go")
 	if err != nil || len(files) == 0 {

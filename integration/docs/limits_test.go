@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
 
-// maxThroughput sends one event after the other to a limit of n events a minute, each as soon as
-// RetryAfter has passed. It returns how many events pass in a window, and the longest wait.
+// maxThroughput sends events to a limit of n events a minute, one after the other, and waits for RetryAfter
+// after each refusal. It returns how many events pass in a window, and the longest wait.
 func maxThroughput(t *testing.T, algorithm ratelimit.Algorithm, n int64) (perWindow float64,
 	longest time.Duration) {
 	t.Helper()

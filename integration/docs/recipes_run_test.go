@@ -20,9 +20,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// A line of console blocks that begins with "$ " is a command; the lines below it are its output. In SQL,
-// comments directly below a statement are its rows, or its error. "…" is any text in a line, and, alone in a
-// line, any lines.
+// In console blocks, a line that begins with "$ " is a command, and the lines below it are the command's
+// output. In SQL blocks, comments directly below a statement are the statement's rows, or its error. "…"
+// matches any text in a line, or any lines if it is alone in its line.
 
 // matchesPage reports whether lines are as the page shows them.
 func matchesPage(lines, shown []string) bool {
@@ -151,7 +151,7 @@ func (k *recipeEnv) runConsole(t *testing.T, b block) {
 	}
 }
 
-// statement is one of a block, with what the page shows below it.
+// statement is an SQL statement of a block, with the lines that the page shows below it.
 type statement struct {
 	sql   string
 	shown []string
@@ -168,7 +168,7 @@ func statementsOf(text string) []statement {
 				last := &statements[len(statements)-1]
 				last.shown = append(last.shown, strings.TrimRight(row, " "))
 			}
-			continue // else it is a remark
+			continue // a comment elsewhere is a remark
 		}
 		below = false
 		if strings.TrimSpace(line) == "" && sql.Len() == 0 {

@@ -1,12 +1,14 @@
 package docs
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -17,8 +19,8 @@ const (
 	runbookPage = "docs/runbook.md"
 )
 
-// runChapters are the chapters of the policy's page that TestRecipes runs, beside all of the
-// run-book. The first section of the first chapter comes before each other section.
+// runChapters are the chapters of the policy's page that TestRecipes runs. It runs all of the runbook's page.
+// Before each other section, it runs the section firstSection.
 var runChapters = []string{"Recipes", "Reference"}
 
 // isOfRecipe reports whether TestRecipes runs a block.
@@ -28,10 +30,8 @@ func isOfRecipe(b block) bool {
 
 // recipe has the facts that the test of a section needs besides the page.
 type recipe struct {
-	// its SQL and commands are for the owner of the tables, not for administrators
-	owner bool
-	// a program that it needs, and that some packages of Postgres lack
-	tool   string
+	owner  bool                             // whether the owner of the tables runs it, not an administrator
+	tool   string                           // a program that some packages of Postgres lack, or ""
 	before func(t *testing.T, k *recipeEnv) // prepares what the page names; may be nil
 	after  func(t *testing.T, k *recipeEnv) // checks what the page says without an example; may be nil
 	alone  func(t *testing.T, b block)      // runs its only block without a recipeEnv; may be nil
@@ -53,9 +53,9 @@ var recipes = map[string]recipe{
 		before: namesAnotherDatabase, after: goesOnWhereItMoved},
 }
 
-// TestRecipes follows each recipe of docs/policy.md and docs/runbook.md, with the Caddy of the page.
-// Recipes for the owner of the tables start with an empty database, and the others with the roles of the
-// page. Each command and each statement must print what stands below it.
+// Each command and each statement of the recipes in docs/policy.md and docs/runbook.md prints the text that
+// the page shows below it, with the Caddy of the page. A recipe for the owner of the tables starts with an
+// empty database, and another recipe with the roles of the page.
 func TestRecipes(t *testing.T) {
 	sections := map[string][]block{}
 	for _, d := range documents(t) {
@@ -97,8 +97,8 @@ func TestRecipes(t *testing.T) {
 	}
 }
 
-// leavesNothing checks that the SQL drops all that is ours and nothing else, even if it runs again, and drops
-// nothing if a view depends on a table.
+// leavesNothing checks that the SQL drops all tables and functions of pg-ratelimit and nothing else, even if
+// it runs again. If a view depends on a table, the SQL drops nothing.
 func leavesNothing(t *testing.T, b block) {
 	dsn := cluster.Open(t, schema.File,
 		"CREATE TABLE rate_limit_mine (x int); CREATE VIEW mine AS SELECT * FROM rate_limit_tiers")
@@ -111,23 +111,19 @@ func leavesNothing(t *testing.T, b block) {
 		UNION ALL SELECT proname FROM pg_proc) AS a WHERE name LIKE 'rate\_limit\_%'`
 	created := cluster.Query[string](t, dsn, ours)
 	_, err := cluster.Connect(t, dsn).Exec(t.Context(), b.text)
-	if err == nil || !strings.Contains(err.Error(), "depend") {
+	if !strings.Contains(fmt.Sprint(err), "depend") {
 		t.Errorf("with a view on a table: error %v, want one about what depends on it", err)
 	}
-	if left := cluster.Query[string](t, dsn, ours); left != created {
-		t.Errorf("after a failure the database has %s, want %s", left, created)
-	}
+	check.Equal(t, "the names in the database after a failure", cluster.Query[string](t, dsn, ours), created)
 	cluster.Execute(t, dsn, "DROP VIEW mine")
 	for range 2 {
 		cluster.Execute(t, dsn, b.text)
-		if left := cluster.Query[string](t, dsn, ours); left != "rate_limit_mine" {
-			t.Errorf("the database has %s, want the table of another program only", left)
-		}
+		check.Equal(t, "the names in the database", cluster.Query[string](t, dsn, ours), "rate_limit_mine")
 	}
 }
 
-// usageOutlivesItsPeriod checks that the invoice has the whole month once the next one has started, and once
-// the counter is gone.
+// usageOutlivesItsPeriod checks that the invoice has the whole month after the next month has started, and
+// after the counter was deleted.
 func usageOutlivesItsPeriod(t *testing.T, k *recipeEnv) {
 	months := func() string {
 		k.awaitHistory(t)
@@ -143,35 +139,29 @@ func usageOutlivesItsPeriod(t *testing.T, k *recipeEnv) {
 		"interval '1 day'")
 	k.sql(t, "UPDATE rate_limit_durable SET window_start = window_start - interval '1 month', "+
 		"expires_at = expires_at - interval '1 month'")
-	if got := k.ask(t, "/", "X-Api-Key", k.shell.must(t, "echo $ANN")[0]).Status; got != http.StatusOK {
-		t.Errorf("a request in the next month: status %d, want 200", got)
-	}
+	check.Equal(t, "the status of a request in the next month",
+		k.ask(t, "/", "X-Api-Key", k.shell.must(t, "echo $ANN")[0]).Status, http.StatusOK)
 	k.await(t, "the invoices after a month to be of 5, 1", func() bool { return months() == "5, 1" })
 	// The cleanup of the proxies deletes what has expired.
 	k.sql(t, "DELETE FROM rate_limit_durable")
-	if got := months(); got != "5, 1" {
-		t.Errorf("after a cleanup the invoices are of %s, want 5, 1", got)
-	}
+	check.Equal(t, "the invoices after a cleanup", months(), "5, 1")
 }
 
 // pageSeesNothingElse checks that the role of the page reads no table, and only limits that count by user.
 func pageSeesNothingElse(t *testing.T, k *recipeEnv) {
 	for user, want := range map[string]string{"ann": "1", "acme": "0", "": "0"} {
-		if seen := k.asCustomer(t, "SELECT count(*) FROM own_usage('"+user+"')"); seen != want {
-			t.Errorf("the page sees %s limits of %q, want %s", seen, user, want)
-		}
+		check.Equal(t, "the limits that the page sees of "+user,
+			k.asCustomer(t, "SELECT count(*) FROM own_usage('"+user+"')"), want)
 	}
 	for _, table := range []string{"rate_limit_users", "rate_limit_api_keys", "rate_limit_ephemeral",
 		"rate_limit_used"} {
 		may := k.text(t, k.withOwnRoles("SELECT has_table_privilege('customer_page', '"+table+"', 'SELECT')"))
-		if may != "f" {
-			t.Errorf("the privilege of the page to read %s is %q, want f", table, may)
-		}
+		check.Equal(t, "the page's privilege to read "+table, may, "f")
 	}
 }
 
-// loginsBan checks that ten refusals ban an address once, and neither another, an exempt nor a missing
-// address.
+// loginsBan checks that ten refusals ban an address once. They ban no exempt address, and no address with
+// fewer or older refusals.
 func loginsBan(t *testing.T, k *recipeEnv) {
 	const ban = "SELECT ban_refused('login', 10, '10 minutes', '1 hour')"
 	post := func(address string) int {
@@ -193,9 +183,7 @@ func loginsBan(t *testing.T, k *recipeEnv) {
 	}
 	checkBanned := func(after, want string) {
 		t.Helper()
-		if banned := k.text(t, ban); banned != want {
-			t.Errorf("after %s, ban_refused bans %s, want %s", after, banned, want)
-		}
+		check.Equal(t, "the addresses that ban_refused bans after "+after, k.text(t, ban), want)
 	}
 	for refusals := 0; refusals < 10; {
 		if post("192.0.2.9") == http.StatusTooManyRequests {
@@ -217,9 +205,7 @@ func loginsBan(t *testing.T, k *recipeEnv) {
 	}
 	k.await(t, "the ban", func() bool { return post("192.0.2.9") == http.StatusForbidden })
 	for _, address := range []string{"192.0.2.77", "192.0.2.11"} {
-		if got := post(address); got != http.StatusOK {
-			t.Errorf("a login from %s: status %d, want 200", address, got)
-		}
+		check.Equal(t, "the status of a login from "+address, post(address), http.StatusOK)
 	}
 	k.sql(t, "UPDATE rate_limit_bans SET until = now()")
 	checkBanned("the end of the ban", "0")
@@ -228,9 +214,7 @@ func loginsBan(t *testing.T, k *recipeEnv) {
 	refuse("('192.0.2.9', 10, '0'), ('2001:db8::1', 5, '0'), ('2001:db8::2', 5, '0')")
 	checkBanned("later refusals", "2")
 	want := "192.0.2.9/32 10 refusals by login t, 2001:db8::/64 10 refusals by login t"
-	if got := k.text(t, bans); got != want {
-		t.Errorf("the bans are %s, want %s", got, want)
-	}
+	check.Equal(t, "the bans", k.text(t, bans), want)
 }
 
 // goesOnAfterARestore checks that keys, limits and the history work with the restored tables. The first
@@ -257,7 +241,7 @@ func namesAnotherDatabase(t *testing.T, k *recipeEnv) {
 	k.shell.must(t, "export NEW_DATABASE_URL='"+k.moved+"'; echo exported")
 }
 
-// goesOnWhereItMoved checks that a Caddy with the new DSN accepts the key of ann and has what ann has used.
+// goesOnWhereItMoved checks that a Caddy with the new DSN accepts ann's key and counts on from ann's usage.
 func goesOnWhereItMoved(t *testing.T, k *recipeEnv) {
 	ann := k.shell.must(t, "echo $ANN")[0]
 	for _, b := range blocksIn(t, "caddyfile") {

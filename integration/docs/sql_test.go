@@ -29,8 +29,7 @@ const historyOfAClient = `
 		SELECT granularity, date_trunc(granularity, now(), 'UTC'), 'acme', 'web', 1, 1, now(), '{1}'
 		FROM unnest(ARRAY['minute', 'hour', 'day']) AS granularity;`
 
-// TestSQL runs each block on a database in which a client has used its limits.
-// Each query finds a row of this client.
+// On a database in which a client has used its limits, each query of a block finds a row of this client.
 func TestSQL(t *testing.T) {
 	if !hasTest(t, "integration", "TestNpmGuide") {
 		t.Errorf("no test runs the SQL of %s", npmGuide)

@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// TestTheGuideOfTraefikIsEnough follows docs/traefik.md in an empty folder, up to a request that is limited.
-// Only the addresses differ.
+// In an empty folder, the steps of docs/traefik.md lead to a request that is limited. The test changes only
+// the addresses.
 func TestTheGuideOfTraefikIsEnough(t *testing.T) {
 	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer app.Close()
@@ -37,7 +37,7 @@ func TestTheGuideOfTraefikIsEnough(t *testing.T) {
 		if out, err := install.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		// The block between them is for a plugin that is published.
+		// Block 2, between them, is for a plugin that is published.
 		files := map[string]string{
 			"traefik.yml": strings.Replace(d.blocks[1].text, `":80"`, address, 1),
 			"dynamic.yml": strings.Replace(d.blocks[3].text, "http://app:8000", app.URL, 1),

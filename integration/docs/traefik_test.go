@@ -21,8 +21,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
 )
 
-// traefikYAML is as much of Traefik's configuration files, of a Compose file and
-// of a Kubernetes object as the documentation shows. Other fields are errors.
+// traefikYAML has the fields of Traefik's configuration files, of a Compose file and of a Kubernetes object
+// that the documentation shows. Other fields are errors.
 type traefikYAML struct {
 	Experimental *struct {
 		AbortOnPluginFailure bool                    `yaml:"abortOnPluginFailure"`
@@ -161,10 +161,11 @@ func checkPluginSources(t *testing.T, sources map[string]pluginSource, version s
 		t.Fatal(err)
 	}
 	for name, source := range sources {
-		if name != "pg-ratelimit" || source.ModuleName != strings.TrimSpace(string(module)) ||
-			source.Version != version {
-			t.Errorf("plugin %q is %+v, want pg-ratelimit of %swith version %q", name, source, module,
-				version)
+		if want := (pluginSource{strings.TrimSpace(string(module)), version}); source != want {
+			t.Errorf("the plugin %s is %+v, want %+v", name, source, want)
+		}
+		if name != "pg-ratelimit" {
+			t.Errorf("the plugin is %s, want pg-ratelimit", name)
 		}
 	}
 }
@@ -187,8 +188,8 @@ func fromLabels(t *testing.T, labels []string) *traefikHTTP {
 	return c.HTTP
 }
 
-// checkMiddlewares makes each middleware, on its database and in memory, and
-// sends it a request. Routers name only middlewares that are there.
+// checkMiddlewares creates each middleware, on its database and in memory, and sends a request to it. Routers
+// name only middlewares of the block.
 func checkMiddlewares(t *testing.T, c *traefikHTTP) {
 	t.Helper()
 	if len(c.Middlewares) == 0 {
@@ -233,8 +234,8 @@ func checkMiddlewares(t *testing.T, c *traefikHTTP) {
 	}
 }
 
-// middleware makes a middleware of the plugin from its settings, which are
-// decoded as Traefik does it. Other settings, which Traefik drops, are errors.
+// middleware creates a middleware of the plugin from settings, which it decodes as Traefik does. Unknown
+// settings, which Traefik drops, are errors.
 func middleware(t *testing.T, settings map[string]any) http.Handler {
 	t.Helper()
 	config := traefikplugin.CreateConfig()

@@ -91,7 +91,7 @@ func start(t *testing.T, state, databaseURL string) *demo {
 	return d
 }
 
-// ask sends a request, and returns the response of actAsCaddy.
+// ask sends a request, and returns the four parts of the response of actAsCaddy.
 func (d *demo) ask(t *testing.T, path string) (pid int, database, args, upstream string) {
 	t.Helper()
 	body := harness.Ask(t, harness.Get("http://127.0.0.1:"+d.port+path)).Body

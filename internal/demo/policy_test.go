@@ -36,7 +36,10 @@ func TestSecondRunAddsOnlyMissingRows(t *testing.T) {
 		t.Errorf("the users are %s, want acme pro and ann enterprise", got)
 	}
 	before, after := strings.Fields(first.keys()), strings.Fields(second.keys())
-	if len(before) != 2 || len(after) != 2 || before[0] != after[0] || before[1] == after[1] {
+	if len(before) != 2 || len(after) != 2 {
+		t.Fatalf("the keys are %q and then %q, want two keys each", before, after)
+	}
+	if before[0] != after[0] || before[1] == after[1] {
 		t.Errorf("the keys are %q and then %q, want the same key of ann and another one of acme",
 			before, after)
 	}
@@ -51,9 +54,9 @@ func TestPolicyOfAnotherProgramStays(t *testing.T) {
 	cluster.Execute(t, dsn, "SELECT rate_limit_rule('mine', per_hour => 1)")
 	cluster.Execute(t, dsn, "UPDATE rate_limit_users SET tier = 'enterprise'")
 	d := start(t, t.TempDir(), dsn)
-	if !strings.Contains(d.output, "Without a policy to try: the database has rules or users of its own") ||
-		strings.Contains(d.output, "ANN=") {
-		t.Errorf("the demo prints\n%s\nwant that it has no policy to try, and no keys", d.output)
+	const want = "Without a policy to try: the database has rules or users of its own"
+	if !strings.Contains(d.output, want) || strings.Contains(d.output, "ANN=") {
+		t.Errorf("the demo prints\n%s\nwant %s, and no keys", d.output, want)
 	}
 	d.interrupt(t)
 	if moved := cluster.Query[int](t, dsn,

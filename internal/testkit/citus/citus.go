@@ -90,7 +90,7 @@ func (s *Servers) Add(ctx context.Context) (int, error) {
 // DSN returns the DSN of the coordinator.
 func (s *Servers) DSN() string { return s.Coordinator.DSN(database) }
 
-// Move moves a schema to a worker. Writes to unlogged tables are blocked meanwhile.
+// Move moves a schema to a worker. Meanwhile, writes to the schema's unlogged tables wait.
 func (s *Servers) Move(ctx context.Context, schema string, worker int) error {
 	return cluster.Run(ctx, s.DSN(),
 		fmt.Sprintf("SELECT citus_schema_move('%s', '127.0.0.1', %d, 'block_writes')", schema,

@@ -12,16 +12,16 @@ import (
 	"syscall"
 )
 
-// account is the account that runs the server. Postgres refuses to run as root, so root runs it as another
-// account. Every other account runs it itself.
+// account is the account that runs the server. It is the account of this process, except that root uses
+// another account, because Postgres refuses to run as root.
 type account struct {
 	name     string
 	uid, gid int
 	other    bool // not the account of this process
 }
 
-// serverAccount returns the account for a cluster with its data in the folder data. If this process is root,
-// that is the owner of existing data, the "postgres" account of packages, or "nobody".
+// serverAccount returns the account for a cluster with its data in the folder data. Root uses the owner of
+// existing data, or else the account "postgres" that packages create, or else "nobody".
 func serverAccount(data string) (account, error) {
 	if os.Geteuid() != 0 {
 		return account{name: "this account", uid: os.Geteuid(), gid: os.Getegid()}, nil
@@ -101,9 +101,9 @@ func (a account) makeFolder(folder string) error {
 	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
 		return err
 	}
-	made := true
+	isNew := true
 	if err := os.Mkdir(folder, 0o700); errors.Is(err, os.ErrExist) {
-		made = false
+		isNew = false
 	} else if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (a account) makeFolder(folder string) error {
 	if a.canUse(folder) {
 		return nil
 	}
-	if made {
+	if isNew {
 		_ = os.Remove(folder)
 	}
 	return fmt.Errorf("%s cannot be used by %s", folder, a.name)

@@ -29,9 +29,9 @@ func (c *Cluster) makeDataDir(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	made, err := os.ReadFile(filepath.Join(c.DataDir(), "PG_VERSION"))
+	text, err := os.ReadFile(filepath.Join(c.DataDir(), "PG_VERSION"))
 	if err == nil {
-		if have := strings.TrimSpace(string(made)); have != version {
+		if have := strings.TrimSpace(string(text)); have != version {
 			return fmt.Errorf("cluster: %s was made by Postgres %s and %s is Postgres %s: remove the "+
 				"folder, or set PG_BINDIR to the older one's bin",
 				c.DataDir(), have, c.bin, version)

@@ -12,12 +12,12 @@ import (
 // templates holds the templates that exist, by the address of the server and the name.
 var templates = struct {
 	sync.Mutex
-	made map[string]bool
-}{made: map[string]bool{}}
+	exist map[string]bool
+}{exist: map[string]bool{}}
 
 // template returns the name of a database to copy, in which the SQL has run. The first process that needs the
-// database creates it, and it stays as long as the server. For no SQL it is template0, to which nobody
-// connects, so that many processes can copy it concurrently.
+// database creates it, and the database stays as long as the server. Without SQL, template returns template0,
+// which many processes can copy concurrently because nobody connects to it.
 func template(admin, sql string) (string, error) {
 	if sql == "" {
 		return "template0", nil
@@ -26,13 +26,13 @@ func template(admin, sql string) (string, error) {
 	name := fmt.Sprintf("t_template_%x", sum[:8])
 	templates.Lock()
 	defer templates.Unlock()
-	if templates.made[admin+name] {
+	if templates.exist[admin+name] {
 		return name, nil
 	}
 	if err := makeTemplate(admin, name, sql); err != nil {
 		return "", fmt.Errorf("cluster: %s: %w", name, err)
 	}
-	templates.made[admin+name] = true
+	templates.exist[admin+name] = true
 	return name, nil
 }
 
@@ -49,9 +49,9 @@ func makeTemplate(admin, name, sql string) error {
 	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock(hashtextextended($1, 0))", name); err != nil {
 		return err
 	}
-	var made bool
+	var exists bool
 	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)",
-		name).Scan(&made); err != nil || made {
+		name).Scan(&exists); err != nil || exists {
 		return err
 	}
 	unfinished := name + "_new"

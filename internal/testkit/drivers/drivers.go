@@ -14,17 +14,20 @@ var All = map[string]func(t testing.TB, dsn string) pgdb.DB{
 	"pgwire": func(t testing.TB, dsn string) pgdb.DB {
 		t.Helper()
 		db, err := pgwire.Open(dsn, pgwire.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return db
+		return must(t, db, err)
 	},
 	"pgxdb": func(t testing.TB, dsn string) pgdb.DB {
 		t.Helper()
 		db, err := pgxdb.Open(dsn, pgxdb.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return db
+		return must(t, db, err)
 	},
+}
+
+// must returns db, and fails the test if err is not nil.
+func must(t testing.TB, db pgdb.DB, err error) pgdb.DB {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
 }

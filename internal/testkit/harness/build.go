@@ -22,7 +22,7 @@ var built = struct {
 	programs map[string]string
 }{programs: map[string]string{}}
 
-// caddyFlags are the flags of `make build` and of xcaddy, without the flags that Compile always uses.
+// caddyFlags are the flags of `make build` and of xcaddy that Compile does not always use.
 var caddyFlags = []string{"-tags", "nobadger,nomysql,nopgx"}
 
 // Caddy builds the Caddy of `make build`, and returns its path. root is the folder of the repository.

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// Load configures the requests to send. Requests, the context, or both bound it.
+// Load configures the requests to send. Requests bounds their number, and the context of Run bounds their
+// time.
 type Load struct {
 	// Clients is the number of concurrent clients, each with one kept connection. 0 means 1.
 	Clients int

@@ -40,7 +40,7 @@ type Process struct {
 	name   string
 	cmd    *exec.Cmd
 	leash  *leash.Leash
-	log    logBuffer
+	log    Buffer
 	exited chan struct{} // closed when the program has ended
 	err    error         // the result of Wait; set before exited is closed
 
@@ -266,19 +266,19 @@ func freePort() (int, error) {
 	return 0, errors.New("no free port")
 }
 
-// logBuffer keeps a program's output.
-type logBuffer struct {
+// Buffer keeps the text that is written to it. It is safe for concurrent use.
+type Buffer struct {
 	mu   sync.Mutex
 	data bytes.Buffer
 }
 
-func (b *logBuffer) Write(data []byte) (int, error) {
+func (b *Buffer) Write(data []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.data.Write(data)
 }
 
-func (b *logBuffer) String() string {
+func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.data.String()

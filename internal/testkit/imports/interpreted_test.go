@@ -17,9 +17,9 @@ import (
 	"testing"
 )
 
-// interpretedGo is the last Go before generics. Yaegi has none or only a part of each later
-// feature of the language: type parameters, min, max and clear, range over an int or a
-// func. The type checker checks the packages as that Go, and so finds all later features.
+// interpretedGo is the last Go before generics. Yaegi lacks later features of the language, or has only a
+// part of them: type parameters, min, max and clear, and range over an int or a func. The type checker finds
+// these features because it checks the packages as this Go.
 const interpretedGo = "go1.17"
 
 // exempt is an error of the type checker about code that Yaegi understands.

@@ -31,7 +31,7 @@ var rules = []rule{
 	{"internal/store/memory", "ratelimit algorithm batch", ""},
 	// It is the public form of the store in memory.
 	{"ratelimit/memory", "store/memory ratelimit", ""},
-	// It collects calls, and a function that it is given decides them.
+	// It collects calls, and a function of its user decides them.
 	{"internal/core/batch", "health lease ratelimit", ""},
 	// It has the state of a server, for the store and the policy.
 	{"internal/core/health", "pg ratelimit", ""},
@@ -55,7 +55,7 @@ var rules = []rule{
 	{"ratelimit/postgres", "store engine ratelimit pgdb", ""},
 	// Decisions about rules are pure functions. The rules are read over a pgdb.DB.
 	{"internal/plane/policy", "settings batch health pg schema ratelimit pgdb", ""},
-	// It writes the decisions of others over a pgdb.DB.
+	// It writes the decisions of proxies over a pgdb.DB.
 	{"internal/plane/history", "settings batch pg schema ratelimit pgdb", ""},
 	// Go programs use this driver without a proxy.
 	{"ratelimit/pgxdb", "pg ratelimit pgdb", "github.com/jackc/pgx/v5"},
@@ -92,9 +92,8 @@ var rules = []rule{
 		"archive evaluate migrate history page host ratelimit policy pgxdb schema settings pg",
 		"github.com/caddyserver/caddy/v2 github.com/jackc/pgx/v5 github.com/spf13/cobra " +
 			"github.com/spf13/pflag go.yaml.in/yaml/v3"},
-	// An adapter is thin and does not import the other one; store and engine are for their figures, and
-	// archive for the daily archive. Prometheus: Caddy's registry of metrics has a type of
-	// that module.
+	// An adapter is thin and does not import the other one; store and engine are for their figures, archive
+	// for the daily archive, and Prometheus for a type of Caddy's registry of metrics.
 	{"caddymodule", "command settings pg host serve respond ratelimit archive history page " +
 		"pgxdb " +
 		"policy pgdb store engine", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel " +
