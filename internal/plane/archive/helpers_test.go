@@ -175,3 +175,33 @@ func sumOfFiles(t testing.TB, dir string) sum {
 	}
 	return s
 }
+
+// resultsOf returns the results of days.
+func resultsOf(days []archive.Day) []archive.Result {
+	var results []archive.Result
+	for _, d := range days {
+		results = append(results, d.Result)
+	}
+	return results
+}
+
+// droppedOf returns whether each of days was dropped.
+func droppedOf(days []archive.Day) []bool {
+	var dropped []bool
+	for _, d := range days {
+		dropped = append(dropped, d.Dropped)
+	}
+	return dropped
+}
+
+// expectProblem runs an archive that must skip the first day because of a problem that contains text.
+func expectProblem(t *testing.T, conn *pgx.Conn, o archive.Options, text string) {
+	t.Helper()
+	days, err := archive.Run(t.Context(), conn, o)
+	if err == nil || len(days) == 0 {
+		t.Fatalf("Run returned the days %+v, error %v, want a day and an error", days, err)
+	}
+	if d := days[0]; d.Dropped || !strings.Contains(d.Problem, text) {
+		t.Errorf("the first day is %+v, want it not dropped, with a problem that contains %q", d, text)
+	}
+}
