@@ -22,9 +22,9 @@ type Hit struct {
 	// Peek tests whether Cost, 1 or more, would pass. It charges nothing.
 	Peek bool
 
-	// Independent decides the hit independently of the request's other hits: it is charged if it fits, and if
-	// it is refused, the others may still pass. Use it for a limit on trial. If the store cannot decide this
-	// hit but can decide the others, its Decision has the Source Undecided.
+	// Independent decides the hit independently of the request's other hits: the hit is charged if it fits,
+	// and the other hits may pass if it is refused. Use it for a limit on trial. If the store can decide the
+	// other hits but not this hit, the Decision of this hit has the Source Undecided.
 	Independent bool
 
 	// Secret stores DigestKey(Key) in the tables instead of Key. All programs that share the row must set

@@ -15,8 +15,8 @@ import (
 
 // While the database makes no decisions, a Store decides at a share of each limit for this process. It
 // remembers the rows of the database's last decisions, as the engine.RowObserver of its engines. During an
-// outage, a row is divided by the number of proxies, both its used and its remaining quota. Together the
-// proxies then admit about what the limit allows. Units that were admitted on durable limits become debts,
+// outage, the used and the remaining quota of a row are divided by the number of proxies, so that the proxies
+// together admit about what the limit allows. Units that were admitted on durable limits become debts,
 // which are charged after the outage. The database's next decision on a row replaces the share.
 
 const (

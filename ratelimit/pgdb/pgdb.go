@@ -13,7 +13,7 @@ type DB interface {
 	// Run sends the statements over one connection in one pipeline, in order, and reads their results. Each
 	// statement is a transaction of its own unless Statement.Joined is set. If a statement fails, Run sets
 	// its Err and continues with the next transaction. Run returns an error only if the connection failed or
-	// ctx ended; then it also sets Err in each statement that may or may not have taken effect. A DB
+	// ctx ended, and then also sets Err in each statement that may or may not have taken effect. A DB
 	// retries a transaction only if the first attempt certainly had no effect.
 	//
 	// The deadline of ctx bounds the database, not this process: the time left starts again when the
@@ -26,7 +26,7 @@ type DB interface {
 }
 
 // Statement is one SQL statement, its parameters and its result. The caller sets the fields up
-// to Joined, and Run sets the others.
+// to Joined, and Run sets the fields after it.
 type Statement struct {
 	// SQL is the text, with $1, $2 … for the parameters. A store uses few texts, so a DB prepares each text
 	// once on each connection.
@@ -50,8 +50,8 @@ type Statement struct {
 	// Rows is the number of rows in Result.
 	Rows int
 	// Err is nil if the statement took effect. If a statement of a transaction fails, its Err is the
-	// server's error and the Err of the others is ErrRolledBack. Result still holds the rows of the
-	// statements before the failed one.
+	// server's error, and the Err of the transaction's other statements is ErrRolledBack. Result still holds
+	// the rows of the statements before the failed one.
 	Err error
 	// Code is the SQLSTATE of Err, or "" if the server sent none.
 	Code string

@@ -28,7 +28,7 @@ type Options struct {
 
 	// Renew returns the DSN for a new connection. Set it if the DSN can change, for example because a file
 	// holds it. The pool keeps the bounds of the first DSN. Nil means that the DSN does not change.
-	// In both cases the files that the DSN names, such as a passfile, are read for each connection.
+	// With or without Renew, the files that the DSN names, such as a passfile, are read for each connection.
 	Renew func() (string, error)
 }
 

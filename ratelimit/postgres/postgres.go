@@ -81,8 +81,8 @@ func New(db pgdb.DB, o Options) (*Store, error) {
 	return &Store{inner: inner}, nil
 }
 
-// Prepare opens a connection and runs a migration if one is due, in the background. Without it,
-// the first decision waits for both.
+// Prepare opens a connection and runs a migration if one is due, in the background. Without Prepare,
+// the first decision waits for this work.
 func (s *Store) Prepare() { s.inner.Prepare() }
 
 // Unavailable returns nil, or during an outage its reason as an error that wraps

@@ -76,7 +76,7 @@ func passesFixed(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return win
 const windowNotAheadSQL = "r.window_start <= {now} + ({span} + 10000000) * interval '1 microsecond'"
 
 // windowStepSQL returns SQL.Step for windows with a fixed end. ends is the end of the row's window. fresh is
-// the condition for the start of a new window; it is NULL for a row without a window.
+// the condition for the start of a new window, which is NULL for a row without a window.
 func windowStepSQL(ends, fresh string) string {
 	return `SELECT excluded.slot, granted,
 		CASE WHEN fresh THEN granted * {cost} ELSE greatest(0, r.count) + granted * {cost} END,

@@ -119,10 +119,11 @@ func passesSliding(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 var slidingWindowSQL = SQL{
 	Columns: "count, prev_count, window_start",
 	Fresh:   "i.granted * {cost}, 0, i.now, i.now + 2 * {span} * interval '1 microsecond'",
-	// As in countsAt, count, prev and start are as of now. passed is the elapsed time of the window. prev
-	// counts for the rest of it, rounded up, which is prev − prev·passed/span rounded down. The product is
-	// exact: bigint where it fits, else numeric. elapsed is NULL for a row of another algorithm and for one
-	// too far ahead. No comparison with NULL is true, so the last case applies.
+	// As in countsAt, count, prev and start are as of now. passed is the elapsed time of the window. The
+	// weight of prev is the remaining part of the window. The weighted count, rounded up, is prev −
+	// prev·passed/span with the quotient rounded down. The product is exact, because it is numeric where
+	// bigint is too small. elapsed is NULL for a row of another algorithm and for a row too far ahead. No
+	// comparison with NULL is true, so the last case applies.
 	Step: `SELECT excluded.slot, granted,
 		CASE WHEN granted = 0 THEN r.count ELSE count + granted * {cost} END,
 		CASE WHEN granted = 0 OR elapsed < span THEN r.prev_count ELSE prev END,

@@ -43,7 +43,7 @@ const (
 	maxIsolated = 3     // bounds the isolated calls of a batch
 	retryTime   = time.Minute
 
-	// maxPause bounds the time between two batches without requests, if the first one has taken no calls.
+	// maxPause bounds the pause after a batch without requests that has taken no calls.
 	maxPause = 200 * time.Millisecond
 )
 

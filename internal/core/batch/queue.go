@@ -24,11 +24,10 @@ type Queue struct {
 	pace            pace
 }
 
-// worker forms batches: it collects the pending calls, decides them with Options.Decide, and repeats both
-// until no calls are left. Only one worker at a time is the collecting one, and Queue.collecting is set while
-// there is one. If the batch of the collecting worker is in flight for longer than slowBatch, another worker
-// becomes the collecting one, and the first worker ends after its batch. At most Options.Workers run
-// concurrently.
+// worker forms batches: it collects the pending calls and decides them with Options.Decide, until no calls
+// are left. Only one worker at a time is the collecting one, and Queue.collecting is set while there is one.
+// If the batch of the collecting worker is in flight for longer than slowBatch, another worker becomes the
+// collecting one, and the first worker ends after its batch. At most Options.Workers run concurrently.
 type worker struct {
 	calls  []*Call // memory for a batch
 	sample sample  // of the batch
@@ -61,7 +60,7 @@ type Options struct {
 
 	// Fill, unless it is nil, sets Hits and HasIndependent of calls that were just collected, and clears
 	// their Decisions and Err. Deliver, unless it is nil, is called with finished calls before their callers
-	// continue. If either panics, it is called again with one call at a time, and the calls with which it
+	// continue. A function that panics is called again with one call at a time, and the calls with which it
 	// panics again fail.
 	Fill    func(calls []*Call)
 	Deliver func(calls []*Call)
@@ -287,7 +286,8 @@ func expireCalls(q *Queue, calls []*Call) {
 	}
 }
 
-// fillCalls sets the hits of calls by Options.Fill. It finishes the calls that fail and returns the others.
+// fillCalls sets the hits of calls by Options.Fill. It finishes the calls that fail, and returns the filled
+// ones.
 func fillCalls(q *Queue, calls []*Call) []*Call {
 	if callEach(q.Fill, calls) {
 		return calls

@@ -71,7 +71,7 @@ type Health struct {
 }
 
 // New returns the Health of a server in the state answering. ping returns nil if the server answers before
-// ctx ends; it must not panic, and is not called after closing has ended. random returns numbers in [0, 1).
+// ctx ends. ping must not panic, and is not called after closing has ended. random returns numbers in [0, 1).
 func New(closing context.Context, random func() float64, ping func(ctx context.Context) error) *Health {
 	return &Health{ping: ping, closing: closing, random: random, created: time.Now()}
 }

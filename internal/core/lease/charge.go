@@ -93,7 +93,7 @@ type Answer struct {
 }
 
 // Update updates the lease of a row with an answer. It adds the charged units to the lease up to maxUnits,
-// and refunds the others. It evicts no rows.
+// and refunds the units beyond maxUnits. It evicts no rows.
 func Update(s *Set, r *Row, a *Answer) {
 	v := a.View
 	stripe := s.Stripes[r.stripeIndex]
@@ -156,7 +156,7 @@ func addUnits(s *Set, r *Row, units, claim int64, late bool, now int64) {
 		return
 	}
 	r.N += units
-	r.Floor = r.N / 4 // the rest lasts until the answer to the next charge
+	r.Floor = r.N / 4 // so many units last until the answer to the next charge
 }
 
 // setRest sets Rest after a change of the remaining quota or of the units. The caller holds the mutex of the

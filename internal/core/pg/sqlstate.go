@@ -53,7 +53,7 @@ func IsMissingTable(code string) bool {
 }
 
 // IsBadValue reports whether the server rejects a value of a statement. The store then runs each entry in a
-// statement of its own, so that the others are decided.
+// statement of its own, so that the other entries are decided.
 func IsBadValue(code string) bool { return strings.HasPrefix(code, classDataException) }
 
 // EncodingHint explains how to avoid Untranslatable.

@@ -46,9 +46,9 @@ RETURNING slot::bigint, {granted}, (SELECT now FROM clock), {returned}`
 const orderSQL = `
 ORDER BY i.prefix COLLATE "C", i.key COLLATE "C"`
 
-// onPurpose begins the message with which a transaction fails, which is also in the server's log. checkSQL
-// casts the message to a number. The message is not a constant, because the planner would compute the cast of
-// a constant in any case.
+// onPurpose begins the message with which a transaction fails, and which the server logs. checkSQL casts the
+// message to a number. The message is not a constant, because the planner would always compute the cast of a
+// constant.
 const onPurpose = `pg_ratelimit fails this transaction on purpose, which is normal: `
 
 // A take of a transaction (allOrNothing) sets pg_ratelimit.short if a row grants less than requested. The

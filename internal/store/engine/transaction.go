@@ -236,7 +236,7 @@ func (t *transaction) finish() (again []*transaction, waiting []*request) {
 	case t.err != nil && len(t.requests) == 1:
 		w.clearRefunded(t.requests[0])
 		w.finish(t.requests, t.err)
-	case t.err != nil: // one transaction for each, because one request may fail the others
+	case t.err != nil: // one transaction for each, because one may fail all
 		return w.newTransactions(t.requests, t.settings, true, t.oneByOne), nil
 	case took:
 		w.applyRows(p)

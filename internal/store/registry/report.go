@@ -220,7 +220,7 @@ func (r *Report) makeRow(n *Node, now time.Time, cannot string, local *Local) st
 	return string(data)
 }
 
-// cutProblems returns the first problems, up to maxProblems bytes, and the number of the others.
+// cutProblems returns the first problems, up to maxProblems bytes, and the number of the problems left out.
 func cutProblems(problems []string) []string {
 	var cut []string
 	left := maxProblems
