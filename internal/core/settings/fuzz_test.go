@@ -2,7 +2,6 @@ package settings_test
 
 import (
 	"errors"
-	"slices"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
@@ -12,9 +11,6 @@ import (
 // FuzzSettings checks that reading any text of any setting fails only with a *FieldError, which names the
 // setting and the texts that it accepts.
 func FuzzSettings(f *testing.F) {
-	tables := slices.Concat(settings.LimitTable, settings.HandlerTable, settings.PolicyTable,
-		settings.PageTable, settings.StoreTable, settings.HistoryTable, settings.RetentionTable)
-	tables = slices.DeleteFunc(tables, func(s settings.Setting) bool { return s.Read == nil })
 	seeds := map[string][]string{
 		"key": {"{header.X-Api-Key} | {client_ip}", "a | b", "{a}||{b}"}, "algorithm": {"in_flight", "gcra"},
 		"limit": {"100 1m", "5", "5 1mo calendar Europe/Berlin"},
@@ -24,13 +20,13 @@ func FuzzSettings(f *testing.F) {
 		"audit":  {"sample 1%", "denied"}, "exempt": {"10.0.0.0/8 192.0.2.7 ::1"},
 		"timeout": {"250ms"}, "cleanup_probability": {"0.1"}, "fields": {"x ietf"},
 	}
-	for i := range tables {
-		for _, text := range append(seeds[tables[i].Name], "on") {
+	for i := range allSettings {
+		for _, text := range append(seeds[allSettings[i].Name], "on") {
 			f.Add(uint8(i), text)
 		}
 	}
 	f.Fuzz(func(t *testing.T, at uint8, text string) {
-		setting := &tables[int(at)%len(tables)]
+		setting := &allSettings[int(at)%len(allSettings)]
 		check := func(text string) error {
 			alone := settings.Setting{Name: setting.Name, Want: setting.Want, Read: setting.Read,
 				Unset: setting.Unset}

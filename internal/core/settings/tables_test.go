@@ -1,7 +1,6 @@
 package settings_test
 
 import (
-	"flag"
 	"go/format"
 	"os"
 	"regexp"
@@ -9,9 +8,8 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
-
-var update = flag.Bool("update", false, "write the documentation of the settings into caddymodule")
 
 // sections lists the tables of settings with the sections of docs/settings.md and docs/page.md that describe
 // them. The second section describes the settings that the first one lacks.
@@ -74,16 +72,7 @@ func TestCaddyJSONHasDocumentedSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const path = "../../../caddymodule/generated.go"
-	switch {
-	case string(formatted) == readFile(t, path):
-	case *update:
-		if err := os.WriteFile(path, formatted, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Errorf("%s does not have the settings: run go test ./internal/core/settings -update", path)
-	}
+	golden.Check(t, "../../../caddymodule/generated.go", string(formatted))
 }
 
 func readFile(t *testing.T, path string) string {
