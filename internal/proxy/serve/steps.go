@@ -128,11 +128,11 @@ func Fill(requests []*Request) {
 
 // background is the context of all decisions, instead of the request's context. The request's context ends
 // when the client closes its connection, which would fail the whole batch and be logged as a failure of the
-// database. The timeout bounds the wait.
+// database. The store bounds the wait, see health.Patience.
 var background = context.Background()
 
 // Take gets decisions on the hits of a request from the store, and sets its Decisions or Err. If the policy
-// took more than a tenth of the timeout, the store gets only the rest of the timeout.
+// took more than a tenth of the timeout, the store gets only the rest of health.Patience.
 func Take(q *Request) {
 	q.Decisions = append(q.Decisions[:0], make([]ratelimit.Decision, len(q.Hits))...)
 	if len(q.Hits) == 0 {
