@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -78,10 +79,8 @@ func TestPanicsFailOnlyTheirCalls(t *testing.T) {
 				for _, b := range d.batches {
 					decided = append(decided, b...)
 				}
-				if got := strings.Join(decided, " "); got != test.want {
-					t.Errorf("%s panics with %v: decided %q, want %q", test.during, test.broken, got,
-						test.want)
-				}
+				check.Equal(t, fmt.Sprintf("%s panics with %v: decided", test.during, test.broken),
+					strings.Join(decided, " "), test.want)
 				d.batches = nil
 			}
 		})
@@ -128,9 +127,7 @@ func TestCancel(t *testing.T) {
 			waitForCalls(start, first, other)
 			time.Sleep(100 * time.Millisecond)
 			synctest.Wait()
-			if got := fmt.Sprintf("%t after %v: %v", reusable, took, c.Err); got != test.end {
-				t.Errorf("%s: reusable %s, want %s", when, got, test.end)
-			}
+			check.Equal(t, when+": reusable", fmt.Sprintf("%t after %v: %v", reusable, took, c.Err), test.end)
 			if c.Err == nil && c.Decisions[0].Remaining != 7 {
 				t.Errorf("%s: decisions %+v, want the cost 7", when, c.Decisions)
 			}
@@ -138,9 +135,7 @@ func TestCancel(t *testing.T) {
 				t.Errorf("%s: delivered %q with hits %+v, want %q with cost 7", when, got, c.Hits,
 					test.delivered)
 			}
-			if got := fmt.Sprint(d.batches); got != "[[first] [canceled other]]" {
-				t.Errorf("%s: batches %s, want [[first] [canceled other]]", when, got)
-			}
+			check.Equal(t, when+": batches", d.batches, "[[first] [canceled other]]")
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/auditlog"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -46,23 +47,17 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 			t.Errorf("%s has the modification time %v, error %v, want %v", name, info.ModTime(), err, oldTime)
 		}
 	}
-	if got := sumOfFiles(t, dir); got != want {
-		t.Errorf("the files have %+v, want %+v as the database had", got, want)
-	}
+	check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
 	n := queryInt(t, conn,
 		"SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND relkind = 'r'")
-	if n != 2 {
-		t.Errorf("the audit log has %d partitions, want the 2 of later days", n)
-	}
+	check.Equal(t, "the partitions of the audit log", n, 2)
 	o = options(t, dir, 5)
 	o.Drop = true
 	results := []archive.Result{archive.Archived, archive.Empty}
 	if got := resultsOf(mustRun(t, conn, o)); !slices.Equal(got, results) {
 		t.Errorf("the results of the later days are %q, want %q", got, results)
 	}
-	if got := len(files(t, dir)); got != 4 {
-		t.Errorf("the folder has %d files, want 4: a day without rows has none", got)
-	}
+	check.Equal(t, "the files, without one for the empty day", len(files(t, dir)), 4)
 	if days := mustRun(t, conn, o); len(days) != 0 {
 		t.Errorf("the last run returned %+v, want no days", days)
 	}
@@ -83,12 +78,8 @@ func TestLateRowsGetFurtherFiles(t *testing.T) {
 	if got := resultsOf(days); !slices.Equal(got, []archive.Result{archive.Archived}) || !days[0].Dropped {
 		t.Errorf("Run returned %+v, want the day archived and dropped", days)
 	}
-	if got := days[0].Rows; got != 1007 {
-		t.Errorf("the day has %d rows, want 1007", got)
-	}
-	if got := sumOfFiles(t, dir); got != want {
-		t.Errorf("the files have %+v, want %+v", got, want)
-	}
+	check.Equal(t, "the rows of the day", days[0].Rows, 1007)
+	check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
 	// The partition was dropped. A writer creates a new partition, which is detached, and then another.
 	for _, name := range []string{"late", "later"} {
 		makePartition(t, conn, day(0))
@@ -106,9 +97,7 @@ func TestLateRowsGetFurtherFiles(t *testing.T) {
 				t.Errorf("Run returned %+v, want a late row in a separate file", d)
 			}
 		}
-		if got := sumOfFiles(t, dir); got != want {
-			t.Errorf("the files have %+v, want %+v", got, want)
-		}
+		check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
 	}
 	names := []string{"audit/2026/08/2026-08-01-2.parquet", "audit/2026/08/2026-08-01-3.parquet",
 		"audit/2026/08/2026-08-01-4.parquet", "audit/2026/08/2026-08-01.parquet"}
@@ -212,9 +201,7 @@ func TestDamagedFileKeepsItsDay(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustRun(t, conn, o)
-	if got := sumOfFiles(t, dir); got != want {
-		t.Errorf("the files have %+v, want %+v", got, want)
-	}
+	check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
 }
 
 // If rows are deleted after the archive, to forget a person, the file keeps all rows.
@@ -232,9 +219,7 @@ func TestDeletedRowsStayInFiles(t *testing.T) {
 			t.Errorf("Run with Drop %v returned %+v, want no new file", drop, days)
 		}
 	}
-	if got := sumOfFiles(t, dir); got != want {
-		t.Errorf("the files have %+v, want %+v", got, want)
-	}
+	check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
 }
 
 // A run with Drop refuses days within the retention.
@@ -272,9 +257,7 @@ func TestNewColumnIsArchived(t *testing.T) {
 		[]archive.Result{archive.Unchanged, archive.Archived}) {
 		t.Errorf("the results are %q, want the first day unchanged", got)
 	}
-	if got := sumOfFiles(t, dir); got != want {
-		t.Errorf("the files have %+v, want %+v as the database", got, want)
-	}
+	check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
 }
 
 // A table with a row of another day is neither archived nor dropped. The problem names the day of the row.
@@ -356,9 +339,7 @@ func TestInterruptedRunLeavesNoFile(t *testing.T) {
 	}
 	o := options(t, dir, 1)
 	mustRun(t, cluster.Connect(t, dsn), o)
-	if got := sumOfFiles(t, dir); got != want {
-		t.Errorf("the files have %+v, want %+v", got, want)
-	}
+	check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
 }
 
 // Run fails if Options.Before is in the future, and if the audit log does not exist.

@@ -3,11 +3,9 @@ package policy_test
 import (
 	"cmp"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,12 +14,11 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
-
-var update = flag.Bool("update", false, "write the transcripts anew")
 
 // A transcript is a file with changes of a policy and the decisions that follow. Each transcript runs with
 // each driver. Without -short, outages.txt also runs over a network with round trips of 150 ms. The lines
@@ -55,23 +52,11 @@ func TestTranscripts(t *testing.T) {
 		}
 		for driver, open := range opens {
 			t.Run(strings.TrimSuffix(filepath.Base(file), ".txt")+"/"+driver, func(t *testing.T) {
-				text, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
 				d := newTestDB(t)
 				middle := &controlledDB{db: open(t, d.dsn)}
 				r := &transcriptRun{testDB: d, middle: middle, timeout: testTimeout}
 				r.restart()
-				got := r.replay(string(text))
-				if *update {
-					err = os.WriteFile(file, []byte(got), 0o644)
-				} else if got != string(text) {
-					t.Errorf("got the transcript\n%s\nwant\n%s", got, text)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				golden.Replay(t, file, r.replay)
 			})
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -170,9 +171,7 @@ func TestBodiesAreReadWithinBounds(t *testing.T) {
 			for _, part := range test.parts {
 				s.Body([]byte(part))
 			}
-			if got := s.settledUnits(t); got != test.want {
-				t.Fatalf("%s: got %s, want %s", name, got, test.want)
-			}
+			check.Equal(t, name, s.settledUnits(t), test.want)
 		}
 	}
 	await.Within(t, time.Minute, "the free memory", func() bool {
@@ -188,9 +187,7 @@ func TestMissingResponseIsSettledByItsError(t *testing.T) {
 	for how, want := range map[string]string{"bytes": "less 0", "status 502 = 7, else 0": "less 7",
 		"header X-Tokens": "less 0"} {
 		s := newSettling(t, how)
-		if got := s.settledUnitsAfter(t, 502); got != want {
-			t.Errorf("%s: got %s, want %s", how, got, want)
-		}
+		check.Equal(t, how, s.settledUnitsAfter(t, 502), want)
 	}
 }
 
@@ -213,9 +210,7 @@ func TestInvalidCostIsLogged(t *testing.T) {
 		if len(lines) != 1 || !strings.HasPrefix(lines[0], want) {
 			t.Errorf("cost %.50q: got lines %q, want one with %s", value, lines, want)
 		}
-		if got := s.settledUnits(t); got != "missing 10" {
-			t.Errorf("cost %.50q: got %s, want missing 10, the charged cost", value, got)
-		}
+		check.Equal(t, fmt.Sprintf("cost %.50q", value), s.settledUnits(t), "missing 10")
 	}
 }
 
@@ -281,9 +276,7 @@ func TestFailedResponseCostsNothing(t *testing.T) {
 			if c.leaves {
 				s.leave()
 			}
-			if got := s.settledUnitsAfter(t, c.failed); got != c.want {
-				t.Errorf("%s, %s: got %s, want %s", how, c.name, got, c.want)
-			}
+			check.Equal(t, fmt.Sprintf("%s, %s", how, c.name), s.settledUnitsAfter(t, c.failed), c.want)
 		}
 	}
 }
