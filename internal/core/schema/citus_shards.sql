@@ -25,8 +25,8 @@ COMMENT ON FUNCTION rate_limit_guard(bigint) IS
 -- Programs without support for shards must not count in the tables outside the shards.
 CREATE OR REPLACE FUNCTION rate_limit_refuse_count() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-	RAISE EXCEPTION 'the counts of this database are in shards: restart this program, or upgrade it'
-		USING ERRCODE = 'object_not_in_prerequisite_state';
+	RAISE object_not_in_prerequisite_state
+		USING MESSAGE = 'the counts of this database are in shards: restart this program, or upgrade it';
 END $$;
 COMMENT ON FUNCTION rate_limit_refuse_count() IS
 	'Prevents programs without support for shards from counting outside the shards.';

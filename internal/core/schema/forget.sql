@@ -24,8 +24,8 @@ DECLARE
 	counters text[];
 BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
-		RAISE EXCEPTION 'user_id, key_id, key, address: exactly one of them must be given'
-			USING ERRCODE = 'invalid_parameter_value';
+		RAISE invalid_parameter_value
+			USING MESSAGE = 'user_id, key_id, key, address: exactly one of them must be given';
 	END IF;
 	texts := ARRAY(SELECT s FROM unnest(texts) AS t, unnest(rate_limit_stored_keys(t)) AS s)
 		|| array_remove(ARRAY['ip:' || client], NULL);

@@ -20,7 +20,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_guard(bigint) IS 'Fails unless a placement of the counts is on this server, and keeps the placement here until the transaction ends.';
 CREATE OR REPLACE FUNCTION rate_limit_refuse_count() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-	RAISE EXCEPTION 'the counts of this database are in shards: restart this program, or upgrade it' USING ERRCODE = 'object_not_in_prerequisite_state';
+	RAISE object_not_in_prerequisite_state USING MESSAGE = 'the counts of this database are in shards: restart this program, or upgrade it';
 END $$;
 COMMENT ON FUNCTION rate_limit_refuse_count() IS 'Prevents programs without support for shards from counting outside the shards.';
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ephemeral EXECUTE FUNCTION rate_limit_refuse_count();
@@ -129,7 +129,7 @@ DECLARE
 	counters text[];
 BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
-		RAISE EXCEPTION 'user_id, key_id, key, address: exactly one of them must be given' USING ERRCODE = 'invalid_parameter_value';
+		RAISE invalid_parameter_value USING MESSAGE = 'user_id, key_id, key, address: exactly one of them must be given';
 	END IF;
 	texts := ARRAY(SELECT s FROM unnest(texts) AS t, unnest(rate_limit_stored_keys(t)) AS s) || array_remove(ARRAY['ip:' || client], NULL);
 	IF to_regclass('rate_limit_api_keys') IS NOT NULL THEN
@@ -187,7 +187,7 @@ COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a person
 `
 
 const historyAnswers = `
-CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker = true) AS SELECT a.time, a.outcome, a.outcome IN ('limited', 'blocked', 'rejected') AS refused, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
+CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS SELECT a.time, a.outcome, a.outcome IN ('limited', 'blocked', 'rejected') AS refused, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
 		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight, a.count * a.weight AS requests, a.quota, a.remaining,
 		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration, a.also, a.id, a.xmin FROM rate_limit_audit a;
 CALL rate_limit_describe('rate_limit_audited', $$
@@ -250,22 +250,19 @@ CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, la
 $$;
 COMMENT ON FUNCTION rate_limit_usage_between IS 'A user''s usage from first to last, which are days in UTC, added up in four ways: by day, by API key '
 	'(key_id 0: requests without an API key), by limit, and in total. In each row, the columns of the other ways are NULL. Use charged and settled only from the rows by limit, because the other rows add units of different limits.';
-CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker = true) AS SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused, sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
+CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker) AS SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused, sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
 	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
 CALL rate_limit_describe('rate_limit_minutes', $$
 The requests of all proxies in each minute with requests.
-time: The start of the minute.
-allowed: Requests that passed.
 refused: Requests that were refused by a limit, a ban or a block rule, or because of their API key or path.
 failed: Requests without a decision.
-shadow: Refusals that shadow rules would have made.
 $$);
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at text DEFAULT 'now') RETURNS TABLE (said text, "time" timestamptz, outcome text, reason text, prefix text, limit_name text,
 	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer, requests bigint, quota bigint, remaining bigint, retry_after float8, node text)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-	keys CONSTANT text[] := ARRAY(SELECT DISTINCT p || k FROM unnest(string_to_array(',1|,2|,3|,4|,5|,6|,7|,8|,9|', ',')) AS p, unnest(ARRAY[$1, replace(replace($1, '%', '%25'), ' ', '%20')]) AS k);
+	keys CONSTANT text[] := ARRAY(SELECT DISTINCT p || k FROM unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS p, unnest(ARRAY[$1, replace(replace($1, '%', '%25'), ' ', '%20')]) AS k);
 	number CONSTANT bigint := substring($1 FROM '^#([1-9][0-9]{0,17})$');
 	today CONSTANT timestamp := now() AT TIME ZONE 'UTC';
 	until timestamptz;
@@ -344,7 +341,7 @@ CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p float8) RET
 COMMENT ON FUNCTION rate_limit_percentile IS 'The p-quantile of decision times in milliseconds, such as p95 for p = 0.95. Bucket 1 counts times up to '
 	'0.1 ms, bucket i longer times up to 0.1 * 2^(i-1) ms, and bucket 21 all times above 52 s, with the result 52428.8. The result is interpolated within its bucket: from 0.1 to 52428.8 it is within a factor '
 	'of 2 of the exact time. NULL: there are no decisions. To combine several rows, add their buckets with rate_limit_sum.';
-CREATE OR REPLACE VIEW rate_limit_traffic WITH (security_invoker = true) AS SELECT rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms, m.*
+CREATE OR REPLACE VIEW rate_limit_traffic WITH (security_invoker) AS SELECT rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms, m.*
 	FROM rate_limit_metrics m;
 CALL rate_limit_describe('rate_limit_traffic', $$
 rate_limit_metrics with percentiles of decision times.
@@ -356,7 +353,7 @@ $$);
 
 const historyPartitions = `
 CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS $$
-	SELECT CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END::text
+	SELECT coalesce(nullif(current_setting('role'), 'none'), session_user)
 $$;
 COMMENT ON FUNCTION rate_limit_caller IS 'The calling role, even in a function with the rights of the owner.';
 CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean
@@ -434,7 +431,7 @@ BEGIN FOR definition IN WITH columns AS ( SELECT a.attrelid, a.attname AS name, 
 			FROM pg_attribute a WHERE a.attrelid IN ('rate_limit_audit'::regclass, 'rate_limit_metrics'::regclass) AND a.attnum > 0 AND NOT a.attisdropped AND a.attname NOT IN ('node', 'region', 'id', 'granularity') ), lists AS (
 			SELECT c.attrelid = 'rate_limit_audit'::regclass AS of_audit, string_agg(quote_ident(c.name), ', ' ORDER BY c.n) AS names, string_agg(format('%I %s[]', c.name, CASE WHEN c.number THEN 'bigint' ELSE 'text' END), ', '
 					ORDER BY c.n) AS arguments, string_agg(format('unnest(%1$I) AS %1$I', c.name), ', ' ORDER BY c.n) AS elements, string_agg(format(CASE WHEN c.name = 'time' AND c.attrelid = 'rate_limit_metrics'::regclass
-							THEN 'date_trunc(g.granularity, timestamptz ''epoch'' + r.time * interval ''1 microsecond'', ''UTC'')' WHEN c.type LIKE 'timestamp%' THEN 'timestamptz ''epoch'' + r.%1$I * interval ''1 microsecond'''
+							THEN 'date_trunc(g.granularity, timestamptz ''epoch'' + r.time * interval ''1 us'', ''UTC'')' WHEN c.type LIKE 'timestamp%' THEN 'timestamptz ''epoch'' + r.%1$I * interval ''1 us'''
 						WHEN c.number AND NOT c.needed THEN 'CASE WHEN r.%1$I >= 0 THEN r.%1$I END' WHEN c.needed THEN 'r.%1$I::%2$s' ELSE 'nullif(r.%1$I, '''')::%2$s' END, c.name, c.type), ', ' ORDER BY c.n) AS values,
 				string_agg(quote_ident(c.name), ' || ' ORDER BY c.n) FILTER (WHERE c.number) AS numbers, string_agg(format('%1$I = ' || CASE c.type WHEN 'bigint' THEN 'rate_limit_add' WHEN 'bigint[]' THEN 'rate_limit_add_buckets'
 						ELSE 'greatest' END || '(m.%1$I, excluded.%1$I)', c.name), ', ' ORDER BY c.n) FILTER (WHERE c.n > last.n) AS additions FROM columns c, (SELECT n FROM columns WHERE name = 'endpoint') AS last GROUP BY c.attrelid ) SELECT format($f$
@@ -451,13 +448,13 @@ BEGIN
 			IF attempt = 2 THEN
 				RAISE;
 			END IF;
-			PERFORM rate_limit_make_partition(d.day, p) FROM (SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 microsecond') AT TIME ZONE 'UTC')::date AS day FROM unnest("time") AS t
+			PERFORM rate_limit_make_partition(d.day, p) FROM (SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 us') AT TIME ZONE 'UTC')::date AS day FROM unnest("time") AS t
 				ORDER BY day) d, unnest(%L::text[]) AS p;
 		END;
 	END LOOP;
 END $$$f$, CASE WHEN of_audit THEN 'audit' ELSE 'metrics' END,
-			concat(CASE WHEN of_audit THEN 'node text, ' END, arguments), CASE WHEN NOT of_audit THEN format($f$IF (SELECT min(n) FROM unnest(%s) n) < 0 OR array_to_string(latency, '') LIKE '%%-%%' THEN
-		RAISE EXCEPTION 'a number of the metrics is below 0: metrics only grow' USING ERRCODE = 'invalid_parameter_value';
+			concat(CASE WHEN of_audit THEN 'node text, ' END, arguments), CASE WHEN NOT of_audit THEN format($f$IF (SELECT min(n) FROM unnest(%s) n) < 0 OR array_to_string(latency, '') LIKE '%%-%%' THEN RAISE invalid_parameter_value
+			USING MESSAGE = 'a number of the metrics is below 0: metrics only grow';
 	END IF;$f$, numbers) END, CASE WHEN of_audit THEN format($f$INSERT INTO rate_limit_audit (node, region, id, %s) SELECT $2, nullif($1, ''), nextval('rate_limit_audit_id'), %s FROM (SELECT %s) r$f$, names, values, elements)
 			ELSE format($f$INSERT INTO rate_limit_metrics AS m (region, granularity, %s) SELECT $1, g.granularity, %s FROM (SELECT %s) r, unnest('{minute,hour,day}'::text[]) AS g(granularity)
 			ORDER BY 2, r.user_id, r.key_id, r.prefix, r.limit_name, r.endpoint ON CONFLICT (user_id, time, key_id, prefix, limit_name, endpoint, region, granularity) DO UPDATE SET %s$f$, names, values, elements, additions) END,
@@ -665,9 +662,10 @@ COMMENT ON FUNCTION rate_limit_drop_expired IS 'Drops the partitions of rate_lim
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'
 	SET lock_timeout = '1s' AS $$
 DECLARE
-	max_rows CONSTANT int := 20000;
 	today CONSTANT date := CASE WHEN rate_limit_owns_history() THEN $1 ELSE pg_catalog.now() END;
 	parent text;
+	column_name text;
+	before timestamptz;
 BEGIN
 	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) OR EXISTS (SELECT FROM rate_limit_retention r WHERE r.upkeep_at > pg_catalog.now() - pause
 			AND r.upkeep_at <= pg_catalog.now() AND pause > '0') THEN
@@ -693,26 +691,24 @@ BEGIN
 		END LOOP;
 	END LOOP;
 	what := 'deleted';
-	name := 'metrics_day';
-	DELETE FROM rate_limit_metrics_day d WHERE d.ctid = ANY (ARRAY(SELECT m.ctid FROM rate_limit_metrics_day m WHERE m.time < date_trunc('day', rate_limit_cutoff('metrics_day', $1))
-		LIMIT max_rows FOR UPDATE SKIP LOCKED));
-	GET DIAGNOSTICS rows = ROW_COUNT;
-	RETURN NEXT;
-	name := 'writers';
-	DELETE FROM rate_limit_writers d WHERE d.ctid = ANY (ARRAY(SELECT w.ctid FROM rate_limit_writers w WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days'
-		LIMIT max_rows FOR UPDATE SKIP LOCKED));
-	GET DIAGNOSTICS rows = ROW_COUNT;
-	RETURN NEXT;
+	FOR name, column_name, before IN VALUES ('metrics_day', 'time', date_trunc('day', rate_limit_cutoff('metrics_day', $1))), ('writers', 'seen', least($1, pg_catalog.now()) - interval '30 days')
+	LOOP
+		EXECUTE format('DELETE FROM rate_limit_%1$s d WHERE d.ctid = ANY (ARRAY(SELECT o.ctid
+			FROM rate_limit_%1$s o WHERE o.%2$s < $1 LIMIT 20000 FOR UPDATE SKIP LOCKED))', name, column_name)
+			USING before;
+		GET DIAGNOSTICS rows = ROW_COUNT;
+		RETURN NEXT;
+	END LOOP;
 	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep IS 'Creates the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics for today '
 	'and the next 7 days. Deletes up to 20,000 rows of days of rate_limit_metrics past their retention, and old rows of rate_limit_writers. Waits for a lock for at most 1 s. Returns a row for each effect. what '
 	'is made (a partition), deleted (rows), skipped (a table that another session has locked), or busy (another process runs the function, or ran it within the pause). For a role that does not own the '
-	'tables, partitions are created by the current time, and rows deleted by now or the current time, whichever is earlier. One of the proxies, or pg_cron, runs this about once a minute.';
+	'tables, now is at most the current time. One of the proxies, or pg_cron, runs this about once a minute.';
 `
 
 const nodes = `
-CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes ( node   text NOT NULL, epoch  bigint NOT NULL DEFAULT 0, seen   timestamptz NOT NULL DEFAULT now(), ended  timestamptz, system bigint DEFAULT (pg_control_system()).system_identifier,
+CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes ( node   text, epoch  bigint DEFAULT 0, seen   timestamptz NOT NULL DEFAULT now(), ended  timestamptz, system bigint DEFAULT (pg_control_system()).system_identifier,
 	report json NOT NULL DEFAULT '{}', PRIMARY KEY (node, epoch), CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200) ) WITH (fillfactor = 50);
 CALL rate_limit_describe('rate_limit_nodes', $$
 The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or is
@@ -736,7 +732,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_behind IS 'The number of policy changes before the time made_before that a proxy has not applied yet. applied and '
 	'log are from the proxy''s report. NULL: the proxy has no policy, or has read another log of changes.';
-CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
+CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker) AS SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
 		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live, n.ended, r.cannot, n.epoch, r.applied IS NOT NULL AS policy, rate_limit_behind(r.applied, r.log) AS behind, n.seen,
 		n.seen + (r.local_from - r.clock) * interval '1 us' AS local_from, n.seen + (r.local_until - r.clock) * interval '1 us' AS local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago,
 		coalesce(r.problems, '{}') AS problems, r.admitted, r.refused, r.undecided, n.seen + (r.undecided_from - r.clock) * interval '1 us' AS undecided_from,
@@ -760,7 +756,7 @@ local_until: When the proxy last stopped limiting by itself.
 seconds_ago: The seconds since seen.
 problems: The rules that the proxy cannot use, each with the permitted values.
 admitted: The number of admitted requests since the start of the proxy, including local decisions.
-refused: The number of refused requests since the start of the proxy, including local decisions.
+refused: The number of refused requests, counted as in admitted.
 undecided: The number of requests without a decision. on_error determined their outcome.
 undecided_from: When the last series of requests without a decision began. A pause of an hour ends a series.
 undecided_at: When a request last had no decision. NULL: never since the start of the proxy.
@@ -770,7 +766,7 @@ locally: The number of requests that the proxy decided without the database, at 
 busiest: The proxy's limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.
 late: The number of changes in behind that were made at least 10 seconds before seen.
 $$);
-CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS WITH proxies AS ( SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false) AS open,
+CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies AS ( SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false) AS open,
 			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes' ), problems AS (
 		SELECT s.place, s.state, p.node, p.node || ' ' || s.said AS said FROM proxies p CROSS JOIN LATERAL (VALUES (1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
 				'what becomes of requests. To grant them: ' || p.cannot), (2, 'silent', true, format('last reported at %s UTC: if it runs, it does not reach this database.', to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS'))),
@@ -818,23 +814,20 @@ COMMENT ON FUNCTION rate_limit_used_by IS 'The rows of rate_limit_used that coun
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 BEGIN
-	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT'), false) THEN
-		RETURN;
+	IF has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT') THEN
+		RETURN QUERY SELECT coalesce(sum(n.requests) FILTER (WHERE n.time >= date_trunc('day', now(), 'UTC')), 0)::bigint, coalesce(sum(n.requests), 0)::bigint,
+			coalesce(sum(n.limited + n.blocked + n.rejected), 0)::bigint,
+			coalesce(sum(n.limited), 0)::bigint, coalesce(sum(n.blocked + n.rejected), 0)::bigint,
+			(SELECT max(m.last_request) FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = $1 AND ($2 IS NULL OR m.key_id = $2)),
+			(SELECT max(u.resets_at) FROM rate_limit_used_by($1, $2) u)
+		FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1 AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2)
+		HAVING EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id > '');
 	END IF;
-	IF NOT EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id > '') THEN
-		RETURN; -- zeros would mean that there was no request
-	END IF;
-	RETURN QUERY SELECT coalesce(sum(n.requests) FILTER (WHERE n.time >= date_trunc('day', now(), 'UTC')), 0)::bigint, coalesce(sum(n.requests), 0)::bigint,
-		coalesce(sum(n.limited + n.blocked + n.rejected), 0)::bigint,
-		coalesce(sum(n.limited), 0)::bigint, coalesce(sum(n.blocked + n.rejected), 0)::bigint,
-		(SELECT max(m.last_request) FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = $1 AND ($2 IS NULL OR m.key_id = $2)),
-		(SELECT max(u.resets_at) FROM rate_limit_used_by($1, $2) u)
-	FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1 AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2);
 END $$;
 COMMENT ON FUNCTION rate_limit_recent IS 'The recent requests of a user or of one of its API keys: of today and of this month in UTC. refused, '
 	'limited (429) and denied (401 or 403) are refused requests of this month. resets is when all limits that count by user or key have their full quota again. NULL: they have it now. No row: no usage was '
 	'recorded, or the role may not read it.';
-CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker = true) AS SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
+CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker) AS SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
 		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys, ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment FROM rate_limit_tiers t;
 CALL rate_limit_describe('rate_limit_tier_states', $$
 The tiers with their users, API keys and rules.
@@ -842,20 +835,20 @@ users: The number of users on the tier.
 keys: The number of API keys with this tier of their own.
 rules: The rules for the tier, including rules that are for other tiers, too.
 $$);
-CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker = true) AS SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id AND b.until > now()) THEN 'banned'
+CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker) AS SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id AND b.until > now()) THEN 'banned'
 		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0 AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state FROM rate_limit_users u;
 CALL rate_limit_describe('rate_limit_user_states', $$
 The users and their states.
 state: banned; blocked: an override of 0 refuses the user; or active.
 $$);
-CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked' WHEN k.expires_at <= now() THEN 'expired'
+CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker) AS SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked' WHEN k.expires_at <= now() THEN 'expired'
 		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now()) OR EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = k.user_id AND b.until > now()) THEN 'banned' ELSE 'valid' END AS state,
 		k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at FROM rate_limit_api_keys k;
 CALL rate_limit_describe('rate_limit_key_states', $$
 The API keys, without their digests, and their states.
 state: valid, expired, revoked, or banned: the key or its user is banned.
 $$);
-CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
+CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
 		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid, CASE r.action WHEN 'limit' THEN r.count_by END AS count_by, nullif(r.without_header, 'share') AS without_header,
 		(SELECT string_agg(concat_ws(' ', l.name, coalesce(l.events::text, 'unlimited') || coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
 			'burst ' || l.burst, CASE WHEN l.durable THEN 'durable' END, nullif(l.on_exceed, 'refuse')), '; ' ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
@@ -867,7 +860,7 @@ in_force: Whether the rule applies now.
 limits: Each limit as text: its name, events and window, algorithm, and all values that are not defaults.
 problems: The warnings of rate_limit_rule_warnings.
 $$);
-CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after, CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0
+CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker) AS SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after, CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0
 			THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}' WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created' ELSE 'deleted' END] || ARRAY(
 				SELECT format('%s: %s', name, coalesce(c.after, c.before) ->> name) FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name WHERE c.kind = 'override' AND nullif(coalesce(c.after, c.before) ->> name, '(,)') IS NOT NULL)
 			ELSE ARRAY(SELECT format('%s: %s -> %s', a.key, c.before -> a.key, a.value) FROM jsonb_each(c.after) a WHERE a.value IS DISTINCT FROM c.before -> a.key AND a.key <> 'updated_at' ORDER BY a.key COLLATE "C") END AS what,
@@ -937,9 +930,8 @@ BEGIN
 	RETURN FOUND;
 EXCEPTION WHEN integrity_constraint_violation THEN
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT;
-	RAISE EXCEPTION '%', CASE SQLSTATE WHEN '23505' THEN format('%s: %s: must be a name that no %1$s has', $1, to_json($3))
-		ELSE rate_limit_fault(fault, message, NULL, jsonb_build_object('tier', $3, 'name', $3)) END
-		USING ERRCODE = 'check_violation';
+	RAISE check_violation USING MESSAGE = CASE SQLSTATE WHEN '23505' THEN format('%s: %s: must be a name that no %1$s has', $1, to_json($3))
+		ELSE rate_limit_fault(fault, message, NULL, jsonb_build_object('tier', $3, 'name', $3)) END;
 END $$;
 COMMENT ON FUNCTION rate_limit_rename IS 'Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it existed. A renamed rule starts new counters.';
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -957,7 +949,7 @@ BEGIN
 	IF ($2 BETWEEN '0' AND '36525 days') IS NOT TRUE THEN
 		RAISE EXCEPTION 'grace: %: must be 0 to 36525 days', to_json($2) USING ERRCODE = 'invalid_parameter_value';
 	ELSIF (octet_length($3) = 32) IS NOT TRUE THEN
-		RAISE EXCEPTION 'digest: must be a sha256 of 32 bytes' USING ERRCODE = 'invalid_parameter_value';
+		RAISE invalid_parameter_value USING MESSAGE = 'digest: must be a sha256 of 32 bytes';
 	ELSIF old.id IS NULL THEN
 		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
 	ELSIF old.replaced_by IS NOT NULL THEN
@@ -980,7 +972,7 @@ COMMENT ON FUNCTION rate_limit_rotate_key IS 'Creates an API key in place of a v
 `
 
 const policyDocument = `
-CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) AS SELECT s.place, s.section, s.relation, a.attnum AS position, a.attname::text AS name,
+CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker) AS SELECT s.place, s.section, s.relation, a.attnum AS position, a.attname::text AS name,
 		format_type(a.atttypid, a.atttypmod) AS type, d.value AS default_value, array_position(s.keys, a.attname::text) AS key, a.attnotnull AND d.value IS NULL OR a.attname = 'events' AS needed,
 		EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = a.attrelid AND c.contype = 'f' AND c.conkey = ARRAY[a.attnum] AND c.confrelid = 'rate_limit_api_keys'::regclass) AS is_reference, col_description(a.attrelid, a.attnum) AS description
 	FROM (VALUES (1, 'tiers', 'rate_limit_tiers'::regclass, '{tier}'::text[]), (2, 'users', 'rate_limit_users', '{user_id}'), (3, 'keys', 'rate_limit_api_keys', '{digest}'),
@@ -1103,7 +1095,7 @@ BEGIN
 			CASE WHEN item.wrong LIKE 'must%' AND item.key NOT IN ('digest', 'hint', 'key_id', 'replaced_by') THEN concat(item.value, ': ') END, item.wrong);
 	END LOOP;
 	IF fault IS NOT NULL THEN
-		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
+		RAISE invalid_parameter_value USING MESSAGE = fault;
 	END IF;
 	RETURN result;
 END $$;
@@ -1227,18 +1219,18 @@ BEGIN
 			UNION ALL SELECT r.name, format('priority: %s: must differ from the priority of the rule "%s", which is in the same family', r.priority, o.name)
 			FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family, r.priority) AND o.name > r.name) AS f(name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
 		IF fault IS NOT NULL THEN
-			RAISE EXCEPTION '%', fault USING ERRCODE = 'foreign_key_violation';
+			RAISE foreign_key_violation USING MESSAGE = fault;
 		END IF;
 		SET CONSTRAINTS ALL IMMEDIATE;
 		SET CONSTRAINTS ALL DEFERRED;
 		IF dry_run THEN
-			RAISE EXCEPTION 'a dry run' USING ERRCODE = 'RL000';
+			RAISE SQLSTATE 'RL000';
 		END IF;
 	EXCEPTION WHEN SQLSTATE 'RL000' THEN
 		NULL; -- The exception undoes the changes of the block. The rows of RETURN QUERY stay.
 	WHEN integrity_constraint_violation THEN
 		GET STACKED DIAGNOSTICS fault = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
-		RAISE EXCEPTION '%', coalesce('rule "' || substring(detail FROM '^The rule is ''(.*)''\.$') || '": ', '') || fault USING ERRCODE = 'check_violation';
+		RAISE check_violation USING MESSAGE = concat('rule "' || substring(detail FROM '^The rule is ''(.*)''\.$') || '": ', fault);
 	END;
 END $$;
 COMMENT ON FUNCTION rate_limit_apply IS 'Changes the policy to match a document of rate_limit_policy, and returns the differences: a new or '
@@ -1276,7 +1268,7 @@ BEGIN
 		fault := keys[1] || ': must be given';
 	END IF;
 	IF fault IS NOT NULL THEN
-		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
+		RAISE invalid_parameter_value USING MESSAGE = fault;
 	END IF;
 	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (resets) THEN '%1$I = DEFAULT' ELSE '%1$I = t.%1$I' END, n), ', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || resets);
 	FOR attempt IN 1..2 LOOP -- Another session may insert the row between the two statements.
@@ -1298,7 +1290,7 @@ EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, sets = COLUMN_NAME;
 	message := CASE WHEN SQLSTATE <> '23502' THEN rate_limit_fault(fault, message, detail, inputs) WHEN sets = ANY (resets) THEN sets || ': must have a value, and has no default'
 		ELSE sets || ': must be given for a new row' END;
-	RAISE EXCEPTION '%', message USING ERRCODE = 'check_violation';
+	RAISE check_violation USING MESSAGE = message;
 END $$;
 COMMENT ON FUNCTION rate_limit_set IS 'Creates or changes a row, which the columns keys identify. A field that is null is not set. A column in reset gets its default. Returns created, changed, or kept: another session deletes the row.';
 CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
@@ -1383,7 +1375,7 @@ CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id tex
 	RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	IF num_nonnulls($1, $2, $3) <> 1 THEN
-		RAISE EXCEPTION 'network, user_id, key_id: exactly one of them must be given' USING ERRCODE = 'invalid_parameter_value';
+		RAISE invalid_parameter_value USING MESSAGE = 'network, user_id, key_id: exactly one of them must be given';
 	ELSIF $4 <= now() THEN
 		RAISE EXCEPTION 'until: %: must be in the future of the server''s clock', to_json($4) USING ERRCODE = 'invalid_parameter_value';
 	END IF;
@@ -1428,15 +1420,15 @@ COMMENT ON FUNCTION rate_limit_delete_override IS 'Deletes the overrides of a li
 `
 
 const policyLists = `
-CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false)
+CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false)
 	FROM unnest(list) AS item);
-COMMENT ON FUNCTION rate_limit_each_matches IS 'Whether a list is non-empty and one-dimensional, and every element matches a regular expression.';
+COMMENT ON FUNCTION rate_limit_each_matches IS 'Whether a list is non-empty and one-dimensional, and every element matches a regular expression. NULL: the list is NULL.';
 CREATE OR REPLACE FUNCTION rate_limit_each_once(list text[]) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN NOT EXISTS (SELECT FROM unnest(list) AS item, unnest(string_to_array(item, '|')) AS name
 	GROUP BY lower(name) HAVING count(*) > 1);
 COMMENT ON FUNCTION rate_limit_each_once IS 'Whether all alternatives of all elements differ in more than case.';
-CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0
-		THEN extract(year FROM span) * 12 + extract(month FROM span) || ' months' ELSE (SELECT trunc(extract(epoch FROM span) / u.seconds) || u.name
-		FROM (VALUES (3600, 'h'), (60, 'm'), (1, 's'), (0.001, 'ms'), (0.000001, 'us')) AS u(seconds, name) WHERE extract(epoch FROM span) % u.seconds = 0 ORDER BY u.seconds DESC LIMIT 1) END;
+CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN date_trunc('month', span) <> '0' THEN extract(year FROM span) * 12 + extract(month FROM span) || ' months'
+	ELSE (SELECT trunc(extract(epoch FROM span) / u.seconds) || u.name FROM (VALUES (3600, 'h'), (60, 'm'), (1, 's'), (0.001, 'ms'), (0.000001, 'us')) AS u(seconds, name)
+		WHERE extract(epoch FROM span) % u.seconds = 0 ORDER BY u.seconds DESC LIMIT 1) END;
 COMMENT ON FUNCTION rate_limit_span IS 'An interval as a multiple of the largest unit that divides it, such as 90s or 24h.';
 `
 
@@ -1477,9 +1469,16 @@ CREATE TABLE IF NOT EXISTS rate_limit_overrides ( id         bigint GENERATED BY
 		CHECK (num_nonnulls(tier, user_id, key_id) = 1), CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992),
 	CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992), CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)) );
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_overrides_must_differ_in_more_than_the_amount ON rate_limit_overrides (rule, limit_name, tier, user_id, key_id, valid) NULLS NOT DISTINCT;
-CREATE INDEX IF NOT EXISTS rate_limit_overrides_tier ON rate_limit_overrides (tier) WHERE tier IS NOT NULL;
-CREATE INDEX IF NOT EXISTS rate_limit_overrides_user_id ON rate_limit_overrides (user_id) WHERE user_id IS NOT NULL;
-CREATE INDEX IF NOT EXISTS rate_limit_overrides_key_id ON rate_limit_overrides (key_id) WHERE key_id IS NOT NULL;
+DO $$
+DECLARE
+	source record;
+BEGIN
+	FOR source IN SELECT t.name, part FROM (VALUES ('api_keys', '{replaced_by,counted_as,tier}'::text[]), ('overrides', '{tier,user_id,key_id}')) AS t(name, parts), unnest(t.parts) AS part
+	LOOP
+		EXECUTE format('CREATE INDEX IF NOT EXISTS rate_limit_%1$s_%2$s ON rate_limit_%1$s (%2$s)
+			WHERE %2$s IS NOT NULL', source.name, source.part);
+	END LOOP;
+END $$;
 CALL rate_limit_describe('rate_limit_overrides', $$
 Amounts that replace the amount of a limit for a tier, a user or an API key. The override for the key applies,
 	otherwise the override for the user, otherwise the override for the tier. If several overrides of the same
@@ -1589,8 +1588,8 @@ INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('anonymous', -1, 'req
 CREATE TABLE IF NOT EXISTS rate_limit_users ( user_id      text PRIMARY KEY, tier         text NOT NULL CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
 	tier_until   timestamptz NOT NULL DEFAULT 'infinity', period_start date, time_zone    text NOT NULL DEFAULT 'UTC', comment      text, created_at   timestamptz NOT NULL DEFAULT now(), updated_at   timestamptz NOT NULL DEFAULT now(),
 	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512), CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01' AND '2999-12-31'),
-	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'), CONSTRAINT time_zone_must_be_known_to_the_server
-		CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL) );
+	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'), CONSTRAINT time_zone_must_be_known_to_the_server CHECK (isfinite(timezone(time_zone, timestamptz 'epoch')))
+);
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
 CALL rate_limit_describe('rate_limit_users', $$
 The users of the API, each on one tier.
@@ -1611,9 +1610,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_api_keys ( id          bigint GENERATED BY
 	CONSTRAINT name_must_have_1_to_200_characters CHECK (length(name) BETWEEN 1 AND 200), CONSTRAINT revoked_by_needs_revoked_at CHECK (revoked_by IS NULL OR revoked_at IS NOT NULL),
 	CONSTRAINT replaced_by_must_be_another_key CHECK (replaced_by <> id) );
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_user_id ON rate_limit_api_keys (user_id);
-CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_keys (replaced_by) WHERE replaced_by IS NOT NULL;
-CREATE INDEX IF NOT EXISTS rate_limit_api_keys_counted_as ON rate_limit_api_keys (counted_as) WHERE counted_as IS NOT NULL;
-CREATE INDEX IF NOT EXISTS rate_limit_api_keys_tier ON rate_limit_api_keys (tier) WHERE tier IS NOT NULL;
 CALL rate_limit_describe('rate_limit_api_keys', $$
 The API keys of users. Only the digests of keys are stored.
 id: The number of the key. Limits that count by key count by it, unless counted_as is given.
@@ -1687,7 +1683,7 @@ BEGIN
 	SELECT coalesce(fault, string_agg(a.key || ': ' || a.value, ', ') || ': must be null or 0 to 9007199254740992') INTO fault
 		FROM jsonb_each_text(amounts) AS a WHERE a.value::bigint NOT BETWEEN 0 AND 9007199254740992;
 	IF fault IS NOT NULL THEN
-		RAISE EXCEPTION '%', fault USING ERRCODE = 'check_violation';
+		RAISE check_violation USING MESSAGE = fault;
 	END IF;
 	result := rate_limit_set('rate_limit_rules', '{name}', (SELECT jsonb_object_agg(f, NULL) FROM unnest(limit_names) AS f) || (SELECT to_jsonb(r) FROM (SELECT name, family, priority, mode,
 			action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message,
@@ -1712,7 +1708,7 @@ BEGIN
 		WHEN durable AND count(*) = 0 THEN 'durable: true: the rule has no limit' END
 	INTO fault FROM rate_limit_rule_limits l WHERE l.rule = name;
 	IF fault IS NOT NULL THEN
-		RAISE EXCEPTION '%', fault USING ERRCODE = 'check_violation';
+		RAISE check_violation USING MESSAGE = fault;
 	END IF;
 	RETURN result;
 END $$;
@@ -1726,18 +1722,17 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules ( name        text PRIMARY KEY, fami
 	updated_at  timestamptz NOT NULL DEFAULT now(), CONSTRAINT rate_limit_rules_of_a_family_must_have_different_priorities UNIQUE (family, priority) DEFERRABLE, CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores
 		CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'), CONSTRAINT family_must_be_null_or_a_name_like_that_of_a_rule CHECK (family ~ '^[A-Za-z0-9._-]{1,100}$'),
 	CONSTRAINT mode_must_be_enforce_or_shadow_or_off CHECK (mode IN ('enforce', 'shadow', 'off')), CONSTRAINT action_must_be_limit_or_block_or_exempt CHECK (action IN ('limit', 'block', 'exempt')),
-	CONSTRAINT hosts_must_be_null_or_names_without_ports_as_in_example_com CHECK (hosts IS NULL OR rate_limit_each_matches(hosts, '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|(?=.*:.*:)([0-9A-Fa-f:.]+|\[[0-9A-Fa-f:.]+\]))$')),
-	CONSTRAINT paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/(\*|[^/*[:cntrl:]]*))+$')), CONSTRAINT paths_must_not_have_empty_or_dot_segments_or_escapes_or_queries
-		CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/|(/(?!\.{1,2}(/|$))([^/?\\%]|%(?![0-9A-Fa-f]{2}))+)+/?)$')), CONSTRAINT methods_must_be_null_or_names_such_as_get
-		CHECK (methods IS NULL OR rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')), CONSTRAINT networks_must_be_null_or_a_list_without_nulls
-		CHECK (cardinality(networks) > 0 AND array_ndims(networks) = 1 AND num_nulls(VARIADIC networks) = 0), CONSTRAINT tiers_must_be_null_or_names_of_tiers
-		CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')), CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
+	CONSTRAINT hosts_must_be_null_or_names_without_ports_as_in_example_com CHECK (rate_limit_each_matches(hosts, '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|(?=.*:.*:)([0-9A-Fa-f:.]+|\[[0-9A-Fa-f:.]+\]))$')),
+	CONSTRAINT paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards CHECK (rate_limit_each_matches(paths, '^(/(\*|[^/*[:cntrl:]]*))+$')), CONSTRAINT paths_must_not_have_empty_or_dot_segments_or_escapes_or_queries
+		CHECK (rate_limit_each_matches(paths, '^(/|(/(?!\.{1,2}(/|$))([^/?\\%]|%(?![0-9A-Fa-f]{2}))+)+/?)$')), CONSTRAINT methods_must_be_null_or_names_such_as_get CHECK (rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')),
+	CONSTRAINT networks_must_be_null_or_a_list_without_nulls CHECK (cardinality(networks) > 0 AND array_ndims(networks) = 1 AND num_nulls(VARIADIC networks) = 0), CONSTRAINT tiers_must_be_null_or_names_of_tiers
+		CHECK (rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')), CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
 		'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')), CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR 'all' <> ALL (count_by)),
 	CONSTRAINT count_by_must_have_each_name_once CHECK (rate_limit_each_once(count_by)), CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')),
 	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)), CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992), CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
 		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$'),
 	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599), CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096), CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
-		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0 AND retry_after BETWEEN interval '0' AND interval '36525 days') );
+		date_trunc('month', retry_after) = '0' AND retry_after BETWEEN interval '0' AND interval '36525 days') );
 CALL rate_limit_describe('rate_limit_rules', $$
 Rules that limit, block or exempt requests. A rule matches a request if all its conditions hold. A condition that is NULL always holds.
 name: The name. It is part of the prefix of the counters, so a renamed rule starts new counters.
@@ -1790,7 +1785,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	CONSTRAINT exactly_one_of_per_and_calendar_must_be_given
 		CHECK (num_nonnulls(per, calendar) = CASE algorithm WHEN 'in_flight' THEN 0 ELSE 1 END),
 	CONSTRAINT per_must_be_1_ms_to_36525_days_without_months CHECK (
-		extract(year FROM per) = 0 AND extract(month FROM per) = 0 AND per BETWEEN interval '1 ms'
+		date_trunc('month', per) = '0' AND per BETWEEN interval '1 ms'
 			AND interval '36525 days'),
 	CONSTRAINT calendar_must_be_day_or_week_or_month_or_year
 		CHECK (calendar IN ('day', 'week', 'month', 'year')),
@@ -1799,7 +1794,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc
 		CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'),
 	CONSTRAINT time_zone_must_be_known_to_the_server
-		CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL OR time_zone IS NULL),
+		CHECK (isfinite(timezone(time_zone, timestamptz 'epoch'))),
 	CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992),
 	CONSTRAINT burst_needs_token_bucket_or_gcra
 		CHECK (burst IS NULL OR algorithm IN ('token_bucket', 'gcra')),
@@ -1833,19 +1828,15 @@ $$);
 
 const policyTriggers = `
 CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
-	SELECT CASE WHEN kind = 'key' THEN substr(r->>'digest', 3) WHEN kind = 'limit' THEN concat(r->>'rule', '/', r->>'name') WHEN kind = 'rule' THEN r->>'name' WHEN kind = 'tier' THEN r->>'tier'
-		WHEN kind = 'user' THEN r->>'user_id'
-		WHEN r->>'network' IS NOT NULL THEN concat('network/', r->>'network')
-		WHEN r->>'user_id' IS NOT NULL THEN concat('user/', r->>'user_id')
-		WHEN r->>'key_id' IS NOT NULL THEN concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k WHERE k.id = (r->>'key_id')::bigint))
-		ELSE concat('tier/', r->>'tier') END
+	SELECT CASE kind WHEN 'key' THEN substr(r->>'digest', 3) WHEN 'limit' THEN concat(r->>'rule', '/', r->>'name') WHEN 'rule' THEN r->>'name' WHEN 'tier' THEN r->>'tier' WHEN 'user' THEN r->>'user_id'
+		ELSE coalesce('network/' || (r->>'network'), 'user/' || (r->>'user_id'), 'tier/' || (r->>'tier'), concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k
+				WHERE k.id = (r->>'key_id')::bigint))) END
 $$;
 COMMENT ON FUNCTION rate_limit_change_ref IS 'Returns the ref of a changed row. For a ban or override of a deleted key, it is key/ without the digest, which the change of the key itself has.';
 CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	kind CONSTANT text := TG_ARGV[0];
-	actor CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END
-		|| coalesce(' (' || nullif(left(current_setting('rate_limit.person', true), 100), '') || ')', '');
+	actor CONSTANT text := coalesce(nullif(current_setting('role'), 'none'), session_user) || coalesce(' (' || nullif(left(current_setting('rate_limit.person', true), 100), '') || ')', '');
 	most CONSTANT int := 1000;
 	changed int := 0;
 BEGIN
@@ -1944,7 +1935,7 @@ END $$;
 `
 
 const policyViews = `
-CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,
+CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker) AS SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,
 		coalesce(b.network::text, b.user_id, b.key_id::text) AS banned, b.until, CASE WHEN isfinite(b.until) THEN b.until - now() END AS remaining, b.reason, b.banned_at, b.banned_by, b.network, b.user_id, b.key_id
 	FROM rate_limit_bans b WHERE b.until > now();
 CALL rate_limit_describe('rate_limit_banned', $$
@@ -1957,7 +1948,7 @@ CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS
 		ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END, CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END WHERE cardinality(count_by) = 1;
 END;
 COMMENT ON FUNCTION rate_limit_counted IS 'For the key of a counter with one part: the dimension, such as user, and the value of the part, without the number of the alternative in a rule that counts by user|ip.';
-CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, u.used, q.quota,
+CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, u.used, q.quota,
 		(100 * u.used / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END::numeric)::numeric(20, 1) AS percent, u.resets_at FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
 	CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c LEFT JOIN LATERAL ( SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,
 			CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') END, CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o ) o ON true
@@ -1972,17 +1963,15 @@ key: The key of the counter.
 used: The used units of the quota now.
 quota: The full quota: the burst, or the events. NULL: unlimited.
 percent: used as a percentage of quota, or of 1 if quota is 0.
-resets_at: When the window ends; for sliding_log, when the oldest request leaves the window; for token_bucket
-	and gcra, when the full quota is available again. NULL: nothing is used, or the time is unknown, as for
-	in_flight.
+resets_at: As in rate_limit_usage_of.
 $$);
-CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
+CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker) AS SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
 CALL rate_limit_describe('rate_limit_near', $$
 The counters of rules with at least 80 % of their quota used. Unlimited counters do not appear.
 $$);
-CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) ||
-		': not in rate_limit_tiers, so no user has them' AS warning FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name UNION ALL
-	SELECT l.rule, l.name, l.name || ': 0: refuses every request, and no override has another amount: to refuse all requests, use action=block' FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
+CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker) AS SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) || ': not in rate_limit_tiers, so no user has them' AS warning
+	FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name UNION ALL SELECT l.rule, l.name, l.name ||
+		': 0: refuses every request, and no override has another amount: to refuse all requests, use action=block' FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
 	WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off' AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now() AND o.events IS DISTINCT FROM 0) UNION ALL
 	SELECT m[1], 'proxies', format('%s cannot use it: %s', p.node, m[2]) FROM rate_limit_proxies p, unnest(p.problems) AS problem, regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
 CALL rate_limit_describe('rate_limit_rule_warnings', $$
@@ -2038,13 +2027,13 @@ BEGIN
 	EXECUTE format('WITH locked AS MATERIALIZED (
 			SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key)
 				ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
-		DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND (c.slots IS NULL
-			OR NOT EXISTS (SELECT FROM unnest(c.slots) s
+		DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND NOT EXISTS (
+			SELECT FROM unnest(c.slots) s
 				WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
 					AND 3610
 				OR s >> 32 IN (SELECT p.process FROM %2$s p
 					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
-						AND statement_timestamp() + interval ''10 s'')))', $1, $2) USING $3, $4;
+						AND statement_timestamp() + interval ''10 s''))', $1, $2) USING $3, $4;
 	GET DIAGNOSTICS deleted = ROW_COUNT;
 	RETURN deleted;
 END $$;
@@ -2079,19 +2068,19 @@ END $$;
 COMMENT ON FUNCTION rate_limit_reset IS 'Deletes the counters of a prefix and a key, so that the full quota is available again. Returns the number of deleted counters. It fails while running requests hold slots of a counter.';
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz, remainder bigint,
 		hits timestamptz[], slots bigint, expires_at timestamptz, at timestamptz DEFAULT now()) RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
-	SELECT greatest(u.used, 0)::bigint, CASE WHEN u.used > 0 THEN CASE algorithm WHEN 'fixed_window' THEN coalesce(window_start + span * interval '1 microsecond', expires_at) WHEN 'sliding_window' THEN window_start
-				+ CASE WHEN t.passed < span THEN span ELSE 2 * span END * interval '1 microsecond' WHEN 'sliding_log' THEN (SELECT min(hit) FROM unnest(hits) AS hit WHERE hit > t.oldest) + span * interval '1 microsecond' WHEN 'in_flight' THEN NULL
-			ELSE last_refill + least(CASE WHEN t.evenly THEN div((t.quota - b.had) * span + b.part + events - 1, events) ELSE (b.windows + ceil(u.used / events)) * span END, 2305843009213693952)::float8 * interval '1 microsecond' END END FROM (
+	SELECT greatest(u.used, 0)::bigint, CASE WHEN u.used > 0 THEN CASE algorithm WHEN 'fixed_window' THEN coalesce(window_start + span * interval '1 us', expires_at) WHEN 'sliding_window' THEN window_start
+				+ CASE WHEN t.passed < span THEN span ELSE 2 * span END * interval '1 us' WHEN 'sliding_log' THEN (SELECT min(hit) FROM unnest(hits) AS hit WHERE hit > t.oldest) + span * interval '1 us' WHEN 'in_flight' THEN NULL
+			ELSE last_refill + least(CASE WHEN t.evenly THEN div((t.quota - b.had) * span + b.part + events - 1, events) ELSE (b.windows + ceil(u.used / events)) * span END, 2305843009213693952)::float8 * interval '1 us' END END FROM (
 		SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) IS TRUE AS evenly, 10000000 AS slack, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
-			(date_part('epoch', at - last_refill) * 1000000)::bigint AS drained, greatest(at, hits[cardinality(hits)]) - span * interval '1 microsecond' AS oldest ) AS t, LATERAL (
+			(date_part('epoch', at - last_refill) * 1000000)::bigint AS drained, greatest(at, hits[cardinality(hits)]) - span * interval '1 us' AS oldest ) AS t, LATERAL (
 		SELECT greatest(0, t.drained) / span AS windows, least(coalesce(remainder, 0), events - 1) AS part, floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota), least(t.quota, tokens)))::bigint::numeric AS had
-	) AS b, LATERAL (SELECT CASE WHEN algorithm = 'fixed_window' AND span IS NULL THEN CASE WHEN expires_at > at AND window_start - at <= expires_at - window_start + t.slack * interval '1 microsecond' THEN count END
-		WHEN algorithm = 'fixed_window' THEN CASE WHEN t.passed < span AND t.passed >= -span - t.slack THEN count END WHEN algorithm = 'sliding_window' AND t.passed < span THEN
-			CASE WHEN t.passed >= -span - t.slack THEN greatest(0, count) + div(greatest(0, prev_count)::numeric * (span - greatest(0, t.passed)) + span - 1, span) END WHEN algorithm = 'sliding_window' THEN CASE WHEN t.passed < 2 * span
-				THEN div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span) END WHEN algorithm = 'sliding_log' THEN CASE WHEN hits[cardinality(hits)] <= at + (span + t.slack) * interval '1 microsecond'
-				THEN (SELECT count(*) FROM unnest(hits) AS hit WHERE hit > t.oldest) END WHEN algorithm = 'in_flight' THEN slots WHEN events = 0 OR events IS NULL THEN NULL WHEN t.evenly THEN
-			CASE WHEN t.drained >= -div(t.quota::numeric * span + events - 1, events) - t.slack THEN t.quota - b.had - div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span) END
-		WHEN t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack THEN t.quota - floor(least(t.quota, tokens + b.windows::float8 * events))::bigint::numeric END::numeric AS used OFFSET 0) AS u;
+	) AS b, LATERAL (SELECT CASE WHEN algorithm = 'fixed_window' AND span IS NULL THEN CASE WHEN expires_at > at AND window_start - at <= expires_at - window_start + t.slack * interval '1 us' THEN count END WHEN algorithm = 'fixed_window' THEN
+			CASE WHEN t.passed < span AND t.passed >= -span - t.slack THEN count END WHEN algorithm = 'sliding_window' AND t.passed < span THEN CASE WHEN t.passed >= -span - t.slack THEN greatest(0, count) + div(greatest(0,
+				prev_count)::numeric * (span - greatest(0, t.passed)) + span - 1, span) END WHEN algorithm = 'sliding_window' THEN CASE WHEN t.passed < 2 * span THEN div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span) END
+		WHEN algorithm = 'sliding_log' THEN CASE WHEN hits[cardinality(hits)] <= at + (span + t.slack) * interval '1 us' THEN (SELECT count(*) FROM unnest(hits) AS hit WHERE hit > t.oldest) END WHEN algorithm = 'in_flight' THEN slots
+		WHEN events = 0 OR events IS NULL THEN NULL WHEN t.evenly THEN CASE WHEN t.drained >= -div(t.quota::numeric * span + events - 1, events) - t.slack THEN t.quota - b.had
+					- div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span) END WHEN t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack
+			THEN t.quota - floor(least(t.quota, tokens + b.windows::float8 * events))::bigint::numeric END::numeric AS used OFFSET 0) AS u;
 END;
 COMMENT ON FUNCTION rate_limit_usage_of IS 'The units of a limit that a counter has used at a time. span is the window of the limit in microseconds; NULL for a calendar window and for in_flight. resets_at is the end of the window; for '
 	'sliding_log, when the oldest request leaves the window; for token_bucket and gcra, when the full quota is available again. NULL: nothing is used, or the time is unknown.';

@@ -1,6 +1,6 @@
 -- The queries on the history that commands and the page use.
 
-CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS
 	SELECT a.time, a.outcome, a.outcome IN ('limited', 'blocked', 'rejected') AS refused, a.reason,
 		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
 		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight,
@@ -104,17 +104,14 @@ COMMENT ON FUNCTION rate_limit_usage_between IS
 	'ways are NULL. Use charged and settled only from the rows by limit, because the other rows add units of '
 	'different limits.';
 
-CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker) AS
 	SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused,
 		sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
 	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
 CALL rate_limit_describe('rate_limit_minutes', $$
 The requests of all proxies in each minute with requests.
-time: The start of the minute.
-allowed: Requests that passed.
 refused: Requests that were refused by a limit, a ban or a block rule, or because of their API key or path.
 failed: Requests without a decision.
-shadow: Refusals that shadow rules would have made.
 $$);
 
 -- UNION ALL instead of OR lets each of the four ways to find a sender use its index.
@@ -127,7 +124,7 @@ RETURNS TABLE (said text, "time" timestamptz, outcome text, reason text, prefix 
 DECLARE
 	-- $1 as keys of counters contain it: escaped or not, with or without the number of an alternative
 	keys CONSTANT text[] := ARRAY(SELECT DISTINCT p || k
-		FROM unnest(string_to_array(',1|,2|,3|,4|,5|,6|,7|,8|,9|', ',')) AS p,
+		FROM unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS p,
 			unnest(ARRAY[$1, replace(replace($1, '%', '%25'), ' ', '%20')]) AS k);
 	number CONSTANT bigint := substring($1 FROM '^#([1-9][0-9]{0,17})$');
 	today CONSTANT timestamp := now() AT TIME ZONE 'UTC';

@@ -38,7 +38,7 @@ COMMENT ON FUNCTION rate_limit_percentile IS
 	'of 2 of the exact time. NULL: there are no decisions. To combine several rows, add their buckets with '
 	'rate_limit_sum.';
 
-CREATE OR REPLACE VIEW rate_limit_traffic WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW rate_limit_traffic WITH (security_invoker) AS
 	SELECT rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms,
 		rate_limit_percentile(m.latency, 0.99) AS p99_ms, m.*
 	FROM rate_limit_metrics m;

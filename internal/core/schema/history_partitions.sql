@@ -9,7 +9,7 @@
 -- Functions of the history run with the rights of the owner. The next two functions find out what the role of
 -- the caller may create or delete.
 CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS $$
-	SELECT CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END::text
+	SELECT coalesce(nullif(current_setting('role'), 'none'), session_user)
 $$;
 COMMENT ON FUNCTION rate_limit_caller IS
 	'The calling role, even in a function with the rights of the owner.';

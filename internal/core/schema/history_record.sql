@@ -52,9 +52,9 @@ BEGIN
 				string_agg(format(CASE
 						WHEN c.name = 'time' AND c.attrelid = 'rate_limit_metrics'::regclass
 							THEN 'date_trunc(g.granularity, timestamptz ''epoch'' + '
-								'r.time * interval ''1 microsecond'', ''UTC'')'
+								'r.time * interval ''1 us'', ''UTC'')'
 						WHEN c.type LIKE 'timestamp%'
-							THEN 'timestamptz ''epoch'' + r.%1$I * interval ''1 microsecond'''
+							THEN 'timestamptz ''epoch'' + r.%1$I * interval ''1 us'''
 						WHEN c.number AND NOT c.needed THEN 'CASE WHEN r.%1$I >= 0 THEN r.%1$I END'
 						WHEN c.needed THEN 'r.%1$I::%2$s'
 						ELSE 'nullif(r.%1$I, '''')::%2$s' END, c.name, c.type), ', ' ORDER BY c.n) AS values,
@@ -82,7 +82,7 @@ BEGIN
 				RAISE;
 			END IF;
 			PERFORM rate_limit_make_partition(d.day, p) FROM (SELECT DISTINCT ((timestamptz 'epoch'
-				+ t * interval '1 microsecond') AT TIME ZONE 'UTC')::date AS day FROM unnest("time") AS t
+				+ t * interval '1 us') AT TIME ZONE 'UTC')::date AS day FROM unnest("time") AS t
 				ORDER BY day) d, unnest(%L::text[]) AS p;
 		END;
 	END LOOP;
@@ -90,8 +90,8 @@ END $$$f$, CASE WHEN of_audit THEN 'audit' ELSE 'metrics' END,
 			concat(CASE WHEN of_audit THEN 'node text, ' END, arguments),
 			CASE WHEN NOT of_audit THEN format($f$IF (SELECT min(n) FROM unnest(%s) n) < 0
 		OR array_to_string(latency, '') LIKE '%%-%%' THEN
-		RAISE EXCEPTION 'a number of the metrics is below 0: metrics only grow'
-			USING ERRCODE = 'invalid_parameter_value';
+		RAISE invalid_parameter_value
+			USING MESSAGE = 'a number of the metrics is below 0: metrics only grow';
 	END IF;$f$, numbers) END,
 			CASE WHEN of_audit THEN format($f$INSERT INTO rate_limit_audit (node, region, id, %s)
 			SELECT $2, nullif($1, ''), nextval('rate_limit_audit_id'), %s

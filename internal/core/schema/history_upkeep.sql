@@ -86,9 +86,10 @@ CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), paus
 	RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'
 	SET lock_timeout = '1s' AS $$
 DECLARE
-	max_rows CONSTANT int := 20000;
 	today CONSTANT date := CASE WHEN rate_limit_owns_history() THEN $1 ELSE pg_catalog.now() END;
 	parent text;
+	column_name text;
+	before timestamptz;
 BEGIN
 	IF NOT pg_try_advisory_xact_lock(1885827693,
 		('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int)
@@ -117,19 +118,16 @@ BEGIN
 	END LOOP;
 
 	what := 'deleted';
-	name := 'metrics_day';
-	DELETE FROM rate_limit_metrics_day d WHERE d.ctid = ANY (ARRAY(SELECT m.ctid FROM rate_limit_metrics_day m
-		WHERE m.time < date_trunc('day', rate_limit_cutoff('metrics_day', $1))
-		LIMIT max_rows FOR UPDATE SKIP LOCKED));
-	GET DIAGNOSTICS rows = ROW_COUNT;
-	RETURN NEXT;
-
-	name := 'writers';
-	DELETE FROM rate_limit_writers d WHERE d.ctid = ANY (ARRAY(SELECT w.ctid FROM rate_limit_writers w
-		WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days'
-		LIMIT max_rows FOR UPDATE SKIP LOCKED));
-	GET DIAGNOSTICS rows = ROW_COUNT;
-	RETURN NEXT;
+	FOR name, column_name, before IN
+		VALUES ('metrics_day', 'time', date_trunc('day', rate_limit_cutoff('metrics_day', $1))),
+			('writers', 'seen', least($1, pg_catalog.now()) - interval '30 days')
+	LOOP
+		EXECUTE format('DELETE FROM rate_limit_%1$s d WHERE d.ctid = ANY (ARRAY(SELECT o.ctid
+			FROM rate_limit_%1$s o WHERE o.%2$s < $1 LIMIT 20000 FOR UPDATE SKIP LOCKED))', name, column_name)
+			USING before;
+		GET DIAGNOSTICS rows = ROW_COUNT;
+		RETURN NEXT;
+	END LOOP;
 
 	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now()
 		FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free
@@ -141,5 +139,4 @@ COMMENT ON FUNCTION rate_limit_upkeep IS
 	'old rows of rate_limit_writers. Waits for a lock for at most 1 s. Returns a row for each effect. what '
 	'is made (a partition), deleted (rows), skipped (a table that another session has locked), or busy '
 	'(another process runs the function, or ran it within the pause). For a role that does not own the '
-	'tables, partitions are created by the current time, and rows deleted by now or the current time, '
-	'whichever is earlier. One of the proxies, or pg_cron, runs this about once a minute.';
+	'tables, now is at most the current time. One of the proxies, or pg_cron, runs this about once a minute.';

@@ -1,8 +1,8 @@
 -- The registry of the proxies.
 
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes (
-	node   text NOT NULL,
-	epoch  bigint NOT NULL DEFAULT 0,
+	node   text,
+	epoch  bigint DEFAULT 0,
 	seen   timestamptz NOT NULL DEFAULT now(),
 	ended  timestamptz,
 	system bigint DEFAULT (pg_control_system()).system_identifier,
@@ -41,7 +41,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_behind IS
 	'The number of policy changes before the time made_before that a proxy has not applied yet. applied and '
 	'log are from the proxy''s report. NULL: the proxy has no policy, or has read another log of changes.';
-CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker) AS
 	SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
 		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live,
 		n.ended, r.cannot, n.epoch, r.applied IS NOT NULL AS policy,
@@ -78,7 +78,7 @@ local_until: When the proxy last stopped limiting by itself.
 seconds_ago: The seconds since seen.
 problems: The rules that the proxy cannot use, each with the permitted values.
 admitted: The number of admitted requests since the start of the proxy, including local decisions.
-refused: The number of refused requests since the start of the proxy, including local decisions.
+refused: The number of refused requests, counted as in admitted.
 undecided: The number of requests without a decision. on_error determined their outcome.
 undecided_from: When the last series of requests without a decision began. A pause of an hour ends a series.
 undecided_at: When a request last had no decision. NULL: never since the start of the proxy.
@@ -95,7 +95,7 @@ $$);
 -- A proxy applies a change within a second, and a large change within five seconds, but reports the change
 -- with its next heartbeat. The column behind is therefore rarely 0 while users are created all the time. The
 -- state behind is about the column late, which is then 0.
-CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 	WITH proxies AS (
 		SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false)
 				AS open,

@@ -18,8 +18,8 @@ const (
 	foreignBegin = `SELECT string_agg(format('the table %s.%I is of another program (it has no column "%s")',
 		c.relnamespace::regnamespace, c.relname, t.mark), '; ' ORDER BY t.name)
 	FROM (VALUES `
-	foreignEnd = `) AS t(name, mark) JOIN pg_catalog.pg_class c ON c.oid = to_regclass(t.name)
-	WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = t.mark
+	foreignEnd = `) AS t(name, mark) JOIN pg_class c ON c.oid = to_regclass(t.name)
+	WHERE NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = t.mark
 		AND NOT a.attisdropped)`
 
 	refuseBegin = `

@@ -21,22 +21,20 @@ CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT
 	RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 BEGIN
-	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT'), false) THEN
-		RETURN;
+	IF has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT') THEN
+		RETURN QUERY SELECT
+			coalesce(sum(n.requests) FILTER (WHERE n.time >= date_trunc('day', now(), 'UTC')), 0)::bigint,
+			coalesce(sum(n.requests), 0)::bigint,
+			coalesce(sum(n.limited + n.blocked + n.rejected), 0)::bigint,
+			coalesce(sum(n.limited), 0)::bigint, coalesce(sum(n.blocked + n.rejected), 0)::bigint,
+			(SELECT max(m.last_request) FROM rate_limit_metrics m WHERE m.granularity = 'day'
+				AND m.user_id = $1 AND ($2 IS NULL OR m.key_id = $2)),
+			(SELECT max(u.resets_at) FROM rate_limit_used_by($1, $2) u)
+		FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1
+			AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2)
+		-- Zeros would mean that there was no request.
+		HAVING EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id > '');
 	END IF;
-	IF NOT EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id > '') THEN
-		RETURN; -- zeros would mean that there was no request
-	END IF;
-	RETURN QUERY SELECT
-		coalesce(sum(n.requests) FILTER (WHERE n.time >= date_trunc('day', now(), 'UTC')), 0)::bigint,
-		coalesce(sum(n.requests), 0)::bigint,
-		coalesce(sum(n.limited + n.blocked + n.rejected), 0)::bigint,
-		coalesce(sum(n.limited), 0)::bigint, coalesce(sum(n.blocked + n.rejected), 0)::bigint,
-		(SELECT max(m.last_request) FROM rate_limit_metrics m WHERE m.granularity = 'day'
-			AND m.user_id = $1 AND ($2 IS NULL OR m.key_id = $2)),
-		(SELECT max(u.resets_at) FROM rate_limit_used_by($1, $2) u)
-	FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1
-		AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2);
 END $$;
 COMMENT ON FUNCTION rate_limit_recent IS
 	'The recent requests of a user or of one of its API keys: of today and of this month in UTC. refused, '
@@ -44,7 +42,7 @@ COMMENT ON FUNCTION rate_limit_recent IS
 	'that count by user or key have their full quota again. NULL: they have it now. No row: no usage was '
 	'recorded, or the role may not read it.';
 
-CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker) AS
 	SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
 		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys,
 		ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name)
@@ -57,7 +55,7 @@ keys: The number of API keys with this tier of their own.
 rules: The rules for the tier, including rules that are for other tiers, too.
 $$);
 
-CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker) AS
 	SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id
 		AND b.until > now()) THEN 'banned'
 		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0
@@ -68,7 +66,7 @@ The users and their states.
 state: banned; blocked: an override of 0 refuses the user; or active.
 $$);
 
-CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker) AS
 	SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked'
 		WHEN k.expires_at <= now() THEN 'expired'
 		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now())
@@ -82,7 +80,7 @@ state: valid, expired, revoked, or banned: the key or its user is banned.
 $$);
 
 -- Proxies try rules in this order.
-CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS
 	SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
 		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid,
 		CASE r.action WHEN 'limit' THEN r.count_by END AS count_by,
@@ -103,7 +101,7 @@ limits: Each limit as text: its name, events and window, algorithm, and all valu
 problems: The warnings of rate_limit_rule_warnings.
 $$);
 
-CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker) AS
 	SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after,
 		CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0
 			THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}'

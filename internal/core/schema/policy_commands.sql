@@ -45,10 +45,9 @@ BEGIN
 	RETURN FOUND;
 EXCEPTION WHEN integrity_constraint_violation THEN
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT;
-	RAISE EXCEPTION '%', CASE SQLSTATE WHEN '23505'
+	RAISE check_violation USING MESSAGE = CASE SQLSTATE WHEN '23505'
 		THEN format('%s: %s: must be a name that no %1$s has', $1, to_json($3))
-		ELSE rate_limit_fault(fault, message, NULL, jsonb_build_object('tier', $3, 'name', $3)) END
-		USING ERRCODE = 'check_violation';
+		ELSE rate_limit_fault(fault, message, NULL, jsonb_build_object('tier', $3, 'name', $3)) END;
 END $$;
 COMMENT ON FUNCTION rate_limit_rename IS
 	'Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it '
@@ -74,7 +73,7 @@ BEGIN
 		RAISE EXCEPTION 'grace: %: must be 0 to 36525 days', to_json($2)
 			USING ERRCODE = 'invalid_parameter_value';
 	ELSIF (octet_length($3) = 32) IS NOT TRUE THEN
-		RAISE EXCEPTION 'digest: must be a sha256 of 32 bytes' USING ERRCODE = 'invalid_parameter_value';
+		RAISE invalid_parameter_value USING MESSAGE = 'digest: must be a sha256 of 32 bytes';
 	ELSIF old.id IS NULL THEN
 		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
 	ELSIF old.replaced_by IS NOT NULL THEN

@@ -6,7 +6,7 @@
 -- leaves out columns that the server numbers, or fills with the time or the role of a change, and recognizes
 -- these columns by their defaults. A reference to an API key is the digest of the key, because the id of the
 -- key differs between databases.
-CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker) AS
 	SELECT s.place, s.section, s.relation, a.attnum AS position, a.attname::text AS name,
 		format_type(a.atttypid, a.atttypmod) AS type, d.value AS default_value, array_position(s.keys,
 			a.attname::text) AS key,
@@ -190,7 +190,7 @@ BEGIN
 				THEN concat(item.value, ': ') END, item.wrong);
 	END LOOP;
 	IF fault IS NOT NULL THEN
-		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
+		RAISE invalid_parameter_value USING MESSAGE = fault;
 	END IF;
 	RETURN result;
 END $$;
@@ -374,20 +374,19 @@ BEGIN
 			FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family, r.priority)
 				AND o.name > r.name) AS f(name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
 		IF fault IS NOT NULL THEN
-			RAISE EXCEPTION '%', fault USING ERRCODE = 'foreign_key_violation';
+			RAISE foreign_key_violation USING MESSAGE = fault;
 		END IF;
 		SET CONSTRAINTS ALL IMMEDIATE;
 		SET CONSTRAINTS ALL DEFERRED;
 		IF dry_run THEN
-			RAISE EXCEPTION 'a dry run' USING ERRCODE = 'RL000';
+			RAISE SQLSTATE 'RL000';
 		END IF;
 	EXCEPTION WHEN SQLSTATE 'RL000' THEN
 		NULL; -- The exception undoes the changes of the block. The rows of RETURN QUERY stay.
 	WHEN integrity_constraint_violation THEN
 		GET STACKED DIAGNOSTICS fault = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
-		RAISE EXCEPTION '%', coalesce('rule "' || substring(detail FROM '^The rule is ''(.*)''\.$') || '": ',
-			'') || fault
-			USING ERRCODE = 'check_violation';
+		RAISE check_violation USING MESSAGE = concat('rule "' || substring(detail
+			FROM '^The rule is ''(.*)''\.$') || '": ', fault);
 	END;
 END $$;
 COMMENT ON FUNCTION rate_limit_apply IS

@@ -28,7 +28,7 @@ BEGIN
 		fault := keys[1] || ': must be given';
 	END IF;
 	IF fault IS NOT NULL THEN
-		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
+		RAISE invalid_parameter_value USING MESSAGE = fault;
 	END IF;
 	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (resets) THEN '%1$I = DEFAULT' ELSE '%1$I = '
 		't.%1$I' END, n),
@@ -55,7 +55,7 @@ EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 	message := CASE WHEN SQLSTATE <> '23502' THEN rate_limit_fault(fault, message, detail, inputs)
 		WHEN sets = ANY (resets) THEN sets || ': must have a value, and has no default'
 		ELSE sets || ': must be given for a new row' END;
-	RAISE EXCEPTION '%', message USING ERRCODE = 'check_violation';
+	RAISE check_violation USING MESSAGE = message;
 END $$;
 COMMENT ON FUNCTION rate_limit_set IS
 	'Creates or changes a row, which the columns keys identify. A field that is null is not set. A column in '
@@ -182,8 +182,8 @@ CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id tex
 	RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	IF num_nonnulls($1, $2, $3) <> 1 THEN
-		RAISE EXCEPTION 'network, user_id, key_id: exactly one of them must be given'
-			USING ERRCODE = 'invalid_parameter_value';
+		RAISE invalid_parameter_value
+			USING MESSAGE = 'network, user_id, key_id: exactly one of them must be given';
 	ELSIF $4 <= now() THEN
 		RAISE EXCEPTION 'until: %: must be in the future of the server''s clock', to_json($4)
 			USING ERRCODE = 'invalid_parameter_value';

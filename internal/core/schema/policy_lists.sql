@@ -2,11 +2,12 @@
 -- are parsed when the functions are created, so they do not depend on the search_path.
 
 CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean
-	LANGUAGE sql IMMUTABLE PARALLEL SAFE
+	LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false)
 	FROM unnest(list) AS item);
 COMMENT ON FUNCTION rate_limit_each_matches IS
-	'Whether a list is non-empty and one-dimensional, and every element matches a regular expression.';
+	'Whether a list is non-empty and one-dimensional, and every element matches a regular expression. '
+	'NULL: the list is NULL.';
 
 -- Names of headers that differ only in case are equal.
 CREATE OR REPLACE FUNCTION rate_limit_each_once(list text[]) RETURNS boolean
@@ -19,7 +20,7 @@ COMMENT ON FUNCTION rate_limit_each_once IS
 -- Days are written as hours, as in the tables, because days vary in length. Months stay months, which no
 -- valid window has.
 CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0
+RETURN CASE WHEN date_trunc('month', span) <> '0'
 		THEN extract(year FROM span) * 12 + extract(month FROM span) || ' months'
 	ELSE (SELECT trunc(extract(epoch FROM span) / u.seconds) || u.name
 		FROM (VALUES (3600, 'h'), (60, 'm'), (1, 's'), (0.001, 'ms'), (0.000001, 'us')) AS u(seconds, name)

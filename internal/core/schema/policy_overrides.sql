@@ -27,11 +27,18 @@ CREATE TABLE IF NOT EXISTS rate_limit_overrides (
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_overrides_must_differ_in_more_than_the_amount
 	ON rate_limit_overrides
 	(rule, limit_name, tier, user_id, key_id, valid) NULLS NOT DISTINCT;
-CREATE INDEX IF NOT EXISTS rate_limit_overrides_tier ON rate_limit_overrides (tier) WHERE tier IS NOT NULL;
-CREATE INDEX IF NOT EXISTS rate_limit_overrides_user_id ON rate_limit_overrides (user_id)
-	WHERE user_id IS NOT NULL;
-CREATE INDEX IF NOT EXISTS rate_limit_overrides_key_id ON rate_limit_overrides (key_id)
-	WHERE key_id IS NOT NULL;
+-- The columns with foreign keys that are NULL in most rows.
+DO $$
+DECLARE
+	source record;
+BEGIN
+	FOR source IN SELECT t.name, part FROM (VALUES ('api_keys', '{replaced_by,counted_as,tier}'::text[]),
+		('overrides', '{tier,user_id,key_id}')) AS t(name, parts), unnest(t.parts) AS part
+	LOOP
+		EXECUTE format('CREATE INDEX IF NOT EXISTS rate_limit_%1$s_%2$s ON rate_limit_%1$s (%2$s)
+			WHERE %2$s IS NOT NULL', source.name, source.part);
+	END LOOP;
+END $$;
 CALL rate_limit_describe('rate_limit_overrides', $$
 Amounts that replace the amount of a limit for a tier, a user or an API key. The override for the key applies,
 	otherwise the override for the user, otherwise the override for the tier. If several overrides of the same

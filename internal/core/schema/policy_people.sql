@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_users (
 	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc
 		CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'),
 	CONSTRAINT time_zone_must_be_known_to_the_server
-		CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL)
+		CHECK (isfinite(timezone(time_zone, timestamptz 'epoch')))
 );
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
 CALL rate_limit_describe('rate_limit_users', $$
@@ -73,11 +73,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_api_keys (
 	CONSTRAINT replaced_by_must_be_another_key CHECK (replaced_by <> id)
 );
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_user_id ON rate_limit_api_keys (user_id);
-CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_keys (replaced_by)
-	WHERE replaced_by IS NOT NULL;
-CREATE INDEX IF NOT EXISTS rate_limit_api_keys_counted_as ON rate_limit_api_keys (counted_as)
-	WHERE counted_as IS NOT NULL;
-CREATE INDEX IF NOT EXISTS rate_limit_api_keys_tier ON rate_limit_api_keys (tier) WHERE tier IS NOT NULL;
 CALL rate_limit_describe('rate_limit_api_keys', $$
 The API keys of users. Only the digests of keys are stored.
 id: The number of the key. Limits that count by key count by it, unless counted_as is given.

@@ -39,7 +39,7 @@ BEGIN
 		|| ': must be null or 0 to 9007199254740992') INTO fault
 		FROM jsonb_each_text(amounts) AS a WHERE a.value::bigint NOT BETWEEN 0 AND 9007199254740992;
 	IF fault IS NOT NULL THEN
-		RAISE EXCEPTION '%', fault USING ERRCODE = 'check_violation';
+		RAISE check_violation USING MESSAGE = fault;
 	END IF;
 	result := rate_limit_set('rate_limit_rules', '{name}', (SELECT jsonb_object_agg(f, NULL)
 		FROM unnest(limit_names) AS f) || (SELECT to_jsonb(r) FROM (SELECT name, family, priority, mode,
@@ -79,7 +79,7 @@ BEGIN
 		WHEN durable AND count(*) = 0 THEN 'durable: true: the rule has no limit' END
 	INTO fault FROM rate_limit_rule_limits l WHERE l.rule = name;
 	IF fault IS NOT NULL THEN
-		RAISE EXCEPTION '%', fault USING ERRCODE = 'check_violation';
+		RAISE check_violation USING MESSAGE = fault;
 	END IF;
 	RETURN result;
 END $$;

@@ -10,18 +10,15 @@
 -- refs. A row without a change has no line.
 
 CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
-	SELECT CASE
-		WHEN kind = 'key' THEN substr(r->>'digest', 3)
-		WHEN kind = 'limit' THEN concat(r->>'rule', '/', r->>'name')
-		WHEN kind = 'rule' THEN r->>'name'
-		WHEN kind = 'tier' THEN r->>'tier'
-		WHEN kind = 'user' THEN r->>'user_id'
-		WHEN r->>'network' IS NOT NULL THEN concat('network/', r->>'network')
-		WHEN r->>'user_id' IS NOT NULL THEN concat('user/', r->>'user_id')
-		WHEN r->>'key_id' IS NOT NULL
-			THEN concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k
-			WHERE k.id = (r->>'key_id')::bigint))
-		ELSE concat('tier/', r->>'tier') END
+	SELECT CASE kind
+		WHEN 'key' THEN substr(r->>'digest', 3)
+		WHEN 'limit' THEN concat(r->>'rule', '/', r->>'name')
+		WHEN 'rule' THEN r->>'name'
+		WHEN 'tier' THEN r->>'tier'
+		WHEN 'user' THEN r->>'user_id'
+		ELSE coalesce('network/' || (r->>'network'), 'user/' || (r->>'user_id'), 'tier/' || (r->>'tier'),
+			concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k
+				WHERE k.id = (r->>'key_id')::bigint))) END
 $$;
 COMMENT ON FUNCTION rate_limit_change_ref IS
 	'Returns the ref of a changed row. For a ban or override of a deleted key, it is key/ without the '
@@ -31,8 +28,7 @@ CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plp
 DECLARE
 	kind CONSTANT text := TG_ARGV[0];
 	-- The name of a person follows the role, so that it cannot pass for a role.
-	actor CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user
-		ELSE current_setting('role') END
+	actor CONSTANT text := coalesce(nullif(current_setting('role'), 'none'), session_user)
 		|| coalesce(' (' || nullif(left(current_setting('rate_limit.person', true), 100), '') || ')', '');
 	most CONSTANT int := 1000;
 	changed int := 0;

@@ -1,7 +1,7 @@
 -- Views for operators: bans in force, used quotas, and rules that need attention. They have the rights of the
 -- calling role, so that the row-level security of the tables applies.
 
-CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker) AS
 	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user'
 		ELSE 'key' END AS kind,
 		coalesce(b.network::text, b.user_id, b.key_id::text) AS banned, b.until, CASE WHEN isfinite(b.until)
@@ -26,7 +26,7 @@ COMMENT ON FUNCTION rate_limit_counted IS
 	'For the key of a counter with one part: the dimension, such as user, and the value of the part, without '
 	'the number of the alternative in a rule that counts by user|ip.';
 
-CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS
 	-- The result of a function has the collation of the database, but the index of new tables has "C".
 	-- Without COLLATE, a join could not use the index.
 	SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, u.used, q.quota,
@@ -61,19 +61,17 @@ key: The key of the counter.
 used: The used units of the quota now.
 quota: The full quota: the burst, or the events. NULL: unlimited.
 percent: used as a percentage of quota, or of 1 if quota is 0.
-resets_at: When the window ends; for sliding_log, when the oldest request leaves the window; for token_bucket
-	and gcra, when the full quota is available again. NULL: nothing is used, or the time is unknown, as for
-	in_flight.
+resets_at: As in rate_limit_usage_of.
 $$);
 
-CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker) AS
 	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u
 		WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
 CALL rate_limit_describe('rate_limit_near', $$
 The counters of rules with at least 80 % of their quota used. Unlimited counters do not appear.
 $$);
 
-CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker) AS
 	SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) ||
 		': not in rate_limit_tiers, so no user has them' AS warning
 	FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k

@@ -6,7 +6,7 @@ const NodeIsLive = `(n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' 
 
 // NodesReady returns 1 if the tables of Nodes are up to date, and 0 otherwise.
 const NodesReady = `SELECT (to_regclass('rate_limit_proxies') IS NOT NULL AND (SELECT bool_and(EXISTS (
-	SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(t.name) AND a.attname = t.mark
+	SELECT FROM pg_attribute a WHERE a.attrelid = to_regclass(t.name) AND a.attname = t.mark
 		AND NOT a.attisdropped)) FROM (VALUES ` + nodeMarks + `) AS t(name, mark)))::int`
 
 // MissingGrants is an expression for the statements that would allow the role of the session to make
@@ -17,9 +17,9 @@ const MissingGrants = `(SELECT string_agg(
 		ELSE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %I', t.name, current_user) END, '; '
 			ORDER BY t.name)
 	FROM (VALUES ('rate_limit_durable'), ('rate_limit_ephemeral')) AS t(name)
-	WHERE to_regclass(t.name) IS NULL OR NOT (has_table_privilege(to_regclass(t.name), 'SELECT')
-		AND has_table_privilege(to_regclass(t.name), 'INSERT')
-		AND has_table_privilege(to_regclass(t.name), 'UPDATE')))`
+	WHERE to_regclass(t.name) IS NULL OR NOT (
+		SELECT bool_and(has_table_privilege(to_regclass(t.name), p))
+		FROM unnest('{SELECT,INSERT,UPDATE}'::text[]) AS p))`
 
 // HistoryReady returns 1 if History is up to date, and 0 otherwise. The query only reads the
 // catalog, and takes no lock on the tables.
@@ -28,15 +28,14 @@ const HistoryReady = `SELECT ` + historyReady + `::int`
 // historyReady is a condition that holds if the tables of History are up to date.
 const historyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL)
 	AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + historyVersion + `
-		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_history_version()')), false)
+		FROM pg_proc p WHERE p.oid = to_regprocedure('rate_limit_history_version()')), false)
 	FROM (VALUES ` + historyMarks + `) AS t(name, mark))`
 
 // PolicyWhole is a condition that holds if the tables have all triggers that write rate_limit_changes, and no
 // trigger of the policy is disabled. The migration creates triggers with the tables. A restore creates them
 // after all rows, or disables them while it writes rows, so tables without them may lack rows.
-const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname IN ('rate_limit_log_insert',
-	'rate_limit_log_update', 'rate_limit_log_delete', 'rate_limit_log_truncate')) >= 28
-		AND bool_and(g.tgenabled <> 'D') FROM pg_catalog.pg_trigger g
+const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname LIKE 'rate\_limit\_log\_%') >= 28
+		AND bool_and(g.tgenabled <> 'D') FROM pg_trigger g
 	WHERE g.tgname LIKE 'rate\_limit\_%'
 		AND g.tgrelid IN (SELECT to_regclass(t.name) FROM (VALUES ` + policyMarks + `) AS t(name, mark)))`
 
@@ -46,13 +45,13 @@ const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname IN ('rate_limit_log
 // The tables and their keys come from one snapshot. to_regclass would also find tables that another
 // process created after the snapshot, without their keys.
 const Ready = `SELECT (SELECT bool_and(coalesce(
-	(SELECT count(*) = 13 FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(t.name)
+	(SELECT count(*) = 13 FROM pg_attribute a WHERE a.attrelid = to_regclass(t.name)
 		AND NOT a.attisdropped
 		AND a.attname IN ('prefix', 'key', 'count', 'prev_count', 'window_start', 'tokens', 'last_refill',
 			'expires_at',
 			'hits', 'remainder', 'slot', 'granted', 'slots'))
 	AND to_regclass('idx_' || t.name || '_cleanup') IS NOT NULL, false))::int
-	* (to_regclass('rate_limit_processes') IS NOT NULL AND (SELECT count(*) = 4 FROM pg_catalog.pg_proc p
+	* (to_regclass('rate_limit_processes') IS NOT NULL AND (SELECT count(*) = 4 FROM pg_proc p
 		WHERE p.proname IN ('rate_limit_counter_key', 'rate_limit_counters', 'rate_limit_usage_of',
 			'rate_limit_forget_person') AND pg_function_is_visible(p.oid)))::int
 	FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name)),
@@ -70,24 +69,26 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 // pg_dump sorts by kind and name: a restore creates functions before tables, and tables before keys and
 // triggers, and drops them in the opposite order. Therefore rate_limit_apply is the first function of the
 // policy that a restore creates, and the last function of the policy that a restore drops.
-const RestoredInPart = `(EXISTS (SELECT FROM pg_catalog.pg_proc p
-	WHERE p.proname IN ('rate_limit_apply', 'rate_limit_policy_version') AND pg_function_is_visible(p.oid))
+const RestoredInPart = `(` + functionExists + `IN ('rate_limit_apply', 'rate_limit_policy_version'))
 	AND NOT ` + PolicyWhole + `
-	OR EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname = 'rate_limit_history_version'
-		AND pg_function_is_visible(p.oid))
+	OR ` + functionExists + `= 'rate_limit_history_version')
 		AND (SELECT bool_or(c.oid IS NULL) FROM (VALUES ` + historyMarks + `) AS t(name, mark)
-			LEFT JOIN pg_catalog.pg_class c ON c.relname = t.name AND pg_table_is_visible(c.oid))
-	OR EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname = 'rate_limit_behind'
-		AND pg_function_is_visible(p.oid))
+			LEFT JOIN pg_class c ON c.relname = t.name AND pg_table_is_visible(c.oid))
+	OR ` + functionExists + `= 'rate_limit_behind')
 		AND to_regclass('rate_limit_ephemeral') IS NULL AND to_regclass('rate_limit_nodes') IS NULL
-	OR EXISTS (SELECT FROM pg_catalog.pg_class c
+	OR EXISTS (SELECT FROM pg_class c
 		WHERE c.relname IN ('rate_limit_ephemeral', 'rate_limit_durable') AND pg_table_is_visible(c.oid)
-		AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)))`
+		AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)))`
+
+// functionExists begins a condition that a function exists. A comparison of its name and a parenthesis end
+// it.
+const functionExists = `EXISTS (SELECT FROM pg_proc p
+	WHERE pg_function_is_visible(p.oid) AND p.proname `
 
 // policyReady is a condition that holds if the tables of Policy are up to date.
 const policyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND ` + PolicyWhole + `
 	AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + policyVersion + `
-		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_policy_version()')), false)
+		FROM pg_proc p WHERE p.oid = to_regprocedure('rate_limit_policy_version()')), false)
 	FROM (VALUES ` + policyMarks + `) AS t(name, mark))`
 
 // ServerIdentity is an expression for the identity of the data that a session reads, as one text: the start

@@ -82,13 +82,13 @@ BEGIN
 	EXECUTE format('WITH locked AS MATERIALIZED (
 			SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key)
 				ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
-		DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND (c.slots IS NULL
-			OR NOT EXISTS (SELECT FROM unnest(c.slots) s
+		DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND NOT EXISTS (
+			SELECT FROM unnest(c.slots) s
 				WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
 					AND 3610
 				OR s >> 32 IN (SELECT p.process FROM %2$s p
 					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
-						AND statement_timestamp() + interval ''10 s'')))', $1, $2) USING $3, $4;
+						AND statement_timestamp() + interval ''10 s''))', $1, $2) USING $3, $4;
 	GET DIAGNOSTICS deleted = ROW_COUNT;
 	RETURN deleted;
 END $$;
@@ -138,22 +138,22 @@ CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, bu
 	expires_at timestamptz, at timestamptz DEFAULT now())
 RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
 	SELECT greatest(u.used, 0)::bigint, CASE WHEN u.used > 0 THEN CASE algorithm
-			WHEN 'fixed_window' THEN coalesce(window_start + span * interval '1 microsecond', expires_at)
+			WHEN 'fixed_window' THEN coalesce(window_start + span * interval '1 us', expires_at)
 			WHEN 'sliding_window' THEN window_start
-				+ CASE WHEN t.passed < span THEN span ELSE 2 * span END * interval '1 microsecond'
+				+ CASE WHEN t.passed < span THEN span ELSE 2 * span END * interval '1 us'
 			WHEN 'sliding_log' THEN (SELECT min(hit) FROM unnest(hits) AS hit WHERE hit > t.oldest)
-				+ span * interval '1 microsecond'
+				+ span * interval '1 us'
 			-- The end of a request in flight is unknown.
 			WHEN 'in_flight' THEN NULL
 			ELSE last_refill + least(CASE WHEN t.evenly
 				THEN div((t.quota - b.had) * span + b.part + events - 1, events)
 				ELSE (b.windows + ceil(u.used / events)) * span END, 2305843009213693952)::float8
-				* interval '1 microsecond' END END
+				* interval '1 us' END END
 	FROM (
 		SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) IS TRUE AS evenly,
 			10000000 AS slack, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
 			(date_part('epoch', at - last_refill) * 1000000)::bigint AS drained,
-			greatest(at, hits[cardinality(hits)]) - span * interval '1 microsecond' AS oldest
+			greatest(at, hits[cardinality(hits)]) - span * interval '1 us' AS oldest
 	) AS t, LATERAL (
 		SELECT greatest(0, t.drained) / span AS windows, least(coalesce(remainder, 0), events - 1) AS part,
 			floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota),
@@ -161,7 +161,7 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 	) AS b, LATERAL (SELECT CASE
 		-- a window of the calendar
 		WHEN algorithm = 'fixed_window' AND span IS NULL THEN CASE WHEN expires_at > at
-			AND window_start - at <= expires_at - window_start + t.slack * interval '1 microsecond'
+			AND window_start - at <= expires_at - window_start + t.slack * interval '1 us'
 			THEN count END
 		WHEN algorithm = 'fixed_window' THEN
 			CASE WHEN t.passed < span AND t.passed >= -span - t.slack THEN count END
@@ -174,7 +174,7 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 			CASE WHEN t.passed < 2 * span
 				THEN div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span) END
 		WHEN algorithm = 'sliding_log' THEN CASE WHEN hits[cardinality(hits)] <= at + (span + t.slack)
-			* interval '1 microsecond'
+			* interval '1 us'
 				THEN (SELECT count(*) FROM unnest(hits) AS hit WHERE hit > t.oldest) END
 		WHEN algorithm = 'in_flight' THEN slots
 		WHEN events = 0 OR events IS NULL THEN NULL
