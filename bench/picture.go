@@ -18,7 +18,7 @@ const (
 	panelTop     = 34 // above the bars of a panel
 )
 
-// pictureHead begins the picture, with a class for each colour on light and on dark pages.
+// pictureHead begins the picture, with a class for each color on light and on dark pages.
 const pictureHead = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d %[2]d"
 width="%[1]d" height="%[2]d"
 role="img" font-family="system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif" font-size="13">

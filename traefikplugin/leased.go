@@ -26,8 +26,9 @@ type leasedZone struct {
 	clock    *respond.Clock
 	admitted *int64 // counts the requests that a lease admits; atomic
 
-	// The store's leases, and copies of fields of rows, which the interpreter reads faster here.
-	rows    *lease.Set
+	rows *lease.Set // the store's leases
+
+	// Copies of fields of rows, because the interpreter reads them faster here.
 	credit  *int32
 	stripes []*lease.Stripe
 	seed    maphash.Seed

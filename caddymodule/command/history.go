@@ -5,8 +5,8 @@ import (
 )
 
 // auditScope explains to users which requests the audit log contains.
-const auditScope = `Each proxy's configuration selects what the audit log contains: with "audit denied", the
-default of a configuration with "history", only refusals.`
+const auditScope = `The setting "audit" of each proxy selects which requests the audit log contains. With
+"history", its default is "denied": only refusals.`
 
 // outcomes accepts a list of values of the audit log's column outcome.
 var outcomes = kind{
@@ -80,8 +80,8 @@ var whyCommand = commandSpec{
 	use:   "why WHO [--at TIME]",
 	short: "Explains why requests were refused",
 	long: `WHO is a user, an address, the key of a counter, or # and the number of an API key. The command
-looks for the latest minute with refusals, in the day up to the end of the minute of --at, and sums
-up the refusals of that minute.`,
+searches the 24 hours up to the end of the minute of --at for the latest minute in which WHO was
+refused or had no decision, and sums up such requests of that minute.`,
 	example: "  caddy pg-ratelimit why 192.0.2.7 --at 14:05",
 	flags:   []flag{{name: "at", value: "now", usage: "when, such as 14:05 (the latest in UTC)"}},
 	jsonOnly: "time outcome reason prefix limit_name key user_id key_id address method host path status " +
@@ -189,7 +189,7 @@ var getCommand = commandSpec{
 	example: `  caddy pg-ratelimit get rule/free/per_hour acme
   caddy pg-ratelimit get per-key - < key.txt`,
 	args:     []kind{{}, secret},
-	notFound: "in the database",
+	notFound: "in the database", // makes get fail without rows; the error has another text, see missing
 	sql: "SELECT @PREFIX AS prefix, " + counterColumns + `,
 	u.algorithm, u.used, u.quota, u.percent, u.resets_at
 FROM (VALUES (true), (false)) AS t(durable)
@@ -219,9 +219,9 @@ KEPT counts rows that stay: rows of the log of changes, which proxies need and d
 days, and counters with slots of requests in flight. Run the command again after a minute, because
 proxies may still write records of the last seconds and leased units.
 
-The command does not delete archive files, rows of the audit log with a network in place of the
-address, and counters with a combined key, which have digests in place of keys. Only the owner of
-the tables of the history can change these tables.`,
+These stay: archive files, rows of the audit log that have only the client's network, and counters
+of combined keys, because these counters have digests in place of keys. Only the owner of the tables
+of the history can change these tables.`,
 	example: "  caddy pg-ratelimit forget --user acme --account --dry-run",
 	flags: []flag{
 		{name: "user", usage: "a user, with all its API keys"},

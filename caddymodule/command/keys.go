@@ -76,8 +76,8 @@ const newKeySQL = `SELECT s.*, o.id AS replaces, least(o.revoked_at, o.expires_a
 FROM rate_limit_api_keys k JOIN rate_limit_key_states s ON s.id = k.id
 LEFT JOIN rate_limit_api_keys o ON o.replaced_by = k.id WHERE k.digest = @digest::bytea`
 
-// newKey creates a random API key, stores its digest with before, and prints the key. No other function
-// prints a key.
+// newKey creates a random API key, stores its digest with before, and prints the key. No other function of
+// this package prints a key.
 func newKey(c *invocation) error {
 	key, err := policy.NewKey()
 	if err != nil {

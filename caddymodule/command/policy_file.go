@@ -108,8 +108,8 @@ func toYAML(document string) ([]byte, error) {
 	return encoded.Bytes(), err
 }
 
-// fieldOrder is the order of sections and fields in a file. Names that are not listed stand at the place of
-// "".
+// fieldOrder is the order of sections and fields in a file. "" marks the place of all names that are not
+// listed.
 var fieldOrder = []string{"name", "tiers", "users", "keys", "rules", "digest", "rule", "limit_name",
 	"user_id", "tier", "key_id", "", "limits", "overrides"}
 

@@ -115,8 +115,8 @@ func (c *invocation) connect() (err error) {
 	return nil
 }
 
-// openDriver opens the database a second time, with the proxies' driver, which connects on first use. The
-// caller closes the result.
+// openDriver opens the database with the proxies' driver, which connects on first use, separately from
+// c.conn. The caller closes the result.
 func (c *invocation) openDriver() (*pgxdb.DB, error) {
 	return pgxdb.Open(c.expandedDSN, pgxdb.Options{MaxConns: 1})
 }
@@ -180,8 +180,8 @@ func (c *invocation) scalar(sql string, args ...any) (*string, error) {
 	return value, err
 }
 
-// list executes before and sql in one transaction, and prints the rows, or empty if there are no rows. If the
-// command has a doneText, list prints a confirmation in place of the rows.
+// list executes c.before and then sql in one transaction, and prints the rows of sql, or the text empty if
+// there are none. If the command has a doneText, list prints a confirmation in place of the rows.
 func (c *invocation) list(sql, empty string) error {
 	rows, err := c.change(sql)
 	switch {
@@ -197,7 +197,7 @@ func (c *invocation) list(sql, empty string) error {
 	return c.show(rows, empty)
 }
 
-// change executes before and sql in one transaction, and returns the rows of sql.
+// change executes c.before and then sql in one transaction, and returns the rows of sql.
 func (c *invocation) change(sql string) (rows []json.RawMessage, err error) {
 	err = c.inTransaction(func() (err error) {
 		if c.before != "" {
@@ -211,7 +211,8 @@ func (c *invocation) change(sql string) (rows []json.RawMessage, err error) {
 	return rows, err
 }
 
-// printConfirmation prints that the row that the first argument names is now outcome.
+// printConfirmation prints "The NOUN NAME is OUTCOME.", such as "The rule x is deleted." NAME is the first
+// argument.
 func (c *invocation) printConfirmation(outcome string) error {
 	if strings.HasSuffix(outcome, " to") {
 		outcome += " " + redactAndQuote(c.args[1])

@@ -21,13 +21,13 @@ type debt struct {
 	limit         *ratelimit.Limit
 	charge        int64
 	share         ratelimit.Limit // the share of limit at the last hit
-	shareUsed     int64           // the units of the share that the hits in charge have used
+	shareUsed     int64           // how many units of the share the hits that make up charge took
 	before, after algorithm.Row   // the share's row before the first hit and after the last one
 }
 
-// addDebt adds the cost of a hit to the debt of its row. share is the hit as it was charged to this process's
-// share of the limit, and before is the share's row before it. The caller holds the mutex.
-func (s *Store) addDebt(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now int64) {
+// addDebt adds the cost of a hit to the debt of its row. shareHit is the same hit on this process's share of
+// the limit, and before is the share's row before shareHit. The caller holds the mutex.
+func (s *Store) addDebt(r *row, h, shareHit *ratelimit.Hit, before *algorithm.Row, now int64) {
 	d := r.debt
 	switch {
 	case d != nil && d.remaining(now) == 0: // such as a debt of an earlier window
@@ -48,8 +48,8 @@ func (s *Store) addDebt(r *row, h, share *ratelimit.Hit, before *algorithm.Row, 
 	}
 	d.limit = h.Limit
 	d.charge += h.Cost
-	d.share = *share.Limit
-	d.shareUsed += share.Cost
+	d.share = *shareHit.Limit
+	d.shareUsed += shareHit.Cost
 	d.after = r.row
 }
 
@@ -72,7 +72,8 @@ func usedQuota(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
 	return l.Capacity() - free
 }
 
-// ChargeDebts charges what still counts of the debts of the subjects for which the database answers.
+// ChargeDebts charges each debt whose shard answers: the part of the debt that the limit's window still
+// counts.
 func (s *Store) ChargeDebts() {
 	var charged, left []*debt
 	s.mu.Lock()

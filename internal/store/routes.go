@@ -153,8 +153,8 @@ func (r *routes) read(ctx context.Context, db pgdb.DB) ([]address, []map[string]
 	return to, tables, nil
 }
 
-// set sets the routes. It connects to new servers, and closes the connections to servers that no longer have
-// a shard. It fails for an invalid address.
+// set sets the routes. It opens a pgdb.DB for each new server, which connects on first use, and closes the
+// connections to servers that no longer have a shard. It fails for an invalid address.
 func (r *routes) set(to []address) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -203,7 +203,7 @@ func (r *routes) reroute(ctx context.Context, shard int, failed route, reached b
 		return false
 	}
 	r.mu.Lock()
-	known := r.byShard[shard].address != failed.address || r.readAt.After(since)
+	reread := r.byShard[shard].address != failed.address || r.readAt.After(since)
 	dbs := []pgdb.DB{r.db}
 	for name, db := range r.servers {
 		if name != failed.address {
@@ -214,7 +214,7 @@ func (r *routes) reroute(ctx context.Context, shard int, failed route, reached b
 		dbs = append([]pgdb.DB{failed.db}, dbs...)
 	}
 	r.mu.Unlock()
-	if !known {
+	if !reread {
 		limit := routesTimeout
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline)/4 > limit {
 			limit = time.Until(deadline) / 4

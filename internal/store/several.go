@@ -140,9 +140,9 @@ func result(parts []*shardHits) (bool, error) {
 	return err == nil, err
 }
 
-// refund settles the charges of a request that does not pass to 0, and waits up to the timeout. A refund by a
-// hit with a negative cost would also take effect in a window that began after the charge. A shard that
-// cannot be reached keeps the charge, so that less passes, never more.
+// refund undoes the charges of a request that does not pass, as settlements to a cost of 0, and waits up to
+// the timeout. It sends no hits with a negative cost, because those would also refund a later window. A shard
+// that cannot be reached keeps the charge, so that less passes, never more.
 func (s *Store) refund(timeout time.Duration, parts []*shardHits) {
 	forEach(parts, func(part *shardHits) error {
 		if passes, _ := result([]*shardHits{part}); !passes || part.err != nil {

@@ -7,7 +7,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 //	slots + cost ≤ Events
 //
 // A hit of cost 3 holds three slots until its request ends. Each slot is a number that its process uses again
-// only after 2^32 others, so releasing a slot twice has no effect.
+// only after about 2^32 others, so releasing a slot twice has no effect.
 //
 // State: slots, an array of these numbers. The high 32 bits are the name of the process that holds the slot.
 // The process has a row in rate_limit_processes, which package engine calls a session and renews. The low

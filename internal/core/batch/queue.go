@@ -40,8 +40,9 @@ type worker struct {
 
 // Options configure a Queue.
 type Options struct {
-	// Timeout bounds the time that the database takes for a statement. A call waits for its decision as long
-	// as health.Patience allows, and a timeout less to join a batch (maxWait).
+	// Timeout bounds the time that the database takes for a statement. A call waits for its decision for up
+	// to health.Patience, which is four timeouts while the server answers. It may wait for three of them to
+	// join a batch (see maxWait).
 	Timeout time.Duration
 
 	// Health tracks the server. Nil means a server that always answers.

@@ -120,8 +120,8 @@ func (h *Health) Unavailable() error {
 }
 
 // NoDecision returns the error of a request after its call failed with err. passed reports whether the
-// request's deadline has passed, four timeouts after its arrival. If the server answers others then, that is
-// an overload.
+// request's deadline has passed, four timeouts after its arrival, and the caller itself has not found the
+// server silent. The error is then ratelimit.ErrOverloaded, or ratelimit.ErrTimeout if the server is Silent.
 func (h *Health) NoDecision(err error, passed bool) error {
 	switch {
 	case passed && !h.Silent():

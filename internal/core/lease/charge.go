@@ -34,8 +34,8 @@ func Renew(s *Set, r *Row, cost int64) bool {
 }
 
 // NextCharge returns the limit of a row's lease and the number of units to charge for it now, or 0. The
-// charge fills the lease up to the units that hits use in a horizon, but at most to maxGrowth times the units
-// used since the last charge, and at most to maxUnits.
+// charge raises the units of the lease to the least of three numbers: the units that hits use in a horizon at
+// the present rate, maxGrowth times the units used since the last charge, and maxUnits.
 func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 	stripe := s.Stripes[r.stripeIndex]
 	stripe.Mu.Lock()

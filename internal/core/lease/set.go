@@ -79,7 +79,7 @@ type Options struct {
 	MinHits  int           // see Set.MinHits
 	Clock    func() int64  // replaces Now in tests; nil is the monotonic clock
 	Maintain func()        // runs in a goroutine from the first lease on, and calls Sweep; nil runs nothing
-	Refund   func(Refund)  // sends a refund, while the caller holds a mutex of the Set
+	Refund   func(Refund)  // sends a refund; the caller may hold a mutex of the Set
 	// Hash replaces maphash.String in simulations; nil is maphash.String.
 	Hash func(seed maphash.Seed, key string) uint64
 }

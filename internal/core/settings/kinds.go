@@ -100,7 +100,8 @@ func nodeName(name string, field func(to *Settings) *string) Setting {
 	return Setting{Name: name, Want: want, Read: read}
 }
 
-// retention returns the setting for the retention of a part of the history. what is Retention.What.
+// retention returns the setting for the retention of a part of the history. The argument what becomes
+// Retention.What.
 func retention(name, what string) Setting {
 	read := func(to *Settings, text string) error {
 		if text == "" {

@@ -11,8 +11,8 @@ import (
 // follow.
 const RulePrefix = "rule/"
 
-// SplitPrefix splits the prefix of a rule's limit after the rule's name, which contains no slash, into the
-// columns prefix and limit_name. Any other prefix is returned unchanged, with an empty limit.
+// SplitPrefix splits a prefix "rule/NAME/LIMIT" into "rule/NAME" and "LIMIT", for the columns prefix and
+// limit_name. A NAME contains no slash. Any other prefix is returned unchanged, with an empty limit.
 func SplitPrefix(prefix string) (counter, limit string) {
 	if !strings.HasPrefix(prefix, RulePrefix) {
 		return prefix, ""

@@ -123,7 +123,7 @@ func decide(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdict) {
 // apply sets v to the verdict of rules.
 func apply(rules []*rule, f *Facts, sender *senderState, at int64, v *Verdict) {
 	if selectRules(rules, f, sender, at, v) {
-		charge(sender, at, v)
+		setAmounts(sender, at, v)
 	}
 }
 
@@ -202,9 +202,10 @@ func exemptOrBlock(v *Verdict, r *rule) bool {
 	return true
 }
 
-// charge sets the limits of the hits to the sender's amounts at the time at. It drops unlimited hits, moves
-// hits of shadow rules to the end and marks them Independent. A limit with the amount 0 refuses the request.
-func charge(sender *senderState, at int64, v *Verdict) {
+// setAmounts sets the limits of the hits to the sender's amounts at the time at. It drops unlimited hits,
+// moves hits of shadow rules to the end and marks them Independent. A limit with the amount 0 refuses the
+// request.
+func setAmounts(sender *senderState, at int64, v *Verdict) {
 	simple := true
 	end := 0
 	var shadows []ratelimit.Hit

@@ -49,9 +49,9 @@ type lookup struct {
 	err      error // the error for this sender alone
 }
 
-// lookups looks up identities and caches them. A worker sends one statement at a time, for many identities.
-// If the cache evicts an identity during a statement, the result may be older than the change. The worker
-// then repeats the look-ups of the statement.
+// lookups looks up identities and caches them. A worker sends one statement at a time, for many identities. A
+// change of the policy evicts identities from the cache. If that happens while a statement runs, the result
+// of the statement may be from before the change, so the worker repeats the look-ups.
 type lookups struct {
 	db      pgdb.DB
 	cache   *IdentityCache
@@ -72,9 +72,15 @@ type lookups struct {
 }
 
 // get looks up the sender of a request and caches it with text (see IdentityCache.Add). It waits as long as
-// health.Patience allows. The error is ratelimit.ErrUnavailable during an outage and while too many look-ups
-// wait, else the result of health.NoDecision. A statement without a result for timeout counts as an outage.
-// After an error the look-up continues, so that later requests find the identity cached.
+// health.Patience allows. After the wait or the end of ctx, the look-up continues, so that later requests
+// find the identity cached. The error is
+//
+//   - ratelimit.ErrUnavailable during an outage, and while too many look-ups wait
+//   - the error that setPollErr recorded
+//   - the error of the statement, or of the look-up of this sender
+//   - after the wait ratelimit.ErrOverloaded, or ratelimit.ErrTimeout if the server is silent or the
+//     statement in flight has had no result for timeout
+//   - ratelimit.ErrClosed, or the cause of the end of ctx (see health.Ended)
 func (l *lookups) get(
 	ctx context.Context, timeout time.Duration, sender Credential, text string, address netip.Addr,
 ) (*Identity, error) {

@@ -14,7 +14,7 @@ type head struct {
 	Snapshot string // the database snapshot of the poll; "" if the next poll cannot find the changes since
 	Server   string // the schema.ServerIdentity for which Snapshot is valid
 	Applied  int64  // the highest visible change number
-	Changed  string // the snapshot of the last poll that found changes; no change has become visible since
+	Changed  string // the oldest snapshot that has all applied changes: that of the last poll that found any
 }
 
 // maxChanges bounds the changes that a poll handles one by one. After a poll with more changes, all

@@ -69,7 +69,7 @@
 // # Goroutines
 //
 // Each connection has one goroutine, which detects the end of the connection immediately. A connection that
-// is being made or cancelled has a second goroutine, and so has a request above 64 KiB while it is written.
+// is being made or canceled has a second goroutine, and so has a request above 64 KiB while it is written.
 // The number of connections bounds the number of goroutines. All these goroutines recover from panics,
 // because a panic in a goroutine ends Traefik.
 //

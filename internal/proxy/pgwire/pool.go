@@ -12,7 +12,7 @@ import (
 
 // Options tune a Pool.
 type Options struct {
-	// MaxConns bounds the connections in use, idle and being made. Connections being cancelled do not count.
+	// MaxConns bounds the connections in use, idle and being made. Connections being canceled do not count.
 	// 0 means the connection string's pool_max_conns, or 8.
 	MaxConns int
 

@@ -32,7 +32,7 @@ func NewSalt(db pgdb.DB) *Salt {
 	s := &Salt{db: db}
 	if db == nil {
 		random := make([]byte, 32)
-		_, _ = rand.Read(random) // without random bits the operating system ends the process
+		_, _ = rand.Read(random) // without random bits, Go ends the process
 		s.value = string(random)
 	}
 	return s

@@ -33,8 +33,8 @@ type cleaner struct {
 
 	running int32 // 1 while a cleanup runs; atomic
 
-	// The last prefix that was cleaned up, and its table. After "", the next prefix is the first of the
-	// table. Only the running cleanup uses these fields.
+	// The last cleanup was of prefix, in the table that durable selects. prefix is "" before the first prefix
+	// of the table. Only the running cleanup uses these fields.
 	durable bool
 	prefix  string
 }
@@ -59,7 +59,8 @@ func (s *Store) startCleanup(settings []int64) {
 	}()
 }
 
-// cleanUp deletes the expired rows of the next prefix, until a statement deletes fewer than cleanupRows.
+// cleanUp deletes the expired rows of the next prefix, until a statement deletes fewer than cleanupRows, or
+// cleanupRounds statements have run.
 func (s *Store) cleanUp(settings []int64) error {
 	c := &s.cleaner
 	next := &pgdb.Statement{SQL: strings.Replace(nextPrefixSQL, "{table}",

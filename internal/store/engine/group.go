@@ -24,8 +24,9 @@ type group struct {
 	slots     bool  // a take on limits InFlight
 }
 
-// write fills in the statement and appends it to a pipeline, after the index statement if it needs one. It
-// appends nothing if the statement cannot be sent. settings are the first parameter, see clockSQL.
+// write fills in g.statement and appends it to a pipeline. A statement that must read by the primary key
+// comes after indexSQL. write appends nothing if the statement cannot be sent. settings are the first
+// parameter, see clockSQL.
 func (g *group) write(texts *statements, settings []int64, pipeline []*pgdb.Statement) []*pgdb.Statement {
 	if g.failure != nil {
 		g.statement.Err = g.failure
@@ -59,8 +60,8 @@ func (g *group) write(texts *statements, settings []int64, pipeline []*pgdb.Stat
 	size := len(entries) * (stateColumn + g.definition.SQL.Width) * cellSize
 	g.statement = pgdb.Statement{SQL: text.sql, Args: args, Result: make([]byte, 0, size)}
 	if g.kind == peek || g.slots && texts.guarded {
-		// indexSQL runs before a peek. With a guard, it also runs before a take of slots, which must read the
-		// processes table after the guard has run.
+		// texts.index is indexSQL, with the guard if the tables have one (see Table.Guard). A take of slots
+		// reads the processes table, so the guard must have run before.
 		pipeline = append(pipeline, &pgdb.Statement{SQL: texts.index, Joined: true})
 	}
 	return append(pipeline, &g.statement)
@@ -128,9 +129,10 @@ func timeZoneOf(l *ratelimit.Limit) string {
 	return l.Zone
 }
 
-// The columns of a result are the slot, granted, the time, and the columns of the state.
+// The columns of a result are the ordinal of the entry, which is its position in the arguments from 1, the
+// granted units, the time, and the state.
 const (
-	slotColumn = iota
+	ordinalColumn = iota
 	grantedColumn
 	timeColumn
 	stateColumn
@@ -200,11 +202,11 @@ func readCells(g *group, cells []algorithm.Cell, arrays [][]byte, width int) err
 		now = cells[timeColumn].Value + algorithm.PostgresEpoch // the same in all rows
 	}
 	for first := 0; first < len(cells); first += width {
-		slot := cells[first].Value
-		if slot < 1 || slot > last {
+		ordinal := cells[first].Value
+		if ordinal < 1 || ordinal > last {
 			return pg.ErrColumns
 		}
-		e := entries[slot-1]
+		e := entries[ordinal-1]
 		e.answered = true
 		e.granted = cells[first+grantedColumn].Value
 		e.view.Now = now

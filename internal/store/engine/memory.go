@@ -280,9 +280,9 @@ func (w *work) updateLeases(p *plan) {
 	}
 }
 
-// addLeasedUnits adds the units of leases to Remaining in the decisions of a call. It runs before
-// updateLeases adds the units that the entry of a hit has charged, because decideGranted has left these units
-// in Remaining.
+// addLeasedUnits adds the units of leases to Remaining in the decisions of a call. It must run before
+// updateLeases adds the units that the entry of a hit has just charged, because Remaining already includes
+// these units.
 func (w *work) addLeasedUnits(c *batch.Call) {
 	for i, row := range c.Rows {
 		if row == nil || c.Hits[i].Limit.Lease <= 0 {

@@ -151,8 +151,8 @@ func (w *work) collectBackground(requests []*request) []*request {
 	return collected
 }
 
-// singlesAndSeveral splits requests. Singles have at most one hit or are resets, and are decided alone.
-// Requests of several hits pass as a whole or not at all.
+// singlesAndSeveral splits requests. Singles have at most one hit or are resets, so the entry of the hit
+// decides the request. Requests of several hits pass as a whole or not at all.
 func singlesAndSeveral(requests []*request) ([]*request, []*request) {
 	var singles, several []*request
 	for _, r := range requests {

@@ -34,10 +34,10 @@ const (
 	maxUncertain = 10000
 )
 
-// sessionSQL starts a session, ends the previous one ($1), and returns the name of the new session. No name
-// is used twice, because a row stays for a day after its session, and a new name is above all names in the
-// table. Names that are an hour or more ahead come from a wrong clock and do not count here, because
-// otherwise all later names would be ahead, too. renewSQL renews a session that was last renewed at most 8
+// sessionSQL starts a session, ends the previous one ($1), and returns the name of the new session. A new
+// name is above all names in the table, and a row stays in the table for a day after its session, so no name
+// is used twice. A new name ignores names that are an hour or more ahead, which a wrong clock made, because
+// such a name would push all later names ahead. renewSQL renews a session that was last renewed at most 8
 // seconds ago (sessionTime). Other processes wait for 10 seconds (algorithm/in_flight.go), so a renewal never
 // revives a session after they have freed its slots.
 const (
@@ -62,7 +62,7 @@ ON CONFLICT (process) DO NOTHING RETURNING process`
 // A slot is a number. The statement or transaction of a request takes the slots of its hits. After
 // ratelimit.Slot.Release, the next batch releases the slots before it decides its requests (see
 // batch.Background). A release is retried until the server has answered. A second release of a slot has no
-// effect, because a session uses a number again only after 2^32 others.
+// effect, because a session uses a number again only after about 2^32 others.
 //
 // The high bits of the number name a session, which is a row that this process renews. SQL calls a session a
 // process: the row is in the table rate_limit_processes. For other processes, the session expires ten seconds

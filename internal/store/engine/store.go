@@ -20,17 +20,17 @@ import (
 
 // Options are the settings of a Store. The zero value is a good choice.
 type Options struct {
-	// The fields from here to OnError that have no comment are those of postgres.Options.
+	// These fields are documented at postgres.Options.
 	DisableMigration          bool
 	CleanupProbability        float64
 	Workers                   int
-	MaxRows                   int  // bounds the remembered rows; 0 is defaultRows
-	DisableRememberedRefusals bool // do not refuse hits from memory
+	DisableRememberedRefusals bool
 	LeaseHorizon              time.Duration
-	LeaseHits                 int // the hits per horizon that give a key a lease; 0 is defaultLeaseHits
 	Now                       func() time.Time
 	OnError                   func(error)
 
+	MaxRows   int // bounds the remembered rows; 0 is defaultRows
+	LeaseHits int // the hits per horizon that give a key a lease; 0 is defaultLeaseHits
 	// Tables maps the default names of tables to the tables to use; nil uses the default ones. With Tables,
 	// the store creates no tables.
 	Tables map[string]Table
