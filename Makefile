@@ -213,11 +213,11 @@ rehearse: need-go ## run the commands of docs/recovery.md under load: restores, 
 soak: need-go ## run two Caddies and a Traefik for ten minutes, with a fault every 20 seconds (DURATION: another time; SEED: the faults of an earlier run)
 	cd integration && $(GO) test -count=1 -v -timeout 0 -tags soak -run '^TestSoak' . -soak-duration '$(DURATION)' $(if $(SEED),-soak-seed $(SEED))
 
-# TestManifest checks .traefik.yml as the catalog of plugins does. The tests of docs and deploy look at links, commands, files
+# TestManifestSatisfiesCatalog checks .traefik.yml as the catalog of plugins does. The tests of docs and deploy look at links, commands, files
 # and versions, and those of make test at generated files. The workflow of a release runs this after make test-all.
 .PHONY: release
 release: fmt-check tidy-check test ## check what a release needs, and build its archives: bin/release
-	cd integration && $(GO) test -vet=off -count=1 -timeout 20m -run '^(TestManifest|TestLicensesOfDependencies)$$' . && $(GO) test -vet=off -count=1 -timeout 20m ./docs
+	cd integration && $(GO) test -vet=off -count=1 -timeout 20m -run '^(TestManifestSatisfiesCatalog|TestLicensesOfDependencies)$$' . && $(GO) test -vet=off -count=1 -timeout 20m ./docs
 	cd deploy && $(GO) test -vet=off -count=1 -timeout 60m -tags release .
 	$(GO) run ./internal/release -out bin/release
 

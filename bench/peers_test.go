@@ -28,7 +28,7 @@ func startBench(t *testing.T) *bench {
 }
 
 // The other limiters count with the benchmark's configuration. A limiter that does not count would look fast.
-func TestPeersLimit(t *testing.T) {
+func TestPeersCountWithConfigurationOfBenchmark(t *testing.T) {
 	b := startBench(t)
 	rows := peers("3 1h")
 	if len(rows) != 4 {

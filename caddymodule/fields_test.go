@@ -10,7 +10,7 @@ import (
 
 // JSON may have numbers, booleans, arrays and durations, as for other modules of Caddy, and null for a
 // setting that is left out.
-func TestJSONTypes(t *testing.T) {
+func TestJSONAcceptsNumbersArraysAndNull(t *testing.T) {
 	var h Handler
 	config := `{"prefix": "a", "limit": [100, "1m"], "cost": 5, "lease": null, "durable": true,
 		"hash_key": false, "exempt": ["10.0.0.0/8", "192.0.2.7"], "fields": ["x", "ietf"],

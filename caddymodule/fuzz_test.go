@@ -16,7 +16,7 @@ import (
 
 // Any directive either causes an error with its line, or gives a configuration that is equal after a round
 // trip through JSON.
-func FuzzCaddyfile(f *testing.F) {
+func FuzzCaddyfileRoundTripsThroughJSON(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.caddyfiletest")
 	if err != nil || len(files) == 0 {
 		f.Fatalf("got %d golden cases and error %v, want some", len(files), err)

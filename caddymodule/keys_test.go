@@ -17,7 +17,7 @@ import (
 )
 
 // All placeholders of Caddy's requests are accepted, and so are placeholders that other modules set.
-func TestKnownPlaceholders(t *testing.T) {
+func TestPlaceholdersOfCaddyAreAccepted(t *testing.T) {
 	for _, text := range []string{
 		"", "everybody", `a \{literal} brace`, "{client_ip}", "{remote_ip}", "{remote_host}", "{host}",
 		"{labels.0}", "{hostport}", "{method}", "{path}", "{path.1}",

@@ -58,7 +58,7 @@ func checkMetrics(t *testing.T, wanted map[string]float64) {
 }
 
 // A limit in the mode shadow has the outcomes would_allow and would_deny.
-func TestMetrics(t *testing.T) {
+func TestMetricsSeparateShadowDecisions(t *testing.T) {
 	c := start(t, `
 		:PORT {
 			pg_ratelimit PREFIX {

@@ -246,7 +246,7 @@ func checkReference(t *testing.T, path string, use []string, metrics map[string]
 
 // Alerts fire only when they should. Each one has a severity, a summary, a description of the remedy, and a
 // test in which it fires.
-func TestAlerts(t *testing.T) {
+func TestAlertsFireOnlyWhenTheyShould(t *testing.T) {
 	checkByPromtool(t, "", "check", "rules", alertRules)
 	checkByPromtool(t, "", "test", "rules", alertTests)
 	rules := strings.Split(readFile(t, alertRules), "- alert: ")[1:]

@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-func TestModuleVersion(t *testing.T) {
+func TestModuleVersionIsThatOfBuild(t *testing.T) {
 	const path, commit = "github.com/pgratelimit/pg-ratelimit", "v0.1.1-0.20261121160000-0123456789ab"
 	for name, test := range map[string]struct {
 		info *debug.BuildInfo

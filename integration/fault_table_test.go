@@ -21,8 +21,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 )
 
-// faultLasts is the duration of each fault of TestFaultTable.
-var faultLasts = flag.Duration("fault-lasts", time.Second, "how long each fault of TestFaultTable lasts")
+// faultLasts is the duration of each fault of TestNoFaultMakesResponsesWrong.
+var faultLasts = flag.Duration("fault-lasts", time.Second, "how long each fault lasts")
 
 const (
 	outageTimeout = 250 * time.Millisecond // for a decision: the default
@@ -44,7 +44,7 @@ var replicating = cluster.Options{
 	Config: map[string]string{"max_connections": "60", "wal_retrieve_retry_interval": "200ms"},
 }
 
-// faultPaths are the paths of TestFaultTable's load. The limit of /wide is never reached, the limit of /tight
+// faultPaths are the paths of the load. The limit of /wide is never reached, the limit of /tight
 // is used up, and both have on_error local. /deny responds 503 while the database makes no decisions. /none
 // has no limit.
 var faultPaths = []string{"/wide", "/tight", "/deny", "/none"}
@@ -53,7 +53,7 @@ var faultPaths = []string{"/wide", "/tight", "/deny", "/none"}
 // has synchronous_commit, because without it a failover may lose the charges of the last 0.6 s. /used has the
 // same limit with on_error deny, so its refusals come from the database. The test prints a table of the
 // effects on requests, which docs/operating.md sums up.
-func TestFaultTable(t *testing.T) {
+func TestNoFaultMakesResponsesWrong(t *testing.T) {
 	server, standby := cluster.Private(t, replicating), cluster.Private(t, replicating)
 	if err := standby.Follow(t.Context(), server); err != nil {
 		t.Fatal(err)
@@ -234,14 +234,14 @@ func faultRoutes() []route {
 	}
 }
 
-// faultBed has what the faults of TestFaultTable act on.
+// faultBed has what the faults of TestNoFaultMakesResponsesWrong act on.
 type faultBed struct {
 	server, standby *cluster.Cluster
 	networks        []*slownet.Proxy
 	proxies         []*controlledProxy
 }
 
-// tableFault is a fault of TestFaultTable.
+// tableFault is a fault of TestNoFaultMakesResponsesWrong.
 type tableFault struct {
 	name       string
 	begin, end func() error // end is nil if the fault ends by itself

@@ -42,7 +42,7 @@ func guideSQL(t *testing.T) []string {
 
 // The guide's statements lead from the npm library to this module and back. The proxies have an account that
 // does not own the tables.
-func TestNpmGuide(t *testing.T) {
+func TestNpmGuideLeadsThereAndBack(t *testing.T) {
 	t.Parallel()
 	look, reorder, grant, check := stepsOfGuide(t)
 	text, err := os.ReadFile("../deploy/back-to-npm.sql")

@@ -11,7 +11,7 @@ import (
 )
 
 // Proxies that start before their database follow on_error, and decide once the database has started.
-// TestFaultTable has outages after the start.
+// TestNoFaultMakesResponsesWrong has outages after the start.
 func TestPostgresIsDownAtLoad(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")

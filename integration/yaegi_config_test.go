@@ -150,7 +150,7 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 }
 
 // .traefik.yml has what Traefik and the catalog require. Its test data work without a database.
-func TestManifest(t *testing.T) {
+func TestManifestSatisfiesCatalog(t *testing.T) {
 	t.Parallel()
 	m := readManifest(t)
 	if m.DisplayName == "" || m.Summary == "" {

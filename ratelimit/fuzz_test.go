@@ -11,7 +11,7 @@ import (
 
 // ParseRate returns a rate that a limit can have, or an error that quotes the text. StoredKey returns a key
 // that Postgres can hold.
-func FuzzRate(f *testing.F) {
+func FuzzRateIsValidOrQuoted(f *testing.F) {
 	for _, text := range []string{
 		"100 1m", "100/1m", "1 1w2d3h", "1 250ms", "9007199254740992 36525d", "10000 1mo calendar",
 		"5/1d calendar Europe/Berlin", "1/1y calendar UTC x", "36525d2562047h", "0 1m", "-1 1s",

@@ -12,7 +12,7 @@ import (
 )
 
 // An invalid hit is refused with an error that names the field.
-func TestWrongHits(t *testing.T) {
+func TestInvalidHitNamesField(t *testing.T) {
 	l := &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Second}
 	for _, test := range []struct {
 		hit  ratelimit.Hit
@@ -65,7 +65,7 @@ func allKeys() []string {
 
 // A key is stored as its digest if it is too long, if Postgres cannot hold it as text, or if it looks like a
 // digest.
-func TestStoredKey(t *testing.T) {
+func TestKeyThatPostgresCannotHoldIsDigested(t *testing.T) {
 	for key, digested := range map[string]bool{
 		"": false, "k": false, "ä": false, strings.Repeat("k", ratelimit.MaxKey): false,
 		strings.Repeat("ä", ratelimit.MaxKey/2): false, "xsha256:": false,

@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-func TestParseRate(t *testing.T) {
+func TestInvalidRateIsFieldError(t *testing.T) {
 	day := 24 * time.Hour
 	for text, want := range map[string]ratelimit.Rate{
 		"100 1m":                   {Events: 100, Window: time.Minute},
@@ -163,7 +163,7 @@ func TestErrorsNameTheField(t *testing.T) {
 
 // Two limits are equal if they make the same decisions on a row. Prefix and Durable select the row, so they
 // do not matter.
-func TestEqualLimits(t *testing.T) {
+func TestEqualLimitsDecideTheSame(t *testing.T) {
 	base := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.TokenBucket, Events: 5, Window: time.Second}
 	for _, test := range []struct {
 		change func(l *ratelimit.Limit)
@@ -190,7 +190,7 @@ func TestEqualLimits(t *testing.T) {
 }
 
 // AnchorOn returns the same valid anchor for all days on which the same windows start.
-func TestAnchorOn(t *testing.T) {
+func TestAnchorIsEqualForEqualWindows(t *testing.T) {
 	first := time.Date(2023, 1, 1, 23, 59, 0, 0, time.FixedZone("", 14*3600))
 	for day := first; day.Year() < 2025; day = day.AddDate(0, 0, 1) {
 		for calendar, windows := range map[ratelimit.Calendar]string{ratelimit.Month: "02",

@@ -31,7 +31,7 @@ func TestNewLimiterRefuses(t *testing.T) {
 }
 
 // With a timeout of 0 or less, each method returns an error that names Timeout.
-func TestLimiterTimeout(t *testing.T) {
+func TestLimiterRequiresPositiveTimeout(t *testing.T) {
 	l, _ := newMemoryLimiter(t, ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour})
 	if l.Timeout != ratelimit.DefaultTimeout {
 		t.Errorf("the timeout is %v, want %v", l.Timeout, ratelimit.DefaultTimeout)

@@ -13,7 +13,7 @@ func pointer(n int) *int { return &n }
 
 // The client's address is the address that package pkg/ip of Traefik v3.6 returns for the same configuration
 // and request. Where that package returns none, it is the address of the connection.
-func TestClientAddress(t *testing.T) {
+func TestClientAddressIsThatOfTraefik(t *testing.T) {
 	excluded := []string{"10.0.0.0/8", "2001:db8:1::/48", "192.0.2.1"}
 	for _, c := range []struct {
 		name      string

@@ -77,7 +77,7 @@ var invalidSettings = map[string]func(*Config){
 
 // An error names the setting as Traefik's configuration does, in each section. Tests of package serve and of
 // the Caddy module cover further settings.
-func TestInvalidSettings(t *testing.T) {
+func TestInvalidSettingsAreNamed(t *testing.T) {
 	for want, change := range invalidSettings {
 		t.Setenv("DATABASE_URL", "")
 		c := validConfig()

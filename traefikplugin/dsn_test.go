@@ -35,7 +35,7 @@ func captureLogUntil(t *testing.T, want string, do func()) string {
 }
 
 // The DSN may be in a file. Neither the log nor an error shows its password.
-func TestDSNFile(t *testing.T) {
+func TestPasswordInDSNFileIsHidden(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	path := filepath.Join(t.TempDir(), "dsn")
 	for text, want := range map[string]string{
@@ -73,7 +73,7 @@ func TestDSNFile(t *testing.T) {
 }
 
 // The log warns once for each DSN with a password, because Traefik's API shows it to its users.
-func TestPasswordWarning(t *testing.T) {
+func TestPasswordInDSNWarnsOnce(t *testing.T) {
 	for dsn, want := range map[string]int{"postgres://u:hunter2@127.0.0.1:1/db": 1,
 		"postgres://u@127.0.0.1:1/db": 0, "memory": 0} {
 		p := newProcess(time.Minute)

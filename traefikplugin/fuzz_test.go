@@ -14,7 +14,7 @@ import (
 
 // Any text may be configured as a key, a cost, a matcher or an address. Either the error names the setting,
 // or the configuration accepts any request.
-func FuzzTemplates(f *testing.F) {
+func FuzzConfigurationIsValidOrNamesSetting(f *testing.F) {
 	for _, text := range []string{
 		"{client_ip}", "{header.X-Key}|{cookie.id} | {path}", "t:{query.a}{uri}{query}",
 		"{labels.99999999999}", "{path.0}{dir}{file}{port}", "{{host}}", "X-Plan: gold", "10.0.0.0/8",

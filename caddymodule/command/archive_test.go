@@ -14,7 +14,7 @@ import (
 
 // The command archive writes the days before --before to files, and with --drop also deletes them. A second
 // run writes no file again.
-func TestArchive(t *testing.T) {
+func TestArchiveWritesClosedDaysOnce(t *testing.T) {
 	s := newShell(t, schema.File)
 	dir := t.TempDir()
 	s.sql("UPDATE rate_limit_retention SET keep = '30 days' WHERE what = 'audit'")

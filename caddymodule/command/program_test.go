@@ -51,7 +51,7 @@ func (s *shell) writeFile(name, text string) {
 
 // The DSN comes from --dsn, else from DATABASE_URL, and may have placeholders. An error about the DSN or the
 // connection does not contain the password.
-func TestTheProgramFindsTheDatabase(t *testing.T) {
+func TestFlagOverridesDatabaseURL(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.mustRun("rules", "set", "plan", "per_hour=7")
 	s.writeFile("dsn", s.dsn+"\n")

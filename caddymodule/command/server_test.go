@@ -9,7 +9,7 @@ import (
 
 // The command migrate creates the tables, does nothing if they are up to date, and else upgrades them and
 // keeps their rows.
-func TestMigrate(t *testing.T) {
+func TestMigrateUpgradesTablesAndKeepsRows(t *testing.T) {
 	s := newShell(t)
 	s.expectError([]string{"tables are missing", "caddy pg-ratelimit migrate"}, "rules", "list")
 	expectOutput := func(want string, args ...string) {

@@ -45,7 +45,7 @@ func writeConfig(t *testing.T, name, text string) string {
 // isSyntax reports whether a block is a description of the syntax.
 func isSyntax(b block) bool { return strings.Contains(b.text, "<prefix>") }
 
-func TestCaddyfiles(t *testing.T) {
+func TestCaddyfilesOfPagesAreValid(t *testing.T) {
 	for _, b := range blocksIn(t, "caddyfile") {
 		t.Run(b.String(), func(t *testing.T) {
 			if isSyntax(b) {
@@ -102,7 +102,7 @@ func TestTablesOfCaddySettingsAreComplete(t *testing.T) {
 }
 
 // Each JSON block is a handler, which Caddy accepts, or the body of a response.
-func TestJSON(t *testing.T) {
+func TestJSONOfPagesIsHandlerOrBody(t *testing.T) {
 	bodies := []string{refusal(t), outage(t)}
 	digits := regexp.MustCompile(`\d+`)
 	for _, b := range blocksIn(t, "json") {

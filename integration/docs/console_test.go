@@ -36,9 +36,9 @@ var commands = map[string]func(t *testing.T, command string){
 
 	"go doc github.com/pgratelimit/pg-ratelimit/ratelimit": runCommand,
 	`PGOPTIONS='-c lock_timeout=2s' psql "$DATABASE_URL" -f schema.sql`: checkedByTest("integration",
-		"TestNpmGuide"),
+		"TestNpmGuideLeadsThereAndBack"),
 	`psql "$DATABASE_URL" -f deploy/back-to-npm.sql`: checkedByTest("integration",
-		"TestNpmGuide"),
+		"TestNpmGuideLeadsThereAndBack"),
 	`psql "$DATABASE_URL" -f schema.sql`: createsTheTables,
 
 	"cd internal/store/engine && go test -run TestLeasesAcrossRegions -v .": checkedByTest(
@@ -51,12 +51,12 @@ var commands = map[string]func(t *testing.T, command string){
 	"cd bench && go run . -only 'exact|leased' -all": hasItsFlags,
 }
 
-func TestCommands(t *testing.T) {
+func TestCommandsOfPagesAreTested(t *testing.T) {
 	comment := regexp.MustCompile(`\s+# .*`)
 	used := map[string]bool{}
 	for _, b := range blocksIn(t, "console") {
 		if isOfRecipe(b) {
-			continue // see TestRecipes
+			continue // see TestRecipesPrintTextsOfPages
 		}
 		for line := range strings.Lines(b.text) {
 			command, found := strings.CutPrefix(strings.TrimSpace(line), "$ ")
@@ -65,7 +65,7 @@ func TestCommands(t *testing.T) {
 				continue
 			}
 			if isOfPolicy(command) {
-				continue // see TestPolicyCommands
+				continue // see TestPolicyCommandsOfPagesSucceed
 			}
 			if b.document == "docs/other-programs.md" {
 				checkedByTest("deploy", "TestProgramsTakeUnits")(t, command)

@@ -120,13 +120,13 @@ func blocksIn(t *testing.T, language string) []block {
 // testedLanguages has the languages of code blocks, and the test that takes every block of the language.
 // It is in this package, except for sh, which make rehearse runs.
 var testedLanguages = map[string]string{
-	"caddyfile": "TestCaddyfiles",
-	"console":   "TestCommands",
+	"caddyfile": "TestCaddyfilesOfPagesAreValid",
+	"console":   "TestCommandsOfPagesAreTested",
 	"go":        "TestGoSnippetsAreCompiled",
-	"json":      "TestJSON",
+	"json":      "TestJSONOfPagesIsHandlerOrBody",
 	"sh":        "TestRehearsal",
-	"sql":       "TestSQL",
-	"yaml":      "TestTraefikConfigurations",
+	"sql":       "TestQueriesOfPagesFindRows",
+	"yaml":      "TestTraefikConfigurationsOfPagesAreValid",
 }
 
 func TestEveryCodeBlockIsTested(t *testing.T) {

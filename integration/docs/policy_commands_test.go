@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// isOfPolicy reports whether a command is one of those that TestPolicyCommands runs.
+// isOfPolicy reports whether a command is one of those that TestPolicyCommandsOfPagesSucceed runs.
 func isOfPolicy(command string) bool {
 	if command == "caddy pg-ratelimit page" {
 		return false // it does not end
@@ -22,11 +22,11 @@ func isOfPolicy(command string) bool {
 
 // All commands on the policy that a page has succeed, one after the other on a fresh database, with the Caddy
 // of make build.
-func TestPolicyCommands(t *testing.T) {
+func TestPolicyCommandsOfPagesSucceed(t *testing.T) {
 	pages := map[string][]string{}
 	for _, b := range blocksIn(t, "console") {
 		if isOfRecipe(b) {
-			continue // see TestRecipes
+			continue // see TestRecipesPrintTextsOfPages
 		}
 		for line := range strings.Lines(b.text) {
 			if command := strings.TrimPrefix(strings.TrimSpace(line), "$ "); isOfPolicy(command) {

@@ -19,11 +19,12 @@ const (
 	runbookPage = "docs/runbook.md"
 )
 
-// runChapters are the chapters of the policy's page that TestRecipes runs. It runs all of the runbook's page.
+// runChapters are the chapters of the policy's page that
+// TestRecipesPrintTextsOfPages runs. It runs all of the runbook's page.
 // Before each other section, it runs the section firstSection.
 var runChapters = []string{"Recipes", "Reference"}
 
-// isOfRecipe reports whether TestRecipes runs a block.
+// isOfRecipe reports whether TestRecipesPrintTextsOfPages runs a block.
 func isOfRecipe(b block) bool {
 	return b.document == runbookPage || b.document == policyPage && slices.Contains(runChapters, b.chapter)
 }
@@ -56,7 +57,7 @@ var recipes = map[string]recipe{
 // Each command and each statement of the recipes in docs/policy.md and docs/runbook.md prints the text that
 // the page shows below it, with the Caddy of the page. A recipe for the owner of the tables starts with an
 // empty database, and another recipe with the roles of the page.
-func TestRecipes(t *testing.T) {
+func TestRecipesPrintTextsOfPages(t *testing.T) {
 	sections := map[string][]block{}
 	for _, d := range documents(t) {
 		for _, b := range d.blocks {

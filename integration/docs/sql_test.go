@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// npmGuide has SQL that must run in its order. TestNpmGuide, in the folder above, runs all of
-// it.
+// npmGuide has SQL that must run in its order. TestNpmGuideLeadsThereAndBack, in the folder above, runs all
+// of it.
 const npmGuide = "docs/migrating-from-npm.md"
 
 // grantee is an account of a GRANT.
@@ -30,8 +30,8 @@ const historyOfAClient = `
 		FROM unnest(ARRAY['minute', 'hour', 'day']) AS granularity;`
 
 // On a database in which a client has used its limits, each query of a block finds a row of this client.
-func TestSQL(t *testing.T) {
-	if !hasTest(t, "integration", "TestNpmGuide") {
+func TestQueriesOfPagesFindRows(t *testing.T) {
+	if !hasTest(t, "integration", "TestNpmGuideLeadsThereAndBack") {
 		t.Errorf("no test runs the SQL of %s", npmGuide)
 	}
 	for _, b := range blocksIn(t, "sql") {

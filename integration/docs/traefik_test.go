@@ -74,7 +74,7 @@ type traefikMiddleware struct {
 	} `yaml:"basicAuth"`
 }
 
-func TestTraefikConfigurations(t *testing.T) {
+func TestTraefikConfigurationsOfPagesAreValid(t *testing.T) {
 	for _, b := range blocksIn(t, "yaml") {
 		t.Run(b.String(), func(t *testing.T) {
 			t.Setenv("DATABASE_URL", unreachable)
@@ -117,7 +117,7 @@ func TestTraefikConfigurations(t *testing.T) {
 }
 
 // checkScraped checks that the Caddyfile of the page serves the address that Prometheus scrapes, and finds
-// the rules in docs. TestCaddyfiles loads the Caddyfile.
+// the rules in docs. TestCaddyfilesOfPagesAreValid loads the Caddyfile.
 func checkScraped(t *testing.T, c traefikYAML) {
 	t.Helper()
 	var page string

@@ -253,7 +253,7 @@ func TestKilledDemoLeavesNothing(t *testing.T) {
 	awaitGone(t, caddy, server)
 }
 
-func TestRedact(t *testing.T) {
+func TestRedactHidesPassword(t *testing.T) {
 	for dsn, want := range map[string]string{
 		"postgres://u@h:1/db?sslmode=disable":        "postgres://u@h:1/db?sslmode=disable",
 		"postgres://u:secret@h/db":                   "postgres://u:xxxxx@h/db",

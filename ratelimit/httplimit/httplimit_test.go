@@ -140,7 +140,7 @@ func (*failingStore) Reset(context.Context, time.Duration, []ratelimit.Hit) erro
 func (*failingStore) Close() {}
 
 // If the store fails, a request passes, or is refused with DenyOnError. OnError gets the error.
-func TestFailingStore(t *testing.T) {
+func TestFailingStoreAdmitsUnlessDenyOnError(t *testing.T) {
 	limit := &ratelimit.Limit{Prefix: "p", Events: 2, Window: time.Hour}
 	for _, test := range []struct {
 		deny    bool
@@ -214,7 +214,7 @@ func TestIndependentHitRefusesNothing(t *testing.T) {
 	}
 }
 
-func TestInvalidOptions(t *testing.T) {
+func TestInvalidOptionsNameField(t *testing.T) {
 	limit := &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}
 	store := newStore(t)
 	for _, test := range []struct {

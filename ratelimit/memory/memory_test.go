@@ -34,7 +34,7 @@ func take(t testing.TB, store *memory.Store, hits ...ratelimit.Hit) []ratelimit.
 	return decisions
 }
 
-func TestMemory(t *testing.T) {
+func TestMemoryPassesConformance(t *testing.T) {
 	conformance.Store(t, func(t testing.TB) ratelimit.Store { return open(t, memory.Options{}) })
 }
 

@@ -16,7 +16,7 @@ import (
 
 // While a firewall or a host that is off drops packets, the kernel repeats them at longer and longer
 // intervals. After the server's return, the DB opens a new connection before the kernel's next packet.
-func TestDroppedPackets(t *testing.T) {
+func TestDroppedPacketsDelayNoReconnect(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it waits for timeouts of the system")
 	}

@@ -63,7 +63,7 @@ func TestDSNErrorNamesFault(t *testing.T) {
 
 // Options.MaxConns bounds the connections. If it is 0, the DSN does, and without a number in the DSN, the
 // bound is 8.
-func TestMaxConns(t *testing.T) {
+func TestMaxConnsBoundsConnections(t *testing.T) {
 	for dsn, want := range map[string]int{"postgres://h/d": 8, "postgres://h/d?pool_max_conns=5": 5} {
 		for option, want := range map[int]int{0: want, 3: 3} {
 			db, err := pgxdb.Open(dsn, pgxdb.Options{MaxConns: option})

@@ -28,7 +28,7 @@ func open(t testing.TB) *postgres.Store {
 	return store
 }
 
-func TestPostgres(t *testing.T) {
+func TestPostgresPassesConformance(t *testing.T) {
 	conformance.Store(t, func(t testing.TB) ratelimit.Store { return open(t) })
 }
 

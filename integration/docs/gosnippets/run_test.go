@@ -26,7 +26,7 @@ func TestOneLimitOnPostgres(t *testing.T) {
 	t.Error(err)
 }
 
-func TestMiddleware(t *testing.T) {
+func TestMiddlewareOfPageSendsLimit(t *testing.T) {
 	store := newStore()
 	mux := http.NewServeMux()
 	api := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})

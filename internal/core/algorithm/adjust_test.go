@@ -108,7 +108,7 @@ func windowOver(l *ratelimit.Limit, r *algorithm.Row, now, at int64) bool {
 
 // A settlement overdraws a limit by at most a full quota. Afterwards, RetryAfter is the earliest time at
 // which a cost passes, and the row does not expire before the full quota is back.
-func TestOverdrawnQuotas(t *testing.T) {
+func TestSettlementOverdrawsAtMostAQuota(t *testing.T) {
 	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
 		k := newKeys()

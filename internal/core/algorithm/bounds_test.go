@@ -16,7 +16,7 @@ import (
 // In every period of random schedules, the admitted cost without refunds is within the bound of the
 // algorithm. In some schedules, the clock is set back now and then: a hit then has the time of the key's
 // latest hit.
-func TestBounds(t *testing.T) {
+func TestAdmittedCostStaysWithinBound(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		k := newKeys()
 		l := conformance.DrawLimit(t, name, "p")

@@ -57,7 +57,7 @@ func (k *keys) peek(l *ratelimit.Limit, cost int64) ratelimit.Decision {
 }
 
 // Each decision of random schedules is that of the oracle: Allowed, Remaining, RetryAfter and Reset.
-func TestDefinitions(t *testing.T) {
+func TestDecisionsMatchOracle(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		k := newKeys()
 		k.Micro += rapid.Int64Range(0, 400*24*3600*conformance.Second).Draw(t, "begin")
@@ -139,7 +139,7 @@ func checkDecision(l *ratelimit.Limit, log []entry, now int64, cost int64, d rat
 }
 
 // Decisions on limits with extreme values are those of the oracle.
-func TestExtremes(t *testing.T) {
+func TestExtremeLimitsMatchOracle(t *testing.T) {
 	conformance.CheckExtremes(t, func(l *ratelimit.Limit) conformance.Schedule {
 		k := newKeys()
 		var log []entry

@@ -63,7 +63,7 @@ func sendHits(t *rapid.T, k *keys, l *ratelimit.Limit) {
 
 // If a prefix changes from one limit to another and back, each limit holds while it applies, for each pair of
 // algorithms.
-func TestSwitch(t *testing.T) {
+func TestChangingAlgorithmKeepsBothLimits(t *testing.T) {
 	for _, from := range definitionNames() {
 		for _, to := range definitionNames() {
 			t.Run(from+"/"+to, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestSwitchAddsAtMostOneWindow(t *testing.T) {
 // If only the quota changes, windows and logs count earlier charges as if the quota had always been the new
 // one. A bucket that was charged just before keeps its remaining quota, up to the new quota. Any other bucket
 // that returns to refills by whole windows loses the tokens of an incomplete window.
-func TestChangedEvents(t *testing.T) {
+func TestChangedQuotaCountsEarlierCharges(t *testing.T) {
 	conformance.EachDefinition(t, 150, func(t *rapid.T, name string) {
 		k := newKeys()
 		l := conformance.DrawLimit(t, name, "p")

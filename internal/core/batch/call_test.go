@@ -89,7 +89,7 @@ func TestPanicsFailOnlyTheirCalls(t *testing.T) {
 
 // If the context ends, the caller stops waiting immediately. Its call stays in the batch with its hits, and
 // is finished without Deliver.
-func TestCancel(t *testing.T) {
+func TestCanceledCallerStopsWaiting(t *testing.T) {
 	for when, test := range map[string]struct {
 		at             time.Duration // the time of the cancellation
 		end, delivered string

@@ -198,7 +198,7 @@ func TestOneBatchAtATimeAfterSlowBatch(t *testing.T) {
 
 // The first batches have at most 100 hits. The bound grows to 400, and further if a full batch takes no
 // longer than a small one.
-func TestBatchSize(t *testing.T) {
+func TestBatchesGrowWhileTheyAreFast(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		takes time.Duration

@@ -30,7 +30,7 @@ var transitions = []struct {
 
 // The calls lead to the wanted state. From any state but answering, a probe that fails leads to down, and a
 // probe that is answered to answering.
-func TestStateTransitions(t *testing.T) {
+func TestCallsAndProbesChangeState(t *testing.T) {
 	lost := errors.New("lost")
 	call := map[string]func(h *health.Health){
 		"answered": func(h *health.Health) { h.Answered() },

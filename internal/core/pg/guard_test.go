@@ -181,7 +181,7 @@ func usePolicyAndHistory(t *testing.T, db pgdb.DB, path string) (reports string)
 }
 
 // With a database in LATIN1, everything works except text beyond LATIN1, which fails with a hint.
-func TestLatin1(t *testing.T) {
+func TestLatin1FailsOnlyOtherText(t *testing.T) {
 	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -3,7 +3,7 @@ package pg
 import "testing"
 
 // Each predicate is true for the wanted SQLSTATEs, and for no other.
-func TestCodePredicates(t *testing.T) {
+func TestPredicatesMatchOnlyTheirCodes(t *testing.T) {
 	codes := []string{
 		ProtocolViolation, FeatureNotSupported, InvalidByteSequence, ReadOnlyTransaction,
 		InvalidStatementName, InvalidAuthorization,

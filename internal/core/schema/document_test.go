@@ -62,7 +62,7 @@ func TestPolicyDocumentRoundTrips(t *testing.T) {
 }
 
 // A document of 10,000 rules that changes nothing is read and compared in seconds, and writes nothing.
-func TestDocumentOfManyRules(t *testing.T) {
+func TestUnchangedDocumentWritesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it asserts a time")
 	}

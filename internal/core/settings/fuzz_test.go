@@ -8,9 +8,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// FuzzSettings checks that reading any text of any setting fails only with a *FieldError, which names the
-// setting and the texts that it accepts.
-func FuzzSettings(f *testing.F) {
+// FuzzInvalidSettingsAreFieldErrors checks that reading any text of any setting fails only with a
+// *FieldError, which names the setting and the texts that it accepts.
+func FuzzInvalidSettingsAreFieldErrors(f *testing.F) {
 	seeds := map[string][]string{
 		"key": {"{header.X-Api-Key} | {client_ip}", "a | b", "{a}||{b}"}, "algorithm": {"in_flight", "gcra"},
 		"limit": {"100 1m", "5", "5 1mo calendar Europe/Berlin"},

@@ -6,7 +6,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
-func TestHasPassword(t *testing.T) {
+func TestPasswordInDSNIsFound(t *testing.T) {
 	for dsn, want := range map[string]bool{
 		"postgres://u:hunter2@h/db":                true,
 		"postgres://u:hun/t@er2@h/db":              true,

@@ -92,7 +92,7 @@ func TestSettingsAcceptDocumentedValues(t *testing.T) {
 }
 
 // CredentialHeader reports whether a header usually has a secret, such as an API key.
-func TestCredentialHeader(t *testing.T) {
+func TestHeadersWithSecretsAreCredentials(t *testing.T) {
 	for name, want := range map[string]bool{
 		"Authorization": true, "proxy-authorization": true, "Cookie": true, "X-Api-Key": true, "apikey": true,
 		"X-Auth-Token":   true,
@@ -107,7 +107,7 @@ func TestCredentialHeader(t *testing.T) {
 }
 
 // A limit has warnings about a cost that never passes, and about SynchronousCommit without Durable.
-func TestWarnings(t *testing.T) {
+func TestCostThatNeverPassesHasWarning(t *testing.T) {
 	for _, test := range []struct {
 		limit ratelimit.Limit
 		cost  int64
@@ -130,7 +130,7 @@ func TestWarnings(t *testing.T) {
 
 // Stores with the same effective settings are equal after Resolve. The environment has the settings that the
 // configuration leaves out.
-func TestStoreSettings(t *testing.T) {
+func TestStoresWithSameSettingsAreEqual(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "")
 	defaults := settings.Store{
@@ -183,7 +183,7 @@ func TestInvalidEnvironmentIsRefused(t *testing.T) {
 }
 
 // MaxAudit returns the audit that records more requests.
-func TestMaxAudit(t *testing.T) {
+func TestMaxAuditRecordsMoreRequests(t *testing.T) {
 	ordered := []settings.Audit{
 		{Level: settings.AuditOff}, {Level: settings.AuditDenied}, {Level: settings.AuditSample, Share: 0.1},
 		{Level: settings.AuditSample, Share: 0.2}, {Level: settings.AuditAll},

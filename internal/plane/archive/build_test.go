@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A build with the tag nos3 does not contain the client for S3, and passes TestWithoutS3.
+// A build with the tag nos3 does not contain the client for S3, and passes
+// TestWithoutS3OnlyFoldersAreDestinations.
 func TestBuildWithoutS3HasNoClient(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it builds a program")
@@ -20,8 +21,8 @@ func TestBuildWithoutS3HasNoClient(t *testing.T) {
 		t.Errorf("go list: error %v, want packages without a client for S3:\n%s", err, deps)
 	}
 	output, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-v", "-tags", "nos3", "-run",
-		"^TestWithoutS3$", ".").CombinedOutput()
-	if err != nil || !strings.Contains(string(output), "--- PASS: TestWithoutS3") {
-		t.Errorf("TestWithoutS3: error %v, want a pass:\n%s", err, output)
+		"^TestWithoutS3OnlyFoldersAreDestinations$", ".").CombinedOutput()
+	if err != nil || !strings.Contains(string(output), "--- PASS: TestWithoutS3OnlyFoldersAreDestinations") {
+		t.Errorf("TestWithoutS3OnlyFoldersAreDestinations: error %v, want a pass:\n%s", err, output)
 	}
 }

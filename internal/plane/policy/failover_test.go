@@ -12,7 +12,7 @@ import (
 
 // A restore drops the tables and creates them with other rows in one transaction. A proxy applies all of the
 // new rows, although the new log of changes does not list the rows that are gone.
-func TestRecreatedTables(t *testing.T) {
+func TestRestoreReplacesAllRules(t *testing.T) {
 	d := newTestDB(t)
 	d.addUser("ann", "free")
 	d.exec("SELECT rate_limit_rule('plan', per_hour => 10)")
@@ -31,7 +31,7 @@ func TestRecreatedTables(t *testing.T) {
 
 // If the primary fails before it has replicated its latest changes, these changes have no effect after the
 // failover to a replica. Later changes have.
-func TestPromotedReplica(t *testing.T) {
+func TestPromotedReplicaEndsUnreplicatedChanges(t *testing.T) {
 	cluster.Tool(t, "pg_basebackup")
 	replicating := cluster.Options{Config: map[string]string{"wal_level": "replica",
 		"synchronous_commit": "local"},

@@ -11,9 +11,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// FuzzRules checks that every rule is either usable or reported, that no request causes a panic, and that
+// FuzzRulesAreUsableOrReported checks that every rule is either usable or reported, that no request
+// causes a panic, and that
 // host and path patterns match like a loop over their segments.
-func FuzzRules(f *testing.F) {
+func FuzzRulesAreUsableOrReported(f *testing.F) {
 	for _, row := range []string{
 		`{"Paths":["/u/*/files","/api/*"],"Hosts":["*.example.com","[::1]"],"Methods":["GET"],
 		"count_by":["user|header:X-Tenant","ip/64"],

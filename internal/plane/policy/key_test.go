@@ -112,7 +112,7 @@ func TestHintShowsLittle(t *testing.T) {
 }
 
 // Bearer removes the scheme Bearer from the value of an Authorization header.
-func TestBearer(t *testing.T) {
+func TestBearerRemovesScheme(t *testing.T) {
 	for value, want := range map[string]string{
 		"Bearer prl_a": "prl_a", "bearer prl_a": "prl_a", "BEARER   prl_a ": "prl_a",
 		"Bearer\tprl_a": "prl_a",

@@ -182,8 +182,9 @@ func TestClientCannotDisguiseHost(t *testing.T) {
 	}
 }
 
-// FuzzNormalPath checks that NormalPath is idempotent and agrees with net/url and path.Clean on valid paths.
-func FuzzNormalPath(f *testing.F) {
+// FuzzNormalPathIsIdempotent checks that NormalPath is idempotent and agrees with net/url and path.Clean on
+// valid paths.
+func FuzzNormalPathIsIdempotent(f *testing.F) {
 	for _, seed := range []string{"/", "/a/../b", "/a%2F..%2Fb", `/\..\`, "//a//", "/%2e%2e/%2e", "/%",
 		"/a/..;/b"} {
 		f.Add(seed)

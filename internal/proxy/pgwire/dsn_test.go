@@ -10,7 +10,7 @@ import (
 
 // Errors name the fault and do not quote the password. testdata/dsn_errors.txt has a malformed string of each
 // kind.
-func TestDSNErrors(t *testing.T) {
+func TestDSNErrorsNameFaultWithoutPassword(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"junk.pem":      "no certificate",
@@ -59,7 +59,7 @@ func readLines(t *testing.T, file string, pairs ...string) (lines []testLine) {
 
 // A connection string takes precedence over the environment, even with an empty value. For pgx, an empty
 // value is an error, so TestDSNLikePgx does not test it.
-func TestDSNEnvironment(t *testing.T) {
+func TestDSNPrecedesEnvironment(t *testing.T) {
 	lookUp := env("PGPORT", "7", "PGCONNECT_TIMEOUT", "4", "PGPASSFILE", "/p")
 	c, err := parseConfig("host=h port='' connect_timeout=", lookUp, nil)
 	if err != nil {
@@ -77,7 +77,7 @@ func TestDSNEnvironment(t *testing.T) {
 
 // The password is in the first line of the file that matches the host, the port, the database and the user. A
 // file that others may read is not used, and the log says so.
-func TestPassfile(t *testing.T) {
+func TestPassfileHasPasswordInFirstMatch(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pass")
 	text := "# comment:1:2:3:4\n" +
 		"h1:5432:d:u:one\r\n" +

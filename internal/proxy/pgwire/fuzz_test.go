@@ -41,10 +41,10 @@ func (r *replay) SetWriteDeadline(time.Time) error { return nil }
 // twoNumbers describes rows that the client reads many at a time.
 var twoNumbers = msg('T', "\x00\x02a\x00"+field(20)+"b\x00"+field(1184))
 
-// FuzzFrames sends any bytes to the client: in the login, in responses to pipelines and to SQL text, and
-// without a request. The client must not panic, must end, must not allocate much memory, and must not report
-// that a statement without a response has succeeded.
-func FuzzFrames(f *testing.F) {
+// FuzzFramesCauseNoFalseSuccess sends any bytes to the client: in the login, in responses to pipelines and to
+// SQL text, and without a request. The client must not panic, must end, must not allocate much memory, and
+// must not report that a statement without a response has succeeded.
+func FuzzFramesCauseNoFalseSuccess(f *testing.F) {
 	login := msgAuth(0, "") + msg('K', "\x00\x00\x00\x07key!") + msgReady
 	row := msgParsed + msgBound + msg('T', "\x00\x02a\x00"+field(20)+"b\x00"+field(25)) +
 		msgRow("12345678", "x") + msgRow("NULL", "NULL") + msgDone + msgReady
@@ -115,9 +115,10 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// FuzzDSN passes Open any string, and any string around a password. Open must return targets with hosts and
+// FuzzDSNErrorsHidePassword passes Open any string, and any string around a password. Open must return
+// targets with hosts and
 // ports, or an error without the password.
-func FuzzDSN(f *testing.F) {
+func FuzzDSNErrorsHidePassword(f *testing.F) {
 	for _, dsn := range []string{
 		"postgres://u:p@h:1,h2:2/d?sslmode=disable&x=y", "host=h port=1 password='a b' user=u\\ v",
 		"postgres://[::1]:5432/d", "postgres://u@/d?host=/tmp",

@@ -13,7 +13,7 @@ import (
 )
 
 // The error of a call names the fault in the login, and does not quote the password.
-func TestInvalidLogins(t *testing.T) {
+func TestInvalidLoginNamesFaultWithoutPassword(t *testing.T) {
 	ready := msg('K', "\x00\x00\x00\x07key!") + msgReady
 	for _, c := range []struct{ name, server, want string }{
 		{"the end", "", "closed the connection"},
@@ -108,7 +108,7 @@ func respondTLS(cert tls.Certificate, letter string, breaks bool) func(*fakeSess
 
 // sslmode decides whether a session uses TLS, or fails, if the server offers TLS, refuses it or breaks the
 // connection off.
-func TestEncryption(t *testing.T) {
+func TestSSLModeDecidesEncryption(t *testing.T) {
 	ca := authority.New(t)
 	cert, err := tls.X509KeyPair(ca.Issue(t, "db.example", time.Hour, "db.example", "127.0.0.1"))
 	if err != nil {

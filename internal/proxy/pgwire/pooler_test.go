@@ -67,7 +67,7 @@ func poolerScript(servers int, ends bool, named *atomic.Int32) func(*fakeSession
 
 // Behind a pooler without prepared statements, no statement fails, and the pool soon stops preparing
 // statements.
-func TestPoolers(t *testing.T) {
+func TestPoolStopsPreparingBehindPooler(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		t.Run(fmt.Sprint("the session ends: ", ends), func(t *testing.T) {
 			var named atomic.Int32

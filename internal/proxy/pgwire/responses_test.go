@@ -8,7 +8,7 @@ import (
 )
 
 // After an invalid response, the call fails, and the pool closes the connection.
-func TestInvalidResponses(t *testing.T) {
+func TestInvalidResponseClosesConnection(t *testing.T) {
 	head := msgParsed + msgBound
 	for _, c := range []struct{ name, response, want string }{
 		{"nothing", "", "closed the connection"},
@@ -60,7 +60,7 @@ func TestInvalidResponses(t *testing.T) {
 
 // Messages that a server may send at any time do not change a result, wherever they arrive. Each byte arrives
 // by itself.
-func TestAsynchronousMessages(t *testing.T) {
+func TestAsynchronousMessagesChangeNoResult(t *testing.T) {
 	_, dsn := newRawFake(t, func(s *fakeSession) {
 		s.write(msgNoise + msgAuth(0, "") + msg('N', "\x00") + msg('K', "\x00\x00\x00\x07key!") +
 			msgReady + msgNoise)

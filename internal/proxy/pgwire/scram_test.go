@@ -48,7 +48,7 @@ func TestScramRFC7677(t *testing.T) {
 
 // A challenge is an error if it is malformed, answers another nonce, or requires too many iterations for the
 // deadline.
-func TestScramChallenges(t *testing.T) {
+func TestInvalidScramChallengesAreErrors(t *testing.T) {
 	for _, c := range []struct{ challenge, want string }{
 		{"", "malformed"},
 		{strings.Replace(rfcChallenge, "r=rO", "r=RO", 1), "not for us"},

@@ -53,7 +53,7 @@ func TestSilentLoginIsReplaced(t *testing.T) {
 }
 
 // A pool uses the first host that responds, and from then on tries a silent host last.
-func TestSeveralHosts(t *testing.T) {
+func TestPoolUsesFirstHostThatResponds(t *testing.T) {
 	silent, dsnSilent := newRawFake(t, waitForEnd)
 	good, dsnGood := newFake(t, func(s *fakeSession) {
 		s.request()
@@ -83,7 +83,7 @@ func hostOf(dsn string) string {
 }
 
 // target_session_attrs chooses the first host of the required kind. Without such a host, it is an error.
-func TestSessionAttributes(t *testing.T) {
+func TestSessionAttributesChooseHost(t *testing.T) {
 	server := func(readOnly, recovery bool) string {
 		_, dsn := newFake(t, func(s *fakeSession) {
 			row := ""

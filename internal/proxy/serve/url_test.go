@@ -9,7 +9,7 @@ import (
 )
 
 // A client that writes one path in several ways has the same key each time.
-func TestNormalizePath(t *testing.T) {
+func TestFormsOfOnePathHaveOneKey(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "/": "/", "*": "*", "/a/b": "/a/b", "/a/b/": "/a/b/", "/.well-known/x": "/.well-known/x",
 		"//a///b": "/a/b", "/a/./b": "/a/b", "/x/../a/b": "/a/b", "/a/b//": "/a/b/", "/a/b/.": "/a/b",
@@ -27,7 +27,7 @@ func TestNormalizePath(t *testing.T) {
 }
 
 // A host is without its port, upper case and final dot.
-func TestHostOf(t *testing.T) {
+func TestHostHasNoPortOrFinalDot(t *testing.T) {
 	for text, want := range map[string]string{"example.com": "example.com", "Example.COM.": "example.com",
 		"example.com:80": "example.com", "[::1]:80": "::1", "": "", ".": ""} {
 		if got := serve.HostOf(&http.Request{Host: text}); got != want {
@@ -37,7 +37,7 @@ func TestHostOf(t *testing.T) {
 }
 
 // A semicolon separates parameters as & does. An invalid parameter does not hide the valid ones.
-func TestQueryValue(t *testing.T) {
+func TestInvalidParameterHidesNoValidOne(t *testing.T) {
 	for query, want := range map[string]string{
 		"": "", "q=a": "a", "q=a&q=b": "a,b", "q=a;b": "a", "x=1;q=a%3Bb": "a;b", "q=a&x=%zz": "a",
 	} {
@@ -48,7 +48,7 @@ func TestQueryValue(t *testing.T) {
 }
 
 // Equal paths have one form, and the URL of the request stays as it was sent.
-func TestCleanURL(t *testing.T) {
+func TestEqualPathsHaveOneForm(t *testing.T) {
 	for text, want := range map[string]string{
 		"/a/b?q=x&y": "/a/b?q=x&y", "/a": "/a", "/?": "/?",
 		"//a/./x/../b?q=x;y": "/a/b?q=x&y", "/a/%2e%2e/b": "/b", "/a//b%2Fc": "/a/b%2Fc", "/x/..%2Fb": "/b",

@@ -29,7 +29,7 @@ func compile(handler settings.Values, zones ...settings.Values) (*serve.Site, er
 }
 
 // The cost of a request is at least 1, even if the client chooses it.
-func TestCostOfARequest(t *testing.T) {
+func TestCostIsAtLeastOne(t *testing.T) {
 	for text, want := range map[string]int64{
 		"1": 1, "7": 7, "0": 1, "00": 1, "": 1, "-3": 1, "-0": 1, "2.5": 1, "many": 1,
 		"4611686018427387904": 1 << 62, "18446744073709551615": 1 << 62, "99999999999999999999": 1 << 62,

@@ -33,7 +33,7 @@ func (s *testDB) countRows(table string) string {
 }
 
 // A cleanup deletes the expired rows of both tables, also of unused prefixes, and no other rows.
-func TestCleanup(t *testing.T) {
+func TestCleanupDeletesOnlyExpiredRows(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		probability float64

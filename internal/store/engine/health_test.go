@@ -16,7 +16,7 @@ import (
 
 // While the database fails, all calls fail with ErrUnavailable and the cause. Only the first call sends a
 // statement and waits for it. When the database answers again, the store detects that without a call.
-func TestFailingDatabase(t *testing.T) {
+func TestFailingDatabaseGetsOneStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
 		db := &fakeDB{answer: failWith(broken), probe: failWith(broken)}

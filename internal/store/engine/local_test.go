@@ -81,7 +81,7 @@ func (p *localProxy) awaitExact(t testing.TB, db *lostDB, state dbState) {
 }
 
 // During an outage, a process decides by itself within its share of the remaining quota, all or nothing.
-func TestLocalDecisions(t *testing.T) {
+func TestLocalDecisionsStayWithinShare(t *testing.T) {
 	s := newTestDB(t)
 	p, db := s.openLocalProxy(4, "pgxdb", engine.Options{})
 	wide, narrow := hitOn("wide", 100, false), hitOn("narrow", 10, false)

@@ -105,7 +105,7 @@ func TestMigrationBlocksNoOtherUser(t *testing.T) {
 }
 
 // With DisableMigration, another program creates the tables.
-func TestMigrationOff(t *testing.T) {
+func TestDisabledMigrationCreatesNoTables(t *testing.T) {
 	s := newTestDB(t)
 	store := s.openEngine(engine.Options{DisableMigration: true})
 	store.Prepare()

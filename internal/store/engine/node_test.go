@@ -134,7 +134,7 @@ func TestRegistryRowIsSmall(t *testing.T) {
 
 // Two processes with the same name have two rows. When one process has ended, the next heartbeat of the other
 // process deletes the ended one's row, and the rows of processes that vanished more than a day ago.
-func TestProcessesWithSameName(t *testing.T) {
+func TestHeartbeatDeletesEndedRowOfSameName(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)
 	first := s.openNode("pgxdb", 1)

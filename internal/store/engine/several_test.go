@@ -59,7 +59,7 @@ func TestSeveralLimitsAreAllOrNothing(t *testing.T) {
 }
 
 // Refunds with a sum beyond int64 restore the full quota.
-func TestManyLargeRefunds(t *testing.T) {
+func TestRefundsBeyondInt64RestoreFullQuota(t *testing.T) {
 	s := newTestDB(t)
 	store := s.openEngine(bareOptions)
 	h := hitOn("p", 10, false)

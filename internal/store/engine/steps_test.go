@@ -45,7 +45,7 @@ func TestBatchIsSequential(t *testing.T) {
 
 // SQL and Go make the same decisions on limits with extreme values, around the times at which decisions
 // change.
-func TestExtremeLimits(t *testing.T) {
+func TestSQLAndGoAgreeOnExtremeLimits(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it; a test of the Go steps with the same values always runs")
 	}

@@ -18,4 +18,4 @@ func openPgwire(t testing.TB, dsn string) pgdb.DB {
 	return db
 }
 
-func TestPgwire(t *testing.T) { conformance.DB(t, openPgwire) }
+func TestPgwirePassesConformance(t *testing.T) { conformance.DB(t, openPgwire) }

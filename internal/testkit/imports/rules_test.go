@@ -29,78 +29,79 @@ var rules = []rule{
 	// The store in memory is the reference for the other store, so the two share only the algorithms and the
 	// form of a settlement.
 	{"internal/store/memory", "ratelimit algorithm batch", ""},
-	// It is the public form of the store in memory.
+	// Package memory is the public form of the store in memory.
 	{"ratelimit/memory", "store/memory ratelimit", ""},
-	// It collects calls, and a function of its user decides them.
+	// Package batch only collects calls. A callback that the store passes in decides them.
 	{"internal/core/batch", "health lease ratelimit", ""},
-	// It has the state of a server, for the store and the policy.
+	// Package health has the state of a server, for the store and the policy.
 	{"internal/core/health", "pg ratelimit", ""},
-	// It computes the charges for leases, and a store makes them.
+	// Package lease computes the charges for leases, and a store makes them.
 	{"internal/core/lease", "algorithm ratelimit", ""},
-	// Proxies and the plane read settings with it, so it imports neither.
+	// Proxies and the plane read settings with package settings, which therefore imports neither.
 	{"internal/core/settings", "ratelimit", ""},
 	// Drivers and the users of statements share facts about Postgres.
 	{"internal/core/pg", "pgdb", ""},
-	// It is SQL text, which every package may run.
+	// Package schema is SQL text, which every package may run.
 	{"internal/core/schema", "pg", ""},
-	// It is all that drivers and their users share.
+	// Package pgdb is the interface between drivers and their users, and depends on neither.
 	{"ratelimit/pgdb", "", ""},
-	// It registers a store of any kind, through an interface; engine is for the options.
+	// The registry knows stores only through an interface. It imports engine for the type engine.Options.
 	{"internal/store/registry", "batch engine health pg schema ratelimit pgdb", ""},
-	// It divides calls among engines, and decides without them.
+	// Package store divides calls among engines, and decides without them during an outage.
 	{"internal/store", "engine registry algorithm batch health lease pg schema ratelimit pgdb", ""},
 	// The store uses every driver as a pgdb.DB, and imports no proxy.
 	{"internal/store/engine", "batch pg lease ratelimit health algorithm schema pgdb", ""},
-	// It is the store of Go programs.
+	// Package postgres is the store of Go programs.
 	{"ratelimit/postgres", "store engine ratelimit pgdb", ""},
 	// Decisions about rules are pure functions. The rules are read over a pgdb.DB.
 	{"internal/plane/policy", "settings batch health pg schema ratelimit pgdb", ""},
-	// It writes the decisions of proxies over a pgdb.DB.
+	// Package history writes the decisions of proxies over a pgdb.DB.
 	{"internal/plane/history", "settings batch pg schema ratelimit pgdb", ""},
 	// Go programs use this driver without a proxy.
 	{"ratelimit/pgxdb", "pg ratelimit pgdb", "github.com/jackc/pgx/v5"},
 	// This driver exists because pgx cannot be interpreted.
 	{"internal/proxy/pgwire", "pg ratelimit pgdb", ""},
-	// It writes responses for both proxies; policy is for the reasons of refusals, pgdb for the salt.
+	// Package respond writes responses for both proxies. It imports policy for the type policy.Reason, and
+	// pgdb for pgdb.DB, from which it reads the salt.
 	{"internal/proxy/respond", "policy settings ratelimit pgdb", ""},
-	// Both proxies share the databases that it opens, so it imports neither a proxy nor a request.
+	// Both proxies share the databases that it opens, so package host imports no proxy and no request.
 	{"internal/proxy/host", "health settings respond ratelimit history policy pgdb store engine registry " +
 		"store/memory", ""},
-	// The steps of a request are the same in both proxies, so it imports neither a proxy nor a driver.
+	// The steps of a request are the same in both proxies, so package serve imports no proxy and no driver.
 	{"internal/proxy/serve", "health settings host respond batch ratelimit history policy store " +
 		"registry", ""},
 	// A middleware for Go programs works with any store.
 	{"ratelimit/httplimit", "serve respond settings ratelimit", ""},
-	// An adapter is thin and does not import the other one; pgdb is for the driver's type, batch for
-	// the interpreter.
+	// An adapter is thin and does not import the other one. The plugin imports pgdb for
+	// the type pgdb.DB, and batch for batch.Call and batch.DigestPrefix.
 	{"traefikplugin", "batch host serve respond lease settings pgwire ratelimit history policy pgdb " +
 		"store", ""},
-	// It decides as proxies do, and imports none; settings is for headers with secrets, and algorithm
-	// for deciding requests again.
+	// Package evaluate decides as proxies do, and imports none. It imports settings to recognize headers with
+	// secrets, and algorithm for algorithm.Decide, which decides recorded requests again.
 	{"internal/plane/evaluate", "settings ratelimit algorithm pgxdb policy postgres",
 		"github.com/jackc/pgx/v5"},
-	// It runs SQL text, and imports nothing that uses the tables.
+	// Package migrate runs SQL text, and imports nothing that uses the tables.
 	{"internal/plane/migrate", "schema", "github.com/jackc/pgx/v5"},
-	// It moves rows from a table to files, whatever they mean.
+	// Package archive moves rows from a table to files, and does not interpret them.
 	{"internal/plane/archive", "ratelimit",
 		"github.com/jackc/pgx/v5 github.com/minio/minio-go/v7 github.com/parquet-go/parquet-go"},
-	// It finds the proxies in the database; policy is for the form of keys.
+	// Package page finds the proxies in the database. It imports policy for policy.KeyPrefix.
 	{"internal/plane/page", "policy ratelimit",
 		"github.com/jackc/pgx/v5 github.com/prometheus/client_golang"},
-	// It prints the rows of SQL, and what the other packages return.
+	// Package command prints the rows of SQL, and what the packages of the plane return.
 	{"caddymodule/command",
 		"archive evaluate migrate history page host ratelimit policy pgxdb schema settings pg",
 		"github.com/caddyserver/caddy/v2 github.com/jackc/pgx/v5 github.com/spf13/cobra " +
 			"github.com/spf13/pflag go.yaml.in/yaml/v3"},
-	// An adapter is thin and does not import the other one; store and engine are for their figures, archive
-	// for the daily archive, and Prometheus for a type of Caddy's registry of metrics.
+	// An adapter is thin and does not import the other one. The module imports store and engine for the type
+	// engine.Stats, archive for the daily archive, and Prometheus for prometheus.Collector.
 	{"caddymodule", "command settings pg host serve respond ratelimit archive history page " +
 		"pgxdb " +
 		"policy pgdb store engine", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel " +
 		"go.uber.org/zap github.com/prometheus/client_golang"},
-	// It runs the finished programs.
+	// The demo runs the finished programs.
 	{"internal/demo", "migrate policy cluster leash pgxdb", "github.com/jackc/pgx/v5"},
-	// It builds the archives of a release, with the SQL in a file.
+	// Package release builds the archives of a release, with the SQL in a file.
 	{"internal/release", "schema host", ""},
 }
 
@@ -161,7 +162,7 @@ func TestImportsFollowTheRules(t *testing.T) {
 		}
 	}
 	for path, p := range packages {
-		// The tools of tests need no rule: no other package may import them.
+		// The tools of tests need no rule: other packages may import only those that their own rules list.
 		if p.Module != nil && p.Module.Path == module && !seen[path] &&
 			!strings.HasPrefix(path, module+"/internal/testkit/") {
 			t.Errorf("%s has no rule: list in this test what it may import, and why",
