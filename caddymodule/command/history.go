@@ -21,10 +21,11 @@ const auditSQL = `SELECT a.time, a.outcome, a.reason, a.prefix, a.limit_name, a.
 	a.tier, a.address, a.method, a.host, a.path, a.status, a.cost, a.count, a.weight, a.quota, a.remaining,
 	a.retry_after, a.duration, a.node, a.region, a.also, a.id
 FROM (SELECT coalesce(@prefix::text, 'rule/' || @rule::text) AS prefix) p,
-generate_series(0, 20) AS i, LATERAL (SELECT * FROM rate_limit_audited a
-WHERE a.time >= greatest(@since::timestamptz,
-		CASE WHEN i < 20 THEN @until::timestamptz - 2 ^ i * interval '1 minute' END)
-	AND a.time < @until::timestamptz - floor(2 ^ (i - 1)) * interval '1 minute'
+(SELECT greatest(@since::timestamptz,
+		CASE WHEN i < 20 THEN @until::timestamptz - 2 ^ i * interval '1 minute' END) AS low,
+	@until::timestamptz - floor(2 ^ (i - 1)) * interval '1 minute' AS high
+FROM generate_series(0, 20) AS i ORDER BY i) AS step, LATERAL (SELECT * FROM rate_limit_audited a
+WHERE a.time >= step.low AND a.time < step.high
 	AND (p.prefix IS NULL OR p.prefix IN (a.prefix, a.prefix || '/' || a.limit_name)
 		OR p.prefix = 'rule/' AND starts_with(a.prefix, p.prefix))
 	AND (@user::text IS NULL OR a.user_id = @user) AND (@key_id::bigint IS NULL OR a.key_id = @key_id::bigint)

@@ -77,7 +77,7 @@ var tiersCommand = commandSpec{
 
 var changesCommand = commandSpec{
 	use:   "changes [--since 1h] [-n 100]",
-	short: "Lists the changes of the policy in the last 30 days, newest first",
+	short: "Lists the changes of the policy, newest first",
 	long:  "--json prints the rows before and after each change.",
 	flags: []flag{
 		{name: "since", value: "1h", kind: duration, usage: "only changes of the last 30m, 24h, 7d …"},

@@ -179,7 +179,7 @@ function showRefused(answer) {
 
 function showProxies(answer) {
 	const state = (p) => p.live ? (p.cannot ? ['cannot decide', 'bad'] : ['running', 'good']) : p.ended ? ['stopped', 'note'] : ['silent', 'warn']
-	const policy = (p) => !p.policy ? 'none' : p.behind === 0 ? 'newest' : p.behind === null ? 'unknown' : p.late ? `${number(p.late)} behind` : 'about to change'
+	const policy = (p) => !p.policy ? 'none' : !p.live ? 'unknown' : p.behind === 0 ? 'newest' : p.behind === null ? 'unknown' : p.late ? `${number(p.late)} behind` : 'about to change'
 	fill('proxies-list', missing(answer, 'registry', 'None.') ?? table('Proxies', ['Proxy', 'State', 'Policy', 'Passed', 'Refused', 'Without a decision', 'Version'],
 		answer.rows.map((p) => [p.region ? `${p.node} (${p.region})` : p.node, element('td', state(p)[1], state(p)[0]),
 			element('td', p.policy && p.late !== 0 ? 'warn' : '', policy(p)), ...[p.admitted, p.refused, p.undecided].map((n) => n === null ? '' : number(n)), p.version ?? ''])))
@@ -214,7 +214,7 @@ async function askWhy() {
 	const rows = answer.rows.filter((row) => row.time)
 	if (rows.length) fill('why-rows', table('Refusals', ['Time', 'Request', 'Decision', 'By', 'Quota', 'Address', 'Proxy'], rows.map((row) => [
 		clock(row.time), `${row.method ?? ''} ${row.host ?? ''}${row.path ?? ''}`, row.requests > 1 ? `${row.outcome} × ${number(row.requests)}` : row.outcome,
-		[row.prefix, row.limit_name].filter(Boolean).join('/') || (row.reason ?? '').replaceAll('_', ' '), row.quota === null ? '' : `${number(row.remaining ?? 0)} of ${number(row.quota)} left`, row.address ?? '', row.node])))
+		[row.prefix, row.limit_name].filter(Boolean).join('/') || (row.reason ?? '').replaceAll('_', ' '), row.quota === null ? '' : `${number(row.remaining ?? 0)} of ${number(row.quota)} left`, row.address ?? '', row.requests > 1 ? `last: ${row.node}` : row.node])))
 }
 
 // ask requests an answer, and returns the answer or an object with the error.
