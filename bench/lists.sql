@@ -6,7 +6,7 @@
 INSERT INTO rate_limit_tiers (tier) VALUES ('free');
 SELECT rate_limit_rule('plan', tiers => '{free}', per_day => 1000);
 BEGIN;
-SET LOCAL session_replication_role = replica; -- no row in the log of changes for each row
+SET LOCAL session_replication_role = replica; -- turns off the triggers that log each row
 INSERT INTO rate_limit_users (user_id, tier) SELECT 'u' || i, 'free' FROM generate_series(1, 100000) i;
 INSERT INTO rate_limit_api_keys (digest, user_id, hint)
 	SELECT sha256(('k' || i)::bytea), 'u' || (1 + i % 100000), 'prl_' || i FROM generate_series(1, 1000000) i;

@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// peers returns the rows of other limiters at 64 connections, with their limit replaced.
+// peers returns the benchmark rows that measure other limiters at 64 connections. Each row gets the limit.
 func peers(limit string) (rows []*row) {
 	for _, r := range allRows() {
 		if r.limit != nil && !r.isOwnLimit() && r.load.connections == hundred.connections {

@@ -16,8 +16,8 @@ type simPlan struct {
 	load           time.Duration // the time with requests
 	timeout        time.Duration
 	rate           float64       // requests per second at each proxy
-	minLatency     time.Duration // the mean latency to the server, one way
-	meanJitter     time.Duration // added to the latency of each message
+	minLatency     time.Duration // the mean, over proxies, of a proxy's minimum one-way latency
+	meanJitter     time.Duration // the mean of the random time added to each message
 	lossRate       float64       // the share of lost messages
 	contested      *ratelimit.Limit
 	client         *ratelimit.Limit
@@ -58,8 +58,8 @@ func (o *simOutage) String() string {
 	return fmt.Sprintf("%s %v-%v", o.kind, time.Duration(o.from), time.Duration(o.to))
 }
 
-// simQuiet is the time without requests at the end of a simulation. simCalm is the minimum time between
-// outages.
+// simQuiet is the time without requests at the end of a simulation. simCalm is the minimum time
+// between two drawn outages, but not after the hole at the start or between a hang and its crash.
 const (
 	simQuiet = 5 * time.Second
 	simCalm  = 7 * time.Second
@@ -69,7 +69,8 @@ const (
 // moment is random.
 const simTimeout = 250*time.Millisecond + 123457
 
-// newSimPlan draws a plan. Most plans are small. One in twenty has 1,000 proxies, for a shorter time.
+// newSimPlan draws a plan. Most plans are small. One in twenty has 1,000 proxies, and one in twenty 100 to
+// 299, for a shorter time.
 func newSimPlan(seed uint64) *simPlan {
 	c := chance(0).with(int64(seed))
 	p := &simPlan{seed: c, proxies: 3 + int(c.with(1).intn(28)), load: 65 * time.Second, timeout: simTimeout,
@@ -124,7 +125,8 @@ func (p *simPlan) drawLimits(c chance) {
 	}
 }
 
-// drawOutages draws outages, at least simCalm apart.
+// drawOutages draws outages at least simCalm apart. A hole may precede them at the start, and a hang may lead
+// directly to the end of a server.
 func (p *simPlan) drawOutages(c chance) {
 	kinds := []simKind{simCrash, simFailover, simHang, simHole, simPartition, simSlow}
 	if c.with(3).intn(6) == 0 {
@@ -156,8 +158,8 @@ func (p *simPlan) drawOutages(c chance) {
 	}
 }
 
-// isQuiet reports whether now is in one of the outages in which no request uses the contested key. After such
-// an outage, proxies have units to refund.
+// In half of the crashes and failovers, and for a second after, no request uses the contested key, so that
+// proxies have unused units to refund. isQuiet reports whether now is such a time.
 func (p *simPlan) isQuiet() bool {
 	now := simSince()
 	return slices.ContainsFunc(p.outages, func(o simOutage) bool {

@@ -82,8 +82,8 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 	return r
 }
 
-// foundFaults are further seeds that have found faults: refunds on a server without the charges, and charges
-// of local decisions after the end of their window.
+// foundFaults are seeds that once found bugs: a refund went to a server that had lost the charge, and a local
+// decision was charged after its window had ended.
 var foundFaults = []uint64{43, 57, 468}
 
 // To run one seed: go test -run TestSimulation -simulate-seeds 1 -simulate-first SEED.
