@@ -4,9 +4,9 @@
 -- of a language. Tables that the npm library created keep the collation of their database.
 --
 -- The columns of the npm library come first. Three columns are for algorithms that the library lacks: hits
--- for sliding_log, remainder for gcra, and slots for in_flight. Only a running statement uses the columns
--- slot and granted: slot is the place of the row's entry in the parameters, and granted is the number of
--- admitted hits.
+-- for sliding_log, remainder for gcra, and slots for in_flight. An element of slots is the number of a slot,
+-- with the process in its high 32 bits. Only a running statement uses the columns slot and granted: slot is
+-- the place of the row's entry in the parameters, and granted is the number of admitted hits.
 
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	prefix       TEXT COLLATE "C" NOT NULL,
@@ -28,21 +28,16 @@ CREATE TABLE IF NOT EXISTS rate_limit_durable (LIKE rate_limit_ephemeral, PRIMAR
 
 -- The columns that the tables of the npm library lack. fillfactor leaves room on each page for the next
 -- version of a row, so that an update changes no index.
-DO $do$
-DECLARE
-	counters text;
-BEGIN
-	FOREACH counters IN ARRAY '{rate_limit_ephemeral,rate_limit_durable}'::text[] LOOP
-		EXECUTE format('ALTER TABLE %1$I ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[],
-				ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT,
-				ADD COLUMN IF NOT EXISTS granted BIGINT, ADD COLUMN IF NOT EXISTS slots BIGINT[],
-				SET (fillfactor = 70);
-			CREATE INDEX IF NOT EXISTS %2$I ON %1$I (prefix, expires_at);
-			COMMENT ON COLUMN %1$I.slots IS
-				''For in_flight: a number for each slot, with the process in its high 32 bits.''',
-			counters, 'idx_' || counters || '_cleanup');
-	END LOOP;
-END $do$;
+ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[],
+	ADD COLUMN IF NOT EXISTS remainder BIGINT,
+	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
+		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
+ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[],
+	ADD COLUMN IF NOT EXISTS remainder BIGINT,
+	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
+		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
+CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
+CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
 
 -- The processes with requests that hold slots. Package engine calls such a process a session.
 CREATE TABLE IF NOT EXISTS rate_limit_processes (
@@ -52,9 +47,8 @@ CREATE TABLE IF NOT EXISTS rate_limit_processes (
 COMMENT ON TABLE rate_limit_ephemeral IS 'The counters that a crash of the server empties.';
 COMMENT ON TABLE rate_limit_durable IS 'The counters that survive a crash of the server.';
 COMMENT ON TABLE rate_limit_processes IS
-	'The processes that hold slots of in_flight limits. A process renews its row every 3 seconds.';
+	'The processes that hold slots of in_flight limits. Each renews its row every 3 seconds.';
 COMMENT ON COLUMN rate_limit_processes.process IS
-	'About the start of the process in seconds since 2000. A process that was paused for too long takes '
-	'another row.';
+	'About the start of the process in seconds since 2000. After a long pause, a process takes another row.';
 COMMENT ON COLUMN rate_limit_processes.seen IS
-	'When the process renewed this row. 10 seconds without a renewal free its slots.';
+	'When the process renewed this row. 10 seconds later, its slots are free.';

@@ -45,22 +45,18 @@ const counters = `
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral ( prefix       TEXT COLLATE "C" NOT NULL, key          TEXT COLLATE "C" NOT NULL, count        BIGINT, prev_count   BIGINT, window_start TIMESTAMPTZ, tokens       DOUBLE PRECISION,
 	last_refill  TIMESTAMPTZ, expires_at   TIMESTAMPTZ NOT NULL, hits         TIMESTAMPTZ[], remainder    BIGINT, slot         INT, granted      BIGINT, slots        BIGINT[], PRIMARY KEY (prefix, key) );
 CREATE TABLE IF NOT EXISTS rate_limit_durable (LIKE rate_limit_ephemeral, PRIMARY KEY (prefix, key));
-DO $do$ DECLARE counters text;
-BEGIN FOREACH counters IN ARRAY '{rate_limit_ephemeral,rate_limit_durable}'::text[] LOOP EXECUTE format('ALTER TABLE %1$I ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[],
-				ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT,
-				ADD COLUMN IF NOT EXISTS granted BIGINT, ADD COLUMN IF NOT EXISTS slots BIGINT[],
-				SET (fillfactor = 70);
-			CREATE INDEX IF NOT EXISTS %2$I ON %1$I (prefix, expires_at);
-			COMMENT ON COLUMN %1$I.slots IS
-				''For in_flight: a number for each slot, with the process in its high 32 bits.''', counters, 'idx_' || counters || '_cleanup');
-	END LOOP;
-END $do$;
+ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
+		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
+ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
+		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
+CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
+CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
 CREATE TABLE IF NOT EXISTS rate_limit_processes ( process bigint PRIMARY KEY, seen    timestamptz NOT NULL );
 COMMENT ON TABLE rate_limit_ephemeral IS 'The counters that a crash of the server empties.';
 COMMENT ON TABLE rate_limit_durable IS 'The counters that survive a crash of the server.';
-COMMENT ON TABLE rate_limit_processes IS 'The processes that hold slots of in_flight limits. A process renews its row every 3 seconds.';
-COMMENT ON COLUMN rate_limit_processes.process IS 'About the start of the process in seconds since 2000. A process that was paused for too long takes another row.';
-COMMENT ON COLUMN rate_limit_processes.seen IS 'When the process renewed this row. 10 seconds without a renewal free its slots.';
+COMMENT ON TABLE rate_limit_processes IS 'The processes that hold slots of in_flight limits. Each renews its row every 3 seconds.';
+COMMENT ON COLUMN rate_limit_processes.process IS 'About the start of the process in seconds since 2000. After a long pause, a process takes another row.';
+COMMENT ON COLUMN rate_limit_processes.seen IS 'When the process renewed this row. 10 seconds later, its slots are free.';
 `
 
 const describe = `
@@ -787,7 +783,7 @@ Whether limits are enforced, as a sentence. The first row is about all limits, e
 state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
 	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
 	database; was open or was local: within the last hour; without a policy; behind; unusable: a rule.
-node: The proxy that the sentence is about. NULL: all proxies.
+node: The proxy of the sentence. NULL: all proxies.
 said: The sentence.
 $$);
 CREATE TABLE IF NOT EXISTS rate_limit_secrets ( name  text PRIMARY KEY, value text NOT NULL );

@@ -151,7 +151,7 @@ Whether limits are enforced, as a sentence. The first row is about all limits, e
 state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
 	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
 	database; was open or was local: within the last hour; without a policy; behind; unusable: a rule.
-node: The proxy that the sentence is about. NULL: all proxies.
+node: The proxy of the sentence. NULL: all proxies.
 said: The sentence.
 $$);
 
