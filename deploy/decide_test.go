@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"sigs.k8s.io/yaml"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -52,8 +53,8 @@ func (d decider) checkDecides(t *testing.T, behindProxy bool, send func(address 
 			}
 			continue
 		}
-		expect(t, "the status of the fourth request", response.Status, http.StatusTooManyRequests)
-		expect(t, "the remaining units", response.Header.Get("X-RateLimit-Remaining"), "0")
+		check.Equal(t, "the status of the fourth request", response.Status, http.StatusTooManyRequests)
+		check.Equal(t, "the remaining units", response.Header.Get("X-RateLimit-Remaining"), "0")
 		if wait, _ := strconv.Atoi(response.Header.Get("Retry-After")); wait < 1 {
 			t.Errorf("the fourth request: headers %v, want a Retry-After of 1 or more", response.Header)
 		}
@@ -64,7 +65,7 @@ func (d decider) checkDecides(t *testing.T, behindProxy bool, send func(address 
 	if err := d.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, "the status without the Caddy that decides", send("192.0.2.1").Status,
+	check.Equal(t, "the status without the Caddy that decides", send("192.0.2.1").Status,
 		http.StatusInternalServerError)
 }
 
@@ -118,7 +119,7 @@ func TestEnvoyAsksForDecisions(t *testing.T) {
 		t.Errorf("the filter asks %s, want the port 9080", service.ServerUri.Uri)
 	}
 	address := service.AuthorizationRequest.HeadersToAdd[0]
-	expect(t, "the header "+address.Key, address.Value, "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%")
+	check.Equal(t, "the header "+address.Key, address.Value, "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%")
 	d := startDecider(t)
 	ask := func(client string) harness.Response {
 		request := harness.Get("http://"+d.address+service.PathPrefix+"/a/path?with=a+query", address.Key,
@@ -127,7 +128,7 @@ func TestEnvoyAsksForDecisions(t *testing.T) {
 		return harness.Ask(t, request)
 	}
 	d.checkDecides(t, false, func(string) harness.Response { return ask("192.0.2.1") })
-	expect(t, "the status for another client", ask("192.0.2.2").Status, http.StatusOK)
+	check.Equal(t, "the status for another client", ask("192.0.2.2").Status, http.StatusOK)
 }
 
 // A real Traefik without plugins, in front of an app, asks the Caddy.
@@ -149,7 +150,7 @@ func TestTraefikAsksForDecisions(t *testing.T) {
 	login.Host, login.Method = "shop.example", http.MethodPost
 	tr.Await(t, "its router", func() bool { return harness.Ask(t, login).Status != http.StatusNotFound })
 	response := harness.Ask(t, login)
-	expect(t, "the response to /login", fmt.Sprint(response.Status, " ", response.Body),
+	check.Equal(t, "the response to /login", fmt.Sprint(response.Status, " ", response.Body),
 		"403 shop.example POST /login ann 127.0.0.1")
 	d.checkDecides(t, true, func(client string) harness.Response {
 		return harness.Ask(t, harness.Get(url+"/a/path", "X-Real-IP", client, "X-Forwarded-For", client))

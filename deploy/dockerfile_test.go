@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
@@ -40,14 +40,6 @@ func output(t *testing.T, command ...string) string {
 		t.Fatalf("%q: %v\n%s", command, err, out)
 	}
 	return strings.TrimSpace(string(out))
-}
-
-// expect fails the test unless got and want have the same text. what names the value.
-func expect(t *testing.T, what string, got, want any) {
-	t.Helper()
-	if got, want := fmt.Sprint(got), fmt.Sprint(want); got != want {
-		t.Errorf("%s: got %s, want %s", what, got, want)
-	}
 }
 
 // readFile returns the text of a file.
@@ -129,7 +121,7 @@ func ourImage(t *testing.T) image {
 
 func TestImageHasOnlyCaddyAndIsNotRoot(t *testing.T) {
 	last, i := stageNamed(t, ""), ourImage(t)
-	expect(t, "the image's base", last.BaseName, "scratch")
+	check.Equal(t, "the image's base", last.BaseName, "scratch")
 	if !regexp.MustCompile(`^[1-9]\d*:[1-9]\d*$`).MatchString(i.user) {
 		t.Errorf("the user of the image is %q, want numbers above 0: Kubernetes cannot see that a name is "+
 			"not root", i.user)
@@ -138,16 +130,16 @@ func TestImageHasOnlyCaddyAndIsNotRoot(t *testing.T) {
 	for _, c := range last.Commands {
 		switch c := c.(type) {
 		case *instructions.CopyCommand:
-			expect(t, c.String()+" copies from the stage", c.From, "build")
+			check.Equal(t, c.String()+" copies from the stage", c.From, "build")
 			if c.DestPath == "/" {
-				expect(t, "the owner of Caddy's folders", c.Chown, i.user)
+				check.Equal(t, "the owner of Caddy's folders", c.Chown, i.user)
 			}
 			copied = append(copied, c.SourcePaths...)
 		case *instructions.RunCommand:
 			t.Errorf("%s: scratch has no shell", c)
 		case *instructions.EntrypointCommand:
-			expect(t, "the entry point", c.CmdLine, "[caddy]")
-			expect(t, "the entry point runs in a shell", c.PrependShell, false)
+			check.Equal(t, "the entry point", c.CmdLine, "[caddy]")
+			check.Equal(t, "the entry point runs in a shell", c.PrependShell, false)
 		}
 	}
 	// /src is the folder where the stage build has the repository, and make build makes bin/caddy there.
@@ -155,9 +147,9 @@ func TestImageHasOnlyCaddyAndIsNotRoot(t *testing.T) {
 		!slices.Contains(copied, "/etc/ssl/certs/ca-certificates.crt") {
 		t.Errorf("the image has %q, want the binary of make build and the certificates", copied)
 	}
-	expect(t, "XDG_CONFIG_HOME", i.env["XDG_CONFIG_HOME"], "/config")
-	expect(t, "XDG_DATA_HOME", i.env["XDG_DATA_HOME"], "/data")
-	expect(t, "the health check's program", i.health[:min(2, len(i.health))], "[CMD caddy]")
+	check.Equal(t, "XDG_CONFIG_HOME", i.env["XDG_CONFIG_HOME"], "/config")
+	check.Equal(t, "XDG_DATA_HOME", i.env["XDG_DATA_HOME"], "/data")
+	check.Equal(t, "the health check's program", i.health[:min(2, len(i.health))], "[CMD caddy]")
 }
 
 func TestImageIsBuiltByMakeBuild(t *testing.T) {
@@ -214,9 +206,9 @@ func TestPluginImageCopiesPluginIntoVolume(t *testing.T) {
 			command = c.CmdLine
 		}
 	}
-	expect(t, "the plugin's folder", folder, "/plugin/src/"+modulePath)
-	expect(t, "the user", user, ourImage(t).user)
-	expect(t, "the command", command, "[cp -R /plugin/. /plugins-local]")
+	check.Equal(t, "the plugin's folder", folder, "/plugin/src/"+modulePath)
+	check.Equal(t, "the user", user, ourImage(t).user)
+	check.Equal(t, "the command", command, "[cp -R /plugin/. /plugins-local]")
 	if len(pluginFiles(t)) < 4 {
 		t.Errorf("the image has only %q, want at least 4 files and folders", pluginFiles(t))
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -76,10 +77,10 @@ func TestOwnTablesAreTakenOver(t *testing.T) {
 		"FROM rate_limit_rule_limits ORDER BY rule")
 	const want = "api_v1_limit per_second sliding_window 100000, " +
 		"free_tier_limit per_hour token_bucket 1000 20, pro_tier_limit per_hour sliding_window 5000"
-	expect(t, "the rules", strings.Join(rules, ", "), want)
+	check.Equal(t, "the rules", strings.Join(rules, ", "), want)
 	last := script[strings.LastIndex(script, "SELECT 'key '"):strings.LastIndex(script, "COMMIT;")]
 	report := cluster.Texts(t, dsn, last)
-	expect(t, "the number of lines that the script reports", len(report), 2)
+	check.Equal(t, "the number of lines that the script reports", len(report), 2)
 	for _, want := range []string{"of user 1: the digest is no SHA-256",
 		"user 2: no rule of the tier pro has per_day"} {
 		if !strings.Contains(strings.Join(report, "\n"), want) {
@@ -94,7 +95,7 @@ func TestOwnTablesAreTakenOver(t *testing.T) {
 	for key, want := range map[string]string{"key-of-1": "200 20", "key-of-2": "200 7000", "revoked": "401 ",
 		"key-of-3": "403 ", "pro-key-of-1": "200 6000", "key-of-4": "200 30", "invented": "401 "} {
 		response := harness.Ask(t, harness.Get("http://"+address, "X-Api-Key", key))
-		expect(t, "status and limit with the key "+key,
+		check.Equal(t, "status and limit with the key "+key,
 			fmt.Sprint(response.Status, " ", response.Header.Get("X-RateLimit-Limit")), want)
 	}
 	request := harness.Get("http://"+address+"/api/v1/orders", "X-Api-Key", "key-of-1")

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
 // manifest is a file for kubectl apply.
@@ -128,19 +130,20 @@ func TestManifestsFitTogether(t *testing.T) {
 				t.Errorf("minAvailable is %v, want below the %d replicas, so that a pod can be moved",
 					m.disruptions.Spec.MinAvailable, *m.deployment.Spec.Replicas)
 			}
-			expect(t, "the environment's Secret", c.EnvFrom[0].SecretRef.Name, m.secret.Name)
+			check.Equal(t, "the environment's Secret", c.EnvFrom[0].SecretRef.Name, m.secret.Name)
 			dsn, err := pgx.ParseConfig(strings.ReplaceAll(m.secret.StringData["DATABASE_URL"],
 				"CHANGE-ME", "changed"))
 			if err != nil || dsn.TLSConfig == nil {
 				t.Fatalf("the DSN: error %v, want one with TLS", err)
 			}
-			expect(t, "the DSN's password", dsn.Password, "changed")
-			expect(t, "the DSN skips the server's certificate", dsn.TLSConfig.InsecureSkipVerify, false)
+			check.Equal(t, "the DSN's password", dsn.Password, "changed")
+			check.Equal(t, "the DSN skips the server's certificate", dsn.TLSConfig.InsecureSkipVerify, false)
 			m.port(t, m.service.Spec.Ports[0].TargetPort)
 			for what, probe := range map[string]*core.Probe{"startup": c.StartupProbe,
 				"readiness": c.ReadinessProbe, "liveness": c.LivenessProbe} {
 				m.port(t, probe.HTTPGet.Port)
-				expect(t, "the path of the "+what+" probe", probe.HTTPGet.Path, c.LivenessProbe.HTTPGet.Path)
+				check.Equal(t, "the path of the "+what+" probe", probe.HTTPGet.Path,
+					c.LivenessProbe.HTTPGet.Path)
 			}
 			checkSecurity(t, pod.Spec)
 			checkMounts(t, pod.Spec)
@@ -152,15 +155,15 @@ func TestManifestsFitTogether(t *testing.T) {
 func checkSecurity(t *testing.T, pod core.PodSpec) {
 	t.Helper()
 	s := pod.SecurityContext
-	expect(t, "the user and the group", fmt.Sprint(*s.RunAsUser, ":", *s.RunAsGroup), ourImage(t).user)
-	expect(t, "runAsNonRoot", *s.RunAsNonRoot, true)
-	expect(t, "the group of files", *s.FSGroup, *s.RunAsGroup)
-	expect(t, "the seccomp profile", s.SeccompProfile.Type, core.SeccompProfileTypeRuntimeDefault)
+	check.Equal(t, "the user and the group", fmt.Sprint(*s.RunAsUser, ":", *s.RunAsGroup), ourImage(t).user)
+	check.Equal(t, "runAsNonRoot", *s.RunAsNonRoot, true)
+	check.Equal(t, "the group of files", *s.FSGroup, *s.RunAsGroup)
+	check.Equal(t, "the seccomp profile", s.SeccompProfile.Type, core.SeccompProfileTypeRuntimeDefault)
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		s := c.SecurityContext
-		expect(t, c.Name+": allowPrivilegeEscalation", *s.AllowPrivilegeEscalation, false)
-		expect(t, c.Name+": readOnlyRootFilesystem", *s.ReadOnlyRootFilesystem, true)
-		expect(t, c.Name+": the dropped capabilities", s.Capabilities.Drop, "[ALL]")
+		check.Equal(t, c.Name+": allowPrivilegeEscalation", *s.AllowPrivilegeEscalation, false)
+		check.Equal(t, c.Name+": readOnlyRootFilesystem", *s.ReadOnlyRootFilesystem, true)
+		check.Equal(t, c.Name+": the dropped capabilities", s.Capabilities.Drop, "[ALL]")
 	}
 }
 
@@ -175,14 +178,14 @@ func checkMounts(t *testing.T, pod core.PodSpec) {
 			}
 		}
 	}
-	expect(t, "the number of mounted volumes", len(mounted), len(pod.Volumes))
+	check.Equal(t, "the number of mounted volumes", len(mounted), len(pod.Volumes))
 }
 
 func TestManifestRunsImageOfCaddy(t *testing.T) {
 	m, i := readManifest(t, "kubernetes/caddy.yaml"), ourImage(t)
 	c := m.container()
-	expect(t, "the image", c.Image, "pg-ratelimit-caddy:"+tag)
-	expect(t, "the arguments", c.Args, i.command)
+	check.Equal(t, "the image", c.Image, "pg-ratelimit-caddy:"+tag)
+	check.Equal(t, "the arguments", c.Args, i.command)
 	paths := map[string]bool{}
 	for _, mount := range c.VolumeMounts {
 		paths[mount.MountPath] = true
@@ -194,8 +197,8 @@ func TestManifestRunsImageOfCaddy(t *testing.T) {
 		}
 	}
 	volume := m.deployment.Spec.Template.Spec.Volumes[0]
-	expect(t, "the volume's ConfigMap", volume.ConfigMap.Name, m.config.Name)
-	expect(t, "the name of the Caddyfile", filepath.Base(c.Args[2]), "Caddyfile")
+	check.Equal(t, "the volume's ConfigMap", volume.ConfigMap.Name, m.config.Name)
+	check.Equal(t, "the name of the Caddyfile", filepath.Base(c.Args[2]), "Caddyfile")
 	caddyfile := m.config.Data["Caddyfile"]
 	for _, want := range []string{
 		fmt.Sprintf("http_port %d\n", m.port(t, m.service.Spec.Ports[0].TargetPort)),
@@ -210,12 +213,12 @@ func TestManifestRunsImageOfCaddy(t *testing.T) {
 func TestManifestGivesTraefikPlugin(t *testing.T) {
 	m := readManifest(t, "kubernetes/traefik.yaml")
 	pod, c := m.deployment.Spec.Template.Spec, m.container()
-	expect(t, "the image", c.Image, "traefik:"+traefikVersion(t))
-	expect(t, "the plugin's image", pod.InitContainers[0].Image, "pg-ratelimit-traefik-plugin:"+tag)
+	check.Equal(t, "the image", c.Image, "traefik:"+traefikVersion(t))
+	check.Equal(t, "the plugin's image", pod.InitContainers[0].Image, "pg-ratelimit-traefik-plugin:"+tag)
 	for _, container := range []core.Container{pod.InitContainers[0], c} {
 		mount, name := container.VolumeMounts[0], container.Name
-		expect(t, name+": the mounted volume", mount.Name, "plugins")
-		expect(t, name+": the folder", mount.MountPath, filepath.Join(c.WorkingDir, "plugins-local"))
+		check.Equal(t, name+": the mounted volume", mount.Name, "plugins")
+		check.Equal(t, name+": the folder", mount.MountPath, filepath.Join(c.WorkingDir, "plugins-local"))
 	}
 	for name, probed := range map[string]int32{"web": m.port(t, m.service.Spec.Ports[0].TargetPort),
 		"traefik": m.port(t, c.LivenessProbe.HTTPGet.Port)} {
@@ -225,18 +228,18 @@ func TestManifestGivesTraefikPlugin(t *testing.T) {
 		}
 	}
 	route := m.route.Spec.Routes[0]
-	expect(t, "the route's entry points", m.route.Spec.EntryPoints, "[web]")
-	expect(t, "the route's kind", route.Kind, "Rule")
-	expect(t, "the route's middleware", route.Middlewares[0].Name, m.middleware.Name)
-	expect(t, "the route's namespace", m.route.Namespace, m.middleware.Namespace)
-	expect(t, "the pod's account", pod.ServiceAccountName, m.account.Name)
-	expect(t, "the account's namespace", m.account.Namespace, m.deployment.Namespace)
+	check.Equal(t, "the route's entry points", m.route.Spec.EntryPoints, "[web]")
+	check.Equal(t, "the route's kind", route.Kind, "Rule")
+	check.Equal(t, "the route's middleware", route.Middlewares[0].Name, m.middleware.Name)
+	check.Equal(t, "the route's namespace", m.route.Namespace, m.middleware.Namespace)
+	check.Equal(t, "the pod's account", pod.ServiceAccountName, m.account.Name)
+	check.Equal(t, "the account's namespace", m.account.Namespace, m.deployment.Namespace)
 	subject := m.binding.Subjects[0]
-	expect(t, "the binding's account", subject.Name, m.account.Name)
-	expect(t, "the namespace of the binding's account", subject.Namespace, m.account.Namespace)
-	expect(t, "the binding's role", m.binding.RoleRef.Name, m.role.Name)
+	check.Equal(t, "the binding's account", subject.Name, m.account.Name)
+	check.Equal(t, "the namespace of the binding's account", subject.Namespace, m.account.Namespace)
+	check.Equal(t, "the binding's role", m.binding.RoleRef.Name, m.role.Name)
 	last := m.role.Rules[len(m.role.Rules)-1]
-	expect(t, "the API of the role's last rule", last.APIGroups[0], "traefik.io")
+	check.Equal(t, "the API of the role's last rule", last.APIGroups[0], "traefik.io")
 	for _, resource := range []string{"middlewares", "ingressroutes"} {
 		if !slices.Contains(last.Resources, resource) {
 			t.Errorf("the last rule of the role has %q, want %s", last.Resources, resource)

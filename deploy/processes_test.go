@@ -15,6 +15,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -37,8 +38,8 @@ func checkLimit(t *testing.T, url string, limit int) {
 			want = http.StatusTooManyRequests
 		}
 		response := harness.Ask(t, harness.Get(url))
-		expect(t, "the status of request "+strconv.Itoa(i+1), response.Status, want)
-		expect(t, "its X-RateLimit-Limit", response.Header.Get("X-RateLimit-Limit"), limit)
+		check.Equal(t, "the status of request "+strconv.Itoa(i+1), response.Status, want)
+		check.Equal(t, "its X-RateLimit-Limit", response.Header.Get("X-RateLimit-Limit"), limit)
 	}
 }
 
@@ -211,5 +212,5 @@ func TestTraefikOfManifestLimitsAndIsReady(t *testing.T) {
 		})
 	checkLimit(t, tr.url, 100)
 	probe := harness.Ask(t, harness.Get("http://"+tr.adminAddress+m.container().ReadinessProbe.HTTPGet.Path))
-	expect(t, "the status of the readiness probe", probe.Status, http.StatusOK)
+	check.Equal(t, "the status of the readiness probe", probe.Status, http.StatusOK)
 }
