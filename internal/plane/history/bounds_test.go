@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -38,13 +39,13 @@ func TestFloodOfUsersBecomesOther(t *testing.T) {
 	history.Add(w, &history.Record{Time: baseTime.Add(time.Minute), User: "u11999", Outcome: history.Allowed})
 	flush(t, w)
 	// Columns: the minute, its rows, its requests, the requests of u1, and the rows of (other).
-	checkEqual(t, "minutes", d.query(`SELECT to_char(time, 'MI'), count(*), sum(requests)::bigint,
+	check.Equal(t, "minutes", d.query(`SELECT to_char(time, 'MI'), count(*), sum(requests)::bigint,
 		max(requests) FILTER (WHERE user_id = 'u1'),
 		string_agg(concat_ws(' ', prefix, key_id, endpoint, requests, settled), ', ' ORDER BY prefix)
 			FILTER (WHERE user_id = '(other)')
 		FROM rate_limit_metrics_minute GROUP BY 1 ORDER BY 1`),
 		"30 10002 12001 2 p0 0 (other) 1000 2000, p1 0 (other) 1000 2003\n31 1 1 <nil> <nil>")
-	checkEqual(t, "days",
+	check.Equal(t, "days",
 		d.query("SELECT sum(requests)::bigint, sum(charged)::bigint FROM rate_limit_metrics_day"),
 		"12002 24000")
 	const want = "since the start, the metrics have 2000 requests under the user and endpoint (other), " +
@@ -71,7 +72,7 @@ func TestSumsOfCostsSaturate(t *testing.T) {
 		}
 		flush(t, w)
 	}
-	checkEqual(t, "metrics", d.query("SELECT granularity, count(*), min(charged), min(settled), "+
+	check.Equal(t, "metrics", d.query("SELECT granularity, count(*), min(charged), min(settled), "+
 		"sum(requests)::bigint FROM rate_limit_metrics GROUP BY 1 ORDER BY 1"),
 		"day 1 9223372036854775807 9223372036854775807 24\n"+
 			"hour 1 9223372036854775807 9223372036854775807 24\n"+
@@ -185,7 +186,7 @@ func TestCloseWritesPendingRecords(t *testing.T) {
 		history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed, User: "anna",
 			Audit: auditAll})
 		w.Close()
-		checkEqual(t, "sums", d.query(
+		check.Equal(t, "sums", d.query(
 			"SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM "+
 				"rate_limit_metrics_day)::bigint"), "1 1")
 		d.truncateAll()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -16,7 +17,7 @@ func TestWriterSendsEveryColumn(t *testing.T) {
 	for _, name := range []string{"rate_limit_record_audit", "rate_limit_record_metrics"} {
 		columns := history.Columns(name)
 		sort.Strings(columns)
-		checkEqual(t, name, strings.Join(columns, " "), d.query(`
+		check.Equal(t, name, strings.Join(columns, " "), d.query(`
 			SELECT string_agg(n, ' ' ORDER BY n COLLATE "C")
 			FROM pg_proc p, unnest(p.proargnames) n WHERE p.proname = '`+name+`'`))
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -108,11 +109,11 @@ func sorted(table string) string {
 // check compares the tables with the model.
 func (m *model) check(t testing.TB, d *testDB) {
 	t.Helper()
-	checkEqual(t, "audit", sorted(d.query(`SELECT to_char(time, 'YYYYMMDDHH24MISS'), outcome,
+	check.Equal(t, "audit", sorted(d.query(`SELECT to_char(time, 'YYYYMMDDHH24MISS'), outcome,
 		concat_ws('/', prefix, limit_name), key,
 		coalesce(user_id, '-'), cost, sum(count)::bigint FROM rate_limit_audit
 		GROUP BY 1, 2, 3, 4, 5, 6`)), formatSums(m.audit))
-	checkEqual(t, "metrics", sorted(d.query(`SELECT granularity, to_char(time, CASE granularity
+	check.Equal(t, "metrics", sorted(d.query(`SELECT granularity, to_char(time, CASE granularity
 			WHEN 'minute' THEN 'YYYYMMDDHH24MI' WHEN 'hour' THEN 'YYYYMMDDHH24' ELSE 'YYYYMMDD' END),
 		coalesce(nullif(user_id, ''), '-'), key_id, prefix || coalesce('/' || nullif(limit_name, ''), ''),
 		endpoint, requests, allowed, limited, blocked, rejected, shadow, errors, from_memory, from_lease,
@@ -253,7 +254,7 @@ func TestEqualRefusalsShareRow(t *testing.T) {
 	}
 	flush(t, w)
 	// Each of the 7 refusals has a row in each of the 2 seconds, with the path of its first request.
-	checkEqual(t, "rows, refusals in each, and paths", d.query("SELECT count(*), min(count), max(count), "+
+	check.Equal(t, "rows, refusals in each, and paths", d.query("SELECT count(*), min(count), max(count), "+
 		"string_agg(DISTINCT path, ' ' ORDER BY path) FROM rate_limit_audit"), "14 500 500 /0 /500")
 }
 
@@ -270,7 +271,7 @@ func TestSampleEstimatesRequests(t *testing.T) {
 			Audit: settings.Audit{Level: settings.AuditSample, Share: 0.05}})
 	}
 	flush(t, w)
-	checkEqual(t, "refusals",
+	check.Equal(t, "refusals",
 		d.query("SELECT count, weight::text FROM rate_limit_audit WHERE outcome = 'limited'"),
 		"100 1")
 	// 5 % of 20,000 requests are about 1,000 rows of weight 20. The bounds are 8 standard deviations (of 31
@@ -279,7 +280,7 @@ func TestSampleEstimatesRequests(t *testing.T) {
 	if n < 20*750 || n > 20*1250 {
 		t.Errorf("requests in the sample: got %d, want about 20000", n)
 	}
-	checkEqual(t, "metrics", d.query("SELECT allowed, limited FROM rate_limit_metrics_day"), "20000 100")
+	check.Equal(t, "metrics", d.query("SELECT allowed, limited FROM rate_limit_metrics_day"), "20000 100")
 }
 
 // Several Writers that write the same rows at once, each in another order, do not deadlock.
@@ -311,7 +312,7 @@ func TestConcurrentWritersDoNotDeadlock(t *testing.T) {
 		})
 	}
 	writersDone.Wait()
-	checkEqual(t, "sums", d.query(
+	check.Equal(t, "sums", d.query(
 		"SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM "+
 			"rate_limit_metrics)::bigint"), fmt.Sprint(count*records, 3*count*records))
 	for _, w := range writers {

@@ -12,6 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -22,12 +23,12 @@ func checkNothingLost(t testing.TB, d *testDB, w *history.Writer, added int64) {
 	if stats.Recorded != added || stats.Pending != 0 || stats.Written+stats.Dropped != added {
 		t.Errorf("Stats: got %+v, want %d recorded, and as many written or dropped", stats, added)
 	}
-	checkEqual(t, "rows, minutes and days of users", d.query(`SELECT
+	check.Equal(t, "rows, minutes and days of users", d.query(`SELECT
 		(SELECT sum(count) FROM rate_limit_audit)::bigint,
 		(SELECT sum(requests) FROM rate_limit_metrics WHERE granularity = 'minute')::bigint,
 		(SELECT sum(requests) FROM rate_limit_metrics_day WHERE user_id > '')::bigint`),
 		fmt.Sprint(stats.Written, added, added))
-	checkEqual(t, "rate_limit_writers", d.query("SELECT written, dropped FROM rate_limit_writers"),
+	check.Equal(t, "rate_limit_writers", d.query("SELECT written, dropped FROM rate_limit_writers"),
 		fmt.Sprint(stats.Written, stats.Dropped))
 }
 
@@ -128,12 +129,12 @@ func TestRejectedRowStopsNoOther(t *testing.T) {
 	flush(t, w)
 	// Of 500 records, the audit log rejects the 3 with the path /evil, and the metrics the 5 of the user
 	// evil.
-	checkEqual(t, "sums", d.query(`SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT sum(requests)
+	check.Equal(t, "sums", d.query(`SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT sum(requests)
 		FROM rate_limit_metrics WHERE granularity = 'hour')::bigint`), "497 495")
 	stats := w.Stats()
-	checkEqual(t, "counts", fmt.Sprint(stats.Written, stats.Dropped, stats.DroppedMetrics, stats.Pending),
+	check.Equal(t, "counts", fmt.Sprint(stats.Written, stats.Dropped, stats.DroppedMetrics, stats.Pending),
 		"497 3 5 0")
-	checkEqual(t, "rate_limit_writers", d.query("SELECT written, dropped FROM rate_limit_writers"),
+	check.Equal(t, "rate_limit_writers", d.query("SELECT written, dropped FROM rate_limit_writers"),
 		"497 3")
 	reports := d.reportedErrors()
 	if len(reports) != 1 || !strings.Contains(reports[0], "dropped 1 records") {
@@ -197,7 +198,7 @@ func TestMissingTablesAreNotRecreated(t *testing.T) {
 		!strings.Contains(err.Error(), schema.ErrRestoring.Error()) {
 		t.Errorf("a flush of another proxy during a restore: got %v, want ErrRestoring", err)
 	}
-	checkEqual(t, "the table", d.query("SELECT coalesce(to_regclass('rate_limit_audit')::text, 'gone')"),
+	check.Equal(t, "the table", d.query("SELECT coalesce(to_regclass('rate_limit_audit')::text, 'gone')"),
 		"gone")
 	// The restore creates the tables.
 	d.exec(schema.History)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
 // A proxy with the privileges in docs/operating.md can write, lengthen a retention and run the upkeep. The
@@ -43,12 +44,12 @@ func TestDocumentedHistoryPrivileges(t *testing.T) {
 	if err := history.RunUpkeep(w); err != nil {
 		t.Errorf("Upkeep: got the error %v, want none", err)
 	}
-	checkEqual(t, "rows", d.query("SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT count(*) FROM "+
+	check.Equal(t, "rows", d.query("SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT count(*) FROM "+
 		"rate_limit_metrics WHERE user_id = 'anna')"), "1 3")
-	checkEqual(t, "retention",
+	check.Equal(t, "retention",
 		d.query("SELECT string_agg(what || ' ' || keep, ', ' ORDER BY what) FROM rate_limit_retention WHERE "+
 			"what IN ('audit', 'metrics_day')"), "audit 90 days, metrics_day 3000 days")
-	checkEqual(t, "reports", strings.Join(proxy.reportedErrors(), "\n"),
+	check.Equal(t, "reports", strings.Join(proxy.reportedErrors(), "\n"),
 		"the retention of the history: audit is kept for 90 days: the role "+role+
 			" may not shorten that; an administrator can, with UPDATE rate_limit_retention "+
 			"SET keep = '2 days' "+

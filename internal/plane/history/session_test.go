@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 )
 
@@ -44,16 +45,16 @@ func TestDatabaseSettingsChangeNothing(t *testing.T) {
 			flush(t, w)
 			const days = `SELECT string_agg(tableoid::regclass || ' ' || (time AT TIME ZONE 'UTC')::date ||
 				' ' || path || ' ' || also::text, ', ' ORDER BY time) FROM rate_limit_audit`
-			checkEqual(t, "the days", d.query(days), strings.Join([]string{
+			check.Equal(t, "the days", d.query(days), strings.Join([]string{
 				`rate_limit_audit_20261231 31.12.2026 /\a'"{},NULL {"NULL","a\\\"b'"}`,
 				`rate_limit_audit_20270101 01.01.2027 /\a'"{},NULL {"NULL","a\\\"b'"}`,
 				`rate_limit_audit_20280229 29.02.2028 /\a'"{},NULL {"NULL","a\\\"b'"}`,
 			}, ", "))
-			checkEqual(t, "new partitions", d.query("SELECT count(*) FROM rate_limit_upkeep("+
+			check.Equal(t, "new partitions", d.query("SELECT count(*) FROM rate_limit_upkeep("+
 				"'2027-01-02 12:00Z') WHERE what = 'made'"), "24")
-			checkEqual(t, "dropped partitions", d.query("SELECT name FROM rate_limit_drop_expired("+
+			check.Equal(t, "dropped partitions", d.query("SELECT name FROM rate_limit_drop_expired("+
 				"'2027-01-02 12:00Z')"), "public.rate_limit_audit_20261231")
-			checkEqual(t, "the days of the metrics",
+			check.Equal(t, "the days of the metrics",
 				d.query("SELECT string_agg((time AT TIME ZONE 'UTC')::text, ' ' ORDER BY time) FROM "+
 					"rate_limit_metrics WHERE granularity = 'day'"),
 				"31.12.2026 00:00:00 01.01.2027 00:00:00 29.02.2028 00:00:00")
@@ -77,12 +78,12 @@ func TestWrongClockDeletesNothing(t *testing.T) {
 	if err := history.RunUpkeep(ahead); err != nil {
 		t.Fatal(err)
 	}
-	checkEqual(t, "rows", d.query("SELECT count(*) FROM rate_limit_audit"), "2")
+	check.Equal(t, "rows", d.query("SELECT count(*) FROM rate_limit_audit"), "2")
 	for _, granularity := range []string{"minute", "day"} {
-		checkEqual(t, "metrics by "+granularity,
+		check.Equal(t, "metrics by "+granularity,
 			d.query("SELECT count(*) FROM rate_limit_metrics WHERE granularity = '"+granularity+"'"), "2")
 	}
-	checkEqual(t, "partitions ahead",
+	check.Equal(t, "partitions ahead",
 		d.query("SELECT count(*) FROM rate_limit_partitions() WHERE begins > now() AND begins < now() + "+
 			"interval '7 days'"), "7")
 }
@@ -103,7 +104,7 @@ func TestOneOfManyWritersRunsUpkeep(t *testing.T) {
 		if err := history.RunUpkeep(w); err != nil {
 			t.Fatal(err)
 		}
-		checkEqual(t, "partitions ahead, and expired, after "+node, d.query(aheadAndExpired), want)
+		check.Equal(t, "partitions ahead, and expired, after "+node, d.query(aheadAndExpired), want)
 	}
 	// Only the first upkeep creates the 7 partitions ahead, and drops the expired one.
 	runUpkeep("n1", "7 0")

@@ -122,11 +122,3 @@ func flush(t testing.TB, w *history.Writer) {
 		t.Fatal(err)
 	}
 }
-
-// checkEqual checks that got equals want.
-func checkEqual(t testing.TB, what, got, want string) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s: got\n%s\nwant\n%s", what, got, want)
-	}
-}

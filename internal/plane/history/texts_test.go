@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
 // With masking, the full address of a client is neither in the column address nor in a key. The lines of want
@@ -51,7 +52,7 @@ func TestAddressesInKeysAreMasked(t *testing.T) {
 		add(w, "2001:db8:1:2::3", "2001:db8:1:2::/64", "2001:db8:1:2::/64 x 2001:db8:1:2::3")
 		add(w, "::ffff:192.0.2.9", "::ffff:192.0.2.9")
 		flush(t, w)
-		checkEqual(t, "address, key and also",
+		check.Equal(t, "address, key and also",
 			d.query("SELECT coalesce(CASE WHEN masklen(address) IN (32, 128) THEN host(address) ELSE "+
 				"address::text END, ''), key, also::text FROM rate_limit_audit ORDER BY ctid"), c.want)
 		d.truncateAll()
@@ -66,7 +67,8 @@ func TestKeyIsMaskedOnce(t *testing.T) {
 		{"2001:db8:1::", "u 2001:db8:1:: 2001:db8:1::/64", "u 2001:db8:1::/48 2001:db8:1::/48"},
 		{"2001:db8:1:0::5%eth0", "u 2001:db8:1::5", "u 2001:db8:1::/48"},
 	} {
-		checkEqual(t, c.client, history.MaskKey(settings.AddressPrefix, c.key, netip.MustParseAddr(c.client)),
+		check.Equal(t, c.client,
+			history.MaskKey(settings.AddressPrefix, c.key, netip.MustParseAddr(c.client)),
 			c.want)
 	}
 }
@@ -94,9 +96,9 @@ func TestTablesHaveNoQueriesAndValidText(t *testing.T) {
 	if strings.Contains(stored, "secret") {
 		t.Errorf("tables: got %s, want no secret from a query", stored)
 	}
-	checkEqual(t, "rows", d.query("SELECT path, host, method, user_id, key FROM rate_limit_audit WHERE "+
+	check.Equal(t, "rows", d.query("SELECT path, host, method, user_id, key FROM rate_limit_audit WHERE "+
 		"length(path) < 100 ORDER BY path"), "/a h <nil> <nil> <nil>\n/b?? h?? G? u?? k?")
-	checkEqual(t, "lengths",
+	check.Equal(t, "lengths",
 		d.query("SELECT length(path), octet_length(host), octet_length(user_id), octet_length(key) FROM "+
 			"rate_limit_audit WHERE length(path) > 100"), "500 254 512 512")
 	if stats := w.Stats(); stats.Written != 3 || stats.Failures != 0 || stats.DroppedMetrics != 0 {

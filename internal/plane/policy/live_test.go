@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -36,8 +37,8 @@ func TestHitHasAllRuleValues(t *testing.T) {
 		t.Errorf("got the hit %+v on %+v, want %+v", hit, limit, want)
 	}
 	got := fmt.Sprintf("%d %s %v from the %s", mark.Status, mark.Message, mark.RetryAfter, mark.From)
-	checkEqual(t, "the mark", got, `402 pay "now" 1m30s from the rule`)
+	check.Equal(t, "the mark", got, `402 pay "now" 1m30s from the rule`)
 	d.exec("UPDATE rate_limit_rules SET valid = '(,2020-01-01)'")
 	refresh(t, p)
-	checkEqual(t, "after the rule has ended", outcomeOf(t, p, "", ""), " anonymous")
+	check.Equal(t, "after the rule has ended", outcomeOf(t, p, "", ""), " anonymous")
 }

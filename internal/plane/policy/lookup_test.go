@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
 // If a key is revoked while its look-up is in flight, the request is refused: the result of the look-up is
@@ -38,8 +39,8 @@ func TestKeyRevokedDuringLookUp(t *testing.T) {
 		refresh(t, p)
 		m.set(func() { m.hold = nil })
 		close(hold)
-		checkEqual(t, "the request during "+change.sql, <-outcomes, change.want+"<nil>")
-		checkEqual(t, "the next request after "+change.sql, outcomeOf(t, p, "key of ann", ""), change.want)
+		check.Equal(t, "the request during "+change.sql, <-outcomes, change.want+"<nil>")
+		check.Equal(t, "the next request after "+change.sql, outcomeOf(t, p, "key of ann", ""), change.want)
 	}
 }
 
@@ -51,7 +52,7 @@ func TestFloodOfInventedKeys(t *testing.T) {
 	m := &controlledDB{db: d.openDB()}
 	p := d.newPolicyOn(m, policy.Settings{MaxIdentities: 100})
 	refresh(t, p)
-	checkEqual(t, "a real key", outcomeOf(t, p, "key of ann", ""), "ann free")
+	check.Equal(t, "a real key", outcomeOf(t, p, "key of ann", ""), "ann free")
 	start, before := time.Now(), p.Stats().LookUps
 	var clients sync.WaitGroup
 	for c := range 50 {
@@ -80,10 +81,10 @@ func TestFloodOfInventedKeys(t *testing.T) {
 		t.Errorf("concurrent statements: got %d, want 1", m.maxLookups)
 	}
 	m.set(func() { m.down = true })
-	checkEqual(t, "the real key afterwards, without the database", outcomeOf(t, p, "key of ann", ""),
+	check.Equal(t, "the real key afterwards, without the database", outcomeOf(t, p, "key of ann", ""),
 		"ann free")
 	// The checksum of this key is wrong, so the policy sends no statement.
-	checkEqual(t, "a mistyped key, without the database",
+	check.Equal(t, "a mistyped key, without the database",
 		outcomeOf(t, p, "prl_00000000000000000000000000000000x", ""), " anonymous 401 unknown_key")
 }
 
@@ -101,7 +102,7 @@ func TestPeriodicFullRead(t *testing.T) {
 		RESET session_replication_role`)
 	d.advance(59 * time.Second)
 	refresh(t, p)
-	checkEqual(t, "after 59 seconds", outcomeOf(t, p, "key of ann", ""), "ann free")
+	check.Equal(t, "after 59 seconds", outcomeOf(t, p, "key of ann", ""), "ann free")
 	d.advance(2 * time.Second)
 	await.Within(t, time.Minute, "the identity", func() bool {
 		refresh(t, p)
@@ -109,7 +110,7 @@ func TestPeriodicFullRead(t *testing.T) {
 	})
 	d.advance(9*time.Minute - 2*time.Second)
 	refresh(t, p)
-	checkEqual(t, "before ten minutes", outcomeOf(t, p, "key of ann", ""), "ann pro")
+	check.Equal(t, "before ten minutes", outcomeOf(t, p, "key of ann", ""), "ann pro")
 	d.advance(2 * time.Second)
 	refresh(t, p)
 	await.Within(t, time.Minute, "the rules",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -49,7 +50,7 @@ func TestLookUpMayTakeFourTimeouts(t *testing.T) {
 	}()
 	m.awaitHeld(t)
 	close(hold)
-	checkEqual(t, "a late result", <-outcomes, "ann free <nil>")
+	check.Equal(t, "a late result", <-outcomes, "ann free <nil>")
 }
 
 // While the table of API keys is locked, a policy applies changes of rules and reports that it cannot read
@@ -66,9 +67,9 @@ func TestRulesApplyWhileKeysAreLocked(t *testing.T) {
 	}
 	refresh(t, p)
 	got, err := sendAs(p, 20*time.Millisecond, "x", "", "/closed", "198.51.100.1")
-	checkEqual(t, "a rule", fmt.Sprint(got, err), " anonymous 403 blocked<nil>")
+	check.Equal(t, "a rule", fmt.Sprint(got, err), " anonymous 403 blocked<nil>")
 	got, err = sendAs(p, 20*time.Millisecond, "", "mallory", "/", "198.51.100.1")
-	checkEqual(t, "a ban", fmt.Sprint(got, err), "mallory anonymous 403 banned<nil>")
+	check.Equal(t, "a ban", fmt.Sprint(got, err), "mallory anonymous 403 banned<nil>")
 	if d.reportedErrors() == "" {
 		t.Error("reported errors: got none, want one about the locked table")
 	}
@@ -80,7 +81,7 @@ func TestIdentityIsEvictedOnceWhileRulesAreLocked(t *testing.T) {
 	d.addUser("ann", "free")
 	p := d.newPolicy(policy.Settings{})
 	refresh(t, p)
-	checkEqual(t, "before", outcomeOf(t, p, "key of ann", ""), "ann free")
+	check.Equal(t, "before", outcomeOf(t, p, "key of ann", ""), "ann free")
 	d.exec("SELECT rate_limit_rule('own', per_hour => 7); UPDATE rate_limit_users SET tier = 'pro'")
 	tx := d.begin()
 	if _, err := tx.Exec(t.Context(), "LOCK TABLE rate_limit_rules"); err != nil {
@@ -93,7 +94,7 @@ func TestIdentityIsEvictedOnceWhileRulesAreLocked(t *testing.T) {
 			t.Error("a refresh while the rules are locked: got no error, want one")
 		}
 		cancel()
-		checkEqual(t, "meanwhile", outcomeOf(t, p, "key of ann", ""), "ann pro")
+		check.Equal(t, "meanwhile", outcomeOf(t, p, "key of ann", ""), "ann pro")
 	}
 	if n := p.Stats().LookUps - before; n != 1 {
 		t.Errorf("look-ups while the rules are locked: got %d, want 1", n)
@@ -102,7 +103,7 @@ func TestIdentityIsEvictedOnceWhileRulesAreLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	refresh(t, p)
-	checkEqual(t, "afterwards", outcomeOf(t, p, "key of ann", ""), "ann pro rule/own/per_hour=7")
+	check.Equal(t, "afterwards", outcomeOf(t, p, "key of ann", ""), "ann pro rule/own/per_hour=7")
 }
 
 // The clients of one network cannot fill the queue of look-ups for others, and do not delay the renewal of
@@ -113,7 +114,7 @@ func TestFloodFromOneNetwork(t *testing.T) {
 	m := &controlledDB{db: d.openDB()}
 	p := d.newPolicyOn(m, policy.Settings{})
 	refresh(t, p)
-	checkEqual(t, "before the flood", outcomeOf(t, p, "key of ann", ""), "ann free")
+	check.Equal(t, "before the flood", outcomeOf(t, p, "key of ann", ""), "ann free")
 	hold := make(chan struct{})
 	m.set(func() { m.hold, m.held = hold, 0 })
 	send := func(key, address string) error {
@@ -144,7 +145,7 @@ func TestFloodFromOneNetwork(t *testing.T) {
 	d.exec("SET session_replication_role = replica; UPDATE rate_limit_users SET tier = 'pro'; RESET " +
 		"session_replication_role")
 	d.advance(2 * time.Minute)
-	checkEqual(t, "before the renewal", outcomeOf(t, p, "key of ann", ""), "ann free rule/own/per_hour=7")
+	check.Equal(t, "before the renewal", outcomeOf(t, p, "key of ann", ""), "ann free rule/own/per_hour=7")
 	refresh(t, p)
 	m.set(func() { m.hold, m.askedDigests = nil, nil })
 	close(hold)
@@ -178,20 +179,20 @@ func TestNewestOfTooManyBansApply(t *testing.T) {
 	refresh(t, p)
 	const problem = "100001 bans are in force, and only the newest 100000 hold: ban networks instead of " +
 		"addresses, or end some"
-	checkEqual(t, "reported errors", d.reportedErrors(), problem)
-	checkEqual(t, "problems in the registry", strings.Join(problems, "|"), problem)
+	check.Equal(t, "reported errors", d.reportedErrors(), problem)
+	check.Equal(t, "problems in the registry", strings.Join(problems, "|"), problem)
 	for _, down := range []bool{false, true} {
 		m.set(func() { m.down = down })
 		for user, want := range map[string]string{"u100000": "u100000 anonymous 403 banned",
 			"u199999": "u199999 anonymous 403 banned", "u200000": "u200000 anonymous"} {
 			got, _ := sendAs(p, testTimeout, "", user, "/", "198.51.100.1")
-			checkEqual(t, fmt.Sprint("the database is down: ", down), got, want)
+			check.Equal(t, fmt.Sprint("the database is down: ", down), got, want)
 		}
 	}
 	m.set(func() { m.down = false })
 	d.awaitRecovery()
 	d.exec("DELETE FROM rate_limit_bans WHERE user_id = 'u100000'")
 	refresh(t, p)
-	checkEqual(t, "the oldest, once others have ended", outcomeOf(t, p, "", "u200000"),
+	check.Equal(t, "the oldest, once others have ended", outcomeOf(t, p, "", "u200000"),
 		"u200000 anonymous 403 banned")
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
 // recallOutcome returns a short text of the outcome of Recall for a GET request, or "not remembered".
@@ -41,7 +42,7 @@ func TestRecalledKeysAreBounded(t *testing.T) {
 	if known != 3 {
 		t.Errorf("recalled keys: got %d, want 3", known)
 	}
-	checkEqual(t, "a key", recallOutcome(p, "key of user19"), "user19 free")
+	check.Equal(t, "a key", recallOutcome(p, "key of user19"), "user19 free")
 	d.advance(time.Minute)
-	checkEqual(t, "a key after a minute", recallOutcome(p, "key of user19"), "not remembered")
+	check.Equal(t, "a key after a minute", recallOutcome(p, "key of user19"), "not remembered")
 }

@@ -194,11 +194,3 @@ func outcomeText(v *policy.Verdict) string {
 	}
 	return text
 }
-
-// checkEqual checks that got equals want.
-func checkEqual(t testing.TB, what, got, want string) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s: got %q, want %q", what, got, want)
-	}
-}
