@@ -41,8 +41,13 @@ func TestDocumentedHistoryPrivileges(t *testing.T) {
 	history.Add(w, &history.Record{Time: time.Now(), Outcome: history.Limited, Prefix: "p", User: "anna",
 		Status: 429, Audit: auditAll})
 	flush(t, w)
-	if err := history.RunUpkeep(w); err != nil {
-		t.Errorf("Upkeep: got the error %v, want none", err)
+	for _, want := range []string{"0", "1"} { // the second upkeep is within the pause, and does nothing
+		d.exec("SELECT rate_limit_make_partition('2020-01-01')")
+		if err := history.RunUpkeep(w); err != nil {
+			t.Errorf("Upkeep: got the error %v, want none", err)
+		}
+		check.Equal(t, "expired partitions",
+			d.query("SELECT count(*) FROM rate_limit_partitions() WHERE begins < '2021-01-01'"), want)
 	}
 	check.Equal(t, "rows", d.query("SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT count(*) FROM "+
 		"rate_limit_metrics WHERE user_id = 'anna')"), "1 3")

@@ -36,8 +36,7 @@ func UpkeepSQL(pause string) string {
 	return `WITH u AS MATERIALIZED (SELECT * FROM rate_limit_upkeep(pause => '` + pause + `'))
 SELECT what, name, rows, NULL AS held_by FROM u UNION ALL
 SELECT CASE WHEN d.held_by IS NULL THEN 'dropped' ELSE 'skipped' END, d.name, NULL, d.held_by
-FROM (SELECT CASE WHEN bool_and(what <> 'busy') THEN now() END FROM u) AS f(now),
-	rate_limit_drop_expired(f.now) AS d`
+FROM (SELECT now() FROM u HAVING bool_and(what <> 'busy')) AS f(now), rate_limit_drop_expired(f.now) AS d`
 }
 
 // upkeepLoop runs the upkeep until the Writer is closed. Each process starts after a random delay.
