@@ -140,6 +140,11 @@ func answersOfANight(t *testing.T, window size) {
 	if look := value[string](b, "document.getElementById('banner').className"); look != "warning" {
 		t.Errorf("with a silent proxy, the headline looks like %q, want warning", look)
 	}
+	// This proxy has reported no numbers. On a narrow screen, the style hides cells without content.
+	b.await("#proxies-list", "edge-2")
+	if empty := value[int64](b, "document.querySelectorAll('#proxies-list td:empty').length"); empty != 4 {
+		t.Errorf("got %d empty cells, want 4: three numbers and the version", empty)
+	}
 	cluster.Execute(t, s.dsn, "DELETE FROM rate_limit_nodes WHERE node = 'edge-2'")
 
 	// Who is refused most, and by what?

@@ -50,7 +50,7 @@ function when(time, now) {
 	return (text.slice(0, 10) === new Date(now).toISOString().slice(0, 10) ? '' : text.slice(0, 10) + ' ') + text.slice(11, 16)
 }
 
-// table creates a table. A text can break behind each slash. On a narrow screen, each cell of a row has a line with the name of its column.
+// table creates a table. A text can break after each slash. On a narrow screen, each cell of a row has a line with the name of its column.
 function table(label, columns, rows) {
 	const head = element('tr', '', ...columns.map((c) => {
 		const cell = element('th', '', c)
@@ -58,7 +58,7 @@ function table(label, columns, rows) {
 		return cell
 	}))
 	const body = rows.map((row) => element('tr', '', ...row.map((content, i) => {
-		const parts = typeof content === 'string' ? content.split(/(?<=\/)/).flatMap((part) => [part, element('wbr')]) : [content]
+		const parts = typeof content === 'string' ? content.split(/(?<=\/)/).flatMap((part, n) => n ? [element('wbr'), part] : part) : [content]
 		const cell = content instanceof HTMLTableCellElement ? content : element('td', '', ...parts)
 		cell.dataset.name = columns[i]
 		return cell
