@@ -40,8 +40,10 @@ func assignments(texts, known []string, isKnown func(name string) bool) (parsed 
 	return parsed, nil
 }
 
-// isLimit reports whether name has the form limit.NAME.
-func isLimit(name string) bool { return strings.HasPrefix(name, "limit.") && len(name) > len("limit.") }
+// isLimit reports whether name has the form limit.NAME. An override of a rule limit.NAME has another form.
+func isLimit(name string) bool {
+	return strings.HasPrefix(name, "limit.") && len(name) > len("limit.") && !isOverride(name)
+}
 
 // isOverride reports whether name has the form RULE/LIMIT or RULE/LIMIT.burst.
 func isOverride(name string) bool { return strings.Contains(name, "/") }
@@ -108,8 +110,10 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 		case (isAmount || isLimit(a.name)) && strings.Trim(amount, "0 ") == "" && amount != "" && !force:
 			return "", invalid(a.name, a.value,
 				"above 0, or given with --force: it would refuse every request, as action=block does")
-		case isElement(a.name):
-			elements = append(elements, strings.TrimPrefix(a.name, "limit.")+"="+a.value)
+		case isLimit(a.name):
+			elements = append(elements, a.name[len("limit."):]+"="+a.value)
+		case isOverride(a.name):
+			elements = append(elements, a.name+"="+a.value)
 		case a.value == "":
 			reset = append(reset, a.name)
 		case isAmount && a.value == "unlimited":
