@@ -40,7 +40,7 @@ var errTooManyWaiting = fmt.Errorf("%w: too many API keys and users wait to be l
 type lookup struct {
 	sender  Credential
 	text    string          // see IdentityCache.Add
-	network netip.Prefix    // the client's network (see NetworkOf), or the zero Prefix for a renewal
+	network netip.Prefix    // the client's network (see NetworkOf), or 0.0.0.0/0 for a renewal
 	done    context.Context // ends when the look-up is done or the policy is closed
 	finish  context.CancelFunc
 
@@ -145,7 +145,7 @@ func (l *lookups) renewDue() {
 	var tasks []*lookup
 	for sender := range l.renewals {
 		if l.bySender[sender] == nil {
-			tasks = append(tasks, l.add(sender, "", netip.Prefix{}))
+			tasks = append(tasks, l.add(sender, "", netip.PrefixFrom(netip.IPv4Unspecified(), 0)))
 		}
 	}
 	l.renewals = make(map[Credential]bool)
@@ -179,9 +179,7 @@ func (l *lookups) add(sender Credential, text string, network netip.Prefix) *loo
 	task := &lookup{sender: sender, text: text, network: network}
 	task.done, task.finish = context.WithCancel(l.closing)
 	l.bySender[sender] = task
-	if network.IsValid() {
-		l.perNetwork[network]++
-	}
+	l.perNetwork[network]++
 	if !l.working {
 		l.working = true
 		go l.work()
@@ -251,7 +249,7 @@ func (l *lookups) finish(flight []*lookup, err error, generation uint64) {
 		}
 		delete(l.bySender, task.sender)
 		l.perNetwork[task.network]--
-		if l.perNetwork[task.network] <= 0 { // below 0 for a renewal
+		if l.perNetwork[task.network] == 0 {
 			delete(l.perNetwork, task.network)
 		}
 		task.finish()

@@ -20,8 +20,10 @@ import (
 // sendAs evaluates a request to a path from an address. It returns a short text of the outcome, and the
 // error.
 func sendAs(p *policy.Policy, timeout time.Duration, key, user, path, address string) (string, error) {
-	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "a.test", Path: path,
-		Address: netip.MustParseAddr(address)}
+	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "a.test", Path: path}
+	if address != "" {
+		facts.Address = netip.MustParseAddr(address)
+	}
 	var v policy.Verdict
 	err := p.Evaluate(context.Background(), timeout, key, user, &facts, &v)
 	return outcomeText(&v), err
@@ -129,14 +131,21 @@ func TestFloodFromOneNetwork(t *testing.T) {
 	var clients sync.WaitGroup
 	for c := range 50 {
 		clients.Go(func() {
+			address := fmt.Sprintf("2001:db8:0:%x::%x", c%4, c+1)
+			if c%4 == 3 {
+				address = "" // unknown
+			}
 			for i := range 90 {
-				_ = send(fmt.Sprint("key ", c, " ", i), fmt.Sprintf("2001:db8:0:%x::%x", c%4, c+1))
+				_ = send(fmt.Sprint("key ", c, " ", i), address)
 			}
 		})
 	}
 	clients.Wait()
-	if err := send("another", "2001:db8::ffff"); !isCrowded(err) {
-		t.Errorf("a network with too many look-ups: got the error %v, want ErrUnavailable", err)
+	for _, address := range []string{"2001:db8::ffff", ""} {
+		if err := send("another", address); !isCrowded(err) {
+			t.Errorf("the network of %q, with too many look-ups: got the error %v, want ErrUnavailable",
+				address, err)
+		}
 	}
 	if err := send("another", "2001:db8:9::1"); isCrowded(err) {
 		t.Errorf("another network: got the error %v, want none or ErrTimeout", err)
