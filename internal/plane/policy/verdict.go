@@ -141,7 +141,7 @@ type Verdict struct {
 
 	// Memory that Evaluate reuses.
 	rules    []*rule
-	limits   []*limit // limits[i] belongs to Hits[i], until charge drops hits
+	limits   []*limit // limits[i] belongs to Hits[i], until setAmounts drops hits
 	families []string // the families of the enforced rules that charge
 }
 
