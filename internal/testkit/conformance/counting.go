@@ -8,7 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// testCounting: a hit passes and is charged if its cost is left. A refused hit charges nothing.
+// testCounting checks that a hit passes and is charged if its cost is left, and that a refused hit charges
+// nothing.
 func testCounting(t *testing.T, s *store) {
 	for _, l := range Limits("", 3) {
 		s.expectSteps(ratelimit.Hit{Limit: l, Key: "k"}, []step{{cost: 1, allowed: true, left: 2},
@@ -33,7 +34,7 @@ func (s *store) expectSteps(h ratelimit.Hit, steps []step) {
 	}
 }
 
-// testRefunds: a hit of negative cost gives units back, up to the full quota.
+// testRefunds checks that a hit of negative cost refunds units, up to the full quota.
 func testRefunds(t *testing.T, s *store) {
 	for _, l := range Limits("", 3) {
 		s.expectSteps(ratelimit.Hit{Limit: l, Key: "k"}, []step{{cost: -1, allowed: true, left: 3},
@@ -43,8 +44,8 @@ func testRefunds(t *testing.T, s *store) {
 	}
 }
 
-// testPeeking: a peek gets the decision that a hit of its cost would get, and charges nothing. Its Remaining
-// does not subtract its cost.
+// testPeeking checks that a peek gets the decision that a hit of its cost would get, charges nothing, and
+// does not subtract its cost from Remaining.
 func testPeeking(t *testing.T, s *store) {
 	for _, l := range Limits("", 3) {
 		peek := ratelimit.Hit{Limit: l, Key: "k", Cost: 2, Peek: true}
@@ -66,7 +67,7 @@ func testPeeking(t *testing.T, s *store) {
 	}
 }
 
-// testMoreThanTheQuota: a cost above the full quota is refused with RetryAfter Never.
+// testMoreThanTheQuota checks that a cost above the full quota is refused with RetryAfter Never.
 func testMoreThanTheQuota(t *testing.T, s *store) {
 	for _, l := range Limits("", 3) {
 		expectNever := func(cost, remaining int64, peek bool) {
@@ -84,7 +85,7 @@ func testMoreThanTheQuota(t *testing.T, s *store) {
 	}
 }
 
-// testReset: a reset restores the full quotas of its hits, and of no other key.
+// testReset checks that a reset restores the full quotas of its hits, and of no other key.
 func testReset(t *testing.T, s *store) {
 	var hits []ratelimit.Hit
 	for _, l := range Limits("", 3) {
@@ -117,7 +118,8 @@ func testReset(t *testing.T, s *store) {
 	}
 }
 
-// testKeys: each of OddKeys has its own row, in a request by itself and in a request with all of them.
+// testKeys checks that each of OddKeys has its own row, in a request by itself and in a request with all of
+// them.
 func testKeys(t *testing.T, s *store) {
 	l := &ratelimit.Limit{Prefix: "keys {\"\\,'", Events: 1, Window: time.Hour}
 	for pass := 0; pass < 2; pass++ {
@@ -142,8 +144,8 @@ func testKeys(t *testing.T, s *store) {
 	}
 }
 
-// testLimitsHaveOwnRows: limits that differ in Prefix or Durable have different rows for the same key. A key,
-// the same key as a secret, and its digest also have different rows.
+// testLimitsHaveOwnRows checks that limits that differ in Prefix or Durable have different rows for the same
+// key, and that a key, the same key as a secret, and its digest have different rows.
 func testLimitsHaveOwnRows(t *testing.T, s *store) {
 	base := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Hour}
 	durable, prefix := base, base
@@ -165,7 +167,8 @@ func testLimitsHaveOwnRows(t *testing.T, s *store) {
 	s.expect(ratelimit.Hit{Limit: &async, Key: "k", Cost: 1}, false, 0)
 }
 
-// testIndependentHits: an Independent hit is charged even if the request is refused, and refuses no request.
+// testIndependentHits checks that an Independent hit is charged even if the request is refused, and refuses
+// no request.
 func testIndependentHits(t *testing.T, s *store) {
 	for _, durable := range []bool{false, true} {
 		for _, l := range Limits("a", 3) {

@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// testResults: a statement returns all of its rows and columns, whatever their number and size.
+// testResults checks that a statement returns all of its rows and columns, whatever their number and size.
 func testResults(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	for _, sql := range []string{"SELECT n FROM t", "INSERT INTO t VALUES (1)", "SELECT FROM t", "",
@@ -43,7 +43,7 @@ func testResults(t *testing.T, d *db) {
 	}
 }
 
-// testErrors: if a statement fails, it has the SQLSTATE, and Run returns nil.
+// testErrors checks that a statement that fails has the SQLSTATE, and that Run returns nil.
 func testErrors(t *testing.T, d *db) {
 	for sql, code := range map[string]string{
 		"SELEKT":                "42601",
@@ -71,7 +71,7 @@ func testErrors(t *testing.T, d *db) {
 		statement("DROP TABLE IF EXISTS nothing"))
 }
 
-// testUnnamed: the server prepares only statements that are not Unnamed.
+// testUnnamed checks that the server prepares only statements that are not Unnamed.
 func testUnnamed(t *testing.T, d *db) {
 	for i := 0; i < 3; i++ {
 		unnamed, named := statement("SELECT $1::bigint /* unnamed */", int64(i)),
@@ -91,7 +91,7 @@ func testUnnamed(t *testing.T, d *db) {
 	}
 }
 
-// testManyStatements: one call runs many statements, and statements with long parameters.
+// testManyStatements checks that one call runs many statements, and statements with long parameters.
 func testManyStatements(t *testing.T, d *db) {
 	var statements []*pgdb.Statement
 	for i := 0; i < 500; i++ {
@@ -120,7 +120,7 @@ func testManyStatements(t *testing.T, d *db) {
 	}
 }
 
-// testExec: Exec runs several commands as one transaction.
+// testExec checks that Exec runs several commands as one transaction.
 func testExec(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint); INSERT INTO t VALUES (1); SELECT * FROM t; -- and nothing\n")
 	d.exec("")
@@ -140,7 +140,7 @@ func testExec(t *testing.T, d *db) {
 	d.exec("SELECT 1")
 }
 
-// testConcurrentCalls: each concurrent call gets the results of its own statements.
+// testConcurrentCalls checks that each concurrent call gets the results of its own statements.
 func testConcurrentCalls(t *testing.T, d *db) {
 	var group sync.WaitGroup
 	for i := 0; i < 24; i++ {
