@@ -89,25 +89,8 @@ func SweepInterval(s *Set) time.Duration {
 func Sweep(s *Set) []*Row {
 	now := Now(s)
 	ended := atomic.LoadInt32(&s.ended) != 0
-	for _, stripe := range s.Stripes {
-		stripe.Mu.Lock()
-		for _, r := range stripe.Rows {
-			if r.Limit == nil {
-				continue
-			}
-			if r.N > 0 && time.Duration(now)*time.Microsecond >= r.Ends {
-				refundUnits(s, r, false)
-			}
-			if r.N > 0 && r.Floor > 0 && endsSoon(r, now) {
-				r.Floor = r.N + 1 // so that the next hit calls Renew
-			}
-			idle := now - r.usedSince
-			if ended || r.N == 0 && idle > r.horizon && (r.Used == 0 || idle > 3*r.horizon) {
-				endLease(s, r)
-				refreshRow(s, stripe, r)
-			}
-		}
-		stripe.Mu.Unlock()
+	if ended || atomic.LoadInt64(&s.leases) > 0 {
+		eachStripe(s, func(stripe *Stripe) { sweepStripe(s, stripe, now, ended) })
 	}
 	refundAll(s)
 	s.mu.Lock()
@@ -115,6 +98,27 @@ func Sweep(s *Set) []*Row {
 	rows := s.renewals
 	s.renewals = nil
 	return rows
+}
+
+// sweepStripe implements Sweep for the rows of a stripe. If ended is set, it ends all leases. The caller
+// holds the mutex of the stripe.
+func sweepStripe(s *Set, stripe *Stripe, now int64, ended bool) {
+	for _, r := range stripe.Rows {
+		if r.Limit == nil {
+			continue
+		}
+		if r.N > 0 && time.Duration(now)*time.Microsecond >= r.Ends {
+			refundUnits(s, r, false)
+		}
+		if r.N > 0 && r.Floor > 0 && endsSoon(r, now) {
+			r.Floor = r.N + 1 // so that the next hit calls Renew
+		}
+		idle := now - r.usedSince
+		if ended || r.N == 0 && idle > r.horizon && (r.Used == 0 || idle > 3*r.horizon) {
+			endLease(s, r)
+			refreshRow(s, stripe, r)
+		}
+	}
 }
 
 // EndAll ends all leases. No lease starts afterwards.
