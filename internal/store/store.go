@@ -80,8 +80,12 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	return s, nil
 }
 
-// find sets the engines, and reports whether the counts are in shards. It implements engine.Options.Discover.
+// find sets the engines, unless an earlier call has set them, and reports whether the counts are in shards.
+// It implements engine.Options.Discover.
 func (s *Store) find(ctx context.Context) (bool, error) {
+	if len(s.engines) > 0 {
+		return s.engines[0] != s.base, nil
+	}
 	sharded := false
 	if s.routes != nil {
 		var err error
@@ -95,13 +99,12 @@ func (s *Store) find(ctx context.Context) (bool, error) {
 	case s.closed:
 		return false, ratelimit.ErrClosed
 	case !sharded:
-		if len(s.engines) == 0 {
-			s.engines = append(s.engines, s.base)
-		}
+		s.engines = append(s.engines, s.base)
 		return false, nil
 	}
 	n := len(s.routes.schemas)
-	for shard := len(s.engines); shard < n; shard++ {
+	var engines []*engine.Store
+	for shard := 0; shard < n; shard++ {
 		o := s.options
 		o.Tables = s.routes.tables[shard]
 		o.Shards = n
@@ -111,8 +114,9 @@ func (s *Store) find(ctx context.Context) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		s.engines = append(s.engines, e)
+		engines = append(engines, e)
 	}
+	s.engines = engines
 	return true, nil
 }
 

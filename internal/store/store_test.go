@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
@@ -86,4 +88,35 @@ func (d *shardsDB) Run(ctx context.Context, statements []*pgdb.Statement) error 
 		}
 	}
 	return d.DB.Run(ctx, statements)
+}
+
+// A store keeps its engines if shards are created later and the tables of counts are dropped.
+func TestStoreKeepsEngines(t *testing.T) {
+	dsn := cluster.Open(t)
+	db := &shardsDB{DB: drivers.All["pgwire"](t, dsn)}
+	s, err := store.Open(db, engine.Options{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l := &ratelimit.Limit{Prefix: "p", Events: 9, Window: time.Hour}
+	hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1}}
+	takes := func() bool {
+		return s.Take(t.Context(), 5*time.Second, hits, make([]ratelimit.Decision, 1)) == nil
+	}
+	await.Within(t, 10*time.Second, "no decision", takes)
+	makeShards(t, dsn)
+	const drop = "DROP TABLE rate_limit_ephemeral, rate_limit_durable"
+	if _, err := cluster.Connect(t, dsn).PgConn().Exec(t.Context(), drop).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	if takes() {
+		t.Error("a hit was decided without tables")
+	}
+	await.Within(t, 10*time.Second, "no decision after the tables were dropped", takes)
+	for key := range 100 {
+		if s.Engine(fmt.Sprint(key)) != s.Engine("k") {
+			t.Fatalf("the key %d has another engine than k, want one engine for all keys", key)
+		}
+	}
 }
