@@ -114,8 +114,8 @@ var ErrSeveralSessions = errors.New(
 		"pool_mode = statement: use pool_mode = transaction or session")
 
 // ReadGuards reads the results of the guards in statements. uses is the number of times that the connection
-// may be used without a guard: 0 if a setting does harm, or if that is unknown. err is ErrSeveralSessions if
-// the statements of a guard had different sessions, and nil otherwise.
+// may be used without a guard: 0 if a setting does harm by the last guard, or if that is unknown. err is
+// ErrSeveralSessions if the statements of a guard had different sessions, and nil otherwise.
 func ReadGuards(statements []*pgdb.Statement) (uses int, err error) {
 	uses = 0 // Yaegi begins with the caller's value
 	jit := false

@@ -24,7 +24,6 @@ const (
 	InvalidAuthorization   = "28000"
 	SerializationFailure   = "40001"
 	DeadlockDetected       = "40P01"
-	InsufficientPrivilege  = "42501"
 	UndefinedColumn        = "42703"
 	UndefinedTable         = "42P01"
 	DuplicateStatement     = "42P05" // another prepared statement has this name
