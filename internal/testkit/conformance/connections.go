@@ -48,11 +48,11 @@ func testFewerConnections(t *testing.T, d *db) {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("while another call has the connection: error %v, want DeadlineExceeded", err)
 	}
-	waiting := make(chan error, 1)
-	go func() { waiting <- few.try(statement("SELECT 1")) }()
+	waiting, waits := statement("SELECT 1"), make(chan error, 1)
+	go func() { waits <- few.try(waiting) }()
 	time.Sleep(100 * time.Millisecond) // the server refuses its login
 	d.exec("ALTER ROLE " + limited.User.Username() + " CONNECTION LIMIT 2")
-	if err := <-waiting; err != nil {
+	if err := errors.Join(<-waits, waiting.Err); err != nil {
 		t.Errorf("when the server allows another connection: error %v, want none", err)
 	}
 	d.exec("CREATE TABLE it_may_end ()")
