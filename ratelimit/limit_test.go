@@ -10,7 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-func TestInvalidRateIsFieldError(t *testing.T) {
+// ParseRate returns the rate of a valid text, and a FieldError that quotes any other text.
+func TestParseRateReturnsRateOrFieldError(t *testing.T) {
 	day := 24 * time.Hour
 	for text, want := range map[string]ratelimit.Rate{
 		"100 1m":                   {Events: 100, Window: time.Minute},
