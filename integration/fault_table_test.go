@@ -44,9 +44,8 @@ var replicating = cluster.Options{
 	Config: map[string]string{"max_connections": "60", "wal_retrieve_retry_interval": "200ms"},
 }
 
-// faultPaths are the paths of the load. The limit of /wide is never reached, the limit of /tight
-// is used up, and both have on_error local. /deny responds 503 while the database makes no decisions. /none
-// has no limit.
+// faultPaths are the paths of the load. The limit of /wide is never reached, the limit of /tight is used up,
+// and both have on_error local. /deny responds 503 while the database makes no decisions. /none has no limit.
 var faultPaths = []string{"/wide", "/tight", "/deny", "/none"}
 
 // No fault of the database makes a response wrong: /wide admits all requests, and /tight refuses all. /tight

@@ -19,9 +19,8 @@ const (
 	runbookPage = "docs/runbook.md"
 )
 
-// runChapters are the chapters of the policy's page that
-// TestRecipesPrintTextsOfPages runs. It runs all of the runbook's page.
-// Before each other section, it runs the section firstSection.
+// runChapters are the chapters of the policy's page that TestRecipesPrintTextsOfPages runs, beside all of the
+// runbook's page. Before each other section, the test runs the section firstSection.
 var runChapters = []string{"Recipes", "Reference"}
 
 // isOfRecipe reports whether TestRecipesPrintTextsOfPages runs a block.

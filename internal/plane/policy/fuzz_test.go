@@ -11,9 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// FuzzRulesAreUsableOrReported checks that every rule is either usable or reported, that no request
-// causes a panic, and that
-// host and path patterns match like a loop over their segments.
+// FuzzRulesAreUsableOrReported checks that every rule is either usable or reported, that no request causes a
+// panic, and that host and path patterns match like a loop over their segments.
 func FuzzRulesAreUsableOrReported(f *testing.F) {
 	for _, row := range []string{
 		`{"Paths":["/u/*/files","/api/*"],"Hosts":["*.example.com","[::1]"],"Methods":["GET"],

@@ -113,7 +113,7 @@ func (f *fakeServer) serve(s *fakeSession) {
 	if s.kind == 80877102 {
 		select {
 		case f.cancels <- s.startup:
-		default: // no test reads it
+		default: // full, because most tests do not read it
 		}
 		return
 	}

@@ -116,8 +116,7 @@ func FuzzFramesCauseNoFalseSuccess(f *testing.F) {
 }
 
 // FuzzDSNErrorsHidePassword passes Open any string, and any string around a password. Open must return
-// targets with hosts and
-// ports, or an error without the password.
+// targets with hosts and ports, or an error without the password.
 func FuzzDSNErrorsHidePassword(f *testing.F) {
 	for _, dsn := range []string{
 		"postgres://u:p@h:1,h2:2/d?sslmode=disable&x=y", "host=h port=1 password='a b' user=u\\ v",

@@ -58,8 +58,8 @@ func (o *simOutage) String() string {
 	return fmt.Sprintf("%s %v-%v", o.kind, time.Duration(o.from), time.Duration(o.to))
 }
 
-// simQuiet is the time without requests at the end of a simulation. simCalm is the minimum time
-// between two drawn outages, but not after the hole at the start or between a hang and its crash.
+// simQuiet is the time without requests at the end of a simulation. simCalm is the minimum time between two
+// drawn outages, but not after the hole at the start or between a hang and its crash.
 const (
 	simQuiet = 5 * time.Second
 	simCalm  = 7 * time.Second

