@@ -67,7 +67,9 @@ func TestListsReadFewRows(t *testing.T) {
 	s := newBigDatabase(t)
 	maxRows := int64(min(*listUsers, *listKeys, *listRows) / 4)
 	rowsPerHour := int64(*listRows / 24 / 30)
-	rowsOfToday := rowsPerHour * 24 * 8 // audit looks for them in steps, and a small table has no better plan
+	// audit reads a period in steps. In a small table, each of about eight steps reads all rows of today,
+	// because the server has no better plan. In a large table, the steps use an index.
+	auditRows := min(8*24*rowsPerHour, 60_000)
 	checkReads := func(name string, maxRows int64, run func()) {
 		t.Helper()
 		rows, scans := s.rowsRead()
@@ -92,8 +94,8 @@ func TestListsReadFewRows(t *testing.T) {
 		"keys list":                             maxRows,
 		"keys list --user user-0000007":         maxRows,
 		"explain --user user-0000007":           maxRows,
-		"audit":                                 rowsOfToday,
-		"audit --since 30d":                     rowsOfToday,
+		"audit":                                 auditRows,
+		"audit --since 30d":                     auditRows,
 		"top --since 1h":                        maxRows + 2*rowsPerHour,
 		"audit --user user-0000007 --since 30d": maxRows,
 		"audit --user user-0000007 --since 30d --outcome limited": maxRows,
