@@ -30,8 +30,9 @@ type Call struct {
 	HasIndependent bool
 
 	// Order selects when a batch decides the call: with its requests (the zero value), or, in the background,
-	// before or after its requests. The fields from here to End are for background calls, which have one hit
-	// each. The cost of a call with a Claim is refunded or charged even if it does not fit.
+	// before its requests, or after its requests of one hit. The fields from here to End are for background
+	// calls, which have one hit each. The cost of a call with a Claim is refunded or charged even if it does
+	// not fit.
 	Order    Order
 	Repeat   bool  // retry after any failure; otherwise only if the call certainly had no effect
 	Partial  bool  // charge as much of the cost as fits
