@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -76,16 +77,19 @@ func usedQuota(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
 // counts.
 func (s *Store) ChargeDebts() {
 	var charged, left []*debt
+	var engines []*engine.Store // of charged
 	s.mu.Lock()
 	now := s.serverTime()
 	for _, d := range s.unpaid {
-		if e := s.Engine(d.subject); e == nil || e.Unavailable() != nil {
+		e := s.Engine(d.subject)
+		if e == nil || e.Unavailable() != nil {
 			left = append(left, d)
 			continue
 		}
 		if d.charge = d.remaining(now); d.charge > 0 {
 			s.charging += d.charge
 			charged = append(charged, d)
+			engines = append(engines, e)
 		}
 		if d.row.debt == d {
 			d.row.debt = nil
@@ -93,8 +97,8 @@ func (s *Store) ChargeDebts() {
 	}
 	s.unpaid = left
 	s.mu.Unlock()
-	for _, d := range charged {
-		s.Engine(d.subject).Charge(d.row.id, d.limit, d.charge)
+	for i, d := range charged {
+		engines[i].Charge(d.row.id, d.limit, d.charge)
 	}
 }
 
