@@ -161,6 +161,9 @@ func metricsOfPage(t *testing.T) map[string]exported {
 	dsn := cluster.Open(t, schema.File)
 	cluster.Execute(t, dsn, `INSERT INTO rate_limit_nodes (node, report)
 		VALUES ('edge', '{"version": "v1", "applied": "1:1:"}');
+		INSERT INTO rate_limit_nodes (node, seen, report)
+		VALUES ('late', now() + interval '11 s', '{"version": "v1", "applied": "1:1:"}');
+		INSERT INTO rate_limit_tiers (tier) VALUES ('new');
 		SELECT rate_limit_upkeep();
 		INSERT INTO rate_limit_metrics (granularity, time, prefix, requests, allowed, last_request)
 		VALUES ('minute', date_trunc('minute', now()) + interval '1 minute', 'web', 1, 1, now())`)
@@ -171,6 +174,10 @@ func metricsOfPage(t *testing.T) map[string]exported {
 	t.Cleanup(s.Close)
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1/metrics", nil))
+	// Neither proxy has applied the new tier, but only the second has had 10 seconds for it.
+	if !regexp.MustCompile(`behind\{node="edge"\} 0\n.*behind\{node="late"\} 1\n`).Match(w.Body.Bytes()) {
+		t.Errorf("got the metrics\n%s\nwant changes behind for the proxy late only", w.Body)
+	}
 	metrics := map[string]exported{}
 	for _, sample := range regexp.MustCompile(`(?m)^(pg_ratelimit_[a-z_]+)(\{.*\})? `).
 		FindAllStringSubmatch(w.Body.String(), -1) {

@@ -41,13 +41,13 @@ type proxy struct {
 	Version *string
 	Up      bool
 	Policy  bool
-	Behind  *int64
+	Late    *int64
 }
 
 // proxies reads the registry of a database, and reports whether the database answers.
 func (s *Server) proxies(ctx context.Context, data dataset) (proxies []proxy, up bool) {
 	err := s.pools.read(ctx, data, answerTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `SELECT node, version, live AND cannot IS NULL AS up, policy, behind
+		rows, err := tx.Query(ctx, `SELECT node, version, live AND cannot IS NULL AS up, policy, late
 FROM rate_limit_proxies WHERE ended IS NULL ORDER BY node`)
 		if err == nil {
 			proxies, err = pgx.CollectRows(rows, pgx.RowToStructByName[proxy])
@@ -92,12 +92,12 @@ func (c *proxyCollector) Collect(to chan<- prometheus.Metric) {
 			continue
 		}
 		behind := -1.0
-		if p.Behind != nil {
-			behind = float64(*p.Behind)
+		if p.Late != nil {
+			behind = float64(*p.Late)
 		}
 		gauge("proxy_changes_behind",
-			"Changes of the policy that the proxy has yet to apply. -1: it is not known.", behind, "node",
-			p.Node)
+			"Changes of the policy that the proxy did not apply within 10 seconds. -1: it is not known.",
+			behind, "node", p.Node)
 	}
 }
 
