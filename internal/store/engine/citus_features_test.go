@@ -33,7 +33,7 @@ func (s *citusDB) keepMovingShard(t *testing.T, key string) (stop func() int) {
 	}
 }
 
-// testSlots: requests keep their slots while shards move.
+// testSlots checks that requests keep their slots while shards move.
 func (s *citusDB) testSlots(t *testing.T, driver string) {
 	flight := conformance.InFlight("slots "+driver, 5)
 	a, b := s.openStore(t, driver, engine.Options{}), s.openStore(t, driver, engine.Options{})

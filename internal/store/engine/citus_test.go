@@ -148,7 +148,7 @@ func TestCitus(t *testing.T) {
 	t.Run("an uninstall leaves nothing", s.testUninstall)
 }
 
-// testUninstall: the SQL of docs/runbook.md deletes everything.
+// testUninstall checks that the SQL of docs/runbook.md deletes everything.
 func (s *citusDB) testUninstall(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/runbook.md")
 	if err != nil {
@@ -188,7 +188,7 @@ func (s *citusDB) testMigration(t *testing.T) {
 	}
 }
 
-// testOneRow: all stores and SQL find the same shard for a key, and commands find its row.
+// testOneRow checks that all stores and SQL find the same shard for a key, and that commands find its row.
 func (s *citusDB) testOneRow(t *testing.T) {
 	l := &ratelimit.Limit{Prefix: "one", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}
 	keys := append([]string{"alice", "ä", "sha256:x"}, strings.Split("a b c d e f g h", " ")...)
