@@ -194,7 +194,8 @@ func (p *Policy) load(ctx context.Context) error {
 	return nil
 }
 
-// problems describes the rules that cannot be used, and too many bans in force.
+// problems describes the rules that cannot be used, and too many bans in force. The view
+// rate_limit_rule_warnings reads the names of rules from these texts.
 func problems(s *Snapshot) []string {
 	var lines []string
 	for _, w := range s.set.wrong {
@@ -202,7 +203,7 @@ func problems(s *Snapshot) []string {
 		if w.Override != "" {
 			line += ", override for " + w.Override
 		}
-		line += " cannot be used: " + w.Err.Error()
+		line += ": " + w.Err.Error()
 		if w.Kept {
 			line += " (it stays as it was)"
 		} else {
