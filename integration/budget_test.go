@@ -121,8 +121,8 @@ func TestABudgetOfTokensIsKeptAndInvoiced(t *testing.T) {
 	}
 	tokens, _ := upstream.takeTotals()
 	if tokens <= budget-reserve || failed == 0 {
-		t.Fatalf("%d of %d tokens are spent, and %d responses failed, want above %d, and some failures", tokens,
-			budget, failed, budget-reserve)
+		t.Fatalf("%d of %d tokens are spent, and %d responses failed, want above %d, and some failures",
+			tokens, budget, failed, budget-reserve)
 	}
 	if upstream.responses != passed+failed {
 		t.Fatalf("the upstream has responded %d times, want %d", upstream.responses, passed+failed)
