@@ -50,11 +50,11 @@ SELECT * FROM rate_limit_used WHERE used > 0 AND quota IS NOT NULL ORDER BY perc
 \echo top --since 1h
 SELECT * FROM rate_limit_top(now() - interval '1 hour') ORDER BY requests DESC LIMIT 20;
 \echo top --since 1h --by path
-SELECT * FROM rate_limit_top(now() - interval '1 hour', list => 'paths') ORDER BY requests DESC LIMIT 20;
+SELECT * FROM rate_limit_top(now() - interval '1 hour', by => 'path') ORDER BY requests DESC LIMIT 20;
 \echo top --since 24h
 SELECT * FROM rate_limit_top(now() - interval '1 day') ORDER BY requests DESC LIMIT 20;
 \echo top --since 24h, exact
-SELECT * FROM rate_limit_top(now() - interval '1 day', most => NULL) ORDER BY requests DESC LIMIT 20;
+SELECT * FROM rate_limit_top(now() - interval '1 day', max_rows => NULL) ORDER BY requests DESC LIMIT 20;
 \echo audit --since 24h
 SELECT a.* FROM generate_series(0, 20) AS i, LATERAL (SELECT * FROM rate_limit_audited a
 	WHERE a.time >= greatest(now() - interval '1 day', now() - 2 ^ i * interval '1 minute')

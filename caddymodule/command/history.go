@@ -157,7 +157,7 @@ REQUESTS then counts only refusals.`,
 		prefix := c.flag("prefix")
 		switch {
 		case c.values["since"] != nil:
-			return c.list(`SELECT * FROM rate_limit_top(@since, @until, @by || 's', coalesce(@prefix, ''))
+			return c.list(`SELECT * FROM rate_limit_top(@since, @until, @by, coalesce(@prefix, ''))
 ORDER BY requests DESC, refused DESC, last DESC, prefix, name, user_id LIMIT @number::bigint`,
 				c.emptyAuditText())
 		case c.flag("by") == "path":

@@ -28,7 +28,7 @@ func TestTopSendersOfManyRowsAreEstimated(t *testing.T) {
 				'web', i % 2, 'edge' FROM generate_series(1, 40000) i;
 		ANALYZE rate_limit_audit`)
 	const top = "SELECT sum(requests) BETWEEN 36000 AND 44000, sum(refused) BETWEEN 9000 AND 11000, " +
-		"sum(requests) = 40000, max(percent_read) FROM rate_limit_top('-infinity', 'infinity', most => "
+		"sum(requests) = 40000, max(percent_read) FROM rate_limit_top('-infinity', 'infinity', max_rows => "
 	s.expect(top+"NULL)", "t t t -")
 	s.expect(top+"50000)", "t t t -")
 	s.expect(top+"8000)", "t t f 20.00")

@@ -194,48 +194,48 @@ retry_after: For a refusal, the time until the request would pass, in seconds. N
 duration: The time that the decision took, in seconds.
 xmin: The transaction that wrote the row: the last 32 bits of its number.
 $$);
-CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(), list text DEFAULT 'senders', of text DEFAULT '', most bigint DEFAULT 500000)
+CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(), by text DEFAULT 'sender', limit_prefix text DEFAULT '', max_rows bigint DEFAULT 500000)
 RETURNS TABLE (prefix text, name text, user_id text, requests bigint, refused bigint, failed bigint,
 	last timestamptz, percent_read numeric) LANGUAGE plpgsql SET jit = off SET work_mem = '64MB' AS $$
 DECLARE
 	plan json;
 	part float8; -- the fraction of the pages that is read
 BEGIN
-	IF $3 IN ('senders', 'paths') IS NOT TRUE THEN
-		RAISE EXCEPTION 'list: %: must be senders or paths', to_json($3) USING ERRCODE = 'invalid_parameter_value';
+	IF $3 IN ('sender', 'path') IS NOT TRUE THEN
+		RAISE EXCEPTION 'by: %: must be sender or path', to_json($3) USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	EXECUTE format('EXPLAIN (FORMAT JSON) SELECT FROM rate_limit_audit WHERE time >= %L AND time < %L', $1, $2) INTO plan;
-	part := least(1, most / greatest(1, (plan -> 0 -> 'Plan' ->> 'Plan Rows')::float8));
+	part := least(1, max_rows / greatest(1, (plan -> 0 -> 'Plan' ->> 'Plan Rows')::float8));
 	RETURN QUERY SELECT c.prefix, c.name, c.user_id, round(sum(c.requests) / part)::bigint, round(coalesce(sum(c.requests) FILTER (WHERE c.refused), 0) / part)::bigint,
 		round(coalesce(sum(c.count) FILTER (WHERE c.outcome = 'error'), 0) / part)::bigint, max(c.time),
 		nullif(round(100 * part::numeric, 2), 100)
-	FROM (SELECT CASE $3 WHEN 'senders' THEN a.prefix END COLLATE "C" AS prefix, CASE $3 WHEN 'senders' THEN coalesce(a.key, host(a.address))
-				WHEN 'paths' THEN coalesce(a.host, '') || a.path END COLLATE "C" AS name,
-			CASE $3 WHEN 'senders' THEN a.user_id END COLLATE "C" AS user_id, a.count * a.weight AS requests,
+	FROM (SELECT CASE $3 WHEN 'sender' THEN a.prefix END COLLATE "C" AS prefix, CASE $3 WHEN 'sender' THEN coalesce(a.key, host(a.address))
+				WHEN 'path' THEN coalesce(a.host, '') || a.path END COLLATE "C" AS name,
+			CASE $3 WHEN 'sender' THEN a.user_id END COLLATE "C" AS user_id, a.count * a.weight AS requests,
 			a.outcome IN ('limited', 'blocked', 'rejected') AS refused, a.count, a.outcome, a.time
 		FROM (SELECT * FROM rate_limit_audit WHERE part = 1 UNION ALL SELECT * FROM rate_limit_audit TABLESAMPLE SYSTEM (100 * part) REPEATABLE (0) WHERE part < 1) AS a
 		WHERE a.time >= $1 AND a.time < $2 AND a.outcome <> 'shadow' AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/' AND starts_with(a.prefix, $4))) AS c
-	WHERE c.name IS NOT NULL OR $3 = 'senders' GROUP BY 1, 2, 3;
+	WHERE c.name IS NOT NULL OR $3 = 'sender' GROUP BY 1, 2, 3;
 END $$;
-COMMENT ON FUNCTION rate_limit_top IS 'The requests of each sender in a period, by the audit log: all requests, refused requests, and requests '
-	'without a decision. A sampled row counts as all requests that it represents. A sender is a user with the key of a limit, or with an address if there is no key. With the list paths, the host and the path '
-	'replace the sender. of is a prefix, as --prefix of the command audit. If the period has more than most rows, about most rows are read, which is percent_read of all, and the numbers are estimates. With most '
-	'=> NULL they are exact, which takes 1.3 seconds for each million rows.';
-CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamptz DEFAULT now(), most int DEFAULT 10) RETURNS TABLE (list text, prefix text, name text, requests bigint)
+COMMENT ON FUNCTION rate_limit_top IS 'The requests of each sender in a period, by the audit log: all, the refused ones, and those without a '
+	'decision. A sampled row counts as all requests that it represents. A sender is a user with the key of a limit, or with an address if there is no key. With by => path, the host and the path replace the '
+	'sender. limit_prefix selects limits, as audit --prefix does. If the period has more than max_rows rows, about as many are read (percent_read of all), and the numbers are estimates. max_rows => NULL '
+	'reads all, at 1.3 seconds for each million rows.';
+CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamptz DEFAULT now(), max_rows int DEFAULT 10) RETURNS TABLE (kind text, prefix text, name text, requests bigint)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 BEGIN
-	RETURN QUERY SELECT p.list, p.prefix, p.name, p.requests FROM ( SELECT c.*, row_number() OVER (PARTITION BY c.list ORDER BY c.requests DESC, c.name, c.prefix) AS place
-		FROM (SELECT CASE 0 WHEN GROUPING(a.user_id) THEN 'users' WHEN GROUPING(a.key) THEN 'keys' WHEN GROUPING(a.address) THEN 'addresses' ELSE 'causes' END AS list, a.prefix,
+	RETURN QUERY SELECT p.kind, p.prefix, p.name, p.requests FROM ( SELECT c.*, row_number() OVER (PARTITION BY c.kind ORDER BY c.requests DESC, c.name, c.prefix) AS place
+		FROM (SELECT CASE 0 WHEN GROUPING(a.user_id) THEN 'users' WHEN GROUPING(a.key) THEN 'keys' WHEN GROUPING(a.address) THEN 'addresses' ELSE 'causes' END AS kind, a.prefix,
 				coalesce(a.user_id, a.key, abbrev(a.address), a.cause) AS name,
 				round(sum(a.requests))::bigint AS requests
 			FROM (SELECT d.*, coalesce(nullif(concat_ws('/', d.prefix, d.limit_name), ''), replace(d.reason, '_', ' ')) AS cause FROM rate_limit_audited d) a
 			WHERE a.time >= $1 AND a.time < $2 AND a.refused
 			GROUP BY GROUPING SETS (a.user_id, (a.key, a.prefix), a.address, a.cause)) AS c
 		WHERE c.name IS NOT NULL) AS p
-	WHERE p.place <= $3 ORDER BY p.list, p.place;
+	WHERE p.place <= $3 ORDER BY p.kind, p.place;
 END $$;
 COMMENT ON FUNCTION rate_limit_refused IS 'The users, keys of limits and addresses with the most refused requests in a period, and the most '
-	'frequent causes, by the audit log. A cause is a limit, a rule or another reason. Each list has at most most rows.';
+	'frequent causes, by the audit log. A cause is a limit, a rule or another reason. Each kind has at most max_rows rows.';
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date) RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests bigint, refused bigint,
 	charged bigint, settled bigint, last_request timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT (m.time AT TIME ZONE 'UTC')::date, m.key_id, m.prefix, m.limit_name, rate_limit_add(coalesce(sum(m.requests), 0), 0), rate_limit_add(coalesce(sum(m.limited + m.blocked + m.rejected), 0), 0),
@@ -253,7 +253,7 @@ The requests of all proxies in each minute with requests.
 refused: Requests that were refused by a limit, a ban or a block rule, or because of their API key or path.
 failed: Requests without a decision.
 $$);
-CREATE OR REPLACE FUNCTION rate_limit_why(who text, at text DEFAULT 'now') RETURNS TABLE (said text, "time" timestamptz, outcome text, reason text, prefix text, limit_name text,
+CREATE OR REPLACE FUNCTION rate_limit_why(who text, at text DEFAULT 'now') RETURNS TABLE (summary text, "time" timestamptz, outcome text, reason text, prefix text, limit_name text,
 	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer, requests bigint, quota bigint, remaining bigint, retry_after float8, node text)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
@@ -281,7 +281,7 @@ BEGIN
 		UNION ALL SELECT * FROM rate_limit_audit WHERE address = ip) AS f
 	WHERE f.time >= until - interval '1 day' AND f.time < until AND f.outcome NOT IN ('allowed', 'shadow');
 	IF minute IS NULL THEN
-		said := format('No refusal of %s is recorded in the day before %s UTC.', $1, to_char(until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI'));
+		summary := format('No refusal of %s is recorded in the day before %s UTC.', $1, to_char(until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI'));
 		RETURN NEXT;
 		RETURN;
 	END IF;
@@ -764,18 +764,18 @@ late: The number of changes in behind that were made at least 10 seconds before 
 $$);
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies AS ( SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false) AS open,
 			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes' ), problems AS (
-		SELECT s.place, s.state, p.node, p.node || ' ' || s.said AS said FROM proxies p CROSS JOIN LATERAL (VALUES (1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
+		SELECT s.place, s.state, p.node, p.node || ' ' || s.text AS summary FROM proxies p CROSS JOIN LATERAL (VALUES (1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
 				'what becomes of requests. To grant them: ' || p.cannot), (2, 'silent', true, format('last reported at %s UTC: if it runs, it does not reach this database.', to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS'))),
 			(3, CASE WHEN p.open THEN 'open' ELSE 'was open' END, p.undecided_at > now() - interval '1 hour', format('had requests without a decision from %s until %s UTC: on_error let %s pass, and '
 					'refused %s.', to_char(p.undecided_from AT TIME ZONE 'UTC', 'HH24:MI:SS'), to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided_admitted, p.undecided_refused)),
 			(3, CASE WHEN p.local_until > now() - interval '2 minutes' THEN 'local' ELSE 'was local' END, p.local_until > now() - interval '1 hour', format('limited by itself, at its share of each limit, from %s until %s UTC.',
 					to_char(p.local_from AT TIME ZONE 'UTC', 'HH24:MI:SS'), to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))), (4, 'without a policy', p.without_policy, 'has no policy, and other proxies have one: no rule and no ban holds there.'),
 			(5, 'behind', p.policy AND p.late IS DISTINCT FROM 0, format('has yet to %s of the policy.', CASE WHEN p.late IS NULL THEN 'read the tables' WHEN p.late = 1 THEN 'apply 1 change' ELSE 'apply ' || p.late || ' changes' END))
-		) AS s(place, state, holds, said) WHERE s.holds AND p.live = (s.state <> 'silent') UNION ALL SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem) FROM proxies p, unnest(p.problems) AS problem WHERE p.live )
-	SELECT f.state, f.node, f.said FROM ( SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %') THEN 'warning'
+		) AS s(place, state, holds, text) WHERE s.holds AND p.live = (s.state <> 'silent') UNION ALL SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem) FROM proxies p, unnest(p.problems) AS problem WHERE p.live )
+	SELECT f.state, f.node, f.summary FROM ( SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %') THEN 'warning'
 				ELSE 'enforcing' END AS state, NULL::text AS node, concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database' ELSE format('Limits are enforced by %s of %s', a.enforcing,
 					CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END, format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1 THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there'
-					ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings decide' END, a.known - a.live, a.silence::bigint), '.') AS said FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live,
+					ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings decide' END, a.known - a.live, a.silence::bigint), '.') AS summary FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live,
 				count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing, bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence FROM proxies p) AS a UNION ALL SELECT * FROM problems
 	) AS f ORDER BY f.place, f.node;
 CALL rate_limit_describe('rate_limit_state', $$
@@ -784,7 +784,7 @@ state: enforcing; warning: see the other rows; open: requests have no decision; 
 	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
 	database; was open or was local: within the last hour; without a policy; behind; unusable: a rule.
 node: The proxy of the sentence. NULL: all proxies.
-said: The sentence.
+summary: The sentence.
 $$);
 CREATE TABLE IF NOT EXISTS rate_limit_secrets ( name  text PRIMARY KEY, value text NOT NULL );
 REVOKE ALL ON rate_limit_secrets FROM PUBLIC;

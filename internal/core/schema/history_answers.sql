@@ -22,28 +22,28 @@ $$);
 -- No index has the senders, so the numbers of a period with many rows are estimated from a sample of its
 -- pages. COLLATE "C" halves the time of sorting.
 CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(),
-	list text DEFAULT 'senders', of text DEFAULT '', most bigint DEFAULT 500000)
+	by text DEFAULT 'sender', limit_prefix text DEFAULT '', max_rows bigint DEFAULT 500000)
 RETURNS TABLE (prefix text, name text, user_id text, requests bigint, refused bigint, failed bigint,
 	last timestamptz, percent_read numeric) LANGUAGE plpgsql SET jit = off SET work_mem = '64MB' AS $$
 DECLARE
 	plan json;
 	part float8; -- the fraction of the pages that is read
 BEGIN
-	IF $3 IN ('senders', 'paths') IS NOT TRUE THEN
-		RAISE EXCEPTION 'list: %: must be senders or paths', to_json($3)
+	IF $3 IN ('sender', 'path') IS NOT TRUE THEN
+		RAISE EXCEPTION 'by: %: must be sender or path', to_json($3)
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	EXECUTE format('EXPLAIN (FORMAT JSON) SELECT FROM rate_limit_audit WHERE time >= %L AND time < %L', $1,
 		$2) INTO plan;
-	part := least(1, most / greatest(1, (plan -> 0 -> 'Plan' ->> 'Plan Rows')::float8));
+	part := least(1, max_rows / greatest(1, (plan -> 0 -> 'Plan' ->> 'Plan Rows')::float8));
 	RETURN QUERY SELECT c.prefix, c.name, c.user_id, round(sum(c.requests) / part)::bigint,
 		round(coalesce(sum(c.requests) FILTER (WHERE c.refused), 0) / part)::bigint,
 		round(coalesce(sum(c.count) FILTER (WHERE c.outcome = 'error'), 0) / part)::bigint, max(c.time),
 		nullif(round(100 * part::numeric, 2), 100)
-	FROM (SELECT CASE $3 WHEN 'senders' THEN a.prefix END COLLATE "C" AS prefix,
-			CASE $3 WHEN 'senders' THEN coalesce(a.key, host(a.address))
-				WHEN 'paths' THEN coalesce(a.host, '') || a.path END COLLATE "C" AS name,
-			CASE $3 WHEN 'senders' THEN a.user_id END COLLATE "C" AS user_id, a.count * a.weight AS requests,
+	FROM (SELECT CASE $3 WHEN 'sender' THEN a.prefix END COLLATE "C" AS prefix,
+			CASE $3 WHEN 'sender' THEN coalesce(a.key, host(a.address))
+				WHEN 'path' THEN coalesce(a.host, '') || a.path END COLLATE "C" AS name,
+			CASE $3 WHEN 'sender' THEN a.user_id END COLLATE "C" AS user_id, a.count * a.weight AS requests,
 			a.outcome IN ('limited', 'blocked', 'rejected') AS refused, a.count, a.outcome, a.time
 		FROM (SELECT * FROM rate_limit_audit WHERE part = 1 UNION ALL
 			SELECT * FROM rate_limit_audit TABLESAMPLE SYSTEM (100 * part) REPEATABLE (0) WHERE part < 1) AS a
@@ -51,26 +51,26 @@ BEGIN
 		WHERE a.time >= $1 AND a.time < $2 AND a.outcome <> 'shadow'
 			AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/'
 				AND starts_with(a.prefix, $4))) AS c
-	WHERE c.name IS NOT NULL OR $3 = 'senders' GROUP BY 1, 2, 3;
+	WHERE c.name IS NOT NULL OR $3 = 'sender' GROUP BY 1, 2, 3;
 END $$;
 COMMENT ON FUNCTION rate_limit_top IS
-	'The requests of each sender in a period, by the audit log: all requests, refused requests, and requests '
-	'without a decision. A sampled row counts as all requests that it represents. A sender is a user with '
-	'the key of a limit, or with an address if there is no key. With the list paths, the host and the path '
-	'replace the sender. of is a prefix, as --prefix of the command audit. If the period has more than most '
-	'rows, about most rows are read, which is percent_read of all, and the numbers are estimates. With most '
-	'=> NULL they are exact, which takes 1.3 seconds for each million rows.';
+	'The requests of each sender in a period, by the audit log: all, the refused ones, and those without a '
+	'decision. A sampled row counts as all requests that it represents. A sender is a user with the key of '
+	'a limit, or with an address if there is no key. With by => path, the host and the path replace the '
+	'sender. limit_prefix selects limits, as audit --prefix does. If the period has more than max_rows '
+	'rows, about as many are read (percent_read of all), and the numbers are estimates. max_rows => NULL '
+	'reads all, at 1.3 seconds for each million rows.';
 
 CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamptz DEFAULT now(),
-	most int DEFAULT 10)
-RETURNS TABLE (list text, prefix text, name text, requests bigint)
+	max_rows int DEFAULT 10)
+RETURNS TABLE (kind text, prefix text, name text, requests bigint)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 BEGIN
-	RETURN QUERY SELECT p.list, p.prefix, p.name, p.requests FROM (
-		SELECT c.*, row_number() OVER (PARTITION BY c.list
+	RETURN QUERY SELECT p.kind, p.prefix, p.name, p.requests FROM (
+		SELECT c.*, row_number() OVER (PARTITION BY c.kind
 			ORDER BY c.requests DESC, c.name, c.prefix) AS place
 		FROM (SELECT CASE 0 WHEN GROUPING(a.user_id) THEN 'users' WHEN GROUPING(a.key) THEN 'keys'
-				WHEN GROUPING(a.address) THEN 'addresses' ELSE 'causes' END AS list, a.prefix,
+				WHEN GROUPING(a.address) THEN 'addresses' ELSE 'causes' END AS kind, a.prefix,
 				coalesce(a.user_id, a.key, abbrev(a.address), a.cause) AS name,
 				round(sum(a.requests))::bigint AS requests
 			FROM (SELECT d.*, coalesce(nullif(concat_ws('/', d.prefix, d.limit_name), ''),
@@ -79,12 +79,12 @@ BEGIN
 			WHERE a.time >= $1 AND a.time < $2 AND a.refused
 			GROUP BY GROUPING SETS (a.user_id, (a.key, a.prefix), a.address, a.cause)) AS c
 		WHERE c.name IS NOT NULL) AS p
-	WHERE p.place <= $3 ORDER BY p.list, p.place;
+	WHERE p.place <= $3 ORDER BY p.kind, p.place;
 END $$;
 COMMENT ON FUNCTION rate_limit_refused IS
 	'The users, keys of limits and addresses with the most refused requests in a period, and the most '
-	'frequent causes, by the audit log. A cause is a limit, a rule or another reason. Each list has at most '
-	'most rows.';
+	'frequent causes, by the audit log. A cause is a limit, a rule or another reason. Each kind has at most '
+	'max_rows rows.';
 
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date)
 RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests bigint, refused bigint,
@@ -116,7 +116,7 @@ $$);
 
 -- UNION ALL instead of OR lets each of the four ways to find a sender use its index.
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at text DEFAULT 'now')
-RETURNS TABLE (said text, "time" timestamptz, outcome text, reason text, prefix text, limit_name text,
+RETURNS TABLE (summary text, "time" timestamptz, outcome text, reason text, prefix text, limit_name text,
 	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer,
 	requests bigint, quota bigint, remaining bigint, retry_after float8, node text)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
@@ -153,7 +153,7 @@ BEGIN
 		UNION ALL SELECT * FROM rate_limit_audit WHERE address = ip) AS f
 	WHERE f.time >= until - interval '1 day' AND f.time < until AND f.outcome NOT IN ('allowed', 'shadow');
 	IF minute IS NULL THEN
-		said := format('No refusal of %s is recorded in the day before %s UTC.', $1,
+		summary := format('No refusal of %s is recorded in the day before %s UTC.', $1,
 			to_char(until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI'));
 		RETURN NEXT;
 		RETURN;

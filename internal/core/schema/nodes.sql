@@ -103,7 +103,7 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 		FROM rate_limit_proxies p
 		WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes'
 	), problems AS (
-		SELECT s.place, s.state, p.node, p.node || ' ' || s.said AS said
+		SELECT s.place, s.state, p.node, p.node || ' ' || s.text AS summary
 		FROM proxies p CROSS JOIN LATERAL (VALUES
 			(1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
 				'what becomes of requests. To grant them: ' || p.cannot),
@@ -124,12 +124,12 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 			(5, 'behind', p.policy AND p.late IS DISTINCT FROM 0, format('has yet to %s of the policy.',
 				CASE WHEN p.late IS NULL THEN 'read the tables' WHEN p.late = 1 THEN 'apply 1 change'
 				ELSE 'apply ' || p.late || ' changes' END))
-		) AS s(place, state, holds, said) WHERE s.holds AND p.live = (s.state <> 'silent')
+		) AS s(place, state, holds, text) WHERE s.holds AND p.live = (s.state <> 'silent')
 		UNION ALL
 		SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem)
 		FROM proxies p, unnest(p.problems) AS problem WHERE p.live
 	)
-	SELECT f.state, f.node, f.said FROM (
+	SELECT f.state, f.node, f.summary FROM (
 		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open'
 				WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %') THEN 'warning'
 				ELSE 'enforcing' END AS state, NULL::text AS node,
@@ -139,7 +139,7 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 				format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1
 					THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there'
 					ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings '
-						'decide' END, a.known - a.live, a.silence::bigint), '.') AS said
+						'decide' END, a.known - a.live, a.silence::bigint), '.') AS summary
 		FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live,
 				count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing,
 				bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence
@@ -152,7 +152,7 @@ state: enforcing; warning: see the other rows; open: requests have no decision; 
 	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
 	database; was open or was local: within the last hour; without a policy; behind; unusable: a rule.
 node: The proxy of the sentence. NULL: all proxies.
-said: The sentence.
+summary: The sentence.
 $$);
 
 CREATE TABLE IF NOT EXISTS rate_limit_secrets (

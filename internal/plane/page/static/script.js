@@ -79,14 +79,14 @@ function more(rows) {
 	return left > 0 ? [none(`… and ${number(left)} more`)] : []
 }
 
-const noTables = {state: 'stopped', said: 'This database has no proxies: it lacks the tables, which caddy pg-ratelimit migrate makes.'}
+const noTables = {state: 'stopped', summary: 'This database has no proxies: it lacks the tables, which caddy pg-ratelimit migrate makes.'}
 
 function showState(answer) {
 	const [first, ...others] = answer.absent ? [noTables] : answer.rows
 	$('banner').className = first.state
 	document.title = `${first.state} – pg-ratelimit`
-	fill('state', visible(first.said))
-	fill('state-more', others.map((row) => element('li', '', row.said)))
+	fill('state', visible(first.summary))
+	fill('state-more', others.map((row) => element('li', '', row.summary)))
 	fill('fresh', `${clock(answer.time)} UTC`)
 	document.body.classList.remove('old')
 }
@@ -168,7 +168,7 @@ function showRefused(answer) {
 	const nothing = missing(answer, 'history', 'Nobody: no refusal of this hour is recorded.')
 	const lists = {users: 'Users', keys: 'Keys of limits', addresses: 'Addresses', causes: 'By what'}
 	fill('lists', nothing ?? Object.entries(lists).map(([list, title]) => {
-		const rows = answer.rows.filter((row) => row.list === list)
+		const rows = answer.rows.filter((row) => row.kind === list)
 		if (!rows.length) return []
 		return element('div', '', element('h3', '', title), element('ol', '', ...rows.map((row) => element('li', '',
 			list === 'causes' ? element('span', '', row.name) :
@@ -210,7 +210,7 @@ async function askWhy() {
 	if (signal.aborted) return
 	if (!answer.rows) return fill('why-said', visible(answer.error))
 	if (answer.absent) return fill('why-said', 'This database has no history.')
-	fill('why-said', visible(answer.rows[0].said))
+	fill('why-said', visible(answer.rows[0].summary))
 	const rows = answer.rows.filter((row) => row.time)
 	if (rows.length) fill('why-rows', table('Refusals', ['Time', 'Request', 'Decision', 'By', 'Quota', 'Address', 'Proxy'], rows.map((row) => [
 		clock(row.time), `${row.method ?? ''} ${row.host ?? ''}${row.path ?? ''}`, row.requests > 1 ? `${row.outcome} × ${number(row.requests)}` : row.outcome,
