@@ -24,15 +24,12 @@ const (
 // setLock sets the lock of a row. The caller holds the mutex of the stripe.
 func setLock(s *Set, r *Row, l *lock) {
 	if r.lock == nil && l != nil {
-		atomic.AddInt64(&s.locks, 1)
+		atomic.AddInt64(&s.LockCount, 1)
 	} else if r.lock != nil && l == nil {
-		atomic.AddInt64(&s.locks, -1)
+		atomic.AddInt64(&s.LockCount, -1)
 	}
 	r.lock = l
 }
-
-// AnyLocks reports whether any row has a lock.
-func AnyLocks(s *Set) bool { return atomic.LoadInt64(&s.locks) > 0 }
 
 // RecordLockTimeout records that a statement for this row alone reached its lock timeout.
 func RecordLockTimeout(s *Set, id RowID) {
@@ -66,7 +63,7 @@ const (
 // and its last lock timeout. Only one caller in each lockRetryInterval gets Due.
 func StateOf(s *Set, id RowID, wait time.Duration) LockState {
 	state := Free
-	if !AnyLocks(s) {
+	if atomic.LoadInt64(&s.LockCount) == 0 {
 		return state
 	}
 	withRow(s, id, false, func(_ *Stripe, r *Row) {

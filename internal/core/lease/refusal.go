@@ -33,12 +33,6 @@ type refusal struct {
 // Trust bounds the use of a refusal while the database answers, in microseconds.
 const Trust = int64(time.Second / time.Microsecond)
 
-// NextSequence returns a sequence number for a new batch, which passes it to RememberRefusal. Refunds and
-// resets, which clear refusals, take numbers from the same sequence. RememberRefusal ignores a refusal if
-// Stripe.cleared has a higher number than the batch, because the refusal may be older than a refund or reset
-// of the row.
-func NextSequence(s *Set) int64 { return atomic.AddInt64(&s.sequence, 1) }
-
 // clearedIndex returns the index of a key in Stripe.cleared.
 func clearedIndex(s *Set, key string) uint64 { return s.Hash(s.Seed, key) / StripeCount % 8 }
 
@@ -66,7 +60,7 @@ func Refuses(s *Set, r *Row, h *ratelimit.Hit, outage bool, d *ratelimit.Decisio
 	return true
 }
 
-// RememberRefusal remembers that a row refuses a cost with the RetryAfter wait. sequence is the NextSequence
+// RememberRefusal remembers that a row refuses a cost with the RetryAfter wait. sequence is the Set.Sequence
 // of the batch. The refusal of a limit with leases is trusted only for a horizon, because another process may
 // refund units at any time. Limits with the algorithm InFlight refuse no hits from memory, because their
 // requests may end at any time.
@@ -116,7 +110,7 @@ func ClearRefusal(s *Set, id RowID) {
 	stripe := s.Stripes[s.Hash(s.Seed, id.Key)%StripeCount]
 	stripe.Mu.Lock()
 	defer stripe.Mu.Unlock()
-	stripe.cleared[clearedIndex(s, id.Key)] = NextSequence(s)
+	stripe.cleared[clearedIndex(s, id.Key)] = atomic.AddInt64(&s.Sequence, 1)
 	if r := stripe.Rows[id]; r != nil {
 		r.refusal = nil
 		refreshRow(s, stripe, r)

@@ -54,7 +54,7 @@ type Row struct {
 type Stripe struct {
 	Mu      sync.Mutex // guards the fields below
 	Rows    map[RowID]*Row
-	cleared [8]int64 // the sequence number of the last refund or reset, by clearedIndex; see NextSequence
+	cleared [8]int64 // the sequence number of the last refund or reset, by clearedIndex; see Set.Sequence
 	Decided int64    // requests decided by leases, including those of the interpreted plugin
 }
 
@@ -94,13 +94,18 @@ type Set struct {
 	Hash    func(seed maphash.Seed, key string) uint64
 	MinHits int64 // the hits in a horizon for which a key gets a lease; half of them keep it
 
+	RowCount  int64 // the number of rows; atomic
+	LockCount int64 // the number of rows with a lock; atomic
+
+	// Sequence is the number of the last batch, refund or reset; atomic. A new batch adds 1, and passes the
+	// sum to RememberRefusal. RememberRefusal ignores a refusal if Stripe.cleared has a higher number than
+	// the batch, because the refusal may be older than a refund or reset of the row.
+	Sequence int64
+
 	options     Options
 	horizon     int64        // Options.Horizon in microseconds
-	rows        int64        // the number of rows; atomic
-	locks       int64        // the number of rows with a lock; atomic
 	leases      int64        // the number of leases; atomic
 	evictStripe int64        // the last stripe that evictRows tried; atomic
-	sequence    int64        // the last number of NextSequence; atomic
 	maintained  int32        // 1 after the start of Options.Maintain; atomic
 	ended       int32        // 1 after EndAll; atomic
 	hits        atomic.Value // the []int32 of Demand
@@ -134,13 +139,10 @@ func Now(s *Set) int64 {
 	return int64(time.Since(s.Born) / time.Microsecond)
 }
 
-// Empty reports whether the Set has no rows.
-func Empty(s *Set) bool { return atomic.LoadInt64(&s.rows) == 0 }
-
 // Find appends the row of each hit to rows, or nil for a hit without a row in the Set. The hits have stored
 // keys.
 func Find(s *Set, hits []ratelimit.Hit, rows []*Row) []*Row {
-	if atomic.LoadInt64(&s.rows) == 0 {
+	if atomic.LoadInt64(&s.RowCount) == 0 {
 		return rows
 	}
 	for i := range hits {
@@ -186,7 +188,7 @@ func addRow(s *Set, stripe *Stripe, id RowID, hash uint64) *Row {
 	r := &Row{ID: id, stripeIndex: hash % StripeCount, hashIndex: indexOf(s, id.Prefix, hash)}
 	stripe.Rows[id] = r
 	atomic.AddInt32(&s.RowsBy[r.hashIndex], 1)
-	atomic.AddInt64(&s.rows, 1)
+	atomic.AddInt64(&s.RowCount, 1)
 	return r
 }
 
@@ -203,7 +205,7 @@ func refreshRow(s *Set, stripe *Stripe, r *Row) {
 	if r.Limit == nil && r.refusal == nil && r.lock == nil {
 		delete(stripe.Rows, r.ID)
 		atomic.AddInt32(&s.RowsBy[r.hashIndex], -1)
-		atomic.AddInt64(&s.rows, -1)
+		atomic.AddInt64(&s.RowCount, -1)
 	}
 }
 
@@ -214,7 +216,7 @@ func halfOfMax(s *Set) int64 { return int64(s.options.Max+1) / 2 }
 // holds no mutex.
 func evictRows(s *Set, spared *Row) {
 	for tries := 0; tries < 4*StripeCount &&
-		atomic.LoadInt64(&s.rows)-atomic.LoadInt64(&s.leases) > halfOfMax(s); tries++ {
+		atomic.LoadInt64(&s.RowCount)-atomic.LoadInt64(&s.leases) > halfOfMax(s); tries++ {
 		stripe := s.Stripes[atomic.AddInt64(&s.evictStripe, 1)%StripeCount]
 		stripe.Mu.Lock()
 		evictRow(s, stripe, spared)
@@ -274,7 +276,7 @@ func Stats(s *Set) Figures {
 
 // Clear ends all leases and refusals without refunds, because the tables may lack the charges.
 func Clear(s *Set) {
-	sequence := NextSequence(s)
+	sequence := atomic.AddInt64(&s.Sequence, 1)
 	eachStripe(s, func(stripe *Stripe) {
 		for i := range stripe.cleared {
 			stripe.cleared[i] = sequence

@@ -22,7 +22,7 @@ type work struct {
 	queue      *batch.Queue
 	side       *batch.Queue    // for requests on locked rows; in a batch of such requests, queue itself
 	ctx        context.Context // ends at the batch's deadline; each statement has the queue's timeout
-	sequence   int64           // the batch's number, see lease.NextSequence
+	sequence   int64           // the batch's number, see lease.Set.Sequence
 	sent       int64           // the time of lease.Now before the first statement was sent
 	settings   []int64         // the first parameter of statements, see clockSQL
 	requests   []*request
@@ -47,7 +47,7 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 	}
 	locked := q == side
 	w := &work{store: s, queue: q, side: side, ctx: ctx,
-		sequence: lease.NextSequence(s.rows), sent: lease.Now(s.rows),
+		sequence: atomic.AddInt64(&s.rows.Sequence, 1), sent: lease.Now(s.rows),
 		settings: []int64{0, wait}, answering: deadline.Sub(calls[0].Arrived) > q.Timeout}
 	if s.now != nil {
 		w.settings[0] = s.now().UnixMicro()
@@ -105,7 +105,7 @@ func (w *work) decideRequests() error {
 		}
 	}
 	requests := w.requests
-	if lease.AnyLocks(w.store.rows) {
+	if atomic.LoadInt64(&w.store.rows.LockCount) > 0 {
 		requests = w.refuseLocked(requests)
 	}
 	again, err := w.decideRound(requests, w.settings, false)

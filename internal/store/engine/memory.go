@@ -24,9 +24,9 @@ func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int
 	remembered := false // a call has rows
 	passes := false
 	rows := s.rows
-	empty := lease.Empty(rows)
-	demand := lease.Demand(rows)
+	empty := atomic.LoadInt64(&rows.RowCount) == 0
 	minHits := int32(rows.MinHits)
+	var demand []int32         // nil before the first call with leases
 	var limit *ratelimit.Limit // the previous hit's limit
 	prefix := uint64(0)        // the hash of limit's prefix
 	for _, c := range calls {
@@ -37,6 +37,9 @@ func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int
 		leases := c.Hits[0].Limit.Lease > 0
 		if empty && !leases {
 			continue
+		}
+		if leases && demand == nil {
+			demand = lease.Demand(rows)
 		}
 		known := false
 		for i := range c.Hits {

@@ -60,7 +60,7 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 		return nil, err
 	}
 	p.read()
-	if failed || lease.AnyLocks(w.store.rows) {
+	if failed || atomic.LoadInt64(&w.store.rows.LockCount) > 0 {
 		w.recordLocks(p)
 	}
 	done, again := w.applySingles(singles)
