@@ -91,9 +91,8 @@ func (r *routes) find(ctx context.Context, h *health.Health) (bool, error) {
 func (r *routes) query(ctx context.Context, h *health.Health, sql string) ([][]byte, error) {
 	s := &pgdb.Statement{SQL: sql, Unnamed: true}
 	sent := time.Now()
-	begin := h.Begin()
 	if err := r.db.Run(ctx, []*pgdb.Statement{s}); err != nil {
-		return nil, h.Failed(begin, time.Since(sent), err)
+		return nil, h.Failed(sent, time.Since(sent), err)
 	}
 	if s.Err != nil {
 		return nil, fmt.Errorf("looking for shards: %w", s.Err)

@@ -26,15 +26,12 @@ type shardHits struct {
 // takeSeveral decides hits that are in several shards.
 func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision) error {
-	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
-		return err
-	}
 	ctx, cancel := health.WithDeadline(ctx, time.Now(), timeout)
 	defer cancel()
 	parts := s.divide(hits)
 	forEach(parts, func(part *shardHits) error {
 		part.decisions = make([]ratelimit.Decision, len(part.hits))
-		return s.engines[part.shard].Take(ctx, timeout, part.hits, part.decisions)
+		return s.engines[part.shard].Decide(ctx, timeout, part.hits, part.decisions, false)
 	})
 	passes, err := result(parts)
 	transferSlots(hits, parts, passes)
@@ -160,7 +157,7 @@ func (s *Store) refund(timeout time.Duration, parts []*shardHits) {
 				}
 			}
 		}
-		_ = e.Take(context.Background(), timeout, nil, nil) // its batch sends the settlements too
+		_ = e.Decide(context.Background(), timeout, nil, nil, false) // its batch sends the settlements too
 		return nil
 	})
 }

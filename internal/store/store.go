@@ -217,33 +217,41 @@ func subjectOf(h *ratelimit.Hit) string {
 // Take implements ratelimit.Store.
 func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision) error {
+	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
+		return err
+	}
 	if !s.base.Ready() {
 		var err error
 		if timeout, err = s.await(ctx, timeout); err != nil {
 			return err
 		}
 	}
-	if len(s.engines) == 1 {
-		return s.engines[0].Take(ctx, timeout, hits, decisions)
+	shard := 0
+	if len(s.engines) > 1 {
+		if shard = s.commonShard(hits); shard == severalShards {
+			return s.takeSeveral(ctx, timeout, hits, decisions)
+		}
 	}
-	if shard := s.commonShard(hits); shard != severalShards {
-		return s.engines[shard].Take(ctx, timeout, hits, decisions)
-	}
-	return s.takeSeveral(ctx, timeout, hits, decisions)
+	return s.engines[shard].Decide(ctx, timeout, hits, decisions, false)
 }
 
 // Reset implements ratelimit.Store.
 func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
+	for i := range hits {
+		if hits[i].Limit == nil {
+			return hits[i].Validate()
+		}
+	}
 	timeout, err := s.await(ctx, timeout)
 	if err != nil {
 		return err
 	}
 	if shard := s.commonShard(hits); shard != severalShards {
-		return s.engines[shard].Reset(ctx, timeout, hits)
+		return s.engines[shard].Decide(ctx, timeout, hits, nil, true)
 	}
 	parts := s.divide(hits)
 	forEach(parts, func(part *shardHits) error {
-		return s.engines[part.shard].Reset(ctx, timeout, part.hits)
+		return s.engines[part.shard].Decide(ctx, timeout, part.hits, nil, true)
 	})
 	for _, part := range parts {
 		if part.err != nil {

@@ -51,8 +51,9 @@ type Definition struct {
 	// SQL has the parts of statements in SQL.
 	SQL *SQL
 
-	// peekAll is like Peek for many rows. If it is nil, PeekAll calls Peek for each row.
-	peekAll func(views []*View)
+	// PeekAll sets Free and Reset of views, as Peek returns them. An algorithm can define it with one
+	// loop for all rows, because in Yaegi a call takes much longer than an iteration.
+	PeekAll func(views []*View)
 }
 
 // definitions holds the definitions by ratelimit.Algorithm, and the definition of calendar windows at
@@ -65,6 +66,15 @@ const calendarWindow = ratelimit.InFlight + 1
 // define registers the definition of an algorithm, or of calendarWindow. Only init functions call it.
 func define(a ratelimit.Algorithm, name string, d Definition) {
 	d.Name = name
+	if d.PeekAll == nil {
+		d.PeekAll = func(views []*View) {
+			for _, v := range views {
+				free, reset := d.Peek(v.Limit, &v.Row, v.Now)
+				v.Free = free
+				v.Reset = reset
+			}
+		}
+	}
 	d.SQL.Width = strings.Count(d.SQL.Columns, ",") + 1
 	if d.SQL.ReadExpires {
 		d.SQL.Width++
@@ -85,30 +95,3 @@ func Of(l *ratelimit.Limit) *Definition {
 
 // All returns all definitions.
 func All() []*Definition { return append([]*Definition(nil), definitions[:]...) }
-
-// PeekAll sets Quota, Free and Reset of views. The limits of all views must have the same definition. It
-// handles all rows in one loop, because in Yaegi a call takes much longer than an iteration.
-func PeekAll(views []*View) {
-	if len(views) == 0 {
-		return
-	}
-	d := Of(views[0].Limit)
-	var l *ratelimit.Limit
-	quota := int64(0)
-	for _, v := range views {
-		if v.Limit != l {
-			l = v.Limit
-			quota = l.Capacity()
-		}
-		v.Quota = quota
-	}
-	if d.peekAll != nil {
-		d.peekAll(views)
-		return
-	}
-	for _, v := range views {
-		free, reset := d.Peek(v.Limit, &v.Row, v.Now)
-		v.Free = free
-		v.Reset = reset
-	}
-}

@@ -59,7 +59,5 @@ type View struct {
 	Row   Row
 	Now   int64
 
-	// PeekAll sets these: the full quota, the remaining quota (negative if it is overdrawn), and the
-	// Decision.Reset of an allowed hit.
-	Quota, Free, Reset int64
+	Free, Reset int64 // the results of Definition.Peek, set by Definition.PeekAll
 }

@@ -18,7 +18,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
 func init() {
 	define(ratelimit.SlidingWindow, "sliding_window", Definition{
-		Take: takeSliding, Adjust: adjustSliding, Peek: peekSliding, peekAll: peekAllSliding,
+		Take: takeSliding, Adjust: adjustSliding, Peek: peekSliding, PeekAll: peekAllSliding,
 		Passes: passesSliding, Lease: leaseInWindow, SQL: &slidingWindowSQL,
 	})
 }
@@ -77,7 +77,7 @@ func peekSliding(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 	return v.Free, v.Reset
 }
 
-// peekAllSliding implements Definition.peekAll. In the usual case its loop makes no calls.
+// peekAllSliding implements Definition.PeekAll. In the usual case its loop makes no calls.
 func peekAllSliding(views []*View) {
 	for _, v := range views {
 		r := &v.Row
@@ -114,6 +114,26 @@ func passesSliding(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 		return start + 2*w - mulDiv(room, w, count, false)
 	}
 	return start + w
+}
+
+// readCounts implements SQL.Read for count, prev_count and window_start. A refund by the npm library can
+// leave a count below 0. Here and in the statements, such a count is read as 0.
+func readCounts(cells []Cell, width int, rows []*Row) {
+	at := 0
+	for _, r := range rows {
+		r.Count = cells[at].Value
+		if r.Count < 0 {
+			r.Count = 0
+		}
+		r.PrevCount = cells[at+1].Value
+		if r.PrevCount < 0 {
+			r.PrevCount = 0
+		}
+		if cells[at+2].Length == 8 {
+			r.Start = cells[at+2].Value + PostgresEpoch
+		}
+		at += width
+	}
 }
 
 var slidingWindowSQL = SQL{

@@ -91,23 +91,3 @@ func timestamps(column []byte) []int64 {
 	}
 	return times
 }
-
-// readCounts implements SQL.Read for count, prev_count and window_start. A refund by the npm library can
-// leave a count below 0. Here and in the statements, such a count is read as 0.
-func readCounts(cells []Cell, width int, rows []*Row) {
-	at := 0
-	for _, r := range rows {
-		r.Count = cells[at].Value
-		if r.Count < 0 {
-			r.Count = 0
-		}
-		r.PrevCount = cells[at+1].Value
-		if r.PrevCount < 0 {
-			r.PrevCount = 0
-		}
-		if cells[at+2].Length == 8 {
-			r.Start = cells[at+2].Value + PostgresEpoch
-		}
-		at += width
-	}
-}

@@ -18,8 +18,8 @@ import (
 // A call that fails by itself, such as a call on a locked row, becomes isolated: it has a statement of its
 // own in a batch without requests. It is lost after failing for retryTime, unless Call.Repeat is set.
 type Background struct {
+	Waiting int32 // the number of calls; atomic, so that a batch without such calls takes no lock
 	options BackgroundOptions
-	waiting int32 // the number of calls; atomic, so that a batch without such calls takes no lock
 
 	mu       sync.Mutex // guards the fields below
 	calls    []*Call    // in the order of arrival
@@ -56,7 +56,7 @@ func NewBackground(o BackgroundOptions) *Background { return &Background{options
 // Add adds a call. If no other batch takes the call within wait, a batch without requests does. The call's
 // End may run before Add returns.
 func Add(b *Background, c *Call, wait time.Duration) {
-	if atomic.LoadInt32(&b.waiting) < maxWaiting {
+	if atomic.LoadInt32(&b.Waiting) < maxWaiting {
 		add(b, c, wait)
 	} else if c.End != nil {
 		c.End(0, ErrTooManyCalls)
@@ -72,7 +72,7 @@ func add(b *Background, c *Call, wait time.Duration) {
 	} else {
 		b.calls = append(b.calls, c)
 	}
-	atomic.StoreInt32(&b.waiting, int32(len(b.calls)+len(b.isolated)))
+	atomic.StoreInt32(&b.Waiting, int32(len(b.calls)+len(b.isolated)))
 	if !b.sending {
 		b.sending = true
 		go send(b, wait)
@@ -85,7 +85,7 @@ func send(b *Background, wait time.Duration) {
 	err := PanicError(func() {
 		for {
 			health.Sleep(o.Closing, wait)
-			before := atomic.LoadInt32(&b.waiting)
+			before := atomic.LoadInt32(&b.Waiting)
 			if before > 0 && o.Health.Unavailable() == nil {
 				o.Send()
 			}
@@ -99,7 +99,7 @@ func send(b *Background, wait time.Duration) {
 			if wait = 2*wait + time.Millisecond; wait > maxPause {
 				wait = maxPause
 			}
-			if atomic.LoadInt32(&b.waiting) < before {
+			if atomic.LoadInt32(&b.Waiting) < before {
 				wait = 0
 			}
 		}
@@ -115,9 +115,6 @@ func send(b *Background, wait time.Duration) {
 // isolated, and on each row only calls of one window.
 func Collect(b *Background, idle, all bool) []*Call {
 	var calls, left []*Call
-	if atomic.LoadInt32(&b.waiting) == 0 {
-		return calls
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	windows := map[lease.RowID]int64{}
@@ -143,7 +140,7 @@ func Collect(b *Background, idle, all bool) []*Call {
 		calls = append(calls, b.isolated[:n]...)
 		b.isolated = b.isolated[n:]
 	}
-	atomic.StoreInt32(&b.waiting, int32(len(b.calls)+len(b.isolated)))
+	atomic.StoreInt32(&b.Waiting, int32(len(b.calls)+len(b.isolated)))
 	return calls
 }
 
@@ -154,7 +151,7 @@ func DropRefunds(b *Background) {
 	defer b.mu.Unlock()
 	b.calls = withoutRefunds(b.calls)
 	b.isolated = withoutRefunds(b.isolated)
-	atomic.StoreInt32(&b.waiting, int32(len(b.calls)+len(b.isolated)))
+	atomic.StoreInt32(&b.Waiting, int32(len(b.calls)+len(b.isolated)))
 }
 
 // withoutRefunds returns the calls that DropRefunds keeps.
@@ -207,11 +204,11 @@ func endBackground(b *Background, calls []*Call, err error) {
 // Flush sends the waiting calls. It stops after timeout, or when the database is unavailable.
 func Flush(b *Background, timeout time.Duration) {
 	until := time.Now().Add(timeout)
-	for atomic.LoadInt32(&b.waiting) > 0 && time.Now().Before(until) &&
+	for atomic.LoadInt32(&b.Waiting) > 0 && time.Now().Before(until) &&
 		b.options.Health.Unavailable() == nil {
-		before := atomic.LoadInt32(&b.waiting)
+		before := atomic.LoadInt32(&b.Waiting)
 		b.options.Send()
-		if atomic.LoadInt32(&b.waiting) >= before {
+		if atomic.LoadInt32(&b.Waiting) >= before {
 			time.Sleep(time.Millisecond)
 		}
 	}

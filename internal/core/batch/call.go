@@ -102,21 +102,15 @@ type callPart struct {
 // finish parts of one call, because each part writes its own decisions, and only the part of the other hits
 // sets Err.
 func Split(calls []*Call) []*Call {
-	for i, c := range calls {
-		if !c.HasIndependent {
-			continue
+	var split []*Call
+	for _, c := range calls {
+		if c.HasIndependent {
+			split = append(split, splitCall(c)...)
+		} else {
+			split = append(split, c)
 		}
-		split := append([]*Call(nil), calls[:i]...)
-		for _, c := range calls[i:] {
-			if c.HasIndependent {
-				split = append(split, splitCall(c)...)
-			} else {
-				split = append(split, c)
-			}
-		}
-		return split
 	}
-	return calls
+	return split
 }
 
 // splitCall returns the parts of a call.

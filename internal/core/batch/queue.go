@@ -20,8 +20,9 @@ type Queue struct {
 	collecting      bool       // a worker collects the pending calls next
 	running         int        // the number of running workers
 	batchesInFlight int        // the number of batches in flight
-	idleWorkers     []*worker  // idle workers, to reuse their memory
 	pace            pace
+
+	idleWorkers sync.Pool // to reuse their memory
 }
 
 // worker forms batches: it collects the pending calls and decides them with Options.Decide, until no calls
@@ -41,8 +42,8 @@ type worker struct {
 // Options configure a Queue.
 type Options struct {
 	// Timeout bounds the time that the database takes for a statement. A call waits for its decision for up
-	// to health.Patience, which is four timeouts while the server answers. It may wait for three of them to
-	// join a batch (see maxWait).
+	// to health.Health.Patience, which is four timeouts while the server answers. It may wait for three of
+	// them to join a batch.
 	Timeout time.Duration
 
 	// Health tracks the server. Nil means a server that always answers.
@@ -76,7 +77,9 @@ func NewQueue(o Options) *Queue {
 	if o.Health == nil {
 		o.Health = health.New(context.Background(), nil, nil)
 	}
-	return &Queue{Options: o, pace: pace{maxHits: startHits}}
+	q := &Queue{Options: o, pace: pace{maxHits: startHits}}
+	q.idleWorkers.New = func() any { return &worker{} }
+	return q
 }
 
 // Send adds a call to the queue; Wait must follow. arrived is the time from which the deadline of the call
@@ -85,14 +88,14 @@ func Send(q *Queue, c *Call, arrived time.Time) {
 	c.Arrived = arrived
 	q.mu.Lock()
 	q.pending = append(q.pending, c)
-	var w *worker
-	if !q.collecting {
+	start := !q.collecting
+	if start {
 		q.collecting = true
-		w = takeWorker(q)
+		q.running++
 	}
 	q.mu.Unlock()
-	if w != nil {
-		go work(q, w)
+	if start {
+		go work(q)
 	}
 }
 
@@ -140,26 +143,14 @@ func RoundDown(d time.Duration) time.Duration {
 // statement does not delay all calls.
 const slowBatch = 5 * time.Millisecond
 
-// takeWorker returns an idle or a new worker and counts it as running. The caller holds the mutex.
-func takeWorker(q *Queue) *worker {
-	q.running++
-	n := len(q.idleWorkers)
-	if n == 0 {
-		return &worker{}
-	}
-	w := q.idleWorkers[n-1]
-	q.idleWorkers = q.idleWorkers[:n-1]
-	w.replaced = false
-	return w
-}
-
-// work runs batches until no calls are left, or another worker collects. A panic must not leave this
-// goroutine: in a plugin it would end the proxy.
-func work(q *Queue, w *worker) {
-	for {
+// work runs batches until no calls are left, or another worker collects. The caller has counted the worker as
+// running. A panic must not leave this goroutine: in a plugin it would end the proxy.
+func work(q *Queue) {
+	w := q.idleWorkers.Get().(*worker)
+	for replaced := false; !replaced; {
 		runtime.Gosched() // let callers that are about to send join this batch
-		silent := q.Health.Silent()
-		calls, expired := collect(q, w, silent)
+		patience := q.Health.Patience(q.Timeout)
+		calls, expired := collect(q, w, patience)
 		if len(expired) > 0 {
 			expireCalls(q, expired)
 		}
@@ -170,28 +161,36 @@ func work(q *Queue, w *worker) {
 			continue
 		}
 		started := time.Now()
-		deadline := calls[0].Arrived.Add(health.Patience(q.Timeout, silent))
+		deadline := calls[0].Arrived.Add(patience)
 		if q.Fill != nil {
 			calls = fillCalls(q, calls)
 		}
 		if len(calls) > 0 {
 			q.Decide(calls, deadline)
 		}
-		if finishBatch(q, w, started, deadline) {
-			break
-		}
+		now := time.Now()
+		q.mu.Lock()
+		w.inFlight = false
+		w.slowTimer.Stop()
+		q.batchesInFlight--
+		w.sample.took = now.Sub(started)
+		w.sample.late = w.sample.took >= q.Timeout || !now.Before(deadline)
+		q.pace.update(w.sample, q.Timeout, q.Workers)
+		replaced = w.replaced
+		q.mu.Unlock()
 	}
 	q.mu.Lock()
 	q.running--
-	q.idleWorkers = append(q.idleWorkers, w)
+	w.replaced = false
 	q.mu.Unlock()
+	q.idleWorkers.Put(w)
 }
 
 // collect removes the pending calls of the next batch, and expired calls, which have too little time left for
 // a batch. It returns both in the order of arrival. Expired calls must not join a batch, because a batch with
 // their deadline would end too early for all of its calls. If no calls are pending, no worker collects until
-// the next call. silent reports an outage.
-func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
+// the next call. patience is the result of Health.Patience.
+func collect(q *Queue, w *worker, patience time.Duration) ([]*Call, []*Call) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	pending := q.pending
@@ -199,7 +198,11 @@ func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 		q.collecting = false
 		return nil, nil
 	}
-	oldest := time.Now().Add(-maxWait(&q.pace, q.Timeout, silent))
+	maxWait := patience - q.Timeout // leaves a timeout for the batch
+	if maxWait == 0 {
+		maxWait = maxWaitInOutage(&q.pace, q.Timeout)
+	}
+	oldest := time.Now().Add(-maxWait)
 	late := 0
 	for late < len(pending) && pending[late].Arrived.Before(oldest) {
 		late++
@@ -240,36 +243,20 @@ func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 	return w.calls, expired
 }
 
-// finishBatch records the time of a batch, and reports whether another worker collects now.
-func finishBatch(q *Queue, w *worker, started, deadline time.Time) bool {
-	now := time.Now()
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	w.inFlight = false
-	w.slowTimer.Stop()
-	q.batchesInFlight--
-	w.sample.took = now.Sub(started)
-	w.sample.late = w.sample.took >= q.Timeout || !now.Before(deadline)
-	q.pace.update(w.sample, q.Timeout, q.Workers)
-	return w.replaced
-}
-
 // replaceSlowWorker runs when the batch of w has been in flight for slowBatch. It starts another worker,
 // which becomes the collecting one, or runs again later if Options.Workers are running.
 func replaceSlowWorker(q *Queue, w *worker) {
-	var other *worker
 	q.mu.Lock()
-	if w.inFlight && !w.replaced {
-		if q.running < q.Workers {
-			w.replaced = true
-			other = takeWorker(q)
-		} else {
-			w.slowTimer.Reset(slowBatch)
-		}
+	start := w.inFlight && !w.replaced && q.running < q.Workers
+	if start {
+		w.replaced = true
+		q.running++
+	} else if w.inFlight && !w.replaced {
+		w.slowTimer.Reset(slowBatch)
 	}
 	q.mu.Unlock()
-	if other != nil {
-		work(q, other)
+	if start {
+		work(q)
 	}
 }
 
@@ -305,4 +292,102 @@ func fillCalls(q *Queue, calls []*Call) []*Call {
 	}
 	Finish(q, failed, nil)
 	return calls[:n]
+}
+
+const (
+	// startHits bounds the hits of the first batches, so that a slow server can decide the batches of all
+	// workers within a timeout. After that the bound adapts:
+	//   - It grows to firstHits, and further to ceilingHits while a full batch takes hardly longer than a
+	//     small one, because then the latency of the connection is the time of a batch, and more hits cost
+	//     nothing.
+	//   - It falls, down to floorHits, while full batches take too much of the timeout.
+	//
+	// The last call of a batch may exceed the bound.
+	floorHits   = 8
+	startHits   = 100
+	firstHits   = 400
+	ceilingHits = 4000
+
+	// smallBatch is the size, in hits, up to which a slower batch raises the measured latency.
+	smallBatch = 100
+)
+
+// pace adapts the size of batches to the time that they take. The queue's mutex guards it.
+type pace struct {
+	batchTime   time.Duration // a moving average of the time of batches
+	latency     time.Duration // the time of the fastest batches; 0 if unknown
+	maxHits     int           // the bound on the hits of the next batch
+	fullBatches int           // the number of batches that reached maxHits since it was set
+}
+
+// sample describes a finished batch.
+type sample struct {
+	took    time.Duration
+	late    bool // took is a timeout or more, or the deadline has passed
+	hits    int
+	maxHits int  // pace.maxHits when the batch was collected
+	only    bool // no other batch was in flight then
+}
+
+// update adapts the pace after a batch.
+func (p *pace) update(s sample, timeout time.Duration, workers int) {
+	if s.took > p.batchTime {
+		p.batchTime = (p.batchTime + s.took) / 2
+	} else {
+		p.batchTime = (3*p.batchTime + s.took) / 4
+	}
+	if !s.late {
+		switch {
+		case p.latency == 0 || s.took < p.latency:
+			p.latency = s.took // batches cannot be faster than the connection
+		case s.only && s.hits <= smallBatch && s.hits <= s.maxHits/4 || s.maxHits == floorHits:
+			p.latency = (7*p.latency + s.took) / 8 // the hits of a small batch do not explain this time
+		}
+	}
+	if s.maxHits != p.maxHits {
+		return // the bound has changed since
+	}
+	// A request can take two round trips, which does not mean that the server is busy.
+	slow := s.took > timeout/4 && s.took > p.latency*5/2
+	switch {
+	case slow && s.late:
+		p.setMaxHits(p.maxHits / 2)
+	case s.late || s.hits < s.maxHits:
+	case slow:
+		p.setMaxHits(p.maxHits * 3 / 4)
+	case p.fullBatches < workers-1: // the batches beside this one had fewer hits
+		p.fullBatches++
+	case s.took <= p.latency*3/2 || p.maxHits < firstHits && s.took < timeout/8:
+		p.setMaxHits(p.maxHits * 3 / 2)
+	case p.maxHits > firstHits:
+		hits := p.maxHits * 3 / 4
+		if hits < firstHits {
+			hits = firstHits
+		}
+		p.setMaxHits(hits)
+	}
+}
+
+// setMaxHits sets maxHits within its bounds.
+func (p *pace) setMaxHits(hits int) {
+	if hits < floorHits {
+		hits = floorHits
+	}
+	if hits > ceilingHits {
+		hits = ceilingHits
+	}
+	p.maxHits = hits
+	p.fullBatches = 0
+}
+
+// maxWaitInOutage returns the longest time that a call may have waited and still join a batch while the
+// server is silent. It leaves somewhat more for the batch than the time that recent batches took. A call that
+// has waited for at most a fifth of its timeout always joins, because otherwise no batch might follow a slow
+// one, and batchTime could not fall.
+func maxWaitInOutage(p *pace, timeout time.Duration) time.Duration {
+	wait := timeout - p.batchTime - p.batchTime/4
+	if wait < timeout/5 {
+		return timeout / 5
+	}
+	return wait
 }

@@ -304,7 +304,7 @@ func TestCallsWithoutTimeFailImmediately(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		})
-		_ = silent.Failed(silent.Begin(), time.Second, context.DeadlineExceeded)
+		_ = silent.Failed(time.Now(), time.Second, context.DeadlineExceeded)
 		d := newQueue(batch.Options{Timeout: 250 * time.Millisecond, Workers: 1, Health: silent},
 			func(n int) time.Duration {
 				return []time.Duration{200, 100}[n] * time.Millisecond

@@ -61,9 +61,8 @@ type Health struct {
 	created time.Time
 
 	// Atomic, so that a call need not take the mutex.
-	state       int32
-	answerCount int64 // the number of answers so far
-	answeredAt  int64 // the time of the last answer, in nanoseconds since created
+	state      int32
+	answeredAt int64 // the time of the last answer, in nanoseconds since created
 
 	mu      sync.Mutex // guards the fields below, and changes of state
 	outage  error      // the error of Unavailable; nil unless the state is down
@@ -81,11 +80,11 @@ const MaxTimeouts = 4
 
 // Patience returns how long a request may wait after its arrival: MaxTimeouts timeouts while the server
 // answers others, and one while the server is silent.
-func Patience(timeout time.Duration, silent bool) time.Duration {
-	if silent {
-		return timeout
+func (h *Health) Patience(timeout time.Duration) time.Duration {
+	if atomic.LoadInt32(&h.state) == answering {
+		return MaxTimeouts * timeout
 	}
-	return MaxTimeouts * timeout
+	return timeout
 }
 
 // errDeadline is the cause of a context that ended at the deadline of a request.
@@ -94,7 +93,7 @@ var errDeadline = fmt.Errorf("the deadline of a request: %w", ratelimit.ErrOverl
 // WithDeadline returns ctx with the deadline of a request that arrived at arrived. Ended recognizes it.
 func WithDeadline(ctx context.Context, arrived time.Time, timeout time.Duration) (
 	context.Context, context.CancelFunc) {
-	return context.WithDeadlineCause(ctx, arrived.Add(Patience(timeout, false)), errDeadline)
+	return context.WithDeadlineCause(ctx, arrived.Add(MaxTimeouts*timeout), errDeadline)
 }
 
 // Ended returns the error of a request after its context ended.
@@ -132,13 +131,9 @@ func (h *Health) NoDecision(err error, passed bool) error {
 	return err
 }
 
-// Begin returns the start of a call, for Failed.
-func (h *Health) Begin() int64 { return atomic.LoadInt64(&h.answerCount) }
-
 // Answered records that the server answered a call.
 func (h *Health) Answered() {
 	atomic.StoreInt64(&h.answeredAt, int64(time.Since(h.created)))
-	atomic.AddInt64(&h.answerCount, 1) // last, so that a call that reads it also reads this answeredAt
 	if atomic.LoadInt32(&h.state) == suspected {
 		h.mu.Lock()
 		if h.state == suspected {
@@ -148,11 +143,11 @@ func (h *Health) Answered() {
 	}
 }
 
-// Failed records that a call with a timeout failed with err. begin is the result of Begin before the call. It
-// returns the error of the call, which wraps ratelimit.ErrUnavailable if err shows that the server is down.
-func (h *Health) Failed(begin int64, timeout time.Duration, err error) error {
+// Failed records that a call with a timeout, sent at sent, failed with err. It returns the error of the call,
+// which wraps ratelimit.ErrUnavailable if err shows that the server is down.
+func (h *Health) Failed(sent time.Time, timeout time.Duration, err error) error {
 	late := errors.Is(err, context.DeadlineExceeded)
-	if late && timeout < minTimeout || h.answersOthers(begin, late, timeout) {
+	if late && timeout < minTimeout || h.answersOthers(sent, late, timeout) {
 		return err
 	}
 	h.mu.Lock()
@@ -175,15 +170,13 @@ func (h *Health) Failed(begin int64, timeout time.Duration, err error) error {
 	return err
 }
 
-// answersOthers reports whether the server has answered another call since begin. A late call may have been
+// answersOthers reports whether the server has answered another call since sent. A late call may have been
 // sent on the answered call's connection, right after the answer. So for a late call, only an answer in the
 // last four fifths of its timeout counts: otherwise a server that hangs would seem to answer. A stall of this
 // process may therefore make the server suspected without a reason, until its next answer.
-func (h *Health) answersOthers(begin int64, late bool, timeout time.Duration) bool {
-	if atomic.LoadInt64(&h.answerCount) == begin {
-		return false
-	}
-	return !late || time.Since(h.created)-time.Duration(atomic.LoadInt64(&h.answeredAt)) < timeout-timeout/5
+func (h *Health) answersOthers(sent time.Time, late bool, timeout time.Duration) bool {
+	answered := h.created.Add(time.Duration(atomic.LoadInt64(&h.answeredAt)))
+	return answered.After(sent) && (!late || time.Since(answered) < timeout-timeout/5)
 }
 
 // set changes the state. The caller holds the mutex.
@@ -202,12 +195,12 @@ func (h *Health) probe(timeout time.Duration) {
 	}
 	for interval := minProbeInterval; ; {
 		ctx, cancel := context.WithTimeout(h.closing, timeout)
-		begin := h.Begin()
+		sent := time.Now()
 		err := h.ping(ctx)
 		cancel()
 		h.mu.Lock()
 		late := errors.Is(err, context.DeadlineExceeded)
-		if err == nil || h.state != down && h.answersOthers(begin, late, timeout) ||
+		if err == nil || h.state != down && h.answersOthers(sent, late, timeout) ||
 			h.closing.Err() != nil {
 			h.probing = false
 			h.set(answering, nil)

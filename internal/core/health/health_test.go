@@ -34,15 +34,18 @@ func TestCallsAndProbesChangeState(t *testing.T) {
 	lost := errors.New("lost")
 	call := map[string]func(h *health.Health){
 		"answered": func(h *health.Health) { h.Answered() },
-		"late":     func(h *health.Health) { _ = h.Failed(h.Begin(), time.Second, context.DeadlineExceeded) },
-		"lost":     func(h *health.Health) { _ = h.Failed(h.Begin(), time.Second, lost) },
+		"late": func(h *health.Health) {
+			_ = h.Failed(time.Now(), time.Second, context.DeadlineExceeded)
+		},
+		"lost": func(h *health.Health) { _ = h.Failed(time.Now(), time.Second, lost) },
 		"short": func(h *health.Health) {
-			_ = h.Failed(h.Begin(), 10*time.Millisecond, context.DeadlineExceeded)
+			_ = h.Failed(time.Now(), 10*time.Millisecond, context.DeadlineExceeded)
 		},
 		"lost beside others": func(h *health.Health) {
-			begin := h.Begin()
+			sent := time.Now()
+			time.Sleep(time.Millisecond)
 			h.Answered()
-			_ = h.Failed(begin, time.Second, lost)
+			_ = h.Failed(sent, time.Second, lost)
 		},
 	}
 	for _, test := range transitions {

@@ -89,7 +89,7 @@ func (l *lookups) get(
 		return nil, err
 	}
 	// The wait includes the time that the statement in flight has already taken.
-	err = waitFor(ctx, task.done, health.Patience(timeout, l.health.Silent())-l.silence())
+	err = waitFor(ctx, task.done, l.health.Patience(timeout)-l.silence())
 	switch {
 	case l.closing.Err() != nil:
 		return nil, ratelimit.ErrClosed
@@ -213,7 +213,7 @@ func (l *lookups) work() {
 		l.mu.Unlock()
 
 		generation := l.cache.Generation()
-		begin := l.health.Begin()
+		sent := time.Now()
 		var err error
 		if failure := batch.PanicError(func() { err = lookUp(l.db, flight) }); failure != nil {
 			err = failure
@@ -221,7 +221,7 @@ func (l *lookups) work() {
 		if err == nil {
 			l.health.Answered()
 		} else if errors.Is(err, ratelimit.ErrUnavailable) {
-			_ = l.health.Failed(begin, lookUpTimeout, err)
+			_ = l.health.Failed(sent, lookUpTimeout, err)
 		}
 		l.finish(flight, err, generation)
 	}

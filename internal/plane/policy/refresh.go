@@ -33,7 +33,7 @@ func (p *Policy) Refresh(ctx context.Context) error {
 		return ratelimit.ErrClosed
 	}
 	var err error
-	begin := p.lookups.health.Begin()
+	sent := time.Now()
 	if failure := batch.PanicError(func() { err = p.refresh(ctx) }); failure != nil {
 		err = failure
 	}
@@ -64,7 +64,7 @@ func (p *Policy) Refresh(ctx context.Context) error {
 	case !errors.Is(err, ratelimit.ErrUnavailable):
 		p.lookups.setPollErr(unavailable(err))
 	case ctx.Err() == nil:
-		_ = p.lookups.health.Failed(begin, refreshTimeout, err)
+		_ = p.lookups.health.Failed(sent, refreshTimeout, err)
 	}
 	return err
 }

@@ -28,7 +28,7 @@ var errLost = errors.New("the transaction was lost")
 // cleaner is the state of the cleanups of a Store, which delete expired rows in the background, one cleanup
 // at a time. Each cleanup deletes the expired rows of the next prefix of the tables.
 type cleaner struct {
-	probability float64
+	probability float64 // that a batch starts a cleanup
 	random      func() float64
 
 	running int32 // 1 while a cleanup runs; atomic
@@ -39,12 +39,11 @@ type cleaner struct {
 	prefix  string
 }
 
-// startCleanup starts a cleanup with cleaner.probability, unless one is running. settings are the first
-// parameter of its statements, see clockSQL.
+// startCleanup starts a cleanup, unless one is running. settings are the first parameter of its statements,
+// see clockSQL.
 func (s *Store) startCleanup(settings []int64) {
 	c := &s.cleaner
-	if c.random() >= c.probability || s.server.closing.Err() != nil ||
-		!atomic.CompareAndSwapInt32(&c.running, 0, 1) {
+	if s.server.closing.Err() != nil || !atomic.CompareAndSwapInt32(&c.running, 0, 1) {
 		return
 	}
 	go func() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,6 +28,8 @@ type work struct {
 	settings   []int64         // the first parameter of statements, see clockSQL
 	requests   []*request
 	hasSeveral bool // a request has several hits
+	hasRefunds bool // a request refunds or resets rows
+	observed   bool // Options.Rows observes the rows
 	// answering reports that the batch began with more than a timeout, because the database was answering.
 	answering bool
 	timedOut  bool // a statement reached its lock timeout
@@ -52,18 +55,29 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 	if s.now != nil {
 		w.settings[0] = s.now().UnixMicro()
 	}
+	if s.rowObserver != nil {
+		w.observed = atomic.LoadInt32(s.observing) == 1
+	}
 	if !locked {
 		addValue(s.stats, Waits, start.Sub(calls[0].Arrived).Microseconds()) // the oldest call's wait
 		addValue(s.stats, Sizes, int64(len(calls)))
-		count(s.stats, Batches, 1)
-		count(s.stats, Requests, int64(len(calls)))
-		calls = batch.Split(calls)
+		atomic.AddInt64(&s.stats[Batches], 1)
+		atomic.AddInt64(&s.stats[Requests], int64(len(calls)))
+	}
+	for _, c := range calls {
+		if c.HasIndependent {
+			calls = batch.Split(calls)
+			break
+		}
 	}
 	requests := make([]request, len(calls))
 	for i, c := range calls {
 		requests[i].call = c
 		w.requests = append(w.requests, &requests[i])
 		w.hasSeveral = w.hasSeveral || len(c.Hits) > 1
+		for j := range c.Hits {
+			w.hasRefunds = w.hasRefunds || c.Reset || c.Hits[j].Cost < 0
+		}
 	}
 	var err error
 	failure := batch.PanicError(func() {
@@ -77,7 +91,7 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 	case failure != nil:
 		err = failure
 	case err != nil:
-		count(s.stats, Failures, 1)
+		atomic.AddInt64(&s.stats[Failures], 1)
 		err = w.noDecision(err)
 	default:
 		err = errUndecided // for requests that the rounds have left out
@@ -91,6 +105,19 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 	if !locked {
 		addValue(s.stats, Times, time.Since(start).Microseconds())
 	}
+}
+
+// addValue adds a value to the histogram that begins at first.
+func addValue(s Stats, first int, value int64) {
+	bucket := 0
+	if value > 1 {
+		bucket = bits.Len64(uint64(value - 1))
+	}
+	if bucket > HistogramSize-2 {
+		bucket = HistogramSize - 2
+	}
+	atomic.AddInt64(&s[first+bucket], 1)
+	atomic.AddInt64(&s[first+HistogramSize-1], value)
 }
 
 // decideRequests decides and finishes the requests of a batch. It returns the error of the requests that it
@@ -212,11 +239,10 @@ const maxRetries = 20
 // run continues to wait for a connection. It retries a transaction that the server rolled back because of a
 // deadlock, or because the default isolation of the database is stricter than READ COMMITTED.
 func (s *server) run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error) {
-	count(s.stats, Statements, int64(len(statements)))
+	atomic.AddInt64(&s.stats[Statements], int64(len(statements)))
 	failed := false
 	for attempt := 0; len(statements) > 0; attempt++ {
 		sent := time.Now()
-		begin := s.health.Begin()
 		limited, cancel := context.WithTimeout(ctx, timeout)
 		deadline, _ := limited.Deadline()
 		err := s.db.Run(limited, statements)
@@ -231,7 +257,7 @@ func (s *server) run(ctx context.Context, timeout time.Duration, statements []*p
 				return true, err
 			}
 			if limit := deadline.Sub(sent); limit >= timeout || !errors.Is(err, context.DeadlineExceeded) {
-				err = s.health.Failed(begin, limit, err)
+				err = s.health.Failed(sent, limit, err)
 				if errors.Is(err, ratelimit.ErrUnavailable) {
 					err = fmt.Errorf("%w (%w)", err, ErrSent)
 				}

@@ -1,16 +1,29 @@
 package engine
 
 import (
+	"context"
 	"sync"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // ServerSQL identifies the server.
 const ServerSQL = serverSQL
+
+// Take implements ratelimit.Store.
+func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
+	decisions []ratelimit.Decision) error {
+	return s.Decide(ctx, timeout, hits, decisions, false)
+}
+
+// Reset implements ratelimit.Store.
+func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
+	return s.Decide(ctx, timeout, hits, nil, true)
+}
 
 // DecideBatch decides calls as one batch. Tests use it because they cannot form thousands of batches by the
 // timing of calls.
@@ -63,7 +76,7 @@ var Meanings = sync.OnceValue(func() map[string]Meaning {
 				key := statementKey{kind: statementKind(kind), definition: d, durable: flags&1 != 0,
 					sync: flags&2 != 0, allOrNothing: flags&4 != 0, uniform: flags&8 != 0}
 				if key.kind == take || flags < 4 {
-					meanings[texts.find(key).sql] = Meaning{Kind: name, Width: d.SQL.Width,
+					meanings[texts.write(key).sql] = Meaning{Kind: name, Width: d.SQL.Width,
 						Durable: key.durable, Alike: key.uniform, AllOrNothing: key.allOrNothing}
 				}
 			}

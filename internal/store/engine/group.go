@@ -24,47 +24,15 @@ type group struct {
 	slots     bool  // a take on limits InFlight
 }
 
-// write fills in g.statement and appends it to a pipeline. A statement that must read by the primary key
-// comes after indexSQL. write appends nothing if the statement cannot be sent. settings are the first
-// parameter, see clockSQL.
-func (g *group) write(texts *statements, settings []int64, pipeline []*pgdb.Statement) []*pgdb.Statement {
-	if g.failure != nil {
-		g.statement.Err = g.failure
-		return pipeline
+// sort sorts keys, which are the keys of the entries, and the entries by them. The keys are different,
+// because a row occurs once in a statement.
+func (g *group) sort(keys []string) {
+	sort.Strings(keys)
+	sorted := make([]*entry, len(keys))
+	for _, e := range g.entries {
+		sorted[sort.SearchStrings(keys, e.id.Key)] = e
 	}
-	entries := g.entries
-	key := g.statementKey
-	key.uniform = g.kind == take && !g.slots
-	keys := make([]string, len(entries))
-	for i, e := range entries {
-		keys[i] = e.id.Key
-		if e.view.Limit != entries[0].view.Limit || e.cost != entries[0].cost {
-			key.uniform = false
-		}
-	}
-	if key.uniform && len(entries) > 1 {
-		// The keys are different, because a row occurs once in a statement.
-		sort.Strings(keys)
-		sorted := make([]*entry, len(entries))
-		for _, e := range entries {
-			sorted[sort.SearchStrings(keys, e.id.Key)] = e
-		}
-		g.entries = sorted
-	}
-	text := texts.find(key)
-	prefix := algorithm.Parameter{Name: "prefix", Type: "text"}
-	args := append(make([]any, 0, 8), settings, argument(g.entries, prefix, key.uniform), keys)
-	for _, p := range text.parameters {
-		args = append(args, argument(g.entries, p, key.uniform && p.Name != "n"))
-	}
-	size := len(entries) * (stateColumn + g.definition.SQL.Width) * cellSize
-	g.statement = pgdb.Statement{SQL: text.sql, Args: args, Result: make([]byte, 0, size)}
-	if g.kind == peek || g.slots && texts.guarded {
-		// texts.index is indexSQL, with the guard if the tables have one (see Table.Guard). A take of slots
-		// reads the processes table, so the guard must have run before.
-		pipeline = append(pipeline, &pgdb.Statement{SQL: texts.index, Joined: true})
-	}
-	return append(pipeline, &g.statement)
+	g.entries = sorted
 }
 
 // argument returns the value of a parameter: an array with an element for each entry, or if uniform is set,
@@ -177,65 +145,61 @@ func (p *plan) read() {
 func readRows(g *group) error {
 	step := g.definition.SQL
 	width := stateColumn + step.Width
+	var cells []algorithm.Cell
+	var arrays [][]byte // the states of the rows, if a state is an array
+	var err error
 	if step.ReadArray != nil || len(g.statement.Result) != g.statement.Rows*width*cellSize {
-		return readRowsCarefully(g, width)
+		cells, arrays, err = readColumns(g, width)
+	} else {
+		// No column is NULL, so one call decodes all columns. With a call for each column, a request in
+		// Traefik with its own key takes 1.1 times the processor time, and 625 allocations instead of 510 (go
+		// test -run xxx -bench 'Interpreted$/Postgres,_many_keys' -benchtime 5000x . in integration, in
+		// turns).
+		cells = make([]algorithm.Cell, g.statement.Rows*width)
+		err = binary.Read(bytes.NewReader(g.statement.Result), binary.BigEndian, cells)
 	}
-	// No column is NULL, so one call decodes all columns. With a call for each column, a request in Traefik
-	// with its own key takes 1.1 times the processor time, and 625 allocations instead of 510 (go test -run
-	// xxx -bench 'Interpreted$/Postgres,_many_keys' -benchtime 5000x . in integration, in turns).
-	n := g.statement.Rows * width
-	cells := make([]algorithm.Cell, n)
-	if err := binary.Read(bytes.NewReader(g.statement.Result), binary.BigEndian, cells); err != nil {
+	if err != nil || len(cells) == 0 {
 		return err
 	}
-	return readCells(g, cells, nil, width)
-}
-
-// readCells copies rows from cells into the entries, and array states from arrays.
-func readCells(g *group, cells []algorithm.Cell, arrays [][]byte, width int) error {
-	entries := g.entries
-	last := int64(len(entries))
-	rows := make([]*algorithm.Row, 0, len(entries))
-	views := make([]*algorithm.View, 0, len(entries))
-	now := int64(0)
-	if len(cells) > timeColumn {
-		now = cells[timeColumn].Value + algorithm.PostgresEpoch // the same in all rows
-	}
+	last := int64(len(g.entries))
+	rows := make([]*algorithm.Row, 0, last)
+	views := make([]*algorithm.View, 0, last)
+	now := cells[timeColumn].Value + algorithm.PostgresEpoch // the same in all rows
 	for first := 0; first < len(cells); first += width {
 		ordinal := cells[first].Value
 		if ordinal < 1 || ordinal > last {
 			return pg.ErrColumns
 		}
-		e := entries[ordinal-1]
+		e := g.entries[ordinal-1]
 		e.answered = true
 		e.granted = cells[first+grantedColumn].Value
 		e.view.Now = now
 		rows = append(rows, &e.view.Row)
 		views = append(views, &e.view)
 	}
-	if g.definition.SQL.Read != nil && len(rows) > 0 {
-		g.definition.SQL.Read(cells[stateColumn:], width, rows)
+	if step.Read != nil {
+		step.Read(cells[stateColumn:], width, rows)
 	}
 	for i := range arrays {
-		g.definition.SQL.ReadArray(arrays[i], rows[i])
+		step.ReadArray(arrays[i], rows[i])
 	}
 	if g.kind == take {
-		algorithm.PeekAll(views)
+		g.definition.PeekAll(views)
 	}
 	return nil
 }
 
-// readRowsCarefully reads rows with columns of any length.
-func readRowsCarefully(g *group, width int) error {
+// readColumns returns the columns of a result, of any length: its cells and its array states.
+func readColumns(g *group, width int) ([]algorithm.Cell, [][]byte, error) {
 	columns, err := pg.Columns(g.statement.Result)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	if len(columns) != g.statement.Rows*width {
-		return pg.ErrColumns
+		return nil, nil, pg.ErrColumns
 	}
 	var cells []algorithm.Cell
-	var arrays [][]byte // the states of the rows, if a state is an array
+	var arrays [][]byte
 	for column, value := range columns {
 		c := algorithm.Cell{}
 		if len(value) == 8 {
@@ -247,5 +211,5 @@ func readRowsCarefully(g *group, width int) error {
 			arrays = append(arrays, value)
 		}
 	}
-	return readCells(g, cells, arrays, width)
+	return cells, arrays, nil
 }

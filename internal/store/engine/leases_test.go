@@ -64,7 +64,7 @@ func TestConformanceWithLeases(t *testing.T) {
 				*l = leased
 			}
 		}
-		store := newEngine(t, drivers.All["pgwire"](t, cluster.Open(t)), o)
+		store := openStore(t, drivers.All["pgwire"](t, cluster.Open(t)), o, nil)
 		return &leasingStore{limitChanger{Store: store, change: lease,
 			limits: map[*ratelimit.Limit]*ratelimit.Limit{}}}
 	})

@@ -160,7 +160,7 @@ func (s *Store) refuseRemembered(calls []*batch.Call, unavailable error) int {
 		}
 	}
 	if refused > 0 {
-		count(s.stats, RefusedFromMemory, int64(refused))
+		atomic.AddInt64(&s.stats[RefusedFromMemory], int64(refused))
 	}
 	return refused
 }

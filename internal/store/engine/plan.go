@@ -167,8 +167,9 @@ func groupFor(p *plan, stage int, key statementKey, only bool) *group {
 	return g
 }
 
-// write returns the plan's statements in the order in which they run. settings are the first parameter of
-// each statement, see clockSQL.
+// write returns the plan's statements in the order in which they run, without those that cannot be sent. A
+// statement that must read by the primary key comes after indexSQL. settings are the first parameter of each
+// statement, see clockSQL.
 func (p *plan) write(texts *statements, settings []int64) []*pgdb.Statement {
 	later := settings
 	if p.stages > 1 {
@@ -176,14 +177,50 @@ func (p *plan) write(texts *statements, settings []int64) []*pgdb.Statement {
 		sort.SliceStable(groups, func(i, j int) bool { return groups[i].stage < groups[j].stage })
 		later = divideWait(settings, int64(p.stages))
 	}
-	var statements []*pgdb.Statement
+	var pipeline []*pgdb.Statement
 	for _, g := range p.groups {
+		if g.failure != nil {
+			g.statement.Err = g.failure
+			continue
+		}
 		if g.stage > 0 {
 			settings = later
 		}
-		statements = g.write(texts, settings, statements)
+		key := g.statementKey
+		key.uniform = g.kind == take && !g.slots
+		keys := make([]string, len(g.entries))
+		first := g.entries[0]
+		for i, e := range g.entries {
+			keys[i] = e.id.Key
+			if e.view.Limit != first.view.Limit || e.cost != first.cost {
+				key.uniform = false
+			}
+		}
+		if key.uniform && len(keys) > 1 {
+			g.sort(keys)
+		}
+		texts.mu.Lock()
+		text := texts.texts[key]
+		if text == nil {
+			text = texts.write(key)
+			texts.texts[key] = text
+		}
+		texts.mu.Unlock()
+		prefix := algorithm.Parameter{Name: "prefix", Type: "text"}
+		args := append(make([]any, 0, 8), settings, argument(g.entries, prefix, key.uniform), keys)
+		for _, parameter := range text.parameters {
+			args = append(args, argument(g.entries, parameter, key.uniform && parameter.Name != "n"))
+		}
+		size := len(keys) * (stateColumn + g.definition.SQL.Width) * cellSize
+		g.statement = pgdb.Statement{SQL: text.sql, Args: args, Result: make([]byte, 0, size)}
+		if g.kind == peek || g.slots && texts.guarded {
+			// texts.index is indexSQL, with the guard if the tables have one (see Table.Guard). A take of
+			// slots reads the processes table, so the guard must have run before.
+			pipeline = append(pipeline, &pgdb.Statement{SQL: texts.index, Joined: true})
+		}
+		pipeline = append(pipeline, &g.statement)
 	}
-	return statements
+	return pipeline
 }
 
 // divideWait returns settings with the lock timeout divided by n. If a row is locked, a statement of each

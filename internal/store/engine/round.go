@@ -26,7 +26,7 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 		singles, several = singlesAndSeveral(requests)
 	}
 	var background []*request // calls that nobody waits for
-	if !oneByOne {
+	if !oneByOne && (w.hasRefunds || atomic.LoadInt32(&w.store.background.Waiting) > 0) {
 		background = w.collectBackground(requests)
 	}
 	p := newPlan(len(requests))
@@ -67,12 +67,14 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	if p.inFlight {
 		w.holdSlots(done)
 	}
-	w.applyRows(p)
+	if p.remembered || w.observed {
+		w.applyRows(p)
+	}
 	if len(background) > 0 {
 		w.applyBackground(background)
 	}
 	w.finish(done, nil)
-	if !failed {
+	if cleaner := &w.store.cleaner; !failed && cleaner.random() < cleaner.probability {
 		w.store.startCleanup(w.settings)
 	}
 	if len(several) == 0 {
@@ -175,10 +177,8 @@ func writeAll(transactions []*transaction, statements []*pgdb.Statement) []*pgdb
 
 // applyRows passes a plan's rows to the leases and to Options.Rows.
 func (w *work) applyRows(p *plan) {
-	if p.remembered {
-		w.updateLeases(p)
-	}
-	if w.store.rowObserver == nil || atomic.LoadInt32(w.store.observing) == 0 {
+	w.updateLeases(p)
+	if !w.observed {
 		return
 	}
 	rows := make([]Row, 0, len(p.entries))
@@ -218,6 +218,8 @@ func (w *work) applySingles(requests []*request) ([]*request, []*request) {
 // decideGranted sets the decisions on the granted takes of requests. For each request, it stops at the first
 // hit that was not granted. It handles all requests in one loop, because calls are expensive in Yaegi.
 func decideGranted(requests []*request) {
+	var limit *ratelimit.Limit // the previous entry's limit
+	quota := int64(0)
 	micros := int64(0)
 	reset := time.UnixMicro(0)
 	for _, r := range requests {
@@ -233,12 +235,16 @@ func decideGranted(requests []*request) {
 			if pos.nth >= e.granted {
 				break // only takes that succeeded grant anything
 			}
+			if e.view.Limit != limit {
+				limit = e.view.Limit
+				quota = limit.Capacity()
+			}
 			left := e.view.Free + (e.granted-1-pos.nth)*e.cost
 			if left < 0 {
 				left = 0
 			}
-			if left > e.view.Quota {
-				left = e.view.Quota
+			if left > quota {
+				left = quota
 			}
 			if e.view.Reset != micros {
 				micros = e.view.Reset
@@ -248,7 +254,7 @@ func decideGranted(requests []*request) {
 			if e.view.Row.Start > charged || e.view.Row.Refill > charged || len(e.view.Row.Hits) > 0 {
 				charged = algorithm.ChargedAt(e.view.Limit, &e.view.Row, charged)
 			}
-			decisions = append(decisions, ratelimit.Decision{Allowed: true, Quota: e.view.Quota,
+			decisions = append(decisions, ratelimit.Decision{Allowed: true, Quota: quota,
 				Remaining: left, Reset: reset, DecidedAt: charged})
 		}
 		r.call.Decisions = decisions

@@ -39,11 +39,10 @@ func (s *server) await(ctx context.Context) error {
 	defer cancel()
 	stop := context.AfterFunc(attempt, cancel)
 	start := time.Now()
-	begin := s.health.Begin()
 	<-either.Done()
 	stop()
 	if err := ctx.Err(); err != nil {
-		return s.health.Failed(begin, time.Since(start), err)
+		return s.health.Failed(start, time.Since(start), err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,11 +155,10 @@ func (s *server) create(ctx context.Context) error {
 // for the health of the database.
 func (s *server) inspect(ctx context.Context) (ready, restoring bool, err error) {
 	sent := time.Now()
-	begin := s.health.Begin()
 	tables := &pgdb.Statement{SQL: schema.Ready}
 	identity := &pgdb.Statement{SQL: serverSQL}
 	if failure := s.db.Run(ctx, []*pgdb.Statement{tables, identity}); failure != nil {
-		return false, false, s.health.Failed(begin, time.Since(sent), failure)
+		return false, false, s.health.Failed(sent, time.Since(sent), failure)
 	}
 	s.onIdentity(identity)
 	if tables.Err != nil {

@@ -181,8 +181,8 @@ type statements struct {
 	index   string           // indexSQL with the guard of one table: the tables of a shard move together
 	guarded bool
 
-	mu    sync.Mutex // guards texts
-	texts map[statementKey]*statementText
+	mu    sync.Mutex                      // guards texts
+	texts map[statementKey]*statementText // the texts that were written before
 }
 
 // newStatements returns the statements on tables.
@@ -193,18 +193,6 @@ func newStatements(tables map[string]Table) *statements {
 		s.index += guardedSQL + tables[ephemeralTable].Guard
 	}
 	return s
-}
-
-// find returns a statement's text, which it writes once.
-func (s *statements) find(key statementKey) *statementText {
-	s.mu.Lock()
-	text := s.texts[key]
-	if text == nil {
-		text = s.write(key)
-		s.texts[key] = text
-	}
-	s.mu.Unlock()
-	return text
 }
 
 // parametersOf returns the parameters that hold the values of a statement's entries.

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"math/bits"
 	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
@@ -69,28 +68,12 @@ func (s Stats) ErrorsByClass() map[string]int64 {
 	return counts
 }
 
-// count adds n to a figure. A caller that has its decision can read its own counts.
-func count(s Stats, figure int, n int64) { atomic.AddInt64(&s[figure], n) }
-
-// addValue adds a value to the histogram that begins at first.
-func addValue(s Stats, first int, value int64) {
-	bucket := 0
-	if value > 1 {
-		bucket = bits.Len64(uint64(value - 1))
-	}
-	if bucket > HistogramSize-2 {
-		bucket = HistogramSize - 2
-	}
-	count(s, first+bucket, 1)
-	count(s, first+HistogramSize-1, value)
-}
-
 // settled counts a settlement, or a charge after an outage. It implements batch.Call.End.
 func (s *Store) settled(_ int64, err error) {
 	if err == nil {
-		count(s.stats, Settled, 1)
+		atomic.AddInt64(&s.stats[Settled], 1)
 	} else {
-		count(s.stats, Unsettled, 1)
+		atomic.AddInt64(&s.stats[Unsettled], 1)
 	}
 }
 
@@ -116,13 +99,13 @@ func countErrors(stats Stats, statements []*pgdb.Statement, failure error) {
 		if s.Err != nil && !isOnPurpose(s) && !errors.Is(s.Err, pgdb.ErrRolledBack) &&
 			(failure == nil || s.Code != "" && !counted) {
 			counted = true
-			count(stats, Errors+pg.ClassOf(s.Code), 1)
+			atomic.AddInt64(&stats[Errors+pg.ClassOf(s.Code)], 1)
 		}
 	}
 	switch {
 	case errors.Is(failure, context.DeadlineExceeded):
-		count(stats, Errors+pg.ClassOf(pg.TimeoutClass), 1)
+		atomic.AddInt64(&stats[Errors+pg.ClassOf(pg.TimeoutClass)], 1)
 	case failure != nil && !counted:
-		count(stats, Errors+pg.ClassOf(pg.ConnectionClass), 1)
+		atomic.AddInt64(&stats[Errors+pg.ClassOf(pg.ConnectionClass)], 1)
 	}
 }

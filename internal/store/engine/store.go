@@ -146,7 +146,7 @@ type Store struct {
 	closed          int32        // 1 after Close; atomic
 
 	mu        sync.Mutex                     // guards the fields below
-	byTimeout map[time.Duration]*batch.Queue // the queues of Take and Reset, by timeout
+	byTimeout map[time.Duration]*batch.Queue // the queues of Decide, by timeout
 	queues    []*batch.Queue                 // all queues
 	// The parts of the last schema.ServerIdentity; "" before the first.
 	serverStarted, policyChanges string
@@ -219,27 +219,9 @@ func (s *Store) Health() *health.Health { return s.server.health }
 // nil otherwise. Only a request detects that the database has stopped answering.
 func (s *Store) Unavailable() error { return s.server.health.Unavailable() }
 
-// Take implements ratelimit.Store.
-func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
-	decisions []ratelimit.Decision) error {
-	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
-		return err
-	}
-	return submit(ctx, s, timeout, hits, decisions, false)
-}
-
-// Reset implements ratelimit.Store.
-func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	for i := range hits {
-		if hits[i].Limit == nil {
-			return hits[i].Validate()
-		}
-	}
-	return submit(ctx, s, timeout, hits, nil, true)
-}
-
-// submit decides hits from memory, or sends them to a queue and waits.
-func submit(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.Hit,
+// Decide decides hits as ratelimit.Store.Take, or with reset as ratelimit.Store.Reset: from memory, or in a
+// batch. The hits must be valid, and decisions as long as hits; a reset needs no decisions.
+func (s *Store) Decide(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision, reset bool) error {
 	if ctx.Err() != nil {
 		return s.server.health.Ended(ctx) // nothing is charged

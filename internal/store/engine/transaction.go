@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sort"
 	"strings"
+	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
@@ -253,7 +254,7 @@ func (t *transaction) finish() (again []*transaction, waiting []*request) {
 		}
 		w.answer(t.requests)
 	case t.state == taking:
-		count(w.store.stats, RolledBack, 1)
+		atomic.AddInt64(&w.store.stats[RolledBack], 1)
 		t.state = peeking
 		return []*transaction{t}, nil
 	case t.simulate(rows):
