@@ -24,7 +24,8 @@ func (b *bench) checkOut(repository, commit string) (folder string) {
 // maxLowerRatio is the highest lower end of a ratio's interval with which a version counts as not worse.
 const maxLowerRatio = 1.03
 
-// besideBefore returns the rows of pg_ratelimit. The base of each is the same row in the base version.
+// besideBefore returns copies of the rows of pg_ratelimit. The base of each copy is the same row in the base
+// version. Paced rows are left out, because versions are compared by their CPU.
 func besideBefore(rows []*row) (pairs []*row) {
 	for _, r := range rows {
 		if !r.isOwnLimit() || r.load.rate > 0 {

@@ -63,11 +63,11 @@ func (p *proxy) directive() string {
 // startCaddy starts p as a Caddy.
 func (b *bench) startCaddy(p *proxy) *harness.Process {
 	return b.launch(p.row.name, b.dir, b.buildCaddy(p.row), "run", "--config",
-		b.file("caddyfile", configureCaddy(p)), "--adapter", "caddyfile")
+		b.writeTemp("caddyfile", configureCaddy(p)), "--adapter", "caddyfile")
 }
 
-// buildCaddy builds the Caddy of a row on first use, and returns its path: the one of `make build`, the one
-// with the peers, or the one of the base version.
+// buildCaddy builds the Caddy of a row on first use, and returns its path. It is the Caddy of `make build`,
+// the Caddy with the peers, or the Caddy of the base version.
 func (b *bench) buildCaddy(r *row) string {
 	module, name := filepath.Join(root, "xcaddy"), "bench-caddy"
 	switch {

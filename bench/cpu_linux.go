@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -12,8 +11,9 @@ import (
 )
 
 // cpuTime returns the processor time of a process and its children in microseconds, including threads and
-// children that have ended. The main thread must have started the children. The clocks of processes count
-// nanoseconds. For children that have ended, Linux reports multiples of 10 ms.
+// children that have ended. The main thread must have started the children, because Linux lists the children
+// of each thread separately. The result is exact for running processes. Of children that have ended, Linux
+// reports multiples of 10 ms.
 func cpuTime(pid int) float64 {
 	parent := must(procfs.NewProc(pid))
 	for {
@@ -26,6 +26,8 @@ func cpuTime(pid int) float64 {
 				total += cpu
 			}
 		}
+		// If a child ended during the loop, read all again: the sum may have counted the child twice or not
+		// at all.
 		after := must(parent.Stat())
 		if ended := after.CUTime + after.CSTime; ended == before.CUTime+before.CSTime {
 			return total + 1e4*float64(ended)
@@ -38,7 +40,7 @@ func clockOf(pid int) (float64, error) {
 	const allThreads = 2 // CPUCLOCK_SCHED of Linux
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|allThreads), &t); err != nil {
-		return 0, errors.Join(errors.New("the clock of a process"), err)
+		return 0, fmt.Errorf("reading the clock of process %d: %w", pid, err)
 	}
 	return float64(t.Nano()) / 1000, nil
 }

@@ -19,7 +19,7 @@ type database struct {
 	admin      *pgx.Conn
 	postmaster int               // its process id
 	created    int               // number of created databases
-	policies   map[string]string // DSNs of databases with a policy, by the SQL of their tables
+	policies   map[string]string // maps the SQL of tables to the DSN of their database with a policy
 }
 
 func startDatabase(ctx context.Context) *database {
@@ -48,7 +48,8 @@ func (d *database) walSize(ctx context.Context) (bytes float64) {
 	return bytes
 }
 
-// query executes SQL commands, and returns the first value of the last one's result, or "".
+// query executes SQL commands, and returns the first value that the last command selects, or "" if it selects
+// no row.
 func query(ctx context.Context, dsn string, commands ...string) string {
 	conn := must(pgx.Connect(ctx, dsn))
 	defer conn.Close(ctx)

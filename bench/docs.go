@@ -33,8 +33,8 @@ func (b *bench) writeDocs(folder string, args []string) error {
 		os.WriteFile(filepath.Join(folder, "benchmark.svg"), b.picture(), 0o644))
 }
 
-// command returns the shell command for a run with these arguments.
-func command(args []string) string {
+// shellCommand returns the shell command for a run with these arguments.
+func shellCommand(args []string) string {
 	text := "make bench"
 	if len(args) >= 2 && args[0] == "-before" {
 		text, args = text+" BEFORE="+args[1], args[2:]

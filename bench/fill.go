@@ -11,10 +11,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-// policyRowsOf returns SQL that fills the tables of a policy: keys users on three tiers, each with an API
-// key, and a rule for each tier. The loads send these API keys, named by keyName. Triggers
-// and checks of foreign keys are off, since they would take most of the time.
-func policyRowsOf(keys int) string {
+// policyRowsOf returns SQL that creates n users on three tiers, each with one API key, and a rule for each
+// tier. It creates one more user with a key for the requests that wait until a proxy is ready. The loads send
+// the keys that keyName returns. Triggers and checks of foreign keys are off, because they would take most of
+// the time.
+func policyRowsOf(n int) string {
 	return fmt.Sprintf(`
 	SET LOCAL session_replication_role = replica;
 	INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro'), ('enterprise');
@@ -29,7 +30,7 @@ func policyRowsOf(keys int) string {
 	SELECT rate_limit_rule(tier, family => 'plan', priority => 100 + place, tiers => ARRAY[tier],
 	algorithm => 'sliding_window', per_hour => 1000000)
 		FROM unnest(ARRAY['free', 'pro', 'enterprise']) WITH ORDINALITY AS t(tier, place);
-	ANALYZE`, keys)
+	ANALYZE`, n)
 }
 
 // withPolicy returns the DSN of a new database with a policy of a million API keys, in the tables of schema.
@@ -56,7 +57,7 @@ func (b *bench) schema(r *row) string {
 	return schema.File
 }
 
-// fill sends one request for each of a million keys. The first call prints the memory that a key takes.
+// fill sends one request for each of a million keys. The first call records the memory that a key takes.
 func (b *bench) fill(p *proxy) {
 	log.Print("sending requests for a million keys")
 	b.reportWrong(b.sendInTurn(p, million), p.row.name)

@@ -35,8 +35,8 @@ func uniform(_ *connection, keys int) int { return rand.IntN(keys) }
 // zipf draws by Zipf's law with exponent 1: the key of rank k has the weight ln((k+1)/k).
 func zipf(_ *connection, keys int) int { return int(math.Pow(float64(keys), rand.Float64())) - 1 }
 
-// used draws nine of ten keys like uniform, and a new key otherwise.
-func used(c *connection, keys int) int {
+// tenthNew draws a new key for every tenth request on average, and draws like uniform otherwise.
+func tenthNew(c *connection, keys int) int {
 	if rand.Float64() < 0.9 {
 		return rand.IntN(keys)
 	}
@@ -54,7 +54,7 @@ type client struct {
 	address     string
 	load        load
 	head        string       // start of a request, up to the key
-	fresh       atomic.Int64 // number of new keys that used and inTurn have drawn
+	fresh       atomic.Int64 // number of keys that tenthNew and inTurn have drawn for the first time
 	connections []*connection
 }
 
@@ -87,8 +87,8 @@ func newClient(address string, l load) *client {
 
 // run sends requests for the duration d, and waits for all responses. Without a rate, each connection sends
 // its next request after the last response. With a rate, the latency of a request counts from its due time,
-// even if no connection was free then. Otherwise late responses would slow the load down, and so hide the
-// delay of further requests (coordinated omission).
+// even if no connection was free then. If the latency counted from the sending, a late response would delay
+// further requests without a trace in their latencies (coordinated omission).
 func (c *client) run(d time.Duration) *result {
 	return c.send(func(i int, start time.Time) (due time.Time, more bool) {
 		if c.load.rate == 0 {
@@ -113,7 +113,7 @@ func (c *client) send(next func(i int, start time.Time) (due time.Time, more boo
 	start := time.Now()
 	for _, conn := range c.connections {
 		group.Go(func() {
-			part := newResult()
+			own := newResult() // of this connection
 			for {
 				due, more := next(int(issued.Add(1)-1), start)
 				if !more {
@@ -121,18 +121,18 @@ func (c *client) send(next func(i int, start time.Time) (due time.Time, more boo
 				}
 				time.Sleep(time.Until(due)) // returns immediately for a zero due
 				if status, err := conn.send(keyName(c.load.draw(conn, c.load.keys))); err != nil {
-					part.failed, part.err = part.failed+1, err
+					own.failed, own.err = own.failed+1, err
 				} else {
-					part.requests++
-					part.status[status]++
+					own.requests++
+					own.status[status]++
 				}
 				if !due.IsZero() {
-					part.latencies = append(part.latencies, time.Since(due).Seconds()*1000)
+					own.latencies = append(own.latencies, time.Since(due).Seconds()*1000)
 				}
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			total.add(part)
+			total.add(own)
 		})
 	}
 	group.Wait()

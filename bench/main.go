@@ -2,10 +2,14 @@
 // bench` runs it. bench/README.md explains its rows and columns, and the rules that make its figures
 // comparable.
 //
-// A row is a proxy with a limit under a load. Its base is the row that it is compared with, usually the same
-// proxy without a limit. A bench measures a row and a fresh copy of its base, the control, in turns, so that
-// other work on the machine affects both alike. Each round of turns is a sample, and an estimate summarizes
-// the samples. A peer is a limiter of another project.
+// The words of this program:
+//   - A row is a proxy with a limit under a load.
+//   - The base of a row is the row that it is compared with, usually the same proxy without a limit.
+//   - The control of a row is a fresh copy of its base. A row and its control get load in turns, so that
+//     other work on the machine affects both alike.
+//   - A sample is the measurement of a row or a control in one round of turns.
+//   - An estimate summarizes the samples of all rounds.
+//   - A peer is a limiter of another project.
 package main
 
 import (
@@ -65,24 +69,25 @@ func main() {
 		"rows with wide intervals get up to three times as many")
 	only := flag.String("only", "",
 		"measure only the rows with names that match this regular expression, in any case")
-	all := flag.Bool("all", false, "also measure the further rows")
+	withFurther := flag.Bool("all", false, "also measure the further rows")
 	docs := flag.String("docs", "", "the folder with performance.md and benchmark.svg, to update "+
 		"the tables and the picture; by default none")
 	flag.StringVar(&b.before, "before", "",
 		"a commit: compare the rows of pg_ratelimit with the rows of that version")
 	flag.Parse()
-	err := b.run("(?i)"+*only, *all, *docs)
+	err := b.run("(?i)"+*only, *withFurther, *docs)
 	if b.ctx.Err() != nil {
-		err = context.Cause(b.ctx) // err says only that a program was ended
+		err = context.Cause(b.ctx) // names the signal; err names only a program that the signal has ended
 	}
 	if err != nil {
 		log.Fatal("bench: ", err)
 	}
 }
 
-// run measures the rows with names that match the regular expression pattern, and prints the results. all
-// adds the further rows. Unless docs is "", run also writes the results into that folder.
-func (b *bench) run(pattern string, all bool, docs string) (err error) {
+// run measures the rows with names that match the regular expression pattern, and prints the results. If
+// withFurther is set, run also measures the further rows that match. Unless docs is "", run also writes the
+// results into that folder.
+func (b *bench) run(pattern string, withFurther bool, docs string) (err error) {
 	defer catch(&err)
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q: give flags only", flag.Arg(0))
@@ -98,7 +103,7 @@ func (b *bench) run(pattern string, all bool, docs string) (err error) {
 	if b.before != "" {
 		b.rows = besideBefore(b.rows)
 	}
-	b.rows = choose(b.rows, matches, all)
+	b.rows = choose(b.rows, matches, withFurther)
 	if len(b.rows) == 0 {
 		return fmt.Errorf("-only %s matches no row of bench/README.md; -all adds rows", pattern)
 	}
@@ -114,12 +119,12 @@ func (b *bench) run(pattern string, all bool, docs string) (err error) {
 	b.rows = slices.DeleteFunc(b.rows, func(r *row) bool {
 		failed := r.base != nil && !b.attempt(r.name, func() { b.measure(r) })
 		if failed {
-			r.control = nil // so that a row that is compared with r has no ratio
+			r.control = nil // without a control, ratio returns no value for r, nor for rows compared with r
 		}
 		return failed
 	})
 	fmt.Print(b.results(os.Args[1:]))
-	fmt.Printf("\nAll of it took %v.\n", time.Since(b.start).Round(time.Second))
+	fmt.Printf("\nThe run took %v.\n", time.Since(b.start).Round(time.Second))
 	if docs != "" {
 		check(b.writeDocs(docs, os.Args[1:]))
 		fmt.Println("The tables and the picture are in", docs)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// sample is the measurement of a row or of its control in one round, by title.
+// sample is the measurement of a row or of its control in one round. It maps the titles of figures to values.
 type sample map[string]float64
 
 // Titles of figures.
@@ -24,8 +24,8 @@ const (
 )
 
 const (
-	// maxIntervalRatio bounds the ratio of an interval's end to its middle. Rows beyond it get further
-	// rounds.
+	// maxIntervalRatio bounds the ratio of an interval's end to its middle. A row with a wider interval gets
+	// further rounds.
 	maxIntervalRatio = 1.05
 	// turnsPerRound is the number of times that a row gets load in a round.
 	turnsPerRound = 10
@@ -84,7 +84,7 @@ func (b *bench) takeTurns(first, second *contender) {
 	}
 }
 
-// open starts the proxy of a row with the Postgres of index server, and creates a client.
+// open starts the proxy of a row on the Postgres b.postgres[server], and creates a client.
 func (b *bench) open(r *row, server int) *contender {
 	p := b.startProxy(r, server)
 	switch {
@@ -113,8 +113,8 @@ func (c *contender) sample(after sample) sample {
 // totals returns the processor time and the WAL bytes that a proxy and its store have used so far.
 func (b *bench) totals(p *proxy) sample {
 	s := sample{cpuProxy: cpuTime(p.PID())}
-	if p.authenticator != nil {
-		s[cpuProxy] += cpuTime(p.authenticator.PID())
+	if p.decider != nil {
+		s[cpuProxy] += cpuTime(p.decider.PID())
 	}
 	if p.database != nil {
 		s[cpuStore], s[walBytes] = cpuTime(p.database.postmaster), p.database.walSize(b.ctx)
@@ -127,7 +127,7 @@ func (b *bench) totals(p *proxy) sample {
 
 // sendInTurn sends a request for each key, and returns the number of wrong responses.
 func (b *bench) sendInTurn(p *proxy, keys int) (wrong int) {
-	c := newClient(p.address, load{draw: inTurn, keys: keys, connections: hundred.connections})
+	c := newClient(p.address, load{draw: inTurn, keys: keys, connections: usualLoad.connections})
 	defer c.close()
 	for sent := 0; sent < keys; sent += 10000 {
 		wrong += c.sendN(min(10000, keys-sent)).countOtherThan(http.StatusOK)
@@ -159,7 +159,7 @@ func (b *bench) attempt(name string, f func()) bool {
 	return err == nil
 }
 
-// values returns a figure for each round.
+// values returns the values of the figure with a title, one for each round.
 func (r *row) values(title string) (values []float64) {
 	for _, s := range r.samples {
 		values = append(values, s[title])
@@ -167,8 +167,8 @@ func (r *row) values(title string) (values []float64) {
 	return values
 }
 
-// figures estimates a figure of the row. A figure that is 0 in each round counts as not measured.
-func (r *row) figures(title string) estimate {
+// figure estimates the figure with a title. A figure that is 0 in each round counts as not measured.
+func (r *row) figure(title string) estimate {
 	values := r.values(title)
 	if !slices.ContainsFunc(values, func(v float64) bool { return v != 0 }) {
 		values = nil
@@ -184,7 +184,7 @@ func (r *row) ratio() estimate {
 	return ratioOf(r.values(cpuAll), r.control.values(cpuAll))
 }
 
-// difference estimates the difference of a figure to the control's.
+// difference estimates how much the row's figure exceeds the control's.
 func (r *row) difference(title string) estimate {
 	if r.control == nil {
 		return estimateOf(nil)

@@ -11,7 +11,7 @@ import (
 // peers returns the benchmark rows that measure other limiters at 64 connections. Each row gets the limit.
 func peers(limit string) (rows []*row) {
 	for _, r := range allRows() {
-		if r.limit != nil && !r.isOwnLimit() && r.load.connections == hundred.connections {
+		if r.limit != nil && !r.isOwnLimit() && r.load.connections == usualLoad.connections {
 			r.limit = &limitSpec{peer: r.limit.peer, limit: limit}
 			rows = append(rows, r)
 		}

@@ -12,7 +12,7 @@ const (
 	pictureWidth = 900
 	labelWidth   = 205 // left of the bars
 	panelWidth   = (pictureWidth - labelWidth) / 2
-	longestBar   = 165 // of the highest ratio in the picture
+	longestBar   = 165 // up to the highest end of an interval
 	barStep      = 26
 	barHeight    = 17
 	panelTop     = 34 // above the bars of a panel
@@ -56,7 +56,7 @@ func (b *bench) picture() []byte {
 				continue
 			}
 			left := labelWidth
-			if r.load.connections > hundred.connections {
+			if r.load.connections > usualLoad.connections {
 				left += panelWidth
 			}
 			if r.base == nil {
@@ -78,9 +78,9 @@ func (b *bench) picture() []byte {
 		}
 	}
 	notes := append([]string{
-		"CPU of a request, proxy and store together, ÷ that without a limit in the same rounds. " +
+		"CPU of a request, proxy and store together, ÷ CPU without a limit in the same rounds. " +
 			"Less is better.",
-		fmt.Sprintf("Lines: intervals that hold another run with %.0f %%. 100 keys. Load, proxy, and "+
+		fmt.Sprintf("A line contains the result of another run with %.0f %%. 100 keys. Load, proxy, and "+
 			"Postgres or Redis share a machine. Measured by make bench.", 100*confidence),
 	}, b.meaning()...)
 	for i, note := range notes {
@@ -105,7 +105,7 @@ func drawBar(out *bytes.Buffer, r *row, x, y int, scale float64) {
 	ratio := r.toPlain()
 	fmt.Fprintf(out, `<rect class="%s" x="%d" y="%d" width="%.1f" height="%d"/>`+"\n", r.class(), x, y,
 		ratio.value*scale, barHeight)
-	label := number(r.figures(cpuAll).value, 0) + " µs"
+	label := formatNumber(r.figure(cpuAll).value, 0) + " µs"
 	if r.base != nil {
 		label = ratio.text(2) + " · " + label
 		fmt.Fprintf(out, `<path class="range" d="M%.1f %dH%.1f"/>`+"\n", float64(x)+ratio.low*scale,

@@ -12,19 +12,19 @@ import (
 // proxy is a running Caddy or Traefik.
 type proxy struct {
 	*harness.Process
-	row           *row // its configuration
-	address       string
-	database      *database // its Postgres, or nil
-	dsn           string    // its database; "" without a limit of pg_ratelimit
-	redis         string    // the address of its Redis, or ""
-	authenticator *proxy    // the Caddy with the limit of a Traefik with forwardAuth, or nil
+	row      *row // its configuration
+	address  string
+	database *database // its Postgres, or nil
+	dsn      string    // its database; "" without a limit of pg_ratelimit
+	redis    string    // the address of its Redis, or ""
+	decider  *proxy    // for a Traefik with forwardAuth, the Caddy that enforces the limit; else nil
 }
 
 // decisionTimeout bounds a decision. A slower one gets status 503, which the benchmark reports. A request
 // admitted after the timeout would look fast.
 const decisionTimeout = "1s"
 
-// startProxy starts the proxy of a row, after its authenticator. server is the index of its Postgres.
+// startProxy starts the proxy of a row on the Postgres b.postgres[server], after the proxy's decider.
 func (b *bench) startProxy(r *row, server int) *proxy {
 	p := &proxy{row: r, address: must(harness.FindAddress())}
 	switch {
@@ -35,12 +35,12 @@ func (b *bench) startProxy(r *row, server int) *proxy {
 		if r.limit.policy {
 			p.dsn = p.database.withPolicy(b.ctx, b.schema(r))
 		} else {
-			p.dsn = p.database.create(b.ctx) // a database per row: no row finds another row's data
+			p.dsn = p.database.create(b.ctx) // so that no measurement finds counters of another
 		}
 	}
 	if r.isOwnLimit() && r.limit.forwardAuth {
-		p.authenticator = &proxy{row: r, address: must(harness.FindAddress()), dsn: p.dsn}
-		p.authenticator.start(b, b.startCaddy)
+		p.decider = &proxy{row: r, address: must(harness.FindAddress()), dsn: p.dsn}
+		p.decider.start(b, b.startCaddy)
 	}
 	if r.traefik {
 		p.start(b, b.startTraefik)
@@ -68,8 +68,8 @@ func (p *proxy) start(b *bench, start func(*proxy) *harness.Process) {
 	b.proxies = append(b.proxies, p)
 }
 
-// file writes a file with a new name into the temporary folder, and returns its path.
-func (b *bench) file(ending, text string) string {
+// writeTemp writes a file with a new name into the temporary folder, and returns its path.
+func (b *bench) writeTemp(ending, text string) string {
 	f := must(os.CreateTemp(b.dir, "*."+ending))
 	must(f.WriteString(text))
 	check(f.Close())

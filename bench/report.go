@@ -13,7 +13,7 @@ import (
 // results returns all tables as Markdown, after the command that measured them.
 func (b *bench) results(args []string) string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "`%s` on %s.\n", command(args), b.describeMachine())
+	fmt.Fprintf(&out, "`%s` on %s.\n", shellCommand(args), b.describeMachine())
 	fmt.Fprintf(&out, "At least %d rounds. In each, a row and its baseline alternate, %d turns of %v each. "+
 		"Brackets give the interval that contains the result of another run with a probability of about "+
 		"%.0f %%. Ratios compare CPU, proxy and store together.\n",
@@ -51,16 +51,17 @@ func (b *bench) reportRows(w io.Writer) {
 			ratio += " of " + r.base.name
 		}
 		table = append(table, []string{
-			r.nameWithMark(), r.figures(cpuProxy).text(1), r.figures(cpuStore).text(1), ratio,
+			r.nameWithMark(), r.figure(cpuProxy).text(1), r.figure(cpuStore).text(1), ratio,
 			r.ratioTo(r.memory).text(2), r.ratioTo(r.redis).text(2),
-			r.figures(perSecond).text(0), r.figures(walBytes).text(0),
+			r.figure(perSecond).text(0), r.figure(walBytes).text(0),
 		})
 	}
 	writeTable(w, table)
 	b.explainMark(w)
 }
 
-// ratioTo estimates the ratio of the row's CPU to a peer's CPU. Both have the same baseline.
+// ratioTo estimates the ratio of the row's CPU to a peer's CPU, as the quotient of the ratios of both to
+// their common base. If peer is nil, the estimate has no value.
 func (r *row) ratioTo(peer *row) estimate {
 	if peer == nil {
 		return estimateOf(nil)
@@ -88,8 +89,8 @@ func (b *bench) reportLatency(w io.Writer) {
 		"more than without a limit", p99Ms, "more than without a limit"}}
 	for _, r := range b.rows {
 		if r.load.rate > 0 {
-			table = append(table, []string{r.name, r.figures(medianMs).text(2),
-				r.difference(medianMs).text(2), r.figures(p99Ms).text(2), r.difference(p99Ms).text(2)})
+			table = append(table, []string{r.name, r.figure(medianMs).text(2),
+				r.difference(medianMs).text(2), r.figure(p99Ms).text(2), r.difference(p99Ms).text(2)})
 		}
 	}
 	writeTable(w, table)
@@ -105,28 +106,29 @@ func (b *bench) reportBefore(w io.Writer) {
 		if ratio.low > maxLowerRatio {
 			verdict = "NO"
 		}
-		table = append(table, []string{r.nameWithMark(), r.figures(cpuAll).text(1),
-			r.control.figures(cpuAll).text(1), r.difference(cpuAll).text(1), ratio.text(3), verdict})
+		table = append(table, []string{r.nameWithMark(), r.figure(cpuAll).text(1),
+			r.control.figure(cpuAll).text(1), r.difference(cpuAll).text(1), ratio.text(3), verdict})
 	}
 	writeTable(w, table)
 	b.explainMark(w)
 }
 
-// meaning returns two sentences that explain the figures to a user, or nil if the rows are not measured.
+// meaning returns two sentences that explain the figures to a user, or nil if the rows that the sentences
+// compare were not measured.
 func (b *bench) meaning() []string {
-	find := func(name string) *row {
+	rowNamed := func(name string) *row {
 		i := slices.IndexFunc(b.rows, func(r *row) bool { return r.name == name })
 		if i < 0 {
 			return &row{}
 		}
 		return b.rows[i]
 	}
-	exact, leased := find("Caddy + exact"), find("Caddy + leased")
+	exact, leased := rowNamed("Caddy + exact"), rowNamed("Caddy + leased")
 	redis := exact.ratioTo(exact.redis)
 	if !redis.measured() || !leased.ratio().measured() {
 		return nil
 	}
-	// A microsecond of a request is a thousandth of a core at 1,000 requests/s.
+	// At 1,000 requests/s, a microsecond for each request is a thousandth of a core.
 	percent := func(r *row) string {
 		e := r.difference(cpuAll)
 		return estimate{e.value / 10, e.low / 10, e.high / 10}.text(1) + " %"

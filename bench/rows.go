@@ -79,14 +79,15 @@ const (
 	ampleLog = "1000 1s"
 )
 
-// Loads. Most have few keys, each so busy that leases serve it even while other work slows the machine down.
+// Loads. Most loads have few keys. Each key then gets so many requests that leases serve it even while other
+// work slows the machine down.
 var (
-	hundred  = load{draw: uniform, keys: 100, connections: 64}
-	wide     = load{draw: uniform, keys: 100, connections: 256}
-	paced    = load{draw: uniform, keys: 100, connections: 64, rate: 500}
-	hotKey   = load{draw: uniform, keys: 1, connections: 64}
-	refusals = load{draw: used, keys: 1000, connections: 64}
-	tenZipf  = load{draw: zipf, keys: 10000, connections: 64}
+	usualLoad = load{draw: uniform, keys: 100, connections: 64}
+	manyConns = load{draw: uniform, keys: 100, connections: 256}
+	paced     = load{draw: uniform, keys: 100, connections: 64, rate: 500}
+	hotKey    = load{draw: uniform, keys: 1, connections: 64}
+	refusals  = load{draw: tenthNew, keys: 1000, connections: 64}
+	zipf10k   = load{draw: zipf, keys: 10000, connections: 64}
 )
 
 // Limits of pg_ratelimit.
@@ -127,15 +128,16 @@ func (c *column) add(name, bar string, base *row, limit *limitSpec) *row {
 // with our limits: exact, leased and with a policy. It returns the exact row. Above 64 connections it leaves
 // out the peer in memory and the policy.
 func (c *column) compare() (exactRow *row) {
-	fewerRows := c.load.connections > hundred.connections
-	itself, redisName, memoryLimit := "mholt/caddy-ratelimit", "redis_rate", caddyRate
+	fewerRows := c.load.connections > usualLoad.connections
+	memoryName, redisName, memoryLimit := "mholt/caddy-ratelimit", "redis_rate", caddyRate
 	if c.traefik {
-		itself, redisName, memoryLimit = "its rateLimit", "its rateLimit", traefikRate
+		memoryName, redisName, memoryLimit = "its rateLimit", "its rateLimit", traefikRate
 	}
 	plain := c.add("plain", "no limit", nil, nil)
 	var memory *row
 	if !fewerRows {
-		memory = c.add("+ "+itself+", in memory", path.Base(itself)+", in memory", plain, memoryLimit)
+		memory = c.add("+ "+memoryName+", in memory", path.Base(memoryName)+", in memory", plain,
+			memoryLimit)
 	}
 	redis := c.add("+ "+redisName+", on Redis", redisName+", on Redis", plain, redisRate)
 	exactRow = c.add("+ exact", "pg-ratelimit, exact", plain, exact)
@@ -151,23 +153,23 @@ func (c *column) compare() (exactRow *row) {
 
 // allRows returns all rows, in the order of their table.
 func allRows() (rows []*row) {
-	further := &column{load: hundred}
-	with := func(name string, base *row, l load, limit limitSpec) *row {
+	further := &column{load: usualLoad}
+	addFurther := func(name string, base *row, l load, limit limitSpec) *row {
 		further.load = l
 		return further.add("+ "+name, "", base, &limit)
 	}
-	caddy := &column{load: hundred}
+	caddy := &column{load: usualLoad}
 	exactCaddy := caddy.compare()
 	rows = caddy.rows
-	for _, c := range []*column{{load: wide, ending: ", 256 connections"}, {traefik: true, load: hundred},
-		{traefik: true, load: wide, ending: ", 256 connections"}} {
+	for _, c := range []*column{{load: manyConns, ending: ", 256 connections"}, {traefik: true, load: usualLoad},
+		{traefik: true, load: manyConns, ending: ", 256 connections"}} {
 		c.compare()
 		rows = append(rows, c.rows...)
 		if c.traefik && c.ending == "" {
-			ask := &column{traefik: true, load: hundred}
-			ask.add("+ policy, by forwardAuth", "", rows[len(rows)-1],
+			forwarded := &column{traefik: true, load: usualLoad}
+			forwarded.add("+ policy, by forwardAuth", "", rows[len(rows)-1],
 				&limitSpec{policy: true, forwardAuth: true}).onlyWithAll = true
-			rows = append(rows, ask.rows...)
+			rows = append(rows, forwarded.rows...)
 		}
 	}
 	// With many keys, a lease for each must not cost more than it saves.
@@ -189,30 +191,30 @@ func allRows() (rows []*row) {
 		rows = append(rows, c.rows...)
 	}
 
-	hot := with("exact, one hot key", exactCaddy, hotKey, *exact)
-	with("leased, one hot key", hot, hotKey, *leased)
-	with("exact, 3 limits", exactCaddy, hundred,
+	hot := addFurther("exact, one hot key", exactCaddy, hotKey, *exact)
+	addFurther("leased, one hot key", hot, hotKey, *leased)
+	addFurther("exact, 3 limits", exactCaddy, usualLoad,
 		limitSpec{limit: ample, zones: []string{"team", "everybody"}})
-	with("exact, audit all", exactCaddy, hundred, limitSpec{limit: ample, options: "audit all"})
-	with("durable", exactCaddy, hundred, limitSpec{limit: ample, options: "durable"})
-	with("durable, synchronous", exactCaddy, hundred,
+	addFurther("exact, audit all", exactCaddy, usualLoad, limitSpec{limit: ample, options: "audit all"})
+	addFurther("durable", exactCaddy, usualLoad, limitSpec{limit: ample, options: "durable"})
+	addFurther("durable, synchronous", exactCaddy, usualLoad,
 		limitSpec{limit: ample, options: "durable\nsynchronous_commit"})
-	denied := with("exact, 90 % denied", exactCaddy, refusals, limitSpec{limit: scarce})
-	with("exact, 90 % denied, audit denied", denied, refusals,
+	denied := addFurther("exact, 90 % denied", exactCaddy, refusals, limitSpec{limit: scarce})
+	addFurther("exact, 90 % denied, audit denied", denied, refusals,
 		limitSpec{limit: scarce, options: "audit denied"})
-	filled := with("exact, 1 M keys", exactCaddy, load{draw: uniform, keys: million, connections: 64}, *exact)
-	zipfLeased := with("leased, 1 M keys, Zipf", filled, load{draw: zipf, keys: million, connections: 64},
+	filled := addFurther("exact, 1 M keys", exactCaddy, load{draw: uniform, keys: million, connections: 64}, *exact)
+	zipfLeased := addFurther("leased, 1 M keys, Zipf", filled, load{draw: zipf, keys: million, connections: 64},
 		*leased)
 	filled.filled, zipfLeased.filled = true, true
-	with("policy, 10,000 of 1 M API keys, Zipf",
-		with("exact, 10,000 keys, Zipf", exactCaddy, tenZipf, *exact), tenZipf, *withPolicy)
+	addFurther("policy, 10,000 of 1 M API keys, Zipf",
+		addFurther("exact, 10,000 keys, Zipf", exactCaddy, zipf10k, *exact), zipf10k, *withPolicy)
 	for _, a := range ratelimit.Algorithms() {
 		if a != ratelimit.SlidingWindow && a != ratelimit.InFlight {
 			limit := limitSpec{algorithm: a.String(), limit: ample}
 			if a == ratelimit.SlidingLog {
 				limit.limit = ampleLog // its maximum number of events
 			}
-			with(a.String(), exactCaddy, hundred, limit)
+			addFurther(a.String(), exactCaddy, usualLoad, limit)
 		}
 	}
 	for _, r := range further.rows {
@@ -221,12 +223,12 @@ func allRows() (rows []*row) {
 	return append(rows, further.rows...)
 }
 
-// choose returns the selected rows, and the rows without a limit that they are compared with. Unless all is
-// set, it leaves out the rows that need -all.
-func choose(rows []*row, selects func(name string) bool, all bool) []*row {
+// choose returns the rows with names that matches selects, and the rows without a limit that they are
+// compared with. Unless withFurther is set, choose leaves out the further rows, which need the flag -all.
+func choose(rows []*row, matches func(name string) bool, withFurther bool) []*row {
 	chosen := map[*row]bool{}
 	for _, r := range rows {
-		if r.base != nil && selects(r.name) && (all || !r.onlyWithAll) {
+		if r.base != nil && matches(r.name) && (withFurther || !r.onlyWithAll) {
 			chosen[r] = true
 			chosen[r.base] = chosen[r.base] || r.base.base == nil
 		}

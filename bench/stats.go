@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// confidence is the approximate probability that an interval contains the result of another run. The
-// difference of two runs has anotherRun (√2) times the standard deviation of one run.
 const (
+	// confidence is the approximate probability that an interval contains the result of another run.
 	confidence = 0.99
+	// anotherRun widens the interval of one run, because the difference of two runs has √2 times the standard
+	// deviation of one.
 	anotherRun = math.Sqrt2
 )
 
@@ -59,7 +60,8 @@ func tailCount(n int) int {
 	return k
 }
 
-// ratioOf estimates the ratio of two values of the same round, by its logarithm.
+// ratioOf estimates the ratio of two figures, from the logarithms of their ratios in each round. a[i] and
+// b[i] are the values of round i.
 func ratioOf(a, b []float64) estimate {
 	var logs []float64
 	for i := range a {
@@ -69,7 +71,7 @@ func ratioOf(a, b []float64) estimate {
 	return estimate{math.Exp(e.value), math.Exp(e.low), math.Exp(e.high)}
 }
 
-// differenceOf estimates the difference of two values of the same round.
+// differenceOf estimates the difference of two figures. a[i] and b[i] are the values of round i.
 func differenceOf(a, b []float64) estimate {
 	var values []float64
 	for i := range a {
@@ -78,7 +80,7 @@ func differenceOf(a, b []float64) estimate {
 	return estimateOf(values)
 }
 
-// quotientWith estimates the quotient of two ratios with independent measurements.
+// quotientWith estimates the quotient of two ratios that were measured independently, in different rounds.
 func (e estimate) quotientWith(other estimate) estimate {
 	up, down := math.Log(e.high/e.value), math.Log(e.value/e.low)
 	otherUp, otherDown := math.Log(other.high/other.value), math.Log(other.value/other.low)
@@ -96,13 +98,13 @@ func (e estimate) text(places int) string {
 	case !e.measured():
 		return ""
 	case math.IsInf(e.high, 1):
-		return number(e.value, places) + " (?)"
+		return formatNumber(e.value, places) + " (?)"
 	}
-	return number(e.value, places) + " (" + number(e.low, places) + "–" + number(e.high, places) + ")"
+	return formatNumber(e.value, places) + " (" + formatNumber(e.low, places) + "–" + formatNumber(e.high, places) + ")"
 }
 
-// number formats 12345.678 as 12,345.7 with a number of decimal places.
-func number(v float64, places int) string {
+// formatNumber formats 12345.678 as 12,345.7 with a number of decimal places.
+func formatNumber(v float64, places int) string {
 	text := fmt.Sprintf("%.*f", places, math.Abs(v))
 	whole, _, _ := strings.Cut(text, ".")
 	for i := len(whole) - 3; i > 0; i -= 3 {

@@ -48,7 +48,7 @@ func (b *bench) startTraefik(p *proxy) *harness.Process {
 	}
 	yaml := must(json.Marshal(object{"http": config})) // JSON is valid YAML
 	return b.launch(p.row.name, b.pluginFolder(p.row), b.traefik,
-		append(args, "--providers.file.filename="+b.file("yml", string(yaml)))...)
+		append(args, "--providers.file.filename="+b.writeTemp("yml", string(yaml)))...)
 }
 
 // pluginFolder returns the working folder of a Traefik, in which Traefik searches for local plugins.
@@ -81,7 +81,7 @@ func traefikLimit(p *proxy) object {
 		}
 		return object{"rateLimit": limit}
 	case l.forwardAuth:
-		return object{"forwardAuth": object{"address": "http://" + p.authenticator.address,
+		return object{"forwardAuth": object{"address": "http://" + p.decider.address,
 			"maxResponseBodySize": 65536}}
 	case l.policy:
 		return object{"plugin": object{"pg-ratelimit": object{

@@ -1,7 +1,7 @@
 // Command caddy is the Caddy of `make build` with other limiters instead of
 // pg_ratelimit: rate_limit, which counts in this process, and redis_rate, which
-// counts in Redis. The benchmark compares pg_ratelimit with them. It is a module of
-// its own, so nothing that it requires is in a program that users get.
+// counts in Redis. The benchmark compares pg_ratelimit with them. This module is
+// separate, so that no program that users get contains what the limiters require.
 package main
 
 import (
