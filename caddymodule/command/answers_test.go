@@ -32,9 +32,12 @@ func TestCommandsAndSQLReturnTheSameRows(t *testing.T) {
 		t.Fatalf("docs/policy.md has %d answers in SQL, want 10 or more", len(queries))
 	}
 	s := newShell(t, schema.File)
-	// The commands need these rows: lists need tiers, rules, users, API keys and bans; nodes needs
-	// rate_limit_nodes; top and get need counters (rate_limit_ephemeral); audit, why and top --since need the
-	// audit log; usage needs metrics.
+	// The commands need these rows:
+	//   - `… list`: tiers, rules, users, API keys; `bans`: bans
+	//   - `nodes`: rate_limit_nodes
+	//   - `top`, `get`: counters (rate_limit_ephemeral)
+	//   - `audit`, `why`, `top --since`: the audit log
+	//   - `usage`: metrics
 	s.sql(`INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('free', 1, 'x'), ('pro', 2, NULL);
 		SELECT rate_limit_rule('free', tiers => '{free}', per_hour => 100);
 		SELECT rate_limit_rule('shut', action => 'block', networks => '{192.0.2.0/24}', priority => 7);
@@ -62,17 +65,18 @@ func TestCommandsAndSQLReturnTheSameRows(t *testing.T) {
 			('day', '2026-11-02Z', 'ann', 1, 'web', 3, 0, 3, '2026-11-02 11:00Z'),
 			('day', '2026-11-30Z', 'ann', 1, 'web', 2, 0, 2, '2026-11-30 11:00Z')`)
 	for _, q := range queries {
-		listed := decodeRows(t, s.mustRun(append(strings.Fields(q[1]), "--json")...))
-		selected := decodeRows(t, cluster.Query[string](t, s.dsn,
+		fromCommand := decodeRows(t, s.mustRun(append(strings.Fields(q[1]), "--json")...))
+		fromSQL := decodeRows(t, cluster.Query[string](t, s.dsn,
 			"SELECT coalesce(json_agg(q), '[]')::text FROM (SELECT * FROM "+q[2]+") AS q"))
-		maps.DeleteFunc(selected[0], func(name string, _ any) bool {
-			_, shared := listed[0][name]
-			return !shared
+		shared := fromSQL[0]
+		maps.DeleteFunc(shared, func(name string, _ any) bool {
+			_, ok := fromCommand[0][name]
+			return !ok
 		})
-		if len(selected[0]) < 3 {
-			t.Errorf("%s and SELECT * FROM %s share the columns %v, want 3 or more", q[1], q[2], selected[0])
+		if len(shared) < 3 {
+			t.Errorf("%s and SELECT * FROM %s share the columns %v, want 3 or more", q[1], q[2], shared)
 		}
-		if got, want := rowsOf(listed, selected[0]), rowsOf(selected, selected[0]); got != want {
+		if got, want := rowsOf(fromCommand, shared), rowsOf(fromSQL, shared); got != want {
 			t.Errorf("%s lists\n%s\nwant, from %s,\n%s", q[1], got, q[2], want)
 		}
 	}
@@ -87,15 +91,15 @@ func decodeRows(t *testing.T, text string) (rows []map[string]any) {
 	return rows
 }
 
-// rowsOf formats the columns that like has of each row, and sorts the rows.
-func rowsOf(rows []map[string]any, like map[string]any) string {
+// rowsOf formats, of each row, the values of the columns that are keys of columns, and sorts the rows.
+func rowsOf(rows []map[string]any, columns map[string]any) string {
 	var formatted []string
 	for _, row := range rows {
-		columns := map[string]any{}
-		for name := range like {
-			columns[name] = row[name]
+		values := map[string]any{}
+		for name := range columns {
+			values[name] = row[name]
 		}
-		formatted = append(formatted, fmt.Sprint(columns))
+		formatted = append(formatted, fmt.Sprint(values))
 	}
 	slices.Sort(formatted)
 	return strings.Join(formatted, "\n")

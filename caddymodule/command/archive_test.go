@@ -55,7 +55,9 @@ func TestArchiveWritesClosedDaysOnce(t *testing.T) {
 	}
 }
 
-// The tests of package archive cover the other invalid times and destinations.
+// An argument that is missing or invalid is an error that names it, and valid arguments only cause a warning
+// that the retention of the audit log ends too soon. The tests of package archive cover the other invalid
+// times and destinations.
 func TestArchiveReportsInvalidArguments(t *testing.T) {
 	s := newShell(t, schema.File)
 	dir := t.TempDir()

@@ -2,13 +2,12 @@
 // the policy, the history and the tables in Postgres.
 //
 // A commandSpec describes a command: its usage, its flags, and usually one SQL statement. A few commands run
-// Go code instead (field do). An invocation is one run of a command: it connects, parses the flags
-// and arguments into named SQL parameters, runs the statement, and prints the rows: as tables for people, or
-// as JSON with --json. A printer formats the tables. The statements use the views and functions that psql
-// users call, so commands and psql show the same rows.
+// Go code instead of a statement (field runGo). An invocation is one run of a command. It connects, parses the
+// flags and arguments into named SQL parameters, runs the statement, and prints the rows: as tables for
+// people, or as JSON with --json. A printer formats the tables. The statements use the views and functions
+// that psql users call, so commands and psql show the same rows.
 //
-// Each change of the policy is one transaction. An API key is printed only by the two commands that create
-// it.
+// Each change of the policy is one transaction. Only the two commands that create an API key print it.
 package command
 
 import (
@@ -23,7 +22,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// ExpandDSN replaces the placeholders of a DSN. shown is the text that errors have in place of the DSN.
+// ExpandDSN replaces the placeholders of a DSN. Errors contain shown instead of the DSN, because the DSN may
+// have a password.
 type ExpandDSN func(configured string) (dsn, shown string, err error)
 
 // New returns the command pg-ratelimit with all its subcommands, for caddycmd.RegisterCommand.
@@ -78,8 +78,8 @@ func buildRoot(cmd *cobra.Command, expand ExpandDSN) {
 
 // commandSpec describes a command: its usage, its help, and its effect.
 type commandSpec struct {
-	// use lists the name of the command, its arguments and its flags, in this order. "..." means that further
-	// arguments may follow.
+	// use lists the name of the command, its arguments and its flags, in this order. After an argument, "..."
+	// means that the argument may be repeated.
 	use, short, long, example string
 	flags                     []flag
 	// exclusive lists groups of flags that exclude each other, such as "for until".
@@ -91,26 +91,28 @@ type commandSpec struct {
 	args []kind
 
 	// sql selects the rows that the command prints. In sql, @NAME stands for the argument NAME, and @key_id
-	// for the flag --key-id. An argument or flag that the user leaves out is NULL. before is SQL that runs
-	// before sql, in the same transaction.
-	before, sql string
+	// for the flag --key-id. An argument or flag that the user leaves out is NULL. If the command changes rows
+	// first, beforeSQL is the statement that changes them, in the same transaction.
+	beforeSQL, sql string
 	// jsonOnly lists the columns that only --json prints.
 	jsonOnly string
-	// empty replaces a table without rows.
-	empty string
+	// emptyText replaces a table without rows.
+	emptyText string
+	// failIfEmpty makes a command that prints a list fail if sql returns no row.
+	failIfEmpty bool
 	// singleRow makes the command print the row of sql as a list of fields, and fail if sql returns no row.
 	singleRow bool
 	// doneText completes "The rule x is …", which a command prints after a change to the row that its first
 	// argument names. A command with a doneText fails if sql returns no row.
 	doneText string
-	// notFound completes the error "rule: x: must be …" if sql returns no row. "" refers the user to the
-	// command list. If notFound is set, a command that prints a list fails without rows, and does not print
-	// empty.
-	notFound string
+	// wantName completes the error "rule: x: must be …" for a name that selects no row. The default is "listed
+	// by: caddy pg-ratelimit rules list", with the noun of the command.
+	wantName string
 
-	// do replaces sql by Go code.
-	do func(c *invocation) error
-	// offline means that run neither connects nor parses the arguments: do does so itself where necessary.
+	// runGo, unless nil, replaces the run of sql by Go code.
+	runGo func(c *invocation) error
+	// offline means that the command may run without a database: run neither connects nor parses the
+	// arguments, and runGo does so if it needs a connection.
 	offline  bool
 	commands []commandSpec // the subcommands
 }
@@ -222,11 +224,11 @@ func argumentNames(use string) []string {
 }
 
 // flagError rewords an error of pflag in the form of the errors of this package, FIELD: VALUE: must be WANT.
-// flagError quotes no unknown short flag, because pflag parses an API key that begins with "-" as short
-// flags.
+// The error for an unknown short flag does not quote the flag. The flag may be a secret, because pflag parses
+// an API key that begins with "-" as short flags.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
-	var empty *pflag.ValueRequiredError
+	var missingValue *pflag.ValueRequiredError
 	var invalidValue *pflag.InvalidValueError
 	switch {
 	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
@@ -234,8 +236,9 @@ func flagError(cmd *cobra.Command, err error) error {
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) { names = append(names, "--"+flag.Name) })
 		err = fmt.Errorf("--%s: %s has no such flag: must be one of %s", unknown.GetSpecifiedName(),
 			cmd.CommandPath(), strings.Join(names, ", "))
-	case errors.As(err, &empty):
-		err = invalid("--"+empty.GetFlag().Name, "", "given with a value: "+empty.GetFlag().Usage)
+	case errors.As(err, &missingValue):
+		err = invalid("--"+missingValue.GetFlag().Name, "", "given with a value: "+
+			missingValue.GetFlag().Usage)
 	case errors.As(err, &invalidValue):
 		want := "a whole number"
 		if invalidValue.GetFlag().Value.Type() == "bool" {

@@ -16,8 +16,8 @@ import (
 // deadlockDetected is the SQLSTATE of a transaction that the server rolled back to break a deadlock.
 const deadlockDetected = "40P01"
 
-// describeError replaces an error of the server with an error that names the cause and the remedy. Any other
-// error, and nil, is returned unchanged.
+// describeError replaces an error of the server with an error that names the cause and the remedy. It returns
+// any other error, and nil, unchanged.
 func (c *invocation) describeError(err error) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
@@ -60,9 +60,10 @@ func (c *invocation) describeError(err error) error {
 	return errors.New(pgErr.Message)
 }
 
-// holdersSQL selects the other sessions that hold a lock on our tables and wait for no lock themselves. Their
-// transactions must have begun at least the duration $1 ago. If $2 is true, the locks include those of
-// readers, which block only a migration. The server may hide the state and times of another role's session.
+// holdersSQL selects the sessions that may block this one: those that hold a lock on our tables, wait for no
+// lock themselves, and are in a transaction that began at least the duration $1 ago. If $2 is true, the locks
+// of readers count also, because they block a migration. The server may hide the state and the times of
+// another role's session; the statement then selects the session without them.
 const holdersSQL = `SELECT string_agg(DISTINCT concat_ws(', ',
 	coalesce('pid ' || l.pid, 'a prepared transaction'),
 	'application ' || nullif(a.application_name, ''), 'role ' || a.usename, a.state,
@@ -75,7 +76,8 @@ WHERE l.granted AND c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p')
 	AND coalesce(a.xact_start <= clock_timestamp() - $1::interval, true)
 	AND ($2 OR l.mode <> 'AccessShareLock')`
 
-// lockTimeoutError returns the error for a lock timeout. The error names the sessions that may hold the lock.
+// lockTimeoutError returns the error for a lock timeout. The error names the sessions that may hold the lock:
+// those with a transaction that is nearly as old as the wait for the lock.
 func (c *invocation) lockTimeoutError() error {
 	waited := time.Since(c.lockWaitStart)
 	minAge := fmt.Sprintf("%d microseconds", waited.Microseconds()*9/10)

@@ -6,7 +6,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-// The command explain changes no row in any table.
+// The command `explain` changes no row in any table.
 func TestExplainChargesNothing(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.mustRun("rules", "set", "plan", "per_hour=10", "per_day=10", "count_by=all")

@@ -15,8 +15,8 @@ const (
 	// followInterval is the time between two queries for new rows.
 	followInterval = time.Second
 	// followWindow is the age of the oldest row that a query returns. Proxies usually write a row within
-	// seconds. A row that a proxy writes after more than followWindow, as after an outage of the database, is
-	// not printed.
+	// seconds. If a proxy writes a row more than followWindow after the request, because the database was
+	// down, the row is not printed.
 	followWindow = "2m"
 	// maxRowsPerQuery bounds the rows of a query, unless -n is larger.
 	maxRowsPerQuery = 1000
@@ -30,7 +30,7 @@ func (c *invocation) follow() error {
 	c.ctx = ctx
 	initialRows, err := strconv.Atoi(c.value("number"))
 	c.values["number"] = strconv.Itoa(max(initialRows, maxRowsPerQuery))
-	p := printer{hidden: strings.Fields(c.jsonOnly), headers: []string{}}
+	p := printer{hidden: strings.Fields(c.jsonOnly), continues: true}
 	var seen map[int64]bool // the ids of the rows of the last query, nil before the first
 	for err == nil {
 		if seen, err = c.followOnce(&p, seen, initialRows); err != nil {
@@ -41,7 +41,7 @@ func (c *invocation) follow() error {
 		case <-time.After(followInterval):
 		}
 		var since []string
-		since, err = c.parse([]input{{text: followWindow, kind: ago}})
+		since, err = c.parse([]input{{text: followWindow, kind: pastTime}})
 		c.values["since"], c.values["until"] = strings.Join(since, ""), "infinity"
 	}
 	if ctx.Err() != nil {
@@ -53,8 +53,9 @@ func (c *invocation) follow() error {
 // followOnce queries once, prints the rows that are not in seen, and returns the ids of all rows. The first
 // query, with a nil seen, prints at most initialRows.
 func (c *invocation) followOnce(p *printer, seen map[int64]bool, initialRows int) (map[int64]bool, error) {
-	// Read the snapshot's xmin before the rows. The next query returns the rows of all transactions from xmin
-	// on, so no row is missed. Rows that two queries return are in seen, and are printed once.
+	// Read the snapshot's xmin before the rows. The next query returns the rows of all transactions from this
+	// xmin on, so it misses no row of a transaction that has not committed yet. A row that both queries return
+	// is printed once, because it is in seen.
 	horizon, err := c.scalar("pg_snapshot_xmin(pg_current_snapshot())")
 	if err != nil {
 		return nil, err

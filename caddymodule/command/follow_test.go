@@ -14,7 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// follower collects the output of a running audit --follow.
+// follower collects the output of a running `audit --follow`.
 type follower struct {
 	t      *testing.T
 	mu     sync.Mutex
@@ -40,7 +40,8 @@ func (f *follower) await(text string) {
 	await.Within(f.t, time.Minute, text, func() bool { return f.count(text) > 0 })
 }
 
-// startFollow starts audit --follow with further args, and stops it when the test ends.
+// startFollow starts a command that follows the audit log, with the arguments args and the flags --dsn and
+// --json. It stops the command when the test ends.
 func (s *shell) startFollow(t *testing.T, args ...string) *follower {
 	ctx, cancel := context.WithCancel(t.Context())
 	f := &follower{t: t}
@@ -59,8 +60,8 @@ func (s *shell) startFollow(t *testing.T, args ...string) *follower {
 	return f
 }
 
-// audit --follow prints a row even if its transaction commits after transactions with later rows, or if the
-// row is in another partition.
+// The command `audit --follow` prints each new row once, the newest 1000 if there are more. It also prints a
+// row whose transaction commits after transactions with later rows.
 func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date + i) FROM " +
@@ -72,13 +73,15 @@ func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 	}
 	s.sql(insert("a", "30 s") + ";" + insert("b", "20 s") + ";" + insert("c", "10 s") + ";" +
 		strings.Replace(insert("other", "1 s"), "web", "api", 1))
-	// With -n 2, the command first prints the rows of b and c, and neither a nor other.
+	// With -n 2, the command first prints the rows of the users b and c. The row of a is older, and the row of
+	// "other" has another prefix.
 	f := s.startFollow(t, "audit", "--follow", "--prefix", "web", "-n", "2")
 	field := func(user string) string { return fmt.Sprintf(`"user_id":%q`, user) }
 	f.await(field("c"))
 	s.sql(insert("d", "5 s"))
 	f.await(field("d"))
-	// The transaction of late begins before those of e, f and g, and commits after them.
+	// The transaction with the row of the user "late" begins before the transactions of e, f and g, and
+	// commits after them. Because of the SAVEPOINT, the row's xmin is the id of a subtransaction.
 	late := cluster.Connect(t, s.dsn)
 	defer late.Close(context.Background())
 	_, err := late.Exec(t.Context(),

@@ -15,8 +15,8 @@ var outcomes = kind{
 
 // auditSQL selects rows of the audit log, without rows of transactions before @horizon. The column xmin has
 // the low 32 bits of the id of a row's transaction. Because no index sorts all rows by time, the statement
-// reads the last minute, then the minute before, then the two minutes before these, and so on, doubling the
-// time, until it has @number rows.
+// reads the last minute, then the minute before, then the 2 minutes before these, then 4 minutes, and so on,
+// until it has @number rows.
 const auditSQL = `SELECT a.time, a.outcome, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id,
 	a.tier, a.address, a.method, a.host, a.path, a.status, a.cost, a.count, a.weight, a.quota, a.remaining,
 	a.retry_after, a.duration, a.node, a.region, a.also, a.id
@@ -63,7 +63,7 @@ Ctrl-C, with the newest row last. --follow with --json prints one object per lin
 	}, periodFlags("1h", "decided")...),
 	exclusive: []string{"follow until", "prefix rule"},
 	jsonOnly:  "tier cost duration region also id",
-	do: func(c *invocation) error {
+	runGo: func(c *invocation) error {
 		if c.boolFlag("follow") {
 			return c.follow()
 		}
@@ -113,14 +113,14 @@ var nodesCommand = commandSpec{
 	short: "Lists the proxies, and whether each has applied all changes of the policy",
 	long: `CANNOT lists the GRANT statements that a proxy needs before it can decide. A proxy without a
 heartbeat for 10 seconds is silent. Silent and ended proxies stay in the list for a day.`,
-	empty: "No proxy counts here.",
+	emptyText: "No proxy counts here.",
 	sql: `SELECT node, region, version, CASE WHEN live AND cannot IS NOT NULL THEN 'cannot decide'
 	WHEN live THEN 'live' WHEN ended IS NOT NULL THEN 'ended' ELSE 'silent' END AS state, live, ended, cannot,
 	epoch, policy, behind, seen, local_from, local_until, problems, admitted, refused, undecided, locally
 FROM rate_limit_proxies ORDER BY node`,
 	jsonOnly: "live epoch",
-	do: func(c *invocation) error {
-		err := c.list(c.sql, c.empty)
+	runGo: func(c *invocation) error {
+		err := c.list(c.sql, c.emptyText)
 		if err != nil || c.json {
 			return err
 		}
@@ -153,7 +153,7 @@ REQUESTS then counts only refusals.`,
 		{name: "by", value: "sender", kind: oneOf("sender", "path"), usage: "with --since: sender or path"},
 		linesFlag("20"),
 	}, periodFlags("", "requests")...),
-	do: func(c *invocation) error {
+	runGo: func(c *invocation) error {
 		prefix := c.flag("prefix")
 		switch {
 		case c.values["since"] != nil:
@@ -189,8 +189,8 @@ var getCommand = commandSpec{
 	long:  `The prefix of a rule's limit is rule/RULE/LIMIT. KEY may be "-", to read it from standard input.`,
 	example: `  caddy pg-ratelimit get rule/free/per_hour acme
   caddy pg-ratelimit get per-key - < key.txt`,
-	args:     []kind{{}, secret},
-	notFound: "in the database", // makes get fail without rows; the error has another text, see missing
+	args:        []kind{{}, secret},
+	failIfEmpty: true,
 	sql: "SELECT @PREFIX AS prefix, " + counterColumns + `,
 	u.algorithm, u.used, u.quota, u.percent, u.resets_at
 FROM (VALUES (true), (false)) AS t(durable)
@@ -237,14 +237,14 @@ of the history can change these tables.`,
 		{name: "dry-run", value: false, usage: "count the rows, and delete none"},
 	},
 	exclusive: []string{"user ip key key-id"},
-	empty:     "There are no tables.",
+	emptyText: "There are no tables.",
 	sql: `SELECT f.name AS "table", f.deleted, nullif(f.kept, 0) AS kept
 FROM rate_limit_forget_person(@user, @key_id::bigint, @key, @ip::inet, @account::boolean,
 	@dry_run::boolean) AS f`,
-	do: func(c *invocation) error {
+	runGo: func(c *invocation) error {
 		if c.flag("user")+c.flag("ip")+c.flag("key")+c.flag("key-id") == "" {
 			return invalid("--user, --ip, --key or --key-id", "", "given: one of them selects the person")
 		}
-		return c.list(c.sql, c.empty)
+		return c.list(c.sql, c.emptyText)
 	},
 }

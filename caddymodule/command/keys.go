@@ -24,20 +24,20 @@ cannot be printed again, because the database stores only a digest.`,
 			{name: "tier", usage: "the key's tier (default: the user's tier)"},
 			{
 				name:  "expires",
-				kind:  end,
+				kind:  futureTime,
 				usage: "when the key ends: 90d, 2026-12-31 or never (default never)",
 			},
 		},
-		before: `SELECT rate_limit_set('rate_limit_api_keys', '{digest}', to_jsonb(k), NULL)
+		beforeSQL: `SELECT rate_limit_set('rate_limit_api_keys', '{digest}', to_jsonb(k), NULL)
 FROM (SELECT @digest::bytea AS digest, @hint::text AS hint, @user::text AS user_id, @name::text AS name,
 		@tier::text AS tier, @expires::timestamptz AS expires_at) AS k`,
-		sql: newKeySQL,
-		do:  newKey,
+		sql:   newKeySQL,
+		runGo: newKey,
 	}, {
-		use:   "list [--user USER] [-n 100]",
-		short: "Lists the API keys by their first characters; with a history, also their requests",
-		flags: []flag{{name: "user", usage: "only keys of this user"}, linesFlag("100")},
-		empty: "There are no keys.",
+		use:       "list [--user USER] [-n 100]",
+		short:     "Lists the API keys by their first characters; with a history, also their requests",
+		flags:     []flag{{name: "user", usage: "only keys of this user"}, linesFlag("100")},
+		emptyText: "There are no keys.",
 		sql: `SELECT k.*, r.* FROM (SELECT * FROM rate_limit_key_states
 	WHERE @user::text IS NULL OR user_id = @user ORDER BY id LIMIT @number::bigint) AS k
 LEFT JOIN LATERAL rate_limit_recent(k.user_id, k.id) AS r ON true`,
@@ -48,14 +48,14 @@ LEFT JOIN LATERAL rate_limit_recent(k.user_id, k.id) AS r ON true`,
 limit for this key, and RULE/LIMIT.burst the burst. revoked_at= makes a revoked key valid again.`,
 		example: `  caddy pg-ratelimit keys set 7 tier=bulk free/per_hour=5000
   caddy pg-ratelimit keys set 7 tier= free/per_hour=`,
-		args: []kind{keyID},
-		do:   setter("rate_limit_key"),
+		args:  []kind{keyID},
+		runGo: setter("rate_limit_key"),
 	}, {
 		use:       "revoke ID",
 		short:     "Ends an API key now",
 		args:      []kind{keyID},
 		singleRow: true,
-		before:    "SELECT rate_limit_revoke_key(@ID::bigint)",
+		beforeSQL: "SELECT rate_limit_revoke_key(@ID::bigint)",
 		sql:       "SELECT * FROM rate_limit_key_states WHERE id = @ID::bigint",
 	}, {
 		use:   "rotate ID [--grace 24h]",
@@ -66,9 +66,9 @@ that count by key count both keys as one. If the old key has leaked, use --grace
 		flags: []flag{
 			{name: "grace", value: "24h", kind: duration, usage: "how long the old key stays valid"},
 		},
-		before: "SELECT rate_limit_rotate_key(@ID::bigint, @grace::interval, @digest::bytea, @hint)",
-		sql:    newKeySQL,
-		do:     newKey,
+		beforeSQL: "SELECT rate_limit_rotate_key(@ID::bigint, @grace::interval, @digest::bytea, @hint)",
+		sql:       newKeySQL,
+		runGo:     newKey,
 	}},
 }
 
@@ -76,8 +76,8 @@ const newKeySQL = `SELECT s.*, o.id AS replaces, least(o.revoked_at, o.expires_a
 FROM rate_limit_api_keys k JOIN rate_limit_key_states s ON s.id = k.id
 LEFT JOIN rate_limit_api_keys o ON o.replaced_by = k.id WHERE k.digest = @digest::bytea`
 
-// newKey creates a random API key, stores its digest with before, and prints the key. No other function of
-// this package prints a key.
+// newKey creates a random API key, stores its digest by the command's beforeSQL, and prints the key. No other
+// function of this package prints a key.
 func newKey(c *invocation) error {
 	key, err := policy.NewKey()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// pageShutdown is the longest time for which servePage, when it ends, waits for requests in flight.
+// pageShutdown bounds the time that servePage waits at its end for requests in flight.
 const pageShutdown = time.Second
 
 var pageCommand = commandSpec{
@@ -37,7 +37,7 @@ machine, use ssh -L, or the handler pg_ratelimit_page behind an authentication.`
 			usage: "listen on addresses that other machines can reach",
 		},
 	},
-	do: func(c *invocation) error {
+	runGo: func(c *invocation) error {
 		dsn, err := c.database()
 		if err == nil {
 			err = checkListen(c.flag("listen"), c.boolFlag("insecure"))
@@ -57,16 +57,16 @@ machine, use ssh -L, or the handler pg_ratelimit_page behind an authentication.`
 
 // checkListen returns an error for an address that other machines can reach, unless insecure is true.
 func checkListen(listen string, insecure bool) error {
-	host, _, err := net.SplitHostPort(listen)
+	listenHost, _, err := net.SplitHostPort(listen)
 	if err != nil {
 		return invalid("--listen", listen, "an address and a port, such as 127.0.0.1:2020")
 	}
-	address, err := netip.ParseAddr(host)
-	if insecure || host == "localhost" || err == nil && address.IsLoopback() {
+	address, err := netip.ParseAddr(listenHost)
+	if insecure || listenHost == "localhost" || err == nil && address.IsLoopback() {
 		return nil
 	}
-	return invalid("--listen", listen, "an address of this machine alone, such as "+
-		"127.0.0.1:2020, or used with --insecure: the page has no login")
+	return invalid("--listen", listen, "an address that only this machine can reach, such as "+
+		"127.0.0.1:2020, unless --insecure is given: the page has no login")
 }
 
 // servePage serves the page until a signal ends it.

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Without --insecure, page refuses addresses that other machines can reach.
+// Without --insecure, the command `page` refuses addresses that other machines can reach, and an address
+// without a port.
 func TestPageListensOnLoopbackOnly(t *testing.T) {
 	s := newShell(t)
 	for _, listen := range []string{"0.0.0.0:0", ":2020", "192.0.2.1:2020", "2020"} {

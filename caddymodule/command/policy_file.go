@@ -27,7 +27,7 @@ same order. It never has a key or a ban.`,
 		flags: []flag{
 			{name: "users", value: false, usage: "also users, digests of API keys, and their overrides"},
 		},
-		do: exportPolicy,
+		runGo: exportPolicy,
 	}, {
 		use:   "apply FILE",
 		short: "Changes the policy to match a file",
@@ -43,7 +43,7 @@ A field that the file lacks gets its default. Rows that the file does not name s
 				usage: "delete rows that the file does not name, in the sections that it has",
 			},
 		},
-		do: applyPolicy,
+		runGo: applyPolicy,
 	}},
 }
 
@@ -56,7 +56,8 @@ func exportPolicy(c *invocation) error {
 		return c.show(json.RawMessage(*policy), "")
 	}
 	warnings, err := c.scalar(`SELECT string_agg('Warning: ' || rule || ': ' || warning
-	|| ': a database without the rule will refuse the file' || chr(10), '' ORDER BY rule)
+	|| ': policy apply refuses this file unless the database already has the rule with this tier' || chr(10),
+	'' ORDER BY rule)
 FROM rate_limit_rule_warnings WHERE field = 'tiers'`)
 	if err != nil {
 		return err
@@ -151,14 +152,14 @@ func compareFields(a, b string) int {
 // toJSON converts a YAML document to JSON.
 func toJSON(file []byte) (string, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(file))
-	var document, more jsonText
+	var document, second jsonText
 	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
 		return "", errors.New("the file is empty: must have one or more of the sections tiers, users, " +
 			"keys, rules, overrides")
 	} else if err != nil {
 		return "", err
 	}
-	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
+	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
 		return "", errors.Join(errors.New("must be one document of YAML"), err)
 	}
 	return string(document.RawMessage), nil
@@ -167,8 +168,9 @@ func toJSON(file []byte) (string, error) {
 // jsonText holds a YAML value as JSON. Scalars become strings, which the server converts to its types.
 type jsonText struct{ json.RawMessage }
 
-// UnmarshalYAML implements yaml.Unmarshaler. The decoder resolves aliases and rejects duplicate names.
-// Elements are pointers, so that a null becomes nil: the decoder does not call UnmarshalYAML for null.
+// UnmarshalYAML implements yaml.Unmarshaler. The decoder resolves aliases and rejects duplicate names. The
+// decoder does not call UnmarshalYAML for a null. The elements are therefore pointers, so that a null becomes
+// nil.
 func (t *jsonText) UnmarshalYAML(n *yaml.Node) (err error) {
 	var value any = &n.Value
 	switch n.Kind {

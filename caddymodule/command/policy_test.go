@@ -8,8 +8,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// An export never has API keys, and has their digests only with --users. After policy apply, the API keys of
-// these digests are valid.
+// An export never has API keys, and has their digests and users only with --users. After `policy apply` of
+// these digests, their API keys are valid again. `policy apply` refuses an API key in place of a digest, and
+// the error does not contain the key.
 func TestExportHasNoKey(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.mustRun("users", "set", "acme", "tier=anonymous")
@@ -35,8 +36,8 @@ func TestExportHasNoKey(t *testing.T) {
 	}
 }
 
-// policy apply makes the changes that the dry run printed. Then export returns the file, and applying the
-// file again changes nothing.
+// `policy apply` makes the changes that the dry run printed. After that, `policy export` prints the file, and
+// a second `policy apply` of the file changes nothing.
 func TestApplyMakesTheChangesOfADryRun(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.sql(

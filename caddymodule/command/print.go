@@ -13,9 +13,9 @@ import (
 )
 
 // show prints value as JSON with --json, else as tables. A list of objects becomes a table. An object becomes
-// a line for each field, and a table for each list in the object. empty is the text printed for an empty
-// list. show redacts API keys, which the data may contain, except in a command that has created an API key.
-func (c *invocation) show(value any, empty string) error {
+// a line for each field, and a table for each list in the object. For an empty list, show prints emptyText.
+// show redacts API keys, which the data may contain, except in a command that has created an API key.
+func (c *invocation) show(value any, emptyText string) error {
 	indent := ""
 	if c.json {
 		indent = "  "
@@ -23,7 +23,7 @@ func (c *invocation) show(value any, empty string) error {
 	output, err := c.encode(value, indent)
 	if err == nil && !c.json {
 		p := printer{hidden: strings.Fields(c.jsonOnly)}
-		p.add(json.RawMessage(output), empty)
+		p.add(json.RawMessage(output), emptyText)
 		output = p.String()
 	}
 	if err != nil {
@@ -80,16 +80,17 @@ func listOf(value json.RawMessage) (list []json.RawMessage, isList bool) {
 type printer struct {
 	strings.Builder
 	hidden []string // names of columns to omit
-	// headers is nil if each call of table prints a table of its own. If several calls continue one table,
-	// headers is empty before the first call, and has the names of the columns after it.
-	headers []string
+	// continues makes further calls of table add lines to the table of the first call, instead of a table
+	// each.
+	continues  bool
+	hasHeaders bool // whether a call of table has written the headers of the table to continue
 }
 
-// add appends value, or empty if value is an empty list.
-func (p *printer) add(value json.RawMessage, empty string) {
+// add appends value, or emptyText if value is an empty list.
+func (p *printer) add(value json.RawMessage, emptyText string) {
 	if list, isList := listOf(value); isList {
 		if len(list) == 0 {
-			p.WriteString(empty + "\n")
+			p.WriteString(emptyText + "\n")
 		}
 		p.table(list)
 		return
@@ -111,15 +112,16 @@ func (p *printer) add(value json.RawMessage, empty string) {
 	}
 }
 
-// isTable reports whether a list gets lines of its own, and not a cell, because it has objects, sentences or
-// more than three names. An empty list counts as a table, so that it gets no cell.
+// isTable reports whether a list gets lines of its own, instead of a cell, because its first element is an
+// object or a sentence, or because it has more than three names. The other elements have the type of the first
+// one. An empty list counts as a table, so that it gets no cell.
 func isTable(list []json.RawMessage) bool {
 	return len(list) == 0 || list[0][0] == '{' ||
 		list[0][0] == '"' && (len(list) > 3 || bytes.Contains(list[0], []byte(" ")))
 }
 
 // table appends a table of objects that have the same fields, or a list of sentences. A column that is empty
-// in all rows is left out, unless p.headers says that later calls continue the table and may fill it.
+// in all rows is left out, unless p.continues is set, because a later call may then fill the column.
 func (p *printer) table(list []json.RawMessage) {
 	var rows [][]field
 	for _, item := range list {
@@ -136,13 +138,13 @@ func (p *printer) table(list []json.RawMessage) {
 	headers := []string{}
 	for i, f := range rows[0] {
 		hasCell := func(r []field) bool { return hasValue(r[i].value) }
-		if !slices.Contains(p.hidden, f.name) && (p.headers != nil || slices.ContainsFunc(rows, hasCell)) {
+		if !slices.Contains(p.hidden, f.name) && (p.continues || slices.ContainsFunc(rows, hasCell)) {
 			columns = append(columns, i)
 			headers = append(headers, strings.ToUpper(label(f.name)))
 		}
 	}
 	var lines [][]string
-	if len(p.headers) == 0 {
+	if !p.hasHeaders {
 		lines = append(lines, headers)
 	}
 	for _, row := range rows {
@@ -153,8 +155,8 @@ func (p *printer) table(list []json.RawMessage) {
 		lines = append(lines, line)
 	}
 	width := 0
-	if p.headers != nil {
-		p.headers, width = headers, 10
+	if p.continues {
+		p.hasHeaders, width = true, 10 // the columns of all calls should align
 	}
 	p.align(lines, width)
 }

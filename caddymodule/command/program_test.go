@@ -49,9 +49,9 @@ func (s *shell) writeFile(name, text string) {
 	}
 }
 
-// The DSN comes from --dsn, else from DATABASE_URL, and may have placeholders. An error about the DSN or the
-// connection does not contain the password.
-func TestFlagOverridesDatabaseURL(t *testing.T) {
+// The DSN comes from --dsn, else from DATABASE_URL, and may have placeholders. A missing or invalid DSN is an
+// error. No error about the DSN or the connection contains the password.
+func TestDSNSourcesAndSecrecy(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.mustRun("rules", "set", "plan", "per_hour=7")
 	s.writeFile("dsn", s.dsn+"\n")
@@ -73,7 +73,7 @@ func TestFlagOverridesDatabaseURL(t *testing.T) {
 			err: `dsn: "memory": must be a Postgres URL or key=value pairs`},
 		{name: "invalid DSN", args: []string{"--dsn", "postgres://user:hunter2@host:port/x"}, err: "dsn: "},
 		{name: "no server", args: []string{"--dsn", "postgres://user:hunter2@127.0.0.1:1/x"},
-			err: "the on_error setting of each decides on requests: failed to connect"},
+			err: "dsn: no connection to the database: failed to connect"},
 	} {
 		out, status := s.runProgram(c.environment, append(list, c.args...)...)
 		if strings.Contains(out.stdout+out.stderr, "hunter2") {

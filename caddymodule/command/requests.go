@@ -19,8 +19,9 @@ var explainCommand = commandSpec{
 	use:   "explain [--key KEY | --key-id ID | --user USER] --method GET --path /x --ip ADDRESS",
 	short: "Shows what the policy does with a request, and why",
 	long: `Shows the user and the tier, the bans, and why each rule applies or not. For each limit it shows
-the amount, the source of the amount, and the remaining quota. The proxies' own code matches the
-rules. Nothing is charged. Zones in the proxies' configurations are not part of the policy.`,
+the amount, the source of the amount, and the remaining quota. The command evaluates the rules with
+the code of the proxies, and charges nothing. It does not show zones in the configurations of
+proxies, which are not part of the policy.`,
 	example: `  caddy pg-ratelimit explain --user acme --method GET --path /api/v1/x --ip 192.0.2.1
   caddy pg-ratelimit explain --key - --path /api/v1/x < key.txt
   caddy pg-ratelimit explain --user acme --path / --at 2026-11-27`,
@@ -45,7 +46,7 @@ rules. Nothing is charged. Zones in the proxies' configurations are not part of 
 	},
 	exclusive: []string{"key key-id user"},
 	jsonOnly:  "outcome reason status rule host mode retry_after",
-	do:        explain,
+	runGo:     explain,
 }
 
 func explain(c *invocation) error {
@@ -102,20 +103,24 @@ var replayCommand = commandSpec{
 SETTING is one of the settings of "rules set" for limits. A replay uses the current overrides, and
 the tiers of the recorded requests.
 
-The audit log must contain the requests that passed: "audit all" or "audit sample". A row of the
-audit log may stand for several requests: for a sample, or for equal refusals within a second.
-They count as one burst at the time of the row. The counters begin empty, so until the longest
-window has passed, the replay refuses less than the limits would have. With a sample, only limits
-of ten or more sampled rows have a useful result: at 5 %, limits of 200 or more. Requests that
-another limit refused, or that were blocked or rejected, do not count. Where the audit log has no
-full addresses, a rule that counts by address counts several clients as one.`,
+The audit log must contain the requests that passed: use "audit all" or "audit sample".
+
+The result differs from real limits in these cases:
+- The counters begin empty. Until the longest window has passed, the replay refuses too little.
+- A row may stand for several requests: for a sample, or for equal refusals within a second. They
+  count as one burst at the time of the row.
+- With a sample, the result is useful only for a limit of which ten or more requests are sampled: at
+  5 %, a limit of 200 or more.
+- Requests that another limit refused, or that were blocked or rejected, do not count.
+- If the audit log has no full addresses, a rule that counts by address counts several clients as
+  one.`,
 	example: `  caddy pg-ratelimit replay --rule free per_hour=500 algorithm=token_bucket burst=20 --since 24h
   caddy pg-ratelimit replay --rule protect limit.burst=50/10s --since 2026-11-20 --until 2026-11-27`,
 	flags: append(
 		[]flag{{name: "rule", usage: "the rule", required: true}, linesFlag("10")},
 		periodFlags("7d", "requests")...),
-	noun: "rule",
-	do:   replay,
+	noun:  "rule",
+	runGo: replay,
 }
 
 // replaySettings lists the settings of a rule that a replay can change: its limits, and the cost of a
@@ -134,9 +139,8 @@ func replay(c *invocation) error {
 	var limits *evaluate.Limits
 	err = c.inTransaction(func() error {
 		if len(changes) > 0 {
-			// Only a rule that is off may be without limits. If the new settings leave no limit, turning the
-			// rule off lets ReadLimits return the error, and not the database. The transaction is rolled
-			// back.
+			// The database refuses a rule without limits, unless the rule is off. Turn the rule off, so that
+			// ReadLimits reports missing limits with its own error. The transaction is rolled back.
 			result, err := c.conn.Exec(c.ctx, "UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1",
 				rule)
 			if err == nil && result.RowsAffected() > 0 {

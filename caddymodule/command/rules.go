@@ -4,10 +4,10 @@ var rulesCommand = commandSpec{
 	use: "rules", noun: "rule",
 	short: "Lists and changes rules",
 	commands: []commandSpec{{
-		use:   "list",
-		short: "Lists all rules in the order in which proxies try them, with their limits and problems",
-		empty: "There are no rules.",
-		sql:   "SELECT * FROM rate_limit_rule_states",
+		use:       "list",
+		short:     "Lists all rules in the order in which proxies try them, with their limits and problems",
+		emptyText: "There are no rules.",
+		sql:       "SELECT * FROM rate_limit_rule_states",
 	}, {
 		use:   "set NAME SETTING=VALUE ...",
 		short: "Creates a rule, or changes its settings",
@@ -22,7 +22,7 @@ rule. valid is FROM..UNTIL, where either may be missing.`,
 		flags: []flag{
 			{name: "force", value: false, usage: "allow an amount of 0, which refuses every request"},
 		},
-		do: setter("rate_limit_rule"),
+		runGo: setter("rate_limit_rule"),
 	},
 		ruleMode("enable", "enforce", "on: its limits apply"),
 		ruleMode("disable", "off", "off: it is ignored"), {
@@ -53,15 +53,15 @@ var tiersCommand = commandSpec{
 	use: "tiers", noun: "tier",
 	short: "Lists and changes tiers, the plans of users",
 	commands: []commandSpec{{
-		use:   "list",
-		short: "Lists the tiers, each with its rules and its numbers of users and keys",
-		empty: "There are no tiers.",
-		sql:   "SELECT * FROM rate_limit_tier_states ORDER BY rank, tier",
+		use:       "list",
+		short:     "Lists the tiers, each with its rules and its numbers of users and keys",
+		emptyText: "There are no tiers.",
+		sql:       "SELECT * FROM rate_limit_tier_states ORDER BY rank, tier",
 	}, {
 		use:     "set TIER [SETTING=VALUE ...]",
 		short:   "Creates a tier, or changes its settings",
 		example: "  caddy pg-ratelimit tiers set pro rank=2 comment='49 dollars a month'",
-		do:      setter("rate_limit_tier"),
+		runGo:   setter("rate_limit_tier"),
 	}, {
 		use:      "rename TIER NEW",
 		short:    "Renames a tier, also in its users, keys, overrides and rules",
@@ -83,8 +83,8 @@ var changesCommand = commandSpec{
 		{name: "since", value: "1h", kind: duration, usage: "only changes of the last 30m, 24h, 7d …"},
 		linesFlag("100"),
 	},
-	jsonOnly: "ref key_id before after",
-	empty:    "Nothing was changed.",
+	jsonOnly:  "ref key_id before after",
+	emptyText: "Nothing was changed.",
 	sql: `SELECT * FROM rate_limit_changed WHERE at >= now() - @since::interval
 ORDER BY at DESC, seq DESC LIMIT @number::bigint`,
 }

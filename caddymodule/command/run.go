@@ -42,7 +42,7 @@ type invocation struct {
 // command.
 func (c *invocation) run() error {
 	if c.offline {
-		return c.do(c)
+		return c.runGo(c)
 	}
 	if err := c.connect(); err != nil {
 		return err
@@ -51,10 +51,10 @@ func (c *invocation) run() error {
 	err := c.read()
 	switch {
 	case err != nil:
-	case c.do != nil:
-		err = c.do(c)
+	case c.runGo != nil:
+		err = c.runGo(c)
 	default:
-		err = c.list(c.sql, c.empty)
+		err = c.list(c.sql, c.emptyText)
 	}
 	return c.describeError(err)
 }
@@ -109,8 +109,7 @@ func (c *invocation) connect() (err error) {
 	// Do not prepare statements, because a pooler may run each transaction in another session.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	if c.conn, err = pgx.ConnectConfig(c.ctx, config); err != nil {
-		return fmt.Errorf("dsn: no connection to the database. If proxies have none either, the on_error "+
-			"setting of each decides on requests: %w", err)
+		return fmt.Errorf("dsn: no connection to the database: %w", err)
 	}
 	return nil
 }
@@ -135,16 +134,16 @@ var movedShard = regexp.MustCompile(`relation "[^"]*rate_limit_[a-z]+_[0-9]+" do
 // errRollback makes inTransaction roll back and return nil.
 var errRollback = errors.New("rolled back")
 
-// inTransaction runs do in a transaction, and commits if do returns nil. After a deadlock, and after Citus
-// has moved a shard, inTransaction runs do again in a new transaction.
-func (c *invocation) inTransaction(do func() error) error {
+// inTransaction calls f in a transaction, and commits if f returns nil. After a deadlock, and after Citus
+// has moved a shard, inTransaction calls f again in a new transaction.
+func (c *invocation) inTransaction(f func() error) error {
 	for attempt := 1; ; attempt++ {
 		c.lockWaitStart = time.Now()
 		tx, err := c.conn.BeginTx(c.ctx, pgx.TxOptions{BeginQuery: beginSQL})
 		if err != nil {
 			return err
 		}
-		if err = do(); err == nil {
+		if err = f(); err == nil {
 			err = tx.Commit(c.ctx) // deferred constraints may fail here
 		} else {
 			_ = tx.Rollback(c.ctx) // the first error is the cause
@@ -180,28 +179,28 @@ func (c *invocation) scalar(sql string, args ...any) (*string, error) {
 	return value, err
 }
 
-// list executes c.before and then sql in one transaction, and prints the rows of sql, or the text empty if
-// there are none. If the command has a doneText, list prints a confirmation in place of the rows.
-func (c *invocation) list(sql, empty string) error {
+// list executes c.beforeSQL and then sql in one transaction, and prints the rows of sql, or emptyText if there
+// are no rows. If the command has a doneText, list prints a confirmation instead of the rows.
+func (c *invocation) list(sql, emptyText string) error {
 	rows, err := c.change(sql)
 	switch {
 	case err != nil:
 		return err
-	case len(rows) == 0 && (c.singleRow || c.doneText != "" || c.notFound != ""):
+	case len(rows) == 0 && (c.singleRow || c.doneText != "" || c.failIfEmpty):
 		return c.missing(c.name())
 	case c.doneText != "":
 		return c.printConfirmation(c.doneText)
 	case c.singleRow:
 		return c.show(rows[0], "")
 	}
-	return c.show(rows, empty)
+	return c.show(rows, emptyText)
 }
 
-// change executes c.before and then sql in one transaction, and returns the rows of sql.
+// change executes c.beforeSQL and then sql in one transaction, and returns the rows of sql.
 func (c *invocation) change(sql string) (rows []json.RawMessage, err error) {
 	err = c.inTransaction(func() (err error) {
-		if c.before != "" {
-			if _, err := c.conn.Exec(c.ctx, c.before, c.values); err != nil {
+		if c.beforeSQL != "" {
+			if _, err := c.conn.Exec(c.ctx, c.beforeSQL, c.values); err != nil {
 				return err
 			}
 		}
@@ -212,7 +211,7 @@ func (c *invocation) change(sql string) (rows []json.RawMessage, err error) {
 }
 
 // printConfirmation prints "The NOUN NAME is OUTCOME.", such as "The rule x is deleted." NAME is the first
-// argument.
+// argument. After an outcome such as "renamed to", the second argument follows.
 func (c *invocation) printConfirmation(outcome string) error {
 	if strings.HasSuffix(outcome, " to") {
 		outcome += " " + redactAndQuote(c.args[1])
@@ -231,10 +230,10 @@ func (c *invocation) name() string { return c.value(argumentNames(c.use)[0]) }
 
 // missing returns the error for a name that selects no row.
 func (c *invocation) missing(name string) error {
-	if c.noun == counterNoun { // the text has no key, because a key may be a secret
+	if c.noun == counterNoun { // do not quote the key, because it may be a secret
 		return errors.New("there is no counter of this prefix and key, so its full quota is left")
 	}
-	return invalid(c.noun, name, cmp.Or(c.notFound, "listed by: caddy pg-ratelimit "+c.noun+"s list"))
+	return invalid(c.noun, name, cmp.Or(c.wantName, "listed by: caddy pg-ratelimit "+c.noun+"s list"))
 }
 
 // apiKeys matches API keys in a text, including mistyped ones.

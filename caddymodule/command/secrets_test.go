@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// commandsWithKey returns commands that print API keys, and commands with key as an argument, including
-// arguments where only a mistake of the user puts an API key.
+// commandsWithKey returns commands that print rows about API keys, and commands with key as an argument. Some
+// have the key where only a mistake of the user would put it.
 func commandsWithKey(key string) [][]string {
 	return [][]string{
 		{"keys", "list"}, {"keys", "list", "--json"},
@@ -40,8 +40,8 @@ func commandsWithKey(key string) [][]string {
 	}
 }
 
-// Only keys create and keys rotate print a key, once and on standard output. No other command prints a key,
-// even if the user puts it in a wrong place, and no table contains it.
+// Only `keys create` and `keys rotate` print a key, once and on standard output. No other command prints a
+// key, even if the user puts it in a wrong place, and no table contains it.
 func TestKeyIsShownOnceAndNeverStored(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.mustRun("users", "set", "acme", "tier=anonymous")
@@ -79,7 +79,7 @@ func TestKeyIsShownOnceAndNeverStored(t *testing.T) {
 	}
 }
 
-// A key that another program created has another form, and is also a secret.
+// An API key that another program created has another form. No command prints such a key either.
 func TestExternalAPIKeyIsRedacted(t *testing.T) {
 	s := newShell(t, schema.File)
 	const key = "sk-live-0123456789"

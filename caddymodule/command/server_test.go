@@ -7,8 +7,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-// The command migrate creates the tables, does nothing if they are up to date, and else upgrades them and
-// keeps their rows.
+// The command `migrate` creates missing tables, does nothing if they are up to date, and upgrades older tables
+// without a change to their rows. Without tables, another command fails with an error that names `migrate`.
 func TestMigrateUpgradesTablesAndKeepsRows(t *testing.T) {
 	s := newShell(t)
 	s.expectError([]string{"tables are missing", "caddy pg-ratelimit migrate"}, "rules", "list")
@@ -36,8 +36,8 @@ func TestMigrateUpgradesTablesAndKeepsRows(t *testing.T) {
 	}
 }
 
-// If another program has a table with the same name, the error names the table. The error does not recommend
-// the command migrate, which would fail too.
+// If another program has a table with the same name, the error of `migrate` and of the commands that use the
+// table names the table. In another schema, the commands then work.
 func TestErrorNamesTableOfAnotherProgram(t *testing.T) {
 	for table, use := range map[string][]string{
 		"rate_limit_rules": {"rules", "list"}, "rate_limit_metrics": {"usage", "acme"},
@@ -48,13 +48,13 @@ func TestErrorNamesTableOfAnotherProgram(t *testing.T) {
 		s.expectError(want, "migrate")
 		s.expectError(want, use...)
 		s.sql("CREATE SCHEMA limits")
-		own := &shell{t: t, dsn: s.dsn + "&search_path=limits"}
-		own.mustRun("migrate")
-		own.mustRun("rules", "list")
+		limits := &shell{t: t, dsn: s.dsn + "&search_path=limits"}
+		limits.mustRun("migrate")
+		limits.mustRun("rules", "list")
 	}
 }
 
-// The SQL of migrate --print, which needs no database, creates the tables that migrate creates.
+// The SQL that `migrate --print` prints without a database creates the tables that `migrate` creates.
 func TestMigratePrintsItsSQL(t *testing.T) {
 	s := newShell(t)
 	// s.caddy runs the command without --dsn.

@@ -20,16 +20,16 @@ WHERE p.oid = $1::text::regproc ORDER BY a.place`
 // assignment is a parsed name=value. An empty value resets the setting to its default.
 type assignment struct{ name, value string }
 
-// assignments parses texts of the form name=value. A name is valid if it is in known or isKnown returns true
-// for it. Each name may occur once.
-func assignments(texts, known []string, isKnown func(name string) bool) (parsed []assignment, err error) {
-	names := strings.Join(known, ", ")
+// assignments parses texts of the form name=value. A name is valid if validNames contains it, or if isValid
+// returns true for it. Each name may occur once.
+func assignments(texts, validNames []string, isValid func(name string) bool) (parsed []assignment, err error) {
+	names := strings.Join(validNames, ", ")
 	for _, text := range texts {
 		name, value, ok := strings.Cut(text, "=")
 		switch {
 		case !ok:
 			return nil, fmt.Errorf("%q: must be name=value, where the name is one of %s", text, names)
-		case !isKnown(name) && !slices.Contains(known, name):
+		case !isValid(name) && !slices.Contains(validNames, name):
 			return nil, fmt.Errorf("%s: unknown: must be one of %s", name, names)
 		case slices.ContainsFunc(parsed, func(a assignment) bool { return a.name == name }):
 			return nil, fmt.Errorf("%s: must be given once; commas separate the elements of a list, as in "+
@@ -48,7 +48,7 @@ func isLimit(name string) bool {
 // isOverride reports whether name has the form RULE/LIMIT or RULE/LIMIT.burst.
 func isOverride(name string) bool { return strings.Contains(name, "/") }
 
-// setter returns the field do of a command that changes settings with an SQL function.
+// setter returns the field runGo of a command that changes settings with an SQL function.
 func setter(function string) func(c *invocation) error {
 	return func(c *invocation) error {
 		outcome := ""
@@ -81,20 +81,20 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 	if err != nil {
 		return "", err
 	}
-	var known, reset, elements []string
+	var names, reset, elements []string
 	types, listName, isElement := map[string]string{}, "", func(string) bool { return false }
 	for _, a := range arguments[1:] {
 		switch types[a.Name] = a.Type; a.Name {
 		case "reset":
 		case "limits":
-			listName, isElement, known = a.Name, isLimit, append(known, "limit.NAME")
+			listName, isElement, names = a.Name, isLimit, append(names, "limit.NAME")
 		case "overrides":
-			listName, isElement, known = a.Name, isOverride, append(known, "RULE/LIMIT", "RULE/LIMIT.burst")
+			listName, isElement, names = a.Name, isOverride, append(names, "RULE/LIMIT", "RULE/LIMIT.burst")
 		default:
-			known = append(known, a.Name)
+			names = append(names, a.Name)
 		}
 	}
-	changes, err := assignments(texts, known, isElement)
+	changes, err := assignments(texts, names, isElement)
 	if err != nil {
 		return "", err
 	}
@@ -139,7 +139,7 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 	if err := c.conn.QueryRow(c.ctx, sql+")", values...).Scan(&outcome); err != nil {
 		return "", err
 	}
-	// Check deferred constraints now, so that an error does not come from the commit, but from here.
+	// Check deferred constraints now, so that set returns their errors, and not the commit.
 	_, err = c.conn.Exec(c.ctx, "SET CONSTRAINTS ALL IMMEDIATE")
 	return outcome, err
 }

@@ -40,8 +40,7 @@ func (s *shell) run(args ...string) output {
 	return s.caddy(append([]string{"pg-ratelimit", "--dsn", s.dsn}, args...)...)
 }
 
-// caddy runs `caddy …` in this process, with the command that Caddy builds. runProgram runs the program
-// itself.
+// caddy runs `caddy …` in this process. runProgram runs Caddy in another process.
 func (s *shell) caddy(args ...string) output {
 	s.t.Helper()
 	root := s.root(args...)

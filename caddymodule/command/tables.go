@@ -25,7 +25,7 @@ tables. The number of shards cannot change later.`,
 		{name: "shards", value: 0,
 			usage: "number of shards of the counters: one or two for each future server"},
 	},
-	do: func(c *invocation) error {
+	runGo: func(c *invocation) error {
 		if c.boolFlag("print") {
 			_, err := io.WriteString(c.cmd.OutOrStdout(), schema.File)
 			return err
@@ -42,11 +42,11 @@ tables. The number of shards cannot change later.`,
 		}
 		defer c.close()
 		c.lockWaitStart = time.Now()
-		done, err := migrate.Run(c.ctx, c.conn, shards)
-		if done == (migrate.Done{}) {
+		changes, err := migrate.Run(c.ctx, c.conn, shards)
+		if changes == (migrate.Done{}) {
 			return err
 		}
-		return errors.Join(c.describeError(err), c.show(done, ""))
+		return errors.Join(c.describeError(err), c.show(changes, ""))
 	},
 }
 

@@ -74,7 +74,7 @@ func runTranscript(t *testing.T, transcript string) string {
 	return got.String()
 }
 
-// normalizeOutput returns the output of a command, in which placeholders replace variableTexts and user.
+// normalizeOutput returns the output of a command, with a placeholder for each of variableTexts and for user.
 func normalizeOutput(out output, user string) string {
 	text := strings.ReplaceAll(out.stdout, "\n\n", "\n.\n") // an empty line belongs to the transcript
 	stderr := out.stderr

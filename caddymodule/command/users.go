@@ -17,7 +17,7 @@ func listColumn(name, sql string) string {
 }
 
 const (
-	inBans     = "listed by: caddy pg-ratelimit bans"
+	wantBanned = "listed by: caddy pg-ratelimit bans"
 	keysOfUser = "IN (SELECT id FROM rate_limit_api_keys WHERE user_id = @USER)"
 	userFields = "tier, tier_until, period_start, time_zone, comment, created_at, updated_at"
 	bansSQL    = "SELECT kind, banned, until, banned_by, banned_at, reason FROM rate_limit_banned"
@@ -47,15 +47,15 @@ WHERE u.user_id IS NOT NULL OR EXISTS (SELECT FROM rate_limit_banned b WHERE b.u
 				usage: "name, or last: users without requests first"},
 			linesFlag("100"),
 		},
-		do: func(c *invocation) error {
-			last := ""
-			if c.flag("sort") == "last" { // the history may be missing
-				last = `(SELECT max(h.last_request) FROM rate_limit_metrics h
+		runGo: func(c *invocation) error {
+			order := ""
+			if c.flag("sort") == "last" { // without this flag, the statement must work without a history
+				order = `(SELECT max(h.last_request) FROM rate_limit_metrics h
 		WHERE h.granularity = 'day' AND h.user_id = u.user_id) NULLS FIRST, `
 			}
 			return c.list(`SELECT u.user_id, u.tier, u.state, r.*
 FROM (SELECT u.* FROM rate_limit_user_states u
-	WHERE @tier::text IS NULL OR u.tier = @tier ORDER BY `+last+`u.user_id LIMIT @number::bigint) AS u
+	WHERE @tier::text IS NULL OR u.tier = @tier ORDER BY `+order+`u.user_id LIMIT @number::bigint) AS u
 LEFT JOIN LATERAL rate_limit_recent(u.user_id) AS r ON true`, "There are no users.")
 		},
 	}, {
@@ -67,14 +67,14 @@ overrides the burst.`,
 		example: `  caddy pg-ratelimit users set acme tier=pro tier_until=30d
   caddy pg-ratelimit users set acme free/per_hour=5000
   caddy pg-ratelimit users set acme free/per_hour=`,
-		do: setter("rate_limit_user"),
+		runGo: setter("rate_limit_user"),
 	}, {
 		use:       "delete USER",
 		short:     "Deletes a user with its keys and overrides, and prints them",
 		long:      "A ban of the user stays. To shut out a user and keep the keys, see users ban.",
 		singleRow: true,
-		// The lock keeps others from creating a key of the user before the user is deleted.
-		before: "SELECT FROM rate_limit_users WHERE user_id = @USER FOR UPDATE",
+		// The lock prevents another session from creating a key of the user before the user is deleted.
+		beforeSQL: "SELECT FROM rate_limit_users WHERE user_id = @USER FOR UPDATE",
 		sql: "SELECT user_id AS deleted, " + userFields + ownedColumns + `
 FROM rate_limit_users WHERE user_id = @USER AND rate_limit_delete_user(@USER)`,
 	}, {
@@ -82,22 +82,22 @@ FROM rate_limit_users WHERE user_id = @USER AND rate_limit_delete_user(@USER)`,
 		short:   "Bans a user with all its keys",
 		example: "  caddy pg-ratelimit users ban acme --for 24h --reason 'ticket 4711'",
 		flags:   banFlags, exclusive: []string{"for until"}, singleRow: true,
-		before: "SELECT rate_limit_ban(user_id => @USER" + banArguments,
-		sql:    bansSQL + " WHERE user_id = @USER",
+		beforeSQL: "SELECT rate_limit_ban(user_id => @USER" + banArguments,
+		sql:       bansSQL + " WHERE user_id = @USER",
 	}, {
 		use:      "unban USER",
 		short:    "Lifts the ban of a user",
 		doneText: "unbanned",
 		sql:      "SELECT WHERE rate_limit_unban(user_id => @USER)",
-		notFound: inBans,
+		wantName: wantBanned,
 	}},
 }
 
 var bansCommand = commandSpec{
-	use:   "bans",
-	short: "Lists the banned networks, users and keys",
-	empty: "There are no bans.",
-	sql:   bansSQL + " ORDER BY network, user_id, key_id",
+	use:       "bans",
+	short:     "Lists the banned networks, users and keys",
+	emptyText: "There are no bans.",
+	sql:       bansSQL + " ORDER BY network, user_id, key_id",
 }
 
 var banCommand = commandSpec{
@@ -109,9 +109,9 @@ var banCommand = commandSpec{
 		banFlags...),
 	exclusive: []string{"for until"},
 	args:      []kind{network}, singleRow: true,
-	before: "SELECT rate_limit_ban(network => @NETWORK::cidr" + banArguments,
-	sql:    bansSQL + " WHERE network = @NETWORK::cidr",
-	do: func(c *invocation) error {
+	beforeSQL: "SELECT rate_limit_ban(network => @NETWORK::cidr" + banArguments,
+	sql:       bansSQL + " WHERE network = @NETWORK::cidr",
+	runGo: func(c *invocation) error {
 		network := netip.MustParsePrefix(c.name())
 		if isWide(network) && !c.boolFlag("yes") {
 			return invalid("NETWORK", network.String(), "an IPv4 /8 or an IPv6 /16 at most, which is the "+
@@ -138,5 +138,5 @@ var unbanCommand = commandSpec{
 	args:     []kind{network},
 	doneText: "unbanned",
 	sql:      "SELECT WHERE rate_limit_unban(network => @NETWORK::inet)",
-	notFound: inBans,
+	wantName: wantBanned,
 }

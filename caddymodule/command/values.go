@@ -45,9 +45,9 @@ var (
 	month    = kind{"CASE WHEN length(t) = 7 THEN (t || '-01')::date END", "a month such as 2026-11"}
 	duration = kind{"CASE WHEN " + isDuration + " THEN t::interval END", "a duration such as 30m, 24h or 7d"}
 	moment   = kind{"t::timestamptz", wantTime}
-	ago      = kind{"CASE WHEN " + isDuration + " THEN now() - t::interval ELSE t::timestamptz END",
+	pastTime = kind{"CASE WHEN " + isDuration + " THEN now() - t::interval ELSE t::timestamptz END",
 		"a duration before now such as 30m, 24h or 7d, or " + wantTime}
-	end = kind{`(SELECT e FROM (SELECT CASE WHEN t = 'never' THEN 'infinity' WHEN ` + isDuration +
+	futureTime = kind{`(SELECT e FROM (SELECT CASE WHEN t = 'never' THEN 'infinity' WHEN ` + isDuration +
 		` THEN now() + t::interval ELSE t::timestamptz END) AS a(e) WHERE e > now())`,
 		"in the future: a duration such as 24h or 90d, " + wantTime + ", or never"}
 	address = kind{"CASE WHEN t NOT LIKE '%/%' THEN host(rate_limit_network(t::inet)) END",
@@ -64,7 +64,7 @@ var typeKinds = map[string]kind{
 	"interval": duration,
 	"tstzrange": {"('[' || replace(t, '..', ',') || ')')::tstzrange", "FROM..UNTIL, where either may be " +
 		"missing, a time is such as 2026-11-27 or 2026-11-27T18:00:00Z, and the end is after the start"},
-	"timestamp with time zone": end,
+	"timestamp with time zone": futureTime,
 	"text[]":                   arrayOf("CASE WHEN t <> '' THEN t END", "values with commas between them"),
 	"cidr[]":                   arrayOf(networkOfT, wantNetwork),
 }
@@ -77,7 +77,7 @@ func arrayOf(sql, want string) kind {
 	HAVING count(e) = count(*))`, want}
 }
 
-// oneOf returns the kind that accepts only the given texts.
+// oneOf returns the kind that accepts only texts.
 func oneOf(texts ...string) kind {
 	return kind{"CASE WHEN t IN ('" + strings.Join(texts, "', '") + "') THEN t END",
 		strings.Join(texts, " or ")}
@@ -97,7 +97,7 @@ func (c *invocation) parse(inputs []input) (values []string, err error) {
 		batch.Queue("SELECT ("+cmp.Or(in.kind.sql, "t")+")::text FROM (SELECT $1::text) AS i(t)", in.text)
 	}
 	results := c.conn.SendBatch(c.ctx, batch)
-	defer func() { _ = results.Close() }() // its error is that of a result, which the loop returns
+	defer func() { _ = results.Close() }() // repeats the error of a result, which the loop returns
 	for _, in := range inputs {
 		var value *string
 		err := results.QueryRow().Scan(&value)
@@ -120,12 +120,12 @@ func (c *invocation) parse(inputs []input) (values []string, err error) {
 const dataException = "22"
 
 // flag returns the text of a flag, or its default. If the command does not declare the flag, flag panics.
-func (c *invocation) flag(flag string) string { return c.cmd.Flags().Lookup(flag).Value.String() }
+func (c *invocation) flag(name string) string { return c.cmd.Flags().Lookup(name).Value.String() }
 
-func (c *invocation) boolFlag(flag string) bool { return c.flag(flag) == "true" }
+func (c *invocation) boolFlag(name string) bool { return c.flag(name) == "true" }
 
-func (c *invocation) flagList(flag string) []string {
-	return c.cmd.Flags().Lookup(flag).Value.(pflag.SliceValue).GetSlice()
+func (c *invocation) flagList(name string) []string {
+	return c.cmd.Flags().Lookup(name).Value.(pflag.SliceValue).GetSlice()
 }
 
 // value returns the parsed value of a flag or an argument, or "" if it is not given.
@@ -134,7 +134,7 @@ func (c *invocation) value(name string) string {
 	return value
 }
 
-// moment returns a flag's time, or the zero time if the flag is not given or is never.
+// moment returns a flag's time, or the zero time if the flag is not given or is "never".
 func (c *invocation) moment(name string) time.Time {
 	t, _ := time.Parse("2006-01-02 15:04:05.999999-07", c.value(name))
 	return t.UTC()
@@ -209,20 +209,21 @@ func keyIDFlag(usage string) flag { return flag{name: "key-id", kind: keyID, usa
 // banFlags set the end of a ban and its reason.
 var banFlags = []flag{
 	{name: "for", kind: duration, usage: "how long, such as 1h or 7d (default: forever)"},
-	{name: "until", kind: end, usage: "until when, such as 2026-12-31 or 2026-12-31T18:00:00Z"},
+	{name: "until", kind: futureTime, usage: "until when, such as 2026-12-31 or 2026-12-31T18:00:00Z"},
 	{name: "reason", usage: "for people; clients do not see it"},
 }
 
-// periodFlags returns the flags --since and --until, which bound a period of the history.
-func periodFlags(since, what string) []flag {
+// periodFlags returns the flags --since and --until, which bound a period of the history. since is the default
+// of --since. In the help, subject names what the period selects, such as "requests".
+func periodFlags(since, subject string) []flag {
 	return []flag{
 		{
 			name:  "since",
 			value: since,
-			kind:  ago,
-			usage: what + " since then: 30m, 24h or 7d before now, or a time such as 2026-11-27T18:00:00Z",
+			kind:  pastTime,
+			usage: subject + " since then: 30m, 24h or 7d before now, or a time such as 2026-11-27T18:00:00Z",
 		},
-		{name: "until", value: "now", kind: ago, usage: what + " before then, in the same forms"},
+		{name: "until", value: "now", kind: pastTime, usage: subject + " before then, in the same forms"},
 	}
 }
 
@@ -247,7 +248,7 @@ func (c *invocation) readSecret(name, text string) (string, error) {
 		}
 		text = strings.TrimRight(string(input), "\r\n")
 		if text == "" || strings.ContainsAny(text, "\r\n") {
-			return "", fmt.Errorf("%s: standard input must have it on one line", name)
+			return "", fmt.Errorf("%s: standard input must be one line, the secret", name)
 		}
 	}
 	if !utf8.ValidString(text) || strings.Contains(text, "\x00") {
