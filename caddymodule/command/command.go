@@ -2,8 +2,8 @@
 // the policy, the history and the tables in Postgres.
 //
 // A commandSpec describes a command: its usage, its flags, and usually one SQL statement. A few commands run
-// Go code instead of a statement (field runGo). An invocation is one run of a command. It connects, parses the
-// flags and arguments into named SQL parameters, runs the statement, and prints the rows: as tables for
+// Go code instead of a statement (field runGo). An invocation is one run of a command. It connects, parses
+// the flags and arguments into named SQL parameters, runs the statement, and prints the rows: as tables for
 // people, or as JSON with --json. A printer formats the tables. The statements use the views and functions
 // that psql users call, so commands and psql show the same rows.
 //
@@ -91,8 +91,8 @@ type commandSpec struct {
 	args []kind
 
 	// sql selects the rows that the command prints. In sql, @NAME stands for the argument NAME, and @key_id
-	// for the flag --key-id. An argument or flag that the user leaves out is NULL. If the command changes rows
-	// first, beforeSQL is the statement that changes them, in the same transaction.
+	// for the flag --key-id. An argument or flag that the user leaves out is NULL. If the command changes
+	// rows first, beforeSQL is the statement that changes them, in the same transaction.
 	beforeSQL, sql string
 	// jsonOnly lists the columns that only --json prints.
 	jsonOnly string
@@ -105,8 +105,8 @@ type commandSpec struct {
 	// doneText completes "The rule x is …", which a command prints after a change to the row that its first
 	// argument names. A command with a doneText fails if sql returns no row.
 	doneText string
-	// wantName completes the error "rule: x: must be …" for a name that selects no row. The default is "listed
-	// by: caddy pg-ratelimit rules list", with the noun of the command.
+	// wantName completes the error "rule: x: must be …" for a name that selects no row. The default is
+	// "listed by: caddy pg-ratelimit rules list", with the noun of the command.
 	wantName string
 
 	// runGo, unless nil, replaces the run of sql by Go code.

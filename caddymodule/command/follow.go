@@ -54,8 +54,8 @@ func (c *invocation) follow() error {
 // query, with a nil seen, prints at most initialRows.
 func (c *invocation) followOnce(p *printer, seen map[int64]bool, initialRows int) (map[int64]bool, error) {
 	// Read the snapshot's xmin before the rows. The next query returns the rows of all transactions from this
-	// xmin on, so it misses no row of a transaction that has not committed yet. A row that both queries return
-	// is printed once, because it is in seen.
+	// xmin on, so it misses no row of a transaction that has not committed yet. A row that both queries
+	// return is printed once, because it is in seen.
 	horizon, err := c.scalar("pg_snapshot_xmin(pg_current_snapshot())")
 	if err != nil {
 		return nil, err

@@ -73,8 +73,8 @@ func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 	}
 	s.sql(insert("a", "30 s") + ";" + insert("b", "20 s") + ";" + insert("c", "10 s") + ";" +
 		strings.Replace(insert("other", "1 s"), "web", "api", 1))
-	// With -n 2, the command first prints the rows of the users b and c. The row of a is older, and the row of
-	// "other" has another prefix.
+	// With -n 2, the command first prints the rows of the users b and c. The row of a is older, and the row
+	// of "other" has another prefix.
 	f := s.startFollow(t, "audit", "--follow", "--prefix", "web", "-n", "2")
 	field := func(user string) string { return fmt.Sprintf(`"user_id":%q`, user) }
 	f.await(field("c"))

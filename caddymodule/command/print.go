@@ -113,8 +113,8 @@ func (p *printer) add(value json.RawMessage, emptyText string) {
 }
 
 // isTable reports whether a list gets lines of its own, instead of a cell, because its first element is an
-// object or a sentence, or because it has more than three names. The other elements have the type of the first
-// one. An empty list counts as a table, so that it gets no cell.
+// object or a sentence, or because it has more than three names. The other elements have the type of the
+// first one. An empty list counts as a table, so that it gets no cell.
 func isTable(list []json.RawMessage) bool {
 	return len(list) == 0 || list[0][0] == '{' ||
 		list[0][0] == '"' && (len(list) > 3 || bytes.Contains(list[0], []byte(" ")))

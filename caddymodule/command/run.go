@@ -179,8 +179,8 @@ func (c *invocation) scalar(sql string, args ...any) (*string, error) {
 	return value, err
 }
 
-// list executes c.beforeSQL and then sql in one transaction, and prints the rows of sql, or emptyText if there
-// are no rows. If the command has a doneText, list prints a confirmation instead of the rows.
+// list executes c.beforeSQL and then sql in one transaction, and prints the rows of sql, or emptyText if
+// there are no rows. If the command has a doneText, list prints a confirmation instead of the rows.
 func (c *invocation) list(sql, emptyText string) error {
 	rows, err := c.change(sql)
 	switch {

@@ -7,8 +7,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-// The command `migrate` creates missing tables, does nothing if they are up to date, and upgrades older tables
-// without a change to their rows. Without tables, another command fails with an error that names `migrate`.
+// The command `migrate` creates missing tables, does nothing if they are up to date, and upgrades older
+// tables without a change to their rows. Without tables, another command fails with an error that names
+// `migrate`.
 func TestMigrateUpgradesTablesAndKeepsRows(t *testing.T) {
 	s := newShell(t)
 	s.expectError([]string{"tables are missing", "caddy pg-ratelimit migrate"}, "rules", "list")

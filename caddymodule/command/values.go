@@ -213,8 +213,8 @@ var banFlags = []flag{
 	{name: "reason", usage: "for people; clients do not see it"},
 }
 
-// periodFlags returns the flags --since and --until, which bound a period of the history. since is the default
-// of --since. In the help, subject names what the period selects, such as "requests".
+// periodFlags returns the flags --since and --until, which bound a period of the history. since is the
+// default of --since. In the help, subject names what the period selects, such as "requests".
 func periodFlags(since, subject string) []flag {
 	return []flag{
 		{
