@@ -161,8 +161,8 @@ func allRows() (rows []*row) {
 	caddy := &column{load: usualLoad}
 	exactCaddy := caddy.compare()
 	rows = caddy.rows
-	for _, c := range []*column{{load: manyConns, ending: ", 256 connections"}, {traefik: true, load: usualLoad},
-		{traefik: true, load: manyConns, ending: ", 256 connections"}} {
+	for _, c := range []*column{{load: manyConns, ending: ", 256 connections"},
+		{traefik: true, load: usualLoad}, {traefik: true, load: manyConns, ending: ", 256 connections"}} {
 		c.compare()
 		rows = append(rows, c.rows...)
 		if c.traefik && c.ending == "" {
@@ -202,9 +202,10 @@ func allRows() (rows []*row) {
 	denied := addFurther("exact, 90 % denied", exactCaddy, refusals, limitSpec{limit: scarce})
 	addFurther("exact, 90 % denied, audit denied", denied, refusals,
 		limitSpec{limit: scarce, options: "audit denied"})
-	filled := addFurther("exact, 1 M keys", exactCaddy, load{draw: uniform, keys: million, connections: 64}, *exact)
-	zipfLeased := addFurther("leased, 1 M keys, Zipf", filled, load{draw: zipf, keys: million, connections: 64},
-		*leased)
+	filled := addFurther("exact, 1 M keys", exactCaddy,
+		load{draw: uniform, keys: million, connections: 64}, *exact)
+	zipfLeased := addFurther("leased, 1 M keys, Zipf", filled,
+		load{draw: zipf, keys: million, connections: 64}, *leased)
 	filled.filled, zipfLeased.filled = true, true
 	addFurther("policy, 10,000 of 1 M API keys, Zipf",
 		addFurther("exact, 10,000 keys, Zipf", exactCaddy, zipf10k, *exact), zipf10k, *withPolicy)

@@ -100,7 +100,8 @@ func (e estimate) text(places int) string {
 	case math.IsInf(e.high, 1):
 		return formatNumber(e.value, places) + " (?)"
 	}
-	return formatNumber(e.value, places) + " (" + formatNumber(e.low, places) + "–" + formatNumber(e.high, places) + ")"
+	return formatNumber(e.value, places) + " (" + formatNumber(e.low, places) + "–" +
+		formatNumber(e.high, places) + ")"
 }
 
 // formatNumber formats 12345.678 as 12,345.7 with a number of decimal places.

@@ -22,7 +22,9 @@ type assignment struct{ name, value string }
 
 // assignments parses texts of the form name=value. A name is valid if validNames contains it, or if isValid
 // returns true for it. Each name may occur once.
-func assignments(texts, validNames []string, isValid func(name string) bool) (parsed []assignment, err error) {
+func assignments(texts, validNames []string, isValid func(name string) bool) (
+	parsed []assignment, err error,
+) {
 	names := strings.Join(validNames, ", ")
 	for _, text := range texts {
 		name, value, ok := strings.Cut(text, "=")
