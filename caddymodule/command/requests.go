@@ -109,8 +109,8 @@ The result differs from real limits in these cases:
 - The counters begin empty. Until the longest window has passed, the replay refuses too little.
 - A row may stand for several requests: for a sample, or for equal refusals within a second. They
   count as one burst at the time of the row.
-- With a sample, the result is useful only for a limit of which ten or more requests are sampled: at
-  5 %, a limit of 200 or more.
+- With a sample, the result is useful only for a limit with ten or more sampled requests: at 5 %, a
+  limit of 200 or more.
 - Requests that another limit refused, or that were blocked or rejected, do not count.
 - If the audit log has no full addresses, a rule that counts by address counts several clients as
   one.`,
