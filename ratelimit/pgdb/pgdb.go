@@ -32,7 +32,8 @@ type Statement struct {
 	// once on each connection.
 	SQL string
 	// Args are the parameters. Each is a []string (text[]), []int64 (bigint[]), string (text), int64
-	// (bigint) or nil (NULL of the type that the text implies).
+	// (bigint) or nil (of the type that the text implies). Nil and a nil slice are NULL. If a parameter has
+	// another type, the whole call may fail.
 	Args []any
 	// Unnamed sends the text without preparing it, so that the server plans it for these parameters. Set it
 	// if a generic plan would read a whole table.

@@ -92,8 +92,8 @@ func Open(dsn string, o Options) (*DB, error) {
 	if !strings.Contains(dsn, "pool_max_conn_idle_time") {
 		config.MaxConnIdleTime = defaultIdleTime
 	}
-	// Idle connections are not pinged: keep-alive probes find out when packets are dropped. Go's interval is
-	// 15 seconds, the interval of pgx's own Dialer 5 minutes.
+	// Keep-alive probes find out when packets are dropped. Go's interval is 15 seconds, the interval of pgx's
+	// own Dialer 5 minutes.
 	c := config.ConnConfig
 	dialer := &net.Dialer{Timeout: c.ConnectTimeout}
 	if dialer.Timeout == 0 {
@@ -136,7 +136,6 @@ func open(config *pgxpool.Config, renew renewal) (*DB, error) {
 			return d.checkTimeline(ctx, conn)
 		}
 	}
-	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // see acquire
 	tracer := &multitracer.Tracer{}
 	if c.Tracer != nil {
 		tracer = multitracer.New(c.Tracer)

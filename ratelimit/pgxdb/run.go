@@ -2,10 +2,14 @@ package pgxdb
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -17,6 +21,55 @@ import (
 // statements.
 const maxLostStatements = 2
 
+// connection is the state of a connection. Only the call that has acquired the connection uses it.
+type connection struct {
+	*pgx.Conn
+	prepared   map[string]*prepared // by text: statements that the server has, or is about to have
+	unguarded  int                  // the number of further uses without pg.Guard
+	sent       []*prepared          // of the statements in the current pipeline
+	parameters pgx.ExtendedQueryBuilder
+}
+
+// prepared is a statement that the connection has prepared, or has begun to prepare. Its Name is "" if it is
+// prepared for one use.
+type prepared struct {
+	pgconn.StatementDescription
+	ready bool // the server has confirmed it
+}
+
+// newPrepared returns a statement with a name made from its text. Behind a pooler, a statement of another
+// session with the same name therefore has the same text.
+func (c *connection) newPrepared(s *pgdb.Statement) *prepared {
+	oids := make([]uint32, len(s.Args)) // 0 for NULL: the text decides
+	for i, arg := range s.Args {
+		if t, found := c.TypeMap().TypeForValue(arg); found {
+			oids[i] = t.OID
+		}
+	}
+	sum := sha256.Sum256([]byte(s.SQL))
+	return &prepared{StatementDescription: pgconn.StatementDescription{
+		Name:      "pgrl_" + hex.EncodeToString(sum[:12]),
+		SQL:       s.SQL,
+		ParamOIDs: oids,
+		// Pgx needs the columns only to decode values, which this package does not use. Without columns, pgx
+		// would request them each time. With the true columns, pgx v5.12 mixes them up after a failed
+		// transaction.
+		Fields: make([]pgconn.FieldDescription, 1),
+	}}
+}
+
+// connectionOf returns the state of a connection.
+func connectionOf(conn *pgx.Conn) *connection {
+	const key = "pgxdb"
+	data := conn.PgConn().CustomData()
+	c, _ := data[key].(*connection)
+	if c == nil {
+		c = &connection{Conn: conn, prepared: map[string]*prepared{}}
+		data[key] = c
+	}
+	return c
+}
+
 // Run implements pgdb.DB.
 func (d *DB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	return pg.Run(ctx, statements,
@@ -25,9 +78,6 @@ func (d *DB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 
 // try runs statements on a connection of the pool.
 func (d *DB) try(ctx context.Context, statements []*pgdb.Statement, a *pg.Attempt) {
-	for _, s := range statements {
-		s.Err, s.Code, s.Result, s.Rows = nil, "", s.Result[:0], 0
-	}
 	conn, err := d.acquire(ctx)
 	if err != nil {
 		pg.SetFailed(statements, fmt.Errorf("%w: %w", pg.ErrNotSent, err), serverError(err).Code)
@@ -35,12 +85,25 @@ func (d *DB) try(ctx context.Context, statements []*pgdb.Statement, a *pg.Attemp
 		return
 	}
 	defer d.release(conn)
-	c := connectionOf(conn.Conn().PgConn())
+	c := connectionOf(conn.Conn())
 	answer, stop := answerContext(ctx, a.Timeout)
 	defer stop()
 	a.Unnamed = a.Unnamed || d.lost.Load() >= maxLostStatements
-	c.unguarded = a.SendGuarded(c.unguarded, statements,
-		func(guarded []*pgdb.Statement) { c.run(answer, guarded, a) })
+	c.unguarded = a.SendGuarded(c.unguarded, statements, func(guarded []*pgdb.Statement) {
+		p := c.PgConn().StartPipeline(answer)
+		err := c.send(p, guarded, a.Unnamed)
+		if err == nil {
+			err = p.Flush()
+		}
+		if err == nil {
+			c.read(p, guarded, a)
+		} else {
+			a.ConnectionFailed(guarded, pgconn.SafeToRetry(err), err, "")
+		}
+		if closed := p.Close(); a.Err == nil {
+			a.Err = closed
+		}
+	})
 	if a.Lost {
 		d.lost.Add(1)
 	}
@@ -66,6 +129,100 @@ func answerContext(ctx context.Context, timeout time.Duration) (context.Context,
 		stop()
 		cancel()
 	}
+}
+
+var binaryFormat = []int16{1}
+
+// send adds statements to a pipeline, with a Sync after each transaction. (A batch of pgx is one implicit
+// transaction, in which one bad row would fail all.)
+func (c *connection) send(p *pgconn.Pipeline, statements []*pgdb.Statement, unnamed bool) error {
+	c.sent = c.sent[:0]
+	for i, s := range statements {
+		s.Err, s.Code, s.Result, s.Rows = nil, "", s.Result[:0], 0
+		stmt := c.prepared[s.SQL]
+		if unnamed || s.Unnamed || stmt == nil {
+			stmt = c.newPrepared(s)
+			if unnamed || s.Unnamed {
+				stmt.Name = ""
+			} else {
+				c.prepared[s.SQL] = stmt
+			}
+			p.SendPrepare(stmt.Name, s.SQL, stmt.ParamOIDs)
+		}
+		c.sent = append(c.sent, stmt)
+		if err := c.parameters.Build(c.TypeMap(), &stmt.StatementDescription, s.Args); err != nil {
+			return fmt.Errorf("pgxdb: %w", err)
+		}
+		p.SendQueryStatement(&stmt.StatementDescription, c.parameters.ParamValues, c.parameters.ParamFormats,
+			binaryFormat)
+		if !s.Joined || i == len(statements)-1 {
+			p.SendPipelineSync()
+		}
+	}
+	return nil
+}
+
+// read reads the answers to statements.
+func (c *connection) read(p *pgconn.Pipeline, statements []*pgdb.Statement, a *pg.Attempt) {
+	var failure *pg.ServerError // of the current transaction
+	for first, next := 0, 0; first < len(statements); {
+		results, err := p.GetResults()
+		switch r := results.(type) {
+		case *pgconn.StatementDescription:
+			c.sent[next].ParamOIDs, c.sent[next].ready = r.ParamOIDs, true
+		case *pgconn.ResultReader:
+			if err = readRows(r, statements[next]); err == nil {
+				next++
+			}
+		case *pgconn.PipelineSync:
+			if failure != nil {
+				next = c.transactionFailed(statements, first, next, failure, a)
+				failure = nil
+			}
+			first = next
+		}
+		if err == nil {
+			continue
+		}
+		failure = serverError(err)
+		if failure.EndsConnection() {
+			a.ConnectionEnded(statements[first:], next-first, false, failure)
+			return
+		}
+	}
+}
+
+// readRows appends the rows of a result to Result of a statement.
+func readRows(r *pgconn.ResultReader, s *pgdb.Statement) error {
+	for r.NextRow() {
+		for _, column := range r.Values() {
+			size := int32(-1) // NULL
+			if column != nil {
+				size = int32(len(column))
+			}
+			s.Result = binary.BigEndian.AppendUint32(s.Result, uint32(size))
+			s.Result = append(s.Result, column...)
+		}
+		s.Rows++
+	}
+	_, err := r.Close()
+	return err
+}
+
+// transactionFailed handles the error of a statement. Its transaction begins with the statement first.
+// transactionFailed returns the index of the first statement after it.
+func (c *connection) transactionFailed(statements []*pgdb.Statement, first, failed int, e *pg.ServerError,
+	a *pg.Attempt) int {
+	_, end := pg.Transaction(statements, first)
+	failed = min(failed, end-1) // end if the commit failed
+	a.TransactionFailed(statements[first:end], failed-first, e, c.sent[failed].Name != "",
+		c.sent[failed].ready)
+	for _, stmt := range c.sent[first:end] {
+		if stmt.Name != "" && !stmt.ready {
+			delete(c.prepared, stmt.SQL) // the server skipped its Parse
+		}
+	}
+	return end
 }
 
 // Exec implements pgdb.DB.

@@ -44,17 +44,13 @@ func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 			if first {
 				d.used.Store(true)
 			}
-			server := conn.Conn().PgConn()
-			if encoding := server.ParameterStatus("client_encoding"); encoding != "UTF8" {
-				d.release(conn)
-				return nil, fmt.Errorf(
-					"pgxdb: the pool's connections have the client_encoding %s, must have UTF8", encoding)
-			}
-			if !shouldPing(server.Conn()) || server.Ping(ctx) == nil {
+			encoding := conn.Conn().PgConn().ParameterStatus("client_encoding")
+			if encoding == "UTF8" {
 				return conn, nil
 			}
-			closeConn(conn)
 			d.release(conn)
+			return nil, fmt.Errorf(
+				"pgxdb: the pool's connections have the client_encoding %s, must have UTF8", encoding)
 		case ctx.Err() != nil || d.connections() == 0 && (!isTooMany(err) || refused == maxRefused):
 			d.free <- struct{}{}
 			return nil, d.withCause(ctx, err)

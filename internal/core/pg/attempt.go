@@ -24,14 +24,17 @@ type Attempt struct {
 	Err   error             // the error of the connection; nil if each statement has its own result
 }
 
-// ServerError is an error that a server has reported.
+// ServerError is an error that a server has reported. An error that has ended the connection without a report
+// has only Err.
 type ServerError struct {
 	Severity, Code, Message, Routine string
 	Err                              error // the error for callers of the driver
 }
 
-// Fatal reports whether the error ended the session.
-func (e *ServerError) Fatal() bool { return e.Severity == "FATAL" || e.Severity == "PANIC" }
+// EndsConnection reports whether the connection has ended with the error.
+func (e *ServerError) EndsConnection() bool {
+	return e.Code == "" || e.Severity == "FATAL" || e.Severity == "PANIC"
+}
 
 // Run implements pgdb.DB.Run for drivers. It calls try with the statements, and again with those that may be
 // sent again.
@@ -81,7 +84,8 @@ func (a *Attempt) SendGuarded(uses int, statements []*pgdb.Statement, send func(
 // the statement is prepared, and confirmed whether the server had confirmed that before this attempt.
 func (a *Attempt) TransactionFailed(transaction []*pgdb.Statement, i int, e *ServerError,
 	named, confirmed bool) {
-	RollBack(transaction, i, e.Err, e.Code)
+	SetFailed(transaction, pgdb.ErrRolledBack, "")
+	SetFailed(transaction[i:i+1], e.Err, e.Code)
 	missing := named && isLostStatement(e.Code)
 	// If its Parse failed earlier in this pipeline, the statement is missing but not lost.
 	lost := missing && (confirmed || e.Code == DuplicateStatement)
@@ -95,9 +99,9 @@ func (a *Attempt) TransactionFailed(transaction []*pgdb.Statement, i int, e *Ser
 	a.Unnamed = a.Unnamed || lost || stale
 }
 
-// SessionEnded handles an error of the server that ended the session. left has the statements of the
+// ConnectionEnded handles an error with which the connection has ended. left has the statements of the
 // transactions without a full answer. For answered and started, see began.
-func (a *Attempt) SessionEnded(left []*pgdb.Statement, answered int, started bool, e *ServerError) {
+func (a *Attempt) ConnectionEnded(left []*pgdb.Statement, answered int, started bool, e *ServerError) {
 	retry := false
 	if !began(left, answered, started) {
 		lost := isLostByPooler(e)
@@ -118,12 +122,6 @@ func (a *Attempt) ConnectionFailed(left []*pgdb.Statement, retry bool, err error
 	} else {
 		a.Retry = nil
 	}
-}
-
-// RollBack sets the errors of a transaction whose statement i failed.
-func RollBack(transaction []*pgdb.Statement, i int, err error, code string) {
-	SetFailed(transaction, pgdb.ErrRolledBack, "")
-	SetFailed(transaction[i:i+1], err, code)
 }
 
 // SetFailed sets the error and the SQLSTATE of statements.

@@ -34,12 +34,14 @@ func simpleQuery(ctx context.Context, c *conn, sql string) error {
 		return connectionError(ctx, c, err)
 	}
 	response := readMessages(c, &pgdb.Statement{}, &prepared{simple: true}, false, true)
-	if response != nil && response.server == nil {
-		return connectionError(ctx, c, response.err)
+	if response == nil {
+		c.usable = true
+		return nil
 	}
-	c.usable = response == nil || !response.server.Fatal() && !pg.ClosesConnection(response.server.Code)
-	if response != nil {
-		return response.server.Err
+	e := response.failure
+	if e.Code == "" {
+		return connectionError(ctx, c, e.Err)
 	}
-	return nil
+	c.usable = !e.EndsConnection() && !pg.ClosesConnection(e.Code)
+	return e.Err
 }

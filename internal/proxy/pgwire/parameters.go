@@ -13,22 +13,23 @@ import (
 var elementQuoting = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\x00", `","`)
 
 // appendParameters appends the length and the text of each parameter.
-func appendParameters(b []byte, args []any) ([]byte, error) {
-	for i, arg := range args {
+func appendParameters(b []byte, args []any) []byte {
+	for _, arg := range args {
 		text := "{}"
+		null := false
 		switch v := arg.(type) {
 		case nil:
-			b = append(b, 0xFF, 0xFF, 0xFF, 0xFF)
-			continue
+			null = true
 		case []string: // {"a","b"}
+			null = v == nil
 			if len(v) > 0 {
 				text = strings.Join(v, "\x00")
-				if strings.Count(text, "\x00") != len(v)-1 {
-					return b, invalidParameter(i, errNUL)
-				}
-				text = `{"` + elementQuoting.Replace(text) + `"}`
+				if strings.Count(text, "\x00") == len(v)-1 {
+					text = `{"` + elementQuoting.Replace(text) + `"}`
+				} // else the server refuses the NUL bytes
 			}
 		case []int64: // {1,2}
+			null = v == nil
 			if len(v) > 0 {
 				list, _ := json.Marshal(v) // [1,2]
 				list[0] = '{'
@@ -37,22 +38,18 @@ func appendParameters(b []byte, args []any) ([]byte, error) {
 			}
 		case string:
 			text = v
-			if strings.Contains(v, "\x00") {
-				return b, invalidParameter(i, errNUL)
-			}
 		case int64:
 			text = strconv.FormatInt(v, 10)
 		default:
-			return b, invalidParameter(i, errParameter)
+			text = fmt.Sprint(v)
+		}
+		if null {
+			b = append(b, 0xFF, 0xFF, 0xFF, 0xFF)
+			continue
 		}
 		n := len(text)
 		b = append(b, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
 		b = append(b, text...)
 	}
-	return b, nil
-}
-
-// invalidParameter returns the error for the parameter with index i.
-func invalidParameter(i int, err error) error {
-	return fmt.Errorf("pgwire: parameter $%d %w", i+1, err)
+	return b
 }

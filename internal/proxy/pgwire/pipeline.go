@@ -27,10 +27,6 @@ func pipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, a *pg.
 		st.Rows = 0
 		var pr *prepared
 		request, pr = appendStatement(c, request, st, st.Joined && i < last, unnamed)
-		if pr == nil {
-			pipelineWithout(ctx, c, statements, i, a)
-			return
-		}
 		plan = append(plan, pr)
 	}
 	c.request = request
@@ -60,23 +56,6 @@ func pipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, a *pg.
 	}
 }
 
-// pipelineWithout is like pipeline but omits the transaction of statement i, which has invalid parameters and
-// already has its Err.
-func pipelineWithout(ctx context.Context, c *conn, statements []*pgdb.Statement, i int, a *pg.Attempt) {
-	for _, pr := range c.statements {
-		if pr.state == isSent {
-			pr.state = isAbsent
-		}
-	}
-	first, end := pg.Transaction(statements, i)
-	pg.RollBack(statements[first:end], i-first, statements[i].Err, statements[i].Code)
-	others := append([]*pgdb.Statement(nil), statements[:first]...)
-	others = append(others, statements[end:]...)
-	if len(others) > 0 {
-		pipeline(ctx, c, others, a)
-	}
-}
-
 // notSent handles a Write that failed after n bytes. With n = 0 the statements can be sent again.
 func notSent(ctx context.Context, c *conn, statements []*pgdb.Statement, n int, err error, a *pg.Attempt) {
 	failure := connectionError(ctx, c, err)
@@ -89,19 +68,19 @@ func notSent(ctx context.Context, c *conn, statements []*pgdb.Statement, n int, 
 func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statement, i int,
 	response *responseError, a *pg.Attempt) int {
 	first, end := pg.Transaction(statements, i)
-	e := response.server
-	switch {
-	case e == nil:
-		a.ConnectionFailed(statements[first:], false, connectionError(ctx, c, response.err), "")
-	case e.Fatal():
-		a.SessionEnded(statements[first:], i-first, response.started, e)
-	default:
-		pr := c.plan[i]
-		a.TransactionFailed(statements[first:end], i-first, e, pr.name != "", pr.state == isReady)
-		for n := first; n < end; n++ {
-			if c.plan[n].state == isSent {
-				c.plan[n].state = isAbsent // the server skipped its Parse
-			}
+	e := response.failure
+	if e.Code == "" {
+		e.Err = connectionError(ctx, c, e.Err)
+	}
+	if e.EndsConnection() {
+		a.ConnectionEnded(statements[first:], i-first, response.started, e)
+		return end - 1
+	}
+	pr := c.plan[i]
+	a.TransactionFailed(statements[first:end], i-first, e, pr.name != "", pr.state == isReady)
+	for n := first; n < end; n++ {
+		if c.plan[n].state == isSent {
+			c.plan[n].state = isAbsent // the server skipped its Parse
 		}
 	}
 	return end - 1

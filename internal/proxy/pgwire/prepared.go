@@ -6,10 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"fmt"
-	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -49,8 +46,7 @@ const (
 )
 
 // appendStatement appends a statement's messages to b and returns its plan. If joined is set, another
-// statement of its transaction follows. If the statement cannot be sent, appendStatement sets its Err and
-// returns a nil plan.
+// statement of its transaction follows.
 func appendStatement(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool) ([]byte, *prepared) {
 	end := executeMessage + syncMessage
 	if joined {
@@ -59,9 +55,6 @@ func appendStatement(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool
 	pr := c.statements[st.SQL]
 	if unnamed || c.unnamed || st.Unnamed || pr == nil || pr.state != isReady || pr.params != len(st.Args) {
 		pr = prepare(c, st, unnamed || c.unnamed || st.Unnamed)
-		if pr == nil {
-			return nil, nil
-		}
 		if pr.state == isAbsent {
 			b = appendParse(b, st, pr)
 			end = describeMessage + end
@@ -70,27 +63,15 @@ func appendStatement(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool
 	}
 	start := len(b)
 	b = append(b, pr.bind...)
-	b, err := appendParameters(b, st.Args)
-	if err != nil {
-		setInvalid(st, err)
-		return nil, nil
-	}
+	b = appendParameters(b, st.Args)
 	b = append(b, bindEnd...)
 	putLength(b[start:], 1)
 	return append(b, end...), pr
 }
 
 // prepare returns a statement's plan in all unusual cases, such as a statement that is not prepared yet or
-// must not be. If the statement cannot be sent, prepare sets its Err and returns nil.
+// must not be.
 func prepare(c *conn, st *pgdb.Statement, unnamed bool) *prepared {
-	if strings.Contains(st.SQL, "\x00") {
-		st.Err = errors.New("pgwire: the SQL text holds a NUL byte")
-		return nil
-	}
-	if len(st.Args) > 65535 {
-		st.Err = fmt.Errorf("pgwire: %d parameters, must be 65535 or less", len(st.Args))
-		return nil
-	}
 	pr := c.statements[st.SQL]
 	if pr == nil || unnamed {
 		pr = &prepared{}
@@ -106,23 +87,13 @@ func prepare(c *conn, st *pgdb.Statement, unnamed bool) *prepared {
 	return pr
 }
 
-// setInvalid sets Err of a statement with an invalid parameter.
-func setInvalid(st *pgdb.Statement, err error) {
-	st.Err = err
-	if errors.Is(err, errNUL) {
-		st.Code = pg.InvalidByteSequence
-	}
-}
-
-// OIDs of the types of parameters, and errors of parameters.
+// OIDs of the types of parameters.
 var (
-	oidUnknown   = []byte{0, 0, 0, 0} // the text of the statement decides
-	oidBigint    = []byte{0, 0, 0, 20}
-	oidText      = []byte{0, 0, 0, 25}
-	oidTexts     = []byte{0, 0, 3, 241}
-	oidBigints   = []byte{0, 0, 3, 248}
-	errNUL       = errors.New("holds a NUL byte, which a text in Postgres cannot have")
-	errParameter = errors.New("must be a []string, []int64, string, int64 or nil")
+	oidUnknown = []byte{0, 0, 0, 0} // the text of the statement decides
+	oidBigint  = []byte{0, 0, 0, 20}
+	oidText    = []byte{0, 0, 0, 25}
+	oidTexts   = []byte{0, 0, 3, 241}
+	oidBigints = []byte{0, 0, 3, 248}
 )
 
 // appendParse appends the message that prepares a statement.

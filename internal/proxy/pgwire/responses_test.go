@@ -31,7 +31,7 @@ func TestInvalidResponseClosesConnection(t *testing.T) {
 			"described its rows"},
 		{"text format", head + msg('T', "\x00\x01n\x00"+strings.Repeat("\x00", 18)), "binary format"},
 		{"fatal", msgError("FATAL", "XX000", "bad luck"), "FATAL: bad luck (SQLSTATE XX000)"},
-		{"an empty error and the end", msg('E', ""), "closed the connection"},
+		{"an empty error", msg('E', ""), "ERROR:  (SQLSTATE )"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, dsn := newFake(t, func(s *fakeSession) {

@@ -19,9 +19,13 @@ var (
 
 // responseError describes the failure of a statement.
 type responseError struct {
-	server  *pg.ServerError // the error that the server reported, or nil
-	started bool            // the server had started the statement
-	err     error           // the error of the connection, if server is nil
+	failure *pg.ServerError
+	started bool // the server had started the statement
+}
+
+// connectionFailed returns the responseError of a connection that failed with err.
+func connectionFailed(started bool, err error) *responseError {
+	return &responseError{failure: &pg.ServerError{Err: err}, started: started}
 }
 
 // readResponse reads the response to one statement: up to its CommandComplete if joined is set, otherwise up
@@ -30,7 +34,7 @@ type responseError struct {
 func readResponse(c *conn, st *pgdb.Statement, pr *prepared, joined bool) *responseError {
 	if c.r == c.w {
 		if err := fill(c); err != nil {
-			return &responseError{err: err}
+			return connectionFailed(false, err)
 		}
 	}
 	rest := c.buf[c.r:c.w]
@@ -141,7 +145,7 @@ func readMessages(c *conn, st *pgdb.Statement, pr *prepared, joined, started boo
 	for {
 		kind, body, err := next(c)
 		if err != nil {
-			return &responseError{started: started, err: err}
+			return connectionFailed(started, err)
 		}
 		switch kind {
 		case 'D':
@@ -174,18 +178,18 @@ func readMessages(c *conn, st *pgdb.Statement, pr *prepared, joined, started boo
 			}
 		case 'E':
 			e = parseErrorResponse(body)
-			if e.Fatal() {
-				return &responseError{started: started, server: e}
+			if e.EndsConnection() {
+				return &responseError{failure: e, started: started}
 			}
 		case 'Z':
 			if len(body) != 1 || e == nil && !complete {
-				return &responseError{started: started, err: unexpected(kind)}
+				return connectionFailed(started, unexpected(kind))
 			}
 			if body[0] != 'I' {
 				c.discard = true // a transaction is still open
 			}
 			if e != nil {
-				return &responseError{started: started, server: e}
+				return &responseError{failure: e, started: started}
 			}
 			st.Err = nil
 			return nil
@@ -193,7 +197,7 @@ func readMessages(c *conn, st *pgdb.Statement, pr *prepared, joined, started boo
 			err = unexpected(kind)
 		}
 		if err != nil {
-			return &responseError{started: started, err: err}
+			return connectionFailed(started, err)
 		}
 	}
 }

@@ -77,7 +77,7 @@ var (
 		{"transactions", testTransactions},
 		{"a transaction that fails", testFailedTransactions},
 		{"a transaction that fails at its commit", testFailedCommit},
-		{"a transaction that cannot be sent", testUnsendable},
+		{"refused values", testRefusedValues},
 		{"errors", testErrors},
 		{"unnamed statements", testUnnamed},
 		{"many statements", testManyStatements},

@@ -66,7 +66,7 @@ func testArrays(t *testing.T, d *db) {
 			random[i] += []string{"a", `"`, `\`, ",", "{", "}", " ", "é", "\n", "\x01", "NULL"}[rand.IntN(11)]
 		}
 	}
-	for _, array := range [][]string{{}, nil, {""}, {"NULL"}, {"", ""}, texts, random} {
+	for _, array := range [][]string{{}, {""}, {"NULL"}, {"", ""}, texts, random} {
 		var want []string
 		for i, text := range array {
 			want = append(want, text, bigintBytes(int64(i+1)))
@@ -80,7 +80,7 @@ func testArrays(t *testing.T, d *db) {
 			t.Errorf("cardinality %x, want %d", n, len(array))
 		}
 	}
-	for _, array := range [][]int64{{}, nil, {0}, numbers, long} {
+	for _, array := range [][]int64{{}, {0}, numbers, long} {
 		var want []string
 		for i, n := range array {
 			want = append(want, bigintBytes(n), bigintBytes(int64(i+1)))
@@ -98,16 +98,18 @@ func testArrays(t *testing.T, d *db) {
 	}
 }
 
-// testNull: a nil argument is NULL, for a parameter of any type.
+// testNull: nil and a nil slice are NULL, for a parameter of any type.
 func testNull(t *testing.T, d *db) {
 	sql := "SELECT $1::bigint, $2::text, $3::bigint[], $4::text[]"
 	noElements := strings.Repeat("\x00", 11) // before the number of the type: bigint 0x14, text 0x19
 	for i := 0; i < 3; i++ {                 // first not prepared, then prepared
 		for _, unnamed := range []bool{false, true} {
-			s := statement(sql, nil, nil, nil, nil)
-			s.Unnamed = unnamed
-			if d.run(s); !equal(cells(t, s), "NULL", "NULL", "NULL", "NULL") {
-				t.Errorf("got %q, want four NULLs", cells(t, s))
+			for _, slices := range [][]any{{nil, nil}, {[]int64(nil), []string(nil)}} {
+				s := statement(sql, nil, nil, slices[0], slices[1])
+				s.Unnamed = unnamed
+				if d.run(s); !equal(cells(t, s), "NULL", "NULL", "NULL", "NULL") {
+					t.Errorf("got %q, want four NULLs", cells(t, s))
+				}
 			}
 		}
 		want := []string{bigintBytes(1), "a", noElements + "\x14", noElements + "\x19"}
