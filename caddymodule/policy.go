@@ -33,9 +33,17 @@ type watcher struct{ *Handler }
 func (h watcher) OnVerdict(q *serve.Request) {
 	v := &q.Verdict
 	repl := q.Data.(*caddy.Replacer)
-	setPolicyPlaceholders(repl, v)
-	if q.Key == "" {
-		h.warnOfOrder(q, repl)
+	key := ""
+	if v.KeyID != 0 {
+		key = strconv.FormatInt(v.KeyID, 10)
+	}
+	repl.Set("http.pg_ratelimit.user", v.User)
+	repl.Set("http.pg_ratelimit.tier", v.Tier)
+	repl.Set("http.pg_ratelimit.key_id", key)
+	repl.Set("http.pg_ratelimit.rule", v.Rule)
+	repl.Set("http.pg_ratelimit.reason", string(v.Reason))
+	if q.Key == "" && q.User == "" {
+		h.warnOfOrder(repl)
 	}
 	h.metrics.policyRequests.WithLabelValues(policyOutcome(q)).Inc()
 	if q.Outcome.Err != nil {
@@ -62,9 +70,9 @@ func (h watcher) OnVerdict(q *serve.Request) {
 }
 
 // warnOfOrder warns once that the authentication that sets the user has not run before the handler.
-func (h *Handler) warnOfOrder(q *serve.Request, repl *caddy.Replacer) {
+func (h *Handler) warnOfOrder(repl *caddy.Replacer) {
 	user, _ := h.site.Policy.User.(*template)
-	if user == nil || q.User != "" || !strings.HasPrefix(user.single, "http.auth.") {
+	if user == nil || !strings.HasPrefix(user.single, "http.auth.") {
 		return
 	}
 	if _, known := repl.Get(user.single); !known && h.noUser.CompareAndSwap(false, true) {
@@ -74,15 +82,18 @@ func (h *Handler) warnOfOrder(q *serve.Request, repl *caddy.Replacer) {
 	}
 }
 
-// setPolicyPlaceholders sets the placeholders of Policy.
-func setPolicyPlaceholders(repl *caddy.Replacer, v *policy.Verdict) {
-	key := ""
-	if v.KeyID != 0 {
-		key = strconv.FormatInt(v.KeyID, 10)
+// policyOutcome returns the policy's verdict on a request as a label.
+func policyOutcome(q *serve.Request) string {
+	v := &q.Verdict
+	switch {
+	case q.Outcome.Err != nil:
+		return undecidedOutcome(q.Outcome.Err, q.Outcome.Status)
+	case v.Reason != policy.NotRefused:
+		return string(v.Reason)
+	case v.Exempt:
+		return "exempt"
+	case len(v.Hits) > 0:
+		return "charged"
 	}
-	repl.Set("http.pg_ratelimit.user", v.User)
-	repl.Set("http.pg_ratelimit.tier", v.Tier)
-	repl.Set("http.pg_ratelimit.key_id", key)
-	repl.Set("http.pg_ratelimit.rule", v.Rule)
-	repl.Set("http.pg_ratelimit.reason", v.Reason.String())
+	return "free"
 }

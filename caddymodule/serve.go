@@ -1,25 +1,35 @@
 package caddymodule
 
 import (
-	"bufio"
-	"io"
-	"net"
+	"errors"
 	"net/http"
 	"net/netip"
-	"slices"
+	"strconv"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // ServeHTTP passes the request on or refuses it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	var flight *serve.Flight
-	defer func() { flight.End() }() // also after a panic
+	defer func() { // also after a panic
+		if flight != nil {
+			flight.End()
+		}
+	}()
 	w, settling, err := h.admit(w, r, &flight)
 	if err != nil || w == nil {
 		return err
@@ -35,6 +45,22 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return serveSettled(settling, w, r, next)
 	}
 	return next.ServeHTTP(w, r)
+}
+
+// serveSettled passes a request on and settles it after its response, even if the response is incomplete.
+func serveSettled(settling *serve.Settling, w http.ResponseWriter, r *http.Request,
+	next caddyhttp.Handler) error {
+	status := http.StatusInternalServerError // also after a panic
+	defer func() { settling.End(status, w.Header()) }()
+	err := next.ServeHTTP(w, r)
+	var failure caddyhttp.HandlerError
+	switch {
+	case err == nil:
+		status = 0
+	case errors.As(err, &failure) && failure.StatusCode != 0:
+		status = failure.StatusCode
+	}
+	return err
 }
 
 // freeRequests pools Requests, to save allocations.
@@ -74,13 +100,16 @@ func (h *Handler) admit(
 		}
 	}
 	own.facts.set(q)
-	h.report(r, &own.facts)
+	if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
+		own.facts.addTo(span)
+	}
 	respond.SetFields(w.Header(), h.site.Fields, h.site.Salt, &q.Outcome, q.Hits, q.Decisions)
 	own.own = respond.OwnIn(w.Header(), own.memory[:])
 	if q.Settling != nil {
 		own.settling = append(own.settling, q.Settling)
 	}
 	if q.Outcome.Status != 0 {
+		h.emitRefused(&own.facts)
 		return nil, nil, h.refuse(w, r, q)
 	}
 	return w, q.Settling, nil
@@ -121,68 +150,161 @@ func responseWriterIn(w http.ResponseWriter) *responseWriter {
 	}
 }
 
-// WriteHeader implements http.ResponseWriter.
-func (w *responseWriter) WriteHeader(status int) {
-	if !w.wrote {
-		respond.Restore(w.Header(), w.own)
-		serve.ReadHeaders(status, w.Header(), w.settling...)
-		w.wrote = status >= http.StatusOK || status == http.StatusSwitchingProtocols
-	}
-	w.ResponseWriter.WriteHeader(status)
+// refusedEvent is the name of the event in the app events.
+const refusedEvent = "pg_ratelimit.refused"
+
+// placeholders is the prefix of the placeholders of a decision.
+const placeholders = "http.pg_ratelimit."
+
+// facts holds the facts about a decided request for placeholders, events and traces. It outlives the Request,
+// which is reused.
+type facts struct {
+	respond.Outcome
+	decision ratelimit.Decision // a copy of Outcome.Decision
+	hit      ratelimit.Hit      // the hit of the outcome, or a hit on noLimit
+	exceeded string             // the prefix of a limit that let the request pass beyond its quota
 }
 
-// send calls WriteHeader unless a handler has called it.
-func (w *responseWriter) send() {
-	if !w.wrote {
-		w.WriteHeader(http.StatusOK)
+// noLimit is the limit of a request without hits.
+var noLimit ratelimit.Limit
+
+// set sets the facts of a request.
+func (f *facts) set(q *serve.Request) {
+	*f = facts{Outcome: q.Outcome, hit: ratelimit.Hit{Limit: &noLimit}}
+	if f.Decision != nil {
+		f.decision = *f.Decision
+		f.Decision = &f.decision
+	}
+	if f.Hit < len(q.Hits) && (f.Decision != nil || f.Status != 0) {
+		f.hit = q.Hits[f.Hit]
+	}
+	if f.ExceededBy > 0 {
+		f.exceeded = q.Hits[f.Exceeded].Limit.Prefix
 	}
 }
 
-// Write implements http.ResponseWriter.
-func (w *responseWriter) Write(body []byte) (int, error) {
-	w.send()
-	n, err := w.ResponseWriter.Write(body)
-	for _, s := range w.settling {
-		s.Body(body[:n])
+// value implements caddy.ReplacerFunc. A placeholder without a value is "", because Caddy leaves unknown
+// placeholders in a text.
+func (f *facts) value(name string) (any, bool) {
+	rest, ok := strings.CutPrefix(name, placeholders)
+	if !ok {
+		return nil, false
 	}
-	return n, err
+	n, known := int64(0), f.Decision != nil
+	switch rest {
+	case "prefix":
+		return f.hit.Limit.Prefix, true
+	case "key":
+		return f.hit.StoredKey(), true
+	case "exceeded":
+		return f.exceeded, true
+	case "limit":
+		n = f.decision.Quota
+	case "remaining":
+		n = f.decision.Remaining
+	case "retry_after":
+		n = f.RetrySeconds()
+		known = n > 0
+	case "exceeded_by":
+		n = f.ExceededBy
+		known = n > 0
+	default:
+		return nil, false
+	}
+	if !known {
+		return "", true
+	}
+	return strconv.FormatInt(n, 10), true
 }
 
-// ReadFrom implements io.ReaderFrom.
-func (w *responseWriter) ReadFrom(body io.Reader) (int64, error) {
-	w.send()
-	if slices.ContainsFunc(w.settling, (*serve.Settling).ReadsBody) {
-		return io.Copy(struct{ io.Writer }{w}, body)
+// addTo adds the decision to a span.
+func (f *facts) addTo(span trace.Span) {
+	outcome := "allowed"
+	switch {
+	case f.Err != nil:
+		outcome = "error"
+	case f.Status != 0:
+		outcome = "refused"
 	}
-	n, err := w.ResponseWriterWrapper.ReadFrom(body)
-	for _, s := range w.settling {
-		s.Sent(n)
+	attributes := []attribute.KeyValue{attribute.String("pg_ratelimit.outcome", outcome),
+		attribute.String("pg_ratelimit.prefix", f.hit.Limit.Prefix),
+		attribute.String("pg_ratelimit.key", f.hit.StoredKey())}
+	if f.Decision != nil {
+		attributes = append(attributes, attribute.Int64("pg_ratelimit.limit", f.decision.Quota),
+			attribute.Int64("pg_ratelimit.remaining", f.decision.Remaining))
 	}
-	return n, err
+	if wait := f.RetrySeconds(); wait > 0 {
+		attributes = append(attributes, attribute.Int64("pg_ratelimit.retry_after", wait))
+	}
+	span.AddEvent("pg_ratelimit.decision", trace.WithAttributes(attributes...))
 }
 
-// FlushError flushes the response for http.ResponseController.
-func (w *responseWriter) FlushError() error {
-	w.send()
-	return http.NewResponseController(w.ResponseWriter).Flush()
-}
-
-// Flush implements http.Flusher.
-func (w *responseWriter) Flush() { _ = w.FlushError() } // a Flusher has no error
-
-// Hijack implements http.Hijacker.
-func (w *responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, buffered, err := http.NewResponseController(w.ResponseWriter).Hijack()
-	if err == nil && w.settling != nil {
-		conn = serve.SettledConn(conn, w.settling...)
+// emitRefused emits an event for a refusal, at most one a second, because clients can cause any number of
+// refusals, and a listener may run a program for each event.
+func (h *Handler) emitRefused(f *facts) {
+	if h.events == nil {
+		return
 	}
-	return conn, buffered, err
+	if skipped, ok := h.refusals.Allow(time.Now(), time.Second); ok {
+		h.events.Emit(h.ctx, refusedEvent, map[string]any{"prefix": f.hit.Limit.Prefix,
+			"key": f.hit.StoredKey(), "wait": f.RetrySeconds(), "status": f.Status,
+			"reason": string(f.Reason), "skipped": skipped})
+	}
 }
 
-// Interface guards
-var (
-	_ http.Flusher  = (*responseWriter)(nil)
-	_ http.Hijacker = (*responseWriter)(nil)
-	_ http.Pusher   = (*responseWriter)(nil)
-	_ io.ReaderFrom = (*responseWriter)(nil)
-)
+// count counts the hits of a request that was decided or for which no decision was possible, and logs the
+// limits that refused it.
+func (h *Handler) count(q *serve.Request) {
+	h.metrics.duration.Observe(time.Since(q.Began).Seconds())
+	for i := range q.Hits {
+		hit, d := &q.Hits[i], &q.Decisions[i]
+		var mark *policy.Mark
+		if q.Asked {
+			mark = serve.MarkOf(q, i)
+		}
+		outcome, source, text := "allowed", d.Source.String(), ""
+		switch {
+		case q.Err != nil && hit.Independent: // could not have refused the request
+			continue
+		case q.Err != nil:
+			outcome, source = undecidedOutcome(q.Err, q.Outcome.Status), noSource
+		case d.Source == ratelimit.Undecided:
+			continue
+		case hit.Independent && d.Allowed:
+			outcome = "would_allow"
+		case hit.Independent:
+			outcome, text = "would_deny", "a limit in the mode shadow would have refused"
+		case !d.Allowed:
+			outcome = "denied"
+			if i == q.Outcome.Hit {
+				text = "request refused"
+			}
+		case q.Outcome.Status != 0: // another limit refused
+			continue
+		case mark != nil && mark.Overage && q.Outcome.Overage > 0 && d.Remaining == 0:
+			outcome = "overage"
+		}
+		if mark != nil {
+			h.metrics.policyDecisions.WithLabelValues(mark.Rule, mark.Limit, outcome, source).Inc()
+		} else {
+			h.metrics.decisions.WithLabelValues(hit.Limit.Prefix, outcome, source).Inc()
+		}
+		if text == "" || !h.logger.Core().Enabled(zapcore.DebugLevel) {
+			continue
+		}
+		h.logger.Debug(text, zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()),
+			zap.Int64("cost", hit.Cost), zap.Int64("limit", d.Quota), zap.Int64("remaining", d.Remaining),
+			zap.Duration("retry_after", d.RetryAfter))
+	}
+}
+
+// undecidedOutcome returns the outcome of a request without a decision, as a label. status is 0 if it passed.
+func undecidedOutcome(err error, status int) string {
+	switch {
+	case errors.Is(err, ratelimit.ErrOverloaded):
+		return "overloaded"
+	case status == http.StatusServiceUnavailable:
+		return "error_refused"
+	}
+	return "error_passed"
+}

@@ -46,7 +46,7 @@ func leasedZoneOf(h *handler) *leasedZone {
 	}
 	z := set.Zones[0]
 	hit := set.Hits[0]
-	if hit.Limit.Lease <= 0 || hit.Secret || !z.Frequent() {
+	if hit.Limit.Lease <= 0 || hit.Secret || !z.Frequent {
 		return nil
 	}
 	rows := store.Leases()

@@ -12,8 +12,9 @@ import (
 // Outage logs the failures of a database that makes no decisions: at most a line a second, and one line when
 // the database answers again.
 type Outage struct {
+	UnderWay int32 // 1 during an outage; atomic
+
 	sampler Sampler
-	under   int32 // 1 during an outage; atomic
 	shown   int32 // the highest Level logged during the outage; atomic
 
 	mu        sync.Mutex // guards the fields below
@@ -24,9 +25,9 @@ type Outage struct {
 // Failed logs a failure of a request or of background work. Only a database that does not answer starts an
 // outage; a locked row or a late decision does not.
 func (o *Outage) Failed(log func(Line), line Line, ofRequest bool, now time.Time) {
-	if errors.Is(line.Err, ratelimit.ErrUnavailable) || ofRequest && o.IsUnderWay() {
+	if errors.Is(line.Err, ratelimit.ErrUnavailable) || ofRequest && atomic.LoadInt32(&o.UnderWay) != 0 {
 		o.mu.Lock()
-		if atomic.SwapInt32(&o.under, 1) == 0 {
+		if atomic.SwapInt32(&o.UnderWay, 1) == 0 {
 			o.start = now
 			o.undecided = 0
 		}
@@ -36,7 +37,7 @@ func (o *Outage) Failed(log func(Line), line Line, ofRequest bool, now time.Time
 		o.mu.Unlock()
 	}
 	dropped, ok := o.sampler.Allow(now, time.Second)
-	if o.IsUnderWay() && int32(line.Level) > atomic.LoadInt32(&o.shown) {
+	if atomic.LoadInt32(&o.UnderWay) != 0 && int32(line.Level) > atomic.LoadInt32(&o.shown) {
 		atomic.StoreInt32(&o.shown, int32(line.Level))
 	}
 	if ok {
@@ -45,9 +46,6 @@ func (o *Outage) Failed(log func(Line), line Line, ofRequest bool, now time.Time
 	}
 }
 
-// IsUnderWay reports whether there is an outage. It is cheap.
-func (o *Outage) IsUnderWay() bool { return atomic.LoadInt32(&o.under) == 1 }
-
 // Ended logs the end of an outage, at the level of the outage, if one of the decisions comes from the
 // database. A refusal from memory proves nothing.
 func (o *Outage) Ended(log func(Line), decisions []ratelimit.Decision, now time.Time) {
@@ -55,11 +53,11 @@ func (o *Outage) Ended(log func(Line), decisions []ratelimit.Decision, now time.
 	for i := range decisions {
 		answered = answered || decisions[i].Source == ratelimit.FromPostgres
 	}
-	if !answered || !o.IsUnderWay() {
+	if !answered {
 		return
 	}
 	o.mu.Lock()
-	ended := atomic.CompareAndSwapInt32(&o.under, 1, 0)
+	ended := atomic.CompareAndSwapInt32(&o.UnderWay, 1, 0)
 	lasted := now.Sub(o.start).Round(time.Millisecond)
 	undecided := o.undecided
 	o.mu.Unlock()

@@ -25,7 +25,7 @@ func TestOutageIsSummedUpAtItsEnd(t *testing.T) {
 			now.Add(time.Duration(i)*time.Millisecond))
 	}
 	o.Ended(log, []ratelimit.Decision{{Source: ratelimit.FromRemembered}}, now)
-	if len(logged) != 3 || !o.IsUnderWay() {
+	if len(logged) != 3 || o.UnderWay == 0 {
 		t.Errorf("after a refusal from memory, got %+v; want no line, and the outage under way", logged)
 	}
 	answered := []ratelimit.Decision{{Source: ratelimit.FromRemembered}, {Source: ratelimit.FromPostgres}}
@@ -36,10 +36,10 @@ func TestOutageIsSummedUpAtItsEnd(t *testing.T) {
 	if want := "4 lines, level 1, 3s, 2000 requests"; got != want {
 		t.Errorf("at the end of the outage: %s, want %s", got, want)
 	}
-	if o.Ended(log, answered, now); len(logged) != 4 || o.IsUnderWay() {
+	if o.Ended(log, answered, now); len(logged) != 4 || o.UnderWay != 0 {
 		t.Errorf("after a second Ended, %d lines are logged, want 4", len(logged))
 	}
-	if o.Failed(log, host.Line{Err: ratelimit.ErrTimeout}, true, now); o.IsUnderWay() {
+	if o.Failed(log, host.Line{Err: ratelimit.ErrTimeout}, true, now); o.UnderWay != 0 {
 		t.Error("a late decision starts an outage, want none")
 	}
 }

@@ -64,8 +64,9 @@ func TestResetIsByTheClockOfTheProxy(t *testing.T) {
 		reset := time.Unix(now.Unix()+660, 0)
 		decisions := []ratelimit.Decision{{Allowed: true, Quota: 5, Remaining: 4, Reset: reset,
 			Source: source}}
+		respond.ShiftResets(decisions, 600)
 		hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Hour}}}
-		o := respond.Outcome{Decision: &decisions[0], Ahead: 600}
+		o := respond.Outcome{Decision: &decisions[0]}
 		h := http.Header{}
 		respond.SetFields(h, settings.Fields{X: true, IETF: true}, nil, &o, hits, decisions)
 		if got := h.Get("X-RateLimit-Reset"); got != strconv.FormatInt(want, 10) {
@@ -77,7 +78,7 @@ func TestResetIsByTheClockOfTheProxy(t *testing.T) {
 			t.Errorf("%v: RateLimit: %s, want %s", source, got, field(left))
 		}
 		responses := []respond.Response{{Header: http.Header{}, Decision: &decisions[0]}}
-		respond.SetAllHeaders(responses, 600)
+		respond.SetAllHeaders(responses)
 		if got := responses[0].Header.Get("X-RateLimit-Reset"); got != strconv.FormatInt(want, 10) {
 			t.Errorf("%v: SetAllHeaders sets the reset %s, want %d", source, got, want)
 		}

@@ -55,7 +55,7 @@ func TestSetAllHeadersEqualsSetFields(t *testing.T) {
 			}
 			responses = append(responses, respond.Response{Header: http.Header{}, Decision: d})
 		}
-		respond.SetAllHeaders(responses, 0)
+		respond.SetAllHeaders(responses)
 		for i, r := range responses {
 			hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{}}}
 			decisions := []ratelimit.Decision{*r.Decision}

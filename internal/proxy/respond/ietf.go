@@ -119,7 +119,7 @@ func secondsUntil(o *Outcome, at int, d *ratelimit.Decision, now time.Time) int6
 		}
 		return seconds
 	}
-	if rest := localReset(d, o.Ahead).Sub(now); rest > 0 {
+	if rest := d.Reset.Sub(now); rest > 0 {
 		seconds = int64((rest + time.Second - 1) / time.Second)
 	}
 	return seconds

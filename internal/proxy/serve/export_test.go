@@ -19,7 +19,7 @@ func RecordOf(q *Request, audit settings.Audit, user string) history.Record {
 	q.Asked = true
 	if q.Err != nil {
 		q.waited = true
-		deliverOne(q, 0)
+		deliverOne(q)
 	}
 	setCounts(&r, q, time.Time{})
 	setKeys(&r, q)

@@ -244,13 +244,15 @@ func addShadows(r *history.Record, q *Request) {
 	last := "" // the limits of a rule are adjacent
 	for i := range q.Decisions {
 		m := MarkOf(q, i)
-		if !wouldRefuse(&q.Hits[i], &q.Decisions[i]) || m != nil && m.Rule == last {
+		h := &q.Hits[i]
+		d := &q.Decisions[i]
+		if !h.Independent || d.Allowed || d.Source == ratelimit.Undecided || m != nil && m.Rule == last {
 			continue
 		}
 		if m != nil {
 			last = m.Rule
 		}
-		addShadow(r, q, m, &q.Hits[i], &q.Decisions[i])
+		addShadow(r, q, m, h, d)
 	}
 }
 

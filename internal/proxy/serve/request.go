@@ -2,11 +2,15 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -50,6 +54,282 @@ type Request struct {
 	matched []byte // a '1' for each of Site.Zones that matches the request, else a '0'
 }
 
+// Decide decides a request, sets its Outcome, and responds if the request has a Writer. The proxy then serves
+// the request with Flight.Context and calls Settling.End and Flight.End after the response. An error comes
+// from Zone.Match.
+func Decide(s *Site, q *Request) error {
+	q.Site = s
+	q.Began = time.Now()
+	waits, err := Begin(q)
+	if err != nil {
+		return err
+	}
+	if waits {
+		Fill([]*Request{q})
+		Take(q)
+	}
+	deliverOne(q)
+	return nil
+}
+
+// Begin evaluates the policy for a request, and then finds the limits of the configuration that apply. The
+// policy comes first, because a matcher can use the verdict. waits reports whether the store has to decide
+// the request: the caller then calls Fill. At the end, the caller always calls Deliver. Callers set Site and
+// Began before Begin.
+func Begin(q *Request) (waits bool, err error) {
+	s := q.Site
+	q.Outcome = respond.Outcome{}
+	q.Err = nil
+	q.Delivered = false
+	q.waited = false
+	q.Hits = q.Hits[:0]
+	q.Decisions = q.Decisions[:0]
+	q.Limits = s.none
+	q.Arrived = q.Began
+	exempt := false
+	if len(s.Exempt) > 0 {
+		address, assumed := s.Address(q.HTTP)
+		exempt = !assumed && ContainsAddr(s.Exempt, address)
+	}
+	if s.Policy != nil {
+		ask(s, q)
+		if q.Outcome.Status != 0 {
+			return false, nil
+		}
+	}
+	if !exempt {
+		q.Limits = s.all
+		if s.matches {
+			if err := match(s, q); err != nil {
+				return false, err
+			}
+		}
+	}
+	if len(q.Limits.Hits) == 0 && len(q.Verdict.Hits) == 0 && s.Hits == nil {
+		return false, nil
+	}
+	if q.Limits.InFlight || q.Asked && !q.Verdict.Simple && hasSlots(q.Verdict.Hits) {
+		q.Flight = &Flight{}
+		q.Flight.Context, q.Flight.cancel = context.WithCancel(q.HTTP.Context())
+	}
+	if q.failure != nil {
+		q.Arrived = time.Now() // after the policy failed, the limits have the whole timeout
+	}
+	return true, nil
+}
+
+// Fill sets the hits of requests and of their Calls: first the hits of the configuration, then the hits of
+// the policy. If a panic ends Fill, the current request has no hits.
+func Fill(requests []*Request) {
+	for _, q := range requests {
+		f := q.Limits
+		q.waited = true
+		q.Delivered = false
+		q.Err = nil
+		hits := q.Hits[:0]
+		q.Hits = hits
+		hits = append(hits, f.Hits...)
+		for i, z := range f.Zones {
+			key := ""
+			if z.Frequent {
+				key = FrequentKey(z, q.HTTP)
+			} else if z.alternatives == nil {
+				key = z.Key.Key(q, z.IPv4, z.IPv6)
+			}
+			hits[i].Key = key
+			if key == "" {
+				setKey(z, q, &hits[i])
+			}
+			if f.Varies && z.cost != nil {
+				hits[i].Cost = ParseCost(z.cost.Of(q))
+			}
+		}
+		if q.Site.Hits != nil {
+			hits = append(hits, q.Site.Hits(q.HTTP)...)
+		}
+		if q.Asked {
+			hits = append(hits, q.Verdict.Hits...)
+		}
+		if q.Flight != nil {
+			q.Flight.Attach(hits)
+		}
+		q.Hits = hits
+		if c := q.Call; c != nil {
+			c.Hits = append(c.Hits[:0], hits...)
+			c.Decisions = c.Decisions[:0]
+			c.Err = nil
+			// Hits of the policy that are Independent come last.
+			c.HasIndependent = f.Shadow || q.Asked && len(hits) > 0 && hits[len(hits)-1].Independent
+		}
+	}
+}
+
+// background is the context of all decisions, instead of the request's context. The request's context ends
+// when the client closes its connection, which would fail the whole batch and be logged as a failure of the
+// database. The store bounds the wait, see health.Patience.
+var background = context.Background()
+
+// Take gets decisions on the hits of a request from the store, and sets its Decisions or Err. If the policy
+// took more than a tenth of the timeout, the store gets only the rest of health.Patience.
+func Take(q *Request) {
+	q.Decisions = append(q.Decisions[:0], make([]ratelimit.Decision, len(q.Hits))...)
+	if len(q.Hits) == 0 {
+		return
+	}
+	s := q.Site
+	ctx := background
+	if q.Asked && time.Since(q.Arrived) > s.Timeout/10 {
+		within, cancel := health.WithDeadline(ctx, q.Arrived, s.Timeout)
+		defer cancel()
+		ctx = within
+	}
+	q.Err = s.Store.Take(ctx, s.Timeout, q.Hits, q.Decisions)
+	if s.reopen != nil && errors.Is(q.Err, ratelimit.ErrClosed) {
+		s.reopen(func(again *host.Handle) {
+			q.Err = again.Limits.Store.Take(ctx, s.Timeout, q.Hits, q.Decisions)
+		})
+	}
+}
+
+// deliverOne ends a request that has Decisions, an Err, or nothing to decide. It sets the outcome, counts and
+// records the request, prepares its settlement, and responds if the request has a Writer.
+func deliverOne(q *Request) {
+	s := q.Site
+	now := time.Now()
+	ahead := s.Clock.Ahead(q.Decisions, now)
+	if s.Outage != nil && atomic.LoadInt32(&s.Outage.UnderWay) != 0 && q.Err == nil {
+		s.Outage.Ended(s.Log, q.Decisions, now)
+	}
+	if q.waited {
+		if ahead != 0 {
+			respond.ShiftResets(q.Decisions, ahead)
+		}
+		if q.Err != nil {
+			q.Decisions = make([]ratelimit.Decision, len(q.Hits))
+			q.Outcome = TakeLocal(s, q, q.Err)
+			q.Err = q.Outcome.Err
+		} else {
+			q.Outcome = Judge(q)
+		}
+		if q.Outcome.Err != nil {
+			for q.Outcome.Hit < len(q.Hits) && q.Hits[q.Outcome.Hit].Independent {
+				q.Outcome.Hit++
+			}
+			LogNoDecision(s, q)
+		}
+		if q.failure != nil && q.Outcome.Status == 0 {
+			q.Outcome.Err = q.failure // the limits let the request pass, but the policy could not decide
+		}
+	}
+	if q.Outcome.Status == 0 && len(q.Hits) > 0 && (q.Limits.Settled || q.Asked && !q.Verdict.Simple) {
+		q.Settling = NewSettling(s, q)
+	}
+	q.Admitted = q.Outcome.Status == 0
+	if q.Writer != nil {
+		Respond(q)
+	}
+	if q.Asked || len(q.Hits) > 0 {
+		if q.Outcome.Err != nil {
+			s.Report.Undecided(q.Admitted)
+		} else {
+			s.Report.Count(q.Admitted, q.Hits, q.Decisions)
+		}
+		if s.History != nil {
+			record([]*Request{q}, now)
+		}
+	}
+	q.Delivered = true
+}
+
+// Respond sets the headers of the response to a decided request, and Admitted. For a refusal it sets Body.
+func Respond(q *Request) {
+	h := q.Writer.Header()
+	s := q.Site
+	respond.SetFields(h, s.Fields, s.Salt, &q.Outcome, q.Hits, q.Decisions)
+	q.Body = ""
+	q.Admitted = q.Outcome.Status == 0
+	if !q.Admitted {
+		q.Body = q.Outcome.Content(h)
+	}
+}
+
+// Judge returns the outcome of a request from its Decisions, one for each of its Hits. The policy's hits come
+// last. Hits that are Independent never refuse. Judge converts a decision on a limit with overage to a
+// decision on its quota.
+func Judge(q *Request) respond.Outcome {
+	decisions := q.Decisions
+	marks := q.Verdict.Marks
+	overage := int64(0)
+	over := 0 // the index of the hit with the overage
+	out := respond.Outcome{}
+	for i := range decisions {
+		h := &q.Hits[i]
+		d := &decisions[i]
+		if at := i + len(marks) - len(q.Hits); at >= 0 && marks[at].Overage {
+			if beyond := countQuota(d, marks[at].Quota); beyond > overage && !marks[at].Shadow {
+				overage = beyond
+				over = i
+			}
+		}
+		if h.Independent && !d.Allowed && d.Source != ratelimit.Undecided &&
+			h.Cost-d.Remaining > out.ExceededBy {
+			out.Exceeded = i
+			out.ExceededBy = h.Cost - d.Remaining
+		}
+	}
+	at, shown := respond.Tightest(q.Hits, decisions)
+	if at < 0 {
+		out.Hit = len(decisions)
+		return out
+	}
+	out.Hit = at
+	out.Decision = &decisions[at]
+	out.Shown = &decisions[shown]
+	if decisions[at].Allowed {
+		out.Overage = overage
+		if overage > out.ExceededBy {
+			out.Exceeded = over
+			out.ExceededBy = overage
+		}
+		return out
+	}
+	if m := MarkOf(q, at); m != nil {
+		out.Status = m.Status
+		out.Message = m.Message
+		out.Wait = m.RetryAfter
+	} else {
+		out.Status = http.StatusTooManyRequests
+	}
+	return out
+}
+
+// countQuota converts a decision on a limit with overage to a decision on its quota, and returns the units
+// used beyond the quota.
+func countQuota(d *ratelimit.Decision, quota int64) int64 {
+	used := d.Quota - d.Remaining
+	d.Quota = quota
+	if d.Source == ratelimit.Undecided {
+		return 0
+	}
+	d.Remaining = quota - used
+	if d.Remaining >= 0 {
+		return 0
+	}
+	beyond := -d.Remaining
+	d.Remaining = 0
+	return beyond
+}
+
+// MarkOf returns the mark of a hit of the policy, or nil for a hit of the configuration. The hits of the
+// policy are the last.
+func MarkOf(q *Request, i int) *policy.Mark {
+	marks := q.Verdict.Marks
+	if i += len(marks) - len(q.Hits); i >= 0 {
+		return marks[i]
+	}
+	return nil
+}
+
 // Release prepares a Request for reuse and drops references to the memory of its request.
 func (q *Request) Release() {
 	for i := range q.Hits {
@@ -76,50 +356,4 @@ func (q *Request) Release() {
 	q.Settling = nil
 	q.Err = nil
 	q.Hits = q.Hits[:0]
-}
-
-// Flight holds the slots of a request's in_flight limits. The adapter serves the request with Context, and
-// calls End when the request finishes, even after a refusal or a panic.
-type Flight struct {
-	// Context is derived from the request's context. It also ends if the process loses a slot of the request.
-	Context context.Context
-
-	cancel context.CancelFunc
-	slots  []*ratelimit.Slot
-}
-
-// hasSlots reports whether one of the hits is on a limit in_flight.
-func hasSlots(hits []ratelimit.Hit) bool {
-	for i := range hits {
-		if hits[i].Limit.Algorithm == ratelimit.InFlight {
-			return true
-		}
-	}
-	return false
-}
-
-// Attach sets the Slot of each hit on a limit in_flight. Further calls for the same hits set the same slots.
-func (f *Flight) Attach(hits []ratelimit.Hit) {
-	n := 0
-	for i := range hits {
-		if hits[i].Limit.Algorithm != ratelimit.InFlight {
-			continue
-		}
-		if n == len(f.slots) {
-			f.slots = append(f.slots, &ratelimit.Slot{Lost: f.cancel})
-		}
-		hits[i].Slot = f.slots[n]
-		n++
-	}
-}
-
-// End cancels Context and releases the slots. It does nothing for a nil Flight.
-func (f *Flight) End() {
-	if f == nil {
-		return
-	}
-	f.cancel()
-	for _, s := range f.slots {
-		s.Release()
-	}
 }

@@ -67,6 +67,8 @@ type Zone struct {
 	// Hit is the template for the hits of requests.
 	Hit ratelimit.Hit
 
+	Frequent bool // FrequentKey finds the keys of most requests
+
 	fixed      string // the key if it is the same for all requests, else ""
 	header     string // the header that contains the key, or ""
 	connection bool   // the key is the address of the connection
@@ -119,6 +121,7 @@ func NewZone(values settings.Values, parse ParseText) (*Zone, error) {
 		if parts.Fixed {
 			z.fixed = z.Key.Of(nil)
 		}
+		z.Frequent = z.fixed != "" || z.header != "" || z.connection
 	}
 	independent := z.Mode == settings.Shadow
 	z.Hit = ratelimit.Hit{Limit: &z.Limit, Cost: z.Cost, Secret: z.isSecret(z.Key), Independent: independent}
@@ -144,9 +147,6 @@ func (z *Zone) hideIfShared(key Text) {
 		one.secret = one.secret || share(one.text, key)
 	}
 }
-
-// Frequent reports whether FrequentKey can return a key.
-func (z *Zone) Frequent() bool { return z.fixed != "" || z.header != "" || z.connection }
 
 // FrequentKey returns the key of a request if the key is fixed, a header that occurs once, or the address of
 // the connection. For any other key, it returns "". FrequentKey takes fewer steps than setKey.

@@ -108,17 +108,17 @@ func (r *Report) leave() bool {
 func (r *Report) Of(prefix string) *LimitReport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.limit(prefix)
+	if l := r.limits[prefix]; l != nil {
+		return l
+	}
+	return r.add(prefix)
 }
 
-// limit implements Of for a caller that holds the mutex.
-func (r *Report) limit(prefix string) *LimitReport {
-	l := r.limits[prefix]
-	if l == nil {
-		l = &LimitReport{prefix: prefix}
-		if len(r.limits) < maxReported {
-			r.limits[prefix] = l
-		}
+// add implements Of for the first use of a prefix. The caller holds the mutex.
+func (r *Report) add(prefix string) *LimitReport {
+	l := &LimitReport{prefix: prefix}
+	if len(r.limits) < maxReported {
+		r.limits[prefix] = l
 	}
 	return l
 }
@@ -163,7 +163,10 @@ func (r *Report) Count(admitted bool, hits []ratelimit.Hit, decisions []ratelimi
 		if hits[i].Independent || !admitted && decisions[i].Allowed {
 			continue
 		}
-		l := r.limit(hits[i].Limit.Prefix)
+		l := r.limits[hits[i].Limit.Prefix]
+		if l == nil {
+			l = r.add(hits[i].Limit.Prefix)
+		}
 		if admitted {
 			l.admitted++
 		} else {

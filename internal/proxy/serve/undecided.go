@@ -1,0 +1,72 @@
+package serve
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// TakeLocal returns the outcome of a request for which the store failed with err. With on_error local it
+// decides the request in this process if it can.
+func TakeLocal(s *Site, q *Request, err error) respond.Outcome {
+	overloaded := errors.Is(err, ratelimit.ErrOverloaded)
+	if overloaded && !canRefuse(q) {
+		return respond.Outcome{Err: err}
+	}
+	local := s.OnError == settings.Local && !overloaded && !errors.Is(err, ratelimit.ErrClosed)
+	inPostgres, ok := s.Store.(*store.Store)
+	if !local || !ok || !inPostgres.TakeLocal(err, q.Hits, q.Decisions) {
+		return NoDecision(s.OnError, err)
+	}
+	outcome := Judge(q)
+	outcome.Overage = 0 // an estimate, for which no client may be billed
+	return outcome
+}
+
+// overloadedWait is the Retry-After of a request that ratelimit.ErrOverloaded refuses.
+const overloadedWait = time.Second
+
+// NoDecision returns the outcome of a request without a decision because of err. After
+// ratelimit.ErrOverloaded the request is refused whatever onError is, since the database answers.
+func NoDecision(onError settings.OnError, err error) respond.Outcome {
+	o := respond.Outcome{Err: err}
+	if errors.Is(err, ratelimit.ErrOverloaded) {
+		o.Wait = overloadedWait
+	}
+	if o.Wait > 0 || onError == settings.Deny {
+		o.Status = http.StatusServiceUnavailable
+	}
+	return o
+}
+
+// canRefuse reports whether a decision on one of the hits could have refused the request.
+func canRefuse(q *Request) bool {
+	for i := range q.Hits {
+		h := &q.Hits[i]
+		m := MarkOf(q, i)
+		if !h.Independent && !h.Peek && h.Cost >= 0 && (m == nil || !m.Overage) {
+			return true
+		}
+	}
+	return false
+}
+
+// LogNoDecision logs that no decision on a request was possible, and whether requests without a decision
+// pass. It logs at most a line a second for all handlers on a database. Outage.Ended logs the end of the
+// outage.
+func LogNoDecision(s *Site, q *Request) {
+	line := host.Line{Level: host.Error, Text: "no decision: refusing requests", Err: q.Outcome.Err}
+	if q.Outcome.Status == 0 {
+		line.Level = host.Warn
+		line.Text = "no decision: letting requests pass"
+	}
+	if s.Outage != nil {
+		s.Outage.Failed(s.Log, line, true, time.Now())
+	}
+}
