@@ -37,9 +37,10 @@ func compose(t *testing.T, path string) *types.Project {
 	return project
 }
 
-// composeFiles maps each file to the service that limits.
+// composeFiles maps each Compose file to its service that limits requests.
 var composeFiles = map[string]string{"caddy/compose.yaml": "caddy", "traefik/compose.yaml": "traefik"}
 
+// Without POSTGRES_PASSWORD, a Compose file is an error, so that no server has a known password.
 func TestComposeFilesNeedAPassword(t *testing.T) {
 	for path := range composeFiles {
 		if _, err := loadCompose(t, path); !strings.Contains(fmt.Sprint(err), "POSTGRES_PASSWORD") {
@@ -48,6 +49,8 @@ func TestComposeFilesNeedAPassword(t *testing.T) {
 	}
 }
 
+// In each Compose file, the proxy's DSN has the host, user, database and password of the Postgres. The proxy
+// starts when Postgres is healthy, the data of Postgres is in a volume, and only the proxy publishes ports.
 func TestComposeFilesFitTogether(t *testing.T) {
 	for path, proxy := range composeFiles {
 		t.Run(path, func(t *testing.T) {
@@ -81,6 +84,8 @@ func TestComposeFilesFitTogether(t *testing.T) {
 	}
 }
 
+// The Compose file builds and runs the image of deploy/Dockerfile. It mounts the Caddyfile and the volumes
+// where the image expects them, and publishes only ports on which Caddy listens.
 func TestComposeFileRunsImageOfCaddy(t *testing.T) {
 	p, i := compose(t, "caddy/compose.yaml"), ourImage(t)
 	s := p.Services["caddy"]
@@ -106,10 +111,12 @@ func TestComposeFileRunsImageOfCaddy(t *testing.T) {
 	}
 }
 
+// The Compose file runs the Traefik that the tests run, and mounts this repository read-only where Traefik
+// searches for the plugin.
 func TestComposeFileGivesTraefikPlugin(t *testing.T) {
 	s := compose(t, "traefik/compose.yaml").Services["traefik"]
 	check.Equal(t, "the image", s.Image, "traefik:"+traefikVersion(t))
-	folder := s.WorkingDir + "plugins-local/src/" + modulePath // where Traefik looks for the plugin
+	folder := s.WorkingDir + "plugins-local/src/" + modulePath // where Traefik searches for the plugin
 	i := slices.IndexFunc(s.Volumes, func(v types.ServiceVolumeConfig) bool { return v.Target == folder })
 	if i < 0 {
 		t.Fatalf("the volumes are %+v, want one at %s", s.Volumes, folder)

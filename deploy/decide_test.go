@@ -20,7 +20,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// decider is the Caddy of decide/Caddyfile, which only decides. Its limits are 3 instead of 100.
+// decider is the Caddy of decide/Caddyfile, which decides on requests for another proxy. Its limits are 3
+// instead of 100.
 type decider struct {
 	*harness.Process
 	address string
@@ -40,8 +41,9 @@ func startDecider(t *testing.T) decider {
 	return decider{c, address}
 }
 
-// checkDecides sends four requests of a client, which chooses another address in its headers each time. The
-// first three pass. If the Caddy is behind a proxy, the proxy refuses requests after the end of the Caddy.
+// checkDecides sends four requests of one client, which puts another address in its headers each time. The
+// first three must pass, and the fourth must be refused. If behindProxy is set, another proxy asks the Caddy;
+// it must refuse requests after the Caddy has stopped.
 func (d decider) checkDecides(t *testing.T, behindProxy bool, send func(address string) harness.Response) {
 	t.Helper()
 	for left := 2; left >= -1; left-- {
@@ -69,7 +71,7 @@ func (d decider) checkDecides(t *testing.T, behindProxy bool, send func(address 
 		http.StatusInternalServerError)
 }
 
-// A real nginx in front of an app asks the Caddy.
+// A real nginx in front of an app asks the Caddy about each request, and forwards the headers of the limit.
 func TestNginxAsksForDecisions(t *testing.T) {
 	nginx, err := harness.Installed(t.Context(), "nginx")
 	if err != nil {
@@ -97,7 +99,8 @@ func TestNginxAsksForDecisions(t *testing.T) {
 	})
 }
 
-// Envoy's API accepts the filter, and the Caddy decides on the requests that Envoy sends with this filter.
+// Envoy's API accepts the filter of decide/envoy.yaml. The Caddy decides on requests in the form that Envoy
+// sends with this filter, and counts by the client's address.
 func TestEnvoyAsksForDecisions(t *testing.T) {
 	object, err := yaml.YAMLToJSONStrict([]byte(readFile(t, "decide/envoy.yaml")))
 	if err != nil {
@@ -131,7 +134,8 @@ func TestEnvoyAsksForDecisions(t *testing.T) {
 	check.Equal(t, "the status for another client", ask("192.0.2.2").Status, http.StatusOK)
 }
 
-// A real Traefik without plugins, in front of an app, asks the Caddy.
+// A real Traefik without plugins, in front of an app, asks the Caddy about each request. The rules of the
+// Caddy see the host, method, path and query of the client's request.
 func TestTraefikAsksForDecisions(t *testing.T) {
 	program, err := harness.Traefik(t.Context(), filepath.Join(root, "integration"))
 	if err != nil {
@@ -145,7 +149,7 @@ func TestTraefikAsksForDecisions(t *testing.T) {
 			writeFile(t, filepath.Join(dir, "dynamic.yml"), dynamic)}})
 	tr.AwaitAddress(t, address)
 	url := "http://" + address
-	// The rules of the Caddy see the request of the client. No request to /login is charged.
+	// The Caddy charges no request to /login, and responds with what its rules see.
 	login := harness.Get(url+"/login?user=ann", "X-Real-IP", "192.0.2.9", "X-Forwarded-Uri", "/other")
 	login.Host, login.Method = "shop.example", http.MethodPost
 	tr.Await(t, "its router", func() bool { return harness.Ask(t, login).Status != http.StatusNotFound })
@@ -157,7 +161,8 @@ func TestTraefikAsksForDecisions(t *testing.T) {
 	})
 }
 
-// The lines of docs/other-programs.md with /take charge units.
+// The commands of docs/other-programs.md with /take charge units, and are refused when no units are left.
+// Each key has its own units.
 func TestProgramsTakeUnits(t *testing.T) {
 	page := readFile(t, filepath.Join(root, "docs", "other-programs.md"))
 	d := startDecider(t)

@@ -1,5 +1,4 @@
-// Package deploy holds no code, only the tests of the files in this folder and of the release: each
-// file is read with the libraries of its kind, what it names is compared with the project, and the
-// same configuration runs as processes. It is a module of its own, since nothing else needs these
-// libraries.
+// Package deploy contains only tests, of the files in this folder and of the release. A test reads a
+// file with the library of its format, compares the names in the file with the project, and runs the
+// configuration as processes. The module is separate, because nothing else needs these libraries.
 package deploy

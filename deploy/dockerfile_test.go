@@ -61,7 +61,7 @@ type image struct {
 	health  []string
 }
 
-// parseStages returns the stages of the Dockerfile, as BuildKit reads it.
+// parseStages parses the Dockerfile with BuildKit's parser, and returns its stages.
 func parseStages(t *testing.T) []instructions.Stage {
 	t.Helper()
 	file, err := os.Open("Dockerfile")
@@ -97,6 +97,7 @@ func stageNamed(t *testing.T, name string) instructions.Stage {
 	return stages[i]
 }
 
+// ourImage returns the image of Caddy, the last stage of the Dockerfile.
 func ourImage(t *testing.T) image {
 	t.Helper()
 	i := image{env: map[string]string{}}
@@ -119,6 +120,8 @@ func ourImage(t *testing.T) image {
 	return i
 }
 
+// The image has no shell, only the Caddy of `make build`, certificates and folders. It runs Caddy as a user
+// other than root, and has a health check.
 func TestImageHasOnlyCaddyAndIsNotRoot(t *testing.T) {
 	last, i := stageNamed(t, ""), ourImage(t)
 	check.Equal(t, "the image's base", last.BaseName, "scratch")
@@ -142,7 +145,7 @@ func TestImageHasOnlyCaddyAndIsNotRoot(t *testing.T) {
 			check.Equal(t, "the entry point runs in a shell", c.PrependShell, false)
 		}
 	}
-	// /src is the folder where the stage build has the repository, and make build makes bin/caddy there.
+	// In the stage "build", the repository is in /src, and `make build` creates bin/caddy there.
 	if !slices.Contains(copied, "/src/bin/caddy") ||
 		!slices.Contains(copied, "/etc/ssl/certs/ca-certificates.crt") {
 		t.Errorf("the image has %q, want the binary of make build and the certificates", copied)
@@ -152,6 +155,7 @@ func TestImageHasOnlyCaddyAndIsNotRoot(t *testing.T) {
 	check.Equal(t, "the health check's program", i.health[:min(2, len(i.health))], "[CMD caddy]")
 }
 
+// The stage "build" runs `make build`, in the image of the Go that xcaddy/go.mod requires.
 func TestImageIsBuiltByMakeBuild(t *testing.T) {
 	build := stageNamed(t, "build")
 	module := readFile(t, filepath.Join(root, "xcaddy", "go.mod"))
@@ -170,7 +174,7 @@ func TestImageIsBuiltByMakeBuild(t *testing.T) {
 		t.Errorf("the image is built by\n%s\nwant make build", text)
 	}
 	if !regexp.MustCompile(`(?m)^build:(\n|.)*-o \.\./bin/caddy`).MatchString(makefile) {
-		t.Error("make build does not make bin/caddy, want it to")
+		t.Error("make build does not create bin/caddy")
 	}
 }
 
@@ -193,6 +197,8 @@ func pluginFiles(t *testing.T) (paths []string) {
 	return paths
 }
 
+// The plugin's image contains the plugin's files, and copies them into the volume /plugins-local, as the user
+// of Caddy's image.
 func TestPluginImageCopiesPluginIntoVolume(t *testing.T) {
 	var folder, user string
 	var command []string

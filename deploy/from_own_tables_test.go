@@ -14,7 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// ownTables are tables of an API rate limiter, with two users, three keys and four rules.
+// ownTables creates the tables of another rate limiter, with four rules and four users. The test adds the API
+// keys.
 const ownTables = `
 CREATE TABLE rate_limit_rules (rule_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
 rule_name varchar(255) NOT NULL UNIQUE, priority integer NOT NULL DEFAULT 100,
@@ -48,7 +49,9 @@ VALUES (1, 'free', NULL, NULL, NULL), (2, 'pro', 7000, NULL, 9), (4, 'free', NUL
 INSERT INTO user_quotas (user_id, is_blocked, block_reason) VALUES (3, true, 'fraud');
 `
 
-// The script takes the tables over, even if it runs twice, and the old keys then work.
+// The script from-own-tables.sql copies the rules, users and keys of another program's tables, even if it
+// runs twice, and reports what it cannot copy. Then the old keys work, with their limits, and the rules
+// apply.
 func TestOwnTablesAreTakenOver(t *testing.T) {
 	dsn := cluster.Open(t)
 	cluster.Execute(t, dsn, ownTables)

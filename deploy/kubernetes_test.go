@@ -36,8 +36,8 @@ type manifest struct {
 	route       routeResource
 }
 
-// middlewareResource is a custom resource of Traefik, with the fields that the file has. Other fields are
-// errors. routeResource is another such resource.
+// middlewareResource and routeResource are custom resources of Traefik. They have only the fields that the
+// file has, so another field in the file is an error.
 type middlewareResource struct {
 	meta.TypeMeta   `json:",inline"`
 	meta.ObjectMeta `json:"metadata"`
@@ -65,17 +65,17 @@ type routeResource struct {
 	} `json:"spec"`
 }
 
-// readManifest decodes each object as its type. A name that the type does not have is an error.
+// readManifest decodes each object of a file as its type. A field that the type does not have is an error.
 func readManifest(t *testing.T, path string) *manifest {
 	t.Helper()
 	m := &manifest{}
 	for _, text := range strings.Split(readFile(t, path), "\n---\n") {
-		one := []byte(text)
+		data := []byte(text)
 		var head meta.TypeMeta
-		if err := yaml.Unmarshal(one, &head); err != nil {
+		if err := yaml.Unmarshal(data, &head); err != nil {
 			t.Fatal(err)
 		}
-		into := map[string]any{
+		object := map[string]any{
 			"v1 Secret": &m.secret, "v1 ConfigMap": &m.config, "apps/v1 Deployment": &m.deployment,
 			"v1 Service":                    &m.service,
 			"policy/v1 PodDisruptionBudget": &m.disruptions, "v1 ServiceAccount": &m.account,
@@ -84,10 +84,10 @@ func readManifest(t *testing.T, path string) *manifest {
 			"traefik.io/v1alpha1 Middleware":                  &m.middleware,
 			"traefik.io/v1alpha1 IngressRoute":                &m.route,
 		}[head.APIVersion+" "+head.Kind]
-		if into == nil {
-			t.Fatalf("%s: no test knows %+v", path, head)
+		if object == nil {
+			t.Fatalf("%s: no type for %+v", path, head)
 		}
-		if err := yaml.UnmarshalStrict(one, into); err != nil {
+		if err := yaml.UnmarshalStrict(data, object); err != nil {
 			t.Errorf("%s: %s: %v", path, head.Kind, err)
 		}
 	}
@@ -109,6 +109,9 @@ func (m *manifest) port(t *testing.T, name intstr.IntOrString) int32 {
 	return 0
 }
 
+// In each manifest, all references lead to objects of the manifest: selectors to the pods, mounts to volumes,
+// probes and the service to ports. The pods meet the restricted Pod Security Standard, the DSN requires TLS
+// with a verified certificate, and a pod can be moved while another one runs.
 func TestManifestsFitTogether(t *testing.T) {
 	for _, path := range []string{"kubernetes/caddy.yaml", "kubernetes/traefik.yaml"} {
 		t.Run(path, func(t *testing.T) {
@@ -121,7 +124,7 @@ func TestManifestsFitTogether(t *testing.T) {
 			} {
 				s, err := meta.LabelSelectorAsSelector(selector)
 				if err != nil || s.Empty() || !s.Matches(labels.Set(pod.Labels)) {
-					t.Errorf("the selector of the %s is %v, %v, want one of the pods, %v", what, selector,
+					t.Errorf("the selector of the %s is %v, %v, want it to match %v", what, selector,
 						err,
 						pod.Labels)
 				}
@@ -181,6 +184,8 @@ func checkMounts(t *testing.T, pod core.PodSpec) {
 	check.Equal(t, "the number of mounted volumes", len(mounted), len(pod.Volumes))
 }
 
+// The manifest runs the image of deploy/Dockerfile with the image's command. It mounts the Caddyfile and
+// volumes where the image expects them. The Caddyfile listens on the ports of the service and of the probes.
 func TestManifestRunsImageOfCaddy(t *testing.T) {
 	m, i := readManifest(t, "kubernetes/caddy.yaml"), ourImage(t)
 	c := m.container()
@@ -210,6 +215,8 @@ func TestManifestRunsImageOfCaddy(t *testing.T) {
 	}
 }
 
+// The manifest runs the Traefik that the tests run, with the plugin of our image in its folder. The route
+// uses the middleware, and Traefik's account may read both.
 func TestManifestGivesTraefikPlugin(t *testing.T) {
 	m := readManifest(t, "kubernetes/traefik.yaml")
 	pod, c := m.deployment.Spec.Template.Spec, m.container()

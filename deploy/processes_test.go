@@ -98,6 +98,8 @@ func startCaddy(t *testing.T, caddyfile string, pairs ...string) runningCaddy {
 	return c
 }
 
+// The Caddy of the Compose file refuses the request after its limit. The image's health check succeeds
+// without a reload of the configuration while Caddy runs, and fails after Caddy has stopped.
 func TestCaddyOfComposeFileLimitsAndIsHealthy(t *testing.T) {
 	caddyfile := compose(t, "caddy/compose.yaml").Configs["caddyfile"].Content
 	c := startCaddy(t, caddyfile, "https_port 8443", "https_port "+strconv.Itoa(harness.FreePort(t)))
@@ -110,10 +112,10 @@ func TestCaddyOfComposeFileLimitsAndIsHealthy(t *testing.T) {
 		return exec.Command(harness.Caddy(t, root), args...).Run()
 	}
 	if err := check(); err != nil {
-		t.Errorf("the health check of a running Caddy: %v, want none", err)
+		t.Errorf("the health check of a running Caddy: error %v, want none", err)
 	}
 	if !strings.Contains(c.Log(), "config is unchanged") {
-		t.Error("the log has no \"config is unchanged\": the health check loads the configuration")
+		t.Error("the log has no \"config is unchanged\", so the health check loads the configuration")
 	}
 	if err := c.Stop(); err != nil {
 		t.Fatal(err)
@@ -131,7 +133,7 @@ type runningTraefik struct {
 }
 
 // startTraefik runs Traefik with the arguments of a container, except that a file provider replaces
-// Kubernetes. plugins makes the folder plugins-local.
+// Kubernetes. plugins creates the folder plugins-local at the path folder.
 func startTraefik(t *testing.T, args []string, rule string, plugin map[string]any,
 	plugins func(folder string)) runningTraefik {
 	t.Helper()
@@ -187,7 +189,8 @@ func startTraefik(t *testing.T, args []string, rule string, plugin map[string]an
 	return tr
 }
 
-// The plugin of the image works, although the image has fewer files than the repository.
+// Traefik with the arguments of the manifest and the files of the plugin's image, which are fewer than those
+// of the repository, refuses the request after the limit. Its readiness probe succeeds.
 func TestTraefikOfManifestLimitsAndIsReady(t *testing.T) {
 	m := readManifest(t, "kubernetes/traefik.yaml")
 	tr := startTraefik(t, m.container().Args, m.route.Spec.Routes[0].Match,

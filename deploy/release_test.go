@@ -11,6 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
+// Each file that names the version of this project names host.Version.
 func TestVersionIsTheSameEverywhere(t *testing.T) {
 	for path, pattern := range map[string]string{
 		"CHANGELOG.md":                 `(?m)\A# Changelog\n(?:[^#].*\n|\n)*## (\S+)$`,
@@ -25,7 +26,7 @@ func TestVersionIsTheSameEverywhere(t *testing.T) {
 		text := readFile(t, filepath.Join(root, path))
 		found := submatches(pattern, text)
 		if len(found) == 0 {
-			t.Errorf("%s names no version", path)
+			t.Errorf("%s names no version, want %s", path, host.Version)
 		}
 		for _, version := range found {
 			if "v"+strings.TrimRight(version, ",") != host.Version {
@@ -46,7 +47,8 @@ func TestGuideNamesTestedCaddys(t *testing.T) {
 	}
 }
 
-// The linter actionlint accepts the workflows, which name each action by a commit.
+// The linter actionlint accepts the workflows. They name each action by a commit, and run the tests and the
+// build of a release.
 func TestWorkflowsAreSoundAndPinned(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(root, ".github", "workflows", "*.yml"))
 	if err != nil || len(paths) != 2 {

@@ -54,6 +54,7 @@ func checkModule(t *testing.T, caddy, version string) {
 	}
 }
 
+// The documented command of xcaddy builds a Caddy with the module of a clone.
 func TestXcaddyBuildsAClone(t *testing.T) {
 	// Go gives this version to a module that is replaced, unless another module requires a version.
 	goproxy, command, _ := documentedCommands(t)
@@ -61,8 +62,9 @@ func TestXcaddyBuildsAClone(t *testing.T) {
 		"v0.0.0-00010101000000-000000000000")
 }
 
-// The module proxy of this test has the module, as Go's proxy will after the release. The version names the
-// commit, because Go caches the files of a version.
+// The documented command of xcaddy builds a Caddy with the released module. The module proxy of this test has
+// the module, as Go's proxy has it after the release. The version names the commit, because Go caches the
+// files of a version.
 func TestXcaddyBuildsTheRelease(t *testing.T) {
 	released := module.Version{Path: modulePath,
 		Version: host.Version + "-g" + output(t, "git", "-C", root, "rev-parse", "--short=12", "HEAD")}

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// build runs the command that builds Caddy, if there is one. When the context ends, build interrupts the
-// command, which then ends its compilers.
+// build runs the command o.build, which builds Caddy, unless it is "". When the context ends, build
+// interrupts the command, which then ends its compilers.
 func build(ctx context.Context, o options, out io.Writer) error {
 	if o.build == "" {
 		return nil

@@ -15,11 +15,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// connectTimeout bounds the check that the database of DATABASE_URL answers.
+// connectTimeout bounds the check that the database of DATABASE_URL responds.
 const connectTimeout = 10 * time.Second
 
-// startDatabase returns the DSN of the demo's database: DATABASE_URL, which must answer, or a private cluster
-// that it starts.
+// startDatabase returns the DSN of the demo's database: the one of DATABASE_URL, which must respond, or the
+// one of a private cluster, which startDatabase starts.
 func startDatabase(ctx context.Context, o options, out io.Writer) (dsn string, stop func() error, err error) {
 	if o.databaseURL != "" {
 		if err := ping(ctx, o.databaseURL); err != nil {
@@ -45,7 +45,8 @@ func startDatabase(ctx context.Context, o options, out io.Writer) (dsn string, s
 // oneLine returns an error as one line. pgx writes a line for each address that it has tried.
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// noteFolder records the cluster's folder for `make clean`, unless it is in the state folder.
+// noteFolder records the folder that the cluster uses, for `make clean`, unless it is the wanted folder,
+// which is in the state folder.
 func noteFolder(state, wanted, used string) error {
 	note := filepath.Join(state, "postgres.elsewhere")
 	if used != wanted {

@@ -22,9 +22,9 @@ func main() {
 	var o options
 	flag.StringVar(&o.port, "port", "8080", "the port that Caddy listens on")
 	flag.StringVar(&o.caddy, "caddy", "bin/caddy", "the Caddy to run, with pg_ratelimit built in")
-	flag.StringVar(&o.config, "config", "Caddyfile.example", "its Caddyfile")
+	flag.StringVar(&o.config, "config", "Caddyfile.example", "the Caddyfile")
 	flag.StringVar(&o.state, "state", ".run", "the folder for the database and logs; kept between runs")
-	flag.StringVar(&o.build, "build", "", "the shell command that builds Caddy; none: it is built")
+	flag.StringVar(&o.build, "build", "", "the shell command that builds Caddy; none if it is built")
 	flag.Parse()
 	o.databaseURL = os.Getenv("DATABASE_URL")
 
@@ -44,8 +44,8 @@ type options struct {
 	databaseURL                       string
 }
 
-// run starts all servers, waits until the context or a server ends, and stops the rest: Caddy first, so that
-// it never runs without its database.
+// run starts all servers, waits until the context or Caddy ends, and stops the servers. It stops Caddy first,
+// so that Caddy never runs without its database.
 func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err := checkPort(o.port); err != nil {
 		return err

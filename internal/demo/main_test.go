@@ -21,8 +21,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// programEnv is the environment variable with which the test binary acts as the demo, or with Caddy's
-// arguments as Caddy.
+// programEnv is an environment variable. If it is set, the test binary acts as Caddy if its first argument is
+// "run", and else as the demo.
 const programEnv = "PG_RATELIMIT_DEMO_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -66,7 +66,7 @@ func actAsCaddy() {
 type demo struct {
 	*harness.Process
 	port, state string
-	output      string // before the demo was ready
+	output      string // until the demo was ready
 }
 
 // program returns the demo, with the test binary as its Caddy.
@@ -170,6 +170,8 @@ func (d *demo) interrupt(t *testing.T) {
 	d.end(t, -d.PID(), syscall.SIGINT)
 }
 
+// The demo runs Caddy with the database of DATABASE_URL and an upstream. Each signal that users send, to the
+// demo or to its whole process group, ends the demo and sends one SIGTERM to Caddy.
 func TestEverySignalEndsEverything(t *testing.T) {
 	dsn := cluster.Open(t)
 	for s, receiver := range map[syscall.Signal]string{syscall.SIGINT: "its whole group",
@@ -181,8 +183,8 @@ func TestEverySignalEndsEverything(t *testing.T) {
 			if database != dsn {
 				t.Errorf("Caddy's DATABASE_URL is %q, want %q", database, dsn)
 			}
-			if args != "run --config Caddyfile.example --adapter caddyfile" {
-				t.Errorf("Caddy's arguments are %q, want those of caddy run with the example", args)
+			if want := "run --config Caddyfile.example --adapter caddyfile"; args != want {
+				t.Errorf("Caddy's arguments are %q, want %q", args, want)
 			}
 			if !strings.HasPrefix(upstream, "Hello from /some/path at ") {
 				t.Errorf("the upstream responds %q, want Hello from /some/path", upstream)
@@ -195,12 +197,14 @@ func TestEverySignalEndsEverything(t *testing.T) {
 			awaitGone(t, pid)
 			log, err := os.ReadFile(filepath.Join(d.state, "caddy.log"))
 			if err != nil || string(log) != "signal: terminated\n" {
-				t.Errorf("Caddy's log is %q, error %v, want one signal", log, err)
+				t.Errorf("Caddy's log is %q, error %v, want one SIGTERM", log, err)
 			}
 		})
 	}
 }
 
+// Without DATABASE_URL, the demo starts a private cluster, and uses the same one in the next run. The end of
+// the demo stops the cluster. A second demo in the same folder fails while the first one runs.
 func TestPrivateClusterIsKept(t *testing.T) {
 	state := t.TempDir()
 	var files []os.FileInfo
@@ -220,8 +224,8 @@ func TestPrivateClusterIsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = errors.Join(second.WaitFor("its end", func() bool { return false }), second.Stop())
-		if said := fmt.Sprint(err); !strings.Contains(said, "exit status 1") ||
-			!strings.Contains(said, "a server runs on") {
+		if text := fmt.Sprint(err); !strings.Contains(text, "exit status 1") ||
+			!strings.Contains(text, "a server runs on") {
 			t.Errorf("a second demo in the same folder: error %v, want one that a server runs", err)
 		}
 
@@ -240,6 +244,7 @@ func TestPrivateClusterIsKept(t *testing.T) {
 	}
 }
 
+// SIGKILL of the demo also ends Caddy and Postgres.
 func TestKilledDemoLeavesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it starts a server of its own")
@@ -253,6 +258,7 @@ func TestKilledDemoLeavesNothing(t *testing.T) {
 	awaitGone(t, caddy, server)
 }
 
+// The DSN that the demo prints has no password, in whatever form the DSN contains it.
 func TestRedactHidesPassword(t *testing.T) {
 	for dsn, want := range map[string]string{
 		"postgres://u@h:1/db?sslmode=disable":        "postgres://u@h:1/db?sslmode=disable",

@@ -29,14 +29,15 @@ const policySQL = `INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1),
 	INSERT INTO rate_limit_users (user_id, tier, comment) VALUES ('ann', 'free', '` + madeByDemo +
 	`'), ('acme', 'pro', '` + madeByDemo + `') ON CONFLICT DO NOTHING`
 
-// ownSQL selects whether the database has a policy that the demo did not create.
-const ownSQL = `SELECT EXISTS (SELECT FROM rate_limit_rules WHERE comment IS DISTINCT FROM '` + madeByDemo +
-	`')
+// foreignSQL selects whether the database has rules or users that the demo did not create.
+const foreignSQL = `SELECT EXISTS (SELECT FROM rate_limit_rules WHERE comment IS DISTINCT FROM '` +
+	madeByDemo + `')
 	OR EXISTS (SELECT FROM rate_limit_users WHERE comment IS DISTINCT FROM '` + madeByDemo + `')`
 
 // makePolicy creates what is missing of the demo's policy: rules, the users ann and acme, and their API keys.
-// It stores the keys in the state folder for the next start. own reports that the database is not the demo's.
-func makePolicy(ctx context.Context, dsn, state string, own bool) (keys map[string]string, err error) {
+// It stores the keys in the state folder for the next start. isUsers reports that the database is one of the
+// user. In such a database, rules or users that the demo did not create are an error.
+func makePolicy(ctx context.Context, dsn, state string, isUsers bool) (keys map[string]string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, dsn)
@@ -52,11 +53,11 @@ func makePolicy(ctx context.Context, dsn, state string, own bool) (keys map[stri
 	if _, err := migrate.Run(ctx, conn, 0); err != nil {
 		return nil, err
 	}
-	var others bool
-	if err := conn.QueryRow(ctx, ownSQL).Scan(&others); err != nil {
+	var foreign bool
+	if err := conn.QueryRow(ctx, foreignSQL).Scan(&foreign); err != nil {
 		return nil, err
 	}
-	if own && others {
+	if isUsers && foreign {
 		return nil, errors.New("the database has rules or users of its own, which stay as they are")
 	}
 	if _, err := conn.PgConn().Exec(ctx, policySQL).ReadAll(); err != nil {
@@ -71,13 +72,13 @@ func makePolicy(ctx context.Context, dsn, state string, own bool) (keys map[stri
 		keys = map[string]string{}
 	}
 	for _, user := range []string{"ann", "acme"} {
-		var there bool
+		var exists bool
 		if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM rate_limit_api_keys
 			WHERE digest = sha256(convert_to($1, 'UTF8')) AND user_id = $2)`, keys[user], user).
-			Scan(&there); err != nil {
+			Scan(&exists); err != nil {
 			return nil, err
 		}
-		if there {
+		if exists {
 			continue
 		}
 		key, err := policy.NewKey()
@@ -108,7 +109,7 @@ requests a minute, and acme on pro, with 50. What you change stays, also for the
   curl -i -H "X-Api-Key: $ANN" http://localhost:%[1]s/api/hello
   curl -i -H "X-Api-Key: $ACME" http://localhost:%[1]s/api/hello
 
-Change the plan of ann, and ask again:
+Change the plan of ann, and send the request again:
 
   %[4]s%[5]s pg-ratelimit users set ann tier=pro
   curl -i -H "X-Api-Key: $ANN" http://localhost:%[1]s/api/hello

@@ -13,6 +13,8 @@ func (d *demo) keys() string {
 	return strings.Join(regexp.MustCompile(`(?m)^  (ANN|ACME)=\S+$`).FindAllString(d.output, -1), " ")
 }
 
+// A second run creates the rules and users that were deleted, with new keys, and changes no other row: a
+// rule, a tier and a key that the user has changed stay.
 func TestSecondRunAddsOnlyMissingRows(t *testing.T) {
 	dsn, state := cluster.Open(t), t.TempDir()
 	first := start(t, state, dsn)
@@ -48,6 +50,7 @@ func TestSecondRunAddsOnlyMissingRows(t *testing.T) {
 	}
 }
 
+// In a database with a rule that the demo did not create, the demo changes no row and prints no keys.
 func TestPolicyOfAnotherProgramStays(t *testing.T) {
 	dsn := cluster.Open(t)
 	start(t, t.TempDir(), dsn).interrupt(t)

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// writeTarGz writes a tar.gz of files, which map a name below folder to a path. All entries have the same
-// modification time.
+// writeTarGz writes a tar.gz. The keys of files are names below folder in the archive, and the values are the
+// paths of the data. All entries have the same modification time.
 func writeTarGz(w io.Writer, folder string, files map[string]string, modified time.Time) error {
 	compressed, err := gzip.NewWriterLevel(w, gzip.BestCompression)
 	if err != nil {

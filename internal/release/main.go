@@ -116,7 +116,7 @@ func git(args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// build creates the archive of a platform in out, and returns its name.
+// build creates the archive of a platform in the folder out, and returns the archive's name.
 func build(out, platform string, committed time.Time) (string, error) {
 	system, processor, ok := strings.Cut(platform, "/")
 	if !ok {
@@ -185,7 +185,7 @@ func writeChecksums(out string, names []string) error {
 	})
 }
 
-// writeFile creates the file at path and fills it by write.
+// writeFile creates the file at path, and calls write to fill it.
 func writeFile(path string, write func(io.Writer) error) error {
 	file, err := os.Create(path)
 	if err != nil {

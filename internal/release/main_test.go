@@ -2,6 +2,8 @@ package main
 
 import "testing"
 
+// A tag that is not a version such as v1.2.3 stops the release, because Traefik's catalog refuses a
+// repository with such a tag.
 func TestInvalidTagStopsRelease(t *testing.T) {
 	if err := checkTags([]string{"v0.1.0", "v1.12.3"}); err != nil {
 		t.Errorf("checkTags of versions: %v, want no error", err)

@@ -23,6 +23,7 @@ func Fill(t testing.TB, conn *pgx.Conn, day time.Time, rows int) {
 	}
 }
 
+// fill inserts $2 rows of the day $1.
 const fill = `INSERT INTO rate_limit_audit
 SELECT $1::timestamptz + (i::bigint * 7919 % $2) * (interval '1 day' / $2) + i % 1000 * interval '1 us',
 	1 + i % 5, CASE WHEN i % 10 = 0 THEN 1000 ELSE 1 END,

@@ -6,18 +6,19 @@ import (
 	"time"
 )
 
-// Within waits until holds returns true, and fails the test if that takes longer than timeout. It calls
-// holds every few milliseconds. what completes the message "not within 1s: ".
-func Within(t testing.TB, timeout time.Duration, what string, holds func() bool) {
+// Within calls condition every few milliseconds until it returns true, and fails the test if that takes
+// longer than timeout. what completes the message "not within 1s: ".
+func Within(t testing.TB, timeout time.Duration, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(timeout); !holds(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(timeout); !condition(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not within %v: %s", timeout, what)
 		}
 	}
 }
 
-// Pause sleeps for about d in many short sleeps. A stall of the machine counts only as one of them.
+// Pause sleeps for about d in many short sleeps. If the machine stalls, the pause is longer than d, because
+// the stall counts only as one short sleep.
 func Pause(d time.Duration) {
 	const step = 10 * time.Millisecond
 	for ; d > 0; d -= step {
@@ -25,23 +26,24 @@ func Pause(d time.Duration) {
 	}
 }
 
-// Lateness measures the maximum delay of a task that is due every ten milliseconds, until the returned
-// function is called. Times that a test measures meanwhile may be late by as much.
-func Lateness() (most func() time.Duration) {
+// Lateness measures by how much a busy machine delays a task that is due every ten milliseconds, until the
+// returned function is called, which returns the maximum. A time that the test measures until then may be too
+// long by the same amount.
+func Lateness() (stop func() time.Duration) {
 	const step = 10 * time.Millisecond
-	stop, late := make(chan struct{}), make(chan time.Duration)
+	end, result := make(chan struct{}), make(chan time.Duration)
 	go func() {
-		most := time.Duration(0)
+		late := time.Duration(0)
 		for {
 			start := time.Now()
 			select {
-			case <-stop:
-				late <- max(most, time.Since(start)-step)
+			case <-end:
+				result <- max(late, time.Since(start)-step)
 				return
 			case <-time.After(step):
-				most = max(most, time.Since(start)-step)
+				late = max(late, time.Since(start)-step)
 			}
 		}
 	}()
-	return func() time.Duration { close(stop); return <-late }
+	return func() time.Duration { close(end); return <-result }
 }

@@ -17,7 +17,7 @@ import (
 type account struct {
 	name     string
 	uid, gid int
-	other    bool // not the account of this process
+	foreign  bool // whether it is not the account of this process
 }
 
 // serverAccount returns the account for a cluster with its data in the folder data. Root uses the owner of
@@ -27,7 +27,7 @@ func serverAccount(data string) (account, error) {
 		return account{name: "this account", uid: os.Geteuid(), gid: os.Getegid()}, nil
 	}
 	if uid, gid, ok := owner(data); ok && uid != 0 {
-		return account{name: "uid " + strconv.Itoa(uid), uid: uid, gid: gid, other: true}, nil
+		return account{name: "uid " + strconv.Itoa(uid), uid: uid, gid: gid, foreign: true}, nil
 	}
 	for _, name := range []string{"postgres", "_postgres", "nobody"} {
 		u, err := user.Lookup(name)
@@ -38,7 +38,7 @@ func serverAccount(data string) (account, error) {
 		gid, gidErr := strconv.Atoi(u.Gid)
 		// On macOS, nobody has the uid -2.
 		if errors.Join(err, gidErr) == nil && uid > 0 {
-			return account{name: name, uid: uid, gid: gid, other: true}, nil
+			return account{name: name, uid: uid, gid: gid, foreign: true}, nil
 		}
 	}
 	return account{},
@@ -50,22 +50,22 @@ func serverAccount(data string) (account, error) {
 // a terminal does not reach.
 func (a account) attributes() *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true}
-	if a.other {
+	if a.foreign {
 		attr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
 	}
 	return attr
 }
 
-// give changes the owner of a file or folder to the account.
-func (a account) give(path string) error {
-	if !a.other {
+// own makes the account the owner of a file or folder.
+func (a account) own(path string) error {
+	if !a.foreign {
 		return nil
 	}
 	return os.Lchown(path, a.uid, a.gid)
 }
 
-// canUse reports whether the account may write into the folder. For that, it must also have access to every
-// folder above it.
+// canUse reports whether the account may write into the folder. The account then also has access to every
+// folder above.
 func (a account) canUse(folder string) bool {
 	cmd := exec.Command("/bin/sh", "-c", `cd "$1" && test -w .`, "sh", folder)
 	cmd.Dir = "/"
@@ -73,8 +73,9 @@ func (a account) canUse(folder string) bool {
 	return cmd.Run() == nil
 }
 
-// chooseFolder returns a folder for servers, and their account. If the account cannot use dir, it returns a
-// folder under the temporary one. The name of that folder depends on dir, so that the next run finds it.
+// chooseFolder returns a folder for servers, and their account. The folder is dir, or, if the account cannot
+// use dir, a folder below the machine's temporary folder. The name of the latter depends on dir, so that the
+// next run finds it.
 func chooseFolder(dir string) (string, account, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -82,7 +83,7 @@ func chooseFolder(dir string) (string, account, error) {
 	}
 	digest := sha256.Sum256([]byte(dir))
 	name := fmt.Sprintf("pg-ratelimit-%d-%x", os.Geteuid(), digest[:6])
-	var tried []error
+	var errs []error
 	for _, candidate := range []string{dir, filepath.Join(os.TempDir(), name), filepath.Join("/tmp", name)} {
 		a, err := serverAccount(filepath.Join(candidate, "data"))
 		if err != nil {
@@ -91,9 +92,9 @@ func chooseFolder(dir string) (string, account, error) {
 		if err = a.makeFolder(candidate); err == nil {
 			return candidate, a, nil
 		}
-		tried = append(tried, err)
+		errs = append(errs, err)
 	}
-	return "", account{}, fmt.Errorf("cluster: no folder for servers: %w", errors.Join(tried...))
+	return "", account{}, fmt.Errorf("cluster: no folder for servers: %w", errors.Join(errs...))
 }
 
 // makeFolder creates a folder that only the account can use, or changes the owner of an existing one.
@@ -119,7 +120,7 @@ func (a account) makeFolder(folder string) error {
 		// Another user may have created it in /tmp.
 		return fmt.Errorf("%s belongs to uid %d, must belong to uid %d", folder, uid, a.uid)
 	}
-	if err := a.give(folder); err != nil {
+	if err := a.own(folder); err != nil {
 		return err
 	}
 	if a.canUse(folder) {
@@ -152,9 +153,9 @@ func (c *Cluster) placeTemporary() error {
 // memoryFolders returns a folder with files in memory, if this machine has one with space for the data of
 // several test processes. If TMPDIR is set, it returns no folder.
 func memoryFolders() []string {
-	const folder, room = "/dev/shm", 4 << 30
+	const folder, space = "/dev/shm", 4 << 30
 	var fs syscall.Statfs_t
-	if os.Getenv("TMPDIR") != "" || syscall.Statfs(folder, &fs) != nil || fs.Bavail*uint64(fs.Bsize) < room {
+	if os.Getenv("TMPDIR") != "" || syscall.Statfs(folder, &fs) != nil || fs.Bavail*uint64(fs.Bsize) < space {
 		return nil
 	}
 	return []string{folder}
@@ -178,14 +179,14 @@ const maxTemporaryPath = 80
 // temporaryFolder creates a folder with a short path that the account can use, in the first suitable one of
 // parents, or else in the machine's temporary folder.
 func (a account) temporaryFolder(prefix string, parents ...string) (string, error) {
-	var tried []error
+	var errs []error
 	for _, parent := range append(parents, os.TempDir(), "/tmp") {
 		dir, err := os.MkdirTemp(parent, prefix)
 		if err != nil {
-			tried = append(tried, err)
+			errs = append(errs, err)
 			continue
 		}
-		if err = a.give(dir); err == nil && !a.canUse(dir) {
+		if err = a.own(dir); err == nil && !a.canUse(dir) {
 			err = fmt.Errorf("%s cannot be used by %s", dir, a.name)
 		}
 		if err == nil && len(dir) > maxTemporaryPath {
@@ -194,9 +195,9 @@ func (a account) temporaryFolder(prefix string, parents ...string) (string, erro
 		if err == nil {
 			return dir, nil
 		}
-		tried = append(tried, err, os.RemoveAll(dir))
+		errs = append(errs, err, os.RemoveAll(dir))
 	}
-	return "", fmt.Errorf("cluster: no temporary folder: %w", errors.Join(tried...))
+	return "", fmt.Errorf("cluster: no temporary folder: %w", errors.Join(errs...))
 }
 
 // owner returns the owner of a file or folder. It does not follow a link.

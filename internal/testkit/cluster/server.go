@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	startTimeout = 60 * time.Second      // for a server to accept connections
-	stopTimeout  = 10 * time.Second      // for each attempt to end a server
-	pollEvery    = 10 * time.Millisecond // the interval of checks during either wait
-	portAttempts = 20                    // tries of ports, which other programs may take first
-	logTail      = 4096                  // bytes at the end of the log in an error
+	startTimeout = 60 * time.Second      // bounds the wait until a server accepts connections
+	stopTimeout  = 10 * time.Second      // bounds each attempt to end a server
+	pollEvery    = 10 * time.Millisecond // interval of the checks while a server starts or ends
+	portAttempts = 20                    // bounds the attempts to find a port that no other program takes
+	logTail      = 4096                  // number of bytes at the end of the log that errors show
 )
 
 // errPortTaken is the error of launch if another program listens on the port.
@@ -104,11 +104,11 @@ func (c *Cluster) awaitReady(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-c.run.exited:
-			said := c.logTail()
-			if strings.Contains(said, "could not create any TCP/IP sockets") {
+			log := c.logTail()
+			if strings.Contains(log, "could not create any TCP/IP sockets") {
 				return fmt.Errorf("cluster: port %d: %w", c.port, errPortTaken)
 			}
-			return fmt.Errorf("cluster: the server ended while starting (%w): %s", c.run.err, said)
+			return fmt.Errorf("cluster: the server ended while starting (%w): %s", c.run.err, log)
 		case <-ctx.Done():
 			return fmt.Errorf("cluster: the server is not ready: %w: %s", ctx.Err(), c.logTail())
 		}

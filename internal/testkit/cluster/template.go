@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// templates holds the templates that exist, by the address of the server and the name.
+// templates remembers which templates exist. The keys of exist join the server's DSN and the template's name.
 var templates = struct {
 	sync.Mutex
 	exist map[string]bool

@@ -40,14 +40,14 @@ func Shared(ctx context.Context) (*Cluster, error) {
 		"fsync":            "off",
 		"full_page_writes": "off",
 		"max_connections":  "500",
-		"max_wal_size":     "128MB", // of memory, see inMemory
+		"max_wal_size":     "128MB", // bounds the space that the log takes in /dev/shm
 	}})
 }
 
 // Open creates a database and returns its DSN. The database is empty, or a copy of a database in which the
 // SQL has run, which takes milliseconds. Open drops the database and its connections at the test's end. All
-// tests of a process share one cluster, and with package shared all tests of a run. A test that kills its
-// server uses Private.
+// tests of a process share one cluster. If the command shared runs the tests, all processes share one. A test
+// that kills its server uses Private.
 func Open(t testing.TB, sql ...string) string {
 	t.Helper()
 	admin := adminDSN(t)
@@ -59,12 +59,12 @@ func Open(t testing.TB, sql ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	from, err := template(admin, strings.Join(sql, "\n"))
+	source, err := template(admin, strings.Join(sql, "\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	// A copy of the files takes a third of the CPU that a server needs to write each page to its log.
-	if err := execute(admin, "CREATE DATABASE "+name+" TEMPLATE "+from+" STRATEGY FILE_COPY"); err != nil {
+	if err := execute(admin, "CREATE DATABASE "+name+" TEMPLATE "+source+" STRATEGY FILE_COPY"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -112,8 +112,8 @@ func Private(t testing.TB, o Options) *Cluster {
 // watcher is the application_name of sessions that tests use to watch a database.
 const watcher = "watcher"
 
-// Watch connects to a database to watch it. The caller closes the connection. Connections does not count it,
-// because a closed session may still be visible in the next count.
+// Watch connects to a database to watch it. The caller closes the connection. Connections does not count such
+// a connection, because its session may still be visible for a while after the caller has closed it.
 func Watch(t testing.TB, ctx context.Context, dsn string) *pgx.Conn {
 	t.Helper()
 	config, err := pgx.ParseConfig(dsn)

@@ -8,8 +8,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// The packages of the other implementations run the suites in their own tests.
-
 func openPgwire(t testing.TB, dsn string) pgdb.DB {
 	db, err := pgwire.Open(dsn, pgwire.Options{})
 	if err != nil {
@@ -18,4 +16,6 @@ func openPgwire(t testing.TB, dsn string) pgdb.DB {
 	return db
 }
 
+// The driver pgwire passes the tests of a DB. The packages of the other implementations run the suites in
+// their own tests.
 func TestPgwirePassesConformance(t *testing.T) { conformance.DB(t, openPgwire) }

@@ -109,18 +109,18 @@ func WithSettings(t testing.TB, dsn string, settings ...string) string {
 	return u.String()
 }
 
-// testKeptConnection: the DB keeps exactly one idle connection, for any time. If that connection ends, no
-// call fails.
+// testKeptConnection: the DB keeps exactly one idle connection, however long no call is made. If the server
+// ends that connection, the next call still succeeds.
 func testKeptConnection(t *testing.T, d *db) {
 	idle := &db{t: t,
 		DB: d.open(t, WithSettings(t, d.dsn, "pool_max_conn_idle_time", "200ms",
 			"pool_health_check_period", "50ms"))}
 	defer idle.Close()
-	var both sync.WaitGroup
+	var group sync.WaitGroup
 	for range 2 {
-		both.Go(func() { idle.run(statement("SELECT pg_sleep(0.3)")) })
+		group.Go(func() { idle.run(statement("SELECT pg_sleep(0.3)")) })
 	}
-	both.Wait()
+	group.Wait()
 	awaitOne := func() {
 		t.Helper()
 		await.Within(t, timeout, "one connection is kept",
@@ -139,17 +139,18 @@ func testKeptConnection(t *testing.T, d *db) {
 	idle.run(statement("SELECT 1"))
 }
 
-// testReplacedConnection: the DB replaces its idle connection when it is too old, before the next call.
+// testReplacedConnection: if its idle connection is older than pool_max_conn_lifetime, the DB replaces the
+// connection without waiting for a call.
 func testReplacedConnection(t *testing.T, d *db) {
 	old := &db{t: t,
 		DB: d.open(t, WithSettings(t, d.dsn, "pool_max_conn_lifetime", "300ms", "pool_max_conn_idle_time",
 			"100ms", "pool_health_check_period", "50ms"))}
 	defer old.Close()
 	old.run(statement("SELECT 1"))
-	const first = "SELECT min(pid)::bigint FROM pg_stat_activity WHERE datname = current_database() AND " +
+	const pidSQL = "SELECT min(pid)::bigint FROM pg_stat_activity WHERE datname = current_database() AND " +
 		"pid <> pg_backend_pid()"
 	d.awaitSessions("true", 1)
-	pid := d.queryCell(first)
+	pid := d.queryCell(pidSQL)
 	await.Within(t, timeout, "a new connection",
-		func() bool { now := d.queryCell(first); return now != pid && now != "NULL" })
+		func() bool { now := d.queryCell(pidSQL); return now != pid && now != "NULL" })
 }

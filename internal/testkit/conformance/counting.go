@@ -122,7 +122,7 @@ func testReset(t *testing.T, s *store) {
 // them.
 func testKeys(t *testing.T, s *store) {
 	l := &ratelimit.Limit{Prefix: "keys {\"\\,'", Events: 1, Window: time.Hour}
-	for pass := 0; pass < 2; pass++ {
+	for pass := range 2 {
 		for i, key := range OddKeys() {
 			if d := s.take(ratelimit.Hit{Limit: l, Key: key, Cost: 1})[0]; d.Allowed != (pass == 0) {
 				t.Fatalf("key %d, %.20q, pass %d: allowed %v, want %v", i, key, pass, d.Allowed, pass == 0)

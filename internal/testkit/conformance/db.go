@@ -17,8 +17,8 @@ import (
 // openDB opens a DB on dsn. The test closes it.
 type openDB func(t testing.TB, dsn string) pgdb.DB
 
-// roundTrips are the round trip times of networks between a DB and its server. Each test runs over one of
-// them, and testRoundTrips over the two slow ones.
+// roundTrips are the round trip times of the networks between a DB and its server. Without -short, each test
+// runs over one of these networks, and testRoundTrips over the two slowest.
 var roundTrips = []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond}
 
 // DB runs the tests of a pgdb.DB, each on its own database. Without -short, it runs them a second time over a
@@ -33,7 +33,7 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 	}
 	for name, test := range map[string]struct {
 		run func(t *testing.T, open openDB)
-		own bool // the test starts its own server
+		own bool // whether the test starts its own server
 	}{
 		"no server":                   {testNoServer, false},
 		"a server that is killed":     {testServerGone, true},
@@ -54,8 +54,8 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 	runTests(t, open, append(slices.Clone(statementTests), connectionTests...))
 }
 
-// Statements runs the tests of DB on statements. They do not depend on the opening and replacement of
-// connections, which a program with its own pool controls.
+// Statements runs only the tests of DB that do not depend on the opening and the replacement of connections,
+// for a DB on a pool that the program controls.
 func Statements(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 	runTests(t, open, statementTests)
 }
@@ -135,7 +135,8 @@ func (d *db) try(statements ...*pgdb.Statement) error {
 	return d.tryFor(timeout, statements...)
 }
 
-// tryFor is like try, but bounds the call by limit. The call must end within grace after that.
+// tryFor is like try, but limit is the deadline of the call. The test fails if the call ends more than grace
+// after the deadline.
 func (d *db) tryFor(limit time.Duration, statements ...*pgdb.Statement) error {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), limit)

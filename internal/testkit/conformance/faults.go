@@ -14,19 +14,20 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// grace is the time in which a call must return after its context has ended, on a busy machine.
+// grace bounds the time from the end of a call's context to the return of the call. It is long because the
+// machine may be busy.
 const grace = time.Minute
 
-// arrival is the maximum time until the other side detects the end of a connection.
+// arrival bounds the time until a DB or a server detects that the other side has ended a connection.
 const arrival = 400 * time.Millisecond
 
-// testForgotten: a DB retries a transaction if the server has lost its prepared statements, as behind a
-// pooler. The transaction takes effect once.
+// testForgotten: if the server has lost the prepared statements of a session, as behind a pooler, a DB
+// retries the transaction, which then takes effect once.
 func testForgotten(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	insert := statement("INSERT INTO t VALUES ($1::bigint)", int64(1))
 	count := statement("SELECT count(*) FROM t")
-	for i := 0; i < 7; i++ {
+	for i := range 7 {
 		single, again := statement("INSERT INTO t VALUES ($1::bigint)", int64(2)),
 			statement("INSERT INTO t SELECT $1::bigint", int64(3))
 		d.run(append(transaction(insert, count, again), single)...)
@@ -42,7 +43,7 @@ func testForgotten(t *testing.T, d *db) {
 func testAltered(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint, m bigint); INSERT INTO t VALUES (1, 2); CREATE TABLE u (n bigint)")
 	var selects []*pgdb.Statement
-	for i := 0; i < 6; i++ {
+	for i := range 6 {
 		selects = append(selects, statement(fmt.Sprintf("SELECT t.*, %d::bigint FROM t", i)))
 	}
 	insert := statement("INSERT INTO u VALUES (1)")
@@ -51,7 +52,7 @@ func testAltered(t *testing.T, d *db) {
 		"ALTER TABLE t ALTER m TYPE bigint USING m::bigint", "ALTER TABLE t ADD k text",
 		"ALTER TABLE t DROP k"} {
 		d.exec(alter)
-		for j := 0; j < 2; j++ { // first not prepared, then prepared
+		for j := range 2 { // first not prepared, then prepared
 			d.run(all...)
 			if got := d.queryCell("SELECT count(*) FROM u"); got != bigintBytes(int64(2*i+j+1)) {
 				t.Fatalf("%s: inserted %x times, want %d", alter, got, 2*i+j+1)
@@ -70,7 +71,7 @@ func testAltered(t *testing.T, d *db) {
 	}
 }
 
-// testReadOnly: a DB does not reuse a read-only session.
+// testReadOnly: a DB does not reuse a session after an error that shows that the session is read-only.
 func testReadOnly(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	d.exec("SET default_transaction_read_only = on")
@@ -168,7 +169,7 @@ func testEndedSessions(t *testing.T, d *db) {
 	idle.exec("SELECT 1")
 }
 
-// testDBClosed: as soon as Close is called, new calls fail. Close returns when the calls under way have
+// testDBClosed: calls that begin after the call of Close fail. Close returns when the earlier calls have
 // ended.
 func testDBClosed(t *testing.T, d *db) {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -194,7 +195,7 @@ func testDBClosed(t *testing.T, d *db) {
 	}
 }
 
-// testNoServer: calls without a server fail before their deadlines, with errors without the password.
+// testNoServer: calls without a server fail before their deadlines. Their errors do not contain the password.
 func testNoServer(t *testing.T, open openDB) {
 	d := &db{t: t, DB: open(t, "postgres://somebody:s3cr3t-w0rd@127.0.0.1:1/nothing?sslmode=disable")}
 	defer d.Close()
@@ -245,7 +246,8 @@ func testServerGone(t *testing.T, open openDB) {
 	d.requireRecovery()
 }
 
-// testServerHangs: calls to a server with stopped processes end with their contexts.
+// testServerHangs: calls to a server with stopped processes end with their contexts, and Close does not wait
+// for a call that hangs. After the server continues, calls succeed.
 func testServerHangs(t *testing.T, open openDB) {
 	c := cluster.Private(t, cluster.Options{})
 	d, closing := &db{t: t, DB: open(t, c.DSN("postgres"))}, &db{t: t, DB: open(t, c.DSN("postgres"))}
@@ -255,7 +257,7 @@ func testServerHangs(t *testing.T, open openDB) {
 	if err := c.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	for i := 0; i < 3; i++ {
+	for i := range 3 {
 		s := statement("SELECT 1")
 		if err := d.tryFor(100*time.Millisecond, s); !errors.Is(err, context.DeadlineExceeded) ||
 			s.Err == nil {

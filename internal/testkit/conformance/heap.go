@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// CheckHeapGrowth fails the test if do grows the heap by more than bound bytes. alive stays reachable until
+// CheckHeapGrowth fails the test if f grows the heap by more than bound bytes. alive stays reachable until
 // the check.
-func CheckHeapGrowth(t testing.TB, bound int64, alive any, do func()) {
+func CheckHeapGrowth(t testing.TB, bound int64, alive any, f func()) {
 	t.Helper()
 	before := heapInUse()
-	do()
+	f()
 	if kept := heapInUse() - before; kept > bound {
 		t.Errorf("%d bytes of the heap stay in use, want at most %d", kept, bound)
 	}

@@ -81,7 +81,7 @@ func NewClock() *Clock { return &Clock{1_700_000_000 * Second} }
 // Now returns the time that was set.
 func (c *Clock) Now() time.Time { return time.UnixMicro(c.Micro) }
 
-// EachDefinition checks a property for each definition, by Check.
+// EachDefinition calls Check with a property for each definition, in a subtest.
 func EachDefinition(t *testing.T, checks int, property func(t *rapid.T, name string)) {
 	for _, d := range Definitions() {
 		t.Run(d.Name, func(t *testing.T) {
@@ -90,7 +90,7 @@ func EachDefinition(t *testing.T, checks int, property func(t *rapid.T, name str
 	}
 }
 
-// DrawLimit draws a limit with the definition of that name, often with small numbers.
+// DrawLimit draws a limit with the named definition, often with small numbers.
 func DrawLimit(t *rapid.T, definition, prefix string) *ratelimit.Limit {
 	for {
 		l := &ratelimit.Limit{
@@ -182,7 +182,8 @@ func DrawRequest(t *rapid.T, limits []*ratelimit.Limit, refunds bool) []ratelimi
 	return hits
 }
 
-// Schedule decides hits on one key of a limit at the time of a clock, and checks each decision.
+// Schedule decides hits on one key of a limit at the time of Clock. Take and Peek fail the test if a decision
+// is wrong.
 type Schedule struct {
 	Clock *Clock
 	Take  func(cost int64) ratelimit.Decision
@@ -190,7 +191,7 @@ type Schedule struct {
 }
 
 // CheckExtremes charges the full quota of limits with the smallest and largest valid values, and decides hits
-// at the times when decisions change. start returns the schedule of a limit.
+// just before and at the end of RetryAfter, when the decision changes. start returns the schedule of a limit.
 func CheckExtremes(t testing.TB, start func(l *ratelimit.Limit) Schedule) {
 	for _, l := range extremeLimits(t) {
 		s := start(l)
@@ -269,7 +270,7 @@ func DrawJump(t *rapid.T, l *ratelimit.Limit) int64 {
 		600 * Second}).Draw(t, "beyond")
 }
 
-// Long returns the factor for the length of long tests: the whole number in the environment variable
+// Long returns the factor by which tests are longer than usual: the whole number in the environment variable
 // PG_RATELIMIT_TEST_LONG, or 1.
 func Long() int {
 	n, err := strconv.Atoi(os.Getenv("PG_RATELIMIT_TEST_LONG"))
@@ -279,11 +280,11 @@ func Long() int {
 	return n
 }
 
-// checking serializes tests that set the flag of package rapid, which is global.
+// checking serializes tests that set the flag -rapid.checks, because the flag is global.
 var checking sync.Mutex
 
-// Check calls rapid.Check with a number of checks. The number must be large enough to find each mutation of
-// the code under test. The flag -rapid.checks overrides it.
+// Check calls rapid.Check with a number of checks, unless the flag -rapid.checks sets another number. The
+// number must be large enough to find each mutation of the code under test.
 func Check(t *testing.T, checks int, property func(*rapid.T)) {
 	t.Helper()
 	checking.Lock()

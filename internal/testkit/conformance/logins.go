@@ -13,9 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// testReplacedPrimary: a DB with two hosts refuses a server with an earlier timeline than the DB has read
-// before, because that server was primary until another one replaced it. A DB with one host uses its server
-// on any timeline. Both hosts are the same server here, and functions of its database return the timeline.
+// testReplacedPrimary: a DB with two hosts refuses a server on an earlier timeline than the latest that the
+// DB has read, because another server has replaced that one as primary. A DB with one host uses its server on
+// any timeline. In this test, both hosts are one server, and functions in its database fake the timeline.
 func testReplacedPrimary(t *testing.T, open openDB) {
 	dsn := cluster.Open(t)
 	admin := &db{t: t, DB: open(t, dsn), open: open, dsn: dsn}
@@ -73,7 +73,8 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 		t.Errorf("two hosts: a statement runs on process %x, want a new process", now)
 	}
 
-	// A connection is in use while another one detects that its server was replaced.
+	// A call that is running on one connection completes, although another connection then detects that the
+	// server was replaced. Later calls do not use the connection of that call.
 	admin.exec("CREATE TABLE held AS SELECT")
 	held := statement("SELECT pg_backend_pid()::bigint")
 	done := make(chan error, 1)
@@ -84,8 +85,8 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	}()
 	admin.awaitSessions("query LIKE 'DO %'", 1)
 	admin.exec("UPDATE timeline SET timeline = '00000002'")
-	// On a busy machine, a connection of an earlier call may open only now, although it has read the earlier
-	// timeline. The second round ends that connection, too.
+	// On a busy machine, a connection that read the earlier timeline may open only after the first round. The
+	// second round ends that connection.
 	for range 2 {
 		admin.queryCells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity " +
 			"WHERE datname = current_database() AND pid <> pg_backend_pid() AND query NOT LIKE 'DO %'")
@@ -100,7 +101,8 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	}
 }
 
-// testChangedPassword: a DB reads a changed password from the DSN's password file.
+// testChangedPassword: after the change of a password, a DB logs in with the new password as soon as the
+// DSN's password file has it. Open connections stay in use.
 func testChangedPassword(t *testing.T, open openDB) {
 	server := cluster.Private(t,
 		cluster.Options{HBA: "local all all trust\nhost all changing 127.0.0.1/32 scram-sha-256\nhost all " +

@@ -10,8 +10,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// This file tests requests with several hits, without hits, and with invalid hits.
-
 // testSeveralLimits: a request passes if each of its hits would pass. Otherwise it charges nothing.
 func testSeveralLimits(t *testing.T, s *store) {
 	for _, l := range Limits("a", 3) {
@@ -42,8 +40,8 @@ func testSeveralLimits(t *testing.T, s *store) {
 	}
 }
 
-// expectAll takes hits as one request, and compares the decisions with want, as in "allowed 2, refused 1",
-// with the remaining units.
+// expectAll takes hits as one request, and compares the decisions with want. want has the outcome and the
+// remaining units of each hit, as in "allowed 2, refused 1".
 func (s *store) expectAll(hits []ratelimit.Hit, want string) []ratelimit.Decision {
 	s.t.Helper()
 	var got []string
@@ -96,7 +94,7 @@ func testManyHits(t *testing.T, s *store) {
 			t.Fatalf("hit %d of %d: got %+v, want a refusal by hit 0", i, len(hits), d)
 		}
 	}
-	// With shards, the other shards refund their charges in the background.
+	// If hits are on several shards, the shards that charged their hits refund them in the background.
 	for _, h := range []ratelimit.Hit{hits[1], hits[9999]} {
 		await.Within(t, timeout, "the refund", func() bool { return s.take(h)[0].Allowed })
 		s.expect(h, false, 0)

@@ -8,9 +8,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// harmfulSettings lists harmful settings of a database, and the values during a statement.
+// harmfulSettings lists settings of a database that would slow statements down or end them. want is the value
+// that a statement of the DB must see; "": not checked.
 var harmfulSettings = []struct{ name, value, want string }{
-	{"jit_above_cost", "0", ""}, // see jit
+	{"jit_above_cost", "0", ""}, // testSettings checks jit instead
 	{"statement_timeout", "400ms", "0"},
 	{"lock_timeout", "1ms", "0"},
 	{"idle_in_transaction_session_timeout", "1ms", "0"},
@@ -23,11 +24,12 @@ var harmfulSettings = []struct{ name, value, want string }{
 	{"enable_sort", "off", "on"},
 	{"join_collapse_limit", "1", "8"},
 	{"from_collapse_limit", "1", "8"},
-	{"parallel_setup_cost", "0", ""}, // see max_parallel_workers_per_gather
+	{"parallel_setup_cost", "0", ""}, // testSettings checks max_parallel_workers_per_gather instead
 }
 
-// testSettings: a statement runs without harmful settings of the database, alone and in a transaction, and
-// does not change the session. If the database has no harmful settings, the statement changes no setting.
+// testSettings: the harmful settings of a database do not apply to a statement, neither in a transaction nor
+// by itself. They apply to a statement with Alone. If the database has no harmful settings, no setting
+// changes, except that unnamed statements run without JIT.
 func testSettings(t *testing.T, d *db) {
 	show := func(name string) string {
 		s := statement("SELECT coalesce(current_setting($1::text, true), 'none')", name)

@@ -27,20 +27,20 @@ func testSlots(t *testing.T, s *store) {
 		t.Helper()
 		s.awaitRemaining(ratelimit.Hit{Limit: l, Key: "k"}, want)
 	}
-	one, two := hit(1), hit(2)
-	s.expect(one, true, 2)
-	s.expect(two, true, 0)
-	for range 2 { // the refusal is not remembered
+	single, double := hit(1), hit(2)
+	s.expect(single, true, 2)
+	s.expect(double, true, 0)
+	for range 2 { // a store that remembers refusals does not remember this one
 		if d := s.expect(hit(1), false, 0); d.RetryAfter != time.Second {
 			t.Errorf("RetryAfter is %v, want 1s", d.RetryAfter)
 		}
 	}
-	two.Slot.Release()
-	two.Slot.Release() // the second release has no effect
+	double.Slot.Release()
+	double.Slot.Release() // the second release has no effect
 	awaitFree(2)
 	again := hit(2)
 	s.expect(again, true, 0)
-	one.Slot.Release()
+	single.Slot.Release()
 	again.Slot.Release()
 	awaitFree(3)
 

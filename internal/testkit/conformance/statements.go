@@ -73,7 +73,7 @@ func testErrors(t *testing.T, d *db) {
 
 // testUnnamed checks that the server prepares only statements that are not Unnamed.
 func testUnnamed(t *testing.T, d *db) {
-	for i := 0; i < 3; i++ {
+	for i := range 3 {
 		unnamed, named := statement("SELECT $1::bigint /* unnamed */", int64(i)),
 			statement("SELECT $1::bigint /* named */", int64(i))
 		unnamed.Unnamed = true
@@ -94,7 +94,7 @@ func testUnnamed(t *testing.T, d *db) {
 // testManyStatements checks that one call runs many statements, and statements with long parameters.
 func testManyStatements(t *testing.T, d *db) {
 	var statements []*pgdb.Statement
-	for i := 0; i < 500; i++ {
+	for i := range 500 {
 		s := statement(fmt.Sprintf("SELECT $1::bigint + %d", i%50), int64(i))
 		s.Joined = i%3 > 0
 		statements = append(statements, s)
@@ -105,8 +105,8 @@ func testManyStatements(t *testing.T, d *db) {
 			t.Fatalf("statement %d: got %q, want %d", i, got, i+i%50)
 		}
 	}
-	// Parameters and results are larger than the buffers of the network. So the DB must read results before
-	// it has written all parameters.
+	// Parameters and results are larger than the buffers of the network. Unless the DB reads results before
+	// it has written all parameters, it and the server wait for each other.
 	text := strings.Repeat("0123456789", 12000)
 	for i, s := range statements[:100] {
 		s.SQL, s.Args = "SELECT $1::text", []any{text}
@@ -143,9 +143,9 @@ func testExec(t *testing.T, d *db) {
 // testConcurrentCalls checks that each concurrent call gets the results of its own statements.
 func testConcurrentCalls(t *testing.T, d *db) {
 	var group sync.WaitGroup
-	for i := 0; i < 24; i++ {
+	for i := range 24 {
 		group.Go(func() {
-			for n := 0; n < 10; n++ {
+			for n := range 10 {
 				want := fmt.Sprintf("%d/%d", i, n)
 				a, b := statement("SELECT $1::text", want),
 					statement(fmt.Sprintf("SELECT $1::text || '%d'", n), "x")

@@ -32,7 +32,8 @@ func OddKeys() []string {
 }
 
 // LosesUnits is implemented by a store that may lose units of a quota on a busy machine, because a lease may
-// end before its units are used. Such a store never admits more than a limit allows.
+// end before its units are used. The tests then accept that a store admits fewer units than the limit allows,
+// but never more.
 type LosesUnits interface{ LosesUnits() }
 
 // Store runs the tests of a ratelimit.Store. open returns a new store without rows. The test closes it.
@@ -131,7 +132,7 @@ func testRetryAfter(t *testing.T, s *store) {
 	for _, a := range Algorithms() {
 		l := &ratelimit.Limit{Prefix: a.String(), Algorithm: a, Events: 1, Window: 50 * time.Millisecond}
 		h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
-		for i := 0; i < 3; i++ {
+		for range 3 {
 			d := s.take(h)[0]
 			if !d.Allowed {
 				if d.RetryAfter <= 0 || d.RetryAfter > 2*l.Window {
@@ -147,17 +148,18 @@ func testRetryAfter(t *testing.T, s *store) {
 	}
 }
 
-// testConcurrency: callers that compete for a quota get all of it, and no more. How many units are left
-// depends on their order, but they are fewer than each refused cost.
+// testConcurrency: callers that compete for a quota get all of it, and no more. The order of the calls
+// decides how many units remain at the end. They are always fewer than the lowest refused cost, which they
+// could have paid otherwise.
 func testConcurrency(t *testing.T, s *store) {
 	limits := Limits("", 50)
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	admitted := map[string]int64{}
 	refused := map[string]int64{} // the lowest refused cost
-	for i := 0; i < 16; i++ {
+	for i := range 16 {
 		group.Go(func() {
-			for n := 0; n < 60; n++ {
+			for n := range 60 {
 				h := ratelimit.Hit{Limit: limits[(i+n)%len(limits)], Key: fmt.Sprint(n % 2),
 					Cost: 1 + int64(n%3)}
 				decisions := make([]ratelimit.Decision, 1)
@@ -182,14 +184,14 @@ func testConcurrency(t *testing.T, s *store) {
 		for _, key := range []string{"0", "1"} {
 			name := l.Prefix + key
 			left := s.take(ratelimit.Hit{Limit: l, Key: key, Cost: 1, Peek: true})[0].Remaining
-			back := admitted[name] + left - l.Events
-			isRefill := back == 1 && l.Algorithm == ratelimit.GCRA // a unit in 72 seconds
-			isLoss := back < 0 && loses
-			if back != 0 && !isRefill && !isLoss {
+			extra := admitted[name] + left - l.Events
+			isRefill := extra == 1 && l.Algorithm == ratelimit.GCRA // a unit in 72 seconds
+			isLoss := extra < 0 && loses
+			if extra != 0 && !isRefill && !isLoss {
 				t.Errorf("%s: %d admitted and %d left, want a sum of %d", name, admitted[name], left,
 					l.Events)
 			}
-			if refused[name] == 0 || left-max(back, 0) >= refused[name] {
+			if refused[name] == 0 || left-max(extra, 0) >= refused[name] {
 				t.Errorf("%s: %d are left, want fewer than the refused cost %d", name, left, refused[name])
 			}
 		}

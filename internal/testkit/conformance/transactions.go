@@ -16,7 +16,7 @@ import (
 // testTransactions: joined statements run in one transaction, and every other statement in its own.
 func testTransactions(t *testing.T, d *db) {
 	const sql = "SELECT pg_current_xact_id()::text, coalesce(current_setting('of.transaction', true), '')"
-	for i := 0; i < 3; i++ { // first not prepared, then prepared
+	for range 3 { // first not prepared, then prepared
 		before, a, b, c, single, after := statement(sql), statement(sql),
 			statement("SELECT set_config('of.transaction', 'set', true)"), statement(sql), statement(sql),
 			statement(sql)
@@ -115,7 +115,7 @@ func outcomes(statements ...*pgdb.Statement) string {
 func testFailedCommit(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint UNIQUE DEFERRABLE INITIALLY DEFERRED); INSERT INTO t VALUES (1)")
 	insert := "INSERT INTO t VALUES ($1::bigint) RETURNING n"
-	for i := 0; i < 3; i++ {
+	for range 3 {
 		all := append(transaction(statement(insert, int64(1)), statement(insert, int64(2))),
 			statement(insert, int64(1)), statement("SELECT count(*) FROM t"))
 		err := d.try(all...)
@@ -134,7 +134,7 @@ func testFailedCommit(t *testing.T, d *db) {
 func testRefusedValues(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	rows := int64(0)
-	for i := 0; i < 2; i++ { // first not prepared, then prepared
+	for range 2 { // first not prepared, then prepared
 		for _, c := range []struct {
 			name      string
 			statement *pgdb.Statement
@@ -188,11 +188,10 @@ func testRoundTrips(t *testing.T, open openDB, roundTrip time.Duration) {
 			if c.pause > 0 {
 				want = 2 // pgx pings the connection
 			}
-			// Several attempts, because the pool may open a connection meanwhile, which takes round trips
-			// too.
+			// Several attempts, because an attempt takes more round trips if the pool opens a connection.
 			for attempt := 0; attempt < 3 && minTrips > want; attempt++ {
 				var all []*pgdb.Statement
-				for i := 0; i < 3; i++ {
+				for i := range 3 {
 					sql := fmt.Sprintf("SELECT 1 / $1::bigint /* %d %d %s */", i, attempt, c.name)
 					if c.prepared {
 						sql = fmt.Sprintf("SELECT %d / $1::bigint", i)

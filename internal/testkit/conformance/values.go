@@ -39,7 +39,7 @@ func testParameters(t *testing.T, d *db) {
 	for _, n := range numbers {
 		statements, want = append(statements, statement("SELECT $1::bigint", n)), append(want, bigintBytes(n))
 	}
-	for i := 0; i < 2; i++ { // first not prepared, then prepared
+	for range 2 { // first not prepared, then prepared
 		d.run(statements...)
 		for i, s := range statements {
 			if got := cells(t, s); !equal(got, want[i]) {
@@ -102,7 +102,7 @@ func testArrays(t *testing.T, d *db) {
 func testNull(t *testing.T, d *db) {
 	sql := "SELECT $1::bigint, $2::text, $3::bigint[], $4::text[]"
 	noElements := strings.Repeat("\x00", 11) // before the number of the type: bigint 0x14, text 0x19
-	for i := 0; i < 3; i++ {                 // first not prepared, then prepared
+	for range 3 {                            // first not prepared, then prepared
 		for _, unnamed := range []bool{false, true} {
 			for _, slices := range [][]any{{nil, nil}, {[]int64(nil), []string(nil)}} {
 				s := statement(sql, nil, nil, slices[0], slices[1])
@@ -133,8 +133,8 @@ func testColumns(t *testing.T, d *db) {
 	}
 }
 
-// testEqualRows: results with rows of equal length, and of other lengths between them, are complete. A DB may
-// read many equal rows in one step.
+// testEqualRows: results with many rows of equal length, and with rows of other lengths between them, are
+// complete, although a DB may read many rows of equal length in one step.
 func testEqualRows(t *testing.T, d *db) {
 	minus := func(n int64) string { return bigintBytes(-n) }
 	minusOrNull := func(isNull func(n int64) bool) func(n int64) string {

@@ -25,16 +25,16 @@ func Check(t testing.TB, file, got string) {
 			n++
 		}
 		line := strings.Count(got[:n], "\n")
-		t.Errorf("%s differs from line %d on, -update would write it: got\n%s\nwant\n%s", file, line+1,
-			from(got, line), from(want, line))
+		t.Errorf("%s differs from line %d on; if got is right, use -update: got\n%s\nwant\n%s", file, line+1,
+			linesFrom(got, line), linesFrom(want, line))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// from returns ten lines of a text.
-func from(text string, line int) string {
+// linesFrom returns ten lines of text, from the line with the index line on.
+func linesFrom(text string, line int) string {
 	lines := strings.SplitN(text, "\n", line+11)
 	return strings.Join(lines[line:min(line+10, len(lines))], "\n")
 }
@@ -49,7 +49,7 @@ func Replay(t testing.TB, file string, replay func(text string) string) {
 	Check(t, file, replay(string(text)))
 }
 
-// ReplayAll runs a subtest with Replay for each file that matches a pattern.
+// ReplayAll calls Replay in a subtest for each file that matches a pattern.
 func ReplayAll(t *testing.T, pattern string, replay func(t *testing.T, text string) string) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)

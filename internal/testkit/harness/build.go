@@ -31,7 +31,8 @@ func Caddy(t testing.TB, root string) string {
 	return Build(t, filepath.Join(root, "xcaddy"), ".", caddyFlags...)
 }
 
-// CompileCaddy builds the program out from a module, as `make build` builds Caddy from xcaddy.
+// CompileCaddy builds the program at the path out from the module in the folder module, as `make build`
+// builds Caddy from the folder xcaddy.
 func CompileCaddy(ctx context.Context, module, out string) error {
 	return Compile(ctx, nil, module, ".", out, caddyFlags...)
 }
@@ -47,7 +48,7 @@ func Build(t testing.TB, module, pkg string, flags ...string) string {
 	if path, ok := built.programs[id]; ok {
 		return path
 	}
-	path, err := keep(t.Context(), module, pkg, flags)
+	path, err := findOrBuild(t.Context(), module, pkg, flags)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,8 +56,8 @@ func Build(t testing.TB, module, pkg string, flags ...string) string {
 	return path
 }
 
-// keep is like Build, but returns an error.
-func keep(ctx context.Context, module, pkg string, flags []string) (string, error) {
+// findOrBuild is like Build, but returns an error.
+func findOrBuild(ctx context.Context, module, pkg string, flags []string) (string, error) {
 	// The go command identifies a package by its sources.
 	args := append(append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.BuildID}}"},
 		buildFlags...), flags...)
@@ -87,7 +88,8 @@ func keep(ctx context.Context, module, pkg string, flags []string) (string, erro
 	return path, err
 }
 
-// buildOnce calls compile to build the program path, unless it exists, while other processes wait.
+// buildOnce calls compile to build the program path, unless it exists. Other processes that need the program
+// wait meanwhile. compile writes to the path part, so that an interrupted build leaves no program.
 func buildOnce(ctx context.Context, path string, compile func(part string) error) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -124,8 +126,8 @@ func goCommand(ctx context.Context, module string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Compile builds the program out, without cgo, and without debugging information, which takes long to link.
-// It adds env to this process's environment.
+// Compile builds the program at the path out, without cgo, and without debugging information, which takes
+// long to link. It adds env to this process's environment.
 func Compile(ctx context.Context, env []string, module, pkg, out string, flags ...string) error {
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return err

@@ -109,8 +109,8 @@ func send(client *http.Client, request *http.Request) Reply {
 	return reply
 }
 
-// Unheard reports whether a request failed because its connection was opened while a reload replaced the
-// listener: Caddy closes such a connection without reading a request.
+// Unheard reports whether err is the error of a request that Caddy may not have read: a connection that opens
+// while a reload replaces the listener is closed before Caddy reads a request.
 func Unheard(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, syscall.ECONNREFUSED)

@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	startPatience = 60 * time.Second // for a program to listen
-	stopPatience  = 15 * time.Second // for a program to end after a signal
-	pollEvery     = 5 * time.Millisecond
-	shownLog      = 6000 // bytes at the end of a log that a failed test shows
+	startPatience = 60 * time.Second     // bounds each wait of WaitFor
+	stopPatience  = 15 * time.Second     // bounds the wait for the end of a program after a signal
+	pollEvery     = 5 * time.Millisecond // interval of the checks of WaitFor
+	shownLog      = 6000                 // number of bytes at the end of a log that a failed test shows
 )
 
 // Program configures a program to run.
@@ -125,8 +125,8 @@ func (p *Process) Stop() error {
 	return p.StopBy(func() error { return p.signal(syscall.SIGTERM) })
 }
 
-// StopBy is like Stop, but calls ask to end the program.
-func (p *Process) StopBy(ask func() error) error {
+// StopBy is like Stop, but calls end instead of sending SIGTERM.
+func (p *Process) StopBy(end func() error) error {
 	select {
 	case <-p.exited:
 		ended := errors.New(p.name + " ended by itself, with " + p.cmd.ProcessState.String() + ": " +
@@ -134,7 +134,7 @@ func (p *Process) StopBy(ask func() error) error {
 		return errors.Join(ended, p.release())
 	default:
 	}
-	if err := ask(); err != nil {
+	if err := end(); err != nil {
 		return err
 	}
 	timer := time.NewTimer(stopPatience)
@@ -168,7 +168,7 @@ func (p *Process) signal(s os.Signal) error {
 	return nil
 }
 
-// release ends the leash, once.
+// release ends the leash. Only the first call has an effect.
 func (p *Process) release() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -189,17 +189,17 @@ func (p *Process) AwaitAddress(t testing.TB, address string) {
 }
 
 // Await is like WaitFor, but fails the test.
-func (p *Process) Await(t testing.TB, what string, done func() bool) {
+func (p *Process) Await(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	if err := p.WaitFor(what, done); err != nil {
+	if err := p.WaitFor(what, f); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// WaitFor waits until done returns true. It returns an error if the program ends first, or after a minute.
-// what completes the error "waited for".
-func (p *Process) WaitFor(what string, done func() bool) error {
-	for deadline := time.Now().Add(startPatience); !done(); {
+// WaitFor calls f until it returns true. It returns an error if the program ends first, or after a minute.
+// what completes the error "waited 1m0s for ".
+func (p *Process) WaitFor(what string, f func() bool) error {
+	for deadline := time.Now().Add(startPatience); !f(); {
 		select {
 		case <-p.exited:
 			return fmt.Errorf("%s ended (%v) while waiting for %s: %s", p.name, p.cmd.ProcessState, what,
@@ -219,8 +219,8 @@ var ports = struct {
 	taken map[int]bool
 }{taken: map[int]bool{}}
 
-// FreePort returns a free loopback port, and returns each port only once. The port is below the range of
-// outgoing connections, so it stays free while a program is down.
+// FreePort returns a free loopback port, and returns each port only once. The port is below the range that
+// the system uses for outgoing connections, so it stays free while a test restarts a program.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	port, err := freePort()
@@ -230,7 +230,7 @@ func FreePort(t testing.TB) int {
 	return port
 }
 
-// FreeAddress returns 127.0.0.1 with a FreePort.
+// FreeAddress returns 127.0.0.1 with a port of FreePort.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	address, err := FindAddress()

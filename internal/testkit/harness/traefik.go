@@ -10,8 +10,8 @@ import (
 )
 
 // Traefik builds Traefik from the module in integration/traefik, and returns the program's path. integration
-// is the path of the folder integration. Later calls in any process find the program in integration/.cache,
-// under a name with the versions from which it was built.
+// is the path of the folder integration. Later calls in any process find the program in integration/.cache.
+// Its name has a digest of the versions from which it was built.
 func Traefik(ctx context.Context, integration string) (string, error) {
 	module := filepath.Join(integration, "traefik")
 	sum := sha256.New()

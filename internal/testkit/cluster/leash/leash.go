@@ -3,8 +3,8 @@
 //
 // A Leash is a small shell that reads a pipe. Only this process holds the other end of the pipe. When this
 // process ends, the pipe closes. The shell then ends the latest child and removes the folders of the leash.
-// It needs only /bin/sh, so it works on Linux and macOS. The parent-death signal of Linux depends on a
-// thread, does not exist elsewhere, and removes no folder.
+// A leash needs only /bin/sh, so it works on Linux and macOS. The parent-death signal of Linux cannot replace
+// it: that signal comes when a thread ends, does not exist on macOS, and removes no folder.
 package leash
 
 import (
@@ -18,13 +18,13 @@ import (
 )
 
 // script is the script of the shell. $1 is the number of the first signal to the child, and further arguments
-// are the folders to remove. The script first continues a stopped child. If the child still runs after ten
-// seconds, the script sends SIGQUIT, which ends Postgres immediately, and after ten more seconds SIGKILL. It
-// removes folders up to three times, because children of the child may still write to them. A zombie counts
-// as ended, because in some containers nobody waits for it.
+// are the folders to remove. The script first continues a stopped child. If the child still runs ten seconds
+// after the first signal, the script sends SIGQUIT, which ends Postgres immediately, and after ten more
+// seconds SIGKILL. The script tries up to three times to remove a folder, because children of the child may
+// still write to it. A zombie counts as ended, because in some containers nobody waits for it.
 const script = `
 trap '' INT TERM HUP QUIT PIPE
-ask=$1; shift
+sig=$1; shift
 pid=
 while read -r line; do
 	if [ "$line" = end ]; then exit 0; fi
@@ -47,7 +47,7 @@ gone() {
 }
 if [ -n "$pid" ]; then
 	kill -CONT "$pid"
-	kill -"$ask" "$pid"
+	kill -"$sig" "$pid"
 	gone || { kill -QUIT "$pid"; gone; } || kill -KILL "$pid"
 fi
 for folder in "$@"; do
@@ -62,11 +62,11 @@ type Leash struct {
 	cmd  *exec.Cmd
 }
 
-// New starts a leash without a child. After the end of this process, the leash sends the signal ask to the
+// New starts a leash without a child. After the end of this process, the leash sends the signal sig to the
 // child, and removes folders when the child has ended.
-func New(ask syscall.Signal, folders ...string) (*Leash, error) {
+func New(sig syscall.Signal, folders ...string) (*Leash, error) {
 	// A variable keeps the script out of the output of ps.
-	args := []string{"-c", `eval "$LEASH"`, "leash", strconv.Itoa(int(ask))}
+	args := []string{"-c", `eval "$LEASH"`, "leash", strconv.Itoa(int(sig))}
 	cmd := exec.Command("/bin/sh", append(args, folders...)...)
 	cmd.Env = append(os.Environ(), "LEASH="+script)
 	// In its own session, the shell survives Ctrl-C and the end of the terminal, which end the foreground
@@ -82,7 +82,7 @@ func New(ask syscall.Signal, folders ...string) (*Leash, error) {
 	return &Leash{pipe: pipe, cmd: cmd}, nil
 }
 
-// Hold sets the child to end, which replaces an earlier one. 0 means no child.
+// Hold sets the child that the leash ends, which replaces an earlier child. 0 means no child.
 func (l *Leash) Hold(pid int) error {
 	line := "\n"
 	if pid != 0 {
@@ -96,7 +96,7 @@ func (l *Leash) Hold(pid int) error {
 	return nil
 }
 
-// End ends the shell. It does not change the child and the folders.
+// End ends the shell, and leaves the child and the folders as they are.
 func (l *Leash) End() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

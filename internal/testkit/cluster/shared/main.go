@@ -1,4 +1,5 @@
-// Shared runs a command with one Postgres server for all tests in all its processes:
+// Command shared starts a Postgres server and runs a command. The tests in all processes of the command share
+// the server:
 //
 //	go run ./internal/testkit/cluster/shared -- go test ./...
 //
@@ -34,7 +35,7 @@ func main() {
 	os.Exit(status)
 }
 
-// run returns the exit status of the command.
+// run runs the command, and returns its exit status.
 func run(command []string) (status int, err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -48,7 +49,8 @@ func run(command []string) (status int, err error) {
 			return 0, err
 		}
 	}
-	// Ctrl-C reaches the command from the terminal. Shared forwards a signal to this process alone.
+	// Ctrl-C reaches the command from the terminal. A signal to this process alone would not, so Cancel
+	// forwards it.
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr

