@@ -133,8 +133,7 @@ func testKeptConnection(t *testing.T, d *db) {
 	if after := idle.queryCell("SELECT pg_backend_pid()::bigint"); after != pid {
 		t.Errorf("after a pause, a statement runs on process %x, want %x", after, pid)
 	}
-	d.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND " +
-		"pid <> pg_backend_pid()")
+	d.endSessions("true")
 	await.Pause(arrival)
 	idle.run(statement("SELECT 1"))
 }
@@ -147,8 +146,7 @@ func testReplacedConnection(t *testing.T, d *db) {
 			"100ms", "pool_health_check_period", "50ms"))}
 	defer old.Close()
 	old.run(statement("SELECT 1"))
-	const pidSQL = "SELECT min(pid)::bigint FROM pg_stat_activity WHERE datname = current_database() AND " +
-		"pid <> pg_backend_pid()"
+	const pidSQL = "SELECT min(pid)::bigint" + fromOtherSessions + "true"
 	d.awaitSessions("true", 1)
 	pid := d.queryCell(pidSQL)
 	await.Within(t, timeout, "a new connection",

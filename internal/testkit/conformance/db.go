@@ -239,12 +239,20 @@ func (d *db) exec(sql string) {
 	}
 }
 
-// awaitSessions waits until want sessions of the database have a property, a condition in SQL. It does not
-// count its own session.
-func (d *db) awaitSessions(property string, want int64) {
+// fromOtherSessions is the end of a SELECT from the other sessions on the database. A condition follows.
+const fromOtherSessions = " FROM pg_stat_activity WHERE datname = current_database() " +
+	"AND pid <> pg_backend_pid() AND "
+
+// awaitSessions waits until want other sessions on the database meet a condition in SQL.
+func (d *db) awaitSessions(condition string, want int64) {
 	d.t.Helper()
-	sql := "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> " +
-		"pg_backend_pid() AND " + property
-	await.Within(d.t, timeout, fmt.Sprintf("%d sessions with %s", want, property),
-		func() bool { return d.queryCell(sql) == bigintBytes(want) })
+	await.Within(d.t, timeout, fmt.Sprintf("%d sessions with %s", want, condition), func() bool {
+		return d.queryCell("SELECT count(*)"+fromOtherSessions+condition) == bigintBytes(want)
+	})
+}
+
+// endSessions ends the other sessions on the database that meet a condition in SQL.
+func (d *db) endSessions(condition string) {
+	d.t.Helper()
+	d.queryCells("SELECT pg_terminate_backend(pid, 5000)::text" + fromOtherSessions + condition)
 }

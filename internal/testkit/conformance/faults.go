@@ -87,7 +87,7 @@ func testReadOnly(t *testing.T, d *db) {
 	d.exec("INSERT INTO t VALUES (2)")
 }
 
-// asleep is the property of sessions that run pg_sleep, for awaitSessions.
+// asleep is the condition that a session runs pg_sleep, for awaitSessions.
 const asleep = "query LIKE 'SELECT pg_sleep%' AND wait_event = 'PgSleep'"
 
 // testDeadline: the end of a call's context ends the call and its statement on the server.
@@ -152,8 +152,7 @@ func testEndedSessions(t *testing.T, d *db) {
 	closeConnections := func() { proxy.CloseConnections(); await.Pause(1100 * time.Millisecond) }
 	for i, end := range []func(){
 		func() {
-			d.run(statement("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = " +
-				"current_database() AND pid <> pg_backend_pid()"))
+			d.endSessions("true")
 			d.awaitSessions("true", 0)
 		},
 		closeConnections,

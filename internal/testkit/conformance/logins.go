@@ -32,16 +32,13 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one := &db{t: t, DB: open(t, u.String()), open: open}
-	defer one.Close()
+	oneHost := &db{t: t, DB: open(t, u.String()), open: open}
+	defer oneHost.Close()
 	u.Host = u.Host + ",localhost:" + u.Port()
-	two := &db{t: t, DB: open(t, u.String()), open: open}
-	defer two.Close()
-	pid := two.queryCell("SELECT pg_backend_pid()::bigint")
-	end := func() {
-		admin.queryCells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity " +
-			"WHERE datname = current_database() AND pid <> pg_backend_pid()")
-	}
+	twoHosts := &db{t: t, DB: open(t, u.String()), open: open}
+	defer twoHosts.Close()
+	pid := twoHosts.queryCell("SELECT pg_backend_pid()::bigint")
+
 	for _, step := range []struct {
 		system   int
 		timeline string
@@ -57,19 +54,19 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	} {
 		admin.exec(fmt.Sprintf("UPDATE timeline SET system = %d, timeline = '%s'", step.system,
 			step.timeline))
-		end()
-		one.queryCell("SELECT pg_backend_pid()::bigint")
-		err := two.try(statement("SELECT 1"))
+		admin.endSessions("true")
+		oneHost.queryCell("SELECT pg_backend_pid()::bigint")
+		err := twoHosts.try(statement("SELECT 1"))
 		for until := time.Now().Add(timeout); step.replaced != (err != nil) &&
 			time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
-			err = two.try(statement("SELECT 1"))
+			err = twoHosts.try(statement("SELECT 1"))
 		}
 		want := map[bool]string{true: "was replaced", false: "<nil>"}[step.replaced]
 		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("system %d on timeline %s: error %v, want %s", step.system, step.timeline, err, want)
 		}
 	}
-	if now := two.queryCell("SELECT pg_backend_pid()::bigint"); now == pid {
+	if now := twoHosts.queryCell("SELECT pg_backend_pid()::bigint"); now == pid {
 		t.Errorf("two hosts: a statement runs on process %x, want a new process", now)
 	}
 
@@ -79,7 +76,7 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	held := statement("SELECT pg_backend_pid()::bigint")
 	done := make(chan error, 1)
 	go func() {
-		done <- two.try(held,
+		done <- twoHosts.try(held,
 			statement("DO $$BEGIN WHILE EXISTS (SELECT FROM public.held) LOOP PERFORM pg_sleep(0.01); END "+
 				"LOOP; END$$"))
 	}()
@@ -88,15 +85,14 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	// On a busy machine, a connection that read the earlier timeline may open only after the first round. The
 	// second round ends that connection.
 	for range 2 {
-		admin.queryCells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity " +
-			"WHERE datname = current_database() AND pid <> pg_backend_pid() AND query NOT LIKE 'DO %'")
-		two.queryCell("SELECT pg_backend_pid()::bigint")
+		admin.endSessions("query NOT LIKE 'DO %'")
+		twoHosts.queryCell("SELECT pg_backend_pid()::bigint")
 	}
 	admin.exec("DELETE FROM held")
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if now := two.queryCell("SELECT pg_backend_pid()::bigint"); now == cells(t, held)[0] {
+	if now := twoHosts.queryCell("SELECT pg_backend_pid()::bigint"); now == cells(t, held)[0] {
 		t.Errorf("a statement runs on process %x of the replaced server, want a new process", now)
 	}
 }
