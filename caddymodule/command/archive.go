@@ -44,7 +44,8 @@ least 7 days longer than --before.`,
 		if err != nil {
 			return err
 		}
-		return c.archive(archive.Options{To: to, Before: c.moment("before"), Drop: c.boolFlag("drop")})
+		return c.archive(archive.Options{Destination: to, Before: c.moment("before"),
+			Drop: c.boolFlag("drop")})
 	},
 }
 
@@ -62,7 +63,7 @@ func (c *invocation) archive(o archive.Options) error {
 	o.Warn = func(err error) { fmt.Fprintln(c.cmd.ErrOrStderr(), "Warning:", err) }
 	if !c.json {
 		p := printer{continues: true}
-		o.Done = func(d archive.Day) {
+		o.Report = func(d archive.Day) {
 			day, _ := json.Marshal(d)
 			p.table([]json.RawMessage{day})
 			_ = c.printf("%s", p.String())

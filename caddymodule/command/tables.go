@@ -43,7 +43,7 @@ tables. The number of shards cannot change later.`,
 		defer c.close()
 		c.lockWaitStart = time.Now()
 		changes, err := migrate.Run(c.ctx, c.conn, shards)
-		if changes == (migrate.Done{}) {
+		if changes == (migrate.Results{}) {
 			return err
 		}
 		return errors.Join(c.describeError(err), c.show(changes, ""))

@@ -9,8 +9,8 @@ const NodesReady = `SELECT (to_regclass('rate_limit_proxies') IS NOT NULL AND (S
 	SELECT FROM pg_attribute a WHERE a.attrelid = to_regclass(t.name) AND a.attname = t.mark
 		AND NOT a.attisdropped)) FROM (VALUES ` + nodeMarks + `) AS t(name, mark)))::int`
 
-// MissingGrants is an expression for the statements that would allow the role of the session to make
-// decisions, or NULL if the role may make decisions already.
+// MissingGrants is an expression for a text with the steps that would allow the role of the session to make
+// decisions: GRANT statements, and tables to create. It is NULL if the role may make decisions already.
 const MissingGrants = `(SELECT string_agg(
 	CASE WHEN to_regclass(t.name) IS NULL THEN 'create the table ' || t.name ||
 		' with caddy pg-ratelimit migrate, or schema.sql'
@@ -32,18 +32,19 @@ const historyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL)
 	FROM (VALUES ` + historyMarks + `) AS t(name, mark))`
 
 // PolicyWhole is a condition that holds if the tables have all triggers that write rate_limit_changes, and no
-// trigger of the policy is disabled. The migration creates triggers with the tables. A restore creates them
-// after all rows, or disables them while it writes rows, so tables without them may lack rows.
+// trigger of the policy is disabled. The migration creates the triggers together with the tables. A restore
+// instead creates the triggers after all rows, or disables them while it writes rows. So if the triggers are
+// missing or disabled, the tables may lack rows.
 const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname LIKE 'rate\_limit\_log\_%') >= 28
 		AND bool_and(g.tgenabled <> 'D') FROM pg_trigger g
 	WHERE g.tgname LIKE 'rate\_limit\_%'
 		AND g.tgrelid IN (SELECT to_regclass(t.name) FROM (VALUES ` + policyMarks + `) AS t(name, mark)))`
 
-// Ready returns three ints, each 0 or 1: whether Counters is up to date, whether Policy is, and
-// RestoredInPart holds. The query only reads the catalog, and takes no lock on the tables.
+// Ready returns three ints, each 0 or 1: whether Counters is up to date, whether Policy is up to date, and
+// whether RestoredInPart holds. The query only reads the catalog, and takes no lock on the tables.
 //
-// The tables and their keys come from one snapshot. to_regclass would also find tables that another
-// process created after the snapshot, without their keys.
+// The query reads the tables and their indexes from one snapshot. to_regclass would also find tables that
+// another process created after the snapshot, for which the snapshot has no indexes.
 const Ready = `SELECT (SELECT bool_and(coalesce(
 	(SELECT count(*) = 13 FROM pg_attribute a WHERE a.attrelid = to_regclass(t.name)
 		AND NOT a.attisdropped

@@ -6,6 +6,6 @@
 // and sets the fields of Settings, in the order of the table. Errors are *ratelimit.FieldError, with names
 // from the table. The package imports neither a proxy nor the control plane.
 //
-// Traefik interprets this package, so it has functions in place of some methods, integers with atomic
-// functions, and loops without range over an integer: see internal/testkit/imports/interpreted.go.
+// Traefik interprets this package with Yaegi, which limits the forms of code that it may use: see
+// internal/testkit/imports/interpreted.go.
 package settings

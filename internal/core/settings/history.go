@@ -37,7 +37,7 @@ const (
 	// AuditDenied selects requests that were refused, that a shadow rule would have refused, or that have no
 	// decision.
 	AuditDenied
-	// AuditSample also selects a random share of the requests that passed.
+	// AuditSample selects what AuditDenied selects, and a random share of the requests that passed.
 	AuditSample
 	// AuditAll selects all requests.
 	AuditAll
@@ -75,14 +75,14 @@ func ParseAudit(text string, fallback Audit) (Audit, error) {
 	return Audit{}, &ratelimit.FieldError{Field: "audit", Value: text, Want: wantAudit}
 }
 
-// checkAudit validates the audit setting of a limit. serve.Site parses it, because its default depends on the
-// handler.
+// checkAudit validates the audit setting of a limit, and stores nothing: serve.Site parses the setting again,
+// because its default depends on the handler.
 func checkAudit(_ *Settings, text string) error {
 	_, err := ParseAudit(text, Audit{})
 	return err
 }
 
-// MaxAudit returns a or b, whichever records more requests.
+// MaxAudit returns the one of a and b that records more requests.
 func MaxAudit(a, b Audit) Audit {
 	if b.Level > a.Level || b.Level == a.Level && b.Share > a.Share {
 		return b

@@ -11,25 +11,25 @@ const wantAlternatives = `one key, or alternatives separated by " | ". All but t
 	"placeholders only: other text is never empty, so the next alternative would never apply"
 
 var (
-	barWord      = regexp.MustCompile(`(?:^|\s)\|+(?:\s|$)`)
+	separator    = regexp.MustCompile(`(?:^|\s)\|+(?:\s|$)`)
 	placeholders = regexp.MustCompile(`^(?:\{[^}]*\})+$`)
 )
 
-// readKey reads the alternatives of a key such as "{header.X-Api-Key} | {client_ip}". The first alternative
-// that is not empty is the key of a request. For a key without alternatives, ConfiguredLimit.Alternatives
-// stays nil.
+// readKey reads the alternatives of a key such as "{header.X-Api-Key} | {client_ip}". For a key without
+// alternatives, ConfiguredLimit.Alternatives stays nil.
 func readKey(to *Settings, text string) error {
-	if !barWord.MatchString(text) {
+	if !separator.MatchString(text) {
 		return nil
 	}
 	parts := strings.Split(text, " | ")
 	for i := range parts {
-		one := strings.TrimSpace(parts[i])
+		alternative := strings.TrimSpace(parts[i])
 		isLast := i == len(parts)-1
-		if isLast && (one == "" || barWord.MatchString(one)) || !isLast && !placeholders.MatchString(one) {
+		if isLast && (alternative == "" || separator.MatchString(alternative)) ||
+			!isLast && !placeholders.MatchString(alternative) {
 			return &ratelimit.FieldError{Value: text, Want: wantAlternatives}
 		}
-		parts[i] = one
+		parts[i] = alternative
 	}
 	to.Limit.Alternatives = parts
 	return nil

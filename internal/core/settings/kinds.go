@@ -10,10 +10,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// dsn returns a setting that is a DSN. The adapters read it.
+// dsn returns a setting that is a DSN. It has no Read, because the adapters read DSNs.
 func dsn(name, want string) Setting { return Setting{Name: name, Form: Words, Want: want} }
 
-// number returns a setting that is a whole number from 1 to maxN. An empty value does not call set.
+// number returns a setting that is a whole number from 1 to maxN. If the value is empty, the setting stays
+// unset: set is not called.
 func number(name string, maxN int64, unset string, set func(to *Settings, n int64)) Setting {
 	read := func(to *Settings, text string) error {
 		if text == "" {
@@ -52,16 +53,16 @@ func parseShare(text string, minShare, maxShare float64) (float64, error) {
 // oneOf returns a setting with one of texts as its value. The first text is the default.
 func oneOf(name string, set func(to *Settings, text string), texts ...string) Setting {
 	read := func(to *Settings, text string) error {
-		for _, one := range texts {
-			if text == one {
+		for _, valid := range texts {
+			if text == valid {
 				set(to, text)
 				return nil
 			}
 		}
 		return errWant
 	}
-	last := len(texts) - 1
-	want := strings.Join(texts[:last], ", ") + " or " + texts[last]
+	lastIndex := len(texts) - 1
+	want := strings.Join(texts[:lastIndex], ", ") + " or " + texts[lastIndex]
 	return Setting{Name: name, Form: Words, Want: want, Read: read, Unset: texts[0]}
 }
 
@@ -100,7 +101,7 @@ func nodeName(name string, field func(to *Settings) *string) Setting {
 	return Setting{Name: name, Want: want, Read: read}
 }
 
-// retention returns the setting for the retention of a part of the history. The argument what becomes
+// retention returns the setting for the retention of a part of the history, which what names as in
 // Retention.What.
 func retention(name, what string) Setting {
 	read := func(to *Settings, text string) error {
@@ -119,11 +120,11 @@ func retention(name, what string) Setting {
 }
 
 const (
-	// year is the longest year, so that ParseAge does not cut seven years short.
+	// year is the length of a leap year, so that an age of several years is never shorter than these years.
 	year     = 366 * 24 * time.Hour
 	maxYears = 100
 
-	// MaxAge is the longest time in years that ParseAge accepts.
+	// MaxAge is the longest age that ParseAge accepts in years. It also bounds retentions in other units.
 	MaxAge = maxYears * year
 )
 

@@ -14,7 +14,7 @@ type ConfiguredLimit struct {
 	Limit      ratelimit.Limit
 	Cost       int64 // 0 if a placeholder gives the cost
 	Settle     *Settle
-	HashKey    *bool // nil means to hash keys that contain a secret
+	HashKey    *bool // nil means to hash only keys that contain a secret
 	IPv4, IPv6 int   // the leading bits of an address that belong to the key
 	Mode       Mode
 
@@ -33,26 +33,26 @@ const (
 	Off     Mode = "off"    // the limit is ignored
 )
 
-// ReadLimit reads and validates a limit; see Read. Errors have the name and the text of the setting, even if
-// ratelimit.Limit.Validate found them.
+// ReadLimit reads and validates a limit; see Read. Every error has the name and the text of a setting, also
+// an error of ratelimit.Limit.Validate.
 func ReadLimit(values Values) (*ConfiguredLimit, error) {
 	var read Settings
 	if err := Read(LimitTable, values, &read); err != nil {
 		return nil, err
 	}
 	err := read.Limit.Limit.Validate()
-	wrong, ok := err.(*ratelimit.FieldError)
+	fieldErr, ok := err.(*ratelimit.FieldError)
 	if !ok {
 		return &read.Limit, err
 	}
-	switch wrong.Field {
+	switch fieldErr.Field {
 	case "events", "window", "calendar", "zone":
-		wrong.Field = "limit"
+		fieldErr.Field = "limit"
 	}
-	if text := values[wrong.Field]; text != "" {
-		wrong.Value = text
+	if text := values[fieldErr.Field]; text != "" {
+		fieldErr.Value = text
 	}
-	return nil, wrong
+	return nil, fieldErr
 }
 
 // readAlgorithm reads the algorithm of a limit.
@@ -70,8 +70,8 @@ func readHashKey(to *Settings, text string) error {
 	return err
 }
 
-// readCost reads ConfiguredLimit.Cost. It is 0 for text with a placeholder (a brace), because each request
-// then has its own cost.
+// readCost reads ConfiguredLimit.Cost. If the text has a placeholder (a brace), Cost stays 0, because each
+// request then has its own cost.
 func readCost(to *Settings, text string) error {
 	if strings.Contains(text, "{") {
 		return nil
@@ -115,7 +115,7 @@ const minLeaseWindow = 200 * time.Millisecond
 // Warning is a note for operators about a valid setting.
 type Warning struct {
 	Field string // the setting's name
-	Text  string // the rest of the sentence that begins with Field
+	Text  string // completes the sentence that Field begins
 }
 
 // Warnings returns notes for operators about a valid limit.

@@ -17,10 +17,10 @@ type Setting struct {
 	Want     string    // the valid values, to follow "must be"
 	Settings []Setting // the settings in a Block
 
-	// Read reads and validates the value, or Unset if the setting was left out. The settings above it in the
-	// table have been read before. In a *ratelimit.FieldError that Read returns, an empty Field means Name.
-	// Any other error means that the value does not match Want. If Read is nil, the adapters read the
-	// setting.
+	// Read reads and validates the value, or Unset if the setting was left out. It may use the values of
+	// settings that stand earlier in the table. In a *ratelimit.FieldError that Read returns, an empty Field
+	// means Name. Any other error means that the value does not match Want. If Read is nil, another package
+	// parses the setting.
 	Read  func(to *Settings, text string) error
 	Unset string
 }
@@ -52,8 +52,8 @@ type Settings struct {
 // Values holds the settings of a table as text, by name. A setting that was left out is "" or missing.
 type Values = map[string]string
 
-// Read reads and validates the settings of a table. Errors are *ratelimit.FieldError with names from the
-// table and the configured value, never Unset.
+// Read reads and validates the settings of a table. Errors are *ratelimit.FieldError with a name from the
+// table and the configured value, which is "" if the setting was left out.
 func Read(table []Setting, values Values, to *Settings) error {
 	for i := range table {
 		if err := table[i].readFrom(values, to); err != nil {
@@ -75,14 +75,14 @@ func (s *Setting) readFrom(values Values, to *Settings) error {
 	if err == nil {
 		return nil
 	}
-	wrong, ok := err.(*ratelimit.FieldError)
+	fieldErr, ok := err.(*ratelimit.FieldError)
 	if !ok {
 		return &ratelimit.FieldError{Field: s.Name, Value: values[s.Name], Want: s.Want}
 	}
-	if wrong.Field == "" {
-		wrong.Field = s.Name
+	if fieldErr.Field == "" {
+		fieldErr.Field = s.Name
 	}
-	return wrong
+	return fieldErr
 }
 
 // errWant is the error of a value that does not match Setting.Want.

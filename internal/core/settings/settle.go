@@ -15,7 +15,7 @@ type Settle struct {
 	Header string   // the name of a response header that has the cost, in its canonical form
 	Bytes  bool     // the cost is the length of the response's body
 	Path   []string // the path of the cost in a JSON body
-	// A response with one of Statuses costs Cost, and any other Else.
+	// A response with one of Statuses costs Cost, and any other response costs Else.
 	Statuses   []int
 	Cost, Else int64
 

@@ -22,17 +22,17 @@ const (
 	// EnvDSN is the environment variable for a configuration without a DSN.
 	EnvDSN = "DATABASE_URL"
 
-	// envNoMigration is an environment variable that the npm library also reads.
+	// envNoMigration is the environment variable that turns migration off, here and in the npm library.
 	envNoMigration = "PG_RATELIMIT_DISABLE_AUTO_MIGRATE"
 
-	// defaultMaxConns is the default of both drivers.
+	// defaultMaxConns is the default of Store.MaxConns, for both drivers.
 	defaultMaxConns = 8
 )
 
 // Store configures where and how limits are counted.
 type Store struct {
 	DSN                string  // a Postgres address, MemoryDSN, or "" for EnvDSN
-	From               string  // the file or placeholders that hold DSN, or ""
+	Source             string  // the file or the placeholders from which DSN was read, or ""
 	MaxConns           int     // 0 means the DSN's pool_max_conns, or 8
 	AutoMigrate        bool    // create or upgrade the tables on first use
 	CleanupProbability float64 // the probability of a cleanup after a statement
@@ -56,8 +56,8 @@ func readProbability(to *Settings, text string) error {
 }
 
 // Resolve completes the settings from the environment and the defaults. Equal resolved settings describe the
-// same store. where names the places for a DSN in the configuration, for the error about a missing DSN.
-func (s Store) Resolve(where string) (Store, error) {
+// same store. places says where the configuration may have a DSN, for the error about a missing DSN.
+func (s Store) Resolve(places string) (Store, error) {
 	noMigration, err := MigrationDisabled()
 	if err != nil {
 		return s, err
@@ -67,7 +67,7 @@ func (s Store) Resolve(where string) (Store, error) {
 	}
 	switch s.DSN {
 	case "":
-		want := WantDSN + ": " + where + " or in the environment variable " + EnvDSN
+		want := WantDSN + ": " + places + " or in the environment variable " + EnvDSN
 		return s, &ratelimit.FieldError{Field: "dsn", Want: want}
 	case MemoryDSN:
 		return Store{DSN: MemoryDSN}, nil

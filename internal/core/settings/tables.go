@@ -26,8 +26,8 @@ var LimitTable = []Setting{
 	oneOf("mode", func(to *Settings, text string) { to.Limit.Mode = Mode(text) }, "enforce", "shadow", "off"),
 }
 
-// HandlerTable has the settings of a handler or a middleware that do not belong to one limit. Adapters have
-// further ones, such as zones.
+// HandlerTable has the settings of a handler or a middleware that do not belong to one limit. An adapter has
+// further settings of its own, such as zones.
 var HandlerTable = []Setting{
 	dsn("dsn", WantDSN),
 	{Name: "timeout", Want: "a duration from 1ms to 1m", Duration: true, Read: readTimeout, Unset: "250ms"},
@@ -40,7 +40,8 @@ var HandlerTable = []Setting{
 	{Name: "policy", Form: Block, Settings: PolicyTable},
 }
 
-// PolicyTable has the settings of a policy. The adapters read the settings without Read.
+// PolicyTable has the settings of a policy. Other packages parse the settings without Read: the adapters
+// parse dsn, and package serve parses the placeholders.
 var PolicyTable = []Setting{
 	dsn("dsn", WantPostgres),
 	{Name: "api_key", Want: "one text with a placeholder"},
@@ -51,7 +52,7 @@ var PolicyTable = []Setting{
 	{Name: "route", Want: "one name, or a placeholder that gives one"},
 }
 
-// PageTable has the settings of a page. Only Caddy has one.
+// PageTable has the settings of a page, which only the Caddy module serves.
 var PageTable = []Setting{
 	dsn("dsn", WantDSN),
 	dsn("policy", WantPostgres),

@@ -1,27 +1,29 @@
-// Package archive copies closed days of the audit log to Parquet files, and optionally drops them.
+// Package archive copies past days of the audit log to Parquet files, and optionally drops these days from
+// the database.
 //
-// The database keeps the audit log only for its retention. Run copies the partitions that ended before a
-// time, each in one transaction, to a Destination: a folder or an S3 bucket. Run returns a Day with a Result
-// for each partition.
+// The database keeps the audit log only for its retention, and the files keep it for longer. Run copies each
+// partition that ended before a time to a Destination, which is a folder or an S3 bucket, in one transaction
+// for each partition. Run returns a Day with a Result for each partition.
 //
 // A day in UTC becomes one file, such as audit/2026/08/2026-08-01.parquet, with the columns of the table.
-// Rows that are written later become 2026-08-01-2.parquet, and so on. Run never replaces or deletes a file.
+// Rows of that day that are written to the table after its archive go to 2026-08-01-2.parquet, and so on,
+// because Run never replaces or deletes a file.
 //
 // Run reads the rows of a partition in their physical order, skips the rows that the files of the day
 // contain, and writes the remaining rows to a temporary file. Then Run reads the rows again, compares each
 // value with the file, and stores the file under the next free name. With Options.Drop, Run then drops the
-// table and commits. Each row is therefore in exactly one file, wherever the process ends:
+// table and commits. Each row is therefore in exactly one file, even if the process is killed:
 //
 //   - Before the file is stored, only a temporary file exists, which the next run overwrites.
-//   - After the file is stored, the table is still whole. The next run finds the rows in the file, and does
-//     not write them again.
-//   - The drop takes effect when its transaction commits, which is one step.
+//   - Between the storing of the file and the commit of the drop, the table still has all rows. The next
+//     run finds the rows in the file, and does not write them again.
+//   - The commit of the drop is one step, after which the rows are in the file alone.
 //
 // With Drop, the table is locked against writers from the first read to the drop, so that no row is added in
-// between. A writer for that day waits, and then creates a new partition. A day is never detached: it stays
-// in rate_limit_audit until it is dropped by the transaction that compared its rows. Without Drop, both reads
-// use the snapshot of the transaction, and writers continue. Run also archives tables that an administrator
-// has detached, and finds them by their names.
+// between. A writer for that day waits, and then creates a new partition. Run never detaches a partition: its
+// rows stay in rate_limit_audit until the transaction that compared them drops the table. Without Drop,
+// writers continue, and both reads see the same rows because they use the snapshot of the transaction. Run
+// also archives tables that an administrator has detached, and finds them by their names.
 //
 // The build tag nos3 omits the client for S3.
 package archive
@@ -40,11 +42,10 @@ import (
 
 // Options configure Run.
 type Options struct {
-	// Before selects the days to archive: the days that ended at or before this time, which must be in the
-	// past.
+	// Before selects the days to archive: all days that ended at or before this time. It must be in the past.
 	Before time.Time
-	// To is the destination of the files.
-	To Destination
+	// Destination receives the files.
+	Destination Destination
 	// Drop makes Run drop each day after all its rows are in files. All selected days must be older than the
 	// retention of the audit log.
 	Drop bool
@@ -52,9 +53,10 @@ type Options struct {
 	Now time.Time
 	// Patience bounds the time that a statement waits for a lock of another session. 0 means 5 s.
 	Patience time.Duration
-	// Done, if not nil, is called after each partition, whatever its Result.
-	Done func(Day)
-	// Warn, if not nil, is called if upkeep may delete days before a failed run can be repaired.
+	// Report, if not nil, is called with the result of each partition as soon as Run has handled it.
+	Report func(Day)
+	// Warn, if not nil, is called if upkeep may delete a selected day within repairTime. If this run fails,
+	// an operator then has less than repairTime to repair it.
 	Warn func(error)
 }
 
@@ -66,7 +68,7 @@ const (
 	Archived  Result = "archived"  // rows were written to a new file
 	Unchanged Result = "unchanged" // all rows were in files already
 	Empty     Result = "empty"     // the partition has no rows
-	Skipped   Result = "skipped"   // an error prevented the archive: see Problem
+	Skipped   Result = "skipped"   // an error occurred: see Day.Problem
 )
 
 // Day describes a partition that Run handled.
@@ -95,13 +97,15 @@ const lockKey int64 = -5131800380699130006
 var ErrRunning = errors.New("another archive of this database is running: wait until it ends")
 
 // Run archives the days that ended at or before o.Before, and returns the partitions that it handled, even
-// with an error. After a problem with one partition, Run continues with the next. The connection must not be
-// shared, and must not lead to a pooler that may run each transaction in another session.
+// with an error. After an error that concerns one partition alone, Run continues with the next partition. The
+// connection must not be shared, and must not lead to a pooler that may run each transaction in another
+// session, because the lock of Run belongs to the session.
 func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	if o.Patience <= 0 {
 		o.Patience = defaultPatience
 	}
-	// Rows come in physical order only from a scan by one process that begins at the first page.
+	// The last two settings make each scan return the rows in physical order: only one process scans the
+	// table, and it begins at the first page.
 	for _, setting := range []string{fmt.Sprintf("lock_timeout = %d", max(1, o.Patience.Milliseconds())),
 		"statement_timeout = 0",
 		"idle_session_timeout = 0", "idle_in_transaction_session_timeout = 0", "jit = off",
@@ -111,8 +115,8 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 			return nil, err
 		}
 	}
-	// With this setting, the server releases the lock if this process is killed. An error is ignored, because
-	// servers on some systems do not support the setting.
+	// With this setting, the server detects that this process was killed, and releases the lock. An error is
+	// ignored, because servers on some systems do not support the setting.
 	_, err := conn.Exec(ctx, "SET client_connection_check_interval = '1s'")
 	if err != nil && ctx.Err() != nil {
 		return nil, err
@@ -125,7 +129,7 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		// After an error, the end of the session releases the lock.
+		// If this statement fails, the end of the session releases the lock.
 		_, _ = conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", lockKey)
 	}()
 	if o.Now.IsZero() {
@@ -141,7 +145,7 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 		return nil, err
 	}
 	if err := errors.Join(checkOwner(ctx, conn), checkRetention(ctx, conn, o),
-		o.To.prepare(ctx)); err != nil {
+		o.Destination.check(ctx)); err != nil {
 		return nil, err
 	}
 	var days []Day
@@ -159,8 +163,8 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 			skipped++
 		}
 		days = append(days, day)
-		if o.Done != nil {
-			o.Done(day)
+		if o.Report != nil {
+			o.Report(day)
 		}
 		// Continue only if the error concerns this partition alone.
 		var partial *problem
@@ -180,8 +184,8 @@ func beforeError(before time.Time, want string) error {
 	return &ratelimit.FieldError{Field: "--before", Value: before.UTC().Format(time.RFC3339), Want: want}
 }
 
-// checkOwner returns an error if the role does not own the audit log. Partitions have the privileges of the
-// owner.
+// checkOwner returns an error if the role lacks the privileges of the owner of the audit log. Grants on the
+// audit log do not extend to its partitions, so only the owner can read and drop them.
 func checkOwner(ctx context.Context, conn *pgx.Conn) error {
 	var role, owner string
 	err := conn.QueryRow(ctx, "SELECT current_user, relowner::regrole::text FROM pg_class "+
@@ -201,27 +205,27 @@ func checkOwner(ctx context.Context, conn *pgx.Conn) error {
 // checkRetention returns an error if o.Drop would drop days within the retention. Without Drop,
 // checkRetention warns if upkeep may delete a selected day within less than repairTime.
 func checkRetention(ctx context.Context, conn *pgx.Conn, o Options) error {
-	var kept time.Time
+	var oldestKept time.Time // the start of the retention
 	err := conn.QueryRow(ctx, "SELECT $1::timestamptz - least(keep, interval '1000 years') FROM "+
-		"rate_limit_retention WHERE what = 'audit'", o.Now).Scan(&kept)
+		"rate_limit_retention WHERE what = 'audit'", o.Now).Scan(&oldestKept)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
 		return err
-	case o.Drop && o.Before.After(kept):
+	case o.Drop && o.Before.After(oldestKept):
 		return beforeError(o.Before,
 			fmt.Sprintf("%s or earlier with --drop: the retention of the audit log "+
 				"(rate_limit_retention) keeps "+
 				"later days in the database. Leave out --drop, or shorten the retention",
-				kept.UTC().Format(time.RFC3339)))
-	case !o.Drop && o.Warn != nil && o.Before.Sub(kept) < repairTime:
+				oldestKept.UTC().Format(time.RFC3339)))
+	case !o.Drop && o.Warn != nil && o.Before.Sub(oldestKept) < repairTime:
 		o.Warn(beforeError(o.Before,
 			fmt.Sprintf("%s or later. Upkeep deletes days of the audit log after their retention "+
 				"(rate_limit_retention), "+
 				"archived or not, and a week must be left to repair an archive that fails. Archive younger "+
 				"days, or lengthen the retention",
-				kept.Add(repairTime).UTC().Format(time.RFC3339))))
+				oldestKept.Add(repairTime).UTC().Format(time.RFC3339))))
 	}
 	return nil
 }

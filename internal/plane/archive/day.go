@@ -17,7 +17,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// partition is a table with the rows of a day: a partition of rate_limit_audit, or a table that was one.
+// partition is a table with the rows of a day: a partition of rate_limit_audit, or a table that an
+// administrator has detached from rate_limit_audit.
 type partition struct {
 	oid   uint32
 	name  string
@@ -25,7 +26,8 @@ type partition struct {
 	day   time.Time
 }
 
-// partitions returns the partitions of the audit log, oldest first.
+// partitions returns the tables that have names of partitions of the audit log, oldest first. These include
+// detached tables.
 func partitions(ctx context.Context, conn *pgx.Conn) ([]partition, error) {
 	rows, err := conn.Query(ctx, `SELECT c.oid, c.relname::text,
 		format('%I.%I', c.relnamespace::regnamespace::text, c.relname),
@@ -34,9 +36,9 @@ FROM pg_class parent JOIN pg_class c ON c.relnamespace = parent.relnamespace AND
 WHERE parent.oid = 'rate_limit_audit'::regclass AND c.relkind = 'r'
 	AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
 ORDER BY c.relname`)
-	var list []partition
+	var days []partition
 	if err == nil {
-		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partition, err error) {
+		days, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partition, err error) {
 			err = row.Scan(&p.oid, &p.name, &p.table, &p.day)
 			return p, err
 		})
@@ -44,7 +46,7 @@ ORDER BY c.relname`)
 	if sqlState(err) == "42P01" {
 		err = errors.New("there is no table rate_limit_audit: run caddy pg-ratelimit migrate")
 	}
-	return list, err
+	return days, err
 }
 
 // archiveDay archives a partition in one transaction, and records the result in day.
@@ -59,28 +61,29 @@ func archiveDay(ctx context.Context, conn *pgx.Conn, o Options, p partition, day
 		mode = "SHARE"
 	}
 	_, err = tx.Exec(ctx, "LOCK TABLE ONLY "+p.table+" IN "+mode+" MODE")
-	same := false
+	isSame := false
 	if err == nil {
-		// Another process may have dropped the table, and created another with the same name.
+		// While this session waited for the lock, another process may have dropped the table, and created a
+		// table with the same name.
 		err = tx.QueryRow(ctx, "SELECT coalesce(to_regclass($1)::oid = $2::oid, false)", p.table,
-			p.oid).Scan(&same)
+			p.oid).Scan(&isSame)
 	}
 	switch {
 	case sqlState(err) == "55P03":
 		return &problem{"another transaction locks " + p.name + ": the next run tries again"}
-	case sqlState(err) == "42P01", err == nil && !same:
+	case sqlState(err) == "42P01", err == nil && !isSame:
 		return &problem{p.name + " was dropped meanwhile by another process"}
 	case err != nil:
 		return err
 	}
-	if err := store(ctx, tx, o, p, day); err != nil || !o.Drop {
+	if err := storeRows(ctx, tx, o, p, day); err != nil || !o.Drop {
 		return err
 	}
 	return drop(ctx, tx, o, p, day)
 }
 
-// store ensures that all rows of the partition are in files.
-func store(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) error {
+// storeRows writes the rows of the partition that are in no file to a new file. It sets the result in day.
+func storeRows(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) error {
 	if err := tx.QueryRow(ctx, "SELECT count(*) FROM ONLY "+p.table).Scan(&day.Rows); err != nil {
 		return err
 	}
@@ -92,79 +95,80 @@ func store(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) err
 	if err != nil {
 		return err
 	}
-	files, free, err := listFiles(ctx, o.To, p.day)
+	files, nextNumber, err := listFiles(ctx, o.Destination, p.day)
 	if err != nil {
 		return err
 	}
-	// Without Drop, it is enough that the files have as many rows as the table, because comparing the rows
-	// would read all days of the database in each run.
-	inFiles, last := int64(0), ""
+	// Without Drop, only compare the numbers of rows in the files and in the table. Each run handles all days
+	// again, so comparing the rows themselves would read the whole audit log in each run.
+	inFiles, lastFile := int64(0), ""
 	for _, name := range files {
-		n, err := withFile(ctx, o.To, name, func(*parquet.File) error { return nil })
+		n, err := withFile(ctx, o.Destination, name, func(*parquet.File) error { return nil })
 		if err != nil {
 			return err
 		}
-		inFiles, last = inFiles+n, name
+		inFiles, lastFile = inFiles+n, name
 	}
 	if inFiles == day.Rows && !o.Drop {
-		day.Result, day.File = Unchanged, last
+		day.Result, day.File = Unchanged, lastFile
 		return nil
 	}
 	digests := map[digest]int{}
 	for _, name := range files {
 		add := func(f *parquet.File) error { return addDigests(f, digests) }
-		if _, err := withFile(ctx, o.To, name, add); err != nil {
+		if _, err := withFile(ctx, o.Destination, name, add); err != nil {
 			return err
 		}
 	}
-	// A row is new if it is in no file. Because the table may have equal rows, each row of a file matches
-	// only one row of the table.
+	// isNew returns a function that reports whether a row of the table is in no file. The table may have
+	// equal rows, so each row of a file matches only one row of the table.
 	isNew := func(unmatched map[digest]int) func(digest) bool {
 		return func(d digest) bool {
 			unmatched[d]--
 			return unmatched[d] < 0
 		}
 	}
-	name := fileName(p.day, free)
-	f, err := o.To.temporary(name)
+	name := fileName(p.day, nextNumber)
+	f, err := o.Destination.temporary(name)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		_ = f.Close()
-		_ = os.Remove(f.Name()) // fails if the file was stored
+		_ = os.Remove(f.Name()) // fails if the file was stored, because store has renamed the file
 	}()
 	rows, err := writeFile(ctx, tx, f, p, columns, isNew(maps.Clone(digests)))
 	if err != nil {
 		return err
 	}
 	if rows == 0 {
-		day.Result, day.File = Unchanged, last
+		day.Result, day.File = Unchanged, lastFile
 		return nil
 	}
 	if err := verify(ctx, tx, f, p, columns, isNew(digests)); err != nil {
-		return fmt.Errorf("%s was read back: %w", f.Name(), err)
+		return fmt.Errorf("reading %s back: %w", f.Name(), err)
 	}
 	if day.Bytes, err = f.Seek(0, io.SeekEnd); err != nil {
 		return err
 	}
-	if err := o.To.store(ctx, f, day.Bytes, name); err != nil {
+	if err := o.Destination.store(ctx, f, day.Bytes, name); err != nil {
 		return fmt.Errorf("storing %s: %w", name, err)
 	}
 	day.Result, day.File = Archived, name
 	return nil
 }
 
-// withFile calls do with an open file of the destination, and returns the number of rows in the file.
-func withFile(ctx context.Context, to Destination, name string, do func(*parquet.File) error) (int64, error) {
-	s, err := to.open(ctx, name)
+// withFile opens a file of the destination, passes it to read, and returns the number of rows in the file.
+func withFile(ctx context.Context, destination Destination, name string,
+	read func(*parquet.File) error) (int64, error) {
+	s, err := destination.open(ctx, name)
 	if err != nil {
 		return 0, fmt.Errorf("opening %s: %w", name, err)
 	}
 	defer s.Close()
 	f, err := openFile(s, s.Size())
 	if err == nil {
-		err = do(f)
+		err = read(f)
 	}
 	if err != nil {
 		return 0, &problem{"reading " + name + ": " + err.Error()}
@@ -172,10 +176,11 @@ func withFile(ctx context.Context, to Destination, name string, do func(*parquet
 	return f.NumRows(), nil
 }
 
-// dropWait bounds one attempt to drop a table, during which other sessions wait for the audit log.
+// dropWait bounds one attempt to drop a table, and is the pause before the next attempt. During an attempt,
+// other sessions that use the audit log wait.
 const dropWait = 100 * time.Millisecond
 
-// drop drops the table and commits. Because a reader may lock the audit log, drop retries for up to
+// drop drops the table and commits. While a reader locks the table or the audit log, drop retries, for up to
 // o.Patience.
 func drop(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) error {
 	timeout := fmt.Sprintf("SET LOCAL lock_timeout = %d", dropWait.Milliseconds())
@@ -225,22 +230,23 @@ func fileName(day time.Time, n int) string {
 }
 
 // listFiles returns the names of a day's files, and the next free number for fileName.
-func listFiles(ctx context.Context, to Destination, day time.Time) (names []string, free int, err error) {
+func listFiles(ctx context.Context, destination Destination, day time.Time) (names []string, nextNumber int,
+	err error) {
 	stem := strings.TrimSuffix(fileName(day, 1), extension)
-	candidates, err := to.list(ctx, stem)
+	candidates, err := destination.list(ctx, stem)
 	if err != nil {
 		return nil, 0, fmt.Errorf("listing the files of %s: %w", dayName(day), err)
 	}
-	free = 1
+	nextNumber = 1
 	for _, name := range candidates {
 		n := 1
 		if number, ok := strings.CutPrefix(strings.TrimSuffix(name, extension), stem+"-"); ok {
 			n, _ = strconv.Atoi(number) // after an error, name differs from fileName
 		}
 		if name == fileName(day, n) {
-			names, free = append(names, name), max(free, n+1)
+			names, nextNumber = append(names, name), max(nextNumber, n+1)
 		}
 	}
 	slices.Sort(names)
-	return names, free, nil
+	return names, nextNumber, nil
 }

@@ -15,19 +15,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Destination stores files in a folder or an S3 bucket. A file's name is relative to the destination, with
-// slashes.
+// Destination stores files in a folder or an S3 bucket. The name of a file is its path below the destination,
+// with slashes.
 type Destination interface {
-	// prepare returns an error if the destination does not exist.
-	prepare(ctx context.Context) error
-	// list returns the names of the files that begin with prefix.
+	// check returns an error if the destination does not exist.
+	check(ctx context.Context) error
+	// list returns all names of files that begin with prefix.
 	list(ctx context.Context, prefix string) ([]string, error)
+	// open opens a stored file for reading. The caller closes the source.
 	open(ctx context.Context, name string) (source, error)
-	// temporary creates a file for the caller to write and pass to store. The caller closes and removes the
-	// file in any case.
+	// temporary creates a local file for the rows that store later stores under name. The caller closes and
+	// removes the file, whether or not store succeeds.
 	temporary(name string) (*os.File, error)
-	// store stores the temporary file of size bytes under name, atomically and durably. The caller ensures
-	// that no file has the name: a folder would return fs.ErrExist, and a bucket would replace the file.
+	// store stores the temporary file, which has size bytes, under name, atomically and durably. The caller
+	// ensures that no file has the name yet: a folder would return fs.ErrExist, and a bucket would replace
+	// the file.
 	store(ctx context.Context, f *os.File, size int64, name string) error
 }
 
@@ -40,9 +42,9 @@ type source interface {
 
 const scheme = "s3://"
 
-// NewDestination returns the destination target: s3://BUCKET/PREFIX or a folder, which must exist. A missing
-// folder is not created, because its file system may not be mounted, and the files would then fill the disk
-// of the mount point. No error contains credentials.
+// NewDestination returns the destination that target names: s3://BUCKET/PREFIX or a folder, which must exist.
+// NewDestination does not create a missing folder: if the file system of the folder is not mounted, the files
+// would fill the disk of the mount point instead. No error contains credentials.
 func NewDestination(target string) (Destination, error) {
 	switch {
 	case strings.HasPrefix(target, scheme):
@@ -54,7 +56,7 @@ func NewDestination(target string) (Destination, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--to: %w", err)
 	}
-	return directory(root), directory(root).prepare(context.Background())
+	return directory(root), directory(root).check(context.Background())
 }
 
 // directory is a Destination in a folder.
@@ -64,7 +66,7 @@ func (d directory) path(name string) string {
 	return filepath.Join(string(d), filepath.FromSlash(name))
 }
 
-func (d directory) prepare(context.Context) error {
+func (d directory) check(context.Context) error {
 	if info, err := os.Stat(string(d)); err != nil || !info.IsDir() {
 		return &ratelimit.FieldError{Field: "--to", Value: string(d),
 			Want: "s3://BUCKET/PREFIX or a folder that exists"}
@@ -121,11 +123,10 @@ func (d directory) store(_ context.Context, f *os.File, _ int64, name string) er
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	// Windows cannot sync a folder.
 	if err := os.Rename(f.Name(), d.path(name)); err != nil || runtime.GOOS == "windows" {
-		return err
+		return err // Windows cannot sync a folder
 	}
-	// Each folder on the path may be a new entry of its parent.
+	// Sync every folder on the path, because each may be new, and so a new entry in its parent.
 	for folder := path.Dir(name); ; folder = path.Dir(folder) {
 		opened, err := os.Open(d.path(folder))
 		if err == nil {

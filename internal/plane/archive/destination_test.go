@@ -90,7 +90,7 @@ func TestUnreachableS3DeletesNothing(t *testing.T) {
 	}
 	begin := time.Now()
 	days, err := archive.Run(t.Context(), conn,
-		archive.Options{Before: day(1), To: to, Drop: true, Now: today})
+		archive.Options{Before: day(1), Destination: to, Drop: true, Now: today})
 	expectError(t, err, "s3://bucket/limits")
 	expectNoSecret(t, err)
 	if len(days) > 0 {

@@ -87,7 +87,7 @@ func options(t testing.TB, dir string, n int) archive.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return archive.Options{Before: day(n), To: to, Now: today}
+	return archive.Options{Before: day(n), Destination: to, Now: today}
 }
 
 // mustRun archives, and fails the test on an error.

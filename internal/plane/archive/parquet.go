@@ -18,7 +18,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// readTable calls read for each row of a partition, in physical order. read must not keep the row.
+// readTable calls read for each row of a partition, in physical order. read must not retain the row.
 func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column,
 	read func(parquet.Row) error) error {
 	names := make([]string, len(columns))
@@ -26,7 +26,7 @@ func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column,
 	for i, c := range columns {
 		names[i], targets[i] = c.sql(), c.kind().target()
 	}
-	// This mode asks the server for the types of the result first, so that pgx can request binary values.
+	// DescribeExec first asks the server for the types of the columns, so that pgx can request binary values.
 	result, err := tx.Query(ctx, "SELECT "+strings.Join(names, ", ")+" FROM ONLY "+p.table,
 		pgx.QueryExecModeDescribeExec)
 	if err != nil {
@@ -46,7 +46,7 @@ func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column,
 	return err
 }
 
-// Writing or reading a file needs the memory of one row group.
+// These sizes bound memory: writing or reading a file needs the memory of one row group, and the buffers.
 const (
 	groupRows       = 50_000
 	pageBytes       = 256 << 10
@@ -54,11 +54,11 @@ const (
 	readBytes       = 1 << 20 // read buffer of a column
 )
 
-// writeFile writes the new rows of a partition to a file, and returns their number. A row of another day is
-// an error.
-func writeFile(ctx context.Context, tx pgx.Tx, to io.Writer, p partition, columns []column,
+// writeFile writes the rows for which isNew returns true to a file, and returns their number. A row of
+// another day is an error.
+func writeFile(ctx context.Context, tx pgx.Tx, file io.Writer, p partition, columns []column,
 	isNew func(digest) bool) (rows int64, err error) {
-	w := parquet.NewGenericWriter[any](to, schemaOf("rate_limit_audit", columns),
+	w := parquet.NewGenericWriter[any](file, schemaOf("rate_limit_audit", columns),
 		parquet.Compression(&parquet.Zstd),
 		parquet.MaxRowsPerRowGroup(groupRows),
 		parquet.PageBufferSize(pageBytes),
@@ -83,7 +83,8 @@ func writeFile(ctx context.Context, tx pgx.Tx, to io.Writer, p partition, column
 	return rows, errors.Join(err, w.Close())
 }
 
-// verify reads the new rows of the partition again, and compares each value with the file.
+// verify reads the partition again, and compares each value of the rows for which isNew returns true with the
+// written file.
 func verify(ctx context.Context, tx pgx.Tx, written *os.File, p partition, columns []column,
 	isNew func(digest) bool) error {
 	info, err := written.Stat()
@@ -150,7 +151,7 @@ func addDigests(f *parquet.File, digests map[digest]int) error {
 	return err
 }
 
-// digest identifies the values of a row. Equal digests mean equal rows.
+// digest identifies the values of a row: rows with equal digests are equal.
 type digest [16]byte
 
 // hasher computes digests.
@@ -159,8 +160,8 @@ type hasher struct {
 	value []byte
 }
 
-// digest returns the digest of a row. NULL is not part of the digest, so that a new column does not change
-// the digests of rows in older files.
+// digest returns the digest of a row. The digest leaves out columns that are NULL. So a row in a file from
+// before a column was added has the same digest as the row in the table, where the new column is NULL.
 func (h *hasher) digest(row parquet.Row) digest {
 	h.value = h.value[:0]
 	for _, v := range row {
@@ -211,7 +212,7 @@ func (c column) kind() valueKind {
 	return textKind
 }
 
-func (c column) list() bool { return strings.HasSuffix(c.kind().tag, "list") }
+func (c column) isList() bool { return strings.HasSuffix(c.kind().tag, "list") }
 
 // sql returns the SQL expression of the column's value.
 func (c column) sql() string {
@@ -220,7 +221,7 @@ func (c column) sql() string {
 	switch {
 	case hasKind:
 		return name
-	case c.sqlType == "inet": // pgx reads addresses and networks alike
+	case c.sqlType == "inet": // abbrev omits the prefix length of a single address
 		return "abbrev(" + name + ")"
 	}
 	return name + "::text"
@@ -244,15 +245,15 @@ WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped ORDER BY
 	})
 }
 
-// schemaOf returns the schema of a file. The schema is built from a struct, which keeps the order of the
-// columns.
+// schemaOf returns the schema of a file. It builds the schema from a struct type, because other kinds of
+// schemas sort the columns by name.
 func schemaOf(table string, columns []column) *parquet.Schema {
 	fields := make([]reflect.StructField, len(columns))
 	for i, c := range columns {
 		k := c.kind()
 		tag, element := c.name, ""
 		switch {
-		case c.list():
+		case c.isList():
 			tag += ",optional"
 			element = ` parquet-element:",optional,dict"`
 		case !c.notNull:
@@ -265,9 +266,10 @@ func schemaOf(table string, columns []column) *parquet.Schema {
 	return parquet.NewSchema(table, parquet.SchemaOf(reflect.New(reflect.StructOf(fields)).Interface()))
 }
 
-// Definition levels in a column of lists, where a list and each of its elements may be NULL. A list that is
-// NULL has level 0. In a column of other values, NULL has level 0, and a value has level 1 if the column may
-// have NULL, else 0.
+// A definition level determines which part of a value is NULL. In a column of lists, both a list and its
+// elements may be NULL: a list that is NULL has level 0, and the constants are the other levels. In a column
+// of other types, NULL has level 0. A value has level 1 there if the column may have NULL, and level 0 if it
+// may not.
 const (
 	levelEmptyList   = 1
 	levelNullElement = 2

@@ -28,24 +28,27 @@ type s3 struct {
 
 const (
 	uploadThreads = 2
-	// roleTimeout bounds each request for the credentials of a role. Many machines have no role, and no
-	// server that answers.
+	// roleTimeout bounds each request for the credentials of a role. A machine without a role often has no
+	// server that answers such a request.
 	roleTimeout = 5 * time.Second
 )
 
-// newS3 returns the destination s3://BUCKET/PREFIX. The environment configures the client, with the variables
-// of other tools for S3:
+// newS3 returns the destination s3://BUCKET/PREFIX. The environment configures the client, with the same
+// variables as for other S3 tools. The client takes its credentials from the first of these that exists:
 //
-//   - AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN if there is one
-//   - else AWS_PROFILE (default: default) in AWS_SHARED_CREDENTIALS_FILE (default:
+//   - AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY and, if set, AWS_SESSION_TOKEN
+//   - the profile AWS_PROFILE (default: default) in AWS_SHARED_CREDENTIALS_FILE (default:
 //     ~/.aws/credentials)
-//   - else the role of the machine, the container or the pod
+//   - the role of the machine, the container or the pod
+//
+// These variables select the server:
+//
 //   - AWS_REGION or AWS_DEFAULT_REGION
 //   - AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL: the address of a server other than Amazon's, such as
 //     https://s3.example.com, where the name of the bucket is part of the path
-func newS3(to string) (Destination, error) {
-	bucket, prefix, _ := strings.Cut(strings.TrimPrefix(to, scheme), "/")
-	if bucket == "" || strings.ContainsAny(to, "?#@") {
+func newS3(target string) (Destination, error) {
+	bucket, prefix, _ := strings.Cut(strings.TrimPrefix(target, scheme), "/")
+	if bucket == "" || strings.ContainsAny(target, "?#@") {
 		return nil, &ratelimit.FieldError{Field: "--to",
 			Want: "s3://BUCKET/PREFIX, with the credentials in the environment"}
 	}
@@ -106,7 +109,7 @@ func (s *s3) String() string { return scheme + path.Join(s.bucket, s.prefix) }
 
 func (s *s3) key(name string) string { return path.Join(s.prefix, name) }
 
-func (s *s3) prepare(ctx context.Context) error {
+func (s *s3) check(ctx context.Context) error {
 	exists, err := s.client.BucketExists(ctx, s.bucket)
 	if err != nil {
 		return fmt.Errorf("%s: %w", s, err)
@@ -118,16 +121,17 @@ func (s *s3) prepare(ctx context.Context) error {
 	return nil
 }
 
-// temporary creates a file without a name on this machine. The file disappears when the process ends.
+// temporary creates a file on this machine and removes its name, so that the file disappears when the process
+// ends, even if the process is killed.
 func (s *s3) temporary(string) (*os.File, error) {
 	f, err := os.CreateTemp("", "pg-ratelimit-archive-*"+extension)
 	if err == nil {
-		_ = os.Remove(f.Name()) // Windows cannot do that while the file is open
+		_ = os.Remove(f.Name()) // fails on Windows, because the file is open; the caller removes it later
 	}
 	return f, err
 }
 
-// store uploads the file. The server verifies its checksums.
+// store uploads the file with checksums, which the server verifies.
 func (s *s3) store(ctx context.Context, f *os.File, size int64, name string) error {
 	_, err := s.client.PutObject(ctx, s.bucket, s.key(name), io.NewSectionReader(f, 0, size), size,
 		minio.PutObjectOptions{

@@ -1,7 +1,11 @@
-// Package evaluate answers two questions of an operator with the code of the proxies. Explain answers what
-// would happen to a request: its Explanation has the verdict, and the reason why each rule applies or does
-// not. Run answers what other Limits of a rule would have done to the recorded requests: its Replay compares
-// the recorded outcomes with the new ones. Commands print both answers as tables or JSON.
+// Package evaluate answers two questions of an operator with the code of the proxies:
+//
+//   - What would happen to a request? Explain returns an Explanation with the verdict, and with the reason
+//     why each rule applies or does not.
+//   - What would other Limits of a rule have done to the recorded requests? Run returns a Replay, which
+//     compares the recorded outcomes with the outcomes under these Limits.
+//
+// Commands print both as tables or JSON.
 //
 // The package only reads the database: it charges no limit and changes no row.
 package evaluate
@@ -26,15 +30,15 @@ type Request struct {
 	// Sender is the API key, or the user that the proxy authenticated. The zero Credential means an anonymous
 	// request.
 	Sender policy.Credential
-	// Facts has the other facts. Tier is the tier of anonymous requests. Host and Path are as the client
-	// sends them, and Explain normalizes them. The zero Address means AssumedAddress.
+	// Facts has the facts besides the sender. Tier is the tier of anonymous requests. Host and Path are as
+	// the client sends them, because Explain normalizes them. The zero Address means AssumedAddress.
 	policy.Facts
 	// At is the time of the request.
 	At time.Time
 }
 
-// AssumedAddress replaces a missing client address, because a rule that counts by address matches no request
-// without an address. AssumedAddress belongs to a network for documentation, so few rules name its network.
+// AssumedAddress replaces a missing client address, because a rule that counts by address would not match a
+// request without one. AssumedAddress belongs to a network for documentation, which hardly any rule names.
 var AssumedAddress = netip.MustParseAddr("203.0.113.1")
 
 // Explanation describes the verdict on a request and its reasons.
@@ -44,8 +48,8 @@ type Explanation struct {
 	Result  string    `json:"result"`
 	Outcome string    `json:"outcome"`
 	At      time.Time `json:"at"`
-	// KeyID is the id of the API key, and Key the state of the API key: "valid", "expired", "revoked" or
-	// "unknown". For a request without an API key, KeyID and Key are nil.
+	// KeyID is the id of the API key, and Key its state: "valid", "expired", "revoked" or "unknown". For a
+	// request without an API key, KeyID and Key are nil.
 	KeyID *int64  `json:"key_id"`
 	Key   *string `json:"key"`
 	User  *string `json:"user"`
@@ -57,8 +61,8 @@ type Explanation struct {
 	// Address is the client's address. AddressAssumed is true if the Request had no address, else nil.
 	Address        string `json:"address"`
 	AddressAssumed *bool  `json:"address_assumed"`
-	// Path and Host are the normal forms that rules match. A path without a normal form is as the client sent
-	// it.
+	// Path and Host are the normal forms, with which rules compare. A path without a normal form is as the
+	// client sent it.
 	Path string `json:"path"`
 	Host string `json:"host"`
 
@@ -73,28 +77,30 @@ type Limit struct {
 	Limit string `json:"limit"` // RULE/LIMIT
 	// CountedFor is the key of the counter.
 	CountedFor string `json:"counted_for"`
-	// Amount is nil if the limit is unlimited. From is the source of the amount: the rule, tier, user or key.
-	Amount    *int64 `json:"amount"`
-	From      string `json:"from"`
-	Window    string `json:"window"`
-	Algorithm string `json:"algorithm"`
-	Cost      int64  `json:"cost"`
+	// Amount is nil if the limit is unlimited. AmountSource says whether the amount is from the rule, or from
+	// an override for the tier, the user or the key.
+	Amount       *int64 `json:"amount"`
+	AmountSource string `json:"from"`
+	Window       string `json:"window"`
+	Algorithm    string `json:"algorithm"`
+	Cost         int64  `json:"cost"`
 	// Settle describes how the proxy reads the actual cost from the response. nil means that Cost is final.
 	Settle *string `json:"settle"`
-	// Left is the remaining amount, which is negative after overage.
-	Left *int64 `json:"left"`
+	// Remaining is the part of Amount that is not used yet. It is negative after overage.
+	Remaining *int64 `json:"left"`
 	// Resets is ratelimit.Decision.Reset, or nil if the limit is unlimited or the request can never pass.
-	// RetryAfter is in seconds, or nil if the request would pass now or can never pass.
+	// RetryAfter is in seconds, or nil if the request would pass now or can never pass. Effect describes what
+	// the limit would do now, such as "refuse, again in 30s".
 	Resets     *time.Time `json:"resets"`
 	RetryAfter *float64   `json:"retry_after"`
-	Would      string     `json:"would"`
+	Effect     string     `json:"would"`
 
 	mark    *policy.Mark
 	refuses bool
 }
 
-// Explain evaluates a request, with the current rules, bans and identities, even if r.At is not the current
-// time. Explain may close db.
+// Explain evaluates a request at the time r.At. It always uses the rules, bans and identities that the
+// database has now. Explain may close db.
 func Explain(ctx context.Context, db *pgxdb.DB, r *Request) (*Explanation, error) {
 	facts := r.Facts
 	facts.Host, facts.Address = policy.NormalHost(r.Host), r.Address.Unmap().WithZone("")
@@ -206,12 +212,12 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict) ([]Limi
 	return limits, nil
 }
 
-// newLimit describes the limit of a hit. decision is nil if the limit is unlimited.
+// newLimit describes the limit of a hit. decision is the result of a peek, or nil if the limit is unlimited.
 func newLimit(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decision) Limit {
 	l := Limit{
 		Limit: mark.Rule + "/" + mark.Limit, CountedFor: hit.StoredKey(),
-		Algorithm: hit.Limit.Algorithm.String(),
-		From:      "the " + mark.From, Cost: hit.Cost, Window: window(hit.Limit), Would: "pass",
+		Algorithm:    hit.Limit.Algorithm.String(),
+		AmountSource: "the " + mark.From, Cost: hit.Cost, Window: window(hit.Limit), Effect: "pass",
 		mark: mark,
 	}
 	if mark.Settle != nil {
@@ -220,11 +226,11 @@ func newLimit(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decisio
 	if decision == nil {
 		return l
 	}
-	left := decision.Remaining
-	if mark.Overage { // decision.Limit is larger than the quota
-		left = mark.Quota - (decision.Quota - decision.Remaining)
+	remaining := decision.Remaining
+	if mark.Overage { // decision.Quota is larger than mark.Quota, so that the limit never refuses
+		remaining = mark.Quota - (decision.Quota - decision.Remaining)
 	}
-	l.Amount, l.Left = &mark.Quota, &left
+	l.Amount, l.Remaining = &mark.Quota, &remaining
 	if reset := decision.Reset.UTC(); !reset.IsZero() {
 		l.Resets = &reset
 	}
@@ -232,17 +238,17 @@ func newLimit(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decisio
 		l.RetryAfter = nilIfZero(decision.RetryAfter.Seconds())
 	}
 	if !decision.Allowed {
-		l.Would = "refuse"
+		l.Effect = "refuse"
 		l.refuses = !mark.Shadow && !mark.Overage
 		if l.RetryAfter != nil {
-			l.Would += ", again in " + formatDuration(decision.RetryAfter)
+			l.Effect += ", again in " + formatDuration(decision.RetryAfter)
 		}
 	}
 	switch {
 	case mark.Shadow:
-		l.Would += " (shadow)"
-	case mark.Overage && left < hit.Cost:
-		l.Would = "pass, beyond the quota"
+		l.Effect += " (shadow)"
+	case mark.Overage && remaining < hit.Cost:
+		l.Effect = "pass, beyond the quota"
 	}
 	return l
 }
@@ -257,7 +263,7 @@ func window(l *ratelimit.Limit) string {
 	return calendarNames[l.Calendar]
 }
 
-// formatDuration formats a duration for people, such as 1h, 1m30s, 7d or 500ms.
+// formatDuration returns a short text for a duration, such as 1h, 1m30s, 7d or 500ms.
 func formatDuration(d time.Duration) string {
 	const day = 24 * time.Hour
 	if d >= day && d%day == 0 {

@@ -25,22 +25,22 @@ import (
 //
 //   - Its counters start empty. Until the longest window has passed, it refuses fewer requests.
 //   - It assumes that all other limits would have admitted a request that the rule refused.
-//   - Its token buckets keep their refill times. A store may delete the row of a full bucket, which then
-//     starts anew.
+//   - Its token buckets keep their refill times. A store may delete the row of a full bucket, and the next
+//     request then starts a new refill time.
 type Replay struct {
 	Rule  string    `json:"rule"`
 	From  time.Time `json:"from"`
 	Until time.Time `json:"until"`
 	// Limits describes the limits of the replay in prose.
 	Limits string `json:"limits"`
-	// First and Last are the times of the first and the last request.
-	First time.Time `json:"first"`
-	Last  time.Time `json:"last"`
+	// FirstTime and Last are the times of the first and the last request.
+	FirstTime time.Time `json:"first"`
+	LastTime  time.Time `json:"last"`
 	// Weight is the largest number of requests that a row of a sample represents, or 1 without a sample.
 	Weight float64 `json:"weight"`
-	// The following requests are not replayed. Shadow counts those that the rule, as a shadow rule, would
-	// have refused, ByOthers those that other limits refused, and WithoutCounter those that a limit with the
-	// amount 0 refused, which has no counter.
+	// The following requests are not replayed. Shadow counts the requests that the rule, as a shadow rule,
+	// would have refused. ByOthers counts the requests that other limits refused. WithoutCounter counts the
+	// requests that a limit with the amount 0 refused, because such a limit has no counter.
 	Shadow         int64 `json:"shadow,omitempty"`
 	ByOthers       int64 `json:"refused_by_others,omitempty"`
 	WithoutCounter int64 `json:"refused_without_counter,omitempty"`
@@ -53,7 +53,7 @@ type Replay struct {
 // Outcome counts requests, and the counters and users with refused requests. A row of a sample counts as the
 // number of requests that the row represents.
 type Outcome struct {
-	What            string `json:"what"`
+	Label           string `json:"what"`
 	Requests        int64  `json:"requests"`
 	Passed          int64  `json:"passed"`
 	Refused         int64  `json:"refused"`
@@ -78,11 +78,11 @@ type Limits struct {
 	// CostIsSet makes the cost of the rule replace the recorded costs of requests.
 	CostIsSet bool
 
-	rule        policy.Rule // without conditions, so that the rule matches every request
-	description string
-	snapshot    *policy.Snapshot           // of the rule, with the overrides for tiers
-	users       map[string]policy.Identity // users with overrides or billing periods, by name
-	keys        map[int64][]policy.Override
+	rule         policy.Rule // without conditions, so that the rule matches every request
+	description  string
+	snapshot     *policy.Snapshot           // of the rule, with the overrides for tiers
+	users        map[string]policy.Identity // users with overrides or billing periods, by name
+	keyOverrides map[int64][]policy.Override
 }
 
 // limitsSQL reads the limits of a rule $1, the overrides in force, and the billing periods that limits may
@@ -101,7 +101,7 @@ FROM rate_limit_rules r LEFT JOIN rate_limit_rule_states s USING (name) WHERE r.
 // ReadLimits reads the limits of a rule. The error is pgx.ErrNoRows if the rule does not exist, and a
 // *ratelimit.FieldError if it has no limits, or limits that cannot be replayed.
 func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, error) {
-	l := &Limits{keys: map[int64][]policy.Override{}}
+	l := &Limits{keyOverrides: map[int64][]policy.Override{}}
 	var overrides, tiers []policy.Override
 	err := conn.QueryRow(ctx, limitsSQL, rule).Scan(&l.rule, &overrides, &l.users, &l.description)
 	if err != nil {
@@ -126,7 +126,7 @@ func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, erro
 		case o.Tier != "":
 			tiers = append(tiers, o)
 		case o.KeyID != 0:
-			l.keys[o.KeyID] = append(l.keys[o.KeyID], o)
+			l.keyOverrides[o.KeyID] = append(l.keyOverrides[o.KeyID], o)
 		default:
 			u := l.users[o.User]
 			u.Overrides = append(u.Overrides, o)
@@ -155,7 +155,7 @@ ORDER BY time, ctid`
 type recordedRow struct {
 	time    time.Time
 	outcome string
-	byRule  bool   // the row was recorded under the rule, and has the rule's cost
+	byRule  bool   // the row has the rule's prefix, and so the rule's cost
 	key     string // "" if the rule had no counter
 	sender
 	cost             int64
@@ -172,16 +172,16 @@ type sender struct {
 // Run replays the requests recorded for a rule against l, and reports at most maxCounters changed counters.
 // The memory of Run grows with the number of counters and users, not with the number of requests.
 func Run(
-	ctx context.Context, conn *pgx.Conn, l *Limits, from, until time.Time, maxCounters int,
+	ctx context.Context, conn *pgx.Conn, l *Limits, start, until time.Time, maxCounters int,
 ) (*Replay, error) {
 	r := &replayer{
 		Limits: l, counters: map[string]*counter{}, identities: map[sender]*policy.Identity{},
 		users: [2]map[string]bool{{}, {}},
-		replay: Replay{Rule: l.rule.Name, From: from.UTC(), Until: until.UTC(), Limits: l.description,
+		replay: Replay{Rule: l.rule.Name, From: start.UTC(), Until: until.UTC(), Limits: l.description,
 			Weight: 1, Changed: []Counter{}},
 	}
 	// Read each day by a statement of its own, so that the server never sorts more than one partition.
-	for day := from.UTC(); day.Before(until); {
+	for day := start.UTC(); day.Before(until); {
 		end := day.Truncate(24 * time.Hour).Add(24 * time.Hour)
 		if end.After(until) {
 			end = until
@@ -201,8 +201,8 @@ func Run(
 	return &r.replay, r.conclude(maxCounters)
 }
 
-// replayer decides rows of the audit log in the order of time. The fields from verdict on are reused for each
-// row.
+// replayer decides rows of the audit log in the order of time. The fields from verdict on are buffers that
+// decide uses anew for each row.
 type replayer struct {
 	*Limits
 	replay     Replay
@@ -242,17 +242,17 @@ func (r *replayer) add(row *recordedRow) {
 	case row.outcome == "shadow" || row.key == "":
 		return
 	}
-	if r.replay.First.IsZero() {
-		r.replay.First = row.time.UTC()
+	if r.replay.FirstTime.IsZero() {
+		r.replay.FirstTime = row.time.UTC()
 	}
-	r.replay.Last = row.time.UTC()
+	r.replay.LastTime = row.time.UTC()
 	c := r.counters[row.key]
 	if c == nil {
 		c = &counter{Counter: Counter{Key: row.key}, rows: map[string]*algorithm.Row{}}
 		r.counters[row.key] = c
 	}
 	c.remainder += row.requests
-	n := int64(c.remainder + 1e-9) // the addition is for rounding: 100 times 0.01 must make 1
+	n := int64(c.remainder + 1e-9) // 1e-9 makes up for rounding: 100 times 0.01 must be 1
 	c.remainder -= float64(n)
 	wouldRefuse, refused := n-r.decide(c, row, n), n
 	if row.outcome == "allowed" {
@@ -296,14 +296,15 @@ func (r *replayer) decide(c *counter, row *recordedRow, n int64) int64 {
 	r.decisions = append(r.decisions[:0], make([]ratelimit.Decision, len(r.hits))...)
 	for passed := range n {
 		if !algorithm.Decide(r.hits, r.rows, r.times, r.decisions) {
-			return passed // the remaining requests are refused too, because they come at the same time
+			return passed // all later requests of the row have the same time, so they are refused as well
 		}
 	}
 	return n
 }
 
-// evaluateSender sets r.verdict to the limits of a sender, with the amounts for the user, key and tier.
-// Because the keys of counters come from the audit log, any facts will do that a rule can count by.
+// evaluateSender sets r.verdict to the limits of a sender, with the amounts for the user, key and tier. The
+// other facts are placeholders, so that a rule can count by them: the keys of the counters come from the
+// audit log.
 func (r *replayer) evaluateSender(s sender) {
 	id := r.identities[s]
 	if id == nil {
@@ -312,7 +313,7 @@ func (r *replayer) evaluateSender(s sender) {
 		if s.keyID != 0 {
 			identity.Digest = "any" // only the presence of a key matters
 		}
-		identity.Overrides = slices.Concat(r.keys[s.keyID], identity.Overrides)
+		identity.Overrides = slices.Concat(r.keyOverrides[s.keyID], identity.Overrides)
 		id = &identity
 		r.identities[s] = id
 	}
@@ -323,7 +324,7 @@ func (r *replayer) evaluateSender(s sender) {
 // conclude sums up counters and users, and selects the counters with the largest changes. If the audit log
 // lacks the requests that a replay needs, conclude returns an error.
 func (r *replayer) conclude(maxCounters int) error {
-	replay, outcomes := &r.replay, []Outcome{{What: "what happened"}, {What: "with these limits"}}
+	replay, outcomes := &r.replay, []Outcome{{Label: "what happened"}, {Label: "with these limits"}}
 	for _, c := range r.counters {
 		for i, refused := range []int64{c.Refused, c.WithTheseLimits} {
 			outcomes[i].Requests += c.Requests

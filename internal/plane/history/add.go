@@ -9,13 +9,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// maxMicros is the start of the year 2200 in microseconds since 1970. Later times and times before 1970 would
-// create useless partitions, so the current time replaces them.
+// maxMicros is the start of the year 2200 in microseconds since 1970. The current time replaces later times
+// and times before 1970, because each such time would create a partition of its own.
 const maxMicros = 7258118400 * 1000000
 
 // Add adds the record of a request. Add copies r, never waits for the database, and is safe for concurrent
-// use. Add is a function because function calls cost less than method calls in Traefik: see
-// internal/testkit/imports.
+// use. Add is a function and not a method because Yaegi calls functions faster: see internal/testkit/imports.
 func Add(w *Writer, r *Record) {
 	micros := w.micros(r.Time)
 	audited := r.Audit.Level == settings.AuditAll || r.Audit.Level != settings.AuditOff &&
@@ -51,7 +50,7 @@ func Add(w *Writer, r *Record) {
 	}
 }
 
-// micros returns a time in microseconds since 1970, or the current time if t is out of range: see maxMicros.
+// micros returns t in microseconds since 1970, or the current time if t is out of range: see maxMicros.
 func (w *Writer) micros(t time.Time) int64 {
 	micros := t.UnixMicro()
 	if micros <= 0 || micros > maxMicros {
@@ -62,24 +61,24 @@ func (w *Writer) micros(t time.Time) int64 {
 
 // addToMetrics adds a record to the metrics. The caller holds the mutex.
 func addToMetrics(w *Writer, r *Record, micros int64) {
-	at := micros / 60000000
-	c := w.totals.last
-	if c == nil || c.minute != at || c.key.user != r.User || c.key.keyID != r.KeyID ||
+	minute := micros / 60000000
+	c := w.totals.lastCell
+	if c == nil || c.minute != minute || c.key.user != r.User || c.key.keyID != r.KeyID ||
 		c.key.prefix != r.Prefix || c.key.endpoint != r.Endpoint {
-		c = w.totals.cellOf(at, cellKey{r.KeyID, r.User, r.Prefix, r.Endpoint})
+		c = w.totals.cellOf(minute, cellKey{r.KeyID, r.User, r.Prefix, r.Endpoint})
 		if c == nil {
 			if r.Outcome != Shadow {
 				w.stats.DroppedMetrics++
 			}
 			return
 		}
-		w.totals.last = c
+		w.totals.lastCell = c
 	}
 	addToCell(w, c, r, micros)
 }
 
-// addToCell adds a record to its cell, and its charges to the cells of all its limits. The caller holds the
-// mutex.
+// addToCell adds a record to its cell c, and the charges of the record to the cell of each of its limits. The
+// caller holds the mutex.
 func addToCell(w *Writer, c *cell, r *Record, micros int64) {
 	outcome := r.Outcome
 	if outcome > Failed {
@@ -110,8 +109,9 @@ func addToCell(w *Writer, c *cell, r *Record, micros int64) {
 	}
 }
 
-// addRow adds a record to the audit log. If the rows fill a parcel, addRow returns a function that starts a
-// flush, else nil. The caller holds the mutex during addRow, but not during a call of the returned function.
+// addRow adds a record to the audit log. If the pending rows now fill a parcel, addRow returns a function
+// that starts a flush, else nil. The caller holds the mutex during addRow, and releases the mutex before it
+// calls the returned function.
 func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	p := &w.pending
 	var k mergeKey
@@ -127,7 +127,7 @@ func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 		p.bytes+w.sendingSize.bytes > int64(w.settings.MaxPending)*pendingRowBytes) {
 		oldest := p.take(1)
 		w.stats.Dropped += oldest[0].numbers[auditCount]
-		oldest[0] = auditRow{} // release the texts
+		oldest[0] = auditRow{} // so that its texts can be freed, although the array still has the row
 	}
 	if len(p.rows) == w.parcelRows && !w.failing {
 		return w.wake

@@ -13,11 +13,12 @@ const (
 	maxKey     = 512 // bytes of a key or a user, as in the other tables
 	maxMethod  = 32  // bytes
 	maxPath    = 500 // characters
-	maxAlso    = 16  // texts of Record.Also, for 8 limits
+	maxAlso    = 16  // texts of Record.Also: two for each of 8 limits
 	hiddenText = "(address)"
 )
 
-// cleanText returns s as UTF-8 without NUL, of at most maxBytes bytes. If s complies, the result is s itself.
+// cleanText returns s as UTF-8 without NUL, of at most maxBytes bytes. If s is such a text already, the
+// result is s itself.
 func cleanText(s string, maxBytes int) string {
 	if len(s) > maxBytes {
 		for maxBytes > 0 && !utf8.RuneStart(s[maxBytes]) {
@@ -68,9 +69,9 @@ func maskBits(address netip.Addr) int {
 	return 48
 }
 
-// maskKey returns a key with masked addresses. If the whole key is an address or a network, maskKey masks the
-// whole key. In any other key, maskKey masks the client's address, and the /64 network that proxies treat as
-// one client.
+// maskKey returns a key with masked addresses. If the key is an address or a network, maskKey masks the whole
+// key. In any other key, maskKey masks each occurrence of the client's address, and of the /64 network that
+// proxies treat as one client.
 func maskKey(mode settings.AddressMode, key string, client netip.Addr) string {
 	if mode == settings.AddressFull || key == "" {
 		return key
@@ -98,13 +99,15 @@ func maskKey(mode settings.AddressMode, key string, client netip.Addr) string {
 	}
 	text := client.String()
 	if strings.HasPrefix(masked, text) {
-		// The masked text begins with the address, so the last step would mask it again. Unmask it first.
+		// The client's address is the first of its network, and so the masked text begins with it:
+		// 2001:db8::/48 with 2001:db8::. The last step would add a second /48 to such a text, so first undo
+		// the replacement above.
 		key = strings.ReplaceAll(key, masked, text)
 	}
 	return strings.ReplaceAll(key, text, masked)
 }
 
-// maskedText returns the replacement for the network of an address with the given bits.
+// maskedText returns the text that replaces the network with the first bits bits of an address.
 func maskedText(mode settings.AddressMode, address netip.Addr, bits int) string {
 	if mode == settings.AddressOff {
 		return hiddenText

@@ -7,9 +7,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// table lists the columns that a Writer sends to an SQL function. A tableRow has its values in the order of
-// numbers and texts. Each column is sent as an array in a named argument, so the function does not depend on
-// the order.
+// table lists the columns that a Writer sends to an SQL function. The numbers and texts of a tableRow have
+// the order of the table's numbers and texts. Each column is sent as an array in a named argument, so the SQL
+// function does not depend on this order.
 type table struct {
 	function       string
 	shared         []string // arguments with the same value for all rows
@@ -113,7 +113,7 @@ type tableRow struct {
 	texts   []string
 }
 
-// statement returns the statement that writes rows, with the shared arguments args.
+// statement returns the statement that writes rows. args holds the values of the shared arguments.
 func (t *table) statement(args []any, rows []tableRow) *pgdb.Statement {
 	for i := range t.numbers {
 		values := make([]int64, len(rows))

@@ -32,7 +32,7 @@ func Migrate(ctx context.Context, db pgdb.DB) error {
 		"schema.sql instead): %w", pg.Explain(ctx, db, failure))
 }
 
-// lookForTables returns schema.HistoryReady and schema.RestoredInPart.
+// lookForTables returns the results of schema.HistoryReady and schema.RestoredInPart, each 0 or 1.
 func lookForTables(ctx context.Context, db pgdb.DB) ([]int64, error) {
 	const readySQL = `SELECT (` + schema.HistoryReady + `), (` + schema.RestoredInPart + `)::int`
 	statement := &pgdb.Statement{SQL: readySQL}

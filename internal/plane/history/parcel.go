@@ -35,8 +35,9 @@ func (s *parcelSize) add(p *parcel, sign int64) {
 	}
 }
 
-// split divides a parcel of rows and cells into one of rows and one of cells, and any other parcel into
-// halves. The result for a single row or cell is nil.
+// split divides a parcel that was rejected, to find the row or cell that causes the rejection. A parcel with
+// both rows and cells becomes one with the rows and one with the cells. Any other parcel becomes two halves.
+// The result is nil for a single row or cell.
 func (p *parcel) split() []*parcel {
 	if len(p.rows) > 0 && len(p.cells) > 0 {
 		return []*parcel{{rows: p.rows}, {cells: p.cells}}
@@ -51,8 +52,8 @@ func (p *parcel) split() []*parcel {
 const beginSQL = "SELECT rate_limit_begin_batch(writer => $1, node => $2, region => $3, batch => $4, " +
 	"written => $5, dropped => $6)"
 
-// statements returns the transaction that writes a parcel. written and dropped are the Writer's totals of
-// records, including those of the parcel.
+// statements returns the transaction that writes a parcel. written is the number of records that the Writer
+// has written, including this parcel, and dropped the number that it has dropped.
 func (w *Writer) statements(p *parcel, written, dropped int64) []*pgdb.Statement {
 	node, region := w.settings.Node, w.settings.Region
 	statements := []*pgdb.Statement{{

@@ -20,22 +20,23 @@ type mergeKey struct {
 // pending holds the rows of the audit log that wait for the next parcel, oldest first. Rows are numbered
 // since the start of the Writer. The Writer's mutex guards pending.
 type pending struct {
-	rows    []auditRow
-	first   int64 // the number of rows[0]
-	records int64 // the sum of the rows' counts
-	bytes   int64
+	rows        []auditRow
+	firstNumber int64 // the number of rows[0]
+	records     int64 // the sum of the rows' counts
+	bytes       int64
 
-	// merged has the row numbers of the refusals in second. Rows with numbers below first were removed.
+	// merged maps the refusals of second to the numbers of their rows. Rows with numbers below firstNumber
+	// were removed.
 	second int64
 	merged map[mergeKey]int64
 }
 
 // end returns the number of the next row.
-func (p *pending) end() int64 { return p.first + int64(len(p.rows)) }
+func (p *pending) end() int64 { return p.firstNumber + int64(len(p.rows)) }
 
-// merge sets k to the key of a refusal, and adds the refusal to the row of an equal refusal in the same
-// second. Without such a row, merge returns false, and the caller may append a row and call addMerged.
-// The caller holds the mutex.
+// merge sets k to the key of a refusal, and counts the refusal in the row of an equal refusal in the same
+// second. Without such a row, merge returns false: the caller may then append a row for the refusal and call
+// addMerged with k. The caller holds the mutex.
 func merge(w *Writer, r *Record, second int64, k *mergeKey) bool {
 	k.outcome = r.Outcome
 	k.cost = r.Cost
@@ -53,17 +54,17 @@ func merge(w *Writer, r *Record, second int64, k *mergeKey) bool {
 		return false
 	}
 	number, ok := p.merged[*k]
-	if !ok || number < p.first {
+	if !ok || number < p.firstNumber {
 		return false
 	}
-	p.rows[number-p.first].numbers[auditCount]++
+	p.rows[number-p.firstNumber].numbers[auditCount]++
 	p.records++
 	w.stats.Recorded++
 	return true
 }
 
-// addMerged adds k, the key of the last row, to merged. addMerged replaces the texts of k, which belong to
-// the request, by copies, if possible by those of the row.
+// addMerged adds k, the key of the last row, to merged. The texts of k belong to the request, so addMerged
+// replaces each by the text of the row if it is equal, or else by a copy.
 func addMerged(p *pending, k *mergeKey) {
 	row := &p.rows[len(p.rows)-1]
 	k.prefix = shareText(row.texts[auditPrefix], k.prefix)
@@ -72,7 +73,7 @@ func addMerged(p *pending, k *mergeKey) {
 	k.user = shareText(row.texts[auditUser], k.user)
 	k.tier = shareText(row.texts[auditTier], k.tier)
 	if len(p.merged) >= maxMerged {
-		p.merged = make(map[mergeKey]int64) // most of these rows were removed
+		p.merged = make(map[mergeKey]int64) // to bound the memory; later refusals start new rows
 	}
 	p.merged[*k] = p.end() - 1
 }
@@ -102,15 +103,15 @@ func (p *pending) take(n int) []auditRow {
 		p.bytes -= rows[i].bytes
 	}
 	p.rows = p.rows[n:]
-	p.first += int64(n)
+	p.firstNumber += int64(n)
 	return rows
 }
 
-// before returns the number of the first row of a second, or end() if the second has no row.
-func (p *pending) before(second int64) int64 {
+// firstOf returns the number of the first row of a second, or end() if the second has no row.
+func (p *pending) firstOf(second int64) int64 {
 	for i := range p.rows {
 		if p.rows[i].numbers[auditTime]/1000000 == second {
-			return p.first + int64(i)
+			return p.firstNumber + int64(i)
 		}
 	}
 	return p.end()

@@ -44,9 +44,9 @@ type Record struct {
 	Outcome OutcomeKind
 	Reason  string // the reason for a refusal, such as banned; "" means none
 
-	// Prefix is the prefix of the limit that refused the request or, if none did, of the limit with the least
-	// remaining quota. For a rule without limits, Prefix is RulePrefix and the rule's name. "" means no
-	// limit.
+	// Prefix is the prefix of the limit that refused the request. If no limit refused it, Prefix is the
+	// prefix of the limit with the least remaining quota. For a rule without limits, Prefix is RulePrefix and
+	// the rule's name. "" means that no limit and no rule applied.
 	Prefix string
 	Key    string // the stored key of the counter, which is a digest if the key is secret
 
@@ -57,8 +57,8 @@ type Record struct {
 	Address            netip.Addr // the zero Addr if it is unknown
 	Host, Method, Path string     // Path without the query
 
-	// Endpoint is the operator's name for the path, which clients cannot choose: the route, or the paths of a
-	// rule or a zone. "" means none.
+	// Endpoint is the operator's name for the path: the route, or the path patterns of a rule or a zone.
+	// Unlike Path, clients cannot choose it. "" means none.
 	Endpoint string
 
 	// Hits has the charged hits of a request that passed. Add does not retain Hits. If Unsettled[i] is true,
@@ -66,14 +66,15 @@ type Record struct {
 	Hits      []ratelimit.Hit
 	Unsettled []bool
 
-	Cost             int64         // in units, 0 or more; what a refused request would have cost
+	Cost             int64         // in units, 0 or more; for a refused request, what it would have cost
 	Quota, Remaining int64         // in units, for the limit of Prefix; Quota is 0 if no limit decided
 	Status           int           // the HTTP status of a refusal; 0 if the request passed
 	RetryAfter       time.Duration // of a refusal; 0 if unknown; may be ratelimit.Never
 	Duration         time.Duration // the time that the decision took
 	Source           ratelimit.Source
 
-	// Also has a pair of texts for each other limit that decided on the request: its prefix and its key.
+	// Also has two texts for each limit that decided on the request besides the limit of Prefix: its prefix
+	// and its key.
 	Also []string
 
 	Audit settings.Audit

@@ -7,12 +7,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// RulePrefix is the start of the prefix of a rule's limit. The rule's name, a slash and the limit's name
-// follow.
+// RulePrefix begins the prefix of each limit of a rule: "rule/NAME/LIMIT".
 const RulePrefix = "rule/"
 
 // SplitPrefix splits a prefix "rule/NAME/LIMIT" into "rule/NAME" and "LIMIT", for the columns prefix and
-// limit_name. A NAME contains no slash. Any other prefix is returned unchanged, with an empty limit.
+// limit_name. A NAME contains no slash. For any other prefix, counter is the whole prefix and limit is "".
 func SplitPrefix(prefix string) (counter, limit string) {
 	if !strings.HasPrefix(prefix, RulePrefix) {
 		return prefix, ""
@@ -40,8 +39,8 @@ func orNull(n int64) int64 {
 	return n
 }
 
-// fill sets the row to the values of a record. fill copies the texts, because a part of a text keeps the
-// whole text in memory: a path would keep its query.
+// fill sets the row to the values of a record. fill copies the texts, because a substring keeps its whole
+// string in memory: a path without its query would still hold the query.
 func (row *auditRow) fill(r *Record, micros int64, weight string, mode settings.AddressMode) {
 	n := &row.numbers
 	n[auditTime] = micros

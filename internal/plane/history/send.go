@@ -28,8 +28,8 @@ const (
 // prepareInterval is the minimum time between two attempts to migrate the tables or to write the retention.
 const prepareInterval = 10 * time.Second
 
-// write writes the rows and cells that are due, or all pending ones if all is set.
-func (w *Writer) write(ctx context.Context, all bool) error {
+// write writes the rows and cells that are due, or, if flushAll is set, all pending rows and cells.
+func (w *Writer) write(ctx context.Context, flushAll bool) error {
 	prepareErr := w.prepareTables(ctx)
 	if errors.Is(prepareErr, ratelimit.ErrUnavailable) {
 		return prepareErr
@@ -37,18 +37,19 @@ func (w *Writer) write(ctx context.Context, all bool) error {
 	w.mu.Lock()
 	end := w.pending.end()
 	now := w.settings.Now().Unix()
-	if !all && now != w.delayedSecond && len(w.pending.rows) < w.parcelRows {
-		// Leave the rows of this second to the next flush, so that equal refusals can still merge into them.
-		end = w.pending.before(now)
+	if !flushAll && now != w.delayedSecond && len(w.pending.rows) < w.parcelRows {
+		// Leave the rows of the current second to the next flush, so that equal refusals can still merge into
+		// them.
+		end = w.pending.firstOf(now)
 		w.delayedSecond = now
 	}
-	if all || time.Since(w.cellsDueAt) >= totalsInterval {
-		w.cellsDue = w.totals.waiting
+	if flushAll || time.Since(w.cellsDueAt) >= totalsInterval {
+		w.cellsDue = w.totals.waitingCells
 		w.cellsDueAt = time.Now()
 	}
 	w.mu.Unlock()
 	for {
-		p := w.next(end)
+		p := w.nextParcel(end)
 		if p == nil {
 			if prepareErr != nil {
 				w.report(prepareErr)
@@ -64,9 +65,10 @@ func (w *Writer) write(ctx context.Context, all bool) error {
 	}
 }
 
-// next returns the parcel to send next, or nil. A new parcel has only rows with numbers below end. A parcel
-// without rows and cells reports dropped records.
-func (w *Writer) next(end int64) *parcel {
+// nextParcel returns the parcel to send next, or nil if there is nothing to send. A new parcel has only rows
+// with numbers below end. If records were dropped since the last parcel, a parcel without rows and cells
+// reports their number.
+func (w *Writer) nextParcel(end int64) *parcel {
 	if len(w.sending) > 0 {
 		return w.sending[0]
 	}
@@ -76,7 +78,7 @@ func (w *Writer) next(end int64) *parcel {
 	if n > w.parcelRows {
 		n = w.parcelRows
 	}
-	if due := int(end - w.pending.first); n > due {
+	if due := int(end - w.pending.firstNumber); n > due {
 		n = due
 	}
 	p := &parcel{cells: w.totals.take(w.cellsDue)}
@@ -92,9 +94,9 @@ func (w *Writer) next(end int64) *parcel {
 	return p
 }
 
-// prepareTables creates or upgrades the tables, and then writes the retention. What has failed is repeated by
-// a later call, at most once in prepareInterval. After an error other than ratelimit.ErrUnavailable, parcels
-// can still be written to existing tables.
+// prepareTables creates or upgrades the tables, and then writes the retention. If a step has failed, a later
+// call repeats the step, at most once in prepareInterval. After an error other than ratelimit.ErrUnavailable,
+// parcels can still be written if the tables exist.
 func (w *Writer) prepareTables(ctx context.Context) error {
 	if w.ready && w.retentionWritten || time.Since(w.preparedAt) < prepareInterval {
 		return w.prepareErr
@@ -118,8 +120,8 @@ func (w *Writer) prepareTables(ctx context.Context) error {
 	return err
 }
 
-// writeRetention writes the retention. If the role may not shorten a retention, writeRetention leaves it
-// unchanged and calls OnError.
+// writeRetention writes the retention. If the role may not shorten a retention, that retention stays, and
+// writeRetention calls OnError with the reason.
 func (w *Writer) writeRetention(ctx context.Context) error {
 	var parts, keeps []string
 	for _, r := range w.settings.Retention {
@@ -157,8 +159,9 @@ func intervalText(d time.Duration) string {
 	return fmt.Sprintf("%d seconds", d/time.Second)
 }
 
-// send sends p, the first parcel of sending. send removes a written parcel from sending, and splits or drops
-// a rejected parcel. After an error of send, the parcel must be sent again.
+// send sends p, the first parcel of sending. If p was written, send removes p from sending. If p was
+// rejected, send replaces p by its halves, or drops it if it is a single row or cell. In these cases send
+// returns nil. After an error, p must be sent again.
 func (w *Writer) send(ctx context.Context, p *parcel) error {
 	if p.number == 0 {
 		w.number++
@@ -176,11 +179,12 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	result, code, failure := resultOf(statements, err)
 	if result == written {
 		w.droppedInDatabase = dropped
-		w.done(p, false)
+		w.finish(p, false)
 		return nil
 	}
 	if isMissing(code) {
-		w.retentionWritten = len(w.settings.Retention) == 0 // restored tables may have another retention
+		// Tables that are created again or restored have another retention, so write the retention again.
+		w.retentionWritten = len(w.settings.Retention) == 0
 	}
 	if code == pg.Untranslatable {
 		failure = fmt.Errorf("%s: %w", pg.EncodingHint, failure)
@@ -195,7 +199,7 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	w.mu.Unlock()
 	parts := p.split()
 	if parts == nil {
-		w.done(p, true)
+		w.finish(p, true)
 		w.report(wrapped)
 		return nil
 	}
@@ -203,8 +207,8 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	return nil
 }
 
-// done removes the first parcel from sending and counts it as written or dropped.
-func (w *Writer) done(p *parcel, dropped bool) {
+// finish removes the first parcel from sending and counts it as written or dropped.
+func (w *Writer) finish(p *parcel, dropped bool) {
 	w.sending = w.sending[1:]
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -219,17 +223,18 @@ func (w *Writer) done(p *parcel, dropped bool) {
 	w.stats.Batches++
 }
 
-// drop counts parcels of a size as dropped. The caller holds the mutex.
+// drop counts the records and requests of parcels with the total size s as dropped. The caller holds the
+// mutex.
 func (w *Writer) drop(s parcelSize) {
 	w.stats.Dropped += s.records
 	w.stats.DroppedMetrics += s.requests
 }
 
-// resultOf returns the result of a transaction that writes a parcel. err is the error of DB.Run. failure is
-// the reason why the parcel was not written, and code the SQLSTATE of the reason.
+// resultOf returns the result of a transaction that writes a parcel. err is the error that DB.Run returned.
+// If the parcel was not written for certain, failure is the error, and code its SQLSTATE.
 func resultOf(statements []*pgdb.Statement, err error) (result sendResult, code string, failure error) {
-	first := statements[0]
-	if first.Err != nil && first.Code == uniqueViolation {
+	begin := statements[0]
+	if begin.Err != nil && begin.Code == uniqueViolation {
 		return written, "", nil // an earlier attempt has written the parcel
 	}
 	for _, s := range statements {
@@ -241,8 +246,8 @@ func resultOf(statements []*pgdb.Statement, err error) (result sendResult, code 
 		}
 		return unknown, s.Code, s.Err
 	}
-	if first.Err != nil {
-		return unknown, "", first.Err
+	if begin.Err != nil {
+		return unknown, "", begin.Err
 	}
 	return written, "", nil
 }

@@ -18,24 +18,27 @@ type Settings struct {
 	// Address selects the form of addresses in the audit log. "" means settings.AddressFull.
 	Address settings.AddressMode
 
-	// Retention is written to rate_limit_retention by the first flush. A part of the history that is not in
-	// Retention keeps its retention.
+	// Retention is written to rate_limit_retention by the first flush. For each part of the history that
+	// Retention leaves out, the retention in the database stays.
 	Retention []settings.Retention
 
 	// DisableMigration leaves the tables to the operator, who runs schema.sql. By default, the Writer creates
 	// or upgrades the tables.
 	DisableMigration bool
 
-	// MaxPending bounds the rows of the audit log in memory, and MaxPending KiB their texts. Beyond either
-	// bound, the oldest rows are dropped. 0 means DefaultMaxPending.
+	// MaxPending bounds the number of rows of the audit log in memory. Their texts have at most MaxPending
+	// KiB. Beyond either bound, the oldest rows are dropped. 0 means DefaultMaxPending.
 	MaxPending int
 
 	// Now replaces this machine's clock, for tests.
 	Now func() time.Time
 
-	// OnError, if not nil, is called at most once a minute after a parcel could not be written, or after
-	// requests were dropped or counted under (other). OnError is also called at the first of a series of
-	// failures of the upkeep. OnError must not block.
+	// OnError, if not nil, receives these errors, and must not block:
+	//
+	//   - a parcel that could not be written, and requests that were dropped or counted under (other):
+	//     at most one error a minute
+	//   - a retention that the role may not shorten
+	//   - a failure of the upkeep, unless the previous upkeep failed in the same way
 	OnError func(error)
 }
 

@@ -13,11 +13,11 @@ const (
 	// overflowName replaces the user and the endpoint of requests beyond maxMinuteCells.
 	overflowName = "(other)"
 
-	maxMinuteCells  = 10000 // of one minute; further users and endpoints share a cell
+	maxMinuteCells  = 10000 // of one minute; further combinations share the cells of overflowName
 	maxWaitingCells = 50000 // of all minutes
 )
 
-// cellKey identifies a row of rate_limit_metrics within a minute. prefix is the limit's prefix.
+// cellKey identifies a row of rate_limit_metrics within a minute.
 type cellKey struct {
 	keyID                  int64
 	user, prefix, endpoint string
@@ -27,12 +27,12 @@ type cellKey struct {
 type cell struct {
 	minute  int64 // in minutes since 1970
 	key     cellKey
-	isOther bool
+	isOther bool // its user and endpoint are overflowName
 	numbers [cellNumbers]int64
 	latency [lastBucket + 1]int64 // by bucket
 }
 
-// row returns the values of a cell in the order of metrics.
+// row returns the values of a cell in the order of the table metrics.
 func (c *cell) row() tableRow {
 	n := &c.numbers
 	n[cellTime] = c.minute * 60000000
@@ -54,8 +54,8 @@ func (c *cell) row() tableRow {
 	return tableRow{n[:], []string{c.key.user, prefix, limit, c.key.endpoint, string(append(text, '}'))}}
 }
 
-// requests returns the number of requests. Records of shadow rules do not count, because their requests have
-// records of their own.
+// requests returns the number of requests. Records of shadow rules do not count, because each of their
+// requests also has a record with its own outcome.
 func (c *cell) requests() int64 {
 	n := c.numbers[cellErrors]
 	for i := cellAllowed; i < cellShadow; i++ {
@@ -66,29 +66,29 @@ func (c *cell) requests() int64 {
 
 // minute holds the cells of one minute.
 type minute struct {
-	cells map[cellKey]*cell // waiting
-	seen  map[cellKey]bool  // the keys of up to maxMinuteCells cells, including written ones
+	cells   map[cellKey]*cell // waiting
+	counted map[cellKey]bool  // the keys of up to maxMinuteCells cells, including written ones
 }
 
 // totals holds the metrics that wait for a parcel. The Writer's mutex guards totals.
 type totals struct {
-	minutes map[int64]*minute
-	last    *cell // the cell of the last record, or nil if that cell was taken
-	waiting int   // the number of waiting cells
+	minutes      map[int64]*minute
+	lastCell     *cell // the cell of the last record, or nil if that cell was taken
+	waitingCells int   // the number of waiting cells
 }
 
 func newTotals() totals { return totals{minutes: make(map[int64]*minute)} }
 
-// cellOf returns the cell of a key in the minute at, or nil if too many cells wait. For speed, the caller
-// first tries totals.last.
-func (t *totals) cellOf(at int64, k cellKey) *cell {
-	m := t.minutes[at]
+// cellOf returns the cell of a key in a minute, which number counts since 1970, or nil if too many cells
+// wait. For speed, the caller first tries totals.lastCell.
+func (t *totals) cellOf(number int64, k cellKey) *cell {
+	m := t.minutes[number]
 	if m == nil {
 		if len(t.minutes) >= 3 {
-			t.endMinutes(at)
+			t.endMinutes(number)
 		}
-		m = &minute{cells: make(map[cellKey]*cell), seen: make(map[cellKey]bool)}
-		t.minutes[at] = m
+		m = &minute{cells: make(map[cellKey]*cell), counted: make(map[cellKey]bool)}
+		t.minutes[number] = m
 	}
 	if c := m.cells[k]; c != nil {
 		return c
@@ -96,7 +96,7 @@ func (t *totals) cellOf(at int64, k cellKey) *cell {
 	k.user = cleanText(k.user, maxKey)
 	k.prefix = cleanText(k.prefix, maxText)
 	k.endpoint = cleanText(k.endpoint, maxText)
-	isOther := len(m.seen) >= maxMinuteCells && !m.seen[k]
+	isOther := len(m.counted) >= maxMinuteCells && !m.counted[k]
 	if isOther {
 		k.keyID = 0
 		k.user = overflowName
@@ -105,31 +105,32 @@ func (t *totals) cellOf(at int64, k cellKey) *cell {
 	if c := m.cells[k]; c != nil {
 		return c
 	}
-	if t.waiting >= maxWaitingCells {
+	if t.waitingCells >= maxWaitingCells {
 		return nil
 	}
 	k.user = strings.Clone(k.user)
 	k.prefix = strings.Clone(k.prefix)
 	k.endpoint = strings.Clone(k.endpoint)
-	c := &cell{minute: at, key: k, isOther: isOther}
+	c := &cell{minute: number, key: k, isOther: isOther}
 	m.cells[k] = c
-	t.waiting++
+	t.waitingCells++
 	if !isOther {
-		m.seen[k] = true
+		m.counted[k] = true
 	}
 	return c
 }
 
-// endMinutes deletes the minutes without waiting cells, except at, the minute before and the minute after.
-func (t *totals) endMinutes(at int64) {
+// endMinutes deletes the minutes without waiting cells, except the minute number and its two neighbors, to
+// which proxies may still add.
+func (t *totals) endMinutes(number int64) {
 	for i, m := range t.minutes {
-		if (i < at-1 || i > at+1) && len(m.cells) == 0 {
+		if (i < number-1 || i > number+1) && len(m.cells) == 0 {
 			delete(t.minutes, i)
 		}
 	}
 }
 
-// add adds charged units, and the units of their actual cost.
+// add adds charged units and settled units, which are the actual cost of charged units.
 func (c *cell) add(charged, settled int64) {
 	c.numbers[cellCharged] += charged
 	if c.numbers[cellCharged] < 0 {
@@ -141,8 +142,8 @@ func (c *cell) add(charged, settled int64) {
 	}
 }
 
-// addCharges adds the charges of a request that passed to the cell of each limit. c is the cell to which the
-// record was added.
+// addCharges adds the charges of a request that passed to the cell of each limit. c is the cell of the
+// request itself.
 func (t *totals) addCharges(c *cell, r *Record) {
 	for i := range r.Hits {
 		h := &r.Hits[i]
@@ -168,7 +169,7 @@ func (t *totals) addCharges(c *cell, r *Record) {
 }
 
 // Settled describes the actual cost of a hit. Prefix is the prefix of the hit's limit. Time, User, KeyID and
-// Endpoint are those of the request's Record.
+// Endpoint have the values of the request's Record.
 type Settled struct {
 	Time             time.Time
 	User             string
@@ -177,7 +178,8 @@ type Settled struct {
 	Units            int64 // 0 or more
 }
 
-// Settle records the actual cost of a hit that was Unsettled in a Record. After Close, Settle does nothing.
+// Settle records the actual cost of a hit for which Record.Unsettled was true. After Close, Settle does
+// nothing.
 func Settle(w *Writer, s *Settled) {
 	micros := w.micros(s.Time)
 	w.mu.Lock()
@@ -201,7 +203,7 @@ func (t *totals) take(limit int) []*cell {
 		limit = parcelCells
 	}
 	var cells []*cell
-	t.last = nil
+	t.lastCell = nil
 	for _, m := range t.minutes {
 		for k, c := range m.cells {
 			if len(cells) >= limit {
@@ -214,6 +216,6 @@ func (t *totals) take(limit int) []*cell {
 			break
 		}
 	}
-	t.waiting -= len(cells)
+	t.waitingCells -= len(cells)
 	return cells
 }

@@ -23,10 +23,10 @@ const (
 )
 
 // UpkeepSQL returns a statement that maintains the history. The statement creates the partitions of today and
-// the next 7 days, deletes rows and drops partitions that are past their retention. It uses the clock of the
-// database, because with a wrong clock of this machine the whole history could be past its retention. Any
-// number of processes may run the statement: it does nothing if an upkeep ran within pause, an interval of
-// Postgres.
+// the next 7 days, and deletes rows and drops partitions that are past their retention. It uses the clock of
+// the database: if it used a wrong clock of this machine, the whole history could seem past its retention.
+// Any number of processes may run the statement, because it does nothing if an upkeep ran within pause, which
+// is an interval of Postgres.
 //
 // While partitions are dropped, Writers wait for up to 100 ms. A partition that another session uses is
 // skipped until the next upkeep. The statement returns a row for each effect, see rate_limit_upkeep. For a
@@ -39,7 +39,8 @@ SELECT CASE WHEN d.held_by IS NULL THEN 'dropped' ELSE 'skipped' END, d.name, NU
 FROM (SELECT now() FROM u HAVING bool_and(what <> 'busy')) AS f(now), rate_limit_drop_expired(f.now) AS d`
 }
 
-// upkeepLoop runs the upkeep until the Writer is closed. Each process starts after a random delay.
+// upkeepLoop runs the upkeep until the Writer is closed. The first upkeep comes after a random delay, so that
+// the processes do not run it at the same time.
 func (w *Writer) upkeepLoop() {
 	interval := time.Duration(rand.Int63n(int64(upkeepInterval)))
 	for {
@@ -76,8 +77,8 @@ func (w *Writer) runUpkeep() error {
 	return failure
 }
 
-// reportUpkeep passes the first of a series of equal failures to OnError. An outage is left to the flushes,
-// which report it.
+// reportUpkeep passes the first of a series of equal failures to OnError. It does not report an outage,
+// because the flushes do.
 func (w *Writer) reportUpkeep(err error) {
 	text := ""
 	if err != nil {

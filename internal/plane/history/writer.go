@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// flushInterval is the longest wait before the next flush.
+	// flushInterval is the longest time between two flushes.
 	flushInterval = time.Second
 	// totalsInterval is the minimum time between two writes of metrics.
 	totalsInterval = 10 * time.Second
@@ -61,7 +61,7 @@ type Writer struct {
 	settings Settings
 	name     string // random; identifies the process in rate_limit_writers
 
-	parcelRows int // the most rows of a parcel; as many waiting rows start a flush at once
+	parcelRows int // the maximum number of rows in a parcel; this number of pending rows starts a flush
 
 	closing     context.Context // ends when Close begins
 	beginClose  context.CancelFunc
@@ -82,12 +82,12 @@ type Writer struct {
 	flushing          chan struct{} // holds a value during a flush, which owns the fields below
 	sending           []*parcel     // to send; the first may already be written
 	number            int64         // the number of the last parcel
-	droppedInDatabase int64         // the column dropped of rate_limit_writers
+	droppedInDatabase int64         // the value of rate_limit_writers.dropped
 	ready             bool          // the tables are up to date
 	retentionWritten  bool          // the retention was written
 	prepareErr        error         // the last error of prepareTables
 	preparedAt        time.Time     // the last attempt of prepareTables
-	delayedSecond     int64         // the second with rows that the last flush left to the next
+	delayedSecond     int64         // the last flush left the rows of this second to the next flush
 	cellsDue          int           // the number of cells to write in this flush
 	cellsDueAt        time.Time     // when all cells last became due
 	reportedAt        time.Time     // the last call of OnError
@@ -96,8 +96,8 @@ type Writer struct {
 	upkeepText string // the last failure of Upkeep; only upkeepLoop uses it
 }
 
-// New returns a Writer on db. The Writer sends nothing before Prepare or Flush, and never closes db. If a
-// setting is not valid, the error is a *ratelimit.FieldError.
+// New returns a Writer that writes to db. The Writer sends nothing before Prepare or Flush, and never closes
+// db. If a setting is not valid, the error is a *ratelimit.FieldError.
 func New(db pgdb.DB, s Settings) (*Writer, error) {
 	if db == nil {
 		return nil, &ratelimit.FieldError{Field: "db", Want: "a DB, such as pgxdb.Open returns"}
@@ -113,8 +113,8 @@ func New(db pgdb.DB, s Settings) (*Writer, error) {
 		flushing: make(chan struct{}, 1), cellsDueAt: time.Now(), ready: s.DisableMigration,
 		retentionWritten: len(s.Retention) == 0}
 	w.parcelRows = parcelRows
-	if half := (s.MaxPending + 1) / 2; w.parcelRows > half {
-		w.parcelRows = half
+	if maxRows := (s.MaxPending + 1) / 2; w.parcelRows > maxRows {
+		w.parcelRows = maxRows
 	}
 	w.pending.merged = make(map[mergeKey]int64)
 	w.closing, w.beginClose = context.WithCancel(context.Background())
@@ -149,9 +149,9 @@ func (w *Writer) writeLoop() {
 		interval, wake := context.WithTimeout(w.closing, flushInterval)
 		w.mu.Lock()
 		w.wake = wake
-		full := len(w.pending.rows) >= w.parcelRows && !w.failing
+		isFull := len(w.pending.rows) >= w.parcelRows && !w.failing
 		w.mu.Unlock()
-		if !full {
+		if !isFull {
 			<-interval.Done()
 		}
 		wake()
@@ -170,9 +170,10 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return w.flush(ctx, true)
 }
 
-// flush writes the rows and cells that are due, or all if all is true. flush first waits for the end of the
-// running flush. The end of w.lifetime cuts every flush off. A panic of a driver is returned as an error.
-func (w *Writer) flush(ctx context.Context, all bool) error {
+// flush writes the rows and cells that are due, or, if flushAll is set, all pending rows and cells. It waits
+// until a running flush has ended. The end of w.lifetime cancels every flush. flush returns a panic of a
+// driver as an error.
+func (w *Writer) flush(ctx context.Context, flushAll bool) error {
 	w.flushing <- struct{}{}
 	defer func() { <-w.flushing }()
 	within, cancel := context.WithCancel(ctx)
@@ -180,7 +181,7 @@ func (w *Writer) flush(ctx context.Context, all bool) error {
 	stop := context.AfterFunc(w.lifetime, cancel)
 	defer stop()
 	var failure error
-	if err := batch.PanicError(func() { failure = w.write(within, all) }); err != nil {
+	if err := batch.PanicError(func() { failure = w.write(within, flushAll) }); err != nil {
 		failure = err
 	}
 	w.mu.Lock()
@@ -195,8 +196,8 @@ func (w *Writer) flush(ctx context.Context, all bool) error {
 	return failure
 }
 
-// report calls OnError, at most once in reportInterval, about a failure, and about requests that were
-// dropped, or counted under overflowName, since the last report.
+// report calls OnError, at most once in reportInterval. The error is about failure, unless it is nil, and
+// about the requests that were dropped or counted under overflowName since the last report.
 func (w *Writer) report(failure error) {
 	stats := w.Stats()
 	dropped := stats.Dropped + stats.DroppedMetrics
@@ -243,8 +244,8 @@ func (w *Writer) Stats() Stats {
 }
 
 // Close writes pending records for up to 2 s, and ends the background work. Records that are not confirmed by
-// then count as dropped, including those of a parcel that the server may have written. Later records are
-// dropped.
+// then count as dropped, even those of a parcel that the server may have written. Records that Add receives
+// later are dropped.
 func (w *Writer) Close() {
 	w.mu.Lock()
 	if w.closed {
@@ -264,7 +265,7 @@ func (w *Writer) Close() {
 	w.loops.Wait()
 	w.mu.Lock()
 	w.sendingSize.records += w.pending.records
-	for w.totals.waiting > 0 {
+	for w.totals.waitingCells > 0 {
 		w.sendingSize.add(&parcel{cells: w.totals.take(parcelCells)}, 1)
 	}
 	w.drop(w.sendingSize)

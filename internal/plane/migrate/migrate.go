@@ -1,9 +1,11 @@
 // Package migrate creates the tables of the counters, the history and the policy, or upgrades them in place,
-// for the command of operators. Proxies migrate the tables that they use by themselves.
+// for the command migrate. By default, proxies need no such command, because each migrates the tables that it
+// uses.
 //
 // Run migrates each of these three parts in a transaction of its own, keeps the rows, and changes nothing in
 // tables that are up to date. Run waits for locks in short attempts, so that no other session waits long
-// behind Run. With Citus, Run also creates the tables of the shards, in a fixed number.
+// behind Run. With Citus, Run also creates the tables of the shards. The number of shards cannot change
+// later.
 package migrate
 
 import (
@@ -20,9 +22,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-// Done holds the results of Run for the tables of the counters, the history and the policy: created, upgraded
-// or up to date. "" means that Run failed before it reached these tables.
-type Done struct {
+// Results holds the result of Run for the tables of the counters, the history and the policy: created,
+// upgraded or up to date. "" means that Run failed at these tables, or before it reached them.
+type Results struct {
 	Counters string `json:"counters"`
 	History  string `json:"history"`
 	Policy   string `json:"policy"`
@@ -30,7 +32,7 @@ type Done struct {
 	Shards *string `json:"shards,omitempty"`
 }
 
-// The values of Done.
+// The values of the fields of Results.
 const (
 	created  = "created"
 	upgraded = "upgraded"
@@ -38,7 +40,7 @@ const (
 )
 
 const (
-	// Patience is the time after which a migration that waits for locks is not tried again.
+	// Patience bounds the time for which Run repeats a migration that a lock of another session stops.
 	Patience = 10 * time.Second
 	// lockPause is the pause between two attempts to lock the tables.
 	lockPause = 200 * time.Millisecond
@@ -49,40 +51,40 @@ const (
 )
 
 // Run creates or upgrades all tables in a database. With Citus, shards is the number of shards for the
-// counts. If shards is 0, existing shards are upgraded, and none are created. After an error, done has the
-// results so far.
-func Run(ctx context.Context, conn *pgx.Conn, shards int) (done Done, err error) {
+// counts. If shards is 0, Run upgrades existing shards, and creates none. After an error, results has the
+// results of the parts that were migrated before.
+func Run(ctx context.Context, conn *pgx.Conn, shards int) (results Results, err error) {
 	var counters, policy, restoring, nodes, history int32
 	err = conn.QueryRow(ctx, "SELECT * FROM ("+schema.Ready+") AS a, ("+schema.NodesReady+") AS b, "+
 		"("+schema.HistoryReady+") AS c").
 		Scan(&counters, &policy, &restoring, &nodes, &history)
 	for _, t := range []struct {
-		done       *string
+		result     *string
 		ready      bool
 		table, sql string
 	}{
-		{&done.Counters, counters == 1 && nodes == 1, "rate_limit_ephemeral", schema.Counters},
-		{&done.History, history == 1, "rate_limit_audit", schema.History},
-		{&done.Policy, policy == 1, "rate_limit_rules", schema.Policy},
+		{&results.Counters, counters == 1 && nodes == 1, "rate_limit_ephemeral", schema.Counters},
+		{&results.History, history == 1, "rate_limit_audit", schema.History},
+		{&results.Policy, policy == 1, "rate_limit_rules", schema.Policy},
 	} {
 		if err == nil {
-			*t.done, err = makeTables(ctx, conn, t.ready, t.table, t.sql)
+			*t.result, err = makeTables(ctx, conn, t.ready, t.table, t.sql)
 		}
 	}
 	if err != nil {
-		return done, err
+		return results, err
 	}
 	schemas, err := shardSchemas(ctx, conn)
 	if err == nil && shards+len(schemas) > 0 {
 		var result string
 		result, err = makeShards(ctx, conn, cmp.Or(shards, len(schemas)), len(schemas))
-		done.Shards = &result
+		results.Shards = &result
 	}
-	return done, err
+	return results, err
 }
 
-// makeTables runs the SQL of a migration in one transaction, unless the tables are ready. If the table
-// existed before, the migration is an upgrade.
+// makeTables runs the SQL of a migration in one transaction, unless the tables are ready. It returns upgraded
+// if table existed before, and else created.
 func makeTables(ctx context.Context, conn *pgx.Conn, ready bool, table, sql string) (string, error) {
 	if ready {
 		return upToDate, nil
@@ -90,10 +92,10 @@ func makeTables(ctx context.Context, conn *pgx.Conn, ready bool, table, sql stri
 	exists, err := queryValue[bool](ctx, conn, "SELECT to_regclass($1::text) IS NOT NULL", table)
 	// While a session waits for the lock of a table, all later sessions queue behind it, so each attempt is
 	// short. Several commands in one text without parameters are one transaction.
-	for until := time.Now().Add(Patience); err == nil; {
+	for deadline := time.Now().Add(Patience); err == nil; {
 		_, err = conn.PgConn().Exec(ctx, schema.Lock+sql).ReadAll()
 		var failed *pgconn.PgError
-		if !errors.As(err, &failed) || failed.Code != lockNotAvailable || time.Now().After(until) {
+		if !errors.As(err, &failed) || failed.Code != lockNotAvailable || time.Now().After(deadline) {
 			break
 		}
 		select {
@@ -112,8 +114,8 @@ func makeTables(ctx context.Context, conn *pgx.Conn, ready bool, table, sql stri
 }
 
 // makeShards creates or upgrades the tables of the shards in a database with Citus. existing is the number of
-// existing shards. Unless existing is 0, shards must be equal, because the number determines the shard of a
-// row.
+// shards that exist. If it is not 0, shards must be the same number, because the number of shards determines
+// the shard of each row.
 func makeShards(ctx context.Context, conn *pgx.Conn, shards, existing int) (string, error) {
 	if shards < 1 || shards > maxShards {
 		return "", fmt.Errorf("--shards: %d: must be from 1 to %d", shards, maxShards)
@@ -143,10 +145,10 @@ func makeShards(ctx context.Context, conn *pgx.Conn, shards, existing int) (stri
 	for shard := range shards {
 		name := fmt.Sprint(prefix, shard)
 		names = append(names, "'"+strings.ReplaceAll(name, "'", "''")+"'")
-		in := pgx.Identifier{name}.Sanitize()
+		identifier := pgx.Identifier{name}.Sanitize()
 		if err := run(ctx, conn, "SET LOCAL citus.enable_schema_based_sharding = on;\nCREATE SCHEMA IF NOT "+
-			"EXISTS "+in+
-			";\nSET LOCAL search_path = "+in+";\n"+schema.ShardTables); err != nil {
+			"EXISTS "+identifier+
+			";\nSET LOCAL search_path = "+identifier+";\n"+schema.ShardTables); err != nil {
 			return "", fmt.Errorf("creating the shard %s: %w", name, err)
 		}
 	}
@@ -158,8 +160,8 @@ func makeShards(ctx context.Context, conn *pgx.Conn, shards, existing int) (stri
 		", ")+"]", 1))
 }
 
-// run runs commands in one transaction, each in a query of its own, because Citus forwards the whole text of
-// a query to the workers.
+// run runs commands in one transaction. It sends each command in a query of its own, because Citus forwards
+// the whole text of a query to the workers, including commands that only the coordinator must run.
 func run(ctx context.Context, conn *pgx.Conn, sql string) error {
 	return pgx.BeginFunc(ctx, conn, func(pgx.Tx) error {
 		command := "SET LOCAL lock_timeout = '10s';\n"

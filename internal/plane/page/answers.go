@@ -12,23 +12,25 @@ import (
 )
 
 const (
-	// answerTimeout is the longest time for which a request waits for a new answer. Then the request gets the
-	// previous answer, if there is one.
+	// answerTimeout bounds the time for which a request waits for a new answer. After it, the request gets
+	// the previous answer, or an error if there is none.
 	answerTimeout = 1200 * time.Millisecond
-	// askTimeout bounds most statements.
+	// askTimeout bounds each statement except that of the question "state".
 	askTimeout = 20 * time.Second
-	// stateTimeout bounds the statement of the state. Because stateTimeout is below answerTimeout, a request
-	// gets the error and not the previous answer, and the page reports an outage within two seconds.
+	// stateTimeout bounds the statement of the question "state". It is below answerTimeout, so that during an
+	// outage the statement fails while the request still waits. The request then gets the error instead of
+	// the previous answer, and the page reports the outage within two seconds.
 	stateTimeout = time.Second
-	// loadFactor is the ratio of an answer's lifetime to the duration of its statement. Open pages therefore
-	// use at most a twentieth of a connection's time.
+	// loadFactor is the ratio of the time for which an answer stays valid to the duration of its statement. A
+	// question therefore keeps a connection busy for at most a twentieth of the time, for any number of open
+	// pages.
 	loadFactor = 20
-	// maxAge bounds the age of an answer that a request gets.
+	// maxAge is the age from which a previous answer is not returned: the request gets an error instead.
 	maxAge = time.Minute
 )
 
-// question is a statement with rows that are its answer. An answer lives for 20 times the duration of the
-// statement, but at least interval and at most maxInterval.
+// question is a statement for the database; the rows that it returns are the answer. An answer stays valid
+// for loadFactor times the duration of its statement, but at least for interval and at most for maxInterval.
 type question struct {
 	data        dataset
 	interval    time.Duration
@@ -37,7 +39,8 @@ type question struct {
 	sql         string
 }
 
-// questions maps the names in the API to questions. Concurrent requests share a statement.
+// questions maps the names in the API to questions. Requests that ask the same question at the same time wait
+// for one statement.
 var questions = map[string]question{
 	"state": {counterData, 400 * time.Millisecond, 400 * time.Millisecond, stateTimeout, `
 SELECT * FROM rate_limit_state`},
@@ -59,17 +62,17 @@ SELECT kind, banned, until, reason, banned_at, banned_by, count(*) OVER () AS to
 FROM rate_limit_banned ORDER BY banned_at DESC, id LIMIT 200`},
 }
 
-// why selects the refusals of a sender. The arguments of the statement are the sender and a time.
-var why = question{data: historyData, timeout: askTimeout, sql: `SELECT * FROM rate_limit_why($1, $2)`}
+// refusals is the statement for the refusals of a sender. Its arguments are the sender and a time, as text.
+var refusals = question{data: historyData, timeout: askTimeout, sql: `SELECT * FROM rate_limit_why($1, $2)`}
 
-// answer is the last answer to a question.
+// answer holds the latest answer to a question, and the state of the statement that renews it.
 type answer struct {
-	mu   sync.Mutex // guards the fields below
-	body []byte
-	err  error
-	at   time.Time     // time of body
-	next time.Time     // earliest time of the next statement
-	done chan struct{} // closed when the statement in flight ends; nil without a statement in flight
+	mu        sync.Mutex // guards the fields below
+	body      []byte
+	err       error
+	bodyTime  time.Time     // when body was received
+	nextStart time.Time     // the statement does not run again before this time
+	inFlight  chan struct{} // closed when the running statement ends; nil if none runs
 }
 
 // serveAPI responds with the answer to the question name.
@@ -82,9 +85,9 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, name string) {
 	case name == "session":
 		body, err = json.Marshal(map[string]string{"database": s.database, "version": s.options.Version})
 	case name == "why":
-		body, err = s.why(r.Context(), query.Get("who"), cmp.Or(query.Get("at"), "now"))
+		body, err = s.refusalsOf(r.Context(), query.Get("who"), cmp.Or(query.Get("at"), "now"))
 	case isQuestion:
-		body, err = s.last(r.Context(), name)
+		body, err = s.latest(r.Context(), name)
 	default:
 		err = &failure{http.StatusNotFound, "", "there is no such question: " + name}
 	}
@@ -96,14 +99,14 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, name string) {
 	_, _ = w.Write(hideKeys(body)) // an error means that the client has closed the connection
 }
 
-// why returns the refusals of a sender. An API key is not accepted as the sender, because it would be in the
-// URL, which logs contain.
-func (s *Server) why(ctx context.Context, who, at string) ([]byte, error) {
+// refusalsOf returns the refusals of a sender up to a time. It does not accept an API key as the sender,
+// because the key would be in the URL, and so in logs.
+func (s *Server) refusalsOf(ctx context.Context, sender, timeText string) ([]byte, error) {
 	switch {
-	case apiKeys.MatchString(who):
+	case apiKeys.MatchString(sender):
 		return nil, &failure{http.StatusBadRequest, "who",
 			"who: must be no API key: ask by its number, such as #7"}
-	case who == "":
+	case sender == "":
 		return nil, &ratelimit.FieldError{Field: "who",
 			Want: "a user, an address, # and the number of an API key, or the key of a counter"}
 	}
@@ -113,25 +116,25 @@ func (s *Server) why(ctx context.Context, who, at string) ([]byte, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return s.pools.rows(ctx, &why, who, at)
+	return s.pools.rows(ctx, &refusals, sender, timeText)
 }
 
-// last returns the last answer to a question. If the answer is old, last first runs the statement again, and
-// waits for up to answerTimeout.
-func (s *Server) last(ctx context.Context, name string) ([]byte, error) {
+// latest returns the latest answer to a question. If that answer is no longer valid, latest starts the
+// statement again, and waits up to answerTimeout for its end before it returns the previous answer.
+func (s *Server) latest(ctx context.Context, name string) ([]byte, error) {
 	a := s.answers[name]
 	a.mu.Lock()
-	if a.done == nil && !time.Now().Before(a.next) {
-		a.done = make(chan struct{})
+	if a.inFlight == nil && !time.Now().Before(a.nextStart) {
+		a.inFlight = make(chan struct{})
 		go s.refresh(name, a)
 	}
-	done := a.done
+	inFlight := a.inFlight
 	a.mu.Unlock()
-	if done != nil {
+	if inFlight != nil {
 		waitCtx, cancel := context.WithTimeout(ctx, answerTimeout)
 		defer cancel()
 		select {
-		case <-done:
+		case <-inFlight:
 		case <-waitCtx.Done():
 		}
 	}
@@ -140,7 +143,7 @@ func (s *Server) last(ctx context.Context, name string) ([]byte, error) {
 	switch {
 	case a.err != nil:
 		return nil, a.err
-	case a.body == nil || a.done != nil && time.Since(a.at) > maxAge:
+	case a.body == nil || a.inFlight != nil && time.Since(a.bodyTime) > maxAge:
 		return nil, &failure{http.StatusServiceUnavailable, "", "the database has not answered yet"}
 	}
 	return a.body, nil
@@ -153,14 +156,14 @@ func (s *Server) refresh(name string, a *answer) {
 	body, err := s.pools.rows(s.closing, &q)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.next = time.Now().Add(q.interval)
+	a.nextStart = time.Now().Add(q.interval)
 	if err == nil {
 		lifetime := min(max(q.interval, loadFactor*time.Since(start)), q.maxInterval)
-		a.next, a.at, a.body = time.Now().Add(lifetime), time.Now(), body
+		a.nextStart, a.bodyTime, a.body = time.Now().Add(lifetime), time.Now(), body
 	}
 	a.err = err
-	close(a.done)
-	a.done = nil
+	close(a.inFlight)
+	a.inFlight = nil
 }
 
 // isMissing reports whether an error means that a table or a function does not exist.

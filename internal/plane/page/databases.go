@@ -41,13 +41,14 @@ type dsns [datasets]string
 
 func (o *Options) dsns() dsns { return dsns{o.DSN, cmp.Or(o.Policy, o.DSN), cmp.Or(o.History, o.DSN)} }
 
-// pools holds the connections to the databases, one pool for each DSN.
+// pools holds the connections to the databases: one pool for each DSN, because several datasets may have the
+// same DSN.
 type pools struct {
 	dsns  dsns
 	byDSN map[string]*pgxpool.Pool
 }
 
-// newPools returns pools without connections, and the names of their databases for people.
+// newPools returns pools that connect on first use, and a text with the names of their databases to display.
 func newPools(o *Options) (p *pools, names string, err error) {
 	p = &pools{o.dsns(), map[string]*pgxpool.Pool{}}
 	for data, dsn := range p.dsns {
@@ -66,11 +67,11 @@ func newPools(o *Options) (p *pools, names string, err error) {
 			if o.Renew == nil {
 				return nil
 			}
-			current, err := o.Renew()
+			options, err := o.Renew()
 			if err != nil {
 				return err
 			}
-			renewed, err := configOf(current.dsns()[data])
+			renewed, err := configOf(options.dsns()[data])
 			if err == nil {
 				*c = *renewed.ConnConfig
 			}
@@ -109,10 +110,10 @@ func (p *pools) close() {
 	}
 }
 
-// read calls do in a read-only transaction. If the database does not answer within timeout, the error is a
-// *downError.
+// read calls query in a read-only transaction. If the database cannot be reached, or does not answer within
+// timeout, the error is a *downError.
 func (p *pools) read(ctx context.Context, data dataset, timeout time.Duration,
-	do func(ctx context.Context, tx pgx.Tx) error) error {
+	query func(ctx context.Context, tx pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := pgx.BeginTxFunc(ctx, p.byDSN[p.dsns[data]], pgx.TxOptions{AccessMode: pgx.ReadOnly},
@@ -123,7 +124,7 @@ func (p *pools) read(ctx context.Context, data dataset, timeout time.Duration,
 			if err != nil {
 				return err
 			}
-			return do(ctx, tx)
+			return query(ctx, tx)
 		})
 	if _, ok := pgError(err); err == nil || ok {
 		return err
@@ -138,8 +139,8 @@ func (p *pools) read(ctx context.Context, data dataset, timeout time.Duration,
 	return &downError{err}
 }
 
-// rows returns the rows of a question as JSON, with the time of the database. If tables are missing, rows is
-// empty, and absent is true.
+// rows returns a JSON object with the rows of a question ("rows") and the time of the database ("time"). If a
+// table of the question is missing, "rows" is empty and "absent" is true.
 func (p *pools) rows(ctx context.Context, q *question, args ...any) (body []byte, err error) {
 	err = p.read(ctx, q.data, q.timeout, func(ctx context.Context, tx pgx.Tx) error {
 		return tx.QueryRow(ctx, "SELECT json_build_object('time', clock_timestamp(), 'rows', "+
@@ -153,8 +154,8 @@ func (p *pools) rows(ctx context.Context, q *question, args ...any) (body []byte
 	return body, err
 }
 
-// pgError returns the database's error in the tree of err. Errors that end the session do not count, because
-// they mean that the database does not answer.
+// pgError returns the database's error in the tree of err. It skips an error that ends the session (FATAL),
+// because such an error means that the database does not answer.
 func pgError(err error) (*pgconn.PgError, bool) {
 	pgErr, ok := errorAs[*pgconn.PgError](err)
 	return pgErr, ok && pgErr.Severity != "FATAL"

@@ -24,7 +24,7 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	if s.pools.dsns[policyData] != s.pools.dsns[counterData] {
 		c.policyProxies, _ = s.proxies(r.Context(), policyData)
 	}
-	// A failure leaves the sums unchanged.
+	// If the history cannot be read, the sums keep the values of the previous scrape.
 	_ = s.pools.read(r.Context(), historyData, askTimeout, s.requests.read)
 	registry := prometheus.NewPedanticRegistry()
 	if err := errors.Join(registry.Register(c), registry.Register(&s.requests)); err != nil {
@@ -35,7 +35,7 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
 
-// proxy is a row of rate_limit_proxies, of a proxy that has not shut down in an orderly way.
+// proxy is a row of rate_limit_proxies. Late is nil if the proxy has not read the policy of this database.
 type proxy struct {
 	Node    string
 	Version *string
@@ -44,7 +44,8 @@ type proxy struct {
 	Late    *int64
 }
 
-// proxies reads the registry of a database, and reports whether the database answers.
+// proxies reads the proxies that a database has registered, without those that have shut down in order. up
+// reports whether the database answers, be it with an error such as a missing table.
 func (s *Server) proxies(ctx context.Context, data dataset) (proxies []proxy, up bool) {
 	err := s.pools.read(ctx, data, answerTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `SELECT node, version, live AND cannot IS NULL AS up, policy, late
@@ -69,14 +70,14 @@ type proxyCollector struct {
 func (*proxyCollector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (c *proxyCollector) Collect(to chan<- prometheus.Metric) {
+func (c *proxyCollector) Collect(out chan<- prometheus.Metric) {
 	gauge := func(name, help string, value float64, labels ...string) {
 		names, values := []string{}, []string{}
 		for i := 0; i < len(labels); i += 2 {
 			names, values = append(names, labels[i]), append(values, labels[i+1])
 		}
 		desc := prometheus.NewDesc(namespace+"_"+name, help, names, nil)
-		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, values...)
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, values...)
 	}
 	gauge("database_up", "1 if the database answers the page, else 0.", boolGauge(c.up))
 	for _, p := range c.proxies {
@@ -101,19 +102,21 @@ func (c *proxyCollector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// requestSums counts the requests since the first scrape of this server, by prefix and outcome. Because a
-// proxy may write a minute late, each minute is read again until it is final.
+// requestSums counts the requests since the first scrape of this server, by prefix and outcome. A proxy may
+// add to a minute up to lateTime after its end, so each scrape reads a minute again until the minute is
+// final.
 type requestSums struct {
-	mu        sync.Mutex // guards the fields below
-	since     time.Time  // the first minute that is not final
-	finalSums map[[2]string]int64
-	openSums  map[[2]string]int64 // sums of the minutes from since on
+	mu        sync.Mutex          // guards the fields below
+	firstOpen time.Time           // the start of the first minute that is not final
+	finalSums map[[2]string]int64 // sums of the final minutes
+	openSums  map[[2]string]int64 // sums of the minutes from firstOpen on
 }
 
-// lateTime is the time after a minute in which a proxy may still add to the minute.
+// lateTime is the time after which a minute is final, because no proxy adds to the minute any later.
 const lateTime = 15 * time.Minute
 
-// read reads the minutes from s.since on, and adds those that have become final to finalSums.
+// read reads the minutes from firstOpen on. It adds the minutes that have become final to finalSums, and
+// replaces openSums by the sums of the others.
 func (s *requestSums) read(ctx context.Context, tx pgx.Tx) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,14 +124,14 @@ func (s *requestSums) read(ctx context.Context, tx pgx.Tx) error {
 	if err := tx.QueryRow(ctx, "SELECT now()").Scan(&now); err != nil {
 		return err
 	}
-	if s.since.IsZero() {
-		s.since = now.Truncate(time.Minute)
+	if s.firstOpen.IsZero() {
+		s.firstOpen = now.Truncate(time.Minute)
 	}
-	until := now.Add(-lateTime).Truncate(time.Minute)
+	finalEnd := now.Add(-lateTime).Truncate(time.Minute)
 	rows, err := tx.Query(ctx, `SELECT prefix, outcome, time < $2::timestamptz AS past, sum(n)::bigint AS n
 FROM rate_limit_metrics, LATERAL (VALUES ('allowed', allowed), ('limited', limited), ('blocked', blocked),
 	('rejected', rejected), ('error', errors), ('shadow', shadow)) AS d(outcome, n)
-WHERE granularity = 'minute' AND time >= $1::timestamptz GROUP BY 1, 2, 3`, s.since, until)
+WHERE granularity = 'minute' AND time >= $1::timestamptz GROUP BY 1, 2, 3`, s.firstOpen, finalEnd)
 	if err != nil {
 		return err
 	}
@@ -148,8 +151,8 @@ WHERE granularity = 'minute' AND time >= $1::timestamptz GROUP BY 1, 2, 3`, s.si
 		return err
 	}
 	s.finalSums, s.openSums = finalSums, openSums
-	if until.After(s.since) {
-		s.since = until
+	if finalEnd.After(s.firstOpen) {
+		s.firstOpen = finalEnd
 	}
 	return nil
 }
@@ -163,7 +166,7 @@ var requestsDesc = prometheus.NewDesc(namespace+"_requests_total",
 	[]string{"prefix", "outcome"}, nil)
 
 // Collect implements prometheus.Collector.
-func (s *requestSums) Collect(to chan<- prometheus.Metric) {
+func (s *requestSums) Collect(out chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sums := maps.Clone(s.finalSums)
@@ -171,7 +174,7 @@ func (s *requestSums) Collect(to chan<- prometheus.Metric) {
 		sums[labels] += n
 	}
 	for labels, n := range sums {
-		to <- prometheus.MustNewConstMetric(requestsDesc, prometheus.CounterValue, float64(n), labels[0],
+		out <- prometheus.MustNewConstMetric(requestsDesc, prometheus.CounterValue, float64(n), labels[0],
 			labels[1])
 	}
 }

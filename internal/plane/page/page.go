@@ -23,8 +23,8 @@ type Options struct {
 	// DSN, Policy and History locate the databases of the counters, the policy and the history. "" for Policy
 	// or History means DSN.
 	DSN, Policy, History string
-	// Renew, if not nil, is called before each new connection, and returns the current DSNs, so that changed
-	// passwords take effect.
+	// Renew, if not nil, is called before each new connection and returns the settings with the current DSNs,
+	// so that a changed password takes effect.
 	Renew func() (Options, error)
 	// Hosts are the host names of the page, besides addresses and localhost.
 	Hosts []string
@@ -39,7 +39,7 @@ type Server struct {
 	database    string
 	pools       *pools
 	answers     map[string]*answer
-	senderSlots chan struct{} // a semaphore for queries about senders
+	senderSlots chan struct{} // a semaphore: holds a value for each running query about a sender
 	closing     context.Context
 	cancel      context.CancelFunc
 	requests    requestSums
@@ -89,8 +89,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", "GET, HEAD")
 		(&failure{http.StatusMethodNotAllowed, "", "the method must be GET"}).write(w)
 	case strings.Contains(r.URL.RawQuery, "%00"):
-		(&failure{http.StatusBadRequest, "", "the address has a NUL (%00), which is in no name and no key"}).
-			write(w)
+		(&failure{http.StatusBadRequest, "",
+			"the URL has a NUL (%00), which no name and no key may contain"}).write(w)
 	case isAPI:
 		s.serveAPI(w, r, name)
 	case file == "metrics":
@@ -137,14 +137,15 @@ func setSecurityHeaders(h http.Header) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// misdirected is the response to a request for an unknown host.
+// misdirected is the response to a request for a host that isOwnHost refuses.
 var misdirected = &failure{http.StatusMisdirectedRequest, "host",
 	"the page is not for this host name: use the address that it listens on, or name the host in its " +
 		"settings (`hosts`, or --host of the command)"}
 
-// isOwnHost reports whether the host of a request is an address, localhost or one of Options.Hosts. All other
-// names are refused, because an attacker can point one to this machine (DNS rebinding), and a proxy with
-// certificates on demand even gets a certificate for it.
+// isOwnHost reports whether the host of a request is an address, localhost or one of Options.Hosts. The page
+// refuses all other names: an attacker can point a name to this machine, so that a script of the attacker
+// reads the page in the browser of an operator (DNS rebinding). A proxy with certificates on demand would
+// even get a certificate for that name.
 func (s *Server) isOwnHost(r *http.Request) bool {
 	name, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
@@ -183,7 +184,7 @@ func newFailure(err error) *failure {
 	if fieldErr, ok := errorAs[*ratelimit.FieldError](err); ok {
 		return &failure{http.StatusBadRequest, fieldErr.Field, err.Error()}
 	}
-	// SQLSTATE class 22 is invalid data, which only the parameter at can cause.
+	// SQLSTATE class 22 is invalid data. Only the query parameter "at" is parsed by SQL, so it is the cause.
 	if pgErr, ok := pgError(err); ok && strings.HasPrefix(pgErr.Code, "22") {
 		return &failure{http.StatusBadRequest, "at", pgErr.Message}
 	} else if ok {
@@ -198,7 +199,7 @@ func errorAs[E error](err error) (target E, ok bool) {
 	return target, ok
 }
 
-// apiKeys matches API keys, and parts of them that are longer than policy.Hint.
+// apiKeys matches API keys, and beginnings of API keys that are longer than the hint that lists show.
 var apiKeys = regexp.MustCompile("(?i)" + regexp.QuoteMeta(policy.KeyPrefix) + `[0-9A-Za-z]{5,}`)
 
 // hideKeys replaces API keys in a response body with their prefix.

@@ -70,7 +70,7 @@ func partSource(
 // sourceOf returns the database of a DSN.
 func sourceOf(shared settings.Store, dsn *host.DSN, where string) (*host.DataSource, error) {
 	shared.DSN = dsn.DSN
-	shared.From = dsn.From
+	shared.Source = dsn.From
 	resolved, err := shared.Resolve(where)
 	return &host.DataSource{Store: resolved, Configured: *dsn}, err
 }

@@ -94,7 +94,7 @@ func TestRefusedCostsAreRemembered(t *testing.T) {
 
 // A refusal is not remembered if its row was reset before the result arrived.
 func TestRefusalBeforeResetIsDropped(t *testing.T) {
-	for _, resets := range []int{1, 3000} { // 3,000 keys share the 256 entries of Stripe.cleared
+	for _, resets := range []int{1, 3000} { // 3,000 keys share 256 entries: 8 in each of 32 Stripes
 		synctest.Test(t, func(t *testing.T) {
 			store := newEngine(t,
 				&fakeDB{answer: func(ctx context.Context, statements []*pgdb.Statement) error {
