@@ -36,38 +36,32 @@ type Hit struct {
 	Slot *Slot
 }
 
-// Validate returns a *FieldError if the hit cannot be decided. It does not validate the limit.
-func (h *Hit) Validate() error {
-	if h.Limit == nil {
-		return &FieldError{"hit", "", "on a limit: Hit.Limit is nil"}
-	}
-	if h.Cost == 0 {
-		return &FieldError{"cost", "0", "1 or more, or below 0 for a refund; Peek asks without charging"}
-	}
-	if h.Limit.Algorithm == InFlight && !h.Peek {
-		if h.Cost < 0 {
-			return &FieldError{"cost", strconv.FormatInt(h.Cost, 10),
-				"1 or more for " + h.Limit.Algorithm.String() + ": Slot.Release releases the units"}
-		}
-		if h.Slot == nil {
-			return &FieldError{"slot", "", "a Slot for each hit on a limit " + h.Limit.Algorithm.String()}
-		}
-	}
-	if h.Cost < 0 && h.Peek {
-		return &FieldError{"cost", "below 0", "1 or more for a hit that only asks (Peek)"}
-	}
-	return nil
-}
-
-// ValidateHits returns a *FieldError if a hit is invalid or the lengths differ. Every Store
-// calls it first.
+// ValidateHits returns a *FieldError if a hit is invalid or the lengths differ. It does not validate the
+// limits. Every Store calls it first.
 func ValidateHits(hits []Hit, decisions []Decision) error {
 	if len(decisions) != len(hits) {
 		return &FieldError{"decisions", "another length", "as long as hits"}
 	}
 	for i := range hits {
-		if err := hits[i].Validate(); err != nil {
-			return err
+		h := &hits[i]
+		if h.Limit == nil {
+			return &FieldError{"hit", "", "on a limit: Hit.Limit is nil"}
+		}
+		if h.Cost == 0 {
+			return &FieldError{"cost", "0",
+				"1 or more, or below 0 for a refund; Peek asks without charging"}
+		}
+		if h.Limit.Algorithm == InFlight && !h.Peek {
+			if h.Cost < 0 {
+				return &FieldError{"cost", strconv.FormatInt(h.Cost, 10),
+					"1 or more for in_flight: Slot.Release releases the units"}
+			}
+			if h.Slot == nil {
+				return &FieldError{"slot", "", "a Slot for each hit on a limit in_flight"}
+			}
+		}
+		if h.Cost < 0 && h.Peek {
+			return &FieldError{"cost", "below 0", "1 or more for a hit that only asks (Peek)"}
 		}
 	}
 	return nil

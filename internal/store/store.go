@@ -239,7 +239,7 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
 	for i := range hits {
 		if hits[i].Limit == nil {
-			return hits[i].Validate()
+			return ratelimit.ValidateHits(hits[i:i+1], make([]ratelimit.Decision, 1))
 		}
 	}
 	timeout, err := s.await(ctx, timeout)

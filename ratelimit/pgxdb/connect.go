@@ -20,13 +20,13 @@ type renewal func(context.Context, *pgx.ConnConfig) error
 // errUnused keeps the pool from connecting before the first call.
 var errUnused = errors.New("pgxdb: no call yet")
 
-// calling is the key of a value in the context of a call. The pool's own contexts have none.
-type calling struct{}
+// callKey is the key of a value in the context of a call. The pool's own contexts have none.
+type callKey struct{}
 
 // beforeConnect renews the settings of a new connection. Connections to another server or database, or of
 // another user, end when they are free.
 func (d *DB) beforeConnect(ctx context.Context, c *pgx.ConnConfig) error {
-	if !d.used.Load() && ctx.Value(calling{}) == nil {
+	if !d.used.Load() && ctx.Value(callKey{}) == nil {
 		return errUnused
 	}
 	if err := d.renew(ctx, c); err != nil {

@@ -62,7 +62,7 @@ var _ pgdb.DB = (*DB)(nil)
 type DB struct {
 	pool   *pgxpool.Pool
 	shared bool          // the program made the pool and closes it
-	free   chan struct{} // a value for each slot that no call has
+	slots  chan struct{} // a value for each slot that no call has
 	logins logins
 	closed atomic.Bool
 	used   atomic.Bool  // a call has had a connection
@@ -177,15 +177,15 @@ func New(pool *pgxpool.Pool) (*DB, error) {
 
 // usePool sets the pool of d and returns d.
 func (d *DB) usePool(pool *pgxpool.Pool) *DB {
-	d.pool, d.free = pool, make(chan struct{}, pool.Config().MaxConns)
-	for range cap(d.free) {
-		d.free <- struct{}{}
+	d.pool, d.slots = pool, make(chan struct{}, pool.Config().MaxConns)
+	for range cap(d.slots) {
+		d.slots <- struct{}{}
 	}
 	return d
 }
 
 // MaxConns returns the largest number of connections.
-func (d *DB) MaxConns() int { return cap(d.free) }
+func (d *DB) MaxConns() int { return cap(d.slots) }
 
 // parse reads the settings of a DSN and the files that it names. It refuses unsafe settings that pgx accepts.
 func parse(dsn string) (*pgxpool.Config, error) {

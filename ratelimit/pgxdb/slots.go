@@ -12,28 +12,28 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
-// refusalTime is the time for which slots are withheld after a failed attempt to connect.
-const refusalTime = 250 * time.Millisecond
+// withholdTime is the time for which slots are withheld after a failed attempt to connect.
+const withholdTime = 250 * time.Millisecond
 
-// maxRefused bounds the further attempts of a call to connect while the pool is empty. A further attempt may
-// succeed, because a server also counts logins under way and sessions that are ending, and may therefore
-// refuse all of several concurrent logins.
-const maxRefused = 3
+// maxLoginRetries is the number of times that a call retries a login, if the server refused it for too many
+// connections and the pool has none. A retry may succeed, because a server also counts logins under way and
+// sessions that are ending, and may therefore refuse all of several concurrent logins.
+const maxLoginRetries = 3
 
 var errClosed = errors.New("pgxdb: the DB is closed")
 
 // acquire returns a connection for a call, which calls release afterwards.
 func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
-	first := !d.used.Load()
-	if first {
-		ctx = context.WithValue(ctx, calling{}, true)
+	opensPool := !d.used.Load()
+	if opensPool {
+		ctx = context.WithValue(ctx, callKey{}, true)
 	}
-	for refused := 0; ; {
+	for retries := 0; ; {
 		if d.closed.Load() {
 			return nil, errClosed
 		}
 		select {
-		case <-d.free:
+		case <-d.slots:
 		case <-ctx.Done():
 			return nil, d.withCause(ctx, fmt.Errorf("%w: pgxdb: none of the %d connections became free: %w",
 				pg.ErrNoTurn, d.MaxConns(), ctx.Err()))
@@ -41,7 +41,7 @@ func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		conn, err := d.pool.Acquire(ctx)
 		switch {
 		case err == nil:
-			if first {
+			if opensPool {
 				d.used.Store(true)
 			}
 			encoding := conn.Conn().PgConn().ParameterStatus("client_encoding")
@@ -51,37 +51,37 @@ func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 			d.release(conn)
 			return nil, fmt.Errorf(
 				"pgxdb: the pool's connections have the client_encoding %s, must have UTF8", encoding)
-		case ctx.Err() != nil || d.connections() == 0 && (!isTooMany(err) || refused == maxRefused):
-			d.free <- struct{}{}
+		case ctx.Err() != nil || d.connections() == 0 && (!isTooMany(err) || retries == maxLoginRetries):
+			d.slots <- struct{}{}
 			return nil, d.withCause(ctx, err)
 		case d.connections() > 0:
 			d.withhold()
 		default:
-			refused++
-			wait(ctx, time.Duration(rand.Int64N(int64(refusalTime)))) // others try at other times
-			d.free <- struct{}{}
+			retries++
+			wait(ctx, time.Duration(rand.Int64N(int64(withholdTime)))) // others try at other times
+			d.slots <- struct{}{}
 		}
 	}
 }
 
-// withhold keeps slots from all calls for refusalTime: the slot of a call that could not connect, and the
-// slots that have neither a call nor an idle connection. The call then waits for the slot of another call,
-// and thus for its connection.
+// withhold takes slots out of use for withholdTime: that of a call that could not connect, and each free slot
+// beyond the number of idle connections. So no call tries to connect, and the caller waits until another call
+// releases a connection.
 //
 // The slots bound how many calls have a connection or open one. The pool's own bound is not enough: a server
 // may allow fewer connections.
 func (d *DB) withhold() {
 	withheld := 1
-	for idle := int(d.pool.Stat().IdleConns()); len(d.free) > idle; {
+	for idle := int(d.pool.Stat().IdleConns()); len(d.slots) > idle; {
 		select {
-		case <-d.free:
+		case <-d.slots:
 			withheld++
 		default:
 		}
 	}
-	time.AfterFunc(refusalTime, func() {
+	time.AfterFunc(withholdTime, func() {
 		for range withheld {
-			d.free <- struct{}{}
+			d.slots <- struct{}{}
 		}
 	})
 }
@@ -108,7 +108,7 @@ func (d *DB) connections() int32 {
 // release returns a connection to the pool, and its slot.
 func (d *DB) release(conn *pgxpool.Conn) {
 	conn.Release()
-	d.free <- struct{}{}
+	d.slots <- struct{}{}
 }
 
 // withCause adds the latest login's failure to err, if the call ran out of time while the pool was empty.

@@ -90,7 +90,7 @@ func harmful(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB, dsn stri
 }
 
 // A documented setting has no effect on decisions, or Harmful names it, and the statement that corrects it.
-func TestEachDocumentedSetting(t *testing.T) {
+func TestDocumentedSettingsAreHarmlessOrNamed(t *testing.T) {
 	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -181,7 +181,7 @@ func usePolicyAndHistory(t *testing.T, db pgdb.DB, path string) (reports string)
 }
 
 // With a database in LATIN1, everything works except text beyond LATIN1, which fails with a hint.
-func TestLatin1FailsOnlyOtherText(t *testing.T) {
+func TestLatin1RefusesOnlyTextItLacks(t *testing.T) {
 	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -200,7 +200,7 @@ func (s *Store) lock(hits []ratelimit.Hit) ([]rowID, []*stripe, error) {
 	for i := range hits {
 		h := &hits[i]
 		if h.Limit == nil {
-			return nil, nil, h.Validate()
+			return nil, nil, ratelimit.ValidateHits(hits[i:i+1], make([]ratelimit.Decision, 1))
 		}
 		keys[i] = rowID{h.Limit.Durable, h.Limit.Prefix, h.StoredKey()}
 		indexes = append(indexes, s.stripeIndex(keys[i]))
