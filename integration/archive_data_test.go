@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// auditTexts has the expressions with which Postgres and DuckDB convert a column to the same text, for each
-// column whose cast to text differs. Weights are compared as numbers.
+// auditTexts maps a column to the expressions with which Postgres and DuckDB convert its values to the same
+// text. Casts to text convert the other columns to the same text. Weights are compared as numbers.
 var auditTexts = map[string]struct{ postgres, duckdb string }{
 	"time":    {"(extract(epoch FROM time) * 1000000)::bigint", "epoch_us(time)"},
 	"address": {"regexp_replace(address::text, '^([^:]*)/32$|^(.*)/128$', '\\1\\2')", ""},
@@ -34,25 +34,25 @@ func sql(t *testing.T, conn *pgx.Conn, text string, args ...any) {
 }
 
 // auditSums returns the number of rows, the number of values and a checksum of each column, and the number of
-// rows of each weight. columns is a query for the names of the columns. In hash, %s stands for a column's
-// text.
-func auditSums(t *testing.T, query func(sql string) [][]string, columns, from, hash, text string,
+// rows of each weight. columns is a query for the names of the columns, and table is what to select from. In
+// hash, %s stands for a column's text, which has the type textType.
+func auditSums(t *testing.T, query func(sql string) [][]string, columns, table, hash, textType string,
 	expression func(column string) string) map[string]string {
 	t.Helper()
 	var parts []string
 	for _, row := range query(columns) {
 		if c := row[0]; c != "weight" {
-			sum := fmt.Sprintf(hash, "("+cmp.Or(expression(c), c)+")::"+text)
+			sum := fmt.Sprintf(hash, "("+cmp.Or(expression(c), c)+")::"+textType)
 			parts = append(parts, fmt.Sprintf("SELECT '%s', count(*) || ' ' || count(%[1]s) || ' ' || "+
-				"coalesce(sum(%[2]s), 0) FROM %[3]s", c, sum, from))
+				"coalesce(sum(%[2]s), 0) FROM %[3]s", c, sum, table))
 		}
 	}
 	sums := map[string]string{}
 	for _, row := range query(strings.Join(parts, " UNION ALL ")) {
 		sums[row[0]] = row[1]
 	}
-	for _, row := range query(fmt.Sprintf("SELECT weight::%s, count(*)::%[1]s FROM %[2]s GROUP BY 1", text,
-		from)) {
+	for _, row := range query(fmt.Sprintf("SELECT weight::%s, count(*)::%[1]s FROM %[2]s GROUP BY 1",
+		textType, table)) {
 		weight, err := strconv.ParseFloat(row[0], 64)
 		if err != nil {
 			t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/seed"
 )
 
-// `make test-archive` archives more rows, and to S3 too.
+// `make test-archive` sets these flags, to archive more rows, and to archive to S3 as well.
 var (
 	archiveRows    = flag.Int("archive-rows", 30_000, "how many rows the tests of the archive have")
 	archiveGateway = flag.String("archive-gateway", "",
@@ -65,7 +65,7 @@ func archiveTargets(t *testing.T) []archiveTarget {
 	})
 }
 
-// archiveCommand returns caddy pg-ratelimit archive.
+// archiveCommand returns the command `caddy pg-ratelimit archive` with further args.
 func archiveCommand(t *testing.T, dsn string, target archiveTarget, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(buildCaddy(t), append([]string{"pg-ratelimit", "archive", "--dsn", dsn, "--before",
@@ -75,7 +75,8 @@ func archiveCommand(t *testing.T, dsn string, target archiveTarget, args ...stri
 	return cmd
 }
 
-// begin starts a program. The channel receives the error with which it ends, and then out has its output.
+// begin starts a program. When the program has ended, the channel ended receives its error, and out has its
+// output.
 func begin(t *testing.T, cmd *exec.Cmd) (ended chan error, out *bytes.Buffer) {
 	t.Helper()
 	out = &bytes.Buffer{}
@@ -135,6 +136,8 @@ func fillDays(t *testing.T, conn *pgx.Conn) {
 	}
 }
 
+// DuckDB reads all values of the audit log from the archive, in a folder and on S3. The command takes a
+// bounded amount of memory.
 func TestDuckDBReadsTheArchive(t *testing.T) {
 	t.Parallel()
 	dsn, conn := auditLog(t)
@@ -149,8 +152,9 @@ func TestDuckDBReadsTheArchive(t *testing.T) {
 	}
 }
 
-// An archive that is killed at random moments, and then runs again, loses no row. If a run ends before it is
-// killed, the same days get new rows, which the next run writes into second files.
+// A command that archives and drops days is killed at random moments, and runs again. At the end, the files
+// have each row once, and no day is left. If a run ends before it is killed, the same days get new rows,
+// which the next run writes into second files.
 func TestAnArchiveThatIsKilledLosesNothing(t *testing.T) {
 	t.Parallel()
 	work := time.Second + time.Duration(*archiveRows)*15*time.Microsecond

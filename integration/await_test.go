@@ -10,17 +10,17 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// awaitTimeout is the longest time that a test waits for work in the background.
+// awaitTimeout bounds the time that a test waits for work in the background.
 const awaitTimeout = 2 * time.Minute
 
 // await waits until a condition holds.
-func await(t *testing.T, what string, done func() bool) {
+func await(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	within.Within(t, awaitTimeout, what, done)
+	within.Within(t, awaitTimeout, what, condition)
 }
 
-// openStore returns a store on the database, with one postgres.Options or none. The test closes the store at
-// its end, and fails if the store reports a failure in the background.
+// openStore returns a store on the database, with at most one postgres.Options. It closes the store at the
+// test's end. The test fails if the store reports a failure in the background.
 func openStore(t *testing.T, dsn string, options ...postgres.Options) ratelimit.Store {
 	t.Helper()
 	db, err := pgxdb.Open(dsn, pgxdb.Options{})

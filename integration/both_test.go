@@ -41,7 +41,7 @@ func startBoth(t *testing.T, dsn string, routes ...route) []proxy {
 
 // controlledProxy is a proxy that a test kills, starts again on the same addresses, and reloads.
 type controlledProxy struct {
-	*harness.Process // the latest one
+	*harness.Process // the process of the latest start
 	name, url, admin string
 	start, reload    func()
 	reject           func() // reloads an invalid configuration, which changes nothing
@@ -82,8 +82,8 @@ func bothProxies(t *testing.T, dsn, backend string, limit object) map[string]str
 	return map[string]string{"caddy": both[0].url, "traefik": both[1].url}
 }
 
-// onlyInTraefik lists settings without a subdirective in Caddy. Caddy itself finds client addresses and has
-// placeholders, and it has global options for nodeName, region, history and rememberedRefusals.
+// onlyInTraefik lists settings that are not in Caddy's directive. Caddy has placeholders and finds client
+// addresses without the module, and has global options for the other four settings.
 var onlyInTraefik = []string{"ipStrategy", "forwardHeaders", "nodeName", "region", "history",
 	"rememberedRefusals"}
 
@@ -110,9 +110,9 @@ func subdirectives(settings object) string {
 		switch value := settings[name].(type) {
 		case []object:
 			for _, zone := range value {
-				more := maps.Clone(zone)
-				delete(more, "prefix")
-				fmt.Fprintf(&b, "zone %q {\n%s}\n", zone["prefix"], subdirectives(more))
+				rest := maps.Clone(zone)
+				delete(rest, "prefix")
+				fmt.Fprintf(&b, "zone %q {\n%s}\n", zone["prefix"], subdirectives(rest))
 			}
 		case object:
 			if name == "match" {

@@ -20,9 +20,9 @@ import (
 type model struct {
 	mu        sync.Mutex
 	random    *rand.Rand
-	reserve   int64
-	tokens    int64 // of all responses
-	beyond    int64 // the tokens above the reserves, since the last takeTotals
+	reserve   int64 // the cost that a proxy charges before the response
+	tokens    int64 // tokens of all responses
+	beyond    int64 // tokens above the reserves, since the last takeTotals
 	responses int64
 }
 
@@ -80,8 +80,8 @@ func rotateKey(t *testing.T, dsn string) string {
 }
 
 // A key's monthly budget of tokens holds over two proxies: 50 concurrent requests exceed the budget only by
-// the tokens above their reserves. A key that replaces the first one has the rest of the budget. The metrics
-// add up to the upstream's tokens, and failed responses cost nothing.
+// the tokens above their reserves. A key that replaces the first one continues with the rest of the budget.
+// Failed responses cost nothing. The invoice in the metrics has the tokens that the upstream reported.
 func TestABudgetOfTokensIsKeptAndInvoiced(t *testing.T) {
 	t.Parallel()
 	const budget, reserve, concurrent = 60_000, 200, 50

@@ -52,7 +52,7 @@ func buildCaddy(t *testing.T) string {
 	return harness.Caddy(t, "..")
 }
 
-// startCaddyOn starts a Caddy with a config that makes it listen on the address, and waits until it does.
+// startCaddyOn starts a Caddy with a config that listens on the address, and waits until the Caddy listens.
 func startCaddyOn(t *testing.T, address, config string, env ...string) *proxy {
 	t.Helper()
 	c := &proxy{harness.RunCaddy(t, "Caddy on "+address, buildCaddy(t), config, env...), "http://" + address}
@@ -81,7 +81,7 @@ func startCaddy(t *testing.T, dsn string, routes ...route) *proxy {
 	return startCaddyOn(t, address, caddyfile(address, dsn, routes))
 }
 
-// A deployment replaces proxies one after the other, or all together. The database has the counts.
+// The counts of a limit survive the stop and the kill of all proxies, because the database has them.
 func TestCountsSurviveARestart(t *testing.T) {
 	dsn := cluster.Open(t)
 	limited := route{path: "/", limit: decideAlways(object{"prefix": "restarted", "limit": "6 1h",

@@ -16,13 +16,13 @@ import (
 
 var citusBin = flag.String("citus", "", "the folder of the programs of a Postgres with Citus")
 
-// While shards move from worker to worker, each of 6 users in 8 shards gets what the limit allows of both
-// proxies together.
+// While shards move between workers, a Caddy and a Traefik together admit exactly the quota of each of 6
+// users, whose counters are in 8 shards.
 func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 	if *citusBin == "" {
 		t.Skip("make test-citus runs this")
 	}
-	const shards, users, quota, each = 8, 6, 500, 300
+	const shards, users, quota, perProxy = 8, 6, 500, 300
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	servers := startCitus(t, ctx, 3, shards)
@@ -31,7 +31,7 @@ func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 
 	done := make(chan *harness.Result)
 	go func() {
-		done <- harness.Run(t.Context(), harness.Load{Clients: 24, Requests: 2 * users * each,
+		done <- harness.Run(t.Context(), harness.Load{Clients: 24, Requests: 2 * users * perProxy,
 			Request: func(i int) *http.Request {
 				return harness.Get(urls[[]string{"caddy", "traefik"}[i/users%2]], "X-User",
 					fmt.Sprint("user", i%users))
@@ -68,14 +68,14 @@ func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 		}
 	}
 	for user := range users {
-		if passed[user] != quota || passed[user]+refused[user] != 2*each {
+		if passed[user] != quota || passed[user]+refused[user] != 2*perProxy {
 			t.Errorf("user%d: %d requests passed and %d were refused, want %d and %d", user, passed[user],
-				refused[user], quota, 2*each-quota)
+				refused[user], quota, 2*perProxy-quota)
 		}
 	}
 }
 
-// startCitus starts a Citus with counts in shards.
+// startCitus starts a Citus cluster with workers, and distributes the counters over shards.
 func startCitus(t *testing.T, ctx context.Context, workers, shards int) *citus.Servers {
 	t.Helper()
 	servers, err := citus.Start(ctx, citus.Options{BinDir: *citusBin, Workers: workers})

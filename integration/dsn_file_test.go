@@ -46,22 +46,24 @@ func TestChangedPasswordInFileIsUsed(t *testing.T) {
 	harness.Start(t, harness.Program{Name: "the page", Path: buildCaddy(t), Dir: dir,
 		Args: []string{"pg-ratelimit", "page", "--listen", page, "--dsn",
 			"{file." + limits + "}"}}).AwaitAddress(t, page)
-	for i, to := range [][2]string{{"first", "one"}, {"first", "three"}, {"second", "two"}} {
+	for i, login := range [][2]string{{"first", "one"}, {"first", "three"}, {"second", "two"}} {
 		if i == 1 {
 			cluster.Execute(t, dsn, "ALTER ROLE first PASSWORD 'three'")
 		}
-		change(to[0], to[1])
+		user, password := login[0], login[1]
+		as := " as " + user + " with " + password
+		change(user, password)
 		cluster.Execute(t, dsn, fmt.Sprintf(`SELECT rate_limit_rule('rule-%d', action => 'block',
 			paths => '{/%d}')`, i, i))
 		for _, url := range []string{c.url, tr.url} {
-			await(t, url+" is limited as "+to[0]+" with "+to[1], func() bool {
+			await(t, url+" is limited"+as, func() bool {
 				return harness.Ask(t, harness.Get(url+"/open")).Header.Get("X-RateLimit-Limit") == "1000"
 			})
-			await(t, url+" obeys the policy as "+to[0]+" with "+to[1], func() bool {
+			await(t, url+" applies the policy"+as, func() bool {
 				return harness.Ask(t, harness.Get(fmt.Sprint(url, "/", i))).Status == http.StatusForbidden
 			})
 		}
-		await(t, "a response of the page as "+to[0]+" with "+to[1],
+		await(t, "a response of the page"+as,
 			func() bool { return statusesOf(t, 1, "http://"+page+"/metrics") == "200" })
 	}
 }

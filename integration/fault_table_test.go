@@ -44,8 +44,11 @@ var replicating = cluster.Options{
 	Config: map[string]string{"max_connections": "60", "wal_retrieve_retry_interval": "200ms"},
 }
 
-// faultPaths are the paths of the load. The limit of /wide is never reached, the limit of /tight is used up,
-// and both have on_error local. /deny responds 503 while the database makes no decisions. /none has no limit.
+// faultPaths are the paths of the load:
+//   - /wide has a limit that is never reached, with on_error local.
+//   - /tight has a limit that is used up, with on_error local.
+//   - /deny responds 503 while the database makes no decisions.
+//   - /none has no limit.
 var faultPaths = []string{"/wide", "/tight", "/deny", "/none"}
 
 // No fault of the database makes a response wrong: /wide admits all requests, and /tight refuses all. /tight
@@ -77,19 +80,20 @@ func TestNoFaultMakesResponsesWrong(t *testing.T) {
 	fmt.Print(table.String())
 }
 
-// runSQL runs commands on a server, each on a connection of its own.
+// runSQL runs commands on a server, each on a new connection.
 func runSQL(dsn string, sql ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	for _, one := range sql {
-		if err := cluster.Run(ctx, dsn, one); err != nil {
+	for _, s := range sql {
+		if err := cluster.Run(ctx, dsn, s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// useUpConnections ends the connections of the proxies, and takes all that the server has.
+// useUpConnections ends connections of the proxies again and again for the duration lasts, and opens all
+// connections that the server then allows.
 func useUpConnections(dsn string, lasts time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -118,7 +122,8 @@ func useUpConnections(dsn string, lasts time.Duration) error {
 	return nil
 }
 
-// measureFault causes a fault under load, and returns the cells of the table.
+// measureFault causes a fault under load, and returns the cells of the table. It fails the test if a response
+// is wrong, if the fault adds too much latency, or if limits are exact again too late.
 func measureFault(t *testing.T, proxies []*controlledProxy, name string, begin, end func() error) (
 	cells []string,
 ) {
@@ -216,21 +221,22 @@ func measureFault(t *testing.T, proxies []*controlledProxy, name string, begin, 
 	return cells
 }
 
+// wideRoute returns a route with a limit that is never reached. Its prefix is the path.
+func wideRoute(path, onError string) route {
+	return route{path: path, limit: object{"prefix": path, "limit": "1000000 1h", "key": "all",
+		"onError": onError}}
+}
+
+// tightRoute returns a route with a limit of 3. All such routes share its counters.
+func tightRoute(path, onError string) route {
+	return route{path: path, limit: object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window",
+		"key": "{header.X-Key}", "durable": true, "synchronousCommit": true, "onError": onError}}
+}
+
 // faultRoutes returns the limits of faultPaths.
 func faultRoutes() []route {
-	return []route{
-		{path: "/wide", limit: object{"prefix": "wide", "limit": "1000000 1h", "key": "all",
-			"onError": "local"}},
-		{path: "/tight", limit: object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window",
-			"key":     "{header.X-Key}",
-			"durable": true, "synchronousCommit": true, "onError": "local"}},
-		{path: "/used", limit: object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window",
-			"key":     "{header.X-Key}",
-			"durable": true, "synchronousCommit": true, "onError": "deny"}},
-		{path: "/deny", limit: object{"prefix": "deny", "limit": "1000000 1h", "key": "all",
-			"onError": "deny"}},
-		{path: "/none"},
-	}
+	return []route{wideRoute("/wide", "local"), tightRoute("/tight", "local"), tightRoute("/used", "deny"),
+		wideRoute("/deny", "deny"), {path: "/none"}}
 }
 
 // faultBed has what the faults of TestNoFaultMakesResponsesWrong act on.
@@ -248,10 +254,10 @@ type tableFault struct {
 
 // serverFaults returns the faults of a server and of the networks before it.
 func serverFaults(server *cluster.Cluster, networks ...*slownet.Proxy) []tableFault {
-	each := func(do func(*slownet.Proxy)) func() error {
+	each := func(f func(*slownet.Proxy)) func() error {
 		return func() error {
 			for _, network := range networks {
-				do(network)
+				f(network)
 			}
 			return nil
 		}
@@ -281,7 +287,7 @@ func (b *faultBed) faults(t *testing.T) []tableFault {
 		{name: "a row is locked", begin: func() error {
 			locks = cluster.Connect(t, b.server.DSN("postgres"))
 			_, err := locks.PgConn().Exec(t.Context(),
-				"BEGIN; SELECT 1 FROM rate_limit_ephemeral WHERE prefix IN ('wide', 'deny') FOR UPDATE").
+				"BEGIN; SELECT 1 FROM rate_limit_ephemeral WHERE prefix IN ('/wide', '/deny') FOR UPDATE").
 				ReadAll()
 			return err
 		}, end: func() error { return locks.Close(context.Background()) }},

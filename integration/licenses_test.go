@@ -15,8 +15,8 @@ import (
 	"github.com/google/licensecheck"
 )
 
-// permitted lists, by SPDX identifier, licenses that require only their text and a notice, or the source of
-// changed files.
+// permitted lists the SPDX identifiers of licenses that require only their text and a notice, or the source
+// of changed files.
 var permitted = []string{"MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "ISC", "Unlicense", "CC0-1.0",
 	"MPL-2.0"}
 

@@ -29,7 +29,8 @@ type randomConfig struct {
 	inGo    bool // httplimit can have the configuration
 }
 
-// keysInGo are the keys that a program makes for httplimit.
+// keysInGo maps a key of a configuration to the function with which a Go program makes the same key for
+// httplimit.
 var keysInGo = map[string]func(r *http.Request) string{
 	"all":                      func(*http.Request) string { return "all" },
 	"{method}":                 func(r *http.Request) string { return r.Method },
@@ -43,13 +44,13 @@ func userOf(r *http.Request) string {
 	return serve.Network(strings.Join(r.Header["X-User"], ","), 32, 64)
 }
 
-// otherKeys are further keys, which only the proxies make.
+// otherKeys are further keys, which only the proxies can have.
 var otherKeys = []string{"{client_ip}", "{host}", "{hostport}", "{labels.1}", "{path}", "{dir}", "{file}",
 	"{path.1}", "{uri}", "{query}", "{query.q}", "{header.X-Six}",
 	"{cookie.sid}", "{header.Authorization}", "{header.X-Api-Key} | {client_ip}", "a-{header.X-Six}-{host}",
 	"{scheme}{port}"}
 
-func pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(from))] }
+func pick[T any](random *rand.Rand, list ...T) T { return list[random.IntN(len(list))] }
 
 // makeUp returns the configuration n, of random settings. No response depends on the time of a request.
 func makeUp(random *rand.Rand, n int) *randomConfig {
@@ -75,8 +76,8 @@ func makeUp(random *rand.Rand, n int) *randomConfig {
 }
 
 // madeUpWindows are the windows of the limits of a configuration. A response names the limit that refuses for
-// the longest time. No part of a window is as long as a part of another window, because between equal times
-// the moment of the request would decide.
+// the longest time. No part of a window is as long as a part of another window, because with equal times, the
+// moment of the request would decide which limit a response names.
 var madeUpWindows = []string{"100003s", "110017s", "120011s"}
 
 // zoneOf returns the limit i of a configuration, with random settings.

@@ -13,14 +13,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// The program of `make run` prints lines to try, which work. internal/demo tests a second run.
+// The program of `make run` prints commands to try, which show what the text around them says. internal/demo
+// tests a second run.
 func TestMakeRunShowsAPolicy(t *testing.T) {
 	text, err := os.ReadFile("../Caddyfile.example")
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := filepath.Join(t.TempDir(), "Caddyfile")
-	// Every request has to be decided here, however slow the machine is.
+	// However slow the machine is, every request must get a decision.
 	patient := strings.ReplaceAll(string(text), "on_error allow", "timeout 1m\n\t\ton_error deny")
 	if err := os.WriteFile(config, []byte(patient), 0o600); err != nil {
 		t.Fatal(err)
@@ -35,7 +36,7 @@ func showsAll(output string, parts ...string) bool {
 	return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(output, part) })
 }
 
-// demoLines are the lines to try that make run prints.
+// demoLines are the commands to try that `make run` prints.
 type demoLines struct {
 	t     *testing.T
 	dsn   string
@@ -54,7 +55,7 @@ const (
 	demoTop
 )
 
-// tryDemo starts make run, and tries what it prints.
+// tryDemo starts the program of `make run`, and runs the commands that it prints.
 func tryDemo(t *testing.T, demo, dsn string, args ...string) {
 	t.Helper()
 	address := harness.FreeAddress(t)

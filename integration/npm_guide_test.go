@@ -40,8 +40,8 @@ func guideSQL(t *testing.T) []string {
 	return blocks
 }
 
-// The guide's statements lead from the npm library to this module and back. The proxies have an account that
-// does not own the tables.
+// The SQL of docs/migrating-from-npm.md leads from the npm library to this module and back, and each program
+// counts on from the counts of the other. The proxies have an account that does not own the tables.
 func TestNpmGuideLeadsThereAndBack(t *testing.T) {
 	t.Parallel()
 	look, reorder, grant, check := stepsOfGuide(t)

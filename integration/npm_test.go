@@ -15,9 +15,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// In the tests of this file and of npm_guide_test.go, a Node program and this module limit in the same rows.
-// The Node program has the documented statements of the npm library, and runs them with its driver, the
-// package pg.
+// In the tests of this file and of npm_guide_test.go, a Node program and this module count in the same rows.
+// The Node program runs the documented statements of the npm library with the library's driver, the package
+// pg.
 
 // tables are the two tables of counters.
 var tables = []struct {
@@ -31,7 +31,7 @@ var tables = []struct {
 // shared is a limit that several programs enforce.
 type shared struct {
 	limit   *ratelimit.Limit
-	maxCost int64 // hits cost from 1 to this
+	maxCost int64 // hits have costs from 1 to maxCost
 	key     string
 
 	admitted atomic.Int64 // the sum of costs that passed
@@ -86,7 +86,7 @@ func (s *shared) route() route {
 		"key": "{header.X-Subject}", "cost": "{header.X-Cost}"})}
 }
 
-// exhaust takes hits in n goroutines until each has a refusal of a hit of cost 1, and adds up what passes.
+// exhaust takes hits in n goroutines, each until a hit of cost 1 is refused, and adds up the costs that pass.
 func (s *shared) exhaust(t *testing.T, n int, take taker) {
 	var wait sync.WaitGroup
 	for caller := range n {

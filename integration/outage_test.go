@@ -10,19 +10,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// Proxies that start before their database follow on_error, and decide once the database has started.
-// TestNoFaultMakesResponsesWrong has outages after the start.
+// Proxies that start before their database follow on_error, log the cause, and decide once the database has
+// started. TestNoFaultMakesResponsesWrong has outages after the start.
 func TestPostgresIsDownAtLoad(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	proxies := startBoth(t, dsn,
-		route{path: "/allow", limit: object{"prefix": "allow", "limit": "1000000 1h", "key": "all",
-			"onError": "allow"}},
-		route{path: "/deny", limit: object{"prefix": "deny", "limit": "1000000 1h", "key": "all",
-			"onError": "deny"}},
+	proxies := startBoth(t, dsn, wideRoute("/allow", "allow"), wideRoute("/deny", "deny"),
 		route{path: "/tight", limit: decideAlways(object{"prefix": "tight", "limit": "5 1h",
 			"key": "{header.X-Key}"})})
 	for _, p := range proxies {

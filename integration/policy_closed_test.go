@@ -38,9 +38,9 @@ func randomKey(t *testing.T) string {
 	return key
 }
 
-// An invented key opens nothing while keys cannot be looked up: both proxies refuse what is closed to all
-// senders, and charge the limits that all senders share. If a rule depends on the sender, on_error decides.
-// Package policy tests each kind of rule and ban.
+// An invented key opens nothing while keys cannot be looked up. Both proxies refuse requests that are blocked
+// for all senders, and users that are banned, and charge the limits that all senders share. If a rule depends
+// on the sender, on_error decides. Package policy tests each kind of rule and ban.
 func TestAnUnknownKeyOpensNothing(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")

@@ -82,8 +82,8 @@ func underLoad(t *testing.T, urls []string) {
 	})
 }
 
-// change runs SQL that changes the status of a sender's requests. A proxy that takes longer than a second
-// fails the test, and so does another status before or after the change.
+// change runs SQL that changes the status of a sender's requests from before to after. The test fails if a
+// proxy takes longer than a second to apply the change, or if a request gets another status.
 func change(t *testing.T, dsn, sql string, urls []string, before, after int, headers ...string) {
 	t.Helper()
 	const maxDelay = time.Second

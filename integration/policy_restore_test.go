@@ -41,14 +41,14 @@ func askShutOut(t *testing.T, urls []string, bannedKeys ...string) *askers {
 			}
 		}
 		random := func() string { return randomKey(t) }
-		is := func(value string) func() string { return func() string { return value } }
+		fixed := func(value string) func() string { return func() string { return value } }
 		add("a blocked path, random key", plain, "/closed/x", key, random)
-		add("a blocked path, user", plain, "/closed/x", "X-User", is("bob"))
+		add("a blocked path, user", plain, "/closed/x", "X-User", fixed("bob"))
 		add("a banned network, random key", shut, "/", key, random)
-		add("a banned network, another user", shut, "/", "X-User", is("bob"))
-		add("a banned user", plain, "/", "X-User", is("mallory"))
+		add("a banned network, another user", shut, "/", "X-User", fixed("bob"))
+		add("a banned user", plain, "/", "X-User", fixed("mallory"))
 		for i, banned := range bannedKeys {
-			add(fmt.Sprint("banned key ", i), plain, "/", key, is(banned))
+			add(fmt.Sprint("banned key ", i), plain, "/", key, fixed(banned))
 		}
 	}
 	return askOften(t, kinds)
@@ -65,10 +65,10 @@ func byStatus(responses map[string]map[int]int) map[int]int {
 	return sum
 }
 
-// While a backup is restored into the live database, bans and block rules hold, and a limited user stays
-// limited, although the counters start anew. A proxy that rate_limit_proxies shows as 0 changes behind has
-// applied the policy of the backup. restoreWays lists the ways of pg_restore; the first way is in
-// docs/runbook.md. internal/plane/policy tests what proxies read of a partial restore.
+// While a backup is restored into the live database, bans and block rules hold. The limit admits its quota
+// only once more, because the counters start anew. A proxy that rate_limit_proxies shows as 0 changes behind
+// has applied the policy of the backup. restoreWays lists the ways to run pg_restore; docs/runbook.md has the
+// first way. internal/plane/policy tests what proxies read of a partial restore.
 func TestABackupIsRestoredUnderLoad(t *testing.T) {
 	const limit = 5
 	banned, insert := policytest.NewKey(t, 7, "alice")
@@ -101,18 +101,19 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 	}
 }
 
-// restoreWay is a way to restore a backup. Before it, empty runs as SQL, unless it is "".
+// restoreWay is a way to restore a backup.
 type restoreWay struct {
-	name, empty string
-	args        []string
+	name   string
+	before string // SQL that empties the tables before the restore; "" if pg_restore does so
+	args   []string
 }
 
 // restoreWays returns the ways to restore a backup of everything, and one of the policy's data.
 func restoreWays(dsn, backup, policyBackup string) []restoreWay {
 	ofPolicy := dataOfPolicy(dsn)
-	empty := ""
+	disable := ""
 	for _, table := range policyTables {
-		empty += "ALTER TABLE " + table + " DISABLE TRIGGER ALL; "
+		disable += "ALTER TABLE " + table + " DISABLE TRIGGER ALL; "
 	}
 	return []restoreWay{
 		{"-1 --clean", "", []string{"-1", "--clean", "-d", dsn, backup}},
@@ -120,9 +121,9 @@ func restoreWays(dsn, backup, policyBackup string) []restoreWay {
 		{"--clean --disable-triggers", "", []string{"--clean", "--if-exists", "--disable-triggers", "-d", dsn,
 			backup}},
 		{"--clean -j 4", "", []string{"--clean", "--if-exists", "-j", "4", "-d", dsn, backup}},
-		{"-a --disable-triggers", empty + "TRUNCATE " + strings.Join(policyTables, ", "),
+		{"-a --disable-triggers", disable + "TRUNCATE " + strings.Join(policyTables, ", "),
 			append(ofPolicy, policyBackup)},
-		{"-a --disable-triggers -j 4", empty + "TRUNCATE " + strings.Join(policyTables, ", "),
+		{"-a --disable-triggers -j 4", disable + "TRUNCATE " + strings.Join(policyTables, ", "),
 			append(append([]string{"-j", "4"}, ofPolicy...), policyBackup)},
 	}
 }
@@ -145,7 +146,8 @@ type restoreLoad struct {
 	limit   int
 }
 
-// restore restores a backup that lacks a rule. Bans, block rules and the limit hold.
+// restore creates a rule and restores a backup that lacks the rule. It checks that bans, block rules and the
+// limit hold meanwhile.
 func (l *restoreLoad) restore(t *testing.T, way restoreWay) {
 	t.Helper()
 	cluster.Execute(t, l.dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}')")
@@ -155,11 +157,11 @@ func (l *restoreLoad) restore(t *testing.T, way restoreWay) {
 	}
 	l.shut.take()
 	l.limited.take()
-	if way.empty != "" {
-		cluster.Execute(t, l.dsn, way.empty)
+	if way.before != "" {
+		cluster.Execute(t, l.dsn, way.before)
 	}
 	restoreTool(t, "pg_restore", way.args...)
-	if way.empty == "" {
+	if way.before == "" {
 		awaitRestored(t, l.dsn, l.urls)
 	} else {
 		// The triggers log this change, so proxies read the restored policy.
@@ -187,8 +189,8 @@ func (l *restoreLoad) restore(t *testing.T, way restoreWay) {
 	}
 }
 
-// awaitRestored waits until rate_limit_proxies has all proxies current, and checks that they apply the
-// backup.
+// awaitRestored waits until rate_limit_proxies shows all proxies as current, and checks that they apply the
+// policy of the backup.
 func awaitRestored(t *testing.T, dsn string, urls []string) {
 	t.Helper()
 	await(t, "nodes", func() bool {

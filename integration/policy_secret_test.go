@@ -19,23 +19,23 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// keyFragments returns parts of an API key, plain and in base64, that must be nowhere. A hint shows other
-// parts.
+// keyFragments returns parts of an API key, plain and in base64, that must be nowhere. The hint of a key has
+// other parts of the key.
 func keyFragments(key string) []string {
 	middle := key[len(key)/2-6 : len(key)/2+6]
 	encoded := base64.StdEncoding.EncodeToString([]byte(key))
 	return []string{middle, encoded[len(encoded)/2-8 : len(encoded)/2+8]}
 }
 
-// secretSearch looks for API keys in texts.
+// secretSearch searches texts for API keys.
 type secretSearch struct {
 	t     *testing.T
 	keys  map[string]string // by their kind, such as revoked
 	texts int               // the number of texts that were searched
 }
 
-// in fails the test if a text has one of the keys.
-func (s *secretSearch) in(where, text string) {
+// scan fails the test if a text has one of the keys. where names the text in messages.
+func (s *secretSearch) scan(where, text string) {
 	s.t.Helper()
 	s.texts++
 	for what, key := range s.keys {
@@ -48,8 +48,8 @@ func (s *secretSearch) in(where, text string) {
 	}
 }
 
-// inFolder fails the test if a file of a folder has one of the keys.
-func (s *secretSearch) inFolder(where, folder string) {
+// scanFolder fails the test if a file of a folder has one of the keys.
+func (s *secretSearch) scanFolder(where, folder string) {
 	s.t.Helper()
 	before := s.texts
 	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
@@ -57,7 +57,7 @@ func (s *secretSearch) inFolder(where, folder string) {
 			return err
 		}
 		text, err := os.ReadFile(path)
-		s.in(where+" "+path, string(text))
+		s.scan(where+" "+path, string(text))
 		return err
 	})
 	if err != nil {
@@ -146,7 +146,7 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 						a.Status,
 						a.Body, statuses)
 				}
-				search.in("a response to the "+what+" key", fmt.Sprint(a.Header, a.Body))
+				search.scan("a response to the "+what+" key", fmt.Sprint(a.Header, a.Body))
 			}
 		}
 	}
@@ -179,11 +179,11 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	use("late", http.StatusServiceUnavailable)
-	search.in("Caddy's metrics", metrics+harness.Ask(t, harness.Get(c.url+"/metrics")).Body)
-	search.in("Traefik's API", harness.Ask(t, harness.Get(tr.admin+"/api/rawdata")).Body)
-	search.inFolder("Caddy's storage", storage)
-	search.inFolder("the database's files", server.DataDir())
-	search.inLogs(c.Log(), tr.Log(), server.LogFile())
+	search.scan("Caddy's metrics", metrics+harness.Ask(t, harness.Get(c.url+"/metrics")).Body)
+	search.scan("Traefik's API", harness.Ask(t, harness.Get(tr.admin+"/api/rawdata")).Body)
+	search.scanFolder("Caddy's storage", storage)
+	search.scanFolder("the database's files", server.DataDir())
+	search.scanLogs(c.Log(), tr.Log(), server.LogFile())
 }
 
 // keysToSearch returns keys of each state, and SQL that inserts those that the database has, and rules that
@@ -217,20 +217,21 @@ func keysToSearch(t *testing.T) (search *secretSearch, sql string) {
 		per_hour => 1);`
 }
 
-// inLogs searches the logs, and fails the test if one lacks lines about the requests with the keys.
-func (s *secretSearch) inLogs(caddy, traefik, postgres string) {
+// scanLogs scans the logs. postgres is the path of the database's log. The test fails if Caddy's or the
+// database's log has no lines about requests with keys.
+func (s *secretSearch) scanLogs(caddy, traefik, postgres string) {
 	s.t.Helper()
-	s.in("Caddy's log", caddy)
-	s.in("Traefik's log", traefik)
+	s.scan("Caddy's log", caddy)
+	s.scan("Traefik's log", traefik)
 	log, err := os.ReadFile(postgres)
 	if err != nil || !strings.Contains(string(log), "rate_limit_api_keys") {
 		s.t.Errorf("the log of the database: error %v, %d bytes, want statements about API keys", err,
 			len(log))
 	}
-	s.in("the database's log", string(log))
+	s.scan("the database's log", string(log))
 	for _, where := range []string{"request refused by the policy", "http.log.access", "http.log.error"} {
 		if !strings.Contains(caddy, where) {
-			s.t.Errorf("Caddy's log lacks %q: the test proves nothing", where)
+			s.t.Errorf("Caddy's log lacks %q, so this test proves nothing", where)
 		}
 	}
 }

@@ -10,12 +10,12 @@ import (
 	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 )
 
-// server returns the DSN of one of both servers.
+// server returns the DSN of the server with the port in a variable, PGPORT or STANDBY_PORT.
 func (r *rehearsal) server(port string) string {
 	return "postgres://postgres@127.0.0.1:" + r.variable(port) + "/postgres?sslmode=disable"
 }
 
-// variable returns a variable of the commands.
+// variable returns the value of an environment variable of the commands.
 func (r *rehearsal) variable(name string) string {
 	for _, v := range slices.Backward(r.env) { // the last one counts
 		if value, ok := strings.CutPrefix(v, name+"="); ok {
@@ -44,8 +44,7 @@ func (r *rehearsal) loseThePrimary() {
 	time.Sleep(500 * time.Millisecond)
 }
 
-// decidedWithin waits until both proxies decide, and fails the test if that took longer than limit since a
-// time.
+// decidedWithin waits until both proxies decide, and fails the test if that is later than limit after since.
 func (r *rehearsal) decidedWithin(what string, since time.Time, limit time.Duration) {
 	r.t.Helper()
 	late := within.Lateness()

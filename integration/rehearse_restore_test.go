@@ -59,7 +59,8 @@ func rehearseRestoreAndFailover(t *testing.T) {
 	r.failOver()
 }
 
-// failOver makes a synchronous standby, and fails over to it and back.
+// failOver creates a synchronous standby, fails over to it, and fails over back to the first server. The
+// standby has all counts of the durable limit, and the limit holds.
 func (r *rehearsal) failOver() {
 	t := r.t
 	r.replicateSynchronously()
@@ -68,7 +69,7 @@ func (r *rehearsal) failOver() {
 	r.loseThePrimary()
 	r.page("Fail over", 0)
 	r.decidedWithin("the promotion", time.Now(), 2*time.Second)
-	within.Pause(time.Second) // within which proxies notice
+	within.Pause(time.Second) // proxies detect the failover in this time
 	if n := r.number(rehearsedCount + " AND key = 'failover'"); n < admitted {
 		t.Errorf("the standby counts %d, want the %d that were admitted", n, admitted)
 	}
@@ -148,7 +149,7 @@ func (r *rehearsal) destroyAndRestore(ca string) {
 	r.page("Restore to a point in time", 1)
 	r.awaitDecisions()
 	r.awaitPolicyApplied()
-	within.Pause(time.Second) // within which proxies notice
+	within.Pause(time.Second) // proxies detect the restore in this time
 	r.page("Restore to a point in time", 2)
 	r.sh("the saved changes", "grep -F 198.51.100.0/24 changes.json")
 	if bans := r.text("SELECT string_agg(network::text, ' ') FROM rate_limit_bans"); bans != "192.0.2.0/24" {

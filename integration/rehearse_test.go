@@ -26,15 +26,15 @@ type rehearsal struct {
 	t       *testing.T
 	dir     string
 	env     []string
-	account *syscall.Credential // of the server; nil is the account of the test
+	account *syscall.Credential // account of the server; nil: the account of the test
 	blocks  map[string][]string // the commands of the page, by heading
 	dsn     string
 	urls    []string // of a Caddy and a Traefik
 }
 
 const (
-	rehearsedQuota = 2000 // of the durable limit
-	rehearsedShort = 200  // of the other one, at /short
+	rehearsedQuota = 2000 // quota of the durable limit
+	rehearsedShort = 200  // quota of the limit at /short, which is not durable
 	rehearsedCount = "SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_durable WHERE prefix = " +
 		"'rehearsed'"
 )
@@ -66,12 +66,12 @@ func newRehearsal(t *testing.T) *rehearsal {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// the account may not see the checkout
+	// Copy the program, because the account may have no access to the repository.
 	if err := os.WriteFile(filepath.Join(dir, "caddy"), program, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	tools := filepath.Dir(cluster.Tool(t, "pg_ctl"))
-	// as pg_ctlcluster of Debian does
+	// Run pg_ctl without the other variables, as Debian's pg_ctlcluster does.
 	emptied := "#!/bin/sh\nexec env -i PGDATA=\"$PGDATA\" " + tools + "/pg_ctl \"$@\"\n"
 	if err := os.WriteFile(filepath.Join(dir, "pg_ctl"), []byte(emptied), 0o755); err != nil {
 		t.Fatal(err)
@@ -193,8 +193,8 @@ func (r *rehearsal) number(sql string) int64 { return cluster.Query[int64](r.t, 
 
 func (r *rehearsal) text(sql string) string { return cluster.Query[string](r.t, r.dsn, sql) }
 
-// proxies starts a Caddy and a Traefik with a leased limit for each X-Key and a policy, and with a limit
-// that is not durable.
+// proxies starts a Caddy and a Traefik. Both have a policy, a durable limit with leases, and at /short a
+// limit that is not durable. The limits count by X-Key.
 func (r *rehearsal) proxies() {
 	short := rehearsedLimit("short", rehearsedShort)
 	long := rehearsedLimit("rehearsed", rehearsedQuota)

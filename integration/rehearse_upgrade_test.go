@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// rehearseUpgrade upgrades Postgres under proxies that stay in use. The other version is the same one, since
-// Debian has no other.
+// rehearseUpgrade upgrades Postgres under proxies that stay in use. Both versions are the same, because
+// Debian has only one.
 func rehearseUpgrade(t *testing.T) {
 	r := newRehearsal(t)
 	r.proxies()

@@ -34,8 +34,8 @@ func serveHandlers(t *testing.T, handlers map[string]http.Handler) string {
 }
 
 // Random requests to random configurations get the same responses from Caddy, the interpreted plugin and
-// httplimit, and leave the same rows. docs/traefik.md, "Differences", has what differs. Leases, waits and
-// refusals without the database are left out, since they depend on the time.
+// httplimit, and leave the same rows. docs/traefik.md, "Differences", lists what differs. The configurations
+// have no leases, and the test ignores waits, because these depend on the time.
 func TestProxiesRespondTheSame(t *testing.T) {
 	t.Parallel()
 	configurations, requests := 40, 300
@@ -86,7 +86,7 @@ func TestProxiesRespondTheSame(t *testing.T) {
 	}
 }
 
-// histories has queries for what a database has of the requests, without times and node names.
+// histories has queries for the rows that requests leave in a database, without times and node names.
 var histories = map[string]string{
 	"the counters": rowsOf("^c|^rule"),
 	// Equal refusals of a second are one row, with the path of the first. A hidden key has a salt of its
@@ -106,14 +106,14 @@ var histories = map[string]string{
 }
 
 // difference returns the lines that only one of two lists has, with - or + before them.
-func difference(one, two []string) (alone []string) {
-	for _, line := range one {
-		if !slices.Contains(two, line) {
+func difference(a, b []string) (alone []string) {
+	for _, line := range a {
+		if !slices.Contains(b, line) {
 			alone = append(alone, "- "+line)
 		}
 	}
-	for _, line := range two {
-		if !slices.Contains(one, line) {
+	for _, line := range b {
+		if !slices.Contains(a, line) {
 			alone = append(alone, "+ "+line)
 		}
 	}
@@ -220,8 +220,8 @@ func serveAll(t *testing.T, configs []*randomConfig, dsns []string) (urls []stri
 	return []string{caddy.url, serveHandlers(t, middlewares), serveHandlers(t, program)}
 }
 
-// checkHistoriesAreTheSame waits until Caddy and the plugin have recorded the same, because requests are
-// settled and recorded in the background.
+// checkHistoriesAreTheSame waits until Caddy and the plugin have recorded the same rows, because they settle
+// and record requests in the background.
 func checkHistoriesAreTheSame(t *testing.T, ofCaddy, ofPlugin string) {
 	t.Helper()
 	for name, sql := range histories {

@@ -15,8 +15,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// unreachable is the address of a database that is not there. A configuration
-// loads without a database.
+// unreachable is the DSN of a database that does not exist. A configuration
+// loads without its database.
 const unreachable = "postgres://nobody@127.0.0.1:1/none"
 
 // caddy runs a command of a Caddy with the module.
@@ -32,7 +32,7 @@ func caddy(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	return out.String(), log.String(), err
 }
 
-// writeConfig writes a configuration into a file of its own.
+// writeConfig writes a configuration into a new file, and returns its path.
 func writeConfig(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -45,6 +45,7 @@ func writeConfig(t *testing.T, name, text string) string {
 // isSyntax reports whether a block is a description of the syntax.
 func isSyntax(b block) bool { return strings.Contains(b.text, "<prefix>") }
 
+// Caddy accepts each Caddyfile of the documentation, which is formatted and has the handler.
 func TestCaddyfilesOfPagesAreValid(t *testing.T) {
 	for _, b := range blocksIn(t, "caddyfile") {
 		t.Run(b.String(), func(t *testing.T) {
@@ -83,6 +84,7 @@ func acceptedSettings(t *testing.T, caddyfile string) []string {
 	})
 }
 
+// The tables of docs/settings.md have exactly the settings that Caddy accepts in each block.
 func TestTablesOfCaddySettingsAreComplete(t *testing.T) {
 	handler := append(tableNames(t, settingsPage, "A limit"), tableNames(t, settingsPage, "The handler")...)
 	sameNames(t, "docs/settings.md, A limit and The handler,", handler,
@@ -101,7 +103,7 @@ func TestTablesOfCaddySettingsAreComplete(t *testing.T) {
 			"{\n\t\t\t\tunknown\n\t\t\t}\n\t\t}\n\t}\n}\n"))
 }
 
-// Each JSON block is a handler, which Caddy accepts, or the body of a response.
+// Each JSON block of the documentation is a handler that Caddy accepts, or a body that a proxy sends.
 func TestJSONOfPagesIsHandlerOrBody(t *testing.T) {
 	bodies := []string{refusal(t), outage(t)}
 	digits := regexp.MustCompile(`\d+`)

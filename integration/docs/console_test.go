@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// commands are the lines of all console blocks, without their comments, and
-// the check of each.
+// commands maps each line of a console block, without its comment, to the check
+// of the command. Two other tests run the commands of recipes and of the policy.
 var commands = map[string]func(t *testing.T, command string){
 	"make run": checkedByTest("internal/demo", "TestPrivateClusterIsKept"),
 	`for i in $(seq 11); do curl -si http://localhost:8080/ | grep -iE ` +
@@ -51,6 +51,7 @@ var commands = map[string]func(t *testing.T, command string){
 	"cd bench && go run . -only 'exact|leased' -all": hasItsFlags,
 }
 
+// Each command of the documentation has a check, and each of these checks has a command.
 func TestCommandsOfPagesAreTested(t *testing.T) {
 	comment := regexp.MustCompile(`\s+# .*`)
 	used := map[string]bool{}
@@ -131,6 +132,7 @@ func isMakeTarget(t *testing.T, command string) {
 	}
 }
 
+// Each `make` target that the documentation names is in the Makefile.
 func TestNamedMakeTargetsExist(t *testing.T) {
 	targets := makeTargets(t)
 	inText := regexp.MustCompile("`(?:[A-Z_]+=\\S+ )?make ([a-z.-]*[a-z])")
@@ -161,7 +163,7 @@ func createsTheTables(t *testing.T, _ string) {
 }
 
 // hasItsFlags checks that the benchmark has the flags of the command, and that
-// the table of flags is complete.
+// the table of flags in bench/README.md is complete.
 func hasItsFlags(t *testing.T, command string) {
 	cmd := exec.Command("go", "run", ".", "-h")
 	cmd.Dir = filepath.Join(root, "bench")

@@ -117,8 +117,8 @@ func blocksIn(t *testing.T, language string) []block {
 	return found
 }
 
-// testedLanguages has the languages of code blocks, and the test that takes every block of the language.
-// It is in this package, except for sh, which make rehearse runs.
+// testedLanguages maps a language to the test that runs or checks every code block of this language. The
+// tests are in this package, except for sh, which `make rehearse` runs.
 var testedLanguages = map[string]string{
 	"caddyfile": "TestCaddyfilesOfPagesAreValid",
 	"console":   "TestCommandsOfPagesAreTested",
@@ -129,6 +129,7 @@ var testedLanguages = map[string]string{
 	"yaml":      "TestTraefikConfigurationsOfPagesAreValid",
 }
 
+// Each code block has text, and a language that a test takes.
 func TestEveryCodeBlockIsTested(t *testing.T) {
 	for _, d := range documents(t) {
 		for _, b := range d.blocks {
@@ -170,9 +171,10 @@ func hasTest(t *testing.T, folder, name string) bool {
 
 var testName = regexp.MustCompile("`((?:Test|Benchmark|Fuzz)[A-Z]\\w+)`")
 
-// promisesPages have tables of promises and their tests. Beside them, only the README names tests.
+// promisesPages lists the pages with tables of promises and their tests. The README also names tests.
 var promisesPages = []string{"docs/promises.md", "docs/security.md"}
 
+// Each row of a table of promises names a test, each named test exists, and no other page names a test.
 func TestEachPromiseHasATest(t *testing.T) {
 	folders := []string{"integration", "integration/docs"}
 	for _, parent := range []string{"ratelimit", "internal", "caddymodule", "traefikplugin"} {
@@ -239,6 +241,7 @@ func withoutCode(d document) string {
 	return inlineCode.ReplaceAllString(text, "")
 }
 
+// Each link of the documentation leads to an existing file, and to a heading of its page if it has an anchor.
 func TestLinksLeadSomewhere(t *testing.T) {
 	pages := documents(t)
 	for _, d := range pages {

@@ -11,6 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
+// docs/go.md lists exactly the fields of postgres.Options.
 func TestListOfOptionsIsComplete(t *testing.T) {
 	var listed, fields []string
 	items := regexp.MustCompile("(?m)^- `\\w+`(?:(?:, | and )`\\w+`)*")

@@ -14,7 +14,7 @@ import (
 )
 
 // maxThroughput sends events to a limit of n events a minute, one after the other, and waits for RetryAfter
-// after each refusal. It returns how many events pass in a window, and the longest wait.
+// after each refusal. It returns the average number of events that pass in a window, and the longest wait.
 func maxThroughput(t *testing.T, algorithm ratelimit.Algorithm, n int64) (perWindow float64,
 	longest time.Duration) {
 	t.Helper()
@@ -52,6 +52,8 @@ func maxThroughput(t *testing.T, algorithm ratelimit.Algorithm, n int64) (perWin
 
 var smallLimit = regexp.MustCompile(`(?m)^\| (\d+) \| (\S+) \| (\S+) \| (\d+) s \|$`)
 
+// The table of small limits in docs/algorithms.md has the throughput and the waits of sliding_window. With
+// sliding_log and gcra, the full limit passes in each window.
 func TestTableOfSmallLimits(t *testing.T) {
 	rows := smallLimit.FindAllStringSubmatch(section(t, "docs/algorithms.md", "Small limits"), -1)
 	if len(rows) < 5 {

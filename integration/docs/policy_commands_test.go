@@ -20,8 +20,8 @@ func isOfPolicy(command string) bool {
 		strings.HasPrefix(command, `psql "$DATABASE_URL" -c `)
 }
 
-// All commands on the policy that a page has succeed, one after the other on a fresh database, with the Caddy
-// of make build.
+// The commands of a page on the policy succeed, one after the other on a fresh database, with the Caddy of
+// `make build`.
 func TestPolicyCommandsOfPagesSucceed(t *testing.T) {
 	pages := map[string][]string{}
 	for _, b := range blocksIn(t, "console") {
@@ -51,7 +51,7 @@ func TestPolicyCommandsOfPagesSucceed(t *testing.T) {
 
 var codeWords = regexp.MustCompile("`([a-z]+(?: [a-z]+)?)")
 
-// The page's table of commands has each command of the program.
+// The table of commands in docs/policy.md has each command of the program.
 func TestPolicyPageListsAllCommands(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs", "policy.md"))
 	if err != nil {

@@ -118,9 +118,9 @@ func (s *shell) must(t *testing.T, command string) []string {
 	return lines
 }
 
-// ofHistory matches the commands that read the history. Proxies write it in the background.
+// ofHistory matches commands that read the history, which proxies write in the background.
 var ofHistory = regexp.MustCompile(`^caddy pg-ratelimit (audit --user|top --since|usage|users ` +
-	`list|replay|policy apply .*--replay|forget .*--dry-run)`)
+	`list|replay|forget .*--dry-run)`)
 
 // runConsole runs the commands of a block.
 func (k *recipeEnv) runConsole(t *testing.T, b block) {

@@ -19,8 +19,8 @@ const (
 	runbookPage = "docs/runbook.md"
 )
 
-// runChapters are the chapters of the policy's page that TestRecipesPrintTextsOfPages runs, beside all of the
-// runbook's page. Before each other section, the test runs the section firstSection.
+// runChapters are the chapters of docs/policy.md that TestRecipesPrintTextsOfPages runs, in addition to all
+// of docs/runbook.md. Before each other section, the test runs the section firstSection.
 var runChapters = []string{"Recipes", "Reference"}
 
 // isOfRecipe reports whether TestRecipesPrintTextsOfPages runs a block.
@@ -147,7 +147,8 @@ func usageOutlivesItsPeriod(t *testing.T, k *recipeEnv) {
 	check.Equal(t, "the invoices after a cleanup", months(), "5, 1")
 }
 
-// pageSeesNothingElse checks that the role of the page reads no table, and only limits that count by user.
+// pageSeesNothingElse checks that the role of the customers' page can read no table, and only limits that
+// count by user.
 func pageSeesNothingElse(t *testing.T, k *recipeEnv) {
 	for user, want := range map[string]string{"ann": "1", "acme": "0", "": "0"} {
 		check.Equal(t, "the limits that the page sees of "+user,

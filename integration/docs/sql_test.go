@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// npmGuide has SQL that must run in its order. TestNpmGuideLeadsThereAndBack, in the folder above, runs all
-// of it.
+// npmGuide is a page with SQL that must run in its order. TestNpmGuideLeadsThereAndBack, in the folder above,
+// runs this SQL.
 const npmGuide = "docs/migrating-from-npm.md"
 
 // grantee is an account of a GRANT.
@@ -29,7 +29,8 @@ const historyOfAClient = `
 		SELECT granularity, date_trunc(granularity, now(), 'UTC'), 'acme', 'web', 1, 1, now(), '{1}'
 		FROM unnest(ARRAY['minute', 'hour', 'day']) AS granularity;`
 
-// On a database in which a client has used its limits, each query of a block finds a row of this client.
+// On a database in which a client has used its limits, each query of the documentation finds a row of this
+// client.
 func TestQueriesOfPagesFindRows(t *testing.T) {
 	if !hasTest(t, "integration", "TestNpmGuideLeadsThereAndBack") {
 		t.Errorf("no test runs the SQL of %s", npmGuide)

@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// In an empty folder, the steps of docs/traefik.md lead to a request that is limited. The test changes only
-// the addresses.
+// In an empty folder, the steps of docs/traefik.md lead to a request that the documented limit counts. The
+// test changes only the addresses.
 func TestTheGuideOfTraefikIsEnough(t *testing.T) {
 	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer app.Close()

@@ -74,6 +74,7 @@ type traefikMiddleware struct {
 	} `yaml:"basicAuth"`
 }
 
+// Each YAML block has only fields of its format, and a middleware in it admits a request with the plugin.
 func TestTraefikConfigurationsOfPagesAreValid(t *testing.T) {
 	for _, b := range blocksIn(t, "yaml") {
 		t.Run(b.String(), func(t *testing.T) {
@@ -151,7 +152,7 @@ func renderTemplates(t *testing.T, text string) string {
 	return out.String()
 }
 
-// checkPluginSources checks the places in which Traefik looks for the plugin.
+// checkPluginSources checks the name, the module and the version of the plugin in a configuration.
 func checkPluginSources(t *testing.T, sources map[string]pluginSource, version string) {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-m")
@@ -197,7 +198,7 @@ func checkMiddlewares(t *testing.T, c *traefikHTTP) {
 	}
 	for name, m := range c.Middlewares {
 		if m.BasicAuth != nil {
-			continue // it is Traefik's own
+			continue // a middleware of Traefik itself
 		}
 		settings := m.Plugin["pg-ratelimit"]
 		if len(m.Plugin) != 1 || settings == nil {
@@ -210,9 +211,9 @@ func checkMiddlewares(t *testing.T, c *traefikHTTP) {
 		if settings["dsnFile"] != nil {
 			settings["dsnFile"] = writeConfig(t, "dsn", unreachable+"\n")
 		}
-		onItsDatabase := middleware(t, settings)
-		if settings["policy"] != nil || settings["history"] != nil { // they are in Postgres only
-			if response := ask(onItsDatabase); response.Code != http.StatusOK {
+		onDatabase := middleware(t, settings)
+		if settings["policy"] != nil || settings["history"] != nil { // these need Postgres
+			if response := ask(onDatabase); response.Code != http.StatusOK {
 				t.Errorf("middleware %s without its database: status %d, want 200", name, response.Code)
 			}
 			continue
@@ -284,15 +285,16 @@ func traefikNames(t *testing.T, title string) []string {
 	return names
 }
 
-// The tables of docs/settings.md come from package settings. The rest of a configuration is in fields.
+// The tables of docs/settings.md and docs/traefik.md have each setting that the fields of Traefik's
+// configuration name.
 func TestTablesOfTraefikSettingsAreComplete(t *testing.T) {
 	names := slices.Concat(traefikNames(t, "A limit"), traefikNames(t, "The handler"),
 		traefikNames(t, "The database"), traefikNames(t, "The history"))
-	for _, of := range []any{traefikplugin.Config{}, traefikplugin.Zone{}, traefikplugin.History{}} {
-		for _, field := range reflect.VisibleFields(reflect.TypeOf(of)) {
+	for _, c := range []any{traefikplugin.Config{}, traefikplugin.Zone{}, traefikplugin.History{}} {
+		for _, field := range reflect.VisibleFields(reflect.TypeOf(c)) {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			if name != "-" && !slices.Contains(names, name) {
-				t.Errorf("docs/settings.md lacks %s of %T", name, of)
+				t.Errorf("docs/settings.md lacks %s of %T", name, c)
 			}
 		}
 	}

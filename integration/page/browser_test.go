@@ -25,7 +25,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
 )
 
-// awaitTimeout is the longest time that a test waits for the page to show something.
+// awaitTimeout bounds the time that a test waits for the page to show something.
 const awaitTimeout = 2 * time.Minute
 
 // chromium is the browser of all tests of this process; TestMain ends it.
@@ -66,7 +66,7 @@ var (
 	phone   = size{390, 844}
 )
 
-// tab shows a page.
+// tab is a tab of the browser that shows a page.
 type tab struct {
 	*testing.T
 	ctx context.Context
@@ -235,8 +235,8 @@ func (b *tab) auditAccessibility() []string {
 	}
 	value[int](b, string(script)+"; 0")
 	report := value[found](b, "axe.run()")
-	if len(report.Passes) < 15 { // an open dialog hides the rest of the page
-		b.Errorf("axe-core passed %d rules, want at least 15: it has not seen the page", len(report.Passes))
+	if n := len(report.Passes); n < 15 { // an open dialog would hide the rest of the page
+		b.Errorf("axe-core passed %d rules, want at least 15", n)
 	}
 	var violations []string
 	for _, v := range report.Violations {

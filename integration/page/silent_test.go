@@ -22,17 +22,17 @@ const watchAge = `window.oldAt = 0
 	setInterval(() => { window.stall = Math.max(window.stall, Date.now() - last); last = Date.now() }, 10)
 	0`
 
-// If the database or the page's own server does not answer, the page says so, and shows the last values with
-// their age: within two seconds if connections stay open. When answers come again, the page becomes current
-// by itself.
+// If the database or the page's own server does not answer, the page says so, and shows the last values as
+// old. If connections stay open, it does so within two seconds. When answers come again, the page becomes
+// current by itself.
 func TestThePageSaysThatNothingAnswers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 30 s")
 	}
 	database := cluster.Private(t, cluster.Options{})
 	s := startSite(t, database.DSN("postgres"))
-	signal := func(what syscall.Signal) func() error {
-		return func() error { return syscall.Kill(s.pagePID, what) }
+	signal := func(sig syscall.Signal) func() error {
+		return func() error { return syscall.Kill(s.pagePID, sig) }
 	}
 	restart := func() error { return database.Restart(t.Context()) }
 	s.send(12, s.ann, "192.0.2.1", "/reports")
@@ -41,17 +41,17 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 	b.fill("#why-who", "ann")
 	value[int](b, watchAge)
 	for _, silent := range []struct {
-		what, says   string
+		name, text   string
 		stop, resume func() error
 		within       time.Duration
 	}{
-		{what: "the database", says: "nothing came within", stop: database.Pause, resume: database.Resume,
+		{name: "the database", text: "nothing came within", stop: database.Pause, resume: database.Resume,
 			within: 2 * time.Second},
-		{what: "the database, again", says: "nothing came within", stop: database.Pause,
+		{name: "the database, again", text: "nothing came within", stop: database.Pause,
 			resume: database.Resume, within: 2 * time.Second},
-		{what: "the server", says: "There is no answer", stop: signal(syscall.SIGSTOP),
+		{name: "the server", text: "There is no answer", stop: signal(syscall.SIGSTOP),
 			resume: signal(syscall.SIGCONT), within: 2 * time.Second},
-		{what: "the killed database", says: "the on_error setting of each decides", stop: database.Kill,
+		{name: "the killed database", text: "the on_error setting of each decides", stop: database.Kill,
 			resume: restart, within: awaitTimeout},
 	} {
 		b.await("#state", "enforced by 1 of 1 proxy")
@@ -62,14 +62,14 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 		if err := silent.stop(); err != nil {
 			t.Fatal(err)
 		}
-		b.await("#state", silent.says)
+		b.await("#state", silent.text)
 		b.await("#state-more", "What is below is of ")
 		b.await("#lists", "ann")
 		took := time.UnixMilli(int64(value[float64](b, "window.oldAt"))).Sub(start)
 		stall := time.Duration(value[float64](b, "window.stall")) * time.Millisecond
-		t.Logf("%s: shown after %v; timers stalled for %v", silent.what, took, stall)
+		t.Logf("%s: shown after %v; timers stalled for %v", silent.name, took, stall)
 		if took > silent.within+2*stall {
-			t.Errorf("%s is silent: the page says so after %v, want %v at most", silent.what, took,
+			t.Errorf("%s is silent: the page says so after %v, want %v at most", silent.name, took,
 				silent.within)
 		}
 		if err := silent.resume(); err != nil {
@@ -83,7 +83,7 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 	b.allowProblem("503") // Chromium's own lines about the responses
 }
 
-// openPage opens the page of a Caddy, with the history in a database of its own.
+// openPage opens the page of a Caddy, with the database dsn and the database history of the history.
 func openPage(t *testing.T, dsn, history string) *tab {
 	t.Helper()
 	address := harness.FreeAddress(t)
@@ -104,7 +104,8 @@ http://%s {
 	return open(t, "http://"+address+"/", desktop)
 }
 
-// If the history has its own server, which is silent, its lists show that, and the rest stays current.
+// If the history has its own server, which does not answer, the lists of the history say so, and the other
+// lists stay current. When the server answers again, the lists become current.
 func TestOnlyTheListsOfASilentServerAreOld(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 15 s")

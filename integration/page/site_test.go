@@ -93,10 +93,10 @@ func startSite(t *testing.T, dsn string) *site {
 }
 
 // send sends n requests with an API key from an address, and returns how many passed.
-func (s *site) send(n int, key, from, path string) (passed int) {
+func (s *site) send(n int, key, address, path string) (passed int) {
 	s.Helper()
 	for range n {
-		request := harness.Get(s.proxy+path, "X-Api-Key", key, "X-Forwarded-For", from)
+		request := harness.Get(s.proxy+path, "X-Api-Key", key, "X-Forwarded-For", address)
 		response, err := s.client.Do(request)
 		if err != nil {
 			s.Error(err)
@@ -110,7 +110,8 @@ func (s *site) send(n int, key, from, path string) (passed int) {
 	return passed
 }
 
-// The page answers whether anything fails open, who is refused by what, and why a user was refused.
+// The page answers whether limits are enforced, who is refused by which limits, and why a user was refused,
+// on a desktop and on a phone. It is accessible, and not wider than the window.
 func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
 	for name, window := range map[string]size{"on a desktop": desktop, "on a phone": phone} {
 		t.Run(name, func(t *testing.T) { answersOfANight(t, window) })

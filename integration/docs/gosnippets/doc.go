@@ -1,4 +1,4 @@
-// Package gosnippets holds no code, only the functions that the Go blocks of the
-// documentation are copied from, and the tests that run them. A block is a run
-// of lines inside one function; the package above checks that they are equal.
+// Package gosnippets contains the functions from which the Go blocks of the
+// documentation are copied, and the tests that run them. A block is a copy of
+// successive lines of one function; the package docs above checks this.
 package gosnippets

@@ -13,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
 
+// The example of a limit on Postgres admits a request.
 func TestOneLimitOnPostgres(t *testing.T) {
 	t.Setenv("DATABASE_URL", cluster.Open(t))
 	// The timeout of 250 ms may be too short for the first decision of a new
@@ -26,6 +27,7 @@ func TestOneLimitOnPostgres(t *testing.T) {
 	t.Error(err)
 }
 
+// Both examples of a middleware admit a request, and send the quota of their limit.
 func TestMiddlewareOfPageSendsLimit(t *testing.T) {
 	store := newStore()
 	mux := http.NewServeMux()

@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// Each function is one Go block of the documentation, with the values that the
-// block takes for granted as its parameters.
+// Each function is one Go block of the documentation. Its parameters are the
+// values that the block uses and does not define.
 
 // docs/go.md: One limit.
 func oneLimit(ctx context.Context) error {
