@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
@@ -125,7 +126,7 @@ func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.R
 // recoverPanic converts a panic of the plugin to an outcome without a decision. Use it with defer.
 func recoverPanic(h *handler, q *serve.Request) {
 	if failure := recover(); failure != nil {
-		q.Verdict.Reset() // it may be an earlier request's
+		policy.Clear(&q.Verdict) // it may be an earlier request's
 		q.Hits = nil
 		q.Decisions = nil
 		q.Outcome = serve.NoDecision(h.site.OnError, fmt.Errorf("panic: %v", failure))

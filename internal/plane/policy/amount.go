@@ -117,12 +117,8 @@ type senderState struct {
 // anonymous is the state of a sender without an identity.
 var anonymous = &senderState{}
 
-// senderStateOf returns the state of an identity under a snapshot, from the identity's cache if possible.
-func senderStateOf(s *Snapshot, id *Identity) *senderState {
-	cached, _ := id.state.Load().(*senderState)
-	if cached != nil && cached.set == s.set && cached.bans == s.bans {
-		return cached
-	}
+// newSenderState returns the state of an identity under a snapshot, and caches it in the identity.
+func newSenderState(s *Snapshot, id *Identity) *senderState {
 	set := s.set
 	state := &senderState{
 		set: set, bans: s.bans, ban: senderBan(s.bans, id), user: userText(id.User),

@@ -203,12 +203,3 @@ func counterKey(by *counterBy, f *Facts, user, keyID, tier string) (key string, 
 	}
 	return key, secret, 0
 }
-
-func contains(names []string, name string) bool {
-	for i := range names {
-		if names[i] == name {
-			return true
-		}
-	}
-	return false
-}

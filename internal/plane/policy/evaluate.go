@@ -33,7 +33,7 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
 		return
 	}
 	stored := m.verdict
-	clearVerdict(v)
+	Clear(v)
 	v.User = id.User
 	v.Tier = id.Tier
 	v.KeyID = id.KeyID
@@ -52,15 +52,20 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
 // the reason why its API key is not valid, or NotRefused. A request with an invalid key counts as anonymous.
 func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) (*senderState, Reason) {
 	at := now.UnixMicro()
-	clearVerdict(v)
+	Clear(v)
 	v.Tier = f.Tier
 	sender := anonymous
 	var ban *Ban
 	reason := NotRefused
 	if id != nil {
-		state := senderStateOf(s, id)
+		state, _ := id.state.Load().(*senderState)
+		if state == nil || state.set != s.set || state.bans != s.bans {
+			state = newSenderState(s, id)
+		}
 		ban = state.ban
-		reason = keyProblem(id, at)
+		if id.Digest != "" {
+			reason = keyProblem(id, at)
+		}
 		switch {
 		case id.unread:
 			v.senderUnknown = true
@@ -74,15 +79,19 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 			}
 		}
 	}
+	var ofNetwork *Ban
+	if len(s.bans.byNetwork) > 0 {
+		ofNetwork = networkBan(s.bans, f)
+	}
 	switch {
-	case refuseBanned(networkBan(s.bans, f), ban, at, v):
+	case (ban != nil || ofNetwork != nil) && refuseBanned(ofNetwork, ban, at, v):
 	case reason != NotRefused && f.RejectUnknown:
 		// A rule that blocks the request with any key takes precedence, so that the response does not depend
 		// on the cache.
 		v.senderUnknown = true
 		decide(s.set, f, anonymous, at, v)
 		if v.Reason != Blocked {
-			clearVerdict(v)
+			Clear(v)
 			v.Tier = f.Tier
 			v.Reason = reason
 			v.Status = 401
@@ -96,10 +105,10 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 	return sender, reason
 }
 
-// keyProblem returns the reason why an identity's API key is not valid, or NotRefused.
+// keyProblem returns the reason why the API key of an identity is not valid, or NotRefused.
 func keyProblem(id *Identity, at int64) Reason {
 	switch {
-	case id.Digest == "" || id.unread:
+	case id.unread:
 		return NotRefused
 	case !id.Known:
 		return UnknownKey
@@ -114,28 +123,19 @@ func keyProblem(id *Identity, at int64) Reason {
 // decide sets v to the verdict of the rules. It refuses the request if the verdict depends on the parameters
 // of the path. Before the call, v describes the sender and is otherwise empty.
 func decide(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdict) {
-	apply(match(set, f, v), f, sender, at, v)
+	selectRules(match(set, f, v), f, sender, at, v)
 	if strings.IndexByte(f.Path, ';') >= 0 && isAmbiguous(set, f, sender, at, v) {
 		RefuseAmbiguous(v)
 	}
 }
 
-// apply sets v to the verdict of rules.
-func apply(rules []*rule, f *Facts, sender *senderState, at int64, v *Verdict) {
-	if selectRules(rules, f, sender, at, v) {
-		setAmounts(sender, at, v)
-	}
-}
-
-// selectRules selects the matching rules that charge the request. It adds their hits to v.Hits without
-// amounts. It skips
+// selectRules sets v to the verdict of the rules that match. It ends at a rule that exempts or blocks the
+// request. Otherwise it adds the hits of the rules to v.Hits, and calls setAmounts. It skips
 //
 //   - a rule of a family in which an enforced rule already charges the request
 //   - a rule that counts by a value that the request lacks
 //   - a rule that needs the sender, if the sender could not be looked up
-//
-// selectRules returns false if a rule exempts or blocks the request, and the verdict is then complete.
-func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verdict) bool {
+func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verdict) {
 	user := sender.user
 	for _, r := range rules {
 		if r.dynamic && (at < r.row.From || at >= r.until || !matchesNetwork(r, f)) ||
@@ -147,7 +147,7 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 		}
 		if r.row.Action != Charge {
 			if exemptOrBlock(v, r) {
-				return false
+				return
 			}
 			continue
 		}
@@ -183,7 +183,7 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 		}
 		v.limits = append(v.limits, r.limits...)
 	}
-	return true
+	setAmounts(sender, at, v)
 }
 
 // exemptOrBlock completes the verdict with an exempt or block rule and returns true. For a shadow rule, it

@@ -24,7 +24,9 @@ func match(set *ruleSet, f *Facts, v *Verdict) []*rule {
 	} else {
 		rules = findRules(set.index, f, v.Tier, rules)
 	}
-	rules = findByNetwork(set.index, f, v.Tier, rules)
+	if len(set.index.byNetwork) > 0 {
+		rules = findByNetwork(set.index, f, v.Tier, rules)
+	}
 	v.rules = rules
 	return rules
 }
@@ -144,7 +146,11 @@ func findRules(idx *index, f *Facts, tier string, rules []*rule) []*rule {
 		rules = append(rules, idx.byText[f.Host[end:]]...)
 	}
 	rules = append(rules, idx.byText[tier]...)
-	return sortRules(keepMatching(rules, start, f, tier), start)
+	rules = keepMatching(rules, start, f, tier)
+	if len(rules) <= start+1 {
+		return rules
+	}
+	return sortRules(rules, start)
 }
 
 // findByNetwork appends to a list the rules that are filed under a network of the client's address and match
@@ -169,8 +175,8 @@ func keepMatching(rules []*rule, start int, f *Facts, tier string) []*rule {
 	end := start
 	for _, r := range rules[start:] {
 		// The nil checks avoid calls, which are slow in the interpreter: most rules have few conditions.
-		if (r.row.Tiers == nil || permits(r.row.Tiers, tier)) &&
-			(r.row.Methods == nil || permits(r.row.Methods, method)) &&
+		if (len(r.row.Tiers) == 0 || contains(r.row.Tiers, tier)) &&
+			(r.row.Methods == nil || contains(r.row.Methods, method)) &&
 			(r.hosts == nil || matchesHost(r, f.Host)) && (r.paths == nil || matchesPath(r, f.Path)) {
 			rules[end] = r
 			end++
@@ -245,6 +251,15 @@ func (r *rule) compileConditions() error {
 
 // permits reports whether a list of tiers or methods has a name. The empty list has all names.
 func permits(names []string, name string) bool { return len(names) == 0 || contains(names, name) }
+
+func contains(names []string, name string) bool {
+	for i := range names {
+		if names[i] == name {
+			return true
+		}
+	}
+	return false
+}
 
 func matchesHost(r *rule, host string) bool {
 	for _, name := range r.hosts {

@@ -95,7 +95,7 @@ func cacheVerdict(m *matches, path, tier string) {
 		}
 	}
 	v := &Verdict{Tier: tier}
-	apply(m.rules, &Facts{}, &senderState{user: anyUser}, 0, v)
+	selectRules(m.rules, &Facts{}, &senderState{user: anyUser}, 0, v)
 	if v.Refused() {
 		return
 	}

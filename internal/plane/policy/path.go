@@ -91,7 +91,7 @@ func isAmbiguous(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdi
 		without := *f
 		without.Path = path
 		other := Verdict{User: v.User, Tier: v.Tier, KeyID: v.KeyID, senderUnknown: v.senderUnknown}
-		apply(match(set, &without, &other), &without, sender, at, &other)
+		selectRules(match(set, &without, &other), &without, sender, at, &other)
 		if other.Reason != v.Reason || other.Mark != v.Mark || other.Exempt != v.Exempt ||
 			!sameLimits(other.Marks, v.Marks) {
 			return true

@@ -199,11 +199,11 @@ func (p *Policy) snapshot() *Snapshot {
 func (p *Policy) Evaluate(
 	ctx context.Context, timeout time.Duration, key, user string, f *Facts, v *Verdict,
 ) error {
-	s := p.snapshot()
+	s, _ := p.current.Load().(*Snapshot)
 	if s == nil {
 		start := time.Now()
 		if err := p.waitForRules(ctx, timeout); err != nil {
-			v.Reset()
+			Clear(v)
 			v.Tier = f.Tier
 			return err
 		}
@@ -232,7 +232,11 @@ func (p *Policy) Evaluate(
 			p.lookups.renew(sender)
 		}
 	}
-	Evaluate(s, f, id, now, v)
+	if s.set.memo == nil { // as in Caddy
+		evaluateInFull(s, f, id, now, v)
+	} else {
+		Evaluate(s, f, id, now, v)
+	}
 	return nil
 }
 

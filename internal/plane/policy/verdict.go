@@ -148,16 +148,11 @@ type Verdict struct {
 // Refused reports whether the policy alone refuses the request. Such a request has no hits.
 func (v *Verdict) Refused() bool { return v.Reason != NotRefused }
 
-// Reset drops all references to the request and keeps the memory for the next request.
-func (v *Verdict) Reset() {
+// Clear empties a verdict for the next request. It drops all references to the request and keeps the memory.
+func Clear(v *Verdict) {
 	for i := range v.Hits {
 		v.Hits[i] = ratelimit.Hit{} // a key may be a part of a long request
 	}
-	clearVerdict(v)
-}
-
-// clearVerdict empties a verdict for the next request.
-func clearVerdict(v *Verdict) {
 	*v = Verdict{
 		Hits: v.Hits[:0], Marks: v.Marks[:0], Would: v.Would[:0],
 		trace: v.trace, rules: v.rules, limits: v.limits[:0], families: v.families[:0],

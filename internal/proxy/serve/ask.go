@@ -20,7 +20,7 @@ func ask(s *Site, q *Request) {
 	q.Asked = true
 	v := &q.Verdict
 	if !setFacts(s, q) {
-		v.Reset()
+		policy.Clear(v)
 		policy.RefuseAmbiguous(v)
 	} else if q.Key == "" || !policy.Recall(s.Policy.Live, q.Key, &q.Facts, v) {
 		q.failure = s.Policy.Live.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)

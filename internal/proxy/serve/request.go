@@ -342,7 +342,7 @@ func (q *Request) Release() {
 	}
 	if q.Asked {
 		q.Facts = policy.Facts{}
-		q.Verdict.Reset()
+		policy.Clear(&q.Verdict)
 		q.Key = ""
 		q.User = ""
 		q.failure = nil
