@@ -41,7 +41,7 @@ func (s *citusDB) testChaos(t *testing.T) {
 		s.moveShard(shard, added)
 	}
 	cluster.Execute(t, s.DSN(), "SELECT rebalance_table_shards(shard_transfer_mode := 'block_writes')")
-	t.Log("a worker was added and has shards: ", time.Until(until))
+	t.Logf("%v left: a worker was added, and has shards", time.Until(until))
 	// Drain it, and remove it.
 	for shard := range testShards {
 		if s.workerOf(shard) == added {
@@ -53,7 +53,7 @@ func (s *citusDB) testChaos(t *testing.T) {
 	if err := s.Workers[added].Kill(); err != nil {
 		t.Error(err)
 	}
-	t.Log("the worker was drained: ", time.Until(until))
+	t.Logf("%v left: the worker was drained", time.Until(until))
 	// Without the coordinator, proxies continue to count.
 	if err := s.Coordinator.Kill(); err != nil {
 		t.Error(err)
@@ -87,7 +87,7 @@ func (s *citusDB) testChaos(t *testing.T) {
 	if err := s.Workers[2].Restart(ctx); err != nil {
 		t.Fatal(err)
 	}
-	t.Log("the worker is back: ", time.Until(until))
+	t.Logf("%v left: the worker is back", time.Until(until))
 	moves := 0
 	for ; time.Now().Before(until); moves++ {
 		shard := moves % testShards

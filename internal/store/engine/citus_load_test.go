@@ -16,8 +16,8 @@ const shardTimeout = 250 * time.Millisecond
 
 // shardCounts has the number of requests, and the results of requests by shard.
 type shardCounts struct {
-	Requests, Failed int64
-	Granted, Unknown [testShards]int64 // Unknown has the failed requests
+	Requests, Failed       int64
+	Granted, FailedByShard [testShards]int64
 }
 
 // shardLoad counts the results of all callers.
@@ -50,7 +50,7 @@ func (l *shardLoad) send(to ratelimit.Store, stop <-chan struct{}) {
 		switch {
 		case err != nil:
 			l.counts.Failed++
-			l.counts.Unknown[shard]++
+			l.counts.FailedByShard[shard]++
 		case d[0].Allowed:
 			l.counts.Granted[shard]++
 		}
@@ -68,8 +68,8 @@ func (s *citusDB) checkCounts(t *testing.T, c shardCounts, lost map[int]bool) {
 	counted := s.countsByShard("rate_limit_ephemeral", chaosLimit.Prefix)
 	for shard := range testShards {
 		n, granted := counted[shard], c.Granted[shard]
-		if !lost[shard] && (n < granted || n > granted+c.Unknown[shard]) {
-			t.Errorf("shard %d counted %d, want %d to %d", shard, n, granted, granted+c.Unknown[shard])
+		if !lost[shard] && (n < granted || n > granted+c.FailedByShard[shard]) {
+			t.Errorf("shard %d counted %d, want %d to %d", shard, n, granted, granted+c.FailedByShard[shard])
 		}
 	}
 	t.Logf("%d requests, %d failed", c.Requests, c.Failed)

@@ -77,8 +77,8 @@ func int8(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n))
 // fakeNow is the time of the fake server, as a timestamptz: the start of this process.
 var fakeNow = int8(time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Microseconds())
 
-// grantedRow returns a result row of a statement on fixed windows.
-func grantedRow(slot, granted, count int64) [][]byte {
+// windowRow returns a result row of a statement on fixed windows.
+func windowRow(slot, granted, count int64) [][]byte {
 	return [][]byte{int8(slot), int8(granted), fakeNow, int8(count), int8(0), fakeNow}
 }
 
@@ -137,11 +137,11 @@ func grantUpTo(granted func(key string, n int64) int64) answerFunc {
 				if len(s.Args) > 3 {
 					n = s.Args[3].([]int64)[i]
 				}
-				got, count := granted(key, n), n
-				if got < n || n == 0 && granted(key, 1) == 0 {
+				grant, count := granted(key, n), n
+				if grant < n || n == 0 && granted(key, 1) == 0 {
 					short, count = true, 5
 				}
-				addRow(s, grantedRow(int64(i+1), got, count)...)
+				addRow(s, windowRow(int64(i+1), grant, count)...)
 			}
 			if s.Joined {
 				continue
@@ -158,7 +158,8 @@ func grantUpTo(granted func(key string, n int64) int64) answerFunc {
 	}
 }
 
-// answerRows adds the same rows to the result of each statement that returns rows.
+// answerRows adds the same rows to the result of each statement that returns rows, or has no arguments and is
+// not a check.
 func answerRows(rows ...[][]byte) answerFunc {
 	return func(_ context.Context, statements []*pgdb.Statement) error {
 		for _, s := range statements {

@@ -14,7 +14,7 @@ import (
 // If an open transaction of another session has locked or inserted a row, requests on the row fail
 // immediately as soon as the store has detected that, and requests on other rows are decided. After the end
 // of the transaction, requests on the row are decided too.
-func TestRowsLockedByOpenTransaction(t *testing.T) {
+func TestLockedRowDelaysNoOtherRow(t *testing.T) {
 	for name, test := range map[string]struct{ key, sql string }{
 		"locked": {"old", "SELECT FROM rate_limit_ephemeral WHERE key = 'old' FOR UPDATE"},
 		"inserted": {"young",

@@ -115,8 +115,8 @@ func TestRefusalBeforeResetIsDropped(t *testing.T) {
 			}
 			d, remembered := <-done, store.Stats()[engine.RememberedRefusals]
 			if d.Allowed || d.Source != ratelimit.FromPostgres || remembered != 0 {
-				t.Errorf("before the reset: got %+v and %d remembered refusals, want a refusal and none", d,
-					remembered)
+				t.Errorf("a refusal in transit during the reset: got %+v, want it from Postgres; "+
+					"%d refusals are remembered, want 0", d, remembered)
 			}
 			// A refusal of a hit after the reset is remembered.
 			for _, source := range []ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromRemembered} {

@@ -97,7 +97,7 @@ func (w *work) finishTransactions(transactions []*transaction) ([]*request, erro
 	for len(transactions) > 0 {
 		var next []*transaction
 		for _, t := range transactions {
-			further, late := t.finish()
+			further, late := t.apply()
 			next = append(next, further...)
 			again = append(again, late...)
 		}

@@ -24,17 +24,17 @@ func (r *simRun) checkLimits() {
 		l := r.server.limits[id.Prefix]
 		slices.SortFunc(hits, func(a, b simAdmitted) int { return cmp.Compare(a.at, b.at) })
 		windows := r.server.begins[id]
-		row := simCounter{limit: l}
+		counter := simCounter{limit: l}
 		for _, hit := range hits {
 			for len(windows) > 0 && windows[0].at <= hit.at {
-				row.startWindow(windows[0].start)
+				counter.startWindow(windows[0].start)
 				windows = windows[1:]
 			}
 			// Local decisions during an outage (FromMemory) may exceed the limit.
 			if hit.source == ratelimit.FromMemory || r.isWithinDocumentedLoss(id, hit) {
 				continue
 			}
-			if !row.take(hit) {
+			if !counter.take(hit) {
 				r.fail("%s of %s (%s, %d in %v, lease %v): a hit beyond the limit at %v", id.Key, id.Prefix,
 					l.Algorithm, l.Capacity(), l.Window, l.Lease, time.UnixMicro(hit.at).Sub(simBorn))
 				break
@@ -162,8 +162,8 @@ func (r *simRun) checkCharges() {
 	}
 }
 
-// The bounds of checkStampede. Statements are counted within simInstant, in which proxies act in step, and
-// within a second.
+// The bounds of checkStampede, which counts the statements of any simInstant, to find proxies that act in
+// step, and of any second.
 const (
 	simInstant = 20 * time.Millisecond
 	// simGrowth bounds the statements after an outage, relative to before it: beside their usual statements,
@@ -190,14 +190,14 @@ func (r *simRun) checkStampede() {
 		if i > 0 && r.plan.outages[i-1].to == o.from {
 			faultsBegan = r.plan.outages[i-1].from
 		}
-		for width, few := range map[time.Duration]int{time.Second: simFew, simInstant: 2 * simFew} {
+		for width, slack := range map[time.Duration]int{time.Second: simFew, simInstant: 2 * simFew} {
 			before := maxWithin(r.server.sent, faultsBegan-int64(simBefore), faultsBegan, width)
 			from := o.to
 			if o.kind == simHang && width < time.Second {
 				from += int64(simBacklog)
 			}
 			after := maxWithin(r.server.sent, from, from+int64(simAfter), width)
-			if bound := int(simGrowth*float64(before)) + few; after > bound {
+			if bound := int(simGrowth*float64(before)) + slack; after > bound {
 				r.fail("after the %s until %v: %d statements within %v, want at most %d", o.kind,
 					time.Duration(o.to), after, width, bound)
 			}

@@ -59,7 +59,7 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 		}
 		time.Sleep(plan.load / 2)
 		r.server.mu.Lock()
-		r.server.changes++
+		r.server.changes++ // the policy changes
 		r.server.mu.Unlock()
 		group.Wait()
 		time.Sleep(simQuiet)
@@ -86,6 +86,16 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 // decision was charged after its window had ended.
 var foundFaults = []uint64{43, 57, 468}
 
+// In the simulation of each seed:
+//
+//   - While the database answers, no more hits pass than a limit allows (checkLimits).
+//   - A row without leases is charged no more than was admitted, except by calls with a lost result
+//     (checkCharges).
+//   - After a pause without requests, all unused units of leases are refunded (checkLeases).
+//   - After an outage, proxies send hardly more statements than before it (checkStampede).
+//   - Without outages, each proxy gets its share of a contested key (checkFairness).
+//   - Proxies send no statement that the model of Postgres does not expect (simServer.violations).
+//
 // To run one seed: go test -run TestSimulation -simulate-seeds 1 -simulate-first SEED.
 func TestSimulation(t *testing.T) {
 	if raced {

@@ -20,15 +20,15 @@ import (
 // trip, and no other transaction ever sees a refused request's charges.
 //
 // After such a failure, the store reads the rows without a lock, and decides the requests in memory, in the
-// order of their arrival, with the Go steps (simulate). It sends the takes of the passing requests in another
-// transaction. If this transaction succeeds, all requests are decided. If it fails, another process has
-// charged a row in between, and the store reads and decides again. Each failure means that another
-// transaction succeeded, so the processes together make progress.
+// order of their arrival, with the Go steps (simulate). It sends the takes of the passing requests, and the
+// refunds of all requests, in another transaction. If this transaction succeeds, all requests are decided. If
+// it fails, another transaction has charged a row in between, and the store reads and decides again. Each
+// failure means that another transaction succeeded, so the processes together make progress.
 //
-// All transactions lock rows in the same order: by table, by algorithm, and within a statement by prefix and
-// key. A row of a later stage is locked already. So transactions do not deadlock, unless two processes use
-// different algorithms on one row. After a deadlock, the server rolls one transaction back, and server.run
-// retries it.
+// All transactions lock rows in the same order: by table, by algorithm, takes before refunds, and within a
+// statement by prefix and key. A stage after the first (see plan) has only rows that an earlier stage has
+// locked. So transactions do not deadlock, unless two processes use different algorithms on one row. After a
+// deadlock, the server rolls one transaction back, and server.run retries it.
 //
 // A transaction on a row that has refused lately begins with the reads, because a failure costs two more
 // round trips and a line in the server's log.
@@ -37,8 +37,8 @@ import (
 //
 //	taking  → the charges took effect: the requests are finished
 //	          a row granted too little, so nothing was charged: peeking
-//	peeking → the requests are decided in memory: taking, for the requests that pass, or if none of them
-//	          charges, all are finished
+//	peeking → the requests are decided in memory: taking, for the takes of those that pass and for refunds,
+//	          or if there are none of either, all requests are finished
 //
 // If a statement reached its lock timeout, the requests wait for the lock in another round. If a statement
 // failed for another reason, or after maxRoundTrips, each request gets its own transaction. A single request
@@ -46,7 +46,7 @@ import (
 type state uint8
 
 const (
-	taking  state = iota // charges the rows, if all have enough left
+	taking  state = iota // charges and refunds the rows, if all charged ones have enough left
 	peeking              // reads the rows without a lock
 )
 
@@ -60,7 +60,7 @@ type transaction struct {
 	plan       *plan // the last round trip's plan
 	statements []*pgdb.Statement
 	check      pgdb.Statement // the statement after the takes
-	err        error          // the reason why the statements were not sent, or nil
+	err        error          // the reason why the requests are not decided together, or nil
 	oneByOne   bool           // each entry has its own statement, so that a failure shows the locked row
 }
 
@@ -68,13 +68,14 @@ type transaction struct {
 // each failure another transaction has succeeded.
 const maxRoundTrips = 100
 
-// newTransactions returns transactions for requests of several hits: one for each request if each is set, or
-// one for all.
-func (w *work) newTransactions(requests []*request, settings []int64, each, oneByOne bool) []*transaction {
+// newTransactions returns transactions for requests of several hits: one for each request if separate is set,
+// or one for all.
+func (w *work) newTransactions(requests []*request, settings []int64,
+	separate, oneByOne bool) []*transaction {
 	var transactions []*transaction
 	for len(requests) > 0 {
 		n := len(requests)
-		if each {
+		if separate {
 			n = 1
 		}
 		t := &transaction{work: w, settings: settings, requests: requests[:n], oneByOne: oneByOne}
@@ -188,8 +189,8 @@ func addCharges(p *plan, r *request) {
 	}
 }
 
-// sortGroups sorts statements in the order in which all processes lock rows: by table and algorithm, and with
-// oneByOne by prefix and key.
+// sortGroups sorts statements in the order in which all processes lock rows: by table, algorithm and kind,
+// and with oneByOne by prefix and key.
 func sortGroups(groups []*group) {
 	sort.SliceStable(groups, func(i, j int) bool {
 		a, b := groups[i], groups[j]
@@ -209,9 +210,9 @@ func sortGroups(groups []*group) {
 	})
 }
 
-// finish reads the results and finishes the decided requests. For the other requests, it returns further
+// apply reads the results and finishes the decided requests. For the other requests, it returns further
 // transactions or, after a lock timeout, the requests for another round.
-func (t *transaction) finish() (again []*transaction, waiting []*request) {
+func (t *transaction) apply() (again []*transaction, waiting []*request) {
 	w := t.work
 	p := t.plan
 	if t.err == nil {
@@ -221,8 +222,8 @@ func (t *transaction) finish() (again []*transaction, waiting []*request) {
 			return nil, t.requests
 		}
 	}
-	took := t.state == taking && t.check.Err == nil
-	if !took && t.err == nil {
+	charged := t.state == taking && t.check.Err == nil
+	if !charged && t.err == nil {
 		if t.roundTrips++; t.roundTrips == maxRoundTrips {
 			t.err = ratelimit.ErrTimeout
 		}
@@ -239,7 +240,7 @@ func (t *transaction) finish() (again []*transaction, waiting []*request) {
 		w.finish(t.requests, t.err)
 	case t.err != nil: // one transaction for each, because one may fail all
 		return w.newTransactions(t.requests, t.settings, true, t.oneByOne), nil
-	case took:
+	case charged:
 		w.applyRows(p)
 		w.rememberUsedUp(p)
 		if p.inFlight {
@@ -252,7 +253,7 @@ func (t *transaction) finish() (again []*transaction, waiting []*request) {
 			}
 			w.clearRefunded(r)
 		}
-		w.answer(t.requests)
+		w.finishDecided(t.requests)
 	case t.state == taking:
 		atomic.AddInt64(&w.store.stats[RolledBack], 1)
 		t.state = peeking
@@ -305,7 +306,7 @@ func (t *transaction) simulate(rows map[lease.RowID]*algorithm.View) bool {
 		}
 	}
 	if !charges {
-		t.work.answer(t.requests)
+		t.work.finishDecided(t.requests)
 	}
 	return charges
 }
@@ -330,8 +331,8 @@ func (t *transaction) failure() error {
 	return nil
 }
 
-// answer finishes requests with the decisions that they have.
-func (w *work) answer(requests []*request) {
+// finishDecided finishes requests with the decisions that they have.
+func (w *work) finishDecided(requests []*request) {
 	for _, r := range requests {
 		if len(r.call.Rows) > 0 && r.call.Err == nil {
 			w.addLeasedUnits(r.call)

@@ -16,9 +16,9 @@ import (
 // If the result of a take is lost and the server runs the take later, the slot is released within 1.5 s after
 // the take. A panic of the DB counts as a lost result.
 func TestLateSlotIsReleased(t *testing.T) {
-	const panics = -1
-	for _, late := range []time.Duration{panics, 0, 600 * time.Millisecond, 3 * time.Second,
-		8 * time.Second} {
+	for name, late := range map[string]time.Duration{"a panic": 0, "0s late": 0,
+		"0.6s late": 600 * time.Millisecond,
+		"3s late":   3 * time.Second, "8s late": 8 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			var mu sync.Mutex
 			var taken, released time.Time // when the slot was taken and released; guarded by mu
@@ -35,7 +35,7 @@ func TestLateSlotIsReleased(t *testing.T) {
 						}
 					case returnsRows(s) && taken.IsZero():
 						taken = time.Now().Add(250*time.Millisecond + late)
-						if late == panics {
+						if name == "a panic" {
 							panic("after a slot was taken")
 						}
 						mu.Unlock()
@@ -56,7 +56,7 @@ func TestLateSlotIsReleased(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if took := released.Sub(taken); released.IsZero() || took > 1500*time.Millisecond {
-				t.Errorf("a slot taken %v late was released %v after that, want at most 1.5s", late, took)
+				t.Errorf("%s: the slot was released %v after the take, want at most 1.5s", name, took)
 			}
 		})
 	}
