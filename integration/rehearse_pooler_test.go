@@ -41,7 +41,7 @@ pidfile = %s/pgbouncer.pid
 	t.Cleanup(func() { r.sh("the end of PgBouncer", `kill -9 $(cat pgbouncer.pid)`) })
 	direct := r.dsn
 	r.dsn = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port)
-	r.proxies()
+	r.startProxies()
 	r.awaitDecisions()
 	r.dsn = direct
 	r.replicateSynchronously()

@@ -111,7 +111,7 @@ func (r *rehearsal) exchange(a, b string) {
 // of ca.
 func (r *rehearsal) destroyAndRestore(ca string) {
 	t := r.t
-	r.proxies()
+	r.startProxies()
 	r.awaitDecisions()
 	cluster.Execute(t, r.dsn, "INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro'); INSERT INTO "+
 		"rate_limit_users (user_id, tier) VALUES ('ann', 'free'); SELECT rate_limit_rule('early', action "+

@@ -193,9 +193,9 @@ func (r *rehearsal) number(sql string) int64 { return cluster.Query[int64](r.t, 
 
 func (r *rehearsal) text(sql string) string { return cluster.Query[string](r.t, r.dsn, sql) }
 
-// proxies starts a Caddy and a Traefik. Both have a policy, a durable limit with leases, and at /short a
+// startProxies starts a Caddy and a Traefik. Both have a policy, a durable limit with leases, and at /short a
 // limit that is not durable. The limits count by X-Key.
-func (r *rehearsal) proxies() {
+func (r *rehearsal) startProxies() {
 	short := rehearsedLimit("short", rehearsedShort)
 	long := rehearsedLimit("rehearsed", rehearsedQuota)
 	maps.Copy(long, object{"durable": true, "synchronousCommit": true, "lease": "2%",

@@ -14,7 +14,7 @@ import (
 // Debian has only one.
 func rehearseUpgrade(t *testing.T) {
 	r := newRehearsal(t)
-	r.proxies()
+	r.startProxies()
 	r.awaitDecisions()
 	r.ask("/", rehearsedQuota+500, "spent")
 	tools := filepath.Dir(cluster.Tool(t, "pg_upgrade"))

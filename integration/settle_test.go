@@ -22,8 +22,8 @@ type settledResponse struct {
 }
 
 const (
-	settleReserve = 10
-	moreThanThat  = -1 // in a settledResponse: more than settleReserve
+	settleReserve   = 10
+	moreThanReserve = -1 // in a settledResponse: more than settleReserve
 
 	usageJSON   = `{"id":"a","usage":{"total_tokens":%s}}`
 	usageEvents = "data: {\"usage\":null}\n\n" +
@@ -39,8 +39,8 @@ func respondUsage(tokens, header string) http.HandlerFunc {
 	}
 }
 
-// settledResponses returns a response of each kind. A stream continues after its first events when something
-// is sent on the channel.
+// settledResponses returns a response of each kind. A stream continues after its first events when the test
+// sends on goOn.
 func settledResponses(goOn <-chan struct{}) []settledResponse {
 	size := func(tokens string) int64 { return int64(len(fmt.Sprintf(usageJSON, tokens))) }
 	responses := []settledResponse{
@@ -64,7 +64,7 @@ func settledResponses(goOn <-chan struct{}) []settledResponse {
 			z := gzip.NewWriter(w)
 			fmt.Fprintf(z, usageJSON, "7")
 			_ = z.Close()
-		}, header: 10, bytes: moreThanThat, json: 10},
+		}, header: 10, bytes: moreThanReserve, json: 10},
 		{name: "trailer", method: "GET", respond: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Trailer", "X-Tokens")
 			fmt.Fprint(w, "ok")
@@ -80,7 +80,7 @@ func settledResponses(goOn <-chan struct{}) []settledResponse {
 					<-goOn
 				}
 			}
-		}, header: 10, bytes: moreThanThat, json: 7},
+		}, header: 10, bytes: moreThanReserve, json: 7},
 		{name: "broken", method: "GET", respond: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("X-Tokens", "25")
 			w.Header().Set("Content-Type", "text/event-stream")
@@ -139,7 +139,7 @@ func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 				what := fmt.Sprintf("%s, %s: the count by %s to be %d", proxy, r.name, kinds[i], want)
 				await(t, what, func() bool {
 					got := counted(proxy, kinds[i], r.name)
-					return got == want || want == moreThanThat && got > settleReserve
+					return got == want || want == moreThanReserve && got > settleReserve
 				})
 			}
 		}
@@ -153,7 +153,8 @@ func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 }
 
 // askSettled sends a request, reads the response to its end, and lets a stream continue. It returns the cost
-// that the client sees, "" for none.
+// that the client sees, or "". The test fails if a stream is delayed, or if a broken response ends without an
+// error.
 func askSettled(t *testing.T, url string, s *settledResponse, goOn chan<- struct{}) string {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), s.method, url, nil)

@@ -26,7 +26,7 @@ const attackRules = `
 	SELECT rate_limit_rule('trial', count_by => '{header:X-User|user}', paths => '{/attacked/*}',
 	mode => 'shadow', per_hour => 1)`
 
-// attackPieces mean something to a proxy, a database, a placeholder or a field.
+// attackPieces are texts with a meaning in a proxy, a database, a placeholder or a header field.
 var attackPieces = []string{"a", "127.0.0.1", "2001:db8::1", "1|", "|", "ip:", "sha256:", "prl_",
 	"'; DROP TABLE rate_limit_rules; --", "{env.PGPASSWORD}", "%2F", "é", "\"", "\\", ",", ";q=", "\t",
 	"rule/x", "gold", "*/*", "999999999999999999999", "-5", "NaN", strings.Repeat("x", 4000)}
@@ -37,36 +37,36 @@ var attackedHeaders = []string{"X-Key", "X-Api-Key", "X-Plan", "X-Cost", "X-Tena
 // attacker chooses at random every header, path and body that it sends.
 type attacker struct{ *rand.Rand }
 
-func (by attacker) text() string {
-	text := fmt.Sprint(by.IntN(1000))
-	for range by.IntN(5) {
-		text += pick(by.Rand, attackPieces...)
+func (a attacker) text() string {
+	text := fmt.Sprint(a.IntN(1000))
+	for range a.IntN(5) {
+		text += pick(a.Rand, attackPieces...)
 	}
 	return text
 }
 
-func (by attacker) request(address string) *http.Request {
-	path := pick(by.Rand, "", "api/", "login", "api/../login", "x;y=1/", "a%2F..%2Flogin", "slow/")
-	if by.IntN(2) == 0 {
-		path += url.PathEscape(by.text()) + "?" + url.QueryEscape(by.text())
+func (a attacker) request(address string) *http.Request {
+	path := pick(a.Rand, "", "api/", "login", "api/../login", "x;y=1/", "a%2F..%2Flogin", "slow/")
+	if a.IntN(2) == 0 {
+		path += url.PathEscape(a.text()) + "?" + url.QueryEscape(a.text())
 	}
 	var body io.Reader
-	if by.IntN(4) == 0 {
-		body = strings.NewReader(strings.Repeat(by.text(), 1+by.IntN(20)))
+	if a.IntN(4) == 0 {
+		body = strings.NewReader(strings.Repeat(a.text(), 1+a.IntN(20)))
 	}
-	r, err := http.NewRequest(pick(by.Rand, "GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "get", "FOO"),
+	r, err := http.NewRequest(pick(a.Rand, "GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "get", "FOO"),
 		address+"/attacked/"+path, body)
 	if err != nil {
 		panic(err)
 	}
-	for _, name := range append([]string{fmt.Sprint("X-", by.IntN(1000))}, attackedHeaders...) {
-		for range by.IntN(3) {
-			r.Header.Add(name, by.text())
+	for _, name := range append([]string{fmt.Sprint("X-", a.IntN(1000))}, attackedHeaders...) {
+		for range a.IntN(3) {
+			r.Header.Add(name, a.text())
 		}
 	}
-	if by.IntN(3) == 0 {
-		r.Host = pick(by.Rand, "example.com", "EXAMPLE.com.", "[::1]:80", "a.b.c.d",
-			fmt.Sprint("h", by.Int64(), ".example.com"))
+	if a.IntN(3) == 0 {
+		r.Host = pick(a.Rand, "example.com", "EXAMPLE.com.", "[::1]:80", "a.b.c.d",
+			fmt.Sprint("h", a.Int64(), ".example.com"))
 	}
 	return r
 }
@@ -79,8 +79,8 @@ func undocumentedResponse(r *http.Request, response *harness.Response, err error
 	switch response.Status {
 	case http.StatusBadRequest, http.StatusRequestHeaderFieldsTooLarge:
 		if !ours {
-			// The proxy itself responds, and closes the connection before it has read the request. So err may
-			// be a reset.
+			// The proxy itself responds. Because it closes the connection before it has read the whole request,
+			// err may be a reset.
 			return ""
 		}
 	case http.StatusOK:
@@ -107,8 +107,8 @@ func undocumentedResponse(r *http.Request, response *harness.Response, err error
 	return ""
 }
 
-// attack sends hostile requests to each proxy. All responses are documented, and memory, metrics and logs
-// stay bounded.
+// attack sends hostile requests to each proxy. It fails the test unless all responses are documented, and
+// memory, metrics and logs stay bounded.
 func (s *soak) attack() {
 	const (
 		attackers     = 12
@@ -141,9 +141,9 @@ func (s *soak) attack() {
 				running.Go(func() {
 					client, closeIdle := harness.NewClient(1)
 					defer closeIdle()
-					by := attacker{rand.New(rand.NewPCG(rand.Uint64(), 0))}
+					a := attacker{rand.New(rand.NewPCG(rand.Uint64(), 0))}
 					for goesOn() {
-						r := by.request(p.url)
+						r := a.request(p.url)
 						response, err := harness.AskBy(client, r)
 						mu.Lock()
 						statuses[response.Status]++

@@ -39,7 +39,8 @@ func (e *event) overlaps(from, to time.Duration) bool {
 	return from <= e.ended+exactWithin && to >= e.began
 }
 
-// judgeResponses checks that the documents explain each response by a fault at its time.
+// judgeResponses checks that for each wrong or late response, there was a fault at that time that may have
+// such an effect according to the documents.
 func (s *soak) judgeResponses() {
 	late, wrong := 0, 0
 	for i := range s.load.odds {
@@ -95,7 +96,7 @@ func (s *soak) judgeResponses() {
 	}
 }
 
-// busy reports whether the machine was busy, about a second around a time.
+// busy reports whether the machine was busy between from and to, or up to a second before or after.
 func (s *soak) busy(from, to time.Duration) bool {
 	return slices.ContainsFunc(s.load.busy, func(b span) bool {
 		return b.began <= to+time.Second && b.ended >= from-time.Second
@@ -113,7 +114,7 @@ func (s *soak) isExplained(o *oddResponse) bool {
 	return false
 }
 
-// mayExplain reports whether a response is due to the event, if it came at that time.
+// mayExplain reports whether the event may have caused the response, which overlaps it in time.
 func (e *event) mayExplain(o *oddResponse) bool {
 	dead := e.proxy == o.proxy && o.began <= e.ended
 	switch {
@@ -122,7 +123,7 @@ func (e *event) mayExplain(o *oddResponse) bool {
 	case e.proxy >= 0 && e.proxy != o.proxy:
 		return false
 	case o.status == statusSlow:
-		// a look-up waits for as long
+		// A look-up may also wait for that long.
 		return (e.fault.delays || o.lane.governed) &&
 			o.ended-o.began <= health.MaxTimeouts*soakTimeout+soakMargin
 	case o.status == http.StatusServiceUnavailable:

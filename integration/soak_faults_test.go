@@ -13,14 +13,14 @@ import (
 // fault is something that goes wrong during a soak.
 type fault struct {
 	name string
-	do   func(s *soak, e *event) error
+	// do causes the fault, and returns when the fault is over.
+	do func(s *soak, e *event) error
 	// decides is set if no request may lack a decision because of the fault.
 	decides bool
-	// delays is set if the database answers all the time, but slowly: a request waits for up to four timeouts
-	// then.
+	// delays is set if the database answers slowly, but always. A request then waits for up to four timeouts.
 	delays bool
-	// overloads is set if the proxy has more requests than it can decide: it refuses some of all lanes with a
-	// limit.
+	// overloads is set if the proxy has more requests than it can decide. It then refuses some requests of
+	// all lanes with a limit.
 	overloads bool
 	// reloads is set if the listener of the proxy is replaced. Caddy then closes connections with requests
 	// that it has not read.
@@ -48,8 +48,8 @@ func (e *event) String() string {
 	return fmt.Sprintf("%6v  %s (%v, choice %d)", e.at, e.fault.name, e.lasts, e.choice)
 }
 
-// plan returns the faults of a soak, which seed and duration determine. All faults occur before one occurs
-// again.
+// plan returns the faults of a soak, which depend only on seed and duration. No fault occurs again before all
+// faults have occurred.
 func plan(seed uint64, duration time.Duration) (events []*event) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var next []int
@@ -64,8 +64,8 @@ func plan(seed uint64, duration time.Duration) (events []*event) {
 	return events
 }
 
-// inTable returns a function that causes fault n of serverFaults.
-func inTable(n int) func(s *soak, e *event) error {
+// serverFault returns the field do of fault n of serverFaults.
+func serverFault(n int) func(s *soak, e *event) error {
 	return func(s *soak, e *event) error {
 		f := serverFaults(s.servers.server().Cluster, s.servers.all[0].network, s.servers.all[1].network)[n]
 		if err := f.begin(); err != nil || f.end == nil {
@@ -76,16 +76,15 @@ func inTable(n int) func(s *soak, e *event) error {
 	}
 }
 
-// faults are all faults of a soak. Each function returns when its fault is over; restoreServers then waits
-// for the servers.
+// faults are all faults of a soak. After each fault, restoreServers waits for the servers.
 var faults = []fault{
-	{name: "kill -9 of Postgres", do: inTable(1)},
-	{name: "SIGSTOP of Postgres", do: inTable(2)},
-	{name: "restart of Postgres", do: inTable(0)},
-	{name: "black hole", do: inTable(3)},
-	{name: "latency of 1 s", delays: true, do: inTable(4)},
-	{name: "all connections reset", do: inTable(5)},
-	{name: "all backends terminated", do: inTable(6)},
+	{name: "kill -9 of Postgres", do: serverFault(1)},
+	{name: "SIGSTOP of Postgres", do: serverFault(2)},
+	{name: "restart of Postgres", do: serverFault(0)},
+	{name: "black hole", do: serverFault(3)},
+	{name: "latency of 1 s", delays: true, do: serverFault(4)},
+	{name: "all connections reset", do: serverFault(5)},
+	{name: "all backends terminated", do: serverFault(6)},
 	{name: "rows locked for 5 s", do: func(s *soak, e *event) error {
 		var tables []*lane
 		for i := range lanes {

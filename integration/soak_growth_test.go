@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// growth records the resources that a process used before each fault. It starts anew with each process.
+// growth records the resources that a process used before each fault. A new process has a new growth.
 type growth struct {
 	goroutines  []map[string]int // by stack
 	heap        []int64
@@ -30,7 +30,7 @@ const (
 	maxConnections = 8 * soakProxies
 )
 
-// sample measures what the proxies use.
+// sample measures the goroutines, the memory and the connections of the proxies.
 func (s *soak) sample() {
 	s.t.Helper()
 	total := ""
@@ -59,7 +59,7 @@ func (s *soak) sample() {
 	fmt.Printf("        %s, %d connections\n", total, n)
 }
 
-// forget drops the samples of a proxy.
+// forget checks the samples of a proxy that has ended, and drops them.
 func (s *soak) forget(proxy int) {
 	s.judgeGrowthOf(proxy)
 	s.grown[proxy] = growth{}

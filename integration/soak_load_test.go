@@ -18,7 +18,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// lane is a path with its limit, and what is expected of it.
+// lane is a path with its limit, and the results that the test expects of its requests.
 type lane struct {
 	name     string
 	onError  string // "": the path has no limit
@@ -30,17 +30,17 @@ type lane struct {
 	async     bool // without synchronous_commit: a crash loses the last fraction of a second
 	leased    bool
 	always    int     // the status of all responses with a decision; 0 means 200 or 429
-	responses bool    // responses count as admissions, not requests at the upstream
+	responses bool    // whether responses count as admissions, instead of requests at the upstream
 	refill    float64 // units that become free in a second
 	flights   bool    // quota bounds the requests in flight
 	hostile   bool    // only for attackers
 }
 
 const (
-	soakTimeout = time.Second     // for a decision
-	soakMargin  = time.Second     // for the rest of a request
-	keyLife     = 8 * time.Second // after which requests have the next key
-	forever     = "forever"       // a key of requests all the time
+	soakTimeout = time.Second     // the timeout of decisions
+	soakMargin  = time.Second     // bounds the rest of a request
+	keyLife     = 8 * time.Second // time after which requests have the next key
+	forever     = "forever"       // the key of every eighth request, at all times
 	longWindow  = "364d"
 	turningFor  = 5 * time.Second // the window of the lane turning
 )
@@ -86,8 +86,8 @@ var lanes = []lane{
 }
 
 const (
-	statusSlow  = -1  // of an oddResponse that came too late
-	statusEnded = 499 // of a request that has lost its slot
+	statusSlow  = -1  // status of an oddResponse that came too late
+	statusEnded = 499 // status of a request that has lost its slot
 )
 
 const undecidedAdmission = "admitted without a decision"
@@ -183,7 +183,7 @@ func (s *soakLoad) admit(l *lane, key string) {
 	u.admitted = append(u.admitted, time.Since(s.began))
 }
 
-// hold holds a request in flight for a while.
+// hold holds a request in flight for up to 300 ms, and records how many requests are in flight.
 func (s *soakLoad) hold(ctx context.Context) {
 	s.mu.Lock()
 	s.flying++

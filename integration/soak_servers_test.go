@@ -24,8 +24,8 @@ import (
 type soakServer struct {
 	*cluster.Cluster
 	network *slownet.Proxy
-	faults  *os.File // see testdata/soak/faults.c
-	logged  int      // the bytes of its log that were read
+	faults  *os.File // the settings of testdata/soak/faults.c, see set
+	logged  int      // number of bytes of the server's log that were read
 }
 
 // soakServers are a primary and its synchronous standby.
@@ -94,7 +94,7 @@ func startSoakServers(t *testing.T) *soakServers {
 func (s *soakServers) server() *soakServer  { return s.all[s.primary] }
 func (s *soakServers) standby() *soakServer { return s.all[1-s.primary] }
 
-// set sets how far the clock of a server is back, and whether its disk is full.
+// set sets by how much the clock of a server is set back, and whether its disk is full.
 func (s *soakServer) set(back time.Duration, full bool) error {
 	text := binary.NativeEndian.AppendUint64(nil, uint64(back/time.Second))
 	flag := uint64(0)

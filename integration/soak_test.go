@@ -33,9 +33,10 @@ type soak struct {
 	unexplained []*oddResponse // responses without a decision that no fault explains
 }
 
-// While a fault occurs every 20 s, each response, admission and row of the history is right, and no proxy
-// uses more and more memory. At the end, attackers send requests. The test prints its seed and its plan of
-// faults. The seed and the duration determine the plan.
+// A fault occurs every 20 s. All responses are right, or explained by a fault. No key admits more than its
+// quota and what a fault may add, the history has each request once, and no proxy uses more and more memory.
+// At the end, attackers send requests. The test prints its seed and its plan of faults, which depends only on
+// the seed and the duration.
 func TestSoak(t *testing.T) {
 	seed := *soakSeed
 	if seed == 0 {

@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// Each span has the decision on its request, and no key that is a secret.
+// Caddy's span of a request has the decision as an event, and no secret key.
 func TestDecisionsAreOnSpansOfCaddy(t *testing.T) {
 	t.Parallel()
 	address := harness.FreeAddress(t)
@@ -26,6 +26,6 @@ func TestDecisionsAreOnSpansOfCaddy(t *testing.T) {
 	wantContains(t, log, `"Name":"pg_ratelimit.decision"`, `"Value":"allowed"`, `"Value":"traced"`,
 		`"Value":"sha256:`, `"pg_ratelimit.retry_after"`, `{"Type":"INT64","Value":429}`)
 	if strings.Contains(log, "hunter2") {
-		t.Error("a span has the secret")
+		t.Error("a span has the secret key, want its digest")
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// Traefik's log has the plugin's errors at ERR and other lines at DBG, its level for a plugin's standard
-// output. Its API has the settings. It drops a route with a wrong setting.
+// Traefik logs the plugin's errors at the level ERR, and other lines at DBG, its level for a plugin's
+// standard output. Its API shows the settings. It drops a route with a wrong setting.
 func TestTraefikShowsWhatAnOperatorMustSee(t *testing.T) {
 	tr := startTraefikWith(t, object{}, "DEBUG",
 		[]route{{path: "/right", limit: object{"dsn": "memory", "prefix": "of-this-test", "limit": "3 1h"}},

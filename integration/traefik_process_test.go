@@ -36,12 +36,14 @@ func traefikProgram(t testing.TB) string {
 // traefik is a Traefik process with this repository as its local plugin.
 type traefik struct {
 	*harness.Process
-	program    harness.Program
-	url        string // of its entry point
-	admin      string // of its API
-	dynamic    string // the file of its dynamic configuration
-	backend    string // of routes without one
+	program harness.Program
+	// url is the URL of the entry point, and admin the URL of the API.
+	url, admin string
+	// dynamic is the path of the dynamic configuration, and generation the number of its latest version.
+	dynamic    string
 	generation int
+	// backend is the URL of the server behind routes without a backend.
+	backend string
 }
 
 // object is an object of a configuration file.
@@ -82,7 +84,7 @@ func startTraefikWith(t testing.TB, entryPoint object, logLevel string, routes [
 	return tr
 }
 
-// start starts the process, also again after its end.
+// start starts the process. It can start the process again after it has ended.
 func (tr *traefik) start(t testing.TB) {
 	t.Helper()
 	p := harness.Start(t, tr.program)

@@ -15,8 +15,8 @@ func hasTable(t *testing.T, dsn, name string) bool {
 	return cluster.Query[bool](t, dsn, "SELECT to_regclass($1) IS NOT NULL", name)
 }
 
-// Traefik writes its history when it ends, even if a client keeps its connection open, as most clients do.
-// Traefik then takes half a second more to end.
+// When Traefik stops, the plugin writes the history of all requests, even if a client keeps its connection
+// open, as most clients do. The open connection delays the end of Traefik by half a second.
 func TestTraefikWritesTheHistoryWhenItEnds(t *testing.T) {
 	const n = 1700
 	dsn := cluster.Open(t)

@@ -8,8 +8,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// checkClients sends requests of a client, of another client, and of the first one with a forged address,
-// through a proxy to a limit of 1 for each client.
+// checkClients sends requests of a client, of another client, and of the first client with a forged address,
+// through a proxy to a limit of 1 for each client. The first request must pass; other and forged are the
+// statuses of the second and the third.
 func checkClients(t *testing.T, what any, url string, other, forged int) {
 	t.Helper()
 	got := ""
@@ -21,8 +22,8 @@ func checkClients(t *testing.T, what any, url string, other, forged int) {
 	}
 }
 
-// Without trusted_proxies, all clients behind a proxy are one client. Without trusted_proxies_strict, a
-// client chooses its key. With both, each client has its own quota.
+// Without trusted_proxies, all clients behind a proxy share one quota. Without trusted_proxies_strict, a
+// client can choose its address. With both, each client has its own quota.
 func TestCaddyBehindAProxy(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -42,8 +43,8 @@ func TestCaddyBehindAProxy(t *testing.T) {
 	}
 }
 
-// Without forwardedHeaders.trustedIPs, Traefik drops the header, and all clients behind a proxy are one
-// client.
+// Without forwardedHeaders.trustedIPs, Traefik drops the header X-Forwarded-For, so all clients behind a
+// proxy share one quota. With it, each client has its own quota.
 func TestTraefikBehindAProxy(t *testing.T) {
 	t.Parallel()
 	backend := startBackend(t)

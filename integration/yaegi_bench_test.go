@@ -12,8 +12,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// BenchmarkInterpreted reports the processor time of a request in the interpreted plugin, without the
-// database's. Up to 64 requests wait concurrently.
+// BenchmarkInterpreted reports the processor time that a request takes in the interpreted plugin, without the
+// processor time of the database. Up to 64 requests wait concurrently.
 func BenchmarkInterpreted(b *testing.B) {
 	const wide, usedUp = "1000000000 1h", "1 1h"
 	for _, c := range []struct {

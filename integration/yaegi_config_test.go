@@ -76,16 +76,16 @@ func labelsOf(labels map[string]string, name string, value any) {
 		if len(value) == 0 {
 			labels[name] = ""
 		}
-		for key, below := range value {
-			labelsOf(labels, name+"."+key, below)
+		for key, item := range value {
+			labelsOf(labels, name+"."+key, item)
 		}
 	case []any:
 		var values []string
-		for i, below := range value {
-			if text, ok := below.(string); ok {
+		for i, item := range value {
+			if text, ok := item.(string); ok {
 				values = append(values, text)
 			} else {
-				labelsOf(labels, fmt.Sprintf("%s[%d]", name, i), below)
+				labelsOf(labels, fmt.Sprintf("%s[%d]", name, i), item)
 			}
 		}
 		if values != nil {
@@ -96,16 +96,17 @@ func labelsOf(labels map[string]string, name string, value any) {
 	}
 }
 
-// The plugin reads a configuration in the types into which each of Traefik's providers decodes it.
+// The plugin applies a configuration with settings of all types, whichever of Traefik's providers has decoded
+// it: the limits have their amounts, and the policy and the history are on.
 func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 	t.Parallel()
-	const above = "HTTP:\n  Middlewares:\n    limit:\n      Plugin:\n        pg-ratelimit:"
-	const below = "\n          "
+	const head = "HTTP:\n  Middlewares:\n    limit:\n      Plugin:\n        pg-ratelimit:"
+	const indent = "\n          "
 	p := loadPlugin(t)
 	for name, decode := range map[string]func(text string) (map[string]any, error){
 		"file": func(text string) (map[string]any, error) {
 			var c pluginConfigurations
-			err := file.DecodeContent(above+strings.ReplaceAll(text, "\n", below), ".yaml", &c)
+			err := file.DecodeContent(head+strings.ReplaceAll(text, "\n", indent), ".yaml", &c)
 			return c.plugin(), err
 		},
 		"Kubernetes": func(text string) (config map[string]any, err error) {
@@ -128,7 +129,7 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		h := p.mustHandler(t, ok, config)
+		h := p.mustHandler(t, emptyOK, config)
 		// Each request costs 2 of 20 for its tenant, and 1 of 12 for all of 2001:db8::/64.
 		for i := range 14 {
 			tenant, want := "acme", cmp.Or(map[int]string{10: "429 20", 13: "429 12"}[i], "200 ")
@@ -149,7 +150,8 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 	}
 }
 
-// .traefik.yml has what Traefik and the catalog require. Its test data work without a database.
+// .traefik.yml has what Traefik and the catalog require. With its test data, the plugin works without a
+// database.
 func TestManifestSatisfiesCatalog(t *testing.T) {
 	t.Parallel()
 	m := readManifest(t)
@@ -183,7 +185,7 @@ func TestManifestSatisfiesCatalog(t *testing.T) {
 	}
 	// an address without a server; New needs no database
 	m.TestData["dsn"] = strings.Replace(example, "db.internal", "127.0.0.1:1", 1)
-	if w := ask(loadPlugin(t, "DATABASE_URL=").mustHandler(t, ok, m.TestData)); w.Code != http.StatusOK {
+	if w := ask(loadPlugin(t, "DATABASE_URL=").mustHandler(t, emptyOK, m.TestData)); w.Code != http.StatusOK {
 		t.Errorf("without a database: status %d %v, want 200", w.Code, w.Header())
 	}
 }

@@ -55,7 +55,7 @@ func readManifest(t testing.TB) manifest {
 	return m
 }
 
-// linkPlugin links the repository into a GOPATH, where Traefik looks for the sources of a local plugin.
+// linkPlugin links the repository into a GOPATH, in which Traefik searches for the sources of a local plugin.
 func linkPlugin(t testing.TB, dir string) {
 	t.Helper()
 	root, err := filepath.Abs("..")
@@ -71,7 +71,7 @@ func linkPlugin(t testing.TB, dir string) {
 	}
 }
 
-// plugin is the plugin in an interpreter of its own.
+// plugin is the plugin in a new interpreter.
 type plugin struct {
 	interpreter       *interp.Interpreter
 	new, createConfig reflect.Value
@@ -144,9 +144,10 @@ func (p *plugin) mustHandler(t testing.TB, next http.Handler, config map[string]
 	return h
 }
 
-var ok = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+// emptyOK responds with 200 and an empty body.
+var emptyOK = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 
-// ask sends a handler one request, with headers given as name, value.
+// ask sends a request to a handler. headers has pairs of a name and a value.
 func ask(h http.Handler, headers ...string) *httptest.ResponseRecorder {
 	return askPath(h, "/a/b?q=1", headers...)
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// onError decides a request that makes the plugin panic. The other requests of its batch, which are read in
-// one loop, are decided as always.
+// If a request makes the plugin panic, onError decides on it. The other requests of its batch, which one loop
+// reads, get their decisions.
 func TestInterpretedPanicFailsOneRequest(t *testing.T) {
-	h := loadPlugin(t).mustHandler(t, ok, decideAlways(object{"dsn": cluster.Open(t), "prefix": "yaegi",
+	h := loadPlugin(t).mustHandler(t, emptyOK, decideAlways(object{"dsn": cluster.Open(t), "prefix": "yaegi",
 		"key": "{path}", "limit": "1000 1h"}))
 	var group sync.WaitGroup
 	for i := range 90 {

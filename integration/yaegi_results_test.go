@@ -100,8 +100,8 @@ func readsUnsetResult(n ast.Node) bool {
 func readsAny(statements []ast.Stmt, unset map[string]bool) bool {
 	unset = maps.Clone(unset)
 	reads := false
-	var look func(n ast.Node) bool
-	look = func(n ast.Node) bool {
+	var visit func(n ast.Node) bool
+	visit = func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.BlockStmt:
 			reads = reads || readsAny(n.List, unset)
@@ -110,7 +110,7 @@ func readsAny(statements []ast.Stmt, unset map[string]bool) bool {
 			if n.Init == nil {
 				return true
 			}
-			ast.Inspect(n.Init, look)
+			ast.Inspect(n.Init, visit)
 			assign, ok := n.Init.(*ast.AssignStmt)
 			if ok && assign.Tok == token.DEFINE {
 				reads = reads || readsAny([]ast.Stmt{&ast.ExprStmt{X: n.Cond}, n.Body},
@@ -119,42 +119,42 @@ func readsAny(statements []ast.Stmt, unset map[string]bool) bool {
 				if ok {
 					unset = without(unset, assign)
 				}
-				ast.Inspect(n.Cond, look)
-				ast.Inspect(n.Body, look)
+				ast.Inspect(n.Cond, visit)
+				ast.Inspect(n.Body, visit)
 			}
 			if n.Else != nil {
-				ast.Inspect(n.Else, look)
+				ast.Inspect(n.Else, visit)
 			}
 			return false
 		case *ast.DeferStmt: // it may have the address of a result, to set it after a panic
 			for _, e := range n.Call.Args {
 				if address, ok := e.(*ast.UnaryExpr); !ok || address.Op != token.AND {
-					ast.Inspect(e, look)
+					ast.Inspect(e, visit)
 				}
 			}
-			ast.Inspect(n.Call.Fun, look)
+			ast.Inspect(n.Call.Fun, visit)
 			return false
 		case *ast.CaseClause:
 			for _, e := range n.List {
-				ast.Inspect(e, look)
+				ast.Inspect(e, visit)
 			}
 			reads = reads || readsAny(n.Body, unset)
 			return false
 		case *ast.AssignStmt:
 			for _, e := range n.Rhs {
-				ast.Inspect(e, look)
+				ast.Inspect(e, visit)
 			}
 			for _, e := range n.Lhs {
 				if _, plain := e.(*ast.Ident); !plain || n.Tok != token.ASSIGN && n.Tok != token.DEFINE {
-					ast.Inspect(e, look)
+					ast.Inspect(e, visit)
 				}
 			}
 			return false
 		case *ast.SelectorExpr:
-			ast.Inspect(n.X, look) // not the name of the field
+			ast.Inspect(n.X, visit) // not the name of the field
 			return false
 		case *ast.KeyValueExpr:
-			ast.Inspect(n.Value, look)
+			ast.Inspect(n.Value, visit)
 			return false
 		case *ast.ReturnStmt:
 			for _, isUnset := range unset {
@@ -166,7 +166,7 @@ func readsAny(statements []ast.Stmt, unset map[string]bool) bool {
 		return true
 	}
 	for _, s := range statements {
-		ast.Inspect(s, look)
+		ast.Inspect(s, visit)
 		if assign, ok := s.(*ast.AssignStmt); ok {
 			unset = without(unset, assign)
 		}
@@ -176,11 +176,11 @@ func readsAny(statements []ast.Stmt, unset map[string]bool) bool {
 
 // without returns the variables that are still unset after an assignment.
 func without(unset map[string]bool, assign *ast.AssignStmt) map[string]bool {
-	left := maps.Clone(unset)
+	rest := maps.Clone(unset)
 	for _, e := range assign.Lhs {
 		if name, ok := e.(*ast.Ident); ok {
-			delete(left, name.Name)
+			delete(rest, name.Name)
 		}
 	}
-	return left
+	return rest
 }

@@ -29,7 +29,7 @@ func contains(n ast.Node, matches func(ast.Node) bool) bool {
 	return found
 }
 
-// inLoop reports whether a node is a loop with a body that contains what matches.
+// inLoop reports whether a node is a loop with a body that contains a node for which matches returns true.
 func inLoop(n ast.Node, matches func(ast.Node) bool) bool {
 	switch loop := n.(type) {
 	case *ast.ForStmt:
@@ -121,7 +121,7 @@ func setsAny(n ast.Node, after token.Pos, names map[string]bool) bool {
 }
 
 // evaluatesArgumentsLate reports whether a node is a loop with a deferred call or a started method, or a
-// function that sets again what it has given to one.
+// function that sets a variable after it has passed the variable to such a call.
 func evaluatesArgumentsLate(n ast.Node) bool {
 	if inLoop(n, func(n ast.Node) bool { return lateCall(n) != nil }) {
 		return true
@@ -150,8 +150,7 @@ func evaluatesArgumentsLate(n ast.Node) bool {
 	})
 }
 
-// lateCall returns the call that a node defers, or the call of a method that it starts; nil for all
-// others.
+// lateCall returns the call that a node defers, or the call of a method that it starts, or nil.
 func lateCall(n ast.Node) *ast.CallExpr {
 	switch n := n.(type) {
 	case *ast.DeferStmt:

@@ -142,9 +142,6 @@ var digits = regexp.MustCompile(`\d+`)
 
 // versionIn returns the major version in the path of a folder, or 0.
 func versionIn(path string) int {
-	version, err := strconv.Atoi(digits.FindString(path))
-	if err != nil {
-		return 0
-	}
+	version, _ := strconv.Atoi(digits.FindString(path))
 	return version
 }

@@ -15,11 +15,16 @@ import (
 )
 
 const (
-	startTimeout = 60 * time.Second      // bounds the wait until a server accepts connections
-	stopTimeout  = 10 * time.Second      // bounds each attempt to end a server
-	pollEvery    = 10 * time.Millisecond // interval of the checks while a server starts or ends
-	portAttempts = 20                    // bounds the attempts to find a port that no other program takes
-	logTail      = 4096                  // number of bytes at the end of the log that errors show
+	// startTimeout bounds the wait until a server accepts connections.
+	startTimeout = 60 * time.Second
+	// stopTimeout bounds each attempt to end a server.
+	stopTimeout = 10 * time.Second
+	// pollEvery is the interval of the checks while a server starts or ends.
+	pollEvery = 10 * time.Millisecond
+	// portAttempts bounds the attempts to start a server on a port that no other program takes first.
+	portAttempts = 20
+	// logTail is the number of bytes at the end of the log that errors show.
+	logTail = 4096
 )
 
 // errPortTaken is the error of launch if another program listens on the port.

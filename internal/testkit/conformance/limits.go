@@ -273,11 +273,8 @@ func DrawJump(t *rapid.T, l *ratelimit.Limit) int64 {
 // Long returns the factor by which tests are longer than usual: the whole number in the environment variable
 // PG_RATELIMIT_TEST_LONG, or 1.
 func Long() int {
-	n, err := strconv.Atoi(os.Getenv("PG_RATELIMIT_TEST_LONG"))
-	if err != nil || n < 1 {
-		return 1
-	}
-	return n
+	n, _ := strconv.Atoi(os.Getenv("PG_RATELIMIT_TEST_LONG"))
+	return max(1, n)
 }
 
 // checking serializes tests that set the flag -rapid.checks, because the flag is global.

@@ -53,10 +53,7 @@ type Result struct {
 
 // Run sends the load and waits for all responses. After the end of ctx, it sends no further requests.
 func Run(ctx context.Context, l Load) *Result {
-	clients := l.Clients
-	if clients < 1 {
-		clients = 1
-	}
+	clients := max(1, l.Clients)
 	client, closeIdle := NewClient(clients)
 	defer closeIdle()
 	source := &tickets{load: &l, ctx: ctx, began: time.Now()}

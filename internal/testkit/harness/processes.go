@@ -20,10 +20,14 @@ import (
 )
 
 const (
-	startPatience = 60 * time.Second     // bounds each wait of WaitFor
-	stopPatience  = 15 * time.Second     // bounds the wait for the end of a program after a signal
-	pollEvery     = 5 * time.Millisecond // interval of the checks of WaitFor
-	shownLog      = 6000                 // number of bytes at the end of a log that a failed test shows
+	// startPatience bounds each wait of WaitFor.
+	startPatience = 60 * time.Second
+	// stopPatience bounds the wait for the end of a program after a signal.
+	stopPatience = 15 * time.Second
+	// pollEvery is the interval of the checks of WaitFor.
+	pollEvery = 5 * time.Millisecond
+	// shownLog is the number of bytes at the end of a log that a failed test shows.
+	shownLog = 6000
 )
 
 // Program configures a program to run.

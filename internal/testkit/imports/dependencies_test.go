@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// CONTRIBUTING.md explains each module that go.mod requires, and no other. A replacement would have no
-// effect for users of the module.
+// CONTRIBUTING.md explains exactly the modules that go.mod requires. go.mod replaces no module, because a
+// replacement has no effect for users of this module.
 func TestEachDependencyHasAReason(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json")
 	cmd.Dir = root

@@ -25,6 +25,7 @@ const interpretedGo = "go1.17"
 // exempt is an error of the type checker about code that Yaegi understands.
 var exempt = regexp.MustCompile(`predeclared any requires go1\.18`)
 
+// The interpreted packages use only features of Go that Yaegi has, and none that it misreads.
 func TestInterpretedPackagesUseGoOfYaegi(t *testing.T) {
 	dirs := append(interpretedPackages(t), "internal/plane/history", "internal/plane/policy")
 	slices.Sort(dirs)

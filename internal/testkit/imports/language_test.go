@@ -63,8 +63,8 @@ var readSources = sync.OnceValues(func() (files []*source, err error) {
 	return files, err
 })
 
-// eachFile calls do for each file in the repository with a path that has the ending.
-func eachFile(ending string, do func(path string) error) error {
+// eachFile calls f for each file in the repository with a path that ends with ending.
+func eachFile(ending string, f func(path string) error) error {
 	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && d.Name() != ".." && (d.Name()[0] == '.' || d.Name() == "bin") {
 			return fs.SkipDir
@@ -73,12 +73,13 @@ func eachFile(ending string, do func(path string) error) error {
 			return err
 		}
 		if path, err = filepath.Rel(root, path); err == nil {
-			err = do(path)
+			err = f(path)
 		}
 		return err
 	})
 }
 
+// Comments have at most maxStilted matches of stilted.
 func TestCommentsAreInPlainEnglish(t *testing.T) {
 	n := 0
 	for _, s := range sources(t) {
@@ -107,6 +108,7 @@ var unclear = regexp.MustCompile(`\b(that of|those of|at once|the begin|so many|
 // sqlBreak matches a line break in a literal or a comment of SQL.
 var sqlBreak = regexp.MustCompile(`' *\n\s*'|\n\s*--|\s+`)
 
+// The strings of programs and the SQL files have no match of unclear.
 func TestTextsForUsersAreInPlainEnglish(t *testing.T) {
 	eachString(t, func(place, text string) { checkClear(t, place, text) })
 	err := eachFile(".sql", func(path string) error {
@@ -119,8 +121,8 @@ func TestTextsForUsersAreInPlainEnglish(t *testing.T) {
 	}
 }
 
-// eachString calls do for each string of the programs, with its position.
-func eachString(t *testing.T, do func(place, text string)) {
+// eachString calls f for each string of the programs, with its position.
+func eachString(t *testing.T, f func(place, text string)) {
 	t.Helper()
 	for _, s := range sources(t) {
 		ast.Inspect(s.File, func(n ast.Node) bool {
@@ -132,7 +134,7 @@ func eachString(t *testing.T, do func(place, text string)) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			do(s.position(n).String(), text)
+			f(s.position(n).String(), text)
 			return true
 		})
 	}
@@ -147,6 +149,7 @@ func checkClear(t *testing.T, place, text string) {
 	}
 }
 
+// Outside tests, the doc comments of functions and types begin with their names.
 func TestDocCommentsBeginWithNames(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.isTest() {
@@ -181,7 +184,8 @@ var (
 	linkOrImage = regexp.MustCompile(`\]\([^)]*\)`)
 )
 
-// Tables, links, and commands with their output may be wider in Markdown.
+// A line of SQL or Markdown has at most maxColumns columns. In Markdown, tables, links, and commands with
+// their output may be wider.
 func TestLinesOfSQLAndMarkdownAreShort(t *testing.T) {
 	for _, ending := range []string{".sql", ".md"} {
 		if err := eachFile(ending, func(path string) error {
@@ -210,6 +214,7 @@ func TestLinesOfSQLAndMarkdownAreShort(t *testing.T) {
 // maxLines is the length of the longest file, unless it is generated.
 const maxLines = 400
 
+// A file of Go that is not generated has at most maxLines lines.
 func TestFilesAreShort(t *testing.T) {
 	for _, s := range sources(t) {
 		if n := s.fset.File(s.Pos()).LineCount(); n > maxLines && !ast.IsGenerated(s.File) {
@@ -220,6 +225,7 @@ func TestFilesAreShort(t *testing.T) {
 
 var wordOfName = regexp.MustCompile(`[A-Z][a-z0-9]+|[A-Z]+`)
 
+// The body of a test has at most 60 lines, and its name at most 10 words.
 func TestTestsAreShort(t *testing.T) {
 	for _, s := range sources(t) {
 		for _, d := range s.Decls {

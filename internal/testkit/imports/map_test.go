@@ -9,8 +9,8 @@ import (
 )
 
 var (
-	step     = regexp.MustCompile("(?m)^\\| \\d+ \\| `(\\w+)` \\| `([\\w/.]+)` \\|")
-	journeys = regexp.MustCompile(`(?m)^\|---\|---\|---\|---\|\n((?:\| \d+ \|.*\n)+)`)
+	step       = regexp.MustCompile("(?m)^\\| \\d+ \\| `(\\w+)` \\| `([\\w/.]+)` \\|")
+	stepTables = regexp.MustCompile(`(?m)^\|---\|---\|---\|---\|\n((?:\| \d+ \|.*\n)+)`)
 )
 
 // ARCHITECTURE.md describes three requests by functions that exist, each in at most fifteen steps.
@@ -19,7 +19,7 @@ func TestEachStepOfMapExists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tables := journeys.FindAllString(string(text), -1)
+	tables := stepTables.FindAllString(string(text), -1)
 	if len(tables) != 3 {
 		t.Fatalf("%d tables of steps, want 3", len(tables))
 	}

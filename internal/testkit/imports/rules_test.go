@@ -45,7 +45,7 @@ var rules = []rule{
 	{"internal/core/schema", "pg", ""},
 	// Package pgdb is the interface between drivers and their users, and depends on neither.
 	{"ratelimit/pgdb", "", ""},
-	// The registry knows stores only through an interface. It imports engine for the type engine.Options.
+	// The registry uses stores only through an interface. It imports engine for the type engine.Options.
 	{"internal/store/registry", "batch engine health pg schema ratelimit pgdb", ""},
 	// Package store divides calls among engines, and decides without them during an outage.
 	{"internal/store", "engine registry algorithm batch health lease pg schema ratelimit pgdb", ""},
@@ -143,6 +143,7 @@ func goList(t *testing.T, args ...string) []pkg {
 	}
 }
 
+// Each package outside the testkit has a rule, and imports only what its rule permits.
 func TestImportsFollowTheRules(t *testing.T) {
 	packages := make(map[string]pkg)
 	for _, p := range goList(t, "-deps", "./...") {
@@ -151,8 +152,8 @@ func TestImportsFollowTheRules(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, r := range rules {
 		path := module + "/" + r.dir
-		p, there := packages[path]
-		if !there {
+		p, ok := packages[path]
+		if !ok {
 			t.Errorf("%s has a rule and is not a package of this module", r.dir)
 			continue
 		}
@@ -162,7 +163,8 @@ func TestImportsFollowTheRules(t *testing.T) {
 		}
 	}
 	for path, p := range packages {
-		// The tools of tests need no rule: other packages may import only those that their own rules list.
+		// The packages of the testkit need no rule, because other packages import them only if their own
+		// rules permit it.
 		if p.Module != nil && p.Module.Path == module && !seen[path] &&
 			!strings.HasPrefix(path, module+"/internal/testkit/") {
 			t.Errorf("%s has no rule: list in this test what it may import, and why",
@@ -203,7 +205,7 @@ func interpretedPackages(t *testing.T) []string {
 	return dirs
 }
 
-// The list of interpreted packages is complete and short.
+// Interpreted lists exactly the packages that Traefik interprets, which are at most 20.
 func TestInterpretedPackagesAreListed(t *testing.T) {
 	const maxPackages = 20
 	dirs := interpretedPackages(t)

@@ -91,8 +91,8 @@ func reassignedVariables(file *ast.File, info *types.Info) map[types.Object]bool
 	return again
 }
 
-// eachArgument calls do for each argument of a call, with the type of its parameter.
-func eachArgument(call *ast.CallExpr, info *types.Info, do func(ast.Expr, types.Type)) {
+// eachArgument calls f for each argument of a call, with the type of its parameter.
+func eachArgument(call *ast.CallExpr, info *types.Info, f func(ast.Expr, types.Type)) {
 	function, ok := info.TypeOf(call.Fun).(*types.Signature)
 	if !ok {
 		return // a conversion, or a builtin in code with errors
@@ -101,10 +101,10 @@ func eachArgument(call *ast.CallExpr, info *types.Info, do func(ast.Expr, types.
 		last := function.Params().Len() - 1
 		switch {
 		case i < last || i == last && !function.Variadic():
-			do(e, function.Params().At(i).Type())
+			f(e, function.Params().At(i).Type())
 		case function.Variadic() && !call.Ellipsis.IsValid():
 			if list, ok := function.Params().At(last).Type().(*types.Slice); ok {
-				do(e, list.Elem())
+				f(e, list.Elem())
 			}
 		}
 	}

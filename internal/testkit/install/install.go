@@ -41,12 +41,12 @@ for package in "$@"; do
 done
 `
 
-// Debian installs packages, unless there reports that their programs exist. what names the programs in
-// messages to the user. If several processes call Debian concurrently, one installs the packages while the
-// others wait. If ctx ends, Debian still waits for the script, because dpkg does not recover by itself from
-// an interruption.
-func Debian(ctx context.Context, tell io.Writer, what string, there func() bool, packages ...string) error {
-	if there() {
+// Debian installs packages, unless exist reports that their programs exist already. what names the programs
+// in the messages that Debian writes to w. If several processes call Debian concurrently, one process
+// installs the packages while the others wait. If ctx ends, Debian still waits for the script, because dpkg
+// does not recover by itself from an interruption.
+func Debian(ctx context.Context, w io.Writer, what string, exist func() bool, packages ...string) error {
+	if exist() {
 		return nil
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil {
@@ -65,30 +65,30 @@ func Debian(ctx context.Context, tell io.Writer, what string, there func() bool,
 		return err
 	}
 	defer unlock()
-	if there() {
+	if exist() {
 		return nil
 	}
 	names := strings.Join(packages, " ")
-	fmt.Fprintf(tell, "There is no %s on this machine. Installing Debian's packages with apt-get (%s). "+
+	fmt.Fprintf(w, "There is no %s on this machine. Installing Debian's packages with apt-get (%s). "+
 		"This takes a minute or two ...\n", what, names)
-	said, err := runWhole(args)
+	line, err := runWhole(args)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
-		return fmt.Errorf("apt-get: %w: %s", err, said)
+		return fmt.Errorf("apt-get: %w: %s", err, line)
 	}
-	if !there() {
+	if !exist() {
 		return fmt.Errorf("apt-get installed %s, and no %s came with it", names, what)
 	}
-	fmt.Fprintln(tell, "Installed:", names)
+	fmt.Fprintln(w, "Installed:", names)
 	return nil
 }
 
 // runWhole runs a command in its own process group, which Ctrl-C in a terminal does not reach, and returns
 // the last line of its output. The command writes to a file, because with a pipe it would fail if this
 // program were killed.
-func runWhole(args []string) (said string, err error) {
+func runWhole(args []string) (lastLine string, err error) {
 	output, err := os.CreateTemp("", "pg-ratelimit-install-*.log")
 	if err != nil {
 		return "", err

@@ -19,9 +19,10 @@ import (
 
 const module = "github.com/pgratelimit/pg-ratelimit/"
 
-// nearly is the number of runs from which on a function runs for each request. A test sends 2,000 requests,
-// and the first of them run other functions. Background functions run far fewer times.
-const nearly = 1800
+// minRuns is the number of runs from which on a function counts as one that runs for each request. A test
+// sends 2,000 requests, of which the first also run other functions. Background functions run far fewer
+// times.
+const minRuns = 1800
 
 // journeys are the kinds of requests, with the tests that send them.
 var journeys = []struct{ name, folder, test string }{
@@ -31,7 +32,7 @@ var journeys = []struct{ name, folder, test string }{
 }
 
 func main() {
-	lists := flag.Bool("v", false, "list the functions")
+	list := flag.Bool("v", false, "list the functions")
 	flag.Parse()
 	log.SetFlags(0)
 	dir, err := os.MkdirTemp("", "journey")
@@ -50,7 +51,7 @@ func main() {
 			names := called(path, blocks)
 			functions += len(names)
 			files += min(1, len(names))
-			if *lists && len(names) > 0 {
+			if *list && len(names) > 0 {
 				fmt.Printf("\t%s: %s\n", path, strings.Join(names, ", "))
 			}
 		}
@@ -88,7 +89,7 @@ func read(profile string) map[string][]block {
 	return blocksByPath
 }
 
-// called returns the functions of a file with a first block that runs at least nearly times.
+// called returns the functions of a file with a first block that has run at least minRuns times.
 func called(path string, blocks []block) (names []string) {
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
@@ -104,7 +105,7 @@ func called(path string, blocks []block) (names []string) {
 		first := slices.IndexFunc(blocks, func(b block) bool {
 			return b.line > start.Line || b.line == start.Line && b.column >= start.Column
 		})
-		if first >= 0 && blocks[first].line <= end.Line && blocks[first].count >= nearly {
+		if first >= 0 && blocks[first].line <= end.Line && blocks[first].count >= minRuns {
 			names = append(names, f.Name.Name)
 		}
 	}

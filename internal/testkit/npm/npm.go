@@ -20,7 +20,7 @@ import (
 var ErrMissing = errors.New("no node and npm on this machine: install them (Debian, Ubuntu: apt-get " +
 	"install nodejs npm; macOS: brew install node)")
 
-func found() bool {
+func installed() bool {
 	for _, program := range []string{"node", "npm"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return false
@@ -33,7 +33,7 @@ func found() bool {
 // for later processes. Npm verifies the registry's checksums, and runs no scripts of packages. If node or npm
 // is missing, Modules installs Debian's node and npm, as root or if sudo asks for no password.
 func Modules(ctx context.Context, cache string, packages ...string) (string, error) {
-	if err := install.Debian(ctx, os.Stderr, "node and npm", found, "nodejs", "npm"); err != nil {
+	if err := install.Debian(ctx, os.Stderr, "node and npm", installed, "nodejs", "npm"); err != nil {
 		return "", fmt.Errorf("%w (%w)", ErrMissing, err)
 	}
 	cache, err := filepath.Abs(cache)
@@ -59,13 +59,13 @@ func Modules(ctx context.Context, cache string, packages ...string) (string, err
 	if out, err := npm.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("npm install %s: %w: %s", strings.Join(packages, " "), err, out)
 	}
-	// The folder is readable only by this account, but a server's account reads it too.
+	// The account of a Postgres server must also be able to read the folder.
 	if err := os.Chmod(unfinished, 0o755); err != nil {
 		return "", err
 	}
 	if err := os.Rename(unfinished, folder); err != nil {
 		// Another process may have been faster.
-		if _, there := os.Stat(modules); there != nil {
+		if _, e := os.Stat(modules); e != nil {
 			return "", err
 		}
 	}

@@ -17,9 +17,9 @@ var ErrMissing = errors.New("no promtool on this machine: install it (Debian, Ub
 	"prometheus; macOS: brew install prometheus)")
 
 // Find returns the path of promtool, from PATH or from Debian's package prometheus. Find downloads the
-// package once for each account, and does not install it, because it would start a server. The download needs
-// apt-get and dpkg-deb. If apt-get has no list of packages yet, it also needs root, or sudo without a
-// password.
+// package once for each account, and does not install it, because the installation would start a server. The
+// download needs apt-get and dpkg-deb. If apt-get has no list of packages yet, the download also needs root,
+// or sudo without a password.
 func Find(ctx context.Context) (string, error) {
 	if path, err := exec.LookPath("promtool"); err == nil {
 		return path, nil
@@ -31,9 +31,9 @@ func Find(ctx context.Context) (string, error) {
 	return cached(filepath.Join(cache, "pg-ratelimit"), func(dir string) error { return extract(ctx, dir) })
 }
 
-// cached returns the path of promtool in a folder. If promtool is missing, get creates it in a temporary
-// folder first, so that concurrent processes never see an incomplete file.
-func cached(folder string, get func(dir string) error) (path string, err error) {
+// cached returns the path of promtool in a folder. If promtool is missing, cached calls f to create it in a
+// temporary folder, and then moves it, so that concurrent processes never see an incomplete file.
+func cached(folder string, f func(dir string) error) (path string, err error) {
 	path = filepath.Join(folder, "promtool")
 	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
 		return path, nil
@@ -46,7 +46,7 @@ func cached(folder string, get func(dir string) error) (path string, err error) 
 		return "", fmt.Errorf("promtool: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := get(dir); err != nil {
+	if err := f(dir); err != nil {
 		return "", fmt.Errorf("%w (%w)", ErrMissing, err)
 	}
 	return path, os.Rename(filepath.Join(dir, "promtool"), path)
@@ -83,8 +83,8 @@ func extract(ctx context.Context, dir string) error {
 func run(ctx context.Context, dir string, args ...string) error {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = dir
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(said)))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-var given = flag.Uint64("seed", 0,
-	"what random tests choose, as an earlier run has logged it; 0 is another choice each time")
+var fixed = flag.Uint64("seed", 0, "the seed of random tests, as a run logs it; 0 is another seed each time")
 
 // New returns a source of random numbers for one goroutine of a test. A failed test logs the seed, and the
 // flag -seed reproduces the numbers.
@@ -20,10 +19,10 @@ func New(t testing.TB) *rand.Rand {
 // Of returns the seed, for a test with several sequences of random numbers.
 func Of(t testing.TB) uint64 {
 	t.Helper()
-	one := *given
-	for one == 0 {
-		one = rand.Uint64()
+	seed := *fixed
+	for seed == 0 {
+		seed = rand.Uint64()
 	}
-	t.Logf("-seed %d", one)
-	return one
+	t.Logf("-seed %d", seed)
+	return seed
 }

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// Proxy forwards connections to a server. Data arrives half a round trip after it was sent, in each
-// direction. The delay does not limit the throughput. It applies to the end of a connection too, but not to
-// its start.
+// Proxy forwards connections to a server. In each direction, data and the end of a connection arrive half a
+// round trip after they were sent. The delay does not limit the throughput. The start of a connection has no
+// delay.
 type Proxy struct {
 	Address string // the address on which the proxy listens
 
 	target  string
 	delay   atomic.Int64   // half a round trip, in nanoseconds
 	turns   atomic.Int64   // see Turns
-	running sync.WaitGroup // goroutines
+	running sync.WaitGroup // goroutines of the proxy
 
 	mu      sync.Mutex // guards all that follows
 	changed *sync.Cond // signals a change of hangs
@@ -68,11 +68,11 @@ func ListenFor(t testing.TB, dsn string, roundTrip time.Duration) (*Proxy, strin
 // SetRoundTrip changes the delay of data that is sent from now on.
 func (p *Proxy) SetRoundTrip(d time.Duration) { p.delay.Store(int64(d / 2)) }
 
-// Turns returns the number of round trips of clients: how often a client has sent data at the start of its
-// connection or after a response.
+// Turns returns the number of round trips of clients. A round trip begins when a client sends data at the
+// start of its connection or after a response.
 func (p *Proxy) Turns() int64 { return p.turns.Load() }
 
-// CloseConnections closes the open connections immediately, without the end of the protocol on either side.
+// CloseConnections closes the open connections immediately, on both sides.
 func (p *Proxy) CloseConnections() { p.closeAll(false) }
 
 // SetHanging makes the network hold all data back, or continue where it stopped.
@@ -164,15 +164,14 @@ type chunk struct {
 	arrival time.Time
 }
 
-// forward copies data from one connection to the other, and the end of the connection. It calls arrives
-// before each write.
-func (p *Proxy) forward(from, to net.Conn, arrives func()) {
+// forward copies data, and the end of the connection, from src to dst. It calls arrives before each write.
+func (p *Proxy) forward(src, dst net.Conn, arrives func()) {
 	chunks := make(chan chunk, 4096)
 	go func() {
 		defer close(chunks)
 		buffer := make([]byte, 64<<10)
 		for {
-			n, err := from.Read(buffer)
+			n, err := src.Read(buffer)
 			if n > 0 {
 				chunks <- chunk{append([]byte(nil), buffer[:n]...),
 					time.Now().Add(time.Duration(p.delay.Load()))}
@@ -187,14 +186,14 @@ func (p *Proxy) forward(from, to net.Conn, arrives func()) {
 		time.Sleep(time.Until(c.arrival))
 		p.waitWhileHanging()
 		if c.data == nil {
-			if half, ok := to.(interface{ CloseWrite() error }); ok {
+			if half, ok := dst.(interface{ CloseWrite() error }); ok {
 				_ = half.CloseWrite()
 			}
 			continue
 		}
 		arrives()
-		if _, err := to.Write(c.data); err != nil {
-			_ = from.Close() // ends the reader; what it still sends is dropped
+		if _, err := dst.Write(c.data); err != nil {
+			_ = src.Close() // ends the reader; drop what it still sends
 			for range chunks {
 			}
 			return
