@@ -79,8 +79,8 @@ func undocumentedResponse(r *http.Request, response *harness.Response, err error
 	switch response.Status {
 	case http.StatusBadRequest, http.StatusRequestHeaderFieldsTooLarge:
 		if !ours {
-			// The proxy itself responds. Because it closes the connection before it has read the whole request,
-			// err may be a reset.
+			// The proxy itself responds. Because it closes the connection before it has read the whole
+			// request, err may be a reset.
 			return ""
 		}
 	case http.StatusOK:
