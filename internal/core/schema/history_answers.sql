@@ -42,7 +42,7 @@ BEGIN
 		nullif(round(100 * part::numeric, 2), 100)
 	FROM (SELECT CASE $3 WHEN 'sender' THEN a.prefix END COLLATE "C" AS prefix,
 			CASE $3 WHEN 'sender' THEN coalesce(a.key, host(a.address))
-				WHEN 'path' THEN coalesce(a.host, '') || a.path END COLLATE "C" AS name,
+				ELSE coalesce(a.host, '') || a.path END COLLATE "C" AS name,
 			CASE $3 WHEN 'sender' THEN a.user_id END COLLATE "C" AS user_id, a.count * a.weight AS requests,
 			a.outcome IN ('limited', 'blocked', 'rejected') AS refused, a.count, a.outcome, a.time
 		FROM (SELECT * FROM rate_limit_audit WHERE part = 1 UNION ALL
@@ -90,9 +90,8 @@ CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, la
 RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests bigint, refused bigint,
 	charged bigint, settled bigint, last_request timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT (m.time AT TIME ZONE 'UTC')::date, m.key_id, m.prefix, m.limit_name,
-		rate_limit_add(coalesce(sum(m.requests), 0), 0),
-		rate_limit_add(coalesce(sum(m.limited + m.blocked + m.rejected), 0), 0),
-		rate_limit_add(coalesce(sum(m.charged), 0), 0), rate_limit_add(coalesce(sum(m.settled), 0), 0),
+		rate_limit_add(sum(m.requests), 0), rate_limit_add(sum(m.limited + m.blocked + m.rejected), 0),
+		rate_limit_add(sum(m.charged), 0), rate_limit_add(sum(m.settled), 0),
 		max(m.last_request)
 	FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = $1
 		AND m.time >= $2::timestamp AT TIME ZONE 'UTC' AND m.time < ($3 + 1)::timestamp AT TIME ZONE 'UTC'
@@ -141,6 +140,9 @@ BEGIN
 		until := CASE WHEN $2 ~ '^\d?\d:\d\d(:\d\d)?$' THEN (today::date + $2::time
 			- CASE WHEN $2::time > today::time THEN interval '1 day' ELSE '0' END) AT TIME ZONE 'UTC'
 			ELSE $2::timestamptz END;
+		IF isfinite(until) IS NOT TRUE THEN
+			RAISE data_exception;
+		END IF;
 		until := date_trunc('minute', until) + interval '1 minute';
 	EXCEPTION WHEN data_exception THEN
 		RAISE EXCEPTION 'at: %: must be a time such as 14:05, the latest one in UTC, or 2026-11-27 14:05Z',
@@ -159,7 +161,8 @@ BEGIN
 		RETURN;
 	END IF;
 	RETURN QUERY SELECT format('%s %s%s %s UTC, %s %s%s: %s.', $1,
-			CASE a.outcome WHEN 'error' THEN 'had no decision' ELSE 'was refused' END,
+			CASE WHEN a.outcome <> 'error' THEN 'was refused'
+				WHEN a.status > 0 THEN 'was refused without a decision' ELSE 'passed without a decision' END,
 			CASE WHEN a.total = 1 THEN ' at' ELSE ' ' || a.total || ' times within a minute, last at' END,
 			to_char(a.time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), a.method, a.host, a.path,
 			CASE WHEN a.outcome = 'limited' THEN concat('the limit ', concat_ws('/', a.prefix, a.limit_name),
@@ -178,8 +181,8 @@ BEGIN
 		FROM rate_limit_audited f WHERE f.time >= minute AND f.time < minute + interval '1 minute'
 			AND f.outcome NOT IN ('allowed', 'shadow')
 			AND (f.user_id = $1 OR f.key = ANY (keys) OR f.key_id = number OR f.address = ip)
-		WINDOW kind AS (PARTITION BY f.outcome, f.reason, f.prefix, f.limit_name, f.method, f.host, f.path))
-		AS a
+		WINDOW kind AS (PARTITION BY f.outcome, f.reason, f.prefix, f.limit_name, f.method, f.host, f.path,
+			f.status)) AS a
 	WHERE a.place = 1 ORDER BY a.time DESC LIMIT 100;
 END $$;
 COMMENT ON FUNCTION rate_limit_why IS
