@@ -823,8 +823,7 @@ BEGIN
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_recent IS 'The recent requests of a user or of one of its API keys: of today and of this month in UTC. refused, '
-	'limited (429) and denied (401 or 403) are refused requests of this month. resets is when all limits that count by user or key have their full quota again. NULL: they have it now. No row: no usage was '
-	'recorded, or the role may not read it.';
+	'limited (429) and denied (401 or 403) are refused requests of this month. resets is the latest resets_at in rate_limit_used_by. No row: no usage was recorded, or the role may not read it.';
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker) AS SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
 		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys, ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment FROM rate_limit_tiers t;
 CALL rate_limit_describe('rate_limit_tier_states', $$
@@ -1379,7 +1378,7 @@ BEGIN
 	END IF;
 	RETURN rate_limit_set('rate_limit_bans', ARRAY[CASE WHEN $1 IS NOT NULL THEN 'network' WHEN $2 IS NOT NULL
 		THEN 'user_id' ELSE 'key_id' END], jsonb_build_object('network', $1, 'user_id', $2, 'key_id', $3, 'until', $4, 'reason', $5, 'banned_at', NULL, 'banned_by', NULL),
-		CASE WHEN $4 IS NULL THEN '{until}' ELSE '{}' END::text[] || CASE WHEN $5 IS NULL THEN '{reason}' ELSE '{}' END::text[] || '{banned_at,banned_by}'::text[]);
+		array_remove(ARRAY['banned_at', 'banned_by', CASE WHEN $4 IS NULL THEN 'until' END, CASE WHEN $5 IS NULL THEN 'reason' END], NULL));
 END $$;
 COMMENT ON FUNCTION rate_limit_ban IS 'Bans a network, a user or an API key, for ever or until a time. An existing ban gets this end and this reason.';
 CREATE OR REPLACE FUNCTION rate_limit_unban(network inet DEFAULT NULL, user_id text DEFAULT NULL,
@@ -1447,8 +1446,7 @@ BEGIN
 		SELECT * FROM checked WHERE fault IS NOT NULL ORDER BY id LIMIT 1', faults, CASE TG_TABLE_NAME WHEN 'rate_limit_overrides' THEN 'o.id IN (SELECT id FROM changed_rows)'
 			ELSE '(l.rule, l.name) IN (SELECT rule, name FROM changed_rows)' END) INTO wrong;
 	IF wrong.id IS NOT NULL THEN
-		RAISE EXCEPTION 'the override % violates check constraint "%"', wrong.id, wrong.fault USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = 'rate_limit_overrides',
-				CONSTRAINT = wrong.fault;
+		RAISE EXCEPTION 'the override % violates check constraint "%"', wrong.id, wrong.fault USING ERRCODE = 'check_violation', CONSTRAINT = wrong.fault;
 	END IF;
 	RETURN NULL;
 END $$;
@@ -1646,8 +1644,7 @@ BEGIN
 		DELETE FROM rate_limit_bans b USING rate_limit_bans o WHERE b.user_id IN (OLD.user_id, NEW.user_id) AND o.user_id IN (OLD.user_id, NEW.user_id) AND (b.until, b.id) < (o.until, o.id);
 		UPDATE rate_limit_bans SET user_id = NEW.user_id WHERE user_id = OLD.user_id;
 	ELSIF OLD.tier = 'anonymous' THEN
-		RAISE EXCEPTION 'tier: ''anonymous'': must keep its name: it is the tier of requests without a user' USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME,
-				COLUMN = 'tier';
+		RAISE EXCEPTION 'tier: ''anonymous'': must keep its name: it is the tier of requests without a user' USING ERRCODE = 'check_violation';
 	ELSE
 		UPDATE rate_limit_rules SET tiers = array_replace(tiers, OLD.tier, NEW.tier) WHERE OLD.tier = ANY (tiers);
 	END IF;
@@ -1864,8 +1861,6 @@ BEGIN
 	RETURN NEW;
 END $$;
 COMMENT ON FUNCTION rate_limit_touch IS 'Sets updated_at.';
-CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_users FOR EACH ROW WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
-CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_rules FOR EACH ROW WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
 DO $$
 DECLARE
 	logged record;
@@ -1875,6 +1870,9 @@ BEGIN
 		('rate_limit_rules', 'rule', 'name', ''), ('rate_limit_rule_limits', 'limit', 'rule', 'name'), ('rate_limit_overrides', 'override', 'id', ''),
 		('rate_limit_bans', 'ban', 'id', '')) AS t(name, kind, key1, key2)
 	LOOP
+		IF logged.kind IN ('user', 'rule') THEN
+			EXECUTE format('CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON %I FOR EACH ROW WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch()', logged.name);
+		END IF;
 		FOR event IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS changed_rows'), ('delete', 'REFERENCING OLD TABLE AS changed_rows'),
 			('update', 'REFERENCING OLD TABLE AS changed_rows NEW TABLE AS new_rows'), ('truncate', '')) AS e(name, transition)
 		LOOP
@@ -1895,12 +1893,13 @@ BEGIN
 	IF NOT FOUND THEN
 		RETURN;
 	END IF;
+	PERFORM FROM rate_limit_rule_limits l WHERE l.rule = $1 AND current_setting('transaction_isolation') <> 'read committed' FOR KEY SHARE;
 	SELECT CASE WHEN r.action = 'limit' AND count(*) = 0 THEN 'limits: missing: a rule with the action limit must have one, such as per_hour' WHEN r.action <> 'limit' AND count(*) > 0
 			THEN format('action: %L: must be limit, because the rule has limits: delete these limits, or make another rule', r.action)
 		WHEN r.settle IS NOT NULL AND count(*) FILTER (WHERE l.algorithm <> 'in_flight') = 0 THEN format('settle: %s: must be left out with in_flight: a slot ends with its request',
 				to_json(r.settle)) END INTO fault FROM rate_limit_rule_limits l WHERE l.rule = $1;
 	IF fault IS NOT NULL THEN
-		RAISE EXCEPTION '%', fault USING ERRCODE = CASE WHEN fault LIKE 'limits%' THEN 'not_null_violation' ELSE 'check_violation' END, DETAIL = format('The rule is %L.', $1);
+		RAISE check_violation USING MESSAGE = fault, DETAIL = format('The rule is %L.', $1);
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_complete IS 'Checks a rule that is not off. It fails if a rule with the action limit has no limit, if another rule has one, or if a rule with settle has only limits of requests in flight.';

@@ -38,9 +38,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_recent IS
 	'The recent requests of a user or of one of its API keys: of today and of this month in UTC. refused, '
-	'limited (429) and denied (401 or 403) are refused requests of this month. resets is when all limits '
-	'that count by user or key have their full quota again. NULL: they have it now. No row: no usage was '
-	'recorded, or the role may not read it.';
+	'limited (429) and denied (401 or 403) are refused requests of this month. resets is the latest '
+	'resets_at in rate_limit_used_by. No row: no usage was recorded, or the role may not read it.';
 
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker) AS
 	SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,

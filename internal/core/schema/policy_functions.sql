@@ -191,8 +191,8 @@ BEGIN
 	RETURN rate_limit_set('rate_limit_bans', ARRAY[CASE WHEN $1 IS NOT NULL THEN 'network' WHEN $2 IS NOT NULL
 		THEN 'user_id' ELSE 'key_id' END], jsonb_build_object('network', $1, 'user_id', $2, 'key_id', $3,
 			'until', $4, 'reason', $5, 'banned_at', NULL, 'banned_by', NULL),
-		CASE WHEN $4 IS NULL THEN '{until}' ELSE '{}' END::text[]
-			|| CASE WHEN $5 IS NULL THEN '{reason}' ELSE '{}' END::text[] || '{banned_at,banned_by}'::text[]);
+		array_remove(ARRAY['banned_at', 'banned_by', CASE WHEN $4 IS NULL THEN 'until' END,
+			CASE WHEN $5 IS NULL THEN 'reason' END], NULL));
 END $$;
 COMMENT ON FUNCTION rate_limit_ban IS
 	'Bans a network, a user or an API key, for ever or until a time. An existing ban gets this end and '

@@ -25,8 +25,7 @@ BEGIN
 			ELSE '(l.rule, l.name) IN (SELECT rule, name FROM changed_rows)' END) INTO wrong;
 	IF wrong.id IS NOT NULL THEN
 		RAISE EXCEPTION 'the override % violates check constraint "%"', wrong.id, wrong.fault
-			USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = 'rate_limit_overrides',
-				CONSTRAINT = wrong.fault;
+			USING ERRCODE = 'check_violation', CONSTRAINT = wrong.fault;
 	END IF;
 	RETURN NULL;
 END $$;

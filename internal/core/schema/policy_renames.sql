@@ -12,8 +12,7 @@ BEGIN
 		UPDATE rate_limit_bans SET user_id = NEW.user_id WHERE user_id = OLD.user_id;
 	ELSIF OLD.tier = 'anonymous' THEN
 		RAISE EXCEPTION 'tier: ''anonymous'': must keep its name: it is the tier of requests without a user'
-			USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME,
-				COLUMN = 'tier';
+			USING ERRCODE = 'check_violation';
 	ELSE
 		UPDATE rate_limit_rules SET tiers = array_replace(tiers, OLD.tier, NEW.tier)
 			WHERE OLD.tier = ANY (tiers);

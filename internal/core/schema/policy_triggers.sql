@@ -67,10 +67,6 @@ BEGIN
 	RETURN NEW;
 END $$;
 COMMENT ON FUNCTION rate_limit_touch IS 'Sets updated_at.';
-CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_users FOR EACH ROW
-	WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
-CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_rules FOR EACH ROW
-	WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
 
 DO $$
 DECLARE
@@ -83,6 +79,10 @@ BEGIN
 			('rate_limit_overrides', 'override', 'id', ''),
 		('rate_limit_bans', 'ban', 'id', '')) AS t(name, kind, key1, key2)
 	LOOP
+		IF logged.kind IN ('user', 'rule') THEN
+			EXECUTE format('CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON %I FOR EACH ROW '
+				'WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch()', logged.name);
+		END IF;
 		FOR event IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS changed_rows'),
 			('delete', 'REFERENCING OLD TABLE AS changed_rows'),
 			('update', 'REFERENCING OLD TABLE AS changed_rows NEW TABLE AS new_rows'),

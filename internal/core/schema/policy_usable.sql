@@ -11,6 +11,9 @@ BEGIN
 	IF NOT FOUND THEN
 		RETURN;
 	END IF;
+	-- A snapshot of REPEATABLE READ may have limits that the first transaction deleted. To lock them fails.
+	PERFORM FROM rate_limit_rule_limits l WHERE l.rule = $1
+		AND current_setting('transaction_isolation') <> 'read committed' FOR KEY SHARE;
 	SELECT CASE WHEN r.action = 'limit' AND count(*) = 0
 			THEN 'limits: missing: a rule with the action limit must have one, such as per_hour'
 		WHEN r.action <> 'limit' AND count(*) > 0
@@ -20,8 +23,7 @@ BEGIN
 			THEN format('settle: %s: must be left out with in_flight: a slot ends with its request',
 				to_json(r.settle)) END INTO fault FROM rate_limit_rule_limits l WHERE l.rule = $1;
 	IF fault IS NOT NULL THEN
-		RAISE EXCEPTION '%', fault USING ERRCODE = CASE WHEN fault LIKE 'limits%' THEN 'not_null_violation'
-			ELSE 'check_violation' END, DETAIL = format('The rule is %L.', $1);
+		RAISE check_violation USING MESSAGE = fault, DETAIL = format('The rule is %L.', $1);
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_complete IS
