@@ -45,13 +45,13 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 		stop, resume func() error
 		within       time.Duration
 	}{
-		{name: "the database", text: "nothing came within", stop: database.Pause, resume: database.Resume,
-			within: 2 * time.Second},
-		{name: "the database, again", text: "nothing came within", stop: database.Pause,
+		{name: "the database", text: "database does not answer", stop: database.Pause,
+			resume: database.Resume, within: 2 * time.Second},
+		{name: "the database, again", text: "database does not answer", stop: database.Pause,
 			resume: database.Resume, within: 2 * time.Second},
 		{name: "the server", text: "There is no answer", stop: signal(syscall.SIGSTOP),
 			resume: signal(syscall.SIGCONT), within: 2 * time.Second},
-		{name: "the killed database", text: "the on_error setting of each decides", stop: database.Kill,
+		{name: "the killed database", text: "database does not answer", stop: database.Kill,
 			resume: restart, within: awaitTimeout},
 	} {
 		b.await("#state", "enforced by 1 of 1 proxy")

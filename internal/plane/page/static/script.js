@@ -91,13 +91,16 @@ function showState(answer) {
 	document.body.classList.remove('old')
 }
 
-// showDown reports that there are no new answers, and keeps the last answers in gray.
+const sentence = (text) => text[0].toUpperCase() + text.slice(1)
+
+// showDown reports that there are no new answers, with the cause below, and keeps the last answers in gray.
 function showDown(text) {
 	const last = answers.state
+	const [summary, cause] = text.split(/(?<=the database does not answer): (.*)/)
 	$('banner').className = 'down'
 	document.title = 'down – pg-ratelimit'
-	fill('state', visible(text[0].toUpperCase() + text.slice(1)))
-	fill('state-more', last ? [element('li', '', `What is below is of ${clock(last.time)} UTC.`)] : [])
+	fill('state', visible(sentence(summary)))
+	fill('state-more', cause ? element('li', '', sentence(cause)) : [], last ? element('li', '', `What is below is of ${clock(last.time)} UTC.`) : [])
 	if (last) fill('fresh', `values of ${clock(last.time)} UTC`)
 	document.body.classList.add('old')
 }
@@ -106,7 +109,7 @@ function showDown(text) {
 // current, because the database of this section is another one, or is only slow.
 function showAway(id, last, text) {
 	if (last) last.away = true
-	const note = element(id === 'changes' ? 'li' : 'p', 'away', text[0].toUpperCase() + text.slice(1) +
+	const note = element(id === 'changes' ? 'li' : 'p', 'away', sentence(text) +
 		(last ? ` (what is below is of ${clock(last.time)} UTC)` : ''))
 	fill(id, note, [...$(id).children].filter((child) => child.className !== 'away'))
 }
