@@ -11,10 +11,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
-// X-RateLimit-Reset of a request that passes is the end of the window, although the default algorithm frees
-// the whole quota only later. X-RateLimit-Reset of a refusal is the time of Retry-After. A refusal without
-// Retry-After has no X-RateLimit-Reset.
-func TestResetSaysWhenToComeAgain(t *testing.T) {
+// X-RateLimit-Reset of a request that passes is the end of the window, which is 60 s after the first request,
+// although a sliding window frees its whole quota only after up to 120 s. X-RateLimit-Reset of a refusal is
+// the time of Retry-After. A refusal without Retry-After has no X-RateLimit-Reset.
+func TestResetIsWindowEndOrRetryTime(t *testing.T) {
 	c := start(t, `
 		:PORT {
 			pg_ratelimit PREFIX {
@@ -51,6 +51,7 @@ func TestResetSaysWhenToComeAgain(t *testing.T) {
 	check.Equal(t, "X-RateLimit-Limit", number(t, a, "X-RateLimit-Limit"), 2)
 }
 
+// Counts in memory survive a reload with another configuration, and a stop of Caddy.
 func TestReloadKeepsCounts(t *testing.T) {
 	const site = `
 		:PORT {

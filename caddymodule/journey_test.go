@@ -19,6 +19,7 @@ func (c *live) sendJourney(headers ...string) {
 	}
 }
 
+// The journey of a request that the database decides.
 func TestJourneyOfExactRequest(t *testing.T) {
 	c := start(t, `
 		:PORT {
@@ -31,6 +32,7 @@ func TestJourneyOfExactRequest(t *testing.T) {
 	c.sendJourney()
 }
 
+// The journey of a request that a policy and the database decide.
 func TestJourneyOfRequestWithPolicy(t *testing.T) {
 	dsn := policytest.Open(t, policytest.People+
 		`SELECT rate_limit_rule('all', tiers => '{anonymous,free,pro}', per_hour => 1000000,

@@ -42,6 +42,8 @@ func (c *live) page(method, path string, headers ...string) harness.Response {
 	return harness.Ask(c.t, r)
 }
 
+// The page has headers that keep other sites from reading or framing it. It refuses other hosts, methods
+// other than GET, invalid parameters, and names that it does not serve.
 func TestThePageRefusesWhatItIsNotFor(t *testing.T) {
 	c := start(t, strings.ReplaceAll(pageSite, "DSN", cluster.Open(t)))
 	a := c.page("GET", "")
@@ -82,6 +84,7 @@ func TestThePageRefusesWhatItIsNotFor(t *testing.T) {
 	}
 }
 
+// A host of a page with a scheme, a port, a path or a wildcard is an error that names the host.
 func TestHostsOfPageAreNames(t *testing.T) {
 	for _, host := range []string{"limits.example.com/page", "https://limits.example.com",
 		"limits.example.com:443", "*.example.com"} {
@@ -116,6 +119,7 @@ func TestPageRespondsToNamesOfSite(t *testing.T) {
 	}
 }
 
+// A page loads only if each way to it has a login or is bound to networks, or with the setting insecure.
 func TestUnguardedPageIsNotLoaded(t *testing.T) {
 	t.Setenv("DATABASE_URL", "postgres://user@127.0.0.1:1/db")
 	const guard = `basic_auth {

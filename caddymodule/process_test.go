@@ -15,6 +15,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
+// Errors show a DSN only if it certainly has no password: a host, or a single placeholder. Of a URL, they
+// show the scheme.
 func TestErrorsRedactDSN(t *testing.T) {
 	for dsn, want := range map[string]string{
 		"garbage":                               "garbage",
@@ -38,6 +40,8 @@ func TestErrorsRedactDSN(t *testing.T) {
 	}
 }
 
+// Placeholders in a DSN are replaced in what the driver gets, but not in what errors show. A placeholder
+// without a value is an error, which hides the password.
 func TestPlaceholdersInDSN(t *testing.T) {
 	t.Setenv("PG_RATELIMIT_TEST", "hunter2")
 	for configured, want := range map[string]string{
@@ -101,6 +105,7 @@ func (w headerWriter) Header() http.Header       { return w.header }
 func (headerWriter) Write(b []byte) (int, error) { return len(b), nil }
 func (headerWriter) WriteHeader(int)             {}
 
+// A request on a limit in memory allocates at most seven times.
 func TestRequestNeedsFewAllocations(t *testing.T) {
 	if raced {
 		t.Skip("the race detector allocates memory itself; make test runs this test without it")

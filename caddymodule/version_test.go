@@ -7,6 +7,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
+// The version is that of the module in the build, or else the version in the source: for a build from a
+// clone, a test, and a build without information.
 func TestModuleVersionIsThatOfBuild(t *testing.T) {
 	const path, commit = "github.com/pgratelimit/pg-ratelimit", "v0.1.1-0.20261121160000-0123456789ab"
 	for name, test := range map[string]struct {

@@ -9,6 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
 
+// NewLimiter refuses a missing store and an invalid limit, with an error that names the field.
 func TestNewLimiterRefuses(t *testing.T) {
 	store, err := memory.New(memory.Options{})
 	if err != nil {

@@ -76,6 +76,7 @@ func TestClientAddressIsThatOfTraefik(t *testing.T) {
 	}
 }
 
+// An invalid ipStrategy is an error that names the field and its value.
 func TestIPStrategyErrorsNameTheirField(t *testing.T) {
 	for field, s := range map[string]*IPStrategy{
 		`ipStrategy.depth: "-1"`:               {Depth: -1},

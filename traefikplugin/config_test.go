@@ -105,6 +105,7 @@ func TestNumbersBecomeText(t *testing.T) {
 	}
 }
 
+// A warning in the log names the middleware, the prefix, and the setting as in Traefik's configuration.
 func TestWarningsNameTheSetting(t *testing.T) {
 	c := validConfig(Settings{"synchronousCommit": "true"})
 	output := captureLog(t, func() { newMiddleware(t, t.Context(), newProcess(time.Minute), nil, c) })

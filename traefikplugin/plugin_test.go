@@ -42,6 +42,7 @@ func get(h http.Handler, headers ...string) *httptest.ResponseRecorder {
 	return w
 }
 
+// Counts in memory survive reloads, although each reload creates a new middleware.
 func TestMemoryCountsSurviveReload(t *testing.T) {
 	p := newProcess(time.Hour)
 	c := validConfig(Settings{"limit": "2 1h", "timeout": "1ms"})
@@ -56,6 +57,7 @@ func TestMemoryCountsSurviveReload(t *testing.T) {
 	}
 }
 
+// When the last middleware of a store has ended, the store closes after a delay, and nothing stays open.
 func TestUnusedStoreClosesAfterDelay(t *testing.T) {
 	const delay = 200 * time.Millisecond
 	p := newProcess(delay)
@@ -83,6 +85,8 @@ func isClosed(h *handler) bool {
 	return errors.Is(h.handle.Limits.Store.Take(context.Background(), 0, nil, nil), ratelimit.ErrClosed)
 }
 
+// Middlewares with the same settings of the store share a database, whatever their limits. Each other setting
+// of the store needs a database of its own.
 func TestEqualStoreSettingsShareDatabase(t *testing.T) {
 	p := newProcess(time.Minute)
 	databases := map[*host.Database]bool{}
@@ -112,6 +116,7 @@ func (b *brokenStore) Take(context.Context, time.Duration, []ratelimit.Hit, []ra
 func (b *brokenStore) Reset(context.Context, time.Duration, []ratelimit.Hit) error { return nil }
 func (b *brokenStore) Close()                                                      {}
 
+// If the store fails or panics, onError decides on the request.
 func TestOnErrorAppliesToFailuresAndPanics(t *testing.T) {
 	for _, err := range []error{nil, errors.New("down")} {
 		for onError, want := range map[string]string{

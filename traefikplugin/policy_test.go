@@ -56,6 +56,9 @@ func TestUpstreamReceivesExceededLimit(t *testing.T) {
 	}
 }
 
+// The upstream receives the user, the tier, the id of the API key and the rule of a request, escaped where
+// they have spaces or control characters. It never receives the same headers from a client, even without
+// forwardHeaders.
 func TestUpstreamReceivesIdentity(t *testing.T) {
 	key, insert := policytest.NewKey(t, 7, "alice")
 	dsn := policytest.Open(t,

@@ -6,6 +6,7 @@ import (
 	"testing"
 )
 
+// A text with an incomplete or invented placeholder is an error that names the setting and the text.
 func TestUnknownPlaceholdersAreRefused(t *testing.T) {
 	for _, text := range []string{"{", "}", "a{b", "a}b", "{}", "{client_ip", "client_ip}", "{{client_ip}}",
 		"{client_ip}}", "{CLIENT_IP}", "{header}", "{header.}", "{nothing.x}", "{path.x}", "{labels.-1}",
@@ -18,6 +19,8 @@ func TestUnknownPlaceholdersAreRefused(t *testing.T) {
 	}
 }
 
+// A key is secret if it has a header, a cookie or a query parameter that usually has a secret, or the whole
+// query.
 func TestCredentialsInAKeyAreSecret(t *testing.T) {
 	for text, want := range map[string]bool{
 		"{client_ip}":               false,

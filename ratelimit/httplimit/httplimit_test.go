@@ -214,6 +214,7 @@ func TestIndependentHitRefusesNothing(t *testing.T) {
 	}
 }
 
+// The error of New names the option, or the field of the limit, that is missing or not valid.
 func TestInvalidOptionsNameField(t *testing.T) {
 	limit := &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}
 	store := newStore(t)

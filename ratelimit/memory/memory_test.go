@@ -34,10 +34,12 @@ func take(t testing.TB, store *memory.Store, hits ...ratelimit.Hit) []ratelimit.
 	return decisions
 }
 
+// A store in memory passes the conformance suite of stores.
 func TestMemoryPassesConformance(t *testing.T) {
 	conformance.Store(t, func(t testing.TB) ratelimit.Store { return open(t, memory.Options{}) })
 }
 
+// New refuses a capacity below 0, with an error that names the field.
 func TestOptionsOutOfRange(t *testing.T) {
 	store, err := memory.New(memory.Options{Capacity: -1})
 	if conformance.FieldOf(err) != "Capacity" || store != nil {

@@ -30,6 +30,7 @@ func (d poolDB) Close() {
 	go d.pool.Close() // waits for the calls under way
 }
 
+// A DB on a program's pool passes the conformance suite of statements.
 func TestStatementsOnProgramPool(t *testing.T) {
 	t.Parallel()
 	conformance.Statements(t, func(t testing.TB, dsn string) pgdb.DB {

@@ -19,6 +19,7 @@ func open(t testing.TB, dsn string) pgdb.DB {
 	return db
 }
 
+// A DB that Open returns passes the conformance suite of drivers.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	conformance.DB(t, open)
@@ -46,6 +47,7 @@ func TestDSNErrorHidesPassword(t *testing.T) {
 	}
 }
 
+// The error for an invalid DSN names the parameter or the file that is wrong.
 func TestDSNErrorNamesFault(t *testing.T) {
 	for dsn, want := range map[string]string{
 		"postgres://u:p@h/d?target_session_attrs=some":  "target_session_attrs",

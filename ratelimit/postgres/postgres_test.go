@@ -28,6 +28,7 @@ func open(t testing.TB) *postgres.Store {
 	return store
 }
 
+// A store on Postgres passes the conformance suite of stores.
 func TestPostgresPassesConformance(t *testing.T) {
 	conformance.Store(t, func(t testing.TB) ratelimit.Store { return open(t) })
 }
@@ -60,6 +61,7 @@ func TestStatsCountRequests(t *testing.T) {
 	}
 }
 
+// New refuses a missing DB, with an error that names the field.
 func TestOptionsOutOfRange(t *testing.T) {
 	if _, err := postgres.New(nil, postgres.Options{}); conformance.FieldOf(err) != "db" {
 		t.Errorf("New(nil): error %v, want a FieldError for db", err)

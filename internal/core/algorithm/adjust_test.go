@@ -29,8 +29,8 @@ func (k *keys) remaining(l *ratelimit.Limit) int64 {
 }
 
 // After a settlement, a row has the same remaining quota as a row that was charged the actual cost in the
-// first place. With gcra, which drains charges continuously, it may have less, but never more. A settlement
-// after the end of the charge's window changes nothing.
+// first place. With gcra, the settled row may have less, but never more, because gcra drains charges
+// continuously. A settlement after the end of the charge's window changes nothing.
 func TestSettlementEqualsActualCost(t *testing.T) {
 	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
@@ -87,8 +87,8 @@ func TestSettlementEqualsActualCost(t *testing.T) {
 	})
 }
 
-// windowOver reports whether the window of a charge is over, or no longer matters. r is the row after the
-// charge.
+// windowOver reports whether the window of a charge at the time at is over, so that a settlement changes
+// nothing. r is the row after the charge.
 func windowOver(l *ratelimit.Limit, r *algorithm.Row, now, at int64) bool {
 	w := l.Window.Microseconds()
 	switch algorithm.Of(l).Name {
@@ -159,7 +159,7 @@ func TestSettlementOverdrawsAtMostAQuota(t *testing.T) {
 	})
 }
 
-// To settle the sum of two charges of one window has the same effect as to settle each of them.
+// The settlement of the sum of two charges of one window has the same effect as two settlements.
 func TestWindowsOfCharges(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
@@ -185,8 +185,8 @@ func TestWindowsOfCharges(t *testing.T) {
 	})
 }
 
-// A settlement which empties a bucket of the largest capacity, which can have no debt, leaves the number that
-// Postgres writes: 0, not -0.
+// A bucket of the largest capacity cannot be overdrawn. After a settlement that empties such a bucket, the
+// row has the same number of tokens as in Postgres: 0, not -0.
 func TestLargestBucketHasNoNegativeZero(t *testing.T) {
 	l := &ratelimit.Limit{Algorithm: ratelimit.TokenBucket, Events: 12, Window: time.Second,
 		Burst: ratelimit.MaxEvents}

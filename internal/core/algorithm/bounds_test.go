@@ -13,9 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// In every period of random schedules, the admitted cost without refunds is within the bound of the
-// algorithm. In some schedules, the clock is set back now and then: a hit then has the time of the key's
-// latest hit.
+// In every period of random schedules, the admitted cost less the refunds is within the bound of the
+// algorithm. In some schedules, the clock is set back now and then. A hit at an earlier time than the key's
+// latest hit then counts at the time of that hit.
 func TestAdmittedCostStaysWithinBound(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		k := newKeys()

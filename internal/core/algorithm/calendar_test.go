@@ -9,7 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 )
 
-// Each time is in exactly one period.
+// Each time is in exactly one period: its period contains it, is the period of all times in it, and ends
+// where the next period starts.
 func TestPeriodsLeaveNoGap(t *testing.T) {
 	conformance.Check(t, 3000, func(t *rapid.T) {
 		l := conformance.DrawLimit(t, "calendar", "p")

@@ -10,9 +10,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// If a row counts as new after a clock was temporarily ahead, its key is decided like a new key. Otherwise
-// the key is refused at most for the time that the row may be ahead, plus the time in which its charges
-// expire.
+// A clock was ahead for a time, and has left a row from the future. If the row counts as new, its key is
+// decided like a new key. Otherwise the key is refused at most for the time that a row may be ahead, plus the
+// time in which the charges of the row expire.
 func TestClockIsCorrected(t *testing.T) {
 	conformance.EachDefinition(t, 1000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")

@@ -56,7 +56,7 @@ func (k *keys) peek(l *ratelimit.Limit, cost int64) ratelimit.Decision {
 	return k.decide(ratelimit.Hit{Limit: l, Key: "k", Cost: cost, Peek: true})[0]
 }
 
-// Each decision of random schedules is that of the oracle: Allowed, Remaining, RetryAfter and Reset.
+// In random schedules, Allowed, Remaining, RetryAfter and Reset of each decision equal those of the oracle.
 func TestDecisionsMatchOracle(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		k := newKeys()
@@ -138,7 +138,7 @@ func checkDecision(l *ratelimit.Limit, log []entry, now int64, cost int64, d rat
 	return nil
 }
 
-// Decisions on limits with extreme values are those of the oracle.
+// Decisions on limits with extreme values equal those of the oracle.
 func TestExtremeLimitsMatchOracle(t *testing.T) {
 	conformance.CheckExtremes(t, func(l *ratelimit.Limit) conformance.Schedule {
 		k := newKeys()

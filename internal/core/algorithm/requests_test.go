@@ -62,8 +62,8 @@ func TestRequestsAreChargedAllOrNothing(t *testing.T) {
 	})
 }
 
-// A refund undoes a take of the same time, so that the row then decides as before. Transactions depend on
-// that.
+// A refund undoes a take of the same time: afterwards, the row decides as before the take. Transactions
+// depend on that.
 func TestRefundUndoesTake(t *testing.T) {
 	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")

@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A share has an equal part of the row's remaining quota, or at most one unit more or two units less.
+// A share of 1/n has an n-th of the row's remaining quota, at most one unit more, and at most two units less.
 func TestSharesAddUpToRow(t *testing.T) {
 	start := int64(1_700_000_000) * conformance.Second
 	limits := conformance.Limits("", 100)

@@ -21,8 +21,8 @@ func definitionNames() []string {
 	return names
 }
 
-// loosestBound returns the bound of the cost in a period of the given microseconds, for any starts of
-// windows. After a change of the limit, windows start where the row's windows did.
+// loosestBound returns the bound of the cost in a period of time microseconds, for windows that may start at
+// any time: after a change of the limit, the windows of the new limit start where the row's windows did.
 func loosestBound(l *ratelimit.Limit, time int64) *big.Int {
 	window := l.Window.Microseconds()
 	switch {
@@ -61,8 +61,8 @@ func sendHits(t *rapid.T, k *keys, l *ratelimit.Limit) {
 	}
 }
 
-// If a prefix changes from one limit to another and back, each limit holds while it applies, for each pair of
-// algorithms.
+// If the limit of a prefix changes from one algorithm to another and back, each limit is kept while it
+// applies. The test has each pair of algorithms.
 func TestChangingAlgorithmKeepsBothLimits(t *testing.T) {
 	for _, from := range definitionNames() {
 		for _, to := range definitionNames() {
@@ -146,8 +146,9 @@ func TestSwitchAddsAtMostOneWindow(t *testing.T) {
 }
 
 // If only the quota changes, windows and logs count earlier charges as if the quota had always been the new
-// one. A bucket that was charged just before keeps its remaining quota, up to the new quota. Any other bucket
-// that returns to refills by whole windows loses the tokens of an incomplete window.
+// one. A bucket that was charged at the time of the change keeps its remaining quota, up to the new quota. A
+// bucket that was charged earlier may lose the tokens of an incomplete window, if it now refills by whole
+// windows.
 func TestChangedQuotaCountsEarlierCharges(t *testing.T) {
 	conformance.EachDefinition(t, 150, func(t *rapid.T, name string) {
 		k := newKeys()

@@ -15,16 +15,16 @@ import (
 
 var errTest = errors.New("test")
 
-// fakeSender sends the calls of a Background. fail gets the number of earlier attempts of a call, and
-// returns the error of the call and the error of its batch.
+// fakeSender sends the calls of a Background. fail gets the number of attempts so far, and returns two
+// errors: that of a call alone (own), and that of its whole batch (together).
 type fakeSender struct {
 	background *batch.Background
 	queue      *batch.Queue
 	fail       func(tries int) (own, together error)
 
 	tries   int   // calls that were sent
-	alone   int   // of these, calls with their own statement
-	granted int64 // units, as passed to the ends of calls
+	alone   int   // calls that were sent with their own statement, counted in tries too
+	granted int64 // the sum of the units that the ends of calls received
 	ended   []error
 	lost    int // calls, as reported
 }
@@ -116,7 +116,8 @@ func failTimes(n int) func(tries int) (own, together error) {
 	}
 }
 
-// If too many calls wait, each further call ends immediately with ErrTooManyCalls.
+// If too many calls wait, each further call ends immediately with ErrTooManyCalls. The waiting calls are sent
+// later.
 func TestTooManyCallsAreLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFakeSender(t.Context(), failTimes(0))
@@ -154,8 +155,8 @@ func TestRefundsOfLeasesAreDropped(t *testing.T) {
 	})
 }
 
-// A batch has only calls of one window for each row. If a request refunds, all waiting calls of its row go
-// before it.
+// A batch has only calls of one window for each row. If a request refunds, its batch first has all waiting
+// calls of its row.
 func TestBatchHasOneWindowPerRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFakeSender(t.Context(), failTimes(0))

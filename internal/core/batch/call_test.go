@@ -87,8 +87,8 @@ func TestPanicsFailOnlyTheirCalls(t *testing.T) {
 	}
 }
 
-// If the context ends, the caller stops waiting immediately. Its call stays in the batch with its hits, and
-// is finished without Deliver.
+// If the context of a caller ends, the caller stops waiting immediately. The call of the caller stays in the
+// batch with its hits, and is finished without Deliver.
 func TestCanceledCallerStopsWaiting(t *testing.T) {
 	for when, test := range map[string]struct {
 		at             time.Duration // the time of the cancellation
@@ -140,7 +140,8 @@ func TestCanceledCallerStopsWaiting(t *testing.T) {
 	}
 }
 
-// A canceled call ends its wait once, with the decision or with the error.
+// A call that is canceled while its batch finishes ends once, with the decision or with the cause of the
+// cancellation.
 func TestCancelRacesWithFinish(t *testing.T) {
 	enough := errors.New("enough")
 	d := newQueue(batch.Options{}, constantDuration(0))

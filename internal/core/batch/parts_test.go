@@ -36,7 +36,8 @@ var splitTests = []struct {
 	{name: "a failure of the others", hits: newHits("1i 2"), fails: 2, parts: "[1][2]", want: "failure"},
 }
 
-// Split makes a separate call of each Independent hit. The whole call is finished once, with its last part.
+// Split makes a separate call of each Independent hit, so that its refusal or failure does not affect the
+// other hits. The whole call finishes once, when its last part has finished.
 func TestIndependentHitsAreSeparateCalls(t *testing.T) {
 	failure := errors.New("failure")
 	for _, test := range splitTests {

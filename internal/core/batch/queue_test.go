@@ -133,7 +133,8 @@ var schedules = map[string]struct {
 	},
 }
 
-// Calls that arrive during a batch share the next one. A slow batch delays other calls by at most 5 ms.
+// Calls that arrive during a batch share the next batch. A slow batch delays other calls by at most 5 ms. The
+// last batch has the deadline of its oldest call.
 func TestCallsShareBatches(t *testing.T) {
 	for name, test := range schedules {
 		t.Run(name, func(t *testing.T) {
@@ -173,7 +174,8 @@ func TestCallsShareBatches(t *testing.T) {
 	}
 }
 
-// When a slow batch has returned, calls share batches as before.
+// During a slow batch, a second batch may be in flight. When the slow batch has returned, only one batch at a
+// time is in flight, as before.
 func TestOneBatchAtATimeAfterSlowBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newQueue(batch.Options{}, func(n int) time.Duration {
@@ -254,8 +256,8 @@ func TestBatchesGrowWhileTheyAreFast(t *testing.T) {
 // repeat returns the same number of hits for each call.
 func repeat(hits, calls int) []int { return slices.Repeat([]int{hits}, calls) }
 
-// In a queue that is never empty, each call still has its whole timeout, and no call fails that a batch
-// could decide in time.
+// In a queue that is never empty, each call has its whole timeout, counted from its arrival, and no call
+// fails that a batch could decide in time.
 func TestCallersKeepTheirTime(t *testing.T) {
 	for _, callers := range []int{1, 300, 1000, 6000, 18_000} { // 18,000 calls wait for 180 of their 200 ms
 		synctest.Test(t, func(t *testing.T) {
@@ -293,8 +295,8 @@ func TestCallersKeepTheirTime(t *testing.T) {
 	}
 }
 
-// While the database does not answer, calls without enough time for a batch fail immediately, and take no
-// time from others.
+// While the database does not answer, a call that has not enough time left for a batch fails immediately, and
+// takes no time from other calls.
 func TestCallsWithoutTimeFailImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		closing, stop := context.WithCancel(t.Context())

@@ -28,8 +28,8 @@ var transitions = []struct {
 	{[]string{"late", "answered", "late"}, "suspected"},
 }
 
-// The calls lead to the wanted state. From any state but answering, a probe that fails leads to down, and a
-// probe that is answered to answering.
+// The calls of each entry of transitions lead to its state. From any state except answering, a probe that
+// fails leads to down, and a probe that is answered leads to answering.
 func TestCallsAndProbesChangeState(t *testing.T) {
 	lost := errors.New("lost")
 	call := map[string]func(h *health.Health){
@@ -91,7 +91,9 @@ func TestCallsAndProbesChangeState(t *testing.T) {
 	}
 }
 
-// While the server answers others, a passed deadline is an overload. Other failures keep their error.
+// If the deadline of a request has passed (passed) although the server was not silent, the error is
+// ErrOverloaded. If a call ends at an earlier deadline, the error is ErrTimeout. Other failures keep their
+// error.
 func TestNoDecisionTellsOverloadFromOutage(t *testing.T) {
 	closing, stop := context.WithCancel(t.Context())
 	stop() // no probes

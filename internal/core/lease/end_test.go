@@ -31,7 +31,8 @@ func hitUntilLeased(rows *lease.Set, now int64, key string) {
 	}
 }
 
-// EndAll refunds the units of all leases, which at most half of the rows have.
+// EndAll ends all leases and refunds all their units. The test has as many leases as fit into half of the
+// rows, which is the most that a Set allows.
 func TestEndAllRefundsAllUnits(t *testing.T) {
 	const keys = 20000
 	now := int64(1)
@@ -55,7 +56,7 @@ func TestEndAllRefundsAllUnits(t *testing.T) {
 	}
 }
 
-// Sweep refunds the expired units of all rows. EndLease refunds those of one row, even before Sweep.
+// Sweep refunds the expired units of all rows. EndLease refunds the units of one row, even before Sweep.
 func TestSweepRefundsExpiredUnits(t *testing.T) {
 	for _, ended := range []string{"", "other", "a"} {
 		now := int64(1)
@@ -119,8 +120,8 @@ func (p *process) decide(cost int64) {
 	}
 }
 
-// If a hit is larger than the lease and little is left in the row, the process refunds its units before the
-// database decides the hit.
+// If a hit costs more than the units of the lease, and little is left in the row, the process refunds these
+// units before the database decides the hit. So the hit can use them.
 func TestLargeHitGetsUnitsOfLease(t *testing.T) {
 	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow,
 		ratelimit.TokenBucket} {

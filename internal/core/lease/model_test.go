@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// oracle checks the admitted hits against the definition of a limit. It records the times of admitted hits
-// and of windows or refills, but no charges.
+// oracle checks the admitted hits against the definition of a limit. It records admitted hits and the starts
+// of windows or refills, but not the charges of the row, which leases make in advance.
 type oracle struct {
 	limit   *ratelimit.Limit
 	slack   int64 // the cost that may pass in addition, after a reset or a step of the server's clock
@@ -195,10 +195,10 @@ func (w *world) stepClock(t *rapid.T) {
 	}
 }
 
-// rapid tries to break the limit with answers that are slow, lost or out of order, window turns, crashes,
-// resets, and steps of the server's clock. Without resets and steps the bound is exact. After a reset, the
-// units of other processes may pass in addition. After a step, the units of all processes may pass in
-// addition.
+// Processes with leases never admit more than the limit, although answers are slow, lost or out of order,
+// windows end, processes crash, rows are reset, and the server's clock is stepped. In addition to the limit,
+// only leased units may pass: after a reset those of the other processes, and after a step of the clock those
+// of all processes.
 func TestLeasesNeverExceedLimit(t *testing.T) {
 	leased := 0
 	conformance.Check(t, 6000, func(t *rapid.T) {
@@ -256,8 +256,8 @@ func TestLeasesNeverExceedLimit(t *testing.T) {
 	}
 }
 
-// If batches are answered quickly, the row has exactly the charges of the admitted hits two horizons after
-// the last hit.
+// If batches are answered quickly, all unused units are refunded within two horizons after the last hit: the
+// row then has exactly the charges of the admitted hits.
 func TestUnitsAreRefundedAfterLastHit(t *testing.T) {
 	leased := 0
 	conformance.Check(t, 1500, func(t *rapid.T) {

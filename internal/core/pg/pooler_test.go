@@ -77,7 +77,8 @@ func startPgBouncer(t *testing.T, dsn, mode string) string {
 	return through
 }
 
-// Settings without an effect on decisions have none through a pooler either.
+// Documented settings without an effect on decisions have none if a pooler is between the proxy and the
+// server.
 func TestHarmlessSettingsThroughPooler(t *testing.T) {
 	for _, mode := range []string{"transaction", "statement"} {
 		for name, open := range drivers.All {
@@ -95,8 +96,8 @@ func TestHarmlessSettingsThroughPooler(t *testing.T) {
 	}
 }
 
-// If a pooler has given a later statement of a transaction another session, JIT is on again there, which
-// ReadGuards detects.
+// A pooler in statement mode may run each statement of a transaction in another session. The guard has turned
+// JIT off only in the first of these sessions, so ReadGuards detects the others by JIT.
 func TestDividedTransactionIsDetected(t *testing.T) {
 	guarded := pg.Guard([]*pgdb.Statement{{SQL: "SELECT 1"}}, false)
 	replaces := guarded[2]

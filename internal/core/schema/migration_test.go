@@ -190,10 +190,7 @@ func TestOldServerIsRefused(t *testing.T) {
 func TestPolicyMigrationWithoutPrivileges(t *testing.T) {
 	s := openTestDB(t)
 	s.exec("REVOKE CREATE ON SCHEMA public FROM public;" + schema.Counters)
-	role := "c_" + s.queryText("SELECT current_database()")
-	s.exec("CREATE ROLE " + role)
-	t.Cleanup(func() { s.exec("DROP ROLE " + role) })
-	err := fmt.Sprint(policy.Migrate(context.Background(), s.openDB(role)))
+	err := fmt.Sprint(policy.Migrate(context.Background(), s.openDB(s.createRole("c_"))))
 	if !strings.Contains(err, "schema.sql") || !strings.Contains(err, "permission denied for schema public") {
 		t.Errorf("Migrate: error %s, want schema.sql and permission denied for schema public", err)
 	}

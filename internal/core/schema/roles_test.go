@@ -3,6 +3,7 @@ package schema_test
 import (
 	"context"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,23 +17,26 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// createRole creates a role without privileges, named by a prefix and the database. The end of the test drops
+// it.
+func (s *testDB) createRole(prefix string) string {
+	s.t.Helper()
+	role := prefix + s.queryText("SELECT current_database()")
+	s.exec("CREATE ROLE " + role)
+	s.t.Cleanup(func() { s.exec("RESET ROLE; DROP OWNED BY " + role + "; DROP ROLE " + role) })
+	return role
+}
+
 // createRoles creates a role for proxies and one for administrators, with the privileges of docs/policy.md.
 func (s *testDB) createRoles() (proxy, administrator string) {
 	s.t.Helper()
 	text := readFile(s.t, "../../../docs/policy.md")
-	database := s.queryText("SELECT current_database()")
-	proxy, administrator = "p_"+database, "a_"+database
-	s.exec("CREATE ROLE " + proxy + "; CREATE ROLE " + administrator)
-	s.t.Cleanup(func() {
-		for _, role := range []string{proxy, administrator} {
-			s.exec("RESET ROLE; DROP OWNED BY " + role + "; DROP ROLE " + role)
-		}
-	})
+	proxy, administrator = s.createRole("p_"), s.createRole("a_")
 	_, section, _ := strings.Cut(text, "\n## Roles\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	grants := regexp.MustCompile(`(?m)^GRANT [^;]*;$`).FindAllString(section, -1)
-	if len(grants) != 13 {
-		s.t.Fatalf("docs/policy.md has %d GRANTs, want 13", len(grants))
+	if len(grants) < 2 {
+		s.t.Fatalf("docs/policy.md has the GRANTs %q, want some for each role", grants)
 	}
 	for _, grant := range grants {
 		s.exec(strings.NewReplacer(" TO proxy;", " TO "+proxy, " TO administrator;",
@@ -42,8 +46,8 @@ func (s *testDB) createRoles() (proxy, administrator string) {
 }
 
 // With the roles of docs/policy.md, an administrator changes the policy, and proxies apply it, count, and
-// report their progress. The roles allow no more than that.
-func TestDocumentedRolesSuffice(t *testing.T) {
+// report their progress. The transcripts testdata/roles/*.txt show that the roles allow no more than that.
+func TestDocumentedRolesSufficeAndAllowNoMore(t *testing.T) {
 	s := newTestDB(t)
 	s.exec("REVOKE CREATE ON SCHEMA public FROM public")
 	proxy, _ := s.createRoles()
@@ -90,7 +94,7 @@ func TestDocumentedRolesSuffice(t *testing.T) {
 	store.Close()
 	s.expect("SELECT count(*) FROM rate_limit_nodes WHERE ended IS NULL", "0")
 	if len(reported) > 0 {
-		t.Errorf("reported: %q, want nothing", reported)
+		t.Errorf("the policy reported %q, want nothing", reported)
 	}
 }
 
@@ -107,9 +111,10 @@ func TestTemporaryTablesReplaceNoTables(t *testing.T) {
 		"public.rate_limit_changes WHERE ref = 'gold')", "0 1")
 }
 
-// The functions with the rights of their owner are those of docs/security.md, and the roles that may call
-// them too. A role can destroy or create only what the documents say.
-func TestFunctionsOfEachRole(t *testing.T) {
+// docs/security.md lists exactly the functions that run with the rights of their owner, and for each whether
+// a proxy and an administrator may call it. A role n_… without privileges may call none of them: the last
+// column. The transcript bounds shows that a role can destroy or create only what the documents say.
+func TestDocumentedOwnerFunctionsAreComplete(t *testing.T) {
 	s := newTestDB(t)
 	s.exec("REVOKE CREATE ON SCHEMA public FROM public")
 	proxy, administrator := s.createRoles()
@@ -123,20 +128,19 @@ func TestFunctionsOfEachRole(t *testing.T) {
 		"(yes|no) \\|").FindAllStringSubmatch(security, -1) {
 		documented = append(documented, row[1]+" "+row[2]+" "+row[3]+" no")
 	}
-	s.exec("CREATE ROLE n_" + proxy)
-	t.Cleanup(func() { s.exec("RESET ROLE; DROP ROLE n_" + proxy) })
+	slices.Sort(documented)
 	may := func(role string) string {
 		return "CASE WHEN has_function_privilege('" + role + "', oid, 'EXECUTE') THEN 'yes' ELSE 'no' END"
 	}
-	s.expect("SELECT proname, "+may(proxy)+", "+may(administrator)+", "+may("n_"+proxy)+" FROM pg_proc "+
-		"WHERE prosecdef AND pronamespace = 'public'::regnamespace ORDER BY proname COLLATE \"C\"",
-		sortLines(strings.Join(documented, "\n")))
+	s.expect("SELECT proname, "+may(proxy)+", "+may(administrator)+", "+may(s.createRole("n_"))+
+		" FROM pg_proc WHERE prosecdef AND pronamespace = 'public'::regnamespace "+
+		`ORDER BY proname COLLATE "C"`, strings.Join(documented, "\n"))
 	golden.Replay(t, "testdata/roles/bounds.txt", s.replay)
 }
 
-// Views and functions have the rights of their caller, except functions in docs/security.md. No function uses
-// tables of its caller in place of ours. Everybody may call only functions that compute, or read with the
-// caller's rights.
+// Views have the rights of the role that reads them. No function can be led to tables of its caller in place
+// of ours: it sets its search_path, or names the schema of each table. A role without a grant may call only
+// functions that compute, or that read with the rights of this role.
 func TestViewsAndFunctionsGiveNoRights(t *testing.T) {
 	s := newTestDB(t)
 	s.expect(`SELECT c.relname FROM pg_class c WHERE c.relkind = 'v' AND c.relname LIKE 'rate\_limit\_%'
@@ -150,15 +154,14 @@ func TestViewsAndFunctionsGiveNoRights(t *testing.T) {
 		WHERE a.grantee = 0)`, "rate_limit_behind rate_limit_counters rate_limit_override_of")
 }
 
-// With the grants of docs/metrics.md, an account of Grafana can read.
+// With the grants of docs/metrics.md, an account of Grafana may run the queries of the dashboards. The tables
+// are empty here.
 func TestDocumentedGrantsSufficeForGrafana(t *testing.T) {
 	s := newTestDB(t)
 	text := readFile(t, "../../../docs/metrics.md")
 	_, needs, _ := strings.Cut(text, "needs `SELECT` on ")
 	needs, _, _ = strings.Cut(needs, ".")
-	role := "g_" + s.queryText("SELECT current_database()")
-	s.exec("CREATE ROLE " + role)
-	t.Cleanup(func() { s.exec("RESET ROLE; DROP OWNED BY " + role + "; DROP ROLE " + role) })
+	role := s.createRole("g_")
 	for _, table := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(needs, -1) {
 		s.exec("GRANT SELECT ON " + table[1] + " TO " + role)
 	}

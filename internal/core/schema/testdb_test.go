@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -24,7 +22,7 @@ type testDB struct {
 	conn *pgx.Conn
 }
 
-// openTestDB makes a database in which the SQL has run.
+// openTestDB makes a database and runs sql in it.
 func openTestDB(t testing.TB, sql ...string) *testDB {
 	t.Helper()
 	return connectDB(t, cluster.Open(t, sql...))
@@ -75,7 +73,7 @@ func (s *testDB) exec(sql string) {
 	}
 }
 
-// queryText returns the rows of a query: columns with a space between them, rows with a line break.
+// queryText returns the rows of a query as rowsOf formats them.
 func (s *testDB) queryText(sql string) string {
 	s.t.Helper()
 	results, err := s.conn.PgConn().Exec(context.Background(), sql).ReadAll()
@@ -111,11 +109,4 @@ func readFile(t testing.TB, path string) string {
 		t.Fatal(err)
 	}
 	return string(text)
-}
-
-// sortLines returns a text with its lines sorted.
-func sortLines(text string) string {
-	lines := strings.Split(text, "\n")
-	slices.Sort(lines)
-	return strings.Join(lines, "\n")
 }

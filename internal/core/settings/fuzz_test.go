@@ -8,8 +8,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// FuzzInvalidSettingsAreFieldErrors checks that reading any text of any setting fails only with a
-// *FieldError, which names the setting and the texts that it accepts.
+// FuzzInvalidSettingsAreFieldErrors checks that reading any text of any setting fails only with a *FieldError
+// that names the setting and the texts that it accepts. If the setting accepts the text, ReadLimit fails only
+// with a *FieldError.
 func FuzzInvalidSettingsAreFieldErrors(f *testing.F) {
 	seeds := map[string][]string{
 		"key": {"{header.X-Api-Key} | {client_ip}", "a | b", "{a}||{b}"}, "algorithm": {"in_flight", "gcra"},

@@ -6,6 +6,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
+// HasPassword finds a password that is not empty in a URL and in key=value pairs, in any case, with quotes
+// and with spaces around the equals sign.
 func TestPasswordInDSNIsFound(t *testing.T) {
 	for dsn, want := range map[string]bool{
 		"postgres://u:hunter2@h/db":                true,

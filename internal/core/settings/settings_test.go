@@ -59,8 +59,8 @@ var pair = regexp.MustCompile(`(\w+) ("(?:[^"\\]|\\.)*")`)
 // the text. If settings of a limit do not fit together, the error names a setting as in the configuration,
 // not a field of ratelimit.Limit.
 //
-// In the file, a line has one setting, or the settings of a limit from its prefix on. The line below has the
-// value or the error.
+// A line of the file without a prefix has one setting. A line with a prefix has all settings of a limit. The
+// line below has the value or the error.
 func TestSettingsAcceptDocumentedValues(t *testing.T) {
 	golden.Replay(t, "testdata/settings.txt", func(transcript string) string {
 		var out strings.Builder
@@ -91,7 +91,7 @@ func TestSettingsAcceptDocumentedValues(t *testing.T) {
 	})
 }
 
-// CredentialHeader reports whether a header usually has a secret, such as an API key.
+// Headers that usually have a secret, such as an API key, are recognized in any case. Other headers are not.
 func TestHeadersWithSecretsAreCredentials(t *testing.T) {
 	for name, want := range map[string]bool{
 		"Authorization": true, "proxy-authorization": true, "Cookie": true, "X-Api-Key": true, "apikey": true,
@@ -106,31 +106,37 @@ func TestHeadersWithSecretsAreCredentials(t *testing.T) {
 	}
 }
 
-// A limit has warnings about a cost that never passes, and about SynchronousCommit without Durable.
-func TestCostThatNeverPassesHasWarning(t *testing.T) {
+// A cost that never passes, and SynchronousCommit without Durable, each have a warning that names the
+// setting.
+func TestPointlessSettingsHaveWarnings(t *testing.T) {
 	for _, test := range []struct {
 		limit ratelimit.Limit
 		cost  int64
-		want  int
+		want  string // the settings with a warning
 	}{
-		{limit: ratelimit.Limit{Events: 10}, cost: 10, want: 0},
-		{limit: ratelimit.Limit{Events: 10}, cost: 11, want: 1},
-		{limit: ratelimit.Limit{Events: 10}, cost: 0, want: 0},
-		{limit: ratelimit.Limit{Algorithm: ratelimit.TokenBucket, Events: 10, Burst: 20}, cost: 20, want: 0},
-		{limit: ratelimit.Limit{Events: 10, SynchronousCommit: true}, cost: 1, want: 1},
-		{limit: ratelimit.Limit{Events: 10, SynchronousCommit: true, Durable: true}, cost: 1, want: 0},
-		{limit: ratelimit.Limit{Events: 10, SynchronousCommit: true}, cost: 11, want: 2},
+		{limit: ratelimit.Limit{Events: 10}, cost: 10},
+		{limit: ratelimit.Limit{Events: 10}, cost: 11, want: "cost "},
+		{limit: ratelimit.Limit{Events: 10}},
+		{limit: ratelimit.Limit{Algorithm: ratelimit.TokenBucket, Events: 10, Burst: 20}, cost: 20},
+		{limit: ratelimit.Limit{Events: 10, SynchronousCommit: true}, cost: 1, want: "synchronous_commit "},
+		{limit: ratelimit.Limit{Events: 10, SynchronousCommit: true, Durable: true}, cost: 1},
+		{limit: ratelimit.Limit{Events: 10, SynchronousCommit: true}, cost: 11,
+			want: "synchronous_commit cost "},
 	} {
-		l := settings.ConfiguredLimit{Limit: test.limit, Cost: test.cost}
-		if got := l.Warnings(); len(got) != test.want {
-			t.Errorf("warnings of %+v with cost %d are %q, want %d", test.limit, test.cost, got, test.want)
+		l, got := settings.ConfiguredLimit{Limit: test.limit, Cost: test.cost}, ""
+		for _, w := range l.Warnings() {
+			got += w.Field + " "
+		}
+		if got != test.want {
+			t.Errorf("%+v with cost %d has warnings about %q, want %q", test.limit, test.cost, got, test.want)
 		}
 	}
 }
 
-// Stores with the same effective settings are equal after Resolve. The environment has the settings that the
-// configuration leaves out.
-func TestStoresWithSameSettingsAreEqual(t *testing.T) {
+// Resolve completes the settings of a store with defaults, so that stores with the same effective settings
+// are equal. pool_max_conns in the DSN replaces the default of MaxConns, DATABASE_URL a missing DSN, and
+// PG_RATELIMIT_DISABLE_AUTO_MIGRATE overrides AutoMigrate.
+func TestResolveCompletesSettings(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "")
 	defaults := settings.Store{
@@ -171,6 +177,8 @@ func TestStoresWithSameSettingsAreEqual(t *testing.T) {
 	}
 }
 
+// Without a DSN in the configuration or the environment, the error is about dsn. An invalid value of an
+// environment variable is an error that names the variable.
 func TestInvalidEnvironmentIsRefused(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	_, err := settings.Store{}.Resolve("here,")

@@ -16,7 +16,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// A second run drops days that are in files already, and rewrites no file.
+// A run with Drop drops days that an earlier run has archived, archives and drops the days that it has not,
+// and rewrites no file. A day without rows has no file.
 func TestDroppedDaysAreInFiles(t *testing.T) {
 	_, conn := openAuditLog(t)
 	makeDays(t, conn, 4, 3000)
@@ -106,7 +107,8 @@ func TestLateRowsGetFurtherFiles(t *testing.T) {
 	}
 }
 
-// A day that an open transaction uses is archived, but only dropped by a run after the transaction.
+// A day that an open transaction uses is archived, and stays until a run after the end of the transaction
+// drops it. Other days are dropped, even a detached one.
 func TestOpenTransactionKeepsItsDay(t *testing.T) {
 	dsn, conn := openAuditLog(t)
 	makeDays(t, conn, 3, 100)
@@ -204,7 +206,8 @@ func TestDamagedFileKeepsItsDay(t *testing.T) {
 	check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
 }
 
-// If rows are deleted after the archive, to forget a person, the file keeps all rows.
+// If rows are deleted from the table after the archive, as when a person is forgotten, the file keeps them,
+// and a run writes no new file.
 func TestDeletedRowsStayInFiles(t *testing.T) {
 	_, conn := openAuditLog(t)
 	makeDays(t, conn, 1, 1000)
@@ -288,8 +291,8 @@ func TestTableOfViewIsNotDropped(t *testing.T) {
 	expectError(t, errors.New(days[0].Problem), "depend")
 }
 
-// A run warns unless the database keeps the days for another week, in which a failure can be repaired before
-// upkeep deletes the days.
+// A run warns unless the retention keeps the selected days for at least another week, because a week is
+// needed to repair a failed run before upkeep deletes the days.
 func TestRetentionShouldLeaveAWeek(t *testing.T) {
 	_, conn := openAuditLog(t)
 	makeDays(t, conn, 1, 10)
@@ -342,7 +345,7 @@ func TestInterruptedRunLeavesNoFile(t *testing.T) {
 	check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
 }
 
-// Run fails if Options.Before is in the future, and if the audit log does not exist.
+// Run fails if Options.Before is not in the past, and if the audit log does not exist.
 func TestArchiveNeedsLogAndPastTime(t *testing.T) {
 	dsn, conn := openAuditLog(t)
 	o := options(t, t.TempDir(), 1)

@@ -19,9 +19,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Users beyond the bound of a minute count as (other). The sums stay correct for each limit, and OnError
-// reports the number of these requests. The bound applies to a whole minute, even if the minute's cells are
-// written several times.
+// Users beyond the bound of a minute count as (other). The sums of each limit stay correct, and OnError
+// reports the number of these requests. The bound applies to a whole minute, even if the cells of the minute
+// are written several times.
 func TestFloodOfUsersBecomesOther(t *testing.T) {
 	d := newTestDB(t)
 	w := d.newWriter(history.Settings{})
@@ -96,14 +96,15 @@ func (f fakeDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 func (f fakeDB) Exec(ctx context.Context, _ string) error { return f(ctx) }
 func (fakeDB) Close()                                     {}
 
-// downDB fails all calls, and hangingDB fails them when the context ends.
+// downDB fails all calls at once. hangingDB fails each call when its context ends.
 var (
 	downDB    = fakeDB(func(context.Context) error { return errors.New("connection refused") })
 	hangingDB = fakeDB(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 )
 
-// Memory is bounded, whatever clients send and however long an outage lasts. The records are first of many
-// seconds, with rows and cells of their own, and then of one second, with distinct refusals.
+// During an outage of any length, memory is bounded, for all requests that clients may send. First each
+// record has a time of its own, and so a row and a cell. Then all records are of one second, and are refusals
+// that differ.
 func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it fills the memory of a proxy")
@@ -143,7 +144,8 @@ func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 	}
 }
 
-// Close returns in bounded time and leaves no goroutine.
+// While the database hangs, Close returns within a bounded time, counts all records as dropped, and leaves no
+// goroutine. Later calls of Flush fail with ErrClosed.
 func TestCloseReturnsWhileDatabaseHangs(t *testing.T) {
 	synctest.Test(t, closeWhileDatabaseHangs)
 }

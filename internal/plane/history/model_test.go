@@ -193,8 +193,8 @@ func addRecords(t *rapid.T, w *history.Writer) []history.Record {
 	return records
 }
 
-// Two Writers record requests around midnight, and merge refusals. The sums in the tables equal those of the
-// model.
+// After two Writers have recorded random requests around midnight, and have merged equal refusals, the sums
+// in the tables equal those of a model.
 func TestTablesAddUpToRequests(t *testing.T) {
 	d := newTestDB(t)
 	rapid.Check(t, func(rt *rapid.T) {

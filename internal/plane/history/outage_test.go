@@ -172,8 +172,9 @@ func TestFlushWaitsOneSecondForLockedRow(t *testing.T) {
 	checkNothingLost(t, d, w, 2)
 }
 
-// A Writer does not create tables again that went missing, because new tables would hinder a restore. The
-// Writer keeps records up to the bound, and writes the retention into the restored tables.
+// If tables go missing, a Writer does not create them again, because new tables would hinder a restore.
+// Neither does a Writer that starts meanwhile. The Writer keeps records up to its bound, and writes them, and
+// its retention, when the tables are restored.
 func TestMissingTablesAreNotRecreated(t *testing.T) {
 	d := newTestDB(t)
 	retention := settings.Retention{What: "audit", Keep: 7 * 24 * time.Hour}

@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
-// A proxy with the privileges in docs/operating.md can write, lengthen a retention and run the upkeep. The
-// proxy cannot shorten a retention, and reports so.
+// A proxy with the privileges in docs/operating.md can write, lengthen a retention and run the upkeep. It
+// cannot shorten a retention, and reports the statement with which an administrator can.
 func TestDocumentedHistoryPrivileges(t *testing.T) {
 	data, err := os.ReadFile("../../../docs/operating.md")
 	if err != nil {

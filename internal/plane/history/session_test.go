@@ -88,7 +88,8 @@ func TestWrongClockDeletesNothing(t *testing.T) {
 			"interval '7 days'"), "7")
 }
 
-// Only one of several proxies runs the upkeep in each interval.
+// Of several proxies, only one runs the upkeep in each interval. A last upkeep in the future does not block
+// the next one.
 func TestOneOfManyWritersRunsUpkeep(t *testing.T) {
 	d := newTestDB(t)
 	const aheadAndExpired = "SELECT count(*) FILTER (WHERE begins > now()), " +

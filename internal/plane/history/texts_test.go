@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
-// With masking, the full address of a client is neither in the column address nor in a key. The lines of want
-// have the columns address, key and also.
+// If addresses are masked, the full address of a client is neither in the column address nor in a key. The
+// lines of want have the columns address, key and also.
 func TestAddressesInKeysAreMasked(t *testing.T) {
 	d := newTestDB(t)
 	add := func(w *history.Writer, address string, keys ...string) {
@@ -106,7 +106,8 @@ func TestTablesHaveNoQueriesAndValidText(t *testing.T) {
 	}
 }
 
-// Postgres can store every text from a client after cleaning, and lengths are bounded.
+// FuzzTextsOfClients checks that Postgres can store each text of a client after it was cleaned, that the text
+// is not longer than its column allows, and that a masked key does not contain the address.
 func FuzzTextsOfClients(f *testing.F) {
 	for _, value := range []string{"", "/a", "a?b", "\xff\x00", strings.Repeat("ä", 300),
 		strings.Repeat("\x80", 999), "192.0.2.1", "2001:db8::/64", "x 2001:db8::1"} {

@@ -9,8 +9,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// An assumed address may be that of a load balancer. Therefore it does not move a request from one rule of a
-// family to another, but block rules and rules without a family match it.
+// A proxy assumes an address that may be that of a load balancer. A rule of a family does not match such an
+// address, so the request stays with the other rules of the family. Block rules and rules without a family do
+// match it.
 func TestAssumedAddressFreesNoRequest(t *testing.T) {
 	networks := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	rule := func(name, family string, priority, events int64, networks []netip.Prefix) policy.Rule {

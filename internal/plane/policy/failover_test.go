@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// A restore drops the tables and creates them with other rows in one transaction. A proxy applies all of the
-// new rows, although the new log of changes does not list the rows that are gone.
+// A restore drops the tables and creates them with other rows in one transaction. A proxy then uses only the
+// restored rows, although the restored log of changes does not list the rows that are gone.
 func TestRestoreReplacesAllRules(t *testing.T) {
 	d := newTestDB(t)
 	d.addUser("ann", "free")
@@ -30,8 +30,8 @@ func TestRestoreReplacesAllRules(t *testing.T) {
 	check.Equal(t, "reported errors", d.reportedErrors(), "")
 }
 
-// If the primary fails before it has replicated its latest changes, these changes have no effect after the
-// failover to a replica. Later changes have.
+// If the primary fails before it has replicated its latest changes, a proxy undoes these changes after the
+// failover to the replica. It applies the changes that are made on the replica later.
 func TestPromotedReplicaEndsUnreplicatedChanges(t *testing.T) {
 	cluster.Tool(t, "pg_basebackup")
 	replicating := cluster.Options{Config: map[string]string{"wal_level": "replica",

@@ -11,8 +11,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// FuzzRulesAreUsableOrReported checks that every rule is either usable or reported, that no request causes a
-// panic, and that host and path patterns match like a loop over their segments.
+// FuzzRulesAreUsableOrReported checks four rules:
+//
+//   - The text of a parsed settle setting parses to an equal setting.
+//   - Every rule is either usable or reported.
+//   - The evaluation of a request never panics, and its hits have valid limits.
+//   - Host and path patterns match the same requests as newNaive, which loops over their segments.
 func FuzzRulesAreUsableOrReported(f *testing.F) {
 	for _, row := range []string{
 		`{"Paths":["/u/*/files","/api/*"],"Hosts":["*.example.com","[::1]"],"Methods":["GET"],
@@ -51,10 +55,10 @@ func FuzzRulesAreUsableOrReported(f *testing.F) {
 					again, err)
 			}
 		}
-		f := policy.Facts{Tier: "gold", Method: "GET", Host: policy.NormalHost(host),
+		facts := policy.Facts{Tier: "gold", Method: "GET", Host: policy.NormalHost(host),
 			Address: netip.MustParseAddr("192.0.2.1")}
 		var err error
-		if f.Path, err = policy.NormalPath(path); err != nil {
+		if facts.Path, err = policy.NormalPath(path); err != nil {
 			return
 		}
 		var v policy.Verdict
@@ -64,7 +68,7 @@ func FuzzRulesAreUsableOrReported(f *testing.F) {
 			if s.Rules()+len(s.Wrong()) == 0 && rules[0].Mode != settings.Off {
 				t.Errorf("got neither a rule nor a report of %s, want one of them", row)
 			}
-			policy.Evaluate(s, &f, &policy.Identity{User: "ann", Known: true}, policytest.Now, &v)
+			policy.Evaluate(s, &facts, &policy.Identity{User: "ann", Known: true}, policytest.Now, &v)
 			for i := range v.Hits {
 				if err := v.Hits[i].Limit.Validate(); err != nil {
 					t.Errorf("%s: a hit's limit: got %v, want no error", row, err)
@@ -74,15 +78,15 @@ func FuzzRulesAreUsableOrReported(f *testing.F) {
 		world := &policytest.World{Rules: []policy.Rule{{Name: "r", Action: policy.Block,
 			Paths: []string{pathPattern}, Hosts: []string{hostPattern}}}}
 		s := policy.Compile(world.Rules, nil, nil, 0)
-		if len(s.Wrong()) > 0 || strings.ContainsAny(f.Path, `\;`) ||
+		if len(s.Wrong()) > 0 || strings.ContainsAny(facts.Path, `\;`) ||
 			policy.NormalHost(hostPattern) != hostPattern {
 			return
 		}
-		policy.Evaluate(s, &f, nil, policytest.Now, &v)
-		got, want := policytest.FormatVerdict(&v), newNaive(world).decide(&f, nil, policytest.Now)
+		policy.Evaluate(s, &facts, nil, policytest.Now, &v)
+		got, want := policytest.FormatVerdict(&v), newNaive(world).decide(&facts, nil, policytest.Now)
 		if got != want {
 			t.Errorf("host pattern %q, path pattern %q, host %q, path %q: got %s, want %s", hostPattern,
-				pathPattern, f.Host, f.Path, got, want)
+				pathPattern, facts.Host, facts.Path, got, want)
 		}
 	})
 }

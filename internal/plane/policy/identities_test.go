@@ -121,8 +121,8 @@ func TestCacheReturnsLastAddedIdentity(t *testing.T) {
 	})
 }
 
-// However many unknown keys are looked up, the cache keeps at most MaxUnknown of them, and all known
-// identities.
+// A flood of invented keys evicts no identity, because the cache keeps at most MaxUnknown such keys. An
+// invented key is cached only for a time.
 func TestInventedKeysEvictNothing(t *testing.T) {
 	c := policy.NewIdentityCache(100)
 	now := policytest.Now

@@ -95,7 +95,8 @@ func TestCheckRejectsMistypedKeys(t *testing.T) {
 	}
 }
 
-// A hint is the first 8 characters of a key with a valid checksum. Any other text has none.
+// A hint is the first 8 characters of a key with a valid checksum. Any other text has no hint, because it may
+// be another secret. The digest of a key is its SHA-256.
 func TestHintShowsLittle(t *testing.T) {
 	key := newKey(t)
 	if hint := policy.Hint(key); hint != key[:8]+"..." {

@@ -88,8 +88,9 @@ func TestFloodOfInventedKeys(t *testing.T) {
 		outcomeOf(t, p, "prl_00000000000000000000000000000000x", ""), " anonymous 401 unknown_key")
 }
 
-// Rows that were written without triggers, as by a subscription, take effect too, because a proxy reads all
-// rules about every ten minutes, at a random time, and each identity once a minute.
+// Rows that were written without triggers, as by a subscription, are not in the log of changes. They take
+// effect all the same: a proxy reads each identity again after a minute, and all rules after about ten
+// minutes.
 func TestPeriodicFullRead(t *testing.T) {
 	d := newTestDB(t)
 	d.addUser("ann", "free")

@@ -62,8 +62,8 @@ func TestEvaluateEqualsNaiveLoop(t *testing.T) {
 	})
 }
 
-// Without a look-up of the sender, Evaluate decides like a loop over those rules that apply to all senders
-// alike.
+// EvaluateUnknown, which does not look up the sender, decides like a loop over the rules that apply to all
+// senders alike.
 func TestEvaluateUnknownEqualsNaiveLoop(t *testing.T) {
 	limited, refused := 0, 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// controlledDB is a DB between a policy and its database. It can fail, delay results, and switch to another
-// database.
+// controlledDB is a DB that forwards the statements of a policy. It can fail, delay results, and switch to
+// another database.
 type controlledDB struct {
 	mu           sync.Mutex
 	db           pgdb.DB

@@ -271,7 +271,8 @@ func naiveKey(r *policy.Rule, f *policy.Facts, v *policy.Verdict) string {
 	return strings.Join(parts, " ")
 }
 
-// naivePart returns the value of one alternative of a part of a key. last is true for the last alternative.
+// naivePart returns the value of the alternative name of a part of a key. last is true for the last
+// alternative of the part.
 func naivePart(r *policy.Rule, f *policy.Facts, v *policy.Verdict, name, network string, last bool) string {
 	switch name {
 	case "user":

@@ -29,7 +29,8 @@ func sendAs(p *policy.Policy, timeout time.Duration, key, user, path, address st
 	return outcomeText(&v), err
 }
 
-// A look-up may take four timeouts, so it succeeds even if a round trip takes longer than one timeout.
+// A look-up may take four timeouts, so that it can succeed although a round trip takes longer than one
+// timeout. A look-up without a result fails after four timeouts.
 func TestLookUpMayTakeFourTimeouts(t *testing.T) {
 	d := newTestDB(t)
 	d.addUser("ann", "free")
@@ -55,8 +56,8 @@ func TestLookUpMayTakeFourTimeouts(t *testing.T) {
 	check.Equal(t, "a late result", <-outcomes, "ann free <nil>")
 }
 
-// While the table of API keys is locked, a policy applies changes of rules and reports that it cannot read
-// the table.
+// While the table of API keys is locked, a policy still applies changes of rules and bans, and reports that
+// it cannot read the table.
 func TestRulesApplyWhileKeysAreLocked(t *testing.T) {
 	d := newTestDB(t)
 	p := d.newPolicy(policy.Settings{})

@@ -130,6 +130,7 @@ func TestSendersNeverShareCounter(t *testing.T) {
 	}
 }
 
+// If a rule counts by a header that usually has a secret, the key of its counters is stored as a digest.
 func TestSecretHeaderIsStoredAsDigest(t *testing.T) {
 	for name, want := range map[string]bool{"X-Api-Key": true, "X-Tenant": false} {
 		rules := []policy.Rule{{Name: "r", CountBy: []string{"header:" + name}, Limits: perHour(1)}}

@@ -20,7 +20,8 @@ func recallOutcome(p *policy.Policy, key string) string {
 	return outcomeText(&v)
 }
 
-// Recall finds a key for a minute after its look-up, and at most as many keys as the cache has identities.
+// Recall finds a key for a minute after its look-up. It finds at most as many keys as the cache has
+// identities.
 func TestRecalledKeysAreBounded(t *testing.T) {
 	d := newTestDB(t)
 	for i := range 20 {

@@ -8,8 +8,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// Explain returns the verdict of Evaluate, and exactly the rules in that verdict apply. If the reason why a
-// rule does not apply is that another rule comes first, the other rule applies.
+// Explain returns the same verdict as Evaluate. The rules that it marks as applying are exactly the rules in
+// the verdict. If a rule does not apply because another rule of its family comes first, that other rule
+// applies.
 func TestExplainEqualsEvaluate(t *testing.T) {
 	applied, refusals, exempts, families := 0, 0, 0, 0
 	for seed := 1; seed <= 120; seed++ {

@@ -55,9 +55,9 @@ func decideUntil(ctx context.Context, t *testing.T, p *policy.Policy, decisions 
 	}
 }
 
-// A proxy upgrades the tables of an older version in place, and decides without interruption: with the old
-// tables while a transaction of another session prevents the upgrade, then with the new tables. The API keys
-// of the requests are not cached.
+// A proxy upgrades the tables of an older version in place, and decides without interruption. While a
+// transaction of another session prevents the upgrade, it reads the old tables, and afterwards the new ones.
+// Each request has an API key that is not cached, so that it needs the tables.
 func TestUpgradeStopsNoDecision(t *testing.T) {
 	d := newOlderTestDB(t)
 	p := d.newPolicy(policy.Settings{MaxIdentities: 16})

@@ -9,8 +9,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Few lines are logged during an outage. The line at its end has the duration of the outage and the number of
-// all requests without a decision.
+// During an outage, few lines are logged. The line at its end has the duration of the outage and the number
+// of requests without a decision. A refusal from memory does not end an outage, and a late decision does not
+// begin one.
 func TestOutageIsSummedUpAtItsEnd(t *testing.T) {
 	var o host.Outage
 	var logged []host.Line

@@ -147,8 +147,8 @@ func TestLargePipelineEnds(t *testing.T) {
 	}
 }
 
-// If a text fails to parse, each of its statements in the pipeline gets that error. The missing name does not
-// count as a lost prepared statement.
+// If a text fails to parse, each statement with this text in the pipeline gets that error. The server
+// prepared no statement, but that does not count as the loss of a prepared statement.
 func TestRepeatedParseError(t *testing.T) {
 	_, dsn := newFake(t, func(s *fakeSession) {
 		for {

@@ -9,9 +9,8 @@ import (
 )
 
 // poolerScript behaves like a transaction pooler without support for prepared statements: each request runs
-// on the next of several server sessions. A statement with a name that the session does not have is an error.
-// If ends is set, the error also ends the client's connection, as with PgBouncer. named counts statements
-// with a name.
+// in the next of several server sessions. A statement fails if that session has not prepared it. If ends is
+// set, the failure ends the client's connection, as with PgBouncer. named counts statements with a name.
 func poolerScript(servers int, ends bool, named *atomic.Int32) func(*fakeSession) {
 	prepared := make([]map[string]bool, servers)
 	for i := range prepared {

@@ -74,8 +74,8 @@ func writeFile(t *testing.T, data []byte) string {
 	return path
 }
 
-// testdata/logins.txt lists connection strings and how they connect to a real server: in TLS, without TLS, or
-// not at all, with an error.
+// Each connection string of testdata/logins.txt connects to a real server in the way that the file says: in
+// TLS, without TLS, or not at all, with an error.
 func TestLoginToRealServer(t *testing.T) {
 	c, values := startLoginServer(t)
 	var pairs []string

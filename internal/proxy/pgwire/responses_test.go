@@ -58,8 +58,8 @@ func TestInvalidResponseClosesConnection(t *testing.T) {
 	}
 }
 
-// Messages that a server may send at any time do not change a result, wherever they arrive. Each byte arrives
-// by itself.
+// Messages that a server may send at any time do not change a result, at whatever place of a response they
+// arrive. The bytes of the response arrive one by one.
 func TestAsynchronousMessagesChangeNoResult(t *testing.T) {
 	_, dsn := newRawFake(t, func(s *fakeSession) {
 		s.write(msgNoise + msgAuth(0, "") + msg('N', "\x00") + msg('K', "\x00\x00\x00\x07key!") +

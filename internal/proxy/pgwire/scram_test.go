@@ -46,8 +46,8 @@ func TestScramRFC7677(t *testing.T) {
 	}
 }
 
-// A challenge is an error if it is malformed, answers another nonce, or requires too many iterations for the
-// deadline.
+// A challenge is an error if it is malformed, answers another nonce, or requires more iterations than are
+// possible before the deadline.
 func TestInvalidScramChallengesAreErrors(t *testing.T) {
 	for _, c := range []struct{ challenge, want string }{
 		{"", "malformed"},

@@ -20,6 +20,7 @@ func checkContextEnd(t *testing.T, p *Pool, ctx context.Context, want error) {
 	}
 }
 
+// A server that sends notices without end does not keep a call beyond its deadline.
 func TestEndlessNoticesEndAtDeadline(t *testing.T) {
 	_, dsn := newFake(t, func(s *fakeSession) {
 		s.request()
@@ -34,6 +35,8 @@ func TestEndlessNoticesEndAtDeadline(t *testing.T) {
 	checkContextEnd(t, p, contextWithin(t, 100*time.Millisecond), context.DeadlineExceeded)
 }
 
+// If the server never responds to a login, a second connection replaces it, even if the pool may have only
+// one.
 func TestSilentLoginIsReplaced(t *testing.T) {
 	f, dsn := newRawFake(t, func(s *fakeSession) {
 		if s.number == 1 {
@@ -82,7 +85,8 @@ func hostOf(dsn string) string {
 	return strings.SplitN(strings.SplitN(dsn, "@", 2)[1], "/", 2)[0]
 }
 
-// target_session_attrs chooses the first host of the required kind. Without such a host, it is an error.
+// target_session_attrs selects the first host of the required kind. If no host is of that kind, the call
+// fails.
 func TestSessionAttributesChooseHost(t *testing.T) {
 	server := func(readOnly, recovery bool) string {
 		_, dsn := newFake(t, func(s *fakeSession) {

@@ -17,6 +17,8 @@ func decisionsOf(now time.Time, ahead, ago time.Duration) []ratelimit.Decision {
 	return []ratelimit.Decision{{Allowed: true, Quota: 5, DecidedAt: now.Add(ahead - ago).UnixMicro()}}
 }
 
+// The estimate finds how many seconds the clock of the database is ahead or behind, although responses arrive
+// up to 2.1 s late. A difference of a second counts as none.
 func TestClockOfDatabaseIsEstimated(t *testing.T) {
 	for _, ahead := range []time.Duration{10 * time.Minute, -10 * time.Minute, time.Hour, 0, time.Second} {
 		var c respond.Clock
@@ -35,6 +37,8 @@ func TestClockOfDatabaseIsEstimated(t *testing.T) {
 	}
 }
 
+// When the clock of the database is set, the estimate follows within 30 s. Decisions of this process do not
+// change the estimate, and a nil Clock is never ahead.
 func TestEstimateFollowsClockOfDatabase(t *testing.T) {
 	var c respond.Clock
 	now := time.Unix(1_700_000_000, 0)
@@ -85,8 +89,8 @@ func TestResetIsByTheClockOfTheProxy(t *testing.T) {
 	}
 }
 
-// The X-RateLimit headers describe the limit with a quota, with which a client can plan, even if a limit
-// in_flight is tighter. Retry-After is by the limit that decides.
+// If a request has a limit with a quota and an in_flight limit, the X-RateLimit headers describe the quota,
+// because a client can plan with it. Retry-After comes from the limit that decides.
 func TestHeadersDescribeQuotaBesideSlots(t *testing.T) {
 	slots := &ratelimit.Limit{Prefix: "slots", Algorithm: ratelimit.InFlight, Events: 4}
 	tokens := &ratelimit.Limit{Prefix: "tokens", Events: 1000, Window: time.Minute}

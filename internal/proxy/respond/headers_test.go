@@ -38,6 +38,8 @@ func TestHeadersOfARefusal(t *testing.T) {
 	}
 }
 
+// SetAllHeaders sets the same headers and bodies for many responses as SetFields does for each. The headers
+// of a response share no memory that an added value could change.
 func TestSetAllHeadersEqualsSetFields(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		numbers := rapid.SampledFrom([]int64{0, 1, 9, 99, 1_000_000, 1 << 62})

@@ -29,6 +29,8 @@ func fieldsWithoutKeys(hits []ratelimit.Hit, decisions []ratelimit.Decision) (po
 	return withoutKeys(h.Get("RateLimit-Policy")), withoutKeys(h.Get("RateLimit"))
 }
 
+// RateLimit-Policy and RateLimit have the syntax of the draft for each kind of limit: names are quoted or
+// escaped, w is left out if the length of the window varies or is not in whole seconds, and t is rounded up.
 func TestFieldsOfDraft(t *testing.T) {
 	for _, test := range []struct {
 		limit         ratelimit.Limit

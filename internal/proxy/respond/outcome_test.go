@@ -36,6 +36,8 @@ func TestNoRetryAfterForImpossibleRequest(t *testing.T) {
 	}
 }
 
+// Tightest returns the hit with the least remaining quota, without Independent hits, or -1 if there are no
+// others.
 func TestTightestIgnoresIndependentHits(t *testing.T) {
 	limit := &ratelimit.Limit{}
 	hits := []ratelimit.Hit{{Independent: true}, {Limit: limit}, {Limit: limit}}

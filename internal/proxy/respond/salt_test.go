@@ -33,7 +33,7 @@ func fieldWith(salt *respond.Salt) string {
 	return h.Get("RateLimit")
 }
 
-// Even the first response has pk: it waits until the salt has been read.
+// Even the first response has the parameter pk, because it waits until the salt has been read.
 func TestFirstResponseHasPartitionKey(t *testing.T) {
 	if got := fieldWith(respond.NewSalt(saltDB{})); !strings.Contains(got, ";pk=:") {
 		t.Errorf("RateLimit is %s, want a member with pk", got)

@@ -11,7 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Restore also removes a header of the upstream for which the limit has no value.
+// Restore removes the X-RateLimit headers of the upstream, even a header for which the limit has no value,
+// and keeps the upstream's Retry-After. If the proxy sets no headers, those of the upstream stay.
 func TestHeadersOfUpstreamAreReplaced(t *testing.T) {
 	for _, test := range []struct {
 		reset time.Time

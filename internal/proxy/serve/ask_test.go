@@ -20,8 +20,8 @@ func (h header) Parts() Parts {
 	return Parts{Headers: []string{string(h)}, Header: string(h)}
 }
 
-// setFacts keeps hosts, paths and API keys of usual forms as they were sent. The facts must equal the results
-// of package policy, which normalizes all of them.
+// setFacts does not normalize hosts, paths and API keys that have a usual form, to save time. Its facts
+// nevertheless equal those of package policy, which normalizes every form.
 func TestFactsAreNormalized(t *testing.T) {
 	s := &Site{
 		Policy:  &Policy{Key: header("Authorization"), key: "Authorization", tier: "t"},

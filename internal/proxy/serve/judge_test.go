@@ -29,7 +29,7 @@ var (
 	overage = &policy.Mark{Overage: true, Quota: 5}
 )
 
-// result is what a client receives. wait is in seconds.
+// result describes the response to a client. wait is in seconds.
 type result struct {
 	status                   int
 	remaining, overage, wait int64

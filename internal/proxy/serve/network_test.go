@@ -39,6 +39,7 @@ func TestNetworkIsOneClient(t *testing.T) {
 	}
 }
 
+// A prefix length must be from 1 to 32 for IPv4, and from 1 to 128 for IPv6.
 func TestInvalidPrefixLengthsAreRejected(t *testing.T) {
 	for _, wrong := range [][2]string{{"-1", ""}, {"0", ""}, {"33", ""}, {"", "-1"}, {"", "129"}} {
 		_, err := settings.ReadLimit(settings.Values{"prefix": "a", "limit": "5 1m",

@@ -185,6 +185,7 @@ func recordTests() map[string]recordTest {
 	return tests
 }
 
+// For each outcome of recordTests, the history gets a record with the fields of the request.
 func TestRecordDescribesRequest(t *testing.T) {
 	for name, c := range recordTests() {
 		q := &serve.Request{Outcome: c.outcome, Hits: c.hits, Decisions: c.decisions, Err: c.err}

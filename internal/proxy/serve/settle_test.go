@@ -122,8 +122,8 @@ func TestEventStreamIsReadInAnyParts(t *testing.T) {
 	})
 }
 
-// A body that is too long, encoded or of another type leaves the charge of 10 unchanged. No buffer stays in
-// use: at the end, a long body can be read.
+// A body that is too long, encoded or of another type leaves the charge of 10 unchanged. All buffers become
+// free again, so that a long body can be read at the end.
 func TestBodiesAreReadWithinBounds(t *testing.T) {
 	const body = `{"usage":{"total_tokens":25}}`
 	long := strings.Repeat(" ", 4<<20)
@@ -182,7 +182,8 @@ func TestBodiesAreReadWithinBounds(t *testing.T) {
 	})
 }
 
-// Without a response, the status of the error counts, with an empty body.
+// If the handler fails without a response, the request is settled like a response with the status of the
+// error and an empty body.
 func TestMissingResponseIsSettledByItsError(t *testing.T) {
 	for how, want := range map[string]string{"bytes": "less 0", "status 502 = 7, else 0": "less 7",
 		"header X-Tokens": "less 0"} {

@@ -26,7 +26,7 @@ func TestFormsOfOnePathHaveOneKey(t *testing.T) {
 	}
 }
 
-// A host is without its port, upper case and final dot.
+// HostOf returns a host in lower case, without its port and its final dot.
 func TestHostHasNoPortOrFinalDot(t *testing.T) {
 	for text, want := range map[string]string{"example.com": "example.com", "Example.COM.": "example.com",
 		"example.com:80": "example.com", "[::1]:80": "::1", "": "", ".": ""} {

@@ -28,8 +28,9 @@ func compile(handler settings.Values, zones ...settings.Values) (*serve.Site, er
 	return site, err
 }
 
-// The cost of a request is at least 1, even if the client chooses it.
-func TestCostIsAtLeastOne(t *testing.T) {
+// The cost of a request is from 1 to 2^62, even if the client chooses it. A text other than a whole number,
+// and a number below 1, count as 1. A number above 2^62 counts as 2^62.
+func TestCostIsClamped(t *testing.T) {
 	for text, want := range map[string]int64{
 		"1": 1, "7": 7, "0": 1, "00": 1, "": 1, "-3": 1, "-0": 1, "2.5": 1, "many": 1,
 		"4611686018427387904": 1 << 62, "18446744073709551615": 1 << 62, "99999999999999999999": 1 << 62,
@@ -40,6 +41,8 @@ func TestCostIsAtLeastOne(t *testing.T) {
 	}
 }
 
+// Two zones with the same prefix and the same durability must have keys that cannot be equal, because their
+// limits would otherwise share rows.
 func TestLimitsOnOneRowAreRejected(t *testing.T) {
 	zone := func(prefix, key, durable string) settings.Values {
 		return settings.Values{"prefix": prefix, "limit": "1 1h", "key": key, "durable": durable}
@@ -63,6 +66,9 @@ func TestLimitsOnOneRowAreRejected(t *testing.T) {
 	}
 }
 
+// The addresses and networks of exempt are exempt, and no others. An unknown address is not exempt, and
+// neither is an address that is assumed, because the proxy could not determine the client's. A word that does
+// not parse as a network is an error that names the word.
 func TestNetworksAreExempt(t *testing.T) {
 	networks := "10.0.0.0/8 192.0.2.7 2001:db8::1/32 ::ffff:192.0.2.8"
 	zone := settings.Values{"prefix": "a", "limit": "1 1h"}

@@ -65,7 +65,7 @@ func (m *calendarMoment) localTime(us int64) int64 {
 }
 
 // commonZones returns the zones that both Go and Postgres have, with the times at which their clocks change.
-// Of zones that are equal from 2000 to 2035, it returns one.
+// If several zones are equal from 2000 to 2035, it returns only one of them.
 func commonZones(s *testDB) map[string][]int64 {
 	s.t.Helper()
 	zones := map[string][]int64{}

@@ -17,7 +17,12 @@ var chaosLimit = &ratelimit.Limit{Prefix: "chaos", Algorithm: ratelimit.FixedWin
 	Window: 24 * time.Hour}
 
 // testChaos moves and rebalances shards, adds and drains a worker, and kills a worker and the coordinator,
-// while eight proxies count. Each shard that was not on the killed worker must have counted all granted hits.
+// while eight proxies count. These rules must hold:
+//
+//   - While the coordinator is down, at most 1 % of the requests fail.
+//   - While a worker is down, the shards of this worker grant nothing, and all other shards grant hits.
+//   - Afterwards, all shards grant hits again.
+//   - Each shard that was not on the killed worker has counted all granted hits.
 func (s *citusDB) testChaos(t *testing.T) {
 	ctx := t.Context()
 	var load shardLoad

@@ -56,8 +56,8 @@ func (s *citusDB) testSlots(t *testing.T, driver string) {
 		t.Fatalf("%d requests run, want 5", len(held))
 	}
 	stop := s.keepMovingShard(t, "k")
-	// The loop lasts longer than the time for which a process without a heartbeat counts as live. If the
-	// machine is too busy to move a shard in this time, a process loses its slots. A sixth request may then
+	// The loop lasts longer than the 10 s for which a process without a heartbeat counts as live. If the
+	// machine is too busy to move a shard in this time, a process loses its slots. Then a sixth request may
 	// run, but only after another request has lost its slot.
 	const beat = 50 * time.Millisecond
 	for until := time.Now().Add(11 * time.Second); time.Now().Before(until); time.Sleep(beat) {

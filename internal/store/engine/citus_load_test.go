@@ -61,8 +61,8 @@ func (l *shardLoad) send(to ratelimit.Store, stop <-chan struct{}) {
 	}
 }
 
-// checkCounts compares the granted hits with the counts, except in lost shards. A failed request may have
-// been counted.
+// checkCounts fails the test unless each shard, except the lost ones, counted at least the granted hits, and
+// at most these and the failed requests, because a failed request may have been counted.
 func (s *citusDB) checkCounts(t *testing.T, c shardCounts, lost map[int]bool) {
 	t.Helper()
 	counted := s.countsByShard("rate_limit_ephemeral", chaosLimit.Prefix)

@@ -32,7 +32,8 @@ func (s *testDB) countRows(table string) string {
 		"count(*) FILTER (WHERE prefix = 'other' AND key LIKE 'dead%')) FROM " + table)
 }
 
-// A cleanup deletes the expired rows of both tables, also of unused prefixes, and no other rows.
+// A cleanup deletes the expired rows of both tables, even of prefixes that are not used any longer, and no
+// other rows.
 func TestCleanupDeletesOnlyExpiredRows(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

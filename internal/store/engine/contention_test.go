@@ -27,9 +27,9 @@ const (
 	minCalls = 100
 )
 
-// No statement fails or deadlocks, and the charge of each row is the admitted cost, although eight stores
-// take from the same rows, as those of eight processes do, a cleanup runs after each batch, and the npm
-// library sends statements.
+// Eight stores, like those of eight processes, take from the same rows. Meanwhile a cleanup runs after each
+// batch, and the npm library sends statements. No statement fails or deadlocks, and the charge of each row is
+// the admitted cost.
 func TestStoresShareQuotas(t *testing.T) {
 	s := newTestDB(t)
 	s.exec(engine.TableSQL)
@@ -68,7 +68,7 @@ type contention struct {
 	calls            atomic.Int64
 
 	mu       sync.Mutex
-	admitted map[string]int64 // the cost by row of a lasting limit
+	admitted map[string]int64 // the cost, by row of a limit without reset
 }
 
 // send sends calls that take, peek, refund and reset, on several limits in one request.
@@ -99,8 +99,8 @@ func (c *contention) send(t *testing.T, store ratelimit.Store, random *rand.Rand
 	}
 }
 
-// draw draws a request on one to four limits. All of its limits are lasting, or all are churned, which churn
-// reports. era is a part of the keys of lasting limits.
+// draw draws a request on one to four limits: either all from limitsWithoutReset, or all from
+// limitsWithShortWindows, and then churn is true. era is a part of the keys of the former.
 func (c *contention) draw(random *rand.Rand, era int) (hits []ratelimit.Hit, churn bool) {
 	limits := slices.Clone(c.lasting)
 	if churn = random.Intn(4) == 0; churn {

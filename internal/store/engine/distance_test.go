@@ -35,9 +35,9 @@ const (
 )
 
 // Three regions share limits in the database of the first region, in the virtual time of the simulation. If
-// the demand of the subjects is twice their limit, the limit is used up and not exceeded;
-// TestLeasesNeverExceedLimit and TestSimulation check each window. If the demand is half of the limit, few
-// requests wait for a round trip to another region.
+// the demand of the subjects is twice their limit, the limit is used up, and not exceeded over all windows
+// together. (TestLeasesNeverExceedLimit and TestSimulation check each window.) If the demand is half of the
+// limit, few requests wait for a round trip to another region.
 func TestLeasesAcrossRegions(t *testing.T) {
 	for _, a := range []ratelimit.Algorithm{ratelimit.FixedWindow, ratelimit.SlidingWindow} {
 		for _, c := range []struct {

@@ -44,7 +44,7 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 const OnPurpose = onPurpose
 
 // TakeFirst clears all remembered rows, so that the next transaction takes before it peeks, as in a new
-// store. Otherwise the result of a schedule would depend on earlier schedules.
+// store. Without it, the result of a schedule would depend on earlier schedules.
 func (s *Store) TakeFirst() {
 	lease.Clear(s.rows)
 }

@@ -60,7 +60,8 @@ func TestOneStatementFails(t *testing.T) {
 	}
 }
 
-// The store retries only a statement, or a whole transaction, that lost a conflict.
+// If the server reports that a statement lost a conflict, the store sends the statement again, or its whole
+// transaction, and no other statement.
 func TestLostTransactionsRunAgain(t *testing.T) {
 	durable := *fakeLimit
 	durable.Durable = true

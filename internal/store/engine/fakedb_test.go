@@ -15,7 +15,7 @@ import (
 // answerFunc implements DB.Run.
 type answerFunc func(ctx context.Context, statements []*pgdb.Statement) error
 
-// fakeDB is a DB with results that a test determines. Its tables exist.
+// fakeDB is a DB with results that a test determines. It reports that the tables exist.
 type fakeDB struct {
 	mu     sync.Mutex
 	runs   int // the pipelines that neither check the tables nor probe the server
@@ -77,7 +77,8 @@ func int8(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n))
 // fakeNow is the time of the fake server, as a timestamptz: the start of this process.
 var fakeNow = int8(time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Microseconds())
 
-// windowRow returns a result row of a statement on fixed windows.
+// windowRow returns the result row of a statement on a fixed window: of the hits of the entry slot, granted
+// passed, and the window now counts count.
 func windowRow(slot, granted, count int64) [][]byte {
 	return [][]byte{int8(slot), int8(granted), fakeNow, int8(count), int8(0), fakeNow}
 }
@@ -94,8 +95,8 @@ func addRow(s *pgdb.Statement, columns ...[]byte) {
 	s.Rows++
 }
 
-// isCheck reports whether a statement is the last one of a transaction of takes. Its failure rolls the
-// transaction back.
+// isCheck reports whether a statement is the check: the last statement of a transaction of takes, which
+// fails, and so rolls the transaction back, if a take granted too little.
 func isCheck(s *pgdb.Statement) bool {
 	return strings.Contains(s.SQL, "pg_ratelimit.short") && len(s.Args) == 0
 }
@@ -105,7 +106,7 @@ func returnsRows(s *pgdb.Statement) bool {
 	return strings.Contains(s.SQL, "RETURNING slot") || strings.Contains(s.SQL, "LEFT JOIN")
 }
 
-// statementKeys returns the keys of the rows of a statement.
+// statementKeys returns the keys of the counters of a statement's entries.
 func statementKeys(s *pgdb.Statement) []string {
 	if len(s.Args) < 3 {
 		return nil
@@ -123,9 +124,10 @@ func refuse(ctx context.Context, statements []*pgdb.Statement) error {
 	return grantUpTo(func(string, int64) int64 { return 0 })(ctx, statements)
 }
 
-// grantUpTo grants granted(key, n) of n hits on a key with a fixed window. A refusing row has a count of 5. A
-// transaction that grants too little is rolled back.
-func grantUpTo(granted func(key string, n int64) int64) answerFunc {
+// grantUpTo answers takes on fixed windows: of n hits on a key, it grants quota(key, n). A row that refuses
+// has the count of a full window, which is fakeLimit.Events. A transaction that grants too little is rolled
+// back.
+func grantUpTo(quota func(key string, n int64) int64) answerFunc {
 	return func(_ context.Context, statements []*pgdb.Statement) error {
 		start, short := 0, false
 		for at, s := range statements {
@@ -137,8 +139,8 @@ func grantUpTo(granted func(key string, n int64) int64) answerFunc {
 				if len(s.Args) > 3 {
 					n = s.Args[3].([]int64)[i]
 				}
-				grant, count := granted(key, n), n
-				if grant < n || n == 0 && granted(key, 1) == 0 {
+				grant, count := quota(key, n), n
+				if grant < n || n == 0 && quota(key, 1) == 0 {
 					short, count = true, 5
 				}
 				addRow(s, windowRow(int64(i+1), grant, count)...)
@@ -173,7 +175,7 @@ func answerRows(rows ...[][]byte) answerFunc {
 	}
 }
 
-// hang waits until ctx ends.
+// hang returns no results before ctx ends.
 func hang(ctx context.Context, _ []*pgdb.Statement) error {
 	<-ctx.Done()
 	return ctx.Err()

@@ -11,9 +11,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// If an open transaction of another session has locked or inserted a row, requests on the row fail
-// immediately as soon as the store has detected that, and requests on other rows are decided. After the end
-// of the transaction, requests on the row are decided too.
+// An open transaction of another session has locked or inserted a row. Requests on other rows are decided
+// meanwhile. Requests on the row fail: first at their timeout, and at once when the store has detected the
+// lock. After the end of the transaction, requests on the row are decided again.
 func TestLockedRowDelaysNoOtherRow(t *testing.T) {
 	for name, test := range map[string]struct{ key, sql string }{
 		"locked": {"old", "SELECT FROM rate_limit_ephemeral WHERE key = 'old' FOR UPDATE"},
@@ -33,7 +33,7 @@ func TestLockedRowDelaysNoOtherRow(t *testing.T) {
 			takeOne(t, store, hit("old"))
 			s.exec("BEGIN; " + test.sql)
 			var group sync.WaitGroup
-			for range 6 { // their batches have both rows
+			for range 6 { // so that a batch has the locked row and free rows
 				group.Go(func() {
 					for range 3 {
 						_, _, err := tryOne(store, 150*time.Millisecond, hit(test.key))

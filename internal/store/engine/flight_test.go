@@ -19,8 +19,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// takeSlots takes n slots of a key, one by one, and returns the granted slots. A slot that is lost calls
-// lost.
+// takeSlots takes n slots of a key, one by one, and returns the granted slots. lost is called when a granted
+// slot is lost.
 func takeSlots(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, n int,
 	lost func()) []*ratelimit.Slot {
 	t.Helper()
@@ -87,8 +87,8 @@ func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 	}
 }
 
-// If the row of a stopped process expires, its slots become free. When the process continues, it detects
-// that, and keeps the slots that no other process has taken.
+// If a process is stopped for so long that its row expires, its slots become free. When the process
+// continues, it detects that it lost the slots that another process has taken, and keeps the others.
 func TestStoppedProcessLosesSlots(t *testing.T) {
 	t.Parallel()
 	dsn := cluster.Open(t)

@@ -15,7 +15,8 @@ import (
 )
 
 // While the database fails, all calls fail with ErrUnavailable and the cause. Only the first call sends a
-// statement and waits for it. When the database answers again, the store detects that without a call.
+// statement and waits for its result. When the database answers again, the store detects that by probes,
+// without a call.
 func TestFailingDatabaseGetsOneStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")

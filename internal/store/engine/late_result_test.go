@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// If the result of a take is lost and the server runs the take later, the slot is released within 1.5 s after
-// the take. A panic of the DB counts as a lost result.
+// If a take times out and the server executes the take later, the slot is released within 1.5 s after that.
+// The same holds if the DB panics after the server has executed the take.
 func TestLateSlotIsReleased(t *testing.T) {
 	for name, late := range map[string]time.Duration{"a panic": 0, "0s late": 0,
 		"0.6s late": 600 * time.Millisecond,
@@ -27,12 +27,15 @@ func TestLateSlotIsReleased(t *testing.T) {
 				defer mu.Unlock()
 				for _, s := range statements {
 					switch {
+					// the heartbeat of the process
 					case strings.Contains(s.SQL, "RETURNING process"):
 						addRow(s, int8(1000))
+					// the release of a slot
 					case strings.Contains(s.SQL, "-u.first"):
 						if now := time.Now(); released.IsZero() && !taken.IsZero() && !now.Before(taken) {
 							released = now
 						}
+					// the take
 					case returnsRows(s) && taken.IsZero():
 						taken = time.Now().Add(250*time.Millisecond + late)
 						if name == "a panic" {
@@ -50,7 +53,7 @@ func TestLateSlotIsReleased(t *testing.T) {
 			h := ratelimit.Hit{Limit: conformance.InFlight("flight", 3), Key: "k", Cost: 1,
 				Slot: &ratelimit.Slot{}}
 			if _, _, err := tryOne(store, 250*time.Millisecond, h); err == nil {
-				t.Fatal("a take without a result: no error, want one")
+				t.Fatal("a take without a result: got no error, want one")
 			}
 			time.Sleep(late + 2*time.Second)
 			mu.Lock()

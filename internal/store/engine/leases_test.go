@@ -18,7 +18,7 @@ import (
 var leasedHit = ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "leased", Events: 30000, Window: time.Hour,
 	Lease: 0.05, Durable: true}, Key: "k", Cost: 1}
 
-// longLeaseOptions make leases outlast a test, even on a busy machine.
+// longLeaseOptions make leases last longer than a test, even on a busy machine.
 var longLeaseOptions = engine.Options{CleanupProbability: -1, LeaseHorizon: time.Minute}
 
 // holdUnits sends hits until the store has a lease with units. It then waits until the row's charge is the
@@ -53,7 +53,8 @@ type leasingStore struct{ limitChanger }
 // LosesUnits implements conformance.LosesUnits.
 func (*leasingStore) LosesUnits() {}
 
-// A store with leases passes the suite. One driver suffices, because drivers do not matter to leases.
+// A store with leases passes the conformance suite. One driver suffices, because leases do not depend on the
+// driver.
 func TestConformanceWithLeases(t *testing.T) {
 	conformance.Store(t, func(t testing.TB) ratelimit.Store {
 		o := engine.Options{OnError: func(err error) { t.Errorf("reported: %v, want nothing", err) }}

@@ -80,7 +80,8 @@ func (p *localProxy) awaitExact(t testing.TB, db *lostDB, state dbState) {
 	await.Within(t, testTimeout, "the log", func() bool { return p.hasLogged("limits are exact again") })
 }
 
-// During an outage, a process decides by itself within its share of the remaining quota, all or nothing.
+// During an outage, a process decides by itself, within its share of the remaining quota. A request on
+// several limits is charged to all of them or to none.
 func TestLocalDecisionsStayWithinShare(t *testing.T) {
 	s := newTestDB(t)
 	p, db := s.openLocalProxy(4, "pgxdb", engine.Options{})
@@ -144,7 +145,8 @@ func TestLocalDecisionsStayWithinShare(t *testing.T) {
 	}
 }
 
-// A cost above the share of the process passes once, and a cost above the limit never.
+// During an outage, a cost above the share of the process passes once, and a cost above the limit never
+// passes.
 func TestCostsAboveLocalShare(t *testing.T) {
 	p, db := newTestDB(t).openLocalProxy(4, "pgxdb", engine.Options{})
 	p.loseDatabase(t, db)
@@ -164,8 +166,8 @@ func TestCostsAboveLocalShare(t *testing.T) {
 	}
 }
 
-// Local admissions on durable limits are charged after the outage: up to the quota, not in a window that has
-// ended, and only once, even if the result of the charge is lost.
+// Hits on durable limits that a process admitted during an outage are charged after it. They are charged up
+// to the quota, not if their window has ended, and only once, even if the result of the charge is lost.
 func TestLocalChargesAreMadeOnce(t *testing.T) {
 	t.Parallel()
 	for driver := range drivers.All {
@@ -237,8 +239,8 @@ func hundredPerMinute(a ratelimit.Algorithm) ratelimit.Hit {
 	return ratelimit.Hit{Limit: limit, Key: "k", Cost: 1}
 }
 
-// Local admissions on durable limits are charged only if they still count in the row, because an outage may
-// be longer than a window.
+// An outage may be longer than a window. Therefore, of the hits that a process admitted during the outage,
+// only those are charged that still count in the row.
 func TestLocalChargesOfLastWindow(t *testing.T) {
 	s := newTestDB(t)
 	var offset atomic.Int64

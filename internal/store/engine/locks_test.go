@@ -64,8 +64,8 @@ func (d *lockedDB) runTransaction(ctx context.Context, statements []*pgdb.Statem
 }
 
 // While an open transaction has locked rows, requests on other rows are decided within 100 ms, and within 5
-// ms as soon as the store has detected the locked rows. Workers spend only a part of their time waiting for
-// locks.
+// ms once the store has detected the locked rows. The workers of the store spend only a part of their time on
+// waiting for locks.
 func TestLockedRowsDelayNoOthers(t *testing.T) {
 	const (
 		timeout     = 250 * time.Millisecond
@@ -127,7 +127,7 @@ func TestLockedRowsDelayNoOthers(t *testing.T) {
 }
 
 // If batches of other proxies lock a row one after the other, a request on the row is decided within its
-// timeout, and later requests are decided immediately.
+// timeout. When the row is free again, requests are decided immediately.
 func TestRequestWaitsForBusyRow(t *testing.T) {
 	const busy = 140 * time.Millisecond // the time until statements get the lock
 	for _, keys := range [][]string{{"busy"}, {"busy", "and another"}} {
@@ -169,8 +169,8 @@ func TestRequestWaitsForBusyRow(t *testing.T) {
 	}
 }
 
-// If a statement of a batch reaches its lock timeout, the hits of the statements that succeeded are not
-// charged again.
+// If a statement of a batch reaches its lock timeout, the store sends it again, but not the statements that
+// succeeded, so that no hit is charged twice.
 func TestLockTimeoutChargesNoHitTwice(t *testing.T) {
 	sent := map[string]int{}
 	answer := func(ctx context.Context, statements []*pgdb.Statement) error {

@@ -65,7 +65,7 @@ func TestMigrationTakesNoLock(t *testing.T) {
 }
 
 // While a long read of the tables (pg_dump, a report) blocks the migration, statements of other programs do
-// not wait for the migration, which succeeds after the read.
+// not wait behind the migration. The migration succeeds after the read.
 func TestMigrationBlocksNoOtherUser(t *testing.T) {
 	s := newTestDB(t)
 	s.exec(npmTables)
@@ -104,7 +104,7 @@ func TestMigrationBlocksNoOtherUser(t *testing.T) {
 	})
 }
 
-// With DisableMigration, another program creates the tables.
+// With DisableMigration, a store creates no tables, and counts once another program has created them.
 func TestDisabledMigrationCreatesNoTables(t *testing.T) {
 	s := newTestDB(t)
 	store := s.openEngine(engine.Options{DisableMigration: true})

@@ -56,8 +56,8 @@ func (m model) decide(now int64, c *batch.Call) []ratelimit.Decision {
 	return decisions
 }
 
-// decideBatch decides calls in the order of a store: first calls of one hit and resets, then calls of several
-// hits.
+// decideBatch decides calls in the same order as a store: first resets and calls of one hit, then calls of
+// several hits.
 func (m model) decideBatch(now int64, calls []*batch.Call) [][]ratelimit.Decision {
 	decisions := make([][]ratelimit.Decision, len(calls))
 	for _, several := range []bool{false, true} {

@@ -95,8 +95,8 @@ func TestProxyIsRegistered(t *testing.T) {
 	}
 }
 
-// A row of the registry stays small with any number of limits and any names, because each proxy writes its
-// row every 3 seconds. The row lists only the busiest limits, and the table is unlogged.
+// Each proxy writes its row of the registry every 3 seconds, so the row must stay small with any number of
+// limits and any names. The row lists only the busiest limits, and the table is unlogged.
 func TestRegistryRowIsSmall(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)
@@ -132,8 +132,8 @@ func TestRegistryRowIsSmall(t *testing.T) {
 	}
 }
 
-// Two processes with the same name have two rows. When one process has ended, the next heartbeat of the other
-// process deletes the ended one's row, and the rows of processes that vanished more than a day ago.
+// Two processes with the same name have two rows. When one of them has ended, the next heartbeat of the other
+// deletes the row of the ended process, and the rows of processes that vanished more than a day ago.
 func TestHeartbeatDeletesEndedRowOfSameName(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)

@@ -14,8 +14,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// While the database answers, requests wait up to four timeouts for earlier batches, and then fail with
-// ErrOverloaded. A statement that takes longer than a timeout is an outage, and the requests behind it fail.
+// While the database answers each batch in time, requests wait up to four timeouts for earlier batches, and
+// then fail with ErrOverloaded. A batch that takes longer than a timeout means an outage: it fails, and the
+// requests behind it fail as well.
 func TestSlowBatchesAreOverload(t *testing.T) {
 	const timeout = 250 * time.Millisecond
 	for name, test := range map[string]struct {

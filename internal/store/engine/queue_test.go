@@ -36,8 +36,8 @@ func (c *queueCaller) take(hits ...ratelimit.Hit) ([]ratelimit.Decision, error) 
 	return o.delivered, call.Err
 }
 
-// A queue fills a call with its hits before the store selects the shard of the call. The queue delivers a
-// call, unless its hits are in several shards. If the fill function panics, the call fails.
+// A queue fills a call with its hits before the store selects the shard of the call. The queue delivers the
+// decisions of a call unless its hits are in several shards. If the fill function panics, the call fails.
 func TestQueueFillsCallBeforeSharding(t *testing.T) {
 	_, citus := newFakeCitus(t)
 	delivered := 0

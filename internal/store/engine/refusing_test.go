@@ -16,8 +16,8 @@ import (
 )
 
 // At most one in a hundred refusals by the database writes an error into the server's log, and the error
-// explains that it is normal. A single client, which sends requests that pass and requests that are refused,
-// causes no error. With many concurrent clients, each new key may cause one.
+// explains that it is normal. A single client causes no error, even if only some of its requests pass. Of
+// many concurrent clients, each new key may cause one error.
 func TestFewRefusalsReachServerLog(t *testing.T) {
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		s := newTestDB(t)

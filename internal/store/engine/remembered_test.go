@@ -34,8 +34,9 @@ func takeAndReportSent(t *testing.T, store *engine.Store, h ratelimit.Hit) (rate
 	return d, sent
 }
 
-// When the database has refused a cost of 5, the store itself refuses 5 and more for a second, with the same
-// RetryAfter. It asks the database about smaller costs, about peeks, and about another limit on the row.
+// When the database has refused a cost of 5, the store itself refuses costs of 5 and more for a second. Their
+// RetryAfter ends at the same time as that of the first refusal. The store still asks the database about
+// smaller costs, peeks, and another limit on the row.
 func TestRefusedCostsAreRemembered(t *testing.T) {
 	s := newTestDB(t)
 	for _, l := range conformance.Limits("", 6) {

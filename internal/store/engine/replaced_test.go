@@ -41,9 +41,9 @@ func (d *replacedDB) Run(ctx context.Context, statements []*pgdb.Statement) erro
 	return err
 }
 
-// If a standby without the last charges has replaced the server, or a backup or a dump was restored, rows
-// lack the charges of leases. So the store neither uses nor refunds the units of its leases. It also drops
-// remembered refusals, and sends hits on their rows again.
+// If a standby without the last charges has replaced the server, or a backup or a dump was restored, the rows
+// lack the charges of the store's leases. Therefore the store neither uses nor refunds the units of these
+// leases. It also drops its remembered refusals, and sends hits on their rows to the database again.
 func TestReplacedServerEndsLeases(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(s *testDB, d *replacedDB){
@@ -103,8 +103,8 @@ func TestLeasesOutlastNewPolicy(t *testing.T) {
 	}
 }
 
-// A store without a row in the registry checks only after an outage whether the server is still the one of
-// the store's start.
+// A store without a row in the registry remembers the identity of the server at its start, and compares it
+// only after an outage. So even the first outage detects a replaced server.
 func TestFirstOutageDetectsReplacedServer(t *testing.T) {
 	s := newTestDB(t)
 	d := &replacedDB{DB: s.openDB("")}

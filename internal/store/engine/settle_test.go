@@ -28,7 +28,7 @@ func settlementOf(h ratelimit.Hit, d ratelimit.Decision, back int64) *batch.Sett
 
 // In random schedules of hits and settlements, one by one, the SQL statements and the Go steps make the same
 // decisions and rows. The statement of settlements also refunds units of leases. Such a refund names the time
-// of the charge (claim): the row may be in a later window by then.
+// of its charge (claim), because the row may have started a later window since then.
 func TestSQLAndGoStepsAreEqual(t *testing.T) {
 	m := newModelTest(t)
 	type charge struct {

@@ -22,8 +22,8 @@ func (m *modelTest) drawSmallLimits(t *rapid.T) []*ratelimit.Limit {
 	return limits
 }
 
-// In random batches of requests of several limits, each decision equals the decision of the Go steps, one
-// request after the other.
+// In random batches of requests on several limits, each decision is the same as if the Go steps decided the
+// requests one after the other.
 func TestSeveralLimitsAreAllOrNothing(t *testing.T) {
 	m := newModelTest(t)
 	conformance.Check(t, 500, func(t *rapid.T) {

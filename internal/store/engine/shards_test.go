@@ -115,7 +115,8 @@ func TestRefusalHoldsWithHomeShardDown(t *testing.T) {
 	}
 }
 
-// If a shard refuses a request, the other shard refunds its charge in the window of the charge.
+// If one shard refuses a request that another shard has charged, the other shard refunds the charge in the
+// window in which it was made.
 func TestRefusalRefundsWindowOfCharge(t *testing.T) {
 	c, store := newFakeCitus(t)
 	c.shards[2].set(refuse, nil)
@@ -159,8 +160,8 @@ func (c *fakeCitus) failOnce(shard int, code, text string) (routesRead *int) {
 	return &read
 }
 
-// The store reads the routes of shards again after an error about a shard that moves, and not after a lost
-// conflict.
+// After an error that means that a shard moves, the store reads the routes of the shards again. After a lost
+// conflict it does not.
 func TestOnlyMovedShardsRereadRoutes(t *testing.T) {
 	c, store := newFakeCitus(t)
 	for text, want := range map[string]int{
@@ -176,7 +177,8 @@ func TestOnlyMovedShardsRereadRoutes(t *testing.T) {
 	}
 }
 
-// A proxy decides locally for shards that are down, and charges them later.
+// A proxy decides locally for shards that are down, and charges the admitted hits to each shard when it is
+// back.
 func TestLocalChargesReachTheirShards(t *testing.T) {
 	c := &fakeCitus{}
 	c.set(failWith(errWorkerDown), failWith(errWorkerDown))

@@ -94,7 +94,8 @@ func (s *simServer) setNode(name string, n simNode) {
 	s.nodes[name] = n
 }
 
-// simRule is the row of the policy's rule, and simWhole the last row of a result.
+// simRule is the row of the only rule of the policy. simWhole ends each result, to show that the result is
+// complete.
 const (
 	simRule = `{"Rule":{"name":"plan","family":"plan","priority":100,"mode":"enforce","action":"limit",` +
 		`"count_by":["user"],"cost":1,"Limits":[{"Name":"requests",` +

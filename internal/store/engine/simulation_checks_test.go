@@ -18,7 +18,7 @@ type simAdmitted struct {
 	source   ratelimit.Source
 }
 
-// checkLimits fails if more hits passed than a limit allows while the database answered.
+// checkLimits fails the simulation if, while the database answered, more hits passed than a limit allows.
 func (r *simRun) checkLimits() {
 	for id, hits := range r.admitted {
 		l := r.server.limits[id.Prefix]
@@ -43,8 +43,8 @@ func (r *simRun) checkLimits() {
 	}
 }
 
-// isWithinDocumentedLoss reports whether the hit's charge may have been lost with a server that crashed or
-// was replaced, as docs/recovery.md allows.
+// isWithinDocumentedLoss reports whether the charge of a hit may have been lost with a server that crashed or
+// was replaced. docs/recovery.md documents this loss.
 func (r *simRun) isWithinDocumentedLoss(id lease.RowID, hit simAdmitted) bool {
 	at := (hit.at - simBorn.UnixMicro()) * 1000
 	for _, o := range r.plan.outages {
@@ -63,7 +63,7 @@ func (r *simRun) isWithinDocumentedLoss(id lease.RowID, hit simAdmitted) bool {
 	return false
 }
 
-// simNotice bounds the time for which a proxy uses its leases after their server is lost, because a proxy
+// simNotice bounds the time for which a proxy still uses its leases after their server is lost: a proxy
 // checks the server twice per second.
 const simNotice = 700 * time.Millisecond
 
@@ -108,7 +108,7 @@ func (c *simCounter) take(hit simAdmitted) bool {
 // simRecovery bounds the time after an outage until all proxies ask the database again.
 const simRecovery = 3 * time.Second
 
-// checkLeases fails if units of leases are not refunded after simQuiet without requests.
+// checkLeases fails the simulation if units of leases are not refunded after simQuiet without requests.
 func (r *simRun) checkLeases() {
 	for _, p := range r.proxies {
 		if n := p.store.Stats()[engine.LeasedUnits]; n > 0 {
@@ -144,8 +144,8 @@ func (r *simRun) checkLeases() {
 	}
 }
 
-// checkCharges fails if a row without leases was charged more than the admitted cost, except for charges with
-// a lost result.
+// checkCharges fails the simulation if a row without leases was charged more than the admitted cost. Charges
+// with a lost result may come on top.
 func (r *simRun) checkCharges() {
 	for id, charged := range r.server.charged {
 		if r.server.limits[id.Prefix].Lease > 0 {
@@ -166,20 +166,20 @@ func (r *simRun) checkCharges() {
 // step, and of any second.
 const (
 	simInstant = 20 * time.Millisecond
-	// simGrowth bounds the statements after an outage, relative to before it: beside their usual statements,
-	// proxies send what has waited.
+	// simGrowth bounds the statements after an outage relative to those before it. It is above 2, because
+	// proxies send their usual statements and those that have waited.
 	simGrowth = 2.2
 	// simFew is added to the bound, because small numbers vary by chance. Within simInstant it is added
-	// twice: one or two of 10,000 seeds exceed a smaller bound.
+	// twice, because one or two of 10,000 seeds exceed a smaller bound.
 	simFew = 10
-	// simBacklog is the time in which a server that hung executes the pending messages, and in which their
-	// senders continue.
+	// simBacklog is the time after a hang in which the server executes the pending messages, and the proxies
+	// that sent them continue.
 	simBacklog = 60 * time.Millisecond
 	// simBefore and simAfter are the times before and after an outage in which statements are counted.
 	simBefore, simAfter = 3 * time.Second, 2 * time.Second
 )
 
-// checkStampede fails if proxies send many more statements after an outage than before it.
+// checkStampede fails the simulation if proxies send many more statements after an outage than before it.
 func (r *simRun) checkStampede() {
 	for i, o := range r.plan.outages {
 		nextFollows := i+1 < len(r.plan.outages) && r.plan.outages[i+1].from == o.to
@@ -203,7 +203,7 @@ func (r *simRun) checkStampede() {
 			}
 		}
 		probes := maxWithin(r.server.probes, o.to, o.to+int64(time.Second), simInstant)
-		// Proxies probe at random times. So it is not by chance if a quarter of them do within one instant.
+		// Proxies probe at random times. If a quarter of them probe within one instant, it is not by chance.
 		if maxProbes := 5 + len(r.proxies)/4; o.kind != simHang && probes > maxProbes {
 			r.fail("after the %s until %v: %d proxies probe the server within %v, want at most %d", o.kind,
 				time.Duration(o.to), probes, simInstant, maxProbes)
@@ -225,8 +225,8 @@ func maxWithin(sent []int, from, to int64, width time.Duration) int {
 	return maxSum
 }
 
-// checkFairness fails if a proxy got less than half of its share of the contested key in a minute or more. It
-// allows a random difference of five standard deviations.
+// checkFairness fails the simulation if a proxy got less than half of its equal share of the contested key in
+// a minute or more. A difference of up to five standard deviations may be due to chance, and is allowed.
 func (r *simRun) checkFairness() {
 	if len(r.plan.outages) > 0 || r.plan.load < time.Minute {
 		return

@@ -59,7 +59,7 @@ func (o *simOutage) String() string {
 }
 
 // simQuiet is the time without requests at the end of a simulation. simCalm is the minimum time between two
-// drawn outages, but not after the hole at the start or between a hang and its crash.
+// drawn outages. A hole at the start, and a hang that leads to a crash, may be closer to the next outage.
 const (
 	simQuiet = 5 * time.Second
 	simCalm  = 7 * time.Second
@@ -69,8 +69,8 @@ const (
 // moment is random.
 const simTimeout = 250*time.Millisecond + 123457
 
-// newSimPlan draws a plan. Most plans are small. One in twenty has 1,000 proxies, and one in twenty 100 to
-// 299, for a shorter time.
+// newSimPlan draws a plan. Most plans have 3 to 30 proxies. One in twenty has 1,000 proxies, and one in
+// twenty has 100 to 299, for a shorter time.
 func newSimPlan(seed uint64) *simPlan {
 	c := chance(0).with(int64(seed))
 	p := &simPlan{seed: c, proxies: 3 + int(c.with(1).intn(28)), load: 65 * time.Second, timeout: simTimeout,
@@ -167,8 +167,8 @@ func (p *simPlan) isQuiet() bool {
 	})
 }
 
-// messageFate is the fate of a message: it arrives at a time, or its sender gets failure at that time. If the
-// message is lost, neither happens.
+// messageFate is the fate of a message: either it arrives at the time at, or its sender gets failure at that
+// time. If the message is lost, neither happens.
 type messageFate struct {
 	at      int64
 	arrives bool

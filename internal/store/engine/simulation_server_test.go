@@ -13,8 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// simServer is a model of Postgres for stores and policies. A message (the statements of one DB.Run) takes
-// effect at one moment. The Go steps change the rows. Other tests compare the Go steps with the SQL.
+// simServer is a model of Postgres for stores and policies. A message, which has the statements of one
+// DB.Run, takes effect at one moment. The Go steps of package algorithm change the rows, in place of SQL:
+// TestSQLAndGoStepsAreEqual compares them.
 type simServer struct {
 	mu     sync.Mutex // guards all that follows
 	limits map[string]*ratelimit.Limit

@@ -13,7 +13,8 @@ import (
 )
 
 // The simulation runs proxies in virtual time: the real queues, leases, policy and fallback, over a model of
-// Postgres. A seed determines the proxies, their requests, the latency of each message, and the faults.
+// Postgres. A seed determines the limits, the number of proxies, their requests, the latency of each message,
+// and the faults.
 //
 //   - simulation_plan_test.go: the plan of a seed. simulation_network_test.go: the network.
 //   - simulation_server_test.go: the model of Postgres. simulation_answers_test.go: its results.
@@ -58,8 +59,9 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 			group.Go(p.sendRequests)
 		}
 		time.Sleep(plan.load / 2)
+		// The policy changes, so that all proxies read it again.
 		r.server.mu.Lock()
-		r.server.changes++ // the policy changes
+		r.server.changes++
 		r.server.mu.Unlock()
 		group.Wait()
 		time.Sleep(simQuiet)
@@ -86,15 +88,18 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 // decision was charged after its window had ended.
 var foundFaults = []uint64{43, 57, 468}
 
-// In the simulation of each seed:
+// For each seed, these rules must hold:
 //
-//   - While the database answers, no more hits pass than a limit allows (checkLimits).
-//   - A row without leases is charged no more than was admitted, except by calls with a lost result
-//     (checkCharges).
-//   - After a pause without requests, all unused units of leases are refunded (checkLeases).
-//   - After an outage, proxies send hardly more statements than before it (checkStampede).
-//   - Without outages, each proxy gets its share of a contested key (checkFairness).
-//   - Proxies send no statement that the model of Postgres does not expect (simServer.violations).
+//   - checkLimits: while the database answers, no limit admits more hits than it allows, except for hits that
+//     a lost server had charged (see isWithinDocumentedLoss).
+//   - checkCharges: a counter is charged at most the cost of its admitted hits, and of messages with a lost
+//     result.
+//   - checkLeases: some seconds after the last request, proxies hold no leased units, and unused units are
+//     refunded.
+//   - checkStampede: after an outage, proxies send at most simGrowth times as many statements as before it.
+//   - checkFairness: without outages, each proxy gets at least half of its share of a contested key.
+//   - checkDuration: a call ends within health.MaxTimeouts timeouts.
+//   - Proxies send only statements that the model supports.
 //
 // To run one seed: go test -run TestSimulation -simulate-seeds 1 -simulate-first SEED.
 func TestSimulation(t *testing.T) {

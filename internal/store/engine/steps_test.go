@@ -21,8 +21,8 @@ func (m *modelTest) drawTwoLimits(t *rapid.T) []*ratelimit.Limit {
 	return limits
 }
 
-// In random batches of calls of one hit, each call has the same decision as if the calls were decided one by
-// one, in the order of arrival.
+// In random batches of calls of one hit, each decision is the same as if the calls were decided one by one,
+// in the order of arrival.
 func TestBatchIsSequential(t *testing.T) {
 	m := newModelTest(t)
 	conformance.Check(t, 500, func(t *rapid.T) {

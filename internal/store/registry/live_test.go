@@ -12,7 +12,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// table is a DB with rate_limit_nodes: the rows of other proxies and, if own is set, the row of the process.
+// table is a DB with rate_limit_nodes: the rows of other proxies and, if own is set, the row of this process.
+// If down is set, statements fail.
 type table struct {
 	others int64
 	own    bool
@@ -55,8 +56,8 @@ func (s *proxyCount) SetProxies(n int64) { s.n = n }
 func (*proxyCount) Tick()                {}
 func (*proxyCount) Local() Local         { return Local{} }
 
-// When a crash has emptied the registry, the smaller number of proxies counts only 10 s later, whether or not
-// a poll fails meanwhile.
+// When a crash has emptied the registry, a proxy uses the smaller number of proxies only 10 s later, because
+// the others need this time to write their rows again. A poll that fails meanwhile changes nothing.
 func TestProxiesCountTenSecondsAfterCrash(t *testing.T) {
 	for name, failing := range map[string]bool{"a poll fails": true, "no poll fails": false} {
 		t.Run(name, func(t *testing.T) {

@@ -25,8 +25,9 @@ func counts(r row) string {
 		r.Admitted, r.Refused, r.Locally, r.Undecided, r.UndecidedAdmitted, r.UndecidedRefused)
 }
 
-// Each request is admitted, refused or undecided. A limit counts the requests that are charged to it or that
-// it refuses.
+// A report counts each request as admitted, refused or undecided, and requests that a lease admits as
+// admitted. For each limit, except of shadow rules, the report counts the requests that were charged to the
+// limit or that the limit refused. After a pause of seriesPause, a new series of undecided requests begins.
 func TestReportCountsOutcomes(t *testing.T) {
 	n := Join(t.Name(), "a database")
 	limits := []*ratelimit.Limit{{Prefix: "a"}, {Prefix: "b"}, {Prefix: "shadow"}}
@@ -46,6 +47,7 @@ func TestReportCountsOutcomes(t *testing.T) {
 	n.Report.Undecided(true)
 	n.Report.Undecided(false)
 	n.Report.Undecided(true)
+	// A lease of b admits 7 requests, which count for b and as admitted.
 	n.Report.Of("b").Leased += 7
 	got := readRow(t, n)
 	if want := `{"a":[2,0],"b":[8,1]}`; string(got.Busiest) != want {
@@ -69,13 +71,14 @@ func TestReportCountsOutcomes(t *testing.T) {
 	}
 }
 
-// Stores with the same name and database share a row, which ends with the last store.
+// Stores with the same name and database share a row. The row ends when the last of them leaves.
 func TestLastStoreEndsRow(t *testing.T) {
 	first := Join(t.Name(), "a database").Report
 	second := Join(t.Name(), "a database").Report
 	other := Join(t.Name(), "another").Report
 	if first != second || first == other {
-		t.Error("Join: the reports differ on one database or are one on two databases, want one for each")
+		t.Errorf("Join: equal reports on one database %v, on two %v; want true, false", first == second,
+			first == other)
 	}
 	if last := first.leave(); last {
 		t.Error("leave of the first of two stores = true, want false")
