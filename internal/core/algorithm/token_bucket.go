@@ -123,12 +123,15 @@ func (b bucket) extend(l *ratelimit.Limit, r *Row) {
 func takeBucket(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	b := bucketAt(l, r, now)
 	granted := fit(int64(math.Floor(b.tokens)), n, cost)
-	if granted > 0 {
+	switch {
+	case granted > 0:
 		b.tokens -= float64(granted * cost)
 		b.store(l, r)
-	}
-	if !r.HasTokens {
+	case !r.HasTokens:
 		return 0
+	case !evenly(l): // maxExpiry counts from the refill in the row
+		b.refill = r.Refill
+		b.tokens = r.Tokens
 	}
 	b.extend(l, r)
 	return granted
