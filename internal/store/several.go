@@ -112,9 +112,7 @@ func forEach(parts []*shardHits, do func(part *shardHits) error) {
 func start(running *sync.WaitGroup, part *shardHits, do func(part *shardHits) error) {
 	running.Add(1)
 	go func() {
-		if err := batch.PanicError(func() { part.err = do(part) }); err != nil {
-			part.err = err
-		}
+		part.err = batch.Try(func() error { return do(part) })
 		running.Done()
 	}()
 }

@@ -205,28 +205,30 @@ func Finish(q *Queue, calls []*Call, err error) {
 // callEach calls f with all calls, and reports whether f returned. If f panics, callEach retries it with one
 // call at a time, and sets Err of the calls with which f panics again.
 func callEach(f func(calls []*Call), calls []*Call) bool {
-	if PanicError(func() { f(calls) }) == nil {
+	if Try(func() error { f(calls); return nil }) == nil {
 		return true
 	}
 	for i, c := range calls {
 		one := calls[i : i+1]
-		if err := PanicError(func() { f(one) }); err != nil {
+		if err := Try(func() error { f(one); return nil }); err != nil {
 			c.Err = err
 		}
 	}
 	return false
 }
 
-// PanicError runs f, and returns an error if f panics.
-func PanicError(f func()) (err error) {
+// Try runs f, and returns its error, or an error if f panics.
+func Try(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("ratelimit: panic: %v", p)
 		}
 	}()
-	f()
-	return nil
+	return f()
 }
+
+// PanicError runs f, and returns an error if f panics.
+func PanicError(f func()) error { return Try(func() error { f(); return nil }) }
 
 // Settlement corrects the charge of a request to its real cost.
 type Settlement struct {

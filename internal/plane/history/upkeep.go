@@ -60,9 +60,9 @@ func (w *Writer) runUpkeep() error {
 	ctx, cancel := context.WithTimeout(w.closing, upkeepTimeout)
 	defer cancel()
 	statement := &pgdb.Statement{SQL: UpkeepSQL(upkeepPause), Unnamed: true}
-	var failure error
-	if err := batch.PanicError(func() {
-		if failure = w.db.Run(ctx, []*pgdb.Statement{statement}); failure == nil {
+	return batch.Try(func() error {
+		failure := w.db.Run(ctx, []*pgdb.Statement{statement})
+		if failure == nil {
 			failure = statement.Err
 		}
 		if failure != nil {
@@ -71,10 +71,8 @@ func (w *Writer) runUpkeep() error {
 		if harmful := pg.Harmful(ctx, w.db); harmful != nil {
 			failure = errors.Join(failure, harmful)
 		}
-	}); err != nil {
-		return err
-	}
-	return failure
+		return failure
+	})
 }
 
 // reportUpkeep passes the first of a series of equal failures to OnError. It does not report an outage,

@@ -180,10 +180,7 @@ func (w *Writer) flush(ctx context.Context, flushAll bool) error {
 	defer cancel()
 	stop := context.AfterFunc(w.lifetime, cancel)
 	defer stop()
-	var failure error
-	if err := batch.PanicError(func() { failure = w.write(within, flushAll) }); err != nil {
-		failure = err
-	}
+	failure := batch.Try(func() error { return w.write(within, flushAll) })
 	w.mu.Lock()
 	w.failing = failure != nil
 	w.stats.LastError = ""

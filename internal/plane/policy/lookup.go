@@ -214,10 +214,7 @@ func (l *lookups) work() {
 
 		generation := l.cache.Generation()
 		sent := time.Now()
-		var err error
-		if failure := batch.PanicError(func() { err = lookUp(l.db, flight) }); failure != nil {
-			err = failure
-		}
+		err := batch.Try(func() error { return lookUp(l.db, flight) })
 		if err == nil {
 			l.health.Answered()
 		} else if errors.Is(err, ratelimit.ErrUnavailable) {

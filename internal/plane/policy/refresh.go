@@ -32,11 +32,8 @@ func (p *Policy) Refresh(ctx context.Context) error {
 	if p.closing.Err() != nil {
 		return ratelimit.ErrClosed
 	}
-	var err error
 	sent := time.Now()
-	if failure := batch.PanicError(func() { err = p.refresh(ctx) }); failure != nil {
-		err = failure
-	}
+	err := batch.Try(func() error { return p.refresh(ctx) })
 	if p.closing.Err() != nil {
 		return ratelimit.ErrClosed
 	}

@@ -47,10 +47,7 @@ func (s *Store) startCleanup(settings []int64) {
 		return
 	}
 	go func() {
-		var err error
-		if failure := batch.PanicError(func() { err = s.cleanUp(settings) }); failure != nil {
-			err = failure
-		}
+		err := batch.Try(func() error { return s.cleanUp(settings) })
 		atomic.StoreInt32(&c.running, 0)
 		if s.server.closing.Err() == nil && !errors.Is(err, errLost) {
 			s.server.report(err)

@@ -79,22 +79,17 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 			w.hasRefunds = w.hasRefunds || c.Reset || c.Hits[j].Cost < 0
 		}
 	}
-	var err error
-	failure := batch.PanicError(func() {
+	err := batch.Try(func() error {
 		if locked {
-			err = w.decideLocked()
-		} else {
-			err = w.decideRequests()
+			return w.decideLocked()
 		}
+		return w.decideRequests()
 	})
-	switch {
-	case failure != nil:
-		err = failure
-	case err != nil:
+	if err == nil {
+		err = errUndecided // for requests that the rounds have left out
+	} else {
 		atomic.AddInt64(&s.stats[Failures], 1)
 		err = w.noDecision(err)
-	default:
-		err = errUndecided // for requests that the rounds have left out
 	}
 	for _, r := range w.requests {
 		if !r.finished {

@@ -60,10 +60,7 @@ func (s *Store) Tick() {
 // ping runs serverSQL, and passes its result to onIdentity. A panic of the driver is an error.
 func (s *server) ping(ctx context.Context) error {
 	statements := []*pgdb.Statement{{SQL: serverSQL}}
-	var err error
-	if failure := batch.PanicError(func() { err = s.db.Run(ctx, statements) }); failure != nil {
-		return failure
-	}
+	err := batch.Try(func() error { return s.db.Run(ctx, statements) })
 	if err != nil && s.closing.Err() == nil {
 		countErrors(s.stats, statements, err)
 	}

@@ -63,10 +63,7 @@ func (s *server) start() (context.Context, error) {
 	s.failure = nil
 	go func() {
 		ctx, cancel := context.WithTimeout(s.closing, setupTimeout)
-		var err error
-		if failure := batch.PanicError(func() { err = s.setUp(ctx) }); failure != nil {
-			err = failure
-		}
+		err := batch.Try(func() error { return s.setUp(ctx) })
 		cancel()
 		s.mu.Lock()
 		s.recordResult(err)

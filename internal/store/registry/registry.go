@@ -190,10 +190,7 @@ func (r *Registry) pollSafely(now time.Time) {
 	if now.Before(r.retryAt) {
 		return
 	}
-	var err error
-	if failure := batch.PanicError(func() { err = r.poll(now) }); failure != nil {
-		err = failure
-	}
+	err := batch.Try(func() error { return r.poll(now) })
 	if err == nil {
 		r.pause = 0
 	} else {
