@@ -72,7 +72,7 @@ func (b *bench) buildCaddy(r *row) string {
 	module, name := filepath.Join(root, "xcaddy"), "bench-caddy"
 	switch {
 	case r.ofBaseVersion:
-		module, name = filepath.Join(b.beforeDir, "xcaddy"), "bench-caddy-before"
+		module, name = filepath.Join(b.baseDir, "xcaddy"), "bench-caddy-before"
 	case r.limit != nil && !r.isOwnLimit():
 		module, name = "caddy", "bench-caddy-peers"
 	}

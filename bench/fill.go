@@ -47,11 +47,11 @@ func (d *database) withPolicy(ctx context.Context, schema string) (dsn string) {
 // schema returns the SQL that creates the tables for the proxy of a row.
 func (b *bench) schema(r *row) string {
 	if r.ofBaseVersion {
-		if sql, err := os.ReadFile(filepath.Join(b.beforeDir, "schema.sql")); err == nil {
+		if sql, err := os.ReadFile(filepath.Join(b.baseDir, "schema.sql")); err == nil {
 			return string(sql)
 		}
 		command := exec.CommandContext(b.ctx, "go", "run", "./internal/release", "-schema")
-		command.Dir = b.beforeDir
+		command.Dir = b.baseDir
 		return string(must(command.Output()))
 	}
 	return schema.File

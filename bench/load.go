@@ -22,29 +22,29 @@ const keyHeader = "X-Key"
 // load describes the requests to send.
 type load struct {
 	draw        draw
-	keys        int
+	keyCount    int
 	connections int
 	rate        int // requests a second, independent of responses; 0: the next request follows a response
 }
 
-// draw returns the number of the key of the next request, from 0.
-type draw func(c *connection, keys int) int
+// draw returns the number of the key of the next request, usually from 0 to n-1. n is the load's keyCount.
+type draw func(c *connection, n int) int
 
-func uniform(_ *connection, keys int) int { return rand.IntN(keys) }
+func uniform(_ *connection, n int) int { return rand.IntN(n) }
 
 // zipf draws by Zipf's law with exponent 1: the key of rank k has the weight ln((k+1)/k).
-func zipf(_ *connection, keys int) int { return int(math.Pow(float64(keys), rand.Float64())) - 1 }
+func zipf(_ *connection, n int) int { return int(math.Pow(float64(n), rand.Float64())) - 1 }
 
 // tenthNew draws a new key for every tenth request on average, and draws like uniform otherwise.
-func tenthNew(c *connection, keys int) int {
+func tenthNew(c *connection, n int) int {
 	if rand.Float64() < 0.9 {
-		return rand.IntN(keys)
+		return rand.IntN(n)
 	}
-	return keys + int(c.client.fresh.Add(1))
+	return n + int(c.client.newKeys.Add(1))
 }
 
 // inTurn draws the keys in order.
-func inTurn(c *connection, keys int) int { return int(c.client.fresh.Add(1)-1) % keys }
+func inTurn(c *connection, n int) int { return int(c.client.newKeys.Add(1)-1) % n }
 
 // keyName returns the text of key n, which looks like the address of a client.
 func keyName(n int) string { return fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, n&255) }
@@ -54,7 +54,7 @@ type client struct {
 	address     string
 	load        load
 	head        string       // start of a request, up to the key
-	fresh       atomic.Int64 // number of keys that tenthNew and inTurn have drawn for the first time
+	newKeys     atomic.Int64 // number of keys that tenthNew and inTurn have drawn for the first time
 	connections []*connection
 }
 
@@ -120,7 +120,7 @@ func (c *client) send(next func(i int, start time.Time) (due time.Time, more boo
 					break
 				}
 				time.Sleep(time.Until(due)) // returns immediately for a zero due
-				if status, err := conn.send(keyName(c.load.draw(conn, c.load.keys))); err != nil {
+				if status, err := conn.send(keyName(c.load.draw(conn, c.load.keyCount))); err != nil {
 					own.failed, own.err = own.failed+1, err
 				} else {
 					own.requests++

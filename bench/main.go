@@ -39,8 +39,8 @@ type bench struct {
 	turn   time.Duration // duration of one turn
 	dir    string        // temporary folder
 
-	before    string // commit of the base version, or ""
-	beforeDir string // folder with the files of the base version, or ""
+	baseCommit string // commit of the base version, or ""
+	baseDir    string // folder with the files of the base version, or ""
 
 	redisServer, traefik string            // paths of programs; "" until a row needs them
 	caddies              map[string]string // programs by name
@@ -72,7 +72,7 @@ func main() {
 	withFurther := flag.Bool("all", false, "also measure the further rows")
 	docs := flag.String("docs", "", "the folder with performance.md and benchmark.svg, to update "+
 		"the tables and the picture; by default none")
-	flag.StringVar(&b.before, "before", "",
+	flag.StringVar(&b.baseCommit, "before", "",
 		"a commit: compare the rows of pg_ratelimit with the rows of that version")
 	flag.Parse()
 	err := b.run("(?i)"+*only, *withFurther, *docs)
@@ -95,12 +95,12 @@ func (b *bench) run(pattern string, withFurther bool, docs string) (err error) {
 	if b.rounds < minRounds {
 		return fmt.Errorf("-rounds %d: must be %d or more", b.rounds, minRounds)
 	}
-	if b.before != "" && docs != "" {
+	if b.baseCommit != "" && docs != "" {
 		return errors.New("-before and -docs exclude each other")
 	}
 	matches := must(regexp.Compile(pattern)).MatchString
 	b.rows = allRows()
-	if b.before != "" {
+	if b.baseCommit != "" {
 		b.rows = besideBefore(b.rows)
 	}
 	b.rows = choose(b.rows, matches, withFurther)
@@ -110,8 +110,8 @@ func (b *bench) run(pattern string, withFurther bool, docs string) (err error) {
 	b.dir = must(os.MkdirTemp("", "pgrl-bench-"))
 	guard := must(leash.New(syscall.SIGTERM, b.dir)) // removes the folder if this process is killed
 	defer func() { err = errors.Join(err, b.stopServers(), os.RemoveAll(b.dir), guard.End()) }()
-	if b.before != "" {
-		b.beforeDir = b.checkOut(root, b.before)
+	if b.baseCommit != "" {
+		b.baseDir = b.checkOut(root, b.baseCommit)
 	}
 	b.postgres = append(b.postgres, startDatabase(b.ctx))
 	b.postgres = append(b.postgres, startDatabase(b.ctx))

@@ -36,11 +36,11 @@ const (
 // contender is a row or its control during their measurement. Each has its own Postgres, so that deferred
 // work, such as lease refunds and history writes, is attributed to the right contender.
 type contender struct {
-	row    *row
-	proxy  *proxy
-	client *client
-	before sample  // totals at the start of the round
-	result *result // responses in the round
+	row          *row
+	proxy        *proxy
+	client       *client
+	totalsBefore sample  // totals at the start of the round
+	result       *result // responses in the round
 }
 
 // measure starts one proxy for a row and one for its control, and measures both.
@@ -64,11 +64,11 @@ func (b *bench) measure(r *row) {
 // takeTurns measures a row and its control in turns. In each round both get load for turnsPerRound short
 // times, in alternating order, so that other work on the machine affects both equally. A row with a wide
 // interval gets up to 3 × b.rounds rounds.
-func (b *bench) takeTurns(first, second *contender) {
-	order := []*contender{first, second}
-	for round := 0; round < b.rounds || round < 3*b.rounds && first.row.hasWideInterval(); round++ {
+func (b *bench) takeTurns(measured, control *contender) {
+	order := []*contender{measured, control}
+	for round := 0; round < b.rounds || round < 3*b.rounds && measured.row.hasWideInterval(); round++ {
 		for _, s := range order {
-			s.before, s.result = b.totals(s.proxy), newResult()
+			s.totalsBefore, s.result = b.totals(s.proxy), newResult()
 		}
 		for range turnsPerRound {
 			for _, s := range order {
@@ -91,7 +91,7 @@ func (b *bench) open(r *row, server int) *contender {
 	case r.filled:
 		b.fill(p)
 	case r.isOwnLimit(): // charge each key once, so that no round pays for new keys
-		b.sendInTurn(p, r.load.keys)
+		b.sendInTurn(p, r.load.keyCount)
 	}
 	return &contender{row: r, proxy: p, client: newClient(p.address, r.load)}
 }
@@ -104,7 +104,7 @@ func (c *contender) sample(after sample) sample {
 	}
 	perRequest := sample{perSecond: float64(r.requests) / r.seconds}
 	for title := range after {
-		perRequest[title] = (after[title] - c.before[title]) / float64(max(r.requests, 1))
+		perRequest[title] = (after[title] - c.totalsBefore[title]) / float64(max(r.requests, 1))
 	}
 	perRequest[cpuAll] = perRequest[cpuProxy] + perRequest[cpuStore]
 	return perRequest
@@ -126,11 +126,11 @@ func (b *bench) totals(p *proxy) sample {
 }
 
 // sendInTurn sends a request for each key, and returns the number of wrong responses.
-func (b *bench) sendInTurn(p *proxy, keys int) (wrong int) {
-	c := newClient(p.address, load{draw: inTurn, keys: keys, connections: usualLoad.connections})
+func (b *bench) sendInTurn(p *proxy, keyCount int) (wrong int) {
+	c := newClient(p.address, load{draw: inTurn, keyCount: keyCount, connections: usualLoad.connections})
 	defer c.close()
-	for sent := 0; sent < keys; sent += 10000 {
-		wrong += c.sendN(min(10000, keys-sent)).countOtherThan(http.StatusOK)
+	for sent := 0; sent < keyCount; sent += 10000 {
+		wrong += c.sendN(min(10000, keyCount-sent)).countOtherThan(http.StatusOK)
 		check(b.ctx.Err())
 	}
 	return wrong

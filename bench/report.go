@@ -18,7 +18,7 @@ func (b *bench) results(args []string) string {
 		"Brackets give the interval that contains the result of another run with a probability of about "+
 		"%.0f %%. Ratios compare CPU, proxy and store together.\n",
 		b.rounds, turnsPerRound, b.turn, 100*confidence)
-	if b.before != "" {
+	if b.baseCommit != "" {
 		b.reportBefore(&out)
 	} else {
 		for _, line := range b.meaning() {

@@ -82,12 +82,12 @@ const (
 // Loads. Most loads have few keys. Each key then gets so many requests that leases serve it even while other
 // work slows the machine down.
 var (
-	usualLoad = load{draw: uniform, keys: 100, connections: 64}
-	manyConns = load{draw: uniform, keys: 100, connections: 256}
-	paced     = load{draw: uniform, keys: 100, connections: 64, rate: 500}
-	hotKey    = load{draw: uniform, keys: 1, connections: 64}
-	refusals  = load{draw: tenthNew, keys: 1000, connections: 64}
-	zipf10k   = load{draw: zipf, keys: 10000, connections: 64}
+	usualLoad = load{draw: uniform, keyCount: 100, connections: 64}
+	manyConns = load{draw: uniform, keyCount: 100, connections: 256}
+	paced     = load{draw: uniform, keyCount: 100, connections: 64, rate: 500}
+	hotKey    = load{draw: uniform, keyCount: 1, connections: 64}
+	refusals  = load{draw: tenthNew, keyCount: 1000, connections: 64}
+	zipf10k   = load{draw: zipf, keyCount: 10000, connections: 64}
 )
 
 // Limits of pg_ratelimit.
@@ -175,7 +175,7 @@ func allRows() (rows []*row) {
 	// With many keys, a lease for each must not cost more than it saves.
 	for _, traefik := range []bool{false, true} {
 		for _, keys := range []int{1000, 10000} {
-			c := &column{traefik: traefik, load: load{draw: uniform, keys: keys, connections: 64},
+			c := &column{traefik: traefik, load: load{draw: uniform, keyCount: keys, connections: 64},
 				ending: fmt.Sprintf(", %d,000 keys", keys/1000)}
 			c.add("+ leased", "", c.add("exact", "", nil, exact), leased)
 			rows = append(rows, c.rows...)
@@ -203,9 +203,9 @@ func allRows() (rows []*row) {
 	addFurther("exact, 90 % denied, audit denied", denied, refusals,
 		limitSpec{limit: scarce, options: "audit denied"})
 	filled := addFurther("exact, 1 M keys", exactCaddy,
-		load{draw: uniform, keys: million, connections: 64}, *exact)
+		load{draw: uniform, keyCount: million, connections: 64}, *exact)
 	zipfLeased := addFurther("leased, 1 M keys, Zipf", filled,
-		load{draw: zipf, keys: million, connections: 64}, *leased)
+		load{draw: zipf, keyCount: million, connections: 64}, *leased)
 	filled.filled, zipfLeased.filled = true, true
 	addFurther("policy, 10,000 of 1 M API keys, Zipf",
 		addFurther("exact, 10,000 keys, Zipf", exactCaddy, zipf10k, *exact), zipf10k, *withPolicy)

@@ -55,7 +55,7 @@ func (b *bench) startTraefik(p *proxy) *harness.Process {
 func (b *bench) pluginFolder(r *row) string {
 	dir, source := filepath.Join(b.dir, "plugin"), root
 	if r.ofBaseVersion {
-		dir, source = filepath.Join(b.dir, "plugin-before"), b.beforeDir
+		dir, source = filepath.Join(b.dir, "plugin-before"), b.baseDir
 	}
 	link := filepath.Join(dir, "plugins-local", "src", filepath.FromSlash(pluginModule))
 	check(os.MkdirAll(filepath.Dir(link), 0o755))

@@ -58,9 +58,9 @@ func TestNpmGuideLeadsThereAndBack(t *testing.T) {
 	run := func(sql string) []string { return linesOf(t, conn, sql) }
 	account, proxyDSN := proxyAccount(t, run, dsn)
 	limits := limitsOfGuide()
-	takes := func(program string, cost int64, want bool, by func(*shared) taker) {
+	takes := func(program string, cost int64, want bool, takerOf func(*shared) taker) {
 		t.Helper()
-		limits.take(t, program, cost, want, by)
+		limits.take(t, program, cost, want, takerOf)
 	}
 	byNode := func(s *shared) taker { return s.byNode(node) }
 
@@ -156,10 +156,10 @@ func limitsOfGuide() limits {
 
 // take takes from each limit, and fails the test unless it passes or is refused as wanted.
 func (limits limits) take(t *testing.T, program string, cost int64, want bool,
-	by func(*shared) taker) {
+	takerOf func(*shared) taker) {
 	t.Helper()
 	for _, s := range limits {
-		if passes, err := by(s)(cost); err != nil || passes != want {
+		if passes, err := takerOf(s)(cost); err != nil || passes != want {
 			t.Errorf("%s: %s: a hit of cost %d: %v, %v; want %v", s.limit.Algorithm, program, cost,
 				passes, err, want)
 		}

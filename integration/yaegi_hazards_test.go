@@ -8,16 +8,16 @@ import (
 
 // hazard is a construct of Go that Yaegi v0.16.1 accepts and runs wrongly without an error.
 type hazard struct {
-	name   string
-	found  func(ast.Node) bool // reports whether a node is the construct
-	exempt map[string]string   // reasons, by the function's name
+	name    string
+	matches func(ast.Node) bool // reports whether a node is the construct
+	exempt  map[string]string   // reasons, by the function's name
 }
 
 var hazards = []hazard{
 	{
 		name: "a call and another expression on the right of one assignment: the other expression is not " +
 			"assigned",
-		found: func(n ast.Node) bool {
+		matches: func(n ast.Node) bool {
 			assign := assignment(n)
 			if assign == nil {
 				return false
@@ -32,7 +32,7 @@ var hazards = []hazard{
 		},
 	}, {
 		name: "several conditions in a case of a switch without a value: only the first counts",
-		found: func(n ast.Node) bool {
+		matches: func(n ast.Node) bool {
 			s, ok := n.(*ast.SwitchStmt)
 			if !ok || s.Tag != nil {
 				return false
@@ -46,13 +46,13 @@ var hazards = []hazard{
 		},
 	}, {
 		name: "nil among several values of an assignment: a panic",
-		found: func(n ast.Node) bool {
+		matches: func(n ast.Node) bool {
 			assign, ok := n.(*ast.AssignStmt)
 			return ok && len(assign.Rhs) > 1 && anyNil(assign.Rhs)
 		},
 	}, {
 		name: "a bare nil appended to a slice other than []any: it panics after other uses of nil",
-		found: func(n ast.Node) bool {
+		matches: func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			if !ok {
 				return false
@@ -63,7 +63,7 @@ var hazards = []hazard{
 		exempt: map[string]string{"write": "statement parameters are a []any"},
 	}, {
 		name: "a builtin among the results of a return, except the first: it replaces the first result",
-		found: func(n ast.Node) bool {
+		matches: func(n ast.Node) bool {
 			r, ok := n.(*ast.ReturnStmt)
 			if !ok || len(r.Results) < 2 {
 				return false
@@ -76,23 +76,23 @@ var hazards = []hazard{
 			return false
 		},
 	}, {
-		name:  "a named result in a return, after a result that replaces it",
-		found: returnsReplacedResult,
+		name:    "a named result in a return, after a result that replaces it",
+		matches: returnsReplacedResult,
 	}, {
 		name: "two values from a map or a type assertion, with = or in a loop: without a value, the first " +
 			"variable keeps the old one",
-		found: func(n ast.Node) bool {
+		matches: func(n ast.Node) bool {
 			return isTwoValued(n, token.ASSIGN) ||
 				inLoop(n, func(n ast.Node) bool { return isTwoValued(n, token.DEFINE) })
 		},
 	}, {
 		name: "a deferred call or a started method, in a loop or with an argument that is set again later: " +
 			"it gets the later value",
-		found: evaluatesArgumentsLate,
+		matches: evaluatesArgumentsLate,
 	}, {
 		name: "a struct literal that is assigned, not to a new variable: a caller, a closure and a pointer " +
 			"do not see it",
-		found: func(n ast.Node) bool {
+		matches: func(n ast.Node) bool {
 			assign := assignment(n)
 			if assign == nil || len(assign.Lhs) != len(assign.Rhs) {
 				return false
@@ -108,17 +108,17 @@ var hazards = []hazard{
 	}, {
 		name: "an array literal, or the address of a literal of a slice or map, in a loop: it is one " +
 			"variable in all iterations",
-		found: func(n ast.Node) bool { return inLoop(n, isSharedLiteral) },
+		matches: func(n ast.Node) bool { return inLoop(n, isSharedLiteral) },
 	}, {
 		// In Yaegi's interp/run.go, the end of a call of a literal restores what the literal has replaced in
 		// the frame (getFunc), while the loop may be about to start the next literal.
 		name: "a function literal for AfterFunc or go in a loop: it has the variables of the last " +
 			"iteration, or an earlier literal runs in its place",
-		found: func(n ast.Node) bool { return inLoop(n, startsLiteral) },
+		matches: func(n ast.Node) bool { return inLoop(n, startsLiteral) },
 	}, {
 		name: "a range with =: the variables are not set; a range that changes the index: an iteration is " +
 			"left out",
-		found: func(n ast.Node) bool {
+		matches: func(n ast.Node) bool {
 			r, ok := n.(*ast.RangeStmt)
 			if !ok || r.Key == nil {
 				return false
@@ -130,7 +130,7 @@ var hazards = []hazard{
 	}, {
 		name: "a received value that is assigned to a field or to a variable which a closure or a pointer " +
 			"has: it is lost",
-		found: func(n ast.Node) bool {
+		matches: func(n ast.Node) bool {
 			assign := assignment(n)
 			if assign == nil {
 				return false
@@ -139,12 +139,12 @@ var hazards = []hazard{
 			return ok && received.Op == token.ARROW && len(assign.Lhs) == 1
 		},
 	}, {
-		name:  "a := of several values that sets a variable again: it makes another variable of that name",
-		found: redeclaresVariable,
+		name:    "a := of several values that sets a variable again: it makes another variable of that name",
+		matches: redeclaresVariable,
 	}, {
 		name: "a recover in a deferred function literal of a function with results that have no names: " +
 			"after a panic it returns what the caller's variable had",
-		found: recoversWithoutResult,
+		matches: recoversWithoutResult,
 	}, {
 		// A call of a method, of a closure or through a function value makes new results. A
 		// declared function has those of the call: a variable or field that = assigns to, what
@@ -152,11 +152,11 @@ var hazards = []hazard{
 		// function that returns.
 		name: "a named result that is read before it is set: it has the value that the caller's " +
 			"variable had",
-		found: readsUnsetResult,
+		matches: readsUnsetResult,
 	}, {
 		name: "a select that several goroutines run concurrently: they share its cases",
 		// In Yaegi's interp/run.go, _select makes its slice of cases once for a statement, not for each use.
-		found: func(n ast.Node) bool { _, ok := n.(*ast.SelectStmt); return ok },
+		matches: func(n ast.Node) bool { _, ok := n.(*ast.SelectStmt); return ok },
 		exempt: map[string]string{
 			"Wait": "the plugin does not wait: Limiter is for Go programs",
 		},

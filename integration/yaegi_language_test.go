@@ -49,7 +49,7 @@ func hazardsIn(t *testing.T, path string) []string {
 		}
 		ast.Inspect(declaration, func(n ast.Node) bool {
 			for _, h := range hazards {
-				if h.exempt[function] == "" && n != nil && h.found(n) {
+				if h.exempt[function] == "" && n != nil && h.matches(n) {
 					found = append(found, fmt.Sprintf("%s: %s", fset.Position(n.Pos()), h.name))
 				}
 			}

@@ -25,9 +25,10 @@ func (c *invocation) describeError(err error) error {
 	}
 	switch pgErr.Code {
 	case "42P01", "42703", "42883": // no such table, column or function
-		var others *string
-		if c.conn.QueryRow(context.Background(), schema.ForeignTables).Scan(&others) == nil && others != nil {
-			return fmt.Errorf("%s: %s", *others, schema.ForeignTablesHint)
+		var foreignTables *string
+		if c.conn.QueryRow(context.Background(), schema.ForeignTables).Scan(&foreignTables) == nil &&
+			foreignTables != nil {
+			return fmt.Errorf("%s: %s", *foreignTables, schema.ForeignTablesHint)
 		}
 		return fmt.Errorf("tables are missing, or older than this program (%s): make them with: "+
 			"caddy pg-ratelimit migrate", pgErr.Message)

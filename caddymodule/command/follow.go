@@ -31,9 +31,9 @@ func (c *invocation) follow() error {
 	initialRows, err := strconv.Atoi(c.value("number"))
 	c.values["number"] = strconv.Itoa(max(initialRows, maxRowsPerQuery))
 	p := printer{hidden: strings.Fields(c.jsonOnly), continues: true}
-	var seen map[int64]bool // the ids of the rows of the last query, nil before the first
+	var seenIDs map[int64]bool // the ids of the rows of the last query, nil before the first
 	for err == nil {
-		if seen, err = c.followOnce(&p, seen, initialRows); err != nil {
+		if seenIDs, err = c.followOnce(&p, seenIDs, initialRows); err != nil {
 			break
 		}
 		select {
@@ -50,12 +50,12 @@ func (c *invocation) follow() error {
 	return err
 }
 
-// followOnce queries once, prints the rows that are not in seen, and returns the ids of all rows. The first
-// query, with a nil seen, prints at most initialRows.
-func (c *invocation) followOnce(p *printer, seen map[int64]bool, initialRows int) (map[int64]bool, error) {
+// followOnce queries once, prints the rows that are not in seenIDs, and returns the ids of all rows. The
+// first query, with a nil seenIDs, prints at most initialRows.
+func (c *invocation) followOnce(p *printer, seenIDs map[int64]bool, initialRows int) (map[int64]bool, error) {
 	// Read the snapshot's xmin before the rows. The next query returns the rows of all transactions from this
 	// xmin on, so it misses no row of a transaction that has not committed yet. A row that both queries
-	// return is printed once, because it is in seen.
+	// return is printed once, because it is in seenIDs.
 	horizon, err := c.scalar("pg_snapshot_xmin(pg_current_snapshot())")
 	if err != nil {
 		return nil, err
@@ -65,30 +65,30 @@ func (c *invocation) followOnce(p *printer, seen map[int64]bool, initialRows int
 		return nil, err
 	}
 	c.values["horizon"] = *horizon
-	var fresh []json.RawMessage
+	var newRows []json.RawMessage
 	ids := map[int64]bool{}
 	for _, row := range rows {
 		var audited struct{ ID int64 }
 		if err := json.Unmarshal(row, &audited); err != nil {
 			return nil, err
 		}
-		if ids[audited.ID] = true; !seen[audited.ID] {
-			fresh = append(fresh, row)
+		if ids[audited.ID] = true; !seenIDs[audited.ID] {
+			newRows = append(newRows, row)
 		}
 	}
-	if seen == nil {
-		fresh = fresh[:min(len(fresh), initialRows)]
-	} else if len(fresh) >= maxRowsPerQuery {
+	if seenIDs == nil {
+		newRows = newRows[:min(len(newRows), initialRows)]
+	} else if len(newRows) >= maxRowsPerQuery {
 		fmt.Fprintf(c.cmd.ErrOrStderr(), "There are more than %d new rows: only the newest are printed. "+
 			"Use flags that select fewer rows.\n", maxRowsPerQuery)
 	}
-	slices.Reverse(fresh)
+	slices.Reverse(newRows)
 	if !c.json {
-		p.table(fresh)
+		p.table(newRows)
 		defer p.Reset()
 		return ids, c.printf("%s", p.String())
 	}
-	for _, row := range fresh {
+	for _, row := range newRows {
 		line, err := c.encode(row, "")
 		if err == nil {
 			err = c.printf("%s", line)

@@ -156,7 +156,7 @@ func replay(c *invocation) error {
 		return errRollback
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return c.missing(rule)
+		return c.missingError(rule)
 	}
 	if err != nil {
 		return err

@@ -48,7 +48,7 @@ func (c *invocation) run() error {
 		return err
 	}
 	defer c.close()
-	err := c.read()
+	err := c.readInputs()
 	switch {
 	case err != nil:
 	case c.runGo != nil:
@@ -187,7 +187,7 @@ func (c *invocation) list(sql, emptyText string) error {
 	case err != nil:
 		return err
 	case len(rows) == 0 && (c.singleRow || c.doneText != "" || c.failIfEmpty):
-		return c.missing(c.name())
+		return c.missingError(c.name())
 	case c.doneText != "":
 		return c.printConfirmation(c.doneText)
 	case c.singleRow:
@@ -228,8 +228,8 @@ func (c *invocation) printConfirmation(outcome string) error {
 // name returns the parsed first argument.
 func (c *invocation) name() string { return c.value(argumentNames(c.use)[0]) }
 
-// missing returns the error for a name that selects no row.
-func (c *invocation) missing(name string) error {
+// missingError returns the error for a name that selects no row.
+func (c *invocation) missingError(name string) error {
 	if c.noun == counterNoun { // do not quote the key, because it may be a secret
 		return errors.New("there is no counter of this prefix and key, so its full quota is left")
 	}

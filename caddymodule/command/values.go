@@ -140,8 +140,8 @@ func (c *invocation) moment(name string) time.Time {
 	return t.UTC()
 }
 
-// read parses flags and arguments into values.
-func (c *invocation) read() error {
+// readInputs parses flags and arguments into values.
+func (c *invocation) readInputs() error {
 	var names []string
 	var inputs []input
 	add := func(name, field, text string, kind kind) error {

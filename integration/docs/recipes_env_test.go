@@ -185,9 +185,9 @@ func (k *recipeEnv) awaitHistory(t *testing.T) {
 	})
 }
 
-func (k *recipeEnv) await(t *testing.T, what string, done func() bool) {
+func (k *recipeEnv) await(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	await.Within(t, 3*time.Minute, what, done)
+	await.Within(t, 3*time.Minute, what, f)
 }
 
 // ask sends a request to the proxy. headers are names and values in turn.

@@ -30,11 +30,11 @@ func isOfRecipe(b block) bool {
 
 // recipe has the facts that the test of a section needs besides the page.
 type recipe struct {
-	owner  bool                             // whether the owner of the tables runs it, not an administrator
-	tool   string                           // a program that some packages of Postgres lack, or ""
-	before func(t *testing.T, k *recipeEnv) // prepares what the page names; may be nil
-	after  func(t *testing.T, k *recipeEnv) // checks what the page says without an example; may be nil
-	alone  func(t *testing.T, b block)      // runs its only block without a recipeEnv; may be nil
+	owner   bool                             // whether the owner of the tables runs it, not an administrator
+	tool    string                           // a program that some packages of Postgres lack, or ""
+	prepare func(t *testing.T, k *recipeEnv) // prepares what the page names; may be nil
+	verify  func(t *testing.T, k *recipeEnv) // checks what the page says without an example; may be nil
+	run     func(t *testing.T, b block)      // runs its only block without a recipeEnv; may be nil
 }
 
 const firstSection = "Begin here"
@@ -42,15 +42,15 @@ const firstSection = "Begin here"
 // recipes are the sections that need more than the page.
 var recipes = map[string]recipe{
 	firstSection:                     {owner: true},
-	"Overage and its invoice":        {owner: true, after: usageOutlivesItsPeriod},
+	"Overage and its invoice":        {owner: true, verify: usageOutlivesItsPeriod},
 	"Foreign keys from your tables":  {owner: true},
-	"Show customers their own usage": {owner: true, after: pageSeesNothingElse},
-	"Logins":                         {owner: true, after: loginsBan},
+	"Show customers their own usage": {owner: true, verify: pageSeesNothingElse},
+	"Logins":                         {owner: true, verify: loginsBan},
 	"Forget a person":                {owner: true},
-	"Backup":                         {owner: true, tool: "pg_dump", after: goesOnAfterARestore},
-	"Uninstall":                      {alone: leavesNothing},
+	"Backup":                         {owner: true, tool: "pg_dump", verify: goesOnAfterARestore},
+	"Uninstall":                      {run: leavesNothing},
 	"Move to another server": {owner: true, tool: "pg_dump",
-		before: namesAnotherDatabase, after: goesOnWhereItMoved},
+		prepare: namesAnotherDatabase, verify: goesOnWhereItMoved},
 }
 
 // Each command and each statement of the recipes in docs/policy.md and docs/runbook.md prints the text that
@@ -77,21 +77,21 @@ func TestRecipesPrintTextsOfPages(t *testing.T) {
 			if r.tool != "" {
 				cluster.Tool(t, r.tool)
 			}
-			if r.alone != nil {
-				r.alone(t, blocks[0])
+			if r.run != nil {
+				r.run(t, blocks[0])
 				return
 			}
 			k := newRecipeEnv(t, sections[firstSection], r.owner)
-			if r.before != nil {
-				r.before(t, k)
+			if r.prepare != nil {
+				r.prepare(t, k)
 			}
 			if name != firstSection {
 				for _, b := range blocks {
 					k.runRecipe(t, b)
 				}
 			}
-			if r.after != nil {
-				r.after(t, k)
+			if r.verify != nil {
+				r.verify(t, k)
 			}
 		})
 	}

@@ -23,7 +23,7 @@ const (
 // caddy is a running Caddy.
 type caddy struct {
 	cmd    *exec.Cmd
-	end    context.CancelFunc // stops Caddy, and kills it after caddyStop
+	cancel context.CancelFunc // stops Caddy, and kills it after caddyStop
 	leash  *leash.Leash
 	log    string // path of the log
 	port   string
@@ -39,7 +39,7 @@ func startCaddy(o options, dsn, upstream string) (*caddy, error) {
 	}
 	defer log.Close()
 	var ctx context.Context
-	ctx, c.end = context.WithCancel(context.Background())
+	ctx, c.cancel = context.WithCancel(context.Background())
 	c.cmd = exec.CommandContext(ctx, o.caddy, "run", "--config", o.config, "--adapter", "caddyfile")
 	c.cmd.Stdout, c.cmd.Stderr = log, log
 	home := filepath.Join(o.state, "caddy")
@@ -89,7 +89,7 @@ func (c *caddy) awaitListening(ctx context.Context) error {
 // stop stops Caddy, and waits until it has ended. Caddy first finishes requests in flight, for at most
 // caddyStop.
 func (c *caddy) stop() error {
-	c.end()
+	c.cancel()
 	<-c.exited
 	return c.leash.End()
 }

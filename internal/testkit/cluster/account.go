@@ -56,8 +56,8 @@ func (a account) attributes() *syscall.SysProcAttr {
 	return attr
 }
 
-// own makes the account the owner of a file or folder.
-func (a account) own(path string) error {
+// chown makes the account the owner of a file or folder.
+func (a account) chown(path string) error {
 	if !a.foreign {
 		return nil
 	}
@@ -120,7 +120,7 @@ func (a account) makeFolder(folder string) error {
 		// Another user may have created it in /tmp.
 		return fmt.Errorf("%s belongs to uid %d, must belong to uid %d", folder, uid, a.uid)
 	}
-	if err := a.own(folder); err != nil {
+	if err := a.chown(folder); err != nil {
 		return err
 	}
 	if a.canUse(folder) {
@@ -186,7 +186,7 @@ func (a account) temporaryFolder(prefix string, parents ...string) (string, erro
 			errs = append(errs, err)
 			continue
 		}
-		if err = a.own(dir); err == nil && !a.canUse(dir) {
+		if err = a.chown(dir); err == nil && !a.canUse(dir) {
 			err = fmt.Errorf("%s cannot be used by %s", dir, a.name)
 		}
 		if err == nil && len(dir) > maxTemporaryPath {

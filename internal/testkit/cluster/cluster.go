@@ -65,7 +65,7 @@ type Cluster struct {
 type lifetime int
 
 const (
-	kept      lifetime = iota // never
+	permanent lifetime = iota // never
 	untilStop                 // at Stop: the folder is a temporary one
 	untilEnd                  // at the end of a test, which may stop and restart the cluster
 )
@@ -74,7 +74,7 @@ const (
 // socket, with the superuser "postgres". It returns when the server accepts connections. ctx bounds only the
 // start.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
-	life := kept
+	life := permanent
 	if o.Dir == "" {
 		life = untilStop
 	}
@@ -108,7 +108,7 @@ func start(ctx context.Context, o Options, life lifetime) (_ *Cluster, err error
 	defer c.mu.Unlock()
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, c.release(life != kept))
+			err = errors.Join(err, c.release(life != permanent))
 		}
 	}()
 	if err := c.prepare(ctx); err != nil {
@@ -225,7 +225,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	}
 	if c.leash == nil {
 		sig, folders := syscall.SIGINT, []string{c.sockets}
-		if c.life != kept {
+		if c.life != permanent {
 			// The data will not be read again, so the server needs no checkpoint.
 			sig, folders = syscall.SIGQUIT, append(folders, c.dir)
 		}

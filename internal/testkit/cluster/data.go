@@ -128,7 +128,7 @@ func (c *Cluster) configure() error {
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			return fmt.Errorf("cluster: %w", err)
 		}
-		if err := c.account.own(path); err != nil {
+		if err := c.account.chown(path); err != nil {
 			return fmt.Errorf("cluster: %w", err)
 		}
 	}

@@ -32,8 +32,8 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 			func(t *testing.T) { testRoundTrips(t, open, roundTrip) })
 	}
 	for name, test := range map[string]struct {
-		run func(t *testing.T, open openDB)
-		own bool // whether the test starts its own server
+		run          func(t *testing.T, open openDB)
+		startsServer bool // whether the test starts its own server
 	}{
 		"no server":                   {testNoServer, false},
 		"a server that is killed":     {testServerGone, true},
@@ -44,7 +44,7 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 		"a password that was changed": {testChangedPassword, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if test.own && testing.Short() {
+			if test.startsServer && testing.Short() {
 				t.Skip("make test-all runs it: it starts a server")
 			}
 			t.Parallel()

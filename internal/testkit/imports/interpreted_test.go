@@ -60,9 +60,9 @@ func findComplaints(t *testing.T, files, exports map[string]string) []string {
 	t.Helper()
 	var complaints []string
 	fset := token.NewFileSet()
-	complain := func(at token.Pos, format string, args ...any) {
+	complain := func(pos token.Pos, format string, args ...any) {
 		complaints = append(complaints,
-			fmt.Sprintf("%s: %s", fset.Position(at), fmt.Sprintf(format, args...)))
+			fmt.Sprintf("%s: %s", fset.Position(pos), fmt.Sprintf(format, args...)))
 	}
 	var parsed []*ast.File
 	for name, text := range files {
@@ -88,9 +88,9 @@ func findComplaints(t *testing.T, files, exports map[string]string) []string {
 			return os.Open(exports[path])
 		}),
 		Error: func(err error) {
-			var wrong types.Error
-			if errors.As(err, &wrong) && !exempt.MatchString(wrong.Msg) {
-				complain(wrong.Pos, "%s", wrong.Msg)
+			var e types.Error
+			if errors.As(err, &e) && !exempt.MatchString(e.Msg) {
+				complain(e.Pos, "%s", e.Msg)
 			}
 		},
 	}

@@ -131,15 +131,15 @@ func goList(t *testing.T, args ...string) []pkg {
 	if err != nil {
 		t.Fatalf("go list %v: %v: %s", args, err, stderr.String())
 	}
-	var all []pkg
+	var packages []pkg
 	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
 		var p pkg
 		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
-			return all
+			return packages
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, p)
+		packages = append(packages, p)
 	}
 }
 
@@ -179,14 +179,14 @@ func (r rule) check(p pkg, packages map[string]pkg) (complaints []string) {
 	ours, others := strings.Fields(r.ours), strings.Fields(r.others)
 	for _, path := range p.Imports {
 		dir, own := strings.CutPrefix(path, module+"/")
-		may := packages[path].Standard && path != "C" // the programs are built without cgo
+		allowed := packages[path].Standard && path != "C" // the programs are built without cgo
 		if own {
-			may = slices.ContainsFunc(ours,
+			allowed = slices.ContainsFunc(ours,
 				func(end string) bool { return strings.HasSuffix("/"+dir, "/"+end) })
 		}
-		may = may || slices.ContainsFunc(others,
+		allowed = allowed || slices.ContainsFunc(others,
 			func(other string) bool { return path == other || strings.HasPrefix(path, other+"/") })
-		if !may {
+		if !allowed {
 			complaints = append(complaints, r.dir+" imports "+path+" and must not")
 		}
 	}

@@ -47,7 +47,7 @@ func main() {
 			log.Fatalf("%s: %v: %s", j.test, err, text)
 		}
 		functions, files := 0, 0
-		for path, blocks := range read(profile) {
+		for path, blocks := range readProfile(profile) {
 			names := called(path, blocks)
 			functions += len(names)
 			files += min(1, len(names))
@@ -63,8 +63,8 @@ func main() {
 // block has the start of a block of statements, and the number of its runs.
 type block struct{ line, column, count int }
 
-// read returns the blocks of a profile by file path. The blocks of a file are sorted by position.
-func read(profile string) map[string][]block {
+// readProfile returns the blocks of a profile by file path. The blocks of a file are sorted by position.
+func readProfile(profile string) map[string][]block {
 	text, err := os.ReadFile(profile)
 	if err != nil {
 		log.Fatal(err)
