@@ -65,8 +65,8 @@ type DB struct {
 	slots  chan struct{} // a value for each slot that no call has
 	logins logins
 	closed atomic.Bool
-	used   atomic.Bool  // a call has had a connection
-	lost   atomic.Int32 // the number of times that prepared statements were lost
+	used   atomic.Bool // a call has had a connection
+	lost   int32       // see pg.Run
 
 	config *pgxpool.Config // of connections to another server; does not change
 	renew  renewal

@@ -17,10 +17,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// maxLostStatements is the number of times that prepared statements may be lost before the DB stops preparing
-// statements.
-const maxLostStatements = 2
-
 // connection is the state of a connection. Only the call that has acquired the connection uses it.
 type connection struct {
 	*pgx.Conn
@@ -72,7 +68,7 @@ func connectionOf(conn *pgx.Conn) *connection {
 
 // Run implements pgdb.DB.
 func (d *DB) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	return pg.Run(ctx, statements,
+	return pg.Run(ctx, &d.lost, statements,
 		func(statements []*pgdb.Statement, a *pg.Attempt) { d.try(ctx, statements, a) })
 }
 
@@ -80,15 +76,13 @@ func (d *DB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 func (d *DB) try(ctx context.Context, statements []*pgdb.Statement, a *pg.Attempt) {
 	conn, err := d.acquire(ctx)
 	if err != nil {
-		pg.SetFailed(statements, fmt.Errorf("%w: %w", pg.ErrNotSent, err), serverError(err).Code)
-		a.Err = err
+		a.NotSent(statements, serverError(err))
 		return
 	}
 	defer d.release(conn)
 	c := connectionOf(conn.Conn())
 	answer, stop := answerContext(ctx, a.Timeout)
 	defer stop()
-	a.Unnamed = a.Unnamed || d.lost.Load() >= maxLostStatements
 	c.unguarded = a.SendGuarded(c.unguarded, statements, func(guarded []*pgdb.Statement) {
 		p := c.PgConn().StartPipeline(answer)
 		err := c.send(p, guarded, a.Unnamed)
@@ -98,15 +92,12 @@ func (d *DB) try(ctx context.Context, statements []*pgdb.Statement, a *pg.Attemp
 		if err == nil {
 			c.read(p, guarded, a)
 		} else {
-			a.ConnectionFailed(guarded, pgconn.SafeToRetry(err), err, "")
+			a.ConnectionFailed(guarded, pgconn.SafeToRetry(err), serverError(err))
 		}
 		if closed := p.Close(); a.Err == nil {
 			a.Err = closed
 		}
 	})
-	if a.Lost {
-		d.lost.Add(1)
-	}
 	if a.Close {
 		closeConn(conn)
 	}

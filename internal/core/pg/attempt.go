@@ -2,13 +2,20 @@ package pg
 
 import (
 	"context"
+	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// maxAttempts bounds the attempts of Run. Every attempt before the last certainly had no effect.
-const maxAttempts = 4
+const (
+	// maxAttempts bounds the attempts of Run. Every attempt before the last certainly had no effect.
+	maxAttempts = 4
+
+	// maxLost is the number of losses of prepared statements after which a driver stops preparing statements.
+	maxLost = 2
+)
 
 // Attempt is one attempt of a driver to run statements, and its outcome.
 type Attempt struct {
@@ -19,9 +26,10 @@ type Attempt struct {
 	Unnamed bool
 
 	Retry []*pgdb.Statement // whole transactions that had no effect and may be sent again
-	Lost  bool              // the server lacked prepared statements of the connection
 	Close bool              // the connection must be closed
 	Err   error             // the error of the connection; nil if each statement has its own result
+
+	lost bool // the server lacked prepared statements of the connection
 }
 
 // ServerError is an error that a server has reported. An error that has ended the connection without a report
@@ -37,16 +45,19 @@ func (e *ServerError) EndsConnection() bool {
 }
 
 // Run implements pgdb.DB.Run for drivers. It calls try with the statements, and again with those that may be
-// sent again.
-func Run(ctx context.Context, statements []*pgdb.Statement,
+// sent again. lost is the number of losses of prepared statements, in all calls of the driver.
+func Run(ctx context.Context, lost *int32, statements []*pgdb.Statement,
 	try func(statements []*pgdb.Statement, a *Attempt)) error {
 	timeout := time.Duration(0)
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = time.Until(deadline)
 	}
-	a := &Attempt{Timeout: timeout}
+	a := &Attempt{Timeout: timeout, Unnamed: atomic.LoadInt32(lost) >= maxLost}
 	for n := 1; len(statements) > 0; n++ {
 		try(statements, a)
+		if a.lost {
+			atomic.AddInt32(lost, 1)
+		}
 		if n == maxAttempts || len(a.Retry) == 0 || ctx.Err() != nil {
 			break
 		}
@@ -69,10 +80,8 @@ func (a *Attempt) SendGuarded(uses int, statements []*pgdb.Statement, send func(
 	a.Retry = withoutGuard(a.Retry)
 	checked, err := ReadGuards(guarded)
 	if err != nil {
-		SetFailed(statements, err, "")
-		a.Retry = nil
+		a.ConnectionFailed(statements, false, &ServerError{Err: err})
 		a.Close = true
-		a.Err = err
 	}
 	if uses == 0 {
 		return checked
@@ -84,8 +93,8 @@ func (a *Attempt) SendGuarded(uses int, statements []*pgdb.Statement, send func(
 // the statement is prepared, and confirmed whether the server had confirmed that before this attempt.
 func (a *Attempt) TransactionFailed(transaction []*pgdb.Statement, i int, e *ServerError,
 	named, confirmed bool) {
-	SetFailed(transaction, pgdb.ErrRolledBack, "")
-	SetFailed(transaction[i:i+1], e.Err, e.Code)
+	setFailed(transaction, pgdb.ErrRolledBack, "")
+	setFailed(transaction[i:i+1], e.Err, e.Code)
 	missing := named && isLostStatement(e.Code)
 	// If its Parse failed earlier in this pipeline, the statement is missing but not lost.
 	lost := missing && (confirmed || e.Code == DuplicateStatement)
@@ -95,7 +104,7 @@ func (a *Attempt) TransactionFailed(transaction []*pgdb.Statement, i int, e *Ser
 	}
 	// If a statement is lost or stale, the session's prepared statements differ from the driver's.
 	a.Close = a.Close || lost || stale || ClosesConnection(e.Code)
-	a.Lost = a.Lost || lost
+	a.lost = a.lost || lost
 	a.Unnamed = a.Unnamed || lost || stale
 }
 
@@ -105,18 +114,18 @@ func (a *Attempt) ConnectionEnded(left []*pgdb.Statement, answered int, started 
 	retry := false
 	if !began(left, answered, started) {
 		lost := isLostByPooler(e)
-		a.Lost = a.Lost || lost
+		a.lost = a.lost || lost
 		a.Unnamed = a.Unnamed || lost
 		retry = lost || EndsSession(e.Code)
 	}
-	a.ConnectionFailed(left, retry, e.Err, e.Code)
+	a.ConnectionFailed(left, retry, e)
 }
 
 // ConnectionFailed handles an error that ends the connection. left has the statements of the transactions
 // without a full answer. retry reports whether all of them certainly had no effect.
-func (a *Attempt) ConnectionFailed(left []*pgdb.Statement, retry bool, err error, code string) {
-	SetFailed(left, err, code)
-	a.Err = err
+func (a *Attempt) ConnectionFailed(left []*pgdb.Statement, retry bool, e *ServerError) {
+	setFailed(left, e.Err, e.Code)
+	a.Err = e.Err
 	if retry {
 		a.Retry = append(a.Retry, left...)
 	} else {
@@ -124,8 +133,14 @@ func (a *Attempt) ConnectionFailed(left []*pgdb.Statement, retry bool, err error
 	}
 }
 
-// SetFailed sets the error and the SQLSTATE of statements.
-func SetFailed(statements []*pgdb.Statement, err error, code string) {
+// NotSent handles an error with which the driver has got no connection.
+func (a *Attempt) NotSent(statements []*pgdb.Statement, e *ServerError) {
+	setFailed(statements, fmt.Errorf("%w: %w", ErrNotSent, e.Err), e.Code)
+	a.Err = e.Err
+}
+
+// setFailed sets the error and the SQLSTATE of statements.
+func setFailed(statements []*pgdb.Statement, err error, code string) {
 	for _, s := range statements {
 		s.Err = err
 		s.Code = code

@@ -9,20 +9,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
-// acquireError is the error of a call that got no connection. code is the SQLSTATE if a server refused a
-// login, else "".
-type acquireError struct {
-	err  error
-	code string
-}
-
 // waiter is a call that waits for a connection. It is in Pool.waiting until its wait ends. Until then, the
 // pool's mutex guards done, c and failure.
 type waiter struct {
 	ready   chan struct{} // receives one value when done is set
 	done    bool          // the wait has ended: c or failure is set
 	c       *conn
-	failure *acquireError
+	failure *pg.ServerError // with the Code of a server that refused a login
 }
 
 // fresh reports whether an idle connection may be used: it is not too old, leads to the current primary and
@@ -34,11 +27,11 @@ func (p *Pool) fresh(c *conn, now time.Duration) bool {
 // acquire returns the most recently used idle connection, or waits for one until ctx ends. The caller owns
 // the connection until release or drop. acquire drops a connection that received anything while it was idle:
 // its end, an error before its end, or rarely a notice.
-func acquire(p *Pool, ctx context.Context) (*conn, *acquireError) {
+func acquire(p *Pool, ctx context.Context) (*conn, *pg.ServerError) {
 	now := time.Since(p.created)
 	for {
 		if ctx.Err() != nil {
-			return nil, &acquireError{err: noTurn(ctx, "no time left")}
+			return nil, &pg.ServerError{Err: noTurn(ctx, "no time left")}
 		}
 		p.mu.Lock()
 		n := len(p.idle) - 1
@@ -57,10 +50,10 @@ func acquire(p *Pool, ctx context.Context) (*conn, *acquireError) {
 }
 
 // wait waits for a connection until ctx ends. The caller holds the mutex, and wait unlocks the mutex.
-func (p *Pool) wait(ctx context.Context) (*conn, *acquireError) {
+func (p *Pool) wait(ctx context.Context) (*conn, *pg.ServerError) {
 	if p.closed {
 		p.mu.Unlock()
-		return nil, &acquireError{err: errClosed}
+		return nil, &pg.ServerError{Err: errClosed}
 	}
 	w := &waiter{ready: make(chan struct{}, 1)}
 	p.waiting = append(p.waiting, w)
@@ -72,7 +65,7 @@ func (p *Pool) wait(ctx context.Context) (*conn, *acquireError) {
 	if w.failure == nil && ctx.Err() != nil {
 		w.c.usable = true
 		release(p, w.c)
-		return nil, &acquireError{err: noTurn(ctx, "no time left")}
+		return nil, &pg.ServerError{Err: noTurn(ctx, "no time left")}
 	}
 	return w.c, w.failure
 }
@@ -93,14 +86,14 @@ func (p *Pool) cancelWait(ctx context.Context, w *waiter) {
 	}
 	if p.open > len(p.dials) {
 		p.endWait(w, nil,
-			&acquireError{err: noTurn(ctx, fmt.Sprintf("none of the %d connections became free", p.open))})
+			&pg.ServerError{Err: noTurn(ctx, fmt.Sprintf("none of the %d connections became free", p.open))})
 		return
 	}
 	state := "no connection yet " + p.login.destination()
 	if p.lastError != "" {
 		state += " (the last attempt: " + p.lastError + ")"
 	}
-	p.endWait(w, nil, &acquireError{err: wrapError(ctx, state, nil)})
+	p.endWait(w, nil, &pg.ServerError{Err: wrapError(ctx, state, nil)})
 }
 
 // noTurn returns the error of a call that ran out of time while all connections were in use.
@@ -110,7 +103,7 @@ func noTurn(ctx context.Context, state string) error {
 
 // endWait passes a connection or an error to a waiter. The caller holds the mutex and removes w from
 // Pool.waiting.
-func (p *Pool) endWait(w *waiter, c *conn, failure *acquireError) {
+func (p *Pool) endWait(w *waiter, c *conn, failure *pg.ServerError) {
 	w.done = true
 	w.c = c
 	w.failure = failure
@@ -139,7 +132,6 @@ func release(p *Pool, c *conn) {
 // putConn passes a connection to the first waiter, or adds it to the idle connections. The caller holds the
 // mutex.
 func putConn(p *Pool, c *conn) {
-	c.unnamed = p.unnamed
 	if len(p.waiting) > 0 {
 		w := p.waiting[0]
 		p.waiting = p.waiting[1:]

@@ -70,7 +70,6 @@ type conn struct {
 	request    []byte // a buffer for the next request
 	statements map[string]*prepared
 	plan       []*prepared // the plans of the statements in the pipeline
-	unnamed    bool        // send statements without preparing them
 	uses       int         // the number of further uses without pg.Guard
 	usable     bool        // the connection is in a known state after a call
 	grown      bool        // the buffers have grown

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
 const (
@@ -113,7 +115,7 @@ func (p *Pool) dialFinished(d *dial, c *conn, failure *connectError) {
 			if len(p.dials) == 0 && p.open == len(p.idle) {
 				err := errors.New("pgwire: no connection " + p.login.destination() + ": " + failure.text)
 				for _, w := range p.waiting {
-					p.endWait(w, nil, &acquireError{err: err, code: failure.code})
+					p.endWait(w, nil, &pg.ServerError{Err: err, Code: failure.code})
 				}
 				p.waiting = nil
 			}

@@ -16,7 +16,7 @@ func (p *Pool) Exec(ctx context.Context, sql string) error {
 	}
 	c, failure := acquire(p, ctx)
 	if failure != nil {
-		return failure.err
+		return failure.Err
 	}
 	c.usable = false
 	c.timeout = 0

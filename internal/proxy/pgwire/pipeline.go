@@ -59,7 +59,7 @@ func pipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, a *pg.
 // notSent handles a Write that failed after n bytes. With n = 0 the statements can be sent again.
 func notSent(ctx context.Context, c *conn, statements []*pgdb.Statement, n int, err error, a *pg.Attempt) {
 	failure := connectionError(ctx, c, err)
-	a.ConnectionFailed(statements, n == 0 && !c.late, failure, "")
+	a.ConnectionFailed(statements, n == 0 && !c.late, &pg.ServerError{Err: failure})
 	c.late = n > 0 && c.late
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -37,6 +38,7 @@ type Pool struct {
 	moved   []target               // the target of At; nil means the connection string's targets
 	created time.Time
 	targets targetMemory
+	lost    int32 // see pg.Run
 
 	mu          sync.Mutex // guards the fields below
 	dsn         string     // the latest connection string
@@ -50,9 +52,7 @@ type Pool struct {
 	lastFailure time.Time   // the time of the last failed dial
 	idleTimer   *time.Timer // calls closeExpired; nil before the first idle connection
 	cancels     int         // the number of CancelRequests under way
-	unnamed     bool        // send statements without preparing them
 	uses        int         // conn.uses of a new connection: 0, except in tests
-	lost        int         // the number of losses of prepared statements
 }
 
 // Open parses a connection string (see the package comment), reads the environment and certificates, and
@@ -131,7 +131,7 @@ func (p *Pool) Close() {
 	p.idle = nil
 	p.waiting = nil
 	for _, w := range waiting {
-		p.endWait(w, nil, &acquireError{err: errClosed})
+		p.endWait(w, nil, &pg.ServerError{Err: errClosed})
 	}
 	for _, d := range p.dials {
 		d.stop()

@@ -10,10 +10,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// maxPrepared bounds the prepared statements of a connection. Further statements are not prepared. A store
-// has fewer statements.
-const maxPrepared = 256
-
 // States of a prepared statement on its connection.
 const (
 	isAbsent = iota
@@ -25,7 +21,6 @@ const (
 // statement.
 type prepared struct {
 	name   string // "" for a statement that is parsed for one use
-	params int
 	bind   string // the Bind message up to the number of parameters
 	state  int
 	simple bool // in the simple protocol, so the text may have any number of commands
@@ -53,8 +48,8 @@ func appendStatement(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool
 		end = executeMessage
 	}
 	pr := c.statements[st.SQL]
-	if unnamed || c.unnamed || st.Unnamed || pr == nil || pr.state != isReady || pr.params != len(st.Args) {
-		pr = prepare(c, st, unnamed || c.unnamed || st.Unnamed)
+	if unnamed || st.Unnamed || pr == nil || pr.state != isReady {
+		pr = prepare(c, st, unnamed || st.Unnamed)
 		if pr.state == isAbsent {
 			b = appendParse(b, st, pr)
 			end = describeMessage + end
@@ -75,15 +70,14 @@ func prepare(c *conn, st *pgdb.Statement, unnamed bool) *prepared {
 	pr := c.statements[st.SQL]
 	if pr == nil || unnamed {
 		pr = &prepared{}
-		if !unnamed && len(c.statements) < maxPrepared {
+		if !unnamed {
 			sum := sha256.Sum256([]byte(st.SQL))
 			pr.name = "pgrl_" + hex.EncodeToString(sum[:12])
 			c.statements[st.SQL] = pr
 		}
+		n := len(st.Args)
+		pr.bind = "B\x00\x00\x00\x00\x00" + pr.name + "\x00\x00\x00" + string([]byte{byte(n >> 8), byte(n)})
 	}
-	pr.params = len(st.Args)
-	pr.bind = "B\x00\x00\x00\x00\x00" + pr.name + "\x00\x00\x00" +
-		string([]byte{byte(pr.params >> 8), byte(pr.params)})
 	return pr
 }
 

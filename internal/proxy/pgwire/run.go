@@ -3,7 +3,6 @@ package pgwire
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
@@ -13,19 +12,15 @@ import (
 // A statement usually takes the path Run, acquire, runOn, pipeline, appendStatement, fill, readResponse,
 // release. doc.go explains the form of these functions.
 
-// maxLost is the number of losses of prepared statements after which the pool stops preparing them.
-const maxLost = 2
-
 // Run implements pgdb.DB.
 func (p *Pool) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	return pg.Run(ctx, statements, func(statements []*pgdb.Statement, a *pg.Attempt) {
+	return pg.Run(ctx, &p.lost, statements, func(statements []*pgdb.Statement, a *pg.Attempt) {
 		c, unavailable := acquire(p, ctx)
 		if unavailable == nil {
 			runOn(p, ctx, c, statements, a)
 			return
 		}
-		pg.SetFailed(statements, fmt.Errorf("%w: %w", pg.ErrNotSent, unavailable.err), unavailable.code)
-		a.Err = unavailable.err
+		a.NotSent(statements, unavailable)
 	})
 }
 
@@ -50,23 +45,7 @@ func runOn(p *Pool, ctx context.Context, c *conn, statements []*pgdb.Statement, 
 		c.usable = false
 	}
 	cancelIfLate(p, c)
-	if a.Lost {
-		p.countLost()
-	}
 }
 
 // errPending is the Err of a statement until its result is known.
 var errPending = errors.New("pgwire: not answered")
-
-// countLost counts a loss of prepared statements. After maxLost of them, it stops preparing statements.
-func (p *Pool) countLost() {
-	p.mu.Lock()
-	p.lost++
-	stops := p.lost == maxLost
-	p.unnamed = p.unnamed || stops
-	p.mu.Unlock()
-	if stops {
-		p.log("the server loses prepared statements, as a transaction pooler does: from now on statements " +
-			"are sent without being prepared, which costs some speed")
-	}
-}
