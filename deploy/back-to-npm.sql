@@ -1,5 +1,5 @@
--- Restores the tables of the npm library pg-ratelimit to the form that the library makes. Run it when no
--- proxy uses them.
+-- Removes from the tables of the npm library pg-ratelimit the columns that the proxies added, so that the
+-- tables are again as the library creates them. Run it when no proxy uses them.
 BEGIN;
 SET LOCAL lock_timeout = '2s';
 ALTER TABLE rate_limit_ephemeral

@@ -1,7 +1,9 @@
 -- Copies the tables of your own API rate limiter into the policy: rules with requests_per_hour and user_tier,
--- users with limits of their own, and API keys that are stored as digests. Change the names to yours.
+-- users with limits of their own, and API keys that are stored as digests. Change the names of the old tables
+-- and columns to yours.
 --
--- One of the old tables has the name of a new one, so move them first, as their owner, and make the new ones:
+-- The old table rate_limit_rules has the name of a table of the policy. So first, as the owner of the old
+-- tables, move them to another schema; then create the tables of the policy, and run this script:
 --
 --	psql "$DATABASE_URL" -c 'CREATE SCHEMA old; ALTER TABLE rate_limit_rules SET SCHEMA old' \
 --		-c 'ALTER TABLE user_quotas SET SCHEMA old; ALTER TABLE api_keys SET SCHEMA old'
@@ -9,7 +11,8 @@
 --	psql "$DATABASE_URL" -f deploy/from-own-tables.sql
 --
 -- Run the script again to copy later changes. Counts are not copied: each limit starts with its full quota.
--- All rules that match a request apply. If yours applied only the first one, run
+-- All rules that match a request apply. If your rate limiter applied only the first rule that matched, put
+-- the rules into one family, because only the first of a family applies:
 -- UPDATE rate_limit_rules SET family = 'old';
 BEGIN;
 
@@ -19,7 +22,8 @@ UNION SELECT tier FROM old.user_quotas
 UNION SELECT tier FROM old.api_keys
 ON CONFLICT DO NOTHING;
 
--- The names of users must be those that your proxy or your keys give to requests.
+-- A limit of a user applies only if user_id is exactly the name that your proxy, or the user's API key, gives
+-- to the user's requests.
 INSERT INTO rate_limit_users (user_id, tier)
 SELECT user_id::text, tier FROM old.user_quotas
 ON CONFLICT (user_id) DO UPDATE SET tier = excluded.tier;
@@ -47,8 +51,8 @@ FROM (SELECT *, action NOT IN ('block', 'allow') AS limits FROM old.rate_limit_r
 		ON kind.old = r.algorithm;
 
 -- Only SHA-256 digests of whole keys, in hexadecimal, can be copied, because a proxy finds a key by its
--- digest. A digest with a salt, as of bcrypt, would have to be tried against each key. The users of such keys
--- need new ones; the last statement lists them.
+-- digest. A digest with a salt, as bcrypt makes, cannot be found by the key alone. The users of such keys
+-- need new keys; the last query of this script lists the keys.
 INSERT INTO rate_limit_api_keys (digest, name, user_id, tier, expires_at, revoked_at, revoked_by)
 SELECT decode(api_key_hash, 'hex'), nullif(key_name, ''), k.user_id::text,
 	CASE WHEN k.tier <> q.tier THEN k.tier END,
@@ -62,7 +66,7 @@ ON CONFLICT (digest) DO UPDATE SET tier = excluded.tier, expires_at = excluded.e
 	revoked_at = coalesce(rate_limit_api_keys.revoked_at, excluded.revoked_at),
 	revoked_by = coalesce(rate_limit_api_keys.revoked_by, excluded.revoked_by);
 
--- Limits of users and of keys are overrides of the limits of their tier's rules.
+-- A limit of a user or of a key becomes an override of the limit that the rule of the tier has.
 DELETE FROM rate_limit_overrides WHERE reason = 'own tables';
 INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events, burst, reason)
 SELECT l.rule, l.name, q.user_id::text, coalesce(own.events, l.events),

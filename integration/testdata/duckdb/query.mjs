@@ -1,5 +1,5 @@
-// Runs the query on standard input in DuckDB, and prints the rows as JSON: a list of lists of
-// texts.
+// Runs the query on standard input in DuckDB, and prints the rows as JSON: a list of rows, each a list of the
+// values as texts.
 import { text } from 'node:stream/consumers';
 import { DuckDBInstance } from '@duckdb/node-api';
 

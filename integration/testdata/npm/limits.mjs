@@ -1,6 +1,6 @@
-// Limits in Postgres as a Node program has them that uses the npm library
-// pg-ratelimit: the same tables, statements of the same effect in the same
-// transactions, this process's clock in whole milliseconds.
+// Charges limits in Postgres in the way of the npm library pg-ratelimit, so that tests can let a Node program
+// and proxies share limits without the library. As with the library, the tables have the same columns, the
+// same transactions change rows with the same results, and the time is this process's clock in milliseconds.
 
 const columns = `
   prefix text not null, key text not null,
@@ -9,8 +9,8 @@ const columns = `
   expires_at timestamptz not null,
   primary key (prefix, key)`;
 
-// tables makes the two tables, with the eight columns that the library knows.
-// It runs at every start of a program.
+// tables creates the two tables if they are missing, with the eight columns that the library knows. A program
+// that uses the library does this whenever it starts.
 export async function tables(pool) {
   await pool.query(`
     create unlogged table if not exists rate_limit_ephemeral (${columns});
@@ -19,8 +19,8 @@ export async function tables(pool) {
     create index if not exists idx_rate_limit_durable_cleanup on rate_limit_durable (prefix, expires_at);`);
 }
 
-// hit charges hit.cost to a key: { algorithm, table, prefix, key, cost, limit,
-// windowMs }. It resolves to whether the hit may pass.
+// hit charges a request, { algorithm, table, prefix, key, cost, limit, windowMs }, to its key. It resolves to
+// true if the request may pass.
 export async function hit(pool, hit) {
   const now = Date.now();
   const success = await { fixed_window: fixedWindow, sliding_window: slidingWindow }[hit.algorithm](pool, hit, now);
@@ -30,8 +30,8 @@ export async function hit(pool, hit) {
   return success;
 }
 
-// One statement, which counts the hit whether it passes or not. A window ends
-// when the clock is beyond expires_at.
+// fixedWindow counts the request in one statement, even if it may not pass. A window has ended when the clock
+// is later than expires_at.
 async function fixedWindow(pool, hit, now) {
   const { rows } = await pool.query(
     `insert into ${hit.table} as old (prefix, key, count, window_start, expires_at) values ($1, $2, $3, $4, $5)
@@ -45,8 +45,8 @@ async function fixedWindow(pool, hit, now) {
   return Number(rows[0].count) <= hit.limit;
 }
 
-// A transaction that holds the row's lock from the reading to the writing. What
-// does not pass is not counted.
+// slidingWindow reads the row, decides and writes the row in one transaction, which locks the row meanwhile.
+// It counts only a request that may pass.
 async function slidingWindow(pool, hit, now) {
   const client = await pool.connect();
   try {
@@ -84,7 +84,7 @@ async function slidingWindow(pool, hit, now) {
   }
 }
 
-// slide is a row's counters at a time.
+// slide returns the counters that a row has now: as they are stored, or moved on by one window or more.
 function slide(row, now, windowMs) {
   const start = row.window_start.getTime();
   if (now < start + windowMs) {

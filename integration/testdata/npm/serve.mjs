@@ -1,5 +1,6 @@
-// Serves limits to another program: POST /tables makes the tables, and POST /hit, with a hit in JSON, answers
-// whether it passes. The port is the argument. DATABASE_URL names the database.
+// Offers the functions of limits.mjs to tests by HTTP. POST /tables creates the tables. POST /hit charges the
+// request that its body describes in JSON, and answers true if the request may pass. The argument is the port,
+// and DATABASE_URL names the database.
 
 import { createServer } from "node:http";
 import { json } from "node:stream/consumers";

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds Citus from its source for the installed Postgres, once, and prints the folder of the server's
-# programs. The folder is a copy of the installed Postgres with Citus: nothing is installed beside it.
-# Needs a C compiler and Postgres's headers, which apt-get installs where this account may.
+# programs. The folder is a copy of the installed Postgres, to which Citus is added: the installed Postgres
+# stays unchanged. Needs a C compiler and Postgres's headers; as root, the script installs them with apt-get.
 #
 #   build.sh citus-13.2.2.tar.xz
 set -euo pipefail
@@ -10,7 +10,7 @@ archive=$1
 [ -f "$archive" ] || { echo "$archive: no such file: it must be the source of Citus" >&2; exit 1; }
 bin=${PG_BINDIR:-$(ls -d /usr/lib/postgresql/*/bin | sort -V | tail -n 1)}
 major=$("$bin/postgres" --version | grep -oE '[0-9]+' | head -n 1)
-# The account of the server must be able to read it, wherever the checkout is.
+# Not in the checkout, because the account that runs the server may be unable to read that.
 cache=${CITUS_CACHE:-/var/tmp/pg-ratelimit-citus}/$major-$(sha256sum <"$archive" | cut -c 1-12)
 if [ -f "$cache/built" ]; then
 	echo "$cache$bin"
@@ -21,7 +21,8 @@ fi
 		apt-get update -q && apt-get install -qy --no-install-recommends "postgresql-server-dev-$major" gcc make flex xz-utils \
 			liblz4-dev libzstd-dev libicu-dev libkrb5-dev libselinux1-dev libxslt1-dev libpam0g-dev libssl-dev libxml2-dev libreadline-dev
 	fi
-	# Citus that was built with newer headers can call what the server does not have, and ends it.
+	# If the headers are newer than the server, Citus can call functions that the server lacks, and then the
+	# server crashes.
 	server=$("$bin/postgres" --version | grep -oE '[0-9]+(\.[0-9]+)?' | head -n 1)
 	headers=$(sed -n 's/^#define PG_VERSION "\([0-9.]*\).*/\1/p' "$("$bin/pg_config" --includedir-server)/pg_config.h")
 	if [ "$server" != "$headers" ] && [ "$(printf '%s\n' "$server" "$headers" | sort -V | tail -n 1)" = "$headers" ]; then
@@ -30,13 +31,13 @@ fi
 	fi
 	rm -rf "$cache" && mkdir -p "$cache/source"
 	tar -xf "$archive" -C "$cache/source" --strip-components 1
-	# Postgres finds its files by their place beside its programs.
+	# Postgres finds its files by their place relative to its programs, so both folders keep their places.
 	for folder in "$(dirname "$bin")" "$("$bin/pg_config" --sharedir)"; do
 		mkdir -p "$cache$(dirname "$folder")"
 		cp -a "$folder" "$cache$folder"
 	done
 	cd "$cache/source"
-	# Postgres 15.18 has a function of this name.
+	# Citus defines a function of this name, and so does Postgres since 15.18.
 	sed -i 's/have_createdb_privilege(void)/citus_have_createdb_privilege(void)/' src/include/pg_version_compat.h
 	./configure --quiet --without-libcurl --with-extra-version= PG_CONFIG="$bin/pg_config"
 	nice make -j2 -s with_llvm=no # no bitcode for the JIT, which takes as long again
