@@ -58,10 +58,6 @@ const (
 	maxRoutesTimeout = 500 * time.Millisecond
 )
 
-func newRoutes(db pgdb.DB, e connector) *routes {
-	return &routes{db: db, connector: e, servers: map[string]pgdb.DB{}}
-}
-
 // find reports whether the counts are in shards, and sets the routes if they are. h is the database's Health.
 func (r *routes) find(ctx context.Context, h *health.Health) (bool, error) {
 	ready, err := r.query(ctx, h, schema.ShardsReady)
@@ -138,11 +134,9 @@ func (r *routes) read(ctx context.Context, db pgdb.DB) ([]address, []map[string]
 			named = map[string]engine.Table{}
 			tables[shard] = named
 		}
-		t := engine.Table{Name: string(columns[i+2]), Guard: ", " + string(columns[i+3])}
-		named[string(columns[i+1])] = t
-		host, port := string(columns[i+4]), int(pg.Bigint(columns[i+5]))
-		a := address{host: host, port: port}
-		to[shard] = a
+		named[string(columns[i+1])] = engine.Table{
+			Name: string(columns[i+2]), Guard: ", " + string(columns[i+3])}
+		to[shard] = address{host: string(columns[i+4]), port: int(pg.Bigint(columns[i+5]))}
 	}
 	for shard := range tables {
 		if len(tables[shard]) != tablesPerShard {

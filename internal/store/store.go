@@ -74,7 +74,7 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 		return nil, err
 	}
 	if other, ok := db.(connector); ok {
-		s.routes = newRoutes(db, other)
+		s.routes = &routes{db: db, connector: other, servers: map[string]pgdb.DB{}}
 	}
 	s.Registry = registry.New(db, s, n, o)
 	return s, nil

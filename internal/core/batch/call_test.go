@@ -162,8 +162,8 @@ func TestCancelRacesWithFinish(t *testing.T) {
 func TestBatchErrorFailsItsCalls(t *testing.T) {
 	own, shared := errors.New("own"), errors.New("shared")
 	var q *batch.Queue
-	q = batch.NewQueue(
-		batch.Options{Timeout: time.Minute, Workers: 1, Decide: func(calls []*batch.Call, _ time.Time) {
+	q = batch.NewQueue(batch.Options{Timeout: time.Minute, Workers: 1, Health: answering,
+		Decide: func(calls []*batch.Call, _ time.Time) {
 			for _, c := range calls {
 				if c.Owner == "own" {
 					c.Err = own

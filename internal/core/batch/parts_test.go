@@ -45,7 +45,7 @@ func TestIndependentHitsAreSeparateCalls(t *testing.T) {
 		var parts string
 		var q *batch.Queue
 		q = batch.NewQueue(batch.Options{
-			Timeout: time.Minute, Workers: 1,
+			Timeout: time.Minute, Workers: 1, Health: answering,
 			Deliver: func(calls []*batch.Call) { delivered += len(calls) },
 			Decide: func(calls []*batch.Call, _ time.Time) {
 				for _, part := range batch.Split(calls) {

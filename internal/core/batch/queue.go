@@ -46,7 +46,7 @@ type Options struct {
 	// them to join a batch.
 	Timeout time.Duration
 
-	// Health tracks the server. Nil means a server that always answers.
+	// Health tracks the server.
 	Health *health.Health
 
 	// Workers bounds the number of concurrent batches.
@@ -56,8 +56,7 @@ type Options struct {
 	// to Finish exactly once, and must not panic.
 	Decide func(calls []*Call, deadline time.Time)
 
-	// Expire finishes calls that have too little time left for a batch. Nil finishes them with the error of
-	// health.NoDecision.
+	// Expire finishes calls that have too little time left for a batch.
 	Expire func(calls []*Call)
 
 	// Fill, unless it is nil, sets Hits and HasIndependent of calls that were just collected, and clears
@@ -74,9 +73,6 @@ type Options struct {
 
 // NewQueue returns an empty Queue. It runs goroutines only while it has calls.
 func NewQueue(o Options) *Queue {
-	if o.Health == nil {
-		o.Health = health.New(context.Background(), nil, nil)
-	}
 	q := &Queue{Options: o, pace: pace{maxHits: startHits}}
 	q.idleWorkers.New = func() any { return &worker{} }
 	return q
@@ -262,10 +258,6 @@ func replaceSlowWorker(q *Queue, w *worker) {
 
 // expireCalls ends the wait for calls that have too little time left.
 func expireCalls(q *Queue, calls []*Call) {
-	if q.Expire == nil {
-		Finish(q, calls, q.Health.NoDecision(nil, true))
-		return
-	}
 	if q.Fill != nil {
 		calls = fillCalls(q, calls)
 	}

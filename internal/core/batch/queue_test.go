@@ -26,6 +26,9 @@ type slowDecider struct {
 	inFlight, maxInFlight int
 }
 
+// answering is the health of a server that answers.
+var answering = health.New(context.Background(), nil, nil)
+
 // newQueue returns a slowDecider with a queue. takes(n) returns the time of batch n, counted from 0.
 func newQueue(o batch.Options, takes func(n int) time.Duration) *slowDecider {
 	d := &slowDecider{takes: takes}
@@ -35,7 +38,13 @@ func newQueue(o batch.Options, takes func(n int) time.Duration) *slowDecider {
 	if o.Workers == 0 {
 		o.Workers = 4
 	}
+	if o.Health == nil {
+		o.Health = answering
+	}
 	o.Decide = d.decide
+	o.Expire = func(calls []*batch.Call) {
+		batch.Finish(d.queue, calls, o.Health.NoDecision(nil, true))
+	}
 	d.queue = batch.NewQueue(o)
 	return d
 }
