@@ -39,7 +39,7 @@ func readDashboard(t *testing.T) dashboard {
 	return d
 }
 
-// The dashboard's queries for Prometheus have expressions that Prometheus can read.
+// Prometheus accepts the expressions in the dashboard's queries.
 func TestDashboardExpressionsAreValid(t *testing.T) {
 	// promtool reads the expressions as recording rules.
 	rules := "groups:\n- name: dashboard\n  rules:\n"
@@ -66,7 +66,7 @@ func TestDashboardExpressionsAreValid(t *testing.T) {
 // promQL replaces the dashboard's variables.
 var promQL = strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*", "$prefix", ".*")
 
-// Postgres accepts the dashboard's queries. The queries of graphs select the time first.
+// Postgres accepts the dashboard's queries in SQL. The queries of graphs select the time first.
 func TestDashboardQueriesRun(t *testing.T) {
 	dsn := cluster.Open(t)
 	cluster.Execute(t, dsn, schema.History)

@@ -8,8 +8,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 )
 
-// JSON may have numbers, booleans, arrays and durations, as for other modules of Caddy, and null for a
-// setting that is left out.
+// As for other modules of Caddy, settings in JSON may be numbers, booleans, arrays and durations. null means
+// that a setting is left out.
 func TestJSONAcceptsNumbersArraysAndNull(t *testing.T) {
 	var h Handler
 	config := `{"prefix": "a", "limit": [100, "1m"], "cost": 5, "lease": null, "durable": true,

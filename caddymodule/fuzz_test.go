@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/caddymodule"
 )
 
-// Any directive either causes an error with its line, or gives a configuration that is equal after a round
-// trip through JSON.
+// FuzzCaddyfileRoundTripsThroughJSON checks that any directive either causes an error with its line, or gives
+// a configuration that is equal after a round trip through JSON.
 func FuzzCaddyfileRoundTripsThroughJSON(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.caddyfiletest")
 	if err != nil || len(files) == 0 {

@@ -15,8 +15,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// Across reloads and the end of the process, each request is counted once and recorded once. Every fourth
-// reload changes the settings of the history. TestSoak checks that reloads leave nothing open.
+// During reloads and at the end of the process, each request is counted once and recorded once, even if a
+// reload changes the settings of the history, as every fourth one does here. TestSoak checks that reloads
+// leave nothing open.
 func TestAReloadLosesNoRecord(t *testing.T) {
 	const reloads = 12
 	dsn := cluster.Open(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// All placeholders of Caddy's requests are accepted, and so are placeholders that other modules set.
+// A key may have all placeholders of Caddy's requests, and placeholders that other modules set.
 func TestPlaceholdersOfCaddyAreAccepted(t *testing.T) {
 	for _, text := range []string{
 		"", "everybody", `a \{literal} brace`, "{client_ip}", "{remote_ip}", "{remote_host}", "{host}",
@@ -47,7 +47,7 @@ func TestClientAddressHasOneForm(t *testing.T) {
 	}
 }
 
-// The log warns once if a key is empty, because all such requests share a quota.
+// If the key of a limit is empty, the log warns once, because all requests with an empty key share a quota.
 func TestEmptyKeyIsLoggedOnce(t *testing.T) {
 	h := newHandler(t,
 		LimitSettings{Prefix: "a", Limit: "9 1h", Key: "{http.auth.user.id}"},
@@ -104,7 +104,8 @@ func scriptedHandler(t *testing.T, decide func(call int) (ratelimit.Decision, er
 	return h, logs
 }
 
-// The end of an outage is logged at the first decision of the database. A refusal from memory is none.
+// The first decision of the database after an outage logs the end of the outage, with the number of requests
+// without a decision. A refusal from memory does not.
 func TestEndOfOutageIsLogged(t *testing.T) {
 	h, logs := scriptedHandler(t, func(call int) (ratelimit.Decision, error) {
 		switch call {

@@ -57,7 +57,8 @@ func checkMetrics(t *testing.T, wanted map[string]float64) {
 	}
 }
 
-// A limit in the mode shadow has the outcomes would_allow and would_deny.
+// The decisions of a limit in the mode shadow have the outcomes would_allow and would_deny, so that they do
+// not count as refusals.
 func TestMetricsSeparateShadowDecisions(t *testing.T) {
 	c := start(t, `
 		:PORT {

@@ -25,7 +25,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/promtool"
 )
 
-// The documents about metrics, alerts and the dashboard, and the tests of the alerts.
+// The files about metrics: their page, the alerts and the tests of the alerts, and the dashboard.
 const (
 	metricsPage   = "../docs/metrics.md"
 	alertRules    = "../docs/alerts.yml"
@@ -134,7 +134,8 @@ func documentedMetrics(t *testing.T) map[string]exported {
 	return metrics
 }
 
-// The page has each metric with its type and its labels, and no others.
+// The page lists each metric of Caddy, with its type and its labels, and no others. No metric contains a user
+// or a path.
 func TestPageListsMetrics(t *testing.T) {
 	startWithMetrics(t)
 	metrics, text := metricsOfCaddy(t)
@@ -194,13 +195,13 @@ func labelsIn(text string) (names []string) {
 	return names
 }
 
-// reference is a use of a metric in a file: the labels that group its sum, the name, and the labels that are
-// selected.
+// reference matches a use of a metric in a file, and captures the labels that group its sum, its name, and
+// the labels that are selected.
 var reference = regexp.MustCompile(
 	`(?:by \(([a-z, ]+)\) \((?:(?:rate|increase)\()?)?((?:caddy_)?pg_ratelimit_[a-z_]+)(\{[^}]*\})?`)
 
-// The alerts, their tests and the dashboard use metrics and labels that Caddy or the page exports. They use
-// both, because a Traefik has only the page's metrics.
+// The alerts, their tests and the dashboard use only metrics and labels that Caddy or the page exports. They
+// use metrics of the page, too, because a Traefik exports none itself.
 func TestAlertsAndDashboardUseMetrics(t *testing.T) {
 	startWithMetrics(t)
 	metrics, _ := metricsOfCaddy(t)
@@ -251,8 +252,8 @@ func checkReference(t *testing.T, path string, use []string, metrics map[string]
 	}
 }
 
-// Alerts fire only when they should. Each one has a severity, a summary, a description of the remedy, and a
-// test in which it fires.
+// The tests of the alerts pass: each alert fires when it should, and only then. Each alert has a severity, a
+// summary, a description of the remedy, and a test in which it fires.
 func TestAlertsFireOnlyWhenTheyShould(t *testing.T) {
 	checkByPromtool(t, "", "check", "rules", alertRules)
 	checkByPromtool(t, "", "test", "rules", alertTests)

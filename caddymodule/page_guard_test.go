@@ -96,8 +96,8 @@ func TestHostsOfPageAreNames(t *testing.T) {
 	}
 }
 
-// A page responds to the host names of its site. A name with a certificate is not enough, since a proxy may
-// create certificates for any name.
+// A page responds to the host names of its site, and to no other name that has a certificate, since a proxy
+// may create certificates for any name.
 func TestPageRespondsToNamesOfSite(t *testing.T) {
 	const site = "http://limits.example.com:PORT {\n\tpg_ratelimit_page {\n\t\tdsn " +
 		"postgres://127.0.0.1:1/db\n\t\tinsecure\n\t}\n}\n:PORT {\n\trespond ok\n}"

@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// The log warns once that the authentication runs too late to set the user.
+// If the authentication runs after the handler, and so too late to set the user, the log warns once.
 func TestLateAuthenticationIsLoggedOnce(t *testing.T) {
 	dsn := policytest.Open(t, policytest.People)
 	c := start(t, strings.ReplaceAll(`

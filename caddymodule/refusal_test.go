@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Only JSON can give a subroute its own error routes.
+// The error routes of a subroute, which only JSON can have, handle a refusal in the subroute.
 func TestErrorRoutesOfASubroute(t *testing.T) {
 	c := start(t, `:PORT`)
 	c.loadJSON([]byte(strings.NewReplacer("PORT", c.port, "PREFIX", c.prefix()).

@@ -11,9 +11,9 @@ import (
 // place matches the position in an error.
 var place = regexp.MustCompile(`, at Caddyfile:\d+`)
 
-// The error about an invalid Caddyfile has the setting, its value, the valid values, and the line. Package
-// settings tests the valid values of each setting. testdata/refused.txt has each form of a setting and of an
-// error once: a Caddyfile, and a part of the error.
+// The error about an invalid Caddyfile has the setting, its value, the valid values, and the line.
+// testdata/refused.txt has each form of a setting and of an error once, as a Caddyfile and a part of the
+// error, because package settings tests the valid values of each setting.
 func TestInvalidCaddyfilesAreRejected(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	cases, err := os.ReadFile("testdata/refused.txt")

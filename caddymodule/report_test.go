@@ -39,7 +39,7 @@ func (*listener) Handle(_ context.Context, e caddy.Event) error {
 	return nil
 }
 
-// Refusals are events of the app events, at most one a second.
+// Refusals are sent to Caddy's app events, as at most one event a second.
 func TestRefusalsAreEvents(t *testing.T) {
 	c := start(t, `
 		{
@@ -77,7 +77,7 @@ func TestRefusalsAreEvents(t *testing.T) {
 	}
 }
 
-// The access log can have the placeholders of refused requests and of requests that pass.
+// The access log has the placeholders of the limit, for requests that pass and for refused requests.
 func TestAccessLogHasPlaceholders(t *testing.T) {
 	c := start(t, `
 		:PORT {

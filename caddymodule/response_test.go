@@ -11,7 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// The oldest Caddy that works clears the headers of a response after it has sent status 103.
+// The headers of the limit stay after an informational response. The oldest Caddy that works clears the
+// headers of a response after it has sent status 103.
 func TestHeadersStayAfterInformationalResponse(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-RateLimit-Limit", "7")

@@ -39,8 +39,8 @@ const onThreeServers = `
 			}
 		}`
 
-// Counters, policy and history can be in three databases. The registry in the policy's database has the
-// version of the policy that the proxy applies.
+// Counters, policy and history can be in three databases, each of which has only its own tables and rows. The
+// registry in the policy's database has the version of the policy that the proxy applies.
 func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	counters, history := cluster.Open(t), cluster.Open(t)
 	policy := policytest.Open(t, policytest.People+`SELECT rate_limit_rule('plan', tiers => '{free}',

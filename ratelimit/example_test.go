@@ -14,7 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// Counts in a Postgres database are shared by all programs that use the database.
+// All programs that use the same Postgres database share their counts.
 func Example() {
 	db, err := pgxdb.Open(os.Getenv("DATABASE_URL"), pgxdb.Options{})
 	if err != nil {

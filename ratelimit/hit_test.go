@@ -62,7 +62,7 @@ func allKeys() []string {
 }
 
 // A key is stored as its digest if it is too long, if Postgres cannot hold it as text, or if it looks like a
-// digest.
+// digest. All other keys are stored as they are.
 func TestKeyThatPostgresCannotHoldIsDigested(t *testing.T) {
 	for key, digested := range map[string]bool{
 		"": false, "k": false, "ä": false, strings.Repeat("k", ratelimit.MaxKey): false,

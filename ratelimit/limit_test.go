@@ -71,7 +71,7 @@ func asGCRA(events int64, window time.Duration, burst int64) func(l *ratelimit.L
 	}
 }
 
-// wrongLimits lists changes that make a valid limit invalid, and the starts of the errors.
+// wrongLimits lists changes that make a valid limit invalid, each with the start of its error.
 var wrongLimits = []struct {
 	change func(l *ratelimit.Limit)
 	want   string
@@ -162,8 +162,8 @@ func TestErrorsNameTheField(t *testing.T) {
 	}
 }
 
-// Two limits are equal if they make the same decisions on a row. Prefix and Durable select the row, so they
-// do not matter.
+// Two limits are equal if they make the same decisions on a row. Prefix and Durable only select the row, so
+// limits that differ in them are equal.
 func TestEqualLimitsDecideTheSame(t *testing.T) {
 	base := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.TokenBucket, Events: 5, Window: time.Second}
 	for _, test := range []struct {
@@ -190,7 +190,8 @@ func TestEqualLimitsDecideTheSame(t *testing.T) {
 	}
 }
 
-// AnchorOn returns the same valid anchor for all days on which the same windows start.
+// AnchorOn returns the same valid anchor for all days on which the same windows start, and 0 for a calendar
+// without anchors.
 func TestAnchorIsEqualForEqualWindows(t *testing.T) {
 	first := time.Date(2023, 1, 1, 23, 59, 0, 0, time.FixedZone("", 14*3600))
 	for day := first; day.Year() < 2025; day = day.AddDate(0, 0, 1) {

@@ -31,7 +31,8 @@ func TestNewLimiterRefuses(t *testing.T) {
 	}
 }
 
-// With a timeout of 0 or less, each method returns an error that names Timeout.
+// The timeout is DefaultTimeout at first. With a timeout of 0 or less, each method returns an error that
+// names Timeout.
 func TestLimiterRequiresPositiveTimeout(t *testing.T) {
 	l, _ := newMemoryLimiter(t, ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour})
 	if l.Timeout != ratelimit.DefaultTimeout {

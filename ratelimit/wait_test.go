@@ -48,8 +48,8 @@ func startWait(ctx context.Context, l *ratelimit.Limiter) <-chan error {
 	return done
 }
 
-// So that callers do not all retry at once, each waits for RetryAfter and a random delay of up to a tenth of
-// it, at most 50 ms.
+// Each caller waits for RetryAfter and then for a random delay of up to a tenth of RetryAfter, at most 50 ms,
+// so that callers do not all retry at once.
 func TestRetriesAreSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, test := range []struct{ interval, maxDelay time.Duration }{
@@ -81,8 +81,8 @@ func TestRetriesAreSpread(t *testing.T) {
 	})
 }
 
-// A caller that cannot pass before its deadline fails immediately, whether other callers are in line or not.
-// A caller that can just pass does.
+// A caller that cannot pass before its deadline fails immediately, with and without other callers in line. A
+// caller that can pass a microsecond before its deadline does pass.
 func TestImpossibleWaitFailsImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiterOfOnePer(t, time.Second)
@@ -140,15 +140,15 @@ func TestLowCostDoesNotOvertakeHighCost(t *testing.T) {
 	})
 }
 
-// Callers are served in order, each once its RetryAfter has passed, or a little later. A caller that gives up
-// delays no other, wherever it is in line.
+// Callers are served in order, each when its RetryAfter has passed, or a little later. A caller that gives up
+// delays no other caller, at whatever place in line it was.
 func TestCallersAreServedInOrder(t *testing.T) {
 	for _, canceled := range [][]int{nil, {0, 1, 5, 11}} {
 		synctest.Test(t, func(t *testing.T) { checkLine(t, canceled) })
 	}
 }
 
-// checkLine lets twelve callers wait in line. The canceled callers give up after half a second.
+// checkLine lets twelve callers wait in line. Those with a number in canceled give up after half a second.
 func checkLine(t *testing.T, canceled []int) {
 	l := newLimiterOfOnePer(t, time.Second)
 	take := func(key string) {
@@ -205,7 +205,7 @@ func checkLine(t *testing.T, canceled []int) {
 	}
 }
 
-// If the store fails, each caller in line gets its error.
+// If the store fails, each caller in line gets the error of the store.
 func TestWaitFailsWithTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, store := newMemoryLimiter(t, ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour})
@@ -226,7 +226,8 @@ func TestWaitFailsWithTheStore(t *testing.T) {
 	})
 }
 
-// A refund does not wait in line. The first caller in line still passes only when it retries.
+// A refund does not wait in line. The first caller in line nevertheless passes only when it retries. A wait
+// for a cost of 0 is an error.
 func TestRefundDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := newMemoryLimiter(

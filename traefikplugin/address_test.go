@@ -11,8 +11,8 @@ import (
 // pointer returns a pointer to n.
 func pointer(n int) *int { return &n }
 
-// The client's address is the address that package pkg/ip of Traefik v3.6 returns for the same configuration
-// and request. Where that package returns none, it is the address of the connection.
+// The client's address is the same as package pkg/ip of Traefik v3.6 returns for the same configuration and
+// request. If that package returns none, it is the address of the connection.
 func TestClientAddressIsThatOfTraefik(t *testing.T) {
 	excluded := []string{"10.0.0.0/8", "2001:db8:1::/48", "192.0.2.1"}
 	for _, c := range []struct {

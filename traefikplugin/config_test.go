@@ -92,8 +92,8 @@ func TestInvalidSettingsAreNamed(t *testing.T) {
 	}
 }
 
-// A setting may have the type that Kubernetes passes, where all numbers are floating-point numbers, and the
-// name that a Caddyfile has.
+// Kubernetes passes all numbers as floating-point numbers, and other types than text: the plugin accepts
+// these. It also accepts the names that settings have in a Caddyfile.
 func TestNumbersBecomeText(t *testing.T) {
 	c := validConfig()
 	c.Other = map[string]any{"burst": float64(1000000), "max_conns": 4, "cleanup_probability": 0.25}

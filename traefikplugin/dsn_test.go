@@ -34,7 +34,8 @@ func captureLogUntil(t *testing.T, want string, do func()) string {
 	return buffer.String()
 }
 
-// The DSN may be in a file. Neither the log nor an error shows its password.
+// The DSN may be in a file. Neither the log nor an error shows the password of the DSN. A file beside a DSN,
+// and a missing file, are errors.
 func TestPasswordInDSNFileIsHidden(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	path := filepath.Join(t.TempDir(), "dsn")

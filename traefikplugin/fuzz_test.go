@@ -12,8 +12,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Any text may be configured as a key, a cost, a matcher or an address. Either the configuration is rejected
-// with an error that names the setting, or it evaluates every request without an error.
+// FuzzConfigurationIsValidOrNamesSetting configures any text as a key, a cost, a matcher or an address.
+// Either the configuration is rejected with an error that names the setting, or it evaluates every request
+// without an error.
 func FuzzConfigurationIsValidOrNamesSetting(f *testing.F) {
 	for _, text := range []string{
 		"{client_ip}", "{header.X-Key}|{cookie.id} | {path}", "t:{query.a}{uri}{query}",

@@ -52,7 +52,8 @@ func TestMetricsCountSourceOfDecision(t *testing.T) {
 	}
 }
 
-// A part of a request that may have a secret is hidden: one that is in a hashed key, or has the API key.
+// The records of the history hide the host or the path of a request if it may have a secret: if it is part of
+// a hashed key, or has the API key.
 func TestSecretsAreNotRecorded(t *testing.T) {
 	for name, c := range map[string]struct {
 		zone       Settings

@@ -19,9 +19,9 @@ import (
 // headerNames returns the sorted names of headers.
 func headerNames(h http.Header) []string { return slices.Sorted(maps.Keys(h)) }
 
-// A handler with leases responds like a handler that sends all requests to the queue. Each handler has its
-// own row. The quota is larger than the requests, because a lease refuses none, so the handlers differ at its
-// end.
+// A handler with leases responds like a handler that sends all requests to the queue. Each handler has a row
+// of its own. The quota is too large to be used up, because the handlers differ at its end: a lease refuses
+// no request.
 func TestLeaseDecidesLikeQueue(t *testing.T) {
 	dsn := cluster.Open(t)
 	random := seed.New(t)

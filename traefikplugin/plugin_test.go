@@ -136,7 +136,7 @@ func TestOnErrorAppliesToFailuresAndPanics(t *testing.T) {
 	}
 }
 
-// Each line about an outage has the cause, and one line says what happens to requests.
+// Each line of the log about an outage has the cause. One of them says whether requests pass.
 func TestLogHasCauseOfOutage(t *testing.T) {
 	for onError, want := range map[string]string{
 		"allow": "pg_ratelimit: middleware test: no decision: letting requests pass: ",

@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 )
 
-// Requests of 500 kB do not stay in memory after their responses, even if their key is a substring of a long
+// After its response, a request of 500 kB does not stay in memory, even if its key is a substring of its long
 // URL.
 func TestRequestsAreNotKept(t *testing.T) {
 	h := newMiddleware(t, t.Context(), newProcess(time.Millisecond), &passCounter{}, validConfig(Settings{

@@ -80,9 +80,9 @@ func TestClientReceivesHeadersOfTheLimit(t *testing.T) {
 	}
 }
 
-// After maxWraps responses in which the upstream sets no X-RateLimit header, it gets the server's own writer.
-// If the upstream then sets such a header, that response has two values. The plugin wraps the writer again
-// for the next maxWraps responses.
+// After maxWraps responses without an X-RateLimit header of the upstream, the upstream gets the server's own
+// writer, to save time. If it then sets such a header, that response has two values, and the plugin wraps the
+// writer again for the next maxWraps responses.
 func TestUpstreamWithoutHeadersGetsNativeWriter(t *testing.T) {
 	defer func(n int32) { maxWraps = n }(maxWraps)
 	maxWraps = 3
@@ -128,8 +128,8 @@ func TestUpstreamWithoutHeadersGetsNativeWriter(t *testing.T) {
 	}
 }
 
-// With the IETF's fields, even the first response has a member for each of the two middlewares, and none of
-// the upstream.
+// With the IETF's fields, even the first response has a member for each of the two middlewares, and no member
+// of the upstream.
 func TestFirstResponseHasOnlyLimitHeaders(t *testing.T) {
 	p := newProcess(time.Minute)
 	inner := newMiddleware(t, t.Context(), p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -53,7 +53,7 @@ func newStore(t *testing.T) ratelimit.Store {
 	return store
 }
 
-// wrap returns next behind a middleware.
+// wrap returns the handler next behind a middleware.
 func wrap(t *testing.T, store ratelimit.Store, o httplimit.Options) http.Handler {
 	t.Helper()
 	limited, err := httplimit.New(store, o)
@@ -75,7 +75,8 @@ func get(h http.Handler, remote string) *httptest.ResponseRecorder {
 	return response
 }
 
-// Requests from one address share a quota, whatever their port. Requests over Unix sockets share one, too.
+// Requests from one address share a quota, although their ports differ. All requests over Unix sockets share
+// another quota.
 func TestEachAddressHasItsQuota(t *testing.T) {
 	store := newStore(t)
 	limit := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 2, Window: time.Hour}
@@ -139,7 +140,8 @@ func (*failingStore) Reset(context.Context, time.Duration, []ratelimit.Hit) erro
 }
 func (*failingStore) Close() {}
 
-// If the store fails, a request passes, or is refused with DenyOnError. OnError gets the error.
+// If the store fails, a request passes, or with DenyOnError is refused. OnError gets the error. The store
+// gets the timeout of the options, or the default.
 func TestFailingStoreAdmitsUnlessDenyOnError(t *testing.T) {
 	limit := &ratelimit.Limit{Prefix: "p", Events: 2, Window: time.Hour}
 	for _, test := range []struct {

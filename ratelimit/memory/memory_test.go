@@ -47,7 +47,7 @@ func TestOptionsOutOfRange(t *testing.T) {
 	}
 }
 
-// If the store has Capacity keys, a new key evicts another one.
+// If the store has Capacity keys, a new key evicts another key, and the requests on it are decided as usual.
 func TestKeysAreBounded(t *testing.T) {
 	for _, capacity := range []int{1, 100, 5000} {
 		store := open(t, memory.Options{Capacity: capacity})
@@ -145,7 +145,7 @@ func TestKeysAreCopied(t *testing.T) {
 }
 
 // Many goroutines charge the same keys in different orders. Each request is charged on all its keys or on
-// none, so all keys have the same quota left.
+// none, so that in the end all keys have the same quota left. No decision shows a part of a request.
 func TestSeveralKeysAreChargedTogether(t *testing.T) {
 	store := open(t, memory.Options{}) // the keys are in different stripes
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}

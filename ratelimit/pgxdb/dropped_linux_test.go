@@ -14,8 +14,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// While a firewall or a host that is off drops packets, the kernel repeats them at longer and longer
-// intervals. After the server's return, the DB opens a new connection before the kernel's next packet.
+// While a firewall drops packets, or the host of the server is off, the kernel repeats packets at longer and
+// longer intervals. After the return of the server, the DB does not wait for the kernel's next packet: it
+// opens a new connection.
 func TestDroppedPacketsDelayNoReconnect(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it waits for timeouts of the system")

@@ -85,7 +85,8 @@ func TestProgramPoolStaysOpen(t *testing.T) {
 	}
 }
 
-// New refuses a missing pool. A pool with another encoding than UTF8 fails at its first use.
+// New refuses a missing pool. A pool with a client_encoding other than UTF8 fails at its first use, with an
+// error that names the encoding.
 func TestUnusablePoolIsRefused(t *testing.T) {
 	if _, err := pgxdb.New(nil); conformance.FieldOf(err) != "pool" {
 		t.Errorf("New(nil): error %v, want a FieldError for pool", err)
@@ -105,8 +106,8 @@ func TestUnusablePoolIsRefused(t *testing.T) {
 	}
 }
 
-// At opens connections with the hooks of the program's pool. The hook here sets a password, without which
-// logins fail.
+// At opens connections with the hooks and the tracer of the program's pool. In this test, a hook sets the
+// password, without which logins fail.
 func TestAtConnectsLikeProgramPool(t *testing.T) {
 	ctx := t.Context()
 	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\n" +

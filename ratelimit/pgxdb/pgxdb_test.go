@@ -63,8 +63,8 @@ func TestDSNErrorNamesFault(t *testing.T) {
 	}
 }
 
-// Options.MaxConns bounds the connections. If it is 0, the DSN does, and without a number in the DSN, the
-// bound is 8.
+// Options.MaxConns bounds the connections. If it is 0, pool_max_conns of the DSN bounds them, and without it
+// the bound is 8.
 func TestMaxConnsBoundsConnections(t *testing.T) {
 	for dsn, want := range map[string]int{"postgres://h/d": 8, "postgres://h/d?pool_max_conns=5": 5} {
 		for option, want := range map[int]int{0: want, 3: 3} {
@@ -97,7 +97,8 @@ func TestPreparedStatementExists(t *testing.T) {
 		}
 	}
 	run("SELECT 1")
-	// The name depends only on the text, so the test can prepare a statement of that name in another session.
+	// The name of a statement depends only on its text, so the test can prepare a statement of that name in
+	// another session.
 	s := &pgdb.Statement{SQL: "SELECT name FROM pg_prepared_statements WHERE statement = 'SELECT 1'"}
 	err = db.Run(t.Context(), []*pgdb.Statement{s})
 	if err != nil || s.Err != nil || len(s.Result) < 5 {

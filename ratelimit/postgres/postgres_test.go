@@ -33,7 +33,7 @@ func TestPostgresPassesConformance(t *testing.T) {
 	conformance.Store(t, func(t testing.TB) ratelimit.Store { return open(t) })
 }
 
-// Stats counts requests and remembered refusals, and after Close, Take fails.
+// Stats counts requests and remembered refusals. After Close, Take fails with ErrClosed.
 func TestStatsCountRequests(t *testing.T) {
 	store := open(t)
 	store.Prepare()

@@ -14,7 +14,8 @@ COMMENT ON FUNCTION rate_limit_shards() IS
 	// ShardTables creates the tables of a shard in the first schema of the search_path.
 	ShardTables = counters
 
-	// Shards creates the functions that the shards share, and stops counting in the tables outside them.
+	// Shards creates the functions that the shards share, and prevents programs from counting in the tables
+	// outside the shards.
 	Shards = citusShards
 
 	// ShardsReady returns 1 if the counts are in shards.

@@ -4,7 +4,8 @@
 -- A proxy sends a statement to the server of a placement directly, without Citus. The guard takes the same
 -- lock as a move of the placement, so the statement runs before or after the move. The statement fails if the
 -- placement is not on this server, and with the same code if the lock is not free in time, because then a
--- move is in progress. The guard is volatile, to see changes since the statement began.
+-- move is in progress. The guard is volatile, so that it sees changes that were committed after its statement
+-- began.
 CREATE OR REPLACE FUNCTION rate_limit_guard(placement bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 	SECURITY DEFINER SET search_path = pg_catalog AS $$
 BEGIN

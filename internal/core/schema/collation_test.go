@@ -40,8 +40,9 @@ func byteOrderSQL(t *testing.T) string {
 	return strings.Join(statements, "\n")
 }
 
-// New tables sort keys by their bytes, and tables of the npm library sort keys by the collation of the
-// database. With either order, the views return rows, and a proxy counts.
+// New tables sort keys by their bytes. Tables of the npm library sort keys by the collation of the database,
+// until the statements of their page change that. With either order, the views return rows, and a proxy
+// counts.
 func TestDatabasesWithOtherCollations(t *testing.T) {
 	for _, test := range []struct{ name, before, after, order string }{
 		{"new tables", "", "", "B a"},

@@ -17,9 +17,9 @@ func TestProxySeenInFutureIsNotLive(t *testing.T) {
 		"now soon")
 }
 
-// For a period with many rows, rate_limit_top reads only a part of the pages, and estimates the sums. The
-// query returns whether the two sums are about right, whether the sum is exact, and the percentage that was
-// read.
+// For a period with many rows, rate_limit_top reads only a sample of the pages, and estimates the sums. The
+// query top returns whether the sums of all and of refused requests are about right, whether the first is
+// exact, and the percentage of the pages that was read.
 func TestTopSendersOfManyRowsAreEstimated(t *testing.T) {
 	s := newTestDB(t)
 	s.exec(`SELECT rate_limit_upkeep();

@@ -24,8 +24,9 @@ func insertRowSQL(at string) string {
 		"VALUES ('%s', 1, 5, 'limited', 'web', 'n');", at)
 }
 
-// Upkeep creates the partitions of the next days before rows need them: at the end of a day, a month and a
-// year, and on a leap day, in any time zone of the session.
+// Upkeep creates the partitions of today and the next 7 days, so that no row lacks its partition: at the end
+// of a day, a month and a year, and on a leap day, with any time zone of the session. A second upkeep creates
+// nothing.
 func TestPartitionsAreThereBeforeTheFirstRow(t *testing.T) {
 	for _, zone := range []string{"America/New_York", "Pacific/Kiritimati", "UTC"} {
 		if testing.Short() && zone != "America/New_York" {

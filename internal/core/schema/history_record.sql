@@ -3,7 +3,8 @@
 -- in a fixed order, so that two proxies do not wait for each other in a circle.
 --
 -- Drivers cannot send NULL in arrays, so an empty text and a number below 0 represent NULL. The arrays are
--- unnested in a SELECT list, where they advance together. In FROM, Postgres would first store all elements.
+-- unnested in a SELECT list, where they advance together, and not in FROM, where Postgres would first store
+-- all elements.
 
 CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint,
 	written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$

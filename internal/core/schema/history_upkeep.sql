@@ -30,8 +30,8 @@ CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now()
 	RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $$
 DECLARE
 	expired record;
-	-- busy has each parent that was tried: NULL if this transaction has locked the parent, otherwise the
-	-- sessions that hold locks on the parent.
+	-- busy maps each parent that was tried to NULL if this transaction has locked the parent, and otherwise
+	-- to the sessions that hold locks on the parent.
 	busy jsonb := '{}';
 BEGIN
 	-- One session at a time runs this function or rate_limit_upkeep, which takes the same lock: 1885827693 is

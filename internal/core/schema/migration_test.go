@@ -15,9 +15,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// catalogSQL returns a line for each thing that a migration creates. A line of a column says whether the
-// column is NOT NULL, and lines of constraints leave this out: Postgres 18 has such constraints, with names
-// of its own.
+// catalogSQL returns a line for each thing that a migration creates. The line of a column says whether it is
+// NOT NULL. NOT NULL constraints have no lines, because only Postgres 18 has them, with names that it
+// chooses.
 const catalogSQL = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 	SELECT 'column ' || a.attrelid::regclass || '.' || a.attname || ' '
 		|| format_type(a.atttypid, a.atttypmod) || ' ' || a.attnotnull || ' '
@@ -41,8 +41,8 @@ const catalogSQL = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 		FROM pg_description WHERE objoid >= 16384
 ) AS lines`
 
-// The migrations of a store, of the policy and of the history create the same tables as the file: in an empty
-// database, and beside complete or incomplete tables of counts. A second run of the file changes nothing, and
+// The migrations of a store, of the policy and of the history create the same tables as schema.File, in an
+// empty database and in databases with some of the tables. A second run of the file changes nothing, and
 // loses no rows.
 func TestMigrationsMakeSameTables(t *testing.T) {
 	fromFile := newTestDB(t)
@@ -111,7 +111,7 @@ func (s *testDB) countHit(db pgdb.DB) *postgres.Store {
 	return store
 }
 
-// An older proxy leaves the tables of a newer one as they are.
+// An older proxy leaves the tables of a newer version as they are.
 func TestNewerSchemaStays(t *testing.T) {
 	s := newTestDB(t)
 	s.exec("CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE AS " +

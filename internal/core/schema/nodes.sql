@@ -24,8 +24,9 @@ report: The proxy's report about itself, which rate_limit_proxies has as columns
 	microseconds by the proxy's clock, and clock is the time of that clock at seen.
 $$);
 
--- A change counts until it is visible in the proxy's snapshot. The numbers of changes do not suffice, because
--- a change that is committed late has a lower number than changes that the proxy has applied before.
+-- rate_limit_behind counts the changes that are not visible in the proxy's snapshot. A comparison of the
+-- numbers of changes would not suffice, because a change that is committed late has a lower number than
+-- changes that the proxy has applied before.
 CREATE OR REPLACE FUNCTION rate_limit_behind(applied text, log oid,
 	made_before timestamptz DEFAULT 'infinity') RETURNS bigint
 	LANGUAGE plpgsql STABLE AS $$
@@ -92,8 +93,8 @@ $$);
 -- silent proxy counts for 10 minutes, because a proxy without the database may still run.
 --
 -- A proxy applies a change within a second, and a large change within five seconds, but reports the change
--- with its next heartbeat. The column behind is therefore rarely 0 while users are created all the time. The
--- state behind is about the column late, which is then 0.
+-- with its next heartbeat. The column behind is therefore rarely 0 while users are created all the time.
+-- Therefore the state behind uses the column late, which is then 0.
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 	WITH proxies AS (
 		SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false)

@@ -1,8 +1,9 @@
 package schema
 
-// The marks of a part are elements of a VALUES list: each table of the part, and a column that tables of
-// other programs lack. A part refuses to run if a table lacks its column, because CREATE TABLE IF NOT EXISTS
-// would keep that table. A part also refuses a server that is too old.
+// The marks of a part are elements of a VALUES list: each table of the part, and its mark, which is a column
+// that a table of another program with the same name would lack. A part refuses to run if a table lacks its
+// mark, because CREATE TABLE IF NOT EXISTS would keep that table. A part also refuses a server that is too
+// old.
 const (
 	counterMarks = `('rate_limit_ephemeral', 'prefix'), ('rate_limit_durable', 'prefix'),
 	('rate_limit_processes', 'process')`

@@ -24,9 +24,9 @@ const Policy = refusePolicy + describe + policyLists + policyPeople + policyRule
 	policyRuleFunction + policyProxyFunctions + policyViews + policyAnswers + policyCommands +
 	policyDocument + end + policyEnd
 
-// Lock begins a migration: only the process with the lock, which has an arbitrary number, migrates.
-// lock_timeout bounds the wait for a table in use, because decisions wait behind a migration that waits. No
-// other timeout ends a migration.
+// Lock begins a migration. It takes a lock with an arbitrary number, so that only one process migrates at a
+// time. lock_timeout bounds the wait for a table in use, because decisions queue behind a migration that
+// waits for the table. No other timeout ends a migration.
 const Lock = pg.GuardSQL + `SELECT pg_advisory_xact_lock(1885827692);
 SELECT set_config('lock_timeout', '200ms', true);`
 
@@ -34,8 +34,8 @@ SELECT set_config('lock_timeout', '200ms', true);`
 const longerLockTimeout = `
 SELECT set_config('lock_timeout', '500ms', true);`
 
-// NodesOnce is Nodes for concurrent processes. NodesOnce fails without the tables of counts, and during a
-// restore.
+// NodesOnce is Nodes for concurrent processes. NodesOnce fails if the tables of counts are missing, and
+// during a restore.
 const NodesOnce = Lock + `
 DO $once$ BEGIN
 	IF (SELECT r.counters = 0 OR r.restoring = 1
@@ -85,8 +85,8 @@ COMMIT;
 RESET statement_timeout;
 `
 
-// waitForMigrations takes the same lock as Lock, but sets no lock_timeout, because an operator can wait for a
-// table in use.
+// waitForMigrations takes the same lock as Lock, but sets no lock_timeout: an operator, unlike a proxy, can
+// wait for a table in use.
 const waitForMigrations = `
 DO $$ BEGIN PERFORM set_config(name, '0', true) FROM pg_settings
 	WHERE name = 'transaction_timeout'; PERFORM pg_advisory_xact_lock(1885827692); END $$;

@@ -32,7 +32,7 @@ BEGIN
 			(SELECT max(u.resets_at) FROM rate_limit_used_by($1, $2) u)
 		FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1
 			AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2)
-		-- Zeros would mean that there was no request.
+		-- Without any recorded usage, return no row: a row with zeros would mean that there was no request.
 		HAVING EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id > '');
 	END IF;
 END $$;

@@ -297,10 +297,11 @@ COMMENT ON FUNCTION rate_limit_policy_write IS
 	'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides. '
 	'The error is about the row that the server refuses.';
 
--- Tables are locked in the order of other commands. Limits and overrides are deleted first, because a new
--- limit may have the name of an old limit. An override must suit its limit after each statement, so overrides
--- that change have no amount while limits change. Deferred constraints are checked before the function
--- returns, so that their errors come from the function and not from COMMIT.
+-- Tables are locked in the same order as by other commands, so that no deadlock is possible. Limits and
+-- overrides are deleted first, because a new limit may have the name of an old limit. An override must suit
+-- its limit after each statement, so overrides that change have no amount while limits change. Deferred
+-- constraints are checked before the function returns, so that their errors come from the function and not
+-- from COMMIT.
 CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false,
 	dry_run boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$

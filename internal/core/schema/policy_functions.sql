@@ -10,7 +10,7 @@ DECLARE
 	names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(inputs));
 	resets CONSTANT text[] := ARRAY(SELECT n FROM unnest(reset) AS n WHERE NOT inputs ? n);
 	others CONSTANT text[] := ARRAY(SELECT n FROM jsonb_object_keys(fields) AS n WHERE n <> ALL (keys));
-	-- Without a column to set, UPDATE must still find an existing row.
+	-- If there is no column to set, UPDATE sets a key to its own value, so that it still finds the row.
 	sets text := format('%1$I = x.%1$I', keys[1]);
 	same CONSTANT text := (SELECT string_agg(format('x.%1$I IS NOT DISTINCT FROM t.%1$I', k), ' AND ')
 		FROM unnest(keys) AS k);

@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_overrides (
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_overrides_must_differ_in_more_than_the_amount
 	ON rate_limit_overrides
 	(rule, limit_name, tier, user_id, key_id, valid) NULLS NOT DISTINCT;
--- The columns with foreign keys that are NULL in most rows.
+-- Indexes for columns with foreign keys. These columns are NULL in most rows, which the indexes leave out.
 DO $$
 DECLARE
 	source record;

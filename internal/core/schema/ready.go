@@ -67,9 +67,9 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 //   - A function of the registry exists, but neither the registry nor the tables of counts.
 //   - A table of counts exists without its primary key.
 //
-// pg_dump sorts by kind and name: a restore creates functions before tables, and tables before keys and
-// triggers, and drops them in the opposite order. Therefore rate_limit_apply is the first function of the
-// policy that a restore creates, and the last function of the policy that a restore drops.
+// A restore creates functions before tables, and tables before keys and triggers, and drops them in the
+// opposite order, because pg_dump sorts by kind and then by name. By its name, rate_limit_apply is the first
+// function of the policy that a restore creates, and the last that it drops.
 const RestoredInPart = `(` + functionExists + `IN ('rate_limit_apply', 'rate_limit_policy_version'))
 	AND NOT ` + PolicyWhole + `
 	OR ` + functionExists + `= 'rate_limit_history_version')

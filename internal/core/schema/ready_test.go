@@ -12,8 +12,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// Tables that another process makes during a query are not a restore. The snapshot of the query is older
-// than the tables, but to_regclass finds them.
+// Tables that another process has just created do not count as a restore. The snapshot of the query is older
+// than these tables, but to_regclass finds them, without their keys.
 func TestConcurrentMigrationIsNoRestore(t *testing.T) {
 	s := openTestDB(t)
 	reader := cluster.Connect(t, s.dsn)
@@ -39,8 +39,8 @@ func TestConcurrentMigrationIsNoRestore(t *testing.T) {
 	}
 }
 
-// A restore creates functions in the order of their names. A proxy that starts during a restore finds the
-// first function, and creates no tables.
+// RestoredInPart tests whether the first function of the policy exists. A restore creates functions in the
+// order of their names, so a proxy that starts during a restore finds this function, and creates no tables.
 func TestRestoreIsDetectedByFirstFunction(t *testing.T) {
 	var names []string
 	functions := regexp.MustCompile(`FUNCTION (rate_limit_[a-z_]+)\(`)
@@ -53,7 +53,8 @@ func TestRestoreIsDetectedByFirstFunction(t *testing.T) {
 	}
 }
 
-// A registry without a column that this program writes is not up to date, and its migration names the column.
+// A registry that lacks a column that this program writes is not up to date, and the error of its migration
+// names the column.
 func TestOlderRegistryIsNotReady(t *testing.T) {
 	s := newTestDB(t)
 	s.expect(schema.NodesReady, "1")

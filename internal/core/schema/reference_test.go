@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
 
-// The page about the policy has the comment of each column that people set.
+// docs/policy.md has the comment of each column of the policy that operators set.
 func TestPolicyPageDescribesEachColumn(t *testing.T) {
 	const (
 		page = "../../../docs/policy.md"

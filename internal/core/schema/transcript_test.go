@@ -92,7 +92,7 @@ func rowsOf(result *pgconn.Result) string {
 	return strings.Join(lines, "\n")
 }
 
-// A command of the transcript constraints violates each constraint of our tables.
+// For each constraint of our tables, the transcript constraints has a command that violates it.
 func TestEachConstraintIsBroken(t *testing.T) {
 	text := readFile(t, "testdata/constraints.txt")
 	names := newTestDB(t).queryText(`SELECT CASE WHEN c.conname LIKE 'rate\_limit\_%'

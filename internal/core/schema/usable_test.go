@@ -17,7 +17,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// If each of two transactions deletes one of the two limits of a rule, the second transaction is refused.
+// A rule keeps its last limit: if each of two transactions deletes one of the two limits of a rule, the
+// second transaction is refused.
 func TestLastLimitStays(t *testing.T) {
 	s := newTestDB(t)
 	s.exec("SELECT rate_limit_rule('two', per_hour => 1, per_day => 2)")
@@ -45,7 +46,8 @@ func TestLastLimitStays(t *testing.T) {
 	s.expect("SELECT name FROM rate_limit_rule_limits", "per_day")
 }
 
-// The database accepts only patterns that proxies accept, and all paths that proxies accept.
+// The database accepts only hosts, paths and parts of a key that proxies accept, and all paths that proxies
+// accept.
 func TestDatabaseAndProxiesAcceptSamePatterns(t *testing.T) {
 	s := newTestDB(t)
 	s.exec("SELECT rate_limit_rule('r', per_hour => 1)")

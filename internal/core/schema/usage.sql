@@ -73,7 +73,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_counter_tables IS
 	'The tables of counters, each with the table of the processes that hold slots of its counters.';
 
--- Proxies lock rows in the same order, so no deadlock is possible.
+-- The rows are locked in the same order as by proxies, so no deadlock is possible.
 CREATE OR REPLACE FUNCTION rate_limit_delete_counters(counters regclass, processes regclass, prefixes text[],
 	keys text[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -128,9 +128,9 @@ COMMENT ON FUNCTION rate_limit_reset IS
 	'Deletes the counters of a prefix and a key, so that the full quota is available again. Returns the '
 	'number of deleted counters. It fails while running requests hold slots of a counter.';
 
--- Package algorithm defines all terms: used is the quota minus the units that Peek returns as free. A part of
--- a unit admits no request, so used is rounded up. Sums that may be large have the type numeric. A row too
--- far in the future counts as a new row.
+-- Package algorithm defines all terms: used is the quota minus the units that Peek returns as free. A
+-- fraction of a unit admits no request, so used is rounded up. Sums that may exceed a bigint have the type
+-- numeric. A row that is too far in the future counts as a new row.
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint,
 	count bigint, prev_count bigint,
 	window_start timestamptz, tokens float8, last_refill timestamptz, remainder bigint,

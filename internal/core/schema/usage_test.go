@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The used units that rate_limit_usage_of returns and the units that Peek returns add up to the quota. Both
-// functions return the same time of reset. The row may first have had hits of another limit.
+// The used units that rate_limit_usage_of returns and the free units that Peek returns add up to the quota,
+// and both return the same time of reset. The same holds for a row that first had hits of another limit.
 func TestUsedAndLeftAddUpToTheQuota(t *testing.T) {
 	s := openTestDB(t, schema.Counters)
 	conformance.EachDefinition(t, 300, func(t *rapid.T, name string) {

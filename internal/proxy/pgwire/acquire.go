@@ -9,24 +9,24 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
-// waiter is a call that waits for a connection. It is in Pool.waiting until its wait ends. Until then, the
-// pool's mutex guards done, c and failure.
+// waiter is a call that waits for a connection. It is in Pool.waiters until its wait ends. Until then, the
+// pool's mutex guards ended, c and failure.
 type waiter struct {
-	ready   chan struct{} // receives one value when done is set
-	done    bool          // the wait has ended: c or failure is set
+	ready   chan struct{} // receives one value when ended is set
+	ended   bool          // the wait has ended: c or failure is set
 	c       *conn
 	failure *pg.ServerError // with the Code of a server that refused a login
 }
 
-// fresh reports whether an idle connection may be used: it is not too old, leads to the current primary and
-// has received nothing.
+// fresh reports whether an idle connection may be used: it is not too old, leads to the current primary, and
+// has received nothing since its last use.
 func (p *Pool) fresh(c *conn, now time.Duration) bool {
 	return now <= c.expires && c.generation == atomic.LoadInt32(&p.targets.generation) && len(c.readDone) == 0
 }
 
-// acquire returns the most recently used idle connection, or waits for one until ctx ends. The caller owns
-// the connection until release or drop. acquire drops a connection that received anything while it was idle:
-// its end, an error before its end, or rarely a notice.
+// acquire returns the most recently used idle connection, or waits for a connection until ctx ends. The
+// caller owns the connection until release or drop. acquire drops a connection that received anything while
+// it was idle: the end of the connection, an error before its end, or, rarely, a notice.
 func acquire(p *Pool, ctx context.Context) (*conn, *pg.ServerError) {
 	now := time.Since(p.created)
 	for {
@@ -56,7 +56,7 @@ func (p *Pool) wait(ctx context.Context) (*conn, *pg.ServerError) {
 		return nil, &pg.ServerError{Err: errClosed}
 	}
 	w := &waiter{ready: make(chan struct{}, 1)}
-	p.waiting = append(p.waiting, w)
+	p.waiters = append(p.waiters, w)
 	p.dialIfNeeded()
 	p.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { p.cancelWait(ctx, w) })
@@ -75,12 +75,12 @@ func (p *Pool) cancelWait(ctx context.Context, w *waiter) {
 	defer p.logPanic()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if w.done {
+	if w.ended {
 		return
 	}
-	for i := range p.waiting {
-		if p.waiting[i] == w {
-			p.waiting = append(p.waiting[:i:i], p.waiting[i+1:]...)
+	for i := range p.waiters {
+		if p.waiters[i] == w {
+			p.waiters = append(p.waiters[:i:i], p.waiters[i+1:]...)
 			break
 		}
 	}
@@ -102,17 +102,17 @@ func noTurn(ctx context.Context, state string) error {
 }
 
 // endWait passes a connection or an error to a waiter. The caller holds the mutex and removes w from
-// Pool.waiting.
+// Pool.waiters.
 func (p *Pool) endWait(w *waiter, c *conn, failure *pg.ServerError) {
-	w.done = true
+	w.ended = true
 	w.c = c
 	w.failure = failure
 	w.ready <- struct{}{}
 }
 
-// release returns a connection to the pool if c.usable is set, and otherwise closes it. It also closes a
-// connection to a replaced primary, and a connection with unread bytes in its buffer, because the next call
-// would read them as its response.
+// release returns a connection to the pool if c.usable is set, and otherwise closes the connection. release
+// also closes a connection to a replaced primary, and a connection with unread bytes in its buffer, because
+// the next call would read these bytes as its response.
 func release(p *Pool, c *conn) {
 	if !c.usable || c.discard || c.r != c.w || c.generation != atomic.LoadInt32(&p.targets.generation) {
 		p.drop(c, c.usable)
@@ -132,9 +132,9 @@ func release(p *Pool, c *conn) {
 // putConn passes a connection to the first waiter, or adds it to the idle connections. The caller holds the
 // mutex.
 func putConn(p *Pool, c *conn) {
-	if len(p.waiting) > 0 {
-		w := p.waiting[0]
-		p.waiting = p.waiting[1:]
+	if len(p.waiters) > 0 {
+		w := p.waiters[0]
+		p.waiters = p.waiters[1:]
 		p.endWait(w, c, nil)
 		return
 	}

@@ -23,8 +23,9 @@ const (
 	authSASLFinal = 12
 )
 
-// loginState is the state of a login. The server requests at most one authentication. In SCRAM, each side
-// sends two messages.
+// loginState is the state of a login, which passes the states from notRequested to accepted in their order.
+// It skips the states of methods other than the server's: the server requests one method at most. In SCRAM,
+// each side sends two messages.
 type loginState int
 
 const (
@@ -45,18 +46,18 @@ type login struct {
 	scram    *scram // set from scramStarted on
 }
 
-// logIn completes the login after the StartupMessage. It responds to the server's requests for authentication
+// logIn completes the login after the StartupMessage: it responds to the server's requests for authentication
 // until the server is ready for statements.
 func logIn(c *conn, cfg *config, password string) *connectError {
 	l := &login{c: c, cfg: cfg, password: password}
 	for {
-		kind, body, err := next(c)
+		kind, body, err := readMessage(c)
 		if err != nil {
 			return networkError(err.Error())
 		}
 		switch {
 		case kind == 'E':
-			return refused(parseErrorResponse(body))
+			return refusedLogin(parseErrorResponse(body))
 		case kind == 'R' && len(body) >= 4 && l.state != accepted:
 			err = l.respond(binary.BigEndian.Uint32(body), string(body[4:]))
 		case kind == 'K' && len(body) >= 8 && len(body) <= 4+256:
@@ -74,16 +75,17 @@ func logIn(c *conn, cfg *config, password string) *connectError {
 	}
 }
 
-// refused returns the error of a login that the server refused.
-func refused(e *pg.ServerError) *connectError {
+// refusedLogin returns the error of a login that the server refused.
+func refusedLogin(e *pg.ServerError) *connectError {
 	// Another host may accept the login if this server is starting, stopping or full. If pg_hba.conf has no
-	// entry for this client, it may have one for different encryption.
+	// entry for this client, it may have an entry for this client with different encryption.
 	elsewhere := strings.HasPrefix(e.Code, "57") || strings.HasPrefix(e.Code, "53")
 	return &connectError{text: e.Err.Error(), code: e.Code, final: !elsewhere,
 		retry: e.Code == pg.InvalidAuthorization}
 }
 
-// errBinding refuses a login without SCRAM.
+// errBinding is the error of a login that requires channel binding, if the server requests another method
+// than SCRAM.
 var errBinding = errors.New("channel_binding=require needs scram-sha-256, but the server logs in by " +
 	"another method")
 
@@ -155,11 +157,11 @@ func (l *login) startScram(offered string) error {
 	if _, err := rand.Read(random); err != nil {
 		return err
 	}
-	first := s.first("", base64.StdEncoding.EncodeToString(random))
+	message := s.first("", base64.StdEncoding.EncodeToString(random))
 	l.scram = s
 	l.state = scramStarted
-	length := binary.BigEndian.AppendUint32(nil, uint32(len(first)))
-	return send(l.c, 'p', s.mechanism+"\x00"+string(length)+first)
+	length := binary.BigEndian.AppendUint32(nil, uint32(len(message)))
+	return send(l.c, 'p', s.mechanism+"\x00"+string(length)+message)
 }
 
 // md5Hex returns the MD5 sum of text as hexadecimal digits.

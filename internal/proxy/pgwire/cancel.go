@@ -10,10 +10,10 @@ import (
 // cancelTimeout bounds a CancelRequest, including its connection.
 const cancelTimeout = 2 * time.Second
 
-// cancelIfLate starts a goroutine if c is late. The goroutine requests that the server cancel the statements
-// of c, and then closes c.raw. The caller still owns c and must release it.
+// cancelIfLate starts a goroutine if c has timed out. The goroutine requests that the server cancel the
+// statements of c, and then closes c.raw. The caller still owns c and must release c.
 func cancelIfLate(p *Pool, c *conn) {
-	if !c.late {
+	if !c.timedOut {
 		return
 	}
 	p.mu.Lock()

@@ -50,7 +50,7 @@ func (t target) String() string {
 	return net.JoinHostPort(t.host, t.port)
 }
 
-// variable returns the environment variable for a parameter that is missing from the connection string.
+// variable returns the name of the environment variable that replaces a missing parameter.
 func variable(parameter string) string {
 	switch parameter {
 	case "dbname":
@@ -68,8 +68,8 @@ var ignored = []string{"servicefile", "krb", "gss", "sslcompression", "sslpasswo
 	"max_protocol_version", "keepalives", "tcp_user_timeout", "fallback_application_name", "pool_", "oauth_",
 	"scram_", "description_cache_capacity", "statement_cache_capacity", "default_query_exec_mode"}
 
-// parameters holds the parameters of a connection string that have not been taken yet. The parameters left at
-// the end become settings of the session.
+// parameters holds the parameters of a connection string that have not been taken yet. The parameters that
+// are never taken become settings of the session.
 type parameters struct {
 	values map[string]string
 	env    func(string) (string, bool)
@@ -141,8 +141,8 @@ func (p *parameters) duration(name string, fallback time.Duration) time.Duration
 	return d
 }
 
-// fixed lists parameters that would be unsafe to ignore. After each name come the values that are permitted
-// because they have no effect.
+// fixed lists the parameters that this client does not support and that would be unsafe to ignore. After the
+// name of a parameter come the values that are permitted, because they ask for what the client does anyway.
 var fixed = [][]string{
 	{"service", ""}, {"hostaddr", ""}, {"sslcrl", ""}, {"sslcrldir", ""}, {"requirepeer", ""},
 	{"require_auth", ""}, {"ssl", ""}, {"gssencmode", "disable", "prefer"}, {"min_protocol_version", "3.0"},
@@ -242,11 +242,11 @@ func (p *parameters) settings() map[string]string {
 		}
 	}
 	for name, value := range p.values {
-		kept := true
+		isSetting := true
 		for _, start := range ignored {
-			kept = kept && !strings.HasPrefix(name, start)
+			isSetting = isSetting && !strings.HasPrefix(name, start)
 		}
-		if kept {
+		if isSetting {
 			settings[name] = value
 		}
 	}

@@ -17,7 +17,7 @@ const (
 	maxMessage      = 16 << 20
 	maxErrorMessage = 1 << 20 // for an error or a notice
 	firstBuffer     = 16 << 10
-	maxIdleBuffer   = 256 << 10 // an idle connection does not keep a larger one
+	maxIdleBuffer   = 256 << 10 // an idle connection does not keep a larger buffer
 )
 
 // errTruncated reports that the server closed the connection.
@@ -38,15 +38,15 @@ var longAgo = time.Unix(1, 0)
 //
 // While the connection is idle, its watcher waits in Read. The watcher is a goroutine that detects the end of
 // the connection immediately. startWatching passes buf[w:], readN and readErr to the watcher. fill takes
-// these fields back after readDone has reported the end of the Read. So the watcher reads the first bytes of
-// a response, and the owner reads the rest.
+// these fields over after readDone has reported the end of the Read. So the watcher reads the first bytes of
+// a response, and the owner reads all further bytes.
 type conn struct {
 	raw       net.Conn    // the socket
 	nc        net.Conn    // raw, or TLS over it
 	secure    *tls.Config // nil without TLS
 	peer      peer
 	cancelKey []byte    // process and secret, for a CancelRequest
-	interrupt func()    // makes the Read or Write under way fail; the connection is then unusable
+	interrupt func()    // makes the Read or Write in progress fail, and all later ones
 	deadline  time.Time // the end of the login
 
 	generation int32 // see targetMemory
@@ -69,12 +69,12 @@ type conn struct {
 
 	request    []byte // a buffer for the next request
 	statements map[string]*prepared
-	plan       []*prepared // the plans of the statements in the pipeline
-	uses       int         // the number of further uses without pg.Guard
+	plan       []*prepared // the plan of each statement in the pipeline
+	uses       int         // how often the connection may still be used without pg.Guard
 	usable     bool        // the connection is in a known state after a call
 	grown      bool        // the buffers have grown
 	discard    bool        // close the connection after this call
-	late       bool        // the server has not answered in time, and may still work on the request
+	timedOut   bool        // the server has not answered in time, and may still work on the request
 	canceling  bool        // another goroutine sends a CancelRequest and then closes raw
 	closed     bool
 	writing    chan error // receives the result of a Write in another goroutine; nil without one
@@ -87,9 +87,9 @@ func newConn(raw net.Conn, to peer) *conn {
 	}
 }
 
-// next reads one message. It skips messages that may arrive at any time. The body is valid until the next
-// call.
-func next(c *conn) (byte, []byte, error) {
+// readMessage reads one message, and returns its kind and its body, which is valid until the next call. It
+// skips messages that may arrive at any time, such as notices.
+func readMessage(c *conn) (byte, []byte, error) {
 	for {
 		for c.w-c.r < 5 {
 			if err := fill(c); err != nil {
@@ -116,8 +116,8 @@ func next(c *conn) (byte, []byte, error) {
 	}
 }
 
-// fill reads more data into the buffer. It may move the unread data. If this process is late, fill also reads
-// data that arrived before the deadline.
+// fill reads more data into the buffer, and may move the unread data there. If this process had no processor
+// time at the deadline, fill still reads data that arrived before the deadline.
 func fill(c *conn) error {
 	err := fillInTime(c)
 	for c.timeout > 0 && c.lateReads < maxLateReads && errors.Is(err, os.ErrDeadlineExceeded) {

@@ -12,7 +12,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Bounds of one attempt to connect, from the host's look-up to the end of the login, without connect_timeout.
+// Without connect_timeout, these bound one attempt to connect, from the look-up of the host to the end of the
+// login.
 const (
 	shortAttempt = 2 * time.Second  // if there is another address to try
 	longAttempt  = 10 * time.Second // otherwise
@@ -49,7 +50,8 @@ type connectError struct {
 // networkError returns the error of a connection that failed before the server reported anything.
 func networkError(text string) *connectError { return &connectError{text: text, network: true} }
 
-// add adds the error of an attempt at an address. It copies network and final from the latest attempt.
+// add adds the error of an attempt to connect to an address. The fields network and final describe the last
+// attempt that was added.
 func (e *connectError) add(address string, failure *connectError) {
 	if e.text != "" {
 		e.text += "; "
@@ -112,7 +114,7 @@ func (c *config) attemptLimit(addresses int) time.Duration {
 	return longAttempt
 }
 
-// lookUp finds a target's addresses.
+// lookUp returns the addresses of a target.
 func lookUp(ctx context.Context, t target, limit time.Duration) ([]peer, error) {
 	if t.unix() {
 		return []peer{{target: t, network: "unix", address: t.String()}}, nil
@@ -175,7 +177,7 @@ func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer,
 	_ = raw.SetDeadline(c.deadline)
 	failure := startTLS(ctx, c, cfg, enc)
 	if failure == nil {
-		// If the Write fails, logIn may read the reason, such as a refused client certificate.
+		// If the Write fails, logIn may still read the reason, such as a refused client certificate.
 		_, _ = c.nc.Write(cfg.startup())
 		failure = logIn(c, cfg, cfg.passwordFor(to.target))
 	}
@@ -263,7 +265,7 @@ func checkSession(ctx context.Context, c *conn, cfg *config, targets *targetMemo
 	if len(cfg.targets) == 1 || timeline.Err != nil || err != nil || len(columns) != 1 {
 		return nil
 	}
-	generation, ok := targets.current(string(columns[0]))
+	generation, ok := targets.recordTimeline(string(columns[0]))
 	if !ok {
 		return &connectError{text: pg.Replaced}
 	}

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// dialInterval is the least time between the starts of two dials while the first is not finished. While a
-	// server does not respond, dials start one after another, so a recent dial is under way when the server
-	// returns.
+	// dialInterval is the minimum time between the starts of two dials while the first is not finished. While
+	// a server does not respond, dials start one after another, so that a recent dial is in progress when the
+	// server returns.
 	dialInterval = 250 * time.Millisecond
 
 	// replaceAfter is the age from which a new dial replaces a dial if MaxConns does not allow both.
 	replaceAfter = time.Second
 )
 
-// dial is a connection being made in its own goroutine. If the call that needed the connection ends first,
+// dial is an attempt to make a connection, in its own goroutine. If the call that started it ends first,
 // another call gets the connection.
 type dial struct {
 	ctx      context.Context
@@ -32,7 +32,7 @@ type dial struct {
 
 // dialIfNeeded starts a dial if calls wait and the pool may connect. The caller holds the mutex.
 func (p *Pool) dialIfNeeded() {
-	if p.closed || len(p.waiting) == 0 {
+	if p.closed || len(p.waiters) == 0 {
 		return
 	}
 	now := time.Now()
@@ -40,7 +40,7 @@ func (p *Pool) dialIfNeeded() {
 		return
 	}
 	if p.open > 0 && now.Sub(p.lastFailure) < dialInterval {
-		return // the server just refused a connection, and others are open
+		return // the server has just refused a connection, and calls can use the open ones
 	}
 	if p.open >= p.cfg.maxConns {
 		for _, d := range p.dials {
@@ -85,8 +85,8 @@ func connectSafely(ctx context.Context, p *Pool) (c *conn, failure *connectError
 	return connect(ctx, cfg, &p.targets)
 }
 
-// dialFinished puts a new connection into the pool. If the dial failed and no other connection exists, it
-// ends all waits with the dial's error.
+// dialFinished puts a new connection into the pool. If the dial failed and no other connection exists or is
+// being made, dialFinished ends all waits with the error of the dial.
 func (p *Pool) dialFinished(d *dial, c *conn, failure *connectError) {
 	p.mu.Lock()
 	for i := range p.dials {
@@ -114,13 +114,14 @@ func (p *Pool) dialFinished(d *dial, c *conn, failure *connectError) {
 			// If another connection is in use or being made, the waiters wait for it.
 			if len(p.dials) == 0 && p.open == len(p.idle) {
 				err := errors.New("pgwire: no connection " + p.login.destination() + ": " + failure.text)
-				for _, w := range p.waiting {
+				for _, w := range p.waiters {
 					p.endWait(w, nil, &pg.ServerError{Err: err, Code: failure.code})
 				}
-				p.waiting = nil
+				p.waiters = nil
 			}
 		}
-		// No later call may arrive to start a dial, so a timer starts a dial for the calls that still wait.
+		// For the calls that still wait, a timer starts another dial, because no later call may arrive to
+		// start it.
 		time.AfterFunc(dialInterval, p.dialAgain)
 	}
 	p.dialIfNeeded()
@@ -148,8 +149,8 @@ func (c *config) destination() string {
 	return text
 }
 
-// logPanic recovers a panic and logs it, because a panic in a goroutine would end the program. Use it with
-// defer.
+// logPanic recovers from a panic and logs the panic, because a panic in a goroutine would end the program.
+// Use logPanic with defer.
 func (p *Pool) logPanic() {
 	if r := recover(); r != nil {
 		p.log(panicError(r).Error())

@@ -62,16 +62,16 @@
 // the connection. Connections are also made in other goroutines, so a connection that takes longer than the
 // call serves a later call. Without connect_timeout, an attempt ends after 10 seconds, or after 2 seconds if
 // there is another address to try. For 10 seconds, a host that did not respond is tried after the other
-// hosts. A call does not check an idle connection, because the check would take a round trip. The end of a
-// connection is detected immediately, and TCP's keep-alive probes find a connection that a firewall has
-// dropped.
+// hosts. A call does not check an idle connection, because the check would take a round trip. It need not:
+// the watcher detects the end of a connection immediately, and TCP's keep-alive probes find a connection that
+// a firewall has dropped.
 //
 // # Goroutines
 //
-// Each connection has one goroutine, which detects the end of the connection immediately. A connection that
-// is being made or canceled has a second goroutine, and so has a request above 64 KiB while it is written.
-// The number of connections bounds the number of goroutines. All these goroutines recover from panics,
-// because a panic in a goroutine ends Traefik.
+// Each connection has one goroutine, its watcher. A connection that is being made or canceled has a second
+// goroutine, and so has a request above 64 KiB while it is written. The number of connections therefore
+// bounds the number of goroutines. All these goroutines recover from panics, because a panic in a goroutine
+// ends Traefik.
 //
 // # Code for an interpreter
 //

@@ -23,9 +23,9 @@ func parseDSN(dsn string) (map[string]string, error) {
 	return parsePairs(dsn)
 }
 
-// parseURL parses the URL after its scheme: user:password@host:port,host:port/dbname?name=value&…
-// Where libpq and RFC 3986 differ, parseURL follows libpq, except that it refuses a second "@". The first "@"
-// is then probably part of the password, and errors would show the rest of the password as a host.
+// parseURL parses the URL after its scheme: user:password@host:port,host:port/dbname?name=value&… Where libpq
+// and RFC 3986 differ, parseURL follows libpq, except that it refuses a second "@": the first "@" is then
+// probably part of the password, and errors would show the end of the password as a host.
 func parseURL(rest string) (map[string]string, error) {
 	var parts [][2]string // names of parameters and their encoded values
 	add := func(name, value string) {
@@ -45,8 +45,8 @@ func parseURL(rest string) (map[string]string, error) {
 			`dsn: a second "@" in a URL, or one after a "/"; in a user or password "@" must be ` +
 				`written %40, and "/" must be %2F`)
 	}
-	list, dbname, _ := strings.Cut(authority, "/")
-	hosts, ports, err := splitHosts(list)
+	servers, dbname, _ := strings.Cut(authority, "/")
+	hosts, ports, err := splitHosts(servers)
 	if err != nil {
 		return nil, err
 	}
@@ -82,9 +82,9 @@ func parseURL(rest string) (map[string]string, error) {
 }
 
 // splitHosts splits host:port,host:port… into a list of hosts and a list of ports.
-func splitHosts(list string) (string, string, error) {
+func splitHosts(servers string) (string, string, error) {
 	var hosts, ports []string
-	for _, item := range strings.Split(list, ",") {
+	for _, item := range strings.Split(servers, ",") {
 		host, port, err := net.SplitHostPort(item)
 		if err != nil {
 			host, port, err = net.SplitHostPort(item + ":")
@@ -139,7 +139,7 @@ func parsePairs(dsn string) (map[string]string, error) {
 var nameForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*$`)
 
 // parameterName validates the name of a parameter and returns libpq's name for it. Its error completes a
-// sentence.
+// sentence that begins with the name.
 func parameterName(name string) (string, error) {
 	if !nameForm.MatchString(name) {
 		return "", errors.New("must be letters, digits, underscores and dots")
@@ -151,7 +151,7 @@ func parameterName(name string) (string, error) {
 }
 
 // decode trims spaces and undoes the percent-encoding of a part of a URL. Its error completes a sentence and
-// quotes nothing.
+// quotes nothing, because raw may be a password.
 func decode(raw string) (string, error) {
 	raw = strings.Trim(raw, " ")
 	value, err := url.PathUnescape(raw)

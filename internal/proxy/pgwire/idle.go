@@ -11,9 +11,9 @@ func (p *Pool) checkIdleLater() {
 }
 
 // closeExpired closes idle connections that are too old, were idle for too long, received something, or lead
-// to a replaced primary. It keeps one connection regardless of its idle time, and opens one if none is left,
-// so that a request after a quiet time does not wait for a login. A timer calls closeExpired from the first
-// idle connection on.
+// to a replaced primary. It keeps one connection regardless of its idle time, and opens a connection if none
+// is left, so that a request after a quiet time does not wait for a login. A timer calls closeExpired again
+// and again, once the pool had an idle connection.
 func (p *Pool) closeExpired() {
 	defer p.logPanic()
 	now := time.Since(p.created)

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Parameters are sent as text. An array of any length is built with the same number of calls.
+// Parameters are sent as text. The text of an array is built with the same few calls for any length, because
+// Yaegi takes long for each call.
 
 // elementQuoting converts elements with NUL bytes between them to quoted elements with commas between them.
 var elementQuoting = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\x00", `","`)

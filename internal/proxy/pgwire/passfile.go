@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// passwordFor returns the password for a target: the connection string's password, otherwise the first match
-// in the password file, otherwise "". It reads the file each time, so that the file can change.
+// passwordFor returns the password for a target: the password of the connection string, or else of the first
+// line that matches in the password file, or else "". It reads the file each time, so that the file can
+// change.
 func (c *config) passwordFor(t target) string {
 	if c.password != "" || c.passfile == "" {
 		return c.password

@@ -56,15 +56,16 @@ func pipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, a *pg.
 	}
 }
 
-// notSent handles a Write that failed after n bytes. With n = 0 the statements can be sent again.
+// notSent handles a Write that failed after n bytes. If n is 0, the server has nothing of the statements, so
+// they can be sent again.
 func notSent(ctx context.Context, c *conn, statements []*pgdb.Statement, n int, err error, a *pg.Attempt) {
 	failure := connectionError(ctx, c, err)
-	a.ConnectionFailed(statements, n == 0 && !c.late, &pg.ServerError{Err: failure})
-	c.late = n > 0 && c.late
+	a.ConnectionFailed(statements, n == 0 && !c.timedOut, &pg.ServerError{Err: failure})
+	c.timedOut = n > 0 && c.timedOut
 }
 
-// transactionFailed handles the failure of statement i, which fails its transaction. It returns the index of
-// the transaction's last statement.
+// transactionFailed handles the failure of statement i, with which its whole transaction has failed. It
+// returns the index of the last statement of this transaction.
 func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statement, i int,
 	response *responseError, a *pg.Attempt) int {
 	first, end := pg.Transaction(statements, i)
@@ -86,9 +87,9 @@ func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statemen
 	return end - 1
 }
 
-// connectionError returns the error for a connection that failed with err, and sets c.late.
+// connectionError returns the error for a connection that failed with err, and sets c.timedOut.
 func connectionError(ctx context.Context, c *conn, err error) error {
-	c.late = errors.Is(err, os.ErrDeadlineExceeded)
+	c.timedOut = errors.Is(err, os.ErrDeadlineExceeded)
 	return wrapError(ctx, "asking "+c.peer.String(), err)
 }
 
@@ -100,17 +101,17 @@ func startWriting(c *conn) {
 	go write(c, c.request, c.writing)
 }
 
-func write(c *conn, request []byte, done chan error) {
+func write(c *conn, request []byte, result chan error) {
 	defer func() {
 		if p := recover(); p != nil {
-			done <- panicError(p)
+			result <- panicError(p)
 		}
 	}()
 	_, err := c.nc.Write(request)
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		_ = c.raw.Close() // so that nothing waits for responses
 	}
-	done <- err
+	result <- err
 }
 
 func finishWriting(c *conn) {

@@ -13,8 +13,8 @@ import (
 
 // Options tune a Pool.
 type Options struct {
-	// MaxConns bounds the connections in use, idle and being made. Connections being canceled do not count.
-	// 0 means the connection string's pool_max_conns, or 8.
+	// MaxConns bounds the sum of the connections that are in use, idle or being made. Connections that are
+	// being canceled do not count. 0 means pool_max_conns of the connection string, or 8.
 	MaxConns int
 
 	// Logger receives messages for the operator. Nil drops them.
@@ -44,10 +44,10 @@ type Pool struct {
 	dsn         string     // the latest connection string
 	login       *config    // parsed from dsn, for new connections
 	closed      bool
-	idle        []*conn     // the last one was used last and is used next
+	idle        []*conn     // the last element was used last and is used next
 	open        int         // the number of connections: idle, in use and being made
 	dials       []*dial     // connections being made, oldest first
-	waiting     []*waiter   // oldest first; empty while there are idle connections
+	waiters     []*waiter   // oldest first; empty while there are idle connections
 	lastError   string      // the error of the last dial, or ""
 	lastFailure time.Time   // the time of the last failed dial
 	idleTimer   *time.Timer // calls closeExpired; nil before the first idle connection
@@ -75,8 +75,8 @@ func Open(dsn string, o Options) (*Pool, error) {
 }
 
 // currentConfig returns the configuration for a new connection, from Options.Renew. If the server, the
-// database or the user has changed, all older connections expire: idle connections before their next use,
-// and others on release.
+// database or the user has changed, all older connections expire: idle connections are closed before their
+// next use, and connections in use when they are released.
 func (p *Pool) currentConfig() (*config, error) {
 	if p.renew == nil {
 		return p.cfg, nil
@@ -127,10 +127,10 @@ func (p *Pool) Close() {
 		return
 	}
 	p.closed = true
-	idle, waiting := p.idle, p.waiting
+	idle, waiters := p.idle, p.waiters
 	p.idle = nil
-	p.waiting = nil
-	for _, w := range waiting {
+	p.waiters = nil
+	for _, w := range waiters {
 		p.endWait(w, nil, &pg.ServerError{Err: errClosed})
 	}
 	for _, d := range p.dials {

@@ -17,8 +17,8 @@ const (
 	isReady
 )
 
-// prepared is a connection's plan for the statements with one SQL text, and the state of their prepared
-// statement.
+// prepared is the plan of a connection for all statements with one SQL text, and the state of their prepared
+// statement on the server.
 type prepared struct {
 	name   string // "" for a statement that is parsed for one use
 	bind   string // the Bind message up to the number of parameters

@@ -28,32 +28,32 @@ func connectionFailed(started bool, err error) *responseError {
 	return &responseError{failure: &pg.ServerError{Err: err}, started: started}
 }
 
-// readResponse reads the response to one statement: up to its CommandComplete if joined is set, otherwise up
-// to ReadyForQuery. It returns nil if the statement succeeded. Earlier statements of its transaction already
-// have a nil Err.
+// readResponse reads the response to one statement. If joined is set, another statement of the transaction
+// follows, and the response ends with CommandComplete. Otherwise it ends with ReadyForQuery. readResponse
+// returns nil if the statement succeeded, and then sets its Err to nil.
 func readResponse(c *conn, st *pgdb.Statement, pr *prepared, joined bool) *responseError {
 	if c.r == c.w {
 		if err := fill(c); err != nil {
 			return connectionFailed(false, err)
 		}
 	}
-	rest := c.buf[c.r:c.w]
-	if pr.state != isReady || !bytes.HasPrefix(rest, bindComplete) {
+	unread := c.buf[c.r:c.w]
+	if pr.state != isReady || !bytes.HasPrefix(unread, bindComplete) {
 		return readMessages(c, st, pr, joined, false)
 	}
-	rest = rest[5:]
+	unread = unread[5:]
 	if pr.layout != nil {
-		rest = readRows(c, st, pr.layout, rest)
+		unread = readRows(c, st, pr.layout, unread)
 	}
-	c.r = c.w - len(rest)
-	if len(rest) > 11 && bytes.HasPrefix(rest, shortMessage) {
-		n := int(rest[4]) + 1
-		if joined && n <= len(rest) {
+	c.r = c.w - len(unread)
+	if len(unread) > 11 && bytes.HasPrefix(unread, shortMessage) {
+		n := int(unread[4]) + 1
+		if joined && n <= len(unread) {
 			c.r += n
 			st.Err = nil
 			return nil
 		}
-		if n < len(rest) && bytes.HasPrefix(rest[n:], readyIdle) {
+		if n < len(unread) && bytes.HasPrefix(unread[n:], readyIdle) {
 			c.r += n + len(readyIdle)
 			st.Err = nil
 			return nil
@@ -95,55 +95,55 @@ func isEightBytes(oid uint32) bool {
 
 // readRows reads rows with the layout l from the start of rest, which is the unread part of the buffer, and
 // then from the connection, until another message follows. It returns the unread part of the buffer.
-func readRows(c *conn, st *pgdb.Statement, l *layout, rest []byte) []byte {
+func readRows(c *conn, st *pgdb.Statement, l *layout, unread []byte) []byte {
 	size := l.size
 	length := l.head[4]
 	for {
 		n := 0
-		for n+size <= len(rest) && rest[n] == 'D' && rest[n+4] == length {
+		for n+size <= len(unread) && unread[n] == 'D' && unread[n+4] == length {
 			n += size
 		}
 		if n > 0 {
 			// ReplaceAll also removes the bytes of a head from a value. The length then differs.
-			columns := bytes.ReplaceAll(rest[:n], l.head, nil)
+			columns := bytes.ReplaceAll(unread[:n], l.head, nil)
 			if len(columns) != n/size*l.columns {
-				return rest
+				return unread
 			}
 			st.Result = append(st.Result, columns...)
 			st.Rows += n / size
-			rest = rest[n:]
+			unread = unread[n:]
 			continue
 		}
-		if len(rest) >= size || !mayStartWith(rest, l.head) {
-			return rest
+		if len(unread) >= size || !mayStartWith(unread, l.head) {
+			return unread
 		}
-		c.r = c.w - len(rest) // the buffer ends inside a row
+		c.r = c.w - len(unread) // the buffer ends inside a row
 		if fill(c) != nil {
 			return c.buf[c.r:c.w] // readMessages meets the same error
 		}
-		rest = c.buf[c.r:c.w]
+		unread = c.buf[c.r:c.w]
 	}
 }
 
 // mayStartWith reports whether a message that starts with rest may start with head. The message of a row with
 // a NULL does not start with head. Such a message is shorter than the messages of other rows and may be the
 // last message, so readRows must not wait for more bytes.
-func mayStartWith(rest, head []byte) bool {
-	if len(rest) < len(head) {
-		return bytes.HasPrefix(head, rest)
+func mayStartWith(unread, head []byte) bool {
+	if len(unread) < len(head) {
+		return bytes.HasPrefix(head, unread)
 	}
-	return bytes.HasPrefix(rest, head)
+	return bytes.HasPrefix(unread, head)
 }
 
 var errRow = errors.New("the server sent a row with another number of columns than it described")
 
-// readMessages reads the rest of a response, message by message. started reports whether BindComplete has
-// been read. For joined, see readResponse.
+// readMessages reads the unread part of a response, message by message. started reports whether BindComplete
+// has been read. For joined, see readResponse.
 func readMessages(c *conn, st *pgdb.Statement, pr *prepared, joined, started bool) *responseError {
 	var e *pg.ServerError
 	complete := false
 	for {
-		kind, body, err := next(c)
+		kind, body, err := readMessage(c)
 		if err != nil {
 			return connectionFailed(started, err)
 		}

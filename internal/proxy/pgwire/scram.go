@@ -47,7 +47,7 @@ func newScram(offered string, endPoint []byte, binding string) (*scram, error) {
 	return s, nil
 }
 
-// first returns the first message. Its user is empty for Postgres, which takes the user from the
+// first returns the first message. For Postgres, user is empty, because the server takes the user from the
 // StartupMessage.
 func (s *scram) first(user, nonce string) string {
 	s.nonce = nonce
@@ -55,7 +55,7 @@ func (s *scram) first(user, nonce string) string {
 	return s.header + s.bare
 }
 
-// respond returns the response to the server's challenge. It proves that the client has the password.
+// respond returns the response to the server's challenge, which proves that the client has the password.
 func (s *scram) respond(challenge, password string, deadline time.Time) (string, error) {
 	attributes := map[string]string{}
 	for _, attribute := range strings.Split(challenge, ",") {
@@ -102,7 +102,7 @@ func (s *scram) verify(final string) error {
 	return nil
 }
 
-// saltPassword computes PBKDF2 for one block, called Hi in RFC 5802.
+// saltPassword computes the first block of PBKDF2, which RFC 5802 calls Hi.
 func saltPassword(password string, salt []byte, iterations int, deadline time.Time) ([]byte, error) {
 	m := hmac.New(sha256.New, []byte(password))
 	m.Write(salt)

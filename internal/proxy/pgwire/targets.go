@@ -24,17 +24,17 @@ type targetMemory struct {
 
 // order returns the indexes of n targets in the order in which to try them.
 func (m *targetMemory) order(n int) []int {
-	var first, last []int
+	var preferred, avoided []int
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := 0; i < n; i++ {
 		if time.Since(m.failures[i]) < avoidFor {
-			last = append(last, i)
+			avoided = append(avoided, i)
 		} else {
-			first = append(first, i)
+			preferred = append(preferred, i)
 		}
 	}
-	return append(first, last...)
+	return append(preferred, avoided...)
 }
 
 // record records whether a target responded.
@@ -50,10 +50,10 @@ func (m *targetMemory) record(i int, responded bool) {
 	}
 }
 
-// current records the timeline of a primary. ok reports whether no later timeline of the same system was
-// seen. generation is the generation of connections to this primary. Connections of an earlier generation
-// lead to a replaced primary.
-func (m *targetMemory) current(name string) (generation int32, ok bool) {
+// recordTimeline records the timeline of a primary. ok is false if a later timeline of the same system was
+// seen, so that another primary has replaced this one. generation is the generation of connections to this
+// primary. Connections of an earlier generation lead to a replaced primary.
+func (m *targetMemory) recordTimeline(name string) (generation int32, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if pg.EarlierTimeline(name, m.timeline) {

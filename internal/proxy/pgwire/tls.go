@@ -20,7 +20,7 @@ type tlsSettings struct {
 func (p *parameters) tls() tlsSettings {
 	modes := []string{"prefer", "disable", "allow", "require", "verify-ca", "verify-full"}
 	s := tlsSettings{root: p.take("sslrootcert"), cert: p.take("sslcert"), key: p.take("sslkey")}
-	if s.root == "system" { // any server could get a certificate of the system's roots
+	if s.root == "system" { // these roots certify any server, so the name must be checked
 		modes = modes[5:]
 	}
 	s.mode = p.oneOf("sslmode", modes...)
