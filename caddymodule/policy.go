@@ -49,7 +49,7 @@ func (h watcher) OnVerdict(q *serve.Request) {
 	if q.Outcome.Err != nil {
 		return
 	}
-	for _, m := range v.Would {
+	for _, m := range v.ShadowMarks {
 		if entry := h.logger.Check(zapcore.DebugLevel, "a shadow rule would have acted"); entry != nil {
 			entry.Write(zap.String("rule", m.Rule), zap.String("limit", m.Limit), zap.Int("status", m.Status),
 				zap.String("user", v.User), zap.String("tier", v.Tier))
@@ -59,7 +59,7 @@ func (h watcher) OnVerdict(q *serve.Request) {
 		return
 	}
 	if entry := h.logger.Check(zapcore.DebugLevel, "request refused by the policy"); entry != nil {
-		fields := []zap.Field{zap.Stringer("reason", v.Reason), zap.Int("status", v.Status),
+		fields := []zap.Field{zap.String("reason", string(v.Reason)), zap.Int("status", v.Status),
 			zap.String("rule", v.Rule), zap.String("user", v.User), zap.Int64("key_id", v.KeyID),
 			zap.String("tier", v.Tier), zap.Duration("retry_after", v.RetryAfter)}
 		if v.Ban != nil {

@@ -76,7 +76,7 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 		case *policy.Policy:
 			now := r.Stats()
 			rules.Rules = max(rules.Rules, now.Rules)
-			rules.Wrong = max(rules.Wrong, now.Wrong)
+			rules.Unusable = max(rules.Unusable, now.Unusable)
 			rules.Identities = max(rules.Identities, now.Identities)
 			rules.Applied = max(rules.Applied, now.Applied)
 			rules.LookUps += now.LookUps - before.lookUps
@@ -113,7 +113,7 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 	send(to, "remembered_refusals", "Refusals that are remembered.", sum[engine.RememberedRefusals])
 	send(to, "leased_units", "Units charged in advance and not used yet.", sum[engine.LeasedUnits])
 	send(to, "policy_rules", "Rules that have an effect.", rules.Rules)
-	send(to, "policy_wrong_rules", "Unusable rules and overrides.", rules.Wrong)
+	send(to, "policy_wrong_rules", "Unusable rules and overrides.", rules.Unusable)
 	send(to, "policy_identities", "Remembered API keys and users.", rules.Identities)
 	send(to, "policy_lookups_total", "Statements that looked up API keys and users.", rules.LookUps)
 	send(to, "policy_version", "The last change that has taken effect.", rules.Applied)

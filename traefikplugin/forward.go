@@ -10,11 +10,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// forwardedNames are the names of the request headers that forward sets.
+// forwardedNames are the names of the request headers that forward sets. The first is the shortest.
 var forwardedNames = []string{"X-Ratelimit-User", "X-Ratelimit-Tier", "X-Ratelimit-Key-Id",
 	"X-Ratelimit-Rule", "X-Ratelimit-Exceeded", "X-Ratelimit-Exceeded-By"}
 
-// removeForwarded removes a client's headers that isForwarded reports, in any spelling.
+// removeForwarded removes the headers of a client that isForwarded reports.
 func removeForwarded(h http.Header) {
 	for name := range h {
 		if len(name) >= len(forwardedNames[0]) && isForwarded(name) {
@@ -23,8 +23,8 @@ func removeForwarded(h http.Header) {
 	}
 }
 
-// isForwarded reports whether an upstream could mistake a header for one that forward sets. Many upstreams
-// treat underscores as hyphens.
+// isForwarded reports whether an upstream could mistake a header for one that forward sets. The name may have
+// any spelling, and many upstreams treat underscores as hyphens.
 func isForwarded(name string) bool {
 	canonical := http.CanonicalHeaderKey(strings.Replace(name, "_", "-", -1))
 	for _, forwarded := range forwardedNames {

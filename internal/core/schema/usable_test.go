@@ -84,7 +84,7 @@ func TestDatabaseAndProxiesAcceptSamePatterns(t *testing.T) {
 			column, value = "count_by", text(counts)
 			rule.CountBy = []string{value}
 		}
-		wrong := policy.Compile([]policy.Rule{rule}, nil, nil, 0).Wrong()
+		wrong := policy.Compile([]policy.Rule{rule}, nil, nil, 0).Unusable()
 		_, err := s.conn.Exec(context.Background(),
 			fmt.Sprintf("UPDATE rate_limit_rules SET %s = ARRAY[$1::text]", column), value)
 		if err == nil && len(wrong) > 0 {

@@ -2,6 +2,7 @@ package settings_test
 
 import (
 	"errors"
+	"reflect"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
@@ -48,6 +49,24 @@ func FuzzInvalidSettingsAreFieldErrors(f *testing.F) {
 		_, err := settings.ReadLimit(values)
 		if wrong := (*ratelimit.FieldError)(nil); err != nil && !errors.As(err, &wrong) {
 			t.Errorf("%s %q: error %v, want nil or a FieldError", setting.Name, text, err)
+		}
+	})
+}
+
+// FuzzSettleTextIsParsedBack checks that the text of settle, which explanations print, has the same meaning.
+func FuzzSettleTextIsParsedBack(f *testing.F) {
+	for _, text := range []string{"header X-Cost", "json usage.total_tokens", "status 401 403 = 1, else 0"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		settle, err := settings.ParseSettle(text)
+		if err != nil || settle == nil {
+			return
+		}
+		again, err := settings.ParseSettle(settle.Text)
+		if err != nil || !reflect.DeepEqual(settle, again) {
+			t.Errorf("ParseSettle(%q): got %+v, and for its text %+v, %v, want the same", text, settle, again,
+				err)
 		}
 	})
 }

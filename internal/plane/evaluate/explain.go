@@ -160,11 +160,11 @@ func (e *Explanation) conclude(v *policy.Verdict) {
 	}
 	switch {
 	case v.Refused():
-		text := strings.ReplaceAll(v.Reason.String(), "_", " ")
+		text := strings.ReplaceAll(string(v.Reason), "_", " ")
 		if v.Rule != "" {
 			text += " by the rule " + v.Rule
 		}
-		refuse(v.Reason.String(), text, v.Status)
+		refuse(string(v.Reason), text, v.Status)
 		return
 	case v.Exempt:
 		e.Outcome, e.Result = "exempt", "would pass: the rule "+v.Rule+" exempts it from all limits"
@@ -217,7 +217,7 @@ func newLimit(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decisio
 	l := Limit{
 		Limit: mark.Rule + "/" + mark.Limit, CountedFor: hit.StoredKey(),
 		Algorithm:    hit.Limit.Algorithm.String(),
-		AmountSource: "the " + mark.From, Cost: hit.Cost, Window: window(hit.Limit), Effect: "pass",
+		AmountSource: "the " + mark.AmountSource, Cost: hit.Cost, Window: window(hit.Limit), Effect: "pass",
 		mark: mark,
 	}
 	if mark.Settle != nil {

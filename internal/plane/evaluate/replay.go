@@ -134,7 +134,7 @@ func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, erro
 		}
 	}
 	l.snapshot = policy.Compile([]policy.Rule{l.rule}, tiers, nil, 0)
-	for _, wrong := range l.snapshot.Wrong() {
+	for _, wrong := range l.snapshot.Unusable() {
 		if wrong.Override == "" {
 			return nil, wrong.Err
 		}

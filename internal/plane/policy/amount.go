@@ -34,7 +34,7 @@ type amount struct {
 const maxCount = 1 << 61
 
 // newAmount compiles the amount of a limit from an override, or from the limit itself in the form of an
-// override. from is Mark.From.
+// override. from is Mark.AmountSource.
 func newAmount(l *limit, o *Override, from string) (*amount, error) {
 	quota := l.row.Limit
 	mark := *l.rule.mark
@@ -43,7 +43,7 @@ func newAmount(l *limit, o *Override, from string) (*amount, error) {
 	mark.Limit = l.row.Name
 	mark.Overage = l.row.Overage
 	mark.Quota = o.Events
-	mark.From = from
+	mark.AmountSource = from
 	mark.simple = !mark.Shadow && !mark.Overage && mark.Status == 429 && mark.Message == "" &&
 		mark.RetryAfter == 0 && mark.Settle == nil && quota.Algorithm != ratelimit.InFlight
 	if o.Burst > 0 {
@@ -73,7 +73,8 @@ func newAmount(l *limit, o *Override, from string) (*amount, error) {
 
 // addOverride adds the amount of an override to its limit's amounts in byLimit. It ignores the override if
 // the set does not have the limit, for example because the rule is disabled. Amounts for a key come before
-// amounts for a user. Of the same kind, the amount with the later start comes first. from is Mark.From.
+// amounts for a user. Of the same kind, the amount with the later start comes first. from is
+// Mark.AmountSource.
 func (set *ruleSet) addOverride(byLimit map[*limit][]*amount, o *Override, from string) error {
 	l := set.limits[prefixOf(o.Rule, o.Limit)]
 	if l == nil {
@@ -86,8 +87,8 @@ func (set *ruleSet) addOverride(byLimit map[*limit][]*amount, o *Override, from 
 	byLimit[l] = append(byLimit[l], a)
 	amounts := byLimit[l]
 	sort.SliceStable(amounts, func(i, j int) bool {
-		if amounts[i].mark.From != amounts[j].mark.From {
-			return amounts[i].mark.From == "key"
+		if amounts[i].mark.AmountSource != amounts[j].mark.AmountSource {
+			return amounts[i].mark.AmountSource == "key"
 		}
 		return amounts[i].from > amounts[j].from
 	})
@@ -122,13 +123,15 @@ func newSenderState(s *Snapshot, id *Identity) *senderState {
 	set := s.set
 	state := &senderState{
 		set: set, bans: s.bans, ban: senderBan(s.bans, id), user: userText(id.User),
-		overrides:   make(map[*limit][]*amount),
+		overrides:   map[*limit][]*amount{},
 		periodStart: id.PeriodStart, timeZone: id.TimeZone,
 	}
-	if id.CountedAs != 0 {
-		state.key = strconv.FormatInt(id.CountedAs, 10)
-	} else if id.KeyID != 0 {
-		state.key = strconv.FormatInt(id.KeyID, 10)
+	countedAs := id.CountedAs
+	if countedAs == 0 {
+		countedAs = id.KeyID
+	}
+	if countedAs != 0 {
+		state.key = strconv.FormatInt(countedAs, 10)
 	}
 	for i := range id.Overrides {
 		o := &id.Overrides[i]
@@ -155,7 +158,7 @@ func newSenderState(s *Snapshot, id *Identity) *senderState {
 // amountFor returns the amount of a limit for a sender at the time at.
 func amountFor(l *limit, sender *senderState, at int64, v *Verdict) *amount {
 	a := l.own
-	if !v.senderUnknown {
+	if !v.senderUnread {
 		a = choose(l.tiers, v.Tier, at, a)
 	}
 	if !sender.adjusted {
@@ -187,7 +190,7 @@ func anchored(s *senderState, a *amount) *amount {
 	if s.timeZone != "" {
 		l.Zone = s.timeZone
 	}
-	key := anchorKey{l, a.mark.Quota, a.mark.From}
+	key := anchorKey{l, a.mark.Quota, a.mark.AmountSource}
 	s.set.mu.Lock()
 	defer s.set.mu.Unlock()
 	shared := s.set.anchored[key]
@@ -205,5 +208,5 @@ func anchored(s *senderState, a *amount) *amount {
 type anchorKey struct {
 	limit ratelimit.Limit
 	quota int64  // Mark.Quota
-	from  string // Mark.From
+	from  string // Mark.AmountSource
 }

@@ -27,7 +27,7 @@ type banSet struct {
 
 func newBanSet(bans []Ban, inForce int64) *banSet {
 	b := &banSet{
-		byNetwork: make(map[netip.Prefix]*Ban), bySender: make(map[Credential]*Ban), inForce: inForce,
+		byNetwork: map[netip.Prefix]*Ban{}, bySender: map[Credential]*Ban{}, inForce: inForce,
 	}
 	for i := range bans {
 		ban := &bans[i]

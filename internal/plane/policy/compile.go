@@ -8,8 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Wrong is a rule or an override that cannot be used.
-type Wrong struct {
+// Unusable is a rule or an override that cannot be used.
+type Unusable struct {
 	Rule string
 	// Override is "" if the whole rule cannot be used. Otherwise it names the override that cannot be used,
 	// such as "limit hour, tier free".
@@ -30,14 +30,14 @@ type Snapshot struct {
 
 // Compile returns a snapshot. overrides are the overrides for tiers; overrides for users and keys belong to
 // an Identity. The snapshot keeps the slices, which the caller must not change afterwards. remember is
-// Settings.Remember.
+// Settings.MemoSize.
 func Compile(rules []Rule, overrides []Override, bans []Ban, remember int) *Snapshot {
 	return &Snapshot{set: newRuleSet(rules, overrides, nil, remember), bans: newBanSet(bans, 0)}
 }
 
-// Wrong returns the rules and the overrides for tiers that cannot be used, sorted by rule. It must not be
+// Unusable returns the rules and the overrides for tiers that cannot be used, sorted by rule. It must not be
 // changed.
-func (s *Snapshot) Wrong() []Wrong { return s.set.wrong }
+func (s *Snapshot) Unusable() []Unusable { return s.set.unusable }
 
 // Rules returns the number of rules in use.
 func (s *Snapshot) Rules() int { return len(s.set.rules) }
@@ -45,12 +45,12 @@ func (s *Snapshot) Rules() int { return len(s.set.rules) }
 // ruleSet holds compiled rules with their limits. Its slices hold pointers, because an interpreted function
 // allocates memory for each of its variables of a struct type.
 type ruleSet struct {
-	rules  []*rule           // in the order of evaluation
-	limits map[string]*limit // by prefix
-	index  *index
-	memo   *memo // nil if disabled
-	wrong  []Wrong
-	off    []*Rule // rules with the mode off
+	rules    []*rule           // in the order of evaluation
+	limits   map[string]*limit // by prefix
+	index    *index
+	memo     *memo // nil if disabled
+	unusable []Unusable
+	off      []*Rule // rules with the mode off
 
 	mu       sync.Mutex // guards anchored
 	anchored map[anchorKey]*amount
@@ -77,7 +77,7 @@ func prefixOf(rule, limit string) string { return "rule/" + rule + "/" + limit }
 // newRuleSet compiles rules. before has the rules of the snapshot in force. If a rule cannot be used,
 // newRuleSet compiles the rule of the same name in before instead.
 func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int) *ruleSet {
-	set := &ruleSet{limits: make(map[string]*limit), anchored: make(map[anchorKey]*amount)}
+	set := &ruleSet{limits: map[string]*limit{}, anchored: map[anchorKey]*amount{}}
 	if remember > 0 {
 		set.memo = newMemo(remember)
 	}
@@ -89,14 +89,14 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 		}
 		r, err := compileRule(row)
 		if err != nil {
-			wrong := Wrong{Rule: row.Name, Err: err, row: row}
+			wrong := Unusable{Rule: row.Name, Err: err, row: row}
 			for _, old := range before {
 				if old.row.Name == row.Name {
 					r, _ = compileRule(&old.row) // a copy, since this set writes into its rules
 					wrong.Kept = true
 				}
 			}
-			set.wrong = append(set.wrong, wrong)
+			set.unusable = append(set.unusable, wrong)
 		}
 		if r != nil {
 			set.rules = append(set.rules, r)
@@ -110,18 +110,18 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 			set.limits[l.row.Limit.Prefix] = l
 		}
 	}
-	tiers := make(map[*limit][]*amount)
+	tiers := map[*limit][]*amount{}
 	for i := range overrides {
 		o := &overrides[i]
 		if err := set.addOverride(tiers, o, "tier"); err != nil {
 			override := "limit " + o.Limit + ", tier " + o.Tier
-			set.wrong = append(set.wrong, Wrong{Rule: o.Rule, Override: override, Err: err})
+			set.unusable = append(set.unusable, Unusable{Rule: o.Rule, Override: override, Err: err})
 		}
 	}
 	for l, amounts := range tiers {
 		l.tiers = amounts
 	}
-	wrong := set.wrong
+	wrong := set.unusable
 	sort.SliceStable(wrong, func(i, j int) bool { return wrong[i].Rule < wrong[j].Rule })
 	set.index = newIndex(set.rules)
 	return set
@@ -164,7 +164,7 @@ func compileRule(row *Rule) (*rule, error) {
 	}
 	r.needsSender = len(row.Tiers) > 0 || r.row.Action == Charge && (r.countBy.usesSender || row.Family != "")
 	r.mark = &Mark{
-		Rule: row.Name, Shadow: row.Mode == settings.Shadow, From: "rule", Status: row.Status,
+		Rule: row.Name, Shadow: row.Mode == settings.Shadow, AmountSource: "rule", Status: row.Status,
 		Message: row.Message, RetryAfter: row.RetryAfter,
 	}
 	switch {

@@ -41,7 +41,7 @@ func parseCountBy(row *Rule) (counterBy, error) {
 		names = []string{"user"}
 	}
 	by := counterBy{skipWithoutHeader: row.SkipWithoutHeader}
-	seen := make(map[string]bool)
+	seen := map[string]bool{}
 	for _, name := range names {
 		var part []*dimension
 		alternatives := strings.Split(name, "|")

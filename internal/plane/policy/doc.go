@@ -29,7 +29,7 @@
 //     keeps the counts, because the key does not contain the amount, and contains the tier only if CountBy
 //     names it. If a request lacks a value that a rule counts by, the rule does not match; for a header, see
 //     Rule.SkipWithoutHeader.
-//  6. Errors. A Snapshot leaves out a rule that it cannot use, and Snapshot.Wrong names the rule. A Policy
+//  6. Errors. A Snapshot leaves out a rule that it cannot use, and Snapshot.Unusable names the rule. A Policy
 //     keeps using the rule from the snapshot in force, if that snapshot has it.
 //
 // # How changes take effect
@@ -43,10 +43,10 @@
 //
 // The index of a Snapshot files each rule under every value of one kind of condition: paths, hosts, networks
 // or tiers. Of the kinds of a rule, it uses the one whose most common value has the fewest rules, so Evaluate
-// tries only a few rules even if there are many. With Settings.Remember, a Snapshot also has a memo. For a
-// tier, method, host and path the memo holds the rules that match. It also holds the verdict, if all senders
-// without amounts of their own get the same verdict. The memo saves searches of the index, which are slow in
-// the interpreter. Evaluate allocates no memory if all rules count by user.
+// tries only a few rules even if there are many. With Settings.MemoSize, a Snapshot also has a memo. For a
+// tier, method, host and path the memo holds the rules that match. Most senders have no override. If all
+// these get the same verdict, the memo also holds that verdict. The memo saves searches of the index, which
+// are slow in the interpreter. Evaluate allocates no memory if all rules count by user.
 //
 // The package runs compiled and interpreted; internal/testkit/imports describes the rules for such code. In
 // the interpreter, the cost of a call grows with the number of expressions in the function, executed or not.

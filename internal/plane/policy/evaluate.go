@@ -14,19 +14,17 @@ import (
 // names a network of the client's address. Otherwise it calls evaluateInFull. The common case is in the body
 // of this function, because calls are slow in the interpreter.
 func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
-	if id == nil || s.set.memo == nil {
-		evaluateInFull(s, f, id, now, v)
-		return
-	}
-	sender, _ := id.state.Load().(*senderState)
-	if sender == nil || sender.set != s.set || sender.bans != s.bans || now.UnixMicro() >= sender.plainUntil {
-		evaluateInFull(s, f, id, now, v)
-		return
-	}
 	cache := s.set.memo
-	cache.mu.RLock()
-	m := cache.matches[combination{id.Tier, f.Method, f.Host, f.Path}]
-	cache.mu.RUnlock()
+	var sender *senderState
+	if id != nil && cache != nil {
+		sender, _ = id.state.Load().(*senderState)
+	}
+	var m *matches
+	if sender != nil && sender.set == s.set && sender.bans == s.bans && now.UnixMicro() < sender.plainUntil {
+		cache.mu.RLock()
+		m = cache.matches[combination{id.Tier, f.Method, f.Host, f.Path}]
+		cache.mu.RUnlock()
+	}
 	if m == nil || m.verdict == nil || len(s.bans.byNetwork) > 0 && networkBan(s.bans, f) != nil ||
 		len(s.set.index.byNetwork) > 0 && len(findByNetwork(s.set.index, f, id.Tier, nil)) > 0 {
 		evaluateInFull(s, f, id, now, v)
@@ -41,7 +39,7 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
 	v.Endpoint = stored.Endpoint
 	v.Simple = stored.Simple
 	v.Marks = append(v.Marks, stored.Marks...)
-	v.Would = append(v.Would, stored.Would...)
+	v.ShadowMarks = append(v.ShadowMarks, stored.ShadowMarks...)
 	v.Hits = append(v.Hits, stored.Hits...)
 	for _, i := range m.userHits {
 		v.Hits[i].Key = sender.user
@@ -68,7 +66,7 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 		}
 		switch {
 		case id.unread:
-			v.senderUnknown = true
+			v.senderUnread = true
 			v.User = id.User
 		case reason == NotRefused:
 			sender = state
@@ -79,16 +77,12 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 			}
 		}
 	}
-	var ofNetwork *Ban
-	if len(s.bans.byNetwork) > 0 {
-		ofNetwork = networkBan(s.bans, f)
-	}
 	switch {
-	case (ban != nil || ofNetwork != nil) && refuseBanned(ofNetwork, ban, at, v):
+	case len(s.bans.byNetwork)+len(s.bans.bySender) > 0 && refuseBanned(networkBan(s.bans, f), ban, at, v):
 	case reason != NotRefused && f.RejectUnknown:
 		// A rule that blocks the request with any key takes precedence, so that the response does not depend
 		// on the cache.
-		v.senderUnknown = true
+		v.senderUnread = true
 		decide(s.set, f, anonymous, at, v)
 		if v.Reason != Blocked {
 			Clear(v)
@@ -97,7 +91,7 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 			v.Status = 401
 		}
 		if id.Known {
-			v.Ended = id
+			v.EndedSender = id
 		}
 	default:
 		decide(s.set, f, sender, at, v)
@@ -109,7 +103,6 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 func keyProblem(id *Identity, at int64) Reason {
 	switch {
 	case id.unread:
-		return NotRefused
 	case !id.Known:
 		return UnknownKey
 	case at >= endOf(id.RevokedAt):
@@ -139,7 +132,7 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 	user := sender.user
 	for _, r := range rules {
 		if r.dynamic && (at < r.row.From || at >= r.until || !matchesNetwork(r, f)) ||
-			v.senderUnknown && r.needsSender {
+			v.senderUnread && r.needsSender {
 			continue
 		}
 		if v.Endpoint == "" && r.row.Mode != settings.Shadow {
@@ -187,10 +180,10 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 }
 
 // exemptOrBlock completes the verdict with an exempt or block rule and returns true. For a shadow rule, it
-// only adds the mark to v.Would and returns false.
+// only adds the mark to v.ShadowMarks and returns false.
 func exemptOrBlock(v *Verdict, r *rule) bool {
 	if r.row.Mode == settings.Shadow {
-		v.Would = append(v.Would, r.mark)
+		v.ShadowMarks = append(v.ShadowMarks, r.mark)
 		return false
 	}
 	if r.row.Action == Exempt {
@@ -226,7 +219,7 @@ func setAmounts(sender *senderState, at int64, v *Verdict) {
 		}
 		if a.zero {
 			if a.mark.Shadow {
-				v.Would = append(v.Would, a.mark)
+				v.ShadowMarks = append(v.ShadowMarks, a.mark)
 				continue
 			}
 			refuse(v, NoQuota, a.mark)

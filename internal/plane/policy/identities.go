@@ -66,10 +66,10 @@ func NewIdentityCache(capacity int) *IdentityCache {
 }
 
 func (c *IdentityCache) empty() {
-	c.entries = make(map[Credential]*cached)
-	c.texts = make(map[string]*cached)
-	c.users = make(map[string]map[*cached]bool)
-	c.unknown = make(map[Credential]*cached)
+	c.entries = map[Credential]*cached{}
+	c.texts = map[string]*cached{}
+	c.users = map[string]map[*cached]bool{}
+	c.unknown = map[Credential]*cached{}
 }
 
 // FindIdentity returns a cached identity and the time of its read, in microseconds since the Unix epoch. It
@@ -114,7 +114,7 @@ func (c *IdentityCache) Add(id *Identity, text string, generation uint64, now ti
 	c.remove(e.credential)
 	if !id.Known && e.credential.User == "" {
 		if len(c.unknown) >= MaxUnknown {
-			c.unknown = make(map[Credential]*cached)
+			c.unknown = map[Credential]*cached{}
 		}
 		c.unknown[e.credential] = e
 		return true
@@ -132,7 +132,7 @@ func (c *IdentityCache) Add(id *Identity, text string, generation uint64, now ti
 	}
 	if id.User != "" {
 		if c.users[id.User] == nil {
-			c.users[id.User] = make(map[*cached]bool)
+			c.users[id.User] = map[*cached]bool{}
 		}
 		c.users[id.User][e] = true
 	}

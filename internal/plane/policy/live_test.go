@@ -36,7 +36,7 @@ func TestHitHasAllRuleValues(t *testing.T) {
 	if limit != want || hit.Cost != 3 || hit.Key != "api.example.com" {
 		t.Errorf("got the hit %+v on %+v, want %+v", hit, limit, want)
 	}
-	got := fmt.Sprintf("%d %s %v from the %s", mark.Status, mark.Message, mark.RetryAfter, mark.From)
+	got := fmt.Sprintf("%d %s %v from the %s", mark.Status, mark.Message, mark.RetryAfter, mark.AmountSource)
 	check.Equal(t, "the mark", got, `402 pay "now" 1m30s from the rule`)
 	d.exec("UPDATE rate_limit_rules SET valid = '(,2020-01-01)'")
 	refresh(t, p)

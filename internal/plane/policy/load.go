@@ -108,8 +108,9 @@ UNION ALL
 SELECT json_build_object('InForce', count(*)) FROM rate_limit_bans
 	WHERE until > now()`)
 
-// bannedKeysSQL returns a ban for each banned API key, and for up to 100,000 API keys of banned users. It is
-// a separate statement, so that other changes take effect while the table of API keys is locked.
+// bannedKeysSQL returns a ban for each API key, and for up to 100,000 API keys of users, that have one of the
+// newest bans. It is a separate statement, so that other changes take effect while the table of API keys is
+// locked.
 var bannedKeysSQL = sorted(bannedKeySQL + `b.key_id = k.id
 UNION ALL
 (` + bannedKeySQL + `b.user_id = k.user_id
@@ -135,11 +136,11 @@ SELECT json_build_object('Identity', json_build_object('Tier', u.tier,
 FROM unnest($2::text[]) AS a(user_id)
 	LEFT JOIN rate_limit_users u ON u.user_id = a.user_id` + wholeSQL + `::text`
 
-// userSQL returns the fields that keys and users share. which is a condition that selects overrides o.
-func userSQL(user, which string) string {
+// userSQL returns the fields that keys and users share. condition selects the overrides o.
+func userSQL(user, condition string) string {
 	return `'User', ` + user + `, 'Known', u.user_id IS NOT NULL,
 		'PeriodStart', u.period_start::text || 'T00:00:00Z',
 		'TimeZone', CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END,
 		'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o
-		WHERE (` + which + `) AND ` + relevantSQL("o") + `)`
+		WHERE (` + condition + `) AND ` + relevantSQL("o") + `)`
 }

@@ -148,7 +148,7 @@ func (l *lookups) renewDue() {
 			tasks = append(tasks, l.add(sender, "", netip.PrefixFrom(netip.IPv4Unspecified(), 0)))
 		}
 	}
-	l.renewals = make(map[Credential]bool)
+	l.renewals = map[Credential]bool{}
 	l.waiting = append(tasks, l.waiting...)
 }
 

@@ -65,8 +65,8 @@ func conditionValues(r *rule) [][]string {
 
 // newIndex returns an index of rules.
 func newIndex(rules []*rule) *index {
-	idx := &index{byText: make(map[string][]*rule), byNetwork: make(map[netip.Prefix][]*rule)}
-	count := make(map[string]int)
+	idx := &index{byText: map[string][]*rule{}, byNetwork: map[netip.Prefix][]*rule{}}
+	count := map[string]int{}
 	for _, r := range rules {
 		for _, values := range conditionValues(r) {
 			for _, value := range values {

@@ -30,8 +30,8 @@ func TestEvaluateEqualsNaiveLoop(t *testing.T) {
 		w := policytest.New(pick, rapid.IntRange(1, 20).Draw(t, "rules"), rapid.Bool().Draw(t, "selective"))
 		oracle := newNaive(w)
 		plain := policy.Compile(w.Rules, w.Overrides, w.Bans, 0)
-		if wrong := plain.Wrong(); len(wrong) > 0 {
-			t.Fatalf("Wrong: got %v, want none", wrong)
+		if wrong := plain.Unusable(); len(wrong) > 0 {
+			t.Fatalf("Unusable: got %v, want none", wrong)
 		}
 		memo := policy.Compile(w.Rules, w.Overrides, w.Bans, 4)
 		var f policy.Facts
@@ -124,9 +124,9 @@ func TestManyRulesEqualNaiveLoop(t *testing.T) {
 	oracle := newNaive(w)
 	plain := policy.Compile(w.Rules, w.Overrides, w.Bans, 0)
 	memo := policy.Compile(w.Rules, w.Overrides, w.Bans, 1000)
-	if plain.Rules() == 0 || len(plain.Wrong()) > 0 {
+	if plain.Rules() == 0 || len(plain.Unusable()) > 0 {
 		t.Fatalf("got %d usable rules and the wrong rules %v, want some and none", plain.Rules(),
-			plain.Wrong())
+			plain.Unusable())
 	}
 	var group sync.WaitGroup
 	workers := runtime.GOMAXPROCS(0)

@@ -30,7 +30,7 @@ type matches struct {
 }
 
 func newMemo(capacity int) *memo {
-	return &memo{capacity: capacity, matches: make(map[combination]*matches)}
+	return &memo{capacity: capacity, matches: map[combination]*matches{}}
 }
 
 const (
@@ -67,7 +67,7 @@ func findCached(set *ruleSet, f *Facts, tier string) []*rule {
 	}
 	cache.mu.Lock()
 	if len(cache.matches) >= cache.capacity {
-		cache.matches = make(map[combination]*matches)
+		cache.matches = map[combination]*matches{}
 	}
 	cache.matches[stored] = m
 	cache.mu.Unlock()

@@ -77,14 +77,14 @@ func (n *naive) matching(f *policy.Facts, tier string, now time.Time) []*policy.
 }
 
 // blockOutcome returns the outcome of a request that one of the rules exempts or blocks, or "". It adds
-// shadow rules to v.Would.
+// shadow rules to v.ShadowMarks.
 func blockOutcome(rules []*policy.Rule, v *policy.Verdict) string {
 	for _, action := range []policy.Action{policy.Exempt, policy.Block} {
 		for _, r := range rules {
 			switch {
 			case r.Action != action:
 			case r.Mode == settings.Shadow:
-				v.Would = append(v.Would, &policy.Mark{Rule: r.Name})
+				v.ShadowMarks = append(v.ShadowMarks, &policy.Mark{Rule: r.Name})
 			case action == policy.Exempt:
 				return "exempt " + r.Name + policytest.FormatShadow(v)
 			default:
@@ -153,7 +153,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 			}
 			if hit.Limit.Events == 0 {
 				if r.Mode == settings.Shadow {
-					v.Would = append(v.Would, mark)
+					v.ShadowMarks = append(v.ShadowMarks, mark)
 					continue
 				}
 				return fmt.Sprintf("no_quota %d %s%s", statusOr(r, 429), r.Name, policytest.FormatShadow(v))
@@ -350,8 +350,8 @@ func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, 
 	limit.Events, limit.Burst = best.Events, best.Burst
 	mark := &policy.Mark{
 		Rule: r.Name, Limit: l.Name, Shadow: r.Mode == settings.Shadow, Overage: l.Overage,
-		Quota: limit.Capacity(),
-		From:  []string{"rule", "tier", "user", "key"}[rank],
+		Quota:        limit.Capacity(),
+		AmountSource: []string{"rule", "tier", "user", "key"}[rank],
 	}
 	if l.Overage {
 		limit.Events = 1 << 61

@@ -17,9 +17,9 @@ import (
 
 // Settings are the settings of a Policy.
 type Settings struct {
-	// Remember bounds the combinations of tier, method, host and path in the memo of a snapshot. The memo
+	// MemoSize bounds the combinations of tier, method, host and path in the memo of a snapshot. The memo
 	// saves time where the code is interpreted. 0 disables the memo.
-	Remember int
+	MemoSize int
 
 	// Refresh is the mean time between two polls for changes. 0 means DefaultRefresh. A negative value
 	// disables background polls; Policy.Refresh still polls.
@@ -76,7 +76,7 @@ const (
 // Stats holds counts of a Policy.
 type Stats struct {
 	Rules      int   // rules that have an effect
-	Wrong      int   // rules and overrides that cannot be used
+	Unusable   int   // rules and overrides that cannot be used
 	Identities int   // cached API keys and users
 	LookUps    int64 // statements that looked up API keys and users
 	Applied    int64 // the highest number of an applied change
@@ -92,14 +92,14 @@ type Policy struct {
 	settings   Settings
 	lookups    *lookups
 	identities *IdentityCache
-	current    atomic.Value    // a *Snapshot, once there are rules
-	ready      context.Context // ends when current is set or the policy is closed
+	inForce    atomic.Value    // a *Snapshot, once there are rules
+	ready      context.Context // ends when inForce is set or the policy is closed
 	setReady   context.CancelFunc
 	closing    context.Context
 	close      context.CancelFunc
 	started    sync.Once
 
-	refreshing sync.Mutex // locked during a refresh; guards the fields below
+	refreshing sync.Mutex // locked during a refresh; guards the fields below, except stats
 	head       head       // of the last poll; the next poll finds the changes since then
 	due        changes    // the changes that have no effect yet
 	polled     bool       // a poll has succeeded; from then on, missing tables are not created again
@@ -107,7 +107,7 @@ type Policy struct {
 	migrateErr error     // the error of the last migration
 	migrateAt  time.Time // the time of the next attempt
 	rows       policyRows
-	newest     *Snapshot // of rows; current once the changed identities are evicted
+	compiled   *Snapshot // of rows; refresh stores it in inForce after it has evicted the changed identities
 	rulesSQL   string
 	fullReadAt time.Time // the time of the next full read
 	forgotAt   time.Time
@@ -136,14 +136,14 @@ func New(db pgdb.DB, s Settings) *Policy {
 	}
 	p := &Policy{
 		db: db, settings: s, identities: NewIdentityCache(s.MaxIdentities), rulesSQL: effectiveRulesSQL,
-		reported: make(map[string]string), newest: Compile(nil, nil, nil, 0),
+		reported: map[string]string{}, compiled: Compile(nil, nil, nil, 0),
 	}
 	p.stats.Store(&Stats{})
 	p.closing, p.close = context.WithCancel(context.Background())
 	p.lookups = &lookups{
 		db: db, cache: p.identities, health: s.Health, now: s.Now, closing: p.closing,
-		renewals: make(map[Credential]bool), bySender: make(map[Credential]*lookup),
-		perNetwork: make(map[netip.Prefix]int),
+		renewals: map[Credential]bool{}, bySender: map[Credential]*lookup{},
+		perNetwork: map[netip.Prefix]int{},
 	}
 	p.ready, p.setReady = context.WithCancel(p.closing)
 	return p
@@ -166,7 +166,7 @@ func (p *Policy) Stats() Stats {
 	stats := *p.stats.Load().(*Stats)
 	if s := p.snapshot(); s != nil {
 		stats.Rules = s.Rules()
-		stats.Wrong = len(s.set.wrong)
+		stats.Unusable = len(s.set.unusable)
 	}
 	stats.Identities, _ = p.identities.Len()
 	stats.LookUps, _ = p.lookups.state()
@@ -175,7 +175,7 @@ func (p *Policy) Stats() Stats {
 
 // snapshot returns the snapshot in force, or nil before the first rules.
 func (p *Policy) snapshot() *Snapshot {
-	s, _ := p.current.Load().(*Snapshot)
+	s, _ := p.inForce.Load().(*Snapshot)
 	return s
 }
 
@@ -188,26 +188,28 @@ func (p *Policy) snapshot() *Snapshot {
 //   - ratelimit.ErrUnavailable while the database does not answer, or if too many look-ups wait
 //   - ratelimit.ErrOverloaded if the time ended while the database answered other statements
 //   - ratelimit.ErrTimeout if the time ended in any other case
+//   - ratelimit.ErrClosed after Close, or the error of the statement
 //
 // If a look-up fails, v is the verdict of bans and of the rules that apply to every sender:
 //
 //   - exempt and block rules without tiers
 //   - rules with limits that have neither tiers nor a family, and do not count by user, key or tier
 //
-// Evaluate returns the error unless this verdict refuses the request, or exempts a request that needs no
-// valid key. Before the first rules are read, v is empty.
+// Evaluate returns nil instead of the error if this verdict refuses the request, or if it exempts the request
+// and no API key has to be valid: the request has a user, or f.RejectUnknown is false. Before the first rules
+// are read, v is empty.
 func (p *Policy) Evaluate(
 	ctx context.Context, timeout time.Duration, key, user string, f *Facts, v *Verdict,
 ) error {
-	s, _ := p.current.Load().(*Snapshot)
+	s, _ := p.inForce.Load().(*Snapshot)
 	if s == nil {
 		start := time.Now()
-		if err := p.waitForRules(ctx, timeout); err != nil {
+		var err error
+		if s, err = p.waitForRules(ctx, timeout); err != nil {
 			Clear(v)
 			v.Tier = f.Tier
 			return err
 		}
-		s = p.snapshot()
 		timeout -= time.Since(start)
 	}
 	now := p.settings.Now()
@@ -256,7 +258,7 @@ func (p *Policy) lookUp(
 		return nil
 	}
 	text := ""
-	if p.settings.Remember > 0 && len(key) <= maxMemoBytes {
+	if p.settings.MemoSize > 0 && len(key) <= maxMemoBytes {
 		text = strings.Clone(key) // the key may be a part of a long request
 	}
 	id, err := p.lookups.get(ctx, timeout, sender, text, f.Address)
@@ -269,24 +271,23 @@ func (p *Policy) lookUp(
 	return err
 }
 
-// waitForRules waits until the policy has a snapshot.
-func (p *Policy) waitForRules(ctx context.Context, timeout time.Duration) error {
+// waitForRules waits for the first snapshot and returns it.
+func (p *Policy) waitForRules(ctx context.Context, timeout time.Duration) (*Snapshot, error) {
 	p.Prepare()
-	if _, err := p.lookups.state(); err != nil {
-		return err
+	_, err := p.lookups.state()
+	if err == nil {
+		err = waitFor(ctx, p.ready, timeout)
 	}
-	if err := waitFor(ctx, p.ready, timeout); err != nil {
-		return err
+	s := p.snapshot()
+	if err == nil && s == nil {
+		err = ratelimit.ErrClosed
 	}
-	if p.snapshot() == nil {
-		return ratelimit.ErrClosed
-	}
-	return nil
+	return s, err
 }
 
 // Recall evaluates a request like p.Evaluate and returns true if its API key is cached. Otherwise it returns
 // false and leaves v unchanged, and the caller must call p.Evaluate. Recall finds keys only with
-// Settings.Remember.
+// Settings.MemoSize.
 //
 // Recall takes fewer steps than p.Evaluate and computes no digest. Without Recall, a request with a cached
 // key takes 1.3 times the CPU time in Traefik.
@@ -303,6 +304,6 @@ func Recall(p *Policy, key string, f *Facts, v *Verdict) bool {
 		return false
 	}
 	// There is a snapshot, because p.Evaluate has cached the key.
-	Evaluate(p.current.Load().(*Snapshot), f, e.id, now, v)
+	Evaluate(p.inForce.Load().(*Snapshot), f, e.id, now, v)
 	return true
 }

@@ -22,8 +22,8 @@ func perHour(events int64) []policy.RuleLimit {
 func mustDecide(t *testing.T, rules []policy.Rule, f *policy.Facts, id *policy.Identity) *policy.Verdict {
 	t.Helper()
 	s := policy.Compile(rules, nil, nil, 0)
-	if wrong := s.Wrong(); len(wrong) > 0 {
-		t.Fatalf("Wrong: got %v, want none", wrong)
+	if wrong := s.Unusable(); len(wrong) > 0 {
+		t.Fatalf("Unusable: got %v, want none", wrong)
 	}
 	var v policy.Verdict
 	policy.Evaluate(s, f, id, now, &v)
@@ -167,12 +167,12 @@ func TestInvalidRuleIsDisabledAlone(t *testing.T) {
 		bad := good("bad")
 		change(&bad)
 		s := policy.Compile([]policy.Rule{bad, good("good")}, nil, nil, 0)
-		list := s.Wrong()
+		list := s.Unusable()
 		if len(list) != 1 || list[0].Rule != bad.Name {
-			t.Fatalf("Wrong: got %v, want the rule %s", list, bad.Name)
+			t.Fatalf("Unusable: got %v, want the rule %s", list, bad.Name)
 		}
 		if err := list[0].Err.Error(); !strings.HasPrefix(err, want) || !strings.Contains(err, "must be") {
-			t.Errorf("Wrong: got %s, want %s ... must be", err, want)
+			t.Errorf("Unusable: got %s, want %s ... must be", err, want)
 		}
 		var v policy.Verdict
 		policy.Evaluate(s, &policy.Facts{Path: "/"}, nil, now, &v)
@@ -182,8 +182,8 @@ func TestInvalidRuleIsDisabledAlone(t *testing.T) {
 	}
 	overrides := []policy.Override{{Rule: "good", Limit: "hour", Tier: "t", Events: -1},
 		{Rule: "gone", Limit: "hour", Tier: "t", Events: 1}}
-	list := policy.Compile([]policy.Rule{good("good")}, overrides, nil, 0).Wrong()
+	list := policy.Compile([]policy.Rule{good("good")}, overrides, nil, 0).Unusable()
 	if len(list) != 1 || list[0].Override != "limit hour, tier t" {
-		t.Errorf("Wrong: got %v, want the override of limit hour, tier t", list)
+		t.Errorf("Unusable: got %v, want the override of limit hour, tier t", list)
 	}
 }

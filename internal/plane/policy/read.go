@@ -49,7 +49,7 @@ func ReadSnapshot(ctx context.Context, db pgdb.DB) (*Snapshot, error) {
 	if err == nil && p.due.bannedKeys {
 		err = unavailable(errors.New("the banned API keys cannot be read"))
 	}
-	return p.newest, err
+	return p.compiled, err
 }
 
 // decoded holds the decoded rows of rulesSQL, bansSQL and bannedKeysSQL.

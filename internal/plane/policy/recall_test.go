@@ -27,7 +27,7 @@ func TestRecalledKeysAreBounded(t *testing.T) {
 	for i := range 20 {
 		d.addUser(fmt.Sprint("user", i), "free")
 	}
-	p := d.newPolicy(policy.Settings{Remember: 100, MaxIdentities: 3})
+	p := d.newPolicy(policy.Settings{MemoSize: 100, MaxIdentities: 3})
 	refresh(t, p)
 	for i := range 20 {
 		for range 2 {

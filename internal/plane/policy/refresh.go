@@ -46,7 +46,7 @@ func (p *Policy) Refresh(ctx context.Context) error {
 		if p.settings.OnApplied != nil {
 			_ = batch.PanicError(func() {
 				changesOID := p.head.Server[strings.IndexByte(p.head.Server, ' ')+1:]
-				p.settings.OnApplied(p.head.Changed, changesOID, problems(p.newest))
+				p.settings.OnApplied(p.head.Changed, changesOID, problems(p.compiled))
 			})
 		}
 		if now := p.settings.Now(); now.Sub(p.forgotAt) >= forgetInterval {
@@ -96,7 +96,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 		p.fullReadAt = now.Add(time.Duration((0.5 + p.settings.Random()) * float64(fullReadInterval)))
 	}
 	// A changed key may have another user, who may be banned.
-	due.bannedKeys = due.bannedKeys || due.bans || len(p.newest.bans.bySender) > 0 && len(due.digests) > 0
+	due.bannedKeys = due.bannedKeys || due.bans || len(p.compiled.bans.bySender) > 0 && len(due.digests) > 0
 	err = p.load(ctx)
 	if errors.Is(err, errIncomplete) {
 		p.head = head{} // the next poll finds that everything may have changed; until then identities stay
@@ -107,7 +107,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 	// read.
 	p.identities.evict(due)
 	if err == nil {
-		p.current.Store(p.newest)
+		p.inForce.Store(p.compiled)
 		p.setReady()
 	}
 	return err
@@ -135,7 +135,7 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// load reads the rules and bans that are due, compiles them to p.newest, and clears them in p.due. It keeps
+// load reads the rules and bans that are due, compiles them to p.compiled, and clears them in p.due. It keeps
 // the compiled rules or bans if their rows are unchanged.
 func (p *Policy) load(ctx context.Context) error {
 	rows := p.rows
@@ -162,7 +162,7 @@ func (p *Policy) load(ctx context.Context) error {
 		}
 		p.report("banned keys", keysErr)
 	}
-	next := *p.newest
+	next := *p.compiled
 	if !reflect.DeepEqual(rows.bans, p.rows.bans) ||
 		!reflect.DeepEqual(rows.bannedKeys, p.rows.bannedKeys) {
 		d, err := decodePolicy(append(append([][]byte(nil), rows.bans...), rows.bannedKeys...))
@@ -176,15 +176,15 @@ func (p *Policy) load(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		next.set = newRuleSet(d.rules, d.overrides, next.set.rules, p.settings.Remember)
+		next.set = newRuleSet(d.rules, d.overrides, next.set.rules, p.settings.MemoSize)
 	}
-	p.newest = &next
+	p.compiled = &next
 	p.rows = rows
 	due.rules = false
 	due.bans = false
 	due.bannedKeys = keysErr != nil
 	var problem error
-	if lines := problems(p.newest); lines != nil {
+	if lines := problems(p.compiled); lines != nil {
 		problem = errors.New(strings.Join(lines, "; "))
 	}
 	p.report("problems", problem)
@@ -195,7 +195,7 @@ func (p *Policy) load(ctx context.Context) error {
 // rate_limit_rule_warnings reads the names of rules from these texts.
 func problems(s *Snapshot) []string {
 	var lines []string
-	for _, w := range s.set.wrong {
+	for _, w := range s.set.unusable {
 		line := "rule " + w.Rule
 		if w.Override != "" {
 			line += ", override for " + w.Override

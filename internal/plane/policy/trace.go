@@ -60,7 +60,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 			families[row.Family] = row.Name
 		}
 	}
-	for _, m := range v.Would {
+	for _, m := range v.ShadowMarks {
 		applied[m.Rule] = true
 	}
 	if v.Exempt || v.Reason == Blocked {
@@ -84,7 +84,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 		}
 		t.add(&r.row, applies, why)
 	}
-	for _, w := range s.set.wrong {
+	for _, w := range s.set.unusable {
 		if w.row != nil {
 			t.add(w.row, false, "it cannot be used: "+w.Err.Error())
 		}

@@ -28,7 +28,7 @@ func TestExplainEqualsEvaluate(t *testing.T) {
 			}
 
 			want := map[string]bool{}
-			for _, marks := range [][]*policy.Mark{v.Marks, v.Would, trace.Marks} {
+			for _, marks := range [][]*policy.Mark{v.Marks, v.ShadowMarks, trace.Marks} {
 				for _, m := range marks {
 					want[m.Rule] = true
 				}

@@ -74,7 +74,7 @@ type transcriptRun struct {
 
 func (r *transcriptRun) restart() {
 	r.policy = r.newPolicyOn(r.middle, policy.Settings{
-		Remember: 100,
+		MemoSize: 100,
 		OnApplied: func(_, _ string, problems []string) {
 			if joined := strings.Join(problems, "; "); joined != r.problems {
 				r.problems = joined

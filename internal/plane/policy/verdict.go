@@ -27,10 +27,10 @@ type Facts struct {
 	Host, Path string
 	// Route is the proxy's name for the route of the request. "" means none.
 	Route string
-	// Header has the headers. Only rules that count by a header read it.
+	// Header is read only by rules that count by a header.
 	Header http.Header
 	// KeyHeaders are the canonical names of the headers that may have the API key. A counter key with the
-	// value of such a header is stored as a digest, see settings.CredentialHeader.
+	// value of such a header is a secret, so it is stored as a digest, as with settings.CredentialHeader.
 	KeyHeaders []string
 }
 
@@ -56,9 +56,6 @@ const (
 	AmbiguousPath Reason = "ambiguous_path"
 )
 
-// String returns the reason, for log fields that take a fmt.Stringer.
-func (r Reason) String() string { return string(r) }
-
 // Mark describes the limit of a hit in a Verdict, and the response if that limit refuses. It belongs to the
 // snapshot and must not be changed.
 type Mark struct {
@@ -70,8 +67,8 @@ type Mark struct {
 	Overage bool
 	// Quota is the amount of the limit for the sender.
 	Quota int64
-	// From is the source of the amount: rule, tier, user or key.
-	From string
+	// AmountSource is rule, or for the amount of an override tier, user or key.
+	AmountSource string
 
 	// Status, Message and RetryAfter describe the response if the limit refuses, see Rule. Status is 0 for an
 	// exempt rule.
@@ -94,10 +91,11 @@ type Verdict struct {
 	User, Tier string
 	KeyID      int64
 
-	// Rule is the rule that refused or exempted the request, else the first rule that charges it.
+	// Rule is the rule that refused or exempted the request, else the first enforced rule that charges it.
 	Rule string
 
-	// Endpoint is the text of the paths of the first matching rule that has paths. "" means none.
+	// Endpoint is the text of the paths of the first matching rule that is enforced and has paths. "" means
+	// none.
 	Endpoint string
 
 	// Reason is the reason for the refusal. Status, Message and RetryAfter describe the response: Message ""
@@ -113,9 +111,9 @@ type Verdict struct {
 	// Ban is the ban that refused the request, else nil. It must not be changed.
 	Ban *Ban
 
-	// Ended is the sender of a request that is refused because its API key is revoked or has expired, else
-	// nil. It must not be changed.
-	Ended *Identity
+	// EndedSender is the sender of a request that is refused because its API key is revoked or has expired,
+	// else nil. It must not be changed.
+	EndedSender *Identity
 
 	// Exempt reports that no limit of the policy applies.
 	Exempt bool
@@ -129,19 +127,19 @@ type Verdict struct {
 	// overage, Settle, InFlight, Message and RetryAfter.
 	Simple bool
 
-	// Would has marks of shadow rules that have no hit but would have had an effect: block and exempt rules,
-	// and limits with the amount 0.
-	Would []*Mark
+	// ShadowMarks has marks of shadow rules that have no hit but would have had an effect: block and exempt
+	// rules, and limits with the amount 0.
+	ShadowMarks []*Mark
 
-	// senderUnknown omits rules that need the sender, because the sender was not looked up.
-	senderUnknown bool
+	// senderUnread skips rules that need the sender, because the sender was not looked up.
+	senderUnread bool
 
 	// trace describes the evaluation; nil except in Explain.
 	trace *Trace
 
 	// Memory that Evaluate reuses.
 	rules    []*rule
-	limits   []*limit // limits[i] belongs to Hits[i], until setAmounts drops hits
+	limits   []*limit // limits[i] belongs to Hits[i], until setAmounts compacts Hits
 	families []string // the families of the enforced rules that charge
 }
 
@@ -154,7 +152,7 @@ func Clear(v *Verdict) {
 		v.Hits[i] = ratelimit.Hit{} // a key may be a part of a long request
 	}
 	*v = Verdict{
-		Hits: v.Hits[:0], Marks: v.Marks[:0], Would: v.Would[:0],
+		Hits: v.Hits[:0], Marks: v.Marks[:0], ShadowMarks: v.ShadowMarks[:0],
 		trace: v.trace, rules: v.rules, limits: v.limits[:0], families: v.families[:0],
 	}
 }

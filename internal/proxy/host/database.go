@@ -190,7 +190,7 @@ func (h *Handle) openPolicy(sources *DataSources) (*policy.Policy, error) {
 	shared, failure := h.share(name, func() (Resource, error) {
 		return policy.New(d.DB, policy.Settings{
 			Health:           d.Postgres.Health(), // a policy has no database in memory
-			Remember:         p.Remember,
+			MemoSize:         p.MemoSize,
 			DisableMigration: !d.Settings.AutoMigrate,
 			OnApplied:        d.Postgres.SetApplied,
 			OnError:          func(err error) { d.policyFailed(counters, err) },

@@ -26,7 +26,7 @@ type Process struct {
 
 	LeaseHorizon time.Duration // the horizon of leases; 0 means a second
 	LeaseHits    int           // see engine.Options
-	Remember     int           // see policy.Settings
+	MemoSize     int           // see policy.Settings
 
 	mu     sync.Mutex // guards the field below, and the fields of each sharing
 	shared map[string]*sharing

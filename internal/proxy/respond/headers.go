@@ -83,7 +83,7 @@ type Response struct {
 	Body     string // the body of a refusal, which has status 429; else ""
 }
 
-// SetAllHeaders is like SetFields and Outcome.Content, but for many responses in one loop, because an
+// SetAllHeaders is like SetFields and Outcome.SetContent, but for many responses in one loop, because an
 // interpreted call takes long. It replaces the headers of an earlier limit, even if that limit has less
 // remaining. SetAllHeaders reuses the text of a value if the next response has the
 // same value. Without SetAllHeaders, an exact request in Traefik takes 1.1 times the processor time, and 510

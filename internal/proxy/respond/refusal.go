@@ -8,8 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// Content returns the body of a refusal, and sets its Content-Type and Content-Length in h.
-func (o *Outcome) Content(h http.Header) string {
+// SetContent sets the Content-Type and the Content-Length of a refusal in h, and returns its body.
+func (o *Outcome) SetContent(h http.Header) string {
 	body := o.Body()
 	h["Content-Type"] = []string{"application/json"}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}

@@ -29,7 +29,7 @@ func record(requests []*Request, now time.Time) {
 		d := q.Outcome.Decision
 		if d == nil || q.Outcome.Err != nil || q.Settling != nil || !q.Limits.Simple ||
 			r.Audit.Level >= settings.AuditSample ||
-			q.Asked && (!d.Allowed || !q.Verdict.Simple || len(q.Verdict.Would) > 0) {
+			q.Asked && (!d.Allowed || !q.Verdict.Simple || len(q.Verdict.ShadowMarks) > 0) {
 			addOne(r, q)
 			continue
 		}
@@ -123,9 +123,9 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 		if p.User != "" {
 			r.User = p.User
 		}
-		if p.Ended != nil {
-			r.KeyID = p.Ended.KeyID
-			r.User = p.Ended.User
+		if p.EndedSender != nil {
+			r.KeyID = p.EndedSender.KeyID
+			r.User = p.EndedSender.User
 		}
 	}
 	if r.Endpoint == "" {
@@ -151,7 +151,7 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 		}
 	case o.Status != 0:
 		r.RetryAfter = o.Wait
-		r.Reason = o.Reason.String()
+		r.Reason = string(o.Reason)
 		r.Outcome = history.Rejected
 		switch o.Reason {
 		case policy.Banned, policy.Blocked:
@@ -236,7 +236,7 @@ func addShadows(r *history.Record, q *Request) {
 	if q.Outcome.Err != nil {
 		return
 	}
-	for _, m := range q.Verdict.Would {
+	for _, m := range q.Verdict.ShadowMarks {
 		if m.Status != 0 { // else the rule exempts
 			addShadow(r, q, m, nil, nil)
 		}

@@ -249,7 +249,7 @@ func Respond(q *Request) {
 	q.Body = ""
 	q.Admitted = q.Outcome.Status == 0
 	if !q.Admitted {
-		q.Body = q.Outcome.Content(h)
+		q.Body = q.Outcome.SetContent(h)
 	}
 }
 

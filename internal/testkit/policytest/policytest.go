@@ -289,9 +289,9 @@ func FormatVerdict(v *policy.Verdict) string {
 	case v.Exempt:
 		text = "exempt " + v.Rule
 	case v.Reason == policy.Blocked || v.Reason == policy.NoQuota:
-		text = v.Reason.String() + " " + strconv.Itoa(v.Status) + " " + v.Rule
+		text = string(v.Reason) + " " + strconv.Itoa(v.Status) + " " + v.Rule
 	case v.Refused():
-		text = v.Reason.String() + " " + strconv.Itoa(v.Status)
+		text = string(v.Reason) + " " + strconv.Itoa(v.Status)
 	default:
 		text = fmt.Sprintf("user %q tier %q key %d:", v.User, v.Tier, v.KeyID)
 		for i := range v.Hits {
@@ -305,14 +305,14 @@ func FormatVerdict(v *policy.Verdict) string {
 // FormatHit returns a hit and its mark as text.
 func FormatHit(h *ratelimit.Hit, m *policy.Mark) string {
 	return fmt.Sprintf(" %s %q %d of %d burst %d anchor %d quota %d from %s shadow %v overage %v",
-		h.Limit.Prefix, h.Key, h.Cost, h.Limit.Events, h.Limit.Burst, h.Limit.Anchor, m.Quota, m.From,
+		h.Limit.Prefix, h.Key, h.Cost, h.Limit.Events, h.Limit.Burst, h.Limit.Anchor, m.Quota, m.AmountSource,
 		m.Shadow, m.Overage)
 }
 
 // FormatShadow returns the effects that shadow rules without hits would have had, as text.
 func FormatShadow(v *policy.Verdict) string {
 	text := ""
-	for _, m := range v.Would {
+	for _, m := range v.ShadowMarks {
 		text += " would " + m.Rule + "/" + m.Limit
 	}
 	return text
