@@ -5,9 +5,9 @@
 // limits that are Durable. The npm library pg-ratelimit uses the same tables, so that a Node program and this
 // package can share the rows of fixed_window and sliding_window limits.
 //
-// A Store decides a call of Take from memory if it can: from a lease, or from a remembered refusal (package
-// lease). Otherwise the call waits in a queue (package batch). The worker of a batch owns its calls, and a
-// value of type work that decides them in rounds. A round plans, sends and applies:
+// A Store decides a call from memory if it can: from a lease, or from a remembered refusal (package lease).
+// Otherwise the call waits in a queue (package batch). The worker of a batch owns its calls, and a value of
+// type work that decides them in rounds. A round plans, sends and applies:
 //
 //   - A plan turns the hits of calls into entries (equal hits on one row), groups the entries into
 //     statements, and orders the statements in stages. Requests of several hits are a transaction, all or

@@ -28,10 +28,10 @@ func TestLateSlotIsReleased(t *testing.T) {
 				for _, s := range statements {
 					switch {
 					// the heartbeat of the process
-					case strings.Contains(s.SQL, "RETURNING process"):
+					case strings.Contains(s.SQL, "RETURNING process"): // starts a session
 						addRow(s, int8(1000))
 					// the release of a slot
-					case strings.Contains(s.SQL, "-u.first"):
+					case strings.Contains(s.SQL, "-u.first"): // releases the slot
 						if now := time.Now(); released.IsZero() && !taken.IsZero() && !now.Before(taken) {
 							released = now
 						}
