@@ -49,7 +49,7 @@ func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 		elapsed = minElapsed
 	}
 	target := int64(float64(r.Used) * float64(r.horizon) / float64(elapsed))
-	if target < s.MinHits*r.costPerHit/2 { // see Set.MinHits
+	if target <= s.MinHits*r.costPerHit/4 { // see Set.MinHits
 		r.nextChargeAt = now + r.horizon/checksPerHorizon
 		return nil, 0
 	}

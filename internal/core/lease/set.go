@@ -92,7 +92,7 @@ type Set struct {
 	Seed    maphash.Seed
 	Born    time.Time // the time at which Now was 0
 	Hash    func(seed maphash.Seed, key string) uint64
-	MinHits int64 // the hits in a horizon for which a key gets a lease; half of them keep it
+	MinHits int64 // the hits in a horizon for which a key gets a lease; more than a quarter keep it
 
 	RowCount  int64 // the number of rows; atomic
 	LockCount int64 // the number of rows with a lock; atomic
