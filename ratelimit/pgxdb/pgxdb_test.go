@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
@@ -78,43 +77,4 @@ func TestMaxConnsBoundsConnections(t *testing.T) {
 			db.Close()
 		}
 	}
-}
-
-// No call fails if the session already has a prepared statement of the same name, as behind a pooler.
-func TestPreparedStatementExists(t *testing.T) {
-	dsn := cluster.Open(t)
-	db, err := pgxdb.Open(dsn, pgxdb.Options{MaxConns: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	run := func(sql string) {
-		t.Helper()
-		s := &pgdb.Statement{SQL: sql}
-		err := db.Run(t.Context(), []*pgdb.Statement{s})
-		if err != nil || s.Err != nil || s.Code != "" {
-			t.Fatalf("%s: errors %v and %v, want none", sql, err, s.Err)
-		}
-	}
-	run("SELECT 1")
-	// The name of a statement depends only on its text, so the test can prepare a statement of that name in
-	// another session.
-	s := &pgdb.Statement{SQL: "SELECT name FROM pg_prepared_statements WHERE statement = 'SELECT 1'"}
-	err = db.Run(t.Context(), []*pgdb.Statement{s})
-	if err != nil || s.Err != nil || len(s.Result) < 5 {
-		t.Fatalf("errors %v and %v, result %q, want a name", err, s.Err, s.Result)
-	}
-	name := string(s.Result[4:])
-	other, err := pgxdb.Open(dsn, pgxdb.Options{MaxConns: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	if err := other.Exec(t.Context(), "PREPARE "+name+" AS SELECT 1"); err != nil {
-		t.Fatal(err)
-	}
-	db = other
-	run("SELECT 1")
-	run("SELECT 1")
-	run("SELECT 2")
 }

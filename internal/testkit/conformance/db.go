@@ -84,6 +84,7 @@ var (
 		{"Exec", testExec},
 		{"concurrent calls", testConcurrentCalls},
 		{"forgotten statements", testForgotten},
+		{"a name that exists", testExistingName},
 		{"altered tables", testAltered},
 		{"a read-only session", testReadOnly},
 		{"a deadline", testDeadline},

@@ -38,6 +38,21 @@ func testForgotten(t *testing.T, d *db) {
 	}
 }
 
+// testExistingName: no call fails if the session already has a prepared statement of the same name, as behind
+// a pooler.
+func testExistingName(t *testing.T, d *db) {
+	dsn := WithSettings(t, d.dsn, "pool_max_conns", "1")
+	first, second := &db{t: t, DB: d.open(t, dsn)}, &db{t: t, DB: d.open(t, dsn)}
+	defer first.Close()
+	defer second.Close()
+	first.run(statement("SELECT 1"))
+	// The name of a statement depends only on its text.
+	name := first.queryCell("SELECT name FROM pg_prepared_statements WHERE statement = 'SELECT 1'")
+	second.exec("PREPARE " + name + " AS SELECT 1")
+	second.run(statement("SELECT 1"))
+	second.run(statement("SELECT 1"), statement("SELECT 2"))
+}
+
 // testAltered: statements succeed after a change of their table, although the server refuses prepared
 // statements with changed columns.
 func testAltered(t *testing.T, d *db) {

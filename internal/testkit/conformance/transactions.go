@@ -151,10 +151,6 @@ func testRefusedValues(t *testing.T, d *db) {
 			if got := outcomes(all...); err != nil || got != want {
 				t.Errorf("%s: %v, the statements: %s, want %s", c.name, err, got, want)
 			}
-			err = d.try(c.statement)
-			if got := outcomes(c.statement); err != nil || got != "22021" {
-				t.Errorf("%s, alone: %v, the statement: %s, want 22021", c.name, err, got)
-			}
 			rows += 2
 			if got := d.queryCell("SELECT count(*) FROM t"); got != bigintBytes(rows) {
 				t.Fatalf("%s: %x rows, want %d", c.name, got, rows)
