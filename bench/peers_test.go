@@ -27,7 +27,9 @@ func startBench(t *testing.T) *bench {
 	return b
 }
 
-// The other limiters count with the benchmark's configuration. A limiter that does not count would look fast.
+// With the configuration of the benchmark, each of the four other limiters admits three requests of a key and
+// refuses further ones, but not those of another key. Otherwise the benchmark could measure a limiter that
+// looks fast because it does not count.
 func TestPeersCountWithConfigurationOfBenchmark(t *testing.T) {
 	b := startBench(t)
 	rows := peers("3 1h")

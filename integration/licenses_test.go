@@ -56,11 +56,8 @@ func TestLicensesOfDependencies(t *testing.T) {
 			if f.IsDir() || !licenseFile.MatchString(f.Name()) {
 				continue
 			}
-			text, err := os.ReadFile(filepath.Join(folder, f.Name()))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, m := range licensecheck.Scan(text).Match {
+			text := readFile(t, filepath.Join(folder, f.Name()))
+			for _, m := range licensecheck.Scan([]byte(text)).Match {
 				if !m.IsURL {
 					found = append(found, m.ID)
 				}

@@ -13,19 +13,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// The program of `make run` prints commands to try, which show what the text around them says. internal/demo
-// tests a second run.
+// The program of `make run` prints commands to try, and each shows what the printed text around it says. A
+// test of internal/demo covers a second run.
 func TestMakeRunShowsAPolicy(t *testing.T) {
-	text, err := os.ReadFile("../Caddyfile.example")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := readFile(t, "../Caddyfile.example")
 	config := filepath.Join(t.TempDir(), "Caddyfile")
 	// However slow the machine is, every request must get a decision.
-	patient := strings.ReplaceAll(string(text), "on_error allow", "timeout 1m\n\t\ton_error deny")
-	if err := os.WriteFile(config, []byte(patient), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	replaceFile(t, config, strings.ReplaceAll(text, "on_error allow", "timeout 1m\n\t\ton_error deny"))
 	dsn := cluster.Open(t)
 	demo, program := harness.Build(t, "..", "./internal/demo"), buildCaddy(t)
 	tryDemo(t, demo, dsn, "-state", t.TempDir(), "-caddy", program, "-config", config)
@@ -43,7 +37,7 @@ type demoLines struct {
 	lines []string
 }
 
-// The lines after the first two, in their order.
+// Indexes of the commands in demoLines.lines. The two commands before these need no name.
 const (
 	demoAnn = iota + 2
 	demoAcme

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"net/url"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -20,13 +19,10 @@ import (
 // guideSQL returns the SQL statements of the migration guide, by its code blocks.
 func guideSQL(t *testing.T) []string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/migrating-from-npm.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := readFile(t, "../docs/migrating-from-npm.md")
 	var blocks []string
 	inside := false
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		switch fence := strings.TrimSpace(line); {
 		case fence == "```sql":
 			inside = true
@@ -45,11 +41,8 @@ func guideSQL(t *testing.T) []string {
 func TestNpmGuideLeadsThereAndBack(t *testing.T) {
 	t.Parallel()
 	look, reorder, grant, check := stepsOfGuide(t)
-	text, err := os.ReadFile("../deploy/back-to-npm.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	upgrade, back := "SET lock_timeout = '2s'; "+schema.File+"; RESET lock_timeout", string(text)
+	text := readFile(t, "../deploy/back-to-npm.sql")
+	upgrade, back := "SET lock_timeout = '2s'; "+schema.File+"; RESET lock_timeout", text
 
 	dsn := cluster.Open(t)
 	node := startNode(t, dsn)

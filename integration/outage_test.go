@@ -11,7 +11,7 @@ import (
 )
 
 // Proxies that start before their database follow on_error, log the cause, and decide once the database has
-// started. TestNoFaultMakesResponsesWrong has outages after the start.
+// started. TestNoFaultMakesResponsesWrong tests outages that begin later.
 func TestPostgresIsDownAtLoad(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")

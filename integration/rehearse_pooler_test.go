@@ -11,7 +11,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// rehearsePgBouncer fails over behind a PgBouncer. What a failover keeps is in rehearseRestoreAndFailover.
+// rehearsePgBouncer fails over to a standby while the proxies connect through a PgBouncer. When PgBouncer's
+// configuration names the new primary, the proxies decide again within 2 seconds. That a failover loses no
+// counts is checked by rehearseRestoreAndFailover.
 func rehearsePgBouncer(t *testing.T) {
 	program, err := harness.Installed(t.Context(), "pgbouncer")
 	if err != nil {

@@ -16,12 +16,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// rehearseRestoreAndFailover restores a backup of a bucket, and then fails over to a synchronous standby and
-// back to the old primary as a standby. The server for S3 has a certificate, which pgBackRest requires.
+// rehearseRestoreAndFailover restores a backup from an S3 bucket to a point in time, and then to a later
+// moment, which brings back a change that the first restore undid. Then it fails over to a synchronous
+// standby, which has all counts of the durable limit, and back to the first server. The S3 server has a
+// certificate, because pgBackRest requires TLS.
 func rehearseRestoreAndFailover(t *testing.T) {
 	if *archiveGateway == "" {
-		t.Fatal("there is no server for S3: say -archive-gateway and the path of versitygw, as make " +
-			"rehearse does")
+		t.Fatal("no S3 server: set -archive-gateway to the path of versitygw, as make rehearse does")
 	}
 	r := newRehearsal(t)
 	ca := rehearsedCA{authority.New(t), r}
@@ -92,7 +93,7 @@ func (r *rehearsal) failOver() {
 	r.awaitPolicyApplied()
 }
 
-// makeOldPrimaryStandby makes the old primary the standby of the new one.
+// makeOldPrimaryStandby makes the old primary a standby of the new primary.
 func (r *rehearsal) makeOldPrimaryStandby() {
 	r.t.Helper()
 	r.page("Fail over", 1)

@@ -62,12 +62,9 @@ func newRehearsal(t *testing.T) *rehearsal {
 	if _, err := harness.Installed(t.Context(), "pgbackrest"); err != nil {
 		t.Fatal(err)
 	}
-	program, err := os.ReadFile(buildCaddy(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := readFile(t, buildCaddy(t))
 	// Copy the program, because the account may have no access to the repository.
-	if err := os.WriteFile(filepath.Join(dir, "caddy"), program, 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "caddy"), []byte(program), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	tools := filepath.Dir(cluster.Tool(t, "pg_ctl"))
@@ -102,12 +99,9 @@ pg_ctl start -w -l "$PGDATA/../log"`, port, dir))
 // rehearsedBlocks returns the commands of the page, by heading.
 func rehearsedBlocks(t *testing.T) map[string][]string {
 	t.Helper()
-	page, err := os.ReadFile("../docs/recovery.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := readFile(t, "../docs/recovery.md")
 	blocks := map[string][]string{}
-	for _, section := range strings.Split(string(page), "\n## ")[1:] {
+	for _, section := range strings.Split(page, "\n## ")[1:] {
 		title, rest, _ := strings.Cut(section, "\n")
 		for _, b := range strings.Split(rest, "```sh\n")[1:] {
 			text, _, _ := strings.Cut(b, "```")

@@ -10,8 +10,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// rehearseUpgrade upgrades Postgres under proxies that stay in use. Both versions are the same, because
-// Debian has only one.
+// rehearseUpgrade upgrades Postgres with pg_upgrade, as the page says, while proxies keep running. Afterwards
+// a key whose quota was used up is still refused. The old and the new Postgres have the same version, because
+// Debian offers only one.
 func rehearseUpgrade(t *testing.T) {
 	r := newRehearsal(t)
 	r.startProxies()

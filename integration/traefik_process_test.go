@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -132,12 +131,9 @@ func (tr *traefik) reload(t testing.TB, routes []route) {
 // middleware would remove its routers.
 func (tr *traefik) reject(t testing.TB) {
 	t.Helper()
-	valid, err := os.ReadFile(tr.dynamic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	valid := readFile(t, tr.dynamic)
 	complaints := strings.Count(tr.Log(), "yaml:")
-	replaceFile(t, tr.dynamic, []byte("http: [\n"))
+	replaceFile(t, tr.dynamic, "http: [\n")
 	tr.Await(t, "the file to be rejected",
 		func() bool { return strings.Count(tr.Log(), "yaml:") > complaints })
 	replaceFile(t, tr.dynamic, valid)
@@ -161,13 +157,23 @@ func writeYAML(t testing.TB, path string, content any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replaceFile(t, path, bytes.ReplaceAll(data, []byte("PROXY"), []byte("traefik")))
+	replaceFile(t, path, strings.ReplaceAll(string(data), "PROXY", "traefik"))
 }
 
-// replaceFile replaces a file atomically.
-func replaceFile(t testing.TB, path string, data []byte) {
+// readFile returns the text of a file.
+func readFile(t testing.TB, path string) string {
 	t.Helper()
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// replaceFile creates or replaces a file atomically.
+func replaceFile(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(path+".new", path); err != nil {

@@ -166,13 +166,10 @@ func TestManifestSatisfiesCatalog(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(icon), "\x89PNG") {
 		t.Errorf("icon %q: error %v, want a PNG", m.IconPath, err)
 	}
-	mod, err := os.ReadFile("../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
+	mod := readFile(t, "../go.mod")
 	for _, refused := range []string{"github.com/traefik/yaegi", "github.com/traefik/traefik",
 		"github.com/traefik/mesh", "github.com/containous/"} {
-		if strings.Contains(string(mod), refused) {
+		if strings.Contains(mod, refused) {
 			t.Errorf("go.mod requires %s, which the catalog rejects", refused)
 		}
 	}

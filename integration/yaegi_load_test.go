@@ -40,15 +40,12 @@ type manifest struct {
 // Traefik's own configuration parser.
 func readManifest(t testing.TB) manifest {
 	t.Helper()
-	text, err := os.ReadFile("../.traefik.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := readFile(t, "../.traefik.yml")
 	var m, parsed manifest
-	if err := yaml.Unmarshal(text, &m); err != nil {
+	if err := yaml.Unmarshal([]byte(text), &m); err != nil {
 		t.Fatal(err)
 	}
-	if err := file.DecodeContent(string(text), ".yaml", &parsed); err != nil {
+	if err := file.DecodeContent(text, ".yaml", &parsed); err != nil {
 		t.Fatal(err)
 	}
 	m.TestData = parsed.TestData

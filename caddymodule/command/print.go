@@ -80,8 +80,8 @@ func listOf(value json.RawMessage) (list []json.RawMessage, isList bool) {
 type printer struct {
 	strings.Builder
 	hidden []string // names of columns to omit
-	// continues makes further calls of table add lines to the table of the first call, instead of a table
-	// each.
+	// If continues is set, further calls of table add their lines to the table of the first call. Otherwise
+	// each call adds a table of its own.
 	continues  bool
 	hasHeaders bool // whether a call of table has written the headers of the table to continue
 }

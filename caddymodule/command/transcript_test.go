@@ -28,7 +28,8 @@ var variableTexts = []struct {
 	{regexp.MustCompile(`again in [0-9hms.]+`), "again in <TIME>"},
 }
 
-// A transcript is a file of commands and their output, on a fresh database. Lines:
+// The commands in each transcript print the output that the transcript contains. A transcript is a file of
+// commands and their output, on a fresh database. Its lines are:
 //
 //	$ rules list     a command, without caddy pg-ratelimit; with < KEY, the last created key is its input
 //	| tiers: []      a line of standard input for the next command

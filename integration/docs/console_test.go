@@ -2,7 +2,6 @@ package docs
 
 import (
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -115,12 +114,9 @@ func runCommand(t *testing.T, command string) {
 // makeTargets returns the targets of the Makefile.
 func makeTargets(t *testing.T) []string {
 	t.Helper()
-	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	makefile := readFile(t, root+"/Makefile")
 	var targets []string
-	for _, match := range regexp.MustCompile(`(?m)^([a-z.-]+):`).FindAllStringSubmatch(string(makefile), -1) {
+	for _, match := range regexp.MustCompile(`(?m)^([a-z.-]+):`).FindAllStringSubmatch(makefile, -1) {
 		targets = append(targets, match[1])
 	}
 	return targets

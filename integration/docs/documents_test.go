@@ -32,6 +32,16 @@ type block struct {
 
 func (b block) String() string { return fmt.Sprintf("%s:%d", b.document, b.line) }
 
+// readFile returns the text of a file.
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // documents reads all pages.
 func documents(t *testing.T) []document {
 	t.Helper()
@@ -45,15 +55,12 @@ func documents(t *testing.T) []document {
 	}
 	var pages []document
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := readFile(t, path)
 		name, err := filepath.Rel(root, path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := document{path: filepath.ToSlash(name), text: string(text)}
+		d := document{path: filepath.ToSlash(name), text: text}
 		if d.blocks, err = blocksOf(d.path, d.text); err != nil {
 			t.Fatal(err)
 		}
@@ -161,11 +168,7 @@ func hasTest(t *testing.T, folder, name string) bool {
 	}
 	declaration := regexp.MustCompile(`(?m)^func ` + name + `\(`)
 	return slices.ContainsFunc(files, func(file string) bool {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return declaration.Match(text)
+		return declaration.MatchString(readFile(t, file))
 	})
 }
 

@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -33,11 +32,8 @@ func TestGoSnippetsAreCompiled(t *testing.T) {
 	}
 	var source strings.Builder
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		source.Write(text)
+		text := readFile(t, file)
+		source.WriteString(text)
 	}
 	for _, b := range blocksIn(t, "go") {
 		var indented strings.Builder

@@ -30,7 +30,7 @@ func maxThroughput(t *testing.T, algorithm ratelimit.Algorithm, n int64) (perWin
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The full quota passes in one burst. The windows from the tenth on are counted.
+	// In the first window the full quota passes in one burst. So windows count only from the tenth on.
 	const from, windows = 10, 20
 	passed := 0
 	for now.Before(start.Add((from + windows) * time.Minute)) {

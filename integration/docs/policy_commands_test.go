@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -53,12 +52,9 @@ var codeWords = regexp.MustCompile("`([a-z]+(?: [a-z]+)?)")
 
 // The table of commands in docs/policy.md has each command of the program.
 func TestPolicyPageListsAllCommands(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "docs", "policy.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := readFile(t, filepath.Join(root, "docs", "policy.md"))
 	var listed []string
-	for _, row := range regexp.MustCompile("(?m)^\\| (`.*`) \\|").FindAllStringSubmatch(string(text), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| (`.*`) \\|").FindAllStringSubmatch(text, -1) {
 		for _, command := range codeWords.FindAllStringSubmatch(row[1], -1) {
 			listed = append(listed, command[1])
 		}

@@ -19,8 +19,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// pageRoles are the roles that the page names. The roles of a server are not of one database,
-// so each recipe has its own.
+// pageRoles are the roles that the page names. Roles belong to the whole server instead of one database, so
+// each recipe uses roles with other names.
 var pageRoles = []string{"proxy", "administrator", "customer_page"}
 
 // recipeEnv is a database and a Caddy on which a recipe runs, as the page describes them.
@@ -34,9 +34,10 @@ type recipeEnv struct {
 	moved         string // the DSN of another database, for a recipe that names one
 }
 
-// newRecipeEnv creates a database, and then follows the first section: as the owner of an empty
-// database, in which Caddy makes the tables, or with the roles of the page.
-func newRecipeEnv(t *testing.T, first []block, owner bool) *recipeEnv {
+// newRecipeEnv creates a database, and runs firstBlocks, those of firstSection. If asOwner is true, Caddy and
+// the recipe connect as the owner of the database, and Caddy creates the tables. Otherwise newRecipeEnv
+// creates the tables and the roles of the page, and both connect with these roles.
+func newRecipeEnv(t *testing.T, firstBlocks []block, asOwner bool) *recipeEnv {
 	t.Helper()
 	dsn := cluster.Open(t)
 	k := &recipeEnv{renamed: map[string]string{}, rename: regexp.MustCompile(`\b(` + strings.Join(pageRoles,
@@ -53,14 +54,14 @@ func newRecipeEnv(t *testing.T, first []block, owner bool) *recipeEnv {
 		}
 	})
 	proxy, reader := dsn, dsn
-	if !owner {
+	if !asOwner {
 		k.execute(t, k.owner, schema.File)
 		k.makeRoles(t)
 		as := func(role string) string { return dsn + "&options=-c%20role%3D" + k.renamed[role] }
 		proxy, reader = as("proxy"), as("administrator")
 	}
 	k.reader = cluster.Connect(t, reader)
-	for _, b := range first {
+	for _, b := range firstBlocks {
 		if b.language == "caddyfile" {
 			k.startCaddy(t, b.text, proxy)
 		}
@@ -73,7 +74,7 @@ func newRecipeEnv(t *testing.T, first []block, owner bool) *recipeEnv {
 			"to_regproc('rate_limit_history_version') IS NOT NULL") == "t"
 	})
 	k.shell = newShell(t, reader)
-	for _, b := range first {
+	for _, b := range firstBlocks {
 		k.runRecipe(t, b)
 	}
 	return k

@@ -51,9 +51,9 @@ func TestQueriesOfPagesFindRows(t *testing.T) {
 			if response := ask(h, "X-API-Key", "the API key"); response.Code != http.StatusOK {
 				t.Fatalf("the client's request: %d %s, want 200", response.Code, response.Body)
 			}
-			// The middleware makes the tables of the policy in the background.
+			// The middleware creates the tables of the policy in the background, perhaps later.
 			cluster.Execute(t, dsn, schema.File+historyOfAClient)
-			// The accounts of a server are not of one database.
+			// Accounts belong to the whole server, so other tests could have one with the page's name.
 			account := "caddy_" + strings.ToLower(rand.Text())
 			cluster.Execute(t, dsn, "CREATE ROLE "+account)
 			t.Cleanup(func() { cluster.Execute(t, dsn, "DROP OWNED BY "+account+"; DROP ROLE "+account) })

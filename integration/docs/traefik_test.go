@@ -38,7 +38,7 @@ type traefikYAML struct {
 	} `yaml:"entryPoints"`
 	HTTP   *traefikHTTP
 	Labels []string
-	// The configuration of Prometheus is the only other YAML.
+	// These two fields are those of Prometheus's configuration, which a page shows, too.
 	ScrapeConfigs []struct {
 		JobName       string                       `yaml:"job_name"`
 		StaticConfigs []struct{ Targets []string } `yaml:"static_configs"`
@@ -272,7 +272,8 @@ func ask(h http.Handler, headers ...string) *httptest.ResponseRecorder {
 	return w
 }
 
-// lastOfCell matches the last name in the first column of a row: Traefik's, if Caddy has another one.
+// lastOfCell matches the last name in the first column of a row. If a setting has two names, the last is
+// Traefik's.
 var lastOfCell = regexp.MustCompile("(?m)^\\|[^|]*`([^`|]+)` \\|")
 
 // traefikNames returns Traefik's names of the settings in a section's tables.
