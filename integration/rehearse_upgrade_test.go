@@ -11,7 +11,7 @@ import (
 )
 
 // rehearseUpgrade upgrades Postgres with pg_upgrade, as the page says, while proxies keep running. Afterwards
-// a key whose quota was used up is still refused. The old and the new Postgres have the same version, because
+// a key with a used-up quota is still refused. The old and the new Postgres have the same version, because
 // Debian offers only one.
 func rehearseUpgrade(t *testing.T) {
 	r := newRehearsal(t)

@@ -2,9 +2,7 @@ package imports
 
 import (
 	"encoding/json"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -39,11 +37,8 @@ func TestEachDependencyHasAReason(t *testing.T) {
 			want = append(want, r.Path)
 		}
 	}
-	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, _ := strings.Cut(string(text), "\n## Dependencies\n")
+	text := readFile(t, "CONTRIBUTING.md")
+	_, table, _ := strings.Cut(text, "\n## Dependencies\n")
 	table, _, _ = strings.Cut(table, "\n## ")
 	var got []string
 	for _, row := range regexp.MustCompile(`(?m)^\| (.*) \| .*[a-z]`).FindAllStringSubmatch(table, -1) {

@@ -39,11 +39,7 @@ func TestInterpretedPackagesUseGoOfYaegi(t *testing.T) {
 			}
 			files := make(map[string]string)
 			for _, name := range self.GoFiles {
-				text, err := os.ReadFile(filepath.Join(root, dir, name))
-				if err != nil {
-					t.Fatal(err)
-				}
-				files[name] = string(text)
+				files[name] = readFile(t, filepath.Join(dir, name))
 			}
 			if len(files) == 0 {
 				t.Fatalf("%s has no files", dir)

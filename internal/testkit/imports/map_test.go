@@ -2,8 +2,6 @@ package imports
 
 import (
 	"go/ast"
-	"os"
-	"path/filepath"
 	"regexp"
 	"testing"
 )
@@ -15,11 +13,7 @@ var (
 
 // ARCHITECTURE.md describes three requests by functions that exist, each in at most fifteen steps.
 func TestEachStepOfMapExists(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	tables := stepTables.FindAllString(string(text), -1)
+	tables := stepTables.FindAllString(readFile(t, "ARCHITECTURE.md"), -1)
 	if len(tables) != 3 {
 		t.Fatalf("%d tables of steps, want 3", len(tables))
 	}

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -118,6 +120,16 @@ type pkg struct {
 
 // root is the folder of go.mod, relative to this package.
 const root = "../../.."
+
+// readFile returns the text of a file. The path is relative to root.
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
 
 // goList runs `go list` at the root.
 func goList(t *testing.T, args ...string) []pkg {

@@ -2,8 +2,6 @@ package imports
 
 import (
 	"go/ast"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -20,11 +18,8 @@ var (
 
 // Each word of the table is part of a name in the code, and no word of its column "instead of" is.
 func TestCodeHasWordsOfTable(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSpace(tableOfWords.FindString(string(text))), "\n")
+	text := readFile(t, "CONTRIBUTING.md")
+	lines := strings.Split(strings.TrimSpace(tableOfWords.FindString(text)), "\n")
 	if len(lines) < 12 || len(lines)-2 > maxWords {
 		t.Fatalf("the table of words has %d rows, want 10 to %d", len(lines)-2, maxWords)
 	}
