@@ -47,10 +47,10 @@ func metricValues(t *testing.T) map[string]float64 {
 }
 
 // checkMetrics checks the values of some metrics.
-func checkMetrics(t *testing.T, wanted map[string]float64) {
+func checkMetrics(t *testing.T, want map[string]float64) {
 	t.Helper()
 	got := metricValues(t)
-	for name, want := range wanted {
+	for name, want := range want {
 		if value, ok := got[name]; !ok || value != want {
 			t.Errorf("%s is %v, want %v; all metrics are %v", name, value, want, got)
 		}

@@ -16,11 +16,11 @@ import (
 var errTest = errors.New("test")
 
 // fakeSender sends the calls of a Background. fail gets the number of attempts so far, and returns two
-// errors: that of a call alone (own), and that of its whole batch (together).
+// errors: that of the call alone, and that of its whole batch.
 type fakeSender struct {
 	background *batch.Background
 	queue      *batch.Queue
-	fail       func(tries int) (own, together error)
+	fail       func(tries int) (callErr, batchErr error)
 
 	tries   int   // calls that were sent
 	alone   int   // calls that were sent with their own statement, counted in tries too
@@ -29,7 +29,7 @@ type fakeSender struct {
 	lost    int // calls, as reported
 }
 
-func newFakeSender(ctx context.Context, fail func(tries int) (own, together error)) *fakeSender {
+func newFakeSender(ctx context.Context, fail func(tries int) (callErr, batchErr error)) *fakeSender {
 	c := &fakeSender{fail: fail}
 	c.background = batch.NewBackground(batch.BackgroundOptions{
 		Closing: ctx, Health: health.New(ctx, nil, nil), Send: c.send,
@@ -63,12 +63,12 @@ func (c *fakeSender) call(key string, window int64) *batch.Call {
 
 // A call is sent again until it takes effect, unless it may have taken effect already.
 func TestCallIsRetriedUntilItTakesEffect(t *testing.T) {
-	failOnce := func(own, together error) func(int) (error, error) {
+	failOnce := func(callErr, batchErr error) func(int) (error, error) {
 		return func(tries int) (error, error) {
 			if tries > 0 {
 				return nil, nil
 			}
-			return own, together
+			return callErr, batchErr
 		}
 	}
 	for name, test := range map[string]struct {
@@ -107,7 +107,7 @@ func TestCallIsRetriedUntilItTakesEffect(t *testing.T) {
 }
 
 // failTimes returns a function that fails the first n attempts of a call.
-func failTimes(n int) func(tries int) (own, together error) {
+func failTimes(n int) func(tries int) (callErr, batchErr error) {
 	return func(tries int) (error, error) {
 		if tries < n {
 			return errTest, nil

@@ -15,11 +15,6 @@ func latencyBucket(microseconds float64) int {
 	return max(0, min(20, int(math.Ceil(math.Log2(microseconds/100)))))
 }
 
-// arrayLiteral returns a bigint[] as text.
-func arrayLiteral(buckets []int64) string {
-	return "{" + strings.Trim(strings.ReplaceAll(fmt.Sprint(buckets), " ", ","), "[]") + "}"
-}
-
 // minuteSQL returns a command that adds latencies in microseconds to a minute, as a writer does.
 func minuteSQL(minute, prefix, region string, latencies []float64) string {
 	var buckets []int64
@@ -31,8 +26,8 @@ func minuteSQL(minute, prefix, region string, latencies []float64) string {
 	}
 	micros := "ARRAY[(extract(epoch FROM timestamptz '" + minute + "') * 1000000)::bigint]"
 	call := fmt.Sprintf("region => '%s', \"time\" => %s, last_request => %[2]s, prefix => '{%s}', "+
-		"requests => '{%d}', allowed => '{%[4]d}', latency => '{\"%s\"}'", region, micros, prefix,
-		len(latencies), arrayLiteral(buckets))
+		"requests => '{%d}', allowed => '{%[4]d}', latency => '{\"{%s}\"}'", region, micros, prefix,
+		len(latencies), strings.Trim(strings.ReplaceAll(fmt.Sprint(buckets), " ", ","), "[]"))
 	for _, name := range []string{"user_id", "limit_name", "endpoint"} {
 		call += ", " + name + ` => '{""}'`
 	}

@@ -2,7 +2,6 @@ package schema_test
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -16,12 +15,6 @@ import (
 func newHistory(t testing.TB) *testDB {
 	t.Helper()
 	return openTestDB(t, schema.History)
-}
-
-// insertRowSQL returns a command that inserts a row of the audit log.
-func insertRowSQL(at string) string {
-	return fmt.Sprintf("INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, node) "+
-		"VALUES ('%s', 1, 5, 'limited', 'web', 'n');", at)
 }
 
 // Upkeep creates the partitions of today and the next 7 days, so that no row lacks its partition: at the end
@@ -47,7 +40,8 @@ func TestPartitionsAreThereBeforeTheFirstRow(t *testing.T) {
 				begin := midnight.AddDate(0, 0, day)
 				for _, at := range []time.Time{begin, begin.Add(24*time.Hour - time.Microsecond)} {
 					stamp := at.Format("2006-01-02 15:04:05.999999Z")
-					s.exec(insertRowSQL(stamp))
+					s.exec("INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, node) " +
+						"VALUES ('" + stamp + "', 1, 5, 'limited', 'web', 'n')")
 					s.expect("SELECT DISTINCT tableoid::regclass FROM rate_limit_audit WHERE "+
 						"time = '"+stamp+"'", "rate_limit_audit_"+at.Format("20060102"))
 				}

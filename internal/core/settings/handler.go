@@ -28,25 +28,25 @@ type Fields struct {
 const DefaultTier = "anonymous"
 
 // readTimeout reads Settings.Timeout, in the syntax of ratelimit.ParseWindow.
-func readTimeout(to *Settings, text string) error {
+func readTimeout(dst *Settings, text string) error {
 	d, err := ratelimit.ParseWindow(text)
 	if err != nil || d < time.Millisecond || d > time.Minute {
 		return errWant
 	}
-	to.Timeout = d
+	dst.Timeout = d
 	return nil
 }
 
 const wantExempt = "networks or addresses with spaces between them, such as 10.0.0.0/8 192.0.2.7"
 
 // readExempt reads Settings.Exempt.
-func readExempt(to *Settings, text string) error {
+func readExempt(dst *Settings, text string) error {
 	for _, word := range strings.Fields(text) {
 		network, ok := ParseNetwork(word)
 		if !ok {
 			return &ratelimit.FieldError{Value: word, Want: wantExempt}
 		}
-		to.Exempt = append(to.Exempt, network)
+		dst.Exempt = append(dst.Exempt, network)
 	}
 	return nil
 }

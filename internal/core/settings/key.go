@@ -17,7 +17,7 @@ var (
 
 // readKey reads the alternatives of a key such as "{header.X-Api-Key} | {client_ip}". For a key without
 // alternatives, ConfiguredLimit.Alternatives stays nil.
-func readKey(to *Settings, text string) error {
+func readKey(dst *Settings, text string) error {
 	if !separator.MatchString(text) {
 		return nil
 	}
@@ -31,6 +31,6 @@ func readKey(to *Settings, text string) error {
 		}
 		parts[i] = alternative
 	}
-	to.Limit.Alternatives = parts
+	dst.Limit.Alternatives = parts
 	return nil
 }

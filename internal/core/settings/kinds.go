@@ -15,14 +15,14 @@ func dsn(name, want string) Setting { return Setting{Name: name, Form: Words, Wa
 
 // number returns a setting that is a whole number from 1 to maxN. If the value is empty, the setting stays
 // unset: set is not called.
-func number(name string, maxN int64, unset string, set func(to *Settings, n int64)) Setting {
-	read := func(to *Settings, text string) error {
+func number(name string, maxN int64, unset string, set func(dst *Settings, n int64)) Setting {
+	read := func(dst *Settings, text string) error {
 		if text == "" {
 			return nil
 		}
 		n, err := parseNumber(text, maxN)
 		if err == nil {
-			set(to, n)
+			set(dst, n)
 		}
 		return err
 	}
@@ -51,11 +51,11 @@ func parseShare(text string, minShare, maxShare float64) (float64, error) {
 }
 
 // oneOf returns a setting with one of texts as its value. The first text is the default.
-func oneOf(name string, set func(to *Settings, text string), texts ...string) Setting {
-	read := func(to *Settings, text string) error {
+func oneOf(name string, set func(dst *Settings, text string), texts ...string) Setting {
+	read := func(dst *Settings, text string) error {
 		for _, valid := range texts {
 			if text == valid {
-				set(to, text)
+				set(dst, text)
 				return nil
 			}
 		}
@@ -67,9 +67,9 @@ func oneOf(name string, set func(to *Settings, text string), texts ...string) Se
 }
 
 // onOff returns a setting that is a switch.
-func onOff(name, unset string, field func(to *Settings) *bool) Setting {
-	read := func(to *Settings, text string) (err error) {
-		*field(to), err = ParseSwitch("", text)
+func onOff(name, unset string, field func(dst *Settings) *bool) Setting {
+	read := func(dst *Settings, text string) (err error) {
+		*field(dst), err = ParseSwitch("", text)
 		return err
 	}
 	return Setting{Name: name, Form: Switch, Read: read, Unset: unset}
@@ -87,11 +87,11 @@ func ParseSwitch(name, text string) (bool, error) {
 }
 
 // nodeName returns a setting that names a node or a region.
-func nodeName(name string, field func(to *Settings) *string) Setting {
+func nodeName(name string, field func(dst *Settings) *string) Setting {
 	const maxBytes = 100
 	control := func(c rune) bool { return c < ' ' || c == 0x7f }
-	read := func(to *Settings, text string) error {
-		*field(to) = text
+	read := func(dst *Settings, text string) error {
+		*field(dst) = text
 		if len(text) > maxBytes || !utf8.ValidString(text) || strings.IndexFunc(text, control) >= 0 {
 			return errWant
 		}
@@ -104,7 +104,7 @@ func nodeName(name string, field func(to *Settings) *string) Setting {
 // retention returns the setting for the retention of a part of the history, which what names as in
 // Retention.What.
 func retention(name, what string) Setting {
-	read := func(to *Settings, text string) error {
+	read := func(dst *Settings, text string) error {
 		if text == "" {
 			return nil
 		}
@@ -112,7 +112,7 @@ func retention(name, what string) Setting {
 		if err != nil || age < 24*time.Hour || age > MaxAge {
 			return errWant
 		}
-		to.History.Retention = append(to.History.Retention, Retention{what, age})
+		dst.History.Retention = append(dst.History.Retention, Retention{what, age})
 		return nil
 	}
 	want := "a duration from 1d to 100y, such as 90d, 12w or 7y"

@@ -56,35 +56,35 @@ func ReadLimit(values Values) (*ConfiguredLimit, error) {
 }
 
 // readAlgorithm reads the algorithm of a limit.
-func readAlgorithm(to *Settings, text string) (err error) {
-	to.Limit.Limit.Algorithm, err = ratelimit.ParseAlgorithm(text)
+func readAlgorithm(dst *Settings, text string) (err error) {
+	dst.Limit.Limit.Algorithm, err = ratelimit.ParseAlgorithm(text)
 	return err
 }
 
 // readHashKey reads ConfiguredLimit.HashKey.
-func readHashKey(to *Settings, text string) error {
+func readHashKey(dst *Settings, text string) error {
 	hash, err := ParseSwitch("", text)
 	if text != "" {
-		to.Limit.HashKey = &hash
+		dst.Limit.HashKey = &hash
 	}
 	return err
 }
 
 // readCost reads ConfiguredLimit.Cost. If the text has a placeholder (a brace), Cost stays 0, because each
 // request then has its own cost.
-func readCost(to *Settings, text string) error {
+func readCost(dst *Settings, text string) error {
 	if strings.Contains(text, "{") {
 		return nil
 	}
 	cost, err := parseNumber(text, ratelimit.MaxEvents)
-	to.Limit.Cost = cost
+	dst.Limit.Cost = cost
 	return err
 }
 
 // readRate reads the events and the window of a limit, or for ratelimit.InFlight the number of requests in
 // flight.
-func readRate(to *Settings, text string) error {
-	l := &to.Limit.Limit
+func readRate(dst *Settings, text string) error {
+	l := &dst.Limit.Limit
 	if l.Algorithm != ratelimit.InFlight {
 		rate, err := ratelimit.ParseRate(text)
 		l.Events, l.Window, l.Calendar, l.Zone = rate.Events, rate.Window, rate.Calendar, rate.Zone
@@ -100,12 +100,12 @@ func readRate(to *Settings, text string) error {
 }
 
 // readLease reads the lease of a limit, such as "5%", or "off".
-func readLease(to *Settings, text string) error {
+func readLease(dst *Settings, text string) error {
 	if text == "off" {
 		return nil
 	}
 	share, err := parseShare(text, ratelimit.MinLease, ratelimit.MaxLease)
-	to.Limit.Limit.Lease = share
+	dst.Limit.Limit.Lease = share
 	return err
 }
 

@@ -14,14 +14,14 @@ type Setting struct {
 	Name     string // in a Caddyfile and in JSON; in Traefik in camel case
 	Form     Form
 	Duration bool      // Caddy's JSON may have a number of nanoseconds
-	Want     string    // the valid values, to follow "must be"
+	Want     string    // the valid values, dst follow "must be"
 	Settings []Setting // the settings in a Block
 
-	// Read reads and validates the value, or Unset if the setting was left out. It may use the values of
-	// settings that stand earlier in the table. In a *ratelimit.FieldError that Read returns, an empty Field
-	// means Name. Any other error means that the value does not match Want. If Read is nil, another package
-	// parses the setting.
-	Read  func(to *Settings, text string) error
+	// Read validates the value of the setting, or Unset if the setting was left out, and stores it in dst.
+	// Read may use the values of settings that stand earlier in the table. In a *ratelimit.FieldError that
+	// Read returns, an empty Field means Name. Any other error means that the value does not match Want. If
+	// Read is nil, another package parses the setting.
+	Read  func(dst *Settings, text string) error
 	Unset string
 }
 
@@ -54,16 +54,16 @@ type Values = map[string]string
 
 // Read reads and validates the settings of a table. Errors are *ratelimit.FieldError with a name from the
 // table and the configured value, which is "" if the setting was left out.
-func Read(table []Setting, values Values, to *Settings) error {
+func Read(table []Setting, values Values, dst *Settings) error {
 	for i := range table {
-		if err := table[i].readFrom(values, to); err != nil {
+		if err := table[i].readFrom(values, dst); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Setting) readFrom(values Values, to *Settings) error {
+func (s *Setting) readFrom(values Values, dst *Settings) error {
 	value := values[s.Name]
 	if value == "" {
 		value = s.Unset
@@ -71,7 +71,7 @@ func (s *Setting) readFrom(values Values, to *Settings) error {
 	if s.Read == nil {
 		return nil
 	}
-	err := s.Read(to, value)
+	err := s.Read(dst, value)
 	if err == nil {
 		return nil
 	}

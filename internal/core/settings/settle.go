@@ -59,9 +59,9 @@ func ParseSettle(text string) (*Settle, error) {
 }
 
 // readSettle reads ConfiguredLimit.Settle.
-func readSettle(to *Settings, text string) (err error) {
-	to.Limit.Settle, err = ParseSettle(text)
-	if to.Limit.Settle != nil && to.Limit.Limit.Algorithm == ratelimit.InFlight {
+func readSettle(dst *Settings, text string) (err error) {
+	dst.Limit.Settle, err = ParseSettle(text)
+	if dst.Limit.Settle != nil && dst.Limit.Limit.Algorithm == ratelimit.InFlight {
 		want := "left out with in_flight: a slot ends with its request"
 		return &ratelimit.FieldError{Value: text, Want: want}
 	}

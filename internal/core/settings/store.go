@@ -46,12 +46,12 @@ type Store struct {
 }
 
 // readProbability reads Store.CleanupProbability.
-func readProbability(to *Settings, text string) error {
+func readProbability(dst *Settings, text string) error {
 	p, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.IsNaN(p) || p < 0 || p > 1 {
 		return errWant
 	}
-	to.Store.CleanupProbability = p
+	dst.Store.CleanupProbability = p
 	return nil
 }
 

@@ -4,26 +4,28 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
 // LimitTable has the settings of a limit. The first is the prefix, an argument in a Caddyfile.
 var LimitTable = []Setting{
-	{Name: "prefix", Want: "one name", Read: func(to *Settings, text string) error {
-		to.Limit.Limit.Prefix = text
+	{Name: "prefix", Want: "one name", Read: func(dst *Settings, text string) error {
+		dst.Limit.Limit.Prefix = text
 		return nil
 	}},
 	{Name: "key", Form: Words, Want: "one text, with or without placeholders", Read: readKey},
 	{Name: "algorithm", Want: "the name of one algorithm", Read: readAlgorithm},
 	{Name: "limit", Form: Words, Read: readRate},
-	number("burst", ratelimit.MaxEvents, "", func(to *Settings, n int64) { to.Limit.Limit.Burst = n }),
+	number("burst", ratelimit.MaxEvents, "", func(dst *Settings, n int64) { dst.Limit.Limit.Burst = n }),
 	{Name: "cost", Want: "a whole number from 1 to 9007199254740992, or a placeholder that gives one",
 		Read: readCost, Unset: "1"},
 	{Name: "settle", Form: Words, Want: wantSettle, Read: readSettle},
-	onOff("durable", "off", func(to *Settings) *bool { return &to.Limit.Limit.Durable }),
-	onOff("synchronous_commit", "off", func(to *Settings) *bool { return &to.Limit.Limit.SynchronousCommit }),
+	onOff("durable", "off", func(dst *Settings) *bool { return &dst.Limit.Limit.Durable }),
+	onOff("synchronous_commit", "off",
+		func(dst *Settings) *bool { return &dst.Limit.Limit.SynchronousCommit }),
 	{Name: "lease", Want: "a share of what is left from 0.1% to 50%, such as 5%",
 		Read: readLease, Unset: "off"},
 	{Name: "hash_key", Form: Switch, Read: readHashKey},
-	number("ipv4_prefix", 32, "32", func(to *Settings, n int64) { to.Limit.IPv4 = int(n) }),
-	number("ipv6_prefix", 128, "64", func(to *Settings, n int64) { to.Limit.IPv6 = int(n) }),
+	number("ipv4_prefix", 32, "32", func(dst *Settings, n int64) { dst.Limit.IPv4 = int(n) }),
+	number("ipv6_prefix", 128, "64", func(dst *Settings, n int64) { dst.Limit.IPv6 = int(n) }),
 	{Name: "audit", Form: Words, Want: wantAudit, Read: checkAudit},
-	oneOf("mode", func(to *Settings, text string) { to.Limit.Mode = Mode(text) }, "enforce", "shadow", "off"),
+	oneOf("mode", func(dst *Settings, text string) { dst.Limit.Mode = Mode(text) },
+		"enforce", "shadow", "off"),
 }
 
 // HandlerTable has the settings of a handler or a middleware that do not belong to one limit. An adapter has
@@ -31,10 +33,10 @@ var LimitTable = []Setting{
 var HandlerTable = []Setting{
 	dsn("dsn", WantDSN),
 	{Name: "timeout", Want: "a duration from 1ms to 1m", Duration: true, Read: readTimeout, Unset: "250ms"},
-	oneOf("on_error", func(to *Settings, text string) { to.OnError = OnError(text) },
+	oneOf("on_error", func(dst *Settings, text string) { dst.OnError = OnError(text) },
 		"allow", "deny", "local"),
-	oneOf("fields", func(to *Settings, text string) {
-		to.Fields = Fields{X: text != "ietf", IETF: text != "x"}
+	oneOf("fields", func(dst *Settings, text string) {
+		dst.Fields = Fields{X: text != "ietf", IETF: text != "x"}
 	}, "x", "ietf", "x ietf"),
 	{Name: "exempt", Form: Words, Want: wantExempt, Read: readExempt},
 	{Name: "policy", Form: Block, Settings: PolicyTable},
@@ -47,7 +49,7 @@ var PolicyTable = []Setting{
 	{Name: "api_key", Want: "one text with a placeholder"},
 	{Name: "user", Want: "one text with a placeholder"},
 	{Name: "tier", Want: "one name, or a placeholder that gives one"},
-	oneOf("unknown_key", func(to *Settings, text string) { to.RejectUnknown = text == "reject" },
+	oneOf("unknown_key", func(dst *Settings, text string) { dst.RejectUnknown = text == "reject" },
 		"reject", "anonymous"),
 	{Name: "route", Want: "one name, or a placeholder that gives one"},
 }
@@ -58,25 +60,25 @@ var PageTable = []Setting{
 	dsn("policy", WantPostgres),
 	dsn("history", WantPostgres),
 	{Name: "hosts", Form: Words, Want: "one or more host names"},
-	onOff("insecure", "off", func(to *Settings) *bool { return &to.Insecure }),
+	onOff("insecure", "off", func(dst *Settings) *bool { return &dst.Insecure }),
 }
 
 // StoreTable has the settings of a store.
 var StoreTable = []Setting{
 	dsn("dsn", WantDSN),
-	number("max_conns", 1000, "", func(to *Settings, n int64) { to.Store.MaxConns = int(n) }),
-	onOff("auto_migrate", "on", func(to *Settings) *bool { return &to.Store.AutoMigrate }),
+	number("max_conns", 1000, "", func(dst *Settings, n int64) { dst.Store.MaxConns = int(n) }),
+	onOff("auto_migrate", "on", func(dst *Settings) *bool { return &dst.Store.AutoMigrate }),
 	{Name: "cleanup_probability", Want: "a number from 0 to 1", Read: readProbability, Unset: "0.1"},
-	onOff("remembered_refusals", "on", func(to *Settings) *bool { return &to.Store.RememberedRefusals }),
-	nodeName("node_name", func(to *Settings) *string { return &to.Store.NodeName }),
-	nodeName("region", func(to *Settings) *string { return &to.Store.Region }),
+	onOff("remembered_refusals", "on", func(dst *Settings) *bool { return &dst.Store.RememberedRefusals }),
+	nodeName("node_name", func(dst *Settings) *string { return &dst.Store.NodeName }),
+	nodeName("region", func(dst *Settings) *string { return &dst.Store.Region }),
 	{Name: "history", Form: Block, Settings: HistoryTable},
 }
 
 // HistoryTable has the settings of a history.
 var HistoryTable = []Setting{
 	dsn("dsn", WantPostgres),
-	oneOf("audit_address", func(to *Settings, text string) { to.History.Address = AddressMode(text) },
+	oneOf("audit_address", func(dst *Settings, text string) { dst.History.Address = AddressMode(text) },
 		"full", "prefix", "off"),
 	{Name: "retention", Form: Block, Settings: RetentionTable},
 }

@@ -14,11 +14,7 @@ import (
 // If a key is revoked while its look-up is in flight, the request is refused: the result of the look-up is
 // older than the revocation, and is neither used nor cached.
 func TestKeyRevokedDuringLookUp(t *testing.T) {
-	d := newTestDB(t)
-	d.addUser("ann", "free")
-	m := &controlledDB{db: d.openDB()}
-	p := d.newPolicyOn(m, policy.Settings{})
-	refresh(t, p)
+	d, m, p := newControlledPolicy(t)
 	for _, change := range []struct{ sql, want string }{
 		{"UPDATE rate_limit_api_keys SET revoked_at = now()", " anonymous 401 key_revoked"}, // by digest
 		{"UPDATE rate_limit_api_keys SET revoked_at = NULL", "ann free"},

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -26,6 +27,17 @@ type controlledDB struct {
 }
 
 var errDown = errors.New("connection refused")
+
+// newControlledPolicy creates a database with the user ann, and a policy that reads it through a
+// controlledDB.
+func newControlledPolicy(t testing.TB) (*testDB, *controlledDB, *policy.Policy) {
+	d := newTestDB(t)
+	d.addUser("ann", "free")
+	m := &controlledDB{db: d.openDB()}
+	p := d.newPolicyOn(m, policy.Settings{})
+	refresh(t, p)
+	return d, m, p
+}
 
 func (m *controlledDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	// The statement that reads the banned keys has no arguments.

@@ -221,20 +221,20 @@ func (r *naiveRule) matches(f *policy.Facts, path []string, tier string, now tim
 }
 
 // pathMatches compares segments. The first segment is empty.
-func pathMatches(want, have []string) bool {
-	for i, segment := range want {
-		if segment == "*" && i == len(want)-1 {
+func pathMatches(pattern, path []string) bool {
+	for i, segment := range pattern {
+		if segment == "*" && i == len(pattern)-1 {
 			return true
 		}
-		if i >= len(have) {
+		if i >= len(path) {
 			return false
 		}
-		isWildcard := segment == "*" && have[i] != ""
-		if !isWildcard && segment != have[i] {
+		isWildcard := segment == "*" && path[i] != ""
+		if !isWildcard && segment != path[i] {
 			return false
 		}
 	}
-	return len(want) == len(have)
+	return len(pattern) == len(path)
 }
 
 // naiveKey returns the key of a counter, for values without spaces and percent signs.

@@ -32,11 +32,7 @@ func sendAs(p *policy.Policy, timeout time.Duration, key, user, path, address st
 // A look-up may take four timeouts, so that it can succeed although a round trip takes longer than one
 // timeout. A look-up without a result fails after four timeouts.
 func TestLookUpMayTakeFourTimeouts(t *testing.T) {
-	d := newTestDB(t)
-	d.addUser("ann", "free")
-	m := &controlledDB{db: d.openDB()}
-	p := d.newPolicyOn(m, policy.Settings{})
-	refresh(t, p)
+	_, m, p := newControlledPolicy(t)
 	hold := make(chan struct{})
 	m.set(func() { m.hold = hold })
 	const timeout = 10 * time.Second
@@ -112,11 +108,7 @@ func TestIdentityIsEvictedOnceWhileRulesAreLocked(t *testing.T) {
 // The clients of one network cannot fill the queue of look-ups for others, and do not delay the renewal of
 // cached identities.
 func TestFloodFromOneNetwork(t *testing.T) {
-	d := newTestDB(t)
-	d.addUser("ann", "free")
-	m := &controlledDB{db: d.openDB()}
-	p := d.newPolicyOn(m, policy.Settings{})
-	refresh(t, p)
+	d, m, p := newControlledPolicy(t)
 	check.Equal(t, "before the flood", outcomeOf(t, p, "key of ann", ""), "ann free")
 	hold := make(chan struct{})
 	m.set(func() { m.hold, m.held = hold, 0 })

@@ -122,8 +122,10 @@ func checkCancelInTLS(t *testing.T, c *cluster.Cluster, root string) {
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx, []*pgdb.Statement{st}) }()
 	running := func() bool {
-		return queryBigint(t, admin, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%/* slow */%' "+
-			"AND wait_event = 'PgSleep'") > 0
+		count := stmt("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%/* slow */%' " +
+			"AND wait_event = 'PgSleep'")
+		run(t, admin, count)
+		return binary.BigEndian.Uint64(count.Result[4:]) > 0 // a bigint after its length
 	}
 	await.Within(t, testTimeout, "the start of the statement on the server", running)
 	cancel()
@@ -131,15 +133,4 @@ func checkCancelInTLS(t *testing.T, c *cluster.Cluster, root string) {
 		t.Errorf("Run() = %v, want %v", err, context.Canceled)
 	}
 	await.Within(t, testTimeout, "the end of the statement on the server", func() bool { return !running() })
-}
-
-// queryBigint runs a query and returns the bigint in its only row.
-func queryBigint(t testing.TB, p *Pool, sql string) int64 {
-	t.Helper()
-	st := stmt(sql)
-	run(t, p, st)
-	if len(st.Result) != 12 {
-		t.Fatalf("%s: result %q, want one bigint", sql, st.Result)
-	}
-	return int64(binary.BigEndian.Uint64(st.Result[4:]))
 }

@@ -11,15 +11,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// checkContextEnd checks that a statement ends with its context.
-func checkContextEnd(t *testing.T, p *Pool, ctx context.Context, want error) {
-	t.Helper()
-	st := stmt("A")
-	if err := p.Run(ctx, []*pgdb.Statement{st}); !errors.Is(err, want) || !errors.Is(st.Err, want) {
-		t.Errorf("Run() = %v, Err %v; want %v", err, st.Err, want)
-	}
-}
-
 // A server that sends notices without end does not keep a call beyond its deadline.
 func TestEndlessNoticesEndAtDeadline(t *testing.T) {
 	_, dsn := newFake(t, func(s *fakeSession) {
@@ -31,8 +22,11 @@ func TestEndlessNoticesEndAtDeadline(t *testing.T) {
 			time.Sleep(time.Millisecond) // slower than the client reads
 		}
 	})
-	p := open(t, dsn, Options{})
-	checkContextEnd(t, p, contextWithin(t, 100*time.Millisecond), context.DeadlineExceeded)
+	st, want := stmt("A"), context.DeadlineExceeded
+	err := open(t, dsn, Options{}).Run(contextWithin(t, 100*time.Millisecond), []*pgdb.Statement{st})
+	if !errors.Is(err, want) || !errors.Is(st.Err, want) {
+		t.Errorf("Run() = %v, Err %v; want %v", err, st.Err, want)
+	}
 }
 
 // If the server never responds to a login, a second connection replaces it, even if the pool may have only

@@ -99,19 +99,21 @@ func TestOutcomeHasExceededLimit(t *testing.T) {
 		decisions []ratelimit.Decision
 		marks     []*policy.Mark
 		exceeded  int
-		by        int64
+		excess    int64
 	}{
 		"none": {
 			hits: []ratelimit.Hit{plain, shadow}, decisions: []ratelimit.Decision{admitted, admitted},
 		},
 		"a shadow limit": {
 			hits: []ratelimit.Hit{plain, shadow}, decisions: []ratelimit.Decision{admitted, refused},
-			exceeded: 1, by: 7,
+			exceeded: 1, excess: 7,
 		},
-		"a shadow alone": {hits: []ratelimit.Hit{shadow}, decisions: []ratelimit.Decision{refused}, by: 7},
+		"a shadow alone": {
+			hits: []ratelimit.Hit{shadow}, decisions: []ratelimit.Decision{refused}, excess: 7,
+		},
 		"an overage": {
 			hits: []ratelimit.Hit{plain}, decisions: []ratelimit.Decision{overageBy11},
-			marks: []*policy.Mark{overage}, by: 11,
+			marks: []*policy.Mark{overage}, excess: 11,
 		},
 		"a trial of overage": {
 			hits: []ratelimit.Hit{shadow}, decisions: []ratelimit.Decision{overageBy11},
@@ -120,7 +122,7 @@ func TestOutcomeHasExceededLimit(t *testing.T) {
 		"the one that is exceeded most": {
 			hits:      []ratelimit.Hit{plain, plain, shadow},
 			decisions: []ratelimit.Decision{admitted, overageBy11, refused},
-			marks:     []*policy.Mark{overage, {Shadow: true}}, exceeded: 1, by: 11,
+			marks:     []*policy.Mark{overage, {Shadow: true}}, exceeded: 1, excess: 11,
 		},
 		"undecided": {
 			hits:      []ratelimit.Hit{plain, shadow},
@@ -129,9 +131,9 @@ func TestOutcomeHasExceededLimit(t *testing.T) {
 	} {
 		o := serve.Judge(&serve.Request{Hits: c.hits, Decisions: c.decisions,
 			Verdict: policy.Verdict{Marks: c.marks}})
-		if o.Exceeded != c.exceeded || o.ExceededBy != c.by {
+		if o.Exceeded != c.exceeded || o.ExceededBy != c.excess {
 			t.Errorf("%s: exceeded hit %d by %d, want %d by %d", name, o.Exceeded, o.ExceededBy, c.exceeded,
-				c.by)
+				c.excess)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 // region is a group of proxies at a distance from the database.
 type region struct {
-	away  time.Duration // the round trip time to the database
+	delay time.Duration // the round trip time to the database
 	store *engine.Store
 }
 
@@ -70,10 +70,10 @@ func checkLeasesOverDistance(t *testing.T, a ratelimit.Algorithm, perSecond int6
 		Lease: 0.05}
 	server := newSimServer([]*ratelimit.Limit{limit}, nil)
 	seed := chance(perSecond)
-	regions := []*region{{away: 0}, {away: 80 * time.Millisecond}, {away: 150 * time.Millisecond}}
+	regions := []*region{{delay: 0}, {delay: 80 * time.Millisecond}, {delay: 150 * time.Millisecond}}
 	for i, r := range regions {
 		db := &simDB{server: server, plan: &simPlan{meanJitter: time.Millisecond}, proxy: i,
-			chance: seed.with(1, int64(i)), minLatency: r.away / 2}
+			chance: seed.with(1, int64(i)), minLatency: r.delay / 2}
 		hash := func(_ maphash.Seed, key string) uint64 { return uint64(seed.with(3).withText(key)) }
 		r.store = newEngine(t, db, engine.Options{DisableMigration: true,
 			Random: seed.with(2, int64(i)).float, Hash: hash})
@@ -142,7 +142,7 @@ func sendLoad(t *testing.T, running *sync.WaitGroup, s *subject, r *region, limi
 				return
 			}
 			s.requests.Add(1)
-			if r.away > 0 && decisions[0].Source == ratelimit.FromPostgres {
+			if r.delay > 0 && decisions[0].Source == ratelimit.FromPostgres {
 				s.waited.Add(1)
 			}
 			if decisions[0].Allowed {

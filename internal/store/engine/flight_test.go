@@ -19,14 +19,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// takeSlots takes n slots of a key, one by one, and returns the granted slots. lost is called when a granted
-// slot is lost.
+// takeSlots takes n slots of a key, one by one, and returns the granted slots. onLost is called when a
+// granted slot is lost.
 func takeSlots(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, n int,
-	lost func()) []*ratelimit.Slot {
+	onLost func()) []*ratelimit.Slot {
 	t.Helper()
 	var slots []*ratelimit.Slot
 	for range n {
-		slot := &ratelimit.Slot{Lost: lost}
+		slot := &ratelimit.Slot{Lost: onLost}
 		if takeOne(t, store, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Slot: slot}).Allowed {
 			slots = append(slots, slot)
 		}

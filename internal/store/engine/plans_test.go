@@ -151,20 +151,20 @@ func TestPlansUseTheIndexes(t *testing.T) {
 	const stale = "UPDATE pg_class SET reltuples = 0, relpages = 1000 WHERE relname IN " +
 		"('rate_limit_ephemeral', 'rate_limit_durable')"
 	for _, step := range []struct {
-		name, sql string
-		rows      int    // the number of rows to add after the SQL
-		kept      bool   // the connection keeps its plans
-		modes     string // the values of plan_cache_mode
+		name, sql  string
+		rows       int    // the number of rows to add after the SQL
+		keepsPlans bool   // the connection keeps its plans
+		modes      string // the values of plan_cache_mode
 	}{
 		{name: "empty tables", sql: "TRUNCATE " + both, modes: "auto force_generic_plan"},
 		{name: "young tables", rows: 20, modes: "auto"},
-		{name: "young tables, plans kept", kept: true, modes: "auto"},
+		{name: "young tables, plans kept", keepsPlans: true, modes: "auto"},
 		{name: "young tables, analyzed", sql: "ANALYZE", modes: "auto"},
 		{name: "tables analyzed while they were empty", sql: "TRUNCATE " + both + "; ANALYZE", modes: "auto"},
-		{name: "large tables, plans kept", rows: large, kept: true, modes: "auto"},
+		{name: "large tables, plans kept", rows: large, keepsPlans: true, modes: "auto"},
 		{name: "large tables, not analyzed", modes: "auto force_generic_plan"},
 		{name: "large tables, last analyzed without rows", sql: stale, modes: "auto force_generic_plan"},
-		{name: "large tables, analyzed, plans kept", sql: "ANALYZE", kept: true, modes: "auto"},
+		{name: "large tables, analyzed, plans kept", sql: "ANALYZE", keepsPlans: true, modes: "auto"},
 		{name: "large tables, analyzed", modes: "auto force_generic_plan"},
 	} {
 		if step.sql != "" {
@@ -174,7 +174,7 @@ func TestPlansUseTheIndexes(t *testing.T) {
 		for mode := range strings.FieldsSeq(step.modes) {
 			// only make test-all plans in mode auto, seven times
 			if mode != "auto" || !testing.Short() {
-				if !step.kept {
+				if !step.keepsPlans {
 					p.conn = cluster.Connect(p.t, p.dsn)
 				}
 				p.checkPlans(t, step.name, mode)
@@ -243,8 +243,9 @@ func (p *planner) insertRows(rows int) {
 	}
 }
 
-// checkPlans prepares each statement, and fails the test for unexpected plans. when describes the tables.
-func (p *planner) checkPlans(t *testing.T, when, mode string) {
+// checkPlans prepares each statement, and fails the test for unexpected plans. tables describes the state of
+// the tables, for failures.
+func (p *planner) checkPlans(t *testing.T, tables, mode string) {
 	for _, statement := range p.seen {
 		var literals, types []string
 		for i, arg := range statement.Args {
@@ -279,13 +280,13 @@ func (p *planner) checkPlans(t *testing.T, when, mode string) {
 			plan := strings.Join(lines, "\n") + "\n"
 			if node := reorderingNode(plan); isSortedTake(statement.SQL) &&
 				(node != "" || !strings.Contains(plan, "ProjectSet")) {
-				t.Errorf("%s: got a %s, want only nodes that keep the order of keys:\n%.300s\n%s", when, node,
-					statement.SQL, plan)
+				t.Errorf("%s: got a %s, want only nodes that keep the order of keys:\n%.300s\n%s", tables,
+					node, statement.SQL, plan)
 				break
 			}
 			if scan := unexpectedScan(plan); scan != "" {
-				t.Errorf("%s: got the scan %s, want only scans of the statement's entries:\n%.600s\n%s", when,
-					scan, statement.SQL, plan)
+				t.Errorf("%s: got the scan %s, want only scans of the statement's entries:\n%.600s\n%s",
+					tables, scan, statement.SQL, plan)
 				break
 			}
 		}

@@ -19,10 +19,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// settlementOf returns a settlement that refunds back units of an allowed hit, or charges them if back is
-// below 0.
-func settlementOf(h ratelimit.Hit, d ratelimit.Decision, back int64) *batch.Settlement {
-	return &batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Refund: back, DecidedAt: d.DecidedAt,
+// settlementOf returns a settlement that refunds units of an allowed hit, or charges them if units is below
+// 0.
+func settlementOf(h ratelimit.Hit, d ratelimit.Decision, units int64) *batch.Settlement {
+	return &batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Refund: units, DecidedAt: d.DecidedAt,
 		Reset: d.Reset.UnixMicro(), Source: d.Source}
 }
 

@@ -12,12 +12,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// table is a DB with rate_limit_nodes: the rows of other proxies and, if own is set, the row of this process.
-// If down is set, statements fail.
+// table is a DB with rate_limit_nodes: as many rows of other proxies as other says and, if own is set, the
+// row of this process. If down is set, statements fail.
 type table struct {
-	others int64
-	own    bool
-	down   bool
+	other int64
+	own   bool
+	down  bool
 }
 
 func (*table) Exec(context.Context, string) error { return nil }
@@ -31,7 +31,7 @@ func (t *table) Run(_ context.Context, statements []*pgdb.Statement) error {
 		s.Rows = 1
 		switch {
 		case strings.HasPrefix(s.SQL, "SELECT count(*)"):
-			n := t.others
+			n := t.other
 			if t.own {
 				n++
 			}
@@ -61,7 +61,7 @@ func (*proxyCount) Local() Local         { return Local{} }
 func TestProxiesCountTenSecondsAfterCrash(t *testing.T) {
 	for name, failing := range map[string]bool{"a poll fails": true, "no poll fails": false} {
 		t.Run(name, func(t *testing.T) {
-			db, store := &table{others: 2}, &proxyCount{}
+			db, store := &table{other: 2}, &proxyCount{}
 			r := New(db, store, &Node{Name: "n", Epoch: 1}, engine.Options{DisableMigration: true})
 			now := time.Now()
 			r.checkSettingsAt = now.Add(time.Hour)
