@@ -41,9 +41,9 @@ func DeliverCalls(calls []*batch.Call) {
 	Deliver(delivered)
 }
 
-// Deliver is deliverOne for requests on one database. Frequent requests of Traefik take one loop, because the
-// interpreter takes long for each call. With deliverOne for all of them, a request takes 2.4 times the
-// processor time.
+// Deliver ends requests on one database as deliverOne does. It takes frequent requests of Traefik in one
+// loop, because the interpreter takes long for each call. With deliverOne for all of them, a request takes
+// 2.4 times the processor time.
 func Deliver(requests []*Request) {
 	var recorded, answered []*Request
 	var responses []respond.Response

@@ -228,6 +228,7 @@ func deliverOne(q *Request) {
 	if q.Writer != nil {
 		Respond(q)
 	}
+	q.Delivered = true
 	if q.Asked || len(q.Hits) > 0 {
 		if q.Outcome.Err != nil {
 			s.Report.Undecided(q.Admitted)
@@ -238,7 +239,6 @@ func deliverOne(q *Request) {
 			record([]*Request{q}, now)
 		}
 	}
-	q.Delivered = true
 }
 
 // Respond sets the headers of the response to a decided request, and Admitted. For a refusal it sets Body.

@@ -132,9 +132,14 @@ func New(db pgdb.DB, s Store, n *Node, options engine.Options) *Registry {
 // SetApplied sets a snapshot of the database in which the changes of the policy that the process applies are
 // visible, and no others. It also sets the oid of the log of changes, and the problems of rules.
 func (r *Registry) SetApplied(applied, log string, problems []string) {
-	if r.node != nil {
-		r.node.Report.setApplied(applied, log, problems)
+	if r.node == nil {
+		return
 	}
+	report := r.node.Report
+	report.mu.Lock()
+	defer report.mu.Unlock()
+	report.row.Applied, report.row.Log = applied, log
+	report.row.Problems = cutProblems(problems)
 }
 
 // Start starts the goroutine, once.

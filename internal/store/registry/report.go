@@ -176,14 +176,6 @@ func (r *Report) Count(admitted bool, hits []ratelimit.Hit, decisions []ratelimi
 	r.row.Locally += local
 }
 
-// setApplied implements Registry.SetApplied.
-func (r *Report) setApplied(applied, log string, problems []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.row.Applied, r.row.Log = applied, log
-	r.row.Problems = cutProblems(problems)
-}
-
 // makeRow returns the column report as JSON, with the busiest of the counted limits. cannot is the reason why
 // the process makes no decisions, or "".
 func (r *Report) makeRow(n *Node, now time.Time, cannot string, local *Local) string {
