@@ -175,7 +175,7 @@ func metricsOfPage(t *testing.T) map[string]exported {
 	t.Cleanup(s.Close)
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1/metrics", nil))
-	// Neither proxy has applied the new tier, but only the second has had 10 seconds for it.
+	// Neither proxy has applied the new tier, but only the second has had 10 seconds to apply it.
 	if !regexp.MustCompile(`behind\{node="edge"\} 0\n.*behind\{node="late"\} 1\n`).Match(w.Body.Bytes()) {
 		t.Errorf("got the metrics\n%s\nwant changes behind for the proxy late only", w.Body)
 	}

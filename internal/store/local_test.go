@@ -29,7 +29,8 @@ func newLocalStore(t *testing.T) *Store {
 
 var errDown = fmt.Errorf("%w: test", ratelimit.ErrUnavailable)
 
-// Local decisions on a durable in_flight limit leave no debt, because slots end with their requests.
+// Local decisions on a durable in_flight limit leave no debt to charge after the outage, because slots end
+// with their requests.
 func TestLocalSlotsAreNotCharged(t *testing.T) {
 	store := newLocalStore(t)
 	l := conformance.InFlight("flight", 2)
@@ -56,7 +57,7 @@ func TestLocalSlotsAreNotCharged(t *testing.T) {
 	}
 }
 
-// Local decisions keep a bounded number of rows and of debts.
+// Local decisions on any number of keys keep at most maxRows rows and maxUnpaid debts.
 func TestLocalRowsAreBounded(t *testing.T) {
 	store := newLocalStore(t)
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10, Window: time.Hour,

@@ -61,8 +61,8 @@ func TestDecisionsMatchOracle(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		k := newKeys()
 		k.Micro += rapid.Int64Range(0, 400*24*3600*conformance.Second).Draw(t, "begin")
-		// If the row of a full bucket was deleted, its windows start with the next hit. That is valid, but
-		// the oracle's windows start with the first hit.
+		// If the row of a full bucket was deleted, its windows start with the next hit. A store may do so,
+		// but the oracle's windows start with the first hit.
 		k.forget = name != "token_bucket" && rapid.Bool().Draw(t, "forget")
 		l := conformance.DrawLimit(t, name, "p")
 		logs := map[string][]entry{}

@@ -81,8 +81,8 @@ const RestoredInPart = `(` + functionExists + `IN ('rate_limit_apply', 'rate_lim
 		WHERE c.relname IN ('rate_limit_ephemeral', 'rate_limit_durable') AND pg_table_is_visible(c.oid)
 		AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)))`
 
-// functionExists begins a condition that a function exists. A comparison of its name and a parenthesis end
-// it.
+// functionExists begins a condition that holds if a function exists. A comparison with the name of the
+// function and a closing parenthesis complete the condition.
 const functionExists = `EXISTS (SELECT FROM pg_proc p
 	WHERE pg_function_is_visible(p.oid) AND p.proname `
 

@@ -2,7 +2,8 @@ package settings
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
-// LimitTable has the settings of a limit. The first is the prefix, an argument in a Caddyfile.
+// LimitTable has the settings of a limit. The first setting is the prefix, which is an argument of the zone
+// in a Caddyfile.
 var LimitTable = []Setting{
 	{Name: "prefix", Want: "one name", Read: func(dst *Settings, text string) error {
 		dst.Limit.Limit.Prefix = text

@@ -276,7 +276,7 @@ func TestRowOfAnotherDayKeepsItsTable(t *testing.T) {
 	}
 }
 
-// A day on which a view depends is not dropped. The next day is.
+// A day on which a view depends is not dropped. The next day is dropped.
 func TestTableOfViewIsNotDropped(t *testing.T) {
 	_, conn := openAuditLog(t)
 	makeDays(t, conn, 2, 10)

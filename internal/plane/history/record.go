@@ -58,7 +58,7 @@ type Record struct {
 	Host, Method, Path string     // Path without the query
 
 	// Endpoint is the operator's name for the path: the route, or the path patterns of a rule or a zone.
-	// Unlike Path, clients cannot choose it. "" means none.
+	// Clients can choose Path, but not Endpoint. "" means none.
 	Endpoint string
 
 	// Hits has the charged hits of a request that passed. Add does not retain Hits. If Unsettled[i] is true,

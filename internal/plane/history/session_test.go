@@ -112,7 +112,7 @@ func TestOneOfManyWritersRunsUpkeep(t *testing.T) {
 	runUpkeep("n2", "0 1")
 	runUpkeep("n3", "0 1")
 	// The next upkeep is due a minute after the last. A last time in the future, which a wrong clock of the
-	// server may leave behind, does not block it.
+	// server may leave behind, does not block the next upkeep.
 	for _, last := range []string{"now() - interval '1 min'", "now() + interval '1 day'"} {
 		d.exec("UPDATE rate_limit_retention SET upkeep_at = " + last)
 		runUpkeep(last, "7 0")

@@ -10,7 +10,7 @@ import (
 )
 
 // A statement of a proxy and TRUNCATE ... CASCADE never deadlock, because they lock tables in the same order:
-// while the statement waits for a table, it has no lock on a later one.
+// while the statement waits for a table, it has no lock on a later table.
 func TestStatementsLockTablesInOrderOfTruncate(t *testing.T) {
 	d := newTestDB(t)
 	other, watching := cluster.Connect(t, d.dsn), cluster.Connect(t, d.dsn)

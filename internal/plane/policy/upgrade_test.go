@@ -56,8 +56,8 @@ func decideUntil(ctx context.Context, t *testing.T, p *policy.Policy, decisions 
 }
 
 // A proxy upgrades the tables of an older version in place, and decides without interruption. While a
-// transaction of another session prevents the upgrade, it reads the old tables, and afterwards the new ones.
-// Each request has an API key that is not cached, so that it needs the tables.
+// transaction of another session prevents the upgrade, the proxy reads the old tables, and afterwards the new
+// tables. Each request has an API key that is not cached, so that it needs the tables.
 func TestUpgradeStopsNoDecision(t *testing.T) {
 	d := newOlderTestDB(t)
 	p := d.newPolicy(policy.Settings{MaxIdentities: 16})

@@ -76,8 +76,8 @@ type parameters struct {
 	err    error // for the first invalid parameter; it quotes no value, which may hold a password
 }
 
-// take removes a parameter and returns its value. The environment replaces a missing parameter, but not an
-// empty one.
+// take removes a parameter and returns its value. The environment replaces a missing parameter, but not a
+// parameter with an empty value.
 func (p *parameters) take(name string) string {
 	value, ok := p.values[name]
 	delete(p.values, name)

@@ -58,7 +58,7 @@
 //
 // # Time
 //
-// Every call ends when its context does. Another goroutine then cancels the request on the server and closes
+// Every call ends when its context ends. Another goroutine then cancels the request on the server and closes
 // the connection. Connections are also made in other goroutines, so a connection that takes longer than the
 // call serves a later call. Without connect_timeout, an attempt ends after 10 seconds, or after 2 seconds if
 // there is another address to try. For 10 seconds, a host that did not respond is tried after the other

@@ -9,7 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A commit waits for the disk if a limit of the transaction requires that. Triggers record the setting at the
+// A commit waits for the disk if one of the charged limits has SynchronousCommit, even if the statements of
+// the other limits come later in the transaction. Triggers record the value of synchronous_commit at the
 // commit.
 func TestSynchronousCommitOfTransaction(t *testing.T) {
 	s := newTestDB(t)
