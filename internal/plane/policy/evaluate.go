@@ -14,16 +14,17 @@ import (
 // names a network of the client's address. Otherwise it calls evaluateInFull. The common case is in the body
 // of this function, because calls are slow in the interpreter.
 func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
-	cache := s.set.memo
-	var sender *senderState
-	if id != nil && cache != nil {
-		sender, _ = id.state.Load().(*senderState)
-	}
 	var m *matches
-	if sender != nil && sender.set == s.set && sender.bans == s.bans && now.UnixMicro() < sender.plainUntil {
-		cache.mu.RLock()
-		m = cache.matches[combination{id.Tier, f.Method, f.Host, f.Path}]
-		cache.mu.RUnlock()
+	user := "" // of m.userHits
+	if cache := s.set.memo; id != nil && cache != nil {
+		sender, _ := id.state.Load().(*senderState)
+		if sender != nil && sender.set == s.set && sender.bans == s.bans &&
+			now.UnixMicro() < sender.plainUntil {
+			user = sender.user
+			cache.mu.RLock()
+			m = cache.matches[combination{id.Tier, f.Method, f.Host, f.Path}]
+			cache.mu.RUnlock()
+		}
 	}
 	if m == nil || m.verdict == nil || len(s.bans.byNetwork) > 0 && networkBan(s.bans, f) != nil ||
 		len(s.set.index.byNetwork) > 0 && len(findByNetwork(s.set.index, f, id.Tier, nil)) > 0 {
@@ -42,7 +43,7 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
 	v.ShadowMarks = append(v.ShadowMarks, stored.ShadowMarks...)
 	v.Hits = append(v.Hits, stored.Hits...)
 	for _, i := range m.userHits {
-		v.Hits[i].Key = sender.user
+		v.Hits[i].Key = user
 	}
 }
 
