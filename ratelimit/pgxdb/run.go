@@ -1,6 +1,7 @@
 package pgxdb
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -239,6 +240,6 @@ func serverError(err error) *pg.ServerError {
 	if !errors.As(err, &e) {
 		return &pg.ServerError{Err: err}
 	}
-	return &pg.ServerError{Severity: e.Severity, Code: e.Code, Message: e.Message, Routine: e.Routine,
-		Err: err}
+	return &pg.ServerError{Severity: cmp.Or(e.SeverityUnlocalized, e.Severity), Code: e.Code,
+		Message: e.Message, Routine: e.Routine, Err: err}
 }
