@@ -161,8 +161,9 @@ func (d *DB) At(host string, port int) (pgdb.DB, error) {
 }
 
 // New returns a DB on a pool of the program. The pool keeps its settings, such as MaxConns. The program
-// closes the pool after the store. The connections must be in UTF-8, as they are by default. An answer that
-// arrives in time but is read late counts only if the pool's BuildContextWatcherHandler allows it, as a
+// closes the pool after the store. The DB resets the pool when the network ends a connection in use. The
+// connections must be in UTF-8, as they are by default. An answer that arrives in time but is read late
+// counts only if the pool's BuildContextWatcherHandler allows it, as a
 // pgconn.DeadlineContextWatcherHandler with a DeadlineDelay does.
 func New(pool *pgxpool.Pool) (*DB, error) {
 	if pool == nil {

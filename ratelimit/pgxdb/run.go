@@ -98,6 +98,9 @@ func (d *DB) try(ctx context.Context, statements []*pgdb.Statement, a *pg.Attemp
 		if closed := p.Close(); a.Err == nil {
 			a.Err = closed
 		}
+		if a.Err != nil && serverError(a.Err).Code == "" && answer.Err() == nil {
+			d.pool.Reset() // a pooler or the network has probably ended the idle connections, too
+		}
 	})
 	if a.Close {
 		closeConn(conn)
