@@ -86,14 +86,12 @@ func (d *DB) try(ctx context.Context, statements []*pgdb.Statement, a *pg.Attemp
 	defer stop()
 	c.unguarded = a.SendGuarded(c.unguarded, statements, func(guarded []*pgdb.Statement) {
 		p := c.PgConn().StartPipeline(answer)
-		err := c.send(p, guarded, a.Unnamed)
-		if err == nil {
-			err = p.Flush()
-		}
-		if err == nil {
+		if err := c.send(p, guarded, a.Unnamed); err == nil {
 			c.read(p, guarded, a)
 		} else {
 			a.ConnectionFailed(guarded, pgconn.SafeToRetry(err), serverError(err))
+			a.Close = true
+			_ = c.PgConn().Conn().Close() // otherwise p.Close sends the transactions before the failure
 		}
 		if closed := p.Close(); a.Err == nil {
 			a.Err = closed
@@ -128,7 +126,7 @@ func answerContext(ctx context.Context, timeout time.Duration) (context.Context,
 
 var binaryFormat = []int16{1}
 
-// send adds statements to a pipeline, with a Sync after each transaction. (A batch of pgx is one implicit
+// send sends statements in a pipeline, with a Sync after each transaction. (A batch of pgx is one implicit
 // transaction, in which one bad row would fail all.)
 func (c *connection) send(p *pgconn.Pipeline, statements []*pgdb.Statement, unnamed bool) error {
 	c.sent = c.sent[:0]
@@ -154,7 +152,7 @@ func (c *connection) send(p *pgconn.Pipeline, statements []*pgdb.Statement, unna
 			p.SendPipelineSync()
 		}
 	}
-	return nil
+	return p.Flush()
 }
 
 // read reads the answers to statements.
