@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
@@ -20,7 +21,8 @@ import (
 
 // connection is the state of a connection. Only the call that has acquired the connection uses it.
 type connection struct {
-	*pgx.Conn
+	*pgconn.PgConn
+	types      *pgtype.Map          // not the pool's, which may give strings another type
 	prepared   map[string]*prepared // by text: statements that the server has, or is about to have
 	unguarded  int                  // the number of further uses without pg.Guard
 	sent       []*prepared          // of the statements in the current pipeline
@@ -34,18 +36,22 @@ type prepared struct {
 	ready bool // the server has confirmed it
 }
 
-// newPrepared returns a statement with a name made from its text. Behind a pooler, a statement of another
-// session with the same name therefore has the same text.
+// nameOf returns the name of the statement with a text. Behind a pooler, a statement of another session with
+// the same name therefore has the same text.
+func nameOf(sql string) string {
+	sum := sha256.Sum256([]byte(sql))
+	return "pgrl_" + hex.EncodeToString(sum[:12])
+}
+
+// newPrepared returns a statement without a name.
 func (c *connection) newPrepared(s *pgdb.Statement) *prepared {
 	oids := make([]uint32, len(s.Args)) // 0 for NULL: the text decides
 	for i, arg := range s.Args {
-		if t, found := c.TypeMap().TypeForValue(arg); found {
+		if t, found := c.types.TypeForValue(arg); found {
 			oids[i] = t.OID
 		}
 	}
-	sum := sha256.Sum256([]byte(s.SQL))
 	return &prepared{StatementDescription: pgconn.StatementDescription{
-		Name:      "pgrl_" + hex.EncodeToString(sum[:12]),
 		SQL:       s.SQL,
 		ParamOIDs: oids,
 		// Pgx needs the columns only to decode values, which this package does not use. Without columns, pgx
@@ -56,12 +62,12 @@ func (c *connection) newPrepared(s *pgdb.Statement) *prepared {
 }
 
 // connectionOf returns the state of a connection.
-func connectionOf(conn *pgx.Conn) *connection {
+func connectionOf(conn *pgconn.PgConn) *connection {
 	const key = "pgxdb"
-	data := conn.PgConn().CustomData()
+	data := conn.CustomData()
 	c, _ := data[key].(*connection)
 	if c == nil {
-		c = &connection{Conn: conn, prepared: map[string]*prepared{}}
+		c = &connection{PgConn: conn, types: pgtype.NewMap(), prepared: map[string]*prepared{}}
 		data[key] = c
 	}
 	return c
@@ -81,17 +87,17 @@ func (d *DB) try(ctx context.Context, statements []*pgdb.Statement, a *pg.Attemp
 		return
 	}
 	defer d.release(conn)
-	c := connectionOf(conn.Conn())
+	c := connectionOf(conn.Conn().PgConn())
 	answer, stop := answerContext(ctx, a.Timeout)
 	defer stop()
 	c.unguarded = a.SendGuarded(c.unguarded, statements, func(guarded []*pgdb.Statement) {
-		p := c.PgConn().StartPipeline(answer)
+		p := c.StartPipeline(answer)
 		if err := c.send(p, guarded, a.Unnamed); err == nil {
 			c.read(p, guarded, a)
 		} else {
 			a.ConnectionFailed(guarded, pgconn.SafeToRetry(err), serverError(err))
 			a.Close = true
-			_ = c.PgConn().Conn().Close() // otherwise p.Close sends the transactions before the failure
+			_ = c.Conn().Close() // otherwise p.Close sends the transactions before the failure
 		}
 		if closed := p.Close(); a.Err == nil {
 			a.Err = closed
@@ -135,15 +141,14 @@ func (c *connection) send(p *pgconn.Pipeline, statements []*pgdb.Statement, unna
 		stmt := c.prepared[s.SQL]
 		if unnamed || s.Unnamed || stmt == nil {
 			stmt = c.newPrepared(s)
-			if unnamed || s.Unnamed {
-				stmt.Name = ""
-			} else {
+			if !unnamed && !s.Unnamed {
+				stmt.Name = nameOf(s.SQL)
 				c.prepared[s.SQL] = stmt
 			}
 			p.SendPrepare(stmt.Name, s.SQL, stmt.ParamOIDs)
 		}
 		c.sent = append(c.sent, stmt)
-		if err := c.parameters.Build(c.TypeMap(), &stmt.StatementDescription, s.Args); err != nil {
+		if err := c.parameters.Build(c.types, &stmt.StatementDescription, s.Args); err != nil {
 			return fmt.Errorf("pgxdb: %w", err)
 		}
 		p.SendQueryStatement(&stmt.StatementDescription, c.parameters.ParamValues, c.parameters.ParamFormats,
