@@ -32,7 +32,7 @@ const (
 	// unused. With 6, requests of 10,000 equally busy keys take 1.1 times the processor time of an exact
 	// limit instead of 1.0 times (go run . -only 'Traefik.*10,000 keys' in bench).
 	leaseHorizon = 4 * time.Second
-	leaseHits    = 12
+	leaseHits    = 10
 
 	// memoSize bounds the combinations of tier, method, host and path for which a policy caches the
 	// matching rules. The interpreter takes long to match rules. With 0, which also turns off policy.Recall,
