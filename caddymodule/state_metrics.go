@@ -94,6 +94,22 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 	}
 	send(to, "database_up", "1 if all databases answer requests.", up)
 	send(to, "local", "1 while this Caddy limits by itself.", local)
+	sendStats(to, sum)
+	send(to, "policy_rules", "Rules that have an effect.", rules.Rules)
+	send(to, "policy_wrong_rules", "Unusable rules and overrides.", rules.Unusable)
+	send(to, "policy_identities", "Remembered API keys and users.", rules.Identities)
+	send(to, "policy_lookups_total", "Statements that looked up API keys and users.", rules.LookUps)
+	send(to, "policy_version", "The last change that has taken effect.", rules.Applied)
+	send(to, "policy_age_seconds", "The time since the database last answered about changes.", age.Seconds())
+	const dropped = "Decisions that the history lacks, by its part: audit or metrics."
+	send(to, "history_written_total", "Decisions written to the audit log.", recorded.Written)
+	send(to, "history_dropped_total", dropped, recorded.Dropped, "kind", "audit")
+	send(to, "history_dropped_total", dropped, recorded.DroppedMetrics, "kind", "metrics")
+	send(to, "history_pending", "Decisions not written to the audit log yet.", recorded.Pending)
+}
+
+// sendStats sends the figures of the stores on Postgres.
+func sendStats(to chan<- prometheus.Metric, sum engine.Stats) {
 	send(to, "batches_total", "Batches of requests sent to the databases.", sum[engine.Batches])
 	send(to, "batched_requests_total", "Requests in these batches.", sum[engine.Requests])
 	send(to, "statements_total", "Statements of these batches, with retries.", sum[engine.Statements])
@@ -112,17 +128,6 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 		"How long the databases took for a batch, with retries.")
 	send(to, "remembered_refusals", "Refusals that are remembered.", sum[engine.RememberedRefusals])
 	send(to, "leased_units", "Units charged in advance and not used yet.", sum[engine.LeasedUnits])
-	send(to, "policy_rules", "Rules that have an effect.", rules.Rules)
-	send(to, "policy_wrong_rules", "Unusable rules and overrides.", rules.Unusable)
-	send(to, "policy_identities", "Remembered API keys and users.", rules.Identities)
-	send(to, "policy_lookups_total", "Statements that looked up API keys and users.", rules.LookUps)
-	send(to, "policy_version", "The last change that has taken effect.", rules.Applied)
-	send(to, "policy_age_seconds", "The time since the database last answered about changes.", age.Seconds())
-	const dropped = "Decisions that the history lacks, by its part: audit or metrics."
-	send(to, "history_written_total", "Decisions written to the audit log.", recorded.Written)
-	send(to, "history_dropped_total", dropped, recorded.Dropped, "kind", "audit")
-	send(to, "history_dropped_total", dropped, recorded.DroppedMetrics, "kind", "metrics")
-	send(to, "history_pending", "Decisions not written to the audit log yet.", recorded.Pending)
 }
 
 // send sends a metric, which is a counter if its name ends in _total. label has the name and the value of a

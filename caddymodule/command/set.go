@@ -75,11 +75,7 @@ func setter(function string) func(c *invocation) error {
 // value resets a setting to its default, or deletes a limit or an override. Because an amount of 0 refuses
 // every request, set accepts it for a limit of a rule only if force is true.
 func (c *invocation) set(function, id string, texts []string, force bool) (outcome string, err error) {
-	result, err := c.conn.Query(c.ctx, argumentsSQL, function)
-	if err != nil {
-		return "", err
-	}
-	arguments, err := pgx.CollectRows(result, pgx.RowToStructByPos[struct{ Name, Type string }])
+	arguments, err := c.argumentsOf(function)
 	if err != nil {
 		return "", err
 	}
@@ -144,6 +140,18 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 	// Check deferred constraints now, so that set returns their errors, and not the commit.
 	_, err = c.conn.Exec(c.ctx, "SET CONSTRAINTS ALL IMMEDIATE")
 	return outcome, err
+}
+
+// argument is an argument of an SQL function.
+type argument struct{ Name, Type string }
+
+// argumentsOf returns the arguments of an SQL function.
+func (c *invocation) argumentsOf(function string) ([]argument, error) {
+	result, err := c.conn.Query(c.ctx, argumentsSQL, function)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(result, pgx.RowToStructByPos[argument])
 }
 
 // amountWindows maps the name of an amount to its window.

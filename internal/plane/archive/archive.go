@@ -104,21 +104,7 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	if o.Patience <= 0 {
 		o.Patience = defaultPatience
 	}
-	// The last two settings make each scan return the rows in physical order: only one process scans the
-	// table, and it begins at the first page.
-	for _, setting := range []string{fmt.Sprintf("lock_timeout = %d", max(1, o.Patience.Milliseconds())),
-		"statement_timeout = 0",
-		"idle_session_timeout = 0", "idle_in_transaction_session_timeout = 0", "jit = off",
-		"timezone = 'UTC'",
-		"synchronize_seqscans = off", "max_parallel_workers_per_gather = 0"} {
-		if _, err := conn.Exec(ctx, "SET "+setting); err != nil {
-			return nil, err
-		}
-	}
-	// With this setting, the server detects that this process was killed, and releases the lock. An error is
-	// ignored, because servers on some systems do not support the setting.
-	_, err := conn.Exec(ctx, "SET client_connection_check_interval = '1s'")
-	if err != nil && ctx.Err() != nil {
+	if err := prepareSession(ctx, conn, o.Patience); err != nil {
 		return nil, err
 	}
 	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", lockKey); sqlState(err) == "55P03" {
@@ -177,6 +163,28 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 		return days, fmt.Errorf("%d of %d partitions could not be archived", skipped, len(days))
 	}
 	return days, nil
+}
+
+// prepareSession changes the settings of a session. patience bounds the wait for a lock.
+func prepareSession(ctx context.Context, conn *pgx.Conn, patience time.Duration) error {
+	// The last two settings make each scan return the rows in physical order: only one process scans the
+	// table, and it begins at the first page.
+	for _, setting := range []string{fmt.Sprintf("lock_timeout = %d", max(1, patience.Milliseconds())),
+		"statement_timeout = 0",
+		"idle_session_timeout = 0", "idle_in_transaction_session_timeout = 0", "jit = off",
+		"timezone = 'UTC'",
+		"synchronize_seqscans = off", "max_parallel_workers_per_gather = 0"} {
+		if _, err := conn.Exec(ctx, "SET "+setting); err != nil {
+			return err
+		}
+	}
+	// With this setting, the server detects that this process was killed, and releases the lock. An error is
+	// ignored, because servers on some systems do not support the setting.
+	_, err := conn.Exec(ctx, "SET client_connection_check_interval = '1s'")
+	if err != nil && ctx.Err() != nil {
+		return err
+	}
+	return nil
 }
 
 // beforeError returns an error for Options.Before.

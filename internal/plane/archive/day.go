@@ -120,14 +120,6 @@ func storeRows(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day)
 			return err
 		}
 	}
-	// isNew returns a function that reports whether a row of the table is in no file. The table may have
-	// equal rows, so each row of a file matches only one row of the table.
-	isNew := func(unmatched map[digest]int) func(digest) bool {
-		return func(d digest) bool {
-			unmatched[d]--
-			return unmatched[d] < 0
-		}
-	}
 	name := fileName(p.day, nextNumber)
 	f, err := o.Destination.temporary(name)
 	if err != nil {
@@ -156,6 +148,16 @@ func storeRows(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day)
 	}
 	day.Result, day.File = Archived, name
 	return nil
+}
+
+// isNew returns a function that reports whether a row of the table is in no file. It changes digests, the
+// numbers of the files' rows by digest: the table may have equal rows, so each row of a file matches only one
+// row of the table.
+func isNew(digests map[digest]int) func(digest) bool {
+	return func(d digest) bool {
+		digests[d]--
+		return digests[d] < 0
+	}
 }
 
 // withFile opens a file of the destination, passes it to read, and returns the number of rows in the file.
