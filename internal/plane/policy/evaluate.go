@@ -132,8 +132,7 @@ func decide(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdict) {
 func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verdict) {
 	user := sender.user
 	for _, r := range rules {
-		if r.dynamic && (at < r.row.From || at >= r.until || !matchesNetwork(r, f)) ||
-			v.senderUnread && r.needsSender {
+		if r.dynamic && !matchesNow(r, f, at) || v.senderUnread && r.needsSender {
 			continue
 		}
 		if v.Endpoint == "" && r.row.Mode != settings.Shadow {

@@ -8,8 +8,8 @@ import (
 )
 
 // A new condition needs a field of Rule, and a line in compileConditions, in keepMatching, and in
-// unmetConditions. If the memo cannot store the condition's result, the line is in selectRules instead of
-// keepMatching.
+// unmetConditions. If the memo cannot store the condition's result, the line is in matchesNow instead of
+// keepMatching, and compileConditions sets dynamic.
 
 // match returns the rules that match a request by tier, method, host and path, in the order of evaluation.
 // Rules that the index files under networks also match by network. The caller must not change the list, which
@@ -287,6 +287,12 @@ func matchesReading(r *rule, path string) bool {
 		}
 	}
 	return len(r.paths) == 0
+}
+
+// matchesNow reports whether a rule matches by the conditions with results that the memo cannot store: time
+// and network.
+func matchesNow(r *rule, f *Facts, at int64) bool {
+	return at >= r.row.From && at < r.until && matchesNetwork(r, f)
 }
 
 // matchesNetwork reports whether a network of the rule contains the client's address, or the rule has no
