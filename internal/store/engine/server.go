@@ -1,0 +1,118 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// server runs statements on a database server, and has the server's health.
+//
+// Before the first decision, its setup does the work on the database that decisions need. The setup runs in
+// the background, until it succeeds once, and again after the tables were dropped. States: ready; an attempt
+// is in progress (attempt is set); the last attempt failed (failure is set), and none starts before retryAt.
+type server struct {
+	db      pgdb.DB
+	health  *health.Health
+	closing context.Context // ends when the store is closed
+	report  func(error)     // Options.Report
+	stats   Stats           // counts statements and errors
+	// onIdentity is called with a finished statement serverSQL. After an outage it is called before the next
+	// request is decided, because another server may have taken over.
+	onIdentity func(identity *pgdb.Statement)
+
+	discover func(ctx context.Context) (bool, error) // Options.Discover
+	migrates bool                                    // the setup creates and upgrades the tables
+	existed  bool                                    // the tables have existed; only the setup uses it
+	ready    int32                                   // 1 once the setup is done; atomic
+
+	mu      sync.Mutex      // guards the fields below
+	attempt context.Context // ends with the current attempt; nil without one
+	failure error           // the error of the last attempt, or nil
+	retryIn time.Duration   // the time from the next failure to another attempt
+	retryAt time.Time       // no attempt starts before this time
+}
+
+// ErrSent is wrapped by the error of a batch that the database may have decided before the connection failed.
+var ErrSent = errors.New("while a batch was under way")
+
+// maxRetries bounds the retries of a transaction that lost a conflict. For each lost transaction another one
+// has succeeded, so the transactions together make progress.
+const maxRetries = 20
+
+// run sends the statements in one pipeline, with timeout for each attempt. It returns an error if the
+// pipeline failed, and otherwise reports whether a statement failed. While the database answers other calls,
+// run continues to wait for a connection. It retries a transaction that the server rolled back because of a
+// deadlock, or because the default isolation of the database is stricter than READ COMMITTED.
+func (s *server) run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error) {
+	atomic.AddInt64(&s.stats[Statements], int64(len(statements)))
+	failed := false
+	for attempt := 0; len(statements) > 0; attempt++ {
+		sent := time.Now()
+		limited, cancel := context.WithTimeout(ctx, timeout)
+		deadline, _ := limited.Deadline()
+		err := s.db.Run(limited, statements)
+		cancel()
+		noTurn := errors.Is(err, pg.ErrNoTurn)
+		if noTurn && ctx.Err() == nil && !s.health.Silent() && attempt < health.MaxTimeouts {
+			continue // nothing was sent
+		}
+		if err != nil {
+			countErrors(s.stats, statements, err)
+			if noTurn {
+				return true, err
+			}
+			if limit := deadline.Sub(sent); limit >= timeout || !errors.Is(err, context.DeadlineExceeded) {
+				err = s.health.Failed(sent, limit, err)
+				if errors.Is(err, ratelimit.ErrUnavailable) {
+					err = fmt.Errorf("%w (%w)", err, ErrSent)
+				}
+			}
+			// Otherwise the deadline of the batch ended the attempt early, and the database did not fail.
+			return true, err
+		}
+		s.health.Answered()
+		fails := false
+		for _, statement := range statements {
+			if statement.Err != nil {
+				fails = true
+				if s.migrates && pg.IsMissingTable(statement.Code) {
+					atomic.StoreInt32(&s.ready, 0)
+				}
+			}
+		}
+		if fails {
+			countErrors(s.stats, statements, nil)
+		}
+		failed = failed || fails
+		if !fails || attempt == maxRetries {
+			break
+		}
+		statements = lostTransactions(statements)
+	}
+	return failed, nil
+}
+
+// lostTransactions returns the statements of the transactions that lost a conflict.
+func lostTransactions(statements []*pgdb.Statement) []*pgdb.Statement {
+	var lost []*pgdb.Statement
+	for first := 0; first < len(statements); {
+		_, end := pg.Transaction(statements, first)
+		for _, s := range statements[first:end] {
+			if pg.IsTransient(s.Code) {
+				lost = append(lost, statements[first:end]...)
+				break
+			}
+		}
+		first = end
+	}
+	return lost
+}
