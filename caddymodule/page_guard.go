@@ -48,41 +48,41 @@ func requiresCertificates(s *caddyhttp.Server) bool {
 // whether a guard precedes the list. hosts lists the host names of the requests that reach the list; nil
 // means any. guardRoutes returns whether a guard precedes everything after the list.
 func guardRoutes(list caddyhttp.RouteList, guarded bool, hosts []string) bool {
-	// matched holds the matchers of earlier routes with a guard, until a handler rewrites requests.
-	var matched []caddyhttp.MatcherSets
+	// guards reports for each earlier route whether a handler of the route keeps strangers out, and rewriting
+	// whether a handler may rewrite requests.
+	guards, rewriting := make([]bool, len(list)), make([]bool, len(list))
 	for i := range list {
 		route := &list[i]
 		inside, names := guarded || restrictsNetworks(route.MatcherSets), hosts
 		if own := hostsOf(route.MatcherSets); own != nil {
 			names = own
 		}
-		for _, sets := range matched {
-			inside = inside || reflect.DeepEqual(sets, route.MatcherSets)
+		for k := i - 1; k >= 0; k-- {
+			inside = inside || guards[k] && reflect.DeepEqual(list[k].MatcherSets, route.MatcherSets)
+			// A rewritten request may match this route without having matched the routes before the rewrite.
+			// Only a route of the same group never handles a request that route k rewrote.
+			if rewriting[k] && (route.Group == "" || list[k].Group != route.Group) {
+				break
+			}
 		}
-		guards := false
 		for _, handler := range route.Handlers {
 			switch handler := handler.(type) {
 			case *Page:
 				handler.guarded = handler.guarded || inside
 				handler.hosts = append(handler.hosts, names...)
 			case *caddyhttp.Subroute:
-				guards = guardRoutes(handler.Routes, inside, names) && !inside || guards
+				// The routes for errors of a subroute may pass on a request that a guard refused.
+				guards[i] = guardRoutes(handler.Routes, inside, names) && !inside && handler.Errors == nil ||
+					guards[i]
 			default:
-				guards = guards || authenticates(handler)
+				guards[i] = guards[i] || authenticates(handler)
 			}
-			inside = inside || guards
-			// A subroute of a group does not rewrite the requests of later routes, because only one route of
-			// a group handles a request.
-			if _, isList := handler.(*caddyhttp.Subroute); rewrites(handler) &&
-				(!isList || route.Group == "") {
-				matched = nil
-			}
+			inside = inside || guards[i]
 		}
-		if guards && len(route.MatcherSets) == 0 {
-			guarded = true
-		} else if guards {
-			matched = append(matched, route.MatcherSets)
-		}
+		// Another route of the group may match first, and Caddy then skips this one.
+		guards[i] = guards[i] && route.Group == ""
+		rewriting[i] = rewrites(*route)
+		guarded = guarded || guards[i] && len(route.MatcherSets) == 0
 	}
 	return guarded
 }
@@ -106,19 +106,14 @@ func hostsOf(sets caddyhttp.MatcherSets) (names []string) {
 	return names
 }
 
-// rewrites reports whether a handler may change which matchers match a request.
-func rewrites(handler any) bool {
-	if list, ok := handler.(*caddyhttp.Subroute); ok {
-		for i := range list.Routes {
-			for _, h := range list.Routes[i].Handlers {
-				if rewrites(h) {
-					return true
-				}
-			}
+// rewrites reports whether a route may change which matchers match a request.
+func rewrites(route caddyhttp.Route) bool {
+	return slices.ContainsFunc(route.Handlers, func(handler caddyhttp.MiddlewareHandler) bool {
+		if list, ok := handler.(*caddyhttp.Subroute); ok {
+			return list.Errors != nil || slices.ContainsFunc(list.Routes, rewrites)
 		}
-		return false
-	}
-	return isModule(handler, "http.handlers.rewrite")
+		return isModule(handler, "http.handlers.rewrite") || isModule(handler, "http.handlers.invoke")
+	})
 }
 
 // restrictsNetworks reports whether a route matches only some client addresses.

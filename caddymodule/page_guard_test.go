@@ -148,6 +148,11 @@ func TestUnguardedPageIsNotLoaded(t *testing.T) {
 			"\nhandle_path /api/* {\nrespond ok\n}\nhandle /limits/* {\npg_ratelimit_page\n}", true},
 		"rewritten behind a login": {"route {\n" + strings.Replace(guard, "basic_auth",
 			"basic_auth /limits/*", 1) + "\nrewrite * /limits/\npg_ratelimit_page /limits/*\n}", false},
+		"rewritten in a group": {"route {\n" + strings.Replace(guard, "basic_auth",
+			"basic_auth /limits/*", 1) + "\nhandle /x {\nrewrite /limits/\n}\nhandle /y {\n}\n" +
+			"pg_ratelimit_page /limits/*\n}", false},
+		"a login that a group skips": {"route {\nhandle /x {\n}\nhandle {\n" + guard +
+			"\n}\npg_ratelimit_page\n}", false},
 		"behind another server": {"forward_auth 127.0.0.1:1 {\nuri /\n}\npg_ratelimit_page", true},
 	} {
 		t.Run(name, func(t *testing.T) {
