@@ -41,7 +41,7 @@ type row struct {
 func (s *Store) UseLocal() { atomic.StoreInt32(&s.remembering, 1) }
 
 // SetProxies sets the number of proxies, this one included.
-func (s *Store) SetProxies(n int64) { atomic.StoreInt64(&s.proxies, n) }
+func (s *Store) SetProxies(n int64) { atomic.StoreInt32(&s.proxies, int32(n)) }
 
 // TakeLocal decides hits without the database, at this process's share of each limit. A limit has as many
 // shares as the registry last counted proxies. cause is the error of the database's decision. TakeLocal
@@ -50,7 +50,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 	if ratelimit.ValidateHits(hits, decisions) != nil {
 		return false
 	}
-	parts := float64(atomic.LoadInt64(&s.proxies))
+	parts := float64(atomic.LoadInt32(&s.proxies))
 	limits := make([]ratelimit.Limit, len(hits)) // the shares
 	shares := append([]ratelimit.Hit(nil), hits...)
 	rows := make([]*row, len(hits))

@@ -43,7 +43,7 @@ type Store struct {
 	engines []*engine.Store // base, or one for each shard; set before base is ready
 
 	remembering int32 // 1 after UseLocal; atomic
-	proxies     int64 // the number of shares of each limit; atomic
+	proxies     int32 // the number of shares of each limit; atomic
 
 	mu          sync.Mutex // guards the fields below
 	closed      bool

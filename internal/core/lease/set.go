@@ -86,6 +86,19 @@ type Options struct {
 
 // Set holds the rows that a store remembers.
 type Set struct {
+	// The first fields are atomic. On a 32-bit processor, only the beginning of a struct is aligned for them.
+	RowCount  int64 // the number of rows
+	LockCount int64 // the number of rows with a lock
+
+	// Sequence is the number of the last batch, refund or reset. A new batch adds 1, and passes the sum to
+	// RememberRefusal. RememberRefusal ignores a refusal if Stripe.cleared has a higher number than the
+	// batch, because the refusal may be older than a refund or reset of the row.
+	Sequence int64
+
+	leases      int64 // the number of leases
+	evictStripe int64 // the last stripe that evictRows tried
+	hitsSince   int64 // the time at which hits began to count
+
 	Stripes []*Stripe
 	RowsBy  []int32 // the number of rows by their index, see Hashes; atomic
 	Credit  int32   // see CreditPerHit; atomic
@@ -94,22 +107,11 @@ type Set struct {
 	Hash    func(seed maphash.Seed, key string) uint64
 	MinHits int64 // the hits in a horizon for which a key gets a lease; more than a quarter keep it
 
-	RowCount  int64 // the number of rows; atomic
-	LockCount int64 // the number of rows with a lock; atomic
-
-	// Sequence is the number of the last batch, refund or reset; atomic. A new batch adds 1, and passes the
-	// sum to RememberRefusal. RememberRefusal ignores a refusal if Stripe.cleared has a higher number than
-	// the batch, because the refusal may be older than a refund or reset of the row.
-	Sequence int64
-
-	options     Options
-	horizon     int64        // Options.Horizon in microseconds
-	leases      int64        // the number of leases; atomic
-	evictStripe int64        // the last stripe that evictRows tried; atomic
-	maintained  int32        // 1 after the start of Options.Maintain; atomic
-	ended       int32        // 1 after EndAll; atomic
-	hits        atomic.Value // the []int32 of Demand
-	hitsSince   int64        // the time at which hits began to count; atomic
+	options    Options
+	horizon    int64        // Options.Horizon in microseconds
+	maintained int32        // 1 after the start of Options.Maintain; atomic
+	ended      int32        // 1 after EndAll; atomic
+	hits       atomic.Value // the []int32 of Demand
 
 	mu       sync.Mutex // guards the fields below; lock it after a stripe's mutex, never before
 	refunds  []Refund
