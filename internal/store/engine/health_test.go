@@ -68,6 +68,11 @@ func TestFewRequestsWaitForHangingDatabase(t *testing.T) {
 			store := newEngine(t, db, engine.Options{CleanupProbability: -1})
 			var waited, last atomic.Int64
 			var group sync.WaitGroup
+			canceled, cancel := context.WithCancel(t.Context())
+			cancel()
+			if _ = store.Await(canceled); store.Unavailable() != nil {
+				t.Errorf("%s: an outage after a canceled request, want none", name)
+			}
 			start := time.Now()
 			for time.Since(start) < outage {
 				group.Go(func() {

@@ -42,7 +42,10 @@ func (s *server) await(ctx context.Context) error {
 	<-either.Done()
 	stop()
 	if err := ctx.Err(); err != nil {
-		return s.health.Failed(start, time.Since(start), err)
+		if errors.Is(err, context.DeadlineExceeded) { // a canceled request does not show an outage
+			err = s.health.Failed(start, time.Since(start), err)
+		}
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
