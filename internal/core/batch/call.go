@@ -52,6 +52,7 @@ type Call struct {
 
 	part      *callPart // not nil in a part of another call
 	openParts int32     // the number of unfinished parts of this call; atomic
+	failure   error     // the error of a part; it becomes Err unless the call is canceled
 }
 
 // Order selects when a batch decides a call.
@@ -100,7 +101,7 @@ type callPart struct {
 // Split replaces each call with hits that are Independent by its parts: one call for each Independent hit,
 // and one call for all other hits. Finish finishes the whole call with its last part. Several goroutines may
 // finish parts of one call, because each part writes its own decisions, and only the part of the other hits
-// sets Err.
+// can fail the call.
 func Split(calls []*Call) []*Call {
 	var split []*Call
 	for _, c := range calls {
@@ -134,6 +135,7 @@ func splitCall(c *Call) []*Call {
 		parts = append(parts, p)
 	}
 	c.openParts = int32(len(parts))
+	c.failure = nil
 	c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
 	return parts
 }
@@ -150,7 +152,7 @@ func finishPart(c *Call) *Call {
 			whole.Decisions[index] = ratelimit.Decision{Allowed: true, Quota: c.Hits[i].Limit.Capacity(),
 				Source: ratelimit.Undecided}
 		default:
-			whole.Err = c.Err
+			whole.failure = c.Err
 		}
 	}
 	if atomic.AddInt32(&whole.openParts, -1) > 0 {
@@ -178,7 +180,7 @@ func Finish(q *Queue, calls []*Call, err error) {
 			if c = finishPart(c); c == nil {
 				continue
 			}
-			failure = nil
+			failure = c.failure
 		}
 		if c.cancelable && !atomic.CompareAndSwapInt32(&c.finished, 0, 1) {
 			continue

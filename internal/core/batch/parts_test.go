@@ -1,6 +1,7 @@
 package batch_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -80,12 +82,25 @@ func TestIndependentHitsAreSeparateCalls(t *testing.T) {
 				}
 				got = fmt.Sprint(costs)
 			}
-			if parts != test.parts || got != test.want {
-				t.Errorf("%s: parts %s, result %s; want %s, %s", test.name, parts, got, test.parts, test.want)
-			}
+			check.Equal(t, test.name+": parts", parts, test.parts)
+			check.Equal(t, test.name, got, test.want)
 		}
-		if delivered != 2 {
-			t.Errorf("%s: %d calls delivered, want 2", test.name, delivered)
-		}
+		check.Equal(t, test.name+": delivered calls", delivered, 2)
 	}
+}
+
+// A call that was canceled keeps its error if a part fails later.
+func TestCanceledCallIgnoresFailedPart(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var parts []*batch.Call
+	q := batch.NewQueue(batch.Options{Timeout: time.Minute, Health: answering,
+		Decide: func(calls []*batch.Call, _ time.Time) {
+			parts = batch.Split(calls)
+			cancel()
+		}})
+	c := batch.NewCall()
+	c.Prepare(newHits("1i 2"), false)
+	batch.Enter(ctx, q, c)
+	batch.Finish(q, parts, errors.ErrUnsupported)
+	check.Equal(t, "the error", c.Err, context.Canceled)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -170,14 +171,10 @@ func TestCallsShareBatches(t *testing.T) {
 				if batch.Busy(d.queue) {
 					t.Error("Busy is true without a call, want false")
 				}
-				if fmt.Sprint(finished) != fmt.Sprint(test.finished) {
-					t.Errorf("finished after %v, want %v", finished, test.finished)
-				}
+				check.Equal(t, "finished", finished, test.finished)
 				// A batch has the deadline of its oldest call.
 				left := d.deadlines[len(d.deadlines)-1]
-				if want := health.MaxTimeouts*time.Minute - ms(test.waited)[0]; left != want {
-					t.Errorf("the last batch has %v until its deadline, want %v", left, want)
-				}
+				check.Equal(t, "until the deadline", left, health.MaxTimeouts*time.Minute-ms(test.waited)[0])
 			})
 		})
 	}
@@ -201,9 +198,7 @@ func TestOneBatchAtATimeAfterSlowBatch(t *testing.T) {
 			}
 		}
 		waitForCalls(time.Now(), calls...)
-		if d.maxInFlight != 1 {
-			t.Errorf("%d concurrent batches after the slow one, want 1", d.maxInFlight)
-		}
+		check.Equal(t, "concurrent batches after the slow one", d.maxInFlight, 1)
 	})
 }
 
@@ -251,9 +246,7 @@ func TestBatchesGrowWhileTheyAreFast(t *testing.T) {
 				for _, b := range d.batches {
 					got = append(got, b...)
 				}
-				if sizes := fmt.Sprint(d.batchSizes()); sizes != test.want {
-					t.Errorf("batches of %s calls, want %s", sizes, test.want)
-				}
+				check.Equal(t, "calls in batches", d.batchSizes(), test.want)
 				if !slices.Equal(got, want) {
 					t.Errorf("calls were decided in the order %v, want the order of arrival", got)
 				}

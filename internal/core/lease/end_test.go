@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -48,12 +49,8 @@ func TestEndAllRefundsAllUnits(t *testing.T) {
 		t.Fatalf("got %+v, want 14000 to 15000 leases with units", before)
 	}
 	lease.EndAll(rows)
-	if refunded != before.Units {
-		t.Errorf("%d units were refunded, want %d", refunded, before.Units)
-	}
-	if got, want := lease.Stats(rows), (lease.Figures{Decided: before.Decided}); got != want {
-		t.Errorf("after EndAll there are %+v, want %+v", got, want)
-	}
+	check.Equal(t, "refunded units", refunded, before.Units)
+	check.Equal(t, "after EndAll", lease.Stats(rows), lease.Figures{Decided: before.Decided})
 }
 
 // Sweep refunds the expired units of all rows. EndLease refunds the units of one row, even before Sweep.
@@ -67,17 +64,13 @@ func TestSweepRefundsExpiredUnits(t *testing.T) {
 		hitUntilLeased(rows, now, "a")
 		hitUntilLeased(rows, now, "b")
 		now += 1500000
-		if keys != "" {
-			t.Errorf("before Sweep, units of %q are refunded, want none", keys)
-		}
+		check.Equal(t, "refunded before Sweep", keys, "")
 		lease.EndLease(rows, lease.RowOf(leasedLimit, ended))
 		if (keys == "a") != (ended == "a") {
 			t.Errorf("EndLease of %q refunded units of %q, want units of its own row alone", ended, keys)
 		}
 		lease.Sweep(rows)
-		if n := lease.Stats(rows).Units; n != 0 {
-			t.Errorf("after Sweep, leases hold %d units, want 0", n)
-		}
+		check.Equal(t, "units after Sweep", lease.Stats(rows).Units, 0)
 		if keys != "ab" && keys != "ba" {
 			t.Errorf("units of %q are refunded, want ab", keys)
 		}
@@ -105,9 +98,7 @@ func TestAnswerExtendsLease(t *testing.T) {
 				d[0])
 		}
 		free, _ := algorithm.Of(w.limit).Peek(w.limit, &w.row, w.server())
-		if got, want := d[0].Remaining, free+w.leasedUnits(); got != want {
-			t.Errorf("%v: Remaining is %d, want %d", a, got, want)
-		}
+		check.Equal(t, fmt.Sprint(a, ": Remaining"), d[0].Remaining, free+w.leasedUnits())
 	}
 }
 
@@ -167,7 +158,5 @@ func TestRefusalsEvictNoLease(t *testing.T) {
 	}
 	want := before
 	want.Refusals = 50
-	if after != want {
-		t.Errorf("after 1,000 refusals: %+v, want %+v", after, want)
-	}
+	check.Equal(t, "after 1,000 refusals", after, want)
 }

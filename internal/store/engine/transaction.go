@@ -248,10 +248,10 @@ func (t *transaction) apply() (again []*transaction, waiting []*request) {
 		}
 		decideGranted(t.requests)
 		for _, r := range t.requests {
-			if len(r.call.Decisions) < len(r.positions) {
-				r.call.Err = errNoAnswer // checkSQL should have failed
-			}
 			w.clearRefunded(r)
+			if len(r.call.Decisions) < len(r.positions) {
+				w.finish([]*request{r}, errNoAnswer) // checkSQL should have failed
+			}
 		}
 		w.finishDecided(t.requests)
 	case t.state == taking:
@@ -331,10 +331,13 @@ func (t *transaction) failure() error {
 	return nil
 }
 
-// finishDecided finishes requests with the decisions that they have.
+// finishDecided finishes requests with the decisions that they have, unless they are finished already.
 func (w *work) finishDecided(requests []*request) {
 	for _, r := range requests {
-		if len(r.call.Rows) > 0 && r.call.Err == nil {
+		if r.finished {
+			continue
+		}
+		if len(r.call.Rows) > 0 {
 			w.addLeasedUnits(r.call)
 		}
 		for i := range r.refusals {
