@@ -116,11 +116,7 @@ func testKeptConnection(t *testing.T, d *db) {
 		DB: d.open(t, WithSettings(t, d.dsn, "pool_max_conn_idle_time", "200ms",
 			"pool_health_check_period", "50ms"))}
 	defer idle.Close()
-	var group sync.WaitGroup
-	for range 2 {
-		group.Go(func() { idle.run(statement("SELECT pg_sleep(0.3)")) })
-	}
-	group.Wait()
+	idle.openSeveral()
 	awaitOne := func() {
 		t.Helper()
 		await.Within(t, timeout, "one connection is kept",

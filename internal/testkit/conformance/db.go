@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -250,6 +251,15 @@ func (d *db) awaitSessions(condition string, want int64) {
 	await.Within(d.t, timeout, fmt.Sprintf("%d sessions with %s", want, condition), func() bool {
 		return d.queryCell("SELECT count(*)"+fromOtherSessions+condition) == bigintBytes(want)
 	})
+}
+
+// openSeveral runs statements at the same time, so that the DB has several connections.
+func (d *db) openSeveral() {
+	var group sync.WaitGroup
+	for range 3 {
+		group.Go(func() { d.run(statement("SELECT pg_sleep(0.3)")) })
+	}
+	group.Wait()
 }
 
 // endSessions ends the other sessions on the database that meet a condition in SQL.

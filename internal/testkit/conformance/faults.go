@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -165,6 +164,9 @@ func testEndedSessions(t *testing.T, d *db) {
 	proxy, dsn := slownet.ListenFor(t, d.dsn, 0)
 	idle := &db{t: t, DB: d.open(t, dsn)}
 	defer idle.Close()
+	insert := func() {
+		idle.run(transaction(statement("INSERT INTO t VALUES (1)"), statement("SELECT 2"))...)
+	}
 	closeConnections := func() { proxy.CloseConnections(); await.Pause(1100 * time.Millisecond) }
 	for i, end := range []func(){
 		func() {
@@ -173,20 +175,16 @@ func testEndedSessions(t *testing.T, d *db) {
 		},
 		closeConnections,
 	} {
-		idle.run(transaction(statement("INSERT INTO t VALUES (1)"), statement("SELECT 2"))...)
+		insert()
 		end()
-		idle.run(transaction(statement("INSERT INTO t VALUES (1)"), statement("SELECT 2"))...)
+		insert()
 		if got, want := d.queryCell("SELECT count(*) FROM t"), int64(2*i+2); got != bigintBytes(want) {
 			t.Fatalf("inserted %x times, want %d", got, want)
 		}
 	}
 	closeConnections()
 	idle.exec("SELECT 1")
-	var group sync.WaitGroup
-	for range 3 {
-		group.Go(func() { idle.run(statement("SELECT pg_sleep(0.3)")) })
-	}
-	group.Wait()
+	idle.openSeveral()
 	proxy.CloseConnections()
 	await.Pause(arrival)
 	_ = idle.try(statement("SELECT 1"))
