@@ -118,14 +118,14 @@ func (h *Health) Unavailable() error {
 	return h.outage
 }
 
-// NoDecision returns the error of a request after its call failed with err. passed reports whether the
+// NoDecision returns the error of a request after its call failed with err. pastDeadline reports whether the
 // request's deadline has passed, four timeouts after its arrival, and the caller itself has not found the
 // server silent. The error is then ratelimit.ErrOverloaded, or ratelimit.ErrTimeout if the server is Silent.
-func (h *Health) NoDecision(err error, passed bool) error {
+func (h *Health) NoDecision(err error, pastDeadline bool) error {
 	switch {
-	case passed && !h.Silent():
+	case pastDeadline && !h.Silent():
 		return ratelimit.ErrOverloaded
-	case passed || errors.Is(err, context.DeadlineExceeded):
+	case pastDeadline || errors.Is(err, context.DeadlineExceeded):
 		return ratelimit.ErrTimeout
 	}
 	return err

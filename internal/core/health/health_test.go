@@ -91,7 +91,7 @@ func TestCallsAndProbesChangeState(t *testing.T) {
 	}
 }
 
-// If the deadline of a request has passed (passed) although the server was not silent, the error is
+// If the deadline of a request has passed (late) although the server was not silent, the error is
 // ErrOverloaded. If a call ends at an earlier deadline, the error is ErrTimeout. Other failures keep their
 // error.
 func TestNoDecisionTellsOverloadFromOutage(t *testing.T) {
@@ -102,19 +102,19 @@ func TestNoDecisionTellsOverloadFromOutage(t *testing.T) {
 	deadline, cancel := health.WithDeadline(t.Context(), time.Now().Add(-time.Minute), time.Second)
 	defer cancel()
 	for _, c := range []struct {
-		err    error
-		passed bool
-		want   error
+		err  error
+		late bool
+		want error
 	}{
-		{err: context.DeadlineExceeded, passed: true, want: ratelimit.ErrOverloaded},
-		{err: context.DeadlineExceeded, passed: false, want: ratelimit.ErrTimeout},
-		{err: nil, passed: true, want: ratelimit.ErrOverloaded},
-		{err: other, passed: false, want: other},
-		{err: h.Ended(deadline), passed: true, want: ratelimit.ErrOverloaded},
-		{err: h.Ended(closing), passed: false, want: context.Canceled},
+		{err: context.DeadlineExceeded, late: true, want: ratelimit.ErrOverloaded},
+		{err: context.DeadlineExceeded, late: false, want: ratelimit.ErrTimeout},
+		{err: nil, late: true, want: ratelimit.ErrOverloaded},
+		{err: other, late: false, want: other},
+		{err: h.Ended(deadline), late: true, want: ratelimit.ErrOverloaded},
+		{err: h.Ended(closing), late: false, want: context.Canceled},
 	} {
-		if err := h.NoDecision(c.err, c.passed); !errors.Is(err, c.want) {
-			t.Errorf("NoDecision(%v, %v) = %v, want %v", c.err, c.passed, err, c.want)
+		if err := h.NoDecision(c.err, c.late); !errors.Is(err, c.want) {
+			t.Errorf("NoDecision(%v, %v) = %v, want %v", c.err, c.late, err, c.want)
 		}
 	}
 }

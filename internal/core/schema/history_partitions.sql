@@ -6,8 +6,8 @@
 -- same partition. There is no DEFAULT partition, because DETACH ... CONCURRENTLY does not work on a table
 -- with a DEFAULT partition, and attaching a new partition would first scan the DEFAULT partition.
 
--- Functions of the history run with the rights of the owner. The next two functions find out what the role of
--- the caller may create or delete.
+-- Functions of the history run with the rights of the owner. The next two functions return the role of the
+-- caller, and whether this role may create or delete what the owner may.
 CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT coalesce(nullif(current_setting('role'), 'none'), session_user)
 $$;
@@ -56,7 +56,8 @@ BEGIN
 		-- Another process may create the partition before this process has the lock, so look twice.
 		EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent::regclass);
 	END LOOP;
-	-- A writer drops rows that fail with this code, so that rows with a wrong time do not hold up later rows.
+	-- A writer drops rows that fail with invalid_parameter_value, so that rows with a wrong time do not hold
+	-- up later rows.
 	IF abs(day - (now() AT TIME ZONE 'UTC')::date) > 8 AND NOT rate_limit_owns_history() THEN
 		RAISE EXCEPTION 'day: %: must be within 8 days of today, because % does not own the tables', day,
 			rate_limit_caller()

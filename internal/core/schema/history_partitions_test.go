@@ -53,8 +53,8 @@ func TestPartitionsAreThereBeforeTheFirstRow(t *testing.T) {
 	}
 }
 
-// The index of outcomes has no entries for allowed requests, which are almost all rows with audit all, and
-// queries for refusals use the index.
+// The index of outcomes has no entries for allowed requests. With the setting `audit all`, these are almost
+// all rows. Queries for refusals use the index.
 func TestOutcomeIndexOmitsAllowedRequests(t *testing.T) {
 	s := newHistory(t)
 	s.exec("SELECT rate_limit_make_partition('2026-11-21')")

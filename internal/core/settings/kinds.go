@@ -116,7 +116,7 @@ func retention(name, what string) Setting {
 		return nil
 	}
 	want := "a duration from 1d to 100y, such as 90d, 12w or 7y"
-	return Setting{Name: name, Want: want, Duration: true, Read: read}
+	return Setting{Name: name, Want: want, IsDuration: true, Read: read}
 }
 
 const (

@@ -11,11 +11,11 @@ import (
 // Setting describes one setting. The Caddyfile, the JSON of Caddy and the configuration of Traefik share it.
 // docs/settings.md and docs/page.md describe the settings.
 type Setting struct {
-	Name     string // in a Caddyfile and in JSON; in Traefik in camel case
-	Form     Form
-	Duration bool      // Caddy's JSON may have a number of nanoseconds
-	Want     string    // the valid values, dst follow "must be"
-	Settings []Setting // the settings in a Block
+	Name       string // in a Caddyfile and in JSON; in Traefik in camel case
+	Form       Form
+	IsDuration bool      // Caddy's JSON may have the value as a number of nanoseconds
+	Want       string    // the valid values, as an error names them after "must be"
+	Settings   []Setting // the settings in a Block
 
 	// Read validates the value of the setting, or Unset if the setting was left out, and stores it in dst.
 	// Read may use the values of settings that stand earlier in the table. In a *ratelimit.FieldError that

@@ -33,7 +33,7 @@ var LimitTable = []Setting{
 // further settings of its own, such as zones.
 var HandlerTable = []Setting{
 	dsn("dsn", WantDSN),
-	{Name: "timeout", Want: "a duration from 1ms to 1m", Duration: true, Read: readTimeout, Unset: "250ms"},
+	{Name: "timeout", Want: "a duration from 1ms to 1m", IsDuration: true, Read: readTimeout, Unset: "250ms"},
 	oneOf("on_error", func(dst *Settings, text string) { dst.OnError = OnError(text) },
 		"allow", "deny", "local"),
 	oneOf("fields", func(dst *Settings, text string) {

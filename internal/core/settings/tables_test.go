@@ -118,7 +118,7 @@ func goField(s settings.Setting, doc string) string {
 	name := strings.NewReplacer("Dsn", "DSN", "Api", "API", "Ipv", "IPv").Replace(
 		wordAfter.ReplaceAllStringFunc("_"+s.Name, upper))
 	kind := "Text"
-	if s.Duration {
+	if s.IsDuration {
 		kind = "Duration"
 	}
 	return comment + line + "\n\t" + name + " " + kind + " `json:\"" + s.Name + ",omitempty\"`\n"

@@ -25,9 +25,10 @@ type work struct {
 	hasSeveral bool // a request has several hits
 	hasRefunds bool // a request refunds or resets rows
 	observed   bool // Options.Rows observes the rows
-	// answering reports that the batch began with more than a timeout, because the database was answering.
-	answering bool
-	timedOut  bool // a statement reached its lock timeout
+	// extended means that the batch's deadline is more than one timeout after the arrival of its oldest call.
+	// The queue sets such a deadline only while the database answers.
+	extended bool
+	timedOut bool // a statement reached its lock timeout
 }
 
 // errUndecided is the error of a request that its batch did not decide.
@@ -46,7 +47,7 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 	locked := q == side
 	w := &work{store: s, queue: q, side: side, ctx: ctx,
 		sequence: atomic.AddInt64(&s.rows.Sequence, 1), sent: lease.Now(s.rows),
-		settings: []int64{0, wait}, answering: deadline.Sub(calls[0].Arrived) > q.Timeout}
+		settings: []int64{0, wait}, extended: deadline.Sub(calls[0].Arrived) > q.Timeout}
 	if s.now != nil {
 		w.settings[0] = s.now().UnixMicro()
 	}
@@ -111,7 +112,7 @@ func addValue(s Stats, first int, value int64) {
 }
 
 // decideRequests decides and finishes the requests of a batch. It returns the error of the requests that it
-// leaves.
+// leaves undecided.
 func (w *work) decideRequests() error {
 	if !w.store.Ready() {
 		ctx, cancel := context.WithTimeout(w.ctx, w.queue.Timeout)
@@ -129,7 +130,7 @@ func (w *work) decideRequests() error {
 	if err == nil && len(again) > 0 {
 		settings := divideWait(w.settings, int64(len(again)))
 		if w.timedOut {
-			// One locked row has failed a whole statement, so most rows are free.
+			// One locked row has failed a whole statement. Most rows are free, so the retry waits only 1 ms.
 			settings[1] = 1
 		}
 		again, err = w.decideRound(again, settings, true)
@@ -140,15 +141,15 @@ func (w *work) decideRequests() error {
 	return err
 }
 
-// clearRefunded clears the remembered refusals and the leases of the rows that a request refunds or resets,
-// whether or not the refund has taken effect.
+// clearRefunded clears the remembered refusals of the rows that a request refunds or resets, whether or not
+// the refund has taken effect. It also ends their leases, unless the refund runs in the background.
 func (w *work) clearRefunded(r *request) {
 	c := r.call
 	for i := range c.Hits {
 		if c.Reset || c.Hits[i].Cost < 0 {
 			lease.ClearRefusal(w.store.rows, rowOf(&c.Hits[i]))
 			if c.Order == batch.With {
-				// Another batch may have charged units meanwhile.
+				// Another batch may have charged units for a lease since this batch ended the leases.
 				lease.EndLease(w.store.rows, rowOf(&c.Hits[i]))
 			}
 		}
@@ -183,9 +184,10 @@ func (w *work) fail(err error) {
 	w.finish(w.requests, err)
 }
 
-// noDecision returns the error for the calls of a batch that failed with err. A batch that got no connection,
-// because other calls used all connections, counts as late.
+// noDecision returns the error for the calls of a batch that failed with err. If the batch is extended and
+// got no connection, because other calls used all connections, the calls fail as if their deadline had
+// passed.
 func (w *work) noDecision(err error) error {
-	passed := w.answering && (w.ctx.Err() != nil || errors.Is(err, pg.ErrNoTurn))
-	return w.store.server.health.NoDecision(err, passed)
+	pastDeadline := w.extended && (w.ctx.Err() != nil || errors.Is(err, pg.ErrNoTurn))
+	return w.store.server.health.NoDecision(err, pastDeadline)
 }

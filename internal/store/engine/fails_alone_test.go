@@ -12,7 +12,7 @@ import (
 
 // If the statements on one table fail, only the requests that need this table fail. A request that needs both
 // tables is charged in neither.
-func TestOneStatementFails(t *testing.T) {
+func TestFailedStatementFailsOnlyItsRequests(t *testing.T) {
 	durable := *fakeLimit
 	durable.Durable = true
 	inDurable := func(s *pgdb.Statement) bool { return strings.Contains(s.SQL, "rate_limit_durable") }
@@ -49,7 +49,7 @@ func TestOneStatementFails(t *testing.T) {
 			}
 		}
 	}
-	// Only the refund of a hit fails, not the peek that follows it.
+	// The database fails the refund of a hit, and not the peek that follows it. The caller gets the error.
 	failRefunds := failWhere("53100", "disk full",
 		func(s *pgdb.Statement) bool { return strings.Contains(s.SQL, "least(2 * ") })
 	store := newEngine(t, &fakeDB{answer: failRefunds}, bareOptions)

@@ -103,7 +103,7 @@ func TestStoppedProcessLosesSlots(t *testing.T) {
 		if len(slots) != 3 || len(takeSlots(t, other, l, 1, nil)) != 0 {
 			t.Fatalf("%d slots were taken, want 3", len(slots))
 		}
-		// The process looks as if it had started long ago and been stopped for ten seconds.
+		// The rows look as if the process had started and stopped long ago.
 		table := map[bool]string{false: "rate_limit_ephemeral", true: "rate_limit_durable"}[durable]
 		cluster.Execute(t, dsn, fmt.Sprintf(`UPDATE rate_limit_processes SET process = process - 1000,
 			seen = '-infinity' WHERE process IN (SELECT s >> 32 FROM %s, unnest(slots) s);

@@ -152,15 +152,15 @@ func join(last *entry, k statementKind, l *ratelimit.Limit, cost, window int64) 
 func groupFor(p *plan, stage int, key statementKey, only bool) *group {
 	if !only {
 		for _, g := range p.groups {
-			if g.stage == stage && g.statementKey == key && !g.single {
+			if g.stage == stage && g.statementKey == key && !g.isolated {
 				return g
 			}
 		}
 	}
-	g := &group{statementKey: key, stage: stage, single: only,
-		slots: key.kind == take && key.definition == inFlight}
+	g := &group{statementKey: key, stage: stage, isolated: only,
+		takesSlots: key.kind == take && key.definition == inFlight}
 	p.groups = append(p.groups, g)
-	p.inFlight = p.inFlight || g.slots
+	p.inFlight = p.inFlight || g.takesSlots
 	if p.stages <= stage {
 		p.stages = stage + 1
 	}
@@ -187,7 +187,7 @@ func (p *plan) write(texts *statements, settings []int64) []*pgdb.Statement {
 			settings = later
 		}
 		key := g.statementKey
-		key.uniform = g.kind == take && !g.slots
+		key.uniform = g.kind == take && !g.takesSlots
 		keys := make([]string, len(g.entries))
 		first := g.entries[0]
 		for i, e := range g.entries {
@@ -213,7 +213,7 @@ func (p *plan) write(texts *statements, settings []int64) []*pgdb.Statement {
 		}
 		size := len(keys) * (stateColumn + g.definition.SQL.Width) * cellSize
 		g.statement = pgdb.Statement{SQL: text.sql, Args: args, Result: make([]byte, 0, size)}
-		if g.kind == peek || g.slots && texts.guarded {
+		if g.kind == peek || g.takesSlots && texts.guarded {
 			// texts.index is indexSQL, with the guard if the tables have one (see Table.Guard). A take of
 			// slots reads the processes table, so the guard must have run before.
 			pipeline = append(pipeline, &pgdb.Statement{SQL: texts.index, Joined: true})

@@ -123,9 +123,9 @@ func unexpectedScan(plan string) string {
 
 // No plan of a statement reads rows of other entries. A take with sorted keys keeps their order: its plan has
 // only nodes that return rows in the order of their source, and joins only with one row. The server plans
-// each statement on empty, young and large tables, with fresh and stale statistics, and seven times on one
-// connection, because from the sixth time on the server considers a generic plan.
-func TestPlansUseTheIndexes(t *testing.T) {
+// each statement on empty, young and large tables, with fresh and stale statistics. In mode auto, it plans
+// each statement seven times on one connection, because from the sixth time on it considers a generic plan.
+func TestPlansUseIndexesAndKeepOrder(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)
 	s.exec(engine.TableSQL)
@@ -172,7 +172,7 @@ func TestPlansUseTheIndexes(t *testing.T) {
 		}
 		p.insertRows(step.rows)
 		for mode := range strings.FieldsSeq(step.modes) {
-			// only make test-all plans in mode auto, seven times
+			// With -short, no statement is planned in mode auto, which takes seven plans of each.
 			if mode != "auto" || !testing.Short() {
 				if !step.keepsPlans {
 					p.conn = cluster.Connect(p.t, p.dsn)

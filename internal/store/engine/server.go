@@ -50,8 +50,9 @@ const maxRetries = 20
 
 // run sends the statements in one pipeline, with timeout for each attempt. It returns an error if the
 // pipeline failed, and otherwise reports whether a statement failed. While the database answers other calls,
-// run continues to wait for a connection. It retries a transaction that the server rolled back because of a
-// deadlock, or because the default isolation of the database is stricter than READ COMMITTED.
+// run tries again to get a connection, up to health.MaxTimeouts times. It retries a transaction that the
+// server rolled back because of a deadlock, or because the default isolation of the database is stricter than
+// READ COMMITTED.
 func (s *server) run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error) {
 	atomic.AddInt64(&s.stats[Statements], int64(len(statements)))
 	failed := false

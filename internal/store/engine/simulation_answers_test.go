@@ -49,13 +49,13 @@ func simTime(micros int64) []byte {
 // isLive implements schema.NodeIsLive.
 func (n simNode) isLive() bool { return n.seen > simNow()-10_000_000 }
 
-// executeOther executes a statement that neither reads nor writes rows of counts. short is set if an earlier
-// take of the transaction granted too little.
-func (s *simServer) executeOther(st *simStatement, a *pgdb.Statement, short bool) {
+// executeOther executes a statement that neither reads nor writes rows of counts. partial is set if an
+// earlier take of the transaction granted too little.
+func (s *simServer) executeOther(st *simStatement, a *pgdb.Statement, partial bool) {
 	is := func(start string) bool { return strings.HasPrefix(st.sql, start) }
 	switch {
 	case is("SELECT CASE current_setting('pg_ratelimit.short'"):
-		if short {
+		if partial {
 			failStatement(a, "22P02", engine.OnPurpose)
 		}
 	case is("SELECT set_config"):

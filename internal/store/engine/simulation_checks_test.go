@@ -12,10 +12,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// simAdmitted is an admitted hit. at is the time of its decision in microseconds.
+// simAdmitted is an admitted hit.
 type simAdmitted struct {
-	at, cost int64
-	source   ratelimit.Source
+	at     int64 // the time of the decision in microseconds
+	cost   int64
+	source ratelimit.Source
 }
 
 // checkLimits fails the simulation if, while the database answered, more hits passed than a limit allows.
@@ -23,7 +24,7 @@ func (r *simRun) checkLimits() {
 	for id, hits := range r.admitted {
 		l := r.server.limits[id.Prefix]
 		slices.SortFunc(hits, func(a, b simAdmitted) int { return cmp.Compare(a.at, b.at) })
-		windows := r.server.begins[id]
+		windows := r.server.windows[id]
 		counter := simCounter{limit: l}
 		for _, hit := range hits {
 			for len(windows) > 0 && windows[0].at <= hit.at {
@@ -119,7 +120,7 @@ func (r *simRun) checkLeases() {
 	for id, row := range r.server.rows {
 		l := r.server.limits[id.Prefix]
 		hasWindows := l.Algorithm == ratelimit.FixedWindow || l.Algorithm == ratelimit.SlidingWindow
-		if l.Lease == 0 || !hasWindows || len(r.server.begins[id]) == 0 {
+		if l.Lease == 0 || !hasWindows || len(r.server.windows[id]) == 0 {
 			continue
 		}
 		start := (row.Start - simBorn.UnixMicro()) * 1000

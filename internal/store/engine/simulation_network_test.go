@@ -70,33 +70,33 @@ var (
 func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	message := make([]simStatement, 0, len(statements))
 	sent := simSince()
-	fate := d.chance.with(sent)
+	c := d.chance.with(sent)
 	for _, s := range statements {
 		s.Result, s.Rows, s.Err, s.Code = s.Result[:0], 0, nil, ""
 		message = append(message, readStatement(s))
-		fate = fate.with(int64(message[len(message)-1].digest(0)))
+		c = c.with(int64(message[len(message)-1].digest(0)))
 	}
 	d.server.recordSent(sent, message)
-	at := sent + int64(d.minLatency+fate.with(1).duration(d.plan.meanJitter))
-	way := d.plan.fate(d.proxy, sent, at, false, fate.with(2))
-	if !way.arrives {
-		return d.lose(ctx, message, way.at, way.failure)
+	at := sent + int64(d.minLatency+c.with(1).duration(d.plan.meanJitter))
+	fate := d.plan.fate(d.proxy, sent, at, false, c.with(2))
+	if !fate.arrives {
+		return d.lose(ctx, message, fate.at, fate.failure)
 	}
 	answered := make(chan []pgdb.Statement, 1)
-	time.AfterFunc(time.Duration(way.at-sent),
-		func() { answered <- d.server.run(d.proxy, way.at, message) }) // runs even if ctx ends first
+	time.AfterFunc(time.Duration(fate.at-sent),
+		func() { answered <- d.server.run(d.proxy, fate.at, message) }) // runs even if ctx ends first
 	var answers []pgdb.Statement
 	select {
 	case answers = <-answered:
 	case <-ctx.Done():
 		return d.lose(ctx, message, 0, ctx.Err())
 	}
-	at = way.at + int64(d.minLatency+fate.with(3).duration(d.plan.meanJitter))
-	way = d.plan.fate(d.proxy, way.at, at, true, fate.with(4))
-	if !way.arrives {
-		return d.lose(ctx, message, way.at, way.failure)
+	at = fate.at + int64(d.minLatency+c.with(3).duration(d.plan.meanJitter))
+	fate = d.plan.fate(d.proxy, fate.at, at, true, c.with(4))
+	if !fate.arrives {
+		return d.lose(ctx, message, fate.at, fate.failure)
 	}
-	if !sleepUntil(ctx, way.at) {
+	if !sleepUntil(ctx, fate.at) {
 		return d.lose(ctx, message, 0, ctx.Err())
 	}
 	for i, s := range statements {
@@ -106,8 +106,9 @@ func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	return nil
 }
 
-// lose records the units of charges and refunds with a lost result. At the time at, it returns err.
-func (d *simDB) lose(ctx context.Context, message []simStatement, at int64, err error) error {
+// lose records the units of charges and refunds with a lost result. It sleeps until a time and returns err,
+// or the error of ctx if that ends first.
+func (d *simDB) lose(ctx context.Context, message []simStatement, until int64, err error) error {
 	d.server.mu.Lock()
 	for i := range message {
 		for _, e := range message[i].entries {
@@ -115,7 +116,7 @@ func (d *simDB) lose(ctx context.Context, message []simStatement, at int64, err 
 		}
 	}
 	d.server.mu.Unlock()
-	if ctx.Err() != nil || !sleepUntil(ctx, at) {
+	if ctx.Err() != nil || !sleepUntil(ctx, until) {
 		return ctx.Err()
 	}
 	return err

@@ -167,10 +167,9 @@ func (p *simPlan) isQuiet() bool {
 	})
 }
 
-// messageFate is the fate of a message: either it arrives at the time at, or its sender gets failure at that
-// time. If the message is lost, neither happens.
+// messageFate is the fate of a message. A lost message does not arrive, and its sender gets no failure.
 type messageFate struct {
-	at      int64
+	at      int64 // the time at which the message arrives, or its sender gets failure
 	arrives bool
 	failure error
 }
@@ -230,13 +229,13 @@ func (s *simServer) advance(at int64) {
 				s.undo[len(s.undo)-1].undo()
 				s.undo = s.undo[:len(s.undo)-1]
 			}
-			clear(s.holds)
+			clear(s.charges)
 		}
 		s.undo = nil
 		lost := simBorn.Add(time.Duration(o.to)).UnixMicro()
 		for id := range s.rows {
 			if !id.Durable {
-				s.begins[id] = append(s.begins[id], simWindow{at: lost})
+				s.windows[id] = append(s.windows[id], simWindow{at: lost})
 				delete(s.rows, id)
 			}
 		}

@@ -17,11 +17,11 @@ import (
 // DB.Run, takes effect at one moment. The Go steps of package algorithm change the rows, in place of SQL:
 // TestSQLAndGoStepsAreEqual compares them.
 type simServer struct {
-	mu     sync.Mutex // guards all that follows
-	limits map[string]*ratelimit.Limit
-	rows   map[lease.RowID]*algorithm.Row
-	nodes  map[string]simNode
-	begins map[lease.RowID][]simWindow // the windows in which the rows were charged
+	mu      sync.Mutex // guards all that follows
+	limits  map[string]*ratelimit.Limit
+	rows    map[lease.RowID]*algorithm.Row
+	nodes   map[string]simNode
+	windows map[lease.RowID][]simWindow // the windows in which the rows were charged
 
 	outages  []simOutage // future outages
 	timeline int64
@@ -29,9 +29,11 @@ type simServer struct {
 	changes  int       // the number of changes of the policy
 	now      int64     // the time of the current message, in nanoseconds of the simulation
 	open     []simUndo // the changes of the current transaction
-	undo     []simUndo // changes of logged tables, if a standby without the last changes will take over
-	holds    map[simHolder]int64
-	charged  map[lease.RowID]int64 // the units charged by takes
+	// the recent changes of logged tables; empty unless a failover is still to come, in which the standby
+	// lacks the last changes
+	undo    []simUndo
+	charges map[simHolder]int64
+	charged map[lease.RowID]int64 // the units charged by takes
 	// the units of messages that were lost, or that had a lost result
 	maybeCharged map[lease.RowID]int64
 	violations   []string // statements that no proxy should send
@@ -59,8 +61,9 @@ const maxLag = int64(500 * time.Millisecond)
 func newSimServer(limits []*ratelimit.Limit, outages []simOutage) *simServer {
 	s := &simServer{
 		limits: map[string]*ratelimit.Limit{}, rows: map[lease.RowID]*algorithm.Row{},
-		nodes:  map[string]simNode{},
-		begins: map[lease.RowID][]simWindow{}, holds: map[simHolder]int64{}, charged: map[lease.RowID]int64{},
+		nodes:   map[string]simNode{},
+		windows: map[lease.RowID][]simWindow{}, charges: map[simHolder]int64{},
+		charged:      map[lease.RowID]int64{},
 		maybeCharged: map[lease.RowID]int64{}, outages: outages,
 	}
 	for _, l := range limits {
@@ -74,15 +77,15 @@ type simStatement struct {
 	sql     string
 	meaning engine.Meaning // the meaning of a statement on rows
 	joined  bool
-	args    []any // the arguments of another statement
-	entries []simEntry
+	args    []any      // the arguments of a statement that is not on rows
+	entries []simEntry // the entries of a statement on rows, or nil
 }
 
 // simEntry is one row of a statement.
 type simEntry struct {
 	id      lease.RowID
-	n, cost int64
-	claim   int64
+	n, cost int64 // the number of hits, and the units of each
+	claim   int64 // the time of the decision to refund, in microseconds
 }
 
 // readStatement returns a copy of a statement.
@@ -142,13 +145,13 @@ func (s *simStatement) digest(c chance) uint64 {
 	return sum
 }
 
-// run executes a message at the time at, in nanoseconds of the simulation, and returns statements with the
-// results.
-func (s *simServer) run(proxy int, at int64, message []simStatement) []pgdb.Statement {
+// run executes a message that arrives at a time, in nanoseconds of the simulation, and returns statements
+// with the results.
+func (s *simServer) run(proxy int, arrival int64, message []simStatement) []pgdb.Statement {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.now = at
-	s.advance(at)
+	s.now = arrival
+	s.advance(arrival)
 	answers := make([]pgdb.Statement, len(message))
 	for from := 0; from < len(message); {
 		to := from
@@ -182,14 +185,14 @@ func simNow() int64 { return time.Now().UnixMicro() }
 // runTransaction executes statements that take effect together.
 func (s *simServer) runTransaction(proxy int, statements []simStatement, answers []pgdb.Statement) {
 	s.open = s.open[:0]
-	short := false
+	partial := false
 	for i := range statements {
 		st := &statements[i]
 		if st.entries != nil {
-			short = s.executeOnRows(proxy, st, &answers[i]) || short
+			partial = s.executeOnRows(proxy, st, &answers[i]) || partial
 			continue
 		}
-		if s.executeOther(st, &answers[i], short); answers[i].Err == nil {
+		if s.executeOther(st, &answers[i], partial); answers[i].Err == nil {
 			continue
 		}
 		for _, c := range slices.Backward(s.open) {
@@ -210,13 +213,13 @@ func (s *simServer) runTransaction(proxy int, statements []simStatement, answers
 			s.undo = append(s.undo, c)
 		}
 	}
-	if old := s.undo[:0]; len(s.undo) > 10000 {
+	if kept := s.undo[:0]; len(s.undo) > 10000 {
 		for _, c := range s.undo {
 			if s.now-c.at < 2*maxLag {
-				old = append(old, c)
+				kept = append(kept, c)
 			}
 		}
-		s.undo = old
+		s.undo = kept
 	}
 }
 
@@ -245,7 +248,7 @@ func (s *simServer) row(id lease.RowID) *algorithm.Row {
 // executeOnRows executes a statement on rows, and reports whether any row granted less than requested.
 func (s *simServer) executeOnRows(proxy int, st *simStatement, a *pgdb.Statement) bool {
 	now := simNow()
-	short := false
+	partial := false
 	for i, e := range st.entries {
 		l := s.limits[e.id.Prefix]
 		if l == nil || l.Durable != e.id.Durable {
@@ -254,10 +257,10 @@ func (s *simServer) executeOnRows(proxy int, st *simStatement, a *pgdb.Statement
 		}
 		r := s.row(e.id)
 		if st.meaning.Kind != "peek" {
-			before, windows := copyRow(r), len(s.begins[e.id])
+			before, count := copyRow(r), len(s.windows[e.id])
 			s.recordChange(e.id.Durable, func() {
 				*r = before
-				s.begins[e.id] = s.begins[e.id][:windows]
+				s.windows[e.id] = s.windows[e.id][:count]
 			})
 		}
 		d := algorithm.Of(l)
@@ -265,14 +268,14 @@ func (s *simServer) executeOnRows(proxy int, st *simStatement, a *pgdb.Statement
 		switch st.meaning.Kind {
 		case "take":
 			n = d.Take(l, r, now, e.n, e.cost)
-			short = short || st.meaning.AllOrNothing && n < e.n
+			partial = partial || st.meaning.AllOrNothing && n < e.n
 			s.recordWindow(e.id, r)
-			s.recordHold(proxy, e.id, n*e.cost)
+			s.recordUnits(proxy, e.id, n*e.cost)
 			s.charged[e.id] += n * e.cost
 			s.recordChange(e.id.Durable, func() { s.charged[e.id] -= n * e.cost })
 		case "refund":
 			d.Adjust(l, r, now, e.cost, e.claim)
-			s.recordHold(proxy, e.id, -e.cost)
+			s.recordUnits(proxy, e.id, -e.cost)
 			continue
 		case "reset":
 			*r = algorithm.Row{}
@@ -280,7 +283,7 @@ func (s *simServer) executeOnRows(proxy int, st *simStatement, a *pgdb.Statement
 		}
 		addRow(a, append([][]byte{int8(int64(i + 1)), int8(n), simTime(now)}, simColumns(d, r)...)...)
 	}
-	return short
+	return partial
 }
 
 // simHolder is a proxy with charges on a row.
@@ -289,15 +292,15 @@ type simHolder struct {
 	id    lease.RowID
 }
 
-// recordHold records a proxy's charges on this timeline, less its refunds.
-func (s *simServer) recordHold(proxy int, id lease.RowID, units int64) {
+// recordUnits records a proxy's charges on this timeline, less its refunds.
+func (s *simServer) recordUnits(proxy int, id lease.RowID, units int64) {
 	if !id.Durable || s.timeline == 0 {
 		return
 	}
 	holder := simHolder{proxy, id}
-	s.holds[holder] += units
-	s.recordChange(true, func() { s.holds[holder] -= units })
-	if n := s.holds[holder]; units < 0 && n < 0 {
+	s.charges[holder] += units
+	s.recordChange(true, func() { s.charges[holder] -= units })
+	if n := s.charges[holder]; units < 0 && n < 0 {
 		s.violations = append(s.violations,
 			fmt.Sprintf("at %v proxy%d refunds %d units of %s that were charged on a lost server",
 				time.Duration(s.now), proxy, -n, id.Key))
@@ -310,7 +313,7 @@ func (s *simServer) recordWindow(id lease.RowID, r *algorithm.Row) {
 	if r.HasTokens {
 		start = r.Refill
 	}
-	if seen := s.begins[id]; start != 0 && (len(seen) == 0 || seen[len(seen)-1].start != start) {
-		s.begins[id] = append(seen, simWindow{simNow(), start})
+	if seen := s.windows[id]; start != 0 && (len(seen) == 0 || seen[len(seen)-1].start != start) {
+		s.windows[id] = append(seen, simWindow{simNow(), start})
 	}
 }

@@ -15,7 +15,7 @@ import (
 func (w *work) allocateSlots(p *plan) error {
 	var failure error
 	for _, g := range p.groups {
-		if !g.slots {
+		if !g.takesSlots {
 			continue
 		}
 		session, err := w.store.slots.Session(w.ctx, w.queue.Timeout)

@@ -26,9 +26,9 @@ const (
 // In both forms each writer locks its rows in the order of prefix and key, so no two writers can wait for
 // each other. The first form has this order although SQL promises none without ORDER BY, because its one
 // source of rows returns the elements of the arrays in turn, and is joined only with single rows.
-// TestPlansUseTheIndexes checks the order. In a UTF-8 database, byte order is the order of COLLATE "C". In
-// another encoding the two orders may differ beyond ASCII. If two statements then wait for each other, the
-// server rolls one of them back, and server.run retries it.
+// TestPlansUseIndexesAndKeepOrder checks the order. In a UTF-8 database, byte order is the order of COLLATE
+// "C". In another encoding the two orders may differ beyond ASCII. If two statements then wait for each
+// other, the server rolls one of them back, and server.run retries it.
 //
 // For a row that exists, excluded.slot is the index of its entry in the parameters. The arrays are unnested
 // in the SELECT list, where they advance together, because FROM would store their elements first.

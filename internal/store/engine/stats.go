@@ -68,7 +68,8 @@ func (s Stats) ErrorsByClass() map[string]int64 {
 	return counts
 }
 
-// settled counts a settlement, or a charge after an outage. It implements batch.Call.End.
+// settled counts a settlement. A charge of units that were admitted without the database counts as a
+// settlement, too. settled implements batch.Call.End.
 func (s *Store) settled(_ int64, err error) {
 	if err == nil {
 		atomic.AddInt64(&s.stats[Settled], 1)
@@ -90,8 +91,9 @@ func (s *Store) Stats() Stats {
 	return stats
 }
 
-// countErrors counts the errors of a call of DB.Run with these statements. failure is the error of Run: it
-// counts as one error, however many statements have no result because of it.
+// countErrors counts the errors of a call of DB.Run with these statements. failure is the error of Run. It
+// counts once, however many statements have no result because of it. If a timeout ended Run after a statement
+// had failed with a code, both errors count.
 func countErrors(stats Stats, statements []*pgdb.Statement, failure error) {
 	counted := false
 	for _, s := range statements {

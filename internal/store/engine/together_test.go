@@ -12,7 +12,7 @@ import (
 // A commit waits for the disk if one of the charged limits has SynchronousCommit, even if the statements of
 // the other limits come later in the transaction. Triggers record the value of synchronous_commit at the
 // commit.
-func TestSynchronousCommitOfTransaction(t *testing.T) {
+func TestOneSynchronousCommitMakesTransactionWait(t *testing.T) {
 	s := newTestDB(t)
 	s.exec(engine.TableSQL + `CREATE TABLE seen (prefix text, setting text);
 		CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen VALUES

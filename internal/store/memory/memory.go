@@ -39,8 +39,8 @@ type Store struct {
 
 const (
 	maxStripes = 64
-	// minKeysPerStripe is the smallest bound of a stripe if there are several. A store for fewer keys has one
-	// stripe, which keeps the bound exactly.
+	// minKeysPerStripe is the smallest bound of a stripe if there are several. A store for fewer than twice
+	// as many keys has one stripe, which keeps the bound exactly.
 	minKeysPerStripe = 1024
 )
 
