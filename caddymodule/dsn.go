@@ -12,18 +12,18 @@ import (
 
 // expandDSN returns a configured DSN with its placeholders replaced, and the text that errors show instead of
 // the DSN.
-func expandDSN(configured string) (dsn, shown string, err error) {
+func expandDSN(configured string) (dsn, redacted string, err error) {
 	if configured == "" {
 		return "", "$" + settings.EnvDSN, nil
 	}
-	shown = showDSN(configured)
+	redacted = showDSN(configured)
 	// Unknown placeholders stay unchanged, since a brace may be part of a password.
 	dsn, err = caddy.NewReplacer().ReplaceOrErr(configured, true, false)
 	if err != nil {
-		return "", "", &ratelimit.FieldError{Field: "dsn", Value: shown, Want: settings.WantDSN + ": " +
+		return "", "", &ratelimit.FieldError{Field: "dsn", Value: redacted, Want: settings.WantDSN + ": " +
 			err.Error()}
 	}
-	return dsn, shown, nil
+	return dsn, redacted, nil
 }
 
 // dsnOf returns the DSN for a configured text, which may be empty.

@@ -35,23 +35,23 @@ func FuzzCaddyfileRoundTripsThroughJSON(f *testing.F) {
 			return
 		}
 		for i := range tokens {
-			var into caddyfile.Unmarshaler
+			var target caddyfile.Unmarshaler
 			switch tokens[i].Text {
 			case "pg_ratelimit":
-				into = new(caddymodule.Handler)
+				target = new(caddymodule.Handler)
 			case "pg_ratelimit_page":
-				into = new(caddymodule.Page)
+				target = new(caddymodule.Page)
 			default:
 				continue
 			}
-			if err := into.UnmarshalCaddyfile(caddyfile.NewDispenser(tokens[i:])); err != nil {
+			if err := target.UnmarshalCaddyfile(caddyfile.NewDispenser(tokens[i:])); err != nil {
 				if !place.MatchString(err.Error()) {
 					t.Errorf("error %v, want one with a line", err)
 				}
 				continue
 			}
-			want := caddyconfig.JSON(into, nil)
-			again := reflect.New(reflect.TypeOf(into).Elem()).Interface()
+			want := caddyconfig.JSON(target, nil)
+			again := reflect.New(reflect.TypeOf(target).Elem()).Interface()
 			if err := caddy.StrictUnmarshalJSON(want, again); err != nil {
 				t.Fatalf("reading %s: %v", want, err)
 			}

@@ -32,8 +32,8 @@ func TestPlaceholdersOfCaddyAreAccepted(t *testing.T) {
 	}
 }
 
-// An IPv4 address in IPv6 form becomes IPv4, so that networks of IPv4 contain it. The zone of an address,
-// which a client chooses, is dropped.
+// An IPv4 address in IPv6 form becomes IPv4, so that networks of IPv4 contain it. The zone of an IPv6
+// address, such as %eth0, is dropped, because a client chooses the zone.
 func TestClientAddressHasOneForm(t *testing.T) {
 	for text, want := range map[string]string{"192.0.2.7": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7",
 		"fe80::1%zone": "fe80::1", "nonsense": "invalid IP", "": "invalid IP"} {

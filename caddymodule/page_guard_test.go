@@ -125,6 +125,7 @@ func TestUnguardedPageIsNotLoaded(t *testing.T) {
 	const guard = `basic_auth {
 		ann $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG
 	}`
+	guardedPath := strings.Replace(guard, "basic_auth", "basic_auth /limits/*", 1)
 	for name, test := range map[string]struct {
 		site  string
 		loads bool
@@ -144,13 +145,12 @@ func TestUnguardedPageIsNotLoaded(t *testing.T) {
 			true},
 		"a login for another matcher": {"@a path /a\n" + strings.Replace(guard, "basic_auth", "basic_auth @a",
 			1) + "\npg_ratelimit_page", false},
-		"a login for the same path": {strings.Replace(guard, "basic_auth", "basic_auth /limits/*", 1) +
-			"\nhandle_path /api/* {\nrespond ok\n}\nhandle /limits/* {\npg_ratelimit_page\n}", true},
-		"rewritten behind a login": {"route {\n" + strings.Replace(guard, "basic_auth",
-			"basic_auth /limits/*", 1) + "\nrewrite * /limits/\npg_ratelimit_page /limits/*\n}", false},
-		"rewritten in a group": {"route {\n" + strings.Replace(guard, "basic_auth",
-			"basic_auth /limits/*", 1) + "\nhandle /x {\nrewrite /limits/\n}\nhandle /y {\n}\n" +
+		"a login for the same path": {guardedPath + "\nhandle_path /api/* {\nrespond ok\n}\n" +
+			"handle /limits/* {\npg_ratelimit_page\n}", true},
+		"rewritten behind a login": {"route {\n" + guardedPath + "\nrewrite * /limits/\n" +
 			"pg_ratelimit_page /limits/*\n}", false},
+		"rewritten in a group": {"route {\n" + guardedPath + "\nhandle /x {\nrewrite /limits/\n}\n" +
+			"handle /y {\n}\npg_ratelimit_page /limits/*\n}", false},
 		"a login that a group skips": {"route {\nhandle /x {\n}\nhandle {\n" + guard +
 			"\n}\npg_ratelimit_page\n}", false},
 		"behind another server": {"forward_auth 127.0.0.1:1 {\nuri /\n}\npg_ratelimit_page", true},

@@ -7,7 +7,7 @@ import (
 )
 
 // The error routes of a subroute, which only JSON can have, handle a refusal in the subroute.
-func TestErrorRoutesOfASubroute(t *testing.T) {
+func TestErrorRoutesOfSubrouteHandleRefusals(t *testing.T) {
 	c := start(t, `:PORT`)
 	c.loadJSON([]byte(strings.NewReplacer("PORT", c.port, "PREFIX", c.prefix()).
 		Replace(`{"apps": {"http": {"servers": {"s": {

@@ -36,7 +36,7 @@ func (m *metrics) watch(r host.Resource) {
 			before.stats = r.Postgres.Stats()
 		}
 	case *policy.Policy:
-		before.lookUps = r.Stats().LookUps
+		before.lookUps = r.Stats().Lookups
 	}
 	m.watched[r] = before
 }
@@ -79,7 +79,7 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 			rules.Unusable = max(rules.Unusable, now.Unusable)
 			rules.Identities = max(rules.Identities, now.Identities)
 			rules.Applied = max(rules.Applied, now.Applied)
-			rules.LookUps += now.LookUps - before.lookUps
+			rules.Lookups += now.Lookups - before.lookUps
 			if now.Polled.IsZero() {
 				now.Polled = before.since
 			}
@@ -98,7 +98,7 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 	send(to, "policy_rules", "Rules that have an effect.", rules.Rules)
 	send(to, "policy_wrong_rules", "Unusable rules and overrides.", rules.Unusable)
 	send(to, "policy_identities", "Remembered API keys and users.", rules.Identities)
-	send(to, "policy_lookups_total", "Statements that looked up API keys and users.", rules.LookUps)
+	send(to, "policy_lookups_total", "Statements that looked up API keys and users.", rules.Lookups)
 	send(to, "policy_version", "The last change that has taken effect.", rules.Applied)
 	send(to, "policy_age_seconds", "The time since the database last answered about changes.", age.Seconds())
 	const dropped = "Decisions that the history lacks, by its part: audit or metrics."

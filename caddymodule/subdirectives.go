@@ -30,16 +30,16 @@ func newBlock(d *caddyfile.Dispenser) *block {
 }
 
 // readAll reads all subdirectives of the block; see read.
-func (b *block) readAll(into any, table []settings.Setting) (err error) {
+func (b *block) readAll(target any, table []settings.Setting) (err error) {
 	for nesting := b.d.Nesting(); err == nil && b.d.NextBlock(nesting); {
-		err = b.read(into, table)
+		err = b.read(target, table)
 	}
 	return err
 }
 
-// read reads the subdirective at the dispenser's position into the field of into with the same name in JSON.
+// read reads the subdirective at the dispenser's position into the field of target with the same JSON name.
 // others lists the names of valid subdirectives that are in no table.
-func (b *block) read(into any, table []settings.Setting, others ...string) error {
+func (b *block) read(target any, table []settings.Setting, others ...string) error {
 	token := b.d.Token()
 	name := token.Text
 	if first, ok := b.seen[name]; ok {
@@ -50,7 +50,7 @@ func (b *block) read(into any, table []settings.Setting, others ...string) error
 	names := others
 	for i := range table {
 		if table[i].Name == name {
-			return b.set(field(into, name), &table[i], b.d.RemainingArgs())
+			return b.set(field(target, name), &table[i], b.d.RemainingArgs())
 		}
 		names = append(names, table[i].Name)
 	}

@@ -22,9 +22,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// ExpandDSN replaces the placeholders of a DSN. Errors contain shown instead of the DSN, because the DSN may
-// have a password.
-type ExpandDSN func(configured string) (dsn, shown string, err error)
+// ExpandDSN replaces the placeholders of a DSN. Errors contain redacted instead of dsn, because dsn may have
+// a password.
+type ExpandDSN func(configured string) (dsn, redacted string, err error)
 
 // New returns the command pg-ratelimit with all its subcommands, for caddycmd.RegisterCommand.
 func New(expand ExpandDSN) caddycmd.Command {
@@ -112,7 +112,7 @@ type commandSpec struct {
 	// runGo, unless nil, replaces the run of sql by Go code.
 	runGo func(c *invocation) error
 	// offline means that the command may run without a database: run neither connects nor parses the
-	// arguments, and runGo does so if it needs a connection.
+	// arguments. If runGo needs a connection, runGo calls connect.
 	offline  bool
 	commands []commandSpec // the subcommands
 }

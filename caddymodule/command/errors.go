@@ -16,8 +16,8 @@ import (
 // deadlockDetected is the SQLSTATE of a transaction that the server rolled back to break a deadlock.
 const deadlockDetected = "40P01"
 
-// describeError replaces an error of the server with an error that names the cause and the remedy. It returns
-// any other error, and nil, unchanged.
+// describeError replaces an error of the server with an error that names the cause and the remedy. Other
+// errors, and nil, are returned unchanged.
 func (c *invocation) describeError(err error) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
@@ -33,8 +33,8 @@ func (c *invocation) describeError(err error) error {
 		return fmt.Errorf("tables are missing, or older than this program (%s): make them with: "+
 			"caddy pg-ratelimit migrate", pgErr.Message)
 	case "42501":
-		return fmt.Errorf("the role %q may not do this: %s: use the administrator's role, or for archive, "+
-			"forget and migrate the owner of the tables, see Roles in docs/policy.md",
+		return fmt.Errorf("the role %q may not do this: %s: use the administrator's role; archive, forget "+
+			"and migrate need the owner of the tables: see Roles in docs/policy.md",
 			c.conn.Config().User, pgErr.Message)
 	case pg.Untranslatable:
 		return fmt.Errorf("%s (%s)", pg.EncodingHint, pgErr.Message)

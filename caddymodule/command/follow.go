@@ -14,11 +14,11 @@ import (
 const (
 	// followInterval is the time between two queries for new rows.
 	followInterval = time.Second
-	// followWindow is the age of the oldest row that a query returns. Proxies usually write a row within
-	// seconds. If a proxy writes a row more than followWindow after the request, because the database was
-	// down, the row is not printed.
+	// followWindow is the age of the oldest row that a query after the first returns. Proxies usually write a
+	// row within seconds. If a proxy writes a row more than followWindow after the request, because the
+	// database was down, the row is not printed.
 	followWindow = "2m"
-	// maxRowsPerQuery bounds the rows of a query, unless -n is larger.
+	// maxRowsPerQuery bounds the rows that a query returns. A larger -n replaces maxRowsPerQuery.
 	maxRowsPerQuery = 1000
 )
 
@@ -40,9 +40,9 @@ func (c *invocation) follow() error {
 		case <-ctx.Done():
 		case <-time.After(followInterval):
 		}
-		var since []string
-		since, err = c.parse([]input{{text: followWindow, kind: pastTime}})
-		c.values["since"], c.values["until"] = strings.Join(since, ""), "infinity"
+		var parsed []string
+		parsed, err = c.parse([]input{{text: followWindow, kind: pastTime}})
+		c.values["since"], c.values["until"] = strings.Join(parsed, ""), "infinity"
 	}
 	if ctx.Err() != nil {
 		return nil
@@ -78,9 +78,9 @@ func (c *invocation) followOnce(p *printer, seenIDs map[int64]bool, initialRows 
 	}
 	if seenIDs == nil {
 		newRows = newRows[:min(len(newRows), initialRows)]
-	} else if len(newRows) >= maxRowsPerQuery {
-		fmt.Fprintf(c.cmd.ErrOrStderr(), "There are more than %d new rows: only the newest are printed. "+
-			"Use flags that select fewer rows.\n", maxRowsPerQuery)
+	} else if limit := max(initialRows, maxRowsPerQuery); len(newRows) >= limit {
+		fmt.Fprintf(c.cmd.ErrOrStderr(), "There are at least %d new rows: only the newest are printed. "+
+			"Use flags that select fewer rows.\n", limit)
 	}
 	slices.Reverse(newRows)
 	if !c.json {

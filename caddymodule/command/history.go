@@ -81,10 +81,11 @@ var whyCommand = commandSpec{
 	use:   "why WHO [--at TIME]",
 	short: "Explains why requests were refused",
 	long: `WHO is a user, an address, the key of a counter, or # and the number of an API key. The command
-searches the 24 hours up to the end of the minute of --at for the latest minute in which WHO was
-refused or had no decision, and sums up such requests of that minute.`,
+looks back up to 24 hours from --at, finds the latest minute in which a request of WHO was refused
+or had no decision, and sums up such requests of that minute.`,
 	example: "  caddy pg-ratelimit why 192.0.2.7 --at 14:05",
-	flags:   []flag{{name: "at", value: "now", usage: "when, such as 14:05 (the latest in UTC)"}},
+	flags: []flag{{name: "at", value: "now", usage: "a time, or a time of day in UTC such as 14:05, which " +
+		"means the latest 14:05"}},
 	jsonOnly: "time outcome reason prefix limit_name key user_id key_id address method host path status " +
 		"requests quota remaining retry_after node",
 	sql: "SELECT * FROM rate_limit_why(@WHO, @at)",
@@ -145,7 +146,7 @@ var topCommand = commandSpec{
 	long: `--prefix is the beginning of a rule's prefix, such as rule/free, or the prefix of a limit in a
 proxy's configuration. --since lists the counters and users with the most requests in the audit
 log since then, with their refusals. --by path lists paths in place of counters.` + "\n\n" + auditScope + `
-REQUESTS then counts only refusals.`,
+If a proxy audits only refusals, REQUESTS counts only them.`,
 	example: `  caddy pg-ratelimit top --prefix rule/free/ -n 5
   caddy pg-ratelimit top --since 1h`,
 	flags: append([]flag{

@@ -35,7 +35,7 @@ FROM (SELECT @digest::bytea AS digest, @hint::text AS hint, @user::text AS user_
 		runGo: newKey,
 	}, {
 		use:       "list [--user USER] [-n 100]",
-		short:     "Lists the API keys by their first characters; with a history, also their requests",
+		short:     "Lists the API keys (only their first characters), and with a history their requests",
 		flags:     []flag{{name: "user", usage: "only keys of this user"}, linesFlag("100")},
 		emptyText: "There are no keys.",
 		sql: `SELECT k.*, r.* FROM (SELECT * FROM rate_limit_key_states
@@ -59,7 +59,7 @@ limit for this key, and RULE/LIMIT.burst the burst. revoked_at= makes a revoked 
 		sql:       "SELECT * FROM rate_limit_key_states WHERE id = @ID::bigint",
 	}, {
 		use:   "rotate ID [--grace 24h]",
-		short: "Creates an API key that replaces another, which ends after a grace period",
+		short: "Creates an API key that replaces another, and ends the other after a grace period",
 		long: `The new key has the name, the tier, the end, the overrides and the bans of the old key. Limits
 that count by key count both keys as one. If the old key has leaked, use --grace 0s.`,
 		args: []kind{keyID},
@@ -98,10 +98,10 @@ func newKey(c *invocation) error {
 		cells[f.name] = cell(f.value)
 	}
 	stderr := c.cmd.ErrOrStderr()
-	fmt.Fprintf(stderr, "This is the key %s of the user %s. Nothing can show it again. It ends: %s.\n",
+	fmt.Fprintf(stderr, "This is the key %s of the user %s. Nothing can show it again. Its end: %s.\n",
 		cells["id"], cells["user_id"], cells["expires_at"])
 	if cells["replaces"] != noValue {
-		fmt.Fprintf(stderr, "The key %s, which it replaces, ends: %s.\n", cells["replaces"],
+		fmt.Fprintf(stderr, "It replaces the key %s. The end of the replaced key: %s.\n", cells["replaces"],
 			cells["replaced_at"])
 	}
 	return c.printf("%s\n", key)

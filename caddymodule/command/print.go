@@ -83,7 +83,7 @@ type printer struct {
 	// If continues is set, further calls of table add their lines to the table of the first call. Otherwise
 	// each call adds a table of its own.
 	continues  bool
-	hasHeaders bool // whether a call of table has written the headers of the table to continue
+	hasHeaders bool // whether a call of table has written the headers, which later calls omit
 }
 
 // add appends value, or emptyText if value is an empty list.

@@ -38,8 +38,8 @@ type invocation struct {
 	lockWaitStart time.Time
 }
 
-// run connects to the database unless the command is offline, parses flags and arguments, and executes the
-// command.
+// run executes the command. Unless the command is offline, run first connects to the database, and parses the
+// flags and arguments.
 func (c *invocation) run() error {
 	if c.offline {
 		return c.runGo(c)
@@ -114,7 +114,7 @@ func (c *invocation) connect() (err error) {
 	return nil
 }
 
-// openDriver opens the database with the proxies' driver, which connects on first use, separately from
+// openDriver opens the database with the proxies' driver. The result connects on first use, independently of
 // c.conn. The caller closes the result.
 func (c *invocation) openDriver() (*pgxdb.DB, error) {
 	return pgxdb.Open(c.expandedDSN, pgxdb.Options{MaxConns: 1})
@@ -179,8 +179,9 @@ func (c *invocation) scalar(sql string, args ...any) (*string, error) {
 	return value, err
 }
 
-// list executes c.beforeSQL and then sql in one transaction, and prints the rows of sql, or emptyText if
-// there are no rows. If the command has a doneText, list prints a confirmation instead of the rows.
+// list executes c.beforeSQL and then sql in one transaction, and prints the rows of sql, or emptyText for
+// none. With singleRow, list prints the row as a list of fields, and with a doneText, a confirmation. With
+// singleRow, doneText or failIfEmpty, list returns an error if sql returns no row.
 func (c *invocation) list(sql, emptyText string) error {
 	rows, err := c.change(sql)
 	switch {

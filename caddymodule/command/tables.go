@@ -54,7 +54,7 @@ var upkeepCommand = commandSpec{
 	use:   "upkeep",
 	short: "Creates partitions of the audit log, sums up metrics, and deletes data past its retention",
 	long: `Proxies with a history do this about once a minute, so the command is only for times when no such
-proxy runs. It deletes up to 20,000 rows of each kind. WHAT is busy if another process does the
-upkeep.`,
+proxy runs. It deletes up to 20,000 rows of each kind. If another process does the upkeep,
+the column WHAT has the value busy.`,
 	sql: history.UpkeepSQL("0"),
 }

@@ -12,7 +12,8 @@ import (
 
 // Migrate creates or upgrades the tables of the history. If the tables are up to date, Migrate sends only one
 // small query. Otherwise the role of the connection must be allowed to create tables in the first schema of
-// its search_path. During an outage, the error is ratelimit.ErrUnavailable.
+// its search_path. During an outage, the error is ratelimit.ErrUnavailable. After
+// a partial restore, the error is schema.ErrRestoring.
 func Migrate(ctx context.Context, db pgdb.DB) error {
 	states, err := lookForTables(ctx, db)
 	if err != nil || states[0] == 1 {

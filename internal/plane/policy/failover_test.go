@@ -19,14 +19,14 @@ func TestRestoreReplacesAllRules(t *testing.T) {
 	d.exec("SELECT rate_limit_rule('plan', per_hour => 10)")
 	p := d.newPolicy(policy.Settings{})
 	refresh(t, p)
-	check.Equal(t, "before", outcomeOf(t, p, "key of ann", ""), "ann free rule/plan/per_hour=10")
+	check.Equal(t, "before", verdictOf(t, p, "key of ann", ""), "ann free rule/plan/per_hour=10")
 	d.exec("BEGIN; DROP TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules, " +
 		"rate_limit_rule_limits, rate_limit_overrides, rate_limit_bans, rate_limit_changes, " +
 		"rate_limit_nodes CASCADE;" +
 		schema.Nodes + schema.Policy + "; SELECT rate_limit_rule('other', per_hour => 20); COMMIT")
 	refresh(t, p)
-	check.Equal(t, "a deleted key", outcomeOf(t, p, "key of ann", ""), " anonymous 401 unknown_key")
-	check.Equal(t, "a deleted user", outcomeOf(t, p, "", "ann"), "ann anonymous rule/other/per_hour=20")
+	check.Equal(t, "a deleted key", verdictOf(t, p, "key of ann", ""), " anonymous 401 unknown_key")
+	check.Equal(t, "a deleted user", verdictOf(t, p, "", "ann"), "ann anonymous rule/other/per_hour=20")
 	check.Equal(t, "reported errors", d.reportedErrors(), "")
 }
 
@@ -54,7 +54,7 @@ func TestPromotedReplicaEndsUnreplicatedChanges(t *testing.T) {
 		return r.pool.QueryRow(ctx, "SELECT count(*) FROM rate_limit_users").Scan(&seen) == nil && seen == 1
 	})
 	refresh(t, p)
-	check.Equal(t, "at first", outcomeOf(t, p, "key of ann", ""), "ann free")
+	check.Equal(t, "at first", verdictOf(t, p, "key of ann", ""), "ann free")
 
 	standby := d.newPolicyOn(r.openDB(), policy.Settings{})
 	if err := standby.Refresh(ctx); err == nil {
@@ -71,7 +71,7 @@ func TestPromotedReplicaEndsUnreplicatedChanges(t *testing.T) {
 		d.exec("UPDATE rate_limit_users SET tier = 'pro'")
 	}
 	refresh(t, p)
-	check.Equal(t, "the change that will be lost", outcomeOf(t, p, "key of ann", ""), "ann pro")
+	check.Equal(t, "the change that will be lost", verdictOf(t, p, "key of ann", ""), "ann pro")
 
 	d.pool.Close()
 	if err := primary.Kill(); err != nil {
@@ -82,8 +82,8 @@ func TestPromotedReplicaEndsUnreplicatedChanges(t *testing.T) {
 	}
 	m.set(func() { m.db = r.openDB() })
 	refresh(t, p)
-	check.Equal(t, "after the failover", outcomeOf(t, p, "key of ann", ""), "ann free")
+	check.Equal(t, "after the failover", verdictOf(t, p, "key of ann", ""), "ann free")
 	r.exec("UPDATE rate_limit_users SET tier = 'gold'")
 	refresh(t, p)
-	check.Equal(t, "after the next change", outcomeOf(t, p, "key of ann", ""), "ann gold")
+	check.Equal(t, "after the next change", verdictOf(t, p, "key of ann", ""), "ann gold")
 }

@@ -40,5 +40,5 @@ func TestHitHasAllRuleValues(t *testing.T) {
 	check.Equal(t, "the mark", got, `402 pay "now" 1m30s from the rule`)
 	d.exec("UPDATE rate_limit_rules SET valid = '(,2020-01-01)'")
 	refresh(t, p)
-	check.Equal(t, "after the rule has ended", outcomeOf(t, p, "", ""), " anonymous")
+	check.Equal(t, "after the rule has ended", verdictOf(t, p, "", ""), " anonymous")
 }

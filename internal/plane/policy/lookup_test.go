@@ -11,9 +11,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
-// If a key is revoked while its look-up is in flight, the request is refused: the result of the look-up is
-// older than the revocation, and is neither used nor cached.
-func TestKeyRevokedDuringLookUp(t *testing.T) {
+// If a key or its user changes while the key's look-up is in flight, the request gets the new state: the
+// result of the look-up is older than the change, and is neither used nor cached.
+func TestChangeDuringLookUpIsSeen(t *testing.T) {
 	d, m, p := newControlledPolicy(t)
 	for _, change := range []struct{ sql, want string }{
 		{"UPDATE rate_limit_api_keys SET revoked_at = now()", " anonymous 401 key_revoked"}, // by digest
@@ -27,7 +27,7 @@ func TestKeyRevokedDuringLookUp(t *testing.T) {
 		m.set(func() { m.hold, m.held = hold, 0 })
 		outcomes := make(chan string)
 		go func() {
-			text, err := tryOutcomeOf(p, "key of ann", "")
+			text, err := tryVerdictOf(p, "key of ann", "")
 			outcomes <- fmt.Sprint(text, err)
 		}()
 		m.awaitHeld(t)
@@ -36,20 +36,20 @@ func TestKeyRevokedDuringLookUp(t *testing.T) {
 		m.set(func() { m.hold = nil })
 		close(hold)
 		check.Equal(t, "the request during "+change.sql, <-outcomes, change.want+"<nil>")
-		check.Equal(t, "the next request after "+change.sql, outcomeOf(t, p, "key of ann", ""), change.want)
+		check.Equal(t, "the next request after "+change.sql, verdictOf(t, p, "key of ann", ""), change.want)
 	}
 }
 
 // Look-ups of unknown keys share statements: at most one statement is in flight, and at most one starts
 // within 5 ms.
-func TestFloodOfInventedKeys(t *testing.T) {
+func TestUnknownKeysShareStatements(t *testing.T) {
 	d := newTestDB(t)
 	d.addUser("ann", "free")
 	m := &controlledDB{db: d.openDB()}
 	p := d.newPolicyOn(m, policy.Settings{MaxIdentities: 100})
 	refresh(t, p)
-	check.Equal(t, "a real key", outcomeOf(t, p, "key of ann", ""), "ann free")
-	start, before := time.Now(), p.Stats().LookUps
+	check.Equal(t, "a real key", verdictOf(t, p, "key of ann", ""), "ann free")
+	start, before := time.Now(), p.Stats().Lookups
 	var clients sync.WaitGroup
 	for c := range 50 {
 		clients.Add(1)
@@ -61,7 +61,7 @@ func TestFloodOfInventedKeys(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if text, err := tryOutcomeOf(p, key, ""); text != " anonymous 401 unknown_key" || err != nil {
+				if text, err := tryVerdictOf(p, key, ""); text != " anonymous 401 unknown_key" || err != nil {
 					t.Errorf("client %d, key %d: got %q, %v, want unknown_key", c, i, text, err)
 					return
 				}
@@ -69,7 +69,7 @@ func TestFloodOfInventedKeys(t *testing.T) {
 		}()
 	}
 	clients.Wait()
-	took, sent := time.Since(start), p.Stats().LookUps-before
+	took, sent := time.Since(start), p.Stats().Lookups-before
 	if limit := int64(took/(5*time.Millisecond)) + 2; sent > limit || sent < 100 {
 		t.Errorf("statements in %v: got %d, want 100 to %d", took, sent, limit)
 	}
@@ -77,44 +77,44 @@ func TestFloodOfInventedKeys(t *testing.T) {
 		t.Errorf("concurrent statements: got %d, want 1", m.maxLookups)
 	}
 	m.set(func() { m.down = true })
-	check.Equal(t, "the real key afterwards, without the database", outcomeOf(t, p, "key of ann", ""),
+	check.Equal(t, "the real key afterwards, without the database", verdictOf(t, p, "key of ann", ""),
 		"ann free")
 	// The checksum of this key is wrong, so the policy sends no statement.
 	check.Equal(t, "a mistyped key, without the database",
-		outcomeOf(t, p, "prl_00000000000000000000000000000000x", ""), " anonymous 401 unknown_key")
+		verdictOf(t, p, "prl_00000000000000000000000000000000x", ""), " anonymous 401 unknown_key")
 }
 
 // Rows that were written without triggers, as by a subscription, are not in the log of changes. They take
 // effect all the same: a proxy reads each identity again after a minute, and all rules after about ten
 // minutes.
-func TestPeriodicFullRead(t *testing.T) {
+func TestRowsWithoutTriggersTakeEffect(t *testing.T) {
 	d := newTestDB(t)
 	d.addUser("ann", "free")
 	p := d.newPolicy(policy.Settings{Random: func() float64 { return 0.5 }})
 	d.advance(0)
 	refresh(t, p)
-	outcomeOf(t, p, "key of ann", "")
+	verdictOf(t, p, "key of ann", "")
 	d.exec(`SET session_replication_role = replica;
 		SELECT rate_limit_rule('plan', per_hour => 1000); UPDATE rate_limit_users SET tier = 'pro';
 		RESET session_replication_role`)
 	d.advance(59 * time.Second)
 	refresh(t, p)
-	check.Equal(t, "after 59 seconds", outcomeOf(t, p, "key of ann", ""), "ann free")
+	check.Equal(t, "after 59 seconds", verdictOf(t, p, "key of ann", ""), "ann free")
 	d.advance(2 * time.Second)
 	await.Within(t, time.Minute, "the identity", func() bool {
 		refresh(t, p)
-		return outcomeOf(t, p, "key of ann", "") == "ann pro"
+		return verdictOf(t, p, "key of ann", "") == "ann pro"
 	})
 	d.advance(9*time.Minute - 2*time.Second)
 	refresh(t, p)
-	check.Equal(t, "before ten minutes", outcomeOf(t, p, "key of ann", ""), "ann pro")
+	check.Equal(t, "before ten minutes", verdictOf(t, p, "key of ann", ""), "ann pro")
 	d.advance(2 * time.Second)
 	refresh(t, p)
 	await.Within(t, time.Minute, "the rules",
-		func() bool { return outcomeOf(t, p, "key of ann", "") == "ann pro rule/plan/per_hour=1000" })
+		func() bool { return verdictOf(t, p, "key of ann", "") == "ann pro rule/plan/per_hour=1000" })
 }
 
-// Changes older than 30 days are deleted, in steps of a minute.
+// Changes older than 30 days are deleted: at most 10,000 at a time, at most once a minute.
 func TestOldChangesAreDeleted(t *testing.T) {
 	d := newTestDB(t)
 	d.exec("INSERT INTO rate_limit_changes (kind, by, at) SELECT 'user', 'test', now() - interval '31 " +

@@ -26,7 +26,7 @@ func sendAs(p *policy.Policy, timeout time.Duration, key, user, path, address st
 	}
 	var v policy.Verdict
 	err := p.Evaluate(context.Background(), timeout, key, user, &facts, &v)
-	return outcomeText(&v), err
+	return verdictText(&v), err
 }
 
 // A look-up may take four timeouts, so that it can succeed although a round trip takes longer than one
@@ -80,36 +80,36 @@ func TestIdentityIsEvictedOnceWhileRulesAreLocked(t *testing.T) {
 	d.addUser("ann", "free")
 	p := d.newPolicy(policy.Settings{})
 	refresh(t, p)
-	check.Equal(t, "before", outcomeOf(t, p, "key of ann", ""), "ann free")
+	check.Equal(t, "before", verdictOf(t, p, "key of ann", ""), "ann free")
 	d.exec("SELECT rate_limit_rule('own', per_hour => 7); UPDATE rate_limit_users SET tier = 'pro'")
 	tx := d.begin()
 	if _, err := tx.Exec(t.Context(), "LOCK TABLE rate_limit_rules"); err != nil {
 		t.Fatal(err)
 	}
-	before := p.Stats().LookUps
+	before := p.Stats().Lookups
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		if err := p.Refresh(ctx); err == nil {
 			t.Error("a refresh while the rules are locked: got no error, want one")
 		}
 		cancel()
-		check.Equal(t, "meanwhile", outcomeOf(t, p, "key of ann", ""), "ann pro")
+		check.Equal(t, "meanwhile", verdictOf(t, p, "key of ann", ""), "ann pro")
 	}
-	if n := p.Stats().LookUps - before; n != 1 {
+	if n := p.Stats().Lookups - before; n != 1 {
 		t.Errorf("look-ups while the rules are locked: got %d, want 1", n)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	refresh(t, p)
-	check.Equal(t, "afterwards", outcomeOf(t, p, "key of ann", ""), "ann pro rule/own/per_hour=7")
+	check.Equal(t, "afterwards", verdictOf(t, p, "key of ann", ""), "ann pro rule/own/per_hour=7")
 }
 
 // The clients of one network cannot fill the queue of look-ups for others, and do not delay the renewal of
 // cached identities.
 func TestFloodFromOneNetwork(t *testing.T) {
 	d, m, p := newControlledPolicy(t)
-	check.Equal(t, "before the flood", outcomeOf(t, p, "key of ann", ""), "ann free")
+	check.Equal(t, "before the flood", verdictOf(t, p, "key of ann", ""), "ann free")
 	hold := make(chan struct{})
 	m.set(func() { m.hold, m.held = hold, 0 })
 	send := func(key, address string) error {
@@ -147,12 +147,12 @@ func TestFloodFromOneNetwork(t *testing.T) {
 	d.exec("SET session_replication_role = replica; UPDATE rate_limit_users SET tier = 'pro'; RESET " +
 		"session_replication_role")
 	d.advance(2 * time.Minute)
-	check.Equal(t, "before the renewal", outcomeOf(t, p, "key of ann", ""), "ann free rule/own/per_hour=7")
+	check.Equal(t, "before the renewal", verdictOf(t, p, "key of ann", ""), "ann free rule/own/per_hour=7")
 	refresh(t, p)
 	m.set(func() { m.hold, m.askedDigests = nil, nil })
 	close(hold)
 	await.Within(t, time.Minute, "the renewal", func() bool {
-		got, err := tryOutcomeOf(p, "key of ann", "")
+		got, err := tryVerdictOf(p, "key of ann", "")
 		return got == "ann pro rule/own/per_hour=7" && err == nil
 	})
 	m.set(func() {
@@ -195,6 +195,6 @@ func TestNewestOfTooManyBansApply(t *testing.T) {
 	d.awaitRecovery()
 	d.exec("DELETE FROM rate_limit_bans WHERE user_id = 'u100000'")
 	refresh(t, p)
-	check.Equal(t, "the oldest, once others have ended", outcomeOf(t, p, "", "u200000"),
+	check.Equal(t, "the oldest, once others have ended", verdictOf(t, p, "", "u200000"),
 		"u200000 anonymous 403 banned")
 }

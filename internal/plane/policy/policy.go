@@ -78,7 +78,7 @@ type Stats struct {
 	Rules      int   // rules that have an effect
 	Unusable   int   // rules and overrides that cannot be used
 	Identities int   // cached API keys and users
-	LookUps    int64 // statements that looked up API keys and users
+	Lookups    int64 // statements that looked up API keys and users
 	Applied    int64 // the highest number of an applied change
 
 	// Polled is the end of the last successful poll. The zero time means that there was none.
@@ -169,7 +169,7 @@ func (p *Policy) Stats() Stats {
 		stats.Unusable = len(s.set.unusable)
 	}
 	stats.Identities, _ = p.identities.Len()
-	stats.LookUps, _ = p.lookups.state()
+	stats.Lookups, _ = p.lookups.state()
 	return stats
 }
 

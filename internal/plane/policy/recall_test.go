@@ -17,7 +17,7 @@ func recallOutcome(p *policy.Policy, key string) string {
 	if !policy.Recall(p, key, &facts, &v) {
 		return "not remembered"
 	}
-	return outcomeText(&v)
+	return verdictText(&v)
 }
 
 // Recall finds a key for a minute after its look-up. It finds at most as many keys as the cache has
@@ -31,7 +31,7 @@ func TestRecalledKeysAreBounded(t *testing.T) {
 	refresh(t, p)
 	for i := range 20 {
 		for range 2 {
-			outcomeOf(t, p, fmt.Sprint("key of user", i), "")
+			verdictOf(t, p, fmt.Sprint("key of user", i), "")
 		}
 	}
 	known := 0

@@ -79,7 +79,7 @@ func TestRestoreOpensNothing(t *testing.T) {
 	applied := "" // the oid of the change log that the proxy reports
 	p := d.newPolicy(policy.Settings{OnApplied: func(_, log string, _ []string) { applied = log }})
 	refresh(t, p)
-	check.Equal(t, "before", outcomeOf(t, p, "key of ann", ""), "ann free rule/plan/per_hour=10")
+	check.Equal(t, "before", verdictOf(t, p, "key of ann", ""), "ann free rule/plan/per_hour=10")
 	conn := cluster.Connect(t, d.dsn)
 	failures, unread := 0, 0
 	old := d.queryInt("SELECT 'rate_limit_changes'::regclass::bigint")
@@ -90,9 +90,9 @@ func TestRestoreOpensNothing(t *testing.T) {
 		if p.Refresh(t.Context()) != nil {
 			failures++
 		}
-		check.Equal(t, "a key that was seen, after "+command, outcomeOf(t, p, "key of ann", ""),
+		check.Equal(t, "a key that was seen, after "+command, verdictOf(t, p, "key of ann", ""),
 			"ann free rule/plan/per_hour=10")
-		if text, err := tryOutcomeOf(p, "key of bob", ""); err == nil {
+		if text, err := tryVerdictOf(p, "key of bob", ""); err == nil {
 			check.Equal(t, "a key that was not seen, after "+command, text, "bob pro rule/plan/per_hour=10")
 		}
 		// Another proxy starts, unless the database has no functions: it then looks empty, and the proxy
@@ -114,7 +114,7 @@ func TestRestoreOpensNothing(t *testing.T) {
 		t.Error("failed polls: got none, want some")
 	}
 	refresh(t, p)
-	check.Equal(t, "a key that was not seen, after the restore", outcomeOf(t, p, "key of bob", ""),
+	check.Equal(t, "a key that was not seen, after the restore", verdictOf(t, p, "key of bob", ""),
 		"bob pro rule/plan/per_hour=10")
 	if d.queryInt("SELECT ($1::text::oid = 'rate_limit_changes'::regclass)::int", applied) != 1 {
 		t.Errorf("the reported change log: got %s, want the restored one", applied)

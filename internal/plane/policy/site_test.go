@@ -163,28 +163,28 @@ func refresh(t testing.TB, p *policy.Policy) {
 	}
 }
 
-// outcomeOf returns a short text of the outcome of a GET request with an API key or a user.
-func outcomeOf(t testing.TB, p *policy.Policy, key, user string) string {
+// verdictOf returns a short text of the outcome of a GET request with an API key or a user.
+func verdictOf(t testing.TB, p *policy.Policy, key, user string) string {
 	t.Helper()
-	text, err := tryOutcomeOf(p, key, user)
+	text, err := tryVerdictOf(p, key, user)
 	if err != nil {
 		t.Fatalf("key %q, user %q: %v", key, user, err)
 	}
 	return text
 }
 
-func tryOutcomeOf(p *policy.Policy, key, user string) (string, error) {
+func tryVerdictOf(p *policy.Policy, key, user string) (string, error) {
 	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com",
 		Path: "/"}
 	var v policy.Verdict
 	if err := p.Evaluate(context.Background(), testTimeout, key, user, &facts, &v); err != nil {
 		return "", err
 	}
-	return outcomeText(&v), nil
+	return verdictText(&v), nil
 }
 
-// outcomeText returns a short text of a verdict.
-func outcomeText(v *policy.Verdict) string {
+// verdictText returns a short text of a verdict.
+func verdictText(v *policy.Verdict) string {
 	text := v.User + " " + v.Tier
 	if v.Refused() {
 		return fmt.Sprint(text, " ", v.Status, " ", v.Reason)

@@ -181,13 +181,13 @@ func (r *transcriptRun) send(words []string) string {
 		if !policy.Recall(r.policy, key, &facts, &v) {
 			return "not remembered"
 		}
-		return outcomeText(&v)
+		return verdictText(&v)
 	}
 	err := r.policy.Evaluate(r.t.Context(), r.timeout, key, user, &facts, &v)
 	if errors.Is(err, ratelimit.ErrUnavailable) || errors.Is(err, ratelimit.ErrTimeout) {
-		return outcomeText(&v) + ", no answer about the sender"
+		return verdictText(&v) + ", no answer about the sender"
 	} else if err != nil {
 		r.t.Errorf("%s: %v", words, err)
 	}
-	return outcomeText(&v)
+	return verdictText(&v)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// version0 creates an older version of the tables, without a view, an index and a comment.
+// version0 changes the tables into an older version, without a view, an index and a comment.
 const version0 = `DROP VIEW rate_limit_near;
 	DROP INDEX rate_limit_bans_until;
 	COMMENT ON TABLE rate_limit_rules IS 'The rules.';
@@ -47,7 +47,7 @@ func (d *testDB) isUpgraded() bool {
 func decideUntil(ctx context.Context, t *testing.T, p *policy.Policy, decisions *atomic.Int64) {
 	for ; ctx.Err() == nil; decisions.Add(1) {
 		number := 1 + decisions.Load()%keyCount
-		got, err := tryOutcomeOf(p, fmt.Sprint("key-", number), "")
+		got, err := tryVerdictOf(p, fmt.Sprint("key-", number), "")
 		if want := fmt.Sprintf("user-%d free rule/plan/per_hour=1000", number); err != nil || got != want {
 			t.Errorf("got %q, %v, want %q", got, err, want)
 			return
@@ -88,7 +88,7 @@ func TestUpgradeStopsNoDecision(t *testing.T) {
 	if err := writer.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await.Within(t, time.Minute, "the upgrade", func() bool { // the server may vacuum the tables
+	await.Within(t, time.Minute, "the upgrade", func() bool { // an autovacuum may hold a lock
 		d.advance(time.Minute)
 		refresh(t, p)
 		return d.isUpgraded()

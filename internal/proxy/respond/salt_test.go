@@ -23,7 +23,7 @@ func (saltDB) Run(_ context.Context, statements []*pgdb.Statement) error {
 	return nil
 }
 
-// fieldWith returns RateLimit of a request with a salt.
+// fieldWith returns the field RateLimit of a response with a salt.
 func fieldWith(salt *respond.Salt) string {
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "a", Events: 5, Window: time.Minute}, Key: "k"}}
 	decisions := []ratelimit.Decision{{Allowed: true, Quota: 5, Remaining: 4}}
