@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	stores "github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -49,5 +51,18 @@ func TestNoOverageWithoutDatabase(t *testing.T) {
 		if want := "status 0, overage 0, from memory, error <nil>"; got != want {
 			t.Errorf("request %d: %s, want %s", i, got, want)
 		}
+	}
+}
+
+// A settlement has the times of the database, whose clock is an hour ahead, and a client those of the proxy.
+func TestSettlementHasTimesOfDatabase(t *testing.T) {
+	reset := time.Now().Add(time.Hour)
+	q := &Request{Site: &Site{Clock: &respond.Clock{}}, HTTP: &http.Request{}, waited: true,
+		Limits:    &LimitSet{Settled: true, Settles: []*settings.Settle{{Bytes: true}}},
+		Hits:      []ratelimit.Hit{{Limit: &ratelimit.Limit{}, Cost: 1}},
+		Decisions: []ratelimit.Decision{{Allowed: true, DecidedAt: reset.UnixMicro(), Reset: reset}}}
+	deliverOne(q)
+	if got := q.Settling.hits[0].Reset; got != reset.UnixMicro() || !q.Decisions[0].Reset.Before(reset) {
+		t.Errorf("reset %d for the database, %v for a client; want %v", got, q.Decisions[0].Reset, reset)
 	}
 }

@@ -26,10 +26,12 @@ func DeliverCalls(calls []*batch.Call) {
 	delivered := make([]*Request, 0, len(calls))
 	for _, c := range calls {
 		q := c.Owner.(*Request)
-		if c.Err == nil {
-			q.Decisions = c.Decisions
-		} else if errors.Is(c.Err, ratelimit.ErrClosed) {
-			continue
+		q.Decisions = c.Decisions
+		if c.Err != nil {
+			if errors.Is(c.Err, ratelimit.ErrClosed) {
+				continue
+			}
+			q.Decisions = nil // Clock.Ahead must not read the decisions of an earlier request
 		}
 		q.Err = c.Err
 		delivered = append(delivered, q)
@@ -67,9 +69,6 @@ func Deliver(requests []*Request) {
 		if outage {
 			s.Outage.Ended(s.Log, q.Decisions, now)
 		}
-		if ahead != 0 {
-			respond.ShiftResets(q.Decisions, ahead)
-		}
 		at := 0
 		for i := range q.Decisions {
 			if !q.Decisions[i].Allowed {
@@ -97,6 +96,11 @@ func Deliver(requests []*Request) {
 	}
 	if answered == nil {
 		return
+	}
+	if ahead != 0 { // after all that can panic, since a second delivery would shift the times again
+		for _, q := range answered {
+			respond.ShiftResets(q.Decisions, ahead)
+		}
 	}
 	respond.SetAllHeaders(responses)
 	for i, q := range answered {

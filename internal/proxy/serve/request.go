@@ -201,9 +201,6 @@ func deliverOne(q *Request) {
 		s.Outage.Ended(s.Log, q.Decisions, now)
 	}
 	if q.waited {
-		if ahead != 0 {
-			respond.ShiftResets(q.Decisions, ahead)
-		}
 		if q.Err != nil {
 			q.Decisions = make([]ratelimit.Decision, len(q.Hits))
 			q.Outcome = TakeLocal(s, q, q.Err)
@@ -223,6 +220,9 @@ func deliverOne(q *Request) {
 	}
 	if q.Outcome.Status == 0 && len(q.Hits) > 0 && (q.Limits.Settled || q.Asked && !q.Verdict.Simple) {
 		q.Settling = NewSettling(s, q)
+	}
+	if ahead != 0 { // a settlement has the times of the database
+		respond.ShiftResets(q.Decisions, ahead)
 	}
 	q.Admitted = q.Outcome.Status == 0
 	if q.Writer != nil {
