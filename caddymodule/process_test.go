@@ -97,31 +97,3 @@ func request() *http.Request {
 	w := httptest.NewRecorder()
 	return caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, &caddyhttp.Server{})
 }
-
-// headerWriter is a ResponseWriter that keeps only the headers.
-type headerWriter struct{ header http.Header }
-
-func (w headerWriter) Header() http.Header       { return w.header }
-func (headerWriter) Write(b []byte) (int, error) { return len(b), nil }
-func (headerWriter) WriteHeader(int)             {}
-
-// A request on a limit in memory allocates at most seven times.
-func TestRequestNeedsFewAllocations(t *testing.T) {
-	if raced {
-		t.Skip("the race detector allocates memory itself; make test runs this test without it")
-	}
-	h := newHandler(t, LimitSettings{Prefix: "a", Limit: "1000000000 1h"})
-	r, w := request(), headerWriter{http.Header{}}
-	fewest := 100.0
-	for range 5 { // goroutines of other tests allocate, too
-		fewest = min(fewest, testing.AllocsPerRun(1000, func() {
-			clear(w.header)
-			if err := h.ServeHTTP(w, r, emptyPage); err != nil {
-				t.Fatal(err)
-			}
-		}))
-	}
-	if fewest > 7 {
-		t.Errorf("%v allocations a request, want at most 7", fewest)
-	}
-}

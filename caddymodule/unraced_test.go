@@ -1,5 +1,0 @@
-//go:build !race
-
-package caddymodule
-
-const raced = false
