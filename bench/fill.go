@@ -57,13 +57,14 @@ func (b *bench) schema(r *row) string {
 	return schema.File
 }
 
-// fill sends one request for each of a million keys. The first call records the memory that a key takes.
+// fill sends one request for each of a million keys. The first call records the size of the
+// table of counters, with indexes, for each key.
 func (b *bench) fill(p *proxy) {
 	log.Print("sending requests for a million keys")
 	b.reportWrong(b.sendInTurn(p, million), p.row.name)
 	bytes := query(b.ctx, p.dsn, "SELECT pg_total_relation_size('rate_limit_ephemeral') / "+
 		"greatest(count(*), 1) FROM rate_limit_ephemeral")
 	if len(b.figures) == 0 {
-		b.figures = append(b.figures, []string{"bytes of Postgres's memory for a key, with indexes", bytes})
+		b.figures = append(b.figures, []string{"bytes of the table for a key, with indexes", bytes})
 	}
 }

@@ -40,11 +40,11 @@ func tenthNew(c *connection, n int) int {
 	if rand.Float64() < 0.9 {
 		return rand.IntN(n)
 	}
-	return n + int(c.client.newKeys.Add(1))
+	return n + int(c.client.drawn.Add(1))
 }
 
 // inTurn draws the keys in order.
-func inTurn(c *connection, n int) int { return int(c.client.newKeys.Add(1)-1) % n }
+func inTurn(c *connection, n int) int { return int(c.client.drawn.Add(1)-1) % n }
 
 // keyName returns the text of key n, which looks like the address of a client.
 func keyName(n int) string { return fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, n&255) }
@@ -54,7 +54,7 @@ type client struct {
 	address     string
 	load        load
 	head        string       // start of a request, up to the key
-	newKeys     atomic.Int64 // number of keys that tenthNew and inTurn have drawn for the first time
+	drawn       atomic.Int64 // number of draws by inTurn, or of new keys by tenthNew
 	connections []*connection
 }
 

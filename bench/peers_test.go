@@ -19,7 +19,7 @@ func peers(limit string) (rows []*row) {
 	return rows
 }
 
-// startBench returns a bench for starting proxies. It stops them when the test ends.
+// startBench returns a bench for starting proxies, and stops the proxies when the test ends.
 func startBench(t *testing.T) *bench {
 	b := newBench(t.Context())
 	b.dir = t.TempDir()

@@ -10,12 +10,12 @@ import (
 // Sizes in the picture, in pixels. A README shows the picture at about this size.
 const (
 	pictureWidth = 900
-	labelWidth   = 205 // left of the bars
+	labelWidth   = 205 // the width of the names, left of the bars
 	panelWidth   = (pictureWidth - labelWidth) / 2
-	longestBar   = 165 // up to the highest end of an interval
+	longestBar   = 165 // the width at the highest end of an interval
 	barStep      = 26
 	barHeight    = 17
-	panelTop     = 34 // above the bars of a panel
+	panelTop     = 34 // the height above the bars of a panel
 )
 
 // pictureHead begins the picture, with a class for each color on light and on dark pages.

@@ -41,10 +41,10 @@ func startDecider(t *testing.T) decider {
 	return decider{c, address}
 }
 
-// checkDecides sends four requests of one client, which puts another address in its headers each time. The
-// first three must pass, and the fourth must be refused. If behindProxy is set, another proxy asks the Caddy;
-// it must refuse requests after the Caddy has stopped.
-func (d decider) checkDecides(t *testing.T, behindProxy bool, send func(address string) harness.Response) {
+// checkDecides sends four requests of one client, with another forged address in their headers each time. The
+// first three must pass, and the fourth must be refused. If behindProxy is set, send asks another proxy,
+// which asks the Caddy. That proxy must refuse requests after the Caddy has stopped.
+func (d decider) checkDecides(t *testing.T, behindProxy bool, send func(forged string) harness.Response) {
 	t.Helper()
 	for left := 2; left >= -1; left-- {
 		response := send("192.0.2." + strconv.Itoa(left+2))
@@ -101,7 +101,7 @@ func TestNginxAsksForDecisions(t *testing.T) {
 
 // Envoy's API accepts the filter of decide/envoy.yaml. The Caddy decides on requests in the form that Envoy
 // sends with this filter, and counts by the client's address.
-func TestEnvoyAsksForDecisions(t *testing.T) {
+func TestCaddyDecidesInEnvoysForm(t *testing.T) {
 	object, err := yaml.YAMLToJSONStrict([]byte(readFile(t, "decide/envoy.yaml")))
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestTraefikAsksForDecisions(t *testing.T) {
 
 // The commands of docs/other-programs.md with /take charge units, and are refused when no units are left.
 // Each key has its own units.
-func TestProgramsTakeUnits(t *testing.T) {
+func TestProgramsTakeUnitsOfTheirKey(t *testing.T) {
 	page := readFile(t, filepath.Join(root, "docs", "other-programs.md"))
 	d := startDecider(t)
 	lines := regexp.MustCompile(`(?m)^\$ (.*/take.*)$`).FindAllStringSubmatch(page, -1)

@@ -68,7 +68,7 @@ func TestCommandsOfPagesAreTested(t *testing.T) {
 				continue // see TestPolicyCommandsOfPagesSucceed
 			}
 			if b.document == "docs/other-programs.md" {
-				checkedByTest("deploy", "TestProgramsTakeUnits")(t, command)
+				checkedByTest("deploy", "TestProgramsTakeUnitsOfTheirKey")(t, command)
 				continue
 			}
 			command = comment.ReplaceAllString(command, "")

@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// watchAge makes a page record when it starts to show its values as old, and the longest time for which its
-// timers did not run.
+// watchAge is JavaScript for a page. It sets window.oldAt to the time at which the page first shows its
+// values as old, and window.stall to the longest time for which the timers of the page did not run.
 const watchAge = `window.oldAt = 0
 	new MutationObserver(() => {
 		if (document.body.classList.contains('old')) window.oldAt ||= Date.now()
@@ -23,8 +23,8 @@ const watchAge = `window.oldAt = 0
 	0`
 
 // If the database or the page's own server does not answer, the page says so, and shows the last values as
-// old. If connections stay open, it does so within two seconds. When answers come again, the page becomes
-// current by itself.
+// old. If the database or the server is paused, so that connections stay open, the page does so within two
+// seconds. When answers come again, the page becomes current by itself.
 func TestThePageSaysThatNothingAnswers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 30 s")
@@ -83,7 +83,8 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 	b.allowProblem("503") // Chromium's own lines about the responses
 }
 
-// openPage opens the page of a Caddy, with the database dsn and the database history of the history.
+// openPage starts a Caddy that serves only the page, and opens the page. dsn is the database of the counters
+// and the policy, and history the database of the history.
 func openPage(t *testing.T, dsn, history string) *tab {
 	t.Helper()
 	address := harness.FreeAddress(t)
@@ -135,9 +136,9 @@ func TestOnlyTheListsOfASilentServerAreOld(t *testing.T) {
 	b.allowProblem("503") // Chromium's own lines about the responses
 }
 
-// The page says that a database lacks the tables, even if they were dropped, and shows the tables once they
-// exist.
-func TestThePageOfADatabaseWithoutTables(t *testing.T) {
+// The page says that a database lacks the tables, even if they were dropped, and shows the values of the
+// tables once they exist.
+func TestThePageSaysThatTablesAreMissing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 20 s")
 	}

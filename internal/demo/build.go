@@ -23,7 +23,7 @@ func build(ctx context.Context, o options, out io.Writer) error {
 	var output bytes.Buffer
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", o.build)
 	cmd.Stdout, cmd.Stderr = &output, &output
-	// In its own process group, Ctrl-C reaches the command only through this program.
+	// The command is in its own process group, so that Ctrl-C reaches it only through this program.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = caddyStop

@@ -45,7 +45,7 @@ func startCaddy(o options, dsn, upstream string) (*caddy, error) {
 	home := filepath.Join(o.state, "caddy")
 	c.cmd.Env = append(os.Environ(), "DATABASE_URL="+dsn, "UPSTREAM="+upstream, "PORT="+o.port,
 		"XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home)
-	// In its own process group, Ctrl-C reaches Caddy only through this program.
+	// Caddy is in its own process group, so that Ctrl-C reaches it only through this program.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
 	c.cmd.WaitDelay = caddyStop

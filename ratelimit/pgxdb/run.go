@@ -23,9 +23,9 @@ import (
 type connection struct {
 	*pgconn.PgConn
 	types      *pgtype.Map          // not the pool's, which may give strings another type
-	prepared   map[string]*prepared // by text: statements that the server has, or is about to have
+	statements map[string]*prepared // by text: statements that the server has, or is about to have
 	unguarded  int                  // the number of further uses without pg.Guard
-	sent       []*prepared          // of the statements in the current pipeline
+	sent       []*prepared          // an element for each statement in the current pipeline
 	parameters pgx.ExtendedQueryBuilder
 }
 
@@ -33,7 +33,7 @@ type connection struct {
 // prepared for one use.
 type prepared struct {
 	pgconn.StatementDescription
-	ready bool // the server has confirmed it
+	confirmed bool // the server has confirmed that the statement is prepared
 }
 
 // nameOf returns the name of the statement with a text. Behind a pooler, a statement of another session with
@@ -45,7 +45,7 @@ func nameOf(sql string) string {
 
 // newPrepared returns a statement without a name.
 func (c *connection) newPrepared(s *pgdb.Statement) *prepared {
-	oids := make([]uint32, len(s.Args)) // 0 for NULL: the text decides
+	oids := make([]uint32, len(s.Args)) // 0 for NULL: the server infers the type from the SQL
 	for i, arg := range s.Args {
 		if t, found := c.types.TypeForValue(arg); found {
 			oids[i] = t.OID
@@ -67,7 +67,7 @@ func connectionOf(conn *pgconn.PgConn) *connection {
 	data := conn.CustomData()
 	c, _ := data[key].(*connection)
 	if c == nil {
-		c = &connection{PgConn: conn, types: pgtype.NewMap(), prepared: map[string]*prepared{}}
+		c = &connection{PgConn: conn, types: pgtype.NewMap(), statements: map[string]*prepared{}}
 		data[key] = c
 	}
 	return c
@@ -111,9 +111,9 @@ func (d *DB) try(ctx context.Context, statements []*pgdb.Statement, a *pg.Attemp
 	}
 }
 
-// answerContext returns the context for the answer to statements that are about to be sent. It ends like ctx,
-// but the deadline of ctx is replaced by a timeout from now, which bounds the database and not this process.
-// A timeout of 0 means that ctx has no deadline.
+// answerContext returns the context for the answer to statements that are about to be sent. The context ends
+// like ctx, but its deadline is a timeout from now. The time that the statements waited in this process is
+// therefore not taken from the server's. A timeout of 0 means that ctx has no deadline.
 func answerContext(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	if timeout <= 0 {
 		return ctx, func() {}
@@ -138,12 +138,12 @@ func (c *connection) send(p *pgconn.Pipeline, statements []*pgdb.Statement, unna
 	c.sent = c.sent[:0]
 	for i, s := range statements {
 		s.Err, s.Code, s.Result, s.Rows = nil, "", s.Result[:0], 0
-		stmt := c.prepared[s.SQL]
+		stmt := c.statements[s.SQL]
 		if unnamed || s.Unnamed || stmt == nil {
 			stmt = c.newPrepared(s)
 			if !unnamed && !s.Unnamed {
 				stmt.Name = nameOf(s.SQL)
-				c.prepared[s.SQL] = stmt
+				c.statements[s.SQL] = stmt
 			}
 			p.SendPrepare(stmt.Name, s.SQL, stmt.ParamOIDs)
 		}
@@ -162,12 +162,12 @@ func (c *connection) send(p *pgconn.Pipeline, statements []*pgdb.Statement, unna
 
 // read reads the answers to statements.
 func (c *connection) read(p *pgconn.Pipeline, statements []*pgdb.Statement, a *pg.Attempt) {
-	var failure *pg.ServerError // of the current transaction
+	var failure *pg.ServerError // the error of the current transaction, or nil
 	for first, next := 0, 0; first < len(statements); {
 		results, err := p.GetResults()
 		switch r := results.(type) {
 		case *pgconn.StatementDescription:
-			c.sent[next].ParamOIDs, c.sent[next].ready = r.ParamOIDs, true
+			c.sent[next].ParamOIDs, c.sent[next].confirmed = r.ParamOIDs, true
 		case *pgconn.ResultReader:
 			if err = readRows(r, statements[next]); err == nil {
 				next++
@@ -207,17 +207,18 @@ func readRows(r *pgconn.ResultReader, s *pgdb.Statement) error {
 	return err
 }
 
-// transactionFailed handles the error of a statement. Its transaction begins with the statement first.
-// transactionFailed returns the index of the first statement after it.
+// transactionFailed handles the error e of a transaction. first is the index of its first statement, and
+// failed the index of the statement that failed. transactionFailed returns the index of the next transaction.
 func (c *connection) transactionFailed(statements []*pgdb.Statement, first, failed int, e *pg.ServerError,
 	a *pg.Attempt) int {
 	_, end := pg.Transaction(statements, first)
-	failed = min(failed, end-1) // end if the commit failed
+	// If the commit failed, failed is end. A commit has no statement, so the last statement gets the error.
+	failed = min(failed, end-1)
 	a.TransactionFailed(statements[first:end], failed-first, e, c.sent[failed].Name != "",
-		c.sent[failed].ready)
+		c.sent[failed].confirmed)
 	for _, stmt := range c.sent[first:end] {
-		if stmt.Name != "" && !stmt.ready {
-			delete(c.prepared, stmt.SQL) // the server skipped its Parse
+		if stmt.Name != "" && !stmt.confirmed {
+			delete(c.statements, stmt.SQL) // the server has skipped the Parse of stmt
 		}
 	}
 	return end

@@ -26,9 +26,9 @@ func Pause(d time.Duration) {
 	}
 }
 
-// Lateness measures by how much a busy machine delays a task that is due every ten milliseconds, until the
-// returned function is called, which returns the maximum. A time that the test measures until then may be too
-// long by the same amount.
+// Lateness measures by how much a busy machine delays a task that is due every ten milliseconds. The returned
+// function stops the measurement and returns the longest delay. A time that the test measures meanwhile may
+// be too long by this delay.
 func Lateness() (stop func() time.Duration) {
 	const step = 10 * time.Millisecond
 	end, result := make(chan struct{}), make(chan time.Duration)

@@ -33,7 +33,7 @@ func (c *Cluster) makeDataDir(ctx context.Context) error {
 	if err == nil {
 		if have := strings.TrimSpace(string(text)); have != version {
 			return fmt.Errorf("cluster: %s was made by Postgres %s and %s is Postgres %s: remove the "+
-				"folder, or set PG_BINDIR to the older one's bin",
+				"folder, or set PG_BINDIR to the programs of Postgres %[2]s",
 				c.DataDir(), have, c.bin, version)
 		}
 		return nil
@@ -76,7 +76,7 @@ func (c *Cluster) makeDataDir(ctx context.Context) error {
 }
 
 // command returns a command that runs one of the server's programs as the server's account, in its folder,
-// without the caller's PG… variables.
+// without the caller's variables PG…, LC_… and LANG….
 func (c *Cluster) command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, program), args...)
 	cmd.Dir = c.dir

@@ -22,7 +22,7 @@ var built = struct {
 	programs map[string]string
 }{programs: map[string]string{}}
 
-// caddyFlags are the flags of `make build` and of xcaddy that Compile does not always use.
+// caddyFlags are the flags that `make build` and xcaddy add to those of Compile.
 var caddyFlags = []string{"-tags", "nobadger,nomysql,nopgx"}
 
 // Caddy builds the Caddy of `make build`, and returns its path. root is the folder of the repository.
@@ -31,10 +31,10 @@ func Caddy(t testing.TB, root string) string {
 	return Build(t, filepath.Join(root, "xcaddy"), ".", caddyFlags...)
 }
 
-// CompileCaddy builds the program at the path out from the module in the folder module, as `make build`
-// builds Caddy from the folder xcaddy.
-func CompileCaddy(ctx context.Context, module, out string) error {
-	return Compile(ctx, nil, module, ".", out, caddyFlags...)
+// CompileCaddy builds the module in the folder module with the flags of `make build`, and writes the program
+// to the path target.
+func CompileCaddy(ctx context.Context, module, target string) error {
+	return Compile(ctx, nil, module, ".", target, caddyFlags...)
 }
 
 // Build builds a program and returns its path. module is the folder of its go.mod, and pkg its package, such
@@ -88,8 +88,9 @@ func findOrBuild(ctx context.Context, module, pkg string, flags []string) (strin
 	return path, err
 }
 
-// buildOnce calls compile to build the program path, unless it exists. Other processes that need the program
-// wait meanwhile. compile writes to the path part, so that an interrupted build leaves no program.
+// buildOnce calls compile to build the program at a path, unless the program exists. While it is built, other
+// processes that need it wait. compile writes to another path, so that an interrupted build leaves no
+// program.
 func buildOnce(ctx context.Context, path string, compile func(part string) error) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -112,7 +113,7 @@ func buildOnce(ctx context.Context, path string, compile func(part string) error
 // keepFor is the time for which a program is kept after its last use.
 const keepFor = 12 * time.Hour
 
-// buildFlags are the flags of `make build`, so that both share compiled packages.
+// buildFlags are flags with which the packages that `make build` has compiled are used again.
 var buildFlags = []string{"-trimpath", "-buildvcs=false"}
 
 // goCommand returns a go command in a module.
@@ -126,13 +127,13 @@ func goCommand(ctx context.Context, module string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Compile builds the program at the path out, without cgo, and without debugging information, which takes
+// Compile builds a program at the path target, without cgo, and without debugging information, which takes
 // long to link. It adds env to this process's environment.
-func Compile(ctx context.Context, env []string, module, pkg, out string, flags ...string) error {
-	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+func Compile(ctx context.Context, env []string, module, pkg, target string, flags ...string) error {
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return err
 	}
-	args := append(append([]string{"build", "-ldflags=-s -w", "-o", out}, buildFlags...), flags...)
+	args := append(append([]string{"build", "-ldflags=-s -w", "-o", target}, buildFlags...), flags...)
 	cmd := goCommand(ctx, module, append(args, pkg)...)
 	cmd.Env = append(cmd.Env, env...)
 	if output, err := cmd.CombinedOutput(); err != nil {

@@ -26,7 +26,7 @@ const interpretedGo = "go1.17"
 var exempt = regexp.MustCompile(`predeclared any requires go1\.18`)
 
 // The interpreted packages use only features of Go that Yaegi has, and none that it misreads.
-func TestInterpretedPackagesUseGoOfYaegi(t *testing.T) {
+func TestInterpretedPackagesUseOnlyWhatYaegiHas(t *testing.T) {
 	dirs := append(interpretedPackages(t), "internal/plane/history", "internal/plane/policy")
 	slices.Sort(dirs)
 	for _, dir := range slices.Compact(dirs) {
@@ -114,7 +114,7 @@ func findComplaints(t *testing.T, files, exports map[string]string) []string {
 }
 
 // keptLoopVariables returns the identifiers in a loop where a closure uses a variable of the loop, or where
-// its address is taken.
+// the address of such a variable is taken.
 func keptLoopVariables(node ast.Node, info *types.Info) []*ast.Ident {
 	var declared []ast.Expr
 	var body *ast.BlockStmt

@@ -15,15 +15,15 @@ import (
 // module is the import path of this module.
 const module = "github.com/pgratelimit/pg-ratelimit"
 
-// rule lists what a package of this module may import besides the standard library. Its tests may import
-// more. The comment before each rule gives the reason.
-type rule struct {
-	dir    string // its folder
-	ours   string // packages of this module that it may import: the ends of their paths
-	others string // other modules
+// importRule lists what a package of this module may import besides the standard library. Its tests may
+// import more. The comment before each rule gives the reason.
+type importRule struct {
+	dir    string // the folder of the package
+	ours   string // the packages of this module that the package may import: the ends of their paths
+	others string // the other modules that the package may import
 }
 
-var rules = []rule{
+var importRules = []importRule{
 	// The public API does not depend on an algorithm or a store.
 	{"ratelimit", "", ""},
 	// Algorithms are pure functions, which every store uses.
@@ -162,7 +162,7 @@ func TestImportsFollowTheRules(t *testing.T) {
 		packages[p.ImportPath] = p
 	}
 	seen := make(map[string]bool)
-	for _, r := range rules {
+	for _, r := range importRules {
 		path := module + "/" + r.dir
 		p, ok := packages[path]
 		if !ok {
@@ -187,7 +187,7 @@ func TestImportsFollowTheRules(t *testing.T) {
 
 // check returns a complaint for each import that breaks the rule. Only direct imports
 // matter, because the packages that they lead to have their own rules.
-func (r rule) check(p pkg, packages map[string]pkg) (complaints []string) {
+func (r importRule) check(p pkg, packages map[string]pkg) (complaints []string) {
 	ours, others := strings.Fields(r.ours), strings.Fields(r.others)
 	for _, path := range p.Imports {
 		dir, own := strings.CutPrefix(path, module+"/")
