@@ -16,7 +16,7 @@ var errOpenPage = fmt.Errorf("pg_ratelimit_page: nothing in front of it keeps st
 	"authentication (basic_auth, forward_auth, client certificates) or a matcher of networks (remote_ip, " +
 	"client_ip) in front of it in its route, or set insecure")
 
-// openPages starts the pages of a config. It returns an error if a page has no guard in front of it.
+// openPages starts the pages of a config. openPages returns an error if a page has no guard in front of it.
 func (a *App) openPages(servers map[string]*caddyhttp.Server) error {
 	for _, server := range servers {
 		guardRoutes(server.Routes, requiresCertificates(server), nil)

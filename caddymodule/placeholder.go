@@ -232,5 +232,5 @@ func isCredential(placeholder string) bool {
 	if named := namedPlaceholder.FindStringSubmatch(placeholder); named != nil {
 		return settings.CredentialName(named[1])
 	}
-	return secretPlaceholder.MatchString(placeholder) // also the query of a URI
+	return secretPlaceholder.MatchString(placeholder) // matches the query of a URI, too
 }

@@ -62,8 +62,8 @@ func logLine(l *zap.Logger, line host.Line) {
 	l.Log(zapcore.Level(line.Level), text, fields...)
 }
 
-// closeAll closes all shared resources at the end of the process. It closes histories first, which write
-// pending records to their databases. A database refunds the units of its leases when it is closed.
+// closeAll closes all shared resources at the end of the process. closeAll closes histories first, which
+// write pending records to their databases. A database refunds the units of its leases when it is closed.
 func closeAll() {
 	for _, databases := range []bool{false, true} {
 		var wg sync.WaitGroup

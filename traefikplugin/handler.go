@@ -67,8 +67,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	pass(h.upstream, w, r)
 }
 
-// begin evaluates the policy for a request and finds its limits. It reports whether the store must decide the
-// request. If not, begin delivers the request.
+// begin evaluates the policy for a request and finds its limits. begin reports whether the store must decide
+// the request. If not, begin delivers the request.
 func begin(h *handler, q *serve.Request) (waits bool) {
 	waits = false // the result after a panic
 	defer recoverPanic(h, q)

@@ -56,7 +56,7 @@ func TestLeaseDecidesLikeQueue(t *testing.T) {
 }
 
 // sameResponses sends a random request to two handlers, and fails the test unless leased responds as queued.
-// It reports whether the remaining quotas are equal.
+// sameResponses reports whether the remaining quotas are equal.
 func sameResponses(t *testing.T, queued, leased http.Handler, random *rand.Rand) bool {
 	addresses := []string{"192.0.2.1", "192.0.2.77", "2001:db8::1", "2001:DB8::2", "::ffff:192.0.2.1"}
 	values := append([]string{"a", "A", "x:y", "sha256:" + strings.Repeat("0", 64), ""}, addresses...)

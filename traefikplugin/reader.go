@@ -37,7 +37,7 @@ func (r *reader) invalid(field, value, want string) {
 }
 
 // nameError changes the field in a setting's error to its name in Config, which is path and the name in camel
-// case. It returns the error.
+// case. nameError returns the error.
 func nameError(path string, err error) error {
 	if part, ok := err.(*serve.PartError); ok {
 		return nameError(pathOf(part.Part), part.Err)
@@ -48,7 +48,7 @@ func nameError(path string, err error) error {
 	return err
 }
 
-// camelCase converts on_error to onError. It does not change the name of an environment variable.
+// camelCase converts on_error to onError. camelCase does not change the name of an environment variable.
 func camelCase(name string) string {
 	parts := strings.Split(name, "_")
 	text := parts[0]
@@ -113,7 +113,7 @@ func plainText(value any) string {
 	return fmt.Sprint(value)
 }
 
-// one reads the settings of a list that stands for one map; see Config. It returns nil for a nil list.
+// one reads the settings of a list that stands for one map; see Config. For a nil list, the result is nil.
 func (r *reader) one(path string, list []Settings, tables ...[]settings.Setting) settings.Values {
 	r.checkOne(path, len(list))
 	if list == nil {

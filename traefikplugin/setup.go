@@ -34,7 +34,7 @@ func (p *process) setup(ctx context.Context, config *Config, name string) (*setu
 		s = nil
 	}
 	if s != nil && s.load == ctx.Done() {
-		return s, nil // another router
+		return s, nil // another router called setup in this load
 	}
 	if s == nil || s.compiled.dsnChanged() {
 		fresh, err := newSetup(config, name, p)

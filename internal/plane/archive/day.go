@@ -22,7 +22,7 @@ import (
 type partition struct {
 	oid   uint32
 	name  string
-	table string // with its schema, for SQL
+	table string // the name with the schema, for SQL
 	day   time.Time
 }
 

@@ -27,7 +27,7 @@ type cellKey struct {
 type cell struct {
 	minute  int64 // in minutes since 1970
 	key     cellKey
-	isOther bool // its user and endpoint are overflowName
+	isOther bool // the user and the endpoint are overflowName
 	numbers [cellNumbers]int64
 	latency [lastBucket + 1]int64 // by bucket
 }

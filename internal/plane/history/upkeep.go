@@ -75,8 +75,8 @@ func (w *Writer) runUpkeep() error {
 	})
 }
 
-// reportUpkeep passes the first of a series of equal failures to OnError. It does not report an outage,
-// because the flushes do.
+// reportUpkeep passes the first of a series of equal failures to OnError. reportUpkeep does not report an
+// outage, because the flushes do.
 func (w *Writer) reportUpkeep(err error) {
 	text := ""
 	if err != nil {

@@ -170,9 +170,9 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return w.flush(ctx, true)
 }
 
-// flush writes the rows and cells that are due, or, if flushAll is set, all pending rows and cells. It waits
-// until a running flush has ended. The end of w.lifetime cancels every flush. flush returns a panic of a
-// driver as an error.
+// flush writes the rows and cells that are due, or, if flushAll is set, all pending rows and cells. flush
+// waits until a running flush has ended. The end of w.lifetime cancels every flush. flush returns a panic of
+// a driver as an error.
 func (w *Writer) flush(ctx context.Context, flushAll bool) error {
 	w.flushing <- struct{}{}
 	defer func() { <-w.flushing }()

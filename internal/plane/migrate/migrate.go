@@ -83,8 +83,8 @@ func Run(ctx context.Context, conn *pgx.Conn, shards int) (results Results, err 
 	return results, err
 }
 
-// makeTables runs the SQL of a migration in one transaction, unless the tables are ready. It returns upgraded
-// if table existed before, and else created.
+// makeTables runs the SQL of a migration in one transaction, unless the tables are ready. makeTables returns
+// upgraded if table existed before, and else created.
 func makeTables(ctx context.Context, conn *pgx.Conn, ready bool, table, sql string) (string, error) {
 	if ready {
 		return upToDate, nil

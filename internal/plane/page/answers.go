@@ -99,8 +99,8 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, name string) {
 	_, _ = w.Write(hideKeys(body)) // an error means that the client has closed the connection
 }
 
-// refusalsOf returns the refusals of a sender up to a time. It does not accept an API key as the sender,
-// because the key would be in the URL, and so in logs.
+// refusalsOf returns the refusals of a sender up to a time. refusalsOf does not accept an API key as the
+// sender, because the key would be in the URL, and so in logs.
 func (s *Server) refusalsOf(ctx context.Context, sender, timeText string) ([]byte, error) {
 	switch {
 	case apiKeys.MatchString(sender):

@@ -111,7 +111,7 @@ func addressText(address netip.Addr) string {
 }
 
 // NetworkOf returns the network that counts as one client: a single IPv4 address, or the /64 of an IPv6
-// address. It returns the zero Prefix if the address is unknown.
+// address. NetworkOf returns the zero Prefix if the address is unknown.
 func NetworkOf(address netip.Addr) netip.Prefix {
 	bits := 64
 	if address.Is4() {
@@ -121,8 +121,8 @@ func NetworkOf(address netip.Addr) netip.Prefix {
 	return network
 }
 
-// networkText returns the text of an IPv4 address, or of the /64 of an IPv6 address. It returns "" if the
-// address is unknown.
+// networkText returns the text of an IPv4 address, or of the /64 of an IPv6 address. networkText returns ""
+// if the address is unknown.
 func networkText(address netip.Addr) string {
 	if !address.IsValid() {
 		return ""

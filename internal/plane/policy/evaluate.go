@@ -47,8 +47,9 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
 	}
 }
 
-// evaluateInFull evaluates any request without the memo's verdicts. It returns the state of the sender, and
-// the reason why its API key is not valid, or NotRefused. A request with an invalid key counts as anonymous.
+// evaluateInFull evaluates any request without the memo's verdicts. evaluateInFull returns the state of the
+// sender, and the reason why its API key is not valid, or NotRefused. A request with an invalid key counts as
+// anonymous.
 func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) (*senderState, Reason) {
 	at := now.UnixMicro()
 	Clear(v)

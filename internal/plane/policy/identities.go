@@ -72,9 +72,9 @@ func (c *IdentityCache) empty() {
 	c.unknown = map[Credential]*cached{}
 }
 
-// FindIdentity returns a cached identity and the time of its read, in microseconds since the Unix epoch. It
-// returns nil if the identity must be looked up. If the database does not have the key, the identity is not
-// Known.
+// FindIdentity returns a cached identity and the time of its read, in microseconds since the Unix epoch.
+// FindIdentity returns nil if the identity must be looked up. If the database does not have the key, the
+// identity is not Known.
 func FindIdentity(c *IdentityCache, sender Credential, now time.Time) (*Identity, int64) {
 	c.mu.RLock()
 	e := c.entries[sender]

@@ -74,8 +74,8 @@ func Hint(key string) string {
 	return key[:len(KeyPrefix)+4] + "..."
 }
 
-// Bearer returns the API key in the value of a header. It removes surrounding spaces and the scheme "Bearer
-// ", in upper or lower case.
+// Bearer returns the API key in the value of a header. Bearer removes surrounding spaces and the scheme
+// "Bearer ", in upper or lower case.
 func Bearer(value string) string {
 	value = strings.TrimSpace(value)
 	scheme := strings.IndexAny(value, " \t")

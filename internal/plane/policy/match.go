@@ -273,7 +273,7 @@ func matchesHost(r *rule, host string) bool {
 // matchesPath reports whether a rule matches a normal path. See NormalPath for the readings of a backslash.
 func matchesPath(r *rule, path string) bool {
 	matches := matchesReading(r, path)
-	needsBoth := r.row.Action == Exempt // else one reading is enough
+	needsBoth := r.row.Action == Exempt // for other actions, one reading is enough
 	if matches != needsBoth || strings.IndexByte(path, '\\') < 0 {
 		return matches
 	}

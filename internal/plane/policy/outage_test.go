@@ -17,7 +17,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// sendAs evaluates a request to a path from an address. It returns a short text of the outcome, and the
+// sendAs evaluates a request to a path from an address. sendAs returns a short text of the outcome, and the
 // error.
 func sendAs(p *policy.Policy, timeout time.Duration, key, user, path, address string) (string, error) {
 	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "a.test", Path: path}

@@ -132,9 +132,9 @@ func lookUp(db pgdb.DB, tasks []*lookup) error {
 	return nil
 }
 
-// readWhole is like read, for a statement with wholeSQL. It returns errIncomplete if the policy did not have
-// all its triggers: a restore creates the triggers last, so rows may be missing before. The statement sees
-// rows and triggers in one snapshot, so the check holds for the rows that it returns.
+// readWhole is like read, for a statement with wholeSQL. readWhole returns errIncomplete if the policy did
+// not have all its triggers: a restore creates the triggers last, so rows may be missing before. The
+// statement sees rows and triggers in one snapshot, so the check holds for the rows that it returns.
 func readWhole(
 	ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string, args ...any,
 ) ([][]byte, error) {

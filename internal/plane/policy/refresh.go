@@ -114,7 +114,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 }
 
 // migrate creates or upgrades the tables, unless a migration has succeeded, or failed within migrateInterval.
-// It returns the error of the last attempt. Despite this error, a poll can succeed on tables that exist.
+// migrate returns the error of the last attempt. Despite this error, a poll can succeed on tables that exist.
 func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	if p.settings.DisableMigration || p.migrated {
 		return nil

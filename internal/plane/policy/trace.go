@@ -96,7 +96,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 }
 
 // unmetConditions describes the conditions of a rule that a request does not meet, such as "methods: not
-// GET". It returns "" if the request meets all conditions.
+// GET". unmetConditions returns "" if the request meets all conditions.
 func unmetConditions(r *rule, f *Facts, sender *senderState, at int64, v *Verdict) string {
 	var unmet []string
 	check := func(condition string, met bool, has string) {

@@ -61,7 +61,7 @@ type Handle struct {
 	names   []string // the names of Resources in the Process
 }
 
-// Open opens the databases of a handler, or shares open ones. It does not connect; see Handle.Prepare.
+// Open opens the databases of a handler, or shares open ones. Open does not connect; see Handle.Prepare.
 // timeout bounds the decision on a request of the handler.
 func (p *Process) Open(sources *DataSources, timeout time.Duration) (*Handle, error) {
 	h := &Handle{process: p, After: p.Delay + timeout}

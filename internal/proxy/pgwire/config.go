@@ -114,7 +114,7 @@ func (p *parameters) oneOf(name string, words ...string) string {
 	return ""
 }
 
-// number takes a parameter that must be a whole number of at least minimum. It returns fallback if the
+// number takes a parameter that must be a whole number of at least minimum. The result is fallback if the
 // parameter is missing.
 func (p *parameters) number(name string, minimum, fallback int) int {
 	value := p.take(name)
@@ -128,7 +128,8 @@ func (p *parameters) number(name string, minimum, fallback int) int {
 	return n
 }
 
-// duration takes a parameter that must be a Go duration. It returns fallback if the parameter is missing.
+// duration takes a parameter that must be a Go duration. The result is fallback if the parameter is
+// missing.
 func (p *parameters) duration(name string, fallback time.Duration) time.Duration {
 	value := p.take(name)
 	if value == "" {

@@ -64,8 +64,8 @@ func (e *connectError) add(address string, failure *connectError) {
 	}
 }
 
-// connect tries the addresses of the targets in order. It returns a connection with a running watcher, or the
-// errors of all attempts.
+// connect tries the addresses of the targets in order. connect returns a connection with a running watcher,
+// or the errors of all attempts.
 func connect(ctx context.Context, cfg *config, targets *targetMemory) (*conn, *connectError) {
 	errs := &connectError{}
 	for _, i := range targets.order(len(cfg.targets)) {

@@ -41,7 +41,7 @@ type fakeSession struct {
 	startup []byte // the body of the first message
 }
 
-// newFake starts a server that accepts every login and then runs script. It returns the server and its
+// newFake starts a server that accepts every login and then runs script. newFake returns the server and its
 // connection string.
 func newFake(t *testing.T, script func(*fakeSession)) (*fakeServer, string) {
 	t.Helper()
@@ -187,7 +187,7 @@ func msgRow(columns ...string) string {
 	return msg('D', string(b))
 }
 
-// write sends text. It does nothing if the connection has ended.
+// write sends text. write does nothing if the connection has ended.
 func (s *fakeSession) write(text string) { _, _ = s.Conn.Write([]byte(text)) }
 
 // welcome accepts the login.
@@ -209,8 +209,8 @@ func (s *fakeSession) message() (kind byte, body []byte) {
 	return head[0], body
 }
 
-// request reads messages up to a Sync and returns their kinds, such as PDBES. It returns "" at the end of the
-// connection.
+// request reads messages up to a Sync and returns their kinds, such as PDBES. request returns "" at the end
+// of the connection.
 func (s *fakeSession) request() string {
 	kinds := ""
 	for {
@@ -302,7 +302,8 @@ func tryRun(t testing.TB, p *Pool, statements ...*pgdb.Statement) error {
 	return p.Run(contextWithin(t, testTimeout), statements)
 }
 
-// runInGoroutine is like run but does not end the test, so other goroutines may call it. It reports success.
+// runInGoroutine is like run but does not end the test, so other goroutines may call it. runInGoroutine
+// reports success.
 func runInGoroutine(t testing.TB, p *Pool, statements ...*pgdb.Statement) bool {
 	t.Helper()
 	if err := tryRun(t, p, statements...); err != nil {

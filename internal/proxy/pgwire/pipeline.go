@@ -64,8 +64,8 @@ func notSent(ctx context.Context, c *conn, statements []*pgdb.Statement, n int, 
 	c.timedOut = n > 0 && c.timedOut
 }
 
-// transactionFailed handles the failure of statement i, with which its whole transaction has failed. It
-// returns the index of the last statement of this transaction.
+// transactionFailed handles the failure of statement i, with which its whole transaction has failed.
+// transactionFailed returns the index of the last statement of this transaction.
 func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statement, i int,
 	response *responseError, a *pg.Attempt) int {
 	first, end := pg.Transaction(statements, i)

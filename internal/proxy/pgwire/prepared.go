@@ -13,7 +13,7 @@ import (
 // States of a prepared statement on its connection.
 const (
 	isAbsent = iota
-	isSent   // its Parse is in the pipeline
+	isSent   // the Parse of the statement is in the pipeline
 	isReady
 )
 

@@ -94,7 +94,7 @@ func isEightBytes(oid uint32) bool {
 }
 
 // readRows reads rows with the layout l from the start of rest, which is the unread part of the buffer, and
-// then from the connection, until another message follows. It returns the unread part of the buffer.
+// then from the connection, until another message follows. readRows returns the unread part of the buffer.
 func readRows(c *conn, st *pgdb.Statement, l *layout, unread []byte) []byte {
 	size := l.size
 	length := l.head[4]

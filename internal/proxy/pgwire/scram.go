@@ -129,8 +129,8 @@ func mac(key []byte, text string) []byte {
 }
 
 // serverEndPoint returns a hash of the server's certificate: the channel binding data tls-server-end-point of
-// RFC 5929. It returns nil without TLS, if channel binding is disabled, and for certificates without a
-// defined hash.
+// RFC 5929. serverEndPoint returns nil without TLS, if channel binding is disabled, and for certificates
+// without a defined hash.
 func serverEndPoint(c *conn, binding string) []byte {
 	secure, ok := c.nc.(*tls.Conn)
 	if !ok || binding == "disable" {

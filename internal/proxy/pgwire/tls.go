@@ -85,7 +85,8 @@ func readFile(parameter, name string) ([]byte, error) {
 	return data, nil
 }
 
-// verifyChain checks that one of the roots issued the server's certificate. It does not check the name.
+// verifyChain checks that one of the roots issued the server's certificate. verifyChain does not check the
+// name.
 func verifyChain(roots *x509.CertPool, certs []*x509.Certificate) error {
 	if len(certs) == 0 {
 		return errors.New("the server sent no certificate")

@@ -90,8 +90,8 @@ func tighter(a, b *ratelimit.Decision) bool {
 	return a.RetryAfter > b.RetryAfter
 }
 
-// RetrySeconds returns the value of Retry-After: whole seconds, rounded up, at least 1. It returns 0 if no
-// limit refused the request, or if the request can never pass.
+// RetrySeconds returns the value of Retry-After: whole seconds, rounded up, at least 1. RetrySeconds returns
+// 0 if no limit refused the request, or if the request can never pass.
 func (o *Outcome) RetrySeconds() int64 {
 	if o.Wait > 0 {
 		return retrySeconds(o.Wait)
@@ -102,7 +102,8 @@ func (o *Outcome) RetrySeconds() int64 {
 	return retrySeconds(o.Decision.RetryAfter)
 }
 
-// retrySeconds rounds the wait of a refusal up to whole seconds, at least 1. It returns 0 for Never.
+// retrySeconds rounds the wait of a refusal up to whole seconds, at least 1. retrySeconds returns 0 for
+// Never.
 func retrySeconds(wait time.Duration) int64 {
 	if wait == ratelimit.Never {
 		return 0

@@ -38,8 +38,8 @@ func NewSalt(db pgdb.DB) *Salt {
 	return s
 }
 
-// text returns the salt, or "" if it could not be read. It waits for the first attempt, at most saltTimeout.
-// Later attempts run in the background. A nil Salt returns "".
+// text returns the salt, or "" if it could not be read. A call waits for the first attempt, at most
+// saltTimeout. Later attempts run in the background. A nil Salt returns "".
 func (s *Salt) text() string {
 	if s == nil {
 		return ""

@@ -46,8 +46,8 @@ func ask(s *Site, q *Request) {
 // plainHost has the characters of hosts that policy.NormalHost does not change, except for a final dot.
 const plainHost = "abcdefghijklmnopqrstuvwxyz0123456789-_."
 
-// setFacts sets the facts of a request for the policy. It returns false for an ambiguous path. It stores a
-// value in its frequent form directly and calls functions only to normalize other forms, because an
+// setFacts sets the facts of a request for the policy. setFacts returns false for an ambiguous path. setFacts
+// stores a value in its frequent form directly and calls functions only to normalize other forms, because an
 // interpreted call takes long.
 func setFacts(s *Site, q *Request) bool {
 	p := s.Policy

@@ -41,7 +41,7 @@ func (f *Flight) Attach(hits []ratelimit.Hit) {
 	}
 }
 
-// End cancels Context and releases the slots. It does nothing for a nil Flight.
+// End cancels Context and releases the slots. End does nothing for a nil Flight.
 func (f *Flight) End() {
 	if f == nil {
 		return

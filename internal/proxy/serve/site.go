@@ -75,8 +75,8 @@ type Watcher interface {
 	OnVerdict(q *Request)
 }
 
-// Open opens the databases of the site and prepares the site for its first request. It does not connect; see
-// host.Handle.Prepare.
+// Open opens the databases of the site and prepares the site for its first request. Open does not connect;
+// see host.Handle.Prepare.
 func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Handle, error) {
 	opened, err := p.Open(sources, s.Timeout)
 	if err != nil {
@@ -159,8 +159,8 @@ func (s *Site) Prepare() {
 	s.none = newLimitSet(s, nil)
 }
 
-// LimitsOfAll returns the limits if they are the same for all requests. It returns nil if requests need
-// Begin.
+// LimitsOfAll returns the limits if they are the same for all requests. LimitsOfAll returns nil if requests
+// need Begin.
 func (s *Site) LimitsOfAll() *LimitSet {
 	if s.matches || len(s.Exempt) > 0 || s.Policy != nil || s.all.InFlight || len(s.all.Hits) == 0 {
 		return nil

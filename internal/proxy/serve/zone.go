@@ -228,8 +228,8 @@ func setKey(z *Zone, q *Request, hit *ratelimit.Hit) {
 // maxCost exceeds any quota.
 const maxCost = 1 << 62
 
-// ParseCost parses the cost of a request. It returns 1 for 0 and for text other than a whole number, because
-// a client that chooses the text must not get a refund or a free pass.
+// ParseCost parses the cost of a request. ParseCost returns 1 for 0 and for text other than a whole number,
+// because a client that chooses the text must not get a refund or a free pass.
 func ParseCost(text string) int64 {
 	cost, err := strconv.ParseUint(text, 10, 64)
 	switch {
