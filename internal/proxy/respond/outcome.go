@@ -174,11 +174,11 @@ func (c *Clock) Ahead(decisions []ratelimit.Decision, now time.Time) int64 {
 }
 
 // ShiftResets converts the times in Reset from a database's clock, which is ahead by some seconds, to the
-// clock of this process.
+// clock of this process. Decisions of Store.TakeLocal are by the database's clock, too.
 func ShiftResets(decisions []ratelimit.Decision, ahead int64) {
 	for i := range decisions {
 		d := &decisions[i]
-		if d.Source != ratelimit.FromMemory && !d.Reset.IsZero() { // else by the clock of this process
+		if !d.Reset.IsZero() {
 			d.Reset = d.Reset.Add(-time.Duration(ahead) * time.Second)
 		}
 	}
