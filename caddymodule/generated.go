@@ -17,8 +17,8 @@ type LimitSettings struct {
 	// (docs/algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`. For in_flight
 	// (docs/algorithms.md#in_flight): `5`. Default: required, here or in a zone.
 	Limit Text `json:"limit,omitempty"`
-	// For `token_bucket`, the capacity; below the events of `limit`, the bucket is refilled evenly. For
-	// `gcra`, how many events may pass at once. Default: the events of `limit`.
+	// For `token_bucket`, the capacity. Below the events of `limit`, tokens are added one by one. For `gcra`,
+	// how many events may pass at once. Default: the events of `limit`.
 	Burst Text `json:"burst,omitempty"`
 	// What a request takes of the quota: a whole number of 1 or more, or a placeholder (docs/caddy.md#cost).
 	// Default: 1.
@@ -53,7 +53,7 @@ type HandlerSettings struct {
 	// Default: the global option `dsn`, else `DATABASE_URL` in the environment.
 	DSN Text `json:"dsn,omitempty"`
 	// How long the database may take for a statement: 1ms to 1m. While it answers, a request waits for up to
-	// four (docs/operating.md#when-there-is-no-decision). Default: 250ms.
+	// four timeouts (docs/operating.md#when-there-is-no-decision). Default: 250ms.
 	Timeout Duration `json:"timeout,omitempty"`
 	// A request without a decision: `allow` lets it pass, `deny` refuses with 503, and with `local` the proxy
 	// decides by itself (docs/operating.md#the-proxy-limits-by-itself). Default: `allow`.
@@ -121,7 +121,7 @@ type HistorySettings struct {
 type Retention struct {
 	// The audit log. Default: 90 days.
 	Audit Duration `json:"audit,omitempty"`
-	// The metrics by day, which usage and invoices add up. Default: 7 years.
+	// The metrics by day, added up for invoices. Default: 7 years.
 	Usage Duration `json:"usage,omitempty"`
 }
 
