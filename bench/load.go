@@ -32,7 +32,8 @@ type draw func(c *connection, n int) int
 
 func uniform(_ *connection, n int) int { return rand.IntN(n) }
 
-// zipf draws by Zipf's law with exponent 1: the key of rank k has the weight ln((k+1)/k).
+// zipf draws approximately by Zipf's law with exponent 1: the key of rank k has the weight ln((k+1)/k), which
+// is near 1/k. zipf never draws the last key, n-1, if n is above 1.
 func zipf(_ *connection, n int) int { return int(math.Pow(float64(n), rand.Float64())) - 1 }
 
 // tenthNew draws a new key for every tenth request on average, and draws like uniform otherwise.

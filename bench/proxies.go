@@ -20,8 +20,8 @@ type proxy struct {
 	decider  *proxy    // for a Traefik with forwardAuth, the Caddy that enforces the limit; else nil
 }
 
-// decisionTimeout bounds a decision. A slower one gets status 503, which the benchmark reports. A request
-// admitted after the timeout would look fast.
+// decisionTimeout bounds a decision. The limits have on_error deny: a request with a slower decision gets
+// status 503, which the benchmark reports. If the request were admitted instead, the limiter would look fast.
 const decisionTimeout = "1s"
 
 // startProxy starts the proxy of a row on the Postgres b.postgres[server], after the proxy's decider.

@@ -224,12 +224,12 @@ func allRows() (rows []*row) {
 	return append(rows, further.rows...)
 }
 
-// choose returns the rows with names that matches selects, and the rows without a limit that they are
-// compared with. Unless withFurther is set, choose leaves out the further rows, which need the flag -all.
-func choose(rows []*row, matches func(name string) bool, withFurther bool) []*row {
+// choose returns the rows for which selects returns true, and each base of these rows that has no base of its
+// own. Unless withFurther is set, choose leaves out the further rows, which need the flag -all.
+func choose(rows []*row, selects func(name string) bool, withFurther bool) []*row {
 	chosen := map[*row]bool{}
 	for _, r := range rows {
-		if r.base != nil && matches(r.name) && (withFurther || !r.onlyWithAll) {
+		if r.base != nil && selects(r.name) && (withFurther || !r.onlyWithAll) {
 			chosen[r] = true
 			chosen[r.base] = chosen[r.base] || r.base.base == nil
 		}

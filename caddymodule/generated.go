@@ -17,8 +17,8 @@ type LimitSettings struct {
 	// (docs/algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`. For in_flight
 	// (docs/algorithms.md#in_flight): `5`. Default: required, here or in a zone.
 	Limit Text `json:"limit,omitempty"`
-	// For `token_bucket`, the capacity. Below the events of `limit`, tokens are added one by one. For `gcra`,
-	// how many events may pass at once. Default: the events of `limit`.
+	// For `token_bucket`, the capacity. If `burst` is below the events of `limit`, tokens are added one by
+	// one, not once a window. For `gcra`, how many events may pass at once. Default: the events of `limit`.
 	Burst Text `json:"burst,omitempty"`
 	// What a request takes of the quota: a whole number of 1 or more, or a placeholder (docs/caddy.md#cost).
 	// Default: 1.
@@ -30,12 +30,12 @@ type LimitSettings struct {
 	Durable Text `json:"durable,omitempty"`
 	// With `durable`: wait until the decision is on the disk of the database server. Default: off.
 	SynchronousCommit Text `json:"synchronous_commit,omitempty"`
-	// Charge this share of what is left in advance (docs/leases.md): 0.1% to 50%. Default: none.
+	// Charge in advance (docs/leases.md) this share of the remaining quota: 0.1% to 50%. Default: none.
 	Lease Text `json:"lease,omitempty"`
 	// Store keys (docs/caddy.md#keys) as SHA-256 digests. Proxies that share counters must agree. Default: on
 	// if the key contains a credential.
 	HashKey Text `json:"hash_key,omitempty"`
-	// How many bits of an IPv4 address in the key count: 1 to 32. Default: all of them.
+	// The prefix length of IPv4 addresses in the key: 1 to 32. Default: 32.
 	IPv4Prefix Text `json:"ipv4_prefix,omitempty"`
 	// The same for IPv6: 1 to 128. One client often has a whole /64. Default: 64.
 	IPv6Prefix Text `json:"ipv6_prefix,omitempty"`

@@ -9,9 +9,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// FuzzRateIsValidOrQuoted checks that ParseRate returns a rate that a limit can have, or an error that quotes
-// the text, that a parsed window is parsed again from its own text, and that StoredKey returns a key that
-// Postgres can hold.
+// FuzzRateIsValidOrQuoted checks three functions. ParseRate returns a rate that a limit can have, or an error
+// that quotes the text. ParseWindow returns the same window for the text that the window's String returns.
+// StoredKey returns a key that Postgres can hold.
 func FuzzRateIsValidOrQuoted(f *testing.F) {
 	for _, text := range []string{
 		"100 1m", "100/1m", "1 1w2d3h", "1 250ms", "9007199254740992 36525d", "10000 1mo calendar",

@@ -20,8 +20,7 @@ import (
 func headerNames(h http.Header) []string { return slices.Sorted(maps.Keys(h)) }
 
 // A handler with leases responds like a handler that sends all requests to the queue. Each handler has a row
-// of its own. The quota is too large to be used up, because the handlers differ at its end: a lease refuses
-// no request.
+// of its own. The requests never use up the quota. Near its end the handlers could respond differently.
 func TestLeaseDecidesLikeQueue(t *testing.T) {
 	dsn := cluster.Open(t)
 	random := seed.New(t)

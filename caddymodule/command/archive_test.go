@@ -55,9 +55,9 @@ func TestArchiveWritesClosedDaysOnce(t *testing.T) {
 	}
 }
 
-// An argument that is missing or invalid is an error that names the argument. If --before is older than the
-// retention, archive succeeds with a warning, because rows may be deleted before they are archived. The tests
-// of package archive cover the other invalid times and destinations.
+// An argument that is missing or invalid is an error that names the argument. If less than a week is between
+// --before and the retention, archive succeeds with a warning, because rows may be deleted before they are
+// archived. The tests of package archive cover the other invalid times and destinations.
 func TestArchiveReportsInvalidArguments(t *testing.T) {
 	s := newShell(t, schema.File)
 	dir := t.TempDir()

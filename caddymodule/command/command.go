@@ -111,8 +111,8 @@ type commandSpec struct {
 
 	// runGo, unless nil, replaces the run of sql by Go code.
 	runGo func(c *invocation) error
-	// offline means that the command may run without a database: run neither connects nor parses the
-	// arguments. If runGo needs a connection, runGo calls connect.
+	// offline means that the command may run without a database: invocation.run calls runGo without
+	// connecting or parsing the arguments. A runGo that needs a connection calls connect.
 	offline  bool
 	commands []commandSpec // the subcommands
 }

@@ -58,7 +58,8 @@ func (d *shardDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 }
 
 // lostShard reports whether a statement did not find the shard, and gives it the code of a serialization
-// failure. The guard fails with this code, so lostShard recognizes it by its text.
+// failure. Table.Guard, which checks that the shard has not moved, fails with the same code. lostShard
+// distinguishes these errors from other serialization failures by their text.
 func lostShard(statements []*pgdb.Statement) bool {
 	lost := false
 	for _, s := range statements {

@@ -42,9 +42,6 @@ const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname LIKE 'rate\_limit\_
 
 // Ready returns three ints, each 0 or 1: whether Counters is up to date, whether Policy is up to date, and
 // whether RestoredInPart holds. The query only reads the catalog, and takes no lock on the tables.
-//
-// The query reads the tables and their indexes from one snapshot. to_regclass would also find tables that
-// another process created after the snapshot, for which the snapshot has no indexes.
 const Ready = `SELECT (SELECT bool_and(coalesce(
 	(SELECT count(*) = 13 FROM pg_attribute a WHERE a.attrelid = to_regclass(t.name)
 		AND NOT a.attisdropped
@@ -66,6 +63,9 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 //   - The version of the history exists, but not all tables of the history.
 //   - A function of the registry exists, but neither the registry nor the tables of counts.
 //   - A table of counts exists without its primary key.
+//
+// The last case reads pg_class and pg_index from one snapshot. to_regclass would find tables that another
+// process created after the snapshot, for which the snapshot has no indexes.
 //
 // A restore creates functions before tables, and tables before keys and triggers, and drops them in the
 // opposite order, because pg_dump sorts by kind and then by name. By its name, rate_limit_apply is the first

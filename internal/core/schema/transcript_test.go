@@ -15,10 +15,10 @@ import (
 var pid = regexp.MustCompile(`\bpid \d+`)
 
 // A transcript is a file of SQL and of the server's answers, on a new database of newTestDB. Commands may
-// take several lines, and end with a semicolon at the end of a line. The answer follows: a line with "= " for
-// each row, or a line with "! " for an error, which undoes its commands. "other> " begins commands of a
-// second session, and "#" begins a comment. <DB> is the name of the database, which the names of roles
-// contain.
+// take several lines, and end with a semicolon at the end of a line. They run as one implicit transaction, so
+// an error undoes them all. The answer follows: a line with "= " for each row, or a line with "! " for an
+// error. "other> " begins commands of a second session, and "#" begins a comment. <DB> is the name of the
+// database, which the names of roles contain.
 func TestTranscripts(t *testing.T) {
 	golden.ReplayAll(t, "testdata/*.txt", func(t *testing.T, text string) string {
 		return newTestDB(t).replay(text)
@@ -92,7 +92,8 @@ func rowsOf(result *pgconn.Result) string {
 	return strings.Join(lines, "\n")
 }
 
-// For each constraint of our tables, the transcript constraints has a command that violates it.
+// For each constraint of our tables, except NOT NULL and those of the tables of counts, a command in
+// testdata/constraints.txt violates it.
 func TestEachConstraintIsBroken(t *testing.T) {
 	text := readFile(t, "testdata/constraints.txt")
 	names := newTestDB(t).queryText(`SELECT CASE WHEN c.conname LIKE 'rate\_limit\_%'
@@ -103,7 +104,7 @@ func TestEachConstraintIsBroken(t *testing.T) {
 			AND c.conname <> 'time_zone_must_be_known_to_the_server' -- the server's own error comes first`)
 	for name := range strings.SplitSeq(names, "\n") {
 		if !regexp.MustCompile("(?m)^! .*" + name).MatchString(text) {
-			t.Errorf("no command of the transcript constraints violates %s", name)
+			t.Errorf("no command of testdata/constraints.txt violates %s", name)
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
-// If addresses are masked, the full address of a client is neither in the column address nor in a key. The
-// lines of want have the columns address, key and also.
+// If addresses are masked, the full address of a client is neither in the column address nor in a key. Each
+// line of want is the address, the key, and in braces the column named also.
 func TestAddressesInKeysAreMasked(t *testing.T) {
 	d := newTestDB(t)
 	add := func(w *history.Writer, address string, keys ...string) {
@@ -125,7 +125,8 @@ func FuzzTextsOfClients(f *testing.F) {
 		if n := utf8.RuneCountInString(path); n > 500 {
 			t.Errorf("CleanPath(%q): got %d characters, want at most 500", value, n)
 		}
-		isValid := utf8.ValidString(value) && !strings.Contains(value, "\x00") // cleaning adds no ?
+		// In a valid text, CleanPath replaces no byte by a question mark.
+		isValid := utf8.ValidString(value) && !strings.Contains(value, "\x00")
 		if isValid && strings.Contains(path, "?") {
 			t.Errorf("CleanPath(%q): got %q, want no query", value, path)
 		}

@@ -17,14 +17,17 @@ type memo struct {
 // combination is a key of the memo.
 type combination struct{ tier, method, host, path string }
 
-// matches holds the rules that match the requests with one combination, except rules filed under networks. It
-// is immutable.
+// matches holds the rules that match the requests with one combination, except rules filed under networks,
+// because a combination has no address. It is immutable.
 type matches struct {
-	rules    []*rule
-	complete bool // verdict is computed: at the second use, because many combinations occur once
+	rules []*rule
+	// complete means that cacheVerdict has run. The first use of a combination leaves complete unset, because
+	// many combinations occur only once.
+	complete bool
 
-	// verdict applies to all plain senders, see senderState.plainUntil. It is nil if they get different
-	// verdicts. userHits are the indexes of the hits that count by user.
+	// verdict applies to all plain senders: those with a tier and a user, but without a ban, override or
+	// billing period. If it is nil, Evaluate computes the verdict. userHits are the indexes of the hits that
+	// count by user.
 	verdict  *Verdict
 	userHits []int
 }
@@ -77,7 +80,8 @@ func findCached(set *ruleSet, f *Facts, tier string) []*rule {
 // anyUser is the placeholder for the user in a cached verdict. No user has this value in a counter key.
 const anyUser = " "
 
-// cacheVerdict sets m.verdict if the rules result in the same verdict for all plain senders at any time.
+// cacheVerdict sets m.verdict if the rules result in the same verdict for all plain senders at any time, and
+// it refuses no request. For a path with a semicolon, m.verdict stays nil.
 func cacheVerdict(m *matches, path, tier string) {
 	if strings.IndexByte(path, ';') >= 0 {
 		return

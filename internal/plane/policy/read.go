@@ -150,7 +150,8 @@ func readWhole(
 	return nil, errIncomplete
 }
 
-// read runs a statement and returns its columns. Errors begin with what, a description of the statement.
+// read runs a statement with one column, and returns the value of each row. Errors begin with what, a
+// description of the statement.
 func read(
 	ctx context.Context, db pgdb.DB, timeout time.Duration, what string, statement *pgdb.Statement,
 ) ([][]byte, error) {

@@ -58,7 +58,7 @@ func periodsInSQL(s *testDB, moments []calendarMoment) []period {
 	return periods
 }
 
-// localTime returns the local time in the zone, by Go's zone files.
+// localTime returns the local time in the zone, in microseconds, by Go's zone files.
 func (m *calendarMoment) localTime(us int64) int64 {
 	_, offset := time.UnixMicro(us).In(m.location).Zone()
 	return us + int64(offset)*second
@@ -96,9 +96,9 @@ func commonZones(s *testDB) map[string][]int64 {
 	return zones
 }
 
-// drawMoments draws moments in a zone: around each change of its clocks, and at the ends of months until
-// 2099, for which zone files list no changes. Half of the periods have an anchor, often the day of the change
-// or the last day of a month.
+// drawMoments draws moments in a zone: around the given changes of its clocks, and near the ends of random
+// months from 2000 to 2099. Half of the periods have an anchor, often the day of the change or the last day
+// of a month.
 func drawMoments(random *rand.Rand, name string, changes []int64) (moments []calendarMoment) {
 	location, err := time.LoadLocation(name)
 	if err != nil {

@@ -23,7 +23,8 @@ func (s *testDB) insertExpiring(table, prefix string, rows int) {
 		FROM generate_series(1, %d) n, (VALUES ('dead'), ('live')) AS k(kind)`, table, prefix, rows))
 }
 
-// countRows returns the numbers of dead and live rows of the prefixes p and other in a table.
+// countRows returns the numbers of dead and live rows of the prefix p in a table, and of dead rows of the
+// prefix other.
 func (s *testDB) countRows(table string) string {
 	s.t.Helper()
 	return s.queryText("SELECT format('p: %s dead, %s live; other: %s dead', " +

@@ -27,11 +27,11 @@ func TestLateSlotIsReleased(t *testing.T) {
 				defer mu.Unlock()
 				for _, s := range statements {
 					switch {
-					// the heartbeat of the process
-					case strings.Contains(s.SQL, "RETURNING process"): // starts a session
+					// the heartbeat that starts a session
+					case strings.Contains(s.SQL, "RETURNING process"):
 						addRow(s, int8(1000))
 					// the release of a slot
-					case strings.Contains(s.SQL, "-u.first"): // releases the slot
+					case strings.Contains(s.SQL, "-u.first"):
 						if now := time.Now(); released.IsZero() && !taken.IsZero() && !now.Before(taken) {
 							released = now
 						}

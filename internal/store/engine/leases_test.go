@@ -21,8 +21,8 @@ var leasedHit = ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "leased", Events: 
 // longLeaseOptions make leases last longer than a test, even on a busy machine.
 var longLeaseOptions = engine.Options{CleanupProbability: -1, LeaseHorizon: time.Minute}
 
-// holdUnits sends hits until the store has a lease with units. It then waits until the row's charge is the
-// sum of the hits and these units, because no charge or refund is in flight then.
+// holdUnits sends hits until leases have decided 10 of them. It then waits until no charge or refund is in
+// flight: the row's charge is then the sum of the hits and the unused units. At least one unit must be left.
 func holdUnits(t *testing.T, s *testDB, store storeWithStats) {
 	t.Helper()
 	passed := int64(0)

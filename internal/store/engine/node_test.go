@@ -229,7 +229,7 @@ type dbState string
 const (
 	dbAnswers      dbState = ""
 	dbLost         dbState = "statements fail"
-	dbLosesAnswers dbState = "charges of durable rows take effect, and fail"
+	dbLosesAnswers dbState = "results of durable charges are lost"
 )
 
 func (d *lostDB) set(state dbState) {

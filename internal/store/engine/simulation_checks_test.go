@@ -134,7 +134,8 @@ func (r *simRun) checkLeases() {
 			if hit.at >= row.Start {
 				used += hit.cost
 			} else if hit.source == ratelimit.FromMemory {
-				maybeCharged += hit.cost // it may have been charged in this window
+				// The store decided the hit before this window, but may have charged it in the window.
+				maybeCharged += hit.cost
 			}
 		}
 		r.checkedRows++
@@ -163,8 +164,8 @@ func (r *simRun) checkCharges() {
 	}
 }
 
-// The bounds of checkStampede, which counts the statements of any simInstant, to find proxies that act in
-// step, and of any second.
+// These are the bounds of checkStampede. It counts the statements within any second, and within any
+// simInstant, to find proxies that act in step.
 const (
 	simInstant = 20 * time.Millisecond
 	// simGrowth bounds the statements after an outage relative to those before it. It is above 2, because

@@ -8,9 +8,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 )
 
-// $1 has two elements: the time in microseconds since the Unix epoch, or 0, with which each statement reads
-// the server's clock once, and the lock timeout in milliseconds. The statement itself sets the lock timeout
-// and synchronous_commit of its transaction, so that it needs no explicit transaction.
+// $1 has two elements. The first is the time in microseconds since the Unix epoch. If it is 0, each statement
+// reads the server's clock, once. The second is the lock timeout in milliseconds. The statement itself sets
+// the lock timeout and synchronous_commit of its transaction, so that it needs no explicit transaction.
 const (
 	clockSQL = `WITH clock AS MATERIALIZED (SELECT coalesce(timestamptz 'epoch'
 	+ nullif(($1::bigint[])[1], 0) * interval '1 microsecond', clock_timestamp()) AS now{settings})`
@@ -91,8 +91,9 @@ FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($2::text[])
 	unnest($3::text[]) AS key FROM clock) i` + orderSQL + `
 ON CONFLICT (prefix, key) DO UPDATE SET `
 
-// refundSQL refunds cost, or charges it if it is below 0, see algorithm.Definition.Adjust. Refunds of leased
-// units and settlements have a claim. For a caller's refund, the claim is 0, and {claimed} is NULL.
+// refundSQL refunds cost, or charges it if it is below 0, see algorithm.Definition.Adjust. A settlement, and
+// a refund of leased units, have a claim: a time in the window of the charge. A caller's refund has the claim
+// 0, for which {claimed} is NULL.
 const refundSQL = blankSQL + `{adjust} WHERE {adjust_where}`
 
 // resetSQL makes rows blank, which restores the full quota.
@@ -103,7 +104,8 @@ const resetSQL = blankSQL +
 // releaseSQL releases slots. $2 to $5 are arrays with an element for each release: the prefix, the key, the
 // number of slots, and the first one. A row can have several releases. In a durable table, the commit waits
 // for the disk, because after a crash of the server the slots could otherwise be back, and nobody would
-// release them again. For a key without a row, the statement inserts numbers below 0, which are not slots.
+// release them again. The statement passes the numbers of the slots negated. For a key without a row, it
+// inserts the negated numbers, which are not slots of any process.
 const releaseSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slots, expires_at)
 SELECT u.prefix, u.key, array_agg(-u.first - i), timestamptz '1800-01-01Z'
@@ -132,7 +134,7 @@ const nextPrefixSQL = `SELECT prefix FROM {table} WHERE prefix > $1::text ORDER 
 // firstValue on those of parametersOf.
 const firstValue = 4
 
-// claimedSQL is the time of the refunded charge, or NULL.
+// claimedSQL is a time in the window of the refunded charge, or NULL.
 const claimedSQL = `(timestamptz 'epoch'
 	+ nullif(($8::bigint[])[excluded.slot], 0) * interval '1 microsecond')`
 

@@ -79,7 +79,7 @@ func New(pick Pick, n int, selective bool) *World {
 	return w
 }
 
-// pickTime returns a time within two hours of Now, or the zero time.
+// pickTime returns a time within two hours of Now, in microseconds since the Unix epoch, or 0.
 func pickTime(pick Pick) int64 {
 	if pick(3) > 0 {
 		return 0
