@@ -2,7 +2,8 @@ package pg
 
 import "testing"
 
-// Each predicate is true for the wanted SQLSTATEs, and for no other.
+// Each predicate is true for the wanted SQLSTATEs, and for no other of the list. ClassOf returns OtherClass
+// for a code without a class of its own.
 func TestPredicatesMatchOnlyTheirCodes(t *testing.T) {
 	codes := []string{
 		ProtocolViolation, FeatureNotSupported, InvalidByteSequence, ReadOnlyTransaction,

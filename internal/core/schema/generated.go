@@ -1944,7 +1944,7 @@ $$);
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE BEGIN ATOMIC SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1]
 		ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END, CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END WHERE cardinality(count_by) = 1;
 END;
-COMMENT ON FUNCTION rate_limit_counted IS 'For the key of a counter with one part: the dimension, such as user, and the value of the part, without the number of the alternative in a rule that counts by user|ip.';
+COMMENT ON FUNCTION rate_limit_counted IS 'Splits a key of one part into the dimension, such as user, and the value. If a rule counts by user|ip, the key 2|192.0.2.1 has the dimension ip. No row for more parts.';
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, u.used, q.quota,
 		(100 * u.used / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END::numeric)::numeric(20, 1) AS percent, u.resets_at FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
 	CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c LEFT JOIN LATERAL ( SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,

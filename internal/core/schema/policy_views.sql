@@ -23,8 +23,8 @@ CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text)
 	WHERE cardinality(count_by) = 1;
 END;
 COMMENT ON FUNCTION rate_limit_counted IS
-	'For the key of a counter with one part: the dimension, such as user, and the value of the part, without '
-	'the number of the alternative in a rule that counts by user|ip.';
+	'Splits a key of one part into the dimension, such as user, and the value. If a rule counts by user|ip, '
+	'the key 2|192.0.2.1 has the dimension ip. No row for more parts.';
 
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS
 	-- The result of a function has the collation of the database, but the index of new tables has "C".

@@ -11,7 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A hit and its mark have all values of the rule and the limit in the database.
+// A hit and its mark have all values of the rule and the limit in the database. After the end of its valid
+// time, the rule causes no hit.
 func TestHitHasAllRuleValues(t *testing.T) {
 	d := newTestDB(t)
 	d.exec("UPDATE rate_limit_tiers SET comment = 'x'")

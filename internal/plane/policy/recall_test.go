@@ -20,7 +20,7 @@ func recallOutcome(p *policy.Policy, key string) string {
 	return verdictText(&v)
 }
 
-// Recall finds a key for a minute after its look-up. It finds at most as many keys as the cache has
+// Recall finds a key for a minute after its look-up. Of many keys, it finds only as many as the cache has
 // identities.
 func TestRecalledKeysAreBounded(t *testing.T) {
 	d := newTestDB(t)

@@ -15,9 +15,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// A wrong result causes an error, and no decision, panic or endless wait. A right result, with its rows in
-// any order, causes no error. checkAnswer sends each result for two requests of one hit, and for one request
-// of two hits.
+// A wrong result causes an error of at least one request. The error says what is wrong, and does not contain
+// the key. The store does not panic or wait forever. A right result, with its rows in any order, causes no
+// error. checkAnswer sends each result for two requests of one hit, and for one request of two hits.
 func TestOnlyWrongAnswersAreErrors(t *testing.T) {
 	const columns, none = "does not have the statement's columns", "no answer for a key"
 	all := func(*pgdb.Statement) bool { return true }
