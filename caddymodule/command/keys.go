@@ -98,10 +98,10 @@ func newKey(c *invocation) error {
 		cells[f.name] = cell(f.value)
 	}
 	stderr := c.cmd.ErrOrStderr()
-	fmt.Fprintf(stderr, "This is the key %s of the user %s. Nothing can show it again. Its end: %s.\n",
+	fmt.Fprintf(stderr, "This is the key %s of the user %s. Nothing can show it again. It ends: %s.\n",
 		cells["id"], cells["user_id"], cells["expires_at"])
 	if cells["replaces"] != noValue {
-		fmt.Fprintf(stderr, "It replaces the key %s. The end of the replaced key: %s.\n", cells["replaces"],
+		fmt.Fprintf(stderr, "The key %s, which it replaces, ends: %s.\n", cells["replaces"],
 			cells["replaced_at"])
 	}
 	return c.printf("%s\n", key)
