@@ -121,8 +121,7 @@ func testChangedPassword(t *testing.T, open openDB) {
 	d.queryCell("SELECT 1::bigint")
 	admin.exec("ALTER ROLE changing PASSWORD 'second'")
 	d.queryCell("SELECT 1::bigint") // uses the open connection
-	admin.queryCells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity WHERE usename " +
-		"= 'changing'")
+	admin.endSessions("usename = 'changing'")
 	if err := d.try(statement("SELECT 1")); err == nil {
 		t.Error("a new connection with the old password: no error, want one")
 	}
