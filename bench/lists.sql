@@ -56,9 +56,10 @@ SELECT * FROM rate_limit_top(now() - interval '1 day') ORDER BY requests DESC LI
 \echo top --since 24h, exact
 SELECT * FROM rate_limit_top(now() - interval '1 day', max_rows => NULL) ORDER BY requests DESC LIMIT 20;
 \echo audit --since 24h
-SELECT a.* FROM generate_series(0, 20) AS i, LATERAL (SELECT * FROM rate_limit_audited a
-	WHERE a.time >= greatest(now() - interval '1 day', now() - 2 ^ i * interval '1 minute')
-	AND a.time < now() - floor(2 ^ (i - 1)) * interval '1 minute' ORDER BY a.time DESC LIMIT 50) a LIMIT 50;
+SELECT a.* FROM (SELECT greatest(now() - interval '1 day', CASE WHEN i < 20 THEN now() - 2 ^ i
+		* interval '1 minute' END) AS low, now() - floor(2 ^ (i - 1)) * interval '1 minute' AS high
+	FROM generate_series(0, 20) AS i ORDER BY i) AS step, LATERAL (SELECT * FROM rate_limit_audited a
+	WHERE a.time >= step.low AND a.time < step.high ORDER BY a.time DESC LIMIT 50) a LIMIT 50;
 \echo audit --user u77 --since 24h
 SELECT * FROM rate_limit_audited WHERE time >= now() - interval '1 day' AND user_id = 'u77'
 	ORDER BY time DESC LIMIT 50;
