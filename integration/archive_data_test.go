@@ -34,8 +34,8 @@ func sql(t *testing.T, conn *pgx.Conn, text string, args ...any) {
 }
 
 // auditSums returns the number of rows, the number of values and a checksum of each column, and the number of
-// rows of each weight. columns is a query for the names of the columns, and table is what to select from. In
-// hash, %s stands for a column's text, which has the type textType.
+// rows of each weight. columns is a query for the names of the columns. table is the SQL of the table or
+// files with the rows. In hash, %s stands for a column's text, which has the type textType.
 func auditSums(t *testing.T, query func(sql string) [][]string, columns, table, hash, textType string,
 	expression func(column string) string) map[string]string {
 	t.Helper()

@@ -17,7 +17,7 @@ import (
 var citusBin = flag.String("citus", "", "the folder of the programs of a Postgres with Citus")
 
 // While shards move between workers, a Caddy and a Traefik together admit exactly the quota of each of 6
-// users, whose counters are in 8 shards.
+// users. The counters of the users are in 8 shards.
 func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 	if *citusBin == "" {
 		t.Skip("make test-citus runs this")

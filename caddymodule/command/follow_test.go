@@ -60,8 +60,8 @@ func (s *shell) startFollow(t *testing.T, args ...string) *follower {
 	return f
 }
 
-// The command `audit --follow` prints each new row once, the newest 1000 if there are more. It also prints a
-// row whose transaction commits after transactions with later rows.
+// The command `audit --follow` prints each new row once, the newest 1000 if there are more. It also prints
+// the row of a transaction that commits after transactions with later rows.
 func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date + i) FROM " +

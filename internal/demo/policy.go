@@ -35,8 +35,8 @@ const foreignSQL = `SELECT EXISTS (SELECT FROM rate_limit_rules WHERE comment IS
 	OR EXISTS (SELECT FROM rate_limit_users WHERE comment IS DISTINCT FROM '` + madeByDemo + `')`
 
 // makePolicy creates what is missing of the demo's policy: rules, the users ann and acme, and their API keys.
-// It stores the keys in the state folder for the next start. isUsers reports that the database is one of the
-// user. In such a database, rules or users that the demo did not create are an error.
+// It stores the keys in the state folder for the next start. isUsers says whether the database belongs to
+// the user. In such a database, rules or users that the demo did not create are an error.
 func makePolicy(ctx context.Context, dsn, state string, isUsers bool) (keys map[string]string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

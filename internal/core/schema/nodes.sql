@@ -94,7 +94,7 @@ $$);
 --
 -- A proxy applies a change within a second, and a large change within five seconds, but reports the change
 -- with its next heartbeat. The column behind is therefore rarely 0 while users are created all the time.
--- Therefore the state behind uses the column late, which is then 0.
+-- The state behind uses the column late instead, which is then 0.
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 	WITH proxies AS (
 		SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false)

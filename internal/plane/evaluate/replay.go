@@ -33,7 +33,7 @@ type Replay struct {
 	Until time.Time `json:"until"`
 	// Limits describes the limits of the replay in prose.
 	Limits string `json:"limits"`
-	// FirstTime and Last are the times of the first and the last request.
+	// FirstTime and LastTime are the times of the first and the last request.
 	FirstTime time.Time `json:"first"`
 	LastTime  time.Time `json:"last"`
 	// Weight is the largest number of requests that a row of a sample represents, or 1 without a sample.

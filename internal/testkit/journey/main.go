@@ -20,7 +20,7 @@ import (
 const module = "github.com/pgratelimit/pg-ratelimit/"
 
 // minRuns is the number of runs from which on a function counts as one that runs for each request. A test
-// sends 2,000 requests, of which the first also run other functions. Background functions run far fewer
+// sends 2,000 requests, and the first ones also run other functions. Background functions run far fewer
 // times.
 const minRuns = 1800
 
