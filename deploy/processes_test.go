@@ -104,14 +104,14 @@ func TestCaddyOfComposeFileLimitsAndIsHealthy(t *testing.T) {
 	caddyfile := compose(t, "caddy/compose.yaml").Configs["caddyfile"].Content
 	c := startCaddy(t, caddyfile, "https_port 8443", "https_port "+strconv.Itoa(harness.FreePort(t)))
 	checkLimit(t, c.url, 10)
-	check := func() error {
+	probe := func() error {
 		args := slices.Clone(ourImage(t).health[2:])
 		for i := range args {
 			args[i] = c.folders.Replace(args[i])
 		}
 		return exec.Command(harness.Caddy(t, root), args...).Run()
 	}
-	if err := check(); err != nil {
+	if err := probe(); err != nil {
 		t.Errorf("the health check of a running Caddy: error %v, want none", err)
 	}
 	if !strings.Contains(c.Log(), "config is unchanged") {
@@ -120,7 +120,7 @@ func TestCaddyOfComposeFileLimitsAndIsHealthy(t *testing.T) {
 	if err := c.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if check() == nil {
+	if probe() == nil {
 		t.Error("the health check of a stopped Caddy succeeds, want an error")
 	}
 }
