@@ -3,9 +3,7 @@ package pgxdb
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -34,13 +32,6 @@ type connection struct {
 type prepared struct {
 	pgconn.StatementDescription
 	confirmed bool // the server has confirmed that the statement is prepared
-}
-
-// nameOf returns the name of the statement with a text. Behind a pooler, a statement of another session with
-// the same name therefore has the same text.
-func nameOf(sql string) string {
-	sum := sha256.Sum256([]byte(sql))
-	return "pgrl_" + hex.EncodeToString(sum[:12])
 }
 
 // newPrepared returns a statement without a name.
@@ -142,7 +133,7 @@ func (c *connection) send(p *pgconn.Pipeline, statements []*pgdb.Statement, unna
 		if unnamed || s.Unnamed || stmt == nil {
 			stmt = c.newPrepared(s)
 			if !unnamed && !s.Unnamed {
-				stmt.Name = nameOf(s.SQL)
+				stmt.Name = pg.StatementName(s.SQL)
 				c.statements[s.SQL] = stmt
 			}
 			p.SendPrepare(stmt.Name, s.SQL, stmt.ParamOIDs)

@@ -2,6 +2,8 @@ package pg
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -16,6 +18,13 @@ const (
 	// maxLost is the number of losses of prepared statements after which a driver stops preparing statements.
 	maxLost = 2
 )
+
+// StatementName returns the name under which drivers prepare a statement. The name depends only on the text.
+// Behind a pooler, a statement of another session with the same name therefore has the same text.
+func StatementName(sql string) string {
+	sum := sha256.Sum256([]byte(sql))
+	return "pgrl_" + hex.EncodeToString(sum[:12])
+}
 
 // Attempt is one attempt of a driver to run statements, and its outcome.
 type Attempt struct {

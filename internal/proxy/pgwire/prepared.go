@@ -2,11 +2,10 @@ package pgwire
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -71,8 +70,7 @@ func prepare(c *conn, st *pgdb.Statement, unnamed bool) *prepared {
 	if pr == nil || unnamed {
 		pr = &prepared{}
 		if !unnamed {
-			sum := sha256.Sum256([]byte(st.SQL))
-			pr.name = "pgrl_" + hex.EncodeToString(sum[:12])
+			pr.name = pg.StatementName(st.SQL)
 			c.statements[st.SQL] = pr
 		}
 		n := len(st.Args)
