@@ -73,7 +73,7 @@ func usedQuota(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
 	return l.Capacity() - free
 }
 
-// ChargeDebts charges each debt whose shard answers: the part of the debt that the limit's window still
+// ChargeDebts charges the debts to the shards that answer. It charges only the part of a debt that still
 // counts.
 func (s *Store) ChargeDebts() {
 	var charged, left []*debt

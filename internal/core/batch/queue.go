@@ -34,7 +34,7 @@ type worker struct {
 	sample sample  // of the batch
 
 	// Guarded by the queue's mutex.
-	slowTimer *time.Timer // runs overdue
+	slowTimer *time.Timer // runs replaceSlowWorker
 	inFlight  bool
 	replaced  bool // another worker has become the collecting one
 }

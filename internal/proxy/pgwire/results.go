@@ -93,8 +93,9 @@ func isEightBytes(oid uint32) bool {
 	return false
 }
 
-// readRows reads rows with the layout l from the start of rest, which is the unread part of the buffer, and
-// then from the connection, until another message follows. readRows returns the unread part of the buffer.
+// readRows reads rows with the layout l from unread, which is the unread part of the buffer, and then from
+// the connection, until another message follows. readRows returns the part of the buffer that is still
+// unread.
 func readRows(c *conn, st *pgdb.Statement, l *layout, unread []byte) []byte {
 	size := l.size
 	length := l.head[4]
@@ -125,9 +126,9 @@ func readRows(c *conn, st *pgdb.Statement, l *layout, unread []byte) []byte {
 	}
 }
 
-// mayStartWith reports whether a message that starts with rest may start with head. The message of a row with
-// a NULL does not start with head. Such a message is shorter than the messages of other rows and may be the
-// last message, so readRows must not wait for more bytes.
+// mayStartWith reports whether a message that starts with unread may start with head. The message of a row
+// with a NULL does not start with head. Such a message is shorter than the messages of other rows and may be
+// the last message, so readRows must not wait for more bytes.
 func mayStartWith(unread, head []byte) bool {
 	if len(unread) < len(head) {
 		return bytes.HasPrefix(head, unread)

@@ -158,8 +158,8 @@ func (p *simPlan) drawOutages(c chance) {
 	}
 }
 
-// In half of the crashes and failovers, and for a second after, no request uses the contested key, so that
-// proxies have unused units to refund. isQuiet reports whether now is such a time.
+// isQuiet reports whether no request uses the contested key now: in half of the crashes and failovers, and
+// for a second after, so that proxies have unused units to refund.
 func (p *simPlan) isQuiet() bool {
 	now := simSince()
 	return slices.ContainsFunc(p.outages, func(o simOutage) bool {

@@ -130,8 +130,8 @@ SELECT count(*) FROM deleted`
 // nextPrefixSQL returns the first prefix of a table after $1, in the order of the index.
 const nextPrefixSQL = `SELECT prefix FROM {table} WHERE prefix > $1::text ORDER BY prefix LIMIT 1`
 
-// The parameters of statements have the numbers 1 (see clockSQL), 2 (the prefixes), 3 (the keys), and from
-// firstValue on those of parametersOf.
+// firstValue is the number of the first parameter of parametersOf. Parameter 1 has the settings (see
+// clockSQL), 2 the prefixes, and 3 the keys.
 const firstValue = 4
 
 // claimedSQL is a time in the window of the refunded charge, or NULL.
