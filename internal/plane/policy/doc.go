@@ -42,11 +42,12 @@
 // # Cost
 //
 // The index of a Snapshot files each rule under every value of one kind of condition: paths, hosts, networks
-// or tiers. Of the kinds of a rule, it uses the one whose most common value has the fewest rules, so Evaluate
-// tries only a few rules even if there are many. With Settings.MemoSize, a Snapshot also has a memo. For a
-// tier, method, host and path the memo holds the rules that match. Most senders have no override. If all
-// these get the same verdict, the memo also holds that verdict. The memo saves searches of the index, which
-// are slow in the interpreter. Evaluate allocates no memory if all rules count by user.
+// or tiers. For each kind, it counts how many rules have the rule's most common value, and uses the kind with
+// the smallest count, so Evaluate tries only a few rules even if there are many. With Settings.MemoSize, a
+// Snapshot also has a memo. For a tier, method, host and path the memo holds the rules that match. Most
+// senders have no override. If all these get the same verdict, the memo also holds that verdict. The memo
+// saves searches of the index, which are slow in the interpreter. Evaluate allocates no memory if all rules
+// count by user.
 //
 // The package runs compiled and interpreted; internal/testkit/imports describes the rules for such code. In
 // the interpreter, the cost of a call grows with the number of expressions in the function, executed or not.

@@ -32,8 +32,8 @@ func match(set *ruleSet, f *Facts, v *Verdict) []*rule {
 }
 
 // index finds the rules that may match a request. It files each rule under every value of one kind of
-// condition: networks, paths, hosts or tiers. Of the kinds of a rule, it uses the one whose most common value
-// has the fewest rules.
+// condition: networks, paths, hosts or tiers. For each kind, newIndex counts how many rules have the rule's
+// most common value, and uses the kind with the smallest count.
 type index struct {
 	// byText files rules under hosts, tiers, and the parts of paths before the first wildcard. A host that
 	// begins with a dot stands for its subdomains. "" has the rules without conditions of these kinds. A

@@ -54,7 +54,7 @@ func TestNoOverageWithoutDatabase(t *testing.T) {
 	}
 }
 
-// A settlement has the times of the database, whose clock is an hour ahead, and a client those of the proxy.
+// A settlement has the times of the database. A client gets the times of the proxy, which is an hour behind.
 func TestSettlementHasTimesOfDatabase(t *testing.T) {
 	reset := time.Now().Add(time.Hour)
 	q := &Request{Site: &Site{Clock: &respond.Clock{}}, HTTP: &http.Request{}, waited: true,
