@@ -41,11 +41,8 @@ func (f *Flight) Attach(hits []ratelimit.Hit) {
 	}
 }
 
-// End cancels Context and releases the slots. End does nothing for a nil Flight.
+// End cancels Context and releases the slots.
 func (f *Flight) End() {
-	if f == nil {
-		return
-	}
 	f.cancel()
 	for _, s := range f.slots {
 		s.Release()
