@@ -2,7 +2,6 @@ package pgwire
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/authority"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -125,7 +125,11 @@ func checkCancelInTLS(t *testing.T, c *cluster.Cluster, root string) {
 		count := stmt("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%/* slow */%' " +
 			"AND wait_event = 'PgSleep'")
 		run(t, admin, count)
-		return binary.BigEndian.Uint64(count.Result[4:]) > 0 // a bigint after its length
+		numbers := pg.Bigints(count.Result)
+		if len(numbers) != 1 {
+			t.Fatalf("%s: result %q, want one bigint", count.SQL, count.Result)
+		}
+		return numbers[0] > 0
 	}
 	await.Within(t, testTimeout, "the start of the statement on the server", running)
 	cancel()
