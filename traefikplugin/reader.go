@@ -71,9 +71,10 @@ func (r *reader) values(path string, raw Settings, fields string,
 	byPlainName := map[string]string{} // the names in tables
 	for _, table := range tables {
 		for i := range table {
-			if table[i].Form != settings.Block {
+			plain := plainName(table[i].Name)
+			if table[i].Form != settings.Block && byPlainName[plain] == "" { // two tables have dsn
 				permitted = append(permitted, camelCase(table[i].Name))
-				byPlainName[plainName(table[i].Name)] = table[i].Name
+				byPlainName[plain] = table[i].Name
 			}
 		}
 	}
