@@ -140,9 +140,6 @@ func (t *template) Key(q *serve.Request, v4, v6 int) string {
 	}
 	if t.text == clientIP {
 		if address, ok := caddyhttp.GetVar(q.HTTP.Context(), caddyhttp.ClientIPVarKey).(string); ok {
-			if v4 == 32 && strings.IndexByte(address, ':') < 0 { // the most frequent case of Network
-				return address
-			}
 			return serve.Network(address, v4, v6)
 		}
 	}

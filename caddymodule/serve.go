@@ -16,7 +16,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -257,11 +256,7 @@ func (h *Handler) emitRefused(f *facts) {
 func (h *Handler) count(q *serve.Request) {
 	h.metrics.duration.Observe(time.Since(q.Began).Seconds())
 	for i := range q.Hits {
-		hit, d := &q.Hits[i], &q.Decisions[i]
-		var mark *policy.Mark
-		if q.Asked {
-			mark = serve.MarkOf(q, i)
-		}
+		hit, d, mark := &q.Hits[i], &q.Decisions[i], serve.MarkOf(q, i)
 		outcome, source, text := "allowed", d.Source.String(), ""
 		switch {
 		case q.Err != nil && hit.Independent: // could not have refused the request

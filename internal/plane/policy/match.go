@@ -175,8 +175,8 @@ func keepMatching(rules []*rule, start int, f *Facts, tier string) []*rule {
 	end := start
 	for _, r := range rules[start:] {
 		// The nil checks avoid calls, which are slow in the interpreter: most rules have few conditions.
-		if (len(r.row.Tiers) == 0 || contains(r.row.Tiers, tier)) &&
-			(r.row.Methods == nil || contains(r.row.Methods, method)) &&
+		if (r.row.Tiers == nil || permits(r.row.Tiers, tier)) &&
+			(r.row.Methods == nil || permits(r.row.Methods, method)) &&
 			(r.hosts == nil || matchesHost(r, f.Host)) && (r.paths == nil || matchesPath(r, f.Path)) {
 			rules[end] = r
 			end++

@@ -201,7 +201,7 @@ func (p *Policy) snapshot() *Snapshot {
 func (p *Policy) Evaluate(
 	ctx context.Context, timeout time.Duration, key, user string, f *Facts, v *Verdict,
 ) error {
-	s, _ := p.inForce.Load().(*Snapshot)
+	s := p.snapshot()
 	if s == nil {
 		start := time.Now()
 		var err error
@@ -234,11 +234,7 @@ func (p *Policy) Evaluate(
 			p.lookups.renew(sender)
 		}
 	}
-	if s.set.memo == nil { // as in Caddy
-		evaluateInFull(s, f, id, now, v)
-	} else {
-		Evaluate(s, f, id, now, v)
-	}
+	Evaluate(s, f, id, now, v)
 	return nil
 }
 
