@@ -19,7 +19,7 @@ func RecordOf(q *Request, audit settings.Audit, user string) history.Record {
 	q.Asked = true
 	if q.Err != nil {
 		q.waited = true
-		deliverOne(q)
+		deliverOne(q, time.Time{}, 0)
 	}
 	setCounts(&r, q, time.Time{})
 	setKeys(&r, q)

@@ -61,7 +61,8 @@ func TestSettlementHasTimesOfDatabase(t *testing.T) {
 		Limits:    &LimitSet{Settled: true, Settles: []*settings.Settle{{Bytes: true}}},
 		Hits:      []ratelimit.Hit{{Limit: &ratelimit.Limit{}, Cost: 1}},
 		Decisions: []ratelimit.Decision{{Allowed: true, DecidedAt: reset.UnixMicro(), Reset: reset}}}
-	deliverOne(q)
+	now := time.Now()
+	deliverOne(q, now, q.Site.Clock.Ahead(q.Decisions, now))
 	if got := q.Settling.hits[0].Reset; got != reset.UnixMicro() || !q.Decisions[0].Reset.Before(reset) {
 		t.Errorf("reset %d for the database, %v for a client; want %v", got, q.Decisions[0].Reset, reset)
 	}

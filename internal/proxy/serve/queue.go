@@ -57,15 +57,18 @@ func Deliver(requests []*Request) {
 	ahead := first.Clock.Ahead(requests[0].Decisions, now)
 	outage := first.Outage != nil && atomic.LoadInt32(&first.Outage.UnderWay) != 0
 	for _, q := range requests {
+		s := q.Site
 		if q.Delivered {
 			continue // after a panic, a queue delivers all calls again
 		}
+		if s.History != nil {
+			recorded = append(recorded, q)
+		}
 		if !q.waited || q.Err != nil || q.Writer == nil || !q.Limits.Simple ||
 			q.Asked && !q.Verdict.Simple || len(q.Hits) == 0 || q.failure != nil {
-			deliverOne(q)
+			deliverOne(q, now, ahead)
 			continue
 		}
-		s := q.Site
 		if outage {
 			s.Outage.Ended(s.Log, q.Decisions, now)
 		}
@@ -84,7 +87,6 @@ func Deliver(requests []*Request) {
 		responses = append(responses, respond.Response{Header: q.Writer.Header(), Decision: d, Body: ""})
 		if s.History != nil {
 			q.Outcome = respond.Outcome{Hit: at, Decision: d}
-			recorded = append(recorded, q)
 		}
 		q.Outcome.Status = 0
 		if !d.Allowed {
@@ -93,9 +95,6 @@ func Deliver(requests []*Request) {
 	}
 	if recorded != nil {
 		record(recorded, now)
-	}
-	if answered == nil {
-		return
 	}
 	if ahead != 0 { // after all that can panic, since a second delivery would shift the times again
 		for _, q := range answered {

@@ -11,14 +11,17 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// record records delivered requests. It passes plain records together to history.AddCounted, and others to
-// addOne with all details.
+// record records delivered requests, except those that nothing had to decide. It passes plain records
+// together to history.AddCounted, and others to addOne with all details.
 func record(requests []*Request, now time.Time) {
 	records := make([]history.Record, len(requests))
 	counted := make([]*Request, 0, len(requests)) // the requests of records, in the same order
 	var writer *history.Writer                    // the history of the requests in counted
 	for _, q := range requests {
 		s := q.Site
+		if !q.Asked && len(q.Hits) == 0 {
+			continue
+		}
 		if s.History != writer {
 			addCounted(writer, records, counted)
 			counted = counted[:0]

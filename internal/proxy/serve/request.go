@@ -68,7 +68,11 @@ func Decide(s *Site, q *Request) error {
 		Fill([]*Request{q})
 		Take(q)
 	}
-	deliverOne(q)
+	now := time.Now()
+	deliverOne(q, now, s.Clock.Ahead(q.Decisions, now))
+	if s.History != nil {
+		record([]*Request{q}, now)
+	}
 	return nil
 }
 
@@ -191,12 +195,11 @@ func Take(q *Request) {
 	}
 }
 
-// deliverOne ends a request that has Decisions, an Err, or nothing to decide. It sets the outcome, counts and
-// records the request, prepares its settlement, and responds if the request has a Writer.
-func deliverOne(q *Request) {
+// deliverOne ends a request that has Decisions, an Err, or nothing to decide. It sets the outcome, counts the
+// request, prepares its settlement, and responds if the request has a Writer. The caller then records the
+// request. ahead is the result of Clock.Ahead at now.
+func deliverOne(q *Request, now time.Time, ahead int64) {
 	s := q.Site
-	now := time.Now()
-	ahead := s.Clock.Ahead(q.Decisions, now)
 	if s.Outage != nil && atomic.LoadInt32(&s.Outage.UnderWay) != 0 && q.Err == nil {
 		s.Outage.Ended(s.Log, q.Decisions, now)
 	}
@@ -235,9 +238,6 @@ func deliverOne(q *Request) {
 		} else {
 			s.Report.Count(q.Admitted, q.Hits, q.Decisions)
 		}
-		if s.History != nil {
-			record([]*Request{q}, now)
-		}
 	}
 }
 
@@ -258,15 +258,14 @@ func Respond(q *Request) {
 // decision on its quota.
 func Judge(q *Request) respond.Outcome {
 	decisions := q.Decisions
-	marks := q.Verdict.Marks
 	overage := int64(0)
 	over := 0 // the index of the hit with the overage
 	out := respond.Outcome{}
 	for i := range decisions {
 		h := &q.Hits[i]
 		d := &decisions[i]
-		if at := i + len(marks) - len(q.Hits); at >= 0 && marks[at].Overage {
-			if beyond := countQuota(d, marks[at].Quota); beyond > overage && !marks[at].Shadow {
+		if m := MarkOf(q, i); m != nil && m.Overage {
+			if beyond := countQuota(d, m.Quota); beyond > overage && !m.Shadow {
 				overage = beyond
 				over = i
 			}
