@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"path"
 	"slices"
 	"strconv"
@@ -174,9 +173,9 @@ func allRows() (rows []*row) {
 	}
 	// With many keys, a lease for each must not cost more than it saves.
 	for _, traefik := range []bool{false, true} {
-		for _, keys := range []int{1000, 10000} {
+		for _, keys := range []int{100, 1000, 10000, 100000} {
 			c := &column{traefik: traefik, load: load{draw: uniform, keyCount: keys, connections: 64},
-				ending: fmt.Sprintf(", %d,000 keys", keys/1000)}
+				ending: ", " + formatNumber(float64(keys), 0) + " keys"}
 			c.add("+ leased", "", c.add("exact", "", nil, exact), leased)
 			rows = append(rows, c.rows...)
 		}
